@@ -1,0 +1,117 @@
+//! The medium, as narrow as it can be.
+
+use crate::{BlockNo, Result};
+
+/// The shape of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes per block: a power of two, at least 512.
+    pub block_size: u32,
+    /// Blocks on the device.
+    pub block_count: u64,
+    /// Bytes that the device writes all or not at all when power fails; at most `block_size`.
+    pub atomic_size: u32,
+}
+
+impl Geometry {
+    /// The device's size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.block_count * u64::from(self.block_size)
+    }
+}
+
+/// What a block holds, after ext3's thirteen block types (I/O shepherding §3.2.1). It travels with every
+/// read and write for the reliability policies, the fault injector and the tracer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BlockKind {
+    /// The volume's superblock or one of its copies.
+    Superblock,
+    /// Descriptors of block groups.
+    GroupDescriptor,
+    /// Free-block bitmap.
+    BlockBitmap,
+    /// Free-inode bitmap.
+    InodeBitmap,
+    /// Inode table.
+    Inode,
+    /// Directory entries.
+    Directory,
+    /// Pointers to other blocks.
+    Indirect,
+    /// File contents, symbolic links, extended attributes.
+    Data,
+    /// The journal's own superblock.
+    JournalSuperblock,
+    /// Descriptor block of a transaction.
+    JournalDescriptor,
+    /// Revoked block numbers of a transaction.
+    JournalRevoke,
+    /// A block's copy in the journal.
+    JournalData,
+    /// Commit record of a transaction.
+    JournalCommit,
+}
+
+/// One whole-block write of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockWrite<'a> {
+    /// Where to.
+    pub block: BlockNo,
+    /// What it is.
+    pub kind: BlockKind,
+    /// Exactly one block of bytes. Aligned memory ([`crate::BlockBuf`]) avoids a copy in direct I/O.
+    pub data: &'a [u8],
+}
+
+/// One whole-block read of a batch.
+#[derive(Debug)]
+pub struct BlockRead<'a> {
+    /// Where from.
+    pub block: BlockNo,
+    /// What it is expected to be.
+    pub kind: BlockKind,
+    /// Room for exactly one block of bytes.
+    pub data: &'a mut [u8],
+}
+
+/// A block device. All methods take `&self` and may be called from several threads.
+///
+/// Ordering: the writes of one batch and of different batches are mutually independent; the device may
+/// reorder, delay and (at `Geometry::atomic_size`) tear them until a `flush` that began after they were
+/// acknowledged returns. `flush` is the only ordering that a device offers.
+///
+/// # Errors
+/// Every method fails with [`crate::Error::Io`] naming the first block concerned; after a failed write or
+/// flush the contents of the blocks written since the last successful flush are unknown.
+pub trait BlockDevice: Send + Sync {
+    /// The device's shape, constant while it is open.
+    fn geometry(&self) -> Geometry;
+    /// Fills every buffer of the batch.
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()>;
+    /// Writes every block of the batch, in any order. Blocks of a batch are distinct; sorted batches let
+    /// the device join neighbours into large requests.
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()>;
+    /// When it returns, all writes acknowledged before the call are stable.
+    fn flush(&self) -> Result<()>;
+    /// The contents of `count` blocks from `start` are no longer needed; they read as anything afterwards.
+    fn discard(&self, start: BlockNo, count: u64) -> Result<()>;
+}
+
+impl<D: BlockDevice + ?Sized> BlockDevice for std::sync::Arc<D> {
+    fn geometry(&self) -> Geometry {
+        (**self).geometry()
+    }
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        (**self).read(reads)
+    }
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        (**self).write(writes)
+    }
+    fn flush(&self) -> Result<()> {
+        (**self).flush()
+    }
+    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+        (**self).discard(start, count)
+    }
+}

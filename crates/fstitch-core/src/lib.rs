@@ -1,0 +1,47 @@
+//! What every part of Featherstitch shares: numbers with types, errors, and the two traits at which all
+//! systems meet.
+//!
+//! ```text
+//!      FUSE, command line, crash laboratory, benchmarks
+//!                         │
+//!                  ┌──────▼──────┐
+//!                  │ FileSystem  │   the mounted system, inode level, errno-faithful
+//!                  └──────┬──────┘
+//!              file systems, patches, caches
+//!                  ┌──────▼──────┐
+//!                  │ BlockDevice │   the medium: read, write, flush, discard
+//!                  └─────────────┘
+//! ```
+//!
+//! This crate owns vocabulary and contracts. It never decides policy, never starts a thread and contains no
+//! unsafe code.
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod clock;
+mod codec;
+mod concat;
+mod device;
+mod error;
+mod fs;
+mod ids;
+mod mem;
+mod partition;
+mod seed;
+mod stats;
+
+pub use buffer::BlockBuf;
+pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
+pub use codec::{Be, Le};
+pub use concat::Concat;
+pub use device::{BlockDevice, BlockKind, BlockRead, BlockWrite, Geometry};
+pub use error::{Corruption, Errno, Error, IoOp, Result};
+pub use fs::{
+    Attr, Caller, CheckReport, DirEntry, Entry, FallocateMode, FileKind, FileSystem, Finding, FindingClass,
+    InodeFlags, RenameMode, SeekFrom, SetAttr, SetTime, StatFs, XattrSetMode,
+};
+pub use ids::{BlockNo, ByteOff, InodeNo};
+pub use mem::MemDevice;
+pub use partition::Partition;
+pub use seed::Seed;
+pub use stats::{Counter, DeviceStats, StatsDevice};
