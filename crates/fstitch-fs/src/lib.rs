@@ -1,1 +1,18 @@
-//! Work in progress.
+//! File systems over patches.
+//!
+//! ```text
+//!   FileSystem (fstitch-core)        what FUSE and the command line call
+//!        │
+//!   Uhfs<L>                          POSIX operations, locks, references, soft-updates order between micro-operations
+//!        │
+//!   LowLevelFs                       micro-operations: allocate, initialise, attach, name, …
+//!        │
+//!   ext2                             layout, validity rules, patches
+//!        │
+//!   Cache, Tx (fstitch-patch)        blocks and patches
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod ext2;
+pub mod uhfs;

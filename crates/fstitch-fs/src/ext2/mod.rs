@@ -1,0 +1,1 @@
+//! The ext2 format.

@@ -1,0 +1,277 @@
+//! What a block-structured format must be able to do: the papers' L2FS interface.
+//!
+//! Every changing micro-operation takes the patches that it must come after (`befores`) and returns the
+//! patches that later changes may depend on. Micro-operations never wait for patches to become stable, never
+//! flush and do not know which consistency mechanism is in force.
+//!
+//! Locking: the caller holds the inode's lock: shared for `&Inode`, exclusive for `&mut Inode`. The format
+//! locks its allocation groups itself and takes the core lock (`Cache::lock`) last, for microseconds.
+//!
+//! Failing: a micro-operation reads and allocates all that it needs before it creates its first patch on
+//! anything reachable, so that an error leaves nothing half done (allocations are given back).
+
+use std::sync::Arc;
+
+use fstitch_core::{
+    Attr, BlockNo, Caller, FileKind, InodeFlags, InodeNo, Result, StatFs, Timestamp, XattrSetMode,
+};
+use fstitch_patch::{Cache, PatchId, PatchIds};
+
+/// What a format cannot exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes in a name.
+    pub name_max: usize,
+    /// Names of an inode.
+    pub link_max: u32,
+    /// Bytes in a file.
+    pub size_max: u64,
+    /// Bytes in a symbolic link's target.
+    pub symlink_max: usize,
+    /// Bytes in a block.
+    pub block_size: usize,
+}
+
+/// An inode to be made.
+#[derive(Clone, Debug)]
+pub struct NewInode<'a> {
+    /// Kind and permission bits, as in `st_mode`.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names that it will have: 2 for directories (its own `.` counts), 0 for a temporary file.
+    pub nlink: u32,
+    /// Device number of device inodes, else 0.
+    pub rdev: u32,
+    /// Flags inherited from the parent, already masked by the format's rules for this kind.
+    pub flags: InodeFlags,
+    /// All four times.
+    pub now: Timestamp,
+    /// Target of a symbolic link; empty for every other kind.
+    pub target: &'a [u8],
+    /// Extended attributes that it has from the start (inherited ACLs), full names.
+    pub xattrs: &'a [(Vec<u8>, Vec<u8>)],
+}
+
+/// Attributes to change; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttrChange {
+    /// The 12 permission bits.
+    pub perm: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Number of names.
+    pub nlink: Option<u32>,
+    /// Length in bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<Timestamp>,
+    /// Last change of contents.
+    pub mtime: Option<Timestamp>,
+    /// Last change of attributes.
+    pub ctime: Option<Timestamp>,
+    /// `chattr` flags (bits the format lets users change; others are kept).
+    pub flags: Option<InodeFlags>,
+}
+
+/// A run of file blocks that are alike: `count` (at least 1) blocks, either all holes or contiguous on the
+/// volume from `start`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The first block on the volume; `None` for a hole.
+    pub start: Option<BlockNo>,
+    /// Number of blocks.
+    pub count: u64,
+}
+
+/// Blocks taken from the free map for file blocks `index..index + count`, not yet reachable.
+#[derive(Clone, Debug)]
+pub struct Allocation {
+    /// First file block.
+    pub index: u64,
+    /// First block on the volume.
+    pub start: BlockNo,
+    /// Number of blocks, contiguous on the volume and in the file.
+    pub count: u64,
+    /// What the **contents** of these blocks must come after: the pending clearing of old pointers to them.
+    /// Usually empty.
+    pub reuse: PatchIds,
+    /// What the **pointers** must come after besides the contents: the bits in the free map.
+    pub bits: PatchIds,
+}
+
+/// A name found in a directory.
+#[derive(Clone, Debug)]
+pub struct NameSlot {
+    /// The inode that it names.
+    pub ino: InodeNo,
+    /// What that is, where the directory says so.
+    pub kind: Option<FileKind>,
+    /// The directory's block that holds the entry.
+    pub block: BlockNo,
+    /// The entry's position in that block, in bytes.
+    pub offset: usize,
+}
+
+/// The outcome of clearing or replacing a name.
+#[derive(Clone, Debug)]
+pub struct ClearedName {
+    /// The patch of the change.
+    pub patch: PatchId,
+    /// What must be stable before the old inode may lose a link: [`FreedName`].
+    pub freed: FreedName,
+}
+
+/// What the fall of a link count after a name's removal must come after.
+#[derive(Clone, Debug)]
+pub enum FreedName {
+    /// The clearing of the name.
+    After(PatchId),
+    /// Nothing: the name was never on the medium and never will be (its creation and its clearing are one
+    /// unflown patch).
+    NeverExisted,
+}
+
+impl FreedName {
+    /// The dependency, as a list of befores.
+    #[must_use]
+    pub fn befores(&self) -> PatchIds {
+        match self {
+            Self::After(patch) => PatchIds::from_slice(&[*patch]),
+            Self::NeverExisted => PatchIds::new(),
+        }
+    }
+}
+
+/// A format's micro-operations.
+pub trait LowLevelFs: Send + Sync + 'static {
+    /// What the format keeps in memory of a loaded inode. It holds no [`fstitch_patch::Block`] (that would pin
+    /// memory): blocks are looked up when an operation starts.
+    type Inode: Send + Sync + 'static;
+
+    /// The cache below.
+    fn cache(&self) -> &Arc<Cache>;
+    /// The root directory.
+    fn root(&self) -> InodeNo;
+    /// What the format cannot exceed.
+    fn limits(&self) -> Limits;
+    /// Space on the volume.
+    fn statfs(&self) -> Result<StatFs>;
+
+    // ---- inodes ----
+
+    /// Reads and validates an inode. `ESTALE` when it is not in use, `Corrupt` when damaged.
+    fn load(&self, ino: InodeNo) -> Result<Self::Inode>;
+    /// Its attributes (from memory).
+    fn attr(&self, inode: &Self::Inode) -> Attr;
+    /// Its `chattr` flags (from memory).
+    fn flags(&self, inode: &Self::Inode) -> InodeFlags;
+    /// Takes a free inode near `parent` and initialises it completely, its symbolic link target, extended
+    /// attributes and, for directories, the first block with `.` and `..` included. Returns the inode and what
+    /// **its name must come after**. For a directory the caller has already raised the parent's count;
+    /// `befores` is that patch.
+    fn make_inode(
+        &self,
+        caller: &Caller,
+        parent: &Self::Inode,
+        new: &NewInode<'_>,
+        befores: &[PatchId],
+    ) -> Result<(Self::Inode, PatchIds)>;
+    /// Changes attributes, each field its own minimal patch. `size` changes only the number (see `detach`).
+    /// Returns all patches created.
+    fn set_attr(&self, inode: &mut Self::Inode, change: &AttrChange, befores: &[PatchId]) -> Result<PatchIds>;
+    /// Frees the inode with all its blocks and attributes, after `befores` (the clearing of its last name).
+    /// `inode` must not be used afterwards.
+    fn free_inode(&self, inode: &mut Self::Inode, befores: &[PatchId]) -> Result<()>;
+    /// The target of a symbolic link.
+    fn symlink_target(&self, inode: &Self::Inode) -> Result<Vec<u8>>;
+    /// The patches that must be stable for the inode itself (not its data blocks) to be.
+    fn inode_patches(&self, inode: &Self::Inode) -> PatchIds;
+
+    // ---- file blocks ----
+
+    /// The run at file block `index`, at most `max` blocks long.
+    fn map(&self, inode: &Self::Inode, index: u64, max: u64) -> Result<Extent>;
+    /// Takes 1 to `want` contiguous blocks for the hole at file block `index`, and all indirect blocks that
+    /// attaching them will need. `ENOSPC` respects the reserved blocks for ordinary callers.
+    fn allocate(&self, caller: &Caller, inode: &mut Self::Inode, index: u64, want: u64) -> Result<Allocation>;
+    /// Points the file at the allocated blocks, after `contents` (their initialisation) and the allocation's
+    /// bits. Returns the pointer patches (size must come after them).
+    fn attach(&self, inode: &mut Self::Inode, allocation: Allocation, contents: &[PatchId]) -> Result<PatchIds>;
+    /// Gives back an allocation that was not attached.
+    fn give_back(&self, inode: &mut Self::Inode, allocation: Allocation);
+    /// Clears the pointers of file blocks `from..to` (`u64::MAX` for all) after `befores`, and frees the blocks
+    /// and the indirect blocks that become empty, each after its pointer was cleared.
+    /// Returns the pointer patches.
+    fn detach(&self, inode: &mut Self::Inode, from: u64, to: u64, befores: &[PatchId]) -> Result<PatchIds>;
+
+    // ---- names ----
+
+    /// Finds a name (also `.` and `..`).
+    fn find_name(&self, dir: &Self::Inode, name: &[u8]) -> Result<Option<NameSlot>>;
+    /// Reserves room for `name` so that the following `add_name` cannot fail for lack of space; may grow the
+    /// directory (new blocks are initialised, attached and counted in its size).
+    fn prepare_name(&self, caller: &Caller, dir: &mut Self::Inode, name: &[u8]) -> Result<()>;
+    /// Adds a name that is known not to exist, after `befores` (the inode's initialisation or raised count).
+    /// Returns the patches that make it reachable in this directory, growth of the directory included.
+    fn add_name(
+        &self,
+        dir: &mut Self::Inode,
+        name: &[u8],
+        ino: InodeNo,
+        kind: FileKind,
+        befores: &[PatchId],
+    ) -> Result<PatchIds>;
+    /// Makes an existing entry name another inode, in one patch, after `befores`.
+    fn replace_name(
+        &self,
+        dir: &mut Self::Inode,
+        slot: &NameSlot,
+        ino: InodeNo,
+        kind: FileKind,
+        befores: &[PatchId],
+    ) -> Result<ClearedName>;
+    /// Clears an entry, after `befores` (for a rename: the new name).
+    fn clear_name(&self, dir: &mut Self::Inode, slot: &NameSlot, befores: &[PatchId]) -> Result<ClearedName>;
+    /// Makes a directory's `..` name `parent`, after `befores`.
+    fn set_parent(&self, dir: &mut Self::Inode, parent: InodeNo, befores: &[PatchId]) -> Result<PatchId>;
+    /// Whether a directory holds nothing but `.` and `..`.
+    fn is_empty_dir(&self, dir: &Self::Inode) -> Result<bool>;
+    /// Lists entries from `cookie` (0: the start) until `sink` returns false.
+    fn list_names(
+        &self,
+        dir: &Self::Inode,
+        cookie: u64,
+        sink: &mut dyn FnMut(fstitch_core::DirEntry<'_>) -> bool,
+    ) -> Result<()>;
+
+    // ---- extended attributes (full names, such as `user.x`) ----
+
+    /// A value; `ENODATA` if absent, `EOPNOTSUPP` for unknown namespaces.
+    fn get_xattr(&self, inode: &Self::Inode, name: &[u8]) -> Result<Vec<u8>>;
+    /// Creates or replaces a value.
+    fn set_xattr(
+        &self,
+        caller: &Caller,
+        inode: &mut Self::Inode,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrSetMode,
+    ) -> Result<PatchIds>;
+    /// Removes a value.
+    fn remove_xattr(&self, caller: &Caller, inode: &mut Self::Inode, name: &[u8]) -> Result<PatchIds>;
+    /// All names.
+    fn list_xattrs(&self, inode: &Self::Inode) -> Result<Vec<Vec<u8>>>;
+
+    // ---- the volume ----
+
+    /// Marks the volume as in use (not cleanly unmounted), before the first change after a mount or remount.
+    fn mark_in_use(&self) -> Result<()>;
+    /// Brings summary counters up to date in the cache and marks the volume as cleanly unmounted. The caller
+    /// has made everything else stable and calls `Cache::sync_all` afterwards.
+    fn mark_clean(&self) -> Result<()>;
+}
