@@ -112,5 +112,25 @@ impl Tx<'_> {
     /// The block was freed and nothing reachable on the medium or in memory refers to its newest contents:
     /// drops its unflown changes (with the `elimination` optimisation; otherwise does nothing).
     /// Patches that depended on them now depend on what those depended on.
-    pub fn drop_changes(&mut self, block: BlockNo) { todo!() }
+    /// `unreachable` are the patches that cut the block off from everything reachable (empty when it never was reachable
+    /// on the medium): whatever depended on the dropped patches depends on these as well. Returns whether it dropped.
+    pub fn drop_changes(&mut self, block: BlockNo, unreachable: &[PatchId]) -> bool { todo!() }
+}
+impl Cache {
+    /// Starts the thread that writes dirty blocks by age and pressure. Without it, `reserve` and syncs write inline
+    /// (tests, laboratory, offline tools). The thread ends when the cache is dropped.
+    pub fn start_flusher(&self) -> Result<()> { todo!() }
+    /// Counters, for `fstitch stats`. A plain struct of public u64 fields.
+    pub fn stats(&self) -> Stats { todo!() }
+}
+/// Counters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    pub patches_created_byte: u64, pub patches_created_bit: u64, pub patches_created_empty: u64,
+    pub patches_hard: u64, pub patches_merged_hard: u64, pub patches_merged_overlap: u64, pub patches_converted: u64, pub patches_eliminated: u64,
+    pub patches_live: u64, pub patches_peak: u64,
+    pub undo_bytes_now: u64, pub undo_bytes_peak: u64, pub undo_bytes_total: u64,
+    pub blocks_written: u64, pub blocks_written_undone: u64, pub write_requests: u64, pub flushes: u64, pub epochs: u64,
+    pub cache_hits: u64, pub cache_misses: u64, pub cache_evictions: u64, pub copies_on_write: u64,
+    pub memory_bytes: u64, pub memory_peak_bytes: u64, pub dirty_bytes: u64, pub waits: u64,
 }
