@@ -1,2 +1,59 @@
-//! Automation.
-fn main() {}
+//! Automation of this repository: `cargo xtask ci` is the one gate, `cargo xtask tidy` a part of it.
+#![forbid(unsafe_code)]
+
+mod ci;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Automation of the Featherstitch repository")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Everything that must pass before a change lands: format, lints, tidy, tests, documentation
+    Ci(ci::Options),
+    /// The rules of the house that no other tool knows
+    Tidy,
+}
+
+fn main() -> Result<()> {
+    let root = workspace_root()?;
+    match Arguments::parse().task {
+        Task::Ci(options) => ci::run(&root, &options),
+        Task::Tidy => run_tidy(&root),
+    }
+}
+
+/// The directory that holds the workspace's manifest.
+fn workspace_root() -> Result<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Ok(here.parent().context("the xtask crate lies inside the workspace")?.to_path_buf())
+}
+
+fn run_tidy(root: &Path) -> Result<()> {
+    let report = tidy::check(root)?;
+    for warning in &report.warnings {
+        println!("tidy: warning: {warning}");
+    }
+    for violation in &report.violations {
+        println!("tidy: error: {violation}");
+    }
+    println!(
+        "tidy: {} files, {} warnings, {} errors",
+        report.files,
+        report.warnings.len(),
+        report.violations.len()
+    );
+    if report.violations.is_empty() {
+        return Ok(());
+    }
+    bail!("the tree breaks {} of the rules above", report.violations.len())
+}

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Installs what a purpose needs and this machine lacks: setup.sh build|demo|test|proofs.
+# Only Debian's package manager is known here; elsewhere, and without root or sudo, it says what is missing and
+# goes on, because every purpose has a reduced form that works without.
+set -euo pipefail
+
+purpose=${1:?"usage: setup.sh build|demo|test|proofs"}
+missing=()
+
+need() { # need COMMAND PACKAGE
+    if ! PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; then
+        missing+=("$2")
+    fi
+}
+
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "cargo is missing: install Rust's toolchain from https://rustup.rs, then run this again" >&2
+    exit 1
+fi
+need cc gcc
+case "$purpose" in
+build) ;;
+demo)
+    need fusermount3 fuse3
+    need e2fsck e2fsprogs
+    ;;
+test | proofs)
+    need fusermount3 fuse3
+    need e2fsck e2fsprogs
+    need python3 python3-minimal
+    need setfattr attr
+    need setfacl acl
+    need losetup mount
+    ;;
+*)
+    echo "unknown purpose: $purpose" >&2
+    exit 2
+    ;;
+esac
+
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+run=()
+if [ "$(id -u)" -ne 0 ]; then
+    if command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+        run=(sudo)
+    else
+        echo "missing: ${missing[*]} (install them as root: apt-get install ${missing[*]}); going on without" >&2
+        exit 0
+    fi
+fi
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "missing: ${missing[*]} (no apt-get here: install them with your package manager); going on without" >&2
+    exit 0
+fi
+echo "installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+"${run[@]}" apt-get update -qq
+"${run[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

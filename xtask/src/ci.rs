@@ -1,0 +1,128 @@
+//! The gate: format, lints, tidy, tests, documentation, and that no test was skipped in silence.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// What a run leaves out.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Leave out the documentation and the proof scripts: what to run before every commit
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Runs every step and stops at the first that fails.
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    step("format", || cargo(root, &["fmt", "--all", "--check"]))?;
+    step("tidy", || crate::run_tidy(root))?;
+    step("lints", || {
+        cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+    })?;
+    step("tests", || tests(root))?;
+    if options.quick {
+        return Ok(());
+    }
+    step("documentation", || documentation(root))?;
+    step("proofs", || proofs(root))
+}
+
+fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    println!("== {name}");
+    std::io::stdout().flush()?;
+    work().with_context(|| format!("the step `{name}` failed"))
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
+    let status = Command::new(env!("CARGO")).args(arguments).current_dir(root).status()?;
+    ensure!(status.success(), "cargo {} ended with {status}", arguments.join(" "));
+    Ok(())
+}
+
+fn documentation(root: &Path) -> Result<()> {
+    let status = Command::new(env!("CARGO"))
+        .args(["doc", "--workspace", "--no-deps", "--locked", "--quiet"])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .current_dir(root)
+        .status()?;
+    ensure!(status.success(), "cargo doc ended with {status}");
+    Ok(())
+}
+
+/// All tests, with what passing ones print, because that is where they say `skipped:`.
+fn tests(root: &Path) -> Result<()> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"]);
+    watched(root, &mut command)
+}
+
+/// The short form of each proof script that a change must not break.
+fn proofs(root: &Path) -> Result<()> {
+    let script = root.join("scripts/ci-proofs.sh");
+    cargo(root, &["build", "--locked", "-p", "fstitch"])?;
+    watched(root, &mut Command::new(script))
+}
+
+/// Runs `command`, shows its output, and fails when it failed or skipped something that it must not.
+fn watched(root: &Path, command: &mut Command) -> Result<()> {
+    let mut child = command.current_dir(root).stdout(Stdio::piped()).spawn()?;
+    let output = child.stdout.take().context("the output was piped")?;
+    let mut skipped = Vec::new();
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        println!("{line}");
+        if line.starts_with("skipped:") {
+            skipped.push(line);
+        }
+    }
+    let status = child.wait()?;
+    ensure!(status.success(), "{command:?} ended with {status}");
+    judge_skips(root, &skipped)
+}
+
+/// On a machine that can run everything, a skipped test is a failure unless `.ci/allowed-skips` lists it.
+fn judge_skips(root: &Path, skipped: &[String]) -> Result<()> {
+    let allowed = std::fs::read_to_string(root.join(".ci/allowed-skips")).unwrap_or_default();
+    let unexpected = unexpected_skips(skipped, &allowed);
+    if unexpected.is_empty() {
+        return Ok(());
+    }
+    for line in &unexpected {
+        println!("not run: {line}");
+    }
+    if std::env::var("CI").is_ok_and(|ci| ci == "true") && can_mount() {
+        bail!("{} tests were skipped on a machine that can run them", unexpected.len());
+    }
+    Ok(())
+}
+
+/// The skipped tests that no line of the list (prefixes; `#` starts a comment) allows.
+fn unexpected_skips<'a>(skipped: &'a [String], allowed: &str) -> Vec<&'a str> {
+    let allowed: Vec<&str> =
+        allowed.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    skipped.iter().map(String::as_str).filter(|line| !allowed.iter().any(|ok| line.starts_with(ok))).collect()
+}
+
+/// Whether this process may mount: root, and a FUSE device.
+fn can_mount() -> bool {
+    let root = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
+        status.lines().any(|line| {
+            line.strip_prefix("Uid:").is_some_and(|ids| ids.split_whitespace().nth(1) == Some("0"))
+        })
+    });
+    root && Path::new("/dev/fuse").exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unexpected_skips;
+
+    #[test]
+    fn a_skip_that_is_not_listed_is_reported() {
+        let skipped = ["skipped: no FUSE".to_owned(), "skipped: no KVM".to_owned()];
+        assert_eq!(unexpected_skips(&skipped, "# why\nskipped: no KVM\n"), ["skipped: no FUSE"]);
+        assert_eq!(unexpected_skips(&skipped, "").len(), 2);
+    }
+}

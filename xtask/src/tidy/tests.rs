@@ -1,0 +1,123 @@
+//! Canaries: each rule must find the violation that is seeded here, and must not cry about lawful text.
+
+use std::path::Path;
+
+use super::{Report, check};
+
+/// Rules broken by a tree that consists of the given files.
+fn broken(files: &[(&str, &str)]) -> Vec<&'static str> {
+    let report = report(files);
+    report.violations.iter().map(|violation| violation.rule).collect()
+}
+
+fn report(files: &[(&str, &str)]) -> Report {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    check(dir.path()).unwrap()
+}
+
+fn long_function(lines: usize) -> String {
+    format!("fn long() {{\n{}}}\n", "    work();\n".repeat(lines - 2))
+}
+
+#[test]
+fn this_repository_is_tidy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let report = check(root).unwrap();
+    let all: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
+    assert!(all.is_empty(), "{}", all.join("\n"));
+    assert!(report.files > 20, "only {} files were looked at", report.files);
+}
+
+#[test]
+fn a_forbidden_direction_is_found() {
+    let manifest = "[package]\nname = \"fstitch-core\"\n[dependencies]\nfstitch-patch.workspace = true\n";
+    assert_eq!(broken(&[("crates/fstitch-core/Cargo.toml", manifest)]), ["direction"]);
+    let target = "[package]\nname = \"fstitch-fuse\"\n[target.'cfg(unix)'.dependencies]\nfstitch-fs = { path = \"x\" }\n";
+    assert_eq!(broken(&[("Cargo.toml", target)]), ["direction"]);
+    let table = "[package]\nname = \"fstitch-disk\"\n[dependencies.fstitch-fs]\nworkspace = true\n";
+    assert_eq!(broken(&[("Cargo.toml", table)]), ["direction"]);
+}
+
+#[test]
+fn allowed_directions_pass() {
+    let manifest = "[package]\nname = \"fstitch-fs\"\n[dependencies]\nfstitch-patch.workspace = true\n\
+                    [dev-dependencies]\nfstitch-crashlab.workspace = true\n";
+    assert!(broken(&[("Cargo.toml", manifest)]).is_empty());
+}
+
+#[test]
+fn a_dependency_without_a_reason_is_found() {
+    let manifest = "[package]\nname = \"xtask\"\n[dependencies]\nanyhow = \"1\"\n";
+    assert_eq!(broken(&[("Cargo.toml", manifest)]), ["dependency-reason"]);
+    let with = "[package]\nname = \"xtask\"\n[dependencies]\n# Chains of reasons.\nanyhow = \"1\"\n";
+    assert!(broken(&[("Cargo.toml", with)]).is_empty());
+}
+
+#[test]
+fn long_files_are_found() {
+    assert_eq!(broken(&[("a.rs", &"\n".repeat(1001))]), ["file-length"]);
+    let warned = report(&[("a.rs", &"\n".repeat(601))]);
+    assert_eq!((warned.violations.len(), warned.warnings.len()), (0, 1));
+    assert!(report(&[("a.rs", &"\n".repeat(600))]).warnings.is_empty());
+}
+
+#[test]
+fn long_functions_are_found() {
+    assert_eq!(broken(&[("a.rs", &long_function(71))]), ["function-length"]);
+    assert!(broken(&[("a.rs", &long_function(70))]).is_empty());
+    let method = format!("impl T {{ {} }}", long_function(71));
+    assert_eq!(broken(&[("a.rs", &method)]), ["function-length"]);
+}
+
+#[test]
+fn unwrap_is_found_outside_tests_only() {
+    assert_eq!(broken(&[("a.rs", "fn f() { g().unwrap(); }")]), ["unwrap"]);
+    assert!(broken(&[("a.rs", "#[cfg(test)] mod tests { fn f() { g().unwrap(); } }")]).is_empty());
+    assert!(broken(&[("a.rs", "#[test] fn f() { g().unwrap(); }")]).is_empty());
+    assert!(broken(&[("crates/x/tests/a.rs", "fn f() { g().unwrap(); }")]).is_empty());
+    assert!(broken(&[("a.rs", "fn f() { g().expect(\"it is there\"); }")]).is_empty());
+}
+
+#[test]
+fn unfinished_work_is_found() {
+    for word in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")] {
+        assert_eq!(broken(&[("a.md", word)]), ["unfinished"], "{word}");
+    }
+    assert!(broken(&[("a.md", concat!("HA", "CKER NXX", "X"))]).is_empty());
+    assert_eq!(broken(&[("a.rs", concat!("fn f() { to", "do!() }"))]), ["unfinished"]);
+    assert_eq!(broken(&[("a.rs", "fn f() { unimplemented!() }")]), ["unfinished"]);
+    assert_eq!(broken(&[("a.rs", concat!("#[test] #[ign", "ore] fn f() {}"))]), ["ignored-test"]);
+}
+
+#[test]
+fn machine_paths_are_found() {
+    assert_eq!(broken(&[("a.md", concat!("see /wo", "rk/shared"))]), ["machine-path"]);
+    assert_eq!(broken(&[("a.sh", concat!("cd /ho", "me/me"))]), ["machine-path"]);
+    assert!(broken(&[("a.md", concat!("see frame", "/wo", "rk/shared"))]).is_empty());
+}
+
+#[test]
+fn dead_links_and_paths_are_found() {
+    assert_eq!(broken(&[("docs/a.md", "[b](b.md)")]), ["dead-link"]);
+    assert!(
+        broken(&[("docs/a.md", "[b](../b.md#part) [c](https://example.org/x)"), ("b.md", "")]).is_empty()
+    );
+    assert_eq!(broken(&[("a.md", "in `crates/x/src/lib.rs`")]), ["dead-path"]);
+    assert!(broken(&[("a.md", "in `docs/b.md`"), ("docs/b.md", "")]).is_empty());
+}
+
+#[test]
+fn a_disordered_glossary_is_found() {
+    let rules = broken(&[("docs/GLOSSARY.md", "- **zebra**: one.\n- **apple**: two.\n")]);
+    assert!(rules.contains(&"glossary-order") && rules.contains(&"glossary-term"), "{rules:?}");
+}
+
+#[test]
+fn a_source_that_does_not_parse_is_found() {
+    assert_eq!(broken(&[("a.rs", "fn f( {")]), ["syntax"]);
+}
