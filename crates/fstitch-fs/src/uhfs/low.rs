@@ -13,7 +13,8 @@
 use std::sync::Arc;
 
 use fstitch_core::{
-    Attr, BlockNo, Caller, FileKind, InodeFlags, InodeNo, Result, StatFs, Timestamp, XattrSetMode,
+    Attr, BlockNo, Caller, CheckReport, Errno, Error, FileKind, InodeFlags, InodeNo, Result, StatFs, Timestamp,
+    XattrSetMode,
 };
 use fstitch_patch::{Cache, PatchId, PatchIds};
 
@@ -237,6 +238,18 @@ pub trait LowLevelFs: Send + Sync + 'static {
     ) -> Result<ClearedName>;
     /// Clears an entry, after `befores` (for a rename: the new name).
     fn clear_name(&self, dir: &mut Self::Inode, slot: &NameSlot, befores: &[PatchId]) -> Result<ClearedName>;
+    /// Swaps the inodes that two entries of one directory name, in **one patch**, so that no crash state has
+    /// both entries naming the same inode. `EINVAL` where the format cannot (entries in different blocks, or
+    /// of different kinds where the entry tells the kind); that is also the default.
+    fn exchange_names(
+        &self,
+        _dir: &mut Self::Inode,
+        _first: &NameSlot,
+        _second: &NameSlot,
+        _befores: &[PatchId],
+    ) -> Result<PatchId> {
+        Err(Error::Errno(Errno::INVAL))
+    }
     /// Makes a directory's `..` name `parent`, after `befores`.
     fn set_parent(&self, dir: &mut Self::Inode, parent: InodeNo, befores: &[PatchId]) -> Result<PatchId>;
     /// Whether a directory holds nothing but `.` and `..`.
@@ -268,6 +281,16 @@ pub trait LowLevelFs: Send + Sync + 'static {
     fn list_xattrs(&self, inode: &Self::Inode) -> Result<Vec<Vec<u8>>>;
 
     // ---- the volume ----
+
+    /// Whether the volume had not been unmounted cleanly when it was opened. Files of such a volume may have
+    /// blocks beyond their ends, which are trimmed before a file grows.
+    fn was_unclean(&self) -> bool {
+        false
+    }
+    /// Checks the volume without changing it; `Unsupported` where the format has no checker.
+    fn check(&self) -> Result<CheckReport> {
+        Err(Error::Unsupported("checking a mounted volume of this format".into()))
+    }
 
     /// Marks the volume as in use (not cleanly unmounted), before the first change after a mount or remount.
     fn mark_in_use(&self) -> Result<()>;
