@@ -1,1 +1,4 @@
 //! The ext2 format.
+
+pub mod mkfs;
+pub mod view;

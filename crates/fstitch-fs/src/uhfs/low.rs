@@ -184,7 +184,8 @@ pub trait LowLevelFs: Send + Sync + 'static {
     ) -> Result<(Self::Inode, PatchIds)>;
     /// Changes attributes, each field its own minimal patch. `size` changes only the number (see `detach`).
     /// Returns all patches created.
-    fn set_attr(&self, inode: &mut Self::Inode, change: &AttrChange, befores: &[PatchId]) -> Result<PatchIds>;
+    fn set_attr(&self, inode: &mut Self::Inode, change: &AttrChange, befores: &[PatchId])
+    -> Result<PatchIds>;
     /// Frees the inode with all its blocks and attributes, after `befores` (the clearing of its last name).
     /// `inode` must not be used afterwards.
     fn free_inode(&self, inode: &mut Self::Inode, befores: &[PatchId]) -> Result<()>;
@@ -199,10 +200,16 @@ pub trait LowLevelFs: Send + Sync + 'static {
     fn map(&self, inode: &Self::Inode, index: u64, max: u64) -> Result<Extent>;
     /// Takes 1 to `want` contiguous blocks for the hole at file block `index`, and all indirect blocks that
     /// attaching them will need. `ENOSPC` respects the reserved blocks for ordinary callers.
-    fn allocate(&self, caller: &Caller, inode: &mut Self::Inode, index: u64, want: u64) -> Result<Allocation>;
+    fn allocate(&self, caller: &Caller, inode: &mut Self::Inode, index: u64, want: u64)
+    -> Result<Allocation>;
     /// Points the file at the allocated blocks, after `contents` (their initialisation) and the allocation's
     /// bits. Returns the pointer patches (size must come after them).
-    fn attach(&self, inode: &mut Self::Inode, allocation: Allocation, contents: &[PatchId]) -> Result<PatchIds>;
+    fn attach(
+        &self,
+        inode: &mut Self::Inode,
+        allocation: Allocation,
+        contents: &[PatchId],
+    ) -> Result<PatchIds>;
     /// Gives back an allocation that was not attached.
     fn give_back(&self, inode: &mut Self::Inode, allocation: Allocation);
     /// Clears the pointers of file blocks `from..to` (`u64::MAX` for all) after `befores`, and frees the blocks

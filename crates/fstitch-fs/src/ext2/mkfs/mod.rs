@@ -1,0 +1,94 @@
+//! Making an ext2 volume.
+//!
+//! # Layout
+//! Each group starts with (in some groups) a copy of the superblock, of all group descriptors and of blocks
+//! reserved for more descriptors; then the block bitmap, the inode bitmap and the inode table; then data.
+//! Group 0's data starts with the root directory, lost+found and the resize inode's indirect block.
+//!
+//! # Order
+//! The old superblock is wiped first and the new one written last, each behind a flush, so that a device on
+//! which making was cut short is never taken for a volume. In between any order will do.
+
+mod image;
+mod options;
+mod plan;
+mod resize;
+mod write;
+
+use fstitch_core::{BlockDevice, BlockNo, Error, Result};
+
+pub use options::{MkfsFeatures, MkfsOptions};
+
+use self::plan::Plan;
+use self::write::Writer;
+
+/// What was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MkfsSummary {
+    /// Bytes per block.
+    pub block_size: u32,
+    /// Blocks of the volume; less than the device's when a last group was too small to be of use.
+    pub blocks: u64,
+    /// Block groups.
+    pub groups: u64,
+    /// Inodes, the reserved ones included.
+    pub inodes: u64,
+    /// Bytes per inode.
+    pub inode_size: u32,
+    /// Blocks that nothing uses.
+    pub free_blocks: u64,
+    /// Blocks that only root may use.
+    pub reserved_blocks: u64,
+    /// Where the copies of the superblock are, the primary not included.
+    pub backups: Vec<BlockNo>,
+}
+
+/// Makes a volume on `device`. `progress` is told how many groups of how many are written.
+///
+/// # Errors
+/// [`Error::Unsupported`] when the format cannot be as asked, before anything is written; [`Error::Io`] when
+/// the device fails, which leaves it without a superblock.
+pub fn mkfs(
+    device: &dyn BlockDevice,
+    options: &MkfsOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<MkfsSummary> {
+    let plan = Plan::new(options, device.geometry().bytes())?;
+    if options.uuid == [0; 16] {
+        return Err(Error::Unsupported("a volume whose UUID is all zero".into()));
+    }
+    let mut writer = Writer::new(device, options, &plan)?;
+    writer.wipe()?;
+    writer.lay_out_files();
+    writer.write_groups(progress)?;
+    writer.write_staged()?;
+    writer.finish()?;
+    Ok(MkfsSummary {
+        block_size: narrow(plan.block_size),
+        blocks: plan.blocks,
+        groups: plan.groups,
+        inodes: plan.inodes(),
+        inode_size: narrow(plan.inode_size),
+        free_blocks: writer.free_blocks(),
+        reserved_blocks: plan.reserved_blocks,
+        backups: (1..plan.groups)
+            .filter(|&group| plan.has_super(group))
+            .map(|group| BlockNo(plan.group_start(group)))
+            .collect(),
+    })
+}
+
+/// A number of the plan as the format stores it.
+fn narrow(n: u64) -> u32 {
+    u32::try_from(n).expect("the plan keeps every number within the format's 32 bits")
+}
+
+/// A number of the plan as a 16-bit field.
+fn short(n: u64) -> u16 {
+    u16::try_from(n).expect("the plan keeps per-group numbers within 16 bits")
+}
+
+/// A number of the plan as an index into memory.
+fn index(n: u64) -> usize {
+    usize::try_from(n).expect("64-bit machine")
+}

@@ -1,0 +1,238 @@
+//! Where everything of a new volume goes: pure arithmetic, no device.
+
+use fstitch_core::{Error, Result};
+
+use super::options::{MkfsFeatures, MkfsOptions};
+
+/// The first inode that is not reserved; it becomes lost+found.
+pub(super) const FIRST_INO: u32 = 11;
+/// Bytes of a group descriptor.
+const DESC_SIZE: u64 = 32;
+/// A last group with fewer free blocks than this is not worth its metadata.
+const LAST_GROUP_MIN: u64 = 50;
+/// Bytes that lost+found has from the start, so that a repair need not allocate.
+const LOST_FOUND_BYTES: u64 = 16 * 1024;
+/// Blocks that an inode names directly.
+pub(super) const DIRECT_BLOCKS: u64 = 12;
+
+/// The numbers that shape a volume.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) block_size: u64,
+    pub(super) blocks: u64,
+    pub(super) first_data_block: u64,
+    pub(super) blocks_per_group: u64,
+    pub(super) groups: u64,
+    pub(super) inode_size: u64,
+    pub(super) inodes_per_group: u64,
+    pub(super) table_blocks: u64,
+    pub(super) desc_blocks: u64,
+    pub(super) reserved_desc_blocks: u64,
+    pub(super) reserved_blocks: u64,
+    pub(super) lost_found_blocks: u64,
+    pub(super) features: MkfsFeatures,
+    pub(super) revision: u32,
+}
+
+/// A request that the format cannot satisfy.
+fn refuse<T>(why: impl Into<String>) -> Result<T> {
+    Err(Error::Unsupported(why.into()))
+}
+
+/// Whether `n` is a power of `base`.
+fn is_power_of(mut n: u64, base: u64) -> bool {
+    while n > 1 && n.is_multiple_of(base) {
+        n /= base;
+    }
+    n == 1
+}
+
+/// Whether group `group` holds copies of the superblock and the descriptors.
+pub(super) fn has_super(group: u64, sparse: bool) -> bool {
+    !sparse || group <= 1 || [3, 5, 7].iter().any(|&base| is_power_of(group, base))
+}
+
+/// The block size that `mke2fs` would choose for a device of `bytes`.
+fn default_block_size(bytes: u64) -> u64 {
+    if bytes < 512 << 20 { 1024 } else { 4096 }
+}
+
+/// Bytes per inode that `mke2fs` would choose for a device of `bytes`.
+fn default_ratio(bytes: u64) -> u64 {
+    match bytes >> 20 {
+        0..3 => 8192,
+        3..512 => 4096,
+        512..0x40_0000 => 16_384,
+        0x40_0000..0x100_0000 => 32_768,
+        _ => 65_536,
+    }
+}
+
+impl Plan {
+    /// Plans a volume on a device of `device_bytes`.
+    pub(super) fn new(options: &MkfsOptions, device_bytes: u64) -> Result<Self> {
+        let bytes = match (options.blocks, options.block_size) {
+            (Some(blocks), Some(size)) => blocks.saturating_mul(u64::from(size)),
+            _ => device_bytes,
+        };
+        let block_size = options.block_size.map_or_else(|| default_block_size(bytes), u64::from);
+        if ![1024, 2048, 4096].contains(&block_size) {
+            return refuse(format!("block size {block_size}; 1024, 2048 and 4096 are possible"));
+        }
+        let blocks = options.blocks.unwrap_or(device_bytes / block_size);
+        if blocks > device_bytes / block_size {
+            return refuse(format!("{blocks} blocks on a device of {}", device_bytes / block_size));
+        }
+        if blocks > u64::from(u32::MAX) {
+            return refuse(format!("{blocks} blocks: ext2 counts blocks with 32 bits"));
+        }
+        let (features, inode_size) = Self::features(options, block_size)?;
+        let mut plan = Self {
+            block_size,
+            blocks,
+            first_data_block: u64::from(block_size == 1024),
+            blocks_per_group: block_size * 8,
+            groups: 0,
+            inode_size,
+            inodes_per_group: 0,
+            table_blocks: 0,
+            desc_blocks: 0,
+            reserved_desc_blocks: 0,
+            reserved_blocks: 0,
+            lost_found_blocks: 0,
+            features,
+            revision: options.revision,
+        };
+        let ratio = options.bytes_per_inode.unwrap_or_else(|| default_ratio(blocks * block_size));
+        if ratio < 1024 {
+            return refuse(format!("{ratio} bytes per inode; at least 1024"));
+        }
+        match options.inodes {
+            Some(inodes) => plan.fit(u64::from(inodes), true)?,
+            None => plan.fit(blocks * block_size / ratio, false)?,
+        }
+        plan.reserved_blocks = plan.blocks * u64::from(options.reserved_percent.min(50)) / 100;
+        Ok(plan)
+    }
+
+    /// The features and inode size, checked against each other.
+    fn features(options: &MkfsOptions, block_size: u64) -> Result<(MkfsFeatures, u64)> {
+        if options.label.len() > 16 {
+            return refuse("a label of more than 16 bytes");
+        }
+        if options.reserved_percent > 50 {
+            return refuse(format!("{}% reserved blocks; at most 50", options.reserved_percent));
+        }
+        let default = if options.revision == 0 { 128 } else { 256 };
+        let inode_size = u64::from(options.inode_size.unwrap_or(default));
+        match options.revision {
+            0 if inode_size != 128 => return refuse("revision 0 with inodes of other than 128 bytes"),
+            0 => return Ok((MkfsFeatures::NONE, 128)),
+            1 => {}
+            other => return refuse(format!("revision {other}; 0 and 1 exist")),
+        }
+        if !inode_size.is_power_of_two() || inode_size < 128 || inode_size > block_size {
+            return refuse(format!("inodes of {inode_size} bytes; a power of two from 128 to {block_size}"));
+        }
+        let mut features = options.features;
+        // The list of copies in a reserved descriptor block has room for few groups only.
+        features.resize_inode &= features.sparse_super;
+        Ok((features, inode_size))
+    }
+
+    /// Finds the numbers of groups and inodes, dropping a last group that is too small for its metadata.
+    /// Unless the number of inodes is `exact`, there are fewer where so many are impossible.
+    fn fit(&mut self, wanted_inodes: u64, exact: bool) -> Result<()> {
+        loop {
+            if self.blocks <= self.first_data_block {
+                return refuse(format!("a volume of {} blocks", self.blocks));
+            }
+            self.groups = (self.blocks - self.first_data_block).div_ceil(self.blocks_per_group);
+            self.desc_blocks = (self.groups * DESC_SIZE).div_ceil(self.block_size);
+            self.reserved_desc_blocks = self.reserved_descs();
+            self.fit_inodes(wanted_inodes, exact)?;
+            let last = self.groups - 1;
+            let room = self.group_len(last);
+            let needed = self.meta_len(last);
+            if last > 0 && room < needed + LAST_GROUP_MIN {
+                self.blocks -= room;
+                continue;
+            }
+            break;
+        }
+        if (0..self.groups.min(2)).any(|group| self.meta_len(group) >= self.group_len(group)) {
+            return refuse(format!("{} blocks, too few for the metadata of so many inodes", self.blocks));
+        }
+        let free = self.free_without_files();
+        let fixed = 1 + u64::from(self.reserved_desc_blocks > 0);
+        if free <= fixed {
+            return refuse(format!("a volume of {} blocks is too small", self.blocks));
+        }
+        let wanted = (LOST_FOUND_BYTES / self.block_size).min(DIRECT_BLOCKS);
+        self.features.resize_inode = self.reserved_desc_blocks > 0;
+        self.lost_found_blocks = wanted.min((free - fixed).div_ceil(4));
+        Ok(())
+    }
+
+    /// Descriptor blocks to reserve so that the volume can grow by a factor of 1024.
+    fn reserved_descs(&self) -> u64 {
+        if !self.features.resize_inode {
+            return 0;
+        }
+        let target = (self.blocks * 1024).min(u64::from(u32::MAX));
+        let groups = (target - self.first_data_block).div_ceil(self.blocks_per_group);
+        let wanted = (groups * DESC_SIZE).div_ceil(self.block_size) - self.desc_blocks;
+        wanted.min(self.block_size / 4)
+    }
+
+    fn fit_inodes(&mut self, wanted: u64, exact: bool) -> Result<()> {
+        let per_block = self.block_size / self.inode_size;
+        let step = per_block.max(8);
+        // Bounds: the reserved inodes and lost+found must exist; a group's bitmap is one block; and all
+        // inodes together are counted with 32 bits.
+        let total_max = u64::from(u32::MAX) / self.groups / step * step;
+        let max = (self.block_size * 8).min(65_536 - per_block) / step * step;
+        let per_group = wanted.max(u64::from(FIRST_INO) + 1).div_ceil(self.groups);
+        if per_group > max && exact {
+            return refuse(format!("{wanted} inodes in {} groups; at most {max} in each", self.groups));
+        }
+        self.inodes_per_group = per_group.next_multiple_of(step).min(max).min(total_max);
+        self.table_blocks = self.inodes_per_group * self.inode_size / self.block_size;
+        Ok(())
+    }
+
+    /// Whether `group` holds copies of the superblock and the descriptors.
+    pub(super) fn has_super(&self, group: u64) -> bool {
+        has_super(group, self.features.sparse_super)
+    }
+
+    /// The first block of `group`.
+    pub(super) fn group_start(&self, group: u64) -> u64 {
+        self.first_data_block + group * self.blocks_per_group
+    }
+
+    /// Blocks of `group`; the last may have fewer than the others.
+    pub(super) fn group_len(&self, group: u64) -> u64 {
+        (self.blocks - self.group_start(group)).min(self.blocks_per_group)
+    }
+
+    /// Blocks before the bitmaps of `group`.
+    pub(super) fn bitmap_offset(&self, group: u64) -> u64 {
+        if self.has_super(group) { 1 + self.desc_blocks + self.reserved_desc_blocks } else { 0 }
+    }
+
+    /// Blocks of metadata at the start of `group`.
+    pub(super) fn meta_len(&self, group: u64) -> u64 {
+        self.bitmap_offset(group) + 2 + self.table_blocks
+    }
+
+    /// Blocks that no group's metadata takes.
+    fn free_without_files(&self) -> u64 {
+        (0..self.groups).map(|group| self.group_len(group).saturating_sub(self.meta_len(group))).sum()
+    }
+
+    /// All inodes.
+    pub(super) fn inodes(&self) -> u64 {
+        self.groups * self.inodes_per_group
+    }
+}

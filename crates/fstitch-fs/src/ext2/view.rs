@@ -1,0 +1,172 @@
+//! A device seen in blocks of the volume's size, whatever the device's own block size is.
+//!
+//! Tools that work on a whole device (making, checking, repairing) learn the volume's block size only from
+//! its superblock. Where the device's blocks are larger, a write reads the rest of the device block first.
+
+use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, IoOp, Result};
+
+/// How many bytes one request moves at most.
+const REQUEST_MAX: usize = 1 << 20;
+
+/// A device in blocks of another size.
+#[derive(Clone, Copy)]
+pub struct BlockView<'d> {
+    device: &'d dyn BlockDevice,
+    block_size: usize,
+    unit: usize,
+    blocks: u64,
+}
+
+impl std::fmt::Debug for BlockView<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BlockView({} blocks of {} bytes)", self.blocks, self.block_size)
+    }
+}
+
+/// A length or count as a block number's difference.
+fn wide(n: usize) -> u64 {
+    u64::try_from(n).expect("64-bit machine")
+}
+
+impl<'d> BlockView<'d> {
+    /// Sees `device` in blocks of `block_size` bytes, a power of two of at least 512.
+    ///
+    /// # Panics
+    /// If `block_size` is not such a number: callers validate it.
+    #[must_use]
+    pub fn new(device: &'d dyn BlockDevice, block_size: usize) -> Self {
+        assert!(block_size.is_power_of_two() && block_size >= 512, "block size {block_size}");
+        let geometry = device.geometry();
+        let unit = usize::try_from(geometry.block_size).expect("64-bit machine");
+        let blocks = geometry.bytes() / wide(block_size);
+        Self { device, block_size, unit, blocks }
+    }
+
+    /// Bytes per block of the view.
+    #[must_use]
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// Whole blocks on the device.
+    #[must_use]
+    pub fn block_count(&self) -> u64 {
+        self.blocks
+    }
+
+    fn check(&self, op: IoOp, block: BlockNo, len: usize) -> Result<()> {
+        let count = wide(len / self.block_size);
+        let inside = block.get().checked_add(count).is_some_and(|end| end <= self.blocks);
+        if inside && len.is_multiple_of(self.block_size) {
+            return Ok(());
+        }
+        let reason = std::io::Error::new(std::io::ErrorKind::InvalidInput, "outside the device");
+        Err(Error::io(op, block, reason))
+    }
+
+    /// The device block and the offset within it where `block` starts.
+    fn locate(&self, block: BlockNo) -> (BlockNo, usize) {
+        let at = block.get() * wide(self.block_size);
+        let unit = wide(self.unit);
+        let offset = usize::try_from(at % unit).expect("below the device's block size");
+        (BlockNo(at / unit), offset)
+    }
+
+    /// Reads consecutive blocks from `block` on; `into` is a whole number of blocks long.
+    ///
+    /// # Errors
+    /// When the range leaves the device or the device fails.
+    pub fn read(&self, block: BlockNo, kind: BlockKind, into: &mut [u8]) -> Result<()> {
+        self.check(IoOp::Read, block, into.len())?;
+        if self.unit > self.block_size {
+            return self.read_small(block, kind, into);
+        }
+        let (mut first, _) = self.locate(block);
+        for part in into.chunks_mut(REQUEST_MAX.max(self.block_size)) {
+            let mut reads = Vec::with_capacity(part.len() / self.unit);
+            for data in part.chunks_mut(self.unit) {
+                reads.push(BlockRead { block: first, kind, data });
+                first = BlockNo(first.get() + 1);
+            }
+            self.device.read(&mut reads)?;
+        }
+        Ok(())
+    }
+
+    fn read_small(&self, block: BlockNo, kind: BlockKind, into: &mut [u8]) -> Result<()> {
+        let mut whole = BlockBuf::zeroed(self.unit);
+        let mut held = None;
+        for (i, part) in into.chunks_mut(self.block_size).enumerate() {
+            let (at, offset) = self.locate(BlockNo(block.get() + wide(i)));
+            if held != Some(at) {
+                self.device.read(&mut [BlockRead { block: at, kind, data: &mut whole }])?;
+                held = Some(at);
+            }
+            part.copy_from_slice(&whole[offset..offset + self.block_size]);
+        }
+        Ok(())
+    }
+
+    /// Writes consecutive blocks from `block` on; `data` is a whole number of blocks long.
+    ///
+    /// # Errors
+    /// When the range leaves the device or the device fails.
+    pub fn write(&self, block: BlockNo, kind: BlockKind, data: &[u8]) -> Result<()> {
+        self.check(IoOp::Write, block, data.len())?;
+        if self.unit > self.block_size {
+            return self.write_small(block, kind, data);
+        }
+        let (mut first, _) = self.locate(block);
+        for part in data.chunks(REQUEST_MAX.max(self.block_size)) {
+            let mut writes = Vec::with_capacity(part.len() / self.unit);
+            for data in part.chunks(self.unit) {
+                writes.push(BlockWrite { block: first, kind, data });
+                first = BlockNo(first.get() + 1);
+            }
+            self.device.write(&writes)?;
+        }
+        Ok(())
+    }
+
+    fn write_small(&self, block: BlockNo, kind: BlockKind, data: &[u8]) -> Result<()> {
+        let mut whole = BlockBuf::zeroed(self.unit);
+        for (i, part) in data.chunks(self.block_size).enumerate() {
+            let (at, offset) = self.locate(BlockNo(block.get() + wide(i)));
+            self.device.read(&mut [BlockRead { block: at, kind, data: &mut whole }])?;
+            whole[offset..offset + self.block_size].copy_from_slice(part);
+            self.device.write(&[BlockWrite { block: at, kind, data: &whole }])?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything written so far stable.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn flush(&self) -> Result<()> {
+        self.device.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fstitch_core::MemDevice;
+
+    use super::*;
+
+    #[test]
+    fn views_agree_whatever_the_device_block_size() {
+        for unit in [512_u32, 1024, 4096] {
+            let device = MemDevice::new(unit, u64::from(65_536 / unit));
+            let view = BlockView::new(&device, 1024);
+            assert_eq!(view.block_count(), 64);
+            let data: Vec<u8> = (0..3072_u32).map(|i| u8::try_from(i % 251).unwrap()).collect();
+            view.write(BlockNo(3), BlockKind::Data, &data).unwrap();
+            let mut back = vec![0; 3072];
+            view.read(BlockNo(3), BlockKind::Data, &mut back).unwrap();
+            assert_eq!(back, data);
+            assert_eq!(device.image()[3072..6144], data[..]);
+            assert!(view.read(BlockNo(63), BlockKind::Data, &mut back).is_err());
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Making, checking and repairing ext2 volumes, judged by the reference tools.
+//!
+//! The failure that these tests prevent: a checker and a maker that agree with each other and with nobody else.
+
+mod mkfs;
+mod support;
