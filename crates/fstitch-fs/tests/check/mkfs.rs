@@ -14,7 +14,7 @@ fn options() -> MkfsOptions {
 fn judge(scratch: &Scratch, name: &str, kib: u64, options: &MkfsOptions) {
     let device = MemDevice::new(512, kib * 2);
     // Old contents must not shine through.
-    let junk = vec![0xa7; usize::try_from(kib * 1024).unwrap()];
+    let junk = vec![0xa7; usize::try_from(kib * 1024).expect("64-bit machine")];
     let device = if options.device_is_zero { device } else { MemDevice::from_image(512, junk) };
     let summary = mkfs(&device, options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{name}: {e}"));
     assert!(summary.free_blocks > 0, "{name}");
