@@ -1,5 +1,24 @@
 //! Patches and the buffer cache: every change to a disk block carries the changes that must be stable first.
+//!
+//! ```text
+//!   file system ──► Cache ── reserve ── read ── lock ─► Tx ── bytes, bits, init, empty ──► Graph
+//!                     │                                                                      │
+//!                     └── sync_patches, sync_all ──► step: launch ─► write, flush ─► commit ──┘
+//!                                                              │
+//!                                                        BlockDevice
+//! ```
+//!
+//! This crate owns ordering. It knows no file system, and it never writes a block whose dependencies are not
+//! stable. Design, invariants and crash cases: `docs/design/patch.md`.
 #![forbid(unsafe_code)]
 
-mod api;
-pub use api::*;
+mod cache;
+mod graph;
+mod id;
+mod options;
+mod stats;
+
+pub use cache::{Block, Cache, Tx};
+pub use id::{PatchId, PatchIds, PatchState};
+pub use options::{CacheOptions, Durability, Optimizations};
+pub use stats::Stats;

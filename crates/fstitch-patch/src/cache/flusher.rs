@@ -1,0 +1,108 @@
+//! The thread that writes dirty blocks by age and pressure.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fstitch_core::{BlockNo, Error, IoOp, Result};
+
+use super::step::{Goal, Progress};
+use super::{Cache, Shared};
+
+/// How often ages are looked at.
+const TICK: Duration = Duration::from_secs(1);
+
+/// A running flusher thread.
+pub(super) struct Flusher {
+    thread: JoinHandle<()>,
+}
+
+impl Cache {
+    /// Starts the thread that writes dirty blocks by age and pressure. Without it, `reserve` and syncs write
+    /// inline (tests, the laboratory, offline tools). It ends when the cache is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the thread cannot be started.
+    pub fn start_flusher(&self) -> Result<()> {
+        let mut flusher = self.flusher.lock().expect("no panic while held");
+        if flusher.is_some() {
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.shared);
+        let builder = std::thread::Builder::new().name("fstitch-flusher".to_owned());
+        let thread = builder
+            .spawn(move || shared.flush_forever())
+            .map_err(|error| Error::io(IoOp::Write, BlockNo(0), error))?;
+        self.shared.core().has_flusher = true;
+        *flusher = Some(Flusher { thread });
+        Ok(())
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        let Some(flusher) = self.flusher.lock().expect("no panic while held").take() else { return };
+        self.shared.core().stop = true;
+        self.shared.kick.notify_all();
+        // A panic of the thread was reported when it happened; there is nobody left to tell.
+        drop(flusher.thread.join());
+    }
+}
+
+impl Shared {
+    fn flush_forever(&self) {
+        loop {
+            let for_room = {
+                let core = self.core();
+                if core.stop {
+                    return;
+                }
+                let idle = !self.wants_room(&core);
+                let core = if idle {
+                    self.kick.wait_timeout(core, TICK).expect("no panic while the core lock is held").0
+                } else {
+                    core
+                };
+                if core.stop {
+                    return;
+                }
+                self.wants_room(&core)
+            };
+            if self.write_round(for_room).is_err() {
+                // The cache is poisoned, and everybody who asks is told; nothing is written any more.
+                self.wait_for_stop();
+                return;
+            }
+        }
+    }
+
+    /// Writes epochs until the goal is met or nothing more of it can be written.
+    fn write_round(&self, for_room: bool) -> Result<()> {
+        let goal = if for_room { Goal::Room } else { Goal::Age(self.options.write_back_age) };
+        loop {
+            let progress = {
+                let _epoch = self.epoch.lock().expect("no panic during an epoch");
+                self.write_epoch(goal)?
+            };
+            let mut core = self.core();
+            if progress == Progress::Idle || core.stop {
+                core.pressure = false;
+                core.idle_rounds += u64::from(for_room);
+                self.changed.notify_all();
+                return Ok(());
+            }
+            if for_room && self.has_enough_room(&core) {
+                core.pressure = false;
+                return Ok(());
+            }
+        }
+    }
+
+    fn wait_for_stop(&self) {
+        let mut core = self.core();
+        self.changed.notify_all();
+        while !core.stop {
+            core = self.kick.wait(core).expect("no panic while the core lock is held");
+        }
+    }
+}

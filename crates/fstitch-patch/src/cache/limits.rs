@@ -1,0 +1,85 @@
+//! Room for operations: the one place where they wait.
+
+use fstitch_core::{Errno, Error, Result};
+
+use super::step::{Goal, Progress};
+use super::{Cache, Core, Shared};
+
+impl Cache {
+    /// The most bytes that one step of an operation should dirty: longer operations reserve again between
+    /// self-contained steps.
+    #[must_use]
+    pub fn step_bytes(&self) -> usize {
+        (self.shared.options.cache_size / 16).clamp(4 * self.shared.block_size, 1 << 20)
+    }
+
+    /// Waits until an operation may dirty about `bytes`. To be called at the start of every changing
+    /// operation, holding no lock.
+    ///
+    /// # Errors
+    /// `EROFS` on a read-only cache; [`Error::Poisoned`] after a failed write.
+    pub fn reserve(&self, bytes: usize) -> Result<()> {
+        let shared = &*self.shared;
+        if shared.options.read_only {
+            return Err(Error::Errno(Errno::ROFS));
+        }
+        let mut core = shared.core();
+        let mut waited = false;
+        let rounds = core.idle_rounds;
+        loop {
+            Shared::check_poison(&core)?;
+            if shared.has_room(&core, bytes) {
+                return Ok(());
+            }
+            if !std::mem::replace(&mut waited, true) {
+                core.graph.stats.waits += 1;
+            }
+            if core.has_flusher {
+                core.pressure = true;
+                shared.kick.notify_all();
+                core = shared.wait(core);
+                if core.idle_rounds > rounds + 1 {
+                    // Nothing could be written since we asked, as below.
+                    return Shared::check_poison(&core);
+                }
+                continue;
+            }
+            drop(core);
+            let progress = {
+                let _epoch = shared.epoch.lock().expect("no panic during an epoch");
+                shared.write_epoch(Goal::Room)?
+            };
+            core = shared.core();
+            if progress == Progress::Idle {
+                // Nothing can be written: what is dirty waits for something that only operations can bring.
+                return Shared::check_poison(&core);
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Bytes that changes may hold: half the cache.
+    fn dirty_limit(&self) -> usize {
+        self.options.cache_size / 2
+    }
+
+    /// Bytes that changes hold.
+    fn dirty_bytes(&self, core: &Core) -> usize {
+        (core.graph.dirty().len() + core.copies_in_flight) * self.block_size + core.graph.patch_bytes()
+    }
+
+    fn has_room(&self, core: &Core, bytes: usize) -> bool {
+        core.graph.dirty().is_empty() || self.dirty_bytes(core) + bytes <= self.dirty_limit()
+    }
+
+    /// Whether the flusher should write although nothing is old.
+    pub(super) fn wants_room(&self, core: &Core) -> bool {
+        core.pressure || self.dirty_bytes(core) > self.dirty_limit() / 2
+    }
+
+    /// Whether the flusher has made enough room.
+    pub(super) fn has_enough_room(&self, core: &Core) -> bool {
+        self.dirty_bytes(core) <= self.dirty_limit() / 4
+    }
+}

@@ -1,0 +1,196 @@
+//! Hits, misses and pins.
+//!
+//! A miss puts an empty slot into the index, reads outside the core lock and fills the slot; others who want the
+//! block meanwhile wait for that one read.
+
+use std::sync::{Arc, MutexGuard};
+
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, BlockRead, Error, IoOp, Result};
+
+use super::{Block, Cache, Core, Shared};
+use crate::graph::patch::Sx;
+
+impl Cache {
+    /// The block, read from the device on a miss. Not to be called while holding the core lock.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the block lies outside the device or cannot be read.
+    pub fn read(&self, block: BlockNo, kind: BlockKind) -> Result<Block> {
+        let mut blocks = self.read_many(&[(block, kind)])?;
+        Ok(blocks.pop().expect("one block was asked for"))
+    }
+
+    /// Several blocks; the misses go to the device as one batch.
+    ///
+    /// # Errors
+    /// As for [`Cache::read`].
+    pub fn read_many(&self, blocks: &[(BlockNo, BlockKind)]) -> Result<Vec<Block>> {
+        loop {
+            if let Some(found) = self.shared.find_or_load(blocks)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// A handle to a block whose old contents do not matter: no read; zeros in memory if it was not cached.
+    /// The caller's first change must overwrite all of it ([`super::Tx::init`]).
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the block lies outside the device.
+    pub fn fresh(&self, block: BlockNo, kind: BlockKind) -> Result<Block> {
+        self.shared.check_inside(block)?;
+        let mut core = self.shared.core();
+        loop {
+            match self.shared.look_up(&mut core, block) {
+                Found::Loaded(sx) => {
+                    core.graph.slot_mut(sx).kind = kind;
+                    return Ok(self.shared.pin(&core, sx));
+                }
+                Found::Loading => core = self.shared.wait(core),
+                Found::Missing => {
+                    self.shared.make_room(&mut core, self.shared.block_size);
+                    let data = Arc::new(BlockBuf::zeroed(self.shared.block_size));
+                    let sx = core.graph.add_slot(block, kind, Some(data));
+                    core.index.insert(block, sx);
+                    core.loaded += 1;
+                    core.note_clean(sx);
+                    return Ok(self.shared.pin(&core, sx));
+                }
+            }
+        }
+    }
+
+    /// Reads blocks that will be wanted soon into the cache. Best effort: errors are left to the real read.
+    pub fn prefetch(&self, blocks: &[(BlockNo, BlockKind)]) {
+        let limit = self.shared.options.cache_size / 8 / self.shared.block_size;
+        let absent: Vec<_> = {
+            let core = self.shared.core();
+            blocks.iter().copied().filter(|(no, _)| !core.index.contains_key(no)).take(limit).collect()
+        };
+        if !absent.is_empty() {
+            drop(self.read_many(&absent));
+        }
+    }
+}
+
+enum Found {
+    Loaded(Sx),
+    Loading,
+    Missing,
+}
+
+impl Shared {
+    /// One attempt: `None` if somebody else was reading one of the blocks, or a block went away between our
+    /// read and now.
+    fn find_or_load(self: &Arc<Self>, blocks: &[(BlockNo, BlockKind)]) -> Result<Option<Vec<Block>>> {
+        let mut core = self.core();
+        let mut found: Vec<Option<Block>> = Vec::with_capacity(blocks.len());
+        let mut missing: Vec<(usize, Sx, Block)> = Vec::new();
+        let mut loading_elsewhere = false;
+        for (at, &(no, kind)) in blocks.iter().enumerate() {
+            if let Err(outside) = self.check_inside(no) {
+                self.abandon(core, missing);
+                return Err(outside);
+            }
+            match self.look_up(&mut core, no) {
+                Found::Loaded(sx) => {
+                    core.graph.stats.cache_hits += 1;
+                    found.push(Some(self.pin(&core, sx)));
+                }
+                Found::Loading => {
+                    loading_elsewhere |= !missing.iter().any(|(_, _, block)| block.no == no);
+                    found.push(None);
+                }
+                Found::Missing => {
+                    core.graph.stats.cache_misses += 1;
+                    self.make_room(&mut core, self.block_size);
+                    let sx = core.graph.add_slot(no, kind, None);
+                    core.index.insert(no, sx);
+                    core.loaded += 1;
+                    missing.push((at, sx, self.pin(&core, sx)));
+                    found.push(None);
+                }
+            }
+        }
+        if missing.is_empty() && !loading_elsewhere {
+            return Ok(found.into_iter().collect());
+        }
+        if missing.is_empty() {
+            drop(self.wait(core));
+            return Ok(None);
+        }
+        drop(core);
+        for (at, block) in self.load(blocks, missing)? {
+            found[at] = Some(block);
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    /// Reads the missing blocks as one batch and fills their slots.
+    fn load(
+        self: &Arc<Self>,
+        blocks: &[(BlockNo, BlockKind)],
+        mut missing: Vec<(usize, Sx, Block)>,
+    ) -> Result<Vec<(usize, Block)>> {
+        missing.sort_unstable_by_key(|(_, _, block)| block.no);
+        let mut buffers: Vec<BlockBuf> = missing.iter().map(|_| BlockBuf::zeroed(self.block_size)).collect();
+        let mut reads: Vec<BlockRead<'_>> = missing
+            .iter()
+            .zip(&mut buffers)
+            .map(|(&(at, _, ref block), buf)| BlockRead { block: block.no, kind: blocks[at].1, data: buf })
+            .collect();
+        let outcome = self.device.read(&mut reads);
+        let mut core = self.core();
+        if let Err(error) = outcome {
+            self.abandon(core, missing);
+            return Err(error);
+        }
+        let mut filled = Vec::with_capacity(missing.len());
+        for ((at, sx, block), buffer) in missing.into_iter().zip(buffers) {
+            core.graph.slot_mut(sx).data = Some(Arc::new(buffer));
+            core.note_clean(sx);
+            filled.push((at, block));
+        }
+        self.changed.notify_all();
+        Ok(filled)
+    }
+
+    /// Takes slots out again whose read failed or never started.
+    fn abandon(&self, mut core: MutexGuard<'_, Core>, missing: Vec<(usize, Sx, Block)>) {
+        for (_, sx, _) in &missing {
+            self.forget(&mut core, *sx);
+        }
+        self.changed.notify_all();
+        drop(core);
+    }
+
+    fn look_up(&self, core: &mut Core, no: BlockNo) -> Found {
+        let Some(&sx) = core.index.get(&no) else { return Found::Missing };
+        let slot = core.graph.slot_mut(sx);
+        if slot.data.is_none() {
+            return Found::Loading;
+        }
+        if slot.stale && slot.is_clean() && !slot.is_pinned() {
+            self.forget(core, sx);
+            return Found::Missing;
+        }
+        slot.referenced = true;
+        Found::Loaded(sx)
+    }
+
+    pub(super) fn pin(self: &Arc<Self>, core: &Core, sx: Sx) -> Block {
+        let slot = core.graph.slot(sx);
+        Block { shared: Arc::clone(self), slot: sx, no: slot.no, _pin: Arc::clone(&slot.pin) }
+    }
+
+    pub(super) fn wait<'a>(&self, core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+        self.changed.wait(core).expect("no panic while the core lock is held")
+    }
+
+    fn check_inside(&self, no: BlockNo) -> Result<()> {
+        if no.get() < self.geometry.block_count {
+            return Ok(());
+        }
+        Err(Error::io(IoOp::Read, no, std::io::Error::other("the block lies outside the device")))
+    }
+}

@@ -1,0 +1,221 @@
+//! The buffer cache: cached blocks of one device, their patches, and the flusher that writes them in epochs.
+//!
+//! ```text
+//!   load.rs     hits, misses, pins            step.rs     one epoch: launch, write, flush, commit
+//!   clean.rs    clean blocks and eviction     sync.rs     waiting for patches to become stable
+//!   limits.rs   room for operations           flusher.rs  the thread that writes by age and pressure
+//!   tx.rs       the core lock, in which patches are created
+//! ```
+//!
+//! Locks, in this order: `epoch` (one epoch at a time, held across I/O), `core` (graph and index, held for
+//! microseconds, never across I/O).
+
+mod block;
+mod clean;
+mod flusher;
+mod limits;
+mod load;
+mod step;
+mod sync;
+mod tx;
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use fstitch_core::{BlockDevice, BlockNo, Clock, Error, Geometry, Result};
+use rustc_hash::FxHashMap;
+
+use crate::graph::Graph;
+use crate::graph::patch::Sx;
+use crate::{CacheOptions, Optimizations, PatchId, PatchState, Stats};
+pub use block::Block;
+use clean::CleanList;
+use flusher::Flusher;
+pub use tx::Tx;
+
+/// The buffer cache of one device.
+pub struct Cache {
+    shared: Arc<Shared>,
+    flusher: Mutex<Option<Flusher>>,
+}
+
+/// What handles, the flusher thread and the cache share.
+pub(crate) struct Shared {
+    device: Arc<dyn BlockDevice>,
+    geometry: Geometry,
+    block_size: usize,
+    options: CacheOptions,
+    clock: Arc<dyn Clock>,
+    /// Held through an epoch.
+    epoch: Mutex<()>,
+    core: Mutex<Core>,
+    /// A miss was loaded, an epoch was committed, or the cache was poisoned.
+    changed: Condvar,
+    /// There is work for the flusher thread, or it should stop.
+    kick: Condvar,
+}
+
+/// What the core lock guards.
+pub(crate) struct Core {
+    graph: Graph,
+    index: FxHashMap<BlockNo, Sx>,
+    clean: CleanList,
+    /// Blocks in memory.
+    loaded: usize,
+    /// Blocks being written from copies of their own.
+    copies_in_flight: usize,
+    /// Memory that file systems keep beside the cache.
+    external_bytes: usize,
+    /// What callers of `sync_patches` wait for: written by whoever writes the next epoch.
+    wanted: Vec<(u64, Vec<PatchId>)>,
+    next_waiter: u64,
+    poison: Option<Error>,
+    /// A flusher thread runs.
+    has_flusher: bool,
+    /// The flusher thread should write everything it can.
+    pressure: bool,
+    /// How often the flusher found nothing that it could write to make room.
+    idle_rounds: u64,
+    stop: bool,
+}
+
+impl Cache {
+    /// A cache over `device`, whose block size is the volume's.
+    #[must_use]
+    pub fn new(device: Arc<dyn BlockDevice>, mut options: CacheOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let geometry = device.geometry();
+        options.cache_size = options.cache_size.max(CacheOptions::MIN_CACHE_SIZE);
+        let core = Core {
+            graph: Graph::new(options.optimizations),
+            index: FxHashMap::default(),
+            clean: CleanList::new(),
+            loaded: 0,
+            copies_in_flight: 0,
+            external_bytes: 0,
+            wanted: Vec::new(),
+            next_waiter: 0,
+            poison: None,
+            has_flusher: false,
+            pressure: false,
+            idle_rounds: 0,
+            stop: false,
+        };
+        let shared = Shared {
+            device,
+            geometry,
+            block_size: usize::try_from(geometry.block_size).expect("64-bit machine"),
+            options,
+            clock,
+            epoch: Mutex::new(()),
+            core: Mutex::new(core),
+            changed: Condvar::new(),
+            kick: Condvar::new(),
+        };
+        Arc::new(Self { shared: Arc::new(shared), flusher: Mutex::new(None) })
+    }
+
+    /// Bytes in a block.
+    #[must_use]
+    pub fn block_size(&self) -> usize {
+        self.shared.block_size
+    }
+
+    /// Blocks on the device.
+    #[must_use]
+    pub fn block_count(&self) -> u64 {
+        self.shared.geometry.block_count
+    }
+
+    /// The time that everything here lives by.
+    #[must_use]
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.shared.clock
+    }
+
+    /// The options in force.
+    #[must_use]
+    pub fn options(&self) -> &CacheOptions {
+        &self.shared.options
+    }
+
+    /// The optimisations in force.
+    #[must_use]
+    pub fn optimizations(&self) -> Optimizations {
+        self.shared.options.optimizations
+    }
+
+    /// The core lock, in which patches are created: hold it for microseconds, never across I/O.
+    #[must_use]
+    pub fn lock(&self) -> Tx<'_> {
+        Tx::new(self.shared.core(), self.shared.block_size, &*self.shared.clock)
+    }
+
+    /// The state of a patch.
+    #[must_use]
+    pub fn state(&self, patch: PatchId) -> PatchState {
+        self.shared.core().graph.state(patch)
+    }
+
+    /// The failure after which nothing is written any more, if there was one.
+    #[must_use]
+    pub fn poisoned(&self) -> Option<Error> {
+        self.shared.core().poison.clone()
+    }
+
+    /// Refuses changes from now on, because of damage found on the medium.
+    pub fn poison(&self, why: &str) {
+        let mut core = self.shared.core();
+        core.poison.get_or_insert_with(|| Error::Poisoned(why.into()));
+        self.shared.changed.notify_all();
+    }
+
+    /// Accounts memory that a file system keeps beside the cache, such as directory indexes.
+    pub fn account_external(&self, delta: isize) {
+        let mut core = self.shared.core();
+        core.external_bytes = core.external_bytes.saturating_add_signed(delta);
+        self.shared.make_room(&mut core, 0);
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let core = self.shared.core();
+        let count = |n: usize| u64::try_from(n).expect("64-bit machine");
+        Stats {
+            memory_bytes: count(self.shared.memory(&core)),
+            dirty_bytes: count(core.graph.dirty().len() * self.shared.block_size),
+            ..core.graph.stats
+        }
+    }
+
+    /// Blocks with changes that are not stable yet.
+    #[must_use]
+    pub fn dirty_blocks(&self) -> usize {
+        self.shared.core().graph.dirty().len()
+    }
+
+    /// Checks the invariants of `docs/design/patch.md` on the whole graph.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn check_invariants(&self) {
+        self.shared.core().graph.check_invariants();
+    }
+}
+
+impl Shared {
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().expect("no panic while the core lock is held")
+    }
+
+    /// Bytes in use.
+    fn memory(&self, core: &Core) -> usize {
+        (core.loaded + core.copies_in_flight) * self.block_size
+            + core.graph.patch_bytes()
+            + core.external_bytes
+    }
+
+    /// Fails if an earlier failure ended all writing.
+    fn check_poison(core: &Core) -> Result<()> {
+        core.poison.clone().map_or(Ok(()), Err)
+    }
+}

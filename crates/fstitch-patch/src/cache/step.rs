@@ -1,0 +1,140 @@
+//! One epoch: launch the ready blocks of a goal, write them, flush once, commit.
+
+use std::time::Duration;
+
+use fstitch_core::{BlockWrite, Error, Result};
+
+use super::{Core, Shared};
+use crate::graph::patch::Sx;
+use crate::graph::{Frozen, Readiness};
+use crate::{Durability, PatchId};
+
+/// The most bytes that an epoch without a waiting caller writes, so that a caller who comes meanwhile does not wait
+/// for long.
+const BACKGROUND_EPOCH_BYTES: usize = 32 << 20;
+
+/// What an epoch is written for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Goal {
+    /// Callers who wait for patches to become stable, all of them together.
+    Wanted,
+    /// Blocks that became dirty this long ago, and what they wait for.
+    Age(Duration),
+    /// Whatever can be written, to make room.
+    Room,
+    /// All of it.
+    Everything,
+}
+
+/// What an epoch did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It wrote this many blocks.
+    Wrote(usize),
+    /// Nothing of the goal could be written.
+    Idle,
+}
+
+impl Shared {
+    /// Writes one epoch. Callers hold the `epoch` lock.
+    pub(super) fn write_epoch(&self, goal: Goal) -> Result<Progress> {
+        let batch = {
+            let mut core = self.core();
+            Self::check_poison(&core)?;
+            let chosen = self.choose(&mut core, goal);
+            let batch: Vec<Frozen> = chosen.into_iter().map(|sx| core.graph.launch(sx)).collect();
+            core.copies_in_flight = batch.iter().filter(|f| is_copy(&core, f)).count();
+            batch
+        };
+        if batch.is_empty() {
+            return Ok(Progress::Idle);
+        }
+        let outcome = self.write_batch(&batch);
+        let mut core = self.core();
+        core.copies_in_flight = 0;
+        self.settle(&mut core, batch, outcome)
+    }
+
+    /// The blocks of the epoch in order of their numbers: those that need no undo, and only if there are none the
+    /// others.
+    fn choose(&self, core: &mut Core, goal: Goal) -> Vec<Sx> {
+        let limit = match goal {
+            Goal::Wanted | Goal::Everything => usize::MAX,
+            Goal::Age(_) | Goal::Room => BACKGROUND_EPOCH_BYTES / self.block_size,
+        };
+        let targets: Vec<PatchId> = match goal {
+            Goal::Wanted => core.wanted.iter().flat_map(|(_, ids)| ids).copied().collect(),
+            Goal::Age(age) => core.graph.patches_born_until(self.clock.elapsed().checked_sub(age)),
+            Goal::Room | Goal::Everything => Vec::new(),
+        };
+        let everything = matches!(goal, Goal::Room | Goal::Everything);
+        let stamp = if everything { 0 } else { core.graph.mark_closure(&targets).stamp };
+        let (mut whole, mut partial) = (Vec::new(), Vec::new());
+        for &sx in core.graph.dirty().values() {
+            let chosen = everything || core.graph.slot(sx).wanted == stamp;
+            if !chosen || whole.len() >= limit {
+                continue;
+            }
+            match core.graph.readiness(sx) {
+                Readiness::All => whole.push(sx),
+                Readiness::Some if partial.len() < limit => partial.push(sx),
+                _ => {}
+            }
+        }
+        if whole.is_empty() { partial } else { whole }
+    }
+
+    /// Writes and flushes, without any lock but `epoch`.
+    fn write_batch(&self, batch: &[Frozen]) -> Result<()> {
+        let writes: Vec<BlockWrite<'_>> =
+            batch.iter().map(|f| BlockWrite { block: f.no, kind: f.kind, data: &f.image }).collect();
+        self.device.write(&writes)?;
+        match self.options.durability {
+            Durability::Flush => self.device.flush(),
+            Durability::Unsafe => Ok(()),
+        }
+    }
+
+    /// Commits the epoch, or takes it back and poisons the cache.
+    fn settle(&self, core: &mut Core, batch: Vec<Frozen>, outcome: Result<()>) -> Result<Progress> {
+        let (slots, numbers): (Vec<Sx>, Vec<u64>) = batch.iter().map(|f| (f.slot, f.no.get())).unzip();
+        drop(batch);
+        let result = match outcome {
+            Ok(()) => {
+                slots.iter().for_each(|&sx| core.graph.commit(sx));
+                let joined = numbers.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
+                let count = |n: usize| u64::try_from(n).expect("64-bit machine");
+                core.graph.stats.write_requests += count(slots.len() - joined);
+                core.graph.stats.epochs += 1;
+                core.graph.stats.flushes += u64::from(self.options.durability == Durability::Flush);
+                Ok(Progress::Wrote(slots.len()))
+            }
+            Err(error) => {
+                slots.iter().for_each(|&sx| core.graph.abort(sx));
+                core.poison = Some(poison_of(&error, &numbers));
+                Err(error)
+            }
+        };
+        for sx in slots {
+            if core.graph.slot(sx).is_clean() {
+                core.note_clean(sx);
+            }
+        }
+        self.make_room(core, 0);
+        self.changed.notify_all();
+        result
+    }
+}
+
+/// Whether a frozen image is memory of its own beside the cached block.
+fn is_copy(core: &Core, frozen: &Frozen) -> bool {
+    !std::sync::Arc::ptr_eq(&frozen.image, core.graph.slot(frozen.slot).loaded())
+}
+
+/// What later callers are told after a failed epoch.
+fn poison_of(error: &Error, numbers: &[u64]) -> Error {
+    let first: Vec<String> = numbers.iter().take(8).map(u64::to_string).collect();
+    let more = if numbers.len() > 8 { ", …" } else { "" };
+    let text = format!("{error}; changes to {} blocks were lost ({}{more})", numbers.len(), first.join(", "));
+    Error::Poisoned(text.into())
+}

@@ -1,0 +1,98 @@
+//! Waiting for patches to become stable.
+//!
+//! Whoever waits writes epochs itself, one caller at a time; each epoch serves all who wait, so that callers who
+//! come together share their flushes.
+
+use fstitch_core::{Errno, Error, IoOp, Result};
+
+use super::step::{Goal, Progress};
+use super::{Cache, Shared};
+use crate::{Durability, PatchId, PatchState};
+
+impl Cache {
+    /// Makes these patches, and what they depend on, stable; nothing else is written that does not share their
+    /// blocks.
+    ///
+    /// # Errors
+    /// `EIO` after a failed write or flush, now or earlier; `EBUSY` if a held patch stands in the way.
+    pub fn sync_patches(&self, patches: &[PatchId]) -> Result<()> {
+        let shared = &*self.shared;
+        let waiter = {
+            let mut core = shared.core();
+            if patches.iter().all(|&id| core.graph.state(id) == PatchState::Committed) {
+                return Shared::check_poison(&core).map_err(lost);
+            }
+            let waiter = core.next_waiter;
+            core.next_waiter += 1;
+            core.wanted.push((waiter, patches.to_vec()));
+            waiter
+        };
+        let outcome = shared.write_until(patches);
+        shared.core().wanted.retain(|(other, _)| *other != waiter);
+        outcome.map_err(lost)?;
+        shared.flush_if_unsafe()
+    }
+
+    /// Makes everything stable that was changed before the call.
+    ///
+    /// # Errors
+    /// As for [`Cache::sync_patches`].
+    pub fn sync_all(&self) -> Result<()> {
+        let shared = &*self.shared;
+        let horizon = shared.core().graph.next_generation();
+        loop {
+            let _epoch = shared.epoch.lock().expect("no panic during an epoch");
+            {
+                let core = shared.core();
+                Shared::check_poison(&core).map_err(lost)?;
+                if !core.graph.has_patch_before(horizon) {
+                    break;
+                }
+            }
+            if shared.write_epoch(Goal::Everything).map_err(lost)? == Progress::Idle {
+                return Err(Error::Errno(Errno::BUSY));
+            }
+        }
+        shared.flush_if_unsafe()
+    }
+}
+
+impl Shared {
+    /// Writes epochs for all who wait until `patches` are stable.
+    fn write_until(&self, patches: &[PatchId]) -> Result<()> {
+        loop {
+            let _epoch = self.epoch.lock().expect("no panic during an epoch");
+            {
+                let mut core = self.core();
+                Self::check_poison(&core)?;
+                let closure = core.graph.mark_closure(patches);
+                if !closure.pending {
+                    return Ok(());
+                }
+                if closure.held {
+                    return Err(Error::Errno(Errno::BUSY));
+                }
+            }
+            let progress = self.write_epoch(Goal::Wanted)?;
+            assert!(progress != Progress::Idle, "an acyclic graph always has a block to write");
+        }
+    }
+
+    /// Where commits do not flush, syncs do.
+    fn flush_if_unsafe(&self) -> Result<()> {
+        match self.options.durability {
+            Durability::Flush => Ok(()),
+            Durability::Unsafe => self.device.flush().map_err(lost),
+        }
+    }
+}
+
+/// What a sync answers when the cache is poisoned: its caller's changes are lost.
+fn lost(error: Error) -> Error {
+    match error {
+        Error::Poisoned(why) => {
+            Error::io(IoOp::Write, fstitch_core::BlockNo(0), std::io::Error::other(why.to_string()))
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,151 @@
+//! The core lock, in which patches are created.
+
+use std::sync::{Arc, MutexGuard};
+
+use fstitch_core::{BlockBuf, BlockNo, Clock};
+
+use super::{Block, Core};
+use crate::graph::ChangeContents as Contents;
+use crate::graph::patch::Change;
+use crate::{PatchId, PatchIds, PatchState};
+
+/// The core lock. Everything done through one `Tx` is seen by others at once.
+pub struct Tx<'a> {
+    core: MutexGuard<'a, Core>,
+    block_size: usize,
+}
+
+impl<'a> Tx<'a> {
+    pub(super) fn new(mut core: MutexGuard<'a, Core>, block_size: usize, clock: &dyn Clock) -> Self {
+        core.graph.now = clock.elapsed();
+        Self { core, block_size }
+    }
+
+    /// The newest contents of a block.
+    #[must_use]
+    pub fn data(&self, block: &Block) -> &[u8] {
+        self.core.graph.slot(block.slot).loaded()
+    }
+
+    /// Changes bytes `offset..offset + bytes.len()` of a block, after `befores`. Overlaps with earlier changes
+    /// are ordered automatically.
+    ///
+    /// # Panics
+    /// If the range is empty or lies outside the block.
+    pub fn bytes(&mut self, block: &Block, offset: usize, bytes: &[u8], befores: &[PatchId]) -> PatchId {
+        let change = Change::Bytes { offset: narrow(offset), len: narrow(bytes.len()) };
+        self.core.graph.change(block.slot, change, &Contents::Bytes(bytes), befores)
+    }
+
+    /// Overwrites a whole block, after `befores`: `contents` becomes its data without being copied.
+    ///
+    /// # Panics
+    /// If `contents` is not one block long.
+    pub fn init(&mut self, block: &Block, contents: Arc<BlockBuf>, befores: &[PatchId]) -> PatchId {
+        assert_eq!(contents.len(), self.block_size, "a block is overwritten by a block");
+        self.core.graph.slot_mut(block.slot).stale = false;
+        let change = Change::Bytes { offset: 0, len: narrow(self.block_size) };
+        self.core.graph.change(block.slot, change, &Contents::Block(contents), befores)
+    }
+
+    /// Flips `count` bits of a block from bit `first` on (bit n is bit n % 8 of byte n / 8), after `befores`. All of
+    /// them become `value`. One patch for each 64-bit word, fewer when they merge.
+    ///
+    /// # Panics
+    /// If a bit has that value already, or lies outside the block.
+    pub fn bits(
+        &mut self,
+        block: &Block,
+        first: u32,
+        count: u32,
+        value: bool,
+        befores: &[PatchId],
+    ) -> PatchIds {
+        let mut ids = PatchIds::new();
+        let (mut at, end) = (first, first + count);
+        while at < end {
+            let (word, low) = (at / 64, at % 64);
+            let run = (64 - low).min(end - at);
+            let mask = (u64::MAX >> (64 - run)) << low;
+            let index = usize::try_from(word).expect("64-bit machine") * 8;
+            let now = fstitch_core::Le::u64(self.data(block), index) & mask;
+            assert_eq!(now, if value { 0 } else { mask }, "bits {at}.. of block {} flip", block.no);
+            let id =
+                self.core.graph.change(block.slot, Change::Bits { word, mask }, &Contents::Flip, befores);
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+            at += run;
+        }
+        ids
+    }
+
+    /// A patch without a block that groups dependencies: it commits when all befores have.
+    pub fn empty(&mut self, befores: &[PatchId]) -> PatchId {
+        self.core.graph.empty(befores)
+    }
+
+    /// An empty patch that does not commit until [`Tx::release`], and to which befores may be added until then.
+    pub fn hold(&mut self, befores: &[PatchId]) -> PatchId {
+        self.core.graph.hold(befores)
+    }
+
+    /// Adds a before to a held patch.
+    ///
+    /// # Panics
+    /// If it is not held, or the dependency would close a cycle.
+    pub fn add_before(&mut self, held: PatchId, before: PatchId) {
+        self.core.graph.add_before(held, before);
+    }
+
+    /// Lets a held patch commit as soon as its befores have.
+    ///
+    /// # Panics
+    /// If it is not held.
+    pub fn release(&mut self, held: PatchId) {
+        self.core.graph.release(held);
+    }
+
+    /// An empty gathering patch: [`Tx::gather_add`] makes it on the first use.
+    #[must_use]
+    pub fn gather(&mut self) -> PatchId {
+        PatchId::NONE
+    }
+
+    /// Adds to a gathering patch, on which nothing may depend and whose sync waits for all that was added.
+    /// Returns the gather to use from now on: a new one if the old one had committed.
+    #[must_use]
+    pub fn gather_add(&mut self, gather: PatchId, member: PatchId) -> PatchId {
+        self.core.graph.gather(gather, member)
+    }
+
+    /// The state of a patch.
+    #[must_use]
+    pub fn state(&self, patch: PatchId) -> PatchState {
+        self.core.graph.state(patch)
+    }
+
+    /// Whether `a` and `b` are uncommitted, not in flight and, after merging, one and the same patch.
+    #[must_use]
+    pub fn same(&self, a: PatchId, b: PatchId) -> bool {
+        self.core.graph.same(a, b)
+    }
+
+    /// Drops the unflown changes of a freed block to which nothing reachable refers. `unreachable` are the patches
+    /// that cut it off from what the medium can reach (empty if the medium never reached it): whatever
+    /// depended on the dropped changes depends on these as well. Does nothing without the `elimination`
+    /// optimisation. Returns whether it dropped anything.
+    pub fn drop_changes(&mut self, block: BlockNo, unreachable: &[PatchId]) -> bool {
+        let Some(&sx) = self.core.index.get(&block) else { return false };
+        let dropped = self.core.graph.drop_changes(sx, unreachable);
+        if dropped {
+            self.core.graph.slot_mut(sx).stale = true;
+            self.core.note_clean(sx);
+        }
+        dropped
+    }
+}
+
+fn narrow(n: usize) -> u32 {
+    u32::try_from(n).expect("positions in a block fit 32 bits")
+}

@@ -1,0 +1,219 @@
+//! How a change becomes a patch, or joins one.
+
+use std::sync::Arc;
+
+use fstitch_core::BlockBuf;
+use smallvec::SmallVec;
+
+use super::patch::{Change, NO_SLOT, Patch, Px, Role, Sx, Undo};
+use super::{Graph, at};
+use crate::PatchId;
+
+/// The new contents that come with a change.
+pub(crate) enum Contents<'a> {
+    /// Replace the change's byte range.
+    Bytes(&'a [u8]),
+    /// Flip the masked bits.
+    Flip,
+    /// Become the whole block.
+    Block(Arc<BlockBuf>),
+}
+
+/// Befores of a new patch, as live places.
+pub(super) type Befores = SmallVec<[Px; 8]>;
+
+impl Graph {
+    /// Changes a block after `befores` and returns the patch that holds the change.
+    ///
+    /// # Panics
+    /// If the change lies outside the block, or a before is a gather.
+    pub(crate) fn change(
+        &mut self,
+        sx: Sx,
+        change: Change,
+        new: &Contents<'_>,
+        befores: &[PatchId],
+    ) -> PatchId {
+        let befores = self.live(befores, Some(sx));
+        self.assert_inside(sx, change);
+        let slot = &self.slots[at(sx)];
+        let px = if self.optimizations.hard_patches && slot.external == 0 {
+            self.change_hard(sx, change, new, &befores)
+        } else {
+            self.change_soft(sx, change, new, &befores)
+        };
+        self.note_live();
+        self.arena.id(px)
+    }
+
+    /// Resolves befores, leaving out committed ones and those in flight on the patch's own block, which is not
+    /// written again before they commit.
+    pub(super) fn live(&self, befores: &[PatchId], own: Option<Sx>) -> Befores {
+        let mut live = Befores::new();
+        for &id in befores {
+            let Some(px) = self.arena.resolve(id) else { continue };
+            let patch = self.patch(px);
+            assert!(!patch.is_gather(), "nothing may depend on a gather");
+            let settled = patch.in_flight && Some(patch.slot) == own;
+            if !settled && !live.contains(&px) {
+                live.push(px);
+            }
+        }
+        live
+    }
+
+    /// No chain can come back to the block: the change joins its hard patch, or starts one.
+    fn change_hard(&mut self, sx: Sx, change: Change, new: &Contents<'_>, befores: &Befores) -> Px {
+        if self.slots[at(sx)].patches.is_empty() {
+            let px = self.insert(sx, change, Undo::None, true);
+            for &before in befores {
+                self.add_edge(px, before);
+            }
+            self.apply(sx, change, new);
+            return px;
+        }
+        // Befores on this very block become part of the hard patch themselves.
+        let outside: Befores = befores.iter().copied().filter(|&px| self.patch(px).slot != sx).collect();
+        let hard = self.harden(sx);
+        self.stats.patches_merged_hard += 1;
+        self.join(hard, &outside);
+        self.apply(sx, change, new);
+        hard
+    }
+
+    /// Something waits for the block: the change joins a patch that it overlaps, or becomes a soft patch.
+    fn change_soft(&mut self, sx: Sx, change: Change, new: &Contents<'_>, befores: &Befores) -> Px {
+        let overlapped: SmallVec<[Px; 8]> = {
+            let slot = &self.slots[at(sx)];
+            let soft = slot.patches.iter().copied().filter(|&px| Some(px) != slot.hard);
+            soft.filter(|&px| self.patch(px).change.overlaps(change)).collect()
+        };
+        if let Some(target) = self.overlap_target(sx, change, &overlapped, befores) {
+            self.stats.patches_merged_overlap += 1;
+            self.widen_undo(target, change);
+            self.join(target, befores);
+            self.apply(sx, change, new);
+            return target;
+        }
+        let undo = self.take_undo(sx, change, matches!(new, Contents::Block(_)));
+        let px = self.insert(sx, change, undo, false);
+        for &before in befores.iter().chain(&overlapped) {
+            self.add_edge(px, before);
+        }
+        self.apply(sx, change, new);
+        px
+    }
+
+    /// The patch that the change may join, by the conditions of `docs/design/patch.md`.
+    fn overlap_target(&mut self, sx: Sx, change: Change, overlapped: &[Px], befores: &Befores) -> Option<Px> {
+        if !self.optimizations.overlap_merging {
+            return None;
+        }
+        let target = match overlapped.last() {
+            None => self.slots[at(sx)].hard?,
+            Some(&newest) => {
+                let cover = self.patch(newest).change;
+                let is_bits = |c: Change| matches!(c, Change::Bits { .. });
+                let covered = |&px: &Px| self.patch(px).change.overlap_within(change, cover);
+                if is_bits(cover) != is_bits(change) || !overlapped.iter().all(covered) {
+                    return None;
+                }
+                newest
+            }
+        };
+        let others: Befores = befores.iter().copied().filter(|&px| px != target).collect();
+        (!self.may_reach(&others, target)).then_some(target)
+    }
+
+    /// Adds a patch to its block.
+    fn insert(&mut self, sx: Sx, change: Change, undo: Undo, hard: bool) -> Px {
+        match change {
+            Change::Bytes { .. } => self.stats.patches_created_byte += 1,
+            Change::Bits { .. } => self.stats.patches_created_bit += 1,
+            Change::Empty => unreachable!("empty patches have no block"),
+        }
+        self.stats.patches_hard += u64::from(hard);
+        self.note_undo_taken(undo.size());
+        let px = self.arena.insert(blank(sx, change, undo, hard));
+        let slot = &mut self.slots[at(sx)];
+        if slot.patches.is_empty() {
+            slot.dirtied_at = self.now;
+            self.dirty.insert(slot.no, sx);
+        }
+        slot.patches.push(px);
+        if hard {
+            assert!(slot.hard.is_none(), "block {} has a hard patch already", slot.no);
+            slot.hard = Some(px);
+        }
+        self.count(px);
+        px
+    }
+
+    /// What the change replaces.
+    fn take_undo(&self, sx: Sx, change: Change, whole: bool) -> Undo {
+        let data = self.slots[at(sx)].loaded();
+        match change {
+            Change::Bytes { .. } if whole => Undo::Block(Arc::clone(data)),
+            Change::Bytes { offset, len } => {
+                Undo::Bytes(SmallVec::from_slice(&data[at(offset)..at(offset) + at(len)]))
+            }
+            Change::Bits { word, mask } => Undo::Bits(fstitch_core::Le::u64(data, 8 * at(word)) & mask),
+            Change::Empty => Undo::None,
+        }
+    }
+
+    /// Puts the new contents into the block, copying it first if somebody else still looks at it.
+    fn apply(&mut self, sx: Sx, change: Change, new: &Contents<'_>) {
+        let slot = &mut self.slots[at(sx)];
+        let data = slot.data.as_mut().expect("changed blocks are loaded");
+        if let Contents::Block(contents) = new {
+            *data = Arc::clone(contents);
+            return;
+        }
+        self.stats.copies_on_write += u64::from(Arc::strong_count(data) > 1);
+        let data = Arc::make_mut(data);
+        match (change, new) {
+            (Change::Bytes { offset, len }, Contents::Bytes(bytes)) => {
+                data[at(offset)..at(offset) + at(len)].copy_from_slice(bytes);
+            }
+            (Change::Bits { word, mask }, Contents::Flip) => {
+                let old = fstitch_core::Le::u64(data, 8 * at(word));
+                fstitch_core::Le::put_u64(data, 8 * at(word), old ^ mask);
+            }
+            _ => unreachable!("contents fit their change"),
+        }
+    }
+
+    fn assert_inside(&self, sx: Sx, change: Change) {
+        let slot = &self.slots[at(sx)];
+        let (start, end) = change.range();
+        let fits = start < end && at(end) <= slot.loaded().len();
+        assert!(fits, "a change of bytes {start}..{end} does not fit block {}", slot.no);
+    }
+
+    pub(super) fn note_undo_taken(&mut self, bytes: u64) {
+        self.stats.undo_bytes_total += bytes;
+        self.stats.undo_bytes_now += bytes;
+        self.stats.undo_bytes_peak = self.stats.undo_bytes_peak.max(self.stats.undo_bytes_now);
+    }
+}
+
+/// A patch without edges.
+pub(super) fn blank(slot: Sx, change: Change, undo: Undo, hard: bool) -> Patch {
+    debug_assert!(slot != NO_SLOT || change == Change::Empty);
+    Patch {
+        generation: 0,
+        slot,
+        change,
+        role: Role::Ordinary,
+        hard,
+        in_flight: false,
+        outer: 0,
+        inner: 0,
+        mark: 0,
+        undo,
+        befores: SmallVec::new(),
+        afters: SmallVec::new(),
+        aliases: Vec::new(),
+    }
+}

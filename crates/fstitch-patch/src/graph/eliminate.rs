@@ -1,0 +1,88 @@
+//! Dropping changes that nobody will ever see ([D] §2.2.5).
+
+use smallvec::SmallVec;
+
+use super::create::Befores;
+use super::patch::{NO_SLOT, Px, Sx};
+use super::{Graph, at};
+use crate::PatchId;
+
+/// How many edges one dropped patch may turn into.
+const EDGE_LIMIT: usize = 256;
+
+impl Graph {
+    /// Drops the uncommitted patches of a freed block. What depended on them depends afterwards on their befores and
+    /// on `unreachable`. Does nothing and returns false if the optimisation is off, the block is in flight,
+    /// or an edge would close a cycle.
+    pub(crate) fn drop_changes(&mut self, sx: Sx, unreachable: &[PatchId]) -> bool {
+        let slot = &self.slots[at(sx)];
+        if !self.optimizations.elimination || !slot.flying.is_empty() || slot.patches.is_empty() {
+            return false;
+        }
+        let cut_off = self.live(unreachable, None);
+        if !self.may_drop(sx, &cut_off) {
+            return false;
+        }
+        // Newest first, so that the hard patch, which the others wait for without an edge, goes last.
+        let patches = self.slots[at(sx)].patches.clone();
+        for px in patches.into_iter().rev() {
+            self.bypass(px, &cut_off);
+        }
+        true
+    }
+
+    /// Whether no patch that waits for the block is waited for by `cut_off`, and the edges stay few.
+    fn may_drop(&mut self, sx: Sx, cut_off: &Befores) -> bool {
+        let patches = self.slots[at(sx)].patches.clone();
+        for px in patches {
+            let patch = self.patch(px);
+            let afters: SmallVec<[Px; 8]> = patch.afters.iter().copied().collect();
+            if afters.len() * (patch.befores.len() + cut_off.len()) > EDGE_LIMIT {
+                return false;
+            }
+            for after in afters {
+                let others: Befores = cut_off.iter().copied().filter(|&other| other != after).collect();
+                if self.patch(after).slot != sx && self.may_reach(&others, after) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Removes one patch, tying what waits for it to what it waited for and to `cut_off`.
+    fn bypass(&mut self, px: Px, cut_off: &Befores) {
+        let befores: SmallVec<[Px; 8]> = self.live_befores(px).chain(self.implicit_before(px)).collect();
+        let afters = self.patch(px).afters.clone();
+        let mut set_free = Vec::new();
+        for after in afters {
+            let same_block = self.same_block(after, px);
+            self.cut(after, px, same_block);
+            let gathers = self.patch(after).is_gather();
+            for &before in befores.iter().chain(cut_off.iter().filter(|_| !same_block && !gathers)) {
+                self.add_edge(after, before);
+            }
+            let patch = self.patch(after);
+            if patch.slot == NO_SLOT && patch.outer == 0 && patch.role != super::patch::Role::Held {
+                set_free.push(after);
+            }
+        }
+        let stored: SmallVec<[Px; 8]> = self.live_befores(px).collect();
+        for before in stored {
+            let same_block = self.same_block(px, before);
+            self.cut(px, before, same_block);
+        }
+        self.uncount(px);
+        let slot = &mut self.slots[at(self.arena.get(px).slot)];
+        slot.patches.retain(|&other| other != px);
+        slot.hard = slot.hard.filter(|&hard| hard != px);
+        if slot.patches.is_empty() {
+            self.dirty.remove(&slot.no);
+        }
+        let gone = self.arena.remove(px);
+        self.stats.undo_bytes_now -= gone.undo.size();
+        self.stats.patches_eliminated += 1;
+        self.commit_empties(set_free);
+        self.note_live();
+    }
+}

@@ -1,0 +1,80 @@
+//! Empty patches: plain, held and gathering.
+
+use super::Graph;
+use super::create::blank;
+use super::patch::{Change, NO_SLOT, Px, Role, Undo};
+use crate::PatchId;
+
+impl Graph {
+    /// A patch without a block that commits when all befores have. `PatchId::NONE` if they have already.
+    pub(crate) fn empty(&mut self, befores: &[PatchId]) -> PatchId {
+        let live = self.live(befores, None);
+        if live.is_empty() {
+            return PatchId::NONE;
+        }
+        let px = self.insert_empty(Role::Ordinary);
+        for before in live {
+            self.add_edge(px, before);
+        }
+        self.arena.id(px)
+    }
+
+    /// An empty patch that does not commit until it is released, and to which befores may be added until then.
+    pub(crate) fn hold(&mut self, befores: &[PatchId]) -> PatchId {
+        let px = self.insert_empty(Role::Held);
+        for before in self.live(befores, None) {
+            self.add_edge(px, before);
+        }
+        self.arena.id(px)
+    }
+
+    /// Adds a before to a held patch.
+    ///
+    /// # Panics
+    /// If `held` is not held, or the edge would close a cycle.
+    pub(crate) fn add_before(&mut self, held: PatchId, before: PatchId) {
+        let Some(above) = self.arena.resolve(held) else { panic!("a held patch cannot have committed") };
+        assert!(self.patch(above).role == Role::Held, "befores are given at creation");
+        for below in self.live(&[before], None) {
+            assert!(!self.reaches(&[below], above), "the dependency would close a cycle");
+            self.add_edge(above, below);
+        }
+    }
+
+    /// Lets a held patch commit as soon as its befores have.
+    ///
+    /// # Panics
+    /// If it is not held.
+    pub(crate) fn release(&mut self, held: PatchId) {
+        let Some(px) = self.arena.resolve(held) else { panic!("a held patch cannot have committed") };
+        assert!(self.patch(px).role == Role::Held, "only held patches are released");
+        self.patch_mut(px).role = Role::Ordinary;
+        if self.patch(px).outer == 0 {
+            self.commit_empties(vec![px]);
+            self.note_live();
+        }
+    }
+
+    /// Adds `member` to a gather and returns the gather: a new one if the old one had committed, `gather` itself
+    /// if `member` is stable.
+    pub(crate) fn gather(&mut self, gather: PatchId, member: PatchId) -> PatchId {
+        let Some(below) = self.arena.resolve(member) else { return gather };
+        assert!(!self.patch(below).is_gather(), "nothing may depend on a gather");
+        let above = match self.arena.resolve(gather) {
+            Some(px) => px,
+            None => self.insert_empty(Role::Gather),
+        };
+        assert!(self.patch(above).is_gather(), "members are added to gathers only");
+        self.add_edge(above, below);
+        self.arena.id(above)
+    }
+
+    fn insert_empty(&mut self, role: Role) -> Px {
+        self.stats.patches_created_empty += 1;
+        let mut patch = blank(NO_SLOT, Change::Empty, Undo::None, false);
+        patch.role = role;
+        let px = self.arena.insert(patch);
+        self.note_live();
+        px
+    }
+}

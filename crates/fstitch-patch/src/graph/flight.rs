@@ -1,0 +1,199 @@
+//! Write-out: which patches of a block are ready, what is written, and what happens then.
+
+use std::sync::Arc;
+
+use fstitch_core::{BlockBuf, BlockKind, BlockNo};
+
+use super::patch::{Change, NO_SLOT, Px, Role, Sx, Undo};
+use super::{Graph, at};
+
+/// A block's image on its way to the medium.
+#[derive(Clone, Debug)]
+pub(crate) struct Frozen {
+    pub(crate) slot: Sx,
+    pub(crate) no: BlockNo,
+    pub(crate) kind: BlockKind,
+    pub(crate) image: Arc<BlockBuf>,
+}
+
+/// How much of a block can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// Nothing.
+    None,
+    /// Some patches; the others would be undone.
+    Some,
+    /// Everything.
+    All,
+}
+
+impl Graph {
+    /// How much of a dirty block can be written now.
+    pub(crate) fn readiness(&self, sx: Sx) -> Readiness {
+        let slot = &self.slots[at(sx)];
+        if !slot.flying.is_empty() || slot.patches.is_empty() {
+            return Readiness::None;
+        }
+        if !self.optimizations.ready_lists {
+            return match self.ready_set(sx).len() {
+                0 => Readiness::None,
+                n if n == slot.patches.len() => Readiness::All,
+                _ => Readiness::Some,
+            };
+        }
+        if slot.blocked == 0 {
+            return Readiness::All;
+        }
+        let some = match slot.hard {
+            Some(hard) => self.patch(hard).outer == 0,
+            None => slot.roots > 0,
+        };
+        if some { Readiness::Some } else { Readiness::None }
+    }
+
+    /// The patches of a block that can be written now, in creation order: those whose befores are committed or
+    /// in the set themselves.
+    fn ready_set(&self, sx: Sx) -> Vec<Px> {
+        let slot = &self.slots[at(sx)];
+        if slot.hard.is_some_and(|hard| !self.is_free_of_outer(hard)) {
+            return Vec::new();
+        }
+        let mut ready: Vec<Px> = Vec::with_capacity(slot.patches.len());
+        let mut members = std::collections::BTreeSet::new();
+        // Inner befores stand earlier in the list, but for the few that came with a merge: hence the repetition.
+        loop {
+            let before = members.len();
+            for &px in &slot.patches {
+                let inner_ready =
+                    || self.live_befores(px).all(|b| self.patch(b).slot != sx || members.contains(&b));
+                if !members.contains(&px) && self.is_free_of_outer(px) && inner_ready() {
+                    members.insert(px);
+                }
+            }
+            if members.len() == before {
+                break;
+            }
+        }
+        ready.extend(slot.patches.iter().copied().filter(|px| members.contains(px)));
+        ready
+    }
+
+    /// Whether all befores outside the patch's block are committed: from the count, or with `ready_lists` off by
+    /// looking.
+    fn is_free_of_outer(&self, px: Px) -> bool {
+        if self.optimizations.ready_lists {
+            return self.patch(px).outer == 0;
+        }
+        let slot = self.patch(px).slot;
+        self.live_befores(px).all(|before| self.patch(before).slot == slot)
+    }
+
+    /// Marks the ready patches of a block in flight and returns the image to write.
+    ///
+    /// # Panics
+    /// If nothing is ready.
+    pub(crate) fn launch(&mut self, sx: Sx) -> Frozen {
+        let whole = self.readiness(sx) == Readiness::All;
+        let ready = if whole { self.slots[at(sx)].patches.clone() } else { self.ready_set(sx) };
+        assert!(!ready.is_empty(), "nothing of block {} is ready", self.slots[at(sx)].no);
+        for &px in &ready {
+            self.uncount(px);
+            self.slots[at(sx)].external -= self.external_edges(px);
+            self.patch_mut(px).in_flight = true;
+        }
+        let arena = &self.arena;
+        let slot = &mut self.slots[at(sx)];
+        slot.patches.retain(|&px| !arena.get(px).in_flight);
+        if whole {
+            self.dirty.remove(&slot.no);
+        }
+        if slot.hard.is_some_and(|hard| ready.contains(&hard)) {
+            slot.hard = None;
+        }
+        slot.flying = ready;
+        self.stats.blocks_written += 1;
+        self.stats.blocks_written_undone += u64::from(!whole);
+        let image = if whole { Arc::clone(self.slots[at(sx)].loaded()) } else { self.image_with_undo(sx) };
+        let slot = &self.slots[at(sx)];
+        Frozen { slot: sx, no: slot.no, kind: slot.kind, image }
+    }
+
+    /// The newest contents with all uncommitted patches undone, the newest first.
+    fn image_with_undo(&self, sx: Sx) -> Arc<BlockBuf> {
+        let slot = &self.slots[at(sx)];
+        let mut image = BlockBuf::clone(slot.loaded());
+        for &px in slot.patches.iter().rev() {
+            let patch = self.patch(px);
+            assert!(!patch.hard, "a hard patch of block {} cannot be undone", slot.no);
+            match (&patch.undo, patch.change) {
+                (Undo::Bytes(old), Change::Bytes { offset, len }) => {
+                    image[at(offset)..at(offset) + at(len)].copy_from_slice(old);
+                }
+                (Undo::Bits(old), Change::Bits { word, mask }) => {
+                    let now = fstitch_core::Le::u64(&image, 8 * at(word));
+                    fstitch_core::Le::put_u64(&mut image, 8 * at(word), (now & !mask) | old);
+                }
+                (Undo::Block(old), Change::Bytes { .. }) => image.copy_from_slice(old),
+                _ => unreachable!("undo data fits its change"),
+            }
+        }
+        Arc::new(image)
+    }
+
+    /// The write of a block is stable: its patches commit, and so do empty patches that waited only for them.
+    pub(crate) fn commit(&mut self, sx: Sx) {
+        let flying = std::mem::take(&mut self.slots[at(sx)].flying);
+        let mut empties = Vec::new();
+        for &px in &flying {
+            debug_assert!(
+                self.live_befores(px).all(|b| flying.contains(&b)),
+                "in-flight safety: befores are committed or on the same block"
+            );
+            self.settle(px, &mut empties);
+        }
+        for px in flying {
+            let gone = self.arena.remove(px);
+            self.stats.undo_bytes_now -= gone.undo.size();
+        }
+        self.commit_empties(empties);
+        self.note_live();
+    }
+
+    /// Tells everything that waits for `px` that it is stable.
+    fn settle(&mut self, px: Px, empties: &mut Vec<Px>) {
+        let afters = std::mem::take(&mut self.patch_mut(px).afters);
+        for &after in &afters {
+            let same_block = self.same_block(after, px);
+            self.satisfy(after, same_block);
+            let patch = self.patch(after);
+            if patch.slot == NO_SLOT && patch.outer == 0 && patch.role != Role::Held {
+                empties.push(after);
+            }
+        }
+    }
+
+    /// Commits empty patches that wait for nothing, and what that sets free.
+    pub(super) fn commit_empties(&mut self, mut empties: Vec<Px>) {
+        while let Some(px) = empties.pop() {
+            self.settle(px, &mut empties);
+            self.arena.remove(px);
+        }
+    }
+
+    /// The write of a block failed: its patches are uncommitted again. The owner writes nothing any more.
+    pub(crate) fn abort(&mut self, sx: Sx) {
+        let flying = std::mem::take(&mut self.slots[at(sx)].flying);
+        for &px in &flying {
+            self.patch_mut(px).in_flight = false;
+            let external = self.external_edges(px);
+            self.slots[at(sx)].external += external;
+            self.count(px);
+        }
+        let older_hard = flying.iter().copied().find(|&px| self.patch(px).hard);
+        let slot = &mut self.slots[at(sx)];
+        slot.hard = slot.hard.or(older_hard);
+        let newer = std::mem::replace(&mut slot.patches, flying);
+        slot.patches.extend(newer);
+        self.dirty.insert(slot.no, sx);
+    }
+}

@@ -1,0 +1,163 @@
+//! The graph of patches: one for a stack of mounts on one device.
+//!
+//! It owns patches, edges and the newest contents of cached blocks; it never does I/O and never waits. The
+//! invariants are those of `docs/design/patch.md`, which also proves the merge conditions used here.
+//!
+//! ```text
+//!   create.rs   a change becomes a patch, or joins one        walk.rs       who reaches whom; what a sync needs
+//!   merge.rs    joining patches                               flight.rs     ready sets, images, commit, failure
+//!   edges.rs    edges and the counts that they keep           eliminate.rs  dropping what will never be seen
+//!   empty.rs    empty, held and gathering patches             invariants.rs the checks of debug builds and tests
+//! ```
+
+mod arena;
+pub(crate) mod create;
+mod edges;
+mod eliminate;
+mod empty;
+mod flight;
+mod invariants;
+mod merge;
+pub(crate) mod patch;
+pub(crate) mod slot;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fstitch_core::{BlockBuf, BlockKind, BlockNo};
+
+use crate::{Optimizations, PatchId, PatchState, Stats};
+use arena::Arena;
+pub(crate) use create::Contents as ChangeContents;
+pub(crate) use flight::{Frozen, Readiness};
+use patch::{Patch, Px, Sx};
+use slot::Slot;
+
+/// Patches, edges and blocks.
+#[derive(Debug)]
+pub(crate) struct Graph {
+    arena: Arena,
+    slots: Vec<Slot>,
+    free_slots: Vec<Sx>,
+    /// Blocks with uncommitted patches, by number.
+    dirty: BTreeMap<BlockNo, Sx>,
+    optimizations: Optimizations,
+    /// The stamp of the last walk.
+    stamp: u64,
+    /// The time that new patches are born at, kept by the owner.
+    pub(crate) now: Duration,
+    pub(crate) stats: Stats,
+}
+
+impl Graph {
+    pub(crate) fn new(optimizations: Optimizations) -> Self {
+        Self {
+            arena: Arena::default(),
+            slots: Vec::new(),
+            free_slots: Vec::new(),
+            dirty: BTreeMap::new(),
+            optimizations,
+            stamp: 0,
+            now: Duration::ZERO,
+            stats: Stats::default(),
+        }
+    }
+
+    /// Adds a block; `None` for data while it is being read.
+    pub(crate) fn add_slot(&mut self, no: BlockNo, kind: BlockKind, data: Option<Arc<BlockBuf>>) -> Sx {
+        let slot = Slot::new(no, kind, data);
+        if let Some(sx) = self.free_slots.pop() {
+            self.slots[at(sx)] = slot;
+            return sx;
+        }
+        let sx = Sx::try_from(self.slots.len()).expect("fewer than 2^32 blocks by the memory limit");
+        self.slots.push(slot);
+        sx
+    }
+
+    /// Forgets a clean block.
+    pub(crate) fn remove_slot(&mut self, sx: Sx) {
+        let slot = &mut self.slots[at(sx)];
+        assert!(slot.is_clean(), "block {} still has changes", slot.no);
+        slot.data = None;
+        self.free_slots.push(sx);
+    }
+
+    pub(crate) fn slot(&self, sx: Sx) -> &Slot {
+        &self.slots[at(sx)]
+    }
+
+    pub(crate) fn slot_mut(&mut self, sx: Sx) -> &mut Slot {
+        &mut self.slots[at(sx)]
+    }
+
+    /// Blocks with uncommitted patches, by number.
+    pub(crate) fn dirty(&self) -> &BTreeMap<BlockNo, Sx> {
+        &self.dirty
+    }
+
+    /// The state of a patch.
+    pub(crate) fn state(&self, id: PatchId) -> PatchState {
+        match self.arena.resolve(id) {
+            None => PatchState::Committed,
+            Some(px) if self.arena.get(px).in_flight => PatchState::InFlight,
+            Some(_) => PatchState::Uncommitted,
+        }
+    }
+
+    /// Whether both are uncommitted and, merges followed, one patch.
+    pub(crate) fn same(&self, a: PatchId, b: PatchId) -> bool {
+        let (pa, pb) = (self.arena.resolve(a), self.arena.resolve(b));
+        pa.is_some() && pa == pb && pa.is_some_and(|px| !self.arena.get(px).in_flight)
+    }
+
+    /// The generation of the next patch: patches below it existed before.
+    pub(crate) fn next_generation(&self) -> u64 {
+        self.arena.next_generation()
+    }
+
+    /// The uncommitted patches of blocks that became dirty at `horizon` or before.
+    pub(crate) fn patches_born_until(&self, horizon: Option<Duration>) -> Vec<PatchId> {
+        let Some(horizon) = horizon else { return Vec::new() };
+        let old = self.dirty.values().map(|&sx| self.slot(sx)).filter(|slot| slot.dirtied_at <= horizon);
+        old.flat_map(|slot| &slot.patches).map(|&px| self.arena.id(px)).collect()
+    }
+
+    /// Whether a patch of a block is left that existed when `generation` was the next one.
+    pub(crate) fn has_patch_before(&self, generation: u64) -> bool {
+        self.arena.iter().any(|(_, patch)| patch.slot != patch::NO_SLOT && patch.generation < generation)
+    }
+
+    /// Memory of patches and undo data, in bytes; edges are estimated at 16 bytes a patch beyond the inline ones.
+    pub(crate) fn patch_bytes(&self) -> usize {
+        let undo = usize::try_from(self.stats.undo_bytes_now).expect("64-bit machine");
+        self.arena.bytes() + 16 * self.arena.live() + undo
+    }
+
+    fn note_live(&mut self) {
+        self.stats.patches_live = u64::try_from(self.arena.live()).expect("64-bit machine");
+        self.stats.patches_peak = self.stats.patches_peak.max(self.stats.patches_live);
+    }
+
+    fn next_stamp(&mut self) -> u64 {
+        self.stamp += 1;
+        self.stamp
+    }
+
+    fn patch(&self, px: Px) -> &Patch {
+        self.arena.get(px)
+    }
+
+    fn patch_mut(&mut self, px: Px) -> &mut Patch {
+        self.arena.get_mut(px)
+    }
+}
+
+/// A place as an index.
+fn at(place: u32) -> usize {
+    usize::try_from(place).expect("64-bit machine")
+}

@@ -1,0 +1,257 @@
+//! The graph beside a naive model: a list of changes with dependencies, and replay.
+//!
+//! What it prevents: an optimisation that writes a change before what it depends on, loses one, undoes too much
+//! or too little, or leaves something that can never be written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Le, Seed};
+use proptest::prelude::*;
+
+use super::create::Contents;
+use super::patch::{Change, Sx};
+use super::{Graph, Readiness, at};
+use crate::{Optimizations, PatchId, PatchState};
+
+const BLOCK_SIZE: usize = 512;
+const BLOCKS: u64 = 5;
+
+/// One change as the model keeps it.
+struct Logical {
+    block: usize,
+    change: Change,
+    bytes: Vec<u8>,
+    befores: Vec<usize>,
+    id: PatchId,
+    dropped: bool,
+}
+
+/// The graph, the model and the medium.
+struct World {
+    graph: Graph,
+    slots: Vec<Sx>,
+    changes: Vec<Logical>,
+    medium: Vec<Vec<u8>>,
+    initial: Vec<Vec<u8>>,
+    in_flight: BTreeMap<usize, super::Frozen>,
+    /// Held empty patches, with their place in `changes` order.
+    held: Vec<PatchId>,
+}
+
+impl World {
+    fn new(optimizations: Optimizations) -> Self {
+        let mut graph = Graph::new(optimizations);
+        let initial: Vec<Vec<u8>> = (0..BLOCKS).map(|n| vec![u8::try_from(n).unwrap(); BLOCK_SIZE]).collect();
+        let slots = (0..BLOCKS)
+            .map(|n| {
+                let data = Arc::new(BlockBuf::copy_of(&initial[usize::try_from(n).unwrap()]));
+                graph.add_slot(BlockNo(n), BlockKind::Data, Some(data))
+            })
+            .collect();
+        let medium = initial.clone();
+        Self { graph, slots, changes: vec![], medium, initial, in_flight: BTreeMap::new(), held: vec![] }
+    }
+
+    /// Creates a random change with random befores among the earlier ones.
+    fn create(&mut self, seed: &mut Seed) {
+        let block = pick(seed, self.slots.len());
+        let n = self.changes.len();
+        let count = if n == 0 { 0 } else { pick(seed, 4) };
+        let mut befores: BTreeSet<usize> = BTreeSet::new();
+        for _ in 0..count {
+            // Mostly recent ones: those are uncommitted.
+            befores.insert(n - 1 - pick(seed, n.min(12)));
+        }
+        let mut ids: Vec<PatchId> = befores.iter().map(|&at| self.changes[at].id).collect();
+        if seed.chance(1, 8) {
+            ids = vec![self.graph.empty(&ids)];
+        }
+        if let Some(&held) = self.held.last().filter(|_| seed.chance(1, 4)) {
+            ids.push(held);
+        }
+        let (change, bytes) = random_change(seed);
+        let contents = match change {
+            Change::Bits { .. } => Contents::Flip,
+            _ if bytes.len() == BLOCK_SIZE => Contents::Block(Arc::new(BlockBuf::copy_of(&bytes))),
+            _ => Contents::Bytes(&bytes),
+        };
+        let id = self.graph.change(self.slots[block], change, &contents, &ids);
+        self.changes.push(Logical {
+            block,
+            change,
+            bytes,
+            befores: befores.into_iter().collect(),
+            id,
+            dropped: false,
+        });
+    }
+
+    fn state(&self, at: usize) -> PatchState {
+        self.graph.state(self.changes[at].id)
+    }
+
+    /// The block with the changes for which `included` holds, in creation order.
+    fn replay(&self, block: usize, included: impl Fn(usize) -> bool) -> Vec<u8> {
+        let mut bytes = self.initial[block].clone();
+        for (at_change, logical) in self.changes.iter().enumerate() {
+            if logical.block == block && !logical.dropped && included(at_change) {
+                replay_one(&mut bytes, logical);
+            }
+        }
+        bytes
+    }
+
+    fn launch(&mut self, block: usize) {
+        if self.graph.readiness(self.slots[block]) == Readiness::None {
+            return;
+        }
+        let frozen = self.graph.launch(self.slots[block]);
+        let expected = self.replay(block, |at| self.state(at) != PatchState::Uncommitted);
+        assert_eq!(frozen.image[..], expected[..], "undo is exact (invariant 7)");
+        assert!(self.in_flight.insert(block, frozen).is_none(), "one version in flight (invariant 2)");
+    }
+
+    fn land(&mut self, block: usize) {
+        let Some(frozen) = self.in_flight.remove(&block) else { return };
+        self.medium[block] = frozen.image.to_vec();
+        self.graph.commit(frozen.slot);
+        self.check_medium();
+    }
+
+    fn fail(&mut self, block: usize) {
+        let Some(frozen) = self.in_flight.remove(&block) else { return };
+        self.graph.abort(frozen.slot);
+    }
+
+    /// Disk safety (invariant 1), with overlaps on a block counted as dependencies.
+    fn check_medium(&self) {
+        let committed = |at: usize| self.state(at) == PatchState::Committed;
+        for (at_change, logical) in self.changes.iter().enumerate() {
+            if !committed(at_change) {
+                continue;
+            }
+            for &before in &logical.befores {
+                assert!(committed(before), "change {at_change} is stable before its before {before}");
+            }
+            for (earlier, other) in self.changes[..at_change].iter().enumerate() {
+                let overlaps = other.block == logical.block && other.change.overlaps(logical.change);
+                assert!(
+                    !overlaps || committed(earlier),
+                    "change {at_change} is stable before {earlier} below it"
+                );
+            }
+        }
+        for block in 0..self.slots.len() {
+            assert_eq!(self.medium[block], self.replay(block, committed), "the medium holds what committed");
+        }
+    }
+
+    fn check_cache(&self) {
+        for (block, &sx) in self.slots.iter().enumerate() {
+            let data = self.graph.slot(sx).loaded();
+            assert_eq!(data[..], self.replay(block, |_| true)[..], "the cache is the newest (invariant 4)");
+        }
+        self.graph.check_invariants();
+    }
+
+    /// Liveness: whatever is left can be written, and each write-out commits something.
+    fn drain(&mut self) {
+        for held in std::mem::take(&mut self.held) {
+            self.graph.release(held);
+        }
+        for block in 0..self.slots.len() {
+            self.land(block);
+        }
+        let mut rounds = 0;
+        while !self.graph.dirty().is_empty() {
+            let before = self.graph.arena.live();
+            for block in 0..self.slots.len() {
+                self.launch(block);
+            }
+            assert!(!self.in_flight.is_empty(), "something can always be written (invariant 5)");
+            for block in 0..self.slots.len() {
+                self.land(block);
+            }
+            assert!(self.graph.arena.live() < before, "each epoch commits something");
+            rounds += 1;
+            assert!(rounds <= self.changes.len() + 1, "rewrites are bounded");
+        }
+        assert!((0..self.changes.len()).all(|at| self.state(at) == PatchState::Committed));
+        assert_eq!(self.graph.arena.live(), 0, "nothing is left behind");
+        self.check_medium();
+    }
+}
+
+fn replay_one(bytes: &mut [u8], logical: &Logical) {
+    match logical.change {
+        Change::Bytes { offset, .. } => {
+            bytes[at(offset)..at(offset) + logical.bytes.len()].copy_from_slice(&logical.bytes);
+        }
+        Change::Bits { word, mask } => {
+            let now = Le::u64(bytes, at(word) * 8);
+            Le::put_u64(bytes, at(word) * 8, now ^ mask);
+        }
+        Change::Empty => {}
+    }
+}
+
+fn pick(seed: &mut Seed, bound: usize) -> usize {
+    usize::try_from(seed.below(u64::try_from(bound).unwrap())).unwrap()
+}
+
+/// Small ranges near each other, so that they overlap often; now and then bits or the whole block.
+fn random_change(seed: &mut Seed) -> (Change, Vec<u8>) {
+    let fill = u8::try_from(seed.below(256)).unwrap();
+    match seed.below(10) {
+        0 => (Change::Bytes { offset: 0, len: 512 }, vec![fill; BLOCK_SIZE]),
+        1..=3 => {
+            let mask = (seed.next_u64() & seed.next_u64() & seed.next_u64()) | 1;
+            (Change::Bits { word: u32::try_from(seed.below(3)).unwrap(), mask }, vec![])
+        }
+        _ => {
+            let offset = u32::try_from(seed.below(40)).unwrap();
+            let len = u32::try_from(1 + seed.below(12)).unwrap();
+            (Change::Bytes { offset, len }, vec![fill; at(len)])
+        }
+    }
+}
+
+fn run(seed: u64, combination: u8, steps: usize) {
+    let mut seed = Seed::new(seed);
+    let mut world = World::new(Optimizations::combination(combination));
+    for _ in 0..steps {
+        match seed.below(12) {
+            0..=6 => world.create(&mut seed),
+            7 | 8 => {
+                let block = pick(&mut seed, world.slots.len());
+                world.launch(block);
+            }
+            9 => {
+                let block = pick(&mut seed, world.slots.len());
+                if seed.chance(1, 10) { world.fail(block) } else { world.land(block) }
+            }
+            10 if world.held.len() < 2 => {
+                let held = world.graph.hold(&[]);
+                world.held.push(held);
+            }
+            _ => {
+                if let Some(held) = world.held.pop() {
+                    world.graph.release(held);
+                }
+            }
+        }
+        world.check_cache();
+    }
+    world.drain();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, max_shrink_iters: 10_000, ..ProptestConfig::default() })]
+
+    /// Random graphs and write-out orders for every combination of the optimisations.
+    #[test]
+    fn random_graphs_keep_the_invariants(seed: u64, combination in 0_u8..16, steps in 1_usize..80) {
+        run(seed, combination, steps);
+    }
+}

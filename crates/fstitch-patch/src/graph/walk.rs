@@ -1,0 +1,114 @@
+//! Walks along dependencies: the bounded one of the merge conditions, and the closure of a sync.
+
+use super::patch::{NO_SLOT, Px};
+use super::{Graph, at};
+use crate::PatchId;
+
+/// How many edges a merge condition looks at before it gives up.
+const WALK_LIMIT: usize = 512;
+
+impl Graph {
+    /// Whether a chain of stored and implicit edges leads from one of `starts` to `target`, `starts` themselves
+    /// included. Answers true when it cannot tell within [`WALK_LIMIT`] edges.
+    pub(super) fn may_reach(&mut self, starts: &[Px], target: Px) -> bool {
+        self.walk_reaches(starts, target, WALK_LIMIT)
+    }
+
+    /// The same without a limit, for checks.
+    pub(super) fn reaches(&mut self, starts: &[Px], target: Px) -> bool {
+        self.walk_reaches(starts, target, usize::MAX)
+    }
+
+    fn walk_reaches(&mut self, starts: &[Px], target: Px, limit: usize) -> bool {
+        let stamp = self.next_stamp();
+        let mut todo: smallvec::SmallVec<[Px; 32]> = smallvec::SmallVec::new();
+        let mut seen: usize = 0;
+        for &px in starts {
+            if px == target {
+                return true;
+            }
+            if !self.patch(px).in_flight {
+                self.patch_mut(px).mark = stamp;
+                todo.push(px);
+            }
+        }
+        while let Some(px) = todo.pop() {
+            seen = seen.saturating_add(1 + self.patch(px).befores.len());
+            if seen > limit {
+                return true;
+            }
+            for at_before in 0..=self.patch(px).befores.len() {
+                let Some(before) = self.nth_before(px, at_before) else { continue };
+                if before == target {
+                    return true;
+                }
+                let patch = self.patch_mut(before);
+                if patch.mark != stamp && !patch.in_flight {
+                    patch.mark = stamp;
+                    todo.push(before);
+                }
+            }
+        }
+        false
+    }
+
+    /// The before at position `n`; behind the last stored one the implicit edge to the block's hard patch.
+    fn nth_before(&self, px: Px, n: usize) -> Option<Px> {
+        match self.patch(px).befores.get(n) {
+            Some(&id) => self.arena.resolve(id),
+            None => self.implicit_before(px),
+        }
+    }
+
+    /// The hard patch below a soft patch of the same block.
+    pub(super) fn implicit_before(&self, px: Px) -> Option<Px> {
+        let patch = self.patch(px);
+        if patch.hard || patch.slot == NO_SLOT || patch.in_flight {
+            return None;
+        }
+        self.slots[at(patch.slot)].hard
+    }
+
+    /// Marks the blocks that must be written for `targets` to commit with the stamp that is returned, and says
+    /// whether anything is left to wait for. `held` is set when a held patch stands in the way.
+    pub(crate) fn mark_closure(&mut self, targets: &[PatchId]) -> Closure {
+        let stamp = self.next_stamp();
+        let mut closure = Closure { stamp, pending: false, held: false };
+        let mut todo: Vec<Px> = Vec::new();
+        for &id in targets {
+            if let Some(px) = self.arena.resolve(id) {
+                self.patch_mut(px).mark = stamp;
+                todo.push(px);
+            }
+        }
+        while let Some(px) = todo.pop() {
+            closure.pending = true;
+            let patch = self.patch(px);
+            closure.held |= patch.role == super::patch::Role::Held;
+            let (slot, in_flight) = (patch.slot, patch.in_flight);
+            if slot != NO_SLOT && !in_flight {
+                self.slots[at(slot)].wanted = stamp;
+            }
+            for n in 0..=self.patch(px).befores.len() {
+                let Some(before) = self.nth_before(px, n) else { continue };
+                let patch = self.patch_mut(before);
+                if patch.mark != stamp {
+                    patch.mark = stamp;
+                    todo.push(before);
+                }
+            }
+        }
+        closure
+    }
+}
+
+/// What [`Graph::mark_closure`] found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Closure {
+    /// The stamp in `Slot::wanted` of the blocks to write.
+    pub(crate) stamp: u64,
+    /// Some target is not committed yet.
+    pub(crate) pending: bool,
+    /// A held patch must be released first.
+    pub(crate) held: bool,
+}
