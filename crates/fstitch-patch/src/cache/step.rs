@@ -95,7 +95,7 @@ impl Shared {
         }
     }
 
-    /// Commits the epoch, or takes it back and poisons the cache.
+    /// Commits the epoch, or poisons the cache.
     fn settle(&self, core: &mut Core, batch: Vec<Frozen>, outcome: Result<()>) -> Result<Progress> {
         let (slots, numbers): (Vec<Sx>, Vec<u64>) = batch.iter().map(|f| (f.slot, f.no.get())).unzip();
         drop(batch);
@@ -110,7 +110,7 @@ impl Shared {
                 Ok(Progress::Wrote(slots.len()))
             }
             Err(error) => {
-                slots.iter().for_each(|&sx| core.graph.abort(sx));
+                // The patches stay in flight for ever: nobody knows how much of them is on the medium.
                 core.poison = Some(poison_of(&error, &numbers));
                 Err(error)
             }

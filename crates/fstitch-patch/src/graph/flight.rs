@@ -179,21 +179,4 @@ impl Graph {
             self.arena.remove(px);
         }
     }
-
-    /// The write of a block failed: its patches are uncommitted again. The owner writes nothing any more.
-    pub(crate) fn abort(&mut self, sx: Sx) {
-        let flying = std::mem::take(&mut self.slots[at(sx)].flying);
-        for &px in &flying {
-            self.patch_mut(px).in_flight = false;
-            let external = self.external_edges(px);
-            self.slots[at(sx)].external += external;
-            self.count(px);
-        }
-        let older_hard = flying.iter().copied().find(|&px| self.patch(px).hard);
-        let slot = &mut self.slots[at(sx)];
-        slot.hard = slot.hard.or(older_hard);
-        let newer = std::mem::replace(&mut slot.patches, flying);
-        slot.patches.extend(newer);
-        self.dirty.insert(slot.no, sx);
-    }
 }
