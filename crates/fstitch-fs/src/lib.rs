@@ -15,4 +15,5 @@
 
 pub mod check;
 pub mod ext2;
+pub mod model;
 pub mod uhfs;

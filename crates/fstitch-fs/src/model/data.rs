@@ -1,0 +1,122 @@
+//! Contents of regular files.
+
+use fstitch_core::{Errno, FallocateMode, InodeFlags, InodeNo, Result, SeekFrom};
+
+use super::sparse::wide;
+use super::state::State;
+
+impl State {
+    pub(super) fn read(&mut self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let node = self.node(ino)?;
+        let left = node.attr.size.saturating_sub(offset);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+        node.bytes()?.read(offset, &mut buf[..len]);
+        if !buf.is_empty() {
+            self.accessed(ino);
+        }
+        Ok(len)
+    }
+
+    pub(super) fn write(&mut self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+        self.writable()?;
+        let node = self.node(ino)?;
+        let before = node.bytes()?.allocated();
+        let appends = node.flags.has(InodeFlags::APPEND);
+        if node.flags.has(InodeFlags::IMMUTABLE) || (appends && offset < node.attr.size) {
+            return Err(Errno::PERM.into());
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let allowed = self.options.size_max.saturating_sub(offset);
+        if allowed == 0 {
+            return Err(Errno::FBIG.into());
+        }
+        let len = usize::try_from(allowed).unwrap_or(usize::MAX).min(data.len());
+        let len = self.fitting(ino, offset, len)?;
+        let now = self.now;
+        let node = self.known(ino);
+        node.bytes_mut().write(offset, &data[..len]);
+        node.attr.size = node.attr.size.max(offset + wide(len));
+        node.touch(now);
+        self.recount(ino, before);
+        Ok(len)
+    }
+
+    /// How much of a write of `len` bytes there is room for; `ENOSPC` if none.
+    fn fitting(&self, ino: InodeNo, offset: u64, len: usize) -> Result<usize> {
+        let bytes = self.node(ino)?.bytes()?;
+        let free = self.blocks_free();
+        if bytes.missing(offset, wide(len)) <= free {
+            return Ok(len);
+        }
+        let unit = u64::from(self.options.block_size);
+        let mut end = offset + wide(len);
+        while end > offset && bytes.missing(offset, end - offset) > free {
+            end = (end - 1) / unit * unit;
+        }
+        if end <= offset {
+            return Err(Errno::NOSPC.into());
+        }
+        Ok(usize::try_from(end - offset).expect("shorter than the data"))
+    }
+
+    pub(super) fn fallocate(
+        &mut self,
+        ino: InodeNo,
+        offset: u64,
+        len: u64,
+        mode: FallocateMode,
+    ) -> Result<()> {
+        self.writable()?;
+        let node = self.node(ino)?;
+        let before = node.bytes()?.allocated();
+        let end = offset.checked_add(len).filter(|end| *end <= self.options.size_max);
+        let (end, size) = match (len, end) {
+            (0, _) => return Err(Errno::INVAL.into()),
+            (_, None) => return Err(Errno::FBIG.into()),
+            (_, Some(end)) => (end, node.attr.size),
+        };
+        let allocates = matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize);
+        if node.flags.has(InodeFlags::IMMUTABLE) || (node.flags.has(InodeFlags::APPEND) && !allocates) {
+            return Err(Errno::PERM.into());
+        }
+        let grows = matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange);
+        // Blocks behind the end of the file are damage to ext2, so ranges that keep the size stop at the end.
+        let within = if grows { end } else { end.min(size) };
+        if mode == FallocateMode::AllocateKeepSize
+            && end > size.next_multiple_of(u64::from(self.options.block_size))
+        {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        if allocates && node.bytes()?.missing(offset, within.saturating_sub(offset)) > self.blocks_free() {
+            return Err(Errno::NOSPC.into());
+        }
+        let now = self.now;
+        let node = self.known(ino);
+        if within > offset {
+            match mode {
+                FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                    node.bytes_mut().allocate(offset, within - offset);
+                }
+                _ => node.bytes_mut().punch(offset, within),
+            }
+        }
+        if grows {
+            node.attr.size = size.max(end);
+        }
+        node.touch(now);
+        self.recount(ino, before);
+        Ok(())
+    }
+
+    pub(super) fn seek(&self, ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64> {
+        let node = self.node(ino)?;
+        let size = node.attr.size;
+        let bytes = node.bytes()?;
+        if offset >= size {
+            return Err(Errno::NXIO.into());
+        }
+        bytes.seek(offset, size, whence).ok_or_else(|| Errno::NXIO.into())
+    }
+}
