@@ -1,4 +1,8 @@
 //! The ext2 format.
 
+pub mod device;
+pub mod layout;
 pub mod mkfs;
+mod num;
+pub mod times;
 pub mod view;

@@ -13,8 +13,8 @@
 use std::sync::Arc;
 
 use fstitch_core::{
-    Attr, BlockNo, Caller, CheckReport, Errno, Error, FileKind, InodeFlags, InodeNo, Result, StatFs, Timestamp,
-    XattrSetMode,
+    Attr, BlockNo, Caller, CheckReport, Errno, Error, FileKind, InodeFlags, InodeNo, Result, StatFs,
+    Timestamp, XattrSetMode,
 };
 use fstitch_patch::{Cache, PatchId, PatchIds};
 

@@ -1,0 +1,227 @@
+//! Feature bits: what this volume uses beyond the original format.
+//!
+//! *Compatible* features may be ignored, *read-only compatible* ones forbid writing to who does not know
+//! them, *incompatible* ones forbid mounting.
+
+use fstitch_core::{Error, Result};
+
+/// Compatible features.
+pub mod compat {
+    /// Blocks are preallocated for directories (a hint).
+    pub const DIR_PREALLOC: u32 = 0x1;
+    /// Inodes for AFS servers.
+    pub const IMAGIC_INODES: u32 = 0x2;
+    /// There is a journal (ext3); when it is clean the volume is plain ext2.
+    pub const HAS_JOURNAL: u32 = 0x4;
+    /// Inodes may have extended attributes.
+    pub const EXT_ATTR: u32 = 0x8;
+    /// Inode 7 holds blocks reserved for growing the descriptor table.
+    pub const RESIZE_INODE: u32 = 0x10;
+    /// Directories may have hash-tree indexes.
+    pub const DIR_INDEX: u32 = 0x20;
+    /// Only two superblock backups.
+    pub const SPARSE_SUPER2: u32 = 0x200;
+}
+
+/// Incompatible features.
+pub mod incompat {
+    /// Directory entries say what kind of inode they name.
+    pub const FILETYPE: u32 = 0x2;
+    /// The journal must be replayed before anything else.
+    pub const RECOVER: u32 = 0x4;
+    /// This is not a file system but a journal.
+    pub const JOURNAL_DEV: u32 = 0x8;
+    /// Descriptors are spread over the volume.
+    pub const META_BG: u32 = 0x10;
+}
+
+/// Read-only compatible features.
+pub mod ro_compat {
+    /// Superblock backups only in groups 0, 1 and powers of 3, 5 and 7.
+    pub const SPARSE_SUPER: u32 = 0x1;
+    /// A file is 2 GiB or longer.
+    pub const LARGE_FILE: u32 = 0x2;
+    /// Never used; kept for old images.
+    pub const BTREE_DIR: u32 = 0x4;
+    /// Inodes have space for nanoseconds and creation times.
+    pub const EXTRA_ISIZE: u32 = 0x40;
+}
+
+/// Incompatible features that we know.
+pub const INCOMPAT_KNOWN: u32 = incompat::FILETYPE;
+/// Read-only compatible features that we keep valid when we write.
+pub const RO_COMPAT_KNOWN: u32 =
+    ro_compat::SPARSE_SUPER | ro_compat::LARGE_FILE | ro_compat::BTREE_DIR | ro_compat::EXTRA_ISIZE;
+
+const COMPAT_NAMES: &[(u32, &str)] = &[
+    (0x1, "dir_prealloc"),
+    (0x2, "imagic_inodes"),
+    (0x4, "has_journal"),
+    (0x8, "ext_attr"),
+    (0x10, "resize_inode"),
+    (0x20, "dir_index"),
+    (0x40, "lazy_bg"),
+    (0x100, "snapshot_bitmap"),
+    (0x200, "sparse_super2"),
+    (0x400, "fast_commit"),
+    (0x800, "stable_inodes"),
+    (0x1000, "orphan_file"),
+];
+
+const INCOMPAT_NAMES: &[(u32, &str)] = &[
+    (0x1, "compression"),
+    (0x2, "filetype"),
+    (0x4, "needs_recovery"),
+    (0x8, "journal_dev"),
+    (0x10, "meta_bg"),
+    (0x40, "extent"),
+    (0x80, "64bit"),
+    (0x100, "mmp"),
+    (0x200, "flex_bg"),
+    (0x400, "ea_inode"),
+    (0x1000, "dirdata"),
+    (0x2000, "metadata_csum_seed"),
+    (0x4000, "large_dir"),
+    (0x8000, "inline_data"),
+    (0x1_0000, "encrypt"),
+    (0x2_0000, "casefold"),
+];
+
+const RO_COMPAT_NAMES: &[(u32, &str)] = &[
+    (0x1, "sparse_super"),
+    (0x2, "large_file"),
+    (0x4, "btree_dir"),
+    (0x8, "huge_file"),
+    (0x10, "uninit_bg"),
+    (0x20, "dir_nlink"),
+    (0x40, "extra_isize"),
+    (0x80, "has_snapshot"),
+    (0x100, "quota"),
+    (0x200, "bigalloc"),
+    (0x400, "metadata_csum"),
+    (0x800, "replica"),
+    (0x1000, "read-only"),
+    (0x2000, "project"),
+    (0x4000, "shared_blocks"),
+    (0x8000, "verity"),
+    (0x1_0000, "orphan_present"),
+];
+
+/// The three feature words of a superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Features {
+    /// Compatible.
+    pub compat: u32,
+    /// Incompatible.
+    pub incompat: u32,
+    /// Read-only compatible.
+    pub ro_compat: u32,
+}
+
+impl Features {
+    /// Refuses volumes that ask for what we do not know.
+    ///
+    /// # Errors
+    /// `Unsupported`, naming the features.
+    pub fn check_incompat(&self) -> Result<()> {
+        if self.incompat & incompat::JOURNAL_DEV != 0 {
+            return Err(Error::Unsupported("this is an external journal, not a file system".into()));
+        }
+        if self.incompat & incompat::RECOVER != 0 {
+            return Err(Error::Unsupported(
+                "the journal must be replayed first (feature needs_recovery): \
+                 the volume was not unmounted cleanly by an ext3 system; mount it there or run e2fsck"
+                    .into(),
+            ));
+        }
+        match self.incompat & !INCOMPAT_KNOWN {
+            0 => Ok(()),
+            unknown => Err(Error::Unsupported(format!(
+                "incompatible feature {}",
+                names(unknown, INCOMPAT_NAMES).join(", ")
+            ))),
+        }
+    }
+
+    /// Names of the features that allow only reading; empty when the volume may be written.
+    #[must_use]
+    pub fn read_only_because(&self) -> Vec<String> {
+        names(self.ro_compat & !RO_COMPAT_KNOWN, RO_COMPAT_NAMES)
+    }
+
+    /// The names of all features, as `dumpe2fs` prints them.
+    #[must_use]
+    pub fn all_names(&self) -> Vec<String> {
+        let mut all = names(self.compat, COMPAT_NAMES);
+        all.extend(names(self.incompat, INCOMPAT_NAMES));
+        all.extend(names(self.ro_compat, RO_COMPAT_NAMES));
+        all
+    }
+
+    /// Sets (`on`) or clears the feature called `name`; false if there is none.
+    #[must_use]
+    pub fn set_by_name(&mut self, name: &str, on: bool) -> bool {
+        for (word, table) in [
+            (&mut self.compat, COMPAT_NAMES),
+            (&mut self.incompat, INCOMPAT_NAMES),
+            (&mut self.ro_compat, RO_COMPAT_NAMES),
+        ] {
+            if let Some((bit, _)) = table.iter().find(|(_, known)| *known == name) {
+                if on {
+                    *word |= bit;
+                } else {
+                    *word &= !bit;
+                }
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn names(word: u32, table: &[(u32, &str)]) -> Vec<String> {
+    (0..u32::BITS)
+        .map(|shift| 1 << shift)
+        .filter(|bit| word & bit != 0)
+        .map(|bit| {
+            table
+                .iter()
+                .find(|(known, _)| *known == bit)
+                .map_or_else(|| format!("{bit:#x}"), |(_, name)| (*name).to_owned())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_features_are_refused_by_name() {
+        let extents = Features { incompat: 0x42, ..Features::default() };
+        assert!(extents.check_incompat().unwrap_err().to_string().contains("extent"));
+        let odd = Features { incompat: 0x8000_0000, ..Features::default() };
+        assert!(odd.check_incompat().unwrap_err().to_string().contains("0x80000000"));
+        let dirty = Features { incompat: incompat::RECOVER, ..Features::default() };
+        assert!(dirty.check_incompat().unwrap_err().to_string().contains("replayed"));
+    }
+
+    #[test]
+    fn unknown_read_only_features_forbid_writing() {
+        let sums = Features { ro_compat: 0x403, ..Features::default() };
+        assert_eq!(sums.read_only_because(), ["metadata_csum"]);
+        assert!(Features { ro_compat: 0x43, ..Features::default() }.read_only_because().is_empty());
+    }
+
+    #[test]
+    fn names_round_trip() {
+        let mut features = Features::default();
+        for name in ["filetype", "sparse_super", "ext_attr"] {
+            assert!(features.set_by_name(name, true));
+        }
+        assert_eq!(features.all_names(), ["ext_attr", "filetype", "sparse_super"]);
+        assert!(features.set_by_name("ext_attr", false));
+        assert_eq!(features.compat, 0);
+        assert!(!features.set_by_name("no_such", true));
+    }
+}

@@ -1,0 +1,519 @@
+//! The superblock: the volume's shape, features, state and summary counters.
+//!
+//! **Layout.** 1024 bytes at byte 1024 of the volume, whatever the block size, so that a boot sector fits
+//! before it; copies (for `e2fsck`) at the start of some groups. Our own offsets are checked below.
+
+use fstitch_core::{Error, Result};
+
+use super::feature::{Features, ro_compat};
+use super::field::fields;
+use super::group::DESCRIPTOR_SIZE;
+use crate::ext2::num::{idx, small};
+
+/// Where the superblock starts, in bytes from the volume's start.
+pub const SUPERBLOCK_OFFSET: usize = 1024;
+/// Bytes of the superblock.
+pub const SUPERBLOCK_SIZE: usize = 1024;
+/// What `s_magic` holds.
+pub const MAGIC: u16 = 0xef53;
+/// `s_state`: cleanly unmounted.
+pub const STATE_VALID: u16 = 1;
+/// `s_state`: errors were seen.
+pub const STATE_ERROR: u16 = 2;
+/// `s_state`: orphans are being recovered.
+pub const STATE_ORPHAN: u16 = 4;
+/// Revision 0: fixed inode size, no features.
+pub const REVISION_OLD: u32 = 0;
+/// Revision 1: features, inode sizes.
+pub const REVISION_DYNAMIC: u32 = 1;
+/// The first inode for ordinary files in revision 0.
+pub const OLD_FIRST_INO: u32 = 11;
+/// The root directory's inode.
+pub const ROOT_INO: u32 = 2;
+/// The inode that holds blocks for growing the descriptor table.
+pub const RESIZE_INO: u32 = 7;
+/// The journal's inode.
+pub const JOURNAL_INO: u32 = 8;
+
+fields! {
+    /// Inodes.
+    S_INODES_COUNT: u32 @ 0x00;
+    /// Blocks.
+    S_BLOCKS_COUNT: u32 @ 0x04;
+    /// Blocks reserved for the privileged user.
+    S_R_BLOCKS_COUNT: u32 @ 0x08;
+    /// Free blocks (summary).
+    S_FREE_BLOCKS_COUNT: u32 @ 0x0c;
+    /// Free inodes (summary).
+    S_FREE_INODES_COUNT: u32 @ 0x10;
+    /// Block of the superblock: 1 with 1 KiB blocks, else 0.
+    S_FIRST_DATA_BLOCK: u32 @ 0x14;
+    /// Block size as 1024 shifted left by this.
+    S_LOG_BLOCK_SIZE: u32 @ 0x18;
+    /// Fragment size, the same way.
+    S_LOG_FRAG_SIZE: u32 @ 0x1c;
+    /// Blocks per group.
+    S_BLOCKS_PER_GROUP: u32 @ 0x20;
+    /// Fragments per group.
+    S_FRAGS_PER_GROUP: u32 @ 0x24;
+    /// Inodes per group.
+    S_INODES_PER_GROUP: u32 @ 0x28;
+    /// Last mount, seconds since the epoch.
+    S_MTIME: u32 @ 0x2c;
+    /// Last write.
+    S_WTIME: u32 @ 0x30;
+    /// Mounts since the last check.
+    S_MNT_COUNT: u16 @ 0x34;
+    /// Mounts after which a check is due; 0xffff for never.
+    S_MAX_MNT_COUNT: u16 @ 0x36;
+    /// [`MAGIC`].
+    S_MAGIC: u16 @ 0x38;
+    /// [`STATE_VALID`] and the others.
+    S_STATE: u16 @ 0x3a;
+    /// What to do on errors: 1 continue, 2 read-only, 3 panic.
+    S_ERRORS: u16 @ 0x3c;
+    /// Minor revision.
+    S_MINOR_REV_LEVEL: u16 @ 0x3e;
+    /// Last check.
+    S_LASTCHECK: u32 @ 0x40;
+    /// Seconds after which a check is due.
+    S_CHECKINTERVAL: u32 @ 0x44;
+    /// Who made the volume: 0 is Linux.
+    S_CREATOR_OS: u32 @ 0x48;
+    /// Revision.
+    S_REV_LEVEL: u32 @ 0x4c;
+    /// User who may use reserved blocks.
+    S_DEF_RESUID: u16 @ 0x50;
+    /// Group that may.
+    S_DEF_RESGID: u16 @ 0x52;
+    /// First inode for ordinary files.
+    S_FIRST_INO: u32 @ 0x54;
+    /// Bytes of an inode.
+    S_INODE_SIZE: u16 @ 0x58;
+    /// The group that holds this copy.
+    S_BLOCK_GROUP_NR: u16 @ 0x5a;
+    /// Compatible features.
+    S_FEATURE_COMPAT: u32 @ 0x5c;
+    /// Incompatible features.
+    S_FEATURE_INCOMPAT: u32 @ 0x60;
+    /// Read-only compatible features.
+    S_FEATURE_RO_COMPAT: u32 @ 0x64;
+    /// Descriptor blocks reserved for growing.
+    S_RESERVED_GDT_BLOCKS: u16 @ 0xce;
+    /// The journal's inode.
+    S_JOURNAL_INUM: u32 @ 0xe0;
+    /// The journal's device.
+    S_JOURNAL_DEV: u32 @ 0xe4;
+    /// Head of the list of unlinked inodes (ext3).
+    S_LAST_ORPHAN: u32 @ 0xe8;
+    /// Hash function of directory indexes.
+    S_DEF_HASH_VERSION: u8 @ 0xfc;
+    /// Whether the journal's pointers are copied here.
+    S_JNL_BACKUP_TYPE: u8 @ 0xfd;
+    /// Default mount options.
+    S_DEFAULT_MOUNT_OPTS: u32 @ 0x100;
+    /// When the volume was made.
+    S_MKFS_TIME: u32 @ 0x108;
+    /// Bytes that all inodes have beyond the first 128.
+    S_MIN_EXTRA_ISIZE: u16 @ 0x15c;
+    /// Bytes that new inodes should have.
+    S_WANT_EXTRA_ISIZE: u16 @ 0x15e;
+    /// 1: directory hashes with signed characters, 2: unsigned.
+    S_FLAGS: u32 @ 0x160;
+}
+
+/// The volume's identifier: 16 bytes from here.
+pub const S_UUID: usize = 0x68;
+/// The volume's name: 16 bytes from here.
+pub const S_VOLUME_NAME: usize = 0x78;
+/// Where it was mounted last: 64 bytes from here.
+pub const S_LAST_MOUNTED: usize = 0x88;
+/// Seed of the directory hash: 16 bytes from here.
+pub const S_HASH_SEED: usize = 0xec;
+
+const _: () = {
+    assert!(S_FEATURE_RO_COMPAT.end() == S_UUID);
+    assert!(S_UUID + 16 == S_VOLUME_NAME && S_VOLUME_NAME + 16 == S_LAST_MOUNTED);
+    assert!(S_LAST_ORPHAN.end() == S_HASH_SEED && S_HASH_SEED + 16 == S_DEF_HASH_VERSION.offset());
+    assert!(S_FLAGS.end() == 0x164 && S_FLAGS.end() < SUPERBLOCK_SIZE);
+};
+
+/// A validated superblock: every derived number below is free of overflow and inside the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Inodes.
+    pub inodes_count: u32,
+    /// Blocks.
+    pub blocks_count: u32,
+    /// Blocks reserved for privileged callers.
+    pub reserved_blocks: u32,
+    /// Free blocks (summary).
+    pub free_blocks: u32,
+    /// Free inodes (summary).
+    pub free_inodes: u32,
+    /// Bytes per block: 1024, 2048 or 4096.
+    pub block_size: u32,
+    /// Blocks per group.
+    pub blocks_per_group: u32,
+    /// Inodes per group.
+    pub inodes_per_group: u32,
+    /// Last mount, seconds since the epoch.
+    pub mount_time: u32,
+    /// Last write.
+    pub write_time: u32,
+    /// Mounts since the last check.
+    pub mount_count: u16,
+    /// Mounts after which a check is due; 0xffff for never.
+    pub mount_count_max: u16,
+    /// [`STATE_VALID`] and the others.
+    pub state: u16,
+    /// What to do on errors.
+    pub errors: u16,
+    /// Last check.
+    pub check_time: u32,
+    /// Seconds after which a check is due.
+    pub check_interval: u32,
+    /// Who made the volume.
+    pub creator_os: u32,
+    /// [`REVISION_OLD`] or [`REVISION_DYNAMIC`].
+    pub revision: u32,
+    /// User who may use reserved blocks.
+    pub reserved_uid: u16,
+    /// Group that may.
+    pub reserved_gid: u16,
+    /// First inode for ordinary files.
+    pub first_ino: u32,
+    /// Bytes of an inode.
+    pub inode_size: u16,
+    /// Features.
+    pub features: Features,
+    /// The volume's identifier.
+    pub uuid: [u8; 16],
+    /// The volume's name, padded with NUL.
+    pub name: [u8; 16],
+    /// Descriptor blocks reserved for growing, behind the descriptors in use.
+    pub reserved_gdt_blocks: u16,
+    /// Seed of the directory hash.
+    pub hash_seed: [u8; 16],
+    /// Hash function of directory indexes.
+    pub hash_version: u8,
+    /// Default mount options.
+    pub default_mount_opts: u32,
+    /// When the volume was made.
+    pub mkfs_time: u32,
+    /// Bytes that all inodes have beyond the first 128.
+    pub extra_isize_min: u16,
+    /// Bytes that new inodes should have.
+    pub extra_isize_want: u16,
+    /// Signedness of characters in directory hashes.
+    pub flags: u32,
+}
+
+impl Superblock {
+    /// Reads and checks the superblock in `raw` (1024 bytes) of a device of `device_bytes`.
+    ///
+    /// # Errors
+    /// `Unsupported` for incompatible features and block sizes; `Corrupt` for impossible values.
+    pub fn parse(raw: &[u8], device_bytes: u64) -> Result<Self> {
+        if S_MAGIC.get(raw) != MAGIC {
+            let found = S_MAGIC.get(raw);
+            return Err(damaged(format!("magic {found:#06x}, expected {MAGIC:#06x}: not an ext2 volume")));
+        }
+        let revision = S_REV_LEVEL.get(raw);
+        if revision > REVISION_DYNAMIC {
+            return Err(Error::Unsupported(format!("ext2 revision {revision}")));
+        }
+        let dynamic = revision == REVISION_DYNAMIC;
+        let parsed = Self::decode(raw, dynamic, parse_block_size(raw)?);
+        parsed.features.check_incompat()?;
+        parsed.check_shape(raw, device_bytes)?;
+        Ok(parsed)
+    }
+
+    fn decode(raw: &[u8], dynamic: bool, block_size: u32) -> Self {
+        let features = Features {
+            compat: S_FEATURE_COMPAT.get(raw),
+            incompat: S_FEATURE_INCOMPAT.get(raw),
+            ro_compat: S_FEATURE_RO_COMPAT.get(raw),
+        };
+        Self {
+            inodes_count: S_INODES_COUNT.get(raw),
+            blocks_count: S_BLOCKS_COUNT.get(raw),
+            reserved_blocks: S_R_BLOCKS_COUNT.get(raw),
+            free_blocks: S_FREE_BLOCKS_COUNT.get(raw),
+            free_inodes: S_FREE_INODES_COUNT.get(raw),
+            block_size,
+            blocks_per_group: S_BLOCKS_PER_GROUP.get(raw),
+            inodes_per_group: S_INODES_PER_GROUP.get(raw),
+            mount_time: S_MTIME.get(raw),
+            write_time: S_WTIME.get(raw),
+            mount_count: S_MNT_COUNT.get(raw),
+            mount_count_max: S_MAX_MNT_COUNT.get(raw),
+            state: S_STATE.get(raw),
+            errors: S_ERRORS.get(raw),
+            check_time: S_LASTCHECK.get(raw),
+            check_interval: S_CHECKINTERVAL.get(raw),
+            creator_os: S_CREATOR_OS.get(raw),
+            revision: S_REV_LEVEL.get(raw),
+            reserved_uid: S_DEF_RESUID.get(raw),
+            reserved_gid: S_DEF_RESGID.get(raw),
+            first_ino: if dynamic { S_FIRST_INO.get(raw) } else { OLD_FIRST_INO },
+            inode_size: if dynamic { S_INODE_SIZE.get(raw) } else { 128 },
+            features: if dynamic { features } else { Features::default() },
+            uuid: array(raw, S_UUID),
+            name: array(raw, S_VOLUME_NAME),
+            reserved_gdt_blocks: if dynamic { S_RESERVED_GDT_BLOCKS.get(raw) } else { 0 },
+            hash_seed: array(raw, S_HASH_SEED),
+            hash_version: S_DEF_HASH_VERSION.get(raw),
+            default_mount_opts: S_DEFAULT_MOUNT_OPTS.get(raw),
+            mkfs_time: S_MKFS_TIME.get(raw),
+            extra_isize_min: S_MIN_EXTRA_ISIZE.get(raw),
+            extra_isize_want: S_WANT_EXTRA_ISIZE.get(raw),
+            flags: S_FLAGS.get(raw),
+        }
+    }
+
+    fn check_shape(&self, raw: &[u8], device_bytes: u64) -> Result<()> {
+        let bits = self.block_size * 8;
+        if !self.inode_size.is_power_of_two()
+            || self.inode_size < 128
+            || u32::from(self.inode_size) > self.block_size
+        {
+            return Err(damaged(format!("inode size {}", self.inode_size)));
+        }
+        let first = S_FIRST_DATA_BLOCK.get(raw);
+        if first != self.first_data_block() {
+            return Err(damaged(format!("first data block {first}, expected {}", self.first_data_block())));
+        }
+        let per_group = self.blocks_per_group;
+        if per_group < 8 || per_group > bits || !per_group.is_multiple_of(8) {
+            return Err(damaged(format!(
+                "{per_group} blocks per group, expected a multiple of 8 up to {bits}"
+            )));
+        }
+        let inodes = self.inodes_per_group;
+        if inodes < self.inodes_per_block() || inodes > bits {
+            return Err(damaged(format!("{inodes} inodes per group, expected at most {bits}")));
+        }
+        if self.blocks_count <= self.first_data_block() {
+            return Err(damaged(format!("{} blocks", self.blocks_count)));
+        }
+        if u64::from(self.blocks_count) * u64::from(self.block_size) > device_bytes {
+            return Err(damaged(format!(
+                "{} blocks of {} bytes, but the device has only {device_bytes} bytes",
+                self.blocks_count, self.block_size
+            )));
+        }
+        let expected = u64::from(self.group_count()) * u64::from(inodes);
+        if u64::from(self.inodes_count) != expected {
+            return Err(damaged(format!("{} inodes, expected {expected}", self.inodes_count)));
+        }
+        if self.first_ino < OLD_FIRST_INO || self.first_ino > self.inodes_count {
+            return Err(damaged(format!("first ordinary inode {}", self.first_ino)));
+        }
+        if u64::from(self.group_overhead(0)) + u64::from(self.inode_table_blocks()) + 2
+            > u64::from(self.group_blocks(0))
+        {
+            return Err(damaged("the first group is too small for its own metadata".into()));
+        }
+        Ok(())
+    }
+
+    /// The revision 1 fields are meaningful.
+    #[must_use]
+    pub const fn is_dynamic(&self) -> bool {
+        self.revision >= REVISION_DYNAMIC
+    }
+
+    /// The block that holds the superblock.
+    #[must_use]
+    pub const fn first_data_block(&self) -> u32 {
+        if self.block_size == 1024 { 1 } else { 0 }
+    }
+
+    /// Where the superblock starts inside its block, in bytes.
+    #[must_use]
+    pub const fn offset_in_block(&self) -> usize {
+        if self.block_size == 1024 { 0 } else { SUPERBLOCK_OFFSET }
+    }
+
+    /// Groups.
+    #[must_use]
+    pub const fn group_count(&self) -> u32 {
+        (self.blocks_count - self.first_data_block()).div_ceil(self.blocks_per_group)
+    }
+
+    /// The first block of `group`, which must exist.
+    #[must_use]
+    pub const fn group_start(&self, group: u32) -> u32 {
+        self.first_data_block() + group * self.blocks_per_group
+    }
+
+    /// Blocks of `group`: the last one may be short.
+    #[must_use]
+    pub fn group_blocks(&self, group: u32) -> u32 {
+        self.blocks_per_group.min(self.blocks_count - self.group_start(group))
+    }
+
+    /// The group that `block` lies in, which must be a block from the first data block on.
+    #[must_use]
+    pub const fn group_of(&self, block: u32) -> u32 {
+        (block - self.first_data_block()) / self.blocks_per_group
+    }
+
+    /// The group that inode `ino` (from 1) lies in.
+    #[must_use]
+    pub const fn group_of_inode(&self, ino: u32) -> u32 {
+        (ino - 1) / self.inodes_per_group
+    }
+
+    /// Whether `group` starts with a copy of the superblock and the descriptors.
+    #[must_use]
+    pub const fn has_superblock(&self, group: u32) -> bool {
+        if self.features.ro_compat & ro_compat::SPARSE_SUPER == 0 || group <= 1 {
+            return true;
+        }
+        is_power(group, 3) || is_power(group, 5) || is_power(group, 7)
+    }
+
+    /// Blocks of the descriptor table in use.
+    #[must_use]
+    pub fn descriptor_blocks(&self) -> u32 {
+        self.group_count().div_ceil(self.descriptors_per_block())
+    }
+
+    /// Descriptors per block.
+    #[must_use]
+    pub fn descriptors_per_block(&self) -> u32 {
+        self.block_size / small(DESCRIPTOR_SIZE)
+    }
+
+    /// The block and the byte in it where the descriptor of `group` starts.
+    #[must_use]
+    pub fn descriptor_place(&self, group: u32) -> (u32, usize) {
+        let per_block = self.descriptors_per_block();
+        (self.first_data_block() + 1 + group / per_block, idx(group % per_block) * DESCRIPTOR_SIZE)
+    }
+
+    /// Blocks at the start of `group` taken by copies of the superblock and descriptors, the ones reserved
+    /// for growing included.
+    #[must_use]
+    pub fn group_overhead(&self, group: u32) -> u32 {
+        if self.has_superblock(group) {
+            1 + self.descriptor_blocks() + u32::from(self.reserved_gdt_blocks)
+        } else {
+            0
+        }
+    }
+
+    /// Blocks of a group's inode table.
+    #[must_use]
+    pub fn inode_table_blocks(&self) -> u32 {
+        self.inodes_per_group.div_ceil(self.inodes_per_block())
+    }
+
+    /// Inodes per block.
+    #[must_use]
+    pub fn inodes_per_block(&self) -> u32 {
+        self.block_size / u32::from(self.inode_size)
+    }
+
+    /// Block pointers in an indirect block.
+    #[must_use]
+    pub const fn pointers_per_block(&self) -> u32 {
+        self.block_size / 4
+    }
+
+    /// Directory entries carry the kind of the inode.
+    #[must_use]
+    pub const fn has_filetype(&self) -> bool {
+        self.features.incompat & super::feature::incompat::FILETYPE != 0
+    }
+
+    /// Writes the fields into the superblock's 1024 bytes; the ones that we do not model are kept. `group` is
+    /// the group that holds this copy.
+    pub fn encode_into(&self, raw: &mut [u8], group: u32) {
+        self.encode_shape(raw);
+        S_MTIME.put(raw, self.mount_time);
+        S_WTIME.put(raw, self.write_time);
+        S_MNT_COUNT.put(raw, self.mount_count);
+        S_MAX_MNT_COUNT.put(raw, self.mount_count_max);
+        S_MAGIC.put(raw, MAGIC);
+        S_STATE.put(raw, self.state);
+        S_ERRORS.put(raw, self.errors);
+        S_LASTCHECK.put(raw, self.check_time);
+        S_CHECKINTERVAL.put(raw, self.check_interval);
+        S_CREATOR_OS.put(raw, self.creator_os);
+        S_REV_LEVEL.put(raw, self.revision);
+        S_DEF_RESUID.put(raw, self.reserved_uid);
+        S_DEF_RESGID.put(raw, self.reserved_gid);
+        raw[S_UUID..S_UUID + 16].copy_from_slice(&self.uuid);
+        raw[S_VOLUME_NAME..S_VOLUME_NAME + 16].copy_from_slice(&self.name);
+        S_MKFS_TIME.put(raw, self.mkfs_time);
+        if self.is_dynamic() {
+            self.encode_dynamic(raw, group);
+        }
+    }
+
+    fn encode_shape(&self, raw: &mut [u8]) {
+        let log_size = self.block_size.trailing_zeros() - 10;
+        S_INODES_COUNT.put(raw, self.inodes_count);
+        S_BLOCKS_COUNT.put(raw, self.blocks_count);
+        S_R_BLOCKS_COUNT.put(raw, self.reserved_blocks);
+        S_FREE_BLOCKS_COUNT.put(raw, self.free_blocks);
+        S_FREE_INODES_COUNT.put(raw, self.free_inodes);
+        S_FIRST_DATA_BLOCK.put(raw, self.first_data_block());
+        S_LOG_BLOCK_SIZE.put(raw, log_size);
+        S_LOG_FRAG_SIZE.put(raw, log_size);
+        S_BLOCKS_PER_GROUP.put(raw, self.blocks_per_group);
+        S_FRAGS_PER_GROUP.put(raw, self.blocks_per_group);
+        S_INODES_PER_GROUP.put(raw, self.inodes_per_group);
+    }
+
+    fn encode_dynamic(&self, raw: &mut [u8], group: u32) {
+        S_FIRST_INO.put(raw, self.first_ino);
+        S_INODE_SIZE.put(raw, self.inode_size);
+        // The copy's group is informative only; groups beyond 16 bits have none to tell.
+        S_BLOCK_GROUP_NR.put(raw, u16::try_from(group).unwrap_or(u16::MAX));
+        S_FEATURE_COMPAT.put(raw, self.features.compat);
+        S_FEATURE_INCOMPAT.put(raw, self.features.incompat);
+        S_FEATURE_RO_COMPAT.put(raw, self.features.ro_compat);
+        S_RESERVED_GDT_BLOCKS.put(raw, self.reserved_gdt_blocks);
+        raw[S_HASH_SEED..S_HASH_SEED + 16].copy_from_slice(&self.hash_seed);
+        S_DEF_HASH_VERSION.put(raw, self.hash_version);
+        S_DEFAULT_MOUNT_OPTS.put(raw, self.default_mount_opts);
+        S_MIN_EXTRA_ISIZE.put(raw, self.extra_isize_min);
+        S_WANT_EXTRA_ISIZE.put(raw, self.extra_isize_want);
+        S_FLAGS.put(raw, self.flags);
+    }
+}
+
+fn parse_block_size(raw: &[u8]) -> Result<u32> {
+    match S_LOG_BLOCK_SIZE.get(raw) {
+        log @ 0..=2 => Ok(1024 << log),
+        log @ 3..=6 => {
+            Err(Error::Unsupported(format!("blocks of {} bytes (1024, 2048 and 4096 are)", 1024 << log)))
+        }
+        log => Err(damaged(format!("block size 2^{}", u64::from(log) + 10))),
+    }
+}
+
+const fn is_power(mut number: u32, base: u32) -> bool {
+    while number.is_multiple_of(base) {
+        number /= base;
+    }
+    number == 1
+}
+
+fn array(raw: &[u8], at: usize) -> [u8; 16] {
+    let mut out = [0; 16];
+    out.copy_from_slice(&raw[at..at + 16]);
+    out
+}
+
+fn damaged(problem: String) -> Error {
+    Error::corrupt("superblock", None, problem)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,36 @@
+//! Conversions between number types that cannot lose anything on the machines we run on.
+
+/// A 32-bit number as an index into memory.
+pub(crate) fn idx(number: u32) -> usize {
+    usize::try_from(number).expect("64-bit machine")
+}
+
+/// A 64-bit number as an index into memory.
+pub(crate) fn idx64(number: u64) -> usize {
+    usize::try_from(number).expect("64-bit machine")
+}
+
+/// A size in memory as a 64-bit number.
+pub(crate) fn wide(number: usize) -> u64 {
+    u64::try_from(number).expect("64-bit machine")
+}
+
+/// A position inside a block or bitmap, which is below 2^32 because blocks are.
+pub(crate) fn small(number: usize) -> u32 {
+    u32::try_from(number).expect("positions in blocks are below 2^32")
+}
+
+/// The low 32 bits.
+pub(crate) fn low32(number: u64) -> u32 {
+    u32::try_from(number & 0xffff_ffff).expect("masked to 32 bits")
+}
+
+/// The low 16 bits.
+pub(crate) fn low16(number: u32) -> u16 {
+    u16::try_from(number & 0xffff).expect("masked to 16 bits")
+}
+
+/// The high 16 bits.
+pub(crate) fn high16(number: u32) -> u16 {
+    u16::try_from(number >> 16).expect("16 bits remain")
+}
