@@ -61,7 +61,7 @@ impl fmt::Display for Corruption {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The medium failed.
-    #[error("{op} failed at block {block}: {source}")]
+    #[error("{}", describe_io(*op, *block, source))]
     Io {
         /// What was attempted.
         op: IoOp,
@@ -119,6 +119,14 @@ impl Error {
             Self::Poisoned(_) => Errno::ROFS,
             Self::Errno(errno) => *errno,
         }
+    }
+}
+
+/// The message of a failed medium. Opening and flushing concern no block in particular.
+fn describe_io(op: IoOp, block: BlockNo, source: &std::io::Error) -> String {
+    match op {
+        IoOp::Open | IoOp::Flush => format!("{op} failed: {source}"),
+        IoOp::Read | IoOp::Write | IoOp::Discard => format!("{op} failed at block {block}: {source}"),
     }
 }
 
