@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fstitch_core::{BlockWrite, Error, Result};
+use fstitch_core::{BlockNo, BlockWrite, Error, Result};
 
-use super::{Core, Shared};
+use super::{Cache, Core, Shared};
 use crate::graph::patch::Sx;
 use crate::graph::{Frozen, Readiness};
 use crate::{Durability, PatchId};
@@ -35,6 +35,39 @@ pub(super) enum Progress {
     Idle,
 }
 
+impl Cache {
+    /// Writes one epoch of everything that can be written now, and returns the number of blocks written: 0 if there
+    /// is nothing. The flusher as a state machine, for tests and the laboratory.
+    ///
+    /// # Errors
+    /// After a failed write or flush, now or earlier.
+    pub fn step(&self) -> Result<usize> {
+        self.step_blocks(&mut |_| true)
+    }
+
+    /// The same for the blocks that `choose` picks, whether or not patches must be undone for it: any lawful
+    /// order of writing can be played.
+    ///
+    /// # Errors
+    /// As for [`Cache::step`].
+    pub fn step_blocks(&self, choose: &mut dyn FnMut(BlockNo) -> bool) -> Result<usize> {
+        let shared = &*self.shared;
+        let _epoch = shared.epoch.lock().expect("no panic during an epoch");
+        let batch = {
+            let mut core = shared.core();
+            Shared::check_poison(&core)?;
+            let dirty = core.graph.dirty().iter();
+            let ready = dirty.filter(|&(_, &sx)| core.graph.readiness(sx) != Readiness::None);
+            let chosen = ready.filter(|&(&no, _)| choose(no)).map(|(_, &sx)| sx).collect();
+            Shared::launch(&mut core, chosen)
+        };
+        match shared.write_launched(batch)? {
+            Progress::Wrote(blocks) => Ok(blocks),
+            Progress::Idle => Ok(0),
+        }
+    }
+}
+
 impl Shared {
     /// Writes one epoch. Callers hold the `epoch` lock.
     pub(super) fn write_epoch(&self, goal: Goal) -> Result<Progress> {
@@ -42,10 +75,20 @@ impl Shared {
             let mut core = self.core();
             Self::check_poison(&core)?;
             let chosen = self.choose(&mut core, goal);
-            let batch: Vec<Frozen> = chosen.into_iter().map(|sx| core.graph.launch(sx)).collect();
-            core.copies_in_flight = batch.iter().filter(|f| is_copy(&core, f)).count();
-            batch
+            Self::launch(&mut core, chosen)
         };
+        self.write_launched(batch)
+    }
+
+    /// Marks the blocks in flight, each of which has ready patches, and takes their images.
+    fn launch(core: &mut Core, chosen: Vec<Sx>) -> Vec<Frozen> {
+        let batch: Vec<Frozen> = chosen.into_iter().map(|sx| core.graph.launch(sx)).collect();
+        core.copies_in_flight = batch.iter().filter(|f| is_copy(core, f)).count();
+        batch
+    }
+
+    /// Writes, flushes and commits a launched epoch.
+    fn write_launched(&self, batch: Vec<Frozen>) -> Result<Progress> {
         if batch.is_empty() {
             return Ok(Progress::Idle);
         }

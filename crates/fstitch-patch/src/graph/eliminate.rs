@@ -41,6 +41,10 @@ impl Graph {
                 return false;
             }
             for after in afters {
+                if cut_off.len() > 1 && cut_off.contains(&after) {
+                    // It would have to wait for the others of which one might come to wait for it.
+                    return false;
+                }
                 let others: Befores = cut_off.iter().copied().filter(|&other| other != after).collect();
                 if self.patch(after).slot != sx && self.may_reach(&others, after) {
                     return false;

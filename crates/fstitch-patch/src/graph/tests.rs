@@ -35,8 +35,10 @@ struct World {
     medium: Vec<Vec<u8>>,
     initial: Vec<Vec<u8>>,
     in_flight: BTreeMap<usize, super::Frozen>,
-    /// Held empty patches, with their place in `changes` order.
+    /// Held empty patches.
     held: Vec<PatchId>,
+    /// For the canary: the graph is not told of the dependencies.
+    forgets: bool,
 }
 
 impl World {
@@ -50,7 +52,16 @@ impl World {
             })
             .collect();
         let medium = initial.clone();
-        Self { graph, slots, changes: vec![], medium, initial, in_flight: BTreeMap::new(), held: vec![] }
+        Self {
+            graph,
+            slots,
+            changes: vec![],
+            medium,
+            initial,
+            in_flight: BTreeMap::new(),
+            held: vec![],
+            forgets: false,
+        }
     }
 
     /// Creates a random change with random befores among the earlier ones.
@@ -64,6 +75,9 @@ impl World {
             befores.insert(n - 1 - pick(seed, n.min(12)));
         }
         let mut ids: Vec<PatchId> = befores.iter().map(|&at| self.changes[at].id).collect();
+        if self.forgets {
+            ids.clear();
+        }
         if seed.chance(1, 8) {
             ids = vec![self.graph.empty(&ids)];
         }
@@ -112,6 +126,38 @@ impl World {
         assert!(self.in_flight.insert(block, frozen).is_none(), "one version in flight (invariant 2)");
     }
 
+    /// Frees a block: its unflown changes vanish, and what waited for them waits for what they waited for and for
+    /// the changes that cut the block off.
+    fn drop_block(&mut self, seed: &mut Seed) {
+        let block = pick(seed, self.slots.len());
+        let n = self.changes.len();
+        let cut_off: Vec<usize> = (0..pick(seed, 3).min(n))
+            .map(|_| n - 1 - pick(seed, n.min(12)))
+            .filter(|&at| self.changes[at].block != block)
+            .collect();
+        let gone: Vec<usize> = (0..n)
+            .filter(|&at| self.changes[at].block == block && self.state(at) == PatchState::Uncommitted)
+            .filter(|&at| !self.changes[at].dropped)
+            .collect();
+        let ids: Vec<PatchId> = cut_off.iter().map(|&at| self.changes[at].id).collect();
+        if !self.graph.drop_changes(self.slots[block], &ids) {
+            return;
+        }
+        for &at_gone in gone.iter().rev() {
+            let inherited = self.changes[at_gone].befores.clone();
+            self.changes[at_gone].dropped = true;
+            for logical in &mut self.changes[at_gone + 1..] {
+                if logical.befores.contains(&at_gone) {
+                    logical.befores.extend(&inherited);
+                    let outside = logical.block != block;
+                    logical.befores.extend(cut_off.iter().filter(|_| outside));
+                }
+            }
+        }
+        let stable = BlockBuf::copy_of(&self.replay(block, |at| self.state(at) == PatchState::Committed));
+        self.graph.slot_mut(self.slots[block]).data = Some(Arc::new(stable));
+    }
+
     fn land(&mut self, block: usize) {
         let Some(frozen) = self.in_flight.remove(&block) else { return };
         self.medium[block] = frozen.image.to_vec();
@@ -123,14 +169,15 @@ impl World {
     fn check_medium(&self) {
         let committed = |at: usize| self.state(at) == PatchState::Committed;
         for (at_change, logical) in self.changes.iter().enumerate() {
-            if !committed(at_change) {
+            if logical.dropped || !committed(at_change) {
                 continue;
             }
             for &before in &logical.befores {
                 assert!(committed(before), "change {at_change} is stable before its before {before}");
             }
             for (earlier, other) in self.changes[..at_change].iter().enumerate() {
-                let overlaps = other.block == logical.block && other.change.overlaps(logical.change);
+                let both = !other.dropped && !logical.dropped && other.block == logical.block;
+                let overlaps = both && other.change.overlaps(logical.change);
                 assert!(
                     !overlaps || committed(earlier),
                     "change {at_change} is stable before {earlier} below it"
@@ -212,9 +259,10 @@ fn random_change(seed: &mut Seed) -> (Change, Vec<u8>) {
     }
 }
 
-fn run(seed: u64, combination: u8, steps: usize) {
+fn run(seed: u64, combination: u8, steps: usize, forgets: bool) {
     let mut seed = Seed::new(seed);
     let mut world = World::new(Optimizations::combination(combination));
+    world.forgets = forgets;
     for _ in 0..steps {
         match seed.below(12) {
             0..=6 => world.create(&mut seed),
@@ -226,6 +274,7 @@ fn run(seed: u64, combination: u8, steps: usize) {
                 let block = pick(&mut seed, world.slots.len());
                 world.land(block);
             }
+            10 if seed.chance(1, 2) => world.drop_block(&mut seed),
             10 if world.held.len() < 2 => {
                 let held = world.graph.hold(&[]);
                 world.held.push(held);
@@ -247,6 +296,15 @@ proptest! {
     /// Random graphs and write-out orders for every combination of the optimisations.
     #[test]
     fn random_graphs_keep_the_invariants(seed: u64, combination in 0_u8..16, steps in 1_usize..80) {
-        run(seed, combination, steps);
+        run(seed, combination, steps, false);
+    }
+}
+
+/// The canary: a graph that is not told of dependencies must be found out.
+#[test]
+#[should_panic(expected = "is stable before its before")]
+fn forgotten_dependencies_are_found() {
+    for seed in 0..50 {
+        run(seed, 15, 60, true);
     }
 }

@@ -1,0 +1,316 @@
+//! The cache from outside.
+//!
+//! What it prevents: more device flushes than the graph is deep, a sync that writes what it need not or misses
+//! what it must, changes lost silently after a failed write, memory beyond the limit, and blocks read twice.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fstitch_core::{
+    BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Errno, Error, Geometry, IoOp,
+    ManualClock, MemDevice, Result,
+};
+use fstitch_patch::{Block, Cache, CacheOptions, Durability, Optimizations, PatchId, PatchState};
+
+const BLOCK_SIZE: u32 = 1024;
+const KIND: BlockKind = BlockKind::Data;
+
+/// A memory device that logs and fails on demand.
+struct Probe {
+    memory: MemDevice,
+    fail_writes: AtomicBool,
+    fail_flushes: AtomicBool,
+    reads: AtomicU64,
+    /// The blocks of each batch; a flush is an empty batch.
+    log: Mutex<Vec<Vec<u64>>>,
+}
+
+impl Probe {
+    fn new(blocks: u64) -> Arc<Self> {
+        Arc::new(Self {
+            memory: MemDevice::new(BLOCK_SIZE, blocks),
+            fail_writes: AtomicBool::new(false),
+            fail_flushes: AtomicBool::new(false),
+            reads: AtomicU64::new(0),
+            log: Mutex::new(Vec::new()),
+        })
+    }
+
+    fn byte(&self, block: usize, offset: usize) -> u8 {
+        self.memory.image()[block * 1024 + offset]
+    }
+
+    fn take_log(&self) -> Vec<Vec<u64>> {
+        std::mem::take(&mut *self.log.lock().unwrap())
+    }
+}
+
+impl BlockDevice for Probe {
+    fn geometry(&self) -> Geometry {
+        self.memory.geometry()
+    }
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.reads.fetch_add(u64::try_from(reads.len()).unwrap(), Ordering::SeqCst);
+        self.memory.read(reads)
+    }
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        if self.fail_writes.load(Ordering::SeqCst) {
+            return Err(Error::io(IoOp::Write, writes[0].block, std::io::Error::other("injected")));
+        }
+        self.log.lock().unwrap().push(writes.iter().map(|w| w.block.get()).collect());
+        self.memory.write(writes)
+    }
+    fn flush(&self) -> Result<()> {
+        if self.fail_flushes.load(Ordering::SeqCst) {
+            return Err(Error::io(IoOp::Flush, BlockNo(0), std::io::Error::other("injected")));
+        }
+        self.log.lock().unwrap().push(vec![]);
+        Ok(())
+    }
+    fn discard(&self, _start: BlockNo, _count: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn cache_with(probe: &Arc<Probe>, options: CacheOptions) -> (Arc<Cache>, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::new());
+    (Cache::new(probe.clone(), options, clock.clone()), clock)
+}
+
+fn cache(probe: &Arc<Probe>) -> Arc<Cache> {
+    cache_with(probe, CacheOptions::default()).0
+}
+
+fn get(cache: &Cache, no: u64) -> Block {
+    cache.read(BlockNo(no), KIND).unwrap()
+}
+
+fn set(cache: &Cache, no: u64, offset: usize, value: u8, befores: &[PatchId]) -> PatchId {
+    let block = get(cache, no);
+    cache.lock().bytes(&block, offset, &[value], befores)
+}
+
+#[test]
+fn a_chain_costs_one_flush_a_link_and_a_crowd_only_one() {
+    let probe = Probe::new(64);
+    let cache = cache(&probe);
+    let mut last = PatchId::NONE;
+    for no in 0..4 {
+        last = set(&cache, no, 0, 1, &[last]);
+    }
+    for no in 10..40 {
+        set(&cache, no, 0, 2, &[]);
+    }
+    cache.sync_all().unwrap();
+    let log = probe.take_log();
+    assert_eq!(log.iter().filter(|batch| batch.is_empty()).count(), 4, "{log:?}");
+    let first: Vec<u64> = std::iter::once(0).chain(10..40).collect();
+    assert_eq!(log[0], first, "everything independent goes first, sorted");
+    assert_eq!(cache.stats().write_requests, 2 + 3);
+    assert_eq!(cache.state(last), PatchState::Committed);
+}
+
+#[test]
+fn a_sync_writes_its_closure_and_no_more() {
+    let probe = Probe::new(16);
+    let cache = cache(&probe);
+    let below = set(&cache, 1, 0, 1, &[]);
+    let target = set(&cache, 2, 0, 2, &[below]);
+    let other = set(&cache, 3, 0, 3, &[target]);
+    cache.sync_patches(&[target]).unwrap();
+    assert_eq!(probe.take_log(), [vec![1], vec![], vec![2], vec![]]);
+    assert_eq!(cache.state(other), PatchState::Uncommitted);
+    cache.sync_patches(&[target, PatchId::NONE]).unwrap();
+    assert!(probe.take_log().is_empty(), "what is stable needs no I/O");
+}
+
+#[test]
+fn a_cycle_between_blocks_is_broken_by_undo() {
+    let probe = Probe::new(16);
+    let cache = cache(&probe);
+    let bitmap = set(&cache, 1, 0, 1, &[]);
+    let inode = set(&cache, 2, 0, 2, &[bitmap]);
+    let freed = set(&cache, 1, 8, 3, &[inode]);
+    cache.sync_patches(&[inode]).unwrap();
+    assert_eq!((probe.byte(1, 0), probe.byte(1, 8), probe.byte(2, 0)), (1, 0, 2), "the free is undone");
+    assert_eq!(get(&cache, 1).snapshot()[8], 3, "the cache shows the newest");
+    cache.sync_patches(&[freed]).unwrap();
+    assert_eq!(probe.byte(1, 8), 3);
+    assert_eq!(cache.stats().blocks_written_undone, 1);
+}
+
+#[test]
+fn a_failed_write_poisons_and_says_so_for_ever() {
+    for flush in [false, true] {
+        let probe = Probe::new(16);
+        let cache = cache(&probe);
+        let lost = set(&cache, 1, 0, 1, &[]);
+        let failing = if flush { &probe.fail_flushes } else { &probe.fail_writes };
+        failing.store(true, Ordering::SeqCst);
+        assert_eq!(cache.sync_patches(&[lost]).unwrap_err().errno(), Errno::IO);
+        failing.store(false, Ordering::SeqCst);
+        assert_eq!(cache.sync_patches(&[lost]).unwrap_err().errno(), Errno::IO, "sticky");
+        assert_eq!(cache.sync_all().unwrap_err().errno(), Errno::IO, "sticky");
+        assert_eq!(cache.reserve(1).unwrap_err().errno(), Errno::ROFS);
+        assert!(cache.poisoned().unwrap().to_string().contains("1 blocks were lost (1)"));
+        assert_ne!(cache.state(lost), PatchState::Committed);
+        cache.check_invariants();
+    }
+}
+
+#[test]
+fn blocks_in_flight_are_shared_until_somebody_changes_them() {
+    let probe = Probe::new(16);
+    let cache = cache(&probe);
+    set(&cache, 1, 0, 1, &[]);
+    let reader = get(&cache, 1).snapshot();
+    set(&cache, 1, 1, 2, &[]);
+    assert_eq!((reader[0], reader[1]), (1, 0), "a snapshot does not change");
+    assert_eq!(cache.stats().copies_on_write, 1);
+    drop(reader);
+    set(&cache, 1, 2, 3, &[]);
+    assert_eq!(cache.stats().copies_on_write, 1, "nobody looks: no copy");
+    let contents = Arc::new(BlockBuf::copy_of(&[7; 1024]));
+    let block = cache.fresh(BlockNo(5), KIND).unwrap();
+    cache.lock().init(&block, Arc::clone(&contents), &[]);
+    assert!(Arc::ptr_eq(&block.snapshot(), &contents), "a block is overwritten without a copy");
+    assert_eq!(probe.reads.load(Ordering::SeqCst), 1, "fresh blocks are not read");
+}
+
+#[test]
+fn memory_stays_within_the_limit_and_operations_wait_for_room() {
+    let probe = Probe::new(4096);
+    let options = CacheOptions { cache_size: 512 << 10, ..CacheOptions::default() };
+    let (cache, _) = cache_with(&probe, options);
+    for round in 0..2 {
+        for no in 0..4096 {
+            cache.reserve(1024).unwrap();
+            set(&cache, no, round, 9, &[]);
+        }
+    }
+    let stats = cache.stats();
+    assert!(stats.memory_peak_bytes <= 520 << 10, "{stats:?}");
+    assert!(stats.waits > 0 && stats.cache_evictions > 0, "{stats:?}");
+    cache.sync_all().unwrap();
+    assert!((0..4096).all(|no| probe.byte(no, 0) == 9 && probe.byte(no, 1) == 9));
+}
+
+#[test]
+fn the_flusher_thread_makes_room() {
+    let probe = Probe::new(4096);
+    let options = CacheOptions { cache_size: 512 << 10, ..CacheOptions::default() };
+    let (cache, _) = cache_with(&probe, options);
+    cache.start_flusher().unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let cache = &cache;
+            scope.spawn(move || {
+                let mut last = PatchId::NONE;
+                for no in 0..1024 {
+                    cache.reserve(1024).unwrap();
+                    last = set(cache, no * 4 + thread, 0, 5, &[last]);
+                    if no % 300 == 0 {
+                        cache.sync_patches(&[last]).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    cache.sync_all().unwrap();
+    cache.check_invariants();
+    assert!((0..4096).all(|no| probe.byte(no, 0) == 5));
+}
+
+#[test]
+fn concurrent_misses_read_once() {
+    let probe = Probe::new(256);
+    let cache = cache(&probe);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let all: Vec<(BlockNo, BlockKind)> = (0..256).map(|no| (BlockNo(no), KIND)).collect();
+                assert_eq!(cache.read_many(&all).unwrap().len(), 256);
+            });
+        }
+    });
+    assert_eq!(probe.reads.load(Ordering::SeqCst), 256);
+    assert_eq!(cache.read(BlockNo(256), KIND).unwrap_err().errno(), Errno::IO);
+}
+
+#[test]
+fn dropping_changes_keeps_what_depended_on_them_ordered() {
+    let probe = Probe::new(16);
+    let cache = cache(&probe);
+    let bit = set(&cache, 1, 0, 1, &[]);
+    let data = set(&cache, 2, 0, 2, &[bit]);
+    let pointer = set(&cache, 3, 0, 3, &[data]);
+    let cut = set(&cache, 4, 0, 4, &[]);
+    assert!(cache.lock().drop_changes(BlockNo(2), &[cut]));
+    assert_eq!(cache.state(data), PatchState::Committed);
+    cache.check_invariants();
+    cache.sync_patches(&[pointer]).unwrap();
+    let log = probe.take_log();
+    assert_eq!(log, [vec![1, 4], vec![], vec![3], vec![]], "before the pointer: the bit and the cut");
+    assert_eq!(get(&cache, 2).snapshot()[0], 0, "the block is read again");
+    let below = set(&cache, 5, 0, 5, &[]);
+    let above = set(&cache, 6, 0, 6, &[below]);
+    let would_close = set(&cache, 7, 0, 7, &[above]);
+    assert!(!cache.lock().drop_changes(BlockNo(5), &[would_close]), "the dependency would close a cycle");
+    let off = CacheOptions { optimizations: Optimizations::NONE, ..CacheOptions::default() };
+    let (cache, _) = cache_with(&probe, off);
+    set(&cache, 1, 0, 1, &[]);
+    assert!(!cache.lock().drop_changes(BlockNo(1), &[]), "switched off");
+}
+
+#[test]
+fn empties_gather_hold_and_release() {
+    let probe = Probe::new(16);
+    let cache = cache(&probe);
+    let (a, b) = (set(&cache, 1, 0, 1, &[]), set(&cache, 2, 0, 2, &[]));
+    let both = cache.lock().empty(&[a, b]);
+    let held = cache.lock().hold(&[both]);
+    let after = set(&cache, 3, 0, 3, &[held]);
+    assert_eq!(cache.sync_patches(&[after]).unwrap_err().errno(), Errno::BUSY, "held");
+    cache.lock().release(held);
+    cache.sync_patches(&[after]).unwrap();
+    assert_eq!(probe.take_log(), [vec![1, 2], vec![], vec![3], vec![]]);
+    let member = set(&cache, 4, 0, 4, &[]);
+    let mut gather = PatchId::NONE;
+    for &id in &[a, member] {
+        gather = cache.lock().gather_add(gather, id);
+    }
+    let block = get(&cache, 4);
+    let merged = cache.lock().bytes(&block, 9, &[9], &[]);
+    assert!(cache.lock().same(member, merged), "a gather does not make later changes soft");
+    cache.sync_patches(&[gather]).unwrap();
+    assert_eq!(cache.state(member), PatchState::Committed);
+}
+
+#[test]
+fn old_blocks_are_written_with_what_they_wait_for() {
+    let probe = Probe::new(16);
+    let options = CacheOptions { write_back_age: Duration::from_millis(1), ..CacheOptions::default() };
+    let (cache, clock) = cache_with(&probe, options);
+    set(&cache, 1, 0, 1, &[]);
+    clock.advance(Duration::from_secs(1));
+    cache.start_flusher().unwrap();
+    let deadline = std::iter::repeat_with(|| std::thread::sleep(Duration::from_millis(20)));
+    assert!(
+        deadline.take(500).any(|()| cache.dirty_blocks() == 0),
+        "the flusher writes old blocks by itself"
+    );
+}
+
+#[test]
+fn without_flushes_only_syncs_flush() {
+    let probe = Probe::new(16);
+    let options = CacheOptions { durability: Durability::Unsafe, ..CacheOptions::default() };
+    let (cache, _) = cache_with(&probe, options);
+    let below = set(&cache, 1, 0, 1, &[]);
+    let above = set(&cache, 2, 0, 2, &[below]);
+    cache.sync_patches(&[above]).unwrap();
+    assert_eq!(probe.take_log(), [vec![1], vec![2], vec![]]);
+}
