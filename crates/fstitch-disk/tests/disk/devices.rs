@@ -7,7 +7,7 @@ use std::process::Command;
 use fstitch_core::{BlockDevice, BlockNo, Error, IoOp};
 use fstitch_disk::{Direct, DiskOptions, FileDisk};
 
-use crate::{assert_holds, folder, image, options, read, skip, write};
+use crate::{assert_holds, folder_alone, options, read, skip, write};
 
 /// The output of a command, or nothing when it failed or does not exist.
 fn run(program: &str, arguments: &[&str]) -> Option<String> {
@@ -52,7 +52,7 @@ impl Drop for Mount {
 
 #[test]
 fn block_devices_round_trip_and_are_claimed() {
-    let (_folder, path) = image(4 << 20);
+    let (_folder, path) = folder_alone().image(4 << 20);
     for sector in [512, 4096] {
         let Some(device) = LoopDevice::over(&path, &sector.to_string()) else {
             return skip("block_devices_round_trip", "cannot make a loop device");
@@ -82,7 +82,7 @@ fn block_devices_round_trip_and_are_claimed() {
 
 #[test]
 fn direct_always_refuses_what_cannot_be_direct() {
-    let (_folder, path) = image(4 << 20);
+    let (_folder, path) = folder_alone().image(4 << 20);
     let Some(device) = LoopDevice::over(&path, "4096") else {
         return skip("direct_always_refuses", "cannot make a loop device");
     };
@@ -98,7 +98,7 @@ fn direct_always_refuses_what_cannot_be_direct() {
 
 #[test]
 fn a_claimed_device_is_refused() {
-    let (_folder, path) = image(4 << 20);
+    let (_folder, path) = folder_alone().image(4 << 20);
     let Some(device) = LoopDevice::over(&path, "512") else {
         return skip("a_claimed_device_is_refused", "cannot make a loop device");
     };
@@ -115,7 +115,7 @@ fn a_claimed_device_is_refused() {
 
 #[test]
 fn what_the_kernel_has_mounted_is_refused() {
-    let (folder, path) = image(4 << 20);
+    let (folder, path) = folder_alone().image(4 << 20);
     let point = folder.path().join("point");
     std::fs::create_dir(&point).unwrap();
     let Some(device) = LoopDevice::over(&path, "512") else {
@@ -156,7 +156,7 @@ fn what_the_kernel_has_mounted_is_refused() {
 /// device over a file that shrank answers EIO beyond the file's end.
 #[test]
 fn the_bad_block_of_a_large_request_is_named() {
-    let (_folder, path) = image(4 << 20);
+    let (_folder, path) = folder_alone().image(4 << 20);
     let Some(device) = LoopDevice::over(&path, "512") else {
         return skip("the_bad_block", "cannot make a loop device");
     };
@@ -186,7 +186,7 @@ fn the_bad_block_of_a_large_request_is_named() {
 /// A medium that runs full in the middle of a batch fails at the first block that has no room.
 #[test]
 fn a_full_file_system_names_the_first_block_without_room() {
-    let folder = folder();
+    let folder = folder_alone();
     let Some(_mount) = Mount::make(&["-t", "tmpfs", "-o", "size=64k", "none"], folder.path()) else {
         return skip("a_full_file_system", "cannot mount");
     };

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use fstitch_core::{Errno, Error};
 use fstitch_disk::{DiskOptions, FileDisk};
 
-use crate::{image, options, skip};
+use crate::{folder_alone, image, options, skip};
 
 fn reading() -> DiskOptions {
     DiskOptions { read_only: true, ..options(1024) }
@@ -83,7 +83,7 @@ impl Drop for Other {
 /// Another program with a classic record lock is found through the kernel and named.
 #[test]
 fn locks_of_other_programs_count_and_are_named() {
-    let (_folder, path) = image(1 << 20);
+    let (_folder, path) = folder_alone().image(1 << 20);
     let program = "import fcntl, sys, time\nf = open(sys.argv[1], 'r+b')\nfcntl.lockf(f, fcntl.LOCK_EX)\n\
                    print('locked', flush=True)\ntime.sleep(600)";
     let python = Command::new("python3").args(["-c", program]).arg(&path).stdout(Stdio::piped()).spawn();

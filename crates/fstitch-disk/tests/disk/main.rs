@@ -9,23 +9,48 @@ mod failures;
 mod locks;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Result};
 use fstitch_disk::{Direct, DiskOptions, FileDisk, Uring};
 use tempfile::TempDir;
 
-/// A directory on a real file system, where direct I/O is worth testing.
-fn folder() -> TempDir {
-    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+/// Between its fork and its exec a child has all our descriptors, and with them the locks of whatever test
+/// runs beside it. So tests that start programs run alone: they hold this exclusively, others shared.
+static TURN: RwLock<()> = RwLock::new(());
+
+/// A test's turn, and a directory on a real file system, where direct I/O is worth testing.
+struct Folder<Turn> {
+    folder: TempDir,
+    _turn: Turn,
 }
 
-/// An image of `bytes` zeros that lives as long as the directory.
-fn image(bytes: u64) -> (TempDir, PathBuf) {
-    let folder = folder();
-    let path = folder.path().join("disk.img");
-    FileDisk::create(&path, bytes).unwrap();
-    (folder, path)
+impl<Turn> Folder<Turn> {
+    fn new(turn: Turn) -> Self {
+        Self { folder: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), _turn: turn }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// An image of `bytes` zeros that lives as long as the directory.
+    fn image(self, bytes: u64) -> (Self, PathBuf) {
+        let path = self.path().join("disk.img");
+        FileDisk::create(&path, bytes).unwrap();
+        (self, path)
+    }
+}
+
+/// An image for a test that starts no program.
+fn image(bytes: u64) -> (Folder<RwLockReadGuard<'static, ()>>, PathBuf) {
+    Folder::new(TURN.read().unwrap_or_else(PoisonError::into_inner)).image(bytes)
+}
+
+/// A directory for a test that starts programs. It must be made first and dropped last.
+fn folder_alone() -> Folder<RwLockWriteGuard<'static, ()>> {
+    Folder::new(TURN.write().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn options(block_size: u32) -> DiskOptions {
