@@ -16,7 +16,7 @@ use crate::bounce::{Bounce, is_aligned};
 use crate::engine::{self, Failure};
 use crate::medium::{Kind, Medium, open_error};
 use crate::mode::Mode;
-use crate::plan::{Layout, Plan};
+use crate::plan::{Direction, Layout, Plan};
 use crate::ring::RingPool;
 use crate::{Direct, DiskOptions, Uring, lock, sys};
 
@@ -189,8 +189,12 @@ impl FileDisk {
         Ok(())
     }
 
-    fn run(&self, plan: &Plan<'_>) -> Result<(), Failure> {
-        engine::run(self.medium.file.as_fd(), &self.rings, plan)
+    fn run(&self, mode: Mode, plan: &Plan<'_>) -> Result<(), Failure> {
+        // Cached writes are copies into memory. A ring would hand each to a kernel thread, which costs more
+        // than the copy.
+        let copies = mode == Mode::Cached && plan.direction() == Direction::Write;
+        let rings = if copies { None } else { Some(&self.rings) };
+        engine::run(self.medium.file.as_fd(), rings, plan)
     }
 
     fn read_chunk(&self, reads: &mut [BlockRead<'_>]) -> Result<(), Failure> {
@@ -204,7 +208,7 @@ impl FileDisk {
             let memory = if is_aligned(read.data, alignment) { Some(&mut *read.data) } else { spare.next() };
             blocks.push((read.block, memory.expect("one spare block for each unaligned one")));
         }
-        self.run(&Plan::read(self.layout, blocks))?;
+        self.run(*mode, &Plan::read(self.layout, blocks))?;
         let unaligned = reads.iter_mut().filter(|read| !is_aligned(read.data, alignment));
         for (read, bytes) in unaligned.zip(bounce.bytes().chunks_exact(self.layout.unit())) {
             read.data.copy_from_slice(bytes);
@@ -226,7 +230,7 @@ impl FileDisk {
             let memory = if is_aligned(write.data, alignment) { Some(write.data) } else { spare.next() };
             blocks.push((write.block, memory.expect("one spare block for each unaligned one")));
         }
-        self.run(&Plan::write(self.layout, blocks))
+        self.run(*mode, &Plan::write(self.layout, blocks))
     }
 
     /// Gives direct I/O up when the medium refuses a request for its shape, which some file systems do only

@@ -21,10 +21,10 @@ pub(crate) struct Failure {
 
 /// Moves all blocks of a plan. When some fail, the others are tried all the same and the failure with the
 /// lowest block number is reported.
-pub(crate) fn run(fd: BorrowedFd<'_>, rings: &RingPool, plan: &Plan<'_>) -> Result<(), Failure> {
+pub(crate) fn run(fd: BorrowedFd<'_>, rings: Option<&RingPool>, plan: &Plan<'_>) -> Result<(), Failure> {
     let requests = plan.requests();
     // A single request gains nothing from a ring: it is one system call either way.
-    let outcomes = if requests.len() > 1 { rings.run(fd, plan) } else { None };
+    let outcomes = rings.filter(|_| requests.len() > 1).and_then(|rings| rings.run(fd, plan));
     let mut outcomes = outcomes.unwrap_or_default().into_iter();
     let mut failure = None;
     for &request in requests {
@@ -57,8 +57,8 @@ fn finish(
         };
         stalls = if blocks == 0 { stalls + 1 } else { 0 };
         if stalls > STALLS_MAX {
-            let error = io::Error::other("the medium takes only parts of a block");
-            return Err(Failure { block: request.first, error });
+            // Only a part of the block is there.
+            return Err(Failure { block: request.first, error: end_of_medium(plan.direction()) });
         }
         request = request.skip(blocks.min(request.count));
     }

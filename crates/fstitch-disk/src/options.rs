@@ -22,7 +22,7 @@ pub enum Direct {
 /// Whether batches are issued through io_uring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Uring {
-    /// Use it where the kernel permits.
+    /// Use it where the kernel permits, for all but cached writes, which gain nothing from it.
     #[default]
     Auto,
     /// Use `preadv` and `pwritev` only.

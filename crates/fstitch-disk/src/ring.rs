@@ -268,7 +268,7 @@ mod tests {
         let data: Vec<Vec<u8>> = (0..250).map(|i| vec![i; 512]).collect();
         let blocks = data.iter().zip((0..).step_by(2).map(BlockNo));
         let plan = Plan::write(LAYOUT, blocks.map(|(data, block)| (block, &data[..])).collect());
-        engine::run(file.as_fd(), pool, &plan).unwrap();
+        engine::run(file.as_fd(), Some(pool), &plan).unwrap();
         data.iter().zip((0..).step_by(1024)).all(|(data, position)| {
             let mut found = [0; 512];
             file.read_exact_at(&mut found, position).unwrap();

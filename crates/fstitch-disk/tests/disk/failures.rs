@@ -41,11 +41,14 @@ fn a_file_that_shrank_fails_at_the_first_missing_block() {
         let (_folder, path) = image(1 << 20);
         let disk = FileDisk::open(&path, DiskOptions { direct, io_uring, ..options(4096) }).unwrap();
         write(&disk, &[(1, 1), (99, 99)]).unwrap();
-        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100 * 4096).unwrap();
-        // One request across the new end, then several, of which the last two fail.
-        let error = read(&disk, &(90..110).collect::<Vec<_>>()).unwrap_err();
-        assert_eq!(assert_io(&error, IoOp::Read, 100), std::io::ErrorKind::UnexpectedEof);
-        assert_io(&read(&disk, &[200, 1, 98, 99, 100, 101, 50]).unwrap_err(), IoOp::Read, 100);
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        for tail in [300, 0] {
+            file.set_len(100 * 4096 + tail).unwrap();
+            // One request across the new end, then several, of which the last two fail.
+            let error = read(&disk, &(90..110).collect::<Vec<_>>()).unwrap_err();
+            assert_eq!(assert_io(&error, IoOp::Read, 100), std::io::ErrorKind::UnexpectedEof);
+            assert_io(&read(&disk, &[200, 1, 98, 99, 100, 101, 50]).unwrap_err(), IoOp::Read, 100);
+        }
         assert_holds(&disk, &[(1, 1), (99, 99)]);
     }
 }
