@@ -1,0 +1,159 @@
+//! Allocating, punching and zeroing ranges of files. Allocated blocks are initialised with zeros like written
+//! ones, since the format has no notion of a block that is allocated but unwritten.
+
+use fstitch_core::{Caller, Errno, FallocateMode, FileKind, InodeFlags, InodeNo, Result};
+
+use super::node::{Node, State};
+use super::read::{long, short};
+use super::volume::{ATTR_CHANGE_BLOCKS, Change};
+use super::write::{Fill, Source};
+use super::{LowLevelFs, Uhfs};
+
+/// A range that is filled, and whether the file grows with it.
+struct Range<'a> {
+    caller: &'a Caller,
+    start: u64,
+    end: u64,
+    source: Source<'a>,
+    grow: bool,
+}
+
+impl<L: LowLevelFs> Uhfs<L> {
+    pub(super) fn do_fallocate(
+        &self,
+        caller: &Caller,
+        ino: InodeNo,
+        (offset, len): (u64, u64),
+        mode: FallocateMode,
+    ) -> Result<()> {
+        let end = match (len, offset.checked_add(len)) {
+            (0, _) => return Err(Errno::INVAL.into()),
+            (_, Some(end)) if end <= self.low.limits().size_max => end,
+            _ => return Err(Errno::FBIG.into()),
+        };
+        let change = self.change(0)?;
+        let node = self.node(ino)?;
+        let _writer = self.writer(&node);
+        let size = {
+            let state = node.read()?;
+            self.check_fallocate(&state, mode)?;
+            self.low.attr(state.inode()).size
+        };
+        let (source, grow) = match mode {
+            FallocateMode::PunchHole => {
+                return self.punch(&change, &node, caller, (offset, end, size));
+            }
+            FallocateMode::Allocate => (Source::ZerosInHoles, true),
+            FallocateMode::AllocateKeepSize => (Source::ZerosInHoles, false),
+            FallocateMode::ZeroRange => (Source::Zeros, true),
+            FallocateMode::ZeroRangeKeepSize => (Source::Zeros, false),
+        };
+        let file_end = self.blocks_of(size) * long(self.block_size());
+        if mode == FallocateMode::AllocateKeepSize && end > file_end {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        // Behind the end everything is zero already.
+        let end = if grow { end } else { end.min(size) };
+        if offset < end {
+            let filled =
+                self.fill_in_steps(&change, &node, &Range { caller, start: offset, end, source, grow });
+            if let Err(error) = filled {
+                // What did not fit shall not leave a file that has grown by a part of it.
+                if end > size {
+                    self.resize(&change, &node, caller, size)?;
+                }
+                return Err(error);
+            }
+        }
+        self.finish_fallocate(&change, &node, caller)
+    }
+
+    fn check_fallocate(&self, state: &State<L::Inode>, mode: FallocateMode) -> Result<()> {
+        match self.kind(state) {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::ISDIR.into()),
+            _ => return Err(Errno::NODEV.into()),
+        }
+        self.refuse_flags(state, InodeFlags::IMMUTABLE)?;
+        if mode != FallocateMode::Allocate && mode != FallocateMode::AllocateKeepSize {
+            self.refuse_flags(state, InodeFlags::APPEND)?;
+        }
+        Ok(())
+    }
+
+    fn finish_fallocate(&self, change: &Change<'_>, node: &Node<L::Inode>, caller: &Caller) -> Result<()> {
+        change.reserve(ATTR_CHANGE_BLOCKS * self.block_size())?;
+        let mut state = node.write()?;
+        self.drop_privileges(&mut state, caller)?;
+        self.touch(&mut state, true)
+    }
+
+    fn fill_in_steps(&self, change: &Change<'_>, node: &Node<L::Inode>, range: &Range<'_>) -> Result<()> {
+        if range.grow {
+            self.trim_before_growth(change, node, range.end)?;
+        }
+        let mut at = range.start;
+        while at < range.end {
+            let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+            let len = self.step_len(at, left);
+            change.reserve(len + ATTR_CHANGE_BLOCKS * self.block_size())?;
+            let mut state = node.write()?;
+            let size = self.low.attr(state.inode()).size;
+            if range.grow && at + long(len) > size {
+                self.zero_gap(&mut state, size)?;
+            }
+            let fill = Fill { caller: range.caller, offset: at, len, source: range.source };
+            at += long(self.fill_and_grow(&mut state, &fill, range.grow)?);
+        }
+        Ok(())
+    }
+
+    /// Frees the whole blocks of a range and zeroes the rest of it. The part of the last block behind the
+    /// file's end does not count.
+    fn punch(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        caller: &Caller,
+        (start, end, size): (u64, u64, u64),
+    ) -> Result<()> {
+        let unit = long(self.block_size());
+        let (first, last) =
+            (start.div_ceil(unit), if end >= size { self.blocks_of(size) } else { end / unit });
+        let end = end.min(size);
+        let edges = match first <= last {
+            true => [(start, end.min(first * unit)), ((last * unit).max(start), end)],
+            false => [(start, end), (end, end)],
+        };
+        for (from, to) in edges {
+            self.zero_edge(change, node, caller, (from, to))?;
+        }
+        let mut at = first;
+        while at < last {
+            let to = last.min(at.saturating_add(self.detach_step()));
+            at = self.detach_one_step(change, node, (at, to), &[])?;
+        }
+        self.finish_fallocate(change, node, caller)
+    }
+
+    /// Zeroes part of a block, unless it is a hole.
+    fn zero_edge(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        caller: &Caller,
+        (from, to): (u64, u64),
+    ) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        change.reserve((1 + ATTR_CHANGE_BLOCKS) * self.block_size())?;
+        let mut state = node.write()?;
+        let index = from / long(self.block_size());
+        if self.low.map(state.inode(), index, 1)?.start.is_some() {
+            let fill = Fill { caller, offset: from, len: short(to - from), source: Source::Zeros };
+            self.fill_and_grow(&mut state, &fill, false)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,325 @@
+//! Making inodes and names. The order: (parent's raised count) → inode, complete → name; and for another name
+//! of an existing inode: raised count → name.
+
+use fstitch_core::{Caller, Entry, Errno, FileKind, InodeFlags, InodeNo, Result, SetTime};
+use fstitch_patch::PatchIds;
+
+use super::acl::{self, Acl};
+use super::locks::Locked;
+use super::node::{Part, State};
+use super::volume::NAME_CHANGE_BLOCKS;
+use super::{AttrChange, LowLevelFs, NewInode, Uhfs, names};
+
+/// An inode to be made.
+pub(super) struct Make<'a> {
+    pub(super) caller: &'a Caller,
+    pub(super) parent: InodeNo,
+    /// `None` for an inode without a name.
+    pub(super) name: Option<&'a [u8]>,
+    pub(super) kind: FileKind,
+    pub(super) perm: u16,
+    pub(super) rdev: u32,
+    pub(super) target: &'a [u8],
+}
+
+/// What a new inode gets from its directory and its maker.
+struct Heritage {
+    perm: u16,
+    gid: u32,
+    flags: InodeFlags,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+const S_ISGID: u16 = 0o2000;
+
+impl<L: LowLevelFs> Uhfs<L> {
+    pub(super) fn do_mknod(
+        &self,
+        caller: &Caller,
+        (parent, name): (InodeNo, &[u8]),
+        mode: u16,
+        rdev: u32,
+    ) -> Result<Entry> {
+        let kind = match mode & 0o170_000 {
+            0 => FileKind::Regular,
+            _ => FileKind::from_mode(mode).ok_or(Errno::INVAL)?,
+        };
+        let rdev = match kind {
+            FileKind::Directory => return Err(Errno::PERM.into()),
+            FileKind::Symlink => return Err(Errno::INVAL.into()),
+            FileKind::CharDevice | FileKind::BlockDevice => rdev,
+            _ => 0,
+        };
+        self.make(&Make { caller, parent, name: Some(name), kind, perm: mode & 0o7777, rdev, target: b"" })
+    }
+
+    pub(super) fn do_symlink(
+        &self,
+        caller: &Caller,
+        (parent, name): (InodeNo, &[u8]),
+        target: &[u8],
+    ) -> Result<Entry> {
+        if target.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        if target.len() > self.low.limits().symlink_max {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        if target.contains(&0) {
+            return Err(Errno::INVAL.into());
+        }
+        let kind = FileKind::Symlink;
+        self.make(&Make { caller, parent, name: Some(name), kind, perm: 0o777, rdev: 0, target })
+    }
+
+    /// Makes an inode: checks, room for the name, parent's count (directories), the inode, the name.
+    pub(super) fn make(&self, make: &Make<'_>) -> Result<Entry> {
+        if let Some(name) = make.name {
+            self.check_name(name)?;
+            names::refuse_dots(name, Errno::EXIST)?;
+        }
+        let _change = self.change(NAME_CHANGE_BLOCKS)?;
+        let parent = self.node(make.parent)?;
+        let mut dir = parent.write().map_err(|_| Errno::NOENT)?;
+        self.check_new_name(&dir, make.name)?;
+        if make.kind == FileKind::Directory && self.low.attr(dir.inode()).nlink >= self.low.limits().link_max
+        {
+            return Err(Errno::MLINK.into());
+        }
+        let heritage = self.heritage(&dir, make)?;
+        if let Some(name) = make.name {
+            self.low.prepare_name(make.caller, dir.inode_mut(), name)?;
+        }
+        let (child, ready) = self.make_inode(&mut dir, make, &heritage)?;
+        let attr = self.low.attr(&child);
+        let mut state = State::loaded(child, false);
+        state.ready = ready;
+        match make.name {
+            Some(name) => self.name_new_inode(&mut dir, &mut state, (make.parent, name))?,
+            None => state.linkable = true,
+        }
+        let node = self.table.insert(attr.ino, state);
+        node.orphan.store(make.name.is_none(), std::sync::atomic::Ordering::Relaxed);
+        drop(dir);
+        self.evict_idle();
+        Ok(Entry { attr })
+    }
+
+    /// Fails unless the directory can take the new name.
+    fn check_new_name(&self, dir: &State<L::Inode>, name: Option<&[u8]>) -> Result<()> {
+        self.expect_directory(dir)?;
+        if let Some(name) = name
+            && self.low.find_name(dir.inode(), name)?.is_some()
+        {
+            return Err(Errno::EXIST.into());
+        }
+        self.expect_open_directory(dir)?;
+        self.refuse_flags(dir, InodeFlags::IMMUTABLE)
+    }
+
+    /// The new inode, after the parent's raised count if it is a directory, whose `..` counts there.
+    fn make_inode(
+        &self,
+        dir: &mut State<L::Inode>,
+        make: &Make<'_>,
+        heritage: &Heritage,
+    ) -> Result<(L::Inode, PatchIds)> {
+        let is_dir = make.kind == FileKind::Directory;
+        let raised = if is_dir { self.add_links(dir, 1, &[])? } else { PatchIds::new() };
+        let nlink = match (make.name, is_dir) {
+            (None, _) => 0,
+            (Some(_), true) => 2,
+            (Some(_), false) => 1,
+        };
+        let new = NewInode {
+            mode: make.kind.mode_bits() | heritage.perm,
+            uid: make.caller.uid,
+            gid: heritage.gid,
+            nlink,
+            rdev: make.rdev,
+            flags: heritage.flags,
+            now: self.now(),
+            target: make.target,
+            xattrs: &heritage.xattrs,
+        };
+        let made = self.low.make_inode(make.caller, dir.inode(), &new, &raised);
+        if made.is_err() && is_dir {
+            self.add_links(dir, -1, &[])?;
+        }
+        made
+    }
+
+    /// Names a new inode, or frees it again if that fails.
+    fn name_new_inode(
+        &self,
+        dir: &mut State<L::Inode>,
+        child: &mut State<L::Inode>,
+        (parent, name): (InodeNo, &[u8]),
+    ) -> Result<()> {
+        let attr = self.low.attr(child.inode());
+        let named = match self.low.add_name(dir.inode_mut(), name, attr.ino, attr.kind, &child.ready) {
+            Ok(named) => named,
+            Err(error) => {
+                self.low.free_inode(child.inode_mut(), &[])?;
+                if attr.kind == FileKind::Directory {
+                    self.add_links(dir, -1, &[])?;
+                }
+                return Err(error);
+            }
+        };
+        self.note(dir, Part::Contents, &named);
+        self.note(child, Part::Names, &named);
+        child.track.named_in(parent);
+        self.touch(dir, true)
+    }
+
+    /// Changes the inode's count of names by `delta`, after `befores`.
+    pub(super) fn add_links(
+        &self,
+        state: &mut State<L::Inode>,
+        delta: i32,
+        befores: &[fstitch_patch::PatchId],
+    ) -> Result<PatchIds> {
+        // A count that the medium holds too low must not wrap around.
+        let nlink = self.low.attr(state.inode()).nlink.saturating_add_signed(delta);
+        let change = AttrChange { nlink: Some(nlink), ..AttrChange::default() };
+        let patches = self.low.set_attr(state.inode_mut(), &change, befores)?;
+        self.note(state, Part::Attributes, &patches);
+        Ok(patches)
+    }
+
+    /// Raises the count of names, for a name about to be added. Returns what that name must come after: the
+    /// raised count and, if the inode is that young, its initialisation and its bit in the inode map.
+    pub(super) fn raise_links(&self, state: &mut State<L::Inode>) -> Result<PatchIds> {
+        let mut befores = self.add_links(state, 1, &[])?;
+        befores.extend(self.readiness(state));
+        Ok(befores)
+    }
+
+    /// What every name of the inode must come after, apart from its count of names.
+    pub(super) fn readiness(&self, state: &mut State<L::Inode>) -> PatchIds {
+        state.ready.retain(|patch| self.pending(*patch));
+        state.ready.clone()
+    }
+
+    /// Group, permissions, flags and access lists of a new inode.
+    fn heritage(&self, dir: &State<L::Inode>, make: &Make<'_>) -> Result<Heritage> {
+        let parent = self.low.attr(dir.inode());
+        let inherits_group = parent.perm & S_ISGID != 0;
+        let gid = if inherits_group { parent.gid } else { make.caller.gid };
+        let mut perm = make.perm & 0o7777;
+        if inherits_group && make.kind == FileKind::Directory {
+            perm |= S_ISGID;
+        }
+        let flags = self.inherited_flags(dir, make.kind);
+        let mut heritage = Heritage { perm, gid, flags, xattrs: Vec::new() };
+        if make.kind == FileKind::Symlink {
+            return Ok(heritage);
+        }
+        match self.read_acl(dir.inode(), acl::DEFAULT)? {
+            None => heritage.perm &= !(make.caller.umask & 0o777),
+            Some(default) => inherit_acl(&mut heritage, &default, make.kind),
+        }
+        Ok(heritage)
+    }
+
+    /// A list of the inode; `None` if it has none, or if the format has no lists.
+    pub(super) fn read_acl(&self, inode: &L::Inode, name: &[u8]) -> Result<Option<Acl>> {
+        match self.low.get_xattr(inode, name) {
+            Ok(value) => Acl::parse(&value),
+            Err(error) if [Errno::NODATA, Errno::OPNOTSUPP].contains(&error.errno()) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn do_link(
+        &self,
+        caller: &Caller,
+        ino: InodeNo,
+        (parent, name): (InodeNo, &[u8]),
+    ) -> Result<Entry> {
+        self.check_name(name)?;
+        names::refuse_dots(name, Errno::EXIST)?;
+        let _change = self.change(NAME_CHANGE_BLOCKS)?;
+        let dir = self.node(parent)?;
+        let node = self.node_with(ino, 1)?;
+        let linked = self.link_locked(caller, ino, (parent, name), Locked::all(&[&dir, &node]));
+        if linked.is_ok() {
+            node.orphan.store(false, std::sync::atomic::Ordering::Relaxed);
+        } else {
+            self.do_forget_in(&_change, ino, 1);
+        }
+        linked
+    }
+
+    fn link_locked(
+        &self,
+        caller: &Caller,
+        ino: InodeNo,
+        (parent, name): (InodeNo, &[u8]),
+        locked: Result<Locked<'_, L::Inode>>,
+    ) -> Result<Entry> {
+        let mut locked = locked.map_err(|_| Errno::NOENT)?;
+        self.check_new_name(locked.of(parent), Some(name))?;
+        let state = locked.of(ino);
+        let attr = self.low.attr(state.inode());
+        if attr.kind == FileKind::Directory {
+            return Err(Errno::PERM.into());
+        }
+        self.refuse_flags(state, InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
+        if attr.nlink == 0 && !state.linkable {
+            return Err(Errno::NOENT.into());
+        }
+        if attr.nlink >= self.low.limits().link_max {
+            return Err(Errno::MLINK.into());
+        }
+        self.low.prepare_name(caller, locked.of(parent).inode_mut(), name)?;
+        let state = locked.of(ino);
+        let before_name = self.raise_links(state)?;
+        let dir = locked.of(parent);
+        let named = self.low.add_name(dir.inode_mut(), name, ino, attr.kind, &before_name);
+        if named.is_err() {
+            self.add_links(locked.of(ino), -1, &[])?;
+        }
+        let named = named?;
+        let dir = locked.of(parent);
+        self.note(dir, Part::Contents, &named);
+        self.touch(dir, true)?;
+        let state = locked.of(ino);
+        self.note(state, Part::Names, &named);
+        state.track.named_in(parent);
+        state.linkable = false;
+        self.touch(state, false)?;
+        Ok(Entry { attr: self.low.attr(state.inode()) })
+    }
+
+    /// Sets the time of last attribute change, and with `contents` that of the contents too, to now. Times
+    /// order nothing and wait for nothing.
+    pub(super) fn touch(&self, state: &mut State<L::Inode>, contents: bool) -> Result<()> {
+        let now = self.now();
+        let change = AttrChange { mtime: contents.then_some(now), ctime: Some(now), ..AttrChange::default() };
+        let patches = self.low.set_attr(state.inode_mut(), &change, &[])?;
+        self.note(state, Part::Attributes, &patches);
+        Ok(())
+    }
+
+    /// The point in time that `time` names.
+    pub(super) fn time_of(&self, time: SetTime) -> fstitch_core::Timestamp {
+        match time {
+            SetTime::Now => self.now(),
+            SetTime::At(at) => at,
+        }
+    }
+}
+
+/// Access lists and permissions under a directory's default list, which takes the place of the umask.
+fn inherit_acl(heritage: &mut Heritage, default: &Acl, kind: FileKind) {
+    let (access, perm) = default.inherit(heritage.perm);
+    heritage.perm = perm;
+    if !access.is_equivalent_to_mode() {
+        heritage.xattrs.push((acl::ACCESS.to_vec(), access.encode()));
+    }
+    if kind == FileKind::Directory {
+        heritage.xattrs.push((acl::DEFAULT.to_vec(), default.encode()));
+    }
+}

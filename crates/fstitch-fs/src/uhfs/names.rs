@@ -1,0 +1,198 @@
+//! Names: the rules for them, and the operations that only read them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fstitch_core::{DirEntry, Entry, Errno, FileKind, InodeFlags, InodeNo, Result};
+
+use super::node::{Node, State};
+use super::{LowLevelFs, Uhfs};
+
+/// Fails unless `name` could be a name in a directory; `.` and `..` pass.
+pub(super) fn check_name(name: &[u8], name_max: usize) -> Result<()> {
+    if name.is_empty() {
+        return Err(Errno::NOENT.into());
+    }
+    if name.iter().any(|&byte| byte == b'/' || byte == 0) {
+        return Err(Errno::INVAL.into());
+    }
+    if name.len() > name_max {
+        return Err(Errno::NAMETOOLONG.into());
+    }
+    Ok(())
+}
+
+/// Fails with `on_dots` for `.` and `..`, which no operation may make, remove or move.
+pub(super) fn refuse_dots(name: &[u8], on_dots: Errno) -> Result<()> {
+    if is_dots(name) { Err(on_dots.into()) } else { Ok(()) }
+}
+
+/// Whether `name` is `.` or `..`.
+pub(super) fn is_dots(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+impl<L: LowLevelFs> Uhfs<L> {
+    pub(super) fn check_name(&self, name: &[u8]) -> Result<()> {
+        check_name(name, self.low.limits().name_max)
+    }
+
+    pub(super) fn kind(&self, state: &State<L::Inode>) -> FileKind {
+        self.low.attr(state.inode()).kind
+    }
+
+    /// Fails with `ENOTDIR` unless `state` is a directory.
+    pub(super) fn expect_directory(&self, state: &State<L::Inode>) -> Result<()> {
+        self.low.attr(state.inode()).expect_directory()
+    }
+
+    /// Fails unless names may be added to the directory: `ENOTDIR`, `ENOENT` once it was removed, `EPERM` if it
+    /// is immutable.
+    pub(super) fn expect_open_directory(&self, state: &State<L::Inode>) -> Result<()> {
+        let attr = self.low.attr(state.inode());
+        attr.expect_directory()?;
+        if attr.nlink == 0 {
+            return Err(Errno::NOENT.into());
+        }
+        Ok(())
+    }
+
+    /// Fails with `EPERM` if one of `flags` is set.
+    pub(super) fn refuse_flags(&self, state: &State<L::Inode>, flags: u32) -> Result<()> {
+        if self.low.flags(state.inode()).0 & flags == 0 { Ok(()) } else { Err(Errno::PERM.into()) }
+    }
+
+    /// The node that `name` in the unlocked directory `dir` names. It stays valid because it is taken from the
+    /// table while the directory is locked, when the inode has at least this name.
+    pub(super) fn find_node(
+        &self,
+        dir: &Node<L::Inode>,
+        name: &[u8],
+        refs: u64,
+    ) -> Result<Option<Arc<Node<L::Inode>>>> {
+        let state = dir.read()?;
+        self.expect_directory(&state)?;
+        let found = match name {
+            b"." => Some(dir.ino),
+            _ => self.low.find_name(state.inode(), name)?.map(|slot| slot.ino),
+        };
+        let Some(ino) = found else { return Ok(None) };
+        let node = self.node_with(ino, refs)?;
+        let stable = state.track.stable;
+        drop(state);
+        if !is_dots(name) && node.fresh.load(Ordering::Relaxed) && node.fresh.swap(false, Ordering::Relaxed) {
+            self.inherit_stability(&node, dir.ino, stable);
+        }
+        Ok(Some(node))
+    }
+
+    /// An inode that was loaded through a directory is as reachable on the medium as that directory: its own
+    /// name is stable, since it would not have left memory otherwise.
+    fn inherit_stability(&self, node: &Node<L::Inode>, parent: InodeNo, stable: bool) {
+        // Without waiting, because another operation may hold it and wait for the directory that the caller
+        // has just released; that operation's names keep the inode unstable, which is always safe.
+        if let Some(mut state) = node.try_write() {
+            if stable && state.track.version == 0 {
+                state.track.stable = true;
+            } else if !state.track.stable && !state.track.parents.contains(&parent) {
+                state.track.parents.push(parent);
+            }
+        }
+    }
+
+    pub(super) fn do_lookup(&self, parent: InodeNo, name: &[u8]) -> Result<Entry> {
+        self.check_name(name)?;
+        let dir = self.node(parent)?;
+        let node = self.find_node(&dir, name, 1)?.ok_or(Errno::NOENT)?;
+        let attr = node.read().map(|state| self.low.attr(state.inode()));
+        if attr.is_err() {
+            self.do_forget(node.ino, 1);
+        }
+        Ok(Entry { attr: attr? })
+    }
+
+    pub(super) fn do_readlink(&self, ino: InodeNo) -> Result<Vec<u8>> {
+        let node = self.node(ino)?;
+        let target = {
+            let state = node.read()?;
+            if self.kind(&state) != FileKind::Symlink {
+                return Err(Errno::INVAL.into());
+            }
+            self.low.symlink_target(state.inode())?
+        };
+        self.accessed(&node);
+        Ok(target)
+    }
+
+    pub(super) fn do_readdir(
+        &self,
+        ino: InodeNo,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let node = self.node(ino)?;
+        {
+            let state = node.read()?;
+            self.expect_directory(&state)?;
+            if self.low.attr(state.inode()).nlink == 0 {
+                return Ok(());
+            }
+            self.low.list_names(state.inode(), cookie, sink)?;
+        }
+        self.accessed(&node);
+        Ok(())
+    }
+
+    /// Flags that a new inode of `kind` takes over from its directory.
+    pub(super) fn inherited_flags(&self, parent: &State<L::Inode>, kind: FileKind) -> InodeFlags {
+        inherited_flags(self.low.flags(parent.inode()), kind)
+    }
+}
+
+/// Flags that a new inode of `kind` takes over from its directory's `flags`.
+fn inherited_flags(flags: InodeFlags, kind: FileKind) -> InodeFlags {
+    let everywhere = InodeFlags::NODUMP | InodeFlags::NOATIME;
+    let mask = match kind {
+        FileKind::Directory => everywhere | InodeFlags::SYNC | InodeFlags::DIRSYNC,
+        FileKind::Regular => everywhere | InodeFlags::SYNC,
+        _ => everywhere,
+    };
+    InodeFlags(flags.0 & mask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errno(result: Result<()>) -> Option<Errno> {
+        result.err().map(|error| error.errno())
+    }
+
+    #[test]
+    fn names_are_checked_in_the_order_of_linux() {
+        assert_eq!(errno(check_name(b"a", 255)), None);
+        assert_eq!(errno(check_name(b"..", 255)), None);
+        assert_eq!(errno(check_name(&[b'x'; 255], 255)), None);
+        assert_eq!(errno(check_name(b"", 255)), Some(Errno::NOENT));
+        assert_eq!(errno(check_name(b"a/b", 255)), Some(Errno::INVAL));
+        assert_eq!(errno(check_name(b"a\0b", 255)), Some(Errno::INVAL));
+        assert_eq!(errno(check_name(&[b'x'; 256], 255)), Some(Errno::NAMETOOLONG));
+    }
+
+    #[test]
+    fn dots_are_refused_with_the_given_error() {
+        assert_eq!(errno(refuse_dots(b".", Errno::EXIST)), Some(Errno::EXIST));
+        assert_eq!(errno(refuse_dots(b"..", Errno::BUSY)), Some(Errno::BUSY));
+        assert_eq!(errno(refuse_dots(b"...", Errno::BUSY)), None);
+    }
+
+    #[test]
+    fn flags_are_inherited_by_kind() {
+        let all = InodeFlags(u32::MAX);
+        let regular = inherited_flags(all, FileKind::Regular);
+        assert!(regular.has(InodeFlags::SYNC) && regular.has(InodeFlags::NODUMP));
+        assert!(!regular.has(InodeFlags::DIRSYNC) && !regular.has(InodeFlags::IMMUTABLE));
+        assert!(inherited_flags(all, FileKind::Directory).has(InodeFlags::DIRSYNC));
+        assert!(!inherited_flags(all, FileKind::Fifo).has(InodeFlags::SYNC));
+    }
+}

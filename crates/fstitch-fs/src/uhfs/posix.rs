@@ -1,0 +1,155 @@
+//! `FileSystem`, the table of contents of all operations; each is in the module that bears its concept.
+
+use fstitch_core::{
+    Attr, Caller, CheckReport, DirEntry, Entry, FallocateMode, FileKind, FileSystem, InodeFlags, InodeNo,
+    RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
+};
+
+use super::make::Make;
+use super::{LowLevelFs, Uhfs};
+
+impl<L: LowLevelFs> FileSystem for Uhfs<L> {
+    fn root(&self) -> InodeNo {
+        self.low.root()
+    }
+
+    fn lookup(&self, parent: InodeNo, name: &[u8]) -> Result<Entry> {
+        self.do_lookup(parent, name)
+    }
+
+    fn forget(&self, ino: InodeNo, count: u64) {
+        self.do_forget(ino, count);
+    }
+
+    fn getattr(&self, ino: InodeNo) -> Result<Attr> {
+        self.do_getattr(ino)
+    }
+
+    fn setattr(&self, caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
+        self.do_setattr(caller, ino, set)
+    }
+
+    fn readlink(&self, ino: InodeNo) -> Result<Vec<u8>> {
+        self.do_readlink(ino)
+    }
+
+    fn mknod(&self, caller: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: u32) -> Result<Entry> {
+        self.do_mknod(caller, (parent, name), mode, rdev)
+    }
+
+    fn mkdir(&self, caller: &Caller, parent: InodeNo, name: &[u8], perm: u16) -> Result<Entry> {
+        let kind = FileKind::Directory;
+        // Linux leaves the set-id bits of mkdir's mode to the file system, which ignores them.
+        let perm = perm & 0o1777;
+        self.make(&Make { caller, parent, name: Some(name), kind, perm, rdev: 0, target: b"" })
+    }
+
+    fn symlink(&self, caller: &Caller, parent: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
+        self.do_symlink(caller, (parent, name), target)
+    }
+
+    fn link(&self, caller: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry> {
+        self.do_link(caller, ino, (parent, name))
+    }
+
+    fn tmpfile(&self, caller: &Caller, parent: InodeNo, perm: u16) -> Result<Entry> {
+        let kind = FileKind::Regular;
+        self.make(&Make { caller, parent, name: None, kind, perm: perm & 0o7777, rdev: 0, target: b"" })
+    }
+
+    fn unlink(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
+        self.do_unlink(parent, name)
+    }
+
+    fn rmdir(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
+        self.do_rmdir(parent, name)
+    }
+
+    fn rename(
+        &self,
+        caller: &Caller,
+        from: (InodeNo, &[u8]),
+        to: (InodeNo, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.do_rename(caller, from, to, mode)
+    }
+
+    fn read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.do_read(ino, offset, buf)
+    }
+
+    fn write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+        self.do_write(caller, ino, offset, data)
+    }
+
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        ino: InodeNo,
+        offset: u64,
+        len: u64,
+        mode: FallocateMode,
+    ) -> Result<()> {
+        self.do_fallocate(caller, ino, (offset, len), mode)
+    }
+
+    fn seek(&self, ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64> {
+        self.do_seek(ino, offset, whence)
+    }
+
+    fn readdir(&self, ino: InodeNo, cookie: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        self.do_readdir(ino, cookie, sink)
+    }
+
+    fn fsync(&self, ino: InodeNo, data_only: bool) -> Result<()> {
+        self.do_fsync(ino, data_only)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.do_sync()
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        self.low.statfs()
+    }
+
+    fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
+        self.do_getxattr(ino, name)
+    }
+
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrSetMode,
+    ) -> Result<()> {
+        self.do_setxattr(caller, ino, (name, value), mode)
+    }
+
+    fn listxattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {
+        self.do_listxattr(ino)
+    }
+
+    fn removexattr(&self, caller: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
+        self.do_removexattr(caller, ino, name)
+    }
+
+    fn flags(&self, ino: InodeNo) -> Result<InodeFlags> {
+        self.do_flags(ino)
+    }
+
+    fn set_flags(&self, caller: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()> {
+        self.do_set_flags(caller, ino, flags)
+    }
+
+    fn check(&self) -> Result<CheckReport> {
+        self.low.check()
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.do_unmount()
+    }
+}

@@ -1,0 +1,233 @@
+//! Reading files, and looking for data and holes in them.
+
+use std::sync::atomic::Ordering;
+
+use fstitch_core::{BlockKind, BlockNo, Errno, FileKind, InodeFlags, InodeNo, Result, SeekFrom};
+
+use super::node::{Node, Part, State};
+use super::volume::ATTR_CHANGE_BLOCKS;
+use super::{AtimePolicy, AttrChange, LowLevelFs, Uhfs};
+
+/// A relative access time is brought up to date after this many seconds even if nothing changed.
+const RELATIME_SECS: i64 = 86_400;
+
+impl<L: LowLevelFs> Uhfs<L> {
+    pub(super) fn do_read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let node = self.node(ino)?;
+        let len = {
+            let state = node.read()?;
+            self.expect_regular(&state)?;
+            let size = self.low.attr(state.inode()).size;
+            let len = clip(buf.len(), size.saturating_sub(offset));
+            if len == 0 {
+                return Ok(0);
+            }
+            self.read_range(state.inode(), offset, &mut buf[..len])?;
+            self.read_ahead(&node, state.inode(), offset, offset + long(len), size);
+            len
+        };
+        self.accessed(&node);
+        Ok(len)
+    }
+
+    /// Fails unless the inode is a regular file: `EISDIR` or `EINVAL`.
+    pub(super) fn expect_regular(&self, state: &State<L::Inode>) -> Result<()> {
+        match self.kind(state) {
+            FileKind::Regular => Ok(()),
+            FileKind::Directory => Err(Errno::ISDIR.into()),
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    /// Reads bytes that are within the file, in batches that fit beside each other in a small cache.
+    fn read_range(&self, inode: &L::Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            let len = self.step_len(offset + long(done), buf.len() - done);
+            self.read_batch(inode, offset + long(done), &mut buf[done..done + len])?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Reads bytes of at most one step: the blocks as one batch, the holes as zeros.
+    fn read_batch(&self, inode: &L::Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let unit = long(self.block_size());
+        let first = offset / unit;
+        let end = self.blocks_of(offset + long(buf.len()));
+        let mut wanted = Vec::new();
+        let mut indexes = Vec::new();
+        let mut index = first;
+        while index < end {
+            let extent = self.low.map(inode, index, end - index)?;
+            if let Some(start) = extent.start {
+                wanted.extend((0..extent.count).map(|i| (BlockNo(start.get() + i), BlockKind::Data)));
+                indexes.extend(index..index + extent.count);
+            }
+            index += extent.count;
+        }
+        if long(indexes.len()) < end - first {
+            buf.fill(0);
+        }
+        let blocks = self.cache().read_many(&wanted)?;
+        for (index, block) in indexes.into_iter().zip(&blocks) {
+            let contents = block.snapshot();
+            let part = BlockPart::of(index * unit, unit, offset, long(buf.len()));
+            buf[part.in_buffer..part.in_buffer + part.len]
+                .copy_from_slice(&contents[part.in_block..part.in_block + part.len]);
+        }
+        Ok(())
+    }
+
+    /// Starts reading what a sequential reader will want next: a step, whenever half of the last one is used.
+    fn read_ahead(&self, node: &Node<L::Inode>, inode: &L::Inode, offset: u64, end: u64, size: u64) {
+        let expected = node.read_next.swap(end, Ordering::Relaxed);
+        if expected != offset {
+            node.read_ahead.store(end, Ordering::Relaxed);
+            return;
+        }
+        let window = long(self.options.step_bytes);
+        let ahead = node.read_ahead.load(Ordering::Relaxed).max(end);
+        let until = size.min(end + window);
+        if ahead >= until || ahead > end + window / 2 {
+            return;
+        }
+        node.read_ahead.store(until, Ordering::Relaxed);
+        let (mut index, last) = (ahead / long(self.block_size()), self.blocks_of(until));
+        let mut wanted = Vec::new();
+        while index < last {
+            // Best effort: the read that needs the pointers reports what is wrong with them.
+            let Ok(extent) = self.low.map(inode, index, last - index) else { return };
+            if let Some(start) = extent.start {
+                wanted.extend((0..extent.count).map(|i| (BlockNo(start.get() + i), BlockKind::Data)));
+            }
+            index += extent.count;
+        }
+        self.cache().prefetch(&wanted);
+    }
+
+    pub(super) fn do_seek(&self, ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64> {
+        let node = self.node(ino)?;
+        let state = node.read()?;
+        self.expect_regular(&state)?;
+        let size = self.low.attr(state.inode()).size;
+        if offset >= size {
+            return Err(Errno::NXIO.into());
+        }
+        let unit = long(self.block_size());
+        let end = self.blocks_of(size);
+        let mut index = offset / unit;
+        while index < end {
+            let extent = self.low.map(state.inode(), index, end - index)?;
+            if extent.start.is_some() == (whence == SeekFrom::Data) {
+                return Ok(offset.max(index * unit));
+            }
+            index += extent.count;
+        }
+        match whence {
+            SeekFrom::Hole => Ok(size),
+            SeekFrom::Data => Err(Errno::NXIO.into()),
+        }
+    }
+
+    /// Brings the access time up to date where the policy asks for it. A failure must not fail the read; if
+    /// the volume takes no more changes, everything that changes it says so.
+    pub(super) fn accessed(&self, node: &Node<L::Inode>) {
+        if self.options.read_only || self.options.atime == AtimePolicy::NoAtime {
+            return;
+        }
+        let wanted = node.read().is_ok_and(|state| self.wants_atime(&state));
+        if wanted && let Ok(_change) = self.change(ATTR_CHANGE_BLOCKS) {
+            let Ok(mut state) = node.write() else { return };
+            let change = AttrChange { atime: Some(self.now()), ..AttrChange::default() };
+            if let Ok(patches) = self.low.set_attr(state.inode_mut(), &change, &[]) {
+                self.note(&mut state, Part::Attributes, &patches);
+            }
+        }
+    }
+
+    fn wants_atime(&self, state: &State<L::Inode>) -> bool {
+        if self.low.flags(state.inode()).has(InodeFlags::NOATIME) {
+            return false;
+        }
+        let attr = self.low.attr(state.inode());
+        let now = self.now();
+        match self.options.atime {
+            AtimePolicy::NoAtime => false,
+            AtimePolicy::StrictAtime => attr.atime != now,
+            AtimePolicy::RelAtime => {
+                let behind = attr.atime <= attr.mtime || attr.atime <= attr.ctime;
+                (behind || now.secs.saturating_sub(attr.atime.secs) >= RELATIME_SECS) && attr.atime != now
+            }
+        }
+    }
+
+    /// How many of `len` bytes from `offset` belong to one step: up to the next multiple of the step's size,
+    /// which is a whole number of blocks.
+    pub(super) fn step_len(&self, offset: u64, len: usize) -> usize {
+        let step = long(self.step_blocks() * self.block_size());
+        clip(len, step - offset % step)
+    }
+
+    /// Blocks that one step of a large operation dirties.
+    pub(super) fn step_blocks(&self) -> usize {
+        (self.options.step_bytes / self.block_size()).max(1)
+    }
+
+    /// Blocks that `size` bytes from the start of a file touch.
+    pub(super) fn blocks_of(&self, size: u64) -> u64 {
+        size.div_ceil(long(self.block_size()))
+    }
+}
+
+/// The part of a block that lies within a range of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BlockPart {
+    /// Where the part starts in the block.
+    pub(super) in_block: usize,
+    /// Where it starts in the range's buffer.
+    pub(super) in_buffer: usize,
+    /// Its bytes.
+    pub(super) len: usize,
+}
+
+impl BlockPart {
+    /// The common part of the block at `block_start` and the `len` bytes from `offset`; they must meet.
+    pub(super) fn of(block_start: u64, block_size: u64, offset: u64, len: u64) -> Self {
+        let start = block_start.max(offset);
+        let end = (block_start + block_size).min(offset + len);
+        debug_assert!(start < end, "the block is outside the range");
+        Self {
+            in_block: short(start - block_start),
+            in_buffer: short(start - offset),
+            len: short(end - start),
+        }
+    }
+}
+
+/// A length in memory as a number of bytes in a file.
+pub(super) fn long(len: usize) -> u64 {
+    u64::try_from(len).expect("64-bit machine")
+}
+
+/// A number of bytes of a file that fits memory.
+pub(super) fn short(len: u64) -> usize {
+    usize::try_from(len).expect("64-bit machine")
+}
+
+/// The smaller of a length in memory and one in a file.
+fn clip(len: usize, limit: u64) -> usize {
+    usize::try_from(limit).map_or(len, |limit| len.min(limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_blocks_are_cut_at_both_ends() {
+        assert_eq!(BlockPart::of(0, 1024, 1000, 100), BlockPart { in_block: 1000, in_buffer: 0, len: 24 });
+        assert_eq!(BlockPart::of(1024, 1024, 1000, 100), BlockPart { in_block: 0, in_buffer: 24, len: 76 });
+        assert_eq!(BlockPart::of(1024, 1024, 0, 9000), BlockPart { in_block: 0, in_buffer: 1024, len: 1024 });
+    }
+}

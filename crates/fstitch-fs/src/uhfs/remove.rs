@@ -1,0 +1,217 @@
+//! Removing names and freeing inodes. The order: name cleared → count of names lowered, or inode freed, each
+//! pointer before the bit that it frees (in the format).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fstitch_core::{Errno, FileKind, InodeFlags, InodeNo, Result};
+use fstitch_patch::PatchIds;
+
+use super::locks::Locked;
+use super::node::{Node, Part, State, Table};
+use super::volume::{Change, NAME_CHANGE_BLOCKS};
+use super::{AttrChange, FreedName, LowLevelFs, NameSlot, Uhfs, names};
+
+/// A name and the inode that it was found to name, both locked.
+struct Victim {
+    parent: InodeNo,
+    ino: InodeNo,
+    slot: NameSlot,
+}
+
+impl<L: LowLevelFs> Uhfs<L> {
+    pub(super) fn do_unlink(&self, parent: InodeNo, name: &[u8]) -> Result<()> {
+        self.check_name(name)?;
+        names::refuse_dots(name, Errno::ISDIR)?;
+        self.remove_name(parent, name, FileKind::Regular)
+    }
+
+    pub(super) fn do_rmdir(&self, parent: InodeNo, name: &[u8]) -> Result<()> {
+        self.check_name(name)?;
+        match name {
+            b"." => return Err(Errno::INVAL.into()),
+            b".." => return Err(Errno::NOTEMPTY.into()),
+            _ => {}
+        }
+        self.remove_name(parent, name, FileKind::Directory)
+    }
+
+    /// Removes a name of a directory, or of anything else when `kind` is not a directory.
+    fn remove_name(&self, parent: InodeNo, name: &[u8], kind: FileKind) -> Result<()> {
+        let change = self.change(NAME_CHANGE_BLOCKS)?;
+        let dir = self.node(parent)?;
+        let node = loop {
+            let node = self.find_node(&dir, name, 0)?.ok_or(Errno::NOENT)?;
+            let mut locked = match Locked::all(&[&dir]) {
+                Ok(locked) => locked,
+                Err(_) => return Err(Errno::NOENT.into()),
+            };
+            // Most often nobody else holds the inode; otherwise both are locked again in order.
+            if !locked.attempt(&node).unwrap_or(false) {
+                drop(locked);
+                let Ok(in_order) = Locked::all(&[&dir, &node]) else { continue };
+                locked = in_order;
+            }
+            let Some(slot) = self.low.find_name(locked.of(parent).inode(), name)? else {
+                return Err(Errno::NOENT.into());
+            };
+            if slot.ino != node.ino {
+                continue;
+            }
+            let victim = Victim { parent, ino: node.ino, slot };
+            self.remove_locked(&mut locked, &victim, kind)?;
+            drop(locked);
+            break node;
+        };
+        self.settle(&change, &node);
+        self.evict_idle();
+        Ok(())
+    }
+
+    fn remove_locked(
+        &self,
+        locked: &mut Locked<'_, L::Inode>,
+        victim: &Victim,
+        kind: FileKind,
+    ) -> Result<()> {
+        self.refuse_flags(locked.of(victim.parent), InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
+        let state = locked.of(victim.ino);
+        self.refuse_flags(state, InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
+        let is_dir = self.kind(state) == FileKind::Directory;
+        match (kind == FileKind::Directory, is_dir) {
+            (true, false) => return Err(Errno::NOTDIR.into()),
+            (false, true) => return Err(Errno::ISDIR.into()),
+            (true, true) if victim.ino == self.low.root() => return Err(Errno::BUSY.into()),
+            (true, true) if !self.low.is_empty_dir(state.inode())? => return Err(Errno::NOTEMPTY.into()),
+            _ => {}
+        }
+        let dir = locked.of(victim.parent);
+        let cleared = self.low.clear_name(dir.inode_mut(), &victim.slot, &[])?;
+        self.note(dir, Part::Contents, &[cleared.patch]);
+        self.touch(dir, true)?;
+        self.lose_name(locked, victim.ino, &cleared.freed)?;
+        if is_dir {
+            self.add_links(locked.of(victim.parent), -1, &cleared.freed.befores())?;
+        }
+        Ok(())
+    }
+
+    /// Lowers the count of names after one of them was cleared or replaced. A directory loses its `.` with its
+    /// name. The caller lowers the parent's count and frees the inode (see [`Uhfs::settle`]).
+    pub(super) fn lose_name(
+        &self,
+        locked: &mut Locked<'_, L::Inode>,
+        ino: InodeNo,
+        freed: &FreedName,
+    ) -> Result<()> {
+        let state = locked.of(ino);
+        let attr = self.low.attr(state.inode());
+        let nlink = match attr.kind {
+            FileKind::Directory => 0,
+            _ => attr.nlink.saturating_sub(1),
+        };
+        state.cleared.retain(|patch| self.pending(*patch));
+        state.cleared.extend(freed.befores());
+        state.track.version += 1;
+        let change = AttrChange { nlink: Some(nlink), ..AttrChange::default() };
+        let patches = self.low.set_attr(state.inode_mut(), &change, &freed.befores())?;
+        self.note(state, Part::Attributes, &patches);
+        self.touch(state, false)?;
+        Ok(())
+    }
+
+    /// Frees the inode if it has neither names nor references left. Called without inode locks.
+    pub(super) fn settle(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) {
+        let nameless = node.read().is_ok_and(|state| self.low.attr(state.inode()).nlink == 0);
+        if nameless {
+            node.orphan.store(true, Ordering::Relaxed);
+            self.free_orphan(change, node);
+        }
+    }
+
+    /// Frees an orphan that nobody refers to, unless somebody else does already.
+    fn free_orphan(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) {
+        if self.table.claim_orphan(node)
+            && let Err(error) = self.free(change, node)
+        {
+            Table::unclaim(node);
+            self.keep_error(error);
+        }
+    }
+
+    /// Frees all orphans, those that somebody refers to included: the volume is being unmounted.
+    pub(super) fn free_all_orphans(&self, change: &Change<'_>) -> Result<()> {
+        for node in self.table.all() {
+            if Table::claim_referred_orphan(&node) {
+                self.free(change, &node)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees a claimed inode: its blocks in steps, then what is left of it, all after the clearing of its names.
+    fn free(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) -> Result<()> {
+        let _writer = self.writer(node);
+        let (cleared, blocks): (PatchIds, u64) = {
+            let state = node.read()?;
+            let attr = self.low.attr(state.inode());
+            let blocks = match attr.kind {
+                FileKind::Regular => self.blocks_of(attr.size),
+                _ => 0,
+            };
+            (state.cleared.clone(), blocks)
+        };
+        if blocks > self.detach_step() {
+            self.detach_in_steps(change, node, (0, blocks), &cleared)?;
+        }
+        change.reserve(NAME_CHANGE_BLOCKS * self.block_size())?;
+        let mut state = node.write()?;
+        if self.low.attr(state.inode()).nlink == 0 {
+            self.low.free_inode(state.inode_mut(), &cleared)?;
+            state.dead = true;
+            drop(state);
+            self.table.remove(node);
+        } else {
+            // It got a name again before its turn came.
+            Table::unclaim(node);
+        }
+        Ok(())
+    }
+
+    pub(super) fn do_forget(&self, ino: InodeNo, count: u64) {
+        if let Some(node) = self.table.release(ino, count)
+            && node.orphan.load(Ordering::Relaxed)
+        {
+            match self.change(0) {
+                Ok(change) => self.free_orphan(&change, &node),
+                Err(error) => self.keep_error(error),
+            }
+        }
+        self.evict_idle();
+    }
+
+    /// Gives back references in the course of a change.
+    pub(super) fn do_forget_in(&self, change: &Change<'_>, ino: InodeNo, count: u64) {
+        if let Some(node) = self.table.release(ino, count) {
+            self.free_orphan(change, &node);
+        }
+    }
+
+    /// Drops nodes that nobody needs, called without locks at the end of operations.
+    pub(super) fn evict_idle(&self) {
+        self.table.evict(|state| self.is_stable(state));
+    }
+
+    /// Whether nothing is lost when the inode leaves memory.
+    fn is_stable(&self, state: &State<L::Inode>) -> bool {
+        let parts = [Part::Contents, Part::Attributes, Part::Names];
+        let mut patches = state.track.gathers(&parts);
+        patches.extend(self.low.inode_patches(state.inode()));
+        patches.extend(state.cleared.iter().chain(&state.ready).copied());
+        patches.push(state.growth);
+        // Blocks behind the end that a failed truncation left are known here only; after an unclean mount
+        // every file is loaded with that suspicion anyway.
+        let remembers_trim = state.trim && !self.low.was_unclean();
+        !remembers_trim && !patches.into_iter().any(|patch| self.pending(patch))
+    }
+}

@@ -1,0 +1,335 @@
+//! Moving and exchanging names. Rule 3: the new name is on the medium before the old one is cleared.
+//!
+//! ```text
+//!   file:       count + 1 → new name (or the replaced one) → old name cleared → count − 1
+//!   directory:  new parent's count + 1 → new name → `..` → old name cleared → old parent's count − 1
+//!   target:     replaced name → target's count − 1 or its freeing
+//! ```
+
+use std::sync::Arc;
+
+use fstitch_core::{Caller, Errno, FileKind, InodeFlags, InodeNo, RenameMode, Result};
+use fstitch_patch::PatchIds;
+
+use super::locks::Locked;
+use super::node::{Node, Part};
+use super::volume::NAME_CHANGE_BLOCKS;
+use super::{ClearedName, FreedName, LowLevelFs, NameSlot, Uhfs, names};
+
+/// One side of a rename: a directory and a name in it.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    dir: InodeNo,
+    name: &'a [u8],
+}
+
+/// A rename with everything that it needs found.
+struct Move<'a> {
+    caller: &'a Caller,
+    from: Side<'a>,
+    to: Side<'a>,
+    source: InodeNo,
+    target: Option<InodeNo>,
+    mode: RenameMode,
+}
+
+/// No path is deeper: a volume with a longer chain of `..` is damaged and may have a loop of them.
+const DEPTH_MAX: u32 = 1 << 20;
+
+/// Whether an attempt with locks found what the look without locks had found.
+enum Outcome {
+    Done,
+    Retry,
+}
+
+type NodeRef<L> = Arc<Node<<L as LowLevelFs>::Inode>>;
+
+impl<L: LowLevelFs> Uhfs<L> {
+    pub(super) fn do_rename(
+        &self,
+        caller: &Caller,
+        from: (InodeNo, &[u8]),
+        to: (InodeNo, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        for (_, name) in [from, to] {
+            self.check_name(name)?;
+            names::refuse_dots(name, Errno::BUSY)?;
+        }
+        let change = self.change(2 * NAME_CHANGE_BLOCKS)?;
+        let _renames = (from.0 != to.0).then(|| self.renames.lock().expect("no panic while held"));
+        let from = Side { dir: from.0, name: from.1 };
+        let to = Side { dir: to.0, name: to.1 };
+        let (from_dir, to_dir) = (self.node(from.dir)?, self.node(to.dir)?);
+        loop {
+            let source = self.find_node(&from_dir, from.name, 0)?.ok_or(Errno::NOENT)?;
+            let target = self.find_node(&to_dir, to.name, 0)?;
+            self.check_target_exists(target.as_ref(), mode)?;
+            if from.dir != to.dir {
+                self.check_ancestry(&source, &to_dir)?;
+                if let (Some(target), RenameMode::Exchange) = (&target, mode) {
+                    self.check_ancestry(target, &from_dir)?;
+                }
+            }
+            let target_ino = target.as_ref().map(|node| node.ino);
+            let moved = Move { caller, from, to, source: source.ino, target: target_ino, mode };
+            let nodes = [Some(&from_dir), Some(&to_dir), Some(&source), target.as_ref()];
+            if let Outcome::Retry = self.rename_locked(&nodes, &moved)? {
+                continue;
+            }
+            if let Some(target) = target.filter(|_| mode != RenameMode::Exchange) {
+                self.settle(&change, &target);
+            }
+            self.evict_idle();
+            return Ok(());
+        }
+    }
+
+    fn check_target_exists(&self, target: Option<&NodeRef<L>>, mode: RenameMode) -> Result<()> {
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => Err(Errno::EXIST.into()),
+            (RenameMode::Exchange, None) => Err(Errno::NOENT.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails with `EINVAL` if the directory `moved` is `dir` or one of its ancestors. The rename lock keeps the
+    /// answer true; each ancestor is locked alone.
+    fn check_ancestry(&self, moved: &Node<L::Inode>, dir: &NodeRef<L>) -> Result<()> {
+        let is_dir = moved.read().is_ok_and(|state| self.kind(&state) == FileKind::Directory);
+        if !is_dir {
+            return Ok(());
+        }
+        let mut at = dir.ino;
+        for _ in 0..DEPTH_MAX {
+            if at == moved.ino {
+                return Err(Errno::INVAL.into());
+            }
+            if at == self.low.root() {
+                return Ok(());
+            }
+            let node = self.node(at)?;
+            let state = node.read().map_err(|_| Errno::NOENT)?;
+            at = self.low.find_name(state.inode(), b"..")?.ok_or(Errno::NOENT)?.ino;
+        }
+        Err(Errno::LOOP.into())
+    }
+
+    fn rename_locked(&self, nodes: &[Option<&NodeRef<L>>; 4], moved: &Move<'_>) -> Result<Outcome> {
+        let nodes: Vec<&NodeRef<L>> = nodes.iter().copied().flatten().collect();
+        // A dead inode means that its name is gone, which the next look tells exactly.
+        let Ok(mut locked) = Locked::all(&nodes) else { return Ok(Outcome::Retry) };
+        for side in [moved.from, moved.to] {
+            self.expect_open_directory(locked.of(side.dir))?;
+        }
+        let mut find = |side: Side<'_>| self.low.find_name(locked.of(side.dir).inode(), side.name);
+        let (source, target) = (find(moved.from)?, find(moved.to)?);
+        let unchanged = source.as_ref().is_some_and(|slot| slot.ino == moved.source)
+            && target.as_ref().map(|slot| slot.ino) == moved.target;
+        let (Some(source), true) = (source, unchanged) else { return Ok(Outcome::Retry) };
+        if moved.target == Some(moved.source) {
+            return Ok(Outcome::Done);
+        }
+        self.check_rename(&mut locked, moved)?;
+        match (moved.mode, target) {
+            (RenameMode::Exchange, Some(target)) => self.exchange(&mut locked, moved, (&source, &target))?,
+            (_, target) => self.move_name(&mut locked, moved, (source, target))?,
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Kinds, flags and limits.
+    fn check_rename(&self, locked: &mut Locked<'_, L::Inode>, moved: &Move<'_>) -> Result<()> {
+        let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+        self.refuse_flags(locked.of(moved.from.dir), fixed)?;
+        self.refuse_flags(locked.of(moved.source), fixed)?;
+        let source_is_dir = self.kind(locked.of(moved.source)) == FileKind::Directory;
+        let Some(target) = moved.target else {
+            self.refuse_flags(locked.of(moved.to.dir), InodeFlags::IMMUTABLE)?;
+            return self.check_link_room(locked, moved, source_is_dir);
+        };
+        self.refuse_flags(locked.of(moved.to.dir), fixed)?;
+        let state = locked.of(target);
+        self.refuse_flags(state, fixed)?;
+        if moved.mode == RenameMode::Exchange {
+            return Ok(());
+        }
+        match (source_is_dir, self.kind(state) == FileKind::Directory) {
+            (true, false) => return Err(Errno::NOTDIR.into()),
+            (false, true) => return Err(Errno::ISDIR.into()),
+            (true, true) if !self.low.is_empty_dir(state.inode())? => return Err(Errno::NOTEMPTY.into()),
+            (true, true) => return Ok(()),
+            (false, false) => {}
+        }
+        self.check_link_room(locked, moved, source_is_dir)
+    }
+
+    /// A count of names that the move raises, for a moment or for good, must have room.
+    fn check_link_room(
+        &self,
+        locked: &mut Locked<'_, L::Inode>,
+        moved: &Move<'_>,
+        source_is_dir: bool,
+    ) -> Result<()> {
+        let raised = match source_is_dir {
+            true if moved.from.dir == moved.to.dir => return Ok(()),
+            true => moved.to.dir,
+            false => moved.source,
+        };
+        if self.low.attr(locked.of(raised).inode()).nlink >= self.low.limits().link_max {
+            return Err(Errno::MLINK.into());
+        }
+        Ok(())
+    }
+
+    /// Moves a name: the operation as its ordering.
+    fn move_name(
+        &self,
+        locked: &mut Locked<'_, L::Inode>,
+        moved: &Move<'_>,
+        (mut source, target): (NameSlot, Option<NameSlot>),
+    ) -> Result<()> {
+        let kind = self.kind(locked.of(moved.source));
+        let switches = kind == FileKind::Directory && moved.from.dir != moved.to.dir;
+        if target.is_none() {
+            let dir = locked.of(moved.to.dir).inode_mut();
+            self.low.prepare_name(moved.caller, dir, moved.to.name)?;
+            // Growing a directory may have changed how it is laid out.
+            let again = self.low.find_name(locked.of(moved.from.dir).inode(), moved.from.name)?;
+            source = again.ok_or(Errno::NOENT)?;
+        }
+        let raises_parent = switches && target.is_none();
+        let raised = if kind == FileKind::Directory {
+            let mut befores = self.readiness(locked.of(moved.source));
+            if raises_parent {
+                befores.extend(self.add_links(locked.of(moved.to.dir), 1, &[])?);
+            }
+            befores
+        } else {
+            self.raise_links(locked.of(moved.source))?
+        };
+        let named = self.place(locked, moved, (kind, target.as_ref()), &raised);
+        if named.is_err() {
+            self.lower_again(locked, moved, (kind, raises_parent))?;
+        }
+        let (mut placed, replaced) = named?;
+        if switches {
+            let state = locked.of(moved.source);
+            let parent = self.low.set_parent(state.inode_mut(), moved.to.dir, &placed)?;
+            self.note(state, Part::Names, &[parent]);
+            placed.push(parent);
+        }
+        let cleared = self.clear_old(locked, moved, &source, &placed)?;
+        self.settle_counts(locked, moved, (kind, switches), (&cleared.freed, &placed))?;
+        if let (Some(target), Some(replaced)) = (moved.target, replaced) {
+            let was_dir = self.kind(locked.of(target)) == FileKind::Directory;
+            self.lose_name(locked, target, &replaced.freed)?;
+            if was_dir && !switches {
+                self.add_links(locked.of(moved.to.dir), -1, &replaced.freed.befores())?;
+            }
+        }
+        self.touch(locked.of(moved.source), false)
+    }
+
+    /// Takes back what was raised for a name that could not be placed.
+    fn lower_again(
+        &self,
+        locked: &mut Locked<'_, L::Inode>,
+        moved: &Move<'_>,
+        (kind, raised_parent): (FileKind, bool),
+    ) -> Result<()> {
+        if kind != FileKind::Directory {
+            self.add_links(locked.of(moved.source), -1, &[])?;
+        } else if raised_parent {
+            self.add_links(locked.of(moved.to.dir), -1, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Adds the new name, or makes the existing one name the moved inode.
+    fn place(
+        &self,
+        locked: &mut Locked<'_, L::Inode>,
+        moved: &Move<'_>,
+        (kind, target): (FileKind, Option<&NameSlot>),
+        befores: &PatchIds,
+    ) -> Result<(PatchIds, Option<ClearedName>)> {
+        let dir = locked.of(moved.to.dir);
+        let (placed, replaced) = match target {
+            Some(slot) => {
+                let replaced = self.low.replace_name(dir.inode_mut(), slot, moved.source, kind, befores)?;
+                (PatchIds::from_slice(&[replaced.patch]), Some(replaced))
+            }
+            None => (self.low.add_name(dir.inode_mut(), moved.to.name, moved.source, kind, befores)?, None),
+        };
+        self.note(dir, Part::Contents, &placed);
+        self.touch(dir, true)?;
+        let state = locked.of(moved.source);
+        self.note(state, Part::Names, &placed);
+        state.track.named_in(moved.to.dir);
+        Ok((placed, replaced))
+    }
+
+    /// Clears the old name after the new one.
+    fn clear_old(
+        &self,
+        locked: &mut Locked<'_, L::Inode>,
+        moved: &Move<'_>,
+        source: &NameSlot,
+        placed: &PatchIds,
+    ) -> Result<ClearedName> {
+        let dir = locked.of(moved.from.dir);
+        let cleared = self.low.clear_name(dir.inode_mut(), source, placed)?;
+        self.note(dir, Part::Contents, &[cleared.patch]);
+        self.touch(dir, true)?;
+        // A file's fsync after its rename makes the whole rename stable, so that the old name is gone too.
+        self.note(locked.of(moved.source), Part::Names, &[cleared.patch]);
+        Ok(cleared)
+    }
+
+    /// Lowers what the move raised, after the old name was cleared. Where the old name never reached the
+    /// medium this waits for nothing, except that an old parent is counted by the moved directory's `..` until
+    /// that is switched.
+    fn settle_counts(
+        &self,
+        locked: &mut Locked<'_, L::Inode>,
+        moved: &Move<'_>,
+        (kind, switches): (FileKind, bool),
+        (freed, placed): (&FreedName, &PatchIds),
+    ) -> Result<()> {
+        if switches {
+            let mut befores = freed.befores();
+            befores.extend_from_slice(placed);
+            self.add_links(locked.of(moved.from.dir), -1, &befores)?;
+        } else if kind != FileKind::Directory {
+            self.add_links(locked.of(moved.source), -1, &freed.befores())?;
+        }
+        Ok(())
+    }
+
+    /// Exchanges two names of one directory in one patch. Between directories, or between blocks, no order of
+    /// two patches keeps rule 3 without a third durable name: `EINVAL`.
+    fn exchange(
+        &self,
+        locked: &mut Locked<'_, L::Inode>,
+        moved: &Move<'_>,
+        (source, target): (&NameSlot, &NameSlot),
+    ) -> Result<()> {
+        if moved.from.dir != moved.to.dir || source.block != target.block {
+            return Err(Errno::INVAL.into());
+        }
+        let mut befores = self.readiness(locked.of(source.ino));
+        befores.extend(self.readiness(locked.of(target.ino)));
+        let dir = locked.of(moved.from.dir);
+        let patch = self.low.exchange_names(dir.inode_mut(), source, target, &befores)?;
+        self.note(dir, Part::Contents, &[patch]);
+        self.touch(dir, true)?;
+        for ino in [source.ino, target.ino] {
+            let state = locked.of(ino);
+            self.note(state, Part::Names, &[patch]);
+            state.track.named_in(moved.from.dir);
+            self.touch(state, false)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! Making things stable: fsync with all names up to the root, sync, and unmounting.
+//!
+//! An fsync makes stable the file's own changes and, unless it is known to be reachable on the medium already,
+//! its unstable names, those of the directories that hold them, and so on upwards (soft updates §3.5).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fstitch_core::{Errno, Error, FileKind, InodeNo, Result};
+use fstitch_patch::PatchIds;
+
+use super::node::{Node, Part};
+use super::volume::Phase;
+use super::{LowLevelFs, Uhfs};
+
+/// What a walk towards the root found.
+struct Ascent<I> {
+    patches: PatchIds,
+    /// The nodes that were not known to be reachable, with the version of their names at the time.
+    climbed: Vec<(Arc<Node<I>>, u64)>,
+}
+
+impl<L: LowLevelFs> Uhfs<L> {
+    pub(super) fn do_fsync(&self, ino: InodeNo, data_only: bool) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.fail_if_poisoned()?;
+        let node = self.node(ino)?;
+        let mut patches = {
+            let state = node.read()?;
+            if data_only {
+                state.track.gathers(&[Part::Contents])
+            } else {
+                let mut patches = state.track.gathers(&[Part::Contents, Part::Attributes]);
+                patches.extend(self.low.inode_patches(state.inode()));
+                patches
+            }
+        };
+        let ascent = self.ascend(node)?;
+        patches.extend(ascent.patches);
+        self.cache().sync_patches(&patches).map_err(|error| self.as_io(error))?;
+        for (node, version) in ascent.climbed {
+            let Ok(mut state) = node.write() else { continue };
+            if state.track.version == version {
+                state.track.stable = true;
+                state.track.parents.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Collects the names on the way to the root that may not be stable.
+    fn ascend(&self, node: Arc<Node<L::Inode>>) -> Result<Ascent<L::Inode>> {
+        let mut ascent = Ascent { patches: PatchIds::new(), climbed: Vec::new() };
+        let mut seen = BTreeSet::new();
+        let mut queue = vec![node];
+        while let Some(node) = queue.pop() {
+            if !seen.insert(node.ino) {
+                continue;
+            }
+            for parent in self.climb_one(&node, &mut ascent)? {
+                match self.node(parent) {
+                    Ok(node) => queue.push(node),
+                    // A directory that is gone holds no name of this inode any more.
+                    Err(error) if error.errno() == Errno::STALE => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(ascent)
+    }
+
+    /// Adds one node's names to the ascent and returns the directories that hold them.
+    fn climb_one(&self, node: &Arc<Node<L::Inode>>, ascent: &mut Ascent<L::Inode>) -> Result<Vec<InodeNo>> {
+        let Ok(state) = node.read() else { return Ok(Vec::new()) };
+        ascent.patches.extend(state.track.gathers(&[Part::Names]));
+        let attr = self.low.attr(state.inode());
+        if state.track.stable || node.ino == self.low.root() || attr.nlink == 0 {
+            return Ok(Vec::new());
+        }
+        ascent.climbed.push((Arc::clone(node), state.track.version));
+        match attr.kind {
+            FileKind::Directory => {
+                Ok(self.low.find_name(state.inode(), b"..")?.map(|slot| slot.ino).into_iter().collect())
+            }
+            _ => Ok(state.track.parents.to_vec()),
+        }
+    }
+
+    pub(super) fn do_sync(&self) -> Result<()> {
+        if !self.options.read_only {
+            self.fail_if_poisoned()?;
+            self.cache().sync_all().map_err(|error| self.as_io(error))?;
+        }
+        self.take_error()
+    }
+
+    /// After a failed write every later sync fails: what was lost stays lost.
+    fn fail_if_poisoned(&self) -> Result<()> {
+        match self.cache().poisoned() {
+            Some(error) => Err(self.as_io(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// A poisoned cache answers changes with `EROFS`, but syncs with `EIO`, which is what applications look for.
+    fn as_io(&self, error: Error) -> Error {
+        match error {
+            Error::Poisoned(_) => match self.cache().poisoned() {
+                Some(cause @ Error::Io { .. }) => cause,
+                _ => Errno::IO.into(),
+            },
+            other => other,
+        }
+    }
+
+    pub(super) fn do_unmount(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.free_orphans_for_unmount()?;
+        // Whoever is in the middle of a change finishes it first; whoever comes later is refused.
+        let mut phase = self.gate.write().expect("no panic while held");
+        if *phase == Phase::Closed {
+            return Ok(());
+        }
+        *phase = Phase::Closed;
+        self.do_sync()?;
+        if self.in_use.load(Ordering::Acquire) {
+            self.low.mark_clean()?;
+            self.do_sync()?;
+        }
+        Ok(())
+    }
+
+    /// Orphans can only be freed by a change, so they are freed before the gate closes. One that is made in
+    /// between stays allocated, which a later check reclaims.
+    fn free_orphans_for_unmount(&self) -> Result<()> {
+        if !self.in_use.load(Ordering::Acquire) || self.is_closed() {
+            return Ok(());
+        }
+        let change = self.change(0)?;
+        self.free_all_orphans(&change)
+    }
+
+    fn is_closed(&self) -> bool {
+        *self.gate.read().expect("no panic while held") == Phase::Closed
+    }
+}

@@ -1,0 +1,147 @@
+//! Changing a file's length. Shrinking: size → (zeroed tail, cleared pointers) → free bits; growing: (zeroed
+//! tail, everything that an earlier shrinking still has to clear) → size.
+
+use fstitch_core::{Caller, Errno, InodeFlags, Result};
+use fstitch_patch::{PatchId, PatchIds};
+
+use super::node::{Node, Part, State};
+use super::read::long;
+use super::volume::{ATTR_CHANGE_BLOCKS, Change};
+use super::{AttrChange, LowLevelFs, Uhfs};
+
+/// Pointers in an indirect block of the smallest blocks; used to estimate what clearing pointers dirties.
+const POINTER_BYTES: usize = 4;
+
+impl<L: LowLevelFs> Uhfs<L> {
+    /// Sets the length of a regular file; the extent of a file that shrinks is freed in steps.
+    pub(super) fn truncate(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        caller: &Caller,
+        size: u64,
+    ) -> Result<()> {
+        let _writer = self.writer(node);
+        self.check_truncate(&*node.read()?, size)?;
+        self.resize(change, node, caller, size)
+    }
+
+    /// As [`Uhfs::truncate`], after the checks, for a caller that holds the writer lock.
+    pub(super) fn resize(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        caller: &Caller,
+        size: u64,
+    ) -> Result<()> {
+        self.trim_before_growth(change, node, size)?;
+        change.reserve(ATTR_CHANGE_BLOCKS * self.block_size())?;
+        let mut state = node.write()?;
+        let old = self.low.attr(state.inode()).size;
+        if size > old {
+            self.zero_gap(&mut state, old)?;
+            let growth = state.growth;
+            self.set_size(&mut state, size, &[growth])?;
+        }
+        let shrunk = if size < old { Some(self.shrink(&mut state, size)?) } else { None };
+        self.drop_privileges(&mut state, caller)?;
+        self.touch(&mut state, true)?;
+        drop(state);
+        let Some(shrunk) = shrunk else { return Ok(()) };
+        let range = (self.blocks_of(size), self.blocks_of(old));
+        self.detach_in_steps(change, node, range, &shrunk)?;
+        node.write()?.trim = false;
+        Ok(())
+    }
+
+    fn check_truncate(&self, state: &State<L::Inode>, size: u64) -> Result<()> {
+        self.expect_regular(state)?;
+        self.refuse_flags(state, InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
+        if size > self.low.limits().size_max { Err(Errno::FBIG.into()) } else { Ok(()) }
+    }
+
+    /// Lowers the size and zeroes the rest of the new last block. Until the caller has cleared the pointers
+    /// behind it, the file remembers that it must be trimmed before it grows.
+    fn shrink(&self, state: &mut State<L::Inode>, size: u64) -> Result<PatchIds> {
+        let tail = self.tail_of(state, size)?;
+        let shrunk = self.set_size(state, size, &[])?;
+        state.trim = true;
+        if let Some(tail) = tail {
+            self.zero_tail(state, tail, &shrunk);
+        }
+        Ok(shrunk)
+    }
+
+    /// Frees blocks behind the file's end, if a crash or a failed truncation may have left some and the file
+    /// is about to grow beyond its size to `end`.
+    pub(super) fn trim_before_growth(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        end: u64,
+    ) -> Result<()> {
+        let size = {
+            let state = node.read()?;
+            let size = self.low.attr(state.inode()).size;
+            if !state.trim || end <= size {
+                return Ok(());
+            }
+            size
+        };
+        let from = self.blocks_of(size);
+        self.detach_in_steps(change, node, (from, from), &[])?;
+        node.write()?.trim = false;
+        Ok(())
+    }
+
+    /// Clears the pointers of file blocks `from..` after `befores`, in steps; `to` is the end of what is
+    /// expected to exist. A later growth of the file comes after all of it. The caller holds the writer lock.
+    pub(super) fn detach_in_steps(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        (from, to): (u64, u64),
+        befores: &[PatchId],
+    ) -> Result<()> {
+        let step = self.detach_step();
+        let mut at = from;
+        while to.saturating_sub(at) > step {
+            at = self.detach_one_step(change, node, (at, at + step), befores)?;
+        }
+        self.detach_one_step(change, node, (at, u64::MAX), befores)?;
+        Ok(())
+    }
+
+    /// One step; returns where the next one starts, behind the holes that follow.
+    pub(super) fn detach_one_step(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        (from, to): (u64, u64),
+        befores: &[PatchId],
+    ) -> Result<u64> {
+        change.reserve(self.step_blocks() * self.block_size())?;
+        let mut state = node.write()?;
+        let patches = self.low.detach(state.inode_mut(), from, to, befores)?;
+        self.note(&mut state, Part::Contents, &patches);
+        self.delay_growth(&mut state, &patches);
+        if to == u64::MAX {
+            return Ok(to);
+        }
+        let next = self.low.map(state.inode(), to, u64::MAX - to)?;
+        Ok(if next.start.is_none() { to.saturating_add(next.count) } else { to })
+    }
+
+    /// How many file blocks one step detaches: as many as have their pointers in half a step's blocks.
+    pub(super) fn detach_step(&self) -> u64 {
+        let pointers = self.block_size() / POINTER_BYTES;
+        long((self.step_blocks() / 2).max(1) * pointers)
+    }
+
+    /// Changes attributes that order nothing and wait for nothing.
+    pub(super) fn set_plain(&self, state: &mut State<L::Inode>, change: &AttrChange) -> Result<()> {
+        let patches = self.low.set_attr(state.inode_mut(), change, &[])?;
+        self.note(state, Part::Attributes, &patches);
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! The mounted volume: its options, and the gate through which every change goes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+use fstitch_core::{Errno, Error, InodeNo, Result, Timestamp};
+use fstitch_patch::{Cache, PatchId};
+
+use super::LowLevelFs;
+use super::node::{Node, Part, State, Table};
+
+/// When reading changes the time of last access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum AtimePolicy {
+    /// Never.
+    NoAtime,
+    /// When it is not later than the last change, or a day old.
+    #[default]
+    RelAtime,
+    /// At every read.
+    StrictAtime,
+}
+
+/// How a volume is used.
+#[derive(Clone, Debug)]
+pub struct UhfsOptions {
+    /// No change at all is made.
+    pub read_only: bool,
+    /// When reading changes the time of last access.
+    pub atime: AtimePolicy,
+    /// Bytes that one step of a large operation dirties at most; rounded up to a block. At most a sixteenth
+    /// of the cache, so that a step always fits beside what others have reserved.
+    pub step_bytes: usize,
+    /// Nodes without references that stay in memory.
+    pub idle_nodes: usize,
+}
+
+impl UhfsOptions {
+    /// The largest step, however large the cache is.
+    pub const STEP_BYTES_MAX: usize = 1 << 20;
+
+    /// The defaults for a cache of `cache_size` bytes.
+    #[must_use]
+    pub fn for_cache(cache_size: usize) -> Self {
+        let step_bytes = (cache_size / 16).clamp(4096, Self::STEP_BYTES_MAX);
+        let idle_nodes = (cache_size / 65_536).clamp(64, 4096);
+        Self { read_only: false, atime: AtimePolicy::default(), step_bytes, idle_nodes }
+    }
+}
+
+impl Default for UhfsOptions {
+    fn default() -> Self {
+        Self::for_cache(256 << 20)
+    }
+}
+
+/// Whether changes are still accepted `[gate]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Open,
+    Closed,
+}
+
+/// A mounted file system of the format `L`.
+pub struct Uhfs<L: LowLevelFs> {
+    pub(super) low: L,
+    pub(super) options: UhfsOptions,
+    pub(super) table: Table<L::Inode>,
+    pub(super) gate: RwLock<Phase>,
+    /// The volume is marked as in use, durably.
+    pub(super) in_use: AtomicBool,
+    marking: Mutex<()>,
+    /// Held while a name moves from one directory to another, so that no directory's ancestry changes.
+    pub(super) renames: Mutex<()>,
+    /// The first failure of work that nobody waited for, until a `sync` reports it.
+    sticky: Mutex<Option<Error>>,
+}
+
+/// A change under way: it holds the gate open.
+pub(super) struct Change<'a> {
+    cache: &'a Cache,
+    _gate: RwLockReadGuard<'a, Phase>,
+}
+
+impl Change<'_> {
+    /// Waits until another `bytes` may be dirtied. No inode lock may be held.
+    pub(super) fn reserve(&self, bytes: usize) -> Result<()> {
+        self.cache.reserve(bytes)
+    }
+}
+
+/// What an operation on names dirties at most: a few directory, bitmap, descriptor and inode blocks.
+pub(super) const NAME_CHANGE_BLOCKS: usize = 12;
+/// What a change of attributes dirties at most: the inode's block and a block of extended attributes.
+pub(super) const ATTR_CHANGE_BLOCKS: usize = 4;
+
+impl<L: LowLevelFs> Uhfs<L> {
+    /// Mounts `format`. Nothing is read or written yet.
+    #[must_use]
+    pub fn new(format: L, options: UhfsOptions) -> Self {
+        let table = Table::new(options.idle_nodes);
+        Self {
+            low: format,
+            options,
+            table,
+            gate: RwLock::new(Phase::Open),
+            in_use: AtomicBool::new(false),
+            marking: Mutex::new(()),
+            renames: Mutex::new(()),
+            sticky: Mutex::new(None),
+        }
+    }
+
+    /// The format below, for its counters and statistics.
+    #[must_use]
+    pub fn format(&self) -> &L {
+        &self.low
+    }
+
+    pub(super) fn cache(&self) -> &Cache {
+        self.low.cache()
+    }
+
+    pub(super) fn block_size(&self) -> usize {
+        self.low.limits().block_size
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.cache().clock().now()
+    }
+
+    /// Starts a change that will dirty about `blocks` blocks: fails with `EROFS` if the volume takes no changes,
+    /// marks it as in use before the first one, and waits for room. With 0, the operation reserves by itself.
+    pub(super) fn change(&self, blocks: usize) -> Result<Change<'_>> {
+        if self.options.read_only {
+            return Err(Errno::ROFS.into());
+        }
+        let gate = self.gate.read().expect("no panic while held");
+        if *gate == Phase::Closed {
+            return Err(Errno::ROFS.into());
+        }
+        self.mark_in_use()?;
+        let change = Change { cache: self.cache(), _gate: gate };
+        if blocks > 0 {
+            change.reserve(blocks * self.block_size())?;
+        }
+        Ok(change)
+    }
+
+    /// The mark must be stable before any other change is: otherwise a crash could leave a changed volume that
+    /// claims to be clean. One sync per mount is cheaper than a dependency of every patch on the mark.
+    fn mark_in_use(&self) -> Result<()> {
+        if self.in_use.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _marking = self.marking.lock().expect("no panic while held");
+        if !self.in_use.load(Ordering::Acquire) {
+            self.cache().reserve(self.block_size())?;
+            self.low.mark_in_use()?;
+            self.cache().sync_all()?;
+            self.in_use.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Keeps a failure that no caller waits for.
+    pub(super) fn keep_error(&self, error: Error) {
+        self.sticky.lock().expect("no panic while held").get_or_insert(error);
+    }
+
+    /// The failure kept last, once.
+    pub(super) fn take_error(&self) -> Result<()> {
+        self.sticky.lock().expect("no panic while held").take().map_or(Ok(()), Err)
+    }
+
+    /// The node of `ino`, loaded on first use.
+    pub(super) fn node(&self, ino: InodeNo) -> Result<Arc<Node<L::Inode>>> {
+        self.node_with(ino, 0)
+    }
+
+    /// The node of `ino` with `refs` more references.
+    pub(super) fn node_with(&self, ino: InodeNo, refs: u64) -> Result<Arc<Node<L::Inode>>> {
+        self.table.get(ino, refs, || {
+            let inode = self.low.load(ino)?;
+            let mut state = State::loaded(inode, self.low.was_unclean());
+            state.track.stable = ino == self.low.root();
+            Ok(state)
+        })
+    }
+
+    /// Remembers that `patches` belong to this part of the inode's changes, for fsync.
+    pub(super) fn note(&self, state: &mut State<L::Inode>, part: Part, patches: &[PatchId]) {
+        if patches.is_empty() {
+            return;
+        }
+        let mut tx = self.cache().lock();
+        let gather = state.track.part(part);
+        for &patch in patches {
+            *gather = tx.gather_add(*gather, patch);
+        }
+    }
+
+    /// Whether `patch` still has to reach the medium.
+    pub(super) fn pending(&self, patch: PatchId) -> bool {
+        patch != PatchId::NONE && self.cache().state(patch) != fstitch_patch::PatchState::Committed
+    }
+
+    /// Serialises changes of one file's length and blocks over several steps.
+    pub(super) fn writer<'n>(&self, node: &'n Node<L::Inode>) -> MutexGuard<'n, ()> {
+        node.writer.lock().expect("no panic while held")
+    }
+}

@@ -1,0 +1,392 @@
+//! Writing files. The order: (zeroed tail, cleared old pointers) and contents → pointers → size; times order
+//! nothing. Overwriting waits for nothing.
+
+use std::sync::Arc;
+
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, Error, InodeFlags, InodeNo, Result};
+use fstitch_patch::{Block, PatchIds};
+
+use super::node::{Node, Part, State};
+use super::read::{BlockPart, long, short};
+use super::volume::ATTR_CHANGE_BLOCKS;
+use super::{Allocation, AttrChange, LowLevelFs, Uhfs};
+
+/// What a range of a file is filled with.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// Zeros, over what is there.
+    Zeros,
+    /// Zeros where there are holes; blocks that exist stay as they are.
+    ZerosInHoles,
+}
+
+/// A range of a file and what it is filled with.
+#[derive(Clone, Copy)]
+pub(super) struct Fill<'a> {
+    pub(super) caller: &'a Caller,
+    pub(super) offset: u64,
+    pub(super) len: usize,
+    pub(super) source: Source<'a>,
+}
+
+/// How far a fill came.
+pub(super) struct Filled {
+    /// Bytes of the range, from its start, that are in place.
+    len: usize,
+    /// What a larger size must come after.
+    befores: PatchIds,
+    /// Why it came no farther.
+    error: Option<Error>,
+}
+
+/// A change of one block, prepared outside the core lock.
+enum Image<'a> {
+    Whole(Arc<BlockBuf>),
+    Bytes(usize, &'a [u8]),
+    Zeros(usize, usize),
+}
+
+/// Blocks that are changed under one hold of the core lock: it is held for microseconds.
+const BATCH: u64 = 64;
+const S_ISUID: u16 = 0o4000;
+const S_ISGID: u16 = 0o2000;
+const S_IXGRP: u16 = 0o0010;
+
+impl<L: LowLevelFs> Uhfs<L> {
+    pub(super) fn do_write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+        let change = self.change(0)?;
+        let node = self.node(ino)?;
+        self.expect_regular(&*node.read()?)?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let room = self.low.limits().size_max.saturating_sub(offset);
+        if room == 0 {
+            return Err(Errno::FBIG.into());
+        }
+        let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+        let written = {
+            let _writer = self.writer(&node);
+            self.trim_before_growth(&change, &node, offset + long(data.len()))?;
+            let mut done = 0;
+            while done < data.len() {
+                let at = offset + long(done);
+                let len = self.step_len(at, data.len() - done);
+                let step = Source::Bytes(&data[done..done + len]);
+                let fill = Fill { caller, offset: at, len, source: step };
+                let reserved = change.reserve(len + ATTR_CHANGE_BLOCKS * self.block_size());
+                match reserved.and_then(|()| self.write_step(&node, &fill)) {
+                    Ok(wrote) => {
+                        done += wrote;
+                        if wrote < len {
+                            break;
+                        }
+                    }
+                    // What is written is written; the next call meets the same failure and reports it.
+                    Err(_) if done > 0 => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            done
+        };
+        self.sync_if_asked(&node)?;
+        Ok(written)
+    }
+
+    /// Writes one step and returns how much of it was written, at least one byte.
+    fn write_step(&self, node: &Node<L::Inode>, fill: &Fill<'_>) -> Result<usize> {
+        let mut state = node.write()?;
+        let size = self.low.attr(state.inode()).size;
+        self.refuse_flags(&state, InodeFlags::IMMUTABLE)?;
+        if fill.offset < size {
+            self.refuse_flags(&state, InodeFlags::APPEND)?;
+        }
+        if fill.offset > size {
+            self.zero_gap(&mut state, size)?;
+        }
+        let len = self.fill_and_grow(&mut state, fill, true)?;
+        self.drop_privileges(&mut state, fill.caller)?;
+        self.touch(&mut state, true)?;
+        Ok(len)
+    }
+
+    /// Fills a range and, with `grow`, raises the size to its end where that lies behind the file's. Returns
+    /// how many bytes were filled, at least one.
+    pub(super) fn fill_and_grow(
+        &self,
+        state: &mut State<L::Inode>,
+        fill: &Fill<'_>,
+        grow: bool,
+    ) -> Result<usize> {
+        let filled = self.fill(state, fill);
+        let end = fill.offset + long(filled.len);
+        if grow && filled.len > 0 && end > self.low.attr(state.inode()).size {
+            let mut befores = filled.befores;
+            befores.push(state.growth);
+            self.set_size(state, end, &befores)?;
+        }
+        match filled.error {
+            Some(error) if filled.len == 0 => Err(error),
+            _ => Ok(filled.len),
+        }
+    }
+
+    /// Changes the size, which comes after `befores`, and returns the patches.
+    pub(super) fn set_size(
+        &self,
+        state: &mut State<L::Inode>,
+        size: u64,
+        befores: &[fstitch_patch::PatchId],
+    ) -> Result<PatchIds> {
+        let change = AttrChange { size: Some(size), ..AttrChange::default() };
+        let patches = self.low.set_attr(state.inode_mut(), &change, befores)?;
+        self.note(state, Part::Contents, &patches);
+        Ok(patches)
+    }
+
+    /// Fills a range run by run: contents → pointers.
+    fn fill(&self, state: &mut State<L::Inode>, fill: &Fill<'_>) -> Filled {
+        let unit = long(self.block_size());
+        let range_end = fill.offset + long(fill.len);
+        let end = self.blocks_of(range_end);
+        let mut index = fill.offset / unit;
+        let mut befores = PatchIds::new();
+        let mut error = None;
+        while index < end {
+            match self.fill_run(state, fill, (index, (end - index).min(BATCH))) {
+                Ok((count, patches)) => {
+                    index += count;
+                    befores.extend(patches);
+                }
+                Err(failure) => {
+                    error = Some(failure);
+                    break;
+                }
+            }
+        }
+        let reached = (index * unit).clamp(fill.offset, range_end);
+        Filled { len: short(reached - fill.offset), befores, error }
+    }
+
+    /// Fills up to `max` blocks that are alike; returns how many, and what a larger size must come after.
+    fn fill_run(
+        &self,
+        state: &mut State<L::Inode>,
+        fill: &Fill<'_>,
+        (index, max): (u64, u64),
+    ) -> Result<(u64, PatchIds)> {
+        let extent = self.low.map(state.inode(), index, max)?;
+        match extent.start {
+            Some(_) if matches!(fill.source, Source::ZerosInHoles) => Ok((extent.count, PatchIds::new())),
+            Some(start) => {
+                let patches = self.overwrite(state, fill, (index, extent.count, start))?;
+                // Only the bytes at or behind the end matter to the size: those of the run's last blocks.
+                let size = self.low.attr(state.inode()).size;
+                let grows = (index + extent.count) * long(self.block_size()) > size;
+                Ok((extent.count, if grows { patches } else { PatchIds::new() }))
+            }
+            None => {
+                let (inode, count) = (state.inode_mut(), extent.count);
+                let allocation = self.low.allocate(fill.caller, inode, index, count)?;
+                let count = allocation.count;
+                let patches = self.fill_hole(state, fill, allocation)?;
+                Ok((count, patches))
+            }
+        }
+    }
+
+    /// Overwrites blocks of the file. A block of which nothing old remains is not read.
+    fn overwrite(
+        &self,
+        state: &mut State<L::Inode>,
+        fill: &Fill<'_>,
+        (index, count, start): (u64, u64, BlockNo),
+    ) -> Result<PatchIds> {
+        let unit = long(self.block_size());
+        let size = self.low.attr(state.inode()).size;
+        let mut images = Vec::with_capacity(short(count));
+        for i in 0..count {
+            let no = BlockNo(start.get() + i);
+            let block_start = (index + i) * unit;
+            let part = BlockPart::of(block_start, unit, fill.offset, long(fill.len));
+            // Behind the file's end there is nothing worth keeping.
+            let to_end = block_start + long(part.in_block + part.len) >= size;
+            if part.in_block == 0 && (part.len == self.block_size() || to_end) {
+                let image = Image::Whole(whole_block(fill, part, self.block_size()));
+                images.push((self.cache().fresh(no, BlockKind::Data)?, image));
+                continue;
+            }
+            let block = self.cache().read(no, BlockKind::Data)?;
+            match fill.source {
+                Source::Bytes(bytes) => {
+                    let bytes = &bytes[part.in_buffer..part.in_buffer + part.len];
+                    images.push((block, Image::Bytes(part.in_block, bytes)));
+                }
+                _ if is_zero(&block, part.in_block, part.len) => {}
+                _ => images.push((block, Image::Zeros(part.in_block, part.len))),
+            }
+        }
+        Ok(self.apply(state, images, &[]))
+    }
+
+    /// Initialises new blocks completely, each in one patch, and points the file at them.
+    fn fill_hole(
+        &self,
+        state: &mut State<L::Inode>,
+        fill: &Fill<'_>,
+        allocation: Allocation,
+    ) -> Result<PatchIds> {
+        let unit = long(self.block_size());
+        let zeros = match fill.source {
+            Source::Bytes(_) => None,
+            _ => Some(Arc::new(BlockBuf::zeroed(self.block_size()))),
+        };
+        let mut images = Vec::with_capacity(short(allocation.count));
+        for i in 0..allocation.count {
+            let fresh = self.cache().fresh(BlockNo(allocation.start.get() + i), BlockKind::Data);
+            let block = match fresh {
+                Ok(block) => block,
+                Err(error) => {
+                    self.low.give_back(state.inode_mut(), allocation);
+                    return Err(error);
+                }
+            };
+            let block_start = (allocation.index + i) * unit;
+            let part = BlockPart::of(block_start, unit, fill.offset, long(fill.len));
+            let image = zeros.clone().unwrap_or_else(|| whole_block(fill, part, self.block_size()));
+            images.push((block, Image::Whole(image)));
+        }
+        let contents = self.apply(state, images, &allocation.reuse);
+        let pointers = self.low.attach(state.inode_mut(), allocation, &contents)?;
+        self.note(state, Part::Contents, &pointers);
+        Ok(pointers)
+    }
+
+    /// Makes the patches of prepared changes under one hold of the core lock.
+    fn apply(
+        &self,
+        state: &mut State<L::Inode>,
+        images: Vec<(Block, Image<'_>)>,
+        befores: &[fstitch_patch::PatchId],
+    ) -> PatchIds {
+        let zeros = match images.iter().any(|(_, image)| matches!(image, Image::Zeros(..))) {
+            true => vec![0; self.block_size()],
+            false => Vec::new(),
+        };
+        let mut patches = PatchIds::new();
+        let gather = state.track.part(Part::Contents);
+        let mut tx = self.cache().lock();
+        for (block, image) in images {
+            let patch = match image {
+                Image::Whole(contents) => tx.init(&block, contents, befores),
+                Image::Bytes(at, bytes) => tx.bytes(&block, at, bytes, befores),
+                Image::Zeros(at, len) => tx.bytes(&block, at, &zeros[..len], befores),
+            };
+            *gather = tx.gather_add(*gather, patch);
+            patches.push(patch);
+        }
+        patches
+    }
+
+    /// Zeroes, before a growth, what lies in the file's last block behind its end. Bytes that are zero already
+    /// are left alone: only a crash leaves others, since every truncation zeroes them.
+    pub(super) fn zero_gap(&self, state: &mut State<L::Inode>, size: u64) -> Result<()> {
+        match self.tail_of(state, size)? {
+            Some((block, from)) if !is_zero(&block, from, self.block_size() - from) => {
+                self.zero_tail(state, (block, from), &[]);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The block in which a file of `size` bytes ends, and where in it, unless it ends with a block or in a hole.
+    pub(super) fn tail_of(&self, state: &State<L::Inode>, size: u64) -> Result<Option<(Block, usize)>> {
+        let unit = long(self.block_size());
+        let from = short(size % unit);
+        if from == 0 {
+            return Ok(None);
+        }
+        let Some(no) = self.low.map(state.inode(), size / unit, 1)?.start else { return Ok(None) };
+        Ok(Some((self.cache().read(no, BlockKind::Data)?, from)))
+    }
+
+    /// Zeroes a block from `from` on, after `befores`, and lets every later growth come after that.
+    pub(super) fn zero_tail(
+        &self,
+        state: &mut State<L::Inode>,
+        (block, from): (Block, usize),
+        befores: &[fstitch_patch::PatchId],
+    ) {
+        let len = self.block_size() - from;
+        let patches = self.apply(state, vec![(block, Image::Zeros(from, len))], befores);
+        self.delay_growth(state, &patches);
+    }
+
+    /// Lets every later growth of the file come after `patches`.
+    pub(super) fn delay_growth(&self, state: &mut State<L::Inode>, patches: &[fstitch_patch::PatchId]) {
+        if patches.is_empty() {
+            return;
+        }
+        let mut befores = PatchIds::from_slice(patches);
+        befores.push(state.growth);
+        state.growth = self.cache().lock().empty(&befores);
+    }
+
+    /// A write by anybody but root takes the rights away that the file lends to whoever executes it.
+    pub(super) fn drop_privileges(&self, state: &mut State<L::Inode>, caller: &Caller) -> Result<()> {
+        if caller.uid == 0 {
+            return Ok(());
+        }
+        let perm = self.low.attr(state.inode()).perm;
+        let kept = without_set_ids(perm);
+        if kept != perm {
+            let change = AttrChange { perm: Some(kept), ..AttrChange::default() };
+            let patches = self.low.set_attr(state.inode_mut(), &change, &[])?;
+            self.note(state, Part::Attributes, &patches);
+        }
+        Ok(())
+    }
+
+    /// Makes a change stable at once if the file is marked for that (`chattr +S`).
+    pub(super) fn sync_if_asked(&self, node: &Node<L::Inode>) -> Result<()> {
+        let asked = node.read().is_ok_and(|state| self.low.flags(state.inode()).has(InodeFlags::SYNC));
+        if asked { self.do_fsync(node.ino, false) } else { Ok(()) }
+    }
+}
+
+/// Permission bits without the set-id bits that make a program run with others' rights. The set-group-id bit
+/// of a file that its group may not execute is none of those.
+pub(super) fn without_set_ids(perm: u16) -> u16 {
+    let perm = perm & !S_ISUID;
+    if perm & S_IXGRP == 0 { perm } else { perm & !S_ISGID }
+}
+
+/// A new block's contents: its part of the range, zeros around it.
+fn whole_block(fill: &Fill<'_>, part: BlockPart, block_size: usize) -> Arc<BlockBuf> {
+    let mut contents = BlockBuf::zeroed(block_size);
+    if let Source::Bytes(bytes) = fill.source {
+        contents[part.in_block..part.in_block + part.len]
+            .copy_from_slice(&bytes[part.in_buffer..part.in_buffer + part.len]);
+    }
+    Arc::new(contents)
+}
+
+/// Whether `len` bytes of a block from `from` are all zero.
+pub(super) fn is_zero(block: &Block, from: usize, len: usize) -> bool {
+    block.snapshot()[from..from + len].iter().all(|&byte| byte == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_group_id_without_group_execution_is_kept() {
+        assert_eq!(without_set_ids(0o6755), 0o0755);
+        assert_eq!(without_set_ids(0o6745), 0o2745);
+        assert_eq!(without_set_ids(0o0644), 0o0644);
+    }
+}
