@@ -86,7 +86,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             node.read_ahead.store(end, Ordering::Relaxed);
             return;
         }
-        let window = long(self.options.step_bytes);
+        let window = long(self.step_blocks * self.block_size());
         let ahead = node.read_ahead.load(Ordering::Relaxed).max(end);
         let until = size.min(end + window);
         if ahead >= until || ahead > end + window / 2 {
@@ -165,13 +165,8 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// How many of `len` bytes from `offset` belong to one step: up to the next multiple of the step's size,
     /// which is a whole number of blocks.
     pub(super) fn step_len(&self, offset: u64, len: usize) -> usize {
-        let step = long(self.step_blocks() * self.block_size());
+        let step = long(self.step_blocks * self.block_size());
         clip(len, step - offset % step)
-    }
-
-    /// Blocks that one step of a large operation dirties.
-    pub(super) fn step_blocks(&self) -> usize {
-        (self.options.step_bytes / self.block_size()).max(1)
     }
 
     /// Blocks that `size` bytes from the start of a file touch.

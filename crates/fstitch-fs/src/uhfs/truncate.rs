@@ -120,7 +120,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         (from, to): (u64, u64),
         befores: &[PatchId],
     ) -> Result<u64> {
-        change.reserve(self.step_blocks() * self.block_size())?;
+        change.reserve(self.step_blocks * self.block_size())?;
         let mut state = node.write()?;
         let patches = self.low.detach(state.inode_mut(), from, to, befores)?;
         self.note(&mut state, Part::Contents, &patches);
@@ -135,7 +135,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// How many file blocks one step detaches: as many as have their pointers in half a step's blocks.
     pub(super) fn detach_step(&self) -> u64 {
         let pointers = self.block_size() / POINTER_BYTES;
-        long((self.step_blocks() / 2).max(1) * pointers)
+        long((self.step_blocks / 2).max(1) * pointers)
     }
 
     /// Changes attributes that order nothing and wait for nothing.

@@ -28,29 +28,16 @@ pub struct UhfsOptions {
     pub read_only: bool,
     /// When reading changes the time of last access.
     pub atime: AtimePolicy,
-    /// Bytes that one step of a large operation dirties at most; rounded up to a block. At most a sixteenth
-    /// of the cache, so that a step always fits beside what others have reserved.
+    /// Bytes that one step of a large operation dirties at most; never more than the cache allows
+    /// ([`Cache::step_bytes`]).
     pub step_bytes: usize,
     /// Nodes without references that stay in memory.
     pub idle_nodes: usize,
 }
 
-impl UhfsOptions {
-    /// The largest step, however large the cache is.
-    pub const STEP_BYTES_MAX: usize = 1 << 20;
-
-    /// The defaults for a cache of `cache_size` bytes.
-    #[must_use]
-    pub fn for_cache(cache_size: usize) -> Self {
-        let step_bytes = (cache_size / 16).clamp(4096, Self::STEP_BYTES_MAX);
-        let idle_nodes = (cache_size / 65_536).clamp(64, 4096);
-        Self { read_only: false, atime: AtimePolicy::default(), step_bytes, idle_nodes }
-    }
-}
-
 impl Default for UhfsOptions {
     fn default() -> Self {
-        Self::for_cache(256 << 20)
+        Self { read_only: false, atime: AtimePolicy::default(), step_bytes: 1 << 20, idle_nodes: 4096 }
     }
 }
 
@@ -65,6 +52,8 @@ pub(super) enum Phase {
 pub struct Uhfs<L: LowLevelFs> {
     pub(super) low: L,
     pub(super) options: UhfsOptions,
+    /// Blocks that one step of a large operation dirties.
+    pub(super) step_blocks: usize,
     pub(super) table: Table<L::Inode>,
     pub(super) gate: RwLock<Phase>,
     /// The volume is marked as in use, durably.
@@ -99,9 +88,12 @@ impl<L: LowLevelFs> Uhfs<L> {
     #[must_use]
     pub fn new(format: L, options: UhfsOptions) -> Self {
         let table = Table::new(options.idle_nodes);
+        let step_bytes = options.step_bytes.min(format.cache().step_bytes());
+        let step_blocks = (step_bytes / format.limits().block_size).max(1);
         Self {
             low: format,
             options,
+            step_blocks,
             table,
             gate: RwLock::new(Phase::Open),
             in_use: AtomicBool::new(false),
