@@ -1,1 +1,52 @@
-//! Work in progress.
+//! Serves a [`FileSystem`](fstitch_core::FileSystem) through FUSE.
+//!
+//! ```text
+//!   application ─ system call ─► kernel (VFS, page, attribute and name caches)
+//!                                   │ /dev/fuse
+//!                ┌──────────────────▼───────────────────┐
+//!                │ 1–2 workers (fuser)                   │
+//!                │   Adapter: requests to operations     │──► helper threads: fsync, sync, long
+//!                │   numbers, owners, errors translated  │    truncations, invalidations
+//!                └──────────────────┬───────────────────┘
+//!                                   ▼
+//!                          Arc<dyn FileSystem>
+//! ```
+//!
+//! It owns the mount (by `mount(2)` as root, through `fusermount3` otherwise), the translation of every
+//! request, and the orderly end: [`Mount::run`] returns when the mount is gone **and**
+//! [`FileSystem::unmount`](fstitch_core::FileSystem::unmount) has made everything stable. It never decides what
+//! an operation means, never touches its own mount by path while serving, and no type of the FUSE library
+//! shows in its interface.
+//!
+//! # What the kernel may cache
+//!
+//! We own the medium, so attributes, names (also missing ones), link targets, directory listings and pages are
+//! cached without limit of time; the kernel's own bookkeeping keeps them right, because every change passes
+//! through it. The one change that it does not notice, the change time after `chattr`, is invalidated by a
+//! helper thread. Opening, closing and `opendir` are answered once with "not implemented", after which the
+//! kernel does them alone; files are made by `mknod`, which then takes one request instead of three. Writes are
+//! passed through at once (no write-back cache), so they keep their writer and their order.
+//!
+//! # Access times
+//!
+//! The kernel leaves access times to the server. [`FileSystem::read`](fstitch_core::FileSystem::read),
+//! `readdir` and `readlink` update them by their own mount options; reads that the page cache answers are not
+//! seen.
+#![forbid(unsafe_code)]
+
+mod adapter;
+mod error;
+mod kernel;
+mod mount;
+mod options;
+mod owners;
+mod pool;
+mod signals;
+mod unmount;
+
+pub use error::MountError;
+pub use mount::Mount;
+pub use options::MountOptions;
+pub use owners::OwnerMap;
+pub use signals::UnmountOnSignal;
+pub use unmount::{UnmountError, Unmounter};

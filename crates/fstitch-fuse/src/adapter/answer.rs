@@ -1,0 +1,79 @@
+//! Answers: how errors become numbers, and how an answer waits until a change is stable.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use fstitch_core::{Error, Result};
+
+use super::core::Core;
+use crate::pool::Pool;
+
+/// How many different unexpected errors are logged in the life of a mount.
+const LOGGED_ERRORS_MAX: usize = 100;
+
+/// A reply that can say that an operation failed.
+pub(super) trait Fail {
+    fn fail(self, errno: fuser::Errno);
+}
+
+macro_rules! fail {
+    ($($reply:ident)*) => {
+        $(impl Fail for fuser::$reply {
+            fn fail(self, errno: fuser::Errno) {
+                self.error(errno);
+            }
+        })*
+    };
+}
+
+fail!(ReplyAttr ReplyData ReplyDirectory ReplyDirectoryPlus ReplyEmpty ReplyEntry);
+fail!(ReplyIoctl ReplyLseek ReplyStatfs ReplyWrite ReplyXattr);
+
+/// Logs what no rule of POSIX explains, each message once.
+#[derive(Debug, Default)]
+pub(super) struct ErrorLog {
+    seen: Mutex<BTreeSet<String>>,
+}
+
+impl ErrorLog {
+    /// The number that the caller sees for `error`.
+    pub(super) fn errno(&self, error: &Error) -> fuser::Errno {
+        if !matches!(error, Error::Errno(_)) {
+            let text = error.to_string();
+            let mut seen = self.seen.lock().expect("no panic while held");
+            if seen.len() < LOGGED_ERRORS_MAX && seen.insert(text.clone()) {
+                tracing::error!("{text}");
+            }
+        }
+        fuser::Errno::from_i32(error.errno().0)
+    }
+}
+
+/// Answers with `ok` or with the error.
+pub(super) fn answer<T, R: Fail>(core: &Core, result: Result<T>, reply: R, ok: impl FnOnce(R, T)) {
+    match result {
+        Ok(value) => ok(reply, value),
+        Err(error) => reply.fail(core.errors.errno(&error)),
+    }
+}
+
+/// Answers for a change: with `-o sync`, a helper makes it stable before.
+pub(super) fn answer_change<T, R>(
+    core: &Arc<Core>,
+    pool: &Pool,
+    result: Result<T>,
+    reply: R,
+    ok: impl FnOnce(R, T) + Send + 'static,
+) where
+    T: Send + 'static,
+    R: Fail + Send + 'static,
+{
+    if !core.sync || result.is_err() {
+        return answer(core, result, reply, ok);
+    }
+    let core = Arc::clone(core);
+    pool.run(move || {
+        let stable = result.and_then(|value| core.fs.sync().map(|()| value));
+        answer(&core, stable, reply, ok);
+    });
+}

@@ -1,0 +1,126 @@
+//! Set-id bits and file capabilities fall when somebody writes to a file. The kernel leaves that to us
+//! (`FUSE_HANDLE_KILLPRIV_V2`), and in turn does not ask for `security.capability` before every write.
+
+use std::sync::Mutex;
+
+use fstitch_core::{Caller, Errno, FileKind, InodeNo, Result, SetAttr};
+use rustc_hash::FxHashSet;
+
+use super::core::Core;
+
+/// The extended attribute that carries capabilities.
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+
+/// How many inodes are remembered; beyond, the memory starts anew.
+const REMEMBERED_MAX: usize = 1 << 16;
+
+const SET_UID: u16 = 0o4000;
+const SET_GID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+/// Inodes that are known to have no capabilities. Only this mount writes, so what was absent stays absent until
+/// it is set here.
+#[derive(Debug, Default)]
+pub(super) struct WithoutCapability {
+    inodes: Mutex<FxHashSet<InodeNo>>,
+}
+
+impl WithoutCapability {
+    fn contains(&self, ino: InodeNo) -> bool {
+        self.inodes.lock().expect("no panic while held").contains(&ino)
+    }
+
+    fn remember(&self, ino: InodeNo) {
+        let mut inodes = self.inodes.lock().expect("no panic while held");
+        if inodes.len() >= REMEMBERED_MAX {
+            inodes.clear();
+        }
+        inodes.insert(ino);
+    }
+
+    /// The attribute was set, or the inode's number may get a new life.
+    pub(super) fn forget(&self, ino: InodeNo) {
+        self.inodes.lock().expect("no panic while held").remove(&ino);
+    }
+}
+
+/// The permission bits after a write by somebody without `CAP_FSETID`, or after a change of owner.
+pub(super) fn without_privileges(perm: u16) -> u16 {
+    let perm = perm & !SET_UID;
+    if perm & GROUP_EXECUTE != 0 { perm & !SET_GID } else { perm }
+}
+
+impl Core {
+    /// The value of `security.capability`, cheaply where it is absent.
+    pub(super) fn capability(&self, ino: InodeNo) -> Result<Vec<u8>> {
+        if self.without_capability.contains(ino) {
+            return Err(Errno::NODATA.into());
+        }
+        let value = self.fs.getxattr(ino, CAPABILITY);
+        if matches!(&value, Err(e) if e.errno() == Errno::NODATA) {
+            self.without_capability.remember(ino);
+        }
+        value
+    }
+
+    /// Removes capabilities before a change of contents or owner.
+    fn drop_capability(&self, caller: &Caller, ino: InodeNo) -> Result<()> {
+        match self.capability(ino) {
+            Ok(_) => self.fs.removexattr(caller, ino, CAPABILITY),
+            Err(e) if [Errno::NODATA, Errno::OPNOTSUPP].contains(&e.errno()) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// What a write takes away: capabilities always, set-id bits where the kernel says so.
+    pub(super) fn drop_before_write(&self, caller: &Caller, ino: InodeNo, set_ids: bool) -> Result<()> {
+        self.drop_capability(caller, ino)?;
+        if !set_ids {
+            return Ok(());
+        }
+        let attr = self.fs.getattr(ino)?;
+        let perm = without_privileges(attr.perm);
+        if perm != attr.perm {
+            self.fs.setattr(caller, ino, &SetAttr { perm: Some(perm), ..SetAttr::default() })?;
+        }
+        Ok(())
+    }
+
+    /// What a change of owner or length takes away, added to `set`. The library does not pass on whether the
+    /// caller has `CAP_FSETID`; root is taken to have it.
+    pub(super) fn drop_before_setattr(
+        &self,
+        caller: &Caller,
+        uid: u32,
+        ino: InodeNo,
+        set: &mut SetAttr,
+    ) -> Result<()> {
+        // A request without any change is what remains of chown(-1, -1).
+        let owner = set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default();
+        if !owner && set.size.is_none() {
+            return Ok(());
+        }
+        let attr = self.fs.getattr(ino)?;
+        if attr.kind == FileKind::Directory {
+            return Ok(());
+        }
+        self.drop_capability(caller, ino)?;
+        let perm = without_privileges(attr.perm);
+        if (owner || uid != 0) && set.perm.is_none() && perm != attr.perm {
+            set.perm = Some(perm);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_group_bit_means_locking_without_execution() {
+        assert_eq!(without_privileges(0o6755), 0o755);
+        assert_eq!(without_privileges(0o6745), 0o2745);
+        assert_eq!(without_privileges(0o1644), 0o1644);
+    }
+}

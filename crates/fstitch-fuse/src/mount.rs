@@ -1,0 +1,97 @@
+//! A mount from beginning to end.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use fstitch_core::FileSystem;
+use fuser::{Session, SessionACL};
+
+use crate::adapter::Adapter;
+use crate::kernel;
+use crate::{MountError, MountOptions, Unmounter};
+
+/// A mounted file system: made by [`Mount::new`], served by [`Mount::run`].
+///
+/// Dropped without `run`, it takes the mount out of sight; the file system is then not finished.
+pub struct Mount {
+    /// `None` only while `run` works with it.
+    session: Option<Session<Adapter>>,
+    fs: Arc<dyn FileSystem>,
+    unmounter: Unmounter,
+    /// With `auto_unmount`: closes when the process dies.
+    _guard: Option<OwnedFd>,
+}
+
+impl Mount {
+    /// Mounts `fs`. When this returns the mount is in the kernel's table; requests wait until [`Mount::run`].
+    /// It starts helper threads, so a process that goes to the background forks before.
+    ///
+    /// # Errors
+    /// [`MountError`] says what is missing and how to get it.
+    pub fn new(fs: Arc<dyn FileSystem>, options: &MountOptions) -> Result<Self, MountError> {
+        let connection = kernel::connect(options)?;
+        let unmounter = Unmounter::new(connection.mountpoint, connection.as_root);
+        let adapter = Adapter::new(Arc::clone(&fs), options)
+            .map_err(|e| MountError::system("starting helper threads", e));
+        let session = adapter.and_then(|adapter| {
+            let link = adapter.invalidations();
+            let mut config = fuser::Config::default();
+            config.n_threads = Some(options.workers);
+            // The kernel has been told who may enter; the library need not check again.
+            let session = Session::from_fd(adapter, connection.device, SessionACL::All, config)
+                .map_err(|e| MountError::system("greeting the kernel", e))?;
+            link.connect(session.notifier());
+            Ok(session)
+        });
+        match session {
+            Ok(session) => Ok(Self { session: Some(session), fs, unmounter, _guard: connection.guard }),
+            Err(e) => {
+                if let Err(left) = unmounter.detach() {
+                    tracing::warn!("{left}");
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// A handle that unmounts from another thread, such as the one that waits for signals.
+    #[must_use]
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// Serves requests until the mount is gone, then makes everything stable.
+    ///
+    /// # Errors
+    /// [`MountError::Finish`] if not everything could be made stable, [`MountError::Session`] if serving ended
+    /// for another reason than unmounting.
+    pub fn run(mut self) -> Result<(), MountError> {
+        let session = self.session.take().expect("only run takes it, and consumes the mount");
+        let served = session.run();
+        if served.is_err() {
+            // Nobody answers any more: without this, whoever touches the mount would hang.
+            if let Err(e) = self.unmounter.detach() {
+                tracing::warn!("{e}");
+            }
+        }
+        self.unmounter.end();
+        self.fs.unmount().map_err(MountError::Finish)?;
+        served.map_err(MountError::Session)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.session.is_some()
+            && let Err(e) = self.unmounter.detach()
+        {
+            tracing::warn!("{e}");
+        }
+    }
+}
+
+impl std::fmt::Debug for Mount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mount").field("mountpoint", &self.unmounter.mountpoint()).finish_non_exhaustive()
+    }
+}

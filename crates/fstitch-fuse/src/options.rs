@@ -1,0 +1,156 @@
+//! How to mount: options as a value, and as `-o` words.
+
+use std::path::{Path, PathBuf};
+
+use crate::{MountError, OwnerMap};
+
+/// How and where to mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// The directory to mount on.
+    pub mountpoint: PathBuf,
+    /// The source that `mount` and `df` show: usually the image's path.
+    pub fs_name: String,
+    /// What follows `fuse.` in the type that `mount` shows.
+    pub subtype: String,
+    /// Refuse changes.
+    pub read_only: bool,
+    /// Let other users in (unprivileged mounts need `user_allow_other` in `/etc/fuse.conf`).
+    pub allow_other: bool,
+    /// Have the kernel check permissions and access lists. Without it, everybody who is let in may do
+    /// everything.
+    pub default_permissions: bool,
+    /// Every change is stable before it is answered.
+    pub sync: bool,
+    /// Shown by `mount`; the file system itself decides on access times.
+    pub noatime: bool,
+    /// Device files work (root only).
+    pub dev: bool,
+    /// Set-user-id bits work (root only).
+    pub suid: bool,
+    /// Programs may be executed.
+    pub exec: bool,
+    /// Threads that serve requests, 1 to 16; more than cores costs speed.
+    pub workers: usize,
+    /// Which owners users see.
+    pub owners: OwnerMap,
+    /// Unmount when this process dies, also when it is killed (through `fusermount3`).
+    pub auto_unmount: bool,
+    /// Read-ahead in KiB, where this process may set it (root only).
+    pub read_ahead_kib: u32,
+}
+
+impl MountOptions {
+    /// The usual options for mounting `fs_name` on `mountpoint`.
+    #[must_use]
+    pub fn new(mountpoint: impl AsRef<Path>, fs_name: impl Into<String>) -> Self {
+        Self {
+            mountpoint: mountpoint.as_ref().to_path_buf(),
+            fs_name: fs_name.into(),
+            subtype: "fstitch".to_owned(),
+            read_only: false,
+            allow_other: false,
+            default_permissions: true,
+            sync: false,
+            noatime: false,
+            dev: true,
+            suid: true,
+            exec: true,
+            workers: 1,
+            owners: OwnerMap::default(),
+            auto_unmount: false,
+            read_ahead_kib: 1024,
+        }
+    }
+
+    /// Applies one word of a `-o` list. Words that concern only `mount` and `fstab` are accepted and ignored.
+    ///
+    /// # Errors
+    /// [`MountError::Option`] for unknown words and bad values.
+    pub fn apply(&mut self, word: &str) -> Result<(), MountError> {
+        let (key, value) = word.split_once('=').map_or((word, None), |(key, value)| (key, Some(value)));
+        match value {
+            Some(value) => self.apply_value(key, value),
+            None => self.apply_flag(key),
+        }
+    }
+
+    fn apply_flag(&mut self, key: &str) -> Result<(), MountError> {
+        match key {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "sync" => self.sync = true,
+            "async" => self.sync = false,
+            "noatime" => self.noatime = true,
+            "atime" | "relatime" | "norelatime" => self.noatime = false,
+            "dev" => self.dev = true,
+            "nodev" => self.dev = false,
+            "suid" => self.suid = true,
+            "nosuid" => self.suid = false,
+            "exec" => self.exec = true,
+            "noexec" => self.exec = false,
+            "allow_other" => self.allow_other = true,
+            "default_permissions" => self.default_permissions = true,
+            "no_default_permissions" => self.default_permissions = false,
+            "auto_unmount" => self.auto_unmount = true,
+            "" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "user" | "users" | "nouser"
+            | "owner" | "group" | "nodiratime" | "diratime" | "nostrictatime" | "lazytime" | "nolazytime"
+            | "silent" | "loud" | "dirsync" => {}
+            _ if key.starts_with("x-") => {}
+            _ => return Err(MountError::Option(format!("`{key}` is unknown"))),
+        }
+        Ok(())
+    }
+
+    fn apply_value(&mut self, key: &str, value: &str) -> Result<(), MountError> {
+        let number = || {
+            let bad = |_| MountError::Option(format!("`{key}={value}`: `{value}` is not a number in range"));
+            value.parse::<u32>().map_err(bad)
+        };
+        match key {
+            "fsname" => value.clone_into(&mut self.fs_name),
+            "subtype" => value.clone_into(&mut self.subtype),
+            "uid" => self.owners.shown_uid = Some(number()?),
+            "gid" => self.owners.shown_gid = Some(number()?),
+            "stored_uid" => self.owners.stored_uid = number()?,
+            "stored_gid" => self.owners.stored_gid = number()?,
+            "read_ahead_kib" => self.read_ahead_kib = number()?,
+            "workers" => {
+                self.workers = usize::try_from(number()?).expect("64-bit machine");
+                if !(1..=16).contains(&self.workers) {
+                    return Err(MountError::Option(format!("`workers={value}`: 1 to 16 are possible")));
+                }
+            }
+            "comment" | "uhelper" | "helper" => {}
+            _ if key.starts_with("x-") => {}
+            _ => return Err(MountError::Option(format!("`{key}` is unknown"))),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_change_options() {
+        let mut options = MountOptions::new("/mnt", "disk.img");
+        for word in "ro,noatime,uid=1000,workers=2,x-systemd.automount,defaults,allow_other".split(',') {
+            options.apply(word).unwrap();
+        }
+        assert!(options.read_only && options.noatime && options.allow_other);
+        assert_eq!((options.owners.shown_uid, options.workers), (Some(1000), 2));
+    }
+
+    #[test]
+    fn unknown_words_are_named() {
+        let mut options = MountOptions::new("/mnt", "disk.img");
+        assert_eq!(
+            options.apply("frobnicate").unwrap_err().to_string(),
+            "mount option `frobnicate` is unknown"
+        );
+        assert!(options.apply("uid=me").is_err());
+        assert!(options.apply("workers=0").is_err());
+    }
+}
