@@ -30,7 +30,8 @@ pub struct MountOptions {
     pub suid: bool,
     /// Programs may be executed.
     pub exec: bool,
-    /// Threads that serve requests, 1 to 16; more than cores costs speed.
+    /// Threads that serve requests, 1 to 16. Two by default, so that a read that waits for the medium holds up
+    /// only one; more than cores costs speed.
     pub workers: usize,
     /// Which owners users see.
     pub owners: OwnerMap,
@@ -56,7 +57,7 @@ impl MountOptions {
             dev: true,
             suid: true,
             exec: true,
-            workers: 1,
+            workers: 2,
             owners: OwnerMap::default(),
             auto_unmount: false,
             read_ahead_kib: 1024,

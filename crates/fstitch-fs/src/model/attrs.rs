@@ -6,7 +6,7 @@ use fstitch_core::{
 
 use super::acl::{self, Acl};
 use super::sparse::wide;
-use super::state::{Node, State};
+use super::state::{Node, State, without_set_ids};
 
 /// Access times older than this are updated whatever the other times are.
 const RELATIME_SECS: i64 = 86_400;
@@ -34,7 +34,7 @@ impl State {
         }
     }
 
-    pub(super) fn setattr(&mut self, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
+    pub(super) fn setattr(&mut self, caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
         self.writable()?;
         let node = self.node(ino)?;
         expect_changeable(node, set)?;
@@ -44,8 +44,12 @@ impl State {
         let now = self.now;
         if let Some(size) = set.size {
             self.resize(ino, size);
+            self.known(ino).drop_privileges(caller);
         }
         let node = self.known(ino);
+        if (set.uid.is_some() || set.gid.is_some()) && node.attr.kind != FileKind::Directory {
+            node.attr.perm = without_set_ids(node.attr.perm);
+        }
         if let Some(perm) = set.perm {
             set_perm(node, perm);
         }
@@ -145,7 +149,8 @@ impl State {
         self.writable()?;
         let node = self.node(ino)?;
         let changed = (node.flags.0 ^ flags.0) & SETTABLE;
-        if changed & (InodeFlags::IMMUTABLE | InodeFlags::APPEND) != 0 && caller.uid != 0 {
+        let restricted = changed & (InodeFlags::IMMUTABLE | InodeFlags::APPEND) != 0;
+        if caller.uid != 0 && (restricted || caller.uid != node.attr.uid) {
             return Err(Errno::PERM.into());
         }
         let allowed = match node.attr.kind {

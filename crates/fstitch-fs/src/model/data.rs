@@ -1,9 +1,9 @@
 //! Contents of regular files.
 
-use fstitch_core::{Errno, FallocateMode, InodeFlags, InodeNo, Result, SeekFrom};
+use fstitch_core::{Caller, Errno, FallocateMode, FileKind, InodeFlags, InodeNo, Result, SeekFrom};
 
 use super::sparse::wide;
-use super::state::State;
+use super::state::{Node, State};
 
 impl State {
     pub(super) fn read(&mut self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -17,7 +17,7 @@ impl State {
         Ok(len)
     }
 
-    pub(super) fn write(&mut self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+    pub(super) fn write(&mut self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
         self.writable()?;
         let node = self.node(ino)?;
         let before = node.bytes()?.allocated();
@@ -38,6 +38,7 @@ impl State {
         let node = self.known(ino);
         node.bytes_mut().write(offset, &data[..len]);
         node.attr.size = node.attr.size.max(offset + wide(len));
+        node.drop_privileges(caller);
         node.touch(now);
         self.recount(ino, before);
         Ok(len)
@@ -63,51 +64,62 @@ impl State {
 
     pub(super) fn fallocate(
         &mut self,
+        caller: &Caller,
         ino: InodeNo,
-        offset: u64,
-        len: u64,
+        (offset, len): (u64, u64),
         mode: FallocateMode,
     ) -> Result<()> {
         self.writable()?;
         let node = self.node(ino)?;
+        let end = self.check_fallocate(node, (offset, len), mode)?;
+        let size = node.attr.size;
         let before = node.bytes()?.allocated();
-        let end = offset.checked_add(len).filter(|end| *end <= self.options.size_max);
-        let (end, size) = match (len, end) {
-            (0, _) => return Err(Errno::INVAL.into()),
-            (_, None) => return Err(Errno::FBIG.into()),
-            (_, Some(end)) => (end, node.attr.size),
-        };
-        let allocates = matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize);
-        if node.flags.has(InodeFlags::IMMUTABLE) || (node.flags.has(InodeFlags::APPEND) && !allocates) {
-            return Err(Errno::PERM.into());
-        }
         let grows = matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange);
         // Blocks behind the end of the file are damage to ext2, so ranges that keep the size stop at the end.
-        let within = if grows { end } else { end.min(size) };
-        if mode == FallocateMode::AllocateKeepSize
-            && end > size.next_multiple_of(u64::from(self.options.block_size))
-        {
-            return Err(Errno::OPNOTSUPP.into());
-        }
-        if allocates && node.bytes()?.missing(offset, within.saturating_sub(offset)) > self.blocks_free() {
+        let within = (if grows { end } else { end.min(size) }).max(offset);
+        let punches = mode == FallocateMode::PunchHole;
+        if !punches && node.bytes()?.missing(offset, within - offset) > self.blocks_free() {
             return Err(Errno::NOSPC.into());
         }
         let now = self.now;
         let node = self.known(ino);
-        if within > offset {
-            match mode {
-                FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
-                    node.bytes_mut().allocate(offset, within - offset);
-                }
-                _ => node.bytes_mut().punch(offset, within),
-            }
+        let zeroes = !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize);
+        if zeroes {
+            node.bytes_mut().punch(offset, within);
+        }
+        if !punches {
+            node.bytes_mut().allocate(offset, within - offset);
         }
         if grows {
             node.attr.size = size.max(end);
         }
+        node.drop_privileges(caller);
         node.touch(now);
         self.recount(ino, before);
         Ok(())
+    }
+
+    /// The range's end, if this file may be changed so.
+    fn check_fallocate(&self, node: &Node, (offset, len): (u64, u64), mode: FallocateMode) -> Result<u64> {
+        let end = match offset.checked_add(len) {
+            _ if len == 0 => return Err(Errno::INVAL.into()),
+            Some(end) if end <= self.options.size_max => end,
+            _ => return Err(Errno::FBIG.into()),
+        };
+        match node.attr.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::ISDIR.into()),
+            _ => return Err(Errno::NODEV.into()),
+        }
+        let allocates = matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize);
+        if node.flags.has(InodeFlags::IMMUTABLE) || (node.flags.has(InodeFlags::APPEND) && !allocates) {
+            return Err(Errno::PERM.into());
+        }
+        let file_end = node.attr.size.next_multiple_of(u64::from(self.options.block_size));
+        if mode == FallocateMode::AllocateKeepSize && end > file_end {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        Ok(end)
     }
 
     pub(super) fn seek(&self, ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64> {

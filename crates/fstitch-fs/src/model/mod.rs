@@ -6,7 +6,8 @@
 //!
 //! What it leaves open, because real formats differ: inode numbers are never used twice, directories keep one
 //! block's size whatever they hold and use no storage, `generation` is 0. `fsync` and `sync` have nothing to
-//! do. Set-id bits after a write are the caller's business (the kernel clears them by `setattr`).
+//! do. Who may do what is the caller's business, as the contract says; a change of contents by anybody but root
+//! takes set-id bits away.
 //!
 //! ```text
 //!   mod.rs    options, the FileSystem trait        names.rs   create, link, rename, unlink, listing
@@ -134,8 +135,8 @@ impl FileSystem for Model {
         self.lock().node(ino).map(|node| node.attr)
     }
 
-    fn setattr(&self, _caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        self.lock().setattr(ino, set)
+    fn setattr(&self, caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
+        self.lock().setattr(caller, ino, set)
     }
 
     fn readlink(&self, ino: InodeNo) -> Result<Vec<u8>> {
@@ -185,19 +186,19 @@ impl FileSystem for Model {
         self.lock().read(ino, offset, buf)
     }
 
-    fn write(&self, _caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
-        self.lock().write(ino, offset, data)
+    fn write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+        self.lock().write(caller, ino, offset, data)
     }
 
     fn fallocate(
         &self,
-        _caller: &Caller,
+        caller: &Caller,
         ino: InodeNo,
         offset: u64,
         len: u64,
         mode: FallocateMode,
     ) -> Result<()> {
-        self.lock().fallocate(ino, offset, len, mode)
+        self.lock().fallocate(caller, ino, (offset, len), mode)
     }
 
     fn seek(&self, ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64> {

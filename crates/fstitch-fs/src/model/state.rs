@@ -110,6 +110,13 @@ impl Node {
         }
     }
 
+    /// What a change of contents by anybody but root takes away: bits that lend rights to whoever runs it.
+    pub(super) fn drop_privileges(&mut self, caller: &Caller) {
+        if caller.uid != 0 {
+            self.attr.perm = without_set_ids(self.attr.perm);
+        }
+    }
+
     pub(super) fn touch(&mut self, now: Timestamp) {
         self.attr.mtime = now;
         self.attr.ctime = now;
@@ -289,6 +296,12 @@ impl State {
             self.nodes.remove(&ino);
         }
     }
+}
+
+/// Permission bits without set-user-id, and without set-group-id where the group may execute.
+pub(super) fn without_set_ids(perm: u16) -> u16 {
+    let perm = perm & !0o4000;
+    if perm & 0o010 == 0 { perm } else { perm & !0o2000 }
 }
 
 /// Permission bits and access lists of a new inode: from the parent's default list where there is one, else

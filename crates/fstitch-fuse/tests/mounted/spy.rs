@@ -1,0 +1,76 @@
+//! A file system that counts what reaches it, to show what the kernel caches and what is made stable when.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fstitch_core::{
+    Attr, Caller, CheckReport, DirEntry, Entry, Errno, FallocateMode, FileSystem, InodeFlags, InodeNo,
+    RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
+};
+use fstitch_fs::model::Model;
+
+#[derive(Debug, Default)]
+pub struct Spy {
+    model: Model,
+    counts: Mutex<BTreeMap<&'static str, u64>>,
+    pub unmount_fails: AtomicBool,
+}
+
+impl Spy {
+    pub fn count(&self, operation: &str) -> u64 {
+        self.counts.lock().unwrap().get(operation).copied().unwrap_or(0)
+    }
+
+    fn note(&self, operation: &'static str) -> &Model {
+        *self.counts.lock().unwrap().entry(operation).or_default() += 1;
+        &self.model
+    }
+}
+
+macro_rules! counted {
+    ($($name:ident($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&self, $($arg: $kind),*) -> $result {
+            self.note(stringify!($name)).$name($($arg),*)
+        })*
+    };
+}
+
+impl FileSystem for Spy {
+    counted! {
+        root() -> InodeNo;
+        lookup(parent: InodeNo, name: &[u8]) -> Result<Entry>;
+        forget(ino: InodeNo, count: u64) -> ();
+        getattr(ino: InodeNo) -> Result<Attr>;
+        setattr(caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr>;
+        readlink(ino: InodeNo) -> Result<Vec<u8>>;
+        mknod(caller: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: u32) -> Result<Entry>;
+        mkdir(caller: &Caller, parent: InodeNo, name: &[u8], perm: u16) -> Result<Entry>;
+        symlink(caller: &Caller, parent: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry>;
+        link(caller: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry>;
+        tmpfile(caller: &Caller, parent: InodeNo, perm: u16) -> Result<Entry>;
+        unlink(caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()>;
+        rmdir(caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()>;
+        rename(caller: &Caller, from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), mode: RenameMode) -> Result<()>;
+        read(ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize>;
+        write(caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize>;
+        fallocate(caller: &Caller, ino: InodeNo, offset: u64, len: u64, mode: FallocateMode) -> Result<()>;
+        seek(ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64>;
+        readdir(ino: InodeNo, cookie: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
+        fsync(ino: InodeNo, data_only: bool) -> Result<()>;
+        sync() -> Result<()>;
+        statfs() -> Result<StatFs>;
+        getxattr(ino: InodeNo, name: &[u8]) -> Result<Vec<u8>>;
+        setxattr(caller: &Caller, ino: InodeNo, name: &[u8], value: &[u8], mode: XattrSetMode) -> Result<()>;
+        listxattr(ino: InodeNo) -> Result<Vec<Vec<u8>>>;
+        removexattr(caller: &Caller, ino: InodeNo, name: &[u8]) -> Result<()>;
+        flags(ino: InodeNo) -> Result<InodeFlags>;
+        set_flags(caller: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()>;
+        check() -> Result<CheckReport>;
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.note("unmount").unmount()?;
+        if self.unmount_fails.load(Ordering::Relaxed) { Err(Errno::IO.into()) } else { Ok(()) }
+    }
+}
