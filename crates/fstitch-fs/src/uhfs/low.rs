@@ -148,6 +148,35 @@ impl FreedName {
     }
 }
 
+/// What was reclaimed after a crash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// Inodes without names that were freed.
+    pub inodes: u64,
+    /// Blocks without owners that were freed.
+    pub blocks: u64,
+    /// Counts of names or blocks corrected, and files trimmed to their lengths.
+    pub counts: u64,
+    /// Findings that need `fsck`: directories with two names.
+    pub left_alone: u64,
+    /// Nothing is left: a clean unmount may say so.
+    pub complete: bool,
+}
+
+/// What a format that reclaims while the volume is in use needs to know of its users.
+pub trait ReclaimHooks<I> {
+    /// Runs `start` at a moment when no changing operation is under way.
+    fn quiesced(&self, start: &mut dyn FnMut());
+    /// Whether somebody has the inode in memory.
+    fn is_known(&self, ino: InodeNo) -> bool;
+    /// Runs `work` on the inode with its lock held.
+    fn with(&self, ino: InodeNo, work: &mut dyn FnMut(&mut I) -> Result<()>) -> Result<()>;
+    /// Waits for room for a change of `bytes`.
+    fn reserve(&self, bytes: usize) -> Result<()>;
+    /// Whether to stop as soon as possible.
+    fn stop(&self) -> bool;
+}
+
 /// A format's micro-operations.
 pub trait LowLevelFs: Send + Sync + 'static {
     /// What the format keeps in memory of a loaded inode. It holds no [`fstitch_patch::Block`] (that would pin
@@ -293,6 +322,10 @@ pub trait LowLevelFs: Send + Sync + 'static {
     /// blocks beyond their ends, which are trimmed before a file grows.
     fn was_unclean(&self) -> bool {
         false
+    }
+    /// Reclaims, while the volume is in use, what a crash has left; nothing where the format cannot.
+    fn reclaim(&self, _hooks: &dyn ReclaimHooks<Self::Inode>) -> Result<Reclaimed> {
+        Ok(Reclaimed::default())
     }
     /// Checks the volume without changing it; `Unsupported` where the format has no checker.
     fn check(&self) -> Result<CheckReport> {

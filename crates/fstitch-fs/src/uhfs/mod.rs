@@ -11,7 +11,7 @@
 //!   read     read, seek                                   write   write
 //!   truncate changing a file's length                     fallocate  allocate, punch, zero
 //!   attr     getattr, setattr, flags                      xattr   extended attributes
-//!   sync     fsync, sync, unmount
+//!   sync     fsync, sync, unmount                        reclaim   what a crash has left, while in use
 //! ```
 //!
 //! # States
@@ -41,6 +41,7 @@ mod names;
 mod node;
 mod posix;
 mod read;
+mod reclaim;
 mod remove;
 mod rename;
 mod sync;
@@ -51,5 +52,6 @@ mod xattr;
 
 pub use low::{
     Allocation, AttrChange, ClearedName, Extent, FreedName, Limits, LowLevelFs, NameSlot, NewInode,
+    ReclaimHooks, Reclaimed,
 };
 pub use volume::{AtimePolicy, Uhfs, UhfsOptions};

@@ -268,6 +268,11 @@ impl<I> Table<I> {
         }
     }
 
+    /// Whether the inode is in memory, or being read.
+    pub(super) fn knows(&self, ino: InodeNo) -> bool {
+        self.shard(ino).contains_key(&ino)
+    }
+
     /// A new inode's node, holding one reference. It takes the place of a dead node of the same number.
     pub(super) fn insert(&self, ino: InodeNo, state: State<I>) -> Arc<Node<I>> {
         let node = Arc::new(Node::new(ino, 1, Some(state)));

@@ -120,6 +120,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         if self.options.read_only {
             return Ok(());
         }
+        let _no_reclaimer = self.reclaimer.halt();
         self.free_orphans_for_unmount()?;
         // Whoever is in the middle of a change finishes it first; whoever comes later is refused.
         let mut phase = self.gate.write().expect("no panic while held");

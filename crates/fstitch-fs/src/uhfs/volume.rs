@@ -61,6 +61,7 @@ pub struct Uhfs<L: LowLevelFs> {
     marking: Mutex<()>,
     /// Held while a name moves from one directory to another, so that no directory's ancestry changes.
     pub(super) renames: Mutex<()>,
+    pub(super) reclaimer: super::reclaim::Reclaimer,
     /// The first failure of work that nobody waited for, until a `sync` reports it.
     sticky: Mutex<Option<Error>>,
 }
@@ -99,6 +100,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             in_use: AtomicBool::new(false),
             marking: Mutex::new(()),
             renames: Mutex::new(()),
+            reclaimer: super::reclaim::Reclaimer::default(),
             sticky: Mutex::new(None),
         }
     }
