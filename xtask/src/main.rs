@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod ci;
+mod orderings;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ enum Task {
     Ci(ci::Options),
     /// The rules of the house that no other tool knows
     Tidy,
+    /// Removes each soft-updates dependency in a copy of the tree; some crash test must miss each one
+    Orderings(orderings::Options),
 }
 
 fn main() -> Result<()> {
@@ -29,6 +32,7 @@ fn main() -> Result<()> {
     match Arguments::parse().task {
         Task::Ci(options) => ci::run(&root, &options),
         Task::Tidy => run_tidy(&root),
+        Task::Orderings(options) => orderings::run(&root, &options),
     }
 }
 

@@ -9,6 +9,8 @@ pub struct Stats {
     pub patches_created_bit: u64,
     /// Empty patches created, gathers included.
     pub patches_created_empty: u64,
+    /// Of these, gathering patches, which order nothing and only answer syncs.
+    pub patches_created_gather: u64,
     /// Of the patches created, those without undo data.
     pub patches_hard: u64,
     /// Changes that joined their block's hard patch because nothing waited for the block.

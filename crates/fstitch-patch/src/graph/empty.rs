@@ -71,6 +71,7 @@ impl Graph {
 
     fn insert_empty(&mut self, role: Role) -> Px {
         self.stats.patches_created_empty += 1;
+        self.stats.patches_created_gather += u64::from(role == Role::Gather);
         let mut patch = blank(NO_SLOT, Change::Empty, Undo::None, false);
         patch.role = role;
         let px = self.arena.insert(patch);
