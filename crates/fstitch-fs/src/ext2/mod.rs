@@ -3,6 +3,6 @@
 pub mod device;
 pub mod layout;
 pub mod mkfs;
-mod num;
+pub(crate) mod num;
 pub mod times;
 pub mod view;

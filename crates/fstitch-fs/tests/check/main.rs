@@ -2,5 +2,9 @@
 //!
 //! The failure that these tests prevent: a checker and a maker that agree with each other and with nobody else.
 
+mod corpus;
+mod healthy;
 mod mkfs;
+mod mutate;
+mod repair;
 mod support;

@@ -1,6 +1,7 @@
 //! Volumes that we make satisfy the reference checker, whatever their size and shape.
 
 use fstitch_core::{MemDevice, Timestamp};
+use fstitch_fs::check::check_ext2;
 use fstitch_fs::ext2::mkfs::{MkfsFeatures, MkfsOptions, mkfs};
 
 use crate::support::{Scratch, SparseFile, e2fsck, e2fsck_image, have};
@@ -18,6 +19,8 @@ fn judge(scratch: &Scratch, name: &str, kib: u64, options: &MkfsOptions) {
     let device = if options.device_is_zero { device } else { MemDevice::from_image(512, junk) };
     let summary = mkfs(&device, options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{name}: {e}"));
     assert!(summary.free_blocks > 0, "{name}");
+    let report = check_ext2(&device).expect("a readable volume");
+    assert!(report.is_clean(), "{name}: {:?}", report.findings);
     let (code, text) = e2fsck_image(scratch, name, &device.image());
     assert_eq!(code, 0, "{name}: {summary:?}\n{text}");
 }

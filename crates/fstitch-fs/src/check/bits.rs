@@ -1,0 +1,63 @@
+//! A bit for each of many things.
+
+use crate::ext2::num::idx64;
+
+/// A fixed number of bits, all clear at first.
+#[derive(Clone, Debug)]
+pub(super) struct Bits {
+    words: Vec<u64>,
+    len: u64,
+}
+
+impl Bits {
+    /// `len` clear bits.
+    pub(super) fn new(len: u64) -> Self {
+        Self { words: vec![0; idx64(len.div_ceil(64))], len }
+    }
+
+    /// Whether bit `at` is set; bits beyond the end are clear.
+    pub(super) fn get(&self, at: u64) -> bool {
+        at < self.len && self.words[idx64(at / 64)] >> (at % 64) & 1 == 1
+    }
+
+    /// Sets bit `at`, which must exist; whether it was set before.
+    pub(super) fn set(&mut self, at: u64) -> bool {
+        assert!(at < self.len, "bit {at} of {}", self.len);
+        let word = &mut self.words[idx64(at / 64)];
+        let before = *word >> (at % 64) & 1 == 1;
+        *word |= 1 << (at % 64);
+        before
+    }
+}
+
+/// Whether bit `at` of a bitmap block is set.
+pub(super) fn bit(bytes: &[u8], at: usize) -> bool {
+    bytes[at / 8] >> (at % 8) & 1 == 1
+}
+
+/// Sets or clears bit `at` of a bitmap block.
+pub(super) fn put_bit(bytes: &mut [u8], at: usize, on: bool) {
+    let mask = 1 << (at % 8);
+    if on {
+        bytes[at / 8] |= mask;
+    } else {
+        bytes[at / 8] &= !mask;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn setting_tells_what_was_there() {
+        let mut bits = Bits::new(200);
+        assert!(!bits.set(199));
+        assert!(bits.set(199) && bits.get(199) && !bits.get(130) && !bits.get(5000));
+        let mut block = [0; 4];
+        put_bit(&mut block, 11, true);
+        assert!(bit(&block, 11) && block == [0, 8, 0, 0]);
+        put_bit(&mut block, 11, false);
+        assert_eq!(block, [0; 4]);
+    }
+}

@@ -1,0 +1,500 @@
+//! Pass 1: every inode and every block that it claims.
+
+use fstitch_core::{BlockKind, FileKind, Result};
+
+use super::claims::{self, Totals};
+use super::state::{DIRECTORY, Dir, State, USED, Volume, XattrUse};
+use super::xattrs;
+use crate::ext2::layout::Field;
+use crate::ext2::layout::dirent::code_of;
+use crate::ext2::layout::feature::{compat, ro_compat};
+use crate::ext2::layout::inode::{
+    GOOD_OLD_SIZE, I_BLOCKS, I_DTIME, I_EXTRA_ISIZE, I_FILE_ACL, I_FLAGS, I_GID, I_LINKS_COUNT, I_MODE,
+    I_SIZE, I_SIZE_HIGH, I_UID, POINTERS, pointer_field,
+};
+use crate::ext2::layout::superblock::{
+    JOURNAL_INO, RESIZE_INO, ROOT_INO, S_FEATURE_RO_COMPAT, S_MKFS_TIME, S_MTIME, S_WTIME,
+};
+use crate::ext2::num::{idx, low32, small, wide};
+
+/// The inode that lists blocks of the medium that are unusable.
+pub(super) const BAD_BLOCKS_INO: u32 = 1;
+/// The inodes that quotas would have in later formats.
+const USER_QUOTA_INO: u32 = 3;
+/// The same for groups.
+const GROUP_QUOTA_INO: u32 = 4;
+/// The inode of a boot loader, which may be a file.
+const BOOT_LOADER_INO: u32 = 5;
+/// `i_flags`: compressed, encrypted, an AFS magic directory, extents, an attribute's value, inline data,
+/// casefolded: all of them belong to features that an ext2 volume lacks.
+const FOREIGN_FLAGS: u32 = 0x0200 | 0x0800 | 0x2000 | 0x0008_0000 | 0x0020_0000 | 0x1000_0000 | 0x4000_0000;
+/// `i_flags`: extents.
+const EXTENTS: u32 = 0x0008_0000;
+/// `i_flags`: the directory has a hash tree.
+pub(super) const INDEX: u32 = 0x1000;
+/// `i_flags`: immutable and append-only.
+const LOCKING_FLAGS: u32 = 0x10 | 0x20;
+/// Fields that only other formats use: fragment address, high bits of the block count, high bits of the
+/// attribute block.
+const FOREIGN_FIELDS: [(Field<u16>, &str); 4] = [
+    (Field::at(0x70), "fragment address"),
+    (Field::at(0x72), "fragment address"),
+    (Field::at(0x74), "high block count"),
+    (Field::at(0x76), "high attribute block"),
+];
+/// Bytes of inode table read at once.
+const CHUNK: usize = 64 * 1024;
+
+/// Examines all inodes of `group`.
+pub(super) fn scan_group(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<()> {
+    let size = usize::from(volume.shape.inode_size);
+    let blocks = volume.shape.inode_table_blocks();
+    let table = volume.groups[idx(group)].inode_table;
+    let step = small((CHUNK / volume.block_size()).max(1));
+    let mut chunk = Vec::new();
+    let mut raw = Vec::new();
+    let first = group * volume.shape.inodes_per_group + 1;
+    let mut seen = 0;
+    for at in (0..blocks).step_by(idx(step)) {
+        let count = idx(step.min(blocks - at));
+        chunk.resize(count * volume.block_size(), 0);
+        volume.read(table + at, BlockKind::Inode, &mut chunk)?;
+        for bytes in chunk.chunks_exact(size) {
+            if seen == volume.shape.inodes_per_group {
+                break;
+            }
+            let ino = first + seen;
+            seen += 1;
+            if ino >= volume.shape.first_ino && bytes[..GOOD_OLD_SIZE].iter().all(|&b| b == 0) {
+                continue;
+            }
+            raw.clear();
+            raw.extend_from_slice(bytes);
+            examine(volume, state, ino, &mut raw)?;
+        }
+    }
+    Ok(())
+}
+
+/// Examines one inode, and writes it back if it was mended.
+fn examine(volume: &Volume<'_>, state: &mut State, ino: u32, raw: &mut [u8]) -> Result<()> {
+    let mut scan = Scan { volume, state, ino, raw, changed: false };
+    let links = I_LINKS_COUNT.get(scan.raw);
+    if State::is_reserved(volume, ino) && ino != ROOT_INO {
+        scan.reserved()?;
+    } else if links == 0 && ino != ROOT_INO {
+        scan.dead();
+    } else {
+        scan.live()?;
+    }
+    if scan.changed {
+        volume.write_inode(ino, raw)?;
+    }
+    Ok(())
+}
+
+/// One inode under examination.
+pub(super) struct Scan<'s, 'v> {
+    pub(super) volume: &'s Volume<'v>,
+    pub(super) state: &'s mut State,
+    pub(super) ino: u32,
+    pub(super) raw: &'s mut [u8],
+    pub(super) changed: bool,
+}
+
+impl Scan<'_, '_> {
+    fn get(&self, field: Field<u32>) -> u32 {
+        field.get(self.raw)
+    }
+
+    fn put(&mut self, field: Field<u32>, value: u32) {
+        field.put(self.raw, value);
+        self.changed = true;
+    }
+
+    fn size(&self) -> u64 {
+        u64::from(self.get(I_SIZE)) | u64::from(self.get(I_SIZE_HIGH)) << 32
+    }
+
+    fn set_size(&mut self, size: u64) {
+        self.put(I_SIZE, low32(size));
+        self.put(I_SIZE_HIGH, low32(size >> 32));
+    }
+
+    /// Makes the inode free, as the deletion of its file would.
+    fn clear(&mut self) {
+        clear_inode(self.raw, self.state.dtime());
+        self.changed = true;
+        self.state.inodes[idx(self.ino)] = 0;
+        self.state.links[idx(self.ino)] = 0;
+    }
+
+    /// An inode without links. Its pointers mean nothing.
+    fn dead(&mut self) {
+        let (ino, dtime) = (self.ino, self.get(I_DTIME));
+        if dtime == 0 && I_MODE.get(self.raw) != 0 {
+            let text = format!("inode {ino} has no links but was not yet freed");
+            if self.state.allowed("inode-unlinked", text) {
+                let now = self.state.dtime();
+                self.put(I_DTIME, now);
+            }
+        } else if dtime != 0 && self.is_orphan_link(dtime) {
+            let text = format!("inode {ino} is on a list of inodes to be freed (next {dtime})");
+            if self.state.allowed("inode-orphan", text) {
+                let now = self.state.dtime().max(self.volume.shape.inodes_count + 1);
+                self.put(I_DTIME, now);
+            }
+        }
+    }
+
+    /// Whether a deletion time is rather a link of ext3's list of orphans: that many seconds after 1970 no
+    /// volume existed, unless its own times say so.
+    fn is_orphan_link(&self, dtime: u32) -> bool {
+        let count = self.volume.shape.inodes_count;
+        let early = [S_WTIME, S_MTIME, S_MKFS_TIME]
+            .into_iter()
+            .map(|field| field.get(&self.volume.raw_super))
+            .any(|time| time != 0 && time < count);
+        dtime < count && !early
+    }
+
+    /// Inodes below the first ordinary one, apart from the root.
+    fn reserved(&mut self) -> Result<()> {
+        let ino = self.ino;
+        self.state.inodes[idx(ino)] |= USED | 1;
+        let features = self.volume.shape.features;
+        let mode = I_MODE.get(self.raw);
+        let lawful = match ino {
+            RESIZE_INO if features.compat & compat::RESIZE_INODE != 0 => {
+                // Its shape was checked with the superblock; only its root block is not metadata already.
+                claims::claim_resize(self);
+                return Ok(());
+            }
+            JOURNAL_INO if features.compat & compat::HAS_JOURNAL != 0 => mode & 0xf000 == 0x8000,
+            BAD_BLOCKS_INO => mode == 0 && I_LINKS_COUNT.get(self.raw) == 0 && self.get(I_FILE_ACL) == 0,
+            BOOT_LOADER_INO => mode & 0xf000 != 0x4000,
+            RESIZE_INO => mode == 0 || mode & 0xf000 == 0x8000,
+            JOURNAL_INO | USER_QUOTA_INO | GROUP_QUOTA_INO => {
+                mode == 0
+                    && I_LINKS_COUNT.get(self.raw) == 0
+                    && self.get(I_BLOCKS) == 0
+                    && self.get(pointer_field(0)) == 0
+            }
+            _ => mode == 0,
+        };
+        if ino == BAD_BLOCKS_INO && (I_UID.get(self.raw) != 0 || I_GID.get(self.raw) != 0) || !lawful {
+            let text = format!("reserved inode {ino} is not as it must be (mode {mode:#o})");
+            if self.state.corrupt("inode-reserved", text) {
+                self.raw.fill(0);
+                self.changed = true;
+                return Ok(());
+            }
+        }
+        self.flags(FileKind::Regular);
+        self.foreign_fields();
+        // Without a kind the pointers mean nothing, except in the list of bad blocks.
+        if ino == BAD_BLOCKS_INO {
+            return claims::claim_pointers(self, FileKind::Regular, &mut Totals::default());
+        }
+        let mut totals = Totals { blocks: self.attributes()?, ..Totals::default() };
+        if mode != 0 {
+            claims::claim_pointers(self, FileKind::Regular, &mut totals)?;
+        }
+        self.file_size(&totals)?;
+        self.block_count(totals.blocks);
+        Ok(())
+    }
+
+    /// An inode with links.
+    fn live(&mut self) -> Result<()> {
+        let ino = self.ino;
+        let links = I_LINKS_COUNT.get(self.raw);
+        self.state.links[idx(ino)] = links;
+        self.state.inodes[idx(ino)] |= USED;
+        if self.get(I_DTIME) != 0 {
+            let text = format!("inode {ino} has {links} links and a deletion time");
+            if self.state.corrupt("inode-dtime", text) {
+                self.put(I_DTIME, 0);
+            }
+        }
+        let mode = I_MODE.get(self.raw);
+        let Some(kind) = FileKind::from_mode(mode) else {
+            self.bad("inode-bad-mode");
+            return Ok(());
+        };
+        self.state.inodes[idx(ino)] |= code_of(kind);
+        if kind == FileKind::Directory {
+            self.state.dirs.push(Dir { ino, dotdot: 0, parent: 0, children: 0 });
+        } else if ino == ROOT_INO && self.state.corrupt("root-not-directory", "the root is no directory") {
+            self.clear();
+            return Ok(());
+        }
+        self.extra_fields();
+        self.flags(kind);
+        self.foreign_fields();
+        let attributes = self.attributes()?;
+        match kind {
+            FileKind::Regular | FileKind::Directory => self.mapped(kind, attributes),
+            FileKind::Symlink => self.symlink(attributes),
+            _ => {
+                self.special();
+                self.block_count(attributes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes the inode as senseless; whether that is damage depends on whether anything names it.
+    fn bad(&mut self, code: &'static str) {
+        self.state.mark_bad(self.ino, code);
+    }
+
+    /// Fields beyond the first 128 bytes.
+    fn extra_fields(&mut self) {
+        if self.raw.len() <= GOOD_OLD_SIZE {
+            return;
+        }
+        let ino = self.ino;
+        let extra = usize::from(I_EXTRA_ISIZE.get(self.raw));
+        let room = self.raw.len() - GOOD_OLD_SIZE;
+        if extra != 0 && (extra < 4 || extra > room || !extra.is_multiple_of(4)) {
+            let text = format!("inode {ino} has {extra} bytes of extra fields, room is for {room}");
+            if self.state.corrupt("inode-extra-size", text) {
+                I_EXTRA_ISIZE.put(self.raw, u16::try_from(room.min(32)).expect("at most 32"));
+                self.raw[GOOD_OLD_SIZE + 2..].fill(0);
+                self.changed = true;
+            }
+        }
+    }
+
+    fn flags(&mut self, kind: FileKind) {
+        let (ino, flags) = (self.ino, self.get(I_FLAGS));
+        let index_allowed =
+            kind == FileKind::Directory && self.volume.shape.features.compat & compat::DIR_INDEX != 0;
+        let foreign = flags & FOREIGN_FLAGS | if index_allowed { 0 } else { flags & INDEX };
+        if foreign != 0 {
+            let text = format!("inode {ino} has flags {foreign:#x}, which mean nothing here");
+            if self.state.corrupt("inode-bad-flags", text) {
+                if foreign & EXTENTS != 0 {
+                    for at in 0..POINTERS {
+                        self.put(pointer_field(at), 0);
+                    }
+                }
+                self.put(I_FLAGS, flags & !foreign);
+            }
+        }
+        let locking = flags & LOCKING_FLAGS;
+        if locking != 0 && !matches!(kind, FileKind::Regular | FileKind::Directory) {
+            let text = format!("inode {ino} is no file or directory, but immutable or append-only");
+            if self.state.corrupt("inode-special-flags", text) {
+                self.put(I_FLAGS, flags & !(foreign | LOCKING_FLAGS));
+            }
+        }
+    }
+
+    fn foreign_fields(&mut self) {
+        for (field, what) in FOREIGN_FIELDS {
+            let value = field.get(self.raw);
+            let text = format!("inode {} has {what} {value:#x}, expected 0", self.ino);
+            if value != 0 && self.state.corrupt("inode-foreign-field", text) {
+                field.put(self.raw, 0);
+                self.changed = true;
+            }
+        }
+    }
+
+    /// Checks extended attributes; the number of blocks that they take.
+    fn attributes(&mut self) -> Result<u64> {
+        xattrs::check_body(self);
+        let block = self.get(I_FILE_ACL);
+        if block == 0 {
+            return Ok(0);
+        }
+        let ino = self.ino;
+        let enabled = self.volume.shape.features.compat & compat::EXT_ATTR != 0;
+        if !enabled || !self.volume.is_valid(block) {
+            let text = format!("inode {ino} has attribute block {block}, which cannot be");
+            if self.state.corrupt("xattr-bad-pointer", text) {
+                self.put(I_FILE_ACL, 0);
+            }
+            return Ok(0);
+        }
+        if let Some(known) = self.state.xattrs.get_mut(&block) {
+            known.seen += 1;
+            return Ok(1);
+        }
+        let mut bytes = vec![0; self.volume.block_size()];
+        self.volume.read(block, BlockKind::Data, &mut bytes)?;
+        match xattrs::check_block(&bytes) {
+            Ok(counted) => {
+                self.state.xattrs.insert(block, XattrUse { seen: 1, counted });
+                self.claim_attribute_block(block);
+                Ok(1)
+            }
+            Err(problem) => {
+                let text = format!("attribute block {block} of inode {ino}: {problem}");
+                if self.state.corrupt("xattr-bad-block", text) {
+                    self.put(I_FILE_ACL, 0);
+                    return Ok(0);
+                }
+                self.state.claim(block);
+                Ok(1)
+            }
+        }
+    }
+
+    fn claim_attribute_block(&mut self, block: u32) {
+        if !self.state.claim(block) {
+            let text = format!("attribute block {block} of inode {} has another owner", self.ino);
+            if self.state.corrupt("block-shared", text) {
+                self.put(I_FILE_ACL, 0);
+                self.state.xattrs.remove(&block);
+            }
+        }
+    }
+
+    /// Devices, pipes and sockets have neither blocks nor a length.
+    fn special(&mut self) {
+        if (4..POINTERS).any(|at| self.get(pointer_field(at)) != 0) || self.get(I_FLAGS) & INDEX != 0 {
+            self.bad("inode-bad-special");
+            return;
+        }
+        let (ino, size) = (self.ino, self.size());
+        if size != 0 {
+            let text = format!("inode {ino} is no file, but has {size} bytes");
+            if self.state.corrupt("inode-special-size", text) {
+                self.set_size(0);
+            }
+        }
+    }
+
+    fn symlink(&mut self, attributes: u64) -> Result<()> {
+        let size = self.size();
+        let fast = size < 60;
+        let mut totals = Totals { blocks: attributes, ..Totals::default() };
+        let sane = if fast {
+            let bytes = &self.raw[0x28..0x28 + 60];
+            size > 0 && bytes.iter().position(|&b| b == 0) == usize::try_from(size).ok()
+        } else {
+            self.slow_target_is_sane(size)?
+        };
+        if !sane || self.get(I_FLAGS) & INDEX != 0 {
+            self.bad("symlink-bad");
+        }
+        if !fast {
+            claims::claim_pointers(self, FileKind::Symlink, &mut totals)?;
+        }
+        self.block_count(totals.blocks);
+        Ok(())
+    }
+
+    fn slow_target_is_sane(&mut self, size: u64) -> Result<bool> {
+        let block = self.get(pointer_field(0));
+        let single = (1..POINTERS).all(|at| self.get(pointer_field(at)) == 0);
+        if size >= wide(self.volume.block_size()) || !single || !self.volume.is_valid(block) {
+            return Ok(false);
+        }
+        let mut bytes = vec![0; self.volume.block_size()];
+        self.volume.read(block, BlockKind::Data, &mut bytes)?;
+        Ok(bytes.iter().position(|&b| b == 0) == usize::try_from(size).ok())
+    }
+
+    /// Files and directories.
+    fn mapped(&mut self, kind: FileKind, attributes: u64) -> Result<()> {
+        let mut totals = Totals { blocks: attributes, ..Totals::default() };
+        claims::claim_pointers(self, kind, &mut totals)?;
+        if kind == FileKind::Directory {
+            if totals.end == 0 {
+                self.bad("dir-without-blocks");
+            }
+            self.directory_size(&totals);
+        } else {
+            self.file_size(&totals)?;
+        }
+        self.block_count(totals.blocks);
+        Ok(())
+    }
+
+    fn directory_size(&mut self, totals: &Totals) {
+        let (ino, size, block) = (self.ino, self.size(), wide(self.volume.block_size()));
+        let mapped = totals.end * block;
+        if size == mapped || totals.end == 0 {
+            return;
+        }
+        let text = format!("directory {ino} has {size} bytes, its blocks have {mapped}");
+        // The pointer of a new block precedes the length.
+        let mend = if size < mapped && size.is_multiple_of(block) {
+            self.state.allowed("dir-size-behind", text)
+        } else {
+            self.state.corrupt("dir-bad-size", text)
+        };
+        if mend {
+            self.set_size(mapped);
+        }
+    }
+
+    fn file_size(&mut self, totals: &Totals) -> Result<()> {
+        let (ino, size, block) = (self.ino, self.size(), wide(self.volume.block_size()));
+        let per_block = u64::from(self.volume.shape.pointers_per_block());
+        let reach = (12 + per_block + per_block.pow(2) + per_block.pow(3)) * block;
+        if size > reach {
+            let text = format!("inode {ino} has {size} bytes, a block map reaches {reach}");
+            if self.state.corrupt("file-too-long", text) {
+                self.set_size(totals.end * block);
+            }
+        } else if totals.end > 0 && size < (totals.end - 1) * block {
+            let text = format!("inode {ino} has {size} bytes, but blocks up to {}", totals.end * block);
+            if self.state.allowed("blocks-beyond-size", text) {
+                // They were never visible, so they go; making the file longer would show them.
+                claims::cut(self, size.div_ceil(block))?;
+            }
+        }
+        if size >= 1 << 31 {
+            self.state.large_file = true;
+        }
+        Ok(())
+    }
+
+    fn block_count(&mut self, blocks: u64) {
+        let (ino, found) = (self.ino, self.get(I_BLOCKS));
+        let expected = blocks * wide(self.volume.block_size() / 512);
+        if u64::from(found) == expected {
+            return;
+        }
+        let text = format!("inode {ino} counts {found} sectors, it has {expected}");
+        if self.state.allowed("inode-block-count", text) {
+            self.put(I_BLOCKS, u32::try_from(expected).unwrap_or(u32::MAX));
+        }
+    }
+}
+
+/// Frees an inode in its own bytes: no links, no pointers, a deletion time.
+pub(super) fn clear_inode(raw: &mut [u8], dtime: u32) {
+    I_LINKS_COUNT.put(raw, 0);
+    I_DTIME.put(raw, dtime);
+    I_SIZE.put(raw, 0);
+    I_SIZE_HIGH.put(raw, 0);
+    I_BLOCKS.put(raw, 0);
+    I_FILE_ACL.put(raw, 0);
+    for at in 0..POINTERS {
+        pointer_field(at).put(raw, 0);
+    }
+}
+
+/// What can only be judged when all inodes are known: attribute blocks' counts, and the feature bit for
+/// large files.
+pub(super) fn finish(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
+    xattrs::check_counts(volume, state)?;
+    let word = volume.shape.features.ro_compat;
+    if state.large_file && word & ro_compat::LARGE_FILE == 0 {
+        let text = "a file has 2 GiB or more, but the feature large_file is off";
+        if state.corrupt("large-file-feature", text) {
+            S_FEATURE_RO_COMPAT.put(&mut volume.raw_super, word | ro_compat::LARGE_FILE);
+            volume.shape.features.ro_compat |= ro_compat::LARGE_FILE;
+            volume.write_super()?;
+        }
+    }
+    Ok(())
+}
+
+const _: () = assert!(DIRECTORY == 2);

@@ -1,0 +1,204 @@
+//! Pass 5: bitmaps and counters against what the passes before have found.
+
+use fstitch_core::{BlockKind, Result};
+
+use super::bits::{bit, put_bit};
+use super::state::{State, Volume};
+use crate::ext2::layout::superblock::{
+    S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_STATE, STATE_ERROR, STATE_VALID,
+};
+use crate::ext2::num::{idx, small};
+
+/// What the bitmaps of the volume amount to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Free {
+    blocks: u32,
+    inodes: u32,
+}
+
+/// Checks all bitmaps, then the counters.
+pub(super) fn run(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
+    let mut total = Free::default();
+    for group in 0..volume.shape.group_count() {
+        let blocks = block_bitmap(volume, state, group)?;
+        let inodes = inode_bitmap(volume, state, group)?;
+        total.blocks += blocks;
+        total.inodes += inodes;
+        group_counters(volume, state, group, Free { blocks, inodes })?;
+    }
+    volume_counters(volume, state, total)
+}
+
+/// One bitmap, as it is and as it should be.
+struct Bitmap<'b> {
+    bytes: &'b mut [u8],
+    len: usize,
+    changed: bool,
+}
+
+impl Bitmap<'_> {
+    /// Runs of bits of which `wrong(at, set)` holds, as (first, count).
+    fn runs(&self, wrong: impl Fn(usize, bool) -> bool) -> Vec<(usize, usize)> {
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        for at in 0..self.len {
+            if wrong(at, bit(self.bytes, at)) {
+                match runs.last_mut() {
+                    Some((first, count)) if *first + *count == at => *count += 1,
+                    _ => runs.push((at, 1)),
+                }
+            }
+        }
+        runs
+    }
+
+    fn put(&mut self, (first, count): (usize, usize), on: bool) {
+        for at in first..first + count {
+            put_bit(self.bytes, at, on);
+        }
+        self.changed = true;
+    }
+
+    /// Clear bits.
+    fn free(&self) -> u32 {
+        small((0..self.len).filter(|&at| !bit(self.bytes, at)).count())
+    }
+
+    /// The bits behind the last one that means something are set.
+    fn padding(&mut self, state: &mut State, what: &str) {
+        if (self.len..self.bytes.len() * 8).all(|at| bit(self.bytes, at)) {
+            return;
+        }
+        if state.corrupt("bitmap-padding", format!("{what}: the padding is not set")) {
+            let all = self.bytes.len() * 8 - self.len;
+            self.put((self.len, all), true);
+        }
+    }
+}
+
+fn block_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u32> {
+    let at = volume.groups[idx(group)].block_bitmap;
+    let mut bytes = vec![0; volume.block_size()];
+    volume.read(at, BlockKind::BlockBitmap, &mut bytes)?;
+    let start = volume.shape.group_start(group);
+    let len = idx(volume.shape.group_blocks(group));
+    let mut map = Bitmap { bytes: &mut bytes, len, changed: false };
+    let owned = |state: &State, at: usize| state.has_owner(start + small(at));
+    for run in map.runs(|at, set| set && !owned(state, at)) {
+        let first = start + small(run.0);
+        let text = format!("blocks {first}..{} are marked used, nothing owns them", first + small(run.1));
+        if state.allowed("block-leaked", text) {
+            map.put(run, false);
+        }
+    }
+    for run in map.runs(|at, set| !set && owned(state, at)) {
+        let first = start + small(run.0);
+        let text = format!("blocks {first}..{} are marked free, but have owners", first + small(run.1));
+        if state.corrupt("block-marked-free", text) {
+            map.put(run, true);
+        }
+    }
+    map.padding(state, &format!("block bitmap of group {group}"));
+    let (free, changed) = (map.free(), map.changed);
+    if changed {
+        volume.write(at, BlockKind::BlockBitmap, &bytes)?;
+    }
+    Ok(free)
+}
+
+fn inode_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u32> {
+    let at = volume.groups[idx(group)].inode_bitmap;
+    let mut bytes = vec![0; volume.block_size()];
+    volume.read(at, BlockKind::InodeBitmap, &mut bytes)?;
+    let start = group * volume.shape.inodes_per_group + 1;
+    let mut map = Bitmap { bytes: &mut bytes, len: idx(volume.shape.inodes_per_group), changed: false };
+    let used = |state: &State, at: usize| {
+        let ino = start + small(at);
+        State::is_reserved(volume, ino) || state.is_used(ino)
+    };
+    for run in map.runs(|at, set| set && !used(state, at)) {
+        let first = start + small(run.0);
+        let text = format!("inodes {first}..{} are marked used, but are free", first + small(run.1));
+        if state.allowed("inode-leaked", text) {
+            map.put(run, false);
+        }
+    }
+    for run in map.runs(|at, set| !set && used(state, at)) {
+        for at in run.0..run.0 + run.1 {
+            let ino = start + small(at);
+            // An inode may be written before its bit; as long as nothing names it, it is free all the same.
+            let named = State::is_reserved(volume, ino) || state.is_named(ino);
+            let text = format!("inode {ino} is marked free, but is in use");
+            if named && state.corrupt("inode-marked-free", text) {
+                map.put((at, 1), true);
+            }
+        }
+    }
+    map.padding(state, &format!("inode bitmap of group {group}"));
+    let (free, changed) = (map.free(), map.changed);
+    if changed {
+        volume.write(at, BlockKind::InodeBitmap, &bytes)?;
+    }
+    Ok(free)
+}
+
+/// A count as a descriptor's 16-bit field has it.
+fn short(count: u32) -> u16 {
+    u16::try_from(count).unwrap_or(u16::MAX)
+}
+
+fn group_counters(volume: &mut Volume<'_>, state: &mut State, group: u32, free: Free) -> Result<()> {
+    let start = group * volume.shape.inodes_per_group + 1;
+    let end = start + volume.shape.inodes_per_group;
+    let low = state.dirs.partition_point(|dir| dir.ino < start);
+    let high = state.dirs.partition_point(|dir| dir.ino < end);
+    let directories = small(state.dirs[low..high].iter().filter(|dir| state.is_dir(dir.ino)).count());
+    let expected = (short(free.blocks), short(free.inodes), short(directories));
+    let descriptor = &mut volume.groups[idx(group)];
+    let found = (descriptor.free_blocks, descriptor.free_inodes, descriptor.used_dirs);
+    if found == expected {
+        return Ok(());
+    }
+    let text = format!(
+        "group {group} counts (free blocks, free inodes, directories) {found:?}, it has {expected:?}"
+    );
+    if state.allowed("group-counters", text) {
+        (descriptor.free_blocks, descriptor.free_inodes, descriptor.used_dirs) = expected;
+        volume.write_descriptor(group)?;
+    }
+    Ok(())
+}
+
+fn volume_counters(volume: &mut Volume<'_>, state: &mut State, free: Free) -> Result<()> {
+    let raw = &mut volume.raw_super;
+    let found = (S_FREE_BLOCKS_COUNT.get(raw), S_FREE_INODES_COUNT.get(raw));
+    let expected = (free.blocks, free.inodes);
+    let mut changed = false;
+    if found != expected {
+        let text = format!("the superblock counts {found:?} free blocks and inodes, there are {expected:?}");
+        if state.allowed("superblock-counters", text) {
+            S_FREE_BLOCKS_COUNT.put(raw, free.blocks);
+            S_FREE_INODES_COUNT.put(raw, free.inodes);
+            changed = true;
+        }
+    }
+    let flags = S_STATE.get(raw);
+    // The mark is put right last, and only when nothing is left to mend.
+    let mended = state.report.total == state.mended;
+    if flags & STATE_VALID == 0 || flags & STATE_ERROR != 0 {
+        let text = format!("the volume was not unmounted cleanly (state {flags:#x})");
+        if state.allowed("superblock-not-clean", text) {
+            if mended {
+                S_STATE.put(raw, STATE_VALID);
+                changed = true;
+            } else {
+                state.mended -= 1;
+            }
+        }
+    }
+    if changed {
+        // Bitmaps and descriptors are stable before the superblock says that all is well.
+        volume.source.flush()?;
+        volume.write_super()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Repairing: runs of the passes until one changes nothing.
+
+use fstitch_core::{BlockDevice, CheckReport, Result, Timestamp};
+
+use super::run::run_device;
+use super::state::Mending;
+
+/// Each run mends at least one thing that no later run undoes, most runs mend all of a pass. A volume that is
+/// not mended after so many is beyond us.
+const RUNS_MAX: u32 = 64;
+
+/// What may be mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepairMode {
+    /// Nothing: only report (`-n`).
+    No,
+    /// What a crash allows, if nothing else is wrong (`-p`).
+    Preen,
+    /// Everything (`-y`).
+    Yes,
+}
+
+/// How to repair.
+#[derive(Clone, Copy, Debug)]
+pub struct RepairOptions {
+    /// What may be mended.
+    pub mode: RepairMode,
+    /// The time for what is freed or made.
+    pub now: Timestamp,
+}
+
+/// What a repair did.
+#[derive(Clone, Debug)]
+pub struct RepairReport {
+    /// What was found before anything was changed.
+    pub found: CheckReport,
+    /// How many changes were made.
+    pub mended: u64,
+    /// What is left: clean when all was mended.
+    pub left: CheckReport,
+    /// How many runs it took.
+    pub runs: u32,
+}
+
+/// Checks and repairs the ext2 volume on `device`, which nobody may have mounted.
+///
+/// Inodes without a name are freed when everything found is what a crash allows: their files were deleted or
+/// never finished. When there is other damage they may have been somebody's, and go to lost+found.
+///
+/// # Errors
+/// When the device fails, or the volume has features that we do not know.
+pub fn repair_ext2(device: &dyn BlockDevice, options: RepairOptions) -> Result<RepairReport> {
+    let found = run_device(device, Mending::Nothing, options.now)?.report;
+    let damaged = found.corrupt > 0;
+    let mending = match options.mode {
+        _ if found.is_clean() => Mending::Nothing,
+        RepairMode::No => Mending::Nothing,
+        RepairMode::Preen if damaged => Mending::Nothing,
+        RepairMode::Preen => Mending::Allowed,
+        RepairMode::Yes => Mending::Everything { keep: damaged },
+    };
+    let mut report = RepairReport { left: found.clone(), found, mended: 0, runs: 1 };
+    if mending == Mending::Nothing {
+        return Ok(report);
+    }
+    while report.runs < RUNS_MAX {
+        let outcome = run_device(device, mending, options.now)?;
+        report.runs += 1;
+        report.mended += outcome.mended;
+        report.left = outcome.report;
+        if outcome.mended == 0 {
+            break;
+        }
+    }
+    Ok(report)
+}

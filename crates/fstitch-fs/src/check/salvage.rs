@@ -1,0 +1,120 @@
+//! Bringing damaged directory blocks back into shape.
+
+use fstitch_core::Result;
+
+use super::entries::{entry_len, put_len};
+use super::state::{State, Volume};
+use crate::ext2::layout::dirent::{
+    D_FILE_TYPE, D_INODE, D_NAME_LEN, D_REC_LEN, ENTRY_MIN, HEADER, entry_size, put_first_block,
+    rec_len_field,
+};
+use crate::ext2::layout::inode::{DIRECT, I_SIZE, POINTERS, pointer_field};
+use crate::ext2::layout::superblock::ROOT_INO;
+use crate::ext2::num::small;
+
+/// Makes free space of everything from `at` on, where the chain of entries breaks; `previous` is the last
+/// entry before.
+pub(super) fn end_block_at(bytes: &mut [u8], at: usize, previous: Option<usize>) {
+    let rest = bytes.len() - at;
+    match previous {
+        Some(previous) if rest < ENTRY_MIN => put_len(bytes, previous, rest + at - previous),
+        _ => {
+            bytes[at..].fill(0);
+            D_REC_LEN.put(&mut bytes[at..], rec_len_field(rest));
+        }
+    }
+}
+
+/// Writes `.` and `..` and packs the sound entries of the block behind them. The parent is not known here:
+/// pass 3 finds that `..` names the wrong directory and puts it right.
+pub(super) fn rebuild_first_block(volume: &Volume<'_>, bytes: &mut [u8], ino: u32) {
+    let mut kept: Vec<Vec<u8>> = Vec::new();
+    let mut at = 0;
+    while at < bytes.len()
+        && let Ok(len) = entry_len(bytes, at)
+    {
+        let name_len = usize::from(D_NAME_LEN.get(&bytes[at..]));
+        let name = &bytes[at + HEADER..at + HEADER + name_len];
+        if D_INODE.get(&bytes[at..]) != 0 && name_len > 0 && name != b"." && name != b".." {
+            kept.push(bytes[at..at + entry_size(name_len).min(len)].to_vec());
+        }
+        at += len;
+    }
+    put_first_block(bytes, ino, ROOT_INO, volume.shape.has_filetype());
+    let mut at = 2 * ENTRY_MIN;
+    let mut last = None;
+    for entry in kept {
+        let len = entry_size(usize::from(D_NAME_LEN.get(&entry)));
+        if at + len > bytes.len() {
+            break;
+        }
+        bytes[at..at + entry.len()].copy_from_slice(&entry);
+        put_len(bytes, at, len);
+        last = Some(at);
+        at += len;
+    }
+    if let Some(last) = last {
+        // The last entry takes all free space.
+        let rest = bytes.len() - last;
+        put_len(bytes, last, rest);
+    }
+}
+
+/// Another name of the same length.
+pub(super) fn another_name(name: &[u8], n: u32) -> Vec<u8> {
+    let mark = format!("{n}");
+    let mut other = name.to_vec();
+    let len = mark.len().min(other.len());
+    let start = other.len() - len;
+    other[start..].copy_from_slice(&mark.as_bytes()[mark.len() - len..]);
+    if start > 0 {
+        other[start - 1] = b'~';
+    }
+    other
+}
+
+/// Gets rid of a hole that lies below indirect blocks by ending the directory in front of it. Names behind it
+/// are lost; what they named is found again without a name.
+pub(super) fn compact(volume: &Volume<'_>, state: &State, ino: u32) -> Result<bool> {
+    let (blocks, mut raw) = super::dirs::blocks_of(volume, state, ino)?;
+    let Some(hole) = blocks.iter().position(|&block| block == 0) else {
+        return Ok(false);
+    };
+    // Everything behind the direct blocks goes; the direct ones are without holes when we come here.
+    let keep = hole.min(DIRECT);
+    for at in keep..POINTERS {
+        pointer_field(at).put(&mut raw, 0);
+    }
+    I_SIZE.put(&mut raw, small(keep * volume.block_size()));
+    volume.write_inode(ino, &raw)?;
+    Ok(true)
+}
+
+/// Adds a name to a directory block; false when it has no room.
+pub(super) fn add_name(volume: &Volume<'_>, bytes: &mut [u8], ino: u32, name: &[u8], kind: u8) -> bool {
+    let needed = entry_size(name.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let Ok(len) = entry_len(bytes, at) else {
+            return false;
+        };
+        let free = D_INODE.get(&bytes[at..]) == 0;
+        let own = if free { 0 } else { entry_size(usize::from(D_NAME_LEN.get(&bytes[at..]))) };
+        if len - own.min(len) >= needed {
+            let (start, rest) = (at + own, len - own);
+            if !free {
+                put_len(bytes, at, own);
+            }
+            bytes[start..start + rest].fill(0);
+            let entry = &mut bytes[start..];
+            D_INODE.put(entry, ino);
+            D_REC_LEN.put(entry, rec_len_field(rest));
+            D_NAME_LEN.put(entry, u8::try_from(name.len()).expect("made-up names are short"));
+            D_FILE_TYPE.put(entry, if volume.shape.has_filetype() { kind } else { 0 });
+            entry[HEADER..HEADER + name.len()].copy_from_slice(name);
+            return true;
+        }
+        at += len;
+    }
+    false
+}
