@@ -26,6 +26,7 @@ mod error;
 mod fs;
 mod ids;
 mod mem;
+pub mod order;
 mod partition;
 mod seed;
 mod stats;

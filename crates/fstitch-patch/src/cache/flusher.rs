@@ -58,11 +58,7 @@ impl Shared {
                     return;
                 }
                 let idle = !self.wants_room(&core);
-                let core = if idle {
-                    self.kick.wait_timeout(core, TICK).expect("no panic while the core lock is held").0
-                } else {
-                    core
-                };
+                let core = if idle { self.wait_for_kick(core, TICK) } else { core };
                 if core.stop {
                     return;
                 }
@@ -102,7 +98,7 @@ impl Shared {
         let mut core = self.core();
         self.changed.notify_all();
         while !core.stop {
-            core = self.kick.wait(core).expect("no panic while the core lock is held");
+            core = self.wait_for_kick(core, TICK);
         }
     }
 }

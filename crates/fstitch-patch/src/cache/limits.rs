@@ -1,5 +1,6 @@
 //! Room for operations: the one place where they wait.
 
+use fstitch_core::order::{Rank, assert_below};
 use fstitch_core::{Errno, Error, Result};
 
 use super::step::{Goal, Progress};
@@ -19,6 +20,7 @@ impl Cache {
     /// # Errors
     /// `EROFS` on a read-only cache; [`Error::Poisoned`] after a failed write.
     pub fn reserve(&self, bytes: usize) -> Result<()> {
+        assert_below(Rank::Inode, "waiting for room");
         let shared = &*self.shared;
         if shared.options.read_only {
             return Err(Error::Errno(Errno::ROFS));

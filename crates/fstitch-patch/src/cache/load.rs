@@ -3,11 +3,12 @@
 //! A miss puts an empty slot into the index, reads outside the core lock and fills the slot; others who want the
 //! block meanwhile wait for that one read.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
+use fstitch_core::order::{Rank, assert_below};
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, BlockRead, Error, IoOp, Result};
 
-use super::{Block, Cache, Core, Shared};
+use super::{Block, Cache, Core, CoreGuard, Shared};
 use crate::graph::patch::Sx;
 
 impl Cache {
@@ -139,6 +140,7 @@ impl Shared {
             .zip(&mut buffers)
             .map(|(&(at, _, ref block), buf)| BlockRead { block: block.no, kind: blocks[at].1, data: buf })
             .collect();
+        assert_below(Rank::Core, "reading");
         let outcome = self.device.read(&mut reads);
         let mut core = self.core();
         if let Err(error) = outcome {
@@ -156,7 +158,7 @@ impl Shared {
     }
 
     /// Takes slots out again whose read failed or never started.
-    fn abandon(&self, mut core: MutexGuard<'_, Core>, missing: Vec<(usize, Sx, Block)>) {
+    fn abandon(&self, mut core: CoreGuard<'_>, missing: Vec<(usize, Sx, Block)>) {
         for (_, sx, _) in &missing {
             self.forget(&mut core, *sx);
         }
@@ -181,10 +183,6 @@ impl Shared {
     pub(super) fn pin(self: &Arc<Self>, core: &Core, sx: Sx) -> Block {
         let slot = core.graph.slot(sx);
         Block { shared: Arc::clone(self), slot: sx, no: slot.no, _pin: Arc::clone(&slot.pin) }
-    }
-
-    pub(super) fn wait<'a>(&self, core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
-        self.changed.wait(core).expect("no panic while the core lock is held")
     }
 
     fn check_inside(&self, no: BlockNo) -> Result<()> {

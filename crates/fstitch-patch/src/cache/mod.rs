@@ -20,7 +20,9 @@ mod sync;
 mod tx;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
+use fstitch_core::order::{Rank, Ranked};
 use fstitch_core::{BlockDevice, BlockNo, Clock, Error, Geometry, Result};
 use rustc_hash::FxHashMap;
 
@@ -202,9 +204,45 @@ impl Cache {
     }
 }
 
+/// The core lock, held.
+pub(crate) struct CoreGuard<'a> {
+    guard: MutexGuard<'a, Core>,
+    _rank: Ranked,
+}
+
+impl std::ops::Deref for CoreGuard<'_> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.guard
+    }
+}
+
+impl std::ops::DerefMut for CoreGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.guard
+    }
+}
+
 impl Shared {
-    fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().expect("no panic while the core lock is held")
+    fn core(&self) -> CoreGuard<'_> {
+        let rank = Ranked::enter(Rank::Core);
+        let guard = self.core.lock().expect("no panic while the core lock is held");
+        CoreGuard { guard, _rank: rank }
+    }
+
+    /// Waits for something to change.
+    fn wait<'a>(&self, core: CoreGuard<'a>) -> CoreGuard<'a> {
+        let CoreGuard { guard, _rank } = core;
+        let guard = self.changed.wait(guard).expect("no panic while the core lock is held");
+        CoreGuard { guard, _rank }
+    }
+
+    /// Waits for work, at most this long.
+    fn wait_for_kick<'a>(&self, core: CoreGuard<'a>, limit: Duration) -> CoreGuard<'a> {
+        let CoreGuard { guard, _rank } = core;
+        let waited = self.kick.wait_timeout(guard, limit).expect("no panic while the core lock is held");
+        CoreGuard { guard: waited.0, _rank }
     }
 
     /// Bytes in use.

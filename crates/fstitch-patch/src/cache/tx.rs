@@ -1,22 +1,22 @@
 //! The core lock, in which patches are created.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockNo, Clock};
 
-use super::{Block, Core};
+use super::{Block, CoreGuard};
 use crate::graph::ChangeContents as Contents;
 use crate::graph::patch::Change;
 use crate::{PatchId, PatchIds, PatchState};
 
 /// The core lock. Everything done through one `Tx` is seen by others at once.
 pub struct Tx<'a> {
-    core: MutexGuard<'a, Core>,
+    core: CoreGuard<'a>,
     block_size: usize,
 }
 
 impl<'a> Tx<'a> {
-    pub(super) fn new(mut core: MutexGuard<'a, Core>, block_size: usize, clock: &dyn Clock) -> Self {
+    pub(super) fn new(mut core: CoreGuard<'a>, block_size: usize, clock: &dyn Clock) -> Self {
         core.graph.now = clock.elapsed();
         Self { core, block_size }
     }
