@@ -1,8 +1,42 @@
 //! The ext2 format.
+//!
+//! ```text
+//!   low ── LowLevelFs, one line each
+//!    ├─ volume ── superblock, counters, features, state
+//!    ├─ groups ── bitmap, pending ─ alloc (blocks), orlov (inodes)
+//!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach
+//!    ├─ dir ── find, add, change, index
+//!    └─ xattr ── acl
+//!   layout ── bytes and their meaning; times, device: values in them
+//! ```
+//!
+//! This module owns the format's validity and the orderings inside each micro-operation; the orderings between
+//! them are `uhfs`'s. All of them stand in `docs/design/ext2-soft-updates.md`. It never waits for a patch, never
+//! flushes (but once, to mark the volume as in use), and does not know what consistency mechanism is in force.
 
+mod acl;
+mod alloc;
+mod attach;
+mod attr;
+mod bitmap;
+mod blockmap;
+mod detach;
 pub mod device;
+mod dir;
+mod groups;
+mod inode;
 pub mod layout;
+mod life;
+mod low;
+mod memory;
 pub mod mkfs;
 pub(crate) mod num;
+mod orlov;
+mod pending;
 pub mod times;
 pub mod view;
+mod volume;
+mod xattr;
+
+pub use inode::Inode;
+pub use volume::Ext2;

@@ -87,6 +87,13 @@ pub fn entries<'a>(bytes: &'a [u8], block: BlockNo, volume: &Superblock) -> Entr
 }
 
 impl<'a> Entries<'a> {
+    /// The walk from byte `at` on, where an entry is known to start.
+    #[must_use]
+    pub const fn from(mut self, at: usize) -> Self {
+        self.at = at;
+        self
+    }
+
     fn damaged(&mut self, problem: String) -> Option<Result<EntryView<'a>>> {
         let what = format!("directory entry at byte {}", self.at);
         self.at = self.bytes.len();

@@ -1,0 +1,324 @@
+//! Taking and giving back blocks.
+//!
+//! **Orderings.** A bit in the free map is set without dependencies: what a new life of a block must come after
+//! is the clearing of the old pointer, and setting the bit overlaps the patch that freed it. Its *contents*
+//! come after that clearing explicitly ([`Run::reuse`]). A bit is cleared after the pointer to the block was
+//! ([`FreedAfter::Pointer`]), or at once if the medium never held that pointer.
+//!
+//! **Placement.** Data goes where the caller wants it, in runs as long as possible. Indirect and attribute
+//! blocks come from the group's end, downwards, so that they do not cut data runs in two ([D] §2.2.5).
+//! Blocks whose old pointer may still be on the medium are taken only when nothing else is free.
+
+use fstitch_core::{BlockNo, Caller, Errno, Error, Result};
+use fstitch_patch::{PatchId, PatchIds};
+
+use super::groups::OpenGroup;
+use super::layout::group::BG_FREE_BLOCKS_COUNT;
+use super::volume::Ext2;
+use super::{bitmap, pending::Pending};
+
+/// Runs of at least this many blocks are looked for in the neighbourhood before shorter ones are taken.
+const GOOD_RUN: u32 = 8;
+/// How many groups are searched for a good run.
+const NEIGHBOURHOOD: u32 = 16;
+/// How many blocks' changes are dropped under one hold of the core lock.
+const DROP_STEP: u32 = 64;
+
+/// Where to look for blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goal {
+    /// This block and what follows.
+    Block(u32),
+    /// Anywhere in this group, behind the last new file.
+    Group(u32),
+    /// At the end of this group, apart from data.
+    Apart(u32),
+}
+
+/// Blocks taken, contiguous.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) start: u32,
+    pub(super) count: u32,
+    /// The bits in the free map.
+    pub(super) bits: PatchIds,
+    /// What the contents must come after.
+    pub(super) reuse: PatchIds,
+}
+
+/// When blocks and inodes are free on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FreedAfter {
+    /// After this patch, which clears the last pointer.
+    Pointer(PatchId),
+    /// At once: the medium never held a pointer to them.
+    Nothing,
+}
+
+impl FreedAfter {
+    /// The patch, as a list of befores.
+    pub(super) fn befores(&self) -> &[PatchId] {
+        match self {
+            Self::Pointer(patch) => std::slice::from_ref(patch),
+            Self::Nothing => &[],
+        }
+    }
+}
+
+/// What one search accepts.
+#[derive(Clone, Copy)]
+struct Wish {
+    goal: Goal,
+    want: u32,
+    least: u32,
+    /// Also blocks whose old pointer may still be on the medium.
+    pending: bool,
+}
+
+impl Ext2 {
+    /// Takes 1 to `want` contiguous blocks near `goal`. `ENOSPC` respects the reserved blocks.
+    pub(super) fn take_blocks(&self, caller: &Caller, goal: Goal, want: u32) -> Result<Run> {
+        let want = want.min(self.blocks_for(caller));
+        if want == 0 {
+            return Err(Errno::NOSPC.into());
+        }
+        let first = match goal {
+            Goal::Block(block) if block > self.sb.first_data_block() && block < self.sb.blocks_count => {
+                self.sb.group_of(block)
+            }
+            Goal::Block(_) => 0,
+            Goal::Group(group) | Goal::Apart(group) => group,
+        };
+        let all = self.sb.group_count();
+        let tries = [(NEIGHBOURHOOD.min(all), want.min(GOOD_RUN), false), (all, 1, false), (all, 1, true)];
+        for (groups, least, pending) in tries {
+            let wish = Wish { goal, want, least, pending };
+            if let Some(run) = self.search_groups(first, groups, wish)? {
+                return Ok(run);
+            }
+        }
+        Err(Errno::NOSPC.into())
+    }
+
+    fn search_groups(&self, first: u32, groups: u32, wish: Wish) -> Result<Option<Run>> {
+        // The group wished for is tried without looking at its descriptor, which costs least when it has room.
+        if let Some(run) = self.search_group(first, wish)? {
+            return Ok(Some(run));
+        }
+        let all = self.sb.group_count();
+        let trusted = !self.distrusts_counters();
+        let mut next = 1;
+        while next < groups {
+            let mut candidate = None;
+            self.scan_descriptors((first + next) % all, groups - next, &mut |no, descriptor| {
+                next += 1;
+                if !trusted || u32::from(descriptor.free_blocks) >= wish.least {
+                    candidate = Some(no);
+                }
+                candidate.is_none()
+            })?;
+            let Some(no) = candidate else { break };
+            let elsewhere = match wish.goal {
+                Goal::Apart(_) => Goal::Apart(no),
+                _ => Goal::Group(no),
+            };
+            if let Some(run) = self.search_group(no, Wish { goal: elsewhere, ..wish })? {
+                return Ok(Some(run));
+            }
+        }
+        Ok(None)
+    }
+
+    fn search_group(&self, no: u32, wish: Wish) -> Result<Option<Run>> {
+        let mut open = self.open_group(no)?;
+        let end = self.sb.group_blocks(no);
+        let start = self.sb.group_start(no);
+        if wish.pending {
+            // Entries that became stable meanwhile are no reason to wait for anything.
+            let tx = self.cache.lock();
+            open.state.pending_blocks.purge(&tx);
+        }
+        let map = open.blocks.snapshot();
+        let none = Pending::default();
+        let avoid = if wish.pending { &none } else { &open.state.pending_blocks };
+        let found = match wish.goal {
+            Goal::Apart(_) => find_from_end(&map, end, avoid).map(|bit| (bit, 1)),
+            Goal::Block(block) => {
+                let near = (block - start).min(end - 1);
+                exactly_at(&map, near, end, wish.want, avoid)
+                    .or_else(|| find_run(&map, near, end, wish, avoid))
+            }
+            Goal::Group(_) => find_run(&map, open.state.block_cursor.min(end - 1), end, wish, avoid),
+        };
+        drop(map);
+        let Some((bit, count)) = found else { return Ok(None) };
+        if matches!(wish.goal, Goal::Group(_)) {
+            open.state.block_cursor = bit + count;
+        }
+        Ok(Some(self.take_run(&open, bit, count)))
+    }
+
+    /// Marks a free run as used.
+    fn take_run(&self, open: &OpenGroup<'_>, bit: u32, count: u32) -> Run {
+        let reuse = open.state.pending_blocks.reuse(bit, bit + count);
+        let mut tx = self.cache.lock();
+        // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
+        let bits = tx.bits(&open.blocks, bit, count, true, &[]);
+        let taken = i32::try_from(count).expect("at most 32768 bits");
+        open.adjust(&mut tx, BG_FREE_BLOCKS_COUNT, -taken);
+        self.adjust_free_blocks(&mut tx, -i64::from(taken));
+        Run { start: self.sb.group_start(open.group.no) + bit, count, bits, reuse }
+    }
+
+    /// Gives back blocks that were taken and never pointed at.
+    pub(super) fn give_back_run(&self, run: &Run) {
+        // Failing to read the bitmap again leaks the blocks, which is lawful; the next operation reports it.
+        let _leaked = self.free_blocks(run.start, run.count, FreedAfter::Nothing);
+    }
+
+    /// Frees blocks `start..start + count`. Blocks that are free already are damage: they are left alone, the
+    /// others are freed, and nothing is written any more.
+    pub(super) fn free_blocks(&self, start: u32, count: u32, after: FreedAfter) -> Result<()> {
+        let (mut at, end) = (start, start + count);
+        while at < end {
+            let no = self.sb.group_of(at);
+            let first = self.sb.group_start(no);
+            let stop = end.min(first + self.sb.group_blocks(no));
+            let mut open = self.open_group(no)?;
+            self.free_bits(&mut open, at - first, stop - first, after);
+            at = stop;
+        }
+        self.drop_contents(start, count, after);
+        Ok(())
+    }
+
+    fn free_bits(&self, open: &mut OpenGroup<'_>, from: u32, to: u32, after: FreedAfter) {
+        let mut tx = self.cache.lock();
+        let used: Vec<_> = bitmap::runs(tx.data(&open.blocks), true, from, to).collect();
+        let mut freed = 0;
+        for (bit, count) in used {
+            // After the clearing of the pointer: a block that is free on the medium has no pointer there.
+            tx.bits(&open.blocks, bit, count, false, after.befores());
+            if let FreedAfter::Pointer(patch) = after {
+                open.state.pending_blocks.insert(bit, bit + count, patch, &tx);
+            }
+            freed += count;
+        }
+        let delta = i32::try_from(freed).expect("at most 32768 bits");
+        open.adjust(&mut tx, BG_FREE_BLOCKS_COUNT, delta);
+        self.adjust_free_blocks(&mut tx, i64::from(delta));
+        drop(tx);
+        if freed < to - from {
+            let what = format!("block bitmap of group {}", open.group.no);
+            let problem = format!("{} blocks of a file were free already", to - from - freed);
+            self.found_damage(&Error::corrupt(what, open.blocks.no(), problem));
+        }
+    }
+
+    /// The newest contents of freed blocks will never be seen: they need not be written.
+    fn drop_contents(&self, start: u32, count: u32, after: FreedAfter) {
+        if !self.cache.optimizations().elimination {
+            return;
+        }
+        let (mut at, end) = (start, start + count);
+        while at < end {
+            let stop = end.min(at.saturating_add(DROP_STEP));
+            let mut tx = self.cache.lock();
+            for block in at..stop {
+                tx.drop_changes(BlockNo(u64::from(block)), after.befores());
+            }
+            at = stop;
+        }
+    }
+
+    /// Whether `block`, a block that files may use, is marked as used.
+    pub(super) fn is_used(&self, block: u32) -> Result<bool> {
+        let no = self.sb.group_of(block);
+        let open = self.open_group(no)?;
+        let bit = block - self.sb.group_start(no);
+        let tx = self.cache.lock();
+        Ok(bitmap::all(tx.data(&open.blocks), true, bit, bit + 1))
+    }
+}
+
+/// The free run that starts at `bit` itself, however short.
+fn exactly_at(map: &[u8], bit: u32, end: u32, want: u32, avoid: &Pending) -> Option<(u32, u32)> {
+    let stop = end.min(bit.saturating_add(want));
+    let run_end = bitmap::next(map, true, bit, stop).unwrap_or(stop);
+    let run_end = avoid.next_from(bit).map_or(run_end, |(start, _)| run_end.min(start.max(bit)));
+    (run_end > bit).then_some((bit, run_end - bit))
+}
+
+/// The first free run of at least `least` blocks behind `near`, then before it.
+fn find_run(map: &[u8], near: u32, end: u32, wish: Wish, avoid: &Pending) -> Option<(u32, u32)> {
+    let search = |from, to| {
+        let mut at = from;
+        while let Some(start) = bitmap::next(map, false, at, to) {
+            match avoid.next_from(start) {
+                Some((listed, listed_end)) if listed <= start => {
+                    at = listed_end;
+                    continue;
+                }
+                _ => {}
+            }
+            let (start, count) = exactly_at(map, start, end, wish.want, avoid)?;
+            if count >= wish.least {
+                return Some((start, count));
+            }
+            at = start + count;
+        }
+        None
+    };
+    search(near, end).or_else(|| search(0, near))
+}
+
+/// The last free block.
+fn find_from_end(map: &[u8], end: u32, avoid: &Pending) -> Option<u32> {
+    let mut end = end;
+    loop {
+        let bit = bitmap::last_free(map, 0, end)?;
+        match avoid.next_from(bit) {
+            Some((listed, _)) if listed <= bit => end = listed,
+            _ => return Some(bit),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(want: u32, least: u32) -> Wish {
+        Wish { goal: Goal::Group(0), want, least, pending: false }
+    }
+
+    #[test]
+    fn a_run_starts_where_it_is_wanted_or_later_or_wraps() {
+        let mut map = vec![0_u8; 16];
+        map[2] = 0xff;
+        let none = Pending::default();
+        assert_eq!(find_run(&map, 14, 128, wish(4, 4), &none), Some((24, 4)));
+        assert_eq!(exactly_at(&map, 14, 128, 4, &none), Some((14, 2)));
+        assert_eq!(find_run(&map, 14, 24, wish(4, 4), &none), Some((0, 4)));
+        assert_eq!(find_run(&map, 16, 24, wish(40, 17), &none), None);
+        assert_eq!(find_from_end(&map, 24, &none), Some(15));
+        assert_eq!(find_from_end(&[0xff; 8], 64, &none), None);
+    }
+
+    #[test]
+    fn pending_blocks_are_stepped_over() {
+        let device = std::sync::Arc::new(fstitch_core::MemDevice::new(1024, 8));
+        let clock = std::sync::Arc::new(fstitch_core::ManualClock::new());
+        let cache = fstitch_patch::Cache::new(device, fstitch_patch::CacheOptions::default(), clock);
+        let mut tx = cache.lock();
+        let held = tx.hold(&[]);
+        let mut pending = Pending::default();
+        pending.insert(4, 10, held, &tx);
+        let map = vec![0_u8; 16];
+        assert_eq!(exactly_at(&map, 2, 128, 8, &pending), Some((2, 2)));
+        assert_eq!(exactly_at(&map, 5, 128, 8, &pending), None);
+        assert_eq!(find_run(&map, 2, 128, wish(8, 8), &pending), Some((10, 8)));
+        assert_eq!(find_from_end(&map, 10, &pending), Some(3));
+        tx.release(held);
+    }
+}

@@ -1,0 +1,175 @@
+//! Changing attributes: each field a minimal patch of its own, so that independent changes stay independent.
+//! Fields that lie side by side and change together share one.
+
+use fstitch_core::{Errno, FileKind, Result, Timestamp};
+use fstitch_patch::{PatchId, PatchIds};
+use smallvec::SmallVec;
+
+use super::inode::Inode;
+use super::layout::Field;
+use super::layout::feature::ro_compat;
+use super::layout::inode as raw;
+use super::num::{high16, low16, low32};
+use super::times;
+use super::volume::Ext2;
+use crate::uhfs::AttrChange;
+
+/// `chattr` flags that users may change: secure deletion, undelete, compress, sync, immutable, append, nodump,
+/// noatime, journal data, notail, dirsync, topdir.
+const USER_FLAGS: u32 = 0x0003_c0ff;
+/// Files at least this long need the `large_file` feature.
+const LARGE_FILE: u64 = 1 << 31;
+
+/// Changed bytes of an inode, in order of their places.
+#[derive(Debug, Default)]
+struct Edits(SmallVec<[(usize, SmallVec<[u8; 16]>); 12]>);
+
+impl Edits {
+    fn u16(&mut self, field: Field<u16>, value: u16) {
+        self.0.push((field.offset(), SmallVec::from_slice(&value.to_le_bytes())));
+    }
+
+    fn u32(&mut self, field: Field<u32>, value: u32) {
+        self.0.push((field.offset(), SmallVec::from_slice(&value.to_le_bytes())));
+    }
+
+    /// Leaves out what is unchanged and joins neighbours.
+    fn joined(mut self, now: &[u8]) -> Self {
+        self.0.retain(|(at, bytes)| now[*at..*at + bytes.len()] != bytes[..]);
+        self.0.sort_unstable_by_key(|(at, _)| *at);
+        let mut joined = Self::default();
+        for (at, bytes) in self.0 {
+            match joined.0.last_mut() {
+                Some((last, run)) if *last + run.len() == at => run.extend_from_slice(&bytes),
+                _ => joined.0.push((at, bytes)),
+            }
+        }
+        joined
+    }
+}
+
+impl Ext2 {
+    /// Changes attributes after `befores`. Returns the patches.
+    pub(super) fn change_attr(
+        &self,
+        inode: &mut Inode,
+        change: &AttrChange,
+        befores: &[PatchId],
+    ) -> Result<PatchIds> {
+        let mut befores = PatchIds::from_slice(befores);
+        if let Some(size) = change.size {
+            self.check_size(inode, size, &mut befores)?;
+        }
+        let block = self.inode_block(inode)?;
+        let mut edits = Edits::default();
+        self.edit_owner_and_mode(inode, change, &mut edits)?;
+        self.edit_times(inode, change, &mut edits);
+        let high = change.size.is_some_and(|size| edit_size(inode, size, &mut edits));
+        let mut tx = self.cache.lock();
+        let edits = edits.joined(&tx.data(&block)[inode.at.1..]);
+        let mut patches = PatchIds::new();
+        for (at, bytes) in &edits.0 {
+            patches.push(inode.put_bytes(&mut tx, &block, (*at, bytes), &befores));
+        }
+        if high {
+            // Both halves of the length in one patch: between two, the file would have neither length.
+            let (from, to) = (raw::I_SIZE.offset(), raw::I_SIZE_HIGH.end());
+            let mut bytes = tx.data(&block)[inode.at.1 + from..inode.at.1 + to].to_vec();
+            bytes[..4].copy_from_slice(&low32(inode.disk.size).to_le_bytes());
+            let tail = bytes.len() - 4;
+            bytes[tail..].copy_from_slice(&low32(inode.disk.size >> 32).to_le_bytes());
+            patches.push(inode.put_bytes(&mut tx, &block, (from, &bytes), &befores));
+        }
+        drop(tx);
+        self.remember(inode);
+        Ok(patches)
+    }
+
+    fn check_size(&self, inode: &Inode, size: u64, befores: &mut PatchIds) -> Result<()> {
+        if size > raw::size_max(self.sb.block_size) {
+            return Err(Errno::FBIG.into());
+        }
+        if size >= LARGE_FILE && inode.disk.kind == FileKind::Regular {
+            // The feature bit before its first use.
+            let feature = self.need_ro_compat(ro_compat::LARGE_FILE).map_err(|_| Errno::FBIG)?;
+            befores.push(feature);
+        }
+        Ok(())
+    }
+
+    fn edit_owner_and_mode(&self, inode: &mut Inode, change: &AttrChange, edits: &mut Edits) -> Result<()> {
+        let disk = &mut inode.disk;
+        if let Some(nlink) = change.nlink {
+            if nlink > raw::LINK_MAX {
+                return Err(Errno::MLINK.into());
+            }
+            disk.nlink = low16(nlink);
+            edits.u16(raw::I_LINKS_COUNT, disk.nlink);
+        }
+        if let Some(perm) = change.perm {
+            disk.perm = perm & 0o7777;
+            edits.u16(raw::I_MODE, disk.kind.mode_bits() | disk.perm);
+        }
+        if let Some(uid) = change.uid {
+            disk.uid = uid;
+            edits.u16(raw::I_UID, low16(uid));
+            edits.u16(raw::I_UID_HIGH, high16(uid));
+        }
+        if let Some(gid) = change.gid {
+            disk.gid = gid;
+            edits.u16(raw::I_GID, low16(gid));
+            edits.u16(raw::I_GID_HIGH, high16(gid));
+        }
+        if let Some(flags) = change.flags {
+            disk.flags = (disk.flags & !USER_FLAGS) | (flags.0 & USER_FLAGS);
+            edits.u32(raw::I_FLAGS, disk.flags);
+        }
+        Ok(())
+    }
+
+    fn edit_times(&self, inode: &mut Inode, change: &AttrChange, edits: &mut Edits) {
+        let extra_isize = inode.disk.extra_isize;
+        let mut edit = |time: Option<Timestamp>, secs: Field<u32>, more: Field<u32>, kept: &mut Timestamp| {
+            let Some(time) = time else { return };
+            let extra = raw::has_extra(extra_isize, more.end());
+            let (low, high) = times::encode(time, extra);
+            *kept = times::decode(low, high);
+            edits.u32(secs, low);
+            if extra {
+                edits.u32(more, high);
+            }
+        };
+        let disk = &mut inode.disk;
+        edit(change.atime, raw::I_ATIME, raw::I_ATIME_EXTRA, &mut disk.atime);
+        edit(change.mtime, raw::I_MTIME, raw::I_MTIME_EXTRA, &mut disk.mtime);
+        edit(change.ctime, raw::I_CTIME, raw::I_CTIME_EXTRA, &mut disk.ctime);
+    }
+}
+
+/// Edits the length; true if its high half changes, which takes both halves in one patch.
+fn edit_size(inode: &mut Inode, size: u64, edits: &mut Edits) -> bool {
+    let high_changes = size >> 32 != inode.disk.size >> 32;
+    inode.disk.size = size;
+    if high_changes {
+        return true;
+    }
+    edits.u32(raw::I_SIZE, low32(size));
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_join_and_what_is_unchanged_is_left_out() {
+        let mut edits = Edits::default();
+        edits.u32(raw::I_MTIME, 7);
+        edits.u32(raw::I_CTIME, 6);
+        edits.u32(raw::I_ATIME, 0);
+        edits.u16(raw::I_UID, 5);
+        let joined = edits.joined(&[0; 128]);
+        let places: Vec<_> = joined.0.iter().map(|(at, bytes)| (*at, bytes.len())).collect();
+        assert_eq!(places, [(2, 2), (12, 8)]);
+    }
+}

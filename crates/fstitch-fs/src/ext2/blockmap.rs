@@ -1,0 +1,242 @@
+//! The block map: twelve direct pointers in the inode, then trees of one, two and three levels.
+//!
+//! ```text
+//!   inode: 0 … 11 │ 12 ─► leaf │ 13 ─► node ─► leaf │ 14 ─► node ─► node ─► leaf
+//! ```
+
+use std::sync::Arc;
+
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Errno, Result};
+use fstitch_patch::Block;
+
+use super::inode::Inode;
+use super::layout::inode::DIRECT;
+use super::num::{idx, idx64, wide};
+use super::volume::Ext2;
+use crate::uhfs::Extent;
+
+/// The way to a file block's pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Path {
+    /// Levels of indirect blocks: 0 for direct pointers.
+    pub(super) levels: usize,
+    /// The pointer in the inode.
+    pub(super) root: usize,
+    /// The pointer in each indirect block, from the root down.
+    steps: [usize; 3],
+    /// The first file block of the innermost array of pointers.
+    pub(super) leaf_first: u64,
+    /// Pointers in that array.
+    pub(super) leaf_len: u64,
+}
+
+impl Path {
+    /// The way to file block `index`; `None` beyond the longest file.
+    #[must_use]
+    pub(super) fn to(index: u64, pointers: u64) -> Option<Self> {
+        if index < wide(DIRECT) {
+            let root = idx64(index);
+            return Some(Self { levels: 0, root, steps: [0; 3], leaf_first: 0, leaf_len: wide(DIRECT) });
+        }
+        let mut first = wide(DIRECT);
+        let mut span = pointers;
+        for levels in 1..=3 {
+            if index - first < span {
+                let mut rest = index - first;
+                let mut steps = [0; 3];
+                let mut under = span;
+                for step in steps.iter_mut().take(levels) {
+                    under /= pointers;
+                    *step = idx64(rest / under);
+                    rest %= under;
+                }
+                let leaf_first = index - wide(steps[levels - 1]);
+                return Some(Self {
+                    levels,
+                    root: DIRECT + levels - 1,
+                    steps,
+                    leaf_first,
+                    leaf_len: pointers,
+                });
+            }
+            first += span;
+            span *= pointers;
+        }
+        None
+    }
+
+    /// The pointer's position in the indirect block at `depth` (0 is the block that the inode points at).
+    #[must_use]
+    pub(super) const fn step(&self, depth: usize) -> usize {
+        self.steps[depth]
+    }
+
+    /// The first file block under the indirect block at `depth`, and how many are under it.
+    #[must_use]
+    pub(super) fn subtree(&self, depth: usize, pointers: u64) -> (u64, u64) {
+        let mut span = pointers;
+        let mut first = self.leaf_first;
+        for below in (depth + 1..self.levels).rev() {
+            // Leaving the level below: everything before this child in its parent.
+            first -= wide(self.steps[below - 1]) * span;
+            span *= pointers;
+        }
+        (first, span)
+    }
+}
+
+/// The file blocks that tree `root` (12, 13 or 14) of the inode holds: the first one and their number.
+#[must_use]
+pub(super) fn tree_span(root: usize, pointers: u64) -> (u64, u64) {
+    let mut first = wide(DIRECT);
+    let mut span = pointers;
+    for _ in DIRECT..root {
+        first += span;
+        span *= pointers;
+    }
+    (first, span)
+}
+
+/// Pointer `at` of the indirect block `bytes`.
+#[must_use]
+pub(super) fn pointer(bytes: &[u8], at: usize) -> u32 {
+    fstitch_core::Le::u32(bytes, at * 4)
+}
+
+/// How far a walk along a path came.
+pub(super) enum Reached {
+    /// An indirect block at `depth` is missing: nothing under it exists.
+    Missing {
+        /// Depth of the first missing block.
+        depth: usize,
+        /// The last block that exists, where its pointer is missing; `None` if that is the inode.
+        parent: Option<Block>,
+    },
+    /// The innermost array of pointers is in the inode itself.
+    Direct,
+    /// It is in this indirect block.
+    Leaf(Block),
+}
+
+impl Ext2 {
+    pub(super) fn pointers(&self) -> u64 {
+        u64::from(self.sb.pointers_per_block())
+    }
+
+    /// Reads indirect block `no` of an inode.
+    pub(super) fn read_indirect(&self, inode: &Inode, no: u32) -> Result<Block> {
+        if !self.is_file_run(no, 1)? {
+            return Err(inode.damaged(format!("its indirect block {no} is outside the blocks for files")));
+        }
+        self.cache.read(BlockNo(u64::from(no)), BlockKind::Indirect)
+    }
+
+    /// Follows `path` as far as it exists.
+    pub(super) fn follow(&self, inode: &Inode, path: &Path) -> Result<Reached> {
+        if path.levels == 0 {
+            return Ok(Reached::Direct);
+        }
+        let mut next = inode.disk.block[path.root];
+        let mut parent: Option<Block> = None;
+        for depth in 0..path.levels {
+            if next == 0 {
+                return Ok(Reached::Missing { depth, parent });
+            }
+            let block = self.read_indirect(inode, next)?;
+            next = pointer(&block.snapshot(), path.step(depth));
+            parent = Some(block);
+        }
+        Ok(Reached::Leaf(parent.expect("at least one level")))
+    }
+
+    /// The run at file block `index`, at most `max` blocks long.
+    pub(super) fn map_run(&self, inode: &Inode, index: u64, max: u64) -> Result<Extent> {
+        let max = max.max(1);
+        let Some(path) = Path::to(index, self.pointers()) else {
+            return Ok(Extent { start: None, count: max });
+        };
+        let snapshot: Arc<BlockBuf>;
+        let direct: Vec<u8>;
+        let bytes: &[u8] = match self.follow(inode, &path)? {
+            Reached::Missing { depth, .. } => {
+                let (first, span) = path.subtree(depth, self.pointers());
+                return Ok(Extent { start: None, count: (first + span - index).min(max) });
+            }
+            Reached::Direct => {
+                direct = inode.disk.block[..DIRECT].iter().flat_map(|p| p.to_le_bytes()).collect();
+                &direct
+            }
+            Reached::Leaf(block) => {
+                snapshot = block.snapshot();
+                &snapshot
+            }
+        };
+        let at = idx64(index - path.leaf_first);
+        let len = idx64(path.leaf_len.min(index - path.leaf_first + max));
+        let first = pointer(bytes, at);
+        let alike = |step: usize, found: u32| match first {
+            0 => found == 0,
+            _ => u64::from(found) == u64::from(first) + wide(step),
+        };
+        let count = (at..len).take_while(|&slot| alike(slot - at, pointer(bytes, slot))).count();
+        if first == 0 {
+            return Ok(Extent { start: None, count: wide(count) });
+        }
+        let run = u32::try_from(count).expect("at most the pointers of a block");
+        if !self.is_file_run(first, run)? {
+            return Err(inode.damaged(format!("file block {index} at {first}: outside the blocks for files")));
+        }
+        Ok(Extent { start: Some(BlockNo(u64::from(first))), count: wide(count) })
+    }
+
+    /// The way to file block `index`, `EFBIG` beyond the longest file.
+    pub(super) fn path(&self, index: u64) -> Result<Path> {
+        Path::to(index, self.pointers()).ok_or_else(|| Errno::FBIG.into())
+    }
+
+    /// The volume's block at file block `index`, if there is one.
+    pub(super) fn block_at(&self, inode: &Inode, index: u64) -> Result<Option<u32>> {
+        let extent = self.map_run(inode, index, 1)?;
+        Ok(extent.start.map(|block| u32::try_from(block.get()).expect("ext2 blocks are 32 bits")))
+    }
+
+    /// Bytes of a pointer array as little-endian words.
+    pub(super) fn pointer_words(start: u32, count: u32) -> Vec<u8> {
+        (start..start + count).flat_map(u32::to_le_bytes).collect()
+    }
+
+    /// The byte where pointer `at` starts in its block.
+    pub(super) fn pointer_place(at: u64) -> usize {
+        idx(u32::try_from(at).expect("a position in a block")) * 4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lead_through_all_levels() {
+        let path = |index| Path::to(index, 256).unwrap();
+        assert_eq!((path(11).levels, path(11).root), (0, 11));
+        assert_eq!((path(12).levels, path(12).root, path(12).step(0)), (1, 12, 0));
+        assert_eq!((path(267).levels, path(267).step(0)), (1, 255));
+        let two = path(268 + 256 * 3 + 7);
+        assert_eq!((two.levels, two.root, two.step(0), two.step(1)), (2, 13, 3, 7));
+        assert_eq!((two.leaf_first, two.subtree(0, 256)), (268 + 768, (268, 65_536)));
+        assert_eq!(two.subtree(1, 256), (268 + 768, 256));
+        let three = path(268 + 65_536 + 65_536 * 2 + 256 * 5 + 9);
+        assert_eq!((three.levels, three.root), (3, 14));
+        assert_eq!((three.step(0), three.step(1), three.step(2)), (2, 5, 9));
+        assert_eq!(three.subtree(0, 256), (268 + 65_536, 1 << 24));
+        assert_eq!(three.subtree(1, 256), (268 + 65_536 + 65_536 * 2, 65_536));
+        assert_eq!(Path::to(268 + 65_536 + (1 << 24), 256), None);
+    }
+
+    #[test]
+    fn trees_follow_each_other() {
+        assert_eq!(tree_span(12, 256), (12, 256));
+        assert_eq!(tree_span(13, 256), (268, 65_536));
+        assert_eq!(tree_span(14, 256), (65_804, 1 << 24));
+    }
+}

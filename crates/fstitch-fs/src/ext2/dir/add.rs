@@ -1,0 +1,305 @@
+//! Adding names.
+//!
+//! **Orderings** (arrows read "comes after").
+//! - the slot's structure (length, name, kind, the free space behind it) → the last structure change of the block, the
+//!   clearing of every entry that the slot is made of, the clearing of the directory's index flag;
+//! - a used entry that is cut short → the new entry behind it (same chain);
+//! - the inode field → the slot's structure, and `befores`: the inode's initialisation, its bit, its raised count;
+//! - a new directory block's initialisation → the end of the block's earlier life; its pointer → that and its bit; the
+//!   directory's length → the pointer.
+
+use std::sync::Arc;
+
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, InodeFlags, InodeNo, Result};
+use fstitch_patch::{PatchId, PatchIds};
+use smallvec::SmallVec;
+
+use super::{Ext2, Inode};
+use crate::ext2::layout::dirent::{
+    self, D_REC_LEN, ENTRY_MIN, EntryView, HEADER, NAME_MAX, entry_size, rec_len_field,
+};
+use crate::ext2::layout::inode::I_FLAGS;
+use crate::ext2::num::{low32, small, wide};
+use crate::uhfs::AttrChange;
+
+/// Where a name can go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Room {
+    /// Free entries that follow each other, from `offset` on, `len` bytes together.
+    Free { offset: usize, len: usize, parts: SmallVec<[usize; 4]> },
+    /// The end of a used entry that is longer than it needs to be.
+    Behind { entry: usize, offset: usize, len: usize },
+}
+
+impl Room {
+    const fn len(&self) -> usize {
+        match self {
+            Self::Free { len, .. } | Self::Behind { len, .. } => *len,
+        }
+    }
+}
+
+/// The first room of at least `need` bytes among `entries`, or else the size of the largest there is. The first
+/// entry of a directory's first block is `.`: nothing may come between it and `..`.
+fn find_room<'a>(
+    entries: impl Iterator<Item = Result<EntryView<'a>>>,
+    need: usize,
+    is_first: bool,
+) -> Result<Result<Room, usize>> {
+    let mut best = 0;
+    let mut free: Option<Room> = None;
+    for entry in entries {
+        let entry = entry?;
+        if entry.ino == 0 {
+            match &mut free {
+                Some(Room::Free { len, parts, .. }) => {
+                    *len += entry.rec_len;
+                    parts.push(entry.offset);
+                }
+                _ => {
+                    let parts = SmallVec::from_slice(&[entry.offset]);
+                    free = Some(Room::Free { offset: entry.offset, len: entry.rec_len, parts });
+                }
+            }
+        } else {
+            free = None;
+            let slack = entry.rec_len - entry.used();
+            if slack >= ENTRY_MIN && !(is_first && entry.offset == 0) {
+                let offset = entry.offset + entry.used();
+                free = Some(Room::Behind { entry: entry.offset, offset, len: slack });
+            }
+        }
+        if let Some(room) = &free {
+            if room.len() >= need {
+                return Ok(Ok(room.clone()));
+            }
+            best = best.max(room.len());
+        }
+    }
+    Ok(Err(best))
+}
+
+/// A new name.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::ext2) struct NewName<'a> {
+    pub(in crate::ext2) name: &'a [u8],
+    pub(in crate::ext2) ino: InodeNo,
+    pub(in crate::ext2) kind: FileKind,
+}
+
+impl Ext2 {
+    /// Makes sure that `name` fits, growing the directory if need be.
+    pub(in crate::ext2) fn prepare(&self, caller: &Caller, dir: &mut Inode, name: &[u8]) -> Result<()> {
+        if name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        if self.search_room(dir, entry_size(name.len()))?.is_none() {
+            self.grow(caller, dir)?;
+        }
+        Ok(())
+    }
+
+    /// The first block with room for `need` bytes: its position, and the room.
+    fn search_room(&self, dir: &Inode, need: usize) -> Result<Option<(usize, Room)>> {
+        let mut memory = self.dir_memory(dir)?;
+        let mut at = 0;
+        while let Some(next) = memory.room[at..].iter().position(|&room| usize::from(room) >= need) {
+            at += next;
+            let found = match self.dir_bytes(&memory, at)? {
+                Some((block, bytes)) => find_room(self.entries(&bytes, block), need, at == 0)?,
+                None => Err(0),
+            };
+            match found {
+                Ok(room) => return Ok(Some((at, room))),
+                Err(largest) => memory.room[at] = u16::try_from(largest).unwrap_or(u16::MAX),
+            }
+            at += 1;
+        }
+        Ok(None)
+    }
+
+    /// Adds an empty block to the directory.
+    fn grow(&self, caller: &Caller, dir: &mut Inode) -> Result<()> {
+        let at = dir.dir_blocks(self);
+        let size = (at + 1) * u64::from(self.sb.block_size);
+        if size > u64::from(u32::MAX) {
+            return Err(Errno::NOSPC.into());
+        }
+        let stale = self.map_run(dir, at, 1)?;
+        if stale.start.is_some() {
+            // A crash between pointer and length has left a block beyond the end.
+            self.detach_range(dir, at, u64::MAX, &[])?;
+        }
+        let allocation = self.allocate_run(caller, dir, at, 1)?;
+        let block = match self.cache.fresh(allocation.start, BlockKind::Directory) {
+            Ok(block) => block,
+            Err(error) => {
+                self.give_back_allocation(dir, allocation);
+                return Err(error);
+            }
+        };
+        let mut contents = BlockBuf::zeroed(self.block_size());
+        dirent::put_empty_block(&mut contents);
+        // The block's contents after the end of its earlier life.
+        let init = self.cache.lock().init(&block, Arc::new(contents), &allocation.reuse);
+        let mut links = self.attach_run(dir, allocation, &[init])?;
+        // The length after the pointers.
+        let change = AttrChange { size: Some(size), ..AttrChange::default() };
+        links.extend(self.change_attr(dir, &change, &links.clone())?);
+        let no = small(block.no().index());
+        self.memory.set_links(no, links, &self.cache);
+        let mut memory = self.dir_memory(dir)?;
+        memory.room.push(u16::MAX);
+        if let Some(blocks) = &mut memory.blocks {
+            blocks.push(no);
+        }
+        debug_assert_eq!(wide(memory.list().len()), at + 1, "every block of a directory is listed");
+        Ok(())
+    }
+
+    /// Clears the flag of a hash-tree index that this change makes stale; what the change must come after.
+    fn drop_index_flag(&self, dir: &mut Inode) -> Result<PatchId> {
+        if dir.disk.flags & InodeFlags::INDEX == 0 {
+            return Ok(self.memory.inodes().unindexed.get(&dir.ino).copied().unwrap_or_default());
+        }
+        let block = self.inode_block(dir)?;
+        let flags = dir.disk.flags & !InodeFlags::INDEX;
+        let mut tx = self.cache.lock();
+        let patch = dir.put(&mut tx, &block, (I_FLAGS, flags), &[]);
+        dir.disk.flags = flags;
+        drop(tx);
+        self.memory.inodes().unindexed.insert(dir.ino, patch, &self.cache);
+        self.remember(dir);
+        Ok(patch)
+    }
+
+    /// Adds a name for which there is room, after `befores`. Returns what makes it reachable.
+    pub(in crate::ext2) fn add(
+        &self,
+        dir: &mut Inode,
+        new: NewName<'_>,
+        befores: &[PatchId],
+    ) -> Result<PatchIds> {
+        let found = self.search_room(dir, entry_size(new.name.len()))?;
+        let (at, room) = found.ok_or(Errno::NOSPC)?;
+        let no = self.dir_memory(dir)?.list()[at];
+        let block = self.dir_block(no)?;
+        let mut chain = PatchIds::from_slice(&[self.drop_index_flag(dir)?]);
+        let parts = match &room {
+            Room::Free { parts, .. } => parts.clone(),
+            Room::Behind { .. } => SmallVec::new(),
+        };
+        {
+            let mut names = self.memory.names();
+            chain.extend(names.structure.get(&block.no()).copied());
+            for &part in &parts {
+                chain.extend(names.cleared.get(&(block.no(), part)).copied());
+                names.created.remove(&(block.no(), part));
+            }
+        }
+        let entry = Entry::new(&room, &new, self.sb.has_filetype());
+        let mut tx = self.cache.lock();
+        let mut structure = tx.bytes(&block, entry.from, &entry.bytes, &chain);
+        if let Room::Behind { entry: shortened, offset, .. } = room {
+            let length = rec_len_field(offset - shortened).to_le_bytes();
+            let mut after = chain.clone();
+            after.push(structure);
+            structure = tx.bytes(&block, shortened + D_REC_LEN.offset(), &length, &after);
+        }
+        let mut after = PatchIds::from_slice(befores);
+        after.push(structure);
+        let named = tx.bytes(&block, entry.offset, &low32(new.ino.get()).to_le_bytes(), &after);
+        dir.gather(&mut tx, named);
+        drop(tx);
+        {
+            let mut names = self.memory.names();
+            names.structure.insert(block.no(), structure, &self.cache);
+            names.created.insert((block.no(), entry.offset), named, &self.cache);
+        }
+        self.remember(dir);
+        let position = self.dir_position(at, entry.offset);
+        if let Some(index) = &mut self.dir_memory(dir)?.index {
+            index.insert(new.name, position);
+        }
+        let mut reachable = self.memory.links(no);
+        reachable.push(named);
+        Ok(reachable)
+    }
+}
+
+/// The bytes of a new entry without its inode field.
+struct Entry {
+    /// Where the entry starts.
+    offset: usize,
+    /// Where the bytes start.
+    from: usize,
+    bytes: Vec<u8>,
+}
+
+impl Entry {
+    fn new(room: &Room, new: &NewName<'_>, filetype: bool) -> Self {
+        let need = entry_size(new.name.len());
+        let rest = room.len() - need;
+        let splits = rest >= ENTRY_MIN;
+        let rec_len = if splits { need } else { room.len() };
+        let mut bytes = vec![0; if splits { need + HEADER } else { need }];
+        dirent::put_entry(&mut bytes, 0, rec_len, new.name, filetype.then_some(new.kind));
+        if splits {
+            dirent::put_entry(&mut bytes[need..], 0, rest, b"", None);
+        }
+        match room {
+            // The inode field is 0 already and has patches of its own.
+            Room::Free { offset, .. } => {
+                Self { offset: *offset, from: offset + D_REC_LEN.offset(), bytes: bytes.split_off(4) }
+            }
+            Room::Behind { offset, .. } => Self { offset: *offset, from: *offset, bytes },
+        }
+    }
+}
+
+/// The block that a slot is in, for those who know only its number.
+pub(super) fn slot_block(block: BlockNo) -> u32 {
+    small(block.index())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ext2::layout::dirent::{put_entry, put_first_block};
+
+    fn view(offset: usize, ino: u32, rec_len: usize, name: &[u8]) -> Result<EntryView<'_>> {
+        Ok(EntryView { offset, ino, rec_len, file_type: 0, name })
+    }
+
+    #[test]
+    fn free_neighbours_are_taken_together() {
+        let entries =
+            [view(0, 5, 12, b"a"), view(12, 0, 12, b"b"), view(24, 0, 16, b"c"), view(40, 6, 984, b"d")];
+        let room = find_room(entries.into_iter(), 28, false).unwrap().unwrap();
+        assert_eq!(room, Room::Free { offset: 12, len: 28, parts: SmallVec::from_slice(&[12, 24]) });
+    }
+
+    #[test]
+    fn nothing_goes_behind_the_first_dot() {
+        let entries = || [view(0, 5, 512, b"."), view(512, 6, 512, b"..")].into_iter();
+        let room = find_room(entries(), 100, true).unwrap().unwrap();
+        assert_eq!(room, Room::Behind { entry: 512, offset: 524, len: 500 });
+        assert_eq!(find_room(entries(), 501, true).unwrap(), Err(500));
+    }
+
+    #[test]
+    fn a_new_entry_leaves_free_space_behind_it() {
+        let mut block = vec![0; 1024];
+        put_first_block(&mut block, 12, 2, true);
+        let room = Room::Free { offset: 24, len: 1000, parts: SmallVec::from_slice(&[24]) };
+        let new = NewName { name: b"hello", ino: InodeNo(20), kind: FileKind::Fifo };
+        let entry = Entry::new(&room, &new, true);
+        assert_eq!((entry.offset, entry.from, entry.bytes.len()), (24, 28, 20));
+        block[entry.from..entry.from + entry.bytes.len()].copy_from_slice(&entry.bytes);
+        let mut expected = vec![0; 1024];
+        put_first_block(&mut expected, 12, 2, true);
+        put_entry(&mut expected[24..], 0, 16, b"hello", Some(FileKind::Fifo));
+        put_entry(&mut expected[40..], 0, 984, b"", None);
+        assert_eq!(block, expected);
+    }
+}

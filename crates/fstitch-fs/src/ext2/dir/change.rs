@@ -1,0 +1,172 @@
+//! Clearing and replacing names.
+//!
+//! **Orderings** (arrows read "comes after").
+//! - the clearing of an inode field → `befores` (for a rename: the new name). Nothing else changes: the slot keeps its
+//!   length and becomes free space, so no length of a neighbour is touched;
+//! - an entry names another inode: its inode field alone (4 bytes) → `befores`; where the kind changes too, the entry's
+//!   whole header (8 bytes) in one patch → `befores` and the last structure change of the block;
+//! - the old inode may lose a link → that patch; or → nothing, if the patch that made the entry name it and this one
+//!   are one unflown patch: the medium never held the name.
+
+use fstitch_core::{Errno, Error, FileKind, InodeNo, Result};
+use fstitch_patch::{Block, PatchId, PatchIds};
+
+use super::add::slot_block;
+use super::{Ext2, Inode};
+use crate::ext2::layout::dirent::{D_FILE_TYPE, D_INODE, HEADER, code_of};
+use crate::ext2::num::low32;
+use crate::uhfs::{ClearedName, FreedName, NameSlot};
+
+impl Ext2 {
+    /// The block of a slot, in which the entry was checked to be what the caller has found.
+    fn open_slot(&self, slot: &NameSlot) -> Result<Block> {
+        let block = self.dir_block(slot_block(slot.block))?;
+        let bytes = block.snapshot();
+        let entry = self.entries(&bytes, slot.block).from(slot.offset.min(bytes.len())).next().transpose()?;
+        match entry {
+            Some(entry) if u64::from(entry.ino) == slot.ino.get() && entry.ino != 0 => Ok(block),
+            _ => Err(Error::corrupt("directory entry", slot.block, "changed while it was in use")),
+        }
+    }
+
+    /// Clears an entry after `befores`.
+    pub(in crate::ext2) fn clear(
+        &self,
+        dir: &mut Inode,
+        slot: &NameSlot,
+        befores: &[PatchId],
+    ) -> Result<ClearedName> {
+        let block = self.open_slot(slot)?;
+        self.forget_name(dir, slot, &block)?;
+        let place = (slot.block, slot.offset);
+        let created = self.memory.names().created.remove(&place);
+        let mut tx = self.cache.lock();
+        let patch = tx.bytes(&block, slot.offset + D_INODE.offset(), &[0; 4], befores);
+        dir.gather(&mut tx, patch);
+        let freed = self.freed(&tx, created, patch);
+        drop(tx);
+        self.memory.names().cleared.insert(place, patch, &self.cache);
+        self.remember(dir);
+        Ok(ClearedName { patch, freed })
+    }
+
+    fn freed(&self, tx: &fstitch_patch::Tx<'_>, created: Option<PatchId>, patch: PatchId) -> FreedName {
+        let never =
+            self.cache.optimizations().elimination && created.is_some_and(|made| tx.same(made, patch));
+        if never { FreedName::NeverExisted } else { FreedName::After(patch) }
+    }
+
+    /// Takes a name out of the index and notes the room that it leaves.
+    fn forget_name(&self, dir: &Inode, slot: &NameSlot, block: &Block) -> Result<()> {
+        let mut memory = self.dir_memory(dir)?;
+        let Some(at) = memory.position(slot.block) else {
+            return Err(Error::corrupt("directory entry", slot.block, "in a block of another directory"));
+        };
+        memory.room[at] = u16::MAX;
+        let position = self.dir_position(at, slot.offset);
+        if let Some(index) = &mut memory.index {
+            let bytes = block.snapshot();
+            if let Some(entry) = self.entries(&bytes, slot.block).from(slot.offset).next().transpose()? {
+                index.remove(entry.name, position);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes an entry name another inode, after `befores`.
+    pub(in crate::ext2) fn replace(
+        &self,
+        dir: &mut Inode,
+        slot: &NameSlot,
+        (ino, kind): (InodeNo, FileKind),
+        befores: &[PatchId],
+    ) -> Result<ClearedName> {
+        let block = self.open_slot(slot)?;
+        let place = (slot.block, slot.offset);
+        let (created, structure) = {
+            let names = self.memory.names();
+            (names.created.get(&place).copied(), names.structure.get(&slot.block).copied())
+        };
+        let mut befores = PatchIds::from_slice(befores);
+        let mut tx = self.cache.lock();
+        let mut header = tx.data(&block)[slot.offset..slot.offset + HEADER].to_vec();
+        let new_kind = self.sb.has_filetype() && D_FILE_TYPE.get(&header) != code_of(kind);
+        D_INODE.put(&mut header, low32(ino.get()));
+        if new_kind {
+            // Length and kind lie in one word with the name's length: the header is one patch of the structure.
+            D_FILE_TYPE.put(&mut header, code_of(kind));
+            befores.extend(structure);
+        } else {
+            header.truncate(D_INODE.end());
+        }
+        let patch = tx.bytes(&block, slot.offset, &header, &befores);
+        dir.gather(&mut tx, patch);
+        let freed = self.freed(&tx, created, patch);
+        drop(tx);
+        {
+            let mut names = self.memory.names();
+            names.created.insert(place, patch, &self.cache);
+            if new_kind {
+                names.structure.insert(slot.block, patch, &self.cache);
+            }
+        }
+        self.remember(dir);
+        Ok(ClearedName { patch, freed })
+    }
+
+    /// Swaps what two entries of one block name, in one patch over everything between them.
+    pub(in crate::ext2) fn exchange(
+        &self,
+        dir: &mut Inode,
+        (first, second): (&NameSlot, &NameSlot),
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        if first.block != second.block || first.offset == second.offset {
+            return Err(Errno::INVAL.into());
+        }
+        let block = self.open_slot(first)?;
+        self.open_slot(second)?;
+        let (low, high) = (first.offset.min(second.offset), first.offset.max(second.offset));
+        let mut befores = PatchIds::from_slice(befores);
+        befores.extend(self.memory.names().structure.get(&first.block).copied());
+        let mut tx = self.cache.lock();
+        let mut bytes = tx.data(&block)[low..high + HEADER].to_vec();
+        let far = high - low;
+        for field in [D_INODE.offset()..D_INODE.end(), D_FILE_TYPE.offset()..D_FILE_TYPE.end()] {
+            for at in field {
+                bytes.swap(at, far + at);
+            }
+        }
+        // The patch covers the lengths between the entries: it is part of the chain of structure changes.
+        let patch = tx.bytes(&block, low, &bytes, &befores);
+        dir.gather(&mut tx, patch);
+        drop(tx);
+        {
+            let mut names = self.memory.names();
+            names.structure.insert(first.block, patch, &self.cache);
+            for slot in [first, second] {
+                names.created.insert((slot.block, slot.offset), patch, &self.cache);
+            }
+        }
+        self.remember(dir);
+        Ok(patch)
+    }
+
+    /// Makes `..` name another directory, after `befores`.
+    pub(in crate::ext2) fn replace_parent(
+        &self,
+        dir: &mut Inode,
+        parent: InodeNo,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        let damaged = dir.damaged("its second entry is not `..`");
+        let slot = self.find(dir, b"..")?.ok_or(damaged)?;
+        Ok(self.replace(dir, &slot, (parent, FileKind::Directory), befores)?.patch)
+    }
+
+    /// Bytes that adding a name dirties at most: the block, new blocks with their pointers, counters.
+    #[must_use]
+    pub fn name_reserve(&self) -> usize {
+        10 * self.block_size()
+    }
+}

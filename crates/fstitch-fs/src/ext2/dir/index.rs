@@ -1,0 +1,208 @@
+//! An index of a large directory's names, in memory only.
+//!
+//! It maps a name's hash to where its entry is; the entry itself is always looked at, so a collision or an adversary
+//! costs time, never a wrong answer. All indexes together stay below a limit: the ones used longest ago go.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::hash::Hasher;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use fstitch_patch::Cache;
+use rustc_hash::{FxHashMap, FxHasher};
+
+use super::DirMemory;
+
+/// Bytes that one name takes in a table, its share of empty room included.
+const NAME_BYTES: usize = 32;
+/// Names after whose addition the memory is accounted anew.
+const ACCOUNT_STEP: usize = 1024;
+
+/// Where names are: positions are byte offsets in the directory, divided by 4.
+pub(super) struct NameIndex {
+    first: FxHashMap<u64, u32>,
+    /// Names whose hash another name has.
+    collisions: Vec<(u64, u32)>,
+    memory: Account,
+}
+
+impl std::fmt::Debug for NameIndex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NameIndex({} names)", self.len())
+    }
+}
+
+/// Memory told to the cache and to the limit over all indexes.
+struct Account {
+    cache: Arc<Cache>,
+    total: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Account {
+    fn set(&mut self, bytes: usize) {
+        let signed = |n: usize| isize::try_from(n).expect("memory sizes fit isize");
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.cache.account_external(signed(bytes) - signed(self.bytes));
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// A name's hash.
+fn hash(name: &[u8]) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write(name);
+    hasher.finish()
+}
+
+impl NameIndex {
+    fn len(&self) -> usize {
+        self.first.len() + self.collisions.len()
+    }
+
+    fn bytes(&self) -> usize {
+        self.len().next_multiple_of(ACCOUNT_STEP) * NAME_BYTES
+    }
+
+    /// Adds a name that is at `position`.
+    pub(super) fn insert(&mut self, name: &[u8], position: u32) {
+        let hash = hash(name);
+        match self.first.entry(hash) {
+            Entry::Occupied(_) => self.collisions.push((hash, position)),
+            Entry::Vacant(free) => {
+                free.insert(position);
+            }
+        }
+        if self.bytes() != self.memory.bytes {
+            self.memory.set(self.bytes());
+        }
+    }
+
+    /// Removes the name that was at `position`.
+    pub(super) fn remove(&mut self, name: &[u8], position: u32) {
+        let hash = hash(name);
+        if self.first.get(&hash) == Some(&position) {
+            self.first.remove(&hash);
+            if let Some(at) = self.collisions.iter().position(|(other, _)| *other == hash) {
+                let (_, position) = self.collisions.swap_remove(at);
+                self.first.insert(hash, position);
+            }
+        } else {
+            self.collisions.retain(|&entry| entry != (hash, position));
+        }
+    }
+
+    /// Where entries with this name's hash are.
+    pub(super) fn candidates(&self, name: &[u8]) -> impl Iterator<Item = u32> + '_ {
+        let hash = hash(name);
+        let others = self.collisions.iter().filter(move |(other, _)| *other == hash).map(|(_, at)| *at);
+        self.first.get(&hash).copied().into_iter().chain(others)
+    }
+}
+
+/// All indexes of a volume.
+#[derive(Debug)]
+pub(in crate::ext2) struct IndexCache {
+    bytes_max: usize,
+    total: Arc<AtomicUsize>,
+    queue: Mutex<VecDeque<Weak<Mutex<DirMemory>>>>,
+}
+
+impl IndexCache {
+    pub(in crate::ext2) fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, total: Arc::default(), queue: Mutex::default() }
+    }
+
+    /// The most names that one index may hold.
+    pub(super) fn names_max(&self) -> usize {
+        self.bytes_max / NAME_BYTES
+    }
+
+    /// An empty index.
+    pub(super) fn start(&self, cache: &Arc<Cache>) -> NameIndex {
+        NameIndex {
+            first: FxHashMap::default(),
+            collisions: Vec::new(),
+            memory: Account { cache: Arc::clone(cache), total: Arc::clone(&self.total), bytes: 0 },
+        }
+    }
+
+    /// Lists a directory that has just got an index, and drops the oldest indexes while there are too many.
+    /// Indexes in use at the moment are left alone.
+    pub(super) fn admit(&self, dir: &Arc<Mutex<DirMemory>>) {
+        let mut queue = self.queue.lock().expect("no panic while held");
+        queue.push_back(Arc::downgrade(dir));
+        let mut tries = queue.len();
+        while self.total.load(Ordering::Relaxed) > self.bytes_max && tries > 0 {
+            tries -= 1;
+            let Some(oldest) = queue.pop_front() else { break };
+            let Some(memory) = oldest.upgrade() else { continue };
+            let dropped = memory.try_lock().map(|mut memory| memory.index = None).is_ok();
+            if !dropped {
+                queue.push_back(oldest);
+            }
+        }
+        queue.retain(|listed| listed.strong_count() > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fstitch_core::{ManualClock, MemDevice};
+    use fstitch_patch::CacheOptions;
+
+    fn cache() -> Arc<Cache> {
+        let device = Arc::new(MemDevice::new(1024, 8));
+        Cache::new(device, CacheOptions::default(), Arc::new(ManualClock::new()))
+    }
+
+    #[test]
+    fn names_are_found_until_removed() {
+        let all = IndexCache::new(1 << 20);
+        let mut index = all.start(&cache());
+        for at in 0..3000_u32 {
+            index.insert(format!("name{at}").as_bytes(), at);
+        }
+        assert!(all.total.load(Ordering::Relaxed) >= 3000 * NAME_BYTES);
+        assert!(index.candidates(b"name7").any(|at| at == 7));
+        index.remove(b"name7", 7);
+        assert!(!index.candidates(b"name7").any(|at| at == 7));
+        drop(index);
+        assert_eq!(all.total.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn colliding_names_are_all_kept() {
+        let mut index = IndexCache::new(1 << 20).start(&cache());
+        for at in [1, 2, 3] {
+            index.insert(b"same", at);
+        }
+        index.remove(b"same", 1);
+        index.remove(b"same", 3);
+        assert_eq!(index.candidates(b"same").collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn the_oldest_indexes_go_first() {
+        let all = IndexCache::new(ACCOUNT_STEP * NAME_BYTES);
+        let cache = cache();
+        let dirs: Vec<Arc<Mutex<DirMemory>>> = (0..3).map(|_| Arc::default()).collect();
+        for dir in &dirs {
+            let mut index = all.start(&cache);
+            index.insert(b"x", 1);
+            dir.lock().unwrap().index = Some(index);
+            all.admit(dir);
+        }
+        let kept: Vec<bool> = dirs.iter().map(|dir| dir.lock().unwrap().index.is_some()).collect();
+        assert_eq!(kept, [false, false, true]);
+    }
+}

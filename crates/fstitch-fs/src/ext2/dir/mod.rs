@@ -1,0 +1,105 @@
+//! Directories.
+//!
+//! **Layout.** A directory is a file of blocks, each a chain of entries ([`super::layout::dirent`]). We keep free space as
+//! explicit entries with inode 0: an added name takes the front of one and leaves the rest as another; a removed
+//! name becomes one.
+//!
+//! **Invariants.**
+//! 1. An entry's inode field is a patch of its own (4 bytes); only it waits for patches on other blocks.
+//! 2. Lengths, names and kinds (the *structure*) of one block are changed by a chain of patches, each after the one
+//!    before: a length computed from another is never on the medium without it.
+//! 3. The structure of a slot changes only after its inode field was cleared.
+//! 4. A block is attached only after it was initialised with one empty entry that spans it.
+//!
+//! **Crash cases.** Structure without inode field: free space with a stale name in it. Inode field without a later
+//! structure: impossible, it depends on it.
+
+mod add;
+mod change;
+mod find;
+mod index;
+
+use std::sync::Arc;
+
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Errno, FileKind, Result};
+use fstitch_patch::Block;
+
+use super::inode::Inode;
+use super::layout::dirent::{self, Entries};
+use super::num::{idx64, small, wide};
+use super::volume::Ext2;
+
+pub(super) use add::NewName;
+pub(super) use index::IndexCache;
+use index::NameIndex;
+
+/// What is kept in memory of a directory in use.
+#[derive(Debug, Default)]
+pub(super) struct DirMemory {
+    /// The directory's blocks on the volume, 0 for a hole; `None` until first used.
+    blocks: Option<Vec<u32>>,
+    /// For each block, what a name may need at most to fit: never too small.
+    room: Vec<u16>,
+    index: Option<NameIndex>,
+    /// An index would take too much memory.
+    too_large: bool,
+}
+
+impl DirMemory {
+    fn list(&self) -> &[u32] {
+        self.blocks.as_deref().unwrap_or_default()
+    }
+
+    /// The position of the volume's block `no` in the directory.
+    fn position(&self, no: BlockNo) -> Option<usize> {
+        self.list().iter().position(|&block| u64::from(block) == no.get())
+    }
+}
+
+impl Ext2 {
+    /// Learns where the directory's blocks are.
+    fn load_dir(&self, dir: &Inode, memory: &mut DirMemory) -> Result<()> {
+        if dir.disk.kind != FileKind::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        if memory.blocks.is_some() {
+            return Ok(());
+        }
+        let count = dir.dir_blocks(self);
+        let mut blocks = Vec::new();
+        let mut at = 0;
+        while at < count {
+            let extent = self.map_run(dir, at, count - at)?;
+            let run = 0..small(idx64(extent.count));
+            match extent.start {
+                Some(start) => blocks.extend(run.map(|step| small(start.index()) + step)),
+                None => blocks.extend(run.map(|_| 0)),
+            }
+            at += extent.count;
+        }
+        memory.room = vec![u16::MAX; blocks.len()];
+        memory.blocks = Some(blocks);
+        Ok(())
+    }
+
+    fn dir_block(&self, no: u32) -> Result<Block> {
+        self.cache.read(BlockNo(u64::from(no)), BlockKind::Directory)
+    }
+
+    /// The newest contents of block `at` of the directory; `None` for a hole.
+    fn dir_bytes(&self, memory: &DirMemory, at: usize) -> Result<Option<(BlockNo, Arc<BlockBuf>)>> {
+        match memory.list()[at] {
+            0 => Ok(None),
+            no => Ok(Some((BlockNo(u64::from(no)), self.dir_block(no)?.snapshot()))),
+        }
+    }
+
+    fn entries<'a>(&self, bytes: &'a [u8], block: BlockNo) -> Entries<'a> {
+        dirent::entries(bytes, block, &self.sb)
+    }
+
+    /// A position in a directory as a byte offset.
+    fn dir_offset(&self, block: usize, offset: usize) -> u64 {
+        wide(block) * u64::from(self.sb.block_size) + wide(offset)
+    }
+}

@@ -1,0 +1,234 @@
+//! Block groups: where their bitmaps and inode tables are, read when first used, and their locks.
+//!
+//! A volume of 16 TiB has 131,072 groups: nothing here is read or allocated before a group is used, beyond
+//! one pointer for each.
+
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+use fstitch_core::{BlockKind, BlockNo, Error, Result};
+use fstitch_patch::{Block, Tx};
+
+use super::layout::Field;
+use super::layout::group::{
+    BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_USED_DIRS_COUNT, DESCRIPTOR_SIZE, GroupDescriptor,
+};
+use super::layout::superblock::Superblock;
+use super::num::idx;
+use super::pending::Pending;
+use super::{bitmap, volume::Ext2};
+
+/// All groups of a volume.
+pub(super) struct Groups(Vec<OnceLock<Box<Group>>>);
+
+impl Groups {
+    pub(super) fn new(sb: &Superblock) -> Self {
+        Self(std::iter::repeat_with(OnceLock::new).take(idx(sb.group_count())).collect())
+    }
+}
+
+/// A group in use.
+pub(super) struct Group {
+    pub(super) no: u32,
+    /// Where everything is; its counters are as found, not kept up to date.
+    pub(super) at: GroupDescriptor,
+    descriptor: (BlockNo, usize),
+    state: Mutex<GroupState>,
+}
+
+/// What a group's lock protects, besides its bitmaps' bits.
+#[derive(Default)]
+pub(super) struct GroupState {
+    /// The bitmaps were looked at: the group's own metadata is marked as used, the counters are right.
+    examined: bool,
+    /// Where the search for a new file's first block starts.
+    pub(super) block_cursor: u32,
+    /// No inode below is free.
+    pub(super) inode_cursor: u32,
+    pub(super) pending_blocks: Pending,
+    pub(super) pending_inodes: Pending,
+}
+
+/// A locked group with the blocks that allocation changes.
+pub(super) struct OpenGroup<'v> {
+    pub(super) group: &'v Group,
+    pub(super) state: MutexGuard<'v, GroupState>,
+    pub(super) blocks: Block,
+    pub(super) inodes: Block,
+    descriptor: Block,
+}
+
+impl OpenGroup<'_> {
+    /// Adds to one of the group's summary counters. No dependencies: it is a hint.
+    pub(super) fn adjust(&self, tx: &mut Tx<'_>, field: Field<u16>, delta: i32) {
+        let at = self.group.descriptor.1;
+        let now = i32::from(field.get(&tx.data(&self.descriptor)[at..]));
+        let value = u16::try_from((now + delta).clamp(0, i32::from(u16::MAX))).expect("clamped");
+        if i32::from(value) != now {
+            tx.bytes(&self.descriptor, at + field.offset(), &value.to_le_bytes(), &[]);
+        }
+    }
+}
+
+impl Ext2 {
+    /// The group `no`, which exists.
+    pub(super) fn group(&self, no: u32) -> Result<&Group> {
+        let cell = &self.groups.0[idx(no)];
+        if let Some(group) = cell.get() {
+            return Ok(group);
+        }
+        let (block, offset) = self.sb.descriptor_place(no);
+        let block = BlockNo(u64::from(block));
+        let bytes = self.cache.read(block, BlockKind::GroupDescriptor)?.snapshot();
+        let at = GroupDescriptor::parse(&bytes[offset..offset + DESCRIPTOR_SIZE], no, &self.sb, block)?;
+        let group = Group { no, at, descriptor: (block, offset), state: Mutex::default() };
+        Ok(cell.get_or_init(|| Box::new(group)))
+    }
+
+    /// Reads what allocation in group `no` needs and locks it.
+    pub(super) fn open_group(&self, no: u32) -> Result<OpenGroup<'_>> {
+        let group = self.group(no)?;
+        let block = |no: u32| BlockNo(u64::from(no));
+        let mut found = self.cache.read_many(&[
+            (block(group.at.block_bitmap), BlockKind::BlockBitmap),
+            (block(group.at.inode_bitmap), BlockKind::InodeBitmap),
+            (group.descriptor.0, BlockKind::GroupDescriptor),
+        ])?;
+        let (Some(descriptor), Some(inodes), Some(blocks)) = (found.pop(), found.pop(), found.pop()) else {
+            unreachable!("three blocks were asked for");
+        };
+        let state = group.state.lock().expect("no panic while a group is locked");
+        let mut open = OpenGroup { group, state, blocks, inodes, descriptor };
+        if !open.state.examined {
+            self.examine(&open)?;
+            open.state.examined = true;
+        }
+        Ok(open)
+    }
+
+    /// Looks at a group's bitmaps for the first time: refuses ones that offer the group's own metadata as free,
+    /// and corrects the counters of a volume that was not unmounted cleanly.
+    fn examine(&self, open: &OpenGroup<'_>) -> Result<()> {
+        let group = open.group;
+        let start = self.sb.group_start(group.no);
+        let bytes = open.blocks.snapshot();
+        let overhead = self.sb.group_overhead(group.no);
+        let table = group.at.inode_table - start;
+        let own = [
+            (0, overhead),
+            (group.at.block_bitmap - start, 1),
+            (group.at.inode_bitmap - start, 1),
+            (table, self.sb.inode_table_blocks()),
+        ];
+        for (first, count) in own {
+            if let Some(free) = bitmap::next(&bytes, false, first, first + count) {
+                let problem = format!("block {} of the group's own metadata is marked as free", start + free);
+                return Err(Error::corrupt(
+                    format!("block bitmap of group {}", group.no),
+                    open.blocks.no(),
+                    problem,
+                ));
+            }
+        }
+        if self.is_unclean() && !self.cache.options().read_only {
+            let free_blocks = bitmap::count_free(&bytes, self.sb.group_blocks(group.no));
+            let free_inodes = bitmap::count_free(&open.inodes.snapshot(), self.sb.inodes_per_group);
+            let mut tx = self.cache.lock();
+            self.correct(&mut tx, open, BG_FREE_BLOCKS_COUNT, free_blocks);
+            self.correct(&mut tx, open, BG_FREE_INODES_COUNT, free_inodes);
+        }
+        Ok(())
+    }
+
+    /// Sets a group's counter to what its bitmap says and tells the volume's total the difference.
+    fn correct(&self, tx: &mut Tx<'_>, open: &OpenGroup<'_>, field: Field<u16>, counted: u32) {
+        let at = open.group.descriptor.1;
+        let delta = i64::from(counted) - i64::from(field.get(&tx.data(&open.descriptor)[at..]));
+        if delta == 0 {
+            return;
+        }
+        open.adjust(tx, field, i32::try_from(delta).expect("both fit 32 bits"));
+        if field.offset() == BG_FREE_BLOCKS_COUNT.offset() {
+            self.adjust_free_blocks(tx, delta);
+        } else {
+            self.adjust_free_inodes(tx, delta);
+        }
+    }
+
+    /// Makes sure that group `no`'s counters are right.
+    pub(super) fn recount_group(&self, no: u32) -> Result<()> {
+        self.open_group(no).map(drop)
+    }
+
+    /// Looks at descriptors, `count` of them from `first` on (wrapping), as they are in the cache, until `each`
+    /// returns false.
+    pub(super) fn scan_descriptors(
+        &self,
+        first: u32,
+        count: u32,
+        each: &mut dyn FnMut(u32, &GroupDescriptor) -> bool,
+    ) -> Result<()> {
+        let groups = self.sb.group_count();
+        let mut held: Option<(u32, std::sync::Arc<fstitch_core::BlockBuf>)> = None;
+        for step in 0..count.min(groups) {
+            let no = u32::try_from((u64::from(first) + u64::from(step)) % u64::from(groups))
+                .expect("below groups");
+            let (block, offset) = self.sb.descriptor_place(no);
+            if held.as_ref().is_none_or(|(at, _)| *at != block) {
+                let read = self.cache.read(BlockNo(u64::from(block)), BlockKind::GroupDescriptor)?;
+                held = Some((block, read.snapshot()));
+            }
+            let Some((_, bytes)) = &held else { unreachable!("just read") };
+            if !each(no, &GroupDescriptor::raw(&bytes[offset..offset + DESCRIPTOR_SIZE])) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// All blocks of the descriptor table, in order.
+    pub(super) fn all_descriptor_blocks(&self) -> Result<Vec<Block>> {
+        let first = self.sb.first_data_block() + 1;
+        (first..first + self.sb.descriptor_blocks())
+            .map(|block| self.cache.read(BlockNo(u64::from(block)), BlockKind::GroupDescriptor))
+            .collect()
+    }
+
+    /// Free blocks and inodes by the groups' counters in `blocks`, at one moment.
+    pub(super) fn sum_descriptors(&self, tx: &Tx<'_>, blocks: &[Block]) -> (u32, u32) {
+        let (mut free_blocks, mut free_inodes) = (0_u32, 0_u32);
+        for no in 0..self.sb.group_count() {
+            let (block, offset) = self.sb.descriptor_place(no);
+            let bytes = &tx.data(&blocks[idx(block - self.sb.first_data_block() - 1)])[offset..];
+            free_blocks = free_blocks.saturating_add(u32::from(BG_FREE_BLOCKS_COUNT.get(bytes)));
+            free_inodes = free_inodes.saturating_add(u32::from(BG_FREE_INODES_COUNT.get(bytes)));
+        }
+        (free_blocks, free_inodes)
+    }
+
+    /// Whether the run of blocks `start..start + count` can belong to a file: inside the volume, and none of the
+    /// groups' own metadata.
+    pub(super) fn is_file_run(&self, start: u32, count: u32) -> Result<bool> {
+        let end = u64::from(start) + u64::from(count);
+        if start <= self.sb.first_data_block() || end > u64::from(self.sb.blocks_count) {
+            return Ok(false);
+        }
+        let end = u32::try_from(end).expect("at most the number of blocks");
+        for no in self.sb.group_of(start)..=self.sb.group_of(end - 1) {
+            let at = self.group(no)?.at;
+            let first = self.sb.group_start(no);
+            let own = [
+                (first, self.sb.group_overhead(no)),
+                (at.block_bitmap, 1),
+                (at.inode_bitmap, 1),
+                (at.inode_table, self.sb.inode_table_blocks()),
+            ];
+            if own.iter().any(|&(own, len)| start < own + len && own < end) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The counter of directories.
+pub(super) const DIRS: Field<u16> = BG_USED_DIRS_COUNT;

@@ -1,0 +1,132 @@
+//! What must be remembered about patches that are not stable yet, longer than any loaded inode.
+//!
+//! **Invariants.**
+//! 1. The last change of a directory block's structure, and the clearing of each of its entries, are listed
+//!    until they are stable: later changes of the structure come after them.
+//! 2. The pointers to a directory or indirect block are listed until they are stable: what lies in the block is
+//!    reachable only after them.
+//! 3. Entries that became stable are dropped when a table has doubled since the last look; a stale entry would
+//!    order nothing, so it costs only memory.
+
+use std::hash::Hash;
+use std::sync::{Mutex, MutexGuard};
+
+use fstitch_core::BlockNo;
+use fstitch_patch::{Cache, PatchId, PatchIds, PatchState};
+use rustc_hash::FxHashMap;
+
+use super::dir::IndexCache;
+
+/// How many entries a table holds before it is looked at for stable ones.
+const PURGE_MIN: usize = 1024;
+
+/// A directory entry's position.
+pub(super) type Place = (BlockNo, usize);
+
+/// A map whose entries are of use only while their patches are not stable.
+#[derive(Debug)]
+pub(super) struct Table<K, V> {
+    entries: FxHashMap<K, V>,
+    purge_at: usize,
+}
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Self { entries: FxHashMap::default(), purge_at: PURGE_MIN }
+    }
+}
+
+/// What a table keeps: one patch or several.
+pub(super) trait Patches: Default {
+    /// Whether any of them is not stable.
+    fn any(&self, unstable: &dyn Fn(PatchId) -> bool) -> bool;
+}
+
+impl Patches for PatchId {
+    fn any(&self, unstable: &dyn Fn(PatchId) -> bool) -> bool {
+        unstable(*self)
+    }
+}
+
+impl Patches for PatchIds {
+    fn any(&self, unstable: &dyn Fn(PatchId) -> bool) -> bool {
+        self.iter().any(|&patch| unstable(patch))
+    }
+}
+
+impl<K: Eq + Hash, V: Patches + Clone> Table<K, V> {
+    pub(super) fn get(&self, key: &K) -> Option<&V> {
+        self.entries.get(key)
+    }
+
+    pub(super) fn insert(&mut self, key: K, value: V, cache: &Cache) {
+        if self.entries.len() >= self.purge_at {
+            let tx = cache.lock();
+            self.entries.retain(|_, value| value.any(&|patch| tx.state(patch) != PatchState::Committed));
+            self.purge_at = (self.entries.len() * 2).max(PURGE_MIN);
+        }
+        self.entries.insert(key, value);
+    }
+
+    pub(super) fn remove(&mut self, key: &K) -> Option<V> {
+        self.entries.remove(key)
+    }
+}
+
+/// All tables of a volume. Each lock is held for moments, and only the core lock is taken inside.
+#[derive(Debug)]
+pub(super) struct Memory {
+    names: Mutex<NameMemory>,
+    links: Mutex<Table<u32, PatchIds>>,
+    inodes: Mutex<InodeMemory>,
+    pub(super) indexes: IndexCache,
+}
+
+/// About directory blocks.
+#[derive(Debug, Default)]
+pub(super) struct NameMemory {
+    /// The last change of a block's structure: lengths, names, kinds.
+    pub(super) structure: Table<BlockNo, PatchId>,
+    /// The patch that made an entry name its inode.
+    pub(super) created: Table<Place, PatchId>,
+    /// The patch that cleared an entry.
+    pub(super) cleared: Table<Place, PatchId>,
+}
+
+/// About inodes.
+#[derive(Debug, Default)]
+pub(super) struct InodeMemory {
+    /// What gathers an inode's patches.
+    pub(super) gathers: Table<u32, PatchId>,
+    /// The clearing of a directory's index flag.
+    pub(super) unindexed: Table<u32, PatchId>,
+}
+
+impl Memory {
+    pub(super) fn new(index_bytes_max: usize) -> Self {
+        Self {
+            names: Mutex::default(),
+            links: Mutex::default(),
+            inodes: Mutex::default(),
+            indexes: IndexCache::new(index_bytes_max),
+        }
+    }
+
+    pub(super) fn names(&self) -> MutexGuard<'_, NameMemory> {
+        self.names.lock().expect("no panic while held")
+    }
+
+    pub(super) fn inodes(&self) -> MutexGuard<'_, InodeMemory> {
+        self.inodes.lock().expect("no panic while held")
+    }
+
+    /// Lists the pointers to a directory or indirect block.
+    pub(super) fn set_links(&self, block: u32, pointers: PatchIds, cache: &Cache) {
+        self.links.lock().expect("no panic while held").insert(block, pointers, cache);
+    }
+
+    /// The pointers to a block that may not be stable yet.
+    pub(super) fn links(&self, block: u32) -> PatchIds {
+        self.links.lock().expect("no panic while held").get(&block).cloned().unwrap_or_default()
+    }
+}

@@ -1,0 +1,350 @@
+//! The open volume: its superblock, the counters in it and its state.
+//!
+//! **Layout.** The superblock's summary counters and every group's are changed in the cached blocks as space is
+//! taken and given back, each a patch of its own without dependencies: they are hints, and after an unclean
+//! unmount nobody trusts them.
+//!
+//! **States.** A volume is *clean* (`STATE_VALID` on the medium) or *in use*. [`Ext2::mark_in_use`] takes it from clean to
+//! in use, stable before anything else changes; [`Ext2::mark_clean`] takes it back after everything else is
+//! stable. A volume that was opened unclean stays so until a check says [`Ext2::set_checked`].
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use fstitch_core::{
+    BlockDevice, BlockKind, BlockNo, Caller, Errno, Error, InodeNo, IoOp, Result, StatFs, Timestamp,
+};
+use fstitch_patch::{Block, Cache, PatchId, Tx};
+
+use super::groups::Groups;
+use super::layout::superblock::{
+    ROOT_INO, S_FEATURE_COMPAT, S_FEATURE_RO_COMPAT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_MNT_COUNT,
+    S_MTIME, S_STATE, S_WTIME, STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
+};
+use super::layout::{Field, FieldInt, dirent, inode};
+use super::memory::Memory;
+use super::num::{idx, low32, small};
+use super::view::BlockView;
+use crate::uhfs::Limits;
+
+/// An open ext2 volume.
+pub struct Ext2 {
+    pub(super) cache: Arc<Cache>,
+    /// Shape and features as found at the mount; its counters are not kept up to date.
+    pub(super) sb: Superblock,
+    /// The block that holds the superblock, kept in memory.
+    sb_block: Block,
+    pub(super) groups: Groups,
+    /// What is remembered about patches that are not stable yet.
+    pub(super) memory: Memory,
+    features: Mutex<NewFeatures>,
+    /// The volume had not been unmounted cleanly: summary counters are recounted group by group.
+    unclean: bool,
+    /// All groups were recounted, or counters could be trusted from the start.
+    totals_trusted: AtomicBool,
+    /// A check since the mount found the volume consistent.
+    checked: AtomicBool,
+    overhead: OnceLock<u32>,
+}
+
+/// Feature bits set since the mount, with the patches that set them.
+#[derive(Default)]
+struct NewFeatures {
+    compat: (u32, PatchId),
+    ro_compat: (u32, PatchId),
+}
+
+impl std::fmt::Debug for Ext2 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ext2({} blocks of {} bytes)", self.sb.blocks_count, self.sb.block_size)
+    }
+}
+
+impl Ext2 {
+    /// Reads the superblock of a device of any block size, to learn the volume's block size and features.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Corrupt`] if it is no ext2 volume, [`Error::Unsupported`] by name.
+    pub fn probe(device: &dyn BlockDevice) -> Result<Superblock> {
+        let bytes = device.geometry().bytes();
+        if bytes < 2 * u64::from(small(SUPERBLOCK_SIZE)) {
+            let problem = format!("the device has only {bytes} bytes: not an ext2 volume");
+            return Err(Error::corrupt("superblock", None, problem));
+        }
+        let view = BlockView::new(device, SUPERBLOCK_SIZE);
+        let mut raw = vec![0; SUPERBLOCK_SIZE];
+        view.read(BlockNo(1), BlockKind::Superblock, &mut raw)?;
+        Superblock::parse(&raw, bytes)
+    }
+
+    /// Opens the volume in `cache`, whose block size must be the volume's (see [`Ext2::probe`]). Reads the
+    /// superblock only; changes nothing.
+    ///
+    /// # Errors
+    /// As [`Ext2::probe`]. A volume with features that forbid writing opens only in a read-only cache.
+    pub fn open(cache: Arc<Cache>) -> Result<Self> {
+        let block_size = cache.block_size();
+        let (no, offset) = if block_size == SUPERBLOCK_SIZE { (1, 0) } else { (0, SUPERBLOCK_OFFSET) };
+        if offset + SUPERBLOCK_SIZE > block_size {
+            let source = std::io::Error::from(std::io::ErrorKind::InvalidInput);
+            return Err(Error::io(IoOp::Open, BlockNo(0), source));
+        }
+        let sb_block = cache.read(BlockNo(no), BlockKind::Superblock)?;
+        let snapshot = sb_block.snapshot();
+        let device_bytes = cache.block_count() * u64::from(small(block_size));
+        let sb = Superblock::parse(&snapshot[offset..offset + SUPERBLOCK_SIZE], device_bytes)?;
+        if idx(sb.block_size) != block_size {
+            let problem = format!("blocks of {} bytes, opened with {block_size}", sb.block_size);
+            return Err(Error::corrupt("superblock", None, problem));
+        }
+        let forbidding = sb.features.read_only_because();
+        if !cache.options().read_only && !forbidding.is_empty() {
+            let names = forbidding.join(", ");
+            return Err(Error::Unsupported(format!("writing with feature {names}: mount read-only")));
+        }
+        let unclean = sb.state & STATE_VALID == 0 || sb.state & STATE_ERROR != 0;
+        Ok(Self {
+            groups: Groups::new(&sb),
+            memory: Memory::new(cache.options().cache_size / 8),
+            cache,
+            sb_block,
+            sb,
+            features: Mutex::default(),
+            unclean,
+            totals_trusted: AtomicBool::new(!unclean),
+            checked: AtomicBool::new(!unclean),
+            overhead: OnceLock::new(),
+        })
+    }
+
+    /// The superblock as found when the volume was opened.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.sb
+    }
+
+    /// Whether the volume had not been unmounted cleanly before it was opened.
+    #[must_use]
+    pub fn is_unclean(&self) -> bool {
+        self.unclean
+    }
+
+    /// Says that a check found the volume consistent, or mended it: a clean unmount may then mark it as clean.
+    pub fn set_checked(&self) {
+        self.checked.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn root_ino(&self) -> InodeNo {
+        InodeNo(u64::from(ROOT_INO))
+    }
+
+    pub(super) fn format_limits(&self) -> Limits {
+        Limits {
+            name_max: dirent::NAME_MAX,
+            link_max: inode::LINK_MAX,
+            size_max: inode::size_max(self.sb.block_size),
+            symlink_max: idx(self.sb.block_size) - 1,
+            block_size: self.block_size(),
+        }
+    }
+
+    pub(super) fn block_size(&self) -> usize {
+        idx(self.sb.block_size)
+    }
+
+    /// Units of 512 bytes in a block.
+    pub(super) fn sectors_per_block(&self) -> u32 {
+        self.sb.block_size / 512
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.cache.clock().now()
+    }
+
+    fn now_secs(&self) -> u32 {
+        low32(self.now().secs.max(0).cast_unsigned())
+    }
+
+    /// The deletion time of an inode freed now. Never 0, which would mean "in use", and not before the volume
+    /// was made: small numbers mean a list of orphans to other implementations.
+    pub(super) fn deletion_time(&self) -> u32 {
+        self.now_secs().max(self.sb.mkfs_time).max(1)
+    }
+
+    // ---- counters ----
+
+    fn field<T: FieldInt>(&self, tx: &Tx<'_>, field: Field<T>) -> T {
+        field.get(&tx.data(&self.sb_block)[self.sb.offset_in_block()..])
+    }
+
+    /// Patches a field of the superblock, after `befores`.
+    fn put<T: FieldInt>(&self, tx: &mut Tx<'_>, field: Field<T>, value: T, befores: &[PatchId]) -> PatchId {
+        let at = self.sb.offset_in_block() + field.offset();
+        tx.bytes(&self.sb_block, at, value.encode().as_ref(), befores)
+    }
+
+    /// Adds to one of the superblock's summary counters. No dependencies: it is a hint.
+    fn adjust(&self, tx: &mut Tx<'_>, field: Field<u32>, delta: i64) {
+        let now = i64::from(self.field(tx, field)) + delta;
+        // A damaged counter may be too small; it stays in range and the next check mends it.
+        let value = low32(now.clamp(0, i64::from(u32::MAX)).cast_unsigned());
+        self.put(tx, field, value, &[]);
+    }
+
+    /// Adds to the number of free blocks on the volume.
+    pub(super) fn adjust_free_blocks(&self, tx: &mut Tx<'_>, delta: i64) {
+        self.adjust(tx, S_FREE_BLOCKS_COUNT, delta);
+    }
+
+    /// Adds to the number of free inodes on the volume.
+    pub(super) fn adjust_free_inodes(&self, tx: &mut Tx<'_>, delta: i64) {
+        self.adjust(tx, S_FREE_INODES_COUNT, delta);
+    }
+
+    /// How many blocks `caller` may take: all free ones, less the reserved ones for ordinary callers. While the
+    /// counters cannot be trusted they refuse nothing.
+    pub(super) fn blocks_for(&self, caller: &Caller) -> u32 {
+        if !self.totals_trusted.load(Ordering::Acquire) {
+            return u32::MAX;
+        }
+        let free = self.field(&self.cache.lock(), S_FREE_BLOCKS_COUNT);
+        if self.is_privileged(caller) { free } else { free.saturating_sub(self.sb.reserved_blocks) }
+    }
+
+    fn is_privileged(&self, caller: &Caller) -> bool {
+        let group = u32::from(self.sb.reserved_gid);
+        caller.uid == 0
+            || caller.uid == u32::from(self.sb.reserved_uid)
+            || (group != 0 && caller.gid == group)
+    }
+
+    /// Whether the groups' summary counters are what was found after an unclean unmount.
+    pub(super) fn distrusts_counters(&self) -> bool {
+        !self.totals_trusted.load(Ordering::Acquire)
+    }
+
+    /// Recounts every group that was not used yet, so that the totals are right again. For the background,
+    /// after a mount of an unclean volume; does nothing otherwise.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Corrupt`]; the totals then stay untrusted.
+    pub fn recount_totals(&self) -> Result<()> {
+        if !self.distrusts_counters() || self.cache.options().read_only {
+            return Ok(());
+        }
+        for group in 0..self.sb.group_count() {
+            self.cache.reserve(2 * self.block_size())?;
+            self.recount_group(group)?;
+        }
+        let descriptors = self.all_descriptor_blocks()?;
+        let mut tx = self.cache.lock();
+        // Under the core lock nobody takes or gives back, so the sums and the totals are of one moment.
+        let (blocks, inodes) = self.sum_descriptors(&tx, &descriptors);
+        if self.field(&tx, S_FREE_BLOCKS_COUNT) != blocks {
+            self.put(&mut tx, S_FREE_BLOCKS_COUNT, blocks, &[]);
+        }
+        if self.field(&tx, S_FREE_INODES_COUNT) != inodes {
+            self.put(&mut tx, S_FREE_INODES_COUNT, inodes, &[]);
+        }
+        drop(tx);
+        self.totals_trusted.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    pub(super) fn space(&self) -> StatFs {
+        let tx = self.cache.lock();
+        let free = u64::from(self.field(&tx, S_FREE_BLOCKS_COUNT));
+        let inodes_free = u64::from(self.field(&tx, S_FREE_INODES_COUNT));
+        drop(tx);
+        let blocks = u64::from(self.sb.blocks_count - self.overhead_blocks());
+        let free = free.min(blocks);
+        StatFs {
+            block_size: self.sb.block_size,
+            blocks,
+            blocks_free: free,
+            blocks_available: free.saturating_sub(u64::from(self.sb.reserved_blocks)),
+            inodes: u64::from(self.sb.inodes_count),
+            inodes_free: inodes_free.min(u64::from(self.sb.inodes_count)),
+            name_max: small(dirent::NAME_MAX),
+        }
+    }
+
+    /// Blocks that never hold files.
+    fn overhead_blocks(&self) -> u32 {
+        *self.overhead.get_or_init(|| {
+            let per_group = 2 + self.sb.inode_table_blocks();
+            let all: u64 = (0..self.sb.group_count())
+                .map(|group| u64::from(self.sb.group_overhead(group) + per_group))
+                .sum();
+            let all = all + u64::from(self.sb.first_data_block());
+            low32(all.min(u64::from(self.sb.blocks_count)))
+        })
+    }
+
+    // ---- features and state ----
+
+    /// Sets a compatible feature bit; the first use of the feature depends on the returned patch.
+    /// `EOPNOTSUPP` in revision 0, which has no features.
+    pub(super) fn need_compat(&self, bit: u32) -> Result<PatchId> {
+        let mut features = self.features.lock().expect("no panic while held");
+        let NewFeatures { compat, .. } = &mut *features;
+        self.need(S_FEATURE_COMPAT, self.sb.features.compat, compat, bit)
+    }
+
+    /// Sets a read-only compatible feature bit, likewise.
+    pub(super) fn need_ro_compat(&self, bit: u32) -> Result<PatchId> {
+        let mut features = self.features.lock().expect("no panic while held");
+        let NewFeatures { ro_compat, .. } = &mut *features;
+        self.need(S_FEATURE_RO_COMPAT, self.sb.features.ro_compat, ro_compat, bit)
+    }
+
+    fn need(&self, field: Field<u32>, old: u32, new: &mut (u32, PatchId), bit: u32) -> Result<PatchId> {
+        if !self.sb.is_dynamic() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        if (old | new.0) & bit == 0 {
+            let mut tx = self.cache.lock();
+            let word = self.field(&tx, field) | bit;
+            *new = (new.0 | bit, self.put(&mut tx, field, word, &[]));
+        }
+        Ok(new.1)
+    }
+
+    /// Marks the volume as in use and makes that stable: a crash at any later moment must find it so.
+    pub(super) fn start_use(&self) -> Result<()> {
+        let mut patches = Vec::new();
+        {
+            let mut tx = self.cache.lock();
+            let state = self.field(&tx, S_STATE) & !STATE_VALID;
+            let mounts = self.field(&tx, S_MNT_COUNT).saturating_add(1);
+            patches.push(self.put(&mut tx, S_STATE, state, &[]));
+            patches.push(self.put(&mut tx, S_MNT_COUNT, mounts, &[]));
+            patches.push(self.put(&mut tx, S_MTIME, self.now_secs(), &[]));
+        }
+        self.cache.sync_patches(&patches)
+    }
+
+    /// Marks the volume as clean, unless it was unclean when opened and no check has passed since.
+    pub(super) fn end_use(&self) -> Result<()> {
+        if self.cache.options().read_only {
+            return Ok(());
+        }
+        if self.checked.load(Ordering::Relaxed) {
+            self.recount_totals()?;
+        }
+        let mut tx = self.cache.lock();
+        self.put(&mut tx, S_WTIME, self.now_secs(), &[]);
+        if self.checked.load(Ordering::Relaxed) {
+            let state = (self.field(&tx, S_STATE) | STATE_VALID) & !STATE_ERROR;
+            self.put(&mut tx, S_STATE, state, &[]);
+        }
+        Ok(())
+    }
+
+    /// Reports damage found while the volume is in use: nothing is written any more.
+    pub(super) fn found_damage(&self, error: &Error) {
+        if !self.cache.options().read_only {
+            self.cache.poison(&error.to_string());
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Extended attributes of an inode: in its own bytes where they fit, else in a block that inodes may share.
+//!
+//! **Orderings** (arrows read "comes after").
+//! - the attributes in the inode's bytes change in one patch, and so do those in a block that is the inode's alone: each
+//!   crash finds the old set or the new one;
+//! - a shared block is not changed: the inode points at a copy, → the copy's initialisation and bit;
+//! - the old block's reference count falls, or its bit is cleared, → the change of the pointer: the count on the medium
+//!   is never below the number of pointers there;
+//! - an attribute that moves between inode and block is removed from its old place → it is in the new one;
+//! - the first attribute of a volume → the feature bit in the superblock.
+//!
+//! **Crash cases.** Reference counts too high, leaked blocks, an attribute in both places (the inode's own counts).
+
+use std::sync::Arc;
+
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, Result, XattrSetMode};
+use fstitch_patch::{Block, PatchId, PatchIds, Tx};
+
+use super::acl;
+use super::alloc::{FreedAfter, Goal, Run};
+use super::inode::Inode;
+use super::layout::feature::compat;
+use super::layout::inode::{GOOD_OLD_SIZE, I_BLOCKS, I_FILE_ACL};
+use super::layout::xattr::{H_REFCOUNT, Xattr, XattrSet, full_name, split_name};
+use super::num::idx64;
+use super::volume::Ext2;
+
+/// The attributes of an inode, by place.
+struct Places {
+    body: XattrSet,
+    block: XattrSet,
+}
+
+/// How the attribute block changes.
+enum BlockChange {
+    None,
+    /// It goes.
+    Remove,
+    /// It is the inode's alone and gets new contents.
+    Rewrite(Block, BlockBuf),
+    /// A new one takes its place.
+    Replace(Run, Block, BlockBuf),
+}
+
+impl Ext2 {
+    /// Bytes for attributes in the inode itself, from the inode's start; empty if it has none.
+    fn body_range(&self, inode: &Inode) -> std::ops::Range<usize> {
+        let size = usize::from(self.sb.inode_size);
+        match inode.disk.extra_isize {
+            0 => size..size,
+            extra => GOOD_OLD_SIZE + usize::from(extra)..size,
+        }
+    }
+
+    fn read_places(&self, inode: &Inode) -> Result<Places> {
+        let range = self.body_range(inode);
+        let body = if range.len() < 8 {
+            XattrSet::default()
+        } else {
+            let bytes = self.inode_block(inode)?.snapshot();
+            XattrSet::parse_body(&bytes[inode.at.1 + range.start..inode.at.1 + range.end], inode.at.0)?
+        };
+        let block = match inode.disk.xattr_block {
+            0 => XattrSet::default(),
+            no => {
+                let block = self.read_xattr_block(inode, no)?;
+                XattrSet::parse_block(&block.snapshot(), block.no())?.0
+            }
+        };
+        Ok(Places { body, block })
+    }
+
+    fn read_xattr_block(&self, inode: &Inode, no: u32) -> Result<Block> {
+        if !self.is_file_run(no, 1)? {
+            return Err(inode.damaged(format!("its attribute block {no} is outside the blocks for files")));
+        }
+        self.cache.read(BlockNo(u64::from(no)), BlockKind::Data)
+    }
+
+    /// An attribute's value.
+    pub(super) fn read_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+        let (index, name) = split_name(name).ok_or(Errno::OPNOTSUPP)?;
+        if inode.disk.xattr_block == 0 && self.body_range(inode).is_empty() {
+            return Err(Errno::NODATA.into());
+        }
+        let places = self.read_places(inode)?;
+        let value = places.body.get(index, name).or_else(|| places.block.get(index, name));
+        let value = value.ok_or(Errno::NODATA)?;
+        acl::wire(index, value).ok_or_else(|| inode.damaged("malformed access control list"))
+    }
+
+    /// All names.
+    pub(super) fn read_xattr_names(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+        let places = self.read_places(inode)?;
+        let mut names: Vec<Vec<u8>> =
+            places.body.0.iter().chain(&places.block.0).filter_map(|x| full_name(x.index, &x.name)).collect();
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// Creates or replaces an attribute.
+    pub(super) fn write_xattr(
+        &self,
+        caller: &Caller,
+        inode: &mut Inode,
+        (name, value): (&[u8], &[u8]),
+        mode: XattrSetMode,
+    ) -> Result<PatchIds> {
+        let new = acl::stored(name, value)?;
+        let mut places = self.read_places(inode)?;
+        let in_body = places.body.get(new.index, &new.name).is_some();
+        let in_block = places.block.get(new.index, &new.name).is_some();
+        match mode {
+            XattrSetMode::Create if in_body || in_block => return Err(Errno::EXIST.into()),
+            XattrSetMode::Replace if !in_body && !in_block => return Err(Errno::NODATA.into()),
+            _ => {}
+        }
+        let feature = self.need_compat(compat::EXT_ATTR)?;
+        let body_first = self.fits_body(inode, &places.body, &new);
+        if body_first {
+            places.block.remove(new.index, &new.name);
+            places.body.set(new);
+        } else {
+            places.body.remove(new.index, &new.name);
+            places.block.set(new);
+        }
+        let touched = Touched { body: body_first || in_body, block: !body_first || in_block, body_first };
+        self.store(caller, inode, &places, touched, &[feature])
+    }
+
+    /// Removes an attribute.
+    pub(super) fn erase_xattr(&self, caller: &Caller, inode: &mut Inode, name: &[u8]) -> Result<PatchIds> {
+        let (index, name) = split_name(name).ok_or(Errno::OPNOTSUPP)?;
+        let mut places = self.read_places(inode)?;
+        let body = places.body.remove(index, name);
+        let block = places.block.remove(index, name);
+        if !body && !block {
+            return Err(Errno::NODATA.into());
+        }
+        // The block first: as long as the inode's own value exists it hides the block's.
+        self.store(caller, inode, &places, Touched { body, block, body_first: false }, &[])
+    }
+
+    fn fits_body(&self, inode: &Inode, body: &XattrSet, new: &Xattr) -> bool {
+        let mut with = body.clone();
+        with.set(new.clone());
+        let mut room = vec![0; self.body_range(inode).len()];
+        !room.is_empty() && with.encode_body(&mut room)
+    }
+
+    /// Writes the places that changed, each after the one before it.
+    fn store(
+        &self,
+        caller: &Caller,
+        inode: &mut Inode,
+        places: &Places,
+        touched: Touched,
+        befores: &[PatchId],
+    ) -> Result<PatchIds> {
+        let inode_block = self.inode_block(inode)?;
+        let change =
+            if touched.block { self.plan_block(caller, inode, &places.block)? } else { BlockChange::None };
+        let mut order = PatchIds::from_slice(befores);
+        let mut patches = PatchIds::new();
+        let mut change = Some(change);
+        for body_turn in [touched.body_first, !touched.body_first] {
+            let done = if !body_turn {
+                let change = change.take().unwrap_or(BlockChange::None);
+                self.store_block(inode, &inode_block, change, &order)?
+            } else if touched.body {
+                self.store_body(inode, &inode_block, &places.body, &order)
+            } else {
+                PatchIds::new()
+            };
+            order.extend(done.iter().copied());
+            patches.extend(done);
+        }
+        self.remember(inode);
+        Ok(patches)
+    }
+
+    /// Writes the inode's own attributes: one patch from the first to the last byte that changes.
+    fn store_body(&self, inode: &mut Inode, block: &Block, set: &XattrSet, befores: &[PatchId]) -> PatchIds {
+        let range = self.body_range(inode);
+        let mut bytes = vec![0; range.len()];
+        let fits = set.encode_body(&mut bytes);
+        assert!(fits, "fitting was tried before");
+        let mut tx = self.cache.lock();
+        let now = &tx.data(block)[inode.at.1 + range.start..inode.at.1 + range.end];
+        let differs = |at: &usize| now[*at] != bytes[*at];
+        let (Some(first), Some(last)) = ((0..bytes.len()).find(differs), (0..bytes.len()).rfind(differs))
+        else {
+            return PatchIds::new();
+        };
+        let patch = inode.put_bytes(&mut tx, block, (range.start + first, &bytes[first..=last]), befores);
+        PatchIds::from_slice(&[patch])
+    }
+
+    /// Decides how the attribute block changes and takes what that needs.
+    fn plan_block(&self, caller: &Caller, inode: &Inode, set: &XattrSet) -> Result<BlockChange> {
+        let old = inode.disk.xattr_block;
+        if set.0.is_empty() {
+            return Ok(if old == 0 { BlockChange::None } else { BlockChange::Remove });
+        }
+        let mut contents = BlockBuf::zeroed(self.block_size());
+        if !set.encode_block(&mut contents, 1) {
+            return Err(Errno::NOSPC.into());
+        }
+        if old != 0 {
+            let block = self.read_xattr_block(inode, old)?;
+            let alone = H_REFCOUNT.get(self.cache.lock().data(&block)) == 1;
+            if alone {
+                return Ok(BlockChange::Rewrite(block, contents));
+            }
+        }
+        let run = self.take_blocks(caller, Goal::Apart(self.sb.group_of_inode(inode.ino)), 1)?;
+        match self.cache.fresh(BlockNo(u64::from(run.start)), BlockKind::Data) {
+            Ok(block) => Ok(BlockChange::Replace(run, block, contents)),
+            Err(error) => {
+                self.give_back_run(&run);
+                Err(error)
+            }
+        }
+    }
+
+    fn store_block(
+        &self,
+        inode: &mut Inode,
+        inode_block: &Block,
+        change: BlockChange,
+        befores: &[PatchId],
+    ) -> Result<PatchIds> {
+        let old = inode.disk.xattr_block;
+        let mut tx = self.cache.lock();
+        let pointer = match change {
+            BlockChange::None => return Ok(PatchIds::new()),
+            BlockChange::Rewrite(block, contents) => {
+                let patch = tx.init(&block, Arc::new(contents), befores);
+                inode.gather(&mut tx, patch);
+                return Ok(PatchIds::from_slice(&[patch]));
+            }
+            BlockChange::Remove => self.point_at(&mut tx, inode, inode_block, 0, befores),
+            BlockChange::Replace(run, block, contents) => {
+                let init = tx.init(&block, Arc::new(contents), &run.reuse);
+                // The pointer after the block's contents and its bit in the free map.
+                let mut befores = PatchIds::from_slice(befores);
+                befores.push(init);
+                befores.extend(run.bits.iter().copied());
+                let pointer = self.point_at(&mut tx, inode, inode_block, run.start, &befores);
+                inode.attached.insert(run.start, 1, pointer);
+                pointer
+            }
+        };
+        drop(tx);
+        if old != 0 {
+            let made = inode.attached.covering(old);
+            let never = self.cache.optimizations().elimination
+                && made.is_some_and(|(_, made)| self.cache.lock().same(made, pointer));
+            let after = if never { FreedAfter::Nothing } else { FreedAfter::Pointer(pointer) };
+            inode.attached.remove(old, old + 1);
+            self.release_xattr_block(old, after)?;
+        }
+        Ok(PatchIds::from_slice(&[pointer]))
+    }
+
+    /// Changes the pointer to the attribute block, and the count of blocks with it. For symbolic links both
+    /// are one patch, because the count tells whether the target is in the inode.
+    fn point_at(
+        &self,
+        tx: &mut Tx<'_>,
+        inode: &mut Inode,
+        block: &Block,
+        to: u32,
+        befores: &[PatchId],
+    ) -> PatchId {
+        let had = inode.disk.xattr_block != 0;
+        inode.disk.xattr_block = to;
+        match (had, to != 0) {
+            (false, true) => inode.disk.sectors += self.sectors_per_block(),
+            (true, false) => {
+                inode.disk.sectors = inode.disk.sectors.saturating_sub(self.sectors_per_block());
+            }
+            _ => {}
+        }
+        let sectors = inode.disk.sectors;
+        if inode.disk.kind != FileKind::Symlink {
+            if had != (to != 0) {
+                inode.put(tx, block, (I_BLOCKS, sectors), &[]);
+            }
+            return inode.put(tx, block, (I_FILE_ACL, to), befores);
+        }
+        let (from, end) = (I_BLOCKS.offset(), I_FILE_ACL.end());
+        let mut bytes = tx.data(block)[inode.at.1 + from..inode.at.1 + end].to_vec();
+        bytes[..4].copy_from_slice(&sectors.to_le_bytes());
+        bytes[I_FILE_ACL.offset() - from..].copy_from_slice(&to.to_le_bytes());
+        inode.put_bytes(tx, block, (from, &bytes), befores)
+    }
+
+    /// Gives up one reference to an attribute block: its count falls, or the last one frees it, after the pointer
+    /// was cleared.
+    pub(super) fn release_xattr_block(&self, no: u32, after: FreedAfter) -> Result<()> {
+        let damaged =
+            |problem: &str| fstitch_core::Error::corrupt("attribute block", BlockNo(u64::from(no)), problem);
+        if !self.is_file_run(no, 1)? {
+            return Err(damaged("outside the blocks for files"));
+        }
+        let block = self.cache.read(BlockNo(u64::from(no)), BlockKind::Data)?;
+        XattrSet::parse_block(&block.snapshot(), block.no())?;
+        let mut tx = self.cache.lock();
+        let count = H_REFCOUNT.get(tx.data(&block));
+        if count > 1 {
+            tx.bytes(&block, H_REFCOUNT.offset(), &(count - 1).to_le_bytes(), after.befores());
+            return Ok(());
+        }
+        drop(tx);
+        drop(block);
+        self.free_blocks(no, 1, after)
+    }
+
+    /// Bytes that an operation on attributes dirties at most.
+    #[must_use]
+    pub fn xattr_reserve(&self) -> usize {
+        idx64(6 * u64::from(self.sb.block_size))
+    }
+}
+
+/// Which places change, and which first.
+#[derive(Clone, Copy)]
+struct Touched {
+    body: bool,
+    block: bool,
+    body_first: bool,
+}
