@@ -8,7 +8,7 @@ use super::acl::{self, Acl};
 use super::locks::Locked;
 use super::node::{Part, State};
 use super::volume::NAME_CHANGE_BLOCKS;
-use super::{AttrChange, LowLevelFs, NewInode, Uhfs, names};
+use super::{AttrChange, LowLevelFs, NewInode, Uhfs};
 
 /// An inode to be made.
 pub(super) struct Make<'a> {
@@ -75,8 +75,8 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// Makes an inode: checks, room for the name, parent's count (directories), the inode, the name.
     pub(super) fn make(&self, make: &Make<'_>) -> Result<Entry> {
         if let Some(name) = make.name {
-            self.check_name(name)?;
-            names::refuse_dots(name, Errno::EXIST)?;
+            self.check_name(make.parent, name)?;
+            self.refuse_dots(make.parent, name, Errno::EXIST)?;
         }
         let _change = self.change(NAME_CHANGE_BLOCKS)?;
         let parent = self.node(make.parent)?;
@@ -238,8 +238,11 @@ impl<L: LowLevelFs> Uhfs<L> {
         ino: InodeNo,
         (parent, name): (InodeNo, &[u8]),
     ) -> Result<Entry> {
-        self.check_name(name)?;
-        names::refuse_dots(name, Errno::EXIST)?;
+        if self.kind(&*self.node(ino)?.read()?) == FileKind::Directory {
+            return Err(Errno::PERM.into());
+        }
+        self.check_name(parent, name)?;
+        self.refuse_dots(parent, name, Errno::EXIST)?;
         let _change = self.change(NAME_CHANGE_BLOCKS)?;
         let dir = self.node(parent)?;
         let node = self.node_with(ino, 1)?;
@@ -263,9 +266,6 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.check_new_name(locked.of(parent), Some(name))?;
         let state = locked.of(ino);
         let attr = self.low.attr(state.inode());
-        if attr.kind == FileKind::Directory {
-            return Err(Errno::PERM.into());
-        }
         self.refuse_flags(state, InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
         if attr.nlink == 0 && !state.linkable {
             return Err(Errno::NOENT.into());

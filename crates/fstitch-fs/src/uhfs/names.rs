@@ -22,19 +22,29 @@ pub(super) fn check_name(name: &[u8], name_max: usize) -> Result<()> {
     Ok(())
 }
 
-/// Fails with `on_dots` for `.` and `..`, which no operation may make, remove or move.
-pub(super) fn refuse_dots(name: &[u8], on_dots: Errno) -> Result<()> {
-    if is_dots(name) { Err(on_dots.into()) } else { Ok(()) }
-}
-
 /// Whether `name` is `.` or `..`.
 pub(super) fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 
 impl<L: LowLevelFs> Uhfs<L> {
-    pub(super) fn check_name(&self, name: &[u8]) -> Result<()> {
-        check_name(name, self.low.limits().name_max)
+    /// Fails unless `name` could be a name in `parent`; with `ENOTDIR` if that has none at all.
+    pub(super) fn check_name(&self, parent: InodeNo, name: &[u8]) -> Result<()> {
+        let checked = check_name(name, self.low.limits().name_max);
+        if checked.is_err() {
+            self.expect_directory(&*self.node(parent)?.read()?)?;
+        }
+        checked
+    }
+
+    /// Fails with `on_dots` for `.` and `..`, which no operation may make, remove or move; but with `ENOTDIR` if
+    /// `parent` is no directory.
+    pub(super) fn refuse_dots(&self, parent: InodeNo, name: &[u8], on_dots: Errno) -> Result<()> {
+        if !is_dots(name) {
+            return Ok(());
+        }
+        self.expect_directory(&*self.node(parent)?.read()?)?;
+        Err(on_dots.into())
     }
 
     pub(super) fn kind(&self, state: &State<L::Inode>) -> FileKind {
@@ -101,7 +111,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     pub(super) fn do_lookup(&self, parent: InodeNo, name: &[u8]) -> Result<Entry> {
-        self.check_name(name)?;
+        self.check_name(parent, name)?;
         let dir = self.node(parent)?;
         let node = self.find_node(&dir, name, 1)?.ok_or(Errno::NOENT)?;
         let attr = node.read().map(|state| self.low.attr(state.inode()));
@@ -177,13 +187,6 @@ mod tests {
         assert_eq!(errno(check_name(b"a/b", 255)), Some(Errno::INVAL));
         assert_eq!(errno(check_name(b"a\0b", 255)), Some(Errno::INVAL));
         assert_eq!(errno(check_name(&[b'x'; 256], 255)), Some(Errno::NAMETOOLONG));
-    }
-
-    #[test]
-    fn dots_are_refused_with_the_given_error() {
-        assert_eq!(errno(refuse_dots(b".", Errno::EXIST)), Some(Errno::EXIST));
-        assert_eq!(errno(refuse_dots(b"..", Errno::BUSY)), Some(Errno::BUSY));
-        assert_eq!(errno(refuse_dots(b"...", Errno::BUSY)), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use fstitch_patch::PatchIds;
 use super::locks::Locked;
 use super::node::{Node, Part, State, Table};
 use super::volume::{Change, NAME_CHANGE_BLOCKS};
-use super::{AttrChange, FreedName, LowLevelFs, NameSlot, Uhfs, names};
+use super::{AttrChange, FreedName, LowLevelFs, NameSlot, Uhfs};
 
 /// A name and the inode that it was found to name, both locked.
 struct Victim {
@@ -21,13 +21,13 @@ struct Victim {
 
 impl<L: LowLevelFs> Uhfs<L> {
     pub(super) fn do_unlink(&self, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.check_name(name)?;
-        names::refuse_dots(name, Errno::ISDIR)?;
+        self.check_name(parent, name)?;
+        self.refuse_dots(parent, name, Errno::ISDIR)?;
         self.remove_name(parent, name, FileKind::Regular)
     }
 
     pub(super) fn do_rmdir(&self, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.check_name(name)?;
+        self.check_name(parent, name)?;
         match name {
             b"." => return Err(Errno::INVAL.into()),
             b".." => return Err(Errno::NOTEMPTY.into()),

@@ -14,7 +14,7 @@ use fstitch_patch::PatchIds;
 use super::locks::Locked;
 use super::node::{Node, Part};
 use super::volume::NAME_CHANGE_BLOCKS;
-use super::{ClearedName, FreedName, LowLevelFs, NameSlot, Uhfs, names};
+use super::{ClearedName, FreedName, LowLevelFs, NameSlot, Uhfs};
 
 /// One side of a rename: a directory and a name in it.
 #[derive(Clone, Copy)]
@@ -52,10 +52,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         to: (InodeNo, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        for (_, name) in [from, to] {
-            self.check_name(name)?;
-            names::refuse_dots(name, Errno::BUSY)?;
-        }
+        self.check_names(from, to, mode)?;
         let change = self.change(2 * NAME_CHANGE_BLOCKS)?;
         let _renames = (from.0 != to.0).then(|| self.renames.lock().expect("no panic while held"));
         let from = Side { dir: from.0, name: from.1 };
@@ -66,9 +63,11 @@ impl<L: LowLevelFs> Uhfs<L> {
             let target = self.find_node(&to_dir, to.name, 0)?;
             self.check_target_exists(target.as_ref(), mode)?;
             if from.dir != to.dir {
-                self.check_ancestry(&source, &to_dir)?;
-                if let (Some(target), RenameMode::Exchange) = (&target, mode) {
-                    self.check_ancestry(target, &from_dir)?;
+                self.check_ancestry(&source, &to_dir, Errno::INVAL)?;
+                if let Some(target) = &target {
+                    let exchange = mode == RenameMode::Exchange;
+                    let on_loop = if exchange { Errno::INVAL } else { Errno::NOTEMPTY };
+                    self.check_ancestry(target, &from_dir, on_loop)?;
                 }
             }
             let target_ino = target.as_ref().map(|node| node.ino);
@@ -85,6 +84,19 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
     }
 
+    /// Both must be names in directories, and neither `.` or `..`.
+    fn check_names(&self, from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), mode: RenameMode) -> Result<()> {
+        for (dir, _) in [to, from] {
+            self.expect_directory(&*self.node(dir)?.read()?)?;
+        }
+        let on_existing = if mode == RenameMode::NoReplace { Errno::EXIST } else { Errno::BUSY };
+        for ((dir, name), on_dots) in [(to, on_existing), (from, Errno::BUSY)] {
+            self.check_name(dir, name)?;
+            self.refuse_dots(dir, name, on_dots)?;
+        }
+        Ok(())
+    }
+
     fn check_target_exists(&self, target: Option<&NodeRef<L>>, mode: RenameMode) -> Result<()> {
         match (mode, target) {
             (RenameMode::NoReplace, Some(_)) => Err(Errno::EXIST.into()),
@@ -93,9 +105,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
     }
 
-    /// Fails with `EINVAL` if the directory `moved` is `dir` or one of its ancestors. The rename lock keeps the
+    /// Fails with `on_loop` if the directory `moved` is `dir` or one of its ancestors. The rename lock keeps the
     /// answer true; each ancestor is locked alone.
-    fn check_ancestry(&self, moved: &Node<L::Inode>, dir: &NodeRef<L>) -> Result<()> {
+    fn check_ancestry(&self, moved: &Node<L::Inode>, dir: &NodeRef<L>, on_loop: Errno) -> Result<()> {
         let is_dir = moved.read().is_ok_and(|state| self.kind(&state) == FileKind::Directory);
         if !is_dir {
             return Ok(());
@@ -103,7 +115,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let mut at = dir.ino;
         for _ in 0..DEPTH_MAX {
             if at == moved.ino {
-                return Err(Errno::INVAL.into());
+                return Err(on_loop.into());
             }
             if at == self.low.root() {
                 return Ok(());

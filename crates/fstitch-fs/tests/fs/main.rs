@@ -1,0 +1,9 @@
+//! The generic file system, from outside: the same answers as the model, and the order of its patches.
+//!
+//! What it prevents: an operation that answers another errno than POSIX asks for, a tree that differs after a
+//! remount, and a missing dependency between micro-operations, which only a crash would show.
+
+mod driver;
+mod orders;
+mod properties;
+mod toy;

@@ -1,0 +1,448 @@
+//! A format whose metadata live in memory and whose patches are real: each micro-operation writes a block of
+//! its own, after its befores, and is remembered by a label. So a test can ask for any two micro-operations of
+//! an operation whether one comes after the other. "Mounting again" keeps the metadata, so it also serves as a
+//! format for comparing the generic file system with the model.
+
+mod blocks;
+mod names;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use fstitch_core::{
+    Attr, BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, InodeFlags, InodeNo, ManualClock, MemDevice,
+    Result, StatFs, XattrSetMode,
+};
+use fstitch_fs::uhfs::{Allocation, AttrChange, ClearedName, Extent, Limits, LowLevelFs, NameSlot, NewInode};
+use fstitch_patch::{Cache, CacheOptions, PatchId, PatchIds, PatchState};
+
+/// Blocks at the start of the device that take turns in holding the micro-operations' patches.
+const EVENT_BLOCKS: u64 = 512;
+/// Where data blocks start.
+const DATA_START: u64 = EVENT_BLOCKS;
+
+/// What the format knows of an inode.
+#[derive(Clone, Debug)]
+struct Raw {
+    attr: Attr,
+    flags: InodeFlags,
+    target: Vec<u8>,
+    names: BTreeMap<Vec<u8>, Name>,
+    parent: InodeNo,
+    blocks: BTreeMap<u64, u64>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    patches: PatchIds,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    ino: InodeNo,
+    kind: FileKind,
+    cookie: u64,
+}
+
+/// One micro-operation.
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub label: String,
+    pub patch: PatchId,
+}
+
+#[derive(Default)]
+struct Tables {
+    inodes: BTreeMap<InodeNo, Raw>,
+    used: BTreeMap<u64, InodeNo>,
+    /// The clearing of the last pointer to a free block.
+    freed: BTreeMap<u64, PatchId>,
+    next_ino: u64,
+    next_cookie: u64,
+    events: Vec<Event>,
+    event_count: u64,
+    unclean: bool,
+    marked: bool,
+    /// Fail the next micro-operation of this name.
+    fail: Option<&'static str>,
+}
+
+/// The volume, which outlives its mounts.
+pub struct Toy {
+    cache: Arc<Cache>,
+    tables: Mutex<Tables>,
+}
+
+/// A mount of the volume.
+pub struct ToyFs(pub Arc<Toy>);
+
+/// An inode is looked up by its number.
+pub struct ToyInode(InodeNo);
+
+const ROOT: InodeNo = InodeNo(2);
+
+impl Toy {
+    /// An empty volume of `blocks` blocks.
+    pub fn new(block_size: u32, blocks: u64, options: CacheOptions, clock: Arc<ManualClock>) -> Arc<Self> {
+        let device = Arc::new(MemDevice::new(block_size, blocks));
+        let now = fstitch_core::Clock::now(&*clock);
+        let cache = Cache::new(device, options, clock);
+        let mut tables = Tables { next_ino: 11, next_cookie: 3, ..Tables::default() };
+        let new = NewInode {
+            mode: FileKind::Directory.mode_bits() | 0o755,
+            uid: 0,
+            gid: 0,
+            nlink: 2,
+            rdev: 0,
+            flags: InodeFlags(0),
+            now,
+            target: b"",
+            xattrs: &[],
+        };
+        let root = Raw::new(ROOT, ROOT, &new, block_size);
+        tables.inodes.insert(ROOT, root);
+        Arc::new(Self { cache, tables: Mutex::new(tables) })
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap()
+    }
+
+    /// The micro-operations since the last call.
+    pub fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut self.tables().events)
+    }
+
+    /// Makes the next micro-operation of this name fail.
+    pub fn fail_next(&self, operation: &'static str) {
+        self.tables().fail = Some(operation);
+    }
+
+    /// Makes the next mount believe that the last one was not ended.
+    pub fn set_unclean(&self) {
+        self.tables().unclean = true;
+    }
+
+    /// Whether the volume is marked as in use.
+    pub fn is_marked(&self) -> bool {
+        self.tables().marked
+    }
+
+    /// Inodes in use.
+    pub fn inode_count(&self) -> usize {
+        self.tables().inodes.len()
+    }
+
+    /// Data blocks in use.
+    pub fn block_count(&self) -> usize {
+        self.tables().used.len()
+    }
+
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    /// Writes a micro-operation's own block.
+    fn event(&self, tables: &mut Tables, label: String, befores: &[PatchId]) -> PatchId {
+        let block = self.cache.fresh(BlockNo(tables.event_count % EVENT_BLOCKS), BlockKind::Inode).unwrap();
+        tables.event_count += 1;
+        let mut contents = BlockBuf::zeroed(self.cache.block_size());
+        contents[..8].copy_from_slice(&tables.event_count.to_le_bytes());
+        let patch = self.cache.lock().init(&block, Arc::new(contents), befores);
+        if tables.events.len() < 100_000 {
+            tables.events.push(Event { label, patch });
+        }
+        patch
+    }
+
+    fn inode_event(&self, tables: &mut Tables, ino: InodeNo, label: String, befores: &[PatchId]) -> PatchId {
+        let patch = self.event(tables, label, befores);
+        if let Some(raw) = tables.inodes.get_mut(&ino) {
+            raw.patches.retain(|patch| self.cache.state(*patch) != PatchState::Committed);
+            raw.patches.push(patch);
+        }
+        patch
+    }
+}
+
+impl Tables {
+    fn raw(&self, inode: &ToyInode) -> &Raw {
+        &self.inodes[&inode.0]
+    }
+
+    fn raw_mut(&mut self, inode: &ToyInode) -> &mut Raw {
+        self.inodes.get_mut(&inode.0).unwrap()
+    }
+
+    fn check_failure(&mut self, operation: &'static str) -> Result<()> {
+        if self.fail == Some(operation) {
+            self.fail = None;
+            return Err(Errno::NOSPC.into());
+        }
+        Ok(())
+    }
+}
+
+impl Raw {
+    fn new(ino: InodeNo, parent: InodeNo, new: &NewInode<'_>, block_size: u32) -> Self {
+        let kind = FileKind::from_mode(new.mode).unwrap();
+        let size = match kind {
+            FileKind::Directory => u64::from(block_size),
+            _ => u64::try_from(new.target.len()).unwrap(),
+        };
+        let attr = Attr {
+            ino,
+            kind,
+            perm: new.mode & 0o7777,
+            nlink: new.nlink,
+            uid: new.uid,
+            gid: new.gid,
+            rdev: new.rdev,
+            size,
+            blocks: 0,
+            blksize: block_size,
+            atime: new.now,
+            mtime: new.now,
+            ctime: new.now,
+            crtime: Some(new.now),
+            generation: 0,
+        };
+        Self {
+            attr,
+            flags: new.flags,
+            target: new.target.to_vec(),
+            names: BTreeMap::new(),
+            parent,
+            blocks: BTreeMap::new(),
+            xattrs: new.xattrs.iter().cloned().collect(),
+            patches: PatchIds::new(),
+        }
+    }
+}
+
+impl LowLevelFs for ToyFs {
+    type Inode = ToyInode;
+
+    fn cache(&self) -> &Arc<Cache> {
+        &self.0.cache
+    }
+
+    fn root(&self) -> InodeNo {
+        ROOT
+    }
+
+    fn limits(&self) -> Limits {
+        let block_size = self.0.cache.block_size();
+        Limits { name_max: 255, link_max: 40, size_max: 1 << 40, symlink_max: 1023, block_size }
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        Ok(StatFs::default())
+    }
+
+    fn load(&self, ino: InodeNo) -> Result<ToyInode> {
+        if self.0.tables().inodes.contains_key(&ino) { Ok(ToyInode(ino)) } else { Err(Errno::STALE.into()) }
+    }
+
+    fn attr(&self, inode: &ToyInode) -> Attr {
+        self.0.tables().raw(inode).attr
+    }
+
+    fn flags(&self, inode: &ToyInode) -> InodeFlags {
+        self.0.tables().raw(inode).flags
+    }
+
+    fn make_inode(
+        &self,
+        _caller: &Caller,
+        parent: &ToyInode,
+        new: &NewInode<'_>,
+        befores: &[PatchId],
+    ) -> Result<(ToyInode, PatchIds)> {
+        let mut tables = self.0.tables();
+        tables.check_failure("make_inode")?;
+        let ino = InodeNo(tables.next_ino);
+        tables.next_ino += 1;
+        let block_size = u32::try_from(self.0.cache.block_size()).unwrap();
+        tables.inodes.insert(ino, Raw::new(ino, parent.0, new, block_size));
+        let bit = self.0.event(&mut tables, format!("bit {ino}"), &[]);
+        let init = self.0.inode_event(&mut tables, ino, format!("init {ino}"), befores);
+        Ok((ToyInode(ino), PatchIds::from_slice(&[bit, init])))
+    }
+
+    fn set_attr(&self, inode: &mut ToyInode, change: &AttrChange, befores: &[PatchId]) -> Result<PatchIds> {
+        let mut tables = self.0.tables();
+        let raw = tables.raw_mut(inode);
+        let mut label = String::new();
+        let attr = &mut raw.attr;
+        macro_rules! set {
+            ($($field:ident),*) => {$(
+                if let Some(value) = change.$field {
+                    attr.$field = value;
+                    label += concat!(stringify!($field), " ");
+                }
+            )*};
+        }
+        set!(perm, uid, gid, nlink, size, atime, mtime, ctime);
+        if let Some(flags) = change.flags {
+            raw.flags = flags;
+            label += "flags ";
+        }
+        let value = change.nlink.map(u64::from).or(change.size).map_or(String::new(), |v| format!("={v}"));
+        let label = format!("{}{value} of {}", label.trim_end(), inode.0);
+        Ok(PatchIds::from_slice(&[self.0.inode_event(&mut tables, inode.0, label, befores)]))
+    }
+
+    fn free_inode(&self, inode: &mut ToyInode, befores: &[PatchId]) -> Result<()> {
+        self.detach(inode, 0, u64::MAX, befores)?;
+        let mut tables = self.0.tables();
+        self.0.event(&mut tables, format!("free {}", inode.0), befores);
+        tables.inodes.remove(&inode.0);
+        Ok(())
+    }
+
+    fn symlink_target(&self, inode: &ToyInode) -> Result<Vec<u8>> {
+        Ok(self.0.tables().raw(inode).target.clone())
+    }
+
+    fn inode_patches(&self, inode: &ToyInode) -> PatchIds {
+        self.0.tables().raw(inode).patches.clone()
+    }
+
+    fn map(&self, inode: &ToyInode, index: u64, max: u64) -> Result<Extent> {
+        Ok(self.map_blocks(inode, index, max))
+    }
+
+    fn allocate(&self, _caller: &Caller, inode: &mut ToyInode, index: u64, want: u64) -> Result<Allocation> {
+        self.allocate_blocks(inode, index, want)
+    }
+
+    fn attach(&self, inode: &mut ToyInode, allocation: Allocation, contents: &[PatchId]) -> Result<PatchIds> {
+        self.attach_blocks(inode, &allocation, contents)
+    }
+
+    fn give_back(&self, _inode: &mut ToyInode, allocation: Allocation) {
+        let mut tables = self.0.tables();
+        for block in allocation.start.get()..allocation.start.get() + allocation.count {
+            tables.used.remove(&block);
+        }
+    }
+
+    fn detach(&self, inode: &mut ToyInode, from: u64, to: u64, befores: &[PatchId]) -> Result<PatchIds> {
+        self.detach_blocks(inode, (from, to), befores)
+    }
+
+    fn find_name(&self, dir: &ToyInode, name: &[u8]) -> Result<Option<NameSlot>> {
+        Ok(self.find(dir, name))
+    }
+
+    fn prepare_name(&self, _caller: &Caller, _dir: &mut ToyInode, _name: &[u8]) -> Result<()> {
+        self.0.tables().check_failure("prepare_name")
+    }
+
+    fn add_name(
+        &self,
+        dir: &mut ToyInode,
+        name: &[u8],
+        ino: InodeNo,
+        kind: FileKind,
+        befores: &[PatchId],
+    ) -> Result<PatchIds> {
+        self.add(dir, (name, ino, kind), befores)
+    }
+
+    fn replace_name(
+        &self,
+        dir: &mut ToyInode,
+        slot: &NameSlot,
+        ino: InodeNo,
+        kind: FileKind,
+        befores: &[PatchId],
+    ) -> Result<ClearedName> {
+        self.replace(dir, slot, (ino, kind), befores)
+    }
+
+    fn clear_name(&self, dir: &mut ToyInode, slot: &NameSlot, befores: &[PatchId]) -> Result<ClearedName> {
+        self.clear(dir, slot, befores)
+    }
+
+    fn exchange_names(
+        &self,
+        dir: &mut ToyInode,
+        first: &NameSlot,
+        second: &NameSlot,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        self.exchange(dir, first, second, befores)
+    }
+
+    fn set_parent(&self, dir: &mut ToyInode, parent: InodeNo, befores: &[PatchId]) -> Result<PatchId> {
+        let mut tables = self.0.tables();
+        tables.raw_mut(dir).parent = parent;
+        Ok(self.0.event(&mut tables, format!("dotdot of {}", dir.0), befores))
+    }
+
+    fn is_empty_dir(&self, dir: &ToyInode) -> Result<bool> {
+        Ok(self.0.tables().raw(dir).names.is_empty())
+    }
+
+    fn list_names(
+        &self,
+        dir: &ToyInode,
+        cookie: u64,
+        sink: &mut dyn FnMut(fstitch_core::DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.list(dir, cookie, sink);
+        Ok(())
+    }
+
+    fn get_xattr(&self, inode: &ToyInode, name: &[u8]) -> Result<Vec<u8>> {
+        self.0.tables().raw(inode).xattrs.get(name).cloned().ok_or(Errno::NODATA.into())
+    }
+
+    fn set_xattr(
+        &self,
+        _caller: &Caller,
+        inode: &mut ToyInode,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrSetMode,
+    ) -> Result<PatchIds> {
+        let mut tables = self.0.tables();
+        let xattrs = &mut tables.raw_mut(inode).xattrs;
+        match (mode, xattrs.contains_key(name)) {
+            (XattrSetMode::Create, true) => return Err(Errno::EXIST.into()),
+            (XattrSetMode::Replace, false) => return Err(Errno::NODATA.into()),
+            _ => {}
+        }
+        xattrs.insert(name.to_vec(), value.to_vec());
+        let label = format!("xattr of {}", inode.0);
+        Ok(PatchIds::from_slice(&[self.0.inode_event(&mut tables, inode.0, label, &[])]))
+    }
+
+    fn remove_xattr(&self, _caller: &Caller, inode: &mut ToyInode, name: &[u8]) -> Result<PatchIds> {
+        let mut tables = self.0.tables();
+        tables.raw_mut(inode).xattrs.remove(name).ok_or(Errno::NODATA)?;
+        let label = format!("xattr of {}", inode.0);
+        Ok(PatchIds::from_slice(&[self.0.inode_event(&mut tables, inode.0, label, &[])]))
+    }
+
+    fn list_xattrs(&self, inode: &ToyInode) -> Result<Vec<Vec<u8>>> {
+        Ok(self.0.tables().raw(inode).xattrs.keys().cloned().collect())
+    }
+
+    fn was_unclean(&self) -> bool {
+        self.0.tables().unclean
+    }
+
+    fn mark_in_use(&self) -> Result<()> {
+        let mut tables = self.0.tables();
+        tables.marked = true;
+        self.0.event(&mut tables, "mark".into(), &[]);
+        Ok(())
+    }
+
+    fn mark_clean(&self) -> Result<()> {
+        let mut tables = self.0.tables();
+        tables.marked = false;
+        self.0.event(&mut tables, "clean".into(), &[]);
+        Ok(())
+    }
+}
