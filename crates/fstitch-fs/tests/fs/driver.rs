@@ -62,8 +62,8 @@ struct Side {
 const CALLER: Caller = Caller { uid: 0, gid: 0, tid: 1, umask: 0o022 };
 
 /// Carries operations out on `medium` and on the model and compares every answer, and the trees at each
-/// remount and at the end.
-pub fn compare(medium: &dyn Medium, block_size: u32, clock: &Arc<ManualClock>, ops: &[Op]) {
+/// remount and at the end. Returns the number of inodes that are left.
+pub fn compare(medium: &dyn Medium, block_size: u32, clock: &Arc<ManualClock>, ops: &[Op]) -> u64 {
     let options = ModelOptions { block_size, link_max: 40, atime: false, ..ModelOptions::default() };
     let model = Model::with(options, Arc::<ManualClock>::clone(clock));
     let mut model = Side { fs: Box::new(model), held: Vec::new() };
@@ -87,6 +87,9 @@ pub fn compare(medium: &dyn Medium, block_size: u32, clock: &Arc<ManualClock>, o
     model.release_all();
     let real = Side { fs: medium.mount(), held: Vec::new() };
     assert_eq!(real.tree(), model.tree(), "after the last remount");
+    assert!(model.fs.check().unwrap().is_clean(), "the model itself is in order");
+    let left = model.fs.statfs().unwrap();
+    left.inodes - left.inodes_free
 }
 
 /// What an operation answers, in a form that can be compared.

@@ -119,6 +119,7 @@ proptest! {
         let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
         let options = cache_options(cache_size, optimizations);
         let toy = Toy::new(block_size, 8192, options, Arc::clone(&clock));
-        compare(&ToyMedium(Arc::clone(&toy)), block_size, &clock, &ops);
+        let left = compare(&ToyMedium(Arc::clone(&toy)), block_size, &clock, &ops);
+        prop_assert_eq!(u64::try_from(toy.inode_count()).unwrap(), left, "no inode leaks");
     }
 }

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fstitch_core::{
-    Attr, BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, InodeFlags, InodeNo, ManualClock, MemDevice,
-    Result, StatFs, XattrSetMode,
+    Attr, BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, Caller, Errno, FileKind, InodeFlags, InodeNo,
+    ManualClock, MemDevice, Result, StatFs, XattrSetMode,
 };
 use fstitch_fs::uhfs::{Allocation, AttrChange, ClearedName, Extent, Limits, LowLevelFs, NameSlot, NewInode};
 use fstitch_patch::{Cache, CacheOptions, PatchId, PatchIds, PatchState};
@@ -60,12 +60,13 @@ struct Tables {
     event_count: u64,
     unclean: bool,
     marked: bool,
-    /// Fail the next micro-operation of this name.
-    fail: Option<&'static str>,
+    /// Fail micro-operations of this name: the next one only, or all.
+    fail: Option<(&'static str, bool)>,
 }
 
 /// The volume, which outlives its mounts.
 pub struct Toy {
+    device: Arc<MemDevice>,
     cache: Arc<Cache>,
     tables: Mutex<Tables>,
 }
@@ -83,7 +84,7 @@ impl Toy {
     pub fn new(block_size: u32, blocks: u64, options: CacheOptions, clock: Arc<ManualClock>) -> Arc<Self> {
         let device = Arc::new(MemDevice::new(block_size, blocks));
         let now = fstitch_core::Clock::now(&*clock);
-        let cache = Cache::new(device, options, clock);
+        let cache = Cache::new(Arc::<MemDevice>::clone(&device), options, clock);
         let mut tables = Tables { next_ino: 11, next_cookie: 3, ..Tables::default() };
         let new = NewInode {
             mode: FileKind::Directory.mode_bits() | 0o755,
@@ -98,7 +99,7 @@ impl Toy {
         };
         let root = Raw::new(ROOT, ROOT, &new, block_size);
         tables.inodes.insert(ROOT, root);
-        Arc::new(Self { cache, tables: Mutex::new(tables) })
+        Arc::new(Self { device, cache, tables: Mutex::new(tables) })
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -112,12 +113,31 @@ impl Toy {
 
     /// Makes the next micro-operation of this name fail.
     pub fn fail_next(&self, operation: &'static str) {
-        self.tables().fail = Some(operation);
+        self.tables().fail = Some((operation, true));
+    }
+
+    /// Makes all micro-operations of this name fail.
+    pub fn fail_all(&self, operation: &'static str) {
+        self.tables().fail = Some((operation, false));
     }
 
     /// Makes the next mount believe that the last one was not ended.
     pub fn set_unclean(&self) {
         self.tables().unclean = true;
+    }
+
+    /// Changes an inode's size behind everybody's back, as a crash before the size's patch does.
+    pub fn force_size(&self, ino: InodeNo, size: u64) {
+        self.tables().inodes.get_mut(&ino).unwrap().attr.size = size;
+    }
+
+    /// What the medium holds of the inode's block `index`.
+    pub fn on_medium(&self, ino: InodeNo, index: u64) -> Vec<u8> {
+        let block = self.tables().inodes[&ino].blocks[&index];
+        let mut data = vec![0; self.cache.block_size()];
+        let read = BlockRead { block: BlockNo(block), kind: BlockKind::Data, data: &mut data };
+        self.device.read(&mut [read]).unwrap();
+        data
     }
 
     /// Whether the volume is marked as in use.
@@ -172,11 +192,13 @@ impl Tables {
     }
 
     fn check_failure(&mut self, operation: &'static str) -> Result<()> {
-        if self.fail == Some(operation) {
-            self.fail = None;
-            return Err(Errno::NOSPC.into());
+        match self.fail {
+            Some((failing, once)) if failing == operation => {
+                self.fail = self.fail.filter(|_| !once);
+                Err(Errno::NOSPC.into())
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
