@@ -1,7 +1,7 @@
 //! Allocating, punching and zeroing ranges of files. Allocated blocks are initialised with zeros like written
 //! ones, since the format has no notion of a block that is allocated but unwritten.
 
-use fstitch_core::{Caller, Errno, FallocateMode, InodeFlags, InodeNo, Result};
+use fstitch_core::{Caller, Errno, FallocateMode, FileKind, InodeFlags, InodeNo, Result};
 
 use super::node::{Node, State};
 use super::read::{long, short};
@@ -26,14 +26,18 @@ impl<L: LowLevelFs> Uhfs<L> {
         (offset, len): (u64, u64),
         mode: FallocateMode,
     ) -> Result<()> {
-        let change = self.change(0)?;
-        let node = self.node(ino)?;
-        self.expect_regular(&*node.read()?)?;
         let end = match (len, offset.checked_add(len)) {
             (0, _) => return Err(Errno::INVAL.into()),
             (_, Some(end)) if end <= self.low.limits().size_max => end,
             _ => return Err(Errno::FBIG.into()),
         };
+        let change = self.change(0)?;
+        let node = self.node(ino)?;
+        match self.kind(&*node.read()?) {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::ISDIR.into()),
+            _ => return Err(Errno::NODEV.into()),
+        }
         let _writer = self.writer(&node);
         let size = {
             let state = node.read()?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fstitch_core::{
     Attr, Caller, Errno, FallocateMode, FileKind, FileSystem, InodeNo, ManualClock, RenameMode, Result,
-    SetAttr, SetTime, Timestamp, XattrSetMode,
+    SeekFrom, SetAttr, SetTime, Timestamp, XattrSetMode,
 };
 use fstitch_fs::model::{Model, ModelOptions};
 
@@ -33,6 +33,7 @@ pub enum Op {
     Rename(Path, Path, bool),
     Write(Target, u64, usize, u8),
     Read(Target, u64, usize),
+    Seek(Target, u64, bool),
     Truncate(Target, u64),
     Fallocate(Target, u64, u64, u8),
     Chmod(Target, u16),
@@ -100,6 +101,7 @@ pub enum Answer {
     Attr(Box<Seen>),
     Bytes(Vec<u8>),
     Count(usize),
+    Offset(u64),
 }
 
 /// The attributes that both sides must agree on.
@@ -233,7 +235,8 @@ impl Side {
         match op {
             Op::Write(target, offset, len, byte) => self.with_target(target, |ino| {
                 let data: Vec<u8> = (0..*len).map(|i| byte.wrapping_add((i % 251) as u8)).collect();
-                fs.write(&CALLER, ino, *offset, &data).map(Answer::Count)
+                let uid = u32::from(byte % 2);
+                fs.write(&Caller { uid, ..CALLER }, ino, *offset, &data).map(Answer::Count)
             }),
             Op::Read(target, offset, len) => self.with_target(target, |ino| {
                 let mut buf = vec![0; *len];
@@ -252,14 +255,17 @@ impl Side {
                 let mode = modes[usize::from(*mode) % modes.len()];
                 fs.fallocate(&CALLER, ino, *offset, *len, mode).map(|()| Answer::Done)
             }),
+            Op::Seek(target, offset, data) => self.with_target(target, |ino| {
+                let whence = if *data { SeekFrom::Data } else { SeekFrom::Hole };
+                fs.seek(ino, *offset, whence).map(Answer::Offset)
+            }),
             Op::Truncate(target, size) => {
                 self.set(target, SetAttr { size: Some(*size), ..SetAttr::default() })
             }
             Op::Chmod(target, perm) => self.set(target, SetAttr { perm: Some(*perm), ..SetAttr::default() }),
             Op::Chown(target, uid, gid) => {
-                // With permissions, as the kernel sends it: otherwise set-id bits go, which the model leaves.
-                let (uid, gid, perm) = (Some(*uid), Some(*gid), Some(0o750));
-                self.set(target, SetAttr { uid, gid, perm, ..SetAttr::default() })
+                let (uid, gid) = (Some(*uid), Some(*gid));
+                self.set(target, SetAttr { uid, gid, ..SetAttr::default() })
             }
             Op::Utimes(target, secs) => {
                 let at = SetTime::At(Timestamp { secs: *secs, nanos: 0 });

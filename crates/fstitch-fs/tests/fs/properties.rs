@@ -73,6 +73,7 @@ fn contents() -> impl Strategy<Value = Op> {
         4 => (target(), offset(), 1..20_000_usize, any::<u8>())
             .prop_map(|(target, offset, len, byte)| Op::Write(target, offset, len, byte)),
         1 => (target(), offset(), 0..20_000_usize).prop_map(|(t, offset, len)| Op::Read(t, offset, len)),
+        1 => (target(), offset(), any::<bool>()).prop_map(|(t, offset, data)| Op::Seek(t, offset, data)),
         2 => (target(), offset()).prop_map(|(target, size)| Op::Truncate(target, size)),
         2 => (target(), offset(), 0..20_000_u64, 0..5_u8)
             .prop_map(|(target, offset, len, mode)| Op::Fallocate(target, offset, len, mode)),
