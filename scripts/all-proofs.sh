@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Every proof in its long form. FSTITCH names the program under test.
+set -uo pipefail
+cd "$(dirname "$0")"
+failed=()
+for proof in interchange fsx pjdfstest linux-source memory crash-kill; do
+    echo "== $proof"
+    ./$proof.sh || failed+=("$proof")
+done
+[ ${#failed[@]} -eq 0 ] && echo "PASS all proofs" && exit 0
+echo "FAIL ${failed[*]}"
+exit 1

@@ -1,0 +1,167 @@
+"""Kills the mount at a random moment, over and over, and looks at what is left each time.
+
+Every run is made by its number and the seed alone: the load, the optimisations, the cache, the moment. A failing run
+prints the line that repeats it. After each kill
+  - our checker finds nothing but what soft updates allow after a crash,
+  - `e2fsck -fy` on a copy ends with at most 1, and `-fn` then with 0,
+  - the image mounts at once, and every file that an fsync had promised is there, whole,
+  - the mounted volume can be used and repaired online, and is clean for both checkers after unmounting.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+
+import common
+
+OPTIMIZATIONS = ("hard", "overlap", "ready", "elimination")
+# A mount takes milliseconds; this is generous for a loaded machine and still no check of the whole volume.
+MOUNT_SECONDS_MAX = 5.0
+
+
+class Run:
+    """The choices of one run."""
+
+    def __init__(self, seed, number, most_seconds):
+        source = random.Random(f"{seed}/{number}")
+        self.number = number
+        self.off = [name for bit, name in enumerate(OPTIMIZATIONS) if number >> bit & 1]
+        self.small_cache = number // 16 % 4 == 3
+        self.kind = "postmark" if number % 2 == number // 16 % 2 else "untar"
+        self.block_size = source.choice([1024, 1024, 2048, 4096])
+        self.age = source.choice(["20ms", "100ms", "500ms", "2s"])
+        self.load_seed = source.randrange(10**9)
+        self.moment = source.uniform(0.05, most_seconds)
+
+    def __str__(self):
+        off = ",".join(self.off) or "none"
+        cache = "1M" if self.small_cache else "default"
+        return (
+            f"run {self.number}: {self.kind}, {self.block_size}-byte blocks, without {off}, cache {cache}, "
+            f"age {self.age}, killed after {self.moment:.2f} s"
+        )
+
+    def mount_options(self):
+        options = ["--write-back-age", self.age]
+        if self.off:
+            options += ["--optimizations", ",".join(self.off)]
+        if self.small_cache:
+            options += ["--cache-size", "1M"]
+        return options
+
+
+def promises(journal):
+    """What the load had promised when it ended: path -> (size, hash)."""
+    kept = {}
+    with contextlib.suppress(FileNotFoundError), open(journal, encoding="utf-8") as file:
+        for line in file:
+            words = line.split()
+            if words[0] == "keep" and len(words) == 4:
+                kept[words[1]] = (int(words[2]), words[3])
+            elif words[0] == "forget":
+                kept.pop(words[1], None)
+    return kept
+
+
+def crash(binary, work, run):
+    """Makes a volume, loads it, and kills the mount in the middle. Returns image and journal."""
+    image, directory, journal = f"{work}/a.img", f"{work}/m", f"{work}/journal"
+    common.run(binary, "mkfs", "ext2", "-q", "-b", str(run.block_size), image, "256M")
+    mount = common.Mount(binary, image, directory, *run.mount_options())
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "workloads.py")
+    load = subprocess.Popen(
+        [sys.executable, script, run.kind, directory, str(run.load_seed), journal],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        time.sleep(run.moment)
+        if load.poll() is not None:
+            raise common.Failure(f"the load ended early: {load.stderr.read().strip()}")
+    finally:
+        mount.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            load.wait(10)
+        load.kill()
+        load.wait()
+        load.stderr.close()
+    return image, directory, journal
+
+
+def judge_offline(binary, image):
+    """Both checkers on what the crash left."""
+    report = common.fsck(binary, image, "-n")
+    damage = [finding["text"] for finding in report["findings"] if finding["class"] != "allowed"]
+    if report["corrupt"] or damage:
+        raise common.Failure(f"our fsck finds {report['corrupt']} damages: " + "; ".join(damage[:5]))
+    copy = image + ".copy"
+    common.copy_sparse(image, copy)
+    common.run("e2fsck", "-fy", copy, ok=(0, 1))
+    common.e2fsck_clean(copy)
+    os.unlink(copy)
+    ours = image + ".ours"
+    common.copy_sparse(image, ours)
+    common.run(binary, "fsck", "-f", "-p", ours, ok=(0, 1))
+    common.e2fsck_clean(ours)
+    os.unlink(ours)
+    return report["total"]
+
+
+def judge_mounted(binary, image, directory, kept):
+    """The image mounts at once, holds what was promised, and is whole after further use."""
+    with common.Mount(binary, image, directory) as mount:
+        if mount.mount_seconds > MOUNT_SECONDS_MAX:
+            raise common.Failure(f"mounting took {mount.mount_seconds:.1f} s")
+        for path, (size, expected) in kept.items():
+            with open(f"{directory}/{path}", "rb") as file:
+                data = file.read()
+            if len(data) != size or hashlib.sha256(data).hexdigest() != expected:
+                raise common.Failure(f"{path} was synced with {size} bytes and now differs ({len(data)} bytes)")
+        for number in range(20):
+            with open(f"{directory}/after-{number}", "wb") as file:
+                file.write(b"a" * 10_000)
+        done = common.run(binary, "fsck", "--online", "-p", "--json", directory, ok=(0, 1))
+        report = json.loads(done.stdout)
+        if report["corrupt"]:
+            raise common.Failure(f"the online check finds damage: {report['findings'][:5]}")
+    common.e2fsck_clean(image)
+    report = common.fsck(binary, image, "-n")
+    if report["total"]:
+        raise common.Failure(f"after a clean unmount our fsck finds {report['findings'][:5]}")
+
+
+def main():
+    parser = common.arguments(__doc__)
+    parser.add_argument("--runs", type=int, default=200, help="how many runs (default 200)")
+    parser.add_argument("--seed", default=None, help="repeats the runs of an earlier invocation")
+    parser.add_argument("--only", type=int, default=None, help="this run only")
+    parser.add_argument("--seconds", type=float, default=4.0, help="latest moment of a kill (default 4)")
+    options = parser.parse_args()
+    common.require(root=True, fuse=True, commands=("e2fsck",))
+    binary = common.program(options)
+    seed = options.seed or str(random.SystemRandom().randrange(10**9))
+    print(f"seed {seed}", flush=True)
+    summary = common.Summary(f"{options.runs} kills (seed {seed})")
+    numbers = range(options.runs) if options.only is None else [options.only]
+    for number in numbers:
+        run = Run(seed, number, options.seconds)
+        repeat = f"{sys.argv[0]} --seed {seed} --only {number} --seconds {options.seconds}"
+        with summary.case(str(run)), common.workdir(options, "crash") as work:
+            try:
+                image, directory, journal = crash(binary, work, run)
+                kept = promises(journal)
+                found = judge_offline(binary, image)
+                judge_mounted(binary, image, directory, kept)
+            except (common.Failure, OSError) as failure:
+                raise common.Failure(f"{failure}\n  repeat with: {repeat}") from failure
+            print(f"     {found} allowed findings, {len(kept)} synced files whole", flush=True)
+    summary.end()
+
+
+if __name__ == "__main__":
+    main()

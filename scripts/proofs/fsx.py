@@ -1,0 +1,61 @@
+"""fsx (crates.io): random operations on one file against a model, on 1 KiB and 4 KiB blocks."""
+
+import os
+
+import common
+import tools
+
+CONFIG = """
+flen = 1048576
+[opsize]
+max = 65536
+min = 0
+[weights]
+close_open = 1.0
+invalidate = 1.0
+truncate = 5.0
+fsync = 1.0
+fdatasync = 1.0
+read = 10.0
+write = 10.0
+mapread = 5.0
+mapwrite = 5.0
+posix_fallocate = 3.0
+punch_hole = 5.0
+sendfile = 1.0
+copy_file_range = 1.0
+"""
+
+
+def exercise(options, binary, fsx, work, block_size, extra):
+    image, directory = f"{work}/f.img", f"{work}/f"
+    common.run(binary, "mkfs", "ext2", "-q", "-b", str(block_size), image, "64M")
+    config = f"{work}/fsx.toml"
+    with open(config, "w", encoding="utf-8") as file:
+        file.write(CONFIG)
+    with common.Mount(binary, image, directory, *extra):
+        operations = ["-N", str(options.operations), "-S", str(options.seed)]
+        common.run(fsx, "-f", config, *operations, "-P", work, f"{directory}/file")
+    common.e2fsck_clean(image)
+    if common.fsck(binary, image, "-n")["total"]:
+        raise common.Failure("our fsck finds something")
+
+
+def main():
+    parser = common.arguments(__doc__)
+    parser.add_argument("--operations", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
+    options = parser.parse_args()
+    common.require(root=True, fuse=True, commands=("e2fsck",))
+    binary, fsx = common.program(options), tools.crate("fsx", "0.3")
+    print(f"seed {options.seed}")
+    summary = common.Summary(f"fsx, {options.operations} operations (seed {options.seed})")
+    for block_size in (1024, 4096):
+        for name, extra in (("default cache", []), ("cache of 1 MiB", ["--cache-size", "1M"])):
+            with summary.case(f"{block_size}-byte blocks, {name}"), common.workdir(options, "fsx") as work:
+                exercise(options, binary, fsx, work, block_size, extra)
+    summary.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Resident memory stays below the cache's size and 64 MiB, whatever is written."""
+
+import os
+
+import common
+
+SLACK = 64 << 20
+CHUNK = 1 << 20
+
+
+def resident_peak(pid):
+    """The most memory that a process had, in bytes."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        line = next(line for line in file if line.startswith("VmHWM:"))
+    return int(line.split()[1]) << 10
+
+
+def large_file(directory, size):
+    data = os.urandom(CHUNK)
+    with open(f"{directory}/large", "wb", buffering=0) as file:
+        for _ in range(size // CHUNK):
+            file.write(data)
+        os.fsync(file.fileno())
+
+
+def many_files(directory, size):
+    """The same bytes as small files in few directories, so that directories and inodes weigh as well."""
+    data = os.urandom(8192)
+    for number in range(size // len(data)):
+        if number % 20_000 == 0:
+            at = f"{directory}/{number}"
+            os.mkdir(at)
+        with open(f"{at}/{number}", "wb", buffering=0) as file:
+            file.write(data)
+
+
+def exercise(binary, work, options, block_size, load):
+    image, directory = f"{work}/m.img", f"{work}/m"
+    size = options.bytes if load is large_file else options.bytes // 8
+    volume = size + size // 4 + (64 << 20)
+    inodes = str(max(16_384, size // 4096))
+    common.run(binary, "mkfs", "ext2", "-q", "-b", str(block_size), "-N", inodes, image, f"{volume >> 10}K")
+    with common.Mount(binary, image, directory, "--cache-size", str(options.cache)) as mount:
+        load(directory, size)
+        peak = resident_peak(mount.pid)
+        counted = mount.stats()["cache"]["memory_peak_bytes"]
+    limit = options.cache + SLACK
+    print(f"     peak {peak >> 20} MiB, counted {counted >> 20} MiB, limit {limit >> 20} MiB", flush=True)
+    if peak >= limit:
+        raise common.Failure(f"{peak} bytes were resident; the limit is {limit}")
+    if block_size == 4096:
+        common.e2fsck_clean(image)
+    os.unlink(image)
+
+
+def main():
+    parser = common.arguments(__doc__)
+    parser.add_argument("--bytes", type=int, default=4 << 30, help="bytes to write (default 4 GiB)")
+    parser.add_argument("--cache", type=int, default=64 << 20, help="cache size in bytes (default 64 MiB)")
+    options = parser.parse_args()
+    common.require(root=True, fuse=True, commands=("e2fsck",))
+    binary = common.program(options)
+    summary = common.Summary("resident memory")
+    for block_size in (1024, 4096):
+        for load in (large_file, many_files):
+            name = f"{block_size}-byte blocks, {load.__name__.replace('_', ' ')}"
+            with summary.case(name), common.workdir(options, "memory") as work:
+                exercise(binary, work, options, block_size, load)
+    summary.end()
+
+
+if __name__ == "__main__":
+    main()
