@@ -6,6 +6,7 @@ mod orderings;
 mod tidy;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
@@ -27,7 +28,17 @@ enum Task {
     Orderings(orderings::Options),
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     let root = workspace_root()?;
     match Arguments::parse().task {
         Task::Ci(options) => ci::run(&root, &options),
