@@ -87,7 +87,7 @@ impl State {
         if zeroes {
             node.bytes_mut().punch(offset, within);
         }
-        if !punches {
+        if !punches && within > offset {
             node.bytes_mut().allocate(offset, within - offset);
         }
         if grows {

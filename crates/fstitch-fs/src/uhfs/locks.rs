@@ -3,16 +3,16 @@
 //! Deadlock cannot occur: locks are waited for in the order of inode numbers only; a lock out of that order is
 //! taken by attempt, and where the attempt fails the caller releases everything and starts again in order.
 
-use std::sync::{Arc, RwLockWriteGuard};
+use std::sync::Arc;
 
 use fstitch_core::{Errno, InodeNo, Result};
 use smallvec::SmallVec;
 
-use super::node::{Node, State};
+use super::node::{Exclusive, Node, State};
 
 /// The exclusive locks of up to four inodes.
 pub(super) struct Locked<'a, I> {
-    guards: SmallVec<[(InodeNo, RwLockWriteGuard<'a, State<I>>); 4]>,
+    guards: SmallVec<[(InodeNo, Exclusive<'a, I>); 4]>,
 }
 
 impl<'a, I> Locked<'a, I> {

@@ -7,9 +7,11 @@
 //! 3. Nobody holds a node's state lock before the node is loaded, so loading never waits for a state lock.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use fstitch_core::order::{Rank, Ranked};
 use fstitch_core::{Errno, InodeNo, Result};
 use fstitch_patch::{PatchId, PatchIds};
 use rustc_hash::FxHashMap;
@@ -177,25 +179,66 @@ impl<I> Node<I> {
     }
 
     /// The state, shared; `ESTALE` once the inode is free.
-    pub(super) fn read(&self) -> Result<RwLockReadGuard<'_, State<I>>> {
+    pub(super) fn read(&self) -> Result<Shared<'_, I>> {
+        let rank = Ranked::enter(Rank::Inode);
         let state = self.state.read().expect("no panic while held");
-        if state.dead { Err(Errno::STALE.into()) } else { Ok(state) }
+        if state.dead { Err(Errno::STALE.into()) } else { Ok(Shared { state, _rank: rank }) }
     }
 
     /// The state, exclusive; `ESTALE` once the inode is free.
-    pub(super) fn write(&self) -> Result<RwLockWriteGuard<'_, State<I>>> {
-        let state = self.write_any();
-        if state.dead { Err(Errno::STALE.into()) } else { Ok(state) }
-    }
-
-    /// The state, exclusive, even of a dead node.
-    pub(super) fn write_any(&self) -> RwLockWriteGuard<'_, State<I>> {
-        self.state.write().expect("no panic while held")
+    pub(super) fn write(&self) -> Result<Exclusive<'_, I>> {
+        let rank = Ranked::enter(Rank::Inode);
+        let state = self.state.write().expect("no panic while held");
+        if state.dead { Err(Errno::STALE.into()) } else { Ok(Exclusive { state, _rank: rank }) }
     }
 
     /// The state, exclusive, if nobody else holds it.
-    pub(super) fn try_write(&self) -> Option<RwLockWriteGuard<'_, State<I>>> {
-        self.state.try_write().ok()
+    pub(super) fn try_write(&self) -> Option<Exclusive<'_, I>> {
+        let rank = Ranked::enter(Rank::Inode);
+        let state = self.state.try_write().ok()?;
+        Some(Exclusive { state, _rank: rank })
+    }
+
+    /// Fills in the state of a node that nobody can have locked yet.
+    fn set_loaded(&self, state: State<I>) {
+        *self.state.write().expect("no panic while held") = state;
+        self.loaded.store(true, Ordering::Release);
+    }
+}
+
+/// A node's state, shared.
+#[derive(Debug)]
+pub(super) struct Shared<'a, I> {
+    state: RwLockReadGuard<'a, State<I>>,
+    _rank: Ranked,
+}
+
+/// A node's state, exclusive.
+#[derive(Debug)]
+pub(super) struct Exclusive<'a, I> {
+    state: RwLockWriteGuard<'a, State<I>>,
+    _rank: Ranked,
+}
+
+impl<I> Deref for Shared<'_, I> {
+    type Target = State<I>;
+
+    fn deref(&self) -> &State<I> {
+        &self.state
+    }
+}
+
+impl<I> Deref for Exclusive<'_, I> {
+    type Target = State<I>;
+
+    fn deref(&self) -> &State<I> {
+        &self.state
+    }
+}
+
+impl<I> DerefMut for Exclusive<'_, I> {
+    fn deref_mut(&mut self) -> &mut State<I> {
+        &mut self.state
     }
 }
 
@@ -254,8 +297,7 @@ impl<I> Table<I> {
             }
             match load() {
                 Ok(state) => {
-                    *node.write_any() = state;
-                    node.loaded.store(true, Ordering::Release);
+                    node.set_loaded(state);
                     drop(_loading);
                     return Ok(node);
                 }

@@ -52,6 +52,10 @@ pub enum Op {
 /// A volume that can be mounted again and again.
 pub trait Medium {
     fn mount(&self) -> Box<dyn FileSystem>;
+    /// Most names of an inode.
+    fn link_max(&self) -> u32;
+    /// A directory that a new volume holds, with its permissions.
+    fn born_with(&self) -> Option<(&'static [u8], u16)>;
 }
 
 /// One of the two file systems with the inodes that are held on it.
@@ -65,8 +69,12 @@ const CALLER: Caller = Caller { uid: 0, gid: 0, tid: 1, umask: 0o022 };
 /// Carries operations out on `medium` and on the model and compares every answer, and the trees at each
 /// remount and at the end. Returns the number of inodes that are left.
 pub fn compare(medium: &dyn Medium, block_size: u32, clock: &Arc<ManualClock>, ops: &[Op]) -> u64 {
-    let options = ModelOptions { block_size, link_max: 40, atime: false, ..ModelOptions::default() };
+    let link_max = medium.link_max();
+    let options = ModelOptions { block_size, link_max, atime: false, ..ModelOptions::default() };
     let model = Model::with(options, Arc::<ManualClock>::clone(clock));
+    if let Some((name, perm)) = medium.born_with() {
+        model.mkdir(&CALLER, model.root(), name, perm).unwrap();
+    }
     let mut model = Side { fs: Box::new(model), held: Vec::new() };
     let mut real = Side { fs: medium.mount(), held: Vec::new() };
     for (i, op) in ops.iter().enumerate() {
