@@ -44,6 +44,10 @@ pub(crate) fn connect(options: &MountOptions) -> Result<Connection, MountError> 
         let device = mount_directly(&mountpoint, options)?;
         return Ok(Connection { device, guard: None, mountpoint, as_root: true });
     }
+    if options.auto_unmount && !is_root() && !options.allow_other {
+        // The helper looks at the mount as root, and root is let in only with allow_other.
+        return Err(MountError::Option("`auto_unmount` works only together with `allow_other`".to_owned()));
+    }
     let (device, guard) = mount_through_helper(&mountpoint, options)?;
     let guard = options.auto_unmount.then_some(guard);
     Ok(Connection { device, guard, mountpoint, as_root: is_root() })
@@ -124,6 +128,24 @@ fn mount_directly(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, 
     }
     set_read_ahead(mountpoint, options.read_ahead_kib);
     Ok(device)
+}
+
+/// Changes the flags of an existing mount (`-o remount`): read-only, noatime, nodev, nosuid, noexec. The server
+/// is not told; a mount that becomes read-only refuses changes in the kernel.
+///
+/// # Errors
+/// [`MountError::NotPermitted`] without root's rights, [`MountError::NoMountpoint`] where none of ours is mounted.
+pub fn remount(options: &MountOptions) -> Result<(), MountError> {
+    let mountpoint = options.mountpoint.as_path();
+    if find_mount(mountpoint).is_none_or(|mount| !mount.fs_type.starts_with("fuse.")) {
+        return Err(MountError::NoMountpoint(mountpoint.to_path_buf()));
+    }
+    let flags = flags(options).into_iter().fold(MountFlags::empty(), |all, (flag, _)| all | flag);
+    match rustix::mount::mount_remount(mountpoint, flags, c"") {
+        Ok(()) => Ok(()),
+        Err(Os::PERM) => Err(MountError::NotPermitted(mountpoint.to_path_buf())),
+        Err(e) => Err(MountError::system(format!("remounting {}", mountpoint.display()), e)),
+    }
 }
 
 /// Lets the kernel read further ahead than its 128 KiB, so that sequential reads arrive in large requests.

@@ -45,6 +45,7 @@ mod signals;
 mod unmount;
 
 pub use error::MountError;
+pub use kernel::remount;
 pub use mount::Mount;
 pub use options::MountOptions;
 pub use owners::OwnerMap;

@@ -35,7 +35,8 @@ pub struct MountOptions {
     pub workers: usize,
     /// Which owners users see.
     pub owners: OwnerMap,
-    /// Unmount when this process dies, also when it is killed (through `fusermount3`).
+    /// Unmount when this process dies, also when it is killed (through `fusermount3`; unprivileged mounts need
+    /// `allow_other` with it).
     pub auto_unmount: bool,
     /// Read-ahead in KiB, where this process may set it (root only).
     pub read_ahead_kib: u32,

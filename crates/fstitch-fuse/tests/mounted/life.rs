@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use fstitch_core::FileSystem;
 use fstitch_fs::model::Model;
-use fstitch_fuse::{Mount, MountError, UnmountError, UnmountOnSignal};
+use fstitch_fuse::{Mount, MountError, UnmountError, UnmountOnSignal, remount};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{mount, mount_with, options};
+use crate::harness::{mount, mount_with, needs_root, options};
 use crate::spy::Spy;
 
 fn spied(
@@ -61,6 +61,23 @@ fn read_only_mounts_refuse_changes() {
     let Some(m) = mount_with(Arc::new(Model::new()), |options| options.read_only = true) else { return };
     let refused = fs::write(m.path("a"), "").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
+}
+
+#[test]
+fn remounting_switches_changes_off_and_on() {
+    let Some(m) = mount() else { return };
+    if needs_root() {
+        return;
+    }
+    let mut wished = options(m.root());
+    wished.read_only = true;
+    remount(&wished).unwrap();
+    assert!(fs::write(m.path("a"), "").is_err());
+    wished.read_only = false;
+    remount(&wished).unwrap();
+    fs::write(m.path("a"), "").unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    assert!(matches!(remount(&options(elsewhere.path())), Err(MountError::NoMountpoint(_))));
 }
 
 #[test]
