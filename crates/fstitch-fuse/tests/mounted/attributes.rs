@@ -33,6 +33,19 @@ fn mode_owner_and_times_are_kept() {
 }
 
 #[test]
+fn extreme_times_are_taken_and_serving_goes_on() {
+    let Some(m) = mount() else { return };
+    fs::write(m.path("a"), "").unwrap();
+    let extreme = |secs| Timespec { tv_sec: secs, tv_nsec: 999_999_999 };
+    let times = Timestamps { last_access: extreme(i64::MIN), last_modification: extreme(i64::MAX) };
+    for _ in 0..4 {
+        utimensat(CWD, m.path("a"), &times, AtFlags::empty()).unwrap();
+    }
+    assert_eq!(fs::metadata(m.path("a")).unwrap().atime(), i64::MIN + 1);
+    assert_eq!(fs::metadata(m.path("a")).unwrap().mtime(), i64::MAX);
+}
+
+#[test]
 fn a_change_of_owner_takes_set_id_bits_away() {
     let Some(m) = mount() else { return };
     if needs_root() {
