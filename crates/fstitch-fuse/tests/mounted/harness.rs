@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fstitch_core::FileSystem;
 use fstitch_fs::model::Model;
-use fstitch_fuse::{Mount, MountError, MountOptions, Unmounter};
+use fstitch_fuse::{Mount, MountError, MountOptions, OwnerMap, Unmounter};
 
 /// A mounted file system; dropping it unmounts and checks that serving ended well.
 pub struct Mounted {
@@ -25,6 +25,11 @@ pub fn is_root() -> bool {
 pub fn options(dir: &Path) -> MountOptions {
     let mut options = MountOptions::new(dir, "test image");
     options.allow_other = is_root();
+    if !is_root() {
+        // The empty file system's root directory belongs to root, who would not let others write there.
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        options.owners = OwnerMap::all_as((uid, gid));
+    }
     options
 }
 

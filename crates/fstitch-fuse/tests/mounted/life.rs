@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{mount, mount_with, needs_root, options};
+use crate::harness::{is_root, mount, mount_with, needs_root, options};
 use crate::spy::Spy;
 
 fn spied(
@@ -174,7 +174,9 @@ fn server() -> Option<PathBuf> {
 }
 
 fn start(server: &PathBuf, at: &std::path::Path) -> Option<Child> {
-    let child = Command::new(server).arg(at).stderr(Stdio::null()).spawn().unwrap();
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let owners = format!("uid={uid},gid={gid}");
+    let child = Command::new(server).arg(at).args(["-o", &owners]).stderr(Stdio::null()).spawn().unwrap();
     let table = || fs::read_to_string("/proc/self/mounts").unwrap();
     let mounted = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -195,7 +197,10 @@ fn what_a_killed_server_leaves_is_named() {
     let error = refusal(dir.path());
     assert!(matches!(&error, MountError::DeadMount(_)), "{error}");
     assert!(error.to_string().contains("umount"));
-    rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    // What the message advises.
+    let program = if is_root() { "umount" } else { "fusermount3" };
+    let advised = Command::new(program).args(["-u"].iter().filter(|_| !is_root())).arg(dir.path()).status();
+    assert!(advised.unwrap().success());
 }
 
 #[test]
