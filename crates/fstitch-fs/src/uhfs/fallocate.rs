@@ -108,8 +108,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         Ok(())
     }
 
-    /// Frees the whole blocks of a range and zeroes the rest of it. The part of the last block behind the
-    /// file's end does not count.
+    /// Frees the whole blocks of a range, as far as the file reaches, and zeroes the rest of it.
     fn punch(
         &self,
         change: &Change<'_>,
@@ -118,9 +117,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         (start, end, size): (u64, u64, u64),
     ) -> Result<()> {
         let unit = long(self.block_size());
-        let (first, last) =
-            (start.div_ceil(unit), if end >= size { self.blocks_of(size) } else { end / unit });
         let end = end.min(size);
+        let (first, last) = (start.div_ceil(unit), end / unit);
         let edges = match first <= last {
             true => [(start, end.min(first * unit)), ((last * unit).max(start), end)],
             false => [(start, end), (end, end)],
