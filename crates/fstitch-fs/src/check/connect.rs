@@ -31,6 +31,7 @@ pub(super) fn run(volume: &Volume<'_>, state: &mut State) -> Result<Orphans> {
     }
     state.edges.sort_unstable();
     reach(state, ROOT_INO);
+    state.settle_dir_problems();
     choose_parents(volume, state)?;
     let orphans = unreached(volume, state)?;
     for at in 0..state.dirs.len() {

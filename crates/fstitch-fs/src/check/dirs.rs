@@ -99,7 +99,8 @@ pub(super) fn scan_dir(volume: &Volume<'_>, state: &mut State, at: usize) -> Res
 }
 
 fn report_tree(state: &mut State, dir: &mut DirScan, problem: &str) {
-    dir.drop_tree |= state.corrupt("index-bad", format!("index of directory {}: {problem}", dir.ino));
+    let text = format!("index of directory {}: {problem}", dir.ino);
+    dir.drop_tree |= state.dir_problem(dir.ino, "index-bad", text);
 }
 
 /// Without the flag, an indexed directory is an ordinary one: its index blocks look empty.
@@ -113,7 +114,7 @@ pub(super) fn drop_index(volume: &Volume<'_>, ino: u32) -> Result<()> {
 /// A directory has no holes: one is filled with an empty block.
 fn hole(volume: &Volume<'_>, state: &mut State, ino: u32, logical: usize) -> Result<()> {
     let text = format!("directory {ino} has no block {logical}");
-    if state.corrupt("dir-hole", text) && !fill_hole(volume, state, ino, logical)? {
+    if state.dir_problem(ino, "dir-hole", text) && !fill_hole(volume, state, ino, logical)? {
         state.mended -= 1;
     }
     Ok(())

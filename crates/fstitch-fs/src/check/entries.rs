@@ -6,7 +6,7 @@ use fstitch_core::Result;
 
 use super::dirs::{DirScan, note, note_hash};
 use super::salvage;
-use super::state::{KIND, State, Volume};
+use super::state::{DIRECTORY, KIND, State, Volume};
 use crate::ext2::layout::dirent::{
     D_FILE_TYPE, D_INODE, D_NAME_LEN, D_REC_LEN, ENTRY_MIN, HEADER, rec_len_field,
 };
@@ -82,7 +82,7 @@ impl BlockScan<'_, '_> {
                 Ok(len) => len,
                 Err(problem) => {
                     let text = format!("{} offset {at}: {problem}", self.place());
-                    if self.state.corrupt("dirent-structure", text) {
+                    if self.state.dir_problem(self.dir.ino, "dirent-structure", text) {
                         salvage::end_block_at(self.bytes, at, previous);
                         self.dir.drop_tree |= self.dir.tree.is_some();
                         changed = true;
@@ -111,7 +111,7 @@ impl BlockScan<'_, '_> {
             return false;
         };
         let text = format!("{}: {problem}", self.place());
-        if !self.state.corrupt("dir-first-names", text) {
+        if !self.state.dir_problem(self.dir.ino, "dir-first-names", text) {
             return false;
         }
         salvage::rebuild_first_block(self.volume, self.bytes, self.dir.ino);
@@ -128,7 +128,7 @@ impl BlockScan<'_, '_> {
         if let Some((code, problem)) = self.judge(&entry) {
             let shown = String::from_utf8_lossy(&name).into_owned();
             let text = format!("{} offset {at}, name {shown:?}: {problem}", self.place());
-            let mend = self.state.corrupt(code, text);
+            let mend = self.state.dir_problem(self.dir.ino, code, text);
             match (mend, first) {
                 (false, FirstNames::Other) => {
                     // A name that stays counts for what it names, so that one problem stays one finding.
@@ -178,7 +178,8 @@ impl BlockScan<'_, '_> {
             FirstNames::DotDot => {
                 let exists = ino != 0 && ino <= self.volume.shape.inodes_count;
                 let problem = ("dir-dotdot-wrong", format!("names inode {ino}"));
-                return (!exists || !self.state.is_dir(ino)).then_some(problem);
+                // Whether it is the right one is for pass 3 to say.
+                return (!exists).then_some(problem);
             }
             FirstNames::Other => {}
         }
@@ -222,7 +223,10 @@ impl BlockScan<'_, '_> {
 
     /// Compares the kind in an entry with the inode's; true when it was changed.
     fn file_type(&mut self, at: usize, entry: &Entry<'_>) -> bool {
-        let kind = self.state.inodes[idx(entry.ino)] & KIND;
+        let kind = match entry.first {
+            FirstNames::Other => self.state.inodes[idx(entry.ino)] & KIND,
+            FirstNames::Dot | FirstNames::DotDot => DIRECTORY,
+        };
         let expected = if self.volume.shape.has_filetype() { kind } else { 0 };
         let bad = self.state.bad.contains_key(&entry.ino);
         if entry.file_type == expected || bad {
@@ -239,7 +243,7 @@ impl BlockScan<'_, '_> {
         let mend = if entry.file_type == 0 {
             self.state.allowed("dirent-no-file-type", text)
         } else {
-            self.state.corrupt("dirent-file-type", text)
+            self.state.dir_problem(self.dir.ino, "dirent-file-type", text)
         };
         if !mend {
             return false;

@@ -121,14 +121,6 @@ impl Scan<'_, '_> {
         self.put(I_SIZE_HIGH, low32(size >> 32));
     }
 
-    /// Makes the inode free, as the deletion of its file would.
-    fn clear(&mut self) {
-        clear_inode(self.raw, self.state.dtime());
-        self.changed = true;
-        self.state.inodes[idx(self.ino)] = 0;
-        self.state.links[idx(self.ino)] = 0;
-    }
-
     /// An inode without links. Its pointers mean nothing.
     fn dead(&mut self) {
         let (ino, dtime) = (self.ino, self.get(I_DTIME));
@@ -208,6 +200,9 @@ impl Scan<'_, '_> {
     /// An inode with links.
     fn live(&mut self) -> Result<()> {
         let ino = self.ino;
+        if self.raw[..GOOD_OLD_SIZE].iter().all(|&b| b == 0) {
+            return Ok(());
+        }
         let links = I_LINKS_COUNT.get(self.raw);
         self.state.links[idx(ino)] = links;
         self.state.inodes[idx(ino)] |= USED;
@@ -226,7 +221,9 @@ impl Scan<'_, '_> {
         if kind == FileKind::Directory {
             self.state.dirs.push(Dir { ino, dotdot: 0, parent: 0, children: 0 });
         } else if ino == ROOT_INO && self.state.corrupt("root-not-directory", "the root is no directory") {
-            self.clear();
+            // Pass 3 makes a new one where there is none.
+            self.raw.fill(0);
+            self.changed = true;
             return Ok(());
         }
         self.extra_fields();
@@ -426,7 +423,7 @@ impl Scan<'_, '_> {
         let mend = if size < mapped && size.is_multiple_of(block) {
             self.state.allowed("dir-size-behind", text)
         } else {
-            self.state.corrupt("dir-bad-size", text)
+            self.state.dir_problem(ino, "dir-bad-size", text)
         };
         if mend {
             self.set_size(mapped);

@@ -157,6 +157,8 @@ pub(super) struct State {
     pub(super) bad: BTreeMap<u32, &'static str>,
     /// Some file needs the `large_file` feature.
     pub(super) large_file: bool,
+    /// Problems inside directories: (directory, code, text). [until pass 3 knows which have a path]
+    pending: Vec<(u32, &'static str, String)>,
 }
 
 impl State {
@@ -177,6 +179,7 @@ impl State {
             xattrs: BTreeMap::new(),
             bad: BTreeMap::new(),
             large_file: false,
+            pending: Vec::new(),
         }
     }
 
@@ -210,7 +213,33 @@ impl State {
         self.problem(FindingClass::Allowed, code, text)
     }
 
-    /// Damage that cannot be mended.
+    /// Damage inside directory `dir`; true when it shall be mended now.
+    ///
+    /// A directory that no path leads to was being deleted or was never finished, and may be in any shape: it
+    /// is freed as a whole. So the judgement waits for pass 3, unless everything is mended anyway.
+    #[must_use]
+    pub(super) fn dir_problem(&mut self, dir: u32, code: &'static str, text: String) -> bool {
+        if matches!(self.mending, Mending::Everything { .. }) {
+            return self.corrupt(code, text);
+        }
+        if self.pending.len() < CheckReport::MAX_FINDINGS {
+            self.pending.push((dir, code, text));
+        } else {
+            self.hopeless(code, text);
+        }
+        false
+    }
+
+    /// Reports the problems inside directories that have a path. [once pass 3 knows]
+    pub(super) fn settle_dir_problems(&mut self) {
+        for (dir, code, text) in std::mem::take(&mut self.pending) {
+            if self.inodes[idx(dir)] & REACHED != 0 {
+                self.hopeless(code, text);
+            }
+        }
+    }
+
+    /// Damage that is not mended.
     pub(super) fn hopeless(&mut self, code: &'static str, text: impl Into<String>) {
         self.report.push(FindingClass::Corrupt, code, text);
     }

@@ -94,25 +94,21 @@ pub(super) fn open<'a>(
     let mut mended = 0;
     let mut volume = Volume { source, shape, raw_super, groups: Vec::new() };
     let tables = descriptor_table(&volume, 0)?;
-    let backup = (1..volume.shape.group_count()).find(|&group| volume.shape.has_superblock(group));
     for group in 0..volume.shape.group_count() {
-        let (block, _) = volume.shape.descriptor_place(group);
-        let at = BlockNo(u64::from(block));
-        match descriptor(&tables, group, &volume.shape, at) {
-            Ok(found) => volume.groups.push(found),
-            Err(Error::Corrupt(problem)) => {
-                report.push(FindingClass::Corrupt, "group-descriptor", problem.to_string());
-                let copy = match backup {
-                    Some(backup) => descriptor(&descriptor_table(&volume, backup)?, group, &volume.shape, at),
-                    None => Err(Error::Corrupt(problem)),
-                };
-                volume.groups.push(copy.unwrap_or_default());
-                if mend && volume.groups[idx(group)] != GroupDescriptor::default() {
-                    volume.write_descriptor(group)?;
-                    mended += 1;
-                }
+        let problem = match descriptor(&tables, group, &volume.shape) {
+            Ok(found) => {
+                volume.groups.push(found);
+                continue;
             }
+            Err(Error::Corrupt(problem)) => problem,
             Err(other) => return Err(other),
+        };
+        report.push(FindingClass::Corrupt, "group-descriptor", problem.to_string());
+        let other = other_descriptor(&volume, &tables, group)?;
+        volume.groups.push(other.unwrap_or_default());
+        if mend && other.is_some() {
+            volume.write_descriptor(group)?;
+            mended += 1;
         }
     }
     if report.total > mended {
@@ -121,8 +117,33 @@ pub(super) fn open<'a>(
     Ok(Ok((volume, mended)))
 }
 
-fn descriptor(table: &[u8], group: u32, shape: &Superblock, at: BlockNo) -> Result<GroupDescriptor> {
+/// What the descriptor of `group` may have been: what a copy says, or what the makers of volumes do.
+fn other_descriptor(volume: &Volume<'_>, tables: &[u8], group: u32) -> Result<Option<GroupDescriptor>> {
+    let shape = &volume.shape;
+    for copy in (1..shape.group_count()).filter(|&copy| shape.has_superblock(copy)).take(3) {
+        if let Ok(found) = descriptor(&descriptor_table(volume, copy)?, group, shape) {
+            return Ok(Some(found));
+        }
+    }
+    let found = GroupDescriptor::raw(&tables[idx(group) * DESCRIPTOR_SIZE..]);
+    let first = shape.group_start(group) + shape.group_overhead(group);
+    let candidates = [
+        GroupDescriptor { block_bitmap: first, ..found },
+        GroupDescriptor { inode_bitmap: first + 1, ..found },
+        GroupDescriptor { inode_table: first + 2, ..found },
+        GroupDescriptor { block_bitmap: first, inode_bitmap: first + 1, inode_table: first + 2, ..found },
+    ];
+    let mut raw = [0; DESCRIPTOR_SIZE];
+    Ok(candidates.into_iter().find(|candidate| {
+        candidate.encode_into(&mut raw);
+        GroupDescriptor::parse(&raw, group, shape, BlockNo(0)).is_ok()
+    }))
+}
+
+fn descriptor(table: &[u8], group: u32, shape: &Superblock) -> Result<GroupDescriptor> {
     let start = idx(group) * DESCRIPTOR_SIZE;
+    let (block, _) = shape.descriptor_place(group);
+    let at = BlockNo(u64::from(block));
     GroupDescriptor::parse(&table[start..start + DESCRIPTOR_SIZE], group, shape, at)
 }
 

@@ -3,6 +3,7 @@
 //! The failure that these tests prevent: a checker and a maker that agree with each other and with nobody else.
 
 mod corpus;
+mod damage;
 mod healthy;
 mod mkfs;
 mod mutate;
