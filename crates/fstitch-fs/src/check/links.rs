@@ -36,12 +36,18 @@ pub(super) fn run(volume: &Volume<'_>, state: &mut State, orphans: &Orphans) -> 
     Ok(())
 }
 
-fn links(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<()> {
-    let counted = u32::from(state.links[idx(ino)]);
-    let names = match state.dir_index(ino) {
+/// How many links inode `ino` should count.
+pub(super) fn names_of(state: &State, ino: u32) -> u32 {
+    match state.dir_index(ino) {
+        // Its name, its own `.`, and the `..` of each subdirectory.
         Some(at) if state.is_dir(ino) => 2 + state.dirs[at].children,
         _ => u32::from(state.names[idx(ino)]),
-    };
+    }
+}
+
+fn links(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<()> {
+    let counted = u32::from(state.links[idx(ino)]);
+    let names = names_of(state, ino);
     if counted == names {
         return Ok(());
     }

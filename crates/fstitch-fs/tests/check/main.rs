@@ -5,6 +5,7 @@
 mod corpus;
 mod damage;
 mod healthy;
+mod leaks;
 mod mkfs;
 mod mutate;
 mod repair;
