@@ -13,6 +13,9 @@ use super::privileges::WithoutCapability;
 /// Shortening a file by more than this is done by a helper.
 const LONG_TRUNCATION: u64 = 64 << 20;
 
+/// How long a helper waits, step by step, for space that the kernel is about to give back.
+const SPACE_PAUSES_MS: [u64; 6] = [1, 1, 2, 4, 8, 16];
+
 /// Shared between workers and helpers.
 pub(super) struct Core {
     pub fs: Arc<dyn FileSystem>,
@@ -21,6 +24,8 @@ pub(super) struct Core {
     pub sync: bool,
     /// Set-id bits and capabilities are ours to take away; negotiated when the kernel greets.
     pub kills_privileges: AtomicBool,
+    /// A name was removed since somebody last waited for space.
+    pub removed: AtomicBool,
     pub errors: ErrorLog,
     pub without_capability: WithoutCapability,
 }
@@ -44,6 +49,30 @@ pub(super) enum Durability {
 impl Core {
     pub(super) fn kills_privileges(&self) -> bool {
         self.kills_privileges.load(Ordering::Relaxed)
+    }
+
+    /// Remembers that a removed name may free space.
+    pub(super) fn note_removal<T>(&self, result: Result<T>) -> Result<T> {
+        if result.is_ok() {
+            self.removed.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// Tries again where space ran out: a removed file's blocks are free only when the kernel has forgotten its
+    /// inode, and that message may still be on its way while the remover already writes the next file. Without
+    /// a removal one short pause is enough. Only for helpers.
+    pub(super) fn patiently<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
+        let steps = if self.removed.swap(false, Ordering::Relaxed) { SPACE_PAUSES_MS.len() } else { 1 };
+        let mut result = operation();
+        for pause in &SPACE_PAUSES_MS[..steps] {
+            if !lacks_space(&result) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(*pause));
+            result = operation();
+        }
+        result
     }
 
     pub(super) fn write(&self, caller: &Caller, write: &Write<'_>) -> Result<u32> {
@@ -70,6 +99,15 @@ impl Core {
         }
     }
 
+    /// Makes a file as stable as a write through its descriptor asks for.
+    pub(super) fn settle(&self, ino: InodeNo, durability: Durability) -> Result<()> {
+        match durability {
+            Durability::Volatile => Ok(()),
+            Durability::Data => self.fs.fsync(ino, true),
+            Durability::Everything => self.fs.fsync(ino, false),
+        }
+    }
+
     /// Whether `set` shortens the file by so much that the workers should not do it.
     pub(super) fn is_long(&self, ino: InodeNo, set: &SetAttr) -> bool {
         let Some(size) = set.size else { return false };
@@ -85,6 +123,10 @@ impl Core {
         (set.uid, set.gid) = self.view.owners.chown(set.uid, set.gid).ok_or(Errno::PERM)?;
         self.fs.setattr(caller, ino, &set)
     }
+}
+
+pub(super) fn lacks_space<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(e) if e.errno() == Errno::NOSPC)
 }
 
 pub(super) fn rename_mode(flags: RenameFlags) -> Result<fstitch_core::RenameMode> {

@@ -29,7 +29,7 @@ use fuser::{
 
 use self::answer::{ErrorLog, answer, answer_change};
 use self::convert::{View, bits16, generation, set_time};
-use self::core::{Core, Durability, Write};
+use self::core::{Core, Durability, Write, lacks_space};
 pub(crate) use self::invalidate::Invalidations;
 use self::privileges::{CAPABILITY, WithoutCapability};
 use crate::MountOptions;
@@ -64,6 +64,7 @@ impl Adapter {
             view,
             sync: options.sync,
             kills_privileges: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
             errors: ErrorLog::default(),
             without_capability: WithoutCapability::default(),
         };
@@ -85,6 +86,22 @@ impl Adapter {
         let view = self.core.view;
         answer_change(&self.core, &self.pool, result, reply, move |reply, entry: Entry| {
             reply.entry(&view.ttl, &view.entry(&entry.attr), generation(&entry.attr));
+        });
+    }
+
+    /// Makes an inode and answers with its entry; where space ran out, a helper tries again.
+    fn make(&self, reply: ReplyEntry, operation: impl Fn(&Core) -> Result<Entry> + Send + 'static) {
+        let made = operation(&self.core);
+        if !lacks_space(&made) {
+            return self.answer_entry(made, reply);
+        }
+        let core = Arc::clone(&self.core);
+        self.pool.run(move || {
+            let made = core.patiently(|| operation(&core));
+            let made = if core.sync { made.and_then(|e| core.fs.sync().map(|()| e)) } else { made };
+            answer(&core, made, reply, |reply: ReplyEntry, entry| {
+                reply.entry(&core.view.ttl, &core.view.entry(&entry.attr), generation(&entry.attr));
+            });
         });
     }
 
@@ -223,9 +240,9 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let view = &self.core.view;
-        let caller = view.caller(request, umask);
-        let made = self.core.fs.mknod(&caller, view.ino(parent), name.as_bytes(), bits16(mode), rdev);
-        self.answer_entry(made, reply);
+        let (caller, parent, name) =
+            (view.caller(request, umask), view.ino(parent), name.as_bytes().to_vec());
+        self.make(reply, move |core| core.fs.mknod(&caller, parent, &name, bits16(mode), rdev));
     }
 
     fn mkdir(
@@ -238,35 +255,37 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let view = &self.core.view;
-        let caller = view.caller(request, umask);
-        let made = self.core.fs.mkdir(&caller, view.ino(parent), name.as_bytes(), bits16(mode) & 0o7777);
-        self.answer_entry(made, reply);
+        let (caller, parent, name) =
+            (view.caller(request, umask), view.ino(parent), name.as_bytes().to_vec());
+        self.make(reply, move |core| core.fs.mkdir(&caller, parent, &name, bits16(mode) & 0o7777));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let view = &self.core.view;
-        let (caller, target) = (view.caller(request, 0), target.as_os_str().as_bytes());
-        let made = self.core.fs.symlink(&caller, view.ino(parent), name.as_bytes(), target);
-        self.answer_entry(made, reply);
+        let (caller, parent) = (view.caller(request, 0), view.ino(parent));
+        let (name, target) = (name.as_bytes().to_vec(), target.as_os_str().as_bytes().to_vec());
+        self.make(reply, move |core| core.fs.symlink(&caller, parent, &name, &target));
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let view = &self.core.view;
-        let caller = view.caller(request, 0);
-        let made = self.core.fs.link(&caller, view.ino(ino), view.ino(parent), name.as_bytes());
-        self.answer_entry(made, reply);
+        let (caller, ino, parent) = (view.caller(request, 0), view.ino(ino), view.ino(parent));
+        let name = name.as_bytes().to_vec();
+        self.make(reply, move |core| core.fs.link(&caller, ino, parent, &name));
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let view = &self.core.view;
         let caller = view.caller(request, 0);
-        self.answer_done(self.core.fs.unlink(&caller, view.ino(parent), name.as_bytes()), reply);
+        let removed = self.core.fs.unlink(&caller, view.ino(parent), name.as_bytes());
+        self.answer_done(self.core.note_removal(removed), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let view = &self.core.view;
         let caller = view.caller(request, 0);
-        self.answer_done(self.core.fs.rmdir(&caller, view.ino(parent), name.as_bytes()), reply);
+        let removed = self.core.fs.rmdir(&caller, view.ino(parent), name.as_bytes());
+        self.answer_done(self.core.note_removal(removed), reply);
     }
 
     fn rename(
@@ -284,7 +303,7 @@ impl fuser::Filesystem for Adapter {
         let (from, to) = ((view.ino(parent), name.as_bytes()), (view.ino(newparent), newname.as_bytes()));
         let moved =
             self::core::rename_mode(flags).and_then(|mode| self.core.fs.rename(&caller, from, to, mode));
-        self.answer_done(moved, reply);
+        self.answer_done(self.core.note_removal(moved), reply);
     }
 
     fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -344,17 +363,18 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let core = &self.core;
-        let ino = core.view.ino(ino);
-        let write = Write { ino, offset, data, flags: write_flags };
-        let written = core.write(&core.view.caller(request, 0), &write);
+        let (ino, caller) = (core.view.ino(ino), core.view.caller(request, 0));
+        let written = core.write(&caller, &Write { ino, offset, data, flags: write_flags });
         let durability = core.durability(flags.0);
-        if durability == Durability::Volatile || written.is_err() {
+        let retry = lacks_space(&written);
+        if !retry && (durability == Durability::Volatile || written.is_err()) {
             return answer(core, written, reply, |reply: ReplyWrite, written| reply.written(written));
         }
-        let core = Arc::clone(core);
+        let (core, data) = (Arc::clone(core), if retry { data.to_vec() } else { Vec::new() });
         self.pool.run(move || {
-            let data_only = durability == Durability::Data;
-            let stable = written.and_then(|written| core.fs.fsync(ino, data_only).map(|()| written));
+            let again = Write { ino, offset, data: &data, flags: write_flags };
+            let written = if retry { core.patiently(|| core.write(&caller, &again)) } else { written };
+            let stable = written.and_then(|written| core.settle(ino, durability).map(|()| written));
             answer(&core, stable, reply, |reply: ReplyWrite, written| reply.written(written));
         });
     }
@@ -527,7 +547,7 @@ impl fuser::Filesystem for Adapter {
         let (caller, ino) = (self.core.view.caller(request, 0), self.core.view.ino(ino));
         // Allocating gigabytes takes a while: never on a worker.
         self.answer_later(reply, move |core| {
-            core.fs.fallocate(&caller, ino, offset, length, mode)?;
+            core.patiently(|| core.fs.fallocate(&caller, ino, offset, length, mode))?;
             if core.sync { core.fs.fsync(ino, false) } else { Ok(()) }
         });
     }
