@@ -58,9 +58,9 @@ pub trait Medium {
     fn born_with(&self) -> Option<(&'static [u8], u16)>;
 }
 
-/// One of the two file systems with the inodes that are held on it.
-struct Side {
-    fs: Box<dyn FileSystem>,
+/// A file system with the inodes that are held on it.
+pub struct Side {
+    pub fs: Box<dyn FileSystem>,
     held: Vec<InodeNo>,
 }
 
@@ -75,8 +75,8 @@ pub fn compare(medium: &dyn Medium, block_size: u32, clock: &Arc<ManualClock>, o
     if let Some((name, perm)) = medium.born_with() {
         model.mkdir(&CALLER, model.root(), name, perm).unwrap();
     }
-    let mut model = Side { fs: Box::new(model), held: Vec::new() };
-    let mut real = Side { fs: medium.mount(), held: Vec::new() };
+    let mut model = Side::new(Box::new(model));
+    let mut real = Side::new(medium.mount());
     for (i, op) in ops.iter().enumerate() {
         clock.advance(Duration::from_secs(1));
         if matches!(op, Op::Remount) {
@@ -94,7 +94,7 @@ pub fn compare(medium: &dyn Medium, block_size: u32, clock: &Arc<ManualClock>, o
     real.release_all();
     real.fs.unmount().unwrap();
     model.release_all();
-    let real = Side { fs: medium.mount(), held: Vec::new() };
+    let real = Side::new(medium.mount());
     assert_eq!(real.tree(), model.tree(), "after the last remount");
     assert!(model.fs.check().unwrap().is_clean(), "the model itself is in order");
     let left = model.fs.statfs().unwrap();
@@ -148,6 +148,13 @@ pub struct Leaf {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
+impl Leaf {
+    /// Kind, length and contents.
+    pub fn contents(&self) -> (FileKind, Option<u64>, &[u8]) {
+        (self.seen.kind, self.seen.size, &self.contents)
+    }
+}
+
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
@@ -156,7 +163,11 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 impl Side {
-    fn release_all(&mut self) {
+    pub fn new(fs: Box<dyn FileSystem>) -> Self {
+        Self { fs, held: Vec::new() }
+    }
+
+    pub fn release_all(&mut self) {
         for ino in std::mem::take(&mut self.held) {
             self.fs.forget(ino, 1);
         }
@@ -196,7 +207,7 @@ impl Side {
         })
     }
 
-    fn run(&mut self, op: &Op) -> Answer {
+    pub fn run(&mut self, op: &Op) -> Answer {
         match self.try_run(op) {
             Ok(answer) => answer,
             Err(error) => Answer::Failed(error.errno()),
@@ -319,10 +330,19 @@ impl Side {
     }
 
     /// Everything that can be seen from the root.
-    fn tree(&self) -> BTreeMap<Path, Leaf> {
+    pub fn tree(&self) -> BTreeMap<Path, Leaf> {
         let mut tree = BTreeMap::new();
         self.visit(self.fs.root(), Vec::new(), &mut tree);
         tree
+    }
+
+    /// What can be seen of one path that is no directory.
+    pub fn leaf(&self, path: &[u8]) -> Result<Leaf> {
+        let ino = self.fs.walk(path)?.attr.ino;
+        let mut tree = BTreeMap::new();
+        self.visit(ino, Vec::new(), &mut tree);
+        self.fs.forget(ino, 1);
+        Ok(tree.remove(&b""[..]).unwrap())
     }
 
     fn visit(&self, ino: InodeNo, path: Path, tree: &mut BTreeMap<Path, Leaf>) {

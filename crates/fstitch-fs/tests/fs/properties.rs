@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use fstitch_core::{FileSystem, ManualClock, MemDevice, Timestamp};
+use fstitch_core::{BlockDevice, FileSystem, ManualClock, MemDevice, Timestamp};
 use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
 use fstitch_fs::uhfs::{AtimePolicy, Uhfs, UhfsOptions};
@@ -35,23 +35,39 @@ impl Medium for ToyMedium {
 }
 
 /// An ext2 volume in memory; each mount has a cache of its own, so that everything comes from the medium.
-struct Ext2Medium {
-    device: Arc<MemDevice>,
+pub struct Ext2Medium {
+    pub device: Arc<MemDevice>,
     options: CacheOptions,
     clock: Arc<ManualClock>,
 }
 
 impl Ext2Medium {
-    fn new(block_size: u32, options: CacheOptions, clock: &Arc<ManualClock>) -> Self {
-        let device = Arc::new(MemDevice::new(block_size, (16 << 20) / u64::from(block_size)));
+    pub fn new(block_size: u32, bytes: u64, options: CacheOptions, clock: &Arc<ManualClock>) -> Self {
+        let device = Arc::new(MemDevice::new(block_size, bytes / u64::from(block_size)));
         let mut made = MkfsOptions::new([7; 16], [9; 16], Timestamp::default());
         made.block_size = Some(block_size);
         mkfs(&*device, &made, &mut |_, _| ()).unwrap();
         Self { device, options, clock: Arc::clone(clock) }
     }
 
+    /// The image as it is now, on a device of its own.
+    pub fn copy(&self) -> Self {
+        let block_size = BlockDevice::geometry(&*self.device).block_size;
+        let device = Arc::new(MemDevice::from_image(block_size, self.device.image()));
+        Self { device, options: self.options.clone(), clock: Arc::clone(&self.clock) }
+    }
+
+    /// A mount together with its cache.
+    pub fn mount_with_cache(&self) -> (Arc<Cache>, Box<dyn FileSystem>) {
+        let device = Arc::<MemDevice>::clone(&self.device);
+        let clock = Arc::<ManualClock>::clone(&self.clock);
+        let cache = Cache::new(device, self.options.clone(), clock);
+        let format = Ext2::open(Arc::clone(&cache)).unwrap();
+        (cache, Box::new(Uhfs::new(format, options())))
+    }
+
     /// What the reference checker says, where it is installed.
-    fn judge(&self) {
+    pub fn judge(&self) {
         let path = std::env::temp_dir().join(format!("fstitch-fs-{}.img", std::process::id()));
         std::fs::write(&path, self.device.image()).unwrap();
         let judged = Command::new("e2fsck").arg("-fn").arg(&path).output();
@@ -65,10 +81,7 @@ impl Ext2Medium {
 
 impl Medium for Ext2Medium {
     fn mount(&self) -> Box<dyn FileSystem> {
-        let device = Arc::<MemDevice>::clone(&self.device);
-        let clock = Arc::<ManualClock>::clone(&self.clock);
-        let cache = Cache::new(device, self.options.clone(), clock);
-        Box::new(Uhfs::new(Ext2::open(cache).unwrap(), options()))
+        self.mount_with_cache().1
     }
 
     fn link_max(&self) -> u32 {
@@ -154,11 +167,11 @@ fn others() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+pub fn op() -> impl Strategy<Value = Op> {
     prop_oneof![5 => names(), 4 => contents(), 3 => others()]
 }
 
-fn cache_options(cache_size: usize, optimizations: u8) -> CacheOptions {
+pub fn cache_options(cache_size: usize, optimizations: u8) -> CacheOptions {
     let optimizations = Optimizations::combination(optimizations);
     CacheOptions { cache_size, optimizations, ..CacheOptions::default() }
 }
@@ -194,7 +207,7 @@ proptest! {
         let block_size = 1024 << block_size;
         let clock = Arc::new(ManualClock::new());
         let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
-        let medium = Ext2Medium::new(block_size, cache_options(cache_size, optimizations), &clock);
+        let medium = Ext2Medium::new(block_size, 16 << 20, cache_options(cache_size, optimizations), &clock);
         compare(&medium, block_size, &clock, &ops);
         medium.judge();
     }
