@@ -77,3 +77,14 @@ pub(super) fn answer_change<T, R>(
         answer(&core, stable, reply, ok);
     });
 }
+
+/// Answers with a value or its length, as the kernel asks.
+pub(super) fn answer_value(core: &Core, result: Result<Vec<u8>>, size: u32, reply: fuser::ReplyXattr) {
+    answer(core, result, reply, |reply: fuser::ReplyXattr, value: Vec<u8>| {
+        match (u32::try_from(value.len()), size) {
+            (Ok(len), 0) => reply.size(len),
+            (Ok(len), size) if len <= size => reply.data(&value),
+            _ => reply.error(fuser::Errno::ERANGE),
+        }
+    });
+}

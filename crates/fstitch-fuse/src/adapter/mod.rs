@@ -27,7 +27,7 @@ use fuser::{
     ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use self::answer::{ErrorLog, answer, answer_change};
+use self::answer::{ErrorLog, answer, answer_change, answer_value};
 use self::convert::{View, bits16, generation, set_time};
 use self::core::{Core, Durability, Write, lacks_space};
 pub(crate) use self::invalidate::Invalidations;
@@ -114,17 +114,6 @@ impl Adapter {
         let core = Arc::clone(&self.core);
         self.pool.run(move || answer(&core, wait(&core), reply, |reply: ReplyEmpty, ()| reply.ok()));
     }
-}
-
-/// Answers with a value or its length, as the kernel asks.
-fn answer_value(core: &Core, result: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
-    answer(core, result, reply, |reply: ReplyXattr, value: Vec<u8>| {
-        match (u32::try_from(value.len()), size) {
-            (Ok(len), 0) => reply.size(len),
-            (Ok(len), size) if len <= size => reply.data(&value),
-            _ => reply.error(fuser::Errno::ERANGE),
-        }
-    });
 }
 
 impl fuser::Filesystem for Adapter {
