@@ -13,7 +13,9 @@ use crate::ext2::layout::inode::{
     I_SIZE, I_SIZE_HIGH, I_UID, POINTERS, pointer_field,
 };
 use crate::ext2::layout::superblock::{
-    JOURNAL_INO, RESIZE_INO, ROOT_INO, S_FEATURE_RO_COMPAT, S_MKFS_TIME, S_MTIME, S_WTIME,
+    JOURNAL_INO, OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, ROOT_INO, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT,
+    S_FEATURE_RO_COMPAT, S_FIRST_INO, S_INODE_SIZE, S_MKFS_TIME, S_MTIME, S_RESERVED_GDT_BLOCKS, S_REV_LEVEL,
+    S_WTIME,
 };
 use crate::ext2::num::{idx, low32, small, wide};
 
@@ -486,12 +488,26 @@ pub(super) fn finish(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     if state.large_file && word & ro_compat::LARGE_FILE == 0 {
         let text = "a file has 2 GiB or more, but the feature large_file is off";
         if state.corrupt("large-file-feature", text) {
+            if !volume.shape.is_dynamic() {
+                make_dynamic(&mut volume.raw_super);
+            }
             S_FEATURE_RO_COMPAT.put(&mut volume.raw_super, word | ro_compat::LARGE_FILE);
             volume.shape.features.ro_compat |= ro_compat::LARGE_FILE;
             volume.write_super()?;
         }
     }
     Ok(())
+}
+
+/// Makes a volume one of revision 1, the first that can have features; nothing else about it changes.
+fn make_dynamic(raw: &mut [u8]) {
+    S_REV_LEVEL.put(raw, REVISION_DYNAMIC);
+    S_FIRST_INO.put(raw, OLD_FIRST_INO);
+    S_INODE_SIZE.put(raw, u16::try_from(GOOD_OLD_SIZE).expect("128"));
+    for field in [S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT] {
+        field.put(raw, 0);
+    }
+    S_RESERVED_GDT_BLOCKS.put(raw, 0);
 }
 
 const _: () = assert!(DIRECTORY == 2);

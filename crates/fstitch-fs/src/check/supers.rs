@@ -9,8 +9,8 @@ use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
 use crate::ext2::layout::inode::{I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
 use crate::ext2::layout::superblock::{
-    RESIZE_INO, S_FEATURE_COMPAT, S_JOURNAL_DEV, S_JOURNAL_INUM, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE,
-    S_RESERVED_GDT_BLOCKS, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
+    RESIZE_INO, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT, S_JOURNAL_DEV, S_JOURNAL_INUM,
+    S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE, S_RESERVED_GDT_BLOCKS, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
 use crate::ext2::num::{idx, wide};
 use crate::ext2::view::BlockView;
@@ -157,12 +157,28 @@ fn descriptor_table(volume: &Volume<'_>, group: u32) -> Result<Vec<u8>> {
 /// Checks what of the superblock can be put right.
 pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     journal_fields(volume, state)?;
+    revision(volume, state)?;
     let on = volume.shape.features.compat & compat::RESIZE_INODE != 0;
     let problem = if on { resize_problem(volume)? } else { resize_leftovers(volume)? };
     if let Some(problem) = problem
         && state.corrupt("resize-inode", problem)
     {
         give_up_resizing(volume)?;
+    }
+    Ok(())
+}
+
+/// Features came with revision 1; on older volumes the words must be empty.
+fn revision(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
+    let words = [S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT];
+    let raw = &mut volume.raw_super;
+    if volume.shape.is_dynamic() || words.iter().all(|word| word.get(raw) == 0) {
+        return Ok(());
+    }
+    let text = "the superblock has features, but its revision knows none";
+    if state.corrupt("superblock-features", text) {
+        words.iter().for_each(|word| word.put(raw, 0));
+        volume.write_super()?;
     }
     Ok(())
 }

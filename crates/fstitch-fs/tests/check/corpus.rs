@@ -43,7 +43,7 @@ fn fill(dir: &Path) {
         fs::write(dir.join(format!("d{i}/file")), vec![0x41; 700 * i]).expect("a file");
     }
     let file = fs::File::create(dir.join("holes")).expect("a file");
-    for at in [0_u64, 9_000, 30_000, 290_000, 700_000] {
+    for at in [0_u64, 9_000, 30_000, 290_000, 700_000, 70_000_000] {
         file.write_all_at(b"data between holes", at).expect("a write");
     }
     let mut file = fs::File::create(dir.join("indirect")).expect("a file");
