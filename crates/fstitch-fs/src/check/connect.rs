@@ -18,7 +18,7 @@ use crate::ext2::layout::superblock::ROOT_INO;
 use crate::ext2::num::idx;
 
 /// Directories without a path whose `..` chain starts at them: what lost+found would take.
-pub(super) type Orphans = Vec<u32>;
+pub(super) type Orphans = BTreeSet<u32>;
 
 /// Finds every directory's place in the tree; the tops of trees that no path leads to.
 pub(super) fn run(volume: &Volume<'_>, state: &mut State) -> Result<Orphans> {
@@ -27,7 +27,7 @@ pub(super) fn run(volume: &Volume<'_>, state: &mut State) -> Result<Orphans> {
         if state.corrupt("root-missing", text) {
             super::links::make_root(volume, state)?;
         }
-        return Ok(Vec::new());
+        return Ok(Orphans::new());
     }
     state.edges.sort_unstable();
     reach(state, ROOT_INO);
@@ -232,7 +232,7 @@ fn unreached(volume: &Volume<'_>, state: &mut State) -> Result<Orphans> {
     let lost: Vec<u32> =
         state.dirs.iter().map(|dir| dir.ino).filter(|&ino| state.inodes[idx(ino)] & REACHED == 0).collect();
     if lost.is_empty() {
-        return Ok(lost);
+        return Ok(Orphans::new());
     }
     for &ino in &lost {
         if state.inodes[idx(ino)] & BAD == 0 {
@@ -250,7 +250,7 @@ fn unreached(volume: &Volume<'_>, state: &mut State) -> Result<Orphans> {
             continue;
         }
         state.hopeless("dir-cycle", format!("directory {ino} is only reached through itself"));
-        orphans.push(ino);
+        orphans.insert(ino);
         follow(state, ino, &mut seen);
     }
     Ok(orphans)

@@ -2,9 +2,13 @@
 //! reference agrees, and mending leaves nothing for either.
 
 use std::fs;
+use std::sync::Mutex;
 
-use fstitch_core::{CheckReport, FindingClass, Le, MemDevice};
-use fstitch_fs::check::{RepairMode, check_ext2};
+use fstitch_core::{
+    BlockDevice, BlockNo, BlockRead, BlockWrite, CheckReport, FindingClass, Geometry, Le, MemDevice, Result,
+    Timestamp,
+};
+use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
 
 use crate::corpus::{SHAPES, Shape, debugfs, image};
 use crate::repair::repair;
@@ -230,4 +234,89 @@ fn superblocks_and_descriptors_come_back_from_their_copies() {
         let (code, text) = e2fsck_image(&scratch, "judge", &device.image());
         assert_eq!(code, 0, "{name}: {text}");
     }
+}
+
+/// A device that remembers the order of writes; flushes are not needed, because nothing is reordered here.
+struct Recorder {
+    device: MemDevice,
+    writes: Mutex<Vec<(BlockNo, Vec<u8>)>>,
+}
+
+impl BlockDevice for Recorder {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.device.read(reads)
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        let mut log = self.writes.lock().expect("no panic while held");
+        log.extend(writes.iter().map(|write| (write.block, write.data.to_vec())));
+        self.device.write(writes)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.device.flush()
+    }
+
+    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+        self.device.discard(start, count)
+    }
+}
+
+#[test]
+fn a_crash_while_mending_a_crash_does_no_damage() {
+    if !have("debugfs") {
+        return;
+    }
+    let scratch = Scratch::new("mending-crash");
+    let healthy = image(&scratch, &SHAPES[0]);
+    let mut prefixes = 0;
+    for case in CRASHES {
+        let mut bytes = seeded(&scratch, &healthy, case);
+        let device = MemDevice::from_image(1024, bytes.clone());
+        let recorder = Recorder { device, writes: Mutex::default() };
+        let now = Timestamp { secs: 1_800_000_000, nanos: 0 };
+        let options = RepairOptions { mode: RepairMode::Preen, now };
+        assert!(repair_ext2(&recorder, options).expect("readable").left.is_clean(), "{}", case.name);
+        for (n, (block, data)) in recorder.writes.into_inner().expect("unlocked").into_iter().enumerate() {
+            let start = block.index() * 1024;
+            bytes[start..start + 1024].copy_from_slice(&data);
+            let report = check_ext2(&MemDevice::from_image(1024, bytes.clone())).expect("readable");
+            assert_eq!(report.corrupt, 0, "{} after write {n}: {:#?}", case.name, report.findings);
+            prefixes += 1;
+        }
+    }
+    assert!(prefixes > CRASHES.len(), "mending wrote something");
+}
+
+#[test]
+fn a_directory_renamed_into_one_without_a_name_stays_where_it_was() {
+    if !have("debugfs") {
+        return;
+    }
+    let scratch = Scratch::new("rename-into-new");
+    let path = scratch.path("image");
+    fs::write(&path, image(&scratch, &SHAPES[0])).expect("an image");
+    let file = path.to_str().expect("plain path").to_owned();
+    debugfs(&scratch, &path, "mkdir a/new\nln d5/e a/new/e\nsif a/new links_count 3\n");
+    let new: u32 = inode_of(&scratch, &path, "a/new").parse().expect("a number");
+    let moved = inode_of(&scratch, &path, "d5/e");
+    let (_, text) = crate::support::run("debugfs", &["-R", "bmap d5/e 0", &file]);
+    let block: usize = text.lines().find_map(|line| line.trim().parse().ok()).expect("a block number");
+    debugfs(&scratch, &path, "unlink a/new");
+    // The rename has switched `..`, its old name is still there, and the new parent has no name yet.
+    let mut bytes = fs::read(&path).expect("the image");
+    Le::put_u32(&mut bytes, block * 1024 + 12, new);
+    let device = MemDevice::from_image(1024, bytes);
+    let report = check_ext2(&device).expect("readable");
+    assert_eq!(report.corrupt, 0, "{:#?}", report.findings);
+    assert!(report.findings.iter().any(|found| found.code == "dir-two-names"), "{:#?}", report.findings);
+    assert!(repair(&device, RepairMode::Preen).expect("readable").left.is_clean());
+    fs::write(&path, device.image()).expect("an image");
+    assert_eq!(inode_of(&scratch, &path, "d5/e"), moved, "the old name still holds");
+    let (code, text) = crate::support::e2fsck(&path);
+    assert_eq!(code, 0, "{text}");
 }
