@@ -85,11 +85,10 @@ def crash(binary, work, run):
             raise common.Failure(f"the load ended early: {load.stderr.read().strip()}")
     finally:
         mount.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            load.wait(10)
         load.kill()
         load.wait()
         load.stderr.close()
+        mount.detach()
     return image, directory, journal
 
 

@@ -1,2 +1,157 @@
-//! The command line.
-fn main() {}
+//! The command line: mounts, makes, checks and inspects file systems whose writes are ordered by patches.
+//!
+//! ```text
+//!   mkfs  fsck  info     ls  cat  cp       mount ──► daemon ──► control socket
+//!     │     │     │        │   │   │         │                    ▲   ▲   ▲
+//!     │     │     │        └───┴───┴── open ─┘              status stats umount
+//!     ▼     ▼     ▼                     ▼
+//!   FileDisk (fstitch-disk)   Cache (fstitch-patch) ◄─ Ext2, Uhfs (fstitch-fs) ◄─ Mount (fstitch-fuse)
+//! ```
+//!
+//! Exit codes: 0 success, 1 failure, 2 wrong usage; `fsck` has those of fsck(8), `mount.fuse.fstitch` those of
+//! mount(8).
+#![forbid(unsafe_code)]
+
+mod cat;
+mod control;
+mod copy;
+mod demo;
+mod fsck;
+mod info;
+mod location;
+mod ls;
+mod man;
+mod mkfs;
+mod mount;
+mod open;
+mod output;
+mod paths;
+mod probe;
+mod size;
+mod stats;
+mod status;
+mod umount;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use output::Outcome;
+
+/// Mounts, makes, checks and inspects file systems that survive the plug being pulled.
+#[derive(Parser)]
+#[command(name = "fstitch", version, about, long_about = None)]
+pub struct Arguments {
+    /// Say what is going on; twice for more
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a volume
+    Mkfs(mkfs::Arguments),
+    /// Mount an image or a block device
+    Mount(Box<mount::Arguments>),
+    /// Unmount, and wait until everything is on the medium
+    #[command(visible_alias = "unmount")]
+    Umount(umount::Arguments),
+    /// Check a volume, and repair it
+    Fsck(fsck::Arguments),
+    /// List what is in an image, without mounting it
+    Ls(ls::Arguments),
+    /// Copy files and trees into and out of images, without mounting them
+    Cp(copy::Arguments),
+    /// Print a file out of an image, without mounting it
+    Cat(cat::Arguments),
+    /// Show what a volume is
+    Info(info::Arguments),
+    /// Show which volumes are mounted, and how they fare
+    Status(status::Arguments),
+    /// Show the counters of a mount
+    Stats(stats::Arguments),
+    /// Show the main job: fill a volume, kill the writer in mid-write, look at what is left
+    Demo(demo::Arguments),
+    #[command(hide = true)]
+    DemoWriter(demo::WriterArguments),
+    /// Print completions for a shell
+    Completions(man::CompletionArguments),
+    /// Print or write manual pages
+    Man(man::ManArguments),
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    let program = arguments.next().unwrap_or_default();
+    if mount::is_helper_name(&program) {
+        return mount::run_helper(arguments).into();
+    }
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    log(arguments.verbose);
+    let failure = match &arguments.command {
+        Command::Fsck(_) => fsck::OPERATIONAL,
+        _ => Outcome::FAILURE,
+    };
+    match run(&arguments.command) {
+        Ok(outcome) => outcome.into(),
+        Err(error) if output::is_broken_pipe(&error) => Outcome::SUCCESS.into(),
+        Err(error) => {
+            eprintln!("fstitch: {error:#}");
+            failure.into()
+        }
+    }
+}
+
+/// Prints help or what is wrong with the arguments. fsck has its own code for that.
+fn usage(error: &clap::Error) -> ExitCode {
+    // Standard output or error may be closed; there is nobody left to tell.
+    let _ = error.print();
+    if !error.use_stderr() {
+        return Outcome::SUCCESS.into();
+    }
+    let fsck = std::env::args_os().skip(1).find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    if fsck.is_some_and(|word| word == "fsck") { fsck::USAGE.into() } else { Outcome(2).into() }
+}
+
+fn run(command: &Command) -> Result<Outcome> {
+    match command {
+        Command::Mkfs(arguments) => mkfs::run(arguments),
+        Command::Mount(arguments) => mount::run(arguments),
+        Command::Umount(arguments) => umount::run(arguments),
+        Command::Fsck(arguments) => fsck::run(arguments),
+        Command::Ls(arguments) => ls::run(arguments),
+        Command::Cp(arguments) => copy::run(arguments),
+        Command::Cat(arguments) => cat::run(arguments),
+        Command::Info(arguments) => info::run(arguments),
+        Command::Status(arguments) => status::run(arguments),
+        Command::Stats(arguments) => stats::run(arguments),
+        Command::Demo(arguments) => demo::run(arguments),
+        Command::DemoWriter(arguments) => demo::run_writer(arguments),
+        Command::Completions(arguments) => Ok(man::completions(arguments)),
+        Command::Man(arguments) => man::man(arguments),
+    }
+}
+
+/// Sends events to standard error: `FSTITCH_LOG` decides, or `-v`, or only warnings are shown.
+fn log(verbose: u8) {
+    let default = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FSTITCH_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Arguments::command().debug_assert();
+    }
+}

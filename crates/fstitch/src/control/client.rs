@@ -1,0 +1,98 @@
+//! The commands' end of the control socket.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use super::{Request, Response, Status};
+
+/// A connection to a daemon.
+pub struct Connection {
+    stream: BufReader<UnixStream>,
+}
+
+impl Connection {
+    /// Connects to a socket.
+    pub fn open(path: &Path) -> std::io::Result<Self> {
+        Ok(Self { stream: BufReader::new(UnixStream::connect(path)?) })
+    }
+
+    /// Connects to the daemon that serves `mountpoint`; `None` if there is none that we may talk to.
+    pub fn to_mount(mountpoint: &Path) -> Option<Self> {
+        let absolute = absolute(mountpoint);
+        let name = super::socket_name(&absolute);
+        [super::runtime_dir(), PathBuf::from("/run/fstitch")]
+            .iter()
+            .find_map(|dir| Self::open(&dir.join(&name)).ok())
+    }
+
+    /// The same, with an error that says what to do.
+    pub fn required(mountpoint: &Path) -> Result<Self> {
+        Self::to_mount(mountpoint).ok_or_else(|| {
+            anyhow!(
+                "no fstitch mount answers at {}: `fstitch status` lists this user's mounts",
+                mountpoint.display()
+            )
+        })
+    }
+
+    /// Sends a request and waits for its (first) answer.
+    pub fn ask(&mut self, request: &Request) -> Result<Response> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.stream.get_mut().write_all(&line)?;
+        self.next()?.context("the mount's daemon closed the connection without an answer")
+    }
+
+    /// The next answer; `None` when the daemon has gone.
+    pub fn next(&mut self) -> Result<Option<Response>> {
+        let mut line = String::new();
+        match self.stream.read_line(&mut line) {
+            Ok(0) => Ok(None),
+            Ok(_) => Ok(Some(serde_json::from_str(&line)?)),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The status behind this connection.
+    pub fn status(mut self) -> Result<Status> {
+        match self.ask(&Request::Status)? {
+            Response::Status(status) => Ok(*status),
+            Response::Error(text) => bail!("{text}"),
+            other => bail!("an unexpected answer: {other:?}"),
+        }
+    }
+}
+
+/// All mounts of this user whose daemon answers, in the order of their mount points.
+pub fn all_mounts() -> Vec<Status> {
+    let Ok(entries) = std::fs::read_dir(super::runtime_dir()) else {
+        return Vec::new();
+    };
+    let sockets = entries.flatten().map(|entry| entry.path());
+    let sockets = sockets.filter(|path| path.extension().is_some_and(|extension| extension == "sock"));
+    let mut found: Vec<Status> =
+        sockets.filter_map(|path| Connection::open(&path).ok()?.status().ok()).collect();
+    found.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
+    found
+}
+
+/// The path as the daemon knows it. A mount whose daemon is dead cannot be examined, so only the parent
+/// directory is resolved.
+pub fn absolute(mountpoint: &Path) -> PathBuf {
+    let lexical = std::path::absolute(mountpoint).unwrap_or_else(|_| mountpoint.to_path_buf());
+    match (lexical.parent().map(Path::canonicalize), lexical.file_name()) {
+        (Some(Ok(parent)), Some(name)) => {
+            let joined = parent.join(name);
+            // The last component may be a symbolic link itself; reading it does not touch what it names.
+            match std::fs::read_link(&joined) {
+                Ok(_) => joined.canonicalize().unwrap_or(joined),
+                Err(_) => joined,
+            }
+        }
+        _ => lexical,
+    }
+}

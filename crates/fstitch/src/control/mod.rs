@@ -1,0 +1,146 @@
+//! The control socket of a mount: how `status`, `stats`, `umount` and `fsck --online` reach the daemon.
+//!
+//! The protocol is described in `docs/control-socket.md`, which is its contract: fields are added, never
+//! renamed. One request per line, one JSON document per line in return.
+
+pub mod client;
+pub mod server;
+
+use std::fs::DirBuilder;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+/// What a client asks.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case", tag = "command")]
+pub enum Request {
+    /// What is mounted where, and how it fares.
+    Status,
+    /// The counters.
+    Stats,
+    /// Check the mounted volume and, with `repair`, reclaim what a crash left behind.
+    Fsck {
+        /// Mend what is found.
+        repair: bool,
+    },
+    /// Make everything stable.
+    Sync,
+    /// Answer when the volume has been unmounted and everything is on the medium.
+    Wait,
+}
+
+/// What the daemon answers. `Progress` may come any number of times before the final answer.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Response {
+    /// To `Status`.
+    Status(Box<Status>),
+    /// To `Stats`.
+    Stats(Box<crate::stats::Stats>),
+    /// To `Fsck`.
+    Fsck(crate::fsck::Report),
+    /// To `Sync`.
+    Synced,
+    /// To `Wait`: all is on the medium, and the process is about to end.
+    Unmounted,
+    /// Still at work.
+    Progress(Progress),
+    /// The request failed.
+    Error(String),
+}
+
+/// How far an unmount has come.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of blocks that are not on the medium yet.
+    pub dirty_bytes: u64,
+}
+
+/// A mount, for `status`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Status {
+    /// Version of the program that serves it.
+    pub version: String,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// The image file or block device.
+    pub image: String,
+    /// Where the volume starts in it, in bytes.
+    pub offset_bytes: u64,
+    /// Where it is mounted.
+    pub mountpoint: String,
+    /// The format.
+    pub format: String,
+    /// The consistency mechanism in force.
+    pub consistency: String,
+    /// Whether it accepts no changes because it was mounted so.
+    pub read_only: bool,
+    /// Whether it had not been unmounted cleanly before this mount.
+    pub was_unclean: bool,
+    /// What the background check after an unclean unmount does or found.
+    pub recovery: String,
+    /// Why the volume accepts no more changes after a failure; empty while all is well.
+    pub failure: String,
+    /// Bytes of blocks that are not on the medium yet.
+    pub dirty_bytes: u64,
+}
+
+/// The directory of this user's control sockets.
+pub fn runtime_dir() -> PathBuf {
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return PathBuf::from("/run/fstitch");
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("fstitch"),
+        _ => PathBuf::from(format!("/tmp/fstitch-{}", uid.as_raw())),
+    }
+}
+
+/// Makes the directory for this user alone, and refuses one that somebody else prepared.
+fn prepare_runtime_dir() -> Result<PathBuf> {
+    let dir = runtime_dir();
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&dir)
+        .with_context(|| format!("making {}", dir.display()))?;
+    let meta = dir.symlink_metadata()?;
+    let ours = meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw();
+    ensure!(ours, "{} does not belong to this user", dir.display());
+    Ok(dir)
+}
+
+/// The name of the socket that serves `mountpoint` (an absolute path without symbolic links): the 64-bit FNV-1a
+/// hash of the path.
+pub fn socket_name(mountpoint: &Path) -> String {
+    let hash = mountpoint.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("{hash:016x}.sock")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_protocol_is_what_the_document_says() {
+        let line = |request: &Request| serde_json::to_string(request).unwrap();
+        assert_eq!(line(&Request::Status), r#"{"command":"status"}"#);
+        assert_eq!(line(&Request::Fsck { repair: true }), r#"{"command":"fsck","repair":true}"#);
+        assert_eq!(serde_json::to_string(&Response::Unmounted).unwrap(), r#""unmounted""#);
+        let progress = Response::Progress(Progress { dirty_bytes: 5 });
+        assert_eq!(serde_json::to_string(&progress).unwrap(), r#"{"progress":{"dirty_bytes":5}}"#);
+    }
+
+    #[test]
+    fn socket_names_are_stable() {
+        assert_eq!(socket_name(Path::new("")), "cbf29ce484222325.sock");
+        assert_eq!(socket_name(Path::new("a")), "af63dc4c8601ec8c.sock");
+    }
+}

@@ -1,0 +1,175 @@
+//! An image as one side of a copy.
+
+use anyhow::{Result, ensure};
+use fstitch_core::{Caller, FileKind, FileSystem, InodeNo, SeekFrom, SetAttr, SetTime, XattrSetMode};
+
+use crate::paths::{self, Held, Last};
+
+use super::tree::{Meta, Reader, Tree, Writer, Xattr};
+
+/// The superuser, with a umask that changes nothing: modes come from the source.
+const CALLER: Caller = Caller { uid: 0, gid: 0, tid: 0, umask: 0 };
+
+/// A mounted volume.
+pub struct VolumeTree<'a> {
+    fs: &'a dyn FileSystem,
+}
+
+impl<'a> VolumeTree<'a> {
+    /// The tree of `fs`.
+    pub fn new(fs: &'a dyn FileSystem) -> Self {
+        Self { fs }
+    }
+
+    /// The node at a path. A symbolic link at its end is taken itself, or followed if it is to receive files.
+    pub fn resolve(&self, path: &[u8], last: Last) -> Result<Held<'a>> {
+        paths::resolve(self.fs, path, last)
+    }
+
+    fn hold(&self, ino: InodeNo) -> Held<'a> {
+        Held::new(self.fs, ino)
+    }
+}
+
+struct Content<'a> {
+    fs: &'a dyn FileSystem,
+    ino: InodeNo,
+}
+
+impl Reader for Content<'_> {
+    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.fs.read(self.ino, offset, buf)?)
+    }
+
+    fn next_data(&mut self, offset: u64) -> Result<Option<(u64, u64)>> {
+        let start = match self.fs.seek(self.ino, offset, SeekFrom::Data) {
+            Ok(start) => start,
+            Err(error) if error.errno() == fstitch_core::Errno::NXIO => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Some((start, self.fs.seek(self.ino, start, SeekFrom::Hole)?)))
+    }
+}
+
+impl Writer for Content<'_> {
+    fn write_at(&mut self, mut offset: u64, mut data: &[u8]) -> Result<()> {
+        while !data.is_empty() {
+            let written = self.fs.write(&CALLER, self.ino, offset, data)?;
+            ensure!(written > 0, "nothing was written");
+            data = &data[written..];
+            offset += u64::try_from(written)?;
+        }
+        Ok(())
+    }
+
+    fn set_len(&mut self, size: u64) -> Result<()> {
+        if self.fs.getattr(self.ino)?.size != size {
+            self.fs.setattr(&CALLER, self.ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Tree for VolumeTree<'a> {
+    type Node = Held<'a>;
+
+    fn show(&self, node: &Held<'a>) -> String {
+        format!("inode {}", node.ino())
+    }
+
+    fn meta(&self, node: &Held<'a>) -> Result<Meta> {
+        let attr = self.fs.getattr(node.ino())?;
+        Ok(Meta {
+            kind: attr.kind,
+            perm: attr.perm,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.rdev,
+            size: attr.size,
+            nlink: u64::from(attr.nlink),
+            id: (0, attr.ino.get()),
+            atime: attr.atime,
+            mtime: attr.mtime,
+        })
+    }
+
+    fn names(&self, dir: &Held<'a>) -> Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        self.fs.readdir(dir.ino(), 0, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                names.push(entry.name.to_vec());
+            }
+            true
+        })?;
+        Ok(names)
+    }
+
+    fn child(&self, dir: &Held<'a>, name: &[u8]) -> Result<Option<Held<'a>>> {
+        match self.fs.lookup(dir.ino(), name) {
+            Ok(entry) => Ok(Some(self.hold(entry.attr.ino))),
+            Err(error) if error.errno() == fstitch_core::Errno::NOENT => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read_link(&self, node: &Held<'a>) -> Result<Vec<u8>> {
+        Ok(self.fs.readlink(node.ino())?)
+    }
+
+    fn xattrs(&self, node: &Held<'a>) -> Result<Vec<Xattr>> {
+        let mut found = Vec::new();
+        for name in self.fs.listxattr(node.ino())? {
+            let value = self.fs.getxattr(node.ino(), &name)?;
+            found.push((name, value));
+        }
+        Ok(found)
+    }
+
+    fn reader(&self, node: &Held<'a>) -> Result<Box<dyn Reader + '_>> {
+        Ok(Box::new(Content { fs: self.fs, ino: node.ino() }))
+    }
+
+    fn create(&self, parent: &Held<'a>, name: &[u8], meta: &Meta, target: &[u8]) -> Result<Held<'a>> {
+        // Nobody else may read it before it has its owner.
+        let entry = match meta.kind {
+            FileKind::Directory => self.fs.mkdir(&CALLER, parent.ino(), name, 0o700)?,
+            FileKind::Symlink => self.fs.symlink(&CALLER, parent.ino(), name, target)?,
+            kind => self.fs.mknod(&CALLER, parent.ino(), name, kind.mode_bits() | 0o600, meta.rdev)?,
+        };
+        Ok(self.hold(entry.attr.ino))
+    }
+
+    fn link(&self, node: &Held<'a>, parent: &Held<'a>, name: &[u8]) -> Result<()> {
+        let entry = self.fs.link(&CALLER, node.ino(), parent.ino(), name)?;
+        drop(self.hold(entry.attr.ino));
+        Ok(())
+    }
+
+    fn remove(&self, parent: &Held<'a>, name: &[u8]) -> Result<()> {
+        Ok(self.fs.unlink(&CALLER, parent.ino(), name)?)
+    }
+
+    fn writer(&self, node: &Held<'a>) -> Result<Box<dyn Writer + '_>> {
+        Ok(Box::new(Content { fs: self.fs, ino: node.ino() }))
+    }
+
+    fn finish(&self, node: &Held<'a>, meta: &Meta, xattrs: &[Xattr]) -> Result<Vec<String>> {
+        let mut warnings = Vec::new();
+        let owner = SetAttr { uid: Some(meta.uid), gid: Some(meta.gid), ..SetAttr::default() };
+        self.fs.setattr(&CALLER, node.ino(), &owner)?;
+        for (name, value) in xattrs {
+            if let Err(error) = self.fs.setxattr(&CALLER, node.ino(), name, value, XattrSetMode::Set) {
+                warnings.push(format!("attribute {} is lost: {error}", String::from_utf8_lossy(name)));
+            }
+        }
+        let perm = (meta.kind != FileKind::Symlink).then_some(meta.perm);
+        let rest = SetAttr {
+            perm,
+            atime: Some(SetTime::At(meta.atime)),
+            mtime: Some(SetTime::At(meta.mtime)),
+            ..SetAttr::default()
+        };
+        self.fs.setattr(&CALLER, node.ino(), &rest)?;
+        Ok(warnings)
+    }
+}

@@ -1,0 +1,251 @@
+//! `fstitch fsck`: checks and repairs, offline on an image or online on a mount.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use fstitch_core::{BlockDevice, CheckReport, Clock, FindingClass, SystemClock};
+use fstitch_disk::{DiskOptions, FileDisk};
+use fstitch_fs::check::{RepairMode, RepairOptions, repair_ext2};
+use fstitch_fs::ext2::layout::superblock::{
+    STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::control::client::Connection;
+use crate::control::{Request, Response};
+use crate::open;
+use crate::output::{Outcome, json, spinner, text};
+
+/// fsck(8): nothing is wrong.
+const CLEAN: Outcome = Outcome(0);
+/// fsck(8): errors were corrected.
+const CORRECTED: Outcome = Outcome(1);
+/// fsck(8): errors were left.
+const LEFT: Outcome = Outcome(4);
+/// fsck(8): it could not do its work.
+pub const OPERATIONAL: Outcome = Outcome(8);
+/// fsck(8): wrong usage.
+pub const USAGE: Outcome = Outcome(16);
+
+/// Arguments of `fsck`.
+#[derive(clap::Args)]
+#[command(after_help = "Exit codes: 0 nothing wrong, 1 errors corrected, 4 errors left, 8 could not check, \
+                        16 wrong usage.")]
+pub struct Arguments {
+    /// Only check (what happens without -p and -y as well)
+    #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
+    no: bool,
+    /// Repair what a crash may leave behind; anything else is left alone and reported
+    #[arg(short = 'p', visible_short_alias = 'a')]
+    preen: bool,
+    /// Repair everything
+    #[arg(short = 'y')]
+    yes: bool,
+    /// Check even if the volume is marked clean
+    #[arg(short = 'f', long)]
+    force: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// IMAGE is a mount point: check the mounted volume, and with -p or -y reclaim what a crash left behind
+    #[arg(long)]
+    online: bool,
+    #[command(flatten)]
+    volume: open::Arguments,
+    /// The image file or block device; with --online, the mount point
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+}
+
+/// What a check found. Field names are a contract (`docs/control-socket.md`).
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Report {
+    /// The volume was marked clean and was not looked at further.
+    pub skipped_clean: bool,
+    /// How many findings there were.
+    pub total: u64,
+    /// How many of them are lawful after a crash.
+    pub allowed: u64,
+    /// How many of them are damage.
+    pub corrupt: u64,
+    /// How many changes were made to mend them.
+    pub repaired: u64,
+    /// How many findings are left.
+    pub left: u64,
+    /// The findings, at most 10,000.
+    pub findings: Vec<Finding>,
+}
+
+/// One finding.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Finding {
+    /// `allowed` or `corrupt`.
+    pub class: Class,
+    /// A stable name, such as `block-leaked`.
+    pub code: String,
+    /// What and where, for people.
+    pub text: String,
+}
+
+/// Whether a finding is lawful after a crash.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// A crash under soft updates may leave it.
+    Allowed,
+    /// Damage.
+    Corrupt,
+}
+
+impl Report {
+    /// The report of a check that found `found`, after which `repaired` changes left `left` findings.
+    pub fn new(found: &CheckReport, repaired: u64, left: u64) -> Self {
+        let findings = found.findings.iter().map(|finding| Finding {
+            class: match finding.class {
+                FindingClass::Allowed => Class::Allowed,
+                FindingClass::Corrupt => Class::Corrupt,
+            },
+            code: finding.code.to_owned(),
+            text: finding.text.clone(),
+        });
+        Self {
+            skipped_clean: false,
+            total: found.total,
+            allowed: found.total - found.corrupt,
+            corrupt: found.corrupt,
+            repaired,
+            left,
+            findings: findings.collect(),
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        match (self.left, self.repaired) {
+            (0, 0) => CLEAN,
+            (0, _) => CORRECTED,
+            _ => LEFT,
+        }
+    }
+
+    fn describe(&self, name: &str, repairing: bool) -> Result<String> {
+        let mut shown = String::new();
+        if self.skipped_clean {
+            writeln!(shown, "{name}: marked clean; -f checks it all the same")?;
+            return Ok(shown);
+        }
+        for finding in &self.findings {
+            let class = match finding.class {
+                Class::Allowed => "allowed",
+                Class::Corrupt => "CORRUPT",
+            };
+            writeln!(shown, "{class} {}: {}", finding.code, finding.text)?;
+        }
+        let listed = u64::try_from(self.findings.len())?;
+        if listed < self.total {
+            writeln!(shown, "… and {} more", self.total - listed)?;
+        }
+        match (self.total, self.left) {
+            (0, _) => writeln!(shown, "{name}: nothing wrong")?,
+            (_, 0) => writeln!(shown, "{name}: {} findings, all mended", self.total)?,
+            _ => writeln!(
+                shown,
+                "{name}: {} findings that a crash may leave, {} damages{}",
+                self.allowed,
+                self.corrupt,
+                self.advice(repairing)
+            )?,
+        }
+        Ok(shown)
+    }
+
+    fn advice(&self, repairing: bool) -> &'static str {
+        match (self.corrupt, repairing) {
+            (0, false) => "; -p mends them, and a mount does so by itself",
+            (_, false) => "; -y repairs it (copy the image first if it matters)",
+            (_, true) => "; not all could be mended, or -y is needed",
+        }
+    }
+}
+
+/// Runs `fsck`.
+pub fn run(arguments: &Arguments) -> Result<Outcome> {
+    let report = if arguments.online { online(arguments)? } else { offline(arguments)? };
+    if arguments.json {
+        json(&report)?;
+    } else {
+        let name = arguments.image.display().to_string();
+        text(&report.describe(&name, arguments.preen || arguments.yes)?)?;
+    }
+    Ok(report.outcome())
+}
+
+fn online(arguments: &Arguments) -> Result<Report> {
+    let repair = arguments.preen || arguments.yes;
+    match Connection::required(&arguments.image)?.ask(&Request::Fsck { repair })? {
+        Response::Fsck(report) => Ok(report),
+        Response::Error(reason) => bail!("{reason}"),
+        other => bail!("an unexpected answer: {other:?}"),
+    }
+}
+
+fn offline(arguments: &Arguments) -> Result<Report> {
+    let mode = match (arguments.preen, arguments.yes) {
+        (_, true) => RepairMode::Yes,
+        (true, _) => RepairMode::Preen,
+        _ => RepairMode::No,
+    };
+    let disk = DiskOptions {
+        // A damaged superblock must not keep the volume from being repaired, so the smallest block serves all.
+        block_size: 1024,
+        offset: arguments.volume.offset,
+        read_only: mode == RepairMode::No,
+        ..DiskOptions::default()
+    };
+    let disk = open::disk(&arguments.image, &disk)?;
+    if !arguments.force && is_marked_clean(&disk) {
+        return Ok(Report { skipped_clean: true, ..Report::default() });
+    }
+    let display = spinner(arguments.json);
+    display.set_message("checking");
+    display.enable_steady_tick(std::time::Duration::from_millis(100));
+    let options = RepairOptions { mode, now: SystemClock::new().now() };
+    let done = repair_ext2(&disk, options).with_context(|| format!("checking {}", arguments.image.display()));
+    display.finish_and_clear();
+    let done = done?;
+    Ok(Report::new(&done.found, done.mended, done.left.total))
+}
+
+/// Whether the superblock says that the volume was unmounted in an orderly way and has no known errors. One that
+/// cannot be read says no such thing.
+fn is_marked_clean(disk: &FileDisk) -> bool {
+    let (Ok(offset), bytes) = (u64::try_from(SUPERBLOCK_OFFSET), disk.geometry().bytes()) else {
+        return false;
+    };
+    let raw = disk.read_bytes(offset, SUPERBLOCK_SIZE);
+    raw.and_then(|raw| Superblock::parse(&raw, bytes))
+        .is_ok_and(|volume| volume.state & (STATE_VALID | STATE_ERROR) == STATE_VALID)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(allowed: u64, corrupt: u64, repaired: u64, left: u64) -> Report {
+        Report { total: allowed + corrupt, allowed, corrupt, repaired, left, ..Report::default() }
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_fsck() {
+        assert_eq!(report(0, 0, 0, 0).outcome(), CLEAN);
+        assert_eq!(report(2, 0, 3, 0).outcome(), CORRECTED);
+        assert_eq!(report(2, 0, 0, 2).outcome(), LEFT);
+        assert_eq!(report(2, 1, 2, 1).outcome(), LEFT);
+    }
+
+    #[test]
+    fn classes_have_stable_names() {
+        assert_eq!(serde_json::to_string(&Class::Allowed).unwrap(), r#""allowed""#);
+        assert_eq!(serde_json::to_string(&Class::Corrupt).unwrap(), r#""corrupt""#);
+    }
+}

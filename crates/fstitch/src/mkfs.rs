@@ -1,0 +1,290 @@
+//! `fstitch mkfs`: makes volumes.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use fstitch_core::{Clock, SystemClock};
+use fstitch_disk::{DiskOptions, FileDisk};
+use fstitch_fs::ext2::mkfs::{MkfsOptions, MkfsSummary, mkfs};
+use serde::Serialize;
+
+use crate::open;
+use crate::output::{Outcome, json, spinner};
+
+/// Arguments of `mkfs`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    format: Format,
+}
+
+#[derive(clap::Subcommand)]
+enum Format {
+    /// Make an ext2 volume, as mke2fs would
+    Ext2(Box<Ext2>),
+}
+
+#[derive(clap::Args)]
+struct Ext2 {
+    /// Bytes per block: 1024, 2048 or 4096
+    #[arg(short = 'b', long, value_name = "BYTES")]
+    block_size: Option<u32>,
+    /// Bytes per inode: 128, 256, … up to the block size
+    #[arg(short = 'I', long, value_name = "BYTES")]
+    inode_size: Option<u32>,
+    /// Number of inodes
+    #[arg(short = 'N', long, value_name = "COUNT")]
+    inodes: Option<u32>,
+    /// One inode for so many bytes of the volume
+    #[arg(short = 'i', long, value_name = "BYTES")]
+    bytes_per_inode: Option<u64>,
+    /// Label, at most 16 bytes
+    #[arg(short = 'L', long)]
+    label: Option<String>,
+    /// UUID, `random` or `time`; random by default
+    #[arg(short = 'U', long)]
+    uuid: Option<String>,
+    /// Percent of the blocks that only the superuser may use
+    #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5)]
+    reserved: u32,
+    /// Extended options: root_owner=UID:GID, stride=N, stripe_width=N, discard, offset=BYTES
+    #[arg(short = 'E', long, value_name = "LIST")]
+    extended: Vec<String>,
+    /// Features: ext_attr, resize_inode, dir_index, filetype, sparse_super, large_file; ^NAME switches one off
+    #[arg(short = 'O', long, value_name = "LIST")]
+    features: Vec<String>,
+    /// Revision of the format, 0 or 1
+    #[arg(short = 'r', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
+    revision: u32,
+    /// Overwrite what the medium seems to hold
+    #[arg(short = 'F', long)]
+    force: bool,
+    /// Where the volume starts in the image
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = crate::size::bytes)]
+    offset: u64,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The image file or block device; a file is created if a size is given
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// Size of the volume, such as 64M or 2G; without a unit it counts blocks, with `s` sectors of 512 bytes
+    #[arg(value_name = "SIZE")]
+    size: Option<String>,
+}
+
+/// What was made, for `--json`.
+#[derive(Serialize)]
+struct Made {
+    image: String,
+    block_size_bytes: u32,
+    blocks: u64,
+    groups: u64,
+    inodes: u64,
+    inode_size_bytes: u32,
+    free_blocks: u64,
+    reserved_blocks: u64,
+    uuid: String,
+    superblock_backups: Vec<u64>,
+}
+
+/// Runs `mkfs`.
+pub fn run(arguments: &Arguments) -> Result<Outcome> {
+    match &arguments.format {
+        Format::Ext2(ext2) => make_ext2(ext2),
+    }
+}
+
+fn make_ext2(arguments: &Ext2) -> Result<Outcome> {
+    let mut options = options(arguments)?;
+    let (size, created) = prepare_image(arguments, &mut options)?;
+    options.device_is_zero = created;
+    let summary = write(arguments, &options, size).inspect_err(|_| {
+        if created {
+            // The file holds nothing yet but our failed attempt.
+            let _ = std::fs::remove_file(&arguments.image);
+        }
+    })?;
+    report(arguments, &options, &summary)
+}
+
+fn options(arguments: &Ext2) -> Result<MkfsOptions> {
+    let uuid = match arguments.uuid.as_deref() {
+        None | Some("random" | "time") => random_uuid()?,
+        Some(text) => parse_uuid(text).ok_or_else(|| anyhow!("`{text}` is not a UUID"))?,
+    };
+    let mut options = MkfsOptions::new(uuid, random_uuid()?, SystemClock::new().now());
+    options.block_size = arguments.block_size;
+    options.inode_size = arguments.inode_size;
+    options.inodes = arguments.inodes;
+    options.bytes_per_inode = arguments.bytes_per_inode;
+    options.label = arguments.label.clone().unwrap_or_default().into_bytes();
+    options.reserved_percent = arguments.reserved;
+    options.revision = arguments.revision;
+    for list in &arguments.features {
+        options.features.apply(list)?;
+    }
+    for list in &arguments.extended {
+        let ours: Vec<&str> = list.split(',').filter(|word| !word.starts_with("offset=")).collect();
+        options.apply_extended(&ours.join(","))?;
+    }
+    Ok(options)
+}
+
+/// Where the volume starts: `--offset`, or mke2fs's way of saying it.
+fn offset(arguments: &Ext2) -> Result<u64> {
+    let words = arguments.extended.iter().flat_map(|list| list.split(','));
+    match words.filter_map(|word| word.strip_prefix("offset=")).next_back() {
+        Some(value) => crate::size::bytes(value).map_err(|text| anyhow!(text)),
+        None => Ok(arguments.offset),
+    }
+}
+
+/// Creates the image, or makes sure that an existing one holds nothing of value. Returns the volume's size in
+/// bytes, if one was given, and whether the file is new.
+fn prepare_image(arguments: &Ext2, options: &mut MkfsOptions) -> Result<(Option<u64>, bool)> {
+    let unit = u64::from(arguments.block_size.unwrap_or(1024));
+    let size = match &arguments.size {
+        Some(text) => Some(crate::size::volume(text, unit).map_err(|text| anyhow!(text))?),
+        None => None,
+    };
+    let offset = offset(arguments)?;
+    if arguments.image.symlink_metadata().is_err() {
+        let Some(size) = size else {
+            bail!(
+                "{} does not exist: give a size to create it, such as `fstitch mkfs ext2 {} 64M`",
+                arguments.image.display(),
+                arguments.image.display()
+            );
+        };
+        let total = size.checked_add(offset).context("offset and size are too large together")?;
+        FileDisk::create(&arguments.image, total)?;
+        return Ok((Some(size), true));
+    }
+    if !arguments.force
+        && let Some(found) = crate::probe::holds(&arguments.image, offset)?
+    {
+        bail!(
+            "{} seems to hold {found}: nothing was written; add --force to overwrite it",
+            arguments.image.display()
+        );
+    }
+    grow_file(&arguments.image, size, offset)?;
+    if let (Some(size), Some(block_size)) = (size, options.block_size) {
+        options.blocks = Some(size / u64::from(block_size));
+    }
+    Ok((size, false))
+}
+
+/// Extends an existing image file that is shorter than the size asked for.
+fn grow_file(image: &Path, size: Option<u64>, offset: u64) -> Result<()> {
+    let meta = std::fs::metadata(image)?;
+    let Some(size) = size else {
+        return Ok(());
+    };
+    let end = size.checked_add(offset).context("offset and size are too large together")?;
+    if meta.is_file() && meta.len() < end {
+        let file = std::fs::OpenOptions::new().write(true).open(image)?;
+        file.set_len(end).with_context(|| format!("growing {}", image.display()))?;
+    }
+    Ok(())
+}
+
+fn write(arguments: &Ext2, options: &MkfsOptions, size: Option<u64>) -> Result<MkfsSummary> {
+    let disk = DiskOptions {
+        block_size: options.block_size.unwrap_or(1024),
+        offset: offset(arguments)?,
+        size,
+        ..DiskOptions::default()
+    };
+    let disk = open::disk(&arguments.image, &disk)?;
+    let display = spinner(arguments.quiet || arguments.json);
+    let summary = mkfs(&disk, options, &mut |done, of| {
+        display.set_message(format!("group {done} of {of}"));
+        display.tick();
+    });
+    display.finish_and_clear();
+    summary.with_context(|| format!("making an ext2 volume on {}", arguments.image.display()))
+}
+
+fn report(arguments: &Ext2, options: &MkfsOptions, summary: &MkfsSummary) -> Result<Outcome> {
+    let uuid = show_uuid(&options.uuid);
+    if arguments.json {
+        json(&Made {
+            image: arguments.image.display().to_string(),
+            block_size_bytes: summary.block_size,
+            blocks: summary.blocks,
+            groups: summary.groups,
+            inodes: summary.inodes,
+            inode_size_bytes: summary.inode_size,
+            free_blocks: summary.free_blocks,
+            reserved_blocks: summary.reserved_blocks,
+            uuid,
+            superblock_backups: summary.backups.iter().map(|block| block.get()).collect(),
+        })?;
+    } else if !arguments.quiet {
+        let bytes = summary.blocks * u64::from(summary.block_size);
+        println!(
+            "{}: ext2, {} in {} blocks of {} bytes, {} inodes, UUID {uuid}",
+            arguments.image.display(),
+            crate::size::show(bytes),
+            summary.blocks,
+            summary.block_size,
+            summary.inodes
+        );
+    }
+    Ok(Outcome::SUCCESS)
+}
+
+/// A version 4 UUID out of the kernel's randomness.
+fn random_uuid() -> Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    let mut source = std::fs::File::open("/dev/urandom").context("opening /dev/urandom")?;
+    source.read_exact(&mut bytes)?;
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    ensure!(bytes != [0; 16], "the kernel's randomness is broken");
+    Ok(bytes)
+}
+
+fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let dashes = text.char_indices().filter(|(_, c)| *c == '-').map(|(at, _)| at);
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    let lawful = dashes.eq([8, 13, 18, 23]) && digits.len() == 32 && digits.is_ascii();
+    let mut bytes = [0; 16];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(digits.get(at * 2..at * 2 + 2)?, 16).ok()?;
+    }
+    lawful.then_some(bytes)
+}
+
+/// A UUID as people write it.
+pub fn show_uuid(uuid: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (at, byte) in uuid.iter().enumerate() {
+        if [4, 6, 8, 10].contains(&at) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_survive_writing_and_reading() {
+        let text = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
+        assert_eq!(show_uuid(&parse_uuid(text).unwrap()), text);
+        assert_eq!(parse_uuid("6ba7b8109dad-11d1-80b4-00c04fd430c8"), None);
+        assert_eq!(parse_uuid("6ba7b810-9dad-11d1-80b4-00c04fd430cg"), None);
+        assert_eq!(parse_uuid(""), None);
+        assert_ne!(random_uuid().unwrap(), random_uuid().unwrap());
+    }
+}

@@ -1,0 +1,213 @@
+//! The process that serves a mount, from opening the volume to the last write.
+
+use std::sync::{Arc, Mutex, RwLock};
+
+use anyhow::{Context, Result, bail};
+use fstitch_core::FileSystem;
+use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
+use fstitch_fuse::{Mount, MountOptions, UnmountOnSignal};
+
+use super::{Atime, Plan, background};
+use crate::control::Status;
+use crate::control::server::{Served, Server};
+use crate::open::{Access, Options as OpenOptions, Volume};
+use crate::output::Outcome;
+
+/// Where the daemon runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Started by hand; errors go to the terminal.
+    Foreground,
+    /// A child of a process that waits for it to be ready.
+    Background,
+}
+
+/// Serves as the child of a waiting parent, to whom failures before the mount answers are told.
+pub fn serve_as_child(plan: &Plan) -> Result<Outcome> {
+    background::leave_session()?;
+    if let Err(error) = serve(plan, Place::Background) {
+        // After the mount answered nobody listens here any more, and the log has it.
+        println!("{error:#}");
+        return Ok(Outcome::FAILURE);
+    }
+    Ok(Outcome::SUCCESS)
+}
+
+/// Opens the volume, mounts it, serves it until it is unmounted, and makes everything stable.
+pub fn serve(plan: &Plan, place: Place) -> Result<()> {
+    let volume = Volume::open(&plan.image, &open_options(plan))?;
+    if !plan.options.read_only {
+        volume.cache.start_flusher()?;
+    }
+    let fs: Arc<dyn FileSystem> = Arc::clone(&volume.fs) as _;
+    let mount = Mount::new(fs, &mount_options(plan))?;
+    let served = Arc::new(Daemon::new(plan, volume));
+    let control = Server::start(&plan.mountpoint, Arc::clone(&served) as _).inspect_err(|_| {
+        // The mount goes with this function; a control socket is what umount and stats rely on.
+        tracing::error!("the control socket could not be made");
+    })?;
+    let signals = UnmountOnSignal::install(mount.unmounter(), |line| eprintln!("fstitch: {line}"))
+        .context("taking over signals")?;
+    if place == Place::Background {
+        background::report_ready()?;
+    }
+    if !plan.options.read_only && !plan.options.no_recovery {
+        Daemon::recover(&served)?;
+    }
+    let result = mount.run();
+    drop(signals);
+    // The image is closed, and its lock given back, before anybody hears that the unmount is done.
+    served.close();
+    control.finish(result.as_ref().map(|_| ()).map_err(ToString::to_string));
+    Ok(result?)
+}
+
+fn open_options(plan: &Plan) -> OpenOptions {
+    OpenOptions {
+        access: if plan.options.read_only { Access::ReadOnly } else { Access::ReadWrite },
+        offset: plan.options.offset,
+        cache_size: plan.cache_size,
+        write_back_age: plan.write_back_age,
+        optimizations: plan.optimizations,
+        atime: match plan.options.atime {
+            Atime::Relative => AtimePolicy::RelAtime,
+            Atime::Never => AtimePolicy::NoAtime,
+            Atime::Always => AtimePolicy::StrictAtime,
+        },
+    }
+}
+
+fn mount_options(plan: &Plan) -> MountOptions {
+    let mut options = MountOptions::new(&plan.mountpoint, plan.image.display().to_string());
+    options.read_only = plan.options.read_only;
+    options.allow_other = plan.options.allow_other;
+    options.default_permissions = !plan.options.no_default_permissions;
+    options.sync = plan.options.sync;
+    options.noatime = plan.options.atime == Atime::Never;
+    options.workers = plan.workers;
+    options.owners.shown_uid = plan.options.uid;
+    options.owners.shown_gid = plan.options.gid;
+    for option in &plan.options.kernel {
+        match option.as_str() {
+            "nosuid" => options.suid = false,
+            "suid" => options.suid = true,
+            "nodev" => options.dev = false,
+            "dev" => options.dev = true,
+            "noexec" => options.exec = false,
+            "exec" => options.exec = true,
+            _ => {}
+        }
+    }
+    options
+}
+
+/// What the control socket shows of this mount.
+struct Daemon {
+    /// `None` when the volume has been closed.
+    volume: RwLock<Option<Volume>>,
+    status: Status,
+    /// What the background check does or found.
+    recovery: Mutex<String>,
+}
+
+impl Daemon {
+    fn new(plan: &Plan, volume: Volume) -> Self {
+        let status = Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            image: plan.image.display().to_string(),
+            offset_bytes: plan.options.offset,
+            mountpoint: plan.mountpoint.display().to_string(),
+            format: "ext2".to_owned(),
+            consistency: "soft".to_owned(),
+            read_only: plan.options.read_only,
+            was_unclean: volume.was_unclean(),
+            ..Status::default()
+        };
+        Self { volume: RwLock::new(Some(volume)), status, recovery: Mutex::new(String::new()) }
+    }
+
+    /// Runs `work` on the volume while it is open.
+    fn with<T>(&self, work: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
+        match &*self.volume.read().expect("no panic while held") {
+            Some(volume) => work(volume),
+            None => bail!("the volume has been unmounted"),
+        }
+    }
+
+    /// Closes the volume, when those who look at it have finished.
+    fn close(&self) {
+        self.volume.write().expect("no panic while held").take();
+    }
+
+    /// After an unclean unmount, reclaims in the background what the crash left behind. Unmounting stops it.
+    fn recover(served: &Arc<Self>) -> Result<()> {
+        if !served.status.was_unclean {
+            return Ok(());
+        }
+        served.say("reclaiming what the last crash left behind");
+        let served = Arc::clone(served);
+        std::thread::Builder::new().name("reclaimer".into()).spawn(move || {
+            if let Err(error) = served.reclaim() {
+                served.say(&format!("reclaiming what the last crash left behind failed: {error:#}"));
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Reclaims, and returns how many things were mended.
+    fn reclaim(&self) -> Result<u64> {
+        let done = self.with(|volume| Ok(volume.fs.reclaim()?))?;
+        self.say(&reclaimed(&done));
+        Ok(done.inodes + done.blocks + done.counts)
+    }
+
+    fn say(&self, text: &str) {
+        tracing::info!("{text}");
+        text.clone_into(&mut self.recovery.lock().expect("no panic while held"));
+    }
+}
+
+fn reclaimed(done: &Reclaimed) -> String {
+    let mut said = format!(
+        "reclaimed after the last crash: {} inodes, {} blocks, {} counts",
+        done.inodes, done.blocks, done.counts
+    );
+    if done.left_alone > 0 {
+        said.push_str(&format!("; {} findings need `fstitch fsck`", done.left_alone));
+    }
+    if !done.complete {
+        said.push_str("; stopped before the end");
+    }
+    said
+}
+
+impl Served for Daemon {
+    fn status(&self) -> Status {
+        let now = self.with(|volume| Ok((volume.cache.poisoned(), volume.cache.stats().dirty_bytes)));
+        let (failure, dirty_bytes) = now.unwrap_or_default();
+        Status {
+            recovery: self.recovery.lock().expect("no panic while held").clone(),
+            failure: failure.map(|error| error.to_string()).unwrap_or_default(),
+            dirty_bytes,
+            ..self.status.clone()
+        }
+    }
+
+    fn stats(&self) -> Result<crate::stats::Stats> {
+        self.with(|volume| {
+            let cache = (&volume.cache.stats()).into();
+            Ok(crate::stats::Stats { cache, device: volume.disk.stats().into() })
+        })
+    }
+
+    fn fsck(&self, repair: bool) -> Result<crate::fsck::Report> {
+        let repaired = if repair { self.reclaim()? } else { 0 };
+        let found = self.with(|volume| Ok(volume.fs.check()?))?;
+        Ok(crate::fsck::Report::new(&found, repaired, found.total))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.with(|volume| Ok(volume.fs.sync()?))
+    }
+}

@@ -1,0 +1,215 @@
+//! `fstitch mount`, and what mount(8) calls as `mount.fuse.fstitch`.
+
+mod background;
+mod daemon;
+mod helper;
+mod options;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+
+use crate::output::Outcome;
+pub use helper::{is_helper_name, run as run_helper};
+pub use options::{Atime, Options};
+
+/// Arguments of `mount`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = OPTIONS_HELP)]
+pub struct Arguments {
+    /// Mount options, separated by commas (see below)
+    #[arg(short = 'o', long = "options", value_name = "LIST")]
+    pub lists: Vec<String>,
+    /// Where the volume starts in the image, in bytes: a partition's start
+    #[arg(long, value_name = "BYTES", value_parser = crate::size::bytes)]
+    pub offset: Option<u64>,
+    /// Bytes of memory for cached blocks and pending changes
+    #[arg(long, value_name = "BYTES", value_parser = crate::size::bytes)]
+    pub cache_size: Option<u64>,
+    /// Threads that answer the kernel; more than two rarely help
+    #[arg(long, value_name = "COUNT")]
+    pub workers: Option<usize>,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Optimisations to switch off, for measurements: hard, overlap, ready, elimination
+    #[arg(long, hide = true, value_name = "LIST", value_delimiter = ',')]
+    pub optimizations: Vec<String>,
+    /// Age at which changes are written, such as 5s or 200ms
+    #[arg(long, hide = true, value_name = "TIME", value_parser = crate::size::duration)]
+    pub write_back_age: Option<Duration>,
+    /// The image file or block device
+    #[arg(value_name = "IMAGE")]
+    pub image: PathBuf,
+    /// The directory to mount on
+    #[arg(value_name = "DIRECTORY")]
+    pub mountpoint: PathBuf,
+}
+
+const OPTIONS_HELP: &str = "\
+Mount options (-o):
+  ro, rw                         accept no changes; accept them
+  sync                           every operation is on the medium before it returns
+  noatime, relatime, strictatime when reading changes access times (default relatime)
+  allow_other                    other users may use the mount
+  default_permissions            the kernel checks permissions (default; nodefault_permissions)
+  uid=N, gid=N                   everything appears to belong to this user, this group
+  offset=BYTES                   where the volume starts in the image
+  consistency=soft               the consistency mechanism; this version has soft updates
+  cache_size=BYTES, workers=N    as --cache-size and --workers
+  norecovery                     do not reclaim in the background what a crash left behind
+  nosuid, nodev, noexec, x-…     and other generic options of mount(8)
+
+fsync on the root directory makes everything stable; sync(1) does not reach FUSE mounts.";
+
+/// A mount that is to be made, all defaults filled in.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    image: PathBuf,
+    mountpoint: PathBuf,
+    options: Options,
+    cache_size: u64,
+    workers: usize,
+    write_back_age: Duration,
+    optimizations: fstitch_patch::Optimizations,
+}
+
+/// Cache when nothing else is said, in bytes.
+const DEFAULT_CACHE_SIZE: u64 = 256 << 20;
+/// Threads when nothing else is said.
+const DEFAULT_WORKERS: usize = 1;
+
+impl Plan {
+    fn new(arguments: &Arguments, sloppy: bool) -> Result<Self> {
+        let mut options = Options::default();
+        for list in &arguments.lists {
+            options.add(list, sloppy).map_err(|text| anyhow!(text))?;
+        }
+        options.offset = arguments.offset.unwrap_or(options.offset);
+        let off = options.without.iter().chain(&arguments.optimizations).map(String::as_str);
+        let optimizations = options::optimizations(off).map_err(|text| anyhow!(text))?;
+        let age = fstitch_patch::CacheOptions::default().write_back_age;
+        let workers = arguments.workers.or(options.workers).unwrap_or(DEFAULT_WORKERS);
+        ensure!((1..=16).contains(&workers), "{workers} workers: 1 to 16 are possible");
+        Ok(Self {
+            image: arguments.image.clone(),
+            mountpoint: arguments.mountpoint.clone(),
+            cache_size: arguments.cache_size.or(options.cache_size).unwrap_or(DEFAULT_CACHE_SIZE),
+            workers,
+            write_back_age: arguments.write_back_age.or(options.write_back_age).unwrap_or(age),
+            optimizations,
+            options,
+        })
+    }
+
+    /// Makes both paths independent of the current directory, and checks what costs nothing to check.
+    fn settle(&mut self) -> Result<()> {
+        self.image = self.image.canonicalize().with_context(|| format!("{}", self.image.display()))?;
+        clear_dead_mount(&self.mountpoint);
+        self.mountpoint = match self.mountpoint.canonicalize() {
+            Ok(path) => path,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                bail!(
+                    "the mount point {} does not exist: make the directory first",
+                    self.mountpoint.display()
+                )
+            }
+            Err(error) => return Err(error).with_context(|| format!("{}", self.mountpoint.display())),
+        };
+        ensure!(self.mountpoint.is_dir(), "the mount point {} is not a directory", self.mountpoint.display());
+        Ok(())
+    }
+}
+
+/// Takes away what a killed daemon of ours left at the mount point, where every access answers ENOTCONN.
+fn clear_dead_mount(mountpoint: &Path) {
+    let dead =
+        |error: std::io::Error| error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error());
+    if !std::fs::metadata(mountpoint).is_err_and(dead) {
+        return;
+    }
+    let absolute = crate::control::client::absolute(mountpoint);
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if !is_ours(&table, &absolute) {
+        return;
+    }
+    tracing::info!("removing the dead mount at {}", absolute.display());
+    let flags = rustix::mount::UnmountFlags::DETACH;
+    if rustix::mount::unmount(&absolute, flags).is_err() {
+        // Not root: the helper program may do it. If it cannot, mounting reports the dead mount.
+        let _ = std::process::Command::new("fusermount3").args(["-u", "-z", "--"]).arg(&absolute).output();
+    }
+}
+
+/// Whether the last mount at `mountpoint` in a table in the form of `/proc/self/mountinfo` is one of ours.
+fn is_ours(table: &str, mountpoint: &Path) -> bool {
+    let at = |line: &&str| {
+        line.split(' ').nth(4).is_some_and(|path| unescape(path) == mountpoint.to_string_lossy())
+    };
+    let kind =
+        |line: &str| line.split(" - ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
+    table.lines().rfind(at).and_then(kind).is_some_and(|kind| kind == "fuse.fstitch")
+}
+
+/// Spaces and the like are written as octal escapes in the kernel's tables.
+fn unescape(path: &str) -> String {
+    ["\\040 ", "\\011\t", "\\012\n", "\\134\\"].iter().fold(path.to_owned(), |path, pair| {
+        let (escape, plain) = pair.split_at(4);
+        path.replace(escape, plain)
+    })
+}
+
+/// Runs `mount`.
+pub fn run(arguments: &Arguments) -> Result<Outcome> {
+    let mut plan = Plan::new(arguments, false)?;
+    ensure!(
+        !plan.options.remount,
+        "remounting is mount(8)'s work: `mount -o remount,… {}`",
+        plan.mountpoint.display()
+    );
+    plan.settle()?;
+    if arguments.foreground {
+        daemon::serve(&plan, daemon::Place::Foreground)?;
+        return Ok(Outcome::SUCCESS);
+    }
+    run_in_background(&plan)
+}
+
+/// Mounts with a daemon, and returns when the mount answers.
+fn run_in_background(plan: &Plan) -> Result<Outcome> {
+    if background::is_daemon() {
+        return daemon::serve_as_child(plan);
+    }
+    match background::start()? {
+        Ok(()) => Ok(Outcome::SUCCESS),
+        Err(text) => bail!("{text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_mounts_are_recognised() {
+        let table = "36 35 0:50 / /mnt/a\\040b rw - fuse.fstitch /d.img rw\n37 35 0:51 / /mnt/c rw - ext4 /dev/a rw\n";
+        assert!(is_ours(table, Path::new("/mnt/a b")));
+        assert!(!is_ours(table, Path::new("/mnt/c")));
+        assert!(!is_ours(table, Path::new("/mnt")));
+    }
+
+    #[test]
+    fn command_line_wins_over_the_list() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            arguments: Arguments,
+        }
+        let line = ["x", "-o", "cache_size=1M,workers=2,without=hard", "--cache-size", "2M", "a.img", "/mnt"];
+        let plan = Plan::new(&Line::parse_from(line).arguments, false).unwrap();
+        assert_eq!((plan.cache_size, plan.workers), (2 << 20, 2));
+        assert!(!plan.optimizations.hard_patches && plan.optimizations.overlap_merging);
+    }
+}

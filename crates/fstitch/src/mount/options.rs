@@ -1,0 +1,205 @@
+//! The `-o` list of a mount.
+
+use std::time::Duration;
+
+use fstitch_patch::Optimizations;
+
+/// When reading a file changes its access time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Atime {
+    /// When it is older than a day or than the last change.
+    #[default]
+    Relative,
+    /// Never.
+    Never,
+    /// Always.
+    Always,
+}
+
+/// Everything that `-o` can say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Accept no changes.
+    pub read_only: bool,
+    /// Every operation is stable before it returns.
+    pub sync: bool,
+    /// When access times change.
+    pub atime: Atime,
+    /// Other users may use the mount.
+    pub allow_other: bool,
+    /// The kernel checks permissions; on unless `nodefault_permissions` says otherwise.
+    pub no_default_permissions: bool,
+    /// Everything appears to belong to this user.
+    pub uid: Option<u32>,
+    /// Everything appears to belong to this group.
+    pub gid: Option<u32>,
+    /// Where the volume starts in the image, in bytes.
+    pub offset: u64,
+    /// Bytes of memory for the cache.
+    pub cache_size: Option<u64>,
+    /// Threads that answer requests.
+    pub workers: Option<usize>,
+    /// Age at which changes are written.
+    pub write_back_age: Option<Duration>,
+    /// The optimisations to switch off.
+    pub without: Vec<String>,
+    /// Change the options of an existing mount.
+    pub remount: bool,
+    /// Do not reclaim in the background what a crash left behind.
+    pub no_recovery: bool,
+    /// Options for the kernel (`nosuid`, `nodev`, `noexec`, …).
+    pub kernel: Vec<String>,
+}
+
+/// Options that mean something to other programs than us, and that a mount helper is handed all the same.
+const FOR_OTHERS: [&str; 14] = [
+    "auto", "noauto", "user", "nouser", "users", "group", "owner", "nofail", "_netdev", "defaults", "rw",
+    "loop", "async", "nonempty",
+];
+/// Options that the kernel enforces.
+const FOR_KERNEL: [&str; 8] = ["suid", "nosuid", "dev", "nodev", "exec", "noexec", "dirsync", "lazytime"];
+/// Prefixes of options that carry a value for other programs.
+const PREFIXES_FOR_OTHERS: [&str; 7] = ["x-", "X-", "comment=", "uhelper=", "helper=", "subtype=", "fsname="];
+
+impl Options {
+    /// Adds a comma-separated list. With `sloppy`, unknown options are ignored as `mount -s` asks.
+    pub fn add(&mut self, list: &str, sloppy: bool) -> Result<(), String> {
+        for option in list.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+            if !self.add_one(option)? && !sloppy {
+                return Err(format!(
+                    "`{option}` is not an option of fstitch; `fstitch mount --help` lists them"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds one option; false if it is unknown.
+    fn add_one(&mut self, option: &str) -> Result<bool, String> {
+        if let Some((name, value)) = option.split_once('=')
+            && self.add_value(name, value)?
+        {
+            return Ok(true);
+        }
+        match option {
+            "ro" => self.read_only = true,
+            "sync" => self.sync = true,
+            "relatime" | "atime" => self.atime = Atime::Relative,
+            "noatime" => self.atime = Atime::Never,
+            "strictatime" => self.atime = Atime::Always,
+            "allow_other" => self.allow_other = true,
+            "default_permissions" => self.no_default_permissions = false,
+            "nodefault_permissions" => self.no_default_permissions = true,
+            "remount" => self.remount = true,
+            "norecovery" => self.no_recovery = true,
+            known if FOR_KERNEL.contains(&known) => self.kernel.push(known.to_owned()),
+            known if FOR_OTHERS.contains(&known) => self.add_for_others(known),
+            known => return Ok(PREFIXES_FOR_OTHERS.iter().any(|prefix| known.starts_with(prefix))),
+        }
+        Ok(true)
+    }
+
+    /// Some options imply others, as in mount(8).
+    fn add_for_others(&mut self, option: &str) {
+        match option {
+            "rw" => self.read_only = false,
+            "async" => self.sync = false,
+            "user" | "users" | "group" | "owner" => {
+                self.kernel.extend(["nosuid", "nodev"].map(str::to_owned));
+            }
+            _ => {}
+        }
+    }
+
+    fn add_value(&mut self, name: &str, value: &str) -> Result<bool, String> {
+        let id = || value.parse().map_err(|_| format!("`{value}` is not a number, in `{name}={value}`"));
+        match name {
+            "uid" => self.uid = Some(id()?),
+            "gid" => self.gid = Some(id()?),
+            "offset" => self.offset = crate::size::bytes(value)?,
+            "cache_size" => self.cache_size = Some(crate::size::bytes(value)?),
+            "workers" => {
+                self.workers = Some(value.parse().map_err(|_| format!("`{value}` is not a number"))?)
+            }
+            "write_back_age" => self.write_back_age = Some(crate::size::duration(value)?),
+            "without" => self.without.extend(value.split(':').map(str::to_owned)),
+            "consistency" => check_consistency(value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn check_consistency(value: &str) -> Result<(), String> {
+    match value {
+        "soft" => Ok(()),
+        other => Err(format!("consistency `{other}` is not offered; this version offers `soft`")),
+    }
+}
+
+/// The optimisations without those named.
+pub fn optimizations<'a>(off: impl IntoIterator<Item = &'a str>) -> Result<Optimizations, String> {
+    let mut chosen = Optimizations::ALL;
+    for name in off.into_iter().map(str::trim).filter(|name| !name.is_empty()) {
+        match name {
+            "hard" => chosen.hard_patches = false,
+            "overlap" => chosen.overlap_merging = false,
+            "ready" => chosen.ready_lists = false,
+            "elimination" => chosen.elimination = false,
+            _ => {
+                return Err(format!(
+                    "`{name}` is not an optimisation; they are hard, overlap, ready and elimination"
+                ));
+            }
+        }
+    }
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<Options, String> {
+        let mut options = Options::default();
+        options.add(list, false)?;
+        Ok(options)
+    }
+
+    #[test]
+    fn lists_are_parsed() {
+        let options = parse("ro,sync,noatime,uid=5,gid=6,offset=1M,cache_size=64M,allow_other").unwrap();
+        assert!(options.read_only && options.sync && options.allow_other);
+        assert_eq!(options.atime, Atime::Never);
+        assert_eq!((options.uid, options.gid, options.offset), (Some(5), Some(6), 1 << 20));
+        assert_eq!(options.cache_size, Some(64 << 20));
+    }
+
+    #[test]
+    fn the_last_word_counts() {
+        assert!(!parse("ro,rw").unwrap().read_only);
+        assert_eq!(parse("noatime,relatime").unwrap().atime, Atime::Relative);
+    }
+
+    #[test]
+    fn options_for_others_are_accepted() {
+        let options =
+            parse("defaults,noauto,nofail,_netdev,x-systemd.automount,nosuid,user,comment=a b").unwrap();
+        assert_eq!(options.kernel, ["nosuid", "nosuid", "nodev"]);
+    }
+
+    #[test]
+    fn unknown_options_are_refused_unless_sloppy() {
+        assert!(parse("journal=update").unwrap_err().contains("journal=update"));
+        assert!(parse("consistency=full").unwrap_err().contains("full"));
+        assert!(parse("uid=x").unwrap_err().contains("uid=x"));
+        assert!(Options::default().add("nosuchthing", true).is_ok());
+    }
+
+    #[test]
+    fn optimisations_are_switched_off_by_name() {
+        assert_eq!(optimizations([]), Ok(Optimizations::ALL));
+        assert_eq!(optimizations(["hard", "overlap", "ready", "elimination"]), Ok(Optimizations::NONE));
+        assert!(optimizations(["speed"]).is_err());
+    }
+}

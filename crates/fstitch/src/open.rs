@@ -1,0 +1,152 @@
+//! The one way in which commands open a volume: probe, disk, cache, format, file system.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fstitch_core::{Error, FileSystem, StatsDevice, SystemClock};
+use fstitch_disk::{DiskOptions, FileDisk};
+use fstitch_fs::ext2::Ext2;
+use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
+use fstitch_patch::{Cache, CacheOptions, Optimizations};
+
+/// Arguments of every command that works on an image.
+#[derive(clap::Args, Clone, Debug)]
+#[group(id = "volume")]
+pub struct Arguments {
+    /// Where the volume starts in the image, in bytes: a partition's start
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = crate::size::bytes)]
+    pub offset: u64,
+    /// Bytes of memory for cached blocks and pending changes
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = crate::size::bytes)]
+    pub cache_size: u64,
+}
+
+/// What is wanted of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading; writers are kept out meanwhile.
+    ReadOnly,
+    /// Reading and changing.
+    ReadWrite,
+}
+
+/// How a volume is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Reading, or changing as well.
+    pub access: Access,
+    /// Where the volume starts, in bytes.
+    pub offset: u64,
+    /// Bytes of memory.
+    pub cache_size: u64,
+    /// Age at which changes are written.
+    pub write_back_age: Duration,
+    /// The optimisations in force.
+    pub optimizations: Optimizations,
+    /// When reading changes access times.
+    pub atime: AtimePolicy,
+}
+
+/// An ext2 volume with everything below it.
+pub struct Volume {
+    /// The file system.
+    pub fs: Arc<Uhfs<Ext2>>,
+    /// Its cache, for counters.
+    pub cache: Arc<Cache>,
+    /// The medium, for counters.
+    pub disk: Arc<StatsDevice<FileDisk>>,
+}
+
+impl Arguments {
+    /// Opens a volume for a command that uses it in this process.
+    pub fn open(&self, image: &Path, access: Access) -> Result<Volume> {
+        Volume::open(
+            image,
+            &Options {
+                access,
+                offset: self.offset,
+                cache_size: self.cache_size,
+                write_back_age: CacheOptions::default().write_back_age,
+                optimizations: Optimizations::ALL,
+                atime: AtimePolicy::NoAtime,
+            },
+        )
+    }
+
+    /// Opens the disk alone, in blocks of the volume's size.
+    pub fn open_disk(&self, image: &Path, access: Access) -> Result<FileDisk> {
+        open_disk(image, self.offset, access)
+    }
+}
+
+fn open_disk(image: &Path, offset: u64, access: Access) -> Result<FileDisk> {
+    let block_size = crate::probe::ext2_block_size(image, offset)?;
+    let read_only = access == Access::ReadOnly;
+    disk(image, &DiskOptions { block_size, offset, read_only, ..DiskOptions::default() })
+}
+
+/// How long an image may stay locked by a process that is gone.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// How often the lock is tried.
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Opens a medium. The kernel gives back the lock of a killed process some moments after it has gone, because
+/// requests under way hold the file; that is waited for. A mount of ours that lives is not.
+pub fn disk(image: &Path, options: &DiskOptions) -> Result<FileDisk> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match FileDisk::open(image, options.clone()) {
+            Err(Error::Locked(reason)) => {
+                if let Some(mountpoint) = mounted_at(image) {
+                    bail!("{reason}; it is mounted at {mountpoint}");
+                }
+                if waited >= LOCK_PATIENCE || !reason.contains("another process") {
+                    bail!("{reason}");
+                }
+                std::thread::sleep(LOCK_INTERVAL);
+                waited += LOCK_INTERVAL;
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// Where this user has the image mounted.
+fn mounted_at(image: &Path) -> Option<String> {
+    let image = image.canonicalize().ok()?;
+    let same = |status: &crate::control::Status| Path::new(&status.image) == image;
+    crate::control::client::all_mounts().into_iter().find(same).map(|status| status.mountpoint)
+}
+
+impl Volume {
+    /// Opens the volume in `image`.
+    pub fn open(image: &Path, options: &Options) -> Result<Self> {
+        let disk = Arc::new(StatsDevice::new(open_disk(image, options.offset, options.access)?));
+        let read_only = options.access == Access::ReadOnly;
+        let cache_size =
+            usize::try_from(options.cache_size).context("the cache size does not fit this machine")?;
+        let cache_options = CacheOptions {
+            cache_size,
+            write_back_age: options.write_back_age,
+            optimizations: options.optimizations,
+            read_only,
+            ..CacheOptions::default()
+        };
+        let cache = Cache::new(Arc::clone(&disk) as _, cache_options, Arc::new(SystemClock::new()));
+        let format = Ext2::open(Arc::clone(&cache)).with_context(|| format!("{}", image.display()))?;
+        let fs_options = UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() };
+        Ok(Self { fs: Arc::new(Uhfs::new(format, fs_options)), cache, disk })
+    }
+
+    /// Whether the volume had not been unmounted cleanly before it was opened here.
+    pub fn was_unclean(&self) -> bool {
+        self.fs.format().was_unclean()
+    }
+
+    /// Makes everything stable and marks the volume clean.
+    pub fn close(self) -> Result<()> {
+        Ok(self.fs.unmount()?)
+    }
+}

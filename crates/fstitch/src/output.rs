@@ -1,0 +1,56 @@
+//! What commands print, and how they end.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+/// How a command ended, when it did not fail with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome(pub u8);
+
+impl Outcome {
+    /// All is well.
+    pub const SUCCESS: Self = Self(0);
+    /// It did its work, and the answer is no.
+    pub const FAILURE: Self = Self(1);
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        Self::from(outcome.0)
+    }
+}
+
+/// Prints one JSON document on standard output.
+pub fn json<T: Serialize>(value: &T) -> Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    out.write_all(b"\n")?;
+    Ok(())
+}
+
+/// Prints text on standard output; a reader that went away is an error, not a panic.
+pub fn text(text: &str) -> Result<()> {
+    Ok(io::stdout().lock().write_all(text.as_bytes())?)
+}
+
+/// A line that says what is going on, on a terminal; nothing anywhere else.
+pub fn spinner(quiet: bool) -> ProgressBar {
+    if quiet || !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    ProgressBar::new_spinner()
+}
+
+/// Whether an error only says that the reader of our output went away (`fstitch ls … | head`).
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let direct = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        let through_json =
+            cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        direct.or(through_json) == Some(io::ErrorKind::BrokenPipe)
+    })
+}
