@@ -1,12 +1,14 @@
 //! Making inodes and names. The order: (parent's raised count) → inode, complete → name; and for another name
 //! of an existing inode: raised count → name.
 
+use std::sync::atomic::Ordering;
+
 use fstitch_core::{Caller, Entry, Errno, FileKind, InodeFlags, InodeNo, Result, SetTime};
 use fstitch_patch::PatchIds;
 
 use super::acl::{self, Acl};
 use super::locks::Locked;
-use super::node::{Part, State};
+use super::node::{Node, Part, State};
 use super::volume::NAME_CHANGE_BLOCKS;
 use super::{AttrChange, LowLevelFs, NewInode, Uhfs};
 
@@ -99,7 +101,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             None => state.linkable = true,
         }
         let node = self.table.insert(attr.ino, state);
-        node.orphan.store(make.name.is_none(), std::sync::atomic::Ordering::Relaxed);
+        node.orphan.store(make.name.is_none(), Ordering::Relaxed);
         drop(dir);
         self.evict_idle();
         Ok(Entry { attr })
@@ -243,14 +245,12 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         self.check_name(parent, name)?;
         self.refuse_dots(parent, name, Errno::EXIST)?;
-        let _change = self.change(NAME_CHANGE_BLOCKS)?;
+        let change = self.change(NAME_CHANGE_BLOCKS)?;
         let dir = self.node(parent)?;
         let node = self.node_with(ino, 1)?;
-        let linked = self.link_locked(caller, ino, (parent, name), Locked::all(&[&dir, &node]));
-        if linked.is_ok() {
-            node.orphan.store(false, std::sync::atomic::Ordering::Relaxed);
-        } else {
-            self.do_forget_in(&_change, ino, 1);
+        let linked = self.link_locked(caller, &node, (parent, name), Locked::all(&[&dir, &node]));
+        if linked.is_err() {
+            self.do_forget_in(&change, ino, 1);
         }
         linked
     }
@@ -258,10 +258,11 @@ impl<L: LowLevelFs> Uhfs<L> {
     fn link_locked(
         &self,
         caller: &Caller,
-        ino: InodeNo,
+        node: &Node<L::Inode>,
         (parent, name): (InodeNo, &[u8]),
         locked: Result<Locked<'_, L::Inode>>,
     ) -> Result<Entry> {
+        let ino = node.ino;
         let mut locked = locked.map_err(|_| Errno::NOENT)?;
         self.check_new_name(locked.of(parent), Some(name))?;
         let state = locked.of(ino);
@@ -289,6 +290,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.note(state, Part::Names, &named);
         state.track.named_in(parent);
         state.linkable = false;
+        // Under the lock, so that it cannot hide that another thread takes the last name afterwards.
+        node.orphan.store(false, Ordering::Relaxed);
         self.touch(state, false)?;
         Ok(Entry { attr: self.low.attr(state.inode()) })
     }

@@ -122,9 +122,10 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Frees the inode if it has neither names nor references left. Called without inode locks.
     pub(super) fn settle(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) {
-        let nameless = node.read().is_ok_and(|state| self.low.attr(state.inode()).nlink == 0);
-        if nameless {
+        let Ok(state) = node.read() else { return };
+        if self.low.attr(state.inode()).nlink == 0 {
             node.orphan.store(true, Ordering::Relaxed);
+            drop(state);
             self.free_orphan(change, node);
         }
     }

@@ -51,7 +51,7 @@ pub enum Op {
 
 /// A volume that can be mounted again and again.
 pub trait Medium {
-    fn mount(&self) -> Box<dyn FileSystem>;
+    fn mount(&self) -> Arc<dyn FileSystem>;
     /// Most names of an inode.
     fn link_max(&self) -> u32;
     /// A directory that a new volume holds, with its permissions.
@@ -60,7 +60,7 @@ pub trait Medium {
 
 /// A file system with the inodes that are held on it.
 pub struct Side {
-    pub fs: Box<dyn FileSystem>,
+    pub fs: Arc<dyn FileSystem>,
     held: Vec<InodeNo>,
 }
 
@@ -75,7 +75,7 @@ pub fn compare(medium: &dyn Medium, block_size: u32, clock: &Arc<ManualClock>, o
     if let Some((name, perm)) = medium.born_with() {
         model.mkdir(&CALLER, model.root(), name, perm).unwrap();
     }
-    let mut model = Side::new(Box::new(model));
+    let mut model = Side::new(Arc::new(model));
     let mut real = Side::new(medium.mount());
     for (i, op) in ops.iter().enumerate() {
         clock.advance(Duration::from_secs(1));
@@ -163,7 +163,7 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 impl Side {
-    pub fn new(fs: Box<dyn FileSystem>) -> Self {
+    pub fn new(fs: Arc<dyn FileSystem>) -> Self {
         Self { fs, held: Vec::new() }
     }
 

@@ -8,4 +8,5 @@ mod crashes;
 mod driver;
 mod orders;
 mod properties;
+mod threads;
 mod toy;

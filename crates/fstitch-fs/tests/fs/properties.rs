@@ -21,8 +21,8 @@ fn options() -> UhfsOptions {
 struct ToyMedium(Arc<Toy>);
 
 impl Medium for ToyMedium {
-    fn mount(&self) -> Box<dyn FileSystem> {
-        Box::new(Uhfs::new(ToyFs(Arc::clone(&self.0)), options()))
+    fn mount(&self) -> Arc<dyn FileSystem> {
+        Arc::new(Uhfs::new(ToyFs(Arc::clone(&self.0)), options()))
     }
 
     fn link_max(&self) -> u32 {
@@ -58,12 +58,12 @@ impl Ext2Medium {
     }
 
     /// A mount together with its cache.
-    pub fn mount_with_cache(&self) -> (Arc<Cache>, Box<dyn FileSystem>) {
+    pub fn mount_with_cache(&self) -> (Arc<Cache>, Arc<dyn FileSystem>) {
         let device = Arc::<MemDevice>::clone(&self.device);
         let clock = Arc::<ManualClock>::clone(&self.clock);
         let cache = Cache::new(device, self.options.clone(), clock);
         let format = Ext2::open(Arc::clone(&cache)).unwrap();
-        (cache, Box::new(Uhfs::new(format, options())))
+        (cache, Arc::new(Uhfs::new(format, options())))
     }
 
     /// What the reference checker says, where it is installed.
@@ -80,7 +80,7 @@ impl Ext2Medium {
 }
 
 impl Medium for Ext2Medium {
-    fn mount(&self) -> Box<dyn FileSystem> {
+    fn mount(&self) -> Arc<dyn FileSystem> {
         self.mount_with_cache().1
     }
 
