@@ -2,6 +2,7 @@
 
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fstitch_core::{BlockDevice, FileSystem, ManualClock, MemDevice, Timestamp};
 use fstitch_fs::ext2::Ext2;
@@ -68,7 +69,11 @@ impl Ext2Medium {
 
     /// What the reference checker says, where it is installed.
     pub fn judge(&self) {
-        let path = std::env::temp_dir().join(format!("fstitch-fs-{}.img", std::process::id()));
+        // Tests run side by side.
+        static IMAGES: AtomicU64 = AtomicU64::new(0);
+        let name =
+            format!("fstitch-fs-{}-{}.img", std::process::id(), IMAGES.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
         std::fs::write(&path, self.device.image()).unwrap();
         let judged = Command::new("e2fsck").arg("-fn").arg(&path).output();
         std::fs::remove_file(&path).unwrap();
