@@ -304,6 +304,17 @@ fn lengths() {
         rig.truncate("a", 4096);
     };
     expect_order(full, regrown, &[("detach 0 of 11", "size=4096 of 11")]);
+    let written_again = |rig: &Rig| {
+        rig.truncate("a", 0);
+        rig.write("a", 8192, 1);
+    };
+    expect_order(full, written_again, &[("detach 0 of 11", "size=8193 of 11")]);
+    let reused = |rig: &Rig| {
+        rig.truncate("a", 0);
+        rig.create("b");
+        rig.write("b", 0, 4096);
+    };
+    expect_order(full, reused, &[("detach 0 of 11", "pointers 0+4 of 12")]);
     let punched = |rig: &Rig| {
         rig.fallocate("a", 0, 2048, FallocateMode::PunchHole);
         rig.truncate("a", 0);
@@ -323,15 +334,21 @@ fn contents_come_before_the_size() {
     let events = rig.toy.take_events();
     rig.toy.cache().sync_patches(&[find(&events, "size=200 of 11").patch]).unwrap();
     assert_eq!(rig.toy.on_medium(ino, 0)[..200], [7; 200]);
+    // New blocks are complete before anything points to them.
+    rig.write("a", 1024, 100);
+    let events = rig.toy.take_events();
+    rig.toy.cache().sync_patches(&[find(&events, "pointers 1+1 of 11").patch]).unwrap();
+    assert_eq!(rig.toy.on_medium(ino, 1)[..200], [[7; 100], [0; 100]].concat());
 }
 
 #[test]
 fn a_shortened_tail_is_zero_before_the_file_grows_again() {
     let rig = Rig::new();
     let ino = rig.create("a");
-    rig.write("a", 0, 1000);
+    rig.write("a", 0, 3000);
     rig.settle();
     rig.truncate("a", 10);
+    rig.toy.write_data_blocks();
     let events = rig.toy.take_events();
     assert_eq!(rig.toy.on_medium(ino, 0)[..1000], [7; 1000]);
     // The tail is zeroed after the size: a crash in between must not leave zeros within the old size.

@@ -140,6 +140,11 @@ impl Toy {
         data
     }
 
+    /// Writes all data blocks that can be written without any micro-operation's block.
+    pub fn write_data_blocks(&self) {
+        self.cache.step_blocks(&mut |block| block.get() >= DATA_START).unwrap();
+    }
+
     /// Whether the volume is marked as in use.
     pub fn is_marked(&self) -> bool {
         self.tables().marked
