@@ -161,6 +161,7 @@ impl Ext2 {
     /// Marks a free run as used.
     fn take_run(&self, open: &OpenGroup<'_>, bit: u32, count: u32) -> Run {
         let reuse = open.state.pending_blocks.reuse(bit, bit + count);
+        self.watch.blocks(self.sb.group_start(open.group.no) + bit, count);
         let mut tx = self.cache.lock();
         // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
         let bits = tx.bits(&open.blocks, bit, count, true, &[]);
@@ -179,6 +180,8 @@ impl Ext2 {
     /// Frees blocks `start..start + count`. Blocks that are free already are damage: they are left alone, the
     /// others are freed, and nothing is written any more.
     pub(super) fn free_blocks(&self, start: u32, count: u32, after: FreedAfter) -> Result<()> {
+        // While the bits are still set: once they are clear, the contents may be somebody else's.
+        self.drop_contents(start, count, after);
         let (mut at, end) = (start, start + count);
         while at < end {
             let no = self.sb.group_of(at);
@@ -188,11 +191,11 @@ impl Ext2 {
             self.free_bits(&mut open, at - first, stop - first, after);
             at = stop;
         }
-        self.drop_contents(start, count, after);
         Ok(())
     }
 
     fn free_bits(&self, open: &mut OpenGroup<'_>, from: u32, to: u32, after: FreedAfter) {
+        self.watch.blocks(self.sb.group_start(open.group.no) + from, to - from);
         let mut tx = self.cache.lock();
         let used: Vec<_> = bitmap::runs(tx.data(&open.blocks), true, from, to).collect();
         let mut freed = 0;

@@ -258,6 +258,7 @@ impl Ext2 {
 
     /// Adds to the inode's count of blocks: a hint, without dependencies.
     pub(super) fn add_sectors(&self, tx: &mut Tx<'_>, inode: &mut Inode, block: &Block, blocks: u32) {
+        self.watch.inode(inode.ino);
         inode.disk.sectors = inode.disk.sectors.saturating_add(blocks * self.sectors_per_block());
         let sectors = inode.disk.sectors;
         inode.put(tx, block, (I_BLOCKS, sectors), &[]);
@@ -265,6 +266,7 @@ impl Ext2 {
 
     /// Takes from the inode's count of blocks.
     pub(super) fn sub_sectors(&self, tx: &mut Tx<'_>, inode: &mut Inode, block: &Block, blocks: u32) {
+        self.watch.inode(inode.ino);
         inode.disk.sectors =
             inode.disk.sectors.saturating_sub(blocks.saturating_mul(self.sectors_per_block()));
         let sectors = inode.disk.sectors;

@@ -57,6 +57,9 @@ impl Ext2 {
         befores: &[PatchId],
     ) -> Result<PatchIds> {
         let mut befores = PatchIds::from_slice(befores);
+        if change.nlink.is_some() || change.size.is_some() {
+            self.watch.inode(inode.ino);
+        }
         if let Some(size) = change.size {
             self.check_size(inode, size, &mut befores)?;
         }

@@ -58,6 +58,11 @@ pub(super) struct OpenGroup<'v> {
 }
 
 impl OpenGroup<'_> {
+    /// One of the group's summary counters.
+    pub(super) fn counter(&self, tx: &Tx<'_>, field: Field<u16>) -> u16 {
+        field.get(&tx.data(&self.descriptor)[self.group.descriptor.1..])
+    }
+
     /// Adds to one of the group's summary counters. No dependencies: it is a hint.
     pub(super) fn adjust(&self, tx: &mut Tx<'_>, field: Field<u16>, delta: i32) {
         let at = self.group.descriptor.1;

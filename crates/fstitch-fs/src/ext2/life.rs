@@ -1,7 +1,8 @@
 //! The beginning and the end of an inode.
 //!
 //! **Orderings** (arrows read "comes after").
-//! - initialisation of the inode, one patch over all its bytes → the end of the number's earlier life, and the
+//! - initialisation of the inode, one patch over all its bytes → the end of the number's earlier life, its bit in the
+//!   map (nothing that is free on the medium looks alive there), and the
 //!   initialisation and bits of the blocks that it points at from the start (a directory's first block, a long symbolic
 //!   link's target, attributes);
 //! - its name → that initialisation, the bit in the free map, the parent's raised count (`befores`): the caller's
@@ -183,8 +184,10 @@ impl Ext2 {
             }
         }
         let mut inode = Inode::new(parts.number.ino, at, disk, PatchId::NONE);
-        // After the end of the number's earlier life, and after what it points at is initialised and marked as used.
+        // After the end of the number's earlier life, after its own bit, so that a number that the medium says is
+        // free never looks alive there, and after what it points at is initialised and marked as used.
         let mut befores = parts.number.reuse.clone();
+        befores.extend(parts.number.bits.iter().copied());
         befores.extend(feature.iter().copied());
         let mut blocks = Vec::new();
         let mut tx = self.cache.lock();
@@ -251,6 +254,7 @@ impl Ext2 {
 
     /// Frees an inode with everything that it has, after `befores`.
     pub(super) fn end_inode(&self, inode: &mut Inode, befores: &[PatchId]) -> Result<()> {
+        self.watch.inode(inode.ino);
         let inode_block = self.inode_block(inode)?;
         let has_blocks = inode.has_blocks(self);
         let blocks = std::mem::take(&mut inode.disk.block);

@@ -8,7 +8,10 @@ use fstitch_patch::{Cache, PatchId, PatchIds};
 use super::dir::NewName;
 use super::inode::Inode;
 use super::volume::Ext2;
-use crate::uhfs::{Allocation, AttrChange, ClearedName, Extent, Limits, LowLevelFs, NameSlot, NewInode};
+use crate::uhfs::{
+    Allocation, AttrChange, ClearedName, Extent, Limits, LowLevelFs, NameSlot, NewInode, ReclaimHooks,
+    Reclaimed,
+};
 
 impl LowLevelFs for Ext2 {
     type Inode = Inode;
@@ -91,6 +94,10 @@ impl LowLevelFs for Ext2 {
         self.find(dir, name)
     }
 
+    fn name_patches(&self, slot: &NameSlot) -> PatchIds {
+        self.memory.names().created.get(&(slot.block, slot.offset)).copied().into_iter().collect()
+    }
+
     fn prepare_name(&self, caller: &Caller, dir: &mut Inode, name: &[u8]) -> Result<()> {
         self.prepare(caller, dir, name)
     }
@@ -168,6 +175,10 @@ impl LowLevelFs for Ext2 {
 
     fn was_unclean(&self) -> bool {
         self.is_unclean()
+    }
+
+    fn reclaim(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<Reclaimed> {
+        self.reclaim_all(hooks)
     }
 
     fn mark_in_use(&self) -> Result<()> {

@@ -3,12 +3,14 @@
 //! **Invariants.**
 //! 1. The last change of a directory block's structure, and the clearing of each of its entries, are listed
 //!    until they are stable: later changes of the structure come after them.
-//! 2. The pointers to a directory or indirect block are listed until they are stable: what lies in the block is
+//! 2. The clearing of each name is listed until it is stable: the same name, wherever in the directory it is made
+//!    again, comes after it, so that the medium never holds it twice.
+//! 3. The pointers to a directory or indirect block are listed until they are stable: what lies in the block is
 //!    reachable only after them.
-//! 3. Entries that became stable are dropped when a table has doubled since the last look; a stale entry would
+//! 4. Entries that became stable are dropped when a table has doubled since the last look; a stale entry would
 //!    order nothing, so it costs only memory.
 
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
 use std::sync::{Mutex, MutexGuard};
 
 use fstitch_core::BlockNo;
@@ -19,6 +21,11 @@ use super::dir::IndexCache;
 
 /// How many entries a table holds before it is looked at for stable ones.
 const PURGE_MIN: usize = 1024;
+
+/// What [`NameMemory::vanished`] knows a name by. Two names of one hash only wait for each other.
+pub(super) fn name_key(dir: u32, name: &[u8]) -> (u32, u64) {
+    (dir, rustc_hash::FxBuildHasher.hash_one(name))
+}
 
 /// A directory entry's position.
 pub(super) type Place = (BlockNo, usize);
@@ -91,6 +98,8 @@ pub(super) struct NameMemory {
     pub(super) created: Table<Place, PatchId>,
     /// The patch that cleared an entry.
     pub(super) cleared: Table<Place, PatchId>,
+    /// The patch that cleared a name, by directory and hash of the name.
+    pub(super) vanished: Table<(u32, u64), PatchId>,
 }
 
 /// About inodes.

@@ -7,6 +7,7 @@
 //!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach
 //!    ├─ dir ── find, add, change, index
 //!    └─ xattr ── acl
+//!   reclaim ── what a crash has left, while the volume is in use
 //!   layout ── bytes and their meaning; times, device: values in them
 //! ```
 //!
@@ -33,6 +34,7 @@ pub mod mkfs;
 pub(crate) mod num;
 mod orlov;
 mod pending;
+mod reclaim;
 pub mod times;
 pub mod view;
 mod volume;

@@ -90,6 +90,7 @@ impl Ext2 {
         };
         let Some(bit) = found else { return Ok(None) };
         let reuse = open.state.pending_inodes.reuse(bit, bit + 1);
+        self.watch.inode(no * end + bit + 1);
         // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
         let bits = tx.bits(&open.inodes, bit, 1, true, &[]);
         open.adjust(&mut tx, BG_FREE_INODES_COUNT, -1);
@@ -109,6 +110,7 @@ impl Ext2 {
         let no = self.sb.group_of_inode(ino);
         let mut open = self.open_group(no)?;
         let bit = (ino - 1) % self.sb.inodes_per_group;
+        self.watch.inode(ino);
         let mut tx = self.cache.lock();
         if !bitmap::all(tx.data(&open.inodes), true, bit, bit + 1) {
             drop(tx);

@@ -37,6 +37,8 @@ pub struct Ext2 {
     pub(super) groups: Groups,
     /// What is remembered about patches that are not stable yet.
     pub(super) memory: Memory,
+    /// What the reclaimer must not judge.
+    pub(super) watch: super::reclaim::Watch,
     features: Mutex<NewFeatures>,
     /// The volume had not been unmounted cleanly: summary counters are recounted group by group.
     unclean: bool,
@@ -109,6 +111,7 @@ impl Ext2 {
             cache,
             sb_block,
             sb,
+            watch: super::reclaim::Watch::default(),
             features: Mutex::default(),
             unclean,
             totals_trusted: AtomicBool::new(!unclean),

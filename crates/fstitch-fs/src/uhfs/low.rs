@@ -159,6 +159,8 @@ pub struct Reclaimed {
     pub counts: u64,
     /// Findings that need `fsck`: directories with two names.
     pub left_alone: u64,
+    /// Inodes with wrong counts that were in motion whenever the reclaimer came by.
+    pub busy: u64,
     /// Nothing is left: a clean unmount may say so.
     pub complete: bool,
 }
@@ -167,8 +169,8 @@ pub struct Reclaimed {
 pub trait ReclaimHooks<I> {
     /// Runs `start` at a moment when no changing operation is under way.
     fn quiesced(&self, start: &mut dyn FnMut());
-    /// Whether somebody has the inode in memory.
-    fn is_known(&self, ino: InodeNo) -> bool;
+    /// Drops the inode from memory if nobody uses it, and says whether it is out of memory.
+    fn forget(&self, ino: InodeNo) -> bool;
     /// Runs `work` on the inode with its lock held.
     fn with(&self, ino: InodeNo, work: &mut dyn FnMut(&mut I) -> Result<()>) -> Result<()>;
     /// Waits for room for a change of `bytes`.
@@ -250,6 +252,10 @@ pub trait LowLevelFs: Send + Sync + 'static {
 
     /// Finds a name (also `.` and `..`).
     fn find_name(&self, dir: &Self::Inode, name: &[u8]) -> Result<Option<NameSlot>>;
+    /// What must be stable for the name in `slot` to be on the medium, as far as it is not yet.
+    fn name_patches(&self, _slot: &NameSlot) -> PatchIds {
+        PatchIds::new()
+    }
     /// Reserves room for `name` so that the following `add_name` cannot fail for lack of space; may grow the
     /// directory (new blocks are initialised, attached and counted in its size).
     fn prepare_name(&self, caller: &Caller, dir: &mut Self::Inode, name: &[u8]) -> Result<()>;

@@ -88,7 +88,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         };
         let Some(ino) = found else { return Ok(None) };
         let node = self.node_with(ino, refs)?;
-        let stable = state.track.stable;
+        let stable = dir.ino == self.low.root() || state.track.is_stable(self.moves());
         drop(state);
         if !is_dots(name) && node.fresh.load(Ordering::Relaxed) && node.fresh.swap(false, Ordering::Relaxed) {
             self.inherit_stability(&node, dir.ino, stable);
@@ -100,12 +100,11 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// name is stable, since it would not have left memory otherwise.
     fn inherit_stability(&self, node: &Node<L::Inode>, parent: InodeNo, stable: bool) {
         // Without waiting, because another operation may hold it and wait for the directory that the caller
-        // has just released; that operation's names keep the inode unstable, which is always safe.
+        // has just released; an inode whose directory nobody noted is synced with everything else.
         if let Some(mut state) = node.try_write() {
+            state.track.found_in(parent);
             if stable && state.track.version == 0 {
-                state.track.stable = true;
-            } else if !state.track.stable && !state.track.parents.contains(&parent) {
-                state.track.parents.push(parent);
+                state.track.set_stable(self.moves());
             }
         }
     }

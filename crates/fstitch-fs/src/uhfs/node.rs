@@ -34,11 +34,12 @@ pub(super) struct Track {
     contents: PatchId,
     attributes: PatchId,
     names: PatchId,
-    /// Directories in which the inode got names since its reachability was last known to be stable. Only for
-    /// inodes that are not directories: those know their parent.
+    /// Directories in which the inode was found or got names. Only for inodes that are not directories: those
+    /// know their parent.
     pub(super) parents: SmallVec<[InodeNo; 1]>,
-    /// The inode can be reached from the root on the medium.
-    pub(super) stable: bool,
+    /// The inode could be reached from the root on the medium, by its present path, after so many moves of
+    /// directories.
+    stable: Option<u64>,
     /// Counts the changes of names, so that an fsync does not declare stable what changed meanwhile.
     pub(super) version: u64,
 }
@@ -50,7 +51,7 @@ impl Track {
             attributes: PatchId::NONE,
             names: PatchId::NONE,
             parents: SmallVec::new(),
-            stable: false,
+            stable: None,
             version: 0,
         }
     }
@@ -76,11 +77,26 @@ impl Track {
 
     /// The inode got a name in `parent`.
     pub(super) fn named_in(&mut self, parent: InodeNo) {
-        self.stable = false;
+        self.stable = None;
         self.version += 1;
+        self.found_in(parent);
+    }
+
+    /// The inode has a name in `parent`.
+    pub(super) fn found_in(&mut self, parent: InodeNo) {
         if !self.parents.contains(&parent) {
             self.parents.push(parent);
         }
+    }
+
+    /// Whether the inode is known to be reachable on the medium; directories were moved `moves` times so far.
+    pub(super) fn is_stable(&self, moves: u64) -> bool {
+        self.stable == Some(moves)
+    }
+
+    /// The inode is reachable on the medium.
+    pub(super) fn set_stable(&mut self, moves: u64) {
+        self.stable = Some(moves);
     }
 }
 
@@ -310,9 +326,18 @@ impl<I> Table<I> {
         }
     }
 
-    /// Whether the inode is in memory, or being read.
-    pub(super) fn knows(&self, ino: InodeNo) -> bool {
-        self.shard(ino).contains_key(&ino)
+    /// Drops a node that nobody uses, and says whether the inode is out of memory.
+    pub(super) fn forget_idle(&self, ino: InodeNo) -> bool {
+        let mut shard = self.shard(ino);
+        let Some(node) = shard.get(&ino) else { return true };
+        let idle = node.refs.load(Ordering::Relaxed) == 0
+            && Arc::strong_count(node) == 1
+            && !node.orphan.load(Ordering::Relaxed)
+            && node.loaded.load(Ordering::Relaxed);
+        if idle {
+            shard.remove(&ino);
+        }
+        idle
     }
 
     /// A new inode's node, holding one reference. It takes the place of a dead node of the same number.

@@ -45,8 +45,8 @@ impl<L: LowLevelFs> ReclaimHooks<L::Inode> for Uhfs<L> {
         start();
     }
 
-    fn is_known(&self, ino: InodeNo) -> bool {
-        self.table.knows(ino)
+    fn forget(&self, ino: InodeNo) -> bool {
+        self.table.forget_idle(ino)
     }
 
     fn with(&self, ino: InodeNo, work: &mut dyn FnMut(&mut L::Inode) -> Result<()>) -> Result<()> {

@@ -85,8 +85,11 @@ impl<L: LowLevelFs> Uhfs<L> {
             (true, true) if !self.low.is_empty_dir(state.inode())? => return Err(Errno::NOTEMPTY.into()),
             _ => {}
         }
+        // A directory that was moved: were this name gone before the old one, the old one would be back, and wrong.
+        let earlier = self.pending_clearings(locked.of(victim.ino));
+        let befores = if is_dir { earlier } else { PatchIds::new() };
         let dir = locked.of(victim.parent);
-        let cleared = self.low.clear_name(dir.inode_mut(), &victim.slot, &[])?;
+        let cleared = self.low.clear_name(dir.inode_mut(), &victim.slot, &befores)?;
         self.note(dir, Part::Contents, &[cleared.patch]);
         self.touch(dir, true)?;
         self.lose_name(locked, victim.ino, &cleared.freed)?;
@@ -110,14 +113,21 @@ impl<L: LowLevelFs> Uhfs<L> {
             FileKind::Directory => 0,
             _ => attr.nlink.saturating_sub(1),
         };
-        state.cleared.retain(|patch| self.pending(*patch));
         state.cleared.extend(freed.befores());
+        // All clearings, not this one alone: an earlier rename's old name may still be on the medium.
+        let befores = self.pending_clearings(state);
         state.track.version += 1;
         let change = AttrChange { nlink: Some(nlink), ..AttrChange::default() };
-        let patches = self.low.set_attr(state.inode_mut(), &change, &freed.befores())?;
+        let patches = self.low.set_attr(state.inode_mut(), &change, &befores)?;
         self.note(state, Part::Attributes, &patches);
         self.touch(state, false)?;
         Ok(())
+    }
+
+    /// The clearings of the inode's names that are not stable yet.
+    pub(super) fn pending_clearings(&self, state: &mut State<L::Inode>) -> PatchIds {
+        state.cleared.retain(|patch| self.pending(*patch));
+        state.cleared.clone()
     }
 
     /// Frees the inode if it has neither names nor references left. Called without inode locks.

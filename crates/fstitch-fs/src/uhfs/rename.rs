@@ -213,6 +213,13 @@ impl<L: LowLevelFs> Uhfs<L> {
         let raises_parent = switches && target.is_none();
         let raised = if kind == FileKind::Directory {
             let mut befores = self.readiness(locked.of(moved.source));
+            // Two names at most: the one that an earlier rename has cleared is gone before a third one comes.
+            befores.extend(self.pending_clearings(locked.of(moved.source)));
+            if switches {
+                // Until `..` is switched the name in the old directory is the valid one: it must be there when
+                // the new one comes.
+                befores.extend(self.low.name_patches(&source));
+            }
             if raises_parent {
                 befores.extend(self.add_links(locked.of(moved.to.dir), 1, &[])?);
             }
@@ -230,6 +237,9 @@ impl<L: LowLevelFs> Uhfs<L> {
             let parent = self.low.set_parent(state.inode_mut(), moved.to.dir, &placed)?;
             self.note(state, Part::Names, &[parent]);
             placed.push(parent);
+        }
+        if kind == FileKind::Directory {
+            self.moves.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         }
         let cleared = self.clear_old(locked, moved, &source, &placed)?;
         self.settle_counts(locked, moved, (kind, switches), (&cleared.freed, &placed))?;
@@ -294,6 +304,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let cleared = self.low.clear_name(dir.inode_mut(), source, placed)?;
         self.note(dir, Part::Contents, &[cleared.patch]);
         self.touch(dir, true)?;
+        locked.of(moved.source).cleared.extend(cleared.freed.befores());
         // A file's fsync after its rename makes the whole rename stable, so that the old name is gone too.
         self.note(locked.of(moved.source), Part::Names, &[cleared.patch]);
         Ok(cleared)

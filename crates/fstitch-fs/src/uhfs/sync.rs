@@ -19,6 +19,8 @@ struct Ascent<I> {
     patches: PatchIds,
     /// The nodes that were not known to be reachable, with the version of their names at the time.
     climbed: Vec<(Arc<Node<I>>, u64)>,
+    /// The directories of some inode are not known: only a sync of everything is sure to reach them.
+    lost: bool,
 }
 
 impl<L: LowLevelFs> Uhfs<L> {
@@ -28,6 +30,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         self.fail_if_poisoned()?;
         let node = self.node(ino)?;
+        let moves = self.moves();
         let mut patches = {
             let state = node.read()?;
             if data_only {
@@ -40,12 +43,12 @@ impl<L: LowLevelFs> Uhfs<L> {
         };
         let ascent = self.ascend(node)?;
         patches.extend(ascent.patches);
-        self.cache().sync_patches(&patches).map_err(|error| self.as_io(error))?;
+        let synced = if ascent.lost { self.cache().sync_all() } else { self.cache().sync_patches(&patches) };
+        synced.map_err(|error| self.as_io(error))?;
         for (node, version) in ascent.climbed {
             let Ok(mut state) = node.write() else { continue };
             if state.track.version == version {
-                state.track.stable = true;
-                state.track.parents.clear();
+                state.track.set_stable(moves);
             }
         }
         Ok(())
@@ -53,7 +56,7 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Collects the names on the way to the root that may not be stable.
     fn ascend(&self, node: Arc<Node<L::Inode>>) -> Result<Ascent<L::Inode>> {
-        let mut ascent = Ascent { patches: PatchIds::new(), climbed: Vec::new() };
+        let mut ascent = Ascent { patches: PatchIds::new(), climbed: Vec::new(), lost: false };
         let mut seen = BTreeSet::new();
         let mut queue = vec![node];
         while let Some(node) = queue.pop() {
@@ -77,7 +80,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let Ok(state) = node.read() else { return Ok(Vec::new()) };
         ascent.patches.extend(state.track.gathers(&[Part::Names]));
         let attr = self.low.attr(state.inode());
-        if state.track.stable || node.ino == self.low.root() || attr.nlink == 0 {
+        if state.track.is_stable(self.moves()) || node.ino == self.low.root() || attr.nlink == 0 {
             return Ok(Vec::new());
         }
         ascent.climbed.push((Arc::clone(node), state.track.version));
@@ -85,7 +88,10 @@ impl<L: LowLevelFs> Uhfs<L> {
             FileKind::Directory => {
                 Ok(self.low.find_name(state.inode(), b"..")?.map(|slot| slot.ino).into_iter().collect())
             }
-            _ => Ok(state.track.parents.to_vec()),
+            _ => {
+                ascent.lost |= state.track.parents.is_empty();
+                Ok(state.track.parents.to_vec())
+            }
         }
     }
 

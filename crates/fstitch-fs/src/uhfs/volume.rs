@@ -1,6 +1,6 @@
 //! The mounted volume: its options, and the gate through which every change goes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use fstitch_core::{Errno, Error, InodeNo, Result, Timestamp};
@@ -61,6 +61,8 @@ pub struct Uhfs<L: LowLevelFs> {
     marking: Mutex<()>,
     /// Held while a name moves from one directory to another, so that no directory's ancestry changes.
     pub(super) renames: Mutex<()>,
+    /// See [`Uhfs::moves`].
+    pub(super) moves: AtomicU64,
     pub(super) reclaimer: super::reclaim::Reclaimer,
     /// The first failure of work that nobody waited for, until a `sync` reports it.
     sticky: Mutex<Option<Error>>,
@@ -100,6 +102,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             in_use: AtomicBool::new(false),
             marking: Mutex::new(()),
             renames: Mutex::new(()),
+            moves: AtomicU64::new(0),
             reclaimer: super::reclaim::Reclaimer::default(),
             sticky: Mutex::new(None),
         }
@@ -157,6 +160,12 @@ impl<L: LowLevelFs> Uhfs<L> {
         Ok(())
     }
 
+    /// How often a directory got another name. What is below it then has another path, so nothing that was known
+    /// of paths on the medium holds any more.
+    pub(super) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Acquire)
+    }
+
     /// Keeps a failure that no caller waits for.
     pub(super) fn keep_error(&self, error: Error) {
         self.sticky.lock().expect("no panic while held").get_or_insert(error);
@@ -176,9 +185,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     pub(super) fn node_with(&self, ino: InodeNo, refs: u64) -> Result<Arc<Node<L::Inode>>> {
         self.table.get(ino, refs, || {
             let inode = self.low.load(ino)?;
-            let mut state = State::loaded(inode, self.low.was_unclean());
-            state.track.stable = ino == self.low.root();
-            Ok(state)
+            Ok(State::loaded(inode, self.low.was_unclean()))
         })
     }
 

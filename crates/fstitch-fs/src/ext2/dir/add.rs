@@ -4,7 +4,7 @@
 //! - the slot's structure (length, name, kind, the free space behind it) → the last structure change of the block, the
 //!   clearing of every entry that the slot is made of, the clearing of the directory's index flag;
 //! - a used entry that is cut short → the new entry behind it (same chain);
-//! - the inode field → the slot's structure, and `befores`: the inode's initialisation, its bit, its raised count;
+//! - the inode field → the clearing of the same name elsewhere in the directory, the slot's structure, and `befores`: the inode's initialisation, its bit, its raised count;
 //! - a new directory block's initialisation → the end of the block's earlier life; its pointer → that and its bit; the
 //!   directory's length → the pointer.
 
@@ -19,6 +19,7 @@ use crate::ext2::layout::dirent::{
     self, D_REC_LEN, ENTRY_MIN, EntryView, HEADER, NAME_MAX, entry_size, rec_len_field,
 };
 use crate::ext2::layout::inode::I_FLAGS;
+use crate::ext2::memory::name_key;
 use crate::ext2::num::{low32, small, wide};
 use crate::uhfs::AttrChange;
 
@@ -180,6 +181,7 @@ impl Ext2 {
         new: NewName<'_>,
         befores: &[PatchId],
     ) -> Result<PatchIds> {
+        self.watch.inode(low32(new.ino.get()));
         let found = self.search_room(dir, entry_size(new.name.len()))?;
         let (at, room) = found.ok_or(Errno::NOSPC)?;
         let no = self.dir_memory(dir)?.list()[at];
@@ -189,14 +191,15 @@ impl Ext2 {
             Room::Free { parts, .. } => parts.clone(),
             Room::Behind { .. } => SmallVec::new(),
         };
-        {
+        let vanished = {
             let mut names = self.memory.names();
             chain.extend(names.structure.get(&block.no()).copied());
             for &part in &parts {
                 chain.extend(names.cleared.get(&(block.no(), part)).copied());
                 names.created.remove(&(block.no(), part));
             }
-        }
+            names.vanished.get(&name_key(dir.ino, new.name)).copied()
+        };
         let entry = Entry::new(&room, &new, self.sb.has_filetype());
         let mut tx = self.cache.lock();
         let mut structure = tx.bytes(&block, entry.from, &entry.bytes, &chain);
@@ -208,6 +211,7 @@ impl Ext2 {
         }
         let mut after = PatchIds::from_slice(befores);
         after.push(structure);
+        after.extend(vanished);
         let named = tx.bytes(&block, entry.offset, &low32(new.ino.get()).to_le_bytes(), &after);
         dir.gather(&mut tx, named);
         drop(tx);

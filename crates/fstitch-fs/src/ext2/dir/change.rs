@@ -3,6 +3,7 @@
 //! **Orderings** (arrows read "comes after").
 //! - the clearing of an inode field → `befores` (for a rename: the new name). Nothing else changes: the slot keeps its
 //!   length and becomes free space, so no length of a neighbour is touched;
+//! - the same name made again, in whatever slot → that patch (unless the medium never held the name);
 //! - an entry names another inode: its inode field alone (4 bytes) → `befores`; where the kind changes too, the entry's
 //!   whole header (8 bytes) in one patch → `befores` and the last structure change of the block;
 //! - the old inode may lose a link → that patch; or → nothing, if the patch that made the entry name it and this one
@@ -14,6 +15,7 @@ use fstitch_patch::{Block, PatchId, PatchIds};
 use super::add::slot_block;
 use super::{Ext2, Inode};
 use crate::ext2::layout::dirent::{D_FILE_TYPE, D_INODE, HEADER, code_of};
+use crate::ext2::memory::name_key;
 use crate::ext2::num::low32;
 use crate::uhfs::{ClearedName, FreedName, NameSlot};
 
@@ -36,8 +38,9 @@ impl Ext2 {
         slot: &NameSlot,
         befores: &[PatchId],
     ) -> Result<ClearedName> {
+        self.watch.inode(low32(slot.ino.get()));
         let block = self.open_slot(slot)?;
-        self.forget_name(dir, slot, &block)?;
+        let key = self.forget_name(dir, slot, &block)?;
         let place = (slot.block, slot.offset);
         let created = self.memory.names().created.remove(&place);
         let mut tx = self.cache.lock();
@@ -45,7 +48,13 @@ impl Ext2 {
         dir.gather(&mut tx, patch);
         let freed = self.freed(&tx, created, patch);
         drop(tx);
-        self.memory.names().cleared.insert(place, patch, &self.cache);
+        {
+            let mut names = self.memory.names();
+            names.cleared.insert(place, patch, &self.cache);
+            if matches!(freed, FreedName::After(_)) {
+                names.vanished.insert(key, patch, &self.cache);
+            }
+        }
         self.remember(dir);
         Ok(ClearedName { patch, freed })
     }
@@ -56,21 +65,21 @@ impl Ext2 {
         if never { FreedName::NeverExisted } else { FreedName::After(patch) }
     }
 
-    /// Takes a name out of the index and notes the room that it leaves.
-    fn forget_name(&self, dir: &Inode, slot: &NameSlot, block: &Block) -> Result<()> {
+    /// Takes a name out of the index and notes the room that it leaves. Returns what the name is remembered by.
+    fn forget_name(&self, dir: &Inode, slot: &NameSlot, block: &Block) -> Result<(u32, u64)> {
         let mut memory = self.dir_memory(dir)?;
         let Some(at) = memory.position(slot.block) else {
             return Err(Error::corrupt("directory entry", slot.block, "in a block of another directory"));
         };
         memory.room[at] = u16::MAX;
         let position = self.dir_position(at, slot.offset);
+        let bytes = block.snapshot();
+        let entry = self.entries(&bytes, slot.block).from(slot.offset).next().transpose()?;
+        let name = entry.map(|entry| entry.name).unwrap_or_default();
         if let Some(index) = &mut memory.index {
-            let bytes = block.snapshot();
-            if let Some(entry) = self.entries(&bytes, slot.block).from(slot.offset).next().transpose()? {
-                index.remove(entry.name, position);
-            }
+            index.remove(name, position);
         }
-        Ok(())
+        Ok(name_key(dir.ino, name))
     }
 
     /// Makes an entry name another inode, after `befores`.
@@ -81,6 +90,8 @@ impl Ext2 {
         (ino, kind): (InodeNo, FileKind),
         befores: &[PatchId],
     ) -> Result<ClearedName> {
+        self.watch.inode(low32(slot.ino.get()));
+        self.watch.inode(low32(ino.get()));
         let block = self.open_slot(slot)?;
         let place = (slot.block, slot.offset);
         let (created, structure) = {
@@ -124,6 +135,8 @@ impl Ext2 {
         if first.block != second.block || first.offset == second.offset {
             return Err(Errno::INVAL.into());
         }
+        self.watch.inode(low32(first.ino.get()));
+        self.watch.inode(low32(second.ino.get()));
         let block = self.open_slot(first)?;
         self.open_slot(second)?;
         let (low, high) = (first.offset.min(second.offset), first.offset.max(second.offset));

@@ -1,0 +1,315 @@
+//! Reclaiming, while the volume is in use, what a crash has left ([S] §3.3): inodes without names, blocks without
+//! owners, counts of names and blocks that are too high, blocks beyond the ends of files.
+//!
+//! # Why it is safe
+//! A pass starts at a moment when no operation is under way, and [`Watch`] notes from then on every inode whose
+//! names, count or blocks change and every block that is taken or freed. The pass then reads all inodes and
+//! directories as they are in the cache. What the watch did not note looked the same at the start and when it was
+//! read; so an inode without names that did not change, and that nobody uses, is in no directory and never
+//! will be, and a block in use without owner that did not change belongs to nobody. Whatever changed is left alone:
+//! what a crash leaked cannot change, since nothing leads to it.
+//!
+//! # Orderings
+//! Those of freeing an inode and of truncation; a block without owner is freed without dependencies, like one
+//! that the medium never pointed at.
+//!
+//! # Crash cases
+//! Cut short anywhere, less is reclaimed; the volume is not marked as clean until a whole run has passed.
+
+mod scan;
+mod watch;
+
+use fstitch_core::{FileKind, InodeNo, Result};
+
+use super::alloc::FreedAfter;
+use super::groups::DIRS;
+use super::num::idx;
+use super::volume::Ext2;
+use super::{bitmap, inode::Inode};
+use crate::uhfs::{AttrChange, ReclaimHooks, Reclaimed};
+use watch::BitSet;
+pub(super) use watch::Watch;
+
+/// Runs of freeing inodes after which the rest is left to the next mount: each run frees a level of directories
+/// that nothing leads to.
+const ROUNDS: u32 = 64;
+
+/// Attempts at counting a group's directories before that is left to the next check.
+const RECOUNTS: u32 = 8;
+
+impl Ext2 {
+    /// Reclaims everything that a crash has left and that can be told without stopping work.
+    pub(super) fn reclaim_all(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<Reclaimed> {
+        let mut done = Reclaimed::default();
+        let outcome = self.reclaim_rounds(hooks, &mut done);
+        self.watch.stop();
+        outcome?;
+        if !hooks.stop() && done.left_alone + done.busy == 0 && self.recount_directories(hooks)? {
+            self.recount_totals()?;
+            self.set_checked();
+            done.complete = true;
+        }
+        Ok(done)
+    }
+
+    fn reclaim_rounds(&self, hooks: &dyn ReclaimHooks<Inode>, done: &mut Reclaimed) -> Result<()> {
+        for _ in 0..ROUNDS {
+            let before = done.inodes;
+            (done.left_alone, done.busy) = (0, 0);
+            self.reclaim_inodes(hooks, done)?;
+            if (done.inodes == before && done.busy == 0) || hooks.stop() {
+                break;
+            }
+        }
+        self.reclaim_blocks(hooks, done)
+    }
+
+    /// Memory for one slice of a pass, in bytes.
+    fn slice_bytes(&self) -> usize {
+        self.cache.options().cache_size / 32
+    }
+
+    /// Starts a pass: nothing is under way at this moment.
+    fn start_pass(&self, hooks: &dyn ReclaimHooks<Inode>) {
+        hooks.quiesced(&mut || self.watch.start());
+    }
+
+    // ---- inodes ----
+
+    fn reclaim_inodes(&self, hooks: &dyn ReclaimHooks<Inode>, done: &mut Reclaimed) -> Result<()> {
+        // Two bytes and a bit for each inode.
+        let step = BitSet::numbers_in(self.slice_bytes()) / 32;
+        let mut first = 1;
+        while first <= self.sb.inodes_count && !hooks.stop() {
+            let end = first.saturating_add(step).min(self.sb.inodes_count + 1);
+            self.reclaim_inode_slice(hooks, (first, end), done)?;
+            first = end;
+        }
+        Ok(())
+    }
+
+    fn reclaim_inode_slice(
+        &self,
+        hooks: &dyn ReclaimHooks<Inode>,
+        (first, end): (u32, u32),
+        done: &mut Reclaimed,
+    ) -> Result<()> {
+        self.start_pass(hooks);
+        let mut counts = vec![0_u16; idx(end - first)];
+        let mut named = BitSet::new(first, end);
+        let mut named_twice = BitSet::new(first, end);
+        self.scan_names(hooks, &mut |target, is_dots, is_dir| {
+            let Some(count) = target.checked_sub(first).and_then(|at| counts.get_mut(idx(at))) else {
+                return;
+            };
+            *count = count.saturating_add(1);
+            if !is_dots {
+                if is_dir && named.contains(target) {
+                    named_twice.insert(target);
+                }
+                named.insert(target);
+            }
+        })?;
+        self.scan_used_inodes((first, end), hooks, &mut |found| {
+            if found.ino < self.sb.first_ino && found.ino != super::layout::superblock::ROOT_INO {
+                return Ok(());
+            }
+            let is_root = found.ino == super::layout::superblock::ROOT_INO;
+            if named_twice.contains(found.ino) {
+                // In the middle of a rename: which name is valid takes a change of a directory, fsck's work.
+                done.left_alone += 1;
+                return Ok(());
+            }
+            if !is_root && !named.contains(found.ino) {
+                return self.reclaim_unnamed(hooks, found, done);
+            }
+            self.correct_counts(hooks, found, counts[idx(found.ino - first)], done)
+        })
+    }
+
+    /// Frees an inode without names, or just its bit if the inode itself was freed before the crash.
+    fn reclaim_unnamed(
+        &self,
+        hooks: &dyn ReclaimHooks<Inode>,
+        found: &scan::FoundInode,
+        done: &mut Reclaimed,
+    ) -> Result<()> {
+        let no = InodeNo(u64::from(found.ino));
+        if self.watch.inode_changed(found.ino) || !hooks.forget(no) {
+            return Ok(());
+        }
+        hooks.reserve(self.block_size() * 8)?;
+        if found.disk.is_none() {
+            self.free_inode_no(found.ino, false, FreedAfter::Nothing)?;
+        } else {
+            let mut inode = self.load_any(no)?;
+            self.end_inode(&mut inode, &[])?;
+        }
+        done.inodes += 1;
+        Ok(())
+    }
+
+    /// Lowers counts that are too high and trims blocks beyond the end of the file.
+    fn correct_counts(
+        &self,
+        hooks: &dyn ReclaimHooks<Inode>,
+        found: &scan::FoundInode,
+        names: u16,
+        done: &mut Reclaimed,
+    ) -> Result<()> {
+        let Some(disk) = &found.disk else { return Ok(()) };
+        let sectors = found.blocks.map(|blocks| blocks * self.sectors_per_block());
+        let high_links = disk.nlink > names;
+        let wrong_sectors = sectors.is_some_and(|sectors| sectors != disk.sectors);
+        if !(high_links || wrong_sectors || found.beyond_end) {
+            return Ok(());
+        }
+        if self.watch.inode_changed(found.ino) {
+            done.busy += 1;
+            return Ok(());
+        }
+        hooks.reserve(self.block_size() * 8)?;
+        let (mut corrected, mut busy) = (0, 0);
+        let end = disk.size.div_ceil(u64::from(self.sb.block_size));
+        hooks.with(InodeNo(u64::from(found.ino)), &mut |inode| {
+            if self.watch.inode_changed(found.ino) {
+                busy += 1;
+                return Ok(());
+            }
+            if found.beyond_end {
+                self.detach_range(inode, end, u64::MAX, &[])?;
+            }
+            if found.beyond_end || wrong_sectors {
+                let blocks = self.count_blocks(found.ino, &inode.disk)?;
+                self.set_sectors(inode, blocks * self.sectors_per_block())?;
+                corrected += 1;
+            }
+            if high_links && names > 0 {
+                let nlink = Some(u32::from(names));
+                self.change_attr(inode, &AttrChange { nlink, ..AttrChange::default() }, &[])?;
+                corrected += 1;
+            }
+            Ok(())
+        })?;
+        done.counts += corrected;
+        done.busy += busy;
+        Ok(())
+    }
+
+    // ---- directories ----
+
+    /// Corrects the groups' counts of directories, the one summary that no bitmap tells. False if a group never
+    /// held still.
+    fn recount_directories(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<bool> {
+        for group in 0..self.sb.group_count() {
+            let mut settled = false;
+            for _ in 0..RECOUNTS {
+                if hooks.stop() {
+                    return Ok(false);
+                }
+                self.start_pass(hooks);
+                hooks.reserve(self.block_size())?;
+                if self.recount_group_directories(hooks, group)? {
+                    settled = true;
+                    break;
+                }
+            }
+            self.watch.stop();
+            if !settled {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// One attempt: false if an inode of the group changed meanwhile.
+    fn recount_group_directories(&self, hooks: &dyn ReclaimHooks<Inode>, group: u32) -> Result<bool> {
+        let first = group * self.sb.inodes_per_group + 1;
+        let end = first + self.sb.inodes_per_group;
+        let mut found = 0_u16;
+        self.scan_used_inodes((first, end), hooks, &mut |inode| {
+            let is_dir = |disk: &super::layout::inode::DiskInode| disk.kind == FileKind::Directory;
+            found += u16::from(inode.disk.as_ref().is_some_and(is_dir));
+            Ok(())
+        })?;
+        let open = self.open_group(group)?;
+        let mut tx = self.cache.lock();
+        if open.counter(&tx, DIRS) == found {
+            return Ok(true);
+        }
+        if self.watch.any_inode_in(first, end) {
+            return Ok(false);
+        }
+        let delta = i32::from(found) - i32::from(open.counter(&tx, DIRS));
+        open.adjust(&mut tx, DIRS, delta);
+        Ok(true)
+    }
+
+    // ---- blocks ----
+
+    fn reclaim_blocks(&self, hooks: &dyn ReclaimHooks<Inode>, done: &mut Reclaimed) -> Result<()> {
+        let step = (BitSet::numbers_in(self.slice_bytes()) / self.sb.blocks_per_group).max(1);
+        let groups = self.sb.group_count();
+        let mut first = 0;
+        while first < groups && !hooks.stop() {
+            let end = first.saturating_add(step).min(groups);
+            self.reclaim_block_slice(hooks, (first, end), done)?;
+            first = end;
+        }
+        Ok(())
+    }
+
+    fn reclaim_block_slice(
+        &self,
+        hooks: &dyn ReclaimHooks<Inode>,
+        (first, end): (u32, u32),
+        done: &mut Reclaimed,
+    ) -> Result<()> {
+        self.start_pass(hooks);
+        let last = end - 1;
+        let end_block = self.sb.group_start(last) + self.sb.group_blocks(last);
+        let mut owned = BitSet::new(self.sb.group_start(first), end_block);
+        self.scan_owned_blocks(hooks, &mut |block| owned.insert(block))?;
+        for group in first..end {
+            if hooks.stop() {
+                return Ok(());
+            }
+            hooks.reserve(self.block_size() * 4)?;
+            done.blocks += self.free_unowned(group, &owned)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks of a group that are in use, owned by nobody, and did not change since the pass began.
+    fn free_unowned(&self, group: u32, owned: &BitSet) -> Result<u64> {
+        let start = self.sb.group_start(group);
+        let bits = {
+            let open = self.open_group(group)?;
+            let map = open.blocks.snapshot();
+            let used: Vec<(u32, u32)> = bitmap::runs(&map, true, 0, self.sb.group_blocks(group)).collect();
+            used
+        };
+        let mut freed = 0;
+        for (bit, count) in bits {
+            for block in (start + bit..).take(idx(count)) {
+                let leaked = !owned.contains(block) && !self.watch.block_changed(block);
+                if leaked && self.is_file_run(block, 1)? {
+                    self.free_blocks(block, 1, FreedAfter::Nothing)?;
+                    freed += 1;
+                }
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Sets an inode's count of blocks, a hint without order.
+    fn set_sectors(&self, inode: &mut Inode, sectors: u32) -> Result<()> {
+        let block = self.inode_block(inode)?;
+        inode.disk.sectors = sectors;
+        let mut tx = self.cache.lock();
+        inode.put(&mut tx, &block, (super::layout::inode::I_BLOCKS, sectors), &[]);
+        drop(tx);
+        self.remember(inode);
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! Reading all inodes and directories of a volume through its cache.
+
+use fstitch_core::{BlockKind, BlockNo, Error, FileKind, InodeNo, Result};
+
+use super::super::bitmap;
+use super::super::blockmap::pointer;
+use super::super::inode::Inode;
+use super::super::layout::inode::{DIRECT, DiskInode, I_DTIME, I_LINKS_COUNT, I_MODE, pointer_field};
+use super::super::layout::{dirent, superblock::ROOT_INO};
+use super::super::num::{idx, idx64, wide};
+use super::super::volume::Ext2;
+use crate::uhfs::ReclaimHooks;
+
+/// Blocks of an inode table read at once.
+const BATCH: u32 = 16;
+
+/// An inode whose bit says that it is in use.
+pub(super) struct FoundInode {
+    pub(super) ino: u32,
+    /// `None` if the inode itself is free.
+    pub(super) disk: Option<DiskInode>,
+    /// Blocks that it has, where they were counted.
+    pub(super) blocks: Option<u32>,
+    /// A regular file has blocks beyond its end.
+    pub(super) beyond_end: bool,
+}
+
+type Hooks<'a> = &'a dyn ReclaimHooks<Inode>;
+
+impl Ext2 {
+    /// Visits the inodes of `first..end` that are marked as in use.
+    pub(super) fn scan_used_inodes(
+        &self,
+        (first, end): (u32, u32),
+        hooks: Hooks<'_>,
+        visit: &mut dyn FnMut(&FoundInode) -> Result<()>,
+    ) -> Result<()> {
+        let per_group = self.sb.inodes_per_group;
+        for group in (first - 1) / per_group..=(end - 2) / per_group {
+            if hooks.stop() {
+                return Ok(());
+            }
+            let start = group * per_group + 1;
+            let from = first.max(start) - start;
+            let to = end.min(start + per_group) - start;
+            self.scan_group_inodes(group, (from, to), visit)?;
+        }
+        Ok(())
+    }
+
+    fn scan_group_inodes(
+        &self,
+        group: u32,
+        (from, to): (u32, u32),
+        visit: &mut dyn FnMut(&FoundInode) -> Result<()>,
+    ) -> Result<()> {
+        let (used, table) = {
+            let open = self.open_group(group)?;
+            let used: Vec<(u32, u32)> = bitmap::runs(&open.inodes.snapshot(), true, from, to).collect();
+            (used, open.group.at.inode_table)
+        };
+        let per_block = self.sb.inodes_per_block();
+        for (bit, count) in used {
+            for at in bit..bit + count {
+                if at % (per_block * BATCH) == 0 || at == bit {
+                    let next = at / per_block;
+                    let last = ((bit + count - 1) / per_block).min(next + BATCH);
+                    let wanted: Vec<_> = (next..=last)
+                        .map(|block| (BlockNo(u64::from(table + block)), BlockKind::Inode))
+                        .collect();
+                    self.cache.prefetch(&wanted);
+                }
+                let found = self.read_found(group * self.sb.inodes_per_group + 1 + at)?;
+                visit(&found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_found(&self, ino: u32) -> Result<FoundInode> {
+        let (block, at) = self.inode_place(ino)?;
+        let bytes = self.cache.read(block, BlockKind::Inode)?.snapshot();
+        let raw = &bytes[at..at + usize::from(self.sb.inode_size)];
+        let mut found = FoundInode { ino, disk: None, blocks: None, beyond_end: false };
+        let dead = I_LINKS_COUNT.get(raw) == 0 && (I_MODE.get(raw) == 0 || I_DTIME.get(raw) != 0);
+        let reserved = ino < self.sb.first_ino && ino != ROOT_INO;
+        if dead || reserved {
+            return Ok(found);
+        }
+        let disk = DiskInode::parse(raw, InodeNo(u64::from(ino)), block, &self.sb)?;
+        let mut blocks = u32::from(disk.xattr_block != 0);
+        let end = disk.size.div_ceil(u64::from(self.sb.block_size));
+        let mut beyond_end = false;
+        self.visit_blocks(ino, &disk, &mut |_, index| {
+            blocks += 1;
+            beyond_end |= index.is_some_and(|index| index >= end);
+        })?;
+        found.beyond_end = beyond_end && disk.kind == FileKind::Regular;
+        found.blocks = Some(blocks);
+        found.disk = Some(disk);
+        Ok(found)
+    }
+
+    /// How many blocks an inode has, the one of its attributes included.
+    pub(super) fn count_blocks(&self, ino: u32, disk: &DiskInode) -> Result<u32> {
+        let mut blocks = u32::from(disk.xattr_block != 0);
+        self.visit_blocks(ino, disk, &mut |_, _| blocks += 1)?;
+        Ok(blocks)
+    }
+
+    /// Visits every block of an inode: its number and, for data, its place in the file.
+    fn visit_blocks(
+        &self,
+        ino: u32,
+        disk: &DiskInode,
+        visit: &mut dyn FnMut(u32, Option<u64>),
+    ) -> Result<()> {
+        if !disk.has_blocks(self.sb.block_size) {
+            return Ok(());
+        }
+        let mut left = wide(idx(self.sb.blocks_count));
+        for (at, &block) in disk.block[..DIRECT].iter().enumerate() {
+            if block != 0 {
+                visit(block, Some(wide(at)));
+            }
+        }
+        let mut first = wide(DIRECT);
+        let mut span = self.pointers();
+        for (levels, &block) in (1..).zip(&disk.block[DIRECT..]) {
+            self.visit_tree(ino, (block, levels, first), &mut left, visit)?;
+            first += span;
+            span *= self.pointers();
+        }
+        Ok(())
+    }
+
+    fn visit_tree(
+        &self,
+        ino: u32,
+        (block, levels, first): (u32, u32, u64),
+        left: &mut u64,
+        visit: &mut dyn FnMut(u32, Option<u64>),
+    ) -> Result<()> {
+        if block == 0 {
+            return Ok(());
+        }
+        *left = left.checked_sub(1).ok_or_else(|| {
+            Error::corrupt(format!("inode {ino}"), None, "it has more blocks than the volume")
+        })?;
+        if levels == 0 {
+            visit(block, Some(first));
+            return Ok(());
+        }
+        if !self.is_file_run(block, 1)? {
+            let problem = format!("its indirect block {block} is outside the blocks for files");
+            return Err(Error::corrupt(format!("inode {ino}"), None, problem));
+        }
+        visit(block, None);
+        let bytes = self.cache.read(BlockNo(u64::from(block)), BlockKind::Indirect)?.snapshot();
+        let span = self.pointers().pow(levels - 1);
+        for at in 0..idx64(self.pointers()) {
+            let child = (pointer(&bytes, at), levels - 1, first + wide(at) * span);
+            self.visit_tree(ino, child, left, visit)?;
+        }
+        Ok(())
+    }
+
+    /// Visits every entry of every directory: the inode named, whether the name is `.` or `..`, and whether the
+    /// entry says that it is a directory (or cannot say).
+    pub(super) fn scan_names(&self, hooks: Hooks<'_>, visit: &mut dyn FnMut(u32, bool, bool)) -> Result<()> {
+        self.scan_used_inodes((1, self.sb.inodes_count + 1), hooks, &mut |found| {
+            let Some(disk) = found.disk.as_ref().filter(|disk| disk.kind == FileKind::Directory) else {
+                return Ok(());
+            };
+            let mut blocks = Vec::new();
+            let end = disk.size / u64::from(self.sb.block_size);
+            self.visit_blocks(found.ino, disk, &mut |block, index| {
+                if index.is_some_and(|index| index < end) {
+                    blocks.push(block);
+                }
+            })?;
+            for block in blocks {
+                let no = BlockNo(u64::from(block));
+                let bytes = self.cache.read(no, BlockKind::Directory)?.snapshot();
+                for entry in dirent::entries(&bytes, no, &self.sb) {
+                    let entry = entry?;
+                    if entry.ino != 0 {
+                        let dots = entry.name == b"." || entry.name == b"..";
+                        visit(entry.ino, dots, entry.kind().is_none_or(|kind| kind == FileKind::Directory));
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Visits every block that an inode in use owns.
+    pub(super) fn scan_owned_blocks(&self, hooks: Hooks<'_>, visit: &mut dyn FnMut(u32)) -> Result<()> {
+        self.scan_used_inodes((1, self.sb.inodes_count + 1), hooks, &mut |found| match &found.disk {
+            Some(disk) => {
+                visit(disk.xattr_block);
+                self.visit_blocks(found.ino, disk, &mut |block, _| visit(block))
+            }
+            None => self.visit_reserved(found.ino, visit),
+        })
+    }
+
+    /// Reserved inodes (bad blocks, resize, journal) own blocks without having names.
+    fn visit_reserved(&self, ino: u32, visit: &mut dyn FnMut(u32)) -> Result<()> {
+        if ino >= self.sb.first_ino {
+            return Ok(());
+        }
+        let (block, at) = self.inode_place(ino)?;
+        let bytes = self.cache.read(block, BlockKind::Inode)?.snapshot();
+        let raw = &bytes[at..at + usize::from(self.sb.inode_size)];
+        (0..DIRECT).for_each(|at| visit(pointer_field(at).get(raw)));
+        let mut left = wide(idx(self.sb.blocks_count));
+        for levels in 1..=3 {
+            let root = pointer_field(DIRECT + idx(levels) - 1).get(raw);
+            self.visit_tree(ino, (root, levels, 0), &mut left, &mut |block, _| visit(block))?;
+        }
+        Ok(())
+    }
+}
