@@ -34,6 +34,8 @@ pub(super) struct Track {
     contents: PatchId,
     attributes: PatchId,
     names: PatchId,
+    /// The patches of its names that may not be stable, for those that must come after its being reachable.
+    pub(super) recent_names: PatchIds,
     /// Directories in which the inode was found or got names. Only for inodes that are not directories: those
     /// know their parent.
     pub(super) parents: SmallVec<[InodeNo; 1]>,
@@ -50,6 +52,7 @@ impl Track {
             contents: PatchId::NONE,
             attributes: PatchId::NONE,
             names: PatchId::NONE,
+            recent_names: PatchIds::new(),
             parents: SmallVec::new(),
             stable: None,
             version: 0,

@@ -31,6 +31,8 @@ struct Move<'a> {
     source: InodeNo,
     target: Option<InodeNo>,
     mode: RenameMode,
+    /// What makes the old parent reachable, and the new one, as far as that may not be stable.
+    reach: (PatchIds, PatchIds),
 }
 
 /// No path is deeper: a volume with a longer chain of `..` is damaged and may have a loop of them.
@@ -70,8 +72,9 @@ impl<L: LowLevelFs> Uhfs<L> {
                     self.check_ancestry(target, &from_dir, on_loop)?;
                 }
             }
+            let reach = (self.reach(from.dir, to.dir)?, self.reach(to.dir, from.dir)?);
             let target_ino = target.as_ref().map(|node| node.ino);
-            let moved = Move { caller, from, to, source: source.ino, target: target_ino, mode };
+            let moved = Move { caller, from, to, source: source.ino, target: target_ino, mode, reach };
             let nodes = [Some(&from_dir), Some(&to_dir), Some(&source), target.as_ref()];
             if let Outcome::Retry = self.rename_locked(&nodes, &moved)? {
                 continue;
@@ -122,6 +125,27 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
             let node = self.node(at)?;
             let state = node.read().map_err(|_| Errno::NOENT)?;
+            at = self.low.find_name(state.inode(), b"..")?.ok_or(Errno::NOENT)?.ino;
+        }
+        Err(Errno::LOOP.into())
+    }
+
+    /// The patches through which `dir` can be reached from the root, as far as they may not be stable. Nothing if the
+    /// name moves inside one directory, which is then as reachable after as before. The rename lock keeps the
+    /// answer true.
+    fn reach(&self, dir: InodeNo, other: InodeNo) -> Result<PatchIds> {
+        let mut patches = PatchIds::new();
+        let mut at = dir;
+        for _ in 0..DEPTH_MAX {
+            if dir == other || at == self.low.root() {
+                return Ok(patches);
+            }
+            let node = self.node(at)?;
+            let state = node.read().map_err(|_| Errno::NOENT)?;
+            if state.track.is_stable(self.moves()) {
+                return Ok(patches);
+            }
+            patches.extend(state.track.recent_names.iter().copied().filter(|&patch| self.pending(patch)));
             at = self.low.find_name(state.inode(), b"..")?.ok_or(Errno::NOENT)?.ino;
         }
         Err(Errno::LOOP.into())
@@ -219,6 +243,11 @@ impl<L: LowLevelFs> Uhfs<L> {
                 // Until `..` is switched the name in the old directory is the valid one: it must be there when
                 // the new one comes.
                 befores.extend(self.low.name_patches(&source));
+                befores.extend(moved.reach.0.iter().copied());
+            }
+            if let Some(target) = moved.target {
+                // A directory that was moved there loses that name after its own old one.
+                befores.extend(self.pending_clearings(locked.of(target)));
             }
             if raises_parent {
                 befores.extend(self.add_links(locked.of(moved.to.dir), 1, &[])?);
@@ -241,7 +270,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         if kind == FileKind::Directory {
             self.moves.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         }
-        let cleared = self.clear_old(locked, moved, &source, &placed)?;
+        // The old name goes only when the new one can be reached from the root.
+        let mut reachable = placed.clone();
+        reachable.extend(moved.reach.1.iter().copied());
+        let cleared = self.clear_old(locked, moved, &source, &reachable)?;
         self.settle_counts(locked, moved, (kind, switches), (&cleared.freed, &placed))?;
         if let (Some(target), Some(replaced)) = (moved.target, replaced) {
             let was_dir = self.kind(locked.of(target)) == FileKind::Directory;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use fstitch_core::{Errno, Error, InodeNo, Result, Timestamp};
-use fstitch_patch::{Cache, PatchId};
+use fstitch_patch::{Cache, PatchId, PatchState};
 
 use super::LowLevelFs;
 use super::node::{Node, Part, State, Table};
@@ -199,11 +199,16 @@ impl<L: LowLevelFs> Uhfs<L> {
         for &patch in patches {
             *gather = tx.gather_add(*gather, patch);
         }
+        if part == Part::Names {
+            let recent = &mut state.track.recent_names;
+            recent.retain(|patch| tx.state(*patch) != PatchState::Committed);
+            recent.extend_from_slice(patches);
+        }
     }
 
     /// Whether `patch` still has to reach the medium.
     pub(super) fn pending(&self, patch: PatchId) -> bool {
-        patch != PatchId::NONE && self.cache().state(patch) != fstitch_patch::PatchState::Committed
+        patch != PatchId::NONE && self.cache().state(patch) != PatchState::Committed
     }
 
     /// Serialises changes of one file's length and blocks over several steps.

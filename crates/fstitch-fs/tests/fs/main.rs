@@ -6,6 +6,7 @@
 
 mod crashes;
 mod driver;
+mod ext2;
 mod orders;
 mod properties;
 mod threads;

@@ -1,0 +1,155 @@
+//! ext2 through the generic file system: every image that a random lawful order of writes leaves, judged by our
+//! checker, over all shapes of volumes and all combinations of the optimisations.
+//!
+//! The failure that these tests prevent: a patch that lacks a dependency.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fstitch_core::{
+    BlockDevice, Caller, CheckReport, FileSystem, FindingClass, ManualClock, MemDevice, RenameMode, Seed,
+    Timestamp,
+};
+use fstitch_fs::check::check_ext2;
+use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
+use fstitch_fs::uhfs::{AtimePolicy, Uhfs, UhfsOptions};
+use fstitch_patch::{Cache, CacheOptions};
+use proptest::prelude::*;
+
+use crate::driver::{Op, Side};
+use crate::properties::{cache_options, op};
+
+/// How a volume is made.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    block_size: u32,
+    inode_size: u32,
+    revision: u32,
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    (0..3_u32, 0..3_u32, 0..6_u32).prop_map(|(block, inode, old)| match old {
+        0 => Shape { block_size: 1024 << block, inode_size: 128, revision: 0 },
+        _ => Shape { block_size: 1024 << block, inode_size: 128 << inode, revision: 1 },
+    })
+}
+
+const BYTES: u64 = 8 << 20;
+
+fn new_volume(shape: Shape) -> Arc<MemDevice> {
+    let device = Arc::new(MemDevice::new(shape.block_size, BYTES / u64::from(shape.block_size)));
+    let mut options = MkfsOptions::new([7; 16], [9; 16], Timestamp { secs: 1_000_000_000, nanos: 0 });
+    options.block_size = Some(shape.block_size);
+    options.inode_size = Some(shape.inode_size);
+    options.revision = shape.revision;
+    mkfs(&*device, &options, &mut |_, _| {}).expect("a volume of ordinary shape");
+    // The model starts without this directory.
+    let clock = Arc::new(ManualClock::new());
+    clock.advance(Duration::from_secs(1_000_000_000));
+    let medium = Ext2Medium { device: Arc::clone(&device), cache: CacheOptions::default(), clock };
+    let fs = medium.open().1;
+    fs.rmdir(&Caller::default(), fs.root(), b"lost+found").expect("it is empty");
+    fs.unmount().expect("nothing fails here");
+    device
+}
+
+struct Ext2Medium {
+    device: Arc<MemDevice>,
+    cache: CacheOptions,
+    clock: Arc<ManualClock>,
+}
+
+impl Ext2Medium {
+    fn open(&self) -> (Arc<Cache>, Uhfs<Ext2>) {
+        let device: Arc<dyn BlockDevice> = Arc::<MemDevice>::clone(&self.device);
+        let cache = Cache::new(device, self.cache.clone(), Arc::<ManualClock>::clone(&self.clock));
+        let volume = Ext2::open(Arc::clone(&cache)).expect("the volume opens");
+        let options = UhfsOptions { atime: AtimePolicy::NoAtime, idle_nodes: 2, ..UhfsOptions::default() };
+        (cache, Uhfs::new(volume, options))
+    }
+}
+
+fn damage(report: &CheckReport) -> Vec<String> {
+    let corrupt = report.findings.iter().filter(|finding| finding.class == FindingClass::Corrupt);
+    corrupt.map(|finding| format!("{}: {}", finding.code, finding.text)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_lawful_order_of_writes_leaves_a_lawful_volume(
+        ops in proptest::collection::vec(op(), 1..120),
+        shape in shape(),
+        optimizations in 0..16_u8,
+        seed in any::<u64>(),
+    ) {
+        crash(&ops, shape, optimizations, seed)?;
+    }
+}
+
+/// Runs operations while blocks are written in a random lawful order, and checks the medium after each write.
+fn crash(ops: &[Op], shape: Shape, optimizations: u8, seed: u64) -> Result<(), TestCaseError> {
+    let clock = Arc::new(ManualClock::new());
+    clock.advance(Duration::from_secs(1_000_000_000));
+    let device = new_volume(shape);
+    let cache = cache_options(64 << 20, optimizations);
+    let medium = Ext2Medium { device, cache, clock: Arc::clone(&clock) };
+    let (cache, fs) = medium.open();
+    let mut runner = Side::new(Arc::new(fs));
+    let mut seed = Seed::new(seed);
+    for (at, op) in ops.iter().enumerate() {
+        clock.advance(Duration::from_secs(1));
+        if matches!(op, Op::Remount | Op::Sync | Op::Fsync(..)) {
+            continue;
+        }
+        runner.run(op);
+        for _ in 0..seed.below(4) {
+            if cache.step_blocks(&mut |_| seed.chance(1, 3)).unwrap() == 0 {
+                continue;
+            }
+            let report = check_ext2(&*medium.device).unwrap();
+            let found = damage(&report);
+            prop_assert!(found.is_empty(), "after operation {at}, {op:?}: {found:?}");
+        }
+        cache.check_invariants();
+    }
+    while cache.step_blocks(&mut |_| true).unwrap() > 0 {
+        let found = damage(&check_ext2(&*medium.device).unwrap());
+        prop_assert!(found.is_empty(), "while everything is written: {found:?}");
+    }
+    Ok(())
+}
+
+/// A synced file that moves into a directory which is not on the medium yet must be somewhere in every image.
+#[test]
+fn a_file_moved_into_a_new_directory_is_never_lost() {
+    for round in 0..400_u64 {
+        let clock = Arc::new(ManualClock::new());
+        clock.advance(Duration::from_secs(1_000_000_000));
+        let shape = Shape { block_size: 1024, inode_size: 128, revision: 1 };
+        let optimizations = u8::try_from(round % 16).unwrap();
+        let medium =
+            Ext2Medium { device: new_volume(shape), cache: cache_options(64 << 20, optimizations), clock };
+        let (cache, fs) = medium.open();
+        let caller = Caller::default();
+        let file = fs.mknod(&caller, fs.root(), b"file", 0o100_644, 0).unwrap().attr.ino;
+        fs.sync().unwrap();
+        let outer = fs.mkdir(&caller, fs.root(), b"outer", 0o755).unwrap().attr.ino;
+        let inner = fs.mkdir(&caller, outer, b"inner", 0o755).unwrap().attr.ino;
+        fs.rename(&caller, (fs.root(), b"file"), (inner, b"moved"), RenameMode::Replace).unwrap();
+        let mut seed = Seed::new(round);
+        while cache.dirty_blocks() > 0 {
+            if cache.step_blocks(&mut |_| seed.chance(1, 3)).unwrap() == 0 {
+                continue;
+            }
+            let image = MemDevice::from_image(shape.block_size, medium.device.image());
+            let report = check_ext2(&image).unwrap();
+            let lost = report.findings.iter().any(|finding| {
+                finding.code == "inode-unreferenced" && finding.text.contains(&format!("inode {file}"))
+            });
+            assert!(damage(&report).is_empty() && !lost, "round {round}: {:?}", report.findings);
+        }
+    }
+}
