@@ -18,7 +18,7 @@ def crate(name, version):
     if not os.path.exists(path):
         print(f"building {name} from crates.io", flush=True)
         done = subprocess.run(
-            ["cargo", "install", "--quiet", "--root", root, "--version", version, name], check=False
+            ["cargo", "install", "--quiet", "--root", root, "--version", f"^{version}", name], check=False
         )
         if done.returncode:
             common.skip(f"could not build {name}")

@@ -285,6 +285,30 @@ fn moving_directories() {
     assert!(!labels(&events).iter().any(|label| label.starts_with("nlink") && label.ends_with(" of 12")));
 }
 
+/// The new name comes and goes before anything is written, while the old one still names the directory on the
+/// medium.
+#[test]
+fn a_name_left_behind_by_a_rename_is_cleared_before_the_inode_goes() {
+    let there_and_gone = |rig: &Rig| {
+        rig.rename("d", "e", RenameMode::Replace);
+        rig.rmdir("e");
+    };
+    expect_order(
+        |rig| _ = rig.mkdir("d"),
+        there_and_gone,
+        &[("clear d", "nlink=0 of 11"), ("clear d", "free 11"), ("clear d", "nlink=2 of 2")],
+    );
+    let replaced = |rig: &Rig| {
+        rig.rename("d", "e", RenameMode::Replace);
+        rig.rename("f", "e", RenameMode::Replace);
+    };
+    let two = |rig: &Rig| {
+        rig.mkdir("d");
+        rig.mkdir("f");
+    };
+    expect_order(two, replaced, &[("clear d", "free 11"), ("clear d", "nlink=3 of 2")]);
+}
+
 #[test]
 fn lengths() {
     let file = |rig: &Rig| _ = rig.create("a");
