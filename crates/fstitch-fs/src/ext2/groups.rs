@@ -5,6 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
+use fstitch_core::order::{Rank, Ranked};
 use fstitch_core::{BlockKind, BlockNo, Error, Result};
 use fstitch_patch::{Block, Tx};
 
@@ -55,6 +56,7 @@ pub(super) struct OpenGroup<'v> {
     pub(super) blocks: Block,
     pub(super) inodes: Block,
     descriptor: Block,
+    _rank: Ranked,
 }
 
 impl OpenGroup<'_> {
@@ -101,8 +103,9 @@ impl Ext2 {
         let (Some(descriptor), Some(inodes), Some(blocks)) = (found.pop(), found.pop(), found.pop()) else {
             unreachable!("three blocks were asked for");
         };
+        let rank = Ranked::enter(Rank::Group);
         let state = group.state.lock().expect("no panic while a group is locked");
-        let mut open = OpenGroup { group, state, blocks, inodes, descriptor };
+        let mut open = OpenGroup { group, state, blocks, inodes, descriptor, _rank: rank };
         if !open.state.examined {
             self.examine(&open)?;
             open.state.examined = true;

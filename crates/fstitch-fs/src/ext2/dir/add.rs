@@ -4,7 +4,8 @@
 //! - the slot's structure (length, name, kind, the free space behind it) → the last structure change of the block, the
 //!   clearing of every entry that the slot is made of, the clearing of the directory's index flag;
 //! - a used entry that is cut short → the new entry behind it (same chain);
-//! - the inode field → the clearing of the same name elsewhere in the directory, the slot's structure, and `befores`: the inode's initialisation, its bit, its raised count;
+//! - the inode field → the clearing of the same name elsewhere in the directory, the slot's structure, and `befores`:
+//!   the inode's initialisation, its bit, its raised count;
 //! - a new directory block's initialisation → the end of the block's earlier life; its pointer → that and its bit; the
 //!   directory's length → the pointer.
 
