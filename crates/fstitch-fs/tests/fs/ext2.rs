@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fstitch_core::{
-    BlockDevice, Caller, CheckReport, FileSystem, FindingClass, ManualClock, MemDevice, RenameMode, Seed,
-    Timestamp,
+    BlockDevice, Caller, CheckReport, FileSystem, FindingClass, InodeFlags, ManualClock, MemDevice,
+    RenameMode, Seed, Timestamp,
 };
 use fstitch_fs::check::check_ext2;
 use fstitch_fs::ext2::Ext2;
@@ -152,4 +152,60 @@ fn a_file_moved_into_a_new_directory_is_never_lost() {
             assert!(damage(&report).is_empty() && !lost, "round {round}: {:?}", report.findings);
         }
     }
+}
+
+/// A directory with a hash-tree index made by the reference tools: the first new name drops the index lawfully, the
+/// index's own blocks become ordinary ones, and nothing is lost.
+#[test]
+fn an_indexed_directory_becomes_an_ordinary_one() {
+    let base = std::env::temp_dir().join(format!("fstitch-indexed-{}", std::process::id()));
+    let tree = base.join("tree/many");
+    std::fs::create_dir_all(&tree).unwrap();
+    for at in 0..3000 {
+        std::fs::write(tree.join(format!("a-file-of-the-reference-{at}")), b"").unwrap();
+    }
+    let image = base.join("image");
+    let run = |tool: &str, args: &[&str]| {
+        let output = std::process::Command::new(tool).args(args).arg(&image).arg("8M").output().ok()?;
+        Some((output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stdout).into_owned()))
+    };
+    let fsck = |args: &[&str]| {
+        let output = std::process::Command::new("e2fsck").args(args).arg(&image).output().unwrap();
+        (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let root = base.join("tree");
+    let made = run("mke2fs", &["-q", "-t", "ext2", "-b", "1024", "-N", "8000", "-d", root.to_str().unwrap()]);
+    if made.is_none() {
+        println!("skipped: mke2fs is not installed");
+        std::fs::remove_dir_all(&base).unwrap();
+        return;
+    }
+    fsck(&["-fyD"]);
+    let device = Arc::new(MemDevice::from_image(1024, std::fs::read(&image).unwrap()));
+    let clock = Arc::new(ManualClock::new());
+    clock.advance(Duration::from_secs(2_000_000_000));
+    let medium = Ext2Medium { device, cache: CacheOptions::default(), clock };
+    let caller = Caller::default();
+    let (_, fs) = medium.open();
+    let many = fs.lookup(fs.root(), b"many").unwrap().attr.ino;
+    assert!(fs.flags(many).unwrap().has(InodeFlags::INDEX), "the reference has made an index");
+    for at in 0..500 {
+        fs.mknod(&caller, many, format!("ours-{at}").as_bytes(), 0o100_644, 0).unwrap();
+        fs.unlink(&caller, many, format!("a-file-of-the-reference-{}", at * 2).as_bytes()).unwrap();
+    }
+    assert!(!fs.flags(many).unwrap().has(InodeFlags::INDEX));
+    fs.unmount().unwrap();
+    let (_, fs) = medium.open();
+    let many = fs.lookup(fs.root(), b"many").unwrap().attr.ino;
+    let mut names = 0;
+    fs.readdir(many, 0, &mut |_| {
+        names += 1;
+        true
+    })
+    .unwrap();
+    assert_eq!(names, 3000 + 2);
+    std::fs::write(&image, medium.device.image()).unwrap();
+    let (code, text) = fsck(&["-fn"]);
+    assert_eq!(code, 0, "{text}");
+    std::fs::remove_dir_all(&base).unwrap();
 }
