@@ -11,6 +11,7 @@ const DIRECTIONS: [(&str, &[&str]); 7] = [
     ("fstitch-fs", &["fstitch-core", "fstitch-patch"]),
     ("fstitch-fuse", &["fstitch-core"]),
     ("fstitch", &["fstitch-core", "fstitch-disk", "fstitch-patch", "fstitch-fs", "fstitch-fuse"]),
+    ("fstitch-fuzz", &["fstitch-core", "fstitch-patch", "fstitch-fs"]),
     ("xtask", &[]),
 ];
 

@@ -5,12 +5,15 @@ use std::sync::{Mutex, MutexGuard};
 
 use fstitch_core::{Errno, InodeNo, Result};
 
+use super::node::State;
 use super::{LowLevelFs, ReclaimHooks, Reclaimed, Uhfs};
 
 /// Whether the reclaimer runs, and whether it should stop.
 #[derive(Debug, Default)]
 pub(super) struct Reclaimer {
     stop: AtomicBool,
+    /// A run has found no directory with two names, or has mended it.
+    settled: AtomicBool,
     running: Mutex<()>,
 }
 
@@ -35,7 +38,32 @@ impl<L: LowLevelFs> Uhfs<L> {
         let _running = self.reclaimer.running.lock().expect("no panic while held");
         // A run that finds nothing still makes the volume clean.
         drop(self.change(0)?);
-        self.low.reclaim(self)
+        let done = self.low.reclaim(self)?;
+        let settled = done.left_alone + done.busy == 0 && !self.stop();
+        self.reclaimer.settled.fetch_or(settled, Ordering::SeqCst);
+        Ok(done)
+    }
+
+    /// Refuses with `EBUSY` to free an empty directory that may have a second name from before a crash: its count is
+    /// higher than its own two names, and nobody has looked yet. Freed now, it would leave that name dangling.
+    pub(super) fn refuse_second_name(&self, dir: &State<L::Inode>) -> Result<()> {
+        let nlink = self.low.attr(dir.inode()).nlink;
+        if nlink > 2 && self.may_have_second_names() { Err(Errno::BUSY.into()) } else { Ok(()) }
+    }
+
+    fn may_have_second_names(&self) -> bool {
+        self.low.was_unclean() && !self.reclaimer.settled.load(Ordering::SeqCst)
+    }
+
+    /// Runs `work`, and once more after the reclaimer has looked if it met a directory that may have two names.
+    pub(super) fn retry_settled(&self, work: impl Fn() -> Result<()>) -> Result<()> {
+        match work() {
+            Err(error) if error.errno() == Errno::BUSY && self.may_have_second_names() => {
+                self.reclaim()?;
+                work()
+            }
+            outcome => outcome,
+        }
     }
 }
 

@@ -33,7 +33,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             b".." => return Err(Errno::NOTEMPTY.into()),
             _ => {}
         }
-        self.remove_name(parent, name, FileKind::Directory)
+        self.retry_settled(|| self.remove_name(parent, name, FileKind::Directory))
     }
 
     /// Removes a name of a directory, or of anything else when `kind` is not a directory.
@@ -83,6 +83,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             (false, true) => return Err(Errno::ISDIR.into()),
             (true, true) if victim.ino == self.low.root() => return Err(Errno::BUSY.into()),
             (true, true) if !self.low.is_empty_dir(state.inode())? => return Err(Errno::NOTEMPTY.into()),
+            (true, true) => self.refuse_second_name(state)?,
             _ => {}
         }
         // A directory that was moved: were this name gone before the old one, the old one would be back, and wrong.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   file:       count + 1 → new name (or the replaced one) → old name cleared → count − 1
-//!   directory:  new parent's count + 1 → new name → `..` → old name cleared → old parent's count − 1
+//!   directory:  count + 1, new parent's count + 1 → new name → `..` → old name cleared → count − 1,
+//!               old parent's count − 1
 //!   target:     replaced name → target's count − 1 or its freeing
 //! ```
 
@@ -55,6 +56,16 @@ impl<L: LowLevelFs> Uhfs<L> {
         mode: RenameMode,
     ) -> Result<()> {
         self.check_names(from, to, mode)?;
+        self.retry_settled(|| self.rename_once(caller, from, to, mode))
+    }
+
+    fn rename_once(
+        &self,
+        caller: &Caller,
+        from: (InodeNo, &[u8]),
+        to: (InodeNo, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
         let change = self.change(2 * NAME_CHANGE_BLOCKS)?;
         let _renames = (from.0 != to.0).then(|| self.renames.lock().expect("no panic while held"));
         let from = Side { dir: from.0, name: from.1 };
@@ -194,7 +205,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             (true, false) => return Err(Errno::NOTDIR.into()),
             (false, true) => return Err(Errno::ISDIR.into()),
             (true, true) if !self.low.is_empty_dir(state.inode())? => return Err(Errno::NOTEMPTY.into()),
-            (true, true) => return Ok(()),
+            (true, true) => self.refuse_second_name(locked.of(target))?,
             (false, false) => {}
         }
         self.check_link_room(locked, moved, source_is_dir)
@@ -207,13 +218,14 @@ impl<L: LowLevelFs> Uhfs<L> {
         moved: &Move<'_>,
         source_is_dir: bool,
     ) -> Result<()> {
-        let raised = match source_is_dir {
-            true if moved.from.dir == moved.to.dir => return Ok(()),
-            true => moved.to.dir,
-            false => moved.source,
-        };
-        if self.low.attr(locked.of(raised).inode()).nlink >= self.low.limits().link_max {
-            return Err(Errno::MLINK.into());
+        let mut raised = vec![moved.source];
+        if source_is_dir && moved.from.dir != moved.to.dir && moved.target.is_none() {
+            raised.push(moved.to.dir);
+        }
+        for ino in raised {
+            if self.low.attr(locked.of(ino).inode()).nlink >= self.low.limits().link_max {
+                return Err(Errno::MLINK.into());
+            }
         }
         Ok(())
     }
@@ -235,8 +247,10 @@ impl<L: LowLevelFs> Uhfs<L> {
             source = again.ok_or(Errno::NOENT)?;
         }
         let raises_parent = switches && target.is_none();
-        let raised = if kind == FileKind::Directory {
-            let mut befores = self.readiness(locked.of(moved.source));
+        // A count that is one too high says on the medium that there may be a second name.
+        let mut raised = self.raise_links(locked.of(moved.source))?;
+        if kind == FileKind::Directory {
+            let befores = &mut raised;
             // Two names at most: the one that an earlier rename has cleared is gone before a third one comes.
             befores.extend(self.pending_clearings(locked.of(moved.source)));
             if switches {
@@ -252,13 +266,10 @@ impl<L: LowLevelFs> Uhfs<L> {
             if raises_parent {
                 befores.extend(self.add_links(locked.of(moved.to.dir), 1, &[])?);
             }
-            befores
-        } else {
-            self.raise_links(locked.of(moved.source))?
-        };
+        }
         let named = self.place(locked, moved, (kind, target.as_ref()), &raised);
         if named.is_err() {
-            self.lower_again(locked, moved, (kind, raises_parent))?;
+            self.lower_again(locked, moved, raises_parent)?;
         }
         let (mut placed, replaced) = named?;
         if switches {
@@ -274,7 +285,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let mut reachable = placed.clone();
         reachable.extend(moved.reach.1.iter().copied());
         let cleared = self.clear_old(locked, moved, &source, &reachable)?;
-        self.settle_counts(locked, moved, (kind, switches), (&cleared.freed, &placed))?;
+        self.settle_counts(locked, moved, switches, (&cleared.freed, &placed))?;
         if let (Some(target), Some(replaced)) = (moved.target, replaced) {
             let was_dir = self.kind(locked.of(target)) == FileKind::Directory;
             self.lose_name(locked, target, &replaced.freed)?;
@@ -290,11 +301,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         &self,
         locked: &mut Locked<'_, L::Inode>,
         moved: &Move<'_>,
-        (kind, raised_parent): (FileKind, bool),
+        raised_parent: bool,
     ) -> Result<()> {
-        if kind != FileKind::Directory {
-            self.add_links(locked.of(moved.source), -1, &[])?;
-        } else if raised_parent {
+        self.add_links(locked.of(moved.source), -1, &[])?;
+        if raised_parent {
             self.add_links(locked.of(moved.to.dir), -1, &[])?;
         }
         Ok(())
@@ -349,15 +359,14 @@ impl<L: LowLevelFs> Uhfs<L> {
         &self,
         locked: &mut Locked<'_, L::Inode>,
         moved: &Move<'_>,
-        (kind, switches): (FileKind, bool),
+        switches: bool,
         (freed, placed): (&FreedName, &PatchIds),
     ) -> Result<()> {
+        let mut befores = freed.befores();
+        self.add_links(locked.of(moved.source), -1, &befores)?;
         if switches {
-            let mut befores = freed.befores();
             befores.extend_from_slice(placed);
             self.add_links(locked.of(moved.from.dir), -1, &befores)?;
-        } else if kind != FileKind::Directory {
-            self.add_links(locked.of(moved.source), -1, &freed.befores())?;
         }
         Ok(())
     }

@@ -98,33 +98,86 @@ impl Ext2 {
         let mut counts = vec![0_u16; idx(end - first)];
         let mut named = BitSet::new(first, end);
         let mut named_twice = BitSet::new(first, end);
-        self.scan_names(hooks, &mut |target, is_dots, is_dir| {
+        self.scan_names(hooks, &mut |seen| {
+            let target = seen.target;
             let Some(count) = target.checked_sub(first).and_then(|at| counts.get_mut(idx(at))) else {
                 return;
             };
             *count = count.saturating_add(1);
-            if !is_dots {
-                if is_dir && named.contains(target) {
+            if !seen.is_dots() {
+                if seen.is_dir && named.contains(target) {
                     named_twice.insert(target);
                 }
                 named.insert(target);
             }
         })?;
+        let mut twice = Vec::new();
         self.scan_used_inodes((first, end), hooks, &mut |found| {
             if found.ino < self.sb.first_ino && found.ino != super::layout::superblock::ROOT_INO {
                 return Ok(());
             }
             let is_root = found.ino == super::layout::superblock::ROOT_INO;
-            if named_twice.contains(found.ino) {
-                // In the middle of a rename: which name is valid takes a change of a directory, fsck's work.
-                done.left_alone += 1;
+            let is_dir = found.disk.as_ref().is_some_and(|disk| disk.kind == FileKind::Directory);
+            if is_dir && named_twice.contains(found.ino) {
+                twice.push(found.ino);
                 return Ok(());
             }
             if !is_root && !named.contains(found.ino) {
                 return self.reclaim_unnamed(hooks, found, done);
             }
             self.correct_counts(hooks, found, counts[idx(found.ino - first)], done)
-        })
+        })?;
+        self.mend_second_names(hooks, &twice, done)
+    }
+
+    /// Clears the names of directories that a crash in the middle of a rename has left beside the valid one, which is
+    /// in the directory that `..` names. The valid one is on the medium, so the clearing waits for nothing.
+    fn mend_second_names(
+        &self,
+        hooks: &dyn ReclaimHooks<Inode>,
+        twice: &[u32],
+        done: &mut Reclaimed,
+    ) -> Result<()> {
+        let mut valid = std::collections::BTreeMap::new();
+        for &ino in twice {
+            let dir = self.load_any(InodeNo(u64::from(ino)))?;
+            if let Some(parent) = self.find(&dir, b"..")? {
+                valid.insert(ino, (parent.ino, false));
+            }
+        }
+        if valid.is_empty() {
+            done.left_alone += u64::try_from(twice.len()).expect("64-bit machine");
+            return Ok(());
+        }
+        let mut stale: Vec<(InodeNo, u32, Vec<u8>)> = Vec::new();
+        self.scan_names(hooks, &mut |seen| {
+            if seen.is_dots() {
+                return;
+            }
+            if let Some((parent, met)) = valid.get_mut(&seen.target) {
+                // The first name in the right directory stays.
+                if *parent != seen.dir || std::mem::replace(met, true) {
+                    stale.push((seen.dir, seen.target, seen.name.to_vec()));
+                }
+            }
+        })?;
+        for (dir, target, name) in stale {
+            let keeps_one = valid.get(&target).is_some_and(|(_, met)| *met);
+            if !keeps_one || self.watch.inode_changed(target) {
+                done.left_alone += 1;
+                continue;
+            }
+            hooks.reserve(self.block_size() * 4)?;
+            hooks.with(dir, &mut |inode| match self.find(inode, &name)? {
+                Some(slot) if slot.ino == InodeNo(u64::from(target)) => {
+                    self.clear(inode, &slot, &[]).map(drop)
+                }
+                _ => Ok(()),
+            })?;
+            // Another round corrects the counts.
+            done.busy += 1;
+        }
+        Ok(())
     }
 
     /// Frees an inode without names, or just its bit if the inode itself was freed before the crash.
@@ -270,23 +323,20 @@ impl Ext2 {
         let end_block = self.sb.group_start(last) + self.sb.group_blocks(last);
         let mut owned = BitSet::new(self.sb.group_start(first), end_block);
         self.scan_owned_blocks(hooks, &mut |block| owned.insert(block))?;
+        // An operation that had cleared a pointer before the scan came by frees the block before this returns, and
+        // the watch has seen it.
+        hooks.quiesced(&mut || {});
         for group in first..end {
             if hooks.stop() {
                 return Ok(());
             }
             hooks.reserve(self.block_size() * 4)?;
-            // Read now, so that nobody has to wait for the medium below.
-            drop(self.open_group(group)?);
-            // Again when nothing is under way: an operation that has cleared a pointer is about to free the block.
-            let mut freed = Ok(0);
-            hooks.quiesced(&mut || freed = self.free_unowned(group, &owned));
-            done.blocks += freed?;
+            done.blocks += self.free_unowned(group, &owned)?;
         }
         Ok(())
     }
 
-    /// Frees the blocks of a group that are in use, owned by nobody, and did not change since the pass began. No
-    /// operation is under way.
+    /// Frees the blocks of a group that are in use, owned by nobody, and did not change since the pass began.
     fn free_unowned(&self, group: u32, owned: &BitSet) -> Result<u64> {
         let start = self.sb.group_start(group);
         let bits = {

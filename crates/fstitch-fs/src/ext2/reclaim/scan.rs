@@ -25,6 +25,23 @@ pub(super) struct FoundInode {
     pub(super) beyond_end: bool,
 }
 
+/// A directory entry met by a scan.
+pub(super) struct SeenName<'a> {
+    /// The directory.
+    pub(super) dir: InodeNo,
+    /// The inode named.
+    pub(super) target: u32,
+    pub(super) name: &'a [u8],
+    /// The entry says that it is a directory, or cannot say.
+    pub(super) is_dir: bool,
+}
+
+impl SeenName<'_> {
+    pub(super) fn is_dots(&self) -> bool {
+        self.name == b"." || self.name == b".."
+    }
+}
+
 type Hooks<'a> = &'a dyn ReclaimHooks<Inode>;
 
 impl Ext2 {
@@ -151,10 +168,7 @@ impl Ext2 {
             visit(block, Some(first));
             return Ok(());
         }
-        // The resize inode maps the blocks reserved for descriptors, which no file may own.
-        let reserved = ino < self.sb.first_ino && ino != ROOT_INO;
-        let lawful = if reserved { block < self.sb.blocks_count } else { self.is_file_run(block, 1)? };
-        if !lawful {
+        if !self.is_file_run(block, 1)? {
             let problem = format!("its indirect block {block} is outside the blocks for files");
             return Err(Error::corrupt(format!("inode {ino}"), None, problem));
         }
@@ -168,9 +182,8 @@ impl Ext2 {
         Ok(())
     }
 
-    /// Visits every entry of every directory: the inode named, whether the name is `.` or `..`, and whether the
-    /// entry says that it is a directory (or cannot say).
-    pub(super) fn scan_names(&self, hooks: Hooks<'_>, visit: &mut dyn FnMut(u32, bool, bool)) -> Result<()> {
+    /// Visits every entry of every directory.
+    pub(super) fn scan_names(&self, hooks: Hooks<'_>, visit: &mut dyn FnMut(&SeenName<'_>)) -> Result<()> {
         self.scan_used_inodes((1, self.sb.inodes_count + 1), hooks, &mut |found| {
             let Some(disk) = found.disk.as_ref().filter(|disk| disk.kind == FileKind::Directory) else {
                 return Ok(());
@@ -188,8 +201,9 @@ impl Ext2 {
                 for entry in dirent::entries(&bytes, no, &self.sb) {
                     let entry = entry?;
                     if entry.ino != 0 {
-                        let dots = entry.name == b"." || entry.name == b"..";
-                        visit(entry.ino, dots, entry.kind().is_none_or(|kind| kind == FileKind::Directory));
+                        let is_dir = entry.kind().is_none_or(|kind| kind == FileKind::Directory);
+                        let dir = InodeNo(u64::from(found.ino));
+                        visit(&SeenName { dir, target: entry.ino, name: entry.name, is_dir });
                     }
                 }
             }
