@@ -11,7 +11,6 @@ const DIRECTIONS: [(&str, &[&str]); 8] = [
     ("fstitch-fs", &["fstitch-core", "fstitch-patch"]),
     ("fstitch-fuse", &["fstitch-core"]),
     ("fstitch", &["fstitch-core", "fstitch-disk", "fstitch-patch", "fstitch-fs", "fstitch-fuse"]),
-    ("fstitch-fuzz", &["fstitch-core", "fstitch-patch", "fstitch-fs"]),
     ("xtask", &[]),
     // Outside the workspace: throws bytes at the libraries.
     ("fstitch-fuzz", &["fstitch-core", "fstitch-patch", "fstitch-fs"]),
