@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use fstitch_core::{Attr, Caller, DirEntry, FileKind, InodeFlags, InodeNo, Result, StatFs, XattrSetMode};
+use fstitch_core::{
+    Attr, Caller, CheckReport, DirEntry, FileKind, InodeFlags, InodeNo, Result, StatFs, XattrSetMode,
+};
 use fstitch_patch::{Cache, PatchId, PatchIds};
 
 use super::dir::NewName;
@@ -179,6 +181,10 @@ impl LowLevelFs for Ext2 {
 
     fn reclaim(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<Reclaimed> {
         self.reclaim_all(hooks)
+    }
+
+    fn check(&self) -> Result<CheckReport> {
+        self.check_mounted()
     }
 
     fn mark_in_use(&self) -> Result<()> {

@@ -32,6 +32,7 @@ mod low;
 mod memory;
 pub mod mkfs;
 pub(crate) mod num;
+mod online;
 mod orlov;
 mod pending;
 mod reclaim;

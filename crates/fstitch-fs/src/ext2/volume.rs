@@ -33,7 +33,7 @@ pub struct Ext2 {
     /// Shape and features as found at the mount; its counters are not kept up to date.
     pub(super) sb: Superblock,
     /// The block that holds the superblock, kept in memory.
-    sb_block: Block,
+    pub(super) sb_block: Block,
     pub(super) groups: Groups,
     /// What is remembered about patches that are not stable yet.
     pub(super) memory: Memory,

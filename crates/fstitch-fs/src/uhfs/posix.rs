@@ -146,6 +146,8 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn check(&self) -> Result<CheckReport> {
+        // Changes wait at the gate: a check of a moving volume would report what is only half done.
+        let _gate = self.gate.write().expect("no panic while held");
         self.low.check()
     }
 

@@ -323,20 +323,23 @@ impl Ext2 {
         let end_block = self.sb.group_start(last) + self.sb.group_blocks(last);
         let mut owned = BitSet::new(self.sb.group_start(first), end_block);
         self.scan_owned_blocks(hooks, &mut |block| owned.insert(block))?;
-        // An operation that had cleared a pointer before the scan came by frees the block before this returns, and
-        // the watch has seen it.
-        hooks.quiesced(&mut || {});
         for group in first..end {
             if hooks.stop() {
                 return Ok(());
             }
             hooks.reserve(self.block_size() * 4)?;
-            done.blocks += self.free_unowned(group, &owned)?;
+            // Read now, so that nobody has to wait for the medium below.
+            drop(self.open_group(group)?);
+            // Again when nothing is under way: an operation that has cleared a pointer is about to free the block.
+            let mut freed = Ok(0);
+            hooks.quiesced(&mut || freed = self.free_unowned(group, &owned));
+            done.blocks += freed?;
         }
         Ok(())
     }
 
-    /// Frees the blocks of a group that are in use, owned by nobody, and did not change since the pass began.
+    /// Frees the blocks of a group that are in use, owned by nobody, and did not change since the pass began. No
+    /// operation is under way.
     fn free_unowned(&self, group: u32, owned: &BitSet) -> Result<u64> {
         let start = self.sb.group_start(group);
         let bits = {
