@@ -93,21 +93,22 @@ impl<L: LowLevelFs> Uhfs<L> {
         let cleared = self.low.clear_name(dir.inode_mut(), &victim.slot, &befores)?;
         self.note(dir, Part::Contents, &[cleared.patch]);
         self.touch(dir, true)?;
-        self.lose_name(locked, victim.ino, &cleared.freed)?;
+        let cleared = self.lose_name(locked, victim.ino, &cleared.freed)?;
         if is_dir {
-            self.add_links(locked.of(victim.parent), -1, &cleared.freed.befores())?;
+            self.add_links(locked.of(victim.parent), -1, &cleared)?;
         }
         Ok(())
     }
 
     /// Lowers the count of names after one of them was cleared or replaced. A directory loses its `.` with its
-    /// name. The caller lowers the parent's count and frees the inode (see [`Uhfs::settle`]).
+    /// name. The caller lowers the parent's count and frees the inode (see [`Uhfs::settle`]), both after what is
+    /// returned: the clearings of all its names that may still be on the medium.
     pub(super) fn lose_name(
         &self,
         locked: &mut Locked<'_, L::Inode>,
         ino: InodeNo,
         freed: &FreedName,
-    ) -> Result<()> {
+    ) -> Result<PatchIds> {
         let state = locked.of(ino);
         let attr = self.low.attr(state.inode());
         let nlink = match attr.kind {
@@ -122,7 +123,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let patches = self.low.set_attr(state.inode_mut(), &change, &befores)?;
         self.note(state, Part::Attributes, &patches);
         self.touch(state, false)?;
-        Ok(())
+        Ok(befores)
     }
 
     /// The clearings of the inode's names that are not stable yet.

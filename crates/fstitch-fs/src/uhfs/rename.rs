@@ -288,9 +288,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.settle_counts(locked, moved, switches, (&cleared.freed, &placed))?;
         if let (Some(target), Some(replaced)) = (moved.target, replaced) {
             let was_dir = self.kind(locked.of(target)) == FileKind::Directory;
-            self.lose_name(locked, target, &replaced.freed)?;
+            let cleared = self.lose_name(locked, target, &replaced.freed)?;
             if was_dir && !switches {
-                self.add_links(locked.of(moved.to.dir), -1, &replaced.freed.befores())?;
+                self.add_links(locked.of(moved.to.dir), -1, &cleared)?;
             }
         }
         self.touch(locked.of(moved.source), false)
