@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The optimisations of [D] §2.2, each a value so that it can be measured and proven alone.
+/// The optimisations of \[D\] §2.2, each a value so that it can be measured and proven alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Optimizations {
     /// Patches that can never need undoing keep no undo data and merge (§2.2.1, §2.2.2).
