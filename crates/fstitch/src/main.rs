@@ -12,6 +12,9 @@
 //! mount(8).
 #![forbid(unsafe_code)]
 
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 mod cat;
 mod control;
 mod copy;

@@ -387,6 +387,11 @@ impl<I> Table<I> {
         node.freeing.store(false, Ordering::Relaxed);
     }
 
+    /// How many nodes there are.
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().expect("no panic while held").len()).sum()
+    }
+
     /// All nodes, in the order of their numbers.
     pub(super) fn all(&self) -> Vec<Arc<Node<I>>> {
         let mut nodes = Vec::new();

@@ -213,6 +213,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// Drops nodes that nobody needs, called without locks at the end of operations.
     pub(super) fn evict_idle(&self) {
         self.table.evict(|state| self.is_stable(state));
+        self.account_nodes();
     }
 
     /// Whether nothing is lost when the inode leaves memory.

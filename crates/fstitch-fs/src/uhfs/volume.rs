@@ -61,6 +61,9 @@ pub struct Uhfs<L: LowLevelFs> {
     marking: Mutex<()>,
     /// Held while a name moves from one directory to another, so that no directory's ancestry changes.
     pub(super) renames: Mutex<()>,
+    /// Operations that ended, for `account_nodes`, and the bytes of nodes that the cache knows of.
+    pub(super) ended: AtomicU64,
+    pub(super) accounted: Mutex<usize>,
     /// See [`Uhfs::moves`].
     pub(super) moves: AtomicU64,
     pub(super) reclaimer: super::reclaim::Reclaimer,
@@ -86,6 +89,11 @@ pub(super) const NAME_CHANGE_BLOCKS: usize = 12;
 /// What a change of attributes dirties at most: the inode's block and a block of extended attributes.
 pub(super) const ATTR_CHANGE_BLOCKS: usize = 4;
 
+/// Operations between two looks at the memory of inodes.
+const ACCOUNT_EVERY: u64 = 64;
+/// What a loaded inode takes beside its node: tables of a few entries, measured on ext2.
+const NODE_HEAP_BYTES: usize = 512;
+
 impl<L: LowLevelFs> Uhfs<L> {
     /// Mounts `format`. Nothing is read or written yet.
     #[must_use]
@@ -102,6 +110,8 @@ impl<L: LowLevelFs> Uhfs<L> {
             in_use: AtomicBool::new(false),
             marking: Mutex::new(()),
             renames: Mutex::new(()),
+            ended: AtomicU64::new(0),
+            accounted: Mutex::new(0),
             moves: AtomicU64::new(0),
             reclaimer: super::reclaim::Reclaimer::default(),
             sticky: Mutex::new(None),
@@ -164,6 +174,18 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// of paths on the medium holds any more.
     pub(super) fn moves(&self) -> u64 {
         self.moves.load(Ordering::Acquire)
+    }
+
+    /// Tells the cache, every now and then, how much memory the inodes take, so that it makes room for them.
+    pub(super) fn account_nodes(&self) {
+        if !self.ended.fetch_add(1, Ordering::Relaxed).is_multiple_of(ACCOUNT_EVERY) {
+            return;
+        }
+        let bytes = self.table.len() * (size_of::<Node<L::Inode>>() + NODE_HEAP_BYTES);
+        let mut accounted = self.accounted.lock().expect("no panic while held");
+        let signed = |n: usize| isize::try_from(n).expect("memory is smaller than the address space");
+        self.cache().account_external(signed(bytes) - signed(*accounted));
+        *accounted = bytes;
     }
 
     /// Keeps a failure that no caller waits for.

@@ -86,8 +86,10 @@ impl Cache {
     pub fn new(device: Arc<dyn BlockDevice>, mut options: CacheOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
         let geometry = device.geometry();
         options.cache_size = options.cache_size.max(CacheOptions::MIN_CACHE_SIZE);
+        let mut graph = Graph::new(options.optimizations);
+        graph.join_age = options.write_back_age;
         let core = Core {
-            graph: Graph::new(options.optimizations),
+            graph,
             index: FxHashMap::default(),
             clean: CleanList::new(),
             loaded: 0,
@@ -224,6 +226,9 @@ impl std::ops::DerefMut for CoreGuard<'_> {
     }
 }
 
+/// Memory that a cached block takes beside its contents: its slot, its place in the index, and what alignment costs.
+const BLOCK_OVERHEAD: usize = 320;
+
 impl Shared {
     fn core(&self) -> CoreGuard<'_> {
         let rank = Ranked::enter(Rank::Core);
@@ -247,7 +252,7 @@ impl Shared {
 
     /// Bytes in use.
     fn memory(&self, core: &Core) -> usize {
-        (core.loaded + core.copies_in_flight) * self.block_size
+        (core.loaded + core.copies_in_flight) * (self.block_size + BLOCK_OVERHEAD)
             + core.graph.patch_bytes()
             + core.external_bytes
     }

@@ -37,7 +37,9 @@ impl Graph {
         let befores = self.live(befores, Some(sx));
         self.assert_inside(sx, change);
         let slot = &self.slots[at(sx)];
-        let px = if self.optimizations.hard_patches && slot.external == 0 {
+        let overdue = slot.hard.is_some_and(|hard| self.is_overdue(hard))
+            && (slot.patches.len() > 1 || befores.iter().any(|&px| self.patch(px).slot != sx));
+        let px = if self.optimizations.hard_patches && slot.external == 0 && !overdue {
             self.change_hard(sx, change, new, &befores)
         } else {
             self.change_soft(sx, change, new, &befores)
@@ -97,11 +99,35 @@ impl Graph {
         }
         let undo = self.take_undo(sx, change, matches!(new, Contents::Block(_)));
         let px = self.insert(sx, change, undo, false);
-        for &before in befores.iter().chain(&overlapped) {
+        for before in befores.iter().copied().chain(self.topmost(change, &overlapped)) {
             self.add_edge(px, before);
         }
         self.apply(sx, change, new);
         px
+    }
+
+    /// Of the patches that a change overlaps, in creation order, those that no later one of them covers: the
+    /// others are below these.
+    fn topmost(&self, change: Change, overlapped: &[Px]) -> Befores {
+        let mut top = Befores::new();
+        for &px in overlapped.iter().rev() {
+            let below = |&above: &Px| {
+                let cover = self.patch(above).change;
+                let alike = matches!(cover, Change::Bits { .. }) == matches!(change, Change::Bits { .. });
+                alike && self.patch(px).change.overlap_within(change, cover)
+            };
+            if !top.iter().any(below) {
+                top.push(px);
+            }
+        }
+        top
+    }
+
+    /// Whether a patch has waited so long that nothing more it would have to wait for may join it. Without this a
+    /// stream of changes, each joined to the one before, could keep a block from the medium for ever.
+    pub(super) fn is_overdue(&self, px: Px) -> bool {
+        let patch = self.patch(px);
+        patch.outer > 0 && self.now.saturating_sub(patch.born) >= self.join_age
     }
 
     /// The patch that the change may join, by the conditions of `docs/design/patch.md`.
@@ -121,7 +147,12 @@ impl Graph {
                 newest
             }
         };
-        let others: Befores = befores.iter().copied().filter(|&px| px != target).collect();
+        if self.is_overdue(target) && befores.iter().any(|&px| !self.same_block(px, target)) {
+            return None;
+        }
+        // What the target waits for already cannot lead to it.
+        let others: Befores =
+            befores.iter().copied().filter(|&px| px != target && !self.has_edge(target, px)).collect();
         (!self.may_reach(&others, target)).then_some(target)
     }
 
@@ -134,7 +165,9 @@ impl Graph {
         }
         self.stats.patches_hard += u64::from(hard);
         self.note_undo_taken(undo.size());
-        let px = self.arena.insert(blank(sx, change, undo, hard));
+        let mut patch = blank(sx, change, undo, hard);
+        patch.born = self.now;
+        let px = self.arena.insert(patch);
         let slot = &mut self.slots[at(sx)];
         if slot.patches.is_empty() {
             slot.dirtied_at = self.now;
@@ -208,6 +241,7 @@ pub(super) fn blank(slot: Sx, change: Change, undo: Undo, hard: bool) -> Patch {
         role: Role::Ordinary,
         hard,
         in_flight: false,
+        born: std::time::Duration::ZERO,
         outer: 0,
         inner: 0,
         mark: 0,

@@ -88,7 +88,7 @@ impl Graph {
         self.patch(px).befores.iter().filter_map(|&id| self.arena.resolve(id))
     }
 
-    fn has_edge(&self, after: Px, before: Px) -> bool {
+    pub(super) fn has_edge(&self, after: Px, before: Px) -> bool {
         let (upper, lower) = (self.patch(after), self.patch(before));
         if lower.afters.len() <= upper.befores.len() {
             return lower.afters.contains(&after);

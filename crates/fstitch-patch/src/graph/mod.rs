@@ -48,6 +48,8 @@ pub(crate) struct Graph {
     optimizations: Optimizations,
     /// The stamp of the last walk.
     stamp: u64,
+    /// How long others may join a patch that still waits: see `is_overdue`.
+    pub(crate) join_age: Duration,
     /// The time that new patches are born at, kept by the owner.
     pub(crate) now: Duration,
     pub(crate) stats: Stats,
@@ -62,6 +64,7 @@ impl Graph {
             dirty: BTreeMap::new(),
             optimizations,
             stamp: 0,
+            join_age: Duration::MAX,
             now: Duration::ZERO,
             stats: Stats::default(),
         }

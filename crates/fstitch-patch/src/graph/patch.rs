@@ -103,6 +103,8 @@ pub(crate) struct Patch {
     pub(crate) role: Role,
     pub(crate) hard: bool,
     pub(crate) in_flight: bool,
+    /// When it was created; what joins it does not make it younger.
+    pub(crate) born: std::time::Duration,
     /// Uncommitted befores on other blocks, and empty ones.
     pub(crate) outer: u32,
     /// Uncommitted befores on the same block.

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Le, Seed};
 use proptest::prelude::*;
@@ -263,7 +264,11 @@ fn run(seed: u64, combination: u8, steps: usize, forgets: bool) {
     let mut seed = Seed::new(seed);
     let mut world = World::new(Optimizations::combination(combination));
     world.forgets = forgets;
+    if seed.chance(1, 2) {
+        world.graph.join_age = Duration::from_secs(5);
+    }
     for _ in 0..steps {
+        world.graph.now += Duration::from_secs(seed.below(3));
         match seed.below(12) {
             0..=6 => world.create(&mut seed),
             7 | 8 => {

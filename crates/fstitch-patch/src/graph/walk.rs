@@ -5,7 +5,7 @@ use super::{Graph, at};
 use crate::PatchId;
 
 /// How many edges a merge condition looks at before it gives up.
-const WALK_LIMIT: usize = 512;
+const WALK_LIMIT: usize = 2048;
 
 impl Graph {
     /// Whether a chain of stored and implicit edges leads from one of `starts` to `target`, `starts` themselves
@@ -27,7 +27,7 @@ impl Graph {
             if px == target {
                 return true;
             }
-            if !self.patch(px).in_flight {
+            if self.leads_on(px) {
                 self.patch_mut(px).mark = stamp;
                 todo.push(px);
             }
@@ -42,14 +42,20 @@ impl Graph {
                 if before == target {
                     return true;
                 }
-                let patch = self.patch_mut(before);
-                if patch.mark != stamp && !patch.in_flight {
-                    patch.mark = stamp;
+                if self.patch(before).mark != stamp && self.leads_on(before) {
+                    self.patch_mut(before).mark = stamp;
                     todo.push(before);
                 }
             }
         }
         false
+    }
+
+    /// Whether a walk can go on from here: not from patches that wait for nothing, and not from those in flight,
+    /// which wait only for others on their block that are in flight as well.
+    fn leads_on(&self, px: Px) -> bool {
+        let patch = self.patch(px);
+        !patch.in_flight && (!patch.befores.is_empty() || self.implicit_before(px).is_some())
     }
 
     /// The before at position `n`; behind the last stored one the implicit edge to the block's hard patch.
