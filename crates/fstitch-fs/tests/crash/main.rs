@@ -5,6 +5,7 @@
 //! what `fsync` promised. A failure prints the seed that replays it.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
 
+mod directed;
 mod figure;
 mod hostile;
 mod populated;
@@ -65,6 +66,15 @@ impl Run {
 }
 
 fn mount(device: Arc<dyn BlockDevice>, combination: u8, cache_size: usize) -> (Arc<Cache>, Uhfs<Ext2>) {
+    mount_with(device, combination, cache_size, UhfsOptions::default())
+}
+
+fn mount_with(
+    device: Arc<dyn BlockDevice>,
+    combination: u8,
+    cache_size: usize,
+    uhfs: UhfsOptions,
+) -> (Arc<Cache>, Uhfs<Ext2>) {
     let options = CacheOptions {
         cache_size,
         optimizations: Optimizations::combination(combination),
@@ -74,7 +84,7 @@ fn mount(device: Arc<dyn BlockDevice>, combination: u8, cache_size: usize) -> (A
     clock.advance(Duration::from_secs(1_700_000_000));
     let cache = Cache::new(device, options, Arc::new(clock));
     let format = Ext2::open(Arc::clone(&cache)).unwrap();
-    (cache, Uhfs::new(format, UhfsOptions::default()))
+    (cache, Uhfs::new(format, uhfs))
 }
 
 /// Works on a volume, then judges every image that a cut could have left.
