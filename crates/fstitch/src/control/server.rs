@@ -43,7 +43,7 @@ struct Shared {
 
 /// A listening control socket; its file vanishes when this is dropped.
 pub struct Server {
-    path: PathBuf,
+    path: Option<PathBuf>,
     shared: Arc<Shared>,
 }
 
@@ -66,11 +66,13 @@ impl Server {
         let shared = Arc::new(Shared { served, end: Mutex::new(None), ended: Condvar::new(), connections });
         let for_thread = Arc::clone(&shared);
         std::thread::Builder::new().name("control".into()).spawn(move || accept(&listener, &for_thread))?;
-        Ok(Self { path, shared })
+        Ok(Self { path: Some(path), shared })
     }
 
     /// Tells everybody who waits how the unmount ended, and gives them a moment to hear it.
-    pub fn finish(self, result: Result<(), String>) {
+    pub fn finish(mut self, result: Result<(), String>) {
+        // Before anybody hears of the end: who hears it may mount again at once, with a socket of the same name.
+        self.remove_socket();
         *self.shared.end.lock().expect("no panic while held") = Some(result);
         self.shared.ended.notify_all();
         let deadline = Duration::from_secs(2);
@@ -82,10 +84,19 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Removes our socket, once: later there may be another daemon's in its place.
+    fn remove_socket(&mut self) {
+        if let Some(path) = self.path.take() {
+            // The file may be gone already, with its directory; nothing depends on it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
-        // The file may be gone already, with its directory; nothing depends on it.
-        let _ = std::fs::remove_file(&self.path);
+        self.remove_socket();
     }
 }
 
