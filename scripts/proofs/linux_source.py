@@ -33,7 +33,7 @@ def repack(source, work):
     os.makedirs(f"{work}/reference")
     prefix = PACKAGE
     common.run("tar", "-xJf", source, "-C", f"{work}/reference", *[f"{prefix}/{part}" for part in PARTS])
-    common.run("tar", "-cf", f"{work}/tree.tar", "-C", f"{work}/reference", prefix)
+    common.run("tar", "--format=posix", "-cf", f"{work}/tree.tar", "-C", f"{work}/reference", prefix)
     size = os.path.getsize(f"{work}/tree.tar")
     if size < BYTES_MIN:
         raise common.Failure(f"the tree has only {size} bytes")
