@@ -18,6 +18,7 @@ pub struct Options {
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     step("format", || cargo(root, &["fmt", "--all", "--check"]))?;
     step("tidy", || crate::run_tidy(root))?;
+    step("orderings fit", || crate::orderings::check_fits(root).map(drop))?;
     step("lints", || {
         cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
     })?;

@@ -40,7 +40,7 @@ pub struct Options {
 
 /// One dependency and how to remove it.
 #[derive(Debug, PartialEq, Eq)]
-struct Ordering {
+pub struct Ordering {
     name: String,
     file: String,
     with: String,
@@ -59,12 +59,7 @@ enum Verdict {
 
 /// Removes one dependency after the other and expects a test to fail each time.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    let text = std::fs::read_to_string(root.join(LIST)).with_context(|| format!("reading {LIST}"))?;
-    let mut orderings = parse(&text)?;
-    for ordering in &orderings {
-        check_fit(root, ordering)?;
-    }
-    println!("{} orderings fit the source", orderings.len());
+    let mut orderings = check_fits(root)?;
     if options.fits {
         return Ok(());
     }
@@ -105,6 +100,17 @@ fn remove(copy: &Path, ordering: &Ordering, seeds: &str) -> Result<Verdict> {
     let verdict = judge(copy, seeds).with_context(|| ordering.name.clone());
     std::fs::write(&file, source)?;
     verdict
+}
+
+/// Reads the list and checks that every entry still fits the source.
+pub fn check_fits(root: &Path) -> Result<Vec<Ordering>> {
+    let text = std::fs::read_to_string(root.join(LIST)).with_context(|| format!("reading {LIST}"))?;
+    let orderings = parse(&text)?;
+    for ordering in &orderings {
+        check_fit(root, ordering)?;
+    }
+    println!("{} orderings fit the source", orderings.len());
+    Ok(orderings)
 }
 
 fn check_fit(root: &Path, ordering: &Ordering) -> Result<()> {
