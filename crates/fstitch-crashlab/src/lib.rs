@@ -1,0 +1,24 @@
+//! The crash laboratory: every image that a power cut can leave, recovered, checked and compared with what was
+//! promised.
+//!
+//! ```text
+//!   workload ──► FileSystem under test ──► Recorder ──► log of the medium's past, with the workload's marks
+//!                        │                                  │
+//!                  trees after each                   cuts, and at each cut the choices of
+//!                  operation (ledger)                 versions that the level permits
+//!                        │                                  │
+//!                        │                            image ──► mount, check, read ──► facts
+//!                        └──────────► judge ◄────────────────────────────────────────────┘
+//!                                       │
+//!                                   violations, each with a line that replays it
+//! ```
+//!
+//! This crate owns the crash model of `docs/medium.md` and the oracles. It takes any [`System`]: a file system that can
+//! be mounted on a block device and a checker for it. It puts no hook into production code, and it
+//! never judges a file system by its own opinion of itself alone: what a crash leaves is compared with what the
+//! workload saw before.
+#![forbid(unsafe_code)]
+
+pub mod medium;
+
+pub use medium::{Base, Image, Level, Log, Recorder};

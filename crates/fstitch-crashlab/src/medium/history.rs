@@ -1,0 +1,340 @@
+//! From a log to what may be on the medium: stable and volatile versions, atom by atom.
+//!
+//! **Definitions** (`docs/medium.md`, section 5). A write is covered once a flush is acknowledged that was issued after
+//! the write's acknowledgement, or once the write itself is acknowledged and was a FUA write. The newest covered version
+//! of an atom is its stable one; later versions are volatile.
+//!
+//! **Invariants**
+//!
+//! - H1. A version leaves the volatile list only by becoming stable or by a newer one becoming stable.
+//! - H2. An acknowledged FUA write moves its own block only.
+//! - H3. A flush moves nothing that was acknowledged after the flush's issue.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::image::{Base, Bytes};
+use super::level::Level;
+use super::log::{Event, Log, Mark, RequestNo};
+
+/// A version that a power cut may take away.
+#[derive(Clone, Debug)]
+struct Version {
+    request: RequestNo,
+    data: Bytes,
+    fua: bool,
+    /// The place of the acknowledgement in the log.
+    acked_at: Option<usize>,
+}
+
+/// How far the workload had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Progress {
+    /// Operations begun.
+    pub begun: u32,
+    /// Operations that returned.
+    pub ended: u32,
+    /// Promises given.
+    pub promises: u32,
+}
+
+/// A medium at a moment of its history.
+#[derive(Clone, Debug)]
+pub struct History {
+    level: Level,
+    base: Arc<Base>,
+    stable: Arc<BTreeMap<u64, Bytes>>,
+    /// Volatile versions in order of issue; no list is empty.
+    volatile: BTreeMap<u64, Vec<Version>>,
+    /// Where flushes under way were issued.
+    flushes: FxHashMap<RequestNo, usize>,
+    at: usize,
+    progress: Progress,
+}
+
+impl History {
+    /// A medium that holds `base`, all of it stable.
+    #[must_use]
+    pub fn new(base: Arc<Base>, level: Level) -> Self {
+        Self {
+            level,
+            base,
+            stable: Arc::default(),
+            volatile: BTreeMap::new(),
+            flushes: FxHashMap::default(),
+            at: 0,
+            progress: Progress::default(),
+        }
+    }
+
+    /// The blocks that differ from the base for good.
+    #[must_use]
+    pub fn stable(&self) -> &Arc<BTreeMap<u64, Bytes>> {
+        &self.stable
+    }
+
+    /// How far the workload has come.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// Events seen.
+    #[must_use]
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Whether `event` takes possibilities away, or lets more of the workload happen: the moment before it is worth a
+    /// look, because every state that was possible earlier is possible then, and judged as strictly.
+    #[must_use]
+    pub fn narrows(&self, event: &Event) -> bool {
+        match event {
+            Event::FlushAcked(_) => self.level >= Level::M2,
+            Event::Ack(request) => self.level < Level::M2 || self.is_fua(*request),
+            Event::Mark(Mark::Begin(_)) => true,
+            _ => false,
+        }
+    }
+
+    fn is_fua(&self, request: RequestNo) -> bool {
+        self.volatile.values().flatten().any(|version| version.request == request && version.fua)
+    }
+
+    /// The medium after one more event.
+    pub fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Write { request, block, data, fua, .. } => self.issue(*request, *block, data, *fua),
+            Event::Discard { request, start, count } => self.discard(*request, *start, *count),
+            Event::Ack(request) => self.acknowledge(*request),
+            Event::FlushIssued(request) => {
+                self.flushes.insert(*request, self.at);
+            }
+            Event::FlushAcked(request) => {
+                if let Some(issued_at) = self.flushes.remove(request) {
+                    self.settle(|version| version.acked_at.is_some_and(|acked_at| acked_at < issued_at));
+                }
+            }
+            Event::Mark(Mark::Begin(_)) => self.progress.begun += 1,
+            Event::Mark(Mark::End(_)) => self.progress.ended += 1,
+            Event::Mark(Mark::Promise(_)) => self.progress.promises += 1,
+            Event::Mark(Mark::Note(_)) => {}
+        }
+        self.at += 1;
+    }
+
+    fn issue(&mut self, request: RequestNo, block: u64, data: &Bytes, fua: bool) {
+        let version = Version { request, data: Arc::clone(data), fua, acked_at: None };
+        self.volatile.entry(block).or_default().push(version);
+    }
+
+    /// A discarded block holds anything until it is written again, in practice its old contents or zeros.
+    fn discard(&mut self, request: RequestNo, start: u64, count: u64) {
+        let zeros: Bytes = vec![0; self.base.block(start).len()].into();
+        for block in start..start + count {
+            self.issue(request, block, &zeros, false);
+        }
+    }
+
+    fn acknowledge(&mut self, request: RequestNo) {
+        let at = self.at;
+        let ours = self.volatile.values_mut().flatten().filter(|version| version.request == request);
+        ours.for_each(|version| version.acked_at = Some(at));
+        match self.level {
+            // Without reordering, an acknowledged write has everything before it on the medium.
+            Level::M0 => self.settle(|version| version.request <= request),
+            Level::M1 => self.settle(|version| version.request == request),
+            Level::M2 | Level::M3 => self.settle(|version| version.request == request && version.fua),
+        }
+    }
+
+    /// Makes the versions that are `covered` stable, block by block.
+    fn settle(&mut self, covered: impl Fn(&Version) -> bool) {
+        let stable = Arc::make_mut(&mut self.stable);
+        self.volatile.retain(|&block, versions| {
+            if let Some(newest) = versions.iter().rposition(&covered) {
+                stable.insert(block, Arc::clone(&versions[newest].data));
+                versions.drain(..=newest);
+            }
+            !versions.is_empty()
+        });
+    }
+
+    /// What a power cut at this moment leaves open.
+    #[must_use]
+    pub fn cut(&self) -> Cut {
+        Cut::new(self)
+    }
+}
+
+/// A piece of a block that is on the medium whole, in one of several versions.
+#[derive(Clone, Debug)]
+pub struct Atom {
+    /// The block.
+    pub block: u64,
+    /// Where in the block it starts.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub len: usize,
+    /// The **blocks** in which its possible contents stand, all different in this atom: the stable one first,
+    /// then the volatile ones in order of issue.
+    pub candidates: Vec<Bytes>,
+}
+
+impl Atom {
+    /// The bytes of candidate `choice`.
+    #[must_use]
+    pub fn bytes(&self, choice: u8) -> &[u8] {
+        &self.candidates[usize::from(choice)][self.offset..self.offset + self.len]
+    }
+}
+
+/// Which version of each atom survived: 0 is the stable one.
+pub type Choice = Vec<u8>;
+
+/// A moment at which the power fails.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    /// Events before it.
+    pub at: usize,
+    /// How far the workload had come.
+    pub progress: Progress,
+    /// The image below everything.
+    pub base: Arc<Base>,
+    /// What is stable, on top of the base.
+    pub stable: Arc<BTreeMap<u64, Bytes>>,
+    /// What is undecided: atoms with at least two different candidates.
+    pub atoms: Vec<Atom>,
+    /// The choices that follow from the first 0, 1, 2, … volatile writes in order of issue.
+    pub prefixes: Vec<Choice>,
+    /// Whether only those are possible.
+    pub prefixes_only: bool,
+}
+
+/// The most versions of one atom that are told apart; more than that keep the oldest and the newest ones.
+const MAX_CANDIDATES: usize = 250;
+/// What an ordinary disk writes as a whole.
+const SECTOR: usize = 512;
+
+impl Cut {
+    fn new(history: &History) -> Self {
+        let mut atoms = Vec::new();
+        // For every write in order of issue, the atoms that it decides and how.
+        let mut steps: BTreeMap<RequestNo, Vec<(usize, u8)>> = BTreeMap::new();
+        for (&block, versions) in &history.volatile {
+            let stable: Bytes = match history.stable.get(&block) {
+                Some(data) => Arc::clone(data),
+                None => history.base.block(block).into(),
+            };
+            let len = if history.level == Level::M3 { SECTOR.min(stable.len()) } else { stable.len() };
+            for offset in (0..stable.len()).step_by(len) {
+                let mut atom = Atom { block, offset, len, candidates: vec![Arc::clone(&stable)] };
+                let chosen: Vec<u8> = versions.iter().map(|v| atom.choice_of(&v.data)).collect();
+                if atom.candidates.len() > 1 {
+                    for (version, choice) in versions.iter().zip(chosen) {
+                        steps.entry(version.request).or_default().push((atoms.len(), choice));
+                    }
+                    atoms.push(atom);
+                }
+            }
+        }
+        let prefixes = prefixes(atoms.len(), &steps);
+        Self {
+            at: history.at,
+            progress: history.progress,
+            base: Arc::clone(&history.base),
+            stable: Arc::clone(&history.stable),
+            atoms,
+            prefixes,
+            prefixes_only: history.level == Level::M0,
+        }
+    }
+
+    /// How many different images are possible, as far as a `u128` counts.
+    #[must_use]
+    pub fn states(&self) -> u128 {
+        if self.prefixes_only {
+            return u128::try_from(self.prefixes.len()).unwrap_or(u128::MAX);
+        }
+        let radices =
+            self.atoms.iter().map(|atom| u128::try_from(atom.candidates.len()).unwrap_or(u128::MAX));
+        radices.fold(1, u128::saturating_mul)
+    }
+
+    /// The blocks that differ from the base when this choice is made.
+    #[must_use]
+    pub fn blocks(&self, choice: &[u8]) -> BTreeMap<u64, Bytes> {
+        let mut blocks = BTreeMap::clone(&self.stable);
+        self.overlay(choice, &mut |block, data| {
+            blocks.insert(block, data);
+        });
+        blocks
+    }
+
+    /// Hands out the undecided blocks with their contents.
+    pub fn overlay(&self, choice: &[u8], put: &mut dyn FnMut(u64, Bytes)) {
+        let mut at = 0;
+        while at < self.atoms.len() {
+            let atom = &self.atoms[at];
+            let pieces = self.atoms[at..].iter().take_while(|next| next.block == atom.block).count();
+            if pieces == 1 && atom.len == atom.candidates[0].len() {
+                put(atom.block, Arc::clone(&atom.candidates[usize::from(choice[at])]));
+            } else {
+                let mut data = atom.candidates[0].to_vec();
+                for (atom, &chosen) in self.atoms[at..at + pieces].iter().zip(&choice[at..]) {
+                    data[atom.offset..atom.offset + atom.len].copy_from_slice(atom.bytes(chosen));
+                }
+                put(atom.block, data.into());
+            }
+            at += pieces;
+        }
+    }
+}
+
+impl Atom {
+    /// The candidate that has the bytes of `data`; a new one if there is none.
+    fn choice_of(&mut self, data: &Bytes) -> u8 {
+        let range = self.offset..self.offset + self.len;
+        let known = self.candidates.iter().position(|other| other[range.clone()] == data[range.clone()]);
+        let index = known.unwrap_or_else(|| {
+            if self.candidates.len() == MAX_CANDIDATES {
+                self.candidates.pop();
+            }
+            self.candidates.push(Arc::clone(data));
+            self.candidates.len() - 1
+        });
+        u8::try_from(index).expect("bounded above")
+    }
+}
+
+fn prefixes(atoms: usize, steps: &BTreeMap<RequestNo, Vec<(usize, u8)>>) -> Vec<Choice> {
+    let mut choice = vec![0; atoms];
+    let mut all = vec![choice.clone()];
+    for step in steps.values() {
+        step.iter().for_each(|&(atom, chosen)| choice[atom] = chosen);
+        if all.last() != Some(&choice) {
+            all.push(choice.clone());
+        }
+    }
+    all
+}
+
+/// Visits the moments of `log` at which a cut can leave something new, in order.
+pub fn for_each_cut(base: &Arc<Base>, log: &Log, level: Level, visit: &mut dyn FnMut(&Cut)) {
+    let mut history = History::new(Arc::clone(base), level);
+    // Without a new write or a new promise there is nothing new: fewer images, or more that they may show.
+    let mut seen: Option<(usize, u32)> = None;
+    let mut writes = 0;
+    for event in &log.events {
+        let now = Some((writes, history.progress.promises));
+        if history.narrows(event) && seen != now {
+            visit(&history.cut());
+            seen = now;
+        }
+        writes += usize::from(matches!(event, Event::Write { .. } | Event::Discard { .. }));
+        history.apply(event);
+    }
+    visit(&history.cut());
+}

@@ -1,0 +1,134 @@
+//! An image that copies on write: many crash states share one base.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
+
+/// A block's bytes, shared between the log, the versions and the images.
+pub type Bytes = Arc<[u8]>;
+
+/// The image that everything else is compared with. It never changes.
+#[derive(Debug)]
+pub struct Base {
+    geometry: Geometry,
+    bytes: Vec<u8>,
+}
+
+impl Base {
+    /// An image of whole blocks of `block_size` bytes; bytes after the last one are dropped.
+    #[must_use]
+    pub fn new(block_size: u32, mut bytes: Vec<u8>) -> Arc<Self> {
+        let unit = size(block_size);
+        let blocks = bytes.len() / unit;
+        bytes.truncate(blocks * unit);
+        let block_count = u64::try_from(blocks).expect("64-bit machine");
+        Arc::new(Self { geometry: Geometry { block_size, block_count, atomic_size: block_size }, bytes })
+    }
+
+    /// The shape of the image.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// A block's bytes. Panics outside the image.
+    #[must_use]
+    pub fn block(&self, block: u64) -> &[u8] {
+        let unit = size(self.geometry.block_size);
+        let at = BlockNo(block).index() * unit;
+        &self.bytes[at..at + unit]
+    }
+}
+
+/// A number of bytes as memory counts them.
+pub(crate) fn size(bytes: u32) -> usize {
+    usize::try_from(bytes).expect("64-bit machine")
+}
+
+/// A device in memory: a base that is shared, and the blocks that differ from it.
+#[derive(Debug)]
+pub struct Image {
+    base: Arc<Base>,
+    changed: Mutex<BTreeMap<u64, Bytes>>,
+}
+
+impl Image {
+    /// The base itself.
+    #[must_use]
+    pub fn new(base: Arc<Base>) -> Self {
+        Self { base, changed: Mutex::default() }
+    }
+
+    /// The base with these blocks on top.
+    #[must_use]
+    pub fn with(base: Arc<Base>, changed: BTreeMap<u64, Bytes>) -> Self {
+        Self { base, changed: Mutex::new(changed) }
+    }
+
+    /// A copy in which later writes to this one do not show.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self::with(Arc::clone(&self.base), self.changed())
+    }
+
+    /// The blocks that were written since the base.
+    #[must_use]
+    pub fn changed(&self) -> BTreeMap<u64, Bytes> {
+        self.changed.lock().expect("no panic while held").clone()
+    }
+
+    /// All bytes, for foreign programs and as a base of its own.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let unit = size(self.base.geometry.block_size);
+        let mut bytes = self.base.bytes.clone();
+        for (block, data) in &*self.changed.lock().expect("no panic while held") {
+            let at = BlockNo(*block).index() * unit;
+            bytes[at..at + unit].copy_from_slice(data);
+        }
+        bytes
+    }
+}
+
+/// Fails unless the block lies inside and the buffer is one block long.
+pub(crate) fn check_request(geometry: Geometry, op: IoOp, block: BlockNo, len: usize) -> Result<()> {
+    if block.get() < geometry.block_count && len == size(geometry.block_size) {
+        return Ok(());
+    }
+    let reason = std::io::Error::new(std::io::ErrorKind::InvalidInput, "outside the device");
+    Err(Error::io(op, block, reason))
+}
+
+impl BlockDevice for Image {
+    fn geometry(&self) -> Geometry {
+        self.base.geometry
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        let changed = self.changed.lock().expect("no panic while held");
+        for read in reads {
+            check_request(self.base.geometry, IoOp::Read, read.block, read.data.len())?;
+            let block = read.block.get();
+            read.data.copy_from_slice(changed.get(&block).map_or_else(|| self.base.block(block), |b| b));
+        }
+        Ok(())
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        let mut changed = self.changed.lock().expect("no panic while held");
+        for write in writes {
+            check_request(self.base.geometry, IoOp::Write, write.block, write.data.len())?;
+            changed.insert(write.block.get(), write.data.into());
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _start: BlockNo, _count: u64) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! What happened to a device, in order: the language in which the laboratory speaks about the past.
+
+use fstitch_core::{BlockKind, Geometry};
+
+use super::image::Bytes;
+
+/// A request, counted from 0 in order of issue; its acknowledgement names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestNo(pub u32);
+
+/// What a workload says about its own progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Operation number … of the workload begins.
+    Begin(u32),
+    /// It returned.
+    End(u32),
+    /// A sync, fsync or fdatasync returned: promise number … of the workload holds from here on.
+    Promise(u32),
+    /// Application-defined: the boundary of a patchgroup, an atomic unit, or a remark.
+    Note(u64),
+}
+
+/// One line of the log. `docs/medium.md`, section 5, says what the lines mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A block's write was issued.
+    Write {
+        /// The request; all blocks of a batch are requests of their own.
+        request: RequestNo,
+        /// Where to.
+        block: u64,
+        /// What it is.
+        kind: BlockKind,
+        /// The bytes.
+        data: Bytes,
+        /// Stable once it is acknowledged (imported logs only).
+        fua: bool,
+    },
+    /// The contents of blocks were given up.
+    Discard {
+        /// The request.
+        request: RequestNo,
+        /// The first block.
+        start: u64,
+        /// How many.
+        count: u64,
+    },
+    /// A write or discard was acknowledged.
+    Ack(RequestNo),
+    /// A flush was issued.
+    FlushIssued(RequestNo),
+    /// A flush was acknowledged.
+    FlushAcked(RequestNo),
+    /// The workload speaks.
+    Mark(Mark),
+}
+
+/// The history of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// The device's shape.
+    pub geometry: Geometry,
+    /// What happened, in order.
+    pub events: Vec<Event>,
+}
+
+impl Log {
+    /// A device to which nothing has happened.
+    #[must_use]
+    pub fn new(geometry: Geometry) -> Self {
+        Self { geometry, events: Vec::new() }
+    }
+
+    /// Block writes in the log.
+    #[must_use]
+    pub fn writes(&self) -> usize {
+        self.events.iter().filter(|event| matches!(event, Event::Write { .. })).count()
+    }
+}

@@ -1,0 +1,16 @@
+//! The medium of `docs/medium.md`, section 5: logs, what they leave open, and the images that follow.
+
+mod choices;
+mod history;
+mod image;
+mod level;
+mod log;
+mod recorder;
+
+pub use choices::{Coverage, EXHAUSTIVE_ATOMS, for_each_choice};
+pub use history::{Atom, Choice, Cut, History, Progress, for_each_cut};
+pub use image::{Base, Bytes, Image};
+pub(crate) use image::{check_request, size};
+pub use level::{Level, UnknownLevel};
+pub use log::{Event, Log, Mark, RequestNo};
+pub use recorder::Recorder;
