@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::image::{Base, Bytes};
+use super::image::{Base, Bytes, SECTOR};
 use super::level::Level;
 use super::log::{Event, Log, Mark, RequestNo};
 
@@ -126,7 +126,7 @@ impl History {
     }
 
     fn issue(&mut self, request: RequestNo, block: u64, data: &Bytes, fua: bool) {
-        let version = Version { request, data: Arc::clone(data), fua, acked_at: None };
+        let version = Version { request, data: data.clone(), fua, acked_at: None };
         self.volatile.entry(block).or_default().push(version);
     }
 
@@ -155,7 +155,7 @@ impl History {
         let stable = Arc::make_mut(&mut self.stable);
         self.volatile.retain(|&block, versions| {
             if let Some(newest) = versions.iter().rposition(&covered) {
-                stable.insert(block, Arc::clone(&versions[newest].data));
+                stable.insert(block, versions[newest].data.clone());
                 versions.drain(..=newest);
             }
             !versions.is_empty()
@@ -215,8 +215,6 @@ pub struct Cut {
 
 /// The most versions of one atom that are told apart; more than that keep the oldest and the newest ones.
 const MAX_CANDIDATES: usize = 250;
-/// What an ordinary disk writes as a whole.
-const SECTOR: usize = 512;
 
 impl Cut {
     fn new(history: &History) -> Self {
@@ -225,12 +223,12 @@ impl Cut {
         let mut steps: BTreeMap<RequestNo, Vec<(usize, u8)>> = BTreeMap::new();
         for (&block, versions) in &history.volatile {
             let stable: Bytes = match history.stable.get(&block) {
-                Some(data) => Arc::clone(data),
+                Some(data) => data.clone(),
                 None => history.base.block(block).into(),
             };
             let len = if history.level == Level::M3 { SECTOR.min(stable.len()) } else { stable.len() };
             for offset in (0..stable.len()).step_by(len) {
-                let mut atom = Atom { block, offset, len, candidates: vec![Arc::clone(&stable)] };
+                let mut atom = Atom { block, offset, len, candidates: vec![stable.clone()] };
                 let chosen: Vec<u8> = versions.iter().map(|v| atom.choice_of(&v.data)).collect();
                 if atom.candidates.len() > 1 {
                     for (version, choice) in versions.iter().zip(chosen) {
@@ -280,7 +278,7 @@ impl Cut {
             let atom = &self.atoms[at];
             let pieces = self.atoms[at..].iter().take_while(|next| next.block == atom.block).count();
             if pieces == 1 && atom.len == atom.candidates[0].len() {
-                put(atom.block, Arc::clone(&atom.candidates[usize::from(choice[at])]));
+                put(atom.block, atom.candidates[usize::from(choice[at])].clone());
             } else {
                 let mut data = atom.candidates[0].to_vec();
                 for (atom, &chosen) in self.atoms[at..at + pieces].iter().zip(&choice[at..]) {
@@ -302,7 +300,7 @@ impl Atom {
             if self.candidates.len() == MAX_CANDIDATES {
                 self.candidates.pop();
             }
-            self.candidates.push(Arc::clone(data));
+            self.candidates.push(data.clone());
             self.candidates.len() - 1
         });
         u8::try_from(index).expect("bounded above")

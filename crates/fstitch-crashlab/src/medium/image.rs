@@ -4,15 +4,80 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// A block's bytes, shared between the log, the versions and the images.
-pub type Bytes = Arc<[u8]>;
+/// What ordinary disks write as a whole, in bytes; smaller blocks count as one piece.
+pub(crate) const SECTOR: usize = 512;
+
+/// A block's bytes and their hash, shared between the log, the versions and the images.
+#[derive(Clone)]
+pub struct Bytes(Arc<Hashed>);
+
+struct Hashed {
+    data: Box<[u8]>,
+    hash: u128,
+}
+
+impl Bytes {
+    /// The sum of the hashes of the sectors, each seeded with its place in the block: a block put together from
+    /// sectors has the sum of theirs.
+    #[must_use]
+    pub fn hash(&self) -> u128 {
+        self.0.hash
+    }
+}
+
+/// The hash of the sector that starts at `offset` of a block.
+pub(crate) fn hash_sector(offset: usize, data: &[u8]) -> u128 {
+    xxh3_128_with_seed(data, u64::try_from(offset).expect("64-bit machine"))
+}
+
+/// The hash of a block, see [`Bytes::hash`].
+pub(crate) fn hash_block(data: &[u8]) -> u128 {
+    let sectors = data.chunks(SECTOR).enumerate();
+    sectors.fold(0, |sum, (at, sector)| sum.wrapping_add(hash_sector(at * SECTOR, sector)))
+}
+
+impl From<&[u8]> for Bytes {
+    fn from(data: &[u8]) -> Self {
+        Self(Arc::new(Hashed { hash: hash_block(data), data: data.into() }))
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(data: Vec<u8>) -> Self {
+        Self(Arc::new(Hashed { hash: hash_block(&data), data: data.into() }))
+    }
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0.data
+    }
+}
+
+impl PartialEq for Bytes {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.data == other.0.data
+    }
+}
+
+impl Eq for Bytes {}
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes {:032x}", self.len(), self.hash())
+    }
+}
 
 /// The image that everything else is compared with. It never changes.
 #[derive(Debug)]
 pub struct Base {
     geometry: Geometry,
     bytes: Vec<u8>,
+    hashes: Vec<u128>,
 }
 
 impl Base {
@@ -23,7 +88,13 @@ impl Base {
         let blocks = bytes.len() / unit;
         bytes.truncate(blocks * unit);
         let block_count = u64::try_from(blocks).expect("64-bit machine");
-        Arc::new(Self { geometry: Geometry { block_size, block_count, atomic_size: block_size }, bytes })
+        let hashes = bytes.chunks(unit).map(hash_block).collect();
+        Arc::new(Self { geometry: Geometry { block_size, block_count, atomic_size: block_size }, bytes, hashes })
+    }
+
+    /// The hash of a block.
+    pub(crate) fn hash(&self, block: u64) -> u128 {
+        self.hashes[BlockNo(block).index()]
     }
 
     /// The shape of the image.
@@ -110,7 +181,10 @@ impl BlockDevice for Image {
         for read in reads {
             check_request(self.base.geometry, IoOp::Read, read.block, read.data.len())?;
             let block = read.block.get();
-            read.data.copy_from_slice(changed.get(&block).map_or_else(|| self.base.block(block), |b| b));
+            read.data.copy_from_slice(match changed.get(&block) {
+                Some(data) => data,
+                None => self.base.block(block),
+            });
         }
         Ok(())
     }

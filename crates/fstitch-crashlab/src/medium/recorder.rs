@@ -1,6 +1,6 @@
 //! A device that remembers everything that is done to it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Geometry, Result};
 
@@ -64,7 +64,7 @@ impl<D: BlockDevice> Recorder<D> {
                     request,
                     block: write.block.get(),
                     kind: write.kind,
-                    data: Arc::from(write.data),
+                    data: write.data.into(),
                     fua: false,
                 });
                 request
