@@ -19,6 +19,13 @@
 //! workload saw before.
 #![forbid(unsafe_code)]
 
+mod aftermath;
+pub mod explore;
+mod ext2;
 pub mod medium;
+pub mod oracle;
+mod system;
 
+pub use ext2::{Consistency, Ext2System, UnknownSystem};
 pub use medium::{Base, Image, Level, Log, Recorder};
+pub use system::{Mounted, STALE, System};

@@ -58,10 +58,16 @@ impl History {
     /// A medium that holds `base`, all of it stable.
     #[must_use]
     pub fn new(base: Arc<Base>, level: Level) -> Self {
+        Self::from_stable(base, BTreeMap::new(), level)
+    }
+
+    /// A medium that holds `base` with the blocks `stable` on top, all of it stable.
+    #[must_use]
+    pub fn from_stable(base: Arc<Base>, stable: BTreeMap<u64, Bytes>, level: Level) -> Self {
         Self {
             level,
             base,
-            stable: Arc::default(),
+            stable: Arc::new(stable),
             volatile: BTreeMap::new(),
             flushes: FxHashMap::default(),
             at: 0,
@@ -319,9 +325,8 @@ fn prefixes(atoms: usize, steps: &BTreeMap<RequestNo, Vec<(usize, u8)>>) -> Vec<
     all
 }
 
-/// Visits the moments of `log` at which a cut can leave something new, in order.
-pub fn for_each_cut(base: &Arc<Base>, log: &Log, level: Level, visit: &mut dyn FnMut(&Cut)) {
-    let mut history = History::new(Arc::clone(base), level);
+/// Visits the moments of `log` at which a cut can leave something new, in order. The log continues `history`.
+pub fn for_each_cut(mut history: History, log: &Log, visit: &mut dyn FnMut(&Cut)) {
     // Without a new write or a new promise there is nothing new: fewer images, or more that they may show.
     let mut seen: Option<(usize, u32)> = None;
     let mut writes = 0;

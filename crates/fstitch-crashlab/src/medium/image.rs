@@ -89,7 +89,11 @@ impl Base {
         bytes.truncate(blocks * unit);
         let block_count = u64::try_from(blocks).expect("64-bit machine");
         let hashes = bytes.chunks(unit).map(hash_block).collect();
-        Arc::new(Self { geometry: Geometry { block_size, block_count, atomic_size: block_size }, bytes, hashes })
+        Arc::new(Self {
+            geometry: Geometry { block_size, block_count, atomic_size: block_size },
+            bytes,
+            hashes,
+        })
     }
 
     /// The hash of a block.

@@ -1,0 +1,164 @@
+//! What must work after a crash, beyond looking at it: recovering (and crashing again meanwhile), recovering twice,
+//! repairing, using the volume and emptying it.
+
+use std::sync::Arc;
+
+use fstitch_core::{BlockDevice, Caller, Errno, Error, FileKind, FileSystem, InodeNo, Seed};
+
+use crate::explore::Facts;
+use crate::medium::{Base, History, Image, Level, Recorder, for_each_choice, for_each_cut};
+use crate::oracle::{Tree, Violation};
+use crate::system::System;
+
+/// Images looked at for every moment of a recovery.
+const CHOICES_PER_CUT: u64 = 4;
+
+/// A volume after a crash.
+pub struct Aftermath<'a> {
+    /// The system that it belongs to.
+    pub system: &'a dyn System,
+    /// The image below everything.
+    pub base: &'a Arc<Base>,
+    /// How badly the medium behaves when the power fails again.
+    pub level: Level,
+    /// What the volume shows.
+    pub tree: &'a Tree,
+}
+
+fn fail(code: &'static str) -> impl Fn(Error) -> Violation {
+    move |error| Violation::new(code, error.to_string())
+}
+
+impl Aftermath<'_> {
+    /// Everything of the above on `image`; crashes during recovery nest `depth` deep. Returns the images looked at.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn live_on(&self, image: &Image, depth: u32, seed: &mut Seed) -> Result<u64, Violation> {
+        let looked = self.recover(image, depth, seed)?;
+        self.repair(image)?;
+        self.empty(image)?;
+        Ok(looked)
+    }
+
+    fn recover(&self, image: &Image, depth: u32, seed: &mut Seed) -> Result<u64, Violation> {
+        let recorder = Arc::new(Recorder::new(image.fork()));
+        let device: Arc<dyn BlockDevice> = Arc::<Recorder<Image>>::clone(&recorder);
+        self.system.recover(device).map_err(fail("recovery-failed"))?;
+        let log = recorder.take();
+        self.same(recorder.device(), "recovery")?;
+        let device: Arc<dyn BlockDevice> = Arc::<Recorder<Image>>::clone(&recorder);
+        self.system.recover(device).map_err(fail("second-recovery-failed"))?;
+        let writes = recorder.take().writes();
+        if writes > 0 {
+            return Err(Violation::new(
+                "recovery-not-idempotent",
+                format!("recovering again wrote {writes} blocks"),
+            ));
+        }
+        if depth == 0 {
+            return Ok(1);
+        }
+        let mut looked = 1;
+        let mut outcome = Ok(());
+        let history = History::from_stable(Arc::clone(self.base), image.changed(), self.level);
+        for_each_cut(history, &log, &mut |cut| {
+            for_each_choice(cut, CHOICES_PER_CUT, &mut seed.clone(), &mut |choice| {
+                let image = Image::with(Arc::clone(self.base), cut.blocks(choice));
+                let deeper = self.same(&image, "a crash during recovery").and_then(|()| {
+                    let again = seed.chance(1, 16);
+                    if again { self.recover(&image, depth - 1, seed) } else { Ok(1) }
+                });
+                outcome = deeper.map(|images| looked += images);
+                outcome.is_ok()
+            });
+        });
+        outcome.map(|()| looked)
+    }
+
+    /// The image is lawful and shows what it showed before.
+    fn same(&self, image: &Image, after: &str) -> Result<(), Violation> {
+        match &Facts::of(self.system, image.fork()).shown {
+            Ok(tree) => nothing_lost(self.tree, tree, after),
+            Err(violation) => {
+                Err(Violation::new(violation.code, format!("after {after}: {}", violation.text)))
+            }
+        }
+    }
+
+    fn repair(&self, image: &Image) -> Result<(), Violation> {
+        let image = image.fork();
+        let left = self.system.repair(&image).map_err(fail("repair-failed"))?;
+        match left.findings.first() {
+            Some(finding) => {
+                Err(Violation::new("repair-incomplete", format!("{}: {}", finding.code, finding.text)))
+            }
+            None => self.same(&image, "repair"),
+        }
+    }
+
+    /// Everything can be deleted, and something new made.
+    fn empty(&self, image: &Image) -> Result<(), Violation> {
+        let image = Arc::new(image.fork());
+        let device: Arc<dyn BlockDevice> = Arc::<Image>::clone(&image);
+        let mounted = self.system.mount(device).map_err(fail("mount-failed"))?;
+        let fs = mounted.fs();
+        let caller = Caller::default();
+        empty(fs, &caller, fs.root()).map_err(fail("not-deletable"))?;
+        let entry = fs.mknod(&caller, fs.root(), b"new", 0o100_644, 0).map_err(fail("not-usable"))?;
+        fs.write(&caller, entry.attr.ino, 0, &[1; 5_000]).map_err(fail("not-usable"))?;
+        fs.forget(entry.attr.ino, 1);
+        fs.unmount().map_err(fail("not-usable"))?;
+        drop(mounted);
+        match &Facts::of(self.system, image.fork()).shown {
+            Ok(_) => Ok(()),
+            Err(violation) => {
+                Err(Violation::new(violation.code, format!("after emptying the volume: {}", violation.text)))
+            }
+        }
+    }
+}
+
+/// What had a name has it still, and is as it was. Only a directory that had two names may have lost one.
+fn nothing_lost(before: &Tree, after: &Tree, what: &str) -> Result<(), Violation> {
+    for (id, old) in &before.objects {
+        let lost = |text: String| Violation::new("lost-afterwards", format!("{what}: {text}"));
+        let Some(new) = after.get(*id) else {
+            return Err(lost(format!("{} is gone", before.path_of(*id))));
+        };
+        for (name, child) in &old.names {
+            let second = before.get(*child).is_some_and(|child| child.kind == FileKind::Directory)
+                && before.names_of(*child).nth(1).is_some();
+            if new.names.get(name) != Some(child) && !second {
+                let name = String::from_utf8_lossy(name);
+                return Err(lost(format!("{} has lost the name {name}", before.path_of(*id))));
+            }
+        }
+        let mut new = crate::oracle::Object::clone(new);
+        new.names.clone_from(&old.names);
+        if new != **old {
+            return Err(lost(format!("{} is not what it was", before.path_of(*id))));
+        }
+    }
+    Ok(())
+}
+
+fn empty(fs: &dyn FileSystem, caller: &Caller, dir: InodeNo) -> fstitch_core::Result<()> {
+    let mut names: Vec<(Vec<u8>, InodeNo)> = vec![];
+    fs.readdir(dir, 0, &mut |entry| {
+        names.push((entry.name.to_vec(), entry.ino));
+        true
+    })?;
+    for (name, ino) in names.iter().filter(|(name, _)| name != b"." && name != b"..") {
+        let removed = fs.getattr(*ino).and_then(|attr| match attr.kind {
+            FileKind::Directory => empty(fs, caller, *ino).and_then(|()| fs.rmdir(caller, dir, name)),
+            _ => fs.unlink(caller, dir, name),
+        });
+        match removed {
+            // The second name of a directory in the middle of a rename goes when the first one does.
+            Err(error) if [Errno::NOENT, Errno::STALE].contains(&error.errno()) => {}
+            outcome => outcome?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! What is to be known of an image, whatever was promised: what the checker finds and what the file system shows.
+
+use std::sync::{Arc, Mutex};
+
+use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, FindingClass, Geometry, Result};
+
+use crate::medium::Image;
+use crate::oracle::{Tree, Violation};
+use crate::system::System;
+
+/// What is to be known of an image.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// What the file system shows, or why the image is unlawful whatever was promised.
+    pub shown: std::result::Result<Tree, Violation>,
+    /// Findings of the checker that a crash may leave.
+    pub allowed: u64,
+    /// All blocks that recovery, checking and reading read, in the order of the first time.
+    pub reads: Vec<u64>,
+}
+
+impl Facts {
+    /// Recovers, checks and reads an image.
+    pub fn of(system: &dyn System, image: Image) -> Self {
+        let watched = Arc::new(Watched::new(image));
+        let (shown, allowed) = match look(system, &watched) {
+            Ok((tree, allowed)) => (Ok(tree), allowed),
+            Err(violation) => (Err(violation), 0),
+        };
+        let reads = std::mem::take(&mut watched.seen.lock().expect("no panic while held").order);
+        Self { shown, allowed, reads }
+    }
+}
+
+fn look(system: &dyn System, device: &Arc<Watched>) -> std::result::Result<(Tree, u64), Violation> {
+    let report =
+        system.check(&**device).map_err(|error| Violation::new("check-failed", error.to_string()))?;
+    if let Some(finding) = report.findings.iter().find(|finding| finding.class == FindingClass::Corrupt) {
+        return Err(Violation::new(finding.code, finding.text.clone()));
+    }
+    let device: Arc<dyn BlockDevice> = Arc::<Watched>::clone(device);
+    let mounted = system.open(device).map_err(|error| Violation::new("mount-failed", error.to_string()))?;
+    let tree = Tree::read(mounted.fs(), None);
+    let tree = tree.map_err(|error| Violation::new("unreadable", error.to_string()))?;
+    Ok((tree, report.total))
+}
+
+/// A device that remembers which blocks were asked for first.
+struct Watched {
+    image: Image,
+    seen: Mutex<Seen>,
+}
+
+struct Seen {
+    order: Vec<u64>,
+    /// One bit per block: it is in `order`, or was written before it was read.
+    known: Vec<u64>,
+}
+
+impl Seen {
+    fn note(&mut self, block: u64) -> bool {
+        let (word, bit) = (BlockNo(block / 64).index(), 1 << (block % 64));
+        let new = self.known[word] & bit == 0;
+        self.known[word] |= bit;
+        new
+    }
+}
+
+impl Watched {
+    fn new(image: Image) -> Self {
+        let words = BlockNo(image.geometry().block_count / 64).index() + 1;
+        Self { image, seen: Mutex::new(Seen { order: Vec::new(), known: vec![0; words] }) }
+    }
+}
+
+impl BlockDevice for Watched {
+    fn geometry(&self) -> Geometry {
+        self.image.geometry()
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.image.read(reads)?;
+        let mut seen = self.seen.lock().expect("no panic while held");
+        for read in reads {
+            let block = read.block.get();
+            if seen.note(block) {
+                seen.order.push(block);
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        self.image.write(writes)?;
+        let mut seen = self.seen.lock().expect("no panic while held");
+        for write in writes {
+            seen.note(write.block.get());
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.image.flush()
+    }
+
+    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+        self.image.discard(start, count)
+    }
+}

@@ -1,0 +1,35 @@
+//! Images that are equal, whatever workload they come from.
+
+use std::sync::{Arc, Mutex};
+
+use rustc_hash::FxHashMap;
+
+use super::facts::Facts;
+
+/// Facts by image hash, for all threads. When it is full it is emptied: nothing is lost but time.
+pub struct Known {
+    facts: Mutex<FxHashMap<u128, Arc<Facts>>>,
+    capacity: usize,
+}
+
+impl Known {
+    /// Room for `capacity` images, about 5 KiB each for small volumes.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self { facts: Mutex::default(), capacity }
+    }
+
+    /// The facts of an image.
+    pub fn find(&self, hash: u128) -> Option<Arc<Facts>> {
+        self.facts.lock().expect("no panic while held").get(&hash).map(Arc::clone)
+    }
+
+    /// Remembers the facts of an image.
+    pub fn insert(&self, hash: u128, facts: &Arc<Facts>) {
+        let mut all = self.facts.lock().expect("no panic while held");
+        if all.len() >= self.capacity {
+            all.clear();
+        }
+        all.insert(hash, Arc::clone(facts));
+    }
+}

@@ -1,0 +1,76 @@
+//! The images of one cut, by hash and by block, without making them.
+
+use rustc_hash::FxHashMap;
+
+use crate::medium::{Base, Cut, hash_sector};
+
+/// What the images of a cut have in common, hashed once.
+pub struct View<'a> {
+    cut: &'a Cut,
+    /// The stable image's hash.
+    stable: u128,
+    /// For every atom, the hashes of its candidates.
+    hashes: Vec<Vec<u128>>,
+    /// For every undecided block, its atoms and the hash of the sectors that are decided.
+    blocks: FxHashMap<u64, (std::ops::Range<usize>, u128)>,
+}
+
+/// A block's share of an image's hash.
+fn share(block: u64, hash: u128) -> u128 {
+    let place = u128::from(block.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1;
+    let mixed = (hash ^ place.rotate_left(64)).wrapping_mul(place << 1 | 1);
+    mixed ^ (mixed >> 61)
+}
+
+/// How much a block changes the hash of the base, which is 0.
+fn change(base: &Base, block: u64, hash: u128) -> u128 {
+    share(block, hash).wrapping_sub(share(block, base.hash(block)))
+}
+
+impl<'a> View<'a> {
+    /// Hashes what a cut leaves open.
+    #[must_use]
+    pub fn new(cut: &'a Cut) -> Self {
+        let hashes: Vec<Vec<u128>> = cut
+            .atoms
+            .iter()
+            .map(|atom| {
+                let hash = |data: &crate::medium::Bytes| match atom.len == data.len() {
+                    true => data.hash(),
+                    false => hash_sector(atom.offset, &data[atom.offset..atom.offset + atom.len]),
+                };
+                atom.candidates.iter().map(hash).collect()
+            })
+            .collect();
+        let mut blocks: FxHashMap<u64, (std::ops::Range<usize>, u128)> = FxHashMap::default();
+        for (at, atom) in cut.atoms.iter().enumerate() {
+            let (range, rest) =
+                blocks.entry(atom.block).or_insert_with(|| (at..at, atom.candidates[0].hash()));
+            range.end = at + 1;
+            *rest = rest.wrapping_sub(hashes[at][0]);
+        }
+        let decided = cut.stable.iter().filter(|(block, _)| !blocks.contains_key(block));
+        let stable =
+            decided.map(|(&block, data)| change(&cut.base, block, data.hash())).fold(0, u128::wrapping_add);
+        Self { cut, stable, hashes, blocks }
+    }
+
+    /// The hash of the whole image.
+    #[must_use]
+    pub fn image(&self, choice: &[u8]) -> u128 {
+        let open = self.blocks.keys().map(|&block| change(&self.cut.base, block, self.block(choice, block)));
+        open.fold(self.stable, u128::wrapping_add)
+    }
+
+    /// The hash of one block.
+    #[must_use]
+    pub fn block(&self, choice: &[u8], block: u64) -> u128 {
+        match self.blocks.get(&block) {
+            Some((range, rest)) => range
+                .clone()
+                .map(|at| self.hashes[at][usize::from(choice[at])])
+                .fold(*rest, u128::wrapping_add),
+            None => self.cut.stable.get(&block).map_or_else(|| self.cut.base.hash(block), |data| data.hash()),
+        }
+    }
+}

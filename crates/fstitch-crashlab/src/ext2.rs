@@ -1,0 +1,250 @@
+//! ext2 as a system under test.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fstitch_core::{BlockDevice, BlockNo, CheckReport, FileSystem, ManualClock, Result, Timestamp};
+use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
+use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
+use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
+use fstitch_patch::{Cache, CacheOptions, Durability, Optimizations};
+
+use crate::medium::{Base, Image};
+use crate::system::{Mounted, STALE, System};
+
+/// When everything happens, so that a workload's images do not depend on the day.
+const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
+/// The cache of a mount that only looks.
+const LOOKING_CACHE_BYTES: usize = 16 << 20;
+
+/// How changes are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consistency {
+    /// Soft updates.
+    Soft,
+    /// Dependencies order what is handed to the device, and nothing makes the device keep to that order: the
+    /// arrangement that must be found corrupt.
+    Async,
+}
+
+/// An ext2 volume and how it is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ext2System {
+    /// How changes are ordered.
+    pub consistency: Consistency,
+    /// Size of the volume in KiB.
+    pub size_kib: u32,
+    /// Block size in bytes.
+    pub block_size: u32,
+    /// Inode size in bytes.
+    pub inode_size: u32,
+    /// Inodes of the volume.
+    pub inodes: u32,
+    /// The optimisations of the patch graph, as [`Optimizations::combination`] numbers them.
+    pub combination: u8,
+    /// The cache in KiB.
+    pub cache_kib: u32,
+    /// Bytes that one step of a large operation dirties.
+    pub step_kib: u32,
+}
+
+impl Default for Ext2System {
+    fn default() -> Self {
+        Self {
+            consistency: Consistency::Soft,
+            size_kib: 4096,
+            block_size: 1024,
+            inode_size: 128,
+            inodes: 256,
+            combination: 15,
+            cache_kib: 1024,
+            step_kib: 1024,
+        }
+    }
+}
+
+impl fmt::Display for Consistency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Soft => "soft",
+            Self::Async => "async",
+        })
+    }
+}
+
+impl fmt::Display for Ext2System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ext2-{}", self.consistency)?;
+        let ours = self.parameters();
+        for ((letter, value), (_, default)) in ours.into_iter().zip(Self::default().parameters()) {
+            if value != default {
+                write!(f, "-{letter}{value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A word that names no system.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` names no system: expected ext2-soft or ext2-async, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step)"
+)]
+pub struct UnknownSystem(String);
+
+impl FromStr for Ext2System {
+    type Err = UnknownSystem;
+
+    fn from_str(text: &str) -> std::result::Result<Self, UnknownSystem> {
+        Self::parse(text).filter(Self::is_possible).ok_or_else(|| UnknownSystem(text.to_owned()))
+    }
+}
+
+impl Ext2System {
+    fn parameters(&self) -> [(char, u32); 7] {
+        [
+            ('k', self.size_kib),
+            ('b', self.block_size),
+            ('i', self.inode_size),
+            ('n', self.inodes),
+            ('o', u32::from(self.combination)),
+            ('c', self.cache_kib),
+            ('s', self.step_kib),
+        ]
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split('-');
+        let mut system = Self::default();
+        (words.next()? == "ext2").then_some(())?;
+        system.consistency = match words.next()? {
+            "soft" => Consistency::Soft,
+            "async" => Consistency::Async,
+            _ => return None,
+        };
+        for word in words {
+            let (letter, value) = word.split_at_checked(1)?;
+            let value: u32 = value.parse().ok()?;
+            match letter {
+                "k" => system.size_kib = value,
+                "b" => system.block_size = value,
+                "i" => system.inode_size = value,
+                "n" => system.inodes = value,
+                "o" => system.combination = u8::try_from(value).ok()?,
+                "c" => system.cache_kib = value,
+                "s" => system.step_kib = value,
+                _ => return None,
+            }
+        }
+        Some(system)
+    }
+
+    fn is_possible(&self) -> bool {
+        [1024, 2048, 4096].contains(&self.block_size)
+            && [128, 256].contains(&self.inode_size)
+            && (64..=1 << 20).contains(&self.size_kib)
+            && (16..=1 << 16).contains(&self.inodes)
+            && self.combination < 16
+            && (1..=1 << 20).contains(&self.cache_kib)
+            && (1..=1 << 20).contains(&self.step_kib)
+    }
+
+    fn attach(
+        &self,
+        device: Arc<dyn BlockDevice>,
+        options: CacheOptions,
+        uhfs: UhfsOptions,
+    ) -> Result<Running> {
+        let clock = ManualClock::new();
+        clock.advance(Duration::from_secs(u64::try_from(NOW.secs).expect("after 1970")));
+        let cache = Cache::new(device, options, Arc::new(clock));
+        let format = Ext2::open(Arc::clone(&cache))?;
+        let unclean = format.was_unclean();
+        Ok(Running { fs: Uhfs::new(format, uhfs), cache, unclean })
+    }
+
+    fn run(&self, device: Arc<dyn BlockDevice>) -> Result<Running> {
+        let options = CacheOptions {
+            cache_size: kib(self.cache_kib),
+            optimizations: Optimizations::combination(self.combination),
+            durability: match self.consistency {
+                Consistency::Soft => Durability::Flush,
+                Consistency::Async => Durability::Unsafe,
+            },
+            ..CacheOptions::default()
+        };
+        // The laboratory reads everything after each operation and must change nothing by it.
+        let atime = AtimePolicy::NoAtime;
+        let uhfs = UhfsOptions { step_bytes: kib(self.step_kib), atime, ..UhfsOptions::default() };
+        self.attach(device, options, uhfs)
+    }
+}
+
+fn kib(kib: u32) -> usize {
+    usize::try_from(kib).expect("64-bit machine") << 10
+}
+
+struct Running {
+    fs: Uhfs<Ext2>,
+    cache: Arc<Cache>,
+    /// The volume was not unmounted before.
+    unclean: bool,
+}
+
+impl Mounted for Running {
+    fn fs(&self) -> &dyn FileSystem {
+        &self.fs
+    }
+
+    fn write_out(&self, choose: &mut dyn FnMut(BlockNo) -> bool) -> Result<usize> {
+        self.cache.step_blocks(choose)
+    }
+}
+
+impl System for Ext2System {
+    fn name(&self) -> String {
+        self.to_string()
+    }
+
+    fn format(&self) -> Result<Arc<Base>> {
+        let image = Image::new(Base::new(self.block_size, vec![STALE; kib(self.size_kib)]));
+        let mut options = MkfsOptions::new([7; 16], [9; 16], NOW);
+        options.block_size = Some(self.block_size);
+        options.inode_size = Some(self.inode_size);
+        options.inodes = Some(self.inodes.into());
+        options.features.resize_inode = false;
+        mkfs(&image, &options, &mut |_, _| {})?;
+        Ok(Base::new(self.block_size, image.bytes()))
+    }
+
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>> {
+        Ok(Box::new(self.run(device)?))
+    }
+
+    fn open(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>> {
+        let options =
+            CacheOptions { cache_size: LOOKING_CACHE_BYTES, read_only: true, ..CacheOptions::default() };
+        let uhfs = UhfsOptions { read_only: true, ..UhfsOptions::default() };
+        Ok(Box::new(self.attach(device, options, uhfs)?))
+    }
+
+    fn check(&self, device: &dyn BlockDevice) -> Result<CheckReport> {
+        check_ext2(device)
+    }
+
+    fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<()> {
+        let running = self.run(device)?;
+        if running.unclean {
+            running.fs.reclaim()?;
+        }
+        running.fs.unmount()
+    }
+
+    fn repair(&self, device: &dyn BlockDevice) -> Result<CheckReport> {
+        let options = RepairOptions { mode: RepairMode::Yes, now: NOW };
+        Ok(repair_ext2(device, options)?.left)
+    }
+}

@@ -1,0 +1,9 @@
+//! What a crash may show: between what was promised and what was asked for.
+
+mod judge;
+mod ledger;
+mod tree;
+
+pub use judge::{Violation, Window};
+pub use ledger::{Bounds, Ledger, Promise, Version, What};
+pub use tree::{CHUNK, Object, ObjectId, Tree, Unreadable};

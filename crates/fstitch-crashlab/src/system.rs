@@ -1,0 +1,57 @@
+//! What the laboratory takes apart: a file system that can be made, mounted, checked, recovered and repaired.
+
+use std::sync::Arc;
+
+use fstitch_core::{BlockDevice, BlockNo, CheckReport, FileSystem, Result};
+
+use crate::medium::Base;
+
+/// A file system with its consistency mechanism and its parameters.
+pub trait System: Send + Sync {
+    /// A word without `:` and blanks from which the system can be made again, such as `ext2-soft-b1024`.
+    fn name(&self) -> String;
+    /// A fresh volume whose unused blocks hold [`STALE`] bytes.
+    ///
+    /// # Errors
+    /// When the parameters fit no volume.
+    fn format(&self) -> Result<Arc<Base>>;
+    /// Mounts for work. Nothing runs in the background: what is written and when is the caller's business.
+    ///
+    /// # Errors
+    /// When the volume cannot be mounted.
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>>;
+    /// Mounts to look, after whatever the mechanism does when it mounts after a crash.
+    ///
+    /// # Errors
+    /// When the volume cannot be mounted.
+    fn open(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>>;
+    /// Checks the volume without changing it.
+    ///
+    /// # Errors
+    /// When the device fails or the volume is unknown; damage is in the report.
+    fn check(&self, device: &dyn BlockDevice) -> Result<CheckReport>;
+    /// Everything that the system does by itself after a crash, to its end: the volume is clean afterwards.
+    ///
+    /// # Errors
+    /// When that fails.
+    fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<()>;
+    /// Mends everything and returns what is left.
+    ///
+    /// # Errors
+    /// When the device fails or the volume is unknown.
+    fn repair(&self, device: &dyn BlockDevice) -> Result<CheckReport>;
+}
+
+/// A mounted system.
+pub trait Mounted {
+    /// The file system.
+    fn fs(&self) -> &dyn FileSystem;
+    /// Writes those of the blocks that may be written now which `choose` picks; returns how many.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn write_out(&self, choose: &mut dyn FnMut(BlockNo) -> bool) -> Result<usize>;
+}
+
+/// What unused blocks of a fresh volume hold: nobody's data.
+pub const STALE: u8 = 0xee;
