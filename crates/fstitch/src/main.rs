@@ -105,7 +105,7 @@ fn main() -> ExitCode {
         Ok(outcome) => outcome.into(),
         Err(error) if output::is_broken_pipe(&error) => Outcome::SUCCESS.into(),
         Err(error) => {
-            eprintln!("fstitch: {error:#}");
+            eprintln!("fstitch: {}", output::reasons(&error));
             failure.into()
         }
     }

@@ -93,17 +93,24 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Opens a medium. The kernel gives back the lock of a killed process some moments after it has gone, because
-/// requests under way hold the file; that is waited for. A mount of ours that lives is not.
+/// requests under way hold the file; and a daemon writes its last blocks after umount(8) has returned. Both are
+/// waited for. A mount of ours that can be seen is not.
 pub fn disk(image: &Path, options: &DiskOptions) -> Result<FileDisk> {
     let mut waited = Duration::ZERO;
     loop {
         match FileDisk::open(image, options.clone()) {
             Err(Error::Locked(reason)) => {
-                if let Some(mountpoint) = mounted_at(image) {
-                    bail!("{reason}; it is mounted at {mountpoint}");
-                }
-                if waited >= LOCK_PATIENCE || !reason.contains("another process") {
-                    bail!("{reason}");
+                let mounted = mounted_at(image);
+                let ending = mounted.as_ref().is_some_and(|at| !crate::mount::is_mounted(Path::new(at)));
+                let patient = ending || (mounted.is_none() && reason.contains("another process"));
+                if waited >= LOCK_PATIENCE || !patient {
+                    match mounted {
+                        Some(at) if ending => {
+                            bail!("{reason}; it was unmounted from {at}, where files are still open")
+                        }
+                        Some(at) => bail!("{reason}; it is mounted at {at}"),
+                        None => bail!("{reason}"),
+                    }
                 }
                 std::thread::sleep(LOCK_INTERVAL);
                 waited += LOCK_INTERVAL;

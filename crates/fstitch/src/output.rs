@@ -45,6 +45,21 @@ pub fn spinner(quiet: bool) -> ProgressBar {
     ProgressBar::new_spinner()
 }
 
+/// An error with all its reasons, each once: many repeat the reason below them in their own words.
+pub fn reasons(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for reason in error.chain().map(ToString::to_string) {
+        if said.ends_with(&reason) {
+            continue;
+        }
+        if !said.is_empty() {
+            said.push_str(": ");
+        }
+        said.push_str(&reason);
+    }
+    said
+}
+
 /// Whether an error only says that the reader of our output went away (`fstitch ls … | head`).
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
@@ -53,4 +68,20 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
             cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
         direct.or(through_json) == Some(io::ErrorKind::BrokenPipe)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn reasons_are_given_once() {
+        let cause = io::Error::other("the disk is away");
+        let op = fstitch_core::IoOp::Open;
+        let error = fstitch_core::Error::io(op, fstitch_core::BlockNo(0), cause);
+        let error = Err::<(), _>(error).context("reading a.img").unwrap_err();
+        assert_eq!(reasons(&error), "reading a.img: open failed: the disk is away");
+    }
 }

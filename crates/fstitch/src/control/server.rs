@@ -145,7 +145,7 @@ fn answer(request: &Request, served: &dyn Served) -> Response {
         Request::Sync => served.sync().map(|()| Response::Synced),
         Request::Wait => Ok(Response::Error("waiting is answered elsewhere".into())),
     };
-    result.unwrap_or_else(|error| Response::Error(format!("{error:#}")))
+    result.unwrap_or_else(|error| Response::Error(crate::output::reasons(&error)))
 }
 
 fn wait(stream: &UnixStream, shared: &Shared) -> Result<()> {

@@ -27,7 +27,7 @@ pub fn serve_as_child(plan: &Plan) -> Result<Outcome> {
     background::leave_session()?;
     if let Err(error) = serve(plan, Place::Background) {
         // After the mount answered nobody listens here any more, and the log has it.
-        println!("{error:#}");
+        println!("{}", crate::output::reasons(&error));
         return Ok(Outcome::FAILURE);
     }
     Ok(Outcome::SUCCESS)

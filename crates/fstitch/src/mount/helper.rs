@@ -72,7 +72,7 @@ impl Line {
 
 /// Runs the helper with the arguments after the program's name.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> Outcome {
-    let complain = |error: &anyhow::Error| eprintln!("mount.fuse.fstitch: {error:#}");
+    let complain = |error: &anyhow::Error| eprintln!("mount.fuse.fstitch: {}", crate::output::reasons(error));
     let line = match Line::parse(arguments) {
         Ok(line) => line,
         Err(error) => {

@@ -130,8 +130,7 @@ fn clear_dead_mount(mountpoint: &Path) {
         return;
     }
     let absolute = crate::control::client::absolute(mountpoint);
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    if !is_ours(&table, &absolute) {
+    if !is_mounted(&absolute) {
         return;
     }
     tracing::info!("removing the dead mount at {}", absolute.display());
@@ -140,6 +139,11 @@ fn clear_dead_mount(mountpoint: &Path) {
         // Not root: the helper program may do it. If it cannot, mounting reports the dead mount.
         let _ = std::process::Command::new("fusermount3").args(["-u", "-z", "--"]).arg(&absolute).output();
     }
+}
+
+/// Whether one of our mounts can be seen at `mountpoint`, an absolute path.
+pub fn is_mounted(mountpoint: &Path) -> bool {
+    is_ours(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default(), mountpoint)
 }
 
 /// Whether the last mount at `mountpoint` in a table in the form of `/proc/self/mountinfo` is one of ours.

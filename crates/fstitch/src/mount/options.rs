@@ -56,10 +56,27 @@ const FOR_OTHERS: [&str; 14] = [
     "auto", "noauto", "user", "nouser", "users", "group", "owner", "nofail", "_netdev", "defaults", "rw",
     "loop", "async", "nonempty",
 ];
+/// Generic options of mount(8) that ask for nothing beyond what happens anyway, or that may lawfully be ignored.
+const WITHOUT_EFFECT: [&str; 12] = [
+    "diratime",
+    "nodiratime",
+    "norelatime",
+    "nostrictatime",
+    "nolazytime",
+    "symfollow",
+    "iversion",
+    "noiversion",
+    "mand",
+    "nomand",
+    "silent",
+    "loud",
+];
 /// Options that the kernel enforces.
-const FOR_KERNEL: [&str; 8] = ["suid", "nosuid", "dev", "nodev", "exec", "noexec", "dirsync", "lazytime"];
+const FOR_KERNEL: [&str; 7] = ["suid", "nosuid", "dev", "nodev", "exec", "noexec", "lazytime"];
 /// Prefixes of options that carry a value for other programs.
 const PREFIXES_FOR_OTHERS: [&str; 7] = ["x-", "X-", "comment=", "uhelper=", "helper=", "subtype=", "fsname="];
+/// What the kernel's table of mounts shows beside our own words. mount(8) hands it back when it remounts.
+const PREFIXES_OF_KERNEL: [&str; 5] = ["user_id=", "group_id=", "rootmode=", "max_read=", "blksize="];
 
 impl Options {
     /// Adds a comma-separated list. With `sloppy`, unknown options are ignored as `mount -s` asks.
@@ -83,7 +100,8 @@ impl Options {
         }
         match option {
             "ro" => self.read_only = true,
-            "sync" => self.sync = true,
+            // What asks for changes of directories alone to be stable gets more than it asks for.
+            "sync" | "dirsync" => self.sync = true,
             "relatime" | "atime" => self.atime = Atime::Relative,
             "noatime" => self.atime = Atime::Never,
             "strictatime" => self.atime = Atime::Always,
@@ -94,7 +112,11 @@ impl Options {
             "norecovery" => self.no_recovery = true,
             known if FOR_KERNEL.contains(&known) => self.kernel.push(known.to_owned()),
             known if FOR_OTHERS.contains(&known) => self.add_for_others(known),
-            known => return Ok(PREFIXES_FOR_OTHERS.iter().any(|prefix| known.starts_with(prefix))),
+            known if WITHOUT_EFFECT.contains(&known) => {}
+            known => {
+                let mut prefixes = PREFIXES_FOR_OTHERS.iter().chain(&PREFIXES_OF_KERNEL);
+                return Ok(prefixes.any(|prefix| known.starts_with(prefix)));
+            }
         }
         Ok(true)
     }
@@ -186,6 +208,19 @@ mod tests {
         let options =
             parse("defaults,noauto,nofail,_netdev,x-systemd.automount,nosuid,user,comment=a b").unwrap();
         assert_eq!(options.kernel, ["nosuid", "nosuid", "nodev"]);
+    }
+
+    #[test]
+    fn what_mount_hands_back_for_a_remount_is_accepted() {
+        let options = parse("ro,nosuid,noatime,user_id=0,group_id=0,default_permissions,remount").unwrap();
+        assert!(options.remount && options.read_only);
+        assert_eq!(options.kernel, ["nosuid"]);
+    }
+
+    #[test]
+    fn generic_options_are_accepted() {
+        let options = parse("nodiratime,norelatime,silent,iversion,dirsync").unwrap();
+        assert!(options.sync, "at least as much as dirsync asks for");
     }
 
     #[test]

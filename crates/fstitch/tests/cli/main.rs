@@ -1,0 +1,10 @@
+//! The program as its users call it: through mount(8) and fstab, on block devices and partitions, without
+//! privileges, with wrong arguments. These tests keep exit codes, messages and machine-readable output.
+#![expect(clippy::unwrap_used, reason = "these are tests, their helpers included")]
+
+mod devices;
+mod harness;
+mod mount8;
+mod refusals;
+mod shapes;
+mod unprivileged;

@@ -1,0 +1,77 @@
+//! mount(8), umount(8) and fstab through the helper `mount.fuse.fstitch`, in a mount table of the test's own where
+//! the helper alone stands in `/sbin`.
+
+use crate::harness::{Place, Ran, needs, needs_root};
+
+/// Runs `script` where mount(8) finds the helper. It begins in a directory with the volume `a.img` and the empty
+/// directory `m`.
+fn with_helper(place: &Place, script: &str) -> Option<Ran> {
+    if !needs_root() || !needs("mount") {
+        return None;
+    }
+    place.volume("a.img");
+    place.directory("m");
+    place.directory("sbin");
+    std::os::unix::fs::symlink(crate::harness::PROGRAM, place.at("sbin/mount.fuse.fstitch")).unwrap();
+    let script = format!("mount --bind sbin /sbin\nD=$PWD\n{script}");
+    let ran = place.in_namespace(&script)?;
+    if ran.err.contains("/dev/fuse") {
+        println!("skipped: {}", ran.err.trim());
+        return None;
+    }
+    Some(ran)
+}
+
+/// The words that mount(8) shows for the mount, in a shell.
+const SHOW: &str = "show() { grep \" $D/m \" /proc/self/mounts | cut -d' ' -f3,4; }\n";
+
+#[test]
+fn mount_remount_and_umount() {
+    let place = Place::new();
+    let script = format!(
+        "{SHOW}mount -t fuse.fstitch a.img m -o noatime,nosuid\nshow\n\
+         echo one > m/a\nmount -o remount,ro m\nshow\n(echo two > m/b) 2>&- && exit 3\n\
+         mount -o remount,rw m\nshow\necho two > m/b\numount m\nshow || true\n"
+    );
+    let Some(ran) = with_helper(&place, &script) else { return };
+    let shown: Vec<String> = ran.ok().lines().map(str::to_owned).collect();
+    assert_eq!(shown.len(), 3, "{shown:?}");
+    assert!(shown[0].starts_with("fuse.fstitch rw,nosuid,noatime,"), "{shown:?}");
+    assert!(shown[1].starts_with("fuse.fstitch ro,nosuid,noatime,"), "{shown:?}");
+    assert!(shown[2].starts_with("fuse.fstitch rw,nosuid,noatime,"), "{shown:?}");
+}
+
+#[test]
+fn a_line_of_fstab_is_mounted() {
+    let place = Place::new();
+    let script = format!(
+        "{SHOW}echo \"$D/a.img $D/m fuse.fstitch ro,nofail,x-test=1,nodiratime,_netdev 0 0\" > fstab\n\
+         mount -a -T fstab\nshow\numount m\nmount -T fstab $D/m\nshow\numount m\n"
+    );
+    let Some(ran) = with_helper(&place, &script) else { return };
+    let shown = ran.ok();
+    assert_eq!(shown.lines().filter(|line| line.starts_with("fuse.fstitch ro,")).count(), 2, "{shown}");
+}
+
+#[test]
+fn failures_have_the_exit_code_of_mount() {
+    let place = Place::new();
+    let script = "set +e\nmount -t fuse.fstitch a.img m -o bogus; echo $?\n\
+                  mount -t fuse.fstitch absent m; echo $?\nmount -t fuse.fstitch a.img m -o ro; echo $?\n\
+                  mount -o remount,rw m; echo $?\numount m; echo $?\n\
+                  mount -s -t fuse.fstitch a.img m -o bogus; echo $?\numount m; echo $?\n";
+    let Some(ran) = with_helper(&place, script) else { return };
+    assert_eq!(ran.out, "32\n32\n0\n32\n0\n0\n0\n", "{}", ran.err);
+    assert!(ran.err.contains("`bogus` is not an option"), "{}", ran.err);
+    assert!(ran.err.contains("unmount and mount it anew"), "{}", ran.err);
+}
+
+#[test]
+fn a_mount_in_use_is_busy_until_it_is_detached() {
+    let place = Place::new();
+    let script = "mount -t fuse.fstitch a.img m\necho kept > m/a\nexec 3< m/a\numount m && exit 3\n\
+                  umount -l m\ncat <&3\nexec 3<&-\n$F fsck -fn a.img\n";
+    let Some(ran) = with_helper(&place, script) else { return };
+    assert!(ran.err.contains("busy"), "{}", ran.err);
+    assert!(ran.ok().starts_with("kept\n"));
+}

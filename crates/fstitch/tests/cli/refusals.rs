@@ -1,0 +1,63 @@
+//! What cannot be done is refused with a reason, and what to do instead.
+
+use std::fs;
+
+use crate::harness::{Mounted, Place, fstitch};
+
+#[test]
+fn things_that_hold_no_volume_are_not_mounted() {
+    let place = Place::new();
+    let at = place.directory("m");
+    let image = place.volume("a.img");
+    fs::write(place.at("garbage"), vec![0xa7; 100_000]).unwrap();
+    fs::write(place.at("empty"), "").unwrap();
+    fs::copy(&image, place.at("cut")).unwrap();
+    fs::File::options().write(true).open(place.at("cut")).unwrap().set_len(1 << 20).unwrap();
+    let mount = |name: &str| fstitch(&format!("mount {} {at}", place.text(name)));
+    mount("absent").refused(1, "No such file");
+    mount("m").refused(1, "is a directory");
+    mount("garbage").refused(1, "holds no ext2 volume");
+    mount("empty").refused(1, "is empty: make a volume with");
+    mount("cut").refused(1, "but the device has only 1048576 bytes");
+    fstitch(&format!("mount {image} {}", place.text("absent"))).refused(1, "make the directory first");
+    fstitch(&format!("mount {image} {image}")).refused(1, "is not a directory");
+    fstitch(&format!("mount -o bogus {image} {at}")).refused(1, "`bogus` is not an option");
+}
+
+#[test]
+fn an_unreadable_medium_is_named_once() {
+    let place = Place::new();
+    fs::write(place.at("empty"), "").unwrap();
+    let ran = fstitch(&format!("fsck -n {}", place.text("empty")));
+    assert_eq!(ran.code, 8);
+    assert_eq!(ran.err.matches("hold no block").count(), 1, "{}", ran.err);
+}
+
+#[test]
+fn a_mounted_image_is_not_mounted_again_nor_made_anew() {
+    let place = Place::new();
+    let (image, at, elsewhere) = (place.volume("a.img"), place.directory("m"), place.directory("n"));
+    let Some(mounted) = Mounted::new("", &image, &at) else { return };
+    let said = format!("it is mounted at {at}");
+    fstitch(&format!("mount {image} {elsewhere}")).refused(1, &said);
+    fstitch(&format!("mount {image} {at}")).refused(1, &said);
+    fstitch(&format!("mkfs ext2 -F {image} 4M")).refused(1, "is in use");
+    fstitch(&format!("fsck -y {image}")).refused(8, "is in use");
+    mounted.end();
+    fstitch(&format!("fsck -fn {image}")).ok();
+}
+
+#[test]
+fn a_mount_in_use_says_so_and_can_be_detached() {
+    let place = Place::new();
+    let (image, at) = (place.volume("a.img"), place.directory("m"));
+    let Some(mounted) = Mounted::new("", &image, &at) else { return };
+    fs::write(mounted.path().join("a"), "still here").unwrap();
+    let open = fs::File::open(mounted.path().join("a")).unwrap();
+    fstitch(&format!("umount {at}")).refused(1, "is in use");
+    fstitch(&format!("umount --lazy {at}")).ok();
+    assert_eq!(std::io::read_to_string(open).unwrap(), "still here");
+    // The daemon finishes when the file is closed; the next to open the image waits for it.
+    fstitch(&format!("fsck -fn {image}")).ok();
+    fstitch(&format!("umount {at}")).refused(1, "is not a mount point");
+}

@@ -1,0 +1,65 @@
+//! Output that programs read, and help for people.
+
+use serde_json::Value;
+
+use crate::harness::{Mounted, Place, Ran, fstitch, needs, run};
+
+#[track_caller]
+fn json(ran: Ran) -> Value {
+    serde_json::from_str(&ran.ok()).unwrap()
+}
+
+#[test]
+fn commands_that_read_print_json() {
+    let place = Place::new();
+    let (image, at) = (place.text("a.img"), place.directory("m"));
+    let made = json(fstitch(&format!("mkfs ext2 --json {image} 4M")));
+    assert_eq!(made["blocks"], 4096);
+    assert_eq!(json(fstitch(&format!("ls -lR --json {image}:/")))[0]["path"], "/lost+found");
+    assert_eq!(json(fstitch(&format!("fsck -fn --json {image}")))["total"], 0);
+    assert!(json(fstitch(&format!("info --json {image}"))).is_object());
+    let Some(mounted) = Mounted::new("", &image, &at) else { return };
+    assert_eq!(json(fstitch(&format!("status --json {at}")))[0]["mountpoint"], at.as_str());
+    assert!(
+        json(fstitch("status --json")).as_array().unwrap().iter().any(|m| m["mountpoint"] == at.as_str())
+    );
+    assert!(json(fstitch(&format!("stats --json {at}")))["device"]["flushes"].is_u64());
+    assert_eq!(json(fstitch(&format!("fsck --online --json {at}")))["corrupt"], 0);
+    mounted.end();
+}
+
+#[test]
+fn every_command_has_help_and_a_manual_page() {
+    let place = Place::new();
+    let commands = "mkfs mount umount fsck ls cp cat info status stats demo completions man";
+    let pages = place.directory("man");
+    fstitch(&format!("man {pages}")).ok();
+    for command in commands.split(' ') {
+        assert!(fstitch(&format!("{command} --help")).ok().contains("Usage: fstitch"), "{command}");
+        let page = std::fs::read_to_string(place.at(&format!("man/fstitch-{command}.1"))).unwrap();
+        assert!(page.contains(".SH SYNOPSIS"), "{command}");
+    }
+    assert!(fstitch("mkfs ext2 --help").ok().contains("--block-size"));
+}
+
+#[test]
+fn completions_are_valid_shell() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(fstitch(&format!("completions {shell}")).ok().contains("fstitch"), "{shell}");
+    }
+    if needs("bash") {
+        std::fs::write(place.at("completions"), fstitch("completions bash").ok()).unwrap();
+        run("bash", ["-n", &place.text("completions")]).ok();
+    }
+}
+
+#[test]
+fn wrong_usage_has_exit_codes_of_its_own() {
+    assert_eq!(fstitch("").code, 2);
+    assert_eq!(fstitch("nosuch").code, 2);
+    assert_eq!(fstitch("mount").code, 2);
+    assert_eq!(fstitch("fsck").code, 16);
+    assert_eq!(fstitch("fsck -n -y x").code, 16);
+    assert_eq!(fstitch("--version").code, 0);
+}
