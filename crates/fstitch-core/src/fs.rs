@@ -398,6 +398,17 @@ pub trait FileSystem: Send + Sync {
     /// Makes everything stable and marks the volume as cleanly unmounted; later changes fail.
     fn unmount(&self) -> Result<()>;
 
+    /// Gives up, as if the power had been cut: nothing more is ever written, what is not stable is lost, and later
+    /// changes and syncs fail; unmounting then writes nothing. Returns when no write is under way any more. `why`
+    /// is what messages say.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the file system cannot.
+    fn abandon(&self, why: &str) -> Result<()> {
+        let _ = why;
+        Err(Errno::OPNOTSUPP.into())
+    }
+
     /// How long others may cache attributes and names: for ever where we own the medium.
     fn cache_timeout(&self) -> Duration {
         Duration::from_secs(365 * 86_400)

@@ -18,6 +18,12 @@
 //! an operation means, never touches its own mount by path while serving, and no type of the FUSE library
 //! shows in its interface.
 //!
+//! # Failures
+//!
+//! A panic in an operation of the file system answers that request with `EIO`, and the volume accepts no more
+//! changes from then on, as after a failed write; whatever else is asked goes on. The ioctl by which XFS and ext4
+//! are shut down forgets everything that is not stable, as a power cut would, and everything answers `EIO`.
+//!
 //! # What the kernel may cache
 //!
 //! We own the medium, so attributes, names (also missing ones), link targets, directory listings and pages are
@@ -42,6 +48,7 @@ mod options;
 mod owners;
 mod pool;
 mod signals;
+mod supervised;
 mod unmount;
 
 pub use error::MountError;

@@ -8,6 +8,7 @@ use fuser::{Session, SessionACL};
 
 use crate::adapter::Adapter;
 use crate::kernel;
+use crate::supervised::Supervised;
 use crate::{MountError, MountOptions, Unmounter};
 
 /// A mounted file system: made by [`Mount::new`], served by [`Mount::run`].
@@ -16,7 +17,7 @@ use crate::{MountError, MountOptions, Unmounter};
 pub struct Mount {
     /// `None` only while `run` works with it.
     session: Option<Session<Adapter>>,
-    fs: Arc<dyn FileSystem>,
+    fs: Arc<Supervised>,
     unmounter: Unmounter,
     /// With `auto_unmount`: closes when the process dies.
     _guard: Option<OwnedFd>,
@@ -29,9 +30,10 @@ impl Mount {
     /// # Errors
     /// [`MountError`] says what is missing and how to get it.
     pub fn new(fs: Arc<dyn FileSystem>, options: &MountOptions) -> Result<Self, MountError> {
+        let fs = Arc::new(Supervised::new(fs));
         let connection = kernel::connect(options)?;
         let unmounter = Unmounter::new(connection.mountpoint, connection.as_root);
-        let adapter = Adapter::new(Arc::clone(&fs), options)
+        let adapter = Adapter::new(Arc::clone(&fs) as _, options)
             .map_err(|e| MountError::system("starting helper threads", e));
         let session = adapter.and_then(|adapter| {
             let link = adapter.invalidations();

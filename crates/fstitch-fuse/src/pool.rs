@@ -1,8 +1,11 @@
 //! A few threads for work that must not hold up the workers: waiting for the medium.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+
+use crate::supervised::message;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -30,7 +33,7 @@ impl Pool {
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         let jobs = self.jobs.as_ref().expect("only drop takes the sender");
         if let Err(refused) = jobs.send(Box::new(job)) {
-            // All helpers have panicked: do it here rather than leave the request unanswered.
+            // No helper takes jobs any more: do it here rather than leave the request unanswered.
             (refused.0)();
         }
     }
@@ -43,9 +46,17 @@ fn serve(source: &Mutex<Receiver<Job>>) {
             Err(_) => return,
         };
         match next {
-            Ok(job) => job(),
+            Ok(job) => survive(job),
             Err(_) => return,
         }
+    }
+}
+
+/// Does a job. One that panics leaves its request to the reply, which answers `EIO` when it is dropped; the helper
+/// goes on.
+fn survive(job: Job) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(job)) {
+        tracing::error!("a panic in a helper thread: {}", message(&*panic));
     }
 }
 
@@ -78,5 +89,18 @@ mod tests {
         }
         drop(pool);
         assert_eq!(done.load(Ordering::Relaxed), 100);
+    }
+
+    #[test]
+    fn a_panicking_job_ends_no_helper() {
+        let done = Arc::new(AtomicU32::new(0));
+        let pool = Pool::new(1).unwrap();
+        pool.run(|| panic!("this job is broken"));
+        let counted = Arc::clone(&done);
+        pool.run(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        drop(pool);
+        assert_eq!(done.load(Ordering::Relaxed), 1);
     }
 }

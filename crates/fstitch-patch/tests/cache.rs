@@ -23,6 +23,7 @@ struct Probe {
     memory: MemDevice,
     fail_writes: AtomicBool,
     fail_flushes: AtomicBool,
+    panic_writes: AtomicBool,
     reads: AtomicU64,
     /// The blocks of each batch; a flush is an empty batch.
     log: Mutex<Vec<Vec<u64>>>,
@@ -34,6 +35,7 @@ impl Probe {
             memory: MemDevice::new(BLOCK_SIZE, blocks),
             fail_writes: AtomicBool::new(false),
             fail_flushes: AtomicBool::new(false),
+            panic_writes: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             log: Mutex::new(Vec::new()),
         })
@@ -60,6 +62,7 @@ impl BlockDevice for Probe {
         if self.fail_writes.load(Ordering::SeqCst) {
             return Err(Error::io(IoOp::Write, writes[0].block, std::io::Error::other("injected")));
         }
+        assert!(!self.panic_writes.load(Ordering::SeqCst), "a bug, on purpose");
         self.log.lock().unwrap().push(writes.iter().map(|w| w.block.get()).collect());
         self.memory.write(writes)
     }
@@ -159,6 +162,56 @@ fn a_failed_write_poisons_and_says_so_for_ever() {
         assert_ne!(cache.state(lost), PatchState::Committed);
         cache.check_invariants();
     }
+}
+
+#[test]
+fn an_abandoned_cache_writes_nothing_more() {
+    let probe = Probe::new(16);
+    let cache = cache(&probe);
+    let kept = set(&cache, 1, 0, 1, &[]);
+    cache.sync_patches(&[kept]).unwrap();
+    let lost = set(&cache, 2, 0, 1, &[]);
+    cache.abandon("the plug is out");
+    probe.take_log();
+    assert_eq!(cache.sync_patches(&[lost]).unwrap_err().errno(), Errno::IO);
+    assert_eq!(cache.sync_all().unwrap_err().errno(), Errno::IO);
+    assert!(cache.step().is_err());
+    assert_eq!(cache.reserve(1).unwrap_err().errno(), Errno::ROFS);
+    assert!(cache.poisoned().unwrap().to_string().contains("the plug is out"));
+    assert_eq!((probe.take_log().len(), probe.byte(1, 0), probe.byte(2, 0)), (0, 1, 0));
+}
+
+#[test]
+fn a_panic_in_mid_change_ends_writing_and_nobody_hangs() {
+    let probe = Probe::new(16);
+    let cache = cache(&probe);
+    set(&cache, 1, 0, 1, &[]);
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _tx = cache.lock();
+        panic!("a bug, on purpose");
+    }));
+    assert!(caught.is_err());
+    assert_eq!(cache.sync_all().unwrap_err().errno(), Errno::IO);
+    assert!(cache.poisoned().unwrap().to_string().contains("panic"));
+    assert!(probe.take_log().is_empty());
+}
+
+#[test]
+fn a_panicking_flusher_releases_those_who_wait_for_room() {
+    let probe = Probe::new(4096);
+    let options = CacheOptions { cache_size: 512 << 10, ..CacheOptions::default() };
+    let (cache, _) = cache_with(&probe, options);
+    cache.start_flusher().unwrap();
+    probe.panic_writes.store(true, Ordering::SeqCst);
+    let refused = (0..4096).find_map(|no| {
+        let reserved = cache.reserve(1024).err();
+        if reserved.is_none() {
+            set(&cache, no, 0, 5, &[]);
+        }
+        reserved
+    });
+    assert_eq!(refused.expect("there is no room for all").errno(), Errno::ROFS);
+    assert_eq!(cache.sync_all().unwrap_err().errno(), Errno::IO);
 }
 
 #[test]

@@ -154,4 +154,9 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     fn unmount(&self) -> Result<()> {
         self.do_unmount()
     }
+
+    fn abandon(&self, why: &str) -> Result<()> {
+        self.cache().abandon(why);
+        Ok(())
+    }
 }

@@ -1,4 +1,4 @@
-//! The ioctls of `lsattr` and `chattr`. All others are refused with `ENOTTY`, because programs probe with
+//! The ioctls of `lsattr` and `chattr`, and the one that shuts XFS and ext4 down. All others are refused with `ENOTTY`, because programs probe with
 //! terminal ioctls and take other answers for a terminal.
 //!
 //! Flags come in two forms: the `FS_*_FL` word of [`InodeFlags`], and `struct fsxattr` (28 bytes: flags with
@@ -8,6 +8,18 @@
 use fstitch_core::{Caller, Errno, InodeFlags, InodeNo, Result};
 
 use super::core::Core;
+
+/// `XFS_IOC_GOINGDOWN` and `EXT4_IOC_SHUTDOWN`, which are one number. Its argument says what to make stable first;
+/// numbers of this form deliver none here, so nothing is made stable.
+pub(super) const SHUT_DOWN: u32 = 0x8004_587d;
+
+/// Forgets everything that is not stable, as a power cut would; everything answers `EIO` afterwards.
+pub(super) fn shut_down(core: &Core, by_root: bool) -> Result<()> {
+    if !by_root {
+        return Err(Errno::PERM.into());
+    }
+    core.fs.abandon("shut down by an ioctl: what was not stable is lost")
+}
 
 /// What an ioctl does, by command number. The size that the first two numbers encode (of a C `long`) differs
 /// between 32-bit and 64-bit callers; the argument is 4 bytes in both.

@@ -505,6 +505,16 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyIoctl,
     ) {
         let core = &self.core;
+        if cmd == ioctl::SHUT_DOWN {
+            let by_root = request.uid() == 0;
+            let core = Arc::clone(core);
+            // It waits for writes that are under way.
+            return self.pool.run(move || {
+                answer(&core, ioctl::shut_down(&core, by_root), reply, |reply: ReplyIoctl, ()| {
+                    reply.ioctl(0, &[]);
+                });
+            });
+        }
         let out_len = usize::try_from(out_size).expect("64-bit machine");
         let done = ioctl::Command::from_number(cmd).and_then(|command| {
             let caller = core.view.caller(request, 0);

@@ -7,5 +7,6 @@ mod data;
 mod harness;
 mod life;
 mod names;
+mod panics;
 mod privileges;
 mod spy;

@@ -1,4 +1,5 @@
-//! A file system that counts what reaches it, to show what the kernel caches and what is made stable when.
+//! A file system that counts what reaches it, to show what the kernel caches and what is made stable when,
+//! and that breaks on demand.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,6 +16,10 @@ pub struct Spy {
     model: Model,
     counts: Mutex<BTreeMap<&'static str, u64>>,
     pub unmount_fails: AtomicBool,
+    /// It can abandon what is not stable.
+    pub abandons: AtomicBool,
+    /// The operation that panics, if any.
+    pub broken: Mutex<Option<&'static str>>,
 }
 
 impl Spy {
@@ -24,6 +29,8 @@ impl Spy {
 
     fn note(&self, operation: &'static str) -> &Model {
         *self.counts.lock().unwrap().entry(operation).or_default() += 1;
+        let broken = *self.broken.lock().unwrap();
+        assert!(broken != Some(operation), "{operation} is broken on purpose");
         &self.model
     }
 }
@@ -67,6 +74,11 @@ impl FileSystem for Spy {
         flags(ino: InodeNo) -> Result<InodeFlags>;
         set_flags(caller: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()>;
         check() -> Result<CheckReport>;
+    }
+
+    fn abandon(&self, _why: &str) -> Result<()> {
+        self.note("abandon");
+        if self.abandons.load(Ordering::Relaxed) { Ok(()) } else { Err(Errno::OPNOTSUPP.into()) }
     }
 
     fn unmount(&self) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The thread that writes dirty blocks by age and pressure.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -31,7 +32,12 @@ impl Cache {
         let shared = Arc::clone(&self.shared);
         let builder = std::thread::Builder::new().name("fstitch-flusher".to_owned());
         let thread = builder
-            .spawn(move || shared.flush_forever())
+            .spawn(move || {
+                if catch_unwind(AssertUnwindSafe(|| shared.flush_forever())).is_err() {
+                    // Whoever waits for room would wait for ever.
+                    shared.poison("a panic of the flusher");
+                }
+            })
             .map_err(|error| Error::io(IoOp::Write, BlockNo(0), error))?;
         self.shared.core().has_flusher = true;
         *flusher = Some(Flusher { thread });
@@ -77,7 +83,7 @@ impl Shared {
         let goal = if for_room { Goal::Room } else { Goal::Age(self.options.write_back_age) };
         loop {
             let progress = {
-                let _epoch = self.epoch.lock().expect("no panic during an epoch");
+                let _epoch = self.epoch();
                 self.write_epoch(goal)?
             };
             let mut core = self.core();

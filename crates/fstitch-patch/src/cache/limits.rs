@@ -48,7 +48,7 @@ impl Cache {
             }
             drop(core);
             let progress = {
-                let _epoch = shared.epoch.lock().expect("no panic during an epoch");
+                let _epoch = shared.epoch();
                 shared.write_epoch(Goal::Room)?
             };
             core = shared.core();

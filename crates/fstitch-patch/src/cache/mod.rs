@@ -19,7 +19,7 @@ mod step;
 mod sync;
 mod tx;
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fstitch_core::order::{Rank, Ranked};
@@ -167,9 +167,14 @@ impl Cache {
 
     /// Refuses changes from now on, because of damage found on the medium.
     pub fn poison(&self, why: &str) {
-        let mut core = self.shared.core();
-        core.poison.get_or_insert_with(|| Error::Poisoned(why.into()));
-        self.shared.changed.notify_all();
+        self.shared.poison(why);
+    }
+
+    /// Writes nothing more from now on, as if the power had been cut, and returns when no epoch is under way. To be
+    /// called holding no lock.
+    pub fn abandon(&self, why: &str) {
+        self.poison(why);
+        drop(self.shared.epoch());
     }
 
     /// Accounts memory that a file system keeps beside the cache, such as directory indexes.
@@ -226,28 +231,52 @@ impl std::ops::DerefMut for CoreGuard<'_> {
     }
 }
 
+/// The core after a panic under its lock: whatever was half changed then must not reach the medium.
+fn after_panic(broken: PoisonError<MutexGuard<'_, Core>>) -> MutexGuard<'_, Core> {
+    let mut core = broken.into_inner();
+    core.poison.get_or_insert_with(|| Error::Poisoned("a panic in the middle of a change".into()));
+    core
+}
+
 /// Memory that a cached block takes beside its contents: its slot, its place in the index, and what alignment costs.
 const BLOCK_OVERHEAD: usize = 320;
 
 impl Shared {
     fn core(&self) -> CoreGuard<'_> {
         let rank = Ranked::enter(Rank::Core);
-        let guard = self.core.lock().expect("no panic while the core lock is held");
+        let guard = self.core.lock().unwrap_or_else(after_panic);
         CoreGuard { guard, _rank: rank }
+    }
+
+    fn poison(&self, why: &str) {
+        let mut core = self.core();
+        core.poison.get_or_insert_with(|| Error::Poisoned(why.into()));
+        self.changed.notify_all();
+    }
+
+    /// The right to write an epoch. An epoch that panicked stays in flight for ever, and no other follows.
+    fn epoch(&self) -> MutexGuard<'_, ()> {
+        self.epoch.lock().unwrap_or_else(|broken| {
+            self.poison("a panic while an epoch was written");
+            broken.into_inner()
+        })
     }
 
     /// Waits for something to change.
     fn wait<'a>(&self, core: CoreGuard<'a>) -> CoreGuard<'a> {
         let CoreGuard { guard, _rank } = core;
-        let guard = self.changed.wait(guard).expect("no panic while the core lock is held");
+        let guard = self.changed.wait(guard).unwrap_or_else(after_panic);
         CoreGuard { guard, _rank }
     }
 
     /// Waits for work, at most this long.
     fn wait_for_kick<'a>(&self, core: CoreGuard<'a>, limit: Duration) -> CoreGuard<'a> {
         let CoreGuard { guard, _rank } = core;
-        let waited = self.kick.wait_timeout(guard, limit).expect("no panic while the core lock is held");
-        CoreGuard { guard: waited.0, _rank }
+        let guard = match self.kick.wait_timeout(guard, limit) {
+            Ok((guard, _)) => guard,
+            Err(broken) => after_panic(PoisonError::new(broken.into_inner().0)),
+        };
+        CoreGuard { guard, _rank }
     }
 
     /// Bytes in use.

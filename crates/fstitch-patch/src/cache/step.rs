@@ -52,7 +52,7 @@ impl Cache {
     /// As for [`Cache::step`].
     pub fn step_blocks(&self, choose: &mut dyn FnMut(BlockNo) -> bool) -> Result<usize> {
         let shared = &*self.shared;
-        let _epoch = shared.epoch.lock().expect("no panic during an epoch");
+        let _epoch = shared.epoch();
         let batch = {
             let mut core = shared.core();
             Shared::check_poison(&core)?;

@@ -41,7 +41,7 @@ impl Cache {
         let shared = &*self.shared;
         let horizon = shared.core().graph.next_generation();
         loop {
-            let _epoch = shared.epoch.lock().expect("no panic during an epoch");
+            let _epoch = shared.epoch();
             {
                 let core = shared.core();
                 Shared::check_poison(&core).map_err(lost)?;
@@ -61,7 +61,7 @@ impl Shared {
     /// Writes epochs for all who wait until `patches` are stable.
     fn write_until(&self, patches: &[PatchId]) -> Result<()> {
         loop {
-            let _epoch = self.epoch.lock().expect("no panic during an epoch");
+            let _epoch = self.epoch();
             {
                 let mut core = self.core();
                 Self::check_poison(&core)?;

@@ -7,4 +7,5 @@ mod harness;
 mod mount8;
 mod refusals;
 mod shapes;
+mod shutdown;
 mod unprivileged;
