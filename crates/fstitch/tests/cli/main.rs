@@ -5,6 +5,7 @@
 mod devices;
 mod harness;
 mod mount8;
+mod questions;
 mod refusals;
 mod shapes;
 mod shutdown;

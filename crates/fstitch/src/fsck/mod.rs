@@ -1,6 +1,9 @@
 //! `fstitch fsck`: checks and repairs, offline on an image or online on a mount.
 
+mod ask;
+
 use std::fmt::Write;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -30,10 +33,13 @@ pub const USAGE: Outcome = Outcome(16);
 
 /// Arguments of `fsck`.
 #[derive(clap::Args)]
-#[command(after_help = "Exit codes: 0 nothing wrong, 1 errors corrected, 4 errors left, 8 could not check, \
-                        16 wrong usage.")]
+#[command(
+    after_help = "Without -n, -p and -y it asks before it repairs. Where there is no terminal to ask on, and \
+                        with --json and --online, it then only checks.\n\nExit codes: 0 nothing wrong, 1 errors corrected, 4 errors left, 8 could not check, \
+                        16 wrong usage."
+)]
 pub struct Arguments {
-    /// Only check (what happens without -p and -y as well)
+    /// Only check
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     no: bool,
     /// Repair what a crash may leave behind; anything else is left alone and reported
@@ -75,6 +81,9 @@ pub struct Report {
     pub left: u64,
     /// The findings, at most 10,000.
     pub findings: Vec<Finding>,
+    /// Whether somebody has been shown them already.
+    #[serde(skip)]
+    told: bool,
 }
 
 /// One finding.
@@ -117,6 +126,7 @@ impl Report {
             repaired,
             left,
             findings: findings.collect(),
+            told: false,
         }
     }
 
@@ -134,6 +144,16 @@ impl Report {
             writeln!(shown, "{name}: marked clean; -f checks it all the same")?;
             return Ok(shown);
         }
+        if !self.told {
+            shown.push_str(&self.list()?);
+        }
+        self.conclude(&mut shown, name, repairing)?;
+        Ok(shown)
+    }
+
+    /// The findings, a line each.
+    fn list(&self) -> Result<String> {
+        let mut shown = String::new();
         for finding in &self.findings {
             let class = match finding.class {
                 Class::Allowed => "allowed",
@@ -145,6 +165,10 @@ impl Report {
         if listed < self.total {
             writeln!(shown, "… and {} more", self.total - listed)?;
         }
+        Ok(shown)
+    }
+
+    fn conclude(&self, shown: &mut String, name: &str, repairing: bool) -> Result<()> {
         match (self.total, self.left) {
             (0, _) => writeln!(shown, "{name}: nothing wrong")?,
             (_, 0) => writeln!(shown, "{name}: {} findings, all mended", self.total)?,
@@ -156,15 +180,23 @@ impl Report {
                 self.advice(repairing)
             )?,
         }
-        Ok(shown)
+        Ok(())
     }
 
     fn advice(&self, repairing: bool) -> &'static str {
         match (self.corrupt, repairing) {
             (0, false) => "; -p mends them, and a mount does so by itself",
-            (_, false) => "; -y repairs it (copy the image first if it matters)",
+            (_, false) => "; -y repairs them (copy the image first if it matters)",
             (_, true) => "; not all could be mended, or -y is needed",
         }
+    }
+}
+
+impl Arguments {
+    /// Whether to ask before each repair: nothing else was said, and there is somebody to ask.
+    fn asks(&self) -> bool {
+        let decided = self.no || self.preen || self.yes || self.json || self.online;
+        !decided && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
 }
 
@@ -190,6 +222,7 @@ fn online(arguments: &Arguments) -> Result<Report> {
 }
 
 fn offline(arguments: &Arguments) -> Result<Report> {
+    let asks = arguments.asks();
     let mode = match (arguments.preen, arguments.yes) {
         (_, true) => RepairMode::Yes,
         (true, _) => RepairMode::Preen,
@@ -199,21 +232,33 @@ fn offline(arguments: &Arguments) -> Result<Report> {
         // A damaged superblock must not keep the volume from being repaired, so the smallest block serves all.
         block_size: 1024,
         offset: arguments.volume.offset,
-        read_only: mode == RepairMode::No,
+        read_only: mode == RepairMode::No && !asks,
         ..DiskOptions::default()
     };
-    let disk = open::disk(&arguments.image, &disk)?;
+    let disk = match open::disk(&arguments.image, &disk) {
+        Err(error) if asks => return Err(error.context("cannot repair (-n only checks)")),
+        disk => disk?,
+    };
     if !arguments.force && is_marked_clean(&disk) {
         return Ok(Report { skipped_clean: true, ..Report::default() });
     }
-    let display = spinner(arguments.json);
-    display.set_message("checking");
-    display.enable_steady_tick(std::time::Duration::from_millis(100));
-    let options = RepairOptions { mode, now: SystemClock::new().now() };
-    let done = repair_ext2(&disk, options).with_context(|| format!("checking {}", arguments.image.display()));
-    display.finish_and_clear();
-    let done = done?;
-    Ok(Report::new(&done.found, done.mended, done.left.total))
+    let repair = |mode| {
+        let display = spinner(arguments.json);
+        display.set_message("checking");
+        display.enable_steady_tick(std::time::Duration::from_millis(100));
+        let done = repair_ext2(&disk, RepairOptions { mode, now: SystemClock::new().now() });
+        display.finish_and_clear();
+        done.with_context(|| format!("checking {}", arguments.image.display()))
+    };
+    let done = if asks {
+        let mut dialogue = ask::Dialogue::new(std::io::stdin().lock(), std::io::stdout());
+        ask::converse(&mut dialogue, repair, |found| Report::new(found, 0, found.total).list())?
+    } else {
+        repair(mode)?
+    };
+    let mut report = Report::new(&done.found, done.mended, done.left.total);
+    report.told = asks;
+    Ok(report)
 }
 
 /// Whether the superblock says that the volume was unmounted in an orderly way and has no known errors. One that
