@@ -89,6 +89,9 @@ fn open_disk(image: &Path, offset: u64, access: Access) -> Result<FileDisk> {
 
 /// How long an image may stay locked by a process that is gone.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an image may be locked by a process of which no mount is known: a daemon may have ended between the look
+/// at its lock and the look for its mount.
+const SECOND_LOOK: Duration = Duration::from_millis(50);
 /// How often the lock is tried.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -102,7 +105,8 @@ pub fn disk(image: &Path, options: &DiskOptions) -> Result<FileDisk> {
             Err(Error::Locked(reason)) => {
                 let mounted = mounted_at(image);
                 let ending = mounted.as_ref().is_some_and(|at| !crate::mount::is_mounted(Path::new(at)));
-                let patient = ending || (mounted.is_none() && reason.contains("another process"));
+                let gone = reason.contains("another process") || waited < SECOND_LOOK;
+                let patient = ending || (mounted.is_none() && gone);
                 if waited >= LOCK_PATIENCE || !patient {
                     match mounted {
                         Some(at) if ending => {

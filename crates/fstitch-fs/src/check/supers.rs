@@ -32,6 +32,13 @@ pub(super) fn raw_superblock(device: &dyn BlockDevice) -> Result<Vec<u8>> {
 /// Reads and checks a superblock beyond what is needed to use it.
 pub(super) fn parse(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
     let shape = Superblock::parse(raw, device_bytes)?;
+    let foreign = shape.features.read_only_because();
+    if !foreign.is_empty() {
+        // What such a feature adds may be in good order in a way that looks like damage here, and mending would
+        // damage it: the files of quotas, checksums, bitmaps that are not written yet.
+        let names = foreign.join(", ");
+        return Err(Error::Unsupported(format!("checking a volume with feature {names}: use e2fsck")));
+    }
     let damaged = |problem: String| Error::corrupt("superblock", None, problem);
     if shape.reserved_blocks > shape.blocks_count / 2 {
         return Err(damaged(format!(

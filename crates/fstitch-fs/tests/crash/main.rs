@@ -10,6 +10,7 @@ mod figure;
 mod hostile;
 mod populated;
 mod recorder;
+mod repaired;
 mod workload;
 
 use std::sync::Arc;

@@ -10,6 +10,8 @@ use anyhow::Result;
 use fstitch_core::CheckReport;
 use fstitch_fs::check::{RepairMode, RepairReport};
 
+use super::counted;
+
 /// How often a repair may uncover more before we stop asking. One is usual; more means that mending makes damage.
 const QUESTIONS_MAX: u32 = 8;
 
@@ -73,6 +75,7 @@ pub fn converse<R: BufRead, W: Write>(
         }
         let done = repair(mode)?;
         report.mended += done.mended;
+        report.runs += done.runs;
         report.left = done.left;
         if done.mended == 0 {
             break;
@@ -82,15 +85,12 @@ pub fn converse<R: BufRead, W: Write>(
 }
 
 fn question(left: &CheckReport) -> (String, RepairMode) {
-    let allowed = left.total - left.corrupt;
-    match (left.corrupt, allowed) {
-        (0, allowed) => (format!("Mend {allowed} findings that a crash may leave?"), RepairMode::Preen),
-        (corrupt, 0) => (format!("Repair {corrupt} damages?"), RepairMode::Yes),
-        (corrupt, allowed) => {
-            let question =
-                format!("Repair {corrupt} damages, and mend {allowed} findings that a crash may leave?");
-            (question, RepairMode::Yes)
-        }
+    let allowed = format!("mend {} that a crash may leave?", counted(left.total - left.corrupt, "finding"));
+    let corrupt = format!("Repair {}", counted(left.corrupt, "damage"));
+    match (left.corrupt, left.total - left.corrupt) {
+        (0, _) => (allowed.replacen('m', "M", 1), RepairMode::Preen),
+        (_, 0) => (format!("{corrupt}?"), RepairMode::Yes),
+        _ => (format!("{corrupt}, and {allowed}"), RepairMode::Yes),
     }
 }
 
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(modes, [RepairMode::No, RepairMode::Yes]);
         assert!(written.contains("Repair 2 damages?"), "{written}");
         let (_, written, _) = talk("y\n", &found(1, 2), &clean);
-        assert!(written.contains("Repair 2 damages, and mend 1 findings that"), "{written}");
+        assert!(written.contains("Repair 2 damages, and mend 1 finding that"), "{written}");
     }
 
     #[test]

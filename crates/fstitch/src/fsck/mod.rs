@@ -84,6 +84,9 @@ pub struct Report {
     /// Whether somebody has been shown them already.
     #[serde(skip)]
     told: bool,
+    /// Whether a repair was tried.
+    #[serde(skip)]
+    tried: bool,
 }
 
 /// One finding.
@@ -127,6 +130,7 @@ impl Report {
             left,
             findings: findings.collect(),
             told: false,
+            tried: false,
         }
     }
 
@@ -171,12 +175,12 @@ impl Report {
     fn conclude(&self, shown: &mut String, name: &str, repairing: bool) -> Result<()> {
         match (self.total, self.left) {
             (0, _) => writeln!(shown, "{name}: nothing wrong")?,
-            (_, 0) => writeln!(shown, "{name}: {} findings, all mended", self.total)?,
+            (_, 0) => writeln!(shown, "{name}: {}, all mended", counted(self.total, "finding"))?,
             _ => writeln!(
                 shown,
-                "{name}: {} findings that a crash may leave, {} damages{}",
-                self.allowed,
-                self.corrupt,
+                "{name}: {} that a crash may leave, {}{}",
+                counted(self.allowed, "finding"),
+                counted(self.corrupt, "damage"),
                 self.advice(repairing)
             )?,
         }
@@ -200,6 +204,12 @@ impl Arguments {
     }
 }
 
+/// `1 finding`, `2 findings`.
+fn counted(count: u64, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
 /// Runs `fsck`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let report = if arguments.online { online(arguments)? } else { offline(arguments)? };
@@ -207,7 +217,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         json(&report)?;
     } else {
         let name = arguments.image.display().to_string();
-        text(&report.describe(&name, arguments.preen || arguments.yes)?)?;
+        text(&report.describe(&name, report.tried || arguments.preen || arguments.yes)?)?;
     }
     Ok(report.outcome())
 }
@@ -258,6 +268,7 @@ fn offline(arguments: &Arguments) -> Result<Report> {
     };
     let mut report = Report::new(&done.found, done.mended, done.left.total);
     report.told = asks;
+    report.tried = done.runs > 1;
     Ok(report)
 }
 

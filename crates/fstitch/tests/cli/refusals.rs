@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{Mounted, Place, fstitch};
+use crate::harness::{Mounted, Place, fstitch, needs, run};
 
 #[test]
 fn things_that_hold_no_volume_are_not_mounted() {
@@ -60,4 +60,21 @@ fn a_mount_in_use_says_so_and_can_be_detached() {
     // The daemon finishes when the file is closed; the next to open the image waits for it.
     fstitch(&format!("fsck -fn {image}")).ok();
     fstitch(&format!("umount {at}")).refused(1, "is not a mount point");
+}
+
+#[test]
+fn volumes_with_features_that_only_allow_reading_are_not_mended() {
+    if !needs("mke2fs") {
+        return;
+    }
+    let place = Place::new();
+    for feature in ["quota", "metadata_csum,^extents", "uninit_bg"] {
+        let image = place.text("foreign.img");
+        run("mke2fs", ["-Fq", "-t", "ext2", "-O", feature, &image, "4M"]).ok();
+        let before = fs::read(&image).unwrap();
+        fstitch(&format!("fsck -f {image}")).refused(8, "checking a volume with feature");
+        fstitch(&format!("fsck -fy {image}")).refused(8, "checking a volume with feature");
+        assert!(fs::read(&image).unwrap() == before, "{feature}");
+        assert!(fstitch(&format!("ls {image}:/")).ok().contains("lost+found"), "{feature}");
+    }
 }

@@ -117,12 +117,13 @@ impl<'a> Iterator for Entries<'a> {
             return self.damaged(format!("length {rec_len}, {} bytes to the end of the block", rest.len()));
         }
         let file_type = if self.filetype { D_FILE_TYPE.get(rest) } else { 0 };
-        let long_name = !self.filetype && D_FILE_TYPE.get(rest) != 0;
+        let ino = D_INODE.get(rest);
+        // Free space may keep what an entry held before, a kind from times with the feature included.
+        let long_name = !self.filetype && ino != 0 && D_FILE_TYPE.get(rest) != 0;
         let name_len = usize::from(D_NAME_LEN.get(rest));
         if long_name || entry_size(name_len) > rec_len {
             return self.damaged(format!("a name of {name_len} bytes in an entry of {rec_len}"));
         }
-        let ino = D_INODE.get(rest);
         if ino > self.inodes_count {
             return self.damaged(format!("inode {ino}, expected at most {}", self.inodes_count));
         }
