@@ -9,8 +9,8 @@ use crate::ext2::layout::Field;
 use crate::ext2::layout::dirent::code_of;
 use crate::ext2::layout::feature::{compat, ro_compat};
 use crate::ext2::layout::inode::{
-    GOOD_OLD_SIZE, I_BLOCKS, I_DTIME, I_EXTRA_ISIZE, I_FILE_ACL, I_FLAGS, I_GID, I_LINKS_COUNT, I_MODE,
-    I_SIZE, I_SIZE_HIGH, I_UID, POINTERS, pointer_field,
+    FLAGS_UNKNOWN, GOOD_OLD_SIZE, I_BLOCKS, I_DTIME, I_EXTRA_ISIZE, I_FILE_ACL, I_FLAGS, I_GID,
+    I_LINKS_COUNT, I_MODE, I_SIZE, I_SIZE_HIGH, I_UID, POINTERS, pointer_field,
 };
 use crate::ext2::layout::superblock::{
     JOURNAL_INO, OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, ROOT_INO, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT,
@@ -27,9 +27,9 @@ const USER_QUOTA_INO: u32 = 3;
 const GROUP_QUOTA_INO: u32 = 4;
 /// The inode of a boot loader, which may be a file.
 const BOOT_LOADER_INO: u32 = 5;
-/// `i_flags`: compressed, encrypted, an AFS magic directory, extents, an attribute's value, inline data,
-/// casefolded: all of them belong to features that an ext2 volume lacks.
-const FOREIGN_FLAGS: u32 = 0x0200 | 0x0800 | 0x2000 | 0x0008_0000 | 0x0020_0000 | 0x1000_0000 | 0x4000_0000;
+/// `i_flags` that belong to features that an ext2 volume lacks: those that keep an inode from being read, an AFS magic
+/// directory, casefolded.
+const FOREIGN_FLAGS: u32 = FLAGS_UNKNOWN | 0x2000 | 0x4000_0000;
 /// `i_flags`: extents.
 const EXTENTS: u32 = 0x0008_0000;
 /// `i_flags`: the directory has a hash tree.

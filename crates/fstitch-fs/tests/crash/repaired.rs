@@ -7,8 +7,10 @@ use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
 use crate::{hostile, populated};
 
 /// Changes of two bytes each, by position, that together once left something behind: a volume that lost its revision,
-/// and with it the kinds in its directories, kept one in the free space of a directory.
-const FOUND: [&[(usize, [u8; 2])]; 1] = [&[(1099, [0, 0]), (12_416, [0, 0])]];
+/// and with it the kinds in its directories, kept one in the free space of a directory; a flag that says that sizes are
+/// counted in blocks stayed, and the inode could not be read.
+const FOUND: [&[(usize, [u8; 2])]; 2] =
+    [&[(1099, [0, 0]), (12_416, [0, 0])], &[(58511, [112, 196]), (10018, [148, 194])]];
 
 #[test]
 fn what_was_repaired_is_whole() {
