@@ -152,7 +152,7 @@ pub struct SetAttr {
 }
 
 /// How `rename` treats an existing target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RenameMode {
     /// Replace it.
     Replace,
@@ -163,7 +163,7 @@ pub enum RenameMode {
 }
 
 /// What `fallocate` does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FallocateMode {
     /// Allocate; grow the file if the range ends beyond it.
     Allocate,

@@ -41,6 +41,17 @@ impl Aftermath<'_> {
         Ok(looked)
     }
 
+    /// What the reference checker says, `found` being the number of our findings.
+    ///
+    /// # Errors
+    /// When it disagrees, or mends more than it may.
+    pub fn ask_reference(&self, image: &Image, found: u64) -> Result<(), Violation> {
+        match self.system.reference() {
+            Some(checker) => self.same(&checker.judge(image, found)?, "the reference checker's repair"),
+            None => Ok(()),
+        }
+    }
+
     fn recover(&self, image: &Image, depth: u32, seed: &mut Seed) -> Result<u64, Violation> {
         let recorder = Arc::new(Recorder::new(image.fork()));
         let device: Arc<dyn BlockDevice> = Arc::<Recorder<Image>>::clone(&recorder);

@@ -13,6 +13,7 @@ use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions, Durability, Optimizations};
 
 use crate::medium::{Base, Image};
+use crate::reference::E2fsck;
 use crate::system::{Mounted, STALE, System};
 
 /// When everything happens, so that a workload's images do not depend on the day.
@@ -214,7 +215,7 @@ impl System for Ext2System {
         let mut options = MkfsOptions::new([7; 16], [9; 16], NOW);
         options.block_size = Some(self.block_size);
         options.inode_size = Some(self.inode_size);
-        options.inodes = Some(self.inodes.into());
+        options.inodes = Some(self.inodes);
         options.features.resize_inode = false;
         mkfs(&image, &options, &mut |_, _| {})?;
         Ok(Base::new(self.block_size, image.bytes()))
@@ -246,5 +247,9 @@ impl System for Ext2System {
     fn repair(&self, device: &dyn BlockDevice) -> Result<CheckReport> {
         let options = RepairOptions { mode: RepairMode::Yes, now: NOW };
         Ok(repair_ext2(device, options)?.left)
+    }
+
+    fn reference(&self) -> Option<E2fsck> {
+        Some(E2fsck)
     }
 }

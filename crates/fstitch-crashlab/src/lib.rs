@@ -22,10 +22,25 @@
 mod aftermath;
 pub mod explore;
 mod ext2;
+mod id;
+mod lab;
 pub mod medium;
+mod minimise;
 pub mod oracle;
+mod reference;
+mod replay;
+mod show;
+mod soak;
 mod system;
+pub mod workload;
 
 pub use ext2::{Consistency, Ext2System, UnknownSystem};
+pub use id::{StateId, UnknownState};
+pub use lab::{Counts, Found, Lab, LabOptions, Outcome, Recording};
 pub use medium::{Base, Image, Level, Log, Recorder};
+pub use minimise::minimise;
+pub use reference::E2fsck;
+pub use replay::{Replay, ReplayError, find_workload};
+pub use show::{svg, timeline};
+pub use soak::{Limits, Selection, soak};
 pub use system::{Mounted, STALE, System};

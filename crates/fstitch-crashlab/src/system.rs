@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fstitch_core::{BlockDevice, BlockNo, CheckReport, FileSystem, Result};
 
 use crate::medium::Base;
+use crate::reference::E2fsck;
 
 /// A file system with its consistency mechanism and its parameters.
 pub trait System: Send + Sync {
@@ -40,6 +41,8 @@ pub trait System: Send + Sync {
     /// # Errors
     /// When the device fails or the volume is unknown.
     fn repair(&self, device: &dyn BlockDevice) -> Result<CheckReport>;
+    /// The reference checker for this format.
+    fn reference(&self) -> Option<E2fsck>;
 }
 
 /// A mounted system.

@@ -1,0 +1,110 @@
+//! From a violation to the smallest one like it: few operations, then few lost atoms.
+
+use std::sync::Arc;
+
+use crate::explore::Facts;
+use crate::id::StateId;
+use crate::lab::{Found, Lab};
+use crate::medium::{Cut, Image, for_each_cut};
+use crate::oracle::Window;
+use crate::replay::Replay;
+use crate::workload::{Op, Workload};
+
+/// The smallest violation with the same code that dropping operations one by one leads to. `progress` is told of each
+/// step: the operations that are left.
+#[must_use]
+pub fn minimise(replay: &Replay, progress: &mut dyn FnMut(usize)) -> Option<Found> {
+    let code = replay.verdict.as_ref().err()?.code;
+    let search = Search { lab: &replay.lab, code };
+    let mut best = search.of(&replay.workload)?;
+    let mut workload = replay.workload.clone();
+    let mut again = true;
+    while again {
+        again = false;
+        for setup in [false, true] {
+            let mut at = if setup { workload.setup.len() } else { workload.ops.len() };
+            while at > 0 {
+                at -= 1;
+                let smaller = workload.without(setup, at);
+                if let Some(found) = search.of(&smaller) {
+                    (best, workload, again) = (found, smaller, true);
+                    progress(workload.ops.len());
+                }
+            }
+        }
+    }
+    Some(search.fewer_atoms(&workload, best))
+}
+
+impl Workload {
+    /// The workload without one operation, under a name that contains what is left.
+    fn without(&self, setup: bool, at: usize) -> Self {
+        let mut smaller = self.clone();
+        let list: &mut Vec<Op> = if setup { &mut smaller.setup } else { &mut smaller.ops };
+        list.remove(at);
+        smaller.name = format!("ops/{}", smaller.text());
+        smaller
+    }
+}
+
+struct Search<'a> {
+    lab: &'a Lab,
+    code: &'static str,
+}
+
+impl Search<'_> {
+    fn of(&self, workload: &Workload) -> Option<Found> {
+        let found = self.lab.run(workload, 0).found;
+        found.into_iter().find(|found| found.violation.code == self.code)
+    }
+
+    /// The same cut with as many atoms as possible in their newest, or as many as possible in their stable version.
+    fn fewer_atoms(&self, workload: &Workload, found: Found) -> Found {
+        let Ok(recording) = self.lab.record(workload) else { return found };
+        let mut best = found.clone();
+        for_each_cut(self.lab.history(&recording), &recording.log, &mut |cut| {
+            if cut.at != found.id.cut || cut.prefixes_only {
+                return;
+            }
+            let window = Window::new(&recording.ledger, cut.progress);
+            let judge = |choice: &[u8]| self.judge(cut, &window, choice);
+            let newest: Vec<u8> =
+                cut.atoms.iter().map(|a| u8::try_from(a.candidates.len() - 1).expect("bounded")).collect();
+            let oldest = vec![0; newest.len()];
+            let ends = [newest, oldest].map(|end| towards(&found.id.choice, &end, &judge));
+            let closest = ends.into_iter().min_by_key(|(_, differ)| *differ);
+            if let Some((choice, _)) = closest
+                && let Some(violation) = judge(&choice)
+            {
+                best = Found { id: StateId { choice, ..found.id.clone() }, violation };
+            }
+        });
+        best
+    }
+
+    fn judge(&self, cut: &Cut, window: &Window<'_>, choice: &[u8]) -> Option<crate::oracle::Violation> {
+        let image = Image::with(Arc::clone(&cut.base), cut.blocks(choice));
+        let violation = match &Facts::of(self.lab.system(), image).shown {
+            Ok(tree) => window.judge(tree).err()?,
+            Err(violation) => violation.clone(),
+        };
+        (violation.code == self.code).then_some(violation)
+    }
+}
+
+/// Changes the choice atom by atom into `end` where the violation stays; returns also how many atoms differ at last.
+fn towards(
+    choice: &[u8],
+    end: &[u8],
+    judge: &dyn Fn(&[u8]) -> Option<crate::oracle::Violation>,
+) -> (Vec<u8>, usize) {
+    let mut choice = choice.to_vec();
+    for at in 0..choice.len() {
+        let before = std::mem::replace(&mut choice[at], end[at]);
+        if before != end[at] && judge(&choice).is_none() {
+            choice[at] = before;
+        }
+    }
+    let differ = choice.iter().zip(end).filter(|(a, b)| a != b).count();
+    (choice, differ)
+}

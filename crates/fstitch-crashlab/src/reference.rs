@@ -1,0 +1,59 @@
+//! The reference checker's opinion: an independent program, asked about a sample.
+
+use std::io::Write;
+use std::process::Command;
+
+use crate::medium::{Base, Image};
+use crate::oracle::Violation;
+
+/// e2fsck, found in `PATH` or where systems put it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct E2fsck;
+
+/// Files corrected, or nothing to correct.
+const MENDED: i32 = 1;
+
+impl E2fsck {
+    /// Whether it is installed.
+    #[must_use]
+    pub fn is_installed() -> bool {
+        command().arg("-V").output().is_ok_and(|output| output.status.success())
+    }
+
+    /// e2fsck finds nothing in an image in which we find nothing, mends all of any other, and agrees with itself
+    /// afterwards. Returns the mended image.
+    ///
+    /// # Errors
+    /// When it does not, with what it printed.
+    pub fn judge(self, image: &Image, we_found: u64) -> Result<Image, Violation> {
+        let fail = |error: std::io::Error| Violation::new("e2fsck-failed", error.to_string());
+        let mut file = tempfile::NamedTempFile::new().map_err(fail)?;
+        file.write_all(&image.bytes()).map_err(fail)?;
+        let run = |option: &str| {
+            let output = command().arg(option).arg(file.path()).output().map_err(fail)?;
+            let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            Ok((output.status.code().unwrap_or(-1), said))
+        };
+        let (found, said) = run("-fn")?;
+        if we_found == 0 && found != 0 {
+            return Err(Violation::new("e2fsck-finds-more", said));
+        }
+        let (mended, said) = run("-fy")?;
+        if mended > MENDED {
+            return Err(Violation::new("e2fsck-cannot-mend", said));
+        }
+        let (left, said) = run("-fn")?;
+        if left != 0 {
+            return Err(Violation::new("e2fsck-left-something", said));
+        }
+        let bytes = std::fs::read(file.path()).map_err(fail)?;
+        let block_size = fstitch_core::BlockDevice::geometry(image).block_size;
+        Ok(Image::new(Base::new(block_size, bytes)))
+    }
+}
+
+fn command() -> Command {
+    let places = ["/usr/sbin/e2fsck", "/sbin/e2fsck"];
+    let found = places.iter().find(|place| std::path::Path::new(place).exists());
+    Command::new(found.unwrap_or(&"e2fsck"))
+}

@@ -1,0 +1,116 @@
+//! One state again: from its name to the image, the verdict, and what was lost.
+
+use std::sync::Arc;
+
+use crate::explore::Facts;
+use crate::ext2::{Ext2System, UnknownSystem};
+use crate::id::{StateId, UnknownState};
+use crate::lab::{Lab, LabOptions, Recording};
+use crate::medium::{Cut, Image, for_each_cut};
+use crate::oracle::{Violation, Window};
+use crate::workload::{self, Workload};
+
+/// Why a state cannot be seen again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The line is none.
+    #[error(transparent)]
+    Line(#[from] UnknownState),
+    /// Nor is its system.
+    #[error(transparent)]
+    System(#[from] UnknownSystem),
+    /// Nor is its workload.
+    #[error("{0}")]
+    Workload(String),
+    /// The volume could not be made.
+    #[error("the volume cannot be made: {0}")]
+    Volume(#[from] fstitch_core::Error),
+    /// The workload itself failed.
+    #[error("the workload fails without a crash: {0}")]
+    Failed(Violation),
+    /// The log has no such cut, or the cut no such choice.
+    #[error(
+        "this state does not exist any more: the program has changed since, and the log is a different one ({0})"
+    )]
+    Gone(&'static str),
+}
+
+/// A state seen again.
+pub struct Replay {
+    /// Its name.
+    pub id: StateId,
+    /// The laboratory that it was made in.
+    pub lab: Lab,
+    /// The workload.
+    pub workload: Workload,
+    /// Its past.
+    pub recording: Recording,
+    /// When the power failed.
+    pub cut: Cut,
+    /// What is wrong with the state, if anything is.
+    pub verdict: Result<(), Violation>,
+}
+
+/// The workload with this name: one of a family, or `ops/` with operations.
+///
+/// # Errors
+/// When there is none, with the names that there are.
+pub fn find_workload(name: &str) -> Result<Workload, ReplayError> {
+    if let Some(text) = name.strip_prefix("ops/") {
+        return Workload::parse(text).map_err(|error| ReplayError::Workload(error.to_string()));
+    }
+    let (family, index) = workload::find(name).map_err(|error| ReplayError::Workload(error.to_string()))?;
+    let index =
+        index.ok_or_else(|| ReplayError::Workload(format!("{name} has no number: {name}/0 is the first")))?;
+    family.get(index).ok_or_else(|| {
+        ReplayError::Workload(format!(
+            "{} has {} workloads; there is no {index}",
+            family.name(),
+            family.len()
+        ))
+    })
+}
+
+impl Replay {
+    /// Makes the state again and judges it.
+    ///
+    /// # Errors
+    /// When there is no such state.
+    pub fn new(id: StateId, options: LabOptions) -> Result<Self, ReplayError> {
+        let system: Ext2System = id.system.parse()?;
+        let lab = Lab::new(Arc::new(system), LabOptions { level: id.level, ..options })?;
+        let workload = find_workload(&id.workload)?;
+        let recording = lab.record(&workload).map_err(ReplayError::Failed)?;
+        let mut found = None;
+        for_each_cut(lab.history(&recording), &recording.log, &mut |cut| {
+            if cut.at == id.cut {
+                found = Some(cut.clone());
+            }
+        });
+        let cut = found.ok_or(ReplayError::Gone("no cut after so many events"))?;
+        let fits = cut.atoms.len() == id.choice.len()
+            && cut.atoms.iter().zip(&id.choice).all(|(atom, &c)| usize::from(c) < atom.candidates.len());
+        if !fits {
+            return Err(ReplayError::Gone("other atoms are undecided"));
+        }
+        let image = Image::with(Arc::clone(&cut.base), cut.blocks(&id.choice));
+        let verdict = match &Facts::of(lab.system(), image).shown {
+            Ok(tree) => Window::new(&recording.ledger, cut.progress).judge(tree),
+            Err(violation) => Err(violation.clone()),
+        };
+        Ok(Self { id, lab, workload, recording, cut, verdict })
+    }
+
+    /// The image.
+    #[must_use]
+    pub fn image(&self) -> Image {
+        Image::with(Arc::clone(&self.cut.base), self.cut.blocks(&self.id.choice))
+    }
+
+    /// The atoms that are older than they could be: what was lost.
+    pub fn lost(&self) -> impl Iterator<Item = usize> {
+        let newest = self.cut.atoms.iter().map(|atom| atom.candidates.len() - 1);
+        let pairs = self.id.choice.iter().map(|&chosen| usize::from(chosen)).zip(newest).enumerate();
+        pairs.filter(|(_, (chosen, newest))| chosen < newest).map(|(at, _)| at)
+    }
+}

@@ -1,0 +1,195 @@
+//! Running operations on a mounted file system.
+
+use std::collections::BTreeMap;
+
+use fstitch_core::{BlockNo, Caller, Errno, Error, FileSystem, InodeNo, Result, Seed, SetAttr, XattrSetMode};
+
+use super::op::Op;
+
+/// Writes out those of the blocks that may be written which its argument picks; see [`crate::Mounted::write_out`].
+pub type WriteOut<'a> = &'a dyn Fn(&mut dyn FnMut(BlockNo) -> bool) -> Result<usize>;
+
+/// What operations work on. Dropping it lets go of what is held.
+pub struct Target<'a> {
+    fs: &'a dyn FileSystem,
+    write_out: WriteOut<'a>,
+    caller: Caller,
+    held: BTreeMap<String, Vec<InodeNo>>,
+}
+
+impl<'a> Target<'a> {
+    /// Operations on `fs`.
+    #[must_use]
+    pub fn new(fs: &'a dyn FileSystem, write_out: WriteOut<'a>) -> Self {
+        Self { fs, write_out, caller: Caller::default(), held: BTreeMap::new() }
+    }
+
+    /// Runs `work` on the inode at `path`, and gives the reference back.
+    fn at<T>(&self, path: &str, work: impl FnOnce(InodeNo) -> Result<T>) -> Result<T> {
+        let ino = self.fs.walk(path.as_bytes())?.attr.ino;
+        let outcome = work(ino);
+        self.fs.forget(ino, 1);
+        outcome
+    }
+
+    /// Runs `work` on the directory of `path` and the name in it.
+    fn parent<T>(&self, path: &str, work: impl FnOnce(InodeNo, &[u8]) -> Result<T>) -> Result<T> {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        self.at(dir, |dir| work(dir, name.as_bytes()))
+    }
+
+    fn write(&self, ino: InodeNo, no: u32, offset: u64, len: usize) -> Result<()> {
+        let mut data = vec![0; len];
+        fill(no, offset, &mut data);
+        let mut done = 0;
+        while done < len {
+            let at = offset + u64::try_from(done).expect("64-bit machine");
+            match self.fs.write(&self.caller, ino, at, &data[done..])? {
+                0 => return Err(Errno::IO.into()),
+                more => done += more,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives an entry's reference back.
+    fn done(&self, entry: Result<fstitch_core::Entry>) -> Result<()> {
+        entry.map(|entry| self.fs.forget(entry.attr.ino, 1))
+    }
+}
+
+impl Drop for Target<'_> {
+    fn drop(&mut self) {
+        self.held.values().flatten().for_each(|&ino| self.fs.forget(ino, 1));
+    }
+}
+
+/// Bytes that operation `no` writes at `offset` of a file: every eight of them name the operation and their place, so
+/// that those of another operation or another place are recognised.
+pub fn fill(no: u32, offset: u64, data: &mut [u8]) {
+    for (at, byte) in (offset..).zip(data) {
+        let place = (u64::from(no) << 32) ^ (at / 8);
+        // Neither zeros nor a pattern that repeats from one operation to the next.
+        let word =
+            (place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 0x0101_0101_0101_0101).to_le_bytes();
+        *byte = word[usize::try_from(at % 8).expect("below 8")];
+    }
+}
+
+fn pattern(no: u32, len: usize) -> Vec<u8> {
+    let mut data = vec![0; len];
+    fill(no, 0, &mut data);
+    data
+}
+
+impl Op {
+    /// Runs the operation, the `no`-th of its workload.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn run(&self, target: &mut Target<'_>, no: u32) -> Result<(), Error> {
+        match self {
+            Self::Hold { path } => {
+                let ino = target.fs.walk(path.as_bytes())?.attr.ino;
+                target.held.entry(path.clone()).or_default().push(ino);
+                Ok(())
+            }
+            Self::Release { path } => {
+                let held = target.held.get_mut(path).and_then(Vec::pop);
+                let ino = held.ok_or(Errno::NOENT)?;
+                target.fs.forget(ino, 1);
+                Ok(())
+            }
+            Self::WriteOut { share, seed } => {
+                let mut dice = Seed::new(*seed);
+                (target.write_out)(&mut |_| dice.chance(u64::from(*share), 16)).map(|_| ())
+            }
+            _ => self.change(target, no),
+        }
+    }
+
+    fn change(&self, target: &Target<'_>, no: u32) -> Result<(), Error> {
+        let (fs, caller) = (target.fs, &target.caller);
+        match self {
+            Self::Create { path } => {
+                target.done(target.parent(path, |dir, name| fs.mknod(caller, dir, name, 0o100_644, 0)))
+            }
+            Self::Mkdir { path } => {
+                target.done(target.parent(path, |dir, name| fs.mkdir(caller, dir, name, 0o755)))
+            }
+            Self::Mknod { path, kind } => {
+                let mode = kind.mode_bits() | 0o600;
+                target.done(target.parent(path, |dir, name| fs.mknod(caller, dir, name, mode, 0x0103)))
+            }
+            Self::Symlink { path, len } => {
+                // A target may hold no zeros; the pattern has none.
+                let to = pattern(no, *len);
+                target.done(target.parent(path, |dir, name| fs.symlink(caller, dir, name, &to)))
+            }
+            Self::Link { old, new } => target
+                .done(target.at(old, |ino| target.parent(new, |dir, name| fs.link(caller, ino, dir, name)))),
+            Self::Unlink { path } => target.parent(path, |dir, name| fs.unlink(caller, dir, name)),
+            Self::Rmdir { path } => target.parent(path, |dir, name| fs.rmdir(caller, dir, name)),
+            Self::Rename { old, new, mode } => target.parent(old, |dir, name| {
+                target.parent(new, |to, new| fs.rename(caller, (dir, name), (to, new), *mode))
+            }),
+            Self::Tmpfile { dir, link_as, len } => {
+                let ino = target.at(dir, |dir| fs.tmpfile(caller, dir, 0o100_644))?.attr.ino;
+                let linked = target.write(ino, no, 0, *len).and_then(|()| {
+                    target.done(target.parent(link_as, |dir, name| fs.link(caller, ino, dir, name)))
+                });
+                fs.forget(ino, 1);
+                linked
+            }
+            Self::Sync => fs.sync(),
+            _ => self.change_file(target, no),
+        }
+    }
+
+    fn change_file(&self, target: &Target<'_>, no: u32) -> Result<(), Error> {
+        let (fs, caller) = (target.fs, &target.caller);
+        let set = |path: &str, set: SetAttr| target.at(path, |ino| fs.setattr(caller, ino, &set)).map(|_| ());
+        match self {
+            Self::Write { path, offset, len } => target.at(path, |ino| target.write(ino, no, *offset, *len)),
+            Self::Append { path, len } => target.at(path, |ino| {
+                let end = fs.getattr(ino)?.size;
+                target.write(ino, no, end, *len)
+            }),
+            Self::Truncate { path, size } => set(path, SetAttr { size: Some(*size), ..SetAttr::default() }),
+            Self::Chmod { path, perm } => set(path, SetAttr { perm: Some(*perm), ..SetAttr::default() }),
+            Self::Chown { path, uid } => set(path, SetAttr { uid: Some(*uid), ..SetAttr::default() }),
+            Self::Fallocate { path, offset, len, mode } => {
+                target.at(path, |ino| fs.fallocate(caller, ino, *offset, *len, *mode))
+            }
+            Self::SetXattr { path, name, len } => {
+                let value = pattern(no, *len);
+                let mode = XattrSetMode::Set;
+                target.at(path, |ino| fs.setxattr(caller, ino, name.as_bytes(), &value, mode))
+            }
+            Self::RemoveXattr { path, name } => {
+                target.at(path, |ino| fs.removexattr(caller, ino, name.as_bytes()))
+            }
+            Self::Fsync { path } => target.at(path, |ino| fs.fsync(ino, false)),
+            Self::Fdatasync { path } => target.at(path, |ino| fs.fsync(ino, true)),
+            _ => unreachable!("`run` and `change` have the other operations"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_tell_operations_and_places_apart() {
+        let mut seen = std::collections::BTreeSet::new();
+        for no in 0..200 {
+            let mut data = vec![0; 4096];
+            fill(no, 8 * u64::from(no), &mut data);
+            assert!(!data.contains(&0), "zeros mean that nothing was written");
+            assert!(data.chunks(8).all(|word| seen.insert((no, word.to_vec()))), "places differ");
+        }
+        let words: std::collections::BTreeSet<_> = seen.iter().map(|(_, word)| word).collect();
+        assert!(words.len() * 100 > seen.len() * 99, "operations differ: {} of {}", words.len(), seen.len());
+    }
+}
