@@ -1,0 +1,140 @@
+//! Soft updates on ext2 in the laboratory, and the laboratory itself: what it must find, and that its failures replay.
+//!
+//! What it prevents: a crash that leaves more than soft updates allow, and a laboratory that would not notice.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
+
+use std::sync::Arc;
+
+use fstitch_crashlab::workload::{Workload, families, find};
+use fstitch_crashlab::{
+    Ext2System, Lab, LabOptions, Level, Limits, Outcome, Replay, Selection, StateId, minimise, soak, svg,
+    timeline,
+};
+
+/// Runs the first `count` workloads of a family.
+fn run(system: &str, family: &str, count: u64, options: LabOptions) -> Outcome {
+    let system: Ext2System = system.parse().unwrap();
+    let lab = Lab::new(Arc::new(system), options).unwrap();
+    let (family, _) = find(family).unwrap();
+    let limits = Limits { states: u64::MAX, violations: options.max_violations, threads: 2 };
+    soak(&lab, &*family, &Selection::Range(0..count.min(family.len())), limits, &|_| {})
+}
+
+/// Nothing is found; enough was looked at.
+fn lawful(system: &str, family: &str, count: u64, states_per_cut: u64) {
+    let options = LabOptions { choices_per_cut: states_per_cut, ..LabOptions::default() };
+    let outcome = run(system, family, count, options);
+    println!("{system} {family}: {:?}", outcome.counts);
+    for found in &outcome.found {
+        println!("{}\n  replay: fstitch crash replay '{}'", found.violation, found.id);
+    }
+    assert!(outcome.found.is_empty(), "{} violations", outcome.found.len());
+    assert!(outcome.counts.checked > 100 && outcome.counts.cuts > count, "{:?}", outcome.counts);
+}
+
+#[test]
+fn every_single_operation_with_every_sync() {
+    lawful("ext2-soft", "seq1", u64::MAX >> 1, 256);
+}
+
+#[test]
+fn pairs_of_operations() {
+    // One in a thousand; `cargo xtask soak` runs all of them.
+    let lab = Lab::new(
+        Arc::new(Ext2System::default()),
+        LabOptions { choices_per_cut: 64, ..LabOptions::default() },
+    );
+    let (family, _) = find("seq2").unwrap();
+    let limits = Limits { states: u64::MAX, violations: 1, threads: 2 };
+    let outcome =
+        soak(&lab.unwrap(), &*family, &Selection::Sample { seed: 5, draws: 0..460 }, limits, &|_| {});
+    assert_eq!(outcome.found, []);
+}
+
+#[test]
+fn random_runs_on_every_kind_of_volume() {
+    for system in [
+        "ext2-soft-o0",
+        "ext2-soft-o1-c256",
+        "ext2-soft-o2-b2048",
+        "ext2-soft-o7-i256",
+        "ext2-soft-b4096-i256",
+        "ext2-soft-s16",
+    ] {
+        lawful(system, "random", 4, 48);
+    }
+}
+
+#[test]
+fn applications() {
+    for family in ["writers", "postmark", "mail", "editor", "db"] {
+        lawful("ext2-soft", family, 1, 32);
+    }
+}
+
+#[test]
+fn milder_media_are_survived_too() {
+    for level in [Level::M0, Level::M1] {
+        let options = LabOptions { level, choices_per_cut: 64, ..LabOptions::default() };
+        assert_eq!(run("ext2-soft", "random", 4, options).found, []);
+    }
+}
+
+#[test]
+fn a_run_without_ordering_is_found_corrupt_at_once() {
+    let options = LabOptions { choices_per_cut: 256, ..LabOptions::default() };
+    let outcome = run("ext2-async", "seq1", 20, options);
+    assert!(!outcome.found.is_empty(), "{:?}", outcome.counts);
+}
+
+#[test]
+fn failures_replay_shrink_and_are_shown() {
+    let options = LabOptions { choices_per_cut: 256, ..LabOptions::default() };
+    let found = run("ext2-async", "random", 1, options).found.remove(0);
+    let id: StateId = found.id.to_string().parse().unwrap();
+    let replay = Replay::new(id, options).unwrap();
+    assert_eq!(replay.verdict, Err(found.violation.clone()));
+    let smallest = minimise(&replay, &mut |_| {}).unwrap();
+    assert_eq!(smallest.violation.code, found.violation.code);
+    let smallest = Replay::new(smallest.id.to_string().parse().unwrap(), options).unwrap();
+    assert_eq!(smallest.verdict.as_ref().unwrap_err().code, found.violation.code);
+    assert!(smallest.workload.ops.len() <= 3, "{}", smallest.workload.text());
+    assert!(smallest.lost().count() <= 2, "{}", smallest.id);
+    let text = timeline(&smallest);
+    assert!(text.contains("LOST") && text.contains("the power fails"), "{text}");
+    let drawing = svg(&smallest);
+    assert!(drawing.starts_with("<svg") && drawing.contains("LOST"), "{drawing}");
+}
+
+#[test]
+fn lawful_states_replay_as_lawful() {
+    let lab = Lab::new(Arc::new(Ext2System::default()), LabOptions::default()).unwrap();
+    let workload = Workload::parse("create /a|append /a 3000;fsync /a").unwrap();
+    let recording = lab.record(&workload).unwrap();
+    let mut cuts = vec![];
+    fstitch_crashlab::medium::for_each_cut(lab.history(&recording), &recording.log, &mut |cut| {
+        cuts.push(cut.clone())
+    });
+    let cut = cuts.iter().find(|cut| cut.atoms.len() > 2).unwrap();
+    let choice = vec![0; cut.atoms.len()];
+    let id = StateId {
+        system: "ext2-soft".into(),
+        workload: workload.name,
+        level: Level::M2,
+        cut: cut.at,
+        choice,
+    };
+    assert_eq!(Replay::new(id.clone(), LabOptions::default()).unwrap().verdict, Ok(()));
+    let gone = StateId { cut: 1_000_000, ..id };
+    assert!(Replay::new(gone, LabOptions::default()).is_err());
+}
+
+#[test]
+fn every_family_has_a_first_workload() {
+    for family in families() {
+        let workload = family.get(0).unwrap();
+        assert!(!workload.ops.is_empty() && !family.about().is_empty(), "{}", family.name());
+        let text = workload.text();
+        assert_eq!(Workload::parse(&text).unwrap().text(), text);
+    }
+}
