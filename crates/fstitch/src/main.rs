@@ -18,6 +18,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 mod cat;
 mod control;
 mod copy;
+mod crash;
 mod demo;
 mod fsck;
 mod info;
@@ -76,6 +77,8 @@ enum Command {
     Status(status::Arguments),
     /// Show the counters of a mount
     Stats(stats::Arguments),
+    /// Cut the power at every moment of a workload, and judge every image that is left
+    Crash(Box<crash::Arguments>),
     /// Show the main job: fill a volume, kill the writer in mid-write, look at what is left
     Demo(demo::Arguments),
     #[command(hide = true)]
@@ -134,6 +137,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Info(arguments) => info::run(arguments),
         Command::Status(arguments) => status::run(arguments),
         Command::Stats(arguments) => stats::run(arguments),
+        Command::Crash(arguments) => crash::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::DemoWriter(arguments) => demo::run_writer(arguments),
         Command::Completions(arguments) => Ok(man::completions(arguments)),

@@ -1,0 +1,87 @@
+//! `fstitch crash`: the crash laboratory on the command line.
+
+mod look;
+mod run;
+
+use anyhow::Result;
+use clap::Subcommand;
+use fstitch_crashlab::{Ext2System, Level};
+
+use crate::output::Outcome;
+
+/// Arguments of `crash`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a workload, and judge every image that a power cut could have left of it
+    Run(run::Arguments),
+    /// List the built-in workloads
+    List(run::ListArguments),
+    /// Make one state again, judge it, and perhaps keep its image
+    Replay(look::ReplayArguments),
+    /// Find the smallest violation like this one
+    Minimise(look::MinimiseArguments),
+    /// Show what was done, what was written when, and what the cut took away
+    Show(look::ShowArguments),
+}
+
+/// Runs `crash`.
+pub fn run(arguments: &Arguments) -> Result<Outcome> {
+    match &arguments.command {
+        Command::Run(arguments) => run::run(arguments),
+        Command::List(arguments) => run::list(arguments),
+        Command::Replay(arguments) => look::replay(arguments),
+        Command::Minimise(arguments) => look::minimise(arguments),
+        Command::Show(arguments) => look::show(arguments),
+    }
+}
+
+/// Which volume is made, and how it is mounted.
+#[derive(clap::Args)]
+struct SystemArguments {
+    /// The file system
+    #[arg(long, default_value = "ext2", value_parser = ["ext2"])]
+    fs: String,
+    /// The consistency mechanism: soft (soft updates), or async (no ordering: the one that must be found corrupt)
+    #[arg(long, default_value = "soft", value_parser = ["soft", "async"])]
+    consistency: String,
+    /// How badly the medium behaves: M0, M1, M2 or M3
+    #[arg(long, default_value = "M2")]
+    level: Level,
+    /// Size of the volume in KiB
+    #[arg(long, value_name = "KIB")]
+    size: Option<u32>,
+    /// Block size in bytes: 1024, 2048 or 4096
+    #[arg(long, value_name = "BYTES")]
+    block_size: Option<u32>,
+    /// Inode size in bytes: 128 or 256
+    #[arg(long, value_name = "BYTES")]
+    inode_size: Option<u32>,
+    /// The cache in KiB; small ones write while the workload runs
+    #[arg(long, value_name = "KIB")]
+    cache_size: Option<u32>,
+    /// The optimisations of the patch graph, as a number from 0 (none) to 15 (all)
+    #[arg(long, value_name = "BITS")]
+    optimizations: Option<u8>,
+}
+
+impl SystemArguments {
+    fn system(&self) -> Result<Ext2System> {
+        let default = Ext2System::default();
+        let system = Ext2System {
+            size_kib: self.size.unwrap_or(default.size_kib),
+            block_size: self.block_size.unwrap_or(default.block_size),
+            inode_size: self.inode_size.unwrap_or(default.inode_size),
+            cache_kib: self.cache_size.unwrap_or(default.cache_kib),
+            combination: self.optimizations.unwrap_or(default.combination),
+            ..format!("{}-{}", self.fs, self.consistency).parse()?
+        };
+        // Reading the name back checks that such a volume is possible.
+        Ok(system.to_string().parse()?)
+    }
+}

@@ -1,0 +1,286 @@
+//! `fstitch crash run` and `list`.
+
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::num::NonZero;
+use std::ops::Range;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow, ensure};
+use fstitch_core::{Clock, SystemClock};
+use fstitch_crashlab::workload::{Family, families, find};
+use fstitch_crashlab::{Counts, Found, Lab, LabOptions, Limits, Outcome as Judged, Selection, soak};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::SystemArguments;
+use crate::output::{Outcome, json, text};
+
+/// Arguments of `crash run`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 nothing found, 1 violations found, 2 wrong usage. `fstitch crash list` names the workloads."
+)]
+pub struct Arguments {
+    #[command(flatten)]
+    system: SystemArguments,
+    /// Seeds what is sampled
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    seed: u64,
+    /// Stop after so many states
+    #[arg(long, value_name = "N")]
+    states: Option<u64>,
+    /// States visited at each moment of a power cut, at most; up to 65536 all of them are visited where that suffices
+    #[arg(long, default_value_t = 1 << 16, value_name = "N")]
+    states_per_cut: u64,
+    /// Only the workloads with these numbers, as FIRST..END: a long run resumes where it ended
+    #[arg(long, value_parser = range, conflicts_with = "sample")]
+    range: Option<Range<u64>>,
+    /// A sample of so many workloads, drawn by the seed; FIRST..END resumes
+    #[arg(long, value_parser = count_or_range)]
+    sample: Option<Range<u64>>,
+    /// Of the images checked, one in N is also recovered (with power cuts meanwhile), repaired, used and emptied
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    aftermath: u64,
+    /// Of the images checked, one in N is also judged by e2fsck; 0 for none
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    e2fsck: u64,
+    /// Power cuts during recovery nest so deep
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    depth: u32,
+    /// Stop after so many violations
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    violations: usize,
+    /// Threads; by default one for each processor
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// A family of workloads, such as seq2, or one of them, such as seq2/4711
+    #[arg(value_name = "WORKLOAD")]
+    workload: String,
+}
+
+/// Arguments of `crash list`.
+#[derive(clap::Args)]
+pub struct ListArguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `crash run` prints. The field names are a contract.
+#[derive(Serialize)]
+struct Report {
+    system: String,
+    workload: String,
+    level: String,
+    seed: u64,
+    workloads: u64,
+    operations: u64,
+    operations_refused: u64,
+    cuts: u64,
+    cuts_exhausted: u64,
+    states_generated: u64,
+    states_checked: u64,
+    states_pruned: u64,
+    states_pruned_same_image: u64,
+    states_pruned_same_reads: u64,
+    states_control: u64,
+    states_judged: u64,
+    aftermaths: u64,
+    states_during_recovery: u64,
+    reference_checks: u64,
+    seconds: f64,
+    states_per_second: u64,
+    violations: Vec<Violation>,
+}
+
+#[derive(Serialize)]
+struct Violation {
+    id: String,
+    code: &'static str,
+    text: String,
+}
+
+fn range(text: &str) -> Result<Range<u64>, String> {
+    let parsed = text.split_once("..").and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
+    parsed
+        .filter(|range: &Range<u64>| !range.is_empty())
+        .ok_or_else(|| format!("`{text}`: expected FIRST..END"))
+}
+
+fn count_or_range(text: &str) -> Result<Range<u64>, String> {
+    match text.parse() {
+        Ok(count) if count > 0 => Ok(0..count),
+        _ => range(text),
+    }
+}
+
+/// Workloads of a seeded family that run when nothing else is said.
+const SEEDED_WORKLOADS: u64 = 16;
+
+fn selection(arguments: &Arguments, family: &dyn Family, index: Option<u64>) -> Result<Selection> {
+    if let Some(index) = index {
+        ensure!(
+            arguments.range.is_none() && arguments.sample.is_none(),
+            "{} is one workload: --range and --sample select among the workloads of a family",
+            arguments.workload
+        );
+        return Ok(Selection::Range(index..index + 1));
+    }
+    if let Some(draws) = &arguments.sample {
+        return Ok(Selection::Sample { seed: arguments.seed, draws: draws.clone() });
+    }
+    let all = if family.len() == u64::MAX { SEEDED_WORKLOADS } else { family.len() };
+    Ok(Selection::Range(arguments.range.clone().unwrap_or(0..all)))
+}
+
+/// Runs `crash run`.
+pub fn run(arguments: &Arguments) -> Result<Outcome> {
+    let (family, index) = find(&arguments.workload).map_err(|error| anyhow!("{error}"))?;
+    let selection = selection(arguments, &*family, index)?;
+    let system = arguments.system.system()?;
+    let options = LabOptions {
+        level: arguments.system.level,
+        choices_per_cut: arguments.states_per_cut.max(1),
+        aftermath_every: arguments.aftermath,
+        reference_every: arguments.e2fsck,
+        depth: arguments.depth,
+        seed: arguments.seed,
+        max_violations: arguments.violations.max(1),
+    };
+    ensure!(
+        arguments.e2fsck == 0 || fstitch_crashlab::E2fsck::is_installed(),
+        "e2fsck is not installed; without --e2fsck only our own checker judges"
+    );
+    let lab = Lab::new(Arc::new(system), options)?;
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let limits = Limits {
+        states: arguments.states.unwrap_or(u64::MAX),
+        violations: arguments.violations.max(1),
+        threads: arguments.threads.unwrap_or(processors).max(1),
+    };
+    let bar = progress(arguments.json, selection.len());
+    let clock = SystemClock::new();
+    let judged = soak(&lab, &*family, &selection, limits, &|total| {
+        bar.set_position(total.counts.workloads);
+        let rate = rate(total.counts.checked + total.counts.control, clock.elapsed().as_secs_f64());
+        bar.set_message(format!("{} states, {rate} checked a second", total.counts.generated));
+    });
+    bar.finish_and_clear();
+    let report = report(arguments, &lab, &judged, clock.elapsed().as_secs_f64());
+    let outcome = if judged.found.is_empty() { Outcome::SUCCESS } else { Outcome::FAILURE };
+    if arguments.json {
+        json(&report)?
+    } else {
+        text(&table(&report))?
+    }
+    Ok(outcome)
+}
+
+fn progress(quiet: bool, workloads: u64) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(workloads);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} workloads, {msg}, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+fn rate(states: u64, seconds: f64) -> u64 {
+    let milliseconds = std::time::Duration::from_secs_f64(seconds).as_millis().max(1);
+    u64::try_from(u128::from(states) * 1000 / milliseconds).unwrap_or(u64::MAX)
+}
+
+fn report(arguments: &Arguments, lab: &Lab, judged: &Judged, seconds: f64) -> Report {
+    let Counts { checked, control, same_image, same_reads, generated, .. } = judged.counts;
+    let counts = judged.counts;
+    Report {
+        system: lab.system().name(),
+        workload: arguments.workload.clone(),
+        level: lab.options().level.to_string(),
+        seed: arguments.seed,
+        workloads: counts.workloads,
+        operations: counts.operations,
+        operations_refused: counts.refused,
+        cuts: counts.cuts,
+        cuts_exhausted: counts.cuts_exhausted,
+        states_generated: generated,
+        states_checked: checked,
+        states_pruned: same_image + same_reads + control,
+        states_pruned_same_image: same_image,
+        states_pruned_same_reads: same_reads,
+        states_control: control,
+        states_judged: counts.judged,
+        aftermaths: counts.aftermaths,
+        states_during_recovery: counts.during_recovery,
+        reference_checks: counts.reference,
+        seconds,
+        states_per_second: rate(checked + control, seconds),
+        violations: judged.found.iter().map(violation).collect(),
+    }
+}
+
+fn violation(found: &Found) -> Violation {
+    let Found { id, violation } = found;
+    Violation { id: id.to_string(), code: violation.code, text: violation.text.clone() }
+}
+
+fn table(report: &Report) -> String {
+    let mut out = String::new();
+    let mut row = |name: &str, value: u64, remark: &str| {
+        let _ = writeln!(out, "{name:<18} {value:>12}  {remark}");
+    };
+    row("workloads", report.workloads, &format!("{}, {}, {}", report.workload, report.system, report.level));
+    row("operations", report.operations, &format!("{} of them refused", report.operations_refused));
+    row("cuts", report.cuts, &format!("every state visited at {} of them", report.cuts_exhausted));
+    row("states", report.states_generated, "");
+    row("  checked", report.states_checked, "recovered, checked, every file compared");
+    row("  pruned, equal", report.states_pruned_same_image, "the same image as one checked");
+    row("  pruned, alike", report.states_pruned_same_reads, "differ only where nothing reads");
+    row("  control", report.states_control, "pruned, checked all the same: no difference");
+    row("aftermaths", report.aftermaths, "recovered twice, repaired, used, emptied");
+    row("  during recovery", report.states_during_recovery, "states of a cut while recovering");
+    row("e2fsck", report.reference_checks, "states judged by the reference checker");
+    row("per second", report.states_per_second, &format!("states checked, in {:.1} s", report.seconds));
+    row("violations", u64::try_from(report.violations.len()).unwrap_or(u64::MAX), "");
+    for violation in &report.violations {
+        let _ = writeln!(out, "\n{}: {}", violation.code, violation.text);
+        let _ = writeln!(out, "  replay: fstitch crash replay '{}'", violation.id);
+    }
+    out
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    about: String,
+    /// `null` where any number is a seed.
+    workloads: Option<u64>,
+}
+
+/// Runs `crash list`.
+pub fn list(arguments: &ListArguments) -> Result<Outcome> {
+    let listed: Vec<Listed> = families()
+        .iter()
+        .map(|family| Listed {
+            name: family.name().to_owned(),
+            about: family.about().to_owned(),
+            workloads: Some(family.len()).filter(|&len| len != u64::MAX),
+        })
+        .collect();
+    if arguments.json {
+        json(&listed)?;
+        return Ok(Outcome::SUCCESS);
+    }
+    let mut out = String::new();
+    for Listed { name, about, workloads } in &listed {
+        let workloads = workloads.map_or_else(|| "seeded".into(), |n| n.to_string());
+        let _ = writeln!(out, "{name:<10} {workloads:>12}  {about}");
+    }
+    text(&out)?;
+    Ok(Outcome::SUCCESS)
+}
