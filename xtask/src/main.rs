@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod ci;
+mod mutants;
 mod orderings;
 mod tidy;
 
@@ -26,6 +27,8 @@ enum Task {
     Tidy,
     /// Removes each soft-updates dependency in a copy of the tree; some crash test must miss each one
     Orderings(orderings::Options),
+    /// Puts seeded bugs into a copy of the tree, one after the other; the crash laboratory must find them
+    Mutants(mutants::Options),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +47,7 @@ fn run() -> Result<()> {
         Task::Ci(options) => ci::run(&root, &options),
         Task::Tidy => run_tidy(&root),
         Task::Orderings(options) => orderings::run(&root, &options),
+        Task::Mutants(options) => mutants::run(&root, &options),
     }
 }
 

@@ -19,7 +19,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-const LIST: &str = "crates/fstitch-fs/tests/orderings.txt";
+pub(crate) const LIST: &str = "crates/fstitch-fs/tests/orderings.txt";
 
 /// Tests of `fstitch-fs` that are asked one after the other, the quick ones first: binary and names.
 const TESTS: [(&str, &str); 3] = [("fs", "orders"), ("crash", "directed"), ("crash", "every_image")];
@@ -41,12 +41,12 @@ pub struct Options {
 /// One dependency and how to remove it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ordering {
-    name: String,
-    file: String,
-    with: String,
-    without: String,
+    pub(crate) name: String,
+    pub(crate) file: String,
+    pub(crate) with: String,
+    pub(crate) without: String,
     /// It follows from others: nothing can miss it.
-    redundant: bool,
+    pub(crate) redundant: bool,
 }
 
 /// What became of one removal.
@@ -94,22 +94,32 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 
 /// Removes one dependency from the copy, asks the tests, and puts it back.
 fn remove(copy: &Path, ordering: &Ordering, seeds: &str) -> Result<Verdict> {
+    without(copy, ordering, &|| judge(copy, seeds))
+}
+
+/// Runs `work` while the dependency is removed from the copy.
+pub(crate) fn without<T>(copy: &Path, ordering: &Ordering, work: &dyn Fn() -> Result<T>) -> Result<T> {
     let file = copy.join(&ordering.file);
     let source = std::fs::read_to_string(&file)?;
     std::fs::write(&file, source.replacen(&ordering.with, &ordering.without, 1))?;
-    let verdict = judge(copy, seeds).with_context(|| ordering.name.clone());
+    let outcome = work().with_context(|| ordering.name.clone());
     std::fs::write(&file, source)?;
-    verdict
+    outcome
 }
 
 /// Reads the list and checks that every entry still fits the source.
 pub fn check_fits(root: &Path) -> Result<Vec<Ordering>> {
-    let text = std::fs::read_to_string(root.join(LIST)).with_context(|| format!("reading {LIST}"))?;
+    check_list(root, LIST)
+}
+
+/// The same for any list in this form.
+pub(crate) fn check_list(root: &Path, list: &str) -> Result<Vec<Ordering>> {
+    let text = std::fs::read_to_string(root.join(list)).with_context(|| format!("reading {list}"))?;
     let orderings = parse(&text)?;
     for ordering in &orderings {
         check_fit(root, ordering)?;
     }
-    println!("{} orderings fit the source", orderings.len());
+    println!("{list}: {} entries fit the source", orderings.len());
     Ok(orderings)
 }
 
@@ -123,7 +133,7 @@ fn check_fit(root: &Path, ordering: &Ordering) -> Result<()> {
 }
 
 /// Copies what git tracks, so that the tree itself is never in a broken state.
-fn copy_tree(root: &Path, copy: &Path) -> Result<()> {
+pub(crate) fn copy_tree(root: &Path, copy: &Path) -> Result<()> {
     let listing = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output()?;
     ensure!(listing.status.success(), "git ls-files ended with {}", listing.status);
     for name in String::from_utf8(listing.stdout)?.split('\0').filter(|name| !name.is_empty()) {

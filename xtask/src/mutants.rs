@@ -1,0 +1,139 @@
+//! The mutation score of the crash laboratory: seeded bugs, one after the other, that `fstitch crash run` must find.
+//!
+//! The bugs are every dependency of the soft-updates tables that does not follow from others (`orderings.txt`) and those
+//! of the patch graph, the cache and the syncs (`mutants.txt`). The form of the lists is that of `orderings.rs`; an entry
+//! under `# survives: why` is not found, and must not be.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::orderings::{LIST, Ordering, check_list, copy_tree, without};
+
+const MUTANTS: &str = "crates/fstitch-crashlab/tests/mutants.txt";
+
+/// The least share of the bugs that must be found, in percent.
+const SCORE: usize = 95;
+
+/// What the laboratory is asked, the quick questions first; the first violation ends the hunt.
+const HUNTS: [&[&str]; 6] = [
+    &["seq1", "--states-per-cut", "256"],
+    &["random", "--range", "0..12", "--states-per-cut", "64"],
+    &["seq2", "--sample", "6000", "--states-per-cut", "48", "--aftermath", "16"],
+    &["random", "--range", "0..12", "--states-per-cut", "64", "--optimizations", "0"],
+    &["full", "--range", "0..6", "--states-per-cut", "64"],
+    &["random", "--range", "12..48", "--states-per-cut", "64", "--inode-size", "256", "--cache-size", "256"],
+];
+
+/// Which bugs to seed.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Only the bugs whose names contain this
+    #[arg(long)]
+    only: Option<String>,
+    /// Only every N-th bug, beginning with the K-th (from 0), as K/N: to share the work
+    #[arg(long, value_name = "K/N", value_parser = share)]
+    share: Option<(usize, usize)>,
+    /// Only check that every entry still fits the source
+    #[arg(long)]
+    fits: bool,
+    /// Where the copy of the tree is kept
+    #[arg(long, value_name = "DIRECTORY")]
+    copy: Option<PathBuf>,
+    /// Append what becomes of each bug to this file, and leave out those that it has already
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
+}
+
+fn share(text: &str) -> Result<(usize, usize), String> {
+    let parsed = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+    parsed.filter(|(k, n)| k < n).ok_or_else(|| format!("`{text}`: expected K/N with K below N"))
+}
+
+/// Seeds one bug after the other.
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    let mut bugs = check_list(root, MUTANTS)?;
+    bugs.extend(check_list(root, LIST)?.into_iter().filter(|ordering| !ordering.redundant));
+    if options.fits {
+        return Ok(());
+    }
+    bugs.retain(|bug| options.only.as_ref().is_none_or(|only| bug.name.contains(only)));
+    let (k, n) = options.share.unwrap_or((0, 1));
+    let known =
+        options.results.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+    let done = |bug: &Ordering| known.lines().any(|line| line.starts_with(&format!("{}: ", bug.name)));
+    let bugs: Vec<Ordering> = bugs
+        .into_iter()
+        .enumerate()
+        .filter(|(at, bug)| at % n == k && !done(bug))
+        .map(|(_, bug)| bug)
+        .collect();
+    let copy = options.copy.clone().unwrap_or_else(|| root.join("target/mutants"));
+    copy_tree(root, &copy)?;
+    if options.only.is_none()
+        && let Some(found) = hunt(&copy)?
+    {
+        bail!("the laboratory finds something in the tree as it is: {found}");
+    }
+    let mut survivors = Vec::new();
+    for bug in &bugs {
+        let found = without(&copy, bug, &|| hunt(&copy))?;
+        let line = format!("{}: {}", bug.name, found.as_deref().unwrap_or("SURVIVED"));
+        println!("{line}");
+        note(options, &line)?;
+        if found.is_none() {
+            survivors.push(bug.name.clone());
+        }
+    }
+    let found = bugs.len() - survivors.len();
+    println!("{found} of {} seeded bugs found", bugs.len());
+    ensure!(found * 100 >= bugs.len() * SCORE, "fewer than {SCORE} %: {}", survivors.join("; "));
+    Ok(())
+}
+
+fn note(options: &Options, line: &str) -> Result<()> {
+    use std::io::Write;
+    let Some(path) = &options.results else { return Ok(()) };
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+    writeln!(file, "{line}").with_context(|| format!("writing {}", path.display()))
+}
+
+/// How long one question may take: a bug may also make everything wait for ever.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Builds the copy and asks the laboratory; what it found, and by which question.
+fn hunt(copy: &Path) -> Result<Option<String>> {
+    let target: PathBuf = copy.join("target");
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "-q", "--profile", "hunt", "-p", "fstitch"])
+        .current_dir(copy)
+        .env("CARGO_TARGET_DIR", &target)
+        .env("RUSTFLAGS", "--cap-lints warn")
+        .output()?;
+    ensure!(built.status.success(), "it does not compile:\n{}", String::from_utf8_lossy(&built.stderr));
+    for question in HUNTS {
+        let output = Command::new("timeout")
+            .arg(PATIENCE.as_secs().to_string())
+            .arg(target.join("hunt/fstitch"))
+            .args(["crash", "run"])
+            .args(question)
+            .output()?;
+        match output.status.code() {
+            Some(0) => {}
+            Some(1) => {
+                let said = String::from_utf8_lossy(&output.stdout);
+                let lines: Vec<&str> =
+                    said.lines().skip_while(|line| !line.starts_with("violations")).collect();
+                let what = lines.get(2).copied().unwrap_or("a violation");
+                return Ok(Some(format!("{} ({})", what.chars().take(100).collect::<String>(), question[0])));
+            }
+            Some(124) => {
+                return Ok(Some(format!("no progress in {} s ({})", PATIENCE.as_secs(), question[0])));
+            }
+            _ => bail!("{:?} ended with {}", question, output.status),
+        }
+    }
+    Ok(None)
+}
