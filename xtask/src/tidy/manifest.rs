@@ -10,7 +10,11 @@ const DIRECTIONS: [(&str, &[&str]); 8] = [
     ("fstitch-patch", &["fstitch-core"]),
     ("fstitch-fs", &["fstitch-core", "fstitch-patch"]),
     ("fstitch-fuse", &["fstitch-core"]),
-    ("fstitch", &["fstitch-core", "fstitch-disk", "fstitch-patch", "fstitch-fs", "fstitch-fuse"]),
+    ("fstitch-crashlab", &["fstitch-core", "fstitch-patch", "fstitch-fs"]),
+    (
+        "fstitch",
+        &["fstitch-core", "fstitch-disk", "fstitch-patch", "fstitch-fs", "fstitch-fuse", "fstitch-crashlab"],
+    ),
     ("xtask", &[]),
     // Outside the workspace: throws bytes at the libraries.
     ("fstitch-fuzz", &["fstitch-core", "fstitch-patch", "fstitch-fs"]),
