@@ -96,6 +96,8 @@ pub(super) struct NameMemory {
     pub(super) structure: Table<BlockNo, PatchId>,
     /// The patch that made an entry name its inode.
     pub(super) created: Table<Place, PatchId>,
+    /// The exchange that made an entry name its inode, which the medium may still hold under the other name.
+    pub(super) exchanged: Table<Place, PatchId>,
     /// The patch that cleared an entry.
     pub(super) cleared: Table<Place, PatchId>,
     /// The patch that cleared a name, by directory and hash of the name.

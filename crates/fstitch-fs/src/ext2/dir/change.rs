@@ -7,7 +7,8 @@
 //! - an entry names another inode: its inode field alone (4 bytes) → `befores`; where the kind changes too, the entry's
 //!   whole header (8 bytes) in one patch → `befores` and the last structure change of the block;
 //! - the old inode may lose a link → that patch; or → nothing, if the patch that made the entry name it and this one
-//!   are one unflown patch: the medium never held the name.
+//!   are one unflown patch: the medium never held the name. An exchange does not count as making a name: until it is
+//!   on the medium, the inode has its other name there.
 
 use fstitch_core::{Errno, Error, FileKind, InodeNo, Result};
 use fstitch_patch::{Block, PatchId, PatchIds};
@@ -42,7 +43,10 @@ impl Ext2 {
         let block = self.open_slot(slot)?;
         let key = self.forget_name(dir, slot, &block)?;
         let place = (slot.block, slot.offset);
-        let created = self.memory.names().created.remove(&place);
+        let created = {
+            let mut names = self.memory.names();
+            names.created.remove(&place).filter(|_| names.exchanged.remove(&place).is_none())
+        };
         let mut tx = self.cache.lock();
         let patch = tx.bytes(&block, slot.offset + D_INODE.offset(), &[0; 4], befores);
         dir.gather(&mut tx, patch);
@@ -95,8 +99,10 @@ impl Ext2 {
         let block = self.open_slot(slot)?;
         let place = (slot.block, slot.offset);
         let (created, structure) = {
-            let names = self.memory.names();
-            (names.created.get(&place).copied(), names.structure.get(&slot.block).copied())
+            let mut names = self.memory.names();
+            let exchanged = names.exchanged.remove(&place).is_some();
+            let created = names.created.get(&place).copied().filter(|_| !exchanged);
+            (created, names.structure.get(&slot.block).copied())
         };
         let mut befores = PatchIds::from_slice(befores);
         let mut tx = self.cache.lock();
@@ -159,6 +165,7 @@ impl Ext2 {
             names.structure.insert(first.block, patch, &self.cache);
             for slot in [first, second] {
                 names.created.insert((slot.block, slot.offset), patch, &self.cache);
+                names.exchanged.insert((slot.block, slot.offset), patch, &self.cache);
             }
         }
         self.remember(dir);

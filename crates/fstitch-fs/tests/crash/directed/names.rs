@@ -329,6 +329,29 @@ fn names_exchanged() {
     });
 }
 
+/// What loses a name that an exchange gave it still has its other name on the medium.
+#[test]
+fn an_exchanged_name_moved_replaced_or_removed() {
+    let prepare = |rig: &Rig| {
+        directories(rig, &["/d", "/e"]);
+        rig.create("/d/a", 1, 3000);
+        rig.spacer("s");
+        rig.create("/d/b", 2, 2000);
+        rig.link("/d/a", "/e/a");
+        rig.link("/d/b", "/e/b");
+        rig.create("/d/c", 3, 100);
+    };
+    let moves: [&dyn Fn(&Rig); 3] =
+        [&|rig| rig.rename("/d/a", "/e/c"), &|rig| rig.rename("/d/c", "/d/a"), &|rig| rig.unlink("/d/a")];
+    for next in moves {
+        let work = |rig: &Rig| {
+            rig.exchange("/d/a", "/d/b");
+            next(rig);
+        };
+        play(&prepare, &work, &|_| Ok(()));
+    }
+}
+
 /// The block of a removed directory is dropped, and with it the clearing of a name that a lowered count waits for.
 #[test]
 fn a_directory_emptied_and_removed() {
