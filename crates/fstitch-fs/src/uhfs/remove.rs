@@ -1,5 +1,5 @@
-//! Removing names and freeing inodes. The order: name cleared → count of names lowered, or inode freed, each
-//! pointer before the bit that it frees (in the format).
+//! Removing names and freeing inodes. The order: the inode's other names → name cleared → count of names lowered, or
+//! inode freed, each pointer before the bit that it frees (in the format).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,10 +13,20 @@ use super::volume::{Change, NAME_CHANGE_BLOCKS};
 use super::{AttrChange, FreedName, LowLevelFs, NameSlot, Uhfs};
 
 /// A name and the inode that it was found to name, both locked.
-struct Victim {
+struct Victim<'a> {
     parent: InodeNo,
     ino: InodeNo,
     slot: NameSlot,
+    others: &'a OtherNames,
+}
+
+/// The names that an inode keeps when it loses one: whoever makes a second name and removes the first wants the file
+/// to have a name at every moment.
+pub(super) struct OtherNames {
+    /// [`Track::version`](super::node::Track::version) when they were looked at.
+    pub(super) version: u64,
+    /// What must be stable before the one name goes.
+    pub(super) patches: PatchIds,
 }
 
 impl<L: LowLevelFs> Uhfs<L> {
@@ -42,6 +52,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let dir = self.node(parent)?;
         let node = loop {
             let node = self.find_node(&dir, name, 0)?.ok_or(Errno::NOENT)?;
+            let Some(others) = self.other_names(&node, parent, false)? else { continue };
             let mut locked = match Locked::all(&[&dir]) {
                 Ok(locked) => locked,
                 Err(_) => return Err(Errno::NOENT.into()),
@@ -55,10 +66,10 @@ impl<L: LowLevelFs> Uhfs<L> {
             let Some(slot) = self.low.find_name(locked.of(parent).inode(), name)? else {
                 return Err(Errno::NOENT.into());
             };
-            if slot.ino != node.ino {
+            if slot.ino != node.ino || locked.of(node.ino).track.version != others.version {
                 continue;
             }
-            let victim = Victim { parent, ino: node.ino, slot };
+            let victim = Victim { parent, ino: node.ino, slot, others: &others };
             self.remove_locked(&mut locked, &victim, kind)?;
             drop(locked);
             break node;
@@ -68,10 +79,46 @@ impl<L: LowLevelFs> Uhfs<L> {
         Ok(())
     }
 
+    /// What makes the names reachable that `node` keeps when it loses one in `parent`, as far as that may not be stable:
+    /// names made recently, and the way from the root to their directories. `None` if the inode is gone. Called without
+    /// inode locks; `renames` says whether the rename lock is held.
+    pub(super) fn other_names(
+        &self,
+        node: &Node<L::Inode>,
+        parent: InodeNo,
+        renames: bool,
+    ) -> Result<Option<OtherNames>> {
+        let alone = |state: &State<L::Inode>| {
+            let attr = self.low.attr(state.inode());
+            attr.kind == FileKind::Directory || attr.nlink < 2
+        };
+        let Ok(state) = node.read() else { return Ok(None) };
+        if alone(&state) {
+            return Ok(Some(OtherNames { version: state.track.version, patches: PatchIds::new() }));
+        }
+        drop(state);
+        let _renames = (!renames).then(|| self.renames.lock().expect("no panic while held"));
+        let Ok(state) = node.read() else { return Ok(None) };
+        let track = &state.track;
+        let mut others = OtherNames { version: track.version, patches: PatchIds::new() };
+        others.patches.extend(track.recent_names.iter().copied().filter(|&patch| self.pending(patch)));
+        let parents = track.parents.clone();
+        drop(state);
+        for dir in parents {
+            match self.reach(dir, parent) {
+                Ok(patches) => others.patches.extend(patches),
+                // The directory is gone, and the name in it.
+                Err(error) if [Errno::NOENT, Errno::STALE].contains(&error.errno()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(others))
+    }
+
     fn remove_locked(
         &self,
         locked: &mut Locked<'_, L::Inode>,
-        victim: &Victim,
+        victim: &Victim<'_>,
         kind: FileKind,
     ) -> Result<()> {
         self.refuse_flags(locked.of(victim.parent), InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
@@ -88,9 +135,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         // A directory that was moved: were this name gone before the old one, the old one would be back, and wrong.
         let earlier = self.pending_clearings(locked.of(victim.ino));
-        let befores = if is_dir { earlier } else { PatchIds::new() };
+        let befores = if is_dir { &earlier } else { &victim.others.patches };
         let dir = locked.of(victim.parent);
-        let cleared = self.low.clear_name(dir.inode_mut(), &victim.slot, &befores)?;
+        let cleared = self.low.clear_name(dir.inode_mut(), &victim.slot, befores)?;
         self.note(dir, Part::Contents, &[cleared.patch]);
         self.touch(dir, true)?;
         let cleared = self.lose_name(locked, victim.ino, &cleared.freed)?;

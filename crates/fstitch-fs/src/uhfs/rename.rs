@@ -14,6 +14,7 @@ use fstitch_patch::PatchIds;
 
 use super::locks::Locked;
 use super::node::{Node, Part};
+use super::remove::OtherNames;
 use super::volume::NAME_CHANGE_BLOCKS;
 use super::{ClearedName, FreedName, LowLevelFs, NameSlot, Uhfs};
 
@@ -34,6 +35,8 @@ struct Move<'a> {
     mode: RenameMode,
     /// What makes the old parent reachable, and the new one, as far as that may not be stable.
     reach: (PatchIds, PatchIds),
+    /// The names that the replaced inode keeps.
+    others: Option<OtherNames>,
 }
 
 /// No path is deeper: a volume with a longer chain of `..` is damaged and may have a loop of them.
@@ -67,7 +70,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         mode: RenameMode,
     ) -> Result<()> {
         let change = self.change(2 * NAME_CHANGE_BLOCKS)?;
-        let _renames = (from.0 != to.0).then(|| self.renames.lock().expect("no panic while held"));
+        let renames = (from.0 != to.0).then(|| self.renames.lock().expect("no panic while held"));
         let from = Side { dir: from.0, name: from.1 };
         let to = Side { dir: to.0, name: to.1 };
         let (from_dir, to_dir) = (self.node(from.dir)?, self.node(to.dir)?);
@@ -85,7 +88,15 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
             let reach = (self.reach(from.dir, to.dir)?, self.reach(to.dir, from.dir)?);
             let target_ino = target.as_ref().map(|node| node.ino);
-            let moved = Move { caller, from, to, source: source.ino, target: target_ino, mode, reach };
+            let others = match &target {
+                Some(node) => match self.other_names(node, to.dir, renames.is_some())? {
+                    None => continue,
+                    others => others,
+                },
+                None => None,
+            };
+            let moved =
+                Move { caller, from, to, source: source.ino, target: target_ino, mode, reach, others };
             let nodes = [Some(&from_dir), Some(&to_dir), Some(&source), target.as_ref()];
             if let Outcome::Retry = self.rename_locked(&nodes, &moved)? {
                 continue;
@@ -144,7 +155,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// The patches through which `dir` can be reached from the root, as far as they may not be stable. Nothing if the
     /// name moves inside one directory, which is then as reachable after as before. The rename lock keeps the
     /// answer true.
-    fn reach(&self, dir: InodeNo, other: InodeNo) -> Result<PatchIds> {
+    pub(super) fn reach(&self, dir: InodeNo, other: InodeNo) -> Result<PatchIds> {
         let mut patches = PatchIds::new();
         let mut at = dir;
         for _ in 0..DEPTH_MAX {
@@ -174,6 +185,11 @@ impl<L: LowLevelFs> Uhfs<L> {
         let unchanged = source.as_ref().is_some_and(|slot| slot.ino == moved.source)
             && target.as_ref().map(|slot| slot.ino) == moved.target;
         let (Some(source), true) = (source, unchanged) else { return Ok(Outcome::Retry) };
+        if let (Some(target), Some(others)) = (moved.target, &moved.others)
+            && locked.of(target).track.version != others.version
+        {
+            return Ok(Outcome::Retry);
+        }
         if moved.target == Some(moved.source) {
             return Ok(Outcome::Done);
         }
@@ -267,6 +283,7 @@ impl<L: LowLevelFs> Uhfs<L> {
                 befores.extend(self.add_links(locked.of(moved.to.dir), 1, &[])?);
             }
         }
+        raised.extend(moved.others.iter().flat_map(|others| others.patches.iter().copied()));
         let named = self.place(locked, moved, (kind, target.as_ref()), &raised);
         if named.is_err() {
             self.lower_again(locked, moved, raises_parent)?;

@@ -329,6 +329,33 @@ fn names_exchanged() {
     });
 }
 
+/// `ln` and `rm` in place of `mv`: the file has a name at every moment.
+#[test]
+fn a_second_name_before_the_first_one_goes() {
+    let prepare = |rig: &Rig| {
+        rig.create("/f", 1, 3000);
+        directories(rig, &["/d", "/e"]);
+        rig.create("/e/g", 2, 100);
+    };
+    let removed = |rig: &Rig| {
+        rig.link("/f", "/d/f");
+        rig.unlink("/f");
+    };
+    play(&prepare, &removed, &|fs| kept(fs, &["/f", "/d/f"], 1, 3000));
+    let in_a_new_directory = |rig: &Rig| {
+        rig.mkdir("/d/n");
+        rig.mkdir("/d/n/m");
+        rig.link("/f", "/d/n/m/f");
+        rig.unlink("/f");
+    };
+    play(&prepare, &in_a_new_directory, &|fs| kept(fs, &["/f", "/d/n/m/f"], 1, 3000));
+    let replaced = |rig: &Rig| {
+        rig.link("/f", "/d/f");
+        rig.rename("/e/g", "/f");
+    };
+    play(&prepare, &replaced, &|fs| kept(fs, &["/f", "/d/f"], 1, 3000));
+}
+
 /// What loses a name that an exchange gave it still has its other name on the medium.
 #[test]
 fn an_exchanged_name_moved_replaced_or_removed() {
