@@ -1,0 +1,50 @@
+//! Asks the laboratory everything that may bring a bug to light, the quick questions first, and ends at the first
+//! violation: exit status 1, and a line that says what and where. `cargo xtask mutants` runs it on trees with seeded bugs.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use fstitch_crashlab::workload::find;
+use fstitch_crashlab::{Ext2System, Lab, LabOptions, Limits, Selection, soak};
+
+/// A question: system, family, which workloads, choices at a cut, and how often an aftermath is lived through.
+type Question = (&'static str, &'static str, Selection, u64, u64);
+
+fn questions() -> Vec<Question> {
+    let first = |count| Selection::Range(0..count);
+    let sample = |count| Selection::Sample { seed: 1, draws: 0..count };
+    vec![
+        ("ext2-soft", "seq1", first(1360), 256, 64),
+        ("ext2-soft", "random", first(24), 64, 64),
+        ("ext2-soft-o0", "seq1", first(1360), 64, 64),
+        ("ext2-soft-i256-c256", "random", first(24), 64, 64),
+        ("ext2-soft-o3-s16", "random", first(24), 48, 16),
+        ("ext2-soft", "mail", first(2), 48, 64),
+        ("ext2-soft-b4096", "postmark", first(2), 48, 64),
+        ("ext2-soft", "seq2", sample(8_000), 48, 16),
+        ("ext2-soft", "full", first(3), 48, 16),
+        ("ext2-soft-o0", "random", first(24), 64, 16),
+        ("ext2-soft-k2048-n64", "random", first(24), 64, 4),
+        ("ext2-soft", "seq3", sample(8_000), 32, 64),
+        ("ext2-soft-c256-s16", "rm", first(1), 16, 4),
+        ("ext2-soft", "random", Selection::Range(24..200), 32, 8),
+    ]
+}
+
+fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
+    // A panic is a violation and is reported as one.
+    std::panic::set_hook(Box::new(|_| {}));
+    for (system, family, selection, choices_per_cut, aftermath_every) in questions() {
+        let options = LabOptions { choices_per_cut, aftermath_every, depth: 1, ..LabOptions::default() };
+        let lab = Lab::new(Arc::new(system.parse::<Ext2System>()?), options)?;
+        let (workloads, _) = find(family)?;
+        let limits = Limits { states: u64::MAX, violations: 1, threads: 1 };
+        let outcome = soak(&lab, &*workloads, &selection, limits, &|_| {});
+        if let Some(found) = outcome.found.first() {
+            println!("{} [{}]", found.violation, found.id);
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    println!("nothing found");
+    Ok(ExitCode::SUCCESS)
+}
