@@ -2,15 +2,18 @@
 //!
 //! **Definitions** (`docs/medium.md`, section 5). A write is covered once a flush is acknowledged that was issued after
 //! the write's acknowledgement, or once the write itself is acknowledged and was a FUA write. The newest covered version
-//! of an atom is its stable one; later versions are volatile.
+//! of an atom is its stable one; later versions are volatile. A discard is never covered: the old contents may show
+//! until a newer write is. What was written before a flush failed is never covered either, because the device may have
+//! dropped it and forgotten so.
 //!
 //! **Invariants**
 //!
 //! - H1. A version leaves the volatile list only by becoming stable or by a newer one becoming stable.
 //! - H2. An acknowledged FUA write moves its own block only.
-//! - H3. A flush moves nothing that was acknowledged after the flush's issue.
+//! - H3. A flush moves nothing that was acknowledged after the flush's issue, or issued before the failure of another.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -24,9 +27,19 @@ use super::log::{Event, Log, Mark, RequestNo};
 struct Version {
     request: RequestNo,
     data: Bytes,
-    fua: bool,
+    origin: Origin,
     /// The place of the acknowledgement in the log.
     acked_at: Option<usize>,
+    /// A flush failed after the issue.
+    forsaken: bool,
+}
+
+/// What made a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Write,
+    FuaWrite,
+    Discard,
 }
 
 /// How far the workload had come.
@@ -48,6 +61,8 @@ pub struct History {
     stable: Arc<BTreeMap<u64, Bytes>>,
     /// Volatile versions in order of issue; no list is empty.
     volatile: BTreeMap<u64, Vec<Version>>,
+    /// The blocks of writes and discards under way.
+    places: FxHashMap<RequestNo, Range<u64>>,
     /// Where flushes under way were issued.
     flushes: FxHashMap<RequestNo, usize>,
     at: usize,
@@ -69,6 +84,7 @@ impl History {
             base,
             stable: Arc::new(stable),
             volatile: BTreeMap::new(),
+            places: FxHashMap::default(),
             flushes: FxHashMap::default(),
             at: 0,
             progress: Progress::default(),
@@ -106,13 +122,18 @@ impl History {
     }
 
     fn is_fua(&self, request: RequestNo) -> bool {
-        self.volatile.values().flatten().any(|version| version.request == request && version.fua)
+        let place = self.places.get(&request).and_then(|blocks| self.volatile.get(&blocks.start));
+        place.is_some_and(|v| v.iter().any(|v| v.request == request && v.origin == Origin::FuaWrite))
     }
 
     /// The medium after one more event.
     pub fn apply(&mut self, event: &Event) {
         match event {
-            Event::Write { request, block, data, fua, .. } => self.issue(*request, *block, data, *fua),
+            Event::Write { request, block, data, fua, .. } => {
+                let origin = if *fua { Origin::FuaWrite } else { Origin::Write };
+                self.places.insert(*request, *block..*block + 1);
+                self.issue(*request, *block, data, origin);
+            }
             Event::Discard { request, start, count } => self.discard(*request, *start, *count),
             Event::Ack(request) => self.acknowledge(*request),
             Event::FlushIssued(request) => {
@@ -120,8 +141,13 @@ impl History {
             }
             Event::FlushAcked(request) => {
                 if let Some(issued_at) = self.flushes.remove(request) {
-                    self.settle(|version| version.acked_at.is_some_and(|acked_at| acked_at < issued_at));
+                    let before = |acked_at| acked_at < issued_at;
+                    self.settle(|version| !version.forsaken && version.acked_at.is_some_and(before));
                 }
+            }
+            Event::FlushFailed(request) => {
+                self.flushes.remove(request);
+                self.volatile.values_mut().flatten().for_each(|version| version.forsaken = true);
             }
             Event::Mark(Mark::Begin(_)) => self.progress.begun += 1,
             Event::Mark(Mark::End(_)) => self.progress.ended += 1,
@@ -131,41 +157,67 @@ impl History {
         self.at += 1;
     }
 
-    fn issue(&mut self, request: RequestNo, block: u64, data: &Bytes, fua: bool) {
-        let version = Version { request, data: data.clone(), fua, acked_at: None };
+    fn issue(&mut self, request: RequestNo, block: u64, data: &Bytes, origin: Origin) {
+        let version = Version { request, data: data.clone(), origin, acked_at: None, forsaken: false };
         self.volatile.entry(block).or_default().push(version);
     }
 
     /// A discarded block holds anything until it is written again, in practice its old contents or zeros.
     fn discard(&mut self, request: RequestNo, start: u64, count: u64) {
+        if count == 0 {
+            return;
+        }
         let zeros: Bytes = vec![0; self.base.block(start).len()].into();
+        self.places.insert(request, start..start + count);
         for block in start..start + count {
-            self.issue(request, block, &zeros, false);
+            self.issue(request, block, &zeros, Origin::Discard);
         }
     }
 
     fn acknowledge(&mut self, request: RequestNo) {
-        let at = self.at;
-        let ours = self.volatile.values_mut().flatten().filter(|version| version.request == request);
-        ours.for_each(|version| version.acked_at = Some(at));
-        match self.level {
+        let Some(blocks) = self.places.remove(&request) else { return };
+        let level = self.level;
+        for (_, versions) in self.volatile.range_mut(blocks.clone()) {
+            let ours = versions.iter_mut().filter(|version| version.request == request);
+            ours.for_each(|version| version.acked_at = Some(self.at));
+        }
+        match level {
             // Without reordering, an acknowledged write has everything before it on the medium.
             Level::M0 => self.settle(|version| version.request <= request),
-            Level::M1 => self.settle(|version| version.request == request),
-            Level::M2 | Level::M3 => self.settle(|version| version.request == request && version.fua),
+            Level::M1 => self.settle_in(blocks, |version| version.request == request),
+            Level::M2 | Level::M3 => self.settle_in(blocks, |version| {
+                version.request == request && version.origin == Origin::FuaWrite
+            }),
         }
     }
 
     /// Makes the versions that are `covered` stable, block by block.
     fn settle(&mut self, covered: impl Fn(&Version) -> bool) {
-        let stable = Arc::make_mut(&mut self.stable);
-        self.volatile.retain(|&block, versions| {
-            if let Some(newest) = versions.iter().rposition(&covered) {
-                stable.insert(block, versions[newest].data.clone());
-                versions.drain(..=newest);
+        self.settle_in(0..u64::MAX, covered);
+    }
+
+    /// The same for some blocks.
+    fn settle_in(&mut self, blocks: Range<u64>, covered: impl Fn(&Version) -> bool) {
+        // At M0 a discard is one step of a history without reordering.
+        let level = self.level;
+        let covered = |v: &Version| covered(v) && (v.origin != Origin::Discard || level == Level::M0);
+        let mut settled = Vec::new();
+        for (&block, versions) in self.volatile.range_mut(blocks) {
+            if let Some(newest) = versions.iter().rposition(covered) {
+                let newest = versions.drain(..=newest).next_back().expect("the range is not empty");
+                settled.push((block, newest.data, versions.is_empty()));
             }
-            !versions.is_empty()
-        });
+        }
+        if settled.is_empty() {
+            return;
+        }
+        let stable = Arc::make_mut(&mut self.stable);
+        for (block, data, decided) in settled {
+            stable.insert(block, data);
+            if decided {
+                self.volatile.remove(&block);
+            }
+        }
     }
 
     /// What a power cut at this moment leaves open.

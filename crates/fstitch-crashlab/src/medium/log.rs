@@ -52,6 +52,8 @@ pub enum Event {
     FlushIssued(RequestNo),
     /// A flush was acknowledged.
     FlushAcked(RequestNo),
+    /// A flush failed: what was written so far may have been dropped, and no later flush proves otherwise.
+    FlushFailed(RequestNo),
     /// The workload speaks.
     Mark(Mark),
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Mutex;
 
-use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Geometry, Result};
+use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Geometry, IoOp, Result};
 
+use super::image::check_request;
 use super::log::{Event, Log, Mark, RequestNo};
 
 /// Passes everything on to another device and logs it.
@@ -87,6 +88,11 @@ impl<D: BlockDevice> BlockDevice for Recorder<D> {
     }
 
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        // What the device refuses without touching anything is no part of its history.
+        let geometry = self.device.geometry();
+        for write in writes {
+            check_request(geometry, IoOp::Write, write.block, write.data.len())?;
+        }
         let requests = self.issue(writes);
         // A failed batch stays unacknowledged: each block may hold the old or the new version.
         self.device.write(writes)?;
@@ -101,12 +107,16 @@ impl<D: BlockDevice> BlockDevice for Recorder<D> {
             state.log.events.push(Event::FlushIssued(request));
             request
         };
-        self.device.flush()?;
-        self.state().log.events.push(Event::FlushAcked(request));
-        Ok(())
+        let outcome = self.device.flush();
+        let event = if outcome.is_ok() { Event::FlushAcked(request) } else { Event::FlushFailed(request) };
+        self.state().log.events.push(event);
+        outcome
     }
 
     fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+        if start.get().checked_add(count).is_none_or(|end| end > self.device.geometry().block_count) {
+            return self.device.discard(start, count);
+        }
         let request = {
             let mut state = self.state();
             let request = state.request();
