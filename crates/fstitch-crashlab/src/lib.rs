@@ -22,8 +22,10 @@
 mod aftermath;
 pub mod explore;
 mod ext2;
+mod fault;
 mod id;
 mod lab;
+mod live;
 pub mod medium;
 mod minimise;
 pub mod oracle;
@@ -35,8 +37,10 @@ mod system;
 pub mod workload;
 
 pub use ext2::{Consistency, Ext2System, UnknownSystem};
+pub use fault::{BadPlan, Defect, Fault, FaultDevice, FaultPlan, Requests, Times};
 pub use id::{StateId, UnknownState};
 pub use lab::{Counts, Found, Lab, LabOptions, Outcome, Recording};
+pub use live::{CutReport, LiveDevice, LiveOptions, Survivors, UnknownSurvivors};
 pub use medium::{Base, Image, Level, Log, Recorder};
 pub use minimise::minimise;
 pub use reference::E2fsck;

@@ -9,8 +9,8 @@ mod recorder;
 
 pub use choices::{Coverage, EXHAUSTIVE_ATOMS, for_each_choice};
 pub use history::{Atom, Choice, Cut, History, Progress, for_each_cut};
-pub(crate) use image::hash_sector;
 pub use image::{Base, Bytes, Image};
+pub(crate) use image::{SECTOR, check_request, hash_sector, size};
 pub use level::{Level, UnknownLevel};
 pub use log::{Event, Log, Mark, RequestNo};
 pub use recorder::Recorder;

@@ -7,6 +7,8 @@
 
 mod choices;
 mod examples;
+mod fault;
+mod live;
 mod naive;
 mod past;
 mod property;
