@@ -84,10 +84,8 @@ impl<'a> Window<'a> {
         let Some(life) = self.lives.get(&id) else {
             return Err(("unknown-object", "names an inode that nobody made".into()));
         };
-        let bound = self.bounds.attributes(id).max(self.bounds.contents(id));
-        let names_bound = |name: &[u8]| self.bounds.name(id, name) <= bound;
-        let newest = life.last().and_then(|(_, object)| object.as_deref());
-        if newest == Some(object) && object.names.keys().all(|name| names_bound(name)) {
+        // As in the newest version is as good as it gets.
+        if life.last().and_then(|(_, object)| object.as_deref()) == Some(object) {
             return Ok(());
         }
         let attributes = between(life, self.bounds.attributes(id));
@@ -109,7 +107,11 @@ impl<'a> Window<'a> {
         names.dedup();
         for name in names {
             let found = object.names.get(name).copied();
-            let allowed = between(life, self.bounds.name(dir, name));
+            let from = match found {
+                Some(child) => self.bounds.leads_to(dir, name, child),
+                None => self.bounds.name(dir, name),
+            };
+            let allowed = between(life, from);
             let as_in = |version: &Option<&Object>| version.and_then(|o| o.names.get(name).copied()) == found;
             if allowed.iter().any(as_in) {
                 continue;

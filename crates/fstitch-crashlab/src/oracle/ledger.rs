@@ -92,6 +92,8 @@ pub struct Bounds {
     /// All names in a directory.
     directories: BTreeMap<ObjectId, Version>,
     names: BTreeMap<ObjectId, BTreeMap<Vec<u8>, Version>>,
+    /// Names that an object had, by directory, name and object: from this version on they are not its names.
+    gone: BTreeMap<(ObjectId, Vec<u8>, ObjectId), Version>,
 }
 
 fn at_least(bound: Option<&Version>, floor: Version) -> Version {
@@ -126,7 +128,7 @@ impl Bounds {
         for older in self.everything..version {
             for (dir, name) in ledger.at(older).names_of(id) {
                 if ledger.at(version).binding(dir, name) != Some(id) {
-                    self.names.entry(dir).or_default().insert(name.to_vec(), version);
+                    self.gone.insert((dir, name.to_vec(), id), version);
                 }
             }
         }
@@ -166,6 +168,12 @@ impl Bounds {
     pub fn name(&self, dir: ObjectId, name: &[u8]) -> Version {
         let alone = self.names.get(&dir).and_then(|names| names.get(name));
         at_least(alone, at_least(self.directories.get(&dir), self.everything))
+    }
+
+    /// The oldest version from which a name may still lead to `child`.
+    #[must_use]
+    pub fn leads_to(&self, dir: ObjectId, name: &[u8], child: ObjectId) -> Version {
+        at_least(self.gone.get(&(dir, name.to_vec(), child)), self.name(dir, name))
     }
 
     /// A version in which some name of `id` became stable, if it had one then.
