@@ -103,6 +103,9 @@ impl Track {
     }
 }
 
+/// How many departures a directory remembers before it is looked whether they are stable.
+const DEPARTURES_MIN: usize = 16;
+
 /// A loaded inode with what the order between micro-operations needs to remember.
 #[derive(Debug)]
 pub(super) struct State<I> {
@@ -121,6 +124,9 @@ pub(super) struct State<I> {
     pub(super) cleared: PatchIds,
     /// The inode's initialisation and its bit in the inode map, which every name must come after.
     pub(super) ready: PatchIds,
+    /// Of a directory: what the clearing of names in it comes after, the other names of what had these. Its own name
+    /// must not go before, or what is on its way would be reachable nowhere.
+    departures: PatchIds,
 }
 
 impl<I> State<I> {
@@ -139,7 +145,28 @@ impl<I> State<I> {
             trim: false,
             cleared: PatchIds::new(),
             ready: PatchIds::new(),
+            departures: PatchIds::new(),
         }
+    }
+
+    /// Remembers what clearings of names in this directory come after. `pending` tells what need not be remembered.
+    pub(super) fn note_departures(&mut self, befores: &[PatchId], pending: impl Fn(PatchId) -> bool) {
+        for &patch in befores {
+            // Looked through whenever it has doubled, so that a stream of renames costs each a moment.
+            if self.departures.len() >= DEPARTURES_MIN && self.departures.len().is_power_of_two() {
+                self.departures.sort_unstable();
+                self.departures.dedup();
+                self.departures.retain(|patch| pending(*patch));
+            }
+            if !self.departures.contains(&patch) || self.departures.len() > DEPARTURES_MIN {
+                self.departures.push(patch);
+            }
+        }
+    }
+
+    /// See `departures`.
+    pub(super) fn departures(&self) -> &[PatchId] {
+        &self.departures
     }
 
     pub(super) fn inode(&self) -> &I {

@@ -135,9 +135,11 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         // A directory that was moved: were this name gone before the old one, the old one would be back, and wrong.
         let earlier = self.pending_clearings(locked.of(victim.ino));
-        let befores = if is_dir { &earlier } else { &victim.others.patches };
+        let mut befores = if is_dir { earlier } else { victim.others.patches.clone() };
+        befores.extend(self.pending_departures(locked.of(victim.ino)));
         let dir = locked.of(victim.parent);
-        let cleared = self.low.clear_name(dir.inode_mut(), &victim.slot, befores)?;
+        let cleared = self.low.clear_name(dir.inode_mut(), &victim.slot, &befores)?;
+        dir.note_departures(&befores, |patch| self.pending(patch));
         self.note(dir, Part::Contents, &[cleared.patch]);
         self.touch(dir, true)?;
         let cleared = self.lose_name(locked, victim.ino, &cleared.freed)?;
@@ -171,6 +173,11 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.note(state, Part::Attributes, &patches);
         self.touch(state, false)?;
         Ok(befores)
+    }
+
+    /// What must be stable before the directory's name may go: see [`State::departures`].
+    pub(super) fn pending_departures(&self, state: &State<L::Inode>) -> PatchIds {
+        state.departures().iter().copied().filter(|&patch| self.pending(patch)).collect()
     }
 
     /// The clearings of the inode's names that are not stable yet.

@@ -276,8 +276,10 @@ impl<L: LowLevelFs> Uhfs<L> {
                 befores.extend(moved.reach.0.iter().copied());
             }
             if let Some(target) = moved.target {
-                // A directory that was moved there loses that name after its own old one.
+                // A directory that was moved there loses that name after its own old one, and one from which names
+                // were moved after these.
                 befores.extend(self.pending_clearings(locked.of(target)));
+                befores.extend(self.pending_departures(locked.of(target)));
             }
             if raises_parent {
                 befores.extend(self.add_links(locked.of(moved.to.dir), 1, &[])?);
@@ -289,6 +291,11 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.lower_again(locked, moved, raises_parent)?;
         }
         let (mut placed, replaced) = named?;
+        if moved.target.is_some() {
+            locked.of(moved.to.dir).note_departures(&raised, |patch| self.pending(patch));
+        }
+        // What `..` names, and what stays when the old name goes, can be reached from the root.
+        placed.extend(moved.reach.1.iter().copied());
         if switches {
             let state = locked.of(moved.source);
             let parent = self.low.set_parent(state.inode_mut(), moved.to.dir, &placed)?;
@@ -298,10 +305,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         if kind == FileKind::Directory {
             self.moves.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         }
-        // The old name goes only when the new one can be reached from the root.
-        let mut reachable = placed.clone();
-        reachable.extend(moved.reach.1.iter().copied());
-        let cleared = self.clear_old(locked, moved, &source, &reachable)?;
+        let cleared = self.clear_old(locked, moved, &source, &placed)?;
         self.settle_counts(locked, moved, switches, (&cleared.freed, &placed))?;
         if let (Some(target), Some(replaced)) = (moved.target, replaced) {
             let was_dir = self.kind(locked.of(target)) == FileKind::Directory;
@@ -361,6 +365,9 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<ClearedName> {
         let dir = locked.of(moved.from.dir);
         let cleared = self.low.clear_name(dir.inode_mut(), source, placed)?;
+        if moved.from.dir != moved.to.dir {
+            dir.note_departures(placed, |patch| self.pending(patch));
+        }
         self.note(dir, Part::Contents, &[cleared.patch]);
         self.touch(dir, true)?;
         locked.of(moved.source).cleared.extend(cleared.freed.befores());

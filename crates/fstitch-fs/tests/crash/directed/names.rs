@@ -356,6 +356,66 @@ fn a_second_name_before_the_first_one_goes() {
     play(&prepare, &replaced, &|fs| kept(fs, &["/f", "/d/f"], 1, 3000));
 }
 
+/// A directory goes after what was moved out of it has arrived.
+#[test]
+fn a_directory_removed_when_its_file_has_left() {
+    let prepare = |rig: &Rig| {
+        directories(rig, &["/d", "/e", "/d/s"]);
+        rig.create("/d/f", 1, 3000);
+        rig.create("/d/s/g", 2, 3000);
+        rig.mkdir("/d/s/empty");
+        rig.mkdir("/over");
+    };
+    let expect = |fs: &dyn FileSystem| {
+        kept(fs, &["/d/f", "/e/f"], 1, 3000)?;
+        kept(fs, &["/d/s/g", "/e/g"], 2, 3000)
+    };
+    let removed = |rig: &Rig| {
+        rig.rename("/d/f", "/e/f");
+        rig.link("/d/s/g", "/e/g");
+        rig.unlink("/d/s/g");
+        rig.rename("/d/s/empty", "/e/empty");
+        rig.rmdir("/d/s");
+        rig.rmdir("/d");
+    };
+    play(&prepare, &removed, &expect);
+    let replaced = |rig: &Rig| {
+        rig.rename("/d/f", "/e/f");
+        rig.rename("/d/s/g", "/e/g");
+        rig.rename("/e", "/e2");
+        rig.rename("/e2", "/e");
+        rig.rmdir("/d/s/empty");
+        rig.rmdir("/d/s");
+        rig.rename("/over", "/d");
+    };
+    play(&prepare, &replaced, &|fs| {
+        let e2 = ["/d/f", "/e/f", "/e2/f"];
+        kept(fs, &e2, 1, 3000)
+    });
+}
+
+/// `..` names a directory that can be reached.
+#[test]
+fn a_directory_moved_into_one_that_is_not_there_yet() {
+    let prepare = |rig: &Rig| {
+        directories(rig, &["/q", "/r"]);
+        rig.create("/q/f", 1, 3000);
+    };
+    let work = |rig: &Rig| {
+        rig.mkdir("/r/d");
+        rig.spacer("r");
+        rig.rename("/q", "/r/d/q");
+    };
+    Script {
+        prepare: &prepare,
+        work: &work,
+        expect: &|fs, _| kept(fs, &["/q/f", "/r/d/q/f"], 1, 3000),
+        thorough: true,
+        ..Script::default()
+    }
+    .play();
+}
+
 /// What loses a name that an exchange gave it still has its other name on the medium.
 #[test]
 fn an_exchanged_name_moved_replaced_or_removed() {
