@@ -6,6 +6,7 @@
 mod applications;
 mod op;
 mod random;
+mod rare;
 mod seq;
 mod target;
 

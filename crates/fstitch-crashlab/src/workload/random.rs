@@ -24,6 +24,8 @@ pub fn families() -> Vec<Box<dyn Family>> {
         family("random", "120 random operations in a small tree", Vec::new, 1),
         family("full", "the same on a volume with hardly any room", fill_up, 1),
         family("writers", "four interleaved writers, each mostly in a directory of its own", Vec::new, 4),
+        family("brim", "the same on a volume that has been filled to the last block", fill_to_the_brim, 1),
+        family("inodes", "the same with six inodes left", use_up_inodes, 1),
     ]
 }
 
@@ -40,6 +42,31 @@ fn fill_up() -> Vec<Op> {
         setup.push(Op::Create { path: path.clone() });
         setup.push(Op::Append { path, len: 6_000 });
     }
+    setup
+}
+
+/// Writes until there is no room, and gives three small files back: a dozen blocks are free. Small files, directories
+/// and one that ends behind indirect pointers are there to be used.
+fn fill_to_the_brim() -> Vec<Op> {
+    let mut setup = vec![Op::Mkdir { path: "/n0".into() }, Op::Mkdir { path: "/n1".into() }];
+    for n in 0..12 {
+        let path = format!("/n{}/n{n}", n % 2);
+        setup.push(Op::Create { path: path.clone() });
+        setup.push(Op::Append { path, len: 3_500 });
+    }
+    for n in 0..5 {
+        let path = format!("/n{}", n + 2);
+        setup.push(Op::Create { path: path.clone() });
+        setup.push(Op::Append { path, len: 1 << 20 });
+    }
+    setup.extend([0, 1, 2].map(|n| Op::Unlink { path: format!("/n{}/n{n}", n % 2) }));
+    setup
+}
+
+/// Leaves six of 256 inodes, ten of which are the format's own, and lost+found.
+fn use_up_inodes() -> Vec<Op> {
+    let mut setup = vec![Op::Mkdir { path: "/n0".into() }];
+    setup.extend((0..255 - 11 - 6).map(|n| Op::Create { path: format!("/n0/n{n}") }));
     setup
 }
 

@@ -7,16 +7,23 @@
 //! ```text
 //! number = ((… (core, sync) of the last step …, (core, sync) of the first step), young, write-outs)
 //! ```
+//!
+//! What seldom happens has families of its own (`rare1`, `rare2`), so that the numbers of the others stay. In `rare2`
+//! a pair is a rare step and any step, and a further digit says whether the rare one comes last.
 
 use super::op::Op;
+use super::rare::RARE;
 use super::{Family, Workload};
 
 /// What is there before, old or young. Files end inside a block, at its end, and behind indirect pointers.
 const FILES: &str = "mkdir /A;mkdir /B;mkdir /A/C;create /foo;append /foo 5000;create /A/foo;append /A/foo 15000;\
                      create /A/bar;append /A/bar 3072;setxattr /foo user.old 30;setxattr /A/bar user.oldbig 400";
 
-/// The steps, each with the object that its sync is about.
-const CORES: [(&str, &str); 68] = [
+/// Operations, and the object that a sync after them is about.
+pub(super) type Core = (&'static str, &'static str);
+
+/// The usual steps.
+const CORES: [Core; 68] = [
     ("create /new", "/new"),
     ("create /A/new", "/A/new"),
     ("create /A/C/new;append /A/C/new 6000", "/A/C/new"),
@@ -92,23 +99,68 @@ const CORES: [(&str, &str); 68] = [
 
 /// What may follow a step.
 const SYNCS: u64 = 5;
-/// Every step's digit.
+/// A usual step's digit.
 const STEP: u64 = 68 * SYNCS;
+/// A rare step's digit.
+const RARE_STEP: u64 = 34 * SYNCS;
 
-/// All sequences of one length.
+const _: () = assert!(CORES.len() == 68 && RARE.len() == 34);
+
+/// The steps of a sequence.
+enum Steps {
+    /// So many usual ones.
+    Usual(u32),
+    /// A rare one.
+    Rare,
+    /// A rare one and any, in both orders.
+    RareAndAny,
+}
+
+impl Steps {
+    fn count(&self) -> u64 {
+        match *self {
+            Self::Usual(steps) => STEP.pow(steps),
+            Self::Rare => RARE_STEP,
+            Self::RareAndAny => 2 * RARE_STEP * (STEP + RARE_STEP),
+        }
+    }
+
+    /// The steps of sequence `number`, each with what follows it.
+    fn take(&self, number: u64) -> Vec<(Core, u64)> {
+        let usual = |digit: u64| (core(&CORES, digit / SYNCS), digit % SYNCS);
+        let rare = |digit: u64| (core(&RARE, digit / SYNCS), digit % SYNCS);
+        match *self {
+            Self::Usual(steps) => (0..steps).map(|step| usual(number / STEP.pow(step) % STEP)).collect(),
+            Self::Rare => vec![rare(number)],
+            Self::RareAndAny => {
+                let (last, digit, any) = (number % 2 == 1, number / 2 % RARE_STEP, number / 2 / RARE_STEP);
+                let any = if any < STEP { usual(any) } else { rare(any - STEP) };
+                if last { vec![any, rare(digit)] } else { vec![rare(digit), any] }
+            }
+        }
+    }
+}
+
+fn core(table: &[Core], at: u64) -> Core {
+    table[usize::try_from(at).expect("an index below the table's length")]
+}
+
+/// All sequences of one shape.
 struct Sequences {
     name: &'static str,
     about: &'static str,
-    steps: u32,
+    steps: Steps,
 }
 
 /// The families of this file.
 pub fn families() -> Vec<Box<dyn Family>> {
     let family = |name, about, steps| Box::new(Sequences { name, about, steps }) as Box<dyn Family>;
     vec![
-        family("seq1", "every single operation that matters, with every sync", 1),
-        family("seq2", "every pair of them", 2),
-        family("seq3", "every sequence of three: for samples", 3),
+        family("seq1", "every single operation that matters, with every sync", Steps::Usual(1)),
+        family("seq2", "every pair of them", Steps::Usual(2)),
+        family("seq3", "every sequence of three: for samples", Steps::Usual(3)),
+        family("rare1", "every operation that seldom happens, with every sync", Steps::Rare),
+        family("rare2", "every pair of one of these and any other", Steps::RareAndAny),
     ]
 }
 
@@ -140,28 +192,26 @@ impl Family for Sequences {
     }
 
     fn len(&self) -> u64 {
-        4 * STEP.pow(self.steps)
+        4 * self.steps.count()
     }
 
     fn get(&self, index: u64) -> Option<Workload> {
         if index >= self.len() {
             return None;
         }
-        let (young, write_outs, mut rest) = (index % 2 == 1, index / 2 % 2 == 1, index / 4);
+        let (young, write_outs) = (index % 2 == 1, index / 2 % 2 == 1);
         let (mut setup, mut list) = (ops(FILES), vec![]);
         if young {
             std::mem::swap(&mut setup, &mut list);
         }
-        for step in 0..u64::from(self.steps) {
-            let (core, object) = CORES[usize::try_from(rest / SYNCS % 68).expect("below 68")];
+        for (step, ((core, object), digit)) in (0_u64..).zip(self.steps.take(index / 4)) {
             for (at, op) in (0_u64..).zip(ops(core)) {
                 list.push(op);
                 if write_outs {
                     list.push(Op::WriteOut { share: 8, seed: index * 64 + step * 16 + at });
                 }
             }
-            list.extend(sync(rest % SYNCS, object));
-            rest /= STEP;
+            list.extend(sync(digit, object));
         }
         Some(Workload { name: format!("{}/{index}", self.name), setup, ops: list })
     }
@@ -174,7 +224,7 @@ mod tests {
     #[test]
     fn the_tables_are_operations() {
         assert!(ops(FILES).len() > 5);
-        CORES.iter().for_each(|(core, _)| assert!(!ops(core).is_empty()));
+        CORES.iter().chain(&RARE).for_each(|(core, _)| assert!(!ops(core).is_empty()));
     }
 
     #[test]

@@ -32,6 +32,20 @@ impl<'a> Target<'a> {
         outcome
     }
 
+    /// The same, or on the inode that is held under `path` where that names nothing: programs go on using open files
+    /// that have lost their names.
+    fn open<T>(&self, path: &str, work: impl FnOnce(InodeNo) -> Result<T>) -> Result<T> {
+        match (self.fs.walk(path.as_bytes()), self.held.get(path).and_then(|held| held.last())) {
+            (Err(error), Some(&ino)) if error.errno() == Errno::NOENT => work(ino),
+            (Err(error), _) => Err(error),
+            (Ok(entry), _) => {
+                let outcome = work(entry.attr.ino);
+                self.fs.forget(entry.attr.ino, 1);
+                outcome
+            }
+        }
+    }
+
     /// Runs `work` on the directory of `path` and the name in it.
     fn parent<T>(&self, path: &str, work: impl FnOnce(InodeNo, &[u8]) -> Result<T>) -> Result<T> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
@@ -148,10 +162,13 @@ impl Op {
 
     fn change_file(&self, target: &Target<'_>, no: u32) -> Result<(), Error> {
         let (fs, caller) = (target.fs, &target.caller);
-        let set = |path: &str, set: SetAttr| target.at(path, |ino| fs.setattr(caller, ino, &set)).map(|_| ());
+        let set =
+            |path: &str, set: SetAttr| target.open(path, |ino| fs.setattr(caller, ino, &set)).map(|_| ());
         match self {
-            Self::Write { path, offset, len } => target.at(path, |ino| target.write(ino, no, *offset, *len)),
-            Self::Append { path, len } => target.at(path, |ino| {
+            Self::Write { path, offset, len } => {
+                target.open(path, |ino| target.write(ino, no, *offset, *len))
+            }
+            Self::Append { path, len } => target.open(path, |ino| {
                 let end = fs.getattr(ino)?.size;
                 target.write(ino, no, end, *len)
             }),
@@ -159,18 +176,18 @@ impl Op {
             Self::Chmod { path, perm } => set(path, SetAttr { perm: Some(*perm), ..SetAttr::default() }),
             Self::Chown { path, uid } => set(path, SetAttr { uid: Some(*uid), ..SetAttr::default() }),
             Self::Fallocate { path, offset, len, mode } => {
-                target.at(path, |ino| fs.fallocate(caller, ino, *offset, *len, *mode))
+                target.open(path, |ino| fs.fallocate(caller, ino, *offset, *len, *mode))
             }
             Self::SetXattr { path, name, len } => {
                 let value = pattern(no, *len);
                 let mode = XattrSetMode::Set;
-                target.at(path, |ino| fs.setxattr(caller, ino, name.as_bytes(), &value, mode))
+                target.open(path, |ino| fs.setxattr(caller, ino, name.as_bytes(), &value, mode))
             }
             Self::RemoveXattr { path, name } => {
-                target.at(path, |ino| fs.removexattr(caller, ino, name.as_bytes()))
+                target.open(path, |ino| fs.removexattr(caller, ino, name.as_bytes()))
             }
-            Self::Fsync { path } => target.at(path, |ino| fs.fsync(ino, false)),
-            Self::Fdatasync { path } => target.at(path, |ino| fs.fsync(ino, true)),
+            Self::Fsync { path } => target.open(path, |ino| fs.fsync(ino, false)),
+            Self::Fdatasync { path } => target.open(path, |ino| fs.fsync(ino, true)),
             _ => unreachable!("`run` and `change` have the other operations"),
         }
     }

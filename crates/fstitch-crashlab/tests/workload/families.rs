@@ -54,8 +54,14 @@ fn every_single_operation_means_something() {
 }
 
 #[test]
+fn rare_operations_mean_something() {
+    let tally = run_all("rare1", 0..find("rare1").unwrap().0.len());
+    assert_eq!(tally.success(), 100);
+}
+
+#[test]
 fn pairs_and_triples_mean_something() {
-    for (name, least) in [("seq2", 80), ("seq3", 80)] {
+    for (name, least) in [("seq2", 80), ("seq3", 80), ("rare2", 80)] {
         let len = find(name).unwrap().0.len();
         let tally = run_all(name, spread(len, 4_000));
         assert!(tally.success() >= least, "{name}: {} %", tally.success());
@@ -64,10 +70,15 @@ fn pairs_and_triples_mean_something() {
 
 #[test]
 fn random_runs_mean_something() {
-    for (name, least) in [("random", 50), ("writers", 50), ("full", 30)] {
+    for (name, least) in [("random", 50), ("writers", 50), ("full", 30), ("brim", 30), ("inodes", 30)] {
         let tally = run_all(name, 0..100);
         assert!(tally.success() >= least, "{name}: {} %", tally.success());
-        assert_eq!(tally.errors.contains_key("ENOSPC"), name == "full", "{name}: {:?}", tally.errors);
+        assert_eq!(
+            tally.errors.contains_key("ENOSPC"),
+            ["full", "brim", "inodes"].contains(&name),
+            "{name}: {:?}",
+            tally.errors
+        );
     }
 }
 
@@ -87,7 +98,10 @@ fn workloads_fit_the_usual_volume() {
     for name in ["untar", "rm", "postmark", "random", "writers"] {
         assert_eq!(refused_for_room(name, 3), 0, "{name}");
     }
-    assert!(refused_for_room("full", 3) > 0);
+    for (name, least) in [("full", 1), ("brim", 20), ("inodes", 20)] {
+        let refused = refused_for_room(name, 3);
+        assert!(refused >= least, "{name}: {refused}");
+    }
 }
 
 /// Operations that found no room in the first `count` workloads of a family.
@@ -119,9 +133,13 @@ fn numbers_mean_the_same_for_ever() {
         ("seq1", 8_905_774_838_192_767_542),
         ("seq2", 13_335_729_398_013_037_514),
         ("seq3", 4_203_885_149_942_595_440),
+        ("rare1", 1_994_447_147_476_003_547),
+        ("rare2", 16_554_476_138_560_389_923),
         ("random", 14_712_870_962_709_593_097),
         ("full", 11_886_899_725_158_549_333),
         ("writers", 2_335_280_321_136_488_572),
+        ("brim", 8_561_909_542_278_652_485),
+        ("inodes", 11_161_726_963_412_742_187),
         ("untar", 12_698_170_162_207_052_992),
         ("rm", 15_363_523_970_443_487_317),
         ("postmark", 1_197_807_632_894_420_237),
