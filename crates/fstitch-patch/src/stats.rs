@@ -45,6 +45,8 @@ pub struct Stats {
     pub cache_hits: u64,
     /// Blocks read from the device.
     pub cache_misses: u64,
+    /// Reads of the device that failed.
+    pub read_errors: u64,
     /// Clean blocks dropped to make room.
     pub cache_evictions: u64,
     /// Blocks copied because they were changed while in flight or while somebody read them.

@@ -327,7 +327,8 @@ impl Ext2 {
         self.cache.sync_patches(&patches)
     }
 
-    /// Marks the volume as clean, unless it was unclean when opened and no check has passed since.
+    /// Marks the volume as clean, unless it was unclean when opened and no check has passed since, or a read failed:
+    /// an operation that cannot go on in the middle may leave blocks and inodes behind that nothing owns.
     pub(super) fn end_use(&self) -> Result<()> {
         if self.cache.options().read_only {
             return Ok(());
@@ -335,9 +336,10 @@ impl Ext2 {
         if self.checked.load(Ordering::Relaxed) {
             self.recount_totals()?;
         }
+        let intact = self.checked.load(Ordering::Relaxed) && self.cache.stats().read_errors == 0;
         let mut tx = self.cache.lock();
         self.put(&mut tx, S_WTIME, self.now_secs(), &[]);
-        if self.checked.load(Ordering::Relaxed) {
+        if intact {
             let state = (self.field(&tx, S_STATE) | STATE_VALID) & !STATE_ERROR;
             self.put(&mut tx, S_STATE, state, &[]);
         }

@@ -131,7 +131,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         // Whoever is in the middle of a change finishes it first; whoever comes later is refused.
         let mut phase = self.gate.write().expect("no panic while held");
         if *phase == Phase::Closed {
-            return Ok(());
+            // Whoever asks again is told again what was lost.
+            return self.fail_if_poisoned();
         }
         *phase = Phase::Closed;
         self.do_sync()?;

@@ -144,6 +144,7 @@ impl Shared {
         let outcome = self.device.read(&mut reads);
         let mut core = self.core();
         if let Err(error) = outcome {
+            core.graph.stats.read_errors += 1;
             self.abandon(core, missing);
             return Err(error);
         }
