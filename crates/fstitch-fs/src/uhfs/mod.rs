@@ -3,7 +3,8 @@
 //! ```text
 //!   volume   Uhfs itself, its options, and the gate through which every change goes
 //!   posix    impl FileSystem: the table of contents of the operations
-//!   node     inode table, reference counts, what each inode remembers of its unstable changes
+//!   node     an inode in memory, what it remembers of its unstable changes
+//!   table    the inode table, reference counts, which inodes leave memory
 //!   locks    several inode locks at once, in inode order
 //!   names    lookup, readdir, readlink, rules for names
 //!   make     mknod, mkdir, symlink, tmpfile, link         acl     default ACLs, chmod and ACLs
@@ -17,7 +18,8 @@
 //! # States
 //! A volume is *idle* until its first change, *in use* (marked so on the medium before that change), and
 //! *closed* after `unmount`. A node is *loaded*, then perhaps *orphaned* (its last name is gone, references
-//! remain) and at last *dead* (its inode is free; users that still hold the node get `ESTALE`).
+//! remain) and at last *dead* (its inode is free; users that still hold the node get `ESTALE`). An inode that is
+//! referred to, but neither used nor unstable, may be *parked*: without a node, only its references are counted.
 //!
 //! # Locks, in the order in which they are taken
 //! 1. The gate (shared by changes, exclusive for `unmount`).
@@ -45,6 +47,7 @@ mod reclaim;
 mod remove;
 mod rename;
 mod sync;
+mod table;
 mod truncate;
 mod volume;
 mod write;

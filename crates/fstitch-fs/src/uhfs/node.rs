@@ -1,20 +1,14 @@
-//! The inode table: which inodes are in memory, who refers to them, and what of them is not yet stable.
+//! Inodes in memory, and what of each is not yet stable. Which ones there are is for the [`table`](super::table).
 //!
-//! # Invariants
-//! 1. At most one live node per inode number: a node leaves the table only when its inode is free (dead), or
-//!    when nobody refers to it and all its changes are stable, so that loading it again finds everything.
-//! 2. `refs` changes only under the shard's lock.
-//! 3. Nobody holds a node's state lock before the node is loaded, so loading never waits for a state lock.
+//! Nobody holds a node's state lock before the node is loaded, so loading never waits for a state lock.
 
-use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fstitch_core::order::{Rank, Ranked};
 use fstitch_core::{Errno, InodeNo, Result};
 use fstitch_patch::{PatchId, PatchIds};
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// Which of an inode's changes a patch belongs to.
@@ -26,6 +20,13 @@ pub(super) enum Part {
     Attributes,
     /// The inode's own names, in whatever directories they are.
     Names,
+}
+
+/// Where an inode is, as far as that is known: without it an `fsync` must sync everything.
+#[derive(Debug, Default)]
+pub(super) struct Whereabouts {
+    parents: SmallVec<[InodeNo; 1]>,
+    stable: Option<u64>,
 }
 
 /// What fsync has to make stable.
@@ -100,6 +101,17 @@ impl Track {
     /// The inode is reachable on the medium.
     pub(super) fn set_stable(&mut self, moves: u64) {
         self.stable = Some(moves);
+    }
+
+    /// What is worth knowing of an inode whose own changes are all stable.
+    pub(super) fn whereabouts(&self) -> Whereabouts {
+        Whereabouts { parents: self.parents.clone(), stable: self.stable }
+    }
+
+    /// Takes over what was known of an inode that left memory, while nobody could change its names.
+    pub(super) fn recall(&mut self, known: Whereabouts) {
+        self.parents = known.parents;
+        self.stable = known.stable;
     }
 }
 
@@ -183,44 +195,60 @@ impl<I> State<I> {
 pub(super) struct Node<I> {
     pub(super) ino: InodeNo,
     /// References that the kernel (or another user of the trait) holds `[shard lock]`.
-    refs: AtomicU64,
-    /// In the queue of idle nodes `[shard lock]`.
-    queued: AtomicBool,
+    pub(super) refs: AtomicU64,
+    /// Its place in the table's queue; 0 for none `[shard lock]`.
+    pub(super) ticket: AtomicU64,
+    /// Somebody asked for it since its turn to leave memory last came `[shard lock]`.
+    pub(super) used: AtomicBool,
     /// Its last name is gone: the last reference frees it.
     pub(super) orphan: AtomicBool,
     /// Somebody has begun to free it.
-    freeing: AtomicBool,
-    loaded: AtomicBool,
+    pub(super) freeing: AtomicBool,
+    pub(super) loaded: AtomicBool,
     /// Loaded from the volume, and not yet compared with the directory through which it was found.
     pub(super) fresh: AtomicBool,
     /// Loading failed; whoever waited for it starts again.
-    failed: AtomicBool,
-    loading: Mutex<()>,
+    pub(super) failed: AtomicBool,
+    pub(super) loading: Mutex<()>,
     /// Serialises operations that change the file's length or blocks in several steps.
     pub(super) writer: Mutex<()>,
     /// Where a sequential reader would read next, in bytes.
     pub(super) read_next: AtomicU64,
     /// Up to where blocks were read ahead, in bytes.
     pub(super) read_ahead: AtomicU64,
-    state: RwLock<State<I>>,
+    pub(super) state: RwLock<State<I>>,
 }
 
 impl<I> Node<I> {
-    fn new(ino: InodeNo, refs: u64, state: Option<State<I>>) -> Self {
+    /// A new inode's node, with its first reference.
+    pub(super) fn made(ino: InodeNo, state: State<I>) -> Self {
+        Self {
+            loaded: AtomicBool::new(true),
+            fresh: AtomicBool::new(false),
+            state: RwLock::new(state),
+            ..Self::unloaded(ino, 1, Whereabouts::default())
+        }
+    }
+
+    /// The node of an inode that is still to be read, of which so much is `known`.
+    pub(super) fn unloaded(ino: InodeNo, refs: u64, known: Whereabouts) -> Self {
+        let mut state = State::unloaded();
+        state.track.recall(known);
         Self {
             ino,
             refs: AtomicU64::new(refs),
-            queued: AtomicBool::new(false),
+            ticket: AtomicU64::new(0),
+            used: AtomicBool::new(false),
             orphan: AtomicBool::new(false),
             freeing: AtomicBool::new(false),
-            loaded: AtomicBool::new(state.is_some()),
-            fresh: AtomicBool::new(state.is_none()),
+            loaded: AtomicBool::new(false),
+            fresh: AtomicBool::new(true),
             failed: AtomicBool::new(false),
             loading: Mutex::new(()),
             writer: Mutex::new(()),
             read_next: AtomicU64::new(0),
             read_ahead: AtomicU64::new(0),
-            state: RwLock::new(state.unwrap_or_else(State::unloaded)),
+            state: RwLock::new(state),
         }
     }
 
@@ -246,8 +274,11 @@ impl<I> Node<I> {
     }
 
     /// Fills in the state of a node that nobody can have locked yet.
-    fn set_loaded(&self, state: State<I>) {
-        *self.state.write().expect("no panic while held") = state;
+    pub(super) fn set_loaded(&self, mut loaded: State<I>) {
+        let mut state = self.state.write().expect("no panic while held");
+        loaded.track.recall(state.track.whereabouts());
+        *state = loaded;
+        drop(state);
         self.loaded.store(true, Ordering::Release);
     }
 }
@@ -285,188 +316,5 @@ impl<I> Deref for Exclusive<'_, I> {
 impl<I> DerefMut for Exclusive<'_, I> {
     fn deref_mut(&mut self) -> &mut State<I> {
         &mut self.state
-    }
-}
-
-/// Number of shards: enough that two threads rarely meet.
-const SHARDS: u64 = 16;
-/// Idle nodes that are looked at whenever one becomes idle: more than one, so that the queue shrinks again
-/// after a burst of nodes that were unstable.
-const IDLE_SCAN: usize = 4;
-
-type Shard<I> = FxHashMap<InodeNo, Arc<Node<I>>>;
-
-/// All nodes.
-pub(super) struct Table<I> {
-    shards: Vec<Mutex<Shard<I>>>,
-    /// Nodes that nobody refers to, oldest first; some have been referred to again since.
-    idle: Mutex<VecDeque<InodeNo>>,
-    idle_max: usize,
-}
-
-impl<I> Table<I> {
-    pub(super) fn new(idle_max: usize) -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect();
-        Self { shards, idle: Mutex::new(VecDeque::new()), idle_max }
-    }
-
-    fn shard(&self, ino: InodeNo) -> MutexGuard<'_, Shard<I>> {
-        let index = InodeNo(ino.get() % SHARDS).index();
-        self.shards[index].lock().expect("no panic while held")
-    }
-
-    /// The node of `ino` with `refs` more references; `load` reads it if it is not in memory.
-    pub(super) fn get(
-        &self,
-        ino: InodeNo,
-        refs: u64,
-        load: impl Fn() -> Result<State<I>>,
-    ) -> Result<Arc<Node<I>>> {
-        loop {
-            let node = {
-                let mut shard = self.shard(ino);
-                let node = shard.entry(ino).or_insert_with(|| Arc::new(Node::new(ino, 0, None)));
-                node.refs.fetch_add(refs, Ordering::Relaxed);
-                self.queue_if_idle(node);
-                Arc::clone(node)
-            };
-            if node.loaded.load(Ordering::Acquire) {
-                return Ok(node);
-            }
-            let _loading = node.loading.lock().expect("no panic while held");
-            if node.failed.load(Ordering::Acquire) {
-                continue;
-            }
-            if node.loaded.load(Ordering::Acquire) {
-                drop(_loading);
-                return Ok(node);
-            }
-            match load() {
-                Ok(state) => {
-                    node.set_loaded(state);
-                    drop(_loading);
-                    return Ok(node);
-                }
-                Err(error) => {
-                    node.failed.store(true, Ordering::Release);
-                    self.remove(&node);
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    /// Drops a node that nobody uses, and says whether the inode is out of memory.
-    pub(super) fn forget_idle(&self, ino: InodeNo) -> bool {
-        let mut shard = self.shard(ino);
-        let Some(node) = shard.get(&ino) else { return true };
-        let idle = node.refs.load(Ordering::Relaxed) == 0
-            && Arc::strong_count(node) == 1
-            && !node.orphan.load(Ordering::Relaxed)
-            && node.loaded.load(Ordering::Relaxed);
-        if idle {
-            shard.remove(&ino);
-        }
-        idle
-    }
-
-    /// A new inode's node, holding one reference. It takes the place of a dead node of the same number.
-    pub(super) fn insert(&self, ino: InodeNo, state: State<I>) -> Arc<Node<I>> {
-        let node = Arc::new(Node::new(ino, 1, Some(state)));
-        self.shard(ino).insert(ino, Arc::clone(&node));
-        node
-    }
-
-    /// Takes a dead node out of the table.
-    pub(super) fn remove(&self, node: &Arc<Node<I>>) {
-        let mut shard = self.shard(node.ino);
-        if shard.get(&node.ino).is_some_and(|found| Arc::ptr_eq(found, node)) {
-            shard.remove(&node.ino);
-        }
-    }
-
-    /// Gives back `count` references and returns the node if they were the last ones.
-    pub(super) fn release(&self, ino: InodeNo, count: u64) -> Option<Arc<Node<I>>> {
-        let shard = self.shard(ino);
-        let node = shard.get(&ino)?;
-        let left = node.refs.load(Ordering::Relaxed).saturating_sub(count);
-        node.refs.store(left, Ordering::Relaxed);
-        self.queue_if_idle(node);
-        (left == 0).then(|| Arc::clone(node))
-    }
-
-    /// Whether the caller shall free this node's inode: it has neither names nor references, and nobody else
-    /// has begun.
-    pub(super) fn claim_orphan(&self, node: &Arc<Node<I>>) -> bool {
-        let _shard = self.shard(node.ino);
-        node.orphan.load(Ordering::Relaxed)
-            && node.refs.load(Ordering::Relaxed) == 0
-            && !node.freeing.swap(true, Ordering::Relaxed)
-    }
-
-    /// Claims an orphan although somebody still refers to it (the volume is being unmounted).
-    pub(super) fn claim_referred_orphan(node: &Node<I>) -> bool {
-        node.orphan.load(Ordering::Relaxed) && !node.freeing.swap(true, Ordering::Relaxed)
-    }
-
-    /// Gives back a claim that could not be carried out.
-    pub(super) fn unclaim(node: &Node<I>) {
-        node.freeing.store(false, Ordering::Relaxed);
-    }
-
-    /// How many nodes there are.
-    pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().expect("no panic while held").len()).sum()
-    }
-
-    /// All nodes, in the order of their numbers.
-    pub(super) fn all(&self) -> Vec<Arc<Node<I>>> {
-        let mut nodes = Vec::new();
-        for shard in &self.shards {
-            nodes.extend(shard.lock().expect("no panic while held").values().map(Arc::clone));
-        }
-        nodes.sort_by_key(|node| node.ino);
-        nodes
-    }
-
-    /// Called with the shard's lock held.
-    fn queue_if_idle(&self, node: &Node<I>) {
-        if node.refs.load(Ordering::Relaxed) == 0 && !node.queued.swap(true, Ordering::Relaxed) {
-            self.idle.lock().expect("no panic while held").push_back(node.ino);
-        }
-    }
-
-    /// Drops idle nodes beyond the limit whose changes are all stable, as `stable` tells. Called without locks.
-    pub(super) fn evict(&self, stable: impl Fn(&State<I>) -> bool) {
-        for _ in 0..IDLE_SCAN {
-            let ino = {
-                let mut idle = self.idle.lock().expect("no panic while held");
-                if idle.len() <= self.idle_max {
-                    return;
-                }
-                idle.pop_front()
-            };
-            if let Some(ino) = ino {
-                self.evict_one(ino, &stable);
-            }
-        }
-    }
-
-    fn evict_one(&self, ino: InodeNo, stable: &impl Fn(&State<I>) -> bool) {
-        let mut shard = self.shard(ino);
-        let Some(node) = shard.get(&ino) else { return };
-        node.queued.store(false, Ordering::Relaxed);
-        if node.refs.load(Ordering::Relaxed) > 0 {
-            return;
-        }
-        let unused = Arc::strong_count(node) == 1 && !node.orphan.load(Ordering::Relaxed);
-        let evictable = unused
-            && node.loaded.load(Ordering::Relaxed)
-            && node.state.try_read().is_ok_and(|state| stable(&state));
-        if evictable {
-            shard.remove(&ino);
-        } else {
-            self.queue_if_idle(node);
-        }
     }
 }

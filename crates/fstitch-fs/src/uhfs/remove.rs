@@ -8,7 +8,8 @@ use fstitch_core::{Errno, FileKind, InodeFlags, InodeNo, Result};
 use fstitch_patch::PatchIds;
 
 use super::locks::Locked;
-use super::node::{Node, Part, State, Table};
+use super::node::{Node, Part, State};
+use super::table::Table;
 use super::volume::{Change, NAME_CHANGE_BLOCKS};
 use super::{AttrChange, FreedName, LowLevelFs, NameSlot, Uhfs};
 
@@ -264,7 +265,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
     }
 
-    /// Drops nodes that nobody needs, called without locks at the end of operations.
+    /// Drops nodes that nobody needs, at the end of operations and when others come into memory.
     pub(super) fn evict_idle(&self) {
         self.table.evict(|state| self.is_stable(state));
         self.account_nodes();
@@ -280,6 +281,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         // Blocks behind the end that a failed truncation left are known here only; after an unclean mount
         // every file is loaded with that suspicion anyway.
         let remembers_trim = state.trim && !self.low.was_unclean();
-        !remembers_trim && !patches.into_iter().any(|patch| self.pending(patch))
+        // Without a name it could not be loaded again.
+        let named = self.low.attr(state.inode()).nlink > 0;
+        named && !remembers_trim && !patches.into_iter().any(|patch| self.pending(patch))
     }
 }

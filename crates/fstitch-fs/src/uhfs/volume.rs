@@ -1,5 +1,6 @@
 //! The mounted volume: its options, and the gate through which every change goes.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
@@ -7,7 +8,8 @@ use fstitch_core::{Errno, Error, InodeNo, Result, Timestamp};
 use fstitch_patch::{Cache, PatchId, PatchState};
 
 use super::LowLevelFs;
-use super::node::{Node, Part, State, Table};
+use super::node::{Node, Part, State};
+use super::table::Table;
 
 /// When reading changes the time of last access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -31,7 +33,7 @@ pub struct UhfsOptions {
     /// Bytes that one step of a large operation dirties at most; never more than the cache allows
     /// ([`Cache::step_bytes`]).
     pub step_bytes: usize,
-    /// Nodes without references that stay in memory.
+    /// Inodes that stay in memory without need: more do only while they are used or have unstable changes.
     pub idle_nodes: usize,
 }
 
@@ -181,7 +183,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         if !self.ended.fetch_add(1, Ordering::Relaxed).is_multiple_of(ACCOUNT_EVERY) {
             return;
         }
-        let bytes = self.table.len() * (size_of::<Node<L::Inode>>() + NODE_HEAP_BYTES);
+        let bytes = self.table.bytes(NODE_HEAP_BYTES);
         let mut accounted = self.accounted.lock().expect("no panic while held");
         let signed = |n: usize| isize::try_from(n).expect("memory is smaller than the address space");
         self.cache().account_external(signed(bytes) - signed(*accounted));
@@ -205,10 +207,16 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// The node of `ino` with `refs` more references.
     pub(super) fn node_with(&self, ino: InodeNo, refs: u64) -> Result<Arc<Node<L::Inode>>> {
-        self.table.get(ino, refs, || {
+        let loaded = Cell::new(false);
+        let node = self.table.get(ino, refs, || {
+            loaded.set(true);
             let inode = self.low.load(ino)?;
             Ok(State::loaded(inode, self.low.was_unclean()))
-        })
+        });
+        if loaded.get() {
+            self.evict_idle();
+        }
+        node
     }
 
     /// Remembers that `patches` belong to this part of the inode's changes, for fsync.

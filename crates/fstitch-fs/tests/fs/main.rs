@@ -8,6 +8,7 @@ mod crashes;
 mod driver;
 mod ext2;
 mod orders;
+mod parked;
 mod properties;
 mod threads;
 mod toy;

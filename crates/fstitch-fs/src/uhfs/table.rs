@@ -1,0 +1,395 @@
+//! The inode table: which inodes are in memory, and who refers to them.
+//!
+//! The kernel may refer to any number of inodes for any time, so a reference alone keeps no node in memory: of
+//! an inode whose changes are all stable and that nobody uses at the moment, only the *parked* number of its
+//! references stays, with what `fsync` needs to find its directories.
+//!
+//! # Invariants
+//! 1. At most one live node per inode number: a node leaves the table only when its inode is free (dead), or
+//!    when no thread holds it, it has names, and all its changes are stable, so that loading it again finds
+//!    everything.
+//! 2. References are in the node, or parked if there is none: never both. They change hands only under the
+//!    shard's lock.
+//! 3. A parked inode has names: whoever takes one away loads its node first, and an orphan's node stays. So the
+//!    last reference to a parked inode has nothing to free.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use fstitch_core::{InodeNo, Result};
+use rustc_hash::FxHashMap;
+
+use super::node::{Node, State, Whereabouts};
+
+/// Number of shards: enough that two threads rarely meet.
+const SHARDS: u64 = 16;
+/// Nodes that are looked at whenever some may leave: more than one, so that the queue shrinks again after a
+/// burst of nodes that were unstable.
+const SCAN: usize = 4;
+
+/// The references to an inode that is not in memory.
+#[derive(Default)]
+struct Parked {
+    refs: u64,
+    whereabouts: Whereabouts,
+}
+
+struct Shard<I> {
+    nodes: FxHashMap<InodeNo, Arc<Node<I>>>,
+    parked: FxHashMap<InodeNo, Parked>,
+}
+
+impl<I> Shard<I> {
+    /// Takes a node out of memory, but not the references to it.
+    fn park(&mut self, ino: InodeNo, whereabouts: Whereabouts) {
+        let refs = self.nodes.remove(&ino).map_or(0, |node| node.refs.load(Ordering::Relaxed));
+        if refs > 0 {
+            self.parked.insert(ino, Parked { refs, whereabouts });
+        }
+    }
+}
+
+/// Nodes in the order in which they came into memory or were last found to be needed there.
+#[derive(Default)]
+struct Queue {
+    /// Numbers of inodes, each with its node's ticket: another one means that the node is another one.
+    nodes: VecDeque<(InodeNo, u64)>,
+    last_ticket: u64,
+}
+
+/// All nodes.
+pub(super) struct Table<I> {
+    shards: Vec<Mutex<Shard<I>>>,
+    queue: Mutex<Queue>,
+    nodes_max: usize,
+}
+
+/// What the table holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Population {
+    /// Inodes in memory.
+    pub(super) nodes: usize,
+    /// Inodes that are referred to, but not in memory.
+    pub(super) parked: usize,
+}
+
+impl<I> Table<I> {
+    /// A table that tries to hold no more than `nodes_max` nodes.
+    pub(super) fn new(nodes_max: usize) -> Self {
+        let shard = || Mutex::new(Shard { nodes: FxHashMap::default(), parked: FxHashMap::default() });
+        Self { shards: (0..SHARDS).map(|_| shard()).collect(), queue: Mutex::default(), nodes_max }
+    }
+
+    fn shard(&self, ino: InodeNo) -> MutexGuard<'_, Shard<I>> {
+        let index = InodeNo(ino.get() % SHARDS).index();
+        self.shards[index].lock().expect("no panic while held")
+    }
+
+    /// The node of `ino` with `refs` more references; `load` reads it if it is not in memory.
+    pub(super) fn get(
+        &self,
+        ino: InodeNo,
+        refs: u64,
+        load: impl Fn() -> Result<State<I>>,
+    ) -> Result<Arc<Node<I>>> {
+        loop {
+            let (node, counted) = self.find_or_add(ino, refs);
+            if counted {
+                return Ok(node);
+            }
+            if self.load_once(&node, &load)? {
+                let _shard = self.shard(ino);
+                node.refs.fetch_add(refs, Ordering::Relaxed);
+                return Ok(node);
+            }
+        }
+    }
+
+    /// The node of `ino`, and whether it has got the `refs`: they are counted only in a node that is loaded,
+    /// because it must still be known, when loading fails, how many there were before.
+    fn find_or_add(&self, ino: InodeNo, refs: u64) -> (Arc<Node<I>>, bool) {
+        let mut shard = self.shard(ino);
+        if let Some(node) = shard.nodes.get(&ino) {
+            let loaded = node.loaded.load(Ordering::Acquire);
+            if loaded {
+                node.refs.fetch_add(refs, Ordering::Relaxed);
+                node.used.store(true, Ordering::Relaxed);
+            }
+            return (Arc::clone(node), loaded);
+        }
+        let parked = shard.parked.remove(&ino).unwrap_or_default();
+        let node = Arc::new(Node::unloaded(ino, parked.refs, parked.whereabouts));
+        self.enqueue(&node);
+        shard.nodes.insert(ino, Arc::clone(&node));
+        (node, false)
+    }
+
+    /// Loads a node unless somebody else does, and says whether that has succeeded.
+    fn load_once(&self, node: &Arc<Node<I>>, load: &impl Fn() -> Result<State<I>>) -> Result<bool> {
+        let _loading = node.loading.lock().expect("no panic while held");
+        if node.failed.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        if node.loaded.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        match load() {
+            Ok(state) => {
+                node.set_loaded(state);
+                Ok(true)
+            }
+            Err(error) => {
+                node.failed.store(true, Ordering::Release);
+                let known = node.state.read().expect("no panic while held").track.whereabouts();
+                self.shard(node.ino).park(node.ino, known);
+                Err(error)
+            }
+        }
+    }
+
+    /// Drops a node that nobody uses, and says whether the inode is out of memory and nobody refers to it.
+    pub(super) fn forget_idle(&self, ino: InodeNo) -> bool {
+        let mut shard = self.shard(ino);
+        let Some(node) = shard.nodes.get(&ino) else { return !shard.parked.contains_key(&ino) };
+        let idle = node.refs.load(Ordering::Relaxed) == 0 && is_unused(node);
+        if idle {
+            shard.nodes.remove(&ino);
+        }
+        idle
+    }
+
+    /// A new inode's node, holding one reference. It takes the place of a dead node of the same number.
+    pub(super) fn insert(&self, ino: InodeNo, state: State<I>) -> Arc<Node<I>> {
+        let node = Arc::new(Node::made(ino, state));
+        let mut shard = self.shard(ino);
+        self.enqueue(&node);
+        shard.parked.remove(&ino);
+        shard.nodes.insert(ino, Arc::clone(&node));
+        node
+    }
+
+    /// Takes a dead node out of the table.
+    pub(super) fn remove(&self, node: &Arc<Node<I>>) {
+        let mut shard = self.shard(node.ino);
+        if shard.nodes.get(&node.ino).is_some_and(|found| Arc::ptr_eq(found, node)) {
+            shard.nodes.remove(&node.ino);
+        }
+    }
+
+    /// Gives back `count` references and returns the node if they were the last ones; a parked inode has none.
+    pub(super) fn release(&self, ino: InodeNo, count: u64) -> Option<Arc<Node<I>>> {
+        let mut shard = self.shard(ino);
+        if let Some(node) = shard.nodes.get(&ino) {
+            let left = node.refs.load(Ordering::Relaxed).saturating_sub(count);
+            node.refs.store(left, Ordering::Relaxed);
+            return (left == 0).then(|| Arc::clone(node));
+        }
+        let parked = shard.parked.get_mut(&ino)?;
+        parked.refs = parked.refs.saturating_sub(count);
+        if parked.refs == 0 {
+            shard.parked.remove(&ino);
+        }
+        None
+    }
+
+    /// Whether the caller shall free this node's inode: it has neither names nor references, and nobody else
+    /// has begun.
+    pub(super) fn claim_orphan(&self, node: &Arc<Node<I>>) -> bool {
+        let _shard = self.shard(node.ino);
+        node.orphan.load(Ordering::Relaxed)
+            && node.refs.load(Ordering::Relaxed) == 0
+            && !node.freeing.swap(true, Ordering::Relaxed)
+    }
+
+    /// Claims an orphan although somebody still refers to it (the volume is being unmounted).
+    pub(super) fn claim_referred_orphan(node: &Node<I>) -> bool {
+        node.orphan.load(Ordering::Relaxed) && !node.freeing.swap(true, Ordering::Relaxed)
+    }
+
+    /// Gives back a claim that could not be carried out.
+    pub(super) fn unclaim(node: &Node<I>) {
+        node.freeing.store(false, Ordering::Relaxed);
+    }
+
+    /// How many inodes the table knows.
+    pub(super) fn population(&self) -> Population {
+        let mut population = Population { nodes: 0, parked: 0 };
+        for shard in &self.shards {
+            let shard = shard.lock().expect("no panic while held");
+            population.nodes += shard.nodes.len();
+            population.parked += shard.parked.len();
+        }
+        population
+    }
+
+    /// Bytes that the table takes, with `heap` beside each node.
+    pub(super) fn bytes(&self, heap: usize) -> usize {
+        let Population { nodes, parked } = self.population();
+        nodes * (size_of::<Node<I>>() + heap) + parked * size_of::<(InodeNo, Parked)>()
+    }
+
+    /// All nodes, in the order of their numbers. Every orphan is among them.
+    pub(super) fn all(&self) -> Vec<Arc<Node<I>>> {
+        let mut nodes = Vec::new();
+        for shard in &self.shards {
+            nodes.extend(shard.lock().expect("no panic while held").nodes.values().map(Arc::clone));
+        }
+        nodes.sort_by_key(|node| node.ino);
+        nodes
+    }
+
+    /// Called with the shard's lock held, for a node that has no place in the queue.
+    fn enqueue(&self, node: &Node<I>) {
+        let mut queue = self.queue.lock().expect("no panic while held");
+        queue.last_ticket += 1;
+        let ticket = queue.last_ticket;
+        node.ticket.store(ticket, Ordering::Relaxed);
+        queue.nodes.push_back((node.ino, ticket));
+    }
+
+    /// Drops nodes beyond the limit whose changes are all stable, as `stable` tells, but not the references to
+    /// them. Waits for no inode's lock, so that the caller may hold some.
+    pub(super) fn evict(&self, stable: impl Fn(&State<I>) -> bool) {
+        for _ in 0..SCAN {
+            let oldest = {
+                let mut queue = self.queue.lock().expect("no panic while held");
+                if queue.nodes.len() <= self.nodes_max {
+                    return;
+                }
+                queue.nodes.pop_front()
+            };
+            if let Some((ino, ticket)) = oldest {
+                self.evict_one(ino, ticket, &stable);
+            }
+        }
+    }
+
+    fn evict_one(&self, ino: InodeNo, ticket: u64, stable: &impl Fn(&State<I>) -> bool) {
+        let mut shard = self.shard(ino);
+        let Some(node) = shard.nodes.get(&ino).filter(|node| node.ticket.load(Ordering::Relaxed) == ticket)
+        else {
+            return;
+        };
+        let unused = !node.used.swap(false, Ordering::Relaxed) && is_unused(node);
+        let evictable = match node.state.try_read() {
+            Ok(state) if unused && stable(&state) => Some(state.track.whereabouts()),
+            _ => None,
+        };
+        match evictable {
+            Some(whereabouts) => shard.park(ino, whereabouts),
+            None => self.enqueue(node),
+        }
+    }
+}
+
+/// Whether no thread holds the node and it is not needed to free its inode. Called with the shard's lock held,
+/// which every thread needs that wants to hold it.
+fn is_unused<I>(node: &Arc<Node<I>>) -> bool {
+    Arc::strong_count(node) == 1
+        && !node.orphan.load(Ordering::Relaxed)
+        && node.loaded.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use fstitch_core::Errno;
+
+    use super::*;
+
+    /// Nodes of a format whose inodes are numbers.
+    fn load(ino: InodeNo) -> impl Fn() -> Result<State<u64>> {
+        move || Ok(State::loaded(ino.get(), false))
+    }
+
+    /// Ends enough operations for every node to leave that may.
+    fn evict_all(table: &Table<u64>, stable: impl Fn(&State<u64>) -> bool) {
+        for _ in 0..1000 {
+            table.evict(&stable);
+        }
+    }
+
+    #[test]
+    fn references_survive_the_node() {
+        let table = Table::new(4);
+        for ino in (1..=100).map(InodeNo) {
+            table.get(ino, 2, load(ino)).unwrap();
+        }
+        evict_all(&table, |_| true);
+        assert_eq!(table.population(), Population { nodes: 4, parked: 96 });
+        for ino in (1..=100).map(InodeNo) {
+            assert!(table.release(ino, 1).is_none(), "one reference is left");
+        }
+        for ino in (1..=100).map(InodeNo) {
+            let node = table.get(ino, 0, load(ino)).unwrap();
+            assert_eq!(node.refs.load(Ordering::Relaxed), 1);
+            assert!(table.release(ino, 1).is_some(), "a node's last reference is told");
+        }
+        evict_all(&table, |_| true);
+        assert_eq!(table.population(), Population { nodes: 4, parked: 0 });
+    }
+
+    #[test]
+    fn what_is_needed_stays() {
+        let table = Table::new(0);
+        let held = table.get(InodeNo(1), 1, load(InodeNo(1))).unwrap();
+        table.get(InodeNo(2), 0, load(InodeNo(2))).unwrap().orphan.store(true, Ordering::Relaxed);
+        table.get(InodeNo(3), 1, load(InodeNo(3))).unwrap();
+        table.get(InodeNo(4), 1, load(InodeNo(4))).unwrap();
+        evict_all(&table, |state| *state.inode() != 3);
+        assert_eq!(table.population(), Population { nodes: 3, parked: 1 });
+        assert!(!table.forget_idle(InodeNo(4)), "somebody refers to it");
+        drop(held);
+        evict_all(&table, |_| true);
+        assert_eq!(table.population(), Population { nodes: 1, parked: 3 });
+    }
+
+    #[test]
+    fn a_failure_to_load_loses_no_reference() {
+        let table = Table::new(0);
+        table.get(InodeNo(1), 3, load(InodeNo(1))).unwrap();
+        evict_all(&table, |_| true);
+        let failing = || Err(Errno::IO.into());
+        assert!(table.get(InodeNo(1), 1, failing).is_err());
+        assert!(table.get(InodeNo(2), 1, failing).is_err());
+        assert_eq!(table.population(), Population { nodes: 0, parked: 1 });
+        let node = table.get(InodeNo(1), 1, load(InodeNo(1))).unwrap();
+        assert_eq!(node.refs.load(Ordering::Relaxed), 4);
+    }
+
+    #[test]
+    fn whereabouts_survive_the_node() {
+        let table = Table::new(0);
+        let node = table.get(InodeNo(1), 1, load(InodeNo(1))).unwrap();
+        {
+            let mut state = node.write().unwrap();
+            state.track.named_in(InodeNo(7));
+            state.track.set_stable(3);
+        }
+        drop(node);
+        evict_all(&table, |_| true);
+        let loads = Cell::new(0);
+        let node = table.get(InodeNo(1), 0, || {
+            loads.set(loads.get() + 1);
+            load(InodeNo(1))()
+        });
+        let node = node.unwrap();
+        let state = node.read().unwrap();
+        assert_eq!(loads.get(), 1);
+        assert_eq!(state.track.parents.as_slice(), [InodeNo(7)]);
+        assert!(state.track.is_stable(3) && !state.track.is_stable(4));
+    }
+
+    #[test]
+    fn numbers_that_are_used_again_do_not_fill_the_queue() {
+        let table = Table::new(4);
+        for life in 0..1000 {
+            let node = table.insert(InodeNo(5), State::loaded(life, false));
+            table.evict(|_| false);
+            table.remove(&node);
+        }
+        assert!(table.queue.lock().unwrap().nodes.len() <= 5);
+    }
+}
