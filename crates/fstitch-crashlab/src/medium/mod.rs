@@ -1,6 +1,7 @@
 //! The medium of `docs/medium.md`, section 5: logs, what they leave open, and the images that follow.
 
 mod choices;
+mod dmlog;
 mod history;
 mod image;
 mod level;
@@ -8,6 +9,7 @@ mod log;
 mod recorder;
 
 pub use choices::{Coverage, EXHAUSTIVE_ATOMS, for_each_choice};
+pub use dmlog::{DmLogError, Imported, export, import};
 pub use history::{Atom, Choice, Cut, History, Progress, for_each_cut};
 pub use image::{Base, Bytes, Image};
 pub(crate) use image::{SECTOR, check_request, hash_sector, size};

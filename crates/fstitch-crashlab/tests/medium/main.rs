@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
 
 mod choices;
+mod dmlog;
 mod examples;
 mod fault;
 mod live;

@@ -11,7 +11,7 @@ use crate::past::{BLOCKS, Past, base, images_after, images_of};
 
 /// Something that happens next, as far as it can.
 #[derive(Clone, Debug)]
-enum Step {
+pub enum Step {
     Write {
         block: u64,
         fua: bool,
@@ -31,7 +31,7 @@ enum Step {
 /// More writes than this make the naive model slow.
 const WRITES: usize = 6;
 
-fn step() -> impl Strategy<Value = Step> {
+pub fn step() -> impl Strategy<Value = Step> {
     let block = 0..BLOCKS;
     prop_oneof![
         6 => (block.clone(), any::<bool>(), any::<bool>())
@@ -46,7 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// A lawful log that follows the steps, one version of a block being a letter of its own.
-fn past(steps: &[Step]) -> Past {
+pub fn past(steps: &[Step]) -> Past {
     let mut past = Past::new();
     let (mut writes, mut flushes): (Vec<RequestNo>, Vec<RequestNo>) = (vec![], vec![]);
     let mut letters = ('d'..='z').zip('D'..='Z');
