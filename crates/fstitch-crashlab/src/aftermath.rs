@@ -7,7 +7,7 @@ use fstitch_core::{BlockDevice, Caller, Errno, Error, FileKind, FileSystem, Inod
 
 use crate::explore::Facts;
 use crate::medium::{Base, History, Image, Level, Recorder, for_each_choice, for_each_cut};
-use crate::oracle::{Tree, Violation};
+use crate::oracle::{CHUNK, Object, Tree, Violation};
 use crate::system::System;
 
 /// Images looked at for every moment of a recovery.
@@ -47,7 +47,10 @@ impl Aftermath<'_> {
     /// When it disagrees, or mends more than it may.
     pub fn ask_reference(&self, image: &Image, found: u64) -> Result<(), Violation> {
         match self.system.reference() {
-            Some(checker) => self.same(&checker.judge(image, found)?, "the reference checker's repair"),
+            Some(checker) => {
+                let mended = checker.judge(image, found)?;
+                self.compare(&mended, "the reference checker's repair", &grown_to)
+            }
             None => Ok(()),
         }
     }
@@ -89,8 +92,13 @@ impl Aftermath<'_> {
 
     /// The image is lawful and shows what it showed before.
     fn same(&self, image: &Image, after: &str) -> Result<(), Violation> {
+        self.compare(image, after, &|old, new| old == new)
+    }
+
+    /// The same, where `alike` tells whether an object is what it was.
+    fn compare(&self, image: &Image, after: &str, alike: Alike<'_>) -> Result<(), Violation> {
         match &Facts::of(self.system, image.fork()).shown {
-            Ok(tree) => nothing_lost(self.tree, tree, after),
+            Ok(tree) => nothing_lost(self.tree, tree, after, alike),
             Err(violation) => {
                 Err(Violation::new(violation.code, format!("after {after}: {}", violation.text)))
             }
@@ -130,8 +138,25 @@ impl Aftermath<'_> {
     }
 }
 
+/// Whether an object, but for its names, is what it was.
+type Alike<'a> = &'a dyn Fn(&Object, &Object) -> bool;
+
+/// e2fsck makes a file longer where a crash has left blocks behind its end; what was there before must be there still.
+fn grown_to(old: &Object, new: &Object) -> bool {
+    if new.size <= old.size {
+        return old == new;
+    }
+    let chunk = u64::try_from(CHUNK).expect("64-bit machine");
+    let same = |(number, bytes): (&u64, &Arc<[u8]>)| {
+        let visible = usize::try_from((old.size - number * chunk).min(chunk)).expect("at most a chunk");
+        new.chunks.get(number).is_some_and(|grown| grown[..visible] == bytes[..visible])
+    };
+    old.chunks.iter().all(same)
+        && Object { size: old.size, chunks: old.chunks.clone(), ..new.clone() } == *old
+}
+
 /// What had a name has it still, and is as it was. Only a directory that had two names may have lost one.
-fn nothing_lost(before: &Tree, after: &Tree, what: &str) -> Result<(), Violation> {
+fn nothing_lost(before: &Tree, after: &Tree, what: &str, alike: Alike<'_>) -> Result<(), Violation> {
     for (id, old) in &before.objects {
         let lost = |text: String| Violation::new("lost-afterwards", format!("{what}: {text}"));
         let Some(new) = after.get(*id) else {
@@ -145,9 +170,9 @@ fn nothing_lost(before: &Tree, after: &Tree, what: &str) -> Result<(), Violation
                 return Err(lost(format!("{} has lost the name {name}", before.path_of(*id))));
             }
         }
-        let mut new = crate::oracle::Object::clone(new);
+        let mut new = Object::clone(new);
         new.names.clone_from(&old.names);
-        if new != **old {
+        if !alike(old, &new) {
             return Err(lost(format!("{} is not what it was", before.path_of(*id))));
         }
     }

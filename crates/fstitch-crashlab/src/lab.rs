@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use fstitch_core::{BlockDevice, Result, Seed};
+use fstitch_core::{BlockDevice, Errno, Result, Seed};
 use rustc_hash::FxHashMap;
 
 use crate::aftermath::Aftermath;
@@ -189,6 +189,13 @@ impl Lab {
         &self.options
     }
 
+    /// The same laboratory, which tries in every state what must work after a crash.
+    pub(crate) fn looking_closer(&self) -> Self {
+        let options = LabOptions { aftermath_every: 1, ..self.options };
+        let (system, base) = (Arc::clone(&self.system), Arc::clone(&self.base));
+        Self { system, base, options, known: Known::new(KNOWN_IMAGES), starts: Mutex::default() }
+    }
+
     fn start(&self, workload: &Workload) -> Result<Start> {
         let known = self.starts.lock().expect("no panic while held").get(&workload.setup).map(Arc::clone);
         if let Some(start) = known {
@@ -199,8 +206,11 @@ impl Lab {
         let write_out = |choose: &mut dyn FnMut(fstitch_core::BlockNo) -> bool| mounted.write_out(choose);
         let mut target = Target::new(mounted.fs(), &write_out);
         for (no, op) in (0_u32..).zip(&workload.setup) {
-            // A set-up that does not fit is the workload's business: what fails there fails again later.
-            let _refused = op.run(&mut target, SETUP + no);
+            // A set-up that does not fit is the workload's business; anything else is not.
+            match op.run(&mut target, SETUP + no) {
+                Err(error) if error.errno() != Errno::NOSPC => return Err(error),
+                _ => {}
+            }
         }
         drop(target);
         mounted.fs().unmount()?;

@@ -15,7 +15,9 @@ use crate::workload::{Op, Workload};
 #[must_use]
 pub fn minimise(replay: &Replay, progress: &mut dyn FnMut(usize)) -> Option<Found> {
     let code = replay.verdict.as_ref().err()?.code;
-    let search = Search { lab: &replay.lab, code };
+    // What goes wrong only afterwards must be looked for in every state.
+    let closer = replay.afterwards.then(|| replay.lab.looking_closer());
+    let search = Search { lab: closer.as_ref().unwrap_or(&replay.lab), code };
     let mut best = search.of(&replay.workload)?;
     let mut workload = replay.workload.clone();
     let mut again = true;

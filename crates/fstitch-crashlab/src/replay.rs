@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use fstitch_core::Seed;
+
+use crate::aftermath::Aftermath;
 use crate::explore::Facts;
 use crate::ext2::{Ext2System, UnknownSystem};
 use crate::id::{StateId, UnknownState};
 use crate::lab::{Lab, LabOptions, Recording};
 use crate::medium::{Cut, Image, for_each_cut};
 use crate::oracle::{Violation, Window};
+use crate::reference::E2fsck;
 use crate::workload::{self, Workload};
 
 /// Why a state cannot be seen again.
@@ -49,6 +53,8 @@ pub struct Replay {
     pub cut: Cut,
     /// What is wrong with the state, if anything is.
     pub verdict: Result<(), Violation>,
+    /// The state itself is lawful; what is wrong shows only when it is recovered, repaired or used.
+    pub afterwards: bool,
 }
 
 /// The workload with this name: one of a family, or `ops/` with operations.
@@ -69,6 +75,17 @@ pub fn find_workload(name: &str) -> Result<Workload, ReplayError> {
             family.len()
         ))
     })
+}
+
+/// Samples of what happens after a crash; a run may have drawn another one.
+const AFTERMATHS: u64 = 16;
+
+/// What goes wrong only afterwards is found again by trying it some times.
+fn live_on(aftermath: &Aftermath<'_>, image: &Image, allowed: u64) -> Result<(), Violation> {
+    for seed in 0..AFTERMATHS {
+        aftermath.live_on(image, 2, &mut Seed::new(seed))?;
+    }
+    if E2fsck::is_installed() { aftermath.ask_reference(image, allowed) } else { Ok(()) }
 }
 
 impl Replay {
@@ -94,11 +111,17 @@ impl Replay {
             return Err(ReplayError::Gone("other atoms are undecided"));
         }
         let image = Image::with(Arc::clone(&cut.base), cut.blocks(&id.choice));
-        let verdict = match &Facts::of(lab.system(), image).shown {
+        let facts = Facts::of(lab.system(), image.fork());
+        let mut verdict = match &facts.shown {
             Ok(tree) => Window::new(&recording.ledger, cut.progress).judge(tree),
             Err(violation) => Err(violation.clone()),
         };
-        Ok(Self { id, lab, workload, recording, cut, verdict })
+        let afterwards = verdict.is_ok();
+        if let (Ok(()), Ok(tree)) = (&verdict, &facts.shown) {
+            let aftermath = Aftermath { system: lab.system(), base: lab.base(), level: id.level, tree };
+            verdict = live_on(&aftermath, &image, facts.allowed);
+        }
+        Ok(Self { id, lab, workload, recording, cut, verdict, afterwards })
     }
 
     /// The image.

@@ -97,7 +97,10 @@ impl LowLevelFs for Ext2 {
     }
 
     fn name_patches(&self, slot: &NameSlot) -> PatchIds {
-        self.memory.names().created.get(&(slot.block, slot.offset)).copied().into_iter().collect()
+        // The entry, and the way to the block that it lies in.
+        let mut patches = self.memory.links(super::num::small(slot.block.index()));
+        patches.extend(self.memory.names().created.get(&(slot.block, slot.offset)).copied());
+        patches
     }
 
     fn prepare_name(&self, caller: &Caller, dir: &mut Inode, name: &[u8]) -> Result<()> {

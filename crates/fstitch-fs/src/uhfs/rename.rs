@@ -342,8 +342,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         let dir = locked.of(moved.to.dir);
         let (placed, replaced) = match target {
             Some(slot) => {
+                let mut placed = self.low.name_patches(slot);
                 let replaced = self.low.replace_name(dir.inode_mut(), slot, moved.source, kind, befores)?;
-                (PatchIds::from_slice(&[replaced.patch]), Some(replaced))
+                placed.push(replaced.patch);
+                (placed, Some(replaced))
             }
             None => (self.low.add_name(dir.inode_mut(), moved.to.name, moved.source, kind, befores)?, None),
         };
@@ -414,6 +416,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.touch(dir, true)?;
         for ino in [source.ino, target.ino] {
             let state = locked.of(ino);
+            if self.kind(state) == FileKind::Directory {
+                self.moves.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+            }
             self.note(state, Part::Names, &[patch]);
             state.track.named_in(moved.from.dir);
             self.touch(state, false)?;

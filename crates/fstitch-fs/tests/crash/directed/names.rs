@@ -416,6 +416,26 @@ fn a_directory_moved_into_one_that_is_not_there_yet() {
     .play();
 }
 
+/// A name is replaced in a block that the directory has only just got.
+#[test]
+fn a_file_moved_over_a_name_in_a_young_block() {
+    let prepare = |rig: &Rig| {
+        directories(rig, &["/d", "/e"]);
+        (0..4).for_each(|n| rig.create(&format!("/d/{}", long(n)), 2, 0));
+        rig.create("/e/f", 1, 3000);
+    };
+    let to = format!("/d/{}", long(9));
+    let work = |rig: &Rig| {
+        rig.symlink(&to, 20);
+        rig.rename("/e/f", &to);
+    };
+    play(&prepare, &work, &|fs| {
+        // What is left of the symbolic link is none of a file's business.
+        let is_file = |path: &str| contents(fs, path) == Some(vec![1; 3000]);
+        if is_file("/e/f") || is_file(&to) { Ok(()) } else { Err("the file is gone".into()) }
+    });
+}
+
 /// What loses a name that an exchange gave it still has its other name on the medium.
 #[test]
 fn an_exchanged_name_moved_replaced_or_removed() {
