@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use fstitch_core::{BlockDevice, Errno, Result, Seed};
+use fstitch_core::{BlockDevice, Errno, InodeNo, Result, Seed};
 use rustc_hash::FxHashMap;
 
 use crate::aftermath::Aftermath;
@@ -235,10 +235,11 @@ impl Lab {
         let device: Arc<dyn BlockDevice> = Arc::<Recorder<Image>>::clone(&recorder);
         let mounted = self.system.mount(device).map_err(fail)?;
         let fs = mounted.fs();
-        let see = |before: Option<&Tree>| {
-            Tree::read(fs, before).map_err(|error| Violation::new("unreadable-alive", error.to_string()))
+        let see = |before: Option<&Tree>, held: &[InodeNo]| {
+            Tree::read_with(fs, before, held)
+                .map_err(|error| Violation::new("unreadable-alive", error.to_string()))
         };
-        let mut ledger = Ledger::new(see(None)?);
+        let mut ledger = Ledger::new(see(None, &[])?);
         let mut refused = BTreeMap::new();
         let write_out = |choose: &mut dyn FnMut(fstitch_core::BlockNo) -> bool| mounted.write_out(choose);
         let mut target = Target::new(fs, &write_out);
@@ -247,7 +248,7 @@ impl Lab {
             recorder.mark(Mark::Begin(no));
             let done = op.run(&mut target, no);
             recorder.mark(Mark::End(no));
-            let tree = see(Some(ledger.tree()))?;
+            let tree = see(Some(ledger.tree()), &target.held())?;
             ledger.push(tree);
             match (done, what) {
                 (Ok(()), Some(what)) => {

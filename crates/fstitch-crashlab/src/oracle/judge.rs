@@ -39,7 +39,7 @@ impl Violation {
     }
 }
 
-/// The versions of one object, each with the version from which it stood so; `None` without a name.
+/// The states of one object, each with the version from which it was so; `None` before and after its life.
 type Life = Vec<(Version, Option<Arc<Object>>)>;
 
 /// What a cut may show: all versions from the promised ones to the one under way.
@@ -137,7 +137,7 @@ fn lives(ledger: &Ledger, last: Version) -> BTreeMap<ObjectId, Life> {
         if before.is_some_and(|before| Arc::ptr_eq(before, tree)) {
             continue;
         }
-        for (id, object) in &tree.objects {
+        for (id, object) in tree.objects.iter().chain(&tree.nameless) {
             let life =
                 lives.entry(*id).or_insert_with(|| if version == 0 { vec![] } else { vec![(0, None)] });
             let same = matches!(life.last(), Some((_, Some(newest))) if Arc::ptr_eq(newest, object));
@@ -145,8 +145,8 @@ fn lives(ledger: &Ledger, last: Version) -> BTreeMap<ObjectId, Life> {
                 life.push((version, Some(Arc::clone(object))));
             }
         }
-        for (id, _) in before.iter().flat_map(|before| &before.objects) {
-            if tree.get(*id).is_none() {
+        for (id, _) in before.iter().flat_map(|before| before.objects.iter().chain(&before.nameless)) {
+            if tree.get_any(*id).is_none() {
                 lives.get_mut(id).expect("it was there before").push((version, None));
             }
         }

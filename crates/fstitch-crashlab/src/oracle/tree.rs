@@ -51,6 +51,8 @@ pub struct Tree {
     pub root: ObjectId,
     /// Objects, shared with the tree before where nothing changed.
     pub objects: BTreeMap<ObjectId, Arc<Object>>,
+    /// Objects that have no name any more, or none yet, and are in use.
+    pub nameless: BTreeMap<ObjectId, Arc<Object>>,
 }
 
 /// Something could not be read.
@@ -69,20 +71,49 @@ impl Tree {
     /// # Errors
     /// When anything that has a name cannot be read, with its path.
     pub fn read(fs: &dyn FileSystem, before: Option<&Self>) -> Result<Self, Unreadable> {
+        Self::read_with(fs, before, &[])
+    }
+
+    /// The same with objects that are `held`, whether or not they have names.
+    ///
+    /// # Errors
+    /// As for [`Tree::read`].
+    pub fn read_with(
+        fs: &dyn FileSystem,
+        before: Option<&Self>,
+        held: &[InodeNo],
+    ) -> Result<Self, Unreadable> {
         let fail = |error: Error| Unreadable { path: "/".into(), why: error.to_string() };
         let root = id(&fs.getattr(fs.root()).map_err(fail)?);
-        let mut reader = Reader { fs, before, tree: Self { root, objects: BTreeMap::new() }, queue: vec![] };
+        let mut reader = Reader { fs, before, tree: Self::empty(root), queue: vec![] };
         reader.visit(root, "")?;
         while let Some((parent, path)) = reader.queue.pop() {
             reader.children(parent, &path)?;
         }
+        for &ino in held {
+            let attr = fs.getattr(ino).map_err(fail)?;
+            if !reader.tree.objects.contains_key(&id(&attr)) {
+                let object = reader.object(ino).map_err(fail)?;
+                reader.tree.nameless.insert(id(&attr), Arc::new(object));
+            }
+        }
         Ok(reader.tree)
+    }
+
+    fn empty(root: ObjectId) -> Self {
+        Self { root, objects: BTreeMap::new(), nameless: BTreeMap::new() }
     }
 
     /// An object, if it has a name.
     #[must_use]
     pub fn get(&self, id: ObjectId) -> Option<&Arc<Object>> {
         self.objects.get(&id)
+    }
+
+    /// An object, with or without a name.
+    #[must_use]
+    pub fn get_any(&self, id: ObjectId) -> Option<&Arc<Object>> {
+        self.objects.get(&id).or_else(|| self.nameless.get(&id))
     }
 
     /// What `name` in `dir` leads to.

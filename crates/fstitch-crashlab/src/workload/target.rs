@@ -24,6 +24,12 @@ impl<'a> Target<'a> {
         Self { fs, write_out, caller: Caller::default(), held: BTreeMap::new() }
     }
 
+    /// The inodes that are held.
+    #[must_use]
+    pub fn held(&self) -> Vec<InodeNo> {
+        self.held.values().flatten().copied().collect()
+    }
+
     /// Runs `work` on the inode at `path`, and gives the reference back.
     fn at<T>(&self, path: &str, work: impl FnOnce(InodeNo) -> Result<T>) -> Result<T> {
         let ino = self.fs.walk(path.as_bytes())?.attr.ino;
