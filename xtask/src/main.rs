@@ -4,6 +4,7 @@
 mod ci;
 mod mutants;
 mod orderings;
+mod soak;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ enum Task {
     Orderings(orderings::Options),
     /// Puts seeded bugs into a copy of the tree, one after the other; the crash laboratory must find them
     Mutants(mutants::Options),
+    /// The long runs of the crash laboratory, in pieces, and their results in docs/crash-results.md
+    Soak(soak::Options),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +51,7 @@ fn run() -> Result<()> {
         Task::Tidy => run_tidy(&root),
         Task::Orderings(options) => orderings::run(&root, &options),
         Task::Mutants(options) => mutants::run(&root, &options),
+        Task::Soak(options) => soak::run(&root, &options),
     }
 }
 

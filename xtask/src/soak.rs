@@ -1,0 +1,268 @@
+//! The long runs of the crash laboratory, in pieces that are never done twice, and their results as a page.
+//!
+//! `cargo xtask soak` appends one line of JSON for every finished piece to `target/soak/results.jsonl`; it can be stopped at
+//! any time and goes on with the next piece. A piece counts for the sources of the libraries that it was run on: when
+//! they change, everything is run again. `--publish` writes the totals into `docs/crash-results.md`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+/// Where the totals are published, between these lines.
+const PAGE: &str = "docs/crash-results.md";
+const BEGIN: &str = "<!-- soak: begin -->";
+const END: &str = "<!-- soak: end -->";
+
+/// A long run: what it is called, the family, how its workloads are selected, how many there are, how many to a piece,
+/// and what else is said to `fstitch crash run`.
+struct Job {
+    name: &'static str,
+    family: &'static str,
+    select: &'static str,
+    total: u64,
+    piece: u64,
+    more: &'static [&'static str],
+}
+
+const fn job(
+    (name, family, select): (&'static str, &'static str, &'static str),
+    (total, piece): (u64, u64),
+    more: &'static [&'static str],
+) -> Job {
+    Job { name, family, select, total, piece, more }
+}
+
+const JOBS: [Job; 14] = [
+    job(
+        ("seq1, all", "seq1", "--range"),
+        (1_360, 1_360),
+        &["--states-per-cut", "65536", "--aftermath", "8", "--e2fsck", "50"],
+    ),
+    job(
+        ("rare1, all", "rare1", "--range"),
+        (680, 680),
+        &["--states-per-cut", "4096", "--aftermath", "8", "--e2fsck", "50"],
+    ),
+    job(("untar", "untar", "--range"), (4, 1), &["--states-per-cut", "64", "--e2fsck", "500"]),
+    job(("rm", "rm", "--range"), (4, 1), &["--states-per-cut", "64", "--e2fsck", "500"]),
+    job(("postmark", "postmark", "--range"), (20, 10), &["--states-per-cut", "64", "--e2fsck", "500"]),
+    job(("mail", "mail", "--range"), (20, 10), &["--states-per-cut", "64", "--e2fsck", "500"]),
+    job(("editor", "editor", "--range"), (20, 10), &["--states-per-cut", "64", "--e2fsck", "500"]),
+    job(("db", "db", "--range"), (20, 10), &["--states-per-cut", "64", "--e2fsck", "500"]),
+    job(("writers", "writers", "--range"), (400, 200), &["--states-per-cut", "48", "--e2fsck", "1000"]),
+    job(("inodes", "inodes", "--range"), (40, 20), &["--states-per-cut", "32"]),
+    job(("random", "random", "--range"), (6_000, 1_000), &["--states-per-cut", "32", "--e2fsck", "2000"]),
+    job(
+        ("random, no optimisation", "random", "--range"),
+        (2_000, 1_000),
+        &["--states-per-cut", "32", "--optimizations", "0", "--e2fsck", "2000"],
+    ),
+    job(("seq2, all", "seq2", "--range"), (462_400, 23_120), &["--states-per-cut", "48", "--e2fsck", "5000"]),
+    job(
+        ("seq3, sample", "seq3", "--sample"),
+        (1_000_000, 25_000),
+        &["--states-per-cut", "16", "--e2fsck", "20000"],
+    ),
+];
+
+/// What to run.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Only the runs whose names contain this
+    #[arg(long)]
+    only: Option<String>,
+    /// Stop after so many minutes, at the end of a piece
+    #[arg(long, value_name = "MINUTES")]
+    minutes: Option<u64>,
+    /// Only write the results so far into the page
+    #[arg(long)]
+    publish: bool,
+}
+
+/// Runs what is missing, or publishes.
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    let results = root.join("target/soak/results.jsonl");
+    let sources = sources(root)?;
+    if options.publish {
+        return publish(root, &results, &sources);
+    }
+    std::fs::create_dir_all(root.join("target/soak"))?;
+    let program = build(root)?;
+    let started = std::time::Instant::now();
+    for job in JOBS.iter().filter(|job| options.only.as_ref().is_none_or(|only| job.name.contains(only))) {
+        for first in (0..job.total).step_by(usize::try_from(job.piece)?) {
+            if options.minutes.is_some_and(|minutes| started.elapsed().as_secs() >= minutes * 60) {
+                println!("stopped; the same command goes on here");
+                return Ok(());
+            }
+            let end = (first + job.piece).min(job.total);
+            if !read(&results)?.iter().any(|line| is_piece(line, job, first, &sources)) {
+                run_piece(&program, job, (first, end), (&results, &sources))?;
+            }
+        }
+    }
+    publish(root, &results, &sources)
+}
+
+/// What the results hold for: the sources of the libraries, by git's hash of their folders.
+fn sources(root: &Path) -> Result<String> {
+    let folders = ["fstitch-core", "fstitch-patch", "fstitch-fs", "fstitch-crashlab"];
+    let mut all = String::new();
+    for folder in folders {
+        let object = format!("HEAD:crates/{folder}/src");
+        let output =
+            Command::new("git").args(["rev-parse", "--short=12", &object]).current_dir(root).output()?;
+        ensure!(output.status.success(), "git rev-parse {object} ended with {}", output.status);
+        let _ = write!(all, "{} ", String::from_utf8(output.stdout)?.trim());
+    }
+    Ok(all.trim().to_owned())
+}
+
+fn build(root: &Path) -> Result<std::path::PathBuf> {
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--release", "-p", "fstitch"])
+        .current_dir(root)
+        .status()?;
+    ensure!(status.success(), "the build ended with {status}");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    Ok(target.join("release/fstitch"))
+}
+
+fn read(results: &Path) -> Result<Vec<Value>> {
+    let text = std::fs::read_to_string(results).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).context("a line of the results")).collect()
+}
+
+fn is_piece(line: &Value, job: &Job, first: u64, sources: &str) -> bool {
+    line["job"] == job.name && line["first"] == first && line["sources"] == sources
+}
+
+fn run_piece(
+    program: &Path,
+    job: &Job,
+    (first, end): (u64, u64),
+    (results, sources): (&Path, &str),
+) -> Result<()> {
+    let output = Command::new(program)
+        .args([
+            "crash",
+            "run",
+            job.family,
+            job.select,
+            &format!("{first}..{end}"),
+            "--violations",
+            "10",
+            "--json",
+        ])
+        .args(job.more)
+        .stderr(std::process::Stdio::inherit())
+        .output()?;
+    ensure!(matches!(output.status.code(), Some(0 | 1)), "{}: ended with {}", job.name, output.status);
+    let mut line: Value = serde_json::from_slice(&output.stdout)?;
+    line["job"] = job.name.into();
+    line["first"] = first.into();
+    line["sources"] = sources.into();
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(results)?;
+    writeln!(file, "{line}")?;
+    let count = |key: &str| line[key].as_u64().unwrap_or_default();
+    println!(
+        "{} {first}..{end}: {} states, {} checked, {} a second",
+        job.name,
+        count("states_generated"),
+        count("states_checked"),
+        count("states_per_second")
+    );
+    for violation in line["violations"].as_array().into_iter().flatten() {
+        println!("  {} {} {}", violation["code"], violation["text"], violation["id"]);
+    }
+    Ok(())
+}
+
+/// The columns of the page: heading and key.
+const COLUMNS: [(&str, &str); 9] = [
+    ("workloads", "workloads"),
+    ("cuts", "cuts"),
+    ("… exhausted", "cuts_exhausted"),
+    ("states", "states_generated"),
+    ("checked", "states_checked"),
+    ("pruned", "states_pruned"),
+    ("aftermaths", "aftermaths"),
+    ("during recovery", "states_during_recovery"),
+    ("e2fsck", "reference_checks"),
+];
+
+fn publish(root: &Path, results: &Path, sources: &str) -> Result<()> {
+    let lines = read(results)?;
+    let mut table =
+        format!("Sources (git's hashes of core, patch, fs, crashlab): `{sources}`.\n\n| run | options |");
+    COLUMNS.iter().for_each(|(heading, _)| table.push_str(&format!(" {heading} |")));
+    table.push_str(" seconds | violations |\n|---|---|");
+    table.push_str(&"---:|".repeat(COLUMNS.len() + 2));
+    table.push('\n');
+    let mut all: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut violations = 0;
+    for job in &JOBS {
+        let pieces: Vec<&Value> =
+            lines.iter().filter(|line| line["job"] == job.name && line["sources"] == sources).collect();
+        let sum = |key: &str| pieces.iter().filter_map(|line| line[key].as_u64()).sum::<u64>();
+        let seconds: f64 = pieces.iter().filter_map(|line| line["seconds"].as_f64()).sum();
+        let found: usize = pieces.iter().filter_map(|line| line["violations"].as_array()).map(Vec::len).sum();
+        violations += found;
+        let _ = write!(table, "| {} | `{}` |", job.name, job.more.join(" "));
+        for (_, key) in COLUMNS {
+            *all.entry(key).or_default() += sum(key);
+            let _ = write!(table, " {} |", grouped(sum(key)));
+        }
+        let _ = writeln!(table, " {seconds:.0} | {found} |");
+    }
+    let _ = write!(table, "| **all** | |");
+    COLUMNS.iter().for_each(|(_, key)| table.push_str(&format!(" {} |", grouped(all[key]))));
+    let _ = writeln!(table, " | {violations} |");
+    replace_between(&root.join(PAGE), &table)?;
+    println!("{PAGE}: {} states, {violations} violations", grouped(all["states_generated"]));
+    if violations > 0 { bail!("{violations} violations") } else { Ok(()) }
+}
+
+fn replace_between(page: &Path, table: &str) -> Result<()> {
+    let text = std::fs::read_to_string(page).with_context(|| format!("reading {}", page.display()))?;
+    let marks = text.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
+    let (head, tail) = marks.with_context(|| format!("{} has no `{BEGIN}` … `{END}`", page.display()))?;
+    Ok(std::fs::write(page, format!("{head}{BEGIN}\n\n{table}\n{END}{tail}"))?)
+}
+
+/// A number with commas.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn only_what_stands_between_the_marks_is_replaced() {
+        let page = std::env::temp_dir().join(format!("soak-{}.md", std::process::id()));
+        std::fs::write(&page, format!("a\n{BEGIN}\nold\n{END}\nb\n")).unwrap();
+        replace_between(&page, "new\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&page).unwrap(), format!("a\n{BEGIN}\n\nnew\n\n{END}\nb\n"));
+        std::fs::remove_file(page).unwrap();
+    }
+}
