@@ -78,7 +78,7 @@ pub struct Options {
     only: Option<String>,
     /// Stop after so many minutes, at the end of a piece
     #[arg(long, value_name = "MINUTES")]
-    minutes: Option<u64>,
+    minutes: Option<f64>,
     /// Only write the results so far into the page
     #[arg(long)]
     publish: bool,
@@ -93,16 +93,16 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     }
     std::fs::create_dir_all(root.join("target/soak"))?;
     let program = build(root)?;
-    let started = std::time::Instant::now();
+    let mut seconds = 0.0;
     for job in JOBS.iter().filter(|job| options.only.as_ref().is_none_or(|only| job.name.contains(only))) {
         for first in (0..job.total).step_by(usize::try_from(job.piece)?) {
-            if options.minutes.is_some_and(|minutes| started.elapsed().as_secs() >= minutes * 60) {
+            if options.minutes.is_some_and(|minutes| seconds >= minutes * 60.0) {
                 println!("stopped; the same command goes on here");
                 return Ok(());
             }
             let end = (first + job.piece).min(job.total);
             if !read(&results)?.iter().any(|line| is_piece(line, job, first, &sources)) {
-                run_piece(&program, job, (first, end), (&results, &sources))?;
+                seconds += run_piece(&program, job, (first, end), (&results, &sources))?;
             }
         }
     }
@@ -142,12 +142,13 @@ fn is_piece(line: &Value, job: &Job, first: u64, sources: &str) -> bool {
     line["job"] == job.name && line["first"] == first && line["sources"] == sources
 }
 
+/// Runs a piece and returns how many seconds it took.
 fn run_piece(
     program: &Path,
     job: &Job,
     (first, end): (u64, u64),
     (results, sources): (&Path, &str),
-) -> Result<()> {
+) -> Result<f64> {
     let output = Command::new(program)
         .args([
             "crash",
@@ -180,7 +181,7 @@ fn run_piece(
     for violation in line["violations"].as_array().into_iter().flatten() {
         println!("  {} {} {}", violation["code"], violation["text"], violation["id"]);
     }
-    Ok(())
+    Ok(line["seconds"].as_f64().unwrap_or_default())
 }
 
 /// The columns of the page: heading and key.
@@ -240,7 +241,7 @@ fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
