@@ -62,9 +62,6 @@ pub struct Replay {
 /// # Errors
 /// When there is none, with the names that there are.
 pub fn find_workload(name: &str) -> Result<Workload, ReplayError> {
-    if let Some(text) = name.strip_prefix("ops/") {
-        return Workload::parse(text).map_err(|error| ReplayError::Workload(error.to_string()));
-    }
     let (family, index) = workload::find(name).map_err(|error| ReplayError::Workload(error.to_string()))?;
     let index =
         index.ok_or_else(|| ReplayError::Workload(format!("{name} has no number: {name}/0 is the first")))?;

@@ -83,12 +83,44 @@ pub fn families() -> Vec<Box<dyn Family>> {
     all
 }
 
-/// No family, or no workload in it, has this name.
+/// A name that means no workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no workload `{name}`; there are {known}, alone or with a number as in seq2/4711")]
-pub struct UnknownWorkload {
-    name: String,
-    known: String,
+pub enum UnknownWorkload {
+    /// No family has this name, or what follows it is no number.
+    #[error(
+        "there is no workload `{name}`; there are {known}, alone or with a number as in seq2/4711, and \
+         `ops/` with operations"
+    )]
+    Name {
+        /// What was asked for.
+        name: String,
+        /// The families.
+        known: String,
+    },
+    /// The operations after `ops/` are none.
+    #[error(transparent)]
+    Op(#[from] UnknownOp),
+}
+
+/// One workload that somebody has written down.
+struct Given(Workload);
+
+impl Family for Given {
+    fn name(&self) -> &str {
+        "ops"
+    }
+
+    fn about(&self) -> &str {
+        "operations written down, a set-up before `|`"
+    }
+
+    fn len(&self) -> u64 {
+        1
+    }
+
+    fn get(&self, index: u64) -> Option<Workload> {
+        (index == 0).then(|| self.0.clone())
+    }
 }
 
 /// The family, and the number if there is one, that `name` names.
@@ -96,9 +128,12 @@ pub struct UnknownWorkload {
 /// # Errors
 /// When there is none, with the names that there are.
 pub fn find(name: &str) -> Result<(Box<dyn Family>, Option<u64>), UnknownWorkload> {
+    if let Some(text) = name.strip_prefix("ops/") {
+        return Ok((Box::new(Given(Workload::parse(text)?)), Some(0)));
+    }
     let all = families();
     let known = || all.iter().map(|family| family.name().to_owned()).collect::<Vec<_>>().join(", ");
-    let unknown = || UnknownWorkload { name: name.to_owned(), known: known() };
+    let unknown = || UnknownWorkload::Name { name: name.to_owned(), known: known() };
     let (family, index) = match name.split_once('/') {
         Some((family, index)) => (family, Some(index.parse().map_err(|_| unknown())?)),
         None => (name, None),
