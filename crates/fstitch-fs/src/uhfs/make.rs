@@ -82,6 +82,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let _change = self.change(NAME_CHANGE_BLOCKS)?;
         let parent = self.node(make.parent)?;
+        parent.used.store(true, Ordering::Relaxed);
         let mut dir = parent.write().map_err(|_| Errno::NOENT)?;
         self.check_new_name(&dir, make.name)?;
         if make.kind == FileKind::Directory && self.low.attr(dir.inode()).nlink >= self.low.limits().link_max

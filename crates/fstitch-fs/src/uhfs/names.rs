@@ -80,6 +80,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         name: &[u8],
         refs: u64,
     ) -> Result<Option<Arc<Node<L::Inode>>>> {
+        dir.used.store(true, Ordering::Relaxed);
         let state = dir.read()?;
         self.expect_directory(&state)?;
         let found = match name {

@@ -198,7 +198,8 @@ pub(super) struct Node<I> {
     pub(super) refs: AtomicU64,
     /// Its place in the table's queue; 0 for none `[shard lock]`.
     pub(super) ticket: AtomicU64,
-    /// Somebody asked for it since its turn to leave memory last came `[shard lock]`.
+    /// A directory in which a name was looked up since its turn to leave memory last came: to build its index again
+    /// is dear, unlike loading any other inode.
     pub(super) used: AtomicBool,
     /// Its last name is gone: the last reference frees it.
     pub(super) orphan: AtomicBool,

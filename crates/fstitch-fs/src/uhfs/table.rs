@@ -24,9 +24,9 @@ use super::node::{Node, State, Whereabouts};
 
 /// Number of shards: enough that two threads rarely meet.
 const SHARDS: u64 = 16;
-/// Nodes that are looked at whenever some may leave: more than one, so that the queue shrinks again after a
-/// burst of nodes that were unstable.
-const SCAN: usize = 4;
+/// Nodes that may leave whenever one comes: more than one, so that the queue shrinks again after a burst of nodes
+/// that were unstable.
+const LEAVE_MAX: usize = 16;
 
 /// The references to an inode that is not in memory.
 #[derive(Default)]
@@ -114,7 +114,6 @@ impl<I> Table<I> {
             let loaded = node.loaded.load(Ordering::Acquire);
             if loaded {
                 node.refs.fetch_add(refs, Ordering::Relaxed);
-                node.used.store(true, Ordering::Relaxed);
             }
             return (Arc::clone(node), loaded);
         }
@@ -223,10 +222,13 @@ impl<I> Table<I> {
         population
     }
 
-    /// Bytes that the table takes, with `heap` beside each node.
-    pub(super) fn bytes(&self, heap: usize) -> usize {
+    /// Bytes that the table takes with `heap` beside each node, and how many of them are for nodes beyond the limit,
+    /// which wait for their changes to become stable.
+    pub(super) fn bytes(&self, heap: usize) -> (usize, usize) {
         let Population { nodes, parked } = self.population();
-        nodes * (size_of::<Node<I>>() + heap) + parked * size_of::<(InodeNo, Parked)>()
+        let each = size_of::<Node<I>>() + heap;
+        let all = nodes * each + parked * size_of::<(InodeNo, Parked)>();
+        (all, nodes.saturating_sub(self.nodes_max) * each)
     }
 
     /// All nodes, in the order of their numbers. Every orphan is among them.
@@ -250,8 +252,11 @@ impl<I> Table<I> {
 
     /// Drops nodes beyond the limit whose changes are all stable, as `stable` tells, but not the references to
     /// them. Waits for no inode's lock, so that the caller may hold some.
+    ///
+    /// The oldest come first. Once one of them has to stay, others of its age hardly fare better: it goes to the
+    /// end, and the next operation goes on from there.
     pub(super) fn evict(&self, stable: impl Fn(&State<I>) -> bool) {
-        for _ in 0..SCAN {
+        for _ in 0..LEAVE_MAX {
             let oldest = {
                 let mut queue = self.queue.lock().expect("no panic while held");
                 if queue.nodes.len() <= self.nodes_max {
@@ -259,26 +264,34 @@ impl<I> Table<I> {
                 }
                 queue.nodes.pop_front()
             };
-            if let Some((ino, ticket)) = oldest {
-                self.evict_one(ino, ticket, &stable);
+            let left = oldest.is_some_and(|(ino, ticket)| self.evict_one(ino, ticket, &stable));
+            if !left {
+                return;
             }
         }
     }
 
-    fn evict_one(&self, ino: InodeNo, ticket: u64, stable: &impl Fn(&State<I>) -> bool) {
+    /// Drops a node, if it is still the one of that ticket and may leave. Returns whether it is gone.
+    fn evict_one(&self, ino: InodeNo, ticket: u64, stable: &impl Fn(&State<I>) -> bool) -> bool {
         let mut shard = self.shard(ino);
         let Some(node) = shard.nodes.get(&ino).filter(|node| node.ticket.load(Ordering::Relaxed) == ticket)
         else {
-            return;
+            return true;
         };
         let unused = !node.used.swap(false, Ordering::Relaxed) && is_unused(node);
-        let evictable = match node.state.try_read() {
+        let leaving = match node.state.try_read() {
             Ok(state) if unused && stable(&state) => Some(state.track.whereabouts()),
             _ => None,
         };
-        match evictable {
-            Some(whereabouts) => shard.park(ino, whereabouts),
-            None => self.enqueue(node),
+        match leaving {
+            Some(whereabouts) => {
+                shard.park(ino, whereabouts);
+                true
+            }
+            None => {
+                self.enqueue(node);
+                false
+            }
         }
     }
 }

@@ -91,6 +91,9 @@ pub(super) const NAME_CHANGE_BLOCKS: usize = 12;
 /// What a change of attributes dirties at most: the inode's block and a block of extended attributes.
 pub(super) const ATTR_CHANGE_BLOCKS: usize = 4;
 
+/// Which part of the cache's size inodes may take that only wait for their changes to become stable. Beyond it these
+/// are written at once: small files are made faster than age writes them.
+const WAITING_SHARE: usize = 4;
 /// Operations between two looks at the memory of inodes.
 const ACCOUNT_EVERY: u64 = 64;
 /// What a loaded inode takes beside its node: tables of a few entries, measured on ext2.
@@ -183,11 +186,14 @@ impl<L: LowLevelFs> Uhfs<L> {
         if !self.ended.fetch_add(1, Ordering::Relaxed).is_multiple_of(ACCOUNT_EVERY) {
             return;
         }
-        let bytes = self.table.bytes(NODE_HEAP_BYTES);
+        let (bytes, waiting) = self.table.bytes(NODE_HEAP_BYTES);
         let mut accounted = self.accounted.lock().expect("no panic while held");
         let signed = |n: usize| isize::try_from(n).expect("memory is smaller than the address space");
         self.cache().account_external(signed(bytes) - signed(*accounted));
         *accounted = bytes;
+        if waiting > self.cache().options().cache_size / WAITING_SHARE {
+            self.cache().write_soon();
+        }
     }
 
     /// Keeps a failure that no caller waits for.

@@ -58,6 +58,13 @@ impl Cache {
             }
         }
     }
+
+    /// Asks the flusher to write soon, whatever the age of changes, and waits for nothing: for a file system that keeps
+    /// memory beside the cache which only stable changes give back.
+    pub fn write_soon(&self) {
+        self.shared.core().pressure = true;
+        self.shared.kick.notify_all();
+    }
 }
 
 impl Shared {
