@@ -30,12 +30,7 @@ pub(super) fn run(volume: &Volume<'_>, state: &mut State) -> Result<Orphans> {
         return Ok(Orphans::new());
     }
     state.edges.sort_unstable();
-    reach(state, ROOT_INO);
-    // A directory that was renamed during a scan may have been missed in both places.
-    let moved: Vec<u32> = state.dirs.iter().map(|dir| dir.ino).filter(|&ino| state.is_touched(ino)).collect();
-    for ino in moved {
-        reach(state, ino);
-    }
+    reach(state);
     state.settle_dir_problems();
     choose_parents(volume, state)?;
     let orphans = unreached(volume, state)?;
@@ -58,11 +53,11 @@ fn children(edges: &[(u32, u32)], parent: u32) -> &[(u32, u32)] {
     &edges[start..end]
 }
 
-/// Marks all directories that names lead to from `top`; each gets the parent through which it was found.
-fn reach(state: &mut State, top: u32) {
+/// Marks all directories that names lead to from the root; each gets the parent through which it was found.
+fn reach(state: &mut State) {
     let edges = std::mem::take(&mut state.edges);
-    let mut queue = vec![top];
-    state.inodes[idx(top)] |= REACHED;
+    let mut queue = vec![ROOT_INO];
+    state.inodes[idx(ROOT_INO)] |= REACHED;
     while let Some(parent) = queue.pop() {
         for &(_, child) in children(&edges, parent) {
             if state.inodes[idx(child)] & REACHED == 0 {
@@ -137,9 +132,6 @@ fn break_cycles(state: &mut State, found: &[u32]) {
 /// Judges the names of the directory at `at`: (child, parent) pairs.
 fn judge_names(volume: &Volume<'_>, state: &mut State, at: usize, names: &[(u32, u32)]) -> Result<()> {
     let dir = state.dirs[at];
-    if state.is_touched(dir.ino) {
-        return Ok(());
-    }
     let reached: Vec<u32> =
         names.iter().map(|name| name.1).filter(|&p| state.inodes[idx(p)] & REACHED != 0).collect();
     let parent = if dir.ino == ROOT_INO { ROOT_INO } else { dir.parent };
@@ -148,7 +140,6 @@ fn judge_names(volume: &Volume<'_>, state: &mut State, at: usize, names: &[(u32,
         let text =
             format!("directory {} has names in directories {reached:?}, .. is {}", dir.ino, dir.dotdot);
         let mend = if named_by_dotdot {
-            state.two_names.push(dir.ino);
             state.allowed("dir-two-names", text)
         } else {
             state.corrupt("dir-many-names", text)

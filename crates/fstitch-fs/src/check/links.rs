@@ -37,7 +37,7 @@ pub(super) fn run(volume: &Volume<'_>, state: &mut State, orphans: &Orphans) -> 
 }
 
 /// How many links inode `ino` should count.
-pub(super) fn names_of(state: &State, ino: u32) -> u32 {
+fn names_of(state: &State, ino: u32) -> u32 {
     match state.dir_index(ino) {
         // Its name, its own `.`, and the `..` of each subdirectory.
         Some(at) if state.is_dir(ino) => 2 + state.dirs[at].children,

@@ -26,7 +26,6 @@ mod dirs;
 mod entries;
 mod hash;
 mod inodes;
-mod leaks;
 mod links;
 mod maps;
 mod repair;
@@ -39,7 +38,6 @@ mod tree;
 mod walk;
 mod xattrs;
 
-pub use leaks::{LeakScan, Leaks, ScanProgress};
 pub use repair::{RepairMode, RepairOptions, RepairReport, repair_ext2};
 pub use run::{check_ext2, check_source};
 pub use source::BlockSource;

@@ -104,8 +104,6 @@ pub(super) const USED: u8 = 0x08;
 pub(super) const BAD: u8 = 0x10;
 /// A directory that a path from the root leads to.
 pub(super) const REACHED: u8 = 0x20;
-/// Something changed it while a scan of a volume in use was under way; nothing is said about it.
-pub(super) const TOUCHED: u8 = 0x40;
 /// The bits that hold the kind, coded as in directory entries.
 pub(super) const KIND: u8 = 0x07;
 /// The code of a directory.
@@ -143,8 +141,6 @@ pub(super) struct State {
     pub(super) used: Bits,
     /// Blocks that more than one thing claims.
     pub(super) shared: Bits,
-    /// Blocks allocated or freed since the scan began; empty when nothing changes meanwhile.
-    pub(super) touched: Bits,
     /// Kind and flags of each inode, by number.
     pub(super) inodes: Vec<u8>,
     /// Links that each inode counts.
@@ -159,8 +155,6 @@ pub(super) struct State {
     pub(super) xattrs: BTreeMap<u32, XattrUse>,
     /// Why inodes are [`BAD`].
     pub(super) bad: BTreeMap<u32, &'static str>,
-    /// Directories with a name too many.
-    pub(super) two_names: Vec<u32>,
     /// Some file needs the `large_file` feature.
     pub(super) large_file: bool,
     /// Problems inside directories: (directory, code, text). [until pass 3 knows which have a path]
@@ -177,7 +171,6 @@ impl State {
             mended: 0,
             used: Bits::new(volume.blocks()),
             shared: Bits::new(volume.blocks()),
-            touched: Bits::new(0),
             inodes: vec![0; inodes],
             links: vec![0; inodes],
             names: vec![0; inodes],
@@ -185,7 +178,6 @@ impl State {
             edges: Vec::new(),
             xattrs: BTreeMap::new(),
             bad: BTreeMap::new(),
-            two_names: Vec::new(),
             large_file: false,
             pending: Vec::new(),
         }
@@ -230,9 +222,6 @@ impl State {
         if matches!(self.mending, Mending::Everything { .. }) {
             return self.corrupt(code, text);
         }
-        if self.is_touched(dir) {
-            return false;
-        }
         if self.pending.len() < CheckReport::MAX_FINDINGS {
             self.pending.push((dir, code, text));
         } else {
@@ -244,7 +233,7 @@ impl State {
     /// Reports the problems inside directories that have a path. [once pass 3 knows]
     pub(super) fn settle_dir_problems(&mut self) {
         for (dir, code, text) in std::mem::take(&mut self.pending) {
-            if self.inodes[idx(dir)] & REACHED != 0 && !self.is_touched(dir) {
+            if self.inodes[idx(dir)] & REACHED != 0 {
                 self.hopeless(code, text);
             }
         }
@@ -264,11 +253,6 @@ impl State {
     pub(super) fn is_dir(&self, ino: u32) -> bool {
         let state = self.inodes[idx(ino)];
         state & USED != 0 && state & KIND == DIRECTORY
-    }
-
-    /// Whether inode `ino` changed while the scan was under way.
-    pub(super) fn is_touched(&self, ino: u32) -> bool {
-        self.inodes[idx(ino)] & TOUCHED != 0
     }
 
     /// Whether inode `ino` has a name that a path leads to.
@@ -291,10 +275,6 @@ impl State {
     pub(super) fn claim(&mut self, block: u32) -> bool {
         let block = u64::from(block);
         if !self.used.set(block) {
-            return true;
-        }
-        if self.touched.get(block) {
-            // It went from one owner to another while we looked.
             return true;
         }
         self.shared.set(block);

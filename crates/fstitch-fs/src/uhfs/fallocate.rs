@@ -126,11 +126,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         for (from, to) in edges {
             self.zero_edge(change, node, caller, (from, to))?;
         }
-        let mut at = first;
-        while at < last {
-            let to = last.min(at.saturating_add(self.detach_step()));
-            at = self.detach_one_step(change, node, (at, to), &[])?;
-        }
+        self.detach_between(change, node, (first, last), &[])?;
         self.finish_fallocate(change, node, caller)
     }
 

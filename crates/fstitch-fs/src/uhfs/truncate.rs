@@ -103,17 +103,33 @@ impl<L: LowLevelFs> Uhfs<L> {
         (from, to): (u64, u64),
         befores: &[PatchId],
     ) -> Result<()> {
-        let step = self.detach_step();
-        let mut at = from;
-        while to.saturating_sub(at) > step {
-            at = self.detach_one_step(change, node, (at, at + step), befores)?;
-        }
+        // The last step takes what is left and everything behind it.
+        let last = to.saturating_sub(self.detach_step()).max(from);
+        let at = self.detach_between(change, node, (from, last), befores)?;
         self.detach_one_step(change, node, (at, u64::MAX), befores)?;
         Ok(())
     }
 
+    /// Clears the pointers of file blocks `from..to` after `befores`, in steps; returns what is behind them and
+    /// the holes that follow.
+    pub(super) fn detach_between(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        (from, to): (u64, u64),
+        befores: &[PatchId],
+    ) -> Result<u64> {
+        let step = self.detach_step();
+        let mut at = from;
+        while at < to {
+            let end = to.min(at.saturating_add(step));
+            at = self.detach_one_step(change, node, (at, end), befores)?;
+        }
+        Ok(at)
+    }
+
     /// One step; returns where the next one starts, behind the holes that follow.
-    pub(super) fn detach_one_step(
+    fn detach_one_step(
         &self,
         change: &Change<'_>,
         node: &Node<L::Inode>,

@@ -5,7 +5,6 @@
 mod corpus;
 mod damage;
 mod healthy;
-mod leaks;
 mod mkfs;
 mod mutate;
 mod repair;

@@ -37,6 +37,21 @@ const ROUNDS: u32 = 64;
 /// Attempts at counting a group's directories before that is left to the next check.
 const RECOUNTS: u32 = 8;
 
+/// Does `work` for slices of `first..end`, `step` numbers each, until it shall stop.
+fn in_slices(
+    hooks: &dyn ReclaimHooks<Inode>,
+    (mut first, end): (u32, u32),
+    step: u32,
+    work: &mut dyn FnMut((u32, u32)) -> Result<()>,
+) -> Result<()> {
+    while first < end && !hooks.stop() {
+        let next = first.saturating_add(step).min(end);
+        work((first, next))?;
+        first = next;
+    }
+    Ok(())
+}
+
 impl Ext2 {
     /// Reclaims everything that a crash has left and that can be told without stopping work.
     pub(super) fn reclaim_all(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<Reclaimed> {
@@ -79,13 +94,9 @@ impl Ext2 {
     fn reclaim_inodes(&self, hooks: &dyn ReclaimHooks<Inode>, done: &mut Reclaimed) -> Result<()> {
         // Two bytes and a bit for each inode.
         let step = BitSet::numbers_in(self.slice_bytes()) / 32;
-        let mut first = 1;
-        while first <= self.sb.inodes_count && !hooks.stop() {
-            let end = first.saturating_add(step).min(self.sb.inodes_count + 1);
-            self.reclaim_inode_slice(hooks, (first, end), done)?;
-            first = end;
-        }
-        Ok(())
+        in_slices(hooks, (1, self.sb.inodes_count + 1), step, &mut |slice| {
+            self.reclaim_inode_slice(hooks, slice, done)
+        })
     }
 
     fn reclaim_inode_slice(
@@ -302,14 +313,9 @@ impl Ext2 {
 
     fn reclaim_blocks(&self, hooks: &dyn ReclaimHooks<Inode>, done: &mut Reclaimed) -> Result<()> {
         let step = (BitSet::numbers_in(self.slice_bytes()) / self.sb.blocks_per_group).max(1);
-        let groups = self.sb.group_count();
-        let mut first = 0;
-        while first < groups && !hooks.stop() {
-            let end = first.saturating_add(step).min(groups);
-            self.reclaim_block_slice(hooks, (first, end), done)?;
-            first = end;
-        }
-        Ok(())
+        in_slices(hooks, (0, self.sb.group_count()), step, &mut |slice| {
+            self.reclaim_block_slice(hooks, slice, done)
+        })
     }
 
     fn reclaim_block_slice(
