@@ -34,22 +34,23 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn mknod(&self, caller: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: u32) -> Result<Entry> {
-        self.do_mknod(caller, (parent, name), mode, rdev)
+        self.sync_made(parent, self.do_mknod(caller, (parent, name), mode, rdev)?)
     }
 
     fn mkdir(&self, caller: &Caller, parent: InodeNo, name: &[u8], perm: u16) -> Result<Entry> {
         let kind = FileKind::Directory;
         // Linux leaves the set-id bits of mkdir's mode to the file system, which ignores them.
         let perm = perm & 0o1777;
-        self.make(&Make { caller, parent, name: Some(name), kind, perm, rdev: 0, target: b"" })
+        let make = Make { caller, parent, name: Some(name), kind, perm, rdev: 0, target: b"" };
+        self.sync_made(parent, self.make(&make)?)
     }
 
     fn symlink(&self, caller: &Caller, parent: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
-        self.do_symlink(caller, (parent, name), target)
+        self.sync_made(parent, self.do_symlink(caller, (parent, name), target)?)
     }
 
     fn link(&self, caller: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry> {
-        self.do_link(caller, ino, (parent, name))
+        self.sync_made(parent, self.do_link(caller, ino, (parent, name))?)
     }
 
     fn tmpfile(&self, caller: &Caller, parent: InodeNo, perm: u16) -> Result<Entry> {
@@ -58,11 +59,13 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn unlink(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.do_unlink(parent, name)
+        self.do_unlink(parent, name)?;
+        self.sync_names_if_asked(&[parent])
     }
 
     fn rmdir(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.do_rmdir(parent, name)
+        self.do_rmdir(parent, name)?;
+        self.sync_names_if_asked(&[parent])
     }
 
     fn rename(
@@ -72,7 +75,8 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         to: (InodeNo, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        self.do_rename(caller, from, to, mode)
+        self.do_rename(caller, from, to, mode)?;
+        self.sync_names_if_asked(&[from.0, to.0])
     }
 
     fn read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fstitch_core::{Errno, Error, FileKind, InodeNo, Result};
+use fstitch_core::{Entry, Errno, Error, FileKind, InodeFlags, InodeNo, Result};
 use fstitch_patch::PatchIds;
 
 use super::node::{Node, Part};
@@ -52,6 +52,36 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
         }
         Ok(())
+    }
+
+    /// After a change of names in `dirs`: makes their names stable if one of the directories is marked for that
+    /// (`chattr +D`, or `+S`). Of a move between directories both sides become stable, since half of it is none.
+    pub(super) fn sync_names_if_asked(&self, dirs: &[InodeNo]) -> Result<()> {
+        let marked = |&dir: &InodeNo| {
+            let flags = self.node(dir).and_then(|node| Ok(self.low.flags(node.read()?.inode())));
+            flags.is_ok_and(|flags| flags.0 & (InodeFlags::DIRSYNC | InodeFlags::SYNC) != 0)
+        };
+        if !dirs.iter().any(marked) {
+            return Ok(());
+        }
+        for &dir in dirs {
+            match self.do_fsync(dir, false) {
+                // Somebody has removed the directory since, and all names in it.
+                Err(error) if error.errno() == Errno::STALE => {}
+                synced => synced?,
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Uhfs::sync_names_if_asked`], for an operation that has made a name in `dir`.
+    pub(super) fn sync_made(&self, dir: InodeNo, made: Entry) -> Result<Entry> {
+        let synced = self.sync_names_if_asked(&[dir]);
+        if synced.is_err() {
+            // The caller gets no entry, and so no reference.
+            self.do_forget(made.attr.ino, 1);
+        }
+        synced.map(|()| made)
     }
 
     /// Collects the names on the way to the root that may not be stable.

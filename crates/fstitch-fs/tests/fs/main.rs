@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
 mod crashes;
+mod dirsync;
 mod driver;
 mod ext2;
 mod orders;
