@@ -19,6 +19,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     step("format", || cargo(root, &["fmt", "--all", "--check"]))?;
     step("tidy", || crate::run_tidy(root))?;
     step("orderings fit", || crate::orderings::check_fits(root).map(drop))?;
+    step("mutants fit", || crate::mutants::check_fits(root))?;
     step("lints", || {
         cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
     })?;

@@ -83,6 +83,11 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Checks that every seeded bug still fits the source.
+pub fn check_fits(root: &Path) -> Result<()> {
+    check_list(root, MUTANTS).map(drop)
+}
+
 fn note(options: &Options, line: &str) -> Result<()> {
     use std::io::Write;
     let Some(path) = &options.results else { return Ok(()) };
