@@ -105,6 +105,10 @@ struct State {
     order: BTreeMap<u64, u64>,
     next: u64,
     dead: bool,
+    /// A cut that happens in place of a flush: after how many others, and what survives.
+    armed: Option<(u64, Survivors)>,
+    /// What the cut did.
+    report: CutReport,
 }
 
 #[derive(Debug)]
@@ -138,12 +142,25 @@ impl<D: BlockDevice> LiveDevice<D> {
         self.state().order.len() * self.unit()
     }
 
-    /// Takes the power away now. Once it returned, the medium holds what survived; a second cut does nothing.
+    /// Takes the power away now. Once it returned, the medium holds what survived; a second cut does nothing, and
+    /// reports what the first one did.
     ///
     /// # Errors
     /// If the medium fails. The device is dead all the same.
     pub fn cut(&self, survivors: Survivors) -> Result<CutReport> {
-        let mut state = self.state();
+        self.cut_state(&mut self.state(), survivors)
+    }
+
+    /// Takes the power away in place of a later flush, when the most is volatile: the first from now on that finds
+    /// `skip` others before it.
+    pub fn cut_at_flush(&self, skip: u64, survivors: Survivors) {
+        self.state().armed = Some((skip, survivors));
+    }
+
+    fn cut_state(&self, state: &mut State, survivors: Survivors) -> Result<CutReport> {
+        if state.dead {
+            return Ok(state.report);
+        }
         state.dead = true;
         state.order.clear();
         let volatile = std::mem::take(&mut state.volatile);
@@ -169,6 +186,7 @@ impl<D: BlockDevice> LiveDevice<D> {
             self.medium.write(&writes)?;
         }
         self.medium.flush()?;
+        state.report = report;
         Ok(report)
     }
 
@@ -282,6 +300,14 @@ impl<D: BlockDevice> BlockDevice for LiveDevice<D> {
         let mut state = self.state();
         if state.dead {
             return Err(dead(IoOp::Flush, BlockNo(0)));
+        }
+        match state.armed {
+            Some((0, survivors)) => {
+                self.cut_state(&mut state, survivors)?;
+                return Err(dead(IoOp::Flush, BlockNo(0)));
+            }
+            Some((skip, survivors)) => state.armed = Some((skip - 1, survivors)),
+            None => {}
         }
         let writes: Vec<BlockWrite<'_>> = state
             .volatile

@@ -62,6 +62,13 @@ impl Mount {
         self.unmounter.clone()
     }
 
+    /// The file system as the kernel sees it. To abandon it is to shut the mount down: everything answers `EIO`
+    /// from then on.
+    #[must_use]
+    pub fn served(&self) -> Arc<dyn FileSystem> {
+        Arc::clone(&self.fs) as _
+    }
+
     /// Serves requests until the mount is gone, then makes everything stable.
     ///
     /// # Errors

@@ -22,6 +22,7 @@ mod crash;
 mod demo;
 mod fsck;
 mod info;
+mod live;
 mod location;
 mod ls;
 mod man;

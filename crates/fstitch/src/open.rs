@@ -11,6 +11,8 @@ use fstitch_fs::ext2::Ext2;
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions, Optimizations};
 
+use crate::live::{self, Live};
+
 /// Arguments of every command that works on an image.
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "volume")]
@@ -47,6 +49,8 @@ pub struct Options {
     pub optimizations: Optimizations,
     /// When reading changes access times.
     pub atime: AtimePolicy,
+    /// The power can be cut.
+    pub live: Option<live::Options>,
 }
 
 /// An ext2 volume with everything below it.
@@ -57,6 +61,8 @@ pub struct Volume {
     pub cache: Arc<Cache>,
     /// The medium, for counters.
     pub disk: Arc<StatsDevice<FileDisk>>,
+    /// The volatile cache before the medium, if its power can be cut.
+    pub live: Option<Live>,
 }
 
 impl Arguments {
@@ -71,6 +77,7 @@ impl Arguments {
                 write_back_age: CacheOptions::default().write_back_age,
                 optimizations: Optimizations::ALL,
                 atime: AtimePolicy::NoAtime,
+                live: None,
             },
         )
     }
@@ -145,10 +152,12 @@ impl Volume {
             read_only,
             ..CacheOptions::default()
         };
-        let cache = Cache::new(Arc::clone(&disk) as _, cache_options, Arc::new(SystemClock::new()));
+        let live = options.live.as_ref().map(|live| Live::new(&disk, live)).transpose()?;
+        let device = live.as_ref().map_or_else(|| Arc::clone(&disk) as _, Live::device);
+        let cache = Cache::new(device, cache_options, Arc::new(SystemClock::new()));
         let format = Ext2::open(Arc::clone(&cache)).with_context(|| format!("{}", image.display()))?;
         let fs_options = UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() };
-        Ok(Self { fs: Arc::new(Uhfs::new(format, fs_options)), cache, disk })
+        Ok(Self { fs: Arc::new(Uhfs::new(format, fs_options)), cache, disk, live })
     }
 
     /// Whether the volume had not been unmounted cleanly before it was opened here.

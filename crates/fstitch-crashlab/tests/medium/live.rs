@@ -166,3 +166,18 @@ fn seeds_reach_every_image() {
     }
     assert_eq!(left, allowed);
 }
+
+#[test]
+fn a_cut_in_place_of_a_flush_happens_when_the_most_is_volatile() {
+    let device = device(Level::M2);
+    device.cut_at_flush(1, Survivors::All);
+    write(&device, 0, "xX");
+    device.flush().unwrap();
+    assert!(!device.is_dead(), "one flush is skipped");
+    write(&device, 1, "yY");
+    assert_eq!(device.flush().unwrap_err().errno(), Errno::IO);
+    assert!(device.is_dead());
+    assert_eq!(picture(device.medium()), "xXyYcC");
+    let again = device.cut(Survivors::None).unwrap();
+    assert_eq!((again.survived, again.lost), (1, 0), "a second cut does nothing");
+}

@@ -29,6 +29,14 @@ pub enum Request {
     },
     /// Make everything stable.
     Sync,
+    /// Take the power away from a mount that `fstitch crash mount` made.
+    Cut {
+        /// Which volatile writes arrive all the same: `none`, `all` or `seed=N`.
+        survivors: String,
+        /// Make everything stable, and cut in place of this flush of it, counted from 1; 0 cuts at once.
+        #[serde(default)]
+        flush: u64,
+    },
     /// Answer when the volume has been unmounted and everything is on the medium.
     Wait,
 }
@@ -45,12 +53,23 @@ pub enum Response {
     Fsck(crate::fsck::Report),
     /// To `Sync`.
     Synced,
+    /// To `Cut`.
+    Cut(Cut),
     /// To `Wait`: all is on the medium, and the process is about to end.
     Unmounted,
     /// Still at work.
     Progress(Progress),
     /// The request failed.
     Error(String),
+}
+
+/// What a power cut did to the blocks that no flush had made stable.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Cut {
+    /// Their newest versions arrived.
+    pub survived: u64,
+    /// They hold older versions, or parts of several.
+    pub lost: u64,
 }
 
 /// How far an unmount has come.
@@ -87,6 +106,10 @@ pub struct Status {
     pub failure: String,
     /// Bytes of blocks that are not on the medium yet.
     pub dirty_bytes: u64,
+    /// Bytes of writes that a cut may take; 0 unless `fstitch crash mount` made the mount. Daemons before this field
+    /// do not send it.
+    #[serde(default)]
+    pub volatile_bytes: u64,
 }
 
 /// The directory of this user's control sockets.
@@ -133,6 +156,10 @@ mod tests {
         let line = |request: &Request| serde_json::to_string(request).unwrap();
         assert_eq!(line(&Request::Status), r#"{"command":"status"}"#);
         assert_eq!(line(&Request::Fsck { repair: true }), r#"{"command":"fsck","repair":true}"#);
+        let cut = Request::Cut { survivors: "seed=3".into(), flush: 2 };
+        assert_eq!(line(&cut), r#"{"command":"cut","survivors":"seed=3","flush":2}"#);
+        let cut = serde_json::to_string(&Response::Cut(Cut { survived: 1, lost: 2 })).unwrap();
+        assert_eq!(cut, r#"{"cut":{"survived":1,"lost":2}}"#);
         assert_eq!(serde_json::to_string(&Response::Unmounted).unwrap(), r#""unmounted""#);
         let progress = Response::Progress(Progress { dirty_bytes: 5 });
         assert_eq!(serde_json::to_string(&progress).unwrap(), r#"{"progress":{"dirty_bytes":5}}"#);

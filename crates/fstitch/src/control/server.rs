@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{Progress, Request, Response, Status};
+use super::{Cut, Progress, Request, Response, Status};
 
 /// Connections served at a time; further ones are told to come back.
 const CONNECTIONS_MAX: usize = 32;
@@ -29,6 +29,8 @@ pub trait Served: Send + Sync + 'static {
     fn fsck(&self, repair: bool) -> Result<crate::fsck::Report>;
     /// For `sync`.
     fn sync(&self) -> Result<()>;
+    /// For `cut`.
+    fn cut(&self, survivors: &str, flush: u64) -> Result<Cut>;
 }
 
 /// How the mount ended: `None` while it lasts.
@@ -143,6 +145,7 @@ fn answer(request: &Request, served: &dyn Served) -> Response {
         Request::Stats => served.stats().map(|stats| Response::Stats(Box::new(stats))),
         Request::Fsck { repair } => served.fsck(*repair).map(Response::Fsck),
         Request::Sync => served.sync().map(|()| Response::Synced),
+        Request::Cut { survivors, flush } => served.cut(survivors, *flush).map(Response::Cut),
         Request::Wait => Ok(Response::Error("waiting is answered elsewhere".into())),
     };
     result.unwrap_or_else(|error| Response::Error(crate::output::reasons(&error)))
@@ -196,6 +199,10 @@ mod tests {
         fn sync(&self) -> Result<()> {
             Ok(())
         }
+        fn cut(&self, survivors: &str, flush: u64) -> Result<Cut> {
+            anyhow::ensure!(survivors == "all", "only all");
+            Ok(Cut { survived: 3, lost: flush })
+        }
     }
 
     #[test]
@@ -207,6 +214,9 @@ mod tests {
         assert!(matches!(ask(&Request::Status), Response::Status(status) if status.pid == 7));
         assert!(matches!(ask(&Request::Sync), Response::Synced));
         assert_eq!(ask(&Request::Fsck { repair: true }), Response::Error("cannot repair".into()));
+        let cut = |survivors: &str| ask(&Request::Cut { survivors: survivors.into(), flush: 5 });
+        assert_eq!(cut("all"), Response::Cut(Cut { survived: 3, lost: 5 }));
+        assert_eq!(cut("none"), Response::Error("only all".into()));
         server.finish(Ok(()));
         assert!(!path.exists());
     }

@@ -1,6 +1,7 @@
 //! `fstitch crash`: the crash laboratory on the command line.
 
 mod look;
+mod mount;
 mod run;
 
 use anyhow::Result;
@@ -28,6 +29,10 @@ enum Command {
     Minimise(look::MinimiseArguments),
     /// Show what was done, what was written when, and what the cut took away
     Show(look::ShowArguments),
+    /// Mount a volume in such a way that `crash cut` can take its power away
+    Mount(mount::MountArguments),
+    /// Take the power of such a mount away now
+    Cut(mount::CutArguments),
 }
 
 /// Runs `crash`.
@@ -38,6 +43,8 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Replay(arguments) => look::replay(arguments),
         Command::Minimise(arguments) => look::minimise(arguments),
         Command::Show(arguments) => look::show(arguments),
+        Command::Mount(arguments) => mount::run(arguments),
+        Command::Cut(arguments) => mount::cut(arguments),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The process that serves a mount, from opening the volume to the last write.
 
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use anyhow::{Context, Result, bail};
 use fstitch_core::FileSystem;
@@ -8,10 +8,14 @@ use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
 use fstitch_fuse::{Mount, MountOptions, UnmountOnSignal};
 
 use super::{Atime, Plan, background};
-use crate::control::Status;
 use crate::control::server::{Served, Server};
+use crate::control::{Cut, Status};
+use crate::live::Live;
 use crate::open::{Access, Options as OpenOptions, Volume};
 use crate::output::Outcome;
+
+/// Why a mount whose power was cut answers nothing.
+const CUT: &str = "the power is gone, cut by a command: what was not stable is lost";
 
 /// Where the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +45,7 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     }
     let fs: Arc<dyn FileSystem> = Arc::clone(&volume.fs) as _;
     let mount = Mount::new(fs, &mount_options(plan))?;
-    let served = Arc::new(Daemon::new(plan, volume));
+    let served = Arc::new(Daemon::new(plan, volume, &mount.served()));
     let control = Server::start(&plan.mountpoint, Arc::clone(&served) as _).inspect_err(|_| {
         // The mount goes with this function; a control socket is what umount and stats rely on.
         tracing::error!("the control socket could not be made");
@@ -57,9 +61,10 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     let result = mount.run();
     drop(signals);
     // The image is closed, and its lock given back, before anybody hears that the unmount is done.
-    served.close();
-    control.finish(result.as_ref().map(|_| ()).map_err(ToString::to_string));
-    Ok(result?)
+    let closed = served.close();
+    let result = result.map_err(anyhow::Error::from).and(closed);
+    control.finish(result.as_ref().map(|_| ()).map_err(crate::output::reasons));
+    result
 }
 
 fn open_options(plan: &Plan) -> OpenOptions {
@@ -69,6 +74,7 @@ fn open_options(plan: &Plan) -> OpenOptions {
         cache_size: plan.cache_size,
         write_back_age: plan.write_back_age,
         optimizations: plan.optimizations,
+        live: plan.live.clone(),
         atime: match plan.options.atime {
             Atime::Relative => AtimePolicy::RelAtime,
             Atime::Never => AtimePolicy::NoAtime,
@@ -108,10 +114,12 @@ struct Daemon {
     status: Status,
     /// What the background check does or found.
     recovery: Mutex<String>,
+    /// The file system as the kernel sees it. It is the mount's, and does not keep the image open.
+    served: Weak<dyn FileSystem>,
 }
 
 impl Daemon {
-    fn new(plan: &Plan, volume: Volume) -> Self {
+    fn new(plan: &Plan, volume: Volume, served: &Arc<dyn FileSystem>) -> Self {
         let status = Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -124,7 +132,12 @@ impl Daemon {
             was_unclean: volume.was_unclean(),
             ..Status::default()
         };
-        Self { volume: RwLock::new(Some(volume)), status, recovery: Mutex::new(String::new()) }
+        Self {
+            volume: RwLock::new(Some(volume)),
+            status,
+            recovery: Mutex::new(String::new()),
+            served: Arc::downgrade(served),
+        }
     }
 
     /// Runs `work` on the volume while it is open.
@@ -136,8 +149,12 @@ impl Daemon {
     }
 
     /// Closes the volume, when those who look at it have finished.
-    fn close(&self) {
-        self.volume.write().expect("no panic while held").take();
+    fn close(&self) -> Result<()> {
+        let volume = self.volume.write().expect("no panic while held").take();
+        match volume.and_then(|volume| volume.live) {
+            Some(mut live) => live.finish(),
+            None => Ok(()),
+        }
     }
 
     /// After an unclean unmount, reclaims in the background what the crash left behind. Unmounting stops it.
@@ -184,12 +201,16 @@ fn reclaimed(done: &Reclaimed) -> String {
 
 impl Served for Daemon {
     fn status(&self) -> Status {
-        let now = self.with(|volume| Ok((volume.cache.poisoned(), volume.cache.stats().dirty_bytes)));
-        let (failure, dirty_bytes) = now.unwrap_or_default();
+        let now = self.with(|volume| {
+            let volatile = volume.live.as_ref().map_or(0, Live::volatile_bytes);
+            Ok((volume.cache.poisoned(), volume.cache.stats().dirty_bytes, volatile))
+        });
+        let (failure, dirty_bytes, volatile_bytes) = now.unwrap_or_default();
         Status {
             recovery: self.recovery.lock().expect("no panic while held").clone(),
             failure: failure.map(|error| error.to_string()).unwrap_or_default(),
             dirty_bytes,
+            volatile_bytes,
             ..self.status.clone()
         }
     }
@@ -209,5 +230,24 @@ impl Served for Daemon {
 
     fn sync(&self) -> Result<()> {
         self.with(|volume| Ok(volume.fs.sync()?))
+    }
+
+    fn cut(&self, survivors: &str, flush: u64) -> Result<Cut> {
+        let survivors = survivors.parse()?;
+        self.with(|volume| {
+            let live = volume.live.as_ref().context("this mount was not made by `fstitch crash mount`")?;
+            if let Some(skip) = flush.checked_sub(1) {
+                live.cut_at_flush(skip, survivors);
+                let synced = volume.fs.sync();
+                tracing::debug!("the sync in which the power is cut: {synced:?}");
+            }
+            // The medium first, at whatever moment this is; the rest only learns what has happened.
+            let cut = live.cut(survivors);
+            if let Some(served) = self.served.upgrade() {
+                served.abandon(CUT)?;
+            }
+            let report = cut?;
+            Ok(Cut { survived: report.survived, lost: report.lost })
+        })
     }
 }

@@ -73,6 +73,8 @@ pub struct Plan {
     workers: usize,
     write_back_age: Duration,
     optimizations: fstitch_patch::Optimizations,
+    /// The power of the mount can be cut.
+    live: Option<crate::live::Options>,
 }
 
 /// Cache when nothing else is said, in bytes.
@@ -99,6 +101,7 @@ impl Plan {
             workers,
             write_back_age: arguments.write_back_age.or(options.write_back_age).unwrap_or(age),
             optimizations,
+            live: None,
             options,
         })
     }
@@ -166,14 +169,23 @@ fn unescape(path: &str) -> String {
 
 /// Runs `mount`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
-    let mut plan = Plan::new(arguments, false)?;
+    run_plan(Plan::new(arguments, false)?, arguments.foreground)
+}
+
+/// Runs `crash mount`: a mount whose power can be cut.
+pub fn run_live(arguments: &Arguments, live: crate::live::Options) -> Result<Outcome> {
+    let plan = Plan { live: Some(live), ..Plan::new(arguments, false)? };
+    run_plan(plan, arguments.foreground)
+}
+
+fn run_plan(mut plan: Plan, foreground: bool) -> Result<Outcome> {
     ensure!(
         !plan.options.remount,
         "remounting is mount(8)'s work: `mount -o remount,… {}`",
         plan.mountpoint.display()
     );
     plan.settle()?;
-    if arguments.foreground {
+    if foreground {
         daemon::serve(&plan, daemon::Place::Foreground)?;
         return Ok(Outcome::SUCCESS);
     }

@@ -123,7 +123,12 @@ pub struct Mounted {
 impl Mounted {
     /// Mounts, or says why that is not possible here.
     pub fn new(options: &str, image: &str, at: &str) -> Option<Self> {
-        let ran = fstitch(&format!("mount {options} {image} {at}"));
+        Self::with("mount", options, image, at)
+    }
+
+    /// The same with another command that mounts.
+    pub fn with(command: &str, options: &str, image: &str, at: &str) -> Option<Self> {
+        let ran = fstitch(&format!("{command} {options} {image} {at}"));
         let lacks = ["/dev/fuse", "fusermount3 is not installed", "is not permitted"];
         if ran.code != 0 && lacks.iter().any(|lack| ran.err.contains(lack)) {
             println!("skipped: {}", ran.err.trim());

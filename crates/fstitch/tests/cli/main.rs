@@ -4,6 +4,7 @@
 
 mod devices;
 mod harness;
+mod live;
 mod mount8;
 mod questions;
 mod refusals;
