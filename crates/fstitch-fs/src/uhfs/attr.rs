@@ -23,15 +23,9 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.truncate(&change, &node, caller, size)?;
             self.reserve_attributes(&change)?;
         }
-        let attr = {
-            let mut state = node.write()?;
-            self.change_attributes(caller, &mut state, set)?;
-            self.low.attr(state.inode())
-        };
-        if set.size.is_some() {
-            self.sync_if_asked(&node)?;
-        }
-        Ok(attr)
+        let mut state = node.write()?;
+        self.change_attributes(caller, &mut state, set)?;
+        Ok(self.low.attr(state.inode()))
     }
 
     fn reserve_attributes(&self, change: &Change<'_>) -> Result<()> {

@@ -26,7 +26,9 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn setattr(&self, caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        self.do_setattr(caller, ino, set)
+        let attr = self.do_setattr(caller, ino, set)?;
+        self.sync_if_asked(ino)?;
+        Ok(attr)
     }
 
     fn readlink(&self, ino: InodeNo) -> Result<Vec<u8>> {
@@ -84,7 +86,9 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
-        self.do_write(caller, ino, offset, data)
+        let written = self.do_write(caller, ino, offset, data)?;
+        self.sync_if_asked(ino)?;
+        Ok(written)
     }
 
     fn fallocate(
@@ -95,7 +99,8 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         len: u64,
         mode: FallocateMode,
     ) -> Result<()> {
-        self.do_fallocate(caller, ino, (offset, len), mode)
+        self.do_fallocate(caller, ino, (offset, len), mode)?;
+        self.sync_if_asked(ino)
     }
 
     fn seek(&self, ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64> {
@@ -130,7 +135,8 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         value: &[u8],
         mode: XattrSetMode,
     ) -> Result<()> {
-        self.do_setxattr(caller, ino, (name, value), mode)
+        self.do_setxattr(caller, ino, (name, value), mode)?;
+        self.sync_if_asked(ino)
     }
 
     fn listxattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {
@@ -138,7 +144,8 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn removexattr(&self, caller: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
-        self.do_removexattr(caller, ino, name)
+        self.do_removexattr(caller, ino, name)?;
+        self.sync_if_asked(ino)
     }
 
     fn flags(&self, ino: InodeNo) -> Result<InodeFlags> {
@@ -146,7 +153,8 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn set_flags(&self, caller: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()> {
-        self.do_set_flags(caller, ino, flags)
+        self.do_set_flags(caller, ino, flags)?;
+        self.sync_if_asked(ino)
     }
 
     fn check(&self) -> Result<CheckReport> {

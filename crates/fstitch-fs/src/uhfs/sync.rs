@@ -54,6 +54,13 @@ impl<L: LowLevelFs> Uhfs<L> {
         Ok(())
     }
 
+    /// After a change of an inode other than of its names: makes it stable if it is marked for that (`chattr +S`).
+    pub(super) fn sync_if_asked(&self, ino: InodeNo) -> Result<()> {
+        let node = self.node(ino)?;
+        let asked = node.read().is_ok_and(|state| self.low.flags(state.inode()).has(InodeFlags::SYNC));
+        if asked { self.do_fsync(ino, false) } else { Ok(()) }
+    }
+
     /// After a change of names in `dirs`: makes their names stable if one of the directories is marked for that
     /// (`chattr +D`, or `+S`). Of a move between directories both sides become stable, since half of it is none.
     pub(super) fn sync_names_if_asked(&self, dirs: &[InodeNo]) -> Result<()> {

@@ -91,7 +91,6 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
             done
         };
-        self.sync_if_asked(&node)?;
         Ok(written)
     }
 
@@ -348,12 +347,6 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.note(state, Part::Attributes, &patches);
         }
         Ok(())
-    }
-
-    /// Makes a change stable at once if the file is marked for that (`chattr +S`).
-    pub(super) fn sync_if_asked(&self, node: &Node<L::Inode>) -> Result<()> {
-        let asked = node.read().is_ok_and(|state| self.low.flags(state.inode()).has(InodeFlags::SYNC));
-        if asked { self.do_fsync(node.ino, false) } else { Ok(()) }
     }
 }
 

@@ -8,6 +8,7 @@ mod crashes;
 mod dirsync;
 mod driver;
 mod ext2;
+mod marks;
 mod orders;
 mod parked;
 mod properties;
