@@ -20,6 +20,15 @@ impl Bits {
         at < self.len && self.words[idx64(at / 64)] >> (at % 64) & 1 == 1
     }
 
+    /// The 64 bits from `at` on, the first one lowest; bits beyond the end are clear.
+    pub(super) fn word(&self, at: u64) -> u64 {
+        let word = |at: u64| self.words.get(idx64(at / 64)).copied().unwrap_or(0);
+        match at % 64 {
+            0 => word(at),
+            shift => word(at) >> shift | word(at + 64) << (64 - shift),
+        }
+    }
+
     /// Sets bit `at`, which must exist; whether it was set before.
     pub(super) fn set(&mut self, at: u64) -> bool {
         assert!(at < self.len, "bit {at} of {}", self.len);
@@ -54,6 +63,7 @@ mod tests {
         let mut bits = Bits::new(200);
         assert!(!bits.set(199));
         assert!(bits.set(199) && bits.get(199) && !bits.get(130) && !bits.get(5000));
+        assert_eq!((bits.word(192), bits.word(136), bits.word(135)), (1 << 7, 1 << 63, 0));
         let mut block = [0; 4];
         put_bit(&mut block, 11, true);
         assert!(bit(&block, 11) && block == [0, 8, 0, 0]);

@@ -67,7 +67,7 @@ pub(super) fn scan_group(volume: &Volume<'_>, state: &mut State, group: u32) -> 
             }
             let ino = first + seen;
             seen += 1;
-            if ino >= volume.shape.first_ino && bytes[..GOOD_OLD_SIZE].iter().all(|&b| b == 0) {
+            if ino >= volume.shape.first_ino && bytes[..GOOD_OLD_SIZE] == [0; GOOD_OLD_SIZE] {
                 continue;
             }
             raw.clear();

@@ -2,12 +2,15 @@
 
 use fstitch_core::{BlockKind, Result};
 
-use super::bits::{bit, put_bit};
-use super::state::{State, Volume};
+use super::bits::put_bit;
+use super::state::{State, USED, Volume};
 use crate::ext2::layout::superblock::{
     S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_STATE, STATE_ERROR, STATE_VALID,
 };
-use crate::ext2::num::{idx, small};
+use crate::ext2::num::{idx, small, wide};
+
+/// Bits that are compared at once.
+const WORD: usize = 64;
 
 /// What the bitmaps of the volume amount to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,15 +40,33 @@ struct Bitmap<'b> {
 }
 
 impl Bitmap<'_> {
-    /// Runs of bits of which `wrong(at, set)` holds, as (first, count).
-    fn runs(&self, wrong: impl Fn(usize, bool) -> bool) -> Vec<(usize, usize)> {
+    /// The whole bitmap in words: where each begins, its bits, and which of these mean something.
+    fn words(&self) -> impl Iterator<Item = (usize, u64, u64)> {
+        self.bytes.as_chunks().0.iter().enumerate().map(|(word, bytes)| {
+            let at = word * WORD;
+            let meant = match self.len.saturating_sub(at) {
+                0 => 0,
+                count if count < WORD => (1 << count) - 1,
+                _ => u64::MAX,
+            };
+            (at, u64::from_le_bytes(*bytes), meant)
+        })
+    }
+
+    /// Runs of bits that are `set` but should not be, or the other way round, as (first, count); `expected` has the
+    /// word that begins at a bit as it should be.
+    fn runs(&self, set: bool, expected: impl Fn(usize) -> u64) -> Vec<(usize, usize)> {
         let mut runs: Vec<(usize, usize)> = Vec::new();
-        for at in 0..self.len {
-            if wrong(at, bit(self.bytes, at)) {
+        for (start, bits, meant) in self.words().take_while(|&(.., meant)| meant != 0) {
+            let expected = expected(start);
+            let mut wrong = meant & if set { bits & !expected } else { !bits & expected };
+            while wrong != 0 {
+                let at = start + idx(wrong.trailing_zeros());
                 match runs.last_mut() {
                     Some((first, count)) if *first + *count == at => *count += 1,
                     _ => runs.push((at, 1)),
                 }
+                wrong &= wrong - 1;
             }
         }
         runs
@@ -60,15 +81,15 @@ impl Bitmap<'_> {
 
     /// Clear bits.
     fn free(&self) -> u32 {
-        small((0..self.len).filter(|&at| !bit(self.bytes, at)).count())
+        self.words().map(|(_, bits, meant)| (!bits & meant).count_ones()).sum()
     }
 
     /// The bits behind the last one that means something are set.
-    fn padding(&mut self, state: &mut State, what: &str) {
-        if (self.len..self.bytes.len() * 8).all(|at| bit(self.bytes, at)) {
+    fn padding(&mut self, state: &mut State, what: impl Fn() -> String) {
+        if self.words().all(|(_, bits, meant)| bits | meant == u64::MAX) {
             return;
         }
-        if state.corrupt("bitmap-padding", format!("{what}: the padding is not set")) {
+        if state.corrupt("bitmap-padding", format!("{}: the padding is not set", what())) {
             let all = self.bytes.len() * 8 - self.len;
             self.put((self.len, all), true);
         }
@@ -82,22 +103,22 @@ fn block_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u3
     let start = volume.shape.group_start(group);
     let len = idx(volume.shape.group_blocks(group));
     let mut map = Bitmap { bytes: &mut bytes, len, changed: false };
-    let owned = |state: &State, at: usize| state.has_owner(start + small(at));
-    for run in map.runs(|at, set| set && !owned(state, at)) {
+    let owned = |state: &State, at: usize| state.used.word(u64::from(start) + wide(at));
+    for run in map.runs(true, |at| owned(state, at)) {
         let first = start + small(run.0);
         let text = format!("blocks {first}..{} are marked used, nothing owns them", first + small(run.1));
         if state.allowed("block-leaked", text) {
             map.put(run, false);
         }
     }
-    for run in map.runs(|at, set| !set && owned(state, at)) {
+    for run in map.runs(false, |at| owned(state, at)) {
         let first = start + small(run.0);
         let text = format!("blocks {first}..{} are marked free, but have owners", first + small(run.1));
         if state.corrupt("block-marked-free", text) {
             map.put(run, true);
         }
     }
-    map.padding(state, &format!("block bitmap of group {group}"));
+    map.padding(state, || format!("block bitmap of group {group}"));
     let (free, changed) = (map.free(), map.changed);
     if changed {
         volume.write(at, BlockKind::BlockBitmap, &bytes)?;
@@ -112,17 +133,19 @@ fn inode_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u3
     let start = group * volume.shape.inodes_per_group + 1;
     let mut map = Bitmap { bytes: &mut bytes, len: idx(volume.shape.inodes_per_group), changed: false };
     let used = |state: &State, at: usize| {
-        let ino = start + small(at);
-        State::is_reserved(volume, ino) || state.is_used(ino)
+        let inodes = (start + small(at)..).zip(&state.inodes[idx(start) + at..]).take(WORD);
+        inodes.enumerate().fold(0, |word, (bit, (ino, flags))| {
+            word | u64::from(State::is_reserved(volume, ino) || flags & USED != 0) << bit
+        })
     };
-    for run in map.runs(|at, set| set && !used(state, at)) {
+    for run in map.runs(true, |at| used(state, at)) {
         let first = start + small(run.0);
         let text = format!("inodes {first}..{} are marked used, but are free", first + small(run.1));
         if state.allowed("inode-leaked", text) {
             map.put(run, false);
         }
     }
-    for run in map.runs(|at, set| !set && used(state, at)) {
+    for run in map.runs(false, |at| used(state, at)) {
         for at in run.0..run.0 + run.1 {
             let ino = start + small(at);
             // An inode may be written before its bit; as long as nothing names it, it is free all the same.
@@ -133,7 +156,7 @@ fn inode_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u3
             }
         }
     }
-    map.padding(state, &format!("inode bitmap of group {group}"));
+    map.padding(state, || format!("inode bitmap of group {group}"));
     let (free, changed) = (map.free(), map.changed);
     if changed {
         volume.write(at, BlockKind::InodeBitmap, &bytes)?;
