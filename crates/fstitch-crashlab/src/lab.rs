@@ -307,7 +307,12 @@ impl Lab {
             lab: self,
             recording,
             workload,
-            explorer: Explorer::new(&*self.system, &self.known, &recording.log, seed),
+            explorer: Explorer::new(
+                &*self.system,
+                &self.known,
+                &recording.log,
+                (Arc::clone(recording.ledger.tree()), seed),
+            ),
             seed: Seed::new(seed),
             outcome,
         };

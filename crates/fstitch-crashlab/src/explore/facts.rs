@@ -22,8 +22,13 @@ pub struct Facts {
 impl Facts {
     /// Recovers, checks and reads an image.
     pub fn of(system: &dyn System, image: Image) -> Self {
+        Self::of_like(system, image, None)
+    }
+
+    /// The same, sharing the memory of objects that are as in the tree `like`.
+    pub fn of_like(system: &dyn System, image: Image, like: Option<&Tree>) -> Self {
         let watched = Arc::new(Watched::new(image));
-        let (shown, allowed) = match look(system, &watched) {
+        let (shown, allowed) = match look(system, &watched, like) {
             Ok((tree, allowed)) => (Ok(tree), allowed),
             Err(violation) => (Err(violation), 0),
         };
@@ -32,7 +37,11 @@ impl Facts {
     }
 }
 
-fn look(system: &dyn System, device: &Arc<Watched>) -> std::result::Result<(Tree, u64), Violation> {
+fn look(
+    system: &dyn System,
+    device: &Arc<Watched>,
+    like: Option<&Tree>,
+) -> std::result::Result<(Tree, u64), Violation> {
     let report =
         system.check(&**device).map_err(|error| Violation::new("check-failed", error.to_string()))?;
     if let Some(finding) = report.findings.iter().find(|finding| finding.class == FindingClass::Corrupt) {
@@ -40,7 +49,7 @@ fn look(system: &dyn System, device: &Arc<Watched>) -> std::result::Result<(Tree
     }
     let device: Arc<dyn BlockDevice> = Arc::<Watched>::clone(device);
     let mounted = system.open(device).map_err(|error| Violation::new("mount-failed", error.to_string()))?;
-    let tree = Tree::read(mounted.fs(), None);
+    let tree = Tree::read(mounted.fs(), like);
     let tree = tree.map_err(|error| Violation::new("unreadable", error.to_string()))?;
     Ok((tree, report.total))
 }

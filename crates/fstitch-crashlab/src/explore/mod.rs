@@ -14,6 +14,7 @@ use fstitch_core::Seed;
 use rustc_hash::FxHashSet;
 
 use crate::medium::{Cut, Event, Image, Log};
+use crate::oracle::Tree;
 use crate::system::System;
 use decisions::Decisions;
 use view::View;
@@ -41,12 +42,14 @@ pub struct Explorer<'a> {
     written: FxHashSet<u64>,
     decisions: Decisions,
     control: Seed,
+    /// What the images look like, more or less.
+    like: Arc<Tree>,
 }
 
 impl<'a> Explorer<'a> {
-    /// An explorer of the images of `log`.
+    /// An explorer of the images of `log`, most of which look much like the tree `like`.
     #[must_use]
-    pub fn new(system: &'a dyn System, known: &'a Known, log: &Log, seed: u64) -> Self {
+    pub fn new(system: &'a dyn System, known: &'a Known, log: &Log, (like, seed): (Arc<Tree>, u64)) -> Self {
         let mut written = FxHashSet::default();
         for event in &log.events {
             match event {
@@ -56,7 +59,7 @@ impl<'a> Explorer<'a> {
             }
         }
         let control = Seed::new(seed ^ 0xc0_47_01);
-        Self { system, known, written, decisions: Decisions::default(), control }
+        Self { system, known, written, decisions: Decisions::default(), control, like }
     }
 
     /// A look at the images of one cut.
@@ -83,7 +86,7 @@ impl AtCut<'_, '_> {
             None => match self.explorer.known.find(image) {
                 Some(facts) => (facts, Origin::SameImage),
                 None => {
-                    let facts = Arc::new(Facts::of(self.explorer.system, self.image(choice)));
+                    let facts = Arc::new(self.look(choice));
                     self.explorer.known.insert(image, &facts);
                     (facts, Origin::Checked)
                 }
@@ -95,9 +98,13 @@ impl AtCut<'_, '_> {
         if origin == Origin::Checked || !self.explorer.control.chance(1, CONTROL_SHARE) {
             return (facts, origin);
         }
-        let again = Facts::of(self.explorer.system, self.image(choice));
+        let again = self.look(choice);
         assert_eq!(*facts, again, "pruning is unsound at event {} with {choice:?}", self.cut.at);
         (facts, Origin::Control)
+    }
+
+    fn look(&self, choice: &[u8]) -> Facts {
+        Facts::of_like(self.explorer.system, self.image(choice), Some(&self.explorer.like))
     }
 
     /// The image itself.
