@@ -5,5 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
 
 mod census;
+mod dishonest;
+mod families;
 mod silent;
 mod volume;
