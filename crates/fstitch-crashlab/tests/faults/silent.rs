@@ -1,10 +1,11 @@
 //! Defects that report success: nothing can undo them, but nothing may panic, and what is found is reported.
 
-use fstitch_core::{Errno, FileSystem};
+use fstitch_core::{Errno, Error, FileSystem};
 use fstitch_crashlab::FaultPlan;
 use fstitch_fs::check::check_ext2;
+use fstitch_fs::uhfs::LowLevelFs;
 
-use crate::volume::{base, contents, device, make, mount};
+use crate::volume::{KEPT, base, contents, device, make, mount, with};
 
 /// Works on a volume whose device misbehaves; errors are fine, panics are not.
 fn survive(plan: &str) {
@@ -44,4 +45,24 @@ fn silent_damage_never_panics() {
         }
     }
     survive("lying times=all; corrupted=40 read kind=Inode times=all");
+}
+
+#[test]
+fn noticed_damage_ends_changes_and_loses_none() {
+    let device = device(&base(), FaultPlan::default());
+    let (cache, fs) = mount(device.clone()).unwrap();
+    make(&fs, fs.root(), "pending", &[7; 3_000]).unwrap();
+    device.device().set_plan("seed=1; corrupted=900 read kind=Directory times=all".parse().unwrap());
+    let listed = with(&fs, "dir", |dir| fs.readdir(dir, 0, &mut |_| true));
+    assert!(matches!(listed, Err(Error::Corrupt(_))), "{listed:?}");
+    device.device().set_plan(FaultPlan::default());
+    let refused = make(&fs, fs.root(), "late", &[8]).unwrap_err();
+    assert_eq!(refused.errno(), Errno::ROFS, "{refused}");
+    assert!(cache.poisoned().is_some_and(|why| why.to_string().contains("dir")), "{:?}", cache.poisoned());
+    assert_eq!(contents(&fs, "kept").unwrap(), KEPT);
+    assert!(fs.unmount().is_err());
+    let (_, fs) = mount(device.clone()).unwrap();
+    assert_eq!(contents(&fs, "pending").unwrap(), [7; 3_000]);
+    assert_eq!(contents(&fs, "late").unwrap_err().errno(), Errno::NOENT);
+    assert!(fs.format().was_unclean());
 }

@@ -14,7 +14,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn lookup(&self, parent: InodeNo, name: &[u8]) -> Result<Entry> {
-        self.do_lookup(parent, name)
+        self.noticed(self.do_lookup(parent, name))
     }
 
     fn forget(&self, ino: InodeNo, count: u64) {
@@ -22,21 +22,21 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn getattr(&self, ino: InodeNo) -> Result<Attr> {
-        self.do_getattr(ino)
+        self.noticed(self.do_getattr(ino))
     }
 
     fn setattr(&self, caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        let attr = self.do_setattr(caller, ino, set)?;
+        let attr = self.noticed(self.do_setattr(caller, ino, set))?;
         self.sync_if_asked(ino)?;
         Ok(attr)
     }
 
     fn readlink(&self, ino: InodeNo) -> Result<Vec<u8>> {
-        self.do_readlink(ino)
+        self.noticed(self.do_readlink(ino))
     }
 
     fn mknod(&self, caller: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: u32) -> Result<Entry> {
-        self.sync_made(parent, self.do_mknod(caller, (parent, name), mode, rdev)?)
+        self.sync_made(parent, self.noticed(self.do_mknod(caller, (parent, name), mode, rdev))?)
     }
 
     fn mkdir(&self, caller: &Caller, parent: InodeNo, name: &[u8], perm: u16) -> Result<Entry> {
@@ -44,29 +44,37 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         // Linux leaves the set-id bits of mkdir's mode to the file system, which ignores them.
         let perm = perm & 0o1777;
         let make = Make { caller, parent, name: Some(name), kind, perm, rdev: 0, target: b"" };
-        self.sync_made(parent, self.make(&make)?)
+        self.sync_made(parent, self.noticed(self.make(&make))?)
     }
 
     fn symlink(&self, caller: &Caller, parent: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
-        self.sync_made(parent, self.do_symlink(caller, (parent, name), target)?)
+        self.sync_made(parent, self.noticed(self.do_symlink(caller, (parent, name), target))?)
     }
 
     fn link(&self, caller: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry> {
-        self.sync_made(parent, self.do_link(caller, ino, (parent, name))?)
+        self.sync_made(parent, self.noticed(self.do_link(caller, ino, (parent, name)))?)
     }
 
     fn tmpfile(&self, caller: &Caller, parent: InodeNo, perm: u16) -> Result<Entry> {
         let kind = FileKind::Regular;
-        self.make(&Make { caller, parent, name: None, kind, perm: perm & 0o7777, rdev: 0, target: b"" })
+        self.noticed(self.make(&Make {
+            caller,
+            parent,
+            name: None,
+            kind,
+            perm: perm & 0o7777,
+            rdev: 0,
+            target: b"",
+        }))
     }
 
     fn unlink(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.do_unlink(parent, name)?;
+        self.noticed(self.do_unlink(parent, name))?;
         self.sync_names_if_asked(&[parent])
     }
 
     fn rmdir(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.do_rmdir(parent, name)?;
+        self.noticed(self.do_rmdir(parent, name))?;
         self.sync_names_if_asked(&[parent])
     }
 
@@ -77,16 +85,16 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         to: (InodeNo, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        self.do_rename(caller, from, to, mode)?;
+        self.noticed(self.do_rename(caller, from, to, mode))?;
         self.sync_names_if_asked(&[from.0, to.0])
     }
 
     fn read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.do_read(ino, offset, buf)
+        self.noticed(self.do_read(ino, offset, buf))
     }
 
     fn write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
-        let written = self.do_write(caller, ino, offset, data)?;
+        let written = self.noticed(self.do_write(caller, ino, offset, data))?;
         self.sync_if_asked(ino)?;
         Ok(written)
     }
@@ -99,20 +107,20 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         len: u64,
         mode: FallocateMode,
     ) -> Result<()> {
-        self.do_fallocate(caller, ino, (offset, len), mode)?;
+        self.noticed(self.do_fallocate(caller, ino, (offset, len), mode))?;
         self.sync_if_asked(ino)
     }
 
     fn seek(&self, ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64> {
-        self.do_seek(ino, offset, whence)
+        self.noticed(self.do_seek(ino, offset, whence))
     }
 
     fn readdir(&self, ino: InodeNo, cookie: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        self.do_readdir(ino, cookie, sink)
+        self.noticed(self.do_readdir(ino, cookie, sink))
     }
 
     fn fsync(&self, ino: InodeNo, data_only: bool) -> Result<()> {
-        self.do_fsync(ino, data_only)
+        self.noticed(self.do_fsync(ino, data_only))
     }
 
     fn sync(&self) -> Result<()> {
@@ -124,7 +132,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
-        self.do_getxattr(ino, name)
+        self.noticed(self.do_getxattr(ino, name))
     }
 
     fn setxattr(
@@ -135,25 +143,25 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         value: &[u8],
         mode: XattrSetMode,
     ) -> Result<()> {
-        self.do_setxattr(caller, ino, (name, value), mode)?;
+        self.noticed(self.do_setxattr(caller, ino, (name, value), mode))?;
         self.sync_if_asked(ino)
     }
 
     fn listxattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {
-        self.do_listxattr(ino)
+        self.noticed(self.do_listxattr(ino))
     }
 
     fn removexattr(&self, caller: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
-        self.do_removexattr(caller, ino, name)?;
+        self.noticed(self.do_removexattr(caller, ino, name))?;
         self.sync_if_asked(ino)
     }
 
     fn flags(&self, ino: InodeNo) -> Result<InodeFlags> {
-        self.do_flags(ino)
+        self.noticed(self.do_flags(ino))
     }
 
     fn set_flags(&self, caller: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()> {
-        self.do_set_flags(caller, ino, flags)?;
+        self.noticed(self.do_set_flags(caller, ino, flags))?;
         self.sync_if_asked(ino)
     }
 

@@ -140,6 +140,20 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.take_error()
     }
 
+    /// Passes on what an operation returns. Where it met damage, what is pending is written, and nothing else after
+    /// it: changes would build on structures that are not what they seem. To be called holding no lock.
+    pub(super) fn noticed<T>(&self, done: Result<T>) -> Result<T> {
+        if let Err(damage @ Error::Corrupt(_)) = &done
+            && !self.options.read_only
+            && self.cache().poisoned().is_none()
+        {
+            // If this fails, the cache has turned read-only for that reason, and knows what was lost.
+            let _ = self.cache().sync_all();
+            self.cache().poison(&damage.to_string());
+        }
+        done
+    }
+
     /// After a failed write every later sync fails: what was lost stays lost.
     fn fail_if_poisoned(&self) -> Result<()> {
         match self.cache().poisoned() {
