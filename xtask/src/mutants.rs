@@ -35,6 +35,9 @@ pub struct Options {
     /// Append what becomes of each bug to this file, and leave out those that it has already
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
+    /// Only write what the file of results says into docs/crash-results.md
+    #[arg(long, requires = "results")]
+    publish: bool,
 }
 
 fn share(text: &str) -> Result<(usize, usize), String> {
@@ -48,6 +51,9 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     bugs.extend(check_list(root, LIST)?.into_iter().filter(|ordering| !ordering.redundant));
     if options.fits {
         return Ok(());
+    }
+    if let (true, Some(results)) = (options.publish, &options.results) {
+        return publish(root, &bugs, results);
     }
     bugs.retain(|bug| options.only.as_ref().is_none_or(|only| bug.name.contains(only)));
     let (k, n) = options.share.unwrap_or((0, 1));
@@ -86,6 +92,27 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 /// Checks that every seeded bug still fits the source.
 pub fn check_fits(root: &Path) -> Result<()> {
     check_list(root, MUTANTS).map(drop)
+}
+
+/// Writes the score and what found each bug into the page.
+fn publish(root: &Path, bugs: &[Ordering], results: &Path) -> Result<()> {
+    let known = std::fs::read_to_string(results).with_context(|| format!("reading {}", results.display()))?;
+    let fate = |bug: &Ordering| {
+        let line = known.lines().rev().find_map(|line| line.strip_prefix(&format!("{}: ", bug.name)));
+        line.map(|line| line.replace('|', "\\|"))
+    };
+    let judged: Vec<(&Ordering, String)> = bugs.iter().filter_map(|bug| Some((bug, fate(bug)?))).collect();
+    let survived = judged.iter().filter(|(_, fate)| fate == "SURVIVED").count();
+    let mut table = format!(
+        "{} of {} seeded bugs were found; {} of the list were not run.\n\n| bug | found as |\n|---|---|\n",
+        judged.len() - survived,
+        judged.len(),
+        bugs.len() - judged.len()
+    );
+    for (bug, fate) in &judged {
+        table.push_str(&format!("| {} | {fate} |\n", bug.name.replace('|', "\\|")));
+    }
+    crate::soak::replace_between(&root.join(crate::soak::PAGE), "mutants", &table)
 }
 
 fn note(options: &Options, line: &str) -> Result<()> {

@@ -13,10 +13,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// Where the totals are published, between these lines.
-const PAGE: &str = "docs/crash-results.md";
-const BEGIN: &str = "<!-- soak: begin -->";
-const END: &str = "<!-- soak: end -->";
+/// Where the totals are published.
+pub const PAGE: &str = "docs/crash-results.md";
 
 /// A long run: what it is called, the family, how its workloads are selected, how many there are, how many to a piece,
 /// and what else is said to `fstitch crash run`.
@@ -224,16 +222,18 @@ fn publish(root: &Path, results: &Path, sources: &str) -> Result<()> {
     let _ = write!(table, "| **all** | |");
     COLUMNS.iter().for_each(|(_, key)| table.push_str(&format!(" {} |", grouped(all[key]))));
     let _ = writeln!(table, " | {violations} |");
-    replace_between(&root.join(PAGE), &table)?;
+    replace_between(&root.join(PAGE), "soak", &table)?;
     println!("{PAGE}: {} states, {violations} violations", grouped(all["states_generated"]));
     if violations > 0 { bail!("{violations} violations") } else { Ok(()) }
 }
 
-fn replace_between(page: &Path, table: &str) -> Result<()> {
+/// Replaces what stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
+pub fn replace_between(page: &Path, name: &str, table: &str) -> Result<()> {
+    let (begin, end) = (format!("<!-- {name}: begin -->"), format!("<!-- {name}: end -->"));
     let text = std::fs::read_to_string(page).with_context(|| format!("reading {}", page.display()))?;
-    let marks = text.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
-    let (head, tail) = marks.with_context(|| format!("{} has no `{BEGIN}` … `{END}`", page.display()))?;
-    Ok(std::fs::write(page, format!("{head}{BEGIN}\n\n{table}\n{END}{tail}"))?)
+    let marks = text.split_once(&begin).and_then(|(head, rest)| Some((head, rest.split_once(&end)?.1)));
+    let (head, tail) = marks.with_context(|| format!("{} has no `{begin}` … `{end}`", page.display()))?;
+    Ok(std::fs::write(page, format!("{head}{begin}\n\n{table}\n{end}{tail}"))?)
 }
 
 /// A number with commas.
@@ -261,9 +261,10 @@ mod tests {
     #[test]
     fn only_what_stands_between_the_marks_is_replaced() {
         let page = std::env::temp_dir().join(format!("soak-{}.md", std::process::id()));
-        std::fs::write(&page, format!("a\n{BEGIN}\nold\n{END}\nb\n")).unwrap();
-        replace_between(&page, "new\n").unwrap();
-        assert_eq!(std::fs::read_to_string(&page).unwrap(), format!("a\n{BEGIN}\n\nnew\n\n{END}\nb\n"));
+        std::fs::write(&page, "a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n").unwrap();
+        replace_between(&page, "x", "new\n").unwrap();
+        let expected = "a\n<!-- x: begin -->\n\nnew\n\n<!-- x: end -->\nb\n";
+        assert_eq!(std::fs::read_to_string(&page).unwrap(), expected);
         std::fs::remove_file(page).unwrap();
     }
 }

@@ -18,6 +18,8 @@ fn questions() -> Vec<Question> {
         ("ext2-soft", "random", first(24), 64, 64),
         ("ext2-soft-o0", "seq1", first(1360), 64, 64),
         ("ext2-soft-i256-c256", "random", first(24), 64, 64),
+        ("ext2-soft-o1", "random", first(24), 48, 64),
+        ("ext2-soft", "rare1", first(680), 64, 16),
         ("ext2-soft-o3-s16", "random", first(24), 48, 16),
         ("ext2-soft", "mail", first(2), 48, 64),
         ("ext2-soft-b4096", "postmark", first(2), 48, 64),
