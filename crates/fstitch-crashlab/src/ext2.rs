@@ -5,7 +5,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fstitch_core::{BlockDevice, BlockNo, CheckReport, FileSystem, ManualClock, Result, Timestamp};
+use fstitch_core::{
+    BlockDevice, BlockNo, CheckReport, FileSystem, FindingClass, ManualClock, Result, Timestamp,
+};
 use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
 use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
@@ -18,6 +20,8 @@ use crate::system::{Mounted, STALE, System};
 
 /// When everything happens, so that a workload's images do not depend on the day.
 const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
+/// The checker's finding on a volume that is not marked clean.
+const NOT_CLEAN: &str = "superblock-not-clean";
 /// The cache of a mount that only looks.
 const LOOKING_CACHE_BYTES: usize = 16 << 20;
 
@@ -233,7 +237,17 @@ impl System for Ext2System {
     }
 
     fn check(&self, device: &dyn BlockDevice) -> Result<CheckReport> {
-        check_ext2(device)
+        let mut report = check_ext2(device)?;
+        // Whoever finds a volume marked clean looks no further.
+        if report.total > 0 && report.findings.iter().all(|finding| finding.code != NOT_CLEAN) {
+            let first = report.findings.first().map(|finding| finding.text.clone()).unwrap_or_default();
+            report.push(
+                FindingClass::Corrupt,
+                "clean-with-findings",
+                format!("it is marked clean, but {first}"),
+            );
+        }
+        Ok(report)
     }
 
     fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<()> {
