@@ -25,6 +25,7 @@ fn questions() -> Vec<Question> {
         ("ext2-soft-b4096", "postmark", first(2), 48, 64),
         ("ext2-soft", "seq2", sample(8_000), 48, 16),
         ("ext2-soft", "inodes", first(3), 32, 16),
+        ("ext2-soft", "brim", first(6), 32, 64),
         ("ext2-soft-o0", "random", first(24), 64, 16),
         ("ext2-soft-k2048-n64", "random", first(24), 64, 4),
         ("ext2-soft", "seq3", sample(8_000), 32, 64),

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | a name of a directory | any version from its bound on | – |
 //! | a file's length | any version from the contents' bound on | between two versions that follow each other: long operations take steps |
-//! | a byte | any version from the contents' bound on | zero where a version ends before it |
+//! | a byte | any version from the contents' bound on that is long enough to have it | – |
 //! | owner, mode, an extended attribute | any version from the attributes' bound on | – |
 //! | an object that had a name in every version since one was promised | must have a name | – |
 
@@ -230,22 +230,26 @@ fn check_size(object: &Object, states: &[Option<&Object>]) -> Result<(), (&'stat
 
 fn check_bytes(object: &Object, states: &[Option<&Object>]) -> Result<(), (&'static str, String)> {
     let chunk = u64::try_from(CHUNK).expect("64-bit machine");
-    let unborn = states.first().is_some_and(Option::is_none);
     let mut numbers: Vec<u64> = living(states).flat_map(|o| o.chunks.keys().copied()).collect();
     numbers.extend(object.chunks.keys());
     numbers.sort_unstable();
     numbers.dedup();
     for number in numbers {
         let start = number * chunk;
-        let visible = usize::try_from(object.size.saturating_sub(start).min(chunk)).expect("at most a chunk");
+        let within =
+            |size: u64| usize::try_from(size.saturating_sub(start).min(chunk)).expect("at most a chunk");
+        let visible = within(object.size);
         let found = object.chunks.get(&number);
-        let mut allowed: Vec<Option<&Arc<[u8]>>> = living(states).map(|o| o.chunks.get(&number)).collect();
-        allowed.extend(unborn.then_some(None));
-        if allowed.contains(&found) {
+        // How much of the chunk each version has, and its bytes.
+        let versions: Vec<(usize, Option<&Arc<[u8]>>)> =
+            living(states).map(|o| (within(o.size), o.chunks.get(&number))).collect();
+        if versions.iter().any(|(len, version)| *len >= visible && *version == found) {
             continue;
         }
         let byte = |chunk: Option<&Arc<[u8]>>, at: usize| chunk.map_or(0, |chunk| chunk[at]);
-        let lawful = |at: &usize| allowed.iter().any(|version| byte(*version, *at) == byte(found, *at));
+        let lawful = |at: &usize| {
+            versions.iter().any(|(len, version)| at < len && byte(*version, *at) == byte(found, *at))
+        };
         if let Some(at) = (0..visible).find(|at| !lawful(at)) {
             let offset = start + u64::try_from(at).expect("64-bit machine");
             let text = format!("byte {offset} is {:#04x}, which it never was", byte(found, at));
