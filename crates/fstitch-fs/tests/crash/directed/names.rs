@@ -394,6 +394,23 @@ fn a_directory_removed_when_its_file_has_left() {
     });
 }
 
+/// A directory goes after the other names of what was replaced in it.
+#[test]
+fn a_directory_removed_when_a_name_in_it_was_replaced() {
+    let prepare = |rig: &Rig| {
+        directories(rig, &["/d", "/e", "/g"]);
+        rig.create("/d/t", 1, 3000);
+        rig.create("/x", 2, 100);
+    };
+    let work = |rig: &Rig| {
+        rig.link("/d/t", "/e/t");
+        rig.rename("/x", "/d/t");
+        rig.rename("/d/t", "/g/x");
+        rig.rmdir("/d");
+    };
+    play(&prepare, &work, &|fs| kept(fs, &["/d/t", "/e/t"], 1, 3000));
+}
+
 /// `..` names a directory that can be reached.
 #[test]
 fn a_directory_moved_into_one_that_is_not_there_yet() {
