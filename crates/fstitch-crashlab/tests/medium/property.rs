@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use fstitch_crashlab::medium::{Event, History, Level, Mark, RequestNo, for_each_cut};
+use fstitch_crashlab::medium::{Event, History, Level, Mark, Progress, RequestNo, for_each_cut};
 use proptest::prelude::*;
 
 use crate::naive;
@@ -25,7 +25,8 @@ pub enum Step {
     Flush,
     FlushAcked(usize),
     FlushFailed(usize),
-    Mark,
+    Begin,
+    Promise,
 }
 
 /// More writes than this make the naive model slow.
@@ -41,7 +42,8 @@ pub fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Flush),
         3 => (0_usize..2).prop_map(Step::FlushAcked),
         1 => (0_usize..2).prop_map(Step::FlushFailed),
-        1 => Just(Step::Mark),
+        1 => Just(Step::Begin),
+        1 => Just(Step::Promise),
     ]
 }
 
@@ -50,7 +52,7 @@ pub fn past(steps: &[Step]) -> Past {
     let mut past = Past::new();
     let (mut writes, mut flushes): (Vec<RequestNo>, Vec<RequestNo>) = (vec![], vec![]);
     let mut letters = ('d'..='z').zip('D'..='Z');
-    let mut count = 0;
+    let (mut count, mut begun, mut promises) = (0, 0, 0);
     for step in steps {
         match step {
             Step::Write { block, fua, half } if count < WRITES => {
@@ -71,7 +73,14 @@ pub fn past(steps: &[Step]) -> Past {
             Step::FlushFailed(n) if *n < flushes.len() => {
                 past.event(Event::FlushFailed(flushes.remove(*n)));
             }
-            Step::Mark => past.event(Event::Mark(Mark::Note(1))),
+            Step::Begin => {
+                past.event(Event::Mark(Mark::Begin(begun)));
+                begun += 1;
+            }
+            Step::Promise => {
+                past.event(Event::Mark(Mark::Promise(promises)));
+                promises += 1;
+            }
             _ => {}
         }
     }
@@ -115,6 +124,31 @@ proptest! {
             let history = History::new(Arc::clone(&base()), level);
             for_each_cut(history, &log, &mut |cut| visited.extend(images_of(cut)));
             prop_assert_eq!(all, visited, "{} of {:#?}", level, log.events);
+        }
+    }
+
+    /// Nor judged more mildly: an image that is possible somewhere is visited with at least the promises given
+    /// there, and with no more operations begun.
+    #[test]
+    fn each_image_is_visited_with_its_strictest_window(steps in prop::collection::vec(step(), 0..24)) {
+        let log = past(&steps).log;
+        for level in Level::ALL {
+            let mut visited: Vec<(Progress, BTreeSet<String>)> = Vec::new();
+            let history = History::new(Arc::clone(&base()), level);
+            for_each_cut(history, &log, &mut |cut| visited.push((cut.progress, images_of(cut))));
+            let mut history = History::new(Arc::clone(&base()), level);
+            for at in 0..=log.events.len() {
+                let now = history.progress();
+                let as_strict = |seen: &Progress| seen.promises >= now.promises && seen.begun <= now.begun;
+                let covered: BTreeSet<&String> =
+                    visited.iter().filter(|(seen, _)| as_strict(seen)).flat_map(|(_, images)| images).collect();
+                for image in naive::images(&log.events[..at], level) {
+                    prop_assert!(
+                        covered.contains(&image), "{} at {} after {} of {:#?}", image, level, at, log.events
+                    );
+                }
+                log.events.get(at).into_iter().for_each(|event| history.apply(event));
+            }
         }
     }
 }
