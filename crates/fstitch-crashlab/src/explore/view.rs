@@ -74,3 +74,44 @@ impl<'a> View<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use fstitch_core::{BlockKind, Seed};
+
+    use super::View;
+    use crate::medium::{Base, Cut, Event, History, Level, RequestNo, for_each_choice};
+
+    /// Prevents images that are taken for others because their blocks were put together differently.
+    #[test]
+    fn an_image_has_one_hash_however_it_is_split() {
+        let base = Base::new(1024, vec![0; 4096]);
+        let cut = |level: Level| -> Cut {
+            let mut history = History::new(base.clone(), level);
+            let writes = [(0, 1, 1), (0, 2, 1), (0, 2, 2), (2, 1, 2), (3, 0, 3)];
+            for (request, (block, low, high)) in (0..).zip(writes) {
+                let data = [vec![low; 512], vec![high; 512]].concat().into();
+                let (request, kind) = (RequestNo(request), BlockKind::Data);
+                history.apply(&Event::Write { request, block, kind, data, fua: false });
+            }
+            history.cut()
+        };
+        let mut hashes: BTreeMap<Vec<Vec<u8>>, BTreeSet<u128>> = BTreeMap::new();
+        for cut in [cut(Level::M2), cut(Level::M3)] {
+            let view = View::new(&cut);
+            for_each_choice(&cut, u64::MAX, &mut Seed::new(0), &mut |choice| {
+                let blocks = cut.blocks(choice);
+                let whole =
+                    |block| blocks.get(&block).map_or_else(|| base.block(block).to_vec(), |b| b.to_vec());
+                hashes.entry((0..4).map(whole).collect()).or_default().insert(view.image(choice));
+                true
+            });
+        }
+        assert_eq!(hashes.len(), 3 * 3 * 4 * 2, "sectors of block 0, of block 2, and of block 3");
+        assert!(hashes.values().all(|of| of.len() == 1), "one hash for each image");
+        let different: BTreeSet<&u128> = hashes.values().flatten().collect();
+        assert_eq!(different.len(), hashes.len(), "another hash for each other image");
+    }
+}

@@ -98,3 +98,38 @@ fn failed_requests_are_issued_and_never_acknowledged() {
     assert_eq!(names(&log.events), ["0 writes 3", "1 flushes", "1 failed", "2 discards 0+1"]);
     assert!(!log.events.contains(&Event::Ack(RequestNo(0))));
 }
+
+/// Several threads share a recorder: no request is lost or named twice, and none is done before it was issued.
+#[test]
+fn threads_are_recorded_without_loss() {
+    const ROUNDS: u64 = 50;
+    let recorder = Recorder::new(MemDevice::new(512, 8));
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let recorder = &recorder;
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    write(recorder, &[u64::from(thread), u64::from(thread) + 4], thread).unwrap();
+                    recorder.flush().unwrap();
+                }
+            });
+        }
+    });
+    let mut open = std::collections::BTreeSet::new();
+    let mut issued = 0;
+    for event in recorder.take().events {
+        match event {
+            Event::Write { request, .. } | Event::FlushIssued(request) => {
+                assert_eq!(request, RequestNo(issued), "requests are counted in order of issue");
+                issued += 1;
+                open.insert(request);
+            }
+            Event::Ack(request) | Event::FlushAcked(request) => {
+                assert!(open.remove(&request), "{request:?} is done once, after its issue");
+            }
+            other => panic!("{other:?} did not happen"),
+        }
+    }
+    assert_eq!(u64::from(issued), 4 * ROUNDS * 3);
+    assert!(open.is_empty(), "everything returned");
+}
