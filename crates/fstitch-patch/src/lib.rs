@@ -15,6 +15,7 @@
 mod cache;
 mod graph;
 mod id;
+pub mod journal;
 mod options;
 mod stats;
 
