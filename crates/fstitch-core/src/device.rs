@@ -98,20 +98,26 @@ pub trait BlockDevice: Send + Sync {
     fn discard(&self, start: BlockNo, count: u64) -> Result<()>;
 }
 
-impl<D: BlockDevice + ?Sized> BlockDevice for std::sync::Arc<D> {
-    fn geometry(&self) -> Geometry {
-        (**self).geometry()
-    }
-    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
-        (**self).read(reads)
-    }
-    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
-        (**self).write(writes)
-    }
-    fn flush(&self) -> Result<()> {
-        (**self).flush()
-    }
-    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
-        (**self).discard(start, count)
-    }
+macro_rules! forward {
+    ($($pointer:ty),*) => {$(
+        impl<D: BlockDevice + ?Sized> BlockDevice for $pointer {
+            fn geometry(&self) -> Geometry {
+                (**self).geometry()
+            }
+            fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+                (**self).read(reads)
+            }
+            fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+                (**self).write(writes)
+            }
+            fn flush(&self) -> Result<()> {
+                (**self).flush()
+            }
+            fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+                (**self).discard(start, count)
+            }
+        }
+    )*};
 }
+
+forward!(std::sync::Arc<D>, &D);

@@ -27,6 +27,7 @@ mod fs;
 mod ids;
 mod mem;
 pub mod order;
+mod overlay;
 mod partition;
 mod seed;
 mod stats;
@@ -43,6 +44,7 @@ pub use fs::{
 };
 pub use ids::{BlockNo, ByteOff, InodeNo};
 pub use mem::MemDevice;
+pub use overlay::Overlay;
 pub use partition::Partition;
 pub use seed::Seed;
 pub use stats::{Counter, DeviceStats, StatsDevice};

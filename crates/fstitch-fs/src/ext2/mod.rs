@@ -7,6 +7,7 @@
 //!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach
 //!    ├─ dir ── find, add, change, index
 //!    └─ xattr ── acl
+//!   journal ── recovery before anything else: replay, orphans
 //!   reclaim ── what a crash has left, while the volume is in use
 //!   layout ── bytes and their meaning; times, device: values in them
 //! ```
@@ -26,6 +27,7 @@ pub mod device;
 mod dir;
 mod groups;
 mod inode;
+pub mod journal;
 pub mod layout;
 mod life;
 mod low;

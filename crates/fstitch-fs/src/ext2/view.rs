@@ -3,7 +3,9 @@
 //! Tools that work on a whole device (making, checking, repairing) learn the volume's block size only from
 //! its superblock. Where the device's blocks are larger, a write reads the rest of the device block first.
 
-use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, IoOp, Result};
+use fstitch_core::{
+    BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result,
+};
 
 /// How many bytes one request moves at most.
 const REQUEST_MAX: usize = 1 << 20;
@@ -145,6 +147,38 @@ impl<'d> BlockView<'d> {
     /// When the device fails.
     pub fn flush(&self) -> Result<()> {
         self.device.flush()
+    }
+}
+
+/// The view as a device of its own, for what wants one with blocks of that size.
+impl BlockDevice for BlockView<'_> {
+    fn geometry(&self) -> Geometry {
+        let below = self.device.geometry();
+        let block_size = u32::try_from(self.block_size).expect("checked when the view was made");
+        let atomic_size = below.atomic_size.min(block_size);
+        Geometry { block_size, block_count: self.blocks, atomic_size }
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        if self.unit == self.block_size {
+            return self.device.read(reads);
+        }
+        reads.iter_mut().try_for_each(|read| Self::read(self, read.block, read.kind, read.data))
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        if self.unit == self.block_size {
+            return self.device.write(writes);
+        }
+        writes.iter().try_for_each(|write| Self::write(self, write.block, write.kind, write.data))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.device.flush()
+    }
+
+    fn discard(&self, _start: BlockNo, _count: u64) -> Result<()> {
+        Ok(())
     }
 }
 

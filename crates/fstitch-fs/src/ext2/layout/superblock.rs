@@ -128,12 +128,15 @@ pub const S_UUID: usize = 0x68;
 pub const S_VOLUME_NAME: usize = 0x78;
 /// Where it was mounted last: 64 bytes from here.
 pub const S_LAST_MOUNTED: usize = 0x88;
+/// The identifier of the external journal: 16 bytes from here.
+pub const S_JOURNAL_UUID: usize = 0xd0;
 /// Seed of the directory hash: 16 bytes from here.
 pub const S_HASH_SEED: usize = 0xec;
 
 const _: () = {
     assert!(S_FEATURE_RO_COMPAT.end() == S_UUID);
     assert!(S_UUID + 16 == S_VOLUME_NAME && S_VOLUME_NAME + 16 == S_LAST_MOUNTED);
+    assert!(S_RESERVED_GDT_BLOCKS.end() == S_JOURNAL_UUID && S_JOURNAL_UUID + 16 == S_JOURNAL_INUM.offset());
     assert!(S_LAST_ORPHAN.end() == S_HASH_SEED && S_HASH_SEED + 16 == S_DEF_HASH_VERSION.offset());
     assert!(S_FLAGS.end() == 0x164 && S_FLAGS.end() < SUPERBLOCK_SIZE);
 };

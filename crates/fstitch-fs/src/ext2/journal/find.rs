@@ -1,0 +1,212 @@
+//! Where a volume's journal is.
+
+use std::collections::BTreeSet;
+
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result};
+use fstitch_patch::journal::{Area, Home, Log};
+
+use super::raw::{
+    MAGIC, S_BLOCKS_COUNT, S_FEATURE_INCOMPAT, S_JOURNAL_INUM, S_JOURNAL_UUID, S_LOG_BLOCK_SIZE, S_MAGIC,
+    S_UUID, SUPERBLOCK_SIZE, Superblock,
+};
+use crate::ext2::layout::feature::{compat, incompat};
+use crate::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
+use crate::ext2::layout::inode::{self, DIRECT, DiskInode, POINTERS};
+use crate::ext2::num::idx;
+use crate::ext2::view::BlockView;
+
+/// Where a journal is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In this inode of the volume.
+    Inode(u32),
+    /// On a device of its own with this identifier.
+    Device([u8; 16]),
+}
+
+/// A volume's journal.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    /// Where it is.
+    pub place: Place,
+    /// Its blocks there.
+    pub area: Area,
+    /// Where copies may go.
+    pub home: Home,
+}
+
+/// The place of the journal of the volume with this superblock; `None` if it has none.
+///
+/// # Errors
+/// `Corrupt` if the superblock says that there is a journal, but not where.
+pub fn locate(shape: &Superblock, raw: &[u8]) -> Result<Option<Place>> {
+    if shape.features.compat & compat::HAS_JOURNAL == 0 {
+        return Ok(None);
+    }
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&raw[S_JOURNAL_UUID..S_JOURNAL_UUID + 16]);
+    match S_JOURNAL_INUM.get(raw) {
+        0 if uuid == [0; 16] => Err(Error::corrupt(
+            "superblock",
+            None,
+            "there is a journal, but neither an inode nor a device for it",
+        )),
+        0 => Ok(Some(Place::Device(uuid))),
+        ino => Ok(Some(Place::Inode(ino))),
+    }
+}
+
+impl Journal {
+    /// Finds the journal of the volume on `volume` (in blocks of the volume's size). `external` is the device of an
+    /// external journal, in blocks of any size.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`; `Unsupported` if the journal is external and its device was not given.
+    pub fn find(
+        volume: &BlockView<'_>,
+        shape: &Superblock,
+        place: Place,
+        external: Option<&dyn BlockDevice>,
+    ) -> Result<Self> {
+        let block_count = u64::from(shape.blocks_count);
+        match (place, external) {
+            (Place::Inode(ino), _) => {
+                let area = internal(volume, shape, ino)?;
+                Ok(Self { place, area, home: Home { block_count, shares_device: true } })
+            }
+            (Place::Device(uuid), Some(device)) => {
+                let area = external_area(device, shape.block_size, &uuid)?;
+                Ok(Self { place, area, home: Home { block_count, shares_device: false } })
+            }
+            (Place::Device(uuid), None) => Err(Error::Unsupported(format!(
+                "the journal is on a device of its own (UUID {}), which was not named",
+                show_uuid(&uuid)
+            ))),
+        }
+    }
+
+    /// Opens the journal; `device` is where it is, in blocks of the volume's size.
+    ///
+    /// # Errors
+    /// As [`Log::open`].
+    pub fn open<'d>(&'d self, device: &'d dyn BlockDevice) -> Result<Log<'d>> {
+        Log::open(device, &self.area, self.home)
+    }
+}
+
+fn show_uuid(uuid: &[u8; 16]) -> String {
+    let hex = |range: std::ops::Range<usize>| -> String {
+        uuid[range].iter().map(|b| format!("{b:02x}")).collect()
+    };
+    [0..4, 4..6, 6..8, 8..10, 10..16].map(hex).join("-")
+}
+
+/// The area of an external journal. Its device starts like a volume that has nothing but the feature `journal_dev`; the
+/// journal's superblock is in the block behind that superblock, and journal blocks are numbered as the device's.
+fn external_area(device: &dyn BlockDevice, block_size: u32, uuid: &[u8; 16]) -> Result<Area> {
+    let damaged = |problem: String| Error::corrupt("external journal", None, problem);
+    let view = BlockView::new(device, SUPERBLOCK_SIZE);
+    if view.block_count() < 2 {
+        return Err(damaged("the device is too small to hold one".into()));
+    }
+    let mut raw = vec![0; SUPERBLOCK_SIZE];
+    view.read(BlockNo(1), BlockKind::Superblock, &mut raw)?;
+    if S_MAGIC.get(&raw) != MAGIC || S_FEATURE_INCOMPAT.get(&raw) & incompat::JOURNAL_DEV == 0 {
+        return Err(damaged("the device holds no external journal (feature journal_dev)".into()));
+    }
+    if raw[S_UUID..S_UUID + 16] != *uuid {
+        let mut found = [0; 16];
+        found.copy_from_slice(&raw[S_UUID..S_UUID + 16]);
+        let (found, expected) = (show_uuid(&found), show_uuid(uuid));
+        return Err(damaged(format!("its UUID is {found}, but the volume's journal has UUID {expected}")));
+    }
+    let log = S_LOG_BLOCK_SIZE.get(&raw);
+    if log > 2 || 1024 << log != block_size {
+        return Err(damaged(format!("blocks of 2^{} bytes, expected {block_size}", u64::from(log) + 10)));
+    }
+    let blocks = u64::from(S_BLOCKS_COUNT.get(&raw)).min(device.geometry().bytes() / u64::from(block_size));
+    Ok(Area::of_device(blocks, BlockNo(if block_size == 1024 { 2 } else { 1 })))
+}
+
+/// The area of a journal that is a file of the volume.
+fn internal(volume: &BlockView<'_>, shape: &Superblock, ino: u32) -> Result<Area> {
+    let damaged = |problem: String| Error::corrupt(format!("journal inode {ino}"), None, problem);
+    if ino == 0 || ino > shape.inodes_count {
+        return Err(damaged(format!("there are {} inodes", shape.inodes_count)));
+    }
+    let inode = read_inode(volume, shape, ino)?;
+    if inode.kind != FileKind::Regular || inode.nlink == 0 {
+        return Err(damaged("it is no file".into()));
+    }
+    let blocks = inode.size / u64::from(shape.block_size);
+    if blocks > u64::from(shape.blocks_count) {
+        return Err(damaged(format!("{blocks} blocks on a volume of {}", shape.blocks_count)));
+    }
+    let mut file = File { volume, shape, left: blocks, runs: Vec::new(), seen: BTreeSet::new(), ino };
+    for (at, &pointer) in inode.block.iter().enumerate().take(POINTERS) {
+        file.tree(pointer, at.saturating_sub(DIRECT - 1))?;
+    }
+    Area::of_file(file.runs)
+}
+
+fn read_inode(volume: &BlockView<'_>, shape: &Superblock, ino: u32) -> Result<DiskInode> {
+    let group = shape.group_of_inode(ino);
+    let (table, offset) = shape.descriptor_place(group);
+    let mut block = vec![0; volume.block_size()];
+    let table = BlockNo(u64::from(table));
+    volume.read(table, BlockKind::GroupDescriptor, &mut block)?;
+    let descriptor = GroupDescriptor::parse(&block[offset..offset + DESCRIPTOR_SIZE], group, shape, table)?;
+    let (at, offset) = inode::place(shape, descriptor.inode_table, ino);
+    volume.read(at, BlockKind::Inode, &mut block)?;
+    let bytes = &block[offset..offset + usize::from(shape.inode_size)];
+    DiskInode::parse(bytes, InodeNo(u64::from(ino)), at, shape)
+}
+
+/// The walk through a file's block map.
+struct File<'a> {
+    volume: &'a BlockView<'a>,
+    shape: &'a Superblock,
+    /// Blocks of the file that were not met yet.
+    left: u64,
+    runs: Vec<(BlockNo, u64)>,
+    /// Indirect blocks that were followed: each only once, so that a damaged map cannot blow up.
+    seen: BTreeSet<u32>,
+    ino: u32,
+}
+
+impl File<'_> {
+    fn damaged(&self, problem: String) -> Error {
+        Error::corrupt(format!("journal inode {}", self.ino), None, problem)
+    }
+
+    /// Everything under `pointer`, which is `levels` above the file's blocks.
+    fn tree(&mut self, pointer: u32, levels: usize) -> Result<()> {
+        if self.left == 0 {
+            return Ok(());
+        }
+        if pointer == 0 {
+            return Err(self.damaged(format!("there is a hole {} blocks before its end", self.left)));
+        }
+        if pointer <= self.shape.first_data_block() || pointer >= self.shape.blocks_count {
+            return Err(self.damaged(format!("block {pointer} is outside the blocks for files")));
+        }
+        if levels == 0 {
+            self.left -= 1;
+            let block = BlockNo(u64::from(pointer));
+            match self.runs.last_mut() {
+                Some((start, count)) if start.get() + *count == block.get() => *count += 1,
+                _ => self.runs.push((block, 1)),
+            }
+            return Ok(());
+        }
+        if !self.seen.insert(pointer) {
+            return Err(self.damaged(format!("indirect block {pointer} is there twice")));
+        }
+        let mut block = vec![0; self.volume.block_size()];
+        self.volume.read(BlockNo(u64::from(pointer)), BlockKind::Indirect, &mut block)?;
+        for at in 0..idx(self.shape.pointers_per_block()) {
+            self.tree(Le::u32(&block, at * 4), levels - 1)?;
+        }
+        Ok(())
+    }
+}

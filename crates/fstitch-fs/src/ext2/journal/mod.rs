@@ -1,0 +1,21 @@
+//! The journal of an ext3 volume: where it is, and recovery from it.
+//!
+//! ```text
+//!   needs_recovery ─► find journal ─► replay ─► errors noted ─► orphans finished ─► needs_recovery cleared
+//!                     inode 8 or                                 each batch of blocks through
+//!                     a device of its own                        the journal itself
+//! ```
+//!
+//! Recovery works on the whole device, before a volume is opened. Every step leaves a volume on which the kernel,
+//! e2fsck or another run can go on: the flag `needs_recovery` is the first thing set and the last one cleared.
+//! Format and rules: `docs/spec/jbd.md`.
+
+mod find;
+mod orphans;
+mod recover;
+
+pub use find::{Journal, Place, locate};
+pub use orphans::Orphans;
+pub use recover::{Options, Recovered, abandon, needs_recovery, read_superblock, recover};
+
+use super::layout::superblock as raw;

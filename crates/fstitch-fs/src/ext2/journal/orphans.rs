@@ -1,0 +1,468 @@
+//! The list of orphans: files without a name that were open, and truncations under way, when the volume was left.
+//!
+//! **Layout.** `s_last_orphan` names the first one; each one's `i_dtime` names the next, 0 ends the list. One without
+//! links is to be freed, any other is to be cut to its length.
+//!
+//! **Crash cases.** All changes go through the journal in batches, each a transaction. A large file takes several,
+//! from its end forward, and stays on the list until the last: after each, the volume is consistent and its list
+//! says what is left to do.
+
+use std::collections::BTreeMap;
+
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result, Timestamp};
+use fstitch_patch::journal::{Log, replay};
+
+use super::raw::{
+    JOURNAL_INO, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_LAST_ORPHAN, S_MKFS_TIME, Superblock,
+};
+use crate::ext2::layout::Field;
+use crate::ext2::layout::group::{
+    BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_USED_DIRS_COUNT, DESCRIPTOR_SIZE, GroupDescriptor,
+};
+use crate::ext2::layout::inode::{
+    self, DIRECT, DiskInode, I_BLOCKS, I_DTIME, I_FILE_ACL, I_LINKS_COUNT, I_SIZE, I_SIZE_HIGH, POINTERS,
+    pointer_field,
+};
+use crate::ext2::layout::xattr::{H_MAGIC, H_REFCOUNT, XATTR_MAGIC};
+use crate::ext2::num::{idx, idx64, low32, wide};
+use crate::ext2::view::BlockView;
+
+/// Blocks that a batch changes at most, however large the journal is: they are in memory.
+const BATCH_MAX: usize = 1024;
+/// Blocks that freeing one more block may change: its bitmap and descriptor, the indirect blocks above it, the inode,
+/// the superblock, the inode's bitmap and descriptor, the attributes with theirs.
+const STEP_MAX: usize = 16;
+
+/// What became of the orphans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Orphans {
+    /// Inodes freed.
+    pub freed: u32,
+    /// Files cut to their length.
+    pub cut: u32,
+    /// The list was dropped: the volume has errors, and only a check can tell what may be freed.
+    pub dropped: bool,
+}
+
+/// An inode that is worked on.
+struct Orphan {
+    ino: u32,
+    group: u32,
+    /// Where its bytes are.
+    at: (BlockNo, usize),
+    disk: DiskInode,
+}
+
+/// What became of the blocks under a pointer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Freed {
+    /// All are free, the one that it points at included.
+    All,
+    /// Some must stay.
+    Part,
+    /// Some must go yet, in another batch.
+    Unfinished,
+}
+
+/// Works off the list of orphans.
+pub(super) struct Pass<'a, 'd> {
+    volume: BlockView<'a>,
+    shape: Superblock,
+    log: &'a mut Log<'d>,
+    now: Timestamp,
+    /// Blocks changed since the last batch.
+    changed: BTreeMap<BlockNo, BlockBuf>,
+    batch_max: usize,
+}
+
+impl<'a, 'd> Pass<'a, 'd> {
+    /// A pass over the volume; `log` is empty.
+    ///
+    /// # Errors
+    /// `Unsupported` if the journal is too short for anything.
+    pub(super) fn new(
+        volume: BlockView<'a>,
+        shape: Superblock,
+        log: &'a mut Log<'d>,
+        now: Timestamp,
+    ) -> Result<Self> {
+        let batch_max = log.apply_max().min(BATCH_MAX);
+        if batch_max < 2 * STEP_MAX {
+            let blocks = log.superblock().len;
+            return Err(Error::Unsupported(format!("a journal of only {blocks} blocks")));
+        }
+        Ok(Self { volume, shape, log, now, changed: BTreeMap::new(), batch_max })
+    }
+
+    /// Frees and cuts all orphans.
+    ///
+    /// # Errors
+    /// `Corrupt` at the first that cannot be one; what was done before is whole.
+    pub(super) fn run(mut self) -> Result<Orphans> {
+        let mut done = Orphans::default();
+        loop {
+            let first = self.field(S_LAST_ORPHAN)?;
+            if first == 0 {
+                break;
+            }
+            let worked = self.orphan(first, &mut done);
+            // What stands before the damaged one was prepared in full, so it may go out before the error does.
+            if worked.is_err() || self.is_full() {
+                self.send()?;
+            }
+            worked?;
+        }
+        self.send()?;
+        Ok(done)
+    }
+
+    /// Puts the changes made so far into the journal, and from there home.
+    fn send(&mut self) -> Result<()> {
+        if self.changed.is_empty() {
+            return Ok(());
+        }
+        let blocks: Vec<(BlockNo, BlockBuf)> = std::mem::take(&mut self.changed).into_iter().collect();
+        self.log.apply(&blocks, self.now)?;
+        replay(self.log, &self.volume, &mut |_| {})?;
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.changed.len() + STEP_MAX > self.batch_max
+    }
+
+    // ---- blocks ----
+
+    fn read(&self, no: BlockNo, kind: BlockKind) -> Result<BlockBuf> {
+        if let Some(block) = self.changed.get(&no) {
+            return Ok(block.clone());
+        }
+        let mut block = BlockBuf::zeroed(self.volume.block_size());
+        self.volume.read(no, kind, &mut block)?;
+        Ok(block)
+    }
+
+    fn change(&mut self, no: BlockNo, kind: BlockKind) -> Result<&mut BlockBuf> {
+        if !self.changed.contains_key(&no) {
+            let block = self.read(no, kind)?;
+            self.changed.insert(no, block);
+        }
+        Ok(self.changed.get_mut(&no).expect("just inserted"))
+    }
+
+    /// A field of the superblock as it is now.
+    fn field(&self, field: Field<u32>) -> Result<u32> {
+        let no = BlockNo(u64::from(self.shape.first_data_block()));
+        let block = self.read(no, BlockKind::Superblock)?;
+        Ok(field.get(&block[self.shape.offset_in_block()..]))
+    }
+
+    fn superblock(&mut self) -> Result<&mut [u8]> {
+        let offset = self.shape.offset_in_block();
+        let no = BlockNo(u64::from(self.shape.first_data_block()));
+        Ok(&mut self.change(no, BlockKind::Superblock)?[offset..])
+    }
+
+    fn descriptor(&self, group: u32) -> Result<(BlockNo, usize, GroupDescriptor)> {
+        let (no, offset) = self.shape.descriptor_place(group);
+        let no = BlockNo(u64::from(no));
+        let block = self.read(no, BlockKind::GroupDescriptor)?;
+        let bytes = &block[offset..offset + DESCRIPTOR_SIZE];
+        Ok((no, offset, GroupDescriptor::parse(bytes, group, &self.shape, no)?))
+    }
+
+    /// Adds to a counter of a group.
+    fn count(&mut self, (no, offset): (BlockNo, usize), field: Field<u16>, more: bool) -> Result<()> {
+        let bytes = &mut self.change(no, BlockKind::GroupDescriptor)?[offset..];
+        let count = field.get(bytes);
+        let count = if more { count.saturating_add(1) } else { count.saturating_sub(1) };
+        field.put(bytes, count);
+        Ok(())
+    }
+
+    /// Clears a bit of a bitmap; false if it was clear.
+    fn clear_bit(&mut self, bitmap: u32, kind: BlockKind, bit: u32) -> Result<bool> {
+        let no = BlockNo(u64::from(bitmap));
+        let byte = &mut self.change(no, kind)?[idx(bit / 8)];
+        let was_set = *byte & 1 << (bit % 8) != 0;
+        *byte &= !(1 << (bit % 8));
+        Ok(was_set)
+    }
+
+    // ---- freeing ----
+
+    fn free_block(&mut self, block: u32) -> Result<()> {
+        let damaged =
+            |problem: &str| Error::corrupt("orphan", None, format!("its block {block} is {problem}"));
+        if block <= self.shape.first_data_block() || block >= self.shape.blocks_count {
+            return Err(damaged("outside the volume"));
+        }
+        let group = self.shape.group_of(block);
+        let start = self.shape.group_start(group);
+        let (no, offset, at) = self.descriptor(group)?;
+        let table = at.inode_table..at.inode_table + self.shape.inode_table_blocks();
+        let overhead = start..start + self.shape.group_overhead(group);
+        if block == at.block_bitmap
+            || block == at.inode_bitmap
+            || table.contains(&block)
+            || overhead.contains(&block)
+        {
+            return Err(damaged("the volume's own"));
+        }
+        if !self.clear_bit(at.block_bitmap, BlockKind::BlockBitmap, block - start)? {
+            return Err(damaged("free"));
+        }
+        self.count((no, offset), BG_FREE_BLOCKS_COUNT, true)?;
+        let raw = self.superblock()?;
+        S_FREE_BLOCKS_COUNT.put(raw, S_FREE_BLOCKS_COUNT.get(raw).saturating_add(1));
+        Ok(())
+    }
+
+    fn free_inode(&mut self, orphan: &Orphan) -> Result<()> {
+        let (no, offset, at) = self.descriptor(orphan.group)?;
+        let bit = (orphan.ino - 1) % self.shape.inodes_per_group;
+        self.clear_bit(at.inode_bitmap, BlockKind::InodeBitmap, bit)?;
+        self.count((no, offset), BG_FREE_INODES_COUNT, true)?;
+        if orphan.disk.kind == FileKind::Directory {
+            self.count((no, offset), BG_USED_DIRS_COUNT, false)?;
+        }
+        let raw = self.superblock()?;
+        S_FREE_INODES_COUNT.put(raw, S_FREE_INODES_COUNT.get(raw).saturating_add(1));
+        Ok(())
+    }
+
+    /// Gives up an inode's share in its block of attributes.
+    fn free_attributes(&mut self, block: u32) -> Result<()> {
+        if block <= self.shape.first_data_block() || block >= self.shape.blocks_count {
+            return Err(Error::corrupt("orphan", None, format!("attributes in block {block}")));
+        }
+        let no = BlockNo(u64::from(block));
+        let bytes = self.read(no, BlockKind::Data)?;
+        if H_MAGIC.get(&bytes) != XATTR_MAGIC {
+            return Err(Error::corrupt("orphan", no, "no attributes are there"));
+        }
+        match H_REFCOUNT.get(&bytes) {
+            0 | 1 => self.free_block(block),
+            count => {
+                H_REFCOUNT.put(self.change(no, BlockKind::Data)?, count - 1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Frees the blocks under `pointer`, `levels` above the file's blocks of which the first one is `first`, from the
+    /// end to file block `keep`. `count` is how many blocks were freed.
+    fn free_tree(
+        &mut self,
+        (pointer, levels): (u32, usize),
+        first: u64,
+        keep: u64,
+        count: &mut u32,
+    ) -> Result<Freed> {
+        if levels == 0 {
+            if first < keep {
+                return Ok(Freed::Part);
+            }
+            if self.is_full() {
+                return Ok(Freed::Unfinished);
+            }
+            self.free_block(pointer)?;
+            *count += 1;
+            return Ok(Freed::All);
+        }
+        if pointer <= self.shape.first_data_block() || pointer >= self.shape.blocks_count {
+            return Err(Error::corrupt("orphan", None, format!("its indirect block {pointer}")));
+        }
+        let pointers = u64::from(self.shape.pointers_per_block());
+        let span = (1..levels).fold(1, |span, _| span * pointers);
+        let no = BlockNo(u64::from(pointer));
+        let block = self.read(no, BlockKind::Indirect)?;
+        let mut left = block.clone();
+        let mut found = if first < keep { Freed::Part } else { Freed::All };
+        for at in (0..idx64(pointers)).rev() {
+            let child = Le::u32(&block, at * 4);
+            let child_first = first + wide(at) * span;
+            if child == 0 || child_first + span <= keep {
+                continue;
+            }
+            match self.free_tree((child, levels - 1), child_first, keep, count)? {
+                Freed::All => Le::put_u32(&mut left, at * 4, 0),
+                Freed::Part => {}
+                Freed::Unfinished => {
+                    found = Freed::Unfinished;
+                    break;
+                }
+            }
+        }
+        if found == Freed::All && !self.is_full() {
+            self.free_block(pointer)?;
+            *count += 1;
+            return Ok(Freed::All);
+        }
+        if left[..] != block[..] {
+            *self.change(no, BlockKind::Indirect)? = left;
+        }
+        Ok(if found == Freed::All { Freed::Unfinished } else { found })
+    }
+
+    /// Frees the inode's blocks from the end to file block `keep`; whether that is finished.
+    fn free_from(&mut self, orphan: &mut Orphan, keep: u64) -> Result<bool> {
+        let pointers = u64::from(self.shape.pointers_per_block());
+        let mut count = 0;
+        let mut finished = true;
+        for at in (0..POINTERS).rev() {
+            let levels = at.saturating_sub(DIRECT - 1);
+            let first = tree_first(at, pointers);
+            let pointer = orphan.disk.block[at];
+            if pointer == 0 {
+                continue;
+            }
+            match self.free_tree((pointer, levels), first, keep, &mut count)? {
+                Freed::All => orphan.disk.block[at] = 0,
+                Freed::Part => {}
+                Freed::Unfinished => {
+                    finished = false;
+                    break;
+                }
+            }
+        }
+        orphan.disk.sectors =
+            orphan.disk.sectors.saturating_sub(count.saturating_mul(self.shape.block_size / 512));
+        Ok(finished)
+    }
+
+    // ---- the list ----
+
+    fn load(&self, ino: u32) -> Result<Orphan> {
+        let damaged =
+            |problem: &str| Error::corrupt("list of orphans", None, format!("inode {ino} {problem}"));
+        if ino > self.shape.inodes_count || ino < self.shape.first_ino.max(JOURNAL_INO + 1) {
+            return Err(damaged("is none for files"));
+        }
+        let group = self.shape.group_of_inode(ino);
+        let (_, _, descriptor) = self.descriptor(group)?;
+        let bit = (ino - 1) % self.shape.inodes_per_group;
+        let bitmap = self.read(BlockNo(u64::from(descriptor.inode_bitmap)), BlockKind::InodeBitmap)?;
+        if bitmap[idx(bit / 8)] & 1 << (bit % 8) == 0 {
+            return Err(damaged("is free"));
+        }
+        let at = inode::place(&self.shape, descriptor.inode_table, ino);
+        let block = self.read(at.0, BlockKind::Inode)?;
+        let bytes = &block[at.1..at.1 + usize::from(self.shape.inode_size)];
+        let disk = DiskInode::parse(bytes, InodeNo(u64::from(ino)), at.0, &self.shape)?;
+        Ok(Orphan { ino, group, at, disk })
+    }
+
+    /// Frees or cuts the first orphan and takes it off the list, or does as much of it as the batch has room for.
+    fn orphan(&mut self, ino: u32, done: &mut Orphans) -> Result<()> {
+        let before = self.changed.clone();
+        let worked = self.load(ino).and_then(|orphan| self.finish(orphan, done));
+        if worked.is_err() {
+            self.changed = before;
+        }
+        worked
+    }
+
+    fn finish(&mut self, mut orphan: Orphan, done: &mut Orphans) -> Result<()> {
+        let next = orphan.disk.dtime;
+        let frees = orphan.disk.nlink == 0;
+        let block_size = u64::from(self.shape.block_size);
+        let cuts = orphan.disk.kind == FileKind::Regular;
+        let keep = if frees { 0 } else { orphan.disk.size.div_ceil(block_size) };
+        if orphan.disk.has_blocks(self.shape.block_size) && (frees || cuts) {
+            if !self.free_from(&mut orphan, keep)? {
+                return self.put_blocks(&orphan);
+            }
+            if cuts && !frees {
+                self.clear_tail(&orphan)?;
+            }
+        }
+        self.put_blocks(&orphan)?;
+        if frees {
+            if orphan.disk.xattr_block != 0 {
+                self.free_attributes(orphan.disk.xattr_block)?;
+            }
+            self.free_inode(&orphan)?;
+            done.freed += 1;
+        } else {
+            done.cut += 1;
+        }
+        let dtime = if frees { self.deletion_time()? } else { 0 };
+        let bytes = &mut self.change(orphan.at.0, BlockKind::Inode)?[orphan.at.1..];
+        I_DTIME.put(bytes, dtime);
+        if frees {
+            I_SIZE.put(bytes, 0);
+            I_LINKS_COUNT.put(bytes, 0);
+            I_FILE_ACL.put(bytes, 0);
+            I_BLOCKS.put(bytes, 0);
+            // The high half of a length is a file's; elsewhere the word means something else.
+            if orphan.disk.kind == FileKind::Regular {
+                I_SIZE_HIGH.put(bytes, 0);
+            }
+        }
+        S_LAST_ORPHAN.put(self.superblock()?, next);
+        Ok(())
+    }
+
+    /// Writes what freeing blocks has changed of the inode.
+    fn put_blocks(&mut self, orphan: &Orphan) -> Result<()> {
+        let bytes = &mut self.change(orphan.at.0, BlockKind::Inode)?[orphan.at.1..];
+        I_BLOCKS.put(bytes, orphan.disk.sectors);
+        for (at, &pointer) in orphan.disk.block.iter().enumerate() {
+            pointer_field(at).put(bytes, pointer);
+        }
+        Ok(())
+    }
+
+    /// Zeroes the last block of a file from its end on, which a larger length would show.
+    fn clear_tail(&mut self, orphan: &Orphan) -> Result<()> {
+        let block_size = u64::from(self.shape.block_size);
+        let tail = idx64(orphan.disk.size % block_size);
+        if tail == 0 {
+            return Ok(());
+        }
+        if let Some(no) = self.block_at(orphan, orphan.disk.size / block_size)? {
+            self.change(no, BlockKind::Data)?[tail..].fill(0);
+        }
+        Ok(())
+    }
+
+    /// Where file block `index` is.
+    fn block_at(&self, orphan: &Orphan, index: u64) -> Result<Option<BlockNo>> {
+        let pointers = u64::from(self.shape.pointers_per_block());
+        let root = (0..POINTERS).rev().find(|&at| tree_first(at, pointers) <= index).expect("the first is 0");
+        let levels = root.saturating_sub(DIRECT - 1);
+        let mut rest = index - tree_first(root, pointers);
+        let mut pointer = orphan.disk.block[root];
+        for level in (0..levels).rev() {
+            if pointer == 0 {
+                return Ok(None);
+            }
+            let block = self.read(BlockNo(u64::from(pointer)), BlockKind::Indirect)?;
+            let span = (0..level).fold(1, |span, _| span * pointers);
+            pointer = Le::u32(&block, idx64(rest / span) * 4);
+            rest %= span;
+        }
+        if pointer != 0 && (pointer <= self.shape.first_data_block() || pointer >= self.shape.blocks_count) {
+            return Err(Error::corrupt("orphan", None, format!("its block {pointer} is outside the volume")));
+        }
+        Ok((pointer != 0).then(|| BlockNo(u64::from(pointer))))
+    }
+
+    /// When an inode is freed now. Small numbers would be taken for links of the list.
+    fn deletion_time(&self) -> Result<u32> {
+        let made = self.field(S_MKFS_TIME)?;
+        Ok(low32(self.now.secs.max(0).cast_unsigned()).max(made).max(1))
+    }
+}
+
+/// The first file block under pointer `at` of an inode.
+fn tree_first(at: usize, pointers: u64) -> u64 {
+    let direct = wide(DIRECT);
+    match at {
+        _ if at < DIRECT => wide(at),
+        12 => direct,
+        13 => direct + pointers,
+        _ => direct + pointers + pointers * pointers,
+    }
+}

@@ -1,0 +1,267 @@
+//! Recovery of a volume: what the kernel does when it mounts one that was not unmounted.
+//!
+//! **States and transitions.** *Dirty*: the superblock says `needs_recovery`. Then, in this order, each step stable
+//! before the next: the log is replayed and empty; errors that the journal knows of are in the superblock; the list of
+//! orphans is empty; the superblock's totals are the sums of the groups' and `needs_recovery` is cleared: *recovered*.
+//!
+//! **Crash cases.** Every step can be repeated, and the flag stays until the last. A volume whose flag is clear has a
+//! log that nobody may replay, whatever it holds: the kernel empties it, and so do we before we use it.
+
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Timestamp};
+use fstitch_patch::journal::{Log, Progress, Replayed, replay};
+
+use super::find::{Journal, locate};
+use super::orphans::{Orphans, Pass};
+use super::raw::{
+    S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_JOURNAL_DEV,
+    S_JOURNAL_INUM, S_JOURNAL_UUID, S_LAST_ORPHAN, S_STATE, STATE_ERROR, STATE_VALID, SUPERBLOCK_SIZE,
+    Superblock,
+};
+use crate::ext2::layout::feature::{compat, incompat};
+use crate::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
+use crate::ext2::num::{idx, wide};
+use crate::ext2::view::BlockView;
+
+/// How to recover.
+pub struct Options<'a> {
+    /// The device of an external journal, if the volume has one.
+    pub external: Option<&'a dyn BlockDevice>,
+    /// The time for what is freed.
+    pub now: Timestamp,
+    /// Nothing is written for good, as the device keeps changes in memory: features that only allow reading are
+    /// no obstacle then.
+    pub for_reading: bool,
+    /// Is told how far the replay is.
+    pub progress: &'a mut dyn FnMut(Progress),
+}
+
+impl std::fmt::Debug for Options<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Options(for_reading: {})", self.for_reading)
+    }
+}
+
+/// What a recovery did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// What came from the journal; `None` if it was empty.
+    pub replayed: Option<Replayed>,
+    /// What became of orphans.
+    pub orphans: Orphans,
+    /// Why the volume is marked as having errors now, if it was not before: a check is due.
+    pub errors: Vec<String>,
+}
+
+/// The superblock's bytes, and their meaning but for the flag `needs_recovery`.
+///
+/// # Errors
+/// `Io`; `Corrupt` if there is no valid superblock; `Unsupported` by the names of features.
+pub fn read_superblock(device: &dyn BlockDevice) -> Result<(Vec<u8>, Superblock)> {
+    let view = BlockView::new(device, SUPERBLOCK_SIZE);
+    let mut raw = vec![0; SUPERBLOCK_SIZE];
+    if view.block_count() < 2 {
+        return Err(Error::corrupt("superblock", None, "the device is too small to hold one"));
+    }
+    view.read(BlockNo(1), BlockKind::Superblock, &mut raw)?;
+    let shape = parse(&raw, device)?;
+    Ok((raw, shape))
+}
+
+fn parse(raw: &[u8], device: &dyn BlockDevice) -> Result<Superblock> {
+    let mut settled = raw.to_vec();
+    set_dirty(&mut settled, false);
+    Superblock::parse(&settled, device.geometry().bytes())
+}
+
+fn write_superblock(device: &dyn BlockDevice, raw: &[u8]) -> Result<()> {
+    let view = BlockView::new(device, SUPERBLOCK_SIZE);
+    view.write(BlockNo(1), BlockKind::Superblock, raw)?;
+    view.flush()
+}
+
+/// Whether the volume on `device` must be recovered before it is used: its journal replayed, or its orphans finished.
+///
+/// # Errors
+/// `Io`; `Corrupt` if there is no valid superblock; `Unsupported` by the names of features.
+pub fn needs_recovery(device: &dyn BlockDevice) -> Result<bool> {
+    let (raw, shape) = read_superblock(device)?;
+    Ok(is_dirty(&raw) || (locate(&shape, &raw)?.is_some() && S_LAST_ORPHAN.get(&raw) != 0))
+}
+
+fn is_dirty(raw: &[u8]) -> bool {
+    S_FEATURE_INCOMPAT.get(raw) & incompat::RECOVER != 0
+}
+
+fn set_dirty(raw: &mut [u8], on: bool) {
+    let word = S_FEATURE_INCOMPAT.get(raw) & !incompat::RECOVER;
+    S_FEATURE_INCOMPAT.put(raw, if on { word | incompat::RECOVER } else { word });
+}
+
+/// Makes a volume whose journal cannot be replayed one without a journal: what was in it is lost. A check must follow,
+/// which also frees the journal's inode and blocks.
+///
+/// # Errors
+/// As [`read_superblock`].
+pub fn abandon(device: &dyn BlockDevice) -> Result<()> {
+    let (mut raw, shape) = read_superblock(device)?;
+    if matches!(locate(&shape, &raw), Ok(None)) && !is_dirty(&raw) {
+        return Ok(());
+    }
+    set_dirty(&mut raw, false);
+    S_FEATURE_COMPAT.put(&mut raw, shape.features.compat & !compat::HAS_JOURNAL);
+    S_JOURNAL_INUM.put(&mut raw, 0);
+    S_JOURNAL_DEV.put(&mut raw, 0);
+    S_LAST_ORPHAN.put(&mut raw, 0);
+    raw[S_JOURNAL_UUID..S_JOURNAL_UUID + 16].fill(0);
+    let state = (S_STATE.get(&raw) | STATE_ERROR) & !STATE_VALID;
+    S_STATE.put(&mut raw, state);
+    write_superblock(device, &raw)
+}
+
+/// Brings the volume on `device` (in blocks of any size), which nobody may have mounted, to where it can be used:
+/// replays its journal and finishes its orphans. `None` if there was nothing to do.
+///
+/// # Errors
+/// `Io`; `Corrupt` if the journal cannot be found or its superblock is damaged; `Unsupported` by the names of features.
+/// The volume can then be recovered again. Damage inside the log is no error: it is in the report.
+pub fn recover(device: &dyn BlockDevice, options: &mut Options<'_>) -> Result<Option<Recovered>> {
+    let (raw, shape) = read_superblock(device)?;
+    let Some(place) = locate(&shape, &raw)? else {
+        if is_dirty(&raw) {
+            let problem = "the journal must be replayed (needs_recovery), but there is none";
+            return Err(Error::corrupt("superblock", None, problem));
+        }
+        return Ok(None);
+    };
+    if !is_dirty(&raw) && S_LAST_ORPHAN.get(&raw) == 0 {
+        return Ok(None);
+    }
+    let foreign = shape.features.read_only_because();
+    if !foreign.is_empty() && !options.for_reading {
+        let names = foreign.join(", ");
+        return Err(Error::Unsupported(format!("replaying the journal of a volume with feature {names}")));
+    }
+    let volume = BlockView::new(device, idx(shape.block_size));
+    let journal = Journal::find(&volume, &shape, place, options.external)?;
+    let external = options.external.map(|device| BlockView::new(device, idx(shape.block_size)));
+    let journal_device: &dyn BlockDevice = match (&journal.home.shares_device, &external) {
+        (false, Some(external)) => external,
+        _ => &volume,
+    };
+    let mut log = journal.open(journal_device)?;
+    let mut work = Work { device, volume, log: &mut log, recovered: Recovered::new() };
+    work.replay(is_dirty(&raw), options)?;
+    work.orphans(!foreign.is_empty(), options)?;
+    work.finish()?;
+    Ok(Some(work.recovered))
+}
+
+impl Recovered {
+    const fn new() -> Self {
+        let orphans = Orphans { freed: 0, cut: 0, dropped: false };
+        Self { replayed: None, orphans, errors: Vec::new() }
+    }
+}
+
+/// A recovery under way.
+struct Work<'a, 'd> {
+    device: &'a dyn BlockDevice,
+    volume: BlockView<'a>,
+    log: &'a mut Log<'d>,
+    recovered: Recovered,
+}
+
+impl Work<'_, '_> {
+    /// Brings what is in the log home, or drops it if the superblock does not ask for it.
+    fn replay(&mut self, is_dirty: bool, options: &mut Options<'_>) -> Result<()> {
+        if !is_dirty {
+            return if self.log.is_empty() {
+                Ok(())
+            } else {
+                let next = self.log.superblock().sequence.plus(self.log.superblock().log_blocks());
+                self.log.reset(next)
+            };
+        }
+        if !self.log.is_empty() {
+            let replayed = replay(self.log, &self.volume, options.progress)?;
+            if replayed.scan.end.why.is_damage() {
+                self.recovered.errors.push(replayed.scan.end.to_string());
+            }
+            self.recovered.replayed = Some(replayed);
+        }
+        let errno = self.log.superblock().errno;
+        if errno != 0 {
+            self.recovered.errors.push(format!("the journal's last user met error {errno}"));
+        }
+        self.note_errors()?;
+        // Only when the volume itself remembers that there was an error may the journal forget it.
+        if errno != 0 { self.log.forget_errno() } else { Ok(()) }
+    }
+
+    fn note_errors(&self) -> Result<()> {
+        if self.recovered.errors.is_empty() {
+            return Ok(());
+        }
+        let (mut raw, _) = read_superblock(self.device)?;
+        let state = (S_STATE.get(&raw) | STATE_ERROR) & !STATE_VALID;
+        S_STATE.put(&mut raw, state);
+        write_superblock(self.device, &raw)
+    }
+
+    fn orphans(&mut self, is_foreign: bool, options: &Options<'_>) -> Result<()> {
+        let (mut raw, shape) = read_superblock(self.device)?;
+        if S_LAST_ORPHAN.get(&raw) == 0 || is_foreign {
+            return Ok(());
+        }
+        if S_STATE.get(&raw) & STATE_ERROR != 0 {
+            return self.drop_orphans();
+        }
+        if !is_dirty(&raw) {
+            set_dirty(&mut raw, true);
+            write_superblock(self.device, &raw)?;
+        }
+        match Pass::new(self.volume, shape, self.log, options.now)?.run() {
+            Ok(done) => self.recovered.orphans = done,
+            Err(Error::Corrupt(problem)) => {
+                self.recovered.errors.push(problem.to_string());
+                self.note_errors()?;
+                self.drop_orphans()?;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Empties the list and leaves its inodes to a check, as the kernel does when the volume has errors. They stay in
+    /// use in the bitmaps, so nobody else gets them.
+    fn drop_orphans(&mut self) -> Result<()> {
+        let (mut raw, _) = read_superblock(self.device)?;
+        S_LAST_ORPHAN.put(&mut raw, 0);
+        write_superblock(self.device, &raw)?;
+        self.recovered.orphans.dropped = true;
+        Ok(())
+    }
+
+    /// Says that the volume is recovered. The totals in the superblock are not part of transactions: they are counted
+    /// again.
+    fn finish(&self) -> Result<()> {
+        let (mut raw, shape) = read_superblock(self.device)?;
+        let (mut blocks, mut inodes) = (0_u64, 0_u64);
+        let mut table = vec![0; idx(shape.descriptor_blocks()) * self.volume.block_size()];
+        let first = BlockNo(u64::from(shape.first_data_block()) + 1);
+        self.volume.read(first, BlockKind::GroupDescriptor, &mut table)?;
+        for bytes in table.chunks_exact(DESCRIPTOR_SIZE).take(idx(shape.group_count())) {
+            let group = GroupDescriptor::raw(bytes);
+            blocks += u64::from(group.free_blocks);
+            inodes += u64::from(group.free_inodes);
+        }
+        debug_assert!(wide(table.len()) >= u64::from(shape.group_count()) * wide(DESCRIPTOR_SIZE));
+        for (field, sum) in [(S_FREE_BLOCKS_COUNT, blocks), (S_FREE_INODES_COUNT, inodes)] {
+            if let Ok(sum) = u32::try_from(sum) {
+                field.put(&mut raw, sum);
+            }
+        }
+        set_dirty(&mut raw, false);
+        write_superblock(self.device, &raw)
+    }
+}
