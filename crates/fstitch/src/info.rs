@@ -4,13 +4,14 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use fstitch_core::{BlockDevice, BlockNo, Timestamp};
+use fstitch_core::{BlockNo, Timestamp};
+use fstitch_fs::ext2;
+use fstitch_fs::ext2::layout::feature::incompat;
 use fstitch_fs::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
-use fstitch_fs::ext2::layout::superblock::{
-    STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
-};
+use fstitch_fs::ext2::layout::superblock::{S_FEATURE_INCOMPAT, STATE_ERROR, STATE_VALID, Superblock};
 use serde::Serialize;
 
+use crate::journal;
 use crate::ls::show_time;
 use crate::mkfs::show_uuid;
 use crate::open;
@@ -61,6 +62,7 @@ struct Info {
     made_at: String,
     mount_count: u16,
     superblock_backups: Vec<u32>,
+    journal: Option<journal::Shown>,
     groups: Vec<Group>,
 }
 
@@ -80,11 +82,16 @@ struct Group {
 /// Runs `info`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let disk = arguments.volume.open_disk(&arguments.image, open::Access::ReadOnly)?;
-    let raw = disk.read_bytes(u64::try_from(SUPERBLOCK_OFFSET)?, SUPERBLOCK_SIZE)?;
-    let volume = Superblock::parse(&raw, disk.geometry().bytes())
-        .with_context(|| format!("{}", arguments.image.display()))?;
+    let name = || format!("{}", arguments.image.display());
+    let (raw, volume) = ext2::journal::read_superblock(&disk).with_context(name)?;
     let groups = read_groups(&disk, &volume)?;
-    let info = collect(arguments, &volume, groups);
+    let journal = journal::show(&disk, arguments.volume.journal.as_deref()).with_context(name)?;
+    let mut info = collect(arguments, &volume, groups);
+    info.journal = journal;
+    if S_FEATURE_INCOMPAT.get(&raw) & incompat::RECOVER != 0 {
+        info.state = "not unmounted: the journal must be replayed";
+        info.features.push("needs_recovery".to_owned());
+    }
     if arguments.json {
         json(&info)?;
     } else {
@@ -149,6 +156,7 @@ fn collect(arguments: &Arguments, volume: &Superblock, groups: Vec<Group>) -> In
         made_at: time(volume.mkfs_time),
         mount_count: volume.mount_count,
         superblock_backups: backups.map(|group| volume.group_start(group)).collect(),
+        journal: None,
         groups,
     }
 }
@@ -199,7 +207,9 @@ fn describe(arguments: &Arguments, info: &Info) -> Result<String> {
         ("checked", info.checked_at.clone()),
     ];
     writeln!(shown, "{}", info.image)?;
-    for (name, value) in lines.iter().filter(|(_, value)| !value.is_empty()) {
+    let journal = info.journal.iter().flat_map(journal::Shown::lines);
+    let lines = lines.into_iter().chain(journal);
+    for (name, value) in lines.filter(|(_, value)| !value.is_empty()) {
         writeln!(shown, "  {name:<20} {value}")?;
     }
     if arguments.groups {

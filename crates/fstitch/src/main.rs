@@ -22,6 +22,7 @@ mod crash;
 mod demo;
 mod fsck;
 mod info;
+mod journal;
 mod live;
 mod location;
 mod ls;
@@ -74,6 +75,8 @@ enum Command {
     Cat(cat::Arguments),
     /// Show what a volume is
     Info(info::Arguments),
+    /// Look into the journal of an ext3 volume
+    Journal(journal::Arguments),
     /// Show which volumes are mounted, and how they fare
     Status(status::Arguments),
     /// Show the counters of a mount
@@ -136,6 +139,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Cp(arguments) => copy::run(arguments),
         Command::Cat(arguments) => cat::run(arguments),
         Command::Info(arguments) => info::run(arguments),
+        Command::Journal(arguments) => journal::run(arguments),
         Command::Status(arguments) => status::run(arguments),
         Command::Stats(arguments) => stats::run(arguments),
         Command::Crash(arguments) => crash::run(arguments),

@@ -1,13 +1,13 @@
 //! The one way in which commands open a volume: probe, disk, cache, format, file system.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use fstitch_core::{Error, FileSystem, StatsDevice, SystemClock};
+use fstitch_core::{BlockDevice, Error, FileSystem, Overlay, StatsDevice, SystemClock};
 use fstitch_disk::{DiskOptions, FileDisk};
-use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::{Ext2, journal};
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions, Optimizations};
 
@@ -23,6 +23,9 @@ pub struct Arguments {
     /// Bytes of memory for cached blocks and pending changes
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = crate::size::bytes)]
     pub cache_size: u64,
+    /// The device of the volume's journal, if it has one of its own
+    #[arg(long, value_name = "PATH")]
+    pub journal: Option<PathBuf>,
 }
 
 /// What is wanted of a volume.
@@ -49,6 +52,8 @@ pub struct Options {
     pub optimizations: Optimizations,
     /// When reading changes access times.
     pub atime: AtimePolicy,
+    /// The device of an external journal.
+    pub journal: Option<PathBuf>,
     /// The power can be cut.
     pub live: Option<live::Options>,
 }
@@ -77,6 +82,7 @@ impl Arguments {
                 write_back_age: CacheOptions::default().write_back_age,
                 optimizations: Optimizations::ALL,
                 atime: AtimePolicy::NoAtime,
+                journal: self.journal.clone(),
                 live: None,
             },
         )
@@ -138,6 +144,31 @@ fn mounted_at(image: &Path) -> Option<String> {
     crate::control::client::all_mounts().into_iter().find(same).map(|status| status.mountpoint)
 }
 
+/// The medium after recovery: itself, or, for readers of one that needs it, a view of what it would be.
+fn recovered(disk: &Arc<StatsDevice<FileDisk>>, options: &Options) -> Result<Arc<dyn BlockDevice>> {
+    let device: Arc<dyn BlockDevice> = Arc::clone(disk) as _;
+    if !journal::needs_recovery(&device)? {
+        return Ok(device);
+    }
+    let (device, report) = match options.access {
+        Access::ReadWrite => {
+            let report = crate::journal::recover(&device, options.journal.as_deref())?;
+            (device, report)
+        }
+        Access::ReadOnly => {
+            let view = Overlay::new(device);
+            let report = crate::journal::recover_in_memory(&view, options.journal.as_deref())?;
+            (Arc::new(view) as _, report)
+        }
+    };
+    match report {
+        Some(report) if !report.problems.is_empty() => tracing::warn!("{}", report.describe()),
+        Some(report) => tracing::info!("{}", report.describe()),
+        None => {}
+    }
+    Ok(device)
+}
+
 impl Volume {
     /// Opens the volume in `image`.
     pub fn open(image: &Path, options: &Options) -> Result<Self> {
@@ -152,8 +183,9 @@ impl Volume {
             read_only,
             ..CacheOptions::default()
         };
+        let below = recovered(&disk, options).with_context(|| format!("{}", image.display()))?;
         let live = options.live.as_ref().map(|live| Live::new(&disk, live)).transpose()?;
-        let device = live.as_ref().map_or_else(|| Arc::clone(&disk) as _, Live::device);
+        let device = live.as_ref().map_or(below, Live::device);
         let cache = Cache::new(device, cache_options, Arc::new(SystemClock::new()));
         let format = Ext2::open(Arc::clone(&cache)).with_context(|| format!("{}", image.display()))?;
         let fs_options = UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() };

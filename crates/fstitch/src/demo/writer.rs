@@ -54,6 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
             write_back_age: Duration::from_millis(200),
             optimizations: Optimizations::ALL,
             atime: AtimePolicy::NoAtime,
+            journal: None,
             live: None,
         },
     )?;

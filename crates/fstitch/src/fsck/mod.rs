@@ -7,18 +7,18 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use fstitch_core::{BlockDevice, CheckReport, Clock, FindingClass, SystemClock};
+use fstitch_core::{BlockDevice, CheckReport, Clock, Error, FindingClass, Overlay, SystemClock};
 use fstitch_disk::{DiskOptions, FileDisk};
 use fstitch_fs::check::{RepairMode, RepairOptions, repair_ext2};
-use fstitch_fs::ext2::layout::superblock::{
-    STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
-};
+use fstitch_fs::ext2;
+use fstitch_fs::ext2::layout::superblock::{STATE_ERROR, STATE_VALID};
 use serde::{Deserialize, Serialize};
 
 use crate::control::client::Connection;
 use crate::control::{Request, Response};
+use crate::journal;
 use crate::open;
-use crate::output::{Outcome, json, spinner, text};
+use crate::output::{Outcome, json, reasons, spinner, text};
 
 /// fsck(8): nothing is wrong.
 const CLEAN: Outcome = Outcome(0);
@@ -67,6 +67,9 @@ pub struct Arguments {
 /// What a check found. Field names are a contract (`docs/control-socket.md`).
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Report {
+    /// What the journal brought, if there was something to replay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal: Option<journal::Report>,
     /// The volume was marked clean and was not looked at further.
     pub skipped_clean: bool,
     /// How many findings there were.
@@ -122,6 +125,7 @@ impl Report {
             text: finding.text.clone(),
         });
         Self {
+            journal: None,
             skipped_clean: false,
             total: found.total,
             allowed: found.total - found.corrupt,
@@ -144,6 +148,9 @@ impl Report {
 
     fn describe(&self, name: &str, repairing: bool) -> Result<String> {
         let mut shown = String::new();
+        if let Some(journal) = &self.journal {
+            writeln!(shown, "{name}: {}", journal.describe())?;
+        }
         if self.skipped_clean {
             writeln!(shown, "{name}: marked clean; -f checks it all the same")?;
             return Ok(shown);
@@ -249,14 +256,58 @@ fn offline(arguments: &Arguments) -> Result<Report> {
         Err(error) if asks => return Err(error.context("cannot repair (-n only checks)")),
         disk => disk?,
     };
-    if !arguments.force && is_marked_clean(&disk) {
-        return Ok(Report { skipped_clean: true, ..Report::default() });
+    if mode == RepairMode::No && !asks && must_recover(&disk)? {
+        let view = Overlay::new(&disk);
+        let journal = journal::recover_in_memory(&view, arguments.volume.journal.as_deref())
+            .context("the journal cannot be replayed")?;
+        return check(arguments, &view, RepairMode::No, journal);
+    }
+    let journal = if mode != RepairMode::No || asks { recover(arguments, &disk)? } else { None };
+    check(arguments, &disk, mode, journal)
+}
+
+/// Whether the volume is one that must be recovered. One whose superblock is damaged must be repaired first.
+fn must_recover(disk: &FileDisk) -> Result<bool> {
+    match ext2::journal::needs_recovery(disk) {
+        Err(Error::Corrupt(_)) => Ok(false),
+        other => Ok(other?),
+    }
+}
+
+/// Replays the journal. With `-y`, one that cannot be replayed is given up: the volume goes on without.
+fn recover(arguments: &Arguments, disk: &FileDisk) -> Result<Option<journal::Report>> {
+    if !must_recover(disk)? {
+        return Ok(None);
+    }
+    match journal::recover(disk, arguments.volume.journal.as_deref()) {
+        Err(error) if arguments.yes && is_damage(&error) => {
+            ext2::journal::abandon(disk)?;
+            let lost = format!("{}; the volume has no journal any more", reasons(&error));
+            Ok(Some(journal::Report { problems: vec![lost], ..journal::Report::default() }))
+        }
+        other => other.context("the journal cannot be replayed (-y goes on without it)"),
+    }
+}
+
+fn is_damage(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Corrupt(_)))
+}
+
+fn check(
+    arguments: &Arguments,
+    disk: &dyn BlockDevice,
+    mode: RepairMode,
+    journal: Option<journal::Report>,
+) -> Result<Report> {
+    let asks = arguments.asks();
+    if !arguments.force && is_marked_clean(disk) {
+        return Ok(Report { journal, skipped_clean: true, ..Report::default() });
     }
     let repair = |mode| {
         let display = spinner(arguments.json);
         display.set_message("checking");
         display.enable_steady_tick(std::time::Duration::from_millis(100));
-        let done = repair_ext2(&disk, RepairOptions { mode, now: SystemClock::new().now() });
+        let done = repair_ext2(disk, RepairOptions { mode, now: SystemClock::new().now() });
         display.finish_and_clear();
         done.with_context(|| format!("checking {}", arguments.image.display()))
     };
@@ -267,6 +318,7 @@ fn offline(arguments: &Arguments) -> Result<Report> {
         repair(mode)?
     };
     let mut report = Report::new(&done.found, done.mended, done.left.total);
+    report.journal = journal;
     report.told = asks;
     report.tried = done.runs > 1;
     Ok(report)
@@ -274,13 +326,8 @@ fn offline(arguments: &Arguments) -> Result<Report> {
 
 /// Whether the superblock says that the volume was unmounted in an orderly way and has no known errors. One that
 /// cannot be read says no such thing.
-fn is_marked_clean(disk: &FileDisk) -> bool {
-    let (Ok(offset), bytes) = (u64::try_from(SUPERBLOCK_OFFSET), disk.geometry().bytes()) else {
-        return false;
-    };
-    let raw = disk.read_bytes(offset, SUPERBLOCK_SIZE);
-    raw.and_then(|raw| Superblock::parse(&raw, bytes))
-        .is_ok_and(|volume| volume.state & (STATE_VALID | STATE_ERROR) == STATE_VALID)
+fn is_marked_clean(disk: &dyn BlockDevice) -> bool {
+    ext2::Ext2::probe(disk).is_ok_and(|volume| volume.state & (STATE_VALID | STATE_ERROR) == STATE_VALID)
 }
 
 #[cfg(test)]

@@ -74,6 +74,7 @@ fn open_options(plan: &Plan) -> OpenOptions {
         cache_size: plan.cache_size,
         write_back_age: plan.write_back_age,
         optimizations: plan.optimizations,
+        journal: plan.options.journal.clone(),
         live: plan.live.clone(),
         atime: match plan.options.atime {
             Atime::Relative => AtimePolicy::RelAtime,

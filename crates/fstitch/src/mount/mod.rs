@@ -57,6 +57,7 @@ Mount options (-o):
   uid=N, gid=N                   everything appears to belong to this user, this group
   offset=BYTES                   where the volume starts in the image
   consistency=soft               the consistency mechanism; this version has soft updates
+  journal=PATH                   the device of the volume's journal, if it has one of its own
   cache_size=BYTES, workers=N    as --cache-size and --workers
   norecovery                     do not reclaim in the background what a crash left behind
   nosuid, nodev, noexec, x-…     and other generic options of mount(8)
@@ -109,6 +110,9 @@ impl Plan {
     /// Makes both paths independent of the current directory, and checks what costs nothing to check.
     fn settle(&mut self) -> Result<()> {
         self.image = self.image.canonicalize().with_context(|| format!("{}", self.image.display()))?;
+        if let Some(journal) = &mut self.options.journal {
+            *journal = journal.canonicalize().with_context(|| format!("{}", journal.display()))?;
+        }
         clear_dead_mount(&self.mountpoint);
         self.mountpoint = match self.mountpoint.canonicalize() {
             Ok(path) => path,

@@ -1,5 +1,6 @@
 //! The `-o` list of a mount.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use fstitch_patch::Optimizations;
@@ -47,6 +48,8 @@ pub struct Options {
     pub remount: bool,
     /// Do not reclaim in the background what a crash left behind.
     pub no_recovery: bool,
+    /// The device of an external journal.
+    pub journal: Option<PathBuf>,
     /// Options for the kernel (`nosuid`, `nodev`, `noexec`, …).
     pub kernel: Vec<String>,
 }
@@ -139,6 +142,7 @@ impl Options {
             "uid" => self.uid = Some(id()?),
             "gid" => self.gid = Some(id()?),
             "offset" => self.offset = crate::size::bytes(value)?,
+            "journal" | "journal_path" => self.journal = Some(PathBuf::from(value)),
             "cache_size" => self.cache_size = Some(crate::size::bytes(value)?),
             "workers" => {
                 self.workers = Some(value.parse().map_err(|_| format!("`{value}` is not a number"))?)
