@@ -97,7 +97,9 @@ pub fn recover(disk: &dyn BlockDevice, external: Option<&Path>) -> Result<Option
         display.tick();
     };
     let now = SystemClock::new().now();
-    let mut options = journal::Options { external, now, for_reading: false, progress: &mut progress };
+    let batch_max = journal::BATCH_MAX;
+    let mut options =
+        journal::Options { external, now, for_reading: false, batch_max, progress: &mut progress };
     let done = journal::recover(disk, &mut options)?;
     display.finish_and_clear();
     Ok(done.map(|done| Report::new(&done, false)))
@@ -111,7 +113,9 @@ pub fn recover_in_memory<D: BlockDevice>(
     let external = open_external(external, disk.geometry().block_size, Access::ReadOnly)?.map(Overlay::new);
     let external = external.as_ref().map(|disk| -> &dyn BlockDevice { disk });
     let now = SystemClock::new().now();
-    let mut options = journal::Options { external, now, for_reading: true, progress: &mut |_| {} };
+    let batch_max = journal::BATCH_MAX;
+    let progress = &mut |_| {};
+    let mut options = journal::Options { external, now, for_reading: true, batch_max, progress };
     Ok(journal::recover(disk, &mut options)?.map(|done| Report::new(&done, true)))
 }
 

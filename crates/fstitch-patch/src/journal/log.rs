@@ -190,13 +190,21 @@ impl<'d> Log<'d> {
     /// is stable already. So the one write that matters is the superblock's.
     ///
     /// # Errors
-    /// When the device fails. The transaction is in the log or not; nothing at home was touched.
+    /// When the device fails: the transaction is in the log or not, and nothing at home was touched. `Corrupt` if a block
+    /// is none that copies may go to: nothing was touched at all.
     ///
     /// # Panics
     /// If the log is not empty, or there are no blocks or more than [`Log::apply_max`].
     pub fn apply(&mut self, blocks: &[(BlockNo, BlockBuf)], now: Timestamp) -> Result<()> {
         assert!(self.is_empty(), "a transaction of its own needs an empty log");
         assert!(!blocks.is_empty() && blocks.len() <= self.apply_max(), "{} blocks", blocks.len());
+        if let Some((home, _)) = blocks.iter().find(|(home, _)| !self.may_go_home(home.get())) {
+            return Err(Error::corrupt(
+                "journal",
+                *home,
+                "the block is the journal's own, or beyond the volume",
+            ));
+        }
         let (shape, sequence) = (self.shape(), self.superblock.sequence);
         let first = self.superblock.first;
         let mut at = first;
@@ -206,7 +214,6 @@ impl<'d> Log<'d> {
             let mut copies: Vec<BlockBuf> = part.iter().map(|(_, data)| data.clone()).collect();
             let mut tags = Vec::with_capacity(part.len());
             for ((home, _), copy) in part.iter().zip(&mut copies) {
-                assert!(self.may_go_home(home.get()), "block {home} is no home of copies");
                 let escaped = super::blocks::escape(copy);
                 tags.push(shape.tag_for(home.get(), escaped, sequence, copy));
             }

@@ -4,6 +4,7 @@
 
 mod devices;
 mod harness;
+mod journal;
 mod live;
 mod mount8;
 mod questions;

@@ -146,16 +146,52 @@ fn internal(volume: &BlockView<'_>, shape: &Superblock, ino: u32) -> Result<Area
     for (at, &pointer) in inode.block.iter().enumerate().take(POINTERS) {
         file.tree(pointer, at.saturating_sub(DIRECT - 1))?;
     }
-    Area::of_file(file.runs)
+    let area = Area::of_file(file.runs)?;
+    for (start, count) in area.runs() {
+        check_run(volume, shape, (start.get(), count)).map_err(|problem| match problem {
+            Some(error) => error,
+            None => damaged(format!("blocks from {start} on are the volume's own metadata")),
+        })?;
+    }
+    Ok(area)
 }
 
-fn read_inode(volume: &BlockView<'_>, shape: &Superblock, ino: u32) -> Result<DiskInode> {
-    let group = shape.group_of_inode(ino);
+/// Fails if a run of blocks overlaps what groups are made of: the journal would be written over it.
+fn check_run(
+    volume: &BlockView<'_>,
+    shape: &Superblock,
+    (start, count): (u64, u64),
+) -> std::result::Result<(), Option<Error>> {
+    let end = start + count;
+    let block = |no: u64| u32::try_from(no).expect("block numbers of the volume have 32 bits");
+    for group in shape.group_of(block(start))..=shape.group_of(block(end - 1)) {
+        let descriptor = read_descriptor(volume, shape, group).map_err(Some)?;
+        let own = [
+            (shape.group_start(group), shape.group_overhead(group)),
+            (descriptor.block_bitmap, 1),
+            (descriptor.inode_bitmap, 1),
+            (descriptor.inode_table, shape.inode_table_blocks()),
+        ];
+        let overlaps =
+            |&(own, len): &(u32, u32)| start < u64::from(own) + u64::from(len) && u64::from(own) < end;
+        if own.iter().any(overlaps) {
+            return Err(None);
+        }
+    }
+    Ok(())
+}
+
+fn read_descriptor(volume: &BlockView<'_>, shape: &Superblock, group: u32) -> Result<GroupDescriptor> {
     let (table, offset) = shape.descriptor_place(group);
     let mut block = vec![0; volume.block_size()];
     let table = BlockNo(u64::from(table));
     volume.read(table, BlockKind::GroupDescriptor, &mut block)?;
-    let descriptor = GroupDescriptor::parse(&block[offset..offset + DESCRIPTOR_SIZE], group, shape, table)?;
+    GroupDescriptor::parse(&block[offset..offset + DESCRIPTOR_SIZE], group, shape, table)
+}
+
+fn read_inode(volume: &BlockView<'_>, shape: &Superblock, ino: u32) -> Result<DiskInode> {
+    let descriptor = read_descriptor(volume, shape, shape.group_of_inode(ino))?;
+    let mut block = vec![0; volume.block_size()];
     let (at, offset) = inode::place(shape, descriptor.inode_table, ino);
     volume.read(at, BlockKind::Inode, &mut block)?;
     let bytes = &block[offset..offset + usize::from(shape.inode_size)];

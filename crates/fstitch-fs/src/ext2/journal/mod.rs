@@ -15,7 +15,7 @@ mod orphans;
 mod recover;
 
 pub use find::{Journal, Place, locate};
-pub use orphans::Orphans;
+pub use orphans::{BATCH_MAX, Orphans};
 pub use recover::{Options, Recovered, abandon, needs_recovery, read_superblock, recover};
 
 use super::layout::superblock as raw;

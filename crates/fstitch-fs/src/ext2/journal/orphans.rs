@@ -27,8 +27,8 @@ use crate::ext2::layout::xattr::{H_MAGIC, H_REFCOUNT, XATTR_MAGIC};
 use crate::ext2::num::{idx, idx64, low32, wide};
 use crate::ext2::view::BlockView;
 
-/// Blocks that a batch changes at most, however large the journal is: they are in memory.
-const BATCH_MAX: usize = 1024;
+/// Blocks that a batch changes at most, if nothing else is said, however large the journal is: they are in memory.
+pub const BATCH_MAX: usize = 1024;
 /// Blocks that freeing one more block may change: its bitmap and descriptor, the indirect blocks above it, the inode,
 /// the superblock, the inode's bitmap and descriptor, the attributes with theirs.
 const STEP_MAX: usize = 16;
@@ -79,17 +79,16 @@ impl<'a, 'd> Pass<'a, 'd> {
     /// A pass over the volume; `log` is empty.
     ///
     /// # Errors
-    /// `Unsupported` if the journal is too short for anything.
+    /// `Unsupported` if the journal, or `batch_max`, is too short for anything.
     pub(super) fn new(
         volume: BlockView<'a>,
         shape: Superblock,
         log: &'a mut Log<'d>,
-        now: Timestamp,
+        (now, batch_max): (Timestamp, usize),
     ) -> Result<Self> {
-        let batch_max = log.apply_max().min(BATCH_MAX);
+        let batch_max = log.apply_max().min(batch_max);
         if batch_max < 2 * STEP_MAX {
-            let blocks = log.superblock().len;
-            return Err(Error::Unsupported(format!("a journal of only {blocks} blocks")));
+            return Err(Error::Unsupported(format!("transactions of only {batch_max} blocks, for orphans")));
         }
         Ok(Self { volume, shape, log, now, changed: BTreeMap::new(), batch_max })
     }

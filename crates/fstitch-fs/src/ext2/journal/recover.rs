@@ -31,6 +31,8 @@ pub struct Options<'a> {
     /// Nothing is written for good, as the device keeps changes in memory: features that only allow reading are
     /// no obstacle then.
     pub for_reading: bool,
+    /// Blocks that a transaction for orphans changes at most: [`super::BATCH_MAX`], but for tests of small ones.
+    pub batch_max: usize,
     /// Is told how far the replay is.
     pub progress: &'a mut dyn FnMut(Progress),
 }
@@ -220,7 +222,7 @@ impl Work<'_, '_> {
             set_dirty(&mut raw, true);
             write_superblock(self.device, &raw)?;
         }
-        match Pass::new(self.volume, shape, self.log, options.now)?.run() {
+        match Pass::new(self.volume, shape, self.log, (options.now, options.batch_max))?.run() {
             Ok(done) => self.recovered.orphans = done,
             Err(Error::Corrupt(problem)) => {
                 self.recovered.errors.push(problem.to_string());

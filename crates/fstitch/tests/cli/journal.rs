@@ -1,0 +1,100 @@
+//! A tool that shows or changes a volume without what its journal holds, or that changes one it should only look at.
+
+use std::os::unix::fs::FileExt;
+
+use crate::harness::{Place, fstitch, needs, run};
+
+/// An ext3 volume with a file of 8 KiB, whose journal has one transaction that changes the file's first blocks, one
+/// that revokes the second of them, and one that was not committed.
+fn dirty(place: &Place) -> Option<String> {
+    if !needs("mke2fs") || !needs("debugfs") {
+        return None;
+    }
+    let image = place.text("dirty.img");
+    run("mke2fs", format!("-q -F -t ext3 -b 1024 -J size=4 {image} 16M").split(' ')).ok();
+    std::fs::write(place.at("old"), [b'o'; 8192]).unwrap();
+    std::fs::write(place.at("new"), [b'n'; 3072]).unwrap();
+    let debugfs = |commands: String| {
+        std::fs::write(place.at("commands"), commands).unwrap();
+        run("debugfs", ["-w", "-f", &place.text("commands"), &image]).ok()
+    };
+    debugfs(format!("write {} file\n", place.text("old")));
+    let blocks = run("debugfs", ["-R", "blocks file", &image]).ok();
+    let blocks: Vec<&str> = blocks.split_whitespace().collect();
+    let (first, new) = (blocks[..3].join(","), place.text("new"));
+    debugfs(format!(
+        "jo\njw -b {first} {new}\njw -r {}\njw -b {} {new} -c\njc\n",
+        blocks[1],
+        blocks[3..6].join(",")
+    ));
+    Some(image)
+}
+
+/// What the file is after a replay.
+fn replayed() -> String {
+    let part = |byte: &str, kib: usize| byte.repeat(1024 * kib);
+    [part("n", 1), part("o", 1), part("n", 1), part("o", 5)].concat()
+}
+
+#[test]
+fn the_journal_is_shown() {
+    let place = Place::new();
+    let Some(image) = dirty(&place) else { return };
+    let info = fstitch(&format!("info {image}")).ok();
+    assert!(
+        info.contains("inode 8, dirty: it must be replayed") && info.contains("needs_recovery"),
+        "{info}"
+    );
+    let dump = fstitch(&format!("journal dump {image}")).ok();
+    assert!(dump.contains("descriptor of 3 copies") && dump.contains("revoked"), "{dump}");
+    assert!(dump.contains("transaction 3, not committed"), "{dump}");
+    assert!(dump.contains("the log ends in the middle of transaction 3"), "{dump}");
+    let json: serde_json::Value =
+        serde_json::from_str(&fstitch(&format!("journal dump --json {image}")).ok()).unwrap();
+    assert_eq!(json["transactions"][0]["records"][0]["kind"], "descriptor");
+    assert_eq!(json["transactions"][1]["records"][0]["revoked"].as_array().unwrap().len(), 1);
+    assert_eq!((&json["end"]["torn"], &json["end"]["damage"]), (&true.into(), &false.into()));
+    let ext2 = place.volume("ext2.img");
+    fstitch(&format!("journal dump {ext2}")).refused(1, "has no journal");
+}
+
+#[test]
+fn readers_see_what_is_in_the_journal_and_change_nothing() {
+    let place = Place::new();
+    let Some(image) = dirty(&place) else { return };
+    let before = std::fs::read(&image).unwrap();
+    assert_eq!(fstitch(&format!("cat {image}:/file")).ok(), replayed());
+    fstitch(&format!("ls -l {image}:/")).ok();
+    let said = fstitch(&format!("fsck -n -f {image}")).ok();
+    assert!(said.contains("in memory only") && said.contains("2 transactions"), "{said}");
+    assert!(before == std::fs::read(&image).unwrap());
+}
+
+#[test]
+fn a_repair_replays_first() {
+    let place = Place::new();
+    let Some(image) = dirty(&place) else { return };
+    let said = fstitch(&format!("fsck -p {image}")).ok();
+    assert!(said.contains("journal replayed: 2 transactions, 2 blocks, 1 revoked"), "{said}");
+    run("e2fsck", ["-fn", &image]).ok();
+    assert_eq!(fstitch(&format!("cat {image}:/file")).ok(), replayed());
+    assert!(fstitch(&format!("info {image}")).ok().contains("inode 8, clean"));
+}
+
+#[test]
+fn a_journal_beyond_repair_is_given_up_only_when_told() {
+    let place = Place::new();
+    let Some(image) = dirty(&place) else { return };
+    let map = run("debugfs", ["-R", "blocks <8>", &image]).ok();
+    let superblock: u64 = map.split_whitespace().next().unwrap().parse().unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
+    file.write_all_at(&[0; 4], superblock * 1024).unwrap();
+    fstitch(&format!("fsck -p {image}")).refused(8, "journal superblock");
+    fstitch(&format!("cat {image}:/file")).refused(1, "journal superblock");
+    assert!(fstitch(&format!("info {image}")).ok().contains("journal superblock"));
+    let given_up = fstitch(&format!("fsck -y {image}"));
+    assert_eq!(given_up.code, 1, "{}{}", given_up.out, given_up.err);
+    assert!(given_up.out.contains("no journal any more"), "{}", given_up.out);
+    run("e2fsck", ["-fn", &image]).ok();
+    assert_eq!(fstitch(&format!("cat {image}:/file")).ok(), "o".repeat(8192));
+}
