@@ -1,31 +1,32 @@
 //! A medium with a volatile cache whose power goes after some number of writes.
 
-use std::sync::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use fstitch_core::{
-    BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, MemDevice, Overlay, Result, Seed,
+    BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, MemDevice, Result, Seed,
 };
+
+/// Blocks that differ from an image.
+pub type Changes = BTreeMap<BlockNo, Vec<u8>>;
 
 /// Writes are seen at once and are stable after a flush; what was not is lost in part when the power goes.
 pub struct Volatile {
-    stable: MemDevice,
-    seen: Overlay<MemDevice>,
+    base: Arc<MemDevice>,
     state: Mutex<State>,
 }
 
 struct State {
-    pending: Vec<(BlockNo, Vec<u8>)>,
+    stable: Changes,
+    pending: Changes,
     writes: u64,
     writes_max: u64,
 }
 
 impl Volatile {
-    pub fn new(image: Vec<u8>, block_size: u32, writes_max: u64) -> Self {
-        Self {
-            stable: MemDevice::from_image(block_size, image.clone()),
-            seen: Overlay::new(MemDevice::from_image(block_size, image)),
-            state: Mutex::new(State { pending: Vec::new(), writes: 0, writes_max }),
-        }
+    pub fn new(base: &Arc<MemDevice>, stable: Changes, writes_max: u64) -> Self {
+        let state = State { stable, pending: Changes::new(), writes: 0, writes_max };
+        Self { base: Arc::clone(base), state: Mutex::new(state) }
     }
 
     /// How many blocks were written.
@@ -33,41 +34,45 @@ impl Volatile {
         self.state.lock().unwrap().writes
     }
 
-    /// The image after a power cut: any of the blocks written since the last flush are there.
-    pub fn survivors(&self, seed: &mut Seed) -> Vec<u8> {
+    /// What differs from the base after a power cut: any of the blocks written since the last flush are there.
+    pub fn survivors(&self, seed: &mut Seed) -> Changes {
         let state = self.state.lock().unwrap();
-        for (block, data) in &state.pending {
-            if seed.below(2) == 0 {
-                let kind = fstitch_core::BlockKind::Data;
-                self.stable.write(&[BlockWrite { block: *block, kind, data }]).unwrap();
-            }
-        }
-        self.stable.image()
+        let mut left = state.stable.clone();
+        left.extend(
+            state.pending.iter().filter(|_| seed.below(2) == 0).map(|(no, data)| (*no, data.clone())),
+        );
+        left
     }
 
-    fn dead(block: BlockNo) -> Error {
-        Error::io(IoOp::Write, block, std::io::Error::other("the power is gone"))
+    fn dead(op: IoOp, block: BlockNo) -> Error {
+        Error::io(op, block, std::io::Error::other("the power is gone"))
     }
 }
 
 impl BlockDevice for Volatile {
     fn geometry(&self) -> Geometry {
-        self.stable.geometry()
+        self.base.geometry()
     }
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
-        self.seen.read(reads)
+        let state = self.state.lock().unwrap();
+        for read in reads {
+            match state.pending.get(&read.block).or_else(|| state.stable.get(&read.block)) {
+                Some(block) => read.data.copy_from_slice(block),
+                None => self.base.read(std::slice::from_mut(read))?,
+            }
+        }
+        Ok(())
     }
 
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
         let mut state = self.state.lock().unwrap();
         for write in writes {
             if state.writes == state.writes_max {
-                return Err(Self::dead(write.block));
+                return Err(Self::dead(IoOp::Write, write.block));
             }
             state.writes += 1;
-            state.pending.push((write.block, write.data.to_vec()));
-            self.seen.write(std::slice::from_ref(write))?;
+            state.pending.insert(write.block, write.data.to_vec());
         }
         Ok(())
     }
@@ -75,11 +80,10 @@ impl BlockDevice for Volatile {
     fn flush(&self) -> Result<()> {
         let mut state = self.state.lock().unwrap();
         if state.writes == state.writes_max {
-            return Err(Self::dead(BlockNo(0)));
+            return Err(Self::dead(IoOp::Flush, BlockNo(0)));
         }
-        for (block, data) in state.pending.drain(..) {
-            self.stable.write(&[BlockWrite { block, kind: fstitch_core::BlockKind::Data, data: &data }])?;
-        }
+        let pending = std::mem::take(&mut state.pending);
+        state.stable.extend(pending);
         Ok(())
     }
 

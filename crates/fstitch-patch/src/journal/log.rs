@@ -229,7 +229,7 @@ impl<'d> Log<'d> {
             }
             self.write(&writes)?;
         }
-        self.flush()?;
+        // No flush before the commit block: nobody looks at it before the superblock says so.
         shape.put_commit(&mut block, sequence, now, sum);
         self.write(&[(at, BlockKind::JournalCommit, &block)])?;
         self.flush()?;

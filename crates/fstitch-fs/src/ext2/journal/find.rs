@@ -71,7 +71,7 @@ impl Journal {
         let block_count = u64::from(shape.blocks_count);
         match (place, external) {
             (Place::Inode(ino), _) => {
-                let area = internal(volume, shape, ino)?;
+                let (area, _) = internal(volume, shape, ino)?;
                 Ok(Self { place, area, home: Home { block_count, shares_device: true } })
             }
             (Place::Device(uuid), Some(device)) => {
@@ -128,8 +128,12 @@ fn external_area(device: &dyn BlockDevice, block_size: u32, uuid: &[u8; 16]) -> 
     Ok(Area::of_device(blocks, BlockNo(if block_size == 1024 { 2 } else { 1 })))
 }
 
-/// The area of a journal that is a file of the volume.
-fn internal(volume: &BlockView<'_>, shape: &Superblock, ino: u32) -> Result<Area> {
+/// The area of a journal that is a file of the volume, and the blocks of the file's map.
+pub(super) fn internal(
+    volume: &BlockView<'_>,
+    shape: &Superblock,
+    ino: u32,
+) -> Result<(Area, BTreeSet<u32>)> {
     let damaged = |problem: String| Error::corrupt(format!("journal inode {ino}"), None, problem);
     if ino == 0 || ino > shape.inodes_count {
         return Err(damaged(format!("there are {} inodes", shape.inodes_count)));
@@ -153,7 +157,7 @@ fn internal(volume: &BlockView<'_>, shape: &Superblock, ino: u32) -> Result<Area
             None => damaged(format!("blocks from {start} on are the volume's own metadata")),
         })?;
     }
-    Ok(area)
+    Ok((area, file.seen))
 }
 
 /// Fails if a run of blocks overlaps what groups are made of: the journal would be written over it.
@@ -181,7 +185,11 @@ fn check_run(
     Ok(())
 }
 
-fn read_descriptor(volume: &BlockView<'_>, shape: &Superblock, group: u32) -> Result<GroupDescriptor> {
+pub(super) fn read_descriptor(
+    volume: &BlockView<'_>,
+    shape: &Superblock,
+    group: u32,
+) -> Result<GroupDescriptor> {
     let (table, offset) = shape.descriptor_place(group);
     let mut block = vec![0; volume.block_size()];
     let table = BlockNo(u64::from(table));
@@ -189,10 +197,15 @@ fn read_descriptor(volume: &BlockView<'_>, shape: &Superblock, group: u32) -> Re
     GroupDescriptor::parse(&block[offset..offset + DESCRIPTOR_SIZE], group, shape, table)
 }
 
-fn read_inode(volume: &BlockView<'_>, shape: &Superblock, ino: u32) -> Result<DiskInode> {
+/// Where an inode is: block and offset in it.
+pub(super) fn inode_place(volume: &BlockView<'_>, shape: &Superblock, ino: u32) -> Result<(BlockNo, usize)> {
     let descriptor = read_descriptor(volume, shape, shape.group_of_inode(ino))?;
+    Ok(inode::place(shape, descriptor.inode_table, ino))
+}
+
+fn read_inode(volume: &BlockView<'_>, shape: &Superblock, ino: u32) -> Result<DiskInode> {
+    let (at, offset) = inode_place(volume, shape, ino)?;
     let mut block = vec![0; volume.block_size()];
-    let (at, offset) = inode::place(shape, descriptor.inode_table, ino);
     volume.read(at, BlockKind::Inode, &mut block)?;
     let bytes = &block[offset..offset + usize::from(shape.inode_size)];
     DiskInode::parse(bytes, InodeNo(u64::from(ino)), at, shape)

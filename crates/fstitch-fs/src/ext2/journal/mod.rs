@@ -10,10 +10,12 @@
 //! e2fsck or another run can go on: the flag `needs_recovery` is the first thing set and the last one cleared.
 //! Format and rules: `docs/spec/jbd.md`.
 
+mod create;
 mod find;
 mod orphans;
 mod recover;
 
+pub use create::{AddOptions, BLOCKS_MAX, BLOCKS_MIN, add, default_blocks, remove};
 pub use find::{Journal, Place, locate};
 pub use orphans::{BATCH_MAX, Orphans};
 pub use recover::{Options, Recovered, abandon, needs_recovery, read_superblock, recover};

@@ -75,7 +75,7 @@ fn parse(raw: &[u8], device: &dyn BlockDevice) -> Result<Superblock> {
     Superblock::parse(&settled, device.geometry().bytes())
 }
 
-fn write_superblock(device: &dyn BlockDevice, raw: &[u8]) -> Result<()> {
+pub(super) fn write_superblock(device: &dyn BlockDevice, raw: &[u8]) -> Result<()> {
     let view = BlockView::new(device, SUPERBLOCK_SIZE);
     view.write(BlockNo(1), BlockKind::Superblock, raw)?;
     view.flush()
@@ -90,7 +90,7 @@ pub fn needs_recovery(device: &dyn BlockDevice) -> Result<bool> {
     Ok(is_dirty(&raw) || (locate(&shape, &raw)?.is_some() && S_LAST_ORPHAN.get(&raw) != 0))
 }
 
-fn is_dirty(raw: &[u8]) -> bool {
+pub(super) fn is_dirty(raw: &[u8]) -> bool {
     S_FEATURE_INCOMPAT.get(raw) & incompat::RECOVER != 0
 }
 
