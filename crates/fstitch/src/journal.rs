@@ -240,6 +240,12 @@ pub fn show(disk: &dyn BlockDevice, external: Option<&Path>) -> Result<Option<Sh
     look(disk, external, |shown, _| Ok(shown))
 }
 
+/// How many blocks a journal of so many bytes has; `None` leaves it to the volume's size.
+pub fn blocks_of(bytes: Option<u64>, block_size: u32) -> Result<Option<u32>> {
+    let blocks = bytes.map(|bytes| u32::try_from(bytes / u64::from(block_size)));
+    blocks.transpose().context("the journal is too large")
+}
+
 // ---- journal dump ----
 
 /// Arguments of `journal`.

@@ -36,6 +36,7 @@ mod probe;
 mod size;
 mod stats;
 mod status;
+mod tune;
 mod umount;
 
 use std::process::ExitCode;
@@ -75,6 +76,8 @@ enum Command {
     Cat(cat::Arguments),
     /// Show what a volume is
     Info(info::Arguments),
+    /// Give an unmounted volume a journal, or take it away
+    Tune(tune::Arguments),
     /// Look into the journal of an ext3 volume
     Journal(journal::Arguments),
     /// Show which volumes are mounted, and how they fare
@@ -139,6 +142,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Cp(arguments) => copy::run(arguments),
         Command::Cat(arguments) => cat::run(arguments),
         Command::Info(arguments) => info::run(arguments),
+        Command::Tune(arguments) => tune::run(arguments),
         Command::Journal(arguments) => journal::run(arguments),
         Command::Status(arguments) => status::run(arguments),
         Command::Stats(arguments) => stats::run(arguments),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fstitch_core::{Clock, SystemClock};
 use fstitch_disk::{DiskOptions, FileDisk};
+use fstitch_fs::ext2::journal::{AddOptions, add, read_superblock};
 use fstitch_fs::ext2::mkfs::{MkfsOptions, MkfsSummary, mkfs};
 use serde::Serialize;
 
@@ -23,6 +24,17 @@ pub struct Arguments {
 enum Format {
     /// Make an ext2 volume, as mke2fs would
     Ext2(Box<Ext2>),
+    /// Make an ext3 volume: ext2 with a journal
+    Ext3(Box<Ext3>),
+}
+
+#[derive(clap::Args)]
+struct Ext3 {
+    /// The journal: size=BYTES, in MiB without a unit
+    #[arg(short = 'J', long, value_name = "size=BYTES", value_parser = journal_size)]
+    journal: Option<u64>,
+    #[command(flatten)]
+    volume: Ext2,
 }
 
 #[derive(clap::Args)]
@@ -95,21 +107,32 @@ struct Made {
 /// Runs `mkfs`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     match &arguments.format {
-        Format::Ext2(ext2) => make_ext2(ext2),
+        Format::Ext2(ext2) => make(ext2, None),
+        Format::Ext3(ext3) => make(&ext3.volume, Some(ext3.journal)),
     }
 }
 
-fn make_ext2(arguments: &Ext2) -> Result<Outcome> {
+/// The size in mke2fs's `-J size=`, where a bare number counts MiB.
+fn journal_size(text: &str) -> Result<u64, String> {
+    let size = text.strip_prefix("size=").ok_or("only `size=` is known")?;
+    if let Ok(mebibytes) = size.parse::<u64>() {
+        return mebibytes.checked_mul(1 << 20).ok_or_else(|| format!("{size} MiB are too many"));
+    }
+    crate::size::bytes(size)
+}
+
+/// Makes a volume; `journal` is whether it has a journal, and of how many bytes.
+fn make(arguments: &Ext2, journal: Option<Option<u64>>) -> Result<Outcome> {
     let mut options = options(arguments)?;
     let (size, created) = prepare_image(arguments, &mut options)?;
     options.device_is_zero = created;
-    let summary = write(arguments, &options, size).inspect_err(|_| {
+    let summary = write(arguments, &options, size, journal).inspect_err(|_| {
         if created {
             // The file holds nothing yet but our failed attempt.
             let _ = std::fs::remove_file(&arguments.image);
         }
     })?;
-    report(arguments, &options, &summary)
+    report(arguments, &options, &summary, journal.is_some())
 }
 
 fn options(arguments: &Ext2) -> Result<MkfsOptions> {
@@ -194,7 +217,12 @@ fn grow_file(image: &Path, size: Option<u64>, offset: u64) -> Result<()> {
     Ok(())
 }
 
-fn write(arguments: &Ext2, options: &MkfsOptions, size: Option<u64>) -> Result<MkfsSummary> {
+fn write(
+    arguments: &Ext2,
+    options: &MkfsOptions,
+    size: Option<u64>,
+    journal: Option<Option<u64>>,
+) -> Result<MkfsSummary> {
     let disk = DiskOptions {
         block_size: options.block_size.unwrap_or(1024),
         offset: offset(arguments)?,
@@ -207,11 +235,26 @@ fn write(arguments: &Ext2, options: &MkfsOptions, size: Option<u64>) -> Result<M
         display.set_message(format!("group {done} of {of}"));
         display.tick();
     });
+    let name = || format!("making a volume on {}", arguments.image.display());
+    let mut summary = summary.with_context(name)?;
+    if let Some(bytes) = journal {
+        display.set_message("journal");
+        display.tick();
+        let blocks = crate::journal::blocks_of(bytes, summary.block_size)?;
+        let asked = AddOptions { blocks, now: options.now, is_zero: options.device_is_zero };
+        add(&disk, asked).with_context(name)?;
+        summary.free_blocks = u64::from(read_superblock(&disk)?.1.free_blocks);
+    }
     display.finish_and_clear();
-    summary.with_context(|| format!("making an ext2 volume on {}", arguments.image.display()))
+    Ok(summary)
 }
 
-fn report(arguments: &Ext2, options: &MkfsOptions, summary: &MkfsSummary) -> Result<Outcome> {
+fn report(
+    arguments: &Ext2,
+    options: &MkfsOptions,
+    summary: &MkfsSummary,
+    has_journal: bool,
+) -> Result<Outcome> {
     let uuid = show_uuid(&options.uuid);
     if arguments.json {
         json(&Made {
@@ -229,8 +272,9 @@ fn report(arguments: &Ext2, options: &MkfsOptions, summary: &MkfsSummary) -> Res
     } else if !arguments.quiet {
         let bytes = summary.blocks * u64::from(summary.block_size);
         println!(
-            "{}: ext2, {} in {} blocks of {} bytes, {} inodes, UUID {uuid}",
+            "{}: {}, {} in {} blocks of {} bytes, {} inodes, UUID {uuid}",
             arguments.image.display(),
+            if has_journal { "ext3" } else { "ext2" },
             crate::size::show(bytes),
             summary.blocks,
             summary.block_size,

@@ -2,6 +2,7 @@
 //! journal leads astray.
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
+mod create;
 #[allow(dead_code)]
 #[path = "../check/support.rs"]
 mod support;

@@ -57,7 +57,7 @@ Mount options (-o):
   uid=N, gid=N                   everything appears to belong to this user, this group
   offset=BYTES                   where the volume starts in the image
   consistency=soft               the consistency mechanism; this version has soft updates
-  journal=PATH                   the device of the volume's journal, if it has one of its own
+  journal_path=PATH              the device of the volume's journal, if it has one of its own
   cache_size=BYTES, workers=N    as --cache-size and --workers
   norecovery                     do not reclaim in the background what a crash left behind
   nosuid, nodev, noexec, x-…     and other generic options of mount(8)

@@ -142,7 +142,7 @@ impl Options {
             "uid" => self.uid = Some(id()?),
             "gid" => self.gid = Some(id()?),
             "offset" => self.offset = crate::size::bytes(value)?,
-            "journal" | "journal_path" => self.journal = Some(PathBuf::from(value)),
+            "journal_path" => self.journal = Some(PathBuf::from(value)),
             "cache_size" => self.cache_size = Some(crate::size::bytes(value)?),
             "workers" => {
                 self.workers = Some(value.parse().map_err(|_| format!("`{value}` is not a number"))?)

@@ -82,6 +82,33 @@ fn a_repair_replays_first() {
 }
 
 #[test]
+fn journals_are_made_added_and_removed() {
+    let place = Place::new();
+    let image = place.text("ext3.img");
+    let made = fstitch(&format!("mkfs ext3 -b 1024 -J size=2 {image} 16M")).ok();
+    assert!(made.contains("ext3"), "{made}");
+    let judge = || {
+        fstitch(&format!("fsck -f {image}")).ok();
+        if needs("e2fsck") {
+            run("e2fsck", ["-fn", &image]).ok();
+        }
+    };
+    judge();
+    assert!(fstitch(&format!("info {image}")).ok().contains("2.0 MiB in 2048 blocks"));
+    fstitch(&format!("tune --journal {image}")).refused(1, "second journal");
+    fstitch(&format!("tune --no-journal {image}")).ok();
+    judge();
+    fstitch(&format!("journal dump {image}")).refused(1, "has no journal");
+    fstitch(&format!("tune --journal=3M {image}")).ok();
+    judge();
+    assert!(fstitch(&format!("info {image}")).ok().contains("3.0 MiB in 3072 blocks"));
+    let json = fstitch(&format!("journal dump --json {image}")).ok();
+    assert!(json.contains("the log is empty"), "{json}");
+    fstitch(&format!("mkfs ext3 -q {} 1M", place.text("small.img"))).refused(1, "journal");
+    assert!(!place.at("small.img").exists());
+}
+
+#[test]
 fn a_journal_beyond_repair_is_given_up_only_when_told() {
     let place = Place::new();
     let Some(image) = dirty(&place) else { return };
