@@ -349,6 +349,28 @@ fn blocks_change_together_or_not_at_all() {
 }
 
 #[test]
+fn contents_that_look_like_a_transaction_are_none() {
+    let writer = Writer::new(0, 0, 3, 0);
+    let area = area();
+    let mut log = Log::open(&writer.device, &area, HOME).unwrap();
+    // A file that holds a whole transaction, numbered as the one after the next.
+    let mut forged = vec![contents(1), contents(1), vec![0; BLOCK], contents(0xee), vec![0; BLOCK]];
+    let tag = writer.shape.tag_for(240, false, Sequence(6), &forged[3]);
+    writer.shape.put_descriptor(&mut forged[2], Sequence(6), &[tag]);
+    writer.shape.put_commit(&mut forged[4], Sequence(6), Timestamp { secs: 1, nanos: 0 }, 0);
+    let blocks: Vec<(BlockNo, BlockBuf)> =
+        forged.iter().zip(200..).map(|(data, no)| (BlockNo(no), BlockBuf::copy_of(data))).collect();
+    for blocks in [&blocks[..], &blocks[..1]] {
+        log.apply(blocks, Timestamp { secs: 1, nanos: 0 }).unwrap();
+        let done = replay(&mut log, &writer.device, &mut |_| {}).unwrap();
+        assert_eq!(done.scan.transactions, 1, "{}", done.scan.end);
+    }
+    // The second transaction ended where the first one's third copy was.
+    let homes = homes(&writer.device);
+    assert!(homes.contains_key(&202) && !homes.contains_key(&240));
+}
+
+#[test]
 fn no_damage_makes_the_reader_panic_loop_or_leave_its_bounds() {
     let mut seed = Seed::new(11);
     for round in 0..4_000_u64 {
