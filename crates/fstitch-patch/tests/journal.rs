@@ -349,6 +349,25 @@ fn blocks_change_together_or_not_at_all() {
 }
 
 #[test]
+fn what_is_behind_damage_never_comes_back() {
+    let mut writer = Writer::new(0, 0, 1, 1);
+    damaged_block(&mut writer, &|block| block[7] = 9);
+    writer.commit(&change(&[(202, 3)]));
+    writer.commit(&change(&[(203, 3)]));
+    let (done, homes_now) = replayed(&writer.device);
+    assert!(done.scan.end.why.is_damage() && homes_now.is_empty());
+    // A new transaction ends exactly where the third one starts, and must not be continued by it.
+    let area = area();
+    let mut log = Log::open(&writer.device, &area, HOME).unwrap();
+    let data = BlockBuf::copy_of(&contents(5));
+    let blocks: Vec<(BlockNo, BlockBuf)> = (210..214).map(|no| (BlockNo(no), data.clone())).collect();
+    log.apply(&blocks, Timestamp { secs: 1, nanos: 0 }).unwrap();
+    let done = replay(&mut log, &writer.device, &mut |_| {}).unwrap();
+    assert_eq!((done.scan.transactions, done.scan.end.at), (1, 7));
+    assert!(!homes(&writer.device).contains_key(&203));
+}
+
+#[test]
 fn contents_that_look_like_a_transaction_are_none() {
     let writer = Writer::new(0, 0, 3, 0);
     let area = area();
