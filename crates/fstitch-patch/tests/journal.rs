@@ -373,7 +373,7 @@ fn contents_that_look_like_a_transaction_are_none() {
     let area = area();
     let mut log = Log::open(&writer.device, &area, HOME).unwrap();
     // A file that holds a whole transaction, numbered as the one after the next.
-    let mut forged = vec![contents(1), contents(1), vec![0; BLOCK], contents(0xee), vec![0; BLOCK]];
+    let mut forged = [contents(1), contents(1), vec![0; BLOCK], contents(0xee), vec![0; BLOCK]];
     let tag = writer.shape.tag_for(240, false, Sequence(6), &forged[3]);
     writer.shape.put_descriptor(&mut forged[2], Sequence(6), &[tag]);
     writer.shape.put_commit(&mut forged[4], Sequence(6), Timestamp { secs: 1, nanos: 0 }, 0);
