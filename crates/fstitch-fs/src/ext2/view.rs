@@ -163,14 +163,36 @@ impl BlockDevice for BlockView<'_> {
         if self.unit == self.block_size {
             return self.device.read(reads);
         }
-        reads.iter_mut().try_for_each(|read| Self::read(self, read.block, read.kind, read.data))
+        if self.unit > self.block_size {
+            return reads.iter_mut().try_for_each(|read| Self::read(self, read.block, read.kind, read.data));
+        }
+        let mut parts = Vec::with_capacity(reads.len() * (self.block_size / self.unit));
+        for read in reads {
+            self.check(IoOp::Read, read.block, read.data.len())?;
+            let (first, kind) = (self.locate(read.block).0.get(), read.kind);
+            let pieces = read.data.chunks_mut(self.unit).zip(first..);
+            parts.extend(pieces.map(|(data, block)| BlockRead { block: BlockNo(block), kind, data }));
+        }
+        self.device.read(&mut parts)
     }
 
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
         if self.unit == self.block_size {
             return self.device.write(writes);
         }
-        writes.iter().try_for_each(|write| Self::write(self, write.block, write.kind, write.data))
+        if self.unit > self.block_size {
+            return writes
+                .iter()
+                .try_for_each(|write| Self::write(self, write.block, write.kind, write.data));
+        }
+        let mut parts = Vec::with_capacity(writes.len() * (self.block_size / self.unit));
+        for write in writes {
+            self.check(IoOp::Write, write.block, write.data.len())?;
+            let (first, kind) = (self.locate(write.block).0.get(), write.kind);
+            let pieces = write.data.chunks(self.unit).zip(first..);
+            parts.extend(pieces.map(|(data, block)| BlockWrite { block: BlockNo(block), kind, data }));
+        }
+        self.device.write(&parts)
     }
 
     fn flush(&self) -> Result<()> {
@@ -201,6 +223,15 @@ mod tests {
             assert_eq!(back, data);
             assert_eq!(device.image()[3072..6144], data[..]);
             assert!(view.read(BlockNo(63), BlockKind::Data, &mut back).is_err());
+            let mut one = vec![0; 1024];
+            let kind = BlockKind::Data;
+            BlockDevice::read(&view, &mut [BlockRead { block: BlockNo(4), kind, data: &mut one }]).unwrap();
+            assert_eq!(one, data[1024..2048]);
+            BlockDevice::write(&view, &[BlockWrite { block: BlockNo(9), kind, data: &one }]).unwrap();
+            assert_eq!(device.image()[9216..10_240], one[..]);
+            assert!(
+                BlockDevice::write(&view, &[BlockWrite { block: BlockNo(64), kind, data: &one }]).is_err()
+            );
         }
     }
 }
