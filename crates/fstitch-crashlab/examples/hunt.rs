@@ -34,13 +34,53 @@ fn questions() -> Vec<Question> {
     ]
 }
 
+/// What is asked while a block is held back: these workloads have few states each.
+fn held_questions() -> Vec<Question> {
+    let all = || Selection::Range(0..u64::MAX);
+    let asked = [
+        ("ext2-soft", "names"),
+        ("ext2-soft-i256", "attrs"),
+        ("ext2-soft-i256-p1", "attrs"),
+        ("ext2-soft-p1", "attrs"),
+        ("ext2-soft-k400", "reuse"),
+        ("ext2-soft", "sizes"),
+        ("ext2-soft-p2", "sizes"),
+        ("ext2-soft-p4", "indexed"),
+        ("ext2-soft-p8", "shared"),
+        ("ext2-soft-i256-p8", "shared"),
+        ("ext2-soft-o0-p8", "shared"),
+        ("ext2-soft-k8480-n64", "groups"),
+        ("ext2-soft-o0", "names"),
+        ("ext2-soft-o0-k400", "reuse"),
+        ("ext2-soft-s4", "sizes"),
+    ];
+    asked.map(|(system, family)| (system, family, all(), 64, 16)).to_vec()
+}
+
+/// The questions that the arguments ask: `held` for the quick ones alone, or a system and a family, and how many workloads.
+fn asked() -> Option<Vec<Question>> {
+    if std::env::args().nth(1).is_some_and(|word| word == "held") {
+        return Some(held_questions());
+    }
+    let mut arguments = std::env::args().skip(1).map(|argument| &*argument.leak());
+    let (system, family) = (arguments.next()?, arguments.next()?);
+    let count = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(u64::MAX);
+    Some(vec![(system, family, Selection::Range(0..count), 64, 16)])
+}
+
 fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     // A panic is a violation and is reported as one.
     std::panic::set_hook(Box::new(|_| {}));
-    for (system, family, selection, choices_per_cut, aftermath_every) in questions() {
+    for (system, family, selection, choices_per_cut, aftermath_every) in
+        asked().unwrap_or_else(|| [held_questions(), questions()].concat())
+    {
         let options = LabOptions { choices_per_cut, aftermath_every, depth: 1, ..LabOptions::default() };
         let lab = Lab::new(Arc::new(system.parse::<Ext2System>()?), options)?;
         let (workloads, _) = find(family)?;
+        let selection = match selection {
+            Selection::Range(range) => Selection::Range(range.start..range.end.min(workloads.len())),
+            sample @ Selection::Sample { .. } => sample,
+        };
         let limits = Limits { states: u64::MAX, violations: 1, threads: 1 };
         let outcome = soak(&lab, &*workloads, &selection, limits, &|_| {});
         if let Some(found) = outcome.found.first() {

@@ -15,6 +15,7 @@ use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions, Durability, Optimizations};
 
 use crate::medium::{Base, Image};
+use crate::peculiar;
 use crate::reference::E2fsck;
 use crate::system::{Mounted, STALE, System};
 
@@ -54,6 +55,9 @@ pub struct Ext2System {
     pub cache_kib: u32,
     /// Bytes that one step of a large operation dirties.
     pub step_kib: u32,
+    /// What is peculiar about the volume, as the sum of 1 (no extended attributes yet), 2 (no large files yet), 4 (an index
+    /// over `/d`) and 8 (`/f` and `/g` share their attributes).
+    pub peculiar: u32,
 }
 
 impl Default for Ext2System {
@@ -67,6 +71,7 @@ impl Default for Ext2System {
             combination: 15,
             cache_kib: 1024,
             step_kib: 1024,
+            peculiar: 0,
         }
     }
 }
@@ -96,7 +101,7 @@ impl fmt::Display for Ext2System {
 /// A word that names no system.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` names no system: expected ext2-soft or ext2-async, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step)"
+    "`{0}` names no system: expected ext2-soft or ext2-async, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step), -p0 (peculiarities)"
 )]
 pub struct UnknownSystem(String);
 
@@ -109,7 +114,7 @@ impl FromStr for Ext2System {
 }
 
 impl Ext2System {
-    fn parameters(&self) -> [(char, u32); 7] {
+    fn parameters(&self) -> [(char, u32); 8] {
         [
             ('k', self.size_kib),
             ('b', self.block_size),
@@ -118,6 +123,7 @@ impl Ext2System {
             ('o', u32::from(self.combination)),
             ('c', self.cache_kib),
             ('s', self.step_kib),
+            ('p', self.peculiar),
         ]
     }
 
@@ -141,6 +147,7 @@ impl Ext2System {
                 "o" => system.combination = u8::try_from(value).ok()?,
                 "c" => system.cache_kib = value,
                 "s" => system.step_kib = value,
+                "p" => system.peculiar = value,
                 _ => return None,
             }
         }
@@ -155,6 +162,7 @@ impl Ext2System {
             && self.combination < 16
             && (1..=1 << 20).contains(&self.cache_kib)
             && (1..=1 << 20).contains(&self.step_kib)
+            && self.peculiar <= peculiar::ALL
     }
 
     fn attach(
@@ -221,8 +229,19 @@ impl System for Ext2System {
         options.inode_size = Some(self.inode_size);
         options.inodes = Some(self.inodes);
         options.features.resize_inode = false;
+        options.features.ext_attr = self.peculiar & peculiar::NO_ATTRIBUTES == 0;
+        options.features.large_file = self.peculiar & peculiar::NO_LARGE_FILES == 0;
         mkfs(&image, &options, &mut |_, _| {})?;
-        Ok(Base::new(self.block_size, image.bytes()))
+        if self.peculiar & (peculiar::SHARED_ATTRIBUTES | peculiar::INDEX) == 0 {
+            return Ok(Base::new(self.block_size, image.bytes()));
+        }
+        let image = Arc::new(image);
+        let running = self.run(Arc::<Image>::clone(&image))?;
+        let made = peculiar::populate(&running.fs, self.peculiar)?;
+        running.fs.unmount()?;
+        let mut bytes = image.bytes();
+        peculiar::edit(&mut bytes, &made);
+        Ok(Base::new(self.block_size, bytes))
     }
 
     fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>> {

@@ -29,6 +29,7 @@ mod live;
 pub mod medium;
 mod minimise;
 pub mod oracle;
+mod peculiar;
 mod reference;
 mod replay;
 mod show;

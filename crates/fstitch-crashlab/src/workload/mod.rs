@@ -4,6 +4,7 @@
 //! a number.
 
 mod applications;
+mod held;
 mod op;
 mod random;
 mod rare;
@@ -80,6 +81,7 @@ pub fn families() -> Vec<Box<dyn Family>> {
     all.extend(seq::families());
     all.extend(random::families());
     all.extend(applications::families());
+    all.extend(held::families());
     all
 }
 

@@ -55,6 +55,8 @@ pub enum Op {
     Sync,
     /// Lets the cache write a random part of what it could write now: `share` of 16 blocks.
     WriteOut { share: u8, seed: u64 },
+    /// Writes everything that can be written while the `nth` block that it meets stays back.
+    AllBut { nth: u64 },
 }
 
 const KINDS: [(FileKind, &str); 4] = [
@@ -112,6 +114,7 @@ impl fmt::Display for Op {
             Self::Fdatasync { path } => write!(f, "fdatasync {path}"),
             Self::Sync => write!(f, "sync"),
             Self::WriteOut { share, seed } => write!(f, "write-out {share} {seed}"),
+            Self::AllBut { nth } => write!(f, "all-but {nth}"),
         }
     }
 }
@@ -141,6 +144,7 @@ fn parse(words: &[&str]) -> Option<Op> {
     Some(match *words {
         ["sync"] => Op::Sync,
         ["write-out", share, seed] => Op::WriteOut { share: share.parse().ok()?, seed: seed.parse().ok()? },
+        ["all-but", nth] => Op::AllBut { nth: nth.parse().ok()? },
         ["create", at] => Op::Create { path: path(at)? },
         ["mkdir", at] => Op::Mkdir { path: path(at)? },
         ["unlink", at] => Op::Unlink { path: path(at)? },
@@ -187,7 +191,7 @@ mod tests {
                      rename-noreplace /a /b\nexchange /a /b\nwrite /a 0 5000\nappend /a 9\ntruncate /a 3\n\
                      allocate /a 1 2\nallocate-keep-size /a 1 2\npunch /a 1 2\nzero /a 1 2\nzero-keep-size /a 1 2\n\
                      setxattr /a user.x 20\nremovexattr /a user.x\nchmod /a 644\nchown /a 5\ntmpfile /d /d/a 100\n\
-                     hold /a\nrelease /a\nfsync /a\nfdatasync /a\nsync\nwrite-out 8 77";
+                     hold /a\nrelease /a\nfsync /a\nfdatasync /a\nsync\nwrite-out 8 77\nall-but 3";
         for line in lines.lines() {
             assert_eq!(line.parse::<Op>().unwrap().to_string(), line);
         }

@@ -72,6 +72,21 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
+    /// Writes until nothing is left that does not wait for the `nth` block.
+    fn write_all_but(&self, nth: u64) -> Result<()> {
+        let mut met: Vec<BlockNo> = vec![];
+        let nth = usize::try_from(nth).unwrap_or(usize::MAX);
+        let mut choose = |no: BlockNo| {
+            let at = met.iter().position(|&other| other == no).unwrap_or_else(|| {
+                met.push(no);
+                met.len() - 1
+            });
+            at != nth
+        };
+        while (self.write_out)(&mut choose)? > 0 {}
+        Ok(())
+    }
+
     /// Gives an entry's reference back.
     fn done(&self, entry: Result<fstitch_core::Entry>) -> Result<()> {
         entry.map(|entry| self.fs.forget(entry.attr.ino, 1))
@@ -102,6 +117,19 @@ fn pattern(no: u32, len: usize) -> Vec<u8> {
     data
 }
 
+/// An access control list in the form of the system calls, whose entry for a user tells operations apart.
+fn acl(no: u32) -> Vec<u8> {
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in
+        [(1_u16, 7_u16, u32::MAX), (2, 7, 1 + no), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)]
+    {
+        list.extend(tag.to_le_bytes());
+        list.extend(perm.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    list
+}
+
 impl Op {
     /// Runs the operation, the `no`-th of its workload.
     ///
@@ -124,6 +152,7 @@ impl Op {
                 let mut dice = Seed::new(*seed);
                 (target.write_out)(&mut |_| dice.chance(u64::from(*share), 16)).map(|_| ())
             }
+            Self::AllBut { nth } => target.write_all_but(*nth),
             _ => self.change(target, no),
         }
     }
@@ -185,7 +214,7 @@ impl Op {
                 target.open(path, |ino| fs.fallocate(caller, ino, *offset, *len, *mode))
             }
             Self::SetXattr { path, name, len } => {
-                let value = pattern(no, *len);
+                let value = if name.starts_with("system.posix_acl") { acl(no) } else { pattern(no, *len) };
                 let mode = XattrSetMode::Set;
                 target.open(path, |ino| fs.setxattr(caller, ino, name.as_bytes(), &value, mode))
             }

@@ -7,7 +7,9 @@
 //!    again, comes after it, so that the medium never holds it twice.
 //! 3. The pointers to a directory or indirect block are listed until they are stable: what lies in the block is
 //!    reachable only after them.
-//! 4. Entries that became stable are dropped when a table has doubled since the last look; a stale entry would
+//! 4. The changes of pointers away from an attribute block that keeps others are listed until they are stable: whoever has
+//!    the block alone changes or frees it after them.
+//! 5. Entries that became stable are dropped when a table has doubled since the last look; a stale entry would
 //!    order nothing, so it costs only memory.
 
 use std::hash::{BuildHasher, Hash};
@@ -111,6 +113,8 @@ pub(super) struct InodeMemory {
     pub(super) gathers: Table<u32, PatchId>,
     /// The clearing of a directory's index flag.
     pub(super) unindexed: Table<u32, PatchId>,
+    /// The pointers that were turned away from an attribute block which others share, by block.
+    pub(super) turned_away: Table<u32, PatchIds>,
 }
 
 impl Memory {

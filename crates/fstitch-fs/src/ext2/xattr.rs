@@ -6,6 +6,7 @@
 //! - a shared block is not changed: the inode points at a copy, → the copy's initialisation and bit;
 //! - the old block's reference count falls, or its bit is cleared, → the change of the pointer: the count on the medium
 //!   is never below the number of pointers there;
+//! - a block that others have left is changed or freed by its last owner → the changes of their pointers;
 //! - an attribute that moves between inode and block is removed from its old place → it is in the new one;
 //! - the first attribute of a volume → the feature bit in the superblock.
 //!
@@ -14,7 +15,7 @@
 use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, Result, XattrSetMode};
-use fstitch_patch::{Block, PatchId, PatchIds, Tx};
+use fstitch_patch::{Block, PatchId, PatchIds, PatchState, Tx};
 
 use super::acl;
 use super::alloc::{FreedAfter, Goal, Run};
@@ -232,11 +233,15 @@ impl Ext2 {
         befores: &[PatchId],
     ) -> Result<PatchIds> {
         let old = inode.disk.xattr_block;
+        let others = self.memory.inodes().turned_away.get(&old).cloned().unwrap_or_default();
         let mut tx = self.cache.lock();
         let pointer = match change {
             BlockChange::None => return Ok(PatchIds::new()),
             BlockChange::Rewrite(block, contents) => {
-                let patch = tx.init(&block, Arc::new(contents), befores);
+                // On the medium it may still be others' as well.
+                let mut befores = PatchIds::from_slice(befores);
+                befores.extend(others);
+                let patch = tx.init(&block, Arc::new(contents), &befores);
                 inode.gather(&mut tx, patch);
                 return Ok(PatchIds::from_slice(&[patch]));
             }
@@ -307,15 +312,38 @@ impl Ext2 {
         }
         let block = self.cache.read(BlockNo(u64::from(no)), BlockKind::Data)?;
         XattrSet::parse_block(&block.snapshot(), block.no())?;
+        self.watch.blocks(no, 1);
+        // Listed before the count falls: whoever finds the block alone finds this, too.
+        let others = self.turn_away(no, after);
         let mut tx = self.cache.lock();
         let count = H_REFCOUNT.get(tx.data(&block));
         if count > 1 {
             tx.bytes(&block, H_REFCOUNT.offset(), &(count - 1).to_le_bytes(), after.befores());
             return Ok(());
         }
+        let mut pointers: PatchIds =
+            others.into_iter().filter(|&patch| tx.state(patch) != PatchState::Committed).collect();
+        let after = if pointers.is_empty() {
+            after
+        } else {
+            // Free on the medium only when nobody points at it there any more.
+            pointers.extend(after.befores().iter().copied());
+            FreedAfter::Pointer(tx.empty(&pointers))
+        };
         drop(tx);
         drop(block);
+        self.memory.inodes().turned_away.remove(&no);
         self.free_blocks(no, 1, after)
+    }
+
+    /// Lists a pointer that was turned away from an attribute block, and returns those listed before.
+    fn turn_away(&self, no: u32, after: FreedAfter) -> PatchIds {
+        let mut inodes = self.memory.inodes();
+        let others = inodes.turned_away.get(&no).cloned().unwrap_or_default();
+        let mut all = others.clone();
+        all.extend(after.befores().iter().copied());
+        inodes.turned_away.insert(no, all, &self.cache);
+        others
     }
 
     /// Bytes that an operation on attributes dirties at most.

@@ -16,6 +16,7 @@
 //! # Crash cases
 //! Cut short anywhere, less is reclaimed; the volume is not marked as clean until a whole run has passed.
 
+mod references;
 mod scan;
 mod watch;
 
@@ -76,7 +77,8 @@ impl Ext2 {
                 break;
             }
         }
-        self.reclaim_blocks(hooks, done)
+        self.reclaim_blocks(hooks, done)?;
+        if hooks.stop() { Ok(()) } else { self.recount_references(hooks, done) }
     }
 
     /// Memory for one slice of a pass, in bytes.

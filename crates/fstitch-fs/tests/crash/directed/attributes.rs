@@ -62,6 +62,16 @@ fn attribute_blocks_that_come_and_go() {
     }
 }
 
+/// Makes `/g` share the attribute block of `/f`.
+fn share(raw: &Raw<'_>) {
+    let [f, g] = ["/f", "/g"].map(|path| raw.inode(raw.find(path)));
+    let shared = raw.u32(f + I_FILE_ACL);
+    raw.put(g + I_FILE_ACL, &shared.to_le_bytes());
+    let mut block = raw.block(shared);
+    block[4..8].copy_from_slice(&2_u32.to_le_bytes());
+    raw.put_block(shared, &block);
+}
+
 /// Two inodes with one attribute block, as other implementations make them.
 #[test]
 fn a_shared_block() {
@@ -73,14 +83,6 @@ fn a_shared_block() {
         rig.create("/g", 2, 10);
         rig.set_xattr("/g", "user.a", &old);
     };
-    let edit = |raw: &Raw<'_>| {
-        let [f, g] = ["/f", "/g"].map(|path| raw.inode(raw.find(path)));
-        let shared = raw.u32(f + I_FILE_ACL);
-        raw.put(g + I_FILE_ACL, &shared.to_le_bytes());
-        let mut block = raw.block(shared);
-        block[4..8].copy_from_slice(&2_u32.to_le_bytes());
-        raw.put_block(shared, &block);
-    };
     let works: [&dyn Fn(&Rig); 3] =
         [&|rig| rig.set_xattr("/f", "user.a", &new), &|rig| rig.remove_xattr("/f", "user.a"), &|rig| {
             rig.unlink("/f")
@@ -90,7 +92,42 @@ fn a_shared_block() {
         holds(fs, "/g", "user.a", &[Some(old.clone())])
     };
     for work in works {
-        Script { inode_size: 128, prepare: &prepare, edit: &edit, work, expect, ..Script::default() }.play();
+        Script { inode_size: 128, prepare: &prepare, edit: &share, work, expect, ..Script::default() }.play();
+    }
+}
+
+/// One inode leaves a shared block, which is then the other's alone: what that one does to the block comes after the first
+/// one's pointer.
+#[test]
+fn a_shared_block_that_one_has_left() {
+    let (old, new) = (vec![1; 300], vec![2; 300]);
+    let prepare = |rig: &Rig| {
+        rig.create("/f", 1, 10);
+        rig.set_xattr("/f", "user.a", &old);
+        rig.spacer("s");
+        rig.create("/g", 2, 10);
+        rig.set_xattr("/g", "user.a", &old);
+    };
+    let works: [&dyn Fn(&Rig); 3] = [
+        &|rig| {
+            rig.remove_xattr("/g", "user.a");
+            rig.set_xattr("/f", "user.a", &new);
+        },
+        &|rig| {
+            rig.remove_xattr("/g", "user.a");
+            rig.remove_xattr("/f", "user.a");
+            rig.symlink("/slow", 200);
+        },
+        &|rig| {
+            rig.unlink("/g");
+            rig.unlink("/f");
+        },
+    ];
+    let expect: Judgement<'_> = &|fs, _| holds(fs, "/g", "user.a", &[Some(old.clone()), None]);
+    for work in works {
+        let script =
+            Script { inode_size: 128, prepare: &prepare, edit: &share, work, expect, ..Script::default() };
+        script.play();
     }
 }
 
