@@ -13,7 +13,7 @@ use super::{Family, Workload};
 /// Blocks that are held back in turn. Where fewer are dirty, the last workloads of a script hold nothing back.
 const BLOCKS: u64 = 24;
 
-/// What is there before, and what is done.
+/// What is there before, and what is done; what stands before `|` there is done before as well.
 type Script = (&'static str, &'static str);
 
 /// A file to be removed, what may take its blocks, and no room elsewhere.
@@ -58,7 +58,7 @@ const ATTRIBUTES: [Script; 13] = [
     (IN_BLOCK_WITH_OTHERS, "removexattr /f user.a"),
     (NO_ATTRIBUTES, "setxattr /f user.a 20"),
     (NO_ATTRIBUTES, "setxattr /f user.a 300"),
-    (NO_ATTRIBUTES, "setxattr /d system.posix_acl_default 1;mkdir /d/e;create /d/f"),
+    (NO_ATTRIBUTES, "setxattr /d system.posix_acl_default 1;SPACERc;mkdir /d/e;create /d/f"),
     (NO_ATTRIBUTES, "setxattr /f user.a 300;sync;removexattr /f user.a;symlink /s 30"),
     (NO_ATTRIBUTES, "setxattr /f user.a 300;sync;unlink /f;symlink /s 30"),
     (NO_ATTRIBUTES, "setxattr /f user.a 300;sync;removexattr /f user.a;setxattr /f user.b 500"),
@@ -85,21 +85,21 @@ const SIZES: [Script; 16] = [
     ("create /a;append /a 614400", "unlink /a"),
 ];
 
-/// A second group of few blocks, as many of which are free as the scripts have given back.
-const TWO_GROUPS: &str = "mkdir /p;mkdir /q;create /p/a;create /q/a;create /p/1;append /p/1 1024;create /p/2;append /p/2 1024;\
-                          create /q/1;append /q/1 1024;create /q/2;append /q/2 1024;\
-                          create /p/f;create /q/f;append /q/f 262144;append /p/f 1024";
+/// The inodes of the first group are used up, and the second one's blocks, but for those that the scripts give back: of a file
+/// in the second group, some blocks lie there and some in the first.
+const TWO_GROUPS: &str = "mkdir /p;SPACERa;SPACERb;SPACERc;create /a;create /1;append /1 1024;create /2;append /2 1024;create /3;append /3 1024;\
+                          create /f;append /f 310000";
 
 /// Blocks of a file in several groups.
-const GROUPS: [&str; 8] = [
-    "unlink /q/1;sync;write /q/a 12288 1024",
-    "unlink /q/1;sync;write /q/a 307200 1024",
-    "unlink /q/1;unlink /q/2;sync;write /q/a 307200 1024",
-    "unlink /q/1;unlink /q/2;sync;write /q/a 67584000 1024",
-    "unlink /p/1;sync;write /p/a 12288 1024",
-    "unlink /p/1;sync;write /p/a 307200 1024",
-    "unlink /p/1;unlink /p/2;sync;write /p/a 307200 1024",
-    "unlink /p/1;unlink /p/2;sync;write /p/a 67584000 1024",
+const GROUPS: [Script; 8] = [
+    (TWO_GROUPS, "unlink /1|write /a 12288 1024"),
+    (TWO_GROUPS, "unlink /1|write /a 307200 1024"),
+    (TWO_GROUPS, "unlink /1;unlink /2|write /a 307200 1024"),
+    (TWO_GROUPS, "unlink /1;unlink /2|write /a 67584000 1024"),
+    (TWO_GROUPS, "unlink /1;unlink /2;unlink /3|write /a 67584000 1024"),
+    (TWO_GROUPS, "unlink /1|setxattr /a user.a 300;append /a 2048"),
+    (TWO_GROUPS, "write /a 12288 1024;symlink /slow 200;setxattr /2 user.a 300"),
+    (TWO_GROUPS, "mkdir /d;append /2 20480"),
 ];
 
 const TWO_DIRS: &str = "mkdir /d;SPACERa;mkdir /e;SPACERb;";
@@ -182,8 +182,8 @@ const INDEXED: [Script; 3] = [
         "create /i",
         "link /i /d/LONG14;link /i /d/LONG15;link /i /d/LONG16;link /i /d/LONG17;link /i /d/LONG18",
     ),
-    ("create /i", "unlink /d/LONG5;create /d/LONG15"),
-    ("create /i", "rename /i /d/x;mkdir /d/y"),
+    ("SPACERa;create /i", "unlink /d/LONG5;create /d/LONG15"),
+    ("SPACERa;create /i", "rename /i /d/x;mkdir /d/y"),
 ];
 
 /// Changes of the shared attributes of a peculiar volume.
@@ -212,11 +212,7 @@ pub fn families() -> Vec<Box<dyn Family>> {
         family("reuse", "freed blocks used again at once, one block held back", REUSE.to_vec()),
         family("attrs", "attributes that come, move and go, one block held back", ATTRIBUTES.to_vec()),
         family("sizes", "files that grow and shrink, one block held back", SIZES.to_vec()),
-        family(
-            "groups",
-            "files in several groups, one block held back",
-            GROUPS.iter().map(|&work| (TWO_GROUPS, work)).collect(),
-        ),
+        family("groups", "files in several groups, one block held back", GROUPS.to_vec()),
         family("indexed", "an indexed directory of a peculiar volume, one block held back", INDEXED.to_vec()),
         family("shared", "shared attributes of a peculiar volume, one block held back", SHARED.to_vec()),
         family("names", "names made, moved and removed, one block held back", NAMES.to_vec()),
@@ -250,9 +246,11 @@ impl Family for Held {
 
     fn get(&self, index: u64) -> Option<Workload> {
         let (setup, work) = *self.scripts.get(usize::try_from(index / BLOCKS).ok()?)?;
+        let (given_back, work) = work.split_once('|').unwrap_or(("", work));
+        let setup = [ops(setup), ops(given_back)].concat();
         let mut list = ops(work);
         list.push(Op::AllBut { nth: index % BLOCKS });
-        Some(Workload { name: format!("{}/{index}", self.name), setup: ops(setup), ops: list })
+        Some(Workload { name: format!("{}/{index}", self.name), setup, ops: list })
     }
 }
 

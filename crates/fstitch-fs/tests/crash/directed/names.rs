@@ -476,6 +476,23 @@ fn an_exchanged_name_moved_replaced_or_removed() {
     }
 }
 
+/// What is synced below a directory can be found: an exchange has moved both directories, so the way to it is new.
+#[test]
+fn directories_exchanged_and_synced_below() {
+    let prepare = |rig: &Rig| {
+        directories(rig, &["/d", "/d/a", "/d/c"]);
+        rig.create("/d/a/f", 1, 3000);
+    };
+    let work = |rig: &Rig| {
+        // The way down is known to be stable before the exchange.
+        rig.fsync("/d/a/f");
+        rig.exchange("/d/a", "/d/c");
+        rig.fsync("/d/c/f");
+        rig.create("/g", 2, 10);
+    };
+    play(&prepare, &work, &|fs| kept(fs, &["/d/c/f"], 1, 3000));
+}
+
 /// The block of a removed directory is dropped, and with it the clearing of a name that a lowered count waits for.
 #[test]
 fn a_directory_emptied_and_removed() {

@@ -145,6 +145,10 @@ impl Rig {
         self.at(path, |ino| self.fs.removexattr(&self.caller, ino, name.as_bytes())).unwrap();
     }
 
+    pub fn fsync(&self, path: &str) {
+        self.at(path, |ino| self.fs.fsync(ino, false)).unwrap();
+    }
+
     pub fn sync(&self) {
         self.fs.sync().unwrap();
     }
