@@ -5,6 +5,8 @@
 //!
 //! ```text
 //! # redundant: why (only where the ordering follows from others; then every test must pass without it)
+//! # survives: why (only where it follows from others on ext2: a test of the format-independent half must fail without
+//! it, the crash laboratory has nothing to find)
 //! [name of the ordering]
 //! file: path from the root
 //! <<<<
@@ -47,6 +49,8 @@ pub struct Ordering {
     pub(crate) without: String,
     /// It follows from others: nothing can miss it.
     pub(crate) redundant: bool,
+    /// It follows from others on ext2: the crash laboratory cannot miss it.
+    pub(crate) survives: bool,
 }
 
 /// What became of one removal.
@@ -174,11 +178,12 @@ fn failed_test(output: &str) -> Option<String> {
 fn parse(text: &str) -> Result<Vec<Ordering>> {
     let mut orderings = Vec::new();
     let mut lines = text.lines();
-    let mut redundant = false;
+    let (mut redundant, mut survives) = (false, false);
     while let Some(line) = lines.next() {
         let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) else {
             ensure!(line.is_empty() || line.starts_with('#'), "not an entry: {line}");
             redundant |= line.starts_with("# redundant: ");
+            survives |= line.starts_with("# survives: ");
             continue;
         };
         let file = lines.next().and_then(|line| line.strip_prefix("file: "));
@@ -196,7 +201,8 @@ fn parse(text: &str) -> Result<Vec<Ordering>> {
         };
         let (with, without) = (until("====")?, until(">>>>")?);
         let name = name.to_owned();
-        orderings.push(Ordering { name, file, with, without, redundant: std::mem::take(&mut redundant) });
+        let (redundant, survives) = (std::mem::take(&mut redundant), std::mem::take(&mut survives));
+        orderings.push(Ordering { name, file, with, without, redundant, survives });
     }
     Ok(orderings)
 }
@@ -214,6 +220,7 @@ mod tests {
             with: "one\ntwo".into(),
             without: String::new(),
             redundant: true,
+            survives: false,
         };
         assert_eq!(parse(text).unwrap(), [expected]);
         assert!(parse("[a]\nfile: x.rs\n<<<<\none\n").is_err());

@@ -56,8 +56,9 @@ fn held_questions() -> Vec<Question> {
         ("ext2-soft-o0", "names"),
         ("ext2-soft-o0-k400", "reuse"),
         ("ext2-soft-s4", "sizes"),
+        ("ext2-soft-o0-s4", "sizes"),
     ];
-    asked.map(|(system, family)| (system, family, all(), 64, 16)).to_vec()
+    asked.map(|(system, family)| (system, family, all(), 64, if family == "names" { 1 } else { 8 })).to_vec()
 }
 
 /// The questions that the arguments ask: `held` for the quick ones alone, or a system and a family, and how many workloads.

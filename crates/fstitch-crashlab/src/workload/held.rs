@@ -114,7 +114,7 @@ const TWINS: &str =
     "mkdir /d;SPACERa;mkdir /e;SPACERb;create /d/t;append /d/t 3000;create /x;append /x 100;link /d/t /e/b";
 
 /// Names that are made, moved, exchanged and removed; each inode that matters in a block of its own.
-const NAMES: [Script; 40] = [
+const NAMES: [Script; 42] = [
     ("create /z", "mkdir /d;create /d/f;append /d/f 3000;SPACERa;link /d/f /g;mkdir /d/e;link /d/f /d/e/h"),
     (
         "create /f;append /f 3000;SPACERa;mkdir /d;SPACERb;create /d/LONG0;create /d/LONG1;create /d/LONG2;create /d/LONG3",
@@ -165,6 +165,8 @@ const NAMES: [Script; 40] = [
     ),
     (TWINS, "rename /x /d/t;unlink /d/t;rmdir /d"),
     (TWINS, "unlink /d/t;rmdir /d"),
+    (TWINS, "link /d/t /e/t;rename /x /d/t;unlink /d/t;rmdir /d"),
+    (DIRS, "mkdir /p/x;create /p/x/y;rename /p/x /q/x;rename /f /q/x/f"),
     (LINKED, "exchange /d/a /d/b;rename /d/a /e/c"),
     (LINKED, "exchange /d/a /d/b;rename /d/c /d/a"),
     (LINKED, "exchange /d/a /d/b;unlink /d/a"),
