@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | a name of a directory | any version from its bound on | – |
 //! | a file's length | any version from the contents' bound on | between two versions that follow each other: long operations take steps |
-//! | a byte | any version from the contents' bound on that is long enough to have it | – |
+//! | a byte | any version from the contents' bound on that is long enough to have it | and after which it was not cut off before the file became as long as it is: growth comes after earlier shrinking |
 //! | owner, mode, an extended attribute | any version from the attributes' bound on | – |
 //! | an object that had a name in every version since one was promised | must have a name | – |
 
@@ -228,12 +228,24 @@ fn check_size(object: &Object, states: &[Option<&Object>]) -> Result<(), (&'stat
     ))
 }
 
+/// The first state that can explain a length: it has it, or the step to it passes it.
+fn first_so_long(sizes: &[u64], size: u64) -> usize {
+    let passes = |pair: &[u64]| (pair[0].min(pair[1])..=pair[0].max(pair[1])).contains(&size);
+    let step = sizes
+        .windows(2)
+        .position(passes)
+        .map(|before| if sizes[before] == size { before } else { before + 1 });
+    step.or_else(|| sizes.iter().position(|&other| other == size)).unwrap_or(0)
+}
+
 fn check_bytes(object: &Object, states: &[Option<&Object>]) -> Result<(), (&'static str, String)> {
     let chunk = u64::try_from(CHUNK).expect("64-bit machine");
     let mut numbers: Vec<u64> = living(states).flat_map(|o| o.chunks.keys().copied()).collect();
     numbers.extend(object.chunks.keys());
     numbers.sort_unstable();
     numbers.dedup();
+    let sizes: Vec<u64> = living(states).map(|o| o.size).collect();
+    let grown = first_so_long(&sizes, object.size);
     for number in numbers {
         let start = number * chunk;
         let within =
@@ -243,12 +255,21 @@ fn check_bytes(object: &Object, states: &[Option<&Object>]) -> Result<(), (&'sta
         // How much of the chunk each version has, and its bytes.
         let versions: Vec<(usize, Option<&Arc<[u8]>>)> =
             living(states).map(|o| (within(o.size), o.chunks.get(&number))).collect();
-        if versions.iter().any(|(len, version)| *len >= visible && *version == found) {
+        // Whether the bytes from `at` on of a version were cut off before the file became as long as it is.
+        let cut_off =
+            |version: usize, at: usize| versions.iter().take(grown).skip(version).any(|(len, _)| *len <= at);
+        let whole = |no: usize| {
+            let (len, version) = versions[no];
+            len >= visible && version == found && (visible == 0 || !cut_off(no, visible - 1))
+        };
+        if (0..versions.len()).any(whole) {
             continue;
         }
         let byte = |chunk: Option<&Arc<[u8]>>, at: usize| chunk.map_or(0, |chunk| chunk[at]);
         let lawful = |at: &usize| {
-            versions.iter().any(|(len, version)| at < len && byte(*version, *at) == byte(found, *at))
+            versions.iter().enumerate().any(|(no, (len, version))| {
+                at < len && byte(*version, *at) == byte(found, *at) && !cut_off(no, *at)
+            })
         };
         if let Some(at) = (0..visible).find(|at| !lawful(at)) {
             let offset = start + u64::try_from(at).expect("64-bit machine");
