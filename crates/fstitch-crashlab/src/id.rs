@@ -45,16 +45,20 @@ const MAX_ATOMS: usize = 1 << 24;
 impl fmt::Display for StateId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}:{}:", self.system, self.workload, self.level, self.cut)?;
-        let runs = self.choice.chunk_by(|a, b| a == b);
-        for (at, run) in runs.enumerate() {
-            let dot = if at == 0 { "" } else { "." };
-            match run.len() {
-                1 => write!(f, "{dot}{}", run[0])?,
-                len => write!(f, "{dot}{}x{len}", run[0])?,
-            }
-        }
-        Ok(())
+        write_choice(f, &self.choice)
     }
+}
+
+/// Writes a choice as runs of equal versions.
+pub(crate) fn write_choice(f: &mut fmt::Formatter<'_>, choice: &[u8]) -> fmt::Result {
+    for (at, run) in choice.chunk_by(|a, b| a == b).enumerate() {
+        let dot = if at == 0 { "" } else { "." };
+        match run.len() {
+            1 => write!(f, "{dot}{}", run[0])?,
+            len => write!(f, "{dot}{}x{len}", run[0])?,
+        }
+    }
+    Ok(())
 }
 
 impl FromStr for StateId {
@@ -76,11 +80,12 @@ impl FromStr for StateId {
     }
 }
 
-fn parse_choice(text: &str) -> Option<Choice> {
+/// Reads what [`write_choice`] wrote.
+pub(crate) fn parse_choice(text: &str) -> Option<Choice> {
     let mut choice = Vec::new();
     for run in text.split('.').filter(|run| !run.is_empty()) {
         let (version, len) = run.split_once('x').unwrap_or((run, "1"));
-        let len: usize = len.parse().ok().filter(|len| choice.len() + len <= MAX_ATOMS)?;
+        let len: usize = len.parse().ok().filter(|len| *len <= MAX_ATOMS - choice.len())?;
         choice.extend(std::iter::repeat_n(version.parse::<u8>().ok()?, len));
     }
     Some(choice)

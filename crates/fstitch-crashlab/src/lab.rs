@@ -399,7 +399,8 @@ impl Judging<'_> {
     }
 }
 
-fn counter(counts: &mut Counts, origin: Origin) -> &mut u64 {
+/// The count that a state of this origin belongs to.
+pub(crate) fn counter(counts: &mut Counts, origin: Origin) -> &mut u64 {
     match origin {
         Origin::Checked => &mut counts.checked,
         Origin::SameImage => &mut counts.same_image,

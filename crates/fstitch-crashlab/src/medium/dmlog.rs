@@ -23,26 +23,26 @@
 
 use std::collections::BTreeMap;
 
-use fstitch_core::{BlockKind, Geometry, Le};
+use fstitch_core::{BlockKind, Le};
 
 use super::image::{Bytes, size};
 use super::log::{Event, Log, Mark, RequestNo};
 
-const MAGIC: u64 = 0x006a_7366_7773_6872;
-const VERSION: u64 = 1;
-const FLUSH: u64 = 1;
-const FUA: u64 = 2;
-const DISCARD: u64 = 4;
-const MARK: u64 = 8;
-const METADATA: u64 = 16;
+pub(super) const MAGIC: u64 = 0x006a_7366_7773_6872;
+pub(super) const VERSION: u64 = 1;
+pub(super) const FLUSH: u64 = 1;
+pub(super) const FUA: u64 = 2;
+pub(super) const DISCARD: u64 = 4;
+pub(super) const MARK: u64 = 8;
+pub(super) const METADATA: u64 = 16;
 
 /// The sector size of logs that we write, and the smallest there is.
-const SECTOR: usize = 512;
-const MAX_SECTOR: usize = 64 << 10;
+pub(super) const SECTOR: usize = 512;
+pub(super) const MAX_SECTOR: usize = 64 << 10;
 /// Where the text of a mark begins in its entry.
-const TEXT: usize = 32;
+pub(super) const TEXT: usize = 32;
 /// Foreign marks are notes from here on.
-const FIRST_FOREIGN: u64 = 1 << 63;
+pub(super) const FIRST_FOREIGN: u64 = 1 << 63;
 
 /// Bytes that are no log which we can read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,6 +95,9 @@ pub enum DmLogError {
     /// More requests than we count.
     #[error("the log has more requests than can be counted")]
     TooMany,
+    /// The log could not be read.
+    #[error("reading the log: {0}")]
+    Io(String),
 }
 
 /// A log that was read.
@@ -291,154 +294,6 @@ impl Writer {
     }
 }
 
-fn as_u64(n: usize) -> u64 {
+pub(super) fn as_u64(n: usize) -> u64 {
     u64::try_from(n).expect("64-bit machine")
-}
-
-/// Reads a log of a device of this shape.
-///
-/// # Errors
-/// [`DmLogError`] says what is wrong and where.
-pub fn import(bytes: &[u8], geometry: Geometry) -> Result<Imported, DmLogError> {
-    let no_super = DmLogError::Truncated { entry: 0, entries: 0 };
-    let head = bytes.get(..SECTOR).ok_or(no_super)?;
-    if Le::u64(head, 0) != MAGIC {
-        return Err(DmLogError::Magic(Le::u64(head, 0)));
-    }
-    if Le::u64(head, 8) != VERSION {
-        return Err(DmLogError::Version(Le::u64(head, 8)));
-    }
-    let sector_size = Le::u32(head, 24);
-    let sector = size(sector_size);
-    if !sector.is_power_of_two() || !(SECTOR..=MAX_SECTOR).contains(&sector) {
-        return Err(DmLogError::SectorSize(sector_size));
-    }
-    let imported = Imported { log: Log::new(geometry), names: BTreeMap::new() };
-    let rest = bytes.get(sector..).unwrap_or_default();
-    let entries = Le::u64(head, 16);
-    let mut reader = Reader { sector, entries, entry: 0, rest, requests: 0, imported };
-    while reader.entry < entries {
-        reader.entry()?;
-        reader.entry += 1;
-    }
-    Ok(reader.imported)
-}
-
-struct Reader<'a> {
-    sector: usize,
-    entries: u64,
-    entry: u64,
-    rest: &'a [u8],
-    requests: u32,
-    imported: Imported,
-}
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: Option<usize>) -> Result<&'a [u8], DmLogError> {
-        let split = len.and_then(|len| self.rest.split_at_checked(len));
-        let truncated = DmLogError::Truncated { entry: self.entry, entries: self.entries };
-        let (taken, rest) = split.ok_or(truncated)?;
-        self.rest = rest;
-        Ok(taken)
-    }
-
-    fn entry(&mut self) -> Result<(), DmLogError> {
-        let head = self.take(Some(self.sector))?;
-        let [sector, count, flags, len] = [0, 8, 16, 24].map(|at| Le::u64(head, at));
-        if flags & MARK != 0 {
-            return self.mark(head, len);
-        }
-        if flags & FLUSH != 0 {
-            // Of a write that asks for a flush, the flush comes first.
-            let request = self.request()?;
-            self.imported.log.events.extend([Event::FlushIssued(request), Event::FlushAcked(request)]);
-        }
-        let (start, bytes) = self.place(sector, count)?;
-        if flags & DISCARD != 0 {
-            return self.discard(start, bytes);
-        }
-        let len = count.checked_mul(as_u64(self.sector)).and_then(|len| usize::try_from(len).ok());
-        let data = self.take(len)?;
-        self.write(start, data, flags)
-    }
-
-    /// The bytes that an entry concerns: where they begin and how many they are.
-    fn place(&self, sector: u64, count: u64) -> Result<(u64, u64), DmLogError> {
-        let unit = as_u64(self.sector);
-        let end = sector.checked_add(count).and_then(|end| end.checked_mul(unit));
-        let outside = DmLogError::Outside { entry: self.entry, sector, count };
-        match end {
-            Some(end) if end <= self.imported.log.geometry.bytes() => Ok((sector * unit, count * unit)),
-            _ if count == 0 => Ok((0, 0)),
-            _ => Err(outside),
-        }
-    }
-
-    /// Whole blocks; what is left over at the ends keeps its contents, as a device may.
-    fn discard(&mut self, start: u64, bytes: u64) -> Result<(), DmLogError> {
-        let unit = u64::from(self.imported.log.geometry.block_size);
-        let (first, end) = (start.div_ceil(unit), (start + bytes) / unit);
-        if first < end {
-            let request = self.request()?;
-            let event = Event::Discard { request, start: first, count: end - first };
-            self.imported.log.events.extend([event, Event::Ack(request)]);
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, start: u64, data: &[u8], flags: u64) -> Result<(), DmLogError> {
-        let block_size = self.imported.log.geometry.block_size;
-        let unit = size(block_size);
-        if !start.is_multiple_of(u64::from(block_size)) || !data.len().is_multiple_of(unit) {
-            return Err(DmLogError::Unaligned { entry: self.entry, block_size });
-        }
-        let kind = if flags & METADATA == 0 { BlockKind::Data } else { BlockKind::Inode };
-        let first = start / u64::from(block_size);
-        let mut acks = Vec::new();
-        for (block, piece) in (first..).zip(data.chunks(unit)) {
-            let request = self.request()?;
-            let data: Bytes = piece.into();
-            let write = Event::Write { request, block, kind, data, fua: flags & FUA != 0 };
-            self.imported.log.events.push(write);
-            acks.push(Event::Ack(request));
-        }
-        self.imported.log.events.extend(acks);
-        Ok(())
-    }
-
-    fn mark(&mut self, head: &[u8], len: u64) -> Result<(), DmLogError> {
-        let long = DmLogError::LongMark { entry: self.entry, len };
-        let end = usize::try_from(len).ok().and_then(|len| len.checked_add(TEXT));
-        let text = end.and_then(|end| head.get(TEXT..end)).ok_or(long)?;
-        let text = String::from_utf8_lossy(text);
-        let text = text.trim_end_matches('\0');
-        let mark = own_mark(text).unwrap_or_else(|| {
-            let no = FIRST_FOREIGN + as_u64(self.imported.names.len());
-            self.imported.names.insert(no, text.to_owned());
-            Mark::Note(no)
-        });
-        self.imported.log.events.push(Event::Mark(mark));
-        Ok(())
-    }
-
-    fn request(&mut self) -> Result<RequestNo, DmLogError> {
-        let request = RequestNo(self.requests);
-        self.requests = self.requests.checked_add(1).ok_or(DmLogError::TooMany)?;
-        Ok(request)
-    }
-}
-
-/// One of our marks, exactly as we write it.
-fn own_mark(text: &str) -> Option<Mark> {
-    let (what, number) = text.strip_prefix("fstitch ")?.split_once(' ')?;
-    let no: u64 = number.parse().ok()?;
-    let small = || u32::try_from(no).ok();
-    let mark = match what {
-        "begin" => Mark::Begin(small()?),
-        "end" => Mark::End(small()?),
-        "promise" => Mark::Promise(small()?),
-        "note" if no < FIRST_FOREIGN => Mark::Note(no),
-        _ => return None,
-    };
-    (no.to_string() == number).then_some(mark)
 }

@@ -223,7 +223,14 @@ impl History {
     /// What a power cut at this moment leaves open.
     #[must_use]
     pub fn cut(&self) -> Cut {
-        Cut::new(self)
+        Cut::new(self, usize::MAX)
+    }
+
+    /// The same with about `prefixes` prefixes of the writes under way, evenly spaced: each takes a byte for every
+    /// atom, and a live mount leaves tens of thousands of either open.
+    #[must_use]
+    pub(crate) fn cut_within(&self, prefixes: usize) -> Cut {
+        Cut::new(self, prefixes)
     }
 }
 
@@ -275,7 +282,7 @@ pub struct Cut {
 const MAX_CANDIDATES: usize = 250;
 
 impl Cut {
-    fn new(history: &History) -> Self {
+    fn new(history: &History, most_prefixes: usize) -> Self {
         let mut atoms = Vec::new();
         // For every write in order of issue, the atoms that it decides and how.
         let mut steps: BTreeMap<RequestNo, Vec<(usize, u8)>> = BTreeMap::new();
@@ -296,7 +303,7 @@ impl Cut {
                 }
             }
         }
-        let prefixes = prefixes(atoms.len(), &steps);
+        let prefixes = prefixes(atoms.len(), &steps, most_prefixes);
         Self {
             at: history.at,
             progress: history.progress,
@@ -365,12 +372,14 @@ impl Atom {
     }
 }
 
-fn prefixes(atoms: usize, steps: &BTreeMap<RequestNo, Vec<(usize, u8)>>) -> Vec<Choice> {
+fn prefixes(atoms: usize, steps: &BTreeMap<RequestNo, Vec<(usize, u8)>>, most: usize) -> Vec<Choice> {
+    let stride = steps.len().div_ceil(most.max(1)).max(1);
     let mut choice = vec![0; atoms];
     let mut all = vec![choice.clone()];
-    for step in steps.values() {
+    for (no, step) in (1..).zip(steps.values()) {
         step.iter().for_each(|&(atom, chosen)| choice[atom] = chosen);
-        if all.last() != Some(&choice) {
+        let kept = no % stride == 0 || no == steps.len();
+        if kept && all.last() != Some(&choice) {
             all.push(choice.clone());
         }
     }

@@ -2,6 +2,7 @@
 
 mod choices;
 mod dmlog;
+mod dmlog_read;
 mod history;
 mod image;
 mod level;
@@ -9,7 +10,8 @@ mod log;
 mod recorder;
 
 pub use choices::{Coverage, EXHAUSTIVE_ATOMS, for_each_choice};
-pub use dmlog::{DmLogError, Imported, export, import};
+pub use dmlog::{DmLogError, Imported, export};
+pub use dmlog_read::{DmLogReader, import};
 pub use history::{Atom, Choice, Cut, History, Progress, for_each_cut};
 pub use image::{Base, Bytes, Image};
 pub(crate) use image::{SECTOR, check_request, hash_sector, size};

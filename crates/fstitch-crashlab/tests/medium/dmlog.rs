@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fstitch_core::{BlockKind, Geometry};
-use fstitch_crashlab::medium::{DmLogError, Event, Level, Log, Mark, RequestNo, export, import};
+use fstitch_crashlab::medium::{DmLogError, DmLogReader, Event, Level, Log, Mark, RequestNo, export, import};
 use proptest::prelude::*;
 
 use crate::past::{BLOCKS, Past, contents, images_after};
@@ -171,6 +171,48 @@ fn bad_logs_are_refused_with_the_reason() {
     assert_eq!(import(&mark, geometry()).unwrap_err(), DmLogError::LongMark { entry: 0, len: 513 });
 }
 
+/// A file that is longer than it should be is not read to its end, and one whose header promises more than there is takes
+/// no memory for it.
+#[test]
+fn memory_follows_what_is_there_and_not_what_is_claimed() {
+    /// Bytes that must not all be wanted.
+    struct Endless(u64);
+    impl std::io::Read for Endless {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            self.0 += u64::try_from(into.len()).unwrap();
+            assert!(self.0 < 1 << 20, "the log has ended long ago");
+            into.fill(7);
+            Ok(into.len())
+        }
+    }
+    let good = Foreign::new(512).entry(0, 2, 0, &[], &contents("xX")).finish();
+    let mut reader = DmLogReader::new(std::io::Read::chain(&*good, Endless(0)), geometry()).unwrap();
+    assert_eq!(reader.entries(), 1);
+    assert_eq!(reader.next_entry().unwrap().unwrap().len(), 2);
+    assert_eq!(reader.next_entry(), Ok(None));
+    assert_eq!(reader.next_entry(), Ok(None), "the end stays the end");
+
+    let vast = Geometry { block_count: 1 << 50, ..geometry() };
+    let mut claims = good.clone();
+    claims[16..24].copy_from_slice(&u64::MAX.to_le_bytes());
+    claims[520..528].copy_from_slice(&(1_u64 << 50).to_le_bytes());
+    assert_eq!(import(&claims, vast).unwrap_err(), DmLogError::Truncated { entry: 0, entries: u64::MAX });
+}
+
+/// A reading error is told from a log that ends early.
+#[test]
+fn a_medium_that_fails_is_named() {
+    struct Bad;
+    impl std::io::Read for Bad {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::Error::other("bad sector"))
+        }
+    }
+    let good = Foreign::new(512).entry(0, 2, 0, &[], &contents("xX")).finish();
+    let mut reader = DmLogReader::new(std::io::Read::chain(&good[..700], Bad), geometry()).unwrap();
+    assert_eq!(reader.next_entry(), Err(DmLogError::Io("bad sector".into())));
+}
+
 /// What the format can say of a log: kinds become data or metadata.
 fn round(log: &Log) -> Log {
     import(&export(log, &BTreeMap::new()), geometry()).unwrap().log
@@ -217,7 +259,17 @@ proptest! {
         if cuts {
             bytes.truncate(cut.index(bytes.len()));
         }
-        match import(&bytes, geometry()) {
+        let mut events = Vec::new();
+        let read = DmLogReader::new(&*bytes, geometry()).and_then(|mut reader| {
+            while let Some(more) = reader.next_entry()? {
+                events.extend(more);
+            }
+            Ok(())
+        });
+        let whole = import(&bytes, geometry());
+        prop_assert_eq!(read, whole.as_ref().map(drop).map_err(DmLogError::clone));
+        prop_assert!(whole.as_ref().is_ok_and(|whole| whole.log.events == events) || whole.is_err());
+        match whole {
             // What is accepted can be judged.
             Ok(imported) => {
                 for level in Level::ALL {

@@ -2,6 +2,7 @@
 
 mod look;
 mod mount;
+mod recorded;
 mod run;
 
 use anyhow::Result;
@@ -29,6 +30,8 @@ enum Command {
     Minimise(look::MinimiseArguments),
     /// Show what was done, what was written when, and what the cut took away
     Show(look::ShowArguments),
+    /// Judge what power cuts could have left of a recorded log, as `crash mount --record` writes it
+    ReplayLog(recorded::Arguments),
     /// Mount a volume in such a way that `crash cut` can take its power away
     Mount(mount::MountArguments),
     /// Take the power of such a mount away now
@@ -43,6 +46,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Replay(arguments) => look::replay(arguments),
         Command::Minimise(arguments) => look::minimise(arguments),
         Command::Show(arguments) => look::show(arguments),
+        Command::ReplayLog(arguments) => recorded::run(arguments),
         Command::Mount(arguments) => mount::run(arguments),
         Command::Cut(arguments) => mount::cut(arguments),
     }

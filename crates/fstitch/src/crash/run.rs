@@ -72,36 +72,44 @@ pub struct ListArguments {
 
 /// What `crash run` prints. The field names are a contract.
 #[derive(Serialize)]
-struct Report {
-    system: String,
-    workload: String,
-    level: String,
-    seed: u64,
-    workloads: u64,
-    operations: u64,
-    operations_refused: u64,
-    cuts: u64,
-    cuts_exhausted: u64,
-    states_generated: u64,
-    states_checked: u64,
-    states_pruned: u64,
-    states_pruned_same_image: u64,
-    states_pruned_same_reads: u64,
-    states_control: u64,
-    states_judged: u64,
-    aftermaths: u64,
-    states_during_recovery: u64,
-    reference_checks: u64,
-    seconds: f64,
-    states_per_second: u64,
-    violations: Vec<Violation>,
+pub(super) struct Report {
+    pub(super) system: String,
+    pub(super) workload: String,
+    pub(super) level: String,
+    pub(super) seed: u64,
+    pub(super) workloads: u64,
+    pub(super) operations: u64,
+    pub(super) operations_refused: u64,
+    /// Moments of a power cut that a recorded log has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) moments: Option<u64>,
+    pub(super) cuts: u64,
+    pub(super) cuts_exhausted: u64,
+    pub(super) states_generated: u64,
+    pub(super) states_checked: u64,
+    pub(super) states_pruned: u64,
+    pub(super) states_pruned_same_image: u64,
+    pub(super) states_pruned_same_reads: u64,
+    pub(super) states_control: u64,
+    pub(super) states_judged: u64,
+    pub(super) aftermaths: u64,
+    pub(super) states_during_recovery: u64,
+    pub(super) reference_checks: u64,
+    pub(super) seconds: f64,
+    pub(super) states_per_second: u64,
+    pub(super) violations: Vec<Violation>,
+    /// Lawful states of a recorded log, for `--cut`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) samples: Vec<String>,
 }
 
 #[derive(Serialize)]
-struct Violation {
-    id: String,
-    code: &'static str,
-    text: String,
+pub(super) struct Violation {
+    pub(super) id: String,
+    pub(super) code: &'static str,
+    pub(super) text: String,
+    /// The command that makes this state again.
+    pub(super) replay: String,
 }
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -162,7 +170,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         violations: arguments.violations.max(1),
         threads: arguments.threads.unwrap_or(processors).max(1),
     };
-    let bar = progress(arguments.json, selection.len());
+    let bar = progress(arguments.json, selection.len(), "workloads");
     let clock = SystemClock::new();
     let judged = soak(&lab, &*family, &selection, limits, &|total| {
         bar.set_position(total.counts.workloads);
@@ -180,56 +188,73 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn progress(quiet: bool, workloads: u64) -> ProgressBar {
+pub(super) fn progress(quiet: bool, len: u64, what: &str) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new(workloads);
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} workloads, {msg}, {eta} left");
+    let bar = ProgressBar::new(len);
+    let template = format!("{{bar:30}} {{pos}}/{{len}} {what}, {{msg}}, {{eta}} left");
+    let style = ProgressStyle::with_template(&template);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }
 
-fn rate(states: u64, seconds: f64) -> u64 {
+pub(super) fn rate(states: u64, seconds: f64) -> u64 {
     let milliseconds = std::time::Duration::from_secs_f64(seconds).as_millis().max(1);
     u64::try_from(u128::from(states) * 1000 / milliseconds).unwrap_or(u64::MAX)
 }
 
 fn report(arguments: &Arguments, lab: &Lab, judged: &Judged, seconds: f64) -> Report {
-    let Counts { checked, control, same_image, same_reads, generated, .. } = judged.counts;
-    let counts = judged.counts;
     Report {
         system: lab.system().name(),
         workload: arguments.workload.clone(),
         level: lab.options().level.to_string(),
         seed: arguments.seed,
-        workloads: counts.workloads,
-        operations: counts.operations,
-        operations_refused: counts.refused,
-        cuts: counts.cuts,
-        cuts_exhausted: counts.cuts_exhausted,
-        states_generated: generated,
-        states_checked: checked,
-        states_pruned: same_image + same_reads + control,
-        states_pruned_same_image: same_image,
-        states_pruned_same_reads: same_reads,
-        states_control: control,
-        states_judged: counts.judged,
-        aftermaths: counts.aftermaths,
-        states_during_recovery: counts.during_recovery,
-        reference_checks: counts.reference,
-        seconds,
-        states_per_second: rate(checked + control, seconds),
         violations: judged.found.iter().map(violation).collect(),
+        ..Report::of(&judged.counts, seconds)
+    }
+}
+
+impl Report {
+    /// The numbers, without a name for what was run.
+    pub(super) fn of(counts: &Counts, seconds: f64) -> Self {
+        let &Counts { checked, control, same_image, same_reads, generated, .. } = counts;
+        Self {
+            system: String::new(),
+            workload: String::new(),
+            level: String::new(),
+            seed: 0,
+            workloads: counts.workloads,
+            operations: counts.operations,
+            operations_refused: counts.refused,
+            moments: None,
+            cuts: counts.cuts,
+            cuts_exhausted: counts.cuts_exhausted,
+            states_generated: generated,
+            states_checked: checked,
+            states_pruned: same_image + same_reads + control,
+            states_pruned_same_image: same_image,
+            states_pruned_same_reads: same_reads,
+            states_control: control,
+            states_judged: counts.judged,
+            aftermaths: counts.aftermaths,
+            states_during_recovery: counts.during_recovery,
+            reference_checks: counts.reference,
+            seconds,
+            states_per_second: rate(checked + control, seconds),
+            violations: Vec::new(),
+            samples: Vec::new(),
+        }
     }
 }
 
 fn violation(found: &Found) -> Violation {
     let Found { id, violation } = found;
-    Violation { id: id.to_string(), code: violation.code, text: violation.text.clone() }
+    let replay = format!("fstitch crash replay '{id}'");
+    Violation { id: id.to_string(), code: violation.code, text: violation.text.clone(), replay }
 }
 
-fn table(report: &Report) -> String {
+pub(super) fn table(report: &Report) -> String {
     let mut out = String::new();
     let mut row = |name: &str, value: u64, remark: &str| {
         let _ = writeln!(out, "{name:<18} {value:>12}  {remark}");
@@ -249,7 +274,7 @@ fn table(report: &Report) -> String {
     row("violations", u64::try_from(report.violations.len()).unwrap_or(u64::MAX), "");
     for violation in &report.violations {
         let _ = writeln!(out, "\n{}: {}", violation.code, violation.text);
-        let _ = writeln!(out, "  replay: fstitch crash replay '{}'", violation.id);
+        let _ = writeln!(out, "  replay: {}", violation.replay);
     }
     out
 }

@@ -8,6 +8,7 @@ mod journal;
 mod live;
 mod mount8;
 mod questions;
+mod recorded;
 mod refusals;
 mod shapes;
 mod shutdown;

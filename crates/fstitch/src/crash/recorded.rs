@@ -1,0 +1,192 @@
+//! `fstitch crash replay-log`: what power cuts could have left of a recorded log.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use fstitch_core::{Clock, SystemClock};
+use fstitch_crashlab::{
+    Base, E2fsck, Ext2System, LabOptions, Level, Recorded, RecordedId, RecordedOptions, RecordedOutcome,
+};
+
+use super::run::{Report, Violation, progress, rate, table};
+use crate::output::{Outcome, json, text};
+
+/// Arguments of `crash replay-log`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "LOG is what `fstitch crash mount --record` writes, or Linux' device-mapper target log-writes; BASE is \
+                  the image as it was before. Judged is what holds of any volume after a crash: the full check finds \
+                  nothing but what the consistency mechanism allows, everything can be read, and of a sample, that it \
+                  can be recovered, repaired, used and emptied. What the programs were promised is not in a log.\n\n\
+                  Exit codes: 0 nothing found, 1 violations found (on standard output) or a log that cannot be judged (the reason on standard error), 2 wrong usage."
+)]
+pub struct Arguments {
+    /// How badly the medium behaves: M0, M1, M2 or M3
+    #[arg(long, default_value = "M2")]
+    level: Level,
+    /// What ordered the writes: soft (soft updates, which flush), or async (as if the device had ignored every flush:
+    /// the one that must be found corrupt; all of the log is then kept in memory)
+    #[arg(long, default_value = "soft", value_parser = ["soft", "async"])]
+    consistency: String,
+    /// Seeds what is sampled
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    seed: u64,
+    /// Stop after so many states; the moments of a power cut that are visited are spread over the log so that they last
+    #[arg(long, default_value_t = 2000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    states: u64,
+    /// States visited at each moment of a power cut, at most
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    states_per_cut: u64,
+    /// Of the images checked, one in N is also recovered, repaired, used and emptied; 0 for none
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    aftermath: u64,
+    /// Of the images checked, one in N is also judged by e2fsck; 0 for none
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    e2fsck: u64,
+    /// Power cuts during those recoveries nest so deep
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    depth: u32,
+    /// Stop after so many violations
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    violations: usize,
+    /// Judge this state only, as a failure prints it: CUT:CHOICE
+    #[arg(long, value_name = "ID", conflicts_with_all = ["states", "states_per_cut", "violations"])]
+    cut: Option<RecordedId>,
+    /// Write the image of that state there: to mount it, or to ask other programs
+    #[arg(long, value_name = "FILE", requires = "cut")]
+    write_image: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The image before the log
+    #[arg(value_name = "BASE")]
+    base: PathBuf,
+    /// The log
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+}
+
+/// Runs `crash replay-log`.
+pub fn run(arguments: &Arguments) -> Result<Outcome> {
+    ensure!(
+        arguments.e2fsck == 0 || E2fsck::is_installed(),
+        "e2fsck is not installed; without --e2fsck only our own checker judges"
+    );
+    let recorded = recorded(arguments)?;
+    let lab = LabOptions {
+        level: arguments.level,
+        choices_per_cut: arguments.states_per_cut,
+        aftermath_every: arguments.aftermath,
+        reference_every: arguments.e2fsck,
+        depth: arguments.depth,
+        seed: arguments.seed,
+        max_violations: arguments.violations.max(1),
+    };
+    match &arguments.cut {
+        Some(id) => replay(arguments, &recorded, id, &lab),
+        None => search(arguments, &recorded, lab),
+    }
+}
+
+fn recorded(arguments: &Arguments) -> Result<Recorded> {
+    let block_size = crate::probe::ext2_block_size(&arguments.base, 0)?;
+    let bytes = std::fs::read(&arguments.base)
+        .with_context(|| format!("reading the base image {}", arguments.base.display()))?;
+    let size_kib = u32::try_from(bytes.len() >> 10).context("the base image is larger than 4 TiB")?;
+    let system = Ext2System {
+        size_kib,
+        block_size,
+        cache_kib: CACHE_KIB,
+        ..format!("ext2-{}", arguments.consistency).parse::<Ext2System>()?
+    };
+    Ok(Recorded {
+        system: Arc::new(system),
+        base: Base::new(block_size, bytes),
+        log: arguments.log.clone(),
+        flushes: arguments.consistency == "soft",
+    })
+}
+
+/// Real volumes are not as small as the laboratory's own.
+const CACHE_KIB: u32 = 16 << 10;
+
+fn search(arguments: &Arguments, recorded: &Recorded, lab: LabOptions) -> Result<Outcome> {
+    let clock = SystemClock::new();
+    let bar = progress(arguments.json, 0, "moments of a power cut");
+    let options = RecordedOptions { lab, states: arguments.states };
+    let judged = recorded
+        .search(options, &|so_far, moment| {
+            bar.set_length(so_far.moments);
+            bar.set_position(moment);
+            let rate = rate(so_far.counts.checked + so_far.counts.control, clock.elapsed().as_secs_f64());
+            bar.set_message(format!("{} states, {rate} checked a second", so_far.counts.generated));
+        })
+        .with_context(|| arguments.log.display().to_string())?;
+    bar.finish_and_clear();
+    let report = report(arguments, recorded, &judged, clock.elapsed().as_secs_f64());
+    if arguments.json {
+        json(&report)?;
+    } else {
+        text(&format!(
+            "{} of {} moments of a power cut\n{}",
+            judged.counts.cuts,
+            judged.moments,
+            table(&report)
+        ))?;
+    }
+    Ok(if judged.found.is_empty() { Outcome::SUCCESS } else { Outcome::FAILURE })
+}
+
+fn report(arguments: &Arguments, recorded: &Recorded, judged: &RecordedOutcome, seconds: f64) -> Report {
+    let violation = |(id, violation): &(RecordedId, fstitch_crashlab::oracle::Violation)| Violation {
+        id: id.to_string(),
+        code: violation.code,
+        text: violation.text.clone(),
+        replay: format!(
+            "fstitch crash replay-log --level {} --consistency {} {} {} --cut {id}",
+            arguments.level,
+            arguments.consistency,
+            arguments.base.display(),
+            arguments.log.display()
+        ),
+    };
+    Report {
+        system: recorded.system.name(),
+        workload: arguments.log.display().to_string(),
+        level: arguments.level.to_string(),
+        seed: arguments.seed,
+        moments: Some(judged.moments),
+        samples: judged.samples.iter().map(ToString::to_string).collect(),
+        violations: judged.found.iter().map(violation).collect(),
+        ..Report::of(&judged.counts, seconds)
+    }
+}
+
+/// What `--cut` prints. The field names are a contract.
+#[derive(serde::Serialize)]
+struct Verdict {
+    id: String,
+    lawful: bool,
+    code: Option<&'static str>,
+    text: Option<String>,
+}
+
+fn replay(arguments: &Arguments, recorded: &Recorded, id: &RecordedId, lab: &LabOptions) -> Result<Outcome> {
+    let (image, verdict) = recorded.replay(id, lab).with_context(|| arguments.log.display().to_string())?;
+    if let Some(path) = &arguments.write_image {
+        std::fs::write(path, image.bytes()).with_context(|| format!("writing {}", path.display()))?;
+    }
+    let violation = verdict.as_ref().err();
+    if arguments.json {
+        json(&Verdict {
+            id: id.to_string(),
+            lawful: violation.is_none(),
+            code: violation.map(|violation| violation.code),
+            text: violation.map(|violation| violation.text.clone()),
+        })?;
+    } else {
+        text(&violation.map_or_else(|| "lawful\n".into(), |violation| format!("{violation}\n")))?;
+    }
+    Ok(if violation.is_none() { Outcome::SUCCESS } else { Outcome::FAILURE })
+}

@@ -1,0 +1,96 @@
+//! `crash mount --record` and `crash replay-log`: what programs did to a mount, and what power cuts could have left of it.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::harness::{Mounted, Place, fstitch};
+
+/// Files that come, move and go, with syncs between; `None` where nothing can be mounted.
+fn recorded(place: &Place) -> Option<(String, String)> {
+    let (image, at) = (place.volume("a.img"), place.directory("m"));
+    let (base, log) = (place.text("base.img"), place.text("log"));
+    fs::copy(&image, &base).unwrap();
+    let mounted = Mounted::with("crash mount", &format!("--record {log}"), &image, &at)?;
+    let file = |name: String| mounted.path().join(name);
+    for round in 0..6 {
+        fs::create_dir(file(format!("d{round}"))).unwrap();
+        for n in 0..8 {
+            fs::write(file(format!("d{round}/f{n}")), vec![n; 5_000]).unwrap();
+        }
+        for n in 0..4 {
+            fs::rename(file(format!("d{round}/f{n}")), file(format!("moved-{round}-{n}"))).unwrap();
+            fs::remove_file(file(format!("d{round}/f{}", n + 4))).unwrap();
+        }
+        fs::File::open(mounted.path()).unwrap().sync_all().unwrap();
+        if round > 0 {
+            fs::remove_dir(file(format!("d{}", round - 1))).unwrap();
+        }
+    }
+    mounted.end();
+    Some((base, log))
+}
+
+fn searched(options: &str, code: i32) -> Value {
+    let ran = fstitch(&format!("crash replay-log --json {options}"));
+    assert_eq!(ran.code, code, "{ran:?}");
+    serde_json::from_str(&ran.out).unwrap()
+}
+
+/// Prevents a mount whose writes, in the order in which it flushes them, are not safe; and a search that finds nothing
+/// because it cannot.
+#[test]
+fn a_recorded_mount_survives_power_cuts_and_without_flushes_it_does_not() {
+    let place = Place::new();
+    let Some((base, log)) = recorded(&place) else { return };
+    let found = searched(&format!("--states 400 --states-per-cut 24 --aftermath 4 {base} {log}"), 0);
+    assert_eq!(found["violations"], Value::Array(vec![]));
+    let number = |key: &str| found[key].as_u64().unwrap();
+    assert!(number("cuts") > 5 && number("cuts") <= number("moments"), "{found}");
+    assert!(number("states_checked") > 50 && number("states_generated") <= 400, "{found}");
+    assert!(number("aftermaths") > 10, "{found}");
+    let sample = found["samples"][0].as_str().unwrap();
+    let image = place.text("state.img");
+    let again = searched(&format!("--cut {sample} --write-image {image} {base} {log}"), 0);
+    assert_eq!((&again["lawful"], again["id"].as_str()), (&Value::Bool(true), Some(sample)));
+    let checked: Value = serde_json::from_str(&fstitch(&format!("fsck -fn --json {image}")).out).unwrap();
+    assert_eq!(checked["corrupt"], 0, "{checked}");
+
+    let unordered = searched(&format!("--consistency async --states 400 {base} {log}"), 1);
+    let (id, code) = (&unordered["violations"][0]["id"], &unordered["violations"][0]["code"]);
+    let line = unordered["violations"][0]["replay"].as_str().unwrap();
+    let line = line.strip_prefix("fstitch ").unwrap();
+    let again: Value = serde_json::from_str(&fstitch(&format!("{line} --json")).out).unwrap();
+    assert_eq!((&again["lawful"], &again["id"], &again["code"]), (&Value::Bool(false), id, code));
+    let said = fstitch(line);
+    assert!(said.code == 1 && said.out.contains(code.as_str().unwrap()), "{said:?}");
+}
+
+/// Prevents wrong verdicts about logs that are damaged, or that belong to another volume.
+#[test]
+fn logs_that_do_not_fit_are_refused() {
+    let place = Place::new();
+    let Some((base, log)) = recorded(&place) else { return };
+    let refused = |base: &str, log: &str, said: &str| {
+        fstitch(&format!("crash replay-log {base} {log}")).refused(1, said);
+    };
+    refused(&base, &base, "not a dm-log-writes log");
+    refused(&base, &place.text("nothing"), "opening the log");
+    let noise = place.text("noise");
+    fs::write(&noise, vec![7; 1 << 20]).unwrap();
+    refused(&noise, &log, "holds no ext2 volume");
+    let bytes = fs::read(&log).unwrap();
+    let short = place.text("short");
+    fs::write(&short, &bytes[..bytes.len() - 600]).unwrap();
+    refused(&base, &short, "the log ends within entry");
+    let other = place.volume("other.img");
+    refused(&other, &log, "was not recorded on this base");
+    let small = place.text("small.img");
+    fs::write(&small, &fs::read(&base).unwrap()[..64 << 10]).unwrap();
+    refused(&small, &log, "the base image, before the log, is unlawful");
+    let large = place.text("large.img");
+    fstitch(&format!("mkfs ext2 -q -b 4096 {large} 4M")).ok();
+    refused(&large, &log, "writes parts of blocks of 4096 bytes");
+    let unknown = fstitch(&format!("crash replay-log {base} {log} --cut 1:9"));
+    unknown.refused(1, "the log has no state 1:9");
+}
