@@ -144,7 +144,16 @@ impl Ext2 {
         dirent::put_empty_block(&mut contents);
         // The block's contents after the end of its earlier life.
         let init = self.cache.lock().init(&block, Arc::new(contents), &allocation.reuse);
-        let mut links = self.attach_run(dir, allocation, &[init])?;
+        // The pointer after the one before it, so that a crash leaves no hole, not even beyond the length.
+        let mut befores = PatchIds::from_slice(&[init]);
+        if let Some(&previous) = self.dir_memory(dir)?.list().last() {
+            match dir.attached.covering(previous) {
+                Some((_, pointer)) => befores.push(pointer),
+                // Forgotten: the length that follows the pointer does as well, it only takes longer.
+                None => befores.extend(self.memory.links(previous)),
+            }
+        }
+        let mut links = self.attach_run(dir, allocation, &befores)?;
         // The length after the pointers.
         let change = AttrChange { size: Some(size), ..AttrChange::default() };
         links.extend(self.change_attr(dir, &change, &links.clone())?);

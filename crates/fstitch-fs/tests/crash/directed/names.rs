@@ -293,6 +293,20 @@ fn a_length_comes_after_the_lengths_before_it() {
         .play();
 }
 
+/// Found by recording an untar: blocks of a directory were attached in any order, and a crash left holes beyond its length.
+/// Here up to the indirect block, and there.
+#[test]
+fn a_directory_grows_without_holes() {
+    let prepare = |rig: &Rig| {
+        directories(rig, &["/d"]);
+        rig.create("/f", 1, 10);
+    };
+    for names in [20, 60] {
+        let work = |rig: &Rig| (0..names).for_each(|n| rig.link("/f", &format!("/d/{}", long(n))));
+        play(&prepare, &work, &|_| Ok(()));
+    }
+}
+
 #[test]
 fn a_name_is_never_there_twice() {
     let prepare = |rig: &Rig| {
