@@ -39,8 +39,10 @@ pub enum BlockKind {
     Directory,
     /// Pointers to other blocks.
     Indirect,
-    /// File contents, symbolic links, extended attributes.
+    /// File contents and symbolic links.
     Data,
+    /// Extended attributes.
+    Attribute,
     /// The journal's own superblock.
     JournalSuperblock,
     /// Descriptor block of a transaction.
@@ -51,6 +53,21 @@ pub enum BlockKind {
     JournalData,
     /// Commit record of a transaction.
     JournalCommit,
+}
+
+impl BlockKind {
+    /// Whether the block is one of a journal's own.
+    #[must_use]
+    pub const fn is_journal(self) -> bool {
+        matches!(
+            self,
+            Self::JournalSuperblock
+                | Self::JournalDescriptor
+                | Self::JournalRevoke
+                | Self::JournalData
+                | Self::JournalCommit
+        )
+    }
 }
 
 /// One whole-block write of a batch.

@@ -19,7 +19,7 @@ pub mod journal;
 mod options;
 mod stats;
 
-pub use cache::{Block, Cache, Tx};
+pub use cache::{Block, Cache, Handle, JournalConfig, JournalStatus, Tx};
 pub use id::{PatchId, PatchIds, PatchState};
-pub use options::{CacheOptions, Durability, Optimizations};
+pub use options::{CacheOptions, Durability, JournalMode, Optimizations, Ordering};
 pub use stats::Stats;

@@ -50,6 +50,27 @@ pub enum Durability {
     Unsafe,
 }
 
+/// Whether the dependencies that come with changes are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Ordering {
+    /// They are.
+    #[default]
+    Kept,
+    /// They are dropped: the medium may hold anything after a crash. For measuring, and for showing what they are for.
+    Dropped,
+}
+
+/// What goes through a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalMode {
+    /// Everything.
+    Full,
+    /// All but file contents, which are stable before the transaction that points at them.
+    Ordered,
+    /// All but file contents, which are written whenever it suits.
+    Metadata,
+}
+
 /// How a cache behaves.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
@@ -61,6 +82,10 @@ pub struct CacheOptions {
     pub optimizations: Optimizations,
     /// When a patch counts as committed.
     pub durability: Durability,
+    /// Whether dependencies are kept.
+    pub ordering: Ordering,
+    /// Age at which a block is written to its place that is stable in the journal.
+    pub checkpoint_age: Duration,
     /// Refuse every change.
     pub read_only: bool,
 }
@@ -77,6 +102,8 @@ impl Default for CacheOptions {
             write_back_age: Duration::from_secs(5),
             optimizations: Optimizations::ALL,
             durability: Durability::Flush,
+            ordering: Ordering::Kept,
+            checkpoint_age: Duration::from_secs(30),
             read_only: false,
         }
     }

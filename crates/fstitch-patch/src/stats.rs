@@ -17,6 +17,8 @@ pub struct Stats {
     pub patches_merged_hard: u64,
     /// Changes that joined a patch that they overlap.
     pub patches_merged_overlap: u64,
+    /// Changes that joined their block's home patch of the running transaction.
+    pub patches_merged_logged: u64,
     /// Soft patches that became part of a hard one.
     pub patches_converted: u64,
     /// Patches dropped because their block was freed before it was written.

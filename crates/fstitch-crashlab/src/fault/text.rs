@@ -22,7 +22,7 @@ fn bad(word: &str, problem: &'static str) -> BadPlan {
 
 const OPERATIONS: [IoOp; 4] = [IoOp::Read, IoOp::Write, IoOp::Flush, IoOp::Discard];
 
-const KINDS: [BlockKind; 13] = [
+const KINDS: [BlockKind; 14] = [
     BlockKind::Superblock,
     BlockKind::GroupDescriptor,
     BlockKind::BlockBitmap,
@@ -31,6 +31,7 @@ const KINDS: [BlockKind; 13] = [
     BlockKind::Directory,
     BlockKind::Indirect,
     BlockKind::Data,
+    BlockKind::Attribute,
     BlockKind::JournalSuperblock,
     BlockKind::JournalDescriptor,
     BlockKind::JournalRevoke,

@@ -326,7 +326,7 @@ impl Scan<'_, '_> {
             return Ok(1);
         }
         let mut bytes = vec![0; self.volume.block_size()];
-        self.volume.read(block, BlockKind::Data, &mut bytes)?;
+        self.volume.read(block, BlockKind::Attribute, &mut bytes)?;
         match xattrs::check_block(&bytes) {
             Ok(counted) => {
                 self.state.xattrs.insert(block, XattrUse { seen: 1, counted });

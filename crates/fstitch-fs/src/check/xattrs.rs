@@ -143,9 +143,9 @@ pub(super) fn check_counts(volume: &Volume<'_>, state: &mut State) -> Result<()>
         };
         if mend {
             let mut bytes = vec![0; volume.block_size()];
-            volume.read(block, BlockKind::Data, &mut bytes)?;
+            volume.read(block, BlockKind::Attribute, &mut bytes)?;
             H_REFCOUNT.put(&mut bytes, usage.seen);
-            volume.write(block, BlockKind::Data, &bytes)?;
+            volume.write(block, BlockKind::Attribute, &bytes)?;
         }
     }
     state.xattrs = blocks;

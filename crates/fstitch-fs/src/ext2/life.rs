@@ -159,7 +159,7 @@ impl Ext2 {
         if all.encode_body(&mut parts.body) {
             return Ok(());
         }
-        let first = self.first_block(caller, Goal::Apart(group), BlockKind::Data)?;
+        let first = self.first_block(caller, Goal::Apart(group), BlockKind::Attribute)?;
         let first = parts.attributes.insert(first);
         if all.encode_block(&mut first.contents, 1) { Ok(()) } else { Err(Errno::NOSPC.into()) }
     }

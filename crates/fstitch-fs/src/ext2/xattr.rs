@@ -75,7 +75,7 @@ impl Ext2 {
         if !self.is_file_run(no, 1)? {
             return Err(inode.damaged(format!("its attribute block {no} is outside the blocks for files")));
         }
-        self.cache.read(BlockNo(u64::from(no)), BlockKind::Data)
+        self.cache.read(BlockNo(u64::from(no)), BlockKind::Attribute)
     }
 
     /// An attribute's value.
@@ -216,7 +216,7 @@ impl Ext2 {
             }
         }
         let run = self.take_blocks(caller, Goal::Apart(self.sb.group_of_inode(inode.ino)), 1)?;
-        match self.cache.fresh(BlockNo(u64::from(run.start)), BlockKind::Data) {
+        match self.cache.fresh(BlockNo(u64::from(run.start)), BlockKind::Attribute) {
             Ok(block) => Ok(BlockChange::Replace(run, block, contents)),
             Err(error) => {
                 self.give_back_run(&run);
@@ -310,7 +310,7 @@ impl Ext2 {
         if !self.is_file_run(no, 1)? {
             return Err(damaged("outside the blocks for files"));
         }
-        let block = self.cache.read(BlockNo(u64::from(no)), BlockKind::Data)?;
+        let block = self.cache.read(BlockNo(u64::from(no)), BlockKind::Attribute)?;
         XattrSet::parse_block(&block.snapshot(), block.no())?;
         self.watch.blocks(no, 1);
         // Listed before the count falls: whoever finds the block alone finds this, too.

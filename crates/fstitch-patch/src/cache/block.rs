@@ -11,7 +11,7 @@ use crate::graph::patch::Sx;
 #[derive(Clone)]
 pub struct Block {
     pub(super) shared: Arc<Shared>,
-    pub(super) slot: Sx,
+    pub(in crate::cache) slot: Sx,
     pub(super) no: BlockNo,
     /// Counts the handles; the slot holds one reference itself.
     pub(super) _pin: Arc<()>,

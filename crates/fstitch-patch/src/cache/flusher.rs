@@ -82,9 +82,21 @@ impl Shared {
     fn write_round(&self, for_room: bool) -> Result<()> {
         let goal = if for_room { Goal::Room } else { Goal::Age(self.options.write_back_age) };
         loop {
+            let commit = {
+                let mut core = self.core();
+                if for_room {
+                    self.ask_to_close(&mut core);
+                } else {
+                    self.close_if_old(&mut core);
+                }
+                !Self::uncommitted(&core).is_empty()
+            };
             let progress = {
                 let _epoch = self.epoch();
-                self.write_epoch(goal)?
+                match commit {
+                    true if !for_room => self.write_epoch(Goal::Commit)?,
+                    _ => self.write_epoch(goal)?,
+                }
             };
             let mut core = self.core();
             if progress == Progress::Idle || core.stop {

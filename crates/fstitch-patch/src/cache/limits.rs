@@ -46,6 +46,7 @@ impl Cache {
                 }
                 continue;
             }
+            shared.ask_to_close(&mut core);
             drop(core);
             let progress = {
                 let _epoch = shared.epoch();
@@ -69,7 +70,7 @@ impl Cache {
 
 impl Shared {
     /// Bytes that changes may hold: half the cache.
-    fn dirty_limit(&self) -> usize {
+    pub(super) fn dirty_limit(&self) -> usize {
         self.options.cache_size / 2
     }
 

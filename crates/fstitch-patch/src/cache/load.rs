@@ -49,12 +49,7 @@ impl Cache {
                 }
                 Found::Loading => core = self.shared.wait(core),
                 Found::Missing => {
-                    self.shared.make_room(&mut core, self.shared.block_size);
-                    let data = Arc::new(BlockBuf::zeroed(self.shared.block_size));
-                    let sx = core.graph.add_slot(block, kind, Some(data));
-                    core.index.insert(block, sx);
-                    core.loaded += 1;
-                    core.note_clean(sx);
+                    let sx = self.shared.add_fresh(&mut core, block, kind);
                     return Ok(self.shared.pin(&core, sx));
                 }
             }
@@ -165,6 +160,28 @@ impl Shared {
         }
         self.changed.notify_all();
         drop(core);
+    }
+
+    fn add_fresh(&self, core: &mut Core, block: BlockNo, kind: BlockKind) -> Sx {
+        self.make_room(core, self.block_size);
+        let data = Arc::new(BlockBuf::zeroed(self.block_size));
+        let sx = core.graph.add_slot(block, kind, Some(data));
+        core.index.insert(block, sx);
+        core.loaded += 1;
+        core.note_clean(sx);
+        sx
+    }
+
+    /// As [`Cache::fresh`], under the core lock, for a block that nobody else reads.
+    pub(super) fn fresh_slot(&self, core: &mut Core, block: BlockNo, kind: BlockKind) -> Sx {
+        match self.look_up(core, block) {
+            Found::Loaded(sx) => {
+                core.graph.slot_mut(sx).kind = kind;
+                sx
+            }
+            Found::Loading => unreachable!("the log is written, never read"),
+            Found::Missing => self.add_fresh(core, block, kind),
+        }
     }
 
     fn look_up(&self, core: &mut Core, no: BlockNo) -> Found {

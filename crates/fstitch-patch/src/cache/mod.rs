@@ -5,6 +5,7 @@
 //!   clean.rs    clean blocks and eviction     sync.rs     waiting for patches to become stable
 //!   limits.rs   room for operations           flusher.rs  the thread that writes by age and pressure
 //!   tx.rs       the core lock, in which patches are created
+//!   journal/    transactions, where a journal is kept
 //! ```
 //!
 //! Locks, in this order: `epoch` (one epoch at a time, held across I/O), `core` (graph and index, held for
@@ -13,6 +14,7 @@
 mod block;
 mod clean;
 mod flusher;
+mod journal;
 mod limits;
 mod load;
 mod step;
@@ -30,6 +32,7 @@ use crate::graph::Graph;
 use crate::graph::patch::Sx;
 use crate::{CacheOptions, Optimizations, PatchId, PatchState, Stats};
 pub use block::Block;
+pub use journal::{Handle, JournalConfig, JournalStatus};
 use clean::CleanList;
 use flusher::Flusher;
 pub use tx::Tx;
@@ -78,6 +81,7 @@ pub(crate) struct Core {
     /// How often the flusher found nothing that it could write to make room.
     idle_rounds: u64,
     stop: bool,
+    journal: Option<journal::Journal>,
 }
 
 impl Cache {
@@ -88,6 +92,9 @@ impl Cache {
         options.cache_size = options.cache_size.max(CacheOptions::MIN_CACHE_SIZE);
         let mut graph = Graph::new(options.optimizations);
         graph.join_age = options.write_back_age;
+        if options.ordering == crate::Ordering::Dropped {
+            graph.arrangement = crate::graph::Arrangement::Dropped;
+        }
         let core = Core {
             graph,
             index: FxHashMap::default(),
@@ -102,6 +109,7 @@ impl Cache {
             pressure: false,
             idle_rounds: 0,
             stop: false,
+            journal: None,
         };
         let shared = Shared {
             device,
@@ -141,10 +149,12 @@ impl Cache {
         &self.shared.options
     }
 
-    /// The optimisations in force.
+    /// The optimisations in force. Where a journal is kept nothing is eliminated: a transaction is written as a whole.
     #[must_use]
     pub fn optimizations(&self) -> Optimizations {
-        self.shared.options.optimizations
+        let mut optimizations = self.shared.options.optimizations;
+        optimizations.elimination &= !self.is_journaled();
+        optimizations
     }
 
     /// The core lock, in which patches are created: hold it for microseconds, never across I/O.

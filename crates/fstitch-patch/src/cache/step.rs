@@ -20,6 +20,10 @@ pub(super) enum Goal {
     Wanted,
     /// Blocks that became dirty this long ago, and what they wait for.
     Age(Duration),
+    /// Closed transactions.
+    Commit,
+    /// Changes that go straight to their places, made before this generation.
+    Plain(u64),
     /// Whatever can be written, to make room.
     Room,
     /// All of it.
@@ -102,19 +106,13 @@ impl Shared {
     /// others.
     fn choose(&self, core: &mut Core, goal: Goal) -> Vec<Sx> {
         let limit = match goal {
-            Goal::Wanted | Goal::Everything => usize::MAX,
+            Goal::Wanted | Goal::Everything | Goal::Commit | Goal::Plain(_) => usize::MAX,
             Goal::Age(_) | Goal::Room => BACKGROUND_EPOCH_BYTES / self.block_size,
         };
-        let targets: Vec<PatchId> = match goal {
-            Goal::Wanted => core.wanted.iter().flat_map(|(_, ids)| ids).copied().collect(),
-            Goal::Age(age) => core.graph.patches_born_until(self.clock.elapsed().checked_sub(age)),
-            Goal::Room | Goal::Everything => Vec::new(),
-        };
-        let everything = matches!(goal, Goal::Room | Goal::Everything);
-        let stamp = if everything { 0 } else { core.graph.mark_closure(&targets).stamp };
+        let stamp = self.mark_goal(core, goal);
         let (mut whole, mut partial) = (Vec::new(), Vec::new());
         for &sx in core.graph.dirty().values() {
-            let chosen = everything || core.graph.slot(sx).wanted == stamp;
+            let chosen = stamp.is_none_or(|stamp| core.graph.slot(sx).wanted == stamp);
             if !chosen || whole.len() >= limit {
                 continue;
             }
@@ -125,6 +123,33 @@ impl Shared {
             }
         }
         if whole.is_empty() { partial } else { whole }
+    }
+
+    /// Marks the blocks that the goal wants written; `None` for all.
+    fn mark_goal(&self, core: &mut Core, goal: Goal) -> Option<u64> {
+        let closure = match goal {
+            Goal::Room | Goal::Everything => return None,
+            Goal::Wanted => {
+                let targets: Vec<PatchId> = core.wanted.iter().flat_map(|(_, ids)| ids).copied().collect();
+                core.graph.mark_closure(&targets)
+            }
+            Goal::Commit => {
+                let targets = Self::uncommitted(core);
+                core.graph.mark_closure(&targets)
+            }
+            Goal::Plain(horizon) => {
+                let tail = core.journal_superblock();
+                let targets = core.graph.plain_patches_before(horizon, tail);
+                core.graph.mark_closure_of(targets)
+            }
+            Goal::Age(age) => {
+                let since = |age| self.clock.elapsed().checked_sub(age);
+                let home_age = self.options.checkpoint_age.max(age);
+                let targets = core.graph.patches_born_until(since(age), since(home_age));
+                core.graph.mark_closure_of(targets)
+            }
+        };
+        Some(closure.stamp)
     }
 
     /// Writes and flushes, without any lock but `epoch`.
@@ -159,7 +184,11 @@ impl Shared {
             }
         };
         for sx in slots {
-            if core.graph.slot(sx).is_clean() {
+            let slot = core.graph.slot(sx);
+            if slot.is_clean() && slot.kind.is_journal() && !slot.is_pinned() {
+                // Nobody reads the log.
+                self.forget(core, sx);
+            } else if slot.is_clean() {
                 core.note_clean(sx);
             }
         }

@@ -40,6 +40,9 @@ impl Cache {
     pub fn sync_all(&self) -> Result<()> {
         let shared = &*self.shared;
         let horizon = shared.core().graph.next_generation();
+        if self.is_journaled() {
+            return shared.sync_journaled(horizon).map_err(lost);
+        }
         loop {
             let _epoch = shared.epoch();
             {
@@ -61,7 +64,7 @@ impl Shared {
     /// Writes epochs for all who wait until `patches` are stable.
     fn write_until(&self, patches: &[PatchId]) -> Result<()> {
         loop {
-            let _epoch = self.epoch();
+            let epoch = self.epoch();
             {
                 let mut core = self.core();
                 Self::check_poison(&core)?;
@@ -69,13 +72,40 @@ impl Shared {
                 if !closure.pending {
                     return Ok(());
                 }
-                if closure.held {
+                if closure.held && !self.ask_to_close(&mut core) {
+                    // The operations under way end without us, and the last one closes the transaction.
+                    drop(epoch);
+                    drop(self.wait(core));
+                    continue;
+                }
+                if core.graph.mark_closure(patches).held {
                     return Err(Error::Errno(Errno::BUSY));
                 }
             }
             let progress = self.write_epoch(Goal::Wanted)?;
             assert!(progress != Progress::Idle, "an acyclic graph always has a block to write");
         }
+    }
+
+    /// Commits the running transaction and writes the contents that do not go through the log. What is stable in the log
+    /// need not go home for that.
+    fn sync_journaled(&self, horizon: u64) -> Result<()> {
+        self.close_and_wait()?;
+        loop {
+            let _epoch = self.epoch();
+            {
+                let core = self.core();
+                Self::check_poison(&core)?;
+                let tail = core.journal_superblock();
+                if core.graph.plain_patches_before(horizon, tail).is_empty() {
+                    break;
+                }
+            }
+            if self.write_epoch(Goal::Plain(horizon))? == Progress::Idle {
+                return Err(Error::Errno(Errno::BUSY));
+            }
+        }
+        self.flush_if_unsafe()
     }
 
     /// Where commits do not flush, syncs do.

@@ -131,6 +131,18 @@ impl<'a> Tx<'a> {
         self.core.graph.same(a, b)
     }
 
+    /// Says that a block was freed that changes went to: a journal then leaves its copies alone.
+    pub fn forget(&mut self, block: BlockNo) {
+        let sx = self.core.index.get(&block).copied();
+        self.core.graph.forget_freed(block, sx);
+    }
+
+    /// Whether `patch` belongs to the running transaction of a journal, or waits for it.
+    #[must_use]
+    pub fn awaits_running(&self, patch: PatchId) -> bool {
+        self.core.graph.awaits_running(patch)
+    }
+
     /// Drops the unflown changes of a freed block to which nothing reachable refers. `unreachable` are the patches
     /// that cut it off from what the medium can reach (empty if the medium never reached it): whatever
     /// depended on the dropped changes depends on these as well. Does nothing without the `elimination`

@@ -23,11 +23,11 @@ pub(crate) enum Contents<'a> {
 pub(super) type Befores = SmallVec<[Px; 8]>;
 
 impl Graph {
-    /// Changes a block after `befores` and returns the patch that holds the change.
+    /// Changes a block after `befores`, as they are, and returns the patch that holds the change.
     ///
     /// # Panics
     /// If the change lies outside the block, or a before is a gather.
-    pub(crate) fn change(
+    pub(crate) fn change_plain(
         &mut self,
         sx: Sx,
         change: Change,
@@ -39,13 +39,25 @@ impl Graph {
         let slot = &self.slots[at(sx)];
         let overdue = slot.hard.is_some_and(|hard| self.is_overdue(hard))
             && (slot.patches.len() > 1 || befores.iter().any(|&px| self.patch(px).slot != sx));
-        let px = if self.optimizations.hard_patches && slot.external == 0 && !overdue {
+        let has_home = slot.patches.iter().any(|&px| self.patch(px).home);
+        let px = if self.optimizations.hard_patches && slot.external == 0 && !overdue && !has_home {
             self.change_hard(sx, change, new, &befores)
         } else {
             self.change_soft(sx, change, new, &befores)
         };
+        self.inherit_serial(px);
         self.note_live();
         self.arena.id(px)
+    }
+
+    /// What waits for a patch that waits for a transaction waits for that transaction. For stored edges `add_edge` sees to
+    /// it; this is for the edge to the block's hard patch.
+    fn inherit_serial(&mut self, px: Px) {
+        if let Some(hard) = self.implicit_before(px) {
+            let serial = self.patch(hard).serial;
+            let patch = self.patch_mut(px);
+            patch.serial = patch.serial.max(serial);
+        }
     }
 
     /// Resolves befores, leaving out committed ones and those in flight on the patch's own block, which is not
@@ -53,7 +65,7 @@ impl Graph {
     pub(super) fn live(&self, befores: &[PatchId], own: Option<Sx>) -> Befores {
         let mut live = Befores::new();
         for &id in befores {
-            let Some(px) = self.arena.resolve(id) else { continue };
+            let Some(px) = self.arena.resolve(id).and_then(|px| self.standing(px)) else { continue };
             let patch = self.patch(px);
             assert!(!patch.is_gather(), "nothing may depend on a gather");
             let settled = patch.in_flight && Some(patch.slot) == own;
@@ -108,7 +120,7 @@ impl Graph {
 
     /// Of the patches that a change overlaps, in creation order, those that no later one of them covers: the
     /// others are below these.
-    fn topmost(&self, change: Change, overlapped: &[Px]) -> Befores {
+    pub(super) fn topmost(&self, change: Change, overlapped: &[Px]) -> Befores {
         let mut top = Befores::new();
         for &px in overlapped.iter().rev() {
             let below = |&above: &Px| {
@@ -147,6 +159,10 @@ impl Graph {
                 newest
             }
         };
+        if self.patch(target).home {
+            // It would count as durable with the home patch's transaction.
+            return None;
+        }
         if self.is_overdue(target) && befores.iter().any(|&px| !self.same_block(px, target)) {
             return None;
         }
@@ -157,7 +173,7 @@ impl Graph {
     }
 
     /// Adds a patch to its block.
-    fn insert(&mut self, sx: Sx, change: Change, undo: Undo, hard: bool) -> Px {
+    pub(super) fn insert(&mut self, sx: Sx, change: Change, undo: Undo, hard: bool) -> Px {
         match change {
             Change::Bytes { .. } => self.stats.patches_created_byte += 1,
             Change::Bits { .. } => self.stats.patches_created_bit += 1,
@@ -196,7 +212,7 @@ impl Graph {
     }
 
     /// Puts the new contents into the block, copying it first if somebody else still looks at it.
-    fn apply(&mut self, sx: Sx, change: Change, new: &Contents<'_>) {
+    pub(super) fn apply(&mut self, sx: Sx, change: Change, new: &Contents<'_>) {
         let slot = &mut self.slots[at(sx)];
         let data = slot.data.as_mut().expect("changed blocks are loaded");
         if let Contents::Block(contents) = new {
@@ -217,7 +233,7 @@ impl Graph {
         }
     }
 
-    fn assert_inside(&self, sx: Sx, change: Change) {
+    pub(super) fn assert_inside(&self, sx: Sx, change: Change) {
         let slot = &self.slots[at(sx)];
         let (start, end) = change.range();
         let fits = start < end && at(end) <= slot.loaded().len();
@@ -244,6 +260,8 @@ pub(super) fn blank(slot: Sx, change: Change, undo: Undo, hard: bool) -> Patch {
         born: std::time::Duration::ZERO,
         outer: 0,
         inner: 0,
+        home: false,
+        serial: 0,
         mark: 0,
         undo,
         befores: SmallVec::new(),

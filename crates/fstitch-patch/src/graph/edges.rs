@@ -12,6 +12,7 @@ impl Graph {
         }
         let same_block = self.same_block(after, before);
         let id = self.arena.id(before);
+        let serial = self.patch(before).serial;
         self.compact_befores(after);
         let slot = self.patch(after).slot;
         let counted = !self.patch(after).in_flight && slot != NO_SLOT;
@@ -20,6 +21,7 @@ impl Graph {
         }
         let patch = self.patch_mut(after);
         patch.befores.push(id);
+        patch.serial = patch.serial.max(serial);
         if same_block {
             patch.inner += 1;
         } else {

@@ -58,7 +58,7 @@ impl Graph {
     /// Adds `member` to a gather and returns the gather: a new one if the old one had committed, `gather` itself
     /// if `member` is stable.
     pub(crate) fn gather(&mut self, gather: PatchId, member: PatchId) -> PatchId {
-        let Some(below) = self.arena.resolve(member) else { return gather };
+        let Some(below) = self.arena.resolve(member).and_then(|px| self.standing(px)) else { return gather };
         assert!(!self.patch(below).is_gather(), "nothing may depend on a gather");
         let above = match self.arena.resolve(gather) {
             Some(px) => px,
@@ -69,7 +69,7 @@ impl Graph {
         self.arena.id(above)
     }
 
-    fn insert_empty(&mut self, role: Role) -> Px {
+    pub(super) fn insert_empty(&mut self, role: Role) -> Px {
         self.stats.patches_created_empty += 1;
         self.stats.patches_created_gather += u64::from(role == Role::Gather);
         let mut patch = blank(NO_SLOT, Change::Empty, Undo::None, false);

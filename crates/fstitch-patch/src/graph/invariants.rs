@@ -59,6 +59,18 @@ impl Graph {
         assert_eq!(self.dirty.contains_key(&slot.no), !slot.patches.is_empty());
     }
 
+    /// One patch in a few words, for the message of a check that fails.
+    fn describe(&self, px: Px) -> String {
+        let patch = self.patch(px);
+        let place = match patch.slot {
+            NO_SLOT => format!("{:?}", patch.role),
+            slot => format!("block {}", self.slot(slot).no),
+        };
+        let marks = [(patch.hard, " hard"), (patch.home, " home"), (patch.in_flight, " in flight")];
+        let marks: String = marks.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
+        format!("{px} {place}{marks} of {} after {:?}", patch.serial, self.live_befores(px).collect::<Vec<_>>())
+    }
+
     /// Looks for a cycle of stored and implicit edges by depth-first search.
     fn check_acyclic(&self) {
         #[derive(Clone, Copy, PartialEq)]
@@ -80,7 +92,11 @@ impl Graph {
                 colours.insert(px, Colour::Open);
                 path.push((px, true));
                 for before in self.live_befores(px).chain(self.implicit_before(px)) {
-                    assert!(colours.get(&before) != Some(&Colour::Open), "patch {px} closes a cycle");
+                    if colours.get(&before) == Some(&Colour::Open) {
+                        let open = colours.iter().filter(|(_, colour)| **colour == Colour::Open);
+                        let around: Vec<String> = open.map(|(&px, _)| self.describe(px)).collect();
+                        panic!("patch {px} closes a cycle with {before}: {}", around.join("; "));
+                    }
                     path.push((before, false));
                 }
             }

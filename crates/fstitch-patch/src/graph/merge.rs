@@ -48,6 +48,9 @@ impl Graph {
     fn absorb(&mut self, sx: Sx, holder: Px, px: Px) {
         let befores: SmallVec<[Px; 8]> = self.live_befores(px).collect();
         let afters = self.patch(px).afters.clone();
+        let serial = self.patch(px).serial;
+        let into = self.patch_mut(holder);
+        into.serial = into.serial.max(serial);
         for &before in &befores {
             let same_block = self.same_block(px, before);
             self.cut(px, before, same_block);

@@ -8,6 +8,7 @@
 //!   merge.rs    joining patches                               flight.rs     ready sets, images, commit, failure
 //!   edges.rs    edges and the counts that they keep           eliminate.rs  dropping what will never be seen
 //!   empty.rs    empty, held and gathering patches             invariants.rs the checks of debug builds and tests
+//!   logged.rs   changes where a journal is kept
 //! ```
 
 mod arena;
@@ -17,6 +18,7 @@ mod eliminate;
 mod empty;
 mod flight;
 mod invariants;
+mod logged;
 mod merge;
 pub(crate) mod patch;
 pub(crate) mod slot;
@@ -34,6 +36,7 @@ use crate::{Optimizations, PatchId, PatchState, Stats};
 use arena::Arena;
 pub(crate) use create::Contents as ChangeContents;
 pub(crate) use flight::{Frozen, Readiness};
+pub(crate) use logged::{Arrangement, Logging, Running};
 use patch::{Patch, Px, Sx};
 use slot::Slot;
 
@@ -46,6 +49,7 @@ pub(crate) struct Graph {
     /// Blocks with uncommitted patches, by number.
     dirty: BTreeMap<BlockNo, Sx>,
     optimizations: Optimizations,
+    pub(crate) arrangement: Arrangement,
     /// The stamp of the last walk.
     stamp: u64,
     /// How long others may join a patch that still waits: see `is_overdue`.
@@ -63,6 +67,7 @@ impl Graph {
             free_slots: Vec::new(),
             dirty: BTreeMap::new(),
             optimizations,
+            arrangement: Arrangement::Given,
             stamp: 0,
             join_age: Duration::MAX,
             now: Duration::ZERO,
@@ -105,7 +110,7 @@ impl Graph {
 
     /// The state of a patch.
     pub(crate) fn state(&self, id: PatchId) -> PatchState {
-        match self.arena.resolve(id) {
+        match self.arena.resolve(id).and_then(|px| self.standing(px)) {
             None => PatchState::Committed,
             Some(px) if self.arena.get(px).in_flight => PatchState::InFlight,
             Some(_) => PatchState::Uncommitted,
@@ -123,11 +128,20 @@ impl Graph {
         self.arena.next_generation()
     }
 
-    /// The uncommitted patches of blocks that became dirty at `horizon` or before.
-    pub(crate) fn patches_born_until(&self, horizon: Option<Duration>) -> Vec<PatchId> {
-        let Some(horizon) = horizon else { return Vec::new() };
-        let old = self.dirty.values().map(|&sx| self.slot(sx)).filter(|slot| slot.dirtied_at <= horizon);
-        old.flat_map(|slot| &slot.patches).map(|&px| self.arena.id(px)).collect()
+    /// The uncommitted patches of blocks that became dirty at `horizon` or before, and those home patches that did at
+    /// `home_horizon` or before: these are stable in the log.
+    pub(crate) fn patches_born_until(
+        &self,
+        horizon: Option<Duration>,
+        home_horizon: Option<Duration>,
+    ) -> Vec<Px> {
+        let mut old = Vec::new();
+        for slot in self.dirty.values().map(|&sx| self.slot(sx)) {
+            let is_old = |limit: Option<Duration>| limit.is_some_and(|limit| slot.dirtied_at <= limit);
+            let chosen = |&&px: &&Px| is_old(if self.patch(px).home { home_horizon } else { horizon });
+            old.extend(slot.patches.iter().filter(chosen));
+        }
+        old
     }
 
     /// Whether a patch of a block is left that existed when `generation` was the next one.

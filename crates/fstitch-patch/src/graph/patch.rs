@@ -109,6 +109,10 @@ pub(crate) struct Patch {
     pub(crate) outer: u32,
     /// Uncommitted befores on the same block.
     pub(crate) inner: u32,
+    /// Holds what a transaction changed in its block: durable when the transaction is.
+    pub(crate) home: bool,
+    /// The last transaction that it belongs to or waits for; 0 for none.
+    pub(crate) serial: u64,
     /// Stamp of the last walk that came here.
     pub(crate) mark: u64,
     pub(crate) undo: Undo,

@@ -78,15 +78,19 @@ impl Graph {
     /// Marks the blocks that must be written for `targets` to commit with the stamp that is returned, and says
     /// whether anything is left to wait for. `held` is set when a held patch stands in the way.
     pub(crate) fn mark_closure(&mut self, targets: &[PatchId]) -> Closure {
+        let resolve = |&id: &PatchId| self.arena.resolve(id).and_then(|px| self.standing(px));
+        let targets: Vec<Px> = targets.iter().filter_map(resolve).collect();
+        self.mark_closure_of(targets)
+    }
+
+    /// The same for these very patches, home patches included.
+    pub(crate) fn mark_closure_of(&mut self, targets: Vec<Px>) -> Closure {
         let stamp = self.next_stamp();
         let mut closure = Closure { stamp, pending: false, held: false };
-        let mut todo: Vec<Px> = Vec::new();
-        for &id in targets {
-            if let Some(px) = self.arena.resolve(id) {
-                self.patch_mut(px).mark = stamp;
-                todo.push(px);
-            }
+        for &px in &targets {
+            self.patch_mut(px).mark = stamp;
         }
+        let mut todo = targets;
         while let Some(px) = todo.pop() {
             closure.pending = true;
             let patch = self.patch(px);

@@ -1,0 +1,186 @@
+//! A transaction closes: what it changed becomes blocks of the log.
+//!
+//! **Layout.** Revoke blocks, then descriptors, each followed by the copies that it describes, then the commit block.
+//!
+//! **Orderings.** Copies, descriptors and revokes → the tail patch that gave their blocks back. Commit record → all of them,
+//! the transaction's plain contents, the previous commit record. Home patches → commit record, by the held patch.
+
+use std::sync::Arc;
+
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error};
+
+use super::{Closed, Core, Journal, Shared};
+use crate::PatchId;
+use crate::graph::patch::{Change, Px, Sx};
+use crate::graph::{ChangeContents as Contents, Running};
+use crate::journal::blocks::{self, Tag};
+use crate::journal::checksum::{START, crc32};
+use crate::journal::format::Sequence;
+
+/// A transaction on its way into the log.
+struct Closing {
+    sequence: Sequence,
+    /// Blocks with copies, in order of their numbers.
+    homes: Vec<(BlockNo, Sx, Px)>,
+    revoked: Vec<u64>,
+    /// What the commit record comes after.
+    befores: Vec<PatchId>,
+    /// Over descriptors and copies, where commit records have it.
+    sum: u32,
+}
+
+impl Shared {
+    /// Closes the running transaction. No operation may be under way.
+    pub(super) fn close(&self, core: &mut Core) {
+        let Some(journal) = &mut core.journal else { return };
+        debug_assert!(journal.handles == 0, "operations end before their transaction");
+        journal.closing = false;
+        self.changed.notify_all();
+        if core.poison.is_some() {
+            return;
+        }
+        let Some(running) = core.graph.take_running() else { return };
+        core.graph.now = self.clock.elapsed();
+        core.graph.release(running.data);
+        if running.homes.is_empty() && running.revoked.is_empty() {
+            // Contents only: nothing is logged.
+            core.graph.release(running.held);
+            return;
+        }
+        let need = self.log_need(core, &running);
+        self.make_log_room(core, need);
+        let journal = core.journal.as_mut().expect("looked at above");
+        if journal.ring.free() < need {
+            let all = journal.superblock.log_blocks();
+            let why = format!("a transaction of {need} blocks does not fit the journal's {all}");
+            core.poison.get_or_insert_with(|| Error::Poisoned(why.into()));
+            return;
+        }
+        self.log(core, running, need);
+        self.kick.notify_all();
+    }
+
+    /// Blocks of the log that the transaction takes.
+    fn log_need(&self, core: &Core, running: &Running) -> u32 {
+        let shape = &core.journal.as_ref().expect("a journal is kept").shape;
+        let (copies, revokes) = (running.homes.len(), running.revoked.len());
+        let need =
+            copies + copies.div_ceil(shape.tags_max()) + revokes.div_ceil(shape.revokes_max()) + 1;
+        u32::try_from(need).unwrap_or(u32::MAX)
+    }
+
+    fn log(&self, core: &mut Core, running: Running, need: u32) {
+        let mut homes: Vec<(BlockNo, Sx, Px)> =
+            running.homes.iter().map(|(&sx, &px)| (core.graph.slot(sx).no, sx, px)).collect();
+        homes.sort_unstable_by_key(|&(no, ..)| no);
+        let last_commit = core.graph.logging().map_or(PatchId::NONE, |logging| logging.last_commit);
+        let journal = core.journal.as_mut().expect("a journal is kept");
+        let sequence = journal.next;
+        journal.next = sequence.next();
+        let start = journal.ring.head();
+        let mut closing = Closing {
+            sequence,
+            homes,
+            revoked: running.revoked.iter().map(|no| no.get()).collect(),
+            befores: vec![running.data, last_commit],
+            sum: START,
+        };
+        self.log_revokes(core, &mut closing);
+        self.log_copies(core, &mut closing);
+        let commit = self.log_commit(core, &closing);
+        core.graph.commit_after(running.held, commit);
+        let done = match closing.homes.is_empty() {
+            // Recovery must know of the revokes until the copies that they are about are gone.
+            true => commit,
+            false => core.graph.done_after(closing.homes.iter().map(|&(.., px)| px)),
+        };
+        let blocks: Vec<BlockNo> = closing.homes.iter().map(|&(no, ..)| no).collect();
+        if let Some(logging) = core.graph.logging_mut() {
+            logging.last_commit = commit;
+            logging.copies.extend(blocks.iter().map(|&no| (no, running.serial)));
+        }
+        let journal = core.journal.as_mut().expect("a journal is kept");
+        journal.closed_count += 1;
+        journal.logged_blocks += u64::from(need);
+        journal.revoked += u64::try_from(closing.revoked.len()).expect("64-bit machine");
+        let (held, serial) = (running.held, running.serial);
+        journal.closed.push_back(Closed { serial, sequence, start, len: need, held, done, blocks });
+    }
+
+    fn log_revokes(&self, core: &mut Core, closing: &mut Closing) {
+        let shape = Self::journal(core).shape;
+        for revoked in closing.revoked.chunks(shape.revokes_max()) {
+            let mut block = BlockBuf::zeroed(self.block_size);
+            shape.put_revoke(&mut block, closing.sequence, revoked);
+            let patch = self.put_log_block(core, BlockKind::JournalRevoke, Arc::new(block), &[]);
+            closing.befores.push(patch);
+        }
+    }
+
+    fn log_copies(&self, core: &mut Core, closing: &mut Closing) {
+        let shape = Self::journal(core).shape;
+        let sequence = closing.sequence;
+        for homes in closing.homes.chunks(shape.tags_max()) {
+            let copies: Vec<(Tag, Arc<BlockBuf>)> = homes
+                .iter()
+                .map(|&(no, sx, _)| {
+                    let (copy, is_escaped) = escaped(core.graph.slot(sx).loaded());
+                    (shape.tag_for(no.get(), is_escaped, sequence, &copy), copy)
+                })
+                .collect();
+            let tags: Vec<Tag> = copies.iter().map(|&(tag, _)| tag).collect();
+            let mut block = BlockBuf::zeroed(self.block_size);
+            shape.put_descriptor(&mut block, sequence, &tags);
+            closing.sum = crc32(closing.sum, &block);
+            let patch = self.put_log_block(core, BlockKind::JournalDescriptor, Arc::new(block), &[]);
+            closing.befores.push(patch);
+            for (_, copy) in copies {
+                if shape.checksums() == crate::journal::format::Checksums::Commit {
+                    closing.sum = crc32(closing.sum, &copy);
+                }
+                closing.befores.push(self.put_log_block(core, BlockKind::JournalData, copy, &[]));
+            }
+        }
+    }
+
+    fn log_commit(&self, core: &mut Core, closing: &Closing) -> PatchId {
+        let mut block = BlockBuf::zeroed(self.block_size);
+        let shape = Self::journal(core).shape;
+        shape.put_commit(&mut block, closing.sequence, self.clock.now(), closing.sum);
+        self.put_log_block(core, BlockKind::JournalCommit, Arc::new(block), &closing.befores)
+    }
+
+    fn journal(core: &Core) -> &Journal {
+        core.journal.as_ref().expect("a journal is kept")
+    }
+
+    /// Puts `contents` into the next block of the log, after `befores`.
+    fn put_log_block(
+        &self,
+        core: &mut Core,
+        kind: BlockKind,
+        contents: Arc<BlockBuf>,
+        befores: &[PatchId],
+    ) -> PatchId {
+        let journal = core.journal.as_mut().expect("a journal is kept");
+        let (no, after) = journal.ring.take();
+        let block = journal.area.map(u64::from(no)).expect("the area holds the whole log");
+        let sx = self.fresh_slot(core, block, kind);
+        let len = u32::try_from(self.block_size).expect("blocks are small");
+        let mut all = befores.to_vec();
+        all.push(after);
+        core.graph.change_plain(sx, Change::Bytes { offset: 0, len }, &Contents::Block(contents), &all)
+    }
+}
+
+/// A block's contents as the log may hold them, and whether they had to be changed for that.
+fn escaped(contents: &Arc<BlockBuf>) -> (Arc<BlockBuf>, bool) {
+    let mut start = [0; 4];
+    start.copy_from_slice(&contents[..4]);
+    if !blocks::escape(&mut start) {
+        return (Arc::clone(contents), false);
+    }
+    let mut copy = BlockBuf::clone(contents);
+    let is_escaped = blocks::escape(&mut copy);
+    (Arc::new(copy), is_escaped)
+}

@@ -1,0 +1,175 @@
+//! Operations under way, and when a transaction closes.
+
+use fstitch_core::order::{Rank, assert_below};
+use fstitch_core::{Errno, Error, Result};
+
+use super::super::step::{Goal, Progress};
+use super::super::{Cache, Core, CoreGuard, Shared};
+use crate::PatchId;
+
+/// A step of an operation: while it exists the running transaction stays open, so that all changes of the step are in
+/// one. Without a journal it is nothing.
+pub struct Handle<'a> {
+    shared: &'a Shared,
+    /// `None` without a journal.
+    credits: Option<usize>,
+}
+
+impl std::fmt::Debug for Handle<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Handle({:?} blocks)", self.credits)
+    }
+}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        let Some(credits) = self.credits else { return };
+        let mut core = self.shared.core();
+        let Some(journal) = &mut core.journal else { return };
+        journal.handles -= 1;
+        journal.credits -= credits;
+        if journal.handles == 0 && journal.closing {
+            self.shared.close(&mut core);
+        }
+    }
+}
+
+impl Cache {
+    /// Begins a step that logs up to `blocks` blocks. Waits while a transaction closes. To be called holding no lock
+    /// and no other handle.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] after a failed write.
+    pub fn begin(&self, blocks: usize) -> Result<Handle<'_>> {
+        assert_below(Rank::Inode, "beginning a step");
+        let shared = &*self.shared;
+        let mut core = shared.core();
+        loop {
+            Shared::check_poison(&core)?;
+            let logged = core.graph.logging().and_then(|logging| logging.running.as_ref());
+            let logged = logged.map_or(0, |running| running.homes.len());
+            let Some(journal) = &mut core.journal else { return Ok(Handle { shared, credits: None }) };
+            let fits = logged + journal.credits + blocks <= journal.max_blocks;
+            // A step that is too large for any transaction gets one to itself.
+            let alone = journal.handles == 0 && logged == 0;
+            if !journal.closing && (fits || alone) {
+                journal.handles += 1;
+                journal.credits += blocks;
+                return Ok(Handle { shared, credits: Some(blocks) });
+            }
+            if journal.handles == 0 {
+                shared.close(&mut core);
+                continue;
+            }
+            journal.closing = true;
+            core = shared.wait(core);
+        }
+    }
+
+    /// If `patch` waits for the running transaction, closes it, so that later changes can come after `patch`. To be
+    /// called holding no lock and no handle. Returns whether it closed one.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] after a failed write.
+    pub fn close_before(&self, patch: PatchId) -> Result<bool> {
+        let shared = &*self.shared;
+        let core = shared.core();
+        if !core.graph.awaits_running(patch) {
+            return Ok(false);
+        }
+        shared.close_running(core)?;
+        Ok(true)
+    }
+
+    /// Closes the running transaction, if there is one with changes. To be called holding no lock and no handle.
+    /// Returns whether there was one.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] after a failed write.
+    pub fn close_transaction(&self) -> Result<bool> {
+        let shared = &*self.shared;
+        let core = shared.core();
+        if core.graph.logging().is_none_or(|logging| logging.running.is_none()) {
+            return Ok(false);
+        }
+        shared.close_running(core)?;
+        Ok(true)
+    }
+}
+
+impl Shared {
+    /// Closes the transaction that runs now, or waits until somebody has.
+    fn close_running(&self, mut core: CoreGuard<'_>) -> Result<()> {
+        let serial = |core: &Core| {
+            core.graph.logging().and_then(|logging| logging.running.as_ref()).map(|running| running.serial)
+        };
+        let Some(mine) = serial(&core) else { return Ok(()) };
+        loop {
+            Self::check_poison(&core)?;
+            if serial(&core) != Some(mine) {
+                return Ok(());
+            }
+            if self.ask_to_close(&mut core) {
+                continue;
+            }
+            core = self.wait(core);
+        }
+    }
+
+    /// Closes the running transaction, or has the last operation under way do it. Returns whether it is closed.
+    pub(in crate::cache) fn ask_to_close(&self, core: &mut Core) -> bool {
+        let Some(journal) = &mut core.journal else { return true };
+        if journal.handles > 0 {
+            journal.closing = true;
+            return false;
+        }
+        self.close(core);
+        true
+    }
+
+    /// Closes the running transaction and waits until its commit record is stable, and all before it.
+    pub(in crate::cache) fn close_and_wait(&self) -> Result<()> {
+        self.close_running(self.core())?;
+        loop {
+            let _epoch = self.epoch();
+            {
+                let core = self.core();
+                Self::check_poison(&core)?;
+                if Self::uncommitted(&core).is_empty() {
+                    return Ok(());
+                }
+            }
+            if self.write_epoch(Goal::Commit)? == Progress::Idle {
+                return Err(Error::Errno(Errno::BUSY));
+            }
+        }
+    }
+
+    /// Writes until nothing is dirty.
+    pub(in crate::cache) fn write_everything(&self) -> Result<()> {
+        loop {
+            let _epoch = self.epoch();
+            {
+                let core = self.core();
+                Self::check_poison(&core)?;
+                if core.graph.dirty().is_empty() {
+                    return Ok(());
+                }
+            }
+            if self.write_epoch(Goal::Everything)? == Progress::Idle {
+                return Err(Error::Errno(Errno::BUSY));
+            }
+        }
+    }
+
+    /// Closes the running transaction if it is old enough.
+    pub(in crate::cache) fn close_if_old(&self, core: &mut Core) {
+        let now = self.clock.elapsed();
+        let Some(journal) = &core.journal else { return };
+        let interval = journal.commit_interval;
+        let running = core.graph.logging().and_then(|logging| logging.running.as_ref());
+        if running.is_some_and(|running| now.saturating_sub(running.born) >= interval) {
+            self.ask_to_close(core);
+        }
+    }
+}

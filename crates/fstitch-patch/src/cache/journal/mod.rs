@@ -1,0 +1,237 @@
+//! The cache keeps a journal: transactions on their way into the log. Design: `docs/design/journal.md`.
+//!
+//! ```text
+//!   handles.rs  operations under way, and when a transaction closes
+//!   close.rs    the running transaction becomes blocks of the log
+//!   space.rs    the ring of the log's blocks, and its tail
+//! ```
+
+mod close;
+mod handles;
+mod space;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use fstitch_core::{BlockKind, Errno, Error, Result};
+
+pub use handles::Handle;
+use space::Ring;
+
+use super::{Block, Cache, Core, Shared};
+use crate::graph::patch::Sx;
+use crate::graph::{Arrangement, Logging};
+use crate::journal::Area;
+use crate::journal::blocks::Shape;
+use crate::journal::format::{INCOMPAT_REVOKE, Sequence, Superblock};
+use crate::{JournalMode, PatchId};
+
+/// Which part of the log a transaction takes at most.
+const TRANSACTION_SHARE: u32 = 4;
+
+/// A journal to keep.
+#[derive(Clone, Debug)]
+pub struct JournalConfig {
+    /// What goes through it.
+    pub mode: JournalMode,
+    /// Where its blocks are on the cache's device.
+    pub area: Area,
+    /// Its superblock, as recovery left it: the log is empty.
+    pub superblock: Superblock,
+    /// Age at which a transaction is closed.
+    pub commit_interval: Duration,
+}
+
+/// How a journal is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalStatus {
+    /// What goes through it.
+    pub mode: JournalMode,
+    /// Blocks of the circular log.
+    pub log_blocks: u32,
+    /// Of these, blocks of transactions that recovery would replay.
+    pub used_blocks: u32,
+    /// Blocks that the running transaction has logged.
+    pub running_blocks: usize,
+    /// Transactions closed and not yet all home.
+    pub transactions: usize,
+    /// The number that the next transaction gets.
+    pub next_sequence: u32,
+    /// Transactions closed since the journal was started.
+    pub closed: u64,
+    /// Blocks written into the log by them.
+    pub logged_blocks: u64,
+    /// Block numbers revoked by them.
+    pub revoked: u64,
+}
+
+/// A closed transaction whose blocks are still in the log.
+#[derive(Debug)]
+struct Closed {
+    serial: u64,
+    sequence: Sequence,
+    /// Its first block in the log, and how many it takes.
+    start: u32,
+    len: u32,
+    /// Stable when the transaction is.
+    held: PatchId,
+    /// Stable when everything is home.
+    done: PatchId,
+    /// Blocks that have a copy.
+    blocks: Vec<fstitch_core::BlockNo>,
+}
+
+/// A transaction that the tail has passed, or will pass with `tail`.
+#[derive(Debug)]
+struct Passed {
+    tail: PatchId,
+    serial: u64,
+    blocks: Vec<fstitch_core::BlockNo>,
+}
+
+/// What the core keeps of a journal.
+#[derive(Debug)]
+pub(super) struct Journal {
+    mode: JournalMode,
+    area: Area,
+    shape: Shape,
+    superblock: Superblock,
+    superblock_block: Block,
+    commit_interval: Duration,
+    ring: Ring,
+    next: Sequence,
+    closed: VecDeque<Closed>,
+    passed: VecDeque<Passed>,
+    /// Operations in the middle of a step, and what they may still log.
+    handles: usize,
+    credits: usize,
+    /// No new handles: the transaction is to be closed.
+    closing: bool,
+    /// What a transaction logs at most.
+    max_blocks: usize,
+    closed_count: u64,
+    logged_blocks: u64,
+    revoked: u64,
+}
+
+impl Cache {
+    /// Keeps a journal from now on: recovery has emptied it, and nothing has been changed yet that is not stable.
+    /// Returns when the journal says on the medium that it is in use.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; `EBUSY` if one is kept already; `EROFS` on a read-only cache; [`Error::Unsupported`] for a
+    /// journal whose log is not empty.
+    pub fn start_journal(&self, config: JournalConfig) -> Result<()> {
+        let shared = &*self.shared;
+        if shared.options.read_only {
+            return Err(Errno::ROFS.into());
+        }
+        if config.superblock.start != 0 {
+            return Err(Error::Unsupported("starting a journal that needs recovery".to_owned()));
+        }
+        let block = self.read(config.area.superblock()?, BlockKind::JournalSuperblock)?;
+        let mut superblock = config.superblock;
+        // Revoke records need the second version's feature words.
+        superblock.is_v2 = true;
+        superblock.features.incompat |= INCOMPAT_REVOKE;
+        superblock.start = superblock.first;
+        let room = shared.dirty_limit() / 4 / shared.block_size;
+        let log_blocks = usize::try_from(superblock.log_blocks() / TRANSACTION_SHARE).expect("64-bit machine");
+        let journal = Journal {
+            mode: config.mode,
+            area: config.area,
+            shape: Shape::new(&superblock),
+            superblock_block: block,
+            commit_interval: config.commit_interval,
+            ring: Ring::new(superblock.first, superblock.log_blocks()),
+            next: superblock.sequence,
+            closed: VecDeque::new(),
+            passed: VecDeque::new(),
+            handles: 0,
+            credits: 0,
+            closing: false,
+            max_blocks: log_blocks.min(room).max(1),
+            superblock,
+            closed_count: 0,
+            logged_blocks: 0,
+            revoked: 0,
+        };
+        let tail = {
+            let mut core = shared.core();
+            if core.journal.is_some() {
+                return Err(Errno::BUSY.into());
+            }
+            core.graph.now = shared.clock.elapsed();
+            core.graph.arrangement = Arrangement::Logged(Box::new(Logging::new(config.mode)));
+            core.journal = Some(journal);
+            shared.put_tail(&mut core, &[])
+        };
+        self.sync_patches(&[tail])
+    }
+
+    /// Brings everything home, marks the log as empty and keeps no journal any more. Nobody may change anything
+    /// meanwhile. Does nothing without a journal.
+    ///
+    /// # Errors
+    /// As for [`Cache::sync_all`].
+    pub fn stop_journal(&self) -> Result<()> {
+        let shared = &*self.shared;
+        if shared.core().journal.is_none() {
+            return Ok(());
+        }
+        shared.close_and_wait()?;
+        shared.write_everything()?;
+        let tail = {
+            let mut core = shared.core();
+            core.graph.arrangement = Arrangement::Given;
+            let journal = core.journal.as_mut().expect("kept until now");
+            journal.superblock.start = 0;
+            journal.superblock.sequence = journal.next;
+            let tail = shared.put_superblock(&mut core, &[]);
+            core.journal = None;
+            tail
+        };
+        self.sync_patches(&[tail])
+    }
+
+    /// Whether a journal is kept.
+    #[must_use]
+    pub fn is_journaled(&self) -> bool {
+        self.shared.core().journal.is_some()
+    }
+
+    /// How the journal is doing, if one is kept.
+    #[must_use]
+    pub fn journal_status(&self) -> Option<JournalStatus> {
+        let core = self.shared.core();
+        let journal = core.journal.as_ref()?;
+        let running = core.graph.logging().and_then(|logging| logging.running.as_ref());
+        Some(JournalStatus {
+            mode: journal.mode,
+            log_blocks: journal.superblock.log_blocks(),
+            used_blocks: journal.superblock.log_blocks() - journal.ring.free(),
+            running_blocks: running.map_or(0, |running| running.homes.len()),
+            transactions: journal.closed.len(),
+            next_sequence: journal.next.0,
+            closed: journal.closed_count,
+            logged_blocks: journal.logged_blocks,
+            revoked: journal.revoked,
+        })
+    }
+}
+
+impl Core {
+    /// The block of the log's superblock.
+    pub(super) fn journal_superblock(&self) -> Option<Sx> {
+        self.journal.as_ref().map(|journal| journal.superblock_block.slot)
+    }
+}
+
+impl Shared {
+    /// The held patches of closed transactions whose commit record is not stable.
+    pub(super) fn uncommitted(core: &Core) -> Vec<PatchId> {
+        let Some(journal) = &core.journal else { return Vec::new() };
+        let pending = |id: &PatchId| core.graph.state(*id) != crate::PatchState::Committed;
+        journal.closed.iter().map(|closed| closed.held).filter(pending).collect()
+    }
+}

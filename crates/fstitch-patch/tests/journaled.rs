@@ -1,0 +1,300 @@
+//! A journaled cache under random changes, write-outs and power cuts, beside a model.
+//!
+//! What it prevents: a home block written before its transaction, a transaction half there, contents that are newer or
+//! older than what points at them, log blocks overwritten too early, old copies over new contents, a full log that stops.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fstitch_core::{
+    BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Le, ManualClock, MemDevice, Seed,
+};
+use fstitch_patch::journal::format::{MAGIC, SUPERBLOCK_SIZE, Superblock};
+use fstitch_patch::journal::{Area, Home, Log, replay};
+use fstitch_patch::{Cache, CacheOptions, JournalConfig, JournalMode, Optimizations, PatchId};
+
+const BLOCK: usize = 1024;
+const BLOCKS: u64 = 256;
+const AREA: (u64, u64) = (100, 40);
+/// Blocks whose kind is always logged; the first one counts transactions.
+const LOGGED: u64 = 10;
+/// Blocks of file contents.
+const DATA: std::ops::Range<u64> = 20..28;
+/// Blocks that are freed and used again as the other kind.
+const FICKLE: std::ops::Range<u64> = 30..34;
+
+/// What the blocks look like after a transaction, if it was the last one.
+#[derive(Clone, Default)]
+struct Moment {
+    logged: BTreeMap<u64, Vec<u8>>,
+    /// The least version of each block of contents.
+    least: BTreeMap<u64, u64>,
+    /// Blocks that are contents now and may hold copies in the log of when they were not.
+    plain: Vec<u64>,
+}
+
+struct Run {
+    seed: Seed,
+    mode: JournalMode,
+    device: Arc<MemDevice>,
+    cache: Arc<Cache>,
+    clock: Arc<ManualClock>,
+    area: Area,
+    /// After transaction n, for all that were closed.
+    moments: Vec<Moment>,
+    now: Moment,
+    version: u64,
+    /// Versions that must not be seen before this transaction.
+    late: BTreeMap<u64, usize>,
+    /// The last transaction that each block has late contents of.
+    late_in: BTreeMap<u64, usize>,
+    /// Transactions promised to be stable.
+    promised: usize,
+    patches: Vec<(PatchId, usize)>,
+    /// Fickle blocks that are metadata; the others are free or contents.
+    metadata: BTreeMap<u64, bool>,
+    /// The transaction in which a block was freed, and a patch of it.
+    freed_in: BTreeMap<u64, (usize, PatchId)>,
+}
+
+impl Run {
+    fn new(seed: u64, mode: JournalMode) -> Self {
+        let device = Arc::new(MemDevice::new(1024, BLOCKS));
+        let area = Area::of_file([(BlockNo(AREA.0), AREA.1)]).unwrap();
+        let superblock = Superblock::new(1024, u32::try_from(AREA.1).unwrap(), 1, [9; 16]);
+        let mut block = vec![0; BLOCK];
+        superblock.encode_into(&mut block[..SUPERBLOCK_SIZE]);
+        let write = BlockWrite { block: BlockNo(AREA.0), kind: BlockKind::JournalSuperblock, data: &block };
+        device.write(&[write]).unwrap();
+        let mut seed = Seed::new(seed);
+        let optimizations = Optimizations::combination(u8::try_from(seed.below(16)).unwrap());
+        let options = CacheOptions { optimizations, ..CacheOptions::default() };
+        let clock = Arc::new(ManualClock::new());
+        let cache = Cache::new(device.clone(), options, clock.clone());
+        let commit_interval = Duration::from_secs(5);
+        cache.start_journal(JournalConfig { mode, area: area.clone(), superblock, commit_interval }).unwrap();
+        let mut now = Moment::default();
+        now.logged = (0..LOGGED).map(|no| (no, vec![0; BLOCK])).collect();
+        if mode == JournalMode::Full {
+            now.logged.extend(DATA.map(|no| (no, vec![0; BLOCK])));
+        }
+        let metadata = FICKLE.map(|no| (no, false)).collect();
+        Self {
+            seed,
+            mode,
+            device,
+            cache,
+            clock,
+            area,
+            moments: vec![now.clone()],
+            now,
+            version: 0,
+            late: BTreeMap::new(),
+            late_in: BTreeMap::new(),
+            promised: 0,
+            patches: Vec::new(),
+            metadata,
+            freed_in: BTreeMap::new(),
+        }
+    }
+
+    fn running(&self) -> usize {
+        self.moments.len()
+    }
+
+    fn log_change(&mut self, no: u64, kind: BlockKind) -> PatchId {
+        let block = self.cache.fresh(BlockNo(no), kind).unwrap();
+        let mut tx = self.cache.lock();
+        let at = usize::try_from(self.seed.below(8)).unwrap() * 100;
+        let magic = self.seed.below(6) == 0;
+        let bytes = if magic { MAGIC.to_be_bytes().to_vec() } else { vec![self.seed.below(256) as u8; 90] };
+        let at = if magic { 0 } else { at };
+        let known = self.now.logged.entry(no).or_insert_with(|| vec![0; BLOCK]);
+        known[at..at + bytes.len()].copy_from_slice(&bytes);
+        tx.bytes(&block, at, &bytes, &[])
+    }
+
+    /// Something logged; transactions are told apart by a counter.
+    fn change_metadata(&mut self) {
+        let running = self.running();
+        let no = 1 + self.seed.below(LOGGED - 1);
+        let counter = u32::try_from(running).unwrap().to_le_bytes();
+        let block = self.cache.fresh(BlockNo(0), BlockKind::Inode).unwrap();
+        self.cache.lock().bytes(&block, 4, &counter, &[]);
+        self.now.logged.get_mut(&0).unwrap()[4..8].copy_from_slice(&counter);
+        let patch = self.log_change(no, BlockKind::Inode);
+        self.patches.push((patch, running));
+    }
+
+    fn change_data(&mut self, late: bool) {
+        self.change_metadata();
+        let no = DATA.start + self.seed.below(DATA.end - DATA.start);
+        self.version += 1;
+        let mut contents = BlockBuf::zeroed(BLOCK);
+        Le::put_u64(&mut contents, 0, self.version);
+        let befores: Vec<PatchId> = if late { self.patches.last().iter().map(|p| p.0).collect() } else { vec![] };
+        let block = self.cache.fresh(BlockNo(no), BlockKind::Data).unwrap();
+        if self.mode == JournalMode::Full {
+            self.now.logged.insert(no, contents.to_vec());
+        }
+        self.cache.lock().init(&block, Arc::new(contents), &befores);
+        // What overwrites late contents is late itself: a file that grows over them closes the transaction first.
+        let running = self.running();
+        if late {
+            self.late_in.insert(no, running);
+        }
+        if self.late_in.get(&no) == Some(&running) {
+            self.late.insert(self.version, running);
+        } else {
+            self.now.least.insert(no, self.version);
+        }
+    }
+
+    /// A block changes between metadata and contents, with a free moment in between that ends with its transaction.
+    fn change_fickle(&mut self) {
+        self.change_metadata();
+        let no = FICKLE.start + self.seed.below(FICKLE.end - FICKLE.start);
+        if self.metadata[&no] {
+            if self.seed.below(2) == 0 {
+                self.log_change(no, BlockKind::Directory);
+            } else {
+                self.cache.lock().forget(BlockNo(no));
+                self.metadata.insert(no, false);
+                self.freed_in.insert(no, (self.running(), self.patches.last().unwrap().0));
+                self.now.logged.remove(&no);
+                self.now.plain.push(no);
+            }
+        } else if self.freed_in.get(&no).is_some_and(|freed| freed.0 == self.running()) {
+            // Not to be used again before its transaction is closed.
+        } else if self.seed.below(2) == 0 {
+            let block = self.cache.fresh(BlockNo(no), BlockKind::Directory).unwrap();
+            let contents = BlockBuf::zeroed(BLOCK);
+            self.now.logged.insert(no, contents.to_vec());
+            self.now.plain.retain(|&other| other != no);
+            self.now.least.remove(&no);
+            self.metadata.insert(no, true);
+            self.cache.lock().init(&block, Arc::new(contents), &[]);
+        } else if self.mode != JournalMode::Full {
+            let block = self.cache.fresh(BlockNo(no), BlockKind::Data).unwrap();
+            self.version += 1;
+            let mut contents = BlockBuf::zeroed(BLOCK);
+            Le::put_u64(&mut contents, 0, self.version);
+            contents[1000] = 0xda;
+            // The old owner must be gone before its block shows something new.
+            let reuse: Vec<PatchId> = self.freed_in.get(&no).iter().map(|freed| freed.1).collect();
+            self.cache.lock().init(&block, Arc::new(contents), &reuse);
+        }
+    }
+
+    fn close(&mut self) {
+        if self.cache.close_transaction().unwrap() {
+            self.moments.push(self.now.clone());
+        }
+    }
+
+    /// Before anything that may close the transaction on its own.
+    fn sync(&mut self) {
+        self.change_metadata();
+        self.close();
+        let at = usize::try_from(self.seed.below(u64::try_from(self.patches.len()).unwrap())).unwrap();
+        let (patch, transaction) = self.patches[at];
+        match self.seed.below(5) {
+            0 => {
+                self.cache.sync_all().unwrap();
+                self.promised = self.moments.len() - 1;
+            }
+            _ => {
+                self.cache.sync_patches(&[patch]).unwrap();
+                self.promised = self.promised.max(transaction);
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let mut choice = Seed::new(self.seed.next_u64());
+        self.cache.step_blocks(&mut |_| choice.below(3) == 0).unwrap();
+    }
+
+    /// The power goes: what recovery makes of the medium must be one of the moments.
+    fn cut(&mut self) {
+        let image = self.device.image();
+        let copy = MemDevice::from_image(1024, image.clone());
+        let mut log =
+            Log::open(&copy, &self.area, Home { block_count: BLOCKS, shares_device: true }).unwrap();
+        replay(&mut log, &copy, &mut |_| {}).unwrap();
+        let read = |device: &MemDevice, no: u64| {
+            let mut data = vec![0; BLOCK];
+            device
+                .read(&mut [BlockRead { block: BlockNo(no), kind: BlockKind::Data, data: &mut data }])
+                .unwrap();
+            data
+        };
+        let found = usize::try_from(Le::u32(&read(&copy, 0), 4)).unwrap();
+        // The counter of a transaction is its place among the moments.
+        assert!(found >= self.promised, "transaction {} was promised, {found} is there", self.promised);
+        assert!(found < self.moments.len(), "transaction {found} is not closed");
+        let moment = &self.moments[found];
+        for (&no, expected) in &moment.logged {
+            assert!(read(&copy, no) == *expected, "block {no} after transaction {found}");
+        }
+        if self.mode == JournalMode::Full {
+            return;
+        }
+        for no in DATA {
+            let version = Le::u64(&read(&copy, no), 0);
+            let after = self.late.get(&version);
+            assert!(after.is_none_or(|&after| found >= after), "block {no} is ahead of transaction {after:?}");
+            if self.mode == JournalMode::Ordered {
+                let least = moment.least.get(&no).copied().unwrap_or(0);
+                assert!(version >= least, "block {no} holds version {version}, {least} was ordered");
+            }
+        }
+        for &no in &moment.plain {
+            let before = &image[usize::try_from(no).unwrap() * BLOCK..][..BLOCK];
+            if before[1000] == 0xda {
+                assert_eq!(read(&copy, no), before, "recovery wrote over the contents of block {no}");
+            }
+        }
+    }
+}
+
+fn run(seed: u64, mode: JournalMode, steps: u64) {
+    let mut run = Run::new(seed, mode);
+    for _ in 0..steps {
+        match run.seed.below(20) {
+            0..=5 => run.change_metadata(),
+            6..=8 => run.change_data(false),
+            9 => run.change_data(true),
+            10..=11 => run.change_fickle(),
+            12 => run.close(),
+            13 => run.sync(),
+            14..=17 => run.step(),
+            18 => run.clock.advance(Duration::from_secs(1)),
+            _ => run.cut(),
+        }
+        if run.seed.below(40) == 0 {
+            run.cache.check_invariants();
+        }
+    }
+    run.close();
+    run.cache.stop_journal().unwrap();
+    run.promised = run.moments.len() - 1;
+    let last = run.promised;
+    run.cut();
+    assert_eq!(run.device.image()[4], u8::try_from(last % 256).unwrap());
+    assert_eq!(run.cache.dirty_blocks(), 0);
+}
+
+#[test]
+fn every_cut_leaves_one_of_the_transactions() {
+    for mode in [JournalMode::Ordered, JournalMode::Metadata, JournalMode::Full] {
+        for seed in 0..60 {
+            if std::panic::catch_unwind(|| run(seed, mode, 400)).is_err() {
+                panic!("seed {seed}, {mode:?}");
+            }
+        }
+    }
+}
