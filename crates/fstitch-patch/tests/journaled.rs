@@ -75,7 +75,7 @@ impl Run {
         let clock = Arc::new(ManualClock::new());
         let cache = Cache::new(device.clone(), options, clock.clone());
         let commit_interval = Duration::from_secs(5);
-        cache.start_journal(JournalConfig { mode, area: area.clone(), superblock, commit_interval }).unwrap();
+        cache.start_journal(JournalConfig { mode, area: area.clone(), commit_interval }).unwrap();
         let mut now = Moment::default();
         now.logged = (0..LOGGED).map(|no| (no, vec![0; BLOCK])).collect();
         if mode == JournalMode::Full {

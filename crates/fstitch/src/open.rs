@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use fstitch_core::{BlockDevice, Error, FileSystem, Overlay, StatsDevice, SystemClock};
 use fstitch_disk::{DiskOptions, FileDisk};
+use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
 use fstitch_fs::ext2::{Ext2, journal};
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions, Optimizations};
@@ -52,6 +53,10 @@ pub struct Options {
     pub optimizations: Optimizations,
     /// When reading changes access times.
     pub atime: AtimePolicy,
+    /// The consistency mechanism; `None` for what suits the volume.
+    pub consistency: Option<Consistency>,
+    /// Age at which a journal's transaction is committed.
+    pub commit_interval: Duration,
     /// The device of an external journal.
     pub journal: Option<PathBuf>,
     /// The power can be cut.
@@ -68,6 +73,8 @@ pub struct Volume {
     pub disk: Arc<StatsDevice<FileDisk>>,
     /// The volatile cache before the medium, if its power can be cut.
     pub live: Option<Live>,
+    /// The consistency mechanism in force.
+    pub consistency: Consistency,
 }
 
 impl Arguments {
@@ -82,6 +89,8 @@ impl Arguments {
                 write_back_age: CacheOptions::default().write_back_age,
                 optimizations: Optimizations::ALL,
                 atime: AtimePolicy::NoAtime,
+                consistency: None,
+                commit_interval: Arrangement::default().commit_interval,
                 journal: self.journal.clone(),
                 live: None,
             },
@@ -176,7 +185,7 @@ impl Volume {
         let read_only = options.access == Access::ReadOnly;
         let cache_size =
             usize::try_from(options.cache_size).context("the cache size does not fit this machine")?;
-        let cache_options = CacheOptions {
+        let cache = CacheOptions {
             cache_size,
             write_back_age: options.write_back_age,
             optimizations: options.optimizations,
@@ -186,10 +195,16 @@ impl Volume {
         let below = recovered(&disk, options).with_context(|| format!("{}", image.display()))?;
         let live = options.live.as_ref().map(|live| Live::new(&disk, live)).transpose()?;
         let device = live.as_ref().map_or(below, Live::device);
-        let cache = Cache::new(device, cache_options, Arc::new(SystemClock::new()));
-        let format = Ext2::open(Arc::clone(&cache)).with_context(|| format!("{}", image.display()))?;
-        let fs_options = UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() };
-        Ok(Self { fs: Arc::new(Uhfs::new(format, fs_options)), cache, disk, live })
+        let arrangement = Arrangement {
+            consistency: options.consistency,
+            commit_interval: options.commit_interval,
+            cache,
+            fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
+        };
+        let (fs, consistency) = arrange::open(device, &arrangement, Arc::new(SystemClock::new()))
+            .with_context(|| format!("{}", image.display()))?;
+        let cache = Arc::clone(LowLevelFs::cache(fs.format()));
+        Ok(Self { fs: Arc::new(fs), cache, disk, live, consistency })
     }
 
     /// Whether the volume had not been unmounted cleanly before it was opened here.

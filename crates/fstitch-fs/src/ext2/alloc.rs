@@ -133,13 +133,17 @@ impl Ext2 {
         let mut open = self.open_group(no)?;
         let end = self.sb.group_blocks(no);
         let start = self.sb.group_start(no);
+        let mut none = Pending::default();
         if wish.pending {
             // Entries that became stable meanwhile are no reason to wait for anything.
             let tx = self.cache.lock();
             open.state.pending_blocks.purge(&tx);
+            none = open.state.pending_blocks.out_of_reach(&tx);
+            if !none.is_empty() {
+                self.barred.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
         }
         let map = open.blocks.snapshot();
-        let none = Pending::default();
         let avoid = if wish.pending { &none } else { &open.state.pending_blocks };
         let found = match wish.goal {
             Goal::Apart(_) => find_from_end(&map, end, avoid).map(|bit| (bit, 1)),
@@ -202,6 +206,9 @@ impl Ext2 {
         for (bit, count) in used {
             // After the clearing of the pointer: a block that is free on the medium has no pointer there.
             tx.bits(&open.blocks, bit, count, false, after.befores());
+            for block in bit..bit + count {
+                tx.forget(BlockNo(u64::from(self.sb.group_start(open.group.no) + block)));
+            }
             if let FreedAfter::Pointer(patch) = after {
                 open.state.pending_blocks.insert(bit, bit + count, patch, &tx);
             }

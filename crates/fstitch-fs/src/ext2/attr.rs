@@ -64,6 +64,7 @@ impl Ext2 {
             self.check_size(inode, size, &mut befores)?;
         }
         let block = self.inode_block(inode)?;
+        let had_names = inode.disk.nlink > 0;
         let mut edits = Edits::default();
         self.edit_owner_and_mode(inode, change, &mut edits)?;
         self.edit_times(inode, change, &mut edits);
@@ -84,6 +85,11 @@ impl Ext2 {
             patches.push(inode.put_bytes(&mut tx, &block, (from, &bytes), &befores));
         }
         drop(tx);
+        match (had_names, inode.disk.nlink > 0) {
+            (true, false) => self.enter_orphan(inode, &block),
+            (false, true) => self.leave_orphans(inode, &block)?,
+            _ => {}
+        }
         self.remember(inode);
         Ok(patches)
     }

@@ -213,6 +213,9 @@ impl Ext2 {
             let link = PatchIds::from_slice(&[inode.born]);
             self.memory.set_links(inode.disk.block[0], link, &self.cache);
         }
+        if inode.disk.nlink == 0 {
+            self.enter_orphan(&mut inode, block);
+        }
         self.remember(&mut inode);
         Ok(inode)
     }
@@ -256,6 +259,7 @@ impl Ext2 {
     pub(super) fn end_inode(&self, inode: &mut Inode, befores: &[PatchId]) -> Result<()> {
         self.watch.inode(inode.ino);
         let inode_block = self.inode_block(inode)?;
+        self.leave_orphans(inode, &inode_block)?;
         let has_blocks = inode.has_blocks(self);
         let blocks = std::mem::take(&mut inode.disk.block);
         let xattr_block = std::mem::take(&mut inode.disk.xattr_block);

@@ -178,6 +178,18 @@ impl LowLevelFs for Ext2 {
         self.read_xattr_names(inode)
     }
 
+    fn space_was_barred(&self) -> bool {
+        self.barred.swap(false, std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn start_shortening(&self, inode: &mut Inode) -> Result<()> {
+        Self::start_shortening(self, inode)
+    }
+
+    fn end_shortening(&self, inode: &mut Inode) -> Result<()> {
+        Self::end_shortening(self, inode)
+    }
+
     fn was_unclean(&self) -> bool {
         self.is_unclean()
     }

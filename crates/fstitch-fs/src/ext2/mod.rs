@@ -18,6 +18,7 @@
 
 mod acl;
 mod alloc;
+pub mod arrange;
 mod attach;
 mod attr;
 mod bitmap;
@@ -28,6 +29,7 @@ mod dir;
 mod groups;
 mod inode;
 pub mod journal;
+mod journaled;
 pub mod layout;
 mod life;
 mod low;
@@ -44,4 +46,5 @@ mod volume;
 mod xattr;
 
 pub use inode::Inode;
+pub use journaled::journal_config;
 pub use volume::Ext2;

@@ -72,6 +72,13 @@ impl Pending {
         self.purge_at = (self.runs.len() * 2).max(PURGE_MIN);
     }
 
+    /// The runs that no new life may use at all yet: a journal's running transaction has freed them, and new contents would
+    /// have to be stable both before its end and after it.
+    pub(crate) fn out_of_reach(&self, tx: &Tx<'_>) -> Self {
+        let runs = self.runs.iter().filter(|(_, (_, patch))| tx.bars_reuse(*patch));
+        Self { runs: runs.map(|(&start, &run)| (start, run)).collect(), purge_at: PURGE_MIN }
+    }
+
     /// The first listed run that ends behind `at`, as start and end.
     #[must_use]
     pub(crate) fn next_from(&self, at: u32) -> Option<(u32, u32)> {

@@ -47,6 +47,11 @@ pub struct Ext2 {
     /// A check since the mount found the volume consistent.
     checked: AtomicBool,
     overhead: OnceLock<u32>,
+    /// The journal that changes go through, if there is one.
+    pub(super) journal: Mutex<Option<fstitch_patch::JournalConfig>>,
+    /// Blocks were passed over that the running transaction has freed.
+    pub(super) barred: AtomicBool,
+    pub(super) orphans: Mutex<super::journaled::OrphanList>,
 }
 
 /// Feature bits set since the mount, with the patches that set them.
@@ -117,6 +122,9 @@ impl Ext2 {
             totals_trusted: AtomicBool::new(!unclean),
             checked: AtomicBool::new(!unclean),
             overhead: OnceLock::new(),
+            journal: Mutex::default(),
+            barred: AtomicBool::new(false),
+            orphans: Mutex::default(),
         })
     }
 
@@ -176,12 +184,12 @@ impl Ext2 {
 
     // ---- counters ----
 
-    fn field<T: FieldInt>(&self, tx: &Tx<'_>, field: Field<T>) -> T {
+    pub(super) fn field<T: FieldInt>(&self, tx: &Tx<'_>, field: Field<T>) -> T {
         field.get(&tx.data(&self.sb_block)[self.sb.offset_in_block()..])
     }
 
     /// Patches a field of the superblock, after `befores`.
-    fn put<T: FieldInt>(&self, tx: &mut Tx<'_>, field: Field<T>, value: T, befores: &[PatchId]) -> PatchId {
+    pub(super) fn put<T: FieldInt>(&self, tx: &mut Tx<'_>, field: Field<T>, value: T, befores: &[PatchId]) -> PatchId {
         let at = self.sb.offset_in_block() + field.offset();
         tx.bytes(&self.sb_block, at, value.encode().as_ref(), befores)
     }
@@ -313,18 +321,22 @@ impl Ext2 {
         Ok(new.1)
     }
 
-    /// Marks the volume as in use and makes that stable: a crash at any later moment must find it so.
+    /// Marks the volume as in use and makes that stable: a crash at any later moment must find it so. With a journal it is
+    /// not unclean for that, but to be recovered.
     pub(super) fn start_use(&self) -> Result<()> {
         let mut patches = Vec::new();
+        let is_journaled = self.has_journal_in_use();
         {
             let mut tx = self.cache.lock();
-            let state = self.field(&tx, S_STATE) & !STATE_VALID;
             let mounts = self.field(&tx, S_MNT_COUNT).saturating_add(1);
-            patches.push(self.put(&mut tx, S_STATE, state, &[]));
+            if !is_journaled {
+                let state = self.field(&tx, S_STATE) & !STATE_VALID;
+                patches.push(self.put(&mut tx, S_STATE, state, &[]));
+            }
             patches.push(self.put(&mut tx, S_MNT_COUNT, mounts, &[]));
             patches.push(self.put(&mut tx, S_MTIME, self.now_secs(), &[]));
         }
-        self.cache.sync_patches(&patches)
+        if self.start_journal(&mut patches)? { Ok(()) } else { self.cache.sync_patches(&patches) }
     }
 
     /// Marks the volume as clean, unless it was unclean when opened and no check has passed since, or a read failed:
@@ -336,6 +348,7 @@ impl Ext2 {
         if self.checked.load(Ordering::Relaxed) {
             self.recount_totals()?;
         }
+        self.stop_journal()?;
         let intact = self.checked.load(Ordering::Relaxed) && self.cache.stats().read_errors == 0;
         let mut tx = self.cache.lock();
         self.put(&mut tx, S_WTIME, self.now_secs(), &[]);

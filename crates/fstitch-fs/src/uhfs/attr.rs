@@ -29,7 +29,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     fn reserve_attributes(&self, change: &Change<'_>) -> Result<()> {
-        change.reserve(ATTR_CHANGE_BLOCKS * self.block_size())
+        change.reserve(0, ATTR_CHANGE_BLOCKS)
     }
 
     /// What an immutable file refuses entirely, an append-only one allows only for times set to now.

@@ -38,7 +38,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             FileKind::Directory => return Err(Errno::ISDIR.into()),
             _ => return Err(Errno::NODEV.into()),
         }
-        let _writer = self.writer(&node);
+        let _writer = self.writer(&change, &node);
         let size = {
             let state = node.read()?;
             self.check_fallocate(&state, mode)?;
@@ -82,7 +82,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     fn finish_fallocate(&self, change: &Change<'_>, node: &Node<L::Inode>, caller: &Caller) -> Result<()> {
-        change.reserve(ATTR_CHANGE_BLOCKS * self.block_size())?;
+        change.reserve(0, ATTR_CHANGE_BLOCKS)?;
         let mut state = node.write()?;
         self.drop_privileges(&mut state, caller)?;
         self.touch(&mut state, true)
@@ -96,7 +96,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         while at < range.end {
             let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
             let len = self.step_len(at, left);
-            change.reserve(len + ATTR_CHANGE_BLOCKS * self.block_size())?;
+            change.reserve(len, ATTR_CHANGE_BLOCKS)?;
             let mut state = node.write()?;
             let size = self.low.attr(state.inode()).size;
             if range.grow && at + long(len) > size {
@@ -141,7 +141,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         if from >= to {
             return Ok(());
         }
-        change.reserve((1 + ATTR_CHANGE_BLOCKS) * self.block_size())?;
+        change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?;
         let mut state = node.write()?;
         let index = from / long(self.block_size());
         if self.low.map(state.inode(), index, 1)?.start.is_some() {

@@ -229,6 +229,11 @@ pub trait LowLevelFs: Send + Sync + 'static {
 
     /// The run at file block `index`, at most `max` blocks long.
     fn map(&self, inode: &Self::Inode, index: u64, max: u64) -> Result<Extent>;
+    /// Whether space was refused, since the last question, that a journal's running transaction has freed and will give
+    /// when it is closed.
+    fn space_was_barred(&self) -> bool {
+        false
+    }
     /// Takes 1 to `want` contiguous blocks for the hole at file block `index`, and all indirect blocks that
     /// attaching them will need. `ENOSPC` respects the reserved blocks for ordinary callers.
     fn allocate(&self, caller: &Caller, inode: &mut Self::Inode, index: u64, want: u64)
@@ -247,6 +252,16 @@ pub trait LowLevelFs: Send + Sync + 'static {
     /// and the indirect blocks that become empty, each after its pointer was cleared.
     /// Returns the pointer patches.
     fn detach(&self, inode: &mut Self::Inode, from: u64, to: u64, befores: &[PatchId]) -> Result<PatchIds>;
+
+    /// The size has just been lowered, in this step, and blocks behind it are freed in later ones: a format that can
+    /// notes that down, so that recovery ends it.
+    fn start_shortening(&self, _inode: &mut Self::Inode) -> Result<()> {
+        Ok(())
+    }
+    /// All blocks behind the size are freed.
+    fn end_shortening(&self, _inode: &mut Self::Inode) -> Result<()> {
+        Ok(())
+    }
 
     // ---- names ----
 

@@ -26,7 +26,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn setattr(&self, caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        let attr = self.noticed(self.do_setattr(caller, ino, set))?;
+        let attr = self.with_space(|| self.do_setattr(caller, ino, set))?;
         self.sync_if_asked(ino)?;
         Ok(attr)
     }
@@ -36,7 +36,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn mknod(&self, caller: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: u32) -> Result<Entry> {
-        self.sync_made(parent, self.noticed(self.do_mknod(caller, (parent, name), mode, rdev))?)
+        self.sync_made(parent, self.with_space(|| self.do_mknod(caller, (parent, name), mode, rdev))?)
     }
 
     fn mkdir(&self, caller: &Caller, parent: InodeNo, name: &[u8], perm: u16) -> Result<Entry> {
@@ -44,15 +44,15 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         // Linux leaves the set-id bits of mkdir's mode to the file system, which ignores them.
         let perm = perm & 0o1777;
         let make = Make { caller, parent, name: Some(name), kind, perm, rdev: 0, target: b"" };
-        self.sync_made(parent, self.noticed(self.make(&make))?)
+        self.sync_made(parent, self.with_space(|| self.make(&make))?)
     }
 
     fn symlink(&self, caller: &Caller, parent: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
-        self.sync_made(parent, self.noticed(self.do_symlink(caller, (parent, name), target))?)
+        self.sync_made(parent, self.with_space(|| self.do_symlink(caller, (parent, name), target))?)
     }
 
     fn link(&self, caller: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry> {
-        self.sync_made(parent, self.noticed(self.do_link(caller, ino, (parent, name)))?)
+        self.sync_made(parent, self.with_space(|| self.do_link(caller, ino, (parent, name)))?)
     }
 
     fn tmpfile(&self, caller: &Caller, parent: InodeNo, perm: u16) -> Result<Entry> {
@@ -85,7 +85,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         to: (InodeNo, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        self.noticed(self.do_rename(caller, from, to, mode))?;
+        self.with_space(|| self.do_rename(caller, from, to, mode))?;
         self.sync_names_if_asked(&[from.0, to.0])
     }
 
@@ -94,7 +94,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
-        let written = self.noticed(self.do_write(caller, ino, offset, data))?;
+        let written = self.with_space(|| self.do_write(caller, ino, offset, data))?;
         self.sync_if_asked(ino)?;
         Ok(written)
     }
@@ -107,7 +107,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         len: u64,
         mode: FallocateMode,
     ) -> Result<()> {
-        self.noticed(self.do_fallocate(caller, ino, (offset, len), mode))?;
+        self.with_space(|| self.do_fallocate(caller, ino, (offset, len), mode))?;
         self.sync_if_asked(ino)
     }
 
@@ -143,7 +143,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         value: &[u8],
         mode: XattrSetMode,
     ) -> Result<()> {
-        self.noticed(self.do_setxattr(caller, ino, (name, value), mode))?;
+        self.with_space(|| self.do_setxattr(caller, ino, (name, value), mode))?;
         self.sync_if_asked(ino)
     }
 

@@ -55,6 +55,18 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.low.was_unclean() && !self.reclaimer.settled.load(Ordering::SeqCst)
     }
 
+    /// Runs `work`, and once more if it met a lack of space that the end of a journal's running transaction mends.
+    pub(super) fn with_space<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
+        let done = self.noticed(work());
+        match done {
+            Err(error) if error.errno() == Errno::NOSPC && self.low.space_was_barred() => {
+                self.cache().close_transaction()?;
+                self.noticed(work())
+            }
+            other => other,
+        }
+    }
+
     /// Runs `work`, and once more after the reclaimer has looked if it met a directory that may have two names.
     pub(super) fn retry_settled(&self, work: impl Fn() -> Result<()>) -> Result<()> {
         match work() {
@@ -79,13 +91,13 @@ impl<L: LowLevelFs> ReclaimHooks<L::Inode> for Uhfs<L> {
 
     fn with(&self, ino: InodeNo, work: &mut dyn FnMut(&mut L::Inode) -> Result<()>) -> Result<()> {
         let node = self.node(ino)?;
-        let _writer = self.writer(&node);
+        let _writer = node.writer.lock().expect("no panic while held");
         let mut state = node.write()?;
         work(state.inode_mut())
     }
 
     fn reserve(&self, bytes: usize) -> Result<()> {
-        self.change(0)?.reserve(bytes)
+        self.change(0)?.reserve(bytes, 0)
     }
 
     fn stop(&self) -> bool {

@@ -219,7 +219,7 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Frees a claimed inode: its blocks in steps, then what is left of it, all after the clearing of its names.
     fn free(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) -> Result<()> {
-        let _writer = self.writer(node);
+        let _writer = self.writer(change, node);
         let (cleared, blocks): (PatchIds, u64) = {
             let state = node.read()?;
             let attr = self.low.attr(state.inode());
@@ -232,7 +232,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         if blocks > self.detach_step() {
             self.detach_in_steps(change, node, (0, blocks), &cleared)?;
         }
-        change.reserve(NAME_CHANGE_BLOCKS * self.block_size())?;
+        change.reserve(0, NAME_CHANGE_BLOCKS)?;
         let mut state = node.write()?;
         if self.low.attr(state.inode()).nlink == 0 {
             self.low.free_inode(state.inode_mut(), &cleared)?;

@@ -101,6 +101,8 @@ impl<L: LowLevelFs> Uhfs<L> {
             if let Outcome::Retry = self.rename_locked(&nodes, &moved)? {
                 continue;
             }
+            // Freeing begins a step of its own, which waits with no lock held.
+            drop(renames);
             if let Some(target) = target.filter(|_| mode != RenameMode::Exchange) {
                 self.settle(&change, &target);
             }

@@ -68,7 +68,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             let flags = self.node(dir).and_then(|node| Ok(self.low.flags(node.read()?.inode())));
             flags.is_ok_and(|flags| flags.0 & (InodeFlags::DIRSYNC | InodeFlags::SYNC) != 0)
         };
-        if !dirs.iter().any(marked) {
+        if !self.options.synchronous && !dirs.iter().any(marked) {
             return Ok(());
         }
         for &dir in dirs {

@@ -21,7 +21,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         caller: &Caller,
         size: u64,
     ) -> Result<()> {
-        let _writer = self.writer(node);
+        let _writer = self.writer(change, node);
         self.check_truncate(&*node.read()?, size)?;
         self.resize(change, node, caller, size)
     }
@@ -35,7 +35,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         size: u64,
     ) -> Result<()> {
         self.trim_before_growth(change, node, size)?;
-        change.reserve(ATTR_CHANGE_BLOCKS * self.block_size())?;
+        change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?;
         let mut state = node.write()?;
         let old = self.low.attr(state.inode()).size;
         if size > old {
@@ -50,7 +50,14 @@ impl<L: LowLevelFs> Uhfs<L> {
         let Some(shrunk) = shrunk else { return Ok(()) };
         let range = (self.blocks_of(size), self.blocks_of(old));
         self.detach_in_steps(change, node, range, &shrunk)?;
-        node.write()?.trim = false;
+        self.end_trim(node)
+    }
+
+    /// Nothing is left behind the file's end: in the last step of freeing it.
+    fn end_trim(&self, node: &Node<L::Inode>) -> Result<()> {
+        let mut state = node.write()?;
+        self.low.end_shortening(state.inode_mut())?;
+        state.trim = false;
         Ok(())
     }
 
@@ -65,6 +72,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     fn shrink(&self, state: &mut State<L::Inode>, size: u64) -> Result<PatchIds> {
         let tail = self.tail_of(state, size)?;
         let shrunk = self.set_size(state, size, &[])?;
+        self.low.start_shortening(state.inode_mut())?;
         state.trim = true;
         if let Some(tail) = tail {
             self.zero_tail(state, tail, &shrunk);
@@ -83,15 +91,22 @@ impl<L: LowLevelFs> Uhfs<L> {
         let size = {
             let state = node.read()?;
             let size = self.low.attr(state.inode()).size;
-            if !state.trim || end <= size {
+            if end <= size {
+                return Ok(());
+            }
+            let (growth, trim) = (state.growth, state.trim);
+            drop(state);
+            change.pause();
+            // Contents that come after the running transaction cannot come before its end as well.
+            self.cache().close_before(growth)?;
+            if !trim {
                 return Ok(());
             }
             size
         };
         let from = self.blocks_of(size);
         self.detach_in_steps(change, node, (from, from), &[])?;
-        node.write()?.trim = false;
-        Ok(())
+        self.end_trim(node)
     }
 
     /// Clears the pointers of file blocks `from..` after `befores`, in steps; `to` is the end of what is
@@ -136,7 +151,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         (from, to): (u64, u64),
         befores: &[PatchId],
     ) -> Result<u64> {
-        change.reserve(self.step_blocks * self.block_size())?;
+        change.reserve(0, self.step_blocks)?;
         let mut state = node.write()?;
         let patches = self.low.detach(state.inode_mut(), from, to, befores)?;
         self.note(&mut state, Part::Contents, &patches);

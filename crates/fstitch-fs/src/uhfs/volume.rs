@@ -1,11 +1,11 @@
 //! The mounted volume: its options, and the gate through which every change goes.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use fstitch_core::{Errno, Error, InodeNo, Result, Timestamp};
-use fstitch_patch::{Cache, PatchId, PatchState};
+use fstitch_patch::{Cache, Handle, PatchId, PatchState};
 
 use super::LowLevelFs;
 use super::node::{Node, Part, State};
@@ -33,13 +33,15 @@ pub struct UhfsOptions {
     /// Bytes that one step of a large operation dirties at most; never more than the cache allows
     /// ([`Cache::step_bytes`]).
     pub step_bytes: usize,
+    /// Every change of names is stable when its call returns.
+    pub synchronous: bool,
     /// Inodes that stay in memory without need: more do only while they are used or have unstable changes.
     pub idle_nodes: usize,
 }
 
 impl Default for UhfsOptions {
     fn default() -> Self {
-        Self { read_only: false, atime: AtimePolicy::default(), step_bytes: 1 << 20, idle_nodes: 4096 }
+        Self { read_only: false, atime: AtimePolicy::default(), step_bytes: 1 << 20, synchronous: false, idle_nodes: 4096 }
     }
 }
 
@@ -73,16 +75,26 @@ pub struct Uhfs<L: LowLevelFs> {
     sticky: Mutex<Option<Error>>,
 }
 
-/// A change under way: it holds the gate open.
+/// A change under way: it holds the gate open, and where a journal is kept its current step is in one transaction.
 pub(super) struct Change<'a> {
     cache: &'a Cache,
+    step: RefCell<Option<Handle<'a>>>,
     _gate: RwLockReadGuard<'a, Phase>,
 }
 
 impl Change<'_> {
-    /// Waits until another `bytes` may be dirtied. No inode lock may be held.
-    pub(super) fn reserve(&self, bytes: usize) -> Result<()> {
-        self.cache.reserve(bytes)
+    /// Ends the step under way and begins one that may dirty `contents` bytes of files and `blocks` other blocks: waits for
+    /// room. What the ended step did is whole by itself. No lock of a file may be held but its writer's.
+    pub(super) fn reserve(&self, contents: usize, blocks: usize) -> Result<()> {
+        self.pause();
+        self.cache.reserve(contents + blocks * self.cache.block_size())?;
+        self.step.replace(Some(self.cache.begin(contents, blocks)?));
+        Ok(())
+    }
+
+    /// Ends the step under way: to be called before waiting for anybody else.
+    pub(super) fn pause(&self) {
+        self.step.take();
     }
 }
 
@@ -152,9 +164,9 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Err(Errno::ROFS.into());
         }
         self.mark_in_use()?;
-        let change = Change { cache: self.cache(), _gate: gate };
+        let change = Change { cache: self.cache(), step: RefCell::new(None), _gate: gate };
         if blocks > 0 {
-            change.reserve(blocks * self.block_size())?;
+            change.reserve(0, blocks)?;
         }
         Ok(change)
     }
@@ -247,8 +259,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         patch != PatchId::NONE && self.cache().state(patch) != PatchState::Committed
     }
 
-    /// Serialises changes of one file's length and blocks over several steps.
-    pub(super) fn writer<'n>(&self, node: &'n Node<L::Inode>) -> MutexGuard<'n, ()> {
+    /// Serialises changes of one file's length and blocks over several steps. Whoever waits for it is in no step.
+    pub(super) fn writer<'n>(&self, change: &Change<'_>, node: &'n Node<L::Inode>) -> MutexGuard<'n, ()> {
+        change.pause();
         node.writer.lock().expect("no panic while held")
     }
 }

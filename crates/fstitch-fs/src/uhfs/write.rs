@@ -68,7 +68,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
         let written = {
-            let _writer = self.writer(&node);
+            let _writer = self.writer(&change, &node);
             self.trim_before_growth(&change, &node, offset + long(data.len()))?;
             let mut done = 0;
             while done < data.len() {
@@ -76,7 +76,7 @@ impl<L: LowLevelFs> Uhfs<L> {
                 let len = self.step_len(at, data.len() - done);
                 let step = Source::Bytes(&data[done..done + len]);
                 let fill = Fill { caller, offset: at, len, source: step };
-                let reserved = change.reserve(len + ATTR_CHANGE_BLOCKS * self.block_size());
+                let reserved = change.reserve(len, ATTR_CHANGE_BLOCKS);
                 match reserved.and_then(|()| self.write_step(&node, &fill)) {
                     Ok(wrote) => {
                         done += wrote;
@@ -329,9 +329,11 @@ impl<L: LowLevelFs> Uhfs<L> {
         if patches.is_empty() {
             return;
         }
-        let mut befores = PatchIds::from_slice(patches);
+        let mut tx = self.cache().lock();
+        // What a transaction holds comes before everything in later ones, and together with the rest of its own.
+        let mut befores: PatchIds = patches.iter().copied().filter(|&patch| !tx.is_logged(patch)).collect();
         befores.push(state.growth);
-        state.growth = self.cache().lock().empty(&befores);
+        state.growth = tx.empty(&befores);
     }
 
     /// A write by anybody but root takes the rights away that the file lends to whoever executes it.

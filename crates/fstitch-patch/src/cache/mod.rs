@@ -21,6 +21,7 @@ mod step;
 mod sync;
 mod tx;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     changed: Condvar,
     /// There is work for the flusher thread, or it should stop.
     kick: Condvar,
+    /// A journal is kept; changes under the core lock, and may be read without it.
+    journaled: AtomicBool,
 }
 
 /// What the core lock guards.
@@ -121,6 +124,7 @@ impl Cache {
             core: Mutex::new(core),
             changed: Condvar::new(),
             kick: Condvar::new(),
+            journaled: AtomicBool::new(false),
         };
         Arc::new(Self { shared: Arc::new(shared), flusher: Mutex::new(None) })
     }

@@ -131,16 +131,33 @@ impl<'a> Tx<'a> {
         self.core.graph.same(a, b)
     }
 
-    /// Says that a block was freed that changes went to: a journal then leaves its copies alone.
+    /// Says that a block was freed: a journal then leaves its copies alone.
     pub fn forget(&mut self, block: BlockNo) {
+        if self.core.journal.is_none() {
+            return;
+        }
         let sx = self.core.index.get(&block).copied();
         self.core.graph.forget_freed(block, sx);
+    }
+
+    /// Whether `patch` goes through a journal.
+    #[must_use]
+    pub fn is_logged(&self, patch: PatchId) -> bool {
+        self.core.graph.is_logged(patch)
     }
 
     /// Whether `patch` belongs to the running transaction of a journal, or waits for it.
     #[must_use]
     pub fn awaits_running(&self, patch: PatchId) -> bool {
         self.core.graph.awaits_running(patch)
+    }
+
+    /// Whether a block that `patch` has freed must not be used again yet, not even by contents that come after `patch`.
+    #[must_use]
+    pub fn bars_reuse(&self, patch: PatchId) -> bool {
+        let orders_contents =
+            self.core.graph.logging().is_some_and(|logging| logging.mode == crate::JournalMode::Ordered);
+        orders_contents && self.core.graph.awaits_running(patch)
     }
 
     /// Drops the unflown changes of a freed block to which nothing reachable refers. `unreachable` are the patches

@@ -201,6 +201,11 @@ impl Graph {
         befores.find(|&before| self.patch(before).slot == NO_SLOT)
     }
 
+    /// Whether `id` is a home patch.
+    pub(crate) fn is_logged(&self, id: PatchId) -> bool {
+        self.arena.resolve(id).is_some_and(|px| self.patch(px).home)
+    }
+
     /// Whether `id` is part of the running transaction, or waits for it.
     pub(crate) fn awaits_running(&self, id: PatchId) -> bool {
         let Some(running) = self.logging().and_then(|logging| logging.running.as_ref()) else { return false };

@@ -54,6 +54,8 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
             write_back_age: Duration::from_millis(200),
             optimizations: Optimizations::ALL,
             atime: AtimePolicy::NoAtime,
+            consistency: None,
+            commit_interval: Duration::from_secs(5),
             journal: None,
             live: None,
         },

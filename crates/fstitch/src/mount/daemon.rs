@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use anyhow::{Context, Result, bail};
 use fstitch_core::FileSystem;
+use fstitch_fs::ext2::arrange::Arrangement;
 use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
 use fstitch_fuse::{Mount, MountOptions, UnmountOnSignal};
 
@@ -74,6 +75,8 @@ fn open_options(plan: &Plan) -> OpenOptions {
         cache_size: plan.cache_size,
         write_back_age: plan.write_back_age,
         optimizations: plan.optimizations,
+        consistency: plan.options.consistency,
+        commit_interval: plan.options.commit_interval.unwrap_or(Arrangement::default().commit_interval),
         journal: plan.options.journal.clone(),
         live: plan.live.clone(),
         atime: match plan.options.atime {
@@ -128,7 +131,7 @@ impl Daemon {
             offset_bytes: plan.options.offset,
             mountpoint: plan.mountpoint.display().to_string(),
             format: "ext2".to_owned(),
-            consistency: "soft".to_owned(),
+            consistency: volume.consistency.to_string(),
             read_only: plan.options.read_only,
             was_unclean: volume.was_unclean(),
             ..Status::default()

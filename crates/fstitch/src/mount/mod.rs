@@ -56,7 +56,10 @@ Mount options (-o):
   default_permissions            the kernel checks permissions (default; nodefault_permissions)
   uid=N, gid=N                   everything appears to belong to this user, this group
   offset=BYTES                   where the volume starts in the image
-  consistency=soft               the consistency mechanism; this version has soft updates
+  consistency=MECHANISM          soft (soft updates), ordered, metadata or full (journals), sync (names are stable when
+                                 calls return), async (no order: a crash may ruin the volume); default: ordered
+                                 where the volume has a journal, soft where it has none
+  commit=SECONDS                 age at which a journal's transaction is committed (default 5)
   journal_path=PATH              the device of the volume's journal, if it has one of its own
   cache_size=BYTES, workers=N    as --cache-size and --workers
   norecovery                     do not reclaim in the background what a crash left behind

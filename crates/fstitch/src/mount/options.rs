@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fstitch_fs::ext2::arrange::Consistency;
 use fstitch_patch::Optimizations;
 
 /// When reading a file changes its access time.
@@ -42,6 +43,10 @@ pub struct Options {
     pub workers: Option<usize>,
     /// Age at which changes are written.
     pub write_back_age: Option<Duration>,
+    /// The consistency mechanism; what suits the volume if none is named.
+    pub consistency: Option<Consistency>,
+    /// Age at which a journal's transaction is committed.
+    pub commit_interval: Option<Duration>,
     /// The optimisations to switch off.
     pub without: Vec<String>,
     /// Change the options of an existing mount.
@@ -149,17 +154,11 @@ impl Options {
             }
             "write_back_age" => self.write_back_age = Some(crate::size::duration(value)?),
             "without" => self.without.extend(value.split(':').map(str::to_owned)),
-            "consistency" => check_consistency(value)?,
+            "consistency" => self.consistency = Some(value.parse()?),
+            "commit" => self.commit_interval = Some(crate::size::duration(value)?),
             _ => return Ok(false),
         }
         Ok(true)
-    }
-}
-
-fn check_consistency(value: &str) -> Result<(), String> {
-    match value {
-        "soft" => Ok(()),
-        other => Err(format!("consistency `{other}` is not offered; this version offers `soft`")),
     }
 }
 
@@ -230,7 +229,7 @@ mod tests {
     #[test]
     fn unknown_options_are_refused_unless_sloppy() {
         assert!(parse("journal=update").unwrap_err().contains("journal=update"));
-        assert!(parse("consistency=full").unwrap_err().contains("full"));
+        assert!(parse("consistency=fast").unwrap_err().contains("fast"));
         assert!(parse("uid=x").unwrap_err().contains("uid=x"));
         assert!(Options::default().add("nosuchthing", true).is_ok());
     }

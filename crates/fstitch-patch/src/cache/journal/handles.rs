@@ -5,7 +5,10 @@ use fstitch_core::{Errno, Error, Result};
 
 use super::super::step::{Goal, Progress};
 use super::super::{Cache, Core, CoreGuard, Shared};
-use crate::PatchId;
+use crate::{JournalMode, PatchId};
+
+/// New blocks of contents for each block of pointers or bitmap that changes, at worst.
+const BLOCKS_PER_POINTER_BLOCK: usize = 64;
 
 /// A step of an operation: while it exists the running transaction stays open, so that all changes of the step are in
 /// one. Without a journal it is nothing.
@@ -35,12 +38,12 @@ impl Drop for Handle<'_> {
 }
 
 impl Cache {
-    /// Begins a step that logs up to `blocks` blocks. Waits while a transaction closes. To be called holding no lock
-    /// and no other handle.
+    /// Begins a step that writes up to `contents` bytes of files and changes up to `blocks` other blocks. Waits while a
+    /// transaction closes. To be called holding no lock and no other handle. Does nothing without a journal.
     ///
     /// # Errors
     /// [`Error::Poisoned`] after a failed write.
-    pub fn begin(&self, blocks: usize) -> Result<Handle<'_>> {
+    pub fn begin(&self, contents: usize, blocks: usize) -> Result<Handle<'_>> {
         assert_below(Rank::Inode, "beginning a step");
         let shared = &*self.shared;
         let mut core = shared.core();
@@ -49,6 +52,12 @@ impl Cache {
             let logged = core.graph.logging().and_then(|logging| logging.running.as_ref());
             let logged = logged.map_or(0, |running| running.homes.len());
             let Some(journal) = &mut core.journal else { return Ok(Handle { shared, credits: None }) };
+            let data = contents.div_ceil(shared.block_size);
+            let blocks = match journal.mode {
+                JournalMode::Full => blocks + data,
+                // Bitmaps and pointers of new blocks.
+                _ => blocks + data / BLOCKS_PER_POINTER_BLOCK,
+            };
             let fits = logged + journal.credits + blocks <= journal.max_blocks;
             // A step that is too large for any transaction gets one to itself.
             let alone = journal.handles == 0 && logged == 0;

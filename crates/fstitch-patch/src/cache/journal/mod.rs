@@ -11,6 +11,7 @@ mod handles;
 mod space;
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fstitch_core::{BlockKind, Errno, Error, Result};
@@ -23,7 +24,7 @@ use crate::graph::patch::Sx;
 use crate::graph::{Arrangement, Logging};
 use crate::journal::Area;
 use crate::journal::blocks::Shape;
-use crate::journal::format::{INCOMPAT_REVOKE, Sequence, Superblock};
+use crate::journal::format::{INCOMPAT_REVOKE, SUPERBLOCK_SIZE, Sequence, Superblock};
 use crate::{JournalMode, PatchId};
 
 /// Which part of the log a transaction takes at most.
@@ -36,8 +37,6 @@ pub struct JournalConfig {
     pub mode: JournalMode,
     /// Where its blocks are on the cache's device.
     pub area: Area,
-    /// Its superblock, as recovery left it: the log is empty.
-    pub superblock: Superblock,
     /// Age at which a transaction is closed.
     pub commit_interval: Duration,
 }
@@ -119,18 +118,21 @@ impl Cache {
     /// Returns when the journal says on the medium that it is in use.
     ///
     /// # Errors
-    /// [`Error::Io`]; `EBUSY` if one is kept already; `EROFS` on a read-only cache; [`Error::Unsupported`] for a
-    /// journal whose log is not empty.
+    /// [`Error::Io`], [`Error::Corrupt`]; `EBUSY` if one is kept already; `EROFS` on a read-only cache;
+    /// [`Error::Unsupported`] for a journal whose log is not empty, or with unknown features.
     pub fn start_journal(&self, config: JournalConfig) -> Result<()> {
         let shared = &*self.shared;
         if shared.options.read_only {
             return Err(Errno::ROFS.into());
         }
-        if config.superblock.start != 0 {
+        let block = self.read(config.area.superblock()?, BlockKind::JournalSuperblock)?;
+        let block_size = shared.geometry.block_size;
+        let raw = block.snapshot();
+        let mut superblock = Superblock::parse(&raw[..SUPERBLOCK_SIZE], block_size, config.area.count())?;
+        drop(raw);
+        if superblock.start != 0 {
             return Err(Error::Unsupported("starting a journal that needs recovery".to_owned()));
         }
-        let block = self.read(config.area.superblock()?, BlockKind::JournalSuperblock)?;
-        let mut superblock = config.superblock;
         // Revoke records need the second version's feature words.
         superblock.is_v2 = true;
         superblock.features.incompat |= INCOMPAT_REVOKE;
@@ -164,6 +166,7 @@ impl Cache {
             core.graph.now = shared.clock.elapsed();
             core.graph.arrangement = Arrangement::Logged(Box::new(Logging::new(config.mode)));
             core.journal = Some(journal);
+            shared.journaled.store(true, Ordering::Release);
             shared.put_tail(&mut core, &[])
         };
         self.sync_patches(&[tail])
@@ -189,6 +192,7 @@ impl Cache {
             journal.superblock.sequence = journal.next;
             let tail = shared.put_superblock(&mut core, &[]);
             core.journal = None;
+            shared.journaled.store(false, Ordering::Release);
             tail
         };
         self.sync_patches(&[tail])
@@ -197,7 +201,7 @@ impl Cache {
     /// Whether a journal is kept.
     #[must_use]
     pub fn is_journaled(&self) -> bool {
-        self.shared.core().journal.is_some()
+        self.shared.journaled.load(Ordering::Acquire)
     }
 
     /// How the journal is doing, if one is kept.

@@ -1,0 +1,168 @@
+//! Keeping the volume's journal while it is mounted, and the list of orphans.
+//!
+//! **Layout.** The list starts in the superblock (`s_last_orphan`) and goes on through the deletion times (`i_dtime`) of its
+//! inodes, the last one's being 0. It is kept only with a journal.
+//!
+//! **Invariants.** 1. Whoever has neither names nor an end, and whoever is being shortened in steps, is in the list. 2. An
+//! inode enters in the transaction that takes its last name or lowers its size, and leaves in the one that ends it.
+//! 3. `needs_recovery` is set, stable, before the journal is; it is cleared after the log is empty.
+//!
+//! **Crash cases.** Recovery finishes what the list says; an inode that is listed and shortened already costs it nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fstitch_core::{BlockDevice, BlockKind, Result};
+use fstitch_patch::{Block, JournalConfig, JournalMode, PatchId};
+
+use super::inode::Inode;
+use super::journal::{Journal, locate, read_superblock};
+use super::layout::feature::incompat;
+use super::layout::inode::I_DTIME;
+use super::layout::superblock::{S_FEATURE_INCOMPAT, S_LAST_ORPHAN};
+use super::view::BlockView;
+use super::volume::Ext2;
+
+/// The list of orphans as it is in the cache: each with the one before it (nearer to the superblock) and the one after.
+#[derive(Debug, Default)]
+pub(super) struct OrphanList {
+    links: BTreeMap<u32, Neighbours>,
+    first: u32,
+}
+
+/// 0 stands for none.
+#[derive(Clone, Copy, Debug)]
+struct Neighbours {
+    before: u32,
+    after: u32,
+}
+
+/// The journal of the volume on `device` as a cache keeps it, if the volume has one. The device of an external journal, in
+/// blocks of the volume's size, lies behind the volume's `external_at` blocks on the device that the cache uses.
+///
+/// # Errors
+/// As [`Journal::find`].
+pub fn journal_config(
+    device: &dyn BlockDevice,
+    mode: JournalMode,
+    commit_interval: Duration,
+) -> Result<Option<JournalConfig>> {
+    let (raw, shape) = read_superblock(device)?;
+    let Some(place) = locate(&shape, &raw)? else { return Ok(None) };
+    let block_size = usize::try_from(shape.block_size).expect("64-bit machine");
+    let journal = Journal::find(&BlockView::new(device, block_size), &shape, place, None)?;
+    Ok(Some(JournalConfig { mode, area: journal.area, commit_interval }))
+}
+
+impl Ext2 {
+    /// Lets changes go through this journal, from the first one after the mount on.
+    pub fn use_journal(&self, config: JournalConfig) {
+        *self.journal.lock().expect("no panic while held") = Some(config);
+    }
+
+    /// Whether changes go through a journal.
+    #[must_use]
+    pub fn has_journal_in_use(&self) -> bool {
+        self.journal.lock().expect("no panic while held").is_some()
+    }
+
+    fn journal(&self) -> Option<JournalConfig> {
+        self.journal.lock().expect("no panic while held").clone()
+    }
+
+    /// Says on the medium that there will be something to recover, then starts the journal. False if there is none.
+    pub(super) fn start_journal(&self, patches: &mut Vec<PatchId>) -> Result<bool> {
+        let Some(config) = self.journal() else { return Ok(false) };
+        {
+            let mut tx = self.cache.lock();
+            let word = self.field(&tx, S_FEATURE_INCOMPAT) | incompat::RECOVER;
+            patches.push(self.put(&mut tx, S_FEATURE_INCOMPAT, word, &[]));
+        }
+        self.cache.sync_patches(patches)?;
+        self.cache.start_journal(config)?;
+        Ok(true)
+    }
+
+    /// Empties the journal, and says so.
+    pub(super) fn stop_journal(&self) -> Result<()> {
+        if self.journal().is_none() {
+            return Ok(());
+        }
+        self.cache.stop_journal()?;
+        let mut tx = self.cache.lock();
+        let word = self.field(&tx, S_FEATURE_INCOMPAT) & !incompat::RECOVER;
+        self.put(&mut tx, S_FEATURE_INCOMPAT, word, &[]);
+        Ok(())
+    }
+
+    /// Enters an inode into the list of orphans, if it is not there. `block` is the inode's.
+    pub(super) fn enter_orphan(&self, inode: &mut Inode, block: &Block) {
+        if !self.cache.is_journaled() {
+            return;
+        }
+        let mut list = self.orphans.lock().expect("no panic while held");
+        if list.links.contains_key(&inode.ino) {
+            return;
+        }
+        let after = std::mem::replace(&mut list.first, inode.ino);
+        list.links.insert(inode.ino, Neighbours { before: 0, after });
+        if let Some(next) = list.links.get_mut(&after) {
+            next.before = inode.ino;
+        }
+        let mut tx = self.cache.lock();
+        inode.disk.dtime = after;
+        inode.put(&mut tx, block, (I_DTIME, after), &[]);
+        self.put(&mut tx, S_LAST_ORPHAN, inode.ino, &[]);
+    }
+
+    /// Takes an inode out of the list of orphans, if it is there. `block` is the inode's; its deletion time becomes 0.
+    pub(super) fn leave_orphans(&self, inode: &mut Inode, block: &Block) -> Result<()> {
+        let mut list = self.orphans.lock().expect("no panic while held");
+        let Some(&Neighbours { before, after }) = list.links.get(&inode.ino) else { return Ok(()) };
+        let previous = match before {
+            0 => None,
+            before => {
+                let (no, offset) = self.inode_place(before)?;
+                Some((self.cache.read(no, BlockKind::Inode)?, offset))
+            }
+        };
+        list.links.remove(&inode.ino);
+        if let Some(next) = list.links.get_mut(&after) {
+            next.before = before;
+        }
+        let mut tx = self.cache.lock();
+        match previous {
+            None => {
+                list.first = after;
+                self.put(&mut tx, S_LAST_ORPHAN, after, &[]);
+            }
+            Some((table, offset)) => {
+                tx.bytes(&table, offset + I_DTIME.offset(), &after.to_le_bytes(), &[]);
+                if let Some(neighbour) = list.links.get_mut(&before) {
+                    neighbour.after = after;
+                }
+            }
+        }
+        inode.disk.dtime = 0;
+        inode.put(&mut tx, block, (I_DTIME, 0_u32), &[]);
+        Ok(())
+    }
+
+    /// The file is about to be shortened in steps.
+    pub(super) fn start_shortening(&self, inode: &mut Inode) -> Result<()> {
+        if self.cache.is_journaled() {
+            let block = self.inode_block(inode)?;
+            self.enter_orphan(inode, &block);
+        }
+        Ok(())
+    }
+
+    /// It has been. A file without names stays in the list.
+    pub(super) fn end_shortening(&self, inode: &mut Inode) -> Result<()> {
+        if self.cache.is_journaled() && inode.disk.nlink > 0 {
+            let block = self.inode_block(inode)?;
+            self.leave_orphans(inode, &block)?;
+        }
+        Ok(())
+    }
+}
