@@ -6,6 +6,9 @@ prints the line that repeats it. After each kill
   - `e2fsck -fy` on a copy ends with at most 1, and `-fn` then with 0,
   - the image mounts at once, and every file that an fsync had promised is there, whole,
   - the mounted volume can be used and repaired online, and is clean for both checkers after unmounting.
+
+With a journal (--consistency ordered, metadata, full) the volume is replayed three ways, by us, by the kernel and by
+`e2fsck -p`: the trees are the same, both checkers find nothing at all, and what was promised is there.
 """
 
 import contextlib
@@ -22,12 +25,13 @@ import common
 OPTIMIZATIONS = ("hard", "overlap", "ready", "elimination")
 # A mount takes milliseconds; this is generous for a loaded machine and still no check of the whole volume.
 MOUNT_SECONDS_MAX = 5.0
+JOURNALED = ("ordered", "metadata", "full")
 
 
 class Run:
     """The choices of one run."""
 
-    def __init__(self, seed, number, most_seconds):
+    def __init__(self, seed, number, most_seconds, consistency):
         source = random.Random(f"{seed}/{number}")
         self.number = number
         self.off = [name for bit, name in enumerate(OPTIMIZATIONS) if number >> bit & 1]
@@ -37,17 +41,20 @@ class Run:
         self.age = source.choice(["20ms", "100ms", "500ms", "2s"])
         self.load_seed = source.randrange(10**9)
         self.moment = source.uniform(0.05, most_seconds)
+        self.consistency = JOURNALED[number % len(JOURNALED)] if consistency == "journaled" else consistency
+        self.journal_mib = source.choice([1, 2, 4, 8]) * self.block_size // 1024
+        self.commit = source.choice([1, 1, 5])
 
     def __str__(self):
         off = ",".join(self.off) or "none"
         cache = "1M" if self.small_cache else "default"
         return (
-            f"run {self.number}: {self.kind}, {self.block_size}-byte blocks, without {off}, cache {cache}, "
+            f"run {self.number}: {self.consistency}, {self.kind}, {self.block_size}-byte blocks, without {off}, cache {cache}, "
             f"age {self.age}, killed after {self.moment:.2f} s"
         )
 
     def mount_options(self):
-        options = ["--write-back-age", self.age]
+        options = ["--write-back-age", self.age, "-o", f"consistency={self.consistency},commit={self.commit}"]
         if self.off:
             options += ["--optimizations", ",".join(self.off)]
         if self.small_cache:
@@ -71,7 +78,11 @@ def promises(journal):
 def crash(binary, work, run):
     """Makes a volume, loads it, and kills the mount in the middle. Returns image and journal."""
     image, directory, journal = f"{work}/a.img", f"{work}/m", f"{work}/journal"
-    common.run(binary, "mkfs", "ext2", "-q", "-b", str(run.block_size), image, "256M")
+    if run.consistency in JOURNALED:
+        journal_size = ["-J", f"size={run.journal_mib}"]
+        common.run("mke2fs", "-q", "-F", "-t", "ext3", "-b", str(run.block_size), *journal_size, image, "256M")
+    else:
+        common.run(binary, "mkfs", "ext2", "-q", "-b", str(run.block_size), image, "256M")
     mount = common.Mount(binary, image, directory, *run.mount_options())
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "workloads.py")
     load = subprocess.Popen(
@@ -116,11 +127,7 @@ def judge_mounted(binary, image, directory, kept):
     with common.Mount(binary, image, directory) as mount:
         if mount.mount_seconds > MOUNT_SECONDS_MAX:
             raise common.Failure(f"mounting took {mount.mount_seconds:.1f} s")
-        for path, (size, expected) in kept.items():
-            with open(f"{directory}/{path}", "rb") as file:
-                data = file.read()
-            if len(data) != size or hashlib.sha256(data).hexdigest() != expected:
-                raise common.Failure(f"{path} was synced with {size} bytes and now differs ({len(data)} bytes)")
+        holds(directory, kept)
         for number in range(20):
             with open(f"{directory}/after-{number}", "wb") as file:
                 file.write(b"a" * 10_000)
@@ -134,27 +141,61 @@ def judge_mounted(binary, image, directory, kept):
         raise common.Failure(f"after a clean unmount our fsck finds {report['findings'][:5]}")
 
 
+def judge_replays(binary, image, directory, kept):
+    """The three replays agree, leave nothing to find, and hold what was promised."""
+    ours, kernels, e2fscks = image + ".ours", image + ".kernel", image + ".e2fsck"
+    for copy in (ours, kernels, e2fscks):
+        common.copy_sparse(image, copy)
+    report = common.fsck(binary, image, "-n")
+    if report["total"]:
+        raise common.Failure(f"our fsck finds {report['findings'][:5]}")
+    common.run(binary, "fsck", "-f", "-p", ours, ok=(0, 1))
+    common.run("e2fsck", "-p", e2fscks, ok=(0, 1))
+    with common.kernel_mount(kernels, directory, kind="ext3"):
+        expected = common.manifest(directory)
+        holds(directory, kept)
+    for copy, who in ((ours, "us"), (kernels, "the kernel"), (e2fscks, "e2fsck")):
+        common.e2fsck_clean(copy)
+        with common.kernel_mount(copy, directory, "ro", kind="ext3"):
+            common.same_trees(expected, common.manifest(directory), f"replayed by {who}")
+        os.unlink(copy)
+    return 0
+
+
+def holds(directory, kept):
+    """Whether every file that was promised is there, whole."""
+    for path, (size, expected) in kept.items():
+        with open(f"{directory}/{path}", "rb") as file:
+            data = file.read()
+        if len(data) != size or hashlib.sha256(data).hexdigest() != expected:
+            raise common.Failure(f"{path} was synced with {size} bytes and now differs ({len(data)} bytes)")
+
+
 def main():
     parser = common.arguments(__doc__)
     parser.add_argument("--runs", type=int, default=200, help="how many runs (default 200)")
     parser.add_argument("--seed", default=None, help="repeats the runs of an earlier invocation")
     parser.add_argument("--only", type=int, default=None, help="this run only")
     parser.add_argument("--seconds", type=float, default=4.0, help="latest moment of a kill (default 4)")
+    mechanisms = ("soft", "sync", "journaled", *JOURNALED)
+    parser.add_argument("--consistency", default="soft", choices=mechanisms, help="the mechanism (default soft)")
     options = parser.parse_args()
-    common.require(root=True, fuse=True, commands=("e2fsck",))
+    journaled = options.consistency not in ("soft", "sync")
+    common.require(root=True, fuse=True, loop=journaled, commands=("e2fsck", "mke2fs") if journaled else ("e2fsck",))
     binary = common.program(options)
     seed = options.seed or str(random.SystemRandom().randrange(10**9))
     print(f"seed {seed}", flush=True)
     summary = common.Summary(f"{options.runs} kills (seed {seed})")
     numbers = range(options.runs) if options.only is None else [options.only]
     for number in numbers:
-        run = Run(seed, number, options.seconds)
+        run = Run(seed, number, options.seconds, options.consistency)
         repeat = f"{sys.argv[0]} --seed {seed} --only {number} --seconds {options.seconds}"
+        repeat += f" --consistency {options.consistency}"
         with summary.case(str(run)), common.workdir(options, "crash") as work:
             try:
                 image, directory, journal = crash(binary, work, run)
                 kept = promises(journal)
-                found = judge_offline(binary, image)
+                found = judge_replays(binary, image, directory, kept) if journaled else judge_offline(binary, image)
                 judge_mounted(binary, image, directory, kept)
             except (common.Failure, OSError) as failure:
                 raise common.Failure(f"{failure}\n  repeat with: {repeat}") from failure

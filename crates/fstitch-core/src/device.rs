@@ -39,9 +39,9 @@ pub enum BlockKind {
     Directory,
     /// Pointers to other blocks.
     Indirect,
-    /// File contents and symbolic links.
+    /// File contents.
     Data,
-    /// Extended attributes.
+    /// What belongs to an inode and did not fit it: extended attributes, the target of a symbolic link.
     Attribute,
     /// The journal's own superblock.
     JournalSuperblock,

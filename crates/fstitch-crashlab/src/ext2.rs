@@ -1,4 +1,4 @@
-//! ext2 as a system under test.
+//! ext2 and ext3 as systems under test.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,32 +9,25 @@ use fstitch_core::{
     BlockDevice, BlockNo, CheckReport, FileSystem, FindingClass, ManualClock, Result, Timestamp,
 };
 use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
-use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
+use fstitch_fs::ext2::{Ext2, journal};
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
-use fstitch_patch::{Cache, CacheOptions, Durability, Optimizations};
+use fstitch_patch::{CacheOptions, JournalMode, Optimizations};
 
 use crate::medium::{Base, Image};
 use crate::peculiar;
 use crate::reference::E2fsck;
-use crate::system::{Mounted, STALE, System};
+use crate::system::{Mounted, Promise, STALE, System};
 
 /// When everything happens, so that a workload's images do not depend on the day.
 const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
 /// The checker's finding on a volume that is not marked clean.
 const NOT_CLEAN: &str = "superblock-not-clean";
+/// The block whose choice to be written is that to close the running transaction.
+const CLOSING: BlockNo = BlockNo(u64::MAX);
 /// The cache of a mount that only looks.
 const LOOKING_CACHE_BYTES: usize = 16 << 20;
-
-/// How changes are ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Consistency {
-    /// Soft updates.
-    Soft,
-    /// Dependencies order what is handed to the device, and nothing makes the device keep to that order: the
-    /// arrangement that must be found corrupt.
-    Async,
-}
 
 /// An ext2 volume and how it is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +51,8 @@ pub struct Ext2System {
     /// What is peculiar about the volume, as the sum of 1 (no extended attributes yet), 2 (no large files yet), 4 (an index
     /// over `/d`) and 8 (`/f` and `/g` share their attributes).
     pub peculiar: u32,
+    /// Blocks of the journal, for the mechanisms that keep one.
+    pub journal_blocks: u32,
 }
 
 impl Default for Ext2System {
@@ -72,22 +67,15 @@ impl Default for Ext2System {
             cache_kib: 1024,
             step_kib: 1024,
             peculiar: 0,
+            journal_blocks: 1024,
         }
-    }
-}
-
-impl fmt::Display for Consistency {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Soft => "soft",
-            Self::Async => "async",
-        })
     }
 }
 
 impl fmt::Display for Ext2System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ext2-{}", self.consistency)?;
+        let format = if self.is_journaled() { "ext3" } else { "ext2" };
+        write!(f, "{format}-{}", self.consistency)?;
         let ours = self.parameters();
         for ((letter, value), (_, default)) in ours.into_iter().zip(Self::default().parameters()) {
             if value != default {
@@ -101,7 +89,7 @@ impl fmt::Display for Ext2System {
 /// A word that names no system.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` names no system: expected ext2-soft or ext2-async, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step), -p0 (peculiarities)"
+    "`{0}` names no system: expected ext2-soft, ext2-sync, ext2-async, ext3-ordered, ext3-metadata or ext3-full, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step), -p0 (peculiarities), -j1024 (blocks of the journal)"
 )]
 pub struct UnknownSystem(String);
 
@@ -114,7 +102,7 @@ impl FromStr for Ext2System {
 }
 
 impl Ext2System {
-    fn parameters(&self) -> [(char, u32); 8] {
+    fn parameters(&self) -> [(char, u32); 9] {
         [
             ('k', self.size_kib),
             ('b', self.block_size),
@@ -124,18 +112,16 @@ impl Ext2System {
             ('c', self.cache_kib),
             ('s', self.step_kib),
             ('p', self.peculiar),
+            ('j', self.journal_blocks),
         ]
     }
 
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split('-');
         let mut system = Self::default();
-        (words.next()? == "ext2").then_some(())?;
-        system.consistency = match words.next()? {
-            "soft" => Consistency::Soft,
-            "async" => Consistency::Async,
-            _ => return None,
-        };
+        let format = words.next()?;
+        system.consistency = words.next()?.parse().ok()?;
+        (format == if system.is_journaled() { "ext3" } else { "ext2" }).then_some(())?;
         for word in words {
             let (letter, value) = word.split_at_checked(1)?;
             let value: u32 = value.parse().ok()?;
@@ -148,6 +134,7 @@ impl Ext2System {
                 "c" => system.cache_kib = value,
                 "s" => system.step_kib = value,
                 "p" => system.peculiar = value,
+                "j" => system.journal_blocks = value,
                 _ => return None,
             }
         }
@@ -163,35 +150,38 @@ impl Ext2System {
             && (1..=1 << 20).contains(&self.cache_kib)
             && (1..=1 << 20).contains(&self.step_kib)
             && self.peculiar <= peculiar::ALL
+            && (64..=1 << 20).contains(&self.journal_blocks)
+    }
+
+    fn is_journaled(&self) -> bool {
+        self.consistency.journal_mode().is_some()
     }
 
     fn attach(
         &self,
         device: Arc<dyn BlockDevice>,
-        options: CacheOptions,
-        uhfs: UhfsOptions,
+        cache: CacheOptions,
+        fs: UhfsOptions,
     ) -> Result<Running> {
         let clock = ManualClock::new();
         clock.advance(Duration::from_secs(u64::try_from(NOW.secs).expect("after 1970")));
-        let cache = Cache::new(device, options, Arc::new(clock));
-        let format = Ext2::open(Arc::clone(&cache))?;
-        let unclean = format.was_unclean();
-        Ok(Running { fs: Uhfs::new(format, uhfs), cache, unclean })
+        let consistency = Some(self.consistency);
+        let arrangement = Arrangement { consistency, cache, fs, ..Arrangement::default() };
+        let (fs, _) = arrange::open(device, &arrangement, Arc::new(clock))?;
+        let unclean = fs.format().was_unclean();
+        Ok(Running { fs, unclean })
     }
 
     fn run(&self, device: Arc<dyn BlockDevice>) -> Result<Running> {
         let options = CacheOptions {
             cache_size: kib(self.cache_kib),
             optimizations: Optimizations::combination(self.combination),
-            durability: match self.consistency {
-                Consistency::Soft => Durability::Flush,
-                Consistency::Async => Durability::Unsafe,
-            },
             ..CacheOptions::default()
         };
         // The laboratory reads everything after each operation and must change nothing by it.
         let atime = AtimePolicy::NoAtime;
         let uhfs = UhfsOptions { step_bytes: kib(self.step_kib), atime, ..UhfsOptions::default() };
+        self.before_mount(&*device)?;
         self.attach(device, options, uhfs)
     }
 }
@@ -202,7 +192,6 @@ fn kib(kib: u32) -> usize {
 
 struct Running {
     fs: Uhfs<Ext2>,
-    cache: Arc<Cache>,
     /// The volume was not unmounted before.
     unclean: bool,
 }
@@ -213,7 +202,12 @@ impl Mounted for Running {
     }
 
     fn write_out(&self, choose: &mut dyn FnMut(BlockNo) -> bool) -> Result<usize> {
-        self.cache.step_blocks(choose)
+        let cache = LowLevelFs::cache(self.fs.format());
+        // When a transaction closes is as free as when a block is written.
+        if cache.is_journaled() && choose(CLOSING) {
+            cache.close_transaction()?;
+        }
+        cache.step_blocks(choose)
     }
 }
 
@@ -231,6 +225,7 @@ impl System for Ext2System {
         options.features.resize_inode = false;
         options.features.ext_attr = self.peculiar & peculiar::NO_ATTRIBUTES == 0;
         options.features.large_file = self.peculiar & peculiar::NO_LARGE_FILES == 0;
+        options.journal_blocks = self.is_journaled().then_some(self.journal_blocks);
         mkfs(&image, &options, &mut |_, _| {})?;
         if self.peculiar & (peculiar::SHARED_ATTRIBUTES | peculiar::INDEX) == 0 {
             return Ok(Base::new(self.block_size, image.bytes()));
@@ -242,6 +237,28 @@ impl System for Ext2System {
         let mut bytes = image.bytes();
         peculiar::edit(&mut bytes, &made);
         Ok(Base::new(self.block_size, bytes))
+    }
+
+    fn before_mount(&self, device: &dyn BlockDevice) -> Result<()> {
+        if self.is_journaled() {
+            let options = &mut journal::Options {
+                external: None,
+                now: NOW,
+                for_reading: false,
+                progress: &mut |_| {},
+            };
+            journal::recover(device, options)?;
+        }
+        Ok(())
+    }
+
+    fn promise(&self) -> Promise {
+        match self.consistency.journal_mode() {
+            None => Promise::Parts,
+            Some(JournalMode::Metadata) => Promise::WholeWithoutContents,
+            Some(JournalMode::Ordered) => Promise::Whole,
+            Some(JournalMode::Full) => Promise::Exact,
+        }
     }
 
     fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>> {
@@ -270,6 +287,9 @@ impl System for Ext2System {
     }
 
     fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<()> {
+        if self.is_journaled() {
+            return self.before_mount(&*device);
+        }
         let running = self.run(device)?;
         if running.unclean {
             running.fs.reclaim()?;
@@ -283,6 +303,6 @@ impl System for Ext2System {
     }
 
     fn reference(&self) -> Option<E2fsck> {
-        Some(E2fsck)
+        Some(E2fsck { replays: self.is_journaled() })
     }
 }

@@ -351,7 +351,7 @@ impl Judging<'_> {
         if self.outcome.found.len() >= options.max_violations {
             return;
         }
-        let window = Window::new(&self.recording.ledger, cut.progress);
+        let window = Window::new(&self.recording.ledger, cut.progress, self.lab.system().promise());
         // Facts that were judged in this window; they are kept, so that their addresses stay theirs.
         let mut judged: FxHashMap<*const Facts, Arc<Facts>> = FxHashMap::default();
         let mut images = self.explorer.at(cut);

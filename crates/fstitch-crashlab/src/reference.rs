@@ -7,8 +7,11 @@ use crate::medium::{Base, Image};
 use crate::oracle::Violation;
 
 /// e2fsck, found in `PATH` or where systems put it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct E2fsck;
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct E2fsck {
+    /// The journal is replayed first, which leaves nothing to find.
+    pub replays: bool,
+}
 
 /// Files corrected, or nothing to correct.
 const MENDED: i32 = 1;
@@ -34,6 +37,12 @@ impl E2fsck {
             let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
             Ok((output.status.code().unwrap_or(-1), said))
         };
+        if self.replays {
+            let (replayed, said) = run("-p")?;
+            if replayed > MENDED {
+                return Err(Violation::new("e2fsck-cannot-replay", said));
+            }
+        }
         let (found, said) = run("-fn")?;
         if we_found == 0 && found != 0 {
             return Err(Violation::new("e2fsck-finds-more", said));

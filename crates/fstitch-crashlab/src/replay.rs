@@ -110,7 +110,7 @@ impl Replay {
         let image = Image::with(Arc::clone(&cut.base), cut.blocks(&id.choice));
         let facts = Facts::of(lab.system(), image.fork());
         let mut verdict = match &facts.shown {
-            Ok(tree) => Window::new(&recording.ledger, cut.progress).judge(tree),
+            Ok(tree) => Window::new(&recording.ledger, cut.progress, lab.system().promise()).judge(tree),
             Err(violation) => Err(violation.clone()),
         };
         let afterwards = verdict.is_ok();

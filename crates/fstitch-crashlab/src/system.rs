@@ -16,6 +16,18 @@ pub trait System: Send + Sync {
     /// # Errors
     /// When the parameters fit no volume.
     fn format(&self) -> Result<Arc<Base>>;
+    /// What the mechanism does before a volume is mounted after a crash: a journal is replayed. Nothing where there is nothing
+    /// to do; all the other methods want it done.
+    ///
+    /// # Errors
+    /// When that fails.
+    fn before_mount(&self, _device: &dyn BlockDevice) -> Result<()> {
+        Ok(())
+    }
+    /// What a crash may leave of several operations.
+    fn promise(&self) -> Promise {
+        Promise::Parts
+    }
     /// Mounts for work. Nothing runs in the background: what is written and when is the caller's business.
     ///
     /// # Errors
@@ -43,6 +55,19 @@ pub trait System: Send + Sync {
     fn repair(&self, device: &dyn BlockDevice) -> Result<CheckReport>;
     /// The reference checker for this format.
     fn reference(&self) -> Option<E2fsck>;
+}
+
+/// What a mechanism promises about operations that no sync has followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// Every part of every object is as it was at some moment.
+    Parts,
+    /// Names, attributes and lengths are as they all were at one moment; contents are as with `Parts`.
+    Whole,
+    /// The same, and contents that no sync has followed may be anything.
+    WholeWithoutContents,
+    /// Everything is as it was at one moment.
+    Exact,
 }
 
 /// A mounted system.

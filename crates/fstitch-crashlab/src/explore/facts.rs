@@ -42,6 +42,8 @@ fn look(
     device: &Arc<Watched>,
     like: Option<&Tree>,
 ) -> std::result::Result<(Tree, u64), Violation> {
+    let recovered = system.before_mount(&**device);
+    recovered.map_err(|error| Violation::new("recovery-failed", error.to_string()))?;
     let report =
         system.check(&**device).map_err(|error| Violation::new("check-failed", error.to_string()))?;
     if let Some(finding) = report.findings.iter().find(|finding| finding.class == FindingClass::Corrupt) {

@@ -11,6 +11,9 @@
 //! | a byte | any version from the contents' bound on that is long enough to have it | and after which it was not cut off before the file became as long as it is: growth comes after earlier shrinking |
 //! | owner, mode, an extended attribute | any version from the attributes' bound on | – |
 //! | an object that had a name in every version since one was promised | must have a name | – |
+//!
+//! A journal makes operations atomic ([`Promise`]): all names, attributes and lengths are then those of one version, in full
+//! mode contents as well; without ordered data, bytes are judged only where nothing was written after the bound.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +23,7 @@ use fstitch_core::FileKind;
 use super::ledger::{Bounds, Ledger, Version};
 use super::tree::{CHUNK, Object, ObjectId, Tree};
 use crate::medium::Progress;
+use crate::system::Promise;
 
 /// What a crash must not leave.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +51,7 @@ pub struct Window<'a> {
     ledger: &'a Ledger,
     bounds: Bounds,
     last: Version,
+    promise: Promise,
     lives: BTreeMap<ObjectId, Life>,
     /// What must have a name.
     must: Vec<ObjectId>,
@@ -55,14 +60,14 @@ pub struct Window<'a> {
 impl<'a> Window<'a> {
     /// What a cut after this much progress may show.
     #[must_use]
-    pub fn new(ledger: &'a Ledger, progress: Progress) -> Self {
+    pub fn new(ledger: &'a Ledger, progress: Progress, promise: Promise) -> Self {
         let count = |n: u32| usize::try_from(n).expect("64-bit machine");
         let bounds = Bounds::of(ledger, count(progress.promises));
         let last = count(progress.begun).min(ledger.version());
         let lives = lives(ledger, last);
         let ids = lives.keys().copied();
         let must = ids.filter(|&id| must_have_a_name(ledger, &bounds, last, id)).collect();
-        Self { ledger, bounds, last, lives, must }
+        Self { ledger, bounds, last, promise, lives, must }
     }
 
     /// Judges what a crash left.
@@ -77,7 +82,27 @@ impl<'a> Window<'a> {
         tree.objects.iter().try_for_each(|(id, object)| {
             self.object(*id, object)
                 .map_err(|(code, what)| Violation::new(code, format!("{}: {what}", tree.path_of(*id))))
-        })
+        })?;
+        match self.promise {
+            Promise::Parts => Ok(()),
+            _ if (0..=self.last).rev().any(|version| self.is_version(tree, version)) => Ok(()),
+            _ => Err(Violation::new("not-atomic", "no moment of the workload looked like this as a whole")),
+        }
+    }
+
+    /// Whether the tree is that of a version, but for contents where these are not promised.
+    fn is_version(&self, tree: &Tree, version: Version) -> bool {
+        let then = self.ledger.at(version);
+        let alike = |(a, b): (&Arc<Object>, &Arc<Object>)| {
+            if Arc::ptr_eq(a, b) || a == b {
+                return true;
+            }
+            let without_contents = |object: &Object| Object { chunks: BTreeMap::new(), ..object.clone() };
+            self.promise != Promise::Exact && without_contents(a) == without_contents(b)
+        };
+        tree.objects.len() == then.objects.len()
+            && tree.objects.keys().eq(then.objects.keys())
+            && tree.objects.values().zip(then.objects.values()).all(alike)
     }
 
     fn object(&self, id: ObjectId, object: &Object) -> Result<(), (&'static str, String)> {
@@ -93,6 +118,10 @@ impl<'a> Window<'a> {
         check_xattrs(object, &attributes)?;
         let contents = between(life, self.bounds.contents(id));
         match object.kind {
+            // Without ordered data only what nobody has touched since its sync is known.
+            FileKind::Regular if self.promise == Promise::WholeWithoutContents && contents.len() > 1 => {
+                check_size(object, &contents)
+            }
             FileKind::Regular => check_size(object, &contents).and_then(|()| check_bytes(object, &contents)),
             FileKind::Directory => self.names(id, object, life),
             _ => Ok(()),

@@ -242,7 +242,7 @@ impl Ext2 {
         if !self.is_file_run(block, 1)? {
             return Err(inode.damaged(format!("the target of the symbolic link in block {block}")));
         }
-        let bytes = self.cache.read(BlockNo(u64::from(block)), BlockKind::Data)?.snapshot();
+        let bytes = self.cache.read(BlockNo(u64::from(block)), BlockKind::Attribute)?.snapshot();
         Ok(bytes[..len.min(bytes.len())].to_vec())
     }
 }

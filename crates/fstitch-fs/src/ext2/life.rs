@@ -120,7 +120,7 @@ impl Ext2 {
                 dirent::put_first_block(&mut first.contents, ino, parent.ino, self.sb.has_filetype());
             }
             FileKind::Symlink if new.target.len() >= FAST_SYMLINK => {
-                let first = self.first_block(caller, Goal::Group(group), BlockKind::Data)?;
+                let first = self.first_block(caller, Goal::Group(group), BlockKind::Attribute)?;
                 let first = parts.data.insert(first);
                 first.contents[..new.target.len()].copy_from_slice(new.target);
             }

@@ -4,7 +4,10 @@
 use fstitch_core::{BlockKind, BlockNo, CheckReport, Error, IoOp, Result};
 use fstitch_patch::Cache;
 
-use super::layout::superblock::{S_STATE, STATE_VALID, SUPERBLOCK_SIZE};
+use super::layout::feature::incompat;
+use super::layout::superblock::{
+    S_FEATURE_INCOMPAT, S_LAST_ORPHAN, S_STATE, STATE_VALID, SUPERBLOCK_SIZE,
+};
 use super::volume::Ext2;
 use crate::check::{BlockSource, check_source};
 
@@ -40,6 +43,12 @@ impl Ext2 {
         // A volume in use is rightly not marked clean.
         let state = S_STATE.get(&raw);
         S_STATE.put(&mut raw, state | STATE_VALID);
+        // Nor is it to be recovered while its journal is kept, and orphans are in the list as long as they are used.
+        if self.cache.is_journaled() {
+            let word = S_FEATURE_INCOMPAT.get(&raw) & !incompat::RECOVER;
+            S_FEATURE_INCOMPAT.put(&mut raw, word);
+            S_LAST_ORPHAN.put(&mut raw, 0);
+        }
         check_source(&Cached(&self.cache), &raw)
     }
 }

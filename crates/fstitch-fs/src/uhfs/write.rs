@@ -190,8 +190,15 @@ impl<L: LowLevelFs> Uhfs<L> {
                 let (inode, count) = (state.inode_mut(), extent.count);
                 let allocation = self.low.allocate(fill.caller, inode, index, count)?;
                 let count = allocation.count;
-                let patches = self.fill_hole(state, fill, allocation)?;
-                Ok((count, patches))
+                let pointers = self.fill_hole(state, fill, allocation)?;
+                // The file's last block, now no hole: were the file longer before its pointer, what is written there
+                // later would read as zeros.
+                let size = self.low.attr(state.inode()).size;
+                let tail = size / long(self.block_size());
+                if (index..index + count).contains(&tail) {
+                    self.delay_growth(state, &pointers);
+                }
+                Ok((count, pointers))
             }
         }
     }

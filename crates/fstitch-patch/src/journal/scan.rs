@@ -59,7 +59,7 @@ pub enum Why {
     Sequence(Sequence),
     /// A block of the expected transaction is there, but its type is unknown.
     Type(u32),
-    /// The log went all around.
+    /// The log went all around: it is full, and what comes next was still waiting for its tail to move.
     Around,
     /// A checksum is wrong.
     Checksum(&'static str),
@@ -75,7 +75,7 @@ impl Why {
     /// Whether a crash alone cannot have left this.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
-        matches!(self, Self::Type(_) | Self::Around | Self::Checksum(_) | Self::Home(_) | Self::Revokes)
+        matches!(self, Self::Type(_) | Self::Checksum(_) | Self::Home(_) | Self::Revokes)
     }
 }
 
@@ -86,7 +86,7 @@ impl std::fmt::Display for Why {
             Self::NoBlock => f.write_str("no block of a transaction is there"),
             Self::Sequence(found) => write!(f, "a block of transaction {found} is there"),
             Self::Type(code) => write!(f, "a block of unknown type {code} is there"),
-            Self::Around => f.write_str("the log goes around and into itself"),
+            Self::Around => f.write_str("the log is full, all around"),
             Self::Checksum(what) => write!(f, "the checksum of the {what} is wrong"),
             Self::Home(block) => {
                 write!(f, "a tag names block {block}, which is beyond the volume or the journal's own")

@@ -197,3 +197,21 @@ fn a_large_file_is_removed() {
     let expect: Judgement<'_> = &|fs, _| expect_runs(fs, lawful);
     Script { prepare: &prepare, work: &work, expect, step_bytes: 4096, ..Script::default() }.play();
 }
+
+/// The hole in which the file ends is filled together with others, then the file grows from there: its length must wait for
+/// the pointer to the block that holds the seam.
+#[test]
+fn growing_from_a_hole_that_was_filled() {
+    let (short, long) = (kib(15) + 100, kib(15) + 2100);
+    let old = [(kib(13), Some(1)), (short, None)];
+    let grown = [(kib(13), Some(1)), (short, None), (long, Some(1))];
+    let prepare = |rig: &Rig| {
+        rig.create("/a", 1, kib(13));
+        rig.truncate("/a", 15 * KIB + 100);
+    };
+    let work = |rig: &Rig| {
+        rig.write("/a", 13 * KIB, 1, kib(2) + 50);
+        rig.write("/a", 15 * KIB + 100, 1, 2000);
+    };
+    play(&prepare, &work, &[(short, &old), (long, &grown)]);
+}
