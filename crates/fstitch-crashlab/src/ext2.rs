@@ -150,7 +150,7 @@ impl Ext2System {
             && (1..=1 << 20).contains(&self.cache_kib)
             && (1..=1 << 20).contains(&self.step_kib)
             && self.peculiar <= peculiar::ALL
-            && (64..=1 << 20).contains(&self.journal_blocks)
+            && (1024..=1 << 20).contains(&self.journal_blocks)
     }
 
     fn is_journaled(&self) -> bool {
@@ -225,8 +225,11 @@ impl System for Ext2System {
         options.features.resize_inode = false;
         options.features.ext_attr = self.peculiar & peculiar::NO_ATTRIBUTES == 0;
         options.features.large_file = self.peculiar & peculiar::NO_LARGE_FILES == 0;
-        options.journal_blocks = self.is_journaled().then_some(self.journal_blocks);
         mkfs(&image, &options, &mut |_, _| {})?;
+        if self.is_journaled() {
+            let blocks = Some(self.journal_blocks);
+            journal::add(&image, journal::AddOptions { blocks, now: NOW, is_zero: false })?;
+        }
         if self.peculiar & (peculiar::SHARED_ATTRIBUTES | peculiar::INDEX) == 0 {
             return Ok(Base::new(self.block_size, image.bytes()));
         }
@@ -245,6 +248,7 @@ impl System for Ext2System {
                 external: None,
                 now: NOW,
                 for_reading: false,
+                batch_max: journal::BATCH_MAX,
                 progress: &mut |_| {},
             };
             journal::recover(device, options)?;
@@ -298,6 +302,7 @@ impl System for Ext2System {
     }
 
     fn repair(&self, device: &dyn BlockDevice) -> Result<CheckReport> {
+        self.before_mount(device)?;
         let options = RepairOptions { mode: RepairMode::Yes, now: NOW };
         Ok(repair_ext2(device, options)?.left)
     }

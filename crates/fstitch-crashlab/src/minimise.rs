@@ -68,7 +68,7 @@ impl Search<'_> {
             if cut.at != found.id.cut || cut.prefixes_only {
                 return;
             }
-            let window = Window::new(&recording.ledger, cut.progress, self.system().promise());
+            let window = Window::new(&recording.ledger, cut.progress, self.lab.system().promise());
             let judge = |choice: &[u8]| self.judge(cut, &window, choice);
             let newest: Vec<u8> =
                 cut.atoms.iter().map(|a| u8::try_from(a.candidates.len() - 1).expect("bounded")).collect();

@@ -133,7 +133,7 @@ impl Subject {
         let mut history = History::from_stable(Arc::clone(&base), start, Level::M2);
         outcome.log.events.iter().for_each(|event| history.apply(event));
         let cut = history.cut();
-        let window = Window::new(&self.healthy.ledger, cut.progress, Promise::Parts);
+        let window = Window::new(&self.healthy.ledger, cut.progress, fstitch_crashlab::Promise::Parts);
         for_each_choice(&cut, IMAGES, &mut Seed::new(1), &mut |choice| {
             let image = Arc::new(Image::with(Arc::clone(&base), cut.blocks(choice)));
             let report = self.lab.system().check(&*image).unwrap();

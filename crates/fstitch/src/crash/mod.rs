@@ -7,7 +7,7 @@ mod run;
 
 use anyhow::Result;
 use clap::Subcommand;
-use fstitch_crashlab::{Ext2System, Level};
+use fstitch_crashlab::{Consistency, Ext2System, Level};
 
 use crate::output::Outcome;
 
@@ -55,12 +55,16 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 /// Which volume is made, and how it is mounted.
 #[derive(clap::Args)]
 struct SystemArguments {
-    /// The file system
-    #[arg(long, default_value = "ext2", value_parser = ["ext2"])]
+    /// The file system: ext2, or ext3, which has a journal
+    #[arg(long, default_value = "ext2", value_parser = ["ext2", "ext3"])]
     fs: String,
-    /// The consistency mechanism: soft (soft updates), or async (no ordering: the one that must be found corrupt)
-    #[arg(long, default_value = "soft", value_parser = ["soft", "async"])]
-    consistency: String,
+    /// The consistency mechanism: soft (soft updates), sync, or async (no order: the one that must be found corrupt) on ext2;
+    /// ordered, metadata or full (journals) on ext3
+    #[arg(long, value_name = "MECHANISM")]
+    consistency: Option<Consistency>,
+    /// Blocks of the journal
+    #[arg(long, value_name = "BLOCKS")]
+    journal: Option<u32>,
     /// How badly the medium behaves: M0, M1, M2 or M3
     #[arg(long, default_value = "M2")]
     level: Level,
@@ -82,6 +86,12 @@ struct SystemArguments {
 }
 
 impl SystemArguments {
+    /// The system's name without its parameters.
+    fn mechanism(&self) -> String {
+        let usual = if self.fs == "ext3" { Consistency::Ordered } else { Consistency::Soft };
+        format!("{}-{}", self.fs, self.consistency.unwrap_or(usual))
+    }
+
     fn system(&self) -> Result<Ext2System> {
         let default = Ext2System::default();
         let system = Ext2System {
@@ -90,7 +100,8 @@ impl SystemArguments {
             inode_size: self.inode_size.unwrap_or(default.inode_size),
             cache_kib: self.cache_size.unwrap_or(default.cache_kib),
             combination: self.optimizations.unwrap_or(default.combination),
-            ..format!("{}-{}", self.fs, self.consistency).parse()?
+            journal_blocks: self.journal.unwrap_or(default.journal_blocks),
+            ..self.mechanism().parse()?
         };
         // Reading the name back checks that such a volume is possible.
         Ok(system.to_string().parse()?)
