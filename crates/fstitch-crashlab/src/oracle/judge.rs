@@ -13,7 +13,7 @@
 //! | an object that had a name in every version since one was promised | must have a name | – |
 //!
 //! A journal makes operations atomic ([`Promise`]): all names, attributes and lengths are then those of one version, in full
-//! mode contents as well; without ordered data, bytes are judged only where nothing was written after the bound.
+//! mode contents as well; without ordered data, bytes are judged only where the bound is the newest version.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,8 +118,11 @@ impl<'a> Window<'a> {
         check_xattrs(object, &attributes)?;
         let contents = between(life, self.bounds.contents(id));
         match object.kind {
-            // Without ordered data only what nobody has touched since its sync is known.
-            FileKind::Regular if self.promise == Promise::WholeWithoutContents && contents.len() > 1 => {
+            // Without ordered data only what nobody has touched since its sync is known; a hole may have been filled with
+            // zeros, which does not show.
+            FileKind::Regular
+                if self.promise == Promise::WholeWithoutContents && self.bounds.contents(id) < self.last =>
+            {
                 check_size(object, &contents)
             }
             FileKind::Regular => check_size(object, &contents).and_then(|()| check_bytes(object, &contents)),

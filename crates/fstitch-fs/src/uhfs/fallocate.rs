@@ -60,6 +60,11 @@ impl<L: LowLevelFs> Uhfs<L> {
         // Behind the end everything is zero already.
         let end = if grow { end } else { end.min(size) };
         if offset < end {
+            let len = usize::try_from(end - offset).unwrap_or(usize::MAX);
+            self.trim_before_growth(&change, &node, if grow { end } else { 0 })?;
+            if len <= self.step_blocks * self.block_size() {
+                change.reserve_whole(len, 2 * ATTR_CHANGE_BLOCKS)?;
+            }
             let filled =
                 self.fill_in_steps(&change, &node, &Range { caller, start: offset, end, source, grow });
             if let Err(error) = filled {
@@ -89,9 +94,6 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     fn fill_in_steps(&self, change: &Change<'_>, node: &Node<L::Inode>, range: &Range<'_>) -> Result<()> {
-        if range.grow {
-            self.trim_before_growth(change, node, range.end)?;
-        }
         let mut at = range.start;
         while at < range.end {
             let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
@@ -123,6 +125,9 @@ impl<L: LowLevelFs> Uhfs<L> {
             true => [(start, end.min(first * unit)), ((last * unit).max(start), end)],
             false => [(start, end), (end, end)],
         };
+        if let Some(freeing) = self.freeing(last.saturating_sub(first)) {
+            change.reserve_whole(2 * self.block_size(), 3 * ATTR_CHANGE_BLOCKS + freeing)?;
+        }
         for (from, to) in edges {
             self.zero_edge(change, node, caller, (from, to))?;
         }

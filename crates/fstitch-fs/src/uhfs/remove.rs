@@ -49,7 +49,9 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Removes a name of a directory, or of anything else when `kind` is not a directory.
     fn remove_name(&self, parent: InodeNo, name: &[u8], kind: FileKind) -> Result<()> {
-        let change = self.change(NAME_CHANGE_BLOCKS)?;
+        let change = self.change(0)?;
+        // Of a small file, name and blocks go in one step.
+        change.reserve_whole(0, 2 * NAME_CHANGE_BLOCKS)?;
         let dir = self.node(parent)?;
         let node = loop {
             let node = self.find_node(&dir, name, 0)?.ok_or(Errno::NOENT)?;
@@ -229,6 +231,10 @@ impl<L: LowLevelFs> Uhfs<L> {
             };
             (state.cleared.clone(), blocks)
         };
+        if self.freeing(blocks).is_none_or(|blocks| blocks > NAME_CHANGE_BLOCKS) {
+            // More than the step has room for in which the last name went.
+            change.pause();
+        }
         if blocks > self.detach_step() {
             self.detach_in_steps(change, node, (0, blocks), &cleared)?;
         }

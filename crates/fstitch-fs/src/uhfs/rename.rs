@@ -69,7 +69,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         to: (InodeNo, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        let change = self.change(2 * NAME_CHANGE_BLOCKS)?;
+        let change = self.change(0)?;
+        change.reserve_whole(0, 3 * NAME_CHANGE_BLOCKS)?;
         let renames = (from.0 != to.0).then(|| self.renames.lock().expect("no panic while held"));
         let from = Side { dir: from.0, name: from.1 };
         let to = Side { dir: to.0, name: to.1 };

@@ -35,7 +35,11 @@ impl<L: LowLevelFs> Uhfs<L> {
         size: u64,
     ) -> Result<()> {
         self.trim_before_growth(change, node, size)?;
-        change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?;
+        let old = self.low.attr(node.read()?.inode()).size;
+        match self.freeing(self.blocks_of(old).saturating_sub(self.blocks_of(size))) {
+            Some(freeing) => change.reserve_whole(self.block_size(), 2 * ATTR_CHANGE_BLOCKS + freeing)?,
+            None => change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?,
+        }
         let mut state = node.write()?;
         let old = self.low.attr(state.inode()).size;
         if size > old {

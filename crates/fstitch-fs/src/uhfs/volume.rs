@@ -79,27 +79,44 @@ pub struct Uhfs<L: LowLevelFs> {
 pub(super) struct Change<'a> {
     cache: &'a Cache,
     step: RefCell<Option<Handle<'a>>>,
+    /// The step under way has room for all of the operation.
+    whole: Cell<bool>,
     _gate: RwLockReadGuard<'a, Phase>,
 }
 
 impl Change<'_> {
     /// Ends the step under way and begins one that may dirty `contents` bytes of files and `blocks` other blocks: waits for
     /// room. What the ended step did is whole by itself. No lock of a file may be held but its writer's.
+    /// Does nothing in an operation that began as a whole.
     pub(super) fn reserve(&self, contents: usize, blocks: usize) -> Result<()> {
+        if self.whole.get() {
+            return Ok(());
+        }
         self.pause();
         self.cache.reserve(contents + blocks * self.cache.block_size())?;
         self.step.replace(Some(self.cache.begin(contents, blocks)?));
         Ok(())
     }
 
+    /// Begins a step that has room for all that is left of the operation: with a journal, it happens as a whole or not at all.
+    pub(super) fn reserve_whole(&self, contents: usize, blocks: usize) -> Result<()> {
+        self.pause();
+        self.reserve(contents, blocks)?;
+        self.whole.set(true);
+        Ok(())
+    }
+
     /// Ends the step under way: to be called before waiting for anybody else.
     pub(super) fn pause(&self) {
+        self.whole.set(false);
         self.step.take();
     }
 }
 
 /// What an operation on names dirties at most: a few directory, bitmap, descriptor and inode blocks.
 pub(super) const NAME_CHANGE_BLOCKS: usize = 12;
+/// Freed blocks for each bitmap block or pointer block that changes, at worst, in an operation that is done as a whole.
+const FREED_PER_BLOCK: u64 = 16;
 /// What a change of attributes dirties at most: the inode's block and a block of extended attributes.
 pub(super) const ATTR_CHANGE_BLOCKS: usize = 4;
 
@@ -164,7 +181,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Err(Errno::ROFS.into());
         }
         self.mark_in_use()?;
-        let change = Change { cache: self.cache(), step: RefCell::new(None), _gate: gate };
+        let change = Change { cache: self.cache(), step: RefCell::new(None), whole: Cell::new(false), _gate: gate };
         if blocks > 0 {
             change.reserve(0, blocks)?;
         }
@@ -237,6 +254,12 @@ impl<L: LowLevelFs> Uhfs<L> {
         node
     }
 
+    /// What freeing `count` file blocks dirties at most, if it may be done in one step.
+    pub(super) fn freeing(&self, count: u64) -> Option<usize> {
+        let blocks = usize::try_from(count / FREED_PER_BLOCK).unwrap_or(usize::MAX).saturating_add(NAME_CHANGE_BLOCKS);
+        (count <= self.detach_step() && blocks <= self.step_blocks).then_some(blocks)
+    }
+
     /// Remembers that `patches` belong to this part of the inode's changes, for fsync.
     pub(super) fn note(&self, state: &mut State<L::Inode>, part: Part, patches: &[PatchId]) {
         if patches.is_empty() {
@@ -261,6 +284,9 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Serialises changes of one file's length and blocks over several steps. Whoever waits for it is in no step.
     pub(super) fn writer<'n>(&self, change: &Change<'_>, node: &'n Node<L::Inode>) -> MutexGuard<'n, ()> {
+        if let Ok(guard) = node.writer.try_lock() {
+            return guard;
+        }
         change.pause();
         node.writer.lock().expect("no panic while held")
     }
