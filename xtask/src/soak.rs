@@ -35,7 +35,7 @@ const fn job(
     Job { name, family, select, total, piece, more }
 }
 
-const JOBS: [Job; 14] = [
+const JOBS: [Job; 23] = [
     job(
         ("seq1, all", "seq1", "--range"),
         (1_360, 1_360),
@@ -61,6 +61,51 @@ const JOBS: [Job; 14] = [
         &["--states-per-cut", "32", "--optimizations", "0", "--e2fsck", "2000"],
     ),
     job(("seq2, all", "seq2", "--range"), (462_400, 23_120), &["--states-per-cut", "48", "--e2fsck", "5000"]),
+    job(
+        ("ext3 ordered: seq1, all", "seq1", "--range"),
+        (1_360, 1_360),
+        &["--fs", "ext3", "--consistency", "ordered", "--states-per-cut", "64", "--e2fsck", "100"],
+    ),
+    job(
+        ("ext3 ordered: seq2, sample", "seq2", "--sample"),
+        (20_000, 10_000),
+        &["--fs", "ext3", "--consistency", "ordered", "--states-per-cut", "16", "--e2fsck", "5000"],
+    ),
+    job(
+        ("ext3 ordered: random", "random", "--range"),
+        (1_000, 1_000),
+        &["--fs", "ext3", "--consistency", "ordered", "--states-per-cut", "16", "--e2fsck", "2000"],
+    ),
+    job(
+        ("ext3 full: seq1, all", "seq1", "--range"),
+        (1_360, 1_360),
+        &["--fs", "ext3", "--consistency", "full", "--states-per-cut", "64", "--e2fsck", "100"],
+    ),
+    job(
+        ("ext3 full: seq2, sample", "seq2", "--sample"),
+        (20_000, 10_000),
+        &["--fs", "ext3", "--consistency", "full", "--states-per-cut", "16", "--e2fsck", "5000"],
+    ),
+    job(
+        ("ext3 full: random", "random", "--range"),
+        (1_000, 1_000),
+        &["--fs", "ext3", "--consistency", "full", "--states-per-cut", "16", "--e2fsck", "2000"],
+    ),
+    job(
+        ("ext3 metadata: seq1, all", "seq1", "--range"),
+        (1_360, 1_360),
+        &["--fs", "ext3", "--consistency", "metadata", "--states-per-cut", "64", "--e2fsck", "100"],
+    ),
+    job(
+        ("ext3 metadata: seq2, sample", "seq2", "--sample"),
+        (20_000, 10_000),
+        &["--fs", "ext3", "--consistency", "metadata", "--states-per-cut", "16", "--e2fsck", "5000"],
+    ),
+    job(
+        ("ext3 metadata: random", "random", "--range"),
+        (1_000, 1_000),
+        &["--fs", "ext3", "--consistency", "metadata", "--states-per-cut", "16", "--e2fsck", "2000"],
+    ),
     job(
         ("seq3, sample", "seq3", "--sample"),
         (1_000_000, 25_000),
@@ -195,31 +240,54 @@ const COLUMNS: [(&str, &str); 9] = [
     ("e2fsck", "reference_checks"),
 ];
 
-fn publish(root: &Path, results: &Path, sources: &str) -> Result<()> {
+/// The results of a job that the page shows: those for the sources of today if all pieces are there, and else the newest
+/// for which they are, or what there is for those of today. With the sources.
+fn shown<'v>(lines: &'v [Value], job: &Job, today: &str) -> (String, Vec<&'v Value>) {
+    let of = |sources: &str| -> Vec<&Value> {
+        lines.iter().filter(|line| line["job"] == job.name && line["sources"] == sources).collect()
+    };
+    let is_whole =
+        |pieces: &[&Value]| u64::try_from(pieces.len()).is_ok_and(|n| n == job.total.div_ceil(job.piece));
+    let older = lines.iter().rev().filter_map(|line| line["sources"].as_str());
+    let whole = std::iter::once(today).chain(older).find(|sources| is_whole(&of(sources))).unwrap_or(today);
+    (whole.to_owned(), of(whole))
+}
+
+fn publish(root: &Path, results: &Path, today: &str) -> Result<()> {
     let lines = read(results)?;
-    let mut table =
-        format!("Sources (git's hashes of core, patch, fs, crashlab): `{sources}`.\n\n| run | options |");
-    COLUMNS.iter().for_each(|(heading, _)| table.push_str(&format!(" {heading} |")));
-    table.push_str(" seconds | violations |\n|---|---|");
-    table.push_str(&"---:|".repeat(COLUMNS.len() + 2));
-    table.push('\n');
+    let mut rows = String::new();
+    let mut sources: Vec<String> = vec![today.to_owned()];
     let mut all: BTreeMap<&str, u64> = BTreeMap::new();
     let mut violations = 0;
     for job in &JOBS {
-        let pieces: Vec<&Value> =
-            lines.iter().filter(|line| line["job"] == job.name && line["sources"] == sources).collect();
+        let (of, pieces) = shown(&lines, job, today);
+        let at = sources.iter().position(|known| *known == of).unwrap_or_else(|| {
+            sources.push(of);
+            sources.len() - 1
+        });
         let sum = |key: &str| pieces.iter().filter_map(|line| line[key].as_u64()).sum::<u64>();
         let seconds: f64 = pieces.iter().filter_map(|line| line["seconds"].as_f64()).sum();
         let found: usize = pieces.iter().filter_map(|line| line["violations"].as_array()).map(Vec::len).sum();
         violations += found;
-        let _ = write!(table, "| {} | `{}` |", job.name, job.more.join(" "));
+        let _ = write!(rows, "| {} | `{}` | {} |", job.name, job.more.join(" "), at + 1);
         for (_, key) in COLUMNS {
             *all.entry(key).or_default() += sum(key);
-            let _ = write!(table, " {} |", grouped(sum(key)));
+            let _ = write!(rows, " {} |", grouped(sum(key)));
         }
-        let _ = writeln!(table, " {seconds:.0} | {found} |");
+        let _ = writeln!(rows, " {seconds:.0} | {found} |");
     }
-    let _ = write!(table, "| **all** | |");
+    let mut table = String::from("Sources (git's hashes of core, patch, fs, crashlab):\n\n");
+    for (at, sources) in sources.iter().enumerate() {
+        let when = if at == 0 { " (today's)" } else { "" };
+        let _ = writeln!(table, "{}. `{sources}`{when}", at + 1);
+    }
+    table.push_str("\n| run | options | sources |");
+    COLUMNS.iter().for_each(|(heading, _)| table.push_str(&format!(" {heading} |")));
+    table.push_str(" seconds | violations |\n|---|---|---:|");
+    table.push_str(&"---:|".repeat(COLUMNS.len() + 2));
+    table.push('\n');
+    table.push_str(&rows);
+    let _ = write!(table, "| **all** | | |");
     COLUMNS.iter().for_each(|(_, key)| table.push_str(&format!(" {} |", grouped(all[key]))));
     let _ = writeln!(table, " | {violations} |");
     replace_between(&root.join(PAGE), "soak", &table)?;

@@ -10,8 +10,8 @@ use fstitch_core::{
 };
 use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
 use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
-use fstitch_fs::ext2::{Ext2, journal};
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
+use fstitch_fs::ext2::{Ext2, journal};
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
 use fstitch_patch::{CacheOptions, JournalMode, Optimizations};
 
@@ -157,12 +157,7 @@ impl Ext2System {
         self.consistency.journal_mode().is_some()
     }
 
-    fn attach(
-        &self,
-        device: Arc<dyn BlockDevice>,
-        cache: CacheOptions,
-        fs: UhfsOptions,
-    ) -> Result<Running> {
+    fn attach(&self, device: Arc<dyn BlockDevice>, cache: CacheOptions, fs: UhfsOptions) -> Result<Running> {
         let clock = ManualClock::new();
         clock.advance(Duration::from_secs(u64::try_from(NOW.secs).expect("after 1970")));
         let consistency = Some(self.consistency);

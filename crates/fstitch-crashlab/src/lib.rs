@@ -39,8 +39,8 @@ mod system;
 pub mod workload;
 
 pub use ext2::{Ext2System, UnknownSystem};
-pub use fstitch_fs::ext2::arrange::Consistency;
 pub use fault::{BadPlan, Defect, Fault, FaultDevice, FaultPlan, Requests, Times};
+pub use fstitch_fs::ext2::arrange::Consistency;
 pub use id::{StateId, UnknownState};
 pub use lab::{Counts, Found, Lab, LabOptions, Outcome, Recording};
 pub use live::{CutReport, LiveDevice, LiveOptions, Survivors, UnknownSurvivors};
@@ -51,4 +51,4 @@ pub use reference::E2fsck;
 pub use replay::{Replay, ReplayError, find_workload};
 pub use show::{svg, timeline};
 pub use soak::{Limits, Selection, soak};
-pub use system::{Promise, Mounted, STALE, System};
+pub use system::{Mounted, Promise, STALE, System};

@@ -76,8 +76,8 @@ impl Run {
         let cache = Cache::new(device.clone(), options, clock.clone());
         let commit_interval = Duration::from_secs(5);
         cache.start_journal(JournalConfig { mode, area: area.clone(), commit_interval }).unwrap();
-        let mut now = Moment::default();
-        now.logged = (0..LOGGED).map(|no| (no, vec![0; BLOCK])).collect();
+        let logged = (0..LOGGED).map(|no| (no, vec![0; BLOCK])).collect();
+        let mut now = Moment { logged, ..Moment::default() };
         if mode == JournalMode::Full {
             now.logged.extend(DATA.map(|no| (no, vec![0; BLOCK])));
         }
@@ -135,7 +135,8 @@ impl Run {
         self.version += 1;
         let mut contents = BlockBuf::zeroed(BLOCK);
         Le::put_u64(&mut contents, 0, self.version);
-        let befores: Vec<PatchId> = if late { self.patches.last().iter().map(|p| p.0).collect() } else { vec![] };
+        let befores: Vec<PatchId> =
+            if late { self.patches.last().iter().map(|p| p.0).collect() } else { vec![] };
         let block = self.cache.fresh(BlockNo(no), BlockKind::Data).unwrap();
         if self.mode == JournalMode::Full {
             self.now.logged.insert(no, contents.to_vec());
@@ -246,7 +247,10 @@ impl Run {
         for no in DATA {
             let version = Le::u64(&read(&copy, no), 0);
             let after = self.late.get(&version);
-            assert!(after.is_none_or(|&after| found >= after), "block {no} is ahead of transaction {after:?}");
+            assert!(
+                after.is_none_or(|&after| found >= after),
+                "block {no} is ahead of transaction {after:?}"
+            );
             if self.mode == JournalMode::Ordered {
                 let least = moment.least.get(&no).copied().unwrap_or(0);
                 assert!(version >= least, "block {no} holds version {version}, {least} was ordered");

@@ -96,7 +96,7 @@ impl<'a> Window<'a> {
         let then = self.ledger.at(version);
         let alike = |(id, a): (&ObjectId, &Arc<Object>)| {
             let Some(b) = then.get(*id) else { return false };
-            if *b == **a {
+            if b == a {
                 return true;
             }
             let next = (version < self.last).then(|| self.ledger.at(version + 1).get(*id)).flatten();

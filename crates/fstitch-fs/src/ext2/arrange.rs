@@ -111,7 +111,8 @@ pub fn open(
     clock: Arc<dyn Clock>,
 ) -> Result<(Uhfs<Ext2>, Consistency)> {
     let Arrangement { consistency, commit_interval, cache, fs } = arrangement;
-    let mode = consistency.map_or(JournalMode::Ordered, |asked| asked.journal_mode().unwrap_or(JournalMode::Ordered));
+    let mode = consistency
+        .map_or(JournalMode::Ordered, |asked| asked.journal_mode().unwrap_or(JournalMode::Ordered));
     let journal = match consistency {
         Some(asked) if asked.journal_mode().is_none() => None,
         _ if cache.read_only => None,
@@ -137,7 +138,8 @@ pub fn open(
     fs.synchronous |= chosen == Consistency::Sync;
     if let Some(journal) = journal {
         // A step of a large operation must fit a transaction beside others.
-        let log_bytes = usize::try_from(journal.area.count()).unwrap_or(usize::MAX).saturating_mul(cache.block_size());
+        let log_bytes =
+            usize::try_from(journal.area.count()).unwrap_or(usize::MAX).saturating_mul(cache.block_size());
         fs.step_bytes = fs.step_bytes.min(log_bytes / 16);
         volume.use_journal(journal);
     }

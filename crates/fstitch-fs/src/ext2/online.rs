@@ -5,9 +5,7 @@ use fstitch_core::{BlockKind, BlockNo, CheckReport, Error, IoOp, Result};
 use fstitch_patch::Cache;
 
 use super::layout::feature::incompat;
-use super::layout::superblock::{
-    S_FEATURE_INCOMPAT, S_LAST_ORPHAN, S_STATE, STATE_VALID, SUPERBLOCK_SIZE,
-};
+use super::layout::superblock::{S_FEATURE_INCOMPAT, S_LAST_ORPHAN, S_STATE, STATE_VALID, SUPERBLOCK_SIZE};
 use super::volume::Ext2;
 use crate::check::{BlockSource, check_source};
 

@@ -189,7 +189,13 @@ impl Ext2 {
     }
 
     /// Patches a field of the superblock, after `befores`.
-    pub(super) fn put<T: FieldInt>(&self, tx: &mut Tx<'_>, field: Field<T>, value: T, befores: &[PatchId]) -> PatchId {
+    pub(super) fn put<T: FieldInt>(
+        &self,
+        tx: &mut Tx<'_>,
+        field: Field<T>,
+        value: T,
+        befores: &[PatchId],
+    ) -> PatchId {
         let at = self.sb.offset_in_block() + field.offset();
         tx.bytes(&self.sb_block, at, value.encode().as_ref(), befores)
     }

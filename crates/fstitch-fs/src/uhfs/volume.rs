@@ -41,7 +41,13 @@ pub struct UhfsOptions {
 
 impl Default for UhfsOptions {
     fn default() -> Self {
-        Self { read_only: false, atime: AtimePolicy::default(), step_bytes: 1 << 20, synchronous: false, idle_nodes: 4096 }
+        Self {
+            read_only: false,
+            atime: AtimePolicy::default(),
+            step_bytes: 1 << 20,
+            synchronous: false,
+            idle_nodes: 4096,
+        }
     }
 }
 
@@ -181,7 +187,8 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Err(Errno::ROFS.into());
         }
         self.mark_in_use()?;
-        let change = Change { cache: self.cache(), step: RefCell::new(None), whole: Cell::new(false), _gate: gate };
+        let change =
+            Change { cache: self.cache(), step: RefCell::new(None), whole: Cell::new(false), _gate: gate };
         if blocks > 0 {
             change.reserve(0, blocks)?;
         }
@@ -256,7 +263,8 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// What freeing `count` file blocks dirties at most, if it may be done in one step.
     pub(super) fn freeing(&self, count: u64) -> Option<usize> {
-        let blocks = usize::try_from(count / FREED_PER_BLOCK).unwrap_or(usize::MAX).saturating_add(NAME_CHANGE_BLOCKS);
+        let blocks =
+            usize::try_from(count / FREED_PER_BLOCK).unwrap_or(usize::MAX).saturating_add(NAME_CHANGE_BLOCKS);
         (count <= self.detach_step() && blocks <= self.step_blocks).then_some(blocks)
     }
 

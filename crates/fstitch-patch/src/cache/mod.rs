@@ -33,9 +33,9 @@ use crate::graph::Graph;
 use crate::graph::patch::Sx;
 use crate::{CacheOptions, Optimizations, PatchId, PatchState, Stats};
 pub use block::Block;
-pub use journal::{Handle, JournalConfig, JournalStatus};
 use clean::CleanList;
 use flusher::Flusher;
+pub use journal::{Handle, JournalConfig, JournalStatus};
 pub use tx::Tx;
 
 /// The buffer cache of one device.

@@ -68,7 +68,11 @@ impl Graph {
         };
         let marks = [(patch.hard, " hard"), (patch.home, " home"), (patch.in_flight, " in flight")];
         let marks: String = marks.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
-        format!("{px} {place}{marks} of {} after {:?}", patch.serial, self.live_befores(px).collect::<Vec<_>>())
+        format!(
+            "{px} {place}{marks} of {} after {:?}",
+            patch.serial,
+            self.live_befores(px).collect::<Vec<_>>()
+        )
     }
 
     /// Looks for a cycle of stored and implicit edges by depth-first search.

@@ -67,7 +67,14 @@ impl JournalMode {
 
 impl Logging {
     pub(crate) fn new(mode: JournalMode) -> Self {
-        Self { mode, running: None, late: Vec::new(), serial: 0, last_commit: PatchId::NONE, copies: FxHashMap::default() }
+        Self {
+            mode,
+            running: None,
+            late: Vec::new(),
+            serial: 0,
+            last_commit: PatchId::NONE,
+            copies: FxHashMap::default(),
+        }
     }
 }
 
@@ -168,8 +175,14 @@ impl Graph {
         let held = self.hold(&[data, last_commit]);
         let px = self.arena.resolve(held).expect("just made");
         self.patch_mut(px).serial = serial;
-        let running =
-            Running { serial, held, data, homes: FxHashMap::default(), revoked: BTreeSet::new(), born: self.now };
+        let running = Running {
+            serial,
+            held,
+            data,
+            homes: FxHashMap::default(),
+            revoked: BTreeSet::new(),
+            born: self.now,
+        };
         self.logging_mut().expect("a journal is kept").running = Some(running);
     }
 

@@ -64,8 +64,7 @@ impl Shared {
     fn log_need(&self, core: &Core, running: &Running) -> u32 {
         let shape = &core.journal.as_ref().expect("a journal is kept").shape;
         let (copies, revokes) = (running.homes.len(), running.revoked.len());
-        let need =
-            copies + copies.div_ceil(shape.tags_max()) + revokes.div_ceil(shape.revokes_max()) + 1;
+        let need = copies + copies.div_ceil(shape.tags_max()) + revokes.div_ceil(shape.revokes_max()) + 1;
         u32::try_from(need).unwrap_or(u32::MAX)
     }
 

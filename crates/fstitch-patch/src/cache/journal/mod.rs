@@ -138,7 +138,8 @@ impl Cache {
         superblock.features.incompat |= INCOMPAT_REVOKE;
         superblock.start = superblock.first;
         let room = shared.dirty_limit() / 4 / shared.block_size;
-        let log_blocks = usize::try_from(superblock.log_blocks() / TRANSACTION_SHARE).expect("64-bit machine");
+        let log_blocks =
+            usize::try_from(superblock.log_blocks() / TRANSACTION_SHARE).expect("64-bit machine");
         let journal = Journal {
             mode: config.mode,
             area: config.area,

@@ -54,7 +54,11 @@ impl Ring {
 
 impl Journal {
     /// Forgets which blocks had copies in transactions that a stable tail has passed.
-    fn purge_passed(&mut self, core_copies: &mut rustc_hash::FxHashMap<fstitch_core::BlockNo, u64>, stable: usize) {
+    fn purge_passed(
+        &mut self,
+        core_copies: &mut rustc_hash::FxHashMap<fstitch_core::BlockNo, u64>,
+        stable: usize,
+    ) {
         for passed in self.passed.drain(..stable) {
             for block in passed.blocks {
                 if core_copies.get(&block) == Some(&passed.serial) {
