@@ -194,8 +194,8 @@ impl<L: LowLevelFs> Uhfs<L> {
                 // The file's last block, now no hole: were the file longer before its pointer, what is written there
                 // later would read as zeros.
                 let size = self.low.attr(state.inode()).size;
-                let tail = size / long(self.block_size());
-                if (index..index + count).contains(&tail) {
+                let (tail, used) = (size / long(self.block_size()), size % long(self.block_size()));
+                if used > 0 && (index..index + count).contains(&tail) {
                     self.delay_growth(state, &pointers);
                 }
                 Ok((count, pointers))
