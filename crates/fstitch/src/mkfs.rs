@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fstitch_core::{Clock, SystemClock};
 use fstitch_disk::{DiskOptions, FileDisk};
-use fstitch_fs::ext2::journal::{AddOptions, add, read_superblock};
-use fstitch_fs::ext2::mkfs::{MkfsOptions, MkfsSummary, mkfs};
+use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, MkfsSummary, mkfs};
 use serde::Serialize;
 
 use crate::open;
@@ -25,16 +24,7 @@ enum Format {
     /// Make an ext2 volume, as mke2fs would
     Ext2(Box<Ext2>),
     /// Make an ext3 volume: ext2 with a journal
-    Ext3(Box<Ext3>),
-}
-
-#[derive(clap::Args)]
-struct Ext3 {
-    /// The journal: size=BYTES, in MiB without a unit
-    #[arg(short = 'J', long, value_name = "size=BYTES", value_parser = journal_size)]
-    journal: Option<u64>,
-    #[command(flatten)]
-    volume: Ext2,
+    Ext3(Box<Ext2>),
 }
 
 #[derive(clap::Args)]
@@ -66,6 +56,9 @@ struct Ext2 {
     /// Features: ext_attr, resize_inode, dir_index, filetype, sparse_super, large_file; ^NAME switches one off
     #[arg(short = 'O', long, value_name = "LIST")]
     features: Vec<String>,
+    /// A journal, with which it is ext3: size=BYTES, in MiB without a unit; what suits the volume by default
+    #[arg(short = 'J', long, value_name = "size=BYTES", value_parser = journal_size)]
+    journal: Option<u64>,
     /// Revision of the format, 0 or 1
     #[arg(short = 'r', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
     revision: u32,
@@ -100,6 +93,7 @@ struct Made {
     inode_size_bytes: u32,
     free_blocks: u64,
     reserved_blocks: u64,
+    journal_blocks: Option<u32>,
     uuid: String,
     superblock_backups: Vec<u64>,
 }
@@ -107,8 +101,8 @@ struct Made {
 /// Runs `mkfs`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     match &arguments.format {
-        Format::Ext2(ext2) => make(ext2, None),
-        Format::Ext3(ext3) => make(&ext3.volume, Some(ext3.journal)),
+        Format::Ext2(volume) => make(volume, MkfsJournal::None),
+        Format::Ext3(volume) => make(volume, MkfsJournal::Suitable),
     }
 }
 
@@ -121,18 +115,19 @@ fn journal_size(text: &str) -> Result<u64, String> {
     crate::size::bytes(size)
 }
 
-/// Makes a volume; `journal` is whether it has a journal, and of how many bytes.
-fn make(arguments: &Ext2, journal: Option<Option<u64>>) -> Result<Outcome> {
+/// Makes a volume, with the journal that was asked for, else with `journal`.
+fn make(arguments: &Ext2, journal: MkfsJournal) -> Result<Outcome> {
     let mut options = options(arguments)?;
+    options.journal = arguments.journal.map_or(journal, MkfsJournal::Bytes);
     let (size, created) = prepare_image(arguments, &mut options)?;
     options.device_is_zero = created;
-    let summary = write(arguments, &options, size, journal).inspect_err(|_| {
+    let summary = write(arguments, &options, size).inspect_err(|_| {
         if created {
             // The file holds nothing yet but our failed attempt.
             let _ = std::fs::remove_file(&arguments.image);
         }
     })?;
-    report(arguments, &options, &summary, journal.is_some())
+    report(arguments, &options, &summary)
 }
 
 fn options(arguments: &Ext2) -> Result<MkfsOptions> {
@@ -217,12 +212,7 @@ fn grow_file(image: &Path, size: Option<u64>, offset: u64) -> Result<()> {
     Ok(())
 }
 
-fn write(
-    arguments: &Ext2,
-    options: &MkfsOptions,
-    size: Option<u64>,
-    journal: Option<Option<u64>>,
-) -> Result<MkfsSummary> {
+fn write(arguments: &Ext2, options: &MkfsOptions, size: Option<u64>) -> Result<MkfsSummary> {
     let disk = DiskOptions {
         block_size: options.block_size.unwrap_or(1024),
         offset: offset(arguments)?,
@@ -235,26 +225,11 @@ fn write(
         display.set_message(format!("group {done} of {of}"));
         display.tick();
     });
-    let name = || format!("making a volume on {}", arguments.image.display());
-    let mut summary = summary.with_context(name)?;
-    if let Some(bytes) = journal {
-        display.set_message("journal");
-        display.tick();
-        let blocks = crate::journal::blocks_of(bytes, summary.block_size)?;
-        let asked = AddOptions { blocks, now: options.now, is_zero: options.device_is_zero };
-        add(&disk, asked).with_context(name)?;
-        summary.free_blocks = u64::from(read_superblock(&disk)?.1.free_blocks);
-    }
     display.finish_and_clear();
-    Ok(summary)
+    summary.with_context(|| format!("making a volume on {}", arguments.image.display()))
 }
 
-fn report(
-    arguments: &Ext2,
-    options: &MkfsOptions,
-    summary: &MkfsSummary,
-    has_journal: bool,
-) -> Result<Outcome> {
+fn report(arguments: &Ext2, options: &MkfsOptions, summary: &MkfsSummary) -> Result<Outcome> {
     let uuid = show_uuid(&options.uuid);
     if arguments.json {
         json(&Made {
@@ -266,6 +241,7 @@ fn report(
             inode_size_bytes: summary.inode_size,
             free_blocks: summary.free_blocks,
             reserved_blocks: summary.reserved_blocks,
+            journal_blocks: summary.journal_blocks,
             uuid,
             superblock_backups: summary.backups.iter().map(|block| block.get()).collect(),
         })?;
@@ -274,7 +250,7 @@ fn report(
         println!(
             "{}: {}, {} in {} blocks of {} bytes, {} inodes, UUID {uuid}",
             arguments.image.display(),
-            if has_journal { "ext3" } else { "ext2" },
+            if summary.journal_blocks.is_some() { "ext3" } else { "ext2" },
             crate::size::show(bytes),
             summary.blocks,
             summary.block_size,

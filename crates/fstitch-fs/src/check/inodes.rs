@@ -25,6 +25,8 @@ pub(super) const BAD_BLOCKS_INO: u32 = 1;
 const USER_QUOTA_INO: u32 = 3;
 /// The same for groups.
 const GROUP_QUOTA_INO: u32 = 4;
+/// The mode of a journal: a file that only the superuser may use.
+const JOURNAL_MODE: u16 = 0o100_600;
 /// The inode of a boot loader, which may be a file.
 const BOOT_LOADER_INO: u32 = 5;
 /// `i_flags` that belong to features that an ext2 volume lacks: those that keep an inode from being read, an AFS magic
@@ -178,7 +180,13 @@ impl Scan<'_, '_> {
         };
         if ino == BAD_BLOCKS_INO && (I_UID.get(self.raw) != 0 || I_GID.get(self.raw) != 0) || !lawful {
             let text = format!("reserved inode {ino} is not as it must be (mode {mode:#o})");
-            if self.state.corrupt("inode-reserved", text) {
+            let mended = if ino == JOURNAL_INO && mode == JOURNAL_MODE && I_LINKS_COUNT.get(self.raw) == 1 {
+                self.state
+                    .allowed("journal-inode-unused", "inode 8 is a journal that the superblock does not know")
+            } else {
+                self.state.corrupt("inode-reserved", text)
+            };
+            if mended {
                 self.raw.fill(0);
                 self.changed = true;
                 return Ok(());

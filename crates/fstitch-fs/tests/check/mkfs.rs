@@ -2,7 +2,7 @@
 
 use fstitch_core::{MemDevice, Timestamp};
 use fstitch_fs::check::check_ext2;
-use fstitch_fs::ext2::mkfs::{MkfsFeatures, MkfsOptions, mkfs};
+use fstitch_fs::ext2::mkfs::{MkfsFeatures, MkfsJournal, MkfsOptions, mkfs};
 
 use crate::support::{Scratch, SparseFile, e2fsck, e2fsck_image, have};
 
@@ -73,6 +73,52 @@ fn features_and_options() {
     options.inodes = None;
     options.bytes_per_inode = Some(1024);
     judge(&scratch, "ratio", 90_000, &options);
+}
+
+#[test]
+fn journals_of_all_sizes_on_volumes_of_all_shapes() {
+    if !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("mkfs-journal");
+    for block_size in [1024, 2048, 4096] {
+        for (kib, mib) in [(8 << 10, 0), (16 << 10, 5), (70_000, 9), (140_003, 33)] {
+            let mut options = options();
+            options.block_size = Some(block_size);
+            options.journal =
+                if mib == 0 { MkfsJournal::Blocks(1024) } else { MkfsJournal::Bytes(mib << 20) };
+            judge(&scratch, &format!("b{block_size}-{kib}k-j{mib}"), kib, &options);
+        }
+    }
+    // What the crash laboratory uses.
+    let mut options = options();
+    options.block_size = Some(1024);
+    options.journal = MkfsJournal::Blocks(1024);
+    judge(&scratch, "laboratory", 4096, &options);
+    options.journal = MkfsJournal::Suitable;
+    options.device_is_zero = true;
+    options.features = MkfsFeatures::NONE;
+    judge(&scratch, "plain", 40_000, &options);
+}
+
+#[test]
+fn a_journal_that_is_impossible_is_refused_before_anything_is_written() {
+    let junk = vec![0xa7; 4 << 20];
+    let device = MemDevice::from_image(512, junk.clone());
+    let blocks = |blocks| MkfsOptions { journal: MkfsJournal::Blocks(blocks), ..options() };
+    let old = MkfsOptions { revision: 0, ..blocks(1024) };
+    let huge = MkfsOptions { journal: MkfsJournal::Bytes(u64::MAX), ..options() };
+    let small = MkfsOptions {
+        journal: MkfsJournal::Suitable,
+        block_size: Some(1024),
+        blocks: Some(2047),
+        ..options()
+    };
+    for options in [blocks(1023), blocks(3900), blocks(u32::MAX), old, huge, small] {
+        let made = mkfs(&device, &options, &mut |_, _| {});
+        assert!(matches!(made, Err(fstitch_core::Error::Unsupported(_))), "{options:?}: {made:?}");
+        assert!(device.image() == junk, "{options:?}");
+    }
 }
 
 #[test]

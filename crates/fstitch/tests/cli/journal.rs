@@ -109,6 +109,23 @@ fn journals_are_made_added_and_removed() {
 }
 
 #[test]
+fn ext2_with_a_journal_is_ext3() {
+    let place = Place::new();
+    let image = place.text("volume.img");
+    let made = fstitch(&format!("mkfs ext2 -b 4096 -J size=8 --json {image} 64M")).ok();
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    assert_eq!(made["journal_blocks"], 2048);
+    let before = std::fs::read(&image).unwrap();
+    // What cannot be made is refused while the old volume is still there.
+    fstitch(&format!("mkfs ext3 -F -b 4096 -J size=100 {image} 64M")).refused(1, "only");
+    fstitch(&format!("mkfs ext3 -F -b 4096 -J size=1 {image} 64M")).refused(1, "journal of 256 blocks");
+    assert!(before == std::fs::read(&image).unwrap());
+    let made = fstitch(&format!("mkfs ext2 -F --json {image}")).ok();
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    assert!(made["journal_blocks"].is_null());
+}
+
+#[test]
 fn a_journal_beyond_repair_is_given_up_only_when_told() {
     let place = Place::new();
     let Some(image) = dirty(&place) else { return };

@@ -4,13 +4,15 @@
 //! block is its superblock, the others are zero, so that nothing there looks like a transaction.
 //!
 //! **States and transitions.** *Without* → the mark of a clean volume is taken away → blocks, map and inode are written →
-//! feature and mark in one write of the superblock: *with*. Removing goes the same way back.
+//! feature and mark in one write of the superblock: *with*. Removing goes the same way back. The superblock's copies
+//! change while inode 8 is stable, so that none ever names a journal that is not there.
 //!
 //! **Crash cases.** In between, the volume has no journal and is not clean: a check gives back what inode 8 has taken.
 
 use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Le, Result, Timestamp};
 use fstitch_patch::journal::format::{self, INCOMPAT_REVOKE};
 
+use super::copies::{self, S_JNL_BLOCKS, S_JNL_BLOCKS_LEN};
 use super::find::{Place, inode_place, internal, locate, read_descriptor};
 use super::raw::{
     JOURNAL_INO, S_FEATURE_COMPAT, S_FREE_BLOCKS_COUNT, S_JNL_BACKUP_TYPE, S_JOURNAL_DEV, S_JOURNAL_INUM,
@@ -31,8 +33,8 @@ use crate::ext2::view::BlockView;
 pub const BLOCKS_MIN: u32 = 1024;
 /// The longest one.
 pub const BLOCKS_MAX: u32 = 10_240_000;
-/// Where the superblock keeps the journal's pointers and length, for when inode 8 is lost: 17 words from here.
-const S_JNL_BLOCKS: usize = 0x10c;
+/// Bytes of a pointer in a block map.
+const POINTER_SIZE: u32 = 4;
 /// Blocks of zeros that are written at once.
 const ZEROS: usize = 256;
 
@@ -72,7 +74,7 @@ pub fn add(device: &dyn BlockDevice, options: AddOptions) -> Result<u32> {
     if locate(&shape, &raw)?.is_some() {
         return Err(Error::Unsupported("a second journal".into()));
     }
-    let blocks = choose(&shape, options.blocks)?;
+    let (blocks, with_map) = space(shape.blocks_count, shape.block_size, options.blocks)?;
     let volume = BlockView::new(device, idx(shape.block_size));
     let (inode_at, offset) = inode_place(&volume, &shape, JOURNAL_INO)?;
     let mut table = BlockBuf::zeroed(volume.block_size());
@@ -82,13 +84,15 @@ pub fn add(device: &dyn BlockDevice, options: AddOptions) -> Result<u32> {
         let problem = "there is no journal, but its inode is in use: check the volume first";
         return Err(Error::corrupt(format!("inode {JOURNAL_INO}"), inode_at, problem));
     }
-    let taken = take(&volume, &shape, blocks + map_blocks(blocks, shape.pointers_per_block()))?;
+    let taken = take(&volume, &shape, with_map)?;
     let map = Map::build(&taken.blocks, blocks, &shape);
     put_inode(inode, &map, blocks, &shape, options.now);
     mark(device, &mut raw, false)?;
     write_log(&volume, &map, (blocks, &shape.uuid), options.is_zero)?;
     volume.flush()?;
     taken.write(&volume, &shape, true)?;
+    // Inode 8 never has blocks that somebody else could be given.
+    volume.flush()?;
     volume.write(inode_at, BlockKind::Inode, &table)?;
     volume.flush()?;
     let free = S_FREE_BLOCKS_COUNT.get(&raw).saturating_sub(small(taken.blocks.len()));
@@ -96,6 +100,7 @@ pub fn add(device: &dyn BlockDevice, options: AddOptions) -> Result<u32> {
     S_FEATURE_COMPAT.put(&mut raw, shape.features.compat | compat::HAS_JOURNAL);
     S_JOURNAL_INUM.put(&mut raw, JOURNAL_INO);
     put_backup(&mut raw, Some((&map, blocks, &shape)));
+    copies::update(&volume, &shape, &raw)?;
     mark(device, &mut raw, true)?;
     Ok(blocks)
 }
@@ -123,6 +128,7 @@ pub fn remove(device: &dyn BlockDevice) -> Result<()> {
     raw[S_JOURNAL_UUID..S_JOURNAL_UUID + 16].fill(0);
     put_backup(&mut raw, None);
     mark(device, &mut raw, false)?;
+    copies::update(&volume, &shape, &raw)?;
     if let Some((ino, owned)) = owned {
         let (at, offset) = inode_place(&volume, &shape, ino)?;
         let mut table = BlockBuf::zeroed(volume.block_size());
@@ -156,15 +162,16 @@ fn ready(device: &dyn BlockDevice) -> Result<(Vec<u8>, Superblock)> {
     Ok((raw, shape))
 }
 
-fn choose(shape: &Superblock, asked: Option<u32>) -> Result<u32> {
-    let small_volume =
-        || Error::Unsupported(format!("a journal on a volume of only {} blocks", shape.blocks_count));
-    let blocks = asked.or_else(|| default_blocks(shape.blocks_count)).ok_or_else(small_volume)?;
+/// How many blocks a journal has on a volume of `volume` blocks, if `asked` were asked for, and how many it takes with
+/// its map.
+pub(in crate::ext2) fn space(volume: u32, block_size: u32, asked: Option<u32>) -> Result<(u32, u32)> {
+    let small_volume = || Error::Unsupported(format!("a journal on a volume of only {volume} blocks"));
+    let blocks = asked.or_else(|| default_blocks(volume)).ok_or_else(small_volume)?;
     if !(BLOCKS_MIN..=BLOCKS_MAX).contains(&blocks) {
         let text = format!("a journal of {blocks} blocks: {BLOCKS_MIN} to {BLOCKS_MAX} are possible");
         return Err(Error::Unsupported(text));
     }
-    Ok(blocks)
+    Ok((blocks, blocks + map_blocks(blocks, block_size / POINTER_SIZE)))
 }
 
 /// Sets or clears the mark of a clean volume, with everything else in `raw`.
@@ -355,7 +362,7 @@ fn put_inode(inode: &mut [u8], map: &Map, blocks: u32, shape: &Superblock, now: 
 
 /// Keeps the journal's pointers in the superblock, or forgets them.
 fn put_backup(raw: &mut [u8], journal: Option<(&Map, u32, &Superblock)>) {
-    raw[S_JNL_BLOCKS..S_JNL_BLOCKS + 17 * 4].fill(0);
+    raw[S_JNL_BLOCKS..S_JNL_BLOCKS + S_JNL_BLOCKS_LEN].fill(0);
     S_JNL_BACKUP_TYPE.put(raw, u8::from(journal.is_some()));
     if let Some((map, blocks, shape)) = journal {
         let (low, high) = size(blocks, shape);

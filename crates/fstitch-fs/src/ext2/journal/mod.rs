@@ -10,11 +10,13 @@
 //! e2fsck or another run can go on: the flag `needs_recovery` is the first thing set and the last one cleared.
 //! Format and rules: `docs/spec/jbd.md`.
 
+mod copies;
 mod create;
 mod find;
 mod orphans;
 mod recover;
 
+pub(super) use create::space;
 pub use create::{AddOptions, BLOCKS_MAX, BLOCKS_MIN, add, default_blocks, remove};
 pub use find::{Journal, Place, locate};
 pub use orphans::{BATCH_MAX, Orphans};

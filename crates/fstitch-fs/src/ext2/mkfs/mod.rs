@@ -8,6 +8,8 @@
 //! # Order
 //! The old superblock is wiped first and the new one written last, each behind a flush, so that a device on
 //! which making was cut short is never taken for a volume. In between any order will do.
+//!
+//! A journal is added to the finished volume, as to any other: cut there, it is one without a journal.
 
 mod image;
 mod options;
@@ -17,10 +19,11 @@ mod write;
 
 use fstitch_core::{BlockDevice, BlockNo, Error, Result};
 
-pub use options::{MkfsFeatures, MkfsOptions};
+pub use options::{MkfsFeatures, MkfsJournal, MkfsOptions};
 
 use self::plan::Plan;
 use self::write::Writer;
+use super::journal::{self, AddOptions};
 
 /// What was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub struct MkfsSummary {
     pub free_blocks: u64,
     /// Blocks that only root may use.
     pub reserved_blocks: u64,
+    /// Blocks of the journal, its map not included; `None` if there is none.
+    pub journal_blocks: Option<u32>,
     /// Where the copies of the superblock are, the primary not included.
     pub backups: Vec<BlockNo>,
 }
@@ -58,24 +63,58 @@ pub fn mkfs(
         return Err(Error::Unsupported("a volume whose UUID is all zero".into()));
     }
     let mut writer = Writer::new(device, options, &plan)?;
-    writer.wipe()?;
     writer.lay_out_files();
+    let log = plan_journal(options, &plan, writer.room())?;
+    writer.wipe()?;
     writer.write_groups(progress)?;
     writer.write_staged()?;
     writer.finish()?;
+    if let Some(log) = log {
+        let asked =
+            AddOptions { blocks: Some(log.blocks), now: options.now, is_zero: options.device_is_zero };
+        journal::add(device, asked)?;
+    }
     Ok(MkfsSummary {
         block_size: narrow(plan.block_size),
         blocks: plan.blocks,
         groups: plan.groups,
         inodes: plan.inodes(),
         inode_size: narrow(plan.inode_size),
-        free_blocks: writer.free_blocks(),
+        free_blocks: writer.free_blocks() - log.map_or(0, |log| u64::from(log.with_map)),
         reserved_blocks: plan.reserved_blocks,
+        journal_blocks: log.map(|log| log.blocks),
         backups: (1..plan.groups)
             .filter(|&group| plan.has_super(group))
             .map(|group| BlockNo(plan.group_start(group)))
             .collect(),
     })
+}
+
+/// The journal of a volume to be made.
+#[derive(Clone, Copy)]
+struct PlannedJournal {
+    blocks: u32,
+    with_map: u32,
+}
+
+/// Finds the journal's size, and refuses what the volume of `room` free blocks cannot have.
+fn plan_journal(options: &MkfsOptions, plan: &Plan, room: u64) -> Result<Option<PlannedJournal>> {
+    let asked = match options.journal {
+        MkfsJournal::None => return Ok(None),
+        MkfsJournal::Suitable => None,
+        MkfsJournal::Blocks(blocks) => Some(blocks),
+        // What is more than the format can count is too much as well.
+        MkfsJournal::Bytes(bytes) => Some(u32::try_from(bytes / plan.block_size).unwrap_or(u32::MAX)),
+    };
+    if plan.revision == 0 {
+        return Err(Error::Unsupported("a journal on a volume of revision 0".into()));
+    }
+    let (blocks, with_map) = journal::space(narrow(plan.blocks), narrow(plan.block_size), asked)?;
+    if u64::from(with_map) > room {
+        let text = format!("a journal that takes {with_map} blocks: only {room} are free");
+        return Err(Error::Unsupported(text));
+    }
+    Ok(Some(PlannedJournal { blocks, with_map }))
 }
 
 /// A number of the plan as the format stores it.

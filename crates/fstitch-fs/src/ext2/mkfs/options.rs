@@ -69,6 +69,20 @@ impl Default for MkfsFeatures {
     }
 }
 
+/// The journal of a new volume: with one it is ext3.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MkfsJournal {
+    /// None.
+    #[default]
+    None,
+    /// One that suits the volume's size.
+    Suitable,
+    /// One of so many of the volume's blocks; at least [`BLOCKS_MIN`](crate::ext2::journal::BLOCKS_MIN).
+    Blocks(u32),
+    /// One of so many bytes, rounded down to whole blocks.
+    Bytes(u64),
+}
+
 /// How to make a volume; the letters are `mke2fs`'s.
 #[derive(Clone, Debug)]
 pub struct MkfsOptions {
@@ -94,6 +108,8 @@ pub struct MkfsOptions {
     pub revision: u32,
     /// `-O`.
     pub features: MkfsFeatures,
+    /// `-j`, and `-J size=`.
+    pub journal: MkfsJournal,
     /// `-E root_owner=uid:gid`.
     pub root_owner: (u32, u32),
     /// `-E stride=`: blocks per disk of a RAID, a hint that is only stored.
@@ -124,6 +140,7 @@ impl MkfsOptions {
             reserved_percent: 5,
             revision: 1,
             features: MkfsFeatures::default(),
+            journal: MkfsJournal::None,
             root_owner: (0, 0),
             stride: 0,
             stripe_width: 0,

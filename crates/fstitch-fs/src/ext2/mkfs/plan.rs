@@ -227,7 +227,7 @@ impl Plan {
     }
 
     /// Blocks that no group's metadata takes.
-    fn free_without_files(&self) -> u64 {
+    pub(super) fn free_without_files(&self) -> u64 {
         (0..self.groups).map(|group| self.group_len(group).saturating_sub(self.meta_len(group))).sum()
     }
 

@@ -57,6 +57,11 @@ impl<'a> Writer<'a> {
         self.free_blocks
     }
 
+    /// Blocks that nothing will use once the first files are there.
+    pub(super) fn room(&self) -> u64 {
+        self.plan.free_without_files() - self.taken.values().sum::<u64>()
+    }
+
     /// Makes sure that nobody takes the device for a volume until it is one.
     pub(super) fn wipe(&mut self) -> Result<()> {
         if self.options.discard {
