@@ -114,7 +114,7 @@ class Recording:
         common.copy_sparse(self.image, self.base)
         os.makedirs(directory, exist_ok=True)
         common.run(
-            self.binary, "crash", "mount", "--record", self.log, "--write-back-age", "200ms", self.image, directory
+            self.binary, "crash", "mount", "--record", self.log, "--write-back-age", "50ms", self.image, directory
         )
         try:
             load(directory, self.work)
@@ -191,8 +191,8 @@ LOADS = (
 
 def main():
     parser = common.arguments(__doc__)
-    parser.add_argument("--states", type=int, default=600, help="states of each recording (default 600)")
-    parser.add_argument("--states-per-cut", type=int, default=12, help="of these at each moment (default 12)")
+    parser.add_argument("--states", type=int, default=8000, help="states of each recording (default 8000)")
+    parser.add_argument("--states-per-cut", type=int, default=64, help="of these at each moment (default 64)")
     parser.add_argument("--e2fsck", type=int, default=60, help="one state in so many is judged by e2fsck (default 60)")
     parser.add_argument("--asked", type=int, default=6, help="states that sqlite is asked about (default 6)")
     parser.add_argument("--seed", type=int, default=0, help="chooses the states (default 0)")
