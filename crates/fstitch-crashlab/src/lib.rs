@@ -46,7 +46,9 @@ pub use lab::{Counts, Found, Lab, LabOptions, Outcome, Recording};
 pub use live::{CutReport, LiveDevice, LiveOptions, Survivors, UnknownSurvivors};
 pub use medium::{Base, Image, Level, Log, Recorder};
 pub use minimise::minimise;
-pub use recorded::{Recorded, RecordedError, RecordedId, RecordedOptions, RecordedOutcome, UnknownRecorded};
+pub use recorded::{
+    Chosen, Recorded, RecordedError, RecordedId, RecordedOptions, RecordedOutcome, UnknownRecorded,
+};
 pub use reference::E2fsck;
 pub use replay::{Replay, ReplayError, find_workload};
 pub use show::{svg, timeline};

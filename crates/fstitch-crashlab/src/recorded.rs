@@ -24,7 +24,7 @@ use std::sync::Arc;
 use fstitch_core::{Le, Seed};
 
 use crate::aftermath::Aftermath;
-use crate::explore::{Explorer, Facts, Known, Origin};
+use crate::explore::{AtCut, Explorer, Facts, Known, Origin};
 use crate::id::{parse_choice, write_choice};
 use crate::lab::{Counts, LabOptions, counter};
 use crate::medium::{
@@ -58,19 +58,54 @@ pub enum RecordedError {
     NoSuchState(RecordedId),
 }
 
-/// A state of a recorded log: events before the cut, and the versions of the undecided atoms that survived.
+/// A state of a recorded log: events before the cut, and which versions of the undecided atoms survived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedId {
     /// Events before the cut.
     pub cut: usize,
-    /// The versions that survived.
-    pub choice: Choice,
+    /// What survived.
+    pub survivors: Chosen,
+}
+
+/// Which versions survived. Cuts of a recorded log may leave tens of thousands of atoms open: too many for a command
+/// line, unless they are alike or drawn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Chosen {
+    /// Atom by atom.
+    Versions(Choice),
+    /// Drawn by this seed: each atom with `share` sixteenths of probability has lost its stable version.
+    Drawn {
+        /// From 1 to 15.
+        share: u64,
+        /// Seeds what is drawn.
+        seed: u64,
+    },
+}
+
+impl Chosen {
+    /// The version of each atom; `None` where they are none of this cut's.
+    fn choice(&self, cut: &Cut) -> Option<Choice> {
+        match self {
+            Self::Versions(choice) => {
+                let fits = choice.len() == cut.atoms.len()
+                    && choice.iter().zip(&cut.atoms).all(|(&chosen, atom)| chosen <= last(atom));
+                fits.then(|| choice.clone())
+            }
+            Self::Drawn { share, seed } => {
+                let mut seed = Seed::new(*seed);
+                Some(cut.atoms.iter().map(|atom| random_version(last(atom), *share, &mut seed)).collect())
+            }
+        }
+    }
 }
 
 impl fmt::Display for RecordedId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.cut)?;
-        write_choice(f, &self.choice)
+        match &self.survivors {
+            Chosen::Versions(choice) => write_choice(f, choice),
+            Chosen::Drawn { share, seed } => write!(f, "drawn-{share}-{seed}"),
+        }
     }
 }
 
@@ -84,8 +119,16 @@ impl FromStr for RecordedId {
 
     fn from_str(text: &str) -> Result<Self, UnknownRecorded> {
         let parse = || {
-            let (cut, choice) = text.trim().split_once(':')?;
-            Some(Self { cut: cut.parse().ok()?, choice: parse_choice(choice)? })
+            let (cut, survivors) = text.trim().split_once(':')?;
+            let survivors = match survivors.strip_prefix("drawn-") {
+                Some(drawn) => {
+                    let (share, seed) = drawn.split_once('-')?;
+                    let share = share.parse().ok().filter(|share| (1..16).contains(share))?;
+                    Chosen::Drawn { share, seed: seed.parse().ok()? }
+                }
+                None => Chosen::Versions(parse_choice(survivors)?),
+            };
+            Some(Self { cut: cut.parse().ok()?, survivors })
         };
         parse().ok_or_else(|| UnknownRecorded(text.to_owned()))
     }
@@ -196,11 +239,8 @@ impl Recorded {
                 return ControlFlow::Continue(());
             }
             let cut = history.cut_within(1);
-            let fits =
-                |(atom, &chosen): (&crate::medium::Atom, &u8)| usize::from(chosen) < atom.candidates.len();
-            if cut.atoms.len() == id.choice.len() && cut.atoms.iter().zip(&id.choice).all(fits) {
-                image = Some(Image::with(Arc::clone(&self.base), cut.blocks(&id.choice)));
-            }
+            let choice = id.survivors.choice(&cut);
+            image = choice.map(|choice| Image::with(Arc::clone(&self.base), cut.blocks(&choice)));
             ControlFlow::Break(())
         })?;
         let image = image.ok_or_else(|| RecordedError::NoSuchState(id.clone()))?;
@@ -314,7 +354,7 @@ struct Search<'a> {
     outcome: RecordedOutcome,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
     fn is_done(&self) -> bool {
         self.outcome.found.len() >= self.options.lab.max_violations
             || self.outcome.counts.generated >= self.options.states
@@ -330,37 +370,51 @@ impl Search<'_> {
     }
 
     fn cut(&mut self, cut: &Cut) {
-        let (system, known) = (&*self.recorded.system, self.known);
         let (lab, left) = (self.options.lab, self.options.states - self.outcome.counts.generated);
         let limit = lab.choices_per_cut.max(1).min(left);
         let log = undecided(cut);
-        let mut explorer = Explorer::new(system, known, &log, (Arc::clone(&self.like), self.seed.next_u64()));
+        // The image in which everything arrived is looked at first: most others look much like it.
+        let newest = cut.prefixes.last().expect("nothing written is a prefix too");
+        let mut first = self.explorer(&log);
+        self.look(&mut first.at(cut), newest, &Chosen::Versions(newest.clone()));
+        drop(first);
+        let mut explorer = self.explorer(&log);
         let mut images = explorer.at(cut);
-        let mut newest = None;
         let mut choosing = Seed::new(self.seed.next_u64());
-        let visited = choose(cut, limit, &mut choosing, &mut |choice| {
-            let (facts, origin) = images.facts(choice);
-            *counter(&mut self.outcome.counts, origin) += 1;
-            if origin != Origin::Checked {
-                return true;
+        let visited = choose(cut, limit, &mut choosing, &mut |choice, chosen| {
+            let done = self.outcome.found.len() >= lab.max_violations;
+            if !done && choice != newest {
+                self.look(&mut images, choice, chosen);
             }
-            self.outcome.counts.judged += 1;
-            let verdict = self.judge(&facts, &|| images.image(choice));
-            let id = || RecordedId { cut: cut.at, choice: choice.to_vec() };
-            match verdict {
-                Ok(()) => self.sample(id),
-                Err(violation) => self.outcome.found.push((id(), violation)),
-            }
-            newest = Some(facts);
             self.outcome.found.len() < lab.max_violations
         });
-        if let Some(Ok(tree)) = newest.map(|facts| facts.shown.clone()) {
-            self.like = Arc::new(tree);
-        }
         let counts = &mut self.outcome.counts;
         counts.cuts += 1;
         counts.cuts_exhausted += u64::from(cut.states() == u128::from(visited));
         counts.generated += visited;
+    }
+
+    fn explorer(&mut self, log: &Log) -> Explorer<'a> {
+        let like = (Arc::clone(&self.like), self.seed.next_u64());
+        Explorer::new(&*self.recorded.system, self.known, log, like)
+    }
+
+    /// Finds out about one state and judges it, unless one that looks the same was judged.
+    fn look(&mut self, images: &mut AtCut<'_, '_>, choice: &[u8], chosen: &Chosen) {
+        let (facts, origin) = images.facts(choice);
+        *counter(&mut self.outcome.counts, origin) += 1;
+        if origin != Origin::Checked {
+            return;
+        }
+        self.outcome.counts.judged += 1;
+        let id = || RecordedId { cut: images.cut().at, survivors: chosen.clone() };
+        match self.judge(&facts, &|| images.image(choice)) {
+            Ok(()) => self.sample(id),
+            Err(violation) => self.outcome.found.push((id(), violation)),
+        }
+        if let Ok(tree) = &facts.shown {
+            self.like = Arc::new(tree.clone());
+        }
     }
 
     /// Every lawful state has the same chance to be named.
@@ -404,18 +458,20 @@ fn undecided(cut: &Cut) -> Log {
 
 /// Visits every choice where `limit` suffices; otherwise a mixture in which none of the three kinds crowds out the
 /// others. Returns how many were visited.
-fn choose(cut: &Cut, limit: u64, seed: &mut Seed, visit: &mut dyn FnMut(&[u8]) -> bool) -> u64 {
+fn choose(cut: &Cut, limit: u64, seed: &mut Seed, visit: &mut dyn FnMut(&[u8], &Chosen) -> bool) -> u64 {
     if cut.prefixes_only || cut.states() <= u128::from(limit) {
+        let visit = &mut |choice: &[u8]| visit(choice, &Chosen::Versions(choice.to_vec()));
         return for_each_choice(cut, limit, seed, visit).visited;
     }
     let mut visited = 0;
-    let mut visit = |choice: &[u8]| {
+    let mut visit = |chosen: Chosen| {
         visited += 1;
-        visit(choice) && visited < limit
+        let choice = chosen.choice(cut).expect("it was made for this cut");
+        visit(&choice, &chosen) && visited < limit
     };
     let newest: Choice = cut.atoms.iter().map(last).collect();
     let few = usize::try_from(limit.div_ceil(3)).unwrap_or(usize::MAX);
-    let mut more = cut.prefixes.iter().rev().take(few).all(|choice| visit(choice));
+    let mut more = cut.prefixes.iter().rev().take(few).all(|choice| visit(Chosen::Versions(choice.clone())));
     for at in 0..few {
         if !more {
             return visited;
@@ -424,12 +480,10 @@ fn choose(cut: &Cut, limit: u64, seed: &mut Seed, visit: &mut dyn FnMut(&[u8]) -
         let odd = usize::try_from(seed.below(atoms)).expect("64-bit machine");
         let mut choice = if at % 2 == 0 { newest.clone() } else { vec![0; newest.len()] };
         choice[odd] = newest[odd] - choice[odd];
-        more = visit(&choice);
+        more = visit(Chosen::Versions(choice));
     }
     while more {
-        let share = 1 + seed.below(15);
-        let choice: Choice = newest.iter().map(|&last| random_version(last, share, seed)).collect();
-        more = visit(&choice);
+        more = visit(Chosen::Drawn { share: 1 + seed.below(15), seed: seed.next_u64() });
     }
     visited
 }
@@ -453,7 +507,7 @@ mod tests {
 
     use fstitch_core::{BlockKind, Seed};
 
-    use super::{RecordedId, choose, prefixes, stride};
+    use super::{Chosen, RecordedId, choose, prefixes, stride};
     use crate::medium::{Base, Choice, Cut, Event, History, Level, RequestNo};
 
     fn cut(writes: u32, prefixes: usize) -> Cut {
@@ -474,7 +528,7 @@ mod tests {
         assert!(cut.prefixes.len() <= 12, "{} prefixes", cut.prefixes.len());
         assert_eq!(cut.prefixes.last().unwrap().iter().filter(|&&chosen| chosen > 0).count(), 700);
         let mut seen: Vec<Choice> = Vec::new();
-        let visited = choose(&cut, 30, &mut Seed::new(1), &mut |choice| {
+        let visited = choose(&cut, 30, &mut Seed::new(1), &mut |choice, _| {
             seen.push(choice.to_vec());
             true
         });
@@ -504,7 +558,7 @@ mod tests {
     fn small_cuts_are_visited_whole() {
         let cut = cut(4, prefixes(100));
         let mut seen = BTreeSet::new();
-        let visited = choose(&cut, 100, &mut Seed::new(1), &mut |choice| seen.insert(choice.to_vec()));
+        let visited = choose(&cut, 100, &mut Seed::new(1), &mut |choice, _| seen.insert(choice.to_vec()));
         assert_eq!((visited, seen.len()), (8, 8), "three blocks, lost or not");
     }
 
@@ -520,12 +574,31 @@ mod tests {
 
     #[test]
     fn ids_are_read_as_they_are_written() {
-        for choice in [vec![], vec![0; 70_000], vec![1, 0, 0, 249]] {
-            let id = RecordedId { cut: 12, choice };
+        let versions = [vec![], vec![0; 70_000], vec![1, 0, 0, 249]].map(Chosen::Versions);
+        for survivors in versions.into_iter().chain([Chosen::Drawn { share: 15, seed: u64::MAX }]) {
+            let id = RecordedId { cut: 12, survivors };
             assert_eq!(id.to_string().parse(), Ok(id));
         }
-        for bad in ["", "12", "x:1", "12:300", "12:0x99999999999", "1:0x16777216.0"] {
+        let wrong =
+            ["", "12", "x:1", "12:300", "12:0x99999999999", "1:0x16777216.0", "1:drawn-0-1", "1:drawn-3"];
+        for bad in wrong {
             assert!(bad.parse::<RecordedId>().is_err(), "{bad}");
         }
+    }
+
+    /// Prevents lines that no shell takes, and that give another state than the one that was found.
+    #[test]
+    fn drawn_states_have_short_names_and_are_drawn_again() {
+        let cut = cut(1000, prefixes(30));
+        let mut names = Vec::new();
+        choose(&cut, 30, &mut Seed::new(3), &mut |choice, chosen| {
+            let id = RecordedId { cut: cut.at, survivors: chosen.clone() };
+            let again: RecordedId = id.to_string().parse().expect("it was written");
+            assert_eq!(again.survivors.choice(&cut).as_deref(), Some(choice));
+            names.push(id.to_string());
+            true
+        });
+        assert!(names.iter().all(|name| name.len() < 2000), "{names:?}");
+        assert!(names.iter().filter(|name| name.contains("drawn")).count() >= 8);
     }
 }

@@ -107,6 +107,11 @@ impl AtCut<'_, '_> {
         Facts::of_like(self.explorer.system, self.image(choice), Some(&self.explorer.like))
     }
 
+    /// The cut.
+    pub(crate) fn cut(&self) -> &Cut {
+        self.cut
+    }
+
     /// The image itself.
     #[must_use]
     pub fn image(&self, choice: &[u8]) -> Image {
