@@ -69,6 +69,7 @@ impl Ext2 {
     }
 
     fn reclaim_rounds(&self, hooks: &dyn ReclaimHooks<Inode>, done: &mut Reclaimed) -> Result<()> {
+        self.trim_directories(hooks)?;
         for _ in 0..ROUNDS {
             let before = done.inodes;
             (done.left_alone, done.busy) = (0, 0);
@@ -89,6 +90,30 @@ impl Ext2 {
     /// Starts a pass: nothing is under way at this moment.
     fn start_pass(&self, hooks: &dyn ReclaimHooks<Inode>) {
         hooks.quiesced(&mut || self.watch.start());
+    }
+
+    /// Takes blocks beyond their ends away from directories. The names in them are not seen by anybody, so their inodes are
+    /// about to be freed: the names must be gone for good before that, or a checker that looks at all blocks finds
+    /// names of free inodes.
+    fn trim_directories(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<()> {
+        self.start_pass(hooks);
+        let mut trimmed = false;
+        self.scan_used_inodes((1, self.sb.inodes_count + 1), hooks, &mut |found| {
+            let is_dir = found.disk.as_ref().is_some_and(|disk| disk.kind == FileKind::Directory);
+            if !(is_dir && found.beyond_end) || self.watch.inode_changed(found.ino) {
+                return Ok(());
+            }
+            hooks.reserve(self.block_size() * 8)?;
+            hooks.with(InodeNo(u64::from(found.ino)), &mut |dir| {
+                if !self.watch.inode_changed(found.ino) {
+                    let end = dir.dir_blocks(self);
+                    self.detach_range(dir, end, u64::MAX, &[])?;
+                    trimmed = true;
+                }
+                Ok(())
+            })
+        })?;
+        if trimmed { self.cache.sync_all() } else { Ok(()) }
     }
 
     // ---- inodes ----

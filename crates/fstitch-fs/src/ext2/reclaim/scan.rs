@@ -21,7 +21,7 @@ pub(super) struct FoundInode {
     pub(super) disk: Option<DiskInode>,
     /// Blocks that it has, where they were counted.
     pub(super) blocks: Option<u32>,
-    /// A regular file has blocks beyond its end.
+    /// A regular file or a directory has blocks beyond its end.
     pub(super) beyond_end: bool,
 }
 
@@ -112,7 +112,7 @@ impl Ext2 {
             blocks += 1;
             beyond_end |= index.is_some_and(|index| index >= end);
         })?;
-        found.beyond_end = beyond_end && disk.kind == FileKind::Regular;
+        found.beyond_end = beyond_end && matches!(disk.kind, FileKind::Regular | FileKind::Directory);
         found.blocks = Some(blocks);
         found.disk = Some(disk);
         Ok(found)

@@ -307,6 +307,15 @@ fn a_directory_grows_without_holes() {
     }
 }
 
+/// Found by recording an untar: names in a block whose directory is not long enough yet were still there, in a volume marked
+/// clean, when their inodes had been reclaimed.
+#[test]
+fn names_beyond_a_directory_s_length_are_reclaimed() {
+    let prepare = |rig: &Rig| directories(rig, &["/d"]);
+    let work = |rig: &Rig| (0..10).for_each(|n| rig.create(&format!("/d/{}", long(n)), 1, 10));
+    Script { prepare: &prepare, work: &work, thorough: true, ..Script::default() }.play();
+}
+
 #[test]
 fn a_name_is_never_there_twice() {
     let prepare = |rig: &Rig| {
