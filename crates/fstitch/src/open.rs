@@ -195,9 +195,12 @@ impl Volume {
         let below = recovered(&disk, options).with_context(|| format!("{}", image.display()))?;
         let live = options.live.as_ref().map(|live| Live::new(&disk, live)).transpose()?;
         let device = live.as_ref().map_or(below, Live::device);
+        let block_size = device.geometry().block_size;
+        let journal = crate::journal::open_external(options.journal.as_deref(), block_size, options.access)?;
         let arrangement = Arrangement {
             consistency: options.consistency,
             commit_interval: options.commit_interval,
+            journal: journal.map(|disk| Arc::new(disk) as Arc<dyn BlockDevice>),
             cache,
             fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
         };

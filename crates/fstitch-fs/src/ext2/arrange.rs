@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fstitch_core::{BlockDevice, Clock, Error, Result};
+use fstitch_core::{BlockDevice, Clock, Concat, Error, Result};
 use fstitch_patch::{Cache, CacheOptions, JournalMode, Ordering};
 
 use super::Ext2;
@@ -77,12 +77,14 @@ impl FromStr for Consistency {
 }
 
 /// How a volume is opened.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Arrangement {
     /// The mechanism; `None` for `ordered` where the volume has a journal and `soft` where it has none.
     pub consistency: Option<Consistency>,
     /// Age at which a transaction is committed.
     pub commit_interval: Duration,
+    /// The device of an external journal, in blocks of the volume's size.
+    pub journal: Option<Arc<dyn BlockDevice>>,
     /// The cache.
     pub cache: CacheOptions,
     /// The file system above it.
@@ -94,6 +96,7 @@ impl Default for Arrangement {
         Self {
             consistency: None,
             commit_interval: Duration::from_secs(5),
+            journal: None,
             cache: CacheOptions::default(),
             fs: UhfsOptions::default(),
         }
@@ -110,13 +113,13 @@ pub fn open(
     arrangement: &Arrangement,
     clock: Arc<dyn Clock>,
 ) -> Result<(Uhfs<Ext2>, Consistency)> {
-    let Arrangement { consistency, commit_interval, cache, fs } = arrangement;
+    let Arrangement { consistency, commit_interval, journal: external, cache, fs } = arrangement;
     let mode = consistency
         .map_or(JournalMode::Ordered, |asked| asked.journal_mode().unwrap_or(JournalMode::Ordered));
     let journal = match consistency {
         Some(asked) if asked.journal_mode().is_none() => None,
         _ if cache.read_only => None,
-        _ => journal_config(&*device, mode, *commit_interval)?,
+        _ => journal_config(&*device, external.as_deref(), mode, *commit_interval)?,
     };
     let chosen = match (consistency, &journal) {
         (Some(asked), None) if asked.journal_mode().is_some() && !cache.read_only => {
@@ -132,6 +135,10 @@ pub fn open(
     if chosen == Consistency::Async {
         options.ordering = Ordering::Dropped;
     }
+    let device = match external {
+        Some(external) if journal.is_some() => Arc::new(Concat::new(vec![device, Arc::clone(external)])?),
+        _ => device,
+    };
     let cache = Cache::new(device, options, clock);
     let volume = Ext2::open(Arc::clone(&cache))?;
     let mut fs = fs.clone();

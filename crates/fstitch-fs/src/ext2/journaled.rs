@@ -16,7 +16,7 @@ use fstitch_core::{BlockDevice, BlockKind, Result};
 use fstitch_patch::{Block, JournalConfig, JournalMode, PatchId};
 
 use super::inode::Inode;
-use super::journal::{Journal, locate, read_superblock};
+use super::journal::{Journal, Place, locate, read_superblock};
 use super::layout::feature::incompat;
 use super::layout::inode::I_DTIME;
 use super::layout::superblock::{S_FEATURE_INCOMPAT, S_LAST_ORPHAN};
@@ -37,21 +37,26 @@ struct Neighbours {
     after: u32,
 }
 
-/// The journal of the volume on `device` as a cache keeps it, if the volume has one. The device of an external journal, in
-/// blocks of the volume's size, lies behind the volume's `external_at` blocks on the device that the cache uses.
+/// The journal of the volume on `device` as a cache keeps it, if the volume has one. The cache's device has the blocks of
+/// `device` and behind them those of `external`, the journal's own device, which has blocks of the same size.
 ///
 /// # Errors
 /// As [`Journal::find`].
 pub fn journal_config(
     device: &dyn BlockDevice,
+    external: Option<&dyn BlockDevice>,
     mode: JournalMode,
     commit_interval: Duration,
 ) -> Result<Option<JournalConfig>> {
     let (raw, shape) = read_superblock(device)?;
     let Some(place) = locate(&shape, &raw)? else { return Ok(None) };
     let block_size = usize::try_from(shape.block_size).expect("64-bit machine");
-    let journal = Journal::find(&BlockView::new(device, block_size), &shape, place, None)?;
-    Ok(Some(JournalConfig { mode, area: journal.area, commit_interval }))
+    let journal = Journal::find(&BlockView::new(device, block_size), &shape, place, external)?;
+    let area = match place {
+        Place::Inode(_) => journal.area,
+        Place::Device(_) => journal.area.behind(device.geometry().block_count)?,
+    };
+    Ok(Some(JournalConfig { mode, area, commit_interval }))
 }
 
 impl Ext2 {

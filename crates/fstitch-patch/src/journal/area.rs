@@ -60,6 +60,17 @@ impl Area {
         }
     }
 
+    /// The same journal on a device that begins with `blocks` other blocks.
+    ///
+    /// # Errors
+    /// `Corrupt` if its blocks can then not be numbered.
+    pub fn behind(&self, blocks: u64) -> Result<Self> {
+        let moved = |run: &Run| Some((BlockNo(run.start.checked_add(blocks)?), run.count));
+        let runs: Option<Vec<_>> = self.runs.iter().map(moved).collect();
+        let runs = runs.ok_or_else(|| damaged(format!("blocks behind {blocks} others")))?;
+        Ok(Self { superblock: self.superblock, ..Self::of_file(runs)? })
+    }
+
     fn push(&mut self, start: u64, count: u64) -> Result<()> {
         if start.checked_add(count).is_none() {
             return Err(damaged(format!("{count} blocks from block {start} on")));
@@ -143,6 +154,14 @@ mod tests {
         assert!(Area::of_file([(BlockNo(u64::MAX), 2)]).is_err());
         assert!(Area::of_file([]).unwrap().superblock().is_err());
         assert!(Area::of_file([]).unwrap().map(0).is_err());
+    }
+
+    #[test]
+    fn a_journal_moves_with_its_device() {
+        let area = Area::of_device(50, BlockNo(2)).behind(1000).unwrap();
+        assert_eq!((area.superblock().unwrap(), area.map(49).unwrap()), (BlockNo(1002), BlockNo(1049)));
+        assert!(!area.contains(BlockNo(999)) && area.contains(BlockNo(1000)));
+        assert!(area.behind(u64::MAX - 10).is_err());
     }
 
     #[test]
