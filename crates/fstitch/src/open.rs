@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use fstitch_core::{BlockDevice, Error, FileSystem, Overlay, StatsDevice, SystemClock};
 use fstitch_disk::{DiskOptions, FileDisk};
 use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
+use fstitch_fs::ext2::layout::feature::compat;
 use fstitch_fs::ext2::{Ext2, journal};
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions, Optimizations};
@@ -208,6 +209,11 @@ impl Volume {
             .with_context(|| format!("{}", image.display()))?;
         let cache = Arc::clone(LowLevelFs::cache(fs.format()));
         Ok(Self { fs: Arc::new(fs), cache, disk, live, consistency })
+    }
+
+    /// Whether the volume has a journal, kept or not.
+    pub fn has_journal(&self) -> bool {
+        self.fs.format().superblock().features.compat & compat::HAS_JOURNAL != 0
     }
 
     /// Whether the volume had not been unmounted cleanly before it was opened here.

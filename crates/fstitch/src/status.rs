@@ -46,6 +46,13 @@ fn describe(mount: &Status) -> Result<String> {
     writeln!(shown, "{} on {}", mount.image, mount.mountpoint)?;
     writeln!(shown, "  {} {access}, consistency {}, pid {}", mount.format, mount.consistency, mount.pid)?;
     writeln!(shown, "  not on the medium yet: {}", crate::size::show(mount.dirty_bytes))?;
+    if let Some(journal) = &mount.journal {
+        writeln!(
+            shown,
+            "  journal: {} of {} blocks in use, {} transactions on their way home",
+            journal.used_blocks, journal.log_blocks, journal.transactions
+        )?;
+    }
     if !mount.recovery.is_empty() {
         writeln!(shown, "  {}", mount.recovery)?;
     }

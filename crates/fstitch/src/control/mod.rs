@@ -110,6 +110,43 @@ pub struct Status {
     /// do not send it.
     #[serde(default)]
     pub volatile_bytes: u64,
+    /// The journal, while one is kept. Daemons before this field do not send it.
+    #[serde(default)]
+    pub journal: Option<Journal>,
+}
+
+/// How a mount's journal is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Journal {
+    /// Blocks of the log.
+    pub log_blocks: u32,
+    /// Of these, blocks that recovery would read.
+    pub used_blocks: u32,
+    /// Blocks that the running transaction has changed.
+    pub running_blocks: u64,
+    /// Transactions that are closed, but not all home.
+    pub transactions: u64,
+    /// Transactions closed since the mount.
+    pub transactions_closed: u64,
+    /// Blocks that they took in the log.
+    pub blocks_logged: u64,
+    /// Block numbers that they revoked.
+    pub blocks_revoked: u64,
+}
+
+impl From<fstitch_patch::JournalStatus> for Journal {
+    fn from(status: fstitch_patch::JournalStatus) -> Self {
+        let count = |n: usize| u64::try_from(n).expect("64-bit machine");
+        Self {
+            log_blocks: status.log_blocks,
+            used_blocks: status.used_blocks,
+            running_blocks: count(status.running_blocks),
+            transactions: count(status.transactions),
+            transactions_closed: status.closed,
+            blocks_logged: status.logged_blocks,
+            blocks_revoked: status.revoked,
+        }
+    }
 }
 
 /// The directory of this user's control sockets.

@@ -130,7 +130,7 @@ impl Daemon {
             image: plan.image.display().to_string(),
             offset_bytes: plan.options.offset,
             mountpoint: plan.mountpoint.display().to_string(),
-            format: "ext2".to_owned(),
+            format: if volume.has_journal() { "ext3" } else { "ext2" }.to_owned(),
             consistency: volume.consistency.to_string(),
             read_only: plan.options.read_only,
             was_unclean: volume.was_unclean(),
@@ -207,14 +207,16 @@ impl Served for Daemon {
     fn status(&self) -> Status {
         let now = self.with(|volume| {
             let volatile = volume.live.as_ref().map_or(0, Live::volatile_bytes);
-            Ok((volume.cache.poisoned(), volume.cache.stats().dirty_bytes, volatile))
+            let journal = volume.cache.journal_status().map(Into::into);
+            Ok((volume.cache.poisoned(), volume.cache.stats().dirty_bytes, volatile, journal))
         });
-        let (failure, dirty_bytes, volatile_bytes) = now.unwrap_or_default();
+        let (failure, dirty_bytes, volatile_bytes, journal) = now.unwrap_or_default();
         Status {
             recovery: self.recovery.lock().expect("no panic while held").clone(),
             failure: failure.map(|error| error.to_string()).unwrap_or_default(),
             dirty_bytes,
             volatile_bytes,
+            journal,
             ..self.status.clone()
         }
     }
