@@ -1,4 +1,4 @@
-//! Soft updates on ext2 in the laboratory, and the laboratory itself: what it must find, and that its failures replay.
+//! Soft updates on ext2 and journals on ext3 in the laboratory, and the laboratory itself: what it must find, and that its failures replay.
 //!
 //! What it prevents: a crash that leaves more than soft updates allow, and a laboratory that would not notice.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
@@ -74,6 +74,42 @@ fn applications() {
     for family in ["writers", "postmark", "mail", "editor", "db"] {
         lawful("ext2-soft", family, 1, 32);
     }
+}
+
+/// Every operation is whole or not at all, and there is nothing to find after recovery.
+#[test]
+fn journals_and_every_single_operation() {
+    for mode in ["ordered", "metadata", "full"] {
+        lawful(&format!("ext3-{mode}"), "seq1", u64::MAX >> 1, 16);
+    }
+}
+
+#[test]
+fn journals_and_random_runs_on_every_kind_of_volume() {
+    for system in [
+        "ext3-ordered-o0",
+        "ext3-ordered-c256-s16",
+        "ext3-ordered-b2048-i256-k8192",
+        "ext3-full-o1-i256",
+        "ext3-full-b4096-k16384",
+        "ext3-metadata-o2-c256",
+    ] {
+        lawful(system, "random", 6, 24);
+    }
+}
+
+#[test]
+fn journals_under_applications_and_on_full_volumes() {
+    for (system, family) in [
+        ("ext3-ordered", "writers"),
+        ("ext3-ordered", "mail"),
+        ("ext3-full", "db"),
+        ("ext3-full", "editor"),
+        ("ext3-metadata", "writers"),
+    ] {
+        lawful(system, family, 6, 24);
+    }
+    lawful("ext3-ordered", "brim", 3, 16);
 }
 
 #[test]
