@@ -32,6 +32,7 @@ mod lock;
 mod medium;
 mod mode;
 mod options;
+mod partitions;
 mod plan;
 mod ring;
 mod sys;
@@ -39,3 +40,4 @@ mod users;
 
 pub use disk::{FileDisk, probe};
 pub use options::{Direct, DiskOptions, Uring};
+pub use partitions::{TableEntry, partitions};

@@ -22,6 +22,9 @@ pub struct Arguments {
     /// Where the volume starts in the image, in bytes: a partition's start
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = crate::size::bytes)]
     pub offset: u64,
+    /// The partition of a whole disk that the volume is in, by its number in the table (MBR or GPT)
+    #[arg(long, value_name = "N", conflicts_with = "offset")]
+    pub partition: Option<u32>,
     /// Bytes of memory for cached blocks and pending changes
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = crate::size::bytes)]
     pub cache_size: u64,
@@ -85,7 +88,7 @@ impl Arguments {
             image,
             &Options {
                 access,
-                offset: self.offset,
+                offset: self.start(image)?,
                 cache_size: self.cache_size,
                 write_back_age: CacheOptions::default().write_back_age,
                 optimizations: Optimizations::ALL,
@@ -100,7 +103,25 @@ impl Arguments {
 
     /// Opens the disk alone, in blocks of the volume's size.
     pub fn open_disk(&self, image: &Path, access: Access) -> Result<FileDisk> {
-        open_disk(image, self.offset, access)
+        open_disk(image, self.start(image)?, access)
+    }
+
+    /// Where the volume starts in `image`, in bytes.
+    pub fn start(&self, image: &Path) -> Result<u64> {
+        self.partition.map_or(Ok(self.offset), |number| partition_start(image, number))
+    }
+}
+
+/// Where partition `number` of the disk `image` starts, in bytes.
+pub fn partition_start(image: &Path, number: u32) -> Result<u64> {
+    let table = fstitch_disk::partitions(image).with_context(|| image.display().to_string())?;
+    let Some(entries) = table else { bail!("{} has no partition table", image.display()) };
+    match entries.iter().find(|entry| entry.number == number) {
+        Some(entry) => Ok(entry.start),
+        None => {
+            let numbers: Vec<String> = entries.iter().map(|entry| entry.number.to_string()).collect();
+            bail!("{} has no partition {number}; it has {}", image.display(), numbers.join(", "))
+        }
     }
 }
 

@@ -50,9 +50,8 @@ pub fn ext2_block_size(path: &Path, offset: u64) -> Result<u32> {
     if bytes.get(1080..1082) != Some(b"\x53\xef") {
         match name(&bytes) {
             Some("a partition table (GPT)" | "a partition table or boot sector") => bail!(
-                "{place} holds a partition table, not a volume: name the partition's device, or give its start \
-                 with --offset (`fdisk -l {}` shows it in sectors of 512 bytes)",
-                path.display()
+                "{place} holds a partition table, not a volume: choose one with --partition (here {})",
+                numbers(path)
             ),
             Some(other) => bail!("{place} holds {other}, which this version does not read; it reads ext2"),
             None if bytes.is_empty() => bail!("{place} is empty: make a volume with `fstitch mkfs ext2`"),
@@ -70,6 +69,18 @@ pub fn ext2_block_size(path: &Path, offset: u64) -> Result<u32> {
             u64::from(log) + 10
         ),
     }
+}
+
+/// The partitions of a disk, for people.
+fn numbers(path: &Path) -> String {
+    let entries = match fstitch_disk::partitions(path) {
+        Ok(Some(entries)) if !entries.is_empty() => entries,
+        Ok(_) => return "there are none".to_owned(),
+        Err(error) => return error.to_string(),
+    };
+    let show =
+        |entry: &fstitch_disk::TableEntry| format!("{} of {}", entry.number, crate::size::show(entry.len));
+    entries.iter().map(show).collect::<Vec<_>>().join(", ")
 }
 
 fn place(path: &Path, offset: u64) -> String {

@@ -36,7 +36,7 @@ struct Change {
 
 /// Runs `tune`. A volume that was not unmounted is recovered first.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
-    let volume = open::Arguments { offset: arguments.offset, cache_size: 0, journal: None };
+    let volume = open::Arguments { offset: arguments.offset, cache_size: 0, partition: None, journal: None };
     let name = || format!("{}", arguments.image.display());
     let disk = volume.open_disk(&arguments.image, Access::ReadWrite)?;
     if let Some(report) = crate::journal::recover(&disk, None).with_context(name)? {

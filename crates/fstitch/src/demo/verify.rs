@@ -71,7 +71,8 @@ pub fn promised_below(mountpoint: &Path, journal: &Path) -> Result<usize> {
 
 /// Reads the promised files in an image, through the library.
 pub fn promised_in_image(image: &Path, journal: &Path, clock: &dyn Clock) -> Result<Promised> {
-    let arguments = crate::open::Arguments { offset: 0, cache_size: 64 << 20, journal: None };
+    let arguments =
+        crate::open::Arguments { offset: 0, partition: None, cache_size: 64 << 20, journal: None };
     let volume: Volume = arguments.open(image, Access::ReadOnly)?;
     let opened_at = clock.elapsed();
     Ok(Promised { files: promised(&Inside(&*volume.fs), journal)?, opened_at })

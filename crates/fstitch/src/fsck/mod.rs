@@ -248,7 +248,7 @@ fn offline(arguments: &Arguments) -> Result<Report> {
     let disk = DiskOptions {
         // A damaged superblock must not keep the volume from being repaired, so the smallest block serves all.
         block_size: 1024,
-        offset: arguments.volume.offset,
+        offset: arguments.volume.start(&arguments.image)?,
         read_only: mode == RepairMode::No && !asks,
         ..DiskOptions::default()
     };

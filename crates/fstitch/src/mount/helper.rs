@@ -92,6 +92,7 @@ fn mount(line: Line) -> Result<Outcome> {
     let arguments = Arguments {
         lists,
         offset: None,
+        partition: None,
         cache_size: None,
         workers: None,
         foreground: false,

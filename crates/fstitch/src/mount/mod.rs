@@ -24,6 +24,9 @@ pub struct Arguments {
     /// Where the volume starts in the image, in bytes: a partition's start
     #[arg(long, value_name = "BYTES", value_parser = crate::size::bytes)]
     pub offset: Option<u64>,
+    /// The partition of a whole disk that the volume is in, by its number in the table (MBR or GPT)
+    #[arg(long, value_name = "N", conflicts_with = "offset")]
+    pub partition: Option<u32>,
     /// Bytes of memory for cached blocks and pending changes
     #[arg(long, value_name = "BYTES", value_parser = crate::size::bytes)]
     pub cache_size: Option<u64>,
@@ -55,7 +58,7 @@ Mount options (-o):
   allow_other                    other users may use the mount
   default_permissions            the kernel checks permissions (default; nodefault_permissions)
   uid=N, gid=N                   everything appears to belong to this user, this group
-  offset=BYTES                   where the volume starts in the image
+  offset=BYTES, partition=N      where the volume starts in the image, or its partition of a whole disk
   consistency=MECHANISM          soft (soft updates), ordered, metadata or full (journals), sync (names are stable when
                                  calls return), async (no order: a crash may ruin the volume); default: ordered
                                  where the volume has a journal, soft where it has none
@@ -93,6 +96,7 @@ impl Plan {
             options.add(list, sloppy).map_err(|text| anyhow!(text))?;
         }
         options.offset = arguments.offset.unwrap_or(options.offset);
+        options.partition = arguments.partition.or(options.partition);
         let off = options.without.iter().chain(&arguments.optimizations).map(String::as_str);
         let optimizations = options::optimizations(off).map_err(|text| anyhow!(text))?;
         let age = fstitch_patch::CacheOptions::default().write_back_age;
@@ -113,6 +117,9 @@ impl Plan {
     /// Makes both paths independent of the current directory, and checks what costs nothing to check.
     fn settle(&mut self) -> Result<()> {
         self.image = self.image.canonicalize().with_context(|| format!("{}", self.image.display()))?;
+        if let Some(number) = self.options.partition {
+            self.options.offset = crate::open::partition_start(&self.image, number)?;
+        }
         if let Some(journal) = &mut self.options.journal {
             *journal = journal.canonicalize().with_context(|| format!("{}", journal.display()))?;
         }

@@ -37,6 +37,8 @@ pub struct Options {
     pub gid: Option<u32>,
     /// Where the volume starts in the image, in bytes.
     pub offset: u64,
+    /// The partition that the volume is in, instead of an offset.
+    pub partition: Option<u32>,
     /// Bytes of memory for the cache.
     pub cache_size: Option<u64>,
     /// Threads that answer requests.
@@ -146,6 +148,9 @@ impl Options {
         match name {
             "uid" => self.uid = Some(id()?),
             "gid" => self.gid = Some(id()?),
+            "partition" => {
+                self.partition = Some(value.parse().map_err(|_| format!("`{value}` is not a number"))?)
+            }
             "offset" => self.offset = crate::size::bytes(value)?,
             "journal_path" => self.journal = Some(PathBuf::from(value)),
             "cache_size" => self.cache_size = Some(crate::size::bytes(value)?),

@@ -63,3 +63,25 @@ fn wrong_usage_has_exit_codes_of_its_own() {
     assert_eq!(fstitch("fsck -n -y x").code, 16);
     assert_eq!(fstitch("--version").code, 0);
 }
+
+#[test]
+fn a_volume_is_found_in_a_partition() {
+    let place = Place::new();
+    let image = place.text("disk.img");
+    fstitch(&format!("mkfs ext2 -q --offset 1M {image} 8M")).ok();
+    let mut disk = std::fs::read(place.at("disk.img")).unwrap();
+    // One primary partition, number 2, from sector 2048 on, of 8 MiB.
+    disk[466] = 0x83;
+    disk[470..474].copy_from_slice(&2048_u32.to_le_bytes());
+    disk[474..478].copy_from_slice(&16384_u32.to_le_bytes());
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    std::fs::write(place.at("disk.img"), disk).unwrap();
+    fstitch(&format!("info {image}")).refused(1, "--partition (here 2 of 8.0 MiB)");
+    assert!(fstitch(&format!("ls --partition 2 {image}:/")).ok().contains("lost+found"));
+    assert_eq!(json(fstitch(&format!("fsck -fn --json --partition 2 {image}")))["total"], 0);
+    fstitch(&format!("ls --partition 1 {image}:/")).refused(1, "has no partition 1; it has 2");
+    let at = place.directory("m");
+    let Some(mounted) = Mounted::new("-o partition=2", &image, &at) else { return };
+    assert!(mounted.path().join("lost+found").is_dir());
+    mounted.end();
+}
