@@ -179,7 +179,6 @@ fn damaged(sector: u64, problem: &str) -> Error {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
 mod tests {
     use super::*;
 
