@@ -29,6 +29,28 @@ def arguments(description):
     return parser
 
 
+# The mechanisms, and those that keep a journal.
+MECHANISMS = ("soft", "sync", "async", "ordered", "metadata", "full")
+JOURNALED = ("ordered", "metadata", "full")
+
+
+def mechanism(parser):
+    """The option that names a consistency mechanism, or all of them."""
+    parser.add_argument(
+        "--consistency", default="soft", choices=(*MECHANISMS, "all"), help="the mechanism (default soft), or all"
+    )
+
+
+def mechanisms(options):
+    return MECHANISMS if options.consistency == "all" else (options.consistency,)
+
+
+def make_volume(binary, mechanism, block_size, image, size):
+    """A volume that the mechanism can be used on."""
+    kind = "ext3" if mechanism in JOURNALED else "ext2"
+    run(binary, "mkfs", kind, "-q", "-b", str(block_size), image, size)
+
+
 def program(options):
     """The program under test: as told, or the newest that was built here."""
     if options.fstitch:

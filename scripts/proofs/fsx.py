@@ -27,13 +27,13 @@ copy_file_range = 1.0
 """
 
 
-def exercise(options, binary, fsx, work, block_size, extra):
+def exercise(options, binary, fsx, work, block_size, mechanism, extra):
     image, directory = f"{work}/f.img", f"{work}/f"
-    common.run(binary, "mkfs", "ext2", "-q", "-b", str(block_size), image, "64M")
+    common.make_volume(binary, mechanism, block_size, image, "64M")
     config = f"{work}/fsx.toml"
     with open(config, "w", encoding="utf-8") as file:
         file.write(CONFIG)
-    with common.Mount(binary, image, directory, *extra):
+    with common.Mount(binary, image, directory, "-o", f"consistency={mechanism}", *extra):
         operations = ["-N", str(options.operations), "-S", str(options.seed)]
         common.run(fsx, "-f", config, *operations, "-P", work, f"{directory}/file")
     common.e2fsck_clean(image)
@@ -45,15 +45,18 @@ def main():
     parser = common.arguments(__doc__)
     parser.add_argument("--operations", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
+    common.mechanism(parser)
     options = parser.parse_args()
     common.require(root=True, fuse=True, commands=("e2fsck",))
     binary, fsx = common.program(options), tools.crate("fsx", "0.3")
     print(f"seed {options.seed}")
     summary = common.Summary(f"fsx, {options.operations} operations (seed {options.seed})")
-    for block_size in (1024, 4096):
-        for name, extra in (("default cache", []), ("cache of 1 MiB", ["--cache-size", "1M"])):
-            with summary.case(f"{block_size}-byte blocks, {name}"), common.workdir(options, "fsx") as work:
-                exercise(options, binary, fsx, work, block_size, extra)
+    caches = (("default cache", []), ("cache of 1 MiB", ["--cache-size", "1M"]))
+    for mechanism in common.mechanisms(options):
+        for block_size, (name, extra) in ((size, cache) for size in (1024, 4096) for cache in caches):
+            case = f"{mechanism}, {block_size}-byte blocks, {name}"
+            with summary.case(case), common.workdir(options, "fsx") as work:
+                exercise(options, binary, fsx, work, block_size, mechanism, extra)
     summary.end()
 
 

@@ -33,14 +33,14 @@ def expected():
     return {line for line in lines if line}
 
 
-def exercise(binary, suite, work, block_size):
+def exercise(binary, suite, work, block_size, mechanism):
     image, directory = f"{work}/p.img", f"{work}/p"
     config = f"{work}/pjdfstest.toml"
     with open(config, "w", encoding="utf-8") as file:
         file.write(CONFIG)
-    common.run(binary, "mkfs", "ext2", "-q", "-b", str(block_size), image, "256M")
+    common.make_volume(binary, mechanism, block_size, image, "256M")
     os.makedirs(f"{work}/other", exist_ok=True)
-    with common.Mount(binary, image, directory, "-o", "allow_other"):
+    with common.Mount(binary, image, directory, "-o", f"allow_other,consistency={mechanism}"):
         os.mkdir(f"{directory}/t")
         os.chmod(directory, 0o755)
         os.chmod(work, 0o755)
@@ -63,13 +63,16 @@ def exercise(binary, suite, work, block_size):
 
 def main():
     parser = common.arguments(__doc__)
+    common.mechanism(parser)
     options = parser.parse_args()
     common.require(root=True, fuse=True, commands=("e2fsck",))
     binary, suite = common.program(options), tools.crate("pjdfstest", "0.2")
     summary = common.Summary("pjdfstest")
-    for block_size in (1024, 4096):
-        with summary.case(f"{block_size}-byte blocks"), common.workdir(options, "pjdfstest") as work:
-            exercise(binary, suite, work, block_size)
+    for mechanism in common.mechanisms(options):
+        for block_size in (1024, 4096):
+            case = f"{mechanism}, {block_size}-byte blocks"
+            with summary.case(case), common.workdir(options, "pjdfstest") as work:
+                exercise(binary, suite, work, block_size, mechanism)
     summary.end()
 
 
