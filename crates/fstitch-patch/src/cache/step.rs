@@ -22,8 +22,6 @@ pub(super) enum Goal {
     Age(Duration),
     /// Closed transactions.
     Commit,
-    /// Changes that go straight to their places, made before this generation.
-    Plain(u64),
     /// Whatever can be written, to make room.
     Room,
     /// All of it.
@@ -106,7 +104,7 @@ impl Shared {
     /// others.
     fn choose(&self, core: &mut Core, goal: Goal) -> Vec<Sx> {
         let limit = match goal {
-            Goal::Wanted | Goal::Everything | Goal::Commit | Goal::Plain(_) => usize::MAX,
+            Goal::Wanted | Goal::Everything | Goal::Commit => usize::MAX,
             Goal::Age(_) | Goal::Room => BACKGROUND_EPOCH_BYTES / self.block_size,
         };
         let stamp = self.mark_goal(core, goal);
@@ -136,11 +134,6 @@ impl Shared {
             Goal::Commit => {
                 let targets = Self::uncommitted(core);
                 core.graph.mark_closure(&targets)
-            }
-            Goal::Plain(horizon) => {
-                let tail = core.journal_superblock();
-                let targets = core.graph.plain_patches_before(horizon, tail);
-                core.graph.mark_closure_of(targets)
             }
             Goal::Age(age) => {
                 let since = |age| self.clock.elapsed().checked_sub(age);

@@ -3,6 +3,8 @@
 //! Whoever waits writes epochs itself, one caller at a time; each epoch serves all who wait, so that callers who
 //! come together share their flushes.
 
+use std::sync::atomic::Ordering;
+
 use fstitch_core::{Errno, Error, IoOp, Result};
 
 use super::step::{Goal, Progress};
@@ -16,21 +18,10 @@ impl Cache {
     /// # Errors
     /// `EIO` after a failed write or flush, now or earlier; `EBUSY` if a held patch stands in the way.
     pub fn sync_patches(&self, patches: &[PatchId]) -> Result<()> {
-        let shared = &*self.shared;
-        let waiter = {
-            let mut core = shared.core();
-            if patches.iter().all(|&id| core.graph.state(id) == PatchState::Committed) {
-                return Shared::check_poison(&core).map_err(lost);
-            }
-            let waiter = core.next_waiter;
-            core.next_waiter += 1;
-            core.wanted.push((waiter, patches.to_vec()));
-            waiter
-        };
-        let outcome = shared.write_until(patches);
-        shared.core().wanted.retain(|(other, _)| *other != waiter);
-        outcome.map_err(lost)?;
-        shared.flush_if_unsafe()
+        if self.shared.write_patches(patches).map_err(lost)? {
+            return self.shared.flush_if_unsafe();
+        }
+        Ok(())
     }
 
     /// Makes everything stable that was changed before the call.
@@ -61,6 +52,23 @@ impl Cache {
 }
 
 impl Shared {
+    /// Makes these patches stable, and what they depend on. Returns whether they were not so already.
+    pub(in crate::cache) fn write_patches(&self, patches: &[PatchId]) -> Result<bool> {
+        let waiter = {
+            let mut core = self.core();
+            if patches.iter().all(|&id| core.graph.state(id) == PatchState::Committed) {
+                return Self::check_poison(&core).map(|()| false);
+            }
+            let waiter = core.next_waiter;
+            core.next_waiter += 1;
+            core.wanted.push((waiter, patches.to_vec()));
+            waiter
+        };
+        let outcome = self.write_until(patches);
+        self.core().wanted.retain(|(other, _)| *other != waiter);
+        outcome.map(|()| true)
+    }
+
     /// Writes epochs for all who wait until `patches` are stable.
     fn write_until(&self, patches: &[PatchId]) -> Result<()> {
         loop {
@@ -83,7 +91,9 @@ impl Shared {
                 }
             }
             let progress = self.write_epoch(Goal::Wanted)?;
-            assert!(progress != Progress::Idle, "an acyclic graph always has a block to write");
+            // Where a journal is kept, a patch may have come to wait for the next transaction since we looked.
+            let may_wait = self.journaled.load(Ordering::Acquire);
+            assert!(may_wait || progress != Progress::Idle, "an acyclic graph always has a block to write");
         }
     }
 
@@ -91,20 +101,11 @@ impl Shared {
     /// need not go home for that.
     fn sync_journaled(&self, horizon: u64) -> Result<()> {
         self.close_and_wait()?;
-        loop {
-            let _epoch = self.epoch();
-            {
-                let core = self.core();
-                Self::check_poison(&core)?;
-                let tail = core.journal_superblock();
-                if core.graph.plain_patches_before(horizon, tail).is_empty() {
-                    break;
-                }
-            }
-            if self.write_epoch(Goal::Plain(horizon))? == Progress::Idle {
-                return Err(Error::Errno(Errno::BUSY));
-            }
-        }
+        let plain = {
+            let core = self.core();
+            core.graph.plain_patches_before(horizon, core.journal_superblock())
+        };
+        self.write_patches(&plain)?;
         self.flush_if_unsafe()
     }
 

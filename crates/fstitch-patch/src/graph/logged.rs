@@ -271,10 +271,10 @@ impl Graph {
     }
 
     /// The plain patches that existed when `generation` was the next one, without those of block `except`.
-    pub(crate) fn plain_patches_before(&self, generation: u64, except: Option<Sx>) -> Vec<Px> {
+    pub(crate) fn plain_patches_before(&self, generation: u64, except: Option<Sx>) -> Vec<PatchId> {
         let plain = |(px, patch): (Px, &super::Patch)| {
             let asked = patch.slot != NO_SLOT && !patch.home && patch.generation < generation;
-            (asked && Some(patch.slot) != except).then_some(px)
+            (asked && Some(patch.slot) != except).then(|| self.arena.id(px))
         };
         self.arena.iter().filter_map(plain).collect()
     }
