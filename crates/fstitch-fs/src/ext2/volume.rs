@@ -358,8 +358,10 @@ impl Ext2 {
         let intact = self.checked.load(Ordering::Relaxed) && self.cache.stats().read_errors == 0;
         let mut tx = self.cache.lock();
         self.put(&mut tx, S_WTIME, self.now_secs(), &[]);
-        if intact {
-            let state = (self.field(&tx, S_STATE) | STATE_VALID) & !STATE_ERROR;
+        let before = self.field(&tx, S_STATE);
+        // With a journal the volume was called valid all the time.
+        let state = if intact { (before | STATE_VALID) & !STATE_ERROR } else { before & !STATE_VALID };
+        if state != before {
             self.put(&mut tx, S_STATE, state, &[]);
         }
         Ok(())
