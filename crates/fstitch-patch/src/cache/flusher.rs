@@ -12,6 +12,8 @@ use super::{Cache, Shared};
 
 /// How often ages are looked at.
 const TICK: Duration = Duration::from_secs(1);
+/// How long to wait for operations under way when room is wanted and only their end can bring more to write.
+const STUCK: Duration = Duration::from_millis(2);
 
 /// A running flusher thread.
 pub(super) struct Flusher {
@@ -57,30 +59,36 @@ impl Drop for Cache {
 
 impl Shared {
     fn flush_forever(&self) {
+        let mut stuck = false;
         loop {
             let for_room = {
                 let core = self.core();
                 if core.stop {
                     return;
                 }
-                let idle = !self.wants_room(&core);
-                let core = if idle { self.wait_for_kick(core, TICK) } else { core };
+                let core = match self.wants_room(&core) {
+                    true if stuck => self.wait_for_kick(core, STUCK),
+                    true => core,
+                    false => self.wait_for_kick(core, TICK),
+                };
                 if core.stop {
                     return;
                 }
                 self.wants_room(&core)
             };
-            if self.write_round(for_room).is_err() {
+            let Ok(wrote) = self.write_round(for_room) else {
                 // The cache is poisoned, and everybody who asks is told; nothing is written any more.
                 self.wait_for_stop();
                 return;
-            }
+            };
+            stuck = !wrote;
         }
     }
 
-    /// Writes epochs until the goal is met or nothing more of it can be written.
-    fn write_round(&self, for_room: bool) -> Result<()> {
+    /// Writes epochs until the goal is met or nothing more of it can be written. Returns whether it wrote anything.
+    fn write_round(&self, for_room: bool) -> Result<bool> {
         let goal = if for_room { Goal::Room } else { Goal::Age(self.options.write_back_age) };
+        let mut wrote = false;
         loop {
             let commit = {
                 let mut core = self.core();
@@ -98,16 +106,17 @@ impl Shared {
                     _ => self.write_epoch(goal)?,
                 }
             };
+            wrote |= progress != Progress::Idle;
             let mut core = self.core();
             if progress == Progress::Idle || core.stop {
                 core.pressure = false;
                 core.idle_rounds += u64::from(for_room);
                 self.changed.notify_all();
-                return Ok(());
+                return Ok(wrote);
             }
             if for_room && self.has_enough_room(&core) {
                 core.pressure = false;
-                return Ok(());
+                return Ok(wrote);
             }
         }
     }
