@@ -188,6 +188,30 @@ const INDEXED: [Script; 3] = [
     ("SPACERa;create /i", "rename /i /d/x;mkdir /d/y"),
 ];
 
+/// The same with the inode that gets the names in a block of its own, which does not wait for the directory's.
+const INDEXED_APART: [Script; 1] = [(
+    "SPACERa;create /i",
+    "link /i /d/LONG14;link /i /d/LONG15;link /i /d/LONG16;link /i /d/LONG17;link /i /d/LONG18",
+)];
+
+/// Pointers that must not reach the medium before others: of a file that grows from a hole that was filled, of a directory
+/// that grows by several blocks.
+const SEAMS: [Script; 4] = [
+    ("create /a;append /a 13312;truncate /a 15460", "write /a 13312 2098;append /a 2000"),
+    ("create /a;append /a 1024;truncate /a 3172", "write /a 1024 2098;append /a 2000"),
+    (
+        "mkdir /d;SPACERa",
+        "create /d/LONG0;create /d/LONG1;create /d/LONG2;create /d/LONG3;create /d/LONG4;create /d/LONG5;\
+         create /d/LONG6;create /d/LONG7;create /d/LONG8;create /d/LONG9;create /d/LONG10;create /d/LONG11;\
+         create /d/LONG12;create /d/LONG13;create /d/LONG14",
+    ),
+    (
+        "create /f;mkdir /d;SPACERa",
+        "link /f /d/LONG0;link /f /d/LONG1;link /f /d/LONG2;link /f /d/LONG3;link /f /d/LONG4;link /f /d/LONG5;\
+         link /f /d/LONG6;link /f /d/LONG7;link /f /d/LONG8;link /f /d/LONG9;link /f /d/LONG10;link /f /d/LONG11",
+    ),
+];
+
 /// Changes of the shared attributes of a peculiar volume.
 const SHARED: [Script; 8] = [
     ("", "setxattr /f user.a 310"),
@@ -216,6 +240,12 @@ pub fn families() -> Vec<Box<dyn Family>> {
         family("sizes", "files that grow and shrink, one block held back", SIZES.to_vec()),
         family("groups", "files in several groups, one block held back", GROUPS.to_vec()),
         family("indexed", "an indexed directory of a peculiar volume, one block held back", INDEXED.to_vec()),
+        family(
+            "indexed-apart",
+            "the same, the names' inode apart from the directory's, one block held back",
+            INDEXED_APART.to_vec(),
+        ),
+        family("seams", "growth from filled holes and of directories, one block held back", SEAMS.to_vec()),
         family("shared", "shared attributes of a peculiar volume, one block held back", SHARED.to_vec()),
         family("names", "names made, moved and removed, one block held back", NAMES.to_vec()),
     ]
