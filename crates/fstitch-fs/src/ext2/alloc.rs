@@ -140,7 +140,7 @@ impl Ext2 {
             open.state.pending_blocks.purge(&tx);
             none = open.state.pending_blocks.out_of_reach(&tx);
             if !none.is_empty() {
-                self.barred.store(true, std::sync::atomic::Ordering::Relaxed);
+                self.barred.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
         }
         let map = open.blocks.snapshot();

@@ -178,8 +178,12 @@ impl LowLevelFs for Ext2 {
         self.read_xattr_names(inode)
     }
 
-    fn space_was_barred(&self) -> bool {
-        self.barred.swap(false, std::sync::atomic::Ordering::Relaxed)
+    fn space_barred(&self) -> u64 {
+        self.barred.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn note_damage(&self) {
+        self.mark_damaged();
     }
 
     fn start_shortening(&self, inode: &mut Inode) -> Result<()> {

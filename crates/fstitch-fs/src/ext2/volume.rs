@@ -8,7 +8,7 @@
 //! in use, stable before anything else changes; [`Ext2::mark_clean`] takes it back after everything else is
 //! stable. A volume that was opened unclean stays so until a check says [`Ext2::set_checked`].
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use fstitch_core::{
@@ -49,8 +49,8 @@ pub struct Ext2 {
     overhead: OnceLock<u32>,
     /// The journal that changes go through, if there is one.
     pub(super) journal: Mutex<Option<fstitch_patch::JournalConfig>>,
-    /// Blocks were passed over that the running transaction has freed.
-    pub(super) barred: AtomicBool,
+    /// How often blocks were passed over that the running transaction has freed.
+    pub(super) barred: AtomicU64,
     pub(super) orphans: Mutex<super::journaled::OrphanList>,
 }
 
@@ -123,7 +123,7 @@ impl Ext2 {
             checked: AtomicBool::new(!unclean),
             overhead: OnceLock::new(),
             journal: Mutex::default(),
-            barred: AtomicBool::new(false),
+            barred: AtomicU64::new(0),
             orphans: Mutex::default(),
         })
     }
@@ -365,6 +365,13 @@ impl Ext2 {
             self.put(&mut tx, S_STATE, state, &[]);
         }
         Ok(())
+    }
+
+    /// Says on the medium that damage was found: with a journal nothing else tells it from a volume that is to be recovered.
+    pub(super) fn mark_damaged(&self) {
+        let mut tx = self.cache.lock();
+        let state = (self.field(&tx, S_STATE) | STATE_ERROR) & !STATE_VALID;
+        self.put(&mut tx, S_STATE, state, &[]);
     }
 
     /// Reports damage found while the volume is in use: nothing is written any more.

@@ -229,11 +229,12 @@ pub trait LowLevelFs: Send + Sync + 'static {
 
     /// The run at file block `index`, at most `max` blocks long.
     fn map(&self, inode: &Self::Inode, index: u64, max: u64) -> Result<Extent>;
-    /// Whether space was refused, since the last question, that a journal's running transaction has freed and will give
-    /// when it is closed.
-    fn space_was_barred(&self) -> bool {
-        false
+    /// How often space was passed over that a journal's running transaction has freed and will give when it is closed.
+    fn space_barred(&self) -> u64 {
+        0
     }
+    /// Damage was found: lets the volume say so, so that somebody checks it. Nothing is changed after this.
+    fn note_damage(&self) {}
     /// Takes 1 to `want` contiguous blocks for the hole at file block `index`, and all indirect blocks that
     /// attaching them will need. `ENOSPC` respects the reserved blocks for ordinary callers.
     fn allocate(&self, caller: &Caller, inode: &mut Self::Inode, index: u64, want: u64)

@@ -57,9 +57,9 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Runs `work`, and once more if it met a lack of space that the end of a journal's running transaction mends.
     pub(super) fn with_space<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
-        let done = self.noticed(work());
-        match done {
-            Err(error) if error.errno() == Errno::NOSPC && self.low.space_was_barred() => {
+        let barred = self.low.space_barred();
+        match self.noticed(work()) {
+            Err(error) if error.errno() == Errno::NOSPC && self.low.space_barred() != barred => {
                 self.cache().close_transaction()?;
                 self.noticed(work())
             }

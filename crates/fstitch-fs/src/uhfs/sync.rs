@@ -147,6 +147,9 @@ impl<L: LowLevelFs> Uhfs<L> {
             && !self.options.read_only
             && self.cache().poisoned().is_none()
         {
+            if self.in_use.load(Ordering::Acquire) {
+                self.low.note_damage();
+            }
             // If this fails, the cache has turned read-only for that reason, and knows what was lost.
             let _ = self.cache().sync_all();
             self.cache().poison(&damage.to_string());

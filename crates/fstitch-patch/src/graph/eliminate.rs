@@ -12,11 +12,13 @@ const EDGE_LIMIT: usize = 256;
 
 impl Graph {
     /// Drops the uncommitted patches of a freed block. What depended on them depends afterwards on their befores and
-    /// on `unreachable`. Does nothing and returns false if the optimisation is off, the block is in flight,
+    /// on `unreachable`. Does nothing and returns false if the optimisation is off, a journal is kept, the block is in flight,
     /// or an edge would close a cycle.
     pub(crate) fn drop_changes(&mut self, sx: Sx, unreachable: &[PatchId]) -> bool {
         let slot = &self.slots[at(sx)];
-        if !self.optimizations.elimination || !slot.flying.is_empty() || slot.patches.is_empty() {
+        // What a transaction holds is written as a whole.
+        let is_logged = self.logging().is_some();
+        if is_logged || !self.optimizations.elimination || !slot.flying.is_empty() || slot.patches.is_empty() {
             return false;
         }
         let cut_off = self.live(unreachable, None);
