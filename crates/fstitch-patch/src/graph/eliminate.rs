@@ -18,7 +18,8 @@ impl Graph {
         let slot = &self.slots[at(sx)];
         // What a transaction holds is written as a whole.
         let is_logged = self.logging().is_some();
-        if is_logged || !self.optimizations.elimination || !slot.flying.is_empty() || slot.patches.is_empty() {
+        if is_logged || !self.optimizations.elimination || !slot.flying.is_empty() || slot.patches.is_empty()
+        {
             return false;
         }
         let cut_off = self.live(unreachable, None);
