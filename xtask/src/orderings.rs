@@ -1,7 +1,8 @@
 //! Proof that every ordering is tested: each dependency of the soft-updates tables is removed in a copy of the
 //! tree, and some test must fail.
 //!
-//! The list stands in `crates/fstitch-fs/tests/orderings.txt`. An entry:
+//! The list stands in `crates/fstitch-fs/tests/orderings.txt`, that of the journal's dependencies in
+//! `crates/fstitch-patch/tests/journal-orderings.txt`. An entry:
 //!
 //! ```text
 //! # redundant: why (only where the ordering follows from others; then every test must pass without it)
@@ -22,9 +23,19 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 pub(crate) const LIST: &str = "crates/fstitch-fs/tests/orderings.txt";
+const JOURNAL_LIST: &str = "crates/fstitch-patch/tests/journal-orderings.txt";
 
-/// Tests of `fstitch-fs` that are asked one after the other, the quick ones first: binary and names.
-const TESTS: [(&str, &str); 3] = [("fs", "orders"), ("crash", "directed"), ("crash", "every_image")];
+/// Tests that are asked one after the other, the quick ones first: package, binary and names.
+type Tests = [(&'static str, &'static str, &'static str)];
+const TESTS: &Tests = &[
+    ("fstitch-fs", "fs", "orders"),
+    ("fstitch-fs", "crash", "directed"),
+    ("fstitch-fs", "crash", "every_image"),
+];
+const JOURNAL_TESTS: &Tests = &[("fstitch-patch", "journaled", ""), ("fstitch-fs", "journal", "kept")];
+
+/// Seconds after which a test has stopped for good: some removals make the engine wait for itself.
+const PATIENCE: &str = "900";
 
 /// Which orderings to remove, and how hard to look for the damage.
 #[derive(clap::Args)]
@@ -38,6 +49,9 @@ pub struct Options {
     /// Only check that every entry still fits the source
     #[arg(long)]
     fits: bool,
+    /// The journal's dependencies instead of the soft-updates ones
+    #[arg(long)]
+    journal: bool,
 }
 
 /// One dependency and how to remove it.
@@ -63,21 +77,23 @@ enum Verdict {
 
 /// Removes one dependency after the other and expects a test to fail each time.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut orderings = check_fits(root)?;
+    let soft = check_fits(root)?;
     if options.fits {
         return Ok(());
     }
+    let (mut orderings, tests) =
+        if options.journal { (check_list(root, JOURNAL_LIST)?, JOURNAL_TESTS) } else { (soft, TESTS) };
     if let Some(only) = &options.only {
         orderings.retain(|ordering| ordering.name.contains(only));
     }
     let copy = root.join("target/orderings");
     copy_tree(root, &copy)?;
-    if let Verdict::Caught(test) = judge(&copy, &options.seeds)? {
+    if let Verdict::Caught(test) = judge(&copy, tests, &options.seeds)? {
         bail!("{test} fails with every ordering in place");
     }
     let mut wrong = Vec::new();
     for ordering in &orderings {
-        let verdict = remove(&copy, ordering, &options.seeds)?;
+        let verdict = without(&copy, ordering, &|| judge(&copy, tests, &options.seeds))?;
         let said = match (&verdict, ordering.redundant) {
             (Verdict::Caught(test), false) => format!("caught by {test}"),
             (Verdict::Survived, true) => "redundant".to_owned(),
@@ -96,11 +112,6 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     bail!("not as the list says: {}", wrong.join("; "))
 }
 
-/// Removes one dependency from the copy, asks the tests, and puts it back.
-fn remove(copy: &Path, ordering: &Ordering, seeds: &str) -> Result<Verdict> {
-    without(copy, ordering, &|| judge(copy, seeds))
-}
-
 /// Runs `work` while the dependency is removed from the copy.
 pub(crate) fn without<T>(copy: &Path, ordering: &Ordering, work: &dyn Fn() -> Result<T>) -> Result<T> {
     let file = copy.join(&ordering.file);
@@ -111,8 +122,9 @@ pub(crate) fn without<T>(copy: &Path, ordering: &Ordering, work: &dyn Fn() -> Re
     outcome
 }
 
-/// Reads the list and checks that every entry still fits the source.
+/// Reads the lists and checks that every entry still fits the source. Returns the soft-updates orderings.
 pub fn check_fits(root: &Path) -> Result<Vec<Ordering>> {
+    check_list(root, JOURNAL_LIST)?;
     check_list(root, LIST)
 }
 
@@ -149,18 +161,18 @@ pub(crate) fn copy_tree(root: &Path, copy: &Path) -> Result<()> {
 }
 
 /// Runs the tests in `copy` until one fails. A copy that does not compile is an error, not a finding.
-fn judge(copy: &Path, seeds: &str) -> Result<Verdict> {
+fn judge(copy: &Path, tests: &Tests, seeds: &str) -> Result<Verdict> {
     let target: PathBuf = copy.join("target");
-    let cargo = || {
-        let mut command = Command::new(env!("CARGO"));
-        command.args(["test", "-q", "-p", "fstitch-fs"]).current_dir(copy);
-        command.env("CARGO_TARGET_DIR", &target).env("FSTITCH_CRASH_SEEDS", seeds);
+    let cargo = |package, binary| {
+        let mut command = Command::new("timeout");
+        command.args([PATIENCE, env!("CARGO"), "test", "-q", "-p", package, "--test", binary]);
+        command.current_dir(copy).env("CARGO_TARGET_DIR", &target).env("FSTITCH_CRASH_SEEDS", seeds);
         command
     };
-    let built = cargo().args(["--test", "fs", "--test", "crash", "--no-run"]).output()?;
-    ensure!(built.status.success(), "it does not compile:\n{}", String::from_utf8_lossy(&built.stderr));
-    for (binary, names) in TESTS {
-        let output = cargo().args(["--test", binary, "--", names]).output()?;
+    for &(package, binary, names) in tests {
+        let built = cargo(package, binary).arg("--no-run").output()?;
+        ensure!(built.status.success(), "it does not compile:\n{}", String::from_utf8_lossy(&built.stderr));
+        let output = cargo(package, binary).args(["--", names]).output()?;
         if !output.status.success() {
             let test = failed_test(&String::from_utf8_lossy(&output.stdout));
             return Ok(Verdict::Caught(test.unwrap_or_else(|| format!("{binary} {names}"))));
