@@ -51,6 +51,8 @@ struct Run {
     late: BTreeMap<u64, usize>,
     /// The last transaction that each block has late contents of.
     late_in: BTreeMap<u64, usize>,
+    /// The late contents of the running transaction: the next one has them.
+    least_next: BTreeMap<u64, u64>,
     /// Transactions promised to be stable.
     promised: usize,
     patches: Vec<(PatchId, usize)>,
@@ -94,6 +96,7 @@ impl Run {
             version: 0,
             late: BTreeMap::new(),
             late_in: BTreeMap::new(),
+            least_next: BTreeMap::new(),
             promised: 0,
             patches: Vec::new(),
             metadata,
@@ -149,6 +152,7 @@ impl Run {
         }
         if self.late_in.get(&no) == Some(&running) {
             self.late.insert(self.version, running);
+            self.least_next.insert(no, self.version);
         } else {
             self.now.least.insert(no, self.version);
         }
@@ -202,6 +206,7 @@ impl Run {
     fn close(&mut self) {
         if self.cache.close_transaction().unwrap() {
             self.moments.push(self.now.clone());
+            self.now.least.append(&mut self.least_next);
         }
     }
 
@@ -288,6 +293,10 @@ impl Run {
         for no in AREA.0 + 1..AREA.0 + AREA.1 {
             let block = &before[usize::try_from(no).unwrap() * BLOCK..][..BLOCK];
             let word = |at: usize| u32::from_be_bytes(block[at..at + 4].try_into().unwrap());
+            assert!(
+                word(0) != MAGIC || (1..=5).contains(&word(4)),
+                "block {no} of the log only looks like one"
+            );
             let is_commit = word(0) == MAGIC && word(4) == 2;
             assert!(!is_commit || word(8) < next.0, "transaction {} is committed beyond {}", word(8), next.0);
         }
@@ -357,6 +366,15 @@ fn an_fsync_writes_the_log_and_no_home() {
 }
 
 #[test]
+fn a_sync_closes_the_transaction_that_runs() {
+    let (mut run, _) = one_change();
+    run.cache.sync_all().unwrap();
+    run.moments.push(run.now.clone());
+    run.promised = 1;
+    run.cut();
+}
+
+#[test]
 fn a_transaction_waits_for_the_operation_under_way() {
     let (mut run, patch) = one_change();
     let (cache, keeper) = (Arc::clone(&run.cache), Arc::clone(&run.cache));
@@ -372,4 +390,29 @@ fn a_transaction_waits_for_the_operation_under_way() {
     run.moments.push(run.now.clone());
     run.promised = 1;
     run.cut();
+}
+
+#[test]
+fn contents_in_a_block_whose_home_patch_waits_are_written_by_an_fsync() {
+    // Each has its own optimisations.
+    for (seed, is_committed) in (0..32).flat_map(|seed| [(seed, true), (seed, false)]) {
+        let mut run = Run::new(seed, JournalMode::Metadata);
+        let block = FICKLE.start;
+        let logged = run.log_change(block, BlockKind::Directory);
+        if is_committed {
+            run.cache.sync_patches(&[logged]).unwrap();
+        }
+        let freeing = run.log_change(1, BlockKind::Inode);
+        run.cache.lock().forget(BlockNo(block));
+        if is_committed {
+            run.cache.close_transaction().unwrap();
+        }
+        let reused = run.cache.fresh(BlockNo(block), BlockKind::Data).unwrap();
+        let mut contents = BlockBuf::zeroed(BLOCK);
+        contents.fill(0xda);
+        let written = run.cache.lock().init(&reused, Arc::new(contents), &[freeing]);
+        run.cache.sync_patches(&[written]).unwrap();
+        let at = usize::try_from(block).unwrap() * BLOCK;
+        assert!(run.device.image()[at..at + BLOCK].iter().all(|&byte| byte == 0xda), "seed {seed}");
+    }
 }

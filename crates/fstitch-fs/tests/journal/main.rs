@@ -4,6 +4,7 @@
 
 mod create;
 mod failing;
+mod kept;
 #[allow(dead_code)]
 #[path = "../check/support.rs"]
 mod support;
