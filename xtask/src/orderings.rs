@@ -35,7 +35,7 @@ const TESTS: &Tests = &[
 const JOURNAL_TESTS: &Tests = &[("fstitch-patch", "journaled", ""), ("fstitch-fs", "journal", "kept")];
 
 /// Seconds after which a test has stopped for good: some removals make the engine wait for itself.
-const PATIENCE: &str = "900";
+const PATIENCE: &str = "600";
 
 /// Which orderings to remove, and how hard to look for the damage.
 #[derive(clap::Args)]
