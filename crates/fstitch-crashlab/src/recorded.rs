@@ -165,7 +165,7 @@ pub struct RecordedOutcome {
     pub moments: u64,
     /// What was found.
     pub found: Vec<(RecordedId, Violation)>,
-    /// Some lawful states, at most [`MAX_SAMPLES`], for other programs to look at.
+    /// Some lawful states, a few at most, for other programs to look at.
     pub samples: Vec<RecordedId>,
 }
 
