@@ -173,6 +173,9 @@ fn judge(copy: &Path, tests: &Tests, seeds: &str) -> Result<Verdict> {
         let built = cargo(package, binary).arg("--no-run").output()?;
         ensure!(built.status.success(), "it does not compile:\n{}", String::from_utf8_lossy(&built.stderr));
         let output = cargo(package, binary).args(["--", names]).output()?;
+        if output.status.code() == Some(124) {
+            return Ok(Verdict::Caught(format!("{binary} {names}: it never ends")));
+        }
         if !output.status.success() {
             let test = failed_test(&String::from_utf8_lossy(&output.stdout));
             return Ok(Verdict::Caught(test.unwrap_or_else(|| format!("{binary} {names}"))));

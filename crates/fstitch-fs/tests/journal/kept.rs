@@ -14,6 +14,7 @@ use fstitch_fs::check::check_ext2;
 use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::arrange::{Arrangement, Consistency, open};
 use fstitch_fs::ext2::journal::{Journal, locate, needs_recovery, read_superblock};
+use fstitch_fs::ext2::layout::superblock::S_LAST_ORPHAN;
 use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, mkfs};
 use fstitch_fs::ext2::view::BlockView;
 use fstitch_fs::uhfs::Uhfs;
@@ -265,6 +266,11 @@ fn kept_truncations_are_finished_by_whoever_recovers() {
         fs.unmount().unwrap();
         let (code, said) = e2fsck_image(&scratch, "unmounted.img", &watched.medium.image());
         assert_eq!(code, 0, "{mechanism}: {said}");
+        assert_eq!(
+            S_LAST_ORPHAN.get(&read_superblock(&watched.medium).unwrap().0),
+            0,
+            "{mechanism}: it left the list"
+        );
     }
     assert!(met > 0, "no cut met a truncation");
 }
