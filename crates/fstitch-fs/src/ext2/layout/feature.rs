@@ -134,6 +134,10 @@ impl Features {
                     .into(),
             ));
         }
+        // Compatible by its word, yet it moves the tables of all groups.
+        if self.compat & compat::SPARSE_SUPER2 != 0 {
+            return Err(Error::Unsupported("feature sparse_super2, which belongs to ext4".into()));
+        }
         match self.incompat & !INCOMPAT_KNOWN {
             0 => Ok(()),
             unknown => Err(Error::Unsupported(format!(
@@ -211,6 +215,12 @@ mod tests {
         let sums = Features { ro_compat: 0x403, ..Features::default() };
         assert_eq!(sums.read_only_because(), ["metadata_csum"]);
         assert!(Features { ro_compat: 0x43, ..Features::default() }.read_only_because().is_empty());
+    }
+
+    #[test]
+    fn a_layout_with_two_backups_is_refused() {
+        let moved = Features { compat: compat::SPARSE_SUPER2, ..Features::default() };
+        assert!(moved.check_incompat().unwrap_err().to_string().contains("sparse_super2"));
     }
 
     #[test]
