@@ -19,7 +19,9 @@ pub mod journal;
 mod options;
 mod stats;
 
-pub use cache::{Block, Cache, Handle, JournalConfig, JournalStatus, Tx};
+pub use cache::{
+    Block, Cache, Handle, JournalConfig, JournalStatus, Linear, Pieces, Placement, Spot, Tx, VolumeOptions,
+};
 pub use id::{PatchId, PatchIds, PatchState};
 pub use options::{CacheOptions, Durability, JournalMode, Optimizations, Ordering};
 pub use stats::Stats;

@@ -49,6 +49,10 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
+        if self.mapping.0.is_some() {
+            self.shared.core().leave_volume(self.volume);
+            return;
+        }
         let Some(flusher) = self.flusher.lock().expect("no panic while held").take() else { return };
         self.shared.core().stop = true;
         self.shared.kick.notify_all();
@@ -93,11 +97,11 @@ impl Shared {
             let commit = {
                 let mut core = self.core();
                 if for_room {
-                    self.ask_to_close(&mut core);
+                    self.ask_all_to_close(&mut core);
                 } else {
                     self.close_if_old(&mut core);
                 }
-                !Self::uncommitted(&core).is_empty()
+                !Self::all_uncommitted(&core).is_empty()
             };
             let progress = {
                 let _epoch = self.epoch();

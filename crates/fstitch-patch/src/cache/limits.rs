@@ -11,7 +11,7 @@ impl Cache {
     /// self-contained steps.
     #[must_use]
     pub fn step_bytes(&self) -> usize {
-        (self.shared.options.cache_size / 16).clamp(4 * self.shared.block_size, 1 << 20)
+        (self.options.cache_size / 16).clamp(4 * self.shared.block_size, 1 << 20)
     }
 
     /// Waits until an operation may dirty about `bytes`. To be called at the start of every changing
@@ -22,14 +22,14 @@ impl Cache {
     pub fn reserve(&self, bytes: usize) -> Result<()> {
         assert_below(Rank::Inode, "waiting for room");
         let shared = &*self.shared;
-        if shared.options.read_only {
+        if self.options.read_only {
             return Err(Error::Errno(Errno::ROFS));
         }
         let mut core = shared.core();
         let mut waited = false;
         let rounds = core.idle_rounds;
         loop {
-            Shared::check_poison(&core)?;
+            Shared::check_volume(&core, self.volume)?;
             if shared.has_room(&core, bytes) {
                 return Ok(());
             }
@@ -46,7 +46,7 @@ impl Cache {
                 }
                 continue;
             }
-            shared.ask_to_close(&mut core);
+            shared.ask_all_to_close(&mut core);
             drop(core);
             let progress = {
                 let _epoch = shared.epoch();

@@ -6,8 +6,11 @@
 use std::sync::Arc;
 
 use fstitch_core::order::{Rank, assert_below};
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, BlockRead, Error, IoOp, Result};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, BlockRead, Result};
 
+use smallvec::SmallVec;
+
+use super::volume::{Spot, outside};
 use super::{Block, Cache, Core, CoreGuard, Shared};
 use crate::graph::patch::Sx;
 
@@ -26,11 +29,39 @@ impl Cache {
     /// # Errors
     /// As for [`Cache::read`].
     pub fn read_many(&self, blocks: &[(BlockNo, BlockKind)]) -> Result<Vec<Block>> {
+        let wanted = self.wanted(blocks)?;
         loop {
-            if let Some(found) = self.shared.find_or_load(blocks)? {
-                return Ok(found);
+            if let Some(found) = self.shared.find_or_load(&wanted)? {
+                return Ok(self.numbered(found, blocks));
             }
         }
+    }
+
+    /// Where blocks are on the device.
+    fn wanted(&self, blocks: &[(BlockNo, BlockKind)]) -> Result<SmallVec<[Wanted; 2]>> {
+        let claimed = self.mapping.0.is_some();
+        let wanted = |&(no, kind): &(BlockNo, BlockKind)| {
+            self.check_inside(no)?;
+            let spot = match self.mapping.find(no) {
+                Some(spot) => spot,
+                None if self.options.read_only => Spot::stable(HOLE),
+                None => self.mapping.fill(no)?,
+            };
+            Ok(Wanted { spot, kind, claimed })
+        };
+        blocks.iter().map(wanted).collect()
+    }
+
+    /// Blocks with the numbers that they have in the volume.
+    fn numbered(&self, mut found: Vec<Block>, blocks: &[(BlockNo, BlockKind)]) -> Vec<Block> {
+        if self.mapping.0.is_some() {
+            found.iter_mut().zip(blocks).for_each(|(block, &(no, _))| block.no = no);
+        }
+        found
+    }
+
+    fn check_inside(&self, no: BlockNo) -> Result<()> {
+        if no.get() < self.block_count { Ok(()) } else { Err(outside(no)) }
     }
 
     /// A handle to a block whose old contents do not matter: no read; zeros in memory if it was not cached.
@@ -39,21 +70,20 @@ impl Cache {
     /// # Errors
     /// [`Error::Io`] if the block lies outside the device.
     pub fn fresh(&self, block: BlockNo, kind: BlockKind) -> Result<Block> {
-        self.shared.check_inside(block)?;
+        self.check_inside(block)?;
+        let spot = self.mapping.fill(block)?;
         let mut core = self.shared.core();
-        loop {
-            match self.shared.look_up(&mut core, block) {
-                Found::Loaded(sx) => {
-                    core.graph.slot_mut(sx).kind = kind;
-                    return Ok(self.shared.pin(&core, sx));
-                }
+        let sx = loop {
+            match self.shared.look_up(&mut core, spot.block) {
+                Found::Loaded(sx) => break sx,
                 Found::Loading => core = self.shared.wait(core),
-                Found::Missing => {
-                    let sx = self.shared.add_fresh(&mut core, block, kind);
-                    return Ok(self.shared.pin(&core, sx));
-                }
+                Found::Missing => break self.shared.add_fresh(&mut core, spot.block, kind),
             }
-        }
+        };
+        let slot = core.graph.slot_mut(sx);
+        slot.kind = kind;
+        slot.reach = spot.after;
+        Ok(Block { no: block, ..self.shared.pin(&core, sx) })
     }
 
     /// Reads blocks that will be wanted soon into the cache. Best effort: errors are left to the real read.
@@ -61,12 +91,26 @@ impl Cache {
         let limit = self.shared.options.cache_size / 8 / self.shared.block_size;
         let absent: Vec<_> = {
             let core = self.shared.core();
-            blocks.iter().copied().filter(|(no, _)| !core.index.contains_key(no)).take(limit).collect()
+            let absent = |(no, _): &(BlockNo, BlockKind)| {
+                self.mapping.find(*no).is_some_and(|spot| !core.index.contains_key(&spot.block))
+            };
+            blocks.iter().copied().filter(absent).take(limit).collect()
         };
         if !absent.is_empty() {
             drop(self.read_many(&absent));
         }
     }
+}
+
+/// Stands for all holes of the file that a volume is in, where nobody writes.
+const HOLE: BlockNo = BlockNo(u64::MAX);
+
+/// A block that somebody asks for.
+struct Wanted {
+    spot: Spot,
+    kind: BlockKind,
+    /// By the volume whose it is: the kind is true.
+    claimed: bool,
 }
 
 enum Found {
@@ -78,29 +122,34 @@ enum Found {
 impl Shared {
     /// One attempt: `None` if somebody else was reading one of the blocks, or a block went away between our
     /// read and now.
-    fn find_or_load(self: &Arc<Self>, blocks: &[(BlockNo, BlockKind)]) -> Result<Option<Vec<Block>>> {
+    fn find_or_load(self: &Arc<Self>, blocks: &[Wanted]) -> Result<Option<Vec<Block>>> {
         let mut core = self.core();
         let mut found: Vec<Option<Block>> = Vec::with_capacity(blocks.len());
         let mut missing: Vec<(usize, Sx, Block)> = Vec::new();
         let mut loading_elsewhere = false;
-        for (at, &(no, kind)) in blocks.iter().enumerate() {
-            if let Err(outside) = self.check_inside(no) {
-                self.abandon(core, missing);
-                return Err(outside);
-            }
+        for (at, &Wanted { spot: Spot { block: no, after }, kind, claimed }) in blocks.iter().enumerate() {
             match self.look_up(&mut core, no) {
                 Found::Loaded(sx) => {
                     core.graph.stats.cache_hits += 1;
+                    if claimed {
+                        let slot = core.graph.slot_mut(sx);
+                        (slot.kind, slot.reach) = (kind, after);
+                    }
                     found.push(Some(self.pin(&core, sx)));
                 }
                 Found::Loading => {
                     loading_elsewhere |= !missing.iter().any(|(_, _, block)| block.no == no);
                     found.push(None);
                 }
+                Found::Missing if no == HOLE => {
+                    let sx = self.add_fresh(&mut core, no, kind);
+                    found.push(Some(self.pin(&core, sx)));
+                }
                 Found::Missing => {
                     core.graph.stats.cache_misses += 1;
                     self.make_room(&mut core, self.block_size);
                     let sx = core.graph.add_slot(no, kind, None);
+                    core.graph.slot_mut(sx).reach = after;
                     core.index.insert(no, sx);
                     core.loaded += 1;
                     missing.push((at, sx, self.pin(&core, sx)));
@@ -125,7 +174,7 @@ impl Shared {
     /// Reads the missing blocks as one batch and fills their slots.
     fn load(
         self: &Arc<Self>,
-        blocks: &[(BlockNo, BlockKind)],
+        blocks: &[Wanted],
         mut missing: Vec<(usize, Sx, Block)>,
     ) -> Result<Vec<(usize, Block)>> {
         missing.sort_unstable_by_key(|(_, _, block)| block.no);
@@ -133,7 +182,7 @@ impl Shared {
         let mut reads: Vec<BlockRead<'_>> = missing
             .iter()
             .zip(&mut buffers)
-            .map(|(&(at, _, ref block), buf)| BlockRead { block: block.no, kind: blocks[at].1, data: buf })
+            .map(|(&(at, _, ref block), buf)| BlockRead { block: block.no, kind: blocks[at].kind, data: buf })
             .collect();
         assert_below(Rank::Core, "reading");
         let outcome = self.device.read(&mut reads);
@@ -173,15 +222,15 @@ impl Shared {
     }
 
     /// As [`Cache::fresh`], under the core lock, for a block that nobody else reads.
-    pub(super) fn fresh_slot(&self, core: &mut Core, block: BlockNo, kind: BlockKind) -> Sx {
-        match self.look_up(core, block) {
-            Found::Loaded(sx) => {
-                core.graph.slot_mut(sx).kind = kind;
-                sx
-            }
+    pub(super) fn fresh_slot(&self, core: &mut Core, spot: Spot, kind: BlockKind) -> Sx {
+        let sx = match self.look_up(core, spot.block) {
+            Found::Loaded(sx) => sx,
             Found::Loading => unreachable!("the log is written, never read"),
-            Found::Missing => self.add_fresh(core, block, kind),
-        }
+            Found::Missing => self.add_fresh(core, spot.block, kind),
+        };
+        let slot = core.graph.slot_mut(sx);
+        (slot.kind, slot.reach) = (kind, spot.after);
+        sx
     }
 
     fn look_up(&self, core: &mut Core, no: BlockNo) -> Found {
@@ -201,12 +250,5 @@ impl Shared {
     pub(super) fn pin(self: &Arc<Self>, core: &Core, sx: Sx) -> Block {
         let slot = core.graph.slot(sx);
         Block { shared: Arc::clone(self), slot: sx, no: slot.no, _pin: Arc::clone(&slot.pin) }
-    }
-
-    fn check_inside(&self, no: BlockNo) -> Result<()> {
-        if no.get() < self.geometry.block_count {
-            return Ok(());
-        }
-        Err(Error::io(IoOp::Read, no, std::io::Error::other("the block lies outside the device")))
     }
 }

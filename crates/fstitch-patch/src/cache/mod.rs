@@ -6,6 +6,7 @@
 //!   limits.rs   room for operations           flusher.rs  the thread that writes by age and pressure
 //!   tx.rs       the core lock, in which patches are created
 //!   journal/    transactions, where a journal is kept
+//!   volume.rs   several volumes on one device
 //! ```
 //!
 //! Locks, in this order: `epoch` (one epoch at a time, held across I/O), `core` (graph and index, held for
@@ -20,6 +21,7 @@ mod load;
 mod step;
 mod sync;
 mod tx;
+mod volume;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -30,18 +32,29 @@ use fstitch_core::{BlockDevice, BlockNo, Clock, Error, Geometry, Result};
 use rustc_hash::FxHashMap;
 
 use crate::graph::Graph;
-use crate::graph::patch::Sx;
+use crate::graph::patch::{Sx, Vx};
 use crate::{CacheOptions, Optimizations, PatchId, PatchState, Stats};
 pub use block::Block;
 use clean::CleanList;
 use flusher::Flusher;
 pub use journal::{Handle, JournalConfig, JournalStatus};
 pub use tx::Tx;
+pub use volume::{Linear, Pieces, Placement, Spot, VolumeOptions};
+use volume::{Mapping, VolumeState};
 
-/// The buffer cache of one device.
+/// The buffer cache of one device, or of one of the volumes on it ([`Cache::volume`]).
 pub struct Cache {
     shared: Arc<Shared>,
     flusher: Mutex<Option<Flusher>>,
+    /// Whose mechanism its changes obey.
+    volume: Vx,
+    /// The mechanism is that of the volume below, whose journal takes everything.
+    is_logged_below: bool,
+    mapping: Mapping,
+    block_count: u64,
+    options: CacheOptions,
+    /// Its changes go through a journal; changes under the core lock, and may be read without it.
+    journaled: Arc<AtomicBool>,
 }
 
 /// What handles, the flusher thread and the cache share.
@@ -58,7 +71,7 @@ pub(crate) struct Shared {
     changed: Condvar,
     /// There is work for the flusher thread, or it should stop.
     kick: Condvar,
-    /// A journal is kept; changes under the core lock, and may be read without it.
+    /// A journal has been kept: what somebody waits for may come to wait for more.
     journaled: AtomicBool,
 }
 
@@ -84,7 +97,8 @@ pub(crate) struct Core {
     /// How often the flusher found nothing that it could write to make room.
     idle_rounds: u64,
     stop: bool,
-    journal: Option<journal::Journal>,
+    /// The whole device, and the volumes on parts of it.
+    volumes: Vec<VolumeState>,
 }
 
 impl Cache {
@@ -96,7 +110,7 @@ impl Cache {
         let mut graph = Graph::new(options.optimizations);
         graph.join_age = options.write_back_age;
         if options.ordering == crate::Ordering::Dropped {
-            graph.arrangement = crate::graph::Arrangement::Dropped;
+            graph.arrangements[0] = crate::graph::Arrangement::Dropped;
         }
         let core = Core {
             graph,
@@ -112,13 +126,13 @@ impl Cache {
             pressure: false,
             idle_rounds: 0,
             stop: false,
-            journal: None,
+            volumes: vec![VolumeState::default()],
         };
         let shared = Shared {
             device,
             geometry,
             block_size: usize::try_from(geometry.block_size).expect("64-bit machine"),
-            options,
+            options: options.clone(),
             clock,
             epoch: Mutex::new(()),
             core: Mutex::new(core),
@@ -126,7 +140,16 @@ impl Cache {
             kick: Condvar::new(),
             journaled: AtomicBool::new(false),
         };
-        Arc::new(Self { shared: Arc::new(shared), flusher: Mutex::new(None) })
+        Arc::new(Self {
+            shared: Arc::new(shared),
+            flusher: Mutex::new(None),
+            volume: 0,
+            is_logged_below: false,
+            mapping: Mapping(None),
+            block_count: geometry.block_count,
+            options,
+            journaled: Arc::new(AtomicBool::new(false)),
+        })
     }
 
     /// Bytes in a block.
@@ -135,10 +158,10 @@ impl Cache {
         self.shared.block_size
     }
 
-    /// Blocks on the device.
+    /// Blocks on the device, or of the volume.
     #[must_use]
     pub fn block_count(&self) -> u64 {
-        self.shared.geometry.block_count
+        self.block_count
     }
 
     /// The time that everything here lives by.
@@ -150,21 +173,21 @@ impl Cache {
     /// The options in force.
     #[must_use]
     pub fn options(&self) -> &CacheOptions {
-        &self.shared.options
+        &self.options
     }
 
     /// The optimisations in force. Where a journal is kept nothing is eliminated: a transaction is written as a whole.
     #[must_use]
     pub fn optimizations(&self) -> Optimizations {
-        let mut optimizations = self.shared.options.optimizations;
-        optimizations.elimination &= !self.is_journaled();
+        let mut optimizations = self.options.optimizations;
+        optimizations.elimination &= !self.journaled.load(std::sync::atomic::Ordering::Acquire);
         optimizations
     }
 
     /// The core lock, in which patches are created: hold it for microseconds, never across I/O.
     #[must_use]
     pub fn lock(&self) -> Tx<'_> {
-        Tx::new(self.shared.core(), self.shared.block_size, &*self.shared.clock)
+        Tx::new(self.shared.core(), self)
     }
 
     /// The state of a patch.
@@ -176,18 +199,21 @@ impl Cache {
     /// The failure after which nothing is written any more, if there was one.
     #[must_use]
     pub fn poisoned(&self) -> Option<Error> {
-        self.shared.core().poison.clone()
+        Shared::check_volume(&self.shared.core(), self.volume).err()
     }
 
-    /// Refuses changes from now on, because of damage found on the medium.
+    /// Refuses changes of this volume from now on, because of damage found on the medium.
     pub fn poison(&self, why: &str) {
-        self.shared.poison(why);
+        let mut core = self.shared.core();
+        let volume = &mut core.volumes[usize::from(self.volume)];
+        volume.poison.get_or_insert_with(|| Error::Poisoned(why.into()));
+        self.shared.changed.notify_all();
     }
 
-    /// Writes nothing more from now on, as if the power had been cut, and returns when no epoch is under way. To be
+    /// Writes nothing more to the device from now on, as if the power had been cut, and returns when no epoch is under way. To be
     /// called holding no lock.
     pub fn abandon(&self, why: &str) {
-        self.poison(why);
+        self.shared.poison(why);
         drop(self.shared.epoch());
     }
 

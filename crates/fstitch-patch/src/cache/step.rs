@@ -5,7 +5,7 @@ use std::time::Duration;
 use fstitch_core::{BlockNo, BlockWrite, Error, Result};
 
 use super::{Cache, Core, Shared};
-use crate::graph::patch::Sx;
+use crate::graph::patch::{Sx, Vx};
 use crate::graph::{Frozen, Readiness};
 use crate::{Durability, PatchId};
 
@@ -26,6 +26,8 @@ pub(super) enum Goal {
     Room,
     /// All of it.
     Everything,
+    /// The blocks of a volume, and what they wait for.
+    Volume(Vx),
 }
 
 /// What an epoch did.
@@ -104,7 +106,7 @@ impl Shared {
     /// others.
     fn choose(&self, core: &mut Core, goal: Goal) -> Vec<Sx> {
         let limit = match goal {
-            Goal::Wanted | Goal::Everything | Goal::Commit => usize::MAX,
+            Goal::Wanted | Goal::Everything | Goal::Volume(_) | Goal::Commit => usize::MAX,
             Goal::Age(_) | Goal::Room => BACKGROUND_EPOCH_BYTES / self.block_size,
         };
         let stamp = self.mark_goal(core, goal);
@@ -132,8 +134,12 @@ impl Shared {
                 core.graph.mark_closure(&targets)
             }
             Goal::Commit => {
-                let targets = Self::uncommitted(core);
+                let targets = Self::all_uncommitted(core);
                 core.graph.mark_closure(&targets)
+            }
+            Goal::Volume(volume) => {
+                let targets = core.graph.patches_of(volume);
+                core.graph.mark_closure_of(targets)
             }
             Goal::Age(age) => {
                 let since = |age| self.clock.elapsed().checked_sub(age);

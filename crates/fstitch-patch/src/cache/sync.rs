@@ -9,6 +9,7 @@ use fstitch_core::{Errno, Error, IoOp, Result};
 
 use super::step::{Goal, Progress};
 use super::{Cache, Shared};
+use crate::graph::patch::Vx;
 use crate::{Durability, PatchId, PatchState};
 
 impl Cache {
@@ -18,6 +19,7 @@ impl Cache {
     /// # Errors
     /// `EIO` after a failed write or flush, now or earlier; `EBUSY` if a held patch stands in the way.
     pub fn sync_patches(&self, patches: &[PatchId]) -> Result<()> {
+        Shared::check_volume(&self.shared.core(), self.volume).map_err(lost)?;
         if self.shared.write_patches(patches).map_err(lost)? {
             return self.shared.flush_if_unsafe();
         }
@@ -30,9 +32,13 @@ impl Cache {
     /// As for [`Cache::sync_patches`].
     pub fn sync_all(&self) -> Result<()> {
         let shared = &*self.shared;
-        let horizon = shared.core().graph.next_generation();
-        if self.is_journaled() {
-            return shared.sync_journaled(horizon).map_err(lost);
+        let (horizon, is_shared) = {
+            let core = shared.core();
+            Shared::check_volume(&core, self.volume).map_err(lost)?;
+            (core.graph.next_generation(), core.volumes.len() > 1)
+        };
+        if is_shared || self.journaled.load(Ordering::Acquire) {
+            return shared.sync_volume(self.volume, horizon).map_err(lost);
         }
         loop {
             let _epoch = shared.epoch();
@@ -80,7 +86,7 @@ impl Shared {
                 if !closure.pending {
                     return Ok(());
                 }
-                if closure.held && !self.ask_to_close(&mut core) {
+                if closure.held && !self.ask_to_close_marked(&mut core, closure) {
                     // The operations under way end without us, and the last one closes the transaction.
                     drop(epoch);
                     drop(self.wait(core));
@@ -97,13 +103,13 @@ impl Shared {
         }
     }
 
-    /// Commits the running transaction and writes the contents that do not go through the log. What is stable in the log
+    /// Commits the volume's running transaction and writes what does not go through a log. What is stable in the log
     /// need not go home for that.
-    fn sync_journaled(&self, horizon: u64) -> Result<()> {
-        self.close_and_wait()?;
+    fn sync_volume(&self, volume: Vx, horizon: u64) -> Result<()> {
+        self.close_and_wait(volume)?;
         let plain = {
             let core = self.core();
-            core.graph.plain_patches_before(horizon, core.journal_superblock())
+            core.graph.plain_patches_before(volume, horizon, core.journal_superblock(volume))
         };
         self.write_patches(&plain)?;
         self.flush_if_unsafe()

@@ -2,23 +2,39 @@
 
 use std::sync::Arc;
 
-use fstitch_core::{BlockBuf, BlockNo, Clock};
+use fstitch_core::{BlockBuf, BlockNo};
 
-use super::{Block, CoreGuard};
+use super::{Block, Cache, CoreGuard};
 use crate::graph::ChangeContents as Contents;
-use crate::graph::patch::Change;
+use crate::graph::patch::{Change, Site};
 use crate::{PatchId, PatchIds, PatchState};
 
 /// The core lock. Everything done through one `Tx` is seen by others at once.
 pub struct Tx<'a> {
     core: CoreGuard<'a>,
-    block_size: usize,
+    cache: &'a Cache,
 }
 
 impl<'a> Tx<'a> {
-    pub(super) fn new(mut core: CoreGuard<'a>, block_size: usize, clock: &dyn Clock) -> Self {
-        core.graph.now = clock.elapsed();
-        Self { core, block_size }
+    pub(super) fn new(mut core: CoreGuard<'a>, cache: &'a Cache) -> Self {
+        core.graph.now = cache.clock().elapsed();
+        Self { core, cache }
+    }
+
+    /// The block as the volume knows it whose mechanism its changes obey.
+    fn site(&self, block: &Block) -> Site {
+        let no = match &self.cache.mapping.0 {
+            Some(placement) if self.cache.is_logged_below => {
+                placement.number_below(block.no).expect("a block that is held has a place")
+            }
+            _ => block.no,
+        };
+        Site { volume: self.cache.volume, slot: block.slot, no }
+    }
+
+    fn change(&mut self, block: &Block, change: Change, new: &Contents<'_>, befores: &[PatchId]) -> PatchId {
+        let site = self.site(block);
+        self.core.graph.change(site, change, new, befores)
     }
 
     /// The newest contents of a block.
@@ -34,7 +50,7 @@ impl<'a> Tx<'a> {
     /// If the range is empty or lies outside the block.
     pub fn bytes(&mut self, block: &Block, offset: usize, bytes: &[u8], befores: &[PatchId]) -> PatchId {
         let change = Change::Bytes { offset: narrow(offset), len: narrow(bytes.len()) };
-        self.core.graph.change(block.slot, change, &Contents::Bytes(bytes), befores)
+        self.change(block, change, &Contents::Bytes(bytes), befores)
     }
 
     /// Overwrites a whole block, after `befores`: `contents` becomes its data without being copied.
@@ -42,10 +58,10 @@ impl<'a> Tx<'a> {
     /// # Panics
     /// If `contents` is not one block long.
     pub fn init(&mut self, block: &Block, contents: Arc<BlockBuf>, befores: &[PatchId]) -> PatchId {
-        assert_eq!(contents.len(), self.block_size, "a block is overwritten by a block");
+        assert_eq!(contents.len(), self.cache.block_size(), "a block is overwritten by a block");
         self.core.graph.slot_mut(block.slot).stale = false;
-        let change = Change::Bytes { offset: 0, len: narrow(self.block_size) };
-        self.core.graph.change(block.slot, change, &Contents::Block(contents), befores)
+        let change = Change::Bytes { offset: 0, len: narrow(self.cache.block_size()) };
+        self.change(block, change, &Contents::Block(contents), befores)
     }
 
     /// Flips `count` bits of a block from bit `first` on (bit n is bit n % 8 of byte n / 8), after `befores`. All of
@@ -70,8 +86,7 @@ impl<'a> Tx<'a> {
             let index = usize::try_from(word).expect("64-bit machine") * 8;
             let now = fstitch_core::Le::u64(self.data(block), index) & mask;
             assert_eq!(now, if value { 0 } else { mask }, "bits {at}.. of block {} flip", block.no);
-            let id =
-                self.core.graph.change(block.slot, Change::Bits { word, mask }, &Contents::Flip, befores);
+            let id = self.change(block, Change::Bits { word, mask }, &Contents::Flip, befores);
             if !ids.contains(&id) {
                 ids.push(id);
             }
@@ -82,12 +97,12 @@ impl<'a> Tx<'a> {
 
     /// A patch without a block that groups dependencies: it commits when all befores have.
     pub fn empty(&mut self, befores: &[PatchId]) -> PatchId {
-        self.core.graph.empty(befores)
+        self.core.graph.empty(self.cache.volume, befores)
     }
 
     /// An empty patch that does not commit until [`Tx::release`], and to which befores may be added until then.
     pub fn hold(&mut self, befores: &[PatchId]) -> PatchId {
-        self.core.graph.hold(befores)
+        self.core.graph.hold(self.cache.volume, befores)
     }
 
     /// Adds a before to a held patch.
@@ -116,7 +131,7 @@ impl<'a> Tx<'a> {
     /// Returns the gather to use from now on: a new one if the old one had committed.
     #[must_use]
     pub fn gather_add(&mut self, gather: PatchId, member: PatchId) -> PatchId {
-        self.core.graph.gather(gather, member)
+        self.core.graph.gather(self.cache.volume, gather, member)
     }
 
     /// The state of a patch.
@@ -133,11 +148,12 @@ impl<'a> Tx<'a> {
 
     /// Says that a block was freed: a journal then leaves its copies alone.
     pub fn forget(&mut self, block: BlockNo) {
-        if self.core.journal.is_none() {
+        // To the journal of the volume below it stays part of a file.
+        if self.cache.is_logged_below || self.core.journal(self.cache.volume).is_none() {
             return;
         }
-        let sx = self.core.index.get(&block).copied();
-        self.core.graph.forget_freed(block, sx);
+        let sx = self.cache.mapping.find(block).and_then(|spot| self.core.index.get(&spot.block).copied());
+        self.core.graph.forget_freed(self.cache.volume, block, sx);
     }
 
     /// Whether `patch` goes through a journal.
@@ -149,15 +165,15 @@ impl<'a> Tx<'a> {
     /// Whether `patch` belongs to the running transaction of a journal, or waits for it.
     #[must_use]
     pub fn awaits_running(&self, patch: PatchId) -> bool {
-        self.core.graph.awaits_running(patch)
+        self.core.graph.awaits_running(self.cache.volume, patch)
     }
 
     /// Whether a block that `patch` has freed must not be used again yet, not even by contents that come after `patch`.
     #[must_use]
     pub fn bars_reuse(&self, patch: PatchId) -> bool {
-        let orders_contents =
-            self.core.graph.logging().is_some_and(|logging| logging.mode == crate::JournalMode::Ordered);
-        orders_contents && self.core.graph.awaits_running(patch)
+        let logging = self.core.graph.logging(self.cache.volume);
+        let orders_contents = logging.is_some_and(|logging| logging.mode == crate::JournalMode::Ordered);
+        orders_contents && self.core.graph.awaits_running(self.cache.volume, patch)
     }
 
     /// Drops the unflown changes of a freed block to which nothing reachable refers. `unreachable` are the patches
@@ -165,8 +181,9 @@ impl<'a> Tx<'a> {
     /// depended on the dropped changes depends on these as well. Does nothing without the `elimination`
     /// optimisation. Returns whether it dropped anything.
     pub fn drop_changes(&mut self, block: BlockNo, unreachable: &[PatchId]) -> bool {
-        let Some(&sx) = self.core.index.get(&block) else { return false };
-        let dropped = self.core.graph.drop_changes(sx, unreachable);
+        let Some(spot) = self.cache.mapping.find(block) else { return false };
+        let Some(&sx) = self.core.index.get(&spot.block) else { return false };
+        let dropped = self.core.graph.drop_changes(self.cache.volume, sx, unreachable);
         if dropped {
             self.core.graph.slot_mut(sx).stale = true;
             self.core.note_clean(sx);

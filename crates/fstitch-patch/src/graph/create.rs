@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fstitch_core::BlockBuf;
 use smallvec::SmallVec;
 
-use super::patch::{Change, NO_SLOT, Patch, Px, Role, Sx, Undo};
+use super::patch::{Change, NO_SLOT, Patch, Px, Role, Site, Sx, Undo, Vx};
 use super::{Graph, at};
 use crate::PatchId;
 
@@ -29,34 +29,49 @@ impl Graph {
     /// If the change lies outside the block, or a before is a gather.
     pub(crate) fn change_plain(
         &mut self,
-        sx: Sx,
+        site: Site,
         change: Change,
         new: &Contents<'_>,
         befores: &[PatchId],
     ) -> PatchId {
-        let befores = self.live(befores, Some(sx));
+        let sx = site.slot;
+        let mut befores = self.live(befores, Some(sx));
+        for reach in self.live(&[self.slots[at(sx)].reach], Some(sx)) {
+            if !befores.contains(&reach) {
+                befores.push(reach);
+            }
+        }
         self.assert_inside(sx, change);
         let slot = &self.slots[at(sx)];
         let overdue = slot.hard.is_some_and(|hard| self.is_overdue(hard))
             && (slot.patches.len() > 1 || befores.iter().any(|&px| self.patch(px).slot != sx));
         let has_home = slot.patches.iter().any(|&px| self.patch(px).home);
-        let px = if self.optimizations.hard_patches && slot.external == 0 && !overdue && !has_home {
-            self.change_hard(sx, change, new, &befores)
+        let alone = slot.external == 0 && !has_home && !self.is_shared(sx, site.volume);
+        let px = if self.optimizations.hard_patches && alone && !overdue {
+            self.change_hard(site, change, new, &befores)
         } else {
-            self.change_soft(sx, change, new, &befores)
+            self.change_soft(site, change, new, &befores)
         };
         self.inherit_serial(px);
         self.note_live();
         self.arena.id(px)
     }
 
+    /// Whether a block has patches of other volumes than this one, with which its own never merge: they would wait for
+    /// transactions of both.
+    pub(super) fn is_shared(&self, sx: Sx, volume: Vx) -> bool {
+        self.slots[at(sx)].patches.iter().any(|&px| self.patch(px).volume != volume)
+    }
+
     /// What waits for a patch that waits for a transaction waits for that transaction. For stored edges `add_edge` sees to
     /// it; this is for the edge to the block's hard patch.
     fn inherit_serial(&mut self, px: Px) {
         if let Some(hard) = self.implicit_before(px) {
-            let serial = self.patch(hard).serial;
+            let (volume, serial) = (self.patch(hard).volume, self.patch(hard).serial);
             let patch = self.patch_mut(px);
-            patch.serial = patch.serial.max(serial);
+            if patch.volume == volume {
+                patch.serial = patch.serial.max(serial);
+            }
         }
     }
 
@@ -77,9 +92,10 @@ impl Graph {
     }
 
     /// No chain can come back to the block: the change joins its hard patch, or starts one.
-    fn change_hard(&mut self, sx: Sx, change: Change, new: &Contents<'_>, befores: &Befores) -> Px {
+    fn change_hard(&mut self, site: Site, change: Change, new: &Contents<'_>, befores: &Befores) -> Px {
+        let sx = site.slot;
         if self.slots[at(sx)].patches.is_empty() {
-            let px = self.insert(sx, change, Undo::None, true);
+            let px = self.insert(site, change, Undo::None, true);
             for &before in befores {
                 self.add_edge(px, before);
             }
@@ -96,13 +112,14 @@ impl Graph {
     }
 
     /// Something waits for the block: the change joins a patch that it overlaps, or becomes a soft patch.
-    fn change_soft(&mut self, sx: Sx, change: Change, new: &Contents<'_>, befores: &Befores) -> Px {
+    fn change_soft(&mut self, site: Site, change: Change, new: &Contents<'_>, befores: &Befores) -> Px {
+        let sx = site.slot;
         let overlapped: SmallVec<[Px; 8]> = {
             let slot = &self.slots[at(sx)];
             let soft = slot.patches.iter().copied().filter(|&px| Some(px) != slot.hard);
             soft.filter(|&px| self.patch(px).change.overlaps(change)).collect()
         };
-        if let Some(target) = self.overlap_target(sx, change, &overlapped, befores) {
+        if let Some(target) = self.overlap_target(site, change, &overlapped, befores) {
             self.stats.patches_merged_overlap += 1;
             self.widen_undo(target, change);
             self.join(target, befores);
@@ -110,7 +127,7 @@ impl Graph {
             return target;
         }
         let undo = self.take_undo(sx, change, matches!(new, Contents::Block(_)));
-        let px = self.insert(sx, change, undo, false);
+        let px = self.insert(site, change, undo, false);
         for before in befores.iter().copied().chain(self.topmost(change, &overlapped)) {
             self.add_edge(px, before);
         }
@@ -143,12 +160,18 @@ impl Graph {
     }
 
     /// The patch that the change may join, by the conditions of `docs/design/patch.md`.
-    fn overlap_target(&mut self, sx: Sx, change: Change, overlapped: &[Px], befores: &Befores) -> Option<Px> {
+    fn overlap_target(
+        &mut self,
+        site: Site,
+        change: Change,
+        overlapped: &[Px],
+        befores: &Befores,
+    ) -> Option<Px> {
         if !self.optimizations.overlap_merging {
             return None;
         }
         let target = match overlapped.last() {
-            None => self.slots[at(sx)].hard?,
+            None => self.slots[at(site.slot)].hard?,
             Some(&newest) => {
                 let cover = self.patch(newest).change;
                 let is_bits = |c: Change| matches!(c, Change::Bits { .. });
@@ -159,8 +182,8 @@ impl Graph {
                 newest
             }
         };
-        if self.patch(target).home {
-            // It would count as durable with the home patch's transaction.
+        if self.patch(target).home || self.patch(target).volume != site.volume {
+            // It would count as durable with the home patch's transaction, or wait for transactions of two volumes.
             return None;
         }
         if self.is_overdue(target) && befores.iter().any(|&px| !self.same_block(px, target)) {
@@ -173,7 +196,7 @@ impl Graph {
     }
 
     /// Adds a patch to its block.
-    pub(super) fn insert(&mut self, sx: Sx, change: Change, undo: Undo, hard: bool) -> Px {
+    pub(super) fn insert(&mut self, site: Site, change: Change, undo: Undo, hard: bool) -> Px {
         match change {
             Change::Bytes { .. } => self.stats.patches_created_byte += 1,
             Change::Bits { .. } => self.stats.patches_created_bit += 1,
@@ -181,13 +204,13 @@ impl Graph {
         }
         self.stats.patches_hard += u64::from(hard);
         self.note_undo_taken(undo.size());
-        let mut patch = blank(sx, change, undo, hard);
+        let mut patch = blank(site, change, undo, hard);
         patch.born = self.now;
         let px = self.arena.insert(patch);
-        let slot = &mut self.slots[at(sx)];
+        let slot = &mut self.slots[at(site.slot)];
         if slot.patches.is_empty() {
             slot.dirtied_at = self.now;
-            self.dirty.insert(slot.no, sx);
+            self.dirty.insert(slot.no, site.slot);
         }
         slot.patches.push(px);
         if hard {
@@ -248,12 +271,14 @@ impl Graph {
 }
 
 /// A patch without edges.
-pub(super) fn blank(slot: Sx, change: Change, undo: Undo, hard: bool) -> Patch {
+pub(super) fn blank(site: Site, change: Change, undo: Undo, hard: bool) -> Patch {
+    let Site { volume, slot, .. } = site;
     debug_assert!(slot != NO_SLOT || change == Change::Empty);
     Patch {
         generation: 0,
         slot,
         change,
+        volume,
         role: Role::Ordinary,
         hard,
         in_flight: false,

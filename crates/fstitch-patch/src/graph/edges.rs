@@ -12,7 +12,9 @@ impl Graph {
         }
         let same_block = self.same_block(after, before);
         let id = self.arena.id(before);
-        let serial = self.patch(before).serial;
+        // Transactions are numbered by volume. What comes after those of another one is its creator's business.
+        let same_volume = self.patch(before).volume == self.patch(after).volume;
+        let serial = if same_volume { self.patch(before).serial } else { 0 };
         self.compact_befores(after);
         let slot = self.patch(after).slot;
         let counted = !self.patch(after).in_flight && slot != NO_SLOT;

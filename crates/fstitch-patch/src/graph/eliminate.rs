@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::create::Befores;
-use super::patch::{NO_SLOT, Px, Sx};
+use super::patch::{NO_SLOT, Px, Sx, Vx};
 use super::{Graph, at};
 use crate::PatchId;
 
@@ -14,10 +14,10 @@ impl Graph {
     /// Drops the uncommitted patches of a freed block. What depended on them depends afterwards on their befores and
     /// on `unreachable`. Does nothing and returns false if the optimisation is off, a journal is kept, the block is in flight,
     /// or an edge would close a cycle.
-    pub(crate) fn drop_changes(&mut self, sx: Sx, unreachable: &[PatchId]) -> bool {
+    pub(crate) fn drop_changes(&mut self, volume: Vx, sx: Sx, unreachable: &[PatchId]) -> bool {
         let slot = &self.slots[at(sx)];
         // What a transaction holds is written as a whole.
-        let is_logged = self.logging().is_some();
+        let is_logged = self.logging(volume).is_some() || self.is_shared(sx, volume);
         if is_logged || !self.optimizations.elimination || !slot.flying.is_empty() || slot.patches.is_empty()
         {
             return false;

@@ -2,17 +2,18 @@
 
 use super::Graph;
 use super::create::blank;
-use super::patch::{Change, NO_SLOT, Px, Role, Undo};
+use super::patch::{Change, NO_SLOT, Px, Role, Site, Undo, Vx};
 use crate::PatchId;
+use fstitch_core::BlockNo;
 
 impl Graph {
     /// A patch without a block that commits when all befores have. `PatchId::NONE` if they have already.
-    pub(crate) fn empty(&mut self, befores: &[PatchId]) -> PatchId {
+    pub(crate) fn empty(&mut self, volume: Vx, befores: &[PatchId]) -> PatchId {
         let live = self.live(befores, None);
         if live.is_empty() {
             return PatchId::NONE;
         }
-        let px = self.insert_empty(Role::Ordinary);
+        let px = self.insert_empty(volume, Role::Ordinary);
         for before in live {
             self.add_edge(px, before);
         }
@@ -20,8 +21,8 @@ impl Graph {
     }
 
     /// An empty patch that does not commit until it is released, and to which befores may be added until then.
-    pub(crate) fn hold(&mut self, befores: &[PatchId]) -> PatchId {
-        let px = self.insert_empty(Role::Held);
+    pub(crate) fn hold(&mut self, volume: Vx, befores: &[PatchId]) -> PatchId {
+        let px = self.insert_empty(volume, Role::Held);
         for before in self.live(befores, None) {
             self.add_edge(px, before);
         }
@@ -57,22 +58,23 @@ impl Graph {
 
     /// Adds `member` to a gather and returns the gather: a new one if the old one had committed, `gather` itself
     /// if `member` is stable.
-    pub(crate) fn gather(&mut self, gather: PatchId, member: PatchId) -> PatchId {
+    pub(crate) fn gather(&mut self, volume: Vx, gather: PatchId, member: PatchId) -> PatchId {
         let Some(below) = self.arena.resolve(member).and_then(|px| self.standing(px)) else { return gather };
         assert!(!self.patch(below).is_gather(), "nothing may depend on a gather");
         let above = match self.arena.resolve(gather) {
             Some(px) => px,
-            None => self.insert_empty(Role::Gather),
+            None => self.insert_empty(volume, Role::Gather),
         };
         assert!(self.patch(above).is_gather(), "members are added to gathers only");
         self.add_edge(above, below);
         self.arena.id(above)
     }
 
-    pub(super) fn insert_empty(&mut self, role: Role) -> Px {
+    pub(super) fn insert_empty(&mut self, volume: Vx, role: Role) -> Px {
         self.stats.patches_created_empty += 1;
         self.stats.patches_created_gather += u64::from(role == Role::Gather);
-        let mut patch = blank(NO_SLOT, Change::Empty, Undo::None, false);
+        let site = Site { volume, slot: NO_SLOT, no: BlockNo(0) };
+        let mut patch = blank(site, Change::Empty, Undo::None, false);
         patch.role = role;
         let px = self.arena.insert(patch);
         self.note_live();

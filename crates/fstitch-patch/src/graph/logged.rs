@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::create::Contents;
-use super::patch::{Change, NO_SLOT, Px, Role, Sx, Undo};
+use super::patch::{Change, NO_SLOT, Px, Role, Site, Sx, Undo, Vx};
 use super::{Graph, at};
 use crate::{JournalMode, PatchId};
 
@@ -52,10 +52,18 @@ pub(crate) struct Running {
     /// Held as well: the plain changes that must be stable before the commit record.
     pub(crate) data: PatchId,
     /// The home patches, by their blocks.
-    pub(crate) homes: FxHashMap<Sx, Px>,
+    pub(crate) homes: FxHashMap<Sx, Home>,
     /// Blocks whose older copies recovery must leave alone.
     pub(crate) revoked: BTreeSet<BlockNo>,
     pub(crate) born: Duration,
+}
+
+/// A block that a transaction has changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Home {
+    pub(crate) patch: Px,
+    /// The block's number in the volume whose journal it is.
+    pub(crate) no: BlockNo,
 }
 
 impl JournalMode {
@@ -79,15 +87,15 @@ impl Logging {
 }
 
 impl Graph {
-    pub(crate) fn logging(&self) -> Option<&Logging> {
-        match &self.arrangement {
+    pub(crate) fn logging(&self, volume: Vx) -> Option<&Logging> {
+        match &self.arrangements[usize::from(volume)] {
             Arrangement::Logged(logging) => Some(logging),
             _ => None,
         }
     }
 
-    pub(crate) fn logging_mut(&mut self) -> Option<&mut Logging> {
-        match &mut self.arrangement {
+    pub(crate) fn logging_mut(&mut self, volume: Vx) -> Option<&mut Logging> {
+        match &mut self.arrangements[usize::from(volume)] {
             Arrangement::Logged(logging) => Some(logging),
             _ => None,
         }
@@ -96,73 +104,76 @@ impl Graph {
     /// A change as the arrangement has it.
     pub(crate) fn change(
         &mut self,
-        sx: Sx,
+        site: Site,
         change: Change,
         new: &Contents<'_>,
         befores: &[PatchId],
     ) -> PatchId {
-        let mode = match &self.arrangement {
-            Arrangement::Given => return self.change_plain(sx, change, new, befores),
-            Arrangement::Dropped => return self.change_plain(sx, change, new, &[]),
+        let mode = match &self.arrangements[usize::from(site.volume)] {
+            Arrangement::Given => return self.change_plain(site, change, new, befores),
+            Arrangement::Dropped => return self.change_plain(site, change, new, &[]),
             Arrangement::Logged(logging) => logging.mode,
         };
-        if mode.logs(self.slots[at(sx)].kind) {
-            let px = self.change_logged(sx, change, new);
+        if mode.logs(self.slots[at(site.slot)].kind) {
+            let px = self.change_logged(site, change, new);
             return self.arena.id(px);
         }
-        let id = self.change_plain(sx, change, new, befores);
+        let id = self.change_plain(site, change, new, befores);
         if mode == JournalMode::Ordered {
-            self.order_data(id);
+            self.order_data(site.volume, id);
         }
         id
     }
 
     /// The change joins the block's home patch of the running transaction, or begins it.
-    fn change_logged(&mut self, sx: Sx, change: Change, new: &Contents<'_>) -> Px {
+    fn change_logged(&mut self, site: Site, change: Change, new: &Contents<'_>) -> Px {
+        let Site { volume, slot: sx, no } = site;
         self.assert_inside(sx, change);
-        self.start_transaction();
-        let no = self.slots[at(sx)].no;
-        let running = self.running_mut().expect("just started");
+        self.start_transaction(volume);
+        let running = self.running_mut(volume).expect("just started");
         let (held, serial) = (running.held, running.serial);
-        if let Some(&home) = running.homes.get(&sx) {
+        if let Some(&Home { patch, .. }) = running.homes.get(&sx) {
             self.stats.patches_merged_logged += 1;
             self.apply(sx, change, new);
-            return home;
+            return patch;
         }
         running.revoked.remove(&no);
         let slot = &self.slots[at(sx)];
         let block_size = u32::try_from(slot.loaded().len()).expect("blocks are small");
         let whole = Change::Bytes { offset: 0, len: block_size };
         let home = if slot.patches.is_empty() && self.optimizations.hard_patches {
-            self.insert(sx, whole, Undo::None, true)
+            self.insert(site, whole, Undo::None, true)
         } else {
             // An earlier patch must stay writable without this one.
             let soft: SmallVec<[Px; 8]> =
                 slot.patches.iter().copied().filter(|&px| Some(px) != slot.hard).collect();
             let undo = Undo::Block(Arc::clone(slot.loaded()));
             let below = self.topmost(whole, &soft);
-            let home = self.insert(sx, whole, undo, false);
+            let home = self.insert(site, whole, undo, false);
             below.into_iter().for_each(|before| self.add_edge(home, before));
             home
         };
         let held = self.arena.resolve(held).expect("held while the transaction runs");
         self.add_edge(home, held);
+        let reach = self.live(&[self.slots[at(sx)].reach], Some(sx));
+        reach.into_iter().for_each(|before| self.add_edge(home, before));
         let patch = self.patch_mut(home);
         patch.home = true;
         patch.serial = serial;
         self.apply(sx, change, new);
-        self.running_mut().expect("running").homes.insert(sx, home);
+        let running = self.running_mut(volume).expect("running");
+        running.homes.insert(sx, Home { patch: home, no });
         self.note_live();
         home
     }
 
-    fn running_mut(&mut self) -> Option<&mut Running> {
-        self.logging_mut()?.running.as_mut()
+    fn running_mut(&mut self, volume: Vx) -> Option<&mut Running> {
+        self.logging_mut(volume)?.running.as_mut()
     }
 
     /// Begins a transaction if none runs.
-    fn start_transaction(&mut self) {
-        let Some(logging) = self.logging_mut() else { return };
+    fn start_transaction(&mut self, volume: Vx) {
+        let Some(logging) = self.logging_mut(volume) else { return };
         if logging.running.is_some() {
             return;
         }
@@ -170,9 +181,9 @@ impl Graph {
         let serial = logging.serial;
         let late = std::mem::take(&mut logging.late);
         let last_commit = logging.last_commit;
-        let data = self.hold(&late);
+        let data = self.hold(volume, &late);
         // What its commit record will come after is known to the merge conditions from the start.
-        let held = self.hold(&[data, last_commit]);
+        let held = self.hold(volume, &[data, last_commit]);
         let px = self.arena.resolve(held).expect("just made");
         self.patch_mut(px).serial = serial;
         let running = Running {
@@ -183,17 +194,17 @@ impl Graph {
             revoked: BTreeSet::new(),
             born: self.now,
         };
-        self.logging_mut().expect("a journal is kept").running = Some(running);
+        self.logging_mut(volume).expect("a journal is kept").running = Some(running);
     }
 
     /// Plain contents are stable before the commit record, unless they come after the transaction themselves.
-    fn order_data(&mut self, id: PatchId) {
-        self.start_transaction();
+    fn order_data(&mut self, volume: Vx, id: PatchId) {
+        self.start_transaction(volume);
         let Some(px) = self.arena.resolve(id) else { return };
-        let running = self.running_mut().expect("just started");
+        let running = self.running_mut(volume).expect("just started");
         let (serial, data) = (running.serial, running.data);
         if self.patch(px).serial == serial {
-            let late = &mut self.logging_mut().expect("a journal is kept").late;
+            let late = &mut self.logging_mut(volume).expect("a journal is kept").late;
             if late.last() != Some(&id) {
                 late.push(id);
             }
@@ -220,14 +231,17 @@ impl Graph {
     }
 
     /// Whether `id` is part of the running transaction, or waits for it.
-    pub(crate) fn awaits_running(&self, id: PatchId) -> bool {
-        let Some(running) = self.logging().and_then(|logging| logging.running.as_ref()) else { return false };
-        self.arena.resolve(id).is_some_and(|px| self.patch(px).serial == running.serial)
+    pub(crate) fn awaits_running(&self, volume: Vx, id: PatchId) -> bool {
+        let Some(running) = self.logging(volume).and_then(|logging| logging.running.as_ref()) else {
+            return false;
+        };
+        let awaits = |patch: &super::Patch| patch.volume == volume && patch.serial == running.serial;
+        self.arena.resolve(id).is_some_and(|px| awaits(self.patch(px)))
     }
 
     /// A block was freed: its copy in the running transaction is not needed, and older ones must not come back.
-    pub(crate) fn forget_freed(&mut self, no: BlockNo, sx: Option<Sx>) {
-        let Some(logging) = self.logging() else { return };
+    pub(crate) fn forget_freed(&mut self, volume: Vx, no: BlockNo, sx: Option<Sx>) {
+        let Some(logging) = self.logging(volume) else { return };
         let has_copy = logging.copies.contains_key(&no);
         let is_logged = sx.is_some_and(|sx| {
             logging.running.as_ref().is_some_and(|running| running.homes.contains_key(&sx))
@@ -235,8 +249,8 @@ impl Graph {
         if !has_copy && !is_logged {
             return;
         }
-        self.start_transaction();
-        let running = self.running_mut().expect("just started");
+        self.start_transaction(volume);
+        let running = self.running_mut(volume).expect("just started");
         if let Some(sx) = sx {
             running.homes.remove(&sx);
         }
@@ -246,8 +260,8 @@ impl Graph {
     }
 
     /// Takes the running transaction away: later changes are the next one's.
-    pub(crate) fn take_running(&mut self) -> Option<Running> {
-        self.logging_mut()?.running.take()
+    pub(crate) fn take_running(&mut self, volume: Vx) -> Option<Running> {
+        self.logging_mut(volume)?.running.take()
     }
 
     /// Lets the home patches of a transaction go once `commit` is stable, and its contents be waited for.
@@ -259,8 +273,8 @@ impl Graph {
     }
 
     /// An empty patch that commits when these home patches are written.
-    pub(crate) fn done_after(&mut self, homes: impl Iterator<Item = Px>) -> PatchId {
-        let done = self.insert_empty(Role::Ordinary);
+    pub(crate) fn done_after(&mut self, volume: Vx, homes: impl Iterator<Item = Px>) -> PatchId {
+        let done = self.insert_empty(volume, Role::Ordinary);
         let mut any = false;
         for home in homes {
             self.add_edge(done, home);
@@ -270,11 +284,17 @@ impl Graph {
         self.arena.id(done)
     }
 
-    /// The plain patches that existed when `generation` was the next one, without those of block `except`.
-    pub(crate) fn plain_patches_before(&self, generation: u64, except: Option<Sx>) -> Vec<PatchId> {
+    /// The volume's plain patches that existed when `generation` was the next one, without those of block `except`.
+    pub(crate) fn plain_patches_before(
+        &self,
+        volume: Vx,
+        generation: u64,
+        except: Option<Sx>,
+    ) -> Vec<PatchId> {
         let plain = |(px, patch): (Px, &super::Patch)| {
             let asked = patch.slot != NO_SLOT && !patch.home && patch.generation < generation;
-            (asked && Some(patch.slot) != except).then(|| self.arena.id(px))
+            let asked = asked && patch.volume == volume && Some(patch.slot) != except;
+            asked.then(|| self.arena.id(px))
         };
         self.arena.iter().filter_map(plain).collect()
     }

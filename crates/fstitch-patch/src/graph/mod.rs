@@ -36,9 +36,10 @@ use crate::{Optimizations, PatchId, PatchState, Stats};
 use arena::Arena;
 pub(crate) use create::Contents as ChangeContents;
 pub(crate) use flight::{Frozen, Readiness};
-pub(crate) use logged::{Arrangement, Logging, Running};
-use patch::{Patch, Px, Sx};
+pub(crate) use logged::{Arrangement, Home, Logging, Running};
+use patch::{Patch, Px, Sx, Vx};
 use slot::Slot;
+pub(crate) use walk::Closure;
 
 /// Patches, edges and blocks.
 #[derive(Debug)]
@@ -49,7 +50,8 @@ pub(crate) struct Graph {
     /// Blocks with uncommitted patches, by number.
     dirty: BTreeMap<BlockNo, Sx>,
     optimizations: Optimizations,
-    pub(crate) arrangement: Arrangement,
+    /// By volume.
+    pub(crate) arrangements: Vec<Arrangement>,
     /// The stamp of the last walk.
     stamp: u64,
     /// How long others may join a patch that still waits: see `is_overdue`.
@@ -67,7 +69,7 @@ impl Graph {
             free_slots: Vec::new(),
             dirty: BTreeMap::new(),
             optimizations,
-            arrangement: Arrangement::Given,
+            arrangements: vec![Arrangement::Given],
             stamp: 0,
             join_age: Duration::MAX,
             now: Duration::ZERO,
@@ -142,6 +144,14 @@ impl Graph {
             old.extend(slot.patches.iter().filter(chosen));
         }
         old
+    }
+
+    /// The uncommitted patches of a volume's blocks.
+    pub(crate) fn patches_of(&self, volume: Vx) -> Vec<Px> {
+        let of_volume = |(px, patch): (Px, &Patch)| {
+            (patch.slot != patch::NO_SLOT && patch.volume == volume).then_some(px)
+        };
+        self.arena.iter().filter_map(of_volume).collect()
     }
 
     /// Whether a patch of a block is left that existed when `generation` was the next one.

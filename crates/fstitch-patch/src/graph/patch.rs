@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fstitch_core::BlockBuf;
+use fstitch_core::{BlockBuf, BlockNo};
 use smallvec::SmallVec;
 
 use crate::PatchId;
@@ -11,8 +11,19 @@ use crate::PatchId;
 pub(crate) type Px = u32;
 /// A block's place among the slots.
 pub(crate) type Sx = u32;
+/// A volume's place among those that share the graph: each has its own mechanism. 0 is the whole device.
+pub(crate) type Vx = u8;
 /// Stands for "no block" in [`Patch::slot`].
 pub(crate) const NO_SLOT: Sx = u32::MAX;
+
+/// A block as one of the volumes knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site {
+    pub(crate) volume: Vx,
+    pub(crate) slot: Sx,
+    /// Its number in the volume.
+    pub(crate) no: BlockNo,
+}
 
 /// What a patch changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +111,8 @@ pub(crate) struct Patch {
     /// The block, or [`NO_SLOT`] for empty patches.
     pub(crate) slot: Sx,
     pub(crate) change: Change,
+    /// The volume through which the change was made.
+    pub(crate) volume: Vx,
     pub(crate) role: Role,
     pub(crate) hard: bool,
     pub(crate) in_flight: bool,
@@ -111,7 +124,7 @@ pub(crate) struct Patch {
     pub(crate) inner: u32,
     /// Holds what a transaction changed in its block: durable when the transaction is.
     pub(crate) home: bool,
-    /// The last transaction that it belongs to or waits for; 0 for none.
+    /// The last transaction of its volume that it belongs to or waits for; 0 for none.
     pub(crate) serial: u64,
     /// Stamp of the last walk that came here.
     pub(crate) mark: u64,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo};
 
 use super::patch::Px;
+use crate::PatchId;
 
 /// A block and its patches.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(crate) struct Slot {
     pub(crate) older: u32,
     pub(crate) newer: u32,
     pub(crate) in_clean_list: bool,
+    /// What makes the block part of the file that its volume is in: changes of that volume come after it.
+    pub(crate) reach: PatchId,
     /// Its changes were dropped: the contents are neither the medium's nor anybody's.
     pub(crate) stale: bool,
     /// Used since the list last looked.
@@ -60,6 +63,7 @@ impl Slot {
             older: u32::MAX,
             newer: u32::MAX,
             in_clean_list: false,
+            reach: PatchId::NONE,
             stale: false,
             referenced: false,
         }

@@ -11,7 +11,7 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, Le, Seed};
 use proptest::prelude::*;
 
 use super::create::Contents;
-use super::patch::{Change, Sx};
+use super::patch::{Change, Site, Sx};
 use super::{Graph, Readiness, at};
 use crate::{Optimizations, PatchId, PatchState};
 
@@ -26,6 +26,11 @@ struct Logical {
     befores: Vec<usize>,
     id: PatchId,
     dropped: bool,
+}
+
+/// A block of the whole device.
+fn site(slots: &[Sx], block: usize) -> Site {
+    Site { volume: 0, slot: slots[block], no: BlockNo(u64::try_from(block).unwrap()) }
 }
 
 /// The graph, the model and the medium.
@@ -80,7 +85,7 @@ impl World {
             ids.clear();
         }
         if seed.chance(1, 8) {
-            ids = vec![self.graph.empty(&ids)];
+            ids = vec![self.graph.empty(0, &ids)];
         }
         if let Some(&held) = self.held.last().filter(|_| seed.chance(1, 4)) {
             ids.push(held);
@@ -91,7 +96,7 @@ impl World {
             _ if bytes.len() == BLOCK_SIZE => Contents::Block(Arc::new(BlockBuf::copy_of(&bytes))),
             _ => Contents::Bytes(&bytes),
         };
-        let id = self.graph.change(self.slots[block], change, &contents, &ids);
+        let id = self.graph.change(site(&self.slots, block), change, &contents, &ids);
         self.changes.push(Logical {
             block,
             change,
@@ -141,7 +146,7 @@ impl World {
             .filter(|&at| !self.changes[at].dropped)
             .collect();
         let ids: Vec<PatchId> = cut_off.iter().map(|&at| self.changes[at].id).collect();
-        if !self.graph.drop_changes(self.slots[block], &ids) {
+        if !self.graph.drop_changes(0, self.slots[block], &ids) {
             return;
         }
         for &at_gone in gone.iter().rev() {
@@ -281,7 +286,7 @@ fn run(seed: u64, combination: u8, steps: usize, forgets: bool) {
             }
             10 if seed.chance(1, 2) => world.drop_block(&mut seed),
             10 if world.held.len() < 2 => {
-                let held = world.graph.hold(&[]);
+                let held = world.graph.hold(0, &[]);
                 world.held.push(held);
             }
             _ => {

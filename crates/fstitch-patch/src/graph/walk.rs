@@ -75,6 +75,11 @@ impl Graph {
         self.slots[at(patch.slot)].hard
     }
 
+    /// Whether the walk came to this patch.
+    pub(crate) fn is_marked(&self, id: PatchId, closure: Closure) -> bool {
+        self.arena.resolve(id).is_some_and(|px| self.patch(px).mark == closure.stamp)
+    }
+
     /// Marks the blocks that must be written for `targets` to commit with the stamp that is returned, and says
     /// whether anything is left to wait for. `held` is set when a held patch stands in the way.
     pub(crate) fn mark_closure(&mut self, targets: &[PatchId]) -> Closure {

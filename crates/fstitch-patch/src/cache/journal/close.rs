@@ -11,14 +11,15 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error};
 
 use super::{Closed, Core, Journal, Shared};
 use crate::PatchId;
-use crate::graph::patch::{Change, Px, Sx};
-use crate::graph::{ChangeContents as Contents, Running};
+use crate::graph::patch::{Change, Px, Site, Sx, Vx};
+use crate::graph::{ChangeContents as Contents, Home, Running};
 use crate::journal::blocks::{self, Tag};
 use crate::journal::checksum::{START, crc32};
 use crate::journal::format::Sequence;
 
 /// A transaction on its way into the log.
 struct Closing {
+    volume: Vx,
     sequence: Sequence,
     /// Blocks with copies, in order of their numbers.
     homes: Vec<(BlockNo, Sx, Px)>,
@@ -30,16 +31,16 @@ struct Closing {
 }
 
 impl Shared {
-    /// Closes the running transaction. No operation may be under way.
-    pub(super) fn close(&self, core: &mut Core) {
-        let Some(journal) = &mut core.journal else { return };
+    /// Closes the running transaction of a volume. No operation may be under way there.
+    pub(super) fn close(&self, core: &mut Core, volume: Vx) {
+        let Some(journal) = core.journal_mut(volume) else { return };
         debug_assert!(journal.handles == 0, "operations end before their transaction");
         journal.closing = false;
         self.changed.notify_all();
         if core.poison.is_some() {
             return;
         }
-        let Some(running) = core.graph.take_running() else { return };
+        let Some(running) = core.graph.take_running(volume) else { return };
         core.graph.now = self.clock.elapsed();
         core.graph.release(running.data);
         if running.homes.is_empty() && running.revoked.is_empty() {
@@ -47,37 +48,38 @@ impl Shared {
             core.graph.release(running.held);
             return;
         }
-        let need = self.log_need(core, &running);
-        self.make_log_room(core, need);
-        let journal = core.journal.as_mut().expect("looked at above");
+        let need = Self::log_need(core, volume, &running);
+        self.make_log_room(core, volume, need);
+        let journal = core.journal_mut(volume).expect("looked at above");
         if journal.ring.free() < need {
             let all = journal.superblock.log_blocks();
             let why = format!("a transaction of {need} blocks does not fit the journal's {all}");
             core.poison.get_or_insert_with(|| Error::Poisoned(why.into()));
             return;
         }
-        self.log(core, running, need);
+        self.log(core, volume, running, need);
         self.kick.notify_all();
     }
 
     /// Blocks of the log that the transaction takes.
-    fn log_need(&self, core: &Core, running: &Running) -> u32 {
-        let shape = &core.journal.as_ref().expect("a journal is kept").shape;
+    fn log_need(core: &Core, volume: Vx, running: &Running) -> u32 {
+        let shape = &Self::journal(core, volume).shape;
         let (copies, revokes) = (running.homes.len(), running.revoked.len());
         let need = copies + copies.div_ceil(shape.tags_max()) + revokes.div_ceil(shape.revokes_max()) + 1;
         u32::try_from(need).unwrap_or(u32::MAX)
     }
 
-    fn log(&self, core: &mut Core, running: Running, need: u32) {
+    fn log(&self, core: &mut Core, volume: Vx, running: Running, need: u32) {
         let mut homes: Vec<(BlockNo, Sx, Px)> =
-            running.homes.iter().map(|(&sx, &px)| (core.graph.slot(sx).no, sx, px)).collect();
+            running.homes.iter().map(|(&sx, &Home { patch, no })| (no, sx, patch)).collect();
         homes.sort_unstable_by_key(|&(no, ..)| no);
-        let last_commit = core.graph.logging().map_or(PatchId::NONE, |logging| logging.last_commit);
-        let journal = core.journal.as_mut().expect("a journal is kept");
+        let last_commit = core.graph.logging(volume).map_or(PatchId::NONE, |logging| logging.last_commit);
+        let journal = core.journal_mut(volume).expect("a journal is kept");
         let sequence = journal.next;
         journal.next = sequence.next();
         let start = journal.ring.head();
         let mut closing = Closing {
+            volume,
             sequence,
             homes,
             revoked: running.revoked.iter().map(|no| no.get()).collect(),
@@ -91,14 +93,14 @@ impl Shared {
         let done = match closing.homes.is_empty() {
             // Recovery must know of the revokes until the copies that they are about are gone.
             true => commit,
-            false => core.graph.done_after(closing.homes.iter().map(|&(.., px)| px)),
+            false => core.graph.done_after(volume, closing.homes.iter().map(|&(.., px)| px)),
         };
         let blocks: Vec<BlockNo> = closing.homes.iter().map(|&(no, ..)| no).collect();
-        if let Some(logging) = core.graph.logging_mut() {
+        if let Some(logging) = core.graph.logging_mut(volume) {
             logging.last_commit = commit;
             logging.copies.extend(blocks.iter().map(|&no| (no, running.serial)));
         }
-        let journal = core.journal.as_mut().expect("a journal is kept");
+        let journal = core.journal_mut(volume).expect("a journal is kept");
         journal.closed_count += 1;
         journal.logged_blocks += u64::from(need);
         journal.revoked += u64::try_from(closing.revoked.len()).expect("64-bit machine");
@@ -107,17 +109,18 @@ impl Shared {
     }
 
     fn log_revokes(&self, core: &mut Core, closing: &mut Closing) {
-        let shape = Self::journal(core).shape;
+        let shape = Self::journal(core, closing.volume).shape;
         for revoked in closing.revoked.chunks(shape.revokes_max()) {
             let mut block = BlockBuf::zeroed(self.block_size);
             shape.put_revoke(&mut block, closing.sequence, revoked);
-            let patch = self.put_log_block(core, BlockKind::JournalRevoke, Arc::new(block), &[]);
+            let patch =
+                self.put_log_block(core, closing.volume, BlockKind::JournalRevoke, (Arc::new(block), &[]));
             closing.befores.push(patch);
         }
     }
 
     fn log_copies(&self, core: &mut Core, closing: &mut Closing) {
-        let shape = Self::journal(core).shape;
+        let shape = Self::journal(core, closing.volume).shape;
         let sequence = closing.sequence;
         for homes in closing.homes.chunks(shape.tags_max()) {
             let copies: Vec<(Tag, Arc<BlockBuf>)> = homes
@@ -131,44 +134,61 @@ impl Shared {
             let mut block = BlockBuf::zeroed(self.block_size);
             shape.put_descriptor(&mut block, sequence, &tags);
             closing.sum = crc32(closing.sum, &block);
-            let patch = self.put_log_block(core, BlockKind::JournalDescriptor, Arc::new(block), &[]);
+            let patch = self.put_log_block(
+                core,
+                closing.volume,
+                BlockKind::JournalDescriptor,
+                (Arc::new(block), &[]),
+            );
             closing.befores.push(patch);
             for (_, copy) in copies {
                 if shape.checksums() == crate::journal::format::Checksums::Commit {
                     closing.sum = crc32(closing.sum, &copy);
                 }
-                closing.befores.push(self.put_log_block(core, BlockKind::JournalData, copy, &[]));
+                closing.befores.push(self.put_log_block(
+                    core,
+                    closing.volume,
+                    BlockKind::JournalData,
+                    (copy, &[]),
+                ));
             }
         }
     }
 
     fn log_commit(&self, core: &mut Core, closing: &Closing) -> PatchId {
         let mut block = BlockBuf::zeroed(self.block_size);
-        let shape = Self::journal(core).shape;
+        let shape = Self::journal(core, closing.volume).shape;
         shape.put_commit(&mut block, closing.sequence, self.clock.now(), closing.sum);
-        self.put_log_block(core, BlockKind::JournalCommit, Arc::new(block), &closing.befores)
+        self.put_log_block(
+            core,
+            closing.volume,
+            BlockKind::JournalCommit,
+            (Arc::new(block), &closing.befores),
+        )
     }
 
-    fn journal(core: &Core) -> &Journal {
-        core.journal.as_ref().expect("a journal is kept")
+    fn journal(core: &Core, volume: Vx) -> &Journal {
+        core.journal(volume).expect("a journal is kept")
     }
 
     /// Puts `contents` into the next block of the log, after `befores`.
     fn put_log_block(
         &self,
         core: &mut Core,
+        volume: Vx,
         kind: BlockKind,
-        contents: Arc<BlockBuf>,
-        befores: &[PatchId],
+        (contents, befores): (Arc<BlockBuf>, &[PatchId]),
     ) -> PatchId {
-        let journal = core.journal.as_mut().expect("a journal is kept");
+        let journal = core.journal_mut(volume).expect("a journal is kept");
         let (no, after) = journal.ring.take();
         let block = journal.area.map(u64::from(no)).expect("the area holds the whole log");
-        let sx = self.fresh_slot(core, block, kind);
+        let spot = journal.placement.find(block).expect("every block of the log was given a place");
+        let slot = self.fresh_slot(core, spot, kind);
         let len = u32::try_from(self.block_size).expect("blocks are small");
         let mut all = befores.to_vec();
         all.push(after);
-        core.graph.change_plain(sx, Change::Bytes { offset: 0, len }, &Contents::Block(contents), &all)
+        let (site, change) = (Site { volume, slot, no: block }, Change::Bytes { offset: 0, len });
+        core.graph.change_plain(site, change, &Contents::Block(contents), &all)
     }
 }
 

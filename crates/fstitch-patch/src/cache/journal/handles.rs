@@ -5,6 +5,8 @@ use fstitch_core::{Errno, Error, Result};
 
 use super::super::step::{Goal, Progress};
 use super::super::{Cache, Core, CoreGuard, Shared};
+use crate::graph::Closure;
+use crate::graph::patch::Vx;
 use crate::{JournalMode, PatchId};
 
 /// New blocks of contents for each block of pointers or bitmap that changes, at worst.
@@ -14,6 +16,7 @@ const BLOCKS_PER_POINTER_BLOCK: usize = 64;
 /// one. Without a journal it is nothing.
 pub struct Handle<'a> {
     shared: &'a Shared,
+    volume: Vx,
     /// `None` without a journal.
     credits: Option<usize>,
 }
@@ -28,11 +31,11 @@ impl Drop for Handle<'_> {
     fn drop(&mut self) {
         let Some(credits) = self.credits else { return };
         let mut core = self.shared.core();
-        let Some(journal) = &mut core.journal else { return };
+        let Some(journal) = core.journal_mut(self.volume) else { return };
         journal.handles -= 1;
         journal.credits -= credits;
         if journal.handles == 0 && journal.closing {
-            self.shared.close(&mut core);
+            self.shared.close(&mut core, self.volume);
         }
     }
 }
@@ -45,13 +48,15 @@ impl Cache {
     /// [`Error::Poisoned`] after a failed write.
     pub fn begin(&self, contents: usize, blocks: usize) -> Result<Handle<'_>> {
         assert_below(Rank::Inode, "beginning a step");
-        let shared = &*self.shared;
+        let (shared, volume) = (&*self.shared, self.volume);
         let mut core = shared.core();
         loop {
-            Shared::check_poison(&core)?;
-            let logged = core.graph.logging().and_then(|logging| logging.running.as_ref());
+            Shared::check_volume(&core, volume)?;
+            let logged = core.graph.logging(volume).and_then(|logging| logging.running.as_ref());
             let logged = logged.map_or(0, |running| running.homes.len());
-            let Some(journal) = &mut core.journal else { return Ok(Handle { shared, credits: None }) };
+            let Some(journal) = core.journal_mut(volume) else {
+                return Ok(Handle { shared, volume, credits: None });
+            };
             let data = contents.div_ceil(shared.block_size);
             let blocks = match journal.mode {
                 JournalMode::Full => blocks + data,
@@ -64,10 +69,10 @@ impl Cache {
             if !journal.closing && (fits || alone) {
                 journal.handles += 1;
                 journal.credits += blocks;
-                return Ok(Handle { shared, credits: Some(blocks) });
+                return Ok(Handle { shared, volume, credits: Some(blocks) });
             }
             if journal.handles == 0 {
-                shared.close(&mut core);
+                shared.close(&mut core, volume);
                 continue;
             }
             journal.closing = true;
@@ -83,10 +88,10 @@ impl Cache {
     pub fn close_before(&self, patch: PatchId) -> Result<bool> {
         let shared = &*self.shared;
         let core = shared.core();
-        if !core.graph.awaits_running(patch) {
+        if !core.graph.awaits_running(self.volume, patch) {
             return Ok(false);
         }
-        shared.close_running(core)?;
+        shared.close_running(core, self.volume)?;
         Ok(true)
     }
 
@@ -98,19 +103,22 @@ impl Cache {
     pub fn close_transaction(&self) -> Result<bool> {
         let shared = &*self.shared;
         let core = shared.core();
-        if core.graph.logging().is_none_or(|logging| logging.running.is_none()) {
+        if core.graph.logging(self.volume).is_none_or(|logging| logging.running.is_none()) {
             return Ok(false);
         }
-        shared.close_running(core)?;
+        shared.close_running(core, self.volume)?;
         Ok(true)
     }
 }
 
 impl Shared {
-    /// Closes the transaction that runs now, or waits until somebody has.
-    fn close_running(&self, mut core: CoreGuard<'_>) -> Result<()> {
+    /// Closes the transaction of a volume that runs now, or waits until somebody has.
+    fn close_running(&self, mut core: CoreGuard<'_>, volume: Vx) -> Result<()> {
         let serial = |core: &Core| {
-            core.graph.logging().and_then(|logging| logging.running.as_ref()).map(|running| running.serial)
+            core.graph
+                .logging(volume)
+                .and_then(|logging| logging.running.as_ref())
+                .map(|running| running.serial)
         };
         let Some(mine) = serial(&core) else { return Ok(()) };
         loop {
@@ -118,57 +126,87 @@ impl Shared {
             if serial(&core) != Some(mine) {
                 return Ok(());
             }
-            if self.ask_to_close(&mut core) {
+            if self.ask_to_close(&mut core, volume) {
                 continue;
             }
             core = self.wait(core);
         }
     }
 
-    /// Closes the running transaction, or has the last operation under way do it. Returns whether it is closed.
-    pub(in crate::cache) fn ask_to_close(&self, core: &mut Core) -> bool {
-        let Some(journal) = &mut core.journal else { return true };
+    /// Closes the running transaction of a volume, or has the last operation under way do it. Returns whether it is
+    /// closed.
+    fn ask_to_close(&self, core: &mut Core, volume: Vx) -> bool {
+        let Some(journal) = core.journal_mut(volume) else { return true };
         if journal.handles > 0 {
             journal.closing = true;
             return false;
         }
-        self.close(core);
+        self.close(core, volume);
         true
     }
 
+    /// The same for every volume.
+    pub(in crate::cache) fn ask_all_to_close(&self, core: &mut Core) {
+        for volume in core.journaled() {
+            self.ask_to_close(core, volume);
+        }
+    }
+
+    /// The same for the volumes whose running transactions a walk has come to. Returns whether all are closed.
+    pub(in crate::cache) fn ask_to_close_marked(&self, core: &mut Core, closure: Closure) -> bool {
+        let is_marked = |core: &Core, volume: &Vx| {
+            let running = core.graph.logging(*volume).and_then(|logging| logging.running.as_ref());
+            running.is_some_and(|running| core.graph.is_marked(running.held, closure))
+        };
+        let marked: Vec<Vx> = core.journaled().filter(|volume| is_marked(core, volume)).collect();
+        // All of them are asked, whatever the first one answers.
+        let closed: Vec<bool> = marked.into_iter().map(|volume| self.ask_to_close(core, volume)).collect();
+        closed.into_iter().all(|closed| closed)
+    }
+
     /// Closes the running transaction and waits until its commit record is stable, and all before it.
-    pub(in crate::cache) fn close_and_wait(&self) -> Result<()> {
-        self.close_running(self.core())?;
+    pub(in crate::cache) fn close_and_wait(&self, volume: Vx) -> Result<()> {
+        self.close_running(self.core(), volume)?;
         // Not those that others close from now on: there may be no end of them.
-        let commits = Self::uncommitted(&self.core());
+        let commits = Self::uncommitted(&self.core(), volume);
         self.write_patches(&commits).map(drop)
     }
 
-    /// Writes until nothing is dirty.
-    pub(in crate::cache) fn write_everything(&self) -> Result<()> {
+    /// Writes until nothing of a volume is dirty.
+    pub(in crate::cache) fn write_whole_volume(&self, volume: Vx) -> Result<()> {
         loop {
-            let _epoch = self.epoch();
+            let epoch = self.epoch();
             {
-                let core = self.core();
+                let mut core = self.core();
                 Self::check_poison(&core)?;
-                if core.graph.dirty().is_empty() {
+                let targets = core.graph.patches_of(volume);
+                if targets.is_empty() {
                     return Ok(());
                 }
+                let closure = core.graph.mark_closure_of(targets);
+                if closure.held && !self.ask_to_close_marked(&mut core, closure) {
+                    drop(epoch);
+                    drop(self.wait(core));
+                    continue;
+                }
             }
-            if self.write_epoch(Goal::Everything)? == Progress::Idle {
+            if self.write_epoch(Goal::Volume(volume))? == Progress::Idle {
                 return Err(Error::Errno(Errno::BUSY));
             }
         }
     }
 
-    /// Closes the running transaction if it is old enough.
+    /// Closes the running transactions that are old enough.
     pub(in crate::cache) fn close_if_old(&self, core: &mut Core) {
         let now = self.clock.elapsed();
-        let Some(journal) = &core.journal else { return };
-        let interval = journal.commit_interval;
-        let running = core.graph.logging().and_then(|logging| logging.running.as_ref());
-        if running.is_some_and(|running| now.saturating_sub(running.born) >= interval) {
-            self.ask_to_close(core);
+        for volume in core.journaled() {
+            let Some(interval) = core.journal(volume).map(|journal| journal.commit_interval) else {
+                continue;
+            };
+            let running = core.graph.logging(volume).and_then(|logging| logging.running.as_ref());
+            if running.is_some_and(|running| now.saturating_sub(running.born) >= interval) {
+                self.ask_to_close(core, volume);
+            }
         }
     }
 }

@@ -19,8 +19,9 @@ use fstitch_core::{BlockKind, Errno, Error, Result};
 pub use handles::Handle;
 use space::Ring;
 
+use super::volume::Mapping;
 use super::{Block, Cache, Core, Shared};
-use crate::graph::patch::Sx;
+use crate::graph::patch::{Sx, Vx};
 use crate::graph::{Arrangement, Logging};
 use crate::journal::Area;
 use crate::journal::blocks::Shape;
@@ -93,6 +94,8 @@ struct Passed {
 pub(super) struct Journal {
     mode: JournalMode,
     area: Area,
+    /// Where the blocks of the area are.
+    placement: Mapping,
     shape: Shape,
     superblock: Superblock,
     superblock_block: Block,
@@ -121,10 +124,15 @@ impl Cache {
     /// [`Error::Io`], [`Error::Corrupt`]; `EBUSY` if one is kept already; `EROFS` on a read-only cache;
     /// [`Error::Unsupported`] for a journal whose log is not empty, or with unknown features.
     pub fn start_journal(&self, config: JournalConfig) -> Result<()> {
-        let shared = &*self.shared;
-        if shared.options.read_only {
+        let (shared, volume) = (&*self.shared, self.volume);
+        if self.options.read_only {
             return Err(Errno::ROFS.into());
         }
+        if self.is_logged_below {
+            let why = "a journal on a volume whose changes go through the journal of the volume below";
+            return Err(Error::Unsupported(why.to_owned()));
+        }
+        self.place_journal(&config.area)?;
         let block = self.read(config.area.superblock()?, BlockKind::JournalSuperblock)?;
         let block_size = shared.geometry.block_size;
         let raw = block.snapshot();
@@ -143,6 +151,7 @@ impl Cache {
         let journal = Journal {
             mode: config.mode,
             area: config.area,
+            placement: self.mapping.clone(),
             shape: Shape::new(&superblock),
             superblock_block: block,
             commit_interval: config.commit_interval,
@@ -161,14 +170,16 @@ impl Cache {
         };
         let tail = {
             let mut core = shared.core();
-            if core.journal.is_some() {
+            if core.journal(volume).is_some() {
                 return Err(Errno::BUSY.into());
             }
             core.graph.now = shared.clock.elapsed();
-            core.graph.arrangement = Arrangement::Logged(Box::new(Logging::new(config.mode)));
-            core.journal = Some(journal);
+            core.graph.arrangements[usize::from(volume)] =
+                Arrangement::Logged(Box::new(Logging::new(config.mode)));
+            core.put_journal(volume, journal);
             shared.journaled.store(true, Ordering::Release);
-            shared.put_tail(&mut core, &[])
+            self.journaled.store(true, Ordering::Release);
+            shared.put_tail(&mut core, volume, &[])
         };
         self.sync_patches(&[tail])
     }
@@ -179,38 +190,50 @@ impl Cache {
     /// # Errors
     /// As for [`Cache::sync_all`].
     pub fn stop_journal(&self) -> Result<()> {
-        let shared = &*self.shared;
-        if shared.core().journal.is_none() {
+        let (shared, volume) = (&*self.shared, self.volume);
+        if self.is_logged_below || shared.core().journal(volume).is_none() {
             return Ok(());
         }
-        shared.close_and_wait()?;
-        shared.write_everything()?;
+        shared.close_and_wait(volume)?;
+        shared.write_whole_volume(volume)?;
         let tail = {
             let mut core = shared.core();
-            core.graph.arrangement = Arrangement::Given;
-            let journal = core.journal.as_mut().expect("kept until now");
+            core.graph.arrangements[usize::from(volume)] = Arrangement::Given;
+            let journal = core.journal_mut(volume).expect("kept until now");
             journal.superblock.start = 0;
             journal.superblock.sequence = journal.next;
-            let tail = shared.put_superblock(&mut core, &[]);
-            core.journal = None;
-            shared.journaled.store(false, Ordering::Release);
+            let tail = Shared::put_superblock(&mut core, volume, &[]);
+            drop(core.take_journal(volume));
+            self.journaled.store(false, Ordering::Release);
             tail
         };
         self.sync_patches(&[tail])
     }
 
+    /// Gives every block of the log a place: a log that is a file may have holes in the file that its volume is in.
+    fn place_journal(&self, area: &Area) -> Result<()> {
+        let mut after = crate::PatchIds::new();
+        for at in 0..area.count() {
+            let spot = self.mapping.fill(area.map(at)?)?;
+            if !after.contains(&spot.after) {
+                after.push(spot.after);
+            }
+        }
+        self.sync_patches(&after)
+    }
+
     /// Whether a journal is kept.
     #[must_use]
     pub fn is_journaled(&self) -> bool {
-        self.shared.journaled.load(Ordering::Acquire)
+        !self.is_logged_below && self.journaled.load(Ordering::Acquire)
     }
 
     /// How the journal is doing, if one is kept.
     #[must_use]
     pub fn journal_status(&self) -> Option<JournalStatus> {
         let core = self.shared.core();
-        let journal = core.journal.as_ref()?;
-        let running = core.graph.logging().and_then(|logging| logging.running.as_ref());
+        let journal = core.journal(self.volume).filter(|_| !self.is_logged_below)?;
+        let running = core.graph.logging(self.volume).and_then(|logging| logging.running.as_ref());
         Some(JournalStatus {
             mode: journal.mode,
             log_blocks: journal.superblock.log_blocks(),
@@ -227,15 +250,20 @@ impl Cache {
 
 impl Core {
     /// The block of the log's superblock.
-    pub(super) fn journal_superblock(&self) -> Option<Sx> {
-        self.journal.as_ref().map(|journal| journal.superblock_block.slot)
+    pub(super) fn journal_superblock(&self, volume: Vx) -> Option<Sx> {
+        self.journal(volume).map(|journal| journal.superblock_block.slot)
     }
 }
 
 impl Shared {
-    /// The held patches of closed transactions whose commit record is not stable.
-    pub(super) fn uncommitted(core: &Core) -> Vec<PatchId> {
-        let Some(journal) = &core.journal else { return Vec::new() };
+    /// The held patches of closed transactions of all volumes whose commit record is not stable.
+    pub(super) fn all_uncommitted(core: &Core) -> Vec<PatchId> {
+        core.journaled().flat_map(|volume| Self::uncommitted(core, volume)).collect()
+    }
+
+    /// Those of one volume.
+    pub(super) fn uncommitted(core: &Core, volume: Vx) -> Vec<PatchId> {
+        let Some(journal) = core.journal(volume) else { return Vec::new() };
         let pending = |id: &PatchId| core.graph.state(*id) != crate::PatchState::Committed;
         journal.closed.iter().map(|closed| closed.held).filter(pending).collect()
     }

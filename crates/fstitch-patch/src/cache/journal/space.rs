@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{Closed, Core, Journal, Passed, Shared};
 use crate::graph::ChangeContents as Contents;
-use crate::graph::patch::Change;
+use crate::graph::patch::{Change, Site, Vx};
 use crate::journal::format::SUPERBLOCK_SIZE;
 use crate::{PatchId, PatchState};
 
@@ -72,14 +72,14 @@ impl Journal {
 impl Shared {
     /// Makes room for `need` blocks in the log: the tail passes the oldest transactions, those that are home
     /// and, where that is not enough, others, once they will be.
-    pub(super) fn make_log_room(&self, core: &mut Core, need: u32) {
-        let Some(mut journal) = core.journal.take() else { return };
+    pub(super) fn make_log_room(&self, core: &mut Core, volume: Vx, need: u32) {
+        let Some(mut journal) = core.take_journal(volume) else { return };
         let stable = journal
             .passed
             .iter()
             .take_while(|passed| core.graph.state(passed.tail) == PatchState::Committed)
             .count();
-        if let Some(logging) = core.graph.logging_mut() {
+        if let Some(logging) = core.graph.logging_mut(volume) {
             journal.purge_passed(&mut logging.copies, stable);
         }
         // A quarter stays free, so that the tail moves in few large steps and seldom stands in a commit's way.
@@ -94,13 +94,13 @@ impl Shared {
             free += oldest.len;
             released.extend(journal.closed.pop_front());
         }
-        core.journal = Some(journal);
+        core.put_journal(volume, journal);
         if released.is_empty() {
             return;
         }
         let done: Vec<PatchId> = released.iter().map(|closed| closed.done).collect();
-        let tail = self.put_tail(core, &done);
-        let journal = core.journal.as_mut().expect("put back");
+        let tail = self.put_tail(core, volume, &done);
+        let journal = core.journal_mut(volume).expect("put back");
         for closed in released {
             journal.ring.give_back(closed.len, tail);
             journal.passed.push_back(Passed { tail, serial: closed.serial, blocks: closed.blocks });
@@ -108,23 +108,24 @@ impl Shared {
     }
 
     /// Points the log's superblock at the oldest transaction that is left, after `befores`.
-    pub(super) fn put_tail(&self, core: &mut Core, befores: &[PatchId]) -> PatchId {
-        let journal = core.journal.as_mut().expect("a journal is kept");
+    pub(super) fn put_tail(&self, core: &mut Core, volume: Vx, befores: &[PatchId]) -> PatchId {
+        let journal = core.journal_mut(volume).expect("a journal is kept");
         (journal.superblock.start, journal.superblock.sequence) = match journal.closed.front() {
             Some(oldest) => (oldest.start, oldest.sequence),
             None => (journal.ring.head(), journal.next),
         };
-        self.put_superblock(core, befores)
+        Self::put_superblock(core, volume, befores)
     }
 
     /// Writes the log's superblock, after `befores`.
-    pub(super) fn put_superblock(&self, core: &mut Core, befores: &[PatchId]) -> PatchId {
-        let journal = core.journal.as_ref().expect("a journal is kept");
-        let sx = journal.superblock_block.slot;
+    pub(super) fn put_superblock(core: &mut Core, volume: Vx, befores: &[PatchId]) -> PatchId {
+        let journal = core.journal(volume).expect("a journal is kept");
+        let (sx, no) = (journal.superblock_block.slot, journal.superblock_block.no);
         let mut raw = core.graph.slot(sx).loaded()[..SUPERBLOCK_SIZE].to_vec();
         journal.superblock.encode_into(&mut raw);
         let len = u32::try_from(SUPERBLOCK_SIZE).expect("a small constant");
-        core.graph.change_plain(sx, Change::Bytes { offset: 0, len }, &Contents::Bytes(&raw), befores)
+        let (site, change) = (Site { volume, slot: sx, no }, Change::Bytes { offset: 0, len });
+        core.graph.change_plain(site, change, &Contents::Bytes(&raw), befores)
     }
 }
 
