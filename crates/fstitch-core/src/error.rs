@@ -182,6 +182,7 @@ errnos! {
     ISDIR = 21, "is a directory";
     INVAL = 22, "invalid argument";
     NOTTY = 25, "inappropriate ioctl for device";
+    TXTBSY = 26, "text file busy";
     FBIG = 27, "file too large";
     NOSPC = 28, "no space left on device";
     ROFS = 30, "read-only file system";

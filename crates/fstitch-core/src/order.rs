@@ -60,6 +60,38 @@ impl Drop for Ranked {
     }
 }
 
+/// As long as it lives, this thread goes on in a file system below the one whose locks it holds: there the order begins
+/// anew. Nobody in a file system below waits for one above.
+#[derive(Debug)]
+pub struct Below {
+    #[cfg(debug_assertions)]
+    above: Vec<Rank>,
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Below {
+    /// Goes down.
+    ///
+    /// # Panics
+    /// In debug builds, if this thread holds the core lock, which file systems on one device share.
+    #[must_use]
+    pub fn enter() -> Self {
+        assert_below(Rank::Core, "entering the file system below");
+        Self {
+            #[cfg(debug_assertions)]
+            above: HELD.take(),
+            _not_send: std::marker::PhantomData,
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Below {
+    fn drop(&mut self) {
+        HELD.set(std::mem::take(&mut self.above));
+    }
+}
+
 /// Checks in debug builds that this thread holds no lock of `rank` or later: before I/O with [`Rank::Core`], before
 /// waiting for room with [`Rank::Inode`].
 ///
@@ -98,6 +130,17 @@ mod tests {
     fn an_inode_lock_under_the_core_lock_is_found() {
         let _core = Ranked::enter(Rank::Core);
         let _inode = Ranked::enter(Rank::Inode);
+    }
+
+    #[test]
+    fn below_the_order_begins_anew() {
+        let _group = Ranked::enter(Rank::Group);
+        {
+            let _below = Below::enter();
+            assert_below(Rank::Inode, "waiting");
+            let _inode = Ranked::enter(Rank::Inode);
+        }
+        let _core = Ranked::enter(Rank::Core);
     }
 
     #[test]

@@ -9,11 +9,12 @@
 //!        │
 //!   ext2                             layout, validity rules, patches
 //!        │
-//!   Cache, Tx (fstitch-patch)        blocks and patches
+//!   Cache, Tx (fstitch-patch)        blocks and patches ◄── Loopback: a file whose blocks are a volume of their own
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod check;
 pub mod ext2;
+pub mod loopback;
 pub mod model;
 pub mod uhfs;

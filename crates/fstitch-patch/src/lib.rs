@@ -20,7 +20,8 @@ mod options;
 mod stats;
 
 pub use cache::{
-    Block, Cache, Handle, JournalConfig, JournalStatus, Linear, Pieces, Placement, Spot, Tx, VolumeOptions,
+    Block, Cache, Handle, JournalConfig, JournalStatus, Linear, Pieces, Placement, Spot, Tx, VolumeDevice,
+    VolumeOptions,
 };
 pub use id::{PatchId, PatchIds, PatchState};
 pub use options::{CacheOptions, Durability, JournalMode, Optimizations, Ordering};

@@ -10,12 +10,12 @@ use super::write::{Fill, Source};
 use super::{LowLevelFs, Uhfs};
 
 /// A range that is filled, and whether the file grows with it.
-struct Range<'a> {
-    caller: &'a Caller,
-    start: u64,
-    end: u64,
-    source: Source<'a>,
-    grow: bool,
+pub(super) struct Range<'a> {
+    pub(super) caller: &'a Caller,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) source: Source<'a>,
+    pub(super) grow: bool,
 }
 
 impl<L: LowLevelFs> Uhfs<L> {
@@ -39,6 +39,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             _ => return Err(Errno::NODEV.into()),
         }
         let _writer = self.writer(&change, &node);
+        node.refuse_pinned()?;
         let size = {
             let state = node.read()?;
             self.check_fallocate(&state, mode)?;
@@ -93,7 +94,12 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.touch(&mut state, true)
     }
 
-    fn fill_in_steps(&self, change: &Change<'_>, node: &Node<L::Inode>, range: &Range<'_>) -> Result<()> {
+    pub(super) fn fill_in_steps(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        range: &Range<'_>,
+    ) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
             let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);

@@ -13,6 +13,7 @@
 //!   truncate changing a file's length                     fallocate  allocate, punch, zero
 //!   attr     getattr, setattr, flags                      xattr   extended attributes
 //!   sync     fsync, sync, unmount                        reclaim   what a crash has left, while in use
+//!   pinned   files whose blocks somebody else uses
 //! ```
 //!
 //! # States
@@ -41,6 +42,7 @@ mod low;
 mod make;
 mod names;
 mod node;
+mod pinned;
 mod posix;
 mod read;
 mod reclaim;
@@ -57,4 +59,5 @@ pub use low::{
     Allocation, AttrChange, ClearedName, Extent, FreedName, Limits, LowLevelFs, NameSlot, NewInode,
     ReclaimHooks, Reclaimed,
 };
+pub use pinned::PinnedFile;
 pub use volume::{AtimePolicy, Uhfs, UhfsOptions};

@@ -205,6 +205,8 @@ pub(super) struct Node<I> {
     pub(super) orphan: AtomicBool,
     /// Somebody has begun to free it.
     pub(super) freeing: AtomicBool,
+    /// A volume is in the file: its blocks stay where they are, and are not this file system's to write.
+    pub(super) pinned: AtomicBool,
     pub(super) loaded: AtomicBool,
     /// Loaded from the volume, and not yet compared with the directory through which it was found.
     pub(super) fresh: AtomicBool,
@@ -242,6 +244,7 @@ impl<I> Node<I> {
             used: AtomicBool::new(false),
             orphan: AtomicBool::new(false),
             freeing: AtomicBool::new(false),
+            pinned: AtomicBool::new(false),
             loaded: AtomicBool::new(false),
             fresh: AtomicBool::new(true),
             failed: AtomicBool::new(false),
@@ -265,6 +268,11 @@ impl<I> Node<I> {
         let rank = Ranked::enter(Rank::Inode);
         let state = self.state.write().expect("no panic while held");
         if state.dead { Err(Errno::STALE.into()) } else { Ok(Exclusive { state, _rank: rank }) }
+    }
+
+    /// `ETXTBSY` while a volume is in the file. To be asked by whoever holds the writer lock.
+    pub(super) fn refuse_pinned(&self) -> Result<()> {
+        if self.pinned.load(Ordering::Acquire) { Err(Errno::TXTBSY.into()) } else { Ok(()) }
     }
 
     /// The state, exclusive, if nobody else holds it.

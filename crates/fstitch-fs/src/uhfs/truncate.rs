@@ -22,6 +22,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         size: u64,
     ) -> Result<()> {
         let _writer = self.writer(change, node);
+        node.refuse_pinned()?;
         self.check_truncate(&*node.read()?, size)?;
         self.resize(change, node, caller, size)
     }

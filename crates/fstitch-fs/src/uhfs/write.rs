@@ -69,6 +69,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
         let written = {
             let _writer = self.writer(&change, &node);
+            node.refuse_pinned()?;
             self.trim_before_growth(&change, &node, offset + long(data.len()))?;
             let mut done = 0;
             while done < data.len() {

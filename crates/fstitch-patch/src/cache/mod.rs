@@ -6,7 +6,7 @@
 //!   limits.rs   room for operations           flusher.rs  the thread that writes by age and pressure
 //!   tx.rs       the core lock, in which patches are created
 //!   journal/    transactions, where a journal is kept
-//!   volume.rs   several volumes on one device
+//!   volume.rs   several volumes on one device             device.rs   a volume as a device
 //! ```
 //!
 //! Locks, in this order: `epoch` (one epoch at a time, held across I/O), `core` (graph and index, held for
@@ -14,6 +14,7 @@
 
 mod block;
 mod clean;
+mod device;
 mod flusher;
 mod journal;
 mod limits;
@@ -36,6 +37,7 @@ use crate::graph::patch::{Sx, Vx};
 use crate::{CacheOptions, Optimizations, PatchId, PatchState, Stats};
 pub use block::Block;
 use clean::CleanList;
+pub use device::VolumeDevice;
 use flusher::Flusher;
 pub use journal::{Handle, JournalConfig, JournalStatus};
 pub use tx::Tx;
@@ -48,8 +50,8 @@ pub struct Cache {
     flusher: Mutex<Option<Flusher>>,
     /// Whose mechanism its changes obey.
     volume: Vx,
-    /// The mechanism is that of the volume below, whose journal takes everything.
-    is_logged_below: bool,
+    /// The volume below whose mechanism that is, where its journal takes everything.
+    below: Option<Arc<Cache>>,
     mapping: Mapping,
     block_count: u64,
     options: CacheOptions,
@@ -144,7 +146,7 @@ impl Cache {
             shared: Arc::new(shared),
             flusher: Mutex::new(None),
             volume: 0,
-            is_logged_below: false,
+            below: None,
             mapping: Mapping(None),
             block_count: geometry.block_count,
             options,

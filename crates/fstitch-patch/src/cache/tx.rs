@@ -23,13 +23,7 @@ impl<'a> Tx<'a> {
 
     /// The block as the volume knows it whose mechanism its changes obey.
     fn site(&self, block: &Block) -> Site {
-        let no = match &self.cache.mapping.0 {
-            Some(placement) if self.cache.is_logged_below => {
-                placement.number_below(block.no).expect("a block that is held has a place")
-            }
-            _ => block.no,
-        };
-        Site { volume: self.cache.volume, slot: block.slot, no }
+        Site { volume: self.cache.volume, slot: block.slot, no: self.cache.number_there(block.no) }
     }
 
     fn change(&mut self, block: &Block, change: Change, new: &Contents<'_>, befores: &[PatchId]) -> PatchId {
@@ -134,6 +128,12 @@ impl<'a> Tx<'a> {
         self.core.graph.gather(self.cache.volume, gather, member)
     }
 
+    /// A patch without a block that commits when everything has that was added to these gathers so far: unlike on a
+    /// gather, others may depend on it.
+    pub fn empty_after(&mut self, gathers: &[PatchId]) -> PatchId {
+        self.core.graph.empty_after(self.cache.volume, gathers)
+    }
+
     /// The state of a patch.
     #[must_use]
     pub fn state(&self, patch: PatchId) -> PatchState {
@@ -149,7 +149,7 @@ impl<'a> Tx<'a> {
     /// Says that a block was freed: a journal then leaves its copies alone.
     pub fn forget(&mut self, block: BlockNo) {
         // To the journal of the volume below it stays part of a file.
-        if self.cache.is_logged_below || self.core.journal(self.cache.volume).is_none() {
+        if self.cache.is_logged_below() || self.core.journal(self.cache.volume).is_none() {
             return;
         }
         let sx = self.cache.mapping.find(block).and_then(|spot| self.core.index.get(&spot.block).copied());

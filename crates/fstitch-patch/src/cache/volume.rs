@@ -194,12 +194,43 @@ impl Cache {
             shared,
             flusher: std::sync::Mutex::new(None),
             volume,
-            is_logged_below: below.is_some(),
+            below,
             block_count: placement.block_count(),
             mapping: Mapping(Some(placement)),
             options: own,
             journaled,
         }))
+    }
+}
+
+impl Cache {
+    /// Where a block of this volume is on the device; `None` for a hole.
+    #[must_use]
+    pub fn find(&self, no: BlockNo) -> Option<Spot> {
+        self.mapping.find(no)
+    }
+
+    /// Whether the contents of files go through this volume's journal, which has been started.
+    #[must_use]
+    pub fn journals_contents(&self) -> bool {
+        let core = self.shared.core();
+        core.journal(self.volume).is_some_and(|journal| journal.mode() == crate::JournalMode::Full)
+    }
+
+    /// Whether all changes go through the journal of the volume below.
+    pub(super) fn is_logged_below(&self) -> bool {
+        self.below.is_some()
+    }
+
+    /// The number of a block in the volume whose mechanism its changes obey.
+    pub(super) fn number_there(&self, no: BlockNo) -> BlockNo {
+        match (&self.below, &self.mapping.0) {
+            (Some(below), Some(placement)) => {
+                let no = placement.number_below(no).expect("a block that is held has a place");
+                below.number_there(no)
+            }
+            _ => no,
+        }
     }
 }
 

@@ -70,6 +70,20 @@ impl Graph {
         self.arena.id(above)
     }
 
+    /// A patch that commits when everything has that these gathers have gathered so far.
+    pub(crate) fn empty_after(&mut self, volume: Vx, gathers: &[PatchId]) -> PatchId {
+        let mut befores = Vec::new();
+        for px in gathers.iter().filter_map(|&id| self.arena.resolve(id)) {
+            match self.patch(px).is_gather() {
+                true => befores.extend(self.live_befores(px).map(|before| self.arena.id(before))),
+                false => befores.push(self.arena.id(px)),
+            }
+        }
+        befores.sort_unstable();
+        befores.dedup();
+        self.empty(volume, &befores)
+    }
+
     pub(super) fn insert_empty(&mut self, volume: Vx, role: Role) -> Px {
         self.stats.patches_created_empty += 1;
         self.stats.patches_created_gather += u64::from(role == Role::Gather);

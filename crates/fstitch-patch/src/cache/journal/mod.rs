@@ -128,7 +128,7 @@ impl Cache {
         if self.options.read_only {
             return Err(Errno::ROFS.into());
         }
-        if self.is_logged_below {
+        if self.is_logged_below() {
             let why = "a journal on a volume whose changes go through the journal of the volume below";
             return Err(Error::Unsupported(why.to_owned()));
         }
@@ -191,7 +191,7 @@ impl Cache {
     /// As for [`Cache::sync_all`].
     pub fn stop_journal(&self) -> Result<()> {
         let (shared, volume) = (&*self.shared, self.volume);
-        if self.is_logged_below || shared.core().journal(volume).is_none() {
+        if self.is_logged_below() || shared.core().journal(volume).is_none() {
             return Ok(());
         }
         shared.close_and_wait(volume)?;
@@ -225,14 +225,14 @@ impl Cache {
     /// Whether a journal is kept.
     #[must_use]
     pub fn is_journaled(&self) -> bool {
-        !self.is_logged_below && self.journaled.load(Ordering::Acquire)
+        !self.is_logged_below() && self.journaled.load(Ordering::Acquire)
     }
 
     /// How the journal is doing, if one is kept.
     #[must_use]
     pub fn journal_status(&self) -> Option<JournalStatus> {
         let core = self.shared.core();
-        let journal = core.journal(self.volume).filter(|_| !self.is_logged_below)?;
+        let journal = core.journal(self.volume).filter(|_| !self.is_logged_below())?;
         let running = core.graph.logging(self.volume).and_then(|logging| logging.running.as_ref());
         Some(JournalStatus {
             mode: journal.mode,
@@ -245,6 +245,12 @@ impl Cache {
             logged_blocks: journal.logged_blocks,
             revoked: journal.revoked,
         })
+    }
+}
+
+impl Journal {
+    pub(super) fn mode(&self) -> JournalMode {
+        self.mode
     }
 }
 

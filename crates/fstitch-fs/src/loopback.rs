@@ -1,0 +1,153 @@
+//! A file of a mounted volume as the place of another volume, whose patches become patches of the file's blocks.
+//! Design: `docs/design/volumes.md`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, RwLock};
+
+use fstitch_core::{BlockNo, Error, InodeNo, IoOp, Result};
+use fstitch_patch::{Cache, PatchId, Placement, Spot};
+
+use crate::uhfs::{LowLevelFs, PinnedFile, Uhfs};
+
+/// Holes are filled in aligned pieces of so many bytes.
+const FILL_BYTES: usize = 64 << 10;
+
+/// Neighbouring blocks of the file that are neighbours in the volume below as well.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    start: BlockNo,
+    count: u64,
+    /// What makes them the file's.
+    after: PatchId,
+}
+
+/// A file that a volume is in.
+///
+/// **Invariants.** 1. `runs` holds every block of the file that has a place, and no other. 2. A run leaves `runs` never.
+pub struct Loopback<L: LowLevelFs> {
+    file: PinnedFile<L>,
+    read_only: bool,
+    /// By the first block's number in the file. Taken last, under any lock.
+    runs: RwLock<BTreeMap<u64, Run>>,
+    /// Held by who fills a hole.
+    filling: Mutex<()>,
+}
+
+impl<L: LowLevelFs> Loopback<L> {
+    /// Takes the file `ino` of `outer`. Where the journal of that volume takes contents, all holes are filled now.
+    ///
+    /// # Errors
+    /// As [`PinnedFile::new`]; `ENOSPC` where holes are filled.
+    pub fn attach(outer: &Arc<Uhfs<L>>, ino: InodeNo, read_only: bool) -> Result<Arc<Self>> {
+        let file = PinnedFile::new(outer, ino, read_only)?;
+        let loopback = Self { file, read_only, runs: RwLock::new(BTreeMap::new()), filling: Mutex::new(()) };
+        let mut at = 0;
+        while at < loopback.file.blocks() {
+            at += loopback.learn(at, loopback.file.blocks() - at, PatchId::NONE)?;
+        }
+        if !read_only && loopback.is_logged() {
+            loopback.fill_all()?;
+        }
+        Ok(Arc::new(loopback))
+    }
+
+    /// Whether the volume below logs what is written here.
+    fn is_logged(&self) -> bool {
+        self.file.cache().journals_contents()
+    }
+
+    /// Enters the run at `index` if it is one of blocks, and returns its length.
+    fn learn(&self, index: u64, max: u64, after: PatchId) -> Result<u64> {
+        let extent = self.file.run(index, max)?;
+        if let Some(start) = extent.start {
+            let run = Run { start, count: extent.count, after };
+            self.runs.write().expect("no panic while held").insert(index, run);
+        }
+        Ok(extent.count)
+    }
+
+    fn fill_all(&self) -> Result<()> {
+        let mut at = 0;
+        while at < self.file.blocks() {
+            self.fill(BlockNo(at))?;
+            at = self.run_end(at);
+        }
+        Ok(())
+    }
+
+    /// Behind the run that holds file block `no`.
+    fn run_end(&self, no: u64) -> u64 {
+        let runs = self.runs.read().expect("no panic while held");
+        runs.range(..=no).next_back().map_or(no + 1, |(first, run)| (first + run.count).max(no + 1))
+    }
+
+    /// Blocks that are filled together.
+    fn fill_blocks(&self) -> u64 {
+        u64::try_from((FILL_BYTES / self.file.cache().block_size()).max(1)).expect("64-bit machine")
+    }
+
+    /// The blocks around `no`, in its piece, that have no place: the first and the one behind the last.
+    fn hole(&self, no: u64) -> (u64, u64) {
+        let step = self.fill_blocks();
+        let piece = (no / step * step, (no / step + 1) * step);
+        let runs = self.runs.read().expect("no panic while held");
+        let before = runs.range(..no).next_back().map_or(0, |(first, run)| first + run.count);
+        let behind = runs.range(no..).next().map_or(u64::MAX, |(&first, _)| first);
+        (before.max(piece.0), behind.min(piece.1).min(self.file.blocks()))
+    }
+
+    fn locate(&self, no: BlockNo) -> Option<(BlockNo, PatchId)> {
+        let runs = self.runs.read().expect("no panic while held");
+        let (&first, run) = runs.range(..=no.get()).next_back()?;
+        let within = no.get() - first;
+        (within < run.count).then(|| (BlockNo(run.start.get() + within), run.after))
+    }
+}
+
+impl<L: LowLevelFs> Placement for Loopback<L> {
+    fn block_count(&self) -> u64 {
+        self.file.blocks()
+    }
+
+    fn find(&self, no: BlockNo) -> Option<Spot> {
+        let (block, after) = self.locate(no)?;
+        // The zeros that filled the block came after what gives it a place farther below, and `after` after the zeros.
+        let spot = self.file.cache().find(block)?;
+        Some(if after == PatchId::NONE { spot } else { Spot { block: spot.block, after } })
+    }
+
+    fn fill(&self, no: BlockNo) -> Result<Spot> {
+        if no.get() >= self.file.blocks() || self.read_only {
+            let why =
+                std::io::Error::other("the block lies outside the file, or in a hole that nobody may fill");
+            return Err(Error::io(IoOp::Write, no, why));
+        }
+        let _filling = self.filling.lock().expect("no panic while held");
+        if let Some(spot) = self.find(no) {
+            return Ok(spot);
+        }
+        let (first, end) = self.hole(no.get());
+        let after = self.file.fill(first, end - first)?;
+        let mut at = first;
+        while at < end {
+            at += self.learn(at, end - at, after)?;
+        }
+        self.find(no).ok_or_else(|| {
+            Error::io(IoOp::Write, no, std::io::Error::other("the file has a hole where it was filled"))
+        })
+    }
+
+    fn logged_by(&self) -> Option<Arc<Cache>> {
+        (!self.read_only && self.is_logged()).then(|| Arc::clone(self.file.cache()))
+    }
+
+    fn number_below(&self, no: BlockNo) -> Option<BlockNo> {
+        self.locate(no).map(|(block, _)| block)
+    }
+}
+
+impl<L: LowLevelFs> std::fmt::Debug for Loopback<L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Loopback({:?})", self.file)
+    }
+}
