@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fstitch_core::{BlockDevice, Clock, Concat, Error, Result};
-use fstitch_patch::{Cache, CacheOptions, JournalMode, Ordering};
+use fstitch_patch::{Cache, CacheOptions, JournalConfig, JournalMode, Ordering};
 
 use super::Ext2;
 use super::journaled::journal_config;
@@ -103,6 +103,65 @@ impl Default for Arrangement {
     }
 }
 
+/// What suits a volume, after a look at it.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The mechanism in force.
+    pub consistency: Consistency,
+    /// The journal to keep, if any. That of a device of its own is behind the volume.
+    pub journal: Option<JournalConfig>,
+}
+
+impl Chosen {
+    /// Looks at the volume on `device`, in blocks of the volume's size, which needs no recovery (any more).
+    ///
+    /// # Errors
+    /// As [`journal_config`]; [`Error::Unsupported`] for a journaling mechanism on a volume without a journal.
+    pub fn new(device: &dyn BlockDevice, arrangement: &Arrangement) -> Result<Self> {
+        let Arrangement { consistency, commit_interval, journal: external, cache, .. } = arrangement;
+        let mode = consistency
+            .map_or(JournalMode::Ordered, |asked| asked.journal_mode().unwrap_or(JournalMode::Ordered));
+        let journal = match consistency {
+            Some(asked) if asked.journal_mode().is_none() => None,
+            _ if cache.read_only => None,
+            _ => journal_config(device, external.as_deref(), mode, *commit_interval)?,
+        };
+        let consistency = match (consistency, &journal) {
+            (Some(asked), None) if asked.journal_mode().is_some() && !cache.read_only => {
+                return Err(Error::Unsupported(format!(
+                    "consistency `{asked}` on a volume without a journal (`fstitch tune --journal` adds one)"
+                )));
+            }
+            (Some(asked), _) => *asked,
+            (None, Some(_)) => Consistency::Ordered,
+            (None, None) => Consistency::Soft,
+        };
+        Ok(Self { consistency, journal })
+    }
+
+    /// Whether the cache keeps dependencies.
+    #[must_use]
+    pub fn ordering(&self) -> Ordering {
+        if self.consistency == Consistency::Async { Ordering::Dropped } else { Ordering::Kept }
+    }
+
+    /// Opens the volume in `cache`, which has its blocks and behind them those of the device of its journal.
+    ///
+    /// # Errors
+    /// As [`Ext2::open`].
+    pub fn open_in(self, cache: Arc<Cache>, mut options: UhfsOptions) -> Result<Uhfs<Ext2>> {
+        let volume = Ext2::open(Arc::clone(&cache))?;
+        options.synchronous |= self.consistency == Consistency::Sync;
+        if let Some(journal) = self.journal {
+            // A step of a large operation must fit a transaction beside others.
+            let log_blocks = usize::try_from(journal.area.count()).unwrap_or(usize::MAX);
+            options.step_bytes = options.step_bytes.min(log_blocks.saturating_mul(cache.block_size()) / 16);
+            volume.use_journal(journal);
+        }
+        Ok(Uhfs::new(volume, options))
+    }
+}
+
 /// Opens the volume on `device`, in blocks of the volume's size, which needs no recovery (any more). Returns the file
 /// system and the mechanism in force.
 ///
@@ -113,42 +172,18 @@ pub fn open(
     arrangement: &Arrangement,
     clock: Arc<dyn Clock>,
 ) -> Result<(Uhfs<Ext2>, Consistency)> {
-    let Arrangement { consistency, commit_interval, journal: external, cache, fs } = arrangement;
-    let mode = consistency
-        .map_or(JournalMode::Ordered, |asked| asked.journal_mode().unwrap_or(JournalMode::Ordered));
-    let journal = match consistency {
-        Some(asked) if asked.journal_mode().is_none() => None,
-        _ if cache.read_only => None,
-        _ => journal_config(&*device, external.as_deref(), mode, *commit_interval)?,
-    };
-    let chosen = match (consistency, &journal) {
-        (Some(asked), None) if asked.journal_mode().is_some() && !cache.read_only => {
-            return Err(Error::Unsupported(format!(
-                "consistency `{asked}` on a volume without a journal (`fstitch tune --journal` adds one)"
-            )));
-        }
-        (Some(asked), _) => *asked,
-        (None, Some(_)) => Consistency::Ordered,
-        (None, None) => Consistency::Soft,
-    };
-    let mut options = cache.clone();
-    if chosen == Consistency::Async {
+    let chosen = Chosen::new(&*device, arrangement)?;
+    let consistency = chosen.consistency;
+    let mut options = arrangement.cache.clone();
+    if chosen.ordering() == Ordering::Dropped {
         options.ordering = Ordering::Dropped;
     }
-    let device = match external {
-        Some(external) if journal.is_some() => Arc::new(Concat::new(vec![device, Arc::clone(external)])?),
+    let device = match &arrangement.journal {
+        Some(external) if chosen.journal.is_some() => {
+            Arc::new(Concat::new(vec![device, Arc::clone(external)])?)
+        }
         _ => device,
     };
     let cache = Cache::new(device, options, clock);
-    let volume = Ext2::open(Arc::clone(&cache))?;
-    let mut fs = fs.clone();
-    fs.synchronous |= chosen == Consistency::Sync;
-    if let Some(journal) = journal {
-        // A step of a large operation must fit a transaction beside others.
-        let log_bytes =
-            usize::try_from(journal.area.count()).unwrap_or(usize::MAX).saturating_mul(cache.block_size());
-        fs.step_bytes = fs.step_bytes.min(log_bytes / 16);
-        volume.use_journal(journal);
-    }
-    Ok((Uhfs::new(volume, fs), chosen))
+    Ok((chosen.open_in(cache, arrangement.fs.clone())?, consistency))
 }

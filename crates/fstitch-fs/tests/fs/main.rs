@@ -8,6 +8,7 @@ mod crashes;
 mod dirsync;
 mod driver;
 mod ext2;
+mod loopback;
 mod marks;
 mod orders;
 mod parked;
