@@ -113,15 +113,14 @@ impl Shared {
         for revoked in closing.revoked.chunks(shape.revokes_max()) {
             let mut block = BlockBuf::zeroed(self.block_size);
             shape.put_revoke(&mut block, closing.sequence, revoked);
-            let patch =
-                self.put_log_block(core, closing.volume, BlockKind::JournalRevoke, (Arc::new(block), &[]));
+            let patch = self.put_log_block(core, closing.volume, BlockKind::JournalRevoke, Arc::new(block));
             closing.befores.push(patch);
         }
     }
 
     fn log_copies(&self, core: &mut Core, closing: &mut Closing) {
         let shape = Self::journal(core, closing.volume).shape;
-        let sequence = closing.sequence;
+        let (sequence, volume) = (closing.sequence, closing.volume);
         for homes in closing.homes.chunks(shape.tags_max()) {
             let copies: Vec<(Tag, Arc<BlockBuf>)> = homes
                 .iter()
@@ -134,23 +133,13 @@ impl Shared {
             let mut block = BlockBuf::zeroed(self.block_size);
             shape.put_descriptor(&mut block, sequence, &tags);
             closing.sum = crc32(closing.sum, &block);
-            let patch = self.put_log_block(
-                core,
-                closing.volume,
-                BlockKind::JournalDescriptor,
-                (Arc::new(block), &[]),
-            );
+            let patch = self.put_log_block(core, volume, BlockKind::JournalDescriptor, Arc::new(block));
             closing.befores.push(patch);
             for (_, copy) in copies {
                 if shape.checksums() == crate::journal::format::Checksums::Commit {
                     closing.sum = crc32(closing.sum, &copy);
                 }
-                closing.befores.push(self.put_log_block(
-                    core,
-                    closing.volume,
-                    BlockKind::JournalData,
-                    (copy, &[]),
-                ));
+                closing.befores.push(self.put_log_block(core, volume, BlockKind::JournalData, copy));
             }
         }
     }
@@ -159,11 +148,11 @@ impl Shared {
         let mut block = BlockBuf::zeroed(self.block_size);
         let shape = Self::journal(core, closing.volume).shape;
         shape.put_commit(&mut block, closing.sequence, self.clock.now(), closing.sum);
-        self.put_log_block(
+        self.put_log_block_after(
             core,
             closing.volume,
-            BlockKind::JournalCommit,
-            (Arc::new(block), &closing.befores),
+            (BlockKind::JournalCommit, Arc::new(block)),
+            &closing.befores,
         )
     }
 
@@ -171,13 +160,24 @@ impl Shared {
         core.journal(volume).expect("a journal is kept")
     }
 
-    /// Puts `contents` into the next block of the log, after `befores`.
+    /// Puts `contents` into the next block of the log.
     fn put_log_block(
         &self,
         core: &mut Core,
         volume: Vx,
         kind: BlockKind,
-        (contents, befores): (Arc<BlockBuf>, &[PatchId]),
+        contents: Arc<BlockBuf>,
+    ) -> PatchId {
+        self.put_log_block_after(core, volume, (kind, contents), &[])
+    }
+
+    /// The same, after `befores`.
+    fn put_log_block_after(
+        &self,
+        core: &mut Core,
+        volume: Vx,
+        (kind, contents): (BlockKind, Arc<BlockBuf>),
+        befores: &[PatchId],
     ) -> PatchId {
         let journal = core.journal_mut(volume).expect("a journal is kept");
         let (no, after) = journal.ring.take();
