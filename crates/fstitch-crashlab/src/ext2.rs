@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fstitch_core::{
-    BlockDevice, BlockNo, CheckReport, FileSystem, FindingClass, ManualClock, Result, Timestamp,
+    BlockDevice, BlockNo, CheckReport, FileSystem, FindingClass, ManualClock, Partition, Result, Timestamp,
 };
 use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
 use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
@@ -53,6 +53,9 @@ pub struct Ext2System {
     pub peculiar: u32,
     /// Blocks of the journal, for the mechanisms that keep one.
     pub journal_blocks: u32,
+    /// 1: the journal is a device of its own, 0: a file of the volume. The medium then holds the volume and behind it
+    /// that device: one power cut hits both, and each keeps or loses what was not flushed, block by block.
+    pub external: u32,
 }
 
 impl Default for Ext2System {
@@ -68,6 +71,7 @@ impl Default for Ext2System {
             step_kib: 1024,
             peculiar: 0,
             journal_blocks: 1024,
+            external: 0,
         }
     }
 }
@@ -89,7 +93,7 @@ impl fmt::Display for Ext2System {
 /// A word that names no system.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` names no system: expected ext2-soft, ext2-sync, ext2-async, ext3-ordered, ext3-metadata or ext3-full, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step), -p0 (peculiarities), -j1024 (blocks of the journal)"
+    "`{0}` names no system: expected ext2-soft, ext2-sync, ext2-async, ext3-ordered, ext3-metadata or ext3-full, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step), -p0 (peculiarities), -j1024 (blocks of the journal), -x0 (1: the journal is a device of its own)"
 )]
 pub struct UnknownSystem(String);
 
@@ -102,7 +106,7 @@ impl FromStr for Ext2System {
 }
 
 impl Ext2System {
-    fn parameters(&self) -> [(char, u32); 9] {
+    fn parameters(&self) -> [(char, u32); 10] {
         [
             ('k', self.size_kib),
             ('b', self.block_size),
@@ -113,6 +117,7 @@ impl Ext2System {
             ('s', self.step_kib),
             ('p', self.peculiar),
             ('j', self.journal_blocks),
+            ('x', self.external),
         ]
     }
 
@@ -135,6 +140,7 @@ impl Ext2System {
                 "s" => system.step_kib = value,
                 "p" => system.peculiar = value,
                 "j" => system.journal_blocks = value,
+                "x" => system.external = value,
                 _ => return None,
             }
         }
@@ -151,18 +157,41 @@ impl Ext2System {
             && (1..=1 << 20).contains(&self.step_kib)
             && self.peculiar <= peculiar::ALL
             && (1024..=1 << 20).contains(&self.journal_blocks)
+            && self.external <= u32::from(self.is_journaled())
     }
 
     fn is_journaled(&self) -> bool {
         self.consistency.journal_mode().is_some()
     }
 
+    /// Bytes of the volume.
+    fn volume_bytes(&self) -> usize {
+        kib(self.size_kib)
+    }
+
+    /// Bytes of the journal's own device behind the volume; 0 without one.
+    fn journal_bytes(&self) -> usize {
+        let bytes = u64::from(self.journal_blocks) * u64::from(self.block_size * self.external);
+        usize::try_from(bytes).expect("64-bit machine")
+    }
+
+    /// The volume on a medium, and the journal's own device if there is one.
+    fn split<D: BlockDevice + Clone>(&self, medium: &D) -> Result<(Partition<D>, Option<Partition<D>>)> {
+        let blocks = medium.geometry().block_count;
+        let behind = u64::from(self.journal_blocks * self.external).min(blocks);
+        let volume = Partition::new(medium.clone(), BlockNo(0), blocks - behind)?;
+        let journal = Partition::new(medium.clone(), BlockNo(blocks - behind), behind)?;
+        Ok((volume, (behind > 0).then_some(journal)))
+    }
+
     fn attach(&self, device: Arc<dyn BlockDevice>, cache: CacheOptions, fs: UhfsOptions) -> Result<Running> {
         let clock = ManualClock::new();
         clock.advance(Duration::from_secs(u64::try_from(NOW.secs).expect("after 1970")));
         let consistency = Some(self.consistency);
-        let arrangement = Arrangement { consistency, cache, fs, ..Arrangement::default() };
-        let (fs, _) = arrange::open(device, &arrangement, Arc::new(clock))?;
+        let (volume, journal) = self.split(&device)?;
+        let journal = journal.map(|journal| Arc::new(journal) as Arc<dyn BlockDevice>);
+        let arrangement = Arrangement { consistency, journal, cache, fs, ..Arrangement::default() };
+        let (fs, _) = arrange::open(Arc::new(volume), &arrangement, Arc::new(clock))?;
         let unclean = fs.format().was_unclean();
         Ok(Running { fs, unclean })
     }
@@ -212,7 +241,8 @@ impl System for Ext2System {
     }
 
     fn format(&self) -> Result<Arc<Base>> {
-        let image = Image::new(Base::new(self.block_size, vec![STALE; kib(self.size_kib)]));
+        let bytes = self.volume_bytes() + self.journal_bytes();
+        let image = Image::new(Base::new(self.block_size, vec![STALE; bytes]));
         let mut options = MkfsOptions::new([7; 16], [9; 16], NOW);
         options.block_size = Some(self.block_size);
         options.inode_size = Some(self.inode_size);
@@ -220,10 +250,20 @@ impl System for Ext2System {
         options.features.resize_inode = false;
         options.features.ext_attr = self.peculiar & peculiar::NO_ATTRIBUTES == 0;
         options.features.large_file = self.peculiar & peculiar::NO_LARGE_FILES == 0;
-        mkfs(&image, &options, &mut |_, _| {})?;
-        if self.is_journaled() {
-            let blocks = Some(self.journal_blocks);
-            journal::add(&image, journal::AddOptions { blocks, now: NOW, is_zero: false })?;
+        let (volume, journal) = self.split(&&image)?;
+        mkfs(&volume, &options, &mut |_, _| {})?;
+        match journal {
+            Some(device) => {
+                let (block_size, uuid, label) = (self.block_size, [5; 16], Vec::new());
+                let options = journal::DeviceOptions { block_size, uuid, label, now: NOW, is_zero: false };
+                journal::make_device(&device, &options)?;
+                journal::add_device(&volume, &device, 0)?;
+            }
+            None if self.is_journaled() => {
+                let blocks = Some(self.journal_blocks);
+                journal::add(&volume, journal::AddOptions { blocks, now: NOW, is_zero: false })?;
+            }
+            None => {}
         }
         if self.peculiar & (peculiar::SHARED_ATTRIBUTES | peculiar::INDEX) == 0 {
             return Ok(Base::new(self.block_size, image.bytes()));
@@ -239,14 +279,15 @@ impl System for Ext2System {
 
     fn before_mount(&self, device: &dyn BlockDevice) -> Result<()> {
         if self.is_journaled() {
+            let (volume, journal) = self.split(&device)?;
             let options = &mut journal::Options {
-                external: None,
+                external: journal.as_ref().map(|journal| -> &dyn BlockDevice { journal }),
                 now: NOW,
                 for_reading: false,
                 batch_max: journal::BATCH_MAX,
                 progress: &mut |_| {},
             };
-            journal::recover(device, options)?;
+            journal::recover(&volume, options)?;
         }
         Ok(())
     }
@@ -272,7 +313,7 @@ impl System for Ext2System {
     }
 
     fn check(&self, device: &dyn BlockDevice) -> Result<CheckReport> {
-        let mut report = check_ext2(device)?;
+        let mut report = check_ext2(&self.split(&device)?.0)?;
         // Whoever finds a volume marked clean looks no further.
         if report.total > 0 && report.findings.iter().all(|finding| finding.code != NOT_CLEAN) {
             let first = report.findings.first().map(|finding| finding.text.clone()).unwrap_or_default();
@@ -299,10 +340,11 @@ impl System for Ext2System {
     fn repair(&self, device: &dyn BlockDevice) -> Result<CheckReport> {
         self.before_mount(device)?;
         let options = RepairOptions { mode: RepairMode::Yes, now: NOW };
-        Ok(repair_ext2(device, options)?.left)
+        Ok(repair_ext2(&self.split(&device)?.0, options)?.left)
     }
 
     fn reference(&self) -> Option<E2fsck> {
-        Some(E2fsck { replays: self.is_journaled() })
+        let journal_at = (self.external > 0).then(|| self.volume_bytes());
+        Some(E2fsck { replays: self.is_journaled(), journal_at })
     }
 }

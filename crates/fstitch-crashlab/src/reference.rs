@@ -11,6 +11,8 @@ use crate::oracle::Violation;
 pub struct E2fsck {
     /// The journal is replayed first, which leaves nothing to find.
     pub replays: bool,
+    /// Where in an image the volume ends and the journal's own device starts, in bytes, if it has one.
+    pub journal_at: Option<usize>,
 }
 
 /// Files corrected, or nothing to correct.
@@ -30,10 +32,15 @@ impl E2fsck {
     /// When it does not, with what it printed.
     pub fn judge(self, image: &Image, we_found: u64) -> Result<Image, Violation> {
         let fail = |error: std::io::Error| Violation::new("e2fsck-failed", error.to_string());
-        let mut file = tempfile::NamedTempFile::new().map_err(fail)?;
-        file.write_all(&image.bytes()).map_err(fail)?;
+        let bytes = image.bytes();
+        let (volume, journal) = bytes.split_at(self.journal_at.unwrap_or(bytes.len()));
+        let (volume, journal) = (kept(volume).map_err(fail)?, kept(journal).map_err(fail)?);
         let run = |option: &str| {
-            let output = command().arg(option).arg(file.path()).output().map_err(fail)?;
+            let mut command = command();
+            if self.journal_at.is_some() {
+                command.arg("-j").arg(journal.path());
+            }
+            let output = command.arg(option).arg(volume.path()).output().map_err(fail)?;
             let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
             Ok((output.status.code().unwrap_or(-1), said))
         };
@@ -55,10 +62,18 @@ impl E2fsck {
         if left != 0 {
             return Err(Violation::new("e2fsck-left-something", said));
         }
-        let bytes = std::fs::read(file.path()).map_err(fail)?;
+        let mut bytes = std::fs::read(volume.path()).map_err(fail)?;
+        bytes.extend(std::fs::read(journal.path()).map_err(fail)?);
         let block_size = fstitch_core::BlockDevice::geometry(image).block_size;
         Ok(Image::new(Base::new(block_size, bytes)))
     }
+}
+
+/// A file with these bytes.
+fn kept(bytes: &[u8]) -> std::io::Result<tempfile::NamedTempFile> {
+    let mut file = tempfile::NamedTempFile::new()?;
+    file.write_all(bytes)?;
+    Ok(file)
 }
 
 fn command() -> Command {

@@ -14,8 +14,8 @@ use crate::ext2::layout::inode::{
 };
 use crate::ext2::layout::superblock::{
     JOURNAL_INO, OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, ROOT_INO, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT,
-    S_FEATURE_RO_COMPAT, S_FIRST_INO, S_INODE_SIZE, S_MKFS_TIME, S_MTIME, S_RESERVED_GDT_BLOCKS, S_REV_LEVEL,
-    S_WTIME,
+    S_FEATURE_RO_COMPAT, S_FIRST_INO, S_INODE_SIZE, S_JOURNAL_INUM, S_MKFS_TIME, S_MTIME,
+    S_RESERVED_GDT_BLOCKS, S_REV_LEVEL, S_WTIME,
 };
 use crate::ext2::num::{idx, low32, small, wide};
 
@@ -154,6 +154,12 @@ impl Scan<'_, '_> {
         dtime < count && !early
     }
 
+    /// A journal may also be a device of its own, and then this inode is as unused as without any.
+    fn has_internal_journal(&self) -> bool {
+        let features = self.volume.shape.features;
+        features.compat & compat::HAS_JOURNAL != 0 && S_JOURNAL_INUM.get(&self.volume.raw_super) == self.ino
+    }
+
     /// Inodes below the first ordinary one, apart from the root.
     fn reserved(&mut self) -> Result<()> {
         let ino = self.ino;
@@ -166,7 +172,7 @@ impl Scan<'_, '_> {
                 claims::claim_resize(self);
                 return Ok(());
             }
-            JOURNAL_INO if features.compat & compat::HAS_JOURNAL != 0 => mode & 0xf000 == 0x8000,
+            JOURNAL_INO if self.has_internal_journal() => mode & 0xf000 == 0x8000,
             BAD_BLOCKS_INO => mode == 0 && I_LINKS_COUNT.get(self.raw) == 0 && self.get(I_FILE_ACL) == 0,
             BOOT_LOADER_INO => mode & 0xf000 != 0x4000,
             RESIZE_INO => mode == 0 || mode & 0xf000 == 0x8000,

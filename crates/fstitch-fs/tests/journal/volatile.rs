@@ -44,6 +44,14 @@ impl Volatile {
         left
     }
 
+    /// What differs from the base as long as the power is there.
+    pub fn newest(&self) -> Changes {
+        let state = self.state.lock().unwrap();
+        let mut all = state.stable.clone();
+        all.extend(state.pending.iter().map(|(no, data)| (*no, data.clone())));
+        all
+    }
+
     fn dead(op: IoOp, block: BlockNo) -> Error {
         Error::io(op, block, std::io::Error::other("the power is gone"))
     }

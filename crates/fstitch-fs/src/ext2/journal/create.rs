@@ -26,7 +26,7 @@ use crate::ext2::layout::inode::{
     DIRECT, I_ATIME, I_BLOCKS, I_CTIME, I_EXTRA_ISIZE, I_LINKS_COUNT, I_MODE, I_MTIME, I_SIZE, I_SIZE_HIGH,
     POINTERS, new_extra_isize, pointer_field,
 };
-use crate::ext2::num::{idx, low32, small, wide};
+use crate::ext2::num::{idx, idx64, low32, small, wide};
 use crate::ext2::view::BlockView;
 
 /// The shortest journal that other systems accept, in blocks.
@@ -145,7 +145,7 @@ pub fn remove(device: &dyn BlockDevice) -> Result<()> {
 }
 
 /// The superblock of a volume that may be changed as it is.
-fn ready(device: &dyn BlockDevice) -> Result<(Vec<u8>, Superblock)> {
+pub(super) fn ready(device: &dyn BlockDevice) -> Result<(Vec<u8>, Superblock)> {
     let (raw, shape) = read_superblock(device)?;
     let foreign = shape.features.read_only_because();
     if !foreign.is_empty() {
@@ -175,7 +175,7 @@ pub(in crate::ext2) fn space(volume: u32, block_size: u32, asked: Option<u32>) -
 }
 
 /// Sets or clears the mark of a clean volume, with everything else in `raw`.
-fn mark(device: &dyn BlockDevice, raw: &mut [u8], clean: bool) -> Result<()> {
+pub(super) fn mark(device: &dyn BlockDevice, raw: &mut [u8], clean: bool) -> Result<()> {
     let state = S_STATE.get(raw) & !STATE_VALID;
     S_STATE.put(raw, if clean { state | STATE_VALID } else { state });
     write_superblock(device, raw)
@@ -261,7 +261,7 @@ impl Taken {
 }
 
 /// The journal's block map.
-struct Map {
+pub(super) struct Map {
     pointers: [u32; POINTERS],
     /// Indirect blocks and what is in them.
     indirect: Vec<(u32, Vec<u8>)>,
@@ -309,6 +309,17 @@ impl Map {
     }
 }
 
+/// Makes `count` blocks from `first` on zero, so that nothing there looks like a transaction.
+pub(super) fn write_zeros(volume: &BlockView<'_>, first: BlockNo, count: u64) -> Result<()> {
+    let zeros = vec![0; ZEROS * volume.block_size()];
+    let end = first.get() + count;
+    for at in (first.get()..end).step_by(ZEROS) {
+        let blocks = idx64((end - at).min(wide(ZEROS)));
+        volume.write(BlockNo(at), BlockKind::JournalData, &zeros[..blocks * volume.block_size()])?;
+    }
+    Ok(())
+}
+
 fn write_log(
     volume: &BlockView<'_>,
     map: &Map,
@@ -316,12 +327,8 @@ fn write_log(
     is_zero: bool,
 ) -> Result<()> {
     if !is_zero {
-        let zeros = vec![0; ZEROS * volume.block_size()];
         for run in map.data.chunk_by(|&one, &two| one + 1 == two) {
-            for part in run.chunks(ZEROS) {
-                let bytes = &zeros[..part.len() * volume.block_size()];
-                volume.write(BlockNo(u64::from(part[0])), BlockKind::JournalData, bytes)?;
-            }
+            write_zeros(volume, BlockNo(u64::from(run[0])), wide(run.len()))?;
         }
     }
     for (block, bytes) in &map.indirect {
@@ -361,7 +368,7 @@ fn put_inode(inode: &mut [u8], map: &Map, blocks: u32, shape: &Superblock, now: 
 }
 
 /// Keeps the journal's pointers in the superblock, or forgets them.
-fn put_backup(raw: &mut [u8], journal: Option<(&Map, u32, &Superblock)>) {
+pub(super) fn put_backup(raw: &mut [u8], journal: Option<(&Map, u32, &Superblock)>) {
     raw[S_JNL_BLOCKS..S_JNL_BLOCKS + S_JNL_BLOCKS_LEN].fill(0);
     S_JNL_BACKUP_TYPE.put(raw, u8::from(journal.is_some()));
     if let Some((map, blocks, shape)) = journal {

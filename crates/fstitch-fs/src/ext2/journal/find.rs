@@ -5,11 +5,9 @@ use std::collections::BTreeSet;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result};
 use fstitch_patch::journal::{Area, Home, Log};
 
-use super::raw::{
-    MAGIC, S_BLOCKS_COUNT, S_FEATURE_INCOMPAT, S_JOURNAL_INUM, S_JOURNAL_UUID, S_LOG_BLOCK_SIZE, S_MAGIC,
-    S_UUID, SUPERBLOCK_SIZE, Superblock,
-};
-use crate::ext2::layout::feature::{compat, incompat};
+use super::external::JournalDevice;
+use super::raw::{S_JOURNAL_INUM, S_JOURNAL_UUID, Superblock};
+use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
 use crate::ext2::layout::inode::{self, DIRECT, DiskInode, POINTERS};
 use crate::ext2::num::idx;
@@ -94,38 +92,25 @@ impl Journal {
     }
 }
 
-fn show_uuid(uuid: &[u8; 16]) -> String {
+pub(super) fn show_uuid(uuid: &[u8; 16]) -> String {
     let hex = |range: std::ops::Range<usize>| -> String {
         uuid[range].iter().map(|b| format!("{b:02x}")).collect()
     };
     [0..4, 4..6, 6..8, 8..10, 10..16].map(hex).join("-")
 }
 
-/// The area of an external journal. Its device starts like a volume that has nothing but the feature `journal_dev`; the
-/// journal's superblock is in the block behind that superblock, and journal blocks are numbered as the device's.
+/// The area of an external journal: journal blocks are numbered as its device's.
 fn external_area(device: &dyn BlockDevice, block_size: u32, uuid: &[u8; 16]) -> Result<Area> {
     let damaged = |problem: String| Error::corrupt("external journal", None, problem);
-    let view = BlockView::new(device, SUPERBLOCK_SIZE);
-    if view.block_count() < 2 {
-        return Err(damaged("the device is too small to hold one".into()));
-    }
-    let mut raw = vec![0; SUPERBLOCK_SIZE];
-    view.read(BlockNo(1), BlockKind::Superblock, &mut raw)?;
-    if S_MAGIC.get(&raw) != MAGIC || S_FEATURE_INCOMPAT.get(&raw) & incompat::JOURNAL_DEV == 0 {
-        return Err(damaged("the device holds no external journal (feature journal_dev)".into()));
-    }
-    if raw[S_UUID..S_UUID + 16] != *uuid {
-        let mut found = [0; 16];
-        found.copy_from_slice(&raw[S_UUID..S_UUID + 16]);
-        let (found, expected) = (show_uuid(&found), show_uuid(uuid));
+    let found = JournalDevice::read(device)?;
+    if found.uuid != *uuid {
+        let (found, expected) = (show_uuid(&found.uuid), show_uuid(uuid));
         return Err(damaged(format!("its UUID is {found}, but the volume's journal has UUID {expected}")));
     }
-    let log = S_LOG_BLOCK_SIZE.get(&raw);
-    if log > 2 || 1024 << log != block_size {
-        return Err(damaged(format!("blocks of 2^{} bytes, expected {block_size}", u64::from(log) + 10)));
+    if found.block_size != block_size {
+        return Err(damaged(format!("blocks of {} bytes, expected {block_size}", found.block_size)));
     }
-    let blocks = u64::from(S_BLOCKS_COUNT.get(&raw)).min(device.geometry().bytes() / u64::from(block_size));
-    Ok(Area::of_device(blocks, BlockNo(if block_size == 1024 { 2 } else { 1 })))
+    Ok(Area::of_device(found.blocks, found.superblock()))
 }
 
 /// The area of a journal that is a file of the volume, and the blocks of the file's map.

@@ -12,12 +12,14 @@
 
 mod copies;
 mod create;
+mod external;
 mod find;
 mod orphans;
 mod recover;
 
 pub(super) use create::space;
 pub use create::{AddOptions, BLOCKS_MAX, BLOCKS_MIN, add, default_blocks, remove};
+pub use external::{DeviceOptions, JournalDevice, add_device, make_device, release_device};
 pub use find::{Journal, Place, locate};
 pub use orphans::{BATCH_MAX, Orphans};
 pub use recover::{Options, Recovered, abandon, needs_recovery, read_superblock, recover};
