@@ -112,6 +112,28 @@ fn journals_under_applications_and_on_full_volumes() {
     lawful("ext3-ordered", "brim", 3, 16);
 }
 
+/// The same promises where the journal is a device of its own.
+#[test]
+fn journals_on_their_own_device_and_every_single_operation() {
+    for mode in ["ordered", "metadata", "full"] {
+        lawful(&format!("ext3-{mode}-x1"), "seq1", u64::MAX >> 1, 12);
+    }
+}
+
+#[test]
+fn journals_on_their_own_device_and_random_runs_on_every_kind_of_volume() {
+    for system in ["ext3-ordered-c256-s16-x1", "ext3-full-b4096-k8192-x1", "ext3-metadata-o2-i256-b2048-x1"] {
+        lawful(system, "random", 6, 24);
+        assert_eq!(system.parse::<Ext2System>().unwrap().to_string().len(), system.len(), "{system}");
+    }
+    for (system, family) in
+        [("ext3-ordered-x1", "writers"), ("ext3-full-x1", "db"), ("ext3-metadata-x1", "mail")]
+    {
+        lawful(system, family, 3, 24);
+    }
+    assert!("ext2-soft-x1".parse::<Ext2System>().is_err(), "there is no journal");
+}
+
 #[test]
 fn milder_media_are_survived_too() {
     for level in [Level::M0, Level::M1] {

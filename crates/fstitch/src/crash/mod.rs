@@ -65,6 +65,9 @@ struct SystemArguments {
     /// Blocks of the journal
     #[arg(long, value_name = "BLOCKS")]
     journal: Option<u32>,
+    /// The journal is a device of its own; one power cut hits both
+    #[arg(long)]
+    external_journal: bool,
     /// How badly the medium behaves: M0, M1, M2 or M3
     #[arg(long, default_value = "M2")]
     level: Level,
@@ -101,6 +104,7 @@ impl SystemArguments {
             cache_kib: self.cache_size.unwrap_or(default.cache_kib),
             combination: self.optimizations.unwrap_or(default.combination),
             journal_blocks: self.journal.unwrap_or(default.journal_blocks),
+            external: u32::from(self.external_journal),
             ..self.mechanism().parse()?
         };
         // Reading the name back checks that such a volume is possible.
