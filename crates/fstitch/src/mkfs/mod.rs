@@ -1,4 +1,6 @@
-//! `fstitch mkfs`: makes volumes.
+//! `fstitch mkfs`: makes volumes, and journals on devices of their own.
+
+mod journal;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ enum Format {
     Ext2(Box<Ext2>),
     /// Make an ext3 volume: ext2 with a journal
     Ext3(Box<Ext2>),
+    /// Make a journal that has a device or an image for itself
+    Journal(journal::Arguments),
 }
 
 #[derive(clap::Args)]
@@ -103,6 +107,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     match &arguments.format {
         Format::Ext2(volume) => make(volume, MkfsJournal::None),
         Format::Ext3(volume) => make(volume, MkfsJournal::Suitable),
+        Format::Journal(arguments) => journal::run(arguments),
     }
 }
 
@@ -131,10 +136,7 @@ fn make(arguments: &Ext2, journal: MkfsJournal) -> Result<Outcome> {
 }
 
 fn options(arguments: &Ext2) -> Result<MkfsOptions> {
-    let uuid = match arguments.uuid.as_deref() {
-        None | Some("random" | "time") => random_uuid()?,
-        Some(text) => parse_uuid(text).ok_or_else(|| anyhow!("`{text}` is not a UUID"))?,
-    };
+    let uuid = uuid(arguments.uuid.as_deref())?;
     let mut options = MkfsOptions::new(uuid, random_uuid()?, SystemClock::new().now());
     options.block_size = arguments.block_size;
     options.inode_size = arguments.inode_size;
@@ -170,32 +172,57 @@ fn prepare_image(arguments: &Ext2, options: &mut MkfsOptions) -> Result<(Option<
         Some(text) => Some(crate::size::volume(text, unit).map_err(|text| anyhow!(text))?),
         None => None,
     };
-    let offset = offset(arguments)?;
-    if arguments.image.symlink_metadata().is_err() {
-        let Some(size) = size else {
-            bail!(
-                "{} does not exist: give a size to create it, such as `fstitch mkfs ext2 {} 64M`",
-                arguments.image.display(),
-                arguments.image.display()
-            );
-        };
-        let total = size.checked_add(offset).context("offset and size are too large together")?;
-        FileDisk::create(&arguments.image, total)?;
-        return Ok((Some(size), true));
-    }
-    if !arguments.force
-        && let Some(found) = crate::probe::holds(&arguments.image, offset)?
-    {
-        bail!(
-            "{} seems to hold {found}: nothing was written; add --force to overwrite it",
-            arguments.image.display()
-        );
-    }
-    grow_file(&arguments.image, size, offset)?;
-    if let (Some(size), Some(block_size)) = (size, options.block_size) {
+    let target = Target {
+        image: &arguments.image,
+        offset: offset(arguments)?,
+        size,
+        force: arguments.force,
+        kind: "ext2",
+    };
+    let created = target.prepare()?;
+    if let (false, Some(size), Some(block_size)) = (created, size, options.block_size) {
         options.blocks = Some(size / u64::from(block_size));
     }
-    Ok((size, false))
+    Ok((size, created))
+}
+
+/// Where something is to be made.
+struct Target<'a> {
+    image: &'a Path,
+    /// Where it starts, in bytes.
+    offset: u64,
+    /// Its size in bytes, if one was given.
+    size: Option<u64>,
+    /// Whatever is there may be overwritten.
+    force: bool,
+    /// What is to be made, as the command says it.
+    kind: &'a str,
+}
+
+impl Target<'_> {
+    /// Creates the image, or makes sure that an existing one holds nothing of value and is long enough. Returns whether
+    /// the file is new.
+    fn prepare(&self) -> Result<bool> {
+        let image = self.image.display();
+        if self.image.symlink_metadata().is_err() {
+            let Some(size) = self.size else {
+                let kind = self.kind;
+                bail!(
+                    "{image} does not exist: give a size to create it, such as `fstitch mkfs {kind} {image} 64M`"
+                );
+            };
+            let total = size.checked_add(self.offset).context("offset and size are too large together")?;
+            FileDisk::create(self.image, total)?;
+            return Ok(true);
+        }
+        if !self.force
+            && let Some(found) = crate::probe::holds(self.image, self.offset)?
+        {
+            bail!("{image} seems to hold {found}: nothing was written; add --force to overwrite it");
+        }
+        grow_file(self.image, self.size, self.offset)?;
+        Ok(false)
+    }
 }
 
 /// Extends an existing image file that is shorter than the size asked for.
@@ -258,6 +285,14 @@ fn report(arguments: &Ext2, options: &MkfsOptions, summary: &MkfsSummary) -> Res
         );
     }
     Ok(Outcome::SUCCESS)
+}
+
+/// The UUID that was asked for.
+fn uuid(asked: Option<&str>) -> Result<[u8; 16]> {
+    match asked {
+        None | Some("random" | "time") => random_uuid(),
+        Some(text) => parse_uuid(text).ok_or_else(|| anyhow!("`{text}` is not a UUID")),
+    }
 }
 
 /// A version 4 UUID out of the kernel's randomness.
