@@ -28,7 +28,7 @@ fn serve() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let mount = Mount::new(Arc::new(Model::new()), &options)?;
-    let _signals = UnmountOnSignal::install(mount.unmounter(), |message| eprintln!("{message}"))?;
+    let _signals = UnmountOnSignal::install(vec![mount.unmounter()], |message| eprintln!("{message}"))?;
     mount.run()?;
     Ok(())
 }

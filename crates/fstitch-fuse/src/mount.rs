@@ -74,7 +74,16 @@ impl Mount {
     /// # Errors
     /// [`MountError::Finish`] if not everything could be made stable, [`MountError::Session`] if serving ended
     /// for another reason than unmounting.
-    pub fn run(mut self) -> Result<(), MountError> {
+    pub fn run(self) -> Result<(), MountError> {
+        self.run_then(|| {})
+    }
+
+    /// The same for a file system that others are in: when the mount is gone, calls `wait` before it ends the file
+    /// system, which must go on working until those others have ended.
+    ///
+    /// # Errors
+    /// As [`Mount::run`].
+    pub fn run_then(mut self, wait: impl FnOnce()) -> Result<(), MountError> {
         let session = self.session.take().expect("only run takes it, and consumes the mount");
         let served = session.run();
         if served.is_err() {
@@ -84,6 +93,7 @@ impl Mount {
             }
         }
         self.unmounter.end();
+        wait();
         self.fs.unmount().map_err(MountError::Finish)?;
         served.map_err(MountError::Session)
     }

@@ -9,7 +9,7 @@ use crate::{UnmountError, Unmounter};
 
 /// While this lives, SIGTERM, SIGINT and SIGHUP unmount instead of killing the process: the process then ends
 /// by itself when everything is stable. A mount in use is taken out of sight and served until the last file is
-/// closed there.
+/// closed there. Several mounts of one process go in the order in which they are given.
 #[derive(Debug)]
 pub struct UnmountOnSignal {
     handle: Handle,
@@ -22,14 +22,16 @@ impl UnmountOnSignal {
     /// # Errors
     /// As the operating system has it.
     pub fn install(
-        unmounter: Unmounter,
+        unmounters: Vec<Unmounter>,
         report: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, std::io::Error> {
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
         let handle = signals.handle();
         let thread = std::thread::Builder::new().name("fuse-signals".to_owned()).spawn(move || {
             for _ in signals.forever() {
-                end(&unmounter, &report);
+                for unmounter in &unmounters {
+                    end(unmounter, &report);
+                }
             }
         })?;
         Ok(Self { handle, thread: Some(thread) })

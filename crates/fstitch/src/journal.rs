@@ -86,7 +86,11 @@ pub fn open_external(path: Option<&Path>, block_size: u32, access: Access) -> Re
 /// Replays the journal of the volume on `disk` and finishes its orphans. `None` if there was nothing to do.
 pub fn recover(disk: &dyn BlockDevice, external: Option<&Path>) -> Result<Option<Report>> {
     let external = open_external(external, disk.geometry().block_size, Access::ReadWrite)?;
-    let external = external.as_ref().map(|disk| -> &dyn BlockDevice { disk });
+    recover_with(disk, external.as_ref().map(|disk| -> &dyn BlockDevice { disk }))
+}
+
+/// The same with the device of an external journal.
+pub fn recover_with(disk: &dyn BlockDevice, external: Option<&dyn BlockDevice>) -> Result<Option<Report>> {
     let display = spinner(false);
     let mut progress = |now: fstitch_patch::journal::Progress| {
         let stage = match now.stage {

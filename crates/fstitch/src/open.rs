@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use fstitch_core::{BlockDevice, Error, FileSystem, Overlay, StatsDevice, SystemClock};
-use fstitch_disk::{DiskOptions, FileDisk};
+use fstitch_core::{BlockDevice, DeviceStats, Error, FileSystem, Overlay, StatsDevice, SystemClock};
+use fstitch_disk::{DiskOptions, FileDisk, TableEntry};
 use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
 use fstitch_fs::ext2::layout::feature::compat;
 use fstitch_fs::ext2::{Ext2, journal};
@@ -74,11 +74,23 @@ pub struct Volume {
     /// Its cache, for counters.
     pub cache: Arc<Cache>,
     /// The medium, for counters.
-    pub disk: Arc<StatsDevice<FileDisk>>,
+    pub disk: Arc<dyn Counted>,
     /// The volatile cache before the medium, if its power can be cut.
     pub live: Option<Live>,
     /// The consistency mechanism in force.
     pub consistency: Consistency,
+}
+
+/// What counts the requests that reach a medium, or several as one.
+pub trait Counted: Send + Sync {
+    /// The counts so far.
+    fn stats(&self) -> &DeviceStats;
+}
+
+impl<D: BlockDevice> Counted for StatsDevice<D> {
+    fn stats(&self) -> &DeviceStats {
+        Self::stats(self)
+    }
 }
 
 impl Arguments {
@@ -114,10 +126,15 @@ impl Arguments {
 
 /// Where partition `number` of the disk `image` starts, in bytes.
 pub fn partition_start(image: &Path, number: u32) -> Result<u64> {
+    Ok(partition(image, number)?.start)
+}
+
+/// Partition `number` of the disk `image`.
+pub fn partition(image: &Path, number: u32) -> Result<TableEntry> {
     let table = fstitch_disk::partitions(image).with_context(|| image.display().to_string())?;
     let Some(entries) = table else { bail!("{} has no partition table", image.display()) };
     match entries.iter().find(|entry| entry.number == number) {
-        Some(entry) => Ok(entry.start),
+        Some(entry) => Ok(entry.clone()),
         None => {
             let numbers: Vec<String> = entries.iter().map(|entry| entry.number.to_string()).collect();
             bail!("{} has no partition {number}; it has {}", image.display(), numbers.join(", "))
@@ -171,7 +188,11 @@ pub fn disk(image: &Path, options: &DiskOptions) -> Result<FileDisk> {
 /// Where this user has the image mounted.
 fn mounted_at(image: &Path) -> Option<String> {
     let image = image.canonicalize().ok()?;
-    let same = |status: &crate::control::Status| Path::new(&status.image) == image;
+    let same = |status: &crate::control::Status| {
+        let devices = status.stack.iter().flat_map(|stack| &stack.devices);
+        let mut media = devices.filter(|device| device.volume.is_none());
+        Path::new(&status.image) == image || media.any(|device| Path::new(&device.path) == image)
+    };
     crate::control::client::all_mounts().into_iter().find(same).map(|status| status.mountpoint)
 }
 
@@ -235,6 +256,11 @@ impl Volume {
     /// Whether the volume has a journal, kept or not.
     pub fn has_journal(&self) -> bool {
         self.fs.format().superblock().features.compat & compat::HAS_JOURNAL != 0
+    }
+
+    /// The format's name.
+    pub fn format(&self) -> &'static str {
+        if self.has_journal() { "ext3" } else { "ext2" }
     }
 
     /// Whether the volume had not been unmounted cleanly before it was opened here.

@@ -36,6 +36,13 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     for mount in &mounts {
         text(&describe(mount)?)?;
     }
+    let mut drawn = Vec::new();
+    for stack in mounts.iter().filter_map(|mount| mount.stack.as_ref()) {
+        if !drawn.contains(&stack.file) {
+            text(&stack.draw())?;
+            drawn.push(stack.file.clone());
+        }
+    }
     let failed = mounts.iter().any(|mount| !mount.failure.is_empty());
     Ok(if failed { Outcome::FAILURE } else { Outcome::SUCCESS })
 }

@@ -6,7 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::mount::UnmountFlags;
 
-use crate::control::client::Connection;
+use crate::control::client::{Connection, all_mounts};
+use crate::control::stack::{StackStatus, VolumeState};
 use crate::control::{Request, Response};
 use crate::output::{Outcome, spinner};
 
@@ -19,6 +20,9 @@ pub struct Arguments {
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
+    /// Unmount all volumes of a stack, inner ones first; named by any of its mount points or by the stack file
+    #[arg(long, conflicts_with = "lazy")]
+    stack: bool,
     /// Where the volume is mounted
     #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
@@ -26,15 +30,72 @@ pub struct Arguments {
 
 /// Runs `umount`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
+    if arguments.stack {
+        return unmount_stack(arguments);
+    }
     let mountpoint = crate::control::client::absolute(&arguments.mountpoint);
     // The daemon is asked before the mount goes: afterwards its socket may be gone as well.
-    let waiting = start_waiting(&mountpoint)?;
-    detach(&mountpoint, arguments.lazy)?;
+    if !arguments.lazy {
+        refuse_with_inner(&mountpoint)?;
+    }
+    unmount(&mountpoint, arguments)?;
+    Ok(Outcome::SUCCESS)
+}
+
+fn unmount(mountpoint: &Path, arguments: &Arguments) -> Result<()> {
+    let waiting = start_waiting(mountpoint)?;
+    detach(mountpoint, arguments.lazy)?;
     match waiting {
-        Some(connection) if !arguments.lazy => wait(connection, arguments.quiet)?,
-        _ => {}
+        Some(connection) if !arguments.lazy => wait(connection, arguments.quiet),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to take a volume away in which others of its stack are mounted: it could not be closed.
+fn refuse_with_inner(mountpoint: &Path) -> Result<()> {
+    let Some(status) = Connection::to_mount(mountpoint).map(Connection::status).transpose()? else {
+        return Ok(());
+    };
+    let Some(stack) = &status.stack else { return Ok(()) };
+    let inner = stack.open_in(&stack.volume).into_iter();
+    let mounted = inner.filter(|volume| volume.state == VolumeState::Open);
+    let places: Vec<&str> = mounted.filter_map(|volume| volume.mountpoint.as_deref()).collect();
+    ensure!(
+        places.is_empty(),
+        "{} holds volumes that are mounted at {}: unmount those first, or everything with `fstitch umount --stack {}`",
+        mountpoint.display(),
+        places.join(", "),
+        mountpoint.display()
+    );
+    Ok(())
+}
+
+/// Unmounts all volumes of a stack, and waits after each until it is closed.
+fn unmount_stack(arguments: &Arguments) -> Result<Outcome> {
+    let stack = find_stack(&arguments.mountpoint)?;
+    let mut left = stack.to_unmount();
+    while !left.is_empty() {
+        let next = left.remove(0);
+        unmount(Path::new(&next), arguments).with_context(|| match left.as_slice() {
+            [] => format!("the stack's last mount, {next}"),
+            left => format!("{next}; still mounted of the stack: {}", left.join(", ")),
+        })?;
     }
     Ok(Outcome::SUCCESS)
+}
+
+/// The running stack that a stack file describes, or one of its mount points belongs to.
+fn find_stack(what: &Path) -> Result<StackStatus> {
+    if !what.is_file() {
+        let status = Connection::required(what)?.status()?;
+        return status.stack.with_context(|| format!("{} is not part of a stack", what.display()));
+    }
+    let file = what.canonicalize()?.display().to_string();
+    let stacks = all_mounts().into_iter().filter_map(|status| status.stack);
+    let found = stacks.into_iter().find(|stack| stack.file == file);
+    found.with_context(|| {
+        format!("no stack of {} is mounted: `fstitch status` lists this user's", what.display())
+    })
 }
 
 fn start_waiting(mountpoint: &Path) -> Result<Option<Connection>> {

@@ -156,7 +156,7 @@ fn synchronous_mounts_make_every_change_stable() {
 #[test]
 fn a_signal_unmounts() {
     let Some((spy, m)) = spied(|_| {}) else { return };
-    let signals = UnmountOnSignal::install(m.unmounter(), |_| {}).unwrap();
+    let signals = UnmountOnSignal::install(vec![m.unmounter()], |_| {}).unwrap();
     kill_process(rustix::process::getpid(), Signal::TERM).unwrap();
     m.join().unwrap();
     drop(signals);

@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod server;
+pub mod stack;
 
 use std::fs::DirBuilder;
 use std::os::unix::ffi::OsStrExt;
@@ -113,6 +114,9 @@ pub struct Status {
     /// The journal, while one is kept. Daemons before this field do not send it.
     #[serde(default)]
     pub journal: Option<Journal>,
+    /// The stack that the volume belongs to, if it is served with others. Daemons before this field do not send it.
+    #[serde(default)]
+    pub stack: Option<stack::StackStatus>,
 }
 
 /// How a mount's journal is doing.

@@ -1,5 +1,6 @@
 //! The process that serves a mount, from opening the volume to the last write.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use anyhow::{Context, Result, bail};
@@ -8,8 +9,9 @@ use fstitch_fs::ext2::arrange::Arrangement;
 use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
 use fstitch_fuse::{Mount, MountOptions, UnmountOnSignal};
 
-use super::{Atime, Plan, background};
+use super::{Atime, Options, Plan, background};
 use crate::control::server::{Served, Server};
+use crate::control::stack::StackStatus;
 use crate::control::{Cut, Status};
 use crate::live::Live;
 use crate::open::{Access, Options as OpenOptions, Volume};
@@ -28,9 +30,9 @@ pub enum Place {
 }
 
 /// Serves as the child of a waiting parent, to whom failures before the mount answers are told.
-pub fn serve_as_child(plan: &Plan) -> Result<Outcome> {
+pub fn serve_as_child(serve: impl FnOnce(Place) -> Result<()>) -> Result<Outcome> {
     background::leave_session()?;
-    if let Err(error) = serve(plan, Place::Background) {
+    if let Err(error) = serve(Place::Background) {
         // After the mount answered nobody listens here any more, and the log has it.
         println!("{}", crate::output::reasons(&error));
         return Ok(Outcome::FAILURE);
@@ -45,13 +47,17 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
         volume.cache.start_flusher()?;
     }
     let fs: Arc<dyn FileSystem> = Arc::clone(&volume.fs) as _;
-    let mount = Mount::new(fs, &mount_options(plan))?;
-    let served = Arc::new(Daemon::new(plan, volume, &mount.served()));
+    let source = plan.image.display().to_string();
+    let mount =
+        Mount::new(fs, &mount_options(&plan.options, (source.clone(), &plan.mountpoint), plan.workers))?;
+    let status =
+        Status { image: source, mountpoint: plan.mountpoint.display().to_string(), ..Status::default() };
+    let served = Arc::new(Daemon::new(status, &plan.options, volume, Some(&mount.served())));
     let control = Server::start(&plan.mountpoint, Arc::clone(&served) as _).inspect_err(|_| {
         // The mount goes with this function; a control socket is what umount and stats rely on.
         tracing::error!("the control socket could not be made");
     })?;
-    let signals = UnmountOnSignal::install(mount.unmounter(), |line| eprintln!("fstitch: {line}"))
+    let signals = UnmountOnSignal::install(vec![mount.unmounter()], |line| eprintln!("fstitch: {line}"))
         .context("taking over signals")?;
     if place == Place::Background {
         background::report_ready()?;
@@ -79,25 +85,22 @@ fn open_options(plan: &Plan) -> OpenOptions {
         commit_interval: plan.options.commit_interval.unwrap_or(Arrangement::default().commit_interval),
         journal: plan.options.journal.clone(),
         live: plan.live.clone(),
-        atime: match plan.options.atime {
-            Atime::Relative => AtimePolicy::RelAtime,
-            Atime::Never => AtimePolicy::NoAtime,
-            Atime::Always => AtimePolicy::StrictAtime,
-        },
+        atime: plan.options.atime.into(),
     }
 }
 
-fn mount_options(plan: &Plan) -> MountOptions {
-    let mut options = MountOptions::new(&plan.mountpoint, plan.image.display().to_string());
-    options.read_only = plan.options.read_only;
-    options.allow_other = plan.options.allow_other;
-    options.default_permissions = !plan.options.no_default_permissions;
-    options.sync = plan.options.sync;
-    options.noatime = plan.options.atime == Atime::Never;
-    options.workers = plan.workers;
-    options.owners.shown_uid = plan.options.uid;
-    options.owners.shown_gid = plan.options.gid;
-    for option in &plan.options.kernel {
+/// The options for the kernel. `places` are what is mounted and where.
+pub fn mount_options(asked: &Options, places: (String, &Path), workers: usize) -> MountOptions {
+    let mut options = MountOptions::new(places.1, places.0);
+    options.read_only = asked.read_only;
+    options.allow_other = asked.allow_other;
+    options.default_permissions = !asked.no_default_permissions;
+    options.sync = asked.sync;
+    options.noatime = asked.atime == Atime::Never;
+    options.workers = workers;
+    options.owners.shown_uid = asked.uid;
+    options.owners.shown_gid = asked.gid;
+    for option in &asked.kernel {
         match option.as_str() {
             "nosuid" => options.suid = false,
             "suid" => options.suid = true,
@@ -111,41 +114,66 @@ fn mount_options(plan: &Plan) -> MountOptions {
     options
 }
 
-/// What the control socket shows of this mount.
-struct Daemon {
+impl From<Atime> for AtimePolicy {
+    fn from(atime: Atime) -> Self {
+        match atime {
+            Atime::Relative => Self::RelAtime,
+            Atime::Never => Self::NoAtime,
+            Atime::Always => Self::StrictAtime,
+        }
+    }
+}
+
+/// Tells what becomes of the stack that a volume belongs to.
+pub type StackTeller = Box<dyn Fn() -> StackStatus + Send + Sync>;
+
+/// What the control socket shows of a mount.
+pub struct Daemon {
     /// `None` when the volume has been closed.
     volume: RwLock<Option<Volume>>,
     status: Status,
     /// What the background check does or found.
     recovery: Mutex<String>,
-    /// The file system as the kernel sees it. It is the mount's, and does not keep the image open.
-    served: Weak<dyn FileSystem>,
+    /// The file system as the kernel sees it, if it does. It is the mount's, and does not keep the image open.
+    served: Option<Weak<dyn FileSystem>>,
+    /// The stack that the volume belongs to, if it does.
+    stack: Option<StackTeller>,
 }
 
 impl Daemon {
-    fn new(plan: &Plan, volume: Volume, served: &Arc<dyn FileSystem>) -> Self {
+    /// Shows `volume`, of which `places` says what was mounted and where, as far as it was.
+    pub fn new(
+        places: Status,
+        options: &Options,
+        volume: Volume,
+        served: Option<&Arc<dyn FileSystem>>,
+    ) -> Self {
         let status = Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            image: plan.image.display().to_string(),
-            offset_bytes: plan.options.offset,
-            mountpoint: plan.mountpoint.display().to_string(),
-            format: if volume.has_journal() { "ext3" } else { "ext2" }.to_owned(),
+            offset_bytes: options.offset,
+            format: volume.format().to_owned(),
             consistency: volume.consistency.to_string(),
-            read_only: plan.options.read_only,
+            read_only: options.read_only,
             was_unclean: volume.was_unclean(),
-            ..Status::default()
+            ..places
         };
         Self {
             volume: RwLock::new(Some(volume)),
             status,
             recovery: Mutex::new(String::new()),
-            served: Arc::downgrade(served),
+            served: served.map(Arc::downgrade),
+            stack: None,
         }
     }
 
+    /// The same for a volume of a stack.
+    pub fn in_stack(self, teller: StackTeller) -> Self {
+        Self { stack: Some(teller), ..self }
+    }
+
     /// Runs `work` on the volume while it is open.
-    fn with<T>(&self, work: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
+    pub fn with<T>(&self, work: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
         match &*self.volume.read().expect("no panic while held") {
             Some(volume) => work(volume),
             None => bail!("the volume has been unmounted"),
@@ -153,7 +181,7 @@ impl Daemon {
     }
 
     /// Closes the volume, when those who look at it have finished.
-    fn close(&self) -> Result<()> {
+    pub fn close(&self) -> Result<()> {
         let volume = self.volume.write().expect("no panic while held").take();
         match volume.and_then(|volume| volume.live) {
             Some(mut live) => live.finish(),
@@ -162,7 +190,7 @@ impl Daemon {
     }
 
     /// After an unclean unmount, reclaims in the background what the crash left behind. Unmounting stops it.
-    fn recover(served: &Arc<Self>) -> Result<()> {
+    pub fn recover(served: &Arc<Self>) -> Result<()> {
         if !served.status.was_unclean {
             return Ok(());
         }
@@ -217,6 +245,7 @@ impl Served for Daemon {
             dirty_bytes,
             volatile_bytes,
             journal,
+            stack: self.stack.as_ref().map(|tell| tell()),
             ..self.status.clone()
         }
     }
@@ -249,7 +278,7 @@ impl Served for Daemon {
             }
             // The medium first, at whatever moment this is; the rest only learns what has happened.
             let cut = live.cut(survivors);
-            if let Some(served) = self.served.upgrade() {
+            if let Some(served) = self.served.as_ref().and_then(Weak::upgrade) {
                 served.abandon(CUT)?;
             }
             let report = cut?;

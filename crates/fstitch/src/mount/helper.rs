@@ -98,8 +98,10 @@ fn mount(line: Line) -> Result<Outcome> {
         foreground: false,
         optimizations: Vec::new(),
         write_back_age: None,
-        image: PathBuf::from(image),
-        mountpoint: PathBuf::from(mountpoint),
+        stack: None,
+        check: false,
+        image: Some(PathBuf::from(image)),
+        mountpoint: Some(PathBuf::from(mountpoint)),
     };
     let mut plan = Plan::new(&arguments, sloppy)?;
     if fake {
@@ -110,7 +112,7 @@ fn mount(line: Line) -> Result<Outcome> {
         return Ok(Outcome::SUCCESS);
     }
     plan.settle()?;
-    super::run_in_background(&plan)
+    super::run_in_background(|place| super::daemon::serve(&plan, place))
 }
 
 /// Changes what the kernel enforces. A volume that was opened for reading only stays so.

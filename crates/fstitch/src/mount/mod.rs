@@ -4,6 +4,7 @@ mod background;
 mod daemon;
 mod helper;
 mod options;
+mod stack;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,12 +43,19 @@ pub struct Arguments {
     /// Age at which changes are written, such as 5s or 200ms
     #[arg(long, hide = true, value_name = "TIME", value_parser = crate::size::duration)]
     pub write_back_age: Option<Duration>,
+    /// Mount all volumes that this file describes, with one patch graph (docs/stack.md)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["lists", "offset", "partition", "cache_size", "workers",
+        "optimizations", "write_back_age"])]
+    pub stack: Option<PathBuf>,
+    /// Check the stack file, draw the stack, and mount nothing
+    #[arg(long, requires = "stack", conflicts_with = "foreground")]
+    pub check: bool,
     /// The image file or block device
-    #[arg(value_name = "IMAGE")]
-    pub image: PathBuf,
+    #[arg(value_name = "IMAGE", required_unless_present = "stack", conflicts_with = "stack")]
+    pub image: Option<PathBuf>,
     /// The directory to mount on
-    #[arg(value_name = "DIRECTORY")]
-    pub mountpoint: PathBuf,
+    #[arg(value_name = "DIRECTORY", required_unless_present = "stack", conflicts_with = "stack")]
+    pub mountpoint: Option<PathBuf>,
 }
 
 const OPTIONS_HELP: &str = "\
@@ -102,9 +110,11 @@ impl Plan {
         let age = fstitch_patch::CacheOptions::default().write_back_age;
         let workers = arguments.workers.or(options.workers).unwrap_or(DEFAULT_WORKERS);
         ensure!((1..=16).contains(&workers), "{workers} workers: 1 to 16 are possible");
+        let (image, mountpoint) =
+            arguments.image.clone().zip(arguments.mountpoint.clone()).context("nothing to mount")?;
         Ok(Self {
-            image: arguments.image.clone(),
-            mountpoint: arguments.mountpoint.clone(),
+            image,
+            mountpoint,
             cache_size: arguments.cache_size.or(options.cache_size).unwrap_or(DEFAULT_CACHE_SIZE),
             workers,
             write_back_age: arguments.write_back_age.or(options.write_back_age).unwrap_or(age),
@@ -123,20 +133,23 @@ impl Plan {
         if let Some(journal) = &mut self.options.journal {
             *journal = journal.canonicalize().with_context(|| format!("{}", journal.display()))?;
         }
-        clear_dead_mount(&self.mountpoint);
-        self.mountpoint = match self.mountpoint.canonicalize() {
-            Ok(path) => path,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                bail!(
-                    "the mount point {} does not exist: make the directory first",
-                    self.mountpoint.display()
-                )
-            }
-            Err(error) => return Err(error).with_context(|| format!("{}", self.mountpoint.display())),
-        };
-        ensure!(self.mountpoint.is_dir(), "the mount point {} is not a directory", self.mountpoint.display());
-        Ok(())
+        settle_mountpoint(&mut self.mountpoint)
     }
+}
+
+/// Makes a mount point independent of the current directory and of symbolic links.
+fn settle_mountpoint(mountpoint: &mut PathBuf) -> Result<()> {
+    clear_dead_mount(mountpoint);
+    let shown = mountpoint.display();
+    *mountpoint = match mountpoint.canonicalize() {
+        Ok(path) => path,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            bail!("the mount point {shown} does not exist: make the directory first")
+        }
+        Err(error) => return Err(error).with_context(|| format!("{shown}")),
+    };
+    ensure!(mountpoint.is_dir(), "the mount point {} is not a directory", mountpoint.display());
+    Ok(())
 }
 
 /// Takes away what a killed daemon of ours left at the mount point, where every access answers ENOTCONN.
@@ -183,11 +196,15 @@ fn unescape(path: &str) -> String {
 
 /// Runs `mount`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
+    if let Some(file) = &arguments.stack {
+        return stack::run(file, arguments);
+    }
     run_plan(Plan::new(arguments, false)?, arguments.foreground)
 }
 
 /// Runs `crash mount`: a mount whose power can be cut.
 pub fn run_live(arguments: &Arguments, live: crate::live::Options) -> Result<Outcome> {
+    ensure!(arguments.stack.is_none(), "the power of a stack cannot be cut by a command");
     let plan = Plan { live: Some(live), ..Plan::new(arguments, false)? };
     run_plan(plan, arguments.foreground)
 }
@@ -203,13 +220,13 @@ fn run_plan(mut plan: Plan, foreground: bool) -> Result<Outcome> {
         daemon::serve(&plan, daemon::Place::Foreground)?;
         return Ok(Outcome::SUCCESS);
     }
-    run_in_background(&plan)
+    run_in_background(|place| daemon::serve(&plan, place))
 }
 
 /// Mounts with a daemon, and returns when the mount answers.
-fn run_in_background(plan: &Plan) -> Result<Outcome> {
+fn run_in_background(serve: impl FnOnce(daemon::Place) -> Result<()>) -> Result<Outcome> {
     if background::is_daemon() {
-        return daemon::serve_as_child(plan);
+        return daemon::serve_as_child(serve);
     }
     match background::start()? {
         Ok(()) => Ok(Outcome::SUCCESS),

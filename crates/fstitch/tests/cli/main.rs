@@ -12,4 +12,5 @@ mod recorded;
 mod refusals;
 mod shapes;
 mod shutdown;
+mod stack;
 mod unprivileged;

@@ -1,0 +1,36 @@
+//! `fstitch mount --stack`: several volumes with one patch graph, served by one process. Design: `docs/stack.md`.
+//!
+//! ```text
+//!   file ──► check ──► settle ──► open ──► serve ◄─► running
+//!   text     names     paths      engine   sessions  states and ends
+//! ```
+
+mod check;
+mod file;
+mod open;
+mod running;
+mod serve;
+mod settle;
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::{Arguments, run_in_background};
+use crate::mount::daemon::Place;
+use crate::output::{Outcome, text};
+
+/// Runs `mount --stack`.
+pub fn run(file: &Path, arguments: &Arguments) -> Result<Outcome> {
+    let stack = check::Stack::new(&file::Source::read(file)?)?;
+    let plan = settle::Plan::new(stack)?;
+    if arguments.check {
+        text(&running::planned(&plan).draw())?;
+        return Ok(Outcome::SUCCESS);
+    }
+    if arguments.foreground {
+        serve::serve(&plan, Place::Foreground)?;
+        return Ok(Outcome::SUCCESS);
+    }
+    run_in_background(|place| serve::serve(&plan, place))
+}

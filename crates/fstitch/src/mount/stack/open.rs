@@ -1,0 +1,241 @@
+//! From a plan to open volumes: one cache over all media, each volume in its part of it, outer ones first.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use fstitch_core::{BlockDevice, BlockNo, Concat, Errno, Error, StatsDevice, SystemClock};
+use fstitch_disk::DiskOptions;
+use fstitch_fs::ext2::arrange::{Arrangement, Chosen, Consistency};
+use fstitch_fs::ext2::{Ext2, journal};
+use fstitch_fs::loopback::Loopback;
+use fstitch_fs::uhfs::{Uhfs, UhfsOptions};
+use fstitch_patch::{Cache, CacheOptions, Linear, Pieces, Placement, VolumeDevice, VolumeOptions};
+
+use super::check::{self, Place};
+use super::settle::Plan;
+use crate::open::Volume;
+use crate::paths::Last;
+
+/// A stack whose volumes are open.
+pub struct Opened {
+    /// The cache that all of them share.
+    pub engine: Arc<Cache>,
+    /// The volumes, in the order of the plan.
+    pub volumes: Vec<Member>,
+}
+
+/// An open volume of a stack.
+pub struct Member {
+    /// The volume.
+    pub volume: Volume,
+    /// Where it and its journal are: files stay attached while these live.
+    pub placements: Vec<Arc<dyn Placement>>,
+}
+
+/// The blocks of a device.
+#[derive(Clone)]
+struct Blocks {
+    /// For looking at them, and for recovery, before a volume is opened.
+    device: Arc<dyn BlockDevice>,
+    /// Where they are in the stack's cache.
+    placement: Arc<dyn Placement>,
+}
+
+impl Opened {
+    /// Opens everything. What was opened before a failure is closed again.
+    pub fn new(plan: &Plan) -> Result<Self> {
+        let (media, disk) = media(plan)?;
+        let read_only = plan.stack.volumes.iter().all(|volume| volume.options.read_only);
+        let cache_size =
+            usize::try_from(plan.stack.cache_size).context("the cache size does not fit this machine")?;
+        let options = CacheOptions {
+            cache_size,
+            write_back_age: plan.stack.write_back_age,
+            read_only,
+            ..CacheOptions::default()
+        };
+        let engine = Cache::new(Arc::clone(&disk) as _, options, Arc::new(SystemClock::new()));
+        if !read_only {
+            engine.start_flusher()?;
+        }
+        let mut opening = Opening { plan, disk, blocks: media, opened: Self { engine, volumes: Vec::new() } };
+        for number in 0..plan.stack.volumes.len() {
+            let volume = &plan.stack.volumes[number];
+            if let Err(error) = opening.open(number) {
+                opening.close();
+                return Err(error.context(format!("volume `{}`", volume.name)));
+            }
+        }
+        Ok(opening.opened)
+    }
+}
+
+/// The media of a stack, by its devices, and all of them as one.
+type Media = (Vec<Option<Blocks>>, Arc<StatsDevice<Concat<Arc<dyn BlockDevice>>>>);
+
+/// Opens all media: they are one device, one behind the other.
+fn media(plan: &Plan) -> Result<Media> {
+    let mut first = 0;
+    let mut parts: Vec<Arc<dyn BlockDevice>> = Vec::new();
+    let mut blocks = Vec::new();
+    for (number, (device, extent)) in plan.stack.devices.iter().zip(&plan.extents).enumerate() {
+        let Some(extent) = extent else {
+            blocks.push(None);
+            continue;
+        };
+        let options = DiskOptions {
+            block_size: plan.block_size,
+            offset: extent.start,
+            size: extent.len,
+            read_only: plan.stack.is_read_only(number),
+            ..DiskOptions::default()
+        };
+        let disk =
+            crate::open::disk(&extent.path, &options).with_context(|| format!("device `{}`", device.name))?;
+        let disk: Arc<dyn BlockDevice> = Arc::new(disk);
+        let count = disk.geometry().block_count;
+        let placement = Arc::new(Linear { first: BlockNo(first), count });
+        blocks.push(Some(Blocks { device: Arc::clone(&disk), placement }));
+        parts.push(disk);
+        first += count;
+    }
+    Ok((blocks, Arc::new(StatsDevice::new(Concat::new(parts)?))))
+}
+
+/// The blocks of a file of an open volume.
+fn file(fs: &Arc<Uhfs<Ext2>>, path: &str, read_only: bool, engine: &Arc<Cache>) -> Result<Blocks> {
+    let found = crate::paths::resolve(&**fs, path.as_bytes(), Last::Follow)?;
+    let placement: Arc<dyn Placement> =
+        Loopback::attach(fs, found.ino(), read_only).map_err(|error| match error {
+            Error::Errno(Errno::BUSY) => anyhow!("it is another device of the stack as well"),
+            Error::Errno(Errno::INVAL | Errno::ISDIR) => anyhow!("it is no regular file"),
+            error => error.into(),
+        })?;
+    let options = VolumeOptions { read_only, ..VolumeOptions::default() };
+    let cache = engine.volume(Arc::clone(&placement), options)?;
+    Ok(Blocks { device: Arc::new(VolumeDevice::new(cache)), placement })
+}
+
+/// Where the journal of the volume below takes everything, there is no other one.
+fn journaled_below(chosen: &mut Chosen, volume: &check::Volume) -> Result<()> {
+    if let Some(asked) = volume.options.consistency.filter(|asked| asked.journal_mode().is_some()) {
+        bail!(
+            "consistency `{asked}`: the journal of the volume that it is in takes all its changes, as that has \
+             `full`; leave `consistency` out"
+        );
+    }
+    if chosen.journal.take().is_some() {
+        chosen.consistency = Consistency::Full;
+    }
+    Ok(())
+}
+
+/// A stack in the middle of being opened.
+struct Opening<'a> {
+    plan: &'a Plan,
+    disk: Arc<StatsDevice<Concat<Arc<dyn BlockDevice>>>>,
+    /// The blocks of the devices that are there already.
+    blocks: Vec<Option<Blocks>>,
+    opened: Opened,
+}
+
+impl Opening<'_> {
+    /// Opens a volume and attaches the files in it that are devices.
+    fn open(&mut self, number: usize) -> Result<()> {
+        let volume = &self.plan.stack.volumes[number];
+        let devices: Vec<Blocks> = std::iter::once(volume.device)
+            .chain(volume.journal)
+            .map(|device| self.blocks[device].clone().context("its device is not there"))
+            .collect::<Result<_>>()?;
+        let opened = self.open_on(volume, &devices)?;
+        // From now on the placements are the volume's, and end with it.
+        std::iter::once(volume.device).chain(volume.journal).for_each(|device| self.blocks[device] = None);
+        let placements = devices.into_iter().map(|blocks| blocks.placement).collect();
+        let fs = Arc::clone(&opened.fs);
+        self.opened.volumes.push(Member { volume: opened, placements });
+        self.attach(number, &fs)
+    }
+
+    fn open_on(&self, volume: &check::Volume, devices: &[Blocks]) -> Result<Volume> {
+        let (blocks, external) = (&devices[0], devices.get(1));
+        self.look(volume, blocks, external)?;
+        let read_only = volume.options.read_only;
+        let arrangement = Arrangement {
+            consistency: volume.options.consistency,
+            commit_interval: volume.options.commit_interval.unwrap_or(Arrangement::default().commit_interval),
+            journal: external.map(|external| Arc::clone(&external.device)),
+            cache: CacheOptions { read_only, ..self.opened.engine.options().clone() },
+            fs: UhfsOptions { read_only, atime: volume.options.atime.into(), ..UhfsOptions::default() },
+        };
+        let mut chosen = Chosen::new(&*blocks.device, &arrangement)?;
+        let placement: Arc<dyn Placement> = match external {
+            Some(external) if chosen.journal.is_some() => {
+                Arc::new(Pieces::new(vec![Arc::clone(&blocks.placement), Arc::clone(&external.placement)]))
+            }
+            _ => Arc::clone(&blocks.placement),
+        };
+        if placement.logged_by().is_some() {
+            journaled_below(&mut chosen, volume)?;
+        }
+        let options = VolumeOptions { ordering: chosen.ordering(), read_only };
+        let cache = self.opened.engine.volume(placement, options)?;
+        let consistency = chosen.consistency;
+        let fs = Arc::new(chosen.open_in(Arc::clone(&cache), arrangement.fs)?);
+        Ok(Volume { fs, cache, disk: Arc::clone(&self.disk) as _, live: None, consistency })
+    }
+
+    /// Looks at a volume before it is opened, and recovers it if it was not unmounted.
+    fn look(&self, volume: &check::Volume, blocks: &Blocks, external: Option<&Blocks>) -> Result<()> {
+        let (raw, shape) = journal::read_superblock(&*blocks.device)?;
+        let expected = self.plan.block_size;
+        ensure!(
+            shape.block_size == expected,
+            "it has blocks of {} bytes and the others have {expected}: in a stack all are of one size",
+            shape.block_size
+        );
+        if let (Some(_), Some(journal::Place::Inode(_)) | None) = (external, journal::locate(&shape, &raw)?) {
+            bail!("it has no journal on a device of its own: leave `journal` out");
+        }
+        if !journal::needs_recovery(&*blocks.device)? {
+            return Ok(());
+        }
+        ensure!(
+            !volume.options.read_only,
+            "it was not unmounted, and its journal must be replayed: mount it read-write once, or run `fstitch fsck`"
+        );
+        let external = external.map(|external| &*external.device);
+        match crate::journal::recover_with(&*blocks.device, external)? {
+            Some(report) if !report.problems.is_empty() => {
+                tracing::warn!("volume `{}`: {}", volume.name, report.describe());
+            }
+            Some(report) => tracing::info!("volume `{}`: {}", volume.name, report.describe()),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Attaches the files of a volume that are devices.
+    fn attach(&mut self, number: usize, fs: &Arc<Uhfs<Ext2>>) -> Result<()> {
+        let stack = &self.plan.stack;
+        for (at, (device, blocks)) in stack.devices.iter().zip(&mut self.blocks).enumerate() {
+            let Place::File { volume, path } = &device.place else { continue };
+            if *volume != number {
+                continue;
+            }
+            let read_only = stack.is_read_only(at);
+            let attached = file(fs, path, read_only, &self.opened.engine);
+            *blocks = Some(attached.with_context(|| format!("device `{}`: {path} in it", device.name))?);
+        }
+        Ok(())
+    }
+
+    /// Closes what is open, inner volumes first.
+    fn close(mut self) {
+        self.blocks.clear();
+        while let Some(member) = self.opened.volumes.pop() {
+            if let Err(error) = member.volume.close() {
+                tracing::warn!("closing again: {error:#}");
+            }
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! Stacks of volumes served by one process: inner volumes that lose what was written, outer ones that end before them,
+//! images that no other tool understands afterwards.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::harness::{Place, Ran, fstitch, needs, run};
+
+/// Figure 6: `home`, with a journal of its own, in files of `root`.
+const FIGURE_6: &str = r#"
+[[device]]
+name = "disk"
+path = "disk.img"
+
+[[volume]]
+name = "root"
+device = "disk"
+consistency = "OUTER"
+mount = "root"
+
+[[device]]
+name = "home image"
+volume = "root"
+file = "/images/home.img"
+
+[[device]]
+name = "home journal"
+volume = "root"
+file = "/images/home.journal"
+
+[[volume]]
+name = "home"
+device = "home image"
+journal = "home journal"
+consistency = "INNER"
+mount = "home"
+"#;
+
+/// A stack on its way through a test; whatever is still mounted goes with it.
+struct Stack {
+    file: String,
+    mounts: Vec<String>,
+}
+
+impl Stack {
+    /// Mounts what `text` describes, or says why that is not possible here.
+    fn mount(place: &Place, text: &str, mounts: &[&str]) -> Option<Self> {
+        let file = place.text("stack.toml");
+        fs::write(&file, text).unwrap();
+        let mounts = mounts.iter().map(|mount| place.text(mount)).collect();
+        let ran = fstitch(&format!("mount --stack {file}"));
+        let lacks = ["/dev/fuse", "fusermount3 is not installed", "is not permitted"];
+        if ran.code != 0 && lacks.iter().any(|lack| ran.err.contains(lack)) {
+            println!("skipped: {}", ran.err.trim());
+            return None;
+        }
+        ran.ok();
+        Some(Self { file, mounts })
+    }
+
+    #[track_caller]
+    fn end(self) {
+        fstitch(&format!("umount -q --stack {}", self.file)).ok();
+        assert!(self.pid().is_none(), "nobody serves it any more");
+    }
+
+    /// The process that serves it.
+    fn pid(&self) -> Option<u64> {
+        self.mounts.iter().find_map(|mount| status(mount)?["pid"].as_u64())
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        for mount in self.mounts.iter().rev() {
+            // After `end` nothing is mounted there any more, which is as well.
+            let _ = fstitch(&format!("umount -q --lazy {mount}"));
+        }
+    }
+}
+
+/// What `status --json` says of a mount; `None` if nobody answers.
+fn status(mount: &str) -> Option<serde_json::Value> {
+    let ran = fstitch(&format!("status --json {mount}"));
+    if ran.out.is_empty() {
+        // Nobody listens, or whoever did is about to end.
+        return None;
+    }
+    let mut found: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    Some(found[0].take())
+}
+
+/// Waits until `done`, or fails.
+#[track_caller]
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    for _ in 0..2_000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("waited in vain: {what}");
+}
+
+/// The images of Figure 6: an outer volume of the wanted kind with an inner one and its journal inside.
+fn images(place: &Place, outer: &str) {
+    let at = |name: &str| place.text(name);
+    let format = if ["soft", "sync", "async"].contains(&outer) { "ext2" } else { "ext3" };
+    fstitch(&format!("mkfs {format} -q -b 1024 {} 32M", at("disk.img"))).ok();
+    fs::create_dir(place.at("images")).unwrap();
+    fstitch(&format!("mkfs ext2 -q -b 1024 {} 12M", at("images/home.img"))).ok();
+    fstitch(&format!("mkfs journal -q -b 1024 {} 2M", at("images/home.journal"))).ok();
+    fstitch(&format!("tune --journal-device {} {}", at("images/home.journal"), at("images/home.img"))).ok();
+    fstitch(&format!("cp -r {} {}:/", at("images"), at("disk.img"))).ok();
+    fs::remove_dir_all(place.at("images")).unwrap();
+    place.directory("root");
+    place.directory("home");
+}
+
+fn figure_6(outer: &str, inner: &str) -> String {
+    FIGURE_6.replace("OUTER", outer).replace("INNER", inner)
+}
+
+/// Has both checkers look at every image, the inner ones taken out of the outer one.
+#[track_caller]
+fn judge(place: &Place) {
+    let at = |name: &str| place.text(name);
+    fstitch(&format!("fsck -fn {}", at("disk.img"))).ok();
+    for name in ["home.img", "home.journal"] {
+        fstitch(&format!("cp {}:/images/{name} {}", at("disk.img"), at(name))).ok();
+    }
+    fstitch(&format!("fsck -fn --journal {} {}", at("home.journal"), at("home.img"))).ok();
+    if needs("e2fsck") {
+        run("e2fsck", ["-fn", &at("disk.img")]).ok();
+        run("e2fsck", ["-fn", "-j", &at("home.journal"), &at("home.img")]).ok();
+    }
+}
+
+/// Makes, changes and removes files.
+fn work(at: PathBuf) {
+    fs::create_dir(at.join("dir")).unwrap();
+    for no in 0..60_u8 {
+        let file = at.join(format!("dir/{no}"));
+        fs::write(&file, vec![no; 9_000]).unwrap();
+        if no % 3 == 0 {
+            fs::remove_file(&file).unwrap();
+        } else if no % 7 == 0 {
+            fs::rename(&file, at.join(format!("{no}"))).unwrap();
+        }
+    }
+    fs::File::open(&at).unwrap().sync_all().unwrap();
+}
+
+#[track_caller]
+fn has_worked(ls: &Ran) {
+    let names: Vec<&str> = ls.out.split_whitespace().collect();
+    assert!(names.contains(&"1") && !names.contains(&"3") && !names.contains(&"7"), "{ls:?}");
+}
+
+#[test]
+fn figure_6_works_with_every_pair_of_mechanisms() {
+    for (outer, inner) in [
+        ("soft", "ordered"),
+        ("soft", "full"),
+        ("soft", "metadata"),
+        ("metadata", "ordered"),
+        ("ordered", "full"),
+        ("async", "soft"),
+        ("sync", "ordered"),
+        ("full", "soft"),
+    ] {
+        let place = Place::new();
+        images(&place, outer);
+        let Some(stack) = Stack::mount(&place, &figure_6(outer, inner), &["root", "home"]) else { return };
+        work(place.at("home"));
+        work(place.at("root"));
+        let found = status(&place.text("home")).unwrap();
+        assert_eq!(found["image"], "root:/images/home.img");
+        assert_eq!((&found["format"], &found["consistency"]), (&"ext3".into(), &inner.into()));
+        assert_eq!(found["stack"]["volumes"][0]["consistency"], outer);
+        stack.end();
+        judge(&place);
+        has_worked(&fstitch(&format!("ls {}:/dir", place.text("home.img"))));
+        has_worked(&fstitch(&format!("ls {}:/dir", place.text("disk.img"))));
+    }
+}
+
+#[test]
+fn a_journal_of_contents_takes_the_inner_volume_as_well() {
+    let place = Place::new();
+    images(&place, "full");
+    let text = figure_6("full", "ordered");
+    fs::write(place.at("stack.toml"), &text).unwrap();
+    let refused = fstitch(&format!("mount --stack {}", place.text("stack.toml")));
+    if refused.err.contains("/dev/fuse") {
+        return;
+    }
+    refused.refused(
+        1,
+        "volume `home`: consistency `ordered`: the journal of the volume that it is in takes all",
+    );
+    judge(&place);
+    let text = text.replace("consistency = \"ordered\"\n", "");
+    let Some(stack) = Stack::mount(&place, &text, &["root", "home"]) else { return };
+    work(place.at("home"));
+    assert_eq!(status(&place.text("home")).unwrap()["consistency"], "full");
+    stack.end();
+    judge(&place);
+}
+
+#[test]
+fn what_was_synced_survives_a_kill() {
+    for (outer, inner) in
+        [("soft", "ordered"), ("metadata", "full"), ("ordered", "metadata"), ("soft", "soft")]
+    {
+        let place = Place::new();
+        images(&place, outer);
+        let text = figure_6(outer, inner);
+        let Some(stack) = Stack::mount(&place, &text, &["root", "home"]) else { return };
+        work(place.at("home"));
+        work(place.at("root"));
+        fs::write(place.at("home/not synced"), vec![1; 100_000]).unwrap();
+        let pid = stack.pid().unwrap();
+        run("kill", ["-9", &pid.to_string()]).ok();
+        // The dead mounts are taken away by the next mount.
+        let Some(again) = Stack::mount(&place, &text, &["root", "home"]) else { return };
+        for at in ["home", "root"] {
+            assert_eq!(fs::read(place.at(at).join("dir/1")).unwrap(), vec![1; 9_000]);
+            assert!(!place.at(at).join("dir/3").exists());
+        }
+        let was_unclean = |at: &str| status(&place.text(at)).unwrap()["was_unclean"].as_bool();
+        assert!(inner != "soft" || was_unclean("home") == Some(true), "soft updates reclaim");
+        wait_until("reclaiming ends", || {
+            ["home", "root"].iter().all(|at| {
+                let found = status(&place.text(at)).unwrap();
+                !found["recovery"].as_str().unwrap().starts_with("reclaiming")
+            })
+        });
+        again.end();
+        drop(stack);
+        judge(&place);
+    }
+}
+
+#[test]
+fn the_outer_volume_outlives_the_inner_one() {
+    let place = Place::new();
+    images(&place, "soft");
+    let text = figure_6("soft", "ordered");
+    let Some(stack) = Stack::mount(&place, &text, &["root", "home"]) else { return };
+    let (root, home) = (place.text("root"), place.text("home"));
+    let busy = fs::OpenOptions::new().write(true).open(place.at("root/images/home.img")).unwrap();
+    assert_eq!(busy.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(26), "ETXTBSY");
+    assert_eq!(busy.set_len(5).unwrap_err().raw_os_error(), Some(26));
+    drop(busy);
+    fstitch(&format!("umount {root}")).refused(1, &format!("holds volumes that are mounted at {home}"));
+    let gone = run("umount", [&root]);
+    if gone.code != 0 {
+        println!("skipped: {}", gone.err);
+        return;
+    }
+    wait_until("the mount is gone", || status(&home).unwrap()["stack"]["volumes"][0]["state"] == "kept");
+    let drawn = fstitch(&format!("status {home}")).ok();
+    assert!(
+        drawn.contains("volume root: ext2, soft, read-write, unmounted, and open for what is in it"),
+        "{drawn}"
+    );
+    work(place.at("home"));
+    fstitch(&format!("fsck -n {}", place.text("disk.img"))).refused(8, &home);
+    fstitch(&format!("umount {home}")).ok();
+    assert!(stack.pid().is_none());
+    judge(&place);
+    has_worked(&fstitch(&format!("ls {}:/dir", place.text("home.img"))));
+}
+
+#[test]
+fn a_signal_ends_everything() {
+    let place = Place::new();
+    images(&place, "soft");
+    let text = figure_6("soft", "ordered");
+    let Some(stack) = Stack::mount(&place, &text, &["root", "home"]) else { return };
+    work(place.at("home"));
+    let open = fs::File::open(place.at("home/dir/1")).unwrap();
+    run("kill", [&stack.pid().unwrap().to_string()]).ok();
+    wait_until("both are out of sight", || {
+        !place.at("home/dir").exists() && !place.at("root/images").exists()
+    });
+    let mut byte = [0];
+    open.read_at(&mut byte, 0).unwrap();
+    assert_eq!(byte, [1], "it is served until the last file is closed");
+    drop(open);
+    wait_until("the process ends", || stack.pid().is_none());
+    judge(&place);
+}
+
+#[test]
+fn disks_partitions_and_mount_points_in_one_another() {
+    let place = Place::new();
+    let whole = place.text("whole.img");
+    let disk = fs::File::create(&whole).unwrap();
+    disk.set_len(24 << 20).unwrap();
+    // The first partition starts at an odd sector, as on old disks.
+    for (at, start, count) in [(446, 63_u32, 16_000_u32), (462, 20_480, 20_000)] {
+        disk.write_all_at(&[0x83], at + 4).unwrap();
+        disk.write_all_at(&start.to_le_bytes(), at + 8).unwrap();
+        disk.write_all_at(&count.to_le_bytes(), at + 12).unwrap();
+    }
+    disk.write_all_at(&[0x55, 0xaa], 510).unwrap();
+    let part = |offset: u64, blocks: u64| {
+        fstitch(&format!("mkfs ext3 -q -F -b 1024 -J size=1 --offset {offset} {whole} {blocks}")).ok();
+    };
+    part(63 * 512, 8000);
+    part(20480 * 512, 10_000);
+    place.directory("one");
+    let mut text = String::new();
+    for (no, mount) in [(1, "one"), (2, "one/deep/two")] {
+        text += &format!("[[device]]\nname = \"p{no}\"\npath = \"whole.img\"\npartition = {no}\n");
+        text += &format!("[[volume]]\nname = \"v{no}\"\ndevice = \"p{no}\"\nmount = \"{mount}\"\n");
+    }
+    fs::write(place.at("stack.toml"), &text).unwrap();
+    let failed = fstitch(&format!("mount --stack {}", place.text("stack.toml")));
+    if failed.err.contains("/dev/fuse") || failed.err.contains("is not permitted") {
+        println!("skipped: {}", failed.err);
+        return;
+    }
+    failed.refused(1, "volume `v2`: ");
+    assert!(status(&place.text("one")).is_none(), "what was mounted before the failure is gone");
+    fs::create_dir_all(place.at("deep/two")).unwrap();
+    fstitch(&format!("cp --partition 1 -r {} {whole}:/", place.text("deep"))).ok();
+    let Some(stack) = Stack::mount(&place, &text, &["one", "one/deep/two"]) else { return };
+    work(place.at("one"));
+    work(place.at("one/deep/two"));
+    assert!(fs::metadata(place.at("one/deep/two/dir/1")).unwrap().is_file());
+    stack.end();
+    for (no, offset) in [(1, 63 * 512), (2, 20480 * 512)] {
+        fstitch(&format!("fsck -fn --partition {no} {whole}")).ok();
+        has_worked(&fstitch(&format!("ls --partition {no} {whole}:/dir")));
+        if needs("e2fsck") {
+            run("e2fsck", ["-fn", &format!("{whole}?offset={offset}")]).ok();
+        }
+    }
+}
+
+/// A volume in a volume in a volume, of which only the innermost is mounted; each mechanism is another one.
+#[test]
+fn volumes_without_mount_points_are_closed_last() {
+    let place = Place::new();
+    let at = |name: &str| place.text(name);
+    for (format, name, size, inside) in
+        [("ext3", "c", 4, None), ("ext3", "b", 8, Some("c")), ("ext2", "a", 16, Some("b"))]
+    {
+        fstitch(&format!("mkfs {format} -q -b 1024 {} {size}M", at(name))).ok();
+        if let Some(inside) = inside {
+            fstitch(&format!("cp {} {}:/", at(inside), at(name))).ok();
+        }
+    }
+    let mut text = "cache_size = \"1M\"\n[[device]]\nname = \"a\"\npath = \"a\"\n".to_owned();
+    for (outer, inner) in [("a", "b"), ("b", "c")] {
+        text += &format!("[[device]]\nname = \"{inner}\"\nvolume = \"{outer}\"\nfile = \"{inner}\"\n");
+        text += &format!("[[volume]]\nname = \"{outer}\"\ndevice = \"{outer}\"\n");
+    }
+    text += "[[volume]]\nname = \"c\"\ndevice = \"c\"\nmount = \"m\"\nconsistency = \"full\"\n";
+    place.directory("m");
+    let Some(stack) = Stack::mount(&place, &text, &["m"]) else { return };
+    let drawn = fstitch("status").ok();
+    assert!(drawn.contains("         └─ volume c: ext3, full, read-write, mounted on "), "{drawn}");
+    assert!(drawn.contains("volume b: ext3, ordered, read-write, not mounted"), "{drawn}");
+    work(place.at("m"));
+    assert_eq!(fstitch(&format!("stats --json {}", at("m"))).code, 0);
+    fstitch(&format!("fsck --online {}", at("m"))).ok();
+    stack.end();
+    for (outer, inner) in [("a", Some("b")), ("b", Some("c")), ("c", None)] {
+        fstitch(&format!("fsck -fn {}", at(outer))).ok();
+        if needs("e2fsck") {
+            run("e2fsck", ["-fn", &at(outer)]).ok();
+        }
+        if let Some(inner) = inner {
+            fstitch(&format!("cp {}:/{inner} {}", at(outer), at(inner))).ok();
+        }
+    }
+    has_worked(&fstitch(&format!("ls {}:/dir", at("c"))));
+}
+
+#[test]
+fn nothing_is_mounted_by_a_check() {
+    let place = Place::new();
+    images(&place, "soft");
+    let file = place.text("stack.toml");
+    fs::write(&file, figure_6("soft", "ordered")).unwrap();
+    let before = fs::read(place.at("disk.img")).unwrap();
+    let drawn = fstitch(&format!("mount --stack {file} --check")).ok();
+    let (disk, home) = (place.text("disk.img"), place.text("home"));
+    assert!(drawn.contains(&format!("\ndisk: {disk}\n└─ volume root: soft, read-write, to be")), "{drawn}");
+    assert!(drawn.contains(&format!("journal on home journal, to be mounted on {home}\n")), "{drawn}");
+    assert!(status(&place.text("root")).is_none());
+    assert!(before == fs::read(place.at("disk.img")).unwrap());
+    let check = |text: &str| {
+        fs::write(&file, text).unwrap();
+        fstitch(&format!("mount --stack {file} --check"))
+    };
+    check("[[volume]]\nname = \"a\"\ndevice = \"b\"\nmount = \"c\"\n")
+        .refused(1, "stack.toml:3: volume `a`: there is no device `b`");
+    check("[[volume\n").refused(1, "stack.toml:1: ");
+    fstitch(&format!("mount --stack {file} {disk} {home}")).refused(2, "cannot be used with");
+    fstitch("mount").refused(2, "IMAGE");
+    fstitch(&format!("umount --stack {file}")).refused(1, "is mounted");
+}
+
+#[test]
+fn what_cannot_be_stacked_is_refused_by_name() {
+    let place = Place::new();
+    images(&place, "soft");
+    let mount = |text: &str| {
+        fs::write(place.at("stack.toml"), text).unwrap();
+        fstitch(&format!("mount --stack {}", place.text("stack.toml")))
+    };
+    let text = figure_6("soft", "ordered");
+    let no_file = mount(&text.replace("/images/home.img", "/images/other.img"));
+    no_file.refused(1, "volume `root`: device `home image`: /images/other.img in it");
+    mount(&text.replace("/images/home.img", "/images")).refused(1, "it is no regular file");
+    mount(&text.replace("journal = \"home journal\"\n", ""))
+        .refused(1, "nothing is on device `home journal`");
+    let swapped = text
+        .replace("home.img", "x")
+        .replace("home.journal", "home.img")
+        .replace("\"/images/x\"", "\"/images/home.journal\"");
+    mount(&swapped).refused(1, "volume `home`: ");
+    let link = text.replace("\"/images/home.journal\"", "\"/images/../images/home.img\"");
+    mount(&link).refused(1, "it is another device of the stack as well");
+    fstitch(&format!("mkfs ext2 -q -b 4096 {} 8M", place.text("big.img"))).ok();
+    fstitch(&format!("cp {} {}:/images/", place.text("big.img"), place.text("disk.img"))).ok();
+    mount(&text.replace("/images/home.img", "/images/big.img"))
+        .refused(1, "it has blocks of 4096 bytes and the others have 1024");
+    judge(&place);
+}
+
+#[test]
+fn a_stack_may_be_for_reading_alone() {
+    let place = Place::new();
+    images(&place, "soft");
+    let text = figure_6("soft", "ordered").replace("mount = ", "options = \"ro\"\nmount = ");
+    let before = fs::read(place.at("disk.img")).unwrap();
+    let Some(stack) = Stack::mount(&place, &text, &["root", "home"]) else { return };
+    assert!(place.at("home/lost+found").is_dir());
+    assert_eq!(fs::write(place.at("home/a"), "").unwrap_err().raw_os_error(), Some(30), "EROFS");
+    stack.end();
+    assert!(before == fs::read(place.at("disk.img")).unwrap());
+}
