@@ -2,10 +2,9 @@
 //! violation: exit status 1, and a line that says what and where. `cargo xtask mutants` runs it on trees with seeded bugs.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use fstitch_crashlab::workload::find;
-use fstitch_crashlab::{Ext2System, Lab, LabOptions, Limits, Selection, soak};
+use fstitch_crashlab::{Lab, LabOptions, Limits, Selection, soak};
 
 /// A question: system, family, which workloads, choices at a cut, and how often an aftermath is lived through.
 type Question = (&'static str, &'static str, Selection, u64, u64);
@@ -84,7 +83,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         asked().unwrap_or_else(|| [held_questions(), questions()].concat())
     {
         let options = LabOptions { choices_per_cut, aftermath_every, depth: 1, ..LabOptions::default() };
-        let lab = Lab::new(Arc::new(system.parse::<Ext2System>()?), options)?;
+        let lab = Lab::new(fstitch_crashlab::system(system)?, options)?;
         let (workloads, _) = find(family)?;
         let selection = match selection {
             Selection::Range(range) => Selection::Range(range.start..range.end.min(workloads.len())),

@@ -106,8 +106,9 @@ impl Aftermath<'_> {
     }
 
     fn repair(&self, image: &Image) -> Result<(), Violation> {
-        let image = image.fork();
-        let left = self.system.repair(&image).map_err(fail("repair-failed"))?;
+        let image = Arc::new(image.fork());
+        let device: Arc<dyn BlockDevice> = Arc::<Image>::clone(&image);
+        let left = self.system.repair(&device).map_err(fail("repair-failed"))?;
         match left.findings.first() {
             Some(finding) => {
                 Err(Violation::new("repair-incomplete", format!("{}: {}", finding.code, finding.text)))
@@ -127,7 +128,7 @@ impl Aftermath<'_> {
         let entry = fs.mknod(&caller, fs.root(), b"new", 0o100_644, 0).map_err(fail("not-usable"))?;
         fs.write(&caller, entry.attr.ino, 0, &[1; 5_000]).map_err(fail("not-usable"))?;
         fs.forget(entry.attr.ino, 1);
-        fs.unmount().map_err(fail("not-usable"))?;
+        mounted.unmount().map_err(fail("not-usable"))?;
         drop(mounted);
         match &Facts::of(self.system, image.fork()).shown {
             Ok(_) => Ok(()),

@@ -25,7 +25,7 @@ const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
 /// The checker's finding on a volume that is not marked clean.
 const NOT_CLEAN: &str = "superblock-not-clean";
 /// The block whose choice to be written is that to close the running transaction.
-const CLOSING: BlockNo = BlockNo(u64::MAX);
+pub(crate) const CLOSING: BlockNo = BlockNo(u64::MAX);
 /// The cache of a mount that only looks.
 const LOOKING_CACHE_BYTES: usize = 16 << 20;
 
@@ -93,9 +93,9 @@ impl fmt::Display for Ext2System {
 /// A word that names no system.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` names no system: expected ext2-soft, ext2-sync, ext2-async, ext3-ordered, ext3-metadata or ext3-full, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step), -p0 (peculiarities), -j1024 (blocks of the journal), -x0 (1: the journal is a device of its own)"
+    "`{0}` names no system: expected ext2-soft, ext2-sync, ext2-async, ext3-ordered, ext3-metadata or ext3-full, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step), -p0 (peculiarities), -j1024 (blocks of the journal), -x0 (1: the journal is a device of its own); or one of these @ another one, in a file of which it is, with +sparse or +unordered behind it"
 )]
-pub struct UnknownSystem(String);
+pub struct UnknownSystem(pub(crate) String);
 
 impl FromStr for Ext2System {
     type Err = UnknownSystem;
@@ -160,7 +160,7 @@ impl Ext2System {
             && self.external <= u32::from(self.is_journaled())
     }
 
-    fn is_journaled(&self) -> bool {
+    pub(crate) fn is_journaled(&self) -> bool {
         self.consistency.journal_mode().is_some()
     }
 
@@ -175,8 +175,16 @@ impl Ext2System {
         usize::try_from(bytes).expect("64-bit machine")
     }
 
+    /// KiB of both.
+    pub(crate) fn medium_kib(&self) -> u32 {
+        u32::try_from((self.volume_bytes() + self.journal_bytes()) >> 10).expect("a few MiB")
+    }
+
     /// The volume on a medium, and the journal's own device if there is one.
-    fn split<D: BlockDevice + Clone>(&self, medium: &D) -> Result<(Partition<D>, Option<Partition<D>>)> {
+    pub(crate) fn split<D: BlockDevice + Clone>(
+        &self,
+        medium: &D,
+    ) -> Result<(Partition<D>, Option<Partition<D>>)> {
         let blocks = medium.geometry().block_count;
         let behind = u64::from(self.journal_blocks * self.external).min(blocks);
         let volume = Partition::new(medium.clone(), BlockNo(0), blocks - behind)?;
@@ -185,8 +193,7 @@ impl Ext2System {
     }
 
     fn attach(&self, device: Arc<dyn BlockDevice>, cache: CacheOptions, fs: UhfsOptions) -> Result<Running> {
-        let clock = ManualClock::new();
-        clock.advance(Duration::from_secs(u64::try_from(NOW.secs).expect("after 1970")));
+        let clock = Self::clock();
         let consistency = Some(self.consistency);
         let (volume, journal) = self.split(&device)?;
         let journal = journal.map(|journal| Arc::new(journal) as Arc<dyn BlockDevice>);
@@ -196,17 +203,74 @@ impl Ext2System {
         Ok(Running { fs, unclean })
     }
 
-    fn run(&self, device: Arc<dyn BlockDevice>) -> Result<Running> {
+    /// How the file system is used when it works.
+    pub(crate) fn uhfs_options(&self) -> UhfsOptions {
+        // The laboratory reads everything after each operation and must change nothing by it.
+        let atime = AtimePolicy::NoAtime;
+        UhfsOptions { step_bytes: kib(self.step_kib), atime, ..UhfsOptions::default() }
+    }
+
+    /// The time, which stands still.
+    pub(crate) fn clock() -> ManualClock {
+        let clock = ManualClock::new();
+        clock.advance(Duration::from_secs(u64::try_from(NOW.secs).expect("after 1970")));
+        clock
+    }
+
+    pub(crate) fn run(&self, device: Arc<dyn BlockDevice>) -> Result<Running> {
         let options = CacheOptions {
             cache_size: kib(self.cache_kib),
             optimizations: Optimizations::combination(self.combination),
             ..CacheOptions::default()
         };
-        // The laboratory reads everything after each operation and must change nothing by it.
-        let atime = AtimePolicy::NoAtime;
-        let uhfs = UhfsOptions { step_bytes: kib(self.step_kib), atime, ..UhfsOptions::default() };
-        self.before_mount(&*device)?;
+        self.replay(&*device)?;
+        self.attach(device, options, self.uhfs_options())
+    }
+
+    /// Mounts to look.
+    pub(crate) fn looking(&self, device: Arc<dyn BlockDevice>) -> Result<Running> {
+        let options =
+            CacheOptions { cache_size: LOOKING_CACHE_BYTES, read_only: true, ..CacheOptions::default() };
+        let uhfs = UhfsOptions { read_only: true, ..UhfsOptions::default() };
         self.attach(device, options, uhfs)
+    }
+
+    /// Replays the journal of the volume on `device`, if it has one.
+    pub(crate) fn replay(&self, device: &dyn BlockDevice) -> Result<()> {
+        if self.is_journaled() {
+            let (volume, journal) = self.split(&device)?;
+            let options = &mut journal::Options {
+                external: journal.as_ref().map(|journal| -> &dyn BlockDevice { journal }),
+                now: NOW,
+                for_reading: false,
+                batch_max: journal::BATCH_MAX,
+                progress: &mut |_| {},
+            };
+            journal::recover(&volume, options)?;
+        }
+        Ok(())
+    }
+
+    /// Checks the volume on `device`.
+    pub(crate) fn look_over(&self, device: &dyn BlockDevice) -> Result<CheckReport> {
+        let mut report = check_ext2(&self.split(&device)?.0)?;
+        // Whoever finds a volume marked clean looks no further.
+        if report.total > 0 && report.findings.iter().all(|finding| finding.code != NOT_CLEAN) {
+            let first = report.findings.first().map(|finding| finding.text.clone()).unwrap_or_default();
+            report.push(
+                FindingClass::Corrupt,
+                "clean-with-findings",
+                format!("it is marked clean, but {first}"),
+            );
+        }
+        Ok(report)
+    }
+
+    /// Mends the volume on `device`, and returns what is left.
+    pub(crate) fn mend(&self, device: &dyn BlockDevice) -> Result<CheckReport> {
+        self.replay(device)?;
+        let options = RepairOptions { mode: RepairMode::Yes, now: NOW };
+        Ok(repair_ext2(&self.split(&device)?.0, options)?.left)
     }
 }
 
@@ -214,10 +278,11 @@ fn kib(kib: u32) -> usize {
     usize::try_from(kib).expect("64-bit machine") << 10
 }
 
-struct Running {
-    fs: Uhfs<Ext2>,
+/// A mounted volume.
+pub(crate) struct Running {
+    pub(crate) fs: Uhfs<Ext2>,
     /// The volume was not unmounted before.
-    unclean: bool,
+    pub(crate) unclean: bool,
 }
 
 impl Mounted for Running {
@@ -277,19 +342,8 @@ impl System for Ext2System {
         Ok(Base::new(self.block_size, bytes))
     }
 
-    fn before_mount(&self, device: &dyn BlockDevice) -> Result<()> {
-        if self.is_journaled() {
-            let (volume, journal) = self.split(&device)?;
-            let options = &mut journal::Options {
-                external: journal.as_ref().map(|journal| -> &dyn BlockDevice { journal }),
-                now: NOW,
-                for_reading: false,
-                batch_max: journal::BATCH_MAX,
-                progress: &mut |_| {},
-            };
-            journal::recover(&volume, options)?;
-        }
-        Ok(())
+    fn before_mount(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        self.replay(&**device)
     }
 
     fn promise(&self) -> Promise {
@@ -306,29 +360,16 @@ impl System for Ext2System {
     }
 
     fn open(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>> {
-        let options =
-            CacheOptions { cache_size: LOOKING_CACHE_BYTES, read_only: true, ..CacheOptions::default() };
-        let uhfs = UhfsOptions { read_only: true, ..UhfsOptions::default() };
-        Ok(Box::new(self.attach(device, options, uhfs)?))
+        Ok(Box::new(self.looking(device)?))
     }
 
-    fn check(&self, device: &dyn BlockDevice) -> Result<CheckReport> {
-        let mut report = check_ext2(&self.split(&device)?.0)?;
-        // Whoever finds a volume marked clean looks no further.
-        if report.total > 0 && report.findings.iter().all(|finding| finding.code != NOT_CLEAN) {
-            let first = report.findings.first().map(|finding| finding.text.clone()).unwrap_or_default();
-            report.push(
-                FindingClass::Corrupt,
-                "clean-with-findings",
-                format!("it is marked clean, but {first}"),
-            );
-        }
-        Ok(report)
+    fn check(&self, device: &Arc<dyn BlockDevice>) -> Result<CheckReport> {
+        self.look_over(&**device)
     }
 
     fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<()> {
         if self.is_journaled() {
-            return self.before_mount(&*device);
+            return self.replay(&*device);
         }
         let running = self.run(device)?;
         if running.unclean {
@@ -337,10 +378,8 @@ impl System for Ext2System {
         running.fs.unmount()
     }
 
-    fn repair(&self, device: &dyn BlockDevice) -> Result<CheckReport> {
-        self.before_mount(device)?;
-        let options = RepairOptions { mode: RepairMode::Yes, now: NOW };
-        Ok(repair_ext2(&self.split(&device)?.0, options)?.left)
+    fn repair(&self, device: &Arc<dyn BlockDevice>) -> Result<CheckReport> {
+        self.mend(&**device)
     }
 
     fn reference(&self) -> Option<E2fsck> {

@@ -213,7 +213,7 @@ impl Lab {
             }
         }
         drop(target);
-        mounted.fs().unmount()?;
+        mounted.unmount()?;
         let start = Arc::new(image.changed());
         let mut starts = self.starts.lock().expect("no panic while held");
         if starts.len() >= MAX_STARTS {
@@ -267,7 +267,7 @@ impl Lab {
                 break;
             }
         }
-        fs.unmount().map_err(fail)?;
+        mounted.unmount().map_err(fail)?;
         let promise = ledger.promise(What::Everything, ledger.version());
         recorder.mark(Mark::Promise(promise));
         Ok(Recording { start: BTreeMap::clone(&start), log: recorder.take(), ledger, refused })

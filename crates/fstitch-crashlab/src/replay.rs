@@ -6,7 +6,7 @@ use fstitch_core::Seed;
 
 use crate::aftermath::Aftermath;
 use crate::explore::Facts;
-use crate::ext2::{Ext2System, UnknownSystem};
+use crate::ext2::UnknownSystem;
 use crate::id::{StateId, UnknownState};
 use crate::lab::{Lab, LabOptions, Recording};
 use crate::medium::{Cut, Image, for_each_cut};
@@ -91,8 +91,7 @@ impl Replay {
     /// # Errors
     /// When there is no such state.
     pub fn new(id: StateId, options: LabOptions) -> Result<Self, ReplayError> {
-        let system: Ext2System = id.system.parse()?;
-        let lab = Lab::new(Arc::new(system), LabOptions { level: id.level, ..options })?;
+        let lab = Lab::new(crate::system::system(&id.system)?, LabOptions { level: id.level, ..options })?;
         let workload = find_workload(&id.workload)?;
         let recording = lab.record(&workload).map_err(ReplayError::Failed)?;
         let mut found = None;

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use fstitch_core::{BlockDevice, BlockNo, CheckReport, FileSystem, Result};
 
+use crate::ext2::{Ext2System, UnknownSystem};
+use crate::loopback::LoopbackSystem;
 use crate::medium::Base;
 use crate::reference::E2fsck;
 
@@ -21,7 +23,7 @@ pub trait System: Send + Sync {
     ///
     /// # Errors
     /// When that fails.
-    fn before_mount(&self, _device: &dyn BlockDevice) -> Result<()> {
+    fn before_mount(&self, _device: &Arc<dyn BlockDevice>) -> Result<()> {
         Ok(())
     }
     /// What a crash may leave of several operations.
@@ -42,7 +44,7 @@ pub trait System: Send + Sync {
     ///
     /// # Errors
     /// When the device fails or the volume is unknown; damage is in the report.
-    fn check(&self, device: &dyn BlockDevice) -> Result<CheckReport>;
+    fn check(&self, device: &Arc<dyn BlockDevice>) -> Result<CheckReport>;
     /// Everything that the system does by itself after a crash, to its end: the volume is clean afterwards.
     ///
     /// # Errors
@@ -52,9 +54,21 @@ pub trait System: Send + Sync {
     ///
     /// # Errors
     /// When the device fails or the volume is unknown.
-    fn repair(&self, device: &dyn BlockDevice) -> Result<CheckReport>;
+    fn repair(&self, device: &Arc<dyn BlockDevice>) -> Result<CheckReport>;
     /// The reference checker for this format.
     fn reference(&self) -> Option<E2fsck>;
+}
+
+/// The system of that name.
+///
+/// # Errors
+/// When there is none.
+pub fn system(name: &str) -> std::result::Result<Arc<dyn System>, UnknownSystem> {
+    if name.contains('@') {
+        Ok(Arc::new(name.parse::<LoopbackSystem>()?))
+    } else {
+        Ok(Arc::new(name.parse::<Ext2System>()?))
+    }
 }
 
 /// What a mechanism promises about operations that no sync has followed.
@@ -74,6 +88,13 @@ pub enum Promise {
 pub trait Mounted {
     /// The file system.
     fn fs(&self) -> &dyn FileSystem;
+    /// Unmounts it, and what it is in.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn unmount(&self) -> Result<()> {
+        self.fs().unmount()
+    }
     /// Writes those of the blocks that may be written now which `choose` picks; returns how many.
     ///
     /// # Errors

@@ -42,14 +42,13 @@ fn look(
     device: &Arc<Watched>,
     like: Option<&Tree>,
 ) -> std::result::Result<(Tree, u64), Violation> {
-    let recovered = system.before_mount(&**device);
+    let device: Arc<dyn BlockDevice> = Arc::<Watched>::clone(device);
+    let recovered = system.before_mount(&device);
     recovered.map_err(|error| Violation::new("recovery-failed", error.to_string()))?;
-    let report =
-        system.check(&**device).map_err(|error| Violation::new("check-failed", error.to_string()))?;
+    let report = system.check(&device).map_err(|error| Violation::new("check-failed", error.to_string()))?;
     if let Some(finding) = report.findings.iter().find(|finding| finding.class == FindingClass::Corrupt) {
         return Err(Violation::new(finding.code, finding.text.clone()));
     }
-    let device: Arc<dyn BlockDevice> = Arc::<Watched>::clone(device);
     let mounted = system.open(device).map_err(|error| Violation::new("mount-failed", error.to_string()))?;
     let tree = Tree::read(mounted.fs(), like);
     let tree = tree.map_err(|error| Violation::new("unreadable", error.to_string()))?;

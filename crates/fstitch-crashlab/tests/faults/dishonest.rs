@@ -106,8 +106,8 @@ fn look(lab: &Lab, device: &Arc<FaultDevice<Image>>, line: &str) {
         }
         Err(error) => told(&error, line),
     }
-    lab.system().check(&*device).map(drop).unwrap_or_else(|error| told(&error, line));
-    match lab.system().repair(&*device) {
+    lab.system().check(&device).map(drop).unwrap_or_else(|error| told(&error, line));
+    match lab.system().repair(&device) {
         Ok(left) => {
             // A volume of one group has no other superblock.
             if left.findings.iter().any(|finding| finding.code == "superblock-damaged") {

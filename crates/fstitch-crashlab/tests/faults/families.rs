@@ -136,7 +136,8 @@ impl Subject {
         let window = Window::new(&self.healthy.ledger, cut.progress, fstitch_crashlab::Promise::Parts);
         for_each_choice(&cut, IMAGES, &mut Seed::new(1), &mut |choice| {
             let image = Arc::new(Image::with(Arc::clone(&base), cut.blocks(choice)));
-            let report = self.lab.system().check(&*image).unwrap();
+            let device: Arc<dyn fstitch_core::BlockDevice> = Arc::<Image>::clone(&image);
+            let report = self.lab.system().check(&device).unwrap();
             let damage = report.findings.iter().find(|finding| finding.class == FindingClass::Corrupt);
             assert!(damage.is_none(), "{replay}: {damage:?}");
             let mounted = self.lab.system().open(image).unwrap();

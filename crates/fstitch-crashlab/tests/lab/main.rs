@@ -13,8 +13,7 @@ use fstitch_crashlab::{
 
 /// Runs the first `count` workloads of a family.
 fn run(system: &str, family: &str, count: u64, options: LabOptions) -> Outcome {
-    let system: Ext2System = system.parse().unwrap();
-    let lab = Lab::new(Arc::new(system), options).unwrap();
+    let lab = Lab::new(fstitch_crashlab::system(system).unwrap(), options).unwrap();
     let (family, _) = find(family).unwrap();
     let limits = Limits { states: u64::MAX, violations: options.max_violations, threads: 2 };
     soak(&lab, &*family, &Selection::Range(0..count.min(family.len())), limits, &|_| {})
