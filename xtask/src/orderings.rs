@@ -32,7 +32,13 @@ const TESTS: &Tests = &[
     ("fstitch-fs", "crash", "directed"),
     ("fstitch-fs", "crash", "every_image"),
 ];
-const JOURNAL_TESTS: &Tests = &[("fstitch-patch", "journaled", ""), ("fstitch-fs", "journal", "kept")];
+const JOURNAL_TESTS: &Tests = &[
+    ("fstitch-patch", "journaled", ""),
+    ("fstitch-patch", "volumes", ""),
+    ("fstitch-fs", "journal", "kept"),
+    ("fstitch-fs", "fs", "loopback"),
+    ("fstitch-crashlab", "lab", "loopback"),
+];
 
 /// Seconds after which a test has stopped for good: some removals make the engine wait for itself.
 const PATIENCE: &str = "600";

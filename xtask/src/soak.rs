@@ -35,7 +35,7 @@ const fn job(
     Job { name, family, select, total, piece, more }
 }
 
-const JOBS: [Job; 23] = [
+const JOBS: [Job; 35] = [
     job(
         ("seq1, all", "seq1", "--range"),
         (1_360, 1_360),
@@ -105,6 +105,105 @@ const JOBS: [Job; 23] = [
         ("ext3 metadata: random", "random", "--range"),
         (1_000, 1_000),
         &["--fs", "ext3", "--consistency", "metadata", "--states-per-cut", "16", "--e2fsck", "2000"],
+    ),
+    job(
+        ("soft in a file of soft: seq1, all", "seq1", "--range"),
+        (1_360, 1_360),
+        &["--inside", "ext2-soft+sparse", "--states-per-cut", "48"],
+    ),
+    job(
+        ("soft in a file of soft: seq2, sample", "seq2", "--sample"),
+        (5_000, 5_000),
+        &["--inside", "ext2-soft+sparse", "--states-per-cut", "12"],
+    ),
+    job(
+        ("soft in a file of soft: random", "random", "--range"),
+        (300, 300),
+        &["--inside", "ext2-soft+sparse", "--states-per-cut", "16"],
+    ),
+    job(
+        ("soft in a file of ext3 metadata: seq1, all", "seq1", "--range"),
+        (1_360, 1_360),
+        &["--inside", "ext3-metadata+sparse", "--states-per-cut", "48"],
+    ),
+    job(
+        ("soft in a file of ext3 metadata: seq2, sample", "seq2", "--sample"),
+        (5_000, 5_000),
+        &["--inside", "ext3-metadata+sparse", "--states-per-cut", "12"],
+    ),
+    job(
+        ("soft in a file of ext3 metadata: random", "random", "--range"),
+        (300, 300),
+        &["--inside", "ext3-metadata+sparse", "--states-per-cut", "16"],
+    ),
+    job(
+        ("ext3 ordered with its journal in files of soft: seq1, all", "seq1", "--range"),
+        (1_360, 1_360),
+        &[
+            "--fs",
+            "ext3",
+            "--consistency",
+            "ordered",
+            "--external-journal",
+            "--inside",
+            "ext2-soft+sparse",
+            "--states-per-cut",
+            "48",
+        ],
+    ),
+    job(
+        ("ext3 ordered with its journal in files of soft: seq2, sample", "seq2", "--sample"),
+        (5_000, 5_000),
+        &[
+            "--fs",
+            "ext3",
+            "--consistency",
+            "ordered",
+            "--external-journal",
+            "--inside",
+            "ext2-soft+sparse",
+            "--states-per-cut",
+            "12",
+        ],
+    ),
+    job(
+        ("ext3 ordered with its journal in files of soft: random", "random", "--range"),
+        (300, 300),
+        &[
+            "--fs",
+            "ext3",
+            "--consistency",
+            "ordered",
+            "--external-journal",
+            "--inside",
+            "ext2-soft+sparse",
+            "--states-per-cut",
+            "16",
+        ],
+    ),
+    job(
+        ("soft in a file of async: seq1, all", "seq1", "--range"),
+        (1_360, 1_360),
+        &["--inside", "ext2-async", "--states-per-cut", "48"],
+    ),
+    job(
+        ("soft in a file of ext3 full: seq1, all", "seq1", "--range"),
+        (1_360, 1_360),
+        &["--inside", "ext3-full+sparse", "--states-per-cut", "48"],
+    ),
+    job(
+        ("ext3 full in a file of ext3 ordered: seq1, all", "seq1", "--range"),
+        (1_360, 1_360),
+        &[
+            "--fs",
+            "ext3",
+            "--consistency",
+            "full",
+            "--inside",
+            "ext3-ordered+sparse",
+            "--states-per-cut",
+            "48",
+        ],
     ),
     job(
         ("seq3, sample", "seq3", "--sample"),

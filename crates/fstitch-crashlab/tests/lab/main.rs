@@ -133,6 +133,59 @@ fn journals_on_their_own_device_and_random_runs_on_every_kind_of_volume() {
     assert!("ext2-soft-x1".parse::<Ext2System>().is_err(), "there is no journal");
 }
 
+/// In a file of another volume the orderings are kept, whatever that volume promises about contents; the last one has
+/// figure 6 of the paper: volume and journal in files, on soft updates.
+#[test]
+fn loopback_volumes_and_every_single_operation() {
+    for system in ["ext2-soft@ext3-metadata+sparse", "ext3-ordered-x1@ext2-soft+sparse"] {
+        lawful(system, "seq1", u64::MAX >> 1, 12);
+    }
+    for outer in [
+        "ext2-soft+sparse",
+        "ext2-async",
+        "ext2-sync",
+        "ext3-ordered+sparse",
+        "ext3-full+sparse",
+        "ext3-full",
+    ] {
+        lawful(&format!("ext2-soft@{outer}"), "seq1", 200, 12);
+    }
+    // Transactions that take everything make operations whole, without any order of the inner volume's own.
+    lawful("ext2-async@ext3-full", "seq1", 200, 12);
+}
+
+#[test]
+fn loopback_volumes_and_random_runs() {
+    for system in [
+        "ext2-soft-o0@ext2-soft+sparse",
+        "ext2-soft-i256-b2048@ext3-metadata-b2048+sparse",
+        "ext2-soft@ext3-ordered-x1-c256+sparse",
+        "ext2-soft-s16@ext3-full+sparse",
+        "ext3-ordered-x1@ext2-soft+sparse",
+        "ext3-full@ext3-ordered+sparse",
+        "ext3-metadata@ext2-async",
+    ] {
+        lawful(system, "random", 6, 24);
+    }
+    lawful("ext2-soft@ext3-metadata+sparse", "writers", 3, 24);
+    lawful("ext3-ordered@ext2-soft+sparse", "db", 1, 24);
+}
+
+/// The same volume on a device that writes the file and passes no flush on, as the comparison.
+#[test]
+fn loopback_volumes_without_patches_are_found_corrupt_at_once() {
+    for outer in ["ext2-async", "ext2-soft", "ext3-metadata", "ext3-ordered"] {
+        let options = LabOptions { choices_per_cut: 64, ..LabOptions::default() };
+        let outcome = run(&format!("ext2-soft@{outer}+unordered"), "seq1", 20, options);
+        assert!(!outcome.found.is_empty(), "{outer}: {:?}", outcome.counts);
+    }
+    for impossible in
+        ["ext2-soft@", "ext2-soft@ext2-soft+dense", "ext3-ordered@ext3-full", "ext2-soft@ext2-soft-b2048"]
+    {
+        assert!(fstitch_crashlab::system(impossible).is_err(), "{impossible}");
+    }
+}
+
 #[test]
 fn milder_media_are_survived_too() {
     for level in [Level::M0, Level::M1] {

@@ -5,9 +5,11 @@ mod mount;
 mod recorded;
 mod run;
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use clap::Subcommand;
-use fstitch_crashlab::{Consistency, Ext2System, Level};
+use fstitch_crashlab::{Consistency, Ext2System, Level, System};
 
 use crate::output::Outcome;
 
@@ -68,6 +70,10 @@ struct SystemArguments {
     /// The journal is a device of its own; one power cut hits both
     #[arg(long)]
     external_journal: bool,
+    /// The volume is a file of this one, such as ext3-metadata; behind it +sparse (the file has holes) or +unordered (a
+    /// device that writes the file and passes no flush on: must be found corrupt)
+    #[arg(long, value_name = "SYSTEM")]
+    inside: Option<String>,
     /// How badly the medium behaves: M0, M1, M2 or M3
     #[arg(long, default_value = "M2")]
     level: Level,
@@ -95,7 +101,7 @@ impl SystemArguments {
         format!("{}-{}", self.fs, self.consistency.unwrap_or(usual))
     }
 
-    fn system(&self) -> Result<Ext2System> {
+    fn system(&self) -> Result<Arc<dyn System>> {
         let default = Ext2System::default();
         let system = Ext2System {
             size_kib: self.size.unwrap_or(default.size_kib),
@@ -107,7 +113,11 @@ impl SystemArguments {
             external: u32::from(self.external_journal),
             ..self.mechanism().parse()?
         };
-        // Reading the name back checks that such a volume is possible.
-        Ok(system.to_string().parse()?)
+        let name = match &self.inside {
+            Some(outer) => format!("{system}@{outer}"),
+            None => system.to_string(),
+        };
+        // Reading the name checks that such a volume is possible.
+        Ok(fstitch_crashlab::system(&name)?)
     }
 }

@@ -4,7 +4,6 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 use std::num::NonZero;
 use std::ops::Range;
-use std::sync::Arc;
 
 use anyhow::{Result, anyhow, ensure};
 use fstitch_core::{Clock, SystemClock};
@@ -163,7 +162,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         arguments.e2fsck == 0 || fstitch_crashlab::E2fsck::is_installed(),
         "e2fsck is not installed; without --e2fsck only our own checker judges"
     );
-    let lab = Lab::new(Arc::new(system), options)?;
+    let lab = Lab::new(system, options)?;
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     let limits = Limits {
         states: arguments.states.unwrap_or(u64::MAX),
