@@ -1,12 +1,13 @@
 //! `fstitch mount --stack`: several volumes with one patch graph, served by one process. Design: `docs/stack.md`.
 //!
 //! ```text
-//!   file ──► check ──► settle ──► open ──► serve ◄─► running
-//!   text     names     paths      engine   sessions  states and ends
+//!   file ──► check ──► settle ──► look ──► open ──► serve ◄─► running
+//!   text     names     paths      inside   engine   sessions  states and ends
 //! ```
 
 mod check;
 mod file;
+mod look;
 mod open;
 mod running;
 mod serve;
@@ -25,7 +26,7 @@ pub fn run(file: &Path, arguments: &Arguments) -> Result<Outcome> {
     let stack = check::Stack::new(&file::Source::read(file)?)?;
     let plan = settle::Plan::new(stack)?;
     if arguments.check {
-        text(&running::planned(&plan).draw())?;
+        text(&look::planned(&plan)?.draw())?;
         return Ok(Outcome::SUCCESS);
     }
     if arguments.foreground {

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow};
 use fstitch_core::{BlockDevice, BlockNo, Concat, Errno, Error, StatsDevice, SystemClock};
 use fstitch_disk::DiskOptions;
-use fstitch_fs::ext2::arrange::{Arrangement, Chosen, Consistency};
-use fstitch_fs::ext2::{Ext2, journal};
+use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::arrange::{Arrangement, Chosen};
 use fstitch_fs::loopback::Loopback;
 use fstitch_fs::uhfs::{Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions, Linear, Pieces, Placement, VolumeDevice, VolumeOptions};
 
 use super::check::{self, Place};
+use super::look::{is_to_be_recovered, journaled_below, regular};
 use super::settle::Plan;
 use crate::open::Volume;
-use crate::paths::Last;
 
 /// A stack whose volumes are open.
 pub struct Opened {
@@ -104,30 +104,15 @@ fn media(plan: &Plan) -> Result<Media> {
 
 /// The blocks of a file of an open volume.
 fn file(fs: &Arc<Uhfs<Ext2>>, path: &str, read_only: bool, engine: &Arc<Cache>) -> Result<Blocks> {
-    let found = crate::paths::resolve(&**fs, path.as_bytes(), Last::Follow)?;
+    let found = regular(&**fs, path)?;
     let placement: Arc<dyn Placement> =
         Loopback::attach(fs, found.ino(), read_only).map_err(|error| match error {
             Error::Errno(Errno::BUSY) => anyhow!("it is another device of the stack as well"),
-            Error::Errno(Errno::INVAL | Errno::ISDIR) => anyhow!("it is no regular file"),
             error => error.into(),
         })?;
     let options = VolumeOptions { read_only, ..VolumeOptions::default() };
     let cache = engine.volume(Arc::clone(&placement), options)?;
     Ok(Blocks { device: Arc::new(VolumeDevice::new(cache)), placement })
-}
-
-/// Where the journal of the volume below takes everything, there is no other one.
-fn journaled_below(chosen: &mut Chosen, volume: &check::Volume) -> Result<()> {
-    if let Some(asked) = volume.options.consistency.filter(|asked| asked.journal_mode().is_some()) {
-        bail!(
-            "consistency `{asked}`: the journal of the volume that it is in takes all its changes, as that has \
-             `full`; leave `consistency` out"
-        );
-    }
-    if chosen.journal.take().is_some() {
-        chosen.consistency = Consistency::Full;
-    }
-    Ok(())
 }
 
 /// A stack in the middle of being opened.
@@ -158,7 +143,7 @@ impl Opening<'_> {
 
     fn open_on(&self, volume: &check::Volume, devices: &[Blocks]) -> Result<Volume> {
         let (blocks, external) = (&devices[0], devices.get(1));
-        self.look(volume, blocks, external)?;
+        self.recover(volume, blocks, external)?;
         let read_only = volume.options.read_only;
         let arrangement = Arrangement {
             consistency: volume.options.consistency,
@@ -184,26 +169,12 @@ impl Opening<'_> {
         Ok(Volume { fs, cache, disk: Arc::clone(&self.disk) as _, live: None, consistency })
     }
 
-    /// Looks at a volume before it is opened, and recovers it if it was not unmounted.
-    fn look(&self, volume: &check::Volume, blocks: &Blocks, external: Option<&Blocks>) -> Result<()> {
-        let (raw, shape) = journal::read_superblock(&*blocks.device)?;
-        let expected = self.plan.block_size;
-        ensure!(
-            shape.block_size == expected,
-            "it has blocks of {} bytes and the others have {expected}: in a stack all are of one size",
-            shape.block_size
-        );
-        if let (Some(_), Some(journal::Place::Inode(_)) | None) = (external, journal::locate(&shape, &raw)?) {
-            bail!("it has no journal on a device of its own: leave `journal` out");
-        }
-        if !journal::needs_recovery(&*blocks.device)? {
+    /// Recovers a volume that was not unmounted.
+    fn recover(&self, volume: &check::Volume, blocks: &Blocks, external: Option<&Blocks>) -> Result<()> {
+        let external = external.map(|external| &*external.device);
+        if !is_to_be_recovered(volume, (&*blocks.device, external), self.plan.block_size)? {
             return Ok(());
         }
-        ensure!(
-            !volume.options.read_only,
-            "it was not unmounted, and its journal must be replayed: mount it read-write once, or run `fstitch fsck`"
-        );
-        let external = external.map(|external| &*external.device);
         match crate::journal::recover_with(&*blocks.device, external)? {
             Some(report) if !report.problems.is_empty() => {
                 tracing::warn!("volume `{}`: {}", volume.name, report.describe());

@@ -13,6 +13,7 @@ use fstitch_fuse::{Mount, UnmountOnSignal, Unmounter};
 use fstitch_patch::Placement;
 
 use super::check::{Place as DevicePlace, Volume};
+use super::look::look;
 use super::open::{Member, Opened};
 use super::running::{Running, planned};
 use super::settle::Plan;
@@ -26,6 +27,8 @@ type Ended = (Result<()>, Option<Server>);
 
 /// Opens the stack, mounts it, serves it until all of it is unmounted, and makes everything stable.
 pub fn serve(plan: &Plan, place: Place) -> Result<()> {
+    // Whatever can be known to be wrong is known before anything is changed.
+    look(plan)?;
     let Opened { engine, volumes } = Opened::new(plan)?;
     let mut shown = planned(plan);
     for (shown, member) in shown.volumes.iter_mut().zip(&volumes) {

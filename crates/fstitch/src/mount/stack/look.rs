@@ -1,0 +1,237 @@
+//! A look into a stack before anything is touched: the volumes are opened for reading, recovered in memory where that is
+//! needed, down to the files that are devices. What would fail later fails here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use fstitch_core::{
+    BlockDevice, BlockNo, BlockRead, BlockWrite, Error, FileKind, FileSystem, Geometry, IoOp, Overlay,
+    SystemClock,
+};
+use fstitch_disk::DiskOptions;
+use fstitch_fs::ext2::arrange::{self, Arrangement, Chosen, Consistency};
+use fstitch_fs::ext2::layout::feature::compat;
+use fstitch_fs::ext2::{Ext2, journal};
+use fstitch_fs::uhfs::{Uhfs, UhfsOptions};
+use fstitch_patch::CacheOptions;
+
+use super::check::{Place, Volume};
+use super::settle::Plan;
+use crate::control::stack::StackStatus;
+use crate::paths::{Held, Last, resolve};
+
+/// A volume as it would be opened.
+pub struct Seen {
+    /// The format.
+    pub format: &'static str,
+    /// What would be in force.
+    pub consistency: Consistency,
+}
+
+/// Looks into every volume of a stack, in the order of the plan.
+pub fn look(plan: &Plan) -> Result<Vec<Seen>> {
+    let mut looking = Looking { plan, devices: media(plan)?, volumes: Vec::new(), files: BTreeMap::new() };
+    for number in 0..plan.stack.volumes.len() {
+        let volume = &plan.stack.volumes[number];
+        looking.look(volume).with_context(|| format!("volume `{}`", volume.name))?;
+        looking.look_inside(number).with_context(|| format!("volume `{}`", volume.name))?;
+    }
+    Ok(looking.volumes.into_iter().map(|looked| looked.seen).collect())
+}
+
+/// The stack as it would be mounted.
+pub fn planned(plan: &Plan) -> Result<StackStatus> {
+    let mut shown = super::running::planned(plan);
+    for (shown, seen) in shown.volumes.iter_mut().zip(look(plan)?) {
+        seen.format.clone_into(&mut shown.format);
+        shown.consistency = seen.consistency.to_string();
+    }
+    Ok(shown)
+}
+
+fn media(plan: &Plan) -> Result<Vec<Option<Arc<dyn BlockDevice>>>> {
+    let open = |(device, extent): (&super::check::Device, &Option<super::settle::Extent>)| {
+        let Some(extent) = extent else { return Ok(None) };
+        let options = DiskOptions {
+            block_size: plan.block_size,
+            offset: extent.start,
+            size: extent.len,
+            read_only: true,
+            ..DiskOptions::default()
+        };
+        let disk = crate::open::disk(&extent.path, &options);
+        let disk = disk.with_context(|| format!("device `{}`", device.name))?;
+        Ok(Some(Arc::new(Overlay::new(disk)) as _))
+    };
+    plan.stack.devices.iter().zip(&plan.extents).map(open).collect()
+}
+
+struct Looking<'a> {
+    plan: &'a Plan,
+    /// Those that were found already.
+    devices: Vec<Option<Arc<dyn BlockDevice>>>,
+    volumes: Vec<Looked>,
+    /// The files that are devices, by volume and inode.
+    files: BTreeMap<(usize, u64), String>,
+}
+
+/// A volume that was looked at.
+struct Looked {
+    seen: Seen,
+    fs: Arc<Uhfs<Ext2>>,
+    /// Its journal, or the one below, takes contents as well.
+    is_logged: bool,
+}
+
+impl Looking<'_> {
+    fn look(&mut self, volume: &Volume) -> Result<()> {
+        let device = |at: usize| self.devices[at].clone().context("its device is not there");
+        let (blocks, external) = (device(volume.device)?, volume.journal.map(device).transpose()?);
+        if is_to_be_recovered(volume, (&*blocks, external.as_deref()), self.plan.block_size)? {
+            crate::journal::recover_with(&*blocks, external.as_deref())?;
+        }
+        let read_only = volume.options.read_only;
+        let mut arrangement = Arrangement {
+            consistency: volume.options.consistency,
+            journal: external,
+            cache: CacheOptions { read_only, cache_size: 0, ..CacheOptions::default() },
+            ..Arrangement::default()
+        };
+        let mut chosen = Chosen::new(&*blocks, &arrangement)?;
+        let at = self.volumes.len();
+        let is_logged_below =
+            !read_only && self.plan.stack.outer(at).iter().any(|&outer| self.volumes[outer].is_logged);
+        if is_logged_below {
+            journaled_below(&mut chosen, volume)?;
+        }
+        let is_logged =
+            is_logged_below || (chosen.journal.is_some() && chosen.consistency == Consistency::Full);
+        arrangement.cache.read_only = true;
+        arrangement.fs = UhfsOptions { read_only: true, ..UhfsOptions::default() };
+        let (fs, _) = arrange::open(blocks, &arrangement, Arc::new(SystemClock::new()))?;
+        let has_journal = fs.format().superblock().features.compat & compat::HAS_JOURNAL != 0;
+        let seen =
+            Seen { format: if has_journal { "ext3" } else { "ext2" }, consistency: chosen.consistency };
+        self.volumes.push(Looked { seen, fs: Arc::new(fs), is_logged });
+        Ok(())
+    }
+
+    /// Finds the files in a volume that are devices.
+    fn look_inside(&mut self, number: usize) -> Result<()> {
+        for (at, device) in self.plan.stack.devices.iter().enumerate() {
+            let Place::File { volume, path } = &device.place else { continue };
+            if *volume != number {
+                continue;
+            }
+            let file = self.file(number, path);
+            let file = file.with_context(|| format!("device `{}`: {path} in it", device.name))?;
+            if let Some(other) = self.files.insert((number, file.ino), device.name.clone()) {
+                bail!("devices `{other}` and `{}` are the same file", device.name);
+            }
+            self.devices[at] = Some(Arc::new(Overlay::new(file)));
+        }
+        Ok(())
+    }
+
+    fn file(&self, volume: usize, path: &str) -> Result<FileBlocks> {
+        let fs = &self.volumes[volume].fs;
+        let found = regular(&**fs, path)?;
+        let attr = found.attr()?;
+        let block_size = self.plan.block_size;
+        let geometry =
+            Geometry { block_size, block_count: attr.size / u64::from(block_size), atomic_size: 512 };
+        Ok(FileBlocks { fs: Arc::clone(fs), ino: found.ino().get(), geometry })
+    }
+}
+
+/// The regular file at `path`.
+pub fn regular<'a>(fs: &'a dyn FileSystem, path: &str) -> Result<Held<'a>> {
+    let found = resolve(fs, path.as_bytes(), Last::Follow)?;
+    ensure!(found.attr()?.kind == FileKind::Regular, "it is no regular file");
+    Ok(found)
+}
+
+/// Whether a volume must be recovered before it is used. Fails if it cannot be part of a stack with such blocks.
+/// `devices` are its own and that of its journal.
+pub fn is_to_be_recovered(
+    volume: &Volume,
+    devices: (&dyn BlockDevice, Option<&dyn BlockDevice>),
+    block_size: u32,
+) -> Result<bool> {
+    let (raw, shape) = journal::read_superblock(devices.0)?;
+    ensure!(
+        shape.block_size == block_size,
+        "it has blocks of {} bytes and the others have {block_size}: in a stack all are of one size",
+        shape.block_size
+    );
+    let place = journal::locate(&shape, &raw)?;
+    if let (Some(_), Some(journal::Place::Inode(_)) | None) = (devices.1, place) {
+        bail!("it has no journal on a device of its own: leave `journal` out");
+    }
+    let needed = journal::needs_recovery(devices.0)?;
+    ensure!(
+        !needed || !volume.options.read_only,
+        "it was not unmounted, and its journal must be replayed: mount it read-write once, or run `fstitch fsck`"
+    );
+    Ok(needed)
+}
+
+/// Where the journal of the volume below takes everything, there is no other one.
+pub fn journaled_below(chosen: &mut Chosen, volume: &Volume) -> Result<()> {
+    if let Some(asked) = volume.options.consistency.filter(|asked| asked.journal_mode().is_some()) {
+        bail!(
+            "consistency `{asked}`: the journal of the volume that it is in takes all its changes, as that has \
+             `full`; leave `consistency` out"
+        );
+    }
+    if chosen.journal.take().is_some() {
+        chosen.consistency = Consistency::Full;
+    }
+    Ok(())
+}
+
+/// The blocks of a file of a volume that is only read.
+struct FileBlocks {
+    fs: Arc<Uhfs<Ext2>>,
+    ino: u64,
+    geometry: Geometry,
+}
+
+impl BlockDevice for FileBlocks {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> fstitch_core::Result<()> {
+        for read in reads {
+            let offset = read.block.get().checked_mul(u64::from(self.geometry.block_size));
+            let offset = offset.ok_or_else(|| refused(IoOp::Read, read.block))?;
+            let mut done = 0;
+            while done < read.data.len() {
+                let at = offset + u64::try_from(done).expect("64-bit machine");
+                match self.fs.read(fstitch_core::InodeNo(self.ino), at, &mut read.data[done..])? {
+                    0 => return Err(refused(IoOp::Read, read.block)),
+                    more => done += more,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> fstitch_core::Result<()> {
+        writes.first().map_or(Ok(()), |write| Err(refused(IoOp::Write, write.block)))
+    }
+
+    fn flush(&self) -> fstitch_core::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, start: BlockNo, _count: u64) -> fstitch_core::Result<()> {
+        Err(refused(IoOp::Discard, start))
+    }
+}
+
+fn refused(op: IoOp, block: BlockNo) -> Error {
+    Error::io(op, block, std::io::Error::other("outside of what can be looked at"))
+}
