@@ -269,13 +269,24 @@ def loop_device(image):
         common.run("losetup", "--detach", device)
 
 
-def external(binary, place, block_size):
-    """A journal on a device of its own."""
+def make_external(binary, journal, block_size, ours):
+    """A device for a journal, made by mke2fs or by us."""
+    if ours:
+        common.run(binary, "mkfs", "journal", "-q", "-F", "-b", str(block_size), journal, "8M")
+    else:
+        common.run("mke2fs", "-q", "-F", "-O", "journal_dev", "-b", str(block_size), journal, "8M")
+
+
+def external(binary, place, block_size, ours):
+    """A journal on a device of its own; mke2fs or we have made both it and the volume."""
     image, journal, directory = f"{place}/x.img", f"{place}/x.journal", f"{place}/x"
-    common.run("mke2fs", "-q", "-F", "-O", "journal_dev", "-b", str(block_size), journal, "8M")
+    make_external(binary, journal, block_size, ours)
     dirty, dirty_journal = f"{place}/dirty.img", f"{place}/dirty.journal"
     with loop_device(journal) as device:
-        make(image, block_size, "-J", f"device={device}")
+        if ours:
+            common.run(binary, "mkfs", "ext3", "-q", "-J", f"device={device}", image, "64M")
+        else:
+            make(image, block_size, "-J", f"device={device}")
         options = f"rw,commit=300,journal_path={device}"
         with common.kernel_mount(image, directory, options, kind="ext3"):
             for file in work(directory, 9):
@@ -285,7 +296,7 @@ def external(binary, place, block_size):
             common.copy_sparse(journal, dirty_journal)
     require_dirty(binary, dirty, "--journal", dirty_journal)
     # Another volume's journal is refused, and so is none.
-    common.run("mke2fs", "-q", "-F", "-O", "journal_dev", "-b", str(block_size), journal, "8M")
+    make_external(binary, journal, block_size, ours)
     refused = common.run(binary, "fsck", "-p", "--journal", journal, dirty, ok=(8,)).stderr
     if "UUID" not in refused:
         raise common.Failure(f"another journal: {refused}")
@@ -325,7 +336,8 @@ def main():
             cases[f"{options_of_kernel}: {block_size}-byte blocks"] = (checksummed, block_size, options_of_kernel)
         cases[f"checksums of version 3: {block_size}-byte blocks"] = (version_3, block_size)
         cases[f"orphans: {block_size}-byte blocks"] = (orphans, block_size)
-        cases[f"external journal: {block_size}-byte blocks"] = (external, block_size)
+        for maker in ("mke2fs", "us"):
+            cases[f"external journal made by {maker}: {block_size}-byte blocks"] = (external, block_size, maker == "us")
     for title, (case, *arguments) in cases.items():
         with summary.case(title), common.workdir(options, "journal") as place:
             case(binary, place, *arguments)

@@ -1,12 +1,12 @@
 //! `fstitch tune`: what can be changed of a volume that is not mounted.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use fstitch_core::{BlockDevice, Clock, SystemClock};
-use fstitch_fs::ext2::journal::{AddOptions, add, add_device, remove};
+use fstitch_fs::ext2::journal::{AddOptions, add, read_superblock, remove};
 
+use crate::mkfs::device::Opened;
 use crate::open::{self, Access};
 use crate::output::{Outcome, text};
 
@@ -25,12 +25,13 @@ pub struct Arguments {
 
 /// What is to be changed.
 #[derive(clap::Args)]
-#[group(required = true, multiple = false)]
+#[group(required = true, multiple = true)]
 struct Change {
     /// Add a journal, of so many bytes if a size is given: the volume becomes ext3
-    #[arg(short = 'j', long = "journal", value_name = "BYTES", num_args = 0..=1, require_equals = true, value_parser = crate::size::bytes)]
+    #[arg(short = 'j', long = "journal", value_name = "BYTES", num_args = 0..=1, require_equals = true, value_parser = crate::size::bytes, conflicts_with_all = ["journal_device", "no_journal"])]
     add_journal: Option<Option<u64>>,
-    /// Have the journal on this device or image, which `fstitch mkfs journal` has made
+    /// Have the journal on this device or image, which `fstitch mkfs journal` has made. With --no-journal: where the
+    /// journal is that is taken away, so that another volume can have it
     #[arg(long, value_name = "PATH")]
     journal_device: Option<PathBuf>,
     /// Take the journal away: the volume becomes ext2
@@ -43,10 +44,12 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let volume = open::Arguments { offset: arguments.offset, cache_size: 0, partition: None, journal: None };
     let name = || format!("{}", arguments.image.display());
     let disk = volume.open_disk(&arguments.image, Access::ReadWrite)?;
-    if let Some(report) = crate::journal::recover(&disk, None).with_context(name)? {
+    let Change { add_journal, no_journal, journal_device } = &arguments.change;
+    let in_use = journal_device.as_deref().filter(|_| *no_journal);
+    if let Some(report) = crate::journal::recover(&disk, in_use).with_context(name)? {
         text(&format!("{}: {}\n", name(), report.describe()))?;
     }
-    if let Some(bytes) = arguments.change.add_journal {
+    if let Some(bytes) = *add_journal {
         let block_size = disk.geometry().block_size;
         let blocks = crate::journal::blocks_of(bytes, block_size)?;
         let asked = AddOptions { blocks, now: SystemClock::new().now(), is_zero: false };
@@ -54,22 +57,16 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         let size = crate::size::show(u64::from(blocks) * u64::from(block_size));
         text(&format!("{}: a journal of {size} was added\n", name()))?;
     }
-    if let Some(path) = &arguments.change.journal_device {
-        let journal =
-            crate::journal::open_external(Some(path), disk.geometry().block_size, Access::ReadWrite)?;
-        let journal = journal.context("a journal was named")?;
-        add_device(&disk, &journal, device_number(path)?).with_context(name)?;
-        text(&format!("{}: its journal is on {} now\n", name(), path.display()))?;
-    }
-    if arguments.change.no_journal {
+    let device = journal_device.as_deref().map(Opened::new).transpose()?;
+    if *no_journal {
+        let (_, volume) = read_superblock(&disk).with_context(name)?;
+        device.as_ref().map_or(Ok(()), |device| device.require_user(&volume.uuid))?;
         remove(&disk).with_context(name)?;
+        device.map_or(Ok(()), |device| device.take_from(&volume.uuid))?;
         text(&format!("{}: the volume has no journal now\n", name()))?;
+    } else if let Some(device) = device {
+        device.give_to(&disk).with_context(name)?;
+        text(&format!("{}: its journal is on {} now\n", name(), device.path().display()))?;
     }
     Ok(Outcome::SUCCESS)
-}
-
-/// The number by which Linux finds the device again without being told; 0 for a file.
-fn device_number(path: &Path) -> Result<u32> {
-    let meta = std::fs::metadata(path).with_context(|| format!("{}", path.display()))?;
-    Ok(if meta.file_type().is_block_device() { u32::try_from(meta.rdev()).unwrap_or(0) } else { 0 })
 }

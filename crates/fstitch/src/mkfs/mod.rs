@@ -1,5 +1,6 @@
 //! `fstitch mkfs`: makes volumes, and journals on devices of their own.
 
+pub mod device;
 mod journal;
 
 use std::io::Read;
@@ -60,9 +61,10 @@ struct Ext2 {
     /// Features: ext_attr, resize_inode, dir_index, filetype, sparse_super, large_file; ^NAME switches one off
     #[arg(short = 'O', long, value_name = "LIST")]
     features: Vec<String>,
-    /// A journal, with which it is ext3: size=BYTES, in MiB without a unit; what suits the volume by default
-    #[arg(short = 'J', long, value_name = "size=BYTES", value_parser = journal_size)]
-    journal: Option<u64>,
+    /// A journal, with which it is ext3: size=BYTES, in MiB without a unit; what suits the volume by default. Or
+    /// device=PATH, that of `mkfs journal`
+    #[arg(short = 'J', long, value_name = "size=BYTES|device=PATH", value_parser = asked_journal)]
+    journal: Option<AskedJournal>,
     /// Revision of the format, 0 or 1
     #[arg(short = 'r', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
     revision: u32,
@@ -111,22 +113,41 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     }
 }
 
-/// The size in mke2fs's `-J size=`, where a bare number counts MiB.
-fn journal_size(text: &str) -> Result<u64, String> {
-    let size = text.strip_prefix("size=").ok_or("only `size=` is known")?;
-    if let Ok(mebibytes) = size.parse::<u64>() {
-        return mebibytes.checked_mul(1 << 20).ok_or_else(|| format!("{size} MiB are too many"));
+/// What `-J` says.
+#[derive(Clone)]
+enum AskedJournal {
+    Bytes(u64),
+    Device(PathBuf),
+}
+
+/// As mke2fs has it: a bare number counts MiB.
+fn asked_journal(text: &str) -> Result<AskedJournal, String> {
+    if let Some(path) = text.strip_prefix("device=").filter(|path| !path.is_empty()) {
+        return Ok(AskedJournal::Device(path.into()));
     }
-    crate::size::bytes(size)
+    let size = text.strip_prefix("size=").ok_or("only `size=` and `device=` are known")?;
+    if let Ok(mebibytes) = size.parse::<u64>() {
+        let bytes = mebibytes.checked_mul(1 << 20).ok_or_else(|| format!("{size} MiB are too many"))?;
+        return Ok(AskedJournal::Bytes(bytes));
+    }
+    crate::size::bytes(size).map(AskedJournal::Bytes)
 }
 
 /// Makes a volume, with the journal that was asked for, else with `journal`.
 fn make(arguments: &Ext2, journal: MkfsJournal) -> Result<Outcome> {
     let mut options = options(arguments)?;
-    options.journal = arguments.journal.map_or(journal, MkfsJournal::Bytes);
+    let device = match &arguments.journal {
+        None | Some(AskedJournal::Bytes(_)) => None,
+        Some(AskedJournal::Device(path)) => Some(device::for_new_volume(path, &mut options.block_size)?),
+    };
+    options.journal = match &arguments.journal {
+        None => journal,
+        Some(AskedJournal::Bytes(bytes)) => MkfsJournal::Bytes(*bytes),
+        Some(AskedJournal::Device(_)) => MkfsJournal::None,
+    };
     let (size, created) = prepare_image(arguments, &mut options)?;
     options.device_is_zero = created;
-    let summary = write(arguments, &options, size).inspect_err(|_| {
+    let summary = write(arguments, &options, (size, device)).inspect_err(|_| {
         if created {
             // The file holds nothing yet but our failed attempt.
             let _ = std::fs::remove_file(&arguments.image);
@@ -239,7 +260,12 @@ fn grow_file(image: &Path, size: Option<u64>, offset: u64) -> Result<()> {
     Ok(())
 }
 
-fn write(arguments: &Ext2, options: &MkfsOptions, size: Option<u64>) -> Result<MkfsSummary> {
+/// Makes the volume, of `size` bytes if that is given, with its journal on `device` if there is one.
+fn write(
+    arguments: &Ext2,
+    options: &MkfsOptions,
+    (size, device): (Option<u64>, Option<device::Opened>),
+) -> Result<MkfsSummary> {
     let disk = DiskOptions {
         block_size: options.block_size.unwrap_or(1024),
         offset: offset(arguments)?,
@@ -247,13 +273,18 @@ fn write(arguments: &Ext2, options: &MkfsOptions, size: Option<u64>) -> Result<M
         ..DiskOptions::default()
     };
     let disk = open::disk(&arguments.image, &disk)?;
+    let context = || format!("making a volume on {}", arguments.image.display());
     let display = spinner(arguments.quiet || arguments.json);
     let summary = mkfs(&disk, options, &mut |done, of| {
         display.set_message(format!("group {done} of {of}"));
         display.tick();
     });
     display.finish_and_clear();
-    summary.with_context(|| format!("making a volume on {}", arguments.image.display()))
+    let mut summary = summary.with_context(context)?;
+    if let Some(journal) = device {
+        summary.journal_blocks = Some(journal.give_to(&disk).with_context(context)?);
+    }
+    Ok(summary)
 }
 
 fn report(arguments: &Ext2, options: &MkfsOptions, summary: &MkfsSummary) -> Result<Outcome> {

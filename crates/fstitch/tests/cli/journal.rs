@@ -142,3 +142,42 @@ fn a_journal_beyond_repair_is_given_up_only_when_told() {
     run("e2fsck", ["-fn", &image]).ok();
     assert_eq!(fstitch(&format!("cat {image}:/file")).ok(), "o".repeat(8192));
 }
+
+#[test]
+fn a_journal_on_its_own_device_is_made_used_and_given_back() {
+    let place = Place::new();
+    let (image, journal, other) = (place.text("ext3.img"), place.text("log.img"), place.text("other.img"));
+    fstitch(&format!("mkfs journal -b 1024 {journal} 512K")).refused(1, "1024 to");
+    assert!(!place.at("log.img").exists(), "nothing is left of it");
+    let made = fstitch(&format!("mkfs journal -b 1024 -L log {journal} 2M")).ok();
+    assert!(made.contains("a journal of 2048 blocks of 1024 bytes"), "{made}");
+    fstitch(&format!("mkfs journal {journal}")).refused(1, "add --force");
+    fstitch(&format!("mkfs ext3 -b 2048 -J device={journal} {image} 16M")).refused(1, "blocks of 1024");
+    assert!(!place.at("ext3.img").exists(), "what cannot be made is not begun");
+    let made = fstitch(&format!("mkfs ext3 -J device={journal} --json {image} 16M")).ok();
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    assert_eq!((&made["journal_blocks"], &made["block_size_bytes"]), (&2048.into(), &1024.into()));
+    let judge = |image: &str, external: bool| {
+        fstitch(&format!("fsck -f {image}")).ok();
+        if needs("e2fsck") {
+            let with: &[&str] = if external { &["-fn", "-j", &journal, image] } else { &["-fn", image] };
+            run("e2fsck", with).ok();
+        }
+    };
+    judge(&image, true);
+    let info = fstitch(&format!("info --journal {journal} {image}")).ok();
+    assert!(info.contains("2.0 MiB in 2048 blocks"), "{info}");
+    // It is nobody else's.
+    fstitch(&format!("mkfs ext3 -J device={journal} {other} 16M")).refused(1, "belongs to the volume");
+    fstitch(&format!("mkfs ext2 -q -b 1024 {other} 16M")).ok();
+    fstitch(&format!("tune --journal-device {journal} {other}")).refused(1, "another volume");
+    fstitch(&format!("tune --no-journal --journal-device {journal} {other}"))
+        .refused(1, "is not the journal");
+    judge(&other, false);
+    fstitch(&format!("tune --journal --journal-device {journal} {image}")).refused(2, "cannot be used with");
+    fstitch(&format!("tune --no-journal --journal-device {journal} {image}")).ok();
+    judge(&image, false);
+    fstitch(&format!("tune --journal-device {journal} {other}")).ok();
+    judge(&other, true);
+    fstitch(&format!("tune --journal-device {journal} {image}")).refused(1, "another volume");
+}
