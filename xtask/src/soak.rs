@@ -35,7 +35,24 @@ const fn job(
     Job { name, family, select, total, piece, more }
 }
 
-const JOBS: [Job; 35] = [
+/// What is said for ext3 with its journal on a device of its own.
+macro_rules! external {
+    ($mode:literal, $states:literal, $e2fsck:literal) => {
+        [
+            "--fs",
+            "ext3",
+            "--consistency",
+            $mode,
+            "--external-journal",
+            "--states-per-cut",
+            $states,
+            "--e2fsck",
+            $e2fsck,
+        ]
+    };
+}
+
+const JOBS: [Job; 44] = [
     job(
         ("seq1, all", "seq1", "--range"),
         (1_360, 1_360),
@@ -105,6 +122,51 @@ const JOBS: [Job; 35] = [
         ("ext3 metadata: random", "random", "--range"),
         (1_000, 1_000),
         &["--fs", "ext3", "--consistency", "metadata", "--states-per-cut", "16", "--e2fsck", "2000"],
+    ),
+    job(
+        ("ext3 ordered, external journal: seq1, all", "seq1", "--range"),
+        (1_360, 1_360),
+        &external!("ordered", "64", "100"),
+    ),
+    job(
+        ("ext3 ordered, external journal: seq2, sample", "seq2", "--sample"),
+        (5_000, 5_000),
+        &external!("ordered", "16", "1000"),
+    ),
+    job(
+        ("ext3 ordered, external journal: random", "random", "--range"),
+        (300, 300),
+        &external!("ordered", "16", "1000"),
+    ),
+    job(
+        ("ext3 full, external journal: seq1, all", "seq1", "--range"),
+        (1_360, 1_360),
+        &external!("full", "64", "100"),
+    ),
+    job(
+        ("ext3 full, external journal: seq2, sample", "seq2", "--sample"),
+        (5_000, 5_000),
+        &external!("full", "16", "1000"),
+    ),
+    job(
+        ("ext3 full, external journal: random", "random", "--range"),
+        (300, 300),
+        &external!("full", "16", "1000"),
+    ),
+    job(
+        ("ext3 metadata, external journal: seq1, all", "seq1", "--range"),
+        (1_360, 1_360),
+        &external!("metadata", "64", "100"),
+    ),
+    job(
+        ("ext3 metadata, external journal: seq2, sample", "seq2", "--sample"),
+        (5_000, 5_000),
+        &external!("metadata", "16", "1000"),
+    ),
+    job(
+        ("ext3 metadata, external journal: random", "random", "--range"),
+        (300, 300),
+        &external!("metadata", "16", "1000"),
     ),
     job(
         ("soft in a file of soft: seq1, all", "seq1", "--range"),
