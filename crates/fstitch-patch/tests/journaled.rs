@@ -416,3 +416,27 @@ fn contents_in_a_block_whose_home_patch_waits_are_written_by_an_fsync() {
         assert!(run.device.image()[at..at + BLOCK].iter().all(|&byte| byte == 0xda), "seed {seed}");
     }
 }
+
+/// An fsync flushes the log and then its commit record; only one in many waits for home blocks and the tail.
+#[test]
+fn fsyncs_on_a_full_log_take_few_flushes() {
+    const FSYNCS: u64 = 400;
+    let device = Arc::new(MemDevice::new(1024, 1000));
+    let superblock = Superblock::new(1024, 512, 1, [9; 16]);
+    let mut block = vec![0; BLOCK];
+    superblock.encode_into(&mut block[..SUPERBLOCK_SIZE]);
+    let write = BlockWrite { block: BlockNo(400), kind: BlockKind::JournalSuperblock, data: &block };
+    device.write(&[write]).unwrap();
+    let cache = Cache::new(device, CacheOptions::default(), Arc::new(ManualClock::new()));
+    let area = Area::of_file([(BlockNo(400), 512)]).unwrap();
+    let commit_interval = Duration::from_secs(5);
+    cache.start_journal(JournalConfig { mode: JournalMode::Ordered, area, commit_interval }).unwrap();
+    for round in 0..FSYNCS {
+        let block = cache.fresh(BlockNo(round % 300), BlockKind::Inode).unwrap();
+        let patch = cache.lock().bytes(&block, 0, &round.to_le_bytes(), &[]);
+        cache.sync_patches(&[patch]).unwrap();
+    }
+    let flushes = cache.stats().flushes;
+    assert!(flushes < FSYNCS * 22 / 10, "{flushes} flushes for {FSYNCS} fsyncs");
+    cache.stop_journal().unwrap();
+}

@@ -79,14 +79,20 @@ impl Graph {
     /// written again before they commit.
     pub(super) fn live(&self, befores: &[PatchId], own: Option<Sx>) -> Befores {
         let mut live = Befores::new();
+        // A commit record has thousands.
+        let are_many = befores.len() > 4 * live.inline_size();
         for &id in befores {
             let Some(px) = self.arena.resolve(id).and_then(|px| self.standing(px)) else { continue };
             let patch = self.patch(px);
             assert!(!patch.is_gather(), "nothing may depend on a gather");
             let settled = patch.in_flight && Some(patch.slot) == own;
-            if !settled && !live.contains(&px) {
+            if !settled && (are_many || !live.contains(&px)) {
                 live.push(px);
             }
+        }
+        if are_many {
+            live.sort_unstable();
+            live.dedup();
         }
         live
     }

@@ -8,6 +8,9 @@ use crate::graph::patch::{Change, Site, Vx};
 use crate::journal::format::SUPERBLOCK_SIZE;
 use crate::{PatchId, PatchState};
 
+/// Which part of the log is given back at least where that takes writing blocks home.
+const WAITED_SHARE: u32 = 16;
+
 /// The free part of the log. What is written into a block depends on the tail patch that gave it back.
 #[derive(Debug)]
 pub(super) struct Ring {
@@ -86,10 +89,15 @@ impl Shared {
         let comfort = need.max(journal.superblock.log_blocks() / 4);
         let mut released: Vec<Closed> = Vec::new();
         let mut free = journal.ring.free();
+        let mut least = need;
         while free < comfort {
             let Some(oldest) = journal.closed.front() else { break };
-            if free >= need && core.graph.state(oldest.done) != PatchState::Committed {
-                break;
+            if core.graph.state(oldest.done) != PatchState::Committed {
+                if free >= least {
+                    break;
+                }
+                // Whoever has to wait for home blocks and the tail does so for many to come.
+                least = need.max(journal.superblock.log_blocks() / WAITED_SHARE);
             }
             free += oldest.len;
             released.extend(journal.closed.pop_front());
