@@ -167,14 +167,15 @@ pub struct Reclaimed {
 
 /// What a format that reclaims while the volume is in use needs to know of its users.
 pub trait ReclaimHooks<I> {
-    /// Runs `start` at a moment when no changing operation is under way.
-    fn quiesced(&self, start: &mut dyn FnMut());
+    /// Runs `work` at a moment when no changing operation is under way, in a step of `bytes`; 0 if it changes nothing.
+    fn quiesced(&self, bytes: usize, work: &mut dyn FnMut()) -> Result<()>;
     /// Drops the inode from memory if nobody uses it, and says whether it is out of memory.
     fn forget(&self, ino: InodeNo) -> bool;
-    /// Runs `work` on the inode with its lock held.
-    fn with(&self, ino: InodeNo, work: &mut dyn FnMut(&mut I) -> Result<()>) -> Result<()>;
-    /// Waits for room for a change of `bytes`.
-    fn reserve(&self, bytes: usize) -> Result<()>;
+    /// Runs `work` on the inode with its lock held, in a step that dirties about `bytes`.
+    fn with(&self, ino: InodeNo, bytes: usize, work: &mut dyn FnMut(&mut I) -> Result<()>) -> Result<()>;
+    /// Runs `work` in a step that dirties about `bytes`: waits for room first, and where a journal is kept, all of it is in
+    /// one transaction.
+    fn step(&self, bytes: usize, work: &mut dyn FnMut() -> Result<()>) -> Result<()>;
     /// Whether to stop as soon as possible.
     fn stop(&self) -> bool;
 }

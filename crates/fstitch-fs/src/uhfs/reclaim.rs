@@ -80,24 +80,38 @@ impl<L: LowLevelFs> Uhfs<L> {
 }
 
 impl<L: LowLevelFs> ReclaimHooks<L::Inode> for Uhfs<L> {
-    fn quiesced(&self, start: &mut dyn FnMut()) {
+    fn quiesced(&self, bytes: usize, work: &mut dyn FnMut()) -> Result<()> {
+        if bytes > 0 {
+            self.cache().reserve(bytes)?;
+        }
         let _gate = self.gate.write().expect("no panic while held");
-        start();
+        let _step = self.cache().begin(0, bytes / self.block_size())?;
+        work();
+        Ok(())
     }
 
     fn forget(&self, ino: InodeNo) -> bool {
         self.table.forget_idle(ino)
     }
 
-    fn with(&self, ino: InodeNo, work: &mut dyn FnMut(&mut L::Inode) -> Result<()>) -> Result<()> {
+    fn with(
+        &self,
+        ino: InodeNo,
+        bytes: usize,
+        work: &mut dyn FnMut(&mut L::Inode) -> Result<()>,
+    ) -> Result<()> {
         let node = self.node(ino)?;
         let _writer = node.writer.lock().expect("no panic while held");
+        let change = self.change(0)?;
+        change.reserve(0, bytes / self.block_size())?;
         let mut state = node.write()?;
         work(state.inode_mut())
     }
 
-    fn reserve(&self, bytes: usize) -> Result<()> {
-        self.change(0)?.reserve(bytes, 0)
+    fn step(&self, bytes: usize, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let change = self.change(0)?;
+        change.reserve(0, bytes / self.block_size())?;
+        work()
     }
 
     fn stop(&self) -> bool {

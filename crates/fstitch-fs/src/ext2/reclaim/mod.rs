@@ -88,23 +88,22 @@ impl Ext2 {
     }
 
     /// Starts a pass: nothing is under way at this moment.
-    fn start_pass(&self, hooks: &dyn ReclaimHooks<Inode>) {
-        hooks.quiesced(&mut || self.watch.start());
+    fn start_pass(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<()> {
+        hooks.quiesced(0, &mut || self.watch.start())
     }
 
     /// Takes blocks beyond their ends away from directories. The names in them are not seen by anybody, so their inodes are
     /// about to be freed: the names must be gone for good before that, or a checker that looks at all blocks finds
     /// names of free inodes.
     fn trim_directories(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<()> {
-        self.start_pass(hooks);
+        self.start_pass(hooks)?;
         let mut trimmed = false;
         self.scan_used_inodes((1, self.sb.inodes_count + 1), hooks, &mut |found| {
             let is_dir = found.disk.as_ref().is_some_and(|disk| disk.kind == FileKind::Directory);
             if !(is_dir && found.beyond_end) || self.watch.inode_changed(found.ino) {
                 return Ok(());
             }
-            hooks.reserve(self.block_size() * 8)?;
-            hooks.with(InodeNo(u64::from(found.ino)), &mut |dir| {
+            hooks.with(InodeNo(u64::from(found.ino)), self.block_size() * 8, &mut |dir| {
                 if !self.watch.inode_changed(found.ino) {
                     let end = dir.dir_blocks(self);
                     self.detach_range(dir, end, u64::MAX, &[])?;
@@ -132,7 +131,7 @@ impl Ext2 {
         (first, end): (u32, u32),
         done: &mut Reclaimed,
     ) -> Result<()> {
-        self.start_pass(hooks);
+        self.start_pass(hooks)?;
         let mut counts = vec![0_u16; idx(end - first)];
         let mut named = BitSet::new(first, end);
         let mut named_twice = BitSet::new(first, end);
@@ -205,8 +204,7 @@ impl Ext2 {
                 done.left_alone += 1;
                 continue;
             }
-            hooks.reserve(self.block_size() * 4)?;
-            hooks.with(dir, &mut |inode| match self.find(inode, &name)? {
+            hooks.with(dir, self.block_size() * 4, &mut |inode| match self.find(inode, &name)? {
                 Some(slot) if slot.ino == InodeNo(u64::from(target)) => {
                     self.clear(inode, &slot, &[]).map(drop)
                 }
@@ -229,13 +227,13 @@ impl Ext2 {
         if self.watch.inode_changed(found.ino) || !hooks.forget(no) {
             return Ok(());
         }
-        hooks.reserve(self.block_size() * 8)?;
-        if found.disk.is_none() {
-            self.free_inode_no(found.ino, false, FreedAfter::Nothing)?;
-        } else {
+        hooks.step(self.block_size() * 8, &mut || {
+            if found.disk.is_none() {
+                return self.free_inode_no(found.ino, false, FreedAfter::Nothing).map(drop);
+            }
             let mut inode = self.load_any(no)?;
-            self.end_inode(&mut inode, &[])?;
-        }
+            self.end_inode(&mut inode, &[]).map(drop)
+        })?;
         done.inodes += 1;
         Ok(())
     }
@@ -259,10 +257,9 @@ impl Ext2 {
             done.busy += 1;
             return Ok(());
         }
-        hooks.reserve(self.block_size() * 8)?;
         let (mut corrected, mut busy) = (0, 0);
         let end = disk.size.div_ceil(u64::from(self.sb.block_size));
-        hooks.with(InodeNo(u64::from(found.ino)), &mut |inode| {
+        hooks.with(InodeNo(u64::from(found.ino)), self.block_size() * 8, &mut |inode| {
             if self.watch.inode_changed(found.ino) {
                 busy += 1;
                 return Ok(());
@@ -298,8 +295,7 @@ impl Ext2 {
                 if hooks.stop() {
                     return Ok(false);
                 }
-                self.start_pass(hooks);
-                hooks.reserve(self.block_size())?;
+                self.start_pass(hooks)?;
                 if self.recount_group_directories(hooks, group)? {
                     settled = true;
                     break;
@@ -323,17 +319,22 @@ impl Ext2 {
             found += u16::from(inode.disk.as_ref().is_some_and(is_dir));
             Ok(())
         })?;
-        let open = self.open_group(group)?;
-        let mut tx = self.cache.lock();
-        if open.counter(&tx, DIRS) == found {
-            return Ok(true);
-        }
-        if self.watch.any_inode_in(first, end) {
-            return Ok(false);
-        }
-        let delta = i32::from(found) - i32::from(open.counter(&tx, DIRS));
-        open.adjust(&mut tx, DIRS, delta);
-        Ok(true)
+        let mut settled = true;
+        hooks.step(self.block_size(), &mut || {
+            let open = self.open_group(group)?;
+            let mut tx = self.cache.lock();
+            if open.counter(&tx, DIRS) == found {
+                return Ok(());
+            }
+            if self.watch.any_inode_in(first, end) {
+                settled = false;
+                return Ok(());
+            }
+            let delta = i32::from(found) - i32::from(open.counter(&tx, DIRS));
+            open.adjust(&mut tx, DIRS, delta);
+            Ok(())
+        })?;
+        Ok(settled)
     }
 
     // ---- blocks ----
@@ -351,7 +352,7 @@ impl Ext2 {
         (first, end): (u32, u32),
         done: &mut Reclaimed,
     ) -> Result<()> {
-        self.start_pass(hooks);
+        self.start_pass(hooks)?;
         let last = end - 1;
         let end_block = self.sb.group_start(last) + self.sb.group_blocks(last);
         let mut owned = BitSet::new(self.sb.group_start(first), end_block);
@@ -360,12 +361,11 @@ impl Ext2 {
             if hooks.stop() {
                 return Ok(());
             }
-            hooks.reserve(self.block_size() * 4)?;
             // Read now, so that nobody has to wait for the medium below.
             drop(self.open_group(group)?);
             // Again when nothing is under way: an operation that has cleared a pointer is about to free the block.
             let mut freed = Ok(0);
-            hooks.quiesced(&mut || freed = self.free_unowned(group, &owned));
+            hooks.quiesced(self.block_size() * 4, &mut || freed = self.free_unowned(group, &owned))?;
             done.blocks += freed?;
         }
         Ok(())

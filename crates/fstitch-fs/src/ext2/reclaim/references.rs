@@ -20,7 +20,7 @@ impl Ext2 {
         hooks: &dyn ReclaimHooks<Inode>,
         done: &mut Reclaimed,
     ) -> Result<()> {
-        self.start_pass(hooks);
+        self.start_pass(hooks)?;
         let mut shared: BTreeMap<u32, u32> = BTreeMap::new();
         self.scan_used_inodes((1, self.sb.inodes_count + 1), hooks, &mut |found| {
             let block = found.disk.as_ref().map_or(0, |disk| disk.xattr_block);
@@ -36,10 +36,9 @@ impl Ext2 {
             if self.references(block)? <= pointers {
                 continue;
             }
-            hooks.reserve(self.block_size())?;
             let handle = self.cache.read(BlockNo(u64::from(block)), BlockKind::Data)?;
             // When nothing is under way: who has turned a pointer away is about to lower the count.
-            hooks.quiesced(&mut || {
+            hooks.quiesced(self.block_size(), &mut || {
                 if self.watch.block_changed(block) {
                     done.busy += 1;
                     return;
@@ -47,7 +46,7 @@ impl Ext2 {
                 let mut tx = self.cache.lock();
                 tx.bytes(&handle, H_REFCOUNT.offset(), &pointers.to_le_bytes(), &[]);
                 done.counts += 1;
-            });
+            })?;
         }
         Ok(())
     }
