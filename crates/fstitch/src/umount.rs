@@ -34,21 +34,17 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         return unmount_stack(arguments);
     }
     let mountpoint = crate::control::client::absolute(&arguments.mountpoint);
-    // The daemon is asked before the mount goes: afterwards its socket may be gone as well.
     if !arguments.lazy {
         refuse_with_inner(&mountpoint)?;
     }
-    unmount(&mountpoint, arguments)?;
-    Ok(Outcome::SUCCESS)
-}
-
-fn unmount(mountpoint: &Path, arguments: &Arguments) -> Result<()> {
-    let waiting = start_waiting(mountpoint)?;
-    detach(mountpoint, arguments.lazy)?;
+    // The daemon is asked before the mount goes: afterwards its socket may be gone as well.
+    let waiting = start_waiting(&mountpoint)?;
+    detach(&mountpoint, arguments.lazy)?;
     match waiting {
-        Some(connection) if !arguments.lazy => wait(connection, arguments.quiet),
-        _ => Ok(()),
+        Some(connection) if !arguments.lazy => wait(connection, arguments.quiet)?,
+        _ => {}
     }
+    Ok(Outcome::SUCCESS)
 }
 
 /// Refuses to take a volume away in which others of its stack are mounted: it could not be closed.
@@ -74,14 +70,17 @@ fn refuse_with_inner(mountpoint: &Path) -> Result<()> {
 fn unmount_stack(arguments: &Arguments) -> Result<Outcome> {
     let stack = find_stack(&arguments.mountpoint)?;
     let mut left = stack.to_unmount();
+    let mut ended = Ok(());
     while !left.is_empty() {
+        let waiting = start_waiting(Path::new(&left[0]))?;
+        detach(Path::new(&left[0]), false)
+            .with_context(|| format!("still mounted of the stack: {}", left.join(", ")))?;
+        // A volume that could not be written keeps no other one mounted.
         let next = left.remove(0);
-        unmount(Path::new(&next), arguments).with_context(|| match left.as_slice() {
-            [] => format!("the stack's last mount, {next}"),
-            left => format!("{next}; still mounted of the stack: {}", left.join(", ")),
-        })?;
+        let waited = waiting.map_or(Ok(()), |waiting| wait(waiting, arguments.quiet));
+        ended = ended.and(waited.context(next));
     }
-    Ok(Outcome::SUCCESS)
+    ended.map(|()| Outcome::SUCCESS)
 }
 
 /// The running stack that a stack file describes, or one of its mount points belongs to.

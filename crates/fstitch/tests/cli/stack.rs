@@ -114,7 +114,9 @@ fn is_dead(pid: u64) -> bool {
 fn images(place: &Place, outer: &str) {
     let at = |name: &str| place.text(name);
     let format = if ["soft", "sync", "async"].contains(&outer) { "ext2" } else { "ext3" };
-    fstitch(&format!("mkfs {format} -q -b 1024 {} 32M", at("disk.img"))).ok();
+    // The smallest journal, so that large operations are larger than it.
+    let journal = if format == "ext3" { "-J size=1" } else { "" };
+    fstitch(&format!("mkfs {format} -q -b 1024 {journal} {} 32M", at("disk.img"))).ok();
     fs::create_dir(place.at("images")).unwrap();
     fstitch(&format!("mkfs ext2 -q -b 1024 {} 12M", at("images/home.img"))).ok();
     fstitch(&format!("mkfs journal -q -b 1024 {} 2M", at("images/home.journal"))).ok();
@@ -212,7 +214,56 @@ fn a_journal_of_contents_takes_the_inner_volume_as_well() {
     let Some(stack) = Stack::mount(&place, &text, &["root", "home"]) else { return };
     work(place.at("home"));
     assert_eq!(status(&place.text("home")).unwrap()["consistency"], "full");
+    let large = vec![9; 4 << 20];
+    fs::write(place.at("home/large"), &large).unwrap();
+    assert!(fs::read(place.at("home/large")).unwrap() == large);
+    fs::remove_file(place.at("home/large")).unwrap();
     stack.end();
+    judge(&place);
+    let outside = text
+        .replace("\"/images/home.img\"", "PLACE")
+        .replace("volume = \"root\"\nfile = PLACE", "path = \"home.img\"");
+    fs::write(place.at("stack.toml"), &outside).unwrap();
+    let refused = fstitch(&format!("mount --stack {}", place.text("stack.toml")));
+    refused.refused(1, "volume `home`: its journal is in a volume with `full`");
+    judge(&place);
+}
+
+#[test]
+fn a_failure_ends_all_volumes_and_unmounting_goes_on() {
+    let place = Place::new();
+    if !needs("python3") {
+        return;
+    }
+    images(&place, "soft");
+    let text = figure_6("soft", "ordered");
+    let Some(stack) = Stack::mount(&place, &text, &["root", "home"]) else { return };
+    let (root, home) = (place.text("root"), place.text("home"));
+    work(place.at("home"));
+    let again = fstitch(&format!("mount --stack {}", stack.file));
+    again.refused(1, "is in use");
+    let open = fs::File::open(place.at("home/dir/1")).unwrap();
+    fstitch(&format!("umount --stack {root}"))
+        .refused(1, &format!("still mounted of the stack: {home}, {root}"));
+    drop(open);
+    let cut = "import fcntl, os, struct, sys\nfcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
+    let cut = run("python3", ["-c", cut, &home]);
+    if cut.code != 0 {
+        println!("skipped: {}", cut.err);
+        return;
+    }
+    for at in [&root, &home] {
+        assert_ne!(status(at).unwrap()["failure"], "", "{at}");
+    }
+    assert!(fs::write(place.at("root/late"), "x").is_err());
+    fstitch(&format!("umount -q --stack {home}")).refused(1, "not everything reached the medium");
+    assert!(stack.pid().is_none(), "the others were unmounted all the same");
+    let Some(again) = Stack::mount(&place, &text, &["root", "home"]) else { return };
+    assert_eq!(fs::read(place.at("home/dir/1")).unwrap(), vec![1; 9_000]);
+    again.end();
+    drop(stack);
+    // What soft updates leave is reclaimed in the background, and unmounting stops that.
+    fstitch(&format!("fsck -fp {}", place.text("disk.img")));
     judge(&place);
 }
 

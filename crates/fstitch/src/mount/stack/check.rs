@@ -98,12 +98,15 @@ impl Stack {
     pub fn outer(&self, volume: usize) -> BTreeSet<usize> {
         let volume = &self.volumes[volume];
         let devices = std::iter::once(volume.device).chain(volume.journal);
-        devices
-            .filter_map(|device| match self.devices[device].place {
-                Place::File { volume, .. } => Some(volume),
-                Place::Medium { .. } => None,
-            })
-            .collect()
+        devices.filter_map(|device| self.holder(device)).collect()
+    }
+
+    /// The volume that `device` is a file of.
+    pub fn holder(&self, device: usize) -> Option<usize> {
+        match self.devices[device].place {
+            Place::File { volume, .. } => Some(volume),
+            Place::Medium { .. } => None,
+        }
     }
 }
 

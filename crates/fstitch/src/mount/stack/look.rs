@@ -80,8 +80,8 @@ struct Looking<'a> {
 struct Looked {
     seen: Seen,
     fs: Arc<Uhfs<Ext2>>,
-    /// Its journal, or the one below, takes contents as well.
-    is_logged: bool,
+    /// The blocks of the log that takes contents as well: its own, or one below.
+    log: Option<u64>,
 }
 
 impl Looking<'_> {
@@ -99,21 +99,17 @@ impl Looking<'_> {
             ..Arrangement::default()
         };
         let mut chosen = Chosen::new(&*blocks, &arrangement)?;
-        let at = self.volumes.len();
-        let is_logged_below =
-            !read_only && self.plan.stack.outer(at).iter().any(|&outer| self.volumes[outer].is_logged);
-        if is_logged_below {
-            journaled_below(&mut chosen, volume)?;
-        }
-        let is_logged =
-            is_logged_below || (chosen.journal.is_some() && chosen.consistency == Consistency::Full);
+        let log_of =
+            |device: usize| self.plan.stack.holder(device).and_then(|holder| self.volumes[holder].log);
+        let below = Below { device: log_of(volume.device), journal: volume.journal.and_then(log_of) };
+        let log = below.settle(&mut chosen, volume)?;
         arrangement.cache.read_only = true;
         arrangement.fs = UhfsOptions { read_only: true, ..UhfsOptions::default() };
         let (fs, _) = arrange::open(blocks, &arrangement, Arc::new(SystemClock::new()))?;
         let has_journal = fs.format().superblock().features.compat & compat::HAS_JOURNAL != 0;
         let seen =
             Seen { format: if has_journal { "ext3" } else { "ext2" }, consistency: chosen.consistency };
-        self.volumes.push(Looked { seen, fs: Arc::new(fs), is_logged });
+        self.volumes.push(Looked { seen, fs: Arc::new(fs), log });
         Ok(())
     }
 
@@ -177,18 +173,41 @@ pub fn is_to_be_recovered(
     Ok(needed)
 }
 
-/// Where the journal of the volume below takes everything, there is no other one.
-pub fn journaled_below(chosen: &mut Chosen, volume: &Volume) -> Result<()> {
-    if let Some(asked) = volume.options.consistency.filter(|asked| asked.journal_mode().is_some()) {
-        bail!(
-            "consistency `{asked}`: the journal of the volume that it is in takes all its changes, as that has \
-             `full`; leave `consistency` out"
-        );
+/// The blocks of logs below a volume that take contents, and with them all changes of the volume.
+pub struct Below {
+    /// Below the device that it is on.
+    pub device: Option<u64>,
+    /// Below the device of its journal.
+    pub journal: Option<u64>,
+}
+
+impl Below {
+    /// Where the journal of the volume below takes everything, there is no other one. Returns the blocks of the log that
+    /// takes the contents of this volume's files.
+    pub fn settle(&self, chosen: &mut Chosen, volume: &Volume) -> Result<Option<u64>> {
+        if volume.options.read_only {
+            return Ok(None);
+        }
+        let Some(log) = self.device else {
+            let own = chosen.journal.as_ref();
+            ensure!(
+                own.is_none() || self.journal.is_none(),
+                "its journal is in a volume with `full`, whose own journal takes all changes of what is in it, and it is not"
+            );
+            let own = own.filter(|_| chosen.consistency == Consistency::Full);
+            return Ok(own.map(|own| own.area.count()));
+        };
+        if let Some(asked) = volume.options.consistency.filter(|asked| asked.journal_mode().is_some()) {
+            bail!(
+                "consistency `{asked}`: the journal of the volume that it is in takes all its changes, as that has \
+                 `full`; leave `consistency` out"
+            );
+        }
+        if chosen.journal.take().is_some() {
+            chosen.consistency = Consistency::Full;
+        }
+        Ok(Some(log))
     }
-    if chosen.journal.take().is_some() {
-        chosen.consistency = Consistency::Full;
-    }
-    Ok(())
 }
 
 /// The blocks of a file of a volume that is only read.

@@ -12,7 +12,7 @@ use fstitch_fs::uhfs::{Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions, Linear, Pieces, Placement, VolumeDevice, VolumeOptions};
 
 use super::check::{self, Place};
-use super::look::{is_to_be_recovered, journaled_below, regular};
+use super::look::{Below, is_to_be_recovered, regular};
 use super::settle::Plan;
 use crate::open::Volume;
 
@@ -58,7 +58,13 @@ impl Opened {
         if !read_only {
             engine.start_flusher()?;
         }
-        let mut opening = Opening { plan, disk, blocks: media, opened: Self { engine, volumes: Vec::new() } };
+        let mut opening = Opening {
+            plan,
+            disk,
+            blocks: media,
+            opened: Self { engine, volumes: Vec::new() },
+            logs: Vec::new(),
+        };
         for number in 0..plan.stack.volumes.len() {
             let volume = &plan.stack.volumes[number];
             if let Err(error) = opening.open(number) {
@@ -122,7 +128,12 @@ struct Opening<'a> {
     /// The blocks of the devices that are there already.
     blocks: Vec<Option<Blocks>>,
     opened: Opened,
+    /// For each open volume, the blocks of the log that takes its changes and those of volumes in it, if one takes contents.
+    logs: Vec<Option<u64>>,
 }
+
+/// Which part of a log one step of an operation takes at most: it must fit a transaction beside others.
+const STEP_SHARE: u64 = 16;
 
 impl Opening<'_> {
     /// Opens a volume and attaches the files in it that are devices.
@@ -132,7 +143,8 @@ impl Opening<'_> {
             .chain(volume.journal)
             .map(|device| self.blocks[device].clone().context("its device is not there"))
             .collect::<Result<_>>()?;
-        let opened = self.open_on(volume, &devices)?;
+        let (opened, log) = self.open_on(volume, &devices)?;
+        self.logs.push(log);
         // From now on the placements are the volume's, and end with it.
         std::iter::once(volume.device).chain(volume.journal).for_each(|device| self.blocks[device] = None);
         let placements = devices.into_iter().map(|blocks| blocks.placement).collect();
@@ -141,11 +153,12 @@ impl Opening<'_> {
         self.attach(number, &fs)
     }
 
-    fn open_on(&self, volume: &check::Volume, devices: &[Blocks]) -> Result<Volume> {
+    /// Returns the volume and, for volumes in it, what `logs` keeps.
+    fn open_on(&self, volume: &check::Volume, devices: &[Blocks]) -> Result<(Volume, Option<u64>)> {
         let (blocks, external) = (&devices[0], devices.get(1));
         self.recover(volume, blocks, external)?;
         let read_only = volume.options.read_only;
-        let arrangement = Arrangement {
+        let mut arrangement = Arrangement {
             consistency: volume.options.consistency,
             commit_interval: volume.options.commit_interval.unwrap_or(Arrangement::default().commit_interval),
             journal: external.map(|external| Arc::clone(&external.device)),
@@ -153,20 +166,25 @@ impl Opening<'_> {
             fs: UhfsOptions { read_only, atime: volume.options.atime.into(), ..UhfsOptions::default() },
         };
         let mut chosen = Chosen::new(&*blocks.device, &arrangement)?;
+        let log_of = |device: usize| self.plan.stack.holder(device).and_then(|holder| self.logs[holder]);
+        let below = Below { device: log_of(volume.device), journal: volume.journal.and_then(log_of) };
+        let log = below.settle(&mut chosen, volume)?;
+        if let Some(log) = log {
+            let step = usize::try_from(log / STEP_SHARE).unwrap_or(usize::MAX);
+            let options = &mut arrangement.fs;
+            options.step_bytes = options.step_bytes.min(step.saturating_mul(self.opened.engine.block_size()));
+        }
         let placement: Arc<dyn Placement> = match external {
             Some(external) if chosen.journal.is_some() => {
                 Arc::new(Pieces::new(vec![Arc::clone(&blocks.placement), Arc::clone(&external.placement)]))
             }
             _ => Arc::clone(&blocks.placement),
         };
-        if placement.logged_by().is_some() {
-            journaled_below(&mut chosen, volume)?;
-        }
         let options = VolumeOptions { ordering: chosen.ordering(), read_only };
         let cache = self.opened.engine.volume(placement, options)?;
         let consistency = chosen.consistency;
         let fs = Arc::new(chosen.open_in(Arc::clone(&cache), arrangement.fs)?);
-        Ok(Volume { fs, cache, disk: Arc::clone(&self.disk) as _, live: None, consistency })
+        Ok((Volume { fs, cache, disk: Arc::clone(&self.disk) as _, live: None, consistency }, log))
     }
 
     /// Recovers a volume that was not unmounted.
