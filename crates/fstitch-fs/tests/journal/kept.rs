@@ -159,9 +159,9 @@ fn after_reference(scratch: &Scratch, image: &[u8]) -> Option<Vec<u8>> {
     Some(std::fs::read(&path).unwrap())
 }
 
-#[test]
-fn kept_revocations_save_the_contents_of_blocks_used_again() {
-    let scratch = Scratch::new("journal-revoke");
+/// A directory whose blocks are in the log, removed; then a file that takes every free block, and so theirs, with
+/// contents that no metadata journal logs. The power fails after the fsync. Returns the image and the file's length.
+fn a_directory_then_a_file_in_its_blocks() -> (Vec<u8>, u64) {
     let device = Arc::new(base(6 << 10, SMALLEST));
     let fs = mounted(device.clone(), Consistency::Metadata);
     let dir = fs.mkdir(&Caller::default(), fs.root(), b"dir", 0o755).unwrap().attr.ino;
@@ -174,29 +174,52 @@ fn kept_revocations_save_the_contents_of_blocks_used_again() {
     fs.sync().unwrap();
     let file = make(&fs, fs.root(), "file").attr.ino;
     let size = fill(&fs, file, 0xc5, u64::MAX);
+    assert!(size > 3 << 20, "it takes what the directory had");
     fs.fsync(file, false).unwrap();
     fs.sync().unwrap();
-    let image = device.image();
-    let is_whole = |image: Vec<u8>| {
-        let fs = mounted(Arc::new(MemDevice::from_image(1024, image)), Consistency::Metadata);
-        let data = contents(&fs, "file").unwrap();
-        u64::try_from(data.len()).unwrap() == size && data.iter().all(|&byte| byte == 0xc5)
-    };
-    assert!(size > 3 << 20);
-    assert!(is_whole(after_cut(image.clone()).0.image()));
-    if let Some(image) = after_reference(&scratch, &image) {
-        assert!(is_whole(image));
-    }
-    // Without the revocations the replay puts a directory into the file.
-    let (mut robbed, mut records) = (image, 0);
-    for no in journal_blocks(&device) {
+    (device.image(), size)
+}
+
+/// The same image with a log whose revocations revoke nothing.
+fn without_revocations(image: &[u8]) -> Vec<u8> {
+    let (mut robbed, mut records) = (image.to_vec(), 0);
+    for no in journal_blocks(&MemDevice::from_image(1024, image.to_vec())) {
         let at = usize::try_from(no).unwrap() * 1024;
         if robbed[at..at + 8] == [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 5] {
+            // The bytes in use: the record's header, and no block numbers behind it.
             robbed[at + 12..at + 16].copy_from_slice(&16_u32.to_be_bytes());
             records += 1;
         }
     }
-    assert!(records > 0);
+    assert!(records > 0, "something was revoked");
+    robbed
+}
+
+/// The bug that revocations prevent: the log still holds copies of the directory's blocks, and a replay that does not
+/// know better brings them home, into the file that has these blocks by now.
+#[test]
+fn kept_revocations_save_the_contents_of_blocks_used_again() {
+    let scratch = Scratch::new("journal-revoke");
+    let (image, size) = a_directory_then_a_file_in_its_blocks();
+    let is_whole = |image: Vec<u8>| {
+        let fs = mounted(Arc::new(MemDevice::from_image(1024, image)), Consistency::Metadata);
+        let data = contents(&fs, "file").unwrap();
+        assert_eq!(u64::try_from(data.len()).unwrap(), size);
+        let foreign: Vec<&[u8]> =
+            data.chunks(1024).filter(|block| block.iter().any(|&byte| byte != 0xc5)).collect();
+        // What is foreign in it are the names that the directory had.
+        let name = [b'0'; 50];
+        let is_directory = |block: &[u8]| block.windows(name.len()).any(|part| part == name);
+        assert!(foreign.is_empty() || foreign.iter().any(|block| is_directory(block)));
+        foreign.is_empty()
+    };
+    // With the revocations the file is intact, whoever replays.
+    assert!(is_whole(after_cut(image.clone()).0.image()));
+    if let Some(image) = after_reference(&scratch, &image) {
+        assert!(is_whole(image));
+    }
+    // Without them a replay puts the directory into the file, and no checker sees anything wrong.
+    let robbed = without_revocations(&image);
     assert!(!is_whole(after_cut(robbed.clone()).0.image()));
     if let Some(image) = after_reference(&scratch, &robbed) {
         assert!(!is_whole(image));
