@@ -422,6 +422,10 @@ fn publish(root: &Path, results: &Path, today: &str) -> Result<()> {
     let mut violations = 0;
     for job in &JOBS {
         let (of, pieces) = shown(&lines, job, today);
+        if pieces.is_empty() {
+            println!("{}: not run yet, so it is not on the page", job.name);
+            continue;
+        }
         let at = sources.iter().position(|known| *known == of).unwrap_or_else(|| {
             sources.push(of);
             sources.len() - 1
