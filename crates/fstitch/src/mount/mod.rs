@@ -154,9 +154,8 @@ fn settle_mountpoint(mountpoint: &mut PathBuf) -> Result<()> {
 
 /// Takes away what a killed daemon of ours left at the mount point, where every access answers ENOTCONN.
 fn clear_dead_mount(mountpoint: &Path) {
-    let dead =
-        |error: std::io::Error| error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error());
-    if !std::fs::metadata(mountpoint).is_err_and(dead) {
+    // Attributes may still be in the kernel's memory; how full the volume is only its daemon knows.
+    if !rustix::fs::statvfs(mountpoint).is_err_and(|error| error == rustix::io::Errno::NOTCONN) {
         return;
     }
     let absolute = crate::control::client::absolute(mountpoint);

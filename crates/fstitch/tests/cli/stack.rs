@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::harness::{Place, Ran, fstitch, needs, run};
+use crate::harness::{Place, Ran, fstitch, needs, needs_root, run};
 
 /// Figure 6: `home`, with a journal of its own, in files of `root`.
 const FIGURE_6: &str = r#"
@@ -390,8 +390,13 @@ fn disks_partitions_and_mount_points_in_one_another() {
     let Some(stack) = Stack::mount(&place, &text, &["one", "one/deep/two"]) else { return };
     work(place.at("one"));
     work(place.at("one/deep/two"));
-    assert!(fs::metadata(place.at("one/deep/two/dir/1")).unwrap().is_file());
-    stack.end();
+    let pid = stack.pid().unwrap();
+    run("kill", ["-9", &pid.to_string()]).ok();
+    wait_until("the process is dead", || is_dead(pid));
+    let Some(again) = Stack::mount(&place, &text, &["one", "one/deep/two"]) else { return };
+    assert_eq!(fs::read(place.at("one/deep/two/dir/1")).unwrap(), vec![1; 9_000]);
+    again.end();
+    drop(stack);
     for (no, offset) in [(1, 63 * 512), (2, 20480 * 512)] {
         fstitch(&format!("fsck -fn --partition {no} {whole}")).ok();
         has_worked(&fstitch(&format!("ls --partition {no} {whole}:/dir")));
@@ -439,6 +444,58 @@ fn volumes_without_mount_points_are_closed_last() {
         }
     }
     has_worked(&fstitch(&format!("ls {}:/dir", at("c"))));
+}
+
+/// The blocks of code of the document's example, in their order.
+fn example() -> Vec<&'static str> {
+    let document = include_str!("../../../../docs/stack.md");
+    let parts = document.split("```").skip(1).step_by(2);
+    let code = parts.filter_map(|part| part.strip_prefix("sh\n").or_else(|| part.strip_prefix("toml\n")));
+    code.take(3).collect()
+}
+
+/// A script that does what the document says, as the user that `run` becomes, with `options` for both volumes.
+fn follow(place: &Place, become_user: &str, options: &str) -> Option<Ran> {
+    let blocks = example();
+    let toml = blocks[1].replace("mount = ", &format!("options = \"{options}\"\nmount = "));
+    fs::create_dir(place.at("here")).unwrap();
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(place.at("here"), everybody).unwrap();
+    fs::set_permissions(place.at("."), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    fs::write(place.at("stack.toml"), toml).unwrap();
+    let head = "set -eu\nunset XDG_RUNTIME_DIR || true\nfstitch() { ../fstitch \"$@\"; }\n";
+    let script = format!("{head}cd here\ncp ../stack.toml .\n{}{}", blocks[0], blocks[2]);
+    fs::write(place.at("script"), script).unwrap();
+    // The path to where cargo builds may be closed to others, and /dev/fuse may be root's alone.
+    fs::copy(crate::harness::PROGRAM, place.at("fstitch")).unwrap();
+    let device = "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse || exit 77";
+    let ran = place.in_namespace(&format!("{device}\n{become_user} sh script\n"))?;
+    if ran.code == 77 {
+        println!("skipped: no device node may be made here: {}", ran.err.trim());
+        return None;
+    }
+    Some(ran)
+}
+
+#[test]
+fn the_example_of_the_document_runs() {
+    if !needs_root() || !needs("e2fsck") {
+        return;
+    }
+    let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    for (user, options) in [("", "rw"), (nobody, "uid=65534,gid=65534")] {
+        if !user.is_empty() && (!needs("setpriv") || !needs("fusermount3")) {
+            return;
+        }
+        let place = Place::new();
+        let Some(ran) = follow(&place, user, options) else { return };
+        let said = format!("{}{}", ran.out, ran.err);
+        let out = ran.ok();
+        let drawn = ["ext2, soft", "ext3, ordered, read-write, journal on home journal"];
+        assert!(drawn.iter().all(|line| out.contains(line)), "{said}");
+        let home = format!("{}:/hello", place.text("here/home.img"));
+        assert_eq!(fstitch(&format!("cat {home}")).ok(), "hello\n");
+    }
 }
 
 #[test]
