@@ -210,6 +210,46 @@ fn a_recovery_that_is_cut_on_either_device_is_finished_by_the_next() {
     }
 }
 
+/// Makes files and fsyncs each until the power goes; returns how many fsyncs have succeeded.
+fn work_until_cut(volume: &Arc<Volatile>, journal: &Arc<Volatile>) -> usize {
+    let fs = mounted(volume.clone(), journal.clone());
+    let caller = Caller::default();
+    let step = |n: usize| -> Result<()> {
+        let ino = fs.mknod(&caller, fs.root(), format!("file-{n}").as_bytes(), 0o100_644, 0)?.attr.ino;
+        fs.write(&caller, ino, 0, &[7; 3000])?;
+        fs.fsync(ino, false)
+    };
+    // The syncs write what is home in the volume, too.
+    (0..12).take_while(|&n| step(n).is_ok() && (n % 4 != 3 || fs.sync().is_ok())).count()
+}
+
+#[test]
+fn what_was_fsynced_is_there_whichever_device_loses_its_cache() {
+    let (volume, journal) = pair();
+    let (volume, journal) = (Arc::new(volume), Arc::new(journal));
+    let cached = |base: &Arc<MemDevice>, max| Arc::new(Volatile::new(base, Changes::new(), max));
+    let (one, two) = (cached(&volume, u64::MAX), cached(&journal, u64::MAX));
+    assert_eq!(work_until_cut(&one, &two), 12);
+    let (writes, log_writes) = (one.writes(), two.writes());
+    assert!(writes > 20 && log_writes > 20, "{writes} and {log_writes}");
+    let mut seed = Seed::new(6);
+    let cuts = (0..writes).map(|cut| (cut, u64::MAX));
+    for (cut, log_cut) in cuts.chain((0..log_writes).map(|cut| (u64::MAX, cut))) {
+        let (one, two) = (cached(&volume, cut), cached(&journal, log_cut));
+        let fsynced = work_until_cut(&one, &two);
+        for _ in 0..3 {
+            let one = survived(&volume, one.survivors(&mut seed));
+            let two = survived(&journal, two.survivors(&mut seed));
+            recovered(&one, &two).unwrap();
+            let report = check_ext2(&one).unwrap();
+            assert!(report.is_clean(), "cut after {cut} and {log_cut} writes: {:?}", report.findings);
+            let there = shown(one);
+            assert!(there.len() >= fsynced, "cut after {cut} and {log_cut} writes: {} files", there.len());
+            assert!(there[..fsynced].iter().all(|(_, data)| *data == [7; 3000]));
+        }
+    }
+}
+
 fn recover_alone(volume: &dyn BlockDevice) -> Result<Option<Recovered>> {
     let progress = &mut |_| {};
     let mut options =
