@@ -88,6 +88,10 @@ impl LowLevelFs for Ext2 {
         self.give_back_allocation(inode, allocation);
     }
 
+    fn free_maps(&self) -> u64 {
+        u64::from(self.sb.group_count())
+    }
+
     fn detach(&self, inode: &mut Inode, from: u64, to: u64, befores: &[PatchId]) -> Result<PatchIds> {
         self.detach_range(inode, from, to, befores)
     }

@@ -255,6 +255,9 @@ pub trait LowLevelFs: Send + Sync + 'static {
     /// Returns the pointer patches.
     fn detach(&self, inode: &mut Self::Inode, from: u64, to: u64, befores: &[PatchId]) -> Result<PatchIds>;
 
+    /// Blocks that say which blocks are free: what is scattered over the volume changes as many of them when it is freed.
+    fn free_maps(&self) -> u64;
+
     /// The size has just been lowered, in this step, and blocks behind it are freed in later ones: a format that can
     /// notes that down, so that recovery ends it.
     fn start_shortening(&self, _inode: &mut Self::Inode) -> Result<()> {

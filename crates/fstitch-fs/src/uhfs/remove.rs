@@ -238,7 +238,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         if blocks > self.detach_step() {
             self.detach_in_steps(change, node, (0, blocks), &cleared)?;
         }
-        change.reserve(0, NAME_CHANGE_BLOCKS)?;
+        let left = if blocks > self.detach_step() { 0 } else { blocks };
+        change.reserve(0, self.freeing(left).unwrap_or(self.step_blocks))?;
         let mut state = node.write()?;
         if self.low.attr(state.inode()).nlink == 0 {
             self.low.free_inode(state.inode_mut(), &cleared)?;

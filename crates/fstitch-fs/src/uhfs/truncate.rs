@@ -171,7 +171,9 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// How many file blocks one step detaches: as many as have their pointers in half a step's blocks.
     pub(super) fn detach_step(&self) -> u64 {
         let pointers = self.block_size() / POINTER_BYTES;
-        long((self.step_blocks / 2).max(1) * pointers)
+        let step = long((self.step_blocks / 2).max(1) * pointers);
+        // Each of them may have another free map.
+        if self.may_scatter() { step.min(long(self.step_blocks / 2).max(1)) } else { step }
     }
 
     /// Changes attributes that order nothing and wait for nothing.

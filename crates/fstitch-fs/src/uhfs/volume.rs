@@ -261,10 +261,16 @@ impl<L: LowLevelFs> Uhfs<L> {
         node
     }
 
+    /// Whether the free maps of one step's blocks may be more than a journal's transaction takes.
+    pub(super) fn may_scatter(&self) -> bool {
+        self.cache().is_journaled() && self.low.free_maps() > super::read::long(self.step_blocks)
+    }
+
     /// What freeing `count` file blocks dirties at most, if it may be done in one step.
     pub(super) fn freeing(&self, count: u64) -> Option<usize> {
+        let freed_per_block = if self.may_scatter() { 1 } else { FREED_PER_BLOCK };
         let blocks =
-            usize::try_from(count / FREED_PER_BLOCK).unwrap_or(usize::MAX).saturating_add(NAME_CHANGE_BLOCKS);
+            usize::try_from(count / freed_per_block).unwrap_or(usize::MAX).saturating_add(NAME_CHANGE_BLOCKS);
         (count <= self.detach_step() && blocks <= self.step_blocks).then_some(blocks)
     }
 

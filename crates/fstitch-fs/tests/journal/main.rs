@@ -6,6 +6,7 @@ mod create;
 mod external;
 mod failing;
 mod kept;
+mod scattered;
 #[allow(dead_code)]
 #[path = "../check/support.rs"]
 mod support;

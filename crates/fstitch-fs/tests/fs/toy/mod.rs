@@ -352,6 +352,10 @@ impl LowLevelFs for ToyFs {
         }
     }
 
+    fn free_maps(&self) -> u64 {
+        1
+    }
+
     fn detach(&self, inode: &mut ToyInode, from: u64, to: u64, befores: &[PatchId]) -> Result<PatchIds> {
         self.detach_blocks(inode, (from, to), befores)
     }
