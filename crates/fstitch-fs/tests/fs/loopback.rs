@@ -159,6 +159,27 @@ fn every_mechanism_lives_in_every_other_one() {
 }
 
 #[test]
+fn a_journal_may_be_in_holes_of_the_file() {
+    let below = Outer::new(Consistency::Soft);
+    let whole = MemDevice::new(BLOCK, INNER_BLOCKS);
+    format(&whole, Consistency::Ordered);
+    let caller = Caller::default();
+    for (no, block) in (0_u64..).zip(whole.image().chunks(1024)) {
+        if block.iter().any(|&byte| byte != 0) {
+            below.fs.write(&caller, below.file, no * 1024, block).unwrap();
+        }
+    }
+    let sparse = below.fs.getattr(below.file).unwrap().blocks;
+    assert!(sparse < INNER_BLOCKS, "{sparse} sectors: the journal is a hole");
+    let fs = attach(&below, Consistency::Ordered, false);
+    work(&fs, &below);
+    fs.unmount().unwrap();
+    drop(fs);
+    let report = check_ext2(&MemDevice::from_image(BLOCK, below.image())).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+}
+
+#[test]
 fn a_journal_over_a_journal_of_contents_is_refused_by_name() {
     let below = Outer::new(Consistency::Full);
     let fs = attach(&below, Consistency::Ordered, true);
