@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::groups::{GroupCall, GroupId};
 use crate::{Errno, Error, InodeNo, Result, Timestamp};
 
 /// What an inode is.
@@ -391,6 +392,17 @@ pub trait FileSystem: Send + Sync {
     fn flags(&self, ino: InodeNo) -> Result<InodeFlags>;
     /// Changes the `chattr` flags.
     fn set_flags(&self, caller: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()>;
+
+    /// Does something with patchgroups; answers the group's name. While a thread is [`crate::groups::Engaged`], its changes
+    /// belong to groups.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the file system keeps no order; `EBADF` for a group that is not there; otherwise by the table in
+    /// `docs/design/patchgroups.md`. For [`GroupCall::Sync`], as `fsync`.
+    fn group(&self, call: GroupCall) -> Result<GroupId> {
+        let _ = call;
+        Err(Errno::OPNOTSUPP.into())
+    }
 
     /// Checks the volume as it is in memory and on the medium, without changing it.
     fn check(&self) -> Result<CheckReport>;

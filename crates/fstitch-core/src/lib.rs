@@ -24,6 +24,7 @@ mod concat;
 mod device;
 mod error;
 mod fs;
+pub mod groups;
 mod ids;
 mod mem;
 pub mod order;

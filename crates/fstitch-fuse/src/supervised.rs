@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use fstitch_core::groups::{GroupCall, GroupId};
 use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, Error, FallocateMode, FileSystem, InodeFlags, InodeNo,
     RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
@@ -163,7 +164,7 @@ macro_rules! shown_by_debug {
     };
 }
 
-shown_by_debug!(InodeNo u16 u32 u64 bool RenameMode FallocateMode SeekFrom XattrSetMode InodeFlags &SetAttr);
+shown_by_debug!(GroupCall InodeNo u16 u32 u64 bool RenameMode FallocateMode SeekFrom XattrSetMode InodeFlags &SetAttr);
 
 impl Shown for &Caller {
     fn shown(&self) -> String {
@@ -227,6 +228,7 @@ impl FileSystem for Supervised {
         Changes removexattr(caller: &Caller, ino: InodeNo, name: &[u8]) -> ();
         Looks flags(ino: InodeNo) -> InodeFlags;
         Changes set_flags(caller: &Caller, ino: InodeNo, flags: InodeFlags) -> ();
+        Changes group(call: GroupCall) -> GroupId;
         Looks check() -> CheckReport;
     }
 
