@@ -58,6 +58,11 @@ file = "/inner.journal"
 """
 
 
+def smallest_log(block_size):
+    """Mebibytes of the smallest journal, which has 1024 blocks."""
+    return block_size // 1024
+
+
 class Run:
     """The choices of one run."""
 
@@ -75,6 +80,7 @@ class Run:
         self.age = source.choice(["20ms", "100ms", "500ms", "2s"])
         self.kinds = [source.choice(["postmark", "untar"]) for _ in range(2)]
         self.seeds = [source.randrange(10**9) for _ in range(2)]
+        self.log_mib = source.choice([1, 2, 8]) * smallest_log(self.block_size)
         self.moment = source.uniform(0.1, options.seconds)
 
     def __str__(self):
@@ -95,14 +101,17 @@ class Stack:
         self.binary, self.work, self.run = binary, work, run
         self.disk, self.file = f"{work}/disk.img", f"{work}/stack.toml"
         self.inner, self.journal = f"{work}/inner.img", f"{work}/inner.journal"
+        size = str(run.block_size)
         for directory in ("outer", "inner"):
             os.mkdir(f"{work}/{directory}")
-        size = str(run.block_size)
-        common.make_volume(binary, run.outer, run.block_size, self.disk, "512M")
+        if run.outer in common.JOURNALED:
+            common.run(binary, "mkfs", "ext3", "-q", "-b", size, "-J", f"size={run.log_mib}", self.disk, "512M")
+        else:
+            common.run(binary, "mkfs", "ext2", "-q", "-b", size, self.disk, "512M")
         common.run(binary, "mkfs", "ext2", "-q", "-b", size, self.inner, "192M")
         files = [self.inner]
         if run.has_journal:
-            common.run(binary, "mkfs", "journal", "-q", "-b", size, self.journal, f"{run.block_size // 1024 * 2}M")
+            common.run(binary, "mkfs", "journal", "-q", "-b", size, self.journal, f"{2 * smallest_log(run.block_size)}M")
             common.run(binary, "tune", "--journal-device", self.journal, self.inner)
             files.append(self.journal)
         common.run(binary, "cp", *files, f"{self.disk}:/")

@@ -268,6 +268,34 @@ fn a_failure_ends_all_volumes_and_unmounting_goes_on() {
 }
 
 #[test]
+fn a_full_outer_volume_is_no_damage() {
+    for (outer, inner) in [("soft", "ordered"), ("ordered", "full"), ("full", "soft")] {
+        let place = Place::new();
+        images(&place, outer);
+        fstitch(&format!("cp {}:/images/home.img {}", place.text("disk.img"), place.text("home.img"))).ok();
+        let text = figure_6(outer, inner);
+        let Some(stack) = Stack::mount(&place, &text, &["root", "home"]) else { return };
+        fs::write(place.at("home/fill-0"), vec![5; 10_000]).unwrap();
+        let fill = |name: &str| {
+            let full = |no: usize| fs::write(place.at(&format!("{name}/fill-{no}")), vec![7; 700_000]).err();
+            (0..60).find_map(full).and_then(|error| error.raw_os_error())
+        };
+        assert_eq!(fill("root"), Some(28), "ENOSPC");
+        // The inner image has holes, but where the outer journal takes contents these were filled at once.
+        assert_eq!(fill("home"), Some(28), "ENOSPC");
+        assert_eq!(status(&place.text("home")).unwrap()["failure"], "");
+        fs::remove_file(place.at("root/fill-0")).unwrap();
+        fs::remove_file(place.at("home/fill-0")).unwrap();
+        fs::File::open(place.at("root")).unwrap().sync_all().unwrap();
+        fs::write(place.at("home/again"), vec![8; 100_000]).unwrap();
+        stack.end();
+        judge(&place);
+        let again = format!("cat {}:/again", place.text("home.img"));
+        assert_eq!(fstitch(&again).ok().len(), 100_000);
+    }
+}
+
+#[test]
 fn what_was_synced_survives_a_kill() {
     for (outer, inner) in
         [("soft", "ordered"), ("metadata", "full"), ("ordered", "metadata"), ("soft", "soft")]
