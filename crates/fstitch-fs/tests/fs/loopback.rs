@@ -205,3 +205,29 @@ fn the_file_is_not_written_behind_the_volumes_back() {
     drop(fs);
     assert_eq!(below.fs.write(&caller, below.file, 0, b"yes").unwrap(), 3);
 }
+
+/// Room in the inner log comes from bringing blocks home, which may wait for the outer transaction that gave them a
+/// place: a sync has to close that one as well.
+#[test]
+fn a_full_inner_log_waits_for_outer_transactions() {
+    let journaled = Consistency::ALL.into_iter().filter(|consistency| consistency.journal_mode().is_some());
+    for (outer, inner) in [Consistency::Metadata, Consistency::Ordered]
+        .into_iter()
+        .flat_map(|outer| journaled.clone().map(move |inner| (outer, inner)))
+    {
+        let below = Outer::new(outer);
+        let fs = attach(&below, inner, true);
+        let caller = Caller::default();
+        for no in 0..12_u8 {
+            let name = [b'a' + no];
+            let ino = fs.mknod(&caller, fs.root(), &name, 0o100_644, 0).unwrap().attr.ino;
+            fs.write(&caller, ino, 0, &vec![no; 150_000]).unwrap();
+            fs.fsync(ino, false).unwrap_or_else(|error| panic!("{inner} in {outer}, {no}: {error}"));
+            fs.forget(ino, 1);
+        }
+        fs.unmount().unwrap();
+        drop(fs);
+        below.fs.unmount().unwrap();
+        assert!(check_ext2(&*below.device).unwrap().is_clean());
+    }
+}

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use fstitch_core::{Errno, Error, IoOp, Result};
 
+use super::journal::Way;
 use super::step::{Goal, Progress};
 use super::{Cache, Shared};
 use crate::graph::patch::Vx;
@@ -81,19 +82,16 @@ impl Shared {
             let epoch = self.epoch();
             {
                 let mut core = self.core();
-                Self::check_poison(&core)?;
-                let closure = core.graph.mark_closure(patches);
-                if !closure.pending {
-                    return Ok(());
-                }
-                if closure.held && !self.ask_to_close_marked(&mut core, closure) {
-                    // The operations under way end without us, and the last one closes the transaction.
-                    drop(epoch);
-                    drop(self.wait(core));
-                    continue;
-                }
-                if core.graph.mark_closure(patches).held {
-                    return Err(Error::Errno(Errno::BUSY));
+                match self.close_on_the_way(&mut core, |graph| graph.mark_closure(patches))? {
+                    Way::Gone => return Ok(()),
+                    Way::Open => {}
+                    Way::Barred => return Err(Error::Errno(Errno::BUSY)),
+                    Way::Busy => {
+                        // They end without us.
+                        drop(epoch);
+                        drop(self.wait(core));
+                        continue;
+                    }
                 }
             }
             let progress = self.write_epoch(Goal::Wanted)?;

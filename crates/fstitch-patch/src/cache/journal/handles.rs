@@ -5,12 +5,25 @@ use fstitch_core::{Errno, Error, Result};
 
 use super::super::step::{Goal, Progress};
 use super::super::{Cache, Core, CoreGuard, Shared};
-use crate::graph::Closure;
 use crate::graph::patch::Vx;
+use crate::graph::{Closure, Graph};
 use crate::{JournalMode, PatchId};
 
 /// New blocks of contents for each block of pointers or bitmap that changes, at worst.
 const BLOCKS_PER_POINTER_BLOCK: usize = 64;
+
+/// What stands between patches and the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cache) enum Way {
+    /// The patches are stable.
+    Gone,
+    /// Nothing but blocks to write.
+    Open,
+    /// Operations under way, the last of which closes their transaction.
+    Busy,
+    /// A held patch of something else than a transaction.
+    Barred,
+}
 
 /// A step of an operation: while it exists the running transaction stays open, so that all changes of the step are in
 /// one. Without a journal it is nothing.
@@ -152,16 +165,36 @@ impl Shared {
         }
     }
 
-    /// The same for the volumes whose running transactions a walk has come to. Returns whether all are closed.
-    pub(in crate::cache) fn ask_to_close_marked(&self, core: &mut Core, closure: Closure) -> bool {
-        let is_marked = |core: &Core, volume: &Vx| {
-            let running = core.graph.logging(*volume).and_then(|logging| logging.running.as_ref());
-            running.is_some_and(|running| core.graph.is_marked(running.held, closure))
-        };
-        let marked: Vec<Vx> = core.journaled().filter(|volume| is_marked(core, volume)).collect();
-        // All of them are asked, whatever the first one answers.
-        let closed: Vec<bool> = marked.into_iter().map(|volume| self.ask_to_close(core, volume)).collect();
-        closed.into_iter().all(|closed| closed)
+    /// Closes the running transactions that stand between `mark`'s targets and the medium. What is closed may itself come
+    /// after what runs in another volume: room in its log, after blocks that go home to a place that a transaction of the
+    /// volume below gives them. So it walks again until nothing more is found; no transaction begins meanwhile.
+    pub(in crate::cache) fn close_on_the_way(
+        &self,
+        core: &mut Core,
+        mark: impl Fn(&mut Graph) -> Closure,
+    ) -> Result<Way> {
+        loop {
+            // After a failure nothing is closed any more.
+            Self::check_poison(core)?;
+            let closure = mark(&mut core.graph);
+            if !closure.held {
+                return Ok(if closure.pending { Way::Open } else { Way::Gone });
+            }
+            let is_marked = |volume: &Vx| {
+                let running = core.graph.logging(*volume).and_then(|logging| logging.running.as_ref());
+                running.is_some_and(|running| core.graph.is_marked(running.held, closure))
+            };
+            let marked: Vec<Vx> = core.journaled().filter(is_marked).collect();
+            if marked.is_empty() {
+                return Ok(Way::Barred);
+            }
+            // All of them are asked, whatever the first one answers.
+            let closed: Vec<bool> =
+                marked.into_iter().map(|volume| self.ask_to_close(core, volume)).collect();
+            if closed.contains(&false) {
+                return Ok(Way::Busy);
+            }
+        }
     }
 
     /// Closes the running transaction and waits until its commit record is stable, and all before it.
@@ -178,16 +211,19 @@ impl Shared {
             let epoch = self.epoch();
             {
                 let mut core = self.core();
-                Self::check_poison(&core)?;
-                let targets = core.graph.patches_of(volume);
-                if targets.is_empty() {
-                    return Ok(());
-                }
-                let closure = core.graph.mark_closure_of(targets);
-                if closure.held && !self.ask_to_close_marked(&mut core, closure) {
-                    drop(epoch);
-                    drop(self.wait(core));
-                    continue;
+                let way = self.close_on_the_way(&mut core, |graph| {
+                    let targets = graph.patches_of(volume);
+                    graph.mark_closure_of(targets)
+                });
+                match way? {
+                    Way::Gone => return Ok(()),
+                    Way::Open => {}
+                    Way::Barred => return Err(Error::Errno(Errno::BUSY)),
+                    Way::Busy => {
+                        drop(epoch);
+                        drop(self.wait(core));
+                        continue;
+                    }
                 }
             }
             if self.write_epoch(Goal::Volume(volume))? == Progress::Idle {
