@@ -148,3 +148,51 @@ fn a_signal_ends_everything() {
     wait_until("the process ends", || stack.pid().is_none());
     judge(&place);
 }
+
+/// A volume on a disk of its own, whose journal is a file of the volume on another disk.
+#[test]
+fn a_journal_in_a_file_of_another_disk() {
+    for outer in ["soft", "ordered", "metadata"] {
+        let place = Place::new();
+        let at = |name: &str| place.text(name);
+        let format = if outer == "soft" { "ext2" } else { "ext3" };
+        fstitch(&format!("mkfs {format} -q -b 1024 {} 16M", at("a"))).ok();
+        fstitch(&format!("mkfs ext2 -q -b 1024 {} 24M", at("b"))).ok();
+        fstitch(&format!("mkfs journal -q -b 1024 {} 1M", at("log"))).ok();
+        fstitch(&format!("tune --journal-device {} {}", at("log"), at("b"))).ok();
+        fstitch(&format!("cp {} {}:/", at("log"), at("a"))).ok();
+        let mut text = String::new();
+        for (name, more) in [("b", "journal = \"log\""), ("a", &format!("consistency = \"{outer}\""))] {
+            place.directory(&format!("on-{name}"));
+            text += &format!("[[device]]\nname = \"{name}\"\npath = \"{name}\"\n");
+            text += &format!(
+                "[[volume]]\nname = \"{name}\"\ndevice = \"{name}\"\nmount = \"on-{name}\"\n{more}\n"
+            );
+        }
+        text += "[[device]]\nname = \"log\"\nvolume = \"a\"\nfile = \"log\"\n";
+        let Some(stack) = Stack::mount(&place, &text, &["on-a", "on-b"]) else { return };
+        assert_eq!(status(&at("on-b")).unwrap()["consistency"], "ordered");
+        fstitch(&format!("umount {}", at("on-a"))).refused(1, &at("on-b"));
+        work(place.at("on-b"));
+        work(place.at("on-a"));
+        fs::write(place.at("on-b/not synced"), vec![1; 300_000]).unwrap();
+        let pid = stack.pid().unwrap();
+        run("kill", ["-9", &pid.to_string()]).ok();
+        wait_until("the process is dead", || is_dead(pid));
+        fstitch(&format!("fsck -n {}", at("b"))).refused(8, "which was not named");
+        let Some(again) = Stack::mount(&place, &text, &["on-a", "on-b"]) else { return };
+        assert_eq!(fs::read(place.at("on-b/dir/1")).unwrap(), vec![1; 9_000]);
+        wait_until("reclaiming ends", || {
+            !status(&at("on-a")).unwrap()["recovery"].as_str().unwrap().starts_with("reclaiming")
+        });
+        again.end();
+        drop(stack);
+        fstitch(&format!("cp {}:/log {}", at("a"), at("log"))).ok();
+        fstitch(&format!("fsck -fn --journal {} {}", at("log"), at("b"))).ok();
+        has_worked(&fstitch(&format!("ls {}:/dir", at("b"))));
+        if needs("e2fsck") {
+            run("e2fsck", ["-fn", &at("a")]).ok();
+            run("e2fsck", ["-fn", "-j", &at("log"), &at("b")]).ok();
+        }
+    }
+}
