@@ -6,5 +6,6 @@ status=0
 ./interchange.sh --quick || status=1
 ./journal.sh --quick || status=1
 ./crash-kill.sh --runs 16 --seconds 2 || status=1
+./stack.sh --runs 10 --seconds 2 || status=1
 ./memory.sh --bytes $((256 << 20)) --cache $((16 << 20)) || status=1
 exit $status
