@@ -181,6 +181,8 @@ errnos! {
     NOTDIR = 20, "not a directory";
     ISDIR = 21, "is a directory";
     INVAL = 22, "invalid argument";
+    NFILE = 23, "too many open files in system";
+    MFILE = 24, "too many open files";
     NOTTY = 25, "inappropriate ioctl for device";
     TXTBSY = 26, "text file busy";
     FBIG = 27, "file too large";

@@ -17,6 +17,7 @@ mod graph;
 mod id;
 pub mod journal;
 mod options;
+mod patchgroup;
 mod stats;
 
 pub use cache::{

@@ -13,7 +13,7 @@
 //!   truncate changing a file's length                     fallocate  allocate, punch, zero
 //!   attr     getattr, setattr, flags                      xattr   extended attributes
 //!   sync     fsync, sync, unmount                        reclaim   what a crash has left, while in use
-//!   pinned   files whose blocks somebody else uses
+//!   pinned   files whose blocks somebody else uses     groups   patchgroups
 //! ```
 //!
 //! # States
@@ -37,6 +37,7 @@
 pub mod acl;
 mod attr;
 mod fallocate;
+mod groups;
 mod locks;
 mod low;
 mod make;

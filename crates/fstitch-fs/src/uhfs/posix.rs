@@ -1,5 +1,6 @@
 //! `FileSystem`, the table of contents of all operations; each is in the module that bears its concept.
 
+use fstitch_core::groups::{GroupCall, GroupId};
 use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, FallocateMode, FileKind, FileSystem, InodeFlags, InodeNo,
     RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
@@ -27,6 +28,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
 
     fn setattr(&self, caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
         let attr = self.with_space(|| self.do_setattr(caller, ino, set))?;
+        self.touch_groups(&[ino])?;
         self.sync_if_asked(ino)?;
         Ok(attr)
     }
@@ -36,7 +38,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn mknod(&self, caller: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: u32) -> Result<Entry> {
-        self.sync_made(parent, self.with_space(|| self.do_mknod(caller, (parent, name), mode, rdev))?)
+        self.made(parent, self.with_space(|| self.do_mknod(caller, (parent, name), mode, rdev))?)
     }
 
     fn mkdir(&self, caller: &Caller, parent: InodeNo, name: &[u8], perm: u16) -> Result<Entry> {
@@ -44,15 +46,15 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         // Linux leaves the set-id bits of mkdir's mode to the file system, which ignores them.
         let perm = perm & 0o1777;
         let make = Make { caller, parent, name: Some(name), kind, perm, rdev: 0, target: b"" };
-        self.sync_made(parent, self.with_space(|| self.make(&make))?)
+        self.made(parent, self.with_space(|| self.make(&make))?)
     }
 
     fn symlink(&self, caller: &Caller, parent: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
-        self.sync_made(parent, self.with_space(|| self.do_symlink(caller, (parent, name), target))?)
+        self.made(parent, self.with_space(|| self.do_symlink(caller, (parent, name), target))?)
     }
 
     fn link(&self, caller: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry> {
-        self.sync_made(parent, self.with_space(|| self.do_link(caller, ino, (parent, name)))?)
+        self.made(parent, self.with_space(|| self.do_link(caller, ino, (parent, name)))?)
     }
 
     fn tmpfile(&self, caller: &Caller, parent: InodeNo, perm: u16) -> Result<Entry> {
@@ -70,11 +72,13 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
 
     fn unlink(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
         self.noticed(self.do_unlink(parent, name))?;
+        self.touch_groups(&[parent])?;
         self.sync_names_if_asked(&[parent])
     }
 
     fn rmdir(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
         self.noticed(self.do_rmdir(parent, name))?;
+        self.touch_groups(&[parent])?;
         self.sync_names_if_asked(&[parent])
     }
 
@@ -86,6 +90,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         mode: RenameMode,
     ) -> Result<()> {
         self.with_space(|| self.do_rename(caller, from, to, mode))?;
+        self.touch_groups(&[from.0, to.0])?;
         self.sync_names_if_asked(&[from.0, to.0])
     }
 
@@ -95,6 +100,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
 
     fn write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
         let written = self.with_space(|| self.do_write(caller, ino, offset, data))?;
+        self.touch_groups(&[ino])?;
         self.sync_if_asked(ino)?;
         Ok(written)
     }
@@ -108,6 +114,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         mode: FallocateMode,
     ) -> Result<()> {
         self.with_space(|| self.do_fallocate(caller, ino, (offset, len), mode))?;
+        self.touch_groups(&[ino])?;
         self.sync_if_asked(ino)
     }
 
@@ -144,6 +151,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         mode: XattrSetMode,
     ) -> Result<()> {
         self.with_space(|| self.do_setxattr(caller, ino, (name, value), mode))?;
+        self.touch_groups(&[ino])?;
         self.sync_if_asked(ino)
     }
 
@@ -153,6 +161,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
 
     fn removexattr(&self, caller: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
         self.noticed(self.do_removexattr(caller, ino, name))?;
+        self.touch_groups(&[ino])?;
         self.sync_if_asked(ino)
     }
 
@@ -162,7 +171,12 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
 
     fn set_flags(&self, caller: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()> {
         self.noticed(self.do_set_flags(caller, ino, flags))?;
+        self.touch_groups(&[ino])?;
         self.sync_if_asked(ino)
+    }
+
+    fn group(&self, call: GroupCall) -> Result<GroupId> {
+        self.do_group(call)
     }
 
     fn check(&self) -> Result<CheckReport> {

@@ -15,12 +15,12 @@ use super::volume::Phase;
 use super::{LowLevelFs, Uhfs};
 
 /// What a walk towards the root found.
-struct Ascent<I> {
-    patches: PatchIds,
+pub(super) struct Ascent<I> {
+    pub(super) patches: PatchIds,
     /// The nodes that were not known to be reachable, with the version of their names at the time.
     climbed: Vec<(Arc<Node<I>>, u64)>,
     /// The directories of some inode are not known: only a sync of everything is sure to reach them.
-    lost: bool,
+    pub(super) lost: bool,
 }
 
 impl<L: LowLevelFs> Uhfs<L> {
@@ -92,7 +92,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Collects the names on the way to the root that may not be stable.
-    fn ascend(&self, node: Arc<Node<L::Inode>>) -> Result<Ascent<L::Inode>> {
+    pub(super) fn ascend(&self, node: Arc<Node<L::Inode>>) -> Result<Ascent<L::Inode>> {
         let mut ascent = Ascent { patches: PatchIds::new(), climbed: Vec::new(), lost: false };
         let mut seen = BTreeSet::new();
         let mut queue = vec![node];

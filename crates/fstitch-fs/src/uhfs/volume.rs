@@ -77,6 +77,7 @@ pub struct Uhfs<L: LowLevelFs> {
     /// See [`Uhfs::moves`].
     pub(super) moves: AtomicU64,
     pub(super) reclaimer: super::reclaim::Reclaimer,
+    pub(super) touched: super::groups::Touched,
     /// The first failure of work that nobody waited for, until a `sync` reports it.
     sticky: Mutex<Option<Error>>,
 }
@@ -154,6 +155,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             accounted: Mutex::new(0),
             moves: AtomicU64::new(0),
             reclaimer: super::reclaim::Reclaimer::default(),
+            touched: super::groups::Touched::default(),
             sticky: Mutex::new(None),
         }
     }

@@ -5,7 +5,7 @@
 //!   clean.rs    clean blocks and eviction     sync.rs     waiting for patches to become stable
 //!   limits.rs   room for operations           flusher.rs  the thread that writes by age and pressure
 //!   tx.rs       the core lock, in which patches are created
-//!   journal/    transactions, where a journal is kept
+//!   journal/    transactions, where a journal is kept     groups.rs   patchgroups
 //!   volume.rs   several volumes on one device             device.rs   a volume as a device
 //! ```
 //!
@@ -16,6 +16,7 @@ mod block;
 mod clean;
 mod device;
 mod flusher;
+mod groups;
 mod journal;
 mod limits;
 mod load;
@@ -28,12 +29,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use fstitch_core::groups::GroupId;
 use fstitch_core::order::{Rank, Ranked};
 use fstitch_core::{BlockDevice, BlockNo, Clock, Error, Geometry, Result};
 use rustc_hash::FxHashMap;
 
 use crate::graph::Graph;
 use crate::graph::patch::{Sx, Vx};
+use crate::patchgroup::Group;
 use crate::{CacheOptions, Optimizations, PatchId, PatchState, Stats};
 pub use block::Block;
 use clean::CleanList;
@@ -99,6 +102,7 @@ pub(crate) struct Core {
     /// How often the flusher found nothing that it could write to make room.
     idle_rounds: u64,
     stop: bool,
+    groups: FxHashMap<GroupId, Group>,
     /// The whole device, and the volumes on parts of it.
     volumes: Vec<VolumeState>,
 }
@@ -128,6 +132,7 @@ impl Cache {
             pressure: false,
             idle_rounds: 0,
             stop: false,
+            groups: FxHashMap::default(),
             volumes: vec![VolumeState::default()],
         };
         let shared = Shared {

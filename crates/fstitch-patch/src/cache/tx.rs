@@ -4,21 +4,38 @@ use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockNo};
 
-use super::{Block, Cache, CoreGuard};
+use super::groups::Mine;
+use super::{Block, Cache, Core, CoreGuard};
 use crate::graph::ChangeContents as Contents;
-use crate::graph::patch::{Change, Site};
+use crate::graph::patch::{Change, Site, Vx};
 use crate::{PatchId, PatchIds, PatchState};
 
 /// The core lock. Everything done through one `Tx` is seen by others at once.
 pub struct Tx<'a> {
     core: CoreGuard<'a>,
     cache: &'a Cache,
+    /// The groups that this thread works for.
+    pub(super) mine: Mine,
 }
 
 impl<'a> Tx<'a> {
     pub(super) fn new(mut core: CoreGuard<'a>, cache: &'a Cache) -> Self {
         core.graph.now = cache.clock().elapsed();
-        Self { core, cache }
+        let mine = if core.groups.is_empty() { Mine::new() } else { core.mine(cache.volume) };
+        Self { core, cache, mine }
+    }
+
+    pub(super) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    pub(super) fn core_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+
+    /// The volume whose mechanism changes obey.
+    pub(super) fn volume(&self) -> Vx {
+        self.cache.volume
     }
 
     /// The block as the volume knows it whose mechanism its changes obey.
@@ -28,7 +45,14 @@ impl<'a> Tx<'a> {
 
     fn change(&mut self, block: &Block, change: Change, new: &Contents<'_>, befores: &[PatchId]) -> PatchId {
         let site = self.site(block);
-        self.core.graph.change(site, change, new, befores)
+        if self.mine.is_empty() {
+            return self.core.graph.change(site, change, new, befores);
+        }
+        let heads = self.heads();
+        let patch = self.core.graph.change(site, change, new, &[befores, &heads].concat());
+        self.core.graph.log_after(site.volume, patch, &heads);
+        self.enlist(patch);
+        patch
     }
 
     /// The newest contents of a block.

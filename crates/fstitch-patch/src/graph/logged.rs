@@ -214,6 +214,23 @@ impl Graph {
         self.add_edge(data, px);
     }
 
+    /// A logged change comes after `befores` that are not logged: so does its transaction. What goes through the same
+    /// transaction needs nothing, since that is whole.
+    pub(crate) fn log_after(&mut self, volume: Vx, change: PatchId, befores: &[PatchId]) {
+        if befores.is_empty() || !self.is_logged(change) {
+            return;
+        }
+        let Some(running) = self.logging(volume).and_then(|logging| logging.running.as_ref()) else { return };
+        let (serial, data) = (running.serial, running.data);
+        let Some(data) = self.arena.resolve(data) else { return };
+        for before in self.live(befores, None) {
+            let patch = self.patch(before);
+            if patch.volume != volume || patch.serial != serial {
+                self.add_edge(data, before);
+            }
+        }
+    }
+
     /// The patch that stands for `px` where somebody waits for it to be durable: a home patch is durable when its
     /// transaction is. `None` if it is already.
     pub(super) fn standing(&self, px: Px) -> Option<Px> {

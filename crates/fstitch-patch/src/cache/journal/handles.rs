@@ -61,6 +61,7 @@ impl Cache {
     /// [`Error::Poisoned`] after a failed write.
     pub fn begin(&self, contents: usize, blocks: usize) -> Result<Handle<'_>> {
         assert_below(Rank::Inode, "beginning a step");
+        self.close_before_groups()?;
         let (shared, volume) = (&*self.shared, self.volume);
         let mut core = shared.core();
         loop {
