@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use fstitch_crashlab::workload::{Workload, families, find};
 use fstitch_crashlab::{
-    Ext2System, Lab, LabOptions, Level, Limits, Outcome, Replay, Selection, StateId, minimise, soak, svg,
-    timeline,
+    Ext2System, GroupCounts, Lab, LabOptions, Level, Limits, Outcome, Replay, Selection, StateId,
+    judge_group_program, minimise, soak, svg, timeline,
 };
 
 /// Runs the first `count` workloads of a family.
@@ -250,5 +250,47 @@ fn every_family_has_a_first_workload() {
         assert!(!workload.ops.is_empty() && !family.about().is_empty(), "{}", family.name());
         let text = workload.text();
         assert_eq!(Workload::parse(&text).unwrap().text(), text);
+    }
+}
+
+/// Thousands of programs of groups: the soak runs more of them, `cargo run --example groups` any number.
+fn ordered_groups(system: &str, programs: std::ops::Range<u64>) {
+    let tested = fstitch_crashlab::system(system).unwrap();
+    let mut counts = GroupCounts::default();
+    for number in programs {
+        match judge_group_program(&*tested, number, 24, false) {
+            Ok(more) => counts.add(&more),
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    println!("{system}: {counts:?}");
+    assert!(counts.telling > counts.programs, "{counts:?}");
+}
+
+#[test]
+fn groups_are_ordered_under_every_mechanism() {
+    for system in [
+        "ext2-soft",
+        "ext2-soft-o0",
+        "ext2-soft-c256",
+        "ext2-sync",
+        "ext3-ordered",
+        "ext3-metadata",
+        "ext3-full",
+        "ext3-ordered-c256",
+        "ext2-soft@ext3-ordered+sparse",
+        "ext3-metadata@ext2-soft",
+        "ext2-soft@ext3-full",
+    ] {
+        ordered_groups(system, 0..60);
+    }
+}
+
+#[test]
+fn operations_that_are_not_told_of_their_groups_are_noticed() {
+    for system in ["ext2-soft", "ext3-metadata", "ext3-ordered"] {
+        let tested = fstitch_crashlab::system(system).unwrap();
+        let noticed = (0..200).any(|number| judge_group_program(&*tested, number, 24, true).is_err());
+        assert!(noticed, "{system}");
     }
 }
