@@ -38,6 +38,7 @@ const JOURNAL_TESTS: &Tests = &[
     ("fstitch-fs", "journal", "kept"),
     ("fstitch-fs", "fs", "loopback"),
     ("fstitch-crashlab", "lab", "loopback"),
+    ("fstitch-crashlab", "lab", "groups"),
 ];
 
 /// Seconds after which a test has stopped for good: some removals make the engine wait for itself.

@@ -11,7 +11,12 @@ impl Cache {
     /// self-contained steps.
     #[must_use]
     pub fn step_bytes(&self) -> usize {
-        (self.options.cache_size / 16).clamp(4 * self.shared.block_size, 1 << 20)
+        let most = (self.options.cache_size / 16).clamp(4 * self.shared.block_size, 1 << 20);
+        // Steps of a volume whose changes go through the journal of the one below must fit a transaction there.
+        match self.log_bytes_below() {
+            Some(log) => most.min(log / 16).max(self.shared.block_size),
+            None => most,
+        }
     }
 
     /// Waits until an operation may dirty about `bytes`. To be called at the start of every changing

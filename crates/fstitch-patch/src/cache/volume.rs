@@ -217,6 +217,14 @@ impl Cache {
         core.journal(self.volume).is_some_and(|journal| journal.mode() == crate::JournalMode::Full)
     }
 
+    /// Bytes of the log below that takes all changes of this volume.
+    pub(super) fn log_bytes_below(&self) -> Option<usize> {
+        self.below.as_ref()?;
+        let core = self.shared.core();
+        let blocks = core.journal(self.volume)?.log_blocks();
+        Some(usize::try_from(blocks).expect("64-bit machine") * self.shared.block_size)
+    }
+
     /// Whether all changes go through the journal of the volume below.
     pub(super) fn is_logged_below(&self) -> bool {
         self.below.is_some()

@@ -253,6 +253,10 @@ impl Journal {
     pub(super) fn mode(&self) -> JournalMode {
         self.mode
     }
+
+    pub(super) fn log_blocks(&self) -> u32 {
+        self.superblock.log_blocks()
+    }
 }
 
 impl Core {
