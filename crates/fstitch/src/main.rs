@@ -20,6 +20,7 @@ mod control;
 mod copy;
 mod crash;
 mod demo;
+mod depend;
 mod fsck;
 mod info;
 mod journal;
@@ -30,12 +31,14 @@ mod man;
 mod mkfs;
 mod mount;
 mod open;
+mod order;
 mod output;
 mod paths;
 mod probe;
 mod size;
 mod stats;
 mod status;
+mod tree;
 mod tune;
 mod umount;
 
@@ -84,6 +87,10 @@ enum Command {
     Status(status::Arguments),
     /// Show the counters of a mount
     Stats(stats::Arguments),
+    /// Run shell commands one after the other, the changes of each before those of the next
+    Depend(depend::Arguments),
+    /// Run a program whose fsync orders and does not wait
+    Order(order::Arguments),
     /// Cut the power at every moment of a workload, and judge every image that is left
     Crash(Box<crash::Arguments>),
     /// Show the main job: fill a volume, kill the writer in mid-write, look at what is left
@@ -146,6 +153,8 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Journal(arguments) => journal::run(arguments),
         Command::Status(arguments) => status::run(arguments),
         Command::Stats(arguments) => stats::run(arguments),
+        Command::Depend(arguments) => depend::run(arguments),
+        Command::Order(arguments) => order::run(arguments),
         Command::Crash(arguments) => crash::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::DemoWriter(arguments) => demo::run_writer(arguments),
