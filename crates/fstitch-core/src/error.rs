@@ -172,6 +172,7 @@ errnos! {
     IO = 5, "input/output error";
     NXIO = 6, "no such device or address";
     BADF = 9, "bad file descriptor";
+    AGAIN = 11, "try again";
     NOMEM = 12, "out of memory";
     ACCES = 13, "permission denied";
     BUSY = 16, "device or resource busy";

@@ -41,6 +41,11 @@ pub enum MountError {
     /// An option is unknown or malformed.
     #[error("mount option {0}")]
     Option(String),
+    /// `fsync=ordered` was asked for where there is no order.
+    #[error(
+        "fsync=ordered is not possible on this volume: {0}; `consistency=async` and `sync` keep no order"
+    )]
+    Order(fstitch_core::Error),
     /// Mounting was not permitted.
     #[error("mounting on {} is not permitted: the process is root but lacks CAP_SYS_ADMIN (in a container: --cap-add SYS_ADMIN)", .0.display())]
     NotPermitted(PathBuf),

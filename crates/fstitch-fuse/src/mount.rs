@@ -8,6 +8,8 @@ use fuser::{Session, SessionACL};
 
 use crate::adapter::Adapter;
 use crate::kernel;
+use crate::ordered::OrderedFsync;
+use crate::scopes::Scopes;
 use crate::supervised::Supervised;
 use crate::{MountError, MountOptions, Unmounter};
 
@@ -18,6 +20,7 @@ pub struct Mount {
     /// `None` only while `run` works with it.
     session: Option<Session<Adapter>>,
     fs: Arc<Supervised>,
+    scopes: Arc<Scopes>,
     unmounter: Unmounter,
     /// With `auto_unmount`: closes when the process dies.
     _guard: Option<OwnedFd>,
@@ -36,17 +39,22 @@ impl Mount {
         let adapter = Adapter::new(Arc::clone(&fs) as _, options)
             .map_err(|e| MountError::system("starting helper threads", e));
         let session = adapter.and_then(|adapter| {
-            let link = adapter.invalidations();
+            let (link, scopes) = (adapter.invalidations(), adapter.scopes());
+            if options.ordered_fsync {
+                scopes.order_everybody(options.durable_every).map_err(MountError::Order)?;
+            }
             let mut config = fuser::Config::default();
             config.n_threads = Some(options.workers);
             // The kernel has been told who may enter; the library need not check again.
             let session = Session::from_fd(adapter, connection.device, SessionACL::All, config)
                 .map_err(|e| MountError::system("greeting the kernel", e))?;
             link.connect(session.notifier());
-            Ok(session)
+            Ok((session, scopes))
         });
         match session {
-            Ok(session) => Ok(Self { session: Some(session), fs, unmounter, _guard: connection.guard }),
+            Ok((session, scopes)) => {
+                Ok(Self { session: Some(session), fs, scopes, unmounter, _guard: connection.guard })
+            }
             Err(e) => {
                 if let Err(left) = unmounter.detach() {
                     tracing::warn!("{left}");
@@ -67,6 +75,12 @@ impl Mount {
     #[must_use]
     pub fn served(&self) -> Arc<dyn FileSystem> {
         Arc::clone(&self.fs) as _
+    }
+
+    /// Tells who uses ordered fsync.
+    #[must_use]
+    pub fn ordered_fsync(&self) -> OrderedFsync {
+        OrderedFsync { scopes: Arc::clone(&self.scopes) }
     }
 
     /// Serves requests until the mount is gone, then makes everything stable.
@@ -94,6 +108,7 @@ impl Mount {
         }
         self.unmounter.end();
         wait();
+        self.scopes.close();
         self.fs.unmount().map_err(MountError::Finish)?;
         served.map_err(MountError::Session)
     }

@@ -22,6 +22,11 @@ pub struct MountOptions {
     pub default_permissions: bool,
     /// Every change is stable before it is answered.
     pub sync: bool,
+    /// `fsync` only orders, for every caller (`fsync=ordered`): what was done last may be missing after a crash although
+    /// fsync returned. Never the default.
+    pub ordered_fsync: bool,
+    /// With `ordered_fsync`: how often everything is made stable; `None` leaves that to the file system.
+    pub durable_every: Option<std::time::Duration>,
     /// Shown by `mount`; the file system itself decides on access times.
     pub noatime: bool,
     /// Device files work (root only).
@@ -54,6 +59,8 @@ impl MountOptions {
             allow_other: false,
             default_permissions: true,
             sync: false,
+            ordered_fsync: false,
+            durable_every: None,
             noatime: false,
             dev: true,
             suid: true,
@@ -123,6 +130,19 @@ impl MountOptions {
                     return Err(MountError::Option(format!("`workers={value}`: 1 to 16 are possible")));
                 }
             }
+            "fsync" => {
+                self.ordered_fsync = match value {
+                    "ordered" => true,
+                    "durable" => false,
+                    _ => return Err(MountError::Option(format!("`fsync={value}`: `ordered` or `durable`"))),
+                }
+            }
+            "durable_every_ms" => {
+                self.durable_every = Some(match number()? {
+                    ms @ 10.. => std::time::Duration::from_millis(u64::from(ms)),
+                    _ => return Err(MountError::Option(format!("`{key}={value}`: at least 10"))),
+                });
+            }
             "comment" | "uhelper" | "helper" => {}
             _ if key.starts_with("x-") => {}
             _ => return Err(MountError::Option(format!("`{key}` is unknown"))),
@@ -154,5 +174,16 @@ mod tests {
         );
         assert!(options.apply("uid=me").is_err());
         assert!(options.apply("workers=0").is_err());
+        assert!(options.apply("fsync=maybe").is_err() && options.apply("durable_every_ms=9").is_err());
+    }
+
+    #[test]
+    fn ordered_fsync_must_be_asked_for() {
+        let mut options = MountOptions::new("/mnt", "disk.img");
+        assert!(!options.ordered_fsync);
+        options.apply("fsync=ordered").unwrap();
+        options.apply("durable_every_ms=5000").unwrap();
+        assert!(options.ordered_fsync);
+        assert_eq!(options.durable_every, Some(std::time::Duration::from_secs(5)));
     }
 }

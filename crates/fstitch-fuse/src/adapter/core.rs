@@ -9,6 +9,7 @@ use fuser::{RenameFlags, WriteFlags};
 use super::answer::ErrorLog;
 use super::convert::View;
 use super::privileges::WithoutCapability;
+use crate::scopes::{Order, Scopes, Work};
 
 /// Shortening a file by more than this is done by a helper.
 const LONG_TRUNCATION: u64 = 64 << 20;
@@ -28,6 +29,8 @@ pub(super) struct Core {
     pub removed: AtomicBool,
     pub errors: ErrorLog,
     pub without_capability: WithoutCapability,
+    /// Which groups changes belong to.
+    pub scopes: Arc<Scopes>,
 }
 
 /// A write, as it arrived.
@@ -39,11 +42,12 @@ pub(super) struct Write<'a> {
 }
 
 /// What must be stable before a write is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Durability {
     Volatile,
     Data,
     Everything,
+    /// Only in order.
+    Ordered(Order),
 }
 
 impl Core {
@@ -84,27 +88,43 @@ impl Core {
         Ok(u32::try_from(written).expect("requests are far shorter than 4 GiB"))
     }
 
-    /// `O_SYNC` and `O_DSYNC` of the descriptor that is written through.
-    pub(super) fn durability(&self, open_flags: i32) -> Durability {
+    /// What `O_SYNC` and `O_DSYNC` of the descriptor mean that a thread writes through.
+    pub(super) fn durability(&self, tid: u32, open_flags: i32) -> Durability {
         let has = |flag: rustix::fs::OFlags| {
             let bits = i32::try_from(flag.bits()).unwrap_or(0);
             open_flags & bits == bits
         };
-        if self.sync || has(rustix::fs::OFlags::SYNC) {
+        let asked = if self.sync || has(rustix::fs::OFlags::SYNC) {
             Durability::Everything
         } else if has(rustix::fs::OFlags::DSYNC) {
             Durability::Data
         } else {
-            Durability::Volatile
+            return Durability::Volatile;
+        };
+        self.order(tid).map_or(asked, Durability::Ordered)
+    }
+
+    /// The order that stands for durability in what this thread asks for. Where it cannot be known, being durable is
+    /// never wrong.
+    pub(super) fn order(&self, tid: u32) -> Option<Order> {
+        if self.sync { None } else { self.scopes.order_of(tid).unwrap_or(None) }
+    }
+
+    /// The groups of a write. Without a thread's name it comes from the page cache.
+    pub(super) fn work_of_write(&self, tid: u32, ino: InodeNo, flags: WriteFlags) -> Result<Work> {
+        if tid == 0 && flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            return Ok(self.scopes.work_for_all());
         }
+        self.scopes.work(tid, &[ino])
     }
 
     /// Makes a file as stable as a write through its descriptor asks for.
-    pub(super) fn settle(&self, ino: InodeNo, durability: Durability) -> Result<()> {
+    pub(super) fn settle(&self, ino: InodeNo, durability: &Durability) -> Result<()> {
         match durability {
             Durability::Volatile => Ok(()),
             Durability::Data => self.fs.fsync(ino, true),
             Durability::Everything => self.fs.fsync(ino, false),
+            Durability::Ordered(order) => order.point(),
         }
     }
 

@@ -9,6 +9,7 @@ mod core;
 mod directory;
 mod invalidate;
 mod ioctl;
+mod patchgroups;
 mod privileges;
 
 use std::cell::RefCell;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use fstitch_core::{Entry, Errno, FileSystem, Result, SeekFrom, SetAttr, XattrSetMode};
+use fstitch_core::{Entry, Errno, FileSystem, InodeNo, Result, SeekFrom, SetAttr, XattrSetMode};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig,
     LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
@@ -27,19 +28,23 @@ use fuser::{
     ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use self::answer::{ErrorLog, answer, answer_change, answer_value};
+use self::answer::{ErrorLog, Fail, answer, answer_change, answer_value};
 use self::convert::{View, bits16, generation, set_time};
 use self::core::{Core, Durability, Write, lacks_space};
 pub(crate) use self::invalidate::Invalidations;
 use self::privileges::{CAPABILITY, WithoutCapability};
 use crate::MountOptions;
 use crate::pool::Pool;
+use crate::scopes::{Asker, Scopes, Work};
 
 /// The longest read or write in one request, in bytes.
 const TRANSFER_MAX: u32 = 1 << 20;
 
 /// Threads that wait for the medium; several, so that several callers of fsync share one flush.
 const HELPERS: usize = 4;
+
+/// Threads that do the calls of patchgroups, so that nobody's calls hold up other requests.
+const CALLERS: usize = 2;
 
 thread_local! {
     /// Where a worker reads file contents; it grows to the longest request and stays.
@@ -50,6 +55,7 @@ thread_local! {
 pub(crate) struct Adapter {
     core: Arc<Core>,
     pool: Pool,
+    calls: Pool,
     invalidations: Invalidations,
     /// The kernel opens and closes files without asking.
     opens_by_itself: bool,
@@ -59,6 +65,7 @@ pub(crate) struct Adapter {
 impl Adapter {
     pub(crate) fn new(fs: Arc<dyn FileSystem>, options: &MountOptions) -> std::io::Result<Self> {
         let view = View { root: fs.root(), ttl: fs.cache_timeout(), owners: options.owners };
+        let scopes = Scopes::new(Arc::clone(&fs));
         let core = Core {
             fs,
             view,
@@ -67,10 +74,12 @@ impl Adapter {
             removed: AtomicBool::new(false),
             errors: ErrorLog::default(),
             without_capability: WithoutCapability::default(),
+            scopes,
         };
         Ok(Self {
             core: Arc::new(core),
             pool: Pool::new(HELPERS)?,
+            calls: Pool::new(CALLERS)?,
             invalidations: Invalidations::default(),
             opens_by_itself: false,
             opens_directories_by_itself: false,
@@ -81,6 +90,20 @@ impl Adapter {
         self.invalidations.clone()
     }
 
+    pub(crate) fn scopes(&self) -> Arc<Scopes> {
+        Arc::clone(&self.core.scopes)
+    }
+
+    /// Does a change of these inodes for the groups of its caller.
+    fn within<T>(
+        &self,
+        request: &Request,
+        inodes: &[InodeNo],
+        change: impl FnOnce(&Core) -> Result<T>,
+    ) -> Result<T> {
+        self.core.scopes.work(request.pid(), inodes)?.run(|| change(&self.core))
+    }
+
     /// Answers with an entry, whose reference the kernel now holds.
     fn answer_entry(&self, result: Result<Entry>, reply: ReplyEntry) {
         let view = self.core.view;
@@ -89,15 +112,26 @@ impl Adapter {
         });
     }
 
-    /// Makes an inode and answers with its entry; where space ran out, a helper tries again.
-    fn make(&self, reply: ReplyEntry, operation: impl Fn(&Core) -> Result<Entry> + Send + 'static) {
-        let made = operation(&self.core);
+    /// Makes an inode for the caller's groups and answers with its entry; where space ran out, a helper tries again.
+    fn make(
+        &self,
+        work: Result<Work>,
+        reply: ReplyEntry,
+        operation: impl Fn(&Core) -> Result<Entry> + Send + 'static,
+    ) {
+        let work = match work {
+            Ok(work) => work,
+            Err(e) => return reply.fail(self.core.errors.errno(&e)),
+        };
+        let made = work.run(|| operation(&self.core));
         if !lacks_space(&made) {
+            drop(work);
             return self.answer_entry(made, reply);
         }
         let core = Arc::clone(&self.core);
         self.pool.run(move || {
-            let made = core.patiently(|| operation(&core));
+            let made = core.patiently(|| work.run(|| operation(&core)));
+            drop(work);
             let made = if core.sync { made.and_then(|e| core.fs.sync().map(|()| e)) } else { made };
             answer(&core, made, reply, |reply: ReplyEntry, entry| {
                 reply.entry(&core.view.ttl, &core.view.entry(&entry.attr), generation(&entry.attr));
@@ -113,6 +147,31 @@ impl Adapter {
     fn answer_later(&self, reply: ReplyEmpty, wait: impl FnOnce(&Core) -> Result<()> + Send + 'static) {
         let core = Arc::clone(&self.core);
         self.pool.run(move || answer(&core, wait(&core), reply, |reply: ReplyEmpty, ()| reply.ok()));
+    }
+
+    /// Answers for fsync: in order for those who asked for that, otherwise by a helper when all is stable.
+    fn answer_stable(
+        &self,
+        request: &Request,
+        reply: ReplyEmpty,
+        settle: impl FnOnce(&Core) -> Result<()> + Send + 'static,
+    ) {
+        let Some(order) = self.core.order(request.pid()) else { return self.answer_later(reply, settle) };
+        match order.try_point() {
+            Some(done) => answer(&self.core, done, reply, |reply: ReplyEmpty, ()| reply.ok()),
+            None => self.answer_later(reply, move |_| order.point()),
+        }
+    }
+
+    /// Does a call of patchgroups by a helper.
+    fn answer_call(&self, request: &Request, asked: Result<patchgroups::Asked>, reply: ReplyIoctl) {
+        let from = Asker { tid: request.pid(), uid: request.uid() };
+        let core = Arc::clone(&self.core);
+        let pool = if asked.as_ref().is_ok_and(|asked| asked.is_slow()) { &self.pool } else { &self.calls };
+        pool.run(move || {
+            let done = asked.and_then(|asked| asked.perform(&core.scopes, from));
+            answer(&core, done, reply, |reply: ReplyIoctl, out: Vec<u8>| reply.ioctl(0, &out));
+        });
     }
 }
 
@@ -201,9 +260,14 @@ impl fuser::Filesystem for Adapter {
         let core = Arc::clone(&self.core);
         let (caller, as_seen) = (core.view.caller(request, 0), request.uid());
         let ino = core.view.ino(ino);
+        let work = match core.scopes.work(request.pid(), &[ino]) {
+            Ok(work) => work,
+            Err(e) => return reply.fail(core.errors.errno(&e)),
+        };
         let long = self.core.is_long(ino, &set) || (self.core.sync && set.size.is_some());
         let change = move || {
-            let result = core.setattr(&caller, as_seen, ino, &set);
+            let result = work.run(|| core.setattr(&caller, as_seen, ino, &set));
+            drop(work);
             let stable =
                 if core.sync { result.and_then(|a| core.fs.fsync(ino, false).map(|()| a)) } else { result };
             answer(&core, stable, reply, |reply: ReplyAttr, attr| {
@@ -231,7 +295,8 @@ impl fuser::Filesystem for Adapter {
         let view = &self.core.view;
         let (caller, parent, name) =
             (view.caller(request, umask), view.ino(parent), name.as_bytes().to_vec());
-        self.make(reply, move |core| core.fs.mknod(&caller, parent, &name, bits16(mode), rdev));
+        let work = self.core.scopes.work(request.pid(), &[parent]);
+        self.make(work, reply, move |core| core.fs.mknod(&caller, parent, &name, bits16(mode), rdev));
     }
 
     fn mkdir(
@@ -246,34 +311,38 @@ impl fuser::Filesystem for Adapter {
         let view = &self.core.view;
         let (caller, parent, name) =
             (view.caller(request, umask), view.ino(parent), name.as_bytes().to_vec());
-        self.make(reply, move |core| core.fs.mkdir(&caller, parent, &name, bits16(mode) & 0o7777));
+        let work = self.core.scopes.work(request.pid(), &[parent]);
+        self.make(work, reply, move |core| core.fs.mkdir(&caller, parent, &name, bits16(mode) & 0o7777));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let view = &self.core.view;
         let (caller, parent) = (view.caller(request, 0), view.ino(parent));
         let (name, target) = (name.as_bytes().to_vec(), target.as_os_str().as_bytes().to_vec());
-        self.make(reply, move |core| core.fs.symlink(&caller, parent, &name, &target));
+        let work = self.core.scopes.work(request.pid(), &[parent]);
+        self.make(work, reply, move |core| core.fs.symlink(&caller, parent, &name, &target));
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let view = &self.core.view;
         let (caller, ino, parent) = (view.caller(request, 0), view.ino(ino), view.ino(parent));
         let name = name.as_bytes().to_vec();
-        self.make(reply, move |core| core.fs.link(&caller, ino, parent, &name));
+        let work = self.core.scopes.work(request.pid(), &[ino, parent]);
+        self.make(work, reply, move |core| core.fs.link(&caller, ino, parent, &name));
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let view = &self.core.view;
-        let caller = view.caller(request, 0);
-        let removed = self.core.fs.unlink(&caller, view.ino(parent), name.as_bytes());
+        let (caller, parent) = (view.caller(request, 0), view.ino(parent));
+        let removed =
+            self.within(request, &[parent], |core| core.fs.unlink(&caller, parent, name.as_bytes()));
         self.answer_done(self.core.note_removal(removed), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let view = &self.core.view;
-        let caller = view.caller(request, 0);
-        let removed = self.core.fs.rmdir(&caller, view.ino(parent), name.as_bytes());
+        let (caller, parent) = (view.caller(request, 0), view.ino(parent));
+        let removed = self.within(request, &[parent], |core| core.fs.rmdir(&caller, parent, name.as_bytes()));
         self.answer_done(self.core.note_removal(removed), reply);
     }
 
@@ -290,8 +359,9 @@ impl fuser::Filesystem for Adapter {
         let view = &self.core.view;
         let caller = view.caller(request, 0);
         let (from, to) = ((view.ino(parent), name.as_bytes()), (view.ino(newparent), newname.as_bytes()));
-        let moved =
-            self::core::rename_mode(flags).and_then(|mode| self.core.fs.rename(&caller, from, to, mode));
+        let moved = self::core::rename_mode(flags).and_then(|mode| {
+            self.within(request, &[from.0, to.0], |core| core.fs.rename(&caller, from, to, mode))
+        });
         self.answer_done(self.core.note_removal(moved), reply);
     }
 
@@ -353,17 +423,24 @@ impl fuser::Filesystem for Adapter {
     ) {
         let core = &self.core;
         let (ino, caller) = (core.view.ino(ino), core.view.caller(request, 0));
-        let written = core.write(&caller, &Write { ino, offset, data, flags: write_flags });
-        let durability = core.durability(flags.0);
+        let work = match core.work_of_write(request.pid(), ino, write_flags) {
+            Ok(work) => work,
+            Err(e) => return reply.fail(core.errors.errno(&e)),
+        };
+        let written = work.run(|| core.write(&caller, &Write { ino, offset, data, flags: write_flags }));
+        let durability = core.durability(request.pid(), flags.0);
         let retry = lacks_space(&written);
-        if !retry && (durability == Durability::Volatile || written.is_err()) {
+        if !retry && (matches!(durability, Durability::Volatile) || written.is_err()) {
+            drop(work);
             return answer(core, written, reply, |reply: ReplyWrite, written| reply.written(written));
         }
         let (core, data) = (Arc::clone(core), if retry { data.to_vec() } else { Vec::new() });
         self.pool.run(move || {
             let again = Write { ino, offset, data: &data, flags: write_flags };
-            let written = if retry { core.patiently(|| core.write(&caller, &again)) } else { written };
-            let stable = written.and_then(|written| core.settle(ino, durability).map(|()| written));
+            let write = || work.run(|| core.write(&caller, &again));
+            let written = if retry { core.patiently(write) } else { written };
+            drop(work);
+            let stable = written.and_then(|written| core.settle(ino, &durability).map(|()| written));
             answer(&core, stable, reply, |reply: ReplyWrite, written| reply.written(written));
         });
     }
@@ -380,9 +457,9 @@ impl fuser::Filesystem for Adapter {
         reply.error(fuser::Errno::ENOSYS);
     }
 
-    fn fsync(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, request: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         let ino = self.core.view.ino(ino);
-        self.answer_later(reply, move |core| core.fs.fsync(ino, datasync));
+        self.answer_stable(request, reply, move |core| core.fs.fsync(ino, datasync));
     }
 
     fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -417,9 +494,9 @@ impl fuser::Filesystem for Adapter {
         answer(&self.core, listed, reply, |reply: ReplyDirectoryPlus, ()| reply.ok());
     }
 
-    fn fsyncdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, request: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         let ino = self.core.view.ino(ino);
-        self.answer_later(reply, move |core| {
+        self.answer_stable(request, reply, move |core| {
             // sync(1) does not reach FUSE servers; fsync of the root directory stands for it.
             if ino == core.view.root { core.fs.sync() } else { core.fs.fsync(ino, datasync) }
         });
@@ -457,7 +534,9 @@ impl fuser::Filesystem for Adapter {
             _ => return reply.error(fuser::Errno::EINVAL),
         };
         let (core, ino) = (&self.core, self.core.view.ino(ino));
-        let set = core.fs.setxattr(&core.view.caller(request, 0), ino, name.as_bytes(), value, mode);
+        let caller = core.view.caller(request, 0);
+        let set =
+            self.within(request, &[ino], |core| core.fs.setxattr(&caller, ino, name.as_bytes(), value, mode));
         if name.as_bytes() == CAPABILITY {
             core.without_capability.forget(ino);
         }
@@ -489,7 +568,8 @@ impl fuser::Filesystem for Adapter {
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let view = &self.core.view;
-        let removed = self.core.fs.removexattr(&view.caller(request, 0), view.ino(ino), name.as_bytes());
+        let (caller, ino) = (view.caller(request, 0), view.ino(ino));
+        let removed = self.within(request, &[ino], |core| core.fs.removexattr(&caller, ino, name.as_bytes()));
         self.answer_done(removed, reply);
     }
 
@@ -515,10 +595,16 @@ impl fuser::Filesystem for Adapter {
                 });
             });
         }
+        if let Some(asked) = patchgroups::Asked::decode(cmd, core.view.ino(node), in_data) {
+            return self.answer_call(request, asked, reply);
+        }
         let out_len = usize::try_from(out_size).expect("64-bit machine");
         let done = ioctl::Command::from_number(cmd).and_then(|command| {
             let caller = core.view.caller(request, 0);
-            let out = ioctl::perform(core, &caller, core.view.ino(node), (command, in_data), out_len)?;
+            let ino = core.view.ino(node);
+            let out = self.within(request, &[ino], |core| {
+                ioctl::perform(core, &caller, ino, (command, in_data), out_len)
+            })?;
             Ok((command, out))
         });
         let changed = matches!(&done, Ok((command, _)) if command.changes());
@@ -544,9 +630,14 @@ impl fuser::Filesystem for Adapter {
             Err(e) => return reply.error(self.core.errors.errno(&e)),
         };
         let (caller, ino) = (self.core.view.caller(request, 0), self.core.view.ino(ino));
+        let work = match self.core.scopes.work(request.pid(), &[ino]) {
+            Ok(work) => work,
+            Err(e) => return reply.fail(self.core.errors.errno(&e)),
+        };
         // Allocating gigabytes takes a while: never on a worker.
         self.answer_later(reply, move |core| {
-            core.patiently(|| core.fs.fallocate(&caller, ino, offset, length, mode))?;
+            core.patiently(|| work.run(|| core.fs.fallocate(&caller, ino, offset, length, mode)))?;
+            drop(work);
             if core.sync { core.fs.fsync(ino, false) } else { Ok(()) }
         });
     }

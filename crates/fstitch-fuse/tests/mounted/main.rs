@@ -4,9 +4,11 @@
 
 mod attributes;
 mod data;
+mod groups;
 mod harness;
 mod life;
 mod names;
 mod panics;
 mod privileges;
 mod spy;
+mod table;

@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fstitch_core::groups::{GroupCall, GroupId, with_engaged};
 use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, FallocateMode, FileSystem, InodeFlags, InodeNo,
     RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
 };
 use fstitch_fs::model::Model;
+
+use crate::table::Table;
 
 #[derive(Debug, Default)]
 pub struct Spy {
@@ -20,11 +23,21 @@ pub struct Spy {
     pub abandons: AtomicBool,
     /// The operation that panics, if any.
     pub broken: Mutex<Option<&'static str>>,
+    pub groups: Mutex<Table>,
+    /// The groups that files were made for, by name.
+    made: Mutex<BTreeMap<Vec<u8>, Vec<GroupId>>>,
+    /// The groups of writes, in their order.
+    pub written: Mutex<Vec<Vec<GroupId>>>,
 }
 
 impl Spy {
     pub fn count(&self, operation: &str) -> u64 {
         self.counts.lock().unwrap().get(operation).copied().unwrap_or(0)
+    }
+
+    /// The groups that a file was made for.
+    pub fn made_for(&self, name: &str) -> Vec<GroupId> {
+        self.made.lock().unwrap().get(name.as_bytes()).cloned().expect("the file was made")
     }
 
     fn note(&self, operation: &'static str) -> &Model {
@@ -51,7 +64,6 @@ impl FileSystem for Spy {
         getattr(ino: InodeNo) -> Result<Attr>;
         setattr(caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr>;
         readlink(ino: InodeNo) -> Result<Vec<u8>>;
-        mknod(caller: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: u32) -> Result<Entry>;
         mkdir(caller: &Caller, parent: InodeNo, name: &[u8], perm: u16) -> Result<Entry>;
         symlink(caller: &Caller, parent: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry>;
         link(caller: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry>;
@@ -60,7 +72,6 @@ impl FileSystem for Spy {
         rmdir(caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()>;
         rename(caller: &Caller, from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), mode: RenameMode) -> Result<()>;
         read(ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize>;
-        write(caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize>;
         fallocate(caller: &Caller, ino: InodeNo, offset: u64, len: u64, mode: FallocateMode) -> Result<()>;
         seek(ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64>;
         readdir(ino: InodeNo, cookie: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
@@ -74,6 +85,21 @@ impl FileSystem for Spy {
         flags(ino: InodeNo) -> Result<InodeFlags>;
         set_flags(caller: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()>;
         check() -> Result<CheckReport>;
+    }
+
+    fn mknod(&self, caller: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: u32) -> Result<Entry> {
+        let groups = with_engaged(<[GroupId]>::to_vec);
+        self.made.lock().unwrap().insert(name.to_vec(), groups);
+        self.note("mknod").mknod(caller, parent, name, mode, rdev)
+    }
+
+    fn write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+        self.written.lock().unwrap().push(with_engaged(<[GroupId]>::to_vec));
+        self.note("write").write(caller, ino, offset, data)
+    }
+
+    fn group(&self, call: GroupCall) -> Result<GroupId> {
+        self.groups.lock().unwrap().call(call)
     }
 
     fn abandon(&self, _why: &str) -> Result<()> {

@@ -1,0 +1,166 @@
+//! Ordered fsync: a chain of groups, of which the last one is engaged.
+//!
+//! ```text
+//!   changes ─► group 1 ◄── group 2 ◄── group 3 (engaged)      each ordering point: the next group
+//! ```
+//!
+//! At an ordering point no change of the chain may be under way, because the group that ends there can take no
+//! more. Where some are for too long, everything is made stable instead, which orders as well.
+
+use std::sync::atomic::{AtomicBool, Ordering as Memory};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use fstitch_core::Result;
+use fstitch_core::groups::{GroupCall, GroupId};
+
+use super::Ordering;
+use super::set::end;
+
+/// How long an ordering point waits for changes that are under way.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// One order that a tree of processes keeps.
+pub(crate) struct Chain {
+    fs: Arc<dyn Ordering>,
+    /// How often its changes are made stable, if at all.
+    pub durable_every: Option<Duration>,
+    state: Mutex<State>,
+    /// No change is under way.
+    rest: Condvar,
+    /// Something changed since all was last made stable.
+    unstable: AtomicBool,
+}
+
+struct State {
+    /// `None` after a failure: from then on, ordering points make everything stable.
+    engaged: Option<GroupId>,
+    /// Changes under way.
+    working: usize,
+    /// The engaged group may have changes.
+    used: bool,
+}
+
+/// One change under way.
+pub(super) struct Step(Arc<Chain>);
+
+impl Chain {
+    /// # Errors
+    /// `EOPNOTSUPP` where the file system keeps no order.
+    pub(super) fn start(fs: &Arc<dyn Ordering>, durable_every: Option<Duration>) -> Result<Arc<Self>> {
+        let first = begin(&**fs)?;
+        Ok(Arc::new(Self {
+            fs: Arc::clone(fs),
+            durable_every,
+            state: Mutex::new(State { engaged: Some(first), working: 0, used: false }),
+            rest: Condvar::new(),
+            unstable: AtomicBool::new(false),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while held")
+    }
+
+    /// A change begins; the group that it belongs to is added to `groups`.
+    pub(super) fn enter(self: &Arc<Self>, groups: &mut Vec<GroupId>) -> Step {
+        let mut state = self.lock();
+        state.working += 1;
+        state.used = true;
+        groups.extend(state.engaged);
+        self.unstable.store(true, Memory::Release);
+        Step(Arc::clone(self))
+    }
+
+    /// An ordering point, unless it would have to wait: then `None`.
+    pub(super) fn try_point(&self) -> Option<Result<()>> {
+        let mut state = self.lock();
+        if !state.used {
+            return Some(Ok(()));
+        }
+        if state.working > 0 {
+            return None;
+        }
+        self.advance(&mut state).then_some(Ok(()))
+    }
+
+    /// An ordering point.
+    ///
+    /// # Errors
+    /// As `fsync`, where everything had to be made stable.
+    pub(super) fn point(&self) -> Result<()> {
+        let state = self.lock();
+        let waited = self.rest.wait_timeout_while(state, PATIENCE, |state| state.working > 0);
+        let (mut state, _) = waited.expect("no panic while held");
+        if !state.used || (state.working == 0 && self.advance(&mut state)) {
+            return Ok(());
+        }
+        drop(state);
+        self.settle()
+    }
+
+    /// Makes everything stable.
+    pub(super) fn settle(&self) -> Result<()> {
+        self.unstable.store(false, Memory::Release);
+        self.fs.sync().inspect_err(|_| self.unstable.store(true, Memory::Release))
+    }
+
+    pub(super) fn is_unstable(&self) -> bool {
+        self.unstable.load(Memory::Acquire)
+    }
+
+    /// Goes on with the next group. Where that fails, with none.
+    fn advance(&self, state: &mut State) -> bool {
+        let Some(last) = state.engaged else { return false };
+        match self.next(last) {
+            Ok(next) => {
+                *state = State { engaged: Some(next), working: 0, used: false };
+                true
+            }
+            Err(error) => {
+                tracing::warn!("ordered fsync goes on as plain fsync: {error}");
+                state.engaged = None;
+                false
+            }
+        }
+    }
+
+    /// The group after `last`, which is closed also where this fails.
+    fn next(&self, last: GroupId) -> Result<GroupId> {
+        let fs = &*self.fs;
+        let made = fs.group(GroupCall::Disengage(last)).and_then(|_| fs.group(GroupCall::Create));
+        let next = made.and_then(|next| {
+            let after = GroupCall::Depend { after: next, before: last };
+            let engaged = fs.group(after).and_then(|_| fs.group(GroupCall::Engage(next)));
+            engaged.map(|_| next).inspect_err(|_| end(fs, GroupCall::Close(next)))
+        });
+        end(fs, GroupCall::Close(last));
+        next
+    }
+}
+
+/// A new group that is engaged.
+fn begin(fs: &dyn Ordering) -> Result<GroupId> {
+    let first = fs.group(GroupCall::Create)?;
+    fs.group(GroupCall::Engage(first)).map(|_| first).inspect_err(|_| end(fs, GroupCall::Close(first)))
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.working -= 1;
+        if state.working == 0 {
+            self.0.rest.notify_all();
+        }
+    }
+}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        let engaged = self.state.get_mut().expect("no panic while held").engaged.take();
+        if let Some(last) = engaged {
+            end(&*self.fs, GroupCall::Disengage(last));
+            end(&*self.fs, GroupCall::Close(last));
+        }
+    }
+}
