@@ -140,8 +140,19 @@ impl Plan {
 /// Makes a mount point independent of the current directory and of symbolic links.
 fn settle_mountpoint(mountpoint: &mut PathBuf) -> Result<()> {
     clear_dead_mount(mountpoint);
+    let absolute = crate::control::client::absolute(mountpoint);
     let shown = mountpoint.display();
-    *mountpoint = match mountpoint.canonicalize() {
+    let mut found = mountpoint.canonicalize();
+    // Where a daemon has just died, the kernel may answer anything for a moment.
+    for _ in 0..DYING_PAUSES {
+        if found.is_ok() || !is_mounted(&absolute) {
+            break;
+        }
+        std::thread::sleep(DYING_PAUSE);
+        clear_dead_mount(mountpoint);
+        found = mountpoint.canonicalize();
+    }
+    *mountpoint = match found {
         Ok(path) => path,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             bail!("the mount point {shown} does not exist: make the directory first")
@@ -152,10 +163,15 @@ fn settle_mountpoint(mountpoint: &mut PathBuf) -> Result<()> {
     Ok(())
 }
 
+/// How often and how long is waited for the mount of a daemon that is dying.
+const DYING_PAUSES: u32 = 20;
+const DYING_PAUSE: Duration = Duration::from_millis(50);
+
 /// Takes away what a killed daemon of ours left at the mount point, where every access answers ENOTCONN.
 fn clear_dead_mount(mountpoint: &Path) {
     // Attributes may still be in the kernel's memory; how full the volume is only its daemon knows.
-    if !rustix::fs::statvfs(mountpoint).is_err_and(|error| error == rustix::io::Errno::NOTCONN) {
+    let gone = [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED];
+    if !rustix::fs::statvfs(mountpoint).is_err_and(|error| gone.contains(&error)) {
         return;
     }
     let absolute = crate::control::client::absolute(mountpoint);
