@@ -1,5 +1,6 @@
 //! `fstitch crash`: the crash laboratory on the command line.
 
+mod groups;
 mod look;
 mod mount;
 mod recorded;
@@ -24,6 +25,8 @@ pub struct Arguments {
 enum Command {
     /// Run a workload, and judge every image that a power cut could have left of it
     Run(run::Arguments),
+    /// Run random programs of patchgroups, and judge the order on every image that a power cut could have left
+    Groups(groups::Arguments),
     /// List the built-in workloads
     List(run::ListArguments),
     /// Make one state again, judge it, and perhaps keep its image
@@ -44,6 +47,7 @@ enum Command {
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     match &arguments.command {
         Command::Run(arguments) => run::run(arguments),
+        Command::Groups(arguments) => groups::run(arguments),
         Command::List(arguments) => run::list(arguments),
         Command::Replay(arguments) => look::replay(arguments),
         Command::Minimise(arguments) => look::minimise(arguments),

@@ -111,7 +111,7 @@ pub(super) struct Violation {
     pub(super) replay: String,
 }
 
-fn range(text: &str) -> Result<Range<u64>, String> {
+pub(super) fn range(text: &str) -> Result<Range<u64>, String> {
     let parsed = text.split_once("..").and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
     parsed
         .filter(|range: &Range<u64>| !range.is_empty())
