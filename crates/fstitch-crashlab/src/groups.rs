@@ -18,6 +18,8 @@ use crate::system::{Mounted, System};
 
 /// Effects of a program, at most: so many traces are prepared.
 const EFFECTS: u32 = 40;
+/// Groups of a program, at most.
+const GROUPS: usize = 24;
 /// Bytes that an effect writes into a file that all share.
 const SLOT: usize = 700;
 
@@ -130,11 +132,12 @@ impl Run<'_> {
     fn step(&mut self) -> Result<()> {
         self.recorder.mark(Mark::Begin(self.steps));
         let done = match self.seed.below(16) {
-            0..=1 => self.create(),
-            2..=3 => self.depend(),
-            4..=5 => self.engage(),
-            6 => self.disengage(),
-            7 if self.seed.chance(1, 3) => self.sync(),
+            0 => self.create(),
+            1 => self.depend(),
+            2 => self.engage(),
+            3 => self.disengage(),
+            4..=6 => self.succeed(),
+            7 if self.seed.chance(1, 4) => self.sync(),
             _ => self.effect(),
         };
         self.recorder.mark(Mark::End(self.steps));
@@ -147,7 +150,7 @@ impl Run<'_> {
     }
 
     fn create(&mut self) -> Result<()> {
-        if self.groups.len() < 10 {
+        if self.groups.len() < GROUPS {
             let id = self.call(GroupCall::Create)?;
             self.groups.push(Group { id, befores: 0, engaged: false, was_engaged: false, sealed: false });
         }
@@ -161,6 +164,25 @@ impl Run<'_> {
 
     fn depend(&mut self) -> Result<()> {
         let (Some(after), Some(before)) = (self.any(), self.any()) else { return Ok(()) };
+        self.depend_on(after, before)
+    }
+
+    /// What programs mostly do: a group ends, and a new one that comes after it begins.
+    fn succeed(&mut self) -> Result<()> {
+        let Some(before) = self.any() else { return self.create() };
+        if self.groups.len() == GROUPS {
+            return Ok(());
+        }
+        if self.groups[before].engaged {
+            self.disengage_one(before)?;
+        }
+        self.create()?;
+        let after = self.groups.len() - 1;
+        self.depend_on(after, before)?;
+        self.engage_one(after)
+    }
+
+    fn depend_on(&mut self, after: usize, before: usize) -> Result<()> {
         let call = GroupCall::Depend { after: self.groups[after].id, before: self.groups[before].id };
         let target = &self.groups[after];
         let lawful =
@@ -178,6 +200,10 @@ impl Run<'_> {
 
     fn engage(&mut self) -> Result<()> {
         let Some(at) = self.any() else { return Ok(()) };
+        self.engage_one(at)
+    }
+
+    fn engage_one(&mut self, at: usize) -> Result<()> {
         if self.groups[at].engaged {
             return Ok(());
         }
@@ -193,6 +219,10 @@ impl Run<'_> {
 
     fn disengage(&mut self) -> Result<()> {
         let Some(at) = self.any() else { return Ok(()) };
+        self.disengage_one(at)
+    }
+
+    fn disengage_one(&mut self, at: usize) -> Result<()> {
         let done = self.call(GroupCall::Disengage(self.groups[at].id)).is_ok();
         if done != self.groups[at].engaged {
             return unexpected("disengage", done);
@@ -445,8 +475,10 @@ fn run(mounted: &dyn Mounted, recorder: &Recorder<Image>, number: u64, is_deaf: 
     let mut writes = Seed::new(!number);
     for _ in 0..steps {
         run.step()?;
-        if writes.chance(1, 3) {
-            mounted.write_out(&mut |_| writes.chance(1, 2))?;
+        if writes.chance(1, 4) {
+            // Few blocks or most of them: either leaves others behind.
+            let quarters = 1 + writes.below(3);
+            mounted.write_out(&mut |_| writes.chance(quarters, 4))?;
         }
     }
     for group in &run.groups {
