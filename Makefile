@@ -5,8 +5,12 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # Where cargo puts what it builds, so that the targets below find it.
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+# How libpatchgroup is built; `dev` is quicker to build.
+PROFILE ?= release
+BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+CLIENT := crates/fstitch-client-c
 
-.PHONY: demo test install uninstall build proofs clean
+.PHONY: demo test install uninstall build build-client install-client proofs clean
 
 # Makes an ext2 image, mounts it, unpacks a tree, kills the mount in mid-write, checks, and tells what it saw.
 demo: build
@@ -27,7 +31,21 @@ proofs: build
 	@scripts/setup.sh proofs
 	@FSTITCH=$(TARGET)/release/fstitch scripts/all-proofs.sh
 
-install: build
+# What C programs need to order their changes; `pip install ./python` is the same for Python.
+build-client:
+	@scripts/setup.sh build
+	$(CARGO) build --profile $(PROFILE) --locked -p fstitch-client-c
+
+install-client: build-client
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m 755 $(BUILT)/libpatchgroup.so $(DESTDIR)$(PREFIX)/lib/libpatchgroup.so.1
+	ln -sf libpatchgroup.so.1 $(DESTDIR)$(PREFIX)/lib/libpatchgroup.so
+	install -m 644 $(BUILT)/libpatchgroup.a $(DESTDIR)$(PREFIX)/lib/libpatchgroup.a
+	install -m 644 $(CLIENT)/patchgroup.h $(DESTDIR)$(PREFIX)/include/patchgroup.h
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)|" \
+		$(CLIENT)/patchgroup.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/patchgroup.pc
+
+install: build install-client
 	install -D -m 755 $(TARGET)/release/fstitch $(DESTDIR)$(PREFIX)/bin/fstitch
 	install -d $(DESTDIR)/sbin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	ln -sf $(PREFIX)/bin/fstitch $(DESTDIR)/sbin/mount.fuse.fstitch
@@ -39,6 +57,9 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/fstitch $(DESTDIR)/sbin/mount.fuse.fstitch $(DESTDIR)/sbin/mount.fstitch
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/fstitch.1 $(DESTDIR)$(PREFIX)/share/man/man1/fstitch-*.1
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fstitch
+	rm -f $(DESTDIR)$(PREFIX)/lib/libpatchgroup.so.1 $(DESTDIR)$(PREFIX)/lib/libpatchgroup.so
+	rm -f $(DESTDIR)$(PREFIX)/lib/libpatchgroup.a $(DESTDIR)$(PREFIX)/lib/pkgconfig/patchgroup.pc
+	rm -f $(DESTDIR)$(PREFIX)/include/patchgroup.h
 
 clean:
 	$(CARGO) clean

@@ -49,3 +49,8 @@ mod volume;
 pub use call::{GroupNo, OrderUser, OrderUsers};
 pub use group::{Engaged, EngagedFile, Group};
 pub use volume::{Volume, is_unsupported};
+
+/// The example of the page for users, which must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/patchgroups.md")]
+struct UsersPage;

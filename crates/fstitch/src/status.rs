@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use fstitch_client::Volume;
+use serde::Serialize;
 
 use crate::control::Status;
 use crate::control::client::{Connection, all_mounts};
@@ -20,21 +22,84 @@ pub struct Arguments {
     mountpoint: Option<PathBuf>,
 }
 
+/// Who uses ordered fsync on a mount, which its kernel side is asked: the control socket knows no processes.
+#[derive(Clone, Debug, Serialize)]
+struct Ordered {
+    /// Everybody does, because it was mounted so.
+    whole_mount: bool,
+    /// Otherwise these processes, as the mount's server sees them.
+    processes: Vec<OrderedProcess>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct OrderedProcess {
+    pid: u32,
+    /// 0: nothing bounds what a crash can lose.
+    durable_every_ms: u32,
+}
+
+/// What is shown of a mount.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    mount: &'a Status,
+    /// Absent where that cannot be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ordered_fsync: Option<Ordered>,
+}
+
+impl<'a> Shown<'a> {
+    fn new(mount: &'a Status) -> Self {
+        Self { mount, ordered_fsync: Ordered::of(&mount.mountpoint) }
+    }
+}
+
+impl Ordered {
+    /// `None` where there is no ordered fsync, or the mount may not be entered.
+    fn of(mountpoint: &str) -> Option<Self> {
+        let found = Volume::open(mountpoint).ok()?.order_users().ok()?;
+        let users = found.users.iter();
+        let processes =
+            users.map(|user| OrderedProcess { pid: user.pid, durable_every_ms: user.durable_every_ms });
+        Some(Self { whole_mount: found.whole_mount, processes: processes.collect() })
+    }
+
+    fn describe(&self) -> Result<String> {
+        let mut shown = String::new();
+        if self.whole_mount {
+            writeln!(shown, "  ordered fsync: everybody (mounted with fsync=ordered)")?;
+        }
+        for OrderedProcess { pid, durable_every_ms } in &self.processes {
+            write!(shown, "  ordered fsync: process {pid}, ")?;
+            match durable_every_ms {
+                0 => writeln!(shown, "durable when it was written by age")?,
+                millis if millis % 1000 == 0 => writeln!(shown, "durable every {} s", millis / 1000)?,
+                millis => writeln!(shown, "durable every {millis} ms")?,
+            }
+        }
+        Ok(shown)
+    }
+}
+
 /// Runs `status`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let mounts = match &arguments.mountpoint {
         Some(mountpoint) => vec![Connection::required(mountpoint)?.status()?],
         None => all_mounts(),
     };
+    let shown: Vec<Shown<'_>> = mounts.iter().map(Shown::new).collect();
     if arguments.json {
-        json(&mounts)?;
+        json(&shown)?;
         return Ok(Outcome::SUCCESS);
     }
     if mounts.is_empty() {
         text("this user has no fstitch mounts\n")?;
     }
-    for mount in &mounts {
-        text(&describe(mount)?)?;
+    for shown in &shown {
+        text(&describe(shown.mount)?)?;
+        if let Some(ordered) = &shown.ordered_fsync {
+            text(&ordered.describe()?)?;
+        }
     }
     let mut drawn = Vec::new();
     for stack in mounts.iter().filter_map(|mount| mount.stack.as_ref()) {

@@ -7,6 +7,7 @@ mod harness;
 mod journal;
 mod live;
 mod mount8;
+mod patchgroups;
 mod questions;
 mod recorded;
 mod refusals;

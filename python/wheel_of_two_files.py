@@ -1,0 +1,37 @@
+"""Builds the module's wheel with nothing but Python (PEP 517, PEP 427)."""
+
+import base64
+import hashlib
+import pathlib
+import zipfile
+
+_NAME, _VERSION = "patchgroup", "0.1.0"
+_INFO = f"{_NAME}-{_VERSION}.dist-info"
+_METADATA = f"""\
+Metadata-Version: 2.1
+Name: {_NAME}
+Version: {_VERSION}
+Summary: These changes before those, without waiting for the disk: patchgroups of Featherstitch volumes
+License: MIT OR Apache-2.0
+Requires-Python: >=3.9
+"""
+_WHEEL = "Wheel-Version: 1.0\nGenerator: featherstitch\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    """Called by pip, in the directory of this file."""
+    sources = sorted(pathlib.Path(_NAME).glob("*.py"))
+    files = {path.as_posix(): path.read_bytes() for path in sources}
+    files[f"{_INFO}/METADATA"] = _METADATA.encode()
+    files[f"{_INFO}/WHEEL"] = _WHEEL.encode()
+    record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items())
+    files[f"{_INFO}/RECORD"] = f"{record}{_INFO}/RECORD,,\n".encode()
+    name = f"{_NAME}-{_VERSION}-py3-none-any.whl"
+    with zipfile.ZipFile(pathlib.Path(wheel_directory, name), "w", zipfile.ZIP_DEFLATED) as wheel:
+        for path, data in files.items():
+            wheel.writestr(path, data)
+    return name
+
+
+def _digest(data):
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
