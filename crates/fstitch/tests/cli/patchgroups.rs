@@ -1,6 +1,8 @@
 //! `depend` and `order`, and the examples of the page for users, built from what is installed: programs that were written
 //! for one release must find the same names, numbers and errors in the next.
 
+mod mounted;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -36,8 +38,8 @@ fn replaced(at: &Path) {
     fs::remove_file(at.join("settings")).unwrap();
 }
 
-/// Installs the library into a prefix and builds the page's program with each kind of it.
-fn c_programs(place: &Place) -> Option<[String; 2]> {
+/// Installs the library into a prefix and builds the page's program, opening its volume so, with each kind of it.
+fn c_programs(place: &Place, flags: &str) -> Option<[String; 2]> {
     if !(needs("make") && needs("cc") && needs("pkg-config")) {
         return None;
     }
@@ -46,7 +48,7 @@ fn c_programs(place: &Place) -> Option<[String; 2]> {
     let mut make = Command::new("make");
     make.args(["-s", "install-client", "PROFILE=dev", &format!("PREFIX={prefix}")]).current_dir(root());
     Ran::from(make.env("CARGO_TARGET_DIR", target).output().unwrap()).ok();
-    fs::write(place.at("program.c"), example("c")).unwrap();
+    fs::write(place.at("program.c"), example("c").replace("PG_FALLBACK_FSYNC", flags)).unwrap();
     let build = format!(
         "export PKG_CONFIG_PATH={prefix}/lib/pkgconfig
          flags='-std=c99 -Wall -Wextra -Wpedantic -Werror'
@@ -82,7 +84,7 @@ fn python(place: &Place) -> Option<String> {
 #[test]
 fn a_c_program_is_built_from_what_is_installed_and_waits_elsewhere() {
     let place = Place::new();
-    let Some(programs) = c_programs(&place) else { return };
+    let Some(programs) = c_programs(&place, "PG_FALLBACK_FSYNC") else { return };
     let plain = place.directory("plain");
     for program in &programs {
         shell(program, plain.as_ref()).ok();
