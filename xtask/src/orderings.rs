@@ -35,6 +35,7 @@ const TESTS: &Tests = &[
 const JOURNAL_TESTS: &Tests = &[
     ("fstitch-patch", "journaled", ""),
     ("fstitch-patch", "volumes", ""),
+    ("fstitch-patch", "groups", ""),
     ("fstitch-fs", "journal", "kept"),
     ("fstitch-fs", "fs", "loopback"),
     ("fstitch-crashlab", "lab", "loopback"),
