@@ -2,14 +2,21 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions};
+use signal_hook::consts::{SIGINT, SIGQUIT};
 
 /// Makes this process the one that adopts what its children leave behind: the server finds processes by their
-/// ancestors, and this one must be among them.
+/// ancestors, and this one must be among them. So it also stays until those have ended that a terminal interrupts.
 pub fn adopt() -> Result<()> {
+    for signal in [SIGINT, SIGQUIT] {
+        // Nobody looks: that they end is what counts. Unlike a signal that is ignored, programs do not inherit this.
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).context("handling signals")?;
+    }
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .context("this process cannot adopt what its commands leave behind")
 }
