@@ -20,6 +20,9 @@ use super::set::end;
 /// How long an ordering point waits for changes that are under way.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// An ordering point after more changes than these is not made at once: the file system looks at what they touched.
+const FEW: usize = 64;
+
 /// One order that a tree of processes keeps.
 pub(crate) struct Chain {
     fs: Arc<dyn Ordering>,
@@ -37,8 +40,8 @@ struct State {
     engaged: Option<GroupId>,
     /// Changes under way.
     working: usize,
-    /// The engaged group may have changes.
-    used: bool,
+    /// Changes that the engaged group may have.
+    changes: usize,
 }
 
 /// One change under way.
@@ -52,7 +55,7 @@ impl Chain {
         Ok(Arc::new(Self {
             fs: Arc::clone(fs),
             durable_every,
-            state: Mutex::new(State { engaged: Some(first), working: 0, used: false }),
+            state: Mutex::new(State { engaged: Some(first), working: 0, changes: 0 }),
             rest: Condvar::new(),
             unstable: AtomicBool::new(false),
         }))
@@ -66,19 +69,19 @@ impl Chain {
     pub(super) fn enter(self: &Arc<Self>, groups: &mut Vec<GroupId>) -> Step {
         let mut state = self.lock();
         state.working += 1;
-        state.used = true;
+        state.changes = state.changes.saturating_add(1);
         groups.extend(state.engaged);
         self.unstable.store(true, Memory::Release);
         Step(Arc::clone(self))
     }
 
-    /// An ordering point, unless it would have to wait: then `None`.
+    /// An ordering point, unless it would have to wait or has much to look at: then `None`.
     pub(super) fn try_point(&self) -> Option<Result<()>> {
         let mut state = self.lock();
-        if !state.used {
+        if state.changes == 0 {
             return Some(Ok(()));
         }
-        if state.working > 0 {
+        if state.working > 0 || state.changes > FEW {
             return None;
         }
         self.advance(&mut state).then_some(Ok(()))
@@ -92,7 +95,7 @@ impl Chain {
         let state = self.lock();
         let waited = self.rest.wait_timeout_while(state, PATIENCE, |state| state.working > 0);
         let (mut state, _) = waited.expect("no panic while held");
-        if !state.used || (state.working == 0 && self.advance(&mut state)) {
+        if state.changes == 0 || (state.working == 0 && self.advance(&mut state)) {
             return Ok(());
         }
         drop(state);
@@ -114,7 +117,7 @@ impl Chain {
         let Some(last) = state.engaged else { return false };
         match self.next(last) {
             Ok(next) => {
-                *state = State { engaged: Some(next), working: 0, used: false };
+                *state = State { engaged: Some(next), working: 0, changes: 0 };
                 true
             }
             Err(error) => {

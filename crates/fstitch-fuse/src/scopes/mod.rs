@@ -56,6 +56,7 @@ const SCOPES_MAX: usize = 1024;
 const SCOPES_USER_MAX: usize = 256;
 /// The shortest time between two moments at which everything is made stable.
 const DURABLE_EVERY_MIN_MS: u32 = 10;
+const DURABLE_EVERY_MIN: Duration = Duration::from_millis(10);
 /// How far up a process's ancestors are looked at.
 const ANCESTORS_MAX: usize = 256;
 /// How often descendants are looked for until nobody starts new ones.
@@ -159,7 +160,7 @@ impl Scopes {
     /// # Errors
     /// `EOPNOTSUPP` where the file system keeps no order.
     pub(crate) fn order_everybody(self: &Arc<Self>, durable_every: Option<Duration>) -> Result<()> {
-        let chain = Chain::start(&self.fs, durable_every)?;
+        let chain = Chain::start(&self.fs, durable_every.map(|every| every.max(DURABLE_EVERY_MIN)))?;
         self.watch.start(self)?;
         *self.everybody.lock().expect("no panic while held") = Some(chain);
         self.used.fetch_add(1, Memory::AcqRel);

@@ -96,6 +96,8 @@ pub fn mount_options(asked: &Options, places: (String, &Path), workers: usize) -
     options.allow_other = asked.allow_other;
     options.default_permissions = !asked.no_default_permissions;
     options.sync = asked.sync;
+    options.ordered_fsync = asked.ordered_fsync;
+    options.durable_every = asked.durable_every;
     options.noatime = asked.atime == Atime::Never;
     options.workers = workers;
     options.owners.shown_uid = asked.uid;

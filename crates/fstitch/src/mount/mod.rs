@@ -70,6 +70,9 @@ Mount options (-o):
   consistency=MECHANISM          soft (soft updates), ordered, metadata or full (journals), sync (names are stable when
                                  calls return), async (no order: a crash may ruin the volume); default: ordered
                                  where the volume has a journal, soft where it has none
+  fsync=ordered                  fsync of every program orders and does not wait: what was done last may be missing after
+                                 a crash (see `fstitch order --help`); never the default, which is fsync=durable
+  durable_every=TIME             with it: make everything stable that often, as in 5s
   commit=SECONDS                 age at which a journal's transaction is committed (default 5)
   journal_path=PATH              the device of the volume's journal, if it has one of its own
   cache_size=BYTES, workers=N    as --cache-size and --workers

@@ -25,6 +25,10 @@ pub struct Options {
     pub read_only: bool,
     /// Every operation is stable before it returns.
     pub sync: bool,
+    /// `fsync` only orders, whoever calls it.
+    pub ordered_fsync: bool,
+    /// With that: how often everything is made stable.
+    pub durable_every: Option<Duration>,
     /// When access times change.
     pub atime: Atime,
     /// Other users may use the mount.
@@ -159,6 +163,14 @@ impl Options {
             }
             "write_back_age" => self.write_back_age = Some(crate::size::duration(value)?),
             "without" => self.without.extend(value.split(':').map(str::to_owned)),
+            "fsync" => {
+                self.ordered_fsync = match value {
+                    "ordered" => true,
+                    "durable" => false,
+                    _ => return Err(format!("`fsync={value}`: it is `durable` or `ordered`")),
+                }
+            }
+            "durable_every" => self.durable_every = Some(crate::size::duration(value)?),
             "consistency" => self.consistency = Some(value.parse()?),
             "commit" => self.commit_interval = Some(crate::size::duration(value)?),
             _ => return Ok(false),
