@@ -253,7 +253,7 @@ def run():
             if random.random() < 0.1:
                 os.fsync(HERE)
             if random.random() < 0.02:
-                os.kill(child(lambda: (nonsense(), touch('x'), time.sleep(60))), signal.SIGKILL)
+                os.kill(child(lambda: (nonsense(), touch('x'), time.sleep(1))), signal.SIGKILL)
     except OSError as error:
         assert error.errno in (errno.EAGAIN, errno.ENFILE, errno.ENOSPC, errno.EBUSY), error
 
