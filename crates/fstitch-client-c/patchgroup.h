@@ -22,7 +22,8 @@ extern "C" {
 /* A group. On the first volume that a process opens it is the number that the ioctls have. */
 typedef int pg_t;
 
-/* For pg_open: where there are no patchgroups, have pg_depend and pg_sync wait (syncfs) instead. */
+/* For pg_open: where there are no patchgroups, have pg_depend and pg_sync wait (syncfs) instead. On file systems in user
+ * space, which syncfs does not reach, pg_open still fails with EOPNOTSUPP. */
 #define PG_FALLBACK_FSYNC 1
 
 /* Opens the volume that a file or directory is on, and uses it as pg_use does. Returns the volume's number. ENOTTY,

@@ -21,7 +21,7 @@ import fcntl
 import os
 import struct
 
-from ._fsync import Fsync
+from ._fsync import Fsync, works
 
 __all__ = ["Group", "Unsupported", "Volume"]
 
@@ -172,7 +172,7 @@ def _calls(fd, path, or_fsync):
         reason = errno.ENOTTY if error.errno == errno.EINVAL else error.errno
     if reason is None:
         return _Kernel()
-    if or_fsync:
+    if or_fsync and works(fd):
         steps = {
             _DEPEND: Fsync.depend,
             _ENGAGE: Fsync.engage,

@@ -17,6 +17,9 @@ use crate::lifecycle::{State, Step};
 /// How many groups a process may have, as on a mount.
 const GROUPS_MAX: usize = 1024;
 
+/// The type of file systems in user space. To most of them syncfs does not get through: it would order nothing.
+const FUSE: rustix::fs::FsWord = 0x6573_5546;
+
 /// How everything on a volume is made stable; another one in tests.
 type MakeStable = fn(BorrowedFd<'_>) -> io::Result<()>;
 
@@ -44,8 +47,12 @@ enum Scope {
 }
 
 impl Fsync {
-    pub(crate) fn new() -> Self {
-        Self::with(|on| Ok(rustix::fs::syncfs(on)?))
+    /// Waiting on the file system that `place` is on, if that can be asked for.
+    pub(crate) fn on(place: BorrowedFd<'_>) -> io::Result<Self> {
+        if rustix::fs::fstatfs(place)?.f_type == FUSE {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        Ok(Self::with(|on| Ok(rustix::fs::syncfs(on)?)))
     }
 
     fn with(make_stable: MakeStable) -> Self {

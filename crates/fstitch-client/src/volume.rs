@@ -57,11 +57,14 @@ impl Volume {
     /// [`Volume::depend`] and [`Volume::sync`] then make everything on that file system stable.
     ///
     /// # Errors
-    /// Those of open.
+    /// Those of open; `EOPNOTSUPP` on file systems in user space, which the kernel does not tell to make all stable.
     pub fn open_or_fsync(path: impl AsRef<Path>) -> io::Result<Self> {
         let place = OwnedFd::from(File::open(path)?);
         match Self::of(place.try_clone()?) {
-            Err(error) if is_unsupported(&error) => Ok(Self { place, calls: Box::new(Fsync::new()) }),
+            Err(error) if is_unsupported(&error) => {
+                let calls = Box::new(Fsync::on(place.as_fd())?);
+                Ok(Self { place, calls })
+            }
             opened => opened,
         }
     }

@@ -15,18 +15,18 @@ const EXITS_NOTICED: Duration = Duration::from_secs(2);
 /// How often that is asked in this time.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
-/// Arguments of `depend`.
-#[derive(clap::Args)]
-#[command(
-    long_about = "Run shell commands one after the other, the changes of each before those of the next\n\n\
+/// What `fstitch depend --help` says.
+pub const HELP: &str = "Run shell commands one after the other, the changes of each before those of the next\n\n\
     fstitch depend \"sort < in > out\" \"rm in\"\n\n\
     After a crash at any moment, no change of a command is there while a change of an earlier one is missing: \
     `in` is not gone unless all of `out` is there. Nothing waits for the disk, and the commands need not know. Each \
     runs in `sh -c` once the one before has ended with everything that it started; the first that fails is the last, \
     and its exit status is this command's.\n\n\
     Not promised: that anything is on the disk when this returns (use --sync), that a command's changes are there all \
-    or not at all, and any order of changes on other file systems than that of --on."
-)]
+    or not at all, and any order of changes on other file systems than that of --on.";
+
+/// Arguments of `depend`.
+#[derive(clap::Args)]
 pub struct Arguments {
     /// The mount whose changes are ordered: any path on it. The current directory's without this
     #[arg(long, value_name = "PATH", default_value = ".")]

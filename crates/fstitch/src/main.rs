@@ -88,8 +88,10 @@ enum Command {
     /// Show the counters of a mount
     Stats(stats::Arguments),
     /// Run shell commands one after the other, the changes of each before those of the next
+    #[command(long_about = depend::HELP)]
     Depend(depend::Arguments),
     /// Run a program whose fsync orders and does not wait
+    #[command(long_about = order::HELP)]
     Order(order::Arguments),
     /// Cut the power at every moment of a workload, and judge every image that is left
     Crash(Box<crash::Arguments>),

@@ -11,9 +11,8 @@ use fstitch_client::Volume;
 use crate::output::Outcome;
 use crate::tree;
 
-/// Arguments of `order`.
-#[derive(clap::Args)]
-#[command(long_about = "Run a program whose fsync orders and does not wait\n\n\
+/// What `fstitch order --help` says.
+pub const HELP: &str = "Run a program whose fsync orders and does not wait\n\n\
     Every fsync, fdatasync and O_SYNC write of the program, and of all that it starts, returns at once and becomes an \
     ordering point: everything they changed before it reaches the disk before everything they change after it.\n\n\
     Kept after a crash: atomicity and order. What the program keeps whole by means of fsync is whole: the volume is as \
@@ -22,7 +21,10 @@ use crate::tree;
     Lost after a crash: the last moments. What was done last may be missing although fsync returned, so replies to \
     others (\"your mail is stored\") may be promises that are not kept. --durable-every bounds how much that is.\n\n\
     This returns with the program's exit status when all that it started has ended. Nothing is made stable then: \
-    `sync` afterwards does that.")]
+    `sync DIR` with the mount's directory does that.";
+
+/// Arguments of `order`.
+#[derive(clap::Args)]
 pub struct Arguments {
     /// A mount on which fsync orders: any path on it; may be given more than once. The current directory's without this
     #[arg(long, value_name = "PATH")]

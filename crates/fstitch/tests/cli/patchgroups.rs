@@ -116,4 +116,10 @@ fn without_patchgroups_depend_waits_only_if_asked_to_and_order_refuses() {
     fstitch("order --durable-every 5 -- true").refused(2, "5s");
     fstitch("order --durable-every 9ms -- true").refused(2, "10ms");
     fstitch("depend").refused(2, "required");
+    let help = fstitch("order --help").ok();
+    assert!(
+        help.contains("Kept after a crash: atomicity and order") && help.contains("the last moments"),
+        "{help}"
+    );
+    assert!(fstitch("depend --help").ok().contains("Not promised"));
 }

@@ -85,6 +85,25 @@ fn order_covers_what_a_program_starts_and_status_shows_it() {
     mounted.end();
 }
 
+/// The kernel tells no file system in user space of syncfs, so waiting for that would only look like an order.
+#[test]
+fn a_volume_that_keeps_no_order_is_refused_with_and_without_waiting() {
+    let place = Place::new();
+    let image = place.volume("a.img");
+    let Some(mounted) = Mounted::new("-o consistency=async", &image, &place.directory("mnt")) else { return };
+    let at = mounted.path();
+    for options in ["", "--or-fsync"] {
+        shell(&format!("fstitch depend {options} 'touch never'"), at).refused(1, "keeps an order");
+    }
+    shell("fstitch order touch never", at).refused(1, "keeps an order");
+    if let Some(python) = python(&place) {
+        let program = format!("{python} {}", place.text("program.py"));
+        shell(&program, at).refused(1, "patchgroup.Unsupported");
+    }
+    assert!(!at.join("never").exists() && !at.join("settings").exists());
+    mounted.end();
+}
+
 /// What a power cut left of nine commands.
 struct Left {
     /// The first whose changes are not all there; 10 if none.
