@@ -18,7 +18,7 @@ impl Cache {
     /// The block, read from the device on a miss. Not to be called while holding the core lock.
     ///
     /// # Errors
-    /// [`Error::Io`] if the block lies outside the device or cannot be read.
+    /// [`fstitch_core::Error::Io`] if the block lies outside the device or cannot be read.
     pub fn read(&self, block: BlockNo, kind: BlockKind) -> Result<Block> {
         let mut blocks = self.read_many(&[(block, kind)])?;
         Ok(blocks.pop().expect("one block was asked for"))
@@ -68,7 +68,7 @@ impl Cache {
     /// The caller's first change must overwrite all of it ([`super::Tx::init`]).
     ///
     /// # Errors
-    /// [`Error::Io`] if the block lies outside the device.
+    /// [`fstitch_core::Error::Io`] if the block lies outside the device.
     pub fn fresh(&self, block: BlockNo, kind: BlockKind) -> Result<Block> {
         self.check_inside(block)?;
         let spot = self.mapping.fill(block)?;
