@@ -93,6 +93,9 @@ pub(crate) struct Core {
     external_bytes: usize,
     /// What callers of `sync_patches` wait for: written by whoever writes the next epoch.
     wanted: Vec<(u64, Vec<PatchId>)>,
+    /// The stamp of the blocks that they need, as of the last walk: good until somebody else waits, or nothing of it can be
+    /// written any more.
+    marked: Option<u64>,
     next_waiter: u64,
     poison: Option<Error>,
     /// A flusher thread runs.
@@ -126,6 +129,7 @@ impl Cache {
             copies_in_flight: 0,
             external_bytes: 0,
             wanted: Vec::new(),
+            marked: None,
             next_waiter: 0,
             poison: None,
             has_flusher: false,

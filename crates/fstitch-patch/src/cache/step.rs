@@ -130,8 +130,13 @@ impl Shared {
         let closure = match goal {
             Goal::Room | Goal::Everything => return None,
             Goal::Wanted => {
+                if let Some(stamp) = core.marked {
+                    return Some(stamp);
+                }
                 let targets: Vec<PatchId> = core.wanted.iter().flat_map(|(_, ids)| ids).copied().collect();
-                core.graph.mark_closure(&targets)
+                let closure = core.graph.mark_closure(&targets);
+                core.marked = Some(closure.stamp);
+                closure
             }
             Goal::Commit => {
                 let targets = Self::all_uncommitted(core);

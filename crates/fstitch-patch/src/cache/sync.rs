@@ -58,6 +58,9 @@ impl Cache {
     }
 }
 
+/// Epochs that are written for somebody before it is looked again what he needs.
+const EPOCHS_PER_LOOK: u32 = 32;
+
 impl Shared {
     /// Makes these patches stable, and what they depend on. Returns whether they were not so already.
     pub(in crate::cache) fn write_patches(&self, patches: &[PatchId]) -> Result<bool> {
@@ -69,19 +72,32 @@ impl Shared {
             let waiter = core.next_waiter;
             core.next_waiter += 1;
             core.wanted.push((waiter, patches.to_vec()));
+            core.marked = None;
             waiter
         };
         let outcome = self.write_until(patches);
-        self.core().wanted.retain(|(other, _)| *other != waiter);
+        let mut core = self.core();
+        core.wanted.retain(|(other, _)| *other != waiter);
+        core.marked = None;
+        drop(core);
         outcome.map(|()| true)
     }
 
-    /// Writes epochs for all who wait until `patches` are stable.
+    /// Writes epochs for all who wait until `patches` are stable. What they need is looked for only now and then, and when
+    /// nothing is left to write of what was found: a long chain takes many epochs, and each look walks all of it.
     fn write_until(&self, patches: &[PatchId]) -> Result<()> {
+        let mut trust = 0;
         loop {
             let epoch = self.epoch();
-            {
+            if trust > 0 {
+                let core = self.core();
+                Self::check_poison(&core)?;
+                if patches.iter().all(|&id| core.graph.state(id) == PatchState::Committed) {
+                    return Ok(());
+                }
+            } else {
                 let mut core = self.core();
+                core.marked = None;
                 match self.close_on_the_way(&mut core, |graph| graph.mark_closure(patches))? {
                     Way::Gone => return Ok(()),
                     Way::Open => {}
@@ -95,6 +111,11 @@ impl Shared {
                 }
             }
             let progress = self.write_epoch(Goal::Wanted)?;
+            if trust > 0 {
+                trust = if progress == Progress::Idle { 0 } else { trust - 1 };
+                continue;
+            }
+            trust = EPOCHS_PER_LOOK;
             // Where a journal is kept, a patch may have come to wait for the next transaction since we looked.
             let may_wait = self.journaled.load(Ordering::Acquire);
             assert!(may_wait || progress != Progress::Idle, "an acyclic graph always has a block to write");
