@@ -19,260 +19,126 @@ pub const PAGE: &str = "docs/crash-results.md";
 /// A long run: what it is called, the family, how its workloads are selected, how many there are, how many to a piece,
 /// and what else is said to `fstitch crash run`.
 struct Job {
-    name: &'static str,
+    name: String,
     family: &'static str,
     select: &'static str,
     total: u64,
     piece: u64,
-    more: &'static [&'static str],
+    more: String,
 }
 
-const fn job(
-    (name, family, select): (&'static str, &'static str, &'static str),
-    (total, piece): (u64, u64),
-    more: &'static [&'static str],
-) -> Job {
-    Job { name, family, select, total, piece, more }
-}
-
-/// What is said for ext3 with its journal on a device of its own.
-macro_rules! external {
-    ($mode:literal, $states:literal, $e2fsck:literal) => {
-        [
-            "--fs",
-            "ext3",
-            "--consistency",
-            $mode,
-            "--external-journal",
-            "--states-per-cut",
-            $states,
-            "--e2fsck",
-            $e2fsck,
-        ]
-    };
-}
-
-const JOBS: [Job; 44] = [
-    job(
-        ("seq1, all", "seq1", "--range"),
-        (1_360, 1_360),
-        &["--states-per-cut", "65536", "--aftermath", "8", "--e2fsck", "50"],
+/// The runs of soft updates, each by its fields in the order of [`Job`]'s. The last one takes longest.
+const SOFT: [(&str, &str, &str, u64, u64, &str); 14] = [
+    ("seq1, all", "seq1", "--range", 1_360, 1_360, "--states-per-cut 65536 --aftermath 8 --e2fsck 50"),
+    ("rare1, all", "rare1", "--range", 680, 680, "--states-per-cut 4096 --aftermath 8 --e2fsck 50"),
+    ("untar", "untar", "--range", 4, 1, "--states-per-cut 64 --e2fsck 500"),
+    ("rm", "rm", "--range", 4, 1, "--states-per-cut 64 --e2fsck 500"),
+    ("postmark", "postmark", "--range", 20, 10, "--states-per-cut 64 --e2fsck 500"),
+    ("mail", "mail", "--range", 20, 10, "--states-per-cut 64 --e2fsck 500"),
+    ("editor", "editor", "--range", 20, 10, "--states-per-cut 64 --e2fsck 500"),
+    ("db", "db", "--range", 20, 10, "--states-per-cut 64 --e2fsck 500"),
+    ("writers", "writers", "--range", 400, 200, "--states-per-cut 48 --e2fsck 1000"),
+    ("inodes", "inodes", "--range", 40, 20, "--states-per-cut 32"),
+    ("random", "random", "--range", 6_000, 1_000, "--states-per-cut 32 --e2fsck 2000"),
+    (
+        "random, no optimisation",
+        "random",
+        "--range",
+        2_000,
+        1_000,
+        "--states-per-cut 32 --optimizations 0 --e2fsck 2000",
     ),
-    job(
-        ("rare1, all", "rare1", "--range"),
-        (680, 680),
-        &["--states-per-cut", "4096", "--aftermath", "8", "--e2fsck", "50"],
-    ),
-    job(("untar", "untar", "--range"), (4, 1), &["--states-per-cut", "64", "--e2fsck", "500"]),
-    job(("rm", "rm", "--range"), (4, 1), &["--states-per-cut", "64", "--e2fsck", "500"]),
-    job(("postmark", "postmark", "--range"), (20, 10), &["--states-per-cut", "64", "--e2fsck", "500"]),
-    job(("mail", "mail", "--range"), (20, 10), &["--states-per-cut", "64", "--e2fsck", "500"]),
-    job(("editor", "editor", "--range"), (20, 10), &["--states-per-cut", "64", "--e2fsck", "500"]),
-    job(("db", "db", "--range"), (20, 10), &["--states-per-cut", "64", "--e2fsck", "500"]),
-    job(("writers", "writers", "--range"), (400, 200), &["--states-per-cut", "48", "--e2fsck", "1000"]),
-    job(("inodes", "inodes", "--range"), (40, 20), &["--states-per-cut", "32"]),
-    job(("random", "random", "--range"), (6_000, 1_000), &["--states-per-cut", "32", "--e2fsck", "2000"]),
-    job(
-        ("random, no optimisation", "random", "--range"),
-        (2_000, 1_000),
-        &["--states-per-cut", "32", "--optimizations", "0", "--e2fsck", "2000"],
-    ),
-    job(("seq2, all", "seq2", "--range"), (462_400, 23_120), &["--states-per-cut", "48", "--e2fsck", "5000"]),
-    job(
-        ("ext3 ordered: seq1, all", "seq1", "--range"),
-        (1_360, 1_360),
-        &["--fs", "ext3", "--consistency", "ordered", "--states-per-cut", "64", "--e2fsck", "100"],
-    ),
-    job(
-        ("ext3 ordered: seq2, sample", "seq2", "--sample"),
-        (20_000, 10_000),
-        &["--fs", "ext3", "--consistency", "ordered", "--states-per-cut", "16", "--e2fsck", "5000"],
-    ),
-    job(
-        ("ext3 ordered: random", "random", "--range"),
-        (1_000, 1_000),
-        &["--fs", "ext3", "--consistency", "ordered", "--states-per-cut", "16", "--e2fsck", "2000"],
-    ),
-    job(
-        ("ext3 full: seq1, all", "seq1", "--range"),
-        (1_360, 1_360),
-        &["--fs", "ext3", "--consistency", "full", "--states-per-cut", "64", "--e2fsck", "100"],
-    ),
-    job(
-        ("ext3 full: seq2, sample", "seq2", "--sample"),
-        (20_000, 10_000),
-        &["--fs", "ext3", "--consistency", "full", "--states-per-cut", "16", "--e2fsck", "5000"],
-    ),
-    job(
-        ("ext3 full: random", "random", "--range"),
-        (1_000, 1_000),
-        &["--fs", "ext3", "--consistency", "full", "--states-per-cut", "16", "--e2fsck", "2000"],
-    ),
-    job(
-        ("ext3 metadata: seq1, all", "seq1", "--range"),
-        (1_360, 1_360),
-        &["--fs", "ext3", "--consistency", "metadata", "--states-per-cut", "64", "--e2fsck", "100"],
-    ),
-    job(
-        ("ext3 metadata: seq2, sample", "seq2", "--sample"),
-        (20_000, 10_000),
-        &["--fs", "ext3", "--consistency", "metadata", "--states-per-cut", "16", "--e2fsck", "5000"],
-    ),
-    job(
-        ("ext3 metadata: random", "random", "--range"),
-        (1_000, 1_000),
-        &["--fs", "ext3", "--consistency", "metadata", "--states-per-cut", "16", "--e2fsck", "2000"],
-    ),
-    job(
-        ("ext3 ordered, external journal: seq1, all", "seq1", "--range"),
-        (1_360, 1_360),
-        &external!("ordered", "64", "100"),
-    ),
-    job(
-        ("ext3 ordered, external journal: seq2, sample", "seq2", "--sample"),
-        (5_000, 5_000),
-        &external!("ordered", "16", "1000"),
-    ),
-    job(
-        ("ext3 ordered, external journal: random", "random", "--range"),
-        (300, 300),
-        &external!("ordered", "16", "1000"),
-    ),
-    job(
-        ("ext3 full, external journal: seq1, all", "seq1", "--range"),
-        (1_360, 1_360),
-        &external!("full", "64", "100"),
-    ),
-    job(
-        ("ext3 full, external journal: seq2, sample", "seq2", "--sample"),
-        (5_000, 5_000),
-        &external!("full", "16", "1000"),
-    ),
-    job(
-        ("ext3 full, external journal: random", "random", "--range"),
-        (300, 300),
-        &external!("full", "16", "1000"),
-    ),
-    job(
-        ("ext3 metadata, external journal: seq1, all", "seq1", "--range"),
-        (1_360, 1_360),
-        &external!("metadata", "64", "100"),
-    ),
-    job(
-        ("ext3 metadata, external journal: seq2, sample", "seq2", "--sample"),
-        (5_000, 5_000),
-        &external!("metadata", "16", "1000"),
-    ),
-    job(
-        ("ext3 metadata, external journal: random", "random", "--range"),
-        (300, 300),
-        &external!("metadata", "16", "1000"),
-    ),
-    job(
-        ("soft in a file of soft: seq1, all", "seq1", "--range"),
-        (1_360, 1_360),
-        &["--inside", "ext2-soft+sparse", "--states-per-cut", "48"],
-    ),
-    job(
-        ("soft in a file of soft: seq2, sample", "seq2", "--sample"),
-        (5_000, 5_000),
-        &["--inside", "ext2-soft+sparse", "--states-per-cut", "12"],
-    ),
-    job(
-        ("soft in a file of soft: random", "random", "--range"),
-        (300, 300),
-        &["--inside", "ext2-soft+sparse", "--states-per-cut", "16"],
-    ),
-    job(
-        ("soft in a file of ext3 metadata: seq1, all", "seq1", "--range"),
-        (1_360, 1_360),
-        &["--inside", "ext3-metadata+sparse", "--states-per-cut", "48"],
-    ),
-    job(
-        ("soft in a file of ext3 metadata: seq2, sample", "seq2", "--sample"),
-        (5_000, 5_000),
-        &["--inside", "ext3-metadata+sparse", "--states-per-cut", "12"],
-    ),
-    job(
-        ("soft in a file of ext3 metadata: random", "random", "--range"),
-        (300, 300),
-        &["--inside", "ext3-metadata+sparse", "--states-per-cut", "16"],
-    ),
-    job(
-        ("ext3 ordered with its journal in files of soft: seq1, all", "seq1", "--range"),
-        (1_360, 1_360),
-        &[
-            "--fs",
-            "ext3",
-            "--consistency",
-            "ordered",
-            "--external-journal",
-            "--inside",
-            "ext2-soft+sparse",
-            "--states-per-cut",
-            "48",
-        ],
-    ),
-    job(
-        ("ext3 ordered with its journal in files of soft: seq2, sample", "seq2", "--sample"),
-        (5_000, 5_000),
-        &[
-            "--fs",
-            "ext3",
-            "--consistency",
-            "ordered",
-            "--external-journal",
-            "--inside",
-            "ext2-soft+sparse",
-            "--states-per-cut",
-            "12",
-        ],
-    ),
-    job(
-        ("ext3 ordered with its journal in files of soft: random", "random", "--range"),
-        (300, 300),
-        &[
-            "--fs",
-            "ext3",
-            "--consistency",
-            "ordered",
-            "--external-journal",
-            "--inside",
-            "ext2-soft+sparse",
-            "--states-per-cut",
-            "16",
-        ],
-    ),
-    job(
-        ("soft in a file of async: seq1, all", "seq1", "--range"),
-        (1_360, 1_360),
-        &["--inside", "ext2-async", "--states-per-cut", "48"],
-    ),
-    job(
-        ("soft in a file of ext3 full: seq1, all", "seq1", "--range"),
-        (1_360, 1_360),
-        &["--inside", "ext3-full+sparse", "--states-per-cut", "48"],
-    ),
-    job(
-        ("ext3 full in a file of ext3 ordered: seq1, all", "seq1", "--range"),
-        (1_360, 1_360),
-        &[
-            "--fs",
-            "ext3",
-            "--consistency",
-            "full",
-            "--inside",
-            "ext3-ordered+sparse",
-            "--states-per-cut",
-            "48",
-        ],
-    ),
-    job(
-        ("seq3, sample", "seq3", "--sample"),
-        (1_000_000, 25_000),
-        &["--states-per-cut", "16", "--e2fsck", "20000"],
-    ),
+    ("seq2, all", "seq2", "--range", 462_400, 23_120, "--states-per-cut 48 --e2fsck 5000"),
+    ("seq3, sample", "seq3", "--sample", 1_000_000, 25_000, "--states-per-cut 16 --e2fsck 20000"),
 ];
+
+/// How many workloads of a volume are drawn, how many of them to a piece, and what is said of each.
+struct Volume<'a> {
+    pairs: (u64, u64),
+    random: u64,
+    /// For all sequences of one operation, the pairs, and the random runs; empty for none.
+    more: [&'a str; 3],
+}
+
+const EXT3: Volume<'_> = Volume {
+    pairs: (20_000, 10_000),
+    random: 1_000,
+    more: [
+        "--states-per-cut 64 --e2fsck 100",
+        "--states-per-cut 16 --e2fsck 5000",
+        "--states-per-cut 16 --e2fsck 2000",
+    ],
+};
+const EXTERNAL: Volume<'_> = Volume {
+    pairs: (5_000, 5_000),
+    random: 300,
+    more: [
+        "--states-per-cut 64 --e2fsck 100",
+        "--states-per-cut 16 --e2fsck 1000",
+        "--states-per-cut 16 --e2fsck 1000",
+    ],
+};
+const INSIDE: Volume<'_> = Volume {
+    pairs: (5_000, 5_000),
+    random: 300,
+    more: ["--states-per-cut 48", "--states-per-cut 12", "--states-per-cut 16"],
+};
+const INSIDE_SHORT: Volume<'_> = Volume { more: ["--states-per-cut 48", "", ""], ..INSIDE };
+
+impl Volume<'_> {
+    /// The runs on a volume that `system` makes.
+    fn jobs(&self, name: &str, system: &str) -> Vec<Job> {
+        let kinds = [
+            ("seq1, all", "seq1", "--range", (1_360, 1_360)),
+            ("seq2, sample", "seq2", "--sample", self.pairs),
+            ("random", "random", "--range", (self.random, self.random)),
+        ];
+        let job = |((what, family, select, (total, piece)), more): (_, &&str)| {
+            let (name, more) = (format!("{name}: {what}"), format!("{system} {more}"));
+            Job { name, family, select, total, piece, more }
+        };
+        kinds.into_iter().zip(&self.more).filter(|(_, more)| !more.is_empty()).map(job).collect()
+    }
+}
+
+/// All of them, the longest last.
+fn jobs() -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for mode in ["ordered", "full", "metadata"] {
+        jobs.extend(EXT3.jobs(&format!("ext3 {mode}"), &format!("--fs ext3 --consistency {mode}")));
+    }
+    for mode in ["ordered", "full", "metadata"] {
+        let system = format!("--fs ext3 --consistency {mode} --external-journal");
+        jobs.extend(EXTERNAL.jobs(&format!("ext3 {mode}, external journal"), &system));
+    }
+    for (volume, name, system) in [
+        (&INSIDE, "soft in a file of soft", "--inside ext2-soft+sparse"),
+        (&INSIDE, "soft in a file of ext3 metadata", "--inside ext3-metadata+sparse"),
+        (
+            &INSIDE,
+            "ext3 ordered with its journal in files of soft",
+            "--fs ext3 --consistency ordered --external-journal --inside ext2-soft+sparse",
+        ),
+        (&INSIDE_SHORT, "soft in a file of async", "--inside ext2-async"),
+        (&INSIDE_SHORT, "soft in a file of ext3 full", "--inside ext3-full+sparse"),
+        (
+            &INSIDE_SHORT,
+            "ext3 full in a file of ext3 ordered",
+            "--fs ext3 --consistency full --inside ext3-ordered+sparse",
+        ),
+    ] {
+        jobs.extend(volume.jobs(name, system));
+    }
+    let mut all: Vec<Job> = SOFT
+        .iter()
+        .map(|&(name, family, select, total, piece, more)| {
+            let (name, more) = (name.to_owned(), more.to_owned());
+            Job { name, family, select, total, piece, more }
+        })
+        .collect();
+    all.splice(SOFT.len() - 1..SOFT.len() - 1, jobs);
+    all
+}
 
 /// What to run.
 #[derive(clap::Args)]
@@ -298,7 +164,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     std::fs::create_dir_all(root.join("target/soak"))?;
     let program = build(root)?;
     let mut seconds = 0.0;
-    for job in JOBS.iter().filter(|job| options.only.as_ref().is_none_or(|only| job.name.contains(only))) {
+    for job in jobs().iter().filter(|job| options.only.as_ref().is_none_or(|only| job.name.contains(only))) {
         for first in (0..job.total).step_by(usize::try_from(job.piece)?) {
             if options.minutes.is_some_and(|minutes| seconds >= minutes * 60.0) {
                 println!("stopped; the same command goes on here");
@@ -364,12 +230,12 @@ fn run_piece(
             "10",
             "--json",
         ])
-        .args(job.more)
+        .args(job.more.split_whitespace())
         .stderr(std::process::Stdio::inherit())
         .output()?;
     ensure!(matches!(output.status.code(), Some(0 | 1)), "{}: ended with {}", job.name, output.status);
     let mut line: Value = serde_json::from_slice(&output.stdout)?;
-    line["job"] = job.name.into();
+    line["job"] = job.name.as_str().into();
     line["first"] = first.into();
     line["sources"] = sources.into();
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(results)?;
@@ -420,7 +286,7 @@ fn publish(root: &Path, results: &Path, today: &str) -> Result<()> {
     let mut sources: Vec<String> = vec![today.to_owned()];
     let mut all: BTreeMap<&str, u64> = BTreeMap::new();
     let mut violations = 0;
-    for job in &JOBS {
+    for job in &jobs() {
         let (of, pieces) = shown(&lines, job, today);
         if pieces.is_empty() {
             println!("{}: not run yet, so it is not on the page", job.name);
@@ -434,7 +300,7 @@ fn publish(root: &Path, results: &Path, today: &str) -> Result<()> {
         let seconds: f64 = pieces.iter().filter_map(|line| line["seconds"].as_f64()).sum();
         let found: usize = pieces.iter().filter_map(|line| line["violations"].as_array()).map(Vec::len).sum();
         violations += found;
-        let _ = write!(rows, "| {} | `{}` | {} |", job.name, job.more.join(" "), at + 1);
+        let _ = write!(rows, "| {} | `{}` | {} |", job.name, job.more, at + 1);
         for (_, key) in COLUMNS {
             *all.entry(key).or_default() += sum(key);
             let _ = write!(rows, " {} |", grouped(sum(key)));

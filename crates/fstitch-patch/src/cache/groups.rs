@@ -77,7 +77,10 @@ impl Cache {
         first.befores.clear();
         let second = core.group_mut(after)?;
         second.state = depends.expect("only closing ends a group");
-        second.befores.push(tail);
+        // Said again it is nothing new: no program makes memory grow by repeating itself.
+        if tail != PatchId::NONE && !second.befores.contains(&tail) {
+            second.befores.push(tail);
+        }
         Ok(())
     }
 
@@ -190,5 +193,33 @@ impl Core {
             let here = |id: &&GroupId| self.groups.get(id).is_some_and(|group| group.volume == volume);
             engaged.iter().filter(here).copied().collect()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fstitch_core::{BlockBuf, BlockKind, BlockNo, ManualClock, MemDevice};
+
+    use super::*;
+    use crate::CacheOptions;
+
+    #[test]
+    fn saying_a_dependency_again_takes_no_memory() {
+        let device = Arc::new(MemDevice::new(1024, 64));
+        let cache = Cache::new(device, CacheOptions::default(), Arc::new(ManualClock::new()));
+        let [before, after] = [0; 2].map(|_| cache.group(GroupCall::Create).unwrap());
+        cache.group(GroupCall::Engage(before)).unwrap();
+        {
+            let _engaged = fstitch_core::groups::Engaged::enter(&[before]);
+            let block = cache.fresh(BlockNo(1), BlockKind::Data).unwrap();
+            cache.lock().init(&block, Arc::new(BlockBuf::zeroed(1024)), &[]);
+        }
+        cache.group(GroupCall::Disengage(before)).unwrap();
+        for _ in 0..100 {
+            cache.group(GroupCall::Depend { after, before }).unwrap();
+        }
+        assert_eq!(cache.shared.core().groups[&after].befores.len(), 1);
     }
 }

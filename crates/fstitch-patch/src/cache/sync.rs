@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 
 use fstitch_core::{Errno, Error, IoOp, Result};
 
-use super::journal::Way;
 use super::step::{Goal, Progress};
 use super::{Cache, Shared};
 use crate::graph::patch::Vx;
@@ -88,28 +87,19 @@ impl Shared {
     fn write_until(&self, patches: &[PatchId]) -> Result<()> {
         let mut trust = 0;
         loop {
-            let epoch = self.epoch();
-            if trust > 0 {
+            let _epoch = if trust > 0 {
+                let epoch = self.epoch();
                 let core = self.core();
                 Self::check_poison(&core)?;
                 if patches.iter().all(|&id| core.graph.state(id) == PatchState::Committed) {
                     return Ok(());
                 }
+                epoch
             } else {
-                let mut core = self.core();
-                core.marked = None;
-                match self.close_on_the_way(&mut core, |graph| graph.mark_closure(patches))? {
-                    Way::Gone => return Ok(()),
-                    Way::Open => {}
-                    Way::Barred => return Err(Error::Errno(Errno::BUSY)),
-                    Way::Busy => {
-                        // They end without us.
-                        drop(epoch);
-                        drop(self.wait(core));
-                        continue;
-                    }
-                }
-            }
+                self.core().marked = None;
+                let Some(epoch) = self.open_way(|graph| graph.mark_closure(patches))? else { return Ok(()) };
+                epoch
+            };
             let progress = self.write_epoch(Goal::Wanted)?;
             if trust > 0 {
                 trust = if progress == Progress::Idle { 0 } else { trust - 1 };

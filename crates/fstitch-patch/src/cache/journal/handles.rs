@@ -1,5 +1,7 @@
 //! Operations under way, and when a transaction closes.
 
+use std::sync::MutexGuard;
+
 use fstitch_core::order::{Rank, assert_below};
 use fstitch_core::{Errno, Error, Result};
 
@@ -14,7 +16,7 @@ const BLOCKS_PER_POINTER_BLOCK: usize = 64;
 
 /// What stands between patches and the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cache) enum Way {
+enum Way {
     /// The patches are stable.
     Gone,
     /// Nothing but blocks to write.
@@ -169,11 +171,7 @@ impl Shared {
     /// Closes the running transactions that stand between `mark`'s targets and the medium. What is closed may itself come
     /// after what runs in another volume: room in its log, after blocks that go home to a place that a transaction of the
     /// volume below gives them. So it walks again until nothing more is found; no transaction begins meanwhile.
-    pub(in crate::cache) fn close_on_the_way(
-        &self,
-        core: &mut Core,
-        mark: impl Fn(&mut Graph) -> Closure,
-    ) -> Result<Way> {
+    fn close_on_the_way(&self, core: &mut Core, mark: impl Fn(&mut Graph) -> Closure) -> Result<Way> {
         loop {
             // After a failure nothing is closed any more.
             Self::check_poison(core)?;
@@ -206,31 +204,40 @@ impl Shared {
         self.write_patches(&commits).map(drop)
     }
 
-    /// Writes until nothing of a volume is dirty.
-    pub(in crate::cache) fn write_whole_volume(&self, volume: Vx) -> Result<()> {
+    /// The right to write an epoch, when nothing stands between the patches that `mark` finds and the medium but blocks to
+    /// write; `None` when the patches are stable.
+    pub(in crate::cache) fn open_way(
+        &self,
+        mark: impl Fn(&mut Graph) -> Closure,
+    ) -> Result<Option<MutexGuard<'_, ()>>> {
         loop {
             let epoch = self.epoch();
-            {
-                let mut core = self.core();
-                let way = self.close_on_the_way(&mut core, |graph| {
-                    let targets = graph.patches_of(volume);
-                    graph.mark_closure_of(targets)
-                });
-                match way? {
-                    Way::Gone => return Ok(()),
-                    Way::Open => {}
-                    Way::Barred => return Err(Error::Errno(Errno::BUSY)),
-                    Way::Busy => {
-                        drop(epoch);
-                        drop(self.wait(core));
-                        continue;
-                    }
+            let mut core = self.core();
+            match self.close_on_the_way(&mut core, &mark)? {
+                Way::Gone => return Ok(None),
+                Way::Open => return Ok(Some(epoch)),
+                Way::Barred => return Err(Error::Errno(Errno::BUSY)),
+                Way::Busy => {
+                    // They end without us.
+                    drop(epoch);
+                    drop(self.wait(core));
                 }
             }
+        }
+    }
+
+    /// Writes until nothing of a volume is dirty.
+    pub(in crate::cache) fn write_whole_volume(&self, volume: Vx) -> Result<()> {
+        let mark = |graph: &mut Graph| {
+            let targets = graph.patches_of(volume);
+            graph.mark_closure_of(targets)
+        };
+        while let Some(_epoch) = self.open_way(mark)? {
             if self.write_epoch(Goal::Volume(volume))? == Progress::Idle {
                 return Err(Error::Errno(Errno::BUSY));
             }
         }
+        Ok(())
     }
 
     /// Closes the running transactions that are old enough.

@@ -17,7 +17,6 @@ use std::time::Duration;
 use fstitch_core::{BlockKind, Errno, Error, Result};
 
 pub use handles::Handle;
-pub(in crate::cache) use handles::Way;
 use space::Ring;
 
 use super::volume::Mapping;
