@@ -1,6 +1,9 @@
 //! The gate: format, lints, tidy, tests, documentation, and that no test was skipped in silence.
 
-use std::io::{BufRead, BufReader, Write};
+mod report;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -21,7 +24,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     step("orderings fit", || crate::orderings::check_fits(root).map(drop))?;
     step("mutants fit", || crate::mutants::check_fits(root))?;
     step("lints", || {
-        cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+        let all = ["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+        cargo(root, &all)
     })?;
     step("tests", || tests(root))?;
     if options.quick {
@@ -55,32 +59,53 @@ fn documentation(root: &Path) -> Result<()> {
 
 /// All tests, with what passing ones print, because that is where they say `skipped:`.
 fn tests(root: &Path) -> Result<()> {
+    cargo(root, &["test", "--quiet", "--workspace", "--locked", "--no-run"])?;
     let mut command = Command::new(env!("CARGO"));
     command.args(["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"]);
-    watched(root, &mut command)
+    let mut filter = report::Tests::default();
+    watched(root, "tests", &mut command, |line| filter.shows(line))
 }
 
 /// The short form of each proof script that a change must not break.
 fn proofs(root: &Path) -> Result<()> {
     let script = root.join("scripts/ci-proofs.sh");
-    cargo(root, &["build", "--locked", "-p", "fstitch"])?;
-    watched(root, &mut Command::new(script))
+    cargo(root, &["build", "--quiet", "--locked", "-p", "fstitch"])?;
+    watched(root, "proofs", &mut Command::new(script), report::proof_shows)
 }
 
-/// Runs `command`, shows its output, and fails when it failed or skipped something that it must not.
-fn watched(root: &Path, command: &mut Command) -> Result<()> {
+/// Runs `command`, writes all that it prints to a log, shows the lines that `shows` picks, and fails when it failed or
+/// skipped something that it must not. What failed is shown once more at the end, where people look first.
+fn watched(
+    root: &Path,
+    name: &str,
+    command: &mut Command,
+    mut shows: impl FnMut(&str) -> bool,
+) -> Result<()> {
+    let path = root.join(format!("target/ci/{name}.log"));
+    std::fs::create_dir_all(root.join("target/ci"))?;
+    let mut log =
+        BufWriter::new(File::create(&path).with_context(|| format!("creating {}", path.display()))?);
     let mut child = command.current_dir(root).stdout(Stdio::piped()).spawn()?;
     let output = child.stdout.take().context("the output was piped")?;
     let mut skipped = Vec::new();
-    for line in BufReader::new(output).lines() {
-        let line = line?;
-        println!("{line}");
+    let mut failures = report::Failures::default();
+    for line in BufReader::new(output).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).into_owned();
+        writeln!(log, "{line}")?;
+        if shows(&line) {
+            println!("{line}");
+        }
+        failures.take(&line);
         if line.starts_with("skipped:") {
             skipped.push(line);
         }
     }
+    log.flush()?;
     let status = child.wait()?;
-    ensure!(status.success(), "{command:?} ended with {status}");
+    if !status.success() {
+        println!("-- what failed in the step `{name}` (all of it: {})\n{failures}", path.display());
+        bail!("{command:?} ended with {status}");
+    }
     judge_skips(root, &skipped)
 }
 
