@@ -158,7 +158,8 @@ def main():
     try:
         {"untar": untar, "postmark": postmark}[kind](load)
     except OSError as failure:
-        # The mount was killed: that is how every run ends. Anything else is a failure of its own.
+        # The mount was killed: that is how every run ends. Anything else is a failure of its own, and so is to end early.
+        print(failure, file=sys.stderr, flush=True)
         if failure.errno not in (errno.ENOTCONN, errno.ECONNABORTED, errno.ENOENT, errno.EIO):
             raise
         if failure.errno == errno.ENOENT and os.path.isdir(directory) and os.path.exists(f"{directory}/lost+found"):

@@ -103,3 +103,33 @@ fn a_sync_ends_although_others_close_transactions() {
     assert_eq!(cache.state(patch), fstitch_patch::PatchState::Committed);
     cache.stop_journal().unwrap();
 }
+
+/// Prevents a sync that takes the marks of another for its own: it found nothing to write, and ended the volume.
+#[test]
+fn many_who_wait_for_chains_of_their_own_all_get_them() {
+    const THREADS: usize = 4;
+    const LINKS: usize = 7;
+    // Flushes take a moment, so that the others come to wait.
+    let pause: Work = Box::new(|| std::thread::sleep(Duration::from_micros(100)));
+    let device = Arc::new(Interrupted { device: MemDevice::new(1024, 64), work: Mutex::new(Some(pause)) });
+    let cache = Cache::new(device.clone(), CacheOptions::default(), Arc::new(ManualClock::new()));
+    let fresh = |no| cache.fresh(BlockNo(no), BlockKind::Data).unwrap();
+    let blocks: Vec<_> = (0..u64::try_from(THREADS * LINKS).unwrap()).map(fresh).collect();
+    let work = |thread: usize| {
+        for round in 1..=100 {
+            let mut last = Vec::new();
+            for block in &blocks[thread * LINKS..][..2 * thread + 1] {
+                last = vec![cache.lock().bytes(block, 0, &[round; 8], &last)];
+            }
+            cache.sync_patches(&last).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let work = &work;
+            scope.spawn(move || work(thread));
+        }
+    });
+    let written = device.device.image().chunks(1024).filter(|block| block[..8] == [100; 8]).count();
+    assert_eq!(written, 1 + 3 + 5 + 7);
+}

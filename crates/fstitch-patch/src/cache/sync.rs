@@ -57,9 +57,6 @@ impl Cache {
     }
 }
 
-/// Epochs that are written for somebody before it is looked again what he needs.
-const EPOCHS_PER_LOOK: u32 = 32;
-
 impl Shared {
     /// Makes these patches stable, and what they depend on. Returns whether they were not so already.
     pub(in crate::cache) fn write_patches(&self, patches: &[PatchId]) -> Result<bool> {
@@ -82,12 +79,12 @@ impl Shared {
         outcome.map(|()| true)
     }
 
-    /// Writes epochs for all who wait until `patches` are stable. What they need is looked for only now and then, and when
-    /// nothing is left to write of what was found: a long chain takes many epochs, and each look walks all of it.
+    /// Writes epochs for all who wait until `patches` are stable. What they need is looked for once, and again when nothing
+    /// is left to write of what was found: a long chain takes many epochs, and each look walks all of it.
     fn write_until(&self, patches: &[PatchId]) -> Result<()> {
-        let mut trust = 0;
+        let mut is_known = false;
         loop {
-            let _epoch = if trust > 0 {
+            let _epoch = if is_known {
                 let epoch = self.epoch();
                 let core = self.core();
                 Self::check_poison(&core)?;
@@ -96,19 +93,16 @@ impl Shared {
                 }
                 epoch
             } else {
-                self.core().marked = None;
                 let Some(epoch) = self.open_way(|graph| graph.mark_closure(patches))? else { return Ok(()) };
+                // That look has taken marks from those of all who wait.
+                self.core().marked = None;
                 epoch
             };
             let progress = self.write_epoch(Goal::Wanted)?;
-            if trust > 0 {
-                trust = if progress == Progress::Idle { 0 } else { trust - 1 };
-                continue;
-            }
-            trust = EPOCHS_PER_LOOK;
             // Where a journal is kept, a patch may have come to wait for the next transaction since we looked.
-            let may_wait = self.journaled.load(Ordering::Acquire);
+            let may_wait = is_known || self.journaled.load(Ordering::Acquire);
             assert!(may_wait || progress != Progress::Idle, "an acyclic graph always has a block to write");
+            is_known = progress != Progress::Idle;
         }
     }
 
