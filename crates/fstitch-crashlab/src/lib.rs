@@ -51,7 +51,7 @@ pub use loopback::LoopbackSystem;
 pub use medium::{Base, Image, Level, Log, Recorder};
 pub use minimise::minimise;
 pub use recorded::{
-    Chosen, Recorded, RecordedError, RecordedId, RecordedOptions, RecordedOutcome, UnknownRecorded,
+    Chosen, Question, Recorded, RecordedError, RecordedId, RecordedOptions, RecordedOutcome, UnknownRecorded,
 };
 pub use reference::E2fsck;
 pub use replay::{Replay, ReplayError, find_workload};

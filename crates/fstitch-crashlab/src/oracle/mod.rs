@@ -3,6 +3,7 @@
 mod judge;
 mod ledger;
 mod tree;
+mod unpack;
 
 pub use judge::{Violation, Window};
 pub use ledger::{Bounds, Ledger, Promise, Version, What};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use fstitch_core::{Clock, SystemClock};
 use fstitch_crashlab::{
-    Base, E2fsck, Ext2System, LabOptions, Level, Recorded, RecordedId, RecordedOptions, RecordedOutcome,
+    Base, E2fsck, Ext2System, LabOptions, Level, Question, Recorded, RecordedId, RecordedOptions,
+    RecordedOutcome,
 };
 
 use super::run::{Report, Violation, progress, rate, table};
@@ -25,9 +26,9 @@ pub struct Arguments {
     /// How badly the medium behaves: M0, M1, M2 or M3
     #[arg(long, default_value = "M2")]
     level: Level,
-    /// What ordered the writes: soft (soft updates, which flush), or async (as if the device had ignored every flush:
-    /// the one that must be found corrupt; all of the log is then kept in memory)
-    #[arg(long, default_value = "soft", value_parser = ["soft", "async"])]
+    /// What ordered the writes: soft, sync, ordered, metadata or full, whose flushes count; or async (as if the device had
+    /// ignored every flush: the one that must be found corrupt; all of the log is then kept in memory)
+    #[arg(long, default_value = "soft", value_parser = ["soft", "sync", "ordered", "metadata", "full", "async"])]
     consistency: String,
     /// Seeds what is sampled
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -50,6 +51,13 @@ pub struct Arguments {
     /// Stop after so many violations
     #[arg(long, default_value_t = 1, value_name = "N")]
     violations: usize,
+    /// Ask this of every tree that is left, each different one once: a command of the shell, run in a copy of the tree; an
+    /// exit status other than 0 is a violation
+    #[arg(long, value_name = "CMD")]
+    ask: Option<String>,
+    /// The directory of the volume that is asked about; states in which it is not there are not asked about
+    #[arg(long, value_name = "PATH", default_value = "/", requires = "ask")]
+    ask_in: String,
     /// Judge this state only, as a failure prints it: CUT:CHOICE
     #[arg(long, value_name = "ID", conflicts_with_all = ["states", "states_per_cut", "violations"])]
     cut: Option<RecordedId>,
@@ -83,9 +91,12 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         seed: arguments.seed,
         max_violations: arguments.violations.max(1),
     };
+    let ask =
+        |command: &String| Question::new(command, &arguments.ask_in).context("making a directory to ask in");
+    let mut question = arguments.ask.as_ref().map(ask).transpose()?;
     match &arguments.cut {
-        Some(id) => replay(arguments, &recorded, id, &lab),
-        None => search(arguments, &recorded, lab),
+        Some(id) => replay(arguments, &recorded, id, &lab, question.as_mut()),
+        None => search(arguments, &recorded, lab, question),
     }
 }
 
@@ -94,29 +105,31 @@ fn recorded(arguments: &Arguments) -> Result<Recorded> {
     let bytes = std::fs::read(&arguments.base)
         .with_context(|| format!("reading the base image {}", arguments.base.display()))?;
     let size_kib = u32::try_from(bytes.len() >> 10).context("the base image is larger than 4 TiB")?;
-    let system = Ext2System {
-        size_kib,
-        block_size,
-        cache_kib: CACHE_KIB,
-        ..format!("ext2-{}", arguments.consistency).parse::<Ext2System>()?
-    };
+    let consistency = arguments.consistency.parse().map_err(anyhow::Error::msg)?;
+    let system =
+        Ext2System { size_kib, block_size, consistency, cache_kib: CACHE_KIB, ..Ext2System::default() };
     Ok(Recorded {
         system: Arc::new(system),
         base: Base::new(block_size, bytes),
         log: arguments.log.clone(),
-        flushes: arguments.consistency == "soft",
+        flushes: arguments.consistency != "async",
     })
 }
 
 /// Real volumes are not as small as the laboratory's own.
 const CACHE_KIB: u32 = 16 << 10;
 
-fn search(arguments: &Arguments, recorded: &Recorded, lab: LabOptions) -> Result<Outcome> {
+fn search(
+    arguments: &Arguments,
+    recorded: &Recorded,
+    lab: LabOptions,
+    mut question: Option<Question>,
+) -> Result<Outcome> {
     let clock = SystemClock::new();
     let bar = progress(arguments.json, 0, "moments of a power cut");
     let options = RecordedOptions { lab, states: arguments.states };
     let judged = recorded
-        .search(options, &|so_far, moment| {
+        .search(options, question.as_mut(), &|so_far, moment| {
             bar.set_length(so_far.moments);
             bar.set_position(moment);
             let rate = rate(so_far.counts.checked + so_far.counts.control, clock.elapsed().as_secs_f64());
@@ -124,7 +137,10 @@ fn search(arguments: &Arguments, recorded: &Recorded, lab: LabOptions) -> Result
         })
         .with_context(|| arguments.log.display().to_string())?;
     bar.finish_and_clear();
-    let report = report(arguments, recorded, &judged, clock.elapsed().as_secs_f64());
+    let report = Report {
+        asked: question.as_ref().map(Question::asked),
+        ..report(arguments, recorded, &judged, clock.elapsed().as_secs_f64())
+    };
     if arguments.json {
         json(&report)?;
     } else {
@@ -144,9 +160,10 @@ fn report(arguments: &Arguments, recorded: &Recorded, judged: &RecordedOutcome, 
         code: violation.code,
         text: violation.text.clone(),
         replay: format!(
-            "fstitch crash replay-log --level {} --consistency {} {} {} --cut {id}",
+            "fstitch crash replay-log --level {} --consistency {}{} {} {} --cut {id}",
             arguments.level,
             arguments.consistency,
+            asked(arguments),
             arguments.base.display(),
             arguments.log.display()
         ),
@@ -163,6 +180,14 @@ fn report(arguments: &Arguments, recorded: &Recorded, judged: &RecordedOutcome, 
     }
 }
 
+/// The options that put the question again, as the shell takes them.
+fn asked(arguments: &Arguments) -> String {
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+    arguments.ask.as_ref().map_or_else(String::new, |command| {
+        format!(" --ask {} --ask-in {}", quoted(command), quoted(&arguments.ask_in))
+    })
+}
+
 /// What `--cut` prints. The field names are a contract.
 #[derive(serde::Serialize)]
 struct Verdict {
@@ -172,8 +197,15 @@ struct Verdict {
     text: Option<String>,
 }
 
-fn replay(arguments: &Arguments, recorded: &Recorded, id: &RecordedId, lab: &LabOptions) -> Result<Outcome> {
-    let (image, verdict) = recorded.replay(id, lab).with_context(|| arguments.log.display().to_string())?;
+fn replay(
+    arguments: &Arguments,
+    recorded: &Recorded,
+    id: &RecordedId,
+    lab: &LabOptions,
+    question: Option<&mut Question>,
+) -> Result<Outcome> {
+    let (image, verdict) =
+        recorded.replay(id, lab, question).with_context(|| arguments.log.display().to_string())?;
     if let Some(path) = &arguments.write_image {
         std::fs::write(path, image.bytes()).with_context(|| format!("writing {}", path.display()))?;
     }

@@ -97,6 +97,9 @@ pub(super) struct Report {
     pub(super) seconds: f64,
     pub(super) states_per_second: u64,
     pub(super) violations: Vec<Violation>,
+    /// Different trees that a program was asked about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) asked: Option<u64>,
     /// Lawful states of a recorded log, for `--cut`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) samples: Vec<String>,
@@ -227,6 +230,7 @@ impl Report {
             operations: counts.operations,
             operations_refused: counts.refused,
             moments: None,
+            asked: None,
             cuts: counts.cuts,
             cuts_exhausted: counts.cuts_exhausted,
             states_generated: generated,
@@ -269,6 +273,9 @@ pub(super) fn table(report: &Report) -> String {
     row("aftermaths", report.aftermaths, "recovered twice, repaired, used, emptied");
     row("  during recovery", report.states_during_recovery, "states of a cut while recovering");
     row("e2fsck", report.reference_checks, "states judged by the reference checker");
+    if let Some(asked) = report.asked {
+        row("asked", asked, "different trees that the question was put to");
+    }
     row("per second", report.states_per_second, &format!("states checked, in {:.1} s", report.seconds));
     row("violations", u64::try_from(report.violations.len()).unwrap_or(u64::MAX), "");
     for violation in &report.violations {
