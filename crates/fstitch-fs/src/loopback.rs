@@ -37,9 +37,14 @@ impl<L: LowLevelFs> Loopback<L> {
     /// Takes the file `ino` of `outer`. Where the journal of that volume takes contents, all holes are filled now.
     ///
     /// # Errors
-    /// As [`PinnedFile::new`]; `ENOSPC` where holes are filled.
+    /// As [`PinnedFile::new`]; `ENOSPC` where holes are filled; `EBUSY` while the log of the outer volume has contents that it
+    /// does not log by itself (docs/design/patchgroups.md): a replay would bring them back.
     pub fn attach(outer: &Arc<Uhfs<L>>, ino: InodeNo, read_only: bool) -> Result<Arc<Self>> {
         let file = PinnedFile::new(outer, ino, read_only)?;
+        let cache = file.cache();
+        if !read_only && cache.has_logged_contents() && !cache.journals_contents() {
+            return Err(Errno::BUSY.into());
+        }
         let loopback = Self { file, read_only, runs: RwLock::new(BTreeMap::new()), filling: Mutex::new(()) };
         let mut at = 0;
         while at < loopback.file.blocks() {

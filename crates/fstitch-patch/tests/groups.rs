@@ -110,22 +110,149 @@ fn the_order_of_a_closed_group_stays() {
     assert!(committed(&cache, before));
 }
 
+fn is_logged(cache: &Cache, patch: PatchId) -> bool {
+    cache.lock().is_logged(patch)
+}
+
+const WITHOUT_CONTENTS: [JournalMode; 2] = [JournalMode::Ordered, JournalMode::Metadata];
+
 #[test]
-fn contents_after_metadata_of_the_running_transaction_close_it() {
+fn contents_after_metadata_of_the_running_transaction_are_part_of_it() {
     for mode in [JournalMode::Ordered, JournalMode::Metadata, JournalMode::Full] {
         let cache = journaled(mode);
-        let (one, two) = (group(&cache), group(&cache));
+        let (one, two, three) = (group(&cache), group(&cache), group(&cache));
         let before = change_in(&cache, one, 1, BlockKind::Inode);
         depend(&cache, two, one);
         let after = change_in(&cache, two, 2, BlockKind::Data);
-        let logged = change_in(&cache, two, 3, BlockKind::Inode);
+        depend(&cache, three, two);
+        let last = change_in(&cache, three, 3, BlockKind::Inode);
+        assert!(is_logged(&cache, after), "{mode:?}");
         cache.check_invariants();
-        let closed = cache.journal_status().unwrap().closed;
-        assert_eq!(closed, u64::from(mode != JournalMode::Full), "{mode:?}");
-        cache.sync_patches(&[after, logged]).unwrap();
-        assert!(committed(&cache, before));
+        while cache.step_blocks(&mut |_| true).unwrap() > 0 {}
+        let none = [before, after, last].iter().all(|&patch| !committed(&cache, patch));
+        assert!(none, "{mode:?}: nothing of a transaction is there before it closes");
+        assert_eq!(cache.journal_status().unwrap().closed, 0, "{mode:?}: nobody has to wait");
+        cache.sync_patches(&[last]).unwrap();
+        assert_eq!(cache.journal_status().unwrap().closed, 1, "{mode:?}");
         cache.stop_journal().unwrap();
     }
+}
+
+#[test]
+fn contents_of_new_blocks_wait_for_nothing_and_are_waited_for() {
+    for mode in WITHOUT_CONTENTS {
+        let cache = journaled(mode);
+        let (one, two) = (group(&cache), group(&cache));
+        change_in(&cache, one, 1, BlockKind::Inode);
+        depend(&cache, two, one);
+        cache.group(GroupCall::Engage(two)).unwrap();
+        let mut contents = Vec::new();
+        for no in [20, 21] {
+            let _engaged = Engaged::enter(&[two]);
+            let _step = cache.begin(BLOCK, 4).unwrap();
+            let block = cache.fresh(BlockNo(no), BlockKind::Data).unwrap();
+            let mut tx = cache.lock();
+            tx.note_new(&block);
+            contents.push(tx.init(&block, Arc::new(BlockBuf::copy_of(&[7; BLOCK])), &[]));
+        }
+        cache.group(GroupCall::Disengage(two)).unwrap();
+        let named = change_in(&cache, two, 3, BlockKind::Inode);
+        cache.step_blocks(&mut |no| no == BlockNo(20)).unwrap();
+        assert!(committed(&cache, contents[0]), "{mode:?}: nobody can see it yet");
+        cache.close_transaction().unwrap();
+        while cache.step_blocks(&mut |no| no != BlockNo(21)).unwrap() > 0 {}
+        assert!(!committed(&cache, named), "{mode:?}: the commit record waits for the other one");
+        cache.sync_all().unwrap();
+        // Now it is an old block.
+        let (three, four) = (group(&cache), group(&cache));
+        change_in(&cache, three, 1, BlockKind::Inode);
+        depend(&cache, four, three);
+        let again = change_in(&cache, four, 21, BlockKind::Data);
+        assert!(is_logged(&cache, again), "{mode:?}");
+        cache.stop_journal().unwrap();
+    }
+}
+
+/// Prevents an order that ends where a transaction has contents only and so writes no commit record.
+#[test]
+fn the_next_transaction_comes_after_contents_that_had_none() {
+    for mode in WITHOUT_CONTENTS {
+        let cache = journaled(mode);
+        let (one, two) = (group(&cache), group(&cache));
+        let contents = change_in(&cache, one, 2, BlockKind::Data);
+        cache.close_transaction().unwrap();
+        depend(&cache, two, one);
+        let after = change_in(&cache, two, 1, BlockKind::Inode);
+        cache.close_transaction().unwrap();
+        while cache.step_blocks(&mut |no| no != BlockNo(2)).unwrap() > 0 {}
+        assert!(!committed(&cache, after) && !committed(&cache, contents), "{mode:?}");
+        cache.sync_patches(&[after]).unwrap();
+        cache.stop_journal().unwrap();
+    }
+}
+
+/// Prevents a replay that brings back what was overwritten later.
+#[test]
+fn contents_that_the_log_has_are_logged_again() {
+    for mode in WITHOUT_CONTENTS {
+        let cache = journaled(mode);
+        let overwrite = || {
+            let _step = cache.begin(BLOCK, 4).unwrap();
+            let block = cache.read(BlockNo(2), BlockKind::Data).unwrap();
+            cache.lock().bytes(&block, 0, &[8; 10], &[])
+        };
+        assert!(!is_logged(&cache, overwrite()), "{mode:?}");
+        let (one, two) = (group(&cache), group(&cache));
+        change_in(&cache, one, 1, BlockKind::Inode);
+        depend(&cache, two, one);
+        change_in(&cache, two, 2, BlockKind::Data);
+        for group in [one, two] {
+            cache.group(GroupCall::Close(group)).unwrap();
+        }
+        assert!(is_logged(&cache, overwrite()), "{mode:?}: the running transaction has it");
+        cache.close_transaction().unwrap();
+        assert!(is_logged(&cache, overwrite()), "{mode:?}: a closed one has it");
+        cache.sync_all().unwrap();
+        // Once the log has gone around, it has no copy any more.
+        for _ in 0..60 {
+            let _step = cache.begin(0, 4).unwrap();
+            let block = cache.fresh(BlockNo(5), BlockKind::Inode).unwrap();
+            cache.lock().init(&block, Arc::new(BlockBuf::zeroed(BLOCK)), &[]);
+            drop(_step);
+            cache.sync_all().unwrap();
+            while cache.step_blocks(&mut |_| true).unwrap() > 0 {}
+        }
+        assert!(!is_logged(&cache, overwrite()), "{mode:?}");
+        cache.stop_journal().unwrap();
+    }
+}
+
+#[test]
+fn a_copy_comes_after_what_its_block_has_of_other_contents() {
+    let cache = journaled(JournalMode::Metadata);
+    let [elsewhere, block] = [31, 30].map(|no| cache.fresh(BlockNo(no), BlockKind::Data).unwrap());
+    {
+        let _step = cache.begin(2 * BLOCK, 0).unwrap();
+        let mut tx = cache.lock();
+        let first = tx.init(&elsewhere, Arc::new(BlockBuf::copy_of(&[1; BLOCK])), &[]);
+        tx.init(&block, Arc::new(BlockBuf::copy_of(&[2; BLOCK])), &[first]);
+    }
+    let (one, two) = (group(&cache), group(&cache));
+    change_in(&cache, one, 1, BlockKind::Inode);
+    depend(&cache, two, one);
+    cache.group(GroupCall::Engage(two)).unwrap();
+    let copied = {
+        let _engaged = Engaged::enter(&[two]);
+        let _step = cache.begin(BLOCK, 4).unwrap();
+        cache.lock().bytes(&block, 100, &[3; 10], &[])
+    };
+    assert!(is_logged(&cache, copied));
+    cache.close_transaction().unwrap();
+    while cache.step_blocks(&mut |no| no != BlockNo(31)).unwrap() > 0 {}
+    assert!(!committed(&cache, copied), "the copy has what comes after the other block");
+    cache.group(GroupCall::Sync(two)).unwrap();
+    cache.check_invariants();
+    cache.stop_journal().unwrap();
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub(super) struct Filled {
 
 /// A change of one block, prepared outside the core lock.
 enum Image<'a> {
+    /// All of a block that the step under way has given to the file.
+    New(Arc<BlockBuf>),
     Whole(Arc<BlockBuf>),
     Bytes(usize, &'a [u8]),
     Zeros(usize, usize),
@@ -263,7 +265,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             let block_start = (allocation.index + i) * unit;
             let part = BlockPart::of(block_start, unit, fill.offset, long(fill.len));
             let image = zeros.clone().unwrap_or_else(|| whole_block(fill, part, self.block_size()));
-            images.push((block, Image::Whole(image)));
+            images.push((block, Image::New(image)));
         }
         let contents = self.apply(state, images, &allocation.reuse);
         let pointers = self.low.attach(state.inode_mut(), allocation, &contents)?;
@@ -287,6 +289,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         let mut tx = self.cache().lock();
         for (block, image) in images {
             let patch = match image {
+                Image::New(contents) => {
+                    tx.note_new(&block);
+                    tx.init(&block, contents, befores)
+                }
                 Image::Whole(contents) => tx.init(&block, contents, befores),
                 Image::Bytes(at, bytes) => tx.bytes(&block, at, bytes, befores),
                 Image::Zeros(at, len) => tx.bytes(&block, at, &zeros[..len], befores),

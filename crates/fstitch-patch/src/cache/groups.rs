@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{Cache, Core, Shared, Tx};
 use crate::patchgroup::{GROUPS_MAX, Group, State, Step};
-use crate::{JournalMode, Ordering, PatchId, PatchIds};
+use crate::{Ordering, PatchId, PatchIds};
 
 /// The engaged groups of a thread, those of other volumes left out.
 pub(super) type Mine = SmallVec<[GroupId; 2]>;
@@ -120,31 +120,6 @@ impl Cache {
             patches
         };
         self.sync_patches(&patches)
-    }
-
-    /// Closes the running transaction as long as an engaged group's changes would have to come after it.
-    pub(super) fn close_before_groups(&self) -> Result<()> {
-        if !with_engaged(|engaged| !engaged.is_empty())
-            || !self.journaled.load(std::sync::atomic::Ordering::Acquire)
-        {
-            return Ok(());
-        }
-        let heads: PatchIds = {
-            let core = self.shared.core();
-            let mode = core.graph.logging(self.volume).map(|logging| logging.mode);
-            if mode.is_none_or(|mode| mode == JournalMode::Full) {
-                return Ok(());
-            }
-            core.mine(self.volume)
-                .iter()
-                .filter_map(|id| core.groups.get(id))
-                .map(|group| group.head)
-                .collect()
-        };
-        for head in heads {
-            self.close_before(head)?;
-        }
-        Ok(())
     }
 }
 

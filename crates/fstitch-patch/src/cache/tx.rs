@@ -49,8 +49,7 @@ impl<'a> Tx<'a> {
             return self.core.graph.change(site, change, new, befores);
         }
         let heads = self.heads();
-        let patch = self.core.graph.change(site, change, new, &[befores, &heads].concat());
-        self.core.graph.log_after(site.volume, patch, &heads);
+        let patch = self.core.graph.change_for_groups(site, change, new, (befores, &heads));
         self.enlist(patch);
         patch
     }
@@ -80,6 +79,12 @@ impl<'a> Tx<'a> {
         self.core.graph.slot_mut(block.slot).stale = false;
         let change = Change::Bytes { offset: 0, len: narrow(self.cache.block_size()) };
         self.change(block, change, &Contents::Block(contents), befores)
+    }
+
+    /// Says that the step under way has made a block part of a file: before its transaction nobody sees what is in it. To be
+    /// called before its contents are set.
+    pub fn note_new(&mut self, block: &Block) {
+        self.core.graph.note_new(self.cache.volume, block.slot);
     }
 
     /// Flips `count` bits of a block from bit `first` on (bit n is bit n % 8 of byte n / 8), after `befores`. All of

@@ -217,6 +217,14 @@ impl Cache {
         core.journal(self.volume).is_some_and(|journal| journal.mode() == crate::JournalMode::Full)
     }
 
+    /// Whether the log may have contents of files, whatever its mode.
+    #[must_use]
+    pub fn has_logged_contents(&self) -> bool {
+        let core = self.shared.core();
+        let in_log = core.graph.logging(self.volume).is_some_and(|logging| logging.contents_in > 0);
+        in_log || core.journal(self.volume).is_some_and(|journal| journal.mode() == crate::JournalMode::Full)
+    }
+
     /// Bytes of the log below that takes all changes of this volume.
     pub(super) fn log_bytes_below(&self) -> Option<usize> {
         self.below.as_ref()?;

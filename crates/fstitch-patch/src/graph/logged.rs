@@ -41,6 +41,8 @@ pub(crate) struct Logging {
     pub(crate) last_commit: PatchId,
     /// Blocks with a copy in the live log, and the last transaction that has one.
     pub(crate) copies: FxHashMap<BlockNo, u64>,
+    /// The last transaction that has contents of files although they are not logged by themselves; 0 for none in the log.
+    pub(crate) contents_in: u64,
 }
 
 /// A transaction that takes changes.
@@ -51,6 +53,8 @@ pub(crate) struct Running {
     pub(crate) held: PatchId,
     /// Held as well: the plain changes that must be stable before the commit record.
     pub(crate) data: PatchId,
+    /// Some of these are groups' changes, which later transactions may come after.
+    pub(crate) has_group_contents: bool,
     /// The home patches, by their blocks.
     pub(crate) homes: FxHashMap<Sx, Home>,
     /// Blocks whose older copies recovery must leave alone.
@@ -82,6 +86,7 @@ impl Logging {
             serial: 0,
             last_commit: PatchId::NONE,
             copies: FxHashMap::default(),
+            contents_in: 0,
         }
     }
 }
@@ -118,11 +123,87 @@ impl Graph {
             let px = self.change_logged(site, change, new);
             return self.arena.id(px);
         }
+        if self.has_copy(site) {
+            // A replay would bring back what the log has.
+            return self.change_contents_logged(site, change, new);
+        }
         let id = self.change_plain(site, change, new, befores);
         if mode == JournalMode::Ordered {
             self.order_data(site.volume, id);
         }
         id
+    }
+
+    /// A change of somebody who works for groups: it comes after `heads` too, which may wait for the running transaction.
+    ///
+    /// Contents that are not logged by themselves are stable before the commit record of the transaction that runs now, so that
+    /// all of a group's changes up to then are there when it is. Where they cannot, because they come after what that transaction
+    /// has, they are part of it. Contents of a new block need not wait for anything: nobody sees them before the transaction.
+    pub(crate) fn change_for_groups(
+        &mut self,
+        site: Site,
+        change: Change,
+        new: &Contents<'_>,
+        (befores, heads): (&[PatchId], &[PatchId]),
+    ) -> PatchId {
+        let Site { volume, slot: sx, .. } = site;
+        let kind = self.slots[at(sx)].kind;
+        let is_plain = self.logging(volume).is_some_and(|logging| !logging.mode.logs(kind));
+        if !is_plain || self.has_copy(site) {
+            // What is logged comes after all that the groups before have done: it was logged, or stable before a commit record.
+            return self.change(site, change, new, &[befores, heads].concat());
+        }
+        let serial = self.running_serial(volume);
+        let is_new = serial.is_some_and(|serial| self.slots[at(sx)].new_in == (volume, serial));
+        let heads = if is_new { &[] } else { heads };
+        let awaits = |&id: &PatchId| self.awaits_running(volume, id);
+        let has_late = self.slots[at(sx)].patches.iter().any(|&px| Some(self.patch(px).serial) == serial);
+        if has_late || befores.iter().chain(heads).any(awaits) {
+            return self.change_contents_logged(site, change, new);
+        }
+        let id = self.change_plain(site, change, new, &[befores, heads].concat());
+        self.order_data(volume, id);
+        self.running_mut(volume).expect("just ordered").has_group_contents = true;
+        id
+    }
+
+    /// Contents go through the log although the mode does not ask for it. What the block's copy has of earlier changes that do
+    /// not, is stable before the transaction.
+    fn change_contents_logged(&mut self, site: Site, change: Change, new: &Contents<'_>) -> PatchId {
+        let Site { volume, slot: sx, .. } = site;
+        self.start_transaction(volume);
+        let logging = self.logging_mut(volume).expect("a journal is kept");
+        let running = logging.running.as_ref().expect("just started");
+        let (serial, data) = (running.serial, running.data);
+        logging.contents_in = serial;
+        let data = self.arena.resolve(data).expect("held while the transaction runs");
+        let earlier: SmallVec<[Px; 8]> = self.slots[at(sx)].patches.iter().copied().collect();
+        for px in earlier {
+            if !self.patch(px).home && self.patch(px).serial != serial {
+                self.add_edge(data, px);
+            }
+        }
+        let px = self.change_logged(site, change, new);
+        self.arena.id(px)
+    }
+
+    /// Whether the live log has a copy of the block, or will.
+    fn has_copy(&self, site: Site) -> bool {
+        self.logging(site.volume).is_some_and(|logging| {
+            let is_running = |running: &Running| running.homes.contains_key(&site.slot);
+            logging.copies.contains_key(&site.no) || logging.running.as_ref().is_some_and(is_running)
+        })
+    }
+
+    fn running_serial(&self, volume: Vx) -> Option<u64> {
+        Some(self.logging(volume)?.running.as_ref()?.serial)
+    }
+
+    /// The block became part of a file by the running transaction.
+    pub(crate) fn note_new(&mut self, volume: Vx, sx: Sx) {
+        if let Some(serial) = self.running_serial(volume) {
+            self.slots[at(sx)].new_in = (volume, serial);
+        }
     }
 
     /// The change joins the block's home patch of the running transaction, or begins it.
@@ -190,6 +271,7 @@ impl Graph {
             serial,
             held,
             data,
+            has_group_contents: false,
             homes: FxHashMap::default(),
             revoked: BTreeSet::new(),
             born: self.now,
@@ -212,23 +294,6 @@ impl Graph {
         }
         let data = self.arena.resolve(data).expect("held while the transaction runs");
         self.add_edge(data, px);
-    }
-
-    /// A logged change comes after `befores` that are not logged: so does its transaction. What goes through the same
-    /// transaction needs nothing, since that is whole.
-    pub(crate) fn log_after(&mut self, volume: Vx, change: PatchId, befores: &[PatchId]) {
-        if befores.is_empty() || !self.is_logged(change) {
-            return;
-        }
-        let Some(running) = self.logging(volume).and_then(|logging| logging.running.as_ref()) else { return };
-        let (serial, data) = (running.serial, running.data);
-        let Some(data) = self.arena.resolve(data) else { return };
-        for before in self.live(befores, None) {
-            let patch = self.patch(before);
-            if patch.volume != volume || patch.serial != serial {
-                self.add_edge(data, before);
-            }
-        }
     }
 
     /// The patch that stands for `px` where somebody waits for it to be durable: a home patch is durable when its
@@ -273,6 +338,14 @@ impl Graph {
         }
         if has_copy {
             running.revoked.insert(no);
+        }
+    }
+
+    /// A transaction that has contents only is none: the next one comes after the groups' contents.
+    pub(crate) fn dissolve(&mut self, volume: Vx, running: &Running) {
+        self.release(running.held);
+        if let Some(logging) = self.logging_mut(volume).filter(|_| running.has_group_contents) {
+            logging.late.push(running.data);
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo};
 
-use super::patch::Px;
+use super::patch::{Px, Vx};
 use crate::PatchId;
 
 /// A block and its patches.
@@ -39,6 +39,9 @@ pub(crate) struct Slot {
     pub(crate) in_clean_list: bool,
     /// What makes the block part of the file that its volume is in: changes of that volume come after it.
     pub(crate) reach: PatchId,
+    /// The transaction that has made it part of a file, and whose volume's: nobody can see it unless that is there. 0 for
+    /// none.
+    pub(crate) new_in: (Vx, u64),
     /// Its changes were dropped: the contents are neither the medium's nor anybody's.
     pub(crate) stale: bool,
     /// Used since the list last looked.
@@ -64,6 +67,7 @@ impl Slot {
             newer: u32::MAX,
             in_clean_list: false,
             reach: PatchId::NONE,
+            new_in: (0, 0),
             stale: false,
             referenced: false,
         }

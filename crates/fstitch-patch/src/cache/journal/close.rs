@@ -44,8 +44,7 @@ impl Shared {
         core.graph.now = self.clock.elapsed();
         core.graph.release(running.data);
         if running.homes.is_empty() && running.revoked.is_empty() {
-            // Contents only: nothing is logged.
-            core.graph.release(running.held);
+            core.graph.dissolve(volume, &running);
             return;
         }
         let need = Self::log_need(core, volume, &running);

@@ -63,19 +63,22 @@ impl Cache {
     /// [`Error::Poisoned`] after a failed write.
     pub fn begin(&self, contents: usize, blocks: usize) -> Result<Handle<'_>> {
         assert_below(Rank::Inode, "beginning a step");
-        self.close_before_groups()?;
         let (shared, volume) = (&*self.shared, self.volume);
         let mut core = shared.core();
         loop {
             Shared::check_volume(&core, volume)?;
-            let logged = core.graph.logging(volume).and_then(|logging| logging.running.as_ref());
+            let logging = core.graph.logging(volume);
+            let logged = logging.and_then(|logging| logging.running.as_ref());
             let logged = logged.map_or(0, |running| running.homes.len());
+            let logs_contents =
+                !core.groups.is_empty() || logging.is_some_and(|logging| logging.contents_in > 0);
             let Some(journal) = core.journal_mut(volume) else {
                 return Ok(Handle { shared, volume, credits: None });
             };
             let data = contents.div_ceil(shared.block_size);
             let blocks = match journal.mode {
                 JournalMode::Full => blocks + data,
+                _ if logs_contents => blocks + data,
                 // Bitmaps and pointers of new blocks.
                 _ => blocks + data / BLOCKS_PER_POINTER_BLOCK,
             };

@@ -84,6 +84,12 @@ impl Shared {
             .count();
         if let Some(logging) = core.graph.logging_mut(volume) {
             journal.purge_passed(&mut logging.copies, stable);
+            let left = journal.passed.front().map(|passed| passed.serial);
+            let oldest = left.or_else(|| journal.closed.front().map(|closed| closed.serial));
+            let running = logging.running.as_ref().map(|running| running.serial);
+            if oldest.or(running).is_none_or(|serial| serial > logging.contents_in) {
+                logging.contents_in = 0;
+            }
         }
         // A quarter stays free, so that the tail moves in few large steps and seldom stands in a commit's way.
         let comfort = need.max(journal.superblock.log_blocks() / 4);
