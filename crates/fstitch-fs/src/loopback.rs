@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, RwLock};
 
-use fstitch_core::{BlockNo, Error, InodeNo, IoOp, Result};
+use fstitch_core::{BlockNo, Errno, Error, InodeNo, IoOp, Result};
 use fstitch_patch::{Cache, PatchId, Placement, Spot};
 
 use crate::uhfs::{LowLevelFs, PinnedFile, Uhfs};
