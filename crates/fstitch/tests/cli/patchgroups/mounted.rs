@@ -82,6 +82,10 @@ fn order_covers_what_a_program_starts_and_status_shows_it() {
     // A process that is left behind is still the program's.
     shell("fstitch order -- sh -c '(sleep 0.3; echo late > late; sync late) &'", at).ok();
     assert_eq!(fs::read_to_string(at.join("late")).unwrap(), "late\n");
+    // Unless nobody waits for it.
+    shell("fstitch order --no-wait -- sh -c '(sleep 1; echo later > later) > /dev/null 2>&1 &'", at).ok();
+    assert!(!at.join("later").exists(), "it has waited for what the program left behind");
+    shell("until test -s later; do sleep 0.1; done", at).ok();
     mounted.end();
 }
 
@@ -150,7 +154,7 @@ impl Left {
 
 #[test]
 fn a_power_cut_leaves_the_first_commands() {
-    for (seed, mechanism) in (1..=8).zip(["soft", "metadata"].into_iter().cycle()) {
+    for (seed, mechanism) in (1..=9).zip(["soft", "metadata", "ordered"].into_iter().cycle()) {
         let Some(left) = Left::after_cut(seed, mechanism, "fstitch depend") else { return };
         let Left { first_missing, beyond } = left;
         assert!(
@@ -179,7 +183,7 @@ fn without_depend_a_power_cut_leaves_later_commands_without_earlier_ones() {
 fn a_power_cut_under_order_loses_the_last_moments_only() {
     let ordered = r#"fstitch order -- sh -c 'for c; do sh -c "$c"; sync .; done' sh"#;
     let mut lost = 0;
-    for (seed, mechanism) in (1..=8).zip(["soft", "metadata"].into_iter().cycle()) {
+    for (seed, mechanism) in (1..=9).zip(["soft", "metadata", "ordered"].into_iter().cycle()) {
         let Some(left) = Left::after_cut(seed, mechanism, ordered) else { return };
         let Left { first_missing, beyond } = left;
         assert!(
@@ -189,4 +193,21 @@ fn a_power_cut_under_order_loses_the_last_moments_only() {
         lost += u32::from(first_missing < 10);
     }
     assert!(lost > 0, "fsync has waited");
+}
+
+#[test]
+fn what_is_older_than_durable_every_is_never_lost() {
+    for (options, is_kept) in [("--durable-every 200ms", true), ("", false)] {
+        let place = Place::new();
+        let (image, at) = (place.volume("a.img"), place.directory("mnt"));
+        let Some(mounted) = Mounted::with("crash mount", "", &image, &at) else { return };
+        let work = format!("fstitch order {options} -- sh -c 'echo kept > a; sync a; sleep 1'");
+        shell(&work, mounted.path()).ok();
+        fstitch(&format!("crash cut {at} --survivors none")).ok();
+        fstitch(&format!("umount {at}")).refused(1, "the power is gone");
+        drop(mounted);
+        let Some(mounted) = Mounted::new("", &image, &at) else { return };
+        assert_eq!(mounted.path().join("a").exists(), is_kept, "order {options}");
+        mounted.end();
+    }
 }
