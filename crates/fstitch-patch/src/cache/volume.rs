@@ -8,8 +8,8 @@ use fstitch_core::{BlockNo, Error, IoOp, Result};
 
 use super::journal::Journal;
 use super::{Cache, Core, Shared};
-use crate::graph::Arrangement;
 use crate::graph::patch::Vx;
+use crate::graph::{Arrangement, Logging};
 use crate::{Ordering, PatchId};
 
 /// Where a block of a volume is.
@@ -221,7 +221,7 @@ impl Cache {
     #[must_use]
     pub fn has_logged_contents(&self) -> bool {
         let core = self.shared.core();
-        let in_log = core.graph.logging(self.volume).is_some_and(|logging| logging.contents_in > 0);
+        let in_log = core.graph.logging(self.volume).is_some_and(Logging::has_logged_contents);
         in_log || core.journal(self.volume).is_some_and(|journal| journal.mode() == crate::JournalMode::Full)
     }
 

@@ -41,8 +41,8 @@ pub(crate) struct Logging {
     pub(crate) last_commit: PatchId,
     /// Blocks with a copy in the live log, and the last transaction that has one.
     pub(crate) copies: FxHashMap<BlockNo, u64>,
-    /// The last transaction that has contents of files although they are not logged by themselves; 0 for none in the log.
-    pub(crate) contents_in: u64,
+    /// Of these, the blocks with contents of files that are not logged by themselves.
+    pub(crate) contents: FxHashMap<BlockNo, u64>,
 }
 
 /// A transaction that takes changes.
@@ -55,6 +55,8 @@ pub(crate) struct Running {
     pub(crate) data: PatchId,
     /// Some of these are groups' changes, which later transactions may come after.
     pub(crate) has_group_contents: bool,
+    /// Some home patches are of contents that are not logged by themselves.
+    pub(crate) has_logged_contents: bool,
     /// The home patches, by their blocks.
     pub(crate) homes: FxHashMap<Sx, Home>,
     /// Blocks whose older copies recovery must leave alone.
@@ -78,6 +80,12 @@ impl JournalMode {
 }
 
 impl Logging {
+    /// Whether contents that are not logged by themselves may have to be all the same.
+    pub(crate) fn has_logged_contents(&self) -> bool {
+        let is_running = |running: &Running| running.has_logged_contents;
+        !self.contents.is_empty() || self.running.as_ref().is_some_and(is_running)
+    }
+
     pub(crate) fn new(mode: JournalMode) -> Self {
         Self {
             mode,
@@ -86,7 +94,7 @@ impl Logging {
             serial: 0,
             last_commit: PatchId::NONE,
             copies: FxHashMap::default(),
-            contents_in: 0,
+            contents: FxHashMap::default(),
         }
     }
 }
@@ -172,10 +180,9 @@ impl Graph {
     fn change_contents_logged(&mut self, site: Site, change: Change, new: &Contents<'_>) -> PatchId {
         let Site { volume, slot: sx, .. } = site;
         self.start_transaction(volume);
-        let logging = self.logging_mut(volume).expect("a journal is kept");
-        let running = logging.running.as_ref().expect("just started");
+        let running = self.running_mut(volume).expect("just started");
         let (serial, data) = (running.serial, running.data);
-        logging.contents_in = serial;
+        running.has_logged_contents = true;
         let data = self.arena.resolve(data).expect("held while the transaction runs");
         let earlier: SmallVec<[Px; 8]> = self.slots[at(sx)].patches.iter().copied().collect();
         for px in earlier {
@@ -187,11 +194,12 @@ impl Graph {
         self.arena.id(px)
     }
 
-    /// Whether the live log has a copy of the block, or will.
+    /// Whether the live log has a copy of the block's contents, or will. Not so the copies of blocks that have become contents:
+    /// these are revoked.
     fn has_copy(&self, site: Site) -> bool {
         self.logging(site.volume).is_some_and(|logging| {
             let is_running = |running: &Running| running.homes.contains_key(&site.slot);
-            logging.copies.contains_key(&site.no) || logging.running.as_ref().is_some_and(is_running)
+            logging.contents.contains_key(&site.no) || logging.running.as_ref().is_some_and(is_running)
         })
     }
 
@@ -272,6 +280,7 @@ impl Graph {
             held,
             data,
             has_group_contents: false,
+            has_logged_contents: false,
             homes: FxHashMap::default(),
             revoked: BTreeSet::new(),
             born: self.now,

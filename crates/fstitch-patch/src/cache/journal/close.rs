@@ -95,9 +95,15 @@ impl Shared {
             false => core.graph.done_after(volume, closing.homes.iter().map(|&(.., px)| px)),
         };
         let blocks: Vec<BlockNo> = closing.homes.iter().map(|&(no, ..)| no).collect();
+        let is_contents = |&&(_, sx, _): &&(BlockNo, Sx, Px)| core.graph.slot(sx).kind == BlockKind::Data;
+        let contents: Vec<BlockNo> = match running.has_logged_contents {
+            true => closing.homes.iter().filter(is_contents).map(|&(no, ..)| no).collect(),
+            false => Vec::new(),
+        };
         if let Some(logging) = core.graph.logging_mut(volume) {
             logging.last_commit = commit;
             logging.copies.extend(blocks.iter().map(|&no| (no, running.serial)));
+            logging.contents.extend(contents.into_iter().map(|no| (no, running.serial)));
         }
         let journal = core.journal_mut(volume).expect("a journal is kept");
         journal.closed_count += 1;

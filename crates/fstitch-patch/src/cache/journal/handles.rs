@@ -8,7 +8,7 @@ use fstitch_core::{Errno, Error, Result};
 use super::super::step::{Goal, Progress};
 use super::super::{Cache, Core, CoreGuard, Shared};
 use crate::graph::patch::Vx;
-use crate::graph::{Closure, Graph};
+use crate::graph::{Closure, Graph, Logging};
 use crate::{JournalMode, PatchId};
 
 /// New blocks of contents for each block of pointers or bitmap that changes, at worst.
@@ -70,8 +70,7 @@ impl Cache {
             let logging = core.graph.logging(volume);
             let logged = logging.and_then(|logging| logging.running.as_ref());
             let logged = logged.map_or(0, |running| running.homes.len());
-            let logs_contents =
-                !core.groups.is_empty() || logging.is_some_and(|logging| logging.contents_in > 0);
+            let logs_contents = !core.groups.is_empty() || logging.is_some_and(Logging::has_logged_contents);
             let Some(journal) = core.journal_mut(volume) else {
                 return Ok(Handle { shared, volume, credits: None });
             };

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::{Closed, Core, Journal, Passed, Shared};
-use crate::graph::ChangeContents as Contents;
 use crate::graph::patch::{Change, Site, Vx};
+use crate::graph::{ChangeContents as Contents, Logging};
 use crate::journal::format::SUPERBLOCK_SIZE;
 use crate::{PatchId, PatchState};
 
@@ -57,15 +57,13 @@ impl Ring {
 
 impl Journal {
     /// Forgets which blocks had copies in transactions that a stable tail has passed.
-    fn purge_passed(
-        &mut self,
-        core_copies: &mut rustc_hash::FxHashMap<fstitch_core::BlockNo, u64>,
-        stable: usize,
-    ) {
+    fn purge_passed(&mut self, logging: &mut Logging, stable: usize) {
         for passed in self.passed.drain(..stable) {
             for block in passed.blocks {
-                if core_copies.get(&block) == Some(&passed.serial) {
-                    core_copies.remove(&block);
+                for copies in [&mut logging.copies, &mut logging.contents] {
+                    if copies.get(&block) == Some(&passed.serial) {
+                        copies.remove(&block);
+                    }
                 }
             }
         }
@@ -83,13 +81,7 @@ impl Shared {
             .take_while(|passed| core.graph.state(passed.tail) == PatchState::Committed)
             .count();
         if let Some(logging) = core.graph.logging_mut(volume) {
-            journal.purge_passed(&mut logging.copies, stable);
-            let left = journal.passed.front().map(|passed| passed.serial);
-            let oldest = left.or_else(|| journal.closed.front().map(|closed| closed.serial));
-            let running = logging.running.as_ref().map(|running| running.serial);
-            if oldest.or(running).is_none_or(|serial| serial > logging.contents_in) {
-                logging.contents_in = 0;
-            }
+            journal.purge_passed(logging, stable);
         }
         // A quarter stays free, so that the tail moves in few large steps and seldom stands in a commit's way.
         let comfort = need.max(journal.superblock.log_blocks() / 4);
