@@ -138,6 +138,7 @@ impl Run<'_> {
             3 => self.disengage(),
             4..=6 => self.succeed(),
             7 if self.seed.chance(1, 4) => self.sync(),
+            8 if self.seed.chance(1, 8) => self.sync_outside(),
             _ => self.effect(),
         };
         self.recorder.mark(Mark::End(self.steps));
@@ -238,6 +239,19 @@ impl Run<'_> {
         let stable = |(no, effect): (usize, &Effect)| (effect.groups & wanted != 0).then_some(no);
         let stable = self.effects.iter().enumerate().filter_map(stable).collect();
         self.stable.push((self.steps, stable));
+        Ok(())
+    }
+
+    /// Somebody who works for no group makes a file stable, or everything.
+    fn sync_outside(&mut self) -> Result<()> {
+        let is_all = self.seed.chance(1, 2);
+        if is_all {
+            self.fs.sync()?;
+        } else {
+            self.fs.fsync(self.fs.lookup(self.fs.root(), b"shared")?.attr.ino, false)?;
+        }
+        let stable = |(no, effect): (usize, &Effect)| (is_all || effect.kind == Kind::Slot).then_some(no);
+        self.stable.push((self.steps, self.effects.iter().enumerate().filter_map(stable).collect()));
         Ok(())
     }
 
@@ -410,16 +424,31 @@ impl Past {
     }
 }
 
-/// Runs program `number` on a system and judges the images of its past, `choices_per_cut` at each cut. With `is_deaf`, the
-/// file system is not told which operations belong to groups: the oracle must notice.
+/// How programs are judged.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupOptions {
+    /// How badly the medium behaves.
+    pub level: Level,
+    /// Images visited at each cut, at most.
+    pub choices_per_cut: u64,
+    /// The file system is not told which operations belong to groups: the oracle must notice.
+    pub is_deaf: bool,
+}
+
+impl Default for GroupOptions {
+    fn default() -> Self {
+        Self { level: Level::M2, choices_per_cut: 24, is_deaf: false }
+    }
+}
+
+/// Runs program `number` on a system and judges the images of its past.
 ///
 /// # Errors
 /// The first violation.
 pub fn judge_group_program(
     system: &dyn System,
     number: u64,
-    choices_per_cut: u64,
-    is_deaf: bool,
+    options: GroupOptions,
 ) -> std::result::Result<GroupCounts, Violation> {
     let fail = |error: fstitch_core::Error| Violation::new("program-failed", error.to_string());
     let base = system.format().map_err(fail)?;
@@ -431,17 +460,17 @@ pub fn judge_group_program(
     let recorder = Arc::new(Recorder::new(Image::with(Arc::clone(&base), start.clone())));
     let device: Arc<dyn BlockDevice> = Arc::<Recorder<Image>>::clone(&recorder);
     let mounted = system.mount(device).map_err(fail)?;
-    let past = run(&*mounted, &recorder, number, is_deaf).map_err(fail)?;
+    let past = run(&*mounted, &recorder, number, options.is_deaf).map_err(fail)?;
     mounted.unmount().map_err(fail)?;
     let log = recorder.take();
     let mut counts = GroupCounts { programs: 1, ..GroupCounts::default() };
     counts.effects = u64::try_from(past.effects.len()).expect("64-bit machine");
     counts.dependencies = past.groups.iter().map(|befores| u64::from(befores.count_ones())).sum();
     let mut outcome = Ok(());
-    let history = History::from_stable(Arc::clone(&base), start, Level::M2);
+    let history = History::from_stable(Arc::clone(&base), start, options.level);
     for_each_cut(history, &log, &mut |cut| {
         counts.cuts += 1;
-        for_each_choice(cut, choices_per_cut, &mut Seed::new(number), &mut |choice| {
+        for_each_choice(cut, options.choices_per_cut, &mut Seed::new(number), &mut |choice| {
             counts.states += 1;
             let image = Image::with(Arc::clone(&cut.base), cut.blocks(choice));
             match judge_image(system, image, &past, cut.progress.ended) {

@@ -43,7 +43,7 @@ pub mod workload;
 pub use ext2::{Ext2System, UnknownSystem};
 pub use fault::{BadPlan, Defect, Fault, FaultDevice, FaultPlan, Requests, Times};
 pub use fstitch_fs::ext2::arrange::Consistency;
-pub use groups::{GroupCounts, judge_group_program};
+pub use groups::{GroupCounts, GroupOptions, judge_group_program};
 pub use id::{StateId, UnknownState};
 pub use lab::{Counts, Found, Lab, LabOptions, Outcome, Recording};
 pub use live::{CutReport, LiveDevice, LiveOptions, Survivors, UnknownSurvivors};

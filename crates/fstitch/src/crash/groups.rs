@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
 use fstitch_core::{Clock, SystemClock};
-use fstitch_crashlab::{GroupCounts, judge_group_program};
+use fstitch_crashlab::{GroupCounts, GroupOptions, judge_group_program};
 use serde::Serialize;
 
 use super::SystemArguments;
@@ -42,6 +42,7 @@ pub struct Arguments {
 #[derive(Serialize)]
 struct Report {
     system: String,
+    level: String,
     programs: u64,
     effects: u64,
     dependencies: u64,
@@ -57,6 +58,11 @@ struct Report {
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let system = arguments.system.system()?;
     let programs = &arguments.programs;
+    let options = GroupOptions {
+        level: arguments.system.level,
+        choices_per_cut: arguments.states_per_cut,
+        is_deaf: arguments.canary,
+    };
     let bar = progress(arguments.json, programs.end.saturating_sub(programs.start), "programs");
     let (clock, next) = (SystemClock::new(), AtomicU64::new(programs.start));
     let total = Mutex::new((GroupCounts::default(), Vec::new()));
@@ -69,8 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
                     if number >= programs.end || !total.lock().expect("no panic while held").1.is_empty() {
                         return;
                     }
-                    let judged =
-                        judge_group_program(&*system, number, arguments.states_per_cut, arguments.canary);
+                    let judged = judge_group_program(&*system, number, options);
                     let mut total = total.lock().expect("no panic while held");
                     match judged {
                         Ok(counts) => total.0.add(&counts),
@@ -85,6 +90,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let (counts, violations) = total.into_inner().expect("no panic while held");
     let report = Report {
         system: system.name(),
+        level: options.level.to_string(),
         programs: counts.programs,
         effects: counts.effects,
         dependencies: counts.dependencies,
@@ -105,9 +111,10 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 
 fn table(report: &Report) -> String {
     let mut out = format!(
-        "{}: {} programs, {} operations, {} dependencies between groups\n{} cuts, {} states ({} a second), a dependent group \
+        "{} at {}: {} programs, {} operations, {} dependencies between groups\n{} cuts, {} states ({} a second), a dependent group \
          had begun in {}\n",
         report.system,
+        report.level,
         report.programs,
         report.effects,
         report.dependencies,
