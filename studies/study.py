@@ -157,7 +157,7 @@ class Study:
         print(f"     {' | '.join(row.cells())}", flush=True)
         return row
 
-    def crash(self, way, mechanism, prepare, load, ask, where="", expect_broken=False, size="64M"):
+    def crash(self, way, mechanism, prepare, load, ask, where="", expect_broken=False, size="64M", mount=()):
         """Records a load and puts `ask` to what power cuts can leave of it, in the directory `where` of the volume.
 
         With `expect_broken` the way is known to break: then it must be found broken, so that the question is known to find it.
@@ -172,7 +172,7 @@ class Study:
             os.makedirs(volume.at, exist_ok=True)
             common.run(
                 self.binary, "crash", "mount", "--record", log, "-o", f"consistency={mechanism}", "--write-back-age", "50ms",
-                volume.image, volume.at,
+                *mount, volume.image, volume.at,
             )
             try:
                 load(volume)
