@@ -9,7 +9,7 @@ import subprocess
 import study
 
 PAGE = os.path.join(study.common.REPOSITORY, "docs", "studies.md")
-COST = ["way", "volume", "until stable", "write requests", "blocks of 4 KiB", "flushes"]
+COST = ["way", "volume", "until it returned", "until all was stable", "write requests", "blocks of 4 KiB", "flushes"]
 CRASH = ["way", "volume", "crash states", "different trees asked about", "broken"]
 
 

@@ -70,7 +70,7 @@ def crash(all_of_it, options):
 def main():
     parser = study.arguments(__doc__)
     parser.add_argument("--transactions", type=int, default=1000, help="transactions that are timed (default 1000)")
-    parser.add_argument("--recorded", type=int, default=300, help="transactions that are cut (default 300)")
+    parser.add_argument("--recorded", type=int, default=1000, help="transactions that are cut (default 1000)")
     options = study.options_of(parser)
     study.common.require(root=True, fuse=True, loop=True)
     summary = study.common.Summary("SQLite")

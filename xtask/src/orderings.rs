@@ -17,6 +17,7 @@
 //! >>>>
 //! ```
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -156,14 +157,34 @@ fn check_fit(root: &Path, ordering: &Ordering) -> Result<()> {
     Ok(())
 }
 
-/// Copies what git tracks, so that the tree itself is never in a broken state.
+/// Copies what git tracks, so that the tree itself is never in a broken state. What is as it was stays, so that little is built
+/// again; sources that are no more go.
 pub(crate) fn copy_tree(root: &Path, copy: &Path) -> Result<()> {
     let listing = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output()?;
     ensure!(listing.status.success(), "git ls-files ended with {}", listing.status);
-    for name in String::from_utf8(listing.stdout)?.split('\0').filter(|name| !name.is_empty()) {
+    let listing = String::from_utf8(listing.stdout)?;
+    let names: BTreeSet<&str> = listing.split('\0').filter(|name| root.join(name).is_file()).collect();
+    for name in &names {
         let target = copy.join(name);
+        let contents = std::fs::read(root.join(name)).with_context(|| format!("reading {name}"))?;
+        if std::fs::read(&target).is_ok_and(|there| there == contents) {
+            continue;
+        }
         std::fs::create_dir_all(target.parent().context("files have folders")?)?;
         std::fs::copy(root.join(name), &target).with_context(|| format!("copying {name}"))?;
+    }
+    remove_others(copy, &copy.join("crates"), &names)
+}
+
+/// Removes the files below `at` that are not among `names`, which are told from `copy` on.
+fn remove_others(copy: &Path, at: &Path, names: &BTreeSet<&str>) -> Result<()> {
+    for entry in std::fs::read_dir(at)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            remove_others(copy, &path, names)?;
+        } else if !path.strip_prefix(copy)?.to_str().is_some_and(|name| names.contains(name)) {
+            std::fs::remove_file(&path)?;
+        }
     }
     Ok(())
 }

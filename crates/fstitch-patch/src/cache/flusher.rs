@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use fstitch_core::{BlockNo, Error, IoOp, Result};
 
+use super::journal::Journal;
 use super::step::{Goal, Progress};
-use super::{Cache, Shared};
+use super::{Cache, Core, Shared};
 
-/// How often ages are looked at.
+/// How often ages are looked at: this often, or twice in the shortest of them.
 const TICK: Duration = Duration::from_secs(1);
+const TICK_MIN: Duration = Duration::from_millis(5);
 /// How long to wait for operations under way when room is wanted and only their end can bring more to write.
 const STUCK: Duration = Duration::from_millis(2);
 
@@ -73,7 +75,10 @@ impl Shared {
                 let core = match self.wants_room(&core) {
                     true if stuck => self.wait_for_kick(core, STUCK),
                     true => core,
-                    false => self.wait_for_kick(core, TICK),
+                    false => {
+                        let tick = self.tick(&core);
+                        self.wait_for_kick(core, tick)
+                    }
                 };
                 if core.stop {
                     return;
@@ -87,6 +92,13 @@ impl Shared {
             };
             stuck = !wrote;
         }
+    }
+
+    fn tick(&self, core: &Core) -> Duration {
+        let intervals =
+            core.journaled().filter_map(|volume| core.journal(volume)).map(Journal::commit_interval);
+        let shortest = intervals.fold(self.options.write_back_age, Duration::min);
+        (shortest / 2).clamp(TICK_MIN, TICK)
     }
 
     /// Writes epochs until the goal is met or nothing more of it can be written. Returns whether it wrote anything.

@@ -253,6 +253,10 @@ impl Journal {
         self.mode
     }
 
+    pub(super) fn commit_interval(&self) -> Duration {
+        self.commit_interval
+    }
+
     pub(super) fn log_blocks(&self) -> u32 {
         self.superblock.log_blocks()
     }
