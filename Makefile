@@ -10,7 +10,7 @@ PROFILE ?= release
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 CLIENT := crates/fstitch-client-c
 
-.PHONY: demo test install uninstall build build-client install-client proofs clean
+.PHONY: demo test install uninstall build build-client install-client proofs studies clean
 
 # Makes an ext2 image, mounts it, unpacks a tree, kills the mount in mid-write, checks, and tells what it saw.
 demo: build
@@ -30,6 +30,11 @@ build:
 proofs: build
 	@scripts/setup.sh proofs
 	@FSTITCH=$(TARGET)/release/fstitch scripts/all-proofs.sh
+
+# Real programs, what ordering buys them and what a crash leaves of them: the numbers of docs/studies.md. Half an hour.
+studies: build build-client
+	@scripts/setup.sh studies
+	@FSTITCH=$(TARGET)/release/fstitch studies/run.sh
 
 # What C programs need to order their changes; `pip install ./python` is the same for Python.
 build-client:

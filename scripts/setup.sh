@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what a purpose needs and this machine lacks: setup.sh build|demo|test|proofs.
+# Installs what a purpose needs and this machine lacks: setup.sh build|demo|test|proofs|studies.
 # Only Debian's package manager is known here; elsewhere, and without root or sudo, it says what is missing and
 # goes on, because every purpose has a reduced form that works without.
 set -euo pipefail
 
-purpose=${1:?"usage: setup.sh build|demo|test|proofs"}
+purpose=${1:?"usage: setup.sh build|demo|test|proofs|studies"}
 missing=()
 
 need() { # need COMMAND PACKAGE
@@ -31,6 +31,20 @@ test | proofs)
     need setfattr attr
     need setfacl acl
     need losetup mount
+    ;;
+studies)
+    need fusermount3 fuse3
+    need e2fsck e2fsprogs
+    need python3 python3-minimal
+    need losetup mount
+    need make make
+    need dpkg-source dpkg-dev
+    need git git
+    need svn subversion
+    need eatmydata eatmydata
+    need doveconf dovecot-core
+    [ -e /usr/lib/dovecot/imap ] || missing+=(dovecot-imapd)
+    [ -e /usr/include/dovecot/config.h ] || missing+=(dovecot-dev)
     ;;
 *)
     echo "unknown purpose: $purpose" >&2
