@@ -47,6 +47,7 @@ pub(crate) enum Call {
     Sync(GroupNo),
     Close(GroupNo),
     OrderBegin {
+        every_change: bool,
         durable_every_ms: u32,
     },
     OrderEnd,

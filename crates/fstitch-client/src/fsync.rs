@@ -143,6 +143,8 @@ impl Calls for Fsync {
                 None => Err(Errno::BADF.into()),
             },
             // The programs' own fsync already orders, and waits.
+            // Nobody can wait after every change of another process.
+            Call::OrderBegin { every_change: true, .. } => Err(Errno::OPNOTSUPP.into()),
             Call::OrderBegin { .. } | Call::OrderEnd => Ok(()),
         }
     }

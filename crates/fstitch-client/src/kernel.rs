@@ -65,7 +65,9 @@ impl Calls for Kernel {
             Call::DisengageFile(group) => set::<PG_DISENGAGE_FD>(on, [group.0, 0]),
             Call::Sync(group) => set::<PG_SYNC>(on, [group.0, 0]),
             Call::Close(group) => set::<PG_CLOSE>(on, [group.0, 0]),
-            Call::OrderBegin { durable_every_ms } => set::<PG_ORDER_BEGIN>(on, [0, durable_every_ms]),
+            Call::OrderBegin { every_change, durable_every_ms } => {
+                set::<PG_ORDER_BEGIN>(on, [u32::from(every_change), durable_every_ms])
+            }
             // SAFETY: PG_ORDER_END has no argument.
             Call::OrderEnd => Ok(unsafe { ioctl(on, NoArg::<PG_ORDER_END>::new()) }?),
         }

@@ -155,10 +155,23 @@ impl Volume {
     /// # Errors
     /// `EBUSY` where it holds already; `EINVAL` for a bound out of range; `EOPNOTSUPP` where the volume keeps no order.
     pub fn order_begin(&self, durable_every: Option<Duration>) -> io::Result<()> {
+        self.begin_order(durable_every, false)
+    }
+
+    /// The same, and every change comes after the one before, for programs that never call fsync. Changes that are asked for
+    /// at the same time have no order.
+    ///
+    /// # Errors
+    /// As of [`Volume::order_begin`]; `EOPNOTSUPP` also where order is kept by waiting.
+    pub fn order_every_change(&self, durable_every: Option<Duration>) -> io::Result<()> {
+        self.begin_order(durable_every, true)
+    }
+
+    fn begin_order(&self, durable_every: Option<Duration>, every_change: bool) -> io::Result<()> {
         let millis = durable_every
             .map_or(Some(0), |bound| u32::try_from(bound.as_millis()).ok().filter(|&millis| millis > 0));
         let durable_every_ms = millis.ok_or_else(|| io::Error::from(Errno::INVAL))?;
-        self.call(Call::OrderBegin { durable_every_ms })
+        self.call(Call::OrderBegin { every_change, durable_every_ms })
     }
 
     /// Has fsync of this process wait again, and of those that it starts from now on.

@@ -32,6 +32,10 @@ pub struct Arguments {
     /// Make what they changed stable this often, so that a crash loses no more: 500ms, 5s, 1m
     #[arg(long, value_name = "TIME", value_parser = interval)]
     durable_every: Option<Duration>,
+    /// Every change is an ordering point, not only fsync: for programs that never call it. Cheap where a journal is kept; under
+    /// soft updates every change takes a flush, later
+    #[arg(long)]
+    every_change: bool,
     /// Return when the program itself has ended. What it leaves behind may find that fsync waits again
     #[arg(long)]
     no_wait: bool,
@@ -47,15 +51,14 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let here = [PathBuf::from(".")];
     let places = if arguments.on.is_empty() { here.as_slice() } else { &arguments.on };
     // They stay open: a volume that is unmounted meanwhile would take the order with it.
-    let volumes: Vec<Volume> =
-        places.iter().map(|place| begin(place, arguments.durable_every)).collect::<Result<_>>()?;
+    let volumes: Vec<Volume> = places.iter().map(|place| begin(place, arguments)).collect::<Result<_>>()?;
     let ended = tree::run(Command::new(program).args(rest), !arguments.no_wait)?;
     drop(volumes);
     Ok(Outcome(tree::code(ended)))
 }
 
 /// Has fsync order on one mount.
-fn begin(place: &Path, durable_every: Option<Duration>) -> Result<Volume> {
+fn begin(place: &Path, arguments: &Arguments) -> Result<Volume> {
     let failed = |error: std::io::Error| {
         let hint = match error.kind() {
             _ if fstitch_client::is_unsupported(&error) => ": not on a volume that keeps an order (see --on)",
@@ -65,7 +68,11 @@ fn begin(place: &Path, durable_every: Option<Duration>) -> Result<Volume> {
         anyhow::Error::from(error).context(format!("{}{hint}", place.display()))
     };
     let volume = Volume::open(place).map_err(failed)?;
-    volume.order_begin(durable_every).map_err(failed)?;
+    let begun = match arguments.every_change {
+        true => volume.order_every_change(arguments.durable_every),
+        false => volume.order_begin(arguments.durable_every),
+    };
+    begun.map_err(failed)?;
     Ok(volume)
 }
 

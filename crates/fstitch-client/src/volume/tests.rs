@@ -67,12 +67,14 @@ fn bounds_of_ordered_fsync_are_milliseconds() {
     let (volume, fake) = faked(directory.path());
     volume.order_begin(None).unwrap();
     volume.order_begin(Some(Duration::from_secs(5))).unwrap();
+    volume.order_every_change(None).unwrap();
     volume.order_end().unwrap();
     for wrong in [Duration::from_micros(1), Duration::from_secs(1 << 40)] {
         assert_eq!(volume.order_begin(Some(wrong)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
-    let begin = |durable_every_ms| Call::OrderBegin { durable_every_ms };
-    assert_eq!(*fake.asked.lock().unwrap(), [begin(0), begin(5000), Call::OrderEnd]);
+    let begin = |every_change, durable_every_ms| Call::OrderBegin { every_change, durable_every_ms };
+    let asked = [begin(false, 0), begin(false, 5000), begin(true, 0), Call::OrderEnd];
+    assert_eq!(*fake.asked.lock().unwrap(), asked);
 }
 
 /// /proc never has patchgroups.

@@ -10,6 +10,8 @@ use crate::scopes::{About, Asker, Call, GROUPS_MAX, Scopes};
 const VERSION: u32 = 1;
 const FEATURE_GROUPS: u32 = 1;
 const FEATURE_ORDER: u32 = 2;
+/// In [`PG_ORDER_BEGIN`]: every change is an ordering point.
+const EVERY_CHANGE: u32 = 1;
 /// In the answer to [`Asked::Users`]: the whole mount has ordered fsync.
 const EVERYBODY: u32 = 1;
 /// Processes in one answer.
@@ -103,7 +105,9 @@ fn one(input: &[u8]) -> Result<u32> {
 
 fn order(input: &[u8]) -> Result<Call> {
     match both(input)? {
-        (0, durable_every_ms) => Ok(Call::OrderBegin { durable_every_ms }),
+        (flags @ 0..=EVERY_CHANGE, durable_every_ms) => {
+            Ok(Call::OrderBegin { durable_every_ms, every_change: flags == EVERY_CHANGE })
+        }
         _ => Err(Errno::INVAL.into()),
     }
 }
@@ -159,6 +163,10 @@ mod tests {
         assert!(decode(0x5401, &[]).is_none() && decode(0xc008_f5ff, &[0, 0]).is_none());
         let engaged = decode(PG_ENGAGE_FD, &[3, 0]).unwrap().unwrap();
         assert_eq!(engaged, Asked::Call(Call::Engage(3, About::File(ino))));
+        for (flags, every_change) in [(0, false), (1, true)] {
+            let begun = decode(PG_ORDER_BEGIN, &[flags, 9]).unwrap().unwrap();
+            assert_eq!(begun, Asked::Call(Call::OrderBegin { durable_every_ms: 9, every_change }));
+        }
         for refused in [
             decode(PG_CREATE, &[1, 0]),
             decode(PG_ENGAGE, &[3, 1]),
@@ -166,7 +174,7 @@ mod tests {
             decode(PG_ENGAGE, &[]),
             decode(PG_DEPEND, &[1]),
             decode(PG_VERSION, &[0, 0, 0, 9]),
-            decode(PG_ORDER_BEGIN, &[1, 0]),
+            decode(PG_ORDER_BEGIN, &[2, 0]),
         ] {
             assert_eq!(refused.unwrap().unwrap_err().errno(), Errno::INVAL);
         }

@@ -28,6 +28,8 @@ pub(crate) struct Chain {
     fs: Arc<dyn Ordering>,
     /// How often its changes are made stable, if at all.
     pub durable_every: Option<Duration>,
+    /// Every change is an ordering point, not only fsync.
+    every_change: bool,
     state: Mutex<State>,
     /// No change is under way.
     rest: Condvar,
@@ -50,11 +52,16 @@ pub(super) struct Step(Arc<Chain>);
 impl Chain {
     /// # Errors
     /// `EOPNOTSUPP` where the file system keeps no order.
-    pub(super) fn start(fs: &Arc<dyn Ordering>, durable_every: Option<Duration>) -> Result<Arc<Self>> {
+    pub(super) fn start(
+        fs: &Arc<dyn Ordering>,
+        durable_every: Option<Duration>,
+        every_change: bool,
+    ) -> Result<Arc<Self>> {
         let first = begin(&**fs)?;
         Ok(Arc::new(Self {
             fs: Arc::clone(fs),
             durable_every,
+            every_change,
             state: Mutex::new(State { engaged: Some(first), working: 0, changes: 0 }),
             rest: Condvar::new(),
             unstable: AtomicBool::new(false),
@@ -67,6 +74,9 @@ impl Chain {
 
     /// A change begins; the group that it belongs to is added to `groups`.
     pub(super) fn enter(self: &Arc<Self>, groups: &mut Vec<GroupId>) -> Step {
+        if self.every_change {
+            self.point_before_change();
+        }
         let mut state = self.lock();
         state.working += 1;
         state.changes = state.changes.saturating_add(1);
@@ -100,6 +110,19 @@ impl Chain {
         }
         drop(state);
         self.settle()
+    }
+
+    /// An ordering point between the last change and the next. Changes that are under way together have no order.
+    fn point_before_change(&self) {
+        let mut state = self.lock();
+        if state.working > 0 || state.changes == 0 || self.advance(&mut state) {
+            return;
+        }
+        drop(state);
+        // What a sync cannot make stable, later syncs report.
+        if let Err(error) = self.settle() {
+            tracing::debug!("a sync instead of an ordering point: {error}");
+        }
     }
 
     /// Makes everything stable.

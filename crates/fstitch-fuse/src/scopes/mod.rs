@@ -97,7 +97,7 @@ pub(crate) enum Call {
     Disengage(u32, About),
     Sync(u32),
     Close(u32),
-    OrderBegin { durable_every_ms: u32 },
+    OrderBegin { durable_every_ms: u32, every_change: bool },
     OrderEnd,
 }
 
@@ -160,7 +160,7 @@ impl Scopes {
     /// # Errors
     /// `EOPNOTSUPP` where the file system keeps no order.
     pub(crate) fn order_everybody(self: &Arc<Self>, durable_every: Option<Duration>) -> Result<()> {
-        let chain = Chain::start(&self.fs, durable_every.map(|every| every.max(DURABLE_EVERY_MIN)))?;
+        let chain = Chain::start(&self.fs, durable_every.map(|every| every.max(DURABLE_EVERY_MIN)), false)?;
         self.watch.start(self)?;
         *self.everybody.lock().expect("no panic while held") = Some(chain);
         self.used.fetch_add(1, Memory::AcqRel);
@@ -197,7 +197,7 @@ impl Scopes {
     /// By the specification.
     pub(crate) fn call(self: &Arc<Self>, from: Asker, call: Call) -> Result<u32> {
         self.sweep();
-        if let Call::OrderBegin { durable_every_ms: 1..DURABLE_EVERY_MIN_MS } = call {
+        if let Call::OrderBegin { durable_every_ms: 1..DURABLE_EVERY_MIN_MS, .. } = call {
             return Err(Errno::INVAL.into());
         }
         let scope = match self.find(from.tid)? {
@@ -225,19 +225,26 @@ impl Scopes {
             Call::Close(no) => self.change(&scope, |set| set.close(no).map(|()| 0)),
             Call::Engage(no, about) => self.change(&scope, |set| set.engage(no, about).map(|()| 0)),
             Call::Disengage(no, about) => self.change(&scope, |set| set.disengage(no, about).map(|()| 0)),
-            Call::OrderBegin { durable_every_ms } => self.begin_order(&scope, durable_every_ms),
+            Call::OrderBegin { durable_every_ms, every_change } => {
+                self.begin_order(&scope, milliseconds(durable_every_ms), every_change)
+            }
             Call::OrderEnd => {
                 self.change(&scope, |set| set.chain.take().map(|_| 0).ok_or(Errno::INVAL.into()))
             }
         }
     }
 
-    fn begin_order(self: &Arc<Self>, scope: &Arc<Scope>, durable_every_ms: u32) -> Result<u32> {
+    fn begin_order(
+        self: &Arc<Self>,
+        scope: &Arc<Scope>,
+        durable_every: Option<Duration>,
+        every_change: bool,
+    ) -> Result<u32> {
         let begun = self.change(scope, |set| {
             if set.chain.is_some() || self.orders_everybody() {
                 return Err(Errno::BUSY.into());
             }
-            set.chain = Some(Chain::start(&self.fs, milliseconds(durable_every_ms))?);
+            set.chain = Some(Chain::start(&self.fs, durable_every, every_change)?);
             Ok(0)
         });
         self.watch.wake();

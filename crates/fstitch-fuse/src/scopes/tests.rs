@@ -409,15 +409,38 @@ fn limits_hold() {
     assert_eq!((s.table.len(), s.scopes.count.all()), (0, 0));
 }
 
+fn order(durable_every_ms: u32) -> Call {
+    Call::OrderBegin { durable_every_ms, every_change: false }
+}
+
+#[test]
+fn every_change_may_be_an_ordering_point() {
+    let s = setup();
+    s.world.start(10, ROOT);
+    s.ok(10, Call::OrderBegin { durable_every_ms: 0, every_change: true });
+    let first = s.groups(10);
+    let second = s.groups(10);
+    assert_eq!(s.table.get(second[0]).unwrap().after, first, "the second change comes after the first");
+    // Two that are under way together share a group, and the next one comes after both.
+    let work = s.scopes.work(10, &[]).unwrap();
+    let third = work.run(|| {
+        assert_eq!(s.groups(10), work.groups());
+        s.groups(10)
+    });
+    assert_eq!(s.table.get(third[0]).unwrap().after, second);
+    assert_eq!(s.table.get(s.groups(10)[0]).unwrap().after, third);
+    assert_eq!(s.table.syncs.load(Memory::Relaxed), 0);
+}
+
 #[test]
 fn ordering_points_chain_groups() {
     let s = setup();
     s.world.start(10, ROOT);
-    s.ok(10, Call::OrderBegin { durable_every_ms: 0 });
-    assert_eq!(s.fails(10, Call::OrderBegin { durable_every_ms: 0 }), Errno::BUSY);
-    assert_eq!(s.fails(10, Call::OrderBegin { durable_every_ms: 9 }), Errno::INVAL);
+    s.ok(10, order(0));
+    assert_eq!(s.fails(10, order(0)), Errno::BUSY);
+    assert_eq!(s.fails(10, order(9)), Errno::INVAL);
     s.world.start(11, 10);
-    assert_eq!(s.fails(11, Call::OrderBegin { durable_every_ms: 0 }), Errno::BUSY);
+    assert_eq!(s.fails(11, order(0)), Errno::BUSY);
     let point = |tid| s.scopes.order_of(tid).unwrap().unwrap();
     let first = s.groups(10);
     assert_eq!(first, s.groups(11));
@@ -444,7 +467,7 @@ fn ordering_points_chain_groups() {
 fn an_ordering_point_that_cannot_be_made_is_durable() {
     let s = setup();
     s.world.start(10, ROOT);
-    s.ok(10, Call::OrderBegin { durable_every_ms: 0 });
+    s.ok(10, order(0));
     let order = s.scopes.order_of(10).unwrap().unwrap();
     // A change is under way for longer than anybody waits.
     s.scopes.work(10, &[]).unwrap().run(|| {
@@ -470,7 +493,7 @@ fn everybody_can_be_ordered() {
     s.world.start(10, ROOT);
     s.scopes.order_everybody(None).unwrap();
     assert!(s.groups(10).len() == 1 && s.groups(0) == s.groups(10));
-    assert_eq!(s.fails(10, Call::OrderBegin { durable_every_ms: 0 }), Errno::BUSY);
+    assert_eq!(s.fails(10, order(0)), Errno::BUSY);
     s.scopes.order_of(0).unwrap().unwrap().try_point().unwrap().unwrap();
     assert!(s.scopes.orders_everybody() && s.scopes.users().is_empty());
     s.scopes.close();
@@ -482,7 +505,7 @@ fn pages_without_an_owner_belong_to_every_order() {
     let s = setup();
     for pid in [10, 20] {
         s.world.start(pid, ROOT);
-        s.ok(pid, Call::OrderBegin { durable_every_ms: 0 });
+        s.ok(pid, order(0));
     }
     let (one, other) = (s.groups(10), s.groups(20));
     let mut both = [one, other].concat();
@@ -496,7 +519,7 @@ fn pages_without_an_owner_belong_to_every_order() {
 fn orders_become_durable_in_time() {
     let s = setup();
     s.world.start(10, ROOT);
-    s.ok(10, Call::OrderBegin { durable_every_ms: 10 });
+    s.ok(10, order(10));
     s.groups(10);
     let order = s.scopes.chains().pop().unwrap();
     // The watching thread makes it stable; no more is asked than that it happens.

@@ -195,6 +195,20 @@ fn a_power_cut_under_order_loses_the_last_moments_only() {
     assert!(lost > 0, "fsync has waited");
 }
 
+/// The same for commands that never sync.
+#[test]
+fn a_power_cut_under_order_of_every_change_leaves_the_first_commands() {
+    let ordered = r#"fstitch order --every-change -- sh -c 'for c; do sh -c "$c"; done' sh"#;
+    for (seed, mechanism) in (1..=9).zip(["soft", "metadata", "ordered"].into_iter().cycle()) {
+        let Some(left) = Left::after_cut(seed, mechanism, ordered) else { return };
+        let Left { first_missing, beyond } = left;
+        assert!(
+            beyond.is_empty(),
+            "seed {seed}, {mechanism}: {first_missing} is not whole, but of {beyond:?}"
+        );
+    }
+}
+
 #[test]
 fn what_is_older_than_durable_every_is_never_lost() {
     for (options, is_kept) in [("--durable-every 200ms", true), ("", false)] {
