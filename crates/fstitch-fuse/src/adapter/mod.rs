@@ -11,16 +11,17 @@ mod invalidate;
 mod ioctl;
 mod patchgroups;
 mod privileges;
+mod replies;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-use fstitch_core::{Entry, Errno, FileSystem, InodeNo, Result, SeekFrom, SetAttr, XattrSetMode};
+use fstitch_core::{Errno, SeekFrom, SetAttr, XattrSetMode};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig,
     LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
@@ -28,23 +29,15 @@ use fuser::{
     ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use self::answer::{ErrorLog, Fail, answer, answer_change, answer_value};
-use self::convert::{View, bits16, generation, set_time};
+use self::answer::{Fail, answer, answer_change, answer_value};
+use self::convert::{bits16, generation, set_time};
 use self::core::{Core, Durability, Write, lacks_space};
 pub(crate) use self::invalidate::Invalidations;
-use self::privileges::{CAPABILITY, WithoutCapability};
-use crate::MountOptions;
+use self::privileges::CAPABILITY;
 use crate::pool::Pool;
-use crate::scopes::{Asker, Scopes, Work};
 
 /// The longest read or write in one request, in bytes.
 const TRANSFER_MAX: u32 = 1 << 20;
-
-/// Threads that wait for the medium; several, so that several callers of fsync share one flush.
-const HELPERS: usize = 4;
-
-/// Threads that do the calls of patchgroups, so that nobody's calls hold up other requests.
-const CALLERS: usize = 2;
 
 thread_local! {
     /// Where a worker reads file contents; it grows to the longest request and stays.
@@ -60,119 +53,6 @@ pub(crate) struct Adapter {
     /// The kernel opens and closes files without asking.
     opens_by_itself: bool,
     opens_directories_by_itself: bool,
-}
-
-impl Adapter {
-    pub(crate) fn new(fs: Arc<dyn FileSystem>, options: &MountOptions) -> std::io::Result<Self> {
-        let view = View { root: fs.root(), ttl: fs.cache_timeout(), owners: options.owners };
-        let scopes = Scopes::new(Arc::clone(&fs));
-        let core = Core {
-            fs,
-            view,
-            sync: options.sync,
-            kills_privileges: AtomicBool::new(false),
-            removed: AtomicBool::new(false),
-            errors: ErrorLog::default(),
-            without_capability: WithoutCapability::default(),
-            scopes,
-        };
-        Ok(Self {
-            core: Arc::new(core),
-            pool: Pool::new(HELPERS)?,
-            calls: Pool::new(CALLERS)?,
-            invalidations: Invalidations::default(),
-            opens_by_itself: false,
-            opens_directories_by_itself: false,
-        })
-    }
-
-    pub(crate) fn invalidations(&self) -> Invalidations {
-        self.invalidations.clone()
-    }
-
-    pub(crate) fn scopes(&self) -> Arc<Scopes> {
-        Arc::clone(&self.core.scopes)
-    }
-
-    /// Does a change of these inodes for the groups of its caller.
-    fn within<T>(
-        &self,
-        request: &Request,
-        inodes: &[InodeNo],
-        change: impl FnOnce(&Core) -> Result<T>,
-    ) -> Result<T> {
-        self.core.scopes.work(request.pid(), inodes)?.run(|| change(&self.core))
-    }
-
-    /// Answers with an entry, whose reference the kernel now holds.
-    fn answer_entry(&self, result: Result<Entry>, reply: ReplyEntry) {
-        let view = self.core.view;
-        answer_change(&self.core, &self.pool, result, reply, move |reply, entry: Entry| {
-            reply.entry(&view.ttl, &view.entry(&entry.attr), generation(&entry.attr));
-        });
-    }
-
-    /// Makes an inode for the caller's groups and answers with its entry; where space ran out, a helper tries again.
-    fn make(
-        &self,
-        work: Result<Work>,
-        reply: ReplyEntry,
-        operation: impl Fn(&Core) -> Result<Entry> + Send + 'static,
-    ) {
-        let work = match work {
-            Ok(work) => work,
-            Err(e) => return reply.fail(self.core.errors.errno(&e)),
-        };
-        let made = work.run(|| operation(&self.core));
-        if !lacks_space(&made) {
-            drop(work);
-            return self.answer_entry(made, reply);
-        }
-        let core = Arc::clone(&self.core);
-        self.pool.run(move || {
-            let made = core.patiently(|| work.run(|| operation(&core)));
-            drop(work);
-            let made = if core.sync { made.and_then(|e| core.fs.sync().map(|()| e)) } else { made };
-            answer(&core, made, reply, |reply: ReplyEntry, entry| {
-                reply.entry(&core.view.ttl, &core.view.entry(&entry.attr), generation(&entry.attr));
-            });
-        });
-    }
-
-    fn answer_done(&self, result: Result<()>, reply: ReplyEmpty) {
-        answer_change(&self.core, &self.pool, result, reply, |reply: ReplyEmpty, ()| reply.ok());
-    }
-
-    /// Answers by a helper, after `wait`.
-    fn answer_later(&self, reply: ReplyEmpty, wait: impl FnOnce(&Core) -> Result<()> + Send + 'static) {
-        let core = Arc::clone(&self.core);
-        self.pool.run(move || answer(&core, wait(&core), reply, |reply: ReplyEmpty, ()| reply.ok()));
-    }
-
-    /// Answers for fsync: in order for those who asked for that, otherwise by a helper when all is stable.
-    fn answer_stable(
-        &self,
-        request: &Request,
-        reply: ReplyEmpty,
-        settle: impl FnOnce(&Core) -> Result<()> + Send + 'static,
-    ) {
-        let Some(order) = self.core.order(request.pid()) else { return self.answer_later(reply, settle) };
-        match order.try_point() {
-            Some(done) => answer(&self.core, done, reply, |reply: ReplyEmpty, ()| reply.ok()),
-            None => self.answer_later(reply, move |_| order.point()),
-        }
-    }
-
-    /// Does a call of patchgroups by a helper.
-    fn answer_call(&self, request: &Request, asked: Result<patchgroups::Asked>, reply: ReplyIoctl) {
-        let from = Asker { tid: request.pid(), uid: request.uid() };
-        let core = Arc::clone(&self.core);
-        let pool = if asked.as_ref().is_ok_and(|asked| asked.is_slow()) { &self.pool } else { &self.calls };
-        pool.run(move || {
-            let done = asked.and_then(|asked| asked.perform(&core.scopes, from));
-            answer(&core, done, reply, |reply: ReplyIoctl, out: Vec<u8>| reply.ioctl(0, &out));
-        });
-    }
 }
 
 impl fuser::Filesystem for Adapter {

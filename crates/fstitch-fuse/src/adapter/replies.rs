@@ -1,0 +1,144 @@
+//! How requests are done and answered: for whom, by which thread, and with what.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use fstitch_core::{Entry, FileSystem, InodeNo, Result};
+use fuser::{ReplyEmpty, ReplyEntry, ReplyIoctl, Request};
+
+use super::answer::{ErrorLog, Fail, answer, answer_change};
+use super::convert::{View, generation};
+use super::core::{Core, lacks_space};
+use super::privileges::WithoutCapability;
+use super::{Adapter, Invalidations, patchgroups};
+use crate::MountOptions;
+use crate::pool::Pool;
+use crate::scopes::{Asker, Scopes, Work};
+
+/// Threads that wait for the medium; several, so that several callers of fsync share one flush.
+const HELPERS: usize = 4;
+
+/// Threads that do the calls of patchgroups, so that nobody's calls hold up other requests.
+const CALLERS: usize = 2;
+
+impl Adapter {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, options: &MountOptions) -> std::io::Result<Self> {
+        let view = View { root: fs.root(), ttl: fs.cache_timeout(), owners: options.owners };
+        let scopes = Scopes::new(Arc::clone(&fs));
+        let core = Core {
+            fs,
+            view,
+            sync: options.sync,
+            kills_privileges: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
+            errors: ErrorLog::default(),
+            without_capability: WithoutCapability::default(),
+            scopes,
+        };
+        Ok(Self {
+            core: Arc::new(core),
+            pool: Pool::new(HELPERS)?,
+            calls: Pool::new(CALLERS)?,
+            invalidations: Invalidations::default(),
+            opens_by_itself: false,
+            opens_directories_by_itself: false,
+        })
+    }
+
+    pub(crate) fn invalidations(&self) -> Invalidations {
+        self.invalidations.clone()
+    }
+
+    pub(crate) fn scopes(&self) -> Arc<Scopes> {
+        Arc::clone(&self.core.scopes)
+    }
+
+    /// Does a change of these inodes for the groups of its caller.
+    pub(super) fn within<T>(
+        &self,
+        request: &Request,
+        inodes: &[InodeNo],
+        change: impl FnOnce(&Core) -> Result<T>,
+    ) -> Result<T> {
+        self.core.scopes.work(request.pid(), inodes)?.run(|| change(&self.core))
+    }
+
+    /// Answers with an entry, whose reference the kernel now holds.
+    pub(super) fn answer_entry(&self, result: Result<Entry>, reply: ReplyEntry) {
+        let view = self.core.view;
+        answer_change(&self.core, &self.pool, result, reply, move |reply, entry: Entry| {
+            reply.entry(&view.ttl, &view.entry(&entry.attr), generation(&entry.attr));
+        });
+    }
+
+    /// Makes an inode for the caller's groups and answers with its entry; where space ran out, a helper tries again.
+    pub(super) fn make(
+        &self,
+        work: Result<Work>,
+        reply: ReplyEntry,
+        operation: impl Fn(&Core) -> Result<Entry> + Send + 'static,
+    ) {
+        let work = match work {
+            Ok(work) => work,
+            Err(e) => return reply.fail(self.core.errors.errno(&e)),
+        };
+        let made = work.run(|| operation(&self.core));
+        if !lacks_space(&made) {
+            drop(work);
+            return self.answer_entry(made, reply);
+        }
+        let core = Arc::clone(&self.core);
+        self.pool.run(move || {
+            let made = core.patiently(|| work.run(|| operation(&core)));
+            drop(work);
+            let made = if core.sync { made.and_then(|e| core.fs.sync().map(|()| e)) } else { made };
+            answer(&core, made, reply, |reply: ReplyEntry, entry| {
+                reply.entry(&core.view.ttl, &core.view.entry(&entry.attr), generation(&entry.attr));
+            });
+        });
+    }
+
+    pub(super) fn answer_done(&self, result: Result<()>, reply: ReplyEmpty) {
+        answer_change(&self.core, &self.pool, result, reply, |reply: ReplyEmpty, ()| reply.ok());
+    }
+
+    /// Answers by a helper, after `wait`.
+    pub(super) fn answer_later(
+        &self,
+        reply: ReplyEmpty,
+        wait: impl FnOnce(&Core) -> Result<()> + Send + 'static,
+    ) {
+        let core = Arc::clone(&self.core);
+        self.pool.run(move || answer(&core, wait(&core), reply, |reply: ReplyEmpty, ()| reply.ok()));
+    }
+
+    /// Answers for fsync: in order for those who asked for that, otherwise by a helper when all is stable.
+    pub(super) fn answer_stable(
+        &self,
+        request: &Request,
+        reply: ReplyEmpty,
+        settle: impl FnOnce(&Core) -> Result<()> + Send + 'static,
+    ) {
+        let Some(order) = self.core.order(request.pid()) else { return self.answer_later(reply, settle) };
+        match order.try_point() {
+            Some(done) => answer(&self.core, done, reply, |reply: ReplyEmpty, ()| reply.ok()),
+            None => self.answer_later(reply, move |_| order.point()),
+        }
+    }
+
+    /// Does a call of patchgroups by a helper.
+    pub(super) fn answer_call(
+        &self,
+        request: &Request,
+        asked: Result<patchgroups::Asked>,
+        reply: ReplyIoctl,
+    ) {
+        let from = Asker { tid: request.pid(), uid: request.uid() };
+        let core = Arc::clone(&self.core);
+        let pool = if asked.as_ref().is_ok_and(|asked| asked.is_slow()) { &self.pool } else { &self.calls };
+        pool.run(move || {
+            let done = asked.and_then(|asked| asked.perform(&core.scopes, from));
+            answer(&core, done, reply, |reply: ReplyIoctl, out: Vec<u8>| reply.ioctl(0, &out));
+        });
+    }
+}
