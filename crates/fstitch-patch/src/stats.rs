@@ -33,6 +33,8 @@ pub struct Stats {
     pub undo_bytes_peak: u64,
     /// Bytes of undo data taken.
     pub undo_bytes_total: u64,
+    /// Patches visited to find what must be written for somebody, or is old.
+    pub patches_walked: u64,
     /// Blocks written.
     pub blocks_written: u64,
     /// Of these, blocks written with patches undone, which must be written again.

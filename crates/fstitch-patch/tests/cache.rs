@@ -357,6 +357,30 @@ fn old_blocks_are_written_with_what_they_wait_for() {
     );
 }
 
+/// Prevents a long chain that is walked at each of its epochs, by whoever waits for its end or when it is old.
+#[test]
+fn chains_are_walked_a_few_times_only() {
+    const LINKS: u64 = 500;
+    let probe = Probe::new(512);
+    let options = CacheOptions { write_back_age: Duration::from_millis(1), ..CacheOptions::default() };
+    let (cache, clock) = cache_with(&probe, options);
+    let chain = |value| {
+        let link = |last, no| set(&cache, no, 0, value, &[last]);
+        (0..LINKS).fold(PatchId::NONE, link)
+    };
+    cache.sync_patches(&[chain(1)]).unwrap();
+    let waited = cache.stats().patches_walked;
+    assert!((LINKS..6 * LINKS).contains(&waited), "{waited} patches");
+    chain(2);
+    clock.advance(Duration::from_secs(1));
+    cache.start_flusher().unwrap();
+    while cache.dirty_blocks() > 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let aged = cache.stats().patches_walked - waited;
+    assert!((LINKS..6 * LINKS).contains(&aged), "{aged} patches");
+}
+
 #[test]
 fn without_flushes_only_syncs_flush() {
     let probe = Probe::new(16);

@@ -103,6 +103,7 @@ counters! {
         undo_bytes_peak,
         /// Bytes of undo data taken.
         undo_bytes_total,
+        patches_walked,
         /// Blocks written.
         blocks_written,
         /// Of these, blocks written with patches undone.

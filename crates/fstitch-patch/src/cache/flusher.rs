@@ -102,12 +102,19 @@ impl Shared {
     }
 
     /// Writes epochs until the goal is met or nothing more of it can be written. Returns whether it wrote anything.
+    ///
+    /// What is old is looked for once, and again when nothing of that is left to write: a long chain takes many epochs, and
+    /// each look walks all of it.
     fn write_round(&self, for_room: bool) -> Result<bool> {
         let goal = if for_room { Goal::Room } else { Goal::Age(self.options.write_back_age) };
         let mut wrote = false;
+        let mut is_known = false;
         loop {
             let commit = {
                 let mut core = self.core();
+                if !is_known {
+                    core.marked_old = None;
+                }
                 if for_room {
                     self.ask_all_to_close(&mut core);
                 } else {
@@ -123,6 +130,11 @@ impl Shared {
                 }
             };
             wrote |= progress != Progress::Idle;
+            if progress == Progress::Idle && is_known {
+                is_known = false;
+                continue;
+            }
+            is_known = progress != Progress::Idle;
             let mut core = self.core();
             if progress == Progress::Idle || core.stop {
                 core.pressure = false;

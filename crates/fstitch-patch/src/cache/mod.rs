@@ -96,6 +96,8 @@ pub(crate) struct Core {
     /// The stamp of the blocks that they need, as of the last walk: good until somebody else waits, or nothing of it can be
     /// written any more.
     marked: Option<u64>,
+    /// The same of what is old enough: good for one round of the flusher.
+    marked_old: Option<u64>,
     next_waiter: u64,
     poison: Option<Error>,
     /// A flusher thread runs.
@@ -130,6 +132,7 @@ impl Cache {
             external_bytes: 0,
             wanted: Vec::new(),
             marked: None,
+            marked_old: None,
             next_waiter: 0,
             poison: None,
             has_flusher: false,

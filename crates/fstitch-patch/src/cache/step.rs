@@ -147,10 +147,15 @@ impl Shared {
                 core.graph.mark_closure_of(targets)
             }
             Goal::Age(age) => {
+                if let Some(stamp) = core.marked_old {
+                    return Some(stamp);
+                }
                 let since = |age| self.clock.elapsed().checked_sub(age);
                 let home_age = self.options.checkpoint_age.max(age);
                 let targets = core.graph.patches_born_until(since(age), since(home_age));
-                core.graph.mark_closure_of(targets)
+                let closure = core.graph.mark_closure_of(targets);
+                core.marked_old = Some(closure.stamp);
+                closure
             }
         };
         Some(closure.stamp)

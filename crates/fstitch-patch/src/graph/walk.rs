@@ -97,6 +97,7 @@ impl Graph {
         }
         let mut todo = targets;
         while let Some(px) = todo.pop() {
+            self.stats.patches_walked += 1;
             closure.pending = true;
             let patch = self.patch(px);
             closure.held |= patch.role == super::patch::Role::Held;
