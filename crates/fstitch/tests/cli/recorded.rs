@@ -1,10 +1,11 @@
 //! `crash mount --record` and `crash replay-log`: what programs did to a mount, and what power cuts could have left of it.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{Mounted, Place, fstitch};
+use crate::harness::{Mounted, PROGRAM, Place, Ran, fstitch};
 
 /// Files that come, move and go, with syncs between; `None` where nothing can be mounted.
 fn recorded(place: &Place) -> Option<(String, String)> {
@@ -64,6 +65,38 @@ fn a_recorded_mount_survives_power_cuts_and_without_flushes_it_does_not() {
     assert_eq!((&again["lawful"], &again["id"], &again["code"]), (&Value::Bool(false), id, code));
     let said = fstitch(line);
     assert!(said.code == 1 && said.out.contains(code.as_str().unwrap()), "{said:?}");
+}
+
+/// The same by the shell, as it is printed.
+fn by_shell(line: &str) -> Ran {
+    let line = line.strip_prefix("fstitch ").unwrap();
+    Command::new("sh").args(["-c", &format!("exec '{PROGRAM}' {line}")]).output().unwrap().into()
+}
+
+/// Prevents a program that is asked about other trees than those that are left, or whose answer is not heard.
+#[test]
+fn a_question_is_put_to_every_different_tree_and_an_answer_is_found_again() {
+    let place = Place::new();
+    let Some((base, log)) = recorded(&place) else { return };
+    let ask = |question: &str| {
+        let line = format!("fstitch crash replay-log --json --states 300 --ask {question} {base} {log}");
+        let ran = by_shell(&line);
+        (ran.code, serde_json::from_str::<Value>(&ran.out).unwrap_or_else(|_| panic!("{ran:?}")))
+    };
+    let (code, content) = ask("'test -d lost+found && touch new && ! find . -name \"*.new\" | grep .'");
+    assert_eq!(code, 0, "{content}");
+    let asked = content["asked"].as_u64().unwrap();
+    assert!(asked > 10 && asked <= content["states_checked"].as_u64().unwrap(), "{content}");
+    // It is there after the second sync, whole.
+    let (code, found) = ask("'if [ -e moved-1-3 ]; then cksum < moved-1-3; exit 7; fi'");
+    assert_eq!((code, &found["violations"][0]["code"]), (1, &Value::from("asked")), "{found}");
+    let violation = &found["violations"][0];
+    assert!(violation["text"].as_str().unwrap().contains("exit status: 7"), "{violation}");
+    let again = by_shell(violation["replay"].as_str().unwrap());
+    assert_eq!(again.code, 1, "{again:?}");
+    assert!(again.out.contains(violation["text"].as_str().unwrap()), "{again:?}");
+    let (code, nowhere) = ask("false --ask-in /nowhere");
+    assert_eq!((code, nowhere["asked"].as_u64()), (0, Some(0)));
 }
 
 /// Prevents wrong verdicts about logs that are damaged, or that belong to another volume.
