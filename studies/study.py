@@ -163,11 +163,13 @@ class Study:
         print(f"     {' | '.join(row.cells())}", flush=True)
         return row
 
-    def crash(self, way, mechanism, prepare, load, ask, where="", expect_broken=False, size="64M", mount=()):
+    def crash(self, way, mechanism, prepare, load, ask, where="", expect_broken=False, size="64M", mount=(),
+              often=True):
         """Records a load and puts `ask` to what power cuts can leave of it, in the directory `where` of the volume.
 
         With `expect_broken` the way is known to break: then it must be found broken, so that the question is known to find it.
-        With `expect_broken=None` it promises nothing, but breaks too seldom to be found every time.
+        With `expect_broken=None` it promises nothing, but breaks too seldom to be found every time. Without `often` the mount
+        writes when it usually would.
         """
         with common.workdir(self.options, "study") as work:
             volume = Volume(self.binary, work, mechanism, size)
@@ -179,7 +181,7 @@ class Study:
             os.makedirs(volume.at, exist_ok=True)
             common.run(
                 self.binary, "crash", "mount", "--record", log, "-o", f"consistency={mechanism}{OTHERS}",
-                *OFTEN[mechanism in common.JOURNALED], *mount, volume.image, volume.at,
+                *(OFTEN[mechanism in common.JOURNALED] if often else ()), *mount, volume.image, volume.at,
             )
             try:
                 load(volume)
