@@ -5,11 +5,16 @@ Both keep files whole by writing them under another name and renaming them; what
 - git fsyncs as much as `core.fsync` says. Debian's default is packs and what belongs to them, not the loose objects,
   refs and index of every commit; `all` is everything. Asked of every crash state: `git fsck --strict --full`, `git status`
   and `git log` find nothing. (Files of the working tree are not asked about: git fsyncs none, and has their contents.)
+- Subversion never fsyncs in a working copy; its database, wc.db, is opened with synchronous=OFF. So ordered fsync has nothing to
+  hold on to, and --every-change orders it, or a journal of everything. Asked: `svn cleanup` and `svn status` succeed, wc.db and
+  the text bases are whole, and no file that svn wrote has contents that it never had. The repository is outside of the volume.
 """
 
 import os
 import random
 import shutil
+import sys
+import tempfile
 
 import study
 from study import common
@@ -17,6 +22,8 @@ from study import common
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "versions")
 # Little memory for the cache: what a recording has is written out all the time, not only once a second.
 CRAMPED = ("--cache-size", "1M")
+# Where Subversion's repository is, so that its own fsyncs cost nothing.
+MEMORY = "/dev/shm"
 
 
 def text(chance, lines):
@@ -42,6 +49,17 @@ def trees(directory, count):
             changed = 2 * chance.randrange(24) + (number < count // 2)
             write(f"{directory}/{number}/part{changed % 6}/file{changed}", text(chance, chance.randint(1, 300)))
         write(f"{directory}/{number}/part{number % 6}/new{number}/file", text(chance, 20))
+
+
+def copies(directory, count):
+    """What somebody else changes, and for each round files of one's own: one that is changed, one that is added, one that goes."""
+    trees(directory, count)
+    chance = random.Random(3)
+    for number in range(count):
+        write(f"{directory}/first/mine/old{number}", text(chance, 30))
+        write(f"{directory}/first/mine/file{number % 8}", text(chance, 100))
+        write(f"{directory}/mine-{number}/mine/file{number % 8}", text(chance, 100))
+        write(f"{directory}/mine-{number}/mine/new{number}", text(chance, 50))
 
 
 class Git:
@@ -107,6 +125,68 @@ BROKEN_ON_SOFT = {
 }
 
 
+class Subversion:
+    """A repository and somebody else's working copy outside of the volume, both new for each run, and a working copy on it."""
+
+    def __init__(self, work, outside, rounds):
+        self.rounds, self.trees, self.config = rounds, f"{work}/svn-trees-{rounds}", f"{work}/svn-config"
+        self.repository, self.other = f"{outside}/repository", f"{outside}/other"
+        self.environment = {"PATH": os.environ["PATH"], "HOME": work, "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+        copies(self.trees, rounds)
+
+    def svn(self, *words):
+        common.run("svn", "--config-dir", self.config, "--non-interactive", "-q", *words, env=self.environment)
+
+    def start(self, _volume):
+        for place in (self.repository, self.other):
+            shutil.rmtree(place, ignore_errors=True)
+        common.run("svnadmin", "create", self.repository, env=self.environment)
+        self.svn("import", "-m", "first", f"{self.trees}/first", f"file://{self.repository}")
+        self.svn("checkout", f"file://{self.repository}", self.other)
+
+    def checked_out(self, volume):
+        self.start(volume)
+        self.svn("checkout", f"file://{self.repository}", f"{volume.at}/copy")
+
+    def load(self, order):
+        def run(volume):
+            wrap = [] if order is None else volume.order(*order)
+            common.run(
+                *wrap, "sh", f"{HERE}/svn.sh", f"{volume.at}/copy", self.repository, self.other, self.trees,
+                str(self.rounds), self.config, env=self.environment,
+            )
+
+        return run
+
+    def question(self):
+        fixed = [f"{name}={value}" for name, value in self.environment.items()]
+        return study.quoted(
+            "env", "-i", *fixed, sys.executable, "-I", "-S", f"{HERE}/svn-ask.py", self.trees, self.config
+        )
+
+
+# Whether and how the program is ordered.
+SVN = {"svn": None, "svn, order": (), "svn, order --every-change": EVERY}
+
+
+def svn(case, cases, options, work):
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else work) as outside:
+        timed, recorded = Subversion(work, outside, options.rounds // 3), Subversion(work, outside, options.recorded // 2)
+        for mechanism in study.MECHANISMS:
+            for way, order in SVN.items():
+                with cases.case(f"time of {way} on {mechanism}"):
+                    case.measure(way, study.ours(case.binary, mechanism), timed.start, timed.load(order))
+        with cases.case("time of svn on the kernel's ext4"):
+            case.measure("svn", study.kernels("ext4"), timed.start, timed.load(None))
+        for mechanism in study.MECHANISMS:
+            for way, order in SVN.items():
+                with cases.case(f"crashes of {way} on {mechanism}"):
+                    case.crash(
+                        way, mechanism, recorded.checked_out, recorded.load(order), recorded.question(), "copy",
+                        expect_broken=mechanism != "full" and order != EVERY, mount=CRAMPED,
+                    )
+
+
 def git(case, cases, options, work):
     timed, recorded = Git(case.binary, work, options.rounds), Git(case.binary, work, options.recorded)
     for mechanism in study.MECHANISMS:
@@ -132,11 +212,14 @@ def main():
     parser.add_argument("--recorded", type=int, default=8, help="changes that are cut (default 8)")
     parser.add_argument("--only", choices=("git", "svn"), help="this program only")
     options = study.options_of(parser)
-    common.require(root=True, fuse=True, loop=True, commands=("git", "mkfs.ext4"))
+    common.require(root=True, fuse=True, loop=True, commands=("git", "svn", "svnadmin", "mkfs.ext4"))
     cases = common.Summary("study: versions")
     case = study.Study("versions", options)
     with common.workdir(options, "versions") as work:
-        git(case, cases, options, work)
+        if options.only != "svn":
+            git(case, cases, options, work)
+        if options.only != "git":
+            svn(case, cases, options, work)
     case.save()
     cases.end()
 
