@@ -1,9 +1,10 @@
 """dpkg: a package of several hundred files, installed and installed again over itself.
 
-dpkg writes each file under another name, fsyncs it, and renames it. Because that takes long, `--force-unsafe-io` leaves the
-fsyncs of files out (those of the database stay), at the risk of files without contents after a crash. Asked of every crash state:
-no file has wrong contents under its name; the database can be read; and when it says that the package is unpacked, all files
-are there. Compared: both, waiting and under `fstitch order`; on our mounts and on the kernel's ext4.
+dpkg writes each file under another name, fsyncs it, and renames it. Because that takes long, `--force-unsafe-io`
+leaves the fsyncs of files out (those of the database stay), at the risk of files without contents after a crash.
+Asked of every crash state: no file has wrong contents under its name; the database can be read; and when it says
+that the package is unpacked, all files are there. Compared: both, waiting and under `fstitch order`; on our mounts
+and on the kernel's ext4.
 """
 
 import os
@@ -33,7 +34,8 @@ def fetch(work):
     """The package."""
     done = common.run("apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", PACKAGE, cwd=work, ok=None)
     if done.returncode:
-        common.skip(f"cannot get the package {PACKAGE}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+        said = done.stderr.strip().splitlines() or ["no reason given"]
+        common.skip(f"cannot get the package {PACKAGE}: {said[-1]}")
     return next(entry.path for entry in os.scandir(work) if entry.name.endswith(".deb"))
 
 
@@ -84,8 +86,8 @@ def installed(package):
 def expectation(kind, mechanism, safety, order):
     """Whether crashes leave something broken; None where nothing is promised and little found.
 
-    Soft updates order names by fsync of their directories only, which dpkg does for its database alone. So it says that files
-    are there whose names are not, unless all that it did before comes before that.
+    Soft updates order names by fsync of their directories only, which dpkg does for its database alone. So it says
+    that files are there whose names are not, unless all that it did before comes before that.
     """
     if mechanism != "soft" or order == EVERY or (safety, order) == (SAFE, ()):
         return False

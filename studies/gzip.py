@@ -1,11 +1,12 @@
 """gzip: the input is removed after the output is written, so that no crash can lose both.
 
-gzip writes FILE.gz and then removes FILE. Nothing says that the one must reach the disk before the other, unless it is
-called with --synchronous, which waits for the disk. The paper's change ([D] §2.3.2) says just that: gzip/patchgroup.patch has
-it for the gzip of Debian 12. `fstitch depend 'gzip -k FILE' 'rm FILE'` promises the same of the unmodified program.
+gzip writes FILE.gz and then removes FILE. Nothing says that the one must reach the disk before the other, unless it
+is called with --synchronous, which waits for the disk. The paper's change ([D] §2.3.2) says just that:
+gzip/patchgroup.patch has it for the gzip of Debian 12. `fstitch depend 'gzip -k FILE' 'rm FILE'` promises the same
+of the unmodified program.
 
-In every crash state each file must be there whole, or its .gz must be and decompress to it. Plain gzip is the control:
-on soft updates the question must find it broken.
+In every crash state each file must be there whole, or its .gz must be and decompress to it. Plain gzip is the
+control: on soft updates the question must find it broken.
 """
 
 import os
@@ -18,7 +19,8 @@ from study import common
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Where the sources of packages are listed; the machine's own lists are left alone.
-SOURCES = "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main\n"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+SOURCES = f"deb-src [signed-by={KEYRING}] http://deb.debian.org/debian bookworm main\n"
 # The files that are compressed: in a recording, and where time is taken.
 CRASHED, TIMED = 20, 100
 # Least memory for the cache: what a recording has is written out all the time, also in the middle of a file.
@@ -38,7 +40,7 @@ def originals(directory, count):
 
 
 def fetch(work):
-    """Debian's source of gzip, unpacked. Its own patches change documentation, tests and a warning, so they are left out."""
+    """Debian's source of gzip, unpacked. Its own patches change a manual, tests and a warning: they are left out."""
     place = f"{work}/source"
     os.makedirs(f"{place}/lists/partial")
     with open(f"{place}/sources.list", "w", encoding="ascii") as file:
@@ -50,7 +52,8 @@ def fetch(work):
     for words in (["update"], ["source", "--download-only", "gzip"]):
         done = common.run(*apt, *words, cwd=place, ok=None)
         if done.returncode:
-            common.skip(f"cannot get the source of gzip: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+            said = done.stderr.strip().splitlines() or ["no reason given"]
+            common.skip(f"cannot get the source of gzip: {said[-1]}")
     archives = [name for name in os.listdir(place) if ".orig.tar" in name and not name.endswith(".asc")]
     common.run("tar", "-C", place, "-xf", f"{place}/{archives[0]}")
     return next(entry.path for entry in os.scandir(place) if entry.is_dir() and entry.name.startswith("gzip-"))

@@ -1,13 +1,16 @@
 """Version control, unmodified: git's repositories and Subversion's working copies, under `fstitch order`.
 
-Both keep files whole by writing them under another name and renaming them; what fsync says about their order differs.
+Both keep files whole by writing them under another name and renaming them; what fsync says about their order
+differs.
 
-- git fsyncs as much as `core.fsync` says. Debian's default is packs and what belongs to them, not the loose objects,
-  refs and index of every commit; `all` is everything. Asked of every crash state: `git fsck --strict --full`, `git status`
-  and `git log` find nothing. (Files of the working tree are not asked about: git fsyncs none, and has their contents.)
-- Subversion never fsyncs in a working copy; its database, wc.db, is opened with synchronous=OFF. So ordered fsync has nothing to
-  hold on to, and --every-change orders it, or a journal of everything. Asked: `svn cleanup` and `svn status` succeed, wc.db and
-  the text bases are whole, and no file that svn wrote has contents that it never had. The repository is outside of the volume.
+- git fsyncs as much as `core.fsync` says. Debian's default is packs and what belongs to them, not the loose
+  objects, refs and index of every commit; `all` is everything. Asked of every crash state: `git fsck --strict
+  --full`, `git status` and `git log` find nothing. (Files of the working tree are not asked about: git fsyncs none,
+  and has their contents.)
+- Subversion never fsyncs in a working copy; its database, wc.db, is opened with synchronous=OFF. So ordered fsync
+  has nothing to hold on to, and --every-change orders it, or a journal of everything. Asked: `svn cleanup` and `svn
+  status` succeed, wc.db and the text bases are whole, and no file that svn wrote has contents that it never had.
+  The repository is outside of the volume.
 """
 
 import os
@@ -52,7 +55,7 @@ def trees(directory, count):
 
 
 def copies(directory, count):
-    """What somebody else changes, and for each round files of one's own: one that is changed, one that is added, one that goes."""
+    """What somebody else changes, and files of one's own: in each round one changes, one comes and one goes."""
     trees(directory, count)
     chance = random.Random(3)
     for number in range(count):
@@ -78,7 +81,8 @@ class Git:
     def settings(self, fsync):
         if not fsync:
             return self.environment
-        return self.environment | {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.fsync", "GIT_CONFIG_VALUE_0": fsync}
+        setting = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.fsync", "GIT_CONFIG_VALUE_0": fsync}
+        return self.environment | setting
 
     def prepare(self, volume):
         """The repository and its first commit."""
@@ -126,7 +130,7 @@ BROKEN_ON_SOFT = {
 
 
 class Subversion:
-    """A repository and somebody else's working copy outside of the volume, both new for each run, and a working copy on it."""
+    """A working copy on the volume; outside, and new for each run, the repository and somebody else's working copy."""
 
     def __init__(self, work, outside, rounds):
         self.rounds, self.trees, self.config = rounds, f"{work}/svn-trees-{rounds}", f"{work}/svn-config"
@@ -171,7 +175,8 @@ SVN = {"svn": None, "svn, order": (), "svn, order --every-change": EVERY}
 
 def svn(case, cases, options, work):
     with tempfile.TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else work) as outside:
-        timed, recorded = Subversion(work, outside, options.rounds // 3), Subversion(work, outside, options.recorded // 2)
+        timed = Subversion(work, outside, options.rounds // 3)
+        recorded = Subversion(work, outside, options.recorded // 2)
         for mechanism in study.MECHANISMS:
             for way, order in SVN.items():
                 with cases.case(f"time of {way} on {mechanism}"):

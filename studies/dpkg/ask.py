@@ -1,7 +1,8 @@
 """Asks whether the root in the current directory has a package whole: ask.py CONTENTS fresh|upgrade.
 
-CONTENTS has what the package has, unpacked elsewhere. A file that is there under its name must be whole. All must be there once
-the database says that the package is unpacked or installed; in an upgrade, at any time. The database must be readable.
+CONTENTS has what the package has, unpacked elsewhere. A file that is there under its name must be whole. All must
+be there once the database says that the package is unpacked or installed; in an upgrade, at any time. The database
+must be readable.
 """
 
 import os

@@ -1,6 +1,6 @@
-# What a developer does: git.sh REPOSITORY ROUNDS COUNT no|gc|apart. ROUNDS has a directory for each commit, with the files that it
-# changes; the last word says how the repository is tidied up in the end. Dates are fixed, and so late that no reflog has expired
-# when `git gc` looks.
+# What a developer does: git.sh REPOSITORY ROUNDS COUNT no|gc|apart. ROUNDS has a directory for each commit, with
+# the files that it changes; the last word says how the repository is tidied up in the end. Dates are fixed, and so
+# late that no reflog has expired when `git gc` looks.
 set -e
 cd "$1"
 rounds=$2 count=$3 tidy=$4

@@ -1,8 +1,8 @@
 """Asks whether the working copy in the current directory is intact: svn-ask.py ROUNDS CONFIG.
 
-`svn cleanup` and `svn status` must succeed. The database must be whole, and every text base that it has must be there with
-the contents that its checksum says. Files outside of `mine` are written by svn only: each must have contents that it had in
-some revision, and none may look changed, because the next commit would commit that.
+`svn cleanup` and `svn status` must succeed. The database must be whole, and every text base that it has must be
+there with the contents that its checksum says. Files outside of `mine` are written by svn only: each must have
+contents that it had in some revision, and none may look changed, because the next commit would commit that.
 """
 
 import hashlib

@@ -1,5 +1,6 @@
-# What a developer does, while somebody else commits: svn.sh COPY REPOSITORY OTHER ROUNDS COUNT CONFIG. OTHER is the other's working copy;
-# ROUNDS has for each round the files that the other changes (N) and those that are changed here (mine-N).
+# What a developer does, while somebody else commits: svn.sh COPY REPOSITORY OTHER ROUNDS COUNT CONFIG. OTHER is the
+# other's working copy; ROUNDS has for each round the files that the other changes (N) and those that are changed
+# here (mine-N).
 set -e
 copy=$1 repository=$2 other=$3 rounds=$4 count=$5 config=$6
 
