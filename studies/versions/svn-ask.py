@@ -22,7 +22,7 @@ def svn(config, *words):
         ["svn", "--config-dir", config, "--non-interactive", *words], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        broken(f"svn {words[0]}: {' '.join(done.stderr.split())}")
+        broken(f"svn {words[0]}: {' '.join(done.stderr.replace(os.getcwd(), '.').split())}")
     return done.stdout
 
 
