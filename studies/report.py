@@ -24,8 +24,8 @@ def of_study(name):
         results = json.load(file)
     parts = []
     if results["rows"]:
-        runs = results["rows"][0]["runs"]
-        parts.append(f"Medians of {runs} runs (± half of the range).\n")
+        runs = max(row["runs"] for row in results["rows"])
+        parts.append("One run of each way.\n" if runs == 1 else f"Medians of {runs} runs, ± half of the range.\n")
         parts.append(table(COST, [study.Row(**row).cells() for row in results["rows"]]) + "\n")
     if results["judged"]:
         parts.append(table(CRASH, [study.Judged(**judged).cells() for judged in results["judged"]]) + "\n")

@@ -111,8 +111,9 @@ class Row:
     spread: float = 0.0
 
     def cells(self):
+        spread = f" ±{self.spread:.2f}" if self.runs > 1 else ""
         return [
-            self.way, self.volume, f"{self.returned:.2f} s", f"{self.seconds:.2f} s (±{self.spread:.2f})", f"{self.requests:,}",
+            self.way, self.volume, f"{self.returned:.2f} s", f"{self.seconds:.2f} s{spread}", f"{self.requests:,}",
             f"{self.blocks:,}", f"{self.flushes:,}",
         ]
 
@@ -141,10 +142,13 @@ class Study:
         self.name, self.options, self.binary = name, options, common.program(options)
         self.rows, self.judged, self.notes = [], [], {}
 
-    def measure(self, way, make, prepare, load):
-        """Runs a load on fresh volumes; `make(work)` makes one, `prepare(volume)` is not counted, `load(volume)` is."""
+    def measure(self, way, make, prepare, load, times=None):
+        """Runs a load on fresh volumes; `make(work)` makes one, `prepare(volume)` is not counted, `load(volume)` is.
+
+        What takes minutes may be run a number of `times` of its own.
+        """
         runs = []
-        for _ in range(self.options.runs):
+        for _ in range(min(times or self.options.runs, self.options.runs)):
             with common.workdir(self.options, "study") as work, make(work) as volume:
                 if prepare:
                     prepare(volume)

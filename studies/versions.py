@@ -180,7 +180,8 @@ def svn(case, cases, options, work):
         for mechanism in study.MECHANISMS:
             for way, order in SVN.items():
                 with cases.case(f"time of {way} on {mechanism}"):
-                    case.measure(way, study.ours(case.binary, mechanism), timed.start, timed.load(order))
+                    times = 1 if mechanism == "soft" and order == EVERY else None
+                    case.measure(way, study.ours(case.binary, mechanism), timed.start, timed.load(order), times)
         with cases.case("time of svn on the kernel's ext4"):
             case.measure("svn", study.kernels("ext4"), timed.start, timed.load(None))
         for mechanism in study.MECHANISMS:
@@ -197,7 +198,8 @@ def git(case, cases, options, work):
     for mechanism in study.MECHANISMS:
         for way, how in GIT.items():
             with cases.case(f"time of {way} on {mechanism}"):
-                case.measure(way, study.ours(case.binary, mechanism), timed.prepare, timed.load(*how))
+                times = 1 if mechanism == "soft" and how[1] == EVERY else None
+                case.measure(way, study.ours(case.binary, mechanism), timed.prepare, timed.load(*how), times)
     for way, how in GIT.items():
         if how[1] is None:
             with cases.case(f"time of {way} on the kernel's ext4"):

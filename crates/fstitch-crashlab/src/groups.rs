@@ -64,6 +64,8 @@ enum Kind {
     Mkdir,
     Attribute,
     Truncate,
+    /// New contents of a file that somebody has made who works for no group, a moment before.
+    Fresh,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -260,7 +262,7 @@ impl Run<'_> {
         if k >= EFFECTS {
             return Ok(());
         }
-        let kind = match self.seed.below(9) {
+        let kind = match self.seed.below(10) {
             0 => Kind::Create,
             1 => Kind::Slot,
             2 => Kind::Append(self.appended),
@@ -269,8 +271,14 @@ impl Run<'_> {
             5 => Kind::Mode,
             6 => Kind::Mkdir,
             7 => Kind::Attribute,
+            8 => Kind::Fresh,
             _ => Kind::Truncate,
         };
+        if kind == Kind::Fresh {
+            let (caller, root) = (Caller::default(), self.fs.root());
+            let made = self.fs.mknod(&caller, root, format!("f{k}").as_bytes(), 0o100_644, 0)?;
+            self.fs.write(&caller, made.attr.ino, 0, &[0; SLOT])?;
+        }
         let engaged: Vec<usize> = (0..self.groups.len()).filter(|&at| self.groups[at].engaged).collect();
         let groups = engaged.iter().fold(0, |bits, &at| bits | 1 << at);
         let effect = Effect { k, kind, groups };
@@ -325,6 +333,7 @@ fn perform(fs: &dyn FileSystem, effect: &Effect) -> Result<()> {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             fs.setattr(&caller, ino(&old)?, &set)?;
         }
+        Kind::Fresh => drop(fs.write(&caller, ino(format!("f{k}").as_bytes())?, 0, &[byte(k); SLOT])?),
     }
     Ok(())
 }
@@ -363,6 +372,7 @@ fn look(fs: &dyn FileSystem, effect: &Effect) -> Result<Presence> {
         }
         Kind::Slot => range(b"shared", u64::from(k) * u64::try_from(SLOT).expect("a small constant"))?,
         Kind::Append(at) => range(b"log", at)?,
+        Kind::Fresh => range(format!("f{k}").as_bytes(), 0)?,
         Kind::Unlink => whole(find(root, &old)?.is_none()),
         Kind::Rename => {
             let gone = find(root, &old)?.is_none();

@@ -181,6 +181,10 @@ fn the_next_transaction_comes_after_contents_that_had_none() {
         let (one, two) = (group(&cache), group(&cache));
         let contents = change_in(&cache, one, 2, BlockKind::Data);
         cache.close_transaction().unwrap();
+        // Another one of that kind, which is nobody's.
+        let others = cache.fresh(BlockNo(4), BlockKind::Data).unwrap();
+        cache.lock().init(&others, Arc::new(BlockBuf::zeroed(BLOCK)), &[]);
+        cache.close_transaction().unwrap();
         depend(&cache, two, one);
         let after = change_in(&cache, two, 1, BlockKind::Inode);
         cache.close_transaction().unwrap();
@@ -225,6 +229,35 @@ fn contents_that_the_log_has_are_logged_again() {
         assert!(!is_logged(&cache, overwrite()), "{mode:?}");
         cache.stop_journal().unwrap();
     }
+}
+
+/// Prevents contents of a loopback's new block in the log of the volume below, which would bring them back over its own.
+#[test]
+fn a_freed_block_has_no_contents_in_the_log_any_more() {
+    let cache = journaled(JournalMode::Ordered);
+    let (one, two) = (group(&cache), group(&cache));
+    change_in(&cache, one, 1, BlockKind::Inode);
+    depend(&cache, two, one);
+    assert!(is_logged(&cache, change_in(&cache, two, 20, BlockKind::Data)));
+    cache.close_transaction().unwrap();
+    let inode = cache.fresh(BlockNo(3), BlockKind::Inode).unwrap();
+    {
+        let mut tx = cache.lock();
+        tx.init(&inode, Arc::new(BlockBuf::zeroed(BLOCK)), &[]);
+        tx.forget(BlockNo(20));
+    }
+    cache.close_transaction().unwrap();
+    let _step = cache.begin(BLOCK, 4).unwrap();
+    let again = cache.fresh(BlockNo(20), BlockKind::Data).unwrap();
+    let mut tx = cache.lock();
+    tx.bytes(&inode, 0, &[1], &[]);
+    tx.note_new(&again);
+    let contents = tx.init(&again, Arc::new(BlockBuf::zeroed(BLOCK)), &[]);
+    assert!(!tx.is_logged(contents));
+    drop(tx);
+    drop(_step);
+    cache.sync_all().unwrap();
+    cache.stop_journal().unwrap();
 }
 
 #[test]

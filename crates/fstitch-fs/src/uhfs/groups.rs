@@ -51,11 +51,11 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.noticed(self.cache().group(call))
     }
 
-    /// An operation of a thread with engaged groups has changed these inodes. A journal makes operations whole in their
-    /// order: there nothing needs to be remembered.
+    /// An operation of a thread with engaged groups has changed these inodes. With a journal, too: what it changed may be
+    /// contents only, of a file that a transaction on its way has made.
     pub(super) fn touch_groups(&self, inos: &[InodeNo]) -> Result<()> {
         let groups = with_engaged(<[GroupId]>::to_vec);
-        if groups.is_empty() || self.cache().is_journaled() {
+        if groups.is_empty() {
             return Ok(());
         }
         let mut touched = inos.to_vec();

@@ -6,7 +6,7 @@ use fstitch_core::{BlockNo, BlockWrite, Error, Result};
 
 use super::{Cache, Core, Shared};
 use crate::graph::patch::{Sx, Vx};
-use crate::graph::{Frozen, Readiness};
+use crate::graph::{Frozen, Mark, Readiness, Slot};
 use crate::{Durability, PatchId};
 
 /// The most bytes that an epoch without a waiting caller writes, so that a caller who comes meanwhile does not wait
@@ -110,9 +110,10 @@ impl Shared {
             Goal::Age(_) | Goal::Room => BACKGROUND_EPOCH_BYTES / self.block_size,
         };
         let stamp = self.mark_goal(core, goal);
+        let mark_of = |slot: &Slot| if matches!(goal, Goal::Age(_)) { slot.old } else { slot.wanted };
         let (mut whole, mut partial) = (Vec::new(), Vec::new());
         for &sx in core.graph.dirty().values() {
-            let chosen = stamp.is_none_or(|stamp| core.graph.slot(sx).wanted == stamp);
+            let chosen = stamp.is_none_or(|stamp| mark_of(core.graph.slot(sx)) == stamp);
             if !chosen || whole.len() >= limit {
                 continue;
             }
@@ -144,7 +145,7 @@ impl Shared {
             }
             Goal::Volume(volume) => {
                 let targets = core.graph.patches_of(volume);
-                core.graph.mark_closure_of(targets)
+                core.graph.mark_closure_of(targets, Mark::Wanted)
             }
             Goal::Age(age) => {
                 if let Some(stamp) = core.marked_old {
@@ -153,7 +154,7 @@ impl Shared {
                 let since = |age| self.clock.elapsed().checked_sub(age);
                 let home_age = self.options.checkpoint_age.max(age);
                 let targets = core.graph.patches_born_until(since(age), since(home_age));
-                let closure = core.graph.mark_closure_of(targets);
+                let closure = core.graph.mark_closure_of(targets, Mark::Old);
                 core.marked_old = Some(closure.stamp);
                 closure
             }

@@ -53,8 +53,6 @@ pub(crate) struct Running {
     pub(crate) held: PatchId,
     /// Held as well: the plain changes that must be stable before the commit record.
     pub(crate) data: PatchId,
-    /// Some of these are groups' changes, which later transactions may come after.
-    pub(crate) has_group_contents: bool,
     /// Some home patches are of contents that are not logged by themselves.
     pub(crate) has_logged_contents: bool,
     /// The home patches, by their blocks.
@@ -86,12 +84,13 @@ impl Logging {
         !self.contents.is_empty() || self.running.as_ref().is_some_and(is_running)
     }
 
-    pub(crate) fn new(mode: JournalMode) -> Self {
+    /// The transactions' numbers come after `serial`.
+    pub(crate) fn new(mode: JournalMode, serial: u64) -> Self {
         Self {
             mode,
             running: None,
             late: Vec::new(),
-            serial: 0,
+            serial,
             last_commit: PatchId::NONE,
             copies: FxHashMap::default(),
             contents: FxHashMap::default(),
@@ -165,13 +164,13 @@ impl Graph {
         let is_new = serial.is_some_and(|serial| self.slots[at(sx)].new_in == (volume, serial));
         let heads = if is_new { &[] } else { heads };
         let awaits = |&id: &PatchId| self.awaits_running(volume, id);
-        let has_late = self.slots[at(sx)].patches.iter().any(|&px| Some(self.patch(px).serial) == serial);
+        let is_late = |&px: &Px| self.patch(px).volume == volume && Some(self.patch(px).serial) == serial;
+        let has_late = self.slots[at(sx)].patches.iter().any(is_late);
         if has_late || befores.iter().chain(heads).any(awaits) {
             return self.change_contents_logged(site, change, new);
         }
         let id = self.change_plain(site, change, new, &[befores, heads].concat());
         self.order_data(volume, id);
-        self.running_mut(volume).expect("just ordered").has_group_contents = true;
         id
     }
 
@@ -279,7 +278,6 @@ impl Graph {
             serial,
             held,
             data,
-            has_group_contents: false,
             has_logged_contents: false,
             homes: FxHashMap::default(),
             revoked: BTreeSet::new(),
@@ -332,7 +330,9 @@ impl Graph {
 
     /// A block was freed: its copy in the running transaction is not needed, and older ones must not come back.
     pub(crate) fn forget_freed(&mut self, volume: Vx, no: BlockNo, sx: Option<Sx>) {
-        let Some(logging) = self.logging(volume) else { return };
+        let Some(logging) = self.logging_mut(volume) else { return };
+        // Its next life is not that of these contents: the revocation keeps the copies away from it.
+        logging.contents.remove(&no);
         let has_copy = logging.copies.contains_key(&no);
         let is_logged = sx.is_some_and(|sx| {
             logging.running.as_ref().is_some_and(|running| running.homes.contains_key(&sx))
@@ -350,10 +350,10 @@ impl Graph {
         }
     }
 
-    /// A transaction that has contents only is none: the next one comes after the groups' contents.
+    /// A transaction that has contents only is none: the next one comes after these contents, which somebody may rely on.
     pub(crate) fn dissolve(&mut self, volume: Vx, running: &Running) {
         self.release(running.held);
-        if let Some(logging) = self.logging_mut(volume).filter(|_| running.has_group_contents) {
+        if let Some(logging) = self.logging_mut(volume) {
             logging.late.push(running.data);
         }
     }

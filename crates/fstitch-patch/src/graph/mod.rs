@@ -38,8 +38,8 @@ pub(crate) use create::Contents as ChangeContents;
 pub(crate) use flight::{Frozen, Readiness};
 pub(crate) use logged::{Arrangement, Home, Logging, Running};
 use patch::{Patch, Px, Sx, Vx};
-use slot::Slot;
-pub(crate) use walk::Closure;
+pub(crate) use slot::Slot;
+pub(crate) use walk::{Closure, Mark};
 
 /// Patches, edges and blocks.
 #[derive(Debug)]

@@ -31,6 +31,8 @@ pub(crate) struct Slot {
     pub(crate) dirtied_at: Duration,
     /// Stamp of the last walk that wanted this block written.
     pub(crate) wanted: u64,
+    /// Stamp of the last walk that found it old.
+    pub(crate) old: u64,
     /// Handles count themselves here: one strong reference each beside ours.
     pub(crate) pin: Arc<()>,
     /// Neighbours in the list of clean blocks, by place; the cache's business.
@@ -62,6 +64,7 @@ impl Slot {
             roots: 0,
             dirtied_at: Duration::ZERO,
             wanted: 0,
+            old: 0,
             pin: Arc::new(()),
             older: u32::MAX,
             newer: u32::MAX,

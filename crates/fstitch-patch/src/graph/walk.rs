@@ -85,11 +85,11 @@ impl Graph {
     pub(crate) fn mark_closure(&mut self, targets: &[PatchId]) -> Closure {
         let resolve = |&id: &PatchId| self.arena.resolve(id).and_then(|px| self.standing(px));
         let targets: Vec<Px> = targets.iter().filter_map(resolve).collect();
-        self.mark_closure_of(targets)
+        self.mark_closure_of(targets, Mark::Wanted)
     }
 
     /// The same for these very patches, home patches included.
-    pub(crate) fn mark_closure_of(&mut self, targets: Vec<Px>) -> Closure {
+    pub(crate) fn mark_closure_of(&mut self, targets: Vec<Px>, as_what: Mark) -> Closure {
         let stamp = self.next_stamp();
         let mut closure = Closure { stamp, pending: false, held: false };
         for &px in &targets {
@@ -103,7 +103,10 @@ impl Graph {
             closure.held |= patch.role == super::patch::Role::Held;
             let (slot, in_flight) = (patch.slot, patch.in_flight);
             if slot != NO_SLOT && !in_flight {
-                self.slots[at(slot)].wanted = stamp;
+                match as_what {
+                    Mark::Wanted => self.slots[at(slot)].wanted = stamp,
+                    Mark::Old => self.slots[at(slot)].old = stamp,
+                }
             }
             for n in 0..=self.patch(px).befores.len() {
                 let Some(before) = self.nth_before(px, n) else { continue };
@@ -116,6 +119,13 @@ impl Graph {
         }
         closure
     }
+}
+
+/// What a block is marked as: who waits and the flusher do not undo each other's marks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mark {
+    Wanted,
+    Old,
 }
 
 /// What [`Graph::mark_closure`] found.

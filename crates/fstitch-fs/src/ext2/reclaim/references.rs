@@ -36,7 +36,7 @@ impl Ext2 {
             if self.references(block)? <= pointers {
                 continue;
             }
-            let handle = self.cache.read(BlockNo(u64::from(block)), BlockKind::Data)?;
+            let handle = self.cache.read(BlockNo(u64::from(block)), BlockKind::Attribute)?;
             // When nothing is under way: who has turned a pointer away is about to lower the count.
             hooks.quiesced(self.block_size(), &mut || {
                 if self.watch.block_changed(block) {
@@ -56,7 +56,7 @@ impl Ext2 {
         if !self.is_file_run(block, 1)? {
             return Ok(0);
         }
-        let handle = self.cache.read(BlockNo(u64::from(block)), BlockKind::Data)?;
+        let handle = self.cache.read(BlockNo(u64::from(block)), BlockKind::Attribute)?;
         let count = H_REFCOUNT.get(self.cache.lock().data(&handle));
         Ok(count)
     }

@@ -8,7 +8,7 @@ use fstitch_core::{Errno, Error, Result};
 use super::super::step::{Goal, Progress};
 use super::super::{Cache, Core, CoreGuard, Shared};
 use crate::graph::patch::Vx;
-use crate::graph::{Closure, Graph, Logging};
+use crate::graph::{Closure, Graph, Logging, Mark};
 use crate::{JournalMode, PatchId};
 
 /// New blocks of contents for each block of pointers or bitmap that changes, at worst.
@@ -232,7 +232,7 @@ impl Shared {
     pub(in crate::cache) fn write_whole_volume(&self, volume: Vx) -> Result<()> {
         let mark = |graph: &mut Graph| {
             let targets = graph.patches_of(volume);
-            graph.mark_closure_of(targets)
+            graph.mark_closure_of(targets, Mark::Wanted)
         };
         while let Some(_epoch) = self.open_way(mark)? {
             if self.write_epoch(Goal::Volume(volume))? == Progress::Idle {

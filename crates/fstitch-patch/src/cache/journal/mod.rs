@@ -174,8 +174,9 @@ impl Cache {
                 return Err(Errno::BUSY.into());
             }
             core.graph.now = shared.clock.elapsed();
-            core.graph.arrangements[usize::from(volume)] =
-                Arrangement::Logged(Box::new(Logging::new(config.mode)));
+            // Blocks remember the transactions of the journal that was kept before.
+            let logging = Logging::new(config.mode, core.graph.next_generation());
+            core.graph.arrangements[usize::from(volume)] = Arrangement::Logged(Box::new(logging));
             core.put_journal(volume, journal);
             shared.journaled.store(true, Ordering::Release);
             self.journaled.store(true, Ordering::Release);
