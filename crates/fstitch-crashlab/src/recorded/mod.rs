@@ -8,7 +8,8 @@
 //! **What is judged.** That what a cut leaves is a volume: the full checker finds nothing but what the consistency
 //! mechanism allows, everything that has a name can be read, and of a sample, that it can be recovered twice,
 //! repaired, used and emptied, and that the reference checker agrees. Nobody wrote down what the programs were promised,
-//! so nothing is said about the contents of files, and a synced file that is gone is not noticed.
+//! so nothing is said about the contents of files, and a synced file that is gone is not noticed. Programs can be asked about
+//! their own files, though: [`Question`].
 //!
 //! **Memory.** The log is read entry by entry, twice. What is kept is the base, the newest version of each block that was
 //! written, and the versions since the last flush; the images of a cut share all of it.
