@@ -1,0 +1,115 @@
+//! Does one operation so many times, for instruction counts: `counted OPERATION CONSISTENCY COUNT`.
+//! Run under callgrind with two counts, the difference is the cost of the operations alone (`cargo xtask counts`).
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use fstitch_bench::inside::Inside;
+use fstitch_core::{Caller, FileSystem, InodeNo, MemDevice};
+use fstitch_fs::ext2::arrange::Consistency;
+use fstitch_patch::CacheOptions;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Blocks of the volume: 512 MiB.
+const BLOCKS: u64 = 128 << 10;
+const MODE: u16 = 0o100_644;
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [operation, consistency, count] = &words[..] else {
+        bail!("usage: counted OPERATION CONSISTENCY COUNT")
+    };
+    let consistency: Consistency = consistency.parse().map_err(anyhow::Error::msg)?;
+    let count: u64 = count.parse().context("COUNT")?;
+    let device = Arc::new(MemDevice::new(4096, BLOCKS));
+    Inside::make(&*device, 120_000)?;
+    // Nothing is written before the end: the operations are counted, then, by other names, making them stable.
+    let cache = CacheOptions {
+        cache_size: 1 << 30,
+        write_back_age: Duration::from_secs(3600),
+        ..CacheOptions::default()
+    };
+    let inside = Inside::open(device, consistency, cache)?;
+    let work = Work { fs: &*inside.fs, caller: Caller::default() };
+    let (root, start) = (inside.fs.root(), Instant::now());
+    match operation.as_str() {
+        "create" => work.create(root, count)?,
+        "unlink" => {
+            work.create(root, count)?;
+            inside.fs.sync()?;
+            work.unlink(root, count)?;
+        }
+        "create-sync" => {
+            work.create(root, count)?;
+            inside.fs.sync()?;
+        }
+        "write" => drop(work.write(root, count)?),
+        "write-sync" => {
+            work.write(root, count)?;
+            inside.fs.sync()?;
+        }
+        "rewrite" => {
+            let ino = work.write(root, count)?;
+            inside.fs.sync()?;
+            work.blocks(ino, count)?;
+        }
+        "lookup" => {
+            work.create(root, 1)?;
+            work.lookup(root, count)?;
+        }
+        other => bail!("no operation is called `{other}`"),
+    }
+    let each = start.elapsed().as_secs_f64() * 1e6 / count as f64;
+    eprintln!("{operation}: {each:.2} us");
+    Ok(())
+}
+
+/// Operations on the volume.
+struct Work<'a> {
+    fs: &'a dyn FileSystem,
+    caller: Caller,
+}
+
+impl Work<'_> {
+    fn create(&self, root: InodeNo, count: u64) -> Result<()> {
+        for no in 0..count {
+            let entry = self.fs.mknod(&self.caller, root, name(no).as_bytes(), MODE, 0)?;
+            self.fs.forget(entry.attr.ino, 1);
+        }
+        Ok(())
+    }
+
+    fn unlink(&self, root: InodeNo, count: u64) -> Result<()> {
+        (0..count).try_for_each(|no| Ok(self.fs.unlink(&self.caller, root, name(no).as_bytes())?))
+    }
+
+    fn lookup(&self, root: InodeNo, count: u64) -> Result<()> {
+        for _ in 0..count {
+            let entry = self.fs.lookup(root, name(0).as_bytes())?;
+            self.fs.forget(entry.attr.ino, 1);
+        }
+        Ok(())
+    }
+
+    fn write(&self, root: InodeNo, count: u64) -> Result<InodeNo> {
+        let ino = self.fs.mknod(&self.caller, root, b"file", MODE, 0)?.attr.ino;
+        self.blocks(ino, count)?;
+        Ok(ino)
+    }
+
+    fn blocks(&self, ino: InodeNo, count: u64) -> Result<()> {
+        let data = [0x5A; 4096];
+        for no in 0..count {
+            self.fs.write(&self.caller, ino, no * 4096, &data)?;
+        }
+        Ok(())
+    }
+}
+
+fn name(no: u64) -> String {
+    format!("f{no:06}")
+}

@@ -1,0 +1,51 @@
+//! A volume opened in this process, without FUSE.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use fstitch_core::{BlockDevice, SystemClock, Timestamp};
+use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
+use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, mkfs};
+use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
+use fstitch_patch::{Cache, CacheOptions};
+
+/// A volume with everything below it.
+pub struct Inside {
+    /// The file system.
+    pub fs: Arc<Uhfs<Ext2>>,
+    /// Its cache, for counters.
+    pub cache: Arc<Cache>,
+}
+
+impl Inside {
+    /// Makes an ext3 volume on `device`, with at least so many inodes.
+    ///
+    /// # Errors
+    /// As `mkfs`.
+    pub fn make(device: &dyn BlockDevice, inodes: u32) -> Result<()> {
+        let mut options = MkfsOptions::new([7; 16], [9; 16], Timestamp { secs: 1_700_000_000, nanos: 0 });
+        options.block_size = Some(4096);
+        options.inodes = Some(inodes);
+        options.journal = MkfsJournal::Suitable;
+        options.device_is_zero = true;
+        mkfs(device, &options, &mut |_, _| {})?;
+        Ok(())
+    }
+
+    /// Opens the volume on `device`, with the defaults of a mount but for `cache`.
+    ///
+    /// # Errors
+    /// As opening a volume.
+    pub fn open(device: Arc<dyn BlockDevice>, consistency: Consistency, cache: CacheOptions) -> Result<Self> {
+        let arrangement = Arrangement {
+            consistency: Some(consistency),
+            cache,
+            fs: UhfsOptions { atime: AtimePolicy::RelAtime, ..UhfsOptions::default() },
+            ..Arrangement::default()
+        };
+        let (fs, _) = arrange::open(device, &arrangement, Arc::new(SystemClock::new()))?;
+        let cache = Arc::clone(LowLevelFs::cache(fs.format()));
+        Ok(Self { fs: Arc::new(fs), cache })
+    }
+}
