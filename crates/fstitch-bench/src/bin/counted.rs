@@ -3,11 +3,11 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fstitch_bench::inside::Inside;
-use fstitch_core::{Caller, FileSystem, InodeNo, MemDevice};
+use fstitch_core::{Caller, Clock, FileSystem, InodeNo, MemDevice, SystemClock};
 use fstitch_fs::ext2::arrange::Consistency;
 use fstitch_patch::CacheOptions;
 
@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     };
     let inside = Inside::open(device, consistency, cache)?;
     let work = Work { fs: &*inside.fs, caller: Caller::default() };
-    let (root, start) = (inside.fs.root(), Instant::now());
+    let (root, clock) = (inside.fs.root(), SystemClock::new());
     match operation.as_str() {
         "create" => work.create(root, count)?,
         "unlink" => {
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
         }
         other => bail!("no operation is called `{other}`"),
     }
-    let each = start.elapsed().as_secs_f64() * 1e6 / count as f64;
+    let each = clock.elapsed().as_secs_f64() * 1e6 / count as f64;
     eprintln!("{operation}: {each:.2} us");
     Ok(())
 }
