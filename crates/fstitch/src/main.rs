@@ -15,6 +15,7 @@
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+mod bench;
 mod cat;
 mod control;
 mod copy;
@@ -95,6 +96,8 @@ enum Command {
     Order(order::Arguments),
     /// Cut the power at every moment of a workload, and judge every image that is left
     Crash(Box<crash::Arguments>),
+    /// Race this program against the kernel's file systems and others, on this machine
+    Bench(Box<bench::Arguments>),
     /// Show the main job: fill a volume, kill the writer in mid-write, look at what is left
     Demo(demo::Arguments),
     #[command(hide = true)]
@@ -158,6 +161,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Depend(arguments) => depend::run(arguments),
         Command::Order(arguments) => order::run(arguments),
         Command::Crash(arguments) => crash::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::DemoWriter(arguments) => demo::run_writer(arguments),
         Command::Completions(arguments) => Ok(man::completions(arguments)),

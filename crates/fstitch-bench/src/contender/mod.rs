@@ -1,0 +1,213 @@
+//! Who is measured: each is made anew on the same image for every run, and taken away afterwards.
+
+mod process;
+mod start;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use fstitch_fs::ext2::arrange::Consistency;
+
+use crate::meter::Device;
+use crate::place::Place;
+
+/// A file system in one arrangement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Contender {
+    /// Featherstitch, mounted through FUSE.
+    Mounted(Consistency),
+    /// Featherstitch in the process that uses it.
+    InProcess(Consistency),
+    /// A file system in memory behind the same front end: the limit of FUSE.
+    Memory,
+    /// The reference implementation's own FUSE server.
+    Fuse2fs,
+    /// The kernel's driver.
+    Kernel(Kernel),
+    /// The kernel's memory, without any format: the limit of the system calls.
+    Tmpfs,
+}
+
+/// What the kernel's driver is asked to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// No journal, no order.
+    Ext2,
+    /// `data=ordered`.
+    Ext3Ordered,
+    /// `data=journal`.
+    Ext3Journal,
+    /// The defaults of ext4.
+    Ext4,
+}
+
+impl Contender {
+    /// All of them, in the order of reports.
+    pub const ALL: [Self; 16] = [
+        Self::Mounted(Consistency::Soft),
+        Self::Mounted(Consistency::Ordered),
+        Self::Mounted(Consistency::Full),
+        Self::Mounted(Consistency::Async),
+        Self::Mounted(Consistency::Sync),
+        Self::InProcess(Consistency::Soft),
+        Self::InProcess(Consistency::Ordered),
+        Self::InProcess(Consistency::Full),
+        Self::InProcess(Consistency::Async),
+        Self::InProcess(Consistency::Sync),
+        Self::Memory,
+        Self::Fuse2fs,
+        Self::Kernel(Kernel::Ext2),
+        Self::Kernel(Kernel::Ext3Ordered),
+        Self::Kernel(Kernel::Ext3Journal),
+        Self::Kernel(Kernel::Ext4),
+    ];
+
+    /// Its name in results.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Mounted(mode) => format!("fuse-{mode}"),
+            Self::InProcess(mode) => format!("in-{mode}"),
+            Self::Memory => "fuse-memory".into(),
+            Self::Fuse2fs => "fuse2fs".into(),
+            Self::Kernel(Kernel::Ext2) => "kernel-ext2".into(),
+            Self::Kernel(Kernel::Ext3Ordered) => "kernel-ext3-ordered".into(),
+            Self::Kernel(Kernel::Ext3Journal) => "kernel-ext3-journal".into(),
+            Self::Kernel(Kernel::Ext4) => "kernel-ext4".into(),
+            Self::Tmpfs => "tmpfs".into(),
+        }
+    }
+
+    /// The contender of a name.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().chain([Self::Tmpfs]).find(|one| one.name() == name)
+    }
+
+    /// Survives the plug being pulled at any moment: an order is kept, and the device's cache is flushed.
+    #[must_use]
+    pub fn is_safe(self) -> bool {
+        match self {
+            Self::Mounted(mode) | Self::InProcess(mode) => mode != Consistency::Async,
+            Self::Kernel(kernel) => kernel != Kernel::Ext2,
+            Self::Memory | Self::Fuse2fs | Self::Tmpfs => false,
+        }
+    }
+
+    /// Whether it uses the medium at all.
+    #[must_use]
+    pub fn has_medium(self) -> bool {
+        !matches!(self, Self::Memory | Self::Tmpfs)
+    }
+
+    /// Whether programs can be run in it.
+    #[must_use]
+    pub fn is_mounted(self) -> bool {
+        !matches!(self, Self::InProcess(_))
+    }
+
+    /// Whether it is one of ours in the conventional, synchronous mode, which takes long.
+    #[must_use]
+    pub fn is_synchronous(self) -> bool {
+        matches!(self, Self::Mounted(Consistency::Sync) | Self::InProcess(Consistency::Sync))
+    }
+
+    /// The format of its image, for `mke2fs -t`; `None` where there is none.
+    #[must_use]
+    pub fn format(self) -> Option<&'static str> {
+        match self {
+            Self::Mounted(mode) | Self::InProcess(mode) if mode.journal_mode().is_some() => Some("ext3"),
+            Self::Mounted(_) | Self::InProcess(_) | Self::Fuse2fs | Self::Kernel(Kernel::Ext2) => {
+                Some("ext2")
+            }
+            Self::Kernel(Kernel::Ext4) => Some("ext4"),
+            Self::Kernel(_) => Some("ext3"),
+            Self::Memory | Self::Tmpfs => None,
+        }
+    }
+}
+
+/// Where images are.
+#[derive(Clone, Debug)]
+pub struct Medium {
+    /// Its name in results: `disk` or `memory`.
+    pub name: &'static str,
+    /// The image, all of its bytes allocated.
+    pub image: PathBuf,
+}
+
+/// A contender that serves.
+pub struct Running {
+    /// Where to work.
+    pub place: Arc<dyn Place>,
+    /// The directory of the host that it is, if it is one.
+    pub host: Option<PathBuf>,
+    /// The process that serves it.
+    pub server: Option<u32>,
+    kind: start::Kind,
+}
+
+impl Running {
+    /// What reached the device so far, where that is counted.
+    ///
+    /// # Errors
+    /// When the counters cannot be read.
+    pub fn counters(&self) -> Result<Option<Device>> {
+        self.kind.counters(self.host.as_deref())
+    }
+
+    /// Takes it away; everything is on the medium when this returns.
+    ///
+    /// # Errors
+    /// When unmounting fails.
+    pub fn stop(self) -> Result<()> {
+        let Self { place, host, kind, .. } = self;
+        // It holds the mount's root open.
+        drop(place);
+        kind.stop(host.as_deref())
+    }
+}
+
+/// What is needed to start contenders.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    /// The program `fstitch`.
+    pub fstitch: PathBuf,
+    /// An empty directory to mount on.
+    pub mountpoint: PathBuf,
+}
+
+impl Tools {
+    /// Formats the medium for `contender` and starts it.
+    ///
+    /// # Errors
+    /// With what the programs that were run said.
+    pub fn start(&self, contender: Contender, medium: &Medium) -> Result<Running> {
+        if let Some(format) = contender.format() {
+            process::format(format, &medium.image)?;
+        }
+        start::start(self, contender, &medium.image)
+    }
+
+    /// Whether `contender` can be started here; the reason if not.
+    #[must_use]
+    pub fn lacks(&self, contender: Contender) -> Option<String> {
+        let root = rustix::process::geteuid().is_root();
+        match contender {
+            Contender::Kernel(_) | Contender::Tmpfs if !root => Some("mounting needs root".into()),
+            Contender::Kernel(_) if !Path::new("/dev/loop-control").exists() => {
+                Some("no loop devices".into())
+            }
+            Contender::Fuse2fs if process::version("fuse2fs", "-V").is_none() => Some("not installed".into()),
+            Contender::Mounted(_) | Contender::Memory | Contender::Fuse2fs
+                if !Path::new("/dev/fuse").exists() =>
+            {
+                Some("no /dev/fuse".into())
+            }
+            _ => None,
+        }
+    }
+}
+
+pub use process::version;

@@ -1,0 +1,161 @@
+//! How each contender is started, counted and stopped.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use fstitch_core::{FileSystem, StatsDevice};
+use fstitch_disk::{DiskOptions, FileDisk};
+use fstitch_fs::ext2::arrange::Consistency;
+use fstitch_patch::CacheOptions;
+use serde::Deserialize;
+
+use super::process::{BLOCK_SIZE, run, serve, unmount, unmount_server};
+use super::{Contender, Kernel, Running, Tools};
+use crate::inside::Inside;
+use crate::meter::Device;
+use crate::place::{Host, Within};
+
+/// What must be taken away in the end.
+pub enum Kind {
+    /// A server of ours, which tells its counters.
+    Server { fstitch: PathBuf, child: Child },
+    /// Another server.
+    Foreign(Child),
+    /// A volume in this process.
+    Inside { inside: Inside, disk: Arc<StatsDevice<FileDisk>> },
+    /// A mount of the kernel's on a loop device.
+    Loop(PathBuf),
+    /// A mount of the kernel's without a device.
+    Bare,
+}
+
+/// The counters of `fstitch stats --json` that are used here.
+#[derive(Deserialize)]
+struct Stats {
+    device: MediumStats,
+}
+
+#[derive(Deserialize)]
+struct MediumStats {
+    blocks_written: u64,
+    write_requests: u64,
+    flushes: u64,
+}
+
+pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Running> {
+    let at = tools.mountpoint.as_path();
+    let kind = match contender {
+        Contender::InProcess(mode) => return start_inside(mode, image),
+        Contender::Mounted(mode) => {
+            let mut command = Command::new(&tools.fstitch);
+            command
+                .args(["mount", "--foreground", "-o"])
+                .arg(format!("consistency={mode}"))
+                .arg(image)
+                .arg(at);
+            Kind::Server { fstitch: tools.fstitch.clone(), child: serve(&mut command, at)? }
+        }
+        Contender::Memory => {
+            Kind::Foreign(serve(Command::new(&tools.fstitch).args(["bench", "--serve-memory"]).arg(at), at)?)
+        }
+        Contender::Fuse2fs => Kind::Foreign(serve(Command::new("fuse2fs").arg("-f").arg(image).arg(at), at)?),
+        Contender::Kernel(kernel) => mount_kernel(kernel, image, at)?,
+        Contender::Tmpfs => {
+            run(
+                "mount",
+                &["-t", "tmpfs", "tmpfs"]
+                    .map(OsStr::new)
+                    .into_iter()
+                    .chain([at.as_os_str()])
+                    .collect::<Vec<_>>(),
+            )?;
+            Kind::Bare
+        }
+    };
+    let server = match &kind {
+        Kind::Server { child, .. } | Kind::Foreign(child) => Some(child.id()),
+        _ => None,
+    };
+    Ok(Running { place: Arc::new(Host::new(at)?), host: Some(at.to_owned()), server, kind })
+}
+
+fn start_inside(mode: Consistency, image: &Path) -> Result<Running> {
+    let options = DiskOptions { block_size: BLOCK_SIZE, ..DiskOptions::default() };
+    let disk = Arc::new(StatsDevice::new(FileDisk::open(image, options)?));
+    let inside = Inside::open(Arc::clone(&disk) as _, mode, CacheOptions::default())?;
+    inside.cache.start_flusher()?;
+    let place = Arc::new(Within::new(Arc::clone(&inside.fs) as Arc<dyn FileSystem>));
+    Ok(Running { place, host: None, server: None, kind: Kind::Inside { inside, disk } })
+}
+
+fn mount_kernel(kernel: Kernel, image: &Path, at: &Path) -> Result<Kind> {
+    let found = run("losetup", &[OsStr::new("--find"), OsStr::new("--show"), image.as_os_str()])?;
+    let device = PathBuf::from(found);
+    let (format, options) = match kernel {
+        Kernel::Ext2 => ("ext2", "rw"),
+        Kernel::Ext3Ordered => ("ext3", "data=ordered"),
+        Kernel::Ext3Journal => ("ext3", "data=journal"),
+        Kernel::Ext4 => ("ext4", "rw"),
+    };
+    let words = ["-t", format, "-o", options].map(OsStr::new).into_iter();
+    let words: Vec<&OsStr> = words.chain([device.as_os_str(), at.as_os_str()]).collect();
+    if let Err(error) = run("mount", &words) {
+        run("losetup", &[OsStr::new("-d"), device.as_os_str()])?;
+        return Err(error);
+    }
+    Ok(Kind::Loop(device))
+}
+
+impl Kind {
+    pub fn counters(&self, at: Option<&Path>) -> Result<Option<Device>> {
+        match self {
+            Self::Server { fstitch, .. } => {
+                let at = at.context("a server has a mount point")?;
+                let program = fstitch.to_str().context("the program's path is not text")?;
+                let said = run(program, &[OsStr::new("stats"), OsStr::new("--json"), at.as_os_str()])?;
+                let Stats { device } = serde_json::from_str(&said)?;
+                Ok(Some(Device {
+                    write_requests: device.write_requests,
+                    bytes_written: device.blocks_written * u64::from(BLOCK_SIZE),
+                    flushes: device.flushes,
+                }))
+            }
+            Self::Inside { disk, .. } => {
+                let stats = disk.stats();
+                Ok(Some(Device {
+                    write_requests: stats.write_requests.get(),
+                    bytes_written: stats.blocks_written.get() * u64::from(BLOCK_SIZE),
+                    flushes: stats.flushes.get(),
+                }))
+            }
+            Self::Loop(device) => loop_counters(device).map(Some),
+            Self::Foreign(_) | Self::Bare => Ok(None),
+        }
+    }
+
+    pub fn stop(self, at: Option<&Path>) -> Result<()> {
+        match (self, at) {
+            (Self::Server { child, .. } | Self::Foreign(child), Some(at)) => unmount_server(at, child),
+            (Self::Inside { inside, .. }, _) => Ok(inside.fs.unmount()?),
+            (Self::Loop(device), Some(at)) => {
+                unmount(at)?;
+                run("losetup", &[OsStr::new("-d"), device.as_os_str()])?;
+                Ok(())
+            }
+            (Self::Bare, Some(at)) => unmount(at),
+            (_, None) => Ok(()),
+        }
+    }
+}
+
+/// The kernel's counters of a block device: fields of `/sys/block/NAME/stat`.
+fn loop_counters(device: &Path) -> Result<Device> {
+    let name = device.file_name().context("a device has a name")?.to_string_lossy();
+    let text = std::fs::read_to_string(format!("/sys/block/{name}/stat"))?;
+    let fields: Vec<u64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    let field = |at: usize| fields.get(at).copied().context("too few counters of a loop device");
+    Ok(Device { write_requests: field(4)?, bytes_written: field(6)? * 512, flushes: field(15)? })
+}

@@ -1,0 +1,20 @@
+//! The limit of FUSE: a file system in memory behind the front end that real volumes have.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use fstitch_fs::model::Model;
+use fstitch_fuse::{Mount, MountOptions, UnmountOnSignal};
+
+/// Mounts a file system in memory on `at` and serves it until it is unmounted.
+///
+/// # Errors
+/// As mounting.
+pub fn serve(at: &Path) -> Result<()> {
+    let at = at.to_str().context("the path is not text")?;
+    let mount = Mount::new(Arc::new(Model::new()), &MountOptions::new(at, "memory"))?;
+    let _signals =
+        UnmountOnSignal::install(vec![mount.unmounter()], |message| eprintln!("fstitch: {message}"))?;
+    Ok(mount.run()?)
+}

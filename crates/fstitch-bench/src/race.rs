@@ -1,0 +1,161 @@
+//! Runs every workload in every contender, repetition by repetition, so that all of them meet the same moods of the
+//! machine.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::contender::{Contender, Medium, Tools};
+use crate::meter::{Meter, Sample};
+use crate::results::{Cell, Gap, Results};
+use crate::workload::{self, At, Scale, Tree, Workload};
+
+/// What is raced.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How much is done.
+    pub scale: Scale,
+    /// How often.
+    pub repetitions: u32,
+    /// The contenders, in the order of reports.
+    pub contenders: Vec<Contender>,
+    /// Names of the workloads; all if empty.
+    pub workloads: Vec<String>,
+    /// The media.
+    pub media: Vec<Medium>,
+    /// A directory in memory for what programs need.
+    pub scratch: PathBuf,
+}
+
+/// The workloads that the conventional, synchronous mode takes part in, because each change waits for the medium there.
+const SYNCHRONOUS: [&str; 3] = ["small", "tree", "mail"];
+
+/// What is running, for people who wait.
+pub struct Step<'a> {
+    /// Steps done.
+    pub done: usize,
+    /// Steps in all.
+    pub total: usize,
+    /// The present one.
+    pub what: &'a str,
+}
+
+/// Makes the image of a medium, every byte of it written, so that no contender pays for its allocation.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn prepare(medium: &Medium, bytes: u64) -> Result<()> {
+    const PIECE: usize = 8 << 20;
+    let mut file = File::create(&medium.image).with_context(|| medium.image.display().to_string())?;
+    let (zeros, mut left) = (vec![0; PIECE], bytes);
+    while left > 0 {
+        let piece = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+        file.write_all(&zeros[..piece]).with_context(|| medium.image.display().to_string())?;
+        left -= u64::try_from(piece)?;
+    }
+    Ok(file.sync_all()?)
+}
+
+impl Plan {
+    /// Runs all of it. What fails is noted as a gap.
+    ///
+    /// # Errors
+    /// Only if nothing at all could go on.
+    pub fn race(
+        &self,
+        tools: &Tools,
+        tree: &Tree,
+        results: &mut Results,
+        say: &mut dyn FnMut(&Step<'_>),
+    ) -> Result<()> {
+        let contenders = self.able(tools, results);
+        let steps = self.steps(&contenders, results);
+        let total = steps.len();
+        for (done, (medium, workload, repetition, contender)) in steps.into_iter().enumerate() {
+            let what = format!("{} {} {}", medium.name, workload.name, contender.name());
+            say(&Step { done, total, what: &what });
+            let scale = (self.scale, self.scratch.as_path());
+            match run_once(tools, (contender, medium), workload, (scale, tree)) {
+                Ok(samples) => results.cells.extend(samples.into_iter().map(|sample| Cell {
+                    medium: medium.name.to_owned(),
+                    workload: workload.name.to_owned(),
+                    contender: contender.name(),
+                    repetition,
+                    sample,
+                })),
+                Err(error) => results.gaps.push(Gap { what, why: format!("{error:#}"), is_failure: true }),
+            }
+        }
+        Ok(())
+    }
+
+    /// The contenders that can be started here.
+    fn able(&self, tools: &Tools, results: &mut Results) -> Vec<Contender> {
+        let mut able = self.contenders.clone();
+        able.retain(|&contender| match tools.lacks(contender) {
+            None => true,
+            Some(why) => {
+                results.gaps.push(Gap { what: contender.name(), why, is_failure: false });
+                false
+            }
+        });
+        able
+    }
+
+    fn steps(
+        &self,
+        contenders: &[Contender],
+        results: &mut Results,
+    ) -> Vec<(&Medium, &'static Workload, u32, Contender)> {
+        let mut steps = Vec::new();
+        let wanted = |workload: &&Workload| {
+            self.workloads.is_empty() || self.workloads.iter().any(|name| name == workload.name)
+        };
+        for workload in workload::ALL.iter().filter(wanted) {
+            let missing = workload.programs.iter().find(|program| !is_installed(program));
+            if let Some(program) = missing {
+                let why = format!("{program} is not installed");
+                results.gaps.push(Gap { what: workload.name.to_owned(), why, is_failure: false });
+                continue;
+            }
+            for medium in &self.media {
+                for repetition in 0..self.repetitions {
+                    let fits = |contender: &&Contender| {
+                        (workload.programs.is_empty() || contender.is_mounted())
+                            && (!contender.is_synchronous()
+                                || (repetition == 0 && SYNCHRONOUS.contains(&workload.name)))
+                    };
+                    let step = |&contender: &Contender| (medium, workload, repetition, contender);
+                    steps.extend(contenders.iter().filter(fits).map(step));
+                }
+            }
+        }
+        steps
+    }
+}
+
+/// Whether a program is in the path.
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).exists())
+}
+
+fn run_once(
+    tools: &Tools,
+    (contender, medium): (Contender, &Medium),
+    workload: &Workload,
+    ((scale, scratch), tree): ((Scale, &Path), &Tree),
+) -> Result<Vec<Sample>> {
+    let running = tools.start(contender, medium)?;
+    let counters = || running.counters();
+    let at = At { place: &*running.place, host: running.host.as_deref(), scale, tree, scratch };
+    let mut meter = Meter::new(&*running.place, running.server, &counters);
+    let done = workload.run(&at, &mut meter);
+    let samples = meter.finish();
+    let stopped = running.stop();
+    done?;
+    stopped?;
+    Ok(samples)
+}

@@ -1,0 +1,104 @@
+//! A whole run: places, images, the race, the tables, and what is written in the end.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use fstitch_core::{Clock, SystemClock};
+
+use crate::contender::{Contender, Medium, Tools};
+use crate::race::{Plan, Step, prepare};
+use crate::results::{Machine, Results};
+use crate::workload::{Scale, Tree};
+
+/// Bytes of the images.
+const IMAGE_BYTES: u64 = 2 << 30;
+/// Files and bytes of the tree: what the paper unpacked.
+const TREE: (usize, usize) = (20_000, 218 << 20);
+/// The same for a quick look.
+const QUICK_TREE: (usize, usize) = (2_000, 20 << 20);
+/// Where Debian's package puts the kernel's sources.
+const SOURCES: &str = "/usr/src/linux-source-6.1.tar.xz";
+
+/// What is wanted.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// How much is done.
+    pub scale: Scale,
+    /// How often each step is repeated.
+    pub repetitions: u32,
+    /// The contenders; all if empty.
+    pub contenders: Vec<Contender>,
+    /// Names of the workloads; all if empty.
+    pub workloads: Vec<String>,
+    /// A directory on the real disk, and one in memory; a medium without one is left out.
+    pub disk: Option<PathBuf>,
+    /// See `disk`.
+    pub memory: Option<PathBuf>,
+    /// The archive of kernel sources; Debian's if it is there, otherwise a tree is made up.
+    pub source: Option<PathBuf>,
+    /// The program `fstitch`.
+    pub fstitch: PathBuf,
+    /// Whether the papers' tables and the scale are measured.
+    pub tables: bool,
+}
+
+/// Does all of it.
+///
+/// # Errors
+/// When images or directories cannot be made; what fails in a step is noted in the results.
+pub fn run(wanted: &Wanted, say: &mut dyn FnMut(&Step<'_>)) -> Result<Results> {
+    let clock = SystemClock::new();
+    let temporary = |parent: &Path| {
+        tempfile::Builder::new()
+            .prefix("fstitch-bench-")
+            .tempdir_in(parent)
+            .with_context(|| parent.display().to_string())
+    };
+    let disk = wanted.disk.as_deref().map(temporary).transpose()?;
+    let memory = wanted.memory.as_deref().map(temporary).transpose()?;
+    let scratch = temporary(wanted.memory.as_deref().unwrap_or(&std::env::temp_dir()))?;
+    let mountpoint = temporary(&std::env::temp_dir())?;
+    let places = [("disk", &disk), ("memory", &memory)].into_iter();
+    let medium = |(name, place): (&'static str, &Option<tempfile::TempDir>)| {
+        place.as_ref().map(|place| Medium { name, image: place.path().join("image") })
+    };
+    let media: Vec<Medium> = places.filter_map(medium).collect();
+    for medium in &media {
+        say(&Step { done: 0, total: 0, what: &format!("writing the image of medium {}", medium.name) });
+        prepare(medium, IMAGE_BYTES)?;
+    }
+    say(&Step { done: 0, total: 0, what: "reading the source tree" });
+    let tree = tree(wanted)?;
+    let mut results = Results { machine: Machine::look(&media), ..Results::default() };
+    results.scale = if wanted.scale == Scale::Full { "full" } else { "quick" }.to_owned();
+    let about = format!("{}: {} files, {} MB", tree.origin, tree.files.len(), tree.size() / 1_000_000);
+    results.machine.facts.push(("source tree".to_owned(), about));
+    let plan = Plan {
+        scale: wanted.scale,
+        repetitions: wanted.repetitions,
+        contenders: if wanted.contenders.is_empty() { all() } else { wanted.contenders.clone() },
+        workloads: wanted.workloads.clone(),
+        media,
+        scratch: scratch.path().to_owned(),
+    };
+    let tools = Tools { fstitch: wanted.fstitch.clone(), mountpoint: mountpoint.path().canonicalize()? };
+    plan.race(&tools, &tree, &mut results, say)?;
+    results.seconds = clock.elapsed().as_secs_f64();
+    Ok(results)
+}
+
+/// All contenders but the conventional mode through FUSE, which is measured in process.
+fn all() -> Vec<Contender> {
+    let mounted = |one: &Contender| !(one.is_synchronous() && one.is_mounted());
+    Contender::ALL.into_iter().chain([Contender::Tmpfs]).filter(mounted).collect()
+}
+
+fn tree(wanted: &Wanted) -> Result<Tree> {
+    let (files, bytes) = if wanted.scale == Scale::Full { TREE } else { QUICK_TREE };
+    let found =
+        wanted.source.as_deref().or_else(|| Path::new(SOURCES).exists().then_some(Path::new(SOURCES)));
+    match found {
+        Some(archive) => Tree::of_archive(archive, files, bytes),
+        None => Ok(Tree::made_up(files, bytes)),
+    }
+}

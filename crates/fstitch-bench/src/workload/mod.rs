@@ -1,0 +1,226 @@
+//! What is done: each workload is written once and runs in every contender.
+//!
+//! ```text
+//!   small.rs   creates, 4 KiB writes, unlinks; stat storms; a large directory; several clients
+//!   tree.rs    a source tree: unpacked, read, deleted; copied and compiled
+//!   mail.rs    PostMark's transactions
+//!   stable.rs  files and blocks with fsync; sqlite's calls
+//!   stream.rs  large sequential files
+//!   program.rs programs: git, sqlite3, postmark, fio
+//! ```
+
+mod mail;
+mod program;
+mod small;
+mod source;
+mod stable;
+mod stream;
+mod tree;
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::meter::Meter;
+use crate::place::Place;
+
+pub use self::mail::{PostMark, postmark};
+pub use self::source::Tree;
+
+/// How much is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// What the report shows.
+    Full,
+    /// A look that takes minutes.
+    Quick,
+}
+
+impl Scale {
+    /// The amount for this scale.
+    #[must_use]
+    pub fn of(self, full: u64, quick: u64) -> u64 {
+        match self {
+            Self::Full => full,
+            Self::Quick => quick,
+        }
+    }
+}
+
+/// Where and with what a workload runs.
+pub struct At<'a> {
+    /// The file system, which is empty.
+    pub place: &'a dyn Place,
+    /// Its directory on the host, for programs.
+    pub host: Option<&'a Path>,
+    /// How much to do.
+    pub scale: Scale,
+    /// A source tree.
+    pub tree: &'a Tree,
+    /// A directory in memory for what programs need beside.
+    pub scratch: &'a Path,
+}
+
+/// A workload.
+pub struct Workload {
+    /// Its name in results.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub about: &'static str,
+    /// The programs that it runs, if it runs programs; their absence leaves it out.
+    pub programs: &'static [&'static str],
+    /// It calls fsync while it works.
+    pub syncs: bool,
+    run: fn(&At<'_>, &mut Meter<'_>) -> Result<()>,
+}
+
+impl Workload {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Those of the calls that it makes.
+    pub fn run(&self, at: &At<'_>, meter: &mut Meter<'_>) -> Result<()> {
+        (self.run)(at, meter)
+    }
+}
+
+/// All workloads, in the order of reports.
+pub const ALL: &[Workload] = &[
+    Workload {
+        name: "small",
+        about: "empty files made, a file written and written again in blocks of 4 KiB, files unlinked",
+        programs: &[],
+        syncs: false,
+        run: small::run,
+    },
+    Workload {
+        name: "tree",
+        about: "a part of the kernel's sources unpacked and deleted",
+        programs: &[],
+        syncs: false,
+        run: tree::unpack_and_delete,
+    },
+    Workload {
+        name: "postmark",
+        about: "PostMark's transactions on 500 files of 500 bytes to 1 MiB",
+        programs: &[],
+        syncs: false,
+        run: mail::large,
+    },
+    Workload {
+        name: "mail",
+        about: "PostMark's transactions on 1,000 files of 512 bytes to 16 KiB ([S] Table I)",
+        programs: &[],
+        syncs: false,
+        run: mail::small,
+    },
+    Workload {
+        name: "andrew",
+        about: "a tree of sources copied, listed and read; compiled where programs can run",
+        programs: &[],
+        syncs: false,
+        run: tree::andrew,
+    },
+    Workload {
+        name: "creates",
+        about: "files of 4 KiB made as fs_mark does, without and with an fsync of each",
+        programs: &[],
+        syncs: true,
+        run: stable::creates,
+    },
+    Workload {
+        name: "stream",
+        about: "a large file written and read in pieces of 1 MiB",
+        programs: &[],
+        syncs: false,
+        run: stream::run,
+    },
+    Workload {
+        name: "random",
+        about: "blocks of 4 KiB written at random places of a file, an fsync after every 16",
+        programs: &[],
+        syncs: true,
+        run: stable::random,
+    },
+    Workload {
+        name: "stat",
+        about: "attributes of many files asked again and again",
+        programs: &[],
+        syncs: false,
+        run: small::stat,
+    },
+    Workload {
+        name: "directory",
+        about: "a large directory filled, listed and emptied",
+        programs: &[],
+        syncs: false,
+        run: small::directory,
+    },
+    Workload {
+        name: "parallel",
+        about: "four clients make, write and remove files of their own",
+        programs: &[],
+        syncs: false,
+        run: small::parallel,
+    },
+    Workload {
+        name: "sqlite-calls",
+        about: "the calls of 1,000 sqlite transactions with a rollback journal",
+        programs: &[],
+        syncs: true,
+        run: stable::sqlite_calls,
+    },
+    Workload {
+        name: "sqlite",
+        about: "1,000 transactions of sqlite3",
+        programs: &["sqlite3"],
+        syncs: true,
+        run: program::sqlite,
+    },
+    Workload {
+        name: "git",
+        about: "git clone --local --no-hardlinks, git status",
+        programs: &["git"],
+        syncs: false,
+        run: program::git,
+    },
+    Workload {
+        name: "postmark-program",
+        about: "the program postmark: 500 files of 500 bytes to 64 KiB, 2,000 transactions",
+        programs: &["postmark"],
+        syncs: false,
+        run: program::postmark,
+    },
+    Workload {
+        name: "fio",
+        about: "fio: 4 KiB random writes, an fsync after every 16",
+        programs: &["fio"],
+        syncs: true,
+        run: program::fio,
+    },
+];
+
+/// Numbers that look random and are the same in every run (xorshift).
+pub(crate) struct Numbers(u64);
+
+impl Numbers {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// A number below `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// Bytes that files are filled with.
+pub(crate) static FILLER: [u8; 1 << 20] = [0x5A; 1 << 20];
+
+/// A length as an index.
+pub(crate) fn len(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("64-bit machine")
+}

@@ -1,0 +1,157 @@
+//! `fstitch bench`: races this program against the kernel's file systems and others, on this machine.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use fstitch_bench::contender::Contender;
+use fstitch_bench::race::Step;
+use fstitch_bench::results::Results;
+use fstitch_bench::session::{self, Wanted};
+use fstitch_bench::workload::{ALL, Scale};
+use fstitch_bench::{limit, report};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::output::{Outcome, json, text};
+
+/// Arguments of `bench`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// A look of a few minutes: less work, once
+    #[arg(long)]
+    quick: bool,
+    /// Workloads, separated by commas; all by default
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Contenders, separated by commas; all by default
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    contenders: Vec<String>,
+    /// How often each step is repeated; 3 by default, 1 with --quick
+    #[arg(long, value_name = "N")]
+    repetitions: Option<u32>,
+    /// A directory on a real disk, for images
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    disk: PathBuf,
+    /// A directory in memory, for images
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    memory: PathBuf,
+    /// Media: disk, memory
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "disk,memory")]
+    media: Vec<String>,
+    /// An archive of kernel sources (tar.xz) that is unpacked; Debian's package linux-source if it is installed, otherwise a
+    /// tree is made up
+    #[arg(long, value_name = "FILE")]
+    source: Option<PathBuf>,
+    /// Race only, without the papers' tables
+    #[arg(long)]
+    no_tables: bool,
+    /// Print all results as JSON
+    #[arg(long)]
+    json: bool,
+    /// Write the report into this file (Markdown), plots and results into a directory beside it
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Measure nothing: take the results of an earlier run
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// List workloads and contenders
+    #[arg(long)]
+    list: bool,
+    /// Serve the file system in memory that shows the limit of FUSE
+    #[arg(long, value_name = "DIR", hide = true)]
+    serve_memory: Option<PathBuf>,
+}
+
+/// Races, and writes what came of it.
+pub fn run(arguments: &Arguments) -> Result<Outcome> {
+    if let Some(at) = &arguments.serve_memory {
+        limit::serve(at)?;
+        return Ok(Outcome::SUCCESS);
+    }
+    if arguments.list {
+        text(&list())?;
+        return Ok(Outcome::SUCCESS);
+    }
+    let results = match &arguments.from {
+        Some(file) => read(file)?,
+        None => measure(arguments)?,
+    };
+    if let Some(file) = &arguments.report {
+        report::write(&results, file)?;
+    }
+    if arguments.json {
+        json(&results)?
+    } else {
+        text(&report::summary(&results))?
+    }
+    let failed = results.gaps.iter().any(|gap| gap.is_failure);
+    Ok(if failed { Outcome::FAILURE } else { Outcome::SUCCESS })
+}
+
+fn list() -> String {
+    let mut said = String::from("workloads:\n");
+    for workload in ALL {
+        said.push_str(&format!("  {:18} {}\n", workload.name, workload.about));
+    }
+    said.push_str("contenders:\n");
+    for contender in Contender::ALL.into_iter().chain([Contender::Tmpfs]) {
+        let safe = if contender.is_safe() { "  (survives a power cut)" } else { "" };
+        said.push_str(&format!("  {:22}{safe}\n", contender.name()));
+    }
+    said
+}
+
+fn read(file: &Path) -> Result<Results> {
+    let name = file.display();
+    let text = std::fs::read_to_string(file).with_context(|| name.to_string())?;
+    serde_json::from_str(&text).with_context(|| format!("{name} holds no results of `fstitch bench`"))
+}
+
+fn measure(arguments: &Arguments) -> Result<Results> {
+    let contenders = arguments.contenders.iter().map(|name| {
+        Contender::by_name(name)
+            .with_context(|| format!("no contender is called `{name}`: see `fstitch bench --list`"))
+    });
+    let contenders = contenders.collect::<Result<_>>()?;
+    for name in &arguments.only {
+        if ALL.iter().all(|workload| workload.name != name) {
+            bail!("no workload is called `{name}`: see `fstitch bench --list`");
+        }
+    }
+    if let Some(name) = arguments.media.iter().find(|name| !["disk", "memory"].contains(&name.as_str())) {
+        bail!("no medium is called `{name}`: there are disk and memory");
+    }
+    let medium =
+        |name: &str, path: &Path| arguments.media.iter().any(|asked| asked == name).then(|| path.to_owned());
+    let scale = if arguments.quick { Scale::Quick } else { Scale::Full };
+    let wanted = Wanted {
+        scale,
+        repetitions: arguments.repetitions.unwrap_or(if arguments.quick { 1 } else { 3 }).max(1),
+        contenders,
+        workloads: arguments.only.clone(),
+        disk: medium("disk", &arguments.disk),
+        memory: medium("memory", &arguments.memory),
+        source: arguments.source.clone(),
+        fstitch: std::env::current_exe().context("the path of this program")?,
+        tables: !arguments.no_tables,
+    };
+    let bar = progress()?;
+    let results = session::run(&wanted, &mut |step| show(&bar, step))?;
+    bar.finish_and_clear();
+    Ok(results)
+}
+
+/// On a terminal a bar, elsewhere nothing but what [`show`] prints.
+fn progress() -> Result<ProgressBar> {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (about {eta} left) {msg}")?;
+    Ok(ProgressBar::new(0).with_style(style))
+}
+
+fn show(bar: &ProgressBar, step: &Step<'_>) {
+    if bar.is_hidden() {
+        eprintln!("{}/{} {}", step.done, step.total, step.what);
+        return;
+    }
+    bar.set_length(u64::try_from(step.total).unwrap_or(0));
+    bar.set_position(u64::try_from(step.done).unwrap_or(0));
+    bar.set_message(step.what.to_owned());
+}
