@@ -1,14 +1,31 @@
 //! A volume opened in this process, without FUSE.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use fstitch_core::{BlockDevice, SystemClock, Timestamp};
+use fstitch_core::{BlockDevice, StatsDevice, SystemClock, Timestamp};
+use fstitch_disk::{DiskOptions, FileDisk};
 use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
 use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, mkfs};
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions};
+
+/// Blocks of all volumes, in bytes.
+pub const BLOCK_SIZE: u32 = 4096;
+
+/// A medium that counts what reaches it.
+pub type Disk = Arc<StatsDevice<FileDisk>>;
+
+/// Opens an image as a mount does.
+///
+/// # Errors
+/// As [`FileDisk::open`].
+pub fn disk(image: &Path) -> Result<Disk> {
+    let options = DiskOptions { block_size: BLOCK_SIZE, ..DiskOptions::default() };
+    Ok(Arc::new(StatsDevice::new(FileDisk::open(image, options)?)))
+}
 
 /// A volume with everything below it.
 pub struct Inside {
@@ -25,7 +42,7 @@ impl Inside {
     /// As `mkfs`.
     pub fn make(device: &dyn BlockDevice, inodes: u32) -> Result<()> {
         let mut options = MkfsOptions::new([7; 16], [9; 16], Timestamp { secs: 1_700_000_000, nanos: 0 });
-        options.block_size = Some(4096);
+        options.block_size = Some(BLOCK_SIZE);
         options.inodes = Some(inodes);
         options.journal = MkfsJournal::Suitable;
         options.device_is_zero = true;

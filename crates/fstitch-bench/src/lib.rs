@@ -12,6 +12,7 @@ pub mod contender;
 pub mod inside;
 pub mod limit;
 pub mod meter;
+pub mod papers;
 pub mod place;
 pub mod race;
 pub mod report;

@@ -132,7 +132,7 @@ pub(crate) fn seconds(count: u64) -> f64 {
 }
 
 /// Processor seconds of a process, of its ended threads and awaited children as well.
-fn process_seconds(pid: &str) -> Result<f64> {
+pub(crate) fn process_seconds(pid: &str) -> Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).context("the processor time of a process")?;
     // The name of the program, in parentheses, may hold anything.
     let (_, fields) = text.rsplit_once(')').context("no name in /proc/PID/stat")?;

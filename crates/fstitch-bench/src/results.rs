@@ -63,6 +63,8 @@ pub struct Table {
     pub name: String,
     /// Its title.
     pub title: String,
+    /// It belongs to the goals rather than to a paper.
+    pub is_goal: bool,
     /// What it shows, and what the paper's figures were.
     pub about: String,
     /// Names of the columns; the first one names the rows.
@@ -137,20 +139,24 @@ impl Results {
         Spread::of(self.samples(at, contender).map(|(_, sample)| number(sample)).collect())
     }
 
-    /// The ratio of a number of two contenders, repetition by repetition: both ran one after the other, so what the
-    /// machine suffered from at that time falls out.
+    /// The ratio of a number to the largest of some others', repetition by repetition: they ran one after the other, so
+    /// what the machine suffered from at that time falls out. `None` unless all of them were measured.
     #[must_use]
     pub fn ratio(
         &self,
         at: Place<'_>,
-        (ours, theirs): (Contender, Contender),
+        ours: Contender,
+        theirs: &[Contender],
         number: impl Fn(&Sample) -> f64,
     ) -> Option<Spread> {
-        let theirs: Vec<(u32, f64)> =
-            self.samples(at, theirs).map(|(no, sample)| (no, number(sample))).collect();
+        let of = |contender, repetition| {
+            let mut samples = self.samples(at, contender);
+            samples.find(|(no, _)| *no == repetition).map(|(_, sample)| number(sample))
+        };
         let ratio = |(no, sample): (u32, &Sample)| {
-            let (_, other) = theirs.iter().find(|(other, _)| *other == no)?;
-            (*other > 0.0).then(|| number(sample) / other)
+            let others: Option<Vec<f64>> = theirs.iter().map(|&one| of(one, no)).collect();
+            let largest = others?.into_iter().reduce(f64::max).filter(|largest| *largest > 0.0)?;
+            Some(number(sample) / largest)
         };
         Spread::of(self.samples(at, ours).filter_map(ratio).collect())
     }

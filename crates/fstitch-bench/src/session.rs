@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use fstitch_core::{Clock, SystemClock};
 
 use crate::contender::{Contender, Medium, Tools};
+use crate::papers::{self, Setting};
 use crate::race::{Plan, Step, prepare};
 use crate::results::{Machine, Results};
 use crate::workload::{Scale, Tree};
@@ -83,6 +84,22 @@ pub fn run(wanted: &Wanted, say: &mut dyn FnMut(&Step<'_>)) -> Result<Results> {
     };
     let tools = Tools { fstitch: wanted.fstitch.clone(), mountpoint: mountpoint.path().canonicalize()? };
     plan.race(&tools, &tree, &mut results, say)?;
+    for medium in &plan.media {
+        // The tables make images of their own.
+        std::fs::remove_file(&medium.image)?;
+    }
+    if wanted.tables {
+        let place = |wanted: &Option<tempfile::TempDir>| {
+            wanted.as_ref().map_or_else(|| scratch.path().to_owned(), |place| place.path().to_owned())
+        };
+        let setting =
+            Setting { scale: wanted.scale, tree: &tree, disk: place(&disk), memory: place(&memory) };
+        let mut done = 0;
+        papers::tables(&setting, &mut results, &mut |what| {
+            say(&Step { done, total: papers::COUNT, what });
+            done += 1;
+        });
+    }
     results.seconds = clock.elapsed().as_secs_f64();
     Ok(results)
 }

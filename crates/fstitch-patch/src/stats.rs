@@ -27,6 +27,8 @@ pub struct Stats {
     pub patches_live: u64,
     /// The most patches that were in memory.
     pub patches_peak: u64,
+    /// Bytes of memory that patches take now, undo data included.
+    pub patch_bytes_now: u64,
     /// Bytes of undo data now in memory.
     pub undo_bytes_now: u64,
     /// The most bytes of undo data that were in memory.

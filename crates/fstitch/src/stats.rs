@@ -97,6 +97,8 @@ counters! {
         patches_live,
         /// The most patches that were in memory.
         patches_peak,
+        /// Bytes of memory that patches take now, undo data included.
+        patch_bytes_now,
         /// Bytes of undo data now in memory.
         undo_bytes_now,
         /// The most bytes of undo data that were in memory.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// Blocks of all images, in bytes.
-pub const BLOCK_SIZE: u32 = 4096;
+use crate::inside::BLOCK_SIZE;
+
 /// Inodes of all images.
 const INODES: &str = "150000";
 

@@ -6,15 +6,14 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use fstitch_core::{FileSystem, StatsDevice};
-use fstitch_disk::{DiskOptions, FileDisk};
+use fstitch_core::FileSystem;
 use fstitch_fs::ext2::arrange::Consistency;
 use fstitch_patch::CacheOptions;
 use serde::Deserialize;
 
-use super::process::{BLOCK_SIZE, run, serve, unmount, unmount_server};
+use super::process::{run, serve, unmount, unmount_server};
 use super::{Contender, Kernel, Running, Tools};
-use crate::inside::Inside;
+use crate::inside::{self, BLOCK_SIZE, Disk, Inside};
 use crate::meter::Device;
 use crate::place::{Host, Within};
 
@@ -25,7 +24,7 @@ pub enum Kind {
     /// Another server.
     Foreign(Child),
     /// A volume in this process.
-    Inside { inside: Inside, disk: Arc<StatsDevice<FileDisk>> },
+    Inside { inside: Inside, disk: Disk },
     /// A mount of the kernel's on a loop device.
     Loop(PathBuf),
     /// A mount of the kernel's without a device.
@@ -83,8 +82,7 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
 }
 
 fn start_inside(mode: Consistency, image: &Path) -> Result<Running> {
-    let options = DiskOptions { block_size: BLOCK_SIZE, ..DiskOptions::default() };
-    let disk = Arc::new(StatsDevice::new(FileDisk::open(image, options)?));
+    let disk = inside::disk(image)?;
     let inside = Inside::open(Arc::clone(&disk) as _, mode, CacheOptions::default())?;
     inside.cache.start_flusher()?;
     let place = Arc::new(Within::new(Arc::clone(&inside.fs) as Arc<dyn FileSystem>));

@@ -26,6 +26,7 @@ use crate::place::Place;
 
 pub use self::mail::{PostMark, postmark};
 pub use self::source::Tree;
+pub(crate) use self::tree::unpack;
 
 /// How much is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

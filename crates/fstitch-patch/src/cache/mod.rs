@@ -245,6 +245,7 @@ impl Cache {
         let count = |n: usize| u64::try_from(n).expect("64-bit machine");
         Stats {
             memory_bytes: count(self.shared.memory(&core)),
+            patch_bytes_now: count(core.graph.patch_bytes()),
             dirty_bytes: count(core.graph.dirty().len() * self.shared.block_size),
             ..core.graph.stats
         }

@@ -1,0 +1,247 @@
+//! What shall hold, as ratios in one run, and whether it does.
+
+use fstitch_fs::ext2::arrange::Consistency;
+
+use crate::contender::{Contender, Kernel};
+use crate::meter::{Sample, seconds};
+use crate::results::{Place, Results, Spread};
+use crate::workload::ALL;
+
+/// A ratio that shall hold.
+pub struct Checked {
+    /// What is compared, and on which medium.
+    pub what: String,
+    /// The ratio.
+    pub ratio: Spread,
+    /// What it shall be.
+    pub wanted: Wanted,
+}
+
+/// What a ratio shall be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Wanted {
+    /// Not more than this.
+    AtMost(f64),
+    /// Not less than this.
+    AtLeast(f64),
+}
+
+/// Ratios that belong together.
+pub struct Goal {
+    /// What they are about.
+    pub title: &'static str,
+    /// The ratios.
+    pub checked: Vec<Checked>,
+}
+
+impl Checked {
+    /// Whether the median is as wanted.
+    #[must_use]
+    pub fn is_met(&self) -> bool {
+        match self.wanted {
+            Wanted::AtMost(limit) => self.ratio.median <= limit,
+            Wanted::AtLeast(limit) => self.ratio.median >= limit,
+        }
+    }
+}
+
+const SOFT: Contender = Contender::Mounted(Consistency::Soft);
+const MEDIA: [&str; 2] = ["disk", "memory"];
+
+fn wall(sample: &Sample) -> f64 {
+    sample.wall_s
+}
+
+fn rate(sample: &Sample) -> f64 {
+    seconds(sample.operations) / sample.work_s
+}
+
+fn bytes(sample: &Sample) -> f64 {
+    seconds(sample.device.map_or(0, |device| device.bytes_written))
+}
+
+fn requests(sample: &Sample) -> f64 {
+    seconds(sample.device.map_or(0, |device| device.write_requests))
+}
+
+/// A workload and a phase.
+type Phase = (&'static str, &'static str);
+
+/// Collects the ratios of a goal, where both sides were measured.
+struct Collector<'a> {
+    results: &'a Results,
+    checked: Vec<Checked>,
+}
+
+impl Collector<'_> {
+    fn check(
+        &mut self,
+        (medium, (workload, phase)): (&str, (&str, &str)),
+        (ours, theirs): (Contender, &[Contender]),
+        number: fn(&Sample) -> f64,
+        wanted: Wanted,
+    ) {
+        let at = Place { medium, workload, phase };
+        if let Some(ratio) = self.results.ratio(at, ours, theirs, number) {
+            let others: Vec<String> = theirs.iter().map(|one| one.name()).collect();
+            let what = format!("{medium}: {workload}, {phase}: {} / {}", ours.name(), others.join(" or "));
+            self.checked.push(Checked { what, ratio, wanted });
+        }
+    }
+}
+
+/// All goals that are ratios of the race.
+#[must_use]
+pub fn goals(results: &Results) -> Vec<Goal> {
+    let make = |title, collect: fn(&mut Collector<'_>)| {
+        let mut collector = Collector { results, checked: Vec::new() };
+        collect(&mut collector);
+        Goal { title, checked: collector.checked }
+    };
+    vec![
+        make(
+            "Operations per second over FUSE, against a file system in memory behind the same front end",
+            fuse_limit,
+        ),
+        make("Time, against fuse2fs", fuse2fs),
+        make("Time of safe configurations, against the kernel's driver", kernel),
+        make("Time of soft updates, against no order at all, where nothing calls fsync", soft_and_async),
+        make("Time of the conventional, synchronous mode, against soft updates", conventional),
+        make("Bytes and requests that unpacking the tree writes, against the kernel's ext2", written),
+    ]
+}
+
+fn fuse_limit(collector: &mut Collector<'_>) {
+    for medium in MEDIA {
+        for phase in ["create", "write 4 KiB", "unlink"] {
+            let at = (medium, ("small", phase));
+            collector.check(at, (SOFT, &[Contender::Memory]), rate, Wanted::AtLeast(0.8));
+        }
+    }
+}
+
+fn fuse2fs(collector: &mut Collector<'_>) {
+    const FAR: [Phase; 4] =
+        [("tree", "untar"), ("tree", "delete"), ("postmark", "all"), ("creates", "without fsync")];
+    const NEAR: [Phase; 2] = [("stream", "write 1 MiB"), ("stream", "read 1 MiB")];
+    let third = FAR.map(|phase| (phase, 1.0 / 3.0));
+    let same = NEAR.map(|phase| (phase, 1.0));
+    for medium in MEDIA {
+        for (phase, limit) in third.into_iter().chain(same) {
+            collector.check((medium, phase), (SOFT, &[Contender::Fuse2fs]), wall, Wanted::AtMost(limit));
+        }
+    }
+}
+
+fn kernel(collector: &mut Collector<'_>) {
+    const PAIRS: [(Consistency, Kernel); 2] =
+        [(Consistency::Full, Kernel::Ext3Journal), (Consistency::Ordered, Kernel::Ext3Ordered)];
+    const PHASES: [Phase; 5] = [
+        ("tree", "untar"),
+        ("tree", "delete"),
+        ("postmark", "all"),
+        ("creates", "with fsync"),
+        ("sqlite-calls", "transactions"),
+    ];
+    for (mode, kernel) in PAIRS {
+        let kernel = Contender::Kernel(kernel);
+        for phase in PHASES {
+            collector.check(
+                ("disk", phase),
+                (Contender::InProcess(mode), &[kernel]),
+                wall,
+                Wanted::AtMost(1.0),
+            );
+        }
+        for phase in PHASES
+            .into_iter()
+            .filter(|phase| *phase != ("tree", "delete"))
+            .chain([("sqlite", "transactions")])
+        {
+            let theirs = [kernel, Contender::Memory];
+            collector.check(("disk", phase), (Contender::Mounted(mode), &theirs), wall, Wanted::AtMost(1.25));
+        }
+    }
+}
+
+fn soft_and_async(collector: &mut Collector<'_>) {
+    for (medium, workload, phase) in collector.results.phases() {
+        let syncs = ALL.iter().any(|known| known.name == workload && known.syncs);
+        if syncs && phase != "without fsync" {
+            continue;
+        }
+        for make in [Contender::InProcess, Contender::Mounted] {
+            let sides = (make(Consistency::Soft), &[make(Consistency::Async)][..]);
+            collector.check((&medium, (&workload, &phase)), sides, wall, Wanted::AtMost(1.03));
+        }
+    }
+}
+
+fn conventional(collector: &mut Collector<'_>) {
+    const PHASES: [Phase; 5] =
+        [("small", "create"), ("small", "unlink"), ("tree", "untar"), ("tree", "delete"), ("mail", "all")];
+    for medium in MEDIA {
+        for phase in PHASES {
+            let sides =
+                (Contender::InProcess(Consistency::Sync), &[Contender::InProcess(Consistency::Soft)][..]);
+            collector.check((medium, phase), sides, wall, Wanted::AtLeast(2.0));
+        }
+    }
+}
+
+fn written(collector: &mut Collector<'_>) {
+    let ext2 = [Contender::Kernel(Kernel::Ext2)];
+    for medium in MEDIA {
+        for ours in [SOFT, Contender::InProcess(Consistency::Soft)] {
+            let at = (medium, ("tree", "untar"));
+            collector.check(at, (ours, &ext2), bytes, Wanted::AtMost(1.03));
+            let before = collector.checked.len();
+            collector.check(at, (ours, &ext2), requests, Wanted::AtMost(1.0));
+            for (checked, unit) in
+                collector.checked[before.saturating_sub(1)..].iter_mut().zip(["bytes", "requests"])
+            {
+                checked.what = format!("{} ({unit})", checked.what);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Cell;
+
+    fn cell(contender: Contender, repetition: u32, wall_s: f64) -> Cell {
+        let sample = Sample {
+            phase: "untar".into(),
+            operations: 10,
+            work_s: wall_s,
+            wall_s,
+            client_s: 0.0,
+            server_s: 0.0,
+            machine_s: 0.0,
+            device: None,
+        };
+        let (medium, workload) = ("disk".to_owned(), "tree".to_owned());
+        Cell { medium, workload, contender: contender.name(), repetition, sample }
+    }
+
+    #[test]
+    fn a_ratio_is_taken_within_a_repetition_against_the_largest() {
+        let (ours, kernel) = (Contender::Mounted(Consistency::Full), Contender::Kernel(Kernel::Ext3Journal));
+        let cells = vec![
+            cell(ours, 0, 3.0),
+            cell(kernel, 0, 2.0),
+            cell(Contender::Memory, 0, 6.0),
+            cell(ours, 1, 9.0),
+            cell(kernel, 1, 3.0),
+            cell(Contender::Memory, 1, 2.0),
+        ];
+        let results = Results { cells, ..Results::default() };
+        let goals = goals(&results);
+        let found: Vec<&Checked> = goals.iter().flat_map(|goal| &goal.checked).collect();
+        let [one] = &found[..] else { panic!("{} ratios", found.len()) };
+        assert_eq!(one.ratio, Spread { median: 1.75, least: 0.5, most: 3.0 });
+        assert!(!one.is_met());
+    }
+}
