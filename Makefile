@@ -10,7 +10,7 @@ PROFILE ?= release
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 CLIENT := crates/fstitch-client-c
 
-.PHONY: demo test install uninstall build build-client install-client proofs studies clean
+.PHONY: demo test install uninstall build build-client install-client proofs studies bench clean
 
 # Makes an ext2 image, mounts it, unpacks a tree, kills the mount in mid-write, checks, and tells what it saw.
 demo: build
@@ -35,6 +35,11 @@ proofs: build
 studies: build build-client
 	@scripts/setup.sh studies
 	@FSTITCH=$(TARGET)/release/fstitch studies/run.sh
+
+# Races this build against the kernel's file systems and others, and writes docs/benchmarks.md. Forty minutes at most.
+bench: build
+	@scripts/setup.sh bench
+	@$(TARGET)/release/fstitch bench --report docs/benchmarks.md
 
 # What C programs need to order their changes; `pip install ./python` is the same for Python.
 build-client:

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what a purpose needs and this machine lacks: setup.sh build|demo|test|proofs|studies.
+# Installs what a purpose needs and this machine lacks: setup.sh build|demo|test|proofs|studies|bench.
 # Only Debian's package manager is known here; elsewhere, and without root or sudo, it says what is missing and
 # goes on, because every purpose has a reduced form that works without.
 set -euo pipefail
 
-purpose=${1:?"usage: setup.sh build|demo|test|proofs|studies"}
+purpose=${1:?"usage: setup.sh build|demo|test|proofs|studies|bench"}
 missing=()
 
 need() { # need COMMAND PACKAGE
@@ -31,6 +31,19 @@ test | proofs)
     need setfattr attr
     need setfacl acl
     need losetup mount
+    need valgrind valgrind
+    ;;
+bench)
+    need fusermount3 fuse3
+    need e2fsck e2fsprogs
+    need fuse2fs fuse2fs
+    need losetup mount
+    need xz xz-utils
+    need git git
+    need sqlite3 sqlite3
+    need postmark postmark
+    need fio fio
+    [ -e /usr/src/linux-source-6.1.tar.xz ] || missing+=(linux-source-6.1)
     ;;
 studies)
     need fusermount3 fuse3

@@ -32,6 +32,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         return Ok(());
     }
     step("documentation", || documentation(root))?;
+    step("instruction counts", || counts(root))?;
     step("proofs", || proofs(root))
 }
 
@@ -64,6 +65,12 @@ fn tests(root: &Path) -> Result<()> {
     command.args(["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"]);
     let mut filter = report::Tests::default();
     watched(root, "tests", &mut command, |line| filter.shows(line))
+}
+
+/// Instructions by operation, never seconds. A process of its own, so that a missing valgrind is judged like a skipped test.
+fn counts(root: &Path) -> Result<()> {
+    let program = std::env::current_exe().context("the path of this program")?;
+    watched(root, "counts", Command::new(program).arg("counts"), |_| true)
 }
 
 /// The short form of each proof script that a change must not break.

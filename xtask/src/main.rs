@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod ci;
+mod counts;
 mod mutants;
 mod orderings;
 mod soak;
@@ -30,6 +31,8 @@ enum Task {
     Orderings(orderings::Options),
     /// Puts seeded bugs into a copy of the tree, one after the other; the crash laboratory must find them
     Mutants(mutants::Options),
+    /// Counts the instructions of operations; none may cost more than the list says
+    Counts(counts::Options),
     /// The long runs of the crash laboratory, in pieces, and their results in docs/crash-results.md
     Soak(soak::Options),
 }
@@ -51,6 +54,7 @@ fn run() -> Result<()> {
         Task::Tidy => run_tidy(&root),
         Task::Orderings(options) => orderings::run(&root, &options),
         Task::Mutants(options) => mutants::run(&root, &options),
+        Task::Counts(options) => counts::run(&root, &options),
         Task::Soak(options) => soak::run(&root, &options),
     }
 }
