@@ -53,11 +53,15 @@ pub struct Sample {
 /// Tells what reached the device so far.
 pub type Counters<'a> = dyn Fn() -> Result<Option<Device>> + 'a;
 
+/// Makes stable what a contender itself leaves volatile.
+pub type Settle<'a> = dyn Fn() -> Result<()> + 'a;
+
 /// Measures the phases of a workload.
 pub struct Meter<'a> {
     place: &'a dyn Place,
     server: Option<u32>,
     counters: &'a Counters<'a>,
+    settle: &'a Settle<'a>,
     clock: SystemClock,
     samples: Vec<Sample>,
 }
@@ -65,8 +69,12 @@ pub struct Meter<'a> {
 impl<'a> Meter<'a> {
     /// Measures work in `place`, which the process `server` may serve.
     #[must_use]
-    pub fn new(place: &'a dyn Place, server: Option<u32>, counters: &'a Counters<'a>) -> Self {
-        Self { place, server, counters, clock: SystemClock::new(), samples: Vec::new() }
+    pub fn new(
+        place: &'a dyn Place,
+        server: Option<u32>,
+        (counters, settle): (&'a Counters<'a>, &'a Settle<'a>),
+    ) -> Self {
+        Self { place, server, counters, settle, clock: SystemClock::new(), samples: Vec::new() }
     }
 
     /// Does `work` and makes it stable, and notes what that cost.
@@ -74,12 +82,12 @@ impl<'a> Meter<'a> {
     /// # Errors
     /// Those of the work.
     pub fn phase(&mut self, name: &str, operations: u64, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.place.sync()?;
+        self.sync()?;
         let device = (self.counters)()?;
         let before = self.moment()?;
         work().with_context(|| format!("the phase `{name}`"))?;
         let work_s = self.clock.elapsed().as_secs_f64() - before.wall_s;
-        self.place.sync()?;
+        self.sync()?;
         let after = self.moment()?;
         let device = match (device, (self.counters)()?) {
             (Some(before), Some(after)) => Some(after.since(before)),
@@ -102,6 +110,11 @@ impl<'a> Meter<'a> {
     #[must_use]
     pub fn finish(self) -> Vec<Sample> {
         self.samples
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.place.sync()?;
+        (self.settle)()
     }
 
     fn moment(&self) -> Result<Moment> {

@@ -39,6 +39,8 @@ pub struct Wanted {
     pub source: Option<PathBuf>,
     /// The program `fstitch`.
     pub fstitch: PathBuf,
+    /// Whether the race is run.
+    pub race: bool,
     /// Whether the papers' tables and the scale are measured.
     pub tables: bool,
 }
@@ -64,7 +66,7 @@ pub fn run(wanted: &Wanted, say: &mut dyn FnMut(&Step<'_>)) -> Result<Results> {
         place.as_ref().map(|place| Medium { name, image: place.path().join("image") })
     };
     let media: Vec<Medium> = places.filter_map(medium).collect();
-    for medium in &media {
+    for medium in media.iter().filter(|_| wanted.race) {
         say(&Step { done: 0, total: 0, what: &format!("writing the image of medium {}", medium.name) });
         prepare(medium, IMAGE_BYTES)?;
     }
@@ -83,10 +85,12 @@ pub fn run(wanted: &Wanted, say: &mut dyn FnMut(&Step<'_>)) -> Result<Results> {
         scratch: scratch.path().to_owned(),
     };
     let tools = Tools { fstitch: wanted.fstitch.clone(), mountpoint: mountpoint.path().canonicalize()? };
-    plan.race(&tools, &tree, &mut results, say)?;
-    for medium in &plan.media {
-        // The tables make images of their own.
-        std::fs::remove_file(&medium.image)?;
+    if wanted.race {
+        plan.race(&tools, &tree, &mut results, say)?;
+        for medium in &plan.media {
+            // The tables make images of their own.
+            std::fs::remove_file(&medium.image)?;
+        }
     }
     if wanted.tables {
         let place = |wanted: &Option<tempfile::TempDir>| {

@@ -44,6 +44,9 @@ pub struct Arguments {
     /// Race only, without the papers' tables
     #[arg(long)]
     no_tables: bool,
+    /// The papers' tables only, without the race
+    #[arg(long, conflicts_with_all = ["no_tables", "only", "contenders"])]
+    no_race: bool,
     /// Print all results as JSON
     #[arg(long)]
     json: bool,
@@ -132,6 +135,7 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         memory: medium("memory", &arguments.memory),
         source: arguments.source.clone(),
         fstitch: std::env::current_exe().context("the path of this program")?,
+        race: !arguments.no_race,
         tables: !arguments.no_tables,
     };
     let bar = progress()?;

@@ -157,6 +157,17 @@ impl Running {
         self.kind.counters(self.host.as_deref())
     }
 
+    /// Makes stable what it leaves volatile when everything is synced: fuse2fs leaves its image in the page cache.
+    ///
+    /// # Errors
+    /// When the image cannot be synced.
+    pub fn settle(&self) -> Result<()> {
+        match &self.kind {
+            start::Kind::Foreign { image: Some(image), .. } => Ok(std::fs::File::open(image)?.sync_all()?),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes it away; everything is on the medium when this returns.
     ///
     /// # Errors

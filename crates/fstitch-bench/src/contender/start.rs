@@ -21,8 +21,8 @@ use crate::place::{Host, Within};
 pub enum Kind {
     /// A server of ours, which tells its counters.
     Server { fstitch: PathBuf, child: Child },
-    /// Another server.
-    Foreign(Child),
+    /// Another server, and its image if it has one.
+    Foreign { child: Child, image: Option<PathBuf> },
     /// A volume in this process.
     Inside { inside: Inside, disk: Disk },
     /// A mount of the kernel's on a loop device.
@@ -58,9 +58,16 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
             Kind::Server { fstitch: tools.fstitch.clone(), child: serve(&mut command, at)? }
         }
         Contender::Memory => {
-            Kind::Foreign(serve(Command::new(&tools.fstitch).args(["bench", "--serve-memory"]).arg(at), at)?)
+            let mut command = Command::new(&tools.fstitch);
+            Kind::Foreign {
+                child: serve(command.args(["bench", "--serve-memory"]).arg(at), at)?,
+                image: None,
+            }
         }
-        Contender::Fuse2fs => Kind::Foreign(serve(Command::new("fuse2fs").arg("-f").arg(image).arg(at), at)?),
+        Contender::Fuse2fs => {
+            let child = serve(Command::new("fuse2fs").arg("-f").arg(image).arg(at), at)?;
+            Kind::Foreign { child, image: Some(image.to_owned()) }
+        }
         Contender::Kernel(kernel) => mount_kernel(kernel, image, at)?,
         Contender::Tmpfs => {
             run(
@@ -75,7 +82,7 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
         }
     };
     let server = match &kind {
-        Kind::Server { child, .. } | Kind::Foreign(child) => Some(child.id()),
+        Kind::Server { child, .. } | Kind::Foreign { child, .. } => Some(child.id()),
         _ => None,
     };
     Ok(Running { place: Arc::new(Host::new(at)?), host: Some(at.to_owned()), server, kind })
@@ -130,13 +137,13 @@ impl Kind {
                 }))
             }
             Self::Loop(device) => loop_counters(device).map(Some),
-            Self::Foreign(_) | Self::Bare => Ok(None),
+            Self::Foreign { .. } | Self::Bare => Ok(None),
         }
     }
 
     pub fn stop(self, at: Option<&Path>) -> Result<()> {
         match (self, at) {
-            (Self::Server { child, .. } | Self::Foreign(child), Some(at)) => unmount_server(at, child),
+            (Self::Server { child, .. } | Self::Foreign { child, .. }, Some(at)) => unmount_server(at, child),
             (Self::Inside { inside, .. }, _) => Ok(inside.fs.unmount()?),
             (Self::Loop(device), Some(at)) => {
                 unmount(at)?;

@@ -227,7 +227,7 @@ impl Ext2 {
 
     /// The newest contents of freed blocks will never be seen: they need not be written.
     fn drop_contents(&self, start: u32, count: u32, after: FreedAfter) {
-        if !self.cache.optimizations().elimination {
+        if !self.cache.options().optimizations.elimination {
             return;
         }
         let (mut at, end) = (start, start + count);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use fstitch_core::{
     BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Caller, Entry, Errno, Error, FileSystem,
-    Geometry, InodeNo, ManualClock, MemDevice, Result, SetAttr,
+    Geometry, InodeNo, ManualClock, MemDevice, Result, SetAttr, StatsDevice,
 };
 use fstitch_fs::check::check_ext2;
 use fstitch_fs::ext2::Ext2;
@@ -415,4 +415,34 @@ fn kept_only_where_there_is_one_and_somebody_writes() {
     assert_eq!(made.map(drop).unwrap_err().errno(), Errno::ROFS);
     fs.unmount().unwrap();
     assert!(device.image() == image);
+}
+
+/// A file that a transaction makes and removes is never written, with its contents; one that an earlier transaction has is.
+#[test]
+fn kept_files_that_die_young_are_not_written() {
+    for mechanism in JOURNALED {
+        let written = |made_before: bool| {
+            let device = Arc::new(StatsDevice::new(base(8192, MkfsJournal::Blocks(2048))));
+            let fs = mounted(Arc::clone(&device) as _, mechanism);
+            let entry = make(&fs, fs.root(), "short-lived");
+            let ino = entry.attr.ino;
+            fill(&fs, ino, 1, 300 << 10);
+            if made_before {
+                fs.sync().unwrap();
+            }
+            let before = device.stats().blocks_written.get();
+            fill(&fs, ino, 2, 300 << 10);
+            fs.unlink(&Caller::default(), fs.root(), b"short-lived").unwrap();
+            fs.forget(ino, 1);
+            fs.sync().unwrap();
+            fs.unmount().unwrap();
+            assert!(check_ext2(&*device).unwrap().is_clean());
+            device.stats().blocks_written.get() - before
+        };
+        // The log, twice as much as what it holds, and a few blocks at home.
+        assert!(written(false) < 60, "{mechanism}: {} blocks", written(false));
+        if mechanism != Consistency::Full {
+            assert!(written(true) >= 300, "{mechanism}: nothing may be dropped that a crash could show");
+        }
+    }
 }

@@ -190,7 +190,8 @@ impl Cache {
         &self.options
     }
 
-    /// The optimisations in force. Where a journal is kept nothing is eliminated: a transaction is written as a whole.
+    /// The optimisations in force. Where a journal is kept no change of what it logs is eliminated: a transaction is written as a
+    /// whole.
     #[must_use]
     pub fn optimizations(&self) -> Optimizations {
         let mut optimizations = self.options.optimizations;

@@ -208,11 +208,12 @@ impl<'a> Tx<'a> {
     /// Drops the unflown changes of a freed block to which nothing reachable refers. `unreachable` are the patches
     /// that cut it off from what the medium can reach (empty if the medium never reached it): whatever
     /// depended on the dropped changes depends on these as well. Does nothing without the `elimination`
-    /// optimisation. Returns whether it dropped anything.
+    /// optimisation; under a journal only for blocks that the running transaction has made part of a file. Returns whether
+    /// it dropped anything.
     pub fn drop_changes(&mut self, block: BlockNo, unreachable: &[PatchId]) -> bool {
         let Some(spot) = self.cache.mapping.find(block) else { return false };
         let Some(&sx) = self.core.index.get(&spot.block) else { return false };
-        let dropped = self.core.graph.drop_changes(self.cache.volume, sx, unreachable);
+        let dropped = self.core.graph.drop_changes((self.cache.volume, block), sx, unreachable);
         if dropped {
             self.core.graph.slot_mut(sx).stale = true;
             self.core.note_clean(sx);

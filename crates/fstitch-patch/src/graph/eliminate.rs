@@ -1,5 +1,6 @@
 //! Dropping changes that nobody will ever see ([D] §2.2.5).
 
+use fstitch_core::BlockNo;
 use smallvec::SmallVec;
 
 use super::create::Befores;
@@ -12,17 +13,28 @@ const EDGE_LIMIT: usize = 256;
 
 impl Graph {
     /// Drops the uncommitted patches of a freed block. What depended on them depends afterwards on their befores and
-    /// on `unreachable`. Does nothing and returns false if the optimisation is off, a journal is kept, the block is in flight,
-    /// or an edge would close a cycle.
-    pub(crate) fn drop_changes(&mut self, volume: Vx, sx: Sx, unreachable: &[PatchId]) -> bool {
+    /// on `unreachable`. Does nothing and returns false if the optimisation is off, the block is in flight, or an edge
+    /// would close a cycle; and where a journal is kept, unless the running transaction both made and ends the block: on the
+    /// medium nobody ever sees it then, whether the transaction is there or not.
+    pub(crate) fn drop_changes(
+        &mut self,
+        (volume, no): (Vx, BlockNo),
+        sx: Sx,
+        unreachable: &[PatchId],
+    ) -> bool {
         let slot = &self.slots[at(sx)];
-        // What a transaction holds is written as a whole.
-        let is_logged = self.logging(volume).is_some() || self.is_shared(sx, volume);
-        if is_logged || !self.optimizations.elimination || !slot.flying.is_empty() || slot.patches.is_empty()
-        {
+        let may_not = self.is_shared(sx, volume) || !self.optimizations.elimination;
+        if may_not || !slot.flying.is_empty() || slot.patches.is_empty() {
             return false;
         }
-        let cut_off = self.live(unreachable, None);
+        let cut_off = match self.logging(volume) {
+            None => self.live(unreachable, None),
+            Some(_) if self.is_of_running(volume, sx) => {
+                self.forget_freed(volume, no, Some(sx));
+                Befores::new()
+            }
+            Some(_) => return false,
+        };
         if !self.may_drop(sx, &cut_off) {
             return false;
         }
@@ -32,6 +44,17 @@ impl Graph {
             self.bypass(px, &cut_off);
         }
         true
+    }
+
+    /// Whether the running transaction has made the block part of a file, and no earlier one has changes of it.
+    fn is_of_running(&self, volume: Vx, sx: Sx) -> bool {
+        let Some(serial) = self.running_serial(volume) else { return false };
+        let slot = &self.slots[at(sx)];
+        let is_now = |&px: &super::patch::Px| {
+            let patch = self.patch(px);
+            patch.volume == volume && (!patch.home || patch.serial == serial)
+        };
+        slot.new_in == (volume, serial) && slot.patches.iter().all(is_now)
     }
 
     /// Whether no patch that waits for the block is waited for by `cut_off`, and the edges stay few.

@@ -202,7 +202,7 @@ impl Graph {
         })
     }
 
-    fn running_serial(&self, volume: Vx) -> Option<u64> {
+    pub(super) fn running_serial(&self, volume: Vx) -> Option<u64> {
         Some(self.logging(volume)?.running.as_ref()?.serial)
     }
 

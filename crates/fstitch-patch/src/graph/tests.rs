@@ -146,7 +146,9 @@ impl World {
             .filter(|&at| !self.changes[at].dropped)
             .collect();
         let ids: Vec<PatchId> = cut_off.iter().map(|&at| self.changes[at].id).collect();
-        if !self.graph.drop_changes(0, self.slots[block], &ids) {
+        let slot = self.slots[block];
+        let no = self.graph.slots[super::at(slot)].no;
+        if !self.graph.drop_changes((0, no), slot, &ids) {
             return;
         }
         for &at_gone in gone.iter().rev() {
