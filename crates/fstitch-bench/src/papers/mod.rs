@@ -83,32 +83,28 @@ impl Volume {
         let image = image.into_temp_path();
         let inodes = u32::try_from((bytes >> 14).clamp(16_384, 1_200_000))?;
         Inside::make(&*inside::disk(&image)?, inodes)?;
+        inside::wait_until_free(&image)?;
         Self::open(image, mode, cache)
     }
 
+    /// Opens it as a mount does: first the journal is replayed, if there is something in it.
     fn open(image: tempfile::TempPath, mode: Consistency, cache: CacheOptions) -> Result<Self> {
         let disk = inside::disk(&image)?;
+        if journal::needs_recovery(&*disk)? {
+            let mut options = journal::Options {
+                external: None,
+                now: SystemClock::new().now(),
+                for_reading: false,
+                batch_max: journal::BATCH_MAX,
+                progress: &mut |_| {},
+            };
+            journal::recover(&*disk, &mut options)?;
+        }
         let inside = Inside::open(Arc::clone(&disk) as Arc<dyn BlockDevice>, mode, cache)?;
         inside.cache.start_flusher()?;
         let place = Within::new(Arc::clone(&inside.fs) as _);
         Ok(Self { inside, disk, place, image })
     }
-}
-
-/// Replays the journal of an image, if there is something in it, as a mount does first.
-fn recover(image: &Path) -> Result<()> {
-    let disk = inside::disk(image)?;
-    if journal::needs_recovery(&*disk)? {
-        let mut options = journal::Options {
-            external: None,
-            now: SystemClock::new().now(),
-            for_reading: false,
-            batch_max: journal::BATCH_MAX,
-            progress: &mut |_| {},
-        };
-        journal::recover(&*disk, &mut options)?;
-    }
-    Ok(())
 }
 
 /// Seconds that `work` takes.

@@ -77,6 +77,7 @@ fn end(volume: Volume, end: End) -> Result<tempfile::TempPath> {
     drop(place);
     end(&*inside.fs)?;
     drop((inside, disk));
+    crate::inside::wait_until_free(&image)?;
     Ok(image)
 }
 
@@ -84,8 +85,6 @@ fn open_again(volume: Volume, mode: Consistency, how: End) -> Result<(f64, Volum
     let image = end(volume, how)?;
     let mut opened = None;
     let took = timed(|| {
-        // A mount replays the journal before it opens the volume.
-        super::recover(&image)?;
         opened = Some(Volume::open(image, mode, CacheOptions::default())?);
         Ok(())
     })?;
