@@ -4,8 +4,10 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use fstitch_core::{Clock, SystemClock};
 
 use crate::contender::{Contender, Medium, Tools};
 use crate::meter::{Meter, Sample};
@@ -17,8 +19,10 @@ use crate::workload::{self, At, Scale, Tree, Workload};
 pub struct Plan {
     /// How much is done.
     pub scale: Scale,
-    /// How often.
+    /// How often, at most.
     pub repetitions: u32,
+    /// When no further repetition is begun that would end later.
+    pub time: Duration,
     /// The contenders, in the order of reports.
     pub contenders: Vec<Contender>,
     /// Names of the workloads; all if empty.
@@ -62,7 +66,7 @@ pub fn prepare(medium: &Medium, bytes: u64) -> Result<()> {
 }
 
 impl Plan {
-    /// Runs all of it. What fails is noted as a gap.
+    /// Runs repetition after repetition, as many as fit into the time; the first one always. What fails is noted as a gap.
     ///
     /// # Errors
     /// Only if nothing at all could go on.
@@ -73,23 +77,36 @@ impl Plan {
         results: &mut Results,
         say: &mut dyn FnMut(&Step<'_>),
     ) -> Result<()> {
+        let clock = SystemClock::new();
         let contenders = self.able(tools, results);
-        let steps = self.steps(&contenders, results);
-        let total = steps.len();
-        for (done, (medium, workload, repetition, contender)) in steps.into_iter().enumerate() {
-            let what = format!("{} {} {}", medium.name, workload.name, contender.name());
-            say(&Step { done, total, what: &what });
-            let scale = (self.scale, self.scratch.as_path());
-            match run_once(tools, (contender, medium), workload, (scale, tree)) {
-                Ok(samples) => results.cells.extend(samples.into_iter().map(|sample| Cell {
-                    medium: medium.name.to_owned(),
-                    workload: workload.name.to_owned(),
-                    contender: contender.name(),
-                    repetition,
-                    sample,
-                })),
-                Err(error) => results.gaps.push(Gap { what, why: format!("{error:#}"), is_failure: true }),
+        let workloads = self.able_workloads(results);
+        for repetition in 0..self.repetitions {
+            let begun = clock.elapsed();
+            if repetition > 0 && begun + begun / repetition > self.time {
+                break;
             }
+            let steps = self.steps(&workloads, &contenders, repetition);
+            let total = steps.len();
+            for (done, (medium, workload, contender)) in steps.into_iter().enumerate() {
+                let what = format!("{} {} {}", medium.name, workload.name, contender.name());
+                say(&Step { done, total, what: &format!("{what} ({})", repetition + 1) });
+                // Where each change waits for the medium, the small amount of work takes long enough.
+                let scale = if contender.is_synchronous() { Scale::Quick } else { self.scale };
+                let scale = (scale, self.scratch.as_path());
+                match run_once(tools, (contender, medium), workload, (scale, tree)) {
+                    Ok(samples) => results.cells.extend(samples.into_iter().map(|sample| Cell {
+                        medium: medium.name.to_owned(),
+                        workload: workload.name.to_owned(),
+                        contender: contender.name(),
+                        repetition,
+                        sample,
+                    })),
+                    Err(error) => {
+                        results.gaps.push(Gap { what, why: format!("{error:#}"), is_failure: true });
+                    }
+                }
+            }
+            results.repetitions = repetition + 1;
         }
         Ok(())
     }
@@ -107,36 +124,43 @@ impl Plan {
         able
     }
 
-    fn steps(
-        &self,
-        contenders: &[Contender],
-        results: &mut Results,
-    ) -> Vec<(&Medium, &'static Workload, u32, Contender)> {
-        let mut steps = Vec::new();
+    /// The workloads that can be run here.
+    fn able_workloads(&self, results: &mut Results) -> Vec<&'static Workload> {
         let wanted = |workload: &&Workload| {
             self.workloads.is_empty() || self.workloads.iter().any(|name| name == workload.name)
         };
-        for workload in workload::ALL.iter().filter(wanted) {
-            let missing = workload.programs.iter().find(|program| !is_installed(program));
-            if let Some(program) = missing {
+        let mut able: Vec<&Workload> = workload::ALL.iter().filter(wanted).collect();
+        able.retain(|workload| match workload.programs.iter().find(|program| !is_installed(program)) {
+            None => true,
+            Some(program) => {
                 let why = format!("{program} is not installed");
                 results.gaps.push(Gap { what: workload.name.to_owned(), why, is_failure: false });
-                continue;
+                false
             }
+        });
+        able
+    }
+
+    /// What one repetition does, in order.
+    fn steps(
+        &self,
+        workloads: &[&'static Workload],
+        contenders: &[Contender],
+        repetition: u32,
+    ) -> Vec<(&Medium, &'static Workload, Contender)> {
+        let mut steps = Vec::new();
+        // Another one begins each time: whoever comes first finds the machine as the last workload left it.
+        let first = usize::try_from(repetition).unwrap_or(0) * FIRST_STEP % contenders.len().max(1);
+        let (last, first) = contenders.split_at(first);
+        for &workload in workloads {
             for medium in &self.media {
-                for repetition in 0..self.repetitions {
-                    let fits = |contender: &&Contender| {
-                        (workload.programs.is_empty() || contender.is_mounted())
-                            && (!contender.is_synchronous()
-                                || (repetition == 0 && SYNCHRONOUS.contains(&workload.name)))
-                    };
-                    let step = |&contender: &Contender| (medium, workload, repetition, contender);
-                    // Another one begins each time: whoever comes first finds the machine as the last workload left it.
-                    let first =
-                        usize::try_from(repetition).unwrap_or(0) * FIRST_STEP % contenders.len().max(1);
-                    let (last, first) = contenders.split_at(first);
-                    steps.extend(first.iter().chain(last).filter(fits).map(step));
-                }
+                let fits = |contender: &&Contender| {
+                    (workload.programs.is_empty() || contender.is_mounted())
+                        && (!contender.is_synchronous()
+                            || (repetition == 0 && SYNCHRONOUS.contains(&workload.name)))
+                };
+                let step = |&contender: &Contender| (medium, workload, contender);
+                steps.extend(first.iter().chain(last).filter(fits).map(step));
             }
         }
         steps

@@ -46,6 +46,8 @@ pub struct Results {
     pub machine: Machine,
     /// `full` or `quick`.
     pub scale: String,
+    /// How often each step was done.
+    pub repetitions: u32,
     /// Seconds that the run took.
     pub seconds: f64,
     /// The race.
@@ -178,7 +180,7 @@ impl Results {
 impl Machine {
     /// Looks at this machine and the programs on it.
     #[must_use]
-    pub fn look(media: &[Medium]) -> Self {
+    pub fn look(media: &[Medium], image_bytes: u64) -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let line = |text: &str, name: &str| {
             let found = text.lines().find(|line| line.starts_with(name))?;
@@ -193,8 +195,8 @@ impl Machine {
             ("kernel".to_owned(), read("/proc/sys/kernel/osrelease").trim().to_owned()),
         ];
         for medium in media {
-            let about = std::fs::metadata(&medium.image).map(|found| found.len() >> 20).unwrap_or_default();
-            facts.push((format!("medium `{}`", medium.name), format!("an image of {about} MiB, allocated")));
+            let about = format!("an image of {} MiB, every byte of it written before", image_bytes >> 20);
+            facts.push((format!("medium `{}`", medium.name), about));
         }
         for (program, option) in [
             ("fuse2fs", "-V"),

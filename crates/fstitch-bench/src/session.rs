@@ -1,6 +1,7 @@
 //! A whole run: places, images, the race, the tables, and what is written in the end.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fstitch_core::{Clock, SystemClock};
@@ -25,8 +26,10 @@ const SOURCES: &str = "/usr/src/linux-source-6.1.tar.xz";
 pub struct Wanted {
     /// How much is done.
     pub scale: Scale,
-    /// How often each step is repeated.
+    /// How often each step is repeated at most.
     pub repetitions: u32,
+    /// How long all of it may take; the tables and one repetition are done in any case.
+    pub time: Duration,
     /// The contenders; all if empty.
     pub contenders: Vec<Contender>,
     /// Names of the workloads; all if empty.
@@ -66,32 +69,22 @@ pub fn run(wanted: &Wanted, say: &mut dyn FnMut(&Step<'_>)) -> Result<Results> {
         place.as_ref().map(|place| Medium { name, image: place.path().join("image") })
     };
     let media: Vec<Medium> = places.filter_map(medium).collect();
-    for medium in media.iter().filter(|_| wanted.race) {
-        say(&Step { done: 0, total: 0, what: &format!("writing the image of medium {}", medium.name) });
-        prepare(medium, IMAGE_BYTES)?;
-    }
     say(&Step { done: 0, total: 0, what: "reading the source tree" });
     let tree = tree(wanted)?;
-    let mut results = Results { machine: Machine::look(&media), ..Results::default() };
+    let mut results = Results { machine: Machine::look(&media, IMAGE_BYTES), ..Results::default() };
     results.scale = if wanted.scale == Scale::Full { "full" } else { "quick" }.to_owned();
     let about = format!("{}: {} files, {} MB", tree.origin, tree.files.len(), tree.size() / 1_000_000);
     results.machine.facts.push(("source tree".to_owned(), about));
-    let plan = Plan {
+    let mut plan = Plan {
         scale: wanted.scale,
         repetitions: wanted.repetitions,
+        time: wanted.time,
         contenders: if wanted.contenders.is_empty() { all() } else { wanted.contenders.clone() },
         workloads: wanted.workloads.clone(),
         media,
         scratch: scratch.path().to_owned(),
     };
     let tools = Tools { fstitch: wanted.fstitch.clone(), mountpoint: mountpoint.path().canonicalize()? };
-    if wanted.race {
-        plan.race(&tools, &tree, &mut results, say)?;
-        for medium in &plan.media {
-            // The tables make images of their own.
-            std::fs::remove_file(&medium.image)?;
-        }
-    }
     if wanted.tables {
         let place = |wanted: &Option<tempfile::TempDir>| {
             wanted.as_ref().map_or_else(|| scratch.path().to_owned(), |place| place.path().to_owned())
@@ -103,6 +96,15 @@ pub fn run(wanted: &Wanted, say: &mut dyn FnMut(&Step<'_>)) -> Result<Results> {
             say(&Step { done, total: papers::COUNT, what });
             done += 1;
         });
+    }
+    if wanted.race {
+        for medium in &plan.media {
+            say(&Step { done: 0, total: 0, what: &format!("writing the image of medium {}", medium.name) });
+            prepare(medium, IMAGE_BYTES)?;
+        }
+        plan.time = wanted.time.saturating_sub(clock.elapsed());
+        plan.race(&tools, &tree, &mut results, say)?;
+        results.tables.extend(papers::of_race(&results));
     }
     results.seconds = clock.elapsed().as_secs_f64();
     Ok(results)

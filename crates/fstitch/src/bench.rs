@@ -1,6 +1,7 @@
 //! `fstitch bench`: races this program against the kernel's file systems and others, on this machine.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fstitch_bench::contender::Contender;
@@ -25,9 +26,12 @@ pub struct Arguments {
     /// Contenders, separated by commas; all by default
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     contenders: Vec<String>,
-    /// How often each step is repeated; 3 by default, 1 with --quick
-    #[arg(long, value_name = "N")]
-    repetitions: Option<u32>,
+    /// How often each step is repeated at most
+    #[arg(long, value_name = "N", default_value = "5")]
+    repetitions: u32,
+    /// How long all of it may take, such as 900s; 2000s by default, 240s with --quick. One repetition is done in any case
+    #[arg(long, value_name = "TIME", value_parser = crate::size::duration)]
+    time: Option<Duration>,
     /// A directory on a real disk, for images
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     disk: PathBuf,
@@ -128,7 +132,8 @@ fn measure(arguments: &Arguments) -> Result<Results> {
     let scale = if arguments.quick { Scale::Quick } else { Scale::Full };
     let wanted = Wanted {
         scale,
-        repetitions: arguments.repetitions.unwrap_or(if arguments.quick { 1 } else { 3 }).max(1),
+        repetitions: arguments.repetitions.max(1),
+        time: arguments.time.unwrap_or(Duration::from_secs(if arguments.quick { 240 } else { 2000 })),
         contenders,
         workloads: arguments.only.clone(),
         disk: medium("disk", &arguments.disk),

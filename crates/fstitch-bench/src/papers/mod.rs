@@ -51,7 +51,7 @@ const MEASURED: [(&str, Make); 7] = [
 /// How many tables are measured.
 pub const COUNT: usize = MEASURED.len();
 
-/// Measures all tables and takes the others from the race. What fails is noted as a gap.
+/// Measures all tables. What fails is noted as a gap.
 pub fn tables(setting: &Setting<'_>, results: &mut Results, say: &mut dyn FnMut(&str)) {
     for (name, make) in MEASURED {
         say(name);
@@ -63,8 +63,12 @@ pub fn tables(setting: &Setting<'_>, results: &mut Results, say: &mut dyn FnMut(
             }
         }
     }
-    let taken = race::tables(results);
-    results.tables.extend(taken);
+}
+
+/// The tables that papers have of a race, taken from ours.
+#[must_use]
+pub fn of_race(results: &Results) -> Vec<Table> {
+    race::tables(results)
 }
 
 /// A volume on a sparse image of its own, which goes with it.

@@ -25,8 +25,9 @@ pub fn report(results: &Results, beside: &str) -> String {
     // A string cannot fail to be written to.
     let _ = writeln!(
         out,
-        "Scale `{}`, {:.0} minutes, {} measurements, {failures} failed.\n\n| | |\n|---|---|",
+        "Scale `{}`, {} repetitions, {:.0} minutes, {} measurements, {failures} failed.\n\n| | |\n|---|---|",
         results.scale,
+        results.repetitions,
         results.seconds / 60.0,
         results.cells.len()
     );

@@ -166,7 +166,7 @@ pub const ALL: &[Workload] = &[
     },
     Workload {
         name: "sqlite-calls",
-        about: "the calls of 1,000 sqlite transactions with a rollback journal",
+        about: "the calls of 400 sqlite transactions with a rollback journal",
         programs: &[],
         syncs: true,
         run: stable::sqlite_calls,
