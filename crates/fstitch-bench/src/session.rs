@@ -12,8 +12,6 @@ use crate::race::{Plan, Step, prepare};
 use crate::results::{Machine, Results};
 use crate::workload::{Scale, Tree};
 
-/// Bytes of the images.
-const IMAGE_BYTES: u64 = 2 << 30;
 /// Files and bytes of the tree: what the paper unpacked.
 const TREE: (usize, usize) = (20_000, 218 << 20);
 /// The same for a quick look.
@@ -34,6 +32,8 @@ pub struct Wanted {
     pub contenders: Vec<Contender>,
     /// Names of the workloads; all if empty.
     pub workloads: Vec<String>,
+    /// Bytes of the images.
+    pub image_bytes: u64,
     /// A directory on the real disk, and one in memory; a medium without one is left out.
     pub disk: Option<PathBuf>,
     /// See `disk`.
@@ -71,7 +71,7 @@ pub fn run(wanted: &Wanted, say: &mut dyn FnMut(&Step<'_>)) -> Result<Results> {
     let media: Vec<Medium> = places.filter_map(medium).collect();
     say(&Step { done: 0, total: 0, what: "reading the source tree" });
     let tree = tree(wanted)?;
-    let mut results = Results { machine: Machine::look(&media, IMAGE_BYTES), ..Results::default() };
+    let mut results = Results { machine: Machine::look(&media, wanted.image_bytes), ..Results::default() };
     results.scale = if wanted.scale == Scale::Full { "full" } else { "quick" }.to_owned();
     let about = format!("{}: {} files, {} MB", tree.origin, tree.files.len(), tree.size() / 1_000_000);
     results.machine.facts.push(("source tree".to_owned(), about));
@@ -100,7 +100,7 @@ pub fn run(wanted: &Wanted, say: &mut dyn FnMut(&Step<'_>)) -> Result<Results> {
     if wanted.race {
         for medium in &plan.media {
             say(&Step { done: 0, total: 0, what: &format!("writing the image of medium {}", medium.name) });
-            prepare(medium, IMAGE_BYTES)?;
+            prepare(medium, wanted.image_bytes)?;
         }
         plan.time = wanted.time.saturating_sub(clock.elapsed());
         plan.race(&tools, &tree, &mut results, say)?;

@@ -38,6 +38,9 @@ pub struct Arguments {
     /// A directory in memory, for images
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     memory: PathBuf,
+    /// Size of the images
+    #[arg(long, value_name = "BYTES", default_value = "2G", value_parser = crate::size::bytes)]
+    image_size: u64,
     /// Media: disk, memory
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "disk,memory")]
     media: Vec<String>,
@@ -136,6 +139,7 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         time: arguments.time.unwrap_or(Duration::from_secs(if arguments.quick { 240 } else { 2000 })),
         contenders,
         workloads: arguments.only.clone(),
+        image_bytes: arguments.image_size,
         disk: medium("disk", &arguments.disk),
         memory: medium("memory", &arguments.memory),
         source: arguments.source.clone(),

@@ -1,0 +1,76 @@
+//! The race runs, measures everybody it is asked to, says what it could not, and writes its report.
+
+use crate::harness::{PROGRAM, Place, fstitch, needs, needs_root, run};
+
+/// Races in a directory of the test, and returns the results.
+fn race(place: &Place, more: &str) -> serde_json::Value {
+    let at = place.text("");
+    let line = format!(
+        "bench --quick --repetitions 1 --no-tables --image-size 256M --media memory --memory {at} --json {more}"
+    );
+    serde_json::from_str(&run(PROGRAM, line.split_whitespace()).ok()).unwrap()
+}
+
+/// The seconds of a contender's phase.
+fn seconds(results: &serde_json::Value, contender: &str, phase: &str) -> Option<f64> {
+    let cells = results["cells"].as_array().unwrap();
+    let found = cells.iter().find(|cell| cell["contender"] == contender && cell["phase"] == phase);
+    found.map(|cell| cell["wall_s"].as_f64().unwrap())
+}
+
+#[test]
+fn a_race_in_process_ends_with_a_report() {
+    if !needs("mke2fs") {
+        return;
+    }
+    let place = Place::new();
+    let report = place.text("report.md");
+    let more = format!("--only small,postmark --contenders in-soft,in-async,in-full --report {report}");
+    let results = race(&place, &more);
+    for contender in ["in-soft", "in-async", "in-full"] {
+        for phase in ["create", "write 4 KiB", "unlink", "all"] {
+            assert!(
+                seconds(&results, contender, phase).is_some_and(|wall| wall > 0.0),
+                "{contender} {phase}"
+            );
+        }
+    }
+    let soft =
+        results["cells"].as_array().unwrap().iter().find(|cell| cell["phase"] == "write 4 KiB").unwrap();
+    assert!(
+        soft["device"]["bytes_written"].as_u64().unwrap() >= 2_000 * 4096,
+        "the medium saw the blocks: {soft}"
+    );
+    let text = std::fs::read_to_string(&report).unwrap();
+    assert!(text.contains("memory: small, create: in-soft / in-async"), "{text}");
+    assert!(std::fs::read_to_string(place.text("report/small.svg")).unwrap().contains("in-full"));
+    // The same report from the numbers alone.
+    let again = place.text("again.md");
+    fstitch(&format!("bench --from {} --report {again}", place.text("report/results.json"))).ok();
+    let same = std::fs::read_to_string(&again).unwrap().replace("](again/", "](report/");
+    assert_eq!(same, text);
+}
+
+#[test]
+fn a_race_with_mounts_counts_what_reaches_devices() {
+    if !needs("mke2fs") || !needs_root() {
+        return;
+    }
+    let place = Place::new();
+    let results = race(&place, "--only creates --contenders fuse-soft,fuse-memory,kernel-ext2,tmpfs");
+    for contender in ["fuse-soft", "fuse-memory", "kernel-ext2", "tmpfs"] {
+        assert!(seconds(&results, contender, "with fsync").is_some(), "{contender}: {}", results["gaps"]);
+    }
+    for cell in results["cells"].as_array().unwrap() {
+        let has_medium = ["fuse-soft", "kernel-ext2"].iter().any(|name| cell["contender"] == *name);
+        assert_eq!(cell["device"].is_object(), has_medium, "{cell}");
+    }
+}
+
+#[test]
+fn a_race_refuses_what_it_does_not_know() {
+    fstitch("bench --only nothing").refused(1, "no workload is called `nothing`: see `fstitch bench --list`");
+    fstitch("bench --contenders ext5").refused(1, "no contender is called `ext5`");
+    fstitch("bench --media tape").refused(1, "no medium is called `tape`");
+    assert!(fstitch("bench --list").ok().contains("kernel-ext3-journal"));
+}
