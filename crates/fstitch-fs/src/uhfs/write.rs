@@ -375,6 +375,11 @@ pub(super) fn without_set_ids(perm: u16) -> u16 {
 
 /// A new block's contents: its part of the range, zeros around it.
 fn whole_block(fill: &Fill<'_>, part: BlockPart, block_size: usize) -> Arc<BlockBuf> {
+    if let Source::Bytes(bytes) = fill.source
+        && part.len == block_size
+    {
+        return Arc::new(BlockBuf::copy_of(&bytes[part.in_buffer..part.in_buffer + part.len]));
+    }
     let mut contents = BlockBuf::zeroed(block_size);
     if let Source::Bytes(bytes) = fill.source {
         contents[part.in_block..part.in_block + part.len]

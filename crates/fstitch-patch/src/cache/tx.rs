@@ -19,8 +19,8 @@ pub struct Tx<'a> {
 }
 
 impl<'a> Tx<'a> {
-    pub(super) fn new(mut core: CoreGuard<'a>, cache: &'a Cache) -> Self {
-        core.graph.now = cache.clock().elapsed();
+    pub(super) fn new(core: CoreGuard<'a>, cache: &'a Cache) -> Self {
+        core.graph.new_moment();
         let mine = if core.groups.is_empty() { Mine::new() } else { core.mine(cache.volume) };
         Self { core, cache, mine }
     }

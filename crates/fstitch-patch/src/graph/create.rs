@@ -36,16 +36,19 @@ impl Graph {
     ) -> PatchId {
         let sx = site.slot;
         let mut befores = self.live(befores, Some(sx));
-        for reach in self.live(&[self.slots[at(sx)].reach], Some(sx)) {
-            if !befores.contains(&reach) {
-                befores.push(reach);
+        let reach = self.slots[at(sx)].reach;
+        if reach != PatchId::NONE {
+            for reach in self.live(&[reach], Some(sx)) {
+                if !befores.contains(&reach) {
+                    befores.push(reach);
+                }
             }
         }
         self.assert_inside(sx, change);
         let slot = &self.slots[at(sx)];
         let overdue = slot.hard.is_some_and(|hard| self.is_overdue(hard))
             && (slot.patches.len() > 1 || befores.iter().any(|&px| self.patch(px).slot != sx));
-        let has_home = slot.patches.iter().any(|&px| self.patch(px).home);
+        let has_home = self.has_homes && slot.patches.iter().any(|&px| self.patch(px).home);
         let alone = slot.external == 0 && !has_home && !self.is_shared(sx, site.volume);
         let px = if self.optimizations.hard_patches && alone && !overdue {
             self.change_hard(site, change, new, &befores)
@@ -60,7 +63,8 @@ impl Graph {
     /// Whether a block has patches of other volumes than this one, with which its own never merge: they would wait for
     /// transactions of both.
     pub(super) fn is_shared(&self, sx: Sx, volume: Vx) -> bool {
-        self.slots[at(sx)].patches.iter().any(|&px| self.patch(px).volume != volume)
+        let has_others = self.arrangements.len() > 1;
+        has_others && self.slots[at(sx)].patches.iter().any(|&px| self.patch(px).volume != volume)
     }
 
     /// What waits for a patch that waits for a transaction waits for that transaction. For stored edges `add_edge` sees to
@@ -162,7 +166,7 @@ impl Graph {
     /// stream of changes, each joined to the one before, could keep a block from the medium for ever.
     pub(super) fn is_overdue(&self, px: Px) -> bool {
         let patch = self.patch(px);
-        patch.outer > 0 && self.now.saturating_sub(patch.born) >= self.join_age
+        patch.outer > 0 && self.moment.at().saturating_sub(patch.born) >= self.join_age
     }
 
     /// The patch that the change may join, by the conditions of `docs/design/patch.md`.
@@ -211,11 +215,12 @@ impl Graph {
         self.stats.patches_hard += u64::from(hard);
         self.note_undo_taken(undo.size());
         let mut patch = blank(site, change, undo, hard);
-        patch.born = self.now;
+        patch.born = self.moment.at();
+        let born = patch.born;
         let px = self.arena.insert(patch);
         let slot = &mut self.slots[at(site.slot)];
         if slot.patches.is_empty() {
-            slot.dirtied_at = self.now;
+            slot.dirtied_at = born;
             self.dirty.insert(slot.no, site.slot);
         }
         slot.patches.push(px);

@@ -245,6 +245,7 @@ impl Graph {
         self.add_edge(home, held);
         let reach = self.live(&[self.slots[at(sx)].reach], Some(sx));
         reach.into_iter().for_each(|before| self.add_edge(home, before));
+        self.has_homes = true;
         let patch = self.patch_mut(home);
         patch.home = true;
         patch.serial = serial;
@@ -281,7 +282,7 @@ impl Graph {
             has_logged_contents: false,
             homes: FxHashMap::default(),
             revoked: BTreeSet::new(),
-            born: self.now,
+            born: self.moment.at(),
         };
         self.logging_mut(volume).expect("a journal is kept").running = Some(running);
     }

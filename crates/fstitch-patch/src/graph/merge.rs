@@ -24,6 +24,9 @@ impl Graph {
         let slot = &self.slots[at(sx)];
         assert!(slot.external == 0, "block {} is waited for", slot.no);
         let holder = slot.hard.unwrap_or_else(|| slot.patches[0]);
+        if slot.hard.is_some() && slot.patches.len() == 1 {
+            return holder;
+        }
         let others: Vec<Px> = slot.patches.iter().copied().filter(|&px| px != holder).collect();
         if !self.patch(holder).hard {
             self.make_hard(sx, holder);

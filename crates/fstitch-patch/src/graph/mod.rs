@@ -8,7 +8,7 @@
 //!   merge.rs    joining patches                               flight.rs     ready sets, images, commit, failure
 //!   edges.rs    edges and the counts that they keep           eliminate.rs  dropping what will never be seen
 //!   empty.rs    empty, held and gathering patches             invariants.rs the checks of debug builds and tests
-//!   logged.rs   changes where a journal is kept
+//!   logged.rs   changes where a journal is kept              moment.rs     when it is
 //! ```
 
 mod arena;
@@ -20,6 +20,7 @@ mod flight;
 mod invariants;
 mod logged;
 mod merge;
+mod moment;
 pub(crate) mod patch;
 pub(crate) mod slot;
 #[cfg(test)]
@@ -30,7 +31,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fstitch_core::{BlockBuf, BlockKind, BlockNo};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Clock};
 
 use crate::{Optimizations, PatchId, PatchState, Stats};
 use arena::Arena;
@@ -56,13 +57,15 @@ pub(crate) struct Graph {
     stamp: u64,
     /// How long others may join a patch that still waits: see `is_overdue`.
     pub(crate) join_age: Duration,
-    /// The time that new patches are born at, kept by the owner.
-    pub(crate) now: Duration,
+    /// The time that new patches are born at.
+    moment: moment::Moment,
+    /// A home patch was made: where no journal was ever kept nobody looks for one.
+    has_homes: bool,
     pub(crate) stats: Stats,
 }
 
 impl Graph {
-    pub(crate) fn new(optimizations: Optimizations) -> Self {
+    pub(crate) fn new(optimizations: Optimizations, clock: Arc<dyn Clock>) -> Self {
         Self {
             arena: Arena::default(),
             slots: Vec::new(),
@@ -72,7 +75,8 @@ impl Graph {
             arrangements: vec![Arrangement::Given],
             stamp: 0,
             join_age: Duration::MAX,
-            now: Duration::ZERO,
+            moment: moment::Moment::new(clock),
+            has_homes: false,
             stats: Stats::default(),
         }
     }
@@ -163,6 +167,11 @@ impl Graph {
     pub(crate) fn patch_bytes(&self) -> usize {
         let undo = usize::try_from(self.stats.undo_bytes_now).expect("64-bit machine");
         self.arena.bytes() + 16 * self.arena.live() + undo
+    }
+
+    /// Time has passed since the last change.
+    pub(crate) fn new_moment(&self) {
+        self.moment.pass();
     }
 
     fn note_live(&mut self) {
