@@ -4,6 +4,8 @@
 //!   inode: 0 … 11 │ 12 ─► leaf │ 13 ─► node ─► leaf │ 14 ─► node ─► node ─► leaf
 //! ```
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use fstitch_core::{BlockKind, BlockNo, Errno, Result};
 use fstitch_patch::Block;
 use smallvec::SmallVec;
@@ -112,6 +114,34 @@ fn run_of(slots: std::ops::Range<usize>, pointer: impl Fn(usize) -> u32) -> (u32
     (first, slots.take_while(|&slot| alike(slot - at, pointer(slot))).count())
 }
 
+/// The innermost indirect block that was met last, so that work on neighbouring blocks of a file does not walk down from
+/// the inode each time: its number and which of the file's it is, in one word. It is known while the pointers that lead to it
+/// stand: whoever clears pointers forgets it, under the inode's lock, as whoever looks holds that lock at least shared.
+#[derive(Debug, Default)]
+pub(super) struct LeafHint(AtomicU64);
+
+impl LeafHint {
+    pub(super) fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Which of the file's innermost indirect blocks a path leads to, counted from 0.
+    fn ordinal(path: &Path) -> u64 {
+        (path.leaf_first - wide(DIRECT)) / path.leaf_len
+    }
+
+    fn set(&self, path: &Path, block: u32) {
+        // A file has fewer than 2^32 blocks.
+        self.0.store(Self::ordinal(path) << 32 | u64::from(block), Ordering::Relaxed);
+    }
+
+    fn get(&self, path: &Path) -> Option<BlockNo> {
+        let hint = self.0.load(Ordering::Relaxed);
+        let block = hint & u64::from(u32::MAX);
+        (block != 0 && hint >> 32 == Self::ordinal(path)).then_some(BlockNo(block))
+    }
+}
+
 /// How far a walk along a path came.
 pub(super) enum Reached {
     /// An indirect block at `depth` is missing: nothing under it exists.
@@ -151,6 +181,9 @@ impl Ext2 {
         if path.levels == 0 {
             return Ok(Reached::Direct);
         }
+        if let Some(leaf) = inode.leaf.get(path) {
+            return Ok(Reached::Leaf(self.cache.read(leaf, BlockKind::Indirect)?));
+        }
         let mut next = inode.disk.block[path.root];
         let mut parent: Option<Block> = None;
         for depth in 0..path.levels {
@@ -160,6 +193,7 @@ impl Ext2 {
             self.expect_indirect(inode, next)?;
             let no = BlockNo(u64::from(next));
             if depth + 1 == path.levels {
+                inode.leaf.set(path, next);
                 return Ok(Reached::Leaf(self.cache.read(no, BlockKind::Indirect)?));
             }
             let (block, bytes) = self.cache.read_snapshot(no, BlockKind::Indirect)?;

@@ -269,7 +269,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let contents = self.apply(state, images, &allocation.reuse);
         let pointers = self.low.attach(state.inode_mut(), allocation, &contents)?;
+        // The pointers first: what these come after need not be gathered.
         self.note(state, Part::Contents, &pointers);
+        self.note(state, Part::Contents, &contents);
         Ok(pointers)
     }
 
@@ -291,7 +293,9 @@ impl<L: LowLevelFs> Uhfs<L> {
             let patch = match image {
                 Image::New(contents) => {
                     tx.note_new(&block);
-                    tx.init(&block, contents, befores)
+                    patches.push(tx.init(&block, contents, befores));
+                    // It is nobody's before it is attached.
+                    continue;
                 }
                 Image::Whole(contents) => tx.init(&block, contents, befores),
                 Image::Bytes(at, bytes) => tx.bytes(&block, at, bytes, befores),

@@ -151,7 +151,8 @@ impl<'a> Tx<'a> {
     }
 
     /// Adds to a gathering patch, on which nothing may depend and whose sync waits for all that was added.
-    /// Returns the gather to use from now on: a new one if the old one had committed.
+    /// Returns the gather to use from now on. A patch that is alone gathers itself, and what it comes after: most
+    /// gathers take no patch of their own.
     #[must_use]
     pub fn gather_add(&mut self, gather: PatchId, member: PatchId) -> PatchId {
         self.core.graph.gather(self.cache.volume, gather, member)

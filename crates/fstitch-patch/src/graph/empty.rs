@@ -6,6 +6,9 @@ use super::patch::{Change, NO_SLOT, Px, Role, Site, Undo, Vx};
 use crate::PatchId;
 use fstitch_core::BlockNo;
 
+/// How many of the newest members of a gather are looked at for one that comes after a new member.
+const IMPLIED_BY: usize = 4;
+
 impl Graph {
     /// A patch without a block that commits when all befores have. `PatchId::NONE` if they have already.
     pub(crate) fn empty(&mut self, volume: Vx, befores: &[PatchId]) -> PatchId {
@@ -56,18 +59,36 @@ impl Graph {
         }
     }
 
-    /// Adds `member` to a gather and returns the gather: a new one if the old one had committed, `gather` itself
-    /// if `member` is stable.
+    /// Adds `member` to what `gather` stands for, and returns what stands for all of it from now on: `member` itself if
+    /// it comes after all the rest, `gather` if `member` is stable or comes before what is gathered.
     pub(crate) fn gather(&mut self, volume: Vx, gather: PatchId, member: PatchId) -> PatchId {
+        let above = self.arena.resolve(gather).and_then(|px| self.standing(px));
+        let members = above.map(|px| self.patch(px)).filter(|patch| patch.is_gather());
+        let newest = || members.into_iter().flat_map(|patch| patch.befores.iter().rev().take(IMPLIED_BY));
+        if gather == member || newest().any(|&id| id == member) {
+            // As nearly always: an inode's changes join the patch of its block.
+            return gather;
+        }
         let Some(below) = self.arena.resolve(member).and_then(|px| self.standing(px)) else { return gather };
         assert!(!self.patch(below).is_gather(), "nothing may depend on a gather");
-        let above = match self.arena.resolve(gather) {
-            Some(px) => px,
-            None => self.insert_empty(volume, Role::Gather),
-        };
-        assert!(self.patch(above).is_gather(), "members are added to gathers only");
-        self.add_edge(above, below);
-        self.arena.id(above)
+        let Some(above) = above else { return member };
+        if members.is_some() {
+            let mut live = newest().filter_map(|&id| self.arena.resolve(id));
+            if !live.any(|other| other == below || self.has_edge(other, below)) {
+                self.add_edge(above, below);
+            }
+            return gather;
+        }
+        if above == below || self.has_edge(above, below) {
+            return gather;
+        }
+        if self.has_edge(below, above) {
+            return member;
+        }
+        let both = self.insert_empty(volume, Role::Gather);
+        self.add_edge(both, above);
+        self.add_edge(both, below);
+        self.arena.id(both)
     }
 
     /// A patch that commits when everything has that these gathers have gathered so far.
