@@ -286,9 +286,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let mut tx = self.cache().lock();
         let gather = state.track.part(part);
-        for &patch in patches {
-            *gather = tx.gather_add(*gather, patch);
-        }
+        *gather = tx.gather_all(*gather, patches);
         if part == Part::Names {
             let recent = &mut state.track.recent_names;
             recent.retain(|patch| tx.state(*patch) != PatchState::Committed);

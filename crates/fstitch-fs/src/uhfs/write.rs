@@ -269,10 +269,18 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let contents = self.apply(state, images, &allocation.reuse);
         let pointers = self.low.attach(state.inode_mut(), allocation, &contents)?;
-        // The pointers first: what these come after need not be gathered.
         self.note(state, Part::Contents, &pointers);
-        self.note(state, Part::Contents, &contents);
+        let loose = self.not_before(&pointers, contents);
+        self.note(state, Part::Contents, &loose);
         Ok(pointers)
+    }
+
+    /// Those of `contents` that none of `pointers` comes after: the others need not be gathered beside these.
+    fn not_before(&self, pointers: &[fstitch_patch::PatchId], mut contents: PatchIds) -> PatchIds {
+        let tx = self.cache().lock();
+        // The pointers to the contents are the last ones.
+        contents.retain(|&mut patch| !pointers.iter().rev().any(|&pointer| tx.depends_on(pointer, patch)));
+        contents
     }
 
     /// Makes the patches of prepared changes under one hold of the core lock.

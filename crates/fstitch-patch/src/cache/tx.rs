@@ -158,6 +158,12 @@ impl<'a> Tx<'a> {
         self.core.graph.gather(self.cache.volume, gather, member)
     }
 
+    /// The same for several members at once.
+    #[must_use]
+    pub fn gather_all(&mut self, gather: PatchId, members: &[PatchId]) -> PatchId {
+        self.core.graph.gather_all(self.cache.volume, gather, members)
+    }
+
     /// A patch without a block that commits when everything has that was added to these gathers so far: unlike on a
     /// gather, others may depend on it.
     pub fn empty_after(&mut self, gathers: &[PatchId]) -> PatchId {
@@ -184,6 +190,12 @@ impl<'a> Tx<'a> {
         }
         let sx = self.cache.mapping.find(block).and_then(|spot| self.core.index.get(&spot.block).copied());
         self.core.graph.forget_freed(self.cache.volume, block, sx);
+    }
+
+    /// Whether `after` is known to come after `before`: such an edge is stored. Not all orders are.
+    #[must_use]
+    pub fn depends_on(&self, after: PatchId, before: PatchId) -> bool {
+        self.core.graph.depends_on(after, before)
     }
 
     /// Whether `patch` goes through a journal.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fstitch_core::BlockBuf;
 use smallvec::SmallVec;
 
-use super::patch::{Change, NO_SLOT, Patch, Px, Role, Site, Sx, Undo, Vx};
+use super::patch::{Birth, Change, Patch, Px, Site, Sx, Undo, Vx};
 use super::{Graph, at};
 use crate::PatchId;
 
@@ -106,10 +106,10 @@ impl Graph {
     /// it; this is for the edge to the block's hard patch.
     fn inherit_serial(&mut self, px: Px) {
         if let Some(hard) = self.implicit_before(px) {
-            let (volume, serial) = (self.patch(hard).volume, self.patch(hard).serial);
+            let (volume, serial) = (self.patch(hard).volume, self.patch(hard).serial());
             let patch = self.patch_mut(px);
             if patch.volume == volume {
-                patch.serial = patch.serial.max(serial);
+                patch.raise_serial(serial);
             }
         }
     }
@@ -201,7 +201,7 @@ impl Graph {
     /// stream of changes, each joined to the one before, could keep a block from the medium for ever.
     pub(super) fn is_overdue(&self, px: Px) -> bool {
         let patch = self.patch(px);
-        patch.outer > 0 && self.moment.at().saturating_sub(patch.born) >= self.join_age
+        patch.outer > 0 && patch.born.age(self.moment.at()) >= self.join_age
     }
 
     /// The patch that the change may join, by the conditions of `docs/design/patch.md`.
@@ -249,15 +249,18 @@ impl Graph {
         }
         self.stats.patches_hard += u64::from(hard);
         self.note_undo_taken(undo.size());
-        let mut patch = blank(site, change, undo, hard);
-        patch.born = self.moment.at();
-        let born = patch.born;
+        let born = self.moment.at();
+        let mut patch = Patch::new(site, change);
+        patch.set_undo(undo);
+        patch.hard = hard;
+        patch.born = Birth::at(born);
         let px = self.arena.insert(patch);
         let slot = &mut self.slots[at(site.slot)];
         if slot.patches.is_empty() {
             slot.dirtied_at = born;
-            self.dirty.insert(slot.no, site.slot);
+            self.enlist_dirty(site.slot);
         }
+        let slot = &mut self.slots[at(site.slot)];
         slot.patches.push(px);
         if hard {
             assert!(slot.hard.is_none(), "block {} has a hard patch already", slot.no);
@@ -313,30 +316,5 @@ impl Graph {
         self.stats.undo_bytes_total += bytes;
         self.stats.undo_bytes_now += bytes;
         self.stats.undo_bytes_peak = self.stats.undo_bytes_peak.max(self.stats.undo_bytes_now);
-    }
-}
-
-/// A patch without edges.
-pub(super) fn blank(site: Site, change: Change, undo: Undo, hard: bool) -> Patch {
-    let Site { volume, slot, .. } = site;
-    debug_assert!(slot != NO_SLOT || change == Change::Empty);
-    Patch {
-        generation: 0,
-        slot,
-        change,
-        volume,
-        role: Role::Ordinary,
-        hard,
-        in_flight: false,
-        born: std::time::Duration::ZERO,
-        outer: 0,
-        inner: 0,
-        home: false,
-        serial: 0,
-        mark: 0,
-        undo,
-        befores: SmallVec::new(),
-        afters: SmallVec::new(),
-        aliases: Vec::new(),
     }
 }

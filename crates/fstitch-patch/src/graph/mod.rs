@@ -27,7 +27,6 @@ pub(crate) mod slot;
 mod tests;
 mod walk;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,8 +47,8 @@ pub(crate) struct Graph {
     arena: Arena,
     slots: Vec<Slot>,
     free_slots: Vec<Sx>,
-    /// Blocks with uncommitted patches, by number.
-    dirty: BTreeMap<BlockNo, Sx>,
+    /// Blocks with uncommitted patches, in no order; each knows its place.
+    dirty: Vec<Sx>,
     optimizations: Optimizations,
     /// By volume.
     pub(crate) arrangements: Vec<Arrangement>,
@@ -70,7 +69,7 @@ impl Graph {
             arena: Arena::default(),
             slots: Vec::new(),
             free_slots: Vec::new(),
-            dirty: BTreeMap::new(),
+            dirty: Vec::new(),
             optimizations,
             arrangements: vec![Arrangement::Given],
             stamp: 0,
@@ -109,9 +108,30 @@ impl Graph {
         &mut self.slots[at(sx)]
     }
 
-    /// Blocks with uncommitted patches, by number.
-    pub(crate) fn dirty(&self) -> &BTreeMap<BlockNo, Sx> {
+    /// Blocks with uncommitted patches, in no order.
+    pub(crate) fn dirty(&self) -> &[Sx] {
         &self.dirty
+    }
+
+    /// Sorts blocks by their numbers.
+    pub(crate) fn sort(&self, blocks: &mut [Sx]) {
+        blocks.sort_unstable_by_key(|&sx| self.slot(sx).no);
+    }
+
+    /// A block got its first uncommitted patch.
+    fn enlist_dirty(&mut self, sx: Sx) {
+        let place = u32::try_from(self.dirty.len()).expect("fewer than 2^32 blocks by the memory limit");
+        self.slots[at(sx)].dirty_place = place;
+        self.dirty.push(sx);
+    }
+
+    /// A block has no uncommitted patch any more.
+    fn strike_dirty(&mut self, sx: Sx) {
+        let place = self.slots[at(sx)].dirty_place;
+        self.dirty.swap_remove(at(place));
+        if let Some(&moved) = self.dirty.get(at(place)) {
+            self.slots[at(moved)].dirty_place = place;
+        }
     }
 
     /// The state of a patch.
@@ -142,7 +162,7 @@ impl Graph {
         home_horizon: Option<Duration>,
     ) -> Vec<Px> {
         let mut old = Vec::new();
-        for slot in self.dirty.values().map(|&sx| self.slot(sx)) {
+        for slot in self.dirty.iter().map(|&sx| self.slot(sx)) {
             let is_old = |limit: Option<Duration>| limit.is_some_and(|limit| slot.dirtied_at <= limit);
             let chosen = |&&px: &&Px| is_old(if self.patch(px).home { home_horizon } else { horizon });
             old.extend(slot.patches.iter().filter(chosen));
