@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unalign};
 
 /// The alignment, in bytes, of every [`BlockBuf`].
 const ALIGNMENT: usize = 512;
@@ -30,12 +30,16 @@ impl BlockBuf {
         Self(sectors)
     }
 
-    /// A buffer that holds a copy of `bytes`, whose length must be a multiple of 512.
+    /// A buffer that holds a copy of `bytes`.
+    ///
+    /// # Panics
+    /// If their number is not a multiple of 512.
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> Self {
-        let mut buf = Self::zeroed(bytes.len());
-        buf.copy_from_slice(bytes);
-        buf
+        let sectors = <[Unalign<Sector>]>::ref_from_bytes(bytes);
+        let sectors = sectors.unwrap_or_else(|_| panic!("{} bytes are no whole sectors", bytes.len()));
+        // Not zeroed first: this is how contents of files come in.
+        Self(sectors.iter().map(|sector| sector.get()).collect())
     }
 }
 
@@ -69,5 +73,19 @@ mod tests {
         assert_eq!(buf.len(), 1024);
         assert!(buf.iter().all(|&b| b == 0));
         assert_eq!(buf.as_ptr().addr() % ALIGNMENT, 0);
+    }
+
+    #[test]
+    fn copies_are_aligned_whatever_they_are_copied_from() {
+        let bytes: Vec<u8> = (0..2049_u32).map(|i| u8::try_from(i % 251).unwrap()).collect();
+        let buf = BlockBuf::copy_of(&bytes[1..]);
+        assert_eq!(buf[..], bytes[1..]);
+        assert_eq!(buf.as_ptr().addr() % ALIGNMENT, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "100 bytes are no whole sectors")]
+    fn half_a_sector_is_no_block() {
+        drop(BlockBuf::copy_of(&[0; 100]));
     }
 }

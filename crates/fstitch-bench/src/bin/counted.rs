@@ -16,6 +16,10 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Blocks of the volume: 512 MiB.
 const BLOCKS: u64 = 128 << 10;
+/// Blocks of the file that is read and written again: counts are below it, so that making it is no part of them.
+const STABLE: u64 = 8 << 10;
+/// Blocks of a large request: 1 MiB.
+const LARGE: u64 = 256;
 const MODE: u16 = 0o100_644;
 
 fn main() -> Result<()> {
@@ -53,9 +57,23 @@ fn main() -> Result<()> {
             inside.fs.sync()?;
         }
         "rewrite" => {
-            let ino = work.write(root, count)?;
-            inside.fs.sync()?;
-            work.blocks(ino, count)?;
+            let ino = work.stable(&inside, count)?;
+            work.blocks(ino, count, 1)?;
+        }
+        "read" | "read-large" => {
+            let ino = work.stable(&inside, count)?;
+            work.read(ino, count, if operation == "read" { 1 } else { LARGE })?;
+        }
+        "write-large" | "write-large-sync" => {
+            let ino = work.file(root)?;
+            work.blocks(ino, count, LARGE)?;
+            if operation == "write-large-sync" {
+                inside.fs.sync()?;
+            }
+        }
+        "rewrite-large" => {
+            let ino = work.stable(&inside, count)?;
+            work.blocks(ino, count, LARGE)?;
         }
         "lookup" => {
             work.create(root, 1)?;
@@ -64,7 +82,9 @@ fn main() -> Result<()> {
         other => bail!("no operation is called `{other}`"),
     }
     let each = clock.elapsed().as_secs_f64() * 1e6 / count as f64;
-    eprintln!("{operation}: {each:.2} us");
+    eprintln!("{operation}: {each:.2} us; {:?}", inside.cache.stats());
+    // Giving all memory back is no part of an operation.
+    std::mem::forget(inside);
     Ok(())
 }
 
@@ -96,15 +116,38 @@ impl Work<'_> {
     }
 
     fn write(&self, root: InodeNo, count: u64) -> Result<InodeNo> {
-        let ino = self.fs.mknod(&self.caller, root, b"file", MODE, 0)?.attr.ino;
-        self.blocks(ino, count)?;
+        let ino = self.file(root)?;
+        self.blocks(ino, count, 1)?;
         Ok(ino)
     }
 
-    fn blocks(&self, ino: InodeNo, count: u64) -> Result<()> {
-        let data = [0x5A; 4096];
-        for no in 0..count {
-            self.fs.write(&self.caller, ino, no * 4096, &data)?;
+    fn file(&self, root: InodeNo) -> Result<InodeNo> {
+        Ok(self.fs.mknod(&self.caller, root, b"file", MODE, 0)?.attr.ino)
+    }
+
+    /// A file whose blocks are stable and in the cache.
+    fn stable(&self, inside: &Inside, count: u64) -> Result<InodeNo> {
+        anyhow::ensure!(count <= STABLE, "the file has {STABLE} blocks");
+        let ino = self.file(self.fs.root())?;
+        self.blocks(ino, STABLE, LARGE)?;
+        inside.fs.sync()?;
+        Ok(ino)
+    }
+
+    /// Writes so many blocks, `request` at a time.
+    fn blocks(&self, ino: InodeNo, count: u64, request: u64) -> Result<()> {
+        let data = vec![0x5A; usize::try_from(request * 4096)?];
+        for at in (0..count).step_by(usize::try_from(request)?) {
+            self.fs.write(&self.caller, ino, at * 4096, &data)?;
+        }
+        Ok(())
+    }
+
+    /// Reads so many blocks, `request` at a time.
+    fn read(&self, ino: InodeNo, count: u64, request: u64) -> Result<()> {
+        let mut data = vec![0; usize::try_from(request * 4096)?];
+        for at in (0..count).step_by(usize::try_from(request)?) {
+            self.fs.read(ino, at * 4096, &mut data)?;
         }
         Ok(())
     }

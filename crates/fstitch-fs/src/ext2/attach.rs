@@ -44,7 +44,8 @@ impl Ext2 {
     ) -> Result<Allocation> {
         let path = self.path(index)?;
         let room = path.leaf_first + path.leaf_len - index;
-        let hole = self.map_run(inode, index, want.min(room))?;
+        let reached = self.follow(inode, &path)?;
+        let hole = self.run_at(inode, (&path, &reached), index, want.min(room))?;
         assert!(hole.start.is_none(), "file block {index} of inode {} has a block", inode.ino);
         let taken_sectors =
             u64::from(inode.disk.sectors) + (hole.count + 3) * u64::from(self.sectors_per_block());
@@ -53,7 +54,7 @@ impl Ext2 {
         }
         let goal = self.data_goal(inode, index)?;
         let run = self.take_blocks(caller, goal, small(idx64(hole.count)))?;
-        if let Err(error) = self.reserve_indirect(caller, inode, &path) {
+        if let Err(error) = self.reserve_indirect(caller, inode, &path, &reached) {
             self.give_back_run(&run);
             self.drop_reserved(inode);
             return Err(error);
@@ -86,9 +87,15 @@ impl Ext2 {
     }
 
     /// Takes the indirect blocks that are missing on `path` and not taken yet.
-    fn reserve_indirect(&self, caller: &Caller, inode: &mut Inode, path: &Path) -> Result<()> {
-        let Reached::Missing { depth, .. } = self.follow(inode, path)? else { return Ok(()) };
-        for level in depth..path.levels {
+    fn reserve_indirect(
+        &self,
+        caller: &Caller,
+        inode: &mut Inode,
+        path: &Path,
+        reached: &Reached,
+    ) -> Result<()> {
+        let Reached::Missing { depth, .. } = reached else { return Ok(()) };
+        for level in *depth..path.levels {
             let key = (level, path.subtree(level, self.pointers()).0);
             if !inode.reserved.contains_key(&key) {
                 let group = self.sb.group_of_inode(inode.ino);

@@ -20,31 +20,66 @@ const USER_FLAGS: u32 = 0x0003_c0ff;
 /// Files at least this long need the `large_file` feature.
 const LARGE_FILE: u64 = 1 << 31;
 
-/// Changed bytes of an inode, in order of their places.
+/// A changed field.
+#[derive(Clone, Copy, Debug)]
+struct Edit {
+    at: u16,
+    len: u8,
+    value: [u8; 4],
+}
+
+impl Edit {
+    fn new(at: usize, value: &[u8]) -> Self {
+        let mut bytes = [0; 4];
+        bytes[..value.len()].copy_from_slice(value);
+        let at = u16::try_from(at).expect("a place in an inode");
+        Self { at, len: u8::try_from(value.len()).expect("a field"), value: bytes }
+    }
+
+    fn at(self) -> usize {
+        usize::from(self.at)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.value[..usize::from(self.len)]
+    }
+}
+
+/// Changed fields of an inode.
 #[derive(Debug, Default)]
-struct Edits(SmallVec<[(usize, SmallVec<[u8; 16]>); 12]>);
+struct Edits(SmallVec<[Edit; 12]>);
 
 impl Edits {
     fn u16(&mut self, field: Field<u16>, value: u16) {
-        self.0.push((field.offset(), SmallVec::from_slice(&value.to_le_bytes())));
+        self.0.push(Edit::new(field.offset(), &value.to_le_bytes()));
     }
 
     fn u32(&mut self, field: Field<u32>, value: u32) {
-        self.0.push((field.offset(), SmallVec::from_slice(&value.to_le_bytes())));
+        self.0.push(Edit::new(field.offset(), &value.to_le_bytes()));
     }
 
-    /// Leaves out what is unchanged and joins neighbours.
-    fn joined(mut self, now: &[u8]) -> Self {
-        self.0.retain(|(at, bytes)| now[*at..*at + bytes.len()] != bytes[..]);
-        self.0.sort_unstable_by_key(|(at, _)| *at);
-        let mut joined = Self::default();
-        for (at, bytes) in self.0 {
-            match joined.0.last_mut() {
-                Some((last, run)) if *last + run.len() == at => run.extend_from_slice(&bytes),
-                _ => joined.0.push((at, bytes)),
+    /// Leaves out what is unchanged, and brings the rest in order of its places.
+    fn changed(mut self, now: &[u8]) -> Self {
+        self.0.retain(|edit| now[edit.at()..edit.at() + edit.bytes().len()] != *edit.bytes());
+        self.0.sort_unstable_by_key(|edit| edit.at);
+        self
+    }
+
+    /// Changed bytes, neighbours joined.
+    fn runs(&self) -> impl Iterator<Item = (usize, SmallVec<[u8; 16]>)> + '_ {
+        let mut rest = &self.0[..];
+        std::iter::from_fn(move || {
+            let (first, mut more) = rest.split_first()?;
+            let mut run = SmallVec::from_slice(first.bytes());
+            while let Some((next, behind)) = more.split_first()
+                && next.at() == first.at() + run.len()
+            {
+                run.extend_from_slice(next.bytes());
+                more = behind;
             }
-        }
-        joined
+            rest = more;
+            Some((first.at(), run))
+        })
     }
 }
 
@@ -70,10 +105,10 @@ impl Ext2 {
         self.edit_times(inode, change, &mut edits);
         let high = change.size.is_some_and(|size| edit_size(inode, size, &mut edits));
         let mut tx = self.cache.lock();
-        let edits = edits.joined(&tx.data(&block)[inode.at.1..]);
+        let edits = edits.changed(&tx.data(&block)[inode.at.1..]);
         let mut patches = PatchIds::new();
-        for (at, bytes) in &edits.0 {
-            patches.push(inode.put_bytes(&mut tx, &block, (*at, bytes), &befores));
+        for (at, bytes) in edits.runs() {
+            patches.push(inode.put_bytes(&mut tx, &block, (at, &bytes), &befores));
         }
         if high {
             // Both halves of the length in one patch: between two, the file would have neither length.
@@ -177,8 +212,8 @@ mod tests {
         edits.u32(raw::I_CTIME, 6);
         edits.u32(raw::I_ATIME, 0);
         edits.u16(raw::I_UID, 5);
-        let joined = edits.joined(&[0; 128]);
-        let places: Vec<_> = joined.0.iter().map(|(at, bytes)| (*at, bytes.len())).collect();
+        let edits = edits.changed(&[0; 128]);
+        let places: Vec<_> = edits.runs().map(|(at, bytes)| (at, bytes.len())).collect();
         assert_eq!(places, [(2, 2), (12, 8)]);
     }
 }

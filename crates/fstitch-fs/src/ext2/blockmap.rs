@@ -4,10 +4,11 @@
 //!   inode: 0 … 11 │ 12 ─► leaf │ 13 ─► node ─► leaf │ 14 ─► node ─► node ─► leaf
 //! ```
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Errno, Result};
+use fstitch_core::{BlockKind, BlockNo, Errno, Result};
 use fstitch_patch::Block;
+use smallvec::SmallVec;
 
 use super::inode::Inode;
 use super::layout::inode::DIRECT;
@@ -103,6 +104,44 @@ pub(super) fn pointer(bytes: &[u8], at: usize) -> u32 {
     fstitch_core::Le::u32(bytes, at * 4)
 }
 
+/// The first of some pointers, and how many of them from there on are a run of blocks or a hole.
+fn run_of(slots: std::ops::Range<usize>, pointer: impl Fn(usize) -> u32) -> (u32, usize) {
+    let (at, first) = (slots.start, pointer(slots.start));
+    let alike = |step: usize, found: u32| match first {
+        0 => found == 0,
+        _ => u64::from(found) == u64::from(first) + wide(step),
+    };
+    (first, slots.take_while(|&slot| alike(slot - at, pointer(slot))).count())
+}
+
+/// The innermost indirect block that was met last, so that work on neighbouring blocks of a file does not walk down from
+/// the inode each time: its number and which of the file's it is, in one word. It is known while the pointers that lead to it
+/// stand: whoever clears pointers forgets it, under the inode's lock, as whoever looks holds that lock at least shared.
+#[derive(Debug, Default)]
+pub(super) struct LeafHint(AtomicU64);
+
+impl LeafHint {
+    pub(super) fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Which of the file's innermost indirect blocks a path leads to, counted from 0.
+    fn ordinal(path: &Path) -> u64 {
+        (path.leaf_first - wide(DIRECT)) / path.leaf_len
+    }
+
+    fn set(&self, path: &Path, block: u32) {
+        // A file has fewer than 2^32 blocks.
+        self.0.store(Self::ordinal(path) << 32 | u64::from(block), Ordering::Relaxed);
+    }
+
+    fn get(&self, path: &Path) -> Option<BlockNo> {
+        let hint = self.0.load(Ordering::Relaxed);
+        let block = hint & u64::from(u32::MAX);
+        (block != 0 && hint >> 32 == Self::ordinal(path)).then_some(BlockNo(block))
+    }
+}
+
 /// How far a walk along a path came.
 pub(super) enum Reached {
     /// An indirect block at `depth` is missing: nothing under it exists.
@@ -125,10 +164,16 @@ impl Ext2 {
 
     /// Reads indirect block `no` of an inode.
     pub(super) fn read_indirect(&self, inode: &Inode, no: u32) -> Result<Block> {
-        if !self.is_file_run(no, 1)? {
-            return Err(inode.damaged(format!("its indirect block {no} is outside the blocks for files")));
-        }
+        self.expect_indirect(inode, no)?;
         self.cache.read(BlockNo(u64::from(no)), BlockKind::Indirect)
+    }
+
+    /// Fails if `no` cannot be an indirect block.
+    fn expect_indirect(&self, inode: &Inode, no: u32) -> Result<()> {
+        match self.is_file_run(no, 1)? {
+            true => Ok(()),
+            false => Err(inode.damaged(format!("its indirect block {no} is outside the blocks for files"))),
+        }
     }
 
     /// Follows `path` as far as it exists.
@@ -136,49 +181,59 @@ impl Ext2 {
         if path.levels == 0 {
             return Ok(Reached::Direct);
         }
+        if let Some(leaf) = inode.leaf.get(path) {
+            return Ok(Reached::Leaf(self.cache.read(leaf, BlockKind::Indirect)?));
+        }
         let mut next = inode.disk.block[path.root];
         let mut parent: Option<Block> = None;
         for depth in 0..path.levels {
             if next == 0 {
                 return Ok(Reached::Missing { depth, parent });
             }
-            let block = self.read_indirect(inode, next)?;
-            next = pointer(&block.snapshot(), path.step(depth));
+            self.expect_indirect(inode, next)?;
+            let no = BlockNo(u64::from(next));
+            if depth + 1 == path.levels {
+                inode.leaf.set(path, next);
+                return Ok(Reached::Leaf(self.cache.read(no, BlockKind::Indirect)?));
+            }
+            let (block, bytes) = self.cache.read_snapshot(no, BlockKind::Indirect)?;
+            next = pointer(&bytes, path.step(depth));
             parent = Some(block);
         }
-        Ok(Reached::Leaf(parent.expect("at least one level")))
+        unreachable!("the last level is a leaf or missing")
     }
 
     /// The run at file block `index`, at most `max` blocks long.
     pub(super) fn map_run(&self, inode: &Inode, index: u64, max: u64) -> Result<Extent> {
-        let max = max.max(1);
         let Some(path) = Path::to(index, self.pointers()) else {
-            return Ok(Extent { start: None, count: max });
+            return Ok(Extent { start: None, count: max.max(1) });
         };
-        let snapshot: Arc<BlockBuf>;
-        let direct: Vec<u8>;
-        let bytes: &[u8] = match self.follow(inode, &path)? {
-            Reached::Missing { depth, .. } => {
-                let (first, span) = path.subtree(depth, self.pointers());
-                return Ok(Extent { start: None, count: (first + span - index).min(max) });
-            }
-            Reached::Direct => {
-                direct = inode.disk.block[..DIRECT].iter().flat_map(|p| p.to_le_bytes()).collect();
-                &direct
-            }
-            Reached::Leaf(block) => {
-                snapshot = block.snapshot();
-                &snapshot
-            }
-        };
+        let reached = self.follow(inode, &path)?;
+        self.run_at(inode, (&path, &reached), index, max)
+    }
+
+    /// The run at file block `index`, whose way was followed.
+    pub(super) fn run_at(
+        &self,
+        inode: &Inode,
+        (path, reached): (&Path, &Reached),
+        index: u64,
+        max: u64,
+    ) -> Result<Extent> {
+        let max = max.max(1);
         let at = idx64(index - path.leaf_first);
         let len = idx64(path.leaf_len.min(index - path.leaf_first + max));
-        let first = pointer(bytes, at);
-        let alike = |step: usize, found: u32| match first {
-            0 => found == 0,
-            _ => u64::from(found) == u64::from(first) + wide(step),
+        let (first, count) = match reached {
+            Reached::Missing { depth, .. } => {
+                let (first, span) = path.subtree(*depth, self.pointers());
+                return Ok(Extent { start: None, count: (first + span - index).min(max) });
+            }
+            Reached::Direct => run_of(at..len, |slot| inode.disk.block[slot]),
+            Reached::Leaf(block) => {
+                let bytes = block.snapshot();
+                run_of(at..len, |slot| pointer(&bytes, slot))
+            }
         };
-        let count = (at..len).take_while(|&slot| alike(slot - at, pointer(bytes, slot))).count();
         if first == 0 {
             return Ok(Extent { start: None, count: wide(count) });
         }
@@ -201,7 +256,7 @@ impl Ext2 {
     }
 
     /// Bytes of a pointer array as little-endian words.
-    pub(super) fn pointer_words(start: u32, count: u32) -> Vec<u8> {
+    pub(super) fn pointer_words(start: u32, count: u32) -> SmallVec<[u8; 64]> {
         (start..start + count).flat_map(u32::to_le_bytes).collect()
     }
 

@@ -90,6 +90,7 @@ impl Ext2 {
             return Ok(PatchIds::new());
         }
         let inode_block = self.inode_block(inode)?;
+        inode.leaf.forget();
         let fates = self.plan(inode, from, to)?;
         let mut removal = Removal { from, to, befores, pointers: PatchIds::new(), freed: 0, failed: None };
         self.cut_direct(inode, &inode_block, &mut removal);

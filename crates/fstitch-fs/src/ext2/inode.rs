@@ -7,6 +7,7 @@ use fstitch_core::{Attr, BlockKind, BlockNo, Errno, Error, FileKind, InodeFlags,
 use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 
 use super::alloc::Run;
+use super::blockmap::LeafHint;
 use super::dir::DirMemory;
 use super::layout::superblock::ROOT_INO;
 use super::layout::{Field, FieldInt, inode::DiskInode};
@@ -33,6 +34,8 @@ pub struct Inode {
     pub(super) reserved: BTreeMap<(usize, u64), Run>,
     /// Allocations not attached or given back yet.
     pub(super) outstanding: u32,
+    /// The indirect block that was met last.
+    pub(super) leaf: LeafHint,
     /// The last allocation: the file block and the volume's block behind it.
     pub(super) last: Option<(u64, u32)>,
     pub(super) dir: Arc<Mutex<DirMemory>>,
@@ -98,6 +101,7 @@ impl Inode {
             gather_listed: gather,
             reserved: BTreeMap::new(),
             outstanding: 0,
+            leaf: LeafHint::default(),
             last: None,
             dir: Arc::default(),
         }

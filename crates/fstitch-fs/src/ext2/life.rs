@@ -262,6 +262,7 @@ impl Ext2 {
         self.leave_orphans(inode, &inode_block)?;
         let has_blocks = inode.has_blocks(self);
         let blocks = std::mem::take(&mut inode.disk.block);
+        inode.leaf.forget();
         let xattr_block = std::mem::take(&mut inode.disk.xattr_block);
         let is_dir = inode.disk.kind == FileKind::Directory;
         let mut tx = self.cache.lock();

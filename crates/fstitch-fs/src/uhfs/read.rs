@@ -4,6 +4,8 @@ use std::sync::atomic::Ordering;
 
 use fstitch_core::{BlockKind, BlockNo, Errno, FileKind, InodeFlags, InodeNo, Result, SeekFrom};
 
+use smallvec::SmallVec;
+
 use super::node::{Node, Part, State};
 use super::volume::ATTR_CHANGE_BLOCKS;
 use super::{AtimePolicy, AttrChange, LowLevelFs, Uhfs};
@@ -55,8 +57,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         let unit = long(self.block_size());
         let first = offset / unit;
         let end = self.blocks_of(offset + long(buf.len()));
-        let mut wanted = Vec::new();
-        let mut indexes = Vec::new();
+        let mut wanted: SmallVec<[(BlockNo, BlockKind); 4]> = SmallVec::new();
+        let mut indexes: SmallVec<[u64; 4]> = SmallVec::new();
         let mut index = first;
         while index < end {
             let extent = self.low.map(inode, index, end - index)?;
@@ -69,9 +71,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         if long(indexes.len()) < end - first {
             buf.fill(0);
         }
-        let blocks = self.cache().read_many(&wanted)?;
-        for (index, block) in indexes.into_iter().zip(&blocks) {
-            let contents = block.snapshot();
+        let blocks = self.cache().snapshots(&wanted)?;
+        for (index, contents) in indexes.into_iter().zip(&blocks) {
             let part = BlockPart::of(index * unit, unit, offset, long(buf.len()));
             buf[part.in_buffer..part.in_buffer + part.len]
                 .copy_from_slice(&contents[part.in_block..part.in_block + part.len]);

@@ -64,6 +64,7 @@ pub struct Uhfs<L: LowLevelFs> {
     pub(super) options: UhfsOptions,
     /// Blocks that one step of a large operation dirties.
     pub(super) step_blocks: usize,
+    block_size: usize,
     pub(super) table: Table<L::Inode>,
     pub(super) gate: RwLock<Phase>,
     /// The volume is marked as in use, durably.
@@ -141,11 +142,13 @@ impl<L: LowLevelFs> Uhfs<L> {
     pub fn new(format: L, options: UhfsOptions) -> Self {
         let table = Table::new(options.idle_nodes);
         let step_bytes = options.step_bytes.min(format.cache().step_bytes());
-        let step_blocks = (step_bytes / format.limits().block_size).max(1);
+        let block_size = format.limits().block_size;
+        let step_blocks = (step_bytes / block_size).max(1);
         Self {
             low: format,
             options,
             step_blocks,
+            block_size,
             table,
             gate: RwLock::new(Phase::Open),
             in_use: AtomicBool::new(false),
@@ -171,7 +174,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     pub(super) fn block_size(&self) -> usize {
-        self.low.limits().block_size
+        self.block_size
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -283,9 +286,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let mut tx = self.cache().lock();
         let gather = state.track.part(part);
-        for &patch in patches {
-            *gather = tx.gather_add(*gather, patch);
-        }
+        *gather = tx.gather_all(*gather, patches);
         if part == Part::Names {
             let recent = &mut state.track.recent_names;
             recent.retain(|patch| tx.state(*patch) != PatchState::Committed);

@@ -270,7 +270,17 @@ impl<L: LowLevelFs> Uhfs<L> {
         let contents = self.apply(state, images, &allocation.reuse);
         let pointers = self.low.attach(state.inode_mut(), allocation, &contents)?;
         self.note(state, Part::Contents, &pointers);
+        let loose = self.not_before(&pointers, contents);
+        self.note(state, Part::Contents, &loose);
         Ok(pointers)
+    }
+
+    /// Those of `contents` that none of `pointers` comes after: the others need not be gathered beside these.
+    fn not_before(&self, pointers: &[fstitch_patch::PatchId], mut contents: PatchIds) -> PatchIds {
+        let tx = self.cache().lock();
+        // The pointers to the contents are the last ones.
+        contents.retain(|&mut patch| !pointers.iter().rev().any(|&pointer| tx.depends_on(pointer, patch)));
+        contents
     }
 
     /// Makes the patches of prepared changes under one hold of the core lock.
@@ -291,7 +301,9 @@ impl<L: LowLevelFs> Uhfs<L> {
             let patch = match image {
                 Image::New(contents) => {
                     tx.note_new(&block);
-                    tx.init(&block, contents, befores)
+                    patches.push(tx.init(&block, contents, befores));
+                    // It is nobody's before it is attached.
+                    continue;
                 }
                 Image::Whole(contents) => tx.init(&block, contents, befores),
                 Image::Bytes(at, bytes) => tx.bytes(&block, at, bytes, befores),
@@ -375,6 +387,11 @@ pub(super) fn without_set_ids(perm: u16) -> u16 {
 
 /// A new block's contents: its part of the range, zeros around it.
 fn whole_block(fill: &Fill<'_>, part: BlockPart, block_size: usize) -> Arc<BlockBuf> {
+    if let Source::Bytes(bytes) = fill.source
+        && part.len == block_size
+    {
+        return Arc::new(BlockBuf::copy_of(&bytes[part.in_buffer..part.in_buffer + part.len]));
+    }
     let mut contents = BlockBuf::zeroed(block_size);
     if let Source::Bytes(bytes) = fill.source {
         contents[part.in_block..part.in_block + part.len]

@@ -20,21 +20,89 @@ impl Cache {
     /// # Errors
     /// [`fstitch_core::Error::Io`] if the block lies outside the device or cannot be read.
     pub fn read(&self, block: BlockNo, kind: BlockKind) -> Result<Block> {
+        if let Some(found) = self.look_for(block, |core, sx| self.shared.pin(core, sx))? {
+            return Ok(found);
+        }
         let mut blocks = self.read_many(&[(block, kind)])?;
         Ok(blocks.pop().expect("one block was asked for"))
+    }
+
+    /// The block with its newest contents as of now, as [`Cache::read`] and [`Block::snapshot`] together.
+    ///
+    /// # Errors
+    /// As for [`Cache::read`].
+    pub fn read_snapshot(&self, block: BlockNo, kind: BlockKind) -> Result<(Block, Arc<BlockBuf>)> {
+        if let Some(found) = self.look_for(block, |core, sx| {
+            let contents = Arc::clone(core.graph.slot(sx).loaded());
+            (self.shared.pin(core, sx), contents)
+        })? {
+            return Ok(found);
+        }
+        let block = self.read(block, kind)?;
+        let contents = block.snapshot();
+        Ok((block, contents))
     }
 
     /// Several blocks; the misses go to the device as one batch.
     ///
     /// # Errors
     /// As for [`Cache::read`].
-    pub fn read_many(&self, blocks: &[(BlockNo, BlockKind)]) -> Result<Vec<Block>> {
+    pub fn read_many(&self, blocks: &[(BlockNo, BlockKind)]) -> Result<Blocks> {
+        if let Some(found) = self.look_for_all(blocks, |core, sx| self.shared.pin(core, sx))? {
+            return Ok(found);
+        }
         let wanted = self.wanted(blocks)?;
         loop {
             if let Some(found) = self.shared.find_or_load(&wanted)? {
                 return Ok(self.numbered(found, blocks));
             }
         }
+    }
+
+    /// The newest contents of several blocks as of now; the misses go to the device as one batch.
+    ///
+    /// # Errors
+    /// As for [`Cache::read`].
+    pub fn snapshots(&self, blocks: &[(BlockNo, BlockKind)]) -> Result<Snapshots> {
+        let contents = |core: &Core, sx| Arc::clone(core.graph.slot(sx).loaded());
+        if let Some(found) = self.look_for_all(blocks, contents)? {
+            return Ok(found);
+        }
+        let blocks = self.read_many(blocks)?;
+        let core = self.shared.core();
+        Ok(blocks.iter().map(|block| contents(&core, block.slot)).collect())
+    }
+
+    /// The quick way to a block that is in the cache, where numbers are the device's.
+    fn look_for<T>(&self, no: BlockNo, take: impl FnOnce(&Core, Sx) -> T) -> Result<Option<T>> {
+        self.check_inside(no)?;
+        if self.mapping.0.is_some() {
+            return Ok(None);
+        }
+        let mut core = self.shared.core();
+        let Found::Loaded(sx) = self.shared.look_up(&mut core, no) else { return Ok(None) };
+        core.graph.stats.cache_hits += 1;
+        Ok(Some(take(&core, sx)))
+    }
+
+    /// The same for several, if all are there.
+    fn look_for_all<T>(
+        &self,
+        blocks: &[(BlockNo, BlockKind)],
+        take: impl Fn(&Core, Sx) -> T,
+    ) -> Result<Option<SmallVec<[T; 4]>>> {
+        blocks.iter().try_for_each(|&(no, _)| self.check_inside(no))?;
+        if self.mapping.0.is_some() {
+            return Ok(None);
+        }
+        let mut found = SmallVec::with_capacity(blocks.len());
+        let mut core = self.shared.core();
+        for &(no, _) in blocks {
+            let Found::Loaded(sx) = self.shared.look_up(&mut core, no) else { return Ok(None) };
+            found.push(take(&core, sx));
+        }
+        core.graph.stats.cache_hits += u64::try_from(blocks.len()).expect("64-bit machine");
+        Ok(Some(found))
     }
 
     /// Where blocks are on the device.
@@ -53,7 +121,7 @@ impl Cache {
     }
 
     /// Blocks with the numbers that they have in the volume.
-    fn numbered(&self, mut found: Vec<Block>, blocks: &[(BlockNo, BlockKind)]) -> Vec<Block> {
+    fn numbered(&self, mut found: Blocks, blocks: &[(BlockNo, BlockKind)]) -> Blocks {
         if self.mapping.0.is_some() {
             found.iter_mut().zip(blocks).for_each(|(block, &(no, _))| block.no = no);
         }
@@ -102,6 +170,11 @@ impl Cache {
     }
 }
 
+/// Handles to blocks that were asked for together: mostly few.
+pub type Blocks = SmallVec<[Block; 4]>;
+/// The contents of blocks that were asked for together.
+pub type Snapshots = SmallVec<[Arc<BlockBuf>; 4]>;
+
 /// Stands for all holes of the file that a volume is in, where nobody writes.
 const HOLE: BlockNo = BlockNo(u64::MAX);
 
@@ -122,7 +195,7 @@ enum Found {
 impl Shared {
     /// One attempt: `None` if somebody else was reading one of the blocks, or a block went away between our
     /// read and now.
-    fn find_or_load(self: &Arc<Self>, blocks: &[Wanted]) -> Result<Option<Vec<Block>>> {
+    fn find_or_load(self: &Arc<Self>, blocks: &[Wanted]) -> Result<Option<Blocks>> {
         let mut core = self.core();
         let mut found: Vec<Option<Block>> = Vec::with_capacity(blocks.len());
         let mut missing: Vec<(usize, Sx, Block)> = Vec::new();
@@ -213,8 +286,7 @@ impl Shared {
 
     fn add_fresh(&self, core: &mut Core, block: BlockNo, kind: BlockKind) -> Sx {
         self.make_room(core, self.block_size);
-        let data = Arc::new(BlockBuf::zeroed(self.block_size));
-        let sx = core.graph.add_slot(block, kind, Some(data));
+        let sx = core.graph.add_slot(block, kind, Some(Arc::clone(&self.zeros)));
         core.index.insert(block, sx);
         core.loaded += 1;
         core.note_clean(sx);

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use fstitch_core::groups::GroupId;
 use fstitch_core::order::{Rank, Ranked};
-use fstitch_core::{BlockDevice, BlockNo, Clock, Error, Geometry, Result};
+use fstitch_core::{BlockBuf, BlockDevice, BlockNo, Clock, Error, Geometry, Result};
 use rustc_hash::FxHashMap;
 
 use crate::graph::Graph;
@@ -43,6 +43,7 @@ use clean::CleanList;
 pub use device::VolumeDevice;
 use flusher::Flusher;
 pub use journal::{Handle, JournalConfig, JournalStatus};
+pub use load::{Blocks, Snapshots};
 pub use tx::Tx;
 pub use volume::{Linear, Pieces, Placement, Spot, VolumeOptions};
 use volume::{Mapping, VolumeState};
@@ -69,6 +70,8 @@ pub(crate) struct Shared {
     block_size: usize,
     options: CacheOptions,
     clock: Arc<dyn Clock>,
+    /// What blocks hold of which nobody has said yet what they hold.
+    zeros: Arc<BlockBuf>,
     /// Held through an epoch.
     epoch: Mutex<()>,
     core: Mutex<Core>,
@@ -118,7 +121,7 @@ impl Cache {
     pub fn new(device: Arc<dyn BlockDevice>, mut options: CacheOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
         let geometry = device.geometry();
         options.cache_size = options.cache_size.max(CacheOptions::MIN_CACHE_SIZE);
-        let mut graph = Graph::new(options.optimizations);
+        let mut graph = Graph::new(options.optimizations, Arc::clone(&clock));
         graph.join_age = options.write_back_age;
         if options.ordering == crate::Ordering::Dropped {
             graph.arrangements[0] = crate::graph::Arrangement::Dropped;
@@ -142,12 +145,14 @@ impl Cache {
             groups: FxHashMap::default(),
             volumes: vec![VolumeState::default()],
         };
+        let block_size = usize::try_from(geometry.block_size).expect("64-bit machine");
         let shared = Shared {
             device,
             geometry,
-            block_size: usize::try_from(geometry.block_size).expect("64-bit machine"),
+            block_size,
             options: options.clone(),
             clock,
+            zeros: Arc::new(BlockBuf::zeroed(block_size)),
             epoch: Mutex::new(()),
             core: Mutex::new(core),
             changed: Condvar::new(),

@@ -60,9 +60,11 @@ impl Cache {
         let batch = {
             let mut core = shared.core();
             Shared::check_poison(&core)?;
-            let dirty = core.graph.dirty().iter();
-            let ready = dirty.filter(|&(_, &sx)| core.graph.readiness(sx) != Readiness::None);
-            let chosen = ready.filter(|&(&no, _)| choose(no)).map(|(_, &sx)| sx).collect();
+            let dirty = core.graph.dirty().iter().copied();
+            let mut chosen: Vec<Sx> =
+                dirty.filter(|&sx| core.graph.readiness(sx) != Readiness::None).collect();
+            core.graph.sort(&mut chosen);
+            chosen.retain(|&sx| choose(core.graph.slot(sx).no));
             Shared::launch(&mut core, chosen)
         };
         match shared.write_launched(batch)? {
@@ -112,18 +114,21 @@ impl Shared {
         let stamp = self.mark_goal(core, goal);
         let mark_of = |slot: &Slot| if matches!(goal, Goal::Age(_)) { slot.old } else { slot.wanted };
         let (mut whole, mut partial) = (Vec::new(), Vec::new());
-        for &sx in core.graph.dirty().values() {
+        for &sx in core.graph.dirty() {
             let chosen = stamp.is_none_or(|stamp| mark_of(core.graph.slot(sx)) == stamp);
-            if !chosen || whole.len() >= limit {
+            if !chosen {
                 continue;
             }
             match core.graph.readiness(sx) {
                 Readiness::All => whole.push(sx),
-                Readiness::Some if partial.len() < limit => partial.push(sx),
+                Readiness::Some if whole.is_empty() => partial.push(sx),
                 _ => {}
             }
         }
-        if whole.is_empty() { partial } else { whole }
+        let mut chosen = if whole.is_empty() { partial } else { whole };
+        core.graph.sort(&mut chosen);
+        chosen.truncate(limit);
+        chosen
     }
 
     /// Marks the blocks that the goal wants written; `None` for all.

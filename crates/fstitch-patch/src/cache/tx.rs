@@ -19,8 +19,8 @@ pub struct Tx<'a> {
 }
 
 impl<'a> Tx<'a> {
-    pub(super) fn new(mut core: CoreGuard<'a>, cache: &'a Cache) -> Self {
-        core.graph.now = cache.clock().elapsed();
+    pub(super) fn new(core: CoreGuard<'a>, cache: &'a Cache) -> Self {
+        core.graph.new_moment();
         let mine = if core.groups.is_empty() { Mine::new() } else { core.mine(cache.volume) };
         Self { core, cache, mine }
     }
@@ -151,10 +151,17 @@ impl<'a> Tx<'a> {
     }
 
     /// Adds to a gathering patch, on which nothing may depend and whose sync waits for all that was added.
-    /// Returns the gather to use from now on: a new one if the old one had committed.
+    /// Returns the gather to use from now on. A patch that is alone gathers itself, and what it comes after: most
+    /// gathers take no patch of their own.
     #[must_use]
     pub fn gather_add(&mut self, gather: PatchId, member: PatchId) -> PatchId {
         self.core.graph.gather(self.cache.volume, gather, member)
+    }
+
+    /// The same for several members at once.
+    #[must_use]
+    pub fn gather_all(&mut self, gather: PatchId, members: &[PatchId]) -> PatchId {
+        self.core.graph.gather_all(self.cache.volume, gather, members)
     }
 
     /// A patch without a block that commits when everything has that was added to these gathers so far: unlike on a
@@ -183,6 +190,12 @@ impl<'a> Tx<'a> {
         }
         let sx = self.cache.mapping.find(block).and_then(|spot| self.core.index.get(&spot.block).copied());
         self.core.graph.forget_freed(self.cache.volume, block, sx);
+    }
+
+    /// Whether `after` is known to come after `before`: such an edge is stored. Not all orders are.
+    #[must_use]
+    pub fn depends_on(&self, after: PatchId, before: PatchId) -> bool {
+        self.core.graph.depends_on(after, before)
     }
 
     /// Whether `patch` goes through a journal.

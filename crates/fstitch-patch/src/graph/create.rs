@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fstitch_core::BlockBuf;
 use smallvec::SmallVec;
 
-use super::patch::{Change, NO_SLOT, Patch, Px, Role, Site, Sx, Undo, Vx};
+use super::patch::{Birth, Change, Patch, Px, Site, Sx, Undo, Vx};
 use super::{Graph, at};
 use crate::PatchId;
 
@@ -18,6 +18,9 @@ pub(crate) enum Contents<'a> {
     /// Become the whole block.
     Block(Arc<BlockBuf>),
 }
+
+/// How many befores the quick way looks at.
+const JOIN_AT_ONCE: usize = 8;
 
 /// Befores of a new patch, as live places.
 pub(super) type Befores = SmallVec<[Px; 8]>;
@@ -35,17 +38,25 @@ impl Graph {
         befores: &[PatchId],
     ) -> PatchId {
         let sx = site.slot;
+        if let Some(hard) = self.joins_at_once(site, befores) {
+            self.assert_inside(sx, change);
+            self.apply(sx, change, new);
+            return hard;
+        }
         let mut befores = self.live(befores, Some(sx));
-        for reach in self.live(&[self.slots[at(sx)].reach], Some(sx)) {
-            if !befores.contains(&reach) {
-                befores.push(reach);
+        let reach = self.slots[at(sx)].reach;
+        if reach != PatchId::NONE {
+            for reach in self.live(&[reach], Some(sx)) {
+                if !befores.contains(&reach) {
+                    befores.push(reach);
+                }
             }
         }
         self.assert_inside(sx, change);
         let slot = &self.slots[at(sx)];
         let overdue = slot.hard.is_some_and(|hard| self.is_overdue(hard))
             && (slot.patches.len() > 1 || befores.iter().any(|&px| self.patch(px).slot != sx));
-        let has_home = slot.patches.iter().any(|&px| self.patch(px).home);
+        let has_home = self.has_homes && slot.patches.iter().any(|&px| self.patch(px).home);
         let alone = slot.external == 0 && !has_home && !self.is_shared(sx, site.volume);
         let px = if self.optimizations.hard_patches && alone && !overdue {
             self.change_hard(site, change, new, &befores)
@@ -57,20 +68,48 @@ impl Graph {
         self.arena.id(px)
     }
 
+    /// The quick way of most changes: the block has one patch, which is hard, and the change waits for nothing that this
+    /// does not wait for already. Then the change joins it, by either of the conditions of `docs/design/patch.md`: if
+    /// anything waits for the block there is nothing to lead from the change's befores to the patch. Returns the id.
+    fn joins_at_once(&mut self, site: Site, befores: &[PatchId]) -> Option<PatchId> {
+        let slot = &self.slots[at(site.slot)];
+        let (&[px], true) = (&slot.patches[..], slot.reach == PatchId::NONE) else { return None };
+        let patch = self.patch(px);
+        if !patch.hard || patch.home || patch.volume != site.volume || befores.len() > JOIN_AT_ONCE {
+            return None;
+        }
+        let is_below = |&id: &PatchId| match self.arena.resolve(id) {
+            // Home patches stand for others.
+            Some(before) => before == px || (!self.patch(before).home && self.has_edge(px, before)),
+            None => true,
+        };
+        let (is_awaited, id) = (slot.external > 0, PatchId { generation: patch.generation, index: px });
+        if !befores.iter().all(is_below) {
+            return None;
+        }
+        match is_awaited {
+            false if self.optimizations.hard_patches => self.stats.patches_merged_hard += 1,
+            _ if self.optimizations.overlap_merging => self.stats.patches_merged_overlap += 1,
+            _ => return None,
+        }
+        Some(id)
+    }
+
     /// Whether a block has patches of other volumes than this one, with which its own never merge: they would wait for
     /// transactions of both.
     pub(super) fn is_shared(&self, sx: Sx, volume: Vx) -> bool {
-        self.slots[at(sx)].patches.iter().any(|&px| self.patch(px).volume != volume)
+        let has_others = self.arrangements.len() > 1;
+        has_others && self.slots[at(sx)].patches.iter().any(|&px| self.patch(px).volume != volume)
     }
 
     /// What waits for a patch that waits for a transaction waits for that transaction. For stored edges `add_edge` sees to
     /// it; this is for the edge to the block's hard patch.
     fn inherit_serial(&mut self, px: Px) {
         if let Some(hard) = self.implicit_before(px) {
-            let (volume, serial) = (self.patch(hard).volume, self.patch(hard).serial);
+            let (volume, serial) = (self.patch(hard).volume, self.patch(hard).serial());
             let patch = self.patch_mut(px);
             if patch.volume == volume {
-                patch.serial = patch.serial.max(serial);
+                patch.raise_serial(serial);
             }
         }
     }
@@ -162,7 +201,7 @@ impl Graph {
     /// stream of changes, each joined to the one before, could keep a block from the medium for ever.
     pub(super) fn is_overdue(&self, px: Px) -> bool {
         let patch = self.patch(px);
-        patch.outer > 0 && self.now.saturating_sub(patch.born) >= self.join_age
+        patch.outer > 0 && patch.born.age(self.moment.at()) >= self.join_age
     }
 
     /// The patch that the change may join, by the conditions of `docs/design/patch.md`.
@@ -210,14 +249,18 @@ impl Graph {
         }
         self.stats.patches_hard += u64::from(hard);
         self.note_undo_taken(undo.size());
-        let mut patch = blank(site, change, undo, hard);
-        patch.born = self.now;
+        let born = self.moment.at();
+        let mut patch = Patch::new(site, change);
+        patch.set_undo(undo);
+        patch.hard = hard;
+        patch.born = Birth::at(born);
         let px = self.arena.insert(patch);
         let slot = &mut self.slots[at(site.slot)];
         if slot.patches.is_empty() {
-            slot.dirtied_at = self.now;
-            self.dirty.insert(slot.no, site.slot);
+            slot.dirtied_at = born;
+            self.enlist_dirty(site.slot);
         }
+        let slot = &mut self.slots[at(site.slot)];
         slot.patches.push(px);
         if hard {
             assert!(slot.hard.is_none(), "block {} has a hard patch already", slot.no);
@@ -273,30 +316,5 @@ impl Graph {
         self.stats.undo_bytes_total += bytes;
         self.stats.undo_bytes_now += bytes;
         self.stats.undo_bytes_peak = self.stats.undo_bytes_peak.max(self.stats.undo_bytes_now);
-    }
-}
-
-/// A patch without edges.
-pub(super) fn blank(site: Site, change: Change, undo: Undo, hard: bool) -> Patch {
-    let Site { volume, slot, .. } = site;
-    debug_assert!(slot != NO_SLOT || change == Change::Empty);
-    Patch {
-        generation: 0,
-        slot,
-        change,
-        volume,
-        role: Role::Ordinary,
-        hard,
-        in_flight: false,
-        born: std::time::Duration::ZERO,
-        outer: 0,
-        inner: 0,
-        home: false,
-        serial: 0,
-        mark: 0,
-        undo,
-        befores: SmallVec::new(),
-        afters: SmallVec::new(),
-        aliases: Vec::new(),
     }
 }

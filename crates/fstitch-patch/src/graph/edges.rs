@@ -2,7 +2,6 @@
 
 use super::patch::{NO_SLOT, Px};
 use super::{Graph, at};
-use crate::PatchId;
 
 impl Graph {
     /// Makes `after` depend on `before`. Nothing happens if it already does, or if both are one patch.
@@ -14,7 +13,7 @@ impl Graph {
         let id = self.arena.id(before);
         // Transactions are numbered by volume. What comes after those of another one is its creator's business.
         let same_volume = self.patch(before).volume == self.patch(after).volume;
-        let serial = if same_volume { self.patch(before).serial } else { 0 };
+        let serial = if same_volume { self.patch(before).serial() } else { 0 };
         self.compact_befores(after);
         let slot = self.patch(after).slot;
         let counted = !self.patch(after).in_flight && slot != NO_SLOT;
@@ -23,7 +22,7 @@ impl Graph {
         }
         let patch = self.patch_mut(after);
         patch.befores.push(id);
-        patch.serial = patch.serial.max(serial);
+        patch.raise_serial(serial);
         if same_block {
             patch.inner += 1;
         } else {
@@ -107,7 +106,7 @@ impl Graph {
             return;
         }
         let mut befores = std::mem::take(&mut self.arena.get_mut(px).befores);
-        befores.retain(|id: &mut PatchId| self.arena.resolve(*id).is_some());
+        befores.retain(|id| self.arena.resolve(*id).is_some());
         self.arena.get_mut(px).befores = befores;
     }
 }

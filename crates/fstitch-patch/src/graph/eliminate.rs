@@ -103,14 +103,15 @@ impl Graph {
             self.cut(px, before, same_block);
         }
         self.uncount(px);
-        let slot = &mut self.slots[at(self.arena.get(px).slot)];
+        let sx = self.arena.get(px).slot;
+        let slot = &mut self.slots[at(sx)];
         slot.patches.retain(|&other| other != px);
         slot.hard = slot.hard.filter(|&hard| hard != px);
         if slot.patches.is_empty() {
-            self.dirty.remove(&slot.no);
+            self.strike_dirty(sx);
         }
         let gone = self.arena.remove(px);
-        self.stats.undo_bytes_now -= gone.undo.size();
+        self.stats.undo_bytes_now -= gone.undo().size();
         self.stats.patches_eliminated += 1;
         self.commit_empties(set_free);
         self.note_live();

@@ -1,10 +1,14 @@
 //! Empty patches: plain, held and gathering.
 
 use super::Graph;
-use super::create::blank;
-use super::patch::{Change, NO_SLOT, Px, Role, Site, Undo, Vx};
+use super::patch::{Change, NO_SLOT, Patch, Px, Role, Site, Vx};
 use crate::PatchId;
 use fstitch_core::BlockNo;
+
+/// How many of the newest members of a gather are looked at for one that comes after a new member.
+const IMPLIED_BY: usize = 4;
+/// How many new members are compared with each other.
+const COMPARED: usize = 4;
 
 impl Graph {
     /// A patch without a block that commits when all befores have. `PatchId::NONE` if they have already.
@@ -56,18 +60,55 @@ impl Graph {
         }
     }
 
-    /// Adds `member` to a gather and returns the gather: a new one if the old one had committed, `gather` itself
-    /// if `member` is stable.
+    /// Adds `member` to what `gather` stands for, and returns what stands for all of it from now on: `member` itself if
+    /// it comes after all the rest, `gather` if `member` is stable or comes before what is gathered.
     pub(crate) fn gather(&mut self, volume: Vx, gather: PatchId, member: PatchId) -> PatchId {
+        if gather == member {
+            // As nearly always: an inode's changes join the patch of its block.
+            return gather;
+        }
         let Some(below) = self.arena.resolve(member).and_then(|px| self.standing(px)) else { return gather };
         assert!(!self.patch(below).is_gather(), "nothing may depend on a gather");
-        let above = match self.arena.resolve(gather) {
-            Some(px) => px,
-            None => self.insert_empty(volume, Role::Gather),
-        };
-        assert!(self.patch(above).is_gather(), "members are added to gathers only");
-        self.add_edge(above, below);
-        self.arena.id(above)
+        let Some(above) = self.arena.resolve(gather).and_then(|px| self.standing(px)) else { return member };
+        if above == below || self.has_edge(above, below) {
+            return gather;
+        }
+        if self.patch(above).is_gather() {
+            let newest = self.patch(above).befores.iter().rev().take(IMPLIED_BY);
+            let mut newest = newest.filter_map(|&id| self.arena.resolve(id));
+            if !newest.any(|other| self.has_edge(other, below)) {
+                self.add_edge(above, below);
+            }
+            return gather;
+        }
+        if self.has_edge(below, above) {
+            return member;
+        }
+        let both = self.insert_empty(volume, Role::Gather);
+        self.add_edge(both, above);
+        self.add_edge(both, below);
+        self.arena.id(both)
+    }
+
+    /// Adds several members. Those that others of them come after are not looked at.
+    pub(crate) fn gather_all(&mut self, volume: Vx, gather: PatchId, members: &[PatchId]) -> PatchId {
+        let mut gather = gather;
+        let few = if members.len() <= COMPARED { members } else { &[] };
+        for &member in members {
+            let comes_before = |&other: &PatchId| self.depends_on(other, member);
+            if member != gather && !few.iter().any(comes_before) {
+                gather = self.gather(volume, gather, member);
+            }
+        }
+        gather
+    }
+
+    /// Whether one patch comes after the other directly.
+    pub(crate) fn depends_on(&self, after: PatchId, before: PatchId) -> bool {
+        match (self.arena.resolve(after), self.arena.resolve(before)) {
+            (Some(after), Some(before)) => !self.patch(before).home && self.has_edge(after, before),
+            _ => false,
+        }
     }
 
     /// A patch that commits when everything has that these gathers have gathered so far.
@@ -88,7 +129,7 @@ impl Graph {
         self.stats.patches_created_empty += 1;
         self.stats.patches_created_gather += u64::from(role == Role::Gather);
         let site = Site { volume, slot: NO_SLOT, no: BlockNo(0) };
-        let mut patch = blank(site, Change::Empty, Undo::None, false);
+        let mut patch = Patch::new(site, Change::Empty);
         patch.role = role;
         let px = self.arena.insert(patch);
         self.note_live();

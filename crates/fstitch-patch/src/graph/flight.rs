@@ -94,28 +94,41 @@ impl Graph {
     /// If nothing is ready.
     pub(crate) fn launch(&mut self, sx: Sx) -> Frozen {
         let whole = self.readiness(sx) == Readiness::All;
-        let ready = if whole { self.slots[at(sx)].patches.clone() } else { self.ready_set(sx) };
+        let ready = if whole { self.take_all(sx) } else { self.take_ready(sx) };
         assert!(!ready.is_empty(), "nothing of block {} is ready", self.slots[at(sx)].no);
         for &px in &ready {
-            self.uncount(px);
-            self.slots[at(sx)].external -= self.external_edges(px);
             self.patch_mut(px).in_flight = true;
         }
-        let arena = &self.arena;
-        let slot = &mut self.slots[at(sx)];
-        slot.patches.retain(|&px| !arena.get(px).in_flight);
-        if whole {
-            self.dirty.remove(&slot.no);
-        }
-        if slot.hard.is_some_and(|hard| ready.contains(&hard)) {
-            slot.hard = None;
-        }
-        slot.flying = ready;
+        self.slots[at(sx)].flying = ready;
         self.stats.blocks_written += 1;
         self.stats.blocks_written_undone += u64::from(!whole);
         let image = if whole { Arc::clone(self.slots[at(sx)].loaded()) } else { self.image_with_undo(sx) };
         let slot = &self.slots[at(sx)];
         Frozen { slot: sx, no: slot.no, kind: slot.kind, image }
+    }
+
+    /// Takes all patches out of a block's list and its counts.
+    fn take_all(&mut self, sx: Sx) -> Vec<Px> {
+        let slot = &mut self.slots[at(sx)];
+        (slot.external, slot.blocked, slot.roots, slot.hard) = (0, 0, 0, None);
+        let all = std::mem::take(&mut slot.patches);
+        self.strike_dirty(sx);
+        all
+    }
+
+    /// Takes those that are ready.
+    fn take_ready(&mut self, sx: Sx) -> Vec<Px> {
+        let ready = self.ready_set(sx);
+        for &px in &ready {
+            self.uncount(px);
+            self.slots[at(sx)].external -= self.external_edges(px);
+        }
+        let slot = &mut self.slots[at(sx)];
+        slot.patches.retain(|px| !ready.contains(px));
+        if slot.hard.is_some_and(|hard| ready.contains(&hard)) {
+            slot.hard = None;
+        }
+        ready
     }
 
     /// The newest contents with all uncommitted patches undone, the newest first.
@@ -125,7 +138,7 @@ impl Graph {
         for &px in slot.patches.iter().rev() {
             let patch = self.patch(px);
             assert!(!patch.hard, "a hard patch of block {} cannot be undone", slot.no);
-            match (&patch.undo, patch.change) {
+            match (patch.undo(), patch.change) {
                 (Undo::Bytes(old), Change::Bytes { offset, len }) => {
                     image[at(offset)..at(offset) + at(len)].copy_from_slice(old);
                 }
@@ -153,7 +166,7 @@ impl Graph {
         }
         for px in flying {
             let gone = self.arena.remove(px);
-            self.stats.undo_bytes_now -= gone.undo.size();
+            self.stats.undo_bytes_now -= gone.undo().size();
         }
         self.commit_empties(empties);
         self.note_live();

@@ -20,8 +20,10 @@ impl Graph {
         for sx in (0..self.slots.len()).filter(|&sx| self.slots[sx].data.is_some()) {
             self.check_slot(Sx::try_from(sx).expect("slot index"));
         }
+        let dirty = self.slots.iter().filter(|slot| !slot.patches.is_empty()).count();
+        assert_eq!(self.dirty.len(), dirty, "every dirty block is listed once");
         self.check_acyclic();
-        let undo: u64 = self.arena.iter().map(|(_, patch)| patch.undo.size()).sum();
+        let undo: u64 = self.arena.iter().map(|(_, patch)| patch.undo().size()).sum();
         assert_eq!(self.stats.undo_bytes_now, undo, "undo bytes are counted");
     }
 
@@ -39,8 +41,8 @@ impl Graph {
             }
         }
         assert_eq!(patch.slot == NO_SLOT, matches!(patch.change, super::patch::Change::Empty));
-        assert!(!patch.hard || matches!(patch.undo, Undo::None), "hard patches keep no undo data");
-        assert!(patch.slot == NO_SLOT || patch.hard || !matches!(patch.undo, Undo::None));
+        assert!(!patch.hard || matches!(patch.undo(), Undo::None), "hard patches keep no undo data");
+        assert!(patch.slot == NO_SLOT || patch.hard || !matches!(patch.undo(), Undo::None));
         assert!(patch.slot != NO_SLOT || patch.outer > 0 || patch.role == Role::Held, "empty patches commit");
     }
 
@@ -56,7 +58,8 @@ impl Graph {
         assert_eq!(slot.external, external, "edges onto block {} are counted", slot.no);
         assert_eq!(at(slot.blocked), patches().filter(|p| p.outer > 0).count());
         assert_eq!(at(slot.roots), patches().filter(|p| p.outer == 0 && p.inner == 0).count());
-        assert_eq!(self.dirty.contains_key(&slot.no), !slot.patches.is_empty());
+        let is_listed = self.dirty.get(at(slot.dirty_place)) == Some(&sx);
+        assert_eq!(is_listed, !slot.patches.is_empty());
     }
 
     /// One patch in a few words, for the message of a check that fails.
@@ -70,7 +73,7 @@ impl Graph {
         let marks: String = marks.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
         format!(
             "{px} {place}{marks} of {} after {:?}",
-            patch.serial,
+            patch.serial(),
             self.live_befores(px).collect::<Vec<_>>()
         )
     }

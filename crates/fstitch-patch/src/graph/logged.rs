@@ -164,7 +164,7 @@ impl Graph {
         let is_new = serial.is_some_and(|serial| self.slots[at(sx)].new_in == (volume, serial));
         let heads = if is_new { &[] } else { heads };
         let awaits = |&id: &PatchId| self.awaits_running(volume, id);
-        let is_late = |&px: &Px| self.patch(px).volume == volume && Some(self.patch(px).serial) == serial;
+        let is_late = |&px: &Px| self.patch(px).volume == volume && Some(self.patch(px).serial()) == serial;
         let has_late = self.slots[at(sx)].patches.iter().any(is_late);
         if has_late || befores.iter().chain(heads).any(awaits) {
             return self.change_contents_logged(site, change, new);
@@ -185,7 +185,7 @@ impl Graph {
         let data = self.arena.resolve(data).expect("held while the transaction runs");
         let earlier: SmallVec<[Px; 8]> = self.slots[at(sx)].patches.iter().copied().collect();
         for px in earlier {
-            if !self.patch(px).home && self.patch(px).serial != serial {
+            if !self.patch(px).home && self.patch(px).serial() != serial {
                 self.add_edge(data, px);
             }
         }
@@ -245,9 +245,10 @@ impl Graph {
         self.add_edge(home, held);
         let reach = self.live(&[self.slots[at(sx)].reach], Some(sx));
         reach.into_iter().for_each(|before| self.add_edge(home, before));
+        self.has_homes = true;
         let patch = self.patch_mut(home);
         patch.home = true;
-        patch.serial = serial;
+        patch.raise_serial(serial);
         self.apply(sx, change, new);
         let running = self.running_mut(volume).expect("running");
         running.homes.insert(sx, Home { patch: home, no });
@@ -273,7 +274,7 @@ impl Graph {
         // What its commit record will come after is known to the merge conditions from the start.
         let held = self.hold(volume, &[data, last_commit]);
         let px = self.arena.resolve(held).expect("just made");
-        self.patch_mut(px).serial = serial;
+        self.patch_mut(px).raise_serial(serial);
         let running = Running {
             serial,
             held,
@@ -281,7 +282,7 @@ impl Graph {
             has_logged_contents: false,
             homes: FxHashMap::default(),
             revoked: BTreeSet::new(),
-            born: self.now,
+            born: self.moment.at(),
         };
         self.logging_mut(volume).expect("a journal is kept").running = Some(running);
     }
@@ -292,7 +293,7 @@ impl Graph {
         let Some(px) = self.arena.resolve(id) else { return };
         let running = self.running_mut(volume).expect("just started");
         let (serial, data) = (running.serial, running.data);
-        if self.patch(px).serial == serial {
+        if self.patch(px).serial() == serial {
             let late = &mut self.logging_mut(volume).expect("a journal is kept").late;
             if late.last() != Some(&id) {
                 late.push(id);
@@ -324,7 +325,7 @@ impl Graph {
         let Some(running) = self.logging(volume).and_then(|logging| logging.running.as_ref()) else {
             return false;
         };
-        let awaits = |patch: &super::Patch| patch.volume == volume && patch.serial == running.serial;
+        let awaits = |patch: &super::Patch| patch.volume == volume && patch.serial() == running.serial;
         self.arena.resolve(id).is_some_and(|px| awaits(self.patch(px)))
     }
 

@@ -24,6 +24,9 @@ impl Graph {
         let slot = &self.slots[at(sx)];
         assert!(slot.external == 0, "block {} is waited for", slot.no);
         let holder = slot.hard.unwrap_or_else(|| slot.patches[0]);
+        if slot.hard.is_some() && slot.patches.len() == 1 {
+            return holder;
+        }
         let others: Vec<Px> = slot.patches.iter().copied().filter(|&px| px != holder).collect();
         if !self.patch(holder).hard {
             self.make_hard(sx, holder);
@@ -37,7 +40,7 @@ impl Graph {
     /// Drops the undo data of a soft patch that can never need it any more, and its befores on its own block,
     /// which are about to be absorbed into it.
     fn make_hard(&mut self, sx: Sx, px: Px) {
-        let undo = std::mem::replace(&mut self.patch_mut(px).undo, Undo::None);
+        let undo = self.patch_mut(px).set_undo(Undo::None);
         self.stats.undo_bytes_now -= undo.size();
         self.stats.patches_converted += 1;
         self.patch_mut(px).hard = true;
@@ -48,9 +51,8 @@ impl Graph {
     fn absorb(&mut self, sx: Sx, holder: Px, px: Px) {
         let befores: SmallVec<[Px; 8]> = self.live_befores(px).collect();
         let afters = self.patch(px).afters.clone();
-        let serial = self.patch(px).serial;
-        let into = self.patch_mut(holder);
-        into.serial = into.serial.max(serial);
+        let serial = self.patch(px).serial();
+        self.patch_mut(holder).raise_serial(serial);
         for &before in &befores {
             let same_block = self.same_block(px, before);
             self.cut(px, before, same_block);
@@ -69,7 +71,7 @@ impl Graph {
         let slot = &mut self.slots[at(sx)];
         slot.patches.retain(|&other| other != px);
         let gone = self.arena.forward(px, holder);
-        self.stats.undo_bytes_now -= gone.undo.size();
+        self.stats.undo_bytes_now -= gone.undo().size();
         self.stats.patches_converted += 1;
         debug_assert!(gone.outer == 0 && gone.inner == 0, "all edges were moved");
     }
@@ -78,7 +80,7 @@ impl Graph {
     pub(super) fn cut(&mut self, after: Px, before: Px, same_block: bool) {
         self.satisfy(after, same_block);
         let id = self.arena.id(before);
-        let aliases = self.patch(before).aliases.clone();
+        let aliases: SmallVec<[Px; 8]> = self.patch(before).aliases().into();
         let patch = self.patch_mut(after);
         patch.befores.retain(|other| *other != id && !aliases.contains(&other.index));
         let gathers = patch.is_gather();
@@ -98,11 +100,11 @@ impl Graph {
             return;
         }
         let data = self.slots[at(patch.slot)].loaded();
-        let (old_change, old_size) = (patch.change, patch.undo.size());
+        let (old_change, old_size) = (patch.change, patch.undo().size());
         let (wide, undo) = match (patch.change, change) {
             (Change::Bits { word, mask }, Change::Bits { mask: more, .. }) => {
                 let now = fstitch_core::Le::u64(data, 8 * at(word));
-                let Undo::Bits(old) = patch.undo else { unreachable!("bit patches keep bits") };
+                let &Undo::Bits(old) = patch.undo() else { unreachable!("bit patches keep bits") };
                 (Change::Bits { word, mask: mask | more }, Undo::Bits(old | (now & more & !mask)))
             }
             (Change::Bytes { offset, len }, Change::Bytes { offset: o2, len: l2 }) => {
@@ -110,7 +112,7 @@ impl Graph {
                 if start == offset && end == offset + len {
                     return;
                 }
-                let Undo::Bytes(old) = &patch.undo else { unreachable!("a whole block cannot be widened") };
+                let Undo::Bytes(old) = patch.undo() else { unreachable!("a whole block cannot be widened") };
                 let mut bytes: SmallVec<[u8; 16]> = SmallVec::from_slice(&data[at(start)..at(end)]);
                 bytes[at(offset - start)..at(offset - start) + at(len)].copy_from_slice(old);
                 (Change::Bytes { offset: start, len: end - start }, Undo::Bytes(bytes))
@@ -121,7 +123,7 @@ impl Graph {
         debug_assert!(wide.overlaps(old_change));
         let patch = self.arena.get_mut(target);
         patch.change = wide;
-        patch.undo = undo;
+        patch.set_undo(undo);
         self.note_undo_taken(grown);
     }
 }

@@ -8,7 +8,7 @@
 //!   merge.rs    joining patches                               flight.rs     ready sets, images, commit, failure
 //!   edges.rs    edges and the counts that they keep           eliminate.rs  dropping what will never be seen
 //!   empty.rs    empty, held and gathering patches             invariants.rs the checks of debug builds and tests
-//!   logged.rs   changes where a journal is kept
+//!   logged.rs   changes where a journal is kept              moment.rs     when it is
 //! ```
 
 mod arena;
@@ -20,17 +20,17 @@ mod flight;
 mod invariants;
 mod logged;
 mod merge;
+mod moment;
 pub(crate) mod patch;
 pub(crate) mod slot;
 #[cfg(test)]
 mod tests;
 mod walk;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fstitch_core::{BlockBuf, BlockKind, BlockNo};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Clock};
 
 use crate::{Optimizations, PatchId, PatchState, Stats};
 use arena::Arena;
@@ -47,8 +47,8 @@ pub(crate) struct Graph {
     arena: Arena,
     slots: Vec<Slot>,
     free_slots: Vec<Sx>,
-    /// Blocks with uncommitted patches, by number.
-    dirty: BTreeMap<BlockNo, Sx>,
+    /// Blocks with uncommitted patches, in no order; each knows its place.
+    dirty: Vec<Sx>,
     optimizations: Optimizations,
     /// By volume.
     pub(crate) arrangements: Vec<Arrangement>,
@@ -56,23 +56,26 @@ pub(crate) struct Graph {
     stamp: u64,
     /// How long others may join a patch that still waits: see `is_overdue`.
     pub(crate) join_age: Duration,
-    /// The time that new patches are born at, kept by the owner.
-    pub(crate) now: Duration,
+    /// The time that new patches are born at.
+    moment: moment::Moment,
+    /// A home patch was made: where no journal was ever kept nobody looks for one.
+    has_homes: bool,
     pub(crate) stats: Stats,
 }
 
 impl Graph {
-    pub(crate) fn new(optimizations: Optimizations) -> Self {
+    pub(crate) fn new(optimizations: Optimizations, clock: Arc<dyn Clock>) -> Self {
         Self {
             arena: Arena::default(),
             slots: Vec::new(),
             free_slots: Vec::new(),
-            dirty: BTreeMap::new(),
+            dirty: Vec::new(),
             optimizations,
             arrangements: vec![Arrangement::Given],
             stamp: 0,
             join_age: Duration::MAX,
-            now: Duration::ZERO,
+            moment: moment::Moment::new(clock),
+            has_homes: false,
             stats: Stats::default(),
         }
     }
@@ -105,9 +108,30 @@ impl Graph {
         &mut self.slots[at(sx)]
     }
 
-    /// Blocks with uncommitted patches, by number.
-    pub(crate) fn dirty(&self) -> &BTreeMap<BlockNo, Sx> {
+    /// Blocks with uncommitted patches, in no order.
+    pub(crate) fn dirty(&self) -> &[Sx] {
         &self.dirty
+    }
+
+    /// Sorts blocks by their numbers.
+    pub(crate) fn sort(&self, blocks: &mut [Sx]) {
+        blocks.sort_unstable_by_key(|&sx| self.slot(sx).no);
+    }
+
+    /// A block got its first uncommitted patch.
+    fn enlist_dirty(&mut self, sx: Sx) {
+        let place = u32::try_from(self.dirty.len()).expect("fewer than 2^32 blocks by the memory limit");
+        self.slots[at(sx)].dirty_place = place;
+        self.dirty.push(sx);
+    }
+
+    /// A block has no uncommitted patch any more.
+    fn strike_dirty(&mut self, sx: Sx) {
+        let place = self.slots[at(sx)].dirty_place;
+        self.dirty.swap_remove(at(place));
+        if let Some(&moved) = self.dirty.get(at(place)) {
+            self.slots[at(moved)].dirty_place = place;
+        }
     }
 
     /// The state of a patch.
@@ -138,7 +162,7 @@ impl Graph {
         home_horizon: Option<Duration>,
     ) -> Vec<Px> {
         let mut old = Vec::new();
-        for slot in self.dirty.values().map(|&sx| self.slot(sx)) {
+        for slot in self.dirty.iter().map(|&sx| self.slot(sx)) {
             let is_old = |limit: Option<Duration>| limit.is_some_and(|limit| slot.dirtied_at <= limit);
             let chosen = |&&px: &&Px| is_old(if self.patch(px).home { home_horizon } else { horizon });
             old.extend(slot.patches.iter().filter(chosen));
@@ -163,6 +187,11 @@ impl Graph {
     pub(crate) fn patch_bytes(&self) -> usize {
         let undo = usize::try_from(self.stats.undo_bytes_now).expect("64-bit machine");
         self.arena.bytes() + 16 * self.arena.live() + undo
+    }
+
+    /// Time has passed since the last change.
+    pub(crate) fn new_moment(&self) {
+        self.moment.pass();
     }
 
     fn note_live(&mut self) {

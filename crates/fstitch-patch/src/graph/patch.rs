@@ -1,6 +1,7 @@
 //! One patch.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fstitch_core::{BlockBuf, BlockNo};
 use smallvec::SmallVec;
@@ -104,7 +105,45 @@ pub(crate) enum Role {
     Gather,
 }
 
-/// One uncommitted or in-flight patch.
+/// A list that is mostly empty, and takes one word then.
+#[derive(Clone, Debug)]
+pub(crate) struct Few<T, const N: usize>(Option<Box<SmallVec<[T; N]>>>);
+
+impl<T, const N: usize> Default for Few<T, N> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T, const N: usize> std::ops::Deref for Few<T, N> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.0.as_deref().map_or(&[], SmallVec::as_slice)
+    }
+}
+
+impl<T, const N: usize> Few<T, N> {
+    pub(crate) fn push(&mut self, item: T) {
+        self.0.get_or_insert_default().push(item);
+    }
+
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        if let Some(items) = &mut self.0 {
+            items.retain(|item| keep(item));
+        }
+    }
+}
+
+/// What few patches have.
+#[derive(Debug)]
+struct Rare {
+    undo: Undo,
+    serial: u64,
+    aliases: Vec<Px>,
+}
+
+/// One uncommitted or in-flight patch: there is one for nearly every dirty block, so it is small.
 #[derive(Debug)]
 pub(crate) struct Patch {
     pub(crate) generation: u64,
@@ -117,27 +156,97 @@ pub(crate) struct Patch {
     pub(crate) hard: bool,
     pub(crate) in_flight: bool,
     /// When it was created; what joins it does not make it younger.
-    pub(crate) born: std::time::Duration,
+    pub(crate) born: Birth,
     /// Uncommitted befores on other blocks, and empty ones.
     pub(crate) outer: u32,
     /// Uncommitted befores on the same block.
     pub(crate) inner: u32,
     /// Holds what a transaction changed in its block: durable when the transaction is.
     pub(crate) home: bool,
-    /// The last transaction of its volume that it belongs to or waits for; 0 for none.
-    pub(crate) serial: u64,
     /// Stamp of the last walk that came here.
     pub(crate) mark: u64,
-    pub(crate) undo: Undo,
+    rare: Option<Box<Rare>>,
     /// What must be stable first; may hold ids that committed meanwhile.
-    pub(crate) befores: SmallVec<[PatchId; 2]>,
+    pub(crate) befores: Few<PatchId, 3>,
     /// What waits for this one; exact.
     pub(crate) afters: SmallVec<[Px; 4]>,
-    /// Arena places of ids that were merged into this patch.
-    pub(crate) aliases: Vec<Px>,
+}
+
+/// When a patch was created, to the millisecond and without what is beyond 49 days: patches do not live so long.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Birth(u32);
+
+impl Birth {
+    pub(crate) fn at(time: Duration) -> Self {
+        Self(u32::try_from(time.as_millis() & u128::from(u32::MAX)).expect("masked"))
+    }
+
+    /// The age of what was born then.
+    pub(crate) fn age(self, now: Duration) -> Duration {
+        Duration::from_millis(u64::from(Self::at(now).0.wrapping_sub(self.0)))
+    }
 }
 
 impl Patch {
+    /// A patch of nothing yet, without edges.
+    pub(crate) fn new(site: Site, change: Change) -> Self {
+        Self {
+            generation: 0,
+            slot: site.slot,
+            change,
+            volume: site.volume,
+            role: Role::Ordinary,
+            hard: false,
+            in_flight: false,
+            born: Birth::default(),
+            outer: 0,
+            inner: 0,
+            home: false,
+            mark: 0,
+            rare: None,
+            befores: Few::default(),
+            afters: SmallVec::new(),
+        }
+    }
+
+    fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_with(|| Box::new(Rare { undo: Undo::None, serial: 0, aliases: Vec::new() }))
+    }
+
+    pub(crate) fn undo(&self) -> &Undo {
+        self.rare.as_ref().map_or(&Undo::None, |rare| &rare.undo)
+    }
+
+    /// Sets the undo data and returns what they were.
+    pub(crate) fn set_undo(&mut self, undo: Undo) -> Undo {
+        match undo {
+            Undo::None if self.rare.is_none() => Undo::None,
+            undo => std::mem::replace(&mut self.rare_mut().undo, undo),
+        }
+    }
+
+    /// The last transaction of its volume that it belongs to or waits for; 0 for none.
+    pub(crate) fn serial(&self) -> u64 {
+        self.rare.as_ref().map_or(0, |rare| rare.serial)
+    }
+
+    /// It belongs to this transaction or waits for it, unless it does so for a later one.
+    pub(crate) fn raise_serial(&mut self, serial: u64) {
+        if serial > self.serial() {
+            self.rare_mut().serial = serial;
+        }
+    }
+
+    /// Arena places of ids that were merged into this patch.
+    pub(crate) fn aliases(&self) -> &[Px] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.aliases)
+    }
+
+    /// More places of ids that were merged into this patch.
+    pub(crate) fn add_aliases(&mut self, more: &[Px]) {
+        self.rare_mut().aliases.extend_from_slice(more);
+    }
+
     pub(crate) fn is_gather(&self) -> bool {
         self.role == Role::Gather
     }

@@ -27,6 +27,8 @@ pub(crate) struct Slot {
     pub(crate) blocked: u32,
     /// How many of `patches` have no befores at all.
     pub(crate) roots: u32,
+    /// Where it is among the dirty blocks, if it is one.
+    pub(crate) dirty_place: u32,
     /// When the oldest of `patches` was created.
     pub(crate) dirtied_at: Duration,
     /// Stamp of the last walk that wanted this block written.
@@ -62,6 +64,7 @@ impl Slot {
             external: 0,
             blocked: 0,
             roots: 0,
+            dirty_place: 0,
             dirtied_at: Duration::ZERO,
             wanted: 0,
             old: 0,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Le, Seed};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Le, ManualClock, Seed};
 use proptest::prelude::*;
 
 use super::create::Contents;
@@ -36,6 +36,7 @@ fn site(slots: &[Sx], block: usize) -> Site {
 /// The graph, the model and the medium.
 struct World {
     graph: Graph,
+    clock: Arc<ManualClock>,
     slots: Vec<Sx>,
     changes: Vec<Logical>,
     medium: Vec<Vec<u8>>,
@@ -49,7 +50,8 @@ struct World {
 
 impl World {
     fn new(optimizations: Optimizations) -> Self {
-        let mut graph = Graph::new(optimizations);
+        let clock = Arc::new(ManualClock::new());
+        let mut graph = Graph::new(optimizations, Arc::clone(&clock) as Arc<dyn fstitch_core::Clock>);
         let initial: Vec<Vec<u8>> = (0..BLOCKS).map(|n| vec![u8::try_from(n).unwrap(); BLOCK_SIZE]).collect();
         let slots = (0..BLOCKS)
             .map(|n| {
@@ -60,6 +62,7 @@ impl World {
         let medium = initial.clone();
         Self {
             graph,
+            clock,
             slots,
             changes: vec![],
             medium,
@@ -275,7 +278,8 @@ fn run(seed: u64, combination: u8, steps: usize, forgets: bool) {
         world.graph.join_age = Duration::from_secs(5);
     }
     for _ in 0..steps {
-        world.graph.now += Duration::from_secs(seed.below(3));
+        world.clock.advance(Duration::from_secs(seed.below(3)));
+        world.graph.new_moment();
         match seed.below(12) {
             0..=6 => world.create(&mut seed),
             7 | 8 => {

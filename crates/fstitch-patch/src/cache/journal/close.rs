@@ -41,7 +41,7 @@ impl Shared {
             return;
         }
         let Some(running) = core.graph.take_running(volume) else { return };
-        core.graph.now = self.clock.elapsed();
+        core.graph.new_moment();
         core.graph.release(running.data);
         if running.homes.is_empty() && running.revoked.is_empty() {
             core.graph.dissolve(volume, &running);

@@ -173,7 +173,7 @@ impl Cache {
             if core.journal(volume).is_some() {
                 return Err(Errno::BUSY.into());
             }
-            core.graph.now = shared.clock.elapsed();
+            core.graph.new_moment();
             // Blocks remember the transactions of the journal that was kept before.
             let logging = Logging::new(config.mode, core.graph.next_generation());
             core.graph.arrangements[usize::from(volume)] = Arrangement::Logged(Box::new(logging));
