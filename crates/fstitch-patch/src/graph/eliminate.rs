@@ -52,7 +52,7 @@ impl Graph {
         let slot = &self.slots[at(sx)];
         let is_now = |&px: &super::patch::Px| {
             let patch = self.patch(px);
-            patch.volume == volume && (!patch.home || patch.serial == serial)
+            patch.volume == volume && (!patch.home || patch.serial() == serial)
         };
         slot.new_in == (volume, serial) && slot.patches.iter().all(is_now)
     }
