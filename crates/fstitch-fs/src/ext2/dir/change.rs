@@ -75,7 +75,7 @@ impl Ext2 {
         let Some(at) = memory.position(slot.block) else {
             return Err(Error::corrupt("directory entry", slot.block, "in a block of another directory"));
         };
-        memory.room[at] = u16::MAX;
+        memory.rooms.set(at, u16::MAX);
         let position = self.dir_position(at, slot.offset);
         let bytes = block.snapshot();
         let entry = self.entries(&bytes, slot.block).from(slot.offset).next().transpose()?;
