@@ -31,6 +31,7 @@ use super::orlov::{InodeWish, TakenInode};
 use super::times;
 use super::volume::Ext2;
 use super::{acl, device};
+use crate::gather::Gather;
 use crate::uhfs::NewInode;
 
 /// `i_flags` that new inodes may inherit: all but the index of a directory.
@@ -183,7 +184,8 @@ impl Ext2 {
                 disk.sectors += self.sectors_per_block();
             }
         }
-        let mut inode = Inode::new(parts.number.ino, at, disk, PatchId::NONE);
+        let mut inode = Inode::new(parts.number.ino, at, disk, Gather::default());
+        inode.body_attributes = !new.xattrs.is_empty();
         // After the end of the number's earlier life, after its own bit, so that a number that the medium says is
         // free never looks alive there, and after what it points at is initialised and marked as used.
         let mut befores = parts.number.reuse.clone();

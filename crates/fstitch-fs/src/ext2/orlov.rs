@@ -1,6 +1,8 @@
 //! Choosing groups for inodes, after Orlov: directories at the top of the tree are spread over the volume,
 //! deeper ones stay near their parent while its group has room, files go to their directory's group.
 
+use std::sync::atomic::Ordering;
+
 use fstitch_core::{Errno, Error, Result};
 use fstitch_patch::PatchIds;
 
@@ -53,7 +55,12 @@ impl Ext2 {
     fn search_inodes(&self, first: u32, is_dir: bool, pending: bool) -> Result<Option<TakenInode>> {
         let all = self.sb.group_count();
         let trusted = !self.distrusts_counters();
-        let mut next = 0;
+        // The group wished for is tried without looking at its descriptor, which costs least when it has room.
+        let full = self.group(first)?.full.load(Ordering::Relaxed);
+        if !full && let Some(taken) = self.take_inode_in(first, is_dir, pending)? {
+            return Ok(Some(taken));
+        }
+        let mut next = 1;
         while next < all {
             let mut candidate = None;
             self.scan_descriptors((first + next) % all, all - next, &mut |no, descriptor| {
@@ -88,7 +95,12 @@ impl Ext2 {
                 _ => break Some(bit),
             }
         };
-        let Some(bit) = found else { return Ok(None) };
+        let Some(bit) = found else {
+            if pending {
+                open.group.full.store(true, Ordering::Relaxed);
+            }
+            return Ok(None);
+        };
         let reuse = open.state.pending_inodes.reuse(bit, bit + 1);
         self.watch.inode(no * end + bit + 1);
         // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
@@ -130,6 +142,7 @@ impl Ext2 {
             open.state.pending_inodes.insert(bit, bit + 1, patch, &tx);
         }
         open.state.inode_cursor = open.state.inode_cursor.min(bit);
+        open.group.full.store(false, Ordering::Relaxed);
         Ok(())
     }
 

@@ -11,6 +11,8 @@ use fstitch_core::{Errno, InodeNo, Result};
 use fstitch_patch::{PatchId, PatchIds};
 use smallvec::SmallVec;
 
+use crate::gather::Gather;
+
 /// Which of an inode's changes a patch belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
@@ -32,9 +34,9 @@ pub(super) struct Whereabouts {
 /// What fsync has to make stable.
 #[derive(Debug)]
 pub(super) struct Track {
-    contents: PatchId,
-    attributes: PatchId,
-    names: PatchId,
+    contents: Gather,
+    attributes: Gather,
+    names: Gather,
     /// The patches of its names that may not be stable, for those that must come after its being reachable.
     pub(super) recent_names: PatchIds,
     /// Directories in which the inode was found or got names. Only for inodes that are not directories: those
@@ -50,9 +52,9 @@ pub(super) struct Track {
 impl Track {
     fn new() -> Self {
         Self {
-            contents: PatchId::NONE,
-            attributes: PatchId::NONE,
-            names: PatchId::NONE,
+            contents: Gather::default(),
+            attributes: Gather::default(),
+            names: Gather::default(),
             recent_names: PatchIds::new(),
             parents: SmallVec::new(),
             stable: None,
@@ -60,8 +62,8 @@ impl Track {
         }
     }
 
-    /// The gathering patch of a part.
-    pub(super) fn part(&mut self, part: Part) -> &mut PatchId {
+    /// The patches of a part.
+    pub(super) fn gather(&mut self, part: Part) -> &mut Gather {
         match part {
             Part::Contents => &mut self.contents,
             Part::Attributes => &mut self.attributes,
@@ -69,14 +71,19 @@ impl Track {
         }
     }
 
-    /// The gathering patches of the given parts.
+    /// A gathering patch of a part, for those who add many patches that come once.
+    pub(super) fn part(&mut self, part: Part) -> &mut PatchId {
+        self.gather(part).others()
+    }
+
+    /// What to wait for until the given parts are stable.
     pub(super) fn gathers(&self, parts: &[Part]) -> PatchIds {
         let of = |part: &Part| match part {
-            Part::Contents => self.contents,
-            Part::Attributes => self.attributes,
-            Part::Names => self.names,
+            Part::Contents => &self.contents,
+            Part::Attributes => &self.attributes,
+            Part::Names => &self.names,
         };
-        parts.iter().map(of).filter(|&patch| patch != PatchId::NONE).collect()
+        parts.iter().flat_map(|part| of(part).patches()).collect()
     }
 
     /// The inode got a name in `parent`.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fstitch_core::{Errno, FileKind, InodeFlags, InodeNo, Result};
-use fstitch_patch::PatchIds;
+use fstitch_patch::{PatchId, PatchIds, PatchState};
 
 use super::locks::Locked;
 use super::node::{Node, Part, State};
@@ -280,16 +280,17 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Whether nothing is lost when the inode leaves memory.
     fn is_stable(&self, state: &State<L::Inode>) -> bool {
-        let parts = [Part::Contents, Part::Attributes, Part::Names];
-        let mut patches = state.track.gathers(&parts);
-        patches.extend(self.low.inode_patches(state.inode()));
-        patches.extend(state.cleared.iter().chain(&state.ready).copied());
-        patches.push(state.growth);
         // Blocks behind the end that a failed truncation left are known here only; after an unclean mount
         // every file is loaded with that suspicion anyway.
         let remembers_trim = state.trim && !self.low.was_unclean();
         // Without a name it could not be loaded again.
-        let named = self.low.attr(state.inode()).nlink > 0;
-        named && !remembers_trim && !patches.into_iter().any(|patch| self.pending(patch))
+        if remembers_trim || self.low.attr(state.inode()).nlink == 0 {
+            return false;
+        }
+        let parts = [Part::Contents, Part::Attributes, Part::Names];
+        let tx = self.cache().lock();
+        let pending = |patch: PatchId| patch != PatchId::NONE && tx.state(patch) != PatchState::Committed;
+        let own = [state.growth].into_iter().chain(state.cleared.iter().chain(&state.ready).copied());
+        !own.chain(state.track.gathers(&parts)).chain(self.low.inode_patches(state.inode())).any(pending)
     }
 }

@@ -282,9 +282,9 @@ impl<L: LowLevelFs> Uhfs<L> {
             return;
         }
         let mut tx = self.cache().lock();
-        let gather = state.track.part(part);
+        let gather = state.track.gather(part);
         for &patch in patches {
-            *gather = tx.gather_add(*gather, patch);
+            gather.add(&mut tx, patch);
         }
         if part == Part::Names {
             let recent = &mut state.track.recent_names;

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, InodeFlags, InodeNo, Result};
-use fstitch_patch::{PatchId, PatchIds};
+use fstitch_patch::{Block, PatchId, PatchIds};
 use smallvec::SmallVec;
 
 use super::room::{Room, find_room};
@@ -37,34 +37,39 @@ impl Ext2 {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
-        if self.search_room(dir, entry_size(name.len()))?.is_none() {
+        let need = entry_size(name.len());
+        let known = self.dir_memory(dir)?.has_room(need);
+        if !known && self.search_room(dir, need)?.is_none() {
             self.grow(caller, dir)?;
         }
         Ok(())
     }
 
-    /// The first block with room for `need` bytes: its position, and the room.
-    fn search_room(&self, dir: &Inode, need: usize) -> Result<Option<(usize, Room)>> {
+    /// The first block with room for `need` bytes, its position in the directory, and the room.
+    fn search_room(&self, dir: &Inode, need: usize) -> Result<Option<(usize, Block, Room)>> {
         let mut memory = self.dir_memory(dir)?;
         while let Some(at) = memory.rooms.first(need) {
-            let Some((block, bytes)) = self.dir_bytes(&memory, at)? else {
+            let no = memory.list()[at];
+            if no == 0 {
                 memory.rooms.set(at, 0);
                 continue;
-            };
+            }
+            let block = self.dir_block(no)?;
+            let bytes = block.snapshot();
             if let Some((last, room)) = &memory.room
                 && *last == at
                 && room.len() >= need
-                && room.stands(self.entries(&bytes, block).from(room.entry()).slots())
+                && room.stands(self.entries(&bytes, block.no()).from(room.entry()).slots())
             {
-                return Ok(Some((at, room.clone())));
+                return Ok(Some((at, block, room.clone())));
             }
-            let mut slots = self.entries(&bytes, block).slots();
+            let mut slots = self.entries(&bytes, block.no()).slots();
             let found = find_room(&mut slots, need, at == 0);
             slots.intact()?;
             match found {
                 Ok(room) => {
                     memory.room = Some((at, room.clone()));
-                    return Ok(Some((at, room)));
+                    return Ok(Some((at, block, room)));
                 }
                 Err(largest) => memory.rooms.set(at, u16::try_from(largest).unwrap_or(u16::MAX)),
             }
@@ -106,9 +111,12 @@ impl Ext2 {
             }
         }
         let mut links = self.attach_run(dir, allocation, &befores)?;
-        // The length after the pointers.
+        // The length after the pointers: whoever comes after it comes after them.
         let change = AttrChange { size: Some(size), ..AttrChange::default() };
-        links.extend(self.change_attr(dir, &change, &links.clone())?);
+        let sized = self.change_attr(dir, &change, &links)?;
+        if !sized.is_empty() {
+            links = sized;
+        }
         let no = small(block.no().index());
         self.memory.set_links(no, links, &self.cache);
         let mut memory = self.dir_memory(dir)?;
@@ -145,18 +153,12 @@ impl Ext2 {
     ) -> Result<PatchIds> {
         self.watch.inode(low32(new.ino.get()));
         let found = self.search_room(dir, entry_size(new.name.len()))?;
-        let (at, room) = found.ok_or(Errno::NOSPC)?;
-        let no = self.dir_memory(dir)?.list()[at];
-        let block = self.dir_block(no)?;
+        let (at, block, room) = found.ok_or(Errno::NOSPC)?;
         let mut chain = PatchIds::from_slice(&[self.drop_index_flag(dir)?]);
-        let parts = match &room {
-            Room::Free { parts, .. } => parts.clone(),
-            Room::Behind { .. } => SmallVec::new(),
-        };
         let vanished = {
             let mut names = self.memory.names();
             chain.extend(names.structure.get(&block.no()).copied());
-            for &part in &parts {
+            for &part in room.parts() {
                 chain.extend(names.cleared.get(&(block.no(), part)).copied());
                 names.created.remove(&(block.no(), part));
             }
@@ -190,7 +192,7 @@ impl Ext2 {
             index.insert(new.name, position);
         }
         drop(memory);
-        let mut reachable = self.memory.links(no);
+        let mut reachable = self.memory.links(small(block.no().index()));
         reachable.push(named);
         Ok(reachable)
     }

@@ -64,6 +64,12 @@ impl DirMemory {
         found.or_else(|| list.iter().position(|&block| u64::from(block) == no.get()))
     }
 
+    /// Whether there is room for `need` bytes, as far as is known without a look at the blocks.
+    fn has_room(&self, need: usize) -> bool {
+        let first = self.rooms.first(need);
+        self.room.as_ref().is_some_and(|(at, room)| first == Some(*at) && room.len() >= need)
+    }
+
     /// A name was found in block `at` of the directory: whoever changes it will ask for that.
     fn note_found(&mut self, at: usize) {
         if self.found[0] != at {

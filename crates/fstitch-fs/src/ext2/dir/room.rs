@@ -35,6 +35,14 @@ impl Room {
         }
     }
 
+    /// The free entries that it is made of.
+    pub(super) fn parts(&self) -> &[usize] {
+        match self {
+            Self::Free { parts, .. } => parts,
+            Self::Behind { .. } => &[],
+        }
+    }
+
     /// Whether the room is as it was found, in the block that `slots` walks from [`Room::entry`] on.
     pub(super) fn stands(&self, mut slots: Slots<'_>) -> bool {
         match self {
