@@ -20,28 +20,50 @@ const USER_FLAGS: u32 = 0x0003_c0ff;
 /// Files at least this long need the `large_file` feature.
 const LARGE_FILE: u64 = 1 << 31;
 
-/// Changed bytes of an inode, in order of their places.
+/// Changed fields of an inode.
 #[derive(Debug, Default)]
-struct Edits(SmallVec<[(usize, SmallVec<[u8; 16]>); 12]>);
+struct Edits(SmallVec<[Edit; 12]>);
+
+/// A changed field: where it is, how many bytes it has (up to 4), and its new value.
+#[derive(Clone, Copy, Debug)]
+struct Edit {
+    at: u16,
+    len: u8,
+    value: [u8; 4],
+}
+
+impl Edit {
+    fn new(at: usize, len: u8, value: u32) -> Self {
+        Self { at: u16::try_from(at).expect("fields lie in an inode"), len, value: value.to_le_bytes() }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.value[..usize::from(self.len)]
+    }
+}
+
+/// Bytes that lie side by side, and where.
+type Run = (usize, SmallVec<[u8; 16]>);
 
 impl Edits {
     fn u16(&mut self, field: Field<u16>, value: u16) {
-        self.0.push((field.offset(), SmallVec::from_slice(&value.to_le_bytes())));
+        self.0.push(Edit::new(field.offset(), 2, u32::from(value)));
     }
 
     fn u32(&mut self, field: Field<u32>, value: u32) {
-        self.0.push((field.offset(), SmallVec::from_slice(&value.to_le_bytes())));
+        self.0.push(Edit::new(field.offset(), 4, value));
     }
 
-    /// Leaves out what is unchanged and joins neighbours.
-    fn joined(mut self, now: &[u8]) -> Self {
-        self.0.retain(|(at, bytes)| now[*at..*at + bytes.len()] != bytes[..]);
-        self.0.sort_unstable_by_key(|(at, _)| *at);
-        let mut joined = Self::default();
-        for (at, bytes) in self.0 {
-            match joined.0.last_mut() {
-                Some((last, run)) if *last + run.len() == at => run.extend_from_slice(&bytes),
-                _ => joined.0.push((at, bytes)),
+    /// Leaves out what is unchanged and joins neighbours, in order of their places.
+    fn joined(mut self, now: &[u8]) -> SmallVec<[Run; 4]> {
+        self.0.retain(|edit| !now[usize::from(edit.at)..].starts_with(edit.bytes()));
+        self.0.sort_unstable_by_key(|edit| edit.at);
+        let mut joined: SmallVec<[Run; 4]> = SmallVec::new();
+        for edit in &self.0 {
+            let at = usize::from(edit.at);
+            match joined.last_mut() {
+                Some((first, run)) if *first + run.len() == at => run.extend_from_slice(edit.bytes()),
+                _ => joined.push((at, SmallVec::from_slice(edit.bytes()))),
             }
         }
         joined
@@ -56,6 +78,9 @@ impl Ext2 {
         change: &AttrChange,
         befores: &[PatchId],
     ) -> Result<PatchIds> {
+        if self.changes_nothing(inode, change) {
+            return Ok(PatchIds::new());
+        }
         let mut befores = PatchIds::from_slice(befores);
         if change.nlink.is_some() || change.size.is_some() {
             self.watch.inode(inode.ino);
@@ -67,13 +92,20 @@ impl Ext2 {
         let had_names = inode.disk.nlink > 0;
         let mut edits = Edits::default();
         self.edit_owner_and_mode(inode, change, &mut edits)?;
+        let fields = edits.0.len();
         self.edit_times(inode, change, &mut edits);
+        if had_names && inode.disk.nlink == 0 {
+            // It stays in memory until its end, which sets a time anyway, and after a crash nobody sees it.
+            edits.0.truncate(fields);
+        }
         let high = change.size.is_some_and(|size| edit_size(inode, size, &mut edits));
         let mut tx = self.cache.lock();
         let edits = edits.joined(&tx.data(&block)[inode.at.1..]);
         let mut patches = PatchIds::new();
-        for (at, bytes) in &edits.0 {
-            patches.push(inode.put_bytes(&mut tx, &block, (*at, bytes), &befores));
+        for (at, bytes) in &edits {
+            // Times wait for nothing, whatever else changes with them.
+            let befores = if is_time(*at, at + bytes.len()) { &[] } else { &befores[..] };
+            patches.push(inode.put_bytes(&mut tx, &block, (*at, bytes), befores));
         }
         if high {
             // Both halves of the length in one patch: between two, the file would have neither length.
@@ -92,6 +124,23 @@ impl Ext2 {
         }
         self.remember(inode);
         Ok(patches)
+    }
+
+    /// Whether only times are to change, and have these values already: the clock goes in steps.
+    fn changes_nothing(&self, inode: &Inode, change: &AttrChange) -> bool {
+        let AttrChange { size: None, perm: None, uid: None, gid: None, nlink: None, flags: None, .. } =
+            change
+        else {
+            return false;
+        };
+        let disk = &inode.disk;
+        let same = |time: Option<Timestamp>, more: Field<u32>, kept: Timestamp| {
+            let extra = raw::has_extra(disk.extra_isize, more.end());
+            time.is_none_or(|time| times::rounded(time, extra) == kept)
+        };
+        same(change.atime, raw::I_ATIME_EXTRA, disk.atime)
+            && same(change.mtime, raw::I_MTIME_EXTRA, disk.mtime)
+            && same(change.ctime, raw::I_CTIME_EXTRA, disk.ctime)
     }
 
     fn check_size(&self, inode: &Inode, size: u64, befores: &mut PatchIds) -> Result<()> {
@@ -155,6 +204,11 @@ impl Ext2 {
     }
 }
 
+/// Whether there are only times in bytes `from..to` of an inode.
+fn is_time(from: usize, to: usize) -> bool {
+    (from >= raw::I_ATIME.offset() && to <= raw::I_MTIME.end()) || from >= raw::I_CTIME_EXTRA.offset()
+}
+
 /// Edits the length; true if its high half changes, which takes both halves in one patch.
 fn edit_size(inode: &mut Inode, size: u64, edits: &mut Edits) -> bool {
     let high_changes = size >> 32 != inode.disk.size >> 32;
@@ -178,7 +232,11 @@ mod tests {
         edits.u32(raw::I_ATIME, 0);
         edits.u16(raw::I_UID, 5);
         let joined = edits.joined(&[0; 128]);
-        let places: Vec<_> = joined.0.iter().map(|(at, bytes)| (*at, bytes.len())).collect();
+        let places: Vec<_> = joined.iter().map(|(at, bytes)| (*at, bytes.len())).collect();
         assert_eq!(places, [(2, 2), (12, 8)]);
+        assert_eq!(&joined[1].1[..], [6, 0, 0, 0, 7, 0, 0, 0]);
+        assert!(
+            !is_time(2, 4) && is_time(12, 20) && !is_time(4, 12) && !is_time(16, 24) && is_time(132, 140)
+        );
     }
 }

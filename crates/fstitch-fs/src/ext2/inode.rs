@@ -1,7 +1,7 @@
 //! Inodes in memory, and the patches on their bytes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use fstitch_core::{Attr, BlockKind, BlockNo, Errno, Error, FileKind, InodeFlags, InodeNo, Result};
 use fstitch_patch::{Block, PatchId, PatchIds, Tx};
@@ -40,7 +40,8 @@ pub struct Inode {
     pub(super) last: Option<(u64, u32)>,
     /// It may have attributes in its own bytes.
     pub(super) body_attributes: bool,
-    pub(super) dir: Arc<Mutex<DirMemory>>,
+    /// Of directories.
+    pub(super) dir: OnceLock<Arc<Mutex<DirMemory>>>,
 }
 
 impl std::fmt::Debug for Inode {
@@ -105,7 +106,7 @@ impl Inode {
             outstanding: 0,
             last: None,
             body_attributes: true,
-            dir: Arc::default(),
+            dir: OnceLock::new(),
         }
     }
 

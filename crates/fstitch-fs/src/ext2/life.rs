@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, InodeFlags, Result};
 use fstitch_patch::{Block, PatchId, PatchIds};
+use smallvec::SmallVec;
 
 use super::alloc::{FreedAfter, Goal, Run};
 use super::inode::Inode;
@@ -51,7 +52,7 @@ struct Parts {
     data: Option<FirstBlock>,
     /// Attributes that do not fit into the inode.
     attributes: Option<FirstBlock>,
-    /// The inode's bytes behind its fixed fields.
+    /// The inode's bytes behind its fixed fields; nothing for zeros.
     body: Vec<u8>,
 }
 
@@ -150,6 +151,9 @@ impl Ext2 {
         new: &NewInode<'_>,
         parts: &mut Parts,
     ) -> Result<()> {
+        if new.xattrs.is_empty() {
+            return Ok(());
+        }
         let size = usize::from(self.sb.inode_size);
         let fixed = raw::GOOD_OLD_SIZE + usize::from(new_extra_isize(&self.sb));
         parts.body = vec![0; size - fixed];
@@ -200,7 +204,7 @@ impl Ext2 {
         }
         let size = usize::from(self.sb.inode_size);
         inode.disk.generation = raw::I_GENERATION.get(&tx.data(block)[at.1..]).wrapping_add(1);
-        let mut bytes = vec![0; size];
+        let mut bytes: SmallVec<[u8; 256]> = SmallVec::from_elem(0, size);
         inode.disk.encode_into(&mut bytes);
         bytes[size - parts.body.len()..].copy_from_slice(&parts.body);
         inode.born = inode.put_bytes(&mut tx, block, (0, &bytes), &befores);

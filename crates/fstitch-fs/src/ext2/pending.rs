@@ -34,7 +34,10 @@ impl Pending {
         if self.runs.len() >= self.purge_at {
             self.purge(tx);
         }
-        self.remove(start, end);
+        let overlaps = self.runs.range(..end).next_back().is_some_and(|(_, &(last, _))| last > start);
+        if overlaps {
+            self.remove(start, end);
+        }
         let before = self.runs.range(..start).next_back().map(|(&first, &run)| (first, run));
         match before {
             Some((first, (last, same))) if last == start && same == patch => {

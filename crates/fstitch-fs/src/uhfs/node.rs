@@ -146,25 +146,32 @@ pub(super) struct State<I> {
     /// Of a directory: what the clearing of names in it comes after, the other names of what had these. Its own name
     /// must not go before, or what is on its way would be reachable nowhere.
     departures: PatchIds,
+    /// How often somebody could change the inode.
+    changes: u64,
 }
 
 impl<I> State<I> {
     /// The state of an inode that was read from the volume.
     pub(super) fn loaded(inode: I, trim: bool) -> Self {
-        Self { inode: Some(inode), trim, ..Self::unloaded() }
+        Self::new(Some(inode), trim)
     }
 
     fn unloaded() -> Self {
+        Self::new(None, false)
+    }
+
+    fn new(inode: Option<I>, trim: bool) -> Self {
         Self {
-            inode: None,
+            inode,
             dead: false,
             linkable: false,
             track: Track::new(),
             growth: PatchId::NONE,
-            trim: false,
+            trim,
             cleared: PatchIds::new(),
             ready: PatchIds::new(),
             departures: PatchIds::new(),
+            changes: 0,
         }
     }
 
@@ -188,11 +195,17 @@ impl<I> State<I> {
         &self.departures
     }
 
+    /// A number that is another one after every change of the inode.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     pub(super) fn inode(&self) -> &I {
         self.inode.as_ref().expect("a node is loaded before anybody can lock it")
     }
 
     pub(super) fn inode_mut(&mut self) -> &mut I {
+        self.changes += 1;
         self.inode.as_mut().expect("a node is loaded before anybody can lock it")
     }
 }
@@ -232,18 +245,17 @@ pub(super) struct Node<I> {
 impl<I> Node<I> {
     /// A new inode's node, with its first reference.
     pub(super) fn made(ino: InodeNo, state: State<I>) -> Self {
-        Self {
-            loaded: AtomicBool::new(true),
-            fresh: AtomicBool::new(false),
-            state: RwLock::new(state),
-            ..Self::unloaded(ino, 1, Whereabouts::default())
-        }
+        Self::new(ino, 1, state, true)
     }
 
     /// The node of an inode that is still to be read, of which so much is `known`.
     pub(super) fn unloaded(ino: InodeNo, refs: u64, known: Whereabouts) -> Self {
         let mut state = State::unloaded();
         state.track.recall(known);
+        Self::new(ino, refs, state, false)
+    }
+
+    fn new(ino: InodeNo, refs: u64, state: State<I>, loaded: bool) -> Self {
         Self {
             ino,
             refs: AtomicU64::new(refs),
@@ -252,8 +264,8 @@ impl<I> Node<I> {
             orphan: AtomicBool::new(false),
             freeing: AtomicBool::new(false),
             pinned: AtomicBool::new(false),
-            loaded: AtomicBool::new(false),
-            fresh: AtomicBool::new(true),
+            loaded: AtomicBool::new(loaded),
+            fresh: AtomicBool::new(!loaded),
             failed: AtomicBool::new(false),
             loading: Mutex::new(()),
             writer: Mutex::new(()),
@@ -290,10 +302,10 @@ impl<I> Node<I> {
     }
 
     /// Fills in the state of a node that nobody can have locked yet.
-    pub(super) fn set_loaded(&self, mut loaded: State<I>) {
+    pub(super) fn set_loaded(&self, inode: I, trim: bool) {
         let mut state = self.state.write().expect("no panic while held");
-        loaded.track.recall(state.track.whereabouts());
-        *state = loaded;
+        state.inode = Some(inode);
+        state.trim = trim;
         drop(state);
         self.loaded.store(true, Ordering::Release);
     }

@@ -54,7 +54,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         change.reserve_whole(0, 2 * NAME_CHANGE_BLOCKS)?;
         let dir = self.node(parent)?;
         let node = loop {
-            let node = self.find_node(&dir, name, 0)?.ok_or(Errno::NOENT)?;
+            let (node, found) = self.find_slot(&dir, name, 0)?.ok_or(Errno::NOENT)?;
             let Some(others) = self.other_names(&node, parent, false)? else { continue };
             let mut locked = match Locked::all(&[&dir]) {
                 Ok(locked) => locked,
@@ -66,8 +66,11 @@ impl<L: LowLevelFs> Uhfs<L> {
                 let Ok(in_order) = Locked::all(&[&dir, &node]) else { continue };
                 locked = in_order;
             }
-            let Some(slot) = self.low.find_name(locked.of(parent).inode(), name)? else {
-                return Err(Errno::NOENT.into());
+            let dir_state = locked.of(parent);
+            let slot = match found {
+                // Nobody has changed the directory since.
+                Some((slot, changes)) if changes == dir_state.changes() => slot,
+                _ => self.low.find_name(dir_state.inode(), name)?.ok_or(Errno::NOENT)?,
             };
             if slot.ino != node.ino || locked.of(node.ino).track.version != others.version {
                 continue;
@@ -171,10 +174,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         // All clearings, not this one alone: an earlier rename's old name may still be on the medium.
         let befores = self.pending_clearings(state);
         state.track.version += 1;
-        let change = AttrChange { nlink: Some(nlink), ..AttrChange::default() };
+        // The time waits for nothing, the count does.
+        let change = AttrChange { nlink: Some(nlink), ctime: Some(self.now()), ..AttrChange::default() };
         let patches = self.low.set_attr(state.inode_mut(), &change, &befores)?;
         self.note(state, Part::Attributes, &patches);
-        self.touch(state, false)?;
         Ok(befores)
     }
 

@@ -254,8 +254,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let loaded = Cell::new(false);
         let node = self.table.get(ino, refs, || {
             loaded.set(true);
-            let inode = self.low.load(ino)?;
-            Ok(State::loaded(inode, self.low.was_unclean()))
+            Ok((self.low.load(ino)?, self.low.was_unclean()))
         });
         if loaded.get() {
             self.evict_idle();

@@ -20,7 +20,7 @@ fn slot(entry: &EntryView<'_>, block: BlockNo) -> NameSlot {
 impl Ext2 {
     /// The directory's memory, with its blocks known.
     pub(super) fn dir_memory<'d>(&self, dir: &'d Inode) -> Result<MutexGuard<'d, DirMemory>> {
-        let mut memory = dir.dir.lock().expect("no panic while held");
+        let mut memory = dir.dir.get_or_init(Arc::default).lock().expect("no panic while held");
         self.load_dir(dir, &mut memory)?;
         Ok(memory)
     }
@@ -88,7 +88,7 @@ impl Ext2 {
             }
         }
         memory.index = Some(index);
-        self.memory.indexes.admit(&dir.dir);
+        self.memory.indexes.admit(dir.dir.get_or_init(Arc::default));
         Ok(true)
     }
 
