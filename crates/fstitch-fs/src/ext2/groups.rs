@@ -48,6 +48,8 @@ pub(super) struct GroupState {
     pub(super) block_cursor: u32,
     /// No inode below is free.
     pub(super) inode_cursor: u32,
+    /// No inode below is free and not listed in `pending_inodes`, as long as its `purges` are so many.
+    pub(super) ready_inodes: (u32, u64),
     pub(super) pending_blocks: Pending,
     pub(super) pending_inodes: Pending,
 }

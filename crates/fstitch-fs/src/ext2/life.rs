@@ -84,8 +84,8 @@ impl Ext2 {
             Ok((at, block)) => {
                 let inode = self.initialise(new, kind, (at, &block), &mut parts, &feature)?;
                 let mut before_name = PatchIds::from_slice(&[inode.born]);
-                before_name.extend(parts.number.bits.iter().copied());
-                before_name.extend(befores.iter().copied());
+                before_name.extend_from_slice(&parts.number.bits);
+                before_name.extend_from_slice(befores);
                 Ok((inode, before_name))
             }
             Err(error) => {
@@ -193,8 +193,8 @@ impl Ext2 {
         // After the end of the number's earlier life, after its own bit, so that a number that the medium says is
         // free never looks alive there, and after what it points at is initialised and marked as used.
         let mut befores = parts.number.reuse.clone();
-        befores.extend(parts.number.bits.iter().copied());
-        befores.extend(feature.iter().copied());
+        befores.extend_from_slice(&parts.number.bits);
+        befores.extend_from_slice(feature);
         let mut blocks = Vec::new();
         let mut tx = self.cache.lock();
         for first in [parts.data.take(), parts.attributes.take()].into_iter().flatten() {

@@ -87,20 +87,31 @@ impl Ext2 {
         if pending {
             open.state.pending_inodes.purge(&tx);
         }
-        let mut at = if pending { floor } else { open.state.inode_cursor.max(floor) };
+        let free = open.state.inode_cursor.max(floor);
+        let (ready, purges) = open.state.ready_inodes;
+        let start = match pending {
+            true => floor,
+            // Past what was passed over before, one by one.
+            false if purges == open.state.pending_inodes.purges() => free.max(ready),
+            false => free,
+        };
+        let mut at = start;
         let found = loop {
-            let Some(bit) = bitmap::next(tx.data(&open.inodes), false, at, end) else { break None };
+            let Some(bit) = bitmap::next(tx.data(&open.inodes), false, at, end) else {
+                if at == free {
+                    open.group.full.store(true, Ordering::Relaxed);
+                }
+                break None;
+            };
             match open.state.pending_inodes.next_from(bit) {
                 Some((listed, listed_end)) if !pending && listed <= bit => at = listed_end,
                 _ => break Some(bit),
             }
         };
-        let Some(bit) = found else {
-            if pending {
-                open.group.full.store(true, Ordering::Relaxed);
-            }
-            return Ok(None);
-        };
+        if !pending {
+            open.state.ready_inodes = (found.unwrap_or(end), open.state.pending_inodes.purges());
+        }
+        let Some(bit) = found else { return Ok(None) };
         let reuse = open.state.pending_inodes.reuse(bit, bit + 1);
         self.watch.inode(no * end + bit + 1);
         // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
@@ -138,8 +149,9 @@ impl Ext2 {
             open.adjust(&mut tx, DIRS, -1);
         }
         self.adjust_free_inodes(&mut tx, 1);
-        if let FreedAfter::Pointer(patch) = after {
-            open.state.pending_inodes.insert(bit, bit + 1, patch, &tx);
+        match after {
+            FreedAfter::Pointer(patch) => open.state.pending_inodes.insert(bit, bit + 1, patch, &tx),
+            FreedAfter::Nothing => open.state.ready_inodes.0 = open.state.ready_inodes.0.min(bit),
         }
         open.state.inode_cursor = open.state.inode_cursor.min(bit);
         open.group.full.store(false, Ordering::Relaxed);

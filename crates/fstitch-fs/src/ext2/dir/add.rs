@@ -15,7 +15,7 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, InodeF
 use fstitch_patch::{Block, PatchId, PatchIds};
 use smallvec::SmallVec;
 
-use super::room::{Room, find_room};
+use super::room::{Found, Room, find_room};
 use super::{Ext2, Inode};
 use crate::ext2::layout::dirent::{self, D_REC_LEN, ENTRY_MIN, HEADER, NAME_MAX, entry_size, rec_len_field};
 use crate::ext2::layout::inode::I_FLAGS;
@@ -56,7 +56,7 @@ impl Ext2 {
             }
             let block = self.dir_block(no)?;
             let bytes = block.snapshot();
-            if let Some((last, room)) = &memory.room
+            if let Some((last, Found { room, .. })) = &memory.room
                 && *last == at
                 && room.len() >= need
                 && room.stands(self.entries(&bytes, block.no()).from(room.entry()).slots())
@@ -67,11 +67,12 @@ impl Ext2 {
             let found = find_room(&mut slots, need, at == 0);
             slots.intact()?;
             match found {
-                Ok(room) => {
-                    memory.room = Some((at, room.clone()));
+                Ok(found) => {
+                    let room = found.room.clone();
+                    memory.room = Some((at, found));
                     return Ok(Some((at, block, room)));
                 }
-                Err(largest) => memory.rooms.set(at, u16::try_from(largest).unwrap_or(u16::MAX)),
+                Err(largest) => memory.rooms.set(at, largest),
             }
         }
         Ok(None)
@@ -187,7 +188,7 @@ impl Ext2 {
         self.remember(dir);
         let position = self.dir_position(at, entry.offset);
         let mut memory = self.dir_memory(dir)?;
-        memory.room = entry.rest.map(|rest| (at, rest));
+        memory.take_room(at, entry.rest);
         if let Some(index) = &mut memory.index {
             index.insert(new.name, position);
         }
@@ -204,7 +205,7 @@ struct Entry {
     offset: usize,
     /// Where the bytes start.
     from: usize,
-    bytes: Vec<u8>,
+    bytes: SmallVec<[u8; 64]>,
     /// The room that is left behind it.
     rest: Option<Room>,
 }
@@ -215,7 +216,7 @@ impl Entry {
         let rest = room.len() - need;
         let splits = rest >= ENTRY_MIN;
         let rec_len = if splits { need } else { room.len() };
-        let mut bytes = vec![0; if splits { need + HEADER } else { need }];
+        let mut bytes = SmallVec::from_elem(0, if splits { need + HEADER } else { need });
         dirent::put_entry(&mut bytes, 0, rec_len, new.name, filetype.then_some(new.kind));
         if splits {
             dirent::put_entry(&mut bytes[need..], 0, rest, b"", None);

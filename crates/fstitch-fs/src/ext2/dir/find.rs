@@ -37,10 +37,7 @@ impl Ext2 {
         }
         for at in 0..memory.list().len() {
             let Some((block, bytes)) = self.dir_bytes(&memory, at)? else { continue };
-            let mut slots = self.entries(&bytes, block).slots();
-            let found = slots.find(|slot| slot.ino != 0 && bytes[slot.name()] == *name);
-            slots.intact()?;
-            if let Some(found) = found {
+            if let Some(found) = self.entries(&bytes, block).find(name)? {
                 memory.note_found(at);
                 let entry = self.entries(&bytes, block).from(found.offset).next().transpose()?;
                 return Ok(entry.map(|entry| slot(&entry, block)));

@@ -66,11 +66,37 @@ impl Room {
     }
 }
 
+/// Room that was found in a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) room: Room,
+    /// The largest room apart from it, or more.
+    pub(super) others: u16,
+}
+
+impl Found {
+    /// The slot of a name that has just been cleared, where all that there was before is `others`.
+    pub(super) fn cleared(offset: usize, len: usize, others: u16) -> Self {
+        Self { room: Room::Free { offset, len, parts: SmallVec::from_slice(&[offset]) }, others }
+    }
+
+    /// What a name may need at most to fit when all but `rest` of the room is taken: the rest may lie beside another one.
+    pub(super) fn left(&self, rest: usize) -> u16 {
+        self.others.saturating_add(narrow(rest))
+    }
+}
+
+/// Room as it is kept for blocks: never less.
+pub(super) fn narrow(room: usize) -> u16 {
+    u16::try_from(room).unwrap_or(u16::MAX)
+}
+
 /// The first room of at least `need` bytes among `slots`, or else the size of the largest there is. The first
 /// entry of a directory's first block is `.`: nothing may come between it and `..`.
-pub(super) fn find_room(slots: &mut Slots<'_>, need: usize, is_first: bool) -> Result<Room, usize> {
+pub(super) fn find_room(slots: &mut Slots<'_>, need: usize, is_first: bool) -> Result<Found, u16> {
+    let mut found = None;
     let mut best = 0;
-    // Free entries one after the other: where the first of them starts, and how many.
+    // Free entries one after the other: where the first of them starts, and which they are.
     let (mut start, mut parts) = (0, SmallVec::<[usize; 4]>::new());
     for slot in slots {
         if slot.ino == 0 {
@@ -79,23 +105,26 @@ pub(super) fn find_room(slots: &mut Slots<'_>, need: usize, is_first: bool) -> R
             }
             parts.push(slot.offset);
             let len = slot.end() - start;
-            if len >= need {
-                return Ok(Room::Free { offset: start, len, parts });
+            if found.is_none() && len >= need {
+                found = Some(Room::Free { offset: start, len, parts: std::mem::take(&mut parts) });
+            } else {
+                best = best.max(len);
             }
-            best = best.max(len);
             continue;
         }
         parts.clear();
         let len = slot.rec_len - slot.used();
         if len >= ENTRY_MIN && !(is_first && slot.offset == 0) {
-            if len >= need {
+            if found.is_none() && len >= need {
                 let offset = slot.offset + slot.used();
-                return Ok(Room::Behind { entry: slot.offset, offset, len });
+                found = Some(Room::Behind { entry: slot.offset, offset, len });
+            } else {
+                best = best.max(len);
             }
-            best = best.max(len);
         }
     }
-    Err(best)
+    let others = narrow(best);
+    found.map(|room| Found { room, others }).ok_or(others)
 }
 
 /// For each block of a directory, what a name may need at most to fit: never too small. A tree of maxima, so that the
@@ -131,6 +160,10 @@ impl Rooms {
         }
         self.count += 1;
         self.set(self.count - 1, u16::MAX);
+    }
+
+    pub(super) fn get(&self, block: usize) -> u16 {
+        self.most[self.most.len() / 2 + block]
     }
 
     pub(super) fn set(&mut self, block: usize, room: u16) {
@@ -187,14 +220,24 @@ mod tests {
     fn free_neighbours_are_taken_together() {
         let bytes = block(&[(5, 12, b"a"), (0, 12, b"b"), (0, 16, b"c"), (6, 984, b"d")]);
         let room = find_room(&mut slots(&bytes), 28, false).unwrap();
-        assert_eq!(room, Room::Free { offset: 12, len: 28, parts: SmallVec::from_slice(&[12, 24]) });
+        let parts = SmallVec::from_slice(&[12, 24]);
+        assert_eq!(room, Found { room: Room::Free { offset: 12, len: 28, parts }, others: 972 });
+        let room = find_room(&mut slots(&bytes), 12, false).unwrap();
+        assert_eq!((room.room.parts(), room.others), (&[12][..], 972));
+        let bytes = block(&[(5, 12, b"a"), (0, 12, b"b"), (0, 16, b"c"), (6, 12, b"d")]);
+        let room = find_room(&mut slots(&bytes), 12, false).unwrap();
+        assert_eq!(
+            (room.others, room.left(0), room.left(12)),
+            (16, 16, 28),
+            "what is left may lie side by side"
+        );
     }
 
     #[test]
     fn nothing_goes_behind_the_first_dot() {
         let bytes = block(&[(5, 512, b"."), (6, 512, b"..")]);
         let room = find_room(&mut slots(&bytes), 100, true).unwrap();
-        assert_eq!(room, Room::Behind { entry: 512, offset: 524, len: 500 });
+        assert_eq!(room, Found { room: Room::Behind { entry: 512, offset: 524, len: 500 }, others: 0 });
         assert_eq!(find_room(&mut slots(&bytes), 501, true), Err(500));
     }
 
@@ -220,7 +263,7 @@ mod tests {
         for count in [1, 2, 3, 7, 8, 100] {
             let mut rooms = Rooms::unknown(count);
             for block in 0..count {
-                assert_eq!(rooms.first(255), Some(block));
+                assert_eq!((rooms.first(255), rooms.get(block)), (Some(block), u16::MAX));
                 rooms.set(block, 20);
             }
             assert_eq!((rooms.first(24), rooms.first(20)), (None, Some(0)));

@@ -140,9 +140,30 @@ impl<'a> Entries<'a> {
         Slots { entries: self, damaged: false }
     }
 
-    /// The entry's header, if all is right with it.
-    fn slot(&self) -> Option<Slot> {
-        let rest = self.bytes.get(self.at..)?;
+    /// The entry of this name in a whole block, the names' bytes of the others not looked at.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if one before it is otherwise damaged.
+    pub fn find(mut self, name: &[u8]) -> Result<Option<Slot>> {
+        let mut at = self.at;
+        while at < self.bytes.len() {
+            let Some(slot) = self.slot(at) else {
+                self.at = at;
+                return Err(self.damage());
+            };
+            let is_it = || self.bytes.get(slot.name()).is_some_and(|other| same(other, name));
+            if slot.name_len == name.len() && slot.ino != 0 && is_it() {
+                return Ok(Some(slot));
+            }
+            at = slot.end();
+        }
+        Ok(None)
+    }
+
+    /// The header of the entry at byte `at`, if all is right with it.
+    #[inline]
+    fn slot(&self, at: usize) -> Option<Slot> {
+        let rest = self.bytes.get(at..)?;
         let header = rest.first_chunk::<HEADER>()?;
         let ino = D_INODE.get(header);
         let rec_len = usize::from(D_REC_LEN.get(header));
@@ -157,7 +178,7 @@ impl<'a> Entries<'a> {
             && ino <= self.inodes_count
             && short_name
             && named;
-        intact.then_some(Slot { offset: self.at, ino, rec_len, name_len })
+        intact.then_some(Slot { offset: at, ino, rec_len, name_len })
     }
 
     /// What is wrong with the entry that is not as it should be.
@@ -192,7 +213,7 @@ impl<'a> Iterator for Entries<'a> {
         if self.at >= self.bytes.len() {
             return None;
         }
-        let view = self.slot().and_then(|slot| {
+        let view = self.slot(self.at).and_then(|slot| {
             let name = &self.bytes[slot.name()];
             // Without leaving early, so that the compiler looks at many bytes at a time.
             let bad = name.iter().fold(false, |bad, &byte| bad | (byte == b'/') | (byte == 0));
@@ -235,13 +256,20 @@ impl Iterator for Slots<'_> {
         if self.entries.at >= self.entries.bytes.len() {
             return None;
         }
-        let slot = self.entries.slot();
+        let slot = self.entries.slot(self.entries.at);
         match slot {
             Some(slot) => self.entries.at = slot.end(),
             None => self.damaged = true,
         }
         slot
     }
+}
+
+/// Whether two names of one length are the same. Names of one directory differ near their ends more often than at their
+/// beginnings.
+#[inline]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.last() == b.last() && a == b
 }
 
 /// Writes an entry at the start of `bytes`; `kind` is `None` on volumes without the `filetype` feature and
