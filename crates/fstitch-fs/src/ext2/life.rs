@@ -119,7 +119,7 @@ impl Ext2 {
             FileKind::Directory => {
                 let first = self.first_block(caller, Goal::Group(group), BlockKind::Directory)?;
                 let first = parts.data.insert(first);
-                dirent::put_first_block(&mut first.contents, ino, parent.ino, self.sb.has_filetype());
+                dirent::put_first_entries(&mut first.contents, ino, parent.ino, self.sb.has_filetype());
             }
             FileKind::Symlink if new.target.len() >= FAST_SYMLINK => {
                 let first = self.first_block(caller, Goal::Group(group), BlockKind::Attribute)?;

@@ -14,9 +14,10 @@ use super::volume::{Change, NAME_CHANGE_BLOCKS};
 use super::{AttrChange, FreedName, LowLevelFs, NameSlot, Uhfs};
 
 /// A name and the inode that it was found to name, both locked.
-struct Victim<'a> {
+struct Victim<'a, I> {
     parent: InodeNo,
     ino: InodeNo,
+    node: &'a Arc<Node<I>>,
     slot: NameSlot,
     others: &'a OtherNames,
 }
@@ -75,12 +76,14 @@ impl<L: LowLevelFs> Uhfs<L> {
             if slot.ino != node.ino || locked.of(node.ino).track.version != others.version {
                 continue;
             }
-            let victim = Victim { parent, ino: node.ino, slot, others: &others };
-            self.remove_locked(&mut locked, &victim, kind)?;
+            let victim = Victim { parent, ino: node.ino, node: &node, slot, others: &others };
+            let ended = self.remove_locked(&mut locked, &victim, kind)?;
             drop(locked);
-            break node;
+            break (!ended).then_some(node);
         };
-        self.settle(&change, &node);
+        if let Some(node) = node {
+            self.settle(&change, &node);
+        }
         self.evict_idle();
         Ok(())
     }
@@ -121,12 +124,13 @@ impl<L: LowLevelFs> Uhfs<L> {
         Ok(Some(others))
     }
 
+    /// Removes a name. Returns whether the inode has had its end as well.
     fn remove_locked(
         &self,
         locked: &mut Locked<'_, L::Inode>,
-        victim: &Victim<'_>,
+        victim: &Victim<'_, L::Inode>,
         kind: FileKind,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         self.refuse_flags(locked.of(victim.parent), InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
         let state = locked.of(victim.ino);
         self.refuse_flags(state, InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
@@ -148,11 +152,52 @@ impl<L: LowLevelFs> Uhfs<L> {
         dir.note_departures(&befores, |patch| self.pending(patch));
         self.note(dir, Part::Contents, &[cleared.patch]);
         self.touch(dir, true)?;
+        if !is_dir && self.end_at_once(locked.of(victim.ino), victim.node, &cleared.freed)? {
+            return Ok(true);
+        }
         let cleared = self.lose_name(locked, victim.ino, &cleared.freed)?;
         if is_dir {
             self.add_links(locked.of(victim.parent), -1, &cleared)?;
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// Frees an inode whose only name was cleared, if nobody refers to it and it is small, and says whether that was so. Its
+    /// count of names is not lowered first: its end, which comes after the same clearings, takes it to 0.
+    fn end_at_once(
+        &self,
+        state: &mut State<L::Inode>,
+        node: &Arc<Node<L::Inode>>,
+        freed: &FreedName,
+    ) -> Result<bool> {
+        let attr = self.low.attr(state.inode());
+        let blocks = if attr.kind == FileKind::Regular { self.blocks_of(attr.size) } else { 0 };
+        let is_small = self.freeing(blocks).is_some_and(|blocks| blocks <= NAME_CHANGE_BLOCKS);
+        // With a journal it enters the list of orphans with its name.
+        if attr.nlink != 1 || !is_small || self.cache().is_journaled() {
+            return Ok(false);
+        }
+        // Out of the order of locks: whoever has it may wait for the inode.
+        let Ok(_writer) = node.writer.try_lock() else { return Ok(false) };
+        if !self.table.claim_unreferenced(node) {
+            return Ok(false);
+        }
+        state.cleared.extend(freed.befores());
+        let clearings = self.pending_clearings(state);
+        state.track.version += 1;
+        match self.low.free_inode(state.inode_mut(), &clearings) {
+            Ok(()) => {
+                state.dead = true;
+                self.table.remove(node);
+                Ok(true)
+            }
+            Err(error) => {
+                // As when it is freed later. What has ended in memory is not ended twice.
+                Table::unclaim(node);
+                self.keep_error(error);
+                Ok(self.low.attr(state.inode()).nlink == 0)
+            }
+        }
     }
 
     /// Lowers the count of names after one of them was cleared or replaced. A directory loses its `.` with its

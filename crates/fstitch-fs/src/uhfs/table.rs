@@ -212,6 +212,17 @@ impl<I> Table<I> {
             && !node.freeing.swap(true, Ordering::Relaxed)
     }
 
+    /// Claims an inode that nobody refers to and that is about to lose its last name: its node's state is locked by the caller,
+    /// who frees it at once.
+    pub(super) fn claim_unreferenced(&self, node: &Arc<Node<I>>) -> bool {
+        let _shard = self.shard(node.ino);
+        let claimed = node.refs.load(Ordering::Relaxed) == 0 && !node.freeing.swap(true, Ordering::Relaxed);
+        if claimed {
+            node.orphan.store(true, Ordering::Relaxed);
+        }
+        claimed
+    }
+
     /// Claims an orphan although somebody still refers to it (the volume is being unmounted).
     pub(super) fn claim_referred_orphan(node: &Node<I>) -> bool {
         node.orphan.load(Ordering::Relaxed) && !node.freeing.swap(true, Ordering::Relaxed)

@@ -291,6 +291,11 @@ pub fn put_empty_block(bytes: &mut [u8]) {
 /// Fills a new directory's first block: `.`, `..` and free space.
 pub fn put_first_block(bytes: &mut [u8], ino: u32, parent: u32, filetype: bool) {
     bytes.fill(0);
+    put_first_entries(bytes, ino, parent, filetype);
+}
+
+/// The same in a block of zeros.
+pub fn put_first_entries(bytes: &mut [u8], ino: u32, parent: u32, filetype: bool) {
     let kind = filetype.then_some(FileKind::Directory);
     put_entry(bytes, ino, ENTRY_MIN, b".", kind);
     put_entry(&mut bytes[ENTRY_MIN..], parent, ENTRY_MIN, b"..", kind);
