@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fstitch_bench::inside::Inside;
-use fstitch_core::{Caller, Clock, FileSystem, InodeNo, MemDevice, SystemClock};
+use fstitch_core::{Caller, Clock, FileSystem, InodeNo, MemDevice, RenameMode, SystemClock};
 use fstitch_fs::ext2::arrange::Consistency;
 use fstitch_patch::CacheOptions;
 
@@ -26,7 +26,7 @@ fn main() -> Result<()> {
     let consistency: Consistency = consistency.parse().map_err(anyhow::Error::msg)?;
     let count: u64 = count.parse().context("COUNT")?;
     let device = Arc::new(MemDevice::new(4096, BLOCKS));
-    Inside::make(&*device, 120_000)?;
+    Inside::make(&*device, u32::try_from(count.max(119_000) + 1000)?)?;
     // Nothing is written before the end: the operations are counted, then, by other names, making them stable.
     let cache = CacheOptions {
         cache_size: 1 << 30,
@@ -36,25 +36,57 @@ fn main() -> Result<()> {
     let inside = Inside::open(device, consistency, cache)?;
     let work = Work { fs: &*inside.fs, caller: Caller::default() };
     let (root, clock) = (inside.fs.root(), SystemClock::new());
-    match operation.as_str() {
+    run(&work, operation, root, count)?;
+    let each = clock.elapsed().as_secs_f64() * 1e6 / count as f64;
+    eprintln!("{operation}: {each:.2} us");
+    Ok(())
+}
+
+/// Does the operation so many times, after what it needs.
+fn run(work: &Work<'_>, operation: &str, root: InodeNo, count: u64) -> Result<()> {
+    match operation {
         "create" => work.create(root, count)?,
+        "create-spread" => work.create_spread(root, count)?,
         "unlink" => {
             work.create(root, count)?;
-            inside.fs.sync()?;
-            work.unlink(root, count)?;
+            work.fs.sync()?;
+            work.unlink(root, (0..count).map(name))?;
         }
+        "unlink-reverse" => {
+            work.create(root, count)?;
+            work.fs.sync()?;
+            work.unlink(root, (0..count).rev().map(name))?;
+        }
+        "unlink-shuffled" => {
+            work.create(root, count)?;
+            work.fs.sync()?;
+            // Steps of a number that has no divisor in common with the count visit every name once.
+            let step = (count * 5 / 8..).find(|&step| divisor(step, count) == 1).context("a step")?;
+            work.unlink(root, (0..count).map(|no| name(no * step % count)))?;
+        }
+        "replace" => {
+            work.create(root, count)?;
+            work.fs.sync()?;
+            work.replace(root, count)?;
+        }
+        "rename" => {
+            work.create(root, count)?;
+            work.fs.sync()?;
+            work.rename(root, count)?;
+        }
+        "mkdir" => work.mkdir(root, count)?,
         "create-sync" => {
             work.create(root, count)?;
-            inside.fs.sync()?;
+            work.fs.sync()?;
         }
         "write" => drop(work.write(root, count)?),
         "write-sync" => {
             work.write(root, count)?;
-            inside.fs.sync()?;
+            work.fs.sync()?;
         }
         "rewrite" => {
             let ino = work.write(root, count)?;
-            inside.fs.sync()?;
+            work.fs.sync()?;
             work.blocks(ino, count)?;
         }
         "lookup" => {
@@ -63,8 +95,6 @@ fn main() -> Result<()> {
         }
         other => bail!("no operation is called `{other}`"),
     }
-    let each = clock.elapsed().as_secs_f64() * 1e6 / count as f64;
-    eprintln!("{operation}: {each:.2} us");
     Ok(())
 }
 
@@ -83,8 +113,46 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn unlink(&self, root: InodeNo, count: u64) -> Result<()> {
-        (0..count).try_for_each(|no| Ok(self.fs.unlink(&self.caller, root, name(no).as_bytes())?))
+    /// In directories of a hundred names each.
+    fn create_spread(&self, root: InodeNo, count: u64) -> Result<()> {
+        for no in (0..count).step_by(100) {
+            let dir = self.fs.mkdir(&self.caller, root, name(no).as_bytes(), 0o755)?.attr.ino;
+            self.create(dir, 100.min(count - no))?;
+            self.fs.forget(dir, 1);
+        }
+        Ok(())
+    }
+
+    fn unlink(&self, root: InodeNo, mut names: impl Iterator<Item = String>) -> Result<()> {
+        names.try_for_each(|name| Ok(self.fs.unlink(&self.caller, root, name.as_bytes())?))
+    }
+
+    /// Removes names here and there and makes one anew each time.
+    fn replace(&self, root: InodeNo, count: u64) -> Result<()> {
+        for no in 0..count {
+            let name = name(no * 7919 % count);
+            self.fs.unlink(&self.caller, root, name.as_bytes())?;
+            let entry = self.fs.mknod(&self.caller, root, name.as_bytes(), MODE, 0)?;
+            self.fs.forget(entry.attr.ino, 1);
+        }
+        Ok(())
+    }
+
+    fn rename(&self, root: InodeNo, count: u64) -> Result<()> {
+        for no in 0..count {
+            let (from, to) = (name(no), format!("g{no:06}"));
+            let (from, to) = ((root, from.as_bytes()), (root, to.as_bytes()));
+            self.fs.rename(&self.caller, from, to, RenameMode::Replace)?;
+        }
+        Ok(())
+    }
+
+    fn mkdir(&self, root: InodeNo, count: u64) -> Result<()> {
+        for no in 0..count {
+            let ino = self.fs.mkdir(&self.caller, root, name(no).as_bytes(), 0o755)?.attr.ino;
+            self.fs.forget(ino, 1);
+        }
+        Ok(())
     }
 
     fn lookup(&self, root: InodeNo, count: u64) -> Result<()> {
@@ -108,6 +176,11 @@ impl Work<'_> {
         }
         Ok(())
     }
+}
+
+/// The largest common divisor.
+fn divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { divisor(b, a % b) }
 }
 
 fn name(no: u64) -> String {
