@@ -20,6 +20,10 @@ pub trait Clock: Send + Sync {
     fn elapsed(&self) -> Duration;
 }
 
+/// Nanoseconds in a step of [`SystemClock`]'s wall clock. Linux's time stamps on files go in steps, too, and coarser ones:
+/// hundreds of changes of a directory in a moment change its times once.
+const STEP_NANOS: u32 = 1_000_000;
+
 /// The machine's clock.
 #[derive(Debug)]
 pub struct SystemClock {
@@ -44,7 +48,7 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "this is the one place where the machine's time enters")]
     fn now(&self) -> Timestamp {
-        match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
+        let exact = match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
             Ok(d) => {
                 Timestamp { secs: i64::try_from(d.as_secs()).unwrap_or(i64::MAX), nanos: d.subsec_nanos() }
             }
@@ -56,7 +60,8 @@ impl Clock for SystemClock {
                     n => Timestamp { secs: -whole - 1, nanos: 1_000_000_000 - n },
                 }
             }
-        }
+        };
+        Timestamp { secs: exact.secs, nanos: exact.nanos - exact.nanos % STEP_NANOS }
     }
 
     fn elapsed(&self) -> Duration {

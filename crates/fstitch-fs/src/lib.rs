@@ -15,6 +15,7 @@
 
 pub mod check;
 pub mod ext2;
+mod gather;
 pub mod loopback;
 pub mod model;
 pub mod uhfs;

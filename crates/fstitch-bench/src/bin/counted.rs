@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use fstitch_bench::inside::Inside;
-use fstitch_core::{Caller, Clock, FileSystem, InodeNo, MemDevice, SystemClock};
+use fstitch_core::{Caller, Clock, FileSystem, InodeNo, MemDevice, RenameMode, SystemClock};
 use fstitch_fs::ext2::arrange::Consistency;
 use fstitch_patch::CacheOptions;
 
@@ -16,7 +16,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Blocks of the volume: 512 MiB.
 const BLOCKS: u64 = 128 << 10;
-/// Blocks of the file that is read and written again: counts are below it, so that making it is no part of them.
+/// Blocks of the file that is read and written again, and names that are removed: counts are below it, so that making
+/// them is no part of the operations.
 const STABLE: u64 = 8 << 10;
 /// Blocks of a large request: 1 MiB.
 const LARGE: u64 = 256;
@@ -30,7 +31,7 @@ fn main() -> Result<()> {
     let consistency: Consistency = consistency.parse().map_err(anyhow::Error::msg)?;
     let count: u64 = count.parse().context("COUNT")?;
     let device = Arc::new(MemDevice::new(4096, BLOCKS));
-    Inside::make(&*device, 120_000)?;
+    Inside::make(&*device, u32::try_from(count.max(119_000) + 1000)?)?;
     // Nothing is written before the end: the operations are counted, then, by other names, making them stable.
     let cache = CacheOptions {
         cache_size: 1 << 30,
@@ -40,40 +41,68 @@ fn main() -> Result<()> {
     let inside = Inside::open(device, consistency, cache)?;
     let work = Work { fs: &*inside.fs, caller: Caller::default() };
     let (root, clock) = (inside.fs.root(), SystemClock::new());
-    match operation.as_str() {
+    run(&work, operation, root, count)?;
+    let each = clock.elapsed().as_secs_f64() * 1e6 / count as f64;
+    eprintln!("{operation}: {each:.2} us; {:?}", inside.cache.stats());
+    // Giving all memory back is no part of an operation.
+    std::mem::forget(inside);
+    Ok(())
+}
+
+/// Does the operation so many times, after what it needs.
+fn run(work: &Work<'_>, operation: &str, root: InodeNo, count: u64) -> Result<()> {
+    match operation {
         "create" => work.create(root, count)?,
+        "create-spread" => work.create_spread(root, count)?,
         "unlink" => {
-            work.create(root, count)?;
-            inside.fs.sync()?;
-            work.unlink(root, count)?;
+            work.stable_names(root, count)?;
+            work.unlink(root, (0..count).map(name))?;
         }
+        "unlink-reverse" => {
+            work.stable_names(root, count)?;
+            work.unlink(root, (0..count).rev().map(name))?;
+        }
+        "unlink-shuffled" => {
+            work.stable_names(root, count)?;
+            // Steps of an odd number visit each of a power of two once.
+            work.unlink(root, (0..count).map(|no| name(no * 5119 % STABLE)))?;
+        }
+        "replace" => {
+            work.stable_names(root, count)?;
+            work.replace(root, count)?;
+        }
+        "rename" => {
+            work.stable_names(root, count)?;
+            work.rename(root, count)?;
+        }
+        "mkdir" => work.mkdir(root, count)?,
         "create-sync" => {
             work.create(root, count)?;
-            inside.fs.sync()?;
+            work.fs.sync()?;
         }
         "write" => drop(work.write(root, count)?),
         "write-sync" => {
             work.write(root, count)?;
-            inside.fs.sync()?;
+            work.fs.sync()?;
         }
         "rewrite" => {
-            let ino = work.stable(&inside, count)?;
+            let ino = work.stable(count)?;
             work.blocks(ino, count, 1)?;
         }
+        "rewrite-large" => {
+            let ino = work.stable(count)?;
+            work.blocks(ino, count, LARGE)?;
+        }
         "read" | "read-large" => {
-            let ino = work.stable(&inside, count)?;
+            let ino = work.stable(count)?;
             work.read(ino, count, if operation == "read" { 1 } else { LARGE })?;
         }
         "write-large" | "write-large-sync" => {
             let ino = work.file(root)?;
             work.blocks(ino, count, LARGE)?;
             if operation == "write-large-sync" {
-                inside.fs.sync()?;
+                work.fs.sync()?;
             }
-        }
-        "rewrite-large" => {
-            let ino = work.stable(&inside, count)?;
-            work.blocks(ino, count, LARGE)?;
         }
         "lookup" => {
             work.create(root, 1)?;
@@ -81,10 +110,6 @@ fn main() -> Result<()> {
         }
         other => bail!("no operation is called `{other}`"),
     }
-    let each = clock.elapsed().as_secs_f64() * 1e6 / count as f64;
-    eprintln!("{operation}: {each:.2} us; {:?}", inside.cache.stats());
-    // Giving all memory back is no part of an operation.
-    std::mem::forget(inside);
     Ok(())
 }
 
@@ -103,8 +128,46 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn unlink(&self, root: InodeNo, count: u64) -> Result<()> {
-        (0..count).try_for_each(|no| Ok(self.fs.unlink(&self.caller, root, name(no).as_bytes())?))
+    /// In directories of a hundred names each.
+    fn create_spread(&self, root: InodeNo, count: u64) -> Result<()> {
+        for no in (0..count).step_by(100) {
+            let dir = self.fs.mkdir(&self.caller, root, name(no).as_bytes(), 0o755)?.attr.ino;
+            self.create(dir, 100.min(count - no))?;
+            self.fs.forget(dir, 1);
+        }
+        Ok(())
+    }
+
+    fn unlink(&self, root: InodeNo, mut names: impl Iterator<Item = String>) -> Result<()> {
+        names.try_for_each(|name| Ok(self.fs.unlink(&self.caller, root, name.as_bytes())?))
+    }
+
+    /// Removes names here and there and makes one anew each time.
+    fn replace(&self, root: InodeNo, count: u64) -> Result<()> {
+        for no in 0..count {
+            let name = name(no * 7919 % count);
+            self.fs.unlink(&self.caller, root, name.as_bytes())?;
+            let entry = self.fs.mknod(&self.caller, root, name.as_bytes(), MODE, 0)?;
+            self.fs.forget(entry.attr.ino, 1);
+        }
+        Ok(())
+    }
+
+    fn rename(&self, root: InodeNo, count: u64) -> Result<()> {
+        for no in 0..count {
+            let (from, to) = (name(no), format!("g{no:06}"));
+            let (from, to) = ((root, from.as_bytes()), (root, to.as_bytes()));
+            self.fs.rename(&self.caller, from, to, RenameMode::Replace)?;
+        }
+        Ok(())
+    }
+
+    fn mkdir(&self, root: InodeNo, count: u64) -> Result<()> {
+        for no in 0..count {
+            let ino = self.fs.mkdir(&self.caller, root, name(no).as_bytes(), 0o755)?.attr.ino;
+            self.fs.forget(ino, 1);
+        }
+        Ok(())
     }
 
     fn lookup(&self, root: InodeNo, count: u64) -> Result<()> {
@@ -125,12 +188,19 @@ impl Work<'_> {
         Ok(self.fs.mknod(&self.caller, root, b"file", MODE, 0)?.attr.ino)
     }
 
+    /// Names that are stable, more of them than are asked for.
+    fn stable_names(&self, root: InodeNo, count: u64) -> Result<()> {
+        ensure!(count <= STABLE, "there are {STABLE} names");
+        self.create(root, STABLE)?;
+        Ok(self.fs.sync()?)
+    }
+
     /// A file whose blocks are stable and in the cache.
-    fn stable(&self, inside: &Inside, count: u64) -> Result<InodeNo> {
-        anyhow::ensure!(count <= STABLE, "the file has {STABLE} blocks");
+    fn stable(&self, count: u64) -> Result<InodeNo> {
+        ensure!(count <= STABLE, "the file has {STABLE} blocks");
         let ino = self.file(self.fs.root())?;
         self.blocks(ino, STABLE, LARGE)?;
-        inside.fs.sync()?;
+        self.fs.sync()?;
         Ok(ino)
     }
 

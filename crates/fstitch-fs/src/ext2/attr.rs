@@ -91,6 +91,9 @@ impl Ext2 {
         change: &AttrChange,
         befores: &[PatchId],
     ) -> Result<PatchIds> {
+        if self.changes_nothing(inode, change) {
+            return Ok(PatchIds::new());
+        }
         let mut befores = PatchIds::from_slice(befores);
         if change.nlink.is_some() || change.size.is_some() {
             self.watch.inode(inode.ino);
@@ -102,13 +105,20 @@ impl Ext2 {
         let had_names = inode.disk.nlink > 0;
         let mut edits = Edits::default();
         self.edit_owner_and_mode(inode, change, &mut edits)?;
+        let fields = edits.0.len();
         self.edit_times(inode, change, &mut edits);
+        if had_names && inode.disk.nlink == 0 {
+            // It stays in memory until its end, which sets a time anyway, and after a crash nobody sees it.
+            edits.0.truncate(fields);
+        }
         let high = change.size.is_some_and(|size| edit_size(inode, size, &mut edits));
         let mut tx = self.cache.lock();
         let edits = edits.changed(&tx.data(&block)[inode.at.1..]);
         let mut patches = PatchIds::new();
         for (at, bytes) in edits.runs() {
-            patches.push(inode.put_bytes(&mut tx, &block, (at, &bytes), &befores));
+            // Times wait for nothing, whatever else changes with them.
+            let befores = if is_time(at, at + bytes.len()) { &[] } else { &befores[..] };
+            patches.push(inode.put_bytes(&mut tx, &block, (at, &bytes), befores));
         }
         if high {
             // Both halves of the length in one patch: between two, the file would have neither length.
@@ -127,6 +137,23 @@ impl Ext2 {
         }
         self.remember(inode);
         Ok(patches)
+    }
+
+    /// Whether only times are to change, and have these values already: the clock goes in steps.
+    fn changes_nothing(&self, inode: &Inode, change: &AttrChange) -> bool {
+        let AttrChange { size: None, perm: None, uid: None, gid: None, nlink: None, flags: None, .. } =
+            change
+        else {
+            return false;
+        };
+        let disk = &inode.disk;
+        let same = |time: Option<Timestamp>, more: Field<u32>, kept: Timestamp| {
+            let extra = raw::has_extra(disk.extra_isize, more.end());
+            time.is_none_or(|time| times::rounded(time, extra) == kept)
+        };
+        same(change.atime, raw::I_ATIME_EXTRA, disk.atime)
+            && same(change.mtime, raw::I_MTIME_EXTRA, disk.mtime)
+            && same(change.ctime, raw::I_CTIME_EXTRA, disk.ctime)
     }
 
     fn check_size(&self, inode: &Inode, size: u64, befores: &mut PatchIds) -> Result<()> {
@@ -190,6 +217,11 @@ impl Ext2 {
     }
 }
 
+/// Whether there are only times in bytes `from..to` of an inode.
+fn is_time(from: usize, to: usize) -> bool {
+    (from >= raw::I_ATIME.offset() && to <= raw::I_MTIME.end()) || from >= raw::I_CTIME_EXTRA.offset()
+}
+
 /// Edits the length; true if its high half changes, which takes both halves in one patch.
 fn edit_size(inode: &mut Inode, size: u64, edits: &mut Edits) -> bool {
     let high_changes = size >> 32 != inode.disk.size >> 32;
@@ -213,7 +245,12 @@ mod tests {
         edits.u32(raw::I_ATIME, 0);
         edits.u16(raw::I_UID, 5);
         let edits = edits.changed(&[0; 128]);
-        let places: Vec<_> = edits.runs().map(|(at, bytes)| (at, bytes.len())).collect();
+        let joined: Vec<_> = edits.runs().collect();
+        let places: Vec<_> = joined.iter().map(|(at, bytes)| (*at, bytes.len())).collect();
         assert_eq!(places, [(2, 2), (12, 8)]);
+        assert_eq!(&joined[1].1[..], [6, 0, 0, 0, 7, 0, 0, 0]);
+        assert!(
+            !is_time(2, 4) && is_time(12, 20) && !is_time(4, 12) && !is_time(16, 24) && is_time(132, 140)
+        );
     }
 }

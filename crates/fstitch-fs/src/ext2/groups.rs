@@ -3,6 +3,7 @@
 //! A volume of 16 TiB has 131,072 groups: nothing here is read or allocated before a group is used, beyond
 //! one pointer for each.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use fstitch_core::order::{Rank, Ranked};
@@ -33,6 +34,8 @@ pub(super) struct Group {
     /// Where everything is; its counters are as found, not kept up to date.
     pub(super) at: GroupDescriptor,
     descriptor: (BlockNo, usize),
+    /// No inode is free, not even one that must be waited for `[state]`.
+    pub(super) full: AtomicBool,
     state: Mutex<GroupState>,
 }
 
@@ -45,6 +48,8 @@ pub(super) struct GroupState {
     pub(super) block_cursor: u32,
     /// No inode below is free.
     pub(super) inode_cursor: u32,
+    /// No inode below is free and not listed in `pending_inodes`, as long as its `purges` are so many.
+    pub(super) ready_inodes: (u32, u64),
     pub(super) pending_blocks: Pending,
     pub(super) pending_inodes: Pending,
 }
@@ -87,7 +92,13 @@ impl Ext2 {
         let block = BlockNo(u64::from(block));
         let bytes = self.cache.read(block, BlockKind::GroupDescriptor)?.snapshot();
         let at = GroupDescriptor::parse(&bytes[offset..offset + DESCRIPTOR_SIZE], no, &self.sb, block)?;
-        let group = Group { no, at, descriptor: (block, offset), state: Mutex::default() };
+        let group = Group {
+            no,
+            at,
+            descriptor: (block, offset),
+            full: AtomicBool::new(false),
+            state: Mutex::default(),
+        };
         Ok(cell.get_or_init(|| Box::new(group)))
     }
 

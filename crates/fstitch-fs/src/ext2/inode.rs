@@ -1,7 +1,7 @@
 //! Inodes in memory, and the patches on their bytes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use fstitch_core::{Attr, BlockKind, BlockNo, Errno, Error, FileKind, InodeFlags, InodeNo, Result};
 use fstitch_patch::{Block, PatchId, PatchIds, Tx};
@@ -10,9 +10,12 @@ use super::alloc::Run;
 use super::blockmap::LeafHint;
 use super::dir::DirMemory;
 use super::layout::superblock::ROOT_INO;
+use super::layout::xattr::XattrSet;
 use super::layout::{Field, FieldInt, inode::DiskInode};
 use super::num::idx64;
 use super::volume::Ext2;
+use super::xattr::body_range;
+use crate::gather::Gather;
 
 /// How many attachments an inode remembers.
 const ATTACHED_MAX: usize = 256;
@@ -28,8 +31,8 @@ pub struct Inode {
     pub(super) born: PatchId,
     pub(super) attached: Attached,
     /// Gathers the patches on the inode's bytes and its pointers.
-    gather: PatchId,
-    gather_listed: PatchId,
+    gather: Gather,
+    gather_listed: Gather,
     /// Indirect blocks taken for allocations not attached yet, by level and first file block.
     pub(super) reserved: BTreeMap<(usize, u64), Run>,
     /// Allocations not attached or given back yet.
@@ -38,7 +41,10 @@ pub struct Inode {
     pub(super) leaf: LeafHint,
     /// The last allocation: the file block and the volume's block behind it.
     pub(super) last: Option<(u64, u32)>,
-    pub(super) dir: Arc<Mutex<DirMemory>>,
+    /// It may have attributes in its own bytes.
+    pub(super) body_attributes: bool,
+    /// Of directories.
+    pub(super) dir: OnceLock<Arc<Mutex<DirMemory>>>,
 }
 
 impl std::fmt::Debug for Inode {
@@ -90,7 +96,7 @@ impl Attached {
 }
 
 impl Inode {
-    pub(super) fn new(ino: u32, at: (BlockNo, usize), disk: DiskInode, gather: PatchId) -> Self {
+    pub(super) fn new(ino: u32, at: (BlockNo, usize), disk: DiskInode, gather: Gather) -> Self {
         Self {
             ino,
             at,
@@ -103,7 +109,8 @@ impl Inode {
             outstanding: 0,
             leaf: LeafHint::default(),
             last: None,
-            dir: Arc::default(),
+            body_attributes: true,
+            dir: OnceLock::new(),
         }
     }
 
@@ -133,7 +140,7 @@ impl Inode {
 
     /// Makes the inode's `fsync` wait for `patch`.
     pub(super) fn gather(&mut self, tx: &mut Tx<'_>, patch: PatchId) {
-        self.gather = tx.gather_add(self.gather, patch);
+        self.gather.add(tx, patch);
     }
 
     pub(super) fn has_blocks(&self, volume: &Ext2) -> bool {
@@ -194,7 +201,9 @@ impl Ext2 {
         }
         let disk = DiskInode::parse(raw, ino, at.0, &self.sb)?;
         let gather = self.memory.inodes().gathers.get(&number).copied().unwrap_or_default();
-        Ok(Inode::new(number, at, disk, gather))
+        let body = &raw[body_range(self.sb.inode_size, disk.extra_isize)];
+        let body_attributes = XattrSet::is_in_body(body);
+        Ok(Inode { body_attributes, ..Inode::new(number, at, disk, gather) })
     }
 
     /// Lists what gathers the inode's patches, so that it is found again when the inode was forgotten.
@@ -206,7 +215,7 @@ impl Ext2 {
     }
 
     pub(super) fn gathered(inode: &Inode) -> PatchIds {
-        PatchIds::from_slice(&[inode.gather])
+        inode.gather.ids()
     }
 
     pub(super) fn attributes(&self, inode: &Inode) -> Attr {

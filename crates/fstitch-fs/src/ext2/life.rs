@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, InodeFlags, Result};
 use fstitch_patch::{Block, PatchId, PatchIds};
+use smallvec::SmallVec;
 
 use super::alloc::{FreedAfter, Goal, Run};
 use super::inode::Inode;
@@ -31,6 +32,7 @@ use super::orlov::{InodeWish, TakenInode};
 use super::times;
 use super::volume::Ext2;
 use super::{acl, device};
+use crate::gather::Gather;
 use crate::uhfs::NewInode;
 
 /// `i_flags` that new inodes may inherit: all but the index of a directory.
@@ -50,7 +52,7 @@ struct Parts {
     data: Option<FirstBlock>,
     /// Attributes that do not fit into the inode.
     attributes: Option<FirstBlock>,
-    /// The inode's bytes behind its fixed fields.
+    /// The inode's bytes behind its fixed fields; nothing for zeros.
     body: Vec<u8>,
 }
 
@@ -82,8 +84,8 @@ impl Ext2 {
             Ok((at, block)) => {
                 let inode = self.initialise(new, kind, (at, &block), &mut parts, &feature)?;
                 let mut before_name = PatchIds::from_slice(&[inode.born]);
-                before_name.extend(parts.number.bits.iter().copied());
-                before_name.extend(befores.iter().copied());
+                before_name.extend_from_slice(&parts.number.bits);
+                before_name.extend_from_slice(befores);
                 Ok((inode, before_name))
             }
             Err(error) => {
@@ -117,7 +119,7 @@ impl Ext2 {
             FileKind::Directory => {
                 let first = self.first_block(caller, Goal::Group(group), BlockKind::Directory)?;
                 let first = parts.data.insert(first);
-                dirent::put_first_block(&mut first.contents, ino, parent.ino, self.sb.has_filetype());
+                dirent::put_first_entries(&mut first.contents, ino, parent.ino, self.sb.has_filetype());
             }
             FileKind::Symlink if new.target.len() >= FAST_SYMLINK => {
                 let first = self.first_block(caller, Goal::Group(group), BlockKind::Attribute)?;
@@ -149,6 +151,9 @@ impl Ext2 {
         new: &NewInode<'_>,
         parts: &mut Parts,
     ) -> Result<()> {
+        if new.xattrs.is_empty() {
+            return Ok(());
+        }
         let size = usize::from(self.sb.inode_size);
         let fixed = raw::GOOD_OLD_SIZE + usize::from(new_extra_isize(&self.sb));
         parts.body = vec![0; size - fixed];
@@ -183,12 +188,13 @@ impl Ext2 {
                 disk.sectors += self.sectors_per_block();
             }
         }
-        let mut inode = Inode::new(parts.number.ino, at, disk, PatchId::NONE);
+        let mut inode = Inode::new(parts.number.ino, at, disk, Gather::default());
+        inode.body_attributes = !new.xattrs.is_empty();
         // After the end of the number's earlier life, after its own bit, so that a number that the medium says is
         // free never looks alive there, and after what it points at is initialised and marked as used.
         let mut befores = parts.number.reuse.clone();
-        befores.extend(parts.number.bits.iter().copied());
-        befores.extend(feature.iter().copied());
+        befores.extend_from_slice(&parts.number.bits);
+        befores.extend_from_slice(feature);
         let mut blocks = Vec::new();
         let mut tx = self.cache.lock();
         for first in [parts.data.take(), parts.attributes.take()].into_iter().flatten() {
@@ -198,7 +204,7 @@ impl Ext2 {
         }
         let size = usize::from(self.sb.inode_size);
         inode.disk.generation = raw::I_GENERATION.get(&tx.data(block)[at.1..]).wrapping_add(1);
-        let mut bytes = vec![0; size];
+        let mut bytes: SmallVec<[u8; 256]> = SmallVec::from_elem(0, size);
         inode.disk.encode_into(&mut bytes);
         bytes[size - parts.body.len()..].copy_from_slice(&parts.body);
         inode.born = inode.put_bytes(&mut tx, block, (0, &bytes), &befores);

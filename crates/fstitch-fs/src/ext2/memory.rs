@@ -20,6 +20,7 @@ use fstitch_patch::{Cache, PatchId, PatchIds, PatchState};
 use rustc_hash::FxHashMap;
 
 use super::dir::IndexCache;
+use crate::gather::Gather;
 
 /// How many entries a table holds before it is looked at for stable ones.
 const PURGE_MIN: usize = 1024;
@@ -54,6 +55,12 @@ pub(super) trait Patches: Default {
 impl Patches for PatchId {
     fn any(&self, unstable: &dyn Fn(PatchId) -> bool) -> bool {
         unstable(*self)
+    }
+}
+
+impl Patches for Gather {
+    fn any(&self, unstable: &dyn Fn(PatchId) -> bool) -> bool {
+        self.patches().any(unstable)
     }
 }
 
@@ -110,7 +117,7 @@ pub(super) struct NameMemory {
 #[derive(Debug, Default)]
 pub(super) struct InodeMemory {
     /// What gathers an inode's patches.
-    pub(super) gathers: Table<u32, PatchId>,
+    pub(super) gathers: Table<u32, Gather>,
     /// The clearing of a directory's index flag.
     pub(super) unindexed: Table<u32, PatchId>,
     /// The pointers that were turned away from an attribute block which others share, by block.

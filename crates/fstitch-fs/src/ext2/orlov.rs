@@ -1,6 +1,8 @@
 //! Choosing groups for inodes, after Orlov: directories at the top of the tree are spread over the volume,
 //! deeper ones stay near their parent while its group has room, files go to their directory's group.
 
+use std::sync::atomic::Ordering;
+
 use fstitch_core::{Errno, Error, Result};
 use fstitch_patch::PatchIds;
 
@@ -53,7 +55,12 @@ impl Ext2 {
     fn search_inodes(&self, first: u32, is_dir: bool, pending: bool) -> Result<Option<TakenInode>> {
         let all = self.sb.group_count();
         let trusted = !self.distrusts_counters();
-        let mut next = 0;
+        // The group wished for is tried without looking at its descriptor, which costs least when it has room.
+        let full = self.group(first)?.full.load(Ordering::Relaxed);
+        if !full && let Some(taken) = self.take_inode_in(first, is_dir, pending)? {
+            return Ok(Some(taken));
+        }
+        let mut next = 1;
         while next < all {
             let mut candidate = None;
             self.scan_descriptors((first + next) % all, all - next, &mut |no, descriptor| {
@@ -80,14 +87,30 @@ impl Ext2 {
         if pending {
             open.state.pending_inodes.purge(&tx);
         }
-        let mut at = if pending { floor } else { open.state.inode_cursor.max(floor) };
+        let free = open.state.inode_cursor.max(floor);
+        let (ready, purges) = open.state.ready_inodes;
+        let start = match pending {
+            true => floor,
+            // Past what was passed over before, one by one.
+            false if purges == open.state.pending_inodes.purges() => free.max(ready),
+            false => free,
+        };
+        let mut at = start;
         let found = loop {
-            let Some(bit) = bitmap::next(tx.data(&open.inodes), false, at, end) else { break None };
+            let Some(bit) = bitmap::next(tx.data(&open.inodes), false, at, end) else {
+                if at == free {
+                    open.group.full.store(true, Ordering::Relaxed);
+                }
+                break None;
+            };
             match open.state.pending_inodes.next_from(bit) {
                 Some((listed, listed_end)) if !pending && listed <= bit => at = listed_end,
                 _ => break Some(bit),
             }
         };
+        if !pending {
+            open.state.ready_inodes = (found.unwrap_or(end), open.state.pending_inodes.purges());
+        }
         let Some(bit) = found else { return Ok(None) };
         let reuse = open.state.pending_inodes.reuse(bit, bit + 1);
         self.watch.inode(no * end + bit + 1);
@@ -126,10 +149,12 @@ impl Ext2 {
             open.adjust(&mut tx, DIRS, -1);
         }
         self.adjust_free_inodes(&mut tx, 1);
-        if let FreedAfter::Pointer(patch) = after {
-            open.state.pending_inodes.insert(bit, bit + 1, patch, &tx);
+        match after {
+            FreedAfter::Pointer(patch) => open.state.pending_inodes.insert(bit, bit + 1, patch, &tx),
+            FreedAfter::Nothing => open.state.ready_inodes.0 = open.state.ready_inodes.0.min(bit),
         }
         open.state.inode_cursor = open.state.inode_cursor.min(bit);
+        open.group.full.store(false, Ordering::Relaxed);
         Ok(())
     }
 

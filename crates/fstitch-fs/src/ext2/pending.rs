@@ -20,11 +20,13 @@ pub(crate) struct Pending {
     runs: BTreeMap<u32, (u32, PatchId)>,
     /// Number of runs at which the next purge is due.
     purge_at: usize,
+    /// How often runs were purged: until the next time no bit leaves the list.
+    purges: u64,
 }
 
 impl Default for Pending {
     fn default() -> Self {
-        Self { runs: BTreeMap::new(), purge_at: PURGE_MIN }
+        Self { runs: BTreeMap::new(), purge_at: PURGE_MIN, purges: 0 }
     }
 }
 
@@ -34,7 +36,10 @@ impl Pending {
         if self.runs.len() >= self.purge_at {
             self.purge(tx);
         }
-        self.remove(start, end);
+        let overlaps = self.runs.range(..end).next_back().is_some_and(|(_, &(last, _))| last > start);
+        if overlaps {
+            self.remove(start, end);
+        }
         let before = self.runs.range(..start).next_back().map(|(&first, &run)| (first, run));
         match before {
             Some((first, (last, same))) if last == start && same == patch => {
@@ -70,13 +75,20 @@ impl Pending {
     pub(crate) fn purge(&mut self, tx: &Tx<'_>) {
         self.runs.retain(|_, (_, patch)| tx.state(*patch) != PatchState::Committed);
         self.purge_at = (self.runs.len() * 2).max(PURGE_MIN);
+        self.purges += 1;
     }
 
     /// The runs that no new life may use at all yet: a journal's running transaction has freed them, and new contents would
     /// have to be stable both before its end and after it.
     pub(crate) fn out_of_reach(&self, tx: &Tx<'_>) -> Self {
         let runs = self.runs.iter().filter(|(_, (_, patch))| tx.bars_reuse(*patch));
-        Self { runs: runs.map(|(&start, &run)| (start, run)).collect(), purge_at: PURGE_MIN }
+        Self { runs: runs.map(|(&start, &run)| (start, run)).collect(), ..Self::default() }
+    }
+
+    /// A number that changes whenever bits leave the list.
+    #[must_use]
+    pub(crate) const fn purges(&self) -> u64 {
+        self.purges
     }
 
     /// The first listed run that ends behind `at`, as start and end.

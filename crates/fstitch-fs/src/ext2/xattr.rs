@@ -43,14 +43,19 @@ enum BlockChange {
     Replace(Run, Block, BlockBuf),
 }
 
+/// Bytes for attributes in an inode of `size` bytes, from its start; empty if it has none.
+pub(super) fn body_range(size: u16, extra_isize: u16) -> std::ops::Range<usize> {
+    let size = usize::from(size);
+    match extra_isize {
+        0 => size..size,
+        extra => GOOD_OLD_SIZE + usize::from(extra)..size,
+    }
+}
+
 impl Ext2 {
     /// Bytes for attributes in the inode itself, from the inode's start; empty if it has none.
     fn body_range(&self, inode: &Inode) -> std::ops::Range<usize> {
-        let size = usize::from(self.sb.inode_size);
-        match inode.disk.extra_isize {
-            0 => size..size,
-            extra => GOOD_OLD_SIZE + usize::from(extra)..size,
-        }
+        body_range(self.sb.inode_size, inode.disk.extra_isize)
     }
 
     fn read_places(&self, inode: &Inode) -> Result<Places> {
@@ -81,7 +86,7 @@ impl Ext2 {
     /// An attribute's value.
     pub(super) fn read_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
         let (index, name) = split_name(name).ok_or(Errno::OPNOTSUPP)?;
-        if inode.disk.xattr_block == 0 && self.body_range(inode).is_empty() {
+        if inode.disk.xattr_block == 0 && !inode.body_attributes {
             return Err(Errno::NODATA.into());
         }
         let places = self.read_places(inode)?;
@@ -195,6 +200,7 @@ impl Ext2 {
             return PatchIds::new();
         };
         let patch = inode.put_bytes(&mut tx, block, (range.start + first, &bytes[first..=last]), befores);
+        inode.body_attributes = true;
         PatchIds::from_slice(&[patch])
     }
 

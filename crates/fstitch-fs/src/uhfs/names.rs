@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use fstitch_core::{DirEntry, Entry, Errno, FileKind, InodeFlags, InodeNo, Result};
 
 use super::node::{Node, State};
-use super::{LowLevelFs, Uhfs};
+use super::{LowLevelFs, NameSlot, Uhfs};
 
 /// Fails unless `name` could be a name in a directory; `.` and `..` pass.
 pub(super) fn check_name(name: &[u8], name_max: usize) -> Result<()> {
@@ -26,6 +26,9 @@ pub(super) fn check_name(name: &[u8], name_max: usize) -> Result<()> {
 pub(super) fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
+
+/// An inode with the slot that names it, and the changes that the directory had seen.
+type FoundNode<I> = (Arc<Node<I>>, Option<(NameSlot, u64)>);
 
 impl<L: LowLevelFs> Uhfs<L> {
     /// Fails unless `name` could be a name in `parent`; with `ENOTDIR` if that has none at all.
@@ -80,21 +83,36 @@ impl<L: LowLevelFs> Uhfs<L> {
         name: &[u8],
         refs: u64,
     ) -> Result<Option<Arc<Node<L::Inode>>>> {
+        Ok(self.find_slot(dir, name, refs)?.map(|(node, _)| node))
+    }
+
+    /// The same with where the name is, which holds as long as [`State::changes`] of the directory is this number; not
+    /// for `.`.
+    pub(super) fn find_slot(
+        &self,
+        dir: &Node<L::Inode>,
+        name: &[u8],
+        refs: u64,
+    ) -> Result<Option<FoundNode<L::Inode>>> {
         dir.used.store(true, Ordering::Relaxed);
         let state = dir.read()?;
         self.expect_directory(&state)?;
-        let found = match name {
-            b"." => Some(dir.ino),
-            _ => self.low.find_name(state.inode(), name)?.map(|slot| slot.ino),
+        let slot = match name {
+            b"." => None,
+            _ => match self.low.find_name(state.inode(), name)? {
+                None => return Ok(None),
+                found => found,
+            },
         };
-        let Some(ino) = found else { return Ok(None) };
+        let ino = slot.as_ref().map_or(dir.ino, |slot| slot.ino);
+        let changes = state.changes();
         let node = self.node_with(ino, refs)?;
         let stable = dir.ino == self.low.root() || state.track.is_stable(self.moves());
         drop(state);
         if !is_dots(name) && node.fresh.load(Ordering::Relaxed) && node.fresh.swap(false, Ordering::Relaxed) {
             self.inherit_stability(&node, dir.ino, stable);
         }
-        Ok(Some(node))
+        Ok(Some((node, slot.map(|slot| (slot, changes)))))
     }
 
     /// An inode that was loaded through a directory is as reachable on the medium as that directory: its own

@@ -11,6 +11,8 @@ use fstitch_core::{Errno, InodeNo, Result};
 use fstitch_patch::{PatchId, PatchIds};
 use smallvec::SmallVec;
 
+use crate::gather::Gather;
+
 /// Which of an inode's changes a patch belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
@@ -32,9 +34,9 @@ pub(super) struct Whereabouts {
 /// What fsync has to make stable.
 #[derive(Debug)]
 pub(super) struct Track {
-    contents: PatchId,
-    attributes: PatchId,
-    names: PatchId,
+    contents: Gather,
+    attributes: Gather,
+    names: Gather,
     /// The patches of its names that may not be stable, for those that must come after its being reachable.
     pub(super) recent_names: PatchIds,
     /// Directories in which the inode was found or got names. Only for inodes that are not directories: those
@@ -50,9 +52,9 @@ pub(super) struct Track {
 impl Track {
     fn new() -> Self {
         Self {
-            contents: PatchId::NONE,
-            attributes: PatchId::NONE,
-            names: PatchId::NONE,
+            contents: Gather::default(),
+            attributes: Gather::default(),
+            names: Gather::default(),
             recent_names: PatchIds::new(),
             parents: SmallVec::new(),
             stable: None,
@@ -60,8 +62,8 @@ impl Track {
         }
     }
 
-    /// The gathering patch of a part.
-    pub(super) fn part(&mut self, part: Part) -> &mut PatchId {
+    /// The patches of a part.
+    pub(super) fn gather(&mut self, part: Part) -> &mut Gather {
         match part {
             Part::Contents => &mut self.contents,
             Part::Attributes => &mut self.attributes,
@@ -69,14 +71,19 @@ impl Track {
         }
     }
 
-    /// The gathering patches of the given parts.
+    /// A gathering patch of a part, for those who add many patches that come once.
+    pub(super) fn part(&mut self, part: Part) -> &mut PatchId {
+        self.gather(part).others()
+    }
+
+    /// What to wait for until the given parts are stable.
     pub(super) fn gathers(&self, parts: &[Part]) -> PatchIds {
         let of = |part: &Part| match part {
-            Part::Contents => self.contents,
-            Part::Attributes => self.attributes,
-            Part::Names => self.names,
+            Part::Contents => &self.contents,
+            Part::Attributes => &self.attributes,
+            Part::Names => &self.names,
         };
-        parts.iter().map(of).filter(|&patch| patch != PatchId::NONE).collect()
+        parts.iter().flat_map(|part| of(part).patches()).collect()
     }
 
     /// The inode got a name in `parent`.
@@ -139,25 +146,32 @@ pub(super) struct State<I> {
     /// Of a directory: what the clearing of names in it comes after, the other names of what had these. Its own name
     /// must not go before, or what is on its way would be reachable nowhere.
     departures: PatchIds,
+    /// How often somebody could change the inode.
+    changes: u64,
 }
 
 impl<I> State<I> {
     /// The state of an inode that was read from the volume.
     pub(super) fn loaded(inode: I, trim: bool) -> Self {
-        Self { inode: Some(inode), trim, ..Self::unloaded() }
+        Self::new(Some(inode), trim)
     }
 
     fn unloaded() -> Self {
+        Self::new(None, false)
+    }
+
+    fn new(inode: Option<I>, trim: bool) -> Self {
         Self {
-            inode: None,
+            inode,
             dead: false,
             linkable: false,
             track: Track::new(),
             growth: PatchId::NONE,
-            trim: false,
+            trim,
             cleared: PatchIds::new(),
             ready: PatchIds::new(),
             departures: PatchIds::new(),
+            changes: 0,
         }
     }
 
@@ -181,11 +195,17 @@ impl<I> State<I> {
         &self.departures
     }
 
+    /// A number that is another one after every change of the inode.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     pub(super) fn inode(&self) -> &I {
         self.inode.as_ref().expect("a node is loaded before anybody can lock it")
     }
 
     pub(super) fn inode_mut(&mut self) -> &mut I {
+        self.changes += 1;
         self.inode.as_mut().expect("a node is loaded before anybody can lock it")
     }
 }
@@ -225,18 +245,17 @@ pub(super) struct Node<I> {
 impl<I> Node<I> {
     /// A new inode's node, with its first reference.
     pub(super) fn made(ino: InodeNo, state: State<I>) -> Self {
-        Self {
-            loaded: AtomicBool::new(true),
-            fresh: AtomicBool::new(false),
-            state: RwLock::new(state),
-            ..Self::unloaded(ino, 1, Whereabouts::default())
-        }
+        Self::new(ino, 1, state, true)
     }
 
     /// The node of an inode that is still to be read, of which so much is `known`.
     pub(super) fn unloaded(ino: InodeNo, refs: u64, known: Whereabouts) -> Self {
         let mut state = State::unloaded();
         state.track.recall(known);
+        Self::new(ino, refs, state, false)
+    }
+
+    fn new(ino: InodeNo, refs: u64, state: State<I>, loaded: bool) -> Self {
         Self {
             ino,
             refs: AtomicU64::new(refs),
@@ -245,8 +264,8 @@ impl<I> Node<I> {
             orphan: AtomicBool::new(false),
             freeing: AtomicBool::new(false),
             pinned: AtomicBool::new(false),
-            loaded: AtomicBool::new(false),
-            fresh: AtomicBool::new(true),
+            loaded: AtomicBool::new(loaded),
+            fresh: AtomicBool::new(!loaded),
             failed: AtomicBool::new(false),
             loading: Mutex::new(()),
             writer: Mutex::new(()),
@@ -283,10 +302,10 @@ impl<I> Node<I> {
     }
 
     /// Fills in the state of a node that nobody can have locked yet.
-    pub(super) fn set_loaded(&self, mut loaded: State<I>) {
+    pub(super) fn set_loaded(&self, inode: I, trim: bool) {
         let mut state = self.state.write().expect("no panic while held");
-        loaded.track.recall(state.track.whereabouts());
-        *state = loaded;
+        state.inode = Some(inode);
+        state.trim = trim;
         drop(state);
         self.loaded.store(true, Ordering::Release);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fstitch_core::{Errno, FileKind, InodeFlags, InodeNo, Result};
-use fstitch_patch::PatchIds;
+use fstitch_patch::{PatchId, PatchIds, PatchState};
 
 use super::locks::Locked;
 use super::node::{Node, Part, State};
@@ -14,9 +14,10 @@ use super::volume::{Change, NAME_CHANGE_BLOCKS};
 use super::{AttrChange, FreedName, LowLevelFs, NameSlot, Uhfs};
 
 /// A name and the inode that it was found to name, both locked.
-struct Victim<'a> {
+struct Victim<'a, I> {
     parent: InodeNo,
     ino: InodeNo,
+    node: &'a Arc<Node<I>>,
     slot: NameSlot,
     others: &'a OtherNames,
 }
@@ -54,7 +55,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         change.reserve_whole(0, 2 * NAME_CHANGE_BLOCKS)?;
         let dir = self.node(parent)?;
         let node = loop {
-            let node = self.find_node(&dir, name, 0)?.ok_or(Errno::NOENT)?;
+            let (node, found) = self.find_slot(&dir, name, 0)?.ok_or(Errno::NOENT)?;
             let Some(others) = self.other_names(&node, parent, false)? else { continue };
             let mut locked = match Locked::all(&[&dir]) {
                 Ok(locked) => locked,
@@ -66,18 +67,23 @@ impl<L: LowLevelFs> Uhfs<L> {
                 let Ok(in_order) = Locked::all(&[&dir, &node]) else { continue };
                 locked = in_order;
             }
-            let Some(slot) = self.low.find_name(locked.of(parent).inode(), name)? else {
-                return Err(Errno::NOENT.into());
+            let dir_state = locked.of(parent);
+            let slot = match found {
+                // Nobody has changed the directory since.
+                Some((slot, changes)) if changes == dir_state.changes() => slot,
+                _ => self.low.find_name(dir_state.inode(), name)?.ok_or(Errno::NOENT)?,
             };
             if slot.ino != node.ino || locked.of(node.ino).track.version != others.version {
                 continue;
             }
-            let victim = Victim { parent, ino: node.ino, slot, others: &others };
-            self.remove_locked(&mut locked, &victim, kind)?;
+            let victim = Victim { parent, ino: node.ino, node: &node, slot, others: &others };
+            let ended = self.remove_locked(&mut locked, &victim, kind)?;
             drop(locked);
-            break node;
+            break (!ended).then_some(node);
         };
-        self.settle(&change, &node);
+        if let Some(node) = node {
+            self.settle(&change, &node);
+        }
         self.evict_idle();
         Ok(())
     }
@@ -118,12 +124,13 @@ impl<L: LowLevelFs> Uhfs<L> {
         Ok(Some(others))
     }
 
+    /// Removes a name. Returns whether the inode has had its end as well.
     fn remove_locked(
         &self,
         locked: &mut Locked<'_, L::Inode>,
-        victim: &Victim<'_>,
+        victim: &Victim<'_, L::Inode>,
         kind: FileKind,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         self.refuse_flags(locked.of(victim.parent), InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
         let state = locked.of(victim.ino);
         self.refuse_flags(state, InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
@@ -145,11 +152,52 @@ impl<L: LowLevelFs> Uhfs<L> {
         dir.note_departures(&befores, |patch| self.pending(patch));
         self.note(dir, Part::Contents, &[cleared.patch]);
         self.touch(dir, true)?;
+        if !is_dir && self.end_at_once(locked.of(victim.ino), victim.node, &cleared.freed)? {
+            return Ok(true);
+        }
         let cleared = self.lose_name(locked, victim.ino, &cleared.freed)?;
         if is_dir {
             self.add_links(locked.of(victim.parent), -1, &cleared)?;
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// Frees an inode whose only name was cleared, if nobody refers to it and it is small, and says whether that was so. Its
+    /// count of names is not lowered first: its end, which comes after the same clearings, takes it to 0.
+    fn end_at_once(
+        &self,
+        state: &mut State<L::Inode>,
+        node: &Arc<Node<L::Inode>>,
+        freed: &FreedName,
+    ) -> Result<bool> {
+        let attr = self.low.attr(state.inode());
+        let blocks = if attr.kind == FileKind::Regular { self.blocks_of(attr.size) } else { 0 };
+        let is_small = self.freeing(blocks).is_some_and(|blocks| blocks <= NAME_CHANGE_BLOCKS);
+        // With a journal it enters the list of orphans with its name.
+        if attr.nlink != 1 || !is_small || self.cache().is_journaled() {
+            return Ok(false);
+        }
+        // Out of the order of locks: whoever has it may wait for the inode.
+        let Ok(_writer) = node.writer.try_lock() else { return Ok(false) };
+        if !self.table.claim_unreferenced(node) {
+            return Ok(false);
+        }
+        state.cleared.extend(freed.befores());
+        let clearings = self.pending_clearings(state);
+        state.track.version += 1;
+        match self.low.free_inode(state.inode_mut(), &clearings) {
+            Ok(()) => {
+                state.dead = true;
+                self.table.remove(node);
+                Ok(true)
+            }
+            Err(error) => {
+                // As when it is freed later. What has ended in memory is not ended twice.
+                Table::unclaim(node);
+                self.keep_error(error);
+                Ok(self.low.attr(state.inode()).nlink == 0)
+            }
+        }
     }
 
     /// Lowers the count of names after one of them was cleared or replaced. A directory loses its `.` with its
@@ -171,10 +219,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         // All clearings, not this one alone: an earlier rename's old name may still be on the medium.
         let befores = self.pending_clearings(state);
         state.track.version += 1;
-        let change = AttrChange { nlink: Some(nlink), ..AttrChange::default() };
+        // The time waits for nothing, the count does.
+        let change = AttrChange { nlink: Some(nlink), ctime: Some(self.now()), ..AttrChange::default() };
         let patches = self.low.set_attr(state.inode_mut(), &change, &befores)?;
         self.note(state, Part::Attributes, &patches);
-        self.touch(state, false)?;
         Ok(befores)
     }
 
@@ -280,16 +328,17 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Whether nothing is lost when the inode leaves memory.
     fn is_stable(&self, state: &State<L::Inode>) -> bool {
-        let parts = [Part::Contents, Part::Attributes, Part::Names];
-        let mut patches = state.track.gathers(&parts);
-        patches.extend(self.low.inode_patches(state.inode()));
-        patches.extend(state.cleared.iter().chain(&state.ready).copied());
-        patches.push(state.growth);
         // Blocks behind the end that a failed truncation left are known here only; after an unclean mount
         // every file is loaded with that suspicion anyway.
         let remembers_trim = state.trim && !self.low.was_unclean();
         // Without a name it could not be loaded again.
-        let named = self.low.attr(state.inode()).nlink > 0;
-        named && !remembers_trim && !patches.into_iter().any(|patch| self.pending(patch))
+        if remembers_trim || self.low.attr(state.inode()).nlink == 0 {
+            return false;
+        }
+        let parts = [Part::Contents, Part::Attributes, Part::Names];
+        let tx = self.cache().lock();
+        let pending = |patch: PatchId| patch != PatchId::NONE && tx.state(patch) != PatchState::Committed;
+        let own = [state.growth].into_iter().chain(state.cleared.iter().chain(&state.ready).copied());
+        !own.chain(state.track.gathers(&parts)).chain(self.low.inode_patches(state.inode())).any(pending)
     }
 }

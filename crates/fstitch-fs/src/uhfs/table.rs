@@ -14,7 +14,7 @@
 //!    last reference to a parked inode has nothing to free.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fstitch_core::{InodeNo, Result};
@@ -27,6 +27,9 @@ const SHARDS: u64 = 16;
 /// Nodes that may leave whenever one comes: more than one, so that the queue shrinks again after a burst of nodes
 /// that were unstable.
 const LEAVE_MAX: usize = 16;
+
+/// Calls of [`Table::evict`] that are passed over when a node had to stay: fewer than may leave in the next one.
+const RESTS: u32 = 7;
 
 /// The references to an inode that is not in memory.
 #[derive(Default)]
@@ -62,6 +65,8 @@ struct Queue {
 pub(super) struct Table<I> {
     shards: Vec<Mutex<Shard<I>>>,
     queue: Mutex<Queue>,
+    /// Calls of `evict` that are still passed over.
+    rests: AtomicU32,
     nodes_max: usize,
 }
 
@@ -78,7 +83,12 @@ impl<I> Table<I> {
     /// A table that tries to hold no more than `nodes_max` nodes.
     pub(super) fn new(nodes_max: usize) -> Self {
         let shard = || Mutex::new(Shard { nodes: FxHashMap::default(), parked: FxHashMap::default() });
-        Self { shards: (0..SHARDS).map(|_| shard()).collect(), queue: Mutex::default(), nodes_max }
+        Self {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            queue: Mutex::default(),
+            rests: AtomicU32::new(0),
+            nodes_max,
+        }
     }
 
     fn shard(&self, ino: InodeNo) -> MutexGuard<'_, Shard<I>> {
@@ -86,12 +96,13 @@ impl<I> Table<I> {
         self.shards[index].lock().expect("no panic while held")
     }
 
-    /// The node of `ino` with `refs` more references; `load` reads it if it is not in memory.
+    /// The node of `ino` with `refs` more references; `load` reads it if it is not in memory, and tells whether there may be
+    /// blocks behind its end.
     pub(super) fn get(
         &self,
         ino: InodeNo,
         refs: u64,
-        load: impl Fn() -> Result<State<I>>,
+        load: impl Fn() -> Result<(I, bool)>,
     ) -> Result<Arc<Node<I>>> {
         loop {
             let (node, counted) = self.find_or_add(ino, refs);
@@ -125,7 +136,7 @@ impl<I> Table<I> {
     }
 
     /// Loads a node unless somebody else does, and says whether that has succeeded.
-    fn load_once(&self, node: &Arc<Node<I>>, load: &impl Fn() -> Result<State<I>>) -> Result<bool> {
+    fn load_once(&self, node: &Arc<Node<I>>, load: &impl Fn() -> Result<(I, bool)>) -> Result<bool> {
         let _loading = node.loading.lock().expect("no panic while held");
         if node.failed.load(Ordering::Acquire) {
             return Ok(false);
@@ -134,8 +145,8 @@ impl<I> Table<I> {
             return Ok(true);
         }
         match load() {
-            Ok(state) => {
-                node.set_loaded(state);
+            Ok((inode, trim)) => {
+                node.set_loaded(inode, trim);
                 Ok(true)
             }
             Err(error) => {
@@ -201,6 +212,17 @@ impl<I> Table<I> {
             && !node.freeing.swap(true, Ordering::Relaxed)
     }
 
+    /// Claims an inode that nobody refers to and that is about to lose its last name: its node's state is locked by the caller,
+    /// who frees it at once.
+    pub(super) fn claim_unreferenced(&self, node: &Arc<Node<I>>) -> bool {
+        let _shard = self.shard(node.ino);
+        let claimed = node.refs.load(Ordering::Relaxed) == 0 && !node.freeing.swap(true, Ordering::Relaxed);
+        if claimed {
+            node.orphan.store(true, Ordering::Relaxed);
+        }
+        claimed
+    }
+
     /// Claims an orphan although somebody still refers to it (the volume is being unmounted).
     pub(super) fn claim_referred_orphan(node: &Node<I>) -> bool {
         node.orphan.load(Ordering::Relaxed) && !node.freeing.swap(true, Ordering::Relaxed)
@@ -254,8 +276,14 @@ impl<I> Table<I> {
     /// them. Waits for no inode's lock, so that the caller may hold some.
     ///
     /// The oldest come first. Once one of them has to stay, others of its age hardly fare better: it goes to the
-    /// end, and the next operation goes on from there.
+    /// end, and a later operation goes on from there.
     pub(super) fn evict(&self, stable: impl Fn(&State<I>) -> bool) {
+        let rests = self.rests.load(Ordering::Relaxed);
+        if rests > 0 {
+            // Two threads may pass over one call between them: nothing hangs on the number.
+            self.rests.store(rests - 1, Ordering::Relaxed);
+            return;
+        }
         for _ in 0..LEAVE_MAX {
             let oldest = {
                 let mut queue = self.queue.lock().expect("no panic while held");
@@ -266,6 +294,7 @@ impl<I> Table<I> {
             };
             let left = oldest.is_some_and(|(ino, ticket)| self.evict_one(ino, ticket, &stable));
             if !left {
+                self.rests.store(RESTS, Ordering::Relaxed);
                 return;
             }
         }
@@ -313,8 +342,8 @@ mod tests {
     use super::*;
 
     /// Nodes of a format whose inodes are numbers.
-    fn load(ino: InodeNo) -> impl Fn() -> Result<State<u64>> {
-        move || Ok(State::loaded(ino.get(), false))
+    fn load(ino: InodeNo) -> impl Fn() -> Result<(u64, bool)> {
+        move || Ok((ino.get(), false))
     }
 
     /// Ends enough operations for every node to leave that may.

@@ -257,8 +257,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let loaded = Cell::new(false);
         let node = self.table.get(ino, refs, || {
             loaded.set(true);
-            let inode = self.low.load(ino)?;
-            Ok(State::loaded(inode, self.low.was_unclean()))
+            Ok((self.low.load(ino)?, self.low.was_unclean()))
         });
         if loaded.get() {
             self.evict_idle();
@@ -285,8 +284,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             return;
         }
         let mut tx = self.cache().lock();
-        let gather = state.track.part(part);
-        *gather = tx.gather_all(*gather, patches);
+        state.track.gather(part).add_all(&mut tx, patches);
         if part == Part::Names {
             let recent = &mut state.track.recent_names;
             recent.retain(|patch| tx.state(*patch) != PatchState::Committed);

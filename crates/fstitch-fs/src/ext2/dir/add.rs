@@ -12,74 +12,16 @@
 use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, InodeFlags, InodeNo, Result};
-use fstitch_patch::{PatchId, PatchIds};
+use fstitch_patch::{Block, PatchId, PatchIds};
 use smallvec::SmallVec;
 
+use super::room::{Found, Room, find_room};
 use super::{Ext2, Inode};
-use crate::ext2::layout::dirent::{
-    self, D_REC_LEN, ENTRY_MIN, EntryView, HEADER, NAME_MAX, entry_size, rec_len_field,
-};
+use crate::ext2::layout::dirent::{self, D_REC_LEN, ENTRY_MIN, HEADER, NAME_MAX, entry_size, rec_len_field};
 use crate::ext2::layout::inode::I_FLAGS;
 use crate::ext2::memory::name_key;
 use crate::ext2::num::{low32, small, wide};
 use crate::uhfs::AttrChange;
-
-/// Where a name can go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Room {
-    /// Free entries that follow each other, from `offset` on, `len` bytes together.
-    Free { offset: usize, len: usize, parts: SmallVec<[usize; 4]> },
-    /// The end of a used entry that is longer than it needs to be.
-    Behind { entry: usize, offset: usize, len: usize },
-}
-
-impl Room {
-    const fn len(&self) -> usize {
-        match self {
-            Self::Free { len, .. } | Self::Behind { len, .. } => *len,
-        }
-    }
-}
-
-/// The first room of at least `need` bytes among `entries`, or else the size of the largest there is. The first
-/// entry of a directory's first block is `.`: nothing may come between it and `..`.
-fn find_room<'a>(
-    entries: impl Iterator<Item = Result<EntryView<'a>>>,
-    need: usize,
-    is_first: bool,
-) -> Result<Result<Room, usize>> {
-    let mut best = 0;
-    let mut free: Option<Room> = None;
-    for entry in entries {
-        let entry = entry?;
-        if entry.ino == 0 {
-            match &mut free {
-                Some(Room::Free { len, parts, .. }) => {
-                    *len += entry.rec_len;
-                    parts.push(entry.offset);
-                }
-                _ => {
-                    let parts = SmallVec::from_slice(&[entry.offset]);
-                    free = Some(Room::Free { offset: entry.offset, len: entry.rec_len, parts });
-                }
-            }
-        } else {
-            free = None;
-            let slack = entry.rec_len - entry.used();
-            if slack >= ENTRY_MIN && !(is_first && entry.offset == 0) {
-                let offset = entry.offset + entry.used();
-                free = Some(Room::Behind { entry: entry.offset, offset, len: slack });
-            }
-        }
-        if let Some(room) = &free {
-            if room.len() >= need {
-                return Ok(Ok(room.clone()));
-            }
-            best = best.max(room.len());
-        }
-    }
-    Ok(Err(best))
-}
 
 /// A new name.
 #[derive(Clone, Copy, Debug)]
@@ -95,27 +37,43 @@ impl Ext2 {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
-        if self.search_room(dir, entry_size(name.len()))?.is_none() {
+        let need = entry_size(name.len());
+        let known = self.dir_memory(dir)?.has_room(need);
+        if !known && self.search_room(dir, need)?.is_none() {
             self.grow(caller, dir)?;
         }
         Ok(())
     }
 
-    /// The first block with room for `need` bytes: its position, and the room.
-    fn search_room(&self, dir: &Inode, need: usize) -> Result<Option<(usize, Room)>> {
+    /// The first block with room for `need` bytes, its position in the directory, and the room.
+    fn search_room(&self, dir: &Inode, need: usize) -> Result<Option<(usize, Block, Room)>> {
         let mut memory = self.dir_memory(dir)?;
-        let mut at = 0;
-        while let Some(next) = memory.room[at..].iter().position(|&room| usize::from(room) >= need) {
-            at += next;
-            let found = match self.dir_bytes(&memory, at)? {
-                Some((block, bytes)) => find_room(self.entries(&bytes, block), need, at == 0)?,
-                None => Err(0),
-            };
-            match found {
-                Ok(room) => return Ok(Some((at, room))),
-                Err(largest) => memory.room[at] = u16::try_from(largest).unwrap_or(u16::MAX),
+        while let Some(at) = memory.rooms.first(need) {
+            let no = memory.list()[at];
+            if no == 0 {
+                memory.rooms.set(at, 0);
+                continue;
             }
-            at += 1;
+            let block = self.dir_block(no)?;
+            let bytes = block.snapshot();
+            if let Some((last, Found { room, .. })) = &memory.room
+                && *last == at
+                && room.len() >= need
+                && room.stands(self.entries(&bytes, block.no()).from(room.entry()).slots())
+            {
+                return Ok(Some((at, block, room.clone())));
+            }
+            let mut slots = self.entries(&bytes, block.no()).slots();
+            let found = find_room(&mut slots, need, at == 0);
+            slots.intact()?;
+            match found {
+                Ok(found) => {
+                    let room = found.room.clone();
+                    memory.room = Some((at, found));
+                    return Ok(Some((at, block, room)));
+                }
+                Err(largest) => memory.rooms.set(at, largest),
+            }
         }
         Ok(None)
     }
@@ -154,13 +112,16 @@ impl Ext2 {
             }
         }
         let mut links = self.attach_run(dir, allocation, &befores)?;
-        // The length after the pointers.
+        // The length after the pointers: whoever comes after it comes after them.
         let change = AttrChange { size: Some(size), ..AttrChange::default() };
-        links.extend(self.change_attr(dir, &change, &links.clone())?);
+        let sized = self.change_attr(dir, &change, &links)?;
+        if !sized.is_empty() {
+            links = sized;
+        }
         let no = small(block.no().index());
         self.memory.set_links(no, links, &self.cache);
         let mut memory = self.dir_memory(dir)?;
-        memory.room.push(u16::MAX);
+        memory.rooms.push();
         if let Some(blocks) = &mut memory.blocks {
             blocks.push(no);
         }
@@ -193,18 +154,12 @@ impl Ext2 {
     ) -> Result<PatchIds> {
         self.watch.inode(low32(new.ino.get()));
         let found = self.search_room(dir, entry_size(new.name.len()))?;
-        let (at, room) = found.ok_or(Errno::NOSPC)?;
-        let no = self.dir_memory(dir)?.list()[at];
-        let block = self.dir_block(no)?;
+        let (at, block, room) = found.ok_or(Errno::NOSPC)?;
         let mut chain = PatchIds::from_slice(&[self.drop_index_flag(dir)?]);
-        let parts = match &room {
-            Room::Free { parts, .. } => parts.clone(),
-            Room::Behind { .. } => SmallVec::new(),
-        };
         let vanished = {
             let mut names = self.memory.names();
             chain.extend(names.structure.get(&block.no()).copied());
-            for &part in &parts {
+            for &part in room.parts() {
                 chain.extend(names.cleared.get(&(block.no(), part)).copied());
                 names.created.remove(&(block.no(), part));
             }
@@ -232,10 +187,13 @@ impl Ext2 {
         }
         self.remember(dir);
         let position = self.dir_position(at, entry.offset);
-        if let Some(index) = &mut self.dir_memory(dir)?.index {
+        let mut memory = self.dir_memory(dir)?;
+        memory.take_room(at, entry.rest);
+        if let Some(index) = &mut memory.index {
             index.insert(new.name, position);
         }
-        let mut reachable = self.memory.links(no);
+        drop(memory);
+        let mut reachable = self.memory.links(small(block.no().index()));
         reachable.push(named);
         Ok(reachable)
     }
@@ -247,7 +205,9 @@ struct Entry {
     offset: usize,
     /// Where the bytes start.
     from: usize,
-    bytes: Vec<u8>,
+    bytes: SmallVec<[u8; 64]>,
+    /// The room that is left behind it.
+    rest: Option<Room>,
 }
 
 impl Entry {
@@ -256,18 +216,24 @@ impl Entry {
         let rest = room.len() - need;
         let splits = rest >= ENTRY_MIN;
         let rec_len = if splits { need } else { room.len() };
-        let mut bytes = vec![0; if splits { need + HEADER } else { need }];
+        let mut bytes = SmallVec::from_elem(0, if splits { need + HEADER } else { need });
         dirent::put_entry(&mut bytes, 0, rec_len, new.name, filetype.then_some(new.kind));
         if splits {
             dirent::put_entry(&mut bytes[need..], 0, rest, b"", None);
         }
-        match room {
+        let offset = room.offset();
+        let after = offset + need;
+        let parts = SmallVec::from_slice(&[after]);
+        let rest = splits.then_some(Room::Free { offset: after, len: rest, parts });
+        let from = match room {
             // The inode field is 0 already and has patches of its own.
-            Room::Free { offset, .. } => {
-                Self { offset: *offset, from: offset + D_REC_LEN.offset(), bytes: bytes.split_off(4) }
+            Room::Free { .. } => {
+                bytes.drain(..D_REC_LEN.offset());
+                offset + D_REC_LEN.offset()
             }
-            Room::Behind { offset, .. } => Self { offset: *offset, from: *offset, bytes },
-        }
+            Room::Behind { .. } => offset,
+        };
+        Self { offset, from, bytes, rest }
     }
 }
 
@@ -280,26 +246,6 @@ pub(super) fn slot_block(block: BlockNo) -> u32 {
 mod tests {
     use super::*;
     use crate::ext2::layout::dirent::{put_entry, put_first_block};
-
-    fn view(offset: usize, ino: u32, rec_len: usize, name: &[u8]) -> Result<EntryView<'_>> {
-        Ok(EntryView { offset, ino, rec_len, file_type: 0, name })
-    }
-
-    #[test]
-    fn free_neighbours_are_taken_together() {
-        let entries =
-            [view(0, 5, 12, b"a"), view(12, 0, 12, b"b"), view(24, 0, 16, b"c"), view(40, 6, 984, b"d")];
-        let room = find_room(entries.into_iter(), 28, false).unwrap().unwrap();
-        assert_eq!(room, Room::Free { offset: 12, len: 28, parts: SmallVec::from_slice(&[12, 24]) });
-    }
-
-    #[test]
-    fn nothing_goes_behind_the_first_dot() {
-        let entries = || [view(0, 5, 512, b"."), view(512, 6, 512, b"..")].into_iter();
-        let room = find_room(entries(), 100, true).unwrap().unwrap();
-        assert_eq!(room, Room::Behind { entry: 512, offset: 524, len: 500 });
-        assert_eq!(find_room(entries(), 501, true).unwrap(), Err(500));
-    }
 
     #[test]
     fn a_new_entry_leaves_free_space_behind_it() {

@@ -75,11 +75,11 @@ impl Ext2 {
         let Some(at) = memory.position(slot.block) else {
             return Err(Error::corrupt("directory entry", slot.block, "in a block of another directory"));
         };
-        memory.room[at] = u16::MAX;
         let position = self.dir_position(at, slot.offset);
         let bytes = block.snapshot();
         let entry = self.entries(&bytes, slot.block).from(slot.offset).next().transpose()?;
-        let name = entry.map(|entry| entry.name).unwrap_or_default();
+        let (name, len) = entry.map(|entry| (entry.name, entry.rec_len)).unwrap_or_default();
+        memory.note_cleared(at, slot.offset, len);
         if let Some(index) = &mut memory.index {
             index.remove(name, position);
         }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, MutexGuard};
 
 use fstitch_core::{BlockNo, DirEntry, InodeNo, Result};
+use smallvec::SmallVec;
 
 use super::{DirMemory, Ext2, Inode};
 use crate::ext2::layout::dirent::{EntryView, NAME_MAX};
@@ -19,7 +20,7 @@ fn slot(entry: &EntryView<'_>, block: BlockNo) -> NameSlot {
 impl Ext2 {
     /// The directory's memory, with its blocks known.
     pub(super) fn dir_memory<'d>(&self, dir: &'d Inode) -> Result<MutexGuard<'d, DirMemory>> {
-        let mut memory = dir.dir.lock().expect("no panic while held");
+        let mut memory = dir.dir.get_or_init(Arc::default).lock().expect("no panic while held");
         self.load_dir(dir, &mut memory)?;
         Ok(memory)
     }
@@ -32,29 +33,30 @@ impl Ext2 {
         }
         let dots = name == b"." || name == b"..";
         if !dots && dir.disk.size > INDEX_FROM && self.ensure_index(dir, &mut memory)? {
-            return self.find_indexed(&memory, name);
+            return self.find_indexed(&mut memory, name);
         }
         for at in 0..memory.list().len() {
             let Some((block, bytes)) = self.dir_bytes(&memory, at)? else { continue };
-            for entry in self.entries(&bytes, block) {
-                let entry = entry?;
-                if entry.ino != 0 && entry.name == name {
-                    return Ok(Some(slot(&entry, block)));
-                }
+            if let Some(found) = self.entries(&bytes, block).find(name)? {
+                memory.note_found(at);
+                let entry = self.entries(&bytes, block).from(found.offset).next().transpose()?;
+                return Ok(entry.map(|entry| slot(&entry, block)));
             }
         }
         Ok(None)
     }
 
-    fn find_indexed(&self, memory: &DirMemory, name: &[u8]) -> Result<Option<NameSlot>> {
+    fn find_indexed(&self, memory: &mut DirMemory, name: &[u8]) -> Result<Option<NameSlot>> {
         let Some(index) = &memory.index else { return Ok(None) };
-        for position in index.candidates(name) {
+        let candidates: SmallVec<[u32; 1]> = index.candidates(name).collect();
+        for position in candidates {
             let offset = u64::from(position) * 4;
             let at = idx64(offset / u64::from(self.sb.block_size));
             let Some((block, bytes)) = self.dir_bytes(memory, at)? else { continue };
             let inside = idx64(offset % u64::from(self.sb.block_size));
             let entry = self.entries(&bytes, block).from(inside).next().transpose()?;
             if let Some(entry) = entry.filter(|entry| entry.ino != 0 && entry.name == name) {
+                memory.note_found(at);
                 return Ok(Some(slot(&entry, block)));
             }
         }
@@ -83,7 +85,7 @@ impl Ext2 {
             }
         }
         memory.index = Some(index);
-        self.memory.indexes.admit(&dir.dir);
+        self.memory.indexes.admit(dir.dir.get_or_init(Arc::default));
         Ok(true)
     }
 

@@ -18,6 +18,7 @@ mod add;
 mod change;
 mod find;
 mod index;
+mod room;
 
 use std::sync::Arc;
 
@@ -32,14 +33,19 @@ use super::volume::Ext2;
 pub(super) use add::NewName;
 pub(super) use index::IndexCache;
 use index::NameIndex;
+use room::{Found, Room, Rooms};
 
 /// What is kept in memory of a directory in use.
 #[derive(Debug, Default)]
 pub(super) struct DirMemory {
     /// The directory's blocks on the volume, 0 for a hole; `None` until first used.
     blocks: Option<Vec<u32>>,
-    /// For each block, what a name may need at most to fit: never too small.
-    room: Vec<u16>,
+    rooms: Rooms,
+    /// Room that was found last, or left by the last name: the block's position, and where in the block. Looked at again
+    /// before it is used.
+    room: Option<(usize, Found)>,
+    /// The positions of the blocks in which names were found last.
+    found: [usize; 2],
     index: Option<NameIndex>,
     /// An index would take too much memory.
     too_large: bool,
@@ -52,7 +58,41 @@ impl DirMemory {
 
     /// The position of the volume's block `no` in the directory.
     fn position(&self, no: BlockNo) -> Option<usize> {
-        self.list().iter().position(|&block| u64::from(block) == no.get())
+        let list = self.list();
+        let is_at = |at: usize| list.get(at).is_some_and(|&block| u64::from(block) == no.get());
+        let found = self.found.iter().copied().find(|&at| is_at(at));
+        found.or_else(|| list.iter().position(|&block| u64::from(block) == no.get()))
+    }
+
+    /// The room found last, in block `at`, was taken except for `rest`.
+    fn take_room(&mut self, at: usize, rest: Option<Room>) {
+        let Some((_, found)) = self.room.take().filter(|(found, _)| *found == at) else { return };
+        let left = found.left(rest.as_ref().map_or(0, Room::len));
+        self.rooms.set(at, left.min(self.rooms.get(at)));
+        self.room = rest.map(|room| (at, Found { room, others: found.others }));
+    }
+
+    /// A name was cleared in block `at`: its slot of `len` bytes is free, and so may be what lies on both sides.
+    fn note_cleared(&mut self, at: usize, offset: usize, len: usize) {
+        let others = self.rooms.get(at);
+        self.rooms.set(at, others.saturating_mul(2).saturating_add(room::narrow(len)));
+        let is_first = self.rooms.first(len) == Some(at);
+        if is_first || self.room.as_ref().is_none_or(|(found, _)| *found == at) {
+            self.room = Some((at, Found::cleared(offset, len, others)));
+        }
+    }
+
+    /// Whether there is room for `need` bytes, as far as is known without a look at the blocks.
+    fn has_room(&self, need: usize) -> bool {
+        let first = self.rooms.first(need);
+        self.room.as_ref().is_some_and(|(at, found)| first == Some(*at) && found.room.len() >= need)
+    }
+
+    /// A name was found in block `at` of the directory: whoever changes it will ask for that.
+    fn note_found(&mut self, at: usize) {
+        if self.found[0] != at {
+            self.found = [at, self.found[0]];
+        }
     }
 }
 
@@ -77,7 +117,7 @@ impl Ext2 {
             }
             at += extent.count;
         }
-        memory.room = vec![u16::MAX; blocks.len()];
+        memory.rooms = Rooms::unknown(blocks.len());
         memory.blocks = Some(blocks);
         Ok(())
     }

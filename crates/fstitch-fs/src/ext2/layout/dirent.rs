@@ -70,6 +70,40 @@ impl EntryView<'_> {
     }
 }
 
+/// Where an entry is and how long, without its name's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Where it starts in the block.
+    pub offset: usize,
+    /// The inode that it names; 0 if it is free space.
+    pub ino: u32,
+    /// Bytes to the next entry.
+    pub rec_len: usize,
+    /// Bytes in the name.
+    pub name_len: usize,
+}
+
+impl Slot {
+    /// Where the next entry starts.
+    #[must_use]
+    pub const fn end(&self) -> usize {
+        self.offset + self.rec_len
+    }
+
+    /// Bytes that the entry itself needs: none if it is free.
+    #[must_use]
+    pub const fn used(&self) -> usize {
+        if self.ino == 0 { 0 } else { entry_size(self.name_len) }
+    }
+
+    /// Where the name's bytes are.
+    #[must_use]
+    pub const fn name(&self) -> std::ops::Range<usize> {
+        let start = self.offset + HEADER;
+        start..start + self.name_len
+    }
+}
+
 /// Walks the entries of one directory block. Ends behind the first damaged entry.
 #[derive(Clone, Debug)]
 pub struct Entries<'a> {
@@ -87,6 +121,12 @@ pub fn entries<'a>(bytes: &'a [u8], block: BlockNo, volume: &Superblock) -> Entr
 }
 
 impl<'a> Entries<'a> {
+    /// The entries of a block of a volume with many inodes and no kinds.
+    #[cfg(test)]
+    pub(crate) const fn any(bytes: &'a [u8], block: BlockNo) -> Self {
+        Self { bytes, at: 0, block, inodes_count: u32::MAX, filetype: false }
+    }
+
     /// The walk from byte `at` on, where an entry is known to start.
     #[must_use]
     pub const fn from(mut self, at: usize) -> Self {
@@ -94,10 +134,75 @@ impl<'a> Entries<'a> {
         self
     }
 
-    fn damaged(&mut self, problem: String) -> Option<Result<EntryView<'a>>> {
-        let what = format!("directory entry at byte {}", self.at);
-        self.at = self.bytes.len();
-        Some(Err(Error::corrupt(what, self.block, problem)))
+    /// The same walk for those who need few of the names: they are not looked at, everything else is.
+    #[must_use]
+    pub const fn slots(self) -> Slots<'a> {
+        Slots { entries: self, damaged: false }
+    }
+
+    /// The entry of this name in a whole block, the names' bytes of the others not looked at.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if one before it is otherwise damaged.
+    pub fn find(mut self, name: &[u8]) -> Result<Option<Slot>> {
+        let mut at = self.at;
+        while at < self.bytes.len() {
+            let Some(slot) = self.slot(at) else {
+                self.at = at;
+                return Err(self.damage());
+            };
+            let is_it = || self.bytes.get(slot.name()).is_some_and(|other| same(other, name));
+            if slot.name_len == name.len() && slot.ino != 0 && is_it() {
+                return Ok(Some(slot));
+            }
+            at = slot.end();
+        }
+        Ok(None)
+    }
+
+    /// The header of the entry at byte `at`, if all is right with it.
+    #[inline]
+    fn slot(&self, at: usize) -> Option<Slot> {
+        let rest = self.bytes.get(at..)?;
+        let header = rest.first_chunk::<HEADER>()?;
+        let ino = D_INODE.get(header);
+        let rec_len = usize::from(D_REC_LEN.get(header));
+        let name_len = usize::from(D_NAME_LEN.get(header));
+        // Free space may keep what an entry held before, a kind from times with the feature included.
+        let short_name = self.filetype || ino == 0 || D_FILE_TYPE.get(header) == 0;
+        let named = ino == 0 || name_len > 0;
+        let intact = rec_len >= ENTRY_MIN
+            && rec_len <= rest.len()
+            && rec_len.is_multiple_of(4)
+            && entry_size(name_len) <= rec_len
+            && ino <= self.inodes_count
+            && short_name
+            && named;
+        intact.then_some(Slot { offset: at, ino, rec_len, name_len })
+    }
+
+    /// What is wrong with the entry that is not as it should be.
+    #[cold]
+    fn damage(&self) -> Error {
+        let rest = &self.bytes[self.at..];
+        let problem = if rest.len() < ENTRY_MIN {
+            format!("only {} bytes to the end of the block", rest.len())
+        } else {
+            let rec_len = usize::from(D_REC_LEN.get(rest));
+            let name_len = usize::from(D_NAME_LEN.get(rest));
+            let ino = D_INODE.get(rest);
+            let long_name = !self.filetype && ino != 0 && D_FILE_TYPE.get(rest) != 0;
+            if rec_len < ENTRY_MIN || rec_len > rest.len() || !rec_len.is_multiple_of(4) {
+                format!("length {rec_len}, {} bytes to the end of the block", rest.len())
+            } else if long_name || entry_size(name_len) > rec_len {
+                format!("a name of {name_len} bytes in an entry of {rec_len}")
+            } else if ino > self.inodes_count {
+                format!("inode {ino}, expected at most {}", self.inodes_count)
+            } else {
+                format!("name {:?}", String::from_utf8_lossy(&rest[HEADER..HEADER + name_len]))
+            }
+        };
+        Error::corrupt(format!("directory entry at byte {}", self.at), self.block, problem)
     }
 }
 
@@ -108,33 +213,63 @@ impl<'a> Iterator for Entries<'a> {
         if self.at >= self.bytes.len() {
             return None;
         }
-        let rest = &self.bytes[self.at..];
-        if rest.len() < ENTRY_MIN {
-            return self.damaged(format!("only {} bytes to the end of the block", rest.len()));
+        let view = self.slot(self.at).and_then(|slot| {
+            let name = &self.bytes[slot.name()];
+            // Without leaving early, so that the compiler looks at many bytes at a time.
+            let bad = name.iter().fold(false, |bad, &byte| bad | (byte == b'/') | (byte == 0));
+            let file_type = if self.filetype { D_FILE_TYPE.get(&self.bytes[slot.offset..]) } else { 0 };
+            let Slot { offset, ino, rec_len, .. } = slot;
+            (ino == 0 || !bad).then_some(EntryView { offset, ino, rec_len, file_type, name })
+        });
+        if let Some(view) = view {
+            self.at = view.end();
+            return Some(Ok(view));
         }
-        let rec_len = usize::from(D_REC_LEN.get(rest));
-        if rec_len < ENTRY_MIN || rec_len > rest.len() || !rec_len.is_multiple_of(4) {
-            return self.damaged(format!("length {rec_len}, {} bytes to the end of the block", rest.len()));
-        }
-        let file_type = if self.filetype { D_FILE_TYPE.get(rest) } else { 0 };
-        let ino = D_INODE.get(rest);
-        // Free space may keep what an entry held before, a kind from times with the feature included.
-        let long_name = !self.filetype && ino != 0 && D_FILE_TYPE.get(rest) != 0;
-        let name_len = usize::from(D_NAME_LEN.get(rest));
-        if long_name || entry_size(name_len) > rec_len {
-            return self.damaged(format!("a name of {name_len} bytes in an entry of {rec_len}"));
-        }
-        if ino > self.inodes_count {
-            return self.damaged(format!("inode {ino}, expected at most {}", self.inodes_count));
-        }
-        let name = &rest[HEADER..HEADER + name_len];
-        if ino != 0 && (name.is_empty() || name.contains(&b'/') || name.contains(&0)) {
-            return self.damaged(format!("name {:?}", String::from_utf8_lossy(name)));
-        }
-        let offset = self.at;
-        self.at += rec_len;
-        Some(Ok(EntryView { offset, ino, rec_len, file_type, name }))
+        let damage = self.damage();
+        self.at = self.bytes.len();
+        Some(Err(damage))
     }
+}
+
+/// Walks the entries of one directory block without looking at the names' bytes. Ends before the first entry that is
+/// otherwise damaged.
+#[derive(Clone, Debug)]
+pub struct Slots<'a> {
+    entries: Entries<'a>,
+    damaged: bool,
+}
+
+impl Slots<'_> {
+    /// Fails if the walk ended at a damaged entry.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn intact(&self) -> Result<()> {
+        if self.damaged { Err(self.entries.damage()) } else { Ok(()) }
+    }
+}
+
+impl Iterator for Slots<'_> {
+    type Item = Slot;
+
+    fn next(&mut self) -> Option<Slot> {
+        if self.entries.at >= self.entries.bytes.len() {
+            return None;
+        }
+        let slot = self.entries.slot(self.entries.at);
+        match slot {
+            Some(slot) => self.entries.at = slot.end(),
+            None => self.damaged = true,
+        }
+        slot
+    }
+}
+
+/// Whether two names of one length are the same. Names of one directory differ near their ends more often than at their
+/// beginnings.
+#[inline]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.last() == b.last() && a == b
 }
 
 /// Writes an entry at the start of `bytes`; `kind` is `None` on volumes without the `filetype` feature and
@@ -156,6 +291,11 @@ pub fn put_empty_block(bytes: &mut [u8]) {
 /// Fills a new directory's first block: `.`, `..` and free space.
 pub fn put_first_block(bytes: &mut [u8], ino: u32, parent: u32, filetype: bool) {
     bytes.fill(0);
+    put_first_entries(bytes, ino, parent, filetype);
+}
+
+/// The same in a block of zeros.
+pub fn put_first_entries(bytes: &mut [u8], ino: u32, parent: u32, filetype: bool) {
     let kind = filetype.then_some(FileKind::Directory);
     put_entry(bytes, ino, ENTRY_MIN, b".", kind);
     put_entry(&mut bytes[ENTRY_MIN..], parent, ENTRY_MIN, b"..", kind);
@@ -247,6 +387,16 @@ mod tests {
             assert!(all.len() <= 1024 / ENTRY_MIN + 1);
             let intact = all.iter().all(Result::is_ok);
             assert!(!intact || all.last().unwrap().as_ref().unwrap().end() == 1024);
+            let mut slots = walk(&block).slots();
+            let found = slots.by_ref().map(|slot| (slot.offset, slot.ino, slot.rec_len, slot.used()));
+            let found: Vec<_> = found.take(all.len()).collect();
+            let views =
+                all.iter().flatten().map(|entry| (entry.offset, entry.ino, entry.rec_len, entry.used()));
+            assert!(found.iter().copied().zip(views).all(|(slot, view)| slot == view));
+            // The one thing that it does not see is a name with a byte that none may have.
+            let complaint = |error: &fstitch_core::Error| !error.to_string().contains("name \"");
+            let structural = all.last().unwrap().as_ref().err().is_some_and(complaint);
+            assert!(!structural || slots.intact().is_err(), "{all:?}");
         }
     }
 }

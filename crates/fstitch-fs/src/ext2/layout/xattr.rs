@@ -257,12 +257,18 @@ impl XattrSet {
         true
     }
 
+    /// Whether an inode's bytes behind its fixed fields hold attributes.
+    #[must_use]
+    pub fn is_in_body(body: &[u8]) -> bool {
+        body.len() >= BODY_HEADER + 4 && H_MAGIC.get(body) == XATTR_MAGIC
+    }
+
     /// Reads the attributes in an inode's bytes behind its fixed fields; none if the magic is absent.
     ///
     /// # Errors
     /// `Corrupt`.
     pub fn parse_body(body: &[u8], block: BlockNo) -> Result<Self> {
-        if body.len() < BODY_HEADER + 4 || H_MAGIC.get(body) != XATTR_MAGIC {
+        if !Self::is_in_body(body) {
             return Ok(Self::default());
         }
         Self::parse(&body[BODY_HEADER..], 0, block)
