@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use fstitch_core::{BlockDevice, StatsDevice, SystemClock, Timestamp};
+use fstitch_core::{BlockDevice, Clock, StatsDevice, SystemClock, Timestamp};
 use fstitch_disk::{DiskOptions, FileDisk};
 use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
@@ -70,13 +70,26 @@ impl Inside {
     /// # Errors
     /// As opening a volume.
     pub fn open(device: Arc<dyn BlockDevice>, consistency: Consistency, cache: CacheOptions) -> Result<Self> {
+        Self::open_with(device, consistency, cache, Arc::new(SystemClock::new()))
+    }
+
+    /// The same with a clock of one's own.
+    ///
+    /// # Errors
+    /// As [`Inside::open`].
+    pub fn open_with(
+        device: Arc<dyn BlockDevice>,
+        consistency: Consistency,
+        cache: CacheOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
         let arrangement = Arrangement {
             consistency: Some(consistency),
             cache,
             fs: UhfsOptions { atime: AtimePolicy::RelAtime, ..UhfsOptions::default() },
             ..Arrangement::default()
         };
-        let (fs, _) = arrange::open(device, &arrangement, Arc::new(SystemClock::new()))?;
+        let (fs, _) = arrange::open(device, &arrangement, clock)?;
         let cache = Arc::clone(LowLevelFs::cache(fs.format()));
         Ok(Self { fs: Arc::new(fs), cache })
     }
