@@ -14,13 +14,14 @@ pub struct Timestamp {
 
 /// A source of time.
 pub trait Clock: Send + Sync {
-    /// The wall clock, for time stamps on files.
+    /// The wall clock, for time stamps on files. It may be coarse: what is done in one tick then has one time, and need
+    /// not be stamped again.
     fn now(&self) -> Timestamp;
     /// Time since some fixed start, never going back, for ages and intervals.
     fn elapsed(&self) -> Duration;
 }
 
-/// The machine's clock.
+/// The machine's clock. Its wall clock ticks once in a millisecond, which is finer than that of Linux's own file systems.
 #[derive(Debug)]
 pub struct SystemClock {
     start: std::time::Instant,
@@ -41,13 +42,17 @@ impl Default for SystemClock {
     }
 }
 
+/// Nanoseconds between two times that the machine's clock shows.
+const TICK: u32 = 1_000_000;
+
 impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "this is the one place where the machine's time enters")]
     fn now(&self) -> Timestamp {
         match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
-            Ok(d) => {
-                Timestamp { secs: i64::try_from(d.as_secs()).unwrap_or(i64::MAX), nanos: d.subsec_nanos() }
-            }
+            Ok(d) => Timestamp {
+                secs: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
+                nanos: d.subsec_nanos() / TICK * TICK,
+            },
             Err(before) => {
                 let d = before.duration();
                 let whole = i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
