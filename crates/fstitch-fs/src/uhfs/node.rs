@@ -35,6 +35,8 @@ pub(super) struct Track {
     contents: PatchId,
     attributes: PatchId,
     names: PatchId,
+    /// The pointers that were gathered last: a file that is appended to has the same for many writes.
+    pub(super) pointers: PatchIds,
     /// The patches of its names that may not be stable, for those that must come after its being reachable.
     pub(super) recent_names: PatchIds,
     /// Directories in which the inode was found or got names. Only for inodes that are not directories: those
@@ -53,6 +55,7 @@ impl Track {
             contents: PatchId::NONE,
             attributes: PatchId::NONE,
             names: PatchId::NONE,
+            pointers: PatchIds::new(),
             recent_names: PatchIds::new(),
             parents: SmallVec::new(),
             stable: None,

@@ -275,7 +275,11 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let contents = self.apply(state, images, &allocation.reuse);
         let pointers = self.low.attach(state.inode_mut(), allocation, &contents)?;
-        self.note(state, Part::Contents, &pointers);
+        if state.track.pointers != pointers {
+            // Once gathered they are until they are stable, whatever joins them.
+            self.note(state, Part::Contents, &pointers);
+            state.track.pointers.clone_from(&pointers);
+        }
         let loose = self.not_before(&pointers, contents);
         self.note(state, Part::Contents, &loose);
         Ok(pointers)
