@@ -142,7 +142,7 @@ impl Ext2 {
         // Pointer after contents, so that nothing uninitialised is reachable, and after the bits in the free map,
         // so that nothing reachable is free.
         let mut befores = PatchIds::from_slice(contents);
-        befores.extend(allocation.bits.iter().copied());
+        befores.extend_from_slice(&allocation.bits);
         let leaf_place = Self::pointer_place(allocation.index - path.leaf_first);
         let new_nodes = small(nodes.len());
         // What the block that holds the pointer is reachable through, as far as that is not stable.

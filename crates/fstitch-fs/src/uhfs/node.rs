@@ -37,6 +37,8 @@ pub(super) struct Track {
     contents: Gather,
     attributes: Gather,
     names: Gather,
+    /// The pointers that were gathered last: a file that is appended to has the same for many writes.
+    pub(super) pointers: PatchIds,
     /// The patches of its names that may not be stable, for those that must come after its being reachable.
     pub(super) recent_names: PatchIds,
     /// Directories in which the inode was found or got names. Only for inodes that are not directories: those
@@ -55,6 +57,7 @@ impl Track {
             contents: Gather::default(),
             attributes: Gather::default(),
             names: Gather::default(),
+            pointers: PatchIds::new(),
             recent_names: PatchIds::new(),
             parents: SmallVec::new(),
             stable: None,

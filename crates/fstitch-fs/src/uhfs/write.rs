@@ -110,8 +110,14 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let len = self.fill_and_grow(&mut state, fill, true)?;
         self.drop_privileges(&mut state, fill.caller)?;
-        self.touch(&mut state, true)?;
+        self.touch_written(&mut state)?;
         Ok(len)
+    }
+
+    /// Sets the times of a file that was written, unless they are those of this very tick of the clock.
+    fn touch_written(&self, state: &mut State<L::Inode>) -> Result<()> {
+        let (attr, now) = (self.low.attr(state.inode()), self.now());
+        if attr.mtime == now && attr.ctime == now { Ok(()) } else { self.touch(state, true) }
     }
 
     /// Fills a range and, with `grow`, raises the size to its end where that lies behind the file's. Returns
@@ -160,7 +166,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             match self.fill_run(state, fill, (index, (end - index).min(BATCH))) {
                 Ok((count, patches)) => {
                     index += count;
-                    befores.extend(patches);
+                    befores.extend_from_slice(&patches);
                 }
                 Err(failure) => {
                     error = Some(failure);
@@ -269,7 +275,11 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let contents = self.apply(state, images, &allocation.reuse);
         let pointers = self.low.attach(state.inode_mut(), allocation, &contents)?;
-        self.note(state, Part::Contents, &pointers);
+        if state.track.pointers != pointers {
+            // Once gathered they are until they are stable, whatever joins them.
+            self.note(state, Part::Contents, &pointers);
+            state.track.pointers.clone_from(&pointers);
+        }
         let loose = self.not_before(&pointers, contents);
         self.note(state, Part::Contents, &loose);
         Ok(pointers)

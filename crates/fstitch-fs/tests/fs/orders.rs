@@ -5,6 +5,7 @@
 //! closure stable and nothing else, so "comes after" can be asked of the cache itself.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fstitch_core::{
     Caller, Errno, FallocateMode, FileKind, FileSystem, InodeNo, ManualClock, RenameMode, SetAttr,
@@ -23,6 +24,7 @@ const BLOCK: usize = 1024;
 struct Rig {
     toy: Arc<Toy>,
     fs: Uhfs<ToyFs>,
+    clock: Arc<ManualClock>,
 }
 
 impl Rig {
@@ -33,9 +35,10 @@ impl Rig {
     /// With steps of so many bytes: only in large ones a small file ends with its name.
     fn with_steps(bytes: usize) -> Self {
         let options = CacheOptions { optimizations: Optimizations::NONE, ..CacheOptions::default() };
-        let toy = Toy::new(1024, 8192, options, Arc::new(ManualClock::new()));
+        let clock = Arc::new(ManualClock::new());
+        let toy = Toy::new(1024, 8192, options, Arc::clone(&clock));
         let fs = mount_with_steps(&toy, bytes);
-        Self { toy, fs }
+        Self { toy, fs, clock }
     }
 
     /// Starts to record: what was done so far is stable.
@@ -429,7 +432,7 @@ fn what_a_crash_left_behind_the_end_is_trimmed_and_zeroed_before_growth() {
     rig.settle();
     rig.toy.force_size(ino, 500);
     rig.toy.set_unclean();
-    let rig = Rig { fs: mount(&rig.toy), toy: Arc::clone(&rig.toy) };
+    let rig = Rig { fs: mount(&rig.toy), toy: Arc::clone(&rig.toy), clock: Arc::clone(&rig.clock) };
     rig.write("a", 3000, 10);
     let events = rig.toy.take_events();
     let size = find(&events, "size=3010 of 11");
@@ -489,6 +492,7 @@ fn fsync_of_data_leaves_times_for_later() {
     let rig = Rig::new();
     let ino = rig.create("a");
     rig.settle();
+    rig.clock.advance(Duration::from_millis(1));
     rig.write("a", 0, 3000);
     let events = rig.toy.take_events();
     rig.fs.fsync(ino, true).unwrap();
@@ -496,6 +500,9 @@ fn fsync_of_data_leaves_times_for_later() {
     assert_eq!(rig.state(find(&events, "mtime ctime of 11")), PatchState::Uncommitted);
     rig.fs.fsync(ino, false).unwrap();
     assert_eq!(rig.state(find(&events, "mtime ctime of 11")), PatchState::Committed);
+    // In the same tick of the clock the times are those already.
+    rig.write("a", 0, 100);
+    assert!(rig.toy.take_events().iter().all(|event| !event.label.contains("mtime")));
 }
 
 #[test]

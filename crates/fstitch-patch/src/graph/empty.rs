@@ -63,22 +63,60 @@ impl Graph {
     /// Adds `member` to what `gather` stands for, and returns what stands for all of it from now on: `member` itself if
     /// it comes after all the rest, `gather` if `member` is stable or comes before what is gathered.
     pub(crate) fn gather(&mut self, volume: Vx, gather: PatchId, member: PatchId) -> PatchId {
-        if gather == member {
-            // As nearly always: an inode's changes join the patch of its block.
-            return gather;
-        }
-        let Some(below) = self.arena.resolve(member).and_then(|px| self.standing(px)) else { return gather };
-        assert!(!self.patch(below).is_gather(), "nothing may depend on a gather");
-        let Some(above) = self.arena.resolve(gather).and_then(|px| self.standing(px)) else { return member };
-        if above == below || self.has_edge(above, below) {
-            return gather;
-        }
-        if self.patch(above).is_gather() {
-            let newest = self.patch(above).befores.iter().rev().take(IMPLIED_BY);
-            let mut newest = newest.filter_map(|&id| self.arena.resolve(id));
-            if !newest.any(|other| self.has_edge(other, below)) {
-                self.add_edge(above, below);
+        self.gather_all(volume, gather, &[member])
+    }
+
+    /// Adds several members. Those that others of them come after are left out.
+    pub(crate) fn gather_all(&mut self, volume: Vx, mut gather: PatchId, members: &[PatchId]) -> PatchId {
+        let few = if (2..=COMPARED).contains(&members.len()) { members } else { &[] };
+        let mut above = self.arena.resolve(gather).and_then(|px| self.standing(px));
+        for &member in members {
+            // As nearly always: an inode's changes join the patch of its block, or were gathered long ago.
+            if member == gather {
+                continue;
             }
+            let Some(below) = self.arena.resolve(member) else { continue };
+            if above.is_some_and(|above| self.has_edge(above, below)) {
+                continue;
+            }
+            let Some(below) = self.standing(below) else { continue };
+            assert!(!self.patch(below).is_gather(), "nothing may depend on a gather");
+            let Some(stands) = above else {
+                (gather, above) = (member, Some(below));
+                continue;
+            };
+            let is_left_out = |&other: &PatchId| self.depends_on(other, member);
+            if !self.is_gathered(stands, below) && !few.iter().any(is_left_out) {
+                gather = self.gather_new(volume, (gather, stands), (member, below));
+                above = self.arena.resolve(gather).and_then(|px| self.standing(px));
+            }
+        }
+        gather
+    }
+
+    /// Whether a gather or a patch that stands for one stands for this patch already.
+    fn is_gathered(&self, above: Px, below: Px) -> bool {
+        if above == below {
+            return true;
+        }
+        if self.patch(below).afters.is_empty() {
+            return false;
+        }
+        let newest = self.patch(above).befores.iter().rev().take(IMPLIED_BY);
+        let mut newest = newest.filter_map(|&id| self.arena.resolve(id));
+        self.has_edge(above, below)
+            || (self.patch(above).is_gather() && newest.any(|other| self.has_edge(other, below)))
+    }
+
+    /// Adds what is not gathered yet.
+    fn gather_new(
+        &mut self,
+        volume: Vx,
+        (gather, above): (PatchId, Px),
+        (member, below): (PatchId, Px),
+    ) -> PatchId {
+        if self.patch(above).is_gather() {
+            self.add_edge(above, below);
             return gather;
         }
         if self.has_edge(below, above) {
@@ -88,19 +126,6 @@ impl Graph {
         self.add_edge(both, above);
         self.add_edge(both, below);
         self.arena.id(both)
-    }
-
-    /// Adds several members. Those that others of them come after are not looked at.
-    pub(crate) fn gather_all(&mut self, volume: Vx, gather: PatchId, members: &[PatchId]) -> PatchId {
-        let mut gather = gather;
-        let few = if members.len() <= COMPARED { members } else { &[] };
-        for &member in members {
-            let comes_before = |&other: &PatchId| self.depends_on(other, member);
-            if member != gather && !few.iter().any(comes_before) {
-                gather = self.gather(volume, gather, member);
-            }
-        }
-        gather
     }
 
     /// Whether one patch comes after the other directly.

@@ -96,9 +96,6 @@ impl Graph {
         let whole = self.readiness(sx) == Readiness::All;
         let ready = if whole { self.take_all(sx) } else { self.take_ready(sx) };
         assert!(!ready.is_empty(), "nothing of block {} is ready", self.slots[at(sx)].no);
-        for &px in &ready {
-            self.patch_mut(px).in_flight = true;
-        }
         self.slots[at(sx)].flying = ready;
         self.stats.blocks_written += 1;
         self.stats.blocks_written_undone += u64::from(!whole);
@@ -107,24 +104,28 @@ impl Graph {
         Frozen { slot: sx, no: slot.no, kind: slot.kind, image }
     }
 
-    /// Takes all patches out of a block's list and its counts.
+    /// Marks all patches of a block in flight, out of its list and its counts.
     fn take_all(&mut self, sx: Sx) -> Vec<Px> {
         let slot = &mut self.slots[at(sx)];
         (slot.external, slot.blocked, slot.roots, slot.hard) = (0, 0, 0, None);
         let all = std::mem::take(&mut slot.patches);
         self.strike_dirty(sx);
+        for &px in &all {
+            self.patch_mut(px).in_flight = true;
+        }
         all
     }
 
-    /// Takes those that are ready.
+    /// The same for those that are ready.
     fn take_ready(&mut self, sx: Sx) -> Vec<Px> {
         let ready = self.ready_set(sx);
         for &px in &ready {
             self.uncount(px);
             self.slots[at(sx)].external -= self.external_edges(px);
+            self.patch_mut(px).in_flight = true;
         }
-        let slot = &mut self.slots[at(sx)];
-        slot.patches.retain(|px| !ready.contains(px));
+        let (arena, slot) = (&self.arena, &mut self.slots[at(sx)]);
+        slot.patches.retain(|&px| !arena.get(px).in_flight);
         if slot.hard.is_some_and(|hard| ready.contains(&hard)) {
             slot.hard = None;
         }
