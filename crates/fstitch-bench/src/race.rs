@@ -1,5 +1,9 @@
 //! Runs every workload in every contender, repetition by repetition, so that all of them meet the same moods of the
 //! machine.
+//!
+//! Most workloads have one client. Client and server then run on one processor: where they do not, each request wakes another
+//! processor twice, which in virtual machines costs five times what is measured, and the scheduler chooses anew each time
+//! (`small-free` shows it). The kernel's own threads, which write for its drivers, may run anywhere.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fstitch_core::{Clock, SystemClock};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::contender::{Contender, Medium, Tools};
 use crate::meter::{Meter, Sample};
@@ -167,6 +172,27 @@ impl Plan {
     }
 }
 
+/// Keeps this thread, and what is started from it, on one processor while it lives.
+struct Pin(CpuSet);
+
+impl Pin {
+    fn new() -> Result<Self> {
+        let all = sched_getaffinity(None).context("the processors of this process")?;
+        let first = (0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu)).context("no processor")?;
+        let mut one = CpuSet::new();
+        one.set(first);
+        sched_setaffinity(None, &one).context("staying on one processor")?;
+        Ok(Self(all))
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        // What was allowed before is allowed again.
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
 /// Whether a program is in the path.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -179,6 +205,7 @@ fn run_once(
     workload: &Workload,
     ((scale, scratch), tree): ((Scale, &Path), &Tree),
 ) -> Result<Vec<Sample>> {
+    let _pin = workload.pinned.then(Pin::new).transpose()?;
     let running = tools.start(contender, medium)?;
     let counters = || running.counters();
     let at = At { place: &*running.place, host: running.host.as_deref(), scale, tree, scratch };

@@ -72,6 +72,8 @@ pub struct Workload {
     pub programs: &'static [&'static str],
     /// It calls fsync while it works.
     pub syncs: bool,
+    /// Client and server share one processor: see [`crate::race`].
+    pub pinned: bool,
     run: fn(&At<'_>, &mut Meter<'_>) -> Result<()>,
 }
 
@@ -92,6 +94,15 @@ pub const ALL: &[Workload] = &[
         about: "empty files made, a file written and written again in blocks of 4 KiB, files unlinked",
         programs: &[],
         syncs: false,
+        pinned: true,
+        run: small::run,
+    },
+    Workload {
+        name: "small-free",
+        about: "the same on all processors, where the scheduler chooses",
+        programs: &[],
+        syncs: false,
+        pinned: false,
         run: small::run,
     },
     Workload {
@@ -99,6 +110,7 @@ pub const ALL: &[Workload] = &[
         about: "a part of the kernel's sources unpacked and deleted",
         programs: &[],
         syncs: false,
+        pinned: true,
         run: tree::unpack_and_delete,
     },
     Workload {
@@ -106,6 +118,7 @@ pub const ALL: &[Workload] = &[
         about: "PostMark's transactions on 500 files of 500 bytes to 1 MiB",
         programs: &[],
         syncs: false,
+        pinned: true,
         run: mail::large,
     },
     Workload {
@@ -113,6 +126,7 @@ pub const ALL: &[Workload] = &[
         about: "PostMark's transactions on 1,000 files of 512 bytes to 16 KiB ([S] Table I)",
         programs: &[],
         syncs: false,
+        pinned: true,
         run: mail::small,
     },
     Workload {
@@ -120,6 +134,7 @@ pub const ALL: &[Workload] = &[
         about: "a tree of sources copied, listed and read; compiled where programs can run",
         programs: &[],
         syncs: false,
+        pinned: true,
         run: tree::andrew,
     },
     Workload {
@@ -127,6 +142,7 @@ pub const ALL: &[Workload] = &[
         about: "files of 4 KiB made as fs_mark does, without and with an fsync of each",
         programs: &[],
         syncs: true,
+        pinned: true,
         run: stable::creates,
     },
     Workload {
@@ -134,6 +150,7 @@ pub const ALL: &[Workload] = &[
         about: "a large file written and read in pieces of 1 MiB",
         programs: &[],
         syncs: false,
+        pinned: true,
         run: stream::run,
     },
     Workload {
@@ -141,6 +158,7 @@ pub const ALL: &[Workload] = &[
         about: "blocks of 4 KiB written at random places of a file, an fsync after every 16",
         programs: &[],
         syncs: true,
+        pinned: true,
         run: stable::random,
     },
     Workload {
@@ -148,6 +166,7 @@ pub const ALL: &[Workload] = &[
         about: "attributes of many files asked again and again",
         programs: &[],
         syncs: false,
+        pinned: true,
         run: small::stat,
     },
     Workload {
@@ -155,13 +174,15 @@ pub const ALL: &[Workload] = &[
         about: "a large directory filled, listed and emptied",
         programs: &[],
         syncs: false,
+        pinned: true,
         run: small::directory,
     },
     Workload {
         name: "parallel",
-        about: "four clients make, write and remove files of their own",
+        about: "four clients make, write and remove files of their own, on all processors",
         programs: &[],
         syncs: false,
+        pinned: false,
         run: small::parallel,
     },
     Workload {
@@ -169,6 +190,7 @@ pub const ALL: &[Workload] = &[
         about: "the calls of 400 sqlite transactions with a rollback journal",
         programs: &[],
         syncs: true,
+        pinned: true,
         run: stable::sqlite_calls,
     },
     Workload {
@@ -176,6 +198,7 @@ pub const ALL: &[Workload] = &[
         about: "1,000 transactions of sqlite3",
         programs: &["sqlite3"],
         syncs: true,
+        pinned: true,
         run: program::sqlite,
     },
     Workload {
@@ -183,6 +206,7 @@ pub const ALL: &[Workload] = &[
         about: "git clone --local --no-hardlinks, git status",
         programs: &["git"],
         syncs: false,
+        pinned: true,
         run: program::git,
     },
     Workload {
@@ -190,6 +214,7 @@ pub const ALL: &[Workload] = &[
         about: "the program postmark: 500 files of 500 bytes to 64 KiB, 2,000 transactions",
         programs: &["postmark"],
         syncs: false,
+        pinned: true,
         run: program::postmark,
     },
     Workload {
@@ -197,6 +222,7 @@ pub const ALL: &[Workload] = &[
         about: "fio: 4 KiB random writes, an fsync after every 16",
         programs: &["fio"],
         syncs: true,
+        pinned: true,
         run: program::fio,
     },
 ];
