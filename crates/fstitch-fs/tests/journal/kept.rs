@@ -446,3 +446,18 @@ fn kept_files_that_die_young_are_not_written() {
         }
     }
 }
+
+/// A volume whose power was cut lets go of its medium, as one that was unmounted does.
+#[test]
+fn kept_no_longer_than_the_volume_is_the_medium() {
+    for mechanism in JOURNALED.into_iter().chain([Consistency::Soft]) {
+        let device = Arc::new(base(8192, MkfsJournal::Blocks(2048)));
+        let fs = mounted(Arc::clone(&device) as _, mechanism);
+        let entry = make(&fs, fs.root(), "file");
+        fill(&fs, entry.attr.ino, 1, 300 << 10);
+        fs.forget(entry.attr.ino, 1);
+        fs.abandon("the power is cut").unwrap();
+        drop(fs);
+        assert_eq!(Arc::strong_count(&device), 1, "{mechanism}");
+    }
+}

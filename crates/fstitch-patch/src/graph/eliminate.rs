@@ -80,6 +80,16 @@ impl Graph {
         true
     }
 
+    /// Takes away an edge onto a patch that is about to be removed. Its id stays where it is, as that of a committed patch would:
+    /// a transaction waits for tens of thousands of contents, and looking each up in its list would take minutes.
+    fn let_go(&mut self, after: Px, px: Px, same_block: bool) {
+        self.satisfy(after, same_block);
+        let (slot, gathers) = (self.patch(px).slot, self.patch(after).is_gather());
+        if !same_block && !gathers {
+            self.slots[at(slot)].external -= 1;
+        }
+    }
+
     /// Removes one patch, tying what waits for it to what it waited for and to `cut_off`.
     fn bypass(&mut self, px: Px, cut_off: &Befores) {
         let befores: SmallVec<[Px; 8]> = self.live_befores(px).chain(self.implicit_before(px)).collect();
@@ -87,8 +97,8 @@ impl Graph {
         let mut set_free = Vec::new();
         for after in afters {
             let same_block = self.same_block(after, px);
-            self.cut(after, px, same_block);
             let gathers = self.patch(after).is_gather();
+            self.let_go(after, px, same_block);
             for &before in befores.iter().chain(cut_off.iter().filter(|_| !same_block && !gathers)) {
                 self.add_edge(after, before);
             }

@@ -104,8 +104,9 @@ impl Graph {
         }
         let newest = self.patch(above).befores.iter().rev().take(IMPLIED_BY);
         let mut newest = newest.filter_map(|&id| self.arena.resolve(id));
-        self.has_edge(above, below)
-            || (self.patch(above).is_gather() && newest.any(|other| self.has_edge(other, below)))
+        // The few first: both lists of the edge may be long.
+        (self.patch(above).is_gather() && newest.any(|other| self.has_edge(other, below)))
+            || self.has_edge(above, below)
     }
 
     /// Adds what is not gathered yet.
