@@ -140,12 +140,14 @@ fn fuse2fs(collector: &mut Collector<'_>) {
 fn kernel(collector: &mut Collector<'_>) {
     const PAIRS: [(Consistency, Kernel); 2] =
         [(Consistency::Full, Kernel::Ext3Journal), (Consistency::Ordered, Kernel::Ext3Ordered)];
-    const PHASES: [Phase; 5] = [
+    const PHASES: [Phase; 7] = [
         ("tree", "untar"),
         ("tree", "delete"),
         ("postmark", "all"),
         ("creates", "with fsync"),
+        ("creates-free", "with fsync"),
         ("sqlite-calls", "transactions"),
+        ("sqlite-calls-free", "transactions"),
     ];
     for (mode, kernel) in PAIRS {
         let kernel = Contender::Kernel(kernel);

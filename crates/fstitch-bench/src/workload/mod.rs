@@ -146,6 +146,14 @@ pub const ALL: &[Workload] = &[
         run: stable::creates,
     },
     Workload {
+        name: "creates-free",
+        about: "the same on all processors",
+        programs: &[],
+        syncs: true,
+        pinned: false,
+        run: stable::creates,
+    },
+    Workload {
         name: "stream",
         about: "a large file written and read in pieces of 1 MiB",
         programs: &[],
@@ -191,6 +199,14 @@ pub const ALL: &[Workload] = &[
         programs: &[],
         syncs: true,
         pinned: true,
+        run: stable::sqlite_calls,
+    },
+    Workload {
+        name: "sqlite-calls-free",
+        about: "the same on all processors",
+        programs: &[],
+        syncs: true,
+        pinned: false,
         run: stable::sqlite_calls,
     },
     Workload {

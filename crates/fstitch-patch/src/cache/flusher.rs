@@ -1,7 +1,7 @@
 //! The thread that writes dirty blocks by age and pressure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -55,11 +55,15 @@ impl Drop for Cache {
             self.shared.core().leave_volume(self.volume);
             return;
         }
-        let Some(flusher) = self.flusher.lock().expect("no panic while held").take() else { return };
-        self.shared.core().stop = true;
-        self.shared.kick.notify_all();
-        // A panic of the thread was reported when it happened; there is nobody left to tell.
-        drop(flusher.thread.join());
+        if let Some(flusher) = self.flusher.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.shared.core().stop = true;
+            self.shared.kick.notify_all();
+            // A panic of the thread was reported when it happened; there is nobody left to tell.
+            drop(flusher.thread.join());
+        }
+        // A journal that was not unmounted holds blocks, and these the cache, which would keep its device for ever.
+        let journals = self.shared.core().take_journals();
+        drop(journals);
     }
 }
 

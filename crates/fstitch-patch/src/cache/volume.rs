@@ -290,6 +290,11 @@ impl Core {
         self.volumes[usize::from(volume)].journal.take()
     }
 
+    /// All volumes' journals, when nobody is left to use them.
+    pub(super) fn take_journals(&mut self) -> Vec<Journal> {
+        self.volumes.iter_mut().filter_map(|volume| volume.journal.take()).collect()
+    }
+
     pub(super) fn put_journal(&mut self, volume: Vx, journal: Journal) {
         self.volumes[usize::from(volume)].journal = Some(journal);
     }
