@@ -193,6 +193,7 @@ impl Machine {
             ("processors".to_owned(), format!("{count} x {model}")),
             ("memory".to_owned(), line(&memory, "MemTotal").unwrap_or_default()),
             ("kernel".to_owned(), read("/proc/sys/kernel/osrelease").trim().to_owned()),
+            ("fstitch".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
         ];
         for medium in media {
             let about = format!("an image of {} MiB, every byte of it written before", image_bytes >> 20);

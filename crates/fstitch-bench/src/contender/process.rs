@@ -27,15 +27,15 @@ pub fn run(program: &str, arguments: &[&OsStr]) -> Result<String> {
     Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
 }
 
-/// The first line that says what version a program is, if it is there.
+/// The line that says what version a program is, if it is there.
 #[must_use]
 pub fn version(program: &str, option: &str) -> Option<String> {
     let done = Command::new(program).arg(option).stdin(Stdio::null()).output().ok()?;
-    let said = [done.stdout, done.stderr].concat();
-    String::from_utf8_lossy(&said)
-        .lines()
-        .find(|line| !line.trim().is_empty())
-        .map(|line| line.trim().to_owned())
+    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    // Some tell the versions of their libraries first.
+    let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let own = lines.clone().find(|line| line.starts_with(program));
+    own.or_else(|| lines.next()).map(str::to_owned)
 }
 
 /// Makes a volume of `format` in `image`, alike for all contenders; nothing is left for threads to do later.
