@@ -2,8 +2,7 @@
 //! machine.
 //!
 //! Most workloads have one client. Client and server then run on one processor: where they do not, each request wakes another
-//! processor twice, which in virtual machines costs five times what is measured, and the scheduler chooses anew each time
-//! (`small-free` shows it). The kernel's own threads, which write for its drivers, may run anywhere.
+//! processor twice, which in virtual machines costs several times what is measured (`small-free` shows it). The kernel's own threads, which write for its drivers, may run anywhere.
 
 use std::fs::File;
 use std::io::Write;

@@ -117,9 +117,11 @@ pub fn goals(results: &Results) -> Vec<Goal> {
 
 fn fuse_limit(collector: &mut Collector<'_>) {
     for medium in MEDIA {
-        for phase in ["create", "write 4 KiB", "unlink"] {
-            let at = (medium, ("small", phase));
-            collector.check(at, (SOFT, &[Contender::Memory]), rate, Wanted::AtLeast(0.8));
+        for workload in ["small", "small-free"] {
+            for phase in ["create", "write 4 KiB", "unlink"] {
+                let at = (medium, (workload, phase));
+                collector.check(at, (SOFT, &[Contender::Memory]), rate, Wanted::AtLeast(0.8));
+            }
         }
     }
 }
