@@ -27,21 +27,6 @@ pub fn disk(image: &Path) -> Result<Disk> {
     Ok(Arc::new(StatsDevice::new(FileDisk::open(image, options)?)))
 }
 
-/// Waits until the kernel has given back the lock of a medium that was closed a moment ago; requests of a ring that ends hold it.
-///
-/// # Errors
-/// As [`FileDisk::open`], when it takes longer than some seconds.
-pub fn wait_until_free(image: &Path) -> Result<()> {
-    const TRIES: u32 = 500;
-    for _ in 0..TRIES {
-        if disk(image).is_ok() {
-            return Ok(());
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    disk(image).map(drop)
-}
-
 /// A volume with everything below it.
 pub struct Inside {
     /// The file system.

@@ -99,7 +99,6 @@ fn reopen(volume: Volume, mode: Consistency) -> Result<Volume> {
     drop(place);
     inside.fs.unmount()?;
     drop((inside, disk));
-    crate::inside::wait_until_free(&image)?;
     Volume::open(image, mode, CacheOptions::default())
 }
 

@@ -87,7 +87,6 @@ impl Volume {
         let image = image.into_temp_path();
         let inodes = u32::try_from((bytes >> 14).clamp(16_384, 1_200_000))?;
         Inside::make(&*inside::disk(&image)?, inodes)?;
-        inside::wait_until_free(&image)?;
         Self::open(image, mode, cache)
     }
 

@@ -77,7 +77,6 @@ fn end(volume: Volume, end: End) -> Result<tempfile::TempPath> {
     drop(place);
     end(&*inside.fs)?;
     drop((inside, disk));
-    crate::inside::wait_until_free(&image)?;
     Ok(image)
 }
 

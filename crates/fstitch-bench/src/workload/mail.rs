@@ -2,8 +2,9 @@
 //! run as a program, because the program cannot work in a file system inside a process.
 
 use anyhow::Result;
+use fstitch_core::Seed;
 
-use super::{At, FILLER, Numbers, Scale, len};
+use super::{At, FILLER, Scale, len};
 use crate::meter::Meter;
 use crate::place::{Open, Place};
 
@@ -57,7 +58,7 @@ fn measure(at: &At<'_>, meter: &mut Meter<'_>, mark: PostMark) -> Result<()> {
 /// Those of the calls.
 pub fn postmark(place: &dyn Place, mark: PostMark) -> Result<()> {
     (0..mark.directories).try_for_each(|no| place.mkdir(&format!("s{no}")))?;
-    let mut pool = Pool { place, mark, numbers: Numbers::new(42), files: Vec::new(), next: 0 };
+    let mut pool = Pool { place, mark, numbers: Seed::new(42), files: Vec::new(), next: 0 };
     for _ in 0..mark.files {
         pool.make()?;
     }
@@ -78,7 +79,7 @@ pub fn postmark(place: &dyn Place, mark: PostMark) -> Result<()> {
 struct Pool<'a> {
     place: &'a dyn Place,
     mark: PostMark,
-    numbers: Numbers,
+    numbers: Seed,
     files: Vec<(String, u64)>,
     next: u64,
 }

@@ -243,23 +243,6 @@ pub const ALL: &[Workload] = &[
     },
 ];
 
-/// Numbers that look random and are the same in every run (xorshift).
-pub(crate) struct Numbers(u64);
-
-impl Numbers {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    /// A number below `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
-
 /// Bytes that files are filled with.
 pub(crate) static FILLER: [u8; 1 << 20] = [0x5A; 1 << 20];
 

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use fstitch_core::Seed;
 
-use super::{Numbers, len};
+use super::len;
 
 /// A file of a tree.
 #[derive(Clone, Debug)]
@@ -100,7 +101,7 @@ impl Tree {
     #[must_use]
     pub fn made_up(files: usize, bytes: usize) -> Self {
         let mut tree = Self { origin: "made up".into(), ..Self::default() };
-        let (mut numbers, mut known) = (Numbers::new(11), BTreeSet::new());
+        let (mut numbers, mut known) = (Seed::new(11), BTreeSet::new());
         let mean = u64::try_from(bytes / files.max(1)).unwrap_or(1).max(64);
         for no in 0..files {
             let directory = format!("src/part{}/dir{}", no / 1500, no / 15);

@@ -1,8 +1,9 @@
 //! Programs that wait for the medium.
 
 use anyhow::Result;
+use fstitch_core::Seed;
 
-use super::{At, FILLER, Numbers, len};
+use super::{At, FILLER, len};
 use crate::meter::Meter;
 use crate::place::Open;
 
@@ -33,7 +34,7 @@ pub(super) fn random(at: &At<'_>, meter: &mut Meter<'_>) -> Result<()> {
     let file = at.place.open("file", Open::New)?;
     let piece = u64::try_from(FILLER.len())?;
     (0..blocks * BLOCK / piece).try_for_each(|no| file.write_at(&FILLER, no * piece))?;
-    let mut numbers = Numbers::new(7);
+    let mut numbers = Seed::new(7);
     meter.phase("fsync every 16", count, || {
         for no in 1..=count {
             file.write_at(&FILLER[..len(BLOCK)], numbers.below(blocks) * BLOCK)?;
@@ -54,7 +55,7 @@ pub(super) fn sqlite_calls(at: &At<'_>, meter: &mut Meter<'_>) -> Result<()> {
     at.place.mkdir("d")?;
     let database = at.place.open("d/db", Open::New)?;
     (0..64).try_for_each(|no| database.write_at(&FILLER[..len(BLOCK)], no * BLOCK))?;
-    let mut numbers = Numbers::new(3);
+    let mut numbers = Seed::new(3);
     meter.phase("transactions", count, || {
         for _ in 0..count {
             let journal = at.place.open("d/db-journal", Open::New)?;
