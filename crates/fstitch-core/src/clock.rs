@@ -20,9 +20,9 @@ pub trait Clock: Send + Sync {
     fn elapsed(&self) -> Duration;
 }
 
-/// Nanoseconds in a step of [`SystemClock`]'s wall clock. Linux's time stamps on files go in steps, too, and coarser ones:
-/// hundreds of changes of a directory in a moment change its times once.
-const STEP_NANOS: u32 = 1_000_000;
+/// Nanoseconds in a step of [`SystemClock`]'s wall clock, as in Linux's time stamps on files (a tick of 250 Hz): hundreds of
+/// changes of a directory in a moment change its times once, and overwriting twice within a step changes no inode the second time.
+const STEP_NANOS: u32 = 4_000_000;
 
 /// The machine's clock.
 #[derive(Debug)]

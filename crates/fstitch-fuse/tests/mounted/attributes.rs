@@ -137,6 +137,9 @@ fn chattr_flags_are_set_enforced_and_change_the_change_time() {
     assert_eq!(ioctl_getflags(&dir), Ok(IFlags::NODUMP));
 }
 
+/// After which time stamps differ.
+const TICK: Duration = Duration::from_millis(5);
+
 /// The kernel learns of a new change time from a helper thread, so it may take a moment.
 fn eventually(check: impl Fn() -> bool) -> bool {
     (0..500).any(|_| {
@@ -154,7 +157,7 @@ fn the_change_time_after_chattr_is_seen() {
         (meta.ctime(), meta.ctime_nsec())
     };
     let before = ctime();
-    std::thread::sleep(Duration::from_millis(2));
+    std::thread::sleep(TICK);
     ioctl_setflags(File::open(m.path("a")).unwrap(), IFlags::NODUMP).unwrap();
     assert!(eventually(|| ctime() > before));
 }
@@ -185,13 +188,13 @@ fn side_effects_on_other_inodes_are_seen() {
     ];
     for (no, (seen, step)) in steps.into_iter().enumerate() {
         let before = times(seen);
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(TICK);
         step();
         let after = times(seen);
         assert!(after.0 > before.0 && after.1 > before.1, "step {no}: {before:?} {after:?}");
     }
     let before = times("b").1;
-    std::thread::sleep(Duration::from_millis(2));
+    std::thread::sleep(TICK);
     fs::remove_file(m.path("a")).unwrap();
     assert!(times("b").1 > before, "the change time of what lost a name");
     assert_eq!(stat("b").nlink(), 1);
