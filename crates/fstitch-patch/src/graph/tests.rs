@@ -11,7 +11,7 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, Le, ManualClock, Seed};
 use proptest::prelude::*;
 
 use super::create::Contents;
-use super::patch::{Change, Site, Sx};
+use super::patch::{Change, Px, Site, Sx};
 use super::{Graph, Readiness, at};
 use crate::{Optimizations, PatchId, PatchState};
 
@@ -208,6 +208,23 @@ impl World {
         self.graph.check_invariants();
     }
 
+    /// The walk from both ends finds what one from the top finds.
+    fn check_walks(&mut self, seed: &mut Seed) {
+        let waiting: Vec<Px> =
+            self.graph.arena.iter().filter(|(_, patch)| !patch.in_flight).map(|(px, _)| px).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let (start, target) = (waiting[pick(seed, waiting.len())], waiting[pick(seed, waiting.len())]);
+        let (mut below, mut todo) = (BTreeSet::new(), vec![start]);
+        while let Some(px) = todo.pop() {
+            if below.insert(px) && !self.graph.patch(px).in_flight {
+                todo.extend(self.graph.live_befores(px).chain(self.graph.implicit_before(px)));
+            }
+        }
+        assert_eq!(self.graph.reaches(&[start], target), below.contains(&target), "{start} to {target}");
+    }
+
     /// Liveness: whatever is left can be written, and each write-out commits something.
     fn drain(&mut self) {
         for held in std::mem::take(&mut self.held) {
@@ -302,6 +319,7 @@ fn run(seed: u64, combination: u8, steps: usize, forgets: bool) {
             }
         }
         world.check_cache();
+        world.check_walks(&mut seed);
     }
     world.drain();
 }

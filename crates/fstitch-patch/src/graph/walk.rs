@@ -1,11 +1,13 @@
 //! Walks along dependencies: the bounded one of the merge conditions, and the closure of a sync.
 
+use smallvec::SmallVec;
+
 use super::patch::{NO_SLOT, Px};
 use super::{Graph, at};
 use crate::PatchId;
 
-/// How many edges a merge condition looks at before it gives up.
-const WALK_LIMIT: usize = 2048;
+/// How many edges a merge condition looks at, from either end, before it gives up.
+const WALK_LIMIT: usize = 128;
 
 impl Graph {
     /// Whether a chain of stored and implicit edges leads from one of `starts` to `target`, `starts` themselves
@@ -19,36 +21,96 @@ impl Graph {
         self.walk_reaches(starts, target, usize::MAX)
     }
 
+    /// Walks from both ends, always on where less was looked at so far: mostly one of them is nearly alone, such as a name that
+    /// few wait for, in front of an inode that waits for thousands.
     fn walk_reaches(&mut self, starts: &[Px], target: Px, limit: usize) -> bool {
-        let stamp = self.next_stamp();
-        let mut todo: smallvec::SmallVec<[Px; 32]> = smallvec::SmallVec::new();
-        let mut seen: usize = 0;
+        if starts.contains(&target) {
+            return true;
+        }
+        let (mut down, mut up) = (End::new(self.next_stamp()), End::new(self.next_stamp()));
         for &px in starts {
-            if px == target {
-                return true;
-            }
             if self.leads_on(px) {
-                self.patch_mut(px).mark = stamp;
-                todo.push(px);
+                self.patch_mut(px).mark = down.stamp;
+                down.todo.push(px);
             }
         }
-        while let Some(px) = todo.pop() {
-            seen = seen.saturating_add(1 + self.patch(px).befores.len());
-            if seen > limit {
+        self.patch_mut(target).mark = up.stamp;
+        up.todo.push(target);
+        while let (Some(&lower), Some(&upper)) = (down.todo.last(), up.todo.last()) {
+            let next_down = down.seen.saturating_add(1 + self.patch(lower).befores.len());
+            let next_up = up.seen.saturating_add(1 + self.afters_len(upper));
+            if next_down.min(next_up) > limit {
                 return true;
             }
-            for at_before in 0..=self.patch(px).befores.len() {
-                let Some(before) = self.nth_before(px, at_before) else { continue };
-                if before == target {
-                    return true;
-                }
-                if self.patch(before).mark != stamp && self.leads_on(before) {
-                    self.patch_mut(before).mark = stamp;
-                    todo.push(before);
-                }
+            let met = if next_down <= next_up {
+                down.seen = next_down;
+                self.go_down(&mut down, up.stamp)
+            } else {
+                up.seen = next_up;
+                self.go_up(&mut up, down.stamp)
+            };
+            if met {
+                return true;
             }
         }
         false
+    }
+
+    /// Looks at what the next patch waits for. True if the other walk has been there.
+    fn go_down(&mut self, walk: &mut End, other: u64) -> bool {
+        let Some(px) = walk.todo.pop() else { return false };
+        for n in 0..=self.patch(px).befores.len() {
+            let Some(before) = self.nth_before(px, n) else { continue };
+            let mark = self.patch(before).mark;
+            if mark == other {
+                return true;
+            }
+            if mark != walk.stamp && self.leads_on(before) {
+                self.patch_mut(before).mark = walk.stamp;
+                walk.todo.push(before);
+            }
+        }
+        false
+    }
+
+    /// Looks at what waits for the next patch. True if the other walk has been there.
+    fn go_up(&mut self, walk: &mut End, other: u64) -> bool {
+        let Some(px) = walk.todo.pop() else { return false };
+        for n in 0..self.afters_len(px) {
+            let Some(after) = self.nth_after(px, n) else { continue };
+            let mark = self.patch(after).mark;
+            if mark == other {
+                return true;
+            }
+            if mark != walk.stamp {
+                self.patch_mut(after).mark = walk.stamp;
+                walk.todo.push(after);
+            }
+        }
+        false
+    }
+
+    /// How many positions [`Graph::nth_after`] has.
+    fn afters_len(&self, px: Px) -> usize {
+        self.patch(px).afters.len() + self.implicit_afters(px).len()
+    }
+
+    /// What waits for a patch: those with a stored edge, then, if it is its block's hard one, all patches of the block.
+    fn nth_after(&self, px: Px, n: usize) -> Option<Px> {
+        let stored = &self.patch(px).afters;
+        match stored.get(n) {
+            Some(&after) => Some(after),
+            None => self.implicit_afters(px).get(n - stored.len()).copied().filter(|&after| after != px),
+        }
+    }
+
+    /// The patches of a hard patch's block, itself among them.
+    fn implicit_afters(&self, px: Px) -> &[Px] {
+        let patch = self.patch(px);
+        if patch.slot == NO_SLOT || self.slots[at(patch.slot)].hard != Some(px) {
+            return &[];
+        }
+        &self.slots[at(patch.slot)].patches
     }
 
     /// Whether a walk can go on from here: not from patches that wait for nothing, and not from those in flight,
@@ -118,6 +180,20 @@ impl Graph {
             }
         }
         closure
+    }
+}
+
+/// A walk from one end.
+struct End {
+    stamp: u64,
+    todo: SmallVec<[Px; 32]>,
+    /// Edges looked at, and patches.
+    seen: usize,
+}
+
+impl End {
+    fn new(stamp: u64) -> Self {
+        Self { stamp, todo: SmallVec::new(), seen: 0 }
     }
 }
 
