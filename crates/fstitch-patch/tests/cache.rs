@@ -319,6 +319,29 @@ fn dropping_changes_keeps_what_depended_on_them_ordered() {
 }
 
 #[test]
+fn a_freed_block_leaves_the_cache_unless_somebody_holds_it() {
+    let probe = Probe::new(16);
+    let cache = cache(&probe);
+    let unit = u64::try_from(cache.block_size()).unwrap();
+    let memory = || cache.stats().memory_bytes;
+    set(&cache, 2, 0, 2, &[]);
+    let before = memory();
+    assert!(cache.lock().drop_changes(BlockNo(2), &[]), "its change is dropped");
+    assert!(memory() + unit <= before);
+    drop(get(&cache, 3));
+    let (before, reads) = (memory(), probe.reads.load(Ordering::SeqCst));
+    assert!(!cache.lock().drop_changes(BlockNo(3), &[]), "there was nothing to drop");
+    assert!(memory() + unit <= before);
+    drop(get(&cache, 3));
+    assert_eq!(probe.reads.load(Ordering::SeqCst), reads + 1, "it is read again");
+    let held = get(&cache, 4);
+    let before = memory();
+    assert!(!cache.lock().drop_changes(BlockNo(4), &[]));
+    assert_eq!((memory(), held.snapshot()[0]), (before, 0), "a handle keeps it");
+    cache.check_invariants();
+}
+
+#[test]
 fn empties_gather_hold_and_release() {
     let probe = Probe::new(16);
     let cache = cache(&probe);
