@@ -30,6 +30,7 @@ mod disk;
 mod engine;
 mod lock;
 mod medium;
+mod memory;
 mod mode;
 mod options;
 mod partitions;
@@ -39,5 +40,6 @@ mod sys;
 mod users;
 
 pub use disk::{FileDisk, probe};
+pub use memory::available_memory;
 pub use options::{Direct, DiskOptions, Uring};
 pub use partitions::{TableEntry, partitions};

@@ -93,6 +93,14 @@ pub struct CacheOptions {
 impl CacheOptions {
     /// The smallest cache that is accepted, in bytes; smaller sizes are raised to it.
     pub const MIN_CACHE_SIZE: usize = 256 << 10;
+
+    /// A cache's fair share, in bytes, of a machine that has `available` bytes of memory to spare: an eighth, of which
+    /// changes may hold half, at least 32 MiB and at most 4 GiB. Without a number, [`CacheOptions::default`].
+    #[must_use]
+    pub fn share_of(available: Option<u64>) -> usize {
+        let share = |bytes: u64| (bytes / 8).clamp(32 << 20, 4 << 30);
+        available.and_then(|bytes| usize::try_from(share(bytes)).ok()).unwrap_or(Self::default().cache_size)
+    }
 }
 
 impl Default for CacheOptions {
@@ -106,5 +114,18 @@ impl Default for CacheOptions {
             checkpoint_age: Duration::from_secs(30),
             read_only: false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_takes_an_eighth() {
+        assert_eq!(CacheOptions::share_of(Some(8 << 30)), 1 << 30);
+        assert_eq!(CacheOptions::share_of(Some(0)), 32 << 20);
+        assert_eq!(CacheOptions::share_of(Some(u64::MAX)), 4 << 30);
+        assert_eq!(CacheOptions::share_of(None), CacheOptions::default().cache_size);
     }
 }

@@ -28,7 +28,7 @@ pub struct Arguments {
     /// The partition of a whole disk that the volume is in, by its number in the table (MBR or GPT)
     #[arg(long, value_name = "N", conflicts_with = "offset")]
     pub partition: Option<u32>,
-    /// Bytes of memory for cached blocks and pending changes
+    /// Bytes of memory for cached blocks and pending changes; by default an eighth of what is available, at most 4G
     #[arg(long, value_name = "BYTES", value_parser = crate::size::bytes)]
     pub cache_size: Option<u64>,
     /// Threads that answer the kernel; more than two rarely help
@@ -75,6 +75,8 @@ Mount options (-o):
   durable_every=TIME             with it: make everything stable that often, as in 5s
   commit=SECONDS                 age at which a journal's transaction is committed (default 5)
   journal_path=PATH              the device of the volume's journal, if it has one of its own
+  awake                          keep idle processors awake while requests come: faster in virtual machines and on machines
+                                 that save power, for more power (root only)
   cache_size=BYTES, workers=N    as --cache-size and --workers
   norecovery                     do not reclaim in the background what a crash left behind
   nosuid, nodev, noexec, x-…     and other generic options of mount(8)
@@ -96,7 +98,11 @@ pub struct Plan {
 }
 
 /// Cache when nothing else is said, in bytes.
-const DEFAULT_CACHE_SIZE: u64 = 256 << 20;
+pub fn default_cache_size() -> u64 {
+    u64::try_from(fstitch_patch::CacheOptions::share_of(fstitch_disk::available_memory()))
+        .expect("at most 4 GiB")
+}
+
 /// Threads when nothing else is said.
 const DEFAULT_WORKERS: usize = 1;
 
@@ -118,7 +124,7 @@ impl Plan {
         Ok(Self {
             image,
             mountpoint,
-            cache_size: arguments.cache_size.or(options.cache_size).unwrap_or(DEFAULT_CACHE_SIZE),
+            cache_size: arguments.cache_size.or(options.cache_size).unwrap_or_else(default_cache_size),
             workers,
             write_back_age: arguments.write_back_age.or(options.write_back_age).unwrap_or(age),
             optimizations,

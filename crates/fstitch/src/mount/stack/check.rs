@@ -10,7 +10,7 @@ use fstitch_patch::CacheOptions;
 use toml::Spanned;
 
 use super::file::{DeviceText, Source, Text, VolumeText};
-use crate::mount::{DEFAULT_CACHE_SIZE, Options};
+use crate::mount::{Options, default_cache_size};
 
 /// A stack whose description is right in itself.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ impl Checker<'_> {
         self.mounts(&places, &checked)?;
         self.access(&places, &checked)?;
         let parsed = |value: &Spanned<String>| self.value(value, crate::size::bytes);
-        let cache_size = cache_size.as_ref().map(parsed).transpose()?.unwrap_or(DEFAULT_CACHE_SIZE);
+        let cache_size = cache_size.as_ref().map(parsed).transpose()?.unwrap_or_else(default_cache_size);
         let parsed = |value: &Spanned<String>| self.value(value, crate::size::duration);
         let age = write_back_age.as_ref().map(parsed).transpose()?;
         Ok(Stack {
