@@ -33,6 +33,11 @@
 //! kernel does them alone; files are made by `mknod`, which then takes one request instead of three. Writes are
 //! passed through at once (no write-back cache), so they keep their writer and their order.
 //!
+//! # Latency
+//!
+//! Each request wakes this process and each answer the client. Where idle processors sleep deeply, or are halted by a
+//! hypervisor, that takes longer than the request; [`MountOptions::awake`] keeps them awake while requests come.
+//!
 //! # Access times
 //!
 //! The kernel leaves access times to the server. [`FileSystem::read`](fstitch_core::FileSystem::read),
@@ -41,6 +46,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod awake;
 mod error;
 mod kernel;
 mod mount;

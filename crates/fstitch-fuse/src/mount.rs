@@ -7,6 +7,7 @@ use fstitch_core::FileSystem;
 use fuser::{Session, SessionACL};
 
 use crate::adapter::Adapter;
+use crate::awake::{Awake, LATENCY};
 use crate::kernel;
 use crate::ordered::OrderedFsync;
 use crate::scopes::Scopes;
@@ -33,7 +34,9 @@ impl Mount {
     /// # Errors
     /// [`MountError`] says what is missing and how to get it.
     pub fn new(fs: Arc<dyn FileSystem>, options: &MountOptions) -> Result<Self, MountError> {
-        let fs = Arc::new(Supervised::new(fs));
+        let awake = options.awake.then(|| Awake::new(LATENCY.as_ref())).transpose();
+        let awake = awake.map_err(|e| MountError::system(format!("`awake`: opening {LATENCY}"), e))?;
+        let fs = Arc::new(Supervised::new(fs, awake));
         let connection = kernel::connect(options)?;
         let unmounter = Unmounter::new(connection.mountpoint, connection.as_root);
         let adapter = Adapter::new(Arc::clone(&fs) as _, options)

@@ -45,6 +45,9 @@ pub struct MountOptions {
     pub auto_unmount: bool,
     /// Read-ahead in KiB, where this process may set it (root only).
     pub read_ahead_kib: u32,
+    /// Keep idle processors awake while requests come, and 20 to 40 ms longer: more requests in a second where waking takes
+    /// long, for more power (root only).
+    pub awake: bool,
 }
 
 impl MountOptions {
@@ -69,6 +72,7 @@ impl MountOptions {
             owners: OwnerMap::default(),
             auto_unmount: false,
             read_ahead_kib: 1024,
+            awake: false,
         }
     }
 
@@ -102,6 +106,7 @@ impl MountOptions {
             "default_permissions" => self.default_permissions = true,
             "no_default_permissions" => self.default_permissions = false,
             "auto_unmount" => self.auto_unmount = true,
+            "awake" => self.awake = true,
             "" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "user" | "users" | "nouser"
             | "owner" | "group" | "nodiratime" | "diratime" | "nostrictatime" | "lazytime" | "nolazytime"
             | "silent" | "loud" | "dirsync" => {}

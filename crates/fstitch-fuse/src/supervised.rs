@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::awake::Awake;
 use fstitch_core::groups::{GroupCall, GroupId};
 use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, Error, FallocateMode, FileSystem, InodeFlags, InodeNo,
@@ -45,12 +46,14 @@ pub(crate) struct Supervised {
     abandoned: AtomicBool,
     /// Why the state is no longer `SOUND`.
     reason: Mutex<Arc<str>>,
+    /// Is told of every operation.
+    awake: Option<Awake>,
 }
 
 impl Supervised {
-    pub(crate) fn new(fs: Arc<dyn FileSystem>) -> Self {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, awake: Option<Awake>) -> Self {
         let reason = Mutex::new(Arc::from(""));
-        Self { fs, state: AtomicU8::new(SOUND), abandoned: AtomicBool::new(false), reason }
+        Self { fs, state: AtomicU8::new(SOUND), abandoned: AtomicBool::new(false), reason, awake }
     }
 
     /// Forgets everything that is not stable, and answers `EIO` to everything from now on.
@@ -83,6 +86,9 @@ impl Supervised {
         what: impl FnOnce() -> String,
     ) -> Result<T> {
         self.admit(class)?;
+        if let Some(awake) = &self.awake {
+            awake.note();
+        }
         catch_unwind(AssertUnwindSafe(operation)).unwrap_or_else(|panic| {
             self.fail(&format!("a panic in {}: {}", what(), message(&*panic)));
             Err(Errno::IO.into())

@@ -53,6 +53,8 @@ pub(crate) struct Adapter {
     /// The kernel opens and closes files without asking.
     opens_by_itself: bool,
     opens_directories_by_itself: bool,
+    /// The kernel checks permissions. Asking it to know access lists would make it do so in any case.
+    checks_permissions: bool,
 }
 
 impl fuser::Filesystem for Adapter {
@@ -66,9 +68,11 @@ impl fuser::Filesystem for Adapter {
             InitFlags::FUSE_EXPLICIT_INVAL_DATA,
             InitFlags::FUSE_HAS_IOCTL_DIR,
             InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_READDIRPLUS_AUTO,
         ];
+        if self.checks_permissions && !has(InitFlags::FUSE_POSIX_ACL) {
+            tracing::debug!("this kernel does not know access lists here");
+        }
         for flag in wished {
             if !has(flag) {
                 tracing::debug!("this kernel lacks {flag:?}");

@@ -42,6 +42,7 @@ impl Adapter {
             invalidations: Invalidations::default(),
             opens_by_itself: false,
             opens_directories_by_itself: false,
+            checks_permissions: options.default_permissions,
         })
     }
 

@@ -35,6 +35,8 @@ pub struct Options {
     pub allow_other: bool,
     /// The kernel checks permissions; on unless `nodefault_permissions` says otherwise.
     pub no_default_permissions: bool,
+    /// Idle processors stay awake while requests come.
+    pub awake: bool,
     /// Everything appears to belong to this user.
     pub uid: Option<u32>,
     /// Everything appears to belong to this group.
@@ -122,6 +124,7 @@ impl Options {
             "allow_other" => self.allow_other = true,
             "default_permissions" => self.no_default_permissions = false,
             "nodefault_permissions" => self.no_default_permissions = true,
+            "awake" => self.awake = true,
             "remount" => self.remount = true,
             "norecovery" => self.no_recovery = true,
             known if FOR_KERNEL.contains(&known) => self.kernel.push(known.to_owned()),
