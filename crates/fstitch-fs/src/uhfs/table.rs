@@ -25,11 +25,12 @@ use super::node::{Node, State, Whereabouts};
 /// Number of shards: enough that two threads rarely meet.
 const SHARDS: u64 = 16;
 /// Nodes that may leave whenever one comes: more than one, so that the queue shrinks again after a burst of nodes
-/// that were unstable.
-const LEAVE_MAX: usize = 16;
+/// that were unstable; and few, because each is looked at where no processor's cache has it: who comes after a sync of a
+/// million new files should not pay for all of them.
+const LEAVE_MAX: usize = 4;
 
 /// Calls of [`Table::evict`] that are passed over when a node had to stay: fewer than may leave in the next one.
-const RESTS: u32 = 7;
+const RESTS: u32 = 3;
 
 /// The references to an inode that is not in memory.
 #[derive(Default)]
