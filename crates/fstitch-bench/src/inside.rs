@@ -27,6 +27,15 @@ pub fn disk(image: &Path) -> Result<Disk> {
     Ok(Arc::new(StatsDevice::new(FileDisk::open(image, options)?)))
 }
 
+/// The cache that a mount has by default.
+#[must_use]
+pub fn cache() -> CacheOptions {
+    CacheOptions {
+        cache_size: CacheOptions::share_of(fstitch_disk::available_memory()),
+        ..CacheOptions::default()
+    }
+}
+
 /// A volume with everything below it.
 pub struct Inside {
     /// The file system.

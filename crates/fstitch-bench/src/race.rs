@@ -1,8 +1,5 @@
 //! Runs every workload in every contender, repetition by repetition, so that all of them meet the same moods of the
 //! machine.
-//!
-//! Most workloads have one client. Client and server then run on one processor: where they do not, each request wakes another
-//! processor twice, which in virtual machines costs several times what is measured (`small-free` shows it). The kernel's own threads, which write for its drivers, may run anywhere.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,11 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fstitch_core::{Clock, SystemClock};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::contender::{Contender, Medium, Tools};
 use crate::meter::{Meter, Sample};
 use crate::results::{Cell, Gap, Results};
+use crate::warm;
 use crate::workload::{self, At, Scale, Tree, Workload};
 
 /// What is raced.
@@ -53,6 +50,9 @@ pub struct Step<'a> {
     pub what: &'a str,
 }
 
+/// Is told of each step before it begins. An error ends everything, and what was made is taken away.
+pub type Say<'a> = dyn FnMut(&Step<'_>) -> Result<()> + 'a;
+
 /// Makes the image of a medium, every byte of it written, so that no contender pays for its allocation.
 ///
 /// # Errors
@@ -73,14 +73,8 @@ impl Plan {
     /// Runs repetition after repetition, as many as fit into the time; the first one always. What fails is noted as a gap.
     ///
     /// # Errors
-    /// Only if nothing at all could go on.
-    pub fn race(
-        &self,
-        tools: &Tools,
-        tree: &Tree,
-        results: &mut Results,
-        say: &mut dyn FnMut(&Step<'_>),
-    ) -> Result<()> {
+    /// Those of `say`.
+    pub fn race(&self, tools: &Tools, tree: &Tree, results: &mut Results, say: &mut Say<'_>) -> Result<()> {
         let clock = SystemClock::new();
         let contenders = self.able(tools, results);
         let workloads = self.able_workloads(results);
@@ -93,7 +87,7 @@ impl Plan {
             let total = steps.len();
             for (done, (medium, workload, contender)) in steps.into_iter().enumerate() {
                 let what = format!("{} {} {}", medium.name, workload.name, contender.name());
-                say(&Step { done, total, what: &format!("{what} ({})", repetition + 1) });
+                say(&Step { done, total, what: &format!("{what} ({})", repetition + 1) })?;
                 // Where each change waits for the medium, the small amount of work takes long enough.
                 let scale = if contender.is_synchronous() { Scale::Quick } else { self.scale };
                 let scale = (scale, self.scratch.as_path());
@@ -134,10 +128,13 @@ impl Plan {
             self.workloads.is_empty() || self.workloads.iter().any(|name| name == workload.name)
         };
         let mut able: Vec<&Workload> = workload::ALL.iter().filter(wanted).collect();
-        able.retain(|workload| match workload.programs.iter().find(|program| !is_installed(program)) {
+        let lacks = |workload: &Workload| {
+            let missing = workload.programs.iter().find(|program| !is_installed(program));
+            missing.map(|program| format!("{program} is not installed"))
+        };
+        able.retain(|workload| match lacks(workload) {
             None => true,
-            Some(program) => {
-                let why = format!("{program} is not installed");
+            Some(why) => {
                 results.gaps.push(Gap { what: workload.name.to_owned(), why, is_failure: false });
                 false
             }
@@ -171,27 +168,6 @@ impl Plan {
     }
 }
 
-/// Keeps this thread, and what is started from it, on one processor while it lives.
-struct Pin(CpuSet);
-
-impl Pin {
-    fn new() -> Result<Self> {
-        let all = sched_getaffinity(None).context("the processors of this process")?;
-        let first = (0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu)).context("no processor")?;
-        let mut one = CpuSet::new();
-        one.set(first);
-        sched_setaffinity(None, &one).context("staying on one processor")?;
-        Ok(Self(all))
-    }
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        // What was allowed before is allowed again.
-        let _ = sched_setaffinity(None, &self.0);
-    }
-}
-
 /// Whether a program is in the path.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -204,11 +180,12 @@ fn run_once(
     workload: &Workload,
     ((scale, scratch), tree): ((Scale, &Path), &Tree),
 ) -> Result<Vec<Sample>> {
-    let _pin = workload.pinned.then(Pin::new).transpose()?;
+    let _held = workload.processors.hold()?;
     let running = tools.start(contender, medium)?;
     let counters = || running.counters();
     let at = At { place: &*running.place, host: running.host.as_deref(), scale, tree, scratch };
     let settle = || running.settle();
+    warm::before(contender, tools, scratch, scale.of(workload.memory, workload.memory / 4))?;
     let mut meter = Meter::new(&*running.place, running.server, (&counters, &settle));
     let done = workload.run(&at, &mut meter);
     let samples = meter.finish();

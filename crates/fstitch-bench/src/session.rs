@@ -8,7 +8,8 @@ use fstitch_core::{Clock, SystemClock};
 
 use crate::contender::{Contender, Medium, Tools};
 use crate::papers::{self, Setting};
-use crate::race::{Plan, Step, prepare};
+use crate::processors;
+use crate::race::{Plan, Say, Step, prepare};
 use crate::results::{Machine, Results};
 use crate::workload::{Scale, Tree};
 
@@ -51,8 +52,8 @@ pub struct Wanted {
 /// Does all of it.
 ///
 /// # Errors
-/// When images or directories cannot be made; what fails in a step is noted in the results.
-pub fn run(wanted: &Wanted, say: &mut dyn FnMut(&Step<'_>)) -> Result<Results> {
+/// When images or directories cannot be made, and those of `say`; what fails in a step is noted in the results.
+pub fn run(wanted: &Wanted, say: &mut Say<'_>) -> Result<Results> {
     let clock = SystemClock::new();
     let temporary = |parent: &Path| {
         tempfile::Builder::new()
@@ -69,12 +70,13 @@ pub fn run(wanted: &Wanted, say: &mut dyn FnMut(&Step<'_>)) -> Result<Results> {
         place.as_ref().map(|place| Medium { name, image: place.path().join("image") })
     };
     let media: Vec<Medium> = places.filter_map(medium).collect();
-    say(&Step { done: 0, total: 0, what: "reading the source tree" });
+    say(&Step { done: 0, total: 0, what: "reading the source tree" })?;
     let tree = tree(wanted)?;
     let mut results = Results { machine: Machine::look(&media, wanted.image_bytes), ..Results::default() };
     results.scale = if wanted.scale == Scale::Full { "full" } else { "quick" }.to_owned();
     let about = format!("{}: {} files, {} MB", tree.origin, tree.files.len(), tree.size() / 1_000_000);
     results.machine.facts.push(("source tree".to_owned(), about));
+    results.machine.facts.push(("idle processors".to_owned(), processors::idle()));
     let mut plan = Plan {
         scale: wanted.scale,
         repetitions: wanted.repetitions,
@@ -93,13 +95,14 @@ pub fn run(wanted: &Wanted, say: &mut dyn FnMut(&Step<'_>)) -> Result<Results> {
             Setting { scale: wanted.scale, tree: &tree, disk: place(&disk), memory: place(&memory) };
         let mut done = 0;
         papers::tables(&setting, &mut results, &mut |what| {
-            say(&Step { done, total: papers::COUNT, what });
+            say(&Step { done, total: papers::COUNT, what })?;
             done += 1;
-        });
+            Ok(())
+        })?;
     }
     if wanted.race {
         for medium in &plan.media {
-            say(&Step { done: 0, total: 0, what: &format!("writing the image of medium {}", medium.name) });
+            say(&Step { done: 0, total: 0, what: &format!("writing the image of medium {}", medium.name) })?;
             prepare(medium, wanted.image_bytes)?;
         }
         plan.time = wanted.time.saturating_sub(clock.elapsed());

@@ -1,16 +1,20 @@
 //! `fstitch bench`: races this program against the kernel's file systems and others, on this machine.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use fstitch_bench::contender::Contender;
 use fstitch_bench::race::Step;
 use fstitch_bench::results::Results;
 use fstitch_bench::session::{self, Wanted};
 use fstitch_bench::workload::{ALL, Scale};
-use fstitch_bench::{limit, report};
+use fstitch_bench::{limit, report, warm};
 use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use crate::output::{Outcome, json, text};
 
@@ -69,12 +73,22 @@ pub struct Arguments {
     /// Serve the file system in memory that shows the limit of FUSE
     #[arg(long, value_name = "DIR", hide = true)]
     serve_memory: Option<PathBuf>,
+    /// Touch so many MiB of memory and end, so that the machine has them ready
+    #[arg(long, value_name = "MIB", hide = true)]
+    touch: Option<u64>,
 }
+
+/// The smallest images, in bytes.
+const IMAGE_MIN: u64 = 128 << 20;
 
 /// Races, and writes what came of it.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     if let Some(at) = &arguments.serve_memory {
         limit::serve(at)?;
+        return Ok(Outcome::SUCCESS);
+    }
+    if let Some(mib) = arguments.touch {
+        warm::heap(mib);
         return Ok(Outcome::SUCCESS);
     }
     if arguments.list {
@@ -130,6 +144,9 @@ fn measure(arguments: &Arguments) -> Result<Results> {
     if let Some(name) = arguments.media.iter().find(|name| !["disk", "memory"].contains(&name.as_str())) {
         bail!("no medium is called `{name}`: there are disk and memory");
     }
+    if arguments.image_size < IMAGE_MIN {
+        bail!("an image of {} bytes is too small for the workloads: 128M is the least", arguments.image_size);
+    }
     let medium =
         |name: &str, path: &Path| arguments.media.iter().any(|asked| asked == name).then(|| path.to_owned());
     let scale = if arguments.quick { Scale::Quick } else { Scale::Full };
@@ -148,9 +165,26 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         tables: !arguments.no_tables,
     };
     let bar = progress()?;
-    let results = session::run(&wanted, &mut |step| show(&bar, step))?;
+    let stop = interruption()?;
+    let results = session::run(&wanted, &mut |step| {
+        ensure!(!stop.load(Ordering::Relaxed), "interrupted: nothing was kept");
+        show(&bar, step);
+        Ok(())
+    })?;
     bar.finish_and_clear();
     Ok(results)
+}
+
+/// Becomes true when this process is asked to end, so that mounts and images are taken away first. Who asks twice does not wait
+/// for that.
+fn interruption() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
+            .context("handling signals")?;
+        flag::register(signal, Arc::clone(&stop)).context("handling signals")?;
+    }
+    Ok(stop)
 }
 
 /// On a terminal a bar, elsewhere nothing but what [`show`] prints.

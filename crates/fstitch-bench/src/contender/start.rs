@@ -8,7 +8,6 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use fstitch_core::FileSystem;
 use fstitch_fs::ext2::arrange::Consistency;
-use fstitch_patch::CacheOptions;
 use serde::Deserialize;
 
 use super::process::{run, serve, unmount, unmount_server};
@@ -90,7 +89,7 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
 
 fn start_inside(mode: Consistency, image: &Path) -> Result<Running> {
     let disk = inside::disk(image)?;
-    let inside = Inside::open(Arc::clone(&disk) as _, mode, CacheOptions::default())?;
+    let inside = Inside::open(Arc::clone(&disk) as _, mode, inside::cache())?;
     inside.cache.start_flusher()?;
     let place = Arc::new(Within::new(Arc::clone(&inside.fs) as Arc<dyn FileSystem>));
     Ok(Running { place, host: None, server: None, kind: Kind::Inside { inside, disk } })

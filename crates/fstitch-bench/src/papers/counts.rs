@@ -18,7 +18,7 @@ pub fn table(setting: &Setting<'_>) -> Result<Table> {
         name: "patches".into(),
         title: "Patches, against what is written".into(),
         is_goal: true,
-        about: "Soft updates in process, the cache of a mount (256 MiB), an image in memory. Wanted: at most 1.3 patches that hold \
+        about: "Soft updates in process, a cache of 256 MiB, an image in memory. Wanted: at most 1.3 patches that hold \
                 something per block written, undo data of at most 0.1 % of the bytes written, at most 0.5 % of the blocks written \
                 with patches undone, the memory of patches at its most at most 3 % of that of dirty blocks at its most. The original measured 1.03, 0.1 %, 1.0 %."
             .into(),

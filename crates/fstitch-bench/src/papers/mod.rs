@@ -52,9 +52,16 @@ const MEASURED: [(&str, Make); 7] = [
 pub const COUNT: usize = MEASURED.len();
 
 /// Measures all tables. What fails is noted as a gap.
-pub fn tables(setting: &Setting<'_>, results: &mut Results, say: &mut dyn FnMut(&str)) {
+///
+/// # Errors
+/// Those of `say`, which is told of each.
+pub fn tables(
+    setting: &Setting<'_>,
+    results: &mut Results,
+    say: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<()> {
     for (name, make) in MEASURED {
-        say(name);
+        say(name)?;
         match make(setting) {
             Ok(table) => results.tables.push(table),
             Err(error) => {
@@ -63,6 +70,7 @@ pub fn tables(setting: &Setting<'_>, results: &mut Results, say: &mut dyn FnMut(
             }
         }
     }
+    Ok(())
 }
 
 /// The tables that papers have of a race, taken from ours.

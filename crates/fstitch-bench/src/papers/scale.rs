@@ -2,14 +2,16 @@
 
 use anyhow::Result;
 use fstitch_fs::ext2::arrange::Consistency;
-use fstitch_patch::CacheOptions;
 
 use super::{Setting, Volume, strings, timed};
+use crate::inside::cache;
 use crate::meter::seconds;
 use crate::place::{Open, Place};
 use crate::results::Table;
 use crate::workload::FILLER;
 
+/// MiB of memory that is made ready before what is measured.
+const MEMORY: u64 = 128;
 /// Names in a directory.
 const WIDTH: u64 = 1_000;
 
@@ -33,19 +35,20 @@ pub fn operations(setting: &Setting<'_>) -> Result<Table> {
         name: "cost by files".into(),
         title: "Microseconds per operation, by the number of files".into(),
         is_goal: true,
-        about: "Soft updates in process, a sparse image of 64 GiB in memory, 1,000 files in a directory: the last 1,000 (of 1,000 files) or 10,000 \
+        about: "Soft updates in process, the cache of a mount, a sparse image of 64 GiB in memory, 1,000 files in a directory: the last 1,000 (of 1,000 files) or 10,000 \
                 files made, looked at and unlinked, each without making it stable. Wanted: flat."
             .into(),
         columns: strings(["files", "create", "stat", "unlink"]),
         ..Table::default()
     };
-    let volume = Volume::new(&setting.memory, 64 << 30, Consistency::Soft, CacheOptions::default())?;
+    let volume = Volume::new(&setting.memory, 64 << 30, Consistency::Soft, cache())?;
     let (place, mut there): (&dyn Place, _) = (&volume.place, 0);
     for level in [1_000, 10_000, 100_000, 1_000_000].into_iter().filter(|level| *level <= most) {
         let last = (level / 10).clamp(1_000, 10_000);
         make(place, there, level - last - there)?;
         place.sync()?;
         let start = level - last;
+        crate::warm::heap(MEMORY);
         let create = timed(|| make(place, start, last))?;
         place.sync()?;
         let stat = timed(|| (start..level).try_for_each(|no| place.size(&path(no)).map(drop)))?;
@@ -73,8 +76,9 @@ pub fn volumes(setting: &Setting<'_>) -> Result<Table> {
         ..Table::default()
     };
     for bytes in [64_u64 << 20, 1 << 30, 8 << 30, 64 << 30] {
-        let volume = Volume::new(&setting.memory, bytes, Consistency::Soft, CacheOptions::default())?;
+        let volume = Volume::new(&setting.memory, bytes, Consistency::Soft, cache())?;
         let place: &dyn Place = &volume.place;
+        crate::warm::heap(MEMORY);
         let create = timed(|| make(place, 0, COUNT))?;
         let file = place.open("file", Open::New)?;
         let write = timed(|| (0..COUNT).try_for_each(|no| file.write_at(&FILLER[..4096], no * 4096)))?;

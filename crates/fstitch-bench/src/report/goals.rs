@@ -117,7 +117,7 @@ pub fn goals(results: &Results) -> Vec<Goal> {
 
 fn fuse_limit(collector: &mut Collector<'_>) {
     for medium in MEDIA {
-        for workload in ["small", "small-free"] {
+        for workload in ["small", "small-pinned", "small-halted"] {
             for phase in ["create", "write 4 KiB", "unlink"] {
                 let at = (medium, (workload, phase));
                 collector.check(at, (SOFT, &[Contender::Memory]), rate, Wanted::AtLeast(0.8));
@@ -142,14 +142,12 @@ fn fuse2fs(collector: &mut Collector<'_>) {
 fn kernel(collector: &mut Collector<'_>) {
     const PAIRS: [(Consistency, Kernel); 2] =
         [(Consistency::Full, Kernel::Ext3Journal), (Consistency::Ordered, Kernel::Ext3Ordered)];
-    const PHASES: [Phase; 7] = [
+    const PHASES: [Phase; 5] = [
         ("tree", "untar"),
         ("tree", "delete"),
         ("postmark", "all"),
         ("creates", "with fsync"),
-        ("creates-free", "with fsync"),
         ("sqlite-calls", "transactions"),
-        ("sqlite-calls-free", "transactions"),
     ];
     for (mode, kernel) in PAIRS {
         let kernel = Contender::Kernel(kernel);

@@ -19,8 +19,10 @@ pub fn report(results: &Results, beside: &str) -> String {
          is in [performance.md](performance.md). Every contender ran on this machine in this run, in turns, each on a \
          freshly made image; the last phase of each workload and every other one end when everything is stable (`syncfs`, then \
          `fsync` of the root directory). Times are medians, with the least and the most; ratios are taken within a \
-         repetition, then their median. Client and server share one processor, except in `small-free` and `parallel`: where they do \
-         not, each request wakes another processor twice, which in a virtual machine costs several times what is measured.\n\n",
+         repetition, then their median. All processors may be used, and idle ones \
+         stay awake (a latency of 0 is asked of `/dev/cpu_dma_latency`), because waking one through a hypervisor takes longer than most requests; \
+         in `small-pinned` client and server share one, and in `small-halted` idle ones are left to the machine. Memory that a \
+         workload takes is touched right before.\n\n",
     );
     let failures = results.gaps.iter().filter(|gap| gap.is_failure).count();
     // A string cannot fail to be written to.

@@ -1,12 +1,17 @@
 //! PostMark's transactions: files are made and deleted, read and appended to, in equal parts. Written here as well as
 //! run as a program, because the program cannot work in a file system inside a process.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use fstitch_core::Seed;
 
 use super::{At, FILLER, Scale, len};
 use crate::meter::Meter;
 use crate::place::{Open, Place};
+
+/// How often a directory that is not empty yet is tried again, a millisecond later each time.
+const PATIENCE: usize = 1_000;
 
 /// The configuration.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +78,7 @@ pub fn postmark(place: &dyn Place, mark: PostMark) -> Result<()> {
     while !pool.files.is_empty() {
         pool.delete()?;
     }
-    (0..mark.directories).try_for_each(|no| place.rmdir(&format!("s{no}")))
+    (0..mark.directories).try_for_each(|no| rmdir(place, &format!("s{no}")))
 }
 
 struct Pool<'a> {
@@ -149,4 +154,17 @@ impl PostMark {
             Scale::Quick => Self { transactions: self.transactions / 10, files: self.files / 5, ..self },
         }
     }
+}
+/// Removes a directory. Servers that keep removed files until they hear of their last close, fuse2fs for one, hear of it
+/// a moment later, and the directory is not empty until then.
+fn rmdir(place: &dyn Place, path: &str) -> Result<()> {
+    for _ in 0..PATIENCE {
+        match place.rmdir(path) {
+            Err(error) if error.downcast_ref() == Some(&rustix::io::Errno::NOTEMPTY) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            done => return done,
+        }
+    }
+    place.rmdir(path)
 }

@@ -23,6 +23,7 @@ use anyhow::Result;
 
 use crate::meter::Meter;
 use crate::place::Place;
+use crate::processors::Processors;
 
 pub use self::mail::{PostMark, postmark};
 pub use self::source::Tree;
@@ -72,8 +73,10 @@ pub struct Workload {
     pub programs: &'static [&'static str],
     /// It calls fsync while it works.
     pub syncs: bool,
-    /// Client and server share one processor: see [`crate::race`].
-    pub pinned: bool,
+    /// On which processors.
+    pub processors: Processors,
+    /// About how much memory it takes, in MiB: made ready before, see [`crate::warm`].
+    pub memory: u64,
     run: fn(&At<'_>, &mut Meter<'_>) -> Result<()>,
 }
 
@@ -94,15 +97,26 @@ pub const ALL: &[Workload] = &[
         about: "empty files made, a file written and written again in blocks of 4 KiB, files unlinked",
         programs: &[],
         syncs: false,
-        pinned: true,
+        processors: Processors::Awake,
+        memory: 128,
         run: small::run,
     },
     Workload {
-        name: "small-free",
-        about: "the same on all processors, where the scheduler chooses",
+        name: "small-pinned",
+        about: "the same, client and server on one processor",
         programs: &[],
         syncs: false,
-        pinned: false,
+        processors: Processors::One,
+        memory: 128,
+        run: small::run,
+    },
+    Workload {
+        name: "small-halted",
+        about: "the same, idle processors in whatever state the machine puts them",
+        programs: &[],
+        syncs: false,
+        processors: Processors::All,
+        memory: 128,
         run: small::run,
     },
     Workload {
@@ -110,7 +124,8 @@ pub const ALL: &[Workload] = &[
         about: "a part of the kernel's sources unpacked and deleted",
         programs: &[],
         syncs: false,
-        pinned: true,
+        processors: Processors::Awake,
+        memory: 400,
         run: tree::unpack_and_delete,
     },
     Workload {
@@ -118,7 +133,8 @@ pub const ALL: &[Workload] = &[
         about: "PostMark's transactions on 500 files of 500 bytes to 1 MiB",
         programs: &[],
         syncs: false,
-        pinned: true,
+        processors: Processors::Awake,
+        memory: 400,
         run: mail::large,
     },
     Workload {
@@ -126,7 +142,8 @@ pub const ALL: &[Workload] = &[
         about: "PostMark's transactions on 1,000 files of 512 bytes to 16 KiB ([S] Table I)",
         programs: &[],
         syncs: false,
-        pinned: true,
+        processors: Processors::Awake,
+        memory: 64,
         run: mail::small,
     },
     Workload {
@@ -134,7 +151,8 @@ pub const ALL: &[Workload] = &[
         about: "a tree of sources copied, listed and read; compiled where programs can run",
         programs: &[],
         syncs: false,
-        pinned: true,
+        processors: Processors::Awake,
+        memory: 256,
         run: tree::andrew,
     },
     Workload {
@@ -142,15 +160,8 @@ pub const ALL: &[Workload] = &[
         about: "files of 4 KiB made as fs_mark does, without and with an fsync of each",
         programs: &[],
         syncs: true,
-        pinned: true,
-        run: stable::creates,
-    },
-    Workload {
-        name: "creates-free",
-        about: "the same on all processors",
-        programs: &[],
-        syncs: true,
-        pinned: false,
+        processors: Processors::Awake,
+        memory: 64,
         run: stable::creates,
     },
     Workload {
@@ -158,7 +169,8 @@ pub const ALL: &[Workload] = &[
         about: "a large file written and read in pieces of 1 MiB",
         programs: &[],
         syncs: false,
-        pinned: true,
+        processors: Processors::Awake,
+        memory: 500,
         run: stream::run,
     },
     Workload {
@@ -166,7 +178,8 @@ pub const ALL: &[Workload] = &[
         about: "blocks of 4 KiB written at random places of a file, an fsync after every 16",
         programs: &[],
         syncs: true,
-        pinned: true,
+        processors: Processors::Awake,
+        memory: 256,
         run: stable::random,
     },
     Workload {
@@ -174,7 +187,8 @@ pub const ALL: &[Workload] = &[
         about: "attributes of many files asked again and again",
         programs: &[],
         syncs: false,
-        pinned: true,
+        processors: Processors::Awake,
+        memory: 64,
         run: small::stat,
     },
     Workload {
@@ -182,15 +196,17 @@ pub const ALL: &[Workload] = &[
         about: "a large directory filled, listed and emptied",
         programs: &[],
         syncs: false,
-        pinned: true,
+        processors: Processors::Awake,
+        memory: 64,
         run: small::directory,
     },
     Workload {
         name: "parallel",
-        about: "four clients make, write and remove files of their own, on all processors",
+        about: "four clients make, write and remove files of their own",
         programs: &[],
         syncs: false,
-        pinned: false,
+        processors: Processors::Awake,
+        memory: 64,
         run: small::parallel,
     },
     Workload {
@@ -198,15 +214,8 @@ pub const ALL: &[Workload] = &[
         about: "the calls of 400 sqlite transactions with a rollback journal",
         programs: &[],
         syncs: true,
-        pinned: true,
-        run: stable::sqlite_calls,
-    },
-    Workload {
-        name: "sqlite-calls-free",
-        about: "the same on all processors",
-        programs: &[],
-        syncs: true,
-        pinned: false,
+        processors: Processors::Awake,
+        memory: 64,
         run: stable::sqlite_calls,
     },
     Workload {
@@ -214,7 +223,8 @@ pub const ALL: &[Workload] = &[
         about: "1,000 transactions of sqlite3",
         programs: &["sqlite3"],
         syncs: true,
-        pinned: true,
+        processors: Processors::Awake,
+        memory: 64,
         run: program::sqlite,
     },
     Workload {
@@ -222,7 +232,8 @@ pub const ALL: &[Workload] = &[
         about: "git clone --local --no-hardlinks, git status",
         programs: &["git"],
         syncs: false,
-        pinned: true,
+        processors: Processors::Awake,
+        memory: 512,
         run: program::git,
     },
     Workload {
@@ -230,7 +241,8 @@ pub const ALL: &[Workload] = &[
         about: "the program postmark: 500 files of 500 bytes to 64 KiB, 2,000 transactions",
         programs: &["postmark"],
         syncs: false,
-        pinned: true,
+        processors: Processors::Awake,
+        memory: 64,
         run: program::postmark,
     },
     Workload {
@@ -238,7 +250,8 @@ pub const ALL: &[Workload] = &[
         about: "fio: 4 KiB random writes, an fsync after every 16",
         programs: &["fio"],
         syncs: true,
-        pinned: true,
+        processors: Processors::Awake,
+        memory: 256,
         run: program::fio,
     },
 ];
