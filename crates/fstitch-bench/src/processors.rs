@@ -6,13 +6,10 @@
 //! slower. So a workload says which of three settings it is measured in.
 
 use std::fs::File;
-use std::io::Write;
 
 use anyhow::{Context, Result};
+use fstitch_fuse::keep_awake;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
-/// What writing a latency here asks of the kernel for as long as the file is open: no idle state that takes longer to leave.
-const LATENCY: &str = "/dev/cpu_dma_latency";
 
 /// The processors of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +31,7 @@ impl Processors {
         Ok(match self {
             Self::One => Held { all: Some(pin()?), _awake: None },
             // Where it is refused, the report says so.
-            Self::Awake => Held { all: None, _awake: awake().ok() },
+            Self::Awake => Held { all: None, _awake: keep_awake().ok() },
             Self::All => Held { all: None, _awake: None },
         })
     }
@@ -43,9 +40,9 @@ impl Processors {
 /// What becomes of idle processors here, for the report.
 #[must_use]
 pub fn idle() -> String {
-    match awake() {
+    match keep_awake() {
         Ok(_) => "kept awake while something is measured".to_owned(),
-        Err(error) => format!("in whatever state the machine puts them ({error:#})"),
+        Err(error) => format!("in whatever state the machine puts them ({error})"),
     }
 }
 
@@ -73,10 +70,4 @@ fn pin() -> Result<CpuSet> {
     one.set(first);
     sched_setaffinity(None, &one).context("staying on one processor")?;
     Ok(all)
-}
-
-fn awake() -> Result<File> {
-    let mut file = File::options().write(true).open(LATENCY).context(LATENCY)?;
-    file.write_all(&0_u32.to_ne_bytes()).context(LATENCY)?;
-    Ok(file)
 }

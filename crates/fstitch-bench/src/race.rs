@@ -128,13 +128,10 @@ impl Plan {
             self.workloads.is_empty() || self.workloads.iter().any(|name| name == workload.name)
         };
         let mut able: Vec<&Workload> = workload::ALL.iter().filter(wanted).collect();
-        let lacks = |workload: &Workload| {
-            let missing = workload.programs.iter().find(|program| !is_installed(program));
-            missing.map(|program| format!("{program} is not installed"))
-        };
-        able.retain(|workload| match lacks(workload) {
+        able.retain(|workload| match workload.programs.iter().find(|program| !is_installed(program)) {
             None => true,
-            Some(why) => {
+            Some(program) => {
+                let why = format!("{program} is not installed");
                 results.gaps.push(Gap { what: workload.name.to_owned(), why, is_failure: false });
                 false
             }

@@ -20,10 +20,6 @@ pub trait Clock: Send + Sync {
     fn elapsed(&self) -> Duration;
 }
 
-/// Nanoseconds in a step of [`SystemClock`]'s wall clock, as in Linux's time stamps on files (a tick of 250 Hz): hundreds of
-/// changes of a directory in a moment change its times once, and overwriting twice within a step changes no inode the second time.
-const STEP_NANOS: u32 = 4_000_000;
-
 /// The machine's clock.
 #[derive(Debug)]
 pub struct SystemClock {
@@ -31,6 +27,10 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
+    /// Nanoseconds in a step of the wall clock, as in Linux's time stamps on files (a tick of 250 Hz): hundreds of changes of a
+    /// directory in a moment change its times once, and overwriting twice within a step changes no inode the second time.
+    pub const STEP_NANOS: u32 = 4_000_000;
+
     /// A clock whose elapsed time starts now.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the one place where the machine's time enters")]
@@ -61,7 +61,7 @@ impl Clock for SystemClock {
                 }
             }
         };
-        Timestamp { secs: exact.secs, nanos: exact.nanos - exact.nanos % STEP_NANOS }
+        Timestamp { secs: exact.secs, nanos: exact.nanos - exact.nanos % Self::STEP_NANOS }
     }
 
     fn elapsed(&self) -> Duration {

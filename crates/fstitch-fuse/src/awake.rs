@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A latency that is written here holds for as long as the file is open.
-pub(crate) const LATENCY: &str = "/dev/cpu_dma_latency";
+const LATENCY: &str = "/dev/cpu_dma_latency";
 
 /// How long without a request the processors are kept awake: at least this, at most twice this.
 const LINGER: Duration = Duration::from_millis(20);
@@ -35,11 +35,15 @@ struct Shared {
 }
 
 impl Awake {
-    /// Starts the thread that asks the kernel, by the file `file`.
+    /// Starts the thread that asks the kernel.
     ///
     /// # Errors
-    /// When the file cannot be written (it takes root), or the thread not be started.
-    pub(crate) fn new(file: &Path) -> std::io::Result<Self> {
+    /// As [`keep_awake`], or when the thread cannot be started.
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Self::by(LATENCY.as_ref())
+    }
+
+    fn by(file: &Path) -> std::io::Result<Self> {
         hold(file)?;
         let shared = Arc::new(Shared {
             file: file.to_owned(),
@@ -56,8 +60,9 @@ impl Awake {
     /// A request has come.
     pub(crate) fn note(&self) {
         let shared = &*self.shared;
-        shared.asked.store(true, Ordering::Relaxed);
-        if !shared.held.load(Ordering::Relaxed) {
+        // In one order with what the thread does: either it sees the request, or this that it must be woken.
+        shared.asked.store(true, Ordering::SeqCst);
+        if !shared.held.load(Ordering::SeqCst) {
             // Under the lock, or the thread might be about to wait.
             let _stop = shared.stop.lock().unwrap_or_else(PoisonError::into_inner);
             shared.wake.notify_one();
@@ -69,31 +74,44 @@ impl Shared {
     fn serve(&self) {
         let mut stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
         while !*stop {
-            if !self.asked.swap(false, Ordering::Relaxed) {
+            if !self.asked.swap(false, Ordering::SeqCst) {
                 stop = self.wake.wait(stop).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            let Ok(_latency) = hold(&self.file) else {
-                tracing::warn!("{} cannot be written any more: processors may sleep", self.file.display());
-                return;
+            let _latency = match hold(&self.file) {
+                Ok(latency) => latency,
+                Err(error) => {
+                    tracing::warn!("processors may sleep from now on: {error}");
+                    return;
+                }
             };
-            self.held.store(true, Ordering::Relaxed);
+            self.held.store(true, Ordering::SeqCst);
             loop {
                 let (guard, _) = self.wake.wait_timeout(stop, LINGER).unwrap_or_else(PoisonError::into_inner);
                 stop = guard;
-                if *stop || !self.asked.swap(false, Ordering::Relaxed) {
+                if *stop || !self.asked.swap(false, Ordering::SeqCst) {
                     break;
                 }
             }
-            self.held.store(false, Ordering::Relaxed);
+            self.held.store(false, Ordering::SeqCst);
         }
     }
 }
 
-/// Asks for a latency of nothing for as long as the file lives.
-fn hold(file: &Path) -> std::io::Result<File> {
-    let mut file = File::options().write(true).open(file)?;
-    file.write_all(&0_u32.to_ne_bytes())?;
+/// Keeps idle processors awake for as long as the file that is returned is open: for who measures.
+///
+/// # Errors
+/// When `/dev/cpu_dma_latency` is not there or cannot be written, which takes root.
+pub fn keep_awake() -> std::io::Result<File> {
+    hold(LATENCY.as_ref())
+}
+
+/// Asks for a latency of nothing.
+fn hold(path: &Path) -> std::io::Result<File> {
+    let named =
+        |error: std::io::Error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let mut file = File::options().write(true).open(path).map_err(named)?;
+    file.write_all(&0_u32.to_ne_bytes()).map_err(named)?;
     Ok(file)
 }
 
@@ -114,7 +132,7 @@ mod tests {
     #[test]
     fn requests_hold_it_and_silence_lets_it_go() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let awake = Awake::new(file.path()).unwrap();
+        let awake = Awake::by(file.path()).unwrap();
         assert_eq!(std::fs::read(file.path()).unwrap(), [0; 4], "a latency of nothing");
         let held = || awake.shared.held.load(Ordering::Relaxed);
         for _ in 0..2 {
@@ -137,6 +155,6 @@ mod tests {
 
     #[test]
     fn without_the_file_it_does_not_start() {
-        assert!(Awake::new(Path::new("/dev/no/such/file")).is_err());
+        assert!(Awake::by(Path::new("/dev/no/such/file")).is_err());
     }
 }

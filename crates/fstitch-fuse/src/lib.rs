@@ -59,6 +59,7 @@ mod signals;
 mod supervised;
 mod unmount;
 
+pub use awake::keep_awake;
 pub use error::MountError;
 pub use kernel::remount;
 pub use mount::Mount;

@@ -7,7 +7,7 @@ use fstitch_core::FileSystem;
 use fuser::{Session, SessionACL};
 
 use crate::adapter::Adapter;
-use crate::awake::{Awake, LATENCY};
+use crate::awake::Awake;
 use crate::kernel;
 use crate::ordered::OrderedFsync;
 use crate::scopes::Scopes;
@@ -34,8 +34,8 @@ impl Mount {
     /// # Errors
     /// [`MountError`] says what is missing and how to get it.
     pub fn new(fs: Arc<dyn FileSystem>, options: &MountOptions) -> Result<Self, MountError> {
-        let awake = options.awake.then(|| Awake::new(LATENCY.as_ref())).transpose();
-        let awake = awake.map_err(|e| MountError::system(format!("`awake`: opening {LATENCY}"), e))?;
+        let awake = options.awake.then(Awake::new).transpose();
+        let awake = awake.map_err(|e| MountError::system("keeping processors awake", e))?;
         let fs = Arc::new(Supervised::new(fs, awake));
         let connection = kernel::connect(options)?;
         let unmounter = Unmounter::new(connection.mountpoint, connection.as_root);

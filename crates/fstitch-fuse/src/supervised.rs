@@ -16,12 +16,13 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::awake::Awake;
 use fstitch_core::groups::{GroupCall, GroupId};
 use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, Error, FallocateMode, FileSystem, InodeFlags, InodeNo,
     RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
 };
+
+use crate::awake::Awake;
 
 /// All is well.
 const SOUND: u8 = 0;

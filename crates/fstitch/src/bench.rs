@@ -175,13 +175,10 @@ fn measure(arguments: &Arguments) -> Result<Results> {
     Ok(results)
 }
 
-/// Becomes true when this process is asked to end, so that mounts and images are taken away first. Who asks twice does not wait
-/// for that.
+/// Becomes true when this process is asked to end: mounts and images are taken away first, after the step under way.
 fn interruption() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
-            .context("handling signals")?;
         flag::register(signal, Arc::clone(&stop)).context("handling signals")?;
     }
     Ok(stop)

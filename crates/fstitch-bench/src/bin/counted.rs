@@ -57,10 +57,10 @@ struct Looks(AtomicU64);
 impl Clock for Looks {
     fn now(&self) -> Timestamp {
         let now = self.elapsed();
-        // In steps of four milliseconds, like the machine's clock here.
+        // In steps, like the machine's clock.
         Timestamp {
             secs: 1_700_000_000 + i64::try_from(now.as_secs()).unwrap_or(0),
-            nanos: now.subsec_millis() / 4 * 4_000_000,
+            nanos: now.subsec_nanos() - now.subsec_nanos() % SystemClock::STEP_NANOS,
         }
     }
 

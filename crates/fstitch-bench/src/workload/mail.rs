@@ -81,6 +81,20 @@ pub fn postmark(place: &dyn Place, mark: PostMark) -> Result<()> {
     (0..mark.directories).try_for_each(|no| rmdir(place, &format!("s{no}")))
 }
 
+/// Removes a directory. Servers that keep removed files until they hear of their last close, fuse2fs for one, hear of it
+/// a moment later, and the directory is not empty until then.
+fn rmdir(place: &dyn Place, path: &str) -> Result<()> {
+    for _ in 0..PATIENCE {
+        match place.rmdir(path) {
+            Err(error) if error.downcast_ref() == Some(&rustix::io::Errno::NOTEMPTY) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            done => return done,
+        }
+    }
+    place.rmdir(path)
+}
+
 struct Pool<'a> {
     place: &'a dyn Place,
     mark: PostMark,
@@ -154,17 +168,4 @@ impl PostMark {
             Scale::Quick => Self { transactions: self.transactions / 10, files: self.files / 5, ..self },
         }
     }
-}
-/// Removes a directory. Servers that keep removed files until they hear of their last close, fuse2fs for one, hear of it
-/// a moment later, and the directory is not empty until then.
-fn rmdir(place: &dyn Place, path: &str) -> Result<()> {
-    for _ in 0..PATIENCE {
-        match place.rmdir(path) {
-            Err(error) if error.downcast_ref() == Some(&rustix::io::Errno::NOTEMPTY) => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            done => return done,
-        }
-    }
-    place.rmdir(path)
 }

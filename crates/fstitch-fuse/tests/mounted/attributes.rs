@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use fstitch_core::SystemClock;
 use rustix::fs::{
     AtFlags, CWD, IFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags, getxattr, ioctl_getflags,
     ioctl_setflags, listxattr, removexattr, setxattr, utimensat,
@@ -138,7 +139,7 @@ fn chattr_flags_are_set_enforced_and_change_the_change_time() {
 }
 
 /// After which time stamps differ.
-const TICK: Duration = Duration::from_millis(5);
+const TICK: Duration = Duration::new(0, SystemClock::STEP_NANOS + 1_000_000);
 
 /// The kernel learns of a new change time from a helper thread, so it may take a moment.
 fn eventually(check: impl Fn() -> bool) -> bool {

@@ -216,3 +216,30 @@ fn a_server_in_use_ends_after_the_last_file_is_closed() {
     drop(file);
     assert!(child.wait().unwrap().success());
 }
+
+/// Whether this process asks for a latency of nothing.
+fn keeps_awake() -> bool {
+    let mut files =
+        fs::read_dir("/proc/self/fd").unwrap().filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    files.any(|file| file == std::path::Path::new("/dev/cpu_dma_latency"))
+}
+
+#[test]
+fn processors_are_kept_awake_while_requests_come() {
+    if let Err(e) = fstitch_fuse::keep_awake() {
+        println!("skipped: {e}");
+        return;
+    }
+    let Some(m) = mount_with(Arc::new(Model::new()), |options| options.awake = true) else { return };
+    let becomes = |wanted: bool, ask: &dyn Fn()| {
+        (0..500).any(|_| {
+            ask();
+            std::thread::sleep(Duration::from_millis(5));
+            keeps_awake() == wanted
+        })
+    };
+    for name in ["a", "b"] {
+        assert!(becomes(true, &|| fs::write(m.path(name), "x").unwrap()));
+        assert!(becomes(false, &|| ()));
+    }
+}

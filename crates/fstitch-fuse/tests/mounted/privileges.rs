@@ -49,6 +49,18 @@ fn the_kernel_checks_permissions() {
 }
 
 #[test]
+fn without_its_checks_the_kernel_lets_everybody_in() {
+    let open = |options: &mut fstitch_fuse::MountOptions| options.default_permissions = false;
+    let Some(m) = mount_with(Arc::new(Model::new()), open) else { return };
+    if needs_root() {
+        return;
+    }
+    fs::write(m.path("secret"), "x").unwrap();
+    fs::set_permissions(m.path("secret"), Permissions::from_mode(0o600)).unwrap();
+    assert!(as_nobody(&m, "cat secret"));
+}
+
+#[test]
 fn writing_takes_set_id_bits_and_capabilities_away() {
     let Some(m) = mount() else { return };
     if needs_root() {

@@ -220,21 +220,20 @@ impl<'a> Tx<'a> {
 
     /// Drops the unflown changes of a freed block to which nothing reachable refers. `unreachable` are the patches
     /// that cut it off from what the medium can reach (empty if the medium never reached it): whatever
-    /// depended on the dropped changes depends on these as well. Does nothing without the `elimination`
+    /// depended on the dropped changes depends on these as well. Drops nothing without the `elimination`
     /// optimisation; under a journal only for blocks that the running transaction has made part of a file. A block that is
     /// clean then leaves the cache. Returns whether anything was dropped.
     pub fn drop_changes(&mut self, block: BlockNo, unreachable: &[PatchId]) -> bool {
         let Some(spot) = self.cache.mapping.find(block) else { return false };
         let Some(&sx) = self.core.index.get(&spot.block) else { return false };
         let dropped = self.core.graph.drop_changes((self.cache.volume, block), sx, unreachable);
-        if dropped {
-            self.core.graph.slot_mut(sx).stale = true;
-            self.core.note_clean(sx);
-        }
-        let slot = self.core.graph.slot(sx);
+        let slot = self.core.graph.slot_mut(sx);
         if slot.data.is_some() && slot.is_clean() && !slot.is_pinned() {
             // What a free block holds is nobody's business any more; its memory is warm for the next one.
             self.cache.shared.forget(&mut self.core, sx);
+        } else if dropped {
+            slot.stale = true;
+            self.core.note_clean(sx);
         }
         dropped
     }
