@@ -27,12 +27,10 @@ pub(crate) struct Connection {
     pub guard: Option<OwnedFd>,
     /// The mount point with symbolic links resolved, which is how the kernel names it.
     pub mountpoint: PathBuf,
-    /// Whether it was mounted by this process itself.
-    pub as_root: bool,
 }
 
 /// Whether mounting and unmounting need no helper.
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
@@ -42,7 +40,7 @@ pub(crate) fn connect(options: &MountOptions) -> Result<Connection, MountError> 
     check_device()?;
     if is_root() && !options.auto_unmount {
         let device = mount_directly(&mountpoint, options)?;
-        return Ok(Connection { device, guard: None, mountpoint, as_root: true });
+        return Ok(Connection { device, guard: None, mountpoint });
     }
     if options.auto_unmount && !is_root() && !options.allow_other {
         // The helper looks at the mount as root, and root is let in only with allow_other.
@@ -50,7 +48,7 @@ pub(crate) fn connect(options: &MountOptions) -> Result<Connection, MountError> 
     }
     let (device, guard) = mount_through_helper(&mountpoint, options)?;
     let guard = options.auto_unmount.then_some(guard);
-    Ok(Connection { device, guard, mountpoint, as_root: is_root() })
+    Ok(Connection { device, guard, mountpoint })
 }
 
 fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {

@@ -67,4 +67,4 @@ pub use options::MountOptions;
 pub use ordered::{OrderedFsync, OrderedProcess};
 pub use owners::OwnerMap;
 pub use signals::UnmountOnSignal;
-pub use unmount::{UnmountError, Unmounter};
+pub use unmount::{UnmountError, Unmounter, remove_mount};

@@ -38,7 +38,7 @@ impl Mount {
         let awake = awake.map_err(|e| MountError::system("keeping processors awake", e))?;
         let fs = Arc::new(Supervised::new(fs, awake));
         let connection = kernel::connect(options)?;
-        let unmounter = Unmounter::new(connection.mountpoint, connection.as_root);
+        let unmounter = Unmounter::new(connection.mountpoint);
         let adapter = Adapter::new(Arc::clone(&fs) as _, options)
             .map_err(|e| MountError::system("starting helper threads", e));
         let session = adapter.and_then(|adapter| {

@@ -8,12 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno as Os;
 use rustix::mount::UnmountFlags;
 
+use crate::kernel::{find_mount, is_root};
+
 /// Why a mount could not be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountError {
     /// Files are open on it, or a process has its working directory there.
     #[error("{} is in use: close what is open there (`fuser -vm {}` lists it)", .0.display(), .0.display())]
     Busy(PathBuf),
+    /// Nothing is mounted there.
+    #[error("{} is not a mount point", .0.display())]
+    NotMounted(PathBuf),
     /// Anything else.
     #[error("unmounting {}: {reason}", mountpoint.display())]
     Failed {
@@ -29,14 +34,13 @@ pub enum UnmountError {
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     mountpoint: PathBuf,
-    as_root: bool,
     /// Serving has ended, so whatever is mounted at that path now is not ours.
     ended: Arc<AtomicBool>,
 }
 
 impl Unmounter {
-    pub(crate) fn new(mountpoint: PathBuf, as_root: bool) -> Self {
-        Self { mountpoint, as_root, ended: Arc::new(AtomicBool::new(false)) }
+    pub(crate) fn new(mountpoint: PathBuf) -> Self {
+        Self { mountpoint, ended: Arc::new(AtomicBool::new(false)) }
     }
 
     /// Remembers that the mount is gone.
@@ -55,7 +59,7 @@ impl Unmounter {
     /// # Errors
     /// [`UnmountError::Busy`] while files are open there; nothing has changed then.
     pub fn unmount(&self) -> Result<(), UnmountError> {
-        self.remove(UnmountFlags::NOFOLLOW)
+        self.remove(false)
     }
 
     /// Takes the mount out of sight at once; serving goes on until the last open file is closed.
@@ -63,40 +67,57 @@ impl Unmounter {
     /// # Errors
     /// As the operating system has it.
     pub fn detach(&self) -> Result<(), UnmountError> {
-        self.remove(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+        self.remove(true)
     }
 
-    fn remove(&self, flags: UnmountFlags) -> Result<(), UnmountError> {
+    fn remove(&self, lazy: bool) -> Result<(), UnmountError> {
         if self.ended.load(Ordering::Acquire) {
             return Ok(());
         }
-        if !self.as_root {
-            return self.remove_through_helper(flags.contains(UnmountFlags::DETACH));
-        }
-        match rustix::mount::unmount(&self.mountpoint, flags) {
-            // EINVAL and ENOENT: nothing is mounted there any more.
-            Ok(()) | Err(Os::INVAL | Os::NOENT) => Ok(()),
-            Err(Os::BUSY) => Err(UnmountError::Busy(self.mountpoint.clone())),
-            Err(e) => Err(self.failed(e.to_string())),
+        match remove_mount(&self.mountpoint, lazy) {
+            Err(UnmountError::NotMounted(_)) => Ok(()),
+            other => other,
         }
     }
+}
 
-    fn remove_through_helper(&self, detach: bool) -> Result<(), UnmountError> {
-        let mut command = Command::new("fusermount3");
-        command.arg("-u").args(detach.then_some("-z")).arg("--").arg(&self.mountpoint);
-        let output = command.output().map_err(|e| self.failed(format!("starting fusermount3: {e}")))?;
-        if output.status.success() || crate::kernel::find_mount(&self.mountpoint).is_none() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        Err(if said.contains("busy") {
-            UnmountError::Busy(self.mountpoint.clone())
-        } else {
-            self.failed(said)
-        })
+/// Removes a mount that any process serves; with `lazy` it goes out of sight even while it is in use, and ends when
+/// the last user has gone.
+///
+/// # Errors
+/// [`UnmountError`]; nothing has changed then.
+pub fn remove_mount(mountpoint: &Path, lazy: bool) -> Result<(), UnmountError> {
+    if !is_root() {
+        return remove_through_helper(mountpoint, lazy);
     }
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(mountpoint, flags | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(Os::INVAL | Os::NOENT) => Err(UnmountError::NotMounted(mountpoint.to_owned())),
+        Err(Os::BUSY) => Err(UnmountError::Busy(mountpoint.to_owned())),
+        Err(e) => Err(failed(mountpoint, e.to_string())),
+    }
+}
 
-    fn failed(&self, reason: String) -> UnmountError {
-        UnmountError::Failed { mountpoint: self.mountpoint.clone(), reason }
+fn remove_through_helper(mountpoint: &Path, lazy: bool) -> Result<(), UnmountError> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(mountpoint);
+    let output = command.output().map_err(|e| {
+        failed(mountpoint, format!("starting fusermount3, which this needs (package fuse3): {e}"))
+    })?;
+    if output.status.success() {
+        return Ok(());
     }
+    if find_mount(mountpoint).is_none() {
+        return Err(UnmountError::NotMounted(mountpoint.to_owned()));
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if said.contains("busy") {
+        return Err(UnmountError::Busy(mountpoint.to_owned()));
+    }
+    Err(failed(mountpoint, said))
+}
+
+fn failed(mountpoint: &Path, reason: String) -> UnmountError {
+    UnmountError::Failed { mountpoint: mountpoint.to_owned(), reason }
 }

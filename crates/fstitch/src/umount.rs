@@ -1,10 +1,11 @@
 //! `fstitch umount`: takes a mount away and waits until everything is on the medium.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use rustix::mount::UnmountFlags;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use fstitch_fuse::{UnmountError, remove_mount};
 
 use crate::control::client::{Connection, all_mounts};
 use crate::control::stack::{StackStatus, VolumeState};
@@ -107,33 +108,22 @@ fn start_waiting(mountpoint: &Path) -> Result<Option<Connection>> {
     }
 }
 
+/// How often a mount in use is tried again, and how long after one another: a process that just closed its files may have
+/// started another one, which shares them until it runs its own program, and one that is ending closes them soon.
+const AGAIN: (u32, Duration) = (100, Duration::from_millis(10));
+
 /// Takes the mount away from the kernel, with the superuser's call or through fusermount3.
 fn detach(mountpoint: &Path, lazy: bool) -> Result<()> {
-    if rustix::process::geteuid().is_root() {
-        let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
-        return match rustix::mount::unmount(mountpoint, flags) {
-            Ok(()) => Ok(()),
-            Err(rustix::io::Errno::BUSY) => bail!(
-                "{} is in use: close what is open there (`fuser -vm {}` lists it), or use --lazy",
-                mountpoint.display(),
-                mountpoint.display()
-            ),
-            Err(rustix::io::Errno::INVAL) => bail!("{} is not a mount point", mountpoint.display()),
-            Err(error) => Err(error).with_context(|| format!("unmounting {}", mountpoint.display())),
-        };
+    for _ in 0..AGAIN.0 {
+        match remove_mount(mountpoint, lazy) {
+            Err(UnmountError::Busy(_)) => thread::sleep(AGAIN.1),
+            other => return other.map_err(Into::into),
+        }
     }
-    let mut command = Command::new("fusermount3");
-    command.arg("-u");
-    if lazy {
-        command.arg("-z");
-    }
-    let status = command
-        .arg("--")
-        .arg(mountpoint)
-        .status()
-        .context("running fusermount3, which unprivileged unmounting needs (package fuse3)")?;
-    ensure!(status.success(), "fusermount3 could not unmount {}", mountpoint.display());
-    Ok(())
+    remove_mount(mountpoint, lazy).map_err(|e| match e {
+        UnmountError::Busy(_) => anyhow!("{e}, or use --lazy"),
+        other => other.into(),
+    })
 }
 
 /// Waits until the daemon has written everything and has gone.

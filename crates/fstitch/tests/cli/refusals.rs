@@ -63,6 +63,20 @@ fn a_mount_in_use_says_so_and_can_be_detached() {
 }
 
 #[test]
+fn unmounting_waits_a_moment_for_who_is_about_to_close() {
+    let place = Place::new();
+    let (image, at) = (place.volume("a.img"), place.directory("m"));
+    let Some(mounted) = Mounted::new("", &image, &at) else { return };
+    let open = fs::File::create(mounted.path().join("a")).unwrap();
+    let closer = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        drop(open);
+    });
+    fstitch(&format!("umount {at}")).ok();
+    closer.join().unwrap();
+}
+
+#[test]
 fn volumes_with_features_that_only_allow_reading_are_not_mended() {
     if !needs("mke2fs") {
         return;
