@@ -20,7 +20,7 @@ use super::alloc::{Goal, Run};
 use super::blockmap::{Path, Reached};
 use super::inode::Inode;
 use super::layout::inode::{I_BLOCKS, pointer_field};
-use super::num::{idx64, small};
+use super::num::{idx, idx64, small};
 use super::volume::Ext2;
 use crate::uhfs::Allocation;
 
@@ -34,7 +34,7 @@ struct Node {
 }
 
 impl Ext2 {
-    /// Takes 1 to `want` blocks for the hole at file block `index`, and the indirect blocks they need.
+    /// Takes 1 to `want` blocks for the hole of at least so many at file block `index`, and the indirect blocks they need.
     pub(super) fn allocate_run(
         &self,
         caller: &Caller,
@@ -44,17 +44,14 @@ impl Ext2 {
     ) -> Result<Allocation> {
         let path = self.path(index)?;
         let room = path.leaf_first + path.leaf_len - index;
-        let reached = self.follow(inode, &path)?;
-        let hole = self.run_at(inode, (&path, &reached), index, want.min(room))?;
-        assert!(hole.start.is_none(), "file block {index} of inode {} has a block", inode.ino);
-        let taken_sectors =
-            u64::from(inode.disk.sectors) + (hole.count + 3) * u64::from(self.sectors_per_block());
+        let want = want.min(room);
+        let taken_sectors = u64::from(inode.disk.sectors) + (want + 3) * u64::from(self.sectors_per_block());
         if taken_sectors > u64::from(u32::MAX) {
             return Err(Errno::FBIG.into());
         }
         let goal = self.data_goal(inode, index)?;
-        let run = self.take_blocks(caller, goal, small(idx64(hole.count)))?;
-        if let Err(error) = self.reserve_indirect(caller, inode, &path, &reached) {
+        let run = self.take_blocks(caller, goal, small(idx64(want)))?;
+        if let Err(error) = self.reserve_indirect(caller, inode, &path) {
             self.give_back_run(&run);
             self.drop_reserved(inode);
             return Err(error);
@@ -87,15 +84,12 @@ impl Ext2 {
     }
 
     /// Takes the indirect blocks that are missing on `path` and not taken yet.
-    fn reserve_indirect(
-        &self,
-        caller: &Caller,
-        inode: &mut Inode,
-        path: &Path,
-        reached: &Reached,
-    ) -> Result<()> {
-        let Reached::Missing { depth, .. } = reached else { return Ok(()) };
-        for level in *depth..path.levels {
+    fn reserve_indirect(&self, caller: &Caller, inode: &mut Inode, path: &Path) -> Result<()> {
+        if path.levels == 0 || inode.leaf.get(path).is_some() {
+            return Ok(());
+        }
+        let Reached::Missing { depth, .. } = self.follow(inode, path)? else { return Ok(()) };
+        for level in depth..path.levels {
             let key = (level, path.subtree(level, self.pointers()).0);
             if !inode.reserved.contains_key(&key) {
                 let group = self.sb.group_of_inode(inode.ino);
@@ -154,6 +148,7 @@ impl Ext2 {
         };
         let mut new_blocks = Vec::new();
         let mut tx = self.cache.lock();
+        expect_hole(&tx, inode, (&path, &reached), allocation.index, idx(count))?;
         let (pointer, reachable) = match &reached {
             Reached::Direct => {
                 let first = pointer_field(path.root);
@@ -278,6 +273,27 @@ impl Ext2 {
             inode.disk.sectors.saturating_sub(blocks.saturating_mul(self.sectors_per_block()));
         let sectors = inode.disk.sectors;
         inode.put(tx, block, (I_BLOCKS, sectors), &[]);
+    }
+}
+
+/// Makes sure that nobody has given the file blocks from `index` on since they were looked at: whoever holds the inode's
+/// lock is alone with its holes, unless another file of a damaged volume has the same pointers.
+fn expect_hole(
+    tx: &Tx<'_>,
+    inode: &Inode,
+    (path, reached): (&Path, &Reached),
+    index: u64,
+    count: usize,
+) -> Result<()> {
+    let first = idx64(index - path.leaf_first);
+    let is_hole = match reached {
+        Reached::Missing { .. } => true,
+        Reached::Direct => inode.disk.block[first..first + count].iter().all(|&block| block == 0),
+        Reached::Leaf(leaf) => tx.data(leaf)[first * 4..(first + count) * 4].iter().all(|&byte| byte == 0),
+    };
+    match is_hole {
+        true => Ok(()),
+        false => Err(inode.damaged(format!("file block {index} was a hole, and another file has filled it"))),
     }
 }
 

@@ -135,7 +135,7 @@ impl LeafHint {
         self.0.store(Self::ordinal(path) << 32 | u64::from(block), Ordering::Relaxed);
     }
 
-    fn get(&self, path: &Path) -> Option<BlockNo> {
+    pub(super) fn get(&self, path: &Path) -> Option<BlockNo> {
         let hint = self.0.load(Ordering::Relaxed);
         let block = hint & u64::from(u32::MAX);
         (block != 0 && hint >> 32 == Self::ordinal(path)).then_some(BlockNo(block))

@@ -218,6 +218,7 @@ impl Ext2 {
         inode.gather.ids()
     }
 
+    #[inline]
     pub(super) fn attributes(&self, inode: &Inode) -> Attr {
         let disk = &inode.disk;
         Attr {

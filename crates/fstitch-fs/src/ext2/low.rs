@@ -38,6 +38,8 @@ impl LowLevelFs for Ext2 {
         self.load_inode(ino)
     }
 
+    // Most callers want one field.
+    #[inline]
     fn attr(&self, inode: &Inode) -> Attr {
         self.attributes(inode)
     }

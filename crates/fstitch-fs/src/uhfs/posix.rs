@@ -99,9 +99,11 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
-        let written = self.with_space(|| self.do_write(caller, ino, offset, data))?;
+        let (written, synchronous) = self.with_space(|| self.do_write(caller, ino, offset, data))?;
         self.touch_groups(&[ino])?;
-        self.sync_if_asked(ino)?;
+        if synchronous {
+            self.do_fsync(ino, false)?;
+        }
         Ok(written)
     }
 

@@ -160,7 +160,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let mut state = node.write()?;
         let patches = self.low.detach(state.inode_mut(), from, to, befores)?;
         self.note(&mut state, Part::Contents, &patches);
-        self.delay_growth(&mut state, &patches);
+        self.delay_growth_beyond(&mut state, &patches, befores);
         if to == u64::MAX {
             return Ok(to);
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, Error, InodeFlags, InodeNo, Result};
-use fstitch_patch::{Block, PatchIds};
+use fstitch_patch::{Block, PatchId, PatchIds};
 
 use super::node::{Node, Part, State};
 use super::read::{BlockPart, long, short};
@@ -57,23 +57,30 @@ const S_ISGID: u16 = 0o2000;
 const S_IXGRP: u16 = 0o0010;
 
 impl<L: LowLevelFs> Uhfs<L> {
-    pub(super) fn do_write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+    /// Writes `data`; returns how much of it, and whether the file is marked for every change to be stable (`chattr +S`).
+    pub(super) fn do_write(
+        &self,
+        caller: &Caller,
+        ino: InodeNo,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(usize, bool)> {
         let change = self.change(0)?;
         let node = self.node(ino)?;
         self.expect_regular(&*node.read()?)?;
         if data.is_empty() {
-            return Ok(0);
+            return Ok((0, false));
         }
         let room = self.low.limits().size_max.saturating_sub(offset);
         if room == 0 {
             return Err(Errno::FBIG.into());
         }
         let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
-        let written = {
+        let (mut done, mut synchronous) = (0, false);
+        {
             let _writer = self.writer(&change, &node);
             node.refuse_pinned()?;
             self.trim_before_growth(&change, &node, offset + long(data.len()))?;
-            let mut done = 0;
             while done < data.len() {
                 let at = offset + long(done);
                 let len = self.step_len(at, data.len() - done);
@@ -81,8 +88,9 @@ impl<L: LowLevelFs> Uhfs<L> {
                 let fill = Fill { caller, offset: at, len, source: step };
                 let reserved = change.reserve(len, ATTR_CHANGE_BLOCKS);
                 match reserved.and_then(|()| self.write_step(&node, &fill)) {
-                    Ok(wrote) => {
+                    Ok((wrote, is_synchronous)) => {
                         done += wrote;
+                        synchronous = is_synchronous;
                         if wrote < len {
                             break;
                         }
@@ -92,13 +100,12 @@ impl<L: LowLevelFs> Uhfs<L> {
                     Err(error) => return Err(error),
                 }
             }
-            done
-        };
-        Ok(written)
+        }
+        Ok((done, synchronous))
     }
 
-    /// Writes one step and returns how much of it was written, at least one byte.
-    fn write_step(&self, node: &Node<L::Inode>, fill: &Fill<'_>) -> Result<usize> {
+    /// Writes one step and returns how much of it was written, at least one byte, and whether the file is marked `+S`.
+    fn write_step(&self, node: &Node<L::Inode>, fill: &Fill<'_>) -> Result<(usize, bool)> {
         let mut state = node.write()?;
         let size = self.low.attr(state.inode()).size;
         self.refuse_flags(&state, InodeFlags::IMMUTABLE)?;
@@ -111,7 +118,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let len = self.fill_and_grow(&mut state, fill, true)?;
         self.drop_privileges(&mut state, fill.caller)?;
         self.touch_written(&mut state)?;
-        Ok(len)
+        Ok((len, self.low.flags(state.inode()).has(InodeFlags::SYNC)))
     }
 
     /// Sets the times of a file that was written, unless they are those of this very tick of the clock.
@@ -146,7 +153,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         &self,
         state: &mut State<L::Inode>,
         size: u64,
-        befores: &[fstitch_patch::PatchId],
+        befores: &[PatchId],
     ) -> Result<PatchIds> {
         let change = AttrChange { size: Some(size), ..AttrChange::default() };
         let patches = self.low.set_attr(state.inode_mut(), &change, befores)?;
@@ -286,7 +293,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Those of `contents` that none of `pointers` comes after: the others need not be gathered beside these.
-    fn not_before(&self, pointers: &[fstitch_patch::PatchId], mut contents: PatchIds) -> PatchIds {
+    fn not_before(&self, pointers: &[PatchId], mut contents: PatchIds) -> PatchIds {
         let tx = self.cache().lock();
         // The pointers to the contents are the last ones.
         contents.retain(|&mut patch| !pointers.iter().rev().any(|&pointer| tx.depends_on(pointer, patch)));
@@ -298,7 +305,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         &self,
         state: &mut State<L::Inode>,
         images: Vec<(Block, Image<'_>)>,
-        befores: &[fstitch_patch::PatchId],
+        befores: &[PatchId],
     ) -> PatchIds {
         let zeros = match images.iter().any(|(_, image)| matches!(image, Image::Zeros(..))) {
             true => vec![0; self.block_size()],
@@ -353,7 +360,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         &self,
         state: &mut State<L::Inode>,
         (block, from): (Block, usize),
-        befores: &[fstitch_patch::PatchId],
+        befores: &[PatchId],
     ) {
         let len = self.block_size() - from;
         let patches = self.apply(state, vec![(block, Image::Zeros(from, len))], befores);
@@ -361,15 +368,31 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Lets every later growth of the file come after `patches`.
-    pub(super) fn delay_growth(&self, state: &mut State<L::Inode>, patches: &[fstitch_patch::PatchId]) {
+    pub(super) fn delay_growth(&self, state: &mut State<L::Inode>, patches: &[PatchId]) {
+        self.delay_growth_beyond(state, patches, &[]);
+    }
+
+    /// The same, where `lowered` are the patches that have lowered the size: a later growth changes the same bytes, so it
+    /// joins them or comes after them, and after everything that is one patch with them. With nothing else to wait for,
+    /// growth joins them, and a file that is emptied and filled over and over keeps no more than its last contents.
+    pub(super) fn delay_growth_beyond(
+        &self,
+        state: &mut State<L::Inode>,
+        patches: &[PatchId],
+        lowered: &[PatchId],
+    ) {
         if patches.is_empty() {
             return;
         }
         let mut tx = self.cache().lock();
+        let is_with_size = |patch| lowered.iter().any(|&size| tx.same(patch, size));
         // What a transaction holds comes before everything in later ones, and together with the rest of its own.
-        let mut befores: PatchIds = patches.iter().copied().filter(|&patch| !tx.is_logged(patch)).collect();
-        befores.push(state.growth);
-        state.growth = tx.empty(&befores);
+        let mut befores: PatchIds =
+            patches.iter().copied().filter(|&patch| !tx.is_logged(patch) && !is_with_size(patch)).collect();
+        if !befores.is_empty() {
+            befores.push(state.growth);
+            state.growth = tx.empty(&befores);
+        }
     }
 
     /// A write by anybody but root takes the rights away that the file lends to whoever executes it.

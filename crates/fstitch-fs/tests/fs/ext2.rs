@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fstitch_core::{
     BlockDevice, Caller, CheckReport, FileSystem, FindingClass, InodeFlags, ManualClock, MemDevice,
-    RenameMode, Seed, Timestamp,
+    RenameMode, Seed, SetAttr, Timestamp,
 };
 use fstitch_fs::check::check_ext2;
 use fstitch_fs::ext2::Ext2;
@@ -152,6 +152,40 @@ fn a_file_moved_into_a_new_directory_is_never_lost() {
             assert!(damage(&report).is_empty() && !lost, "round {round}: {:?}", report.findings);
         }
     }
+}
+
+/// Emptying a file takes back what filled it: over and over, nothing is left to write but its last contents, and what the
+/// medium never saw is freed at once.
+#[test]
+fn a_file_that_is_filled_again_and_again_has_no_more_to_write() {
+    let shape = Shape { block_size: 1024, inode_size: 128, revision: 1 };
+    let medium = Ext2Medium {
+        device: new_volume(shape),
+        cache: CacheOptions::default(),
+        clock: Arc::new(ManualClock::new()),
+    };
+    let (cache, fs) = medium.open();
+    let caller = Caller::default();
+    let file = fs.mknod(&caller, fs.root(), b"file", 0o100_644, 0).unwrap().attr.ino;
+    // Without indirect blocks, with one, and with two levels.
+    for blocks in [7, 60, 400] {
+        let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+        let mut dirty = Vec::new();
+        for round in 0..5 {
+            fs.write(&caller, file, 0, &vec![round; blocks * 1024 - 100]).unwrap();
+            dirty.push(cache.dirty_blocks());
+            fs.setattr(&caller, file, &empty).unwrap();
+        }
+        assert!(dirty.iter().all(|&now| now == dirty[0]) && dirty[0] > blocks, "{dirty:?}");
+        fs.sync().unwrap();
+    }
+    assert!(
+        check_ext2(&*medium.device)
+            .unwrap()
+            .findings
+            .iter()
+            .all(|found| found.class != FindingClass::Corrupt)
+    );
 }
 
 /// A directory with a hash-tree index made by the reference tools: the first new name drops the index lawfully, the

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fstitch_core::BlockBuf;
 use smallvec::SmallVec;
 
-use super::patch::{Birth, Change, Patch, Px, Site, Sx, Undo, Vx};
+use super::patch::{Birth, Change, NO_SLOT, Patch, Px, Site, Sx, Undo, Vx};
 use super::{Graph, at};
 use crate::PatchId;
 
@@ -41,7 +41,7 @@ impl Graph {
         if let Some(hard) = self.joins_at_once(site, befores) {
             self.assert_inside(sx, change);
             self.apply(sx, change, new);
-            return hard;
+            return self.arena.id(hard);
         }
         let mut befores = self.live(befores, Some(sx));
         let reach = self.slots[at(sx)].reach;
@@ -68,23 +68,31 @@ impl Graph {
         self.arena.id(px)
     }
 
-    /// The quick way of most changes: the block has one patch, which is hard, and the change waits for nothing that this
-    /// does not wait for already. Then the change joins it, by either of the conditions of `docs/design/patch.md`: if
-    /// anything waits for the block there is nothing to lead from the change's befores to the patch. Returns the id.
-    fn joins_at_once(&mut self, site: Site, befores: &[PatchId]) -> Option<PatchId> {
+    /// The quick way of most changes: the block has one patch, which is hard, and what the change waits for either this
+    /// waits for already, or it leads nowhere. Then the change joins it, by either of the conditions of
+    /// `docs/design/patch.md`: if anything waits for the block there is nothing to lead from the change's befores to the
+    /// patch.
+    fn joins_at_once(&mut self, site: Site, befores: &[PatchId]) -> Option<Px> {
         let slot = &self.slots[at(site.slot)];
         let (&[px], true) = (&slot.patches[..], slot.reach == PatchId::NONE) else { return None };
         let patch = self.patch(px);
         if !patch.hard || patch.home || patch.volume != site.volume || befores.len() > JOIN_AT_ONCE {
             return None;
         }
-        let is_below = |&id: &PatchId| match self.arena.resolve(id) {
+        let is_awaited = slot.external > 0;
+        let mut more: SmallVec<[Px; JOIN_AT_ONCE]> = SmallVec::new();
+        for &id in befores {
+            let Some(before) = self.arena.resolve(id) else { continue };
             // Home patches stand for others.
-            Some(before) => before == px || (!self.patch(before).home && self.has_edge(px, before)),
-            None => true,
-        };
-        let (is_awaited, id) = (slot.external > 0, PatchId { generation: patch.generation, index: px });
-        if !befores.iter().all(is_below) {
+            if before == px || (!self.patch(before).home && self.has_edge(px, before)) {
+                continue;
+            }
+            if !self.is_bottom(before) || self.patch(before).slot == site.slot {
+                return None;
+            }
+            more.push(before);
+        }
+        if !more.is_empty() && self.is_overdue(px) {
             return None;
         }
         match is_awaited {
@@ -92,7 +100,17 @@ impl Graph {
             _ if self.optimizations.overlap_merging => self.stats.patches_merged_overlap += 1,
             _ => return None,
         }
-        Some(id)
+        for before in more {
+            self.add_edge(px, before);
+        }
+        Some(px)
+    }
+
+    /// Whether a patch is an ordinary one of its block that waits for nothing but, if it is in flight, for its write.
+    fn is_bottom(&self, px: Px) -> bool {
+        let patch = self.patch(px);
+        let plain = patch.slot != NO_SLOT && !patch.home;
+        plain && patch.befores.is_empty() && self.implicit_before(px).is_none()
     }
 
     /// Whether a block has patches of other volumes than this one, with which its own never merge: they would wait for

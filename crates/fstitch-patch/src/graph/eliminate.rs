@@ -115,7 +115,7 @@ impl Graph {
         self.uncount(px);
         let sx = self.arena.get(px).slot;
         let slot = &mut self.slots[at(sx)];
-        slot.patches.retain(|&other| other != px);
+        slot.patches.retain(|other| *other != px);
         slot.hard = slot.hard.filter(|&hard| hard != px);
         if slot.patches.is_empty() {
             self.strike_dirty(sx);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo};
 
 use super::patch::{Change, NO_SLOT, Px, Role, Sx, Undo};
+use super::slot::OfBlock;
 use super::{Graph, at};
 
 /// A block's image on its way to the medium.
@@ -53,12 +54,12 @@ impl Graph {
 
     /// The patches of a block that can be written now, in creation order: those whose befores are committed or
     /// in the set themselves.
-    fn ready_set(&self, sx: Sx) -> Vec<Px> {
+    fn ready_set(&self, sx: Sx) -> OfBlock {
         let slot = &self.slots[at(sx)];
         if slot.hard.is_some_and(|hard| !self.is_free_of_outer(hard)) {
-            return Vec::new();
+            return OfBlock::new();
         }
-        let mut ready: Vec<Px> = Vec::with_capacity(slot.patches.len());
+        let mut ready: OfBlock = OfBlock::with_capacity(slot.patches.len());
         let mut members = std::collections::BTreeSet::new();
         // Inner befores stand earlier in the list, but for the few that came with a merge: hence the repetition.
         loop {
@@ -105,7 +106,7 @@ impl Graph {
     }
 
     /// Marks all patches of a block in flight, out of its list and its counts.
-    fn take_all(&mut self, sx: Sx) -> Vec<Px> {
+    fn take_all(&mut self, sx: Sx) -> OfBlock {
         let slot = &mut self.slots[at(sx)];
         (slot.external, slot.blocked, slot.roots, slot.hard) = (0, 0, 0, None);
         let all = std::mem::take(&mut slot.patches);
@@ -117,7 +118,7 @@ impl Graph {
     }
 
     /// The same for those that are ready.
-    fn take_ready(&mut self, sx: Sx) -> Vec<Px> {
+    fn take_ready(&mut self, sx: Sx) -> OfBlock {
         let ready = self.ready_set(sx);
         for &px in &ready {
             self.uncount(px);
@@ -125,7 +126,7 @@ impl Graph {
             self.patch_mut(px).in_flight = true;
         }
         let (arena, slot) = (&self.arena, &mut self.slots[at(sx)]);
-        slot.patches.retain(|&px| !arena.get(px).in_flight);
+        slot.patches.retain(|px| !arena.get(*px).in_flight);
         if slot.hard.is_some_and(|hard| ready.contains(&hard)) {
             slot.hard = None;
         }

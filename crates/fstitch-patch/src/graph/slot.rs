@@ -4,9 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo};
+use smallvec::SmallVec;
 
 use super::patch::{Px, Vx};
 use crate::PatchId;
+
+/// Patches of a block: of most there is one.
+pub(crate) type OfBlock = SmallVec<[Px; 2]>;
 
 /// A block and its patches.
 #[derive(Debug)]
@@ -16,11 +20,11 @@ pub(crate) struct Slot {
     /// The newest contents (invariant 4); `None` while the first read is under way.
     pub(crate) data: Option<Arc<BlockBuf>>,
     /// Uncommitted patches in creation order, the hard one included.
-    pub(crate) patches: Vec<Px>,
+    pub(crate) patches: OfBlock,
     /// The uncommitted hard patch.
     pub(crate) hard: Option<Px>,
     /// Patches being written.
-    pub(crate) flying: Vec<Px>,
+    pub(crate) flying: OfBlock,
     /// Edges from other blocks' patches and from empty patches (gathers excepted) onto `patches`.
     pub(crate) external: u32,
     /// How many of `patches` have outer befores.
@@ -58,9 +62,9 @@ impl Slot {
             no,
             kind,
             data,
-            patches: Vec::new(),
+            patches: OfBlock::new(),
             hard: None,
-            flying: Vec::new(),
+            flying: OfBlock::new(),
             external: 0,
             blocked: 0,
             roots: 0,
