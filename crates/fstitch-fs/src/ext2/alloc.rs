@@ -10,9 +10,9 @@
 //! Blocks whose old pointer may still be on the medium are taken only when nothing else is free.
 
 use fstitch_core::{BlockNo, Caller, Errno, Error, Result};
-use fstitch_patch::{PatchId, PatchIds};
+use fstitch_patch::{PatchId, PatchIds, Tx};
 
-use super::groups::OpenGroup;
+use super::groups::{Map, OpenGroup};
 use super::layout::group::BG_FREE_BLOCKS_COUNT;
 use super::volume::Ext2;
 use super::{bitmap, pending::Pending};
@@ -130,48 +130,46 @@ impl Ext2 {
     }
 
     fn search_group(&self, no: u32, wish: Wish) -> Result<Option<Run>> {
-        let mut open = self.open_group(no)?;
+        let mut open = self.open_group(no, Map::Blocks)?;
         let end = self.sb.group_blocks(no);
         let start = self.sb.group_start(no);
         let mut none = Pending::default();
+        let mut tx = self.cache.lock();
         if wish.pending {
             // Entries that became stable meanwhile are no reason to wait for anything.
-            let tx = self.cache.lock();
             open.state.pending_blocks.purge(&tx);
             none = open.state.pending_blocks.out_of_reach(&tx);
             if !none.is_empty() {
                 self.barred.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
         }
-        let map = open.blocks.snapshot();
+        let map = tx.data(&open.map);
         let avoid = if wish.pending { &none } else { &open.state.pending_blocks };
         let found = match wish.goal {
-            Goal::Apart(_) => find_from_end(&map, end, avoid).map(|bit| (bit, 1)),
+            Goal::Apart(_) => find_from_end(map, end, avoid).map(|bit| (bit, 1)),
             Goal::Block(block) => {
                 let near = (block - start).min(end - 1);
-                exactly_at(&map, near, end, wish.want, avoid)
-                    .or_else(|| find_run(&map, near, end, wish, avoid))
+                exactly_at(map, near, end, wish.want, avoid)
+                    .or_else(|| find_run(map, near, end, wish, avoid))
             }
-            Goal::Group(_) => find_run(&map, open.state.block_cursor.min(end - 1), end, wish, avoid),
+            Goal::Group(_) => find_run(map, open.state.block_cursor.min(end - 1), end, wish, avoid),
         };
-        drop(map);
         let Some((bit, count)) = found else { return Ok(None) };
         if matches!(wish.goal, Goal::Group(_)) {
             open.state.block_cursor = bit + count;
         }
-        Ok(Some(self.take_run(&open, bit, count)))
+        Ok(Some(self.take_run(&mut tx, &open, bit, count)))
     }
 
     /// Marks a free run as used.
-    fn take_run(&self, open: &OpenGroup<'_>, bit: u32, count: u32) -> Run {
+    fn take_run(&self, tx: &mut Tx<'_>, open: &OpenGroup<'_>, bit: u32, count: u32) -> Run {
         let reuse = open.state.pending_blocks.reuse(bit, bit + count);
         self.watch.blocks(self.sb.group_start(open.group.no) + bit, count);
-        let mut tx = self.cache.lock();
         // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
-        let bits = tx.bits(&open.blocks, bit, count, true, &[]);
+        let bits = tx.bits(&open.map, bit, count, true, &[]);
         let taken = i32::try_from(count).expect("at most 32768 bits");
-        open.adjust(&mut tx, BG_FREE_BLOCKS_COUNT, -taken);
-        self.adjust_free_blocks(&mut tx, -i64::from(taken));
+        open.adjust(tx, BG_FREE_BLOCKS_COUNT, -taken);
+        self.adjust_free_blocks(tx, -i64::from(taken));
         Run { start: self.sb.group_start(open.group.no) + bit, count, bits, reuse }
     }
 
@@ -191,7 +189,7 @@ impl Ext2 {
             let no = self.sb.group_of(at);
             let first = self.sb.group_start(no);
             let stop = end.min(first + self.sb.group_blocks(no));
-            let mut open = self.open_group(no)?;
+            let mut open = self.open_group(no, Map::Blocks)?;
             self.free_bits(&mut open, at - first, stop - first, after);
             at = stop;
         }
@@ -201,11 +199,11 @@ impl Ext2 {
     fn free_bits(&self, open: &mut OpenGroup<'_>, from: u32, to: u32, after: FreedAfter) {
         self.watch.blocks(self.sb.group_start(open.group.no) + from, to - from);
         let mut tx = self.cache.lock();
-        let used: Vec<_> = bitmap::runs(tx.data(&open.blocks), true, from, to).collect();
+        let used: Vec<_> = bitmap::runs(tx.data(&open.map), true, from, to).collect();
         let mut freed = 0;
         for (bit, count) in used {
             // After the clearing of the pointer: a block that is free on the medium has no pointer there.
-            tx.bits(&open.blocks, bit, count, false, after.befores());
+            tx.bits(&open.map, bit, count, false, after.befores());
             for block in bit..bit + count {
                 tx.forget(BlockNo(u64::from(self.sb.group_start(open.group.no) + block)));
             }
@@ -221,7 +219,7 @@ impl Ext2 {
         if freed < to - from {
             let what = format!("block bitmap of group {}", open.group.no);
             let problem = format!("{} blocks of a file were free already", to - from - freed);
-            self.found_damage(&Error::corrupt(what, open.blocks.no(), problem));
+            self.found_damage(&Error::corrupt(what, open.map.no(), problem));
         }
     }
 
@@ -244,10 +242,10 @@ impl Ext2 {
     /// Whether `block`, a block that files may use, is marked as used.
     pub(super) fn is_used(&self, block: u32) -> Result<bool> {
         let no = self.sb.group_of(block);
-        let open = self.open_group(no)?;
+        let open = self.open_group(no, Map::Blocks)?;
         let bit = block - self.sb.group_start(no);
         let tx = self.cache.lock();
-        Ok(bitmap::all(tx.data(&open.blocks), true, bit, bit + 1))
+        Ok(bitmap::all(tx.data(&open.map), true, bit, bit + 1))
     }
 }
 
@@ -311,7 +309,7 @@ mod tests {
         assert_eq!(exactly_at(&map, 14, 128, 4, &none), Some((14, 2)));
         assert_eq!(find_run(&map, 14, 24, wish(4, 4), &none), Some((0, 4)));
         assert_eq!(find_run(&map, 16, 24, wish(40, 17), &none), None);
-        assert_eq!(find_from_end(&map, 24, &none), Some(15));
+        assert_eq!(find_from_end(map, 24, &none), Some(15));
         assert_eq!(find_from_end(&[0xff; 8], 64, &none), None);
     }
 
@@ -328,7 +326,7 @@ mod tests {
         assert_eq!(exactly_at(&map, 2, 128, 8, &pending), Some((2, 2)));
         assert_eq!(exactly_at(&map, 5, 128, 8, &pending), None);
         assert_eq!(find_run(&map, 2, 128, wish(8, 8), &pending), Some((10, 8)));
-        assert_eq!(find_from_end(&map, 10, &pending), Some(3));
+        assert_eq!(find_from_end(map, 10, &pending), Some(3));
         tx.release(held);
     }
 }

@@ -3,12 +3,12 @@
 //! A volume of 16 TiB has 131,072 groups: nothing here is read or allocated before a group is used, beyond
 //! one pointer for each.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use fstitch_core::order::{Rank, Ranked};
 use fstitch_core::{BlockKind, BlockNo, Error, Result};
-use fstitch_patch::{Block, Tx};
+use fstitch_patch::{Block, Blocks, Tx};
 
 use super::layout::Field;
 use super::layout::group::{
@@ -36,14 +36,21 @@ pub(super) struct Group {
     descriptor: (BlockNo, usize),
     /// No inode is free, not even one that must be waited for `[state]`.
     pub(super) full: AtomicBool,
+    /// The bitmaps were looked at: the group's own metadata is marked as used, the counters are right.
+    examined: AtomicBool,
     state: Mutex<GroupState>,
+}
+
+/// Which of a group's bitmaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Map {
+    Blocks,
+    Inodes,
 }
 
 /// What a group's lock protects, besides its bitmaps' bits.
 #[derive(Default)]
 pub(super) struct GroupState {
-    /// The bitmaps were looked at: the group's own metadata is marked as used, the counters are right.
-    examined: bool,
     /// Where the search for a new file's first block starts.
     pub(super) block_cursor: u32,
     /// No inode below is free.
@@ -58,10 +65,22 @@ pub(super) struct GroupState {
 pub(super) struct OpenGroup<'v> {
     pub(super) group: &'v Group,
     pub(super) state: MutexGuard<'v, GroupState>,
-    pub(super) blocks: Block,
-    pub(super) inodes: Block,
+    /// The bitmap that was asked for.
+    pub(super) map: Block,
     descriptor: Block,
     _rank: Ranked,
+}
+
+impl Group {
+    /// Locks the group, of which a bitmap and the descriptor were read.
+    fn open(&self, mut read: Blocks) -> OpenGroup<'_> {
+        let (Some(descriptor), Some(map)) = (read.pop(), read.pop()) else {
+            unreachable!("two blocks were asked for");
+        };
+        let rank = Ranked::enter(Rank::Group);
+        let state = self.state.lock().expect("no panic while a group is locked");
+        OpenGroup { group: self, state, map, descriptor, _rank: rank }
+    }
 }
 
 impl OpenGroup<'_> {
@@ -97,39 +116,46 @@ impl Ext2 {
             at,
             descriptor: (block, offset),
             full: AtomicBool::new(false),
+            examined: AtomicBool::new(false),
             state: Mutex::default(),
         };
         Ok(cell.get_or_init(|| Box::new(group)))
     }
 
-    /// Reads what allocation in group `no` needs and locks it.
-    pub(super) fn open_group(&self, no: u32) -> Result<OpenGroup<'_>> {
+    /// Reads what allocation in group `no` needs, with one of its bitmaps, and locks it.
+    pub(super) fn open_group(&self, no: u32, map: Map) -> Result<OpenGroup<'_>> {
         let group = self.group(no)?;
         let block = |no: u32| BlockNo(u64::from(no));
-        let mut found = self.cache.read_many(&[
-            (block(group.at.block_bitmap), BlockKind::BlockBitmap),
-            (block(group.at.inode_bitmap), BlockKind::InodeBitmap),
-            (group.descriptor.0, BlockKind::GroupDescriptor),
-        ])?;
-        let (Some(descriptor), Some(inodes), Some(blocks)) = (found.pop(), found.pop(), found.pop()) else {
-            unreachable!("three blocks were asked for");
+        let blocks = (block(group.at.block_bitmap), BlockKind::BlockBitmap);
+        let inodes = (block(group.at.inode_bitmap), BlockKind::InodeBitmap);
+        let (wanted, other) = match map {
+            Map::Blocks => (blocks, inodes),
+            Map::Inodes => (inodes, blocks),
         };
-        let rank = Ranked::enter(Rank::Group);
-        let state = group.state.lock().expect("no panic while a group is locked");
-        let mut open = OpenGroup { group, state, blocks, inodes, descriptor, _rank: rank };
-        if !open.state.examined {
-            self.examine(&open)?;
-            open.state.examined = true;
+        let descriptor = (group.descriptor.0, BlockKind::GroupDescriptor);
+        if group.examined.load(Ordering::Acquire) {
+            return Ok(group.open(self.cache.read_many(&[wanted, descriptor])?));
+        }
+        // In one read, since this is a group's first use.
+        let mut found = self.cache.read_many(&[wanted, descriptor, other])?;
+        let other = found.pop().expect("three blocks were asked for");
+        let open = group.open(found);
+        if !group.examined.load(Ordering::Acquire) {
+            match map {
+                Map::Blocks => self.examine(&open, &open.map, &other)?,
+                Map::Inodes => self.examine(&open, &other, &open.map)?,
+            }
+            group.examined.store(true, Ordering::Release);
         }
         Ok(open)
     }
 
     /// Looks at a group's bitmaps for the first time: refuses ones that offer the group's own metadata as free,
     /// and corrects the counters of a volume that was not unmounted cleanly.
-    fn examine(&self, open: &OpenGroup<'_>) -> Result<()> {
+    fn examine(&self, open: &OpenGroup<'_>, blocks: &Block, inodes: &Block) -> Result<()> {
         let group = open.group;
         let start = self.sb.group_start(group.no);
-        let bytes = open.blocks.snapshot();
+        let bytes = blocks.snapshot();
         let overhead = self.sb.group_overhead(group.no);
         let table = group.at.inode_table - start;
         let own = [
@@ -143,14 +169,14 @@ impl Ext2 {
                 let problem = format!("block {} of the group's own metadata is marked as free", start + free);
                 return Err(Error::corrupt(
                     format!("block bitmap of group {}", group.no),
-                    open.blocks.no(),
+                    blocks.no(),
                     problem,
                 ));
             }
         }
         if self.is_unclean() && !self.cache.options().read_only {
             let free_blocks = bitmap::count_free(&bytes, self.sb.group_blocks(group.no));
-            let free_inodes = bitmap::count_free(&open.inodes.snapshot(), self.sb.inodes_per_group);
+            let free_inodes = bitmap::count_free(&inodes.snapshot(), self.sb.inodes_per_group);
             let mut tx = self.cache.lock();
             self.correct(&mut tx, open, BG_FREE_BLOCKS_COUNT, free_blocks);
             self.correct(&mut tx, open, BG_FREE_INODES_COUNT, free_inodes);
@@ -175,7 +201,7 @@ impl Ext2 {
 
     /// Makes sure that group `no`'s counters are right.
     pub(super) fn recount_group(&self, no: u32) -> Result<()> {
-        self.open_group(no).map(drop)
+        self.open_group(no, Map::Blocks).map(drop)
     }
 
     /// Looks at descriptors, `count` of them from `first` on (wrapping), as they are in the cache, until `each`

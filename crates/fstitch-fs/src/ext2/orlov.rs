@@ -8,7 +8,7 @@ use fstitch_patch::PatchIds;
 
 use super::alloc::FreedAfter;
 use super::bitmap;
-use super::groups::DIRS;
+use super::groups::{DIRS, Map};
 use super::layout::group::{BG_FREE_INODES_COUNT, GroupDescriptor};
 use super::volume::Ext2;
 
@@ -79,7 +79,7 @@ impl Ext2 {
     }
 
     fn take_inode_in(&self, no: u32, is_dir: bool, pending: bool) -> Result<Option<TakenInode>> {
-        let mut open = self.open_group(no)?;
+        let mut open = self.open_group(no, Map::Inodes)?;
         let end = self.sb.inodes_per_group;
         let reserved = self.sb.first_ino - 1;
         let floor = reserved.saturating_sub(no.saturating_mul(end)).min(end);
@@ -97,7 +97,7 @@ impl Ext2 {
         };
         let mut at = start;
         let found = loop {
-            let Some(bit) = bitmap::next(tx.data(&open.inodes), false, at, end) else {
+            let Some(bit) = bitmap::next(tx.data(&open.map), false, at, end) else {
                 if at == free {
                     open.group.full.store(true, Ordering::Relaxed);
                 }
@@ -115,7 +115,7 @@ impl Ext2 {
         let reuse = open.state.pending_inodes.reuse(bit, bit + 1);
         self.watch.inode(no * end + bit + 1);
         // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
-        let bits = tx.bits(&open.inodes, bit, 1, true, &[]);
+        let bits = tx.bits(&open.map, bit, 1, true, &[]);
         open.adjust(&mut tx, BG_FREE_INODES_COUNT, -1);
         if is_dir {
             open.adjust(&mut tx, DIRS, 1);
@@ -131,19 +131,19 @@ impl Ext2 {
     /// Frees an inode number.
     pub(super) fn free_inode_no(&self, ino: u32, is_dir: bool, after: FreedAfter) -> Result<()> {
         let no = self.sb.group_of_inode(ino);
-        let mut open = self.open_group(no)?;
+        let mut open = self.open_group(no, Map::Inodes)?;
         let bit = (ino - 1) % self.sb.inodes_per_group;
         self.watch.inode(ino);
         let mut tx = self.cache.lock();
-        if !bitmap::all(tx.data(&open.inodes), true, bit, bit + 1) {
+        if !bitmap::all(tx.data(&open.map), true, bit, bit + 1) {
             drop(tx);
             let what = format!("inode bitmap of group {no}");
-            let damage = Error::corrupt(what, open.inodes.no(), format!("inode {ino} was free already"));
+            let damage = Error::corrupt(what, open.map.no(), format!("inode {ino} was free already"));
             self.found_damage(&damage);
             return Err(damage);
         }
         // After the inode was cleared: a free inode on the medium is named by nobody there.
-        tx.bits(&open.inodes, bit, 1, false, after.befores());
+        tx.bits(&open.map, bit, 1, false, after.befores());
         open.adjust(&mut tx, BG_FREE_INODES_COUNT, 1);
         if is_dir {
             open.adjust(&mut tx, DIRS, -1);

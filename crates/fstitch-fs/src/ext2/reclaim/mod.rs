@@ -23,7 +23,7 @@ mod watch;
 use fstitch_core::{FileKind, InodeNo, Result};
 
 use super::alloc::FreedAfter;
-use super::groups::DIRS;
+use super::groups::{DIRS, Map};
 use super::num::idx;
 use super::volume::Ext2;
 use super::{bitmap, inode::Inode};
@@ -321,7 +321,7 @@ impl Ext2 {
         })?;
         let mut settled = true;
         hooks.step(self.block_size(), &mut || {
-            let open = self.open_group(group)?;
+            let open = self.open_group(group, Map::Inodes)?;
             let mut tx = self.cache.lock();
             if open.counter(&tx, DIRS) == found {
                 return Ok(());
@@ -362,7 +362,7 @@ impl Ext2 {
                 return Ok(());
             }
             // Read now, so that nobody has to wait for the medium below.
-            drop(self.open_group(group)?);
+            drop(self.open_group(group, Map::Blocks)?);
             // Again when nothing is under way: an operation that has cleared a pointer is about to free the block.
             let mut freed = Ok(0);
             hooks.quiesced(self.block_size() * 4, &mut || freed = self.free_unowned(group, &owned))?;
@@ -376,8 +376,8 @@ impl Ext2 {
     fn free_unowned(&self, group: u32, owned: &BitSet) -> Result<u64> {
         let start = self.sb.group_start(group);
         let bits = {
-            let open = self.open_group(group)?;
-            let map = open.blocks.snapshot();
+            let open = self.open_group(group, Map::Blocks)?;
+            let map = open.map.snapshot();
             let used: Vec<(u32, u32)> = bitmap::runs(&map, true, 0, self.sb.group_blocks(group)).collect();
             used
         };

@@ -4,6 +4,7 @@ use fstitch_core::{BlockKind, BlockNo, Error, FileKind, InodeNo, Result};
 
 use super::super::bitmap;
 use super::super::blockmap::pointer;
+use super::super::groups::Map;
 use super::super::inode::Inode;
 use super::super::layout::inode::{DIRECT, DiskInode, I_DTIME, I_LINKS_COUNT, I_MODE, pointer_field};
 use super::super::layout::{dirent, superblock::ROOT_INO};
@@ -72,8 +73,8 @@ impl Ext2 {
         visit: &mut dyn FnMut(&FoundInode) -> Result<()>,
     ) -> Result<()> {
         let (used, table) = {
-            let open = self.open_group(group)?;
-            let used: Vec<(u32, u32)> = bitmap::runs(&open.inodes.snapshot(), true, from, to).collect();
+            let open = self.open_group(group, Map::Inodes)?;
+            let used: Vec<(u32, u32)> = bitmap::runs(&open.map.snapshot(), true, from, to).collect();
             (used, open.group.at.inode_table)
         };
         let per_block = self.sb.inodes_per_block();
