@@ -149,8 +149,7 @@ impl Ext2 {
             Goal::Apart(_) => find_from_end(map, end, avoid).map(|bit| (bit, 1)),
             Goal::Block(block) => {
                 let near = (block - start).min(end - 1);
-                exactly_at(map, near, end, wish.want, avoid)
-                    .or_else(|| find_run(map, near, end, wish, avoid))
+                exactly_at(map, near, end, wish.want, avoid).or_else(|| find_run(map, near, end, wish, avoid))
             }
             Goal::Group(_) => find_run(map, open.state.block_cursor.min(end - 1), end, wish, avoid),
         };

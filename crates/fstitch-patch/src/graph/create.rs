@@ -110,7 +110,7 @@ impl Graph {
     fn is_bottom(&self, px: Px) -> bool {
         let patch = self.patch(px);
         let plain = patch.slot != NO_SLOT && !patch.home;
-        plain && patch.befores.is_empty() && self.implicit_before(px).is_none()
+        plain && patch.befores().is_empty() && self.implicit_before(px).is_none()
     }
 
     /// Whether a block has patches of other volumes than this one, with which its own never merge: they would wait for

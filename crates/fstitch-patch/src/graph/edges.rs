@@ -21,7 +21,7 @@ impl Graph {
             self.uncount(after);
         }
         let patch = self.patch_mut(after);
-        patch.befores.push(id);
+        patch.add_before(id);
         patch.raise_serial(serial);
         if same_block {
             patch.inner += 1;
@@ -88,25 +88,25 @@ impl Graph {
 
     /// The befores that are still uncommitted or in flight, merges followed.
     pub(super) fn live_befores(&self, px: Px) -> impl Iterator<Item = Px> + '_ {
-        self.patch(px).befores.iter().filter_map(|&id| self.arena.resolve(id))
+        self.patch(px).befores().iter().filter_map(|&id| self.arena.resolve(id))
     }
 
     pub(super) fn has_edge(&self, after: Px, before: Px) -> bool {
         let (upper, lower) = (self.patch(after), self.patch(before));
-        if lower.afters.len() <= upper.befores.len() {
+        if lower.afters.len() <= upper.befores().len() {
             return lower.afters.contains(&after);
         }
-        upper.befores.iter().any(|&id| self.arena.resolve(id) == Some(before))
+        upper.befores().iter().any(|&id| self.arena.resolve(id) == Some(before))
     }
 
     /// Drops committed ids from a list that has grown to twice what is live.
     fn compact_befores(&mut self, px: Px) {
         let patch = self.arena.get(px);
-        if patch.befores.len() <= 2 * at(patch.outer + patch.inner) + 8 {
+        if patch.befores().len() <= 2 * at(patch.outer + patch.inner) + 8 {
             return;
         }
-        let mut befores = std::mem::take(&mut self.arena.get_mut(px).befores);
+        let mut befores = self.arena.get_mut(px).take_befores();
         befores.retain(|id| self.arena.resolve(*id).is_some());
-        self.arena.get_mut(px).befores = befores;
+        self.arena.get_mut(px).put_befores(befores);
     }
 }

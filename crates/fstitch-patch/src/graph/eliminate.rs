@@ -63,10 +63,10 @@ impl Graph {
         for px in patches {
             let patch = self.patch(px);
             let afters: SmallVec<[Px; 8]> = patch.afters.iter().copied().collect();
-            if afters.len() * (patch.befores.len() + cut_off.len()) > EDGE_LIMIT {
+            if afters.len() * (patch.befores().len() + cut_off.len()) > EDGE_LIMIT {
                 return false;
             }
-            for after in afters {
+            for &after in &*afters {
                 if cut_off.len() > 1 && cut_off.contains(&after) {
                     // It would have to wait for the others of which one might come to wait for it.
                     return false;
@@ -95,7 +95,7 @@ impl Graph {
         let befores: SmallVec<[Px; 8]> = self.live_befores(px).chain(self.implicit_before(px)).collect();
         let afters = self.patch(px).afters.clone();
         let mut set_free = Vec::new();
-        for after in afters {
+        for &after in &*afters {
             let same_block = self.same_block(after, px);
             let gathers = self.patch(after).is_gather();
             self.let_go(after, px, same_block);

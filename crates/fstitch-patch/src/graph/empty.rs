@@ -102,7 +102,7 @@ impl Graph {
         if self.patch(below).afters.is_empty() {
             return false;
         }
-        let newest = self.patch(above).befores.iter().rev().take(IMPLIED_BY);
+        let newest = self.patch(above).befores().iter().rev().take(IMPLIED_BY);
         let mut newest = newest.filter_map(|&id| self.arena.resolve(id));
         // The few first: both lists of the edge may be long.
         (self.patch(above).is_gather() && newest.any(|other| self.has_edge(other, below)))

@@ -177,7 +177,7 @@ impl Graph {
     /// Tells everything that waits for `px` that it is stable.
     fn settle(&mut self, px: Px, empties: &mut Vec<Px>) {
         let afters = std::mem::take(&mut self.patch_mut(px).afters);
-        for &after in &afters {
+        for &after in &*afters {
             let same_block = self.same_block(after, px);
             self.satisfy(after, same_block);
             let patch = self.patch(after);

@@ -13,7 +13,7 @@ impl Graph {
     pub(crate) fn check_invariants(&self) {
         for (px, patch) in self.arena.iter() {
             self.check_patch(px);
-            for &after in &patch.afters {
+            for &after in &*patch.afters {
                 assert!(self.live_befores(after).any(|before| before == px), "afters have befores");
             }
         }

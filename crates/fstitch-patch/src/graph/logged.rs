@@ -311,7 +311,7 @@ impl Graph {
         if !patch.home {
             return Some(px);
         }
-        let mut befores = patch.befores.iter().filter_map(|&id| self.arena.resolve(id));
+        let mut befores = patch.befores().iter().filter_map(|&id| self.arena.resolve(id));
         befores.find(|&before| self.patch(before).slot == NO_SLOT)
     }
 

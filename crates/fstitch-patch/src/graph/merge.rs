@@ -60,7 +60,7 @@ impl Graph {
                 self.add_edge(holder, before);
             }
         }
-        for &after in &afters {
+        for &after in &*afters {
             let same_block = self.same_block(px, after);
             self.cut(after, px, same_block);
             if !same_block {
@@ -82,10 +82,10 @@ impl Graph {
         let id = self.arena.id(before);
         let aliases: SmallVec<[Px; 8]> = self.patch(before).aliases().into();
         let patch = self.patch_mut(after);
-        patch.befores.retain(|other| *other != id && !aliases.contains(&other.index));
+        patch.retain_befores(|other| other != id && !aliases.contains(&other.index));
         let gathers = patch.is_gather();
         let below = self.patch_mut(before);
-        below.afters.retain(|other| *other != after);
+        below.afters.remove(after);
         let (slot, flying) = (below.slot, below.in_flight);
         if slot != super::patch::NO_SLOT && !same_block && !gathers && !flying {
             self.slots[at(slot)].external -= 1;

@@ -105,32 +105,42 @@ pub(crate) enum Role {
     Gather,
 }
 
-/// A list that is mostly empty, and takes one word then.
-#[derive(Clone, Debug)]
-pub(crate) struct Few<T, const N: usize>(Option<Box<SmallVec<[T; N]>>>);
+/// What waits for a patch: for most there is one, for few there are many.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Afters {
+    #[default]
+    None,
+    One(Px),
+    Many(Box<SmallVec<[Px; 6]>>),
+}
 
-impl<T, const N: usize> Default for Few<T, N> {
-    fn default() -> Self {
-        Self(None)
+impl std::ops::Deref for Afters {
+    type Target = [Px];
+
+    fn deref(&self) -> &[Px] {
+        match self {
+            Self::None => &[],
+            Self::One(px) => std::slice::from_ref(px),
+            Self::Many(all) => all,
+        }
     }
 }
 
-impl<T, const N: usize> std::ops::Deref for Few<T, N> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        self.0.as_deref().map_or(&[], SmallVec::as_slice)
-    }
-}
-
-impl<T, const N: usize> Few<T, N> {
-    pub(crate) fn push(&mut self, item: T) {
-        self.0.get_or_insert_default().push(item);
+impl Afters {
+    pub(crate) fn push(&mut self, px: Px) {
+        match self {
+            Self::None => *self = Self::One(px),
+            Self::One(first) => *self = Self::Many(Box::new(SmallVec::from_slice(&[*first, px]))),
+            Self::Many(all) => all.push(px),
+        }
     }
 
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
-        if let Some(items) = &mut self.0 {
-            items.retain(|item| keep(item));
+    /// Takes one out, wherever it is.
+    pub(crate) fn remove(&mut self, px: Px) {
+        match self {
+            Self::One(only) if *only == px => *self = Self::None,
+            Self::Many(all) => all.retain(|other| *other != px),
+            Self::None | Self::One(_) => {}
         }
     }
 }
@@ -141,6 +151,8 @@ struct Rare {
     undo: Undo,
     serial: u64,
     aliases: Vec<Px>,
+    /// What must be stable first; may hold ids that committed meanwhile.
+    befores: SmallVec<[PatchId; 3]>,
 }
 
 /// One uncommitted or in-flight patch: there is one for nearly every dirty block, so it is small.
@@ -166,10 +178,8 @@ pub(crate) struct Patch {
     /// Stamp of the last walk that came here.
     pub(crate) mark: u64,
     rare: Option<Box<Rare>>,
-    /// What must be stable first; may hold ids that committed meanwhile.
-    pub(crate) befores: Few<PatchId, 3>,
     /// What waits for this one; exact.
-    pub(crate) afters: SmallVec<[Px; 4]>,
+    pub(crate) afters: Afters,
 }
 
 /// When a patch was created, to the millisecond and without what is beyond 49 days: patches do not live so long.
@@ -204,13 +214,41 @@ impl Patch {
             home: false,
             mark: 0,
             rare: None,
-            befores: Few::default(),
-            afters: SmallVec::new(),
+            afters: Afters::default(),
         }
     }
 
     fn rare_mut(&mut self) -> &mut Rare {
-        self.rare.get_or_insert_with(|| Box::new(Rare { undo: Undo::None, serial: 0, aliases: Vec::new() }))
+        self.rare.get_or_insert_with(|| {
+            Box::new(Rare { undo: Undo::None, serial: 0, aliases: Vec::new(), befores: SmallVec::new() })
+        })
+    }
+
+    /// What must be stable first; may hold ids that committed meanwhile.
+    pub(crate) fn befores(&self) -> &[PatchId] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.befores)
+    }
+
+    /// One more that must be stable first.
+    pub(crate) fn add_before(&mut self, id: PatchId) {
+        self.rare_mut().befores.push(id);
+    }
+
+    /// Forgets those of its befores that `keep` does not want.
+    pub(crate) fn retain_befores(&mut self, mut keep: impl FnMut(PatchId) -> bool) {
+        if let Some(rare) = &mut self.rare {
+            rare.befores.retain(|id| keep(*id));
+        }
+    }
+
+    /// Its befores, which it forgets.
+    pub(crate) fn take_befores(&mut self) -> SmallVec<[PatchId; 3]> {
+        self.rare.as_mut().map(|rare| std::mem::take(&mut rare.befores)).unwrap_or_default()
+    }
+
+    /// Gives it befores instead of those that were taken.
+    pub(crate) fn put_befores(&mut self, befores: SmallVec<[PatchId; 3]>) {
+        self.rare_mut().befores = befores;
     }
 
     pub(crate) fn undo(&self) -> &Undo {

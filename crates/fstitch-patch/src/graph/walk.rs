@@ -37,7 +37,7 @@ impl Graph {
         self.patch_mut(target).mark = up.stamp;
         up.todo.push(target);
         while let (Some(&lower), Some(&upper)) = (down.todo.last(), up.todo.last()) {
-            let next_down = down.seen.saturating_add(1 + self.patch(lower).befores.len());
+            let next_down = down.seen.saturating_add(1 + self.patch(lower).befores().len());
             let next_up = up.seen.saturating_add(1 + self.afters_len(upper));
             if next_down.min(next_up) > limit {
                 return true;
@@ -59,7 +59,7 @@ impl Graph {
     /// Looks at what the next patch waits for. True if the other walk has been there.
     fn go_down(&mut self, walk: &mut End, other: u64) -> bool {
         let Some(px) = walk.todo.pop() else { return false };
-        for n in 0..=self.patch(px).befores.len() {
+        for n in 0..=self.patch(px).befores().len() {
             let Some(before) = self.nth_before(px, n) else { continue };
             let mark = self.patch(before).mark;
             if mark == other {
@@ -117,12 +117,12 @@ impl Graph {
     /// which wait only for others on their block that are in flight as well.
     fn leads_on(&self, px: Px) -> bool {
         let patch = self.patch(px);
-        !patch.in_flight && (!patch.befores.is_empty() || self.implicit_before(px).is_some())
+        !patch.in_flight && (!patch.befores().is_empty() || self.implicit_before(px).is_some())
     }
 
     /// The before at position `n`; behind the last stored one the implicit edge to the block's hard patch.
     fn nth_before(&self, px: Px, n: usize) -> Option<Px> {
-        match self.patch(px).befores.get(n) {
+        match self.patch(px).befores().get(n) {
             Some(&id) => self.arena.resolve(id),
             None => self.implicit_before(px),
         }
@@ -170,7 +170,7 @@ impl Graph {
                     Mark::Old => self.slots[at(slot)].old = stamp,
                 }
             }
-            for n in 0..=self.patch(px).befores.len() {
+            for n in 0..=self.patch(px).befores().len() {
                 let Some(before) = self.nth_before(px, n) else { continue };
                 let patch = self.patch_mut(before);
                 if patch.mark != stamp {
