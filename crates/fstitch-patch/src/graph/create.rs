@@ -179,7 +179,7 @@ impl Graph {
         let sx = site.slot;
         let overlapped: SmallVec<[Px; 8]> = {
             let slot = &self.slots[at(sx)];
-            let soft = slot.patches.iter().copied().filter(|&px| Some(px) != slot.hard);
+            let soft = slot.patches.touching(change).filter(|&px| Some(px) != slot.hard);
             soft.filter(|&px| self.patch(px).change.overlaps(change)).collect()
         };
         if let Some(target) = self.overlap_target(site, change, &overlapped, befores) {
@@ -279,7 +279,7 @@ impl Graph {
             self.enlist_dirty(site.slot);
         }
         let slot = &mut self.slots[at(site.slot)];
-        slot.patches.push(px);
+        slot.patches.push(px, change);
         if hard {
             assert!(slot.hard.is_none(), "block {} has a hard patch already", slot.no);
             slot.hard = Some(px);

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use super::create::Befores;
 use super::patch::{NO_SLOT, Px, Sx, Vx};
+use super::slot::OfBlock;
 use super::{Graph, at};
 use crate::PatchId;
 
@@ -39,7 +40,7 @@ impl Graph {
             return false;
         }
         // Newest first, so that the hard patch, which the others wait for without an edge, goes last.
-        let patches = self.slots[at(sx)].patches.clone();
+        let patches: OfBlock = self.slots[at(sx)].patches.iter().copied().collect();
         for px in patches.into_iter().rev() {
             self.bypass(px, &cut_off);
         }
@@ -59,7 +60,7 @@ impl Graph {
 
     /// Whether no patch that waits for the block is waited for by `cut_off`, and the edges stay few.
     fn may_drop(&mut self, sx: Sx, cut_off: &Befores) -> bool {
-        let patches = self.slots[at(sx)].patches.clone();
+        let patches: OfBlock = self.slots[at(sx)].patches.iter().copied().collect();
         for px in patches {
             let patch = self.patch(px);
             let afters: SmallVec<[Px; 8]> = patch.afters.iter().copied().collect();
@@ -115,7 +116,7 @@ impl Graph {
         self.uncount(px);
         let sx = self.arena.get(px).slot;
         let slot = &mut self.slots[at(sx)];
-        slot.patches.retain(|other| *other != px);
+        slot.patches.retain(|other| other != px);
         slot.hard = slot.hard.filter(|&hard| hard != px);
         if slot.patches.is_empty() {
             self.strike_dirty(sx);

@@ -64,7 +64,7 @@ impl Graph {
         // Inner befores stand earlier in the list, but for the few that came with a merge: hence the repetition.
         loop {
             let before = members.len();
-            for &px in &slot.patches {
+            for &px in &*slot.patches {
                 let inner_ready =
                     || self.live_befores(px).all(|b| self.patch(b).slot != sx || members.contains(&b));
                 if !members.contains(&px) && self.is_free_of_outer(px) && inner_ready() {
@@ -109,7 +109,7 @@ impl Graph {
     fn take_all(&mut self, sx: Sx) -> OfBlock {
         let slot = &mut self.slots[at(sx)];
         (slot.external, slot.blocked, slot.roots, slot.hard) = (0, 0, 0, None);
-        let all = std::mem::take(&mut slot.patches);
+        let all = slot.patches.take();
         self.strike_dirty(sx);
         for &px in &all {
             self.patch_mut(px).in_flight = true;
@@ -126,7 +126,7 @@ impl Graph {
             self.patch_mut(px).in_flight = true;
         }
         let (arena, slot) = (&self.arena, &mut self.slots[at(sx)]);
-        slot.patches.retain(|px| !arena.get(*px).in_flight);
+        slot.patches.retain(|px| !arena.get(px).in_flight);
         if slot.hard.is_some_and(|hard| ready.contains(&hard)) {
             slot.hard = None;
         }

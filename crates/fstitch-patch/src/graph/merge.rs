@@ -69,7 +69,7 @@ impl Graph {
         }
         self.uncount(px);
         let slot = &mut self.slots[at(sx)];
-        slot.patches.retain(|other| *other != px);
+        slot.patches.retain(|other| other != px);
         let gone = self.arena.forward(px, holder);
         self.stats.undo_bytes_now -= gone.undo().size();
         self.stats.patches_converted += 1;
@@ -124,6 +124,8 @@ impl Graph {
         let patch = self.arena.get_mut(target);
         patch.change = wide;
         patch.set_undo(undo);
+        let sx = patch.slot;
+        self.slots[at(sx)].patches.widen(target, wide);
         self.note_undo_taken(grown);
     }
 }

@@ -6,11 +6,64 @@ use std::time::Duration;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo};
 use smallvec::SmallVec;
 
-use super::patch::{Px, Vx};
+use super::patch::{Change, Px, Vx};
 use crate::PatchId;
 
 /// Patches of a block: of most there is one.
 pub(crate) type OfBlock = SmallVec<[Px; 2]>;
+
+/// The uncommitted patches of a block in creation order, with the bytes that each changes beside it: a directory's block
+/// has hundreds, and every change of it asks which of them it overlaps.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Uncommitted {
+    places: OfBlock,
+    ranges: SmallVec<[(u32, u32); 2]>,
+}
+
+impl std::ops::Deref for Uncommitted {
+    type Target = [Px];
+
+    fn deref(&self) -> &[Px] {
+        &self.places
+    }
+}
+
+impl Uncommitted {
+    pub(crate) fn push(&mut self, px: Px, change: Change) {
+        self.places.push(px);
+        self.ranges.push(change.range());
+    }
+
+    /// A patch changes more than it did.
+    pub(crate) fn widen(&mut self, px: Px, change: Change) {
+        let at = self.places.iter().position(|&other| other == px).expect("a patch of the block");
+        self.ranges[at] = change.range();
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl Fn(Px) -> bool) {
+        let mut kept = self.places.iter().map(|&px| keep(px));
+        self.ranges.retain(|_| kept.next().expect("a range for each patch"));
+        self.places.retain(|px| keep(*px));
+    }
+
+    /// All of them, and there are none any more.
+    pub(crate) fn take(&mut self) -> OfBlock {
+        self.ranges.clear();
+        std::mem::take(&mut self.places)
+    }
+
+    /// The bytes that each changes, as `start..end`.
+    pub(crate) fn ranges(&self) -> &[(u32, u32)] {
+        &self.ranges
+    }
+
+    /// Those that change a byte which `change` changes, too.
+    pub(crate) fn touching(&self, change: Change) -> impl Iterator<Item = Px> + '_ {
+        let (start, end) = change.range();
+        let both = self.ranges.iter().zip(&self.places);
+        both.filter(move |&(&(from, to), _)| from < end && start < to).map(|(_, &px)| px)
+    }
+}
 
 /// A block and its patches.
 #[derive(Debug)]
@@ -20,7 +73,7 @@ pub(crate) struct Slot {
     /// The newest contents (invariant 4); `None` while the first read is under way.
     pub(crate) data: Option<Arc<BlockBuf>>,
     /// Uncommitted patches in creation order, the hard one included.
-    pub(crate) patches: OfBlock,
+    pub(crate) patches: Uncommitted,
     /// The uncommitted hard patch.
     pub(crate) hard: Option<Px>,
     /// Patches being written.
@@ -62,7 +115,7 @@ impl Slot {
             no,
             kind,
             data,
-            patches: OfBlock::new(),
+            patches: Uncommitted::default(),
             hard: None,
             flying: OfBlock::new(),
             external: 0,
