@@ -179,8 +179,9 @@ impl Graph {
         let sx = site.slot;
         let overlapped: SmallVec<[Px; 8]> = {
             let slot = &self.slots[at(sx)];
-            let soft = slot.patches.touching(change).filter(|&px| Some(px) != slot.hard);
-            soft.filter(|&px| self.patch(px).change.overlaps(change)).collect()
+            let mut touched = slot.patches.touching(change);
+            touched.retain(|px| Some(*px) != slot.hard && self.patch(*px).change.overlaps(change));
+            touched
         };
         if let Some(target) = self.overlap_target(site, change, &overlapped, befores) {
             self.stats.patches_merged_overlap += 1;

@@ -12,6 +12,9 @@ use crate::PatchId;
 /// Patches of a block: of most there is one.
 pub(crate) type OfBlock = SmallVec<[Px; 2]>;
 
+/// How many ranges are compared at once.
+const CHUNK: usize = 32;
+
 /// The uncommitted patches of a block in creation order, with the bytes that each changes beside it: a directory's block
 /// has hundreds, and every change of it asks which of them it overlaps.
 #[derive(Clone, Debug, Default)]
@@ -58,10 +61,18 @@ impl Uncommitted {
     }
 
     /// Those that change a byte which `change` changes, too.
-    pub(crate) fn touching(&self, change: Change) -> impl Iterator<Item = Px> + '_ {
+    pub(crate) fn touching(&self, change: Change) -> SmallVec<[Px; 8]> {
         let (start, end) = change.range();
-        let both = self.ranges.iter().zip(&self.places);
-        both.filter(move |&(&(from, to), _)| from < end && start < to).map(|(_, &px)| px)
+        // Without a branch for each: most blocks of a directory are looked through in vain.
+        let touches = |&(from, to): &(u32, u32)| (from < end) & (start < to);
+        let mut found = SmallVec::new();
+        for (ranges, places) in self.ranges.chunks(CHUNK).zip(self.places.chunks(CHUNK)) {
+            if ranges.iter().fold(false, |any, range| any | touches(range)) {
+                let both = ranges.iter().zip(places);
+                found.extend(both.filter(|(range, _)| touches(range)).map(|(_, &px)| px));
+            }
+        }
+        found
     }
 }
 
