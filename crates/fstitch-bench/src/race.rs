@@ -128,6 +128,12 @@ impl Plan {
             self.workloads.is_empty() || self.workloads.iter().any(|name| name == workload.name)
         };
         let mut able: Vec<&Workload> = workload::ALL.iter().filter(wanted).collect();
+        for Workload { name, left_out: (contenders, why), .. } in &able {
+            let what = |contender: &str| format!("{contender}: {name}");
+            let gap =
+                |contender: &&str| Gap { what: what(contender), why: (*why).to_owned(), is_failure: false };
+            results.gaps.extend(contenders.iter().map(gap));
+        }
         able.retain(|workload| match workload.programs.iter().find(|program| !is_installed(program)) {
             None => true,
             Some(program) => {
@@ -154,6 +160,7 @@ impl Plan {
             for medium in &self.media {
                 let fits = |contender: &&Contender| {
                     (workload.programs.is_empty() || contender.is_mounted())
+                        && !workload.left_out.0.contains(&contender.name().as_str())
                         && (!contender.is_synchronous()
                             || (repetition == 0 && SYNCHRONOUS.contains(&workload.name)))
                 };

@@ -95,7 +95,7 @@ impl CacheOptions {
     pub const MIN_CACHE_SIZE: usize = 256 << 10;
 
     /// A cache's fair share, in bytes, of a machine that has `available` bytes of memory to spare: an eighth, of which
-    /// changes may hold half, at least 32 MiB and at most 4 GiB. Without a number, [`CacheOptions::default`].
+    /// changes may hold three quarters, at least 32 MiB and at most 4 GiB. Without a number, [`CacheOptions::default`].
     #[must_use]
     pub fn share_of(available: Option<u64>) -> usize {
         let share = |bytes: u64| (bytes / 8).clamp(32 << 20, 4 << 30);

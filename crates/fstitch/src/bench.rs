@@ -33,7 +33,7 @@ pub struct Arguments {
     /// How often each step is repeated at most
     #[arg(long, value_name = "N", default_value = "5")]
     repetitions: u32,
-    /// How long all of it may take, such as 900s; 2000s by default, 240s with --quick. One repetition is done in any case
+    /// How long all of it may take, such as 900s; 2100s by default, 240s with --quick. One repetition is done in any case
     #[arg(long, value_name = "TIME", value_parser = crate::size::duration)]
     time: Option<Duration>,
     /// A directory on a real disk, for images
@@ -153,7 +153,7 @@ fn measure(arguments: &Arguments) -> Result<Results> {
     let wanted = Wanted {
         scale,
         repetitions: arguments.repetitions.max(1),
-        time: arguments.time.unwrap_or(Duration::from_secs(if arguments.quick { 240 } else { 2000 })),
+        time: arguments.time.unwrap_or(Duration::from_secs(if arguments.quick { 240 } else { 2100 })),
         contenders,
         workloads: arguments.only.clone(),
         image_bytes: arguments.image_size,

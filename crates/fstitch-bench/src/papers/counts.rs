@@ -50,10 +50,7 @@ fn run(setting: &Setting<'_>, workload: &str) -> Result<(Stats, Stats, f64)> {
                     setting.tree.roots().iter().try_for_each(|root| remove_tree(place, root).map(drop))?
                 }
                 "PostMark" => {
-                    postmark(
-                        place,
-                        PostMark { sizes: (500, 1 << 20), ..PostMark::LARGE }.scaled(setting.scale),
-                    )?;
+                    postmark(place, PostMark::LARGE.scaled(setting.scale))?;
                 }
                 _ => postmark(place, PostMark::SMALL.scaled(setting.scale))?,
             }

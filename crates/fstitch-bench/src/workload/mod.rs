@@ -73,6 +73,8 @@ pub struct Workload {
     pub programs: &'static [&'static str],
     /// It calls fsync while it works.
     pub syncs: bool,
+    /// Contenders that cannot be asked to do this, and why.
+    pub left_out: (&'static [&'static str], &'static str),
     /// On which processors.
     pub processors: Processors,
     /// About how much memory it takes, in MiB: made ready before, see [`crate::warm`].
@@ -90,6 +92,8 @@ impl Workload {
     }
 }
 
+const NOBODY: (&[&str], &str) = (&[], "");
+
 /// All workloads, in the order of reports.
 pub const ALL: &[Workload] = &[
     Workload {
@@ -99,6 +103,7 @@ pub const ALL: &[Workload] = &[
         syncs: false,
         processors: Processors::Awake,
         memory: 128,
+        left_out: NOBODY,
         run: small::run,
     },
     Workload {
@@ -108,6 +113,7 @@ pub const ALL: &[Workload] = &[
         syncs: false,
         processors: Processors::One,
         memory: 128,
+        left_out: NOBODY,
         run: small::run,
     },
     Workload {
@@ -117,7 +123,8 @@ pub const ALL: &[Workload] = &[
         syncs: false,
         processors: Processors::All,
         memory: 128,
-        run: small::run,
+        left_out: NOBODY,
+        run: small::run_halted,
     },
     Workload {
         name: "tree",
@@ -126,24 +133,27 @@ pub const ALL: &[Workload] = &[
         syncs: false,
         processors: Processors::Awake,
         memory: 400,
+        left_out: NOBODY,
         run: tree::unpack_and_delete,
     },
     Workload {
         name: "postmark",
-        about: "PostMark's transactions on 500 files of 500 bytes to 1 MiB",
+        about: "PostMark: 500 files of 500 bytes to 4 MiB, 500 transactions ([D] Fig 2.10)",
         programs: &[],
         syncs: false,
         processors: Processors::Awake,
-        memory: 400,
+        memory: 1500,
+        left_out: NOBODY,
         run: mail::large,
     },
     Workload {
         name: "mail",
-        about: "PostMark's transactions on 1,000 files of 512 bytes to 16 KiB ([S] Table I)",
+        about: "PostMark: 1,000 files of 512 bytes to 16 KiB, 30,000 transactions ([S] Table I)",
         programs: &[],
         syncs: false,
         processors: Processors::Awake,
         memory: 64,
+        left_out: NOBODY,
         run: mail::small,
     },
     Workload {
@@ -153,6 +163,7 @@ pub const ALL: &[Workload] = &[
         syncs: false,
         processors: Processors::Awake,
         memory: 256,
+        left_out: NOBODY,
         run: tree::andrew,
     },
     Workload {
@@ -162,6 +173,7 @@ pub const ALL: &[Workload] = &[
         syncs: true,
         processors: Processors::Awake,
         memory: 64,
+        left_out: NOBODY,
         run: stable::creates,
     },
     Workload {
@@ -171,6 +183,7 @@ pub const ALL: &[Workload] = &[
         syncs: false,
         processors: Processors::Awake,
         memory: 500,
+        left_out: NOBODY,
         run: stream::run,
     },
     Workload {
@@ -180,6 +193,7 @@ pub const ALL: &[Workload] = &[
         syncs: true,
         processors: Processors::Awake,
         memory: 256,
+        left_out: NOBODY,
         run: stable::random,
     },
     Workload {
@@ -189,16 +203,31 @@ pub const ALL: &[Workload] = &[
         syncs: false,
         processors: Processors::Awake,
         memory: 64,
+        left_out: NOBODY,
         run: small::stat,
     },
     Workload {
         name: "directory",
-        about: "a large directory filled, listed and emptied",
+        about: "a directory of 10,000 names filled, listed and emptied",
         programs: &[],
         syncs: false,
         processors: Processors::Awake,
         memory: 64,
+        left_out: NOBODY,
         run: small::directory,
+    },
+    Workload {
+        name: "directory-large",
+        about: "the same with 100,000 names",
+        programs: &[],
+        syncs: false,
+        processors: Processors::Awake,
+        memory: 256,
+        left_out: (
+            &["fuse2fs"],
+            "it reads a directory's blocks for every name: a quarter of an hour for 100,000",
+        ),
+        run: small::large_directory,
     },
     Workload {
         name: "parallel",
@@ -207,15 +236,17 @@ pub const ALL: &[Workload] = &[
         syncs: false,
         processors: Processors::Awake,
         memory: 64,
+        left_out: NOBODY,
         run: small::parallel,
     },
     Workload {
         name: "sqlite-calls",
-        about: "the calls of 400 sqlite transactions with a rollback journal",
+        about: "the calls of 1,000 sqlite transactions with a rollback journal",
         programs: &[],
         syncs: true,
         processors: Processors::Awake,
         memory: 64,
+        left_out: NOBODY,
         run: stable::sqlite_calls,
     },
     Workload {
@@ -225,6 +256,7 @@ pub const ALL: &[Workload] = &[
         syncs: true,
         processors: Processors::Awake,
         memory: 64,
+        left_out: NOBODY,
         run: program::sqlite,
     },
     Workload {
@@ -234,6 +266,7 @@ pub const ALL: &[Workload] = &[
         syncs: false,
         processors: Processors::Awake,
         memory: 512,
+        left_out: NOBODY,
         run: program::git,
     },
     Workload {
@@ -243,6 +276,7 @@ pub const ALL: &[Workload] = &[
         syncs: false,
         processors: Processors::Awake,
         memory: 64,
+        left_out: NOBODY,
         run: program::postmark,
     },
     Workload {
@@ -252,6 +286,7 @@ pub const ALL: &[Workload] = &[
         syncs: true,
         processors: Processors::Awake,
         memory: 256,
+        left_out: NOBODY,
         run: program::fio,
     },
 ];

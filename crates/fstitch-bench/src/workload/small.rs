@@ -22,7 +22,15 @@ fn remove(place: &dyn Place, within: &str, count: u64) -> Result<()> {
 
 /// Creates, writes and unlinks, each by itself.
 pub(super) fn run(at: &At<'_>, meter: &mut Meter<'_>) -> Result<()> {
-    let count = at.scale.of(10_000, 2_000);
+    each_by_itself(at, meter, at.scale.of(10_000, 2_000))
+}
+
+/// The same where each takes ten times as long.
+pub(super) fn run_halted(at: &At<'_>, meter: &mut Meter<'_>) -> Result<()> {
+    each_by_itself(at, meter, at.scale.of(4_000, 1_000))
+}
+
+fn each_by_itself(at: &At<'_>, meter: &mut Meter<'_>, count: u64) -> Result<()> {
     at.place.mkdir("d")?;
     meter.phase("create", count, || make(at.place, "d", count))?;
     let file = at.place.open("file", Open::New)?;
@@ -48,7 +56,15 @@ pub(super) fn stat(at: &At<'_>, meter: &mut Meter<'_>) -> Result<()> {
 
 /// One directory with many names.
 pub(super) fn directory(at: &At<'_>, meter: &mut Meter<'_>) -> Result<()> {
-    let count = at.scale.of(20_000, 4_000);
+    fill_and_empty(at, meter, at.scale.of(10_000, 4_000))
+}
+
+/// One directory with very many.
+pub(super) fn large_directory(at: &At<'_>, meter: &mut Meter<'_>) -> Result<()> {
+    fill_and_empty(at, meter, at.scale.of(100_000, 10_000))
+}
+
+fn fill_and_empty(at: &At<'_>, meter: &mut Meter<'_>, count: u64) -> Result<()> {
     at.place.mkdir("d")?;
     meter.phase("fill", count, || make(at.place, "d", count))?;
     meter.phase("list", count, || {

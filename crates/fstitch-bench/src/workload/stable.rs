@@ -51,7 +51,7 @@ pub(super) fn random(at: &At<'_>, meter: &mut Meter<'_>) -> Result<()> {
 /// journal is removed.
 pub(super) fn sqlite_calls(at: &At<'_>, meter: &mut Meter<'_>) -> Result<()> {
     const HEADER: u64 = 512;
-    let count = at.scale.of(400, 100);
+    let count = at.scale.of(1_000, 100);
     at.place.mkdir("d")?;
     let database = at.place.open("d/db", Open::New)?;
     (0..64).try_for_each(|no| database.write_at(&FILLER[..len(BLOCK)], no * BLOCK))?;

@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(exactly_at(&map, 14, 128, 4, &none), Some((14, 2)));
         assert_eq!(find_run(&map, 14, 24, wish(4, 4), &none), Some((0, 4)));
         assert_eq!(find_run(&map, 16, 24, wish(40, 17), &none), None);
-        assert_eq!(find_from_end(map, 24, &none), Some(15));
+        assert_eq!(find_from_end(&map, 24, &none), Some(15));
         assert_eq!(find_from_end(&[0xff; 8], 64, &none), None);
     }
 
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(exactly_at(&map, 2, 128, 8, &pending), Some((2, 2)));
         assert_eq!(exactly_at(&map, 5, 128, 8, &pending), None);
         assert_eq!(find_run(&map, 2, 128, wish(8, 8), &pending), Some((10, 8)));
-        assert_eq!(find_from_end(map, 10, &pending), Some(3));
+        assert_eq!(find_from_end(&map, 10, &pending), Some(3));
         tx.release(held);
     }
 }

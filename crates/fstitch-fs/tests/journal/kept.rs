@@ -264,7 +264,7 @@ fn kept_truncations_are_finished_by_whoever_recovers() {
     for mechanism in JOURNALED {
         // A truncation that waits for room in the middle of it is cut in two. How much must be dirty for that depends on
         // how much memory a patch takes.
-        let mut amounts = (88..=128).rev().step_by(8);
+        let mut amounts = (128..=192).rev().step_by(8);
         assert!(
             amounts.any(|kib| truncate_beside(&scratch, mechanism, kib << 10) > 0),
             "{mechanism}: no cut met a truncation"

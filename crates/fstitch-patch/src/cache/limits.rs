@@ -74,9 +74,10 @@ impl Cache {
 }
 
 impl Shared {
-    /// Bytes that changes may hold: half the cache.
-    pub(super) fn dirty_limit(&self) -> usize {
-        self.options.cache_size / 2
+    /// Bytes that changes may hold: three quarters of the cache. Much that is written soon dies soon, and what is read again is
+    /// mostly what was written last.
+    fn dirty_limit(&self) -> usize {
+        self.options.cache_size / 4 * 3
     }
 
     /// Bytes that changes hold.
@@ -90,11 +91,11 @@ impl Shared {
 
     /// Whether the flusher should write although nothing is old.
     pub(super) fn wants_room(&self, core: &Core) -> bool {
-        core.pressure || self.dirty_bytes(core) > self.dirty_limit() / 2
+        core.pressure || self.dirty_bytes(core) > self.options.cache_size / 2
     }
 
     /// Whether the flusher has made enough room.
     pub(super) fn has_enough_room(&self, core: &Core) -> bool {
-        self.dirty_bytes(core) <= self.dirty_limit() / 4
+        self.dirty_bytes(core) <= self.options.cache_size / 4
     }
 }

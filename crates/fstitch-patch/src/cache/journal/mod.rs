@@ -145,7 +145,7 @@ impl Cache {
         superblock.is_v2 = true;
         superblock.features.incompat |= INCOMPAT_REVOKE;
         superblock.start = superblock.first;
-        let room = shared.dirty_limit() / 4 / shared.block_size;
+        let room = shared.options.cache_size / 8 / shared.block_size;
         let log_blocks =
             usize::try_from(superblock.log_blocks() / TRANSACTION_SHARE).expect("64-bit machine");
         let journal = Journal {
