@@ -37,8 +37,11 @@ pub(super) struct Track {
     contents: Gather,
     attributes: Gather,
     names: Gather,
-    /// The pointers that were gathered last: a file that is appended to has the same for many writes.
+    /// The pointers that were gathered last: a file that is appended to has the same for many writes. Once gathered they are
+    /// until they are stable, whatever joins them.
     pub(super) pointers: PatchIds,
+    /// The same of its length.
+    pub(super) sizes: PatchIds,
     /// The patches of its names that may not be stable, for those that must come after its being reachable.
     pub(super) recent_names: PatchIds,
     /// Directories in which the inode was found or got names. Only for inodes that are not directories: those
@@ -58,6 +61,7 @@ impl Track {
             attributes: Gather::default(),
             names: Gather::default(),
             pointers: PatchIds::new(),
+            sizes: PatchIds::new(),
             recent_names: PatchIds::new(),
             parents: SmallVec::new(),
             stable: None,

@@ -157,7 +157,10 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<PatchIds> {
         let change = AttrChange { size: Some(size), ..AttrChange::default() };
         let patches = self.low.set_attr(state.inode_mut(), &change, befores)?;
-        self.note(state, Part::Contents, &patches);
+        if state.track.sizes != patches {
+            self.note(state, Part::Contents, &patches);
+            state.track.sizes.clone_from(&patches);
+        }
         Ok(patches)
     }
 
@@ -283,7 +286,6 @@ impl<L: LowLevelFs> Uhfs<L> {
         let contents = self.apply(state, images, &allocation.reuse);
         let pointers = self.low.attach(state.inode_mut(), allocation, &contents)?;
         if state.track.pointers != pointers {
-            // Once gathered they are until they are stable, whatever joins them.
             self.note(state, Part::Contents, &pointers);
             state.track.pointers.clone_from(&pointers);
         }
