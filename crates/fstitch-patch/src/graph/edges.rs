@@ -6,9 +6,13 @@ use super::{Graph, at};
 impl Graph {
     /// Makes `after` depend on `before`. Nothing happens if it already does, or if both are one patch.
     pub(super) fn add_edge(&mut self, after: Px, before: Px) {
-        if after == before || self.has_edge(after, before) {
-            return;
+        if after != before && !self.has_edge(after, before) {
+            self.add_new_edge(after, before);
         }
+    }
+
+    /// The same where there is none yet, of two patches.
+    pub(super) fn add_new_edge(&mut self, after: Px, before: Px) {
         let same_block = self.same_block(after, before);
         let id = self.arena.id(before);
         // Transactions are numbered by volume. What comes after those of another one is its creator's business.
@@ -93,7 +97,8 @@ impl Graph {
 
     pub(super) fn has_edge(&self, after: Px, before: Px) -> bool {
         let (upper, lower) = (self.patch(after), self.patch(before));
-        if lower.afters.len() <= upper.befores().len() {
+        // Places are compared many at once, ids are looked up one by one.
+        if lower.afters.len() <= 8 * upper.befores().len() {
             return lower.afters.contains(&after);
         }
         upper.befores().iter().any(|&id| self.arena.resolve(id) == Some(before))

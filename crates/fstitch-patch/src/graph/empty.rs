@@ -75,18 +75,20 @@ impl Graph {
             if member == gather {
                 continue;
             }
-            let Some(below) = self.arena.resolve(member) else { continue };
-            if above.is_some_and(|above| self.has_edge(above, below)) {
+            let Some(named) = self.arena.resolve(member) else { continue };
+            if above.is_some_and(|above| self.has_edge(above, named)) {
                 continue;
             }
-            let Some(below) = self.standing(below) else { continue };
+            let Some(below) = self.standing(named) else { continue };
             assert!(!self.patch(below).is_gather(), "nothing may depend on a gather");
             let Some(stands) = above else {
                 (gather, above) = (member, Some(below));
                 continue;
             };
             let is_left_out = |&other: &PatchId| self.depends_on(other, member);
-            if !self.is_gathered(stands, below) && !few.iter().any(is_left_out) {
+            // The lists of an edge may both be long: they are not looked through again.
+            let is_there = below != named && self.has_edge(stands, below);
+            if !is_there && !self.is_implied(stands, below) && !few.iter().any(is_left_out) {
                 gather = self.gather_new(volume, (gather, stands), (member, below));
                 above = self.arena.resolve(gather).and_then(|px| self.standing(px));
             }
@@ -94,19 +96,16 @@ impl Graph {
         gather
     }
 
-    /// Whether a gather or a patch that stands for one stands for this patch already.
-    fn is_gathered(&self, above: Px, below: Px) -> bool {
+    /// Whether a gather, or a patch that stands for one, stands for this patch without an edge to it.
+    fn is_implied(&self, above: Px, below: Px) -> bool {
         if above == below {
             return true;
         }
-        if self.patch(below).afters.is_empty() {
+        if self.patch(below).afters.is_empty() || !self.patch(above).is_gather() {
             return false;
         }
         let newest = self.patch(above).befores().iter().rev().take(IMPLIED_BY);
-        let mut newest = newest.filter_map(|&id| self.arena.resolve(id));
-        // The few first: both lists of the edge may be long.
-        (self.patch(above).is_gather() && newest.any(|other| self.has_edge(other, below)))
-            || self.has_edge(above, below)
+        newest.filter_map(|&id| self.arena.resolve(id)).any(|other| self.has_edge(other, below))
     }
 
     /// Adds what is not gathered yet.
@@ -117,7 +116,8 @@ impl Graph {
         (member, below): (PatchId, Px),
     ) -> PatchId {
         if self.patch(above).is_gather() {
-            self.add_edge(above, below);
+            // It has none yet.
+            self.add_new_edge(above, below);
             return gather;
         }
         if self.has_edge(below, above) {
