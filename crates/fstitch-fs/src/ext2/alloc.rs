@@ -75,6 +75,18 @@ struct Wish {
     pending: bool,
 }
 
+impl Wish {
+    /// The run at `near`, if it is what is wished for: behind a file's last block any is, however short.
+    fn find_at_once(&self, map: &[u8], near: u32, end: u32, avoid: &Pending) -> Option<(u32, u32)> {
+        let least = match self.goal {
+            Goal::Block(_) => 1,
+            Goal::Group(_) => self.least,
+            Goal::Apart(_) => return None,
+        };
+        exactly_at(map, near, end, self.want, avoid).filter(|&(_, count)| count >= least)
+    }
+}
+
 impl Ext2 {
     /// Takes 1 to `want` contiguous blocks near `goal`. `ENOSPC` respects the reserved blocks.
     pub(super) fn take_blocks(&self, caller: &Caller, goal: Goal, want: u32) -> Result<Run> {
@@ -132,26 +144,36 @@ impl Ext2 {
     fn search_group(&self, no: u32, wish: Wish) -> Result<Option<Run>> {
         let mut open = self.open_group(no, Map::Blocks)?;
         let end = self.sb.group_blocks(no);
-        let start = self.sb.group_start(no);
-        let mut none = Pending::default();
+        let near = match wish.goal {
+            Goal::Block(block) => block - self.sb.group_start(no),
+            Goal::Group(_) | Goal::Apart(_) => open.state.block_cursor,
+        };
+        let near = near.min(end - 1);
+        let search = |map: &[u8], avoid: &Pending| match wish.goal {
+            Goal::Apart(_) => find_from_end(map, end, avoid).map(|bit| (bit, 1)),
+            Goal::Block(_) | Goal::Group(_) => find_run(map, near, end, wish, avoid),
+        };
         let mut tx = self.cache.lock();
-        if wish.pending {
+        let found = if wish.pending {
             // Entries that became stable meanwhile are no reason to wait for anything.
             open.state.pending_blocks.purge(&tx);
-            none = open.state.pending_blocks.out_of_reach(&tx);
-            if !none.is_empty() {
+            let barred = open.state.pending_blocks.out_of_reach(&tx);
+            if !barred.is_empty() {
                 self.barred.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
-        }
-        let map = tx.data(&open.map);
-        let avoid = if wish.pending { &none } else { &open.state.pending_blocks };
-        let found = match wish.goal {
-            Goal::Apart(_) => find_from_end(map, end, avoid).map(|bit| (bit, 1)),
-            Goal::Block(block) => {
-                let near = (block - start).min(end - 1);
-                exactly_at(map, near, end, wish.want, avoid).or_else(|| find_run(map, near, end, wish, avoid))
+            search(tx.data(&open.map), &barred)
+        } else {
+            let avoid = &open.state.pending_blocks;
+            match wish.find_at_once(tx.data(&open.map), near, end, avoid) {
+                None => {
+                    // A fragmented group takes long to look through, and nobody else changes its map meanwhile.
+                    drop(tx);
+                    let found = search(&open.map.snapshot(), avoid);
+                    tx = self.cache.lock();
+                    found
+                }
+                at_once => at_once,
             }
-            Goal::Group(_) => find_run(map, open.state.block_cursor.min(end - 1), end, wish, avoid),
         };
         let Some((bit, count)) = found else { return Ok(None) };
         if matches!(wish.goal, Goal::Group(_)) {
@@ -310,6 +332,20 @@ mod tests {
         assert_eq!(find_run(&map, 16, 24, wish(40, 17), &none), None);
         assert_eq!(find_from_end(&map, 24, &none), Some(15));
         assert_eq!(find_from_end(&[0xff; 8], 64, &none), None);
+    }
+
+    #[test]
+    fn what_is_found_at_once_is_what_a_search_would_find() {
+        let mut map = vec![0_u8; 16];
+        map[2] = 0xff;
+        let none = Pending::default();
+        let behind = Wish { goal: Goal::Block(14), ..wish(4, 4) };
+        assert_eq!(behind.find_at_once(&map, 14, 128, &none), Some((14, 2)), "a file goes on, however short");
+        assert_eq!(behind.find_at_once(&map, 16, 128, &none), None);
+        assert_eq!(wish(4, 4).find_at_once(&map, 14, 128, &none), None, "a new file looks for a good run");
+        assert_eq!(wish(4, 4).find_at_once(&map, 24, 128, &none), find_run(&map, 24, 128, wish(4, 4), &none));
+        let apart = Wish { goal: Goal::Apart(0), ..wish(1, 1) };
+        assert_eq!(apart.find_at_once(&map, 24, 128, &none), None);
     }
 
     #[test]

@@ -117,9 +117,13 @@ pub(crate) struct Core {
 
 impl Cache {
     /// A cache over `device`, whose block size is the volume's.
+    ///
+    /// # Panics
+    /// If its blocks are larger than 64 KiB.
     #[must_use]
     pub fn new(device: Arc<dyn BlockDevice>, mut options: CacheOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
         let geometry = device.geometry();
+        assert!(geometry.block_size <= 64 << 10, "blocks of {} bytes", geometry.block_size);
         options.cache_size = options.cache_size.max(CacheOptions::MIN_CACHE_SIZE);
         let mut graph = Graph::new(options.optimizations, Arc::clone(&clock));
         graph.join_age = options.write_back_age;

@@ -177,12 +177,7 @@ impl Graph {
     /// Something waits for the block: the change joins a patch that it overlaps, or becomes a soft patch.
     fn change_soft(&mut self, site: Site, change: Change, new: &Contents<'_>, befores: &Befores) -> Px {
         let sx = site.slot;
-        let overlapped: SmallVec<[Px; 8]> = {
-            let slot = &self.slots[at(sx)];
-            let mut touched = slot.patches.touching(change);
-            touched.retain(|px| Some(*px) != slot.hard && self.patch(*px).change.overlaps(change));
-            touched
-        };
+        let overlapped = self.overlapped(sx, change);
         if let Some(target) = self.overlap_target(site, change, &overlapped, befores) {
             self.stats.patches_merged_overlap += 1;
             self.widen_undo(target, change);
@@ -199,6 +194,20 @@ impl Graph {
         px
     }
 
+    /// The soft patches that a change overlaps, in creation order. Those before one that has all of it are left out: they
+    /// are below that one.
+    fn overlapped(&self, sx: Sx, change: Change) -> SmallVec<[Px; 8]> {
+        let slot = &self.slots[at(sx)];
+        let has_all = |px: Px| {
+            let cover = self.patch(px).change;
+            Some(px) != slot.hard && is_alike(cover, change) && change.overlap_within(change, cover)
+        };
+        let mut found = slot.patches.touching(change, has_all);
+        found.retain(|px| Some(*px) != slot.hard && self.patch(*px).change.overlaps(change));
+        found.reverse();
+        found
+    }
+
     /// Of the patches that a change overlaps, in creation order, those that no later one of them covers: the
     /// others are below these.
     pub(super) fn topmost(&self, change: Change, overlapped: &[Px]) -> Befores {
@@ -206,8 +215,7 @@ impl Graph {
         for &px in overlapped.iter().rev() {
             let below = |&above: &Px| {
                 let cover = self.patch(above).change;
-                let alike = matches!(cover, Change::Bits { .. }) == matches!(change, Change::Bits { .. });
-                alike && self.patch(px).change.overlap_within(change, cover)
+                is_alike(cover, change) && self.patch(px).change.overlap_within(change, cover)
             };
             if !top.iter().any(below) {
                 top.push(px);
@@ -238,9 +246,8 @@ impl Graph {
             None => self.slots[at(site.slot)].hard?,
             Some(&newest) => {
                 let cover = self.patch(newest).change;
-                let is_bits = |c: Change| matches!(c, Change::Bits { .. });
                 let covered = |&px: &Px| self.patch(px).change.overlap_within(change, cover);
-                if is_bits(cover) != is_bits(change) || !overlapped.iter().all(covered) {
+                if !is_alike(cover, change) || !overlapped.iter().all(covered) {
                     return None;
                 }
                 newest
@@ -336,4 +343,9 @@ impl Graph {
         self.stats.undo_bytes_now += bytes;
         self.stats.undo_bytes_peak = self.stats.undo_bytes_peak.max(self.stats.undo_bytes_now);
     }
+}
+
+/// Whether both changes are of bytes, or both of bits.
+fn is_alike(one: Change, other: Change) -> bool {
+    matches!(one, Change::Bits { .. }) == matches!(other, Change::Bits { .. })
 }

@@ -12,15 +12,17 @@ use crate::PatchId;
 /// Patches of a block: of most there is one.
 pub(crate) type OfBlock = SmallVec<[Px; 2]>;
 
-/// How many ranges are compared at once.
-const CHUNK: usize = 32;
+/// How many ranges are compared at once: they fit two vector registers.
+const CHUNK: usize = 16;
 
 /// The uncommitted patches of a block in creation order, with the bytes that each changes beside it: a directory's block
 /// has hundreds, and every change of it asks which of them it overlaps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Uncommitted {
     places: OfBlock,
-    ranges: SmallVec<[(u32, u32); 2]>,
+    /// The first byte that each changes, and the last one.
+    first: SmallVec<[u16; 4]>,
+    last: SmallVec<[u16; 4]>,
 }
 
 impl std::ops::Deref for Uncommitted {
@@ -33,47 +35,74 @@ impl std::ops::Deref for Uncommitted {
 
 impl Uncommitted {
     pub(crate) fn push(&mut self, px: Px, change: Change) {
+        let (first, last) = ends(change);
         self.places.push(px);
-        self.ranges.push(change.range());
+        self.first.push(first);
+        self.last.push(last);
     }
 
     /// A patch changes more than it did.
     pub(crate) fn widen(&mut self, px: Px, change: Change) {
         let at = self.places.iter().position(|&other| other == px).expect("a patch of the block");
-        self.ranges[at] = change.range();
+        (self.first[at], self.last[at]) = ends(change);
     }
 
     pub(crate) fn retain(&mut self, keep: impl Fn(Px) -> bool) {
-        let mut kept = self.places.iter().map(|&px| keep(px));
-        self.ranges.retain(|_| kept.next().expect("a range for each patch"));
+        for ends in [&mut self.first, &mut self.last] {
+            let mut kept = self.places.iter().map(|&px| keep(px));
+            ends.retain(|_| kept.next().expect("a range for each patch"));
+        }
         self.places.retain(|px| keep(*px));
     }
 
     /// All of them, and there are none any more.
     pub(crate) fn take(&mut self) -> OfBlock {
-        self.ranges.clear();
+        self.first.clear();
+        self.last.clear();
         std::mem::take(&mut self.places)
     }
 
-    /// The bytes that each changes, as `start..end`.
-    pub(crate) fn ranges(&self) -> &[(u32, u32)] {
-        &self.ranges
+    /// Whether each patch stands beside the bytes that it changes.
+    pub(crate) fn are_beside(&self, changes: impl ExactSizeIterator<Item = Change>) -> bool {
+        let beside = self.first.iter().copied().zip(self.last.iter().copied());
+        changes.len() == self.places.len() && changes.map(ends).eq(beside)
     }
 
-    /// Those that change a byte which `change` changes, too.
-    pub(crate) fn touching(&self, change: Change) -> SmallVec<[Px; 8]> {
-        let (start, end) = change.range();
-        // Without a branch for each: most blocks of a directory are looked through in vain.
-        let touches = |&(from, to): &(u32, u32)| (from < end) & (start < to);
+    /// Those that change a byte which `change` changes, too, from the newest back to the first one that `is_enough`.
+    pub(crate) fn touching(&self, change: Change, is_enough: impl Fn(Px) -> bool) -> SmallVec<[Px; 8]> {
+        let (first, last) = ends(change);
+        let touches = |from: u16, to: u16| (from <= last) & (first <= to);
+        let (firsts, lasts, places) = (&self.first[..], &self.last[..], &self.places[..]);
         let mut found = SmallVec::new();
-        for (ranges, places) in self.ranges.chunks(CHUNK).zip(self.places.chunks(CHUNK)) {
-            if ranges.iter().fold(false, |any, range| any | touches(range)) {
-                let both = ranges.iter().zip(places);
-                found.extend(both.filter(|(range, _)| touches(range)).map(|(_, &px)| px));
+        let mut end = places.len();
+        while end > 0 {
+            // Without a branch for each: most blocks of a directory are looked through in vain.
+            if let Some((before, from)) = firsts[..end].split_last_chunk::<CHUNK>()
+                && let Some((_, to)) = lasts[..end].split_last_chunk::<CHUNK>()
+                && !(0..CHUNK).fold(false, |any, i| any | touches(from[i], to[i]))
+            {
+                end = before.len();
+                continue;
             }
+            let start = end.saturating_sub(CHUNK);
+            for at in (start..end).rev().filter(|&at| touches(firsts[at], lasts[at])) {
+                found.push(places[at]);
+                if is_enough(places[at]) {
+                    return found;
+                }
+            }
+            end = start;
         }
         found
     }
+}
+
+/// The first and the last byte that a patch of a block changes: blocks have at most 64 KiB.
+fn ends(change: Change) -> (u16, u16) {
+    let (start, end) = change.range();
+    let last = end.checked_sub(1).expect("patches of blocks change something");
+    let short = |byte: u32| u16::try_from(byte).expect("blocks have at most 64 KiB");
+    (short(start), short(last))
 }
 
 /// A block and its patches.
