@@ -128,11 +128,12 @@ impl Plan {
             self.workloads.is_empty() || self.workloads.iter().any(|name| name == workload.name)
         };
         let mut able: Vec<&Workload> = workload::ALL.iter().filter(wanted).collect();
-        for Workload { name, left_out: (contenders, why), .. } in &able {
-            let what = |contender: &str| format!("{contender}: {name}");
-            let gap =
-                |contender: &&str| Gap { what: what(contender), why: (*why).to_owned(), is_failure: false };
-            results.gaps.extend(contenders.iter().map(gap));
+        for Workload { name, left_out, .. } in &able {
+            for left in *left_out {
+                let medium = left.medium.map_or(String::new(), |medium| format!("{medium}: "));
+                let what = format!("{medium}{name}: {}", left.contenders.join(", "));
+                results.gaps.push(Gap { what, why: left.why.to_owned(), is_failure: false });
+            }
         }
         able.retain(|workload| match workload.programs.iter().find(|program| !is_installed(program)) {
             None => true,
@@ -160,7 +161,7 @@ impl Plan {
             for medium in &self.media {
                 let fits = |contender: &&Contender| {
                     (workload.programs.is_empty() || contender.is_mounted())
-                        && !workload.left_out.0.contains(&contender.name().as_str())
+                        && !workload.left_out.iter().any(|left| left.is(&contender.name(), medium.name))
                         && (!contender.is_synchronous()
                             || (repetition == 0 && SYNCHRONOUS.contains(&workload.name)))
                 };

@@ -1,19 +1,21 @@
 //! Whether an operation costs the same however much there is.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use fstitch_fs::ext2::arrange::Consistency;
 
 use super::{Setting, Volume, strings, timed};
 use crate::inside::cache;
 use crate::meter::seconds;
 use crate::place::{Open, Place};
-use crate::results::Table;
+use crate::results::{Spread, Table};
 use crate::workload::FILLER;
 
 /// MiB of memory that is made ready before what is measured.
 const MEMORY: u64 = 128;
 /// Names in a directory.
 const WIDTH: u64 = 1_000;
+/// How often each operation is measured at each level: the median counts.
+const ROUNDS: usize = 5;
 
 fn path(no: u64) -> String {
     format!("d{}/{no}", no / WIDTH)
@@ -36,7 +38,7 @@ pub fn operations(setting: &Setting<'_>) -> Result<Table> {
         title: "Microseconds per operation, by the number of files".into(),
         is_goal: true,
         about: "Soft updates in process, the cache of a mount, a sparse image of 64 GiB in memory, 1,000 files in a directory: the last 1,000 (of 1,000 files) or 10,000 \
-                files made, looked at and unlinked, each without making it stable. Wanted: flat."
+                files made, looked at and unlinked, each without making it stable: the median of five rounds. Wanted: flat."
             .into(),
         columns: strings(["files", "create", "stat", "unlink"]),
         ..Table::default()
@@ -48,17 +50,24 @@ pub fn operations(setting: &Setting<'_>) -> Result<Table> {
         make(place, there, level - last - there)?;
         place.sync()?;
         let start = level - last;
-        crate::warm::heap(MEMORY);
-        let create = timed(|| make(place, start, last))?;
-        place.sync()?;
-        let stat = timed(|| (start..level).try_for_each(|no| place.size(&path(no)).map(drop)))?;
-        let unlink = timed(|| (start..level).try_for_each(|no| place.unlink(&path(no))))?;
-        place.sync()?;
-        // Their directories stay.
-        (start..level).try_for_each(|no| place.open(&path(no), Open::New).map(drop))?;
+        let mut rounds: [Vec<f64>; 3] = Default::default();
+        for _ in 0..ROUNDS {
+            crate::warm::heap(MEMORY);
+            rounds[0].push(timed(|| make(place, start, last))?);
+            place.sync()?;
+            rounds[1].push(timed(|| (start..level).try_for_each(|no| place.size(&path(no)).map(drop)))?);
+            rounds[2].push(timed(|| (start..level).try_for_each(|no| place.unlink(&path(no))))?);
+            (start / WIDTH..level / WIDTH).try_for_each(|no| place.rmdir(&format!("d{no}")))?;
+            place.sync()?;
+        }
+        make(place, start, last)?;
         there = level;
-        let each = |took: f64| format!("{:.2}", took * 1e6 / seconds(last));
-        table.rows.push(vec![level.to_string(), each(create), each(stat), each(unlink)]);
+        let mut row = vec![level.to_string()];
+        for took in rounds {
+            let spread = Spread::of(took).context("rounds")?;
+            row.push(format!("{:.2}", spread.median * 1e6 / seconds(last)));
+        }
+        table.rows.push(row);
     }
     Ok(table)
 }

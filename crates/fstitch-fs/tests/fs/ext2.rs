@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fstitch_core::{
-    BlockDevice, Caller, CheckReport, FileSystem, FindingClass, InodeFlags, ManualClock, MemDevice,
+    BlockDevice, Caller, CheckReport, Errno, FileSystem, FindingClass, InodeFlags, ManualClock, MemDevice,
     RenameMode, Seed, SetAttr, Timestamp,
 };
 use fstitch_fs::check::check_ext2;
 use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
-use fstitch_fs::uhfs::{AtimePolicy, Uhfs, UhfsOptions};
+use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions};
 use proptest::prelude::*;
 
@@ -242,4 +242,43 @@ fn an_indexed_directory_becomes_an_ordinary_one() {
     let (code, text) = fsck(&["-fn"]);
     assert_eq!(code, 0, "{text}");
     std::fs::remove_dir_all(&base).unwrap();
+}
+
+/// Two files of a damaged volume that have one indirect block: both look at the same hole, and one fills it.
+#[test]
+fn a_hole_that_another_file_has_filled_meanwhile_is_damage() {
+    let shape = Shape { block_size: 4096, inode_size: 256, revision: 1 };
+    let device = new_volume(shape);
+    let clock = Arc::new(ManualClock::new());
+    let medium = Ext2Medium { device: Arc::clone(&device), cache: CacheOptions::default(), clock };
+    let fs = medium.open().1;
+    let caller = Caller::default();
+    // A block that needs an indirect one; the next is a hole.
+    let made = [b"one", b"two"].map(|name| {
+        let ino = fs.mknod(&caller, fs.root(), name, 0o100_644, 0).unwrap().attr.ino;
+        fs.write(&caller, ino, 12 * 4096, b"behind the direct blocks").unwrap();
+        ino
+    });
+    fs.unmount().unwrap();
+    // Group 0's descriptor tells where the inodes are; the pointer to the indirect block is the thirteenth.
+    let mut image = device.image();
+    let table = u32::from_le_bytes(image[4096 + 8..4096 + 12].try_into().unwrap());
+    let [one, two] = made.map(|ino| {
+        let inode = 4096 * table as usize + 256 * (usize::try_from(ino.get()).unwrap() - 1);
+        inode + 40 + 12 * 4
+    });
+    image.copy_within(one..one + 4, two);
+
+    let device = Arc::new(MemDevice::from_image(4096, image));
+    let cache = Cache::new(device, CacheOptions::default(), Arc::new(ManualClock::new()));
+    let format = Ext2::open(Arc::clone(&cache)).unwrap();
+    let [mut one, mut two] = made.map(|ino| format.load(ino).unwrap());
+    let first = format.allocate(&caller, &mut one, 13, 1).unwrap();
+    let second = format.allocate(&caller, &mut two, 13, 1).unwrap();
+    let filled = first.start;
+    format.attach(&mut one, first, &[]).unwrap();
+    let refused = format.attach(&mut two, second, &[]).unwrap_err();
+    assert_eq!(refused.errno(), Errno::UCLEAN, "{refused}");
+    assert!(refused.to_string().contains("another file has filled it"), "{refused}");
+    assert_eq!(format.map(&two, 13, 1).unwrap().start, Some(filled), "what the other file wrote stays");
 }

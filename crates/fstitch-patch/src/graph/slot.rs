@@ -190,3 +190,33 @@ impl Slot {
         self.data.as_ref().expect("handles exist only for loaded blocks")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_change_touches_is_found_from_the_newest_back() {
+        // Ranges in no order, some of the whole block, as many as fill some chunks and a part of one.
+        let changes: Vec<Change> = (0_u32..75)
+            .map(|no| match no % 19 {
+                7 => Change::Bytes { offset: 0, len: 65_536 },
+                _ => Change::Bytes { offset: no * 7_919 % 65_000, len: 1 + no * 31 % 500 },
+            })
+            .collect();
+        let mut block = Uncommitted::default();
+        for (px, &change) in (0..).zip(&changes) {
+            block.push(px, change);
+        }
+        assert!(block.are_beside(changes.iter().copied()));
+        for wanted in &changes {
+            let touching: Vec<Px> =
+                (0..).zip(&changes).filter(|(_, c)| c.overlaps(*wanted)).map(|(px, _)| px).collect();
+            let found = block.touching(*wanted, |_| false);
+            assert!(found.iter().rev().eq(&touching), "{wanted:?}: {found:?}");
+            let until = touching[touching.len() / 2];
+            let found = block.touching(*wanted, |px| px == until);
+            assert!(found.iter().rev().eq(&touching[touching.len() / 2..]), "{wanted:?}: {found:?}");
+        }
+    }
+}
