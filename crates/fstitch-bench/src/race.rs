@@ -13,7 +13,7 @@ use crate::contender::{Contender, Medium, Tools};
 use crate::meter::{Meter, Sample};
 use crate::results::{Cell, Gap, Results};
 use crate::warm;
-use crate::workload::{self, At, Scale, Tree, Workload};
+use crate::workload::{self, At, LeftOut, Scale, Tree, Workload};
 
 /// What is raced.
 #[derive(Clone, Debug)]
@@ -129,7 +129,7 @@ impl Plan {
         };
         let mut able: Vec<&Workload> = workload::ALL.iter().filter(wanted).collect();
         for Workload { name, left_out, .. } in &able {
-            for left in *left_out {
+            for left in left_out.iter().filter(|left| self.applies(left)) {
                 let medium = left.medium.map_or(String::new(), |medium| format!("{medium}: "));
                 let what = format!("{medium}{name}: {}", left.contenders.join(", "));
                 results.gaps.push(Gap { what, why: left.why.to_owned(), is_failure: false });
@@ -144,6 +144,11 @@ impl Plan {
             }
         });
         able
+    }
+
+    /// Whether contenders are left out: of one medium only if they are raced on another.
+    fn applies(&self, left: &LeftOut) -> bool {
+        left.medium.is_none() || self.media.len() > 1
     }
 
     /// What one repetition does, in order.
@@ -161,7 +166,10 @@ impl Plan {
             for medium in &self.media {
                 let fits = |contender: &&Contender| {
                     (workload.programs.is_empty() || contender.is_mounted())
-                        && !workload.left_out.iter().any(|left| left.is(&contender.name(), medium.name))
+                        && !workload
+                            .left_out
+                            .iter()
+                            .any(|left| self.applies(left) && left.is(&contender.name(), medium.name))
                         && (!contender.is_synchronous()
                             || (repetition == 0 && SYNCHRONOUS.contains(&workload.name)))
                 };

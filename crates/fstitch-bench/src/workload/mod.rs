@@ -96,7 +96,7 @@ impl Workload {
 pub struct LeftOut {
     /// Their names.
     pub contenders: &'static [&'static str],
-    /// On this medium only; `None` for all.
+    /// On this medium only, and only beside another one; `None` for all.
     pub medium: Option<&'static str>,
     /// Why, for the report.
     pub why: &'static str,
