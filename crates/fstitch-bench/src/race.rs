@@ -159,9 +159,8 @@ impl Plan {
         repetition: u32,
     ) -> Vec<(&Medium, &'static Workload, Contender)> {
         let mut steps = Vec::new();
-        // Another one begins each time: whoever comes first finds the machine as the last workload left it.
-        let first = usize::try_from(repetition).unwrap_or(0) * FIRST_STEP % contenders.len().max(1);
-        let (last, first) = contenders.split_at(first);
+        let order: Vec<Contender> =
+            turns(contenders.len(), repetition).into_iter().map(|at| contenders[at]).collect();
         for &workload in workloads {
             for medium in &self.media {
                 let fits = |contender: &&Contender| {
@@ -174,11 +173,25 @@ impl Plan {
                             || (repetition == 0 && SYNCHRONOUS.contains(&workload.name)))
                 };
                 let step = |&contender: &Contender| (medium, workload, contender);
-                steps.extend(first.iter().chain(last).filter(fits).map(step));
+                steps.extend(order.iter().filter(fits).map(step));
             }
         }
         steps
     }
+}
+
+/// In which order so many take their turns. Another one begins each time, and each comes after another one: who comes next
+/// finds the machine, its memory above all, as the one before has left it.
+fn turns(count: usize, repetition: u32) -> Vec<usize> {
+    let repetition = usize::try_from(repetition).expect("64-bit machine");
+    let strides: Vec<usize> = (1..count.max(2)).filter(|&stride| is_coprime(stride, count)).collect();
+    let (first, stride) = (repetition * FIRST_STEP, strides[repetition % strides.len()]);
+    (0..count).map(|no| (first + no * stride) % count).collect()
+}
+
+/// Whether two numbers have no common divisor but 1.
+fn is_coprime(one: usize, other: usize) -> bool {
+    if other == 0 { one == 1 } else { is_coprime(other, one % other) }
 }
 
 /// Whether a program is in the path.
@@ -206,4 +219,28 @@ fn run_once(
     done?;
     stopped?;
     Ok(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_has_a_turn_and_nobody_always_the_same_one_before() {
+        for (count, repetition) in (0..20).flat_map(|count| (0..6).map(move |repetition| (count, repetition)))
+        {
+            let mut turns = turns(count, repetition);
+            turns.sort_unstable();
+            assert!(turns.into_iter().eq(0..count), "{count} contenders, repetition {repetition}");
+        }
+        let before = |who: usize, repetition| {
+            let turns = turns(15, repetition);
+            turns.iter().position(|&turn| turn == who).and_then(|at| Some(turns[at.checked_sub(1)?]))
+        };
+        for who in 0..15 {
+            let befores = [before(who, 0), before(who, 1), before(who, 2)];
+            let differ = befores[0] != befores[1] && befores[1] != befores[2] && befores[0] != befores[2];
+            assert!(differ, "{who}: {befores:?}");
+        }
+    }
 }
