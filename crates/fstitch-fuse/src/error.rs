@@ -26,6 +26,9 @@ pub enum MountError {
         "allow_other is reserved to root here: an administrator can permit it with a line `user_allow_other` in /etc/fuse.conf"
     )]
     AllowOtherForbidden,
+    /// io_uring was demanded and cannot be had.
+    #[error("{0}; without `transport=io_uring` requests come through /dev/fuse")]
+    NoIoUring(String),
     /// The mount point does not exist.
     #[error("the mount point {} does not exist", .0.display())]
     NoMountpoint(PathBuf),

@@ -58,7 +58,12 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return Err(MountError::NoMountpoint(path.to_path_buf()));
         }
-        Err(e) if e.raw_os_error() == Some(Os::NOTCONN.raw_os_error()) => {
+        // The others while the kernel takes a dead server's io_uring apart.
+        Err(e)
+            if [Os::NOTCONN, Os::CANCELED, Os::CONNABORTED]
+                .iter()
+                .any(|os| e.raw_os_error() == Some(os.raw_os_error())) =>
+        {
             return Err(MountError::DeadMount(path.to_path_buf()));
         }
         Err(e) => return Err(MountError::system(format!("examining {}", path.display()), e)),

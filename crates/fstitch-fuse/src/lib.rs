@@ -43,7 +43,7 @@
 //! The kernel leaves access times to the server. [`FileSystem::read`](fstitch_core::FileSystem::read),
 //! `readdir` and `readlink` update them by their own mount options; reads that the page cache answers are not
 //! seen.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod adapter;
 mod awake;
@@ -57,7 +57,9 @@ mod pool;
 mod scopes;
 mod signals;
 mod supervised;
+mod transport;
 mod unmount;
+mod wire;
 
 pub use awake::keep_awake;
 pub use error::MountError;
@@ -67,4 +69,5 @@ pub use options::MountOptions;
 pub use ordered::{OrderedFsync, OrderedProcess};
 pub use owners::OwnerMap;
 pub use signals::UnmountOnSignal;
+pub use transport::Transport;
 pub use unmount::{UnmountError, Unmounter, remove_mount};

@@ -4,7 +4,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use fstitch_core::FileSystem;
-use fuser::{Session, SessionACL};
 
 use crate::adapter::Adapter;
 use crate::awake::Awake;
@@ -12,6 +11,7 @@ use crate::kernel;
 use crate::ordered::OrderedFsync;
 use crate::scopes::Scopes;
 use crate::supervised::Supervised;
+use crate::transport::{GreetError, Session};
 use crate::{MountError, MountOptions, Unmounter};
 
 /// A mounted file system: made by [`Mount::new`], served by [`Mount::run`].
@@ -19,7 +19,9 @@ use crate::{MountError, MountOptions, Unmounter};
 /// Dropped without `run`, it takes the mount out of sight; the file system is then not finished.
 pub struct Mount {
     /// `None` only while `run` works with it.
-    session: Option<Session<Adapter>>,
+    session: Option<(Session, Adapter)>,
+    /// Threads that serve through `/dev/fuse`.
+    workers: usize,
     fs: Arc<Supervised>,
     scopes: Arc<Scopes>,
     unmounter: Unmounter,
@@ -41,22 +43,26 @@ impl Mount {
         let unmounter = Unmounter::new(connection.mountpoint);
         let adapter = Adapter::new(Arc::clone(&fs) as _, options)
             .map_err(|e| MountError::system("starting helper threads", e));
-        let session = adapter.and_then(|adapter| {
-            let (link, scopes) = (adapter.invalidations(), adapter.scopes());
+        let session = adapter.and_then(|mut adapter| {
+            let scopes = adapter.scopes();
             if options.ordered_fsync {
                 scopes.order_everybody(options.durable_every).map_err(MountError::Order)?;
             }
-            let mut config = fuser::Config::default();
-            config.n_threads = Some(options.workers);
-            // The kernel has been told who may enter; the library need not check again.
-            let session = Session::from_fd(adapter, connection.device, SessionACL::All, config)
-                .map_err(|e| MountError::system("greeting the kernel", e))?;
-            link.connect(session.notifier());
-            Ok((session, scopes))
+            let session =
+                Session::greet(connection.device, options.transport, |offered| adapter.choose(offered))
+                    .map_err(|e| match e {
+                        GreetError::NoRing(why) => MountError::NoIoUring(why),
+                        GreetError::Io(e) => MountError::system("greeting the kernel", e),
+                    })?;
+            adapter.invalidations().connect(session.device());
+            let way = if session.uses_io_uring() { "io_uring" } else { "/dev/fuse" };
+            tracing::debug!("requests come through {way}");
+            Ok(((session, adapter), scopes))
         });
         match session {
             Ok((session, scopes)) => {
-                Ok(Self { session: Some(session), fs, scopes, unmounter, _guard: connection.guard })
+                let (workers, guard) = (options.workers, connection.guard);
+                Ok(Self { session: Some(session), workers, fs, scopes, unmounter, _guard: guard })
             }
             Err(e) => {
                 if let Err(left) = unmounter.detach() {
@@ -101,14 +107,16 @@ impl Mount {
     /// # Errors
     /// As [`Mount::run`].
     pub fn run_then(mut self, wait: impl FnOnce()) -> Result<(), MountError> {
-        let session = self.session.take().expect("only run takes it, and consumes the mount");
-        let served = session.run();
-        if served.is_err() {
-            // Nobody answers any more: without this, whoever touches the mount would hang.
+        let (session, adapter) = self.session.take().expect("only run takes it, and consumes the mount");
+        // Where nobody answers any more, whoever touches the mount would hang.
+        let failed = || {
             if let Err(e) = self.unmounter.detach() {
                 tracing::warn!("{e}");
             }
-        }
+        };
+        let served = session.run(&adapter, self.workers, &failed);
+        // Its helpers end what they are at.
+        drop(adapter);
         self.unmounter.end();
         wait();
         self.scopes.close();

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{MountError, OwnerMap};
+use crate::{MountError, OwnerMap, Transport};
 
 /// How and where to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,9 @@ pub struct MountOptions {
     pub suid: bool,
     /// Programs may be executed.
     pub exec: bool,
-    /// Threads that serve requests, 1 to 16. Two by default, so that a read that waits for the medium holds up
+    /// Which way requests come.
+    pub transport: Transport,
+    /// Threads that serve requests through `/dev/fuse`, 1 to 16. Two by default, so that a read that waits for the medium holds up
     /// only one; more than cores costs speed.
     pub workers: usize,
     /// Which owners users see.
@@ -68,6 +70,7 @@ impl MountOptions {
             dev: true,
             suid: true,
             exec: true,
+            transport: Transport::Auto,
             workers: 2,
             owners: OwnerMap::default(),
             auto_unmount: false,
@@ -148,6 +151,18 @@ impl MountOptions {
                     _ => return Err(MountError::Option(format!("`{key}={value}`: at least 10"))),
                 });
             }
+            "transport" => {
+                self.transport = match value {
+                    "auto" => Transport::Auto,
+                    "device" => Transport::Device,
+                    "io_uring" => Transport::IoUring,
+                    _ => {
+                        return Err(MountError::Option(format!(
+                            "`transport={value}`: `auto`, `device` or `io_uring`"
+                        )));
+                    }
+                }
+            }
             "comment" | "uhelper" | "helper" => {}
             _ if key.starts_with("x-") => {}
             _ => return Err(MountError::Option(format!("`{key}` is unknown"))),
@@ -179,6 +194,7 @@ mod tests {
         );
         assert!(options.apply("uid=me").is_err());
         assert!(options.apply("workers=0").is_err());
+        assert!(options.apply("transport=pigeon").is_err());
         assert!(options.apply("fsync=maybe").is_err() && options.apply("durable_every_ms=9").is_err());
     }
 

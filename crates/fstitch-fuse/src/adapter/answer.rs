@@ -3,31 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use fstitch_core::{Error, Result};
+use fstitch_core::{Errno, Error, Result};
 
 use super::core::Core;
 use crate::pool::Pool;
+use crate::wire::Reply;
 
 /// How many different unexpected errors are logged in the life of a mount.
 const LOGGED_ERRORS_MAX: usize = 100;
-
-/// A reply that can say that an operation failed.
-pub(super) trait Fail {
-    fn fail(self, errno: fuser::Errno);
-}
-
-macro_rules! fail {
-    ($($reply:ident)*) => {
-        $(impl Fail for fuser::$reply {
-            fn fail(self, errno: fuser::Errno) {
-                self.error(errno);
-            }
-        })*
-    };
-}
-
-fail!(ReplyAttr ReplyData ReplyDirectory ReplyDirectoryPlus ReplyEmpty ReplyEntry);
-fail!(ReplyIoctl ReplyLseek ReplyStatfs ReplyWrite ReplyXattr);
 
 /// Logs what no rule of POSIX explains, each message once.
 #[derive(Debug, Default)]
@@ -37,7 +20,7 @@ pub(super) struct ErrorLog {
 
 impl ErrorLog {
     /// The number that the caller sees for `error`.
-    pub(super) fn errno(&self, error: &Error) -> fuser::Errno {
+    pub(super) fn errno(&self, error: &Error) -> Errno {
         if !matches!(error, Error::Errno(_)) {
             let text = error.to_string();
             let mut seen = self.seen.lock().expect("no panic while held");
@@ -45,29 +28,26 @@ impl ErrorLog {
                 tracing::error!("{text}");
             }
         }
-        fuser::Errno::from_i32(error.errno().0)
+        error.errno()
     }
 }
 
 /// Answers with `ok` or with the error.
-pub(super) fn answer<T, R: Fail>(core: &Core, result: Result<T>, reply: R, ok: impl FnOnce(R, T)) {
+pub(super) fn answer<T>(core: &Core, result: Result<T>, reply: Reply, ok: impl FnOnce(Reply, T)) {
     match result {
         Ok(value) => ok(reply, value),
-        Err(error) => reply.fail(core.errors.errno(&error)),
+        Err(error) => reply.error(core.errors.errno(&error)),
     }
 }
 
 /// Answers for a change: with `-o sync`, a helper makes it stable before.
-pub(super) fn answer_change<T, R>(
+pub(super) fn answer_change<T: Send + 'static>(
     core: &Arc<Core>,
     pool: &Pool,
     result: Result<T>,
-    reply: R,
-    ok: impl FnOnce(R, T) + Send + 'static,
-) where
-    T: Send + 'static,
-    R: Fail + Send + 'static,
-{
+    reply: Reply,
+    ok: impl FnOnce(Reply, T) + Send + 'static,
+) {
     if !core.sync || result.is_err() {
         return answer(core, result, reply, ok);
     }
@@ -79,12 +59,10 @@ pub(super) fn answer_change<T, R>(
 }
 
 /// Answers with a value or its length, as the kernel asks.
-pub(super) fn answer_value(core: &Core, result: Result<Vec<u8>>, size: u32, reply: fuser::ReplyXattr) {
-    answer(core, result, reply, |reply: fuser::ReplyXattr, value: Vec<u8>| {
-        match (u32::try_from(value.len()), size) {
-            (Ok(len), 0) => reply.size(len),
-            (Ok(len), size) if len <= size => reply.data(&value),
-            _ => reply.error(fuser::Errno::ERANGE),
-        }
+pub(super) fn answer_value(core: &Core, result: Result<Vec<u8>>, size: u32, reply: Reply) {
+    answer(core, result, reply, |reply, value| match (u32::try_from(value.len()), size) {
+        (Ok(len), 0) => reply.size(len),
+        (Ok(len), size) if len <= size => reply.bytes(&value),
+        _ => reply.error(Errno::RANGE),
     });
 }

@@ -1,11 +1,11 @@
 //! Numbers, times, kinds and owners, from the kernel's terms to ours and back.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use fstitch_core::{Attr, Caller, FileKind, InodeNo, SetTime, Timestamp};
-use fuser::{FileAttr, FileType, Generation, INodeNo, Request, TimeOrNow};
+use fstitch_core::{Attr, Caller, FileKind, InodeNo, SetTime, StatFs, Timestamp};
 
 use crate::OwnerMap;
+use crate::wire::{self, AttrOut, EntryOut, InHeader, Node, StatfsOut};
 
 /// How one mount shows inodes.
 #[derive(Clone, Copy, Debug)]
@@ -20,13 +20,13 @@ pub(super) struct View {
 
 impl View {
     /// The file system's number for the kernel's. The root and whatever inode has number 1 change places.
-    pub(super) fn ino(&self, node: INodeNo) -> InodeNo {
+    pub(super) fn ino(&self, node: Node) -> InodeNo {
         InodeNo(self.swap(node.0))
     }
 
     /// The kernel's number for the file system's.
-    pub(super) fn node(&self, ino: InodeNo) -> INodeNo {
-        INodeNo(self.swap(ino.get()))
+    pub(super) fn node(&self, ino: InodeNo) -> Node {
+        Node(self.swap(ino.get()))
     }
 
     fn swap(&self, no: u64) -> u64 {
@@ -37,24 +37,25 @@ impl View {
         }
     }
 
-    pub(super) fn caller(&self, request: &Request, umask: u32) -> Caller {
-        let (uid, gid) = self.owners.store(request.uid(), request.gid());
-        Caller { uid, gid, tid: request.pid(), umask: bits16(umask) }
+    pub(super) fn caller(&self, from: &InHeader, umask: u32) -> Caller {
+        let (uid, gid) = self.owners.store(from.uid, from.gid);
+        Caller { uid, gid, tid: from.pid, umask: bits16(umask) }
     }
 
     /// Attributes as `stat` shows them: the root keeps its own number.
-    pub(super) fn attr(&self, attr: &Attr) -> FileAttr {
+    fn attr(&self, attr: &Attr) -> wire::Attr {
         let (uid, gid) = self.owners.show(attr.uid, attr.gid);
-        FileAttr {
-            ino: INodeNo(attr.ino.get()),
+        wire::Attr {
+            ino: attr.ino.get(),
             size: attr.size,
             blocks: attr.blocks,
-            atime: system_time(attr.atime),
-            mtime: system_time(attr.mtime),
-            ctime: system_time(attr.ctime),
-            crtime: UNIX_EPOCH,
-            kind: file_type(attr.kind),
-            perm: attr.perm,
+            atime: attr.atime.secs,
+            mtime: attr.mtime.secs,
+            ctime: attr.ctime.secs,
+            atimensec: attr.atime.nanos,
+            mtimensec: attr.mtime.nanos,
+            ctimensec: attr.ctime.nanos,
+            mode: type_bits(attr.kind) << 12 | u32::from(attr.perm),
             nlink: attr.nlink,
             uid,
             gid,
@@ -64,35 +65,44 @@ impl View {
         }
     }
 
-    /// Attributes of an entry, whose number is also the kernel's handle on the inode.
-    pub(super) fn entry(&self, attr: &Attr) -> FileAttr {
-        FileAttr { ino: self.node(attr.ino), ..self.attr(attr) }
+    pub(super) fn attr_out(&self, attr: &Attr) -> AttrOut {
+        let ttl = self.ttl;
+        AttrOut {
+            attr_valid: ttl.as_secs(),
+            attr_valid_nsec: ttl.subsec_nanos(),
+            dummy: 0,
+            attr: self.attr(attr),
+        }
+    }
+
+    /// An entry, whose number is also the kernel's handle on the inode.
+    pub(super) fn entry(&self, attr: &Attr) -> EntryOut {
+        let node = self.node(attr.ino).0;
+        EntryOut {
+            nodeid: node,
+            generation: u64::from(attr.generation),
+            attr: wire::Attr { ino: node, ..self.attr(attr) },
+            ..self.absent()
+        }
+    }
+
+    /// An entry that the kernel counts no reference for: it takes only number and kind.
+    pub(super) fn uncounted(&self, attr: &Attr) -> EntryOut {
+        let attr = self.attr(attr);
+        EntryOut { nodeid: attr.ino, attr, ..self.absent() }
     }
 
     /// What says that a name does not exist, so that the kernel remembers it.
-    pub(super) fn absent(&self) -> FileAttr {
-        FileAttr {
-            ino: INodeNo(0),
-            size: 0,
-            blocks: 0,
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind: FileType::RegularFile,
-            perm: 0,
-            nlink: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 0,
-            flags: 0,
+    pub(super) fn absent(&self) -> EntryOut {
+        let (secs, nanos) = (self.ttl.as_secs(), self.ttl.subsec_nanos());
+        EntryOut {
+            entry_valid: secs,
+            attr_valid: secs,
+            entry_valid_nsec: nanos,
+            attr_valid_nsec: nanos,
+            ..EntryOut::default()
         }
     }
-}
-
-pub(super) fn generation(attr: &Attr) -> Generation {
-    Generation(u64::from(attr.generation))
 }
 
 /// The low 16 bits, which hold all of `st_mode` and of a umask.
@@ -100,42 +110,35 @@ pub(super) fn bits16(mode: u32) -> u16 {
     u16::try_from(mode & 0xffff).expect("masked")
 }
 
-pub(super) fn file_type(kind: FileKind) -> FileType {
+/// The file type's bits of `st_mode`, shifted down by 12.
+pub(super) fn type_bits(kind: FileKind) -> u32 {
     match kind {
-        FileKind::Regular => FileType::RegularFile,
-        FileKind::Directory => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::CharDevice => FileType::CharDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
+        FileKind::Fifo => 1,
+        FileKind::CharDevice => 2,
+        FileKind::Directory => 4,
+        FileKind::BlockDevice => 6,
+        FileKind::Regular => 8,
+        FileKind::Symlink => 10,
+        FileKind::Socket => 12,
     }
 }
 
-/// Saturates at the ends of what the library's type holds.
-fn system_time(time: Timestamp) -> SystemTime {
-    let whole = Duration::from_secs(time.secs.unsigned_abs());
-    let at = if time.secs >= 0 { UNIX_EPOCH.checked_add(whole) } else { UNIX_EPOCH.checked_sub(whole) };
-    at.and_then(|at| at.checked_add(Duration::from_nanos(u64::from(time.nanos)))).unwrap_or(UNIX_EPOCH)
+/// Seconds and nanoseconds, or `None` for now.
+pub(super) fn set_time(time: Option<(i64, u32)>) -> SetTime {
+    time.map_or(SetTime::Now, |(secs, nanos)| SetTime::At(Timestamp { secs, nanos }))
 }
 
-/// A time that the kernel sent. For times before the epoch fuser 0.18 subtracts the nanoseconds that it should
-/// add; the sum is taken apart here in the same way, which restores what was sent.
-fn timestamp(time: SystemTime) -> Timestamp {
-    let secs = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => Timestamp { secs: secs(after), nanos: after.subsec_nanos() },
-        Err(before) => {
-            let before = before.duration();
-            Timestamp { secs: -secs(before), nanos: before.subsec_nanos() }
-        }
-    }
-}
-
-pub(super) fn set_time(time: TimeOrNow) -> SetTime {
-    match time {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(time) => SetTime::At(timestamp(time)),
+pub(super) fn statfs(s: &StatFs) -> StatfsOut {
+    StatfsOut {
+        blocks: s.blocks,
+        bfree: s.blocks_free,
+        bavail: s.blocks_available,
+        files: s.inodes,
+        ffree: s.inodes_free,
+        bsize: s.block_size,
+        namelen: s.name_max,
+        frsize: s.block_size,
+        ..StatfsOut::default()
     }
 }
 
@@ -146,18 +149,9 @@ mod tests {
     #[test]
     fn the_root_and_inode_1_change_places() {
         let view = View { root: InodeNo(2), ttl: Duration::ZERO, owners: OwnerMap::default() };
-        assert_eq!(view.ino(INodeNo(1)), InodeNo(2));
-        assert_eq!(view.node(InodeNo(2)), INodeNo(1));
-        assert_eq!(view.node(InodeNo(1)), INodeNo(2));
+        assert_eq!(view.ino(Node(1)), InodeNo(2));
+        assert_eq!(view.node(InodeNo(2)), Node(1));
+        assert_eq!(view.node(InodeNo(1)), Node(2));
         assert_eq!(view.ino(view.node(InodeNo(77))), InodeNo(77));
-    }
-
-    #[test]
-    fn times_before_the_epoch_keep_their_nanoseconds() {
-        let at = Timestamp { secs: -2, nanos: 500_000_000 };
-        assert_eq!(UNIX_EPOCH.duration_since(system_time(at)).unwrap(), Duration::from_millis(1500));
-        // What the library makes of (-2 s, 500 ms).
-        let received = UNIX_EPOCH - Duration::from_millis(2500);
-        assert_eq!(timestamp(received), at);
     }
 }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fstitch_core::{Attr, Caller, Errno, FallocateMode, FileSystem, InodeNo, Result, SetAttr};
-use fuser::{RenameFlags, WriteFlags};
+use fstitch_core::{Attr, Caller, Errno, FallocateMode, FileSystem, InodeNo, RenameMode, Result, SetAttr};
 
 use super::answer::ErrorLog;
 use super::convert::View;
@@ -16,6 +15,11 @@ const LONG_TRUNCATION: u64 = 64 << 20;
 
 /// How long a helper waits, step by step, for space that the kernel is about to give back.
 const SPACE_PAUSES_MS: [u64; 6] = [1, 1, 2, 4, 8, 16];
+
+/// A write of the page cache, whose author is not known.
+const WRITE_CACHE: u32 = 1 << 0;
+/// A write by somebody without `CAP_FSETID`.
+const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 /// Shared between workers and helpers.
 pub(super) struct Core {
@@ -38,7 +42,8 @@ pub(super) struct Write<'a> {
     pub ino: InodeNo,
     pub offset: u64,
     pub data: &'a [u8],
-    pub flags: WriteFlags,
+    /// `FUSE_WRITE_…`.
+    pub flags: u32,
 }
 
 /// What must be stable before a write is answered.
@@ -81,7 +86,7 @@ impl Core {
 
     pub(super) fn write(&self, caller: &Caller, write: &Write<'_>) -> Result<u32> {
         if self.kills_privileges() {
-            let set_ids = write.flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+            let set_ids = write.flags & WRITE_KILL_SUIDGID != 0;
             self.drop_before_write(caller, write.ino, set_ids)?;
         }
         let written = self.fs.write(caller, write.ino, write.offset, write.data)?;
@@ -111,8 +116,8 @@ impl Core {
     }
 
     /// The groups of a write. Without a thread's name it comes from the page cache.
-    pub(super) fn work_of_write(&self, tid: u32, ino: InodeNo, flags: WriteFlags) -> Result<Work> {
-        if tid == 0 && flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+    pub(super) fn work_of_write(&self, tid: u32, ino: InodeNo, flags: u32) -> Result<Work> {
+        if tid == 0 && flags & WRITE_CACHE != 0 {
             return Ok(self.scopes.work_for_all());
         }
         self.scopes.work(tid, &[ino])
@@ -134,11 +139,17 @@ impl Core {
         self.fs.getattr(ino).is_ok_and(|attr| attr.size.saturating_sub(size) > LONG_TRUNCATION)
     }
 
-    /// `uid` is the caller's as the kernel names it, before the mapping of owners.
-    pub(super) fn setattr(&self, caller: &Caller, uid: u32, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
+    /// With `kills_set_ids`, a new length takes set-id bits away.
+    pub(super) fn setattr(
+        &self,
+        caller: &Caller,
+        ino: InodeNo,
+        set: &SetAttr,
+        kills_set_ids: bool,
+    ) -> Result<Attr> {
         let mut set = *set;
         if self.kills_privileges() {
-            self.drop_before_setattr(caller, uid, ino, &mut set)?;
+            self.drop_before_setattr(caller, ino, &mut set, kills_set_ids)?;
         }
         (set.uid, set.gid) = self.view.owners.chown(set.uid, set.gid).ok_or(Errno::PERM)?;
         self.fs.setattr(caller, ino, &set)
@@ -149,25 +160,23 @@ pub(super) fn lacks_space<T>(result: &Result<T>) -> bool {
     matches!(result, Err(e) if e.errno() == Errno::NOSPC)
 }
 
-pub(super) fn rename_mode(flags: RenameFlags) -> Result<fstitch_core::RenameMode> {
-    if flags.is_empty() {
-        Ok(fstitch_core::RenameMode::Replace)
-    } else if flags == RenameFlags::RENAME_NOREPLACE {
-        Ok(fstitch_core::RenameMode::NoReplace)
-    } else if flags == RenameFlags::RENAME_EXCHANGE {
-        Ok(fstitch_core::RenameMode::Exchange)
-    } else {
-        Err(Errno::INVAL.into())
+/// What the flags of `renameat2` mean.
+pub(super) fn rename_mode(flags: u32) -> Result<RenameMode> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        1 => Ok(RenameMode::NoReplace),
+        2 => Ok(RenameMode::Exchange),
+        _ => Err(Errno::INVAL.into()),
     }
 }
 
 /// The operation for the mode bits of fallocate(2).
-pub(super) fn fallocate_mode(bits: i32) -> Result<FallocateMode> {
-    const KEEP_SIZE: i32 = 1;
-    const PUNCH_HOLE: i32 = 2;
-    const ZERO_RANGE: i32 = 0x10;
-    const PUNCH: i32 = PUNCH_HOLE | KEEP_SIZE;
-    const ZERO_KEEP: i32 = ZERO_RANGE | KEEP_SIZE;
+pub(super) fn fallocate_mode(bits: u32) -> Result<FallocateMode> {
+    const KEEP_SIZE: u32 = 1;
+    const PUNCH_HOLE: u32 = 2;
+    const ZERO_RANGE: u32 = 0x10;
+    const PUNCH: u32 = PUNCH_HOLE | KEEP_SIZE;
+    const ZERO_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
     match bits {
         0 => Ok(FallocateMode::Allocate),
         KEEP_SIZE => Ok(FallocateMode::AllocateKeepSize),

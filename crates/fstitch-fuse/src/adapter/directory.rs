@@ -1,10 +1,12 @@
 //! Listing directories, with and without the attributes of what they name.
 
 use fstitch_core::{Entry, FileKind, InodeNo, Result};
-use fuser::{FileType, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use zerocopy::IntoBytes;
 
-use super::convert::{file_type, generation};
+use super::convert::type_bits;
 use super::core::Core;
+use crate::transport::TRANSFER_MAX;
+use crate::wire::DirentOut;
 
 /// How many names are collected before their inodes are looked up.
 const BATCH: usize = 64;
@@ -20,10 +22,6 @@ struct Listed {
 impl Listed {
     fn is_dot(&self) -> bool {
         self.name == b"." || self.name == b".."
-    }
-
-    fn os_name(&self) -> &std::ffi::OsStr {
-        std::os::unix::ffi::OsStrExt::from_bytes(&self.name)
     }
 }
 
@@ -41,75 +39,94 @@ fn batch(core: &Core, dir: InodeNo, cookie: u64) -> Result<Vec<Listed>> {
 }
 
 /// The kind of what a name names, from the inode where the directory does not say.
-fn kind_of(core: &Core, listed: &Listed) -> FileType {
+fn kind_of(core: &Core, listed: &Listed) -> u32 {
     let kind = listed.kind.or_else(|| core.fs.getattr(listed.ino).ok().map(|attr| attr.kind));
-    file_type(kind.unwrap_or(FileKind::Regular))
+    type_bits(kind.unwrap_or(FileKind::Regular))
 }
 
-/// Fills `reply` from `cookie` on.
-pub(super) fn list(core: &Core, dir: InodeNo, cookie: u64, reply: &mut ReplyDirectory) -> Result<()> {
-    let mut from = cookie;
-    loop {
-        let names = batch(core, dir, from)?;
-        for listed in &names {
-            let shown = INodeNo(listed.ino.get());
-            if reply.add(shown, listed.next, kind_of(core, listed), listed.os_name()) {
-                return Ok(());
-            }
-            from = listed.next;
+/// An answer that fills up.
+struct Listing {
+    bytes: Vec<u8>,
+    size: usize,
+}
+
+impl Listing {
+    fn new(size: usize) -> Self {
+        // The kernel asks for more than most directories need.
+        Self { bytes: Vec::new(), size: size.min(TRANSFER_MAX) }
+    }
+
+    /// Adds a name, with `before` (an entry, or nothing) in front. False if there is no room for it.
+    fn add(&mut self, before: &[u8], listed: &Listed, ino: u64, kind: u32) -> bool {
+        let dirent = DirentOut {
+            ino,
+            off: listed.next,
+            namelen: u32::try_from(listed.name.len()).expect("names are at most 255 bytes"),
+            kind,
+        };
+        let len = before.len() + (size_of::<DirentOut>() + listed.name.len()).next_multiple_of(8);
+        if self.bytes.len() + len > self.size {
+            return false;
         }
-        if names.is_empty() {
-            return Ok(());
-        }
+        let end = self.bytes.len() + len;
+        self.bytes.extend_from_slice(before);
+        self.bytes.extend_from_slice(dirent.as_bytes());
+        self.bytes.extend_from_slice(&listed.name);
+        self.bytes.resize(end, 0);
+        true
     }
 }
 
-/// Fills `reply` from `cookie` on, with attributes. Every name but `.` and `..` takes a reference, as a look-up
-/// does.
-pub(super) fn list_plus(
+/// A listing from `cookie` on, of at most `size` bytes.
+pub(super) fn list(core: &Core, dir: InodeNo, cookie: u64, size: usize) -> Result<Vec<u8>> {
+    fill(core, dir, cookie, size, |listing, listed| {
+        Ok(listing.add(&[], listed, listed.ino.get(), kind_of(core, listed)))
+    })
+}
+
+/// The same with attributes. Every name but `.` and `..` takes a reference, as a look-up does.
+pub(super) fn list_plus(core: &Core, dir: InodeNo, cookie: u64, size: usize) -> Result<Vec<u8>> {
+    fill(core, dir, cookie, size, |listing, listed| add_plus(core, dir, listing, listed))
+}
+
+/// Goes through the directory from `cookie` on until `add` says that there is no more room.
+fn fill(
     core: &Core,
     dir: InodeNo,
     cookie: u64,
-    reply: &mut ReplyDirectoryPlus,
-) -> Result<()> {
-    let mut from = cookie;
+    size: usize,
+    mut add: impl FnMut(&mut Listing, &Listed) -> Result<bool>,
+) -> Result<Vec<u8>> {
+    let (mut listing, mut from) = (Listing::new(size), cookie);
     loop {
         let names = batch(core, dir, from)?;
         for listed in &names {
-            if add_plus(core, dir, listed, reply)? {
-                return Ok(());
+            if !add(&mut listing, listed)? {
+                return Ok(listing.bytes);
             }
             from = listed.next;
         }
         if names.is_empty() {
-            return Ok(());
+            return Ok(listing.bytes);
         }
     }
 }
 
-/// Adds one name; true if there was no room for it.
-fn add_plus(core: &Core, dir: InodeNo, listed: &Listed, reply: &mut ReplyDirectoryPlus) -> Result<bool> {
+/// Adds one name; false if there was no room for it.
+fn add_plus(core: &Core, dir: InodeNo, listing: &mut Listing, listed: &Listed) -> Result<bool> {
     let view = &core.view;
     if listed.is_dot() {
-        // The kernel takes only number and kind from these two and counts no reference for them.
-        let attr = view.attr(&core.fs.getattr(listed.ino)?);
-        return Ok(reply.add(
-            attr.ino,
-            listed.next,
-            listed.os_name(),
-            &view.ttl,
-            &attr,
-            fuser::Generation(0),
-        ));
+        let entry = view.uncounted(&core.fs.getattr(listed.ino)?);
+        return Ok(listing.add(entry.as_bytes(), listed, entry.attr.ino, entry.attr.mode >> 12));
     }
     let Ok(Entry { attr }) = core.fs.lookup(dir, &listed.name) else {
         // It has vanished since it was listed.
-        return Ok(false);
+        return Ok(true);
     };
-    let shown = view.entry(&attr);
-    let full = reply.add(shown.ino, listed.next, listed.os_name(), &view.ttl, &shown, generation(&attr));
-    if full {
+    let entry = view.entry(&attr);
+    let added = listing.add(entry.as_bytes(), listed, entry.attr.ino, entry.attr.mode >> 12);
+    if !added {
         core.fs.forget(attr.ino, 1);
     }
-    Ok(full)
+    Ok(added)
 }

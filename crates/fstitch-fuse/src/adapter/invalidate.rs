@@ -2,25 +2,26 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fuser::{INodeNo, Notifier};
+use crate::transport::Device;
+use crate::wire::Node;
 
 /// The way to the kernel, once it is there. Only helpers may use it: a worker that waits for the kernel, which
 /// may wait for that worker, would wait for ever.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Invalidations {
-    notifier: Arc<OnceLock<Notifier>>,
+    device: Arc<OnceLock<Arc<Device>>>,
 }
 
 impl Invalidations {
-    pub(crate) fn connect(&self, notifier: Notifier) {
-        // A second notifier would lead to the same kernel.
-        self.notifier.get_or_init(|| notifier);
+    pub(crate) fn connect(&self, device: Arc<Device>) {
+        // A second one would lead to the same kernel.
+        self.device.get_or_init(|| device);
     }
 
     /// Has the kernel fetch the attributes of `node` again; its pages stay.
-    pub(super) fn attributes(&self, node: INodeNo) {
-        let Some(notifier) = self.notifier.get() else { return };
-        if let Err(e) = notifier.inval_inode(node, -1, 0) {
+    pub(super) fn attributes(&self, node: Node) {
+        let Some(device) = self.device.get() else { return };
+        if let Err(e) = device.invalidate_attributes(node) {
             tracing::debug!("invalidating inode {}: {e}", node.0);
         }
     }

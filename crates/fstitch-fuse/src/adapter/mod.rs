@@ -13,36 +13,23 @@ mod patchgroups;
 mod privileges;
 mod replies;
 
-use std::cell::RefCell;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
-use fstitch_core::{Errno, SeekFrom, SetAttr, XattrSetMode};
-use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig,
-    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
-};
+use fstitch_core::{Errno, InodeNo, SeekFrom, SetAttr, XattrSetMode};
 
-use self::answer::{Fail, answer, answer_change, answer_value};
-use self::convert::{bits16, generation, set_time};
+use self::answer::{answer, answer_change, answer_value};
+use self::convert::{bits16, set_time, statfs};
 use self::core::{Core, Durability, Write, lacks_space};
 pub(crate) use self::invalidate::Invalidations;
 use self::privileges::CAPABILITY;
 use crate::pool::Pool;
+use crate::transport::Server;
+use crate::wire::{Capabilities, InHeader, Node, Op, Reply, Request, Room, Set};
 
-/// The longest read or write in one request, in bytes.
-const TRANSFER_MAX: u32 = 1 << 20;
-
-thread_local! {
-    /// Where a worker reads file contents; it grows to the longest request and stays.
-    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
+/// Answers to opening: pages stay in the cache, and so does a directory's listing.
+const KEEP_CACHE: u32 = 1 << 1;
+const CACHE_DIR: u32 = 1 << 3;
 
 /// The kernel's requests, answered by a file system.
 pub(crate) struct Adapter {
@@ -57,389 +44,286 @@ pub(crate) struct Adapter {
     checks_permissions: bool,
 }
 
-impl fuser::Filesystem for Adapter {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let mut has = |flags| config.add_capabilities(flags).is_ok();
+impl Server for Adapter {
+    fn serve(&self, request: Request<'_>, reply: Reply) {
+        let (from, node) = (&request.header, request.node());
+        let ino = self.core.view.ino(node);
+        match request.op {
+            Op::Lookup { name } => self.lookup(ino, name, reply),
+            Op::Getattr => self.getattr(ino, reply),
+            Op::Read { offset, room } => self.read(ino, offset, room, reply),
+            Op::Write { offset, data, write_flags, open_flags } => {
+                self.write(from, &Write { ino, offset, data, flags: write_flags }, open_flags, reply);
+            }
+            Op::Setattr(set) => self.setattr(from, ino, set, reply),
+            Op::Mknod { name, mode, rdev, umask } => {
+                self.mknod(from, (ino, name), (mode, rdev, umask), reply)
+            }
+            Op::Mkdir { name, mode, umask } => self.mkdir(from, (ino, name), (mode, umask), reply),
+            Op::Symlink { name, target } => self.symlink(from, (ino, name), target, reply),
+            Op::Link { of, name } => self.link(from, self.core.view.ino(of), (ino, name), reply),
+            Op::Unlink { name } => self.unlink(from, (ino, name), reply),
+            Op::Rmdir { name } => self.rmdir(from, (ino, name), reply),
+            Op::Rename { name, to, flags } => {
+                self.rename(from, (ino, name), (self.core.view.ino(to.0), to.1), flags, reply);
+            }
+            Op::Readlink => self.readlink(ino, reply),
+            Op::Forget { count } => {
+                self.forget(ino, count);
+                reply.unneeded();
+            }
+            Op::BatchForget { list } => {
+                list.for_each(|(node, count)| self.forget(self.core.view.ino(node), count));
+                reply.unneeded();
+            }
+            Op::Fsync { data_only } => self.fsync(from, ino, data_only, reply),
+            Op::Fsyncdir { data_only } => self.fsyncdir(from, ino, data_only, reply),
+            Op::Readdir { cookie, size } => self.readdir(ino, cookie, size, reply),
+            Op::Readdirplus { cookie, size } => self.readdirplus(ino, cookie, size, reply),
+            Op::Setxattr { name, value, flags } => self.setxattr(from, ino, (name, value), flags, reply),
+            Op::Getxattr { name, size } => self.getxattr(ino, name, size, reply),
+            Op::Listxattr { size } => self.listxattr(from, ino, size, reply),
+            Op::Removexattr { name } => self.removexattr(from, ino, name, reply),
+            Op::Ioctl { cmd, input, out_size } => self.ioctl(from, node, (cmd, input), out_size, reply),
+            Op::Fallocate { offset, len, mode } => self.fallocate(from, ino, (offset, len), mode, reply),
+            Op::Lseek { offset, whence } => self.lseek(ino, offset, whence, reply),
+            Op::Statfs => {
+                answer(&self.core, self.core.fs.statfs(), reply, |reply, s| reply.statfs(&statfs(&s)))
+            }
+            Op::Open => opened(reply, self.opens_by_itself, KEEP_CACHE),
+            Op::Opendir => opened(reply, self.opens_directories_by_itself, KEEP_CACHE | CACHE_DIR),
+            Op::Release | Op::Destroy => reply.ok(),
+            // Among them: making and opening in one (the kernel then makes files by mknod and opens them by itself: one
+            // request instead of two, and no release); what close(2) asks (nothing is held back for it, and the kernel
+            // keeps locks itself); polling (files are always ready) and copying (the kernel does it through its cache).
+            Op::Unknown => reply.error(Errno::NOSYS),
+        }
+    }
+}
+
+/// Answers to opening, which the kernel `does` by itself once it has been told so.
+fn opened(reply: Reply, does: bool, flags: u32) {
+    if does { reply.error(Errno::NOSYS) } else { reply.opened(flags) }
+}
+
+impl Adapter {
+    /// What is wanted of what the kernel offers.
+    pub(crate) fn choose(&mut self, offered: Capabilities) -> Capabilities {
         let wished = [
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_DONT_MASK,
-            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-            InitFlags::FUSE_HAS_IOCTL_DIR,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
+            Capabilities::ASYNC_DIO,
+            Capabilities::CACHE_SYMLINKS,
+            Capabilities::DO_READDIRPLUS,
+            Capabilities::DONT_MASK,
+            Capabilities::EXPLICIT_INVAL_DATA,
+            Capabilities::HAS_IOCTL_DIR,
+            Capabilities::PARALLEL_DIROPS,
+            Capabilities::READDIRPLUS_AUTO,
+            Capabilities::NO_OPEN_SUPPORT,
+            Capabilities::NO_OPENDIR_SUPPORT,
+            Capabilities::HANDLE_KILLPRIV_V2,
         ];
-        if self.checks_permissions && !has(InitFlags::FUSE_POSIX_ACL) {
-            tracing::debug!("this kernel does not know access lists here");
+        let lists = self.checks_permissions.then_some(Capabilities::POSIX_ACL);
+        let wanted = wished.into_iter().chain(lists).fold(Capabilities(0), Capabilities::with);
+        if !offered.has(wanted) {
+            tracing::debug!("this kernel lacks capabilities {:#x}", wanted.0 & !offered.0);
         }
-        for flag in wished {
-            if !has(flag) {
-                tracing::debug!("this kernel lacks {flag:?}");
-            }
-        }
-        self.opens_by_itself = has(InitFlags::FUSE_NO_OPEN_SUPPORT);
-        self.opens_directories_by_itself = has(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        let kills = has(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
-        self.core.kills_privileges.store(kills, Ordering::Relaxed);
-        if let Err(most) = config.set_max_write(TRANSFER_MAX) {
-            tracing::debug!("requests are at most {most} bytes long");
-        }
-        Ok(())
+        self.opens_by_itself = offered.has(Capabilities::NO_OPEN_SUPPORT);
+        self.opens_directories_by_itself = offered.has(Capabilities::NO_OPENDIR_SUPPORT);
+        self.core.kills_privileges.store(offered.has(Capabilities::HANDLE_KILLPRIV_V2), Ordering::Relaxed);
+        wanted
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, parent: InodeNo, name: &[u8], reply: Reply) {
         let view = &self.core.view;
-        let found = self.core.fs.lookup(view.ino(parent), name.as_bytes());
-        match found {
-            Err(e) if e.errno() == Errno::NOENT => {
-                reply.entry(&view.ttl, &view.absent(), fuser::Generation(0));
-            }
-            found => answer(&self.core, found, reply, |reply: ReplyEntry, entry| {
-                reply.entry(&view.ttl, &view.entry(&entry.attr), generation(&entry.attr));
-            }),
+        match self.core.fs.lookup(parent, name) {
+            Err(e) if e.errno() == Errno::NOENT => reply.entry(&view.absent()),
+            found => answer(&self.core, found, reply, |reply, found| reply.entry(&view.entry(&found.attr))),
         }
     }
 
-    fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
-        let ino = self.core.view.ino(ino);
+    fn forget(&self, ino: InodeNo, count: u64) {
         self.core.without_capability.forget(ino);
-        self.core.fs.forget(ino, nlookup);
+        self.core.fs.forget(ino, count);
     }
 
-    fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, ino: InodeNo, reply: Reply) {
         let view = &self.core.view;
-        answer(&self.core, self.core.fs.getattr(view.ino(ino)), reply, |reply: ReplyAttr, attr| {
-            reply.attr(&view.ttl, &view.attr(&attr));
-        });
+        answer(&self.core, self.core.fs.getattr(ino), reply, |reply, attr| reply.attr(&view.attr_out(&attr)));
     }
 
-    fn setattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
+    fn setattr(&self, from: &InHeader, ino: InodeNo, wish: Set, reply: Reply) {
         let set = SetAttr {
-            perm: mode.map(|mode| bits16(mode) & 0o7777),
-            uid,
-            gid,
-            size,
-            atime: atime.map(set_time),
-            mtime: mtime.map(set_time),
+            perm: wish.mode().map(|mode| bits16(mode) & 0o7777),
+            uid: wish.uid(),
+            gid: wish.gid(),
+            size: wish.size(),
+            atime: wish.atime().map(set_time),
+            mtime: wish.mtime().map(set_time),
             ctime: None,
         };
         let core = Arc::clone(&self.core);
-        let (caller, as_seen) = (core.view.caller(request, 0), request.uid());
-        let ino = core.view.ino(ino);
-        let work = match core.scopes.work(request.pid(), &[ino]) {
+        let caller = core.view.caller(from, 0);
+        let work = match core.scopes.work(from.pid, &[ino]) {
             Ok(work) => work,
-            Err(e) => return reply.fail(core.errors.errno(&e)),
+            Err(e) => return reply.error(core.errors.errno(&e)),
         };
         let long = self.core.is_long(ino, &set) || (self.core.sync && set.size.is_some());
         let change = move || {
-            let result = work.run(|| core.setattr(&caller, as_seen, ino, &set));
+            let result = work.run(|| core.setattr(&caller, ino, &set, wish.kills_set_ids()));
             drop(work);
             let stable =
                 if core.sync { result.and_then(|a| core.fs.fsync(ino, false).map(|()| a)) } else { result };
-            answer(&core, stable, reply, |reply: ReplyAttr, attr| {
-                reply.attr(&core.view.ttl, &core.view.attr(&attr));
-            });
+            answer(&core, stable, reply, |reply, attr| reply.attr(&core.view.attr_out(&attr)));
         };
         if long || self.core.sync { self.pool.run(change) } else { change() }
     }
 
-    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        let target = self.core.fs.readlink(self.core.view.ino(ino));
-        answer(&self.core, target, reply, |reply: ReplyData, target| reply.data(&target));
+    fn readlink(&self, ino: InodeNo, reply: Reply) {
+        answer(&self.core, self.core.fs.readlink(ino), reply, |reply, target| reply.bytes(&target));
     }
 
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        let view = &self.core.view;
-        let (caller, parent, name) =
-            (view.caller(request, umask), view.ino(parent), name.as_bytes().to_vec());
-        let work = self.core.scopes.work(request.pid(), &[parent]);
+    fn mknod(&self, from: &InHeader, (parent, name): (InodeNo, &[u8]), wish: (u32, u32, u32), reply: Reply) {
+        let (mode, rdev, umask) = wish;
+        let (caller, name) = (self.core.view.caller(from, umask), name.to_vec());
+        let work = self.core.scopes.work(from.pid, &[parent]);
         self.make(work, reply, move |core| core.fs.mknod(&caller, parent, &name, bits16(mode), rdev));
     }
 
     fn mkdir(
         &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
+        from: &InHeader,
+        (parent, name): (InodeNo, &[u8]),
+        (mode, umask): (u32, u32),
+        reply: Reply,
     ) {
-        let view = &self.core.view;
-        let (caller, parent, name) =
-            (view.caller(request, umask), view.ino(parent), name.as_bytes().to_vec());
-        let work = self.core.scopes.work(request.pid(), &[parent]);
+        let (caller, name) = (self.core.view.caller(from, umask), name.to_vec());
+        let work = self.core.scopes.work(from.pid, &[parent]);
         self.make(work, reply, move |core| core.fs.mkdir(&caller, parent, &name, bits16(mode) & 0o7777));
     }
 
-    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let view = &self.core.view;
-        let (caller, parent) = (view.caller(request, 0), view.ino(parent));
-        let (name, target) = (name.as_bytes().to_vec(), target.as_os_str().as_bytes().to_vec());
-        let work = self.core.scopes.work(request.pid(), &[parent]);
+    fn symlink(&self, from: &InHeader, (parent, name): (InodeNo, &[u8]), target: &[u8], reply: Reply) {
+        let (caller, name, target) = (self.core.view.caller(from, 0), name.to_vec(), target.to_vec());
+        let work = self.core.scopes.work(from.pid, &[parent]);
         self.make(work, reply, move |core| core.fs.symlink(&caller, parent, &name, &target));
     }
 
-    fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let view = &self.core.view;
-        let (caller, ino, parent) = (view.caller(request, 0), view.ino(ino), view.ino(parent));
-        let name = name.as_bytes().to_vec();
-        let work = self.core.scopes.work(request.pid(), &[ino, parent]);
+    fn link(&self, from: &InHeader, ino: InodeNo, (parent, name): (InodeNo, &[u8]), reply: Reply) {
+        let (caller, name) = (self.core.view.caller(from, 0), name.to_vec());
+        let work = self.core.scopes.work(from.pid, &[ino, parent]);
         self.make(work, reply, move |core| core.fs.link(&caller, ino, parent, &name));
     }
 
-    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let view = &self.core.view;
-        let (caller, parent) = (view.caller(request, 0), view.ino(parent));
-        let removed =
-            self.within(request, &[parent], |core| core.fs.unlink(&caller, parent, name.as_bytes()));
+    fn unlink(&self, from: &InHeader, (parent, name): (InodeNo, &[u8]), reply: Reply) {
+        let caller = self.core.view.caller(from, 0);
+        let removed = self.within(from, &[parent], |core| core.fs.unlink(&caller, parent, name));
         self.answer_done(self.core.note_removal(removed), reply);
     }
 
-    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let view = &self.core.view;
-        let (caller, parent) = (view.caller(request, 0), view.ino(parent));
-        let removed = self.within(request, &[parent], |core| core.fs.rmdir(&caller, parent, name.as_bytes()));
+    fn rmdir(&self, from: &InHeader, (parent, name): (InodeNo, &[u8]), reply: Reply) {
+        let caller = self.core.view.caller(from, 0);
+        let removed = self.within(from, &[parent], |core| core.fs.rmdir(&caller, parent, name));
         self.answer_done(self.core.note_removal(removed), reply);
     }
 
     fn rename(
         &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        newparent: INodeNo,
-        newname: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
+        from: &InHeader,
+        old: (InodeNo, &[u8]),
+        new: (InodeNo, &[u8]),
+        flags: u32,
+        reply: Reply,
     ) {
-        let view = &self.core.view;
-        let caller = view.caller(request, 0);
-        let (from, to) = ((view.ino(parent), name.as_bytes()), (view.ino(newparent), newname.as_bytes()));
+        let caller = self.core.view.caller(from, 0);
         let moved = self::core::rename_mode(flags).and_then(|mode| {
-            self.within(request, &[from.0, to.0], |core| core.fs.rename(&caller, from, to, mode))
+            self.within(from, &[old.0, new.0], |core| core.fs.rename(&caller, old, new, mode))
         });
         self.answer_done(self.core.note_removal(moved), reply);
     }
 
-    fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.opens_by_itself {
-            reply.error(fuser::Errno::ENOSYS);
-        } else {
-            reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
-        }
+    fn read(&self, ino: InodeNo, offset: u64, room: Room<'_>, reply: Reply) {
+        let read = self.core.fs.read(ino, offset, &mut *room.0);
+        answer(&self.core, read, reply, |reply, read| reply.filled(room, read));
     }
 
-    fn create(
-        &self,
-        _request: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        // The kernel then makes files by mknod and opens them by itself: one request instead of two, and no
-        // release.
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn read(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let len = usize::try_from(size).expect("64-bit machine");
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < len {
-                buffer.resize(len, 0);
-            }
-            let read = self.core.fs.read(self.core.view.ino(ino), offset, &mut buffer[..len]);
-            answer(&self.core, read, reply, |reply: ReplyData, read| reply.data(&buffer[..read]));
-        });
-    }
-
-    fn write(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let core = &self.core;
-        let (ino, caller) = (core.view.ino(ino), core.view.caller(request, 0));
-        let work = match core.work_of_write(request.pid(), ino, write_flags) {
+    fn write(&self, from: &InHeader, write: &Write<'_>, open_flags: i32, reply: Reply) {
+        let (core, &Write { ino, offset, data, flags }) = (&self.core, write);
+        let caller = core.view.caller(from, 0);
+        let work = match core.work_of_write(from.pid, ino, flags) {
             Ok(work) => work,
-            Err(e) => return reply.fail(core.errors.errno(&e)),
+            Err(e) => return reply.error(core.errors.errno(&e)),
         };
-        let written = work.run(|| core.write(&caller, &Write { ino, offset, data, flags: write_flags }));
-        let durability = core.durability(request.pid(), flags.0);
+        let written = work.run(|| core.write(&caller, write));
+        let durability = core.durability(from.pid, open_flags);
         let retry = lacks_space(&written);
         if !retry && (matches!(durability, Durability::Volatile) || written.is_err()) {
             drop(work);
-            return answer(core, written, reply, |reply: ReplyWrite, written| reply.written(written));
+            return answer(core, written, reply, Reply::written);
         }
         let (core, data) = (Arc::clone(core), if retry { data.to_vec() } else { Vec::new() });
         self.pool.run(move || {
-            let again = Write { ino, offset, data: &data, flags: write_flags };
+            let again = Write { ino, offset, data: &data, flags };
             let write = || work.run(|| core.write(&caller, &again));
             let written = if retry { core.patiently(write) } else { written };
             drop(work);
             let stable = written.and_then(|written| core.settle(ino, &durability).map(|()| written));
-            answer(&core, stable, reply, |reply: ReplyWrite, written| reply.written(written));
+            answer(&core, stable, reply, Reply::written);
         });
     }
 
-    fn flush(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        // Nothing is held back for close(2) to write, and the kernel keeps locks itself.
-        reply.error(fuser::Errno::ENOSYS);
+    fn fsync(&self, from: &InHeader, ino: InodeNo, data_only: bool, reply: Reply) {
+        self.answer_stable(from, reply, move |core| core.fs.fsync(ino, data_only));
     }
 
-    fn fsync(&self, request: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        let ino = self.core.view.ino(ino);
-        self.answer_stable(request, reply, move |core| core.fs.fsync(ino, datasync));
-    }
-
-    fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.opens_directories_by_itself {
-            reply.error(fuser::Errno::ENOSYS);
-        } else {
-            reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
-        }
-    }
-
-    fn readdir(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        let listed = directory::list(&self.core, self.core.view.ino(ino), offset, &mut reply);
-        answer(&self.core, listed, reply, |reply: ReplyDirectory, ()| reply.ok());
-    }
-
-    fn readdirplus(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let listed = directory::list_plus(&self.core, self.core.view.ino(ino), offset, &mut reply);
-        answer(&self.core, listed, reply, |reply: ReplyDirectoryPlus, ()| reply.ok());
-    }
-
-    fn fsyncdir(&self, request: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        let ino = self.core.view.ino(ino);
-        self.answer_stable(request, reply, move |core| {
+    fn fsyncdir(&self, from: &InHeader, ino: InodeNo, data_only: bool, reply: Reply) {
+        self.answer_stable(from, reply, move |core| {
             // sync(1) does not reach FUSE servers; fsync of the root directory stands for it.
-            if ino == core.view.root { core.fs.sync() } else { core.fs.fsync(ino, datasync) }
+            if ino == core.view.root { core.fs.sync() } else { core.fs.fsync(ino, data_only) }
         });
     }
 
-    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        answer(&self.core, self.core.fs.statfs(), reply, |reply: ReplyStatfs, s| {
-            reply.statfs(
-                s.blocks,
-                s.blocks_free,
-                s.blocks_available,
-                s.inodes,
-                s.inodes_free,
-                s.block_size,
-                s.name_max,
-                s.block_size,
-            );
-        });
+    fn readdir(&self, ino: InodeNo, cookie: u64, size: usize, reply: Reply) {
+        let listed = directory::list(&self.core, ino, cookie, size);
+        answer(&self.core, listed, reply, |reply, listing| reply.bytes(&listing));
+    }
+
+    fn readdirplus(&self, ino: InodeNo, cookie: u64, size: usize, reply: Reply) {
+        let listed = directory::list_plus(&self.core, ino, cookie, size);
+        answer(&self.core, listed, reply, |reply, listing| reply.bytes(&listing));
     }
 
     fn setxattr(
         &self,
-        request: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
+        from: &InHeader,
+        ino: InodeNo,
+        (name, value): (&[u8], &[u8]),
+        flags: u32,
+        reply: Reply,
     ) {
         let mode = match flags {
             0 => XattrSetMode::Set,
             1 => XattrSetMode::Create,
             2 => XattrSetMode::Replace,
-            _ => return reply.error(fuser::Errno::EINVAL),
+            _ => return reply.error(Errno::INVAL),
         };
-        let (core, ino) = (&self.core, self.core.view.ino(ino));
-        let caller = core.view.caller(request, 0);
-        let set =
-            self.within(request, &[ino], |core| core.fs.setxattr(&caller, ino, name.as_bytes(), value, mode));
-        if name.as_bytes() == CAPABILITY {
+        let core = &self.core;
+        let caller = core.view.caller(from, 0);
+        let set = self.within(from, &[ino], |core| core.fs.setxattr(&caller, ino, name, value, mode));
+        if name == CAPABILITY {
             core.without_capability.forget(ino);
         }
         self.answer_done(set, reply);
     }
 
-    fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let (core, ino) = (&self.core, self.core.view.ino(ino));
-        let value = match name.as_bytes() {
-            CAPABILITY => core.capability(ino),
-            name => core.fs.getxattr(ino, name),
-        };
+    fn getxattr(&self, ino: InodeNo, name: &[u8], size: u32, reply: Reply) {
+        let core = &self.core;
+        let value = if name == CAPABILITY { core.capability(ino) } else { core.fs.getxattr(ino, name) };
         answer_value(core, value, size, reply);
     }
 
-    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, from: &InHeader, ino: InodeNo, size: u32, reply: Reply) {
         // Trusted attributes are root's own affair, even their names.
-        let visible = |name: &Vec<u8>| request.uid() == 0 || !name.starts_with(b"trusted.");
-        let names = self.core.fs.listxattr(self.core.view.ino(ino)).map(|names| {
+        let visible = |name: &Vec<u8>| from.uid == 0 || !name.starts_with(b"trusted.");
+        let names = self.core.fs.listxattr(ino).map(|names| {
             let mut bytes = Vec::new();
             for name in names.into_iter().filter(visible) {
                 bytes.extend(name);
@@ -450,132 +334,71 @@ impl fuser::Filesystem for Adapter {
         answer_value(&self.core, names, size, reply);
     }
 
-    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let view = &self.core.view;
-        let (caller, ino) = (view.caller(request, 0), view.ino(ino));
-        let removed = self.within(request, &[ino], |core| core.fs.removexattr(&caller, ino, name.as_bytes()));
+    fn removexattr(&self, from: &InHeader, ino: InodeNo, name: &[u8], reply: Reply) {
+        let caller = self.core.view.caller(from, 0);
+        let removed = self.within(from, &[ino], |core| core.fs.removexattr(&caller, ino, name));
         self.answer_done(removed, reply);
     }
 
-    fn ioctl(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        _fh: FileHandle,
-        _flags: IoctlFlags,
-        cmd: u32,
-        in_data: &[u8],
-        out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        let core = &self.core;
+    fn ioctl(&self, from: &InHeader, node: Node, (cmd, input): (u32, &[u8]), out_size: usize, reply: Reply) {
+        let (core, ino) = (&self.core, self.core.view.ino(node));
         if cmd == ioctl::SHUT_DOWN {
-            let by_root = request.uid() == 0;
+            let by_root = from.uid == 0;
             let core = Arc::clone(core);
             // It waits for writes that are under way.
             return self.pool.run(move || {
-                answer(&core, ioctl::shut_down(&core, by_root), reply, |reply: ReplyIoctl, ()| {
-                    reply.ioctl(0, &[]);
-                });
+                answer(&core, ioctl::shut_down(&core, by_root), reply, |reply, ()| reply.ioctl(&[]));
             });
         }
-        if let Some(asked) = patchgroups::Asked::decode(cmd, core.view.ino(node), in_data) {
-            return self.answer_call(request, asked, reply);
+        if let Some(asked) = patchgroups::Asked::decode(cmd, ino, input) {
+            return self.answer_call(from, asked, reply);
         }
-        let out_len = usize::try_from(out_size).expect("64-bit machine");
         let done = ioctl::Command::from_number(cmd).and_then(|command| {
-            let caller = core.view.caller(request, 0);
-            let ino = core.view.ino(node);
-            let out = self.within(request, &[ino], |core| {
-                ioctl::perform(core, &caller, ino, (command, in_data), out_len)
+            let caller = core.view.caller(from, 0);
+            let out = self.within(from, &[ino], |core| {
+                ioctl::perform(core, &caller, ino, (command, input), out_size)
             })?;
             Ok((command, out))
         });
         let changed = matches!(&done, Ok((command, _)) if command.changes());
-        answer_change(core, &self.pool, done, reply, |reply: ReplyIoctl, (_, out)| reply.ioctl(0, &out));
+        answer_change(core, &self.pool, done, reply, |reply, (_, out)| reply.ioctl(&out));
         if changed {
             let invalidations = self.invalidations.clone();
             self.pool.run(move || invalidations.attributes(node));
         }
     }
 
-    fn fallocate(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
+    fn fallocate(&self, from: &InHeader, ino: InodeNo, (offset, len): (u64, u64), mode: u32, reply: Reply) {
         let mode = match self::core::fallocate_mode(mode) {
             Ok(mode) => mode,
             Err(e) => return reply.error(self.core.errors.errno(&e)),
         };
-        let (caller, ino) = (self.core.view.caller(request, 0), self.core.view.ino(ino));
-        let work = match self.core.scopes.work(request.pid(), &[ino]) {
+        let caller = self.core.view.caller(from, 0);
+        let work = match self.core.scopes.work(from.pid, &[ino]) {
             Ok(work) => work,
-            Err(e) => return reply.fail(self.core.errors.errno(&e)),
+            Err(e) => return reply.error(self.core.errors.errno(&e)),
         };
         // Allocating gigabytes takes a while: never on a worker.
         self.answer_later(reply, move |core| {
-            core.patiently(|| work.run(|| core.fs.fallocate(&caller, ino, offset, length, mode)))?;
+            core.patiently(|| work.run(|| core.fs.fallocate(&caller, ino, offset, len, mode)))?;
             drop(work);
             if core.sync { core.fs.fsync(ino, false) } else { Ok(()) }
         });
     }
 
-    fn lseek(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
-        const SEEK_DATA: i32 = 3;
-        const SEEK_HOLE: i32 = 4;
+    fn lseek(&self, ino: InodeNo, offset: u64, whence: u32, reply: Reply) {
+        const SEEK_DATA: u32 = 3;
+        const SEEK_HOLE: u32 = 4;
         let whence = match whence {
             SEEK_DATA => SeekFrom::Data,
             SEEK_HOLE => SeekFrom::Hole,
-            _ => return reply.error(fuser::Errno::EINVAL),
+            _ => return reply.error(Errno::INVAL),
         };
-        let Ok(offset) = u64::try_from(offset) else { return reply.error(fuser::Errno::ENXIO) };
-        let found = self.core.fs.seek(self.core.view.ino(ino), offset, whence);
-        let found = found.and_then(|at| i64::try_from(at).map_err(|_| Errno::OVERFLOW.into()));
-        answer(&self.core, found, reply, |reply: ReplyLseek, at| reply.offset(at));
-    }
-
-    fn copy_file_range(
-        &self,
-        _request: &Request,
-        _ino_in: INodeNo,
-        _fh_in: FileHandle,
-        _offset_in: u64,
-        _ino_out: INodeNo,
-        _fh_out: FileHandle,
-        _offset_out: u64,
-        _len: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        // The kernel then copies through the page cache.
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn poll(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _notifier: PollNotifier,
-        _events: PollEvents,
-        _flags: PollFlags,
-        reply: ReplyPoll,
-    ) {
-        // Files are always ready, which the kernel then answers itself.
-        reply.error(fuser::Errno::ENOSYS);
+        if i64::try_from(offset).is_err() {
+            return reply.error(Errno::NXIO);
+        }
+        let found = self.core.fs.seek(ino, offset, whence);
+        let found = found.and_then(|at| i64::try_from(at).map(|_| at).map_err(|_| Errno::OVERFLOW.into()));
+        answer(&self.core, found, reply, Reply::offset);
     }
 }

@@ -86,14 +86,14 @@ impl Core {
         Ok(())
     }
 
-    /// What a change of owner or length takes away, added to `set`. The library does not pass on whether the
-    /// caller has `CAP_FSETID`; root is taken to have it.
+    /// What a change of owner or length takes away, added to `set`: capabilities always, set-id bits with an owner
+    /// and, where the kernel says so, with a length.
     pub(super) fn drop_before_setattr(
         &self,
         caller: &Caller,
-        uid: u32,
         ino: InodeNo,
         set: &mut SetAttr,
+        kills_set_ids: bool,
     ) -> Result<()> {
         // A request without any change is what remains of chown(-1, -1).
         let owner = set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default();
@@ -106,7 +106,7 @@ impl Core {
         }
         self.drop_capability(caller, ino)?;
         let perm = without_privileges(attr.perm);
-        if (owner || uid != 0) && set.perm.is_none() && perm != attr.perm {
+        if (owner || kills_set_ids) && set.perm.is_none() && perm != attr.perm {
             set.perm = Some(perm);
         }
         Ok(())

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use fstitch_core::{Entry, FileSystem, InodeNo, Result};
-use fuser::{ReplyEmpty, ReplyEntry, ReplyIoctl, Request};
 
-use super::answer::{ErrorLog, Fail, answer, answer_change};
-use super::convert::{View, generation};
+use super::answer::{ErrorLog, answer, answer_change};
+use super::convert::View;
 use super::core::{Core, lacks_space};
 use super::privileges::WithoutCapability;
 use super::{Adapter, Invalidations, patchgroups};
 use crate::MountOptions;
 use crate::pool::Pool;
 use crate::scopes::{Asker, Scopes, Work};
+use crate::wire::{InHeader, Reply};
 
 /// Threads that wait for the medium; several, so that several callers of fsync share one flush.
 const HELPERS: usize = 4;
@@ -57,18 +57,18 @@ impl Adapter {
     /// Does a change of these inodes for the groups of its caller.
     pub(super) fn within<T>(
         &self,
-        request: &Request,
+        from: &InHeader,
         inodes: &[InodeNo],
         change: impl FnOnce(&Core) -> Result<T>,
     ) -> Result<T> {
-        self.core.scopes.work(request.pid(), inodes)?.run(|| change(&self.core))
+        self.core.scopes.work(from.pid, inodes)?.run(|| change(&self.core))
     }
 
     /// Answers with an entry, whose reference the kernel now holds.
-    pub(super) fn answer_entry(&self, result: Result<Entry>, reply: ReplyEntry) {
+    pub(super) fn answer_entry(&self, result: Result<Entry>, reply: Reply) {
         let view = self.core.view;
         answer_change(&self.core, &self.pool, result, reply, move |reply, entry: Entry| {
-            reply.entry(&view.ttl, &view.entry(&entry.attr), generation(&entry.attr));
+            reply.entry(&view.entry(&entry.attr));
         });
     }
 
@@ -76,12 +76,12 @@ impl Adapter {
     pub(super) fn make(
         &self,
         work: Result<Work>,
-        reply: ReplyEntry,
+        reply: Reply,
         operation: impl Fn(&Core) -> Result<Entry> + Send + 'static,
     ) {
         let work = match work {
             Ok(work) => work,
-            Err(e) => return reply.fail(self.core.errors.errno(&e)),
+            Err(e) => return reply.error(self.core.errors.errno(&e)),
         };
         let made = work.run(|| operation(&self.core));
         if !lacks_space(&made) {
@@ -93,53 +93,44 @@ impl Adapter {
             let made = core.patiently(|| work.run(|| operation(&core)));
             drop(work);
             let made = if core.sync { made.and_then(|e| core.fs.sync().map(|()| e)) } else { made };
-            answer(&core, made, reply, |reply: ReplyEntry, entry| {
-                reply.entry(&core.view.ttl, &core.view.entry(&entry.attr), generation(&entry.attr));
+            answer(&core, made, reply, |reply, entry| {
+                reply.entry(&core.view.entry(&entry.attr));
             });
         });
     }
 
-    pub(super) fn answer_done(&self, result: Result<()>, reply: ReplyEmpty) {
-        answer_change(&self.core, &self.pool, result, reply, |reply: ReplyEmpty, ()| reply.ok());
+    pub(super) fn answer_done(&self, result: Result<()>, reply: Reply) {
+        answer_change(&self.core, &self.pool, result, reply, |reply, ()| reply.ok());
     }
 
     /// Answers by a helper, after `wait`.
-    pub(super) fn answer_later(
-        &self,
-        reply: ReplyEmpty,
-        wait: impl FnOnce(&Core) -> Result<()> + Send + 'static,
-    ) {
+    pub(super) fn answer_later(&self, reply: Reply, wait: impl FnOnce(&Core) -> Result<()> + Send + 'static) {
         let core = Arc::clone(&self.core);
-        self.pool.run(move || answer(&core, wait(&core), reply, |reply: ReplyEmpty, ()| reply.ok()));
+        self.pool.run(move || answer(&core, wait(&core), reply, |reply, ()| reply.ok()));
     }
 
     /// Answers for fsync: in order for those who asked for that, otherwise by a helper when all is stable.
     pub(super) fn answer_stable(
         &self,
-        request: &Request,
-        reply: ReplyEmpty,
+        from: &InHeader,
+        reply: Reply,
         settle: impl FnOnce(&Core) -> Result<()> + Send + 'static,
     ) {
-        let Some(order) = self.core.order(request.pid()) else { return self.answer_later(reply, settle) };
+        let Some(order) = self.core.order(from.pid) else { return self.answer_later(reply, settle) };
         match order.try_point() {
-            Some(done) => answer(&self.core, done, reply, |reply: ReplyEmpty, ()| reply.ok()),
+            Some(done) => answer(&self.core, done, reply, |reply, ()| reply.ok()),
             None => self.answer_later(reply, move |_| order.point()),
         }
     }
 
     /// Does a call of patchgroups by a helper.
-    pub(super) fn answer_call(
-        &self,
-        request: &Request,
-        asked: Result<patchgroups::Asked>,
-        reply: ReplyIoctl,
-    ) {
-        let from = Asker { tid: request.pid(), uid: request.uid() };
+    pub(super) fn answer_call(&self, from: &InHeader, asked: Result<patchgroups::Asked>, reply: Reply) {
+        let asker = Asker { tid: from.pid, uid: from.uid };
         let core = Arc::clone(&self.core);
         let pool = if asked.as_ref().is_ok_and(|asked| asked.is_slow()) { &self.pool } else { &self.calls };
         pool.run(move || {
-            let done = asked.and_then(|asked| asked.perform(&core.scopes, from));
-            answer(&core, done, reply, |reply: ReplyIoctl, out: Vec<u8>| reply.ioctl(0, &out));
+            let done = asked.and_then(|asked| asked.perform(&core.scopes, asker));
+            answer(&core, done, reply, |reply, out: Vec<u8>| reply.ioctl(&out));
         });
     }
 }

@@ -42,7 +42,7 @@ fn extreme_times_are_taken_and_serving_goes_on() {
     for _ in 0..4 {
         utimensat(CWD, m.path("a"), &times, AtFlags::empty()).unwrap();
     }
-    assert_eq!(fs::metadata(m.path("a")).unwrap().atime(), i64::MIN + 1);
+    assert_eq!(fs::metadata(m.path("a")).unwrap().atime(), i64::MIN);
     assert_eq!(fs::metadata(m.path("a")).unwrap().mtime(), i64::MAX);
 }
 

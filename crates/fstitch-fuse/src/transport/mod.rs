@@ -1,0 +1,189 @@
+//! How requests arrive and answers leave.
+//!
+//! ```text
+//!                     kernel                                  this process
+//!   client ─► request ─┬─ /dev/fuse ───── read, writev ─────► workers (Device)
+//!                      └─ io_uring, one queue a processor ──► a thread on that processor (Ring)
+//! ```
+//!
+//! **`/dev/fuse`** is there on every kernel: one of a few workers, on whatever processor, reads each request. The
+//! processor on which it sleeps must be woken first, and the client's for the answer.
+//!
+//! **io_uring** (Linux 6.14 and later, where `/sys/module/fuse/parameters/enable_uring` says `Y`): each processor has a
+//! queue, and a thread that stays on it. A request goes to the queue of its client's processor, so client and server
+//! take turns on one processor that is awake, and clients on several processors do not meet. Messages without an answer
+//! still come through `/dev/fuse`, and so do notices to the kernel.
+//!
+//! # The life of a slot
+//!
+//! A queue has a few slots: memory for a request and its answer.
+//!
+//! ```text
+//!   register ──► the kernel's ── completion: a request ──► ours ── commit: its answer ──► the kernel's ──► …
+//!                    └────────── completion: an error (the mount is gone) ──► freed
+//! ```
+//!
+//! Invariants: only who owns a slot touches its memory; a slot is committed by the thread of its queue alone (the kernel
+//! delivers to the thread that committed last); what helper threads have answered waits in a list until that thread,
+//! woken through an event descriptor, commits it. Memory that the kernel may still own is never freed.
+//!
+//! Once the kernel has been told that io_uring is to be used, it holds requests back until every possible processor's
+//! queue is there. So all that can fail is prepared before the greeting is answered, and where that fails `/dev/fuse` is
+//! used; what fails afterwards ends the mount.
+
+mod device;
+mod greeting;
+mod processors;
+mod ring;
+
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use fstitch_core::Errno;
+
+pub(crate) use self::device::{Device, DeviceRoute};
+pub(crate) use self::ring::RingRoute;
+use self::ring::Rings;
+use crate::supervised::message;
+use crate::wire::{Capabilities, InHeader, Reply, Request};
+
+/// The longest read or write in one request, in bytes.
+pub(crate) const TRANSFER_MAX: usize = 1 << 20;
+
+/// Which way requests come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// io_uring where the kernel offers it, `/dev/fuse` otherwise.
+    #[default]
+    Auto,
+    /// `/dev/fuse`.
+    Device,
+    /// io_uring, or no mount at all.
+    IoUring,
+}
+
+/// Who answers requests.
+pub(crate) trait Server: Sync {
+    fn serve(&self, request: Request<'_>, reply: Reply);
+}
+
+/// A connection to the kernel after the greeting.
+pub(crate) struct Session {
+    device: Arc<Device>,
+    /// What is prepared for io_uring, if that was agreed upon.
+    rings: Option<Rings>,
+}
+
+/// A failure to agree with the kernel.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GreetError {
+    /// io_uring was demanded.
+    #[error("{0}")]
+    NoRing(String),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+impl Session {
+    /// Greets the kernel on `device`. `choose` says what is wanted of what the kernel offers.
+    pub(crate) fn greet(
+        device: OwnedFd,
+        transport: Transport,
+        choose: impl FnOnce(Capabilities) -> Capabilities,
+    ) -> Result<Self, GreetError> {
+        let device = Arc::new(Device::new(device));
+        let greeting = greeting::receive(&device)?;
+        let offered = greeting.offered();
+        let rings = if transport == Transport::Device { None } else { prepare(offered, transport)? };
+        let mut wanted = choose(offered);
+        if rings.is_some() {
+            wanted = wanted.with(Capabilities::OVER_IO_URING);
+        }
+        greeting.answer(&device, wanted)?;
+        Ok(Self { device, rings })
+    }
+
+    /// The way for notices to the kernel.
+    pub(crate) fn device(&self) -> Arc<Device> {
+        Arc::clone(&self.device)
+    }
+
+    pub(crate) fn uses_io_uring(&self) -> bool {
+        self.rings.is_some()
+    }
+
+    /// Serves until the mount is gone. Over `/dev/fuse`, `workers` threads do. `failed` is called as soon as a thread can
+    /// no longer serve.
+    ///
+    /// # Errors
+    /// The first thread's that failed.
+    pub(crate) fn run(
+        self,
+        server: &dyn Server,
+        workers: usize,
+        failed: &(dyn Fn() + Sync),
+    ) -> std::io::Result<()> {
+        let Self { device, rings } = self;
+        let readers = if rings.is_some() { 1 } else { workers };
+        let watched = |ended: std::io::Result<()>| {
+            if let Err(error) = &ended {
+                tracing::error!("serving requests: {error}");
+                failed();
+            }
+            ended
+        };
+        std::thread::scope(|scope| {
+            let mut threads = match rings {
+                Some(rings) => rings.start(scope, &device, server, watched)?,
+                None => Vec::new(),
+            };
+            for no in 0..readers {
+                let device = &device;
+                let thread = std::thread::Builder::new().name(format!("fuse-worker-{no}"));
+                threads.push(thread.spawn_scoped(scope, move || watched(device::serve(device, server)))?);
+            }
+            let ends = threads.into_iter().map(|thread| {
+                thread.join().unwrap_or_else(|_| Err(std::io::Error::other("a thread that serves panicked")))
+            });
+            // All of them are joined before the first error is told.
+            ends.fold(Ok(()), |first, end| first.and(end))
+        })
+    }
+}
+
+/// Rings for all processors, if the kernel offers them and they can be had.
+fn prepare(offered: Capabilities, transport: Transport) -> Result<Option<Rings>, GreetError> {
+    let rings = if offered.has(Capabilities::OVER_IO_URING) {
+        Rings::prepare().map_err(|error| format!("FUSE over io_uring cannot be used: {error}"))
+    } else {
+        Err("the kernel does not offer FUSE over io_uring: it takes Linux 6.14 or later, and \
+             `echo Y > /sys/module/fuse/parameters/enable_uring` as root"
+            .to_owned())
+    };
+    match rings {
+        Ok(rings) => Ok(Some(rings)),
+        Err(why) if transport == Transport::IoUring => Err(GreetError::NoRing(why)),
+        Err(why) => {
+            tracing::debug!("{why}");
+            Ok(None)
+        }
+    }
+}
+
+/// Takes one message apart and has it served. The message lies in `fixed` and the first `filled` bytes of `rest`.
+fn dispatch(
+    server: &dyn Server,
+    header: InHeader,
+    (fixed, rest, filled): (&[u8], &mut [u8], usize),
+    reply: Reply,
+) {
+    let Some(request) = Request::decode(header, fixed, rest, filled) else {
+        tracing::warn!("a request of operation {} that the protocol does not allow", header.opcode);
+        return reply.error(Errno::INVAL);
+    };
+    // The reply answers by itself when it is dropped.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| server.serve(request, reply))) {
+        tracing::error!("a panic while serving operation {}: {}", header.opcode, message(&*panic));
+    }
+}
