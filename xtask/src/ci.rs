@@ -1,5 +1,6 @@
 //! The gate: format, lints, tidy, tests, documentation, and that no test was skipped in silence.
 
+mod io_uring;
 mod report;
 
 use std::fs::File;
@@ -28,6 +29,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         cargo(root, &all)
     })?;
     step("tests", || tests(root))?;
+    step("mounts over io_uring", || mounts_over_io_uring(root))?;
     if options.quick {
         return Ok(());
     }
@@ -65,6 +67,16 @@ fn tests(root: &Path) -> Result<()> {
     command.args(["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"]);
     let mut filter = report::Tests::default();
     watched(root, "tests", &mut command, |line| filter.shows(line))
+}
+
+/// The tests of mounts once more, with requests that come through io_uring.
+fn mounts_over_io_uring(root: &Path) -> Result<()> {
+    let Some(_on) = io_uring::switch_on()? else { return Ok(()) };
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["test", "--locked", "-p", "fstitch-fuse", "--test", "mounted", "--", "--show-output"]);
+    command.env("FSTITCH_TRANSPORT", "io_uring");
+    let mut filter = report::Tests::default();
+    watched(root, "io_uring", &mut command, |line| filter.shows(line))
 }
 
 /// Instructions by operation, never seconds. A process of its own, so that a missing valgrind is judged like a skipped test.

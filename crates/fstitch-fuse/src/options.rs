@@ -151,18 +151,7 @@ impl MountOptions {
                     _ => return Err(MountError::Option(format!("`{key}={value}`: at least 10"))),
                 });
             }
-            "transport" => {
-                self.transport = match value {
-                    "auto" => Transport::Auto,
-                    "device" => Transport::Device,
-                    "io_uring" => Transport::IoUring,
-                    _ => {
-                        return Err(MountError::Option(format!(
-                            "`transport={value}`: `auto`, `device` or `io_uring`"
-                        )));
-                    }
-                }
-            }
+            "transport" => self.transport = value.parse().map_err(MountError::Option)?,
             "comment" | "uhelper" | "helper" => {}
             _ if key.starts_with("x-") => {}
             _ => return Err(MountError::Option(format!("`{key}` is unknown"))),

@@ -38,6 +38,7 @@ mod ring;
 
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use fstitch_core::Errno;
@@ -61,6 +62,19 @@ pub enum Transport {
     Device,
     /// io_uring, or no mount at all.
     IoUring,
+}
+
+impl FromStr for Transport {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "auto" => Ok(Self::Auto),
+            "device" => Ok(Self::Device),
+            "io_uring" => Ok(Self::IoUring),
+            _ => Err(format!("`transport={word}`: it is `auto`, `device` or `io_uring`")),
+        }
+    }
 }
 
 /// Who answers requests.
@@ -143,11 +157,12 @@ impl Session {
                 let thread = std::thread::Builder::new().name(format!("fuse-worker-{no}"));
                 threads.push(thread.spawn_scoped(scope, move || watched(device::serve(device, server)))?);
             }
-            let ends = threads.into_iter().map(|thread| {
-                thread.join().unwrap_or_else(|_| Err(std::io::Error::other("a thread that serves panicked")))
-            });
-            // All of them are joined before the first error is told.
-            ends.fold(Ok(()), |first, end| first.and(end))
+            let mut first = Ok(());
+            for thread in threads {
+                let panicked = |_| Err(std::io::Error::other("a thread that serves panicked"));
+                first = first.and(thread.join().unwrap_or_else(panicked));
+            }
+            first
         })
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
 
 use fstitch_core::Errno;
-use io_uring::squeue::{Entry, Entry128};
+use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno as Os;
@@ -279,9 +279,10 @@ impl Queues {
     }
 }
 
-/// Keeps this thread on `processor`. Where that is not allowed it serves from elsewhere, which only takes longer.
+/// Keeps this thread on `processor`, if it may run there. From elsewhere it serves as well, only later.
 fn stay_on(processor: usize) {
-    if processor >= CpuSet::MAX_CPU {
+    let allowed = rustix::thread::sched_getaffinity(None);
+    if processor >= CpuSet::MAX_CPU || !allowed.is_ok_and(|allowed| allowed.is_set(processor)) {
         return;
     }
     let mut set = CpuSet::new();
@@ -386,7 +387,7 @@ impl Serving {
         let readable = u32::from(rustix::event::PollFlags::IN.bits());
         let wait =
             opcode::PollAdd::new(types::Fd(self.shared.wake.as_raw_fd()), readable).multi(true).build();
-        self.push(Entry128::from(Entry::from(wait)).user_data(WAKE))
+        self.push(Entry128::from(wait).user_data(WAKE))
     }
 
     fn drain(&mut self, goes_on: i32) -> Result<()> {

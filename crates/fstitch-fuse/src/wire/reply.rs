@@ -1,7 +1,7 @@
 //! Answering requests.
 
 use fstitch_core::Errno;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::layout::{AttrOut, EntryOut, OpenOut, StatfsOut};
 use super::request::Room;
@@ -93,7 +93,7 @@ impl Reply {
 
     /// What an ioctl gives back.
     pub(crate) fn ioctl(mut self, out: &[u8]) {
-        self.send(0, [&<[u32; 4]>::new_zeroed().as_bytes(), out]);
+        self.send(0, [[0_u32; 4].as_bytes(), out]);
     }
 }
 

@@ -329,10 +329,9 @@ mod tests {
             let (fixed, rest) = message.split_at(at);
             let mut memory = rest.to_vec();
             memory.resize(rest.len() + room, 0);
-            if let Some(request) = Request::decode(header(opcode), fixed, &mut memory, rest.len()) {
-                if let Op::BatchForget { list } = request.op {
-                    prop_assert!(list.count() <= 200 / 16);
-                }
+            let request = Request::decode(header(opcode), fixed, &mut memory, rest.len());
+            if let Some(Op::BatchForget { list }) = request.map(|request| request.op) {
+                prop_assert!(list.count() <= 200 / 16);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fstitch_core::FileSystem;
 use fstitch_fs::model::Model;
-use fstitch_fuse::{Mount, MountError, MountOptions, OwnerMap, Unmounter};
+use fstitch_fuse::{Mount, MountError, MountOptions, OwnerMap, Transport, Unmounter};
 
 /// A mounted file system; dropping it unmounts and checks that serving ended well.
 pub struct Mounted {
@@ -21,10 +21,17 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// The way that is tested: `FSTITCH_TRANSPORT` names it.
+fn transport() -> Transport {
+    let named = std::env::var("FSTITCH_TRANSPORT");
+    named.map_or(Transport::Device, |named| named.parse().expect("`auto`, `device` or `io_uring`"))
+}
+
 /// Options for a mount on `dir`.
 pub fn options(dir: &Path) -> MountOptions {
     let mut options = MountOptions::new(dir, "test image");
     options.allow_other = is_root();
+    options.transport = transport();
     if !is_root() {
         // The empty file system's root directory belongs to root, who would not let others write there.
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
@@ -41,6 +48,7 @@ fn is_lack(error: &MountError) -> bool {
             | MountError::FuseDeviceForbidden
             | MountError::NoFusermount
             | MountError::NotPermitted(_)
+            | MountError::NoIoUring(_)
     )
 }
 

@@ -175,8 +175,9 @@ fn server() -> Option<PathBuf> {
 
 fn start(server: &PathBuf, at: &std::path::Path) -> Option<Child> {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let owners = format!("uid={uid},gid={gid}");
-    let child = Command::new(server).arg(at).args(["-o", &owners]).stderr(Stdio::null()).spawn().unwrap();
+    let transport = std::env::var("FSTITCH_TRANSPORT").unwrap_or_else(|_| "device".to_owned());
+    let words = format!("uid={uid},gid={gid},transport={transport}");
+    let child = Command::new(server).arg(at).args(["-o", &words]).stderr(Stdio::null()).spawn().unwrap();
     let table = || fs::read_to_string("/proc/self/mounts").unwrap();
     let mounted = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(10));

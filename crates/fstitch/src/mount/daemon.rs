@@ -96,6 +96,7 @@ pub fn mount_options(asked: &Options, places: (String, &Path), workers: usize) -
     options.allow_other = asked.allow_other;
     options.default_permissions = !asked.no_default_permissions;
     options.awake = asked.awake;
+    options.transport = asked.transport;
     options.sync = asked.sync;
     options.ordered_fsync = asked.ordered_fsync;
     options.durable_every = asked.durable_every;

@@ -77,6 +77,9 @@ Mount options (-o):
   journal_path=PATH              the device of the volume's journal, if it has one of its own
   awake                          keep idle processors awake while requests come: faster in virtual machines and on machines
                                  that save power, for more power (root only)
+  transport=WAY                  how the kernel's requests come: io_uring (Linux 6.14 and later, after
+                                 `echo Y > /sys/module/fuse/parameters/enable_uring` as root), device (/dev/fuse), or
+                                 auto (default): io_uring where it can be had
   cache_size=BYTES, workers=N    as --cache-size and --workers
   norecovery                     do not reclaim in the background what a crash left behind
   nosuid, nodev, noexec, x-…     and other generic options of mount(8)
@@ -179,7 +182,7 @@ const DYING_PAUSE: Duration = Duration::from_millis(50);
 /// Takes away what a killed daemon of ours left at the mount point, where every access answers ENOTCONN.
 fn clear_dead_mount(mountpoint: &Path) {
     // Attributes may still be in the kernel's memory; how full the volume is only its daemon knows.
-    let gone = [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED];
+    let gone = [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED, rustix::io::Errno::CANCELED];
     if !rustix::fs::statvfs(mountpoint).is_err_and(|error| gone.contains(&error)) {
         return;
     }

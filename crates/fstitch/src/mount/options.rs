@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fstitch_fs::ext2::arrange::Consistency;
+use fstitch_fuse::Transport;
 use fstitch_patch::Optimizations;
 
 /// When reading a file changes its access time.
@@ -37,6 +38,8 @@ pub struct Options {
     pub no_default_permissions: bool,
     /// Idle processors stay awake while requests come.
     pub awake: bool,
+    /// Which way the kernel's requests come.
+    pub transport: Transport,
     /// Everything appears to belong to this user.
     pub uid: Option<u32>,
     /// Everything appears to belong to this group.
@@ -164,6 +167,7 @@ impl Options {
             "workers" => {
                 self.workers = Some(value.parse().map_err(|_| format!("`{value}` is not a number"))?)
             }
+            "transport" => self.transport = value.parse()?,
             "write_back_age" => self.write_back_age = Some(crate::size::duration(value)?),
             "without" => self.without.extend(value.split(':').map(str::to_owned)),
             "fsync" => {
@@ -250,6 +254,7 @@ mod tests {
     fn unknown_options_are_refused_unless_sloppy() {
         assert!(parse("journal=update").unwrap_err().contains("journal=update"));
         assert!(parse("consistency=fast").unwrap_err().contains("fast"));
+        assert!(parse("transport=x").unwrap_err().contains("io_uring"));
         assert!(parse("uid=x").unwrap_err().contains("uid=x"));
         assert!(Options::default().add("nosuchthing", true).is_ok());
     }
