@@ -19,5 +19,6 @@ pub mod race;
 pub mod report;
 pub mod results;
 pub mod session;
+mod transport;
 pub mod warm;
 pub mod workload;

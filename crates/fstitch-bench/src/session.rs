@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fstitch_core::{Clock, SystemClock};
+use fstitch_fuse::Transport;
 
 use crate::contender::{Contender, Medium, Tools};
 use crate::papers::{self, Setting};
 use crate::processors;
 use crate::race::{Plan, Say, Step, prepare};
 use crate::results::{Machine, Results};
+use crate::transport;
 use crate::workload::{Scale, Tree};
 
 /// Files and bytes of the tree: what the paper unpacked.
@@ -43,6 +45,8 @@ pub struct Wanted {
     pub source: Option<PathBuf>,
     /// The program `fstitch`.
     pub fstitch: PathBuf,
+    /// Which way requests reach our servers; `Auto` is io_uring where it can be had.
+    pub transport: Transport,
     /// Whether the race is run.
     pub race: bool,
     /// Whether the papers' tables and the scale are measured.
@@ -77,6 +81,8 @@ pub fn run(wanted: &Wanted, say: &mut Say<'_>) -> Result<Results> {
     let about = format!("{}: {} files, {} MB", tree.origin, tree.files.len(), tree.size() / 1_000_000);
     results.machine.facts.push(("source tree".to_owned(), about));
     results.machine.facts.push(("idle processors".to_owned(), processors::idle()));
+    let chosen = transport::choose(wanted.transport);
+    results.machine.facts.push(("requests of our mounts".to_owned(), chosen.about.clone()));
     let mut plan = Plan {
         scale: wanted.scale,
         repetitions: wanted.repetitions,

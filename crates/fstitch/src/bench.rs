@@ -12,6 +12,7 @@ use fstitch_bench::results::Results;
 use fstitch_bench::session::{self, Wanted};
 use fstitch_bench::workload::{ALL, Scale};
 use fstitch_bench::{limit, report, warm};
+use fstitch_fuse::Transport;
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -52,6 +53,10 @@ pub struct Arguments {
     /// tree is made up
     #[arg(long, value_name = "FILE")]
     source: Option<PathBuf>,
+    /// Which way requests reach our mounts: auto, io_uring or device. Root has the kernel offer io_uring while it runs, and not
+    /// with `device`
+    #[arg(long, value_name = "WAY", default_value = "auto")]
+    transport: Transport,
     /// Race only, without the papers' tables
     #[arg(long)]
     no_tables: bool,
@@ -162,6 +167,7 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         source: arguments.source.clone(),
         fstitch: std::env::current_exe().context("the path of this program")?,
         race: !arguments.no_race,
+        transport: arguments.transport,
         tables: !arguments.no_tables,
     };
     let bar = progress()?;

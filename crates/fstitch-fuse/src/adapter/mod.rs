@@ -25,7 +25,7 @@ pub(crate) use self::invalidate::Invalidations;
 use self::privileges::CAPABILITY;
 use crate::pool::Pool;
 use crate::transport::Server;
-use crate::wire::{Capabilities, InHeader, Node, Op, Reply, Request, Room, Set};
+use crate::wire::{Capabilities, EntryOut, InHeader, Node, Op, Reply, Request, Room, Set};
 
 /// Answers to opening: pages stay in the cache, and so does a directory's listing.
 const KEEP_CACHE: u32 = 1 << 1;
@@ -59,6 +59,7 @@ impl Server for Adapter {
             Op::Mknod { name, mode, rdev, umask } => {
                 self.mknod(from, (ino, name), (mode, rdev, umask), reply)
             }
+            Op::Tmpfile { mode, umask } => self.tmpfile(from, ino, (mode, umask), reply),
             Op::Mkdir { name, mode, umask } => self.mkdir(from, (ino, name), (mode, umask), reply),
             Op::Symlink { name, target } => self.symlink(from, (ino, name), target, reply),
             Op::Link { of, name } => self.link(from, self.core.view.ino(of), (ino, name), reply),
@@ -186,7 +187,16 @@ impl Adapter {
         let (mode, rdev, umask) = wish;
         let (caller, name) = (self.core.view.caller(from, umask), name.to_vec());
         let work = self.core.scopes.work(from.pid, &[parent]);
-        self.make(work, reply, move |core| core.fs.mknod(&caller, parent, &name, bits16(mode), rdev));
+        self.make(work, reply, Reply::entry, move |core| {
+            core.fs.mknod(&caller, parent, &name, bits16(mode), rdev)
+        });
+    }
+
+    fn tmpfile(&self, from: &InHeader, parent: InodeNo, (mode, umask): (u32, u32), reply: Reply) {
+        let caller = self.core.view.caller(from, umask);
+        let work = self.core.scopes.work(from.pid, &[parent]);
+        let answer = |reply: Reply, entry: &EntryOut| reply.entry_opened(entry, KEEP_CACHE);
+        self.make(work, reply, answer, move |core| core.fs.tmpfile(&caller, parent, bits16(mode) & 0o7777));
     }
 
     fn mkdir(
@@ -198,19 +208,21 @@ impl Adapter {
     ) {
         let (caller, name) = (self.core.view.caller(from, umask), name.to_vec());
         let work = self.core.scopes.work(from.pid, &[parent]);
-        self.make(work, reply, move |core| core.fs.mkdir(&caller, parent, &name, bits16(mode) & 0o7777));
+        self.make(work, reply, Reply::entry, move |core| {
+            core.fs.mkdir(&caller, parent, &name, bits16(mode) & 0o7777)
+        });
     }
 
     fn symlink(&self, from: &InHeader, (parent, name): (InodeNo, &[u8]), target: &[u8], reply: Reply) {
         let (caller, name, target) = (self.core.view.caller(from, 0), name.to_vec(), target.to_vec());
         let work = self.core.scopes.work(from.pid, &[parent]);
-        self.make(work, reply, move |core| core.fs.symlink(&caller, parent, &name, &target));
+        self.make(work, reply, Reply::entry, move |core| core.fs.symlink(&caller, parent, &name, &target));
     }
 
     fn link(&self, from: &InHeader, ino: InodeNo, (parent, name): (InodeNo, &[u8]), reply: Reply) {
         let (caller, name) = (self.core.view.caller(from, 0), name.to_vec());
         let work = self.core.scopes.work(from.pid, &[ino, parent]);
-        self.make(work, reply, move |core| core.fs.link(&caller, ino, parent, &name));
+        self.make(work, reply, Reply::entry, move |core| core.fs.link(&caller, ino, parent, &name));
     }
 
     fn unlink(&self, from: &InHeader, (parent, name): (InodeNo, &[u8]), reply: Reply) {

@@ -13,7 +13,7 @@ use super::{Adapter, Invalidations, patchgroups};
 use crate::MountOptions;
 use crate::pool::Pool;
 use crate::scopes::{Asker, Scopes, Work};
-use crate::wire::{InHeader, Reply};
+use crate::wire::{EntryOut, InHeader, Reply};
 
 /// Threads that wait for the medium; several, so that several callers of fsync share one flush.
 const HELPERS: usize = 4;
@@ -64,38 +64,32 @@ impl Adapter {
         self.core.scopes.work(from.pid, inodes)?.run(|| change(&self.core))
     }
 
-    /// Answers with an entry, whose reference the kernel now holds.
-    pub(super) fn answer_entry(&self, result: Result<Entry>, reply: Reply) {
-        let view = self.core.view;
-        answer_change(&self.core, &self.pool, result, reply, move |reply, entry: Entry| {
-            reply.entry(&view.entry(&entry.attr));
-        });
-    }
-
-    /// Makes an inode for the caller's groups and answers with its entry; where space ran out, a helper tries again.
+    /// Makes an inode for the caller's groups and answers with its entry, to which the kernel then holds a reference;
+    /// where space ran out, a helper tries again.
     pub(super) fn make(
         &self,
         work: Result<Work>,
         reply: Reply,
+        ok: impl FnOnce(Reply, &EntryOut) + Send + 'static,
         operation: impl Fn(&Core) -> Result<Entry> + Send + 'static,
     ) {
         let work = match work {
             Ok(work) => work,
             Err(e) => return reply.error(self.core.errors.errno(&e)),
         };
+        let view = self.core.view;
+        let ok = move |reply, entry: Entry| ok(reply, &view.entry(&entry.attr));
         let made = work.run(|| operation(&self.core));
         if !lacks_space(&made) {
             drop(work);
-            return self.answer_entry(made, reply);
+            return answer_change(&self.core, &self.pool, made, reply, ok);
         }
         let core = Arc::clone(&self.core);
         self.pool.run(move || {
             let made = core.patiently(|| work.run(|| operation(&core)));
             drop(work);
             let made = if core.sync { made.and_then(|e| core.fs.sync().map(|()| e)) } else { made };
-            answer(&core, made, reply, |reply, entry| {
-                reply.entry(&core.view.entry(&entry.attr));
-            });
+            answer(&core, made, reply, ok);
         });
     }
 

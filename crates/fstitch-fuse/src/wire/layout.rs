@@ -38,6 +38,7 @@ pub(crate) mod opcode {
     pub(crate) const READDIRPLUS: u32 = 44;
     pub(crate) const RENAME2: u32 = 45;
     pub(crate) const LSEEK: u32 = 46;
+    pub(crate) const TMPFILE: u32 = 51;
 }
 
 /// What [`SetattrIn::valid`] says is set.
@@ -201,6 +202,16 @@ pub(crate) struct Rename2In {
     pub newdir: u64,
     pub flags: u32,
     pub padding: u32,
+}
+
+/// Of making and opening in one.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct CreateIn {
+    pub flags: u32,
+    pub mode: u32,
+    pub umask: u32,
+    pub open_flags: u32,
 }
 
 /// Also of reading directories.

@@ -65,6 +65,12 @@ impl Reply {
         self.bytes(entry.as_bytes());
     }
 
+    /// An entry that is opened at once, with flags `FOPEN_…`.
+    pub(crate) fn entry_opened(mut self, entry: &EntryOut, open_flags: u32) {
+        let open = OpenOut { fh: 0, open_flags, backing_id: 0 };
+        self.send(0, [entry.as_bytes(), open.as_bytes()]);
+    }
+
     pub(crate) fn attr(self, attr: &AttrOut) {
         self.bytes(attr.as_bytes());
     }

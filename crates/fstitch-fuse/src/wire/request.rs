@@ -3,8 +3,8 @@
 use zerocopy::FromBytes;
 
 use super::layout::{
-    BatchForgetIn, FallocateIn, ForgetOne, FsyncIn, GetxattrIn, InHeader, IoctlIn, LseekIn, MkdirIn, MknodIn,
-    ReadIn, Rename2In, SetattrIn, SetxattrIn, WriteIn, opcode, valid,
+    BatchForgetIn, CreateIn, FallocateIn, ForgetOne, FsyncIn, GetxattrIn, InHeader, IoctlIn, LseekIn,
+    MkdirIn, MknodIn, ReadIn, Rename2In, SetattrIn, SetxattrIn, WriteIn, opcode, valid,
 };
 
 /// The kernel's number for an inode; the root directory is 1.
@@ -37,6 +37,7 @@ pub(crate) enum Op<'a> {
     Readlink,
     Symlink { name: &'a [u8], target: &'a [u8] },
     Mknod { name: &'a [u8], mode: u32, rdev: u32, umask: u32 },
+    Tmpfile { mode: u32, umask: u32 },
     Mkdir { name: &'a [u8], mode: u32, umask: u32 },
     Unlink { name: &'a [u8] },
     Rmdir { name: &'a [u8] },
@@ -86,6 +87,7 @@ pub(crate) fn fixed_len(operation: u32) -> usize {
         opcode::SETATTR => size_of::<SetattrIn>(),
         opcode::MKNOD => size_of::<MknodIn>(),
         opcode::MKDIR => size_of::<MkdirIn>(),
+        opcode::TMPFILE => size_of::<CreateIn>(),
         opcode::READ | opcode::READDIR | opcode::READDIRPLUS => size_of::<ReadIn>(),
         opcode::WRITE => size_of::<WriteIn>(),
         opcode::FSYNC | opcode::FSYNCDIR => size_of::<FsyncIn>(),
@@ -183,6 +185,11 @@ impl<'a> Op<'a> {
                 let asked = take::<IoctlIn>(fixed)?;
                 let input = rest.get(..length(asked.in_size))?;
                 Op::Ioctl { cmd: asked.cmd, input, out_size: length(asked.out_size) }
+            }
+            // What follows is no name.
+            opcode::TMPFILE => {
+                let CreateIn { mode, umask, .. } = take(fixed)?;
+                Op::Tmpfile { mode, umask }
             }
             opcode::READLINK => Op::Readlink,
             opcode::STATFS => Op::Statfs,
