@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   application ─ system call ─► kernel (VFS, page, attribute and name caches)
-//!                                   │ /dev/fuse
-//!                ┌──────────────────▼───────────────────┐
-//!                │ 1–2 workers (fuser)                   │
-//!                │   Adapter: requests to operations     │──► helper threads: fsync, sync, long
-//!                │   numbers, owners, errors translated  │    truncations, invalidations
-//!                └──────────────────┬───────────────────┘
+//!                                   │ /dev/fuse, or io_uring
+//!                ┌──────────────────▼─────────────────────┐
+//!                │ transport: threads that serve          │
+//!                │ wire:      messages taken apart        │
+//!                │ adapter:   requests to operations,     │──► helper threads: fsync, sync, long
+//!                │   numbers, owners, errors translated   │    truncations, invalidations
+//!                └──────────────────┬─────────────────────┘
 //!                                   ▼
 //!                          Arc<dyn FileSystem>
 //! ```
@@ -15,8 +16,8 @@
 //! It owns the mount (by `mount(2)` as root, through `fusermount3` otherwise), the translation of every
 //! request, and the orderly end: [`Mount::run`] returns when the mount is gone **and**
 //! [`FileSystem::unmount`](fstitch_core::FileSystem::unmount) has made everything stable. It never decides what
-//! an operation means, never touches its own mount by path while serving, and no type of the FUSE library
-//! shows in its interface.
+//! an operation means, never touches its own mount by path while serving, and nothing of the protocol shows in its
+//! interface.
 //!
 //! # Failures
 //!
@@ -36,7 +37,8 @@
 //! # Latency
 //!
 //! Each request wakes this process and each answer the client. Where idle processors sleep deeply, or are halted by a
-//! hypervisor, that takes longer than the request; [`MountOptions::awake`] keeps them awake while requests come.
+//! hypervisor, that takes longer than the request; [`MountOptions::awake`] keeps them awake while requests come. Over io_uring
+//! ([`Transport`]) a thread on the client's own processor answers, so nobody is woken elsewhere.
 //!
 //! # Access times
 //!
