@@ -127,8 +127,15 @@ fn fuse_limit(collector: &mut Collector<'_>) {
 }
 
 fn fuse2fs(collector: &mut Collector<'_>) {
-    const FAR: [Phase; 4] =
-        [("tree", "untar"), ("tree", "delete"), ("postmark", "all"), ("creates", "without fsync")];
+    const FAR: [Phase; 7] = [
+        ("tree", "untar"),
+        ("tree", "delete"),
+        ("postmark", "all"),
+        ("creates", "without fsync"),
+        ("tree-halted", "untar"),
+        ("tree-halted", "delete"),
+        ("creates-halted", "without fsync"),
+    ];
     const NEAR: [Phase; 2] = [("stream", "write 1 MiB"), ("stream", "read 1 MiB")];
     let third = FAR.map(|phase| (phase, 1.0 / 3.0));
     let same = NEAR.map(|phase| (phase, 1.0));

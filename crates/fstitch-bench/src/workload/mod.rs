@@ -130,6 +130,28 @@ const POSTMARK: &[LeftOut] = &[LeftOut {
     why: "PostMark takes long; on this medium only those are raced whom a goal compares here",
 }];
 
+/// What idle processors cost concerns those who wake each other: servers of FUSE and their clients.
+const ONLY_FUSE: &[LeftOut] = &[LeftOut {
+    contenders: &[
+        "fuse-ordered",
+        "fuse-full",
+        "fuse-async",
+        "fuse-sync",
+        "in-soft",
+        "in-ordered",
+        "in-full",
+        "in-async",
+        "in-sync",
+        "kernel-ext2",
+        "kernel-ext3-ordered",
+        "kernel-ext3-journal",
+        "kernel-ext4",
+        "tmpfs",
+    ],
+    medium: None,
+    why: "what halted processors cost is shown by three contenders that are reached through FUSE",
+}];
+
 const LARGE_DIRECTORY: &[LeftOut] = &[LeftOut {
     contenders: &["fuse2fs"],
     medium: None,
@@ -179,6 +201,16 @@ pub const ALL: &[Workload] = &[
         run: tree::unpack_and_delete,
     },
     Workload {
+        name: "tree-halted",
+        about: "the same as tree, idle processors in whatever state the machine puts them",
+        programs: &[],
+        syncs: false,
+        processors: Processors::All,
+        memory: 400,
+        left_out: ONLY_FUSE,
+        run: tree::unpack_and_delete,
+    },
+    Workload {
         name: "postmark",
         about: "PostMark: 500 files of 500 bytes to 4 MiB, 500 transactions ([D] Fig 2.10)",
         programs: &[],
@@ -216,6 +248,16 @@ pub const ALL: &[Workload] = &[
         processors: Processors::Awake,
         memory: 64,
         left_out: NOBODY,
+        run: stable::creates,
+    },
+    Workload {
+        name: "creates-halted",
+        about: "the same as creates, idle processors in whatever state the machine puts them",
+        programs: &[],
+        syncs: true,
+        processors: Processors::All,
+        memory: 64,
+        left_out: ONLY_FUSE,
         run: stable::creates,
     },
     Workload {
