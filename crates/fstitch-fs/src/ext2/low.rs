@@ -212,6 +212,10 @@ impl LowLevelFs for Ext2 {
         self.check_mounted()
     }
 
+    fn forget_stable(&self) {
+        self.memory.settle(&self.cache);
+    }
+
     fn mark_in_use(&self) -> Result<()> {
         self.start_use()
     }

@@ -24,6 +24,11 @@ use crate::gather::Gather;
 
 /// How many entries a table holds before it is looked at for stable ones.
 const PURGE_MIN: usize = 1024;
+/// Entries that are looked at under one core lock.
+const PURGE_STEP: usize = 256;
+/// A table has become smaller by so much if its room is given back: a few entries in one made for a million are each a miss
+/// of the processor's caches.
+const SHRINK_FACTOR: usize = 4;
 
 /// What [`NameMemory::vanished`] knows a name by. Two names of one hash only wait for each other.
 pub(super) fn name_key(dir: u32, name: &[u8]) -> (u32, u64) {
@@ -77,11 +82,35 @@ impl<K: Eq + Hash, V: Patches + Clone> Table<K, V> {
 
     pub(super) fn insert(&mut self, key: K, value: V, cache: &Cache) {
         if self.entries.len() >= self.purge_at {
-            let tx = cache.lock();
-            self.entries.retain(|_, value| value.any(&|patch| tx.state(patch) != PatchState::Committed));
-            self.purge_at = (self.entries.len() * 2).max(PURGE_MIN);
+            self.purge(cache);
         }
         self.entries.insert(key, value);
+    }
+
+    /// Drops entries that became stable, and the room that they took.
+    fn purge(&mut self, cache: &Cache) {
+        let mut seen = 0;
+        let mut tx = None;
+        self.entries.retain(|_, value| {
+            seen += 1;
+            if seen % PURGE_STEP == 0 {
+                // Others have waited.
+                tx = None;
+            }
+            let tx = tx.get_or_insert_with(|| cache.lock());
+            value.any(&|patch| tx.state(patch) != PatchState::Committed)
+        });
+        self.purge_at = (self.entries.len() * 2).max(PURGE_MIN);
+        if self.entries.capacity() > SHRINK_FACTOR * self.purge_at {
+            self.entries.shrink_to(self.purge_at);
+        }
+    }
+
+    /// Drops what has become stable if that may be much.
+    fn settle(&mut self, cache: &Cache) {
+        if self.entries.len() > PURGE_MIN {
+            self.purge(cache);
+        }
     }
 
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
@@ -142,6 +171,20 @@ impl Memory {
         self.inodes.lock().expect("no panic while held")
     }
 
+    /// After much has become stable: gives back what was remembered about it.
+    pub(super) fn settle(&self, cache: &Cache) {
+        // One lock at a time, so that others get theirs between two tables.
+        self.names().structure.settle(cache);
+        self.names().created.settle(cache);
+        self.names().exchanged.settle(cache);
+        self.names().cleared.settle(cache);
+        self.names().vanished.settle(cache);
+        self.inodes().gathers.settle(cache);
+        self.inodes().unindexed.settle(cache);
+        self.inodes().turned_away.settle(cache);
+        self.links.lock().expect("no panic while held").settle(cache);
+    }
+
     /// Lists the pointers to a directory or indirect block.
     pub(super) fn set_links(&self, block: u32, pointers: PatchIds, cache: &Cache) {
         self.links.lock().expect("no panic while held").insert(block, pointers, cache);
@@ -150,5 +193,39 @@ impl Memory {
     /// The pointers to a block that may not be stable yet.
     pub(super) fn links(&self, block: u32) -> PatchIds {
         self.links.lock().expect("no panic while held").get(&block).cloned().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fstitch_core::{ManualClock, MemDevice};
+    use fstitch_patch::CacheOptions;
+
+    use super::*;
+
+    #[test]
+    fn what_is_stable_is_forgotten_with_its_room() {
+        let cache = Cache::new(
+            Arc::new(MemDevice::new(1024, 8)),
+            CacheOptions::default(),
+            Arc::new(ManualClock::new()),
+        );
+        let held = cache.lock().hold(&[]);
+        let released = cache.lock().hold(&[]);
+        let mut table: Table<u32, PatchId> = Table::default();
+        for key in 0..100_000 {
+            table.insert(key, if key % 1000 == 0 { held } else { released }, &cache);
+        }
+        let (len, room) = (table.entries.len(), table.entries.capacity());
+        table.settle(&cache);
+        assert_eq!((table.entries.len(), table.entries.capacity()), (len, room), "nothing is stable");
+        cache.lock().release(released);
+        table.settle(&cache);
+        assert_eq!(table.entries.len(), 100);
+        assert!(table.entries.capacity() < 10_000);
+        assert!((0..100).all(|key| table.get(&(key * 1000)) == Some(&held)));
+        cache.lock().release(held);
     }
 }

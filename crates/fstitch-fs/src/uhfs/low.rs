@@ -358,6 +358,9 @@ pub trait LowLevelFs: Send + Sync + 'static {
         Err(Error::Unsupported("checking a mounted volume of this format".into()))
     }
 
+    /// Much may have become stable: what is remembered about it may be forgotten. Called without inode locks.
+    fn forget_stable(&self) {}
+
     /// Marks the volume as in use (not cleanly unmounted), before the first change after a mount or remount.
     fn mark_in_use(&self) -> Result<()>;
     /// Brings summary counters up to date in the cache and marks the volume as cleanly unmounted. The caller

@@ -14,6 +14,7 @@
 //!   attr     getattr, setattr, flags                      xattr   extended attributes
 //!   sync     fsync, sync, unmount                        reclaim   what a crash has left, while in use
 //!   pinned   files whose blocks somebody else uses     groups   patchgroups
+//!   evict    when inodes leave memory, and what they take there
 //! ```
 //!
 //! # States
@@ -36,6 +37,7 @@
 
 pub mod acl;
 mod attr;
+mod evict;
 mod fallocate;
 mod groups;
 mod locks;

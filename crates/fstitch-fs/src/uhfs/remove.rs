@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fstitch_core::{Errno, FileKind, InodeFlags, InodeNo, Result};
-use fstitch_patch::{PatchId, PatchIds, PatchState};
+use fstitch_patch::PatchIds;
 
 use super::locks::Locked;
 use super::node::{Node, Part, State};
@@ -318,27 +318,5 @@ impl<L: LowLevelFs> Uhfs<L> {
         if let Some(node) = self.table.release(ino, count) {
             self.free_orphan(change, &node);
         }
-    }
-
-    /// Drops nodes that nobody needs, at the end of operations and when others come into memory.
-    pub(super) fn evict_idle(&self) {
-        self.table.evict(|state| self.is_stable(state));
-        self.account_nodes();
-    }
-
-    /// Whether nothing is lost when the inode leaves memory.
-    fn is_stable(&self, state: &State<L::Inode>) -> bool {
-        // Blocks behind the end that a failed truncation left are known here only; after an unclean mount
-        // every file is loaded with that suspicion anyway.
-        let remembers_trim = state.trim && !self.low.was_unclean();
-        // Without a name it could not be loaded again.
-        if remembers_trim || self.low.attr(state.inode()).nlink == 0 {
-            return false;
-        }
-        let parts = [Part::Contents, Part::Attributes, Part::Names];
-        let tx = self.cache().lock();
-        let pending = |patch: PatchId| patch != PatchId::NONE && tx.state(patch) != PatchState::Committed;
-        let own = [state.growth].into_iter().chain(state.cleared.iter().chain(&state.ready).copied());
-        !own.chain(state.track.gathers(&parts)).chain(self.low.inode_patches(state.inode())).any(pending)
     }
 }

@@ -132,7 +132,18 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
     }
 
+    /// Makes everything stable. Inodes that were only waiting for that leave memory now, rather than with the operations that
+    /// come next.
     pub(super) fn do_sync(&self) -> Result<()> {
+        let last = self.table.last_ticket();
+        let synced = self.make_all_stable();
+        if synced.is_ok() {
+            self.evict_stable(last);
+        }
+        synced
+    }
+
+    fn make_all_stable(&self) -> Result<()> {
         if !self.options.read_only {
             self.fail_if_poisoned()?;
             self.cache().sync_all().map_err(|error| self.as_io(error))?;
@@ -189,10 +200,10 @@ impl<L: LowLevelFs> Uhfs<L> {
             return self.fail_if_poisoned();
         }
         *phase = Phase::Closed;
-        self.do_sync()?;
+        self.make_all_stable()?;
         if self.in_use.load(Ordering::Acquire) {
             self.low.mark_clean()?;
-            self.do_sync()?;
+            self.make_all_stable()?;
         }
         Ok(())
     }

@@ -32,6 +32,12 @@ const LEAVE_MAX: usize = 4;
 /// Calls of [`Table::evict`] that are passed over when a node had to stay: fewer than may leave in the next one.
 const RESTS: u32 = 3;
 
+/// Nodes more than have left that may have had to stay before [`Table::evict_older`] gives up.
+const STAYS_MAX: usize = 64;
+/// A table gives back room when it has so many times the room that its entries take, of which there are at least so many.
+const SHRINK_FACTOR: usize = 8;
+const SHRINK_MIN: usize = 64;
+
 /// The references to an inode that is not in memory.
 #[derive(Default)]
 struct Parked {
@@ -69,6 +75,15 @@ pub(super) struct Table<I> {
     /// Calls of `evict` that are still passed over.
     rests: AtomicU32,
     nodes_max: usize,
+}
+
+/// What [`Table::evict_older`] has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Evicted {
+    /// Nodes that are gone.
+    pub(super) left: usize,
+    /// It stopped only because these were enough.
+    pub(super) may_be_more: bool,
 }
 
 /// What the table holds.
@@ -245,11 +260,16 @@ impl<I> Table<I> {
         population
     }
 
+    /// Bytes that one node takes with `heap` beside it.
+    pub(super) const fn node_bytes(heap: usize) -> usize {
+        size_of::<Node<I>>() + heap
+    }
+
     /// Bytes that the table takes with `heap` beside each node, and how many of them are for nodes beyond the limit,
     /// which wait for their changes to become stable.
     pub(super) fn bytes(&self, heap: usize) -> (usize, usize) {
         let Population { nodes, parked } = self.population();
-        let each = size_of::<Node<I>>() + heap;
+        let each = Self::node_bytes(heap);
         let all = nodes * each + parked * size_of::<(InodeNo, Parked)>();
         (all, nodes.saturating_sub(self.nodes_max) * each)
     }
@@ -301,6 +321,61 @@ impl<I> Table<I> {
         }
     }
 
+    /// The ticket of the node that came last: [`Table::evict_older`] of now takes all nodes that are there.
+    pub(super) fn last_ticket(&self) -> u64 {
+        self.queue.lock().expect("no panic while held").last_ticket
+    }
+
+    /// As [`Table::evict`], for somebody with time to spare: at most `most` nodes beyond the limit, of those that were there when
+    /// `last` was the last ticket. Each is looked at once at most, and others get every lock between two. Gives up where too
+    /// many have to stay.
+    pub(super) fn evict_older(&self, last: u64, most: usize, stable: impl Fn(&State<I>) -> bool) -> Evicted {
+        let mut evicted = Evicted::default();
+        let mut stayed = 0;
+        while stayed <= evicted.left + STAYS_MAX {
+            if evicted.left == most {
+                evicted.may_be_more = true;
+                return evicted;
+            }
+            match self.pop_older(last) {
+                None => break,
+                Some((ino, ticket)) if self.evict_one(ino, ticket, &stable) => evicted.left += 1,
+                Some(_) => stayed += 1,
+            }
+        }
+        self.shrink();
+        evicted
+    }
+
+    /// Takes the oldest node out of the queue if there are too many and it is not younger than `last`.
+    fn pop_older(&self, last: u64) -> Option<(InodeNo, u64)> {
+        let mut queue = self.queue.lock().expect("no panic while held");
+        let is_older = |&(_, ticket): &(InodeNo, u64)| ticket <= last;
+        if queue.nodes.len() <= self.nodes_max || !queue.nodes.front().is_some_and(is_older) {
+            return None;
+        }
+        queue.nodes.pop_front()
+    }
+
+    /// Gives back the room of many nodes that have left: a few in tables made for a million are each a miss of the
+    /// processor's caches.
+    fn shrink(&self) {
+        let is_wide = |capacity: usize, len: usize| capacity > SHRINK_FACTOR * len.max(SHRINK_MIN);
+        for shard in &self.shards {
+            let Shard { nodes, parked } = &mut *shard.lock().expect("no panic while held");
+            if is_wide(nodes.capacity(), nodes.len()) {
+                nodes.shrink_to(2 * nodes.len());
+            }
+            if is_wide(parked.capacity(), parked.len()) {
+                parked.shrink_to(2 * parked.len());
+            }
+        }
+        let Queue { nodes, .. } = &mut *self.queue.lock().expect("no panic while held");
+        if is_wide(nodes.capacity(), nodes.len()) {
+            nodes.shrink_to(2 * nodes.len());
+        }
+    }
+
     /// Drops a node, if it is still the one of that ticket and may leave. Returns whether it is gone.
     fn evict_one(&self, ino: InodeNo, ticket: u64, stable: &impl Fn(&State<I>) -> bool) -> bool {
         let mut shard = self.shard(ino);
@@ -335,104 +410,4 @@ fn is_unused<I>(node: &Arc<Node<I>>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use fstitch_core::Errno;
-
-    use super::*;
-
-    /// Nodes of a format whose inodes are numbers.
-    fn load(ino: InodeNo) -> impl Fn() -> Result<(u64, bool)> {
-        move || Ok((ino.get(), false))
-    }
-
-    /// Ends enough operations for every node to leave that may.
-    fn evict_all(table: &Table<u64>, stable: impl Fn(&State<u64>) -> bool) {
-        for _ in 0..1000 {
-            table.evict(&stable);
-        }
-    }
-
-    #[test]
-    fn references_survive_the_node() {
-        let table = Table::new(4);
-        for ino in (1..=100).map(InodeNo) {
-            table.get(ino, 2, load(ino)).unwrap();
-        }
-        evict_all(&table, |_| true);
-        assert_eq!(table.population(), Population { nodes: 4, parked: 96 });
-        for ino in (1..=100).map(InodeNo) {
-            assert!(table.release(ino, 1).is_none(), "one reference is left");
-        }
-        for ino in (1..=100).map(InodeNo) {
-            let node = table.get(ino, 0, load(ino)).unwrap();
-            assert_eq!(node.refs.load(Ordering::Relaxed), 1);
-            assert!(table.release(ino, 1).is_some(), "a node's last reference is told");
-        }
-        evict_all(&table, |_| true);
-        assert_eq!(table.population(), Population { nodes: 4, parked: 0 });
-    }
-
-    #[test]
-    fn what_is_needed_stays() {
-        let table = Table::new(0);
-        let held = table.get(InodeNo(1), 1, load(InodeNo(1))).unwrap();
-        table.get(InodeNo(2), 0, load(InodeNo(2))).unwrap().orphan.store(true, Ordering::Relaxed);
-        table.get(InodeNo(3), 1, load(InodeNo(3))).unwrap();
-        table.get(InodeNo(4), 1, load(InodeNo(4))).unwrap();
-        evict_all(&table, |state| *state.inode() != 3);
-        assert_eq!(table.population(), Population { nodes: 3, parked: 1 });
-        assert!(!table.forget_idle(InodeNo(4)), "somebody refers to it");
-        drop(held);
-        evict_all(&table, |_| true);
-        assert_eq!(table.population(), Population { nodes: 1, parked: 3 });
-    }
-
-    #[test]
-    fn a_failure_to_load_loses_no_reference() {
-        let table = Table::new(0);
-        table.get(InodeNo(1), 3, load(InodeNo(1))).unwrap();
-        evict_all(&table, |_| true);
-        let failing = || Err(Errno::IO.into());
-        assert!(table.get(InodeNo(1), 1, failing).is_err());
-        assert!(table.get(InodeNo(2), 1, failing).is_err());
-        assert_eq!(table.population(), Population { nodes: 0, parked: 1 });
-        let node = table.get(InodeNo(1), 1, load(InodeNo(1))).unwrap();
-        assert_eq!(node.refs.load(Ordering::Relaxed), 4);
-    }
-
-    #[test]
-    fn whereabouts_survive_the_node() {
-        let table = Table::new(0);
-        let node = table.get(InodeNo(1), 1, load(InodeNo(1))).unwrap();
-        {
-            let mut state = node.write().unwrap();
-            state.track.named_in(InodeNo(7));
-            state.track.set_stable(3);
-        }
-        drop(node);
-        evict_all(&table, |_| true);
-        let loads = Cell::new(0);
-        let node = table.get(InodeNo(1), 0, || {
-            loads.set(loads.get() + 1);
-            load(InodeNo(1))()
-        });
-        let node = node.unwrap();
-        let state = node.read().unwrap();
-        assert_eq!(loads.get(), 1);
-        assert_eq!(state.track.parents.as_slice(), [InodeNo(7)]);
-        assert!(state.track.is_stable(3) && !state.track.is_stable(4));
-    }
-
-    #[test]
-    fn numbers_that_are_used_again_do_not_fill_the_queue() {
-        let table = Table::new(4);
-        for life in 0..1000 {
-            let node = table.insert(InodeNo(5), State::loaded(life, false));
-            table.evict(|_| false);
-            table.remove(&node);
-        }
-        assert!(table.queue.lock().unwrap().nodes.len() <= 5);
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ use fstitch_core::{Errno, Error, InodeNo, Result, Timestamp};
 use fstitch_patch::{Cache, Handle, PatchId, PatchState};
 
 use super::LowLevelFs;
+use super::evict::idle_nodes;
 use super::node::{Node, Part, State};
 use super::table::Table;
 
@@ -35,8 +36,9 @@ pub struct UhfsOptions {
     pub step_bytes: usize,
     /// Every change of names is stable when its call returns.
     pub synchronous: bool,
-    /// Inodes that stay in memory without need: more do only while they are used or have unstable changes.
-    pub idle_nodes: usize,
+    /// Inodes that stay in memory without need: more do only while they are used or have unstable changes. Without a number, a
+    /// share of the cache's size.
+    pub idle_nodes: Option<usize>,
 }
 
 impl Default for UhfsOptions {
@@ -46,7 +48,7 @@ impl Default for UhfsOptions {
             atime: AtimePolicy::default(),
             step_bytes: 1 << 20,
             synchronous: false,
-            idle_nodes: 4096,
+            idle_nodes: None,
         }
     }
 }
@@ -128,19 +130,11 @@ const FREED_PER_BLOCK: u64 = 16;
 /// What a change of attributes dirties at most: the inode's block and a block of extended attributes.
 pub(super) const ATTR_CHANGE_BLOCKS: usize = 4;
 
-/// Which part of the cache's size inodes may take that only wait for their changes to become stable. Beyond it these
-/// are written at once: small files are made faster than age writes them.
-const WAITING_SHARE: usize = 4;
-/// Operations between two looks at the memory of inodes.
-const ACCOUNT_EVERY: u64 = 64;
-/// What a loaded inode takes beside its node: tables of a few entries, measured on ext2.
-const NODE_HEAP_BYTES: usize = 512;
-
 impl<L: LowLevelFs> Uhfs<L> {
     /// Mounts `format`. Nothing is read or written yet.
     #[must_use]
     pub fn new(format: L, options: UhfsOptions) -> Self {
-        let table = Table::new(options.idle_nodes);
+        let idle = options.idle_nodes.unwrap_or_else(|| idle_nodes::<L>(format.cache()));
         let step_bytes = options.step_bytes.min(format.cache().step_bytes());
         let block_size = format.limits().block_size;
         let step_blocks = (step_bytes / block_size).max(1);
@@ -149,7 +143,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             options,
             step_blocks,
             block_size,
-            table,
+            table: Table::new(idle),
             gate: RwLock::new(Phase::Open),
             in_use: AtomicBool::new(false),
             marking: Mutex::new(()),
@@ -220,21 +214,6 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// of paths on the medium holds any more.
     pub(super) fn moves(&self) -> u64 {
         self.moves.load(Ordering::Acquire)
-    }
-
-    /// Tells the cache, every now and then, how much memory the inodes take, so that it makes room for them.
-    pub(super) fn account_nodes(&self) {
-        if !self.ended.fetch_add(1, Ordering::Relaxed).is_multiple_of(ACCOUNT_EVERY) {
-            return;
-        }
-        let (bytes, waiting) = self.table.bytes(NODE_HEAP_BYTES);
-        let mut accounted = self.accounted.lock().expect("no panic while held");
-        let signed = |n: usize| isize::try_from(n).expect("memory is smaller than the address space");
-        self.cache().account_external(signed(bytes) - signed(*accounted));
-        *accounted = bytes;
-        if waiting > self.cache().options().cache_size / WAITING_SHARE {
-            self.cache().write_soon();
-        }
     }
 
     /// Keeps a failure that no caller waits for.

@@ -65,7 +65,8 @@ impl Ext2Medium {
         let device: Arc<dyn BlockDevice> = Arc::<MemDevice>::clone(&self.device);
         let cache = Cache::new(device, self.cache.clone(), Arc::<ManualClock>::clone(&self.clock));
         let volume = Ext2::open(Arc::clone(&cache)).expect("the volume opens");
-        let options = UhfsOptions { atime: AtimePolicy::NoAtime, idle_nodes: 2, ..UhfsOptions::default() };
+        let options =
+            UhfsOptions { atime: AtimePolicy::NoAtime, idle_nodes: Some(2), ..UhfsOptions::default() };
         (cache, Uhfs::new(volume, options))
     }
 }

@@ -16,7 +16,7 @@ use crate::toy::{Toy, ToyFs};
 
 fn options() -> UhfsOptions {
     // Few idle nodes, so that inodes leave memory all the time.
-    UhfsOptions { atime: AtimePolicy::NoAtime, idle_nodes: 2, ..UhfsOptions::default() }
+    UhfsOptions { atime: AtimePolicy::NoAtime, idle_nodes: Some(2), ..UhfsOptions::default() }
 }
 
 struct ToyMedium(Arc<Toy>);

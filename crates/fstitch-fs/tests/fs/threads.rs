@@ -2,6 +2,7 @@
 //! operations lose or free twice.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fstitch_core::{ManualClock, Seed};
@@ -10,7 +11,6 @@ use fstitch_patch::CacheOptions;
 use crate::driver::{Op, Path, Side, Target};
 use crate::properties::{Ext2Medium, cache_options};
 
-const THREADS: u64 = 4;
 const OPERATIONS: usize = 600;
 
 /// A path in a tree so small that the threads meet all the time.
@@ -46,17 +46,26 @@ fn run(options: CacheOptions, first_seed: u64) {
     let medium = Ext2Medium::new(1024, 8 << 20, options, &clock);
     let (cache, fs) = medium.mount_with_cache();
     cache.start_flusher().unwrap();
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let fs = Arc::clone(&fs);
+        // Each sync lets inodes go that the others are about to use.
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                fs.sync().unwrap();
+            }
+        });
+        let workers = [0, 1, 2, 3].map(|thread| {
+            let mut side = Side::new(Arc::clone(&fs));
             scope.spawn(move || {
-                let mut side = Side::new(fs);
                 let mut seed = Seed::new(first_seed + thread);
                 for _ in 0..OPERATIONS {
                     side.run(&operation(&mut seed));
                 }
-            });
-        }
+            })
+        });
+        let ended = workers.map(std::thread::ScopedJoinHandle::join);
+        done.store(true, Ordering::Relaxed);
+        assert!(ended.iter().all(Result::is_ok), "seed {first_seed}");
     });
     let side = Side::new(fs);
     let tree = side.tree();
@@ -69,7 +78,7 @@ fn run(options: CacheOptions, first_seed: u64) {
 #[test]
 fn threads_share_a_volume() {
     for seed in 0..4 {
-        run(cache_options(64 << 20, 15), seed * THREADS);
-        run(cache_options(CacheOptions::MIN_CACHE_SIZE, 15), (seed + 100) * THREADS);
+        run(cache_options(64 << 20, 15), seed * 4);
+        run(cache_options(CacheOptions::MIN_CACHE_SIZE, 15), (seed + 100) * 4);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fstitch_core::FileSystem;
@@ -19,6 +20,9 @@ use crate::output::Outcome;
 
 /// Why a mount whose power was cut answers nothing.
 const CUT: &str = "the power is gone, cut by a command: what was not stable is lost";
+
+/// How often it is looked whether inodes may leave memory: as often as the flusher looks at the age of changes.
+const LET_GO_EVERY: Duration = Duration::from_secs(1);
 
 /// Where the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +69,7 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     if !plan.options.read_only && !plan.options.no_recovery {
         Daemon::recover(&served)?;
     }
+    Daemon::let_go(&served)?;
     let result = mount.run();
     drop(signals);
     // The image is closed, and its lock given back, before anybody hears that the unmount is done.
@@ -203,6 +208,25 @@ impl Daemon {
         std::thread::Builder::new().name("reclaimer".into()).spawn(move || {
             if let Err(error) = served.reclaim() {
                 served.say(&format!("reclaiming what the last crash left behind failed: {error:#}"));
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Lets inodes go beside everything else that were in memory only until they were stable, as long as the volume is open.
+    pub fn let_go(served: &Arc<Self>) -> Result<()> {
+        if served.status.read_only {
+            // Nothing has to wait there.
+            return Ok(());
+        }
+        let served = Arc::downgrade(served);
+        std::thread::Builder::new().name("evictor".into()).spawn(move || {
+            while let Some(daemon) = served.upgrade() {
+                let Ok(more) = daemon.with(|volume| Ok(volume.fs.let_go())) else { return };
+                drop(daemon);
+                if !more {
+                    std::thread::sleep(LET_GO_EVERY);
+                }
             }
         })?;
         Ok(())

@@ -170,6 +170,7 @@ impl Served<'_> {
             if wanted {
                 Daemon::recover(&daemon)?;
             }
+            Daemon::let_go(&daemon)?;
         }
         Ok(signals)
     }
