@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fstitch_fs::model::Model;
-use fstitch_fuse::{Mount, MountOptions, UnmountOnSignal};
+use fstitch_fuse::{Mount, MountOptions, Transport, UnmountOnSignal};
 
-/// Mounts a file system in memory on `at` and serves it until it is unmounted.
+/// Mounts a file system in memory on `at` and serves it until it is unmounted; requests come by `transport`.
 ///
 /// # Errors
 /// As mounting.
-pub fn serve(at: &Path) -> Result<()> {
+pub fn serve(at: &Path, transport: Transport) -> Result<()> {
     let at = at.to_str().context("the path is not text")?;
-    let mount = Mount::new(Arc::new(Model::new()), &MountOptions::new(at, "memory"))?;
+    let options = MountOptions { transport, ..MountOptions::new(at, "memory") };
+    let mount = Mount::new(Arc::new(Model::new()), &options)?;
     let _signals =
         UnmountOnSignal::install(vec![mount.unmounter()], |message| eprintln!("fstitch: {message}"))?;
     Ok(mount.run()?)

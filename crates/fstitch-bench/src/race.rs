@@ -164,7 +164,8 @@ impl Plan {
         for &workload in workloads {
             for medium in &self.media {
                 let fits = |contender: &&Contender| {
-                    (workload.programs.is_empty() || contender.is_mounted())
+                    contender.takes_part(workload.name)
+                        && (workload.programs.is_empty() || contender.is_mounted())
                         && !workload
                             .left_out
                             .iter()

@@ -87,7 +87,11 @@ pub fn run(wanted: &Wanted, say: &mut Say<'_>) -> Result<Results> {
         scale: wanted.scale,
         repetitions: wanted.repetitions,
         time: wanted.time,
-        contenders: if wanted.contenders.is_empty() { all() } else { wanted.contenders.clone() },
+        contenders: if wanted.contenders.is_empty() {
+            all(chosen.is_io_uring)
+        } else {
+            wanted.contenders.clone()
+        },
         workloads: wanted.workloads.clone(),
         media,
         scratch: scratch.path().to_owned(),
@@ -119,10 +123,12 @@ pub fn run(wanted: &Wanted, say: &mut Say<'_>) -> Result<Results> {
     Ok(results)
 }
 
-/// All contenders but the conventional mode through FUSE, which is measured in process.
-fn all() -> Vec<Contender> {
-    let mounted = |one: &Contender| !(one.is_synchronous() && one.is_mounted());
-    Contender::ALL.into_iter().chain([Contender::Tmpfs]).filter(mounted).collect()
+/// All contenders but the conventional mode through FUSE, which is measured in process, and, without io_uring, those that
+/// are to be compared with it.
+fn all(is_io_uring: bool) -> Vec<Contender> {
+    let takes_part =
+        |one: &Contender| !(one.is_synchronous() && one.is_mounted()) && (is_io_uring || !one.is_by_device());
+    Contender::ALL.into_iter().chain([Contender::Tmpfs]).filter(takes_part).collect()
 }
 
 fn tree(wanted: &Wanted) -> Result<Tree> {

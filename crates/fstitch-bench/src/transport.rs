@@ -9,6 +9,8 @@ const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 #[derive(Debug)]
 pub struct Chosen {
     before: Option<String>,
+    /// Mounts use io_uring.
+    pub is_io_uring: bool,
     /// For the report.
     pub about: String,
 }
@@ -26,7 +28,12 @@ pub fn choose(transport: Transport) -> Chosen {
         (false, true) => String::new(),
         (false, false) => " (io_uring takes Linux 6.14 or later and root)".to_owned(),
     };
-    Chosen { before: before.filter(|_| changed), about: format!("{way}{how}; those of fuse2fs: `/dev/fuse`") }
+    let is_io_uring = is("Y");
+    Chosen {
+        before: before.filter(|_| changed),
+        is_io_uring,
+        about: format!("{way}{how}; those of fuse2fs: `/dev/fuse`"),
+    }
 }
 
 impl Drop for Chosen {

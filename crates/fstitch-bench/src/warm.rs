@@ -34,7 +34,7 @@ pub(crate) fn before(contender: Contender, tools: &Tools, scratch: &Path, mib: u
     let mib = mib.min(most);
     match contender {
         Contender::InProcess(_) => heap(mib),
-        Contender::Mounted(_) | Contender::Memory => {
+        Contender::Mounted(_) | Contender::Memory | Contender::DeviceSoft | Contender::DeviceMemory => {
             // The kernel keeps what was written in pages of its own as well.
             pages(scratch, mib)?;
             process(tools, mib)?;

@@ -89,7 +89,7 @@ const IMAGE_MIN: u64 = 128 << 20;
 /// Races, and writes what came of it.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     if let Some(at) = &arguments.serve_memory {
-        limit::serve(at)?;
+        limit::serve(at, arguments.transport)?;
         return Ok(Outcome::SUCCESS);
     }
     if let Some(mib) = arguments.touch {

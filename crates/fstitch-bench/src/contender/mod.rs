@@ -21,6 +21,10 @@ pub enum Contender {
     InProcess(Consistency),
     /// A file system in memory behind the same front end: the limit of FUSE.
     Memory,
+    /// Soft updates, mounted through `/dev/fuse` where other mounts of ours use io_uring.
+    DeviceSoft,
+    /// The file system in memory, in the same way.
+    DeviceMemory,
     /// The reference implementation's own FUSE server.
     Fuse2fs,
     /// The kernel's driver.
@@ -44,7 +48,7 @@ pub enum Kernel {
 
 impl Contender {
     /// All of them, in the order of reports.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Mounted(Consistency::Soft),
         Self::Mounted(Consistency::Ordered),
         Self::Mounted(Consistency::Full),
@@ -56,6 +60,8 @@ impl Contender {
         Self::InProcess(Consistency::Async),
         Self::InProcess(Consistency::Sync),
         Self::Memory,
+        Self::DeviceSoft,
+        Self::DeviceMemory,
         Self::Fuse2fs,
         Self::Kernel(Kernel::Ext2),
         Self::Kernel(Kernel::Ext3Ordered),
@@ -70,6 +76,8 @@ impl Contender {
             Self::Mounted(mode) => format!("fuse-{mode}"),
             Self::InProcess(mode) => format!("in-{mode}"),
             Self::Memory => "fuse-memory".into(),
+            Self::DeviceSoft => "device-soft".into(),
+            Self::DeviceMemory => "device-memory".into(),
             Self::Fuse2fs => "fuse2fs".into(),
             Self::Kernel(Kernel::Ext2) => "kernel-ext2".into(),
             Self::Kernel(Kernel::Ext3Ordered) => "kernel-ext3-ordered".into(),
@@ -91,14 +99,29 @@ impl Contender {
         match self {
             Self::Mounted(mode) | Self::InProcess(mode) => mode != Consistency::Async,
             Self::Kernel(kernel) => kernel != Kernel::Ext2,
-            Self::Memory | Self::Fuse2fs | Self::Tmpfs => false,
+            Self::DeviceSoft => true,
+            Self::Memory | Self::DeviceMemory | Self::Fuse2fs | Self::Tmpfs => false,
         }
+    }
+
+    /// Whether it is there to compare `/dev/fuse` with io_uring.
+    #[must_use]
+    pub fn is_by_device(self) -> bool {
+        matches!(self, Self::DeviceSoft | Self::DeviceMemory)
+    }
+
+    /// Whether it takes part in a workload: what compares transports does so where a goal asks for it.
+    #[must_use]
+    pub fn takes_part(self, workload: &str) -> bool {
+        const TRANSPORTS: [&str; 6] =
+            ["small", "small-pinned", "small-halted", "tree", "creates", "creates-halted"];
+        !self.is_by_device() || TRANSPORTS.contains(&workload)
     }
 
     /// Whether it uses the medium at all.
     #[must_use]
     pub fn has_medium(self) -> bool {
-        !matches!(self, Self::Memory | Self::Tmpfs)
+        !matches!(self, Self::Memory | Self::DeviceMemory | Self::Tmpfs)
     }
 
     /// Whether programs can be run in it.
@@ -118,12 +141,14 @@ impl Contender {
     pub fn format(self) -> Option<&'static str> {
         match self {
             Self::Mounted(mode) | Self::InProcess(mode) if mode.journal_mode().is_some() => Some("ext3"),
-            Self::Mounted(_) | Self::InProcess(_) | Self::Fuse2fs | Self::Kernel(Kernel::Ext2) => {
-                Some("ext2")
-            }
+            Self::Mounted(_)
+            | Self::InProcess(_)
+            | Self::DeviceSoft
+            | Self::Fuse2fs
+            | Self::Kernel(Kernel::Ext2) => Some("ext2"),
             Self::Kernel(Kernel::Ext4) => Some("ext4"),
             Self::Kernel(_) => Some("ext3"),
-            Self::Memory | Self::Tmpfs => None,
+            Self::Memory | Self::DeviceMemory | Self::Tmpfs => None,
         }
     }
 }
@@ -211,7 +236,11 @@ impl Tools {
                 Some("no loop devices".into())
             }
             Contender::Fuse2fs if process::version("fuse2fs", "-V").is_none() => Some("not installed".into()),
-            Contender::Mounted(_) | Contender::Memory | Contender::Fuse2fs
+            Contender::Mounted(_)
+            | Contender::Memory
+            | Contender::DeviceSoft
+            | Contender::DeviceMemory
+            | Contender::Fuse2fs
                 if !Path::new("/dev/fuse").exists() =>
             {
                 Some("no /dev/fuse".into())

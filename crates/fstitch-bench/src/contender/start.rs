@@ -47,22 +47,10 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
     let at = tools.mountpoint.as_path();
     let kind = match contender {
         Contender::InProcess(mode) => return start_inside(mode, image),
-        Contender::Mounted(mode) => {
-            let mut command = Command::new(&tools.fstitch);
-            command
-                .args(["mount", "--foreground", "-o"])
-                .arg(format!("consistency={mode}"))
-                .arg(image)
-                .arg(at);
-            Kind::Server { fstitch: tools.fstitch.clone(), child: serve(&mut command, at)? }
-        }
-        Contender::Memory => {
-            let mut command = Command::new(&tools.fstitch);
-            Kind::Foreign {
-                child: serve(command.args(["bench", "--serve-memory"]).arg(at), at)?,
-                image: None,
-            }
-        }
+        Contender::Mounted(mode) => mount_ours(tools, &format!("consistency={mode}"), image)?,
+        Contender::DeviceSoft => mount_ours(tools, "consistency=soft,transport=device", image)?,
+        Contender::Memory => mount_memory(tools, "auto")?,
+        Contender::DeviceMemory => mount_memory(tools, "device")?,
         Contender::Fuse2fs => {
             let child = serve(Command::new("fuse2fs").arg("-f").arg(image).arg(at), at)?;
             Kind::Foreign { child, image: Some(image.to_owned()) }
@@ -85,6 +73,18 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
         _ => None,
     };
     Ok(Running { place: Arc::new(Host::new(at)?), host: Some(at.to_owned()), server, kind })
+}
+
+fn mount_ours(tools: &Tools, options: &str, image: &Path) -> Result<Kind> {
+    let mut command = Command::new(&tools.fstitch);
+    command.args(["mount", "--foreground", "-o", options]).arg(image).arg(&tools.mountpoint);
+    Ok(Kind::Server { fstitch: tools.fstitch.clone(), child: serve(&mut command, &tools.mountpoint)? })
+}
+
+fn mount_memory(tools: &Tools, transport: &str) -> Result<Kind> {
+    let mut command = Command::new(&tools.fstitch);
+    command.args(["bench", "--transport", transport, "--serve-memory"]).arg(&tools.mountpoint);
+    Ok(Kind::Foreign { child: serve(&mut command, &tools.mountpoint)?, image: None })
 }
 
 fn start_inside(mode: Consistency, image: &Path) -> Result<Running> {

@@ -21,7 +21,8 @@ pub fn report(results: &Results, beside: &str) -> String {
          `fsync` of the root directory). Times are medians, with the least and the most; ratios are taken within a \
          repetition, then their median. All processors may be used, and idle ones \
          stay awake (a latency of 0 is asked of `/dev/cpu_dma_latency`), because waking one through a hypervisor takes longer than most requests; \
-         in `small-pinned` client and server share one, and in those called `-halted` idle ones are left to the machine. Memory that a \
+         in `small-pinned` client and server share one, and in those called `-halted` idle ones are left to the machine; `device-soft` and `device-memory` are \
+         `fuse-soft` and `fuse-memory` with requests through `/dev/fuse`. Memory that a \
          workload takes is touched right before.\n\n",
     );
     let failures = results.gaps.iter().filter(|gap| gap.is_failure).count();
