@@ -110,7 +110,7 @@ impl Mount {
         let (session, adapter) = self.session.take().expect("only run takes it, and consumes the mount");
         // Where nobody answers any more, whoever touches the mount would hang.
         let failed = || {
-            if let Err(e) = self.unmounter.detach() {
+            if let Err(e) = self.unmounter.abort() {
                 tracing::warn!("{e}");
             }
         };

@@ -70,6 +70,21 @@ impl Unmounter {
         self.remove(true)
     }
 
+    /// Takes the mount out of sight and ends the connection, so that whoever waits for an answer gets an error. Without root's
+    /// rights only the first.
+    ///
+    /// # Errors
+    /// As the operating system has it.
+    pub(crate) fn abort(&self) -> Result<(), UnmountError> {
+        if is_root() && !self.ended.load(Ordering::Acquire) {
+            let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+            if rustix::mount::unmount(&self.mountpoint, flags).is_ok() {
+                return Ok(());
+            }
+        }
+        self.detach()
+    }
+
     fn remove(&self, lazy: bool) -> Result<(), UnmountError> {
         if self.ended.load(Ordering::Acquire) {
             return Ok(());

@@ -128,7 +128,7 @@ impl Session {
     }
 
     /// Serves until the mount is gone. Over `/dev/fuse`, `workers` threads do. `failed` is called as soon as a thread can
-    /// no longer serve.
+    /// no longer serve; it must end the mount, even one in use.
     ///
     /// # Errors
     /// The first thread's that failed.
@@ -140,23 +140,32 @@ impl Session {
     ) -> std::io::Result<()> {
         let Self { device, rings } = self;
         let readers = if rings.is_some() { 1 } else { workers };
-        let watched = |ended: std::io::Result<()>| {
-            if let Err(error) = &ended {
+        let watched = |serve: Serve<'_>| {
+            let ended = catch_unwind(AssertUnwindSafe(serve));
+            let ended = ended.unwrap_or_else(|panic| {
+                Err(std::io::Error::other(format!("a panic while serving: {}", message(&*panic))))
+            });
+            ended.inspect_err(|error| {
                 tracing::error!("serving requests: {error}");
                 failed();
-            }
-            ended
+            })
         };
         std::thread::scope(|scope| {
-            let mut threads = match rings {
-                Some(rings) => rings.start(scope, &device, server, watched)?,
-                None => Vec::new(),
-            };
-            for no in 0..readers {
-                let device = &device;
-                let thread = std::thread::Builder::new().name(format!("fuse-worker-{no}"));
-                threads.push(thread.spawn_scoped(scope, move || watched(device::serve(device, server)))?);
-            }
+            let started = (|| -> std::io::Result<Vec<_>> {
+                let mut threads = match rings {
+                    Some(rings) => rings.start(scope, &device, server, watched)?,
+                    None => Vec::new(),
+                };
+                for no in 0..readers {
+                    let device = &device;
+                    let thread = std::thread::Builder::new().name(format!("fuse-worker-{no}"));
+                    let serve = move || watched(Box::new(move || device::serve(device, server)));
+                    threads.push(thread.spawn_scoped(scope, serve)?);
+                }
+                Ok(threads)
+            })();
+            // Those that were started would serve a part of the requests only.
+            let threads = started.inspect_err(|_| failed())?;
             let mut first = Ok(());
             for thread in threads {
                 let panicked = |_| Err(std::io::Error::other("a thread that serves panicked"));
@@ -166,6 +175,9 @@ impl Session {
         })
     }
 }
+
+/// What a thread that serves does until the mount is gone.
+type Serve<'a> = Box<dyn FnOnce() -> std::io::Result<()> + 'a>;
 
 /// Rings for all processors, if the kernel offers them and they can be had.
 fn prepare(offered: Capabilities, transport: Transport) -> Result<Option<Rings>, GreetError> {

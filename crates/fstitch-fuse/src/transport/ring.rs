@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::processors::{Share, shares};
-use super::{Device, Server, TRANSFER_MAX, dispatch};
+use super::{Device, Serve, Server, TRANSFER_MAX, dispatch};
 use crate::wire::{InHeader, OutHeader, Reply, Room, Route};
 
 /// Commands to `/dev/fuse` by io_uring.
@@ -209,9 +209,8 @@ impl Rings {
         scope: &'scope Scope<'scope, '_>,
         device: &'scope Arc<Device>,
         server: &'scope dyn Server,
-        watched: impl Fn(Result<()>) -> Result<()> + Send + Copy + 'scope,
+        watched: impl Fn(Serve<'scope>) -> Result<()> + Send + Copy + 'scope,
     ) -> Result<Vec<ScopedJoinHandle<'scope, Result<()>>>> {
-        let count = self.0.len();
         let (ready, registered) = channel();
         let shared: Vec<_> = self.0.iter().map(|queues| Arc::clone(&queues.shared)).collect();
         let mut threads = Vec::new();
@@ -219,14 +218,14 @@ impl Rings {
         for queues in self.0 {
             let name = format!("fuse-queue-{}", queues.share.processor);
             let ready = ready.clone();
-            let serve = move || watched(queues.serve(device, server, &ready));
+            let serve = move || watched(Box::new(move || queues.serve(device, server, ready)));
             match std::thread::Builder::new().name(name).spawn_scoped(scope, serve) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => failure = Some(error),
             }
         }
         drop(ready);
-        for _ in 0..count {
+        for _ in 0..threads.len() {
             match registered.recv() {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => failure = Some(error),
@@ -262,7 +261,7 @@ impl Queues {
         Ok(Self { ring, share, slots, shared: Arc::new(shared) })
     }
 
-    fn serve(self, device: &Arc<Device>, server: &dyn Server, ready: &Sender<Result<()>>) -> Result<()> {
+    fn serve(self, device: &Arc<Device>, server: &dyn Server, ready: Sender<Result<()>>) -> Result<()> {
         OWN.set(Arc::as_ptr(&self.shared).addr());
         stay_on(self.share.processor);
         let mut serving = match Serving::register(self, device) {
@@ -275,6 +274,8 @@ impl Queues {
             }
         };
         let _ = ready.send(Ok(()));
+        // Who waits would wait for ever for a thread that ends without a word.
+        drop(ready);
         serving.run(server)
     }
 }
@@ -299,7 +300,12 @@ struct Serving {
     slots: Vec<Slot>,
     shared: Arc<Shared>,
     device: Arc<Device>,
+    /// What had happened before serving began.
+    early: Completions,
 }
+
+/// What has happened: what about, and with which result.
+type Completions = SmallVec<[(u64, i32); 8]>;
 
 impl Serving {
     /// Gives the kernel all slots.
@@ -307,27 +313,25 @@ impl Serving {
         let Queues { ring, share, slots, shared } = queues;
         ring.submitter().register_enable_rings()?;
         let slots = share.queues.iter().flat_map(|queue| (0..slots).map(|_| Slot::new(*queue))).collect();
-        let mut serving = Self { ring, slots, shared, device: Arc::clone(device) };
+        let early = Completions::new();
+        let mut serving = Self { ring, slots, shared, device: Arc::clone(device), early };
         for slot in 0..serving.slots.len() {
             serving.push(serving.command(slot, REGISTER))?;
         }
         serving.watch()?;
         serving.ring.submit()?;
         // A slot that the kernel accepts completes with its first request, one that it refuses at once.
-        for (about, result) in serving.completions() {
-            if about == WAKE || result >= 0 {
-                continue;
-            }
-            if !is_end(result) {
-                return Err(Error::from_raw_os_error(-result));
-            }
-            serving.slots[slot_no(about)].is_gone = true;
+        serving.early = serving.completions();
+        match serving.early.iter().find(|(about, result)| *about != WAKE && *result < 0 && !is_end(*result)) {
+            Some((_, refused)) => Err(Error::from_raw_os_error(-refused)),
+            None => Ok(serving),
         }
-        Ok(serving)
     }
 
     /// Serves until the kernel has given up all slots.
     fn run(&mut self, server: &dyn Server) -> Result<()> {
+        let early = std::mem::take(&mut self.early);
+        self.complete(early, server)?;
         while !self.has_ended() {
             self.commit_finished()?;
             match self.ring.submit_and_wait(1) {
@@ -335,12 +339,18 @@ impl Serving {
                 Err(error) if retried(&error) => {}
                 Err(error) => return Err(error),
             }
-            for (about, result) in self.completions() {
-                if about == WAKE {
-                    self.drain(result)?;
-                } else {
-                    self.completed(server, slot_no(about), result);
-                }
+            let completions = self.completions();
+            self.complete(completions, server)?;
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, completions: Completions, server: &dyn Server) -> Result<()> {
+        for (about, result) in completions {
+            if about == WAKE {
+                self.drain(result)?;
+            } else {
+                self.completed(server, slot_no(about), result)?;
             }
         }
         Ok(())
@@ -350,8 +360,7 @@ impl Serving {
         self.shared.stop.load(Ordering::Acquire) || self.slots.iter().all(|slot| slot.is_gone)
     }
 
-    /// What has happened: what about, and with which result.
-    fn completions(&mut self) -> SmallVec<[(u64, i32); 8]> {
+    fn completions(&mut self) -> Completions {
         self.ring.completion().map(|entry| (entry.user_data(), Self::result(&entry))).collect()
     }
 
@@ -400,14 +409,14 @@ impl Serving {
     }
 
     /// A slot is ours again: it carries a request, or the mount is gone.
-    fn completed(&mut self, server: &dyn Server, no: usize, result: i32) {
+    ///
+    /// # Errors
+    /// If the kernel does not take the slot back although the mount is there: its processor's requests would wait for ever.
+    fn completed(&mut self, server: &dyn Server, no: usize, result: i32) -> Result<()> {
         let slot = &mut self.slots[no];
         if result < 0 {
             slot.is_gone = true;
-            if !is_end(result) {
-                tracing::error!("a slot of queue {}: {}", slot.queue, Error::from_raw_os_error(-result));
-            }
-            return;
+            return if is_end(result) { Ok(()) } else { Err(Error::from_raw_os_error(-result)) };
         }
         let commit_id;
         {
@@ -421,6 +430,7 @@ impl Serving {
             dispatch(server, header, (&headers.fixed, payload, filled), reply);
         }
         slot.commit_id = commit_id;
+        Ok(())
     }
 
     /// Gives the kernel the answers that are there.
@@ -457,7 +467,7 @@ fn slot_no(about: u64) -> usize {
 
 /// Whether a slot comes back because the mount is gone.
 fn is_end(result: i32) -> bool {
-    [Os::NOTCONN, Os::CANCELED].iter().any(|os| -result == os.raw_os_error())
+    [Os::NOTCONN, Os::CONNABORTED, Os::CANCELED].iter().any(|os| -result == os.raw_os_error())
 }
 
 /// Whether waiting failed for a moment only.

@@ -54,6 +54,10 @@ impl Reply {
 
     /// The first `len` bytes of the room that came with the request.
     pub(crate) fn filled(mut self, room: Room<'_>, len: usize) {
+        if len > room.0.len() {
+            // A file system that says so is wrong; whoever asked must not wait for ever.
+            return self.error(Errno::IO);
+        }
         match self.route.take() {
             Some(Route::Device(route)) => route.send(self.unique, 0, [&room.0[..len], &[]]),
             Some(Route::Ring(route)) => route.send_in_place(self.unique, room, len),
