@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use fstitch_core::{Clock, SystemClock};
 use fstitch_fuse::Transport;
 
@@ -82,6 +82,11 @@ pub fn run(wanted: &Wanted, say: &mut Say<'_>) -> Result<Results> {
     results.machine.facts.push(("source tree".to_owned(), about));
     results.machine.facts.push(("idle processors".to_owned(), processors::idle()));
     let chosen = transport::choose(wanted.transport);
+    ensure!(
+        chosen.is_io_uring || wanted.transport != Transport::IoUring,
+        "requests come by {}",
+        chosen.about
+    );
     results.machine.facts.push(("requests of our mounts".to_owned(), chosen.about.clone()));
     let mut plan = Plan {
         scale: wanted.scale,

@@ -58,12 +58,7 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return Err(MountError::NoMountpoint(path.to_path_buf()));
         }
-        // The others while the kernel takes a dead server's io_uring apart.
-        Err(e)
-            if [Os::NOTCONN, Os::CANCELED, Os::CONNABORTED]
-                .iter()
-                .any(|os| e.raw_os_error() == Some(os.raw_os_error())) =>
-        {
+        Err(e) if is_dead(&e) => {
             return Err(MountError::DeadMount(path.to_path_buf()));
         }
         Err(e) => return Err(MountError::system(format!("examining {}", path.display()), e)),
@@ -74,6 +69,14 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {
         Some(mount) if mount.fs_type == "fuse.fstitch" => Err(MountError::AlreadyMounted(resolved)),
         _ => Ok(resolved),
     }
+}
+
+/// Whether an access failed because the server of a mount has died.
+#[must_use]
+pub fn is_dead(error: &std::io::Error) -> bool {
+    // The last two while the kernel takes the server's io_uring apart.
+    let answers = [Os::NOTCONN, Os::CONNABORTED, Os::CANCELED];
+    answers.iter().any(|os| error.raw_os_error() == Some(os.raw_os_error()))
 }
 
 fn check_device() -> Result<(), MountError> {

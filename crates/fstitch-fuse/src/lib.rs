@@ -65,7 +65,7 @@ mod wire;
 
 pub use awake::keep_awake;
 pub use error::MountError;
-pub use kernel::remount;
+pub use kernel::{is_dead, remount};
 pub use mount::Mount;
 pub use options::MountOptions;
 pub use ordered::{OrderedFsync, OrderedProcess};

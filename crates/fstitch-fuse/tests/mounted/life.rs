@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fstitch_core::FileSystem;
 use fstitch_fs::model::Model;
-use fstitch_fuse::{Mount, MountError, UnmountError, UnmountOnSignal, remount};
+use fstitch_fuse::{Mount, MountError, MountOptions, Transport, UnmountError, UnmountOnSignal, remount};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -39,6 +39,26 @@ fn impossible_mount_points_are_refused_by_name() {
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
     assert!(matches!(refusal(&file), MountError::NotADirectory(at) if at == file));
+}
+
+#[test]
+fn a_transport_that_cannot_be_had_is_refused_and_left_aside_if_nobody_insists() {
+    let parameter = fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    if parameter.is_ok_and(|value| value.trim() == "Y") {
+        // Every other test of this run comes through it.
+        return;
+    }
+    let Some(m) = mount_with(Arc::new(Model::new()), |options| options.transport = Transport::Auto) else {
+        return;
+    };
+    fs::write(m.path("a"), "through the device").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let insists = MountOptions { transport: Transport::IoUring, ..options(dir.path()) };
+    let error = Mount::new(Arc::new(Model::new()), &insists).expect_err("the kernel does not offer it");
+    assert!(matches!(error, MountError::NoIoUring(_)), "{error}");
+    assert!(error.to_string().contains("enable_uring"), "it names the remedy: {error}");
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!table.contains(dir.path().to_str().unwrap()), "nothing stays mounted");
 }
 
 #[test]

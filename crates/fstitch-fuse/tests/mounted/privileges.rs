@@ -77,6 +77,16 @@ fn writing_takes_set_id_bits_and_capabilities_away() {
     fs::set_permissions(m.path("a"), Permissions::from_mode(0o6777)).unwrap();
     fs::write(m.path("a"), "root may").unwrap();
     assert_eq!(mode(&m, "a"), 0o6777, "root keeps them");
+    let without = |line| {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-fsetid", "--inh-caps=-fsetid", "/bin/sh", "-c", line]);
+        command.current_dir(m.root()).status()
+    };
+    match without("truncate -s 0 a") {
+        Ok(status) => assert!(status.success()),
+        Err(error) => return println!("skipped: setpriv: {error}"),
+    }
+    assert_eq!(mode(&m, "a"), 0o777, "root without the capability does not, whatever its number");
 }
 
 /// A `security.capability` value of version 2 that grants nothing.

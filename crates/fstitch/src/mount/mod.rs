@@ -179,11 +179,10 @@ fn settle_mountpoint(mountpoint: &mut PathBuf) -> Result<()> {
 const DYING_PAUSES: u32 = 20;
 const DYING_PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes away what a killed daemon of ours left at the mount point, where every access answers ENOTCONN.
+/// Takes away what a killed daemon of ours left at the mount point, where every access fails.
 fn clear_dead_mount(mountpoint: &Path) {
     // Attributes may still be in the kernel's memory; how full the volume is only its daemon knows.
-    let gone = [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED, rustix::io::Errno::CANCELED];
-    if !rustix::fs::statvfs(mountpoint).is_err_and(|error| gone.contains(&error)) {
+    if !rustix::fs::statvfs(mountpoint).is_err_and(|error| fstitch_fuse::is_dead(&error.into())) {
         return;
     }
     let absolute = crate::control::client::absolute(mountpoint);
