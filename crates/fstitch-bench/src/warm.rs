@@ -35,9 +35,8 @@ pub(crate) fn before(contender: Contender, tools: &Tools, scratch: &Path, mib: u
     match contender {
         Contender::InProcess(_) => heap(mib),
         Contender::Mounted(_) | Contender::Memory | Contender::DeviceSoft | Contender::DeviceMemory => {
-            // The kernel keeps what was written in pages of its own as well.
-            pages(scratch, mib)?;
-            process(tools, mib)?;
+            // The kernel keeps what was written in pages of its own as well, at the same time.
+            process(tools, 2 * mib)?;
         }
         Contender::Kernel(_) | Contender::Tmpfs => pages(scratch, mib)?,
         Contender::Fuse2fs => {

@@ -41,6 +41,8 @@ pub struct Stats {
     pub blocks_written: u64,
     /// Of these, blocks written with patches undone, which must be written again.
     pub blocks_written_undone: u64,
+    /// Of the blocks written, contents that nobody had asked for and that were not old yet.
+    pub blocks_written_early: u64,
     /// Runs of neighbouring blocks written.
     pub write_requests: u64,
     /// Device flushes.

@@ -380,6 +380,44 @@ fn old_blocks_are_written_with_what_they_wait_for() {
     );
 }
 
+/// Prevents a device that idles while much waits to be written, and young files that are written although they go soon.
+#[test]
+fn contents_are_written_early_when_there_is_much_unless_they_die_young() {
+    const BLOCKS: u64 = 200;
+    let look = || std::iter::repeat_with(|| std::thread::sleep(Duration::from_millis(20)));
+    for dies in [false, true] {
+        let probe = Probe::new(512);
+        let options = CacheOptions { cache_size: 1 << 20, ..CacheOptions::default() };
+        let (cache, clock) = cache_with(&probe, options);
+        if dies {
+            for no in 300..400 {
+                set(&cache, no, 0, 1, &[]);
+                cache.lock().drop_changes(BlockNo(no), &[]);
+            }
+        }
+        cache.start_flusher().unwrap();
+        for no in 0..BLOCKS {
+            cache.reserve(1024).unwrap();
+            set(&cache, no, 0, 1, &[]);
+        }
+        assert_eq!(cache.stats().blocks_written_early, 0, "nothing is a moment old");
+        clock.advance(Duration::from_millis(200));
+        cache.reserve(1024).unwrap();
+        if dies {
+            assert!(look().take(10).all(|()| cache.stats().blocks_written == 0), "they go soon");
+            continue;
+        }
+        let enough = (1 << 20) / 8 / 1024;
+        assert!(look().take(500).any(|()| cache.dirty_blocks() <= enough), "nobody had to ask");
+        assert!(
+            cache.stats().blocks_written_early >= BLOCKS - 128,
+            "because of their age they are not written"
+        );
+        cache.sync_all().unwrap();
+        assert!((0..BLOCKS).all(|no| probe.byte(usize::try_from(no).unwrap(), 0) == 1));
+    }
+}
+
 /// Prevents a long chain that is walked at each of its epochs, by whoever waits for its end or when it is old.
 #[test]
 fn chains_are_walked_a_few_times_only() {

@@ -110,6 +110,8 @@ counters! {
         blocks_written,
         /// Of these, blocks written with patches undone.
         blocks_written_undone,
+        /// Of these, contents of files written before they were old or anybody asked.
+        blocks_written_early,
         /// Runs of neighbouring blocks written.
         write_requests,
         /// Device flushes.

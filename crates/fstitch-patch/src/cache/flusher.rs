@@ -17,6 +17,23 @@ const TICK_MIN: Duration = Duration::from_millis(5);
 /// How long to wait for operations under way when room is wanted and only their end can bring more to write.
 const STUCK: Duration = Duration::from_millis(2);
 
+/// How long contents stay in memory, when there is much to write, before they are written although nobody waits for them: files
+/// are mostly written at once.
+const EARLY_AGE: Duration = Duration::from_millis(100);
+/// How often contents are looked for that are so old.
+const EARLY_TICK: Duration = Duration::from_millis(20);
+
+/// What the flusher writes.
+#[derive(Clone, Copy, Debug)]
+enum Round {
+    /// Whatever makes room.
+    Room,
+    /// Contents of files, while there is much to write.
+    Early,
+    /// What is old.
+    Age,
+}
+
 /// A running flusher thread.
 pub(super) struct Flusher {
     thread: JoinHandle<()>,
@@ -70,32 +87,48 @@ impl Drop for Cache {
 impl Shared {
     fn flush_forever(&self) {
         let mut stuck = false;
-        loop {
-            let for_room = {
-                let core = self.core();
-                if core.stop {
-                    return;
+        let mut aged_at = self.clock.elapsed();
+        while let Some(round) = self.next_round(stuck, aged_at) {
+            let wrote = match round {
+                Round::Early => self.write_early(EARLY_AGE).map(|progress| progress != Progress::Idle),
+                Round::Room => self.write_round(true),
+                Round::Age => {
+                    aged_at = self.clock.elapsed();
+                    self.write_round(false)
                 }
-                let core = match self.wants_room(&core) {
-                    true if stuck => self.wait_for_kick(core, STUCK),
-                    true => core,
-                    false => {
-                        let tick = self.tick(&core);
-                        self.wait_for_kick(core, tick)
-                    }
-                };
-                if core.stop {
-                    return;
-                }
-                self.wants_room(&core)
             };
-            let Ok(wrote) = self.write_round(for_room) else {
+            let Ok(wrote) = wrote else {
                 // The cache is poisoned, and everybody who asks is told; nothing is written any more.
                 self.wait_for_stop();
                 return;
             };
             stuck = !wrote;
         }
+    }
+
+    /// What to do next, waiting until it is time. `stuck` tells that the last round could write nothing, `aged_at` when ages were
+    /// looked at. `None` at the end.
+    fn next_round(&self, stuck: bool, aged_at: Duration) -> Option<Round> {
+        let mut core = self.core();
+        let pause = match (self.wants_room(&core), self.is_early(&core)) {
+            (true, _) => stuck.then_some(STUCK),
+            (false, true) => stuck.then_some(EARLY_TICK),
+            (false, false) => Some(self.tick(&core)),
+        };
+        if let Some(pause) = pause
+            && !core.stop
+        {
+            core = self.wait_for_kick(core, pause);
+        }
+        if core.stop {
+            return None;
+        }
+        let ages_can_wait = self.clock.elapsed() < aged_at + self.tick(&core);
+        Some(match self.wants_room(&core) {
+            true => Round::Room,
+            false if self.is_early(&core) && ages_can_wait => Round::Early,
+            false => Round::Age,
+        })
     }
 
     fn tick(&self, core: &Core) -> Duration {

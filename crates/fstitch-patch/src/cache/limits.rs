@@ -6,6 +6,9 @@ use fstitch_core::{Errno, Error, Result};
 use super::step::{Goal, Progress};
 use super::{Cache, Core, Shared};
 
+/// See [`Shared::is_early`], in bytes.
+const EARLY_FROM: usize = 64 << 20;
+
 impl Cache {
     /// The most bytes that one step of an operation should dirty: longer operations reserve again between
     /// self-contained steps.
@@ -35,6 +38,7 @@ impl Cache {
         let rounds = core.idle_rounds;
         loop {
             Shared::check_volume(&core, self.volume)?;
+            shared.note_dirty(&mut core);
             if shared.has_room(&core, bytes) {
                 return Ok(());
             }
@@ -74,6 +78,32 @@ impl Cache {
 }
 
 impl Shared {
+    /// Dirty bytes from which on contents are written early. Below, what comes is small or soon over.
+    fn early_limit(&self) -> usize {
+        EARLY_FROM.min(self.options.cache_size / 8)
+    }
+
+    /// The least and the most blocks of an epoch that are written early: each epoch costs a flush, and somebody may come who
+    /// waits for the next one.
+    pub(super) fn early_blocks(&self) -> (usize, usize) {
+        let blocks = self.early_limit() / self.block_size;
+        (blocks / 16, blocks / 4)
+    }
+
+    /// Whether contents should go to the medium although nobody waits for them and they are not old.
+    pub(super) fn is_early(&self, core: &Core) -> bool {
+        core.graph.dirty().len() * self.block_size > self.early_limit()
+    }
+
+    /// Wakes the flusher when there has come to be much to write.
+    fn note_dirty(&self, core: &mut Core) {
+        let early = self.is_early(core);
+        if early && !core.early && core.has_flusher {
+            self.kick.notify_all();
+        }
+        core.early = early;
+    }
+
     /// Bytes that changes may hold: three quarters of the cache. Much that is written soon dies soon, and what is read again is
     /// mostly what was written last.
     fn dirty_limit(&self) -> usize {

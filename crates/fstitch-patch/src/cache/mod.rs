@@ -107,6 +107,8 @@ pub(crate) struct Core {
     has_flusher: bool,
     /// The flusher thread should write everything it can.
     pressure: bool,
+    /// There was much to write when an operation began last.
+    early: bool,
     /// How often the flusher found nothing that it could write to make room.
     idle_rounds: u64,
     stop: bool,
@@ -144,6 +146,7 @@ impl Cache {
             poison: None,
             has_flusher: false,
             pressure: false,
+            early: false,
             idle_rounds: 0,
             stop: false,
             groups: FxHashMap::default(),

@@ -86,6 +86,23 @@ impl Shared {
         self.write_launched(batch)
     }
 
+    /// Writes one epoch of contents that have been dirty for so long, unless somebody waits for others or contents die young.
+    pub(super) fn write_early(&self, age: Duration) -> Result<Progress> {
+        let _epoch = self.epoch();
+        let batch = {
+            let mut core = self.core();
+            Self::check_poison(&core)?;
+            let Some(horizon) = self.clock.elapsed().checked_sub(age) else { return Ok(Progress::Idle) };
+            if !core.wanted.is_empty() || !core.graph.contents_stay() {
+                return Ok(Progress::Idle);
+            }
+            let chosen = core.graph.take_ripe_contents(horizon, self.early_blocks());
+            core.graph.stats.blocks_written_early += u64::try_from(chosen.len()).expect("64-bit machine");
+            Self::launch(&mut core, chosen)
+        };
+        self.write_launched(batch)
+    }
+
     /// Marks the blocks in flight, each of which has ready patches, and takes their images.
     fn launch(core: &mut Core, chosen: Vec<Sx>) -> Vec<Frozen> {
         let batch: Vec<Frozen> = chosen.into_iter().map(|sx| core.graph.launch(sx)).collect();

@@ -285,6 +285,7 @@ impl Graph {
         if slot.patches.is_empty() {
             slot.dirtied_at = born;
             self.enlist_dirty(site.slot);
+            self.note_contents(site.slot, born);
         }
         let slot = &mut self.slots[at(site.slot)];
         slot.patches.push(px, change);

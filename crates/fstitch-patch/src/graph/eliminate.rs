@@ -23,6 +23,7 @@ impl Graph {
         sx: Sx,
         unreachable: &[PatchId],
     ) -> bool {
+        self.note_death(sx);
         let slot = &self.slots[at(sx)];
         let may_not = self.is_shared(sx, volume) || !self.optimizations.elimination;
         if may_not || !slot.flying.is_empty() || slot.patches.is_empty() {

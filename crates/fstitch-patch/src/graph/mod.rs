@@ -9,9 +9,11 @@
 //!   edges.rs    edges and the counts that they keep           eliminate.rs  dropping what will never be seen
 //!   empty.rs    empty, held and gathering patches             invariants.rs the checks of debug builds and tests
 //!   logged.rs   changes where a journal is kept              moment.rs     when it is
+//!   contents.rs contents of files, the oldest first
 //! ```
 
 mod arena;
+mod contents;
 pub(crate) mod create;
 mod edges;
 mod eliminate;
@@ -34,6 +36,7 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, Clock};
 
 use crate::{Optimizations, PatchId, PatchState, Stats};
 use arena::Arena;
+use contents::Contents;
 pub(crate) use create::Contents as ChangeContents;
 pub(crate) use flight::{Frozen, Readiness};
 pub(crate) use logged::{Arrangement, Home, Logging, Running};
@@ -49,6 +52,8 @@ pub(crate) struct Graph {
     free_slots: Vec<Sx>,
     /// Blocks with uncommitted patches, in no order; each knows its place.
     dirty: Vec<Sx>,
+    /// Those of them that hold contents, the oldest first.
+    contents: Contents,
     optimizations: Optimizations,
     /// By volume.
     pub(crate) arrangements: Vec<Arrangement>,
@@ -70,6 +75,7 @@ impl Graph {
             slots: Vec::new(),
             free_slots: Vec::new(),
             dirty: Vec::new(),
+            contents: Contents::default(),
             optimizations,
             arrangements: vec![Arrangement::Given],
             stamp: 0,

@@ -183,7 +183,7 @@ pub(crate) struct Patch {
 }
 
 /// When a patch was created, to the millisecond and without what is beyond 49 days: patches do not live so long.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Birth(u32);
 
 impl Birth {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Le, ManualClock, Seed};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Clock, Le, ManualClock, Seed};
 use proptest::prelude::*;
 
 use super::create::Contents;
@@ -51,7 +51,7 @@ struct World {
 impl World {
     fn new(optimizations: Optimizations) -> Self {
         let clock = Arc::new(ManualClock::new());
-        let mut graph = Graph::new(optimizations, Arc::clone(&clock) as Arc<dyn fstitch_core::Clock>);
+        let mut graph = Graph::new(optimizations, Arc::clone(&clock) as Arc<dyn Clock>);
         let initial: Vec<Vec<u8>> = (0..BLOCKS).map(|n| vec![u8::try_from(n).unwrap(); BLOCK_SIZE]).collect();
         let slots = (0..BLOCKS)
             .map(|n| {
@@ -133,6 +133,16 @@ impl World {
         let expected = self.replay(block, |at| self.state(at) != PatchState::Uncommitted);
         assert_eq!(frozen.image[..], expected[..], "undo is exact (invariant 7)");
         assert!(self.in_flight.insert(block, frozen).is_none(), "one version in flight (invariant 2)");
+    }
+
+    /// Launches contents as they are written early.
+    fn launch_ripe(&mut self, seed: &mut Seed) {
+        let horizon = self.clock.elapsed().saturating_sub(Duration::from_secs(seed.below(4)));
+        for sx in self.graph.take_ripe_contents(horizon, (0, 3)) {
+            assert!(self.graph.slot(sx).dirtied_at <= horizon, "what is younger stays");
+            assert_eq!(self.graph.readiness(sx), Readiness::All, "what is written early is written whole");
+            self.launch(self.slots.iter().position(|&slot| slot == sx).expect("a block of the world"));
+        }
     }
 
     /// Frees a block: its unflown changes vanish, and what waited for them waits for what they waited for and for
@@ -303,6 +313,7 @@ fn run(seed: u64, combination: u8, steps: usize, forgets: bool) {
                 let block = pick(&mut seed, world.slots.len());
                 world.launch(block);
             }
+            9 if seed.chance(1, 2) => world.launch_ripe(&mut seed),
             9 => {
                 let block = pick(&mut seed, world.slots.len());
                 world.land(block);
