@@ -9,8 +9,10 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 PROFILE ?= release
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 CLIENT := crates/fstitch-client-c
+# What is installed: a plain release build, or with OPTIMIZED=1 what `make optimized` makes.
+PROGRAM := $(TARGET)/$(if $(OPTIMIZED),optimized,release)/fstitch
 
-.PHONY: demo test install uninstall build build-client install-client proofs studies bench clean
+.PHONY: demo test install uninstall build optimized build-client install-client proofs studies bench clean
 
 # Makes an ext2 image, mounts it, unpacks a tree, kills the mount in mid-write, checks, and tells what it saw.
 demo: build
@@ -26,6 +28,11 @@ build:
 	@scripts/setup.sh build
 	$(CARGO) build --release --locked -p fstitch
 
+# The program 10 to 15 % faster: built, watched at work, and built again for that. Ten minutes.
+optimized:
+	@scripts/setup.sh optimized
+	@scripts/optimized.sh $(TARGET)/optimized/fstitch
+
 # The long proofs: suites, real trees, the kernel's own driver, 200 kills. Takes an hour or more.
 proofs: build
 	@scripts/setup.sh proofs
@@ -36,10 +43,10 @@ studies: build build-client
 	@scripts/setup.sh studies
 	@FSTITCH=$(TARGET)/release/fstitch studies/run.sh
 
-# Races this build against the kernel's file systems and others, and writes docs/benchmarks.md. Forty minutes at most.
-bench: build
+# Races the program against the kernel's file systems and others, and writes docs/benchmarks.md. Forty minutes at most.
+bench: optimized
 	@scripts/setup.sh bench
-	@$(TARGET)/release/fstitch bench --report docs/benchmarks.md
+	@$(TARGET)/optimized/fstitch bench --time 1620s --report docs/benchmarks.md
 
 # What C programs need to order their changes; `pip install ./python` is the same for Python.
 build-client:
@@ -55,13 +62,13 @@ install-client: build-client
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)|" \
 		$(CLIENT)/patchgroup.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/patchgroup.pc
 
-install: build install-client
-	install -D -m 755 $(TARGET)/release/fstitch $(DESTDIR)$(PREFIX)/bin/fstitch
+install: $(if $(OPTIMIZED),optimized,build) install-client
+	install -D -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/fstitch
 	install -d $(DESTDIR)/sbin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	ln -sf $(PREFIX)/bin/fstitch $(DESTDIR)/sbin/mount.fuse.fstitch
 	ln -sf $(PREFIX)/bin/fstitch $(DESTDIR)/sbin/mount.fstitch
-	$(TARGET)/release/fstitch man $(DESTDIR)$(PREFIX)/share/man/man1
-	$(TARGET)/release/fstitch completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fstitch
+	$(PROGRAM) man $(DESTDIR)$(PREFIX)/share/man/man1
+	$(PROGRAM) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fstitch
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/fstitch $(DESTDIR)/sbin/mount.fuse.fstitch $(DESTDIR)/sbin/mount.fstitch

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what a purpose needs and this machine lacks: setup.sh build|demo|test|proofs|studies|bench.
+# Installs what a purpose needs and this machine lacks: setup.sh build|optimized|demo|test|proofs|studies|bench.
 # Only Debian's package manager is known here; elsewhere, and without root or sudo, it says what is missing and
 # goes on, because every purpose has a reduced form that works without.
 set -euo pipefail
 
-purpose=${1:?"usage: setup.sh build|demo|test|proofs|studies|bench"}
+purpose=${1:?"usage: setup.sh build|optimized|demo|test|proofs|studies|bench"}
 missing=()
 
 need() { # need COMMAND PACKAGE
@@ -20,6 +20,12 @@ fi
 need cc gcc
 case "$purpose" in
 build) ;;
+optimized)
+    # The compiler's own tool, which comes with rustup.
+    if command -v rustup >/dev/null 2>&1 && ! rustup component list --installed | grep -q '^llvm-tools'; then
+        rustup component add llvm-tools
+    fi
+    ;;
 demo)
     need fusermount3 fuse3
     need e2fsck e2fsprogs

@@ -5,6 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::contender::{Contender, Medium};
 use crate::meter::Sample;
 
+/// How this program was built.
+const BUILD: &str = match option_env!("FSTITCH_BUILD") {
+    Some(_) => "optimised for what it did while it was watched (`make optimized`)",
+    None => "a plain build",
+};
+
 /// One phase of one workload in one contender, once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cell {
@@ -193,7 +199,7 @@ impl Machine {
             ("processors".to_owned(), format!("{count} x {model}")),
             ("memory".to_owned(), line(&memory, "MemTotal").unwrap_or_default()),
             ("kernel".to_owned(), read("/proc/sys/kernel/osrelease").trim().to_owned()),
-            ("fstitch".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+            ("fstitch".to_owned(), format!("{}, {BUILD}", env!("CARGO_PKG_VERSION"))),
         ];
         for medium in media {
             let about = format!("an image of {} MiB, every byte of it written before", image_bytes >> 20);
