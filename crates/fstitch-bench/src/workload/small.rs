@@ -22,7 +22,7 @@ fn remove(place: &dyn Place, within: &str, count: u64) -> Result<()> {
 
 /// Creates, writes and unlinks, each by itself.
 pub(super) fn run(at: &At<'_>, meter: &mut Meter<'_>) -> Result<()> {
-    each_by_itself(at, meter, at.scale.of(10_000, 2_000))
+    each_by_itself(at, meter, at.scale.of(20_000, 2_000))
 }
 
 /// The same where each takes ten times as long.
