@@ -12,7 +12,7 @@ use crate::ordered::OrderedFsync;
 use crate::scopes::Scopes;
 use crate::supervised::Supervised;
 use crate::transport::{GreetError, Session};
-use crate::{MountError, MountOptions, Unmounter};
+use crate::{MountError, MountOptions, Transport, Unmounter};
 
 /// A mounted file system: made by [`Mount::new`], served by [`Mount::run`].
 ///
@@ -20,6 +20,7 @@ use crate::{MountError, MountOptions, Unmounter};
 pub struct Mount {
     /// `None` only while `run` works with it.
     session: Option<(Session, Adapter)>,
+    transport: Transport,
     /// Threads that serve through `/dev/fuse`.
     workers: usize,
     fs: Arc<Supervised>,
@@ -55,14 +56,14 @@ impl Mount {
                         GreetError::Io(e) => MountError::system("greeting the kernel", e),
                     })?;
             adapter.invalidations().connect(session.device());
-            let way = if session.uses_io_uring() { "io_uring" } else { "/dev/fuse" };
-            tracing::debug!("requests come through {way}");
+            tracing::debug!("requests come by way of {}", session.transport());
             Ok(((session, adapter), scopes))
         });
         match session {
             Ok((session, scopes)) => {
                 let (workers, guard) = (options.workers, connection.guard);
-                Ok(Self { session: Some(session), workers, fs, scopes, unmounter, _guard: guard })
+                let transport = session.0.transport();
+                Ok(Self { session: Some(session), transport, workers, fs, scopes, unmounter, _guard: guard })
             }
             Err(e) => {
                 if let Err(left) = unmounter.detach() {
@@ -84,6 +85,12 @@ impl Mount {
     #[must_use]
     pub fn served(&self) -> Arc<dyn FileSystem> {
         Arc::clone(&self.fs) as _
+    }
+
+    /// Which way requests come, of the two that there are.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        self.transport
     }
 
     /// Tells who uses ordered fsync.

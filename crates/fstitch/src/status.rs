@@ -117,6 +117,9 @@ fn describe(mount: &Status) -> Result<String> {
     let access = if mount.read_only { "read-only" } else { "read-write" };
     writeln!(shown, "{} on {}", mount.image, mount.mountpoint)?;
     writeln!(shown, "  {} {access}, consistency {}, pid {}", mount.format, mount.consistency, mount.pid)?;
+    if !mount.transport.is_empty() {
+        writeln!(shown, "  requests come by way of {}", mount.transport)?;
+    }
     writeln!(shown, "  not on the medium yet: {}", crate::size::show(mount.dirty_bytes))?;
     if let Some(journal) = &mount.journal {
         writeln!(

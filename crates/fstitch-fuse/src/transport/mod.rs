@@ -77,6 +77,16 @@ impl FromStr for Transport {
     }
 }
 
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Device => "device",
+            Self::IoUring => "io_uring",
+        })
+    }
+}
+
 /// Who answers requests.
 pub(crate) trait Server: Sync {
     fn serve(&self, request: Request<'_>, reply: Reply);
@@ -123,8 +133,9 @@ impl Session {
         Arc::clone(&self.device)
     }
 
-    pub(crate) fn uses_io_uring(&self) -> bool {
-        self.rings.is_some()
+    /// Which way requests come, of the two.
+    pub(crate) fn transport(&self) -> Transport {
+        if self.rings.is_some() { Transport::IoUring } else { Transport::Device }
     }
 
     /// Serves until the mount is gone. Over `/dev/fuse`, `workers` threads do. `failed` is called as soon as a thread can

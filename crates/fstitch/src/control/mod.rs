@@ -97,6 +97,10 @@ pub struct Status {
     pub format: String,
     /// The consistency mechanism in force.
     pub consistency: String,
+    /// Which way requests come from the kernel: `io_uring` or `device`; empty where none do. Daemons before this field do not
+    /// send it.
+    #[serde(default)]
+    pub transport: String,
     /// Whether it accepts no changes because it was mounted so.
     pub read_only: bool,
     /// Whether it had not been unmounted cleanly before this mount.

@@ -54,8 +54,12 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     let source = plan.image.display().to_string();
     let mount =
         Mount::new(fs, &mount_options(&plan.options, (source.clone(), &plan.mountpoint), plan.workers))?;
-    let status =
-        Status { image: source, mountpoint: plan.mountpoint.display().to_string(), ..Status::default() };
+    let status = Status {
+        image: source,
+        mountpoint: plan.mountpoint.display().to_string(),
+        transport: mount.transport().to_string(),
+        ..Status::default()
+    };
     let served = Arc::new(Daemon::new(status, &plan.options, volume, Some(&mount.served())));
     let control = Server::start(&plan.mountpoint, Arc::clone(&served) as _).inspect_err(|_| {
         // The mount goes with this function; a control socket is what umount and stats rely on.

@@ -18,8 +18,10 @@ fn commands_that_read_print_json() {
     assert_eq!(json(fstitch(&format!("ls -lR --json {image}:/")))[0]["path"], "/lost+found");
     assert_eq!(json(fstitch(&format!("fsck -fn --json {image}")))["total"], 0);
     assert!(json(fstitch(&format!("info --json {image}"))).is_object());
-    let Some(mounted) = Mounted::new("", &image, &at) else { return };
-    assert_eq!(json(fstitch(&format!("status --json {at}")))[0]["mountpoint"], at.as_str());
+    let Some(mounted) = Mounted::new("-o transport=device", &image, &at) else { return };
+    let status = json(fstitch(&format!("status --json {at}")));
+    assert_eq!(status[0]["mountpoint"], at.as_str());
+    assert_eq!(status[0]["transport"], "device");
     assert!(
         json(fstitch("status --json")).as_array().unwrap().iter().any(|m| m["mountpoint"] == at.as_str())
     );

@@ -135,6 +135,7 @@ impl Served<'_> {
         let status = Status {
             image: self.source(described),
             mountpoint: described.mountpoint.as_ref().map(|at| at.display().to_string()).unwrap_or_default(),
+            transport: mount.as_ref().map(|mount| mount.transport().to_string()).unwrap_or_default(),
             ..Status::default()
         };
         let mut options = described.options.clone();
