@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use fstitch_core::{Errno, Error, IoOp, Result};
 
 use super::step::{Goal, Progress};
-use super::{Cache, Shared};
+use super::{Cache, Core, Shared};
 use crate::graph::patch::Vx;
 use crate::{Durability, PatchId, PatchState};
 
@@ -40,19 +40,10 @@ impl Cache {
         if is_shared || self.journaled.load(Ordering::Acquire) {
             return shared.sync_volume(self.volume, horizon).map_err(lost);
         }
-        loop {
-            let _epoch = shared.epoch();
-            {
-                let core = shared.core();
-                Shared::check_poison(&core).map_err(lost)?;
-                if !core.graph.has_patch_before(horizon) {
-                    break;
-                }
-            }
-            if shared.write_epoch(Goal::Everything).map_err(lost)? == Progress::Idle {
-                return Err(Error::Errno(Errno::BUSY));
-            }
-        }
+        let waiter = Shared::announce(&mut shared.core(), &[]);
+        let written = shared.write_everything(horizon);
+        Shared::withdraw(&mut shared.core(), waiter);
+        written.map_err(lost)?;
         shared.flush_if_unsafe()
     }
 }
@@ -65,18 +56,43 @@ impl Shared {
             if patches.iter().all(|&id| core.graph.state(id) == PatchState::Committed) {
                 return Self::check_poison(&core).map(|()| false);
             }
-            let waiter = core.next_waiter;
-            core.next_waiter += 1;
-            core.wanted.push((waiter, patches.to_vec()));
-            core.marked = None;
-            waiter
+            Self::announce(&mut core, patches)
         };
         let outcome = self.write_until(patches);
-        let mut core = self.core();
+        Self::withdraw(&mut self.core(), waiter);
+        outcome.map(|()| true)
+    }
+
+    /// Somebody waits for these patches, or with none for epochs of its own: the flusher leaves it those that come. Returns who.
+    pub(in crate::cache) fn announce(core: &mut Core, patches: &[PatchId]) -> u64 {
+        let waiter = core.next_waiter;
+        core.next_waiter += 1;
+        core.wanted.push((waiter, patches.to_vec()));
+        core.marked = None;
+        waiter
+    }
+
+    /// It waits no more.
+    pub(in crate::cache) fn withdraw(core: &mut Core, waiter: u64) {
         core.wanted.retain(|(other, _)| *other != waiter);
         core.marked = None;
-        drop(core);
-        outcome.map(|()| true)
+    }
+
+    /// Writes all patches that existed before `horizon`.
+    fn write_everything(&self, horizon: u64) -> Result<()> {
+        loop {
+            let _epoch = self.epoch();
+            {
+                let core = self.core();
+                Self::check_poison(&core)?;
+                if !core.graph.has_patch_before(horizon) {
+                    return Ok(());
+                }
+            }
+            if self.write_epoch(Goal::Everything)? == Progress::Idle {
+                return Err(Error::Errno(Errno::BUSY));
+            }
+        }
     }
 
     /// Writes epochs for all who wait until `patches` are stable. What they need is looked for once, and again when nothing
@@ -134,5 +150,34 @@ fn lost(error: Error) -> Error {
             Error::io(IoOp::Write, fstitch_core::BlockNo(0), std::io::Error::other(why.to_string()))
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use fstitch_core::{BlockKind, BlockNo, ManualClock, MemDevice};
+
+    use super::*;
+    use crate::CacheOptions;
+
+    /// Prevents that a flusher with much to do takes each epoch before those who wait for one.
+    #[test]
+    fn what_is_early_gives_way_to_who_waits() {
+        let clock = Arc::new(ManualClock::new());
+        let options = CacheOptions { cache_size: 1 << 20, ..CacheOptions::default() };
+        let cache = Cache::new(Arc::new(MemDevice::new(1024, 64)), options, Arc::clone(&clock) as _);
+        for no in 0..40 {
+            let block = cache.read(BlockNo(no), BlockKind::Data).expect("a device in memory");
+            let _patch = cache.lock().bytes(&block, 0, &[1], &[]);
+        }
+        clock.advance(Duration::from_secs(1));
+        let shared = &cache.shared;
+        let waiter = Shared::announce(&mut shared.core(), &[]);
+        assert_eq!(shared.write_early(Duration::from_millis(100)).unwrap(), Progress::Idle);
+        Shared::withdraw(&mut shared.core(), waiter);
+        assert_eq!(shared.write_early(Duration::from_millis(100)).unwrap(), Progress::Wrote(32));
     }
 }

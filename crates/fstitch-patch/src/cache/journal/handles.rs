@@ -230,6 +230,13 @@ impl Shared {
 
     /// Writes until nothing of a volume is dirty.
     pub(in crate::cache) fn write_whole_volume(&self, volume: Vx) -> Result<()> {
+        let waiter = Self::announce(&mut self.core(), &[]);
+        let written = self.write_volume(volume);
+        Self::withdraw(&mut self.core(), waiter);
+        written
+    }
+
+    fn write_volume(&self, volume: Vx) -> Result<()> {
         let mark = |graph: &mut Graph| {
             let targets = graph.patches_of(volume);
             graph.mark_closure_of(targets, Mark::Wanted)
