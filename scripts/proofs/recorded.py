@@ -1,6 +1,7 @@
 """Records real programs at work on a live mount, and judges what power cuts could have left of each recording.
 
-Every load starts on a volume of its own, with blocks of 1 KiB and of 4 KiB: untar (this repository and /usr/include),
+Every load starts on a volume of its own, with blocks of 1 KiB, written at an age of 50 ms, and of 4 KiB with a cache so
+small that contents are written early: untar (this repository and /usr/include),
 rm -r, git (init, add, commit, gc, clone --local), sqlite (journal modes delete and wal), and postmark. `fstitch crash
 mount --record` logs its writes and flushes; `fstitch crash replay-log` visits states of the log, recovers and checks each,
 asks e2fsck about a sample, and must find nothing. To be sure that it can find something, the first recording is
@@ -97,11 +98,17 @@ def postmark(at, _work):
     common.run("postmark", input=commands)
 
 
+# By block size: what is old soon; and a small cache, of which much is dirty, so that contents are written early.
+PRESSURE = {1024: ("--write-back-age", "50ms"), 4096: ("--cache-size", "8M")}
+
+
 class Recording:
     """A base image and the log of what was done to it."""
 
     def __init__(self, binary, work, place, block_size):
         os.mkdir(place)
+        self.pressure = PRESSURE[block_size]
+        self.early = 0
         self.binary, self.work, self.place = binary, work, place
         self.image, self.log, self.base = f"{place}/a.img", f"{place}/log", f"{place}/base.img"
         common.run(binary, "mkfs", "ext2", "-q", "-b", str(block_size), self.image, "64M")
@@ -113,11 +120,11 @@ class Recording:
                 before(directory, self.work)
         common.copy_sparse(self.image, self.base)
         os.makedirs(directory, exist_ok=True)
-        common.run(
-            self.binary, "crash", "mount", "--record", self.log, "--write-back-age", "50ms", self.image, directory
-        )
+        common.run(self.binary, "crash", "mount", "--record", self.log, *self.pressure, self.image, directory)
         try:
             load(directory, self.work)
+            stats = json.loads(common.run(self.binary, "stats", "--json", directory).stdout)
+            self.early = stats["cache"]["blocks_written_early"]
         except BaseException:
             common.run(self.binary, "umount", "--lazy", directory, ok=None)
             raise
@@ -200,6 +207,9 @@ def main():
                 recording = Recording(binary, work, f"{work}/{name.replace(' ', '-')}-{block_size}", block_size)
                 with summary.case(f"{name}, {block_size}-byte blocks"):
                     recording.record(load, before)
+                    print(f"     {recording.early} blocks were written early", flush=True)
+                    if (name, block_size) == ("untar", 4096) and recording.early == 0:
+                        raise common.Failure("nothing was written early, which this recording is for")
                     judge(recording, options, question)
                     if not doubted:
                         judge_without_flushes(recording)
