@@ -21,6 +21,8 @@ need cc gcc
 case "$purpose" in
 build) ;;
 optimized)
+    need mke2fs e2fsprogs
+    need fusermount3 fuse3
     # The compiler's own tool, which comes with rustup.
     if command -v rustup >/dev/null 2>&1 && ! rustup component list --installed | grep -q '^llvm-tools'; then
         rustup component add llvm-tools
