@@ -28,10 +28,13 @@ echo "2 of 3: what it does" >&2
 rm -rf "$profiles"
 LLVM_PROFILE_FILE=$profiles/%m-%p.profraw "$target/watched/$host/release/fstitch" bench --quick --no-tables --media memory \
     --only small,tree,creates,mail,sqlite-calls,stream,postmark \
-    --contenders in-soft,in-ordered,in-full,in-async,fuse-soft,fuse-ordered,fuse-memory >"$target/watched.log" 2>&1 || { cat "$target/watched.log" >&2; exit 1; }
+    --contenders in-soft,in-ordered,in-full,in-async,fuse-soft,fuse-ordered,fuse-memory >"$target/watched.log" 2>&1 || {
+    cat "$target/watched.log" >&2
+    exit 1
+}
 # What was not seen at work would be made as if it never ran, and be slower than in a plain build.
 if grep "^not measured:" "$target/watched.log" | sort -u >&2; then
-    echo "optimized.sh: not all could be watched: it takes root and /dev/fuse; a plain build needs neither" >&2
+    echo "optimized.sh: not all could be watched: it takes root and /dev/fuse; a plain build (\`make bench PLAIN=1\`) needs neither" >&2
     exit 1
 fi
 "$profdata" merge -o "$target/merged.profdata" "$profiles"/*.profraw

@@ -110,7 +110,7 @@ counters! {
         blocks_written,
         /// Of these, blocks written with patches undone.
         blocks_written_undone,
-        /// Of these, contents of files written before they were old or anybody asked.
+        /// Of all blocks written, contents of files that were not old yet and that nobody had asked for.
         blocks_written_early,
         /// Runs of neighbouring blocks written.
         write_requests,
