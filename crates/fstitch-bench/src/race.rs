@@ -70,7 +70,8 @@ pub fn prepare(medium: &Medium, bytes: u64) -> Result<()> {
 }
 
 impl Plan {
-    /// Runs repetition after repetition, as many as fit into the time; the first one always. What fails is noted as a gap.
+    /// Runs repetition after repetition, as many as fit into the time; the first one always. Where not all workloads fit any
+    /// more, the shortest ones are repeated: these suffer most from the moods of the machine. What fails is noted as a gap.
     ///
     /// # Errors
     /// Those of `say`.
@@ -78,14 +79,21 @@ impl Plan {
         let clock = SystemClock::new();
         let contenders = self.able(tools, results);
         let workloads = self.able_workloads(results);
+        let mut spent = vec![Duration::ZERO; workloads.len()];
         for repetition in 0..self.repetitions {
-            let begun = clock.elapsed();
-            if repetition > 0 && begun + begun / repetition > self.time {
-                break;
-            }
-            let steps = self.steps(&workloads, &contenders, repetition);
+            let chosen = match repetition {
+                0 => (0..workloads.len()).collect(),
+                _ => that_fit(&spent, self.time.saturating_sub(clock.elapsed())),
+            };
+            let steps: Vec<_> = chosen
+                .iter()
+                .flat_map(|&at| {
+                    self.steps(workloads[at], &contenders, repetition).map(move |step| (at, step))
+                })
+                .collect();
             let total = steps.len();
-            for (done, (medium, workload, contender)) in steps.into_iter().enumerate() {
+            for (done, (at, (medium, workload, contender))) in steps.into_iter().enumerate() {
+                let begun = clock.elapsed();
                 let what = format!("{} {} {}", medium.name, workload.name, contender.name());
                 say(&Step { done, total, what: &format!("{what} ({})", repetition + 1) })?;
                 // Where each change waits for the medium, the small amount of work takes long enough.
@@ -103,6 +111,15 @@ impl Plan {
                         results.gaps.push(Gap { what, why: format!("{error:#}"), is_failure: true });
                     }
                 }
+                let took = clock.elapsed().saturating_sub(begun);
+                // The first time takes part in everything, so no later one takes longer but by the machine's mood.
+                if repetition == 0 {
+                    spent[at] += took;
+                }
+            }
+            if chosen.len() < workloads.len() {
+                results.repeated = chosen.iter().map(|&at| workloads[at].name.to_owned()).collect();
+                break;
             }
             results.repetitions = repetition + 1;
         }
@@ -151,34 +168,43 @@ impl Plan {
         left.medium.is_none() || self.media.len() > 1
     }
 
-    /// What one repetition does, in order.
-    fn steps(
-        &self,
-        workloads: &[&'static Workload],
+    /// What one repetition does in a workload, in order.
+    fn steps<'a>(
+        &'a self,
+        workload: &'static Workload,
         contenders: &[Contender],
         repetition: u32,
-    ) -> Vec<(&Medium, &'static Workload, Contender)> {
-        let mut steps = Vec::new();
+    ) -> impl Iterator<Item = (&'a Medium, &'static Workload, Contender)> + use<'a> {
         let order: Vec<Contender> =
             turns(contenders.len(), repetition).into_iter().map(|at| contenders[at]).collect();
-        for &workload in workloads {
-            for medium in &self.media {
-                let fits = |contender: &&Contender| {
-                    contender.takes_part(workload.name)
-                        && (workload.programs.is_empty() || contender.is_mounted())
-                        && !workload
-                            .left_out
-                            .iter()
-                            .any(|left| self.applies(left) && left.is(&contender.name(), medium.name))
-                        && (!contender.is_synchronous()
-                            || (repetition == 0 && SYNCHRONOUS.contains(&workload.name)))
-                };
-                let step = |&contender: &Contender| (medium, workload, contender);
-                steps.extend(order.iter().filter(fits).map(step));
-            }
-        }
-        steps
+        self.media.iter().flat_map(move |medium| {
+            let fits = |contender: &&Contender| {
+                contender.takes_part(workload.name)
+                    && (workload.programs.is_empty() || contender.is_mounted())
+                    && !workload
+                        .left_out
+                        .iter()
+                        .any(|left| self.applies(left) && left.is(&contender.name(), medium.name))
+                    && (!contender.is_synchronous()
+                        || (repetition == 0 && SYNCHRONOUS.contains(&workload.name)))
+            };
+            let step = |&contender: &Contender| (medium, workload, contender);
+            order.iter().filter(fits).map(step).collect::<Vec<_>>()
+        })
     }
+}
+
+/// Which of the workloads that took so long fit into the time once more, in their order: all, or the shortest ones.
+fn that_fit(spent: &[Duration], time: Duration) -> Vec<usize> {
+    let mut shortest: Vec<usize> = (0..spent.len()).collect();
+    shortest.sort_by_key(|&at| spent[at]);
+    let mut end = Duration::ZERO;
+    shortest.retain(|&at| {
+        end += spent[at];
+        end <= time
+    });
+    shortest.sort_unstable();
+    shortest
 }
 
 /// In which order so many take their turns. Another one begins each time, and each comes after another one: who comes next
@@ -225,6 +251,22 @@ fn run_once(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_shortest_workloads_are_repeated_where_not_all_fit() {
+        let seconds =
+            |all: &[u64]| -> Vec<Duration> { all.iter().map(|&s| Duration::from_secs(s)).collect() };
+        let spent = seconds(&[5, 90, 1, 40, 5]);
+        assert_eq!(that_fit(&spent, Duration::from_secs(141)), [0, 1, 2, 3, 4]);
+        assert_eq!(that_fit(&spent, Duration::from_secs(140)), [0, 2, 3, 4]);
+        assert_eq!(
+            that_fit(&spent, Duration::from_secs(50)),
+            [0, 2, 4],
+            "no short one stands back for a longer one"
+        );
+        assert_eq!(that_fit(&spent, Duration::from_secs(6)), [0, 2]);
+        assert!(that_fit(&spent, Duration::ZERO).is_empty());
+    }
 
     #[test]
     fn everybody_has_a_turn_and_nobody_always_the_same_one_before() {

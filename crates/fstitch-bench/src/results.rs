@@ -52,8 +52,11 @@ pub struct Results {
     pub machine: Machine,
     /// `full` or `quick`.
     pub scale: String,
-    /// How often each step was done.
+    /// How often each workload was run.
     pub repetitions: u32,
+    /// The workloads that were run once more, in the time that was left.
+    #[serde(default)]
+    pub repeated: Vec<String>,
     /// Seconds that the run took.
     pub seconds: f64,
     /// The race.

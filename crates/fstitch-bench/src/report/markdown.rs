@@ -29,9 +29,13 @@ pub fn report(results: &Results, beside: &str) -> String {
     // A string cannot fail to be written to.
     let _ = writeln!(
         out,
-        "Scale `{}`, {} repetitions, {:.0} minutes, {} measurements, {failures} failed.\n\n| | |\n|---|---|",
+        "Scale `{}`, {} repetitions{}, {:.0} minutes, {} measurements, {failures} failed.\n\n| | |\n|---|---|",
         results.scale,
         results.repetitions,
+        match &results.repeated[..] {
+            [] => String::new(),
+            repeated => format!(" (one more of {})", repeated.join(", ")),
+        },
         results.seconds / 60.0,
         results.cells.len()
     );

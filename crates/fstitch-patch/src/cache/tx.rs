@@ -45,9 +45,20 @@ impl<'a> Tx<'a> {
 
     fn change(&mut self, block: &Block, change: Change, new: &Contents<'_>, befores: &[PatchId]) -> PatchId {
         let site = self.site(block);
-        if self.mine.is_empty() {
-            return self.core.graph.change(site, change, new, befores);
+        match self.mine.is_empty() {
+            true => self.core.graph.change(site, change, new, befores),
+            false => self.change_for_groups(site, change, new, befores),
         }
+    }
+
+    #[inline(never)]
+    fn change_for_groups(
+        &mut self,
+        site: Site,
+        change: Change,
+        new: &Contents<'_>,
+        befores: &[PatchId],
+    ) -> PatchId {
         let heads = self.heads();
         let patch = self.core.graph.change_for_groups(site, change, new, (befores, &heads));
         self.enlist(patch);

@@ -30,6 +30,7 @@ impl Graph {
     ///
     /// # Panics
     /// If the change lies outside the block, or a before is a gather.
+    #[inline]
     pub(crate) fn change_plain(
         &mut self,
         site: Site,
@@ -37,12 +38,24 @@ impl Graph {
         new: &Contents<'_>,
         befores: &[PatchId],
     ) -> PatchId {
-        let sx = site.slot;
         if let Some(hard) = self.joins_at_once(site, befores) {
-            self.assert_inside(sx, change);
-            self.apply(sx, change, new);
+            self.assert_inside(site.slot, change);
+            self.apply(site.slot, change, new);
             return self.arena.id(hard);
         }
+        self.change_at_length(site, change, new, befores)
+    }
+
+    /// The way of all changes that do not join a patch at once.
+    #[inline(never)]
+    fn change_at_length(
+        &mut self,
+        site: Site,
+        change: Change,
+        new: &Contents<'_>,
+        befores: &[PatchId],
+    ) -> PatchId {
+        let sx = site.slot;
         let mut befores = self.live(befores, Some(sx));
         let reach = self.slots[at(sx)].reach;
         if reach != PatchId::NONE {
@@ -79,31 +92,51 @@ impl Graph {
         if !patch.hard || patch.home || patch.volume != site.volume || befores.len() > JOIN_AT_ONCE {
             return None;
         }
-        let is_awaited = slot.external > 0;
+        let is_known = |&id: &PatchId| match self.arena.resolve(id) {
+            // Home patches stand for others.
+            Some(before) => before == px || (!self.patch(before).home && self.has_edge(px, before)),
+            None => true,
+        };
+        if !befores.iter().all(is_known) {
+            return self.joins_and_waits(px, befores);
+        }
+        self.note_joined(px)?;
+        Some(px)
+    }
+
+    /// The same where the change waits for more than the block's patch does.
+    fn joins_and_waits(&mut self, px: Px, befores: &[PatchId]) -> Option<Px> {
+        let sx = self.patch(px).slot;
         let mut more: SmallVec<[Px; JOIN_AT_ONCE]> = SmallVec::new();
         for &id in befores {
             let Some(before) = self.arena.resolve(id) else { continue };
-            // Home patches stand for others.
             if before == px || (!self.patch(before).home && self.has_edge(px, before)) {
                 continue;
             }
-            if !self.is_bottom(before) || self.patch(before).slot == site.slot {
+            if !self.is_bottom(before) || self.patch(before).slot == sx {
                 return None;
             }
             more.push(before);
         }
-        if !more.is_empty() && self.is_overdue(px) {
+        if self.is_overdue(px) {
             return None;
         }
+        self.note_joined(px)?;
+        for before in more {
+            self.add_edge(px, before);
+        }
+        Some(px)
+    }
+
+    /// Counts a change that joins its block's only patch; `None` if that is not allowed.
+    fn note_joined(&mut self, px: Px) -> Option<()> {
+        let is_awaited = self.slots[at(self.patch(px).slot)].external > 0;
         match is_awaited {
             false if self.optimizations.hard_patches => self.stats.patches_merged_hard += 1,
             _ if self.optimizations.overlap_merging => self.stats.patches_merged_overlap += 1,
             _ => return None,
         }
-        for before in more {
-            self.add_edge(px, before);
-        }
-        Some(px)
+        Some(())
     }
 
     /// Whether a patch is an ordinary one of its block that waits for nothing but, if it is in flight, for its write.
@@ -199,11 +232,11 @@ impl Graph {
     fn overlapped(&self, sx: Sx, change: Change) -> SmallVec<[Px; 8]> {
         let slot = &self.slots[at(sx)];
         let has_all = |px: Px| {
-            let cover = self.patch(px).change;
+            let cover = self.patch(px).change();
             Some(px) != slot.hard && is_alike(cover, change) && change.overlap_within(change, cover)
         };
         let mut found = slot.patches.touching(change, has_all);
-        found.retain(|px| Some(*px) != slot.hard && self.patch(*px).change.overlaps(change));
+        found.retain(|px| Some(*px) != slot.hard && self.patch(*px).change().overlaps(change));
         found.reverse();
         found
     }
@@ -214,8 +247,8 @@ impl Graph {
         let mut top = Befores::new();
         for &px in overlapped.iter().rev() {
             let below = |&above: &Px| {
-                let cover = self.patch(above).change;
-                is_alike(cover, change) && self.patch(px).change.overlap_within(change, cover)
+                let cover = self.patch(above).change();
+                is_alike(cover, change) && self.patch(px).change().overlap_within(change, cover)
             };
             if !top.iter().any(below) {
                 top.push(px);
@@ -245,8 +278,8 @@ impl Graph {
         let target = match overlapped.last() {
             None => self.slots[at(site.slot)].hard?,
             Some(&newest) => {
-                let cover = self.patch(newest).change;
-                let covered = |&px: &Px| self.patch(px).change.overlap_within(change, cover);
+                let cover = self.patch(newest).change();
+                let covered = |&px: &Px| self.patch(px).change().overlap_within(change, cover);
                 if !is_alike(cover, change) || !overlapped.iter().all(covered) {
                     return None;
                 }

@@ -140,7 +140,7 @@ impl Graph {
         for &px in slot.patches.iter().rev() {
             let patch = self.patch(px);
             assert!(!patch.hard, "a hard patch of block {} cannot be undone", slot.no);
-            match (patch.undo(), patch.change) {
+            match (patch.undo(), patch.change()) {
                 (Undo::Bytes(old), Change::Bytes { offset, len }) => {
                     image[at(offset)..at(offset) + at(len)].copy_from_slice(old);
                 }

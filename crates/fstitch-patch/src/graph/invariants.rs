@@ -40,7 +40,7 @@ impl Graph {
                 assert!(lower.in_flight && lower.slot == patch.slot, "in-flight safety of {px}");
             }
         }
-        assert_eq!(patch.slot == NO_SLOT, matches!(patch.change, super::patch::Change::Empty));
+        assert_eq!(patch.slot == NO_SLOT, matches!(patch.change(), super::patch::Change::Empty));
         assert!(!patch.hard || matches!(patch.undo(), Undo::None), "hard patches keep no undo data");
         assert!(patch.slot == NO_SLOT || patch.hard || !matches!(patch.undo(), Undo::None));
         assert!(patch.slot != NO_SLOT || patch.outer > 0 || patch.role == Role::Held, "empty patches commit");
@@ -50,7 +50,7 @@ impl Graph {
         let slot = self.slot(sx);
         let patches = || slot.patches.iter().map(|&px| self.patch(px));
         assert!(patches().all(|p| p.slot == sx && !p.in_flight));
-        let changes: Vec<_> = patches().map(|p| p.change).collect();
+        let changes: Vec<_> = patches().map(|p| p.change()).collect();
         assert!(slot.patches.are_beside(changes.into_iter()), "ranges beside patches");
         assert!(slot.flying.iter().all(|&px| self.patch(px).slot == sx && self.patch(px).in_flight));
         let hard: Vec<Px> = slot.patches.iter().copied().filter(|&px| self.patch(px).hard).collect();

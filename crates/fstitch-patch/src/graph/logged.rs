@@ -114,6 +114,7 @@ impl Graph {
     }
 
     /// A change as the arrangement has it.
+    #[inline]
     pub(crate) fn change(
         &mut self,
         site: Site,
@@ -126,6 +127,18 @@ impl Graph {
             Arrangement::Dropped => return self.change_plain(site, change, new, &[]),
             Arrangement::Logged(logging) => logging.mode,
         };
+        self.change_in(mode, site, change, new, befores)
+    }
+
+    /// A change where a journal is kept.
+    fn change_in(
+        &mut self,
+        mode: JournalMode,
+        site: Site,
+        change: Change,
+        new: &Contents<'_>,
+        befores: &[PatchId],
+    ) -> PatchId {
         if mode.logs(self.slots[at(site.slot)].kind) {
             let px = self.change_logged(site, change, new);
             return self.arena.id(px);

@@ -100,8 +100,8 @@ impl Graph {
             return;
         }
         let data = self.slots[at(patch.slot)].loaded();
-        let (old_change, old_size) = (patch.change, patch.undo().size());
-        let (wide, undo) = match (patch.change, change) {
+        let (old_change, old_size) = (patch.change(), patch.undo().size());
+        let (wide, undo) = match (patch.change(), change) {
             (Change::Bits { word, mask }, Change::Bits { mask: more, .. }) => {
                 let now = fstitch_core::Le::u64(data, 8 * at(word));
                 let &Undo::Bits(old) = patch.undo() else { unreachable!("bit patches keep bits") };
@@ -122,7 +122,7 @@ impl Graph {
         let grown = undo.size() - old_size;
         debug_assert!(wide.overlaps(old_change));
         let patch = self.arena.get_mut(target);
-        patch.change = wide;
+        patch.set_change(wide);
         patch.set_undo(undo);
         let sx = patch.slot;
         self.slots[at(sx)].patches.widen(target, wide);

@@ -57,8 +57,10 @@ pub(crate) struct Graph {
     optimizations: Optimizations,
     /// By volume.
     pub(crate) arrangements: Vec<Arrangement>,
-    /// The stamp of the last walk.
+    /// The stamp of the last walk that has marked blocks.
     stamp: u64,
+    /// The last mark of a walk among patches.
+    mark: u32,
     /// How long others may join a patch that still waits: see `is_overdue`.
     pub(crate) join_age: Duration,
     /// The time that new patches are born at.
@@ -79,6 +81,7 @@ impl Graph {
             optimizations,
             arrangements: vec![Arrangement::Given],
             stamp: 0,
+            mark: 0,
             join_age: Duration::MAX,
             moment: moment::Moment::new(clock),
             has_homes: false,
@@ -208,6 +211,16 @@ impl Graph {
     fn next_stamp(&mut self) -> u64 {
         self.stamp += 1;
         self.stamp
+    }
+
+    /// Two marks that no patch has. Patches have room for 32 bits, so from time to time all are wiped.
+    fn next_marks(&mut self) -> [u32; 2] {
+        if self.mark > u32::MAX - 2 {
+            self.arena.wipe_marks();
+            self.mark = 0;
+        }
+        self.mark += 2;
+        [self.mark - 1, self.mark]
     }
 
     fn patch(&self, px: Px) -> &Patch {

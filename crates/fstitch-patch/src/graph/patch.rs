@@ -68,6 +68,15 @@ impl Change {
     }
 }
 
+/// What a patch changes, in the room that a patch has for it: blocks have at most 64 KiB. The mask of a change of bits lies
+/// with what few patches have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Packed {
+    Bytes { first: u16, last: u16 },
+    Bits { word: u16 },
+    Empty,
+}
+
 /// What stood in the place of a soft patch's change before.
 #[derive(Clone, Debug)]
 pub(crate) enum Undo {
@@ -149,19 +158,22 @@ impl Afters {
 #[derive(Debug)]
 struct Rare {
     undo: Undo,
+    /// The bits that a change of bits flips.
+    mask: u64,
     serial: u64,
     aliases: Vec<Px>,
     /// What must be stable first; may hold ids that committed meanwhile.
     befores: SmallVec<[PatchId; 3]>,
 }
 
-/// One uncommitted or in-flight patch: there is one for nearly every dirty block, so it is small.
+/// One uncommitted or in-flight patch: there is one for nearly every dirty block, so it is small, a line of the processor's
+/// cache.
 #[derive(Debug)]
 pub(crate) struct Patch {
     pub(crate) generation: u64,
     /// The block, or [`NO_SLOT`] for empty patches.
     pub(crate) slot: Sx,
-    pub(crate) change: Change,
+    change: Packed,
     /// The volume through which the change was made.
     pub(crate) volume: Vx,
     pub(crate) role: Role,
@@ -175,8 +187,8 @@ pub(crate) struct Patch {
     pub(crate) inner: u32,
     /// Holds what a transaction changed in its block: durable when the transaction is.
     pub(crate) home: bool,
-    /// Stamp of the last walk that came here.
-    pub(crate) mark: u64,
+    /// Mark of the last walk that came here.
+    pub(crate) mark: u32,
     rare: Option<Box<Rare>>,
     /// What waits for this one; exact.
     pub(crate) afters: Afters,
@@ -200,10 +212,10 @@ impl Birth {
 impl Patch {
     /// A patch of nothing yet, without edges.
     pub(crate) fn new(site: Site, change: Change) -> Self {
-        Self {
+        let mut patch = Self {
             generation: 0,
             slot: site.slot,
-            change,
+            change: Packed::Empty,
             volume: site.volume,
             role: Role::Ordinary,
             hard: false,
@@ -215,12 +227,50 @@ impl Patch {
             mark: 0,
             rare: None,
             afters: Afters::default(),
+        };
+        patch.set_change(change);
+        patch
+    }
+
+    /// What it changes.
+    pub(crate) fn change(&self) -> Change {
+        match self.change {
+            Packed::Bytes { first, last } => {
+                let (first, last) = (u32::from(first), u32::from(last));
+                Change::Bytes { offset: first, len: last - first + 1 }
+            }
+            Packed::Bits { word } => {
+                let mask = self.rare.as_ref().map_or(0, |rare| rare.mask);
+                Change::Bits { word: u32::from(word), mask }
+            }
+            Packed::Empty => Change::Empty,
         }
+    }
+
+    /// It changes this.
+    pub(crate) fn set_change(&mut self, change: Change) {
+        let short = |n: u32| u16::try_from(n).expect("blocks have at most 64 KiB");
+        self.change = match change {
+            Change::Bytes { offset, len } => {
+                Packed::Bytes { first: short(offset), last: short(offset + len - 1) }
+            }
+            Change::Bits { word, mask } => {
+                self.rare_mut().mask = mask;
+                Packed::Bits { word: short(word) }
+            }
+            Change::Empty => Packed::Empty,
+        };
     }
 
     fn rare_mut(&mut self) -> &mut Rare {
         self.rare.get_or_insert_with(|| {
-            Box::new(Rare { undo: Undo::None, serial: 0, aliases: Vec::new(), befores: SmallVec::new() })
+            Box::new(Rare {
+                undo: Undo::None,
+                mask: 0,
+                serial: 0,
+                aliases: Vec::new(),
+                befores: SmallVec::new(),
+            })
         })
     }
 

@@ -52,6 +52,8 @@ impl World {
     fn new(optimizations: Optimizations) -> Self {
         let clock = Arc::new(ManualClock::new());
         let mut graph = Graph::new(optimizations, Arc::clone(&clock) as Arc<dyn Clock>);
+        // Soon there are no marks left, and all are wiped.
+        graph.mark = u32::MAX - 20;
         let initial: Vec<Vec<u8>> = (0..BLOCKS).map(|n| vec![u8::try_from(n).unwrap(); BLOCK_SIZE]).collect();
         let slots = (0..BLOCKS)
             .map(|n| {
@@ -342,6 +344,25 @@ proptest! {
     #[test]
     fn random_graphs_keep_the_invariants(seed: u64, combination in 0_u8..16, steps in 1_usize..80) {
         run(seed, combination, steps, false);
+    }
+}
+
+/// A walk that met its own mark where it has not been would take a cycle for none.
+#[test]
+fn marks_are_wiped_before_they_are_given_again() {
+    let mut world = World::new(Optimizations::ALL);
+    let mut seed = Seed::new(1);
+    (0..40).for_each(|_| world.create(&mut seed));
+    for last in [u32::MAX - 4, u32::MAX - 3, u32::MAX - 2, u32::MAX - 1, u32::MAX] {
+        // Walks came here when marks were small.
+        let all: Vec<Px> = world.graph.arena.iter().map(|(px, _)| px).collect();
+        all.into_iter().for_each(|px| world.graph.patch_mut(px).mark = 1 + px % 8);
+        world.graph.mark = last;
+        for _ in 0..4 {
+            let marks = world.graph.next_marks();
+            let has_one = world.graph.arena.iter().any(|(_, patch)| marks.contains(&patch.mark));
+            assert!(marks[0] != marks[1] && !marks.contains(&0) && !has_one, "{marks:?} behind {last}");
+        }
     }
 }
 

@@ -27,14 +27,15 @@ impl Graph {
         if starts.contains(&target) {
             return true;
         }
-        let (mut down, mut up) = (End::new(self.next_stamp()), End::new(self.next_stamp()));
+        let [down, up] = self.next_marks();
+        let (mut down, mut up) = (End::new(down), End::new(up));
         for &px in starts {
             if self.leads_on(px) {
-                self.patch_mut(px).mark = down.stamp;
+                self.patch_mut(px).mark = down.mark;
                 down.todo.push(px);
             }
         }
-        self.patch_mut(target).mark = up.stamp;
+        self.patch_mut(target).mark = up.mark;
         up.todo.push(target);
         while let (Some(&lower), Some(&upper)) = (down.todo.last(), up.todo.last()) {
             let next_down = down.seen.saturating_add(1 + self.patch(lower).befores().len());
@@ -44,10 +45,10 @@ impl Graph {
             }
             let met = if next_down <= next_up {
                 down.seen = next_down;
-                self.go_down(&mut down, up.stamp)
+                self.go_down(&mut down, up.mark)
             } else {
                 up.seen = next_up;
-                self.go_up(&mut up, down.stamp)
+                self.go_up(&mut up, down.mark)
             };
             if met {
                 return true;
@@ -57,7 +58,7 @@ impl Graph {
     }
 
     /// Looks at what the next patch waits for. True if the other walk has been there.
-    fn go_down(&mut self, walk: &mut End, other: u64) -> bool {
+    fn go_down(&mut self, walk: &mut End, other: u32) -> bool {
         let Some(px) = walk.todo.pop() else { return false };
         for n in 0..=self.patch(px).befores().len() {
             let Some(before) = self.nth_before(px, n) else { continue };
@@ -65,8 +66,8 @@ impl Graph {
             if mark == other {
                 return true;
             }
-            if mark != walk.stamp && self.leads_on(before) {
-                self.patch_mut(before).mark = walk.stamp;
+            if mark != walk.mark && self.leads_on(before) {
+                self.patch_mut(before).mark = walk.mark;
                 walk.todo.push(before);
             }
         }
@@ -74,7 +75,7 @@ impl Graph {
     }
 
     /// Looks at what waits for the next patch. True if the other walk has been there.
-    fn go_up(&mut self, walk: &mut End, other: u64) -> bool {
+    fn go_up(&mut self, walk: &mut End, other: u32) -> bool {
         let Some(px) = walk.todo.pop() else { return false };
         for n in 0..self.afters_len(px) {
             let Some(after) = self.nth_after(px, n) else { continue };
@@ -82,8 +83,8 @@ impl Graph {
             if mark == other {
                 return true;
             }
-            if mark != walk.stamp {
-                self.patch_mut(after).mark = walk.stamp;
+            if mark != walk.mark {
+                self.patch_mut(after).mark = walk.mark;
                 walk.todo.push(after);
             }
         }
@@ -139,7 +140,7 @@ impl Graph {
 
     /// Whether the walk came to this patch.
     pub(crate) fn is_marked(&self, id: PatchId, closure: Closure) -> bool {
-        self.arena.resolve(id).is_some_and(|px| self.patch(px).mark == closure.stamp)
+        self.arena.resolve(id).is_some_and(|px| self.patch(px).mark == closure.mark)
     }
 
     /// Marks the blocks that must be written for `targets` to commit with the stamp that is returned, and says
@@ -152,10 +153,10 @@ impl Graph {
 
     /// The same for these very patches, home patches included.
     pub(crate) fn mark_closure_of(&mut self, targets: Vec<Px>, as_what: Mark) -> Closure {
-        let stamp = self.next_stamp();
-        let mut closure = Closure { stamp, pending: false, held: false };
+        let (stamp, [mark, _]) = (self.next_stamp(), self.next_marks());
+        let mut closure = Closure { stamp, mark, pending: false, held: false };
         for &px in &targets {
-            self.patch_mut(px).mark = stamp;
+            self.patch_mut(px).mark = mark;
         }
         let mut todo = targets;
         while let Some(px) = todo.pop() {
@@ -173,8 +174,8 @@ impl Graph {
             for n in 0..=self.patch(px).befores().len() {
                 let Some(before) = self.nth_before(px, n) else { continue };
                 let patch = self.patch_mut(before);
-                if patch.mark != stamp {
-                    patch.mark = stamp;
+                if patch.mark != mark {
+                    patch.mark = mark;
                     todo.push(before);
                 }
             }
@@ -185,15 +186,15 @@ impl Graph {
 
 /// A walk from one end.
 struct End {
-    stamp: u64,
+    mark: u32,
     todo: SmallVec<[Px; 32]>,
     /// Edges looked at, and patches.
     seen: usize,
 }
 
 impl End {
-    fn new(stamp: u64) -> Self {
-        Self { stamp, todo: SmallVec::new(), seen: 0 }
+    fn new(mark: u32) -> Self {
+        Self { mark, todo: SmallVec::new(), seen: 0 }
     }
 }
 
@@ -209,6 +210,8 @@ pub(crate) enum Mark {
 pub(crate) struct Closure {
     /// The stamp in `Slot::wanted` of the blocks to write.
     pub(crate) stamp: u64,
+    /// The mark of the patches that the walk came to, until the next walk.
+    mark: u32,
     /// Some target is not committed yet.
     pub(crate) pending: bool,
     /// A held patch must be released first.
