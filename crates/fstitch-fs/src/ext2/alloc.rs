@@ -90,6 +90,16 @@ impl Wish {
 impl Ext2 {
     /// Takes 1 to `want` contiguous blocks near `goal`. `ENOSPC` respects the reserved blocks.
     pub(super) fn take_blocks(&self, caller: &Caller, goal: Goal, want: u32) -> Result<Run> {
+        match self.find_blocks(caller, goal, want) {
+            // What was taken ahead for others is theirs no more.
+            Err(error) if error.errno() == Errno::NOSPC && self.give_back_ahead() => {
+                self.find_blocks(caller, goal, want)
+            }
+            found => found,
+        }
+    }
+
+    fn find_blocks(&self, caller: &Caller, goal: Goal, want: u32) -> Result<Run> {
         let want = want.min(self.blocks_for(caller));
         if want == 0 {
             return Err(Errno::NOSPC.into());

@@ -49,8 +49,7 @@ impl Ext2 {
         if taken_sectors > u64::from(u32::MAX) {
             return Err(Errno::FBIG.into());
         }
-        let goal = self.data_goal(inode, index)?;
-        let run = self.take_blocks(caller, goal, small(idx64(want)))?;
+        let run = self.take_data(caller, inode, index, small(idx64(want)))?;
         if let Err(error) = self.reserve_indirect(caller, inode, &path) {
             self.give_back_run(&run);
             self.drop_reserved(inode);
@@ -65,6 +64,19 @@ impl Ext2 {
             reuse: run.reuse,
             bits: run.bits,
         })
+    }
+
+    /// Takes 1 to `want` blocks for the file blocks from `index` on.
+    fn take_data(&self, caller: &Caller, inode: &Inode, index: u64, want: u32) -> Result<Run> {
+        if let Some(run) = self.take_from_ahead(inode, index, want) {
+            return Ok(run);
+        }
+        self.give_back_ahead_of(inode.ino);
+        let goal = self.data_goal(inode, index)?;
+        let more = self.how_far_ahead(inode, index);
+        let mut run = self.take_blocks(caller, goal, want.saturating_add(more))?;
+        self.keep_ahead(inode, &mut run, want);
+        Ok(run)
     }
 
     /// Where the block at `index` should lie: behind the file's previous block, else in the inode's group.

@@ -212,6 +212,10 @@ impl LowLevelFs for Ext2 {
         self.check_mounted()
     }
 
+    fn before_sync(&self) {
+        self.give_back_ahead();
+    }
+
     fn forget_stable(&self) {
         self.memory.settle(&self.cache);
     }

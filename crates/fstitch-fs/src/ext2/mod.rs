@@ -3,7 +3,7 @@
 //! ```text
 //!   low ── LowLevelFs, one line each
 //!    ├─ volume ── superblock, counters, features, state
-//!    ├─ groups ── bitmap, pending ─ alloc (blocks), orlov (inodes)
+//!    ├─ groups ── bitmap, pending ─ alloc (blocks), orlov (inodes); ahead
 //!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach
 //!    ├─ dir ── find, add, change, index
 //!    └─ xattr ── acl
@@ -17,6 +17,7 @@
 //! flushes (but once, to mark the volume as in use), and does not know what consistency mechanism is in force.
 
 mod acl;
+mod ahead;
 mod alloc;
 pub mod arrange;
 mod attach;

@@ -36,6 +36,7 @@ impl BlockSource for Cached<'_> {
 impl Ext2 {
     /// Checks the volume as it is in the cache. The caller keeps it from changing meanwhile.
     pub(super) fn check_mounted(&self) -> Result<CheckReport> {
+        self.give_back_ahead();
         let at = self.sb.offset_in_block();
         let mut raw = self.sb_block.snapshot()[at..at + SUPERBLOCK_SIZE].to_vec();
         // A volume in use is rightly not marked clean.

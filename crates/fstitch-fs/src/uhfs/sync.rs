@@ -136,6 +136,11 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// come next.
     pub(super) fn do_sync(&self) -> Result<()> {
         let last = self.table.last_ticket();
+        if self.in_use.load(Ordering::Acquire)
+            && let Ok(_change) = self.change(0)
+        {
+            self.low.before_sync();
+        }
         let synced = self.make_all_stable();
         if synced.is_ok() {
             self.evict_stable(last);
@@ -200,6 +205,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             return self.fail_if_poisoned();
         }
         *phase = Phase::Closed;
+        self.low.before_sync();
         self.make_all_stable()?;
         if self.in_use.load(Ordering::Acquire) {
             self.low.mark_clean()?;

@@ -4,6 +4,7 @@
 //! remount, and a missing dependency between micro-operations, which only a crash would show.
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
+mod ahead;
 mod crashes;
 mod dirsync;
 mod driver;

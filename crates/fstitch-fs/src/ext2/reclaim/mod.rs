@@ -89,7 +89,11 @@ impl Ext2 {
 
     /// Starts a pass: nothing is under way at this moment.
     fn start_pass(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<()> {
-        hooks.quiesced(0, &mut || self.watch.start())
+        hooks.quiesced(3 * self.block_size(), &mut || {
+            // What is taken ahead from now on is known to the watch.
+            self.give_back_ahead();
+            self.watch.start();
+        })
     }
 
     /// Takes blocks beyond their ends away from directories. The names in them are not seen by anybody, so their inodes are

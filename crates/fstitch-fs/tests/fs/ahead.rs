@@ -1,0 +1,162 @@
+//! Blocks that are taken ahead for files that grow: nobody misses them, and no checker ever sees them but after a power cut.
+//!
+//! The failure that these tests prevent: space that is taken and never given back, or given back while it is somebody's.
+
+use std::sync::Arc;
+
+use fstitch_core::{
+    BlockDevice, Caller, CheckReport, Errno, FileSystem, FindingClass, InodeNo, ManualClock, MemDevice,
+    SetAttr, Timestamp,
+};
+use fstitch_fs::check::check_ext2;
+use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
+use fstitch_fs::uhfs::{LowLevelFs, Uhfs, UhfsOptions};
+use fstitch_patch::{Cache, CacheOptions};
+
+const BLOCK: u64 = 4096;
+/// Files that grow in turns.
+const FILES: u64 = 3;
+
+struct Rig {
+    device: Arc<MemDevice>,
+    cache: Arc<Cache>,
+    fs: Uhfs<Ext2>,
+    files: Vec<InodeNo>,
+}
+
+fn caller() -> Caller {
+    Caller::default()
+}
+
+fn open(device: &Arc<MemDevice>) -> (Arc<Cache>, Uhfs<Ext2>) {
+    let medium: Arc<dyn BlockDevice> = Arc::<MemDevice>::clone(device);
+    let cache = Cache::new(medium, CacheOptions::default(), Arc::new(ManualClock::new()));
+    let volume = Ext2::open(Arc::clone(&cache)).unwrap();
+    (cache, Uhfs::new(volume, UhfsOptions::default()))
+}
+
+impl Rig {
+    fn new() -> Self {
+        let device = Arc::new(MemDevice::new(4096, 2048));
+        let mut options = MkfsOptions::new([7; 16], [9; 16], Timestamp { secs: 1_700_000_000, nanos: 0 });
+        options.block_size = Some(4096);
+        mkfs(&*device, &options, &mut |_, _| {}).unwrap();
+        let (cache, fs) = open(&device);
+        let make =
+            |no| fs.mknod(&caller(), fs.root(), format!("{no}").as_bytes(), 0o100_644, 0).unwrap().attr.ino;
+        let files = (0..FILES).map(make).collect();
+        Self { device, cache, fs, files }
+    }
+
+    /// Lets each file grow by a block.
+    fn grow(&self, index: u64) -> Result<(), Errno> {
+        let contents = [u8::try_from(index % 251).unwrap(); 4096];
+        self.files.iter().try_for_each(|&file| {
+            let done = self.fs.write(&caller(), file, index * BLOCK, &contents);
+            done.map(|len| assert_eq!(len, 4096)).map_err(|error| error.errno())
+        })
+    }
+
+    fn free(&self) -> u64 {
+        self.fs.statfs().unwrap().blocks_free
+    }
+
+    /// Blocks that would be nobody's if everything were written now and the power then cut.
+    fn leaked(&self) -> usize {
+        self.cache.sync_all().unwrap();
+        let report = check_ext2(&*self.device).unwrap();
+        assert_eq!(report.corrupt, 0, "{:?}", report.findings);
+        report.findings.iter().filter(|finding| finding.code == "block-leaked").count()
+    }
+
+    /// Blocks of all files.
+    fn owned(&self) -> u64 {
+        self.files.iter().map(|&file| self.fs.getattr(file).unwrap().blocks * 512 / BLOCK).sum()
+    }
+}
+
+/// What a checker says beside that the volume is in use.
+fn findings(report: &CheckReport) -> Vec<(FindingClass, &str)> {
+    let said = report.findings.iter().map(|finding| (finding.class, finding.text.as_str()));
+    let is_about_use = |code: &str| code == "superblock-not-clean";
+    said.zip(&report.findings)
+        .filter(|(_, finding)| !is_about_use(finding.code))
+        .map(|(said, _)| said)
+        .collect()
+}
+
+#[test]
+fn files_that_grow_in_turns_miss_no_space_and_lie_in_long_runs() {
+    let rig = Rig::new();
+    let all = rig.free();
+    for index in 0..60 {
+        rig.grow(index).unwrap();
+        assert_eq!(rig.free(), all - rig.owned(), "what is taken ahead counts as free");
+    }
+    assert_eq!(findings(&rig.fs.check().unwrap()), [], "a check of the mounted volume");
+    rig.grow(60).unwrap();
+    rig.fs.sync().unwrap();
+    assert_eq!(findings(&check_ext2(&*rig.device).unwrap()), [], "the medium after a sync");
+    rig.fs.unmount().unwrap();
+    let (cache, _) = open(&rig.device);
+    let volume = Ext2::open(cache).unwrap();
+    for file in rig.files {
+        let inode = volume.load(file).unwrap();
+        let (mut index, mut runs) = (0, 0);
+        while index < 61 {
+            index += volume.map(&inode, index, 61 - index).unwrap().count;
+            runs += 1;
+        }
+        assert!(runs <= 10, "{runs} runs of 61 blocks");
+    }
+}
+
+#[test]
+fn the_last_block_can_be_had_and_what_is_removed_is_free() {
+    let rig = Rig::new();
+    let all = rig.free();
+    let index = (0..).find(|&index| rig.grow(index).is_err()).unwrap();
+    assert_eq!(rig.grow(index), Err(Errno::NOSPC));
+    assert_eq!((rig.free(), rig.owned()), (0, all));
+    // Shortened, grown and shortened again: what was taken ahead behind the old end is not kept.
+    for round in 0..3 {
+        for &file in &rig.files {
+            let size = SetAttr { size: Some((20 + round) * BLOCK), ..SetAttr::default() };
+            rig.fs.setattr(&caller(), file, &size).unwrap();
+        }
+        assert_eq!(rig.leaked(), 0, "shortened");
+        (20 + round..40).for_each(|index| rig.grow(index).unwrap());
+        assert_eq!(rig.free(), all - rig.owned());
+    }
+    // What is behind the end is not wanted where the file goes on elsewhere.
+    [100, 101, 102, 300, 301].into_iter().for_each(|index| rig.grow(index).unwrap());
+    assert_eq!(rig.free(), all - rig.owned());
+    for no in 0..FILES {
+        rig.fs.unlink(&caller(), rig.fs.root(), format!("{no}").as_bytes()).unwrap();
+        rig.fs.forget(rig.files[usize::try_from(no).unwrap()], 1);
+    }
+    assert_eq!(rig.leaked(), 0, "removed");
+    rig.fs.sync().unwrap();
+    assert_eq!(rig.free(), all);
+    assert_eq!(findings(&check_ext2(&*rig.device).unwrap()), []);
+}
+
+#[test]
+fn a_power_cut_leaves_them_to_the_reclaimer() {
+    let rig = Rig::new();
+    (0..40).for_each(|index| rig.grow(index).unwrap());
+    let owned = rig.owned();
+    assert!(rig.leaked() > 0);
+    let (cache, fs) = open(&rig.device);
+    let rig = Rig { cache, fs, ..rig };
+    // Grown before the reclaimer comes, so that there is something ahead that it must not take for leaked, and after it.
+    (40..45).for_each(|index| rig.grow(index).unwrap());
+    let done = rig.fs.reclaim().unwrap();
+    assert!(done.complete && done.blocks > 0, "{done:?}");
+    (45..60).for_each(|index| rig.grow(index).unwrap());
+    assert_eq!(findings(&rig.fs.check().unwrap()), []);
+    assert_eq!(rig.owned() - owned, 20 * FILES, "nothing was taken from anybody");
+    rig.fs.unmount().unwrap();
+    assert_eq!(findings(&check_ext2(&*rig.device).unwrap()), []);
+}
