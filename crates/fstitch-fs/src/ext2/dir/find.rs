@@ -10,8 +10,10 @@ use crate::ext2::layout::dirent::{EntryView, NAME_MAX};
 use crate::ext2::num::{idx64, small};
 use crate::uhfs::NameSlot;
 
-/// Directories longer than this get an index.
-const INDEX_FROM: u64 = 8192;
+/// A name that is found, or missed, within so many entries is found at once.
+const FEW: usize = 24;
+/// Directories get an index when so many entries more than those few were passed in all.
+const PASSED_MAX: usize = 512;
 
 fn slot(entry: &EntryView<'_>, block: BlockNo) -> NameSlot {
     NameSlot { ino: InodeNo(u64::from(entry.ino)), kind: entry.kind(), block, offset: entry.offset }
@@ -32,12 +34,25 @@ impl Ext2 {
             return Ok(None);
         }
         let dots = name == b"." || name == b"..";
-        if !dots && dir.disk.size > INDEX_FROM && self.ensure_index(dir, &mut memory)? {
+        if !dots && memory.passed > PASSED_MAX && self.ensure_index(dir, &mut memory)? {
             return self.find_indexed(&mut memory, name);
         }
+        let mut passed = 0;
+        let found = self.find_along(&mut memory, name, &mut passed);
+        memory.passed = memory.passed.saturating_add(passed.saturating_sub(FEW));
+        found
+    }
+
+    /// Finds a name by a walk along the entries, of which it passes so many.
+    fn find_along(
+        &self,
+        memory: &mut DirMemory,
+        name: &[u8],
+        passed: &mut usize,
+    ) -> Result<Option<NameSlot>> {
         for at in 0..memory.list().len() {
-            let Some((block, bytes)) = self.dir_bytes(&memory, at)? else { continue };
-            if let Some(found) = self.entries(&bytes, block).find(name)? {
+            let Some((block, bytes)) = self.dir_bytes(memory, at)? else { continue };
+            if let Some(found) = self.entries(&bytes, block).find(name, passed)? {
                 memory.note_found(at);
                 let entry = self.entries(&bytes, block).from(found.offset).next().transpose()?;
                 return Ok(entry.map(|entry| slot(&entry, block)));
@@ -139,5 +154,49 @@ impl Ext2 {
             empty
         })?;
         Ok(empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ext2::mkfs::{MkfsOptions, mkfs};
+    use crate::uhfs::{Uhfs, UhfsOptions};
+    use fstitch_core::{Caller, FileSystem, ManualClock, MemDevice, Timestamp};
+    use fstitch_patch::{Cache, CacheOptions};
+
+    /// The root of a volume with so many files in it.
+    fn volume(files: usize) -> Ext2 {
+        let device = Arc::new(MemDevice::new(4096, 1024));
+        let options = MkfsOptions {
+            block_size: Some(4096),
+            ..MkfsOptions::new([7; 16], [9; 16], Timestamp::default())
+        };
+        mkfs(&*device, &options, &mut |_, _| {}).unwrap();
+        let cache = Cache::new(device, CacheOptions::default(), Arc::new(ManualClock::new()));
+        let fs = Uhfs::new(Ext2::open(Arc::clone(&cache)).unwrap(), UhfsOptions::default());
+        let make = |no| fs.mknod(&Caller::default(), fs.root(), &name(no), 0o100_644, 0).map(drop);
+        (0..files).try_for_each(make).unwrap();
+        fs.unmount().unwrap();
+        Ext2::open(cache).unwrap()
+    }
+
+    fn name(no: usize) -> Vec<u8> {
+        format!("name {no}").into_bytes()
+    }
+
+    #[test]
+    fn a_directory_gets_an_index_when_much_was_passed_in_search_of_names() {
+        for (files, searches, gets_one) in [(100, 3, false), (100, 40, true), (15, 1_000, false)] {
+            let volume = volume(files);
+            let dir = volume.load_inode(volume.root_ino()).unwrap();
+            for no in 0..searches {
+                let found = volume.find(&dir, &name(no % files)).unwrap();
+                assert!(found.is_some(), "{no} of {files}");
+                assert!(volume.find(&dir, &name(files + no)).unwrap().is_none());
+            }
+            let has_one = dir.dir.get().unwrap().lock().unwrap().index.is_some();
+            assert_eq!(has_one, gets_one, "{searches} searches among {files}");
+        }
     }
 }

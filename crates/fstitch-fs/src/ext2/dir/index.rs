@@ -1,4 +1,4 @@
-//! An index of a large directory's names, in memory only.
+//! An index of a directory's names, in memory only.
 //!
 //! It maps a name's hash to where its entry is; the entry itself is always looked at, so a collision or an adversary
 //! costs time, never a wrong answer. All indexes together stay below a limit: the ones used longest ago go.
@@ -16,8 +16,10 @@ use super::DirMemory;
 
 /// Bytes that one name takes in a table, its share of empty room included.
 const NAME_BYTES: usize = 32;
-/// Names after whose addition the memory is accounted anew.
-const ACCOUNT_STEP: usize = 1024;
+/// Names that the smallest table has room for; each larger one has room for twice as many.
+const NAMES_MIN: usize = 32;
+/// Indexes listed before those of directories that are forgotten are looked for.
+const LISTED_MIN: usize = 64;
 
 /// Where names are: positions are byte offsets in the directory, divided by 4.
 pub(super) struct NameIndex {
@@ -69,7 +71,7 @@ impl NameIndex {
     }
 
     fn bytes(&self) -> usize {
-        self.len().next_multiple_of(ACCOUNT_STEP) * NAME_BYTES
+        self.len().next_power_of_two().max(NAMES_MIN) * NAME_BYTES
     }
 
     /// Adds a name that is at `position`.
@@ -113,12 +115,21 @@ impl NameIndex {
 pub(in crate::ext2) struct IndexCache {
     bytes_max: usize,
     total: Arc<AtomicUsize>,
-    queue: Mutex<VecDeque<Weak<Mutex<DirMemory>>>>,
+    listed: Mutex<Listed>,
+}
+
+/// Directories with an index, the one that got it first in front.
+#[derive(Debug)]
+struct Listed {
+    queue: VecDeque<Weak<Mutex<DirMemory>>>,
+    /// The length at which forgotten ones are looked for.
+    tidy_at: usize,
 }
 
 impl IndexCache {
     pub(in crate::ext2) fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, total: Arc::default(), queue: Mutex::default() }
+        let listed = Listed { queue: VecDeque::new(), tidy_at: LISTED_MIN };
+        Self { bytes_max, total: Arc::default(), listed: Mutex::new(listed) }
     }
 
     /// The most names that one index may hold.
@@ -138,19 +149,23 @@ impl IndexCache {
     /// Lists a directory that has just got an index, and drops the oldest indexes while there are too many.
     /// Indexes in use at the moment are left alone.
     pub(super) fn admit(&self, dir: &Arc<Mutex<DirMemory>>) {
-        let mut queue = self.queue.lock().expect("no panic while held");
+        let mut listed = self.listed.lock().expect("no panic while held");
+        let Listed { queue, tidy_at } = &mut *listed;
         queue.push_back(Arc::downgrade(dir));
         let mut tries = queue.len();
         while self.total.load(Ordering::Relaxed) > self.bytes_max && tries > 0 {
             tries -= 1;
             let Some(oldest) = queue.pop_front() else { break };
             let Some(memory) = oldest.upgrade() else { continue };
-            let dropped = memory.try_lock().map(|mut memory| memory.index = None).is_ok();
+            let dropped = memory.try_lock().map(|mut memory| memory.drop_index()).is_ok();
             if !dropped {
                 queue.push_back(oldest);
             }
         }
-        queue.retain(|listed| listed.strong_count() > 0);
+        if queue.len() >= *tidy_at {
+            queue.retain(|listed| listed.strong_count() > 0);
+            *tidy_at = (2 * queue.len()).max(LISTED_MIN);
+        }
     }
 }
 
@@ -193,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_oldest_indexes_go_first() {
-        let all = IndexCache::new(ACCOUNT_STEP * NAME_BYTES);
+        let all = IndexCache::new(NAMES_MIN * NAME_BYTES);
         let cache = cache();
         let dirs: Vec<Arc<Mutex<DirMemory>>> = (0..3).map(|_| Arc::default()).collect();
         for dir in &dirs {
@@ -204,5 +219,24 @@ mod tests {
         }
         let kept: Vec<bool> = dirs.iter().map(|dir| dir.lock().unwrap().index.is_some()).collect();
         assert_eq!(kept, [false, false, true]);
+    }
+
+    #[test]
+    fn directories_that_are_forgotten_do_not_stay_listed() {
+        let all = IndexCache::new(1 << 20);
+        let cache = cache();
+        let kept: Vec<Arc<Mutex<DirMemory>>> = (0..100).map(|_| Arc::default()).collect();
+        for dir in &kept {
+            dir.lock().unwrap().index = Some(all.start(&cache));
+            all.admit(dir);
+        }
+        for _ in 0..5_000 {
+            all.admit(&Arc::default());
+        }
+        let listed = all.listed.lock().unwrap();
+        assert!(listed.queue.len() <= 2 * kept.len() + 1, "{}", listed.queue.len());
+        let is_listed =
+            |dir: &Arc<Mutex<DirMemory>>| listed.queue.iter().any(|one| one.ptr_eq(&Arc::downgrade(dir)));
+        assert!(kept.iter().all(is_listed));
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct DirMemory {
     room: Option<(usize, Found)>,
     /// The positions of the blocks in which names were found last.
     found: [usize; 2],
+    /// Entries passed in search of names, those few that cost nothing not counted.
+    passed: usize,
     index: Option<NameIndex>,
     /// An index would take too much memory.
     too_large: bool,
@@ -54,6 +56,12 @@ pub(super) struct DirMemory {
 impl DirMemory {
     fn list(&self) -> &[u32] {
         self.blocks.as_deref().unwrap_or_default()
+    }
+
+    /// Does without an index until many entries were passed again.
+    fn drop_index(&mut self) {
+        self.index = None;
+        self.passed = 0;
     }
 
     /// The position of the volume's block `no` in the directory.

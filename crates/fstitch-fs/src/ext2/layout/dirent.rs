@@ -140,11 +140,12 @@ impl<'a> Entries<'a> {
         Slots { entries: self, damaged: false }
     }
 
-    /// The entry of this name in a whole block, the names' bytes of the others not looked at.
+    /// The entry of this name in a whole block, the names' bytes of the others not looked at. `passed` grows by the number of
+    /// entries before it.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if one before it is otherwise damaged.
-    pub fn find(mut self, name: &[u8]) -> Result<Option<Slot>> {
+    pub fn find(mut self, name: &[u8], passed: &mut usize) -> Result<Option<Slot>> {
         let mut at = self.at;
         while at < self.bytes.len() {
             let Some(slot) = self.slot(at) else {
@@ -156,6 +157,7 @@ impl<'a> Entries<'a> {
                 return Ok(Some(slot));
             }
             at = slot.end();
+            *passed += 1;
         }
         Ok(None)
     }
