@@ -11,6 +11,7 @@ use fstitch_core::{Clock, SystemClock};
 
 use crate::contender::{Contender, Medium, Tools};
 use crate::meter::{Meter, Sample};
+use crate::report::goals;
 use crate::results::{Cell, Gap, Results};
 use crate::warm;
 use crate::workload::{self, At, LeftOut, Scale, Tree, Workload};
@@ -71,7 +72,7 @@ pub fn prepare(medium: &Medium, bytes: u64) -> Result<()> {
 
 impl Plan {
     /// Runs repetition after repetition, as many as fit into the time; the first one always. Where not all workloads fit any
-    /// more, the shortest ones are repeated: these suffer most from the moods of the machine. What fails is noted as a gap.
+    /// more, those are repeated that tell most about the goals in so little time. What fails is noted as a gap.
     ///
     /// # Errors
     /// Those of `say`.
@@ -83,7 +84,10 @@ impl Plan {
         for repetition in 0..self.repetitions {
             let chosen = match repetition {
                 0 => (0..workloads.len()).collect(),
-                _ => that_fit(&spent, self.time.saturating_sub(clock.elapsed())),
+                _ => {
+                    let ratios = ratios(&workloads, results);
+                    that_fit(&spent, &ratios, self.time.saturating_sub(clock.elapsed()))
+                }
             };
             let steps: Vec<_> = chosen
                 .iter()
@@ -194,17 +198,27 @@ impl Plan {
     }
 }
 
-/// Which of the workloads that took so long fit into the time once more, in their order: all, or the shortest ones.
-fn that_fit(spent: &[Duration], time: Duration) -> Vec<usize> {
-    let mut shortest: Vec<usize> = (0..spent.len()).collect();
-    shortest.sort_by_key(|&at| spent[at]);
+/// How many of the goals' ratios each workload has.
+fn ratios(workloads: &[&Workload], results: &Results) -> Vec<u32> {
+    let goals = goals(results);
+    let all = || goals.iter().flat_map(|goal| &goal.checked);
+    let of = |workload: &&Workload| all().filter(|checked| checked.workload == workload.name).count();
+    workloads.iter().map(|workload| u32::try_from(of(workload)).unwrap_or(u32::MAX)).collect()
+}
+
+/// Which of the workloads that took so long fit into the time once more, in their order: all, or those that have the most
+/// ratios for their time.
+fn that_fit(spent: &[Duration], ratios: &[u32], time: Duration) -> Vec<usize> {
+    let mut best: Vec<usize> = (0..spent.len()).collect();
+    best.sort_by_key(|&at| spent[at].checked_div(ratios[at]).unwrap_or(Duration::MAX));
     let mut end = Duration::ZERO;
-    shortest.retain(|&at| {
-        end += spent[at];
-        end <= time
+    best.retain(|&at| {
+        let fits = end + spent[at] <= time;
+        end += if fits { spent[at] } else { Duration::ZERO };
+        fits
     });
-    shortest.sort_unstable();
-    shortest
+    best.sort_unstable();
+    best
 }
 
 /// In which order so many take their turns. Another one begins each time, and each comes after another one: who comes next
@@ -253,19 +267,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shortest_workloads_are_repeated_where_not_all_fit() {
+    fn what_tells_most_about_the_goals_is_repeated_where_not_all_fits() {
         let seconds =
             |all: &[u64]| -> Vec<Duration> { all.iter().map(|&s| Duration::from_secs(s)).collect() };
-        let spent = seconds(&[5, 90, 1, 40, 5]);
-        assert_eq!(that_fit(&spent, Duration::from_secs(141)), [0, 1, 2, 3, 4]);
-        assert_eq!(that_fit(&spent, Duration::from_secs(140)), [0, 2, 3, 4]);
-        assert_eq!(
-            that_fit(&spent, Duration::from_secs(50)),
-            [0, 2, 4],
-            "no short one stands back for a longer one"
-        );
-        assert_eq!(that_fit(&spent, Duration::from_secs(6)), [0, 2]);
-        assert!(that_fit(&spent, Duration::ZERO).is_empty());
+        let (spent, ratios) = (seconds(&[5, 90, 1, 40, 5]), [1, 9, 0, 20, 2]);
+        let fit = |time| that_fit(&spent, &ratios, Duration::from_secs(time));
+        assert_eq!(fit(141), [0, 1, 2, 3, 4]);
+        assert_eq!(fit(140), [0, 1, 3, 4]);
+        assert_eq!(fit(135), [0, 2, 3, 4], "what does not fit leaves room for others");
+        assert_eq!(fit(6), [2, 4]);
+        assert!(fit(0).is_empty());
     }
 
     #[test]

@@ -11,6 +11,8 @@ use crate::workload::ALL;
 pub struct Checked {
     /// What is compared, and on which medium.
     pub what: String,
+    /// In which workload.
+    pub workload: String,
     /// The ratio.
     pub ratio: Spread,
     /// What it shall be.
@@ -89,7 +91,7 @@ impl Collector<'_> {
         if let Some(ratio) = self.results.ratio(at, ours, theirs, number) {
             let others: Vec<String> = theirs.iter().map(|one| one.name()).collect();
             let what = format!("{medium}: {workload}, {phase}: {} / {}", ours.name(), others.join(" or "));
-            self.checked.push(Checked { what, ratio, wanted });
+            self.checked.push(Checked { what, workload: workload.to_owned(), ratio, wanted });
         }
     }
 }
