@@ -260,8 +260,7 @@ impl Lab {
             }
         }
         drop(target);
-        // Every other workload ends as a flusher would end it, the others by unmounting in the middle of things.
-        let drain = if workload.ops.len().is_multiple_of(2) { MAX_DRAIN } else { 0 };
+        let drain = if workload.is_written_out() { MAX_DRAIN } else { 0 };
         for _ in 0..drain {
             if mounted.write_out(&mut |_| true).map_err(fail)? == 0 {
                 break;

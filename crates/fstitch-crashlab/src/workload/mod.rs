@@ -28,6 +28,13 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// Whether all is written out before the unmounting, as a flusher would end it: so every other one ends, the others by
+    /// unmounting in the middle of things.
+    #[must_use]
+    pub fn is_written_out(&self) -> bool {
+        self.ops.len().is_multiple_of(2)
+    }
+
     /// Both lists in one line: operations separated by `;`, the lists by `|`.
     #[must_use]
     pub fn text(&self) -> String {

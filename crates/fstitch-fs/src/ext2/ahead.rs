@@ -1,35 +1,58 @@
 //! Blocks taken ahead of need for files that grow, so that the free map is not searched and changed for each block.
 //!
 //! **Layout.** A block taken ahead is marked as used and belongs to nobody: what a crash in the middle of any allocation
-//! leaves, and lawful for the same reason. A volume with a journal promises that a replay leaves no such blocks, so
-//! nothing is taken ahead there.
+//! leaves, and lawful for the same reason. A volume whose changes go through a journal promises that a replay leaves no
+//! such blocks, so nothing is taken ahead there.
 //!
 //! **States.** Taken with the file's last allocation, behind its last block; then either given to the file, from the
 //! first one on, or given back: when the file is shortened or freed or grows elsewhere, when everything is made stable, when
 //! space is wanting, before a check and before a pass of the reclaimer, which takes for leaked what is nobody's.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use fstitch_core::FileKind;
 use rustc_hash::FxHashMap;
 
 use super::alloc::Run;
 use super::inode::Inode;
-use super::num::small;
+use super::layout::superblock::S_FREE_BLOCKS_COUNT;
+use super::num::{idx64, small, wide};
 use super::volume::Ext2;
-use fstitch_core::FileKind;
 
 /// How many blocks are taken ahead for a file at most; never more than it has.
 const MOST: u64 = 32;
+/// Of so many free blocks one may be taken ahead for a file, so none where space is short.
+const OF_FREE: u32 = 64;
 /// For how many files at a time.
 const FILES: usize = 64;
 
-/// Blocks taken ahead, by inode.
+/// Blocks taken ahead.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
-    runs: Mutex<FxHashMap<u32, Run>>,
+    files: Mutex<Files>,
     /// Blocks in all of them.
     count: AtomicU32,
+    /// Held while blocks are given back: whoever finds none to give back has then seen them free.
+    giving: Mutex<()>,
+    /// How often some of all files were given back.
+    given_back: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    /// By inode.
+    runs: FxHashMap<u32, Run>,
+    /// Files that found no room since there was some.
+    refused: usize,
+}
+
+/// Whether blocks may be taken ahead for one more file.
+enum Room {
+    Free,
+    Taken,
+    /// Not for this one; but those who have it had it long enough.
+    Old,
 }
 
 impl Ahead {
@@ -38,19 +61,28 @@ impl Ahead {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// How often blocks of all files were given back.
+    pub(super) fn given_back(&self) -> u64 {
+        self.given_back.load(Ordering::Acquire)
+    }
+
+    fn files(&self) -> std::sync::MutexGuard<'_, Files> {
+        self.files.lock().expect("no panic while held")
+    }
+
     /// Takes up to `want` blocks from the front of a file's, if they start with block `start` of the volume.
     fn pop(&self, ino: u32, start: u32, want: u32) -> Option<Run> {
         if self.count() == 0 {
             return None;
         }
-        let mut runs = self.runs.lock().expect("no panic while held");
-        let run = runs.get_mut(&ino).filter(|run| run.start == start)?;
+        let mut files = self.files();
+        let run = files.runs.get_mut(&ino).filter(|run| run.start == start)?;
         let count = want.min(run.count);
         let given = Run { start, count, bits: run.bits.clone(), reuse: run.reuse.clone() };
         run.start += count;
         run.count -= count;
         if run.count == 0 {
-            runs.remove(&ino);
+            files.runs.remove(&ino);
         }
         self.count.fetch_sub(count, Ordering::Relaxed);
         Some(given)
@@ -59,7 +91,7 @@ impl Ahead {
     /// Keeps blocks for a file that has none.
     fn keep(&self, ino: u32, run: Run) {
         self.count.fetch_add(run.count, Ordering::Relaxed);
-        let before = self.runs.lock().expect("no panic while held").insert(ino, run);
+        let before = self.files().runs.insert(ino, run);
         assert!(before.is_none(), "blocks of inode {ino} are given back before others are taken");
     }
 
@@ -67,20 +99,24 @@ impl Ahead {
         if self.count() == 0 {
             return None;
         }
-        let run = self.runs.lock().expect("no panic while held").remove(&ino)?;
+        let run = self.files().runs.remove(&ino)?;
         self.count.fetch_sub(run.count, Ordering::Relaxed);
         Some(run)
     }
 
     fn take_all(&self) -> Vec<Run> {
-        let runs: Vec<Run> =
-            self.runs.lock().expect("no panic while held").drain().map(|(_, run)| run).collect();
+        let runs: Vec<Run> = self.files().runs.drain().map(|(_, run)| run).collect();
         self.count.fetch_sub(runs.iter().map(|run| run.count).sum(), Ordering::Relaxed);
         runs
     }
 
-    fn is_full(&self) -> bool {
-        self.runs.lock().expect("no panic while held").len() >= FILES
+    fn room(&self) -> Room {
+        let mut files = self.files();
+        if files.runs.len() < FILES {
+            return Room::Free;
+        }
+        files.refused = (files.refused + 1) % FILES;
+        if files.refused == 0 { Room::Old } else { Room::Taken }
     }
 }
 
@@ -92,16 +128,23 @@ impl Ext2 {
     }
 
     /// How many blocks to take ahead with the allocation of file block `index`: as many as the file has, if it grows from its
-    /// end on.
+    /// end on and there are plenty.
     pub(super) fn how_far_ahead(&self, inode: &Inode, index: u64) -> u32 {
         let grows = inode.last.is_some_and(|(next, _)| next == index) && inode.disk.kind == FileKind::Regular;
-        if !grows || self.cache.is_journaled() {
+        if !grows || self.cache.goes_through_journal() || self.distrusts_counters() {
             return 0;
         }
-        if self.ahead.is_full() {
-            self.give_back_ahead();
+        match self.ahead.room() {
+            Room::Free => {}
+            Room::Taken => return 0,
+            Room::Old => {
+                self.give_back_ahead();
+                return 0;
+            }
         }
-        small(usize::try_from(index.min(MOST)).expect("few"))
+        let free =
+            self.field(&self.cache.lock(), S_FREE_BLOCKS_COUNT).saturating_sub(self.sb.reserved_blocks);
+        small(idx64(index.min(MOST).min(wide(super::num::idx(free / OF_FREE)))))
     }
 
     /// Parts a run that was taken for `want` blocks and more: the others stay for later.
@@ -120,10 +163,14 @@ impl Ext2 {
         }
     }
 
-    /// Gives back what was taken ahead for all files. Returns whether there was anything.
-    pub(super) fn give_back_ahead(&self) -> bool {
+    /// Gives back what was taken ahead for all files. Returns how often some was by now.
+    pub(super) fn give_back_ahead(&self) -> u64 {
+        let _giving = self.ahead.giving.lock().expect("no panic while held");
         let runs = self.ahead.take_all();
         runs.iter().for_each(|run| self.give_back_run(run));
-        !runs.is_empty()
+        if !runs.is_empty() {
+            self.ahead.given_back.fetch_add(1, Ordering::Release);
+        }
+        self.ahead.given_back()
     }
 }

@@ -136,8 +136,10 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// come next.
     pub(super) fn do_sync(&self) -> Result<()> {
         let last = self.table.last_ticket();
+        // Who has the gate for himself has done this already, or will.
         if self.in_use.load(Ordering::Acquire)
-            && let Ok(_change) = self.change(0)
+            && let Ok(gate) = self.gate.try_read()
+            && *gate != Phase::Closed
         {
             self.low.before_sync();
         }

@@ -143,6 +143,43 @@ fn the_last_block_can_be_had_and_what_is_removed_is_free() {
 }
 
 #[test]
+fn who_needs_all_blocks_gets_those_that_others_have_ahead() {
+    let rig = Rig::new();
+    let all = rig.free();
+    (0..20).for_each(|index| rig.grow(index).unwrap());
+    let greedy = rig.fs.mknod(&caller(), rig.fs.root(), b"greedy", 0o100_644, 0).unwrap().attr.ino;
+    let mut end = 0;
+    let error = loop {
+        match rig.fs.write(&caller(), greedy, end, &vec![1; 1 << 20]) {
+            Ok(len) => end += u64::try_from(len).unwrap(),
+            Err(error) => break error.errno(),
+        }
+    };
+    let its = rig.fs.getattr(greedy).unwrap().blocks * 512 / BLOCK;
+    assert_eq!((error, rig.free(), rig.owned() + its), (Errno::NOSPC, 0, all));
+}
+
+/// Files that grow in turns while there is room ahead for fewer of them.
+#[test]
+fn many_files_grow_as_well() {
+    let rig = Rig::new();
+    let all = rig.free();
+    let make = |no| {
+        rig.fs.mknod(&caller(), rig.fs.root(), format!("m{no}").as_bytes(), 0o100_644, 0).unwrap().attr.ino
+    };
+    let files: Vec<InodeNo> = (0..150).map(make).collect();
+    for index in 0..8 {
+        for &file in &files {
+            rig.fs.write(&caller(), file, index * BLOCK, &[7; 4096]).unwrap();
+        }
+    }
+    let owns = |&file: &InodeNo| rig.fs.getattr(file).unwrap().blocks * 512 / BLOCK;
+    assert_eq!(files.iter().map(owns).sum::<u64>(), 150 * 8);
+    assert_eq!(findings(&rig.fs.check().unwrap()), []);
+    assert!(rig.free() >= all - 150 * 8 - 4, "but for the directory's own blocks");
+}
+
+#[test]
 fn a_power_cut_leaves_them_to_the_reclaimer() {
     let rig = Rig::new();
     (0..40).for_each(|index| rig.grow(index).unwrap());
@@ -150,11 +187,14 @@ fn a_power_cut_leaves_them_to_the_reclaimer() {
     assert!(rig.leaked() > 0);
     let (cache, fs) = open(&rig.device);
     let rig = Rig { cache, fs, ..rig };
-    // Grown before the reclaimer comes, so that there is something ahead that it must not take for leaked, and after it.
     (40..45).for_each(|index| rig.grow(index).unwrap());
     let done = rig.fs.reclaim().unwrap();
     assert!(done.complete && done.blocks > 0, "{done:?}");
-    (45..60).for_each(|index| rig.grow(index).unwrap());
+    (45..50).for_each(|index| rig.grow(index).unwrap());
+    // Now there is something ahead that it must not take for leaked, because it will be somebody's.
+    let done = rig.fs.reclaim().unwrap();
+    assert_eq!((done.complete, done.blocks), (true, 0));
+    (50..60).for_each(|index| rig.grow(index).unwrap());
     assert_eq!(findings(&rig.fs.check().unwrap()), []);
     assert_eq!(rig.owned() - owned, 20 * FILES, "nothing was taken from anybody");
     rig.fs.unmount().unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use fstitch_core::{BlockNo, DirEntry, InodeNo, Result};
+use fstitch_core::{BlockNo, DirEntry, Error, InodeNo, Result};
 use smallvec::SmallVec;
 
 use super::{DirMemory, Ext2, Inode};
@@ -34,7 +34,7 @@ impl Ext2 {
             return Ok(None);
         }
         let dots = name == b"." || name == b"..";
-        if !dots && memory.passed > PASSED_MAX && self.ensure_index(dir, &mut memory)? {
+        if !dots && memory.passed > PASSED_MAX && self.has_index(dir, &mut memory)? {
             return self.find_indexed(&mut memory, name);
         }
         let mut passed = 0;
@@ -78,9 +78,20 @@ impl Ext2 {
         Ok(None)
     }
 
+    /// Makes sure there is an index; false if there cannot be one. Damage hides no name that a walk would come to before it.
+    fn has_index(&self, dir: &Inode, memory: &mut DirMemory) -> Result<bool> {
+        match self.ensure_index(dir, memory) {
+            Err(Error::Corrupt(_)) => {
+                memory.no_index = true;
+                Ok(false)
+            }
+            made => made,
+        }
+    }
+
     /// Makes sure there is an index; false if it would take too much memory.
     fn ensure_index(&self, dir: &Inode, memory: &mut DirMemory) -> Result<bool> {
-        if memory.index.is_some() || memory.too_large {
+        if memory.index.is_some() || memory.no_index {
             return Ok(memory.index.is_some());
         }
         let mut index = self.memory.indexes.start(&self.cache);
@@ -95,7 +106,7 @@ impl Ext2 {
                 }
             }
             if names > self.memory.indexes.names_max() {
-                memory.too_large = true;
+                memory.no_index = true;
                 return Ok(false);
             }
         }
@@ -165,6 +176,17 @@ mod tests {
     use fstitch_core::{Caller, FileSystem, ManualClock, MemDevice, Timestamp};
     use fstitch_patch::{Cache, CacheOptions};
 
+    /// A volume with so many files in its root, one of them with a name that cannot be.
+    fn damaged(files: usize, name: &[u8]) -> Ext2 {
+        let volume = volume(files);
+        let dir = volume.load_inode(volume.root_ino()).unwrap();
+        let slot = volume.find(&dir, name).unwrap().unwrap();
+        let block = volume.cache.read(slot.block, fstitch_core::BlockKind::Directory).unwrap();
+        // Behind the header of 8 bytes.
+        volume.cache.lock().bytes(&block, slot.offset + 8, b"/", &[]);
+        volume
+    }
+
     /// The root of a volume with so many files in it.
     fn volume(files: usize) -> Ext2 {
         let device = Arc::new(MemDevice::new(4096, 1024));
@@ -198,5 +220,16 @@ mod tests {
             let has_one = dir.dir.get().unwrap().lock().unwrap().index.is_some();
             assert_eq!(has_one, gets_one, "{searches} searches among {files}");
         }
+    }
+
+    #[test]
+    fn damage_hides_no_name_before_it() {
+        let volume = damaged(100, &name(90));
+        let dir = volume.load_inode(volume.root_ino()).unwrap();
+        for no in (0..1_000).map(|no| no % 80) {
+            assert!(volume.find(&dir, &name(no)).unwrap().is_some(), "{no}");
+        }
+        let memory = dir.dir.get().unwrap().lock().unwrap();
+        assert!(memory.passed > PASSED_MAX && memory.index.is_none());
     }
 }

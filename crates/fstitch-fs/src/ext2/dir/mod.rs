@@ -49,8 +49,8 @@ pub(super) struct DirMemory {
     /// Entries passed in search of names, those few that cost nothing not counted.
     passed: usize,
     index: Option<NameIndex>,
-    /// An index would take too much memory.
-    too_large: bool,
+    /// An index would take too much memory, or something is damaged.
+    no_index: bool,
 }
 
 impl DirMemory {

@@ -229,6 +229,12 @@ impl Cache {
         !self.is_logged_below() && self.journaled.load(Ordering::Acquire)
     }
 
+    /// Whether changes of other blocks than contents go through a journal: the volume's own, or that of the volume below.
+    #[must_use]
+    pub fn goes_through_journal(&self) -> bool {
+        self.is_logged_below() || self.journaled.load(Ordering::Acquire)
+    }
+
     /// How the journal is doing, if one is kept.
     #[must_use]
     pub fn journal_status(&self) -> Option<JournalStatus> {
