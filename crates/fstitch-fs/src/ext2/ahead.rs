@@ -17,11 +17,13 @@ use rustc_hash::FxHashMap;
 use super::alloc::Run;
 use super::inode::Inode;
 use super::layout::superblock::S_FREE_BLOCKS_COUNT;
-use super::num::{idx64, small, wide};
 use super::volume::Ext2;
 
-/// How many blocks are taken ahead for a file at most; never more than it has.
-const MOST: u64 = 32;
+/// How many blocks are taken ahead for a file at most.
+const MOST: u32 = 32;
+/// For files that have so many: behind shorter ones, of which there are many, what is given back would leave gaps, and what is
+/// written together would be in as many pieces.
+const FROM: u64 = 64;
 /// Of so many free blocks one may be taken ahead for a file, so none where space is short.
 const OF_FREE: u32 = 64;
 /// For how many files at a time.
@@ -127,10 +129,11 @@ impl Ext2 {
         if index == next { self.ahead.pop(inode.ino, block, want) } else { None }
     }
 
-    /// How many blocks to take ahead with the allocation of file block `index`: as many as the file has, if it grows from its
-    /// end on and there are plenty.
+    /// How many blocks to take ahead with the allocation of file block `index`, if the file is long, grows from its end on, and
+    /// there are plenty.
     pub(super) fn how_far_ahead(&self, inode: &Inode, index: u64) -> u32 {
-        let grows = inode.last.is_some_and(|(next, _)| next == index) && inode.disk.kind == FileKind::Regular;
+        let is_long = index >= FROM && inode.disk.kind == FileKind::Regular;
+        let grows = is_long && inode.last.is_some_and(|(next, _)| next == index);
         if !grows || self.cache.goes_through_journal() || self.distrusts_counters() {
             return 0;
         }
@@ -144,7 +147,7 @@ impl Ext2 {
         }
         let free =
             self.field(&self.cache.lock(), S_FREE_BLOCKS_COUNT).saturating_sub(self.sb.reserved_blocks);
-        small(idx64(index.min(MOST).min(wide(super::num::idx(free / OF_FREE)))))
+        MOST.min(free / OF_FREE)
     }
 
     /// Parts a run that was taken for `want` blocks and more: the others stay for later.
