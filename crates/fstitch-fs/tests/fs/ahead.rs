@@ -112,6 +112,38 @@ fn files_that_grow_in_turns_miss_no_space_and_lie_in_long_runs() {
     }
 }
 
+/// What is unpacked is written together: a gap behind each file would make a request of each.
+#[test]
+fn short_files_written_in_pieces_lie_one_behind_the_other() {
+    let rig = Rig::new();
+    let make = |no| {
+        let ino = rig
+            .fs
+            .mknod(&caller(), rig.fs.root(), format!("s{no}").as_bytes(), 0o100_644, 0)
+            .unwrap()
+            .attr
+            .ino;
+        for piece in 0..3 {
+            rig.fs.write(&caller(), ino, piece * 10_240, &[3; 10_240]).unwrap();
+        }
+        ino
+    };
+    let files: Vec<InodeNo> = (0..50).map(make).collect();
+    rig.fs.unmount().unwrap();
+    let (cache, _) = open(&rig.device);
+    let volume = Ext2::open(cache).unwrap();
+    let mut gaps = 0;
+    let mut end = None;
+    for file in files {
+        let run = volume.map(&volume.load(file).unwrap(), 0, 8).unwrap();
+        assert_eq!(run.count, 8, "30 KiB in one run");
+        let start = run.start.unwrap().get();
+        gaps += u64::from(end.is_some_and(|end| end != start));
+        end = Some(start + run.count);
+    }
+    assert!(gaps <= 2, "{gaps} gaps between 50 files");
+}
+
 #[test]
 fn the_last_block_can_be_had_and_what_is_removed_is_free() {
     let rig = Rig::new();
