@@ -93,8 +93,7 @@ impl Graph {
             return None;
         }
         let is_known = |&id: &PatchId| match self.arena.resolve(id) {
-            // Home patches stand for others.
-            Some(before) => before == px || (!self.patch(before).home && self.has_edge(px, before)),
+            Some(before) => self.waits_already(px, before),
             None => true,
         };
         if !befores.iter().all(is_known) {
@@ -110,7 +109,7 @@ impl Graph {
         let mut more: SmallVec<[Px; JOIN_AT_ONCE]> = SmallVec::new();
         for &id in befores {
             let Some(before) = self.arena.resolve(id) else { continue };
-            if before == px || (!self.patch(before).home && self.has_edge(px, before)) {
+            if self.waits_already(px, before) {
                 continue;
             }
             if !self.is_bottom(before) || self.patch(before).slot == sx {
@@ -126,6 +125,11 @@ impl Graph {
             self.add_edge(px, before);
         }
         Some(px)
+    }
+
+    /// Whether a patch is the other one or waits for it: not for a home patch, which stands for others.
+    fn waits_already(&self, px: Px, before: Px) -> bool {
+        before == px || (!self.patch(before).home && self.has_edge(px, before))
     }
 
     /// Counts a change that joins its block's only patch; `None` if that is not allowed.

@@ -47,6 +47,13 @@ impl Change {
         }
     }
 
+    /// The first and the last byte touched, of a change that touches some: blocks have at most 64 KiB.
+    pub(crate) fn ends(self) -> (u16, u16) {
+        let (start, end) = self.range();
+        let last = end.checked_sub(1).expect("patches of blocks change something");
+        (short(start), short(last))
+    }
+
     /// Whether both change a common byte, or for two bit patches a common bit.
     pub(crate) fn overlaps(self, other: Self) -> bool {
         if let (Self::Bits { word: w1, mask: m1 }, Self::Bits { word: w2, mask: m2 }) = (self, other) {
@@ -66,6 +73,11 @@ impl Change {
         let ((s1, e1), (s2, e2), (s, e)) = (self.range(), other.range(), cover.range());
         s <= s1.max(s2) && e1.min(e2) <= e && !matches!(cover, Self::Bits { .. })
     }
+}
+
+/// A position in a block.
+fn short(n: u32) -> u16 {
+    u16::try_from(n).expect("blocks have at most 64 KiB")
 }
 
 /// What a patch changes, in the room that a patch has for it: blocks have at most 64 KiB. The mask of a change of bits lies
@@ -249,10 +261,10 @@ impl Patch {
 
     /// It changes this.
     pub(crate) fn set_change(&mut self, change: Change) {
-        let short = |n: u32| u16::try_from(n).expect("blocks have at most 64 KiB");
         self.change = match change {
-            Change::Bytes { offset, len } => {
-                Packed::Bytes { first: short(offset), last: short(offset + len - 1) }
+            Change::Bytes { .. } => {
+                let (first, last) = change.ends();
+                Packed::Bytes { first, last }
             }
             Change::Bits { word, mask } => {
                 self.rare_mut().mask = mask;

@@ -35,7 +35,7 @@ impl std::ops::Deref for Uncommitted {
 
 impl Uncommitted {
     pub(crate) fn push(&mut self, px: Px, change: Change) {
-        let (first, last) = ends(change);
+        let (first, last) = change.ends();
         self.places.push(px);
         self.first.push(first);
         self.last.push(last);
@@ -44,7 +44,7 @@ impl Uncommitted {
     /// A patch changes more than it did.
     pub(crate) fn widen(&mut self, px: Px, change: Change) {
         let at = self.places.iter().position(|&other| other == px).expect("a patch of the block");
-        (self.first[at], self.last[at]) = ends(change);
+        (self.first[at], self.last[at]) = change.ends();
     }
 
     pub(crate) fn retain(&mut self, keep: impl Fn(Px) -> bool) {
@@ -65,12 +65,12 @@ impl Uncommitted {
     /// Whether each patch stands beside the bytes that it changes.
     pub(crate) fn are_beside(&self, changes: impl ExactSizeIterator<Item = Change>) -> bool {
         let beside = self.first.iter().copied().zip(self.last.iter().copied());
-        changes.len() == self.places.len() && changes.map(ends).eq(beside)
+        changes.len() == self.places.len() && changes.map(Change::ends).eq(beside)
     }
 
     /// Those that change a byte which `change` changes, too, from the newest back to the first one that `is_enough`.
     pub(crate) fn touching(&self, change: Change, is_enough: impl Fn(Px) -> bool) -> SmallVec<[Px; 8]> {
-        let (first, last) = ends(change);
+        let (first, last) = change.ends();
         let touches = |from: u16, to: u16| (from <= last) & (first <= to);
         let (firsts, lasts, places) = (&self.first[..], &self.last[..], &self.places[..]);
         let mut found = SmallVec::new();
@@ -95,14 +95,6 @@ impl Uncommitted {
         }
         found
     }
-}
-
-/// The first and the last byte that a patch of a block changes: blocks have at most 64 KiB.
-fn ends(change: Change) -> (u16, u16) {
-    let (start, end) = change.range();
-    let last = end.checked_sub(1).expect("patches of blocks change something");
-    let short = |byte: u32| u16::try_from(byte).expect("blocks have at most 64 KiB");
-    (short(start), short(last))
 }
 
 /// A block and its patches.
