@@ -34,7 +34,11 @@ pub(crate) fn before(contender: Contender, tools: &Tools, scratch: &Path, mib: u
     let mib = mib.min(most);
     match contender {
         Contender::InProcess(_) => heap(mib),
-        Contender::Mounted(_) | Contender::Memory | Contender::DeviceSoft | Contender::DeviceMemory => {
+        Contender::Mounted(_)
+        | Contender::Cached(_)
+        | Contender::Memory
+        | Contender::DeviceSoft
+        | Contender::DeviceMemory => {
             // The kernel keeps what was written in pages of its own as well, at the same time.
             process(tools, 2 * mib)?;
         }

@@ -348,6 +348,10 @@ pub trait FileSystem: Send + Sync {
     fn read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize>;
     /// Writes all of `data`, or as much as fits before the volume is full; at least one byte or an error.
     fn write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize>;
+    /// Writes contents that were accepted from a program some time ago, such as pages of the kernel's write-back cache. Permissions and
+    /// privileges were looked at then. Pages begin before the end that was appended to, so an append-only file takes what only repeats
+    /// its bytes or fills in zeros.
+    fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize>;
     /// Allocates, punches or zeroes a range.
     fn fallocate(
         &self,

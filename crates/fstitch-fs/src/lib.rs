@@ -13,6 +13,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod appended;
 pub mod check;
 pub mod ext2;
 mod gather;

@@ -37,6 +37,7 @@ impl Mount {
     /// # Errors
     /// [`MountError`] says what is missing and how to get it.
     pub fn new(fs: Arc<dyn FileSystem>, options: &MountOptions) -> Result<Self, MountError> {
+        options.check()?;
         let awake = options.awake.then(Awake::new).transpose();
         let awake = awake.map_err(|e| MountError::system("keeping processors awake", e))?;
         let fs = Arc::new(Supervised::new(fs, awake));

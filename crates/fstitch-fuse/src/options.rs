@@ -50,6 +50,9 @@ pub struct MountOptions {
     /// Keep idle processors awake while requests come, and 20 to 40 ms longer: more requests in a second where waking takes
     /// long, for more power (root only).
     pub awake: bool,
+    /// The kernel keeps what is written in its cache and passes it on later, many small writes as one: when a file is closed, when it is made
+    /// stable, or after some seconds. It does not say who wrote, so there are no patchgroups and no ordered fsync.
+    pub writeback_cache: bool,
 }
 
 impl MountOptions {
@@ -76,6 +79,21 @@ impl MountOptions {
             auto_unmount: false,
             read_ahead_kib: 1024,
             awake: false,
+            writeback_cache: false,
+        }
+    }
+
+    /// Fails where options contradict each other.
+    pub(crate) fn check(&self) -> Result<(), MountError> {
+        let late = |what: &str| {
+            Err(MountError::Option(format!(
+                "`writeback_cache` and `{what}` exclude each other: the kernel would still keep writes back that were answered"
+            )))
+        };
+        match self.writeback_cache {
+            true if self.sync => late("sync"),
+            true if self.ordered_fsync => late("fsync=ordered"),
+            _ => Ok(()),
         }
     }
 
@@ -110,6 +128,7 @@ impl MountOptions {
             "no_default_permissions" => self.default_permissions = false,
             "auto_unmount" => self.auto_unmount = true,
             "awake" => self.awake = true,
+            "writeback_cache" => self.writeback_cache = true,
             "" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "user" | "users" | "nouser"
             | "owner" | "group" | "nodiratime" | "diratime" | "nostrictatime" | "lazytime" | "nolazytime"
             | "silent" | "loud" | "dirsync" => {}

@@ -25,6 +25,8 @@ pub enum Contender {
     DeviceSoft,
     /// The file system in memory, in the same way.
     DeviceMemory,
+    /// Mounted with the kernel's write-back cache (`writeback_cache`), which leaves no patchgroups.
+    Cached(Consistency),
     /// The reference implementation's own FUSE server.
     Fuse2fs,
     /// The kernel's driver.
@@ -48,7 +50,7 @@ pub enum Kernel {
 
 impl Contender {
     /// All of them, in the order of reports.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Mounted(Consistency::Soft),
         Self::Mounted(Consistency::Ordered),
         Self::Mounted(Consistency::Full),
@@ -62,6 +64,8 @@ impl Contender {
         Self::Memory,
         Self::DeviceSoft,
         Self::DeviceMemory,
+        Self::Cached(Consistency::Soft),
+        Self::Cached(Consistency::Ordered),
         Self::Fuse2fs,
         Self::Kernel(Kernel::Ext2),
         Self::Kernel(Kernel::Ext3Ordered),
@@ -78,6 +82,7 @@ impl Contender {
             Self::Memory => "fuse-memory".into(),
             Self::DeviceSoft => "device-soft".into(),
             Self::DeviceMemory => "device-memory".into(),
+            Self::Cached(mode) => format!("cached-{mode}"),
             Self::Fuse2fs => "fuse2fs".into(),
             Self::Kernel(Kernel::Ext2) => "kernel-ext2".into(),
             Self::Kernel(Kernel::Ext3Ordered) => "kernel-ext3-ordered".into(),
@@ -97,7 +102,7 @@ impl Contender {
     #[must_use]
     pub fn is_safe(self) -> bool {
         match self {
-            Self::Mounted(mode) | Self::InProcess(mode) => mode != Consistency::Async,
+            Self::Mounted(mode) | Self::InProcess(mode) | Self::Cached(mode) => mode != Consistency::Async,
             Self::Kernel(kernel) => kernel != Kernel::Ext2,
             Self::DeviceSoft => true,
             Self::Memory | Self::DeviceMemory | Self::Fuse2fs | Self::Tmpfs => false,
@@ -110,12 +115,18 @@ impl Contender {
         matches!(self, Self::DeviceSoft | Self::DeviceMemory)
     }
 
-    /// Whether it takes part in a workload: what compares transports does so where a goal asks for it.
+    /// Whether it takes part in a workload: what compares transports or caches does so where a goal asks for it.
     #[must_use]
     pub fn takes_part(self, workload: &str) -> bool {
         const TRANSPORTS: [&str; 6] =
             ["small", "small-pinned", "small-halted", "tree", "creates", "creates-halted"];
-        !self.is_by_device() || TRANSPORTS.contains(&workload)
+        const CACHED: [&str; 6] = ["small", "tree", "postmark", "mail", "creates", "stream"];
+        match self {
+            Self::DeviceSoft | Self::DeviceMemory => TRANSPORTS.contains(&workload),
+            Self::Cached(Consistency::Soft) => CACHED.contains(&workload),
+            Self::Cached(_) => workload == "postmark",
+            _ => true,
+        }
     }
 
     /// Whether it uses the medium at all.
@@ -140,9 +151,14 @@ impl Contender {
     #[must_use]
     pub fn format(self) -> Option<&'static str> {
         match self {
-            Self::Mounted(mode) | Self::InProcess(mode) if mode.journal_mode().is_some() => Some("ext3"),
+            Self::Mounted(mode) | Self::InProcess(mode) | Self::Cached(mode)
+                if mode.journal_mode().is_some() =>
+            {
+                Some("ext3")
+            }
             Self::Mounted(_)
             | Self::InProcess(_)
+            | Self::Cached(_)
             | Self::DeviceSoft
             | Self::Fuse2fs
             | Self::Kernel(Kernel::Ext2) => Some("ext2"),
@@ -237,6 +253,7 @@ impl Tools {
             }
             Contender::Fuse2fs if process::version("fuse2fs", "-V").is_none() => Some("not installed".into()),
             Contender::Mounted(_)
+            | Contender::Cached(_)
             | Contender::Memory
             | Contender::DeviceSoft
             | Contender::DeviceMemory

@@ -49,6 +49,7 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
         Contender::InProcess(mode) => return start_inside(mode, image),
         Contender::Mounted(mode) => mount_ours(tools, &format!("consistency={mode}"), image)?,
         Contender::DeviceSoft => mount_ours(tools, "consistency=soft,transport=device", image)?,
+        Contender::Cached(mode) => mount_ours(tools, &format!("consistency={mode},writeback_cache"), image)?,
         Contender::Memory => mount_memory(tools, "auto")?,
         Contender::DeviceMemory => mount_memory(tools, "device")?,
         Contender::Fuse2fs => {

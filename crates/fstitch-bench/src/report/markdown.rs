@@ -22,7 +22,8 @@ pub fn report(results: &Results, beside: &str) -> String {
          repetition, then their median. All processors may be used, and idle ones \
          stay awake (a latency of 0 is asked of `/dev/cpu_dma_latency`), because waking one through a hypervisor takes longer than most requests; \
          in `small-pinned` client and server share one, and in those called `-halted` idle ones are left to the machine; `device-soft` and `device-memory` are \
-         `fuse-soft` and `fuse-memory` with requests through `/dev/fuse`. Memory that a \
+         `fuse-soft` and `fuse-memory` with requests through `/dev/fuse`, and `cached-soft` and `cached-ordered` are mounts with the kernel's write-back \
+         cache (`-o writeback_cache`), where writes cannot be ordered by programs. Memory that a \
          workload takes is touched right before.\n\n",
     );
     let failures = results.gaps.iter().filter(|gap| gap.is_failure).count();

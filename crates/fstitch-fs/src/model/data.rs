@@ -2,6 +2,8 @@
 
 use fstitch_core::{Caller, Errno, FallocateMode, FileKind, InodeFlags, InodeNo, Result, SeekFrom};
 
+use crate::appended::expect_appended;
+
 use super::sparse::wide;
 use super::state::{Node, State};
 
@@ -20,11 +22,36 @@ impl State {
     pub(super) fn write(&mut self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
         self.writable()?;
         let node = self.node(ino)?;
-        let before = node.bytes()?.allocated();
+        node.bytes()?;
         let appends = node.flags.has(InodeFlags::APPEND);
         if node.flags.has(InodeFlags::IMMUTABLE) || (appends && offset < node.attr.size) {
             return Err(Errno::PERM.into());
         }
+        let written = self.store(ino, offset, data)?;
+        if written > 0 {
+            self.known(ino).drop_privileges(caller);
+        }
+        Ok(written)
+    }
+
+    pub(super) fn write_back(&mut self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+        self.writable()?;
+        let node = self.node(ino)?;
+        let left = usize::try_from(node.attr.size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut old = vec![0; left.min(data.len())];
+        node.bytes()?.read(offset, &mut old);
+        if node.flags.has(InodeFlags::IMMUTABLE) {
+            return Err(Errno::PERM.into());
+        }
+        if node.flags.has(InodeFlags::APPEND) {
+            expect_appended(&old, data)?;
+        }
+        self.store(ino, offset, data)
+    }
+
+    /// Writes what nobody refuses.
+    fn store(&mut self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+        let before = self.node(ino)?.bytes()?.allocated();
         if data.is_empty() {
             return Ok(0);
         }
@@ -38,7 +65,6 @@ impl State {
         let node = self.known(ino);
         node.bytes_mut().write(offset, &data[..len]);
         node.attr.size = node.attr.size.max(offset + wide(len));
-        node.drop_privileges(caller);
         node.touch(now);
         self.recount(ino, before);
         Ok(len)

@@ -42,7 +42,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Reads bytes that are within the file, in batches that fit beside each other in a small cache.
-    fn read_range(&self, inode: &L::Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(super) fn read_range(&self, inode: &L::Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
         let mut done = 0;
         while done < buf.len() {
             let len = self.step_len(offset + long(done), buf.len() - done);

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, Error, InodeFlags, InodeNo, Result};
 use fstitch_patch::{Block, PatchId, PatchIds};
 
+use crate::appended::expect_appended;
+
 use super::node::{Node, Part, State};
 use super::read::{BlockPart, long, short};
 use super::volume::ATTR_CHANGE_BLOCKS;
@@ -29,6 +31,15 @@ pub(super) struct Fill<'a> {
     pub(super) offset: u64,
     pub(super) len: usize,
     pub(super) source: Source<'a>,
+}
+
+/// Whose bytes are written.
+#[derive(Clone, Copy)]
+enum Author<'a> {
+    /// Those of a program that writes now.
+    Caller(&'a Caller),
+    /// Those of one that was allowed to write when it did.
+    Earlier,
 }
 
 /// How far a fill came.
@@ -65,6 +76,15 @@ impl<L: LowLevelFs> Uhfs<L> {
         offset: u64,
         data: &[u8],
     ) -> Result<(usize, bool)> {
+        self.write_as(Author::Caller(caller), ino, offset, data)
+    }
+
+    /// The same for what was accepted earlier.
+    pub(super) fn do_write_back(&self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<(usize, bool)> {
+        self.write_as(Author::Earlier, ino, offset, data)
+    }
+
+    fn write_as(&self, author: Author<'_>, ino: InodeNo, offset: u64, data: &[u8]) -> Result<(usize, bool)> {
         let change = self.change(0)?;
         let node = self.node(ino)?;
         self.expect_regular(&*node.read()?)?;
@@ -80,14 +100,16 @@ impl<L: LowLevelFs> Uhfs<L> {
         {
             let _writer = self.writer(&change, &node);
             node.refuse_pinned()?;
+            if let Author::Earlier = author {
+                self.refuse_changes_of_appended(&node, offset, data)?;
+            }
             self.trim_before_growth(&change, &node, offset + long(data.len()))?;
             while done < data.len() {
                 let at = offset + long(done);
                 let len = self.step_len(at, data.len() - done);
-                let step = Source::Bytes(&data[done..done + len]);
-                let fill = Fill { caller, offset: at, len, source: step };
+                let step = &data[done..done + len];
                 let reserved = change.reserve(len, ATTR_CHANGE_BLOCKS);
-                match reserved.and_then(|()| self.write_step(&node, &fill)) {
+                match reserved.and_then(|()| self.write_step(&node, author, at, step)) {
                     Ok((wrote, is_synchronous)) => {
                         done += wrote;
                         synchronous = is_synchronous;
@@ -105,20 +127,44 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Writes one step and returns how much of it was written, at least one byte, and whether the file is marked `+S`.
-    fn write_step(&self, node: &Node<L::Inode>, fill: &Fill<'_>) -> Result<(usize, bool)> {
+    fn write_step(
+        &self,
+        node: &Node<L::Inode>,
+        author: Author<'_>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(usize, bool)> {
         let mut state = node.write()?;
         let size = self.low.attr(state.inode()).size;
         self.refuse_flags(&state, InodeFlags::IMMUTABLE)?;
-        if fill.offset < size {
+        if offset < size && matches!(author, Author::Caller(_)) {
             self.refuse_flags(&state, InodeFlags::APPEND)?;
         }
-        if fill.offset > size {
+        if offset > size {
             self.zero_gap(&mut state, size)?;
         }
-        let len = self.fill_and_grow(&mut state, fill, true)?;
-        self.drop_privileges(&mut state, fill.caller)?;
+        // What was accepted may use the blocks that are root's.
+        let root = Caller::default();
+        let caller = if let Author::Caller(caller) = author { caller } else { &root };
+        let fill = Fill { caller, offset, len: data.len(), source: Source::Bytes(data) };
+        let len = self.fill_and_grow(&mut state, &fill, true)?;
+        if let Author::Caller(caller) = author {
+            self.drop_privileges(&mut state, caller)?;
+        }
         self.touch_written(&mut state)?;
         Ok((len, self.low.flags(state.inode()).has(InodeFlags::SYNC)))
+    }
+
+    /// Of an append-only file, bytes that are there stay.
+    fn refuse_changes_of_appended(&self, node: &Node<L::Inode>, offset: u64, data: &[u8]) -> Result<()> {
+        let state = node.read()?;
+        if !self.low.flags(state.inode()).has(InodeFlags::APPEND) {
+            return Ok(());
+        }
+        let left = self.low.attr(state.inode()).size.saturating_sub(offset);
+        let mut old = vec![0; data.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
+        self.read_range(state.inode(), offset, &mut old)?;
+        expect_appended(&old, data)
     }
 
     /// Sets the times of a file that was written, unless they are those of this very tick of the clock.

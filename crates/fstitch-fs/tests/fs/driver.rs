@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fstitch_core::{
-    Attr, Caller, Errno, FallocateMode, FileKind, FileSystem, InodeNo, ManualClock, RenameMode, Result,
-    SeekFrom, SetAttr, SetTime, Timestamp, XattrSetMode,
+    Attr, Caller, Errno, FallocateMode, FileKind, FileSystem, InodeFlags, InodeNo, ManualClock, RenameMode,
+    Result, SeekFrom, SetAttr, SetTime, Timestamp, XattrSetMode,
 };
 use fstitch_fs::model::{Model, ModelOptions};
 
@@ -32,11 +32,14 @@ pub enum Op {
     Rmdir(Path),
     Rename(Path, Path, bool),
     Write(Target, u64, usize, u8),
+    /// What a cache took earlier: of an append-only file it may repeat bytes.
+    WriteBack(Target, u64, usize, u8),
     Read(Target, u64, usize),
     Seek(Target, u64, bool),
     Truncate(Target, u64),
     Fallocate(Target, u64, u64, u8),
     Chmod(Target, u16),
+    Flags(Target, u8),
     Chown(Target, u32, u32),
     Utimes(Target, i64),
     SetXattr(Target, u8, usize, u8),
@@ -256,6 +259,21 @@ impl Side {
                 let data: Vec<u8> = (0..*len).map(|i| byte.wrapping_add((i % 251) as u8)).collect();
                 let uid = u32::from(byte % 2);
                 fs.write(&Caller { uid, ..CALLER }, ino, *offset, &data).map(Answer::Count)
+            }),
+            Op::WriteBack(target, offset, len, byte) => self.with_target(target, |ino| {
+                // As from a cache: bytes that are there come again, others follow.
+                let mut data = vec![*byte; *len];
+                let _ = fs.read(ino, *offset, &mut data[..len.div_ceil(2)]);
+                fs.write_back(ino, *offset, &data).map(Answer::Count)
+            }),
+            Op::Flags(target, which) => self.with_target(target, |ino| {
+                // An ioctl reaches neither symbolic links nor devices.
+                if fs.getattr(ino)?.kind != FileKind::Regular {
+                    return Ok(Answer::Done);
+                }
+                let flags = [0, 0, InodeFlags::APPEND, InodeFlags::IMMUTABLE];
+                let flags = InodeFlags(flags[usize::from(*which) % flags.len()]);
+                fs.set_flags(&CALLER, ino, flags).map(|()| Answer::Done)
             }),
             Op::Read(target, offset, len) => self.with_target(target, |ino| {
                 let mut buf = vec![0; *len];

@@ -147,6 +147,8 @@ fn contents() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (target(), offset(), 1..20_000_usize, any::<u8>())
             .prop_map(|(target, offset, len, byte)| Op::Write(target, offset, len, byte)),
+        2 => (target(), offset(), 1..20_000_usize, any::<u8>())
+            .prop_map(|(target, offset, len, byte)| Op::WriteBack(target, offset, len, byte)),
         1 => (target(), offset(), 0..20_000_usize).prop_map(|(t, offset, len)| Op::Read(t, offset, len)),
         1 => (target(), offset(), any::<bool>()).prop_map(|(t, offset, data)| Op::Seek(t, offset, data)),
         2 => (target(), offset()).prop_map(|(target, size)| Op::Truncate(target, size)),
@@ -158,6 +160,7 @@ fn contents() -> impl Strategy<Value = Op> {
 fn others() -> impl Strategy<Value = Op> {
     prop_oneof![
         (target(), perm()).prop_map(|(target, perm)| Op::Chmod(target, perm)),
+        (target(), 0..4_u8).prop_map(|(target, which)| Op::Flags(target, which)),
         (target(), 0..3_u32, 0..3_u32).prop_map(|(target, uid, gid)| Op::Chown(target, uid, gid)),
         (target(), 0..100_000_i64).prop_map(|(target, secs)| Op::Utimes(target, secs)),
         (target(), 0..6_u8, 0..60_usize, 0..3_u8)

@@ -27,6 +27,8 @@ pub(super) struct Core {
     pub view: View,
     /// Every change is made stable before it is answered.
     pub sync: bool,
+    /// The kernel keeps writes back, and is right about lengths and times meanwhile.
+    pub writes_late: bool,
     /// Set-id bits and capabilities are ours to take away; negotiated when the kernel greets.
     pub kills_privileges: AtomicBool,
     /// A name was removed since somebody last waited for space.
@@ -44,6 +46,15 @@ pub(super) struct Write<'a> {
     pub data: &'a [u8],
     /// `FUSE_WRITE_…`.
     pub flags: u32,
+    /// The thread that writes, 0 if nobody knows.
+    pub tid: u32,
+}
+
+impl Write<'_> {
+    /// Whether it comes from the kernel's page cache, which took it from whomever some time ago.
+    fn is_late(&self) -> bool {
+        self.tid == 0 && self.flags & WRITE_CACHE != 0
+    }
 }
 
 /// What must be stable before a write is answered.
@@ -89,8 +100,22 @@ impl Core {
             let set_ids = write.flags & WRITE_KILL_SUIDGID != 0;
             self.drop_before_write(caller, write.ino, set_ids)?;
         }
-        let written = self.fs.write(caller, write.ino, write.offset, write.data)?;
+        let written = if write.is_late() {
+            self.write_late(write)?
+        } else {
+            self.fs.write(caller, write.ino, write.offset, write.data)?
+        };
         Ok(u32::try_from(written).expect("requests are far shorter than 4 GiB"))
+    }
+
+    /// All of it or an error: the kernel does not look at how much of its pages was written.
+    fn write_late(&self, write: &Write<'_>) -> Result<usize> {
+        let mut done = 0;
+        while done < write.data.len() {
+            let at = write.offset + u64::try_from(done).expect("64-bit machine");
+            done += self.fs.write_back(write.ino, at, &write.data[done..])?;
+        }
+        Ok(done)
     }
 
     /// What `O_SYNC` and `O_DSYNC` of the descriptor mean that a thread writes through.
@@ -115,12 +140,13 @@ impl Core {
         if self.sync { None } else { self.scopes.order_of(tid).unwrap_or(None) }
     }
 
-    /// The groups of a write. Without a thread's name it comes from the page cache.
-    pub(super) fn work_of_write(&self, tid: u32, ino: InodeNo, flags: u32) -> Result<Work> {
-        if tid == 0 && flags & WRITE_CACHE != 0 {
-            return Ok(self.scopes.work_for_all());
+    /// The groups of a write: where its author is not known, everybody's.
+    pub(super) fn work_of_write(&self, write: &Write<'_>) -> Result<Work> {
+        if write.is_late() {
+            Ok(self.scopes.work_for_all())
+        } else {
+            self.scopes.work(write.tid, &[write.ino])
         }
-        self.scopes.work(tid, &[ino])
     }
 
     /// Makes a file as stable as a write through its descriptor asks for.
@@ -152,8 +178,19 @@ impl Core {
             self.drop_before_setattr(caller, ino, &mut set, kills_set_ids)?;
         }
         (set.uid, set.gid) = self.view.owners.chown(set.uid, set.gid).ok_or(Errno::PERM)?;
-        self.fs.setattr(caller, ino, &set)
+        match self.fs.setattr(caller, ino, &set) {
+            // Append-only files refuse times, but these may be those of what was appended: close(2) must not fail for them.
+            Err(e) if e.errno() == Errno::PERM && self.writes_late && is_times_of_writes(&set) => {
+                self.fs.getattr(ino)
+            }
+            done => done,
+        }
     }
+}
+
+/// Whether this is what a kernel that keeps writes back says of their times.
+fn is_times_of_writes(set: &SetAttr) -> bool {
+    set.ctime.is_some() && *set == SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() }
 }
 
 pub(super) fn lacks_space<T>(result: &Result<T>) -> bool {

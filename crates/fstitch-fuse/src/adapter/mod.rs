@@ -16,7 +16,7 @@ mod replies;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fstitch_core::{Errno, InodeNo, SeekFrom, SetAttr, XattrSetMode};
+use fstitch_core::{Errno, InodeNo, SeekFrom, SetAttr, Timestamp, XattrSetMode};
 
 use self::answer::{answer, answer_change, answer_value};
 use self::convert::{bits16, set_time, statfs};
@@ -53,7 +53,8 @@ impl Server for Adapter {
             Op::Getattr => self.getattr(ino, reply),
             Op::Read { offset, room } => self.read(ino, offset, room, reply),
             Op::Write { offset, data, write_flags, open_flags } => {
-                self.write(from, &Write { ino, offset, data, flags: write_flags }, open_flags, reply);
+                let write = Write { ino, offset, data, flags: write_flags, tid: from.pid };
+                self.write(from, &write, open_flags, reply);
             }
             Op::Setattr(set) => self.setattr(from, ino, set, reply),
             Op::Mknod { name, mode, rdev, umask } => {
@@ -124,7 +125,8 @@ impl Adapter {
             Capabilities::HANDLE_KILLPRIV_V2,
         ];
         let lists = self.checks_permissions.then_some(Capabilities::POSIX_ACL);
-        let wanted = wished.into_iter().chain(lists).fold(Capabilities(0), Capabilities::with);
+        let later = self.core.writes_late.then_some(Capabilities::WRITEBACK_CACHE);
+        let wanted = wished.into_iter().chain(lists).chain(later).fold(Capabilities(0), Capabilities::with);
         if !offered.has(wanted) {
             tracing::debug!("this kernel lacks capabilities {:#x}", wanted.0 & !offered.0);
         }
@@ -160,7 +162,7 @@ impl Adapter {
             size: wish.size(),
             atime: wish.atime().map(set_time),
             mtime: wish.mtime().map(set_time),
-            ctime: None,
+            ctime: wish.ctime().map(|(secs, nanos)| Timestamp { secs, nanos }),
         };
         let core = Arc::clone(&self.core);
         let caller = core.view.caller(from, 0);
@@ -258,14 +260,14 @@ impl Adapter {
     }
 
     fn write(&self, from: &InHeader, write: &Write<'_>, open_flags: i32, reply: Reply) {
-        let (core, &Write { ino, offset, data, flags }) = (&self.core, write);
+        let (core, &Write { ino, offset, data, flags, tid }) = (&self.core, write);
         let caller = core.view.caller(from, 0);
-        let work = match core.work_of_write(from.pid, ino, flags) {
+        let work = match core.work_of_write(write) {
             Ok(work) => work,
             Err(e) => return reply.error(core.errors.errno(&e)),
         };
         let written = work.run(|| core.write(&caller, write));
-        let durability = core.durability(from.pid, open_flags);
+        let durability = core.durability(tid, open_flags);
         let retry = lacks_space(&written);
         if !retry && (matches!(durability, Durability::Volatile) || written.is_err()) {
             drop(work);
@@ -273,7 +275,7 @@ impl Adapter {
         }
         let (core, data) = (Arc::clone(core), if retry { data.to_vec() } else { Vec::new() });
         self.pool.run(move || {
-            let again = Write { ino, offset, data: &data, flags };
+            let again = Write { ino, offset, data: &data, flags, tid };
             let write = || work.run(|| core.write(&caller, &again));
             let written = if retry { core.patiently(write) } else { written };
             drop(work);
@@ -401,6 +403,10 @@ impl Adapter {
     fn lseek(&self, ino: InodeNo, offset: u64, whence: u32, reply: Reply) {
         const SEEK_DATA: u32 = 3;
         const SEEK_HOLE: u32 = 4;
+        if self.core.writes_late {
+            // The kernel asks without having passed on what it keeps: it knows better, and from now on asks itself.
+            return reply.error(Errno::NOSYS);
+        }
         let whence = match whence {
             SEEK_DATA => SeekFrom::Data,
             SEEK_HOLE => SeekFrom::Hole,

@@ -24,11 +24,12 @@ const CALLERS: usize = 2;
 impl Adapter {
     pub(crate) fn new(fs: Arc<dyn FileSystem>, options: &MountOptions) -> std::io::Result<Self> {
         let view = View { root: fs.root(), ttl: fs.cache_timeout(), owners: options.owners };
-        let scopes = Scopes::new(Arc::clone(&fs));
+        let scopes = Scopes::new(Arc::clone(&fs), !options.writeback_cache);
         let core = Core {
             fs,
             view,
             sync: options.sync,
+            writes_late: options.writeback_cache,
             kills_privileges: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             errors: ErrorLog::default(),

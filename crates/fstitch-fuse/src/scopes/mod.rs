@@ -81,6 +81,19 @@ impl Ordering for Served {
     }
 }
 
+/// A mount whose writes the kernel keeps back.
+struct Unordered;
+
+impl Ordering for Unordered {
+    fn group(&self, _: GroupCall) -> Result<GroupId> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+}
+
 /// Who calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asker {
@@ -127,8 +140,11 @@ enum Found {
 }
 
 impl Scopes {
-    pub(crate) fn new(fs: Arc<dyn FileSystem>) -> Arc<Self> {
-        Self::with(Arc::new(Served(fs)), Box::new(Kernel))
+    /// `sees_writes`: writes arrive when programs make them. Where they do not, nothing can be said about their order.
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, sees_writes: bool) -> Arc<Self> {
+        let ordering: Arc<dyn Ordering> =
+            if sees_writes { Arc::new(Served(fs)) } else { Arc::new(Unordered) };
+        Self::with(ordering, Box::new(Kernel))
     }
 
     fn with(fs: Arc<dyn Ordering>, processes: Box<dyn Processes>) -> Arc<Self> {

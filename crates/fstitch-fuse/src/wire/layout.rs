@@ -51,6 +51,7 @@ pub(crate) mod valid {
     pub(crate) const MTIME: u32 = 1 << 5;
     pub(crate) const ATIME_NOW: u32 = 1 << 7;
     pub(crate) const MTIME_NOW: u32 = 1 << 8;
+    pub(crate) const CTIME: u32 = 1 << 10;
     /// The caller lacks `CAP_FSETID`: a change of length takes the set-id bits away.
     pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
@@ -67,6 +68,7 @@ impl Capabilities {
     pub(crate) const DO_READDIRPLUS: Self = Self(1 << 13);
     pub(crate) const READDIRPLUS_AUTO: Self = Self(1 << 14);
     pub(crate) const ASYNC_DIO: Self = Self(1 << 15);
+    pub(crate) const WRITEBACK_CACHE: Self = Self(1 << 16);
     pub(crate) const NO_OPEN_SUPPORT: Self = Self(1 << 17);
     pub(crate) const PARALLEL_DIROPS: Self = Self(1 << 18);
     pub(crate) const POSIX_ACL: Self = Self(1 << 20);

@@ -279,6 +279,11 @@ impl Set {
         self.has(valid::MTIME).then_some(at)
     }
 
+    /// Seconds and nanoseconds: only a kernel that keeps writes back says when they were made.
+    pub(crate) fn ctime(self) -> Option<(i64, u32)> {
+        self.has(valid::CTIME).then_some((self.0.ctime, self.0.ctimensec))
+    }
+
     /// Whether a new length takes the set-id bits away.
     pub(crate) fn kills_set_ids(self) -> bool {
         self.has(valid::KILL_SUIDGID)

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "these are tests, their helpers included")]
 
 mod attributes;
+mod cached;
 mod data;
 mod groups;
 mod harness;

@@ -98,6 +98,11 @@ impl FileSystem for Spy {
         self.note("write").write(caller, ino, offset, data)
     }
 
+    fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+        self.written.lock().unwrap().push(with_engaged(<[GroupId]>::to_vec));
+        self.note("write_back").write_back(ino, offset, data)
+    }
+
     fn group(&self, call: GroupCall) -> Result<GroupId> {
         self.groups.lock().unwrap().call(call)
     }

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use fstitch_core::FileSystem;
-use fstitch_fs::ext2::arrange::Arrangement;
+use fstitch_fs::ext2::arrange::{Arrangement, Consistency};
 use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
 use fstitch_fuse::{Mount, MountOptions, UnmountOnSignal};
 
@@ -52,8 +52,8 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     }
     let fs: Arc<dyn FileSystem> = Arc::clone(&volume.fs) as _;
     let source = plan.image.display().to_string();
-    let mount =
-        Mount::new(fs, &mount_options(&plan.options, (source.clone(), &plan.mountpoint), plan.workers))?;
+    let places = (source.clone(), plan.mountpoint.as_path());
+    let mount = Mount::new(fs, &mount_options(&plan.options, places, plan.workers, volume.consistency)?)?;
     let status = Status {
         image: source,
         mountpoint: plan.mountpoint.display().to_string(),
@@ -99,12 +99,26 @@ fn open_options(plan: &Plan) -> OpenOptions {
 }
 
 /// The options for the kernel. `places` are what is mounted and where.
-pub fn mount_options(asked: &Options, places: (String, &Path), workers: usize) -> MountOptions {
+///
+/// # Errors
+/// Where they contradict what the volume promises.
+pub fn mount_options(
+    asked: &Options,
+    places: (String, &Path),
+    workers: usize,
+    consistency: Consistency,
+) -> Result<MountOptions> {
+    ensure!(
+        !(asked.writeback_cache && consistency == Consistency::Full),
+        "`writeback_cache` and `consistency=full` exclude each other: full keeps contents in the order of the calls, and a kernel that keeps \
+         writes back changes it; `consistency=ordered` goes with it"
+    );
     let mut options = MountOptions::new(places.1, places.0);
     options.read_only = asked.read_only;
     options.allow_other = asked.allow_other;
     options.default_permissions = !asked.no_default_permissions;
     options.awake = asked.awake;
+    options.writeback_cache = asked.writeback_cache;
     options.transport = asked.transport;
     options.sync = asked.sync;
     options.ordered_fsync = asked.ordered_fsync;
@@ -124,7 +138,7 @@ pub fn mount_options(asked: &Options, places: (String, &Path), workers: usize) -
             _ => {}
         }
     }
-    options
+    Ok(options)
 }
 
 impl From<Atime> for AtimePolicy {

@@ -77,6 +77,9 @@ Mount options (-o):
   journal_path=PATH              the device of the volume's journal, if it has one of its own
   awake                          keep idle processors awake while requests come: faster in virtual machines and on machines
                                  that save power, for more power (root only)
+  writeback_cache                the kernel keeps what is written and passes it on when a file is closed or synced: several times
+                                 faster for programs that write little at a time. Their writes cannot be ordered then: no
+                                 patchgroups, no fsync=ordered, not with sync or consistency=full
   transport=WAY                  how the kernel's requests come: io_uring (Linux 6.14 and later, after
                                  `echo Y > /sys/module/fuse/parameters/enable_uring` as root), device (/dev/fuse), or
                                  auto (default): io_uring where it can be had

@@ -38,6 +38,8 @@ pub struct Options {
     pub no_default_permissions: bool,
     /// Idle processors stay awake while requests come.
     pub awake: bool,
+    /// The kernel keeps writes back, and nobody orders them.
+    pub writeback_cache: bool,
     /// Which way the kernel's requests come.
     pub transport: Transport,
     /// Everything appears to belong to this user.
@@ -128,6 +130,7 @@ impl Options {
             "default_permissions" => self.no_default_permissions = false,
             "nodefault_permissions" => self.no_default_permissions = true,
             "awake" => self.awake = true,
+            "writeback_cache" => self.writeback_cache = true,
             "remount" => self.remount = true,
             "norecovery" => self.no_recovery = true,
             known if FOR_KERNEL.contains(&known) => self.kernel.push(known.to_owned()),

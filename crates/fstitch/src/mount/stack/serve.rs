@@ -113,7 +113,8 @@ impl Served<'_> {
 
     fn mount(&self, described: &Volume, member: &Member, at: &Path) -> Result<Mount> {
         let workers = described.options.workers.unwrap_or(DEFAULT_WORKERS);
-        let options = mount_options(&described.options, (self.source(described), at), workers);
+        let places = (self.source(described), at);
+        let options = mount_options(&described.options, places, workers, member.volume.consistency)?;
         Ok(Mount::new(Arc::clone(&member.volume.fs) as _, &options)?)
     }
 
