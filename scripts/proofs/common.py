@@ -29,6 +29,11 @@ def arguments(description):
     return parser
 
 
+def more_options(parser):
+    """The option for further mount options."""
+    parser.add_argument("--also", default="", metavar="OPTIONS", help="more mount options, such as writeback_cache")
+
+
 # The mechanisms, and those that keep a journal.
 MECHANISMS = ("soft", "sync", "async", "ordered", "metadata", "full")
 JOURNALED = ("ordered", "metadata", "full")

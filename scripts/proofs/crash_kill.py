@@ -31,7 +31,8 @@ JOURNALED = ("ordered", "metadata", "full")
 class Run:
     """The choices of one run."""
 
-    def __init__(self, seed, number, most_seconds, consistency):
+    def __init__(self, seed, number, options):
+        most_seconds, consistency = options.seconds, options.consistency
         source = random.Random(f"{seed}/{number}")
         self.number = number
         self.off = [name for bit, name in enumerate(OPTIMIZATIONS) if number >> bit & 1]
@@ -44,6 +45,7 @@ class Run:
         self.consistency = JOURNALED[number % len(JOURNALED)] if consistency == "journaled" else consistency
         self.journal_mib = source.choice([1, 2, 4, 8]) * self.block_size // 1024
         self.commit = source.choice([1, 1, 5])
+        self.also = options.also
 
     def __str__(self):
         off = ",".join(self.off) or "none"
@@ -54,7 +56,7 @@ class Run:
         )
 
     def mount_options(self):
-        options = ["--write-back-age", self.age, "-o", f"consistency={self.consistency},commit={self.commit}"]
+        options = ["--write-back-age", self.age, "-o", f"consistency={self.consistency},commit={self.commit},{self.also}"]
         if self.off:
             options += ["--optimizations", ",".join(self.off)]
         if self.small_cache:
@@ -179,6 +181,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=4.0, help="latest moment of a kill (default 4)")
     mechanisms = ("soft", "sync", "journaled", *JOURNALED)
     parser.add_argument("--consistency", default="soft", choices=mechanisms, help="the mechanism (default soft)")
+    common.more_options(parser)
     options = parser.parse_args()
     journaled = options.consistency not in ("soft", "sync")
     common.require(root=True, fuse=True, loop=journaled, commands=("e2fsck", "mke2fs") if journaled else ("e2fsck",))
@@ -188,9 +191,9 @@ def main():
     summary = common.Summary(f"{options.runs} kills (seed {seed})")
     numbers = range(options.runs) if options.only is None else [options.only]
     for number in numbers:
-        run = Run(seed, number, options.seconds, options.consistency)
+        run = Run(seed, number, options)
         repeat = f"{sys.argv[0]} --seed {seed} --only {number} --seconds {options.seconds}"
-        repeat += f" --consistency {options.consistency}"
+        repeat += f" --consistency {options.consistency}" + (f" --also {options.also}" if options.also else "")
         with summary.case(str(run)), common.workdir(options, "crash") as work:
             try:
                 image, directory, journal = crash(binary, work, run)

@@ -33,7 +33,7 @@ def exercise(options, binary, fsx, work, block_size, mechanism, extra):
     config = f"{work}/fsx.toml"
     with open(config, "w", encoding="utf-8") as file:
         file.write(CONFIG)
-    with common.Mount(binary, image, directory, "-o", f"consistency={mechanism}", *extra):
+    with common.Mount(binary, image, directory, "-o", f"consistency={mechanism},{options.also}", *extra):
         operations = ["-N", str(options.operations), "-S", str(options.seed)]
         common.run(fsx, "-f", config, *operations, "-P", work, f"{directory}/file")
     common.e2fsck_clean(image)
@@ -46,6 +46,7 @@ def main():
     parser.add_argument("--operations", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
     common.mechanism(parser)
+    common.more_options(parser)
     options = parser.parse_args()
     common.require(root=True, fuse=True, commands=("e2fsck",))
     binary, fsx = common.program(options), tools.crate("fsx", "0.3")

@@ -33,14 +33,15 @@ def expected():
     return {line for line in lines if line}
 
 
-def exercise(binary, suite, work, block_size, mechanism):
+def exercise(binary, suite, work, block_size, words):
     image, directory = f"{work}/p.img", f"{work}/p"
     config = f"{work}/pjdfstest.toml"
     with open(config, "w", encoding="utf-8") as file:
         file.write(CONFIG)
+    mechanism, also = words
     common.make_volume(binary, mechanism, block_size, image, "256M")
     os.makedirs(f"{work}/other", exist_ok=True)
-    with common.Mount(binary, image, directory, "-o", f"allow_other,consistency={mechanism}"):
+    with common.Mount(binary, image, directory, "-o", f"allow_other,consistency={mechanism},{also}"):
         os.mkdir(f"{directory}/t")
         os.chmod(directory, 0o755)
         os.chmod(work, 0o755)
@@ -64,6 +65,7 @@ def exercise(binary, suite, work, block_size, mechanism):
 def main():
     parser = common.arguments(__doc__)
     common.mechanism(parser)
+    common.more_options(parser)
     options = parser.parse_args()
     common.require(root=True, fuse=True, commands=("e2fsck",))
     binary, suite = common.program(options), tools.crate("pjdfstest", "0.2")
@@ -72,7 +74,7 @@ def main():
         for block_size in (1024, 4096):
             case = f"{mechanism}, {block_size}-byte blocks"
             with summary.case(case), common.workdir(options, "pjdfstest") as work:
-                exercise(binary, suite, work, block_size, mechanism)
+                exercise(binary, suite, work, block_size, (mechanism, options.also))
     summary.end()
 
 
