@@ -193,6 +193,12 @@ impl<'a> Tx<'a> {
         self.core.graph.same(a, b)
     }
 
+    /// Says that a patch made and ended what the medium never held, and nothing need wait for it in its block: it leaves the block if it
+    /// has come to change nothing there. Its id stands for what it waited for. Whether it has left.
+    pub fn hollow(&mut self, patch: PatchId) -> bool {
+        self.core.graph.hollow(patch)
+    }
+
     /// Says that a block was freed: a journal then leaves its copies alone.
     pub fn forget(&mut self, block: BlockNo) {
         // To the journal of the volume below it stays part of a file.

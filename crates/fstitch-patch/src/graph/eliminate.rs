@@ -4,7 +4,7 @@ use fstitch_core::BlockNo;
 use smallvec::SmallVec;
 
 use super::create::Befores;
-use super::patch::{NO_SLOT, Px, Sx, Vx};
+use super::patch::{Change, NO_SLOT, Px, Sx, Undo, Vx};
 use super::slot::OfBlock;
 use super::{Graph, at};
 use crate::PatchId;
@@ -42,10 +42,69 @@ impl Graph {
         }
         // Newest first, so that the hard patch, which the others wait for without an edge, goes last.
         let patches: OfBlock = self.slots[at(sx)].patches.iter().copied().collect();
+        let named: SmallVec<[PatchId; 4]> = cut_off.iter().map(|&px| self.arena.id(px)).collect();
         for px in patches.into_iter().rev() {
+            // An empty patch may have waited for this block alone.
+            let cut_off = named.iter().filter_map(|&id| self.arena.resolve(id)).collect();
             self.bypass(px, &cut_off);
         }
         true
+    }
+
+    /// Takes a patch that has come to change nothing out of its block: the medium never held what it made, and what it ended is gone.
+    /// It stays as an empty patch that waits for all that it waited for, because others may stand on that; its block's later
+    /// changes need not wait for it. Does nothing and returns false where the patch is not of that kind.
+    pub(crate) fn hollow(&mut self, id: PatchId) -> bool {
+        let Some(px) = self.arena.resolve(id).filter(|&px| self.changes_nothing(px)) else { return false };
+        let sx = self.patch(px).slot;
+        let below: Befores = self.live_befores(px).filter(|&before| self.same_block(px, before)).collect();
+        let implicit = self.implicit_before(px);
+        for after in self.patch(px).afters.clone().iter().copied() {
+            if self.same_block(after, px) {
+                self.cut(after, px, true);
+                for &before in &below {
+                    self.add_edge(after, before);
+                }
+            }
+        }
+        self.uncount(px);
+        let outside = self.external_edges(px);
+        let slot = &mut self.slots[at(sx)];
+        slot.external -= outside;
+        slot.patches.retain(|other| other != px);
+        self.slots[at(sx)].external += u32::try_from(below.len()).expect("fewer than 2^32 patches");
+        let patch = self.arena.get_mut(px);
+        (patch.outer, patch.inner, patch.slot) = (patch.outer + patch.inner, 0, NO_SLOT);
+        patch.set_change(Change::Empty);
+        let undo = patch.set_undo(Undo::None);
+        self.stats.undo_bytes_now -= undo.size();
+        self.stats.patches_eliminated += 1;
+        if let Some(hard) = implicit {
+            self.add_edge(px, hard);
+        }
+        if self.patch(px).outer == 0 {
+            self.commit_empties(vec![px]);
+        }
+        self.note_live();
+        true
+    }
+
+    /// Whether a soft patch of bytes, the last one of its place, leaves there what it found.
+    fn changes_nothing(&self, px: Px) -> bool {
+        let patch = self.patch(px);
+        let (Change::Bytes { offset, len }, Undo::Bytes(undo)) = (patch.change(), patch.undo()) else {
+            return false;
+        };
+        let sx = patch.slot;
+        if !self.optimizations.elimination || patch.home || self.logging(patch.volume).is_some() {
+            return false;
+        }
+        let slot = self.slot(sx);
+        // A block that is dirty stays so. What is under way to the medium is waited for by not being written again, which an
+        // empty patch is not.
+        let is_special = slot.patches.len() == 1 || !slot.flying.is_empty();
+        let is_last = || slot.patches.touching(patch.change(), |_| true).first() == Some(&px);
+        !is_special && slot.loaded()[at(offset)..at(offset + len)] == undo[..] && is_last()
     }
 
     /// Whether the running transaction has made the block part of a file, and no earlier one has changes of it.

@@ -11,7 +11,7 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, Clock, Le, ManualClock, Seed};
 use proptest::prelude::*;
 
 use super::create::Contents;
-use super::patch::{Change, Px, Site, Sx};
+use super::patch::{Change, Px, Site, Sx, Undo};
 use super::{Graph, Readiness, at};
 use crate::{Optimizations, PatchId, PatchState};
 
@@ -24,8 +24,12 @@ struct Logical {
     change: Change,
     bytes: Vec<u8>,
     befores: Vec<usize>,
+    /// An empty patch stands between it and these.
+    is_apart: bool,
     id: PatchId,
     dropped: bool,
+    /// It left its block, but whoever waits for it waits for what it waited for.
+    hollow: bool,
 }
 
 /// A block of the whole device.
@@ -78,6 +82,12 @@ impl World {
     /// Creates a random change with random befores among the earlier ones.
     fn create(&mut self, seed: &mut Seed) {
         let block = pick(seed, self.slots.len());
+        let (change, bytes) = random_change(seed);
+        self.create_this(seed, block, (change, bytes));
+    }
+
+    /// Creates a change with random befores.
+    fn create_this(&mut self, seed: &mut Seed, block: usize, (change, bytes): (Change, Vec<u8>)) {
         let n = self.changes.len();
         let count = if n == 0 { 0 } else { pick(seed, 4) };
         let mut befores: BTreeSet<usize> = BTreeSet::new();
@@ -89,13 +99,13 @@ impl World {
         if self.forgets {
             ids.clear();
         }
-        if seed.chance(1, 8) {
+        let is_apart = seed.chance(1, 8);
+        if is_apart {
             ids = vec![self.graph.empty(0, &ids)];
         }
         if let Some(&held) = self.held.last().filter(|_| seed.chance(1, 4)) {
             ids.push(held);
         }
-        let (change, bytes) = random_change(seed);
         let contents = match change {
             Change::Bits { .. } => Contents::Flip,
             _ if bytes.len() == BLOCK_SIZE => Contents::Block(Arc::new(BlockBuf::copy_of(&bytes))),
@@ -107,9 +117,56 @@ impl World {
             change,
             bytes,
             befores: befores.into_iter().collect(),
+            is_apart,
             id,
             dropped: false,
+            hollow: false,
         });
+    }
+
+    /// Puts back what a patch has replaced, and takes both out of the block if they are one patch; or tries the second alone.
+    fn end_again(&mut self, seed: &mut Seed) {
+        let soft = |(px, patch): (Px, &super::patch::Patch)| match (patch.undo(), patch.change()) {
+            (Undo::Bytes(old), change @ Change::Bytes { .. }) => Some((px, patch.slot, change, old.to_vec())),
+            _ => None,
+        };
+        let all: Vec<_> = self.graph.arena.iter().filter_map(soft).collect();
+        if all.is_empty() {
+            return;
+        }
+        let (px, sx, change, old) = all[pick(seed, all.len())].clone();
+        let block = self.slots.iter().position(|&slot| slot == sx).expect("a block of the world");
+        let last = if seed.chance(2, 3) {
+            self.create_this(seed, block, (change, old));
+            self.changes.last().expect("just made").id
+        } else {
+            self.graph.arena.id(px)
+        };
+        if self.graph.arena.resolve(last) != Some(px) {
+            return;
+        }
+        let same = |logical: &Logical| self.graph.arena.resolve(logical.id) == Some(px);
+        let one: Vec<usize> = (0..self.changes.len()).filter(|&at| same(&self.changes[at])).collect();
+        if !self.graph.hollow(last) {
+            return;
+        }
+        let direct = one.iter().map(|&at| &self.changes[at]).filter(|logical| !logical.is_apart);
+        let below: Vec<usize> = direct.flat_map(|logical| logical.befores.clone()).collect();
+        let below: Vec<usize> = below
+            .into_iter()
+            .filter(|&at| self.changes[at].block == block && !self.changes[at].hollow)
+            .collect();
+        for &at in &one {
+            self.changes[at].hollow = true;
+        }
+        // Of its block nothing waits for it any more, but for what it waited for there without anything between them.
+        let within = |logical: &&mut Logical| logical.block == block && !logical.hollow;
+        for logical in self.changes.iter_mut().filter(within) {
+            if logical.befores.iter().any(|before| one.contains(before)) {
+                logical.befores.retain(|before| !one.contains(before));
+                logical.befores.extend(below.iter().filter(|before| !one.contains(before)));
+            }
+        }
     }
 
     fn state(&self, at: usize) -> PatchState {
@@ -120,7 +177,8 @@ impl World {
     fn replay(&self, block: usize, included: impl Fn(usize) -> bool) -> Vec<u8> {
         let mut bytes = self.initial[block].clone();
         for (at_change, logical) in self.changes.iter().enumerate() {
-            if logical.block == block && !logical.dropped && included(at_change) {
+            let counts = !logical.dropped && !logical.hollow;
+            if logical.block == block && counts && included(at_change) {
                 replay_one(&mut bytes, logical);
             }
         }
@@ -158,7 +216,7 @@ impl World {
             .collect();
         let gone: Vec<usize> = (0..n)
             .filter(|&at| self.changes[at].block == block && self.state(at) == PatchState::Uncommitted)
-            .filter(|&at| !self.changes[at].dropped)
+            .filter(|&at| !self.changes[at].dropped && !self.changes[at].hollow)
             .collect();
         let ids: Vec<PatchId> = cut_off.iter().map(|&at| self.changes[at].id).collect();
         let slot = self.slots[block];
@@ -199,7 +257,8 @@ impl World {
                 assert!(committed(before), "change {at_change} is stable before its before {before}");
             }
             for (earlier, other) in self.changes[..at_change].iter().enumerate() {
-                let both = !other.dropped && !logical.dropped && other.block == logical.block;
+                let is_there = |one: &Logical| !one.dropped && !one.hollow;
+                let both = is_there(other) && is_there(logical) && other.block == logical.block;
                 let overlaps = both && other.change.overlaps(logical.change);
                 assert!(
                     !overlaps || committed(earlier),
@@ -309,7 +368,8 @@ fn run(seed: u64, combination: u8, steps: usize, forgets: bool) {
     for _ in 0..steps {
         world.clock.advance(Duration::from_secs(seed.below(3)));
         world.graph.new_moment();
-        match seed.below(12) {
+        match seed.below(13) {
+            12 => world.end_again(&mut seed),
             0..=6 => world.create(&mut seed),
             7 | 8 => {
                 let block = pick(&mut seed, world.slots.len());

@@ -51,10 +51,14 @@ impl Ext2 {
         let patch = tx.bytes(&block, slot.offset + D_INODE.offset(), &[0; 4], befores);
         dir.gather(&mut tx, patch);
         let freed = self.freed(&tx, created, patch);
+        // Then the next name of the slot need not come after this one.
+        let never_was = matches!(freed, FreedName::NeverExisted) && tx.hollow(patch);
         drop(tx);
         {
             let mut names = self.memory.names();
-            names.cleared.insert(place, patch, &self.cache);
+            if !never_was {
+                names.cleared.insert(place, patch, &self.cache);
+            }
             if matches!(freed, FreedName::After(_)) {
                 names.vanished.insert(key, patch, &self.cache);
             }
