@@ -118,7 +118,12 @@ fn describe(mount: &Status) -> Result<String> {
     writeln!(shown, "{} on {}", mount.image, mount.mountpoint)?;
     writeln!(shown, "  {} {access}, consistency {}, pid {}", mount.format, mount.consistency, mount.pid)?;
     if !mount.transport.is_empty() {
-        writeln!(shown, "  requests come by way of {}", mount.transport)?;
+        let late = if mount.writeback_cache {
+            ", writes when the kernel passes them on: no patchgroups"
+        } else {
+            ""
+        };
+        writeln!(shown, "  requests come by way of {}{late}", mount.transport)?;
     }
     writeln!(shown, "  not on the medium yet: {}", crate::size::show(mount.dirty_bytes))?;
     if let Some(journal) = &mount.journal {

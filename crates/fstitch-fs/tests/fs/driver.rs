@@ -69,6 +69,15 @@ pub struct Side {
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, tid: 1, umask: 0o022 };
 
+/// Sets the flags of a file: an ioctl reaches neither symbolic links nor devices.
+fn set_flags(fs: &dyn FileSystem, ino: InodeNo, which: u8) -> Result<Answer> {
+    const FLAGS: [u32; 4] = [0, 0, InodeFlags::APPEND, InodeFlags::IMMUTABLE];
+    if fs.getattr(ino)?.kind == FileKind::Regular {
+        fs.set_flags(&CALLER, ino, InodeFlags(FLAGS[usize::from(which) % FLAGS.len()]))?;
+    }
+    Ok(Answer::Done)
+}
+
 /// Carries operations out on `medium` and on the model and compares every answer, and the trees at each
 /// remount and at the end. Returns the number of inodes that are left.
 pub fn compare(medium: &dyn Medium, block_size: u32, clock: &Arc<ManualClock>, ops: &[Op]) -> u64 {
@@ -266,15 +275,7 @@ impl Side {
                 let _ = fs.read(ino, *offset, &mut data[..len.div_ceil(2)]);
                 fs.write_back(ino, *offset, &data).map(Answer::Count)
             }),
-            Op::Flags(target, which) => self.with_target(target, |ino| {
-                // An ioctl reaches neither symbolic links nor devices.
-                if fs.getattr(ino)?.kind != FileKind::Regular {
-                    return Ok(Answer::Done);
-                }
-                let flags = [0, 0, InodeFlags::APPEND, InodeFlags::IMMUTABLE];
-                let flags = InodeFlags(flags[usize::from(*which) % flags.len()]);
-                fs.set_flags(&CALLER, ino, flags).map(|()| Answer::Done)
-            }),
+            Op::Flags(target, which) => self.with_target(target, |ino| set_flags(&**fs, ino, *which)),
             Op::Read(target, offset, len) => self.with_target(target, |ino| {
                 let mut buf = vec![0; *len];
                 let n = fs.read(ino, *offset, &mut buf)?;

@@ -101,6 +101,9 @@ pub struct Status {
     /// send it.
     #[serde(default)]
     pub transport: String,
+    /// Whether the kernel keeps writes back (`writeback_cache`), of which this daemon then does not know.
+    #[serde(default)]
+    pub writeback_cache: bool,
     /// Whether it accepts no changes because it was mounted so.
     pub read_only: bool,
     /// Whether it had not been unmounted cleanly before this mount.

@@ -177,6 +177,7 @@ impl Daemon {
     ) -> Self {
         let status = Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            writeback_cache: options.writeback_cache,
             pid: std::process::id(),
             offset_bytes: options.offset,
             format: volume.format().to_owned(),

@@ -25,6 +25,20 @@ fn things_that_hold_no_volume_are_not_mounted() {
 }
 
 #[test]
+fn writes_that_the_kernel_keeps_back_exclude_what_promises_their_order() {
+    let place = Place::new();
+    let (image, at) = (place.text("a.img"), place.directory("m"));
+    fstitch(&format!("mkfs ext3 -q {image} 16M")).ok();
+    for other in ["consistency=full", "sync", "fsync=ordered"] {
+        let said = format!("`writeback_cache` and `{other}` exclude each other");
+        fstitch(&format!("mount -o writeback_cache,{other} {image} {at}")).refused(1, &said);
+    }
+    let Some(_mounted) = Mounted::new("-o writeback_cache", &image, &at) else { return };
+    assert!(fstitch(&format!("status {at}")).ok().contains("no patchgroups"));
+    fstitch(&format!("depend --on {at} true true")).refused(1, "keeps an order");
+}
+
+#[test]
 fn an_unreadable_medium_is_named_once() {
     let place = Place::new();
     fs::write(place.at("empty"), "").unwrap();
