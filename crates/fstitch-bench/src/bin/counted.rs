@@ -91,6 +91,7 @@ fn run(work: &Work<'_>, operation: &str, root: InodeNo, count: u64) -> Result<()
             work.stable_names(root, count)?;
             work.replace(root, count)?;
         }
+        "churn" => work.churn(root, count)?,
         "rename" => {
             work.stable_names(root, count)?;
             work.rename(root, count)?;
@@ -170,6 +171,20 @@ impl Work<'_> {
             let entry = self.fs.mknod(&self.caller, root, name.as_bytes(), MODE, 0)?;
             self.fs.forget(entry.attr.ino, 1);
         }
+        Ok(())
+    }
+
+    /// Removes the oldest of a hundred names and makes another, again and again, in a directory that is not on the medium yet.
+    fn churn(&self, root: InodeNo, count: u64) -> Result<()> {
+        let dir = self.fs.mkdir(&self.caller, root, b"young", 0o755)?.attr.ino;
+        for no in 0..count {
+            let entry = self.fs.mknod(&self.caller, dir, name(no).as_bytes(), MODE, 0)?;
+            self.fs.forget(entry.attr.ino, 1);
+            if let Some(oldest) = no.checked_sub(100) {
+                self.fs.unlink(&self.caller, dir, name(oldest).as_bytes())?;
+            }
+        }
+        self.fs.forget(dir, 1);
         Ok(())
     }
 
