@@ -350,8 +350,8 @@ pub trait FileSystem: Send + Sync {
     fn write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize>;
     /// Writes contents that were accepted from a program some time ago, such as pages of the kernel's write-back cache. Permissions and
     /// privileges were looked at then. Pages begin before the end that was appended to, so an append-only file takes what only repeats
-    /// its bytes or fills in zeros.
-    fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize>;
+    /// its bytes or fills in zeros. The file's times change if `stamps`; otherwise somebody says them.
+    fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> Result<usize>;
     /// Allocates, punches or zeroes a range.
     fn fallocate(
         &self,

@@ -224,7 +224,7 @@ impl FileSystem for Supervised {
         Changes rmdir(caller: &Caller, parent: InodeNo, name: &[u8]) -> ();
         Changes rename(caller: &Caller, from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), mode: RenameMode) -> ();
         Changes write(caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> usize;
-        Changes write_back(ino: InodeNo, offset: u64, data: &[u8]) -> usize;
+        Changes write_back(ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> usize;
         Changes fallocate(caller: &Caller, ino: InodeNo, offset: u64, len: u64, mode: FallocateMode) -> ();
         Looks seek(ino: InodeNo, offset: u64, whence: SeekFrom) -> u64;
         Syncs fsync(ino: InodeNo, data_only: bool) -> ();

@@ -27,14 +27,20 @@ impl State {
         if node.flags.has(InodeFlags::IMMUTABLE) || (appends && offset < node.attr.size) {
             return Err(Errno::PERM.into());
         }
-        let written = self.store(ino, offset, data)?;
+        let written = self.store(ino, offset, data, true)?;
         if written > 0 {
             self.known(ino).drop_privileges(caller);
         }
         Ok(written)
     }
 
-    pub(super) fn write_back(&mut self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+    pub(super) fn write_back(
+        &mut self,
+        ino: InodeNo,
+        offset: u64,
+        data: &[u8],
+        stamps: bool,
+    ) -> Result<usize> {
         self.writable()?;
         let node = self.node(ino)?;
         let left = usize::try_from(node.attr.size.saturating_sub(offset)).unwrap_or(usize::MAX);
@@ -46,11 +52,11 @@ impl State {
         if node.flags.has(InodeFlags::APPEND) {
             expect_appended(&old, data)?;
         }
-        self.store(ino, offset, data)
+        self.store(ino, offset, data, stamps)
     }
 
     /// Writes what nobody refuses.
-    fn store(&mut self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+    fn store(&mut self, ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> Result<usize> {
         let before = self.node(ino)?.bytes()?.allocated();
         if data.is_empty() {
             return Ok(0);
@@ -65,7 +71,9 @@ impl State {
         let node = self.known(ino);
         node.bytes_mut().write(offset, &data[..len]);
         node.attr.size = node.attr.size.max(offset + wide(len));
-        node.touch(now);
+        if stamps {
+            node.touch(now);
+        }
         self.recount(ino, before);
         Ok(len)
     }

@@ -190,8 +190,8 @@ impl FileSystem for Model {
         self.lock().write(caller, ino, offset, data)
     }
 
-    fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
-        self.lock().write_back(ino, offset, data)
+    fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> Result<usize> {
+        self.lock().write_back(ino, offset, data, stamps)
     }
 
     fn fallocate(

@@ -107,8 +107,8 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         Ok(written)
     }
 
-    fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
-        let (written, synchronous) = self.with_space(|| self.do_write_back(ino, offset, data))?;
+    fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> Result<usize> {
+        let (written, synchronous) = self.with_space(|| self.do_write_back(ino, offset, data, stamps))?;
         self.touch_groups(&[ino])?;
         if synchronous {
             self.do_fsync(ino, false)?;

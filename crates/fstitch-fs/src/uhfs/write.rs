@@ -38,8 +38,8 @@ pub(super) struct Fill<'a> {
 enum Author<'a> {
     /// Those of a program that writes now.
     Caller(&'a Caller),
-    /// Those of one that was allowed to write when it did.
-    Earlier,
+    /// Those of one that was allowed to write when it did. `stamps`: nobody says when that was.
+    Earlier { stamps: bool },
 }
 
 /// How far a fill came.
@@ -80,8 +80,14 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// The same for what was accepted earlier.
-    pub(super) fn do_write_back(&self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<(usize, bool)> {
-        self.write_as(Author::Earlier, ino, offset, data)
+    pub(super) fn do_write_back(
+        &self,
+        ino: InodeNo,
+        offset: u64,
+        data: &[u8],
+        stamps: bool,
+    ) -> Result<(usize, bool)> {
+        self.write_as(Author::Earlier { stamps }, ino, offset, data)
     }
 
     fn write_as(&self, author: Author<'_>, ino: InodeNo, offset: u64, data: &[u8]) -> Result<(usize, bool)> {
@@ -100,7 +106,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         {
             let _writer = self.writer(&change, &node);
             node.refuse_pinned()?;
-            if let Author::Earlier = author {
+            if let Author::Earlier { .. } = author {
                 self.refuse_changes_of_appended(&node, offset, data)?;
             }
             self.trim_before_growth(&change, &node, offset + long(data.len()))?;
@@ -143,15 +149,18 @@ impl<L: LowLevelFs> Uhfs<L> {
         if offset > size {
             self.zero_gap(&mut state, size)?;
         }
-        // What was accepted may use the blocks that are root's.
-        let root = Caller::default();
-        let caller = if let Author::Caller(caller) = author { caller } else { &root };
+        // Nobody knows who it was, but whose the file is.
+        let attr = self.low.attr(state.inode());
+        let owner = Caller { uid: attr.uid, gid: attr.gid, ..Caller::default() };
+        let caller = if let Author::Caller(caller) = author { caller } else { &owner };
         let fill = Fill { caller, offset, len: data.len(), source: Source::Bytes(data) };
         let len = self.fill_and_grow(&mut state, &fill, true)?;
         if let Author::Caller(caller) = author {
             self.drop_privileges(&mut state, caller)?;
         }
-        self.touch_written(&mut state)?;
+        if !matches!(author, Author::Earlier { stamps: false }) {
+            self.touch_written(&mut state)?;
+        }
         Ok((len, self.low.flags(state.inode()).has(InodeFlags::SYNC)))
     }
 

@@ -273,7 +273,7 @@ impl Side {
                 // As from a cache: bytes that are there come again, others follow.
                 let mut data = vec![*byte; *len];
                 let _ = fs.read(ino, *offset, &mut data[..len.div_ceil(2)]);
-                fs.write_back(ino, *offset, &data).map(Answer::Count)
+                fs.write_back(ino, *offset, &data, byte % 2 == 0).map(Answer::Count)
             }),
             Op::Flags(target, which) => self.with_target(target, |ino| set_flags(&**fs, ino, *which)),
             Op::Read(target, offset, len) => self.with_target(target, |ino| {

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fstitch_core::{Attr, Caller, Errno, FallocateMode, FileSystem, InodeNo, RenameMode, Result, SetAttr};
+use fstitch_core::{
+    Attr, Caller, Errno, Error, FallocateMode, FileSystem, InodeFlags, InodeNo, RenameMode, Result, SetAttr,
+    SetTime,
+};
 
 use super::answer::ErrorLog;
 use super::convert::View;
@@ -52,7 +55,7 @@ pub(super) struct Write<'a> {
 
 impl Write<'_> {
     /// Whether it comes from the kernel's page cache, which took it from whomever some time ago.
-    fn is_late(&self) -> bool {
+    pub(super) fn is_late(&self) -> bool {
         self.tid == 0 && self.flags & WRITE_CACHE != 0
     }
 }
@@ -96,7 +99,8 @@ impl Core {
     }
 
     pub(super) fn write(&self, caller: &Caller, write: &Write<'_>) -> Result<u32> {
-        if self.kills_privileges() {
+        // What comes late was looked at when it was written, and capabilities may have been set since.
+        if self.kills_privileges() && !write.is_late() {
             let set_ids = write.flags & WRITE_KILL_SUIDGID != 0;
             self.drop_before_write(caller, write.ino, set_ids)?;
         }
@@ -108,14 +112,29 @@ impl Core {
         Ok(u32::try_from(written).expect("requests are far shorter than 4 GiB"))
     }
 
-    /// All of it or an error: the kernel does not look at how much of its pages was written.
+    /// All of it or an error: the kernel does not look at how much of its pages was written. Where it keeps writes back it says
+    /// itself when they were made.
     fn write_late(&self, write: &Write<'_>) -> Result<usize> {
-        let mut done = 0;
-        while done < write.data.len() {
-            let at = write.offset + u64::try_from(done).expect("64-bit machine");
-            done += self.fs.write_back(write.ino, at, &write.data[done..])?;
+        let stamps = !self.writes_late;
+        let put = |from: usize| {
+            let mut done = from;
+            while done < write.data.len() {
+                let at = write.offset + u64::try_from(done).expect("64-bit machine");
+                done += self.fs.write_back(write.ino, at, &write.data[done..], stamps)?;
+            }
+            Ok(done)
+        };
+        let written: Result<usize> = put(0);
+        if matches!(&written, Err(e) if e.errno() == Errno::PERM) {
+            // Somebody changed what an append-only file has; what others appended came with it.
+            let size = self.fs.getattr(write.ino)?.size;
+            if let Ok(kept) = usize::try_from(size.saturating_sub(write.offset))
+                && kept < write.data.len()
+            {
+                put(kept)?;
+            }
         }
-        Ok(done)
+        written
     }
 
     /// What `O_SYNC` and `O_DSYNC` of the descriptor mean that a thread writes through.
@@ -178,13 +197,36 @@ impl Core {
             self.drop_before_setattr(caller, ino, &mut set, kills_set_ids)?;
         }
         (set.uid, set.gid) = self.view.owners.chown(set.uid, set.gid).ok_or(Errno::PERM)?;
+        if let Some(told) = set.ctime {
+            // The kernel does not know of changes by ioctl.
+            set.ctime = Some(told.max(self.fs.getattr(ino)?.ctime));
+        }
         match self.fs.setattr(caller, ino, &set) {
-            // Append-only files refuse times, but these may be those of what was appended: close(2) must not fail for them.
-            Err(e) if e.errno() == Errno::PERM && self.writes_late && is_times_of_writes(&set) => {
-                self.fs.getattr(ino)
+            Err(e) if e.errno() == Errno::PERM && self.writes_late => {
+                self.set_times_of_appended(caller, ino, &set, e)
             }
             done => done,
         }
+    }
+
+    /// Append-only files take no times but the present one. Those of what was appended arrive as if somebody had set them: close(2)
+    /// must not fail for them.
+    fn set_times_of_appended(
+        &self,
+        caller: &Caller,
+        ino: InodeNo,
+        set: &SetAttr,
+        refused: Error,
+    ) -> Result<Attr> {
+        let flags = self.fs.flags(ino)?;
+        let is_of_now = set.ctime.is_some() && set.mtime == set.ctime.map(SetTime::At);
+        if flags.has(InodeFlags::IMMUTABLE)
+            || !flags.has(InodeFlags::APPEND)
+            || !(is_of_now || is_times_of_writes(set))
+        {
+            return Err(refused);
+        }
+        self.fs.setattr(caller, ino, &SetAttr { mtime: Some(SetTime::Now), ctime: None, ..*set })
     }
 }
 

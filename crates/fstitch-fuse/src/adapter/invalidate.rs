@@ -20,8 +20,17 @@ impl Invalidations {
 
     /// Has the kernel fetch the attributes of `node` again; its pages stay.
     pub(super) fn attributes(&self, node: Node) {
+        self.tell(node, Device::invalidate_attributes);
+    }
+
+    /// Has it fetch the contents again, too.
+    pub(super) fn contents(&self, node: Node) {
+        self.tell(node, Device::invalidate_contents);
+    }
+
+    fn tell(&self, node: Node, tell: impl FnOnce(&Device, Node) -> std::io::Result<()>) {
         let Some(device) = self.device.get() else { return };
-        if let Err(e) = device.invalidate_attributes(node) {
+        if let Err(e) = tell(device, node) {
             tracing::debug!("invalidating inode {}: {e}", node.0);
         }
     }

@@ -271,7 +271,14 @@ impl Adapter {
         let retry = lacks_space(&written);
         if !retry && (matches!(durability, Durability::Volatile) || written.is_err()) {
             drop(work);
-            return answer(core, written, reply, Reply::written);
+            let is_refused = matches!(&written, Err(e) if e.errno() == Errno::PERM);
+            answer(core, written, reply, Reply::written);
+            if write.is_late() && is_refused {
+                // Readers would go on seeing what was refused.
+                let (invalidations, node) = (self.invalidations.clone(), core.view.node(ino));
+                self.pool.run(move || invalidations.contents(node));
+            }
+            return;
         }
         let (core, data) = (Arc::clone(core), if retry { data.to_vec() } else { Vec::new() });
         self.pool.run(move || {

@@ -96,7 +96,8 @@ impl Core {
         kills_set_ids: bool,
     ) -> Result<()> {
         // A request without any change is what remains of chown(-1, -1).
-        let owner = set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default();
+        let owner =
+            set.uid.is_some() || set.gid.is_some() || SetAttr { ctime: None, ..*set } == SetAttr::default();
         if !owner && set.size.is_none() {
             return Ok(());
         }

@@ -54,8 +54,17 @@ impl Device {
 
     /// Has the kernel fetch the attributes of `node` again; its pages stay.
     pub(crate) fn invalidate_attributes(&self, node: Node) -> Result<()> {
-        // Where pages would be dropped from (nowhere) and how many bytes of them.
-        let (offset, len) = (-1_i64, 0_i64);
+        self.invalidate(node, -1)
+    }
+
+    /// Has it drop the pages of `node` as well; dirty ones arrive before.
+    pub(crate) fn invalidate_contents(&self, node: Node) -> Result<()> {
+        self.invalidate(node, 0)
+    }
+
+    /// `offset`: where pages are dropped from, to the end; nowhere if it is negative.
+    fn invalidate(&self, node: Node, offset: i64) -> Result<()> {
+        let len = 0_i64;
         let mut notice = Vec::from(node.0.to_ne_bytes());
         notice.extend(offset.to_ne_bytes());
         notice.extend(len.to_ne_bytes());

@@ -33,6 +33,14 @@ fn chattr(flags: &str, path: &std::path::Path) -> bool {
     }
 }
 
+/// Whether something becomes true within a second.
+fn eventually(is_true: impl Fn() -> bool) -> bool {
+    (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        is_true()
+    })
+}
+
 #[test]
 fn small_writes_arrive_as_one_when_the_file_is_closed() {
     let spy = Arc::new(Spy::default());
@@ -83,7 +91,16 @@ fn times_are_those_of_the_writes_or_as_they_were_set() {
     let nanos = early.duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
     assert_eq!(arrived(b"a").mtime.nanos, nanos, "not when it arrived");
     let (ctime, seen) = (arrived(b"a").ctime, fs::metadata(m.path("a")).unwrap());
-    assert_eq!((ctime.secs, i64::from(ctime.nanos)), (seen.ctime(), seen.ctime_nsec()));
+    // Of the two clocks the later one counts.
+    assert!((ctime.secs, i64::from(ctime.nanos)) >= (seen.ctime(), seen.ctime_nsec()));
+    assert!(ctime.secs - seen.ctime() <= 1);
+
+    // Arriving behind what the kernel said of times must not change them.
+    let ino = arrived(b"a").ino;
+    let before = arrived(b"a").mtime;
+    std::thread::sleep(Duration::from_millis(20));
+    spy.write_back(ino, 0, b"CONTENTS", false).unwrap();
+    assert_eq!(arrived(b"a").mtime, before);
 
     let mut file = File::create(m.path("b")).unwrap();
     file.write_all(b"contents").unwrap();
@@ -120,15 +137,21 @@ fn append_only_files_take_what_is_appended_and_nothing_else() {
         file.write_all(b"another\n").unwrap();
         file.sync_all().unwrap();
     }
-    let entry = spy.lookup(spy.root(), b"log").unwrap();
-    assert_eq!(entry.attr.size, 20);
-    let file = OpenOptions::new().write(true).open(&log).unwrap();
+    let size = || spy.lookup(spy.root(), b"log").unwrap().attr.size;
+    assert_eq!(size(), 20);
+    let (mut appended, file) = (
+        OpenOptions::new().append(true).open(&log).unwrap(),
+        OpenOptions::new().write(true).open(&log).unwrap(),
+    );
+    appended.write_all(b"last\n").unwrap();
     file.write_all_at(b"X", 0).unwrap();
     assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(Errno::PERM.raw_os_error()));
-    drop(file);
-    let mut stored = [0; 20];
-    spy.read(entry.attr.ino, 0, &mut stored).unwrap();
-    assert_eq!(&stored, b"one\nanother\nanother\n");
+    assert_eq!(size(), 25, "what was appended came with it and is kept");
+    drop((file, appended));
+    assert!(eventually(|| fs::read(&log).unwrap() == b"one\nanother\nanother\nlast\n"));
+    assert!(Command::new("touch").arg(&log).status().unwrap().success(), "the present time is allowed");
+    assert!(!Command::new("touch").args(["-d", "2001-01-01"]).arg(&log).status().unwrap().success());
+    fs::set_permissions(&log, fs::Permissions::from_mode(0o600)).unwrap_err();
 }
 
 #[test]
@@ -143,9 +166,41 @@ fn immutable_files_stay_as_they_are() {
     file.write_all_at(b"lost", 0).unwrap();
     assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(Errno::PERM.raw_os_error()));
     drop(file);
-    let mut stored = [0; 4];
-    spy.read(spy.lookup(spy.root(), b"a").unwrap().attr.ino, 0, &mut stored).unwrap();
-    assert_eq!(&stored, b"kept");
+    assert!(eventually(|| fs::read(m.path("a")).unwrap() == b"kept"));
+    let touched = Command::new("touch").args(["-m", "-d", "2001-01-01"]).arg(m.path("a")).status();
+    assert!(!touched.unwrap().success());
+}
+
+#[test]
+fn what_is_set_after_a_write_outlives_its_arrival() {
+    let spy = Arc::new(Spy::default());
+    let Some(m) = mount_late(Arc::clone(&spy) as _) else { return };
+    if needs_root() {
+        return;
+    }
+    let mut file = File::create(m.path("a")).unwrap();
+    file.write_all(b"program").unwrap();
+    // Version 2, effective, CAP_NET_RAW.
+    let mut capability = [0; 20];
+    (capability[0], capability[3], capability[5]) = (1, 2, 0x20);
+    rustix::fs::fsetxattr(&file, "security.capability", &capability, rustix::fs::XattrFlags::empty())
+        .unwrap();
+    drop(file);
+    assert_eq!(spy.count("write_back"), 1);
+    let ino = spy.lookup(spy.root(), b"a").unwrap().attr.ino;
+    assert_eq!(spy.getxattr(ino, b"security.capability").unwrap(), capability);
+}
+
+#[test]
+fn a_change_of_owner_to_nobody_takes_set_id_bits() {
+    let Some(m) = mount_late(Arc::new(Model::new())) else { return };
+    if needs_root() {
+        return;
+    }
+    fs::write(m.path("a"), "").unwrap();
+    fs::set_permissions(m.path("a"), fs::Permissions::from_mode(0o6777)).unwrap();
+    rustix::fs::chown(m.path("a"), None, None).unwrap();
+    assert_eq!(fs::metadata(m.path("a")).unwrap().mode() & 0o7777, 0o777);
 }
 
 #[test]

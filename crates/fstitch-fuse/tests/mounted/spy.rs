@@ -98,9 +98,9 @@ impl FileSystem for Spy {
         self.note("write").write(caller, ino, offset, data)
     }
 
-    fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> Result<usize> {
         self.written.lock().unwrap().push(with_engaged(<[GroupId]>::to_vec));
-        self.note("write_back").write_back(ino, offset, data)
+        self.note("write_back").write_back(ino, offset, data, stamps)
     }
 
     fn group(&self, call: GroupCall) -> Result<GroupId> {

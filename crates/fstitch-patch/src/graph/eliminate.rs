@@ -17,6 +17,9 @@ impl Graph {
     /// on `unreachable`. Does nothing and returns false if the optimisation is off, the block is in flight, or an edge
     /// would close a cycle; and where a journal is kept, unless the running transaction both made and ends the block: on the
     /// medium nobody ever sees it then, whether the transaction is there or not.
+    ///
+    /// A gather for which one of them stands alone is over with it, and with what it had left out because this one came after it.
+    /// That is only what the block's patches came after: contents below a freed block of pointers, which are freed with it.
     pub(crate) fn drop_changes(
         &mut self,
         (volume, no): (Vx, BlockNo),
@@ -52,21 +55,13 @@ impl Graph {
     }
 
     /// Takes a patch that has come to change nothing out of its block: the medium never held what it made, and what it ended is gone.
-    /// It stays as an empty patch that waits for all that it waited for, because others may stand on that; its block's later
-    /// changes need not wait for it. Does nothing and returns false where the patch is not of that kind.
+    /// It stays as an empty patch that waits for all that it waited for, because others may stand on that; no later change of its
+    /// block comes after it. Does nothing and returns false where the patch is not of that kind.
     pub(crate) fn hollow(&mut self, id: PatchId) -> bool {
         let Some(px) = self.arena.resolve(id).filter(|&px| self.changes_nothing(px)) else { return false };
         let sx = self.patch(px).slot;
         let below: Befores = self.live_befores(px).filter(|&before| self.same_block(px, before)).collect();
         let implicit = self.implicit_before(px);
-        for after in self.patch(px).afters.clone().iter().copied() {
-            if self.same_block(after, px) {
-                self.cut(after, px, true);
-                for &before in &below {
-                    self.add_edge(after, before);
-                }
-            }
-        }
         self.uncount(px);
         let outside = self.external_edges(px);
         let slot = &mut self.slots[at(sx)];
@@ -89,7 +84,8 @@ impl Graph {
         true
     }
 
-    /// Whether a soft patch of bytes, the last one of its place, leaves there what it found.
+    /// Whether a soft patch of bytes leaves in its place what it found, and no patch of its block comes after it: so none has
+    /// changed the place since.
     fn changes_nothing(&self, px: Px) -> bool {
         let patch = self.patch(px);
         let (Change::Bytes { offset, len }, Undo::Bytes(undo)) = (patch.change(), patch.undo()) else {
@@ -103,8 +99,8 @@ impl Graph {
         // A block that is dirty stays so. What is under way to the medium is waited for by not being written again, which an
         // empty patch is not.
         let is_special = slot.patches.len() == 1 || !slot.flying.is_empty();
-        let is_last = || slot.patches.touching(patch.change(), |_| true).first() == Some(&px);
-        !is_special && slot.loaded()[at(offset)..at(offset + len)] == undo[..] && is_last()
+        let is_awaited_here = || patch.afters.iter().any(|&after| self.same_block(after, px));
+        !is_special && slot.loaded()[at(offset)..at(offset + len)] == undo[..] && !is_awaited_here()
     }
 
     /// Whether the running transaction has made the block part of a file, and no earlier one has changes of it.

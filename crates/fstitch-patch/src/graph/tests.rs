@@ -24,8 +24,6 @@ struct Logical {
     change: Change,
     bytes: Vec<u8>,
     befores: Vec<usize>,
-    /// An empty patch stands between it and these.
-    is_apart: bool,
     id: PatchId,
     dropped: bool,
     /// It left its block, but whoever waits for it waits for what it waited for.
@@ -48,6 +46,8 @@ struct World {
     in_flight: BTreeMap<usize, super::Frozen>,
     /// Held empty patches.
     held: Vec<PatchId>,
+    /// What stands for some changes together, as fsync keeps them, and which they are.
+    gathered: (PatchId, Vec<usize>),
     /// For the canary: the graph is not told of the dependencies.
     forgets: bool,
 }
@@ -75,6 +75,7 @@ impl World {
             initial,
             in_flight: BTreeMap::new(),
             held: vec![],
+            gathered: (PatchId::NONE, vec![]),
             forgets: false,
         }
     }
@@ -99,8 +100,7 @@ impl World {
         if self.forgets {
             ids.clear();
         }
-        let is_apart = seed.chance(1, 8);
-        if is_apart {
+        if seed.chance(1, 8) {
             ids = vec![self.graph.empty(0, &ids)];
         }
         if let Some(&held) = self.held.last().filter(|_| seed.chance(1, 4)) {
@@ -117,11 +117,20 @@ impl World {
             change,
             bytes,
             befores: befores.into_iter().collect(),
-            is_apart,
             id,
             dropped: false,
             hollow: false,
         });
+    }
+
+    /// Adds the newest change to what is gathered, now and then anew.
+    fn gather(&mut self, seed: &mut Seed) {
+        let Some(newest) = self.changes.len().checked_sub(1) else { return };
+        if seed.chance(1, 8) {
+            self.gathered = (PatchId::NONE, vec![]);
+        }
+        self.gathered.0 = self.graph.gather(0, self.gathered.0, self.changes[newest].id);
+        self.gathered.1.push(newest);
     }
 
     /// Puts back what a patch has replaced, and takes both out of the block if they are one patch; or tries the second alone.
@@ -150,22 +159,8 @@ impl World {
         if !self.graph.hollow(last) {
             return;
         }
-        let direct = one.iter().map(|&at| &self.changes[at]).filter(|logical| !logical.is_apart);
-        let below: Vec<usize> = direct.flat_map(|logical| logical.befores.clone()).collect();
-        let below: Vec<usize> = below
-            .into_iter()
-            .filter(|&at| self.changes[at].block == block && !self.changes[at].hollow)
-            .collect();
-        for &at in &one {
+        for at in one {
             self.changes[at].hollow = true;
-        }
-        // Of its block nothing waits for it any more, but for what it waited for there without anything between them.
-        let within = |logical: &&mut Logical| logical.block == block && !logical.hollow;
-        for logical in self.changes.iter_mut().filter(within) {
-            if logical.befores.iter().any(|before| one.contains(before)) {
-                logical.befores.retain(|before| !one.contains(before));
-                logical.befores.extend(below.iter().filter(|before| !one.contains(before)));
-            }
         }
     }
 
@@ -224,6 +219,10 @@ impl World {
         if !self.graph.drop_changes((0, no), slot, &ids) {
             return;
         }
+        // A dropped patch that stood for all that is gathered stands for nothing any more.
+        if self.gathered.1.iter().any(|at| gone.contains(at)) {
+            self.gathered = (PatchId::NONE, vec![]);
+        }
         for &at_gone in gone.iter().rev() {
             let inherited = self.changes[at_gone].befores.clone();
             self.changes[at_gone].dropped = true;
@@ -264,6 +263,11 @@ impl World {
                     !overlaps || committed(earlier),
                     "change {at_change} is stable before {earlier} below it"
                 );
+            }
+        }
+        if self.graph.state(self.gathered.0) == PatchState::Committed {
+            for &at in &self.gathered.1 {
+                assert!(committed(at), "the gather is stable before its member {at}");
             }
         }
         for block in 0..self.slots.len() {
@@ -370,7 +374,12 @@ fn run(seed: u64, combination: u8, steps: usize, forgets: bool) {
         world.graph.new_moment();
         match seed.below(13) {
             12 => world.end_again(&mut seed),
-            0..=6 => world.create(&mut seed),
+            0..=6 => {
+                world.create(&mut seed);
+                if seed.chance(1, 2) {
+                    world.gather(&mut seed);
+                }
+            }
             7 | 8 => {
                 let block = pick(&mut seed, world.slots.len());
                 world.launch(block);

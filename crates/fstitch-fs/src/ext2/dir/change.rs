@@ -56,10 +56,9 @@ impl Ext2 {
         drop(tx);
         {
             let mut names = self.memory.names();
+            // What never belonged to the inode may still have taken another one's place on the medium.
             if !never_was {
                 names.cleared.insert(place, patch, &self.cache);
-            }
-            if matches!(freed, FreedName::After(_)) {
                 names.vanished.insert(key, patch, &self.cache);
             }
         }
