@@ -329,6 +329,15 @@ fn a_name_is_never_there_twice() {
         rig.create(&last, 1, 10);
     };
     play(&prepare, &work, &|_| Ok(()));
+    // The same where the name that vanishes has taken the place of the one on the medium.
+    let replaced_before = |rig: &Rig| {
+        rig.link(&format!("/d/{}", long(1)), "/other");
+        rig.rename("/other", &last);
+        rig.unlink(&last);
+        // An inode whose block waits for none of this.
+        rig.link(&format!("/d/{}", long(6)), &last);
+    };
+    play(&prepare, &replaced_before, &|_| Ok(()));
 }
 
 #[test]
