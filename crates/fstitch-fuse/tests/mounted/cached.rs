@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -31,6 +32,13 @@ fn chattr(flags: &str, path: &std::path::Path) -> bool {
             false
         }
     }
+}
+
+/// Appends to a file as somebody who owns nothing.
+fn append_as_nobody(path: &std::path::Path) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "echo theirs >> \"$0\""]).arg(path).uid(65534);
+    assert!(shell.status().unwrap().success());
 }
 
 /// Whether something becomes true within a second.
@@ -211,10 +219,7 @@ fn whoever_may_write_need_not_own_the_file() {
     let Some(m) = mount_late(Arc::new(Model::new())) else { return };
     fs::write(m.path("a"), "").unwrap();
     fs::set_permissions(m.path("a"), fs::Permissions::from_mode(0o666)).unwrap();
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "echo theirs >> \"$0\""]).arg(m.path("a"));
-    std::os::unix::process::CommandExt::uid(&mut shell, 65534);
-    assert!(shell.status().unwrap().success());
+    append_as_nobody(&m.path("a"));
     assert_eq!(fs::read(m.path("a")).unwrap(), b"theirs\n");
 }
 
@@ -226,10 +231,7 @@ fn set_id_bits_fall_when_others_write() {
     let Some(m) = mount_late(Arc::new(Model::new())) else { return };
     fs::write(m.path("a"), "").unwrap();
     fs::set_permissions(m.path("a"), fs::Permissions::from_mode(0o6777)).unwrap();
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "echo theirs >> \"$0\""]).arg(m.path("a"));
-    std::os::unix::process::CommandExt::uid(&mut shell, 65534);
-    assert!(shell.status().unwrap().success());
+    append_as_nobody(&m.path("a"));
     assert_eq!(fs::metadata(m.path("a")).unwrap().mode() & 0o7777, 0o777);
 }
 
