@@ -322,7 +322,7 @@ impl Graph {
         if slot.patches.is_empty() {
             slot.dirtied_at = born;
             self.enlist_dirty(site.slot);
-            self.note_contents(site.slot, born);
+            self.note_contents(site.slot);
         }
         let slot = &mut self.slots[at(site.slot)];
         slot.patches.push(px, change);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo};
 use smallvec::SmallVec;
 
-use super::patch::{Birth, Change, Px, Vx};
+use super::patch::{Change, Px, Vx};
 use crate::PatchId;
 
 /// Patches of a block: of most there is one.
@@ -120,8 +120,8 @@ pub(crate) struct Slot {
     pub(crate) dirty_place: u32,
     /// When the oldest of `patches` was created.
     pub(crate) dirtied_at: Duration,
-    /// When it became dirty and was put among the contents to be written early, the last time.
-    pub(crate) queued: Option<Birth>,
+    /// Which of the contents to be written early it is, the last time that it became dirty; 0 if never.
+    pub(crate) ticket: u64,
     /// Stamp of the last walk that wanted this block written.
     pub(crate) wanted: u64,
     /// Stamp of the last walk that found it old.
@@ -157,7 +157,7 @@ impl Slot {
             roots: 0,
             dirty_place: 0,
             dirtied_at: Duration::ZERO,
-            queued: None,
+            ticket: 0,
             wanted: 0,
             old: 0,
             pin: Arc::new(()),

@@ -238,6 +238,20 @@ impl World {
         self.graph.slot_mut(self.slots[block]).data = Some(Arc::new(stable));
     }
 
+    /// Memory is short: clean blocks are forgotten, and read again into whatever places are free.
+    fn forget_and_load(&mut self) {
+        let is_clean = |&block: &usize| self.graph.slot(self.slots[block]).is_clean();
+        let clean: Vec<usize> = (0..self.slots.len()).filter(is_clean).collect();
+        for &block in &clean {
+            self.graph.remove_slot(self.slots[block]);
+        }
+        for &block in &clean {
+            let data = Some(Arc::new(BlockBuf::copy_of(&self.medium[block])));
+            let no = BlockNo(u64::try_from(block).unwrap());
+            self.slots[block] = self.graph.add_slot(no, BlockKind::Data, data);
+        }
+    }
+
     fn land(&mut self, block: usize) {
         let Some(frozen) = self.in_flight.remove(&block) else { return };
         self.medium[block] = frozen.image.to_vec();
@@ -369,10 +383,15 @@ fn run(seed: u64, combination: u8, steps: usize, forgets: bool) {
     if seed.chance(1, 2) {
         world.graph.join_age = Duration::from_secs(5);
     }
+    // In half of the runs nearly everything happens within one tick of the clock.
+    let ticks = if seed.chance(1, 2) { 1 } else { 8 };
     for _ in 0..steps {
-        world.clock.advance(Duration::from_secs(seed.below(3)));
+        if seed.chance(1, ticks) {
+            world.clock.advance(Duration::from_secs(seed.below(3)));
+        }
         world.graph.new_moment();
-        match seed.below(13) {
+        match seed.below(14) {
+            13 => world.forget_and_load(),
             12 => world.end_again(&mut seed),
             0..=6 => {
                 world.create(&mut seed);
