@@ -1,5 +1,6 @@
 //! The thread that writes dirty blocks by age and pressure.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
@@ -54,9 +55,8 @@ impl Cache {
         let builder = std::thread::Builder::new().name("fstitch-flusher".to_owned());
         let thread = builder
             .spawn(move || {
-                if catch_unwind(AssertUnwindSafe(|| shared.flush_forever())).is_err() {
-                    // Whoever waits for room would wait for ever.
-                    shared.poison("a panic of the flusher");
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| shared.flush_forever())) {
+                    shared.end_after_panic(&*panic);
                 }
             })
             .map_err(|error| Error::io(IoOp::Write, BlockNo(0), error))?;
@@ -85,6 +85,19 @@ impl Drop for Cache {
 }
 
 impl Shared {
+    /// The flusher panicked. Its epoch may be half taken, so nothing more is written; whoever waits is told, every later sync fails,
+    /// and what is in memory can still be read, and copied elsewhere.
+    fn end_after_panic(&self, panic: &(dyn Any + Send)) {
+        let what = panic.downcast_ref::<&str>().copied();
+        let what =
+            what.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+        let why =
+            format!("the flusher panicked: {what}; changes that were not stable by then are in memory only");
+        // Said over what a lock says of itself that was held: this is where it comes from.
+        self.core().poison = Some(Error::Poisoned(why.into()));
+        self.changed.notify_all();
+    }
+
     fn flush_forever(&self) {
         let mut stuck = false;
         let mut aged_at = self.clock.elapsed();
