@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fstitch_core::{
-    BlockDevice, BlockNo, CheckReport, FileSystem, FindingClass, ManualClock, Partition, Result, Timestamp,
+    BlockDevice, BlockNo, CheckReport, Error, FileSystem, FindingClass, ManualClock, Partition, Result,
+    Timestamp,
 };
 use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
 use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
@@ -373,7 +374,15 @@ impl System for Ext2System {
         }
         let running = self.run(device)?;
         if running.unclean {
-            running.fs.reclaim()?;
+            let done = running.fs.reclaim()?;
+            // A power cut alone leaves nothing that the reclaimer may take for damage.
+            if let Some(reason) = done.refusal {
+                return Err(Error::corrupt("volume after a power cut", None, reason));
+            }
+            if done.kept > 0 {
+                let problem = format!("{} inodes were taken for lost ones", done.kept);
+                return Err(Error::corrupt("volume after a power cut", None, problem));
+            }
         }
         running.fs.unmount()
     }

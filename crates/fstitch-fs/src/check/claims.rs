@@ -98,6 +98,10 @@ impl Claimer<'_> {
 
 impl Visit for Claimer<'_> {
     fn visit(&mut self, volume: &Volume<'_>, pointer: Pointer) -> Result<Verdict> {
+        // What was taken since the check began has left its owner since, or is new.
+        if volume.source.block_moves(pointer.block) {
+            return Ok(Verdict::Skip);
+        }
         let too_far =
             self.kind == FileKind::Directory && pointer.logical >= DIRECTORY_MAX / wide(volume.block_size());
         if !volume.is_valid(pointer.block) || too_far {

@@ -31,7 +31,7 @@ pub(super) fn run(volume: &Volume<'_>, state: &mut State) -> Result<Orphans> {
     }
     state.edges.sort_unstable();
     reach(state);
-    state.settle_dir_problems();
+    state.settle_dir_problems(volume);
     choose_parents(volume, state)?;
     let orphans = unreached(volume, state)?;
     for at in 0..state.dirs.len() {
@@ -85,10 +85,10 @@ fn choose_parents(volume: &Volume<'_>, state: &mut State) -> Result<()> {
             state.dirs[at].parent = dir.dotdot;
         }
     }
-    break_cycles(state, &found);
+    break_cycles(volume, state, &found);
     for at in 0..state.dirs.len() {
         let ino = state.dirs[at].ino;
-        if state.inodes[idx(ino)] & REACHED != 0 {
+        if state.inodes[idx(ino)] & REACHED != 0 && !volume.source.inode_moves(ino) {
             let start = names.partition_point(|name| name.0 < ino);
             let end = names.partition_point(|name| name.0 <= ino);
             judge_names(volume, state, at, &names[start..end])?;
@@ -98,7 +98,7 @@ fn choose_parents(volume: &Volume<'_>, state: &mut State) -> Result<()> {
 }
 
 /// Where the `..` entries lead in circles, the path by which a directory was found decides.
-fn break_cycles(state: &mut State, found: &[u32]) {
+fn break_cycles(volume: &Volume<'_>, state: &mut State, found: &[u32]) {
     let mut settled = BTreeSet::from([ROOT_INO]);
     for at in 0..state.dirs.len() {
         let mut path = Vec::new();
@@ -114,7 +114,9 @@ fn break_cycles(state: &mut State, found: &[u32]) {
             if !on_path.insert(here) {
                 let text = format!("directory {here} is inside itself");
                 // Pass 3 goes on with a path that does lead to the root; `..` is put right with it.
-                state.hopeless("dir-cycle", text);
+                if !on_path.iter().any(|&ino| volume.source.inode_moves(ino)) {
+                    state.hopeless("dir-cycle", text);
+                }
                 for &ino in &on_path {
                     if let Some(place) = state.dir_index(ino) {
                         state.dirs[place].parent = found[place];
@@ -240,7 +242,9 @@ fn unreached(volume: &Volume<'_>, state: &mut State) -> Result<Orphans> {
         if seen.contains(&ino) {
             continue;
         }
-        state.hopeless("dir-cycle", format!("directory {ino} is only reached through itself"));
+        if !lost.iter().any(|&ino| volume.source.inode_moves(ino)) {
+            state.hopeless("dir-cycle", format!("directory {ino} is only reached through itself"));
+        }
         orphans.insert(ino);
         follow(state, ino, &mut seen);
     }
@@ -259,7 +263,19 @@ fn follow(state: &State, top: u32, seen: &mut BTreeSet<u32>) {
 
 /// Takes back what pass 2 counted for the names in directory `ino`.
 fn uncount(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<()> {
+    for child in named_in(volume, state, ino)? {
+        if !state.is_dir(child) {
+            let count = &mut state.names[idx(child)];
+            *count = count.saturating_sub(1);
+        }
+    }
+    Ok(())
+}
+
+/// The inodes in use that directory `ino` names, itself and its parent aside.
+pub(super) fn named_in(volume: &Volume<'_>, state: &State, ino: u32) -> Result<Vec<u32>> {
     let (blocks, _) = blocks_of(volume, state, ino)?;
+    let mut found = Vec::new();
     let mut bytes = vec![0; volume.block_size()];
     for (logical, &block) in blocks.iter().enumerate().filter(|(_, block)| **block != 0) {
         volume.read(block, BlockKind::Directory, &mut bytes)?;
@@ -269,13 +285,12 @@ fn uncount(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<()> {
         {
             let child = D_INODE.get(&bytes[at..]);
             let ordinary = (volume.shape.first_ino..=volume.shape.inodes_count).contains(&child);
-            if !(logical == 0 && index < 2) && ordinary && state.is_used(child) && !state.is_dir(child) {
-                let count = &mut state.names[idx(child)];
-                *count = count.saturating_sub(1);
+            if !(logical == 0 && index < 2) && ordinary && state.is_used(child) {
+                found.push(child);
             }
             at += len;
             index += 1;
         }
     }
-    Ok(())
+    Ok(found)
 }

@@ -8,7 +8,7 @@ use super::inodes::INDEX;
 use super::state::{BAD, State, Volume};
 use super::tree::{self, Tree};
 use super::walk::{Pointer, Verdict, Visit, walk};
-use crate::ext2::layout::inode::I_FLAGS;
+use crate::ext2::layout::inode::{I_FLAGS, I_SIZE};
 use crate::ext2::num::{idx, low32, wide};
 
 /// The directory being scanned.
@@ -22,6 +22,8 @@ pub(super) struct DirScan {
     pub(super) drop_tree: bool,
     /// The inode that `..` names.
     pub(super) dotdot: u32,
+    /// The block being scanned is behind the directory's end.
+    pub(super) is_hidden: bool,
 }
 
 /// The blocks of a directory by file block number; 0 where there is none.
@@ -67,11 +69,18 @@ pub(super) fn scan_dir(volume: &Volume<'_>, state: &mut State, at: usize) -> Res
     }
     let (blocks, raw) = blocks_of(volume, state, ino)?;
     let indexed = I_FLAGS.get(&raw) & INDEX != 0;
-    let mut dir = DirScan { ino, names: FxHashSet::default(), tree: None, drop_tree: false, dotdot: 0 };
+    let mut dir = DirScan {
+        ino,
+        names: FxHashSet::default(),
+        tree: None,
+        drop_tree: false,
+        dotdot: 0,
+        is_hidden: false,
+    };
     if indexed {
         match Tree::read(volume, &blocks) {
             Ok(tree) => dir.tree = Some(tree),
-            Err(problem) => report_tree(state, &mut dir, &problem?),
+            Err(problem) => report_tree(volume, state, &mut dir, &problem?)?,
         }
     }
     let mut bytes = vec![0; volume.block_size()];
@@ -80,7 +89,11 @@ pub(super) fn scan_dir(volume: &Volume<'_>, state: &mut State, at: usize) -> Res
             hole(volume, state, ino, logical)?;
             continue;
         }
+        if volume.source.block_moves(block) {
+            continue;
+        }
         volume.read(block, BlockKind::Directory, &mut bytes)?;
+        dir.is_hidden = wide(logical) * wide(volume.block_size()) >= u64::from(I_SIZE.get(&raw));
         let mut scan = BlockScan { volume, state, dir: &mut dir, logical, block, bytes: &mut bytes };
         if scan.run()? {
             volume.write(block, BlockKind::Directory, &bytes)?;
@@ -90,7 +103,7 @@ pub(super) fn scan_dir(volume: &Volume<'_>, state: &mut State, at: usize) -> Res
     if let Some(tree) = dir.tree.take()
         && let Err(problem) = tree.verify()
     {
-        report_tree(state, &mut dir, &problem);
+        report_tree(volume, state, &mut dir, &problem)?;
     }
     if dir.drop_tree {
         drop_index(volume, ino)?;
@@ -98,9 +111,14 @@ pub(super) fn scan_dir(volume: &Volume<'_>, state: &mut State, at: usize) -> Res
     Ok(())
 }
 
-fn report_tree(state: &mut State, dir: &mut DirScan, problem: &str) {
+fn report_tree(volume: &Volume<'_>, state: &mut State, dir: &mut DirScan, problem: &str) -> Result<()> {
+    // While the volume is in use, the first change of a directory gives its index up.
+    if state.judging && I_FLAGS.get(&volume.read_inode(dir.ino)?) & INDEX == 0 {
+        return Ok(());
+    }
     let text = format!("index of directory {}: {problem}", dir.ino);
     dir.drop_tree |= state.dir_problem(dir.ino, "index-bad", text);
+    Ok(())
 }
 
 /// Without the flag, an indexed directory is an ordinary one: its index blocks look empty.

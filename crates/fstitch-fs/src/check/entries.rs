@@ -148,6 +148,7 @@ impl BlockScan<'_, '_> {
             self.note_first(at, first);
             return mend;
         }
+        self.hidden(&entry);
         let changed = self.file_type(at, &entry);
         note(self.volume, self.state, self.dir, &entry);
         if first == FirstNames::Other {
@@ -198,10 +199,12 @@ impl BlockScan<'_, '_> {
         if ino < self.volume.shape.first_ino || ino > self.volume.shape.inodes_count {
             return Some(("dirent-bad-inode", format!("names inode {ino}")));
         }
-        if !self.state.is_used(ino) {
+        // A number that was taken since the check began was free when the inodes were looked at.
+        let moves = self.volume.source.inode_moves(ino);
+        if !self.state.is_used(ino) && !moves {
             return Some(("dirent-unused-inode", format!("names inode {ino}, which is free")));
         }
-        (!self.dir.names.insert(name_hash(entry.name)))
+        (!self.dir.names.insert(name_hash(entry.name)) && !moves)
             .then(|| ("dirent-duplicate", format!("the name occurs twice (inode {ino})")))
     }
 
@@ -221,6 +224,22 @@ impl BlockScan<'_, '_> {
         }
     }
 
+    /// Behind the end of its directory, a crash leaves names of new inodes and second names of others.
+    fn hidden(&mut self, entry: &Entry<'_>) {
+        if !self.state.judging || !self.dir.is_hidden || self.state.is_dir(entry.ino) {
+            return;
+        }
+        let only = self.state.links[idx(entry.ino)] == 1 && !self.volume.source.inode_moves(entry.ino);
+        if only && self.volume.read_inode(entry.ino).is_ok_and(|raw| self.state.leftovers.keeps(&raw)) {
+            let text = format!(
+                "{}: the only name of inode {} is behind the directory's end",
+                self.place(),
+                entry.ino
+            );
+            self.state.hopeless("dir-size-behind", text);
+        }
+    }
+
     /// Compares the kind in an entry with the inode's; true when it was changed.
     fn file_type(&mut self, at: usize, entry: &Entry<'_>) -> bool {
         let kind = match entry.first {
@@ -228,7 +247,7 @@ impl BlockScan<'_, '_> {
             FirstNames::Dot | FirstNames::DotDot => DIRECTORY,
         };
         let expected = if self.volume.shape.has_filetype() { kind } else { 0 };
-        let bad = self.state.bad.contains_key(&entry.ino);
+        let bad = self.state.bad.contains_key(&entry.ino) || self.volume.source.inode_moves(entry.ino);
         if entry.file_type == expected || bad {
             return false;
         }

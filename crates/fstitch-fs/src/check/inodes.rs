@@ -87,7 +87,7 @@ fn examine(volume: &Volume<'_>, state: &mut State, ino: u32, raw: &mut [u8]) -> 
     if State::is_reserved(volume, ino) && ino != ROOT_INO {
         scan.reserved()?;
     } else if links == 0 && ino != ROOT_INO {
-        scan.dead();
+        scan.dead()?;
     } else {
         scan.live()?;
     }
@@ -126,8 +126,11 @@ impl Scan<'_, '_> {
     }
 
     /// An inode without links. Its pointers mean nothing.
-    fn dead(&mut self) {
+    fn dead(&mut self) -> Result<()> {
         let (ino, dtime) = (self.ino, self.get(I_DTIME));
+        if self.state.judging && dtime == 0 {
+            self.about_to_be_freed()?;
+        }
         if dtime == 0 && I_MODE.get(self.raw) != 0 {
             let text = format!("inode {ino} has no links but was not yet freed");
             if self.state.allowed("inode-unlinked", text) {
@@ -141,6 +144,22 @@ impl Scan<'_, '_> {
                 self.put(I_DTIME, now);
             }
         }
+        Ok(())
+    }
+
+    /// Claims what an inode has whose names are gone: freeing it frees that as well.
+    fn about_to_be_freed(&mut self) -> Result<()> {
+        let Some(kind) = FileKind::from_mode(I_MODE.get(self.raw)) else { return Ok(()) };
+        self.attributes()?;
+        let has_blocks = match kind {
+            FileKind::Regular | FileKind::Directory => true,
+            FileKind::Symlink => self.size() >= 60,
+            _ => false,
+        };
+        if has_blocks {
+            claims::claim_pointers(self, kind, &mut Totals::default())?;
+        }
+        Ok(())
     }
 
     /// Whether a deletion time is rather a link of ext3's list of orphans: that many seconds after 1970 no
@@ -221,6 +240,8 @@ impl Scan<'_, '_> {
         }
         let links = I_LINKS_COUNT.get(self.raw);
         self.state.links[idx(ino)] = links;
+        let until = self.state.until;
+        self.state.leftovers.note(self.raw, until);
         self.state.inodes[idx(ino)] |= USED;
         if self.get(I_DTIME) != 0 {
             let text = format!("inode {ino} has {links} links and a deletion time");
@@ -327,6 +348,9 @@ impl Scan<'_, '_> {
             return Ok(0);
         }
         let ino = self.ino;
+        if self.volume.source.inode_moves(ino) || self.volume.source.block_moves(block) {
+            return Ok(0);
+        }
         let enabled = self.volume.shape.features.compat & compat::EXT_ATTR != 0;
         if !enabled || !self.volume.is_valid(block) {
             let text = format!("inode {ino} has attribute block {block}, which cannot be");
@@ -465,7 +489,7 @@ impl Scan<'_, '_> {
                 claims::cut(self, size.div_ceil(block))?;
             }
         }
-        if size >= 1 << 31 {
+        if size >= 1 << 31 && !self.volume.source.inode_moves(ino) {
             self.state.large_file = true;
         }
         Ok(())

@@ -3,28 +3,29 @@
 use fstitch_core::{BlockKind, Result};
 
 use super::claims::allocate;
-use super::connect::{Orphans, set_dotdot};
-use super::dirs::blocks_of;
+use super::connect::{Orphans, named_in};
 use super::inodes::clear_inode;
-use super::salvage::add_name;
-use super::state::{BAD, KIND, Mending, State, USED, Volume};
-use crate::ext2::layout::dirent::{D_INODE, D_NAME_LEN, HEADER, put_empty_block, put_first_block};
+use super::lost::reconnect;
+use super::state::{BAD, Mending, State, USED, Volume};
+use crate::ext2::layout::dirent::put_first_block;
 use crate::ext2::layout::inode::{
-    DIRECT, GOOD_OLD_SIZE, I_ATIME, I_BLOCKS, I_CTIME, I_DTIME, I_LINKS_COUNT, I_MODE, I_MTIME, I_SIZE,
-    pointer_field,
+    GOOD_OLD_SIZE, I_ATIME, I_BLOCKS, I_CTIME, I_DTIME, I_LINKS_COUNT, I_MODE, I_MTIME, I_SIZE, pointer_field,
 };
 use crate::ext2::layout::superblock::ROOT_INO;
-use crate::ext2::num::{idx, low32, small, wide};
+use crate::ext2::num::idx;
 
 /// Judges every inode in use.
 pub(super) fn run(volume: &Volume<'_>, state: &mut State, orphans: &Orphans) -> Result<()> {
     let first = volume.shape.first_ino;
+    let tops = kept(volume, state, orphans)?;
     for ino in std::iter::once(ROOT_INO).chain(first..=volume.shape.inodes_count) {
         if !state.is_used(ino) {
             continue;
         }
         if !state.is_named(ino) {
-            nameless(volume, state, ino, orphans)?;
+            nameless(volume, state, ino, &tops)?;
+        } else if volume.source.inode_moves(ino) {
+            continue;
         } else if let Some(code) = state.bad.get(&ino).copied() {
             if state.corrupt(code, format!("inode {ino} makes no sense ({code})")) {
                 free(volume, state, ino)?;
@@ -62,22 +63,60 @@ fn links(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<()> {
     Ok(())
 }
 
-/// An inode in use to which no path leads.
-fn nameless(volume: &Volume<'_>, state: &mut State, ino: u32, orphans: &Orphans) -> Result<()> {
+/// An inode in use to which no path leads. While `tops` of trees come back, what is inside them is not nameless yet: the
+/// next round knows.
+fn nameless(volume: &Volume<'_>, state: &mut State, ino: u32, tops: &Orphans) -> Result<()> {
     let links = state.links[idx(ino)];
     let text = format!("inode {ino} counts {links} links, but no path leads to it");
     if !state.allowed("inode-unreferenced", text) {
         return Ok(());
     }
-    let keep = state.mending == (Mending::Everything { keep: true });
-    if !keep || state.inodes[idx(ino)] & BAD != 0 {
+    if state.inodes[idx(ino)] & BAD != 0 {
         return free(volume, state, ino);
     }
-    // While directories come back, files inside them are not nameless yet: the next round knows.
-    if (orphans.is_empty() || orphans.contains(&ino)) && !reconnect(volume, state, ino)? {
+    if !tops.is_empty() && !tops.contains(&ino) {
+        state.mended -= 1;
+        return Ok(());
+    }
+    if !tops.contains(&ino) && !keeps(volume, state, ino)? {
+        return free(volume, state, ino);
+    }
+    if !reconnect(volume, state, ino)? {
         state.mended -= 1;
     }
     Ok(())
+}
+
+/// The tops of trees that go to lost+found.
+fn kept(volume: &Volume<'_>, state: &State, orphans: &Orphans) -> Result<Orphans> {
+    let mut tops = Orphans::new();
+    if state.mending != Mending::Nothing {
+        for &ino in orphans.iter().filter(|&&ino| state.inodes[idx(ino)] & BAD == 0) {
+            if keeps(volume, state, ino)? {
+                tops.insert(ino);
+            }
+        }
+    }
+    Ok(tops)
+}
+
+/// Whether an inode to which no path leads goes to lost+found: unless all that was found is what a crash leaves, and the
+/// inode is as well. An empty directory is nothing that anybody could miss; a new one is kept for what is old in it.
+fn keeps(volume: &Volume<'_>, state: &State, ino: u32) -> Result<bool> {
+    if state.mending == (Mending::Everything { keep: true }) {
+        return Ok(true);
+    }
+    let keeps = state.leftovers.keeps(&volume.read_inode(ino)?);
+    if !state.is_dir(ino) {
+        return Ok(keeps);
+    }
+    // What has a name elsewhere is not lost with this one: a rename into a new directory was cut off.
+    for child in named_in(volume, state, ino)?.into_iter().filter(|&child| !state.is_named(child)) {
+        if keeps || state.leftovers.keeps(&volume.read_inode(child)?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Frees an inode; what it owned is found without an owner in the next round.
@@ -87,104 +126,14 @@ fn free(volume: &Volume<'_>, state: &State, ino: u32) -> Result<()> {
     volume.write_inode(ino, &raw)
 }
 
-/// Gives an inode a name in lost+found; false when that is impossible.
-fn reconnect(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<bool> {
-    let Some(parent) = lost_and_found(volume, state)? else {
-        return Ok(false);
-    };
-    let kind = state.inodes[idx(ino)] & KIND;
-    let name = format!("#{ino}");
-    let (blocks, _) = blocks_of(volume, state, parent)?;
-    let mut bytes = vec![0; volume.block_size()];
-    let mut placed = false;
-    for &block in blocks.iter().filter(|&&block| block != 0) {
-        volume.read(block, BlockKind::Directory, &mut bytes)?;
-        if add_name(volume, &mut bytes, ino, name.as_bytes(), kind) {
-            volume.write(block, BlockKind::Directory, &bytes)?;
-            placed = true;
-            break;
-        }
-    }
-    if !placed && !add_block_with_name(volume, state, parent, (ino, name.as_bytes(), kind))? {
-        return Ok(false);
-    }
-    state.add_name(ino);
-    if state.is_dir(ino) {
-        set_dotdot(volume, state, ino, parent)?;
-    }
-    Ok(true)
-}
-
-/// Makes directory `parent` longer by a block that holds one name.
-fn add_block_with_name(
+/// Makes inode `ino` an empty directory in `block`.
+pub(super) fn write_directory(
     volume: &Volume<'_>,
     state: &mut State,
+    ino: u32,
     parent: u32,
-    entry: (u32, &[u8], u8),
-) -> Result<bool> {
-    let mut raw = volume.read_inode(parent)?;
-    let at = idx(I_SIZE.get(&raw)) / volume.block_size();
-    if at >= DIRECT {
-        return Ok(false);
-    }
-    let Some(block) = allocate(volume, state)? else {
-        return Ok(false);
-    };
-    let mut bytes = vec![0; volume.block_size()];
-    put_empty_block(&mut bytes);
-    let added = add_name(volume, &mut bytes, entry.0, entry.1, entry.2);
-    debug_assert!(added, "an empty block has room");
-    volume.write(block, BlockKind::Directory, &bytes)?;
-    volume.source.flush()?;
-    pointer_field(at).put(&mut raw, block);
-    I_SIZE.put(&mut raw, small((at + 1) * volume.block_size()));
-    let sectors = I_BLOCKS.get(&raw);
-    I_BLOCKS.put(&mut raw, sectors + low32(wide(volume.block_size() / 512)));
-    volume.write_inode(parent, &raw)?;
-    Ok(true)
-}
-
-/// The inode of lost+found, made if there is none.
-fn lost_and_found(volume: &Volume<'_>, state: &mut State) -> Result<Option<u32>> {
-    let (blocks, _) = blocks_of(volume, state, ROOT_INO)?;
-    let mut bytes = vec![0; volume.block_size()];
-    for &block in blocks.iter().filter(|&&block| block != 0) {
-        volume.read(block, BlockKind::Directory, &mut bytes)?;
-        let mut at = 0;
-        while let Ok(len) = super::entries::entry_len(&bytes, at) {
-            let name_len = usize::from(D_NAME_LEN.get(&bytes[at..]));
-            let ino = D_INODE.get(&bytes[at..]);
-            if &bytes[at + HEADER..at + HEADER + name_len] == b"lost+found" && ino != 0 {
-                let usable = ino <= volume.shape.inodes_count && state.is_dir(ino);
-                return Ok(usable.then_some(ino));
-            }
-            at += len;
-        }
-    }
-    make_lost_and_found(volume, state, &blocks)
-}
-
-fn make_lost_and_found(volume: &Volume<'_>, state: &mut State, root: &[u32]) -> Result<Option<u32>> {
-    let free = (volume.shape.first_ino..=volume.shape.inodes_count).find(|&ino| !state.is_used(ino));
-    let (Some(ino), Some(block)) = (free, allocate(volume, state)?) else {
-        return Ok(None);
-    };
-    write_directory(volume, state, ino, ROOT_INO, block)?;
-    volume.source.flush()?;
-    let mut bytes = vec![0; volume.block_size()];
-    for &at in root.iter().filter(|&&block| block != 0) {
-        volume.read(at, BlockKind::Directory, &mut bytes)?;
-        if add_name(volume, &mut bytes, ino, b"lost+found", super::state::DIRECTORY) {
-            volume.write(at, BlockKind::Directory, &bytes)?;
-            return Ok(Some(ino));
-        }
-    }
-    let entry = (ino, b"lost+found".as_slice(), super::state::DIRECTORY);
-    Ok(add_block_with_name(volume, state, ROOT_INO, entry)?.then_some(ino))
-}
-
-/// Makes inode `ino` an empty directory in `block`.
-fn write_directory(volume: &Volume<'_>, state: &mut State, ino: u32, parent: u32, block: u32) -> Result<()> {
+    block: u32,
+) -> Result<()> {
     let mut bytes = vec![0; volume.block_size()];
     put_first_block(&mut bytes, ino, parent, volume.shape.has_filetype());
     volume.write(block, BlockKind::Directory, &bytes)?;

@@ -5,8 +5,9 @@ use fstitch_core::{BlockKind, Result};
 use super::bits::put_bit;
 use super::state::{State, USED, Volume};
 use crate::ext2::layout::superblock::{
-    S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_STATE, STATE_ERROR, STATE_VALID,
+    S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_SESSION_MAGIC, S_STATE, STATE_ERROR, STATE_VALID,
 };
+use crate::ext2::leftovers::RECORD_SIZE;
 use crate::ext2::num::{idx, small, wide};
 
 /// Bits that are compared at once.
@@ -114,6 +115,9 @@ fn block_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u3
     for run in map.runs(false, |at| owned(state, at)) {
         let first = start + small(run.0);
         let text = format!("blocks {first}..{} are marked free, but have owners", first + small(run.1));
+        if (first..first + small(run.1)).all(|block| volume.source.block_moves(block)) {
+            continue;
+        }
         if state.corrupt("block-marked-free", text) {
             map.put(run, true);
         }
@@ -149,7 +153,8 @@ fn inode_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u3
         for at in run.0..run.0 + run.1 {
             let ino = start + small(at);
             // An inode may be written before its bit; as long as nothing names it, it is free all the same.
-            let named = State::is_reserved(volume, ino) || state.is_named(ino);
+            let named =
+                (State::is_reserved(volume, ino) || state.is_named(ino)) && !volume.source.inode_moves(ino);
             let text = format!("inode {ino} is marked free, but is in use");
             if named && state.corrupt("inode-marked-free", text) {
                 map.put((at, 1), true);
@@ -212,6 +217,7 @@ fn volume_counters(volume: &mut Volume<'_>, state: &mut State, free: Free) -> Re
         if state.allowed("superblock-not-clean", text) {
             if mended {
                 S_STATE.put(raw, STATE_VALID);
+                raw[S_SESSION_MAGIC.offset()..][..RECORD_SIZE].fill(0);
                 changed = true;
             } else {
                 state.mended -= 1;

@@ -8,7 +8,7 @@
 //!   pass 1  inodes    every inode, every block that it claims            claims, walk, xattrs
 //!   pass 2  dirs      every entry of every directory, hash trees         entries, salvage, tree, hash
 //!   pass 3  connect   paths from the root, directories with two names
-//!   pass 4  links     link counts, inodes without a name
+//!   pass 4  links     link counts, inodes without a name                               lost
 //!   pass 5  maps      bitmaps and counters
 //! ```
 //!
@@ -27,6 +27,7 @@ mod entries;
 mod hash;
 mod inodes;
 mod links;
+mod lost;
 mod maps;
 mod repair;
 mod run;
@@ -39,5 +40,6 @@ mod walk;
 mod xattrs;
 
 pub use repair::{RepairMode, RepairOptions, RepairReport, repair_ext2};
+pub(crate) use run::{Judgement, judge_source};
 pub use run::{check_ext2, check_source};
 pub use source::BlockSource;

@@ -6,6 +6,7 @@ use super::source::BlockSource;
 use super::state::{Mending, State, Volume};
 use super::{claims, connect, dirs, inodes, links, maps, supers};
 use crate::ext2::layout::superblock::Superblock;
+use crate::ext2::leftovers::Leftovers;
 use crate::ext2::num::{idx, wide};
 use crate::ext2::view::BlockView;
 
@@ -13,6 +14,14 @@ use crate::ext2::view::BlockView;
 pub(super) struct Outcome {
     pub(super) report: CheckReport,
     pub(super) mended: u64,
+}
+
+/// What of a volume in use may have been left by a crash.
+pub(crate) struct Judgement {
+    /// What was found; damage is nothing that a crash leaves.
+    pub(crate) report: CheckReport,
+    /// What is known of the mount before.
+    pub(crate) leftovers: Leftovers,
 }
 
 /// Checks the ext2 volume on `device` without changing it.
@@ -33,11 +42,32 @@ pub fn check_source(source: &dyn BlockSource, raw_super: &[u8]) -> Result<CheckR
     let bytes = source.block_count() * wide(source.block_size());
     match supers::parse(raw_super, bytes) {
         Ok(shape) => {
-            let run = Run { mending: Mending::Nothing, now: Timestamp::default() };
+            let mut run = Run { mending: Mending::Nothing, now: Timestamp::default(), judging: None };
             Ok(run.all(source, raw_super.to_vec(), shape)?.report)
         }
         Err(error) => Ok(Outcome::hopeless(error)?.report),
     }
+}
+
+/// Judges a volume that may be in use: what moves is not looked at, what no path leads to is, since it is about to be freed.
+/// `leftovers` says what is known of the mount before, and when that was over at the latest.
+///
+/// # Errors
+/// When the source fails.
+pub(crate) fn judge_source(
+    source: &dyn BlockSource,
+    raw_super: &[u8],
+    (leftovers, until): (Leftovers, u32),
+) -> Result<Judgement> {
+    let bytes = source.block_count() * wide(source.block_size());
+    let shape = match supers::parse(raw_super, bytes) {
+        Ok(shape) => shape,
+        Err(error) => return Ok(Judgement { report: Outcome::hopeless(error)?.report, leftovers }),
+    };
+    let mut run =
+        Run { mending: Mending::Nothing, now: Timestamp::default(), judging: Some((leftovers, until)) };
+    let report = run.all(source, raw_super.to_vec(), shape)?.report;
+    Ok(Judgement { report, leftovers: run.judging.map_or(leftovers, |(leftovers, _)| leftovers) })
 }
 
 /// One run over a device.
@@ -49,7 +79,7 @@ pub(super) fn run_device(device: &dyn BlockDevice, mending: Mending, now: Timest
     match supers::parse(&raw, device.geometry().bytes()) {
         Ok(shape) => {
             let view = BlockView::new(device, idx(shape.block_size));
-            Run { mending, now }.all(&view, raw, shape)
+            Run { mending, now, judging: None }.all(&view, raw, shape)
         }
         Err(error) => {
             let mut outcome = Outcome::hopeless(error)?;
@@ -87,11 +117,13 @@ impl Outcome {
 struct Run {
     mending: Mending,
     now: Timestamp,
+    /// What is known of the mount before and when that was over, if it is to be said what may be freed.
+    judging: Option<(Leftovers, u32)>,
 }
 
 impl Run {
     /// All passes, up to the first that changed something.
-    fn all(&self, source: &dyn BlockSource, raw: Vec<u8>, shape: Superblock) -> Result<Outcome> {
+    fn all(&mut self, source: &dyn BlockSource, raw: Vec<u8>, shape: Superblock) -> Result<Outcome> {
         let mend = matches!(self.mending, Mending::Everything { .. });
         let (mut volume, mended) = match supers::open(source, raw, shape, mend)? {
             Ok(opened) => opened,
@@ -99,6 +131,9 @@ impl Run {
         };
         let mut state = State::new(&volume, self.mending, self.now);
         state.mended = mended;
+        if let Some((leftovers, until)) = self.judging {
+            (state.judging, state.leftovers, state.until) = (true, leftovers, until);
+        }
         supers::check(&mut volume, &mut state)?;
         if state.mended > 0 {
             return Outcome::of(state, &volume);
@@ -108,6 +143,9 @@ impl Run {
             inodes::scan_group(&volume, &mut state, group)?;
         }
         inodes::finish(&mut volume, &mut state)?;
+        if let Some((leftovers, _)) = &mut self.judging {
+            *leftovers = state.leftovers;
+        }
         if state.mended > 0 {
             return Outcome::of(state, &volume);
         }

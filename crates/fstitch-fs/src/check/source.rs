@@ -15,6 +15,14 @@ pub trait BlockSource {
     /// # Errors
     /// When the medium fails.
     fn read(&self, block: BlockNo, kind: BlockKind, into: &mut [u8]) -> Result<()>;
+    /// Whether the inode's names, blocks or counts have changed since the check began. Nothing is found about such an inode.
+    fn inode_moves(&self, _ino: u32) -> bool {
+        false
+    }
+    /// Whether the block was taken or freed since the check began.
+    fn block_moves(&self, _block: u32) -> bool {
+        false
+    }
     /// Writes consecutive blocks from `block` on.
     ///
     /// # Errors

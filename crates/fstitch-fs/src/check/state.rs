@@ -9,6 +9,7 @@ use super::source::BlockSource;
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode;
 use crate::ext2::layout::superblock::{SUPERBLOCK_SIZE, Superblock};
+use crate::ext2::leftovers::Leftovers;
 use crate::ext2::num::idx;
 
 /// What to do about a finding.
@@ -130,6 +131,14 @@ pub(super) struct XattrUse {
     pub(super) counted: u32,
 }
 
+/// The last second whose changes may be of the mount before: later times are wrong.
+fn until(now: Timestamp) -> u32 {
+    match u32::try_from(now.secs) {
+        Ok(0) | Err(_) => u32::MAX,
+        Ok(secs) => secs,
+    }
+}
+
 /// Everything found so far.
 pub(super) struct State {
     pub(super) mending: Mending,
@@ -155,6 +164,14 @@ pub(super) struct State {
     pub(super) xattrs: BTreeMap<u32, XattrUse>,
     /// Why inodes are [`BAD`].
     pub(super) bad: BTreeMap<u32, &'static str>,
+    /// Whether it is to be said what may be freed: what no path leads to is looked at like everything else.
+    pub(super) judging: bool,
+    /// What the mount before can have left.
+    pub(super) leftovers: Leftovers,
+    /// Times after this one are not of that mount, in seconds.
+    pub(super) until: u32,
+    /// Where lost+found had room last, by block.
+    pub(super) lost_room: usize,
     /// Some file needs the `large_file` feature.
     pub(super) large_file: bool,
     /// Problems inside directories: (directory, code, text). [until pass 3 knows which have a path]
@@ -178,6 +195,10 @@ impl State {
             edges: Vec::new(),
             xattrs: BTreeMap::new(),
             bad: BTreeMap::new(),
+            judging: false,
+            leftovers: Leftovers::of(&volume.raw_super),
+            until: until(now),
+            lost_room: 0,
             large_file: false,
             pending: Vec::new(),
         }
@@ -231,9 +252,12 @@ impl State {
     }
 
     /// Reports the problems inside directories that have a path. [once pass 3 knows]
-    pub(super) fn settle_dir_problems(&mut self) {
+    pub(super) fn settle_dir_problems(&mut self, volume: &Volume<'_>) {
         for (dir, code, text) in std::mem::take(&mut self.pending) {
-            if self.inodes[idx(dir)] & REACHED != 0 {
+            let reached = self.inodes[idx(dir)] & REACHED != 0;
+            // Of a directory that is being freed, the length is put right last.
+            let counts = self.judging && code != "dir-bad-size";
+            if (reached || counts) && !(code == "dir-bad-size" && volume.source.inode_moves(dir)) {
                 self.hopeless(code, text);
             }
         }

@@ -131,7 +131,7 @@ fn entry_hash(name: &[u8], value: &[u8], signed: bool) -> u32 {
 pub(super) fn check_counts(volume: &Volume<'_>, state: &mut State) -> Result<()> {
     let blocks = std::mem::take(&mut state.xattrs);
     for (&block, usage) in &blocks {
-        if usage.seen == usage.counted {
+        if usage.seen == usage.counted || volume.source.block_moves(block) {
             continue;
         }
         let text =

@@ -8,7 +8,7 @@
 //!    ├─ dir ── find, add, change, index
 //!    └─ xattr ── acl
 //!   journal ── recovery before anything else: replay, orphans
-//!   reclaim ── what a crash has left, while the volume is in use
+//!   reclaim ── what a crash has left, while the volume is in use; leftovers: what that can be
 //!   layout ── bytes and their meaning; times, device: values in them
 //! ```
 //!
@@ -32,6 +32,7 @@ mod inode;
 pub mod journal;
 mod journaled;
 pub mod layout;
+pub(crate) mod leftovers;
 mod life;
 mod low;
 mod memory;

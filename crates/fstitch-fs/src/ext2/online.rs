@@ -10,7 +10,7 @@ use super::volume::Ext2;
 use crate::check::{BlockSource, check_source};
 
 /// A mount's blocks as they are now.
-struct Cached<'a>(&'a Cache);
+pub(super) struct Cached<'a>(pub(super) &'a Cache);
 
 impl BlockSource for Cached<'_> {
     fn block_size(&self) -> usize {
@@ -22,6 +22,12 @@ impl BlockSource for Cached<'_> {
     }
 
     fn read(&self, block: BlockNo, kind: BlockKind, into: &mut [u8]) -> Result<()> {
+        let count = u64::try_from(into.len() / self.block_size()).expect("64-bit machine");
+        if count > 1 {
+            let end = (block.get() + count).min(self.block_count());
+            let wanted: Vec<_> = (block.get()..end).map(|no| (BlockNo(no), kind)).collect();
+            self.0.prefetch(&wanted);
+        }
         for (no, part) in (block.get()..).zip(into.chunks_mut(self.block_size())) {
             if no >= self.block_count() {
                 let reason = std::io::Error::new(std::io::ErrorKind::InvalidInput, "outside the volume");
@@ -37,6 +43,15 @@ impl Ext2 {
     /// Checks the volume as it is in the cache. The caller keeps it from changing meanwhile.
     pub(super) fn check_mounted(&self) -> Result<CheckReport> {
         self.give_back_ahead();
+        let report = check_source(&Cached(&self.cache), &self.current_superblock())?;
+        if report.corrupt > 0 {
+            self.set_unchecked();
+        }
+        Ok(report)
+    }
+
+    /// The superblock's bytes as they would be if the volume was not in use.
+    pub(super) fn current_superblock(&self) -> Vec<u8> {
         let at = self.sb.offset_in_block();
         let mut raw = self.sb_block.snapshot()[at..at + SUPERBLOCK_SIZE].to_vec();
         // A volume in use is rightly not marked clean.
@@ -48,6 +63,6 @@ impl Ext2 {
             S_FEATURE_INCOMPAT.put(&mut raw, word);
             S_LAST_ORPHAN.put(&mut raw, 0);
         }
-        check_source(&Cached(&self.cache), &raw)
+        raw
     }
 }

@@ -14,14 +14,16 @@ use std::sync::{Arc, Mutex, OnceLock};
 use fstitch_core::{
     BlockDevice, BlockKind, BlockNo, Caller, Errno, Error, InodeNo, IoOp, Result, StatFs, Timestamp,
 };
-use fstitch_patch::{Block, Cache, PatchId, Tx};
+use fstitch_patch::{Block, Cache, Ordering as Order, PatchId, Tx};
 
 use super::groups::Groups;
 use super::layout::superblock::{
     ROOT_INO, S_FEATURE_COMPAT, S_FEATURE_RO_COMPAT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_MNT_COUNT,
-    S_MTIME, S_STATE, S_WTIME, STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
+    S_MTIME, S_SESSION_MAGIC, S_STATE, S_WTIME, STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE,
+    Superblock,
 };
 use super::layout::{Field, FieldInt, dirent, inode};
+use super::leftovers::RECORD_SIZE;
 use super::memory::Memory;
 use super::num::{idx, low32, small};
 use super::view::BlockView;
@@ -46,6 +48,12 @@ pub struct Ext2 {
     totals_trusted: AtomicBool,
     /// A check since the mount found the volume consistent.
     checked: AtomicBool,
+    /// What the mount before can have left.
+    pub(super) left: super::leftovers::Leftovers,
+    /// When the volume was opened, in seconds.
+    pub(super) opened_at: u32,
+    /// What the reclaimer has found out about the volume.
+    pub(super) judged: super::reclaim::Judged,
     overhead: OnceLock<u32>,
     /// The journal that changes go through, if there is one.
     pub(super) journal: Mutex<Option<fstitch_patch::JournalConfig>>,
@@ -112,6 +120,7 @@ impl Ext2 {
             return Err(Error::Unsupported(format!("writing with feature {names}: mount read-only")));
         }
         let unclean = sb.state & STATE_VALID == 0 || sb.state & STATE_ERROR != 0;
+        let opened_at = low32(cache.clock().now().secs.max(0).cast_unsigned());
         Ok(Self {
             groups: Groups::new(&sb),
             memory: Memory::new(cache.options().cache_size / 8),
@@ -123,6 +132,9 @@ impl Ext2 {
             unclean,
             totals_trusted: AtomicBool::new(!unclean),
             checked: AtomicBool::new(!unclean),
+            left: super::leftovers::Leftovers::of(&snapshot[offset..offset + SUPERBLOCK_SIZE]),
+            opened_at,
+            judged: super::reclaim::Judged::default(),
             overhead: OnceLock::new(),
             journal: Mutex::default(),
             barred: AtomicU64::new(0),
@@ -146,6 +158,11 @@ impl Ext2 {
     /// Says that a check found the volume consistent, or mended it: a clean unmount may then mark it as clean.
     pub fn set_checked(&self) {
         self.checked.store(true, Ordering::Relaxed);
+    }
+
+    /// Says that damage was found: an unmount does not mark the volume as clean.
+    pub(super) fn set_unchecked(&self) {
+        self.checked.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn root_ino(&self) -> InodeNo {
@@ -344,8 +361,18 @@ impl Ext2 {
             }
             patches.push(self.put(&mut tx, S_MNT_COUNT, mounts, &[]));
             patches.push(self.put(&mut tx, S_MTIME, self.now_secs(), &[]));
+            patches.push(self.put_session(&mut tx, is_journaled, mounts));
         }
         if self.start_journal(&mut patches)? { Ok(()) } else { self.cache.sync_patches(&patches) }
+    }
+
+    /// Leaves word of this mount for the one after a crash, or takes it back where no soft updates are kept.
+    fn put_session(&self, tx: &mut Tx<'_>, is_journaled: bool, mounts: u16) -> PatchId {
+        if is_journaled || self.cache.options().ordering == Order::Dropped {
+            return self.put(tx, S_SESSION_MAGIC, 0, &[]);
+        }
+        let at = self.sb.offset_in_block() + S_SESSION_MAGIC.offset();
+        tx.bytes(&self.sb_block, at, &self.left.record(self.now_secs(), mounts), &[])
     }
 
     /// Marks the volume as clean, unless it was unclean when opened and no check has passed since, or a read failed:
@@ -366,6 +393,10 @@ impl Ext2 {
         let state = if intact { (before | STATE_VALID) & !STATE_ERROR } else { before & !STATE_VALID };
         if state != before {
             self.put(&mut tx, S_STATE, state, &[]);
+        }
+        if intact && self.field(&tx, S_SESSION_MAGIC) != 0 {
+            let at = self.sb.offset_in_block() + S_SESSION_MAGIC.offset();
+            tx.bytes(&self.sb_block, at, &[0; RECORD_SIZE], &[]);
         }
         Ok(())
     }

@@ -149,7 +149,7 @@ impl FreedName {
 }
 
 /// What was reclaimed after a crash.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reclaimed {
     /// Inodes without names that were freed.
     pub inodes: u64,
@@ -161,8 +161,12 @@ pub struct Reclaimed {
     pub left_alone: u64,
     /// Inodes with wrong counts that were in motion whenever the reclaimer came by.
     pub busy: u64,
+    /// Inodes that had lost their names and got others in `lost+found`.
+    pub kept: u64,
     /// Nothing is left: a clean unmount may say so.
     pub complete: bool,
+    /// Why nothing was touched: the volume has damage that no crash of soft updates leaves.
+    pub refusal: Option<String>,
 }
 
 /// What a format that reclaims while the volume is in use needs to know of its users.
@@ -173,6 +177,8 @@ pub trait ReclaimHooks<I> {
     fn forget(&self, ino: InodeNo) -> bool;
     /// Runs `work` on the inode with its lock held, in a step that dirties about `bytes`.
     fn with(&self, ino: InodeNo, bytes: usize, work: &mut dyn FnMut(&mut I) -> Result<()>) -> Result<()>;
+    /// Gives an inode that nothing names and nobody uses a name in `lost+found`; false where that cannot be.
+    fn keep(&self, ino: InodeNo) -> Result<bool>;
     /// Runs `work` in a step that dirties about `bytes`: waits for room first, and where a journal is kept, all of it is in
     /// one transaction.
     fn step(&self, bytes: usize, work: &mut dyn FnMut() -> Result<()>) -> Result<()>;

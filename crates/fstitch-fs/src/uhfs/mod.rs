@@ -14,6 +14,7 @@
 //!   attr     getattr, setattr, flags                      xattr   extended attributes
 //!   sync     fsync, sync, unmount                        reclaim   what a crash has left, while in use
 //!   pinned   files whose blocks somebody else uses     groups   patchgroups
+//!   adopt    names in lost+found
 //!   evict    when inodes leave memory, and what they take there
 //! ```
 //!
@@ -36,6 +37,7 @@
 //! with its patches, their dependencies, and what each crash between them leaves.
 
 pub mod acl;
+mod adopt;
 mod attr;
 mod evict;
 mod fallocate;

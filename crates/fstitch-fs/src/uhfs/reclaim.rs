@@ -39,7 +39,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         // A run that finds nothing still makes the volume clean.
         drop(self.change(0)?);
         let done = self.low.reclaim(self)?;
-        let settled = done.left_alone + done.busy == 0 && !self.stop();
+        let settled = done.left_alone + done.busy == 0 && done.refusal.is_none() && !self.stop();
         self.reclaimer.settled.fetch_or(settled, Ordering::SeqCst);
         Ok(done)
     }
@@ -92,6 +92,10 @@ impl<L: LowLevelFs> ReclaimHooks<L::Inode> for Uhfs<L> {
 
     fn forget(&self, ino: InodeNo) -> bool {
         self.table.forget_idle(ino)
+    }
+
+    fn keep(&self, ino: InodeNo) -> Result<bool> {
+        self.adopt(ino)
     }
 
     fn with(

@@ -217,6 +217,9 @@ fn reclaim(image: &Image) -> Result<(), String> {
         worker.join().unwrap().and(done)
     });
     let done = done.map_err(say)?;
+    if done.refusal.is_some() || done.kept > 0 {
+        return Err(format!("a crash alone was taken for damage: {done:?}"));
+    }
     fs.unmount().map_err(say)?;
     let report = check_ext2(&image).map_err(|error| format!("check: {error}"))?;
     match report.findings.first() {

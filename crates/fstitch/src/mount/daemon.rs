@@ -255,7 +255,10 @@ impl Daemon {
     fn reclaim(&self) -> Result<u64> {
         let done = self.with(|volume| Ok(volume.fs.reclaim()?))?;
         self.say(&reclaimed(&done));
-        Ok(done.inodes + done.blocks + done.counts)
+        if done.refusal.is_some() {
+            tracing::warn!("nothing was reclaimed: unmount, and run `fstitch fsck`");
+        }
+        Ok(done.inodes + done.blocks + done.counts + done.kept)
     }
 
     fn say(&self, text: &str) {
@@ -265,10 +268,18 @@ impl Daemon {
 }
 
 fn reclaimed(done: &Reclaimed) -> String {
+    if let Some(reason) = &done.refusal {
+        return format!(
+            "NOTHING was reclaimed after the last crash: {reason}; unmount, and run `fstitch fsck -n`, then `-y`"
+        );
+    }
     let mut said = format!(
         "reclaimed after the last crash: {} inodes, {} blocks, {} counts",
         done.inodes, done.blocks, done.counts
     );
+    if done.kept > 0 {
+        said.push_str(&format!("; {} inodes that had lost their names are in lost+found", done.kept));
+    }
     if done.left_alone > 0 {
         said.push_str(&format!("; {} findings need `fstitch fsck`", done.left_alone));
     }

@@ -120,6 +120,14 @@ fields! {
     S_WANT_EXTRA_ISIZE: u16 @ 0x15e;
     /// 1: directory hashes with signed characters, 2: unsigned.
     S_FLAGS: u32 @ 0x160;
+    /// Ours, in bytes that the format reserves: a mount with soft updates is, or was, under way (`leftovers`).
+    S_SESSION_MAGIC: u32 @ 0x3e8;
+    /// Since when inodes may lack names, seconds since the epoch.
+    S_SESSION_SINCE: u32 @ 0x3ec;
+    /// `s_mtime` of that mount.
+    S_SESSION_MTIME: u32 @ 0x3f0;
+    /// `s_mnt_count` of that mount.
+    S_SESSION_MOUNTS: u16 @ 0x3f4;
 }
 
 /// The volume's identifier: 16 bytes from here.
@@ -138,7 +146,9 @@ const _: () = {
     assert!(S_UUID + 16 == S_VOLUME_NAME && S_VOLUME_NAME + 16 == S_LAST_MOUNTED);
     assert!(S_RESERVED_GDT_BLOCKS.end() == S_JOURNAL_UUID && S_JOURNAL_UUID + 16 == S_JOURNAL_INUM.offset());
     assert!(S_LAST_ORPHAN.end() == S_HASH_SEED && S_HASH_SEED + 16 == S_DEF_HASH_VERSION.offset());
-    assert!(S_FLAGS.end() == 0x164 && S_FLAGS.end() < SUPERBLOCK_SIZE);
+    assert!(S_FLAGS.end() == 0x164 && S_FLAGS.end() < S_SESSION_MAGIC.offset());
+    // The last word of a superblock is a checksum in later formats.
+    assert!(S_SESSION_MOUNTS.end() <= SUPERBLOCK_SIZE - 4);
 };
 
 /// A validated superblock: every derived number below is free of overflow and inside the device.

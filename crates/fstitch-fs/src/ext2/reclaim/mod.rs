@@ -1,6 +1,11 @@
 //! Reclaiming, while the volume is in use, what a crash has left ([S] §3.3): inodes without names, blocks without
 //! owners, counts of names and blocks that are too high, blocks beyond the ends of files.
 //!
+//! # What it may take away
+//! Only what a crash of soft updates can have left. [`judge`] looks at the whole volume before anything is freed: where one
+//! finding is none of these, nothing is touched, the volume is marked as having errors, and who asks is told. An inode without
+//! a name that such a crash need not have left, and that holds something, gets a name in `lost+found` ([`keep`]).
+//!
 //! # Why it is safe
 //! A pass starts at a moment when no operation is under way, and [`Watch`] notes from then on every inode whose
 //! names, count or blocks change and every block that is taken or freed. The pass then reads all inodes and
@@ -16,18 +21,23 @@
 //! # Crash cases
 //! Cut short anywhere, less is reclaimed; the volume is not marked as clean until a whole run has passed.
 
+mod judge;
+mod keep;
 mod references;
 mod scan;
 mod watch;
 
-use fstitch_core::{FileKind, InodeNo, Result};
+use fstitch_core::{Error, FileKind, InodeNo, Result};
 
 use super::alloc::FreedAfter;
 use super::groups::{DIRS, Map};
+use super::leftovers::Leftovers;
 use super::num::idx;
 use super::volume::Ext2;
 use super::{bitmap, inode::Inode};
 use crate::uhfs::{AttrChange, ReclaimHooks, Reclaimed};
+pub(super) use judge::Judged;
+use judge::Verdict;
 use watch::BitSet;
 pub(super) use watch::Watch;
 
@@ -57,8 +67,19 @@ impl Ext2 {
     /// Reclaims everything that a crash has left and that can be told without stopping work.
     pub(super) fn reclaim_all(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<Reclaimed> {
         let mut done = Reclaimed::default();
-        let outcome = self.reclaim_rounds(hooks, &mut done);
+        let judged = self.judge(hooks);
         self.watch.stop();
+        let left = match judged? {
+            Verdict::Lawful(left) => left,
+            Verdict::Refused(reason) => return Ok(Reclaimed { refusal: Some(reason), ..done }),
+            Verdict::Stopped => return Ok(done),
+        };
+        let outcome = self.reclaim_rounds(hooks, &left, &mut done);
+        self.watch.stop();
+        if let Err(Error::Corrupt(problem)) = &outcome {
+            done.refusal = Some(self.refuse(hooks, format!("the volume is damaged: {problem}"))?);
+            return Ok(done);
+        }
         outcome?;
         if !hooks.stop() && done.left_alone + done.busy == 0 && self.recount_directories(hooks)? {
             self.recount_totals()?;
@@ -68,13 +89,18 @@ impl Ext2 {
         Ok(done)
     }
 
-    fn reclaim_rounds(&self, hooks: &dyn ReclaimHooks<Inode>, done: &mut Reclaimed) -> Result<()> {
+    fn reclaim_rounds(
+        &self,
+        hooks: &dyn ReclaimHooks<Inode>,
+        left: &Leftovers,
+        done: &mut Reclaimed,
+    ) -> Result<()> {
         self.trim_directories(hooks)?;
         for _ in 0..ROUNDS {
-            let before = done.inodes;
+            let before = done.inodes + done.kept;
             (done.left_alone, done.busy) = (0, 0);
-            self.reclaim_inodes(hooks, done)?;
-            if (done.inodes == before && done.busy == 0) || hooks.stop() {
+            self.reclaim_inodes(hooks, left, done)?;
+            if (done.inodes + done.kept == before && done.busy == 0) || hooks.stop() {
                 break;
             }
         }
@@ -121,11 +147,16 @@ impl Ext2 {
 
     // ---- inodes ----
 
-    fn reclaim_inodes(&self, hooks: &dyn ReclaimHooks<Inode>, done: &mut Reclaimed) -> Result<()> {
+    fn reclaim_inodes(
+        &self,
+        hooks: &dyn ReclaimHooks<Inode>,
+        left: &Leftovers,
+        done: &mut Reclaimed,
+    ) -> Result<()> {
         // Two bytes and a bit for each inode.
         let step = BitSet::numbers_in(self.slice_bytes()) / 32;
         in_slices(hooks, (1, self.sb.inodes_count + 1), step, &mut |slice| {
-            self.reclaim_inode_slice(hooks, slice, done)
+            self.reclaim_inode_slice(hooks, slice, left, done)
         })
     }
 
@@ -133,6 +164,7 @@ impl Ext2 {
         &self,
         hooks: &dyn ReclaimHooks<Inode>,
         (first, end): (u32, u32),
+        left: &Leftovers,
         done: &mut Reclaimed,
     ) -> Result<()> {
         self.start_pass(hooks)?;
@@ -164,6 +196,9 @@ impl Ext2 {
                 return Ok(());
             }
             if !is_root && !named.contains(found.ino) {
+                if self.must_keep(found, left)? {
+                    return self.keep_unnamed(hooks, found, counts[idx(found.ino - first)], done);
+                }
                 return self.reclaim_unnamed(hooks, found, done);
             }
             self.correct_counts(hooks, found, counts[idx(found.ino - first)], done)

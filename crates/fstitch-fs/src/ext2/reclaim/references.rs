@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use fstitch_core::{BlockKind, BlockNo, Result};
 
 use super::super::inode::Inode;
-use super::super::layout::xattr::H_REFCOUNT;
+use super::super::layout::xattr::{H_MAGIC, H_REFCOUNT, XATTR_MAGIC};
 use super::super::volume::Ext2;
 use crate::uhfs::{ReclaimHooks, Reclaimed};
 
@@ -57,7 +57,9 @@ impl Ext2 {
             return Ok(0);
         }
         let handle = self.cache.read(BlockNo(u64::from(block)), BlockKind::Attribute)?;
-        let count = H_REFCOUNT.get(self.cache.lock().data(&handle));
-        Ok(count)
+        let tx = self.cache.lock();
+        let bytes = tx.data(&handle);
+        // Whatever else is there is not to be written into.
+        Ok(if H_MAGIC.get(bytes) == XATTR_MAGIC { H_REFCOUNT.get(bytes) } else { 0 })
     }
 }

@@ -192,27 +192,37 @@ impl Ext2 {
             let Some(disk) = found.disk.as_ref().filter(|disk| disk.kind == FileKind::Directory) else {
                 return Ok(());
             };
-            let mut blocks = Vec::new();
-            let end = disk.size / u64::from(self.sb.block_size);
-            self.visit_blocks(found.ino, disk, &mut |block, index| {
-                if index.is_some_and(|index| index < end) {
-                    blocks.push(block);
-                }
-            })?;
-            for block in blocks {
-                let no = BlockNo(u64::from(block));
-                let bytes = self.cache.read(no, BlockKind::Directory)?.snapshot();
-                for entry in dirent::entries(&bytes, no, &self.sb) {
-                    let entry = entry?;
-                    if entry.ino != 0 {
-                        let is_dir = entry.kind().is_none_or(|kind| kind == FileKind::Directory);
-                        let dir = InodeNo(u64::from(found.ino));
-                        visit(&SeenName { dir, target: entry.ino, name: entry.name, is_dir });
-                    }
+            self.scan_directory(found.ino, disk, visit)
+        })
+    }
+
+    /// Visits every entry of a directory.
+    pub(super) fn scan_directory(
+        &self,
+        ino: u32,
+        disk: &DiskInode,
+        visit: &mut dyn FnMut(&SeenName<'_>),
+    ) -> Result<()> {
+        let mut blocks = Vec::new();
+        let end = disk.size / u64::from(self.sb.block_size);
+        self.visit_blocks(ino, disk, &mut |block, index| {
+            if index.is_some_and(|index| index < end) {
+                blocks.push(block);
+            }
+        })?;
+        for block in blocks {
+            let no = BlockNo(u64::from(block));
+            let bytes = self.cache.read(no, BlockKind::Directory)?.snapshot();
+            for entry in dirent::entries(&bytes, no, &self.sb) {
+                let entry = entry?;
+                if entry.ino != 0 {
+                    let is_dir = entry.kind().is_none_or(|kind| kind == FileKind::Directory);
+                    let dir = InodeNo(u64::from(ino));
+                    visit(&SeenName { dir, target: entry.ino, name: entry.name, is_dir });
                 }
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 
     /// Visits every block that an inode in use owns.
