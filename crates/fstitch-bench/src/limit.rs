@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fstitch_fs::model::Model;
-use fstitch_fuse::{Mount, MountOptions, Transport, UnmountOnSignal};
+use fstitch_fuse::{AwakeMode, Mount, MountOptions, Transport, UnmountOnSignal};
 
 /// Mounts a file system in memory on `at` and serves it until it is unmounted; requests come by `transport`.
 ///
@@ -13,7 +13,12 @@ use fstitch_fuse::{Mount, MountOptions, Transport, UnmountOnSignal};
 /// As mounting.
 pub fn serve(at: &Path, transport: Transport) -> Result<()> {
     let at = at.to_str().context("the path is not text")?;
-    let options = MountOptions { transport, ..MountOptions::new(at, "memory") };
+    let options = MountOptions {
+        transport,
+        // As for the volumes that it is compared with: the workload says what becomes of idle processors.
+        awake: AwakeMode::Off,
+        ..MountOptions::new(at, "memory")
+    };
     let mount = Mount::new(Arc::new(Model::new()), &options)?;
     let _signals =
         UnmountOnSignal::install(vec![mount.unmounter()], |message| eprintln!("fstitch: {message}"))?;

@@ -43,3 +43,4 @@ pub use disk::{FileDisk, probe};
 pub use memory::available_memory;
 pub use options::{Direct, DiskOptions, Uring};
 pub use partitions::{TableEntry, partitions};
+pub use sys::enter_idle_class;

@@ -41,6 +41,19 @@ pub(crate) fn block_device_discard(fd: BorrowedFd<'_>, start: u64, len: u64) -> 
     unsafe { rustix::ioctl::ioctl(fd, Setter::<BLKDISCARD, [u64; 2]>::new([start, len])) }
 }
 
+/// Puts the calling thread into the scheduling class of those who get what nobody else wants (`SCHED_IDLE`). Anybody may enter it.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn enter_idle_class() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads the parameters, which live until the call returns; 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// A range of bytes to lock: `len` 0 means up to the end, wherever that will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LockRange {

@@ -37,7 +37,7 @@
 //! # Latency
 //!
 //! Each request wakes this process and each answer the client. Where idle processors sleep deeply, or are halted by a
-//! hypervisor, that takes longer than the request; [`MountOptions::awake`] keeps them awake while requests come. Over io_uring
+//! hypervisor, that takes longer than the request: while requests come fast they are kept awake there ([`MountOptions::awake`]). Over io_uring
 //! ([`Transport`]) a thread on the client's own processor answers, so nobody is woken elsewhere.
 //!
 //! # Access times
@@ -63,7 +63,7 @@ mod transport;
 mod unmount;
 mod wire;
 
-pub use awake::keep_awake;
+pub use awake::{AwakeMode, AwakeReport, AwakeWatch, IdleClass, Means, keep_awake};
 pub use error::MountError;
 pub use kernel::{is_dead, remount};
 pub use mount::Mount;

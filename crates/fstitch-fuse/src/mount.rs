@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fstitch_core::FileSystem;
 
 use crate::adapter::Adapter;
-use crate::awake::Awake;
+use crate::awake::{Awake, AwakeWatch};
 use crate::kernel;
 use crate::ordered::OrderedFsync;
 use crate::scopes::Scopes;
@@ -25,6 +25,7 @@ pub struct Mount {
     workers: usize,
     fs: Arc<Supervised>,
     scopes: Arc<Scopes>,
+    awake: AwakeWatch,
     unmounter: Unmounter,
     /// With `auto_unmount`: closes when the process dies.
     _guard: Option<OwnedFd>,
@@ -38,8 +39,9 @@ impl Mount {
     /// [`MountError`] says what is missing and how to get it.
     pub fn new(fs: Arc<dyn FileSystem>, options: &MountOptions) -> Result<Self, MountError> {
         options.check()?;
-        let awake = options.awake.then(Awake::new).transpose();
-        let awake = awake.map_err(|e| MountError::system("keeping processors awake", e))?;
+        let awake = Awake::new(options.awake, options.idle_class)
+            .map_err(|e| MountError::system("keeping processors awake", e))?;
+        let awake_watch = Awake::watch(awake.as_ref());
         let fs = Arc::new(Supervised::new(fs, awake));
         let connection = kernel::connect(options)?;
         let unmounter = Unmounter::new(connection.mountpoint);
@@ -64,7 +66,16 @@ impl Mount {
             Ok((session, scopes)) => {
                 let (workers, guard) = (options.workers, connection.guard);
                 let transport = session.0.transport();
-                Ok(Self { session: Some(session), transport, workers, fs, scopes, unmounter, _guard: guard })
+                Ok(Self {
+                    session: Some(session),
+                    transport,
+                    workers,
+                    fs,
+                    scopes,
+                    awake: awake_watch,
+                    unmounter,
+                    _guard: guard,
+                })
             }
             Err(e) => {
                 if let Err(left) = unmounter.detach() {
@@ -92,6 +103,12 @@ impl Mount {
     #[must_use]
     pub fn transport(&self) -> Transport {
         self.transport
+    }
+
+    /// Tells what is done about idle processors.
+    #[must_use]
+    pub fn awake(&self) -> AwakeWatch {
+        self.awake.clone()
     }
 
     /// Tells who uses ordered fsync.

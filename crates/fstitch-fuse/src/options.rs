@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{MountError, OwnerMap, Transport};
+use crate::{AwakeMode, IdleClass, MountError, OwnerMap, Transport};
 
 /// How and where to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,9 +47,10 @@ pub struct MountOptions {
     pub auto_unmount: bool,
     /// Read-ahead in KiB, where this process may set it (root only).
     pub read_ahead_kib: u32,
-    /// Keep idle processors awake while requests come, and 20 to 40 ms longer: more requests in a second where waking takes
-    /// long, for more power (root only).
-    pub awake: bool,
+    /// Whether idle processors are kept awake while requests come: several times as many requests in a second where waking takes long.
+    pub awake: AwakeMode,
+    /// How a thread gets what nobody else wants, for keeping processors awake without root. `None`: only root can.
+    pub idle_class: Option<IdleClass>,
     /// The kernel keeps what is written in its cache and passes it on later, many small writes as one: when a file is closed, when it is made
     /// stable, or after some seconds. It does not say who wrote, so there are no patchgroups and no ordered fsync.
     pub writeback_cache: bool,
@@ -78,7 +79,8 @@ impl MountOptions {
             owners: OwnerMap::default(),
             auto_unmount: false,
             read_ahead_kib: 1024,
-            awake: false,
+            awake: AwakeMode::Auto,
+            idle_class: None,
             writeback_cache: false,
         }
     }
@@ -127,7 +129,7 @@ impl MountOptions {
             "default_permissions" => self.default_permissions = true,
             "no_default_permissions" => self.default_permissions = false,
             "auto_unmount" => self.auto_unmount = true,
-            "awake" => self.awake = true,
+            "awake" => self.awake = AwakeMode::On,
             "writeback_cache" => self.writeback_cache = true,
             "" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "user" | "users" | "nouser"
             | "owner" | "group" | "nodiratime" | "diratime" | "nostrictatime" | "lazytime" | "nolazytime"
@@ -170,6 +172,7 @@ impl MountOptions {
                     _ => return Err(MountError::Option(format!("`{key}={value}`: at least 10"))),
                 });
             }
+            "awake" => self.awake = value.parse().map_err(MountError::Option)?,
             "transport" => self.transport = value.parse().map_err(MountError::Option)?,
             "comment" | "uhelper" | "helper" => {}
             _ if key.starts_with("x-") => {}

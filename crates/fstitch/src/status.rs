@@ -125,6 +125,9 @@ fn describe(mount: &Status) -> Result<String> {
         };
         writeln!(shown, "  requests come by way of {}{late}", mount.transport)?;
     }
+    if let Some(awake) = &mount.awake {
+        writeln!(shown, "  {}", awake.describe())?;
+    }
     writeln!(shown, "  not on the medium yet: {}", crate::size::show(mount.dirty_bytes))?;
     if let Some(journal) = &mount.journal {
         writeln!(

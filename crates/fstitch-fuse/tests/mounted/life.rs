@@ -251,7 +251,10 @@ fn processors_are_kept_awake_while_requests_come() {
         println!("skipped: {e}");
         return;
     }
-    let Some(m) = mount_with(Arc::new(Model::new()), |options| options.awake = true) else { return };
+    let Some(m) = mount_with(Arc::new(Model::new()), |options| options.awake = fstitch_fuse::AwakeMode::On)
+    else {
+        return;
+    };
     let becomes = |wanted: bool, ask: &dyn Fn()| {
         (0..500).any(|_| {
             ask();

@@ -3,6 +3,7 @@
 //! The protocol is described in `docs/control-socket.md`, which is its contract: fields are added, never
 //! renamed. One request per line, one JSON document per line in return.
 
+pub mod awake;
 pub mod client;
 pub mod server;
 pub mod stack;
@@ -101,6 +102,9 @@ pub struct Status {
     /// send it.
     #[serde(default)]
     pub transport: String,
+    /// What is done about idle processors; null where no requests come. Daemons before this field do not send it.
+    #[serde(default)]
+    pub awake: Option<awake::Awake>,
     /// Whether the kernel keeps writes back (`writeback_cache`), of which this daemon then does not know.
     #[serde(default)]
     pub writeback_cache: bool,

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use fstitch_core::FileSystem;
 use fstitch_fs::ext2::arrange::{Arrangement, Consistency};
 use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
-use fstitch_fuse::{Mount, MountOptions, UnmountOnSignal};
+use fstitch_fuse::{AwakeWatch, IdleClass, Mount, MountOptions, UnmountOnSignal};
 
 use super::{Atime, Options, Plan, background};
 use crate::control::server::{Served, Server};
@@ -60,7 +60,7 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
         transport: mount.transport().to_string(),
         ..Status::default()
     };
-    let served = Arc::new(Daemon::new(status, &plan.options, volume, Some(&mount.served())));
+    let served = Arc::new(Daemon::new(status, &plan.options, volume, Some(&mount)));
     let control = Server::start(&plan.mountpoint, Arc::clone(&served) as _).inspect_err(|_| {
         // The mount goes with this function; a control socket is what umount and stats rely on.
         tracing::error!("the control socket could not be made");
@@ -118,6 +118,7 @@ pub fn mount_options(
     options.allow_other = asked.allow_other;
     options.default_permissions = !asked.no_default_permissions;
     options.awake = asked.awake;
+    options.idle_class = Some(IdleClass(fstitch_disk::enter_idle_class));
     options.writeback_cache = asked.writeback_cache;
     options.transport = asked.transport;
     options.sync = asked.sync;
@@ -163,18 +164,15 @@ pub struct Daemon {
     recovery: Mutex<String>,
     /// The file system as the kernel sees it, if it does. It is the mount's, and does not keep the image open.
     served: Option<Weak<dyn FileSystem>>,
+    /// Tells what is done about idle processors, where requests come.
+    awake: Option<AwakeWatch>,
     /// The stack that the volume belongs to, if it does.
     stack: Option<StackTeller>,
 }
 
 impl Daemon {
-    /// Shows `volume`, of which `places` says what was mounted and where, as far as it was.
-    pub fn new(
-        places: Status,
-        options: &Options,
-        volume: Volume,
-        served: Option<&Arc<dyn FileSystem>>,
-    ) -> Self {
+    /// Shows `volume`, of which `places` says what was mounted and where, as far as `mount` is there.
+    pub fn new(places: Status, options: &Options, volume: Volume, mount: Option<&Mount>) -> Self {
         let status = Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             writeback_cache: options.writeback_cache,
@@ -190,7 +188,8 @@ impl Daemon {
             volume: RwLock::new(Some(volume)),
             status,
             recovery: Mutex::new(String::new()),
-            served: served.map(Arc::downgrade),
+            served: mount.map(|mount| Arc::downgrade(&mount.served())),
+            awake: mount.map(Mount::awake),
             stack: None,
         }
     }
@@ -303,6 +302,7 @@ impl Served for Daemon {
             dirty_bytes,
             volatile_bytes,
             journal,
+            awake: self.awake.as_ref().map(|awake| awake.report().into()),
             stack: self.stack.as_ref().map(|tell| tell()),
             ..self.status.clone()
         }

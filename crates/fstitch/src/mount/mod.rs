@@ -75,8 +75,9 @@ Mount options (-o):
   durable_every=TIME             with it: make everything stable that often, as in 5s
   commit=SECONDS                 age at which a journal's transaction is committed (default 5)
   journal_path=PATH              the device of the volume's journal, if it has one of its own
-  awake                          keep idle processors awake while requests come: faster in virtual machines and on machines
-                                 that save power, for more power (root only)
+  awake=auto|on|off              keep idle processors awake while requests come: several times as fast in virtual machines and
+                                 where processors sleep deeply. auto (default): where waking one was measured to be slow, only
+                                 while requests come fast, not on battery; on (or `awake`): from the first request; see `status`
   writeback_cache                the kernel keeps what is written and passes it on when a file is closed or synced: several times
                                  faster for programs that write little at a time. Their writes cannot be ordered then: no
                                  patchgroups, no fsync=ordered, not with sync or consistency=full

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fstitch_fs::ext2::arrange::Consistency;
-use fstitch_fuse::Transport;
+use fstitch_fuse::{AwakeMode, Transport};
 use fstitch_patch::Optimizations;
 
 /// When reading a file changes its access time.
@@ -36,8 +36,8 @@ pub struct Options {
     pub allow_other: bool,
     /// The kernel checks permissions; on unless `nodefault_permissions` says otherwise.
     pub no_default_permissions: bool,
-    /// Idle processors stay awake while requests come.
-    pub awake: bool,
+    /// Whether idle processors are kept awake while requests come.
+    pub awake: AwakeMode,
     /// The kernel keeps writes back, and nobody orders them.
     pub writeback_cache: bool,
     /// Which way the kernel's requests come.
@@ -129,7 +129,7 @@ impl Options {
             "allow_other" => self.allow_other = true,
             "default_permissions" => self.no_default_permissions = false,
             "nodefault_permissions" => self.no_default_permissions = true,
-            "awake" => self.awake = true,
+            "awake" => self.awake = AwakeMode::On,
             "writeback_cache" => self.writeback_cache = true,
             "remount" => self.remount = true,
             "norecovery" => self.no_recovery = true,
@@ -171,6 +171,7 @@ impl Options {
                 self.workers = Some(value.parse().map_err(|_| format!("`{value}` is not a number"))?)
             }
             "transport" => self.transport = value.parse()?,
+            "awake" => self.awake = value.parse()?,
             "write_back_age" => self.write_back_age = Some(crate::size::duration(value)?),
             "without" => self.without.extend(value.split(':').map(str::to_owned)),
             "fsync" => {
@@ -234,6 +235,13 @@ mod tests {
     }
 
     #[test]
+    fn keeping_processors_awake_is_automatic_unless_something_is_said() {
+        let modes =
+            ["", "awake", "awake=on", "awake=off", "awake=off,awake=auto"].map(|l| parse(l).unwrap().awake);
+        assert_eq!(modes, [AwakeMode::Auto, AwakeMode::On, AwakeMode::On, AwakeMode::Off, AwakeMode::Auto]);
+    }
+
+    #[test]
     fn options_for_others_are_accepted() {
         let options =
             parse("defaults,noauto,nofail,_netdev,x-systemd.automount,nosuid,user,comment=a b").unwrap();
@@ -258,6 +266,7 @@ mod tests {
         assert!(parse("journal=update").unwrap_err().contains("journal=update"));
         assert!(parse("consistency=fast").unwrap_err().contains("fast"));
         assert!(parse("transport=x").unwrap_err().contains("io_uring"));
+        assert!(parse("awake=maybe").unwrap_err().contains("auto"));
         assert!(parse("uid=x").unwrap_err().contains("uid=x"));
         assert!(Options::default().add("nosuchthing", true).is_ok());
     }

@@ -2,6 +2,7 @@
 //! privileges, with wrong arguments. These tests keep exit codes, messages and machine-readable output.
 #![expect(clippy::unwrap_used, reason = "these are tests, their helpers included")]
 
+mod awake;
 mod bench;
 mod devices;
 mod harness;

@@ -144,8 +144,7 @@ impl Served<'_> {
         let running = Arc::clone(&self.running);
         let tell = move || running.status(number);
         let fs = Arc::clone(&member.volume.fs);
-        let served = mount.as_ref().map(Mount::served);
-        let daemon = Daemon::new(status, &options, member.volume, served.as_ref()).in_stack(Box::new(tell));
+        let daemon = Daemon::new(status, &options, member.volume, mount.as_ref()).in_stack(Box::new(tell));
         let daemon = Arc::new(daemon);
         self.daemons.push((Arc::clone(&daemon), !options.read_only && !options.no_recovery));
         let session = Session {
