@@ -65,21 +65,26 @@ impl FileDisk {
     }
 
     /// Creates an image file of `bytes` zeros that takes no room until it is written. An existing file is
-    /// never touched.
+    /// never touched, and none is left when this fails.
     ///
     /// # Errors
     /// [`Error::Io`] with [`IoOp::Open`] when the file exists or cannot be made.
     pub fn create(path: impl AsRef<Path>, bytes: u64) -> Result<()> {
         let path = path.as_ref();
-        let make = || {
-            let file = std::fs::File::create_new(path)?;
+        let fill = |file: &std::fs::File| {
             file.set_len(bytes)?;
             file.sync_all()?;
             // A file may be stable while its name is not.
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
         };
-        make().map_err(|error| open_error(&path.display().to_string(), error))
+        let made = std::fs::File::create_new(path).and_then(|file| {
+            fill(&file).inspect_err(|_| {
+                // Why it could not be made is what the caller must hear, not that it could not be removed either.
+                let _ = std::fs::remove_file(path);
+            })
+        });
+        made.map_err(|error| open_error(&path.display().to_string(), error))
     }
 
     /// The same volume, still locked, with another block size: the right one is known only after the

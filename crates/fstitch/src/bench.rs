@@ -5,19 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use fstitch_bench::contender::Contender;
 use fstitch_bench::race::Step;
 use fstitch_bench::results::Results;
 use fstitch_bench::session::{self, Wanted};
-use fstitch_bench::workload::{ALL, Scale};
+use fstitch_bench::workload::{ALL, Scale, Workload};
 use fstitch_bench::{limit, report, warm};
 use fstitch_fuse::Transport;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::output::{Outcome, json, text};
+use crate::output::{Outcome, json, text, usage};
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
@@ -63,7 +64,7 @@ pub struct Arguments {
     /// The papers' tables only, without the race
     #[arg(long, conflicts_with_all = ["no_tables", "only", "contenders"])]
     no_race: bool,
-    /// Print all results as JSON
+    /// Print all results, or with --list what there is, as JSON
     #[arg(long)]
     json: bool,
     /// Write the report into this file (Markdown), plots and results into a directory beside it
@@ -97,7 +98,12 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         return Ok(Outcome::SUCCESS);
     }
     if arguments.list {
-        text(&list())?;
+        let listed = Listed::new();
+        if arguments.json {
+            json(&listed)?;
+        } else {
+            text(&listed.describe())?;
+        }
         return Ok(Outcome::SUCCESS);
     }
     let results = match &arguments.from {
@@ -116,17 +122,51 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     Ok(if failed { Outcome::FAILURE } else { Outcome::SUCCESS })
 }
 
-fn list() -> String {
-    let mut said = String::from("workloads:\n");
-    for workload in ALL {
-        said.push_str(&format!("  {:18} {}\n", workload.name, workload.about));
+/// What `--list` prints. The field names are a contract.
+#[derive(Serialize)]
+struct Listed {
+    workloads: Vec<ListedWorkload>,
+    contenders: Vec<ListedContender>,
+}
+
+#[derive(Serialize)]
+struct ListedWorkload {
+    name: &'static str,
+    about: &'static str,
+}
+
+#[derive(Serialize)]
+struct ListedContender {
+    name: String,
+    survives_a_power_cut: bool,
+}
+
+impl Listed {
+    fn new() -> Self {
+        let workload = |workload: &Workload| ListedWorkload { name: workload.name, about: workload.about };
+        let contender = |contender: Contender| ListedContender {
+            name: contender.name(),
+            survives_a_power_cut: contender.is_safe(),
+        };
+        let contenders = Contender::ALL.into_iter().chain([Contender::Tmpfs]);
+        Self {
+            workloads: ALL.iter().map(workload).collect(),
+            contenders: contenders.map(contender).collect(),
+        }
     }
-    said.push_str("contenders:\n");
-    for contender in Contender::ALL.into_iter().chain([Contender::Tmpfs]) {
-        let safe = if contender.is_safe() { "  (survives a power cut)" } else { "" };
-        said.push_str(&format!("  {:22}{safe}\n", contender.name()));
+
+    fn describe(&self) -> String {
+        let mut said = String::from("workloads:\n");
+        for workload in &self.workloads {
+            said.push_str(&format!("  {:18} {}\n", workload.name, workload.about));
+        }
+        said.push_str("contenders:\n");
+        for contender in &self.contenders {
+            let safe = if contender.survives_a_power_cut { "  (survives a power cut)" } else { "" };
+            said.push_str(&format!("  {:22}{safe}\n", contender.name));
+        }
+        said
     }
-    said
 }
 
 fn read(file: &Path) -> Result<Results> {
@@ -138,19 +178,22 @@ fn read(file: &Path) -> Result<Results> {
 fn measure(arguments: &Arguments) -> Result<Results> {
     let contenders = arguments.contenders.iter().map(|name| {
         Contender::by_name(name)
-            .with_context(|| format!("no contender is called `{name}`: see `fstitch bench --list`"))
+            .ok_or_else(|| usage(format!("no contender is called `{name}`: see `fstitch bench --list`")))
     });
     let contenders = contenders.collect::<Result<_>>()?;
     for name in &arguments.only {
         if ALL.iter().all(|workload| workload.name != name) {
-            bail!("no workload is called `{name}`: see `fstitch bench --list`");
+            return Err(usage(format!("no workload is called `{name}`: see `fstitch bench --list`")));
         }
     }
     if let Some(name) = arguments.media.iter().find(|name| !["disk", "memory"].contains(&name.as_str())) {
-        bail!("no medium is called `{name}`: there are disk and memory");
+        return Err(usage(format!("no medium is called `{name}`: there are disk and memory")));
     }
     if arguments.image_size < IMAGE_MIN {
-        bail!("an image of {} bytes is too small for the workloads: 128M is the least", arguments.image_size);
+        let bytes = arguments.image_size;
+        return Err(usage(format!(
+            "--image-size: {bytes} bytes are too few for the workloads: 128M is the least"
+        )));
     }
     let medium =
         |name: &str, path: &Path| arguments.media.iter().any(|asked| asked == name).then(|| path.to_owned());

@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::io::Write;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use fstitch_core::{FileKind, FileSystem};
 
 use crate::location::{Location, show};
 use crate::open::{self, Access};
-use crate::output::Outcome;
+use crate::output::{Outcome, usage};
 use crate::paths::{self, Last};
 
 /// Bytes read at a time.
@@ -30,7 +30,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let mut buffer = vec![0; CHUNK];
     for place in &arguments.places {
         let Location::Image { image, path } = Location::parse(place) else {
-            bail!("{} is not inside an image: write IMAGE:/path", place.display());
+            return Err(usage(format!("{} is not inside an image: write IMAGE:/path", place.display())));
         };
         let volume = arguments.volume.open(&image, Access::ReadOnly)?;
         let node = paths::resolve(&*volume.fs, &path, Last::Follow)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use fstitch_core::{BlockNo, Timestamp};
 use fstitch_fs::ext2;
-use fstitch_fs::ext2::layout::feature::incompat;
+use fstitch_fs::ext2::layout::feature::{compat, incompat};
 use fstitch_fs::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
 use fstitch_fs::ext2::layout::superblock::{S_FEATURE_INCOMPAT, STATE_ERROR, STATE_VALID, Superblock};
 use serde::Serialize;
@@ -37,6 +37,7 @@ pub struct Arguments {
 #[derive(Serialize)]
 struct Info {
     image: String,
+    /// `ext2`, or `ext3` where there is a journal.
     format: &'static str,
     label: String,
     uuid: String,
@@ -132,7 +133,7 @@ fn collect(arguments: &Arguments, volume: &Superblock, groups: Vec<Group>) -> In
     let label = volume.name.split(|&byte| byte == 0).next().unwrap_or_default();
     Info {
         image: arguments.image.display().to_string(),
-        format: "ext2",
+        format: if volume.features.compat & compat::HAS_JOURNAL != 0 { "ext3" } else { "ext2" },
         label: String::from_utf8_lossy(label).into_owned(),
         uuid: show_uuid(&volume.uuid),
         revision: volume.revision,

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::location::{Location, show};
 use crate::open::{self, Access};
-use crate::output::{Outcome, json};
+use crate::output::{Outcome, json, usage};
 use crate::paths::{self, Held, Last};
 
 /// Directories nest at most this deep; a damaged image that contains itself ends here.
@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let (image, path) = match Location::parse(&arguments.place) {
         Location::Image { image, path } => (image, path),
         Location::Host(image) if image.is_dir() => {
-            bail!("{} is a directory of this machine: use ls(1)", image.display())
+            return Err(usage(format!("{} is a directory of this machine: use ls(1)", image.display())));
         }
         Location::Host(image) => (image, b"/".to_vec()),
     };

@@ -31,6 +31,7 @@ mod ls;
 mod man;
 mod mkfs;
 mod mount;
+mod mounts;
 mod open;
 mod order;
 mod output;
@@ -119,16 +120,16 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     log(arguments.verbose);
-    let failure = match &arguments.command {
-        Command::Fsck(_) => fsck::OPERATIONAL,
-        _ => Outcome::FAILURE,
+    let (failure, misuse) = match &arguments.command {
+        Command::Fsck(_) => (fsck::OPERATIONAL, fsck::USAGE),
+        _ => (Outcome::FAILURE, Outcome::USAGE),
     };
     match run(&arguments.command) {
         Ok(outcome) => outcome.into(),
         Err(error) if output::is_broken_pipe(&error) => Outcome::SUCCESS.into(),
         Err(error) => {
             eprintln!("fstitch: {}", output::reasons(&error));
-            failure.into()
+            if output::is_usage(&error) { misuse.into() } else { failure.into() }
         }
     }
 }
@@ -141,7 +142,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         return Outcome::SUCCESS.into();
     }
     let fsck = std::env::args_os().skip(1).find(|word| !word.as_encoded_bytes().starts_with(b"-"));
-    if fsck.is_some_and(|word| word == "fsck") { fsck::USAGE.into() } else { Outcome(2).into() }
+    if fsck.is_some_and(|word| word == "fsck") { fsck::USAGE.into() } else { Outcome::USAGE.into() }
 }
 
 fn run(command: &Command) -> Result<Outcome> {
@@ -180,6 +181,47 @@ fn log(verbose: u8) {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    /// Commands that change something, run programs or print what is no data: they need no JSON.
+    const NOT_READING: [&str; 14] = [
+        "mkfs",
+        "umount",
+        "cp",
+        "cat",
+        "tune",
+        "depend",
+        "order",
+        "demo",
+        "demo-writer",
+        "completions",
+        "man",
+        "crash mount",
+        "crash show",
+        "help",
+    ];
+
+    /// Calls `see` with each command that can be run, and its words.
+    fn walk(command: &clap::Command, words: &str, see: &mut impl FnMut(&str, &clap::Command)) {
+        if !command.has_subcommands() {
+            see(words.trim_start(), command);
+        }
+        for below in command.get_subcommands() {
+            walk(below, &format!("{words} {}", below.get_name()), see);
+        }
+    }
+
+    #[test]
+    fn every_command_that_only_reads_prints_json() {
+        walk(&super::Arguments::command(), "", &mut |words, command| {
+            let exempt =
+                NOT_READING.iter().any(|other| words == *other || words.starts_with(&format!("{other} ")));
+            let has_json = command.get_arguments().any(|argument| argument.get_long() == Some("json"));
+            assert!(
+                exempt || has_json,
+                "`{words}` has no --json: add it, or say in NOT_READING that it does not only read"
+            );
+        });
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

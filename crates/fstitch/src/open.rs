@@ -1,5 +1,6 @@
 //! The one way in which commands open a volume: probe, disk, cache, format, file system.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -180,13 +181,25 @@ pub fn disk(image: &Path, options: &DiskOptions) -> Result<FileDisk> {
                 std::thread::sleep(LOCK_INTERVAL);
                 waited += LOCK_INTERVAL;
             }
+            Err(error) if !options.read_only && is_only_readable(image) => {
+                bail!("{error}; this user may read {}, but not change it", image.display())
+            }
             other => return Ok(other?),
         }
     }
 }
 
+/// Whether this user may read an image, but not change it.
+pub fn is_only_readable(image: &Path) -> bool {
+    let refused = |error: &std::io::Error| {
+        matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
+    };
+    let writing = std::fs::OpenOptions::new().write(true).open(image);
+    writing.is_err_and(|error| refused(&error)) && std::fs::File::open(image).is_ok()
+}
+
 /// Where this user has the image mounted.
-fn mounted_at(image: &Path) -> Option<String> {
+pub fn mounted_at(image: &Path) -> Option<String> {
     let image = image.canonicalize().ok()?;
     let same = |status: &crate::control::Status| {
         let devices = status.stack.iter().flat_map(|stack| &stack.devices);

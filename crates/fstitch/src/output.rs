@@ -16,12 +16,36 @@ impl Outcome {
     pub const SUCCESS: Self = Self(0);
     /// It did its work, and the answer is no.
     pub const FAILURE: Self = Self(1);
+    /// What was asked for cannot be asked for so.
+    pub const USAGE: Self = Self(2);
 }
 
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
         Self::from(outcome.0)
     }
+}
+
+/// Wrong usage that only the command itself can find out: it ends like what the parser of the arguments refuses.
+#[derive(Debug)]
+struct Usage(String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// The error of wrong usage, with the words that were wrong and what would be right.
+pub fn usage(text: impl std::fmt::Display) -> anyhow::Error {
+    Usage(text.to_string()).into()
+}
+
+/// Whether an error says that the command was used wrongly.
+pub fn is_usage(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Usage>().is_some()
 }
 
 /// Prints one JSON document on standard output.
@@ -75,6 +99,14 @@ mod tests {
     use anyhow::Context;
 
     use super::*;
+
+    #[test]
+    fn wrong_usage_is_known_with_whatever_is_said_around_it() {
+        let wrong = Err::<(), _>(usage("`x` is not a number")).context("mkfs").unwrap_err();
+        assert!(is_usage(&wrong));
+        assert_eq!(reasons(&wrong), "mkfs: `x` is not a number");
+        assert!(!is_usage(&anyhow::anyhow!("the disk is away")));
+    }
 
     #[test]
     fn reasons_are_given_once() {

@@ -1,14 +1,15 @@
 //! `fstitch status`: which mounts there are, and how they fare.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use fstitch_client::Volume;
 use serde::Serialize;
 
 use crate::control::Status;
-use crate::control::client::{Connection, all_mounts};
+use crate::control::client::{Connection, absolute, all_mounts, why_silent};
+use crate::mounts;
 use crate::output::{Outcome, json, text};
 
 /// Arguments of `status`.
@@ -84,8 +85,8 @@ impl Ordered {
 /// Runs `status`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let mounts = match &arguments.mountpoint {
-        Some(mountpoint) => vec![Connection::required(mountpoint)?.status()?],
-        None => all_mounts(),
+        Some(mountpoint) => vec![one(mountpoint)?],
+        None => all(),
     };
     let shown: Vec<Shown<'_>> = mounts.iter().map(Shown::new).collect();
     if arguments.json {
@@ -112,8 +113,44 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     Ok(if failed { Outcome::FAILURE } else { Outcome::SUCCESS })
 }
 
+/// The mount at `mountpoint`, be its daemon dead or alive.
+fn one(mountpoint: &Path) -> Result<Status> {
+    if let Some(connection) = Connection::to_mount(mountpoint) {
+        return connection.status();
+    }
+    match mounts::at(&absolute(mountpoint)) {
+        Some(found) if found.is_ours() && found.is_dead() => Ok(silent(&found)),
+        _ => Connection::required(mountpoint)?.status(),
+    }
+}
+
+/// All mounts of this user: those whose daemons answer, and those that the kernel still has without.
+fn all() -> Vec<Status> {
+    let mut all = all_mounts();
+    let answers = |found: &mounts::Found| all.iter().any(|it| Path::new(&it.mountpoint) == found.mountpoint);
+    let silent: Vec<Status> =
+        mounts::of_this_user().iter().filter(|found| !answers(found)).map(silent).collect();
+    all.extend(silent);
+    all.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
+    all
+}
+
+/// What can be told of a mount whose daemon does not answer.
+fn silent(found: &mounts::Found) -> Status {
+    Status {
+        image: found.source.clone(),
+        mountpoint: found.mountpoint.display().to_string(),
+        failure: why_silent(found),
+        ..Status::default()
+    }
+}
+
 fn describe(mount: &Status) -> Result<String> {
     let mut shown = String::new();
+    if mount.pid == 0 {
+        writeln!(shown, "{} on {}\n  FAILED: {}", mount.image, mount.mountpoint, mount.failure)?;
+        return Ok(shown);
+    }
     let access = if mount.read_only { "read-only" } else { "read-write" };
     writeln!(shown, "{} on {}", mount.image, mount.mountpoint)?;
     writeln!(shown, "  {} {access}, consistency {}, pid {}", mount.format, mount.consistency, mount.pid)?;

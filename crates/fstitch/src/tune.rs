@@ -28,7 +28,7 @@ pub struct Arguments {
 #[group(required = true, multiple = true)]
 struct Change {
     /// Add a journal, of so many bytes if a size is given: the volume becomes ext3
-    #[arg(short = 'j', long = "journal", value_name = "BYTES", num_args = 0..=1, require_equals = true, value_parser = crate::size::bytes, conflicts_with_all = ["journal_device", "no_journal"])]
+    #[arg(short = 'j', long = "journal", value_name = "BYTES", num_args = 0..=1, require_equals = true, value_parser = journal_bytes, conflicts_with_all = ["journal_device", "no_journal"])]
     add_journal: Option<Option<u64>>,
     /// Have the journal on this device or image, which `fstitch mkfs journal` has made. With --no-journal: where the
     /// journal is that is taken away, so that another volume can have it
@@ -37,6 +37,16 @@ struct Change {
     /// Take the journal away: the volume becomes ext2
     #[arg(long)]
     no_journal: bool,
+}
+
+/// The least that a journal can have, in bytes, of blocks of whatever size.
+const JOURNAL_MIN: u64 = 1024 * 1024;
+
+fn journal_bytes(text: &str) -> Result<u64, String> {
+    match crate::size::bytes(text)? {
+        bytes if bytes < JOURNAL_MIN => Err("a journal has at least 1024 blocks: 1M or more".to_owned()),
+        bytes => Ok(bytes),
+    }
 }
 
 /// Runs `tune`. A volume that was not unmounted is recovered first.

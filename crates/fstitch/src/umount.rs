@@ -10,6 +10,7 @@ use fstitch_fuse::{UnmountError, remove_mount};
 use crate::control::client::{Connection, all_mounts};
 use crate::control::stack::{StackStatus, VolumeState};
 use crate::control::{Request, Response};
+use crate::mounts;
 use crate::output::{Outcome, spinner};
 
 /// Arguments of `umount`.
@@ -38,6 +39,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     if !arguments.lazy {
         refuse_with_inner(&mountpoint)?;
     }
+    require_ours(&mountpoint)?;
     // The daemon is asked before the mount goes: afterwards its socket may be gone as well.
     let waiting = start_waiting(&mountpoint)?;
     detach(&mountpoint, arguments.lazy)?;
@@ -46,6 +48,25 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         _ => {}
     }
     Ok(Outcome::SUCCESS)
+}
+
+/// Refuses to take away what others have mounted: that is for umount(8).
+fn require_ours(mountpoint: &Path) -> Result<()> {
+    let shown = mountpoint.display();
+    match mounts::at(mountpoint) {
+        Some(found) if found.is_ours() => Ok(()),
+        Some(found) => {
+            bail!(
+                "{shown} is a mount of {} ({}), not of fstitch: umount(8) takes it away",
+                found.kind,
+                found.source
+            )
+        }
+        None => match crate::open::mounted_at(mountpoint) {
+            Some(at) => bail!("{shown} is not a mount point; it is mounted at {at}: `fstitch umount {at}`"),
+            None => bail!("{shown} is not a mount point: `fstitch status` lists this user's mounts"),
+        },
+    }
 }
 
 /// Refuses to take a volume away in which others of its stack are mounted: it could not be closed.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::{Request, Response, Status};
+use crate::mounts;
 
 /// A connection to a daemon.
 pub struct Connection {
@@ -30,12 +31,7 @@ impl Connection {
 
     /// The same, with an error that says what to do.
     pub fn required(mountpoint: &Path) -> Result<Self> {
-        Self::to_mount(mountpoint).ok_or_else(|| {
-            anyhow!(
-                "no fstitch mount answers at {}: `fstitch status` lists this user's mounts",
-                mountpoint.display()
-            )
-        })
+        Self::to_mount(mountpoint).ok_or_else(|| silence(mountpoint))
     }
 
     /// Sends a request and waits for its (first) answer.
@@ -65,6 +61,32 @@ impl Connection {
             other => bail!("an unexpected answer: {other:?}"),
         }
     }
+}
+
+/// Why nobody answers for `mountpoint`, and what to do.
+fn silence(mountpoint: &Path) -> anyhow::Error {
+    let shown = mountpoint.display();
+    match mounts::at(&absolute(mountpoint)) {
+        None => anyhow!("no fstitch mount answers at {shown}: `fstitch status` lists this user's mounts"),
+        Some(found) if !found.is_ours() => anyhow!("{shown} is a mount of {}, not of fstitch", found.kind),
+        Some(found) => anyhow!("{shown}: {}", why_silent(&found)),
+    }
+}
+
+/// Why a mount of ours does not answer, and what to do.
+pub fn why_silent(found: &mounts::Found) -> String {
+    let mountpoint = found.mountpoint.display();
+    if found.is_dead() {
+        return format!(
+            "its daemon is dead: `fstitch umount {mountpoint}` (or `fusermount3 -u {mountpoint}`) takes the mount \
+             away; what reached the medium is there at the next mount"
+        );
+    }
+    let directory = super::runtime_dir();
+    format!(
+        "its daemon has no control socket in {}: another user may have mounted it, or with another XDG_RUNTIME_DIR",
+        directory.display()
+    )
 }
 
 /// All mounts of this user whose daemon answers, in the order of their mount points.

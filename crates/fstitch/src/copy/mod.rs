@@ -8,12 +8,12 @@ mod volume;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use fstitch_core::FileKind;
 
 use crate::location::Location;
 use crate::open::{self, Access};
-use crate::output::{Outcome, spinner};
+use crate::output::{Outcome, spinner, usage};
 use crate::paths::Last;
 use engine::{Copier, Totals};
 use host::HostTree;
@@ -63,8 +63,15 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 fn to_host(arguments: &Arguments, sources: &[Location], target: &Path, totals: &mut Totals) -> Result<()> {
     let host = HostTree::new();
     for source in sources {
-        let Location::Image { image, path } = source else {
-            bail!("neither side is inside an image: use cp(1), or write the image's side as IMAGE:/path");
+        let (image, path) = match source {
+            Location::Image { image, path } => (image, path),
+            Location::Host(path) => {
+                return Err(usage(format!(
+                    "neither {} nor {} is inside an image: use cp(1), or write the image's side as IMAGE:/path",
+                    path.display(),
+                    target.display()
+                )));
+            }
         };
         let volume = arguments.volume.open(image, Access::ReadOnly)?;
         let tree = VolumeTree::new(&*volume.fs);
@@ -113,7 +120,9 @@ fn into_volume(
     ensure!(directory || sources.len() == 1, "several sources need a directory as destination");
     for source in sources {
         let Location::Host(path) = source else {
-            bail!("copying from one image to another is not offered: copy to a directory in between");
+            return Err(usage(
+                "copying from one image to another is not offered: copy to a directory in between",
+            ));
         };
         if directory && is_contents(path) {
             copy_contents(arguments, &tree, &host, (path, target), totals)?;
@@ -170,7 +179,7 @@ impl<'a, S: Tree, T: Tree> Plan<'a, S, T> {
     }
 
     fn copy(&self, node: &S::Node, parent: &T::Node, name: &[u8], totals: &mut Totals) -> Result<()> {
-        let meta: Meta = self.from.meta(node)?;
+        let meta: Meta = self.from.meta(node).with_context(|| self.from.show(node))?;
         if meta.kind == FileKind::Directory {
             ensure!(self.arguments.recursive, "{} is a directory: add -r", self.from.show(node));
         }

@@ -12,7 +12,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use fstitch_crashlab::{Consistency, Ext2System, Level, System};
 
-use crate::output::Outcome;
+use crate::output::{Outcome, usage};
 
 /// Arguments of `crash`.
 #[derive(clap::Args)]
@@ -115,13 +115,13 @@ impl SystemArguments {
             combination: self.optimizations.unwrap_or(default.combination),
             journal_blocks: self.journal.unwrap_or(default.journal_blocks),
             external: u32::from(self.external_journal),
-            ..self.mechanism().parse()?
+            ..self.mechanism().parse().map_err(usage)?
         };
         let name = match &self.inside {
             Some(outer) => format!("{system}@{outer}"),
             None => system.to_string(),
         };
         // Reading the name checks that such a volume is possible.
-        Ok(fstitch_crashlab::system(&name)?)
+        fstitch_crashlab::system(&name).map_err(usage)
     }
 }

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::num::NonZero;
 use std::ops::Range;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use fstitch_core::{Clock, SystemClock};
 use fstitch_crashlab::workload::{Family, families, find};
 use fstitch_crashlab::{Counts, Found, Lab, LabOptions, Limits, Outcome as Judged, Selection, soak};
@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::SystemArguments;
-use crate::output::{Outcome, json, text};
+use crate::output::{Outcome, json, text, usage};
 
 /// Arguments of `crash run`.
 #[derive(clap::Args)]
@@ -133,11 +133,12 @@ const SEEDED_WORKLOADS: u64 = 16;
 
 fn selection(arguments: &Arguments, family: &dyn Family, index: Option<u64>) -> Result<Selection> {
     if let Some(index) = index {
-        ensure!(
-            arguments.range.is_none() && arguments.sample.is_none(),
-            "{} is one workload: --range and --sample select among the workloads of a family",
-            arguments.workload
-        );
+        if arguments.range.is_some() || arguments.sample.is_some() {
+            return Err(usage(format!(
+                "{} is one workload: --range and --sample select among the workloads of a family",
+                arguments.workload
+            )));
+        }
         return Ok(Selection::Range(index..index + 1));
     }
     if let Some(draws) = &arguments.sample {
@@ -149,7 +150,7 @@ fn selection(arguments: &Arguments, family: &dyn Family, index: Option<u64>) -> 
 
 /// Runs `crash run`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
-    let (family, index) = find(&arguments.workload).map_err(|error| anyhow!("{error}"))?;
+    let (family, index) = find(&arguments.workload).map_err(usage)?;
     let selection = selection(arguments, &*family, index)?;
     let system = arguments.system.system()?;
     let options = LabOptions {

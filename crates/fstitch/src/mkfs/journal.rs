@@ -2,22 +2,22 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use fstitch_core::{Clock, SystemClock};
 use fstitch_disk::DiskOptions;
 use fstitch_fs::ext2::journal::{DeviceOptions, make_device};
 use serde::Serialize;
 
-use super::{Target, show_uuid, uuid};
+use super::{Target, blame, show_uuid, uuid};
 use crate::open;
-use crate::output::{Outcome, json};
+use crate::output::{Outcome, json, usage};
 
 /// Arguments of `mkfs journal`.
 #[derive(clap::Args)]
 #[command(after_help = "Then give it to a volume: fstitch tune --journal-device JOURNAL IMAGE")]
 pub struct Arguments {
     /// Bytes per block, as those of the volume whose journal it will be
-    #[arg(short = 'b', long, value_name = "BYTES", default_value_t = 4096)]
+    #[arg(short = 'b', long, value_name = "BYTES", default_value_t = 4096, value_parser = super::asked_block_size)]
     block_size: u32,
     /// Label, at most 16 bytes
     #[arg(short = 'L', long)]
@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let size = match &arguments.size {
         Some(text) => {
             let size = crate::size::volume(text, u64::from(arguments.block_size));
-            Some(size.map_err(|text| anyhow!(text))?)
+            Some(size.map_err(usage)?)
         }
         None => None,
     };
@@ -68,14 +68,9 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         is_zero: false,
     };
     let target = Target { image: &arguments.image, offset: 0, size, force: arguments.force, kind: "journal" };
-    let is_zero = target.prepare()?;
-    let options = DeviceOptions { is_zero, ..options };
-    let blocks = make(arguments, size, &options).inspect_err(|_| {
-        if is_zero {
-            // The file holds nothing yet but our failed attempt.
-            let _ = std::fs::remove_file(&arguments.image);
-        }
-    })?;
+    let prepared = target.prepare()?;
+    let options = DeviceOptions { is_zero: prepared.is_new(), ..options };
+    let blocks = make(arguments, size, &options).inspect_err(|_| prepared.undo(&arguments.image))?;
     let (image, uuid) = (arguments.image.display().to_string(), show_uuid(&options.uuid));
     if arguments.json {
         json(&Made { image, block_size_bytes: arguments.block_size, blocks, uuid })?;
@@ -88,7 +83,8 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 fn make(arguments: &Arguments, size: Option<u64>, options: &DeviceOptions) -> Result<u32> {
     let disk = DiskOptions { block_size: arguments.block_size, size, ..DiskOptions::default() };
     let disk = open::disk(&arguments.image, &disk)?;
-    make_device(&disk, options).with_context(|| format!("making a journal on {}", arguments.image.display()))
+    let made = make_device(&disk, options).map_err(blame);
+    made.with_context(|| format!("making a journal on {}", arguments.image.display()))
 }
 
 #[cfg(test)]

@@ -6,14 +6,14 @@ mod journal;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use fstitch_core::{Clock, SystemClock};
+use anyhow::{Context, Result, bail, ensure};
+use fstitch_core::{Clock, Error, SystemClock};
 use fstitch_disk::{DiskOptions, FileDisk};
 use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, MkfsSummary, mkfs};
 use serde::Serialize;
 
 use crate::open;
-use crate::output::{Outcome, json, spinner};
+use crate::output::{Outcome, json, spinner, usage};
 
 /// Arguments of `mkfs`.
 #[derive(clap::Args)]
@@ -35,7 +35,7 @@ enum Format {
 #[derive(clap::Args)]
 struct Ext2 {
     /// Bytes per block: 1024, 2048 or 4096
-    #[arg(short = 'b', long, value_name = "BYTES")]
+    #[arg(short = 'b', long, value_name = "BYTES", value_parser = asked_block_size)]
     block_size: Option<u32>,
     /// Bytes per inode: 128, 256, … up to the block size
     #[arg(short = 'I', long, value_name = "BYTES")]
@@ -53,9 +53,10 @@ struct Ext2 {
     #[arg(short = 'U', long)]
     uuid: Option<String>,
     /// Percent of the blocks that only the superuser may use
-    #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5)]
+    #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=50))]
     reserved: u32,
-    /// Extended options: root_owner=UID:GID, stride=N, stripe_width=N, discard, offset=BYTES
+    /// Extended options: root_owner[=UID:GID] (the owner of the root directory; without a value, and by default, the user
+    /// who makes the volume), stride=N, stripe_width=N, discard, offset=BYTES
     #[arg(short = 'E', long, value_name = "LIST")]
     extended: Vec<String>,
     /// Features: ext_attr, resize_inode, dir_index, filetype, sparse_super, large_file; ^NAME switches one off
@@ -133,6 +134,13 @@ fn asked_journal(text: &str) -> Result<AskedJournal, String> {
     crate::size::bytes(size).map(AskedJournal::Bytes)
 }
 
+fn asked_block_size(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(bytes @ (1024 | 2048 | 4096)) => Ok(bytes),
+        _ => Err("1024, 2048 and 4096 are possible".to_owned()),
+    }
+}
+
 /// Makes a volume, with the journal that was asked for, else with `journal`.
 fn make(arguments: &Ext2, journal: MkfsJournal) -> Result<Outcome> {
     let mut options = options(arguments)?;
@@ -145,14 +153,11 @@ fn make(arguments: &Ext2, journal: MkfsJournal) -> Result<Outcome> {
         Some(AskedJournal::Bytes(bytes)) => MkfsJournal::Bytes(*bytes),
         Some(AskedJournal::Device(_)) => MkfsJournal::None,
     };
-    let (size, created) = prepare_image(arguments, &mut options)?;
-    options.device_is_zero = created;
-    let summary = write(arguments, &options, (size, device)).inspect_err(|_| {
-        if created {
-            // The file holds nothing yet but our failed attempt.
-            let _ = std::fs::remove_file(&arguments.image);
-        }
-    })?;
+    let kind = if matches!(options.journal, MkfsJournal::None) { "ext2" } else { "ext3" };
+    let (size, prepared) = prepare_image(arguments, &mut options, kind)?;
+    options.device_is_zero = prepared.is_new();
+    let summary =
+        write(arguments, &options, (size, device)).inspect_err(|_| prepared.undo(&arguments.image))?;
     report(arguments, &options, &summary)
 }
 
@@ -167,44 +172,88 @@ fn options(arguments: &Ext2) -> Result<MkfsOptions> {
     options.reserved_percent = arguments.reserved;
     options.revision = arguments.revision;
     for list in &arguments.features {
-        options.features.apply(list)?;
+        options.features.apply(list).map_err(|error| usage(format!("{error}, in `-O {list}`")))?;
     }
+    options.root_owner = this_user();
     for list in &arguments.extended {
-        let ours: Vec<&str> = list.split(',').filter(|word| !word.starts_with("offset=")).collect();
-        options.apply_extended(&ours.join(","))?;
+        // What `root_owner` means without a value depends on who asks, of which the format knows nothing.
+        let ours = list.split(',').filter(|word| !word.starts_with("offset=") && word.trim() != "root_owner");
+        let ours: Vec<&str> = ours.collect();
+        let applied = options.apply_extended(&ours.join(","));
+        applied.map_err(|error| usage(format!("{error}, in `-E {list}`")))?;
     }
     Ok(options)
+}
+
+/// The owner of what this user makes.
+fn this_user() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
 /// Where the volume starts: `--offset`, or mke2fs's way of saying it.
 fn offset(arguments: &Ext2) -> Result<u64> {
     let words = arguments.extended.iter().flat_map(|list| list.split(','));
     match words.filter_map(|word| word.strip_prefix("offset=")).next_back() {
-        Some(value) => crate::size::bytes(value).map_err(|text| anyhow!(text)),
+        Some(value) => {
+            crate::size::bytes(value).map_err(|text| usage(format!("{text}, in `-E offset={value}`")))
+        }
         None => Ok(arguments.offset),
     }
 }
 
 /// Creates the image, or makes sure that an existing one holds nothing of value. Returns the volume's size in
-/// bytes, if one was given, and whether the file is new.
-fn prepare_image(arguments: &Ext2, options: &mut MkfsOptions) -> Result<(Option<u64>, bool)> {
+/// bytes, if one was given, and what was done to the file.
+fn prepare_image(arguments: &Ext2, options: &mut MkfsOptions, kind: &str) -> Result<(Option<u64>, Prepared)> {
     let unit = u64::from(arguments.block_size.unwrap_or(1024));
     let size = match &arguments.size {
-        Some(text) => Some(crate::size::volume(text, unit).map_err(|text| anyhow!(text))?),
+        Some(text) => Some(crate::size::volume(text, unit).map_err(usage)?),
         None => None,
     };
-    let target = Target {
-        image: &arguments.image,
-        offset: offset(arguments)?,
-        size,
-        force: arguments.force,
-        kind: "ext2",
-    };
-    let created = target.prepare()?;
-    if let (false, Some(size), Some(block_size)) = (created, size, options.block_size) {
+    let target =
+        Target { image: &arguments.image, offset: offset(arguments)?, size, force: arguments.force, kind };
+    let prepared = target.prepare()?;
+    if let (false, Some(size), Some(block_size)) = (prepared.is_new(), size, options.block_size) {
         options.blocks = Some(size / u64::from(block_size));
     }
-    Ok((size, created))
+    Ok((size, prepared))
+}
+
+/// What was done to the image before anything was made in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Prepared {
+    /// It was there, and long enough.
+    Nothing,
+    /// It was made.
+    Created,
+    /// It was this short, in bytes.
+    Grown(u64),
+}
+
+impl Prepared {
+    /// Whether the image reads as zeros.
+    fn is_new(self) -> bool {
+        self == Self::Created
+    }
+
+    /// Takes it back when nothing came of the rest.
+    fn undo(self, image: &Path) {
+        // The reason why nothing came of it is what the user must hear, not that this failed as well.
+        let _ = match self {
+            Self::Nothing => Ok(()),
+            Self::Created => std::fs::remove_file(image),
+            Self::Grown(len) => {
+                std::fs::OpenOptions::new().write(true).open(image).and_then(|file| file.set_len(len))
+            }
+        };
+    }
+}
+
+/// What the format cannot be is wrong usage: it was asked for.
+fn blame(error: Error) -> anyhow::Error {
+    match error {
+        Error::Unsupported(_) => usage(error),
+        other => other.into(),
+    }
 }
 
 /// Where something is to be made.
@@ -221,9 +270,8 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Creates the image, or makes sure that an existing one holds nothing of value and is long enough. Returns whether
-    /// the file is new.
-    fn prepare(&self) -> Result<bool> {
+    /// Creates the image, or makes sure that an existing one holds nothing of value and is long enough.
+    fn prepare(&self) -> Result<Prepared> {
         let image = self.image.display();
         if self.image.symlink_metadata().is_err() {
             let Some(size) = self.size else {
@@ -233,31 +281,33 @@ impl Target<'_> {
                 );
             };
             let total = size.checked_add(self.offset).context("offset and size are too large together")?;
-            FileDisk::create(self.image, total)?;
-            return Ok(true);
+            FileDisk::create(self.image, total)
+                .with_context(|| format!("an image of {}", crate::size::show(total)))?;
+            return Ok(Prepared::Created);
         }
         if !self.force
             && let Some(found) = crate::probe::holds(self.image, self.offset)?
         {
             bail!("{image} seems to hold {found}: nothing was written; add --force to overwrite it");
         }
-        grow_file(self.image, self.size, self.offset)?;
-        Ok(false)
+        grow_file(self.image, self.size, self.offset)
     }
 }
 
 /// Extends an existing image file that is shorter than the size asked for.
-fn grow_file(image: &Path, size: Option<u64>, offset: u64) -> Result<()> {
+fn grow_file(image: &Path, size: Option<u64>, offset: u64) -> Result<Prepared> {
     let meta = std::fs::metadata(image)?;
     let Some(size) = size else {
-        return Ok(());
+        return Ok(Prepared::Nothing);
     };
     let end = size.checked_add(offset).context("offset and size are too large together")?;
     if meta.is_file() && meta.len() < end {
-        let file = std::fs::OpenOptions::new().write(true).open(image)?;
+        let file = std::fs::OpenOptions::new().write(true).open(image);
+        let file = file.with_context(|| format!("growing {}", image.display()))?;
         file.set_len(end).with_context(|| format!("growing {}", image.display()))?;
+        return Ok(Prepared::Grown(meta.len()));
     }
-    Ok(())
+    Ok(Prepared::Nothing)
 }
 
 /// Makes the volume, of `size` bytes if that is given, with its journal on `device` if there is one.
@@ -280,7 +330,7 @@ fn write(
         display.tick();
     });
     display.finish_and_clear();
-    let mut summary = summary.with_context(context)?;
+    let mut summary = summary.map_err(blame).with_context(context)?;
     if let Some(journal) = device {
         summary.journal_blocks = Some(journal.give_to(&disk).with_context(context)?);
     }
@@ -322,7 +372,7 @@ fn report(arguments: &Ext2, options: &MkfsOptions, summary: &MkfsSummary) -> Res
 fn uuid(asked: Option<&str>) -> Result<[u8; 16]> {
     match asked {
         None | Some("random" | "time") => random_uuid(),
-        Some(text) => parse_uuid(text).ok_or_else(|| anyhow!("`{text}` is not a UUID")),
+        Some(text) => parse_uuid(text).ok_or_else(|| usage(format!("`-U {text}`: that is not a UUID"))),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use fstitch_core::FileSystem;
 use fstitch_fs::ext2::arrange::{Arrangement, Consistency};
 use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
@@ -15,7 +15,7 @@ use crate::control::server::{Served, Server};
 use crate::control::stack::StackStatus;
 use crate::control::{Cut, Status};
 use crate::live::Live;
-use crate::open::{Access, Options as OpenOptions, Volume};
+use crate::open::{self, Access, Options as OpenOptions, Volume};
 use crate::output::Outcome;
 
 /// Why a mount whose power was cut answers nothing.
@@ -46,7 +46,7 @@ pub fn serve_as_child(serve: impl FnOnce(Place) -> Result<()>) -> Result<Outcome
 
 /// Opens the volume, mounts it, serves it until it is unmounted, and makes everything stable.
 pub fn serve(plan: &Plan, place: Place) -> Result<()> {
-    let volume = Volume::open(&plan.image, &open_options(plan))?;
+    let volume = Volume::open(&plan.image, &open_options(plan)).map_err(|error| hint(plan, error))?;
     if !plan.options.read_only {
         volume.cache.start_flusher()?;
     }
@@ -81,6 +81,14 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     let result = result.map_err(anyhow::Error::from).and(closed);
     control.finish(result.as_ref().map(|_| ()).map_err(crate::output::reasons));
     result
+}
+
+/// Says what could be done about an image that this user may read but not change.
+fn hint(plan: &Plan, error: anyhow::Error) -> anyhow::Error {
+    match plan.options.read_only || !open::is_only_readable(&plan.image) {
+        true => error,
+        false => anyhow!("{}; `-o ro` mounts it for reading", crate::output::reasons(&error)),
+    }
 }
 
 fn open_options(plan: &Plan) -> OpenOptions {

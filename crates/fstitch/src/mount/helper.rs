@@ -100,6 +100,7 @@ fn mount(line: Line) -> Result<Outcome> {
         write_back_age: None,
         stack: None,
         check: false,
+        json: false,
         image: Some(PathBuf::from(image)),
         mountpoint: Some(PathBuf::from(mountpoint)),
     };

@@ -9,9 +9,9 @@ mod stack;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::output::Outcome;
+use crate::output::{Outcome, usage};
 pub use helper::{is_helper_name, run as run_helper};
 pub use options::{Atime, Options};
 
@@ -50,6 +50,9 @@ pub struct Arguments {
     /// Check the stack file, draw the stack, and mount nothing
     #[arg(long, requires = "stack", conflicts_with = "foreground")]
     pub check: bool,
+    /// With --check: print JSON
+    #[arg(long, requires = "check")]
+    pub json: bool,
     /// The image file or block device
     #[arg(value_name = "IMAGE", required_unless_present = "stack", conflicts_with = "stack")]
     pub image: Option<PathBuf>,
@@ -117,15 +120,18 @@ impl Plan {
     fn new(arguments: &Arguments, sloppy: bool) -> Result<Self> {
         let mut options = Options::default();
         for list in &arguments.lists {
-            options.add(list, sloppy).map_err(|text| anyhow!(text))?;
+            options.add(list, sloppy).map_err(usage)?;
         }
         options.offset = arguments.offset.unwrap_or(options.offset);
         options.partition = arguments.partition.or(options.partition);
         let off = options.without.iter().chain(&arguments.optimizations).map(String::as_str);
-        let optimizations = options::optimizations(off).map_err(|text| anyhow!(text))?;
+        let optimizations = options::optimizations(off).map_err(usage)?;
         let age = fstitch_patch::CacheOptions::default().write_back_age;
         let workers = arguments.workers.or(options.workers).unwrap_or(DEFAULT_WORKERS);
-        ensure!((1..=16).contains(&workers), "{workers} workers: 1 to 16 are possible");
+        if !(1..=16).contains(&workers) {
+            return Err(usage(format!("{workers} workers (`workers={workers}`): 1 to 16 are possible")));
+        }
+        options.refuse_contradictions().map_err(usage)?;
         let (image, mountpoint) =
             arguments.image.clone().zip(arguments.mountpoint.clone()).context("nothing to mount")?;
         Ok(Self {
@@ -203,25 +209,7 @@ fn clear_dead_mount(mountpoint: &Path) {
 
 /// Whether one of our mounts can be seen at `mountpoint`, an absolute path.
 pub fn is_mounted(mountpoint: &Path) -> bool {
-    is_ours(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default(), mountpoint)
-}
-
-/// Whether the last mount at `mountpoint` in a table in the form of `/proc/self/mountinfo` is one of ours.
-fn is_ours(table: &str, mountpoint: &Path) -> bool {
-    let at = |line: &&str| {
-        line.split(' ').nth(4).is_some_and(|path| unescape(path) == mountpoint.to_string_lossy())
-    };
-    let kind =
-        |line: &str| line.split(" - ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
-    table.lines().rfind(at).and_then(kind).is_some_and(|kind| kind == "fuse.fstitch")
-}
-
-/// Spaces and the like are written as octal escapes in the kernel's tables.
-fn unescape(path: &str) -> String {
-    ["\\040 ", "\\011\t", "\\012\n", "\\134\\"].iter().fold(path.to_owned(), |path, pair| {
-        let (escape, plain) = pair.split_at(4);
-        path.replace(escape, plain)
-    })
+    crate::mounts::at(mountpoint).is_some_and(|found| found.is_ours())
 }
 
 /// Runs `mount`.
@@ -240,11 +228,10 @@ pub fn run_live(arguments: &Arguments, live: crate::live::Options) -> Result<Out
 }
 
 fn run_plan(mut plan: Plan, foreground: bool) -> Result<Outcome> {
-    ensure!(
-        !plan.options.remount,
-        "remounting is mount(8)'s work: `mount -o remount,… {}`",
-        plan.mountpoint.display()
-    );
+    if plan.options.remount {
+        let mountpoint = plan.mountpoint.display();
+        return Err(usage(format!("remounting is mount(8)'s work: `mount -o remount,… {mountpoint}`")));
+    }
     plan.settle()?;
     if foreground {
         daemon::serve(&plan, daemon::Place::Foreground)?;
@@ -267,14 +254,6 @@ fn run_in_background(serve: impl FnOnce(daemon::Place) -> Result<()>) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn our_mounts_are_recognised() {
-        let table = "36 35 0:50 / /mnt/a\\040b rw - fuse.fstitch /d.img rw\n37 35 0:51 / /mnt/c rw - ext4 /dev/a rw\n";
-        assert!(is_ours(table, Path::new("/mnt/a b")));
-        assert!(!is_ours(table, Path::new("/mnt/c")));
-        assert!(!is_ours(table, Path::new("/mnt")));
-    }
 
     #[test]
     fn command_line_wins_over_the_list() {

@@ -103,7 +103,8 @@ impl Options {
     /// Adds a comma-separated list. With `sloppy`, unknown options are ignored as `mount -s` asks.
     pub fn add(&mut self, list: &str, sloppy: bool) -> Result<(), String> {
         for option in list.split(',').map(str::trim).filter(|option| !option.is_empty()) {
-            if !self.add_one(option)? && !sloppy {
+            let known = self.add_one(option).map_err(|why| name_culprit(why, option))?;
+            if !known && !sloppy {
                 return Err(format!(
                     "`{option}` is not an option of fstitch; `fstitch mount --help` lists them"
                 ));
@@ -156,14 +157,34 @@ impl Options {
         }
     }
 
+    /// Fails where options exclude each other, as far as it does not take a look at the volume.
+    pub fn refuse_contradictions(&self) -> Result<(), String> {
+        let others = [
+            (self.sync, "sync", "the kernel would still keep writes back that were answered"),
+            (
+                self.ordered_fsync,
+                "fsync=ordered",
+                "the kernel would still keep writes back that were answered",
+            ),
+            (
+                self.consistency == Some(Consistency::Full),
+                "consistency=full",
+                "full keeps contents in the order of the calls, and a kernel that keeps writes back changes it; \
+                 `consistency=ordered` goes with it",
+            ),
+        ];
+        match others.into_iter().find(|(is_asked, ..)| self.writeback_cache && *is_asked) {
+            Some((_, name, why)) => Err(format!("`writeback_cache` and `{name}` exclude each other: {why}")),
+            None => Ok(()),
+        }
+    }
+
     fn add_value(&mut self, name: &str, value: &str) -> Result<bool, String> {
-        let id = || value.parse().map_err(|_| format!("`{value}` is not a number, in `{name}={value}`"));
+        let number = || value.parse().map_err(|_| format!("`{value}` is not a number"));
         match name {
-            "uid" => self.uid = Some(id()?),
-            "gid" => self.gid = Some(id()?),
-            "partition" => {
-                self.partition = Some(value.parse().map_err(|_| format!("`{value}` is not a number"))?)
-            }
+            "uid" => self.uid = Some(number()?),
+            "gid" => self.gid = Some(number()?),
+            "partition" => self.partition = Some(number()?),
             "offset" => self.offset = crate::size::bytes(value)?,
             "journal_path" => self.journal = Some(PathBuf::from(value)),
             "cache_size" => self.cache_size = Some(crate::size::bytes(value)?),
@@ -188,6 +209,11 @@ impl Options {
         }
         Ok(true)
     }
+}
+
+/// Has the message say which option is meant, if it does not.
+fn name_culprit(why: String, option: &str) -> String {
+    if why.contains(option) { why } else { format!("{why}, in `{option}`") }
 }
 
 /// The optimisations without those named.
@@ -267,8 +293,21 @@ mod tests {
         assert!(parse("consistency=fast").unwrap_err().contains("fast"));
         assert!(parse("transport=x").unwrap_err().contains("io_uring"));
         assert!(parse("awake=maybe").unwrap_err().contains("auto"));
-        assert!(parse("uid=x").unwrap_err().contains("uid=x"));
+        for wrong in ["uid=x", "offset=x", "commit=abc", "partition=x", "workers=x", "cache_size=x"] {
+            assert!(parse(wrong).unwrap_err().contains(&format!("`{wrong}`")), "{wrong}");
+        }
         assert!(Options::default().add("nosuchthing", true).is_ok());
+    }
+
+    #[test]
+    fn what_keeps_writes_back_excludes_what_promises_their_order() {
+        let judge = |list: &str| parse(list).unwrap().refuse_contradictions();
+        for other in ["sync", "fsync=ordered", "consistency=full"] {
+            let said = judge(&format!("writeback_cache,{other}")).unwrap_err();
+            assert!(said.contains(&format!("`{other}` exclude each other")), "{said}");
+            assert_eq!(judge(other), Ok(()));
+        }
+        assert_eq!(judge("writeback_cache,consistency=ordered"), Ok(()));
     }
 
     #[test]

@@ -69,8 +69,11 @@ fn a_race_with_mounts_counts_what_reaches_devices() {
 
 #[test]
 fn a_race_refuses_what_it_does_not_know() {
-    fstitch("bench --only nothing").refused(1, "no workload is called `nothing`: see `fstitch bench --list`");
-    fstitch("bench --contenders ext5").refused(1, "no contender is called `ext5`");
-    fstitch("bench --media tape").refused(1, "no medium is called `tape`");
+    fstitch("bench --only nothing").refused(2, "no workload is called `nothing`: see `fstitch bench --list`");
+    fstitch("bench --contenders ext5").refused(2, "no contender is called `ext5`");
+    fstitch("bench --media tape").refused(2, "no medium is called `tape`");
     assert!(fstitch("bench --list").ok().contains("kernel-ext3-journal"));
+    let listed: serde_json::Value = serde_json::from_str(&fstitch("bench --list --json").ok()).unwrap();
+    let soft = listed["contenders"].as_array().unwrap().iter().find(|known| known["name"] == "fuse-soft");
+    assert_eq!(soft.unwrap()["survives_a_power_cut"], true);
 }

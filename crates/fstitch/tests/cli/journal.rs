@@ -104,7 +104,7 @@ fn journals_are_made_added_and_removed() {
     assert!(fstitch(&format!("info {image}")).ok().contains("3.0 MiB in 3072 blocks"));
     let json = fstitch(&format!("journal dump --json {image}")).ok();
     assert!(json.contains("the log is empty"), "{json}");
-    fstitch(&format!("mkfs ext3 -q {} 1M", place.text("small.img"))).refused(1, "journal");
+    fstitch(&format!("mkfs ext3 -q {} 1M", place.text("small.img"))).refused(2, "journal");
     assert!(!place.at("small.img").exists());
 }
 
@@ -117,8 +117,8 @@ fn ext2_with_a_journal_is_ext3() {
     assert_eq!(made["journal_blocks"], 2048);
     let before = std::fs::read(&image).unwrap();
     // What cannot be made is refused while the old volume is still there.
-    fstitch(&format!("mkfs ext3 -F -b 4096 -J size=100 {image} 64M")).refused(1, "only");
-    fstitch(&format!("mkfs ext3 -F -b 4096 -J size=1 {image} 64M")).refused(1, "journal of 256 blocks");
+    fstitch(&format!("mkfs ext3 -F -b 4096 -J size=100 {image} 64M")).refused(2, "only");
+    fstitch(&format!("mkfs ext3 -F -b 4096 -J size=1 {image} 64M")).refused(2, "journal of 256 blocks");
     assert!(before == std::fs::read(&image).unwrap());
     let made = fstitch(&format!("mkfs ext2 -F --json {image}")).ok();
     let made: serde_json::Value = serde_json::from_str(&made).unwrap();
@@ -147,7 +147,7 @@ fn a_journal_beyond_repair_is_given_up_only_when_told() {
 fn a_journal_on_its_own_device_is_made_used_and_given_back() {
     let place = Place::new();
     let (image, journal, other) = (place.text("ext3.img"), place.text("log.img"), place.text("other.img"));
-    fstitch(&format!("mkfs journal -b 1024 {journal} 512K")).refused(1, "1024 to");
+    fstitch(&format!("mkfs journal -b 1024 {journal} 512K")).refused(2, "1024 to");
     assert!(!place.at("log.img").exists(), "nothing is left of it");
     let made = fstitch(&format!("mkfs journal -b 1024 -L log {journal} 2M")).ok();
     assert!(made.contains("a journal of 2048 blocks of 1024 bytes"), "{made}");

@@ -4,6 +4,7 @@
 
 mod awake;
 mod bench;
+mod dead;
 mod devices;
 mod harness;
 mod journal;
@@ -17,3 +18,4 @@ mod shapes;
 mod shutdown;
 mod stack;
 mod unprivileged;
+mod usage;

@@ -21,7 +21,7 @@ fn things_that_hold_no_volume_are_not_mounted() {
     mount("cut").refused(1, "but the device has only 1048576 bytes");
     fstitch(&format!("mount {image} {}", place.text("absent"))).refused(1, "make the directory first");
     fstitch(&format!("mount {image} {image}")).refused(1, "is not a directory");
-    fstitch(&format!("mount -o bogus {image} {at}")).refused(1, "`bogus` is not an option");
+    fstitch(&format!("mount -o bogus {image} {at}")).refused(2, "`bogus` is not an option");
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn writes_that_the_kernel_keeps_back_exclude_what_promises_their_order() {
     fstitch(&format!("mkfs ext3 -q {image} 16M")).ok();
     for other in ["consistency=full", "sync", "fsync=ordered"] {
         let said = format!("`writeback_cache` and `{other}` exclude each other");
-        fstitch(&format!("mount -o writeback_cache,{other} {image} {at}")).refused(1, &said);
+        fstitch(&format!("mount -o writeback_cache,{other} {image} {at}")).refused(2, &said);
     }
     let Some(_mounted) = Mounted::new("-o writeback_cache", &image, &at) else { return };
     assert!(fstitch(&format!("status {at}")).ok().contains("no patchgroups"));

@@ -19,14 +19,19 @@ use anyhow::Result;
 
 use super::{Arguments, run_in_background};
 use crate::mount::daemon::Place;
-use crate::output::{Outcome, text};
+use crate::output::{Outcome, json, text};
 
 /// Runs `mount --stack`.
 pub fn run(file: &Path, arguments: &Arguments) -> Result<Outcome> {
     let stack = check::Stack::new(&file::Source::read(file)?)?;
     let plan = settle::Plan::new(stack)?;
     if arguments.check {
-        text(&look::planned(&plan)?.draw())?;
+        let planned = look::planned(&plan)?;
+        if arguments.json {
+            json(&planned)?;
+        } else {
+            text(&planned.draw())?;
+        }
         return Ok(Outcome::SUCCESS);
     }
     if arguments.foreground {

@@ -1,0 +1,73 @@
+//! A mount whose daemon was killed is shown with what to do about it, and `umount` takes it away; what others have
+//! mounted is left alone.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::{Mounted, Place, fstitch, needs_root, run};
+
+/// The status of one mount as programs read it.
+fn status(at: &str) -> serde_json::Value {
+    let all: serde_json::Value = serde_json::from_str(&fstitch("status --json").ok()).unwrap();
+    let found = all.as_array().unwrap().iter().find(|mount| mount["mountpoint"] == at);
+    found.cloned().unwrap_or_default()
+}
+
+/// Waits until the kernel has noticed that a daemon is gone: requests under way hold its device for a moment.
+fn wait_until_dead(at: &str) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while status(at)["pid"] != 0 || !status(at)["failure"].as_str().unwrap_or_default().contains("dead") {
+        assert!(Instant::now() < end, "{}", status(at));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_killed_daemon_leaves_a_mount_that_status_shows_and_umount_takes_away() {
+    let place = Place::new();
+    let (image, at) = (place.volume("a.img"), place.directory("m"));
+    let Some(_mounted) = Mounted::new("", &image, &at) else { return };
+    let pid = status(&at)["pid"].as_u64().unwrap();
+    run("kill", ["-9", &pid.to_string()]).ok();
+    wait_until_dead(&at);
+    let advice = format!("its daemon is dead: `fstitch umount {at}` (or `fusermount3 -u {at}`)");
+    for line in ["status".to_owned(), format!("status {at}")] {
+        let ran = fstitch(&line);
+        assert_eq!(ran.code, 1, "{ran:?}");
+        assert!(ran.out.contains(&format!("{image} on {at}\n")) && ran.out.contains(&advice), "{ran:?}");
+    }
+    fstitch(&format!("stats {at}")).refused(1, &advice);
+    fstitch(&format!("fsck --online {at}")).refused(8, &advice);
+    fstitch(&format!("umount {at}")).ok();
+    assert_eq!(status(&at), serde_json::Value::Null);
+    fstitch(&format!("status {at}")).refused(1, "no fstitch mount answers");
+    fstitch(&format!("fsck -fp {image}"));
+    fstitch(&format!("fsck -fn {image}")).ok();
+}
+
+#[test]
+fn what_others_have_mounted_is_left_alone() {
+    if !needs_root() {
+        return;
+    }
+    let place = Place::new();
+    let at = place.directory("m");
+    let script = format!(
+        "mount -t tmpfs theirs {at}\necho kept > {at}/a\nset +e\n$F umount {at}; echo $?\n$F umount --lazy {at}; echo $?\n\
+         $F status {at}; echo $?\n$F stats {at}; echo $?\ncat {at}/a\n"
+    );
+    let Some(ran) = place.in_namespace(&script) else { return };
+    let said = ran.err.clone();
+    assert_eq!(ran.ok(), "1\n1\n1\n1\nkept\n", "{said}");
+    assert_eq!(said.matches("is a mount of tmpfs (theirs), not of fstitch: umount(8)").count(), 2, "{said}");
+    assert_eq!(said.matches("is a mount of tmpfs, not of fstitch").count(), 2, "{said}");
+}
+
+#[test]
+fn an_image_in_place_of_its_mount_point_is_understood() {
+    let place = Place::new();
+    let (image, at) = (place.volume("a.img"), place.directory("m"));
+    fstitch(&format!("umount {image}")).refused(1, "is not a mount point: `fstitch status` lists");
+    let Some(mounted) = Mounted::new("", &image, &at) else { return };
+    fstitch(&format!("umount {image}")).refused(1, &format!("it is mounted at {at}: `fstitch umount {at}`"));
+    mounted.end();
+}
