@@ -103,6 +103,24 @@ pub struct Attr {
     pub generation: u32,
 }
 
+impl Attr {
+    /// The inode for good: its number may belong to another one later.
+    #[must_use]
+    pub const fn id(&self) -> InodeId {
+        InodeId { ino: self.ino, generation: self.generation }
+    }
+}
+
+/// One life of an inode number. Whoever remembers an inode without holding a reference remembers this: the inode may be
+/// freed, and its number given to another one, of whatever kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InodeId {
+    /// The number.
+    pub ino: InodeNo,
+    /// The life.
+    pub generation: u32,
+}
+
 /// A name's inode. **Every `Entry` returned holds one reference** on the inode, which the caller gives back
 /// with [`FileSystem::forget`]; while references remain, an unlinked inode keeps its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

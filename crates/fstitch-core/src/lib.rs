@@ -41,7 +41,7 @@ pub use device::{BlockDevice, BlockKind, BlockRead, BlockWrite, Geometry};
 pub use error::{Corruption, Errno, Error, IoOp, Result};
 pub use fs::{
     Attr, Caller, CheckReport, DirEntry, Entry, FallocateMode, FileKind, FileSystem, Finding, FindingClass,
-    InodeFlags, RenameMode, SeekFrom, SetAttr, SetTime, StatFs, XattrSetMode,
+    InodeFlags, InodeId, RenameMode, SeekFrom, SetAttr, SetTime, StatFs, XattrSetMode,
 };
 pub use ids::{BlockNo, ByteOff, InodeNo};
 pub use mem::MemDevice;

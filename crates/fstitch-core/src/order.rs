@@ -3,6 +3,13 @@
 /// Kinds of locks, in the order in which a thread may take them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
+    /// The gate of a file system: shared by changes, exclusive for who wants none under way. Taken before anything else,
+    /// and once: a second time would wait for ever behind somebody who waits for it exclusively.
+    Gate,
+    /// A file's lock for changes of its length or blocks in several steps.
+    Writer,
+    /// A file system's lock for moves between directories.
+    Renames,
     /// An inode's lock. Several may be held; their own order is the file system's business.
     Inode,
     /// An allocation group's lock.
@@ -41,6 +48,18 @@ impl Ranked {
             }
             held.push(rank);
         });
+        Self::new(rank)
+    }
+
+    /// The same for a lock that is tried without waiting, which may be out of order: nobody waits for anybody then.
+    #[must_use]
+    pub fn attempt(rank: Rank) -> Self {
+        #[cfg(debug_assertions)]
+        HELD.with_borrow_mut(|held| held.push(rank));
+        Self::new(rank)
+    }
+
+    fn new(rank: Rank) -> Self {
         let _ = rank;
         Self {
             #[cfg(debug_assertions)]
@@ -123,6 +142,27 @@ mod tests {
         }
         let _group = Ranked::enter(Rank::Group);
         assert_below(Rank::Core, "reading");
+    }
+
+    #[test]
+    #[should_panic(expected = "rank Gate is taken while one of rank Writer is held")]
+    fn the_gate_behind_a_writer_is_found() {
+        let _writer = Ranked::enter(Rank::Writer);
+        let _gate = Ranked::enter(Rank::Gate);
+    }
+
+    #[test]
+    #[should_panic(expected = "rank Gate is taken while one of rank Gate is held")]
+    fn the_gate_twice_is_found() {
+        let _gate = Ranked::enter(Rank::Gate);
+        let _again = Ranked::enter(Rank::Gate);
+    }
+
+    #[test]
+    fn a_lock_that_is_only_tried_may_be_out_of_order() {
+        let _inode = Ranked::enter(Rank::Inode);
+        let _writer = Ranked::attempt(Rank::Writer);
+        let _group = Ranked::enter(Rank::Group);
     }
 
     #[test]

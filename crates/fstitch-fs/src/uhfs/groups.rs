@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use fstitch_core::groups::{GroupCall, GroupId, with_engaged};
-use fstitch_core::{Entry, Errno, InodeNo, Result};
+use fstitch_core::{Entry, Errno, InodeId, InodeNo, Result};
 use fstitch_patch::PatchIds;
 use rustc_hash::FxHashMap;
 
@@ -20,18 +20,18 @@ const TOUCHED_MAX: usize = 16_384;
 
 /// The inodes that each group has touched since it last gathered what they need.
 #[derive(Debug, Default)]
-pub(super) struct Touched(Mutex<FxHashMap<GroupId, BTreeSet<InodeNo>>>);
+pub(super) struct Touched(Mutex<FxHashMap<GroupId, BTreeSet<InodeId>>>);
 
 impl Touched {
     /// Remembers inodes for a group; true if these are too many.
-    fn add(&self, group: GroupId, inos: &[InodeNo]) -> bool {
+    fn add(&self, group: GroupId, ids: &[InodeId]) -> bool {
         let mut touched = self.0.lock().expect("no panic while held");
         let set = touched.entry(group).or_default();
-        set.extend(inos);
+        set.extend(ids);
         set.len() > TOUCHED_MAX
     }
 
-    fn take(&self, group: GroupId) -> BTreeSet<InodeNo> {
+    fn take(&self, group: GroupId) -> BTreeSet<InodeId> {
         self.0.lock().expect("no panic while held").remove(&group).unwrap_or_default()
     }
 }
@@ -58,12 +58,14 @@ impl<L: LowLevelFs> Uhfs<L> {
         if groups.is_empty() {
             return Ok(());
         }
-        let mut touched = inos.to_vec();
+        let mut touched = Vec::new();
         for &ino in inos {
-            // The directories that lead to it, too: it may leave memory before them.
+            // What is gone already is the business of who has removed it.
             if let Ok(node) = self.node(ino)
                 && let Ok(state) = node.read()
             {
+                touched.push(self.low.attr(state.inode()).id());
+                // The directories that lead to it, too: it may leave memory before them.
                 touched.extend(&state.track.parents);
             }
         }
@@ -77,9 +79,9 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// The group gathers what the inodes that it touched need.
     fn gather_touched(&self, group: GroupId) -> Result<()> {
-        for ino in self.touched.take(group) {
+        for id in self.touched.take(group) {
             // What is not there any more is the business of who has removed it, later.
-            let Ok(node) = self.node(ino) else { continue };
+            let Ok(Some(node)) = self.still(id) else { continue };
             let mut patches: PatchIds = {
                 let Ok(state) = node.read() else { continue };
                 let mut patches = state.track.gathers(&[Part::Contents, Part::Attributes]);
@@ -87,7 +89,7 @@ impl<L: LowLevelFs> Uhfs<L> {
                 patches
             };
             let is_stable = !patches.iter().any(|&patch| self.pending(patch));
-            let ascent = self.ascend(node)?;
+            let ascent = self.ascend(&node)?;
             patches.extend(ascent.patches);
             if ascent.lost && !is_stable {
                 // Nobody knows its directories. One that has left memory since is stable, and they are touched as well.

@@ -98,7 +98,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let mut state = State::loaded(child, false);
         state.ready = ready;
         match make.name {
-            Some(name) => self.name_new_inode(&mut dir, &mut state, (make.parent, name))?,
+            Some(name) => self.name_new_inode(&mut dir, &mut state, name)?,
             None => state.linkable = true,
         }
         let node = self.table.insert(attr.ino, state);
@@ -157,7 +157,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         &self,
         dir: &mut State<L::Inode>,
         child: &mut State<L::Inode>,
-        (parent, name): (InodeNo, &[u8]),
+        name: &[u8],
     ) -> Result<()> {
         let attr = self.low.attr(child.inode());
         let named = match self.low.add_name(dir.inode_mut(), name, attr.ino, attr.kind, &child.ready) {
@@ -172,7 +172,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         };
         self.note(dir, Part::Contents, &named);
         self.note(child, Part::Names, &named);
-        child.track.named_in(parent);
+        child.track.named_in(self.low.attr(dir.inode()).id());
         self.touch(dir, true)
     }
 
@@ -287,6 +287,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let dir = locked.of(parent);
         self.note(dir, Part::Contents, &named);
         self.touch(dir, true)?;
+        let parent = self.low.attr(dir.inode()).id();
         let state = locked.of(ino);
         self.note(state, Part::Names, &named);
         state.track.named_in(parent);

@@ -25,6 +25,7 @@
 //! referred to, but neither used nor unstable, may be *parked*: without a node, only its references are counted.
 //!
 //! # Locks, in the order in which they are taken
+//! Debug builds check the order ([`fstitch_core::order`]) of the gate, writers' locks, the rename lock, inodes and what follows.
 //! 1. The gate (shared by changes, exclusive for `unmount`).
 //! 2. A node's `writer` lock: serialises everything that changes one file's length or blocks over several steps.
 //! 3. `Cache::reserve`, the only place where an operation waits for others' patches to become stable.

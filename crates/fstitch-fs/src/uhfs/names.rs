@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fstitch_core::{DirEntry, Entry, Errno, FileKind, InodeFlags, InodeNo, Result};
+use fstitch_core::{DirEntry, Entry, Errno, FileKind, InodeFlags, InodeId, InodeNo, Result};
 
 use super::node::{Node, State};
 use super::{LowLevelFs, NameSlot, Uhfs};
@@ -29,6 +29,13 @@ pub(super) fn is_dots(name: &[u8]) -> bool {
 
 /// An inode with the slot that names it, and the changes that the directory had seen.
 type FoundNode<I> = (Arc<Node<I>>, Option<(NameSlot, u64)>);
+
+/// The directory through which an inode was found, as it was then.
+pub(super) struct Origin {
+    dir: InodeId,
+    /// It could be reached on the medium, after so many moves of directories.
+    stable: Option<u64>,
+}
 
 impl<L: LowLevelFs> Uhfs<L> {
     /// Fails unless `name` could be a name in `parent`; with `ENOTDIR` if that has none at all.
@@ -94,6 +101,22 @@ impl<L: LowLevelFs> Uhfs<L> {
         name: &[u8],
         refs: u64,
     ) -> Result<Option<FoundNode<L::Inode>>> {
+        let Some((found, origin)) = self.look_in(dir, name, refs)? else { return Ok(None) };
+        if let Some(origin) = origin
+            && found.0.fresh.swap(false, Ordering::Relaxed)
+        {
+            self.inherit_stability(&found.0, &origin);
+        }
+        Ok(Some(found))
+    }
+
+    /// What `name` names, and where that was found if nobody has noted it yet.
+    pub(super) fn look_in(
+        &self,
+        dir: &Node<L::Inode>,
+        name: &[u8],
+        refs: u64,
+    ) -> Result<Option<(FoundNode<L::Inode>, Option<Origin>)>> {
         dir.used.store(true, Ordering::Relaxed);
         let state = dir.read()?;
         self.expect_directory(&state)?;
@@ -107,23 +130,27 @@ impl<L: LowLevelFs> Uhfs<L> {
         let ino = slot.as_ref().map_or(dir.ino, |slot| slot.ino);
         let changes = state.changes();
         let node = self.node_with(ino, refs)?;
-        let stable = dir.ino == self.low.root() || state.track.is_stable(self.moves());
-        drop(state);
-        if !is_dots(name) && node.fresh.load(Ordering::Relaxed) && node.fresh.swap(false, Ordering::Relaxed) {
-            self.inherit_stability(&node, dir.ino, stable);
-        }
-        Ok(Some((node, slot.map(|slot| (slot, changes)))))
+        let is_new = !is_dots(name) && node.fresh.load(Ordering::Relaxed);
+        let origin = is_new.then(|| {
+            // Read once: a directory that is moved after this takes with it what was known of its ways.
+            let moves = self.moves();
+            let is_stable = dir.ino == self.low.root() || state.track.is_stable(moves);
+            Origin { dir: self.low.attr(state.inode()).id(), stable: is_stable.then_some(moves) }
+        });
+        Ok(Some(((node, slot.map(|slot| (slot, changes))), origin)))
     }
 
     /// An inode that was loaded through a directory is as reachable on the medium as that directory: its own
     /// name is stable, since it would not have left memory otherwise.
-    fn inherit_stability(&self, node: &Node<L::Inode>, parent: InodeNo, stable: bool) {
+    pub(super) fn inherit_stability(&self, node: &Node<L::Inode>, origin: &Origin) {
         // Without waiting, because another operation may hold it and wait for the directory that the caller
         // has just released; an inode whose directory nobody noted is synced with everything else.
         if let Some(mut state) = node.try_write() {
-            state.track.found_in(parent);
-            if stable && state.track.version == 0 {
-                state.track.set_stable(self.moves());
+            state.track.found_in(origin.dir);
+            if let Some(moves) = origin.stable
+                && state.track.version == 0
+            {
+                state.track.set_stable(moves);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fstitch_core::order::{Rank, Ranked};
-use fstitch_core::{Errno, InodeNo, Result};
+use fstitch_core::{Errno, InodeId, InodeNo, Result};
 use fstitch_patch::{PatchId, PatchIds};
 use smallvec::SmallVec;
 
@@ -27,7 +27,7 @@ pub(super) enum Part {
 /// Where an inode is, as far as that is known: without it an `fsync` must sync everything.
 #[derive(Debug, Default)]
 pub(super) struct Whereabouts {
-    parents: SmallVec<[InodeNo; 1]>,
+    parents: SmallVec<[InodeId; 1]>,
     stable: Option<u64>,
 }
 
@@ -44,9 +44,9 @@ pub(super) struct Track {
     pub(super) sizes: PatchIds,
     /// The patches of its names that may not be stable, for those that must come after its being reachable.
     pub(super) recent_names: PatchIds,
-    /// Directories in which the inode was found or got names. Only for inodes that are not directories: those
-    /// know their parent.
-    pub(super) parents: SmallVec<[InodeNo; 1]>,
+    /// Directories in which the inode was found or got names; some may be gone. Only for inodes that are not directories:
+    /// those know their parent.
+    pub(super) parents: SmallVec<[InodeId; 1]>,
     /// The inode could be reached from the root on the medium, by its present path, after so many moves of
     /// directories.
     stable: Option<u64>,
@@ -94,17 +94,22 @@ impl Track {
     }
 
     /// The inode got a name in `parent`.
-    pub(super) fn named_in(&mut self, parent: InodeNo) {
+    pub(super) fn named_in(&mut self, parent: InodeId) {
         self.stable = None;
         self.version += 1;
         self.found_in(parent);
     }
 
     /// The inode has a name in `parent`.
-    pub(super) fn found_in(&mut self, parent: InodeNo) {
+    pub(super) fn found_in(&mut self, parent: InodeId) {
         if !self.parents.contains(&parent) {
             self.parents.push(parent);
         }
+    }
+
+    /// These directories are gone, and with them all names that were in them.
+    pub(super) fn outlived(&mut self, gone: &[InodeId]) {
+        self.parents.retain(|parent| !gone.contains(parent));
     }
 
     /// Whether the inode is known to be reachable on the medium; directories were moved `moves` times so far.

@@ -192,7 +192,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
 
     fn check(&self) -> Result<CheckReport> {
         // Changes wait at the gate: a check of a moving volume would report what is only half done.
-        let _gate = self.gate.write().expect("no panic while held");
+        let _gate = self.shut_gate();
         self.low.check()
     }
 

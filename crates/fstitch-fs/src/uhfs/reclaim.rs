@@ -84,7 +84,7 @@ impl<L: LowLevelFs> ReclaimHooks<L::Inode> for Uhfs<L> {
         if bytes > 0 {
             self.cache().reserve(bytes)?;
         }
-        let _gate = self.gate.write().expect("no panic while held");
+        let _gate = self.shut_gate();
         let _step = self.cache().begin(0, bytes / self.block_size())?;
         work();
         Ok(())
@@ -105,8 +105,8 @@ impl<L: LowLevelFs> ReclaimHooks<L::Inode> for Uhfs<L> {
         work: &mut dyn FnMut(&mut L::Inode) -> Result<()>,
     ) -> Result<()> {
         let node = self.node(ino)?;
-        let _writer = node.writer.lock().expect("no panic while held");
         let change = self.change(0)?;
+        let _writer = self.writer(&change, &node);
         change.reserve(0, bytes / self.block_size())?;
         let mut state = node.write()?;
         work(state.inode_mut())

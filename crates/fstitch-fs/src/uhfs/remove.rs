@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fstitch_core::{Errno, FileKind, InodeFlags, InodeNo, Result};
+use fstitch_core::order::Rank;
+use fstitch_core::{Errno, FileKind, InodeFlags, InodeId, InodeNo, Result};
 use fstitch_patch::PatchIds;
+use smallvec::SmallVec;
 
-use super::locks::Locked;
+use super::locks::{Held, Locked};
 use super::node::{Node, Part, State};
 use super::table::Table;
 use super::volume::{Change, NAME_CHANGE_BLOCKS};
@@ -106,20 +108,31 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Ok(Some(OtherNames { version: state.track.version, patches: PatchIds::new() }));
         }
         drop(state);
-        let _renames = (!renames).then(|| self.renames.lock().expect("no panic while held"));
+        let _renames = (!renames).then(|| self.lock_renames());
         let Ok(state) = node.read() else { return Ok(None) };
         let track = &state.track;
         let mut others = OtherNames { version: track.version, patches: PatchIds::new() };
         others.patches.extend(track.recent_names.iter().copied().filter(|&patch| self.pending(patch)));
         let parents = track.parents.clone();
         drop(state);
-        for dir in parents {
-            match self.reach(dir, parent) {
+        let mut gone: SmallVec<[InodeId; 4]> = SmallVec::new();
+        for id in parents {
+            let Some(dir) = self.still(id)? else {
+                gone.push(id);
+                continue;
+            };
+            match self.reach(&dir, parent) {
                 Ok(patches) => others.patches.extend(patches),
-                // The directory is gone, and the name in it.
-                Err(error) if [Errno::NOENT, Errno::STALE].contains(&error.errno()) => {}
+                // It has been removed this moment, after the name in it.
+                Err(error) if error.errno() == Errno::NOENT => {}
                 Err(error) => return Err(error),
             }
+        }
+        if !gone.is_empty()
+            && let Ok(mut state) = node.write()
+        {
+            // Or a file that goes through many directories would remember all of them.
+            state.track.outlived(&gone);
         }
         Ok(Some(others))
     }
@@ -178,7 +191,8 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Ok(false);
         }
         // Out of the order of locks: whoever has it may wait for the inode.
-        let Ok(_writer) = node.writer.try_lock() else { return Ok(false) };
+        let Ok(writer) = node.writer.try_lock() else { return Ok(false) };
+        let _writer = Held::tried(Rank::Writer, writer);
         if !self.table.claim_unreferenced(node) {
             return Ok(false);
         }

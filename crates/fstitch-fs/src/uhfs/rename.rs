@@ -71,7 +71,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<()> {
         let change = self.change(0)?;
         change.reserve_whole(0, 3 * NAME_CHANGE_BLOCKS)?;
-        let renames = (from.0 != to.0).then(|| self.renames.lock().expect("no panic while held"));
+        let renames = (from.0 != to.0).then(|| self.lock_renames());
         let from = Side { dir: from.0, name: from.1 };
         let to = Side { dir: to.0, name: to.1 };
         let (from_dir, to_dir) = (self.node(from.dir)?, self.node(to.dir)?);
@@ -87,7 +87,7 @@ impl<L: LowLevelFs> Uhfs<L> {
                     self.check_ancestry(target, &from_dir, on_loop)?;
                 }
             }
-            let reach = (self.reach(from.dir, to.dir)?, self.reach(to.dir, from.dir)?);
+            let reach = (self.reach(&from_dir, to.dir)?, self.reach(&to_dir, from.dir)?);
             let target_ino = target.as_ref().map(|node| node.ino);
             let others = match &target {
                 Some(node) => match self.other_names(node, to.dir, renames.is_some())? {
@@ -140,38 +140,40 @@ impl<L: LowLevelFs> Uhfs<L> {
         if !is_dir {
             return Ok(());
         }
-        let mut at = dir.ino;
+        let mut at = Arc::clone(dir);
         for _ in 0..DEPTH_MAX {
-            if at == moved.ino {
+            if at.ino == moved.ino {
                 return Err(on_loop.into());
             }
-            if at == self.low.root() {
+            if at.ino == self.low.root() {
                 return Ok(());
             }
-            let node = self.node(at)?;
-            let state = node.read().map_err(|_| Errno::NOENT)?;
-            at = self.low.find_name(state.inode(), b"..")?.ok_or(Errno::NOENT)?.ino;
+            let state = at.read().map_err(|_| Errno::NOENT)?;
+            let parent = self.parent_of(&state)?.ok_or(Errno::NOENT)?;
+            drop(state);
+            at = parent;
         }
         Err(Errno::LOOP.into())
     }
 
     /// The patches through which `dir` can be reached from the root, as far as they may not be stable. Nothing if the
     /// name moves inside one directory, which is then as reachable after as before. The rename lock keeps the
-    /// answer true.
-    pub(super) fn reach(&self, dir: InodeNo, other: InodeNo) -> Result<PatchIds> {
+    /// answer true. `ENOENT` once `dir` was removed.
+    pub(super) fn reach(&self, dir: &NodeRef<L>, other: InodeNo) -> Result<PatchIds> {
         let mut patches = PatchIds::new();
-        let mut at = dir;
+        let mut at = Arc::clone(dir);
         for _ in 0..DEPTH_MAX {
-            if dir == other || at == self.low.root() {
+            if dir.ino == other || at.ino == self.low.root() {
                 return Ok(patches);
             }
-            let node = self.node(at)?;
-            let state = node.read().map_err(|_| Errno::NOENT)?;
+            let state = at.read().map_err(|_| Errno::NOENT)?;
             if state.track.is_stable(self.moves()) {
                 return Ok(patches);
             }
             patches.extend(state.track.recent_names.iter().copied().filter(|&patch| self.pending(patch)));
-            at = self.low.find_name(state.inode(), b"..")?.ok_or(Errno::NOENT)?.ino;
+            let parent = self.parent_of(&state)?.ok_or(Errno::NOENT)?;
+            drop(state);
+            at = parent;
         }
         Err(Errno::LOOP.into())
     }
@@ -354,9 +356,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         };
         self.note(dir, Part::Contents, &placed);
         self.touch(dir, true)?;
+        let to = self.low.attr(dir.inode()).id();
         let state = locked.of(moved.source);
         self.note(state, Part::Names, &placed);
-        state.track.named_in(moved.to.dir);
+        state.track.named_in(to);
         Ok((placed, replaced))
     }
 
@@ -417,13 +420,14 @@ impl<L: LowLevelFs> Uhfs<L> {
         let patch = self.low.exchange_names(dir.inode_mut(), source, target, &befores)?;
         self.note(dir, Part::Contents, &[patch]);
         self.touch(dir, true)?;
+        let parent = self.low.attr(dir.inode()).id();
         for ino in [source.ino, target.ino] {
             let state = locked.of(ino);
             if self.kind(state) == FileKind::Directory {
                 self.moves.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
             }
             self.note(state, Part::Names, &[patch]);
-            state.track.named_in(moved.from.dir);
+            state.track.named_in(parent);
             self.touch(state, false)?;
         }
         Ok(())

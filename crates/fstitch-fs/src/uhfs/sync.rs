@@ -7,20 +7,43 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fstitch_core::{Entry, Errno, Error, FileKind, InodeFlags, InodeNo, Result};
+use fstitch_core::order::Rank;
+use fstitch_core::{Entry, Errno, Error, FileKind, InodeFlags, InodeId, InodeNo, Result};
 use fstitch_patch::PatchIds;
 
+use super::locks::Held;
 use super::node::{Node, Part};
 use super::volume::Phase;
 use super::{LowLevelFs, Uhfs};
 
-/// What a walk towards the root found.
+/// How often a walk towards the root begins again because names on it have changed, before everything is made stable instead.
+const CLIMBS_MAX: u32 = 8;
+
+/// A walk towards the root, and what it found.
 pub(super) struct Ascent<I> {
     pub(super) patches: PatchIds,
     /// The nodes that were not known to be reachable, with the version of their names at the time.
     climbed: Vec<(Arc<Node<I>>, u64)>,
     /// The directories of some inode are not known: only a sync of everything is sure to reach them.
     pub(super) lost: bool,
+    seen: BTreeSet<InodeId>,
+    /// What is still to be climbed.
+    queue: Vec<Arc<Node<I>>>,
+}
+
+impl<I> Ascent<I> {
+    fn from(node: &Arc<Node<I>>) -> Self {
+        let queue = vec![Arc::clone(node)];
+        Self { patches: PatchIds::new(), climbed: Vec::new(), lost: false, seen: BTreeSet::new(), queue }
+    }
+
+    /// Whether all names on the way are still those that were climbed. If not, a name may have come to a directory that the
+    /// walk never saw, from one that was gone when the walk came there.
+    fn holds(&self) -> bool {
+        self.climbed
+            .iter()
+            .all(|(node, version)| node.read().is_ok_and(|state| state.track.version == *version))
+    }
 }
 
 impl<L: LowLevelFs> Uhfs<L> {
@@ -30,8 +53,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         self.fail_if_poisoned()?;
         let node = self.node(ino)?;
-        let moves = self.moves();
-        let mut patches = {
+        let own = {
             let state = node.read()?;
             if data_only {
                 state.track.gathers(&[Part::Contents])
@@ -41,17 +63,32 @@ impl<L: LowLevelFs> Uhfs<L> {
                 patches
             }
         };
-        let ascent = self.ascend(node)?;
-        patches.extend(ascent.patches);
+        for _ in 0..CLIMBS_MAX {
+            let moves = self.moves();
+            let ascent = self.ascend(&node)?;
+            if self.make_stable(&own, &ascent, moves)? {
+                return Ok(());
+            }
+        }
+        // Somebody renames it all the time.
+        self.cache().sync_all().map_err(|error| self.as_io(error))
+    }
+
+    /// Makes stable what an ascent after so many moves has found, and `own`. False if names have changed meanwhile: then the
+    /// ascent is to be made again.
+    fn make_stable(&self, own: &PatchIds, ascent: &Ascent<L::Inode>, moves: u64) -> Result<bool> {
+        let mut patches = own.clone();
+        patches.extend(ascent.patches.iter().copied());
         let synced = if ascent.lost { self.cache().sync_all() } else { self.cache().sync_patches(&patches) };
         synced.map_err(|error| self.as_io(error))?;
-        for (node, version) in ascent.climbed {
+        let holds = ascent.holds();
+        for (node, version) in &ascent.climbed {
             let Ok(mut state) = node.write() else { continue };
-            if state.track.version == version {
+            if holds && state.track.version == *version {
                 state.track.set_stable(moves);
             }
         }
-        Ok(())
+        Ok(holds || ascent.lost)
     }
 
     /// After a change of an inode other than of its names: makes it stable if it is marked for that (`chattr +S`).
@@ -92,44 +129,46 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Collects the names on the way to the root that may not be stable.
-    pub(super) fn ascend(&self, node: Arc<Node<L::Inode>>) -> Result<Ascent<L::Inode>> {
-        let mut ascent = Ascent { patches: PatchIds::new(), climbed: Vec::new(), lost: false };
-        let mut seen = BTreeSet::new();
-        let mut queue = vec![node];
-        while let Some(node) = queue.pop() {
-            if !seen.insert(node.ino) {
-                continue;
-            }
-            for parent in self.climb_one(&node, &mut ascent)? {
-                match self.node(parent) {
-                    Ok(node) => queue.push(node),
-                    // A directory that is gone holds no name of this inode any more.
-                    Err(error) if error.errno() == Errno::STALE => {}
-                    Err(error) => return Err(error),
-                }
+    pub(super) fn ascend(&self, node: &Arc<Node<L::Inode>>) -> Result<Ascent<L::Inode>> {
+        for _ in 0..CLIMBS_MAX {
+            let mut ascent = Ascent::from(node);
+            while self.climb_next(&mut ascent)? {}
+            if ascent.holds() {
+                return Ok(ascent);
             }
         }
-        Ok(ascent)
+        // The names change faster than they can be collected: they are made stable as they are, and nothing is left to collect.
+        self.cache().sync_all()?;
+        Ok(Ascent { queue: Vec::new(), ..Ascent::from(node) })
     }
 
-    /// Adds one node's names to the ascent and returns the directories that hold them.
-    fn climb_one(&self, node: &Arc<Node<L::Inode>>, ascent: &mut Ascent<L::Inode>) -> Result<Vec<InodeNo>> {
-        let Ok(state) = node.read() else { return Ok(Vec::new()) };
-        ascent.patches.extend(state.track.gathers(&[Part::Names]));
+    /// Adds one node's names to the ascent, and the directories that hold them to what is still to be climbed. False if there
+    /// was nothing left.
+    fn climb_next(&self, ascent: &mut Ascent<L::Inode>) -> Result<bool> {
+        let Some(node) = ascent.queue.pop() else { return Ok(false) };
+        let Ok(state) = node.read() else { return Ok(true) };
         let attr = self.low.attr(state.inode());
+        if !ascent.seen.insert(attr.id()) {
+            return Ok(true);
+        }
+        ascent.patches.extend(state.track.gathers(&[Part::Names]));
         if state.track.is_stable(self.moves()) || node.ino == self.low.root() || attr.nlink == 0 {
-            return Ok(Vec::new());
+            return Ok(true);
         }
-        ascent.climbed.push((Arc::clone(node), state.track.version));
-        match attr.kind {
-            FileKind::Directory => {
-                Ok(self.low.find_name(state.inode(), b"..")?.map(|slot| slot.ino).into_iter().collect())
-            }
-            _ => {
-                ascent.lost |= state.track.parents.is_empty();
-                Ok(state.track.parents.to_vec())
-            }
+        ascent.climbed.push((Arc::clone(&node), state.track.version));
+        if attr.kind == FileKind::Directory {
+            ascent.queue.extend(self.parent_of(&state)?);
+            return Ok(true);
         }
+        let parents = state.track.parents.clone();
+        drop(state);
+        let others = ascent.queue.len();
+        for parent in parents {
+            // A directory that is gone holds no name of this inode any more.
+            ascent.queue.extend(self.still(parent)?);
+        }
+        ascent.lost |= ascent.queue.len() == others;
+        Ok(true)
     }
 
     /// Makes everything stable. Inodes that were only waiting for that leave memory now, rather than with the operations that
@@ -138,7 +177,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let last = self.table.last_ticket();
         // Who has the gate for himself has done this already, or will.
         if self.in_use.load(Ordering::Acquire)
-            && let Ok(gate) = self.gate.try_read()
+            && let Ok(gate) = self.gate.try_read().map(|gate| Held::tried(Rank::Gate, gate))
             && *gate != Phase::Closed
         {
             self.low.before_sync();
@@ -201,7 +240,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let _no_reclaimer = self.reclaimer.halt();
         self.free_orphans_for_unmount()?;
         // Whoever is in the middle of a change finishes it first; whoever comes later is refused.
-        let mut phase = self.gate.write().expect("no panic while held");
+        let mut phase = self.shut_gate();
         if *phase == Phase::Closed {
             // Whoever asks again is told again what was lost.
             return self.fail_if_poisoned();
@@ -227,6 +266,9 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     fn is_closed(&self) -> bool {
-        *self.gate.read().expect("no panic while held") == Phase::Closed
+        *self.pass_gate() == Phase::Closed
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,6 +51,11 @@ struct Shard<I> {
 }
 
 impl<I> Shard<I> {
+    /// Whether this is the node of its number.
+    fn has(&self, node: &Arc<Node<I>>) -> bool {
+        self.nodes.get(&node.ino).is_some_and(|found| Arc::ptr_eq(found, node))
+    }
+
     /// Takes a node out of memory, but not the references to it.
     fn park(&mut self, ino: InodeNo, whereabouts: Whereabouts) {
         let refs = self.nodes.remove(&ino).map_or(0, |node| node.refs.load(Ordering::Relaxed));
@@ -126,9 +131,12 @@ impl<I> Table<I> {
                 return Ok(node);
             }
             if self.load_once(&node, &load)? {
-                let _shard = self.shard(ino);
-                node.refs.fetch_add(refs, Ordering::Relaxed);
-                return Ok(node);
+                let shard = self.shard(ino);
+                // Meanwhile the number may have got a new life, with a node of its own.
+                if shard.has(&node) {
+                    node.refs.fetch_add(refs, Ordering::Relaxed);
+                    return Ok(node);
+                }
             }
         }
     }
@@ -168,7 +176,11 @@ impl<I> Table<I> {
             Err(error) => {
                 node.failed.store(true, Ordering::Release);
                 let known = node.state.read().expect("no panic while held").track.whereabouts();
-                self.shard(node.ino).park(node.ino, known);
+                let mut shard = self.shard(node.ino);
+                // The node of a life that has begun meanwhile stays.
+                if shard.has(node) {
+                    shard.park(node.ino, known);
+                }
                 Err(error)
             }
         }
@@ -198,7 +210,7 @@ impl<I> Table<I> {
     /// Takes a dead node out of the table.
     pub(super) fn remove(&self, node: &Arc<Node<I>>) {
         let mut shard = self.shard(node.ino);
-        if shard.nodes.get(&node.ino).is_some_and(|found| Arc::ptr_eq(found, node)) {
+        if shard.has(node) {
             shard.nodes.remove(&node.ino);
         }
     }

@@ -2,13 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use fstitch_core::{Errno, Error, InodeNo, Result, Timestamp};
+use fstitch_core::order::Rank;
+use fstitch_core::{Errno, Error, FileKind, InodeId, InodeNo, Result, Timestamp};
 use fstitch_patch::{Cache, Handle, PatchId, PatchState};
 
 use super::LowLevelFs;
 use super::evict::idle_nodes;
+use super::locks::Held;
 use super::node::{Node, Part, State};
 use super::table::Table;
 
@@ -91,7 +93,7 @@ pub(super) struct Change<'a> {
     step: RefCell<Option<Handle<'a>>>,
     /// The step under way has room for all of the operation.
     whole: Cell<bool>,
-    _gate: RwLockReadGuard<'a, Phase>,
+    _gate: Held<RwLockReadGuard<'a, Phase>>,
 }
 
 impl Change<'_> {
@@ -181,7 +183,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         if self.options.read_only {
             return Err(Errno::ROFS.into());
         }
-        let gate = self.gate.read().expect("no panic while held");
+        let gate = self.pass_gate();
         if *gate == Phase::Closed {
             return Err(Errno::ROFS.into());
         }
@@ -192,6 +194,21 @@ impl<L: LowLevelFs> Uhfs<L> {
             change.reserve(0, blocks)?;
         }
         Ok(change)
+    }
+
+    /// The gate, shared with all changes.
+    pub(super) fn pass_gate(&self) -> Held<RwLockReadGuard<'_, Phase>> {
+        Held::wait(Rank::Gate, || self.gate.read().expect("no panic while held"))
+    }
+
+    /// The gate, alone: no change is under way.
+    pub(super) fn shut_gate(&self) -> Held<RwLockWriteGuard<'_, Phase>> {
+        Held::wait(Rank::Gate, || self.gate.write().expect("no panic while held"))
+    }
+
+    /// The lock for moves between directories.
+    pub(super) fn lock_renames(&self) -> Held<MutexGuard<'_, ()>> {
+        Held::wait(Rank::Renames, || self.renames.lock().expect("no panic while held"))
     }
 
     /// The mark must be stable before any other change is: otherwise a crash could leave a changed volume that
@@ -244,6 +261,28 @@ impl<L: LowLevelFs> Uhfs<L> {
         node
     }
 
+    /// The node of an inode that was remembered without a reference, if that life of its number goes on. It stays the node of that
+    /// life: once it is freed, its state answers `ESTALE`.
+    pub(super) fn still(&self, id: InodeId) -> Result<Option<Arc<Node<L::Inode>>>> {
+        let node = match self.node(id.ino) {
+            Err(error) if error.errno() == Errno::STALE => return Ok(None),
+            node => node?,
+        };
+        let is_same = node.read().is_ok_and(|state| self.low.attr(state.inode()).id() == id);
+        Ok(is_same.then_some(node))
+    }
+
+    /// The directory above a directory other than the root, whose `state` the caller has locked: as long as that is so, and it has
+    /// a name, so is its parent there. `None` once it was removed.
+    pub(super) fn parent_of(&self, state: &State<L::Inode>) -> Result<Option<Arc<Node<L::Inode>>>> {
+        let attr = self.low.attr(state.inode());
+        if attr.kind != FileKind::Directory || attr.nlink == 0 {
+            return Ok(None);
+        }
+        let slot = self.low.find_name(state.inode(), b"..")?;
+        slot.map(|slot| self.node(slot.ino)).transpose()
+    }
+
     /// Whether the free maps of one step's blocks may be more than a journal's transaction takes.
     pub(super) fn may_scatter(&self) -> bool {
         self.cache().is_journaled() && self.low.free_maps() > super::read::long(self.step_blocks)
@@ -277,11 +316,16 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Serialises changes of one file's length and blocks over several steps. Whoever waits for it is in no step.
-    pub(super) fn writer<'n>(&self, change: &Change<'_>, node: &'n Node<L::Inode>) -> MutexGuard<'n, ()> {
-        if let Ok(guard) = node.writer.try_lock() {
-            return guard;
-        }
-        change.pause();
-        node.writer.lock().expect("no panic while held")
+    pub(super) fn writer<'n>(
+        &self,
+        change: &Change<'_>,
+        node: &'n Node<L::Inode>,
+    ) -> Held<MutexGuard<'n, ()>> {
+        Held::wait(Rank::Writer, || {
+            node.writer.try_lock().unwrap_or_else(|_| {
+                change.pause();
+                node.writer.lock().expect("no panic while held")
+            })
+        })
     }
 }

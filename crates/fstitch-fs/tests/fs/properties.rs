@@ -203,6 +203,42 @@ proptest! {
     }
 }
 
+/// Paths of a tree so small that names, directories and numbers come and go all the time.
+fn near_path() -> impl Strategy<Value = Path> {
+    let component = || proptest::sample::select(vec!["a", "b", "c"]);
+    prop_oneof![
+        1 => component().prop_map(|name| name.as_bytes().to_vec()),
+        2 => (component(), component()).prop_map(|(dir, name)| format!("{dir}/{name}").into_bytes()),
+    ]
+}
+
+/// What makes, moves and removes names.
+fn near_name() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => near_path().prop_map(|path| Op::Create(path, 0o644)),
+        3 => near_path().prop_map(|path| Op::Mkdir(path, 0o755)),
+        4 => (near_path(), near_path()).prop_map(|(from, to)| Op::Link(Target::Path(from), to)),
+        4 => near_path().prop_map(Op::Unlink),
+        3 => near_path().prop_map(Op::Rmdir),
+        3 => (near_path(), near_path()).prop_map(|(from, to)| Op::Rename(from, to, true)),
+        1 => near_path().prop_map(|path| Op::Fsync(Target::Path(path), false)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// The toy gives the number that was freed last to the next inode: what remembers it must notice.
+    #[test]
+    fn numbers_that_come_again_are_other_inodes(
+        ops in proptest::collection::vec(near_name(), 1..250),
+    ) {
+        let clock = Arc::new(ManualClock::new());
+        let toy = Toy::new(1024, 8192, cache_options(64 << 20, 15), Arc::clone(&clock));
+        compare(&ToyMedium(toy), 1024, &clock, &ops);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use fstitch_core::Errno;
+use fstitch_core::{Errno, InodeId};
 
 use super::*;
 
@@ -159,13 +159,50 @@ fn a_failure_to_load_loses_no_reference() {
     assert_eq!(node.refs.load(Ordering::Relaxed), 4);
 }
 
+/// A directory that somebody remembers.
+const DIRECTORY: InodeId = InodeId { ino: InodeNo(7), generation: 3 };
+
+/// Somebody asks for a remembered number that was freed, and while the format looks, the number gets a new life.
+#[test]
+fn a_look_at_a_former_life_leaves_the_new_one_alone() {
+    let table = Table::new(0);
+    let mut made = None;
+    let asked = {
+        let born = std::cell::RefCell::new(&mut made);
+        table.get(InodeNo(5), 0, || {
+            **born.borrow_mut() = Some(table.insert(InodeNo(5), State::loaded(77, false)));
+            Err(Errno::STALE.into())
+        })
+    };
+    assert!(asked.is_err(), "the life that was asked for is over");
+    let made = made.unwrap();
+    assert_eq!(table.population(), Population { nodes: 1, parked: 0 });
+    let again = table.get(InodeNo(5), 0, load(InodeNo(5))).unwrap();
+    assert!(Arc::ptr_eq(&again, &made) && made.refs.load(Ordering::Relaxed) == 1);
+}
+
+/// As above, where the look finds the new inode before its maker has entered it.
+#[test]
+fn one_number_has_one_node() {
+    let table = Table::new(0);
+    let found = table.get(InodeNo(5), 2, || {
+        if table.population().nodes == 1 && table.last_ticket() == 1 {
+            table.insert(InodeNo(5), State::loaded(77, false));
+        }
+        Ok((5, false))
+    });
+    let found = found.unwrap();
+    assert_eq!(*found.read().unwrap().inode(), 77);
+    assert_eq!(found.refs.load(Ordering::Relaxed), 3, "the maker's and ours");
+}
+
 #[test]
 fn whereabouts_survive_the_node() {
     let table = Table::new(0);
     let node = table.get(InodeNo(1), 1, load(InodeNo(1))).unwrap();
     {
         let mut state = node.write().unwrap();
-        state.track.named_in(InodeNo(7));
+        state.track.named_in(DIRECTORY);
         state.track.set_stable(3);
     }
     drop(node);
@@ -178,7 +215,7 @@ fn whereabouts_survive_the_node() {
     let node = node.unwrap();
     let state = node.read().unwrap();
     assert_eq!(loads.get(), 1);
-    assert_eq!(state.track.parents.as_slice(), [InodeNo(7)]);
+    assert_eq!(state.track.parents.as_slice(), [DIRECTORY]);
     assert!(state.track.is_stable(3) && !state.track.is_stable(4));
 }
 

@@ -54,7 +54,8 @@ struct Tables {
     used: BTreeMap<u64, InodeNo>,
     /// The clearing of the last pointer to a free block.
     freed: BTreeMap<u64, PatchId>,
-    next_ino: u64,
+    /// Inodes made so far.
+    lives: u32,
     next_cookie: u64,
     events: Vec<Event>,
     event_count: u64,
@@ -78,6 +79,8 @@ pub struct ToyFs(pub Arc<Toy>);
 pub struct ToyInode(InodeNo);
 
 const ROOT: InodeNo = InodeNo(2);
+/// The first number that inodes get.
+const FIRST_INO: u64 = 11;
 
 impl Toy {
     /// An empty volume of `blocks` blocks.
@@ -85,7 +88,7 @@ impl Toy {
         let device = Arc::new(MemDevice::new(block_size, blocks));
         let now = fstitch_core::Clock::now(&*clock);
         let cache = Cache::new(Arc::<MemDevice>::clone(&device), options, clock);
-        let mut tables = Tables { next_ino: 11, next_cookie: 3, ..Tables::default() };
+        let mut tables = Tables { next_cookie: 3, ..Tables::default() };
         let new = NewInode {
             mode: FileKind::Directory.mode_bits() | 0o755,
             uid: 0,
@@ -97,7 +100,7 @@ impl Toy {
             target: b"",
             xattrs: &[],
         };
-        let root = Raw::new(ROOT, ROOT, &new, block_size);
+        let root = Raw::new((ROOT, 0), ROOT, &new, block_size);
         tables.inodes.insert(ROOT, root);
         Arc::new(Self { device, cache, tables: Mutex::new(tables) })
     }
@@ -208,7 +211,7 @@ impl Tables {
 }
 
 impl Raw {
-    fn new(ino: InodeNo, parent: InodeNo, new: &NewInode<'_>, block_size: u32) -> Self {
+    fn new((ino, generation): (InodeNo, u32), parent: InodeNo, new: &NewInode<'_>, block_size: u32) -> Self {
         let kind = FileKind::from_mode(new.mode).unwrap();
         let size = match kind {
             FileKind::Directory => u64::from(block_size),
@@ -229,7 +232,7 @@ impl Raw {
             mtime: new.now,
             ctime: new.now,
             crtime: Some(new.now),
-            generation: 0,
+            generation,
         };
         Self {
             attr,
@@ -285,10 +288,12 @@ impl LowLevelFs for ToyFs {
     ) -> Result<(ToyInode, PatchIds)> {
         let mut tables = self.0.tables();
         tables.check_failure("make_inode")?;
-        let ino = InodeNo(tables.next_ino);
-        tables.next_ino += 1;
+        // The smallest free number: whatever was freed last lives on in another inode at once.
+        let ino = (FIRST_INO..).map(InodeNo).find(|ino| !tables.inodes.contains_key(ino)).unwrap();
+        tables.lives += 1;
         let block_size = u32::try_from(self.0.cache.block_size()).unwrap();
-        tables.inodes.insert(ino, Raw::new(ino, parent.0, new, block_size));
+        let raw = Raw::new((ino, tables.lives), parent.0, new, block_size);
+        tables.inodes.insert(ino, raw);
         let bit = self.0.event(&mut tables, format!("bit {ino}"), &[]);
         let init = self.0.inode_event(&mut tables, ino, format!("init {ino}"), befores);
         Ok((ToyInode(ino), PatchIds::from_slice(&[bit, init])))
@@ -361,6 +366,9 @@ impl LowLevelFs for ToyFs {
     }
 
     fn find_name(&self, dir: &ToyInode, name: &[u8]) -> Result<Option<NameSlot>> {
+        if self.attr(dir).kind != FileKind::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
         Ok(self.find(dir, name))
     }
 
