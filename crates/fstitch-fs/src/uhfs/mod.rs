@@ -13,6 +13,7 @@
 //!   truncate changing a file's length                     fallocate  allocate, punch, zero
 //!   attr     getattr, setattr, flags                      xattr   extended attributes
 //!   sync     fsync, sync, unmount                        reclaim   what a crash has left, while in use
+//!   space    what the end of a transaction gives
 //!   pinned   files whose blocks somebody else uses     groups   patchgroups
 //!   adopt    names in lost+found
 //!   evict    when inodes leave memory, and what they take there
@@ -54,6 +55,7 @@ mod read;
 mod reclaim;
 mod remove;
 mod rename;
+mod space;
 mod sync;
 mod table;
 mod truncate;

@@ -58,16 +58,9 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn tmpfile(&self, caller: &Caller, parent: InodeNo, perm: u16) -> Result<Entry> {
-        let kind = FileKind::Regular;
-        self.noticed(self.make(&Make {
-            caller,
-            parent,
-            name: None,
-            kind,
-            perm: perm & 0o7777,
-            rdev: 0,
-            target: b"",
-        }))
+        let (kind, perm) = (FileKind::Regular, perm & 0o7777);
+        let make = Make { caller, parent, name: None, kind, perm, rdev: 0, target: b"" };
+        self.with_space(|| self.make(&make))
     }
 
     fn unlink(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
@@ -171,7 +164,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn removexattr(&self, caller: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
-        self.noticed(self.do_removexattr(caller, ino, name))?;
+        self.with_space(|| self.do_removexattr(caller, ino, name))?;
         self.touch_groups(&[ino])?;
         self.sync_if_asked(ino)
     }

@@ -55,18 +55,6 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.low.was_unclean() && !self.reclaimer.settled.load(Ordering::SeqCst)
     }
 
-    /// Runs `work`, and once more if it met a lack of space that the end of a journal's running transaction mends.
-    pub(super) fn with_space<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
-        let barred = self.low.space_barred();
-        match self.noticed(work()) {
-            Err(error) if error.errno() == Errno::NOSPC && self.low.space_barred() != barred => {
-                self.cache().close_transaction()?;
-                self.noticed(work())
-            }
-            other => other,
-        }
-    }
-
     /// Runs `work`, and once more after the reclaimer has looked if it met a directory that may have two names.
     pub(super) fn retry_settled(&self, work: impl Fn() -> Result<()>) -> Result<()> {
         match work() {

@@ -10,6 +10,7 @@ use crate::appended::expect_appended;
 
 use super::node::{Node, Part, State};
 use super::read::{BlockPart, long, short};
+use super::space::Barrier;
 use super::volume::ATTR_CHANGE_BLOCKS;
 use super::{Allocation, AttrChange, LowLevelFs, Uhfs};
 
@@ -110,22 +111,28 @@ impl<L: LowLevelFs> Uhfs<L> {
                 self.refuse_changes_of_appended(&node, offset, data)?;
             }
             self.trim_before_growth(&change, &node, offset + long(data.len()))?;
+            let mut barrier = Barrier::new(self);
             while done < data.len() {
                 let at = offset + long(done);
                 let len = self.step_len(at, data.len() - done);
                 let step = &data[done..done + len];
                 let reserved = change.reserve(len, ATTR_CHANGE_BLOCKS);
-                match reserved.and_then(|()| self.write_step(&node, author, at, step)) {
+                let (wrote, failure) = match reserved.and_then(|()| self.write_step(&node, author, at, step))
+                {
                     Ok((wrote, is_synchronous)) => {
-                        done += wrote;
                         synchronous = is_synchronous;
-                        if wrote < len {
-                            break;
-                        }
+                        (wrote, None)
                     }
+                    Err(error) => (0, Some(error)),
+                };
+                done += wrote;
+                if wrote == len || barrier.lift(&change, wrote > 0, failure.as_ref()) {
+                    continue;
+                }
+                match failure {
+                    Some(error) if done == 0 => return Err(error),
                     // What is written is written; the next call meets the same failure and reports it.
-                    Err(_) if done > 0 => break,
-                    Err(error) => return Err(error),
+                    _ => break,
                 }
             }
         }

@@ -7,6 +7,7 @@ mod external;
 mod failing;
 mod kept;
 mod scattered;
+mod space;
 #[allow(dead_code)]
 #[path = "../check/support.rs"]
 mod support;
