@@ -8,7 +8,7 @@ use super::dirs::{DirScan, note, note_hash};
 use super::salvage;
 use super::state::{DIRECTORY, KIND, State, Volume};
 use crate::ext2::layout::dirent::{
-    D_FILE_TYPE, D_INODE, D_NAME_LEN, D_REC_LEN, ENTRY_MIN, HEADER, rec_len_field,
+    D_FILE_TYPE, D_INODE, D_NAME_LEN, D_REC_LEN, ENTRY_MIN, HEADER, rec_len, rec_len_field,
 };
 use crate::ext2::layout::superblock::ROOT_INO;
 use crate::ext2::num::idx;
@@ -50,7 +50,7 @@ pub(super) fn entry_len(bytes: &[u8], at: usize) -> std::result::Result<usize, S
     let Some(head) = bytes.get(at..at + HEADER) else {
         return Err("no room for an entry".into());
     };
-    let len = usize::from(D_REC_LEN.get(head));
+    let len = rec_len(head, bytes.len());
     let name = usize::from(D_NAME_LEN.get(head));
     if len < ENTRY_MIN || !len.is_multiple_of(4) || at + len > bytes.len() {
         return Err(format!("an entry of {len} bytes"));
@@ -164,8 +164,9 @@ impl BlockScan<'_, '_> {
 
     /// Whether an entry's inode exists and is in use.
     fn names_something(&self, entry: &Entry<'_>) -> bool {
-        let count = self.volume.shape.inodes_count;
-        entry.ino >= self.volume.shape.first_ino && entry.ino <= count && self.state.is_used(entry.ino)
+        let shape = &self.volume.shape;
+        let exists = entry.ino >= shape.first_ino && entry.ino <= shape.inodes_count;
+        exists && !shape.is_own_inode(entry.ino) && self.state.is_used(entry.ino)
     }
 
     /// What is wrong with an entry, if anything.
@@ -196,7 +197,8 @@ impl BlockScan<'_, '_> {
         if ino == ROOT_INO {
             return Some(("dirent-names-root", "names the root".into()));
         }
-        if ino < self.volume.shape.first_ino || ino > self.volume.shape.inodes_count {
+        let shape = &self.volume.shape;
+        if ino < shape.first_ino || ino > shape.inodes_count || shape.is_own_inode(ino) {
             return Some(("dirent-bad-inode", format!("names inode {ino}")));
         }
         // A number that was taken since the check began was free when the inodes were looked at.
@@ -281,7 +283,7 @@ fn name_hash(name: &[u8]) -> u64 {
 }
 
 /// Whether a directory starts with `.` and `..`.
-fn first_names_are_sound(bytes: &[u8]) -> std::result::Result<(), String> {
+pub(super) fn first_names_are_sound(bytes: &[u8]) -> std::result::Result<(), String> {
     let len = entry_len(bytes, 0)?;
     if D_INODE.get(bytes) == 0 || D_NAME_LEN.get(bytes) != 1 || bytes[HEADER..HEADER + 2] != *b".\0" {
         return Err("does not start with \".\"".into());

@@ -4,9 +4,9 @@ use fstitch_core::{BlockKind, FileKind, Result};
 
 use super::claims::{self, Totals};
 use super::state::{DIRECTORY, Dir, State, USED, Volume, XattrUse};
-use super::xattrs;
+use super::{entries, xattrs};
 use crate::ext2::layout::Field;
-use crate::ext2::layout::dirent::code_of;
+use crate::ext2::layout::dirent::{D_INODE, code_of};
 use crate::ext2::layout::feature::{compat, ro_compat};
 use crate::ext2::layout::inode::{
     FLAGS_UNKNOWN, GOOD_OLD_SIZE, I_BLOCKS, I_DTIME, I_EXTRA_ISIZE, I_FILE_ACL, I_FLAGS, I_GID,
@@ -217,6 +217,7 @@ impl Scan<'_, '_> {
                 return Ok(());
             }
         }
+        self.deletion_time();
         self.flags(FileKind::Regular);
         self.foreign_fields();
         // Without a kind the pointers mean nothing, except in the list of bad blocks.
@@ -243,14 +244,9 @@ impl Scan<'_, '_> {
         let until = self.state.until;
         self.state.leftovers.note(self.raw, until);
         self.state.inodes[idx(ino)] |= USED;
-        if self.get(I_DTIME) != 0 {
-            let text = format!("inode {ino} has {links} links and a deletion time");
-            if self.state.corrupt("inode-dtime", text) {
-                self.put(I_DTIME, 0);
-            }
-        }
+        self.deletion_time();
         let mode = I_MODE.get(self.raw);
-        let Some(kind) = FileKind::from_mode(mode) else {
+        let Some(kind) = self.kind(mode)? else {
             self.bad("inode-bad-mode");
             return Ok(());
         };
@@ -276,6 +272,47 @@ impl Scan<'_, '_> {
                 Ok(())
             }
         }
+    }
+
+    /// What has links was not deleted.
+    fn deletion_time(&mut self) {
+        let links = I_LINKS_COUNT.get(self.raw);
+        if links != 0 && self.get(I_DTIME) != 0 {
+            let text = format!("inode {} has {links} links and a deletion time", self.ino);
+            if self.state.corrupt("inode-dtime", text) {
+                self.put(I_DTIME, 0);
+            }
+        }
+    }
+
+    /// What the inode is: what its mode says, or a directory where a mode that goes with no blocks of names is
+    /// contradicted by the first of them.
+    fn kind(&mut self, mode: u16) -> Result<Option<FileKind>> {
+        let kind = FileKind::from_mode(mode);
+        let without_names =
+            !matches!(kind, Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
+        if !without_names || !self.starts_like_a_directory()? {
+            return Ok(kind);
+        }
+        let text = format!("inode {} has mode {mode:#o}, but is a directory by its contents", self.ino);
+        if self.state.corrupt("inode-mode-not-directory", text) {
+            // Without any permission nobody but root could look at it.
+            let perm = if mode & 0o777 == 0 { mode & 0o7000 | 0o700 } else { mode & 0o7777 };
+            I_MODE.put(self.raw, FileKind::Directory.mode_bits() | perm);
+            self.changed = true;
+        }
+        Ok(Some(FileKind::Directory))
+    }
+
+    /// Whether the first block has `.`, naming this inode, and `..`.
+    fn starts_like_a_directory(&self) -> Result<bool> {
+        let first = self.get(pointer_field(0));
+        if !self.volume.is_valid(first) {
+            return Ok(false);
+        }
+        let mut bytes = vec![0; self.volume.block_size()];
+        self.volume.read(first, BlockKind::Directory, &mut bytes)?;
+        Ok(D_INODE.get(&bytes) == self.ino && entries::first_names_are_sound(&bytes).is_ok())
     }
 
     /// Notes the inode as senseless; whether that is damage depends on whether anything names it.

@@ -5,13 +5,16 @@ use fstitch_core::{BlockKind, Result};
 use super::claims::allocate;
 use super::connect::{Orphans, named_in};
 use super::inodes::clear_inode;
+use super::journal;
 use super::lost::reconnect;
 use super::state::{BAD, Mending, State, USED, Volume};
 use crate::ext2::layout::dirent::put_first_block;
+use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::inode::{
-    GOOD_OLD_SIZE, I_ATIME, I_BLOCKS, I_CTIME, I_DTIME, I_LINKS_COUNT, I_MODE, I_MTIME, I_SIZE, pointer_field,
+    DIRECTORY_LINK_MAX, GOOD_OLD_SIZE, I_ATIME, I_BLOCKS, I_CTIME, I_DTIME, I_LINKS_COUNT, I_MODE, I_MTIME,
+    I_SIZE, pointer_field,
 };
-use crate::ext2::layout::superblock::ROOT_INO;
+use crate::ext2::layout::superblock::{ROOT_INO, S_FEATURE_RO_COMPAT};
 use crate::ext2::num::idx;
 
 /// Judges every inode in use.
@@ -19,7 +22,7 @@ pub(super) fn run(volume: &Volume<'_>, state: &mut State, orphans: &Orphans) -> 
     let first = volume.shape.first_ino;
     let tops = kept(volume, state, orphans)?;
     for ino in std::iter::once(ROOT_INO).chain(first..=volume.shape.inodes_count) {
-        if !state.is_used(ino) {
+        if !state.is_used(ino) || volume.shape.is_own_inode(ino) {
             continue;
         }
         if !state.is_named(ino) {
@@ -48,17 +51,39 @@ fn names_of(state: &State, ino: u32) -> u32 {
 
 fn links(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<()> {
     let counted = u32::from(state.links[idx(ino)]);
-    let names = names_of(state, ino);
+    let mut names = names_of(state, ino);
+    let feature = volume.shape.features.ro_compat & ro_compat::DIR_NLINK != 0;
+    if state.is_dir(ino) && names > DIRECTORY_LINK_MAX {
+        if !feature {
+            return need_dir_nlink(volume, state, ino, names);
+        }
+        names = 1;
+    }
     if counted == names {
         return Ok(());
     }
     let text = format!("inode {ino} counts {counted} links, it has {names}");
-    let mend =
-        if counted > names { state.allowed("links-high", text) } else { state.corrupt("links-low", text) };
+    let mend = match counted {
+        _ if counted > names => state.allowed("links-high", text),
+        // A directory that had too many subdirectories to count them, until some went.
+        1 if feature && state.is_dir(ino) => state.allowed("links-uncounted", text),
+        _ => state.corrupt("links-low", text),
+    };
     if mend {
         let mut raw = volume.read_inode(ino)?;
         I_LINKS_COUNT.put(&mut raw, u16::try_from(names).unwrap_or(u16::MAX));
         volume.write_inode(ino, &raw)?;
+    }
+    Ok(())
+}
+
+/// A directory has more links than can be counted: a volume must say that it has such. The count is for the next run.
+fn need_dir_nlink(volume: &Volume<'_>, state: &mut State, ino: u32, names: u32) -> Result<()> {
+    let text = format!("directory {ino} has {names} links, but the feature dir_nlink is off");
+    if state.corrupt("dir-nlink-feature", text) {
+        let mut raw = volume.raw_super.clone();
+        S_FEATURE_RO_COMPAT.put(&mut raw, volume.shape.features.ro_compat | ro_compat::DIR_NLINK);
+        volume.write_super_bytes(&raw)?;
     }
     Ok(())
 }
@@ -68,6 +93,13 @@ fn links(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<()> {
 fn nameless(volume: &Volume<'_>, state: &mut State, ino: u32, tops: &Orphans) -> Result<()> {
     let links = state.links[idx(ino)];
     let text = format!("inode {ino} counts {links} links, but no path leads to it");
+    if journal::is_in(volume, ino) {
+        // It is what remains of a file `.journal`, as which journals were made on volumes in use.
+        if state.corrupt("journal-nameless", text) {
+            journal::give_up(volume)?;
+        }
+        return Ok(());
+    }
     if !state.allowed("inode-unreferenced", text) {
         return Ok(());
     }

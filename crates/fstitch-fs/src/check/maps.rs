@@ -153,8 +153,8 @@ fn inode_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u3
         for at in run.0..run.0 + run.1 {
             let ino = start + small(at);
             // An inode may be written before its bit; as long as nothing names it, it is free all the same.
-            let named =
-                (State::is_reserved(volume, ino) || state.is_named(ino)) && !volume.source.inode_moves(ino);
+            let own = State::is_reserved(volume, ino) || volume.shape.is_own_inode(ino);
+            let named = (own || state.is_named(ino)) && !volume.source.inode_moves(ino);
             let text = format!("inode {ino} is marked free, but is in use");
             if named && state.corrupt("inode-marked-free", text) {
                 map.put((at, 1), true);

@@ -4,7 +4,7 @@
 //! too high, a summary is stale. The volume is safe to use as it is. *Corrupt* is everything else.
 //!
 //! ```text
-//!   pass 0  supers    superblock, descriptors, resize inode
+//!   pass 0  supers    superblock, descriptors, resize inode        journal, orphan_file
 //!   pass 1  inodes    every inode, every block that it claims            claims, walk, xattrs
 //!   pass 2  dirs      every entry of every directory, hash trees         entries, salvage, tree, hash
 //!   pass 3  connect   paths from the root, directories with two names
@@ -26,9 +26,11 @@ mod dirs;
 mod entries;
 mod hash;
 mod inodes;
+mod journal;
 mod links;
 mod lost;
 mod maps;
+mod orphan_file;
 mod repair;
 mod run;
 mod salvage;
@@ -43,3 +45,4 @@ pub use repair::{RepairMode, RepairOptions, RepairReport, repair_ext2};
 pub(crate) use run::{Judgement, judge_source};
 pub use run::{check_ext2, check_source};
 pub use source::BlockSource;
+pub use supers::find_backup;

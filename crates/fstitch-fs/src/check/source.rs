@@ -30,6 +30,10 @@ pub trait BlockSource {
     fn write(&self, _block: BlockNo, _kind: BlockKind, _data: &[u8]) -> Result<()> {
         Err(Error::Unsupported("repairing through a source that can only be read".into()))
     }
+    /// Whether somebody uses the volume, who has found its journal and writes it past this source.
+    fn is_in_use(&self) -> bool {
+        false
+    }
     /// Makes everything written stable.
     ///
     /// # Errors

@@ -81,11 +81,16 @@ impl Volume<'_> {
 
     /// Writes the primary superblock from `raw_super`.
     pub(super) fn write_super(&self) -> Result<()> {
+        self.write_super_bytes(&self.raw_super)
+    }
+
+    /// Writes these bytes as the primary superblock.
+    pub(super) fn write_super_bytes(&self, raw: &[u8]) -> Result<()> {
         let block = self.shape.first_data_block();
         let offset = self.shape.offset_in_block();
         let mut bytes = vec![0; self.block_size()];
         self.read(block, BlockKind::Superblock, &mut bytes)?;
-        bytes[offset..offset + SUPERBLOCK_SIZE].copy_from_slice(&self.raw_super);
+        bytes[offset..offset + SUPERBLOCK_SIZE].copy_from_slice(raw);
         self.write(block, BlockKind::Superblock, &bytes)
     }
 

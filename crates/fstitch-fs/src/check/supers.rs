@@ -5,18 +5,19 @@ use fstitch_core::{BlockDevice, BlockKind, BlockNo, CheckReport, Error, FindingC
 use super::claims::DOUBLE_INDIRECT;
 use super::source::BlockSource;
 use super::state::{State, Volume};
+use super::{journal, orphan_file};
 use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
 use crate::ext2::layout::inode::{I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
 use crate::ext2::layout::superblock::{
-    RESIZE_INO, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT, S_JOURNAL_DEV, S_JOURNAL_INUM,
-    S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE, S_RESERVED_GDT_BLOCKS, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
+    RESIZE_INO, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE,
+    S_RESERVED_GDT_BLOCKS, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
 use crate::ext2::num::{idx, wide};
 use crate::ext2::view::BlockView;
 
-/// Where the journal's UUID is in the superblock.
-const JOURNAL_UUID: std::ops::Range<usize> = 0xd0..0xe0;
+/// Blocks of a group as the makers of volumes have them at most: a count of them has 16 bits.
+const GROUP_MAX: u64 = (1 << 16) - 8;
 
 /// The superblock's bytes, at the same place whatever the block size.
 pub(super) fn raw_superblock(device: &dyn BlockDevice) -> Result<Vec<u8>> {
@@ -61,12 +62,13 @@ pub(super) fn parse(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
 }
 
 /// The superblock's backups that a volume may have, for when the primary is lost.
-pub(super) fn find_backup(device: &dyn BlockDevice) -> Result<Option<Vec<u8>>> {
-    for block_size in [1024_usize, 2048, 4096] {
+pub fn find_backup(device: &dyn BlockDevice) -> Result<Option<Vec<u8>>> {
+    for block_size in (10..=16).map(|log| 1_usize << log) {
         let view = BlockView::new(device, block_size);
         let first = u64::from(block_size == 1024);
+        let per_group = (wide(block_size) * 8).min(GROUP_MAX);
         for group in [1, 3, 5, 7, 9] {
-            let block = first + group * wide(block_size) * 8;
+            let block = first + group * per_group;
             if block >= view.block_count() {
                 break;
             }
@@ -163,7 +165,8 @@ fn descriptor_table(volume: &Volume<'_>, group: u32) -> Result<Vec<u8>> {
 
 /// Checks what of the superblock can be put right.
 pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
-    journal_fields(volume, state)?;
+    journal::check(volume, state)?;
+    orphan_file::check(volume, state)?;
     revision(volume, state)?;
     let on = volume.shape.features.compat & compat::RESIZE_INODE != 0;
     let problem = if on { resize_problem(volume)? } else { resize_leftovers(volume)? };
@@ -186,24 +189,6 @@ fn revision(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     if state.corrupt("superblock-features", text) {
         words.iter().for_each(|word| word.put(raw, 0));
         volume.write_super()?;
-    }
-    Ok(())
-}
-
-fn journal_fields(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
-    let raw = &mut volume.raw_super;
-    let journal = volume.shape.features.compat & compat::HAS_JOURNAL != 0;
-    let named = S_JOURNAL_INUM.get(raw) != 0
-        || S_JOURNAL_DEV.get(raw) != 0
-        || raw[JOURNAL_UUID].iter().any(|&b| b != 0);
-    if named && !journal {
-        let text = "the superblock names a journal, but the volume has none";
-        if state.corrupt("superblock-journal", text) {
-            S_JOURNAL_INUM.put(raw, 0);
-            S_JOURNAL_DEV.put(raw, 0);
-            raw[JOURNAL_UUID].fill(0);
-            volume.write_super()?;
-        }
     }
     Ok(())
 }

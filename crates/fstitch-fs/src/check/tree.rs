@@ -10,7 +10,7 @@ use fstitch_core::{BlockKind, Le, Result};
 
 use super::hash::Hasher;
 use super::state::Volume;
-use crate::ext2::layout::dirent::{D_INODE, D_REC_LEN};
+use crate::ext2::layout::dirent::{D_INODE, rec_len};
 use crate::ext2::num::{idx, wide};
 
 /// Where the root's info starts.
@@ -85,8 +85,8 @@ impl Tree {
             return Err(problem("no root block".into()));
         };
         volume.read(root, BlockKind::Directory, &mut bytes).map_err(Err)?;
-        let spans = usize::from(D_REC_LEN.get(&bytes)) == 12
-            && usize::from(D_REC_LEN.get(&bytes[12..])) == bytes.len() - 12;
+        let spans =
+            rec_len(&bytes, bytes.len()) == 12 && rec_len(&bytes[12..], bytes.len()) == bytes.len() - 12;
         let (version, info_len, levels) = (bytes[INFO + 4], bytes[INFO + 5], bytes[INFO + 6]);
         let unsigned = Le::u32(&volume.raw_super, 0x160) & UNSIGNED != 0;
         let Some(hasher) = Hasher::new(version, unsigned, volume.shape.hash_seed) else {
@@ -130,7 +130,7 @@ impl Tree {
         }
         let mut bytes = vec![0; volume.block_size()];
         volume.read(blocks[at], BlockKind::Directory, &mut bytes).map_err(Err)?;
-        if D_INODE.get(&bytes) != 0 || usize::from(D_REC_LEN.get(&bytes)) != bytes.len() {
+        if D_INODE.get(&bytes) != 0 || rec_len(&bytes, bytes.len()) != bytes.len() {
             return Err(Ok(format!("node {at} has names")));
         }
         read_entries(&bytes, NODE_ENTRIES, low, blocks.len())

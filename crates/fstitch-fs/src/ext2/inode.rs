@@ -9,7 +9,6 @@ use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 use super::alloc::Run;
 use super::blockmap::LeafHint;
 use super::dir::DirMemory;
-use super::layout::superblock::ROOT_INO;
 use super::layout::xattr::XattrSet;
 use super::layout::{Field, FieldInt, inode::DiskInode};
 use super::num::idx64;
@@ -186,8 +185,7 @@ impl Ext2 {
     /// `ESTALE` if it is not in use, [`Error::Corrupt`] if it is damaged.
     pub fn load_any(&self, ino: InodeNo) -> Result<Inode> {
         let number = u32::try_from(ino.get()).unwrap_or(0);
-        if number == 0 || number > self.sb.inodes_count || (number < self.sb.first_ino && number != ROOT_INO)
-        {
+        if number == 0 || number > self.sb.inodes_count || self.sb.is_own_inode(number) {
             return Err(Errno::STALE.into());
         }
         let at = self.inode_place(number)?;

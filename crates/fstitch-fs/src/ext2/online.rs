@@ -37,6 +37,10 @@ impl BlockSource for Cached<'_> {
         }
         Ok(())
     }
+
+    fn is_in_use(&self) -> bool {
+        true
+    }
 }
 
 impl Ext2 {

@@ -75,6 +75,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let named = self.low.add_name(dir.inode_mut(), name.as_bytes(), ino, kind, &befores)?;
         self.note(dir, Part::Contents, &named);
         self.touch(dir, true)?;
+        let lost = self.low.attr(dir.inode()).id();
         let state = locked.of(ino);
         self.note(state, Part::Names, &named);
         state.track.named_in(lost);

@@ -183,8 +183,13 @@ impl<L: LowLevelFs> Uhfs<L> {
         delta: i32,
         befores: &[fstitch_patch::PatchId],
     ) -> Result<PatchIds> {
-        // A count that the medium holds too low must not wrap around.
-        let nlink = self.low.attr(state.inode()).nlink.saturating_add_signed(delta);
+        let attr = self.low.attr(state.inode());
+        let nlink = match (attr.kind, attr.nlink) {
+            // A directory of more subdirectories than can be counted, which others have made: it has 1 for good.
+            (FileKind::Directory, 1) => 1,
+            // A count that the medium holds too low must not wrap around.
+            (_, nlink) => nlink.saturating_add_signed(delta),
+        };
         let change = AttrChange { nlink: Some(nlink), ..AttrChange::default() };
         let patches = self.low.set_attr(state.inode_mut(), &change, befores)?;
         self.note(state, Part::Attributes, &patches);

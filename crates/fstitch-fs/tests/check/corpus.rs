@@ -27,6 +27,12 @@ pub const SHAPES: &[Shape] = &[
         options: &["-b", "1024", "-I", "128", "-N", "512", "-O", "^dir_index,^filetype,^resize_inode"],
         size: "3M",
     },
+    Shape {
+        name: "journal",
+        options: &["-b", "1024", "-I", "256", "-N", "512", "-j", "-J", "size=1", "-O", "orphan_file"],
+        size: "5M",
+    },
+    Shape { name: "b8k", options: &["-b", "8192", "-I", "256", "-N", "512"], size: "10M" },
 ];
 
 /// A tree with every kind of file, names of many lengths, a directory large enough for an index, and files

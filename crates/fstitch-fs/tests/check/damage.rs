@@ -42,6 +42,7 @@ const CRASHES: &[Case] = &[
     crash("one name of three deleted", "unlink indirect", "links-high"),
     crash("a raised link count", "sif fast links_count 7", "links-high"),
     crash("a raised link count of a directory", "sif d5 links_count 9", "links-high"),
+    crash("links not counted any more", "feature dir_nlink\nsif d5 links_count 1", "links-uncounted"),
     crash("links gone, not yet freed", "unlink fifo\nsif <FIFO> links_count 0", "inode-unlinked"),
     crash("stale block count", "sif holes blocks 2", "inode-block-count"),
     crash("blocks beyond the end", "sif indirect size 1000", "blocks-beyond-size"),
@@ -71,6 +72,10 @@ const DAMAGES: &[Case] = &[
     ),
     damage("a deletion time", "sif slow dtime 1700000000", "inode-dtime"),
     damage("no kind", "sif slow mode 0", "inode-bad-mode"),
+    damage("a directory without a kind", "sif d5 mode 0755", "inode-mode-not-directory"),
+    damage("a directory turned into a pipe", "sif d5 mode 010755", "inode-mode-not-directory"),
+    damage("a directory turned into a device", "sif a/b mode 060700", "inode-mode-not-directory"),
+    damage("a directory of an impossible kind", "sif a mode 0170755", "inode-mode-not-directory"),
     damage("a hole in a directory", "sif many block[1] 0", "dir-hole"),
     damage("an odd length of a directory", "sif many size 1500", "dir-bad-size"),
     damage("a directory without blocks", "sif d5/e block[0] 0", "dir-without-blocks"),
@@ -161,6 +166,27 @@ fn seeded_damage_is_found_by_name_and_mended() {
         assert_eq!(code, 0, "{}: {text}", case.name);
         let again = repair(&device, RepairMode::Yes).expect("readable");
         assert!(again.found.is_clean(), "{}: {:#?}", case.name, again.found);
+    }
+}
+
+#[test]
+fn a_directory_of_a_bad_mode_keeps_what_is_in_it() {
+    if !have("debugfs") {
+        return;
+    }
+    let scratch = Scratch::new("bad-mode");
+    let healthy = image(&scratch, &SHAPES[0]);
+    let path = scratch.path("image");
+    for mode in ["0", "010755", "020700", "0170755"] {
+        fs::write(&path, &healthy).expect("an image");
+        let inside = inode_of(&scratch, &path, "a/b/c");
+        debugfs(&scratch, &path, &format!("sif a mode {mode}\nsif a/b mode {mode}\n"));
+        let device = MemDevice::from_image(1024, fs::read(&path).expect("the image"));
+        assert!(repair(&device, RepairMode::Yes).expect("readable").left.is_clean(), "{mode}");
+        fs::write(&path, device.image()).expect("an image");
+        assert_eq!(inode_of(&scratch, &path, "a/b/c"), inside, "{mode}");
+        let (code, text) = crate::support::e2fsck(&path);
+        assert_eq!(code, 0, "{mode}: {text}");
     }
 }
 

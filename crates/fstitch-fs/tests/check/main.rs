@@ -4,7 +4,10 @@
 
 mod corpus;
 mod damage;
+mod features;
 mod healthy;
+mod journal;
+mod many;
 mod mkfs;
 mod mutate;
 mod repair;

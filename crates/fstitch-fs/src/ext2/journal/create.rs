@@ -86,7 +86,9 @@ pub fn add(device: &dyn BlockDevice, options: AddOptions) -> Result<u32> {
     }
     let taken = take(&volume, &shape, with_map)?;
     let map = Map::build(&taken.blocks, blocks, &shape);
-    put_inode(inode, &map, blocks, &shape, options.now);
+    put_inode(inode, &map.pointers, size(blocks, &shape), &shape, options.now);
+    let owned = small(map.data.len() + map.indirect.len());
+    I_BLOCKS.put(inode, owned * (shape.block_size / 512));
     mark(device, &mut raw, false)?;
     write_log(&volume, &map, (blocks, &shape.uuid), options.is_zero)?;
     volume.flush()?;
@@ -112,6 +114,10 @@ pub fn add(device: &dyn BlockDevice, options: AddOptions) -> Result<u32> {
 pub fn remove(device: &dyn BlockDevice) -> Result<()> {
     let (mut raw, shape) = ready(device)?;
     let Some(place) = locate(&shape, &raw)? else { return Ok(()) };
+    if shape.orphan_file != 0 {
+        // Others take an orphan file without a journal for damage.
+        return Err(Error::Unsupported("taking the journal from a volume with feature orphan_file".into()));
+    }
     let volume = BlockView::new(device, idx(shape.block_size));
     let owned = match place {
         Place::Inode(ino) => {
@@ -346,25 +352,35 @@ fn size(blocks: u32, shape: &Superblock) -> (u32, u32) {
     (low32(bytes), low32(bytes >> 32))
 }
 
-fn put_inode(inode: &mut [u8], map: &Map, blocks: u32, shape: &Superblock, now: Timestamp) {
+/// Makes inode 8 a journal's, with these pointers and a length of two words, the low one first. How much it owns is left
+/// out.
+pub(super) fn put_inode(
+    inode: &mut [u8],
+    pointers: &[u32; POINTERS],
+    (low, high): (u32, u32),
+    shape: &Superblock,
+    now: Timestamp,
+) {
     inode.fill(0);
-    let (low, high) = size(blocks, shape);
     let time = low32(now.secs.cast_unsigned());
     I_MODE.put(inode, 0o100_600);
     I_LINKS_COUNT.put(inode, 1);
     I_SIZE.put(inode, low);
     I_SIZE_HIGH.put(inode, high);
-    let owned = small(map.data.len() + map.indirect.len());
-    I_BLOCKS.put(inode, owned * (shape.block_size / 512));
     for field in [I_ATIME, I_CTIME, I_MTIME] {
         field.put(inode, time);
     }
-    for (at, &pointer) in map.pointers.iter().enumerate() {
+    for (at, &pointer) in pointers.iter().enumerate() {
         pointer_field(at).put(inode, pointer);
     }
     if shape.inode_size > 128 {
         I_EXTRA_ISIZE.put(inode, new_extra_isize(shape));
     }
+}
+
+/// Forgets the copy of the journal's pointers in the superblock `raw`.
+pub(crate) fn clear_backup(raw: &mut [u8]) {
+    put_backup(raw, None);
 }
 
 /// Keeps the journal's pointers in the superblock, or forgets them.

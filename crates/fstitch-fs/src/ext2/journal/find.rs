@@ -2,16 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result};
-use fstitch_patch::journal::{Area, Home, Log};
+use fstitch_core::{Be, BlockDevice, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result};
+use fstitch_patch::journal::{Area, Home, Log, format};
 
+use super::create::BLOCKS_MIN;
 use super::external::JournalDevice;
-use super::raw::{S_JOURNAL_INUM, S_JOURNAL_UUID, Superblock};
+use super::raw::{JOURNAL_INO, S_JOURNAL_INUM, S_JOURNAL_UUID, Superblock};
+use crate::check::BlockSource;
 use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
 use crate::ext2::layout::inode::{self, DIRECT, DiskInode, POINTERS};
 use crate::ext2::num::idx;
 use crate::ext2::view::BlockView;
+
+/// Blocks for fast commits in a journal that does not say how many.
+const FAST_COMMIT_DEFAULT: u32 = 256;
 
 /// Where a journal is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,15 +120,84 @@ fn external_area(device: &dyn BlockDevice, block_size: u32, uuid: &[u8; 16]) -> 
 
 /// The area of a journal that is a file of the volume, and the blocks of the file's map.
 pub(super) fn internal(
-    volume: &BlockView<'_>,
+    volume: &dyn BlockSource,
     shape: &Superblock,
     ino: u32,
 ) -> Result<(Area, BTreeSet<u32>)> {
-    let damaged = |problem: String| Error::corrupt(format!("journal inode {ino}"), None, problem);
-    if ino == 0 || ino > shape.inodes_count {
-        return Err(damaged(format!("there are {} inodes", shape.inodes_count)));
+    let reserved = ino != JOURNAL_INO && (ino < shape.first_ino || shape.is_own_inode(ino));
+    if reserved || ino > shape.inodes_count {
+        let problem = format!("a journal is inode {JOURNAL_INO} or a file's");
+        return Err(Error::corrupt(format!("journal inode {ino}"), None, problem));
     }
     let inode = read_inode(volume, shape, ino)?;
+    whole_file(volume, shape, &format!("journal inode {ino}"), &inode)
+}
+
+/// A journal that is a file of the volume, as far as can be told without its log: its blocks, and its superblock's bytes
+/// and their meaning.
+#[derive(Debug)]
+pub(crate) struct Internal {
+    pub(crate) area: Area,
+    pub(crate) raw: Vec<u8>,
+    pub(crate) superblock: format::Superblock,
+}
+
+impl Internal {
+    /// Reads the journal in inode `ino` of the volume.
+    ///
+    /// # Errors
+    /// `Io`; `Corrupt` if nobody could use it; `Unsupported` by the names of the journal's features.
+    pub(crate) fn read(volume: &dyn BlockSource, shape: &Superblock, ino: u32) -> Result<Self> {
+        let (area, _) = internal(volume, shape, ino)?;
+        Self::in_area(volume, shape, area)
+    }
+
+    /// Reads the journal in `area`.
+    ///
+    /// # Errors
+    /// As [`Internal::read`].
+    pub(super) fn in_area(volume: &dyn BlockSource, shape: &Superblock, area: Area) -> Result<Self> {
+        let mut raw = vec![0; volume.block_size()];
+        volume.read(area.superblock()?, BlockKind::JournalSuperblock, &mut raw)?;
+        check_second_log(&raw)?;
+        let superblock =
+            format::Superblock::parse(&raw[..format::SUPERBLOCK_SIZE], shape.block_size, area.count())?;
+        if superblock.len < BLOCKS_MIN {
+            let problem = format!("{} blocks, expected at least {BLOCKS_MIN}", superblock.len);
+            return Err(Error::corrupt("journal superblock", None, problem));
+        }
+        Ok(Self { area, raw, superblock })
+    }
+}
+
+/// Fails if the last blocks of the journal are a second log (feature `fast_commit`) that leaves too few for the first.
+fn check_second_log(raw: &[u8]) -> Result<()> {
+    let superblock = format::Superblock::decode(raw)?;
+    if superblock.features.incompat & format::INCOMPAT_FAST_COMMIT == 0 {
+        return Ok(());
+    }
+    let blocks = match Be::u32(raw, format::offset::S_NUM_FC_BLKS) {
+        0 => FAST_COMMIT_DEFAULT,
+        blocks => blocks,
+    };
+    if superblock.len.saturating_sub(blocks) < BLOCKS_MIN {
+        let problem = format!("{blocks} of {} blocks for fast commits", superblock.len);
+        return Err(Error::corrupt("journal superblock", None, problem));
+    }
+    Ok(())
+}
+
+/// The blocks of a file of the volume that must have no holes, and the blocks of its map; errors name it `what`.
+///
+/// # Errors
+/// `Io`; `Corrupt` if it is no such file, or has blocks that cannot be a file's.
+pub(crate) fn whole_file(
+    volume: &dyn BlockSource,
+    shape: &Superblock,
+    what: &str,
+    inode: &DiskInode,
+) -> Result<(Area, BTreeSet<u32>)> {
+    let damaged = |problem: String| Error::corrupt(what, None, problem);
     if inode.kind != FileKind::Regular || inode.nlink == 0 {
         return Err(damaged("it is no file".into()));
     }
@@ -131,7 +205,7 @@ pub(super) fn internal(
     if blocks > u64::from(shape.blocks_count) {
         return Err(damaged(format!("{blocks} blocks on a volume of {}", shape.blocks_count)));
     }
-    let mut file = File { volume, shape, left: blocks, runs: Vec::new(), seen: BTreeSet::new(), ino };
+    let mut file = File { volume, shape, left: blocks, runs: Vec::new(), seen: BTreeSet::new(), what };
     for (at, &pointer) in inode.block.iter().enumerate().take(POINTERS) {
         file.tree(pointer, at.saturating_sub(DIRECT - 1))?;
     }
@@ -145,9 +219,9 @@ pub(super) fn internal(
     Ok((area, file.seen))
 }
 
-/// Fails if a run of blocks overlaps what groups are made of: the journal would be written over it.
+/// Fails if a run of blocks overlaps what groups are made of: the file would be written over it.
 fn check_run(
-    volume: &BlockView<'_>,
+    volume: &dyn BlockSource,
     shape: &Superblock,
     (start, count): (u64, u64),
 ) -> std::result::Result<(), Option<Error>> {
@@ -171,7 +245,7 @@ fn check_run(
 }
 
 pub(super) fn read_descriptor(
-    volume: &BlockView<'_>,
+    volume: &dyn BlockSource,
     shape: &Superblock,
     group: u32,
 ) -> Result<GroupDescriptor> {
@@ -183,12 +257,16 @@ pub(super) fn read_descriptor(
 }
 
 /// Where an inode is: block and offset in it.
-pub(super) fn inode_place(volume: &BlockView<'_>, shape: &Superblock, ino: u32) -> Result<(BlockNo, usize)> {
+pub(super) fn inode_place(
+    volume: &dyn BlockSource,
+    shape: &Superblock,
+    ino: u32,
+) -> Result<(BlockNo, usize)> {
     let descriptor = read_descriptor(volume, shape, shape.group_of_inode(ino))?;
     Ok(inode::place(shape, descriptor.inode_table, ino))
 }
 
-fn read_inode(volume: &BlockView<'_>, shape: &Superblock, ino: u32) -> Result<DiskInode> {
+fn read_inode(volume: &dyn BlockSource, shape: &Superblock, ino: u32) -> Result<DiskInode> {
     let (at, offset) = inode_place(volume, shape, ino)?;
     let mut block = vec![0; volume.block_size()];
     volume.read(at, BlockKind::Inode, &mut block)?;
@@ -198,19 +276,20 @@ fn read_inode(volume: &BlockView<'_>, shape: &Superblock, ino: u32) -> Result<Di
 
 /// The walk through a file's block map.
 struct File<'a> {
-    volume: &'a BlockView<'a>,
+    volume: &'a dyn BlockSource,
     shape: &'a Superblock,
     /// Blocks of the file that were not met yet.
     left: u64,
     runs: Vec<(BlockNo, u64)>,
     /// Indirect blocks that were followed: each only once, so that a damaged map cannot blow up.
     seen: BTreeSet<u32>,
-    ino: u32,
+    /// What the file is.
+    what: &'a str,
 }
 
 impl File<'_> {
     fn damaged(&self, problem: String) -> Error {
-        Error::corrupt(format!("journal inode {}", self.ino), None, problem)
+        Error::corrupt(self.what, None, problem)
     }
 
     /// Everything under `pointer`, which is `levels` above the file's blocks.

@@ -16,12 +16,17 @@ mod external;
 mod find;
 mod orphans;
 mod recover;
+mod restore;
 
+pub(crate) use create::clear_backup;
 pub(super) use create::space;
 pub use create::{AddOptions, BLOCKS_MAX, BLOCKS_MIN, add, default_blocks, remove};
 pub use external::{DeviceOptions, JournalDevice, add_device, make_device, release_device};
+pub(crate) use find::{Internal, whole_file};
 pub use find::{Journal, Place, locate};
 pub use orphans::{BATCH_MAX, Orphans};
 pub use recover::{Options, Recovered, abandon, needs_recovery, read_superblock, recover};
+pub(crate) use restore::from_backup;
+pub use restore::{is_sound, restore};
 
 use super::layout::superblock as raw;

@@ -335,7 +335,8 @@ impl<'a, 'd> Pass<'a, 'd> {
     fn load(&self, ino: u32) -> Result<Orphan> {
         let damaged =
             |problem: &str| Error::corrupt("list of orphans", None, format!("inode {ino} {problem}"));
-        if ino > self.shape.inodes_count || ino < self.shape.first_ino.max(JOURNAL_INO + 1) {
+        let lowest = self.shape.first_ino.max(JOURNAL_INO + 1);
+        if ino > self.shape.inodes_count || ino < lowest || self.shape.is_own_inode(ino) {
             return Err(damaged("is none for files"));
         }
         let group = self.shape.group_of_inode(ino);

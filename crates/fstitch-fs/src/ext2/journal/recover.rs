@@ -10,7 +10,8 @@
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Timestamp};
 use fstitch_patch::journal::{Log, Progress, Replayed, replay};
 
-use super::find::{Journal, locate};
+use super::create::clear_backup;
+use super::find::{Internal, Journal, Place, locate};
 use super::orphans::{Orphans, Pass};
 use super::raw::{
     S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_JOURNAL_DEV,
@@ -87,7 +88,22 @@ pub(super) fn write_superblock(device: &dyn BlockDevice, raw: &[u8]) -> Result<(
 /// `Io`; `Corrupt` if there is no valid superblock; `Unsupported` by the names of features.
 pub fn needs_recovery(device: &dyn BlockDevice) -> Result<bool> {
     let (raw, shape) = read_superblock(device)?;
-    Ok(is_dirty(&raw) || (locate(&shape, &raw)?.is_some() && S_LAST_ORPHAN.get(&raw) != 0))
+    if is_dirty(&raw) {
+        return Ok(true);
+    }
+    let Some(place) = locate(&shape, &raw)? else { return Ok(false) };
+    Ok(S_LAST_ORPHAN.get(&raw) != 0 || has_stale_log(device, &shape, place)?)
+}
+
+/// Whether the log of a journal that the volume has in itself is not empty; one that cannot be read is for others to judge.
+/// On a volume whose flag is clear nobody may replay it, and it must be emptied before the journal is used again.
+fn has_stale_log(device: &dyn BlockDevice, shape: &Superblock, place: Place) -> Result<bool> {
+    let Place::Inode(ino) = place else { return Ok(false) };
+    match Internal::read(&BlockView::new(device, idx(shape.block_size)), shape, ino) {
+        Ok(journal) => Ok(journal.superblock.start != 0),
+        Err(Error::Corrupt(_) | Error::Unsupported(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 pub(super) fn is_dirty(raw: &[u8]) -> bool {
@@ -115,6 +131,7 @@ pub fn abandon(device: &dyn BlockDevice) -> Result<()> {
     S_JOURNAL_DEV.put(&mut raw, 0);
     S_LAST_ORPHAN.put(&mut raw, 0);
     raw[S_JOURNAL_UUID..S_JOURNAL_UUID + 16].fill(0);
+    clear_backup(&mut raw);
     let state = (S_STATE.get(&raw) | STATE_ERROR) & !STATE_VALID;
     S_STATE.put(&mut raw, state);
     write_superblock(device, &raw)
@@ -135,7 +152,8 @@ pub fn recover(device: &dyn BlockDevice, options: &mut Options<'_>) -> Result<Op
         }
         return Ok(None);
     };
-    if !is_dirty(&raw) && S_LAST_ORPHAN.get(&raw) == 0 {
+    let idle = !is_dirty(&raw) && S_LAST_ORPHAN.get(&raw) == 0;
+    if idle && !has_stale_log(device, &shape, place)? {
         return Ok(None);
     }
     let foreign = shape.features.read_only_because();

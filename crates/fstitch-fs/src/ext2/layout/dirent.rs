@@ -7,7 +7,6 @@ use fstitch_core::{BlockNo, Error, FileKind, Result};
 
 use super::field::fields;
 use super::superblock::Superblock;
-use crate::ext2::num::small;
 
 fields! {
     /// The inode named, 0 if the entry is free.
@@ -168,7 +167,7 @@ impl<'a> Entries<'a> {
         let rest = self.bytes.get(at..)?;
         let header = rest.first_chunk::<HEADER>()?;
         let ino = D_INODE.get(header);
-        let rec_len = usize::from(D_REC_LEN.get(header));
+        let rec_len = rec_len(header, self.bytes.len());
         let name_len = usize::from(D_NAME_LEN.get(header));
         // Free space may keep what an entry held before, a kind from times with the feature included.
         let short_name = self.filetype || ino == 0 || D_FILE_TYPE.get(header) == 0;
@@ -190,7 +189,7 @@ impl<'a> Entries<'a> {
         let problem = if rest.len() < ENTRY_MIN {
             format!("only {} bytes to the end of the block", rest.len())
         } else {
-            let rec_len = usize::from(D_REC_LEN.get(rest));
+            let rec_len = rec_len(rest, self.bytes.len());
             let name_len = usize::from(D_NAME_LEN.get(rest));
             let ino = D_INODE.get(rest);
             let long_name = !self.filetype && ino != 0 && D_FILE_TYPE.get(rest) != 0;
@@ -305,12 +304,25 @@ pub fn put_first_entries(bytes: &mut [u8], ino: u32, parent: u32, filetype: bool
     put_entry(&mut bytes[2 * ENTRY_MIN..], 0, rest, b"", None);
 }
 
+/// The largest block, whose length its 16 bits cannot hold: they are all set for an entry as long as the block.
+const BLOCK_MAX: usize = 1 << 16;
+
 /// The on-disk form of an entry's length.
 #[must_use]
 pub fn rec_len_field(rec_len: usize) -> u16 {
-    let narrow = u16::try_from(small(rec_len)).expect("blocks of at most 4096 bytes");
-    debug_assert!(narrow.is_multiple_of(4), "entries are padded");
-    narrow
+    debug_assert!(rec_len.is_multiple_of(4) && rec_len <= BLOCK_MAX, "entries are padded");
+    u16::try_from(rec_len).unwrap_or(u16::MAX)
+}
+
+/// The length of the entry that starts with `header`, in a block of `block` bytes. Other writers have used 0 as well for
+/// the one length that has no number.
+#[must_use]
+#[inline]
+pub fn rec_len(header: &[u8], block: usize) -> usize {
+    match D_REC_LEN.get(header) {
+        0 | u16::MAX if block == BLOCK_MAX => BLOCK_MAX,
+        field => usize::from(field),
+    }
 }
 
 /// The code for a kind.

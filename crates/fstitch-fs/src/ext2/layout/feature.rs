@@ -1,6 +1,7 @@
 //! Feature bits: what this volume uses beyond the original format.
 //!
-//! *Compatible* features may be ignored, *read-only compatible* ones forbid writing to who does not know
+//! *Compatible* features may be ignored by who only mounts (not by who frees what nothing seems to own: we refuse to
+//! write where one is unknown), *read-only compatible* ones forbid writing to who does not know
 //! them, *incompatible* ones forbid mounting.
 
 use fstitch_core::{Error, Result};
@@ -19,8 +20,20 @@ pub mod compat {
     pub const RESIZE_INODE: u32 = 0x10;
     /// Directories may have hash-tree indexes.
     pub const DIR_INDEX: u32 = 0x20;
+    /// Groups were left for later to initialise (an experiment, never in a released kernel).
+    pub const LAZY_BG: u32 = 0x40;
+    /// Inode 9 lists blocks that snapshots leave out.
+    pub const EXCLUDE_INODE: u32 = 0x80;
+    /// Each group has a bitmap of such blocks.
+    pub const EXCLUDE_BITMAP: u32 = 0x100;
     /// Only two superblock backups.
     pub const SPARSE_SUPER2: u32 = 0x200;
+    /// The journal's last blocks may become a second log, which its own superblock then says.
+    pub const FAST_COMMIT: u32 = 0x400;
+    /// Inode numbers and the volume's identifier stay what they are.
+    pub const STABLE_INODES: u32 = 0x800;
+    /// An inode without a name holds the numbers of unlinked inodes that are open.
+    pub const ORPHAN_FILE: u32 = 0x1000;
 }
 
 /// Incompatible features.
@@ -43,15 +56,31 @@ pub mod ro_compat {
     pub const LARGE_FILE: u32 = 0x2;
     /// Never used; kept for old images.
     pub const BTREE_DIR: u32 = 0x4;
+    /// Directories of too many subdirectories count 1 link.
+    pub const DIR_NLINK: u32 = 0x20;
     /// Inodes have space for nanoseconds and creation times.
     pub const EXTRA_ISIZE: u32 = 0x40;
 }
 
+/// Compatible features that we keep valid when we write and check, though we may not use them. The others own inodes or
+/// blocks in ways that we do not know, or are not known at all: what they own would look like a leak.
+/// `docs/spec/ext2.md` says of each why.
+pub const COMPAT_KNOWN: u32 = compat::DIR_PREALLOC
+    | compat::HAS_JOURNAL
+    | compat::EXT_ATTR
+    | compat::RESIZE_INODE
+    | compat::DIR_INDEX
+    | compat::FAST_COMMIT
+    | compat::STABLE_INODES
+    | compat::ORPHAN_FILE;
 /// Incompatible features that we know.
 pub const INCOMPAT_KNOWN: u32 = incompat::FILETYPE;
 /// Read-only compatible features that we keep valid when we write.
-pub const RO_COMPAT_KNOWN: u32 =
-    ro_compat::SPARSE_SUPER | ro_compat::LARGE_FILE | ro_compat::BTREE_DIR | ro_compat::EXTRA_ISIZE;
+pub const RO_COMPAT_KNOWN: u32 = ro_compat::SPARSE_SUPER
+    | ro_compat::LARGE_FILE
+    | ro_compat::BTREE_DIR
+    | ro_compat::DIR_NLINK
+    | ro_compat::EXTRA_ISIZE;
 
 const COMPAT_NAMES: &[(u32, &str)] = &[
     (0x1, "dir_prealloc"),
@@ -61,6 +90,7 @@ const COMPAT_NAMES: &[(u32, &str)] = &[
     (0x10, "resize_inode"),
     (0x20, "dir_index"),
     (0x40, "lazy_bg"),
+    (0x80, "exclude_inode"),
     (0x100, "snapshot_bitmap"),
     (0x200, "sparse_super2"),
     (0x400, "fast_commit"),
@@ -150,7 +180,9 @@ impl Features {
     /// Names of the features that allow only reading; empty when the volume may be written.
     #[must_use]
     pub fn read_only_because(&self) -> Vec<String> {
-        names(self.ro_compat & !RO_COMPAT_KNOWN, RO_COMPAT_NAMES)
+        let mut all = names(self.compat & !COMPAT_KNOWN, COMPAT_NAMES);
+        all.extend(names(self.ro_compat & !RO_COMPAT_KNOWN, RO_COMPAT_NAMES));
+        all
     }
 
     /// The names of all features, as `dumpe2fs` prints them.
@@ -215,6 +247,20 @@ mod tests {
         let sums = Features { ro_compat: 0x403, ..Features::default() };
         assert_eq!(sums.read_only_because(), ["metadata_csum"]);
         assert!(Features { ro_compat: 0x43, ..Features::default() }.read_only_because().is_empty());
+    }
+
+    #[test]
+    fn compatible_features_that_own_something_unknown_forbid_writing() {
+        let known = Features { compat: COMPAT_KNOWN, ..Features::default() };
+        assert!(known.read_only_because().is_empty());
+        let others = ["imagic_inodes", "lazy_bg", "exclude_inode", "snapshot_bitmap"];
+        for name in others {
+            let mut features = known;
+            assert!(features.set_by_name(name, true));
+            assert_eq!(features.read_only_because(), [name]);
+        }
+        let unknown = Features { compat: 0x2000, ..Features::default() };
+        assert_eq!(unknown.read_only_because(), ["0x2000"]);
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub const DIRECT: usize = 12;
 pub const FAST_SYMLINK: usize = POINTERS * 4;
 /// Names that an inode can have.
 pub const LINK_MAX: u32 = 32_000;
+/// Links that others give a directory at most; with more subdirectories it counts 1 (feature `dir_nlink`).
+pub const DIRECTORY_LINK_MAX: u32 = 65_000;
 /// Bytes of fixed fields that we give new large inodes.
 pub const EXTRA_ISIZE: u16 = 32;
 /// `i_flags` with meanings that we do not know how to keep: compressed blocks, encryption, a size counted in

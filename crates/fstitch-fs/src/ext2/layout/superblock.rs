@@ -5,7 +5,7 @@
 
 use fstitch_core::{Error, Result};
 
-use super::feature::{Features, ro_compat};
+use super::feature::{Features, compat, ro_compat};
 use super::field::fields;
 use super::group::DESCRIPTOR_SIZE;
 use crate::ext2::num::{idx, small};
@@ -120,6 +120,8 @@ fields! {
     S_WANT_EXTRA_ISIZE: u16 @ 0x15e;
     /// 1: directory hashes with signed characters, 2: unsigned.
     S_FLAGS: u32 @ 0x160;
+    /// The inode of the orphan file.
+    S_ORPHAN_FILE_INUM: u32 @ 0x280;
     /// Ours, in bytes that the format reserves: a mount with soft updates is, or was, under way (`leftovers`).
     S_SESSION_MAGIC: u32 @ 0x3e8;
     /// Since when inodes may lack names, seconds since the epoch.
@@ -146,7 +148,8 @@ const _: () = {
     assert!(S_UUID + 16 == S_VOLUME_NAME && S_VOLUME_NAME + 16 == S_LAST_MOUNTED);
     assert!(S_RESERVED_GDT_BLOCKS.end() == S_JOURNAL_UUID && S_JOURNAL_UUID + 16 == S_JOURNAL_INUM.offset());
     assert!(S_LAST_ORPHAN.end() == S_HASH_SEED && S_HASH_SEED + 16 == S_DEF_HASH_VERSION.offset());
-    assert!(S_FLAGS.end() == 0x164 && S_FLAGS.end() < S_SESSION_MAGIC.offset());
+    assert!(S_FLAGS.end() == 0x164 && S_FLAGS.end() < S_ORPHAN_FILE_INUM.offset());
+    assert!(S_ORPHAN_FILE_INUM.end() < S_SESSION_MAGIC.offset());
     // The last word of a superblock is a checksum in later formats.
     assert!(S_SESSION_MOUNTS.end() <= SUPERBLOCK_SIZE - 4);
 };
@@ -164,7 +167,7 @@ pub struct Superblock {
     pub free_blocks: u32,
     /// Free inodes (summary).
     pub free_inodes: u32,
-    /// Bytes per block: 1024, 2048 or 4096.
+    /// Bytes per block: a power of two from 1024 to 65536.
     pub block_size: u32,
     /// Blocks per group.
     pub blocks_per_group: u32,
@@ -220,6 +223,8 @@ pub struct Superblock {
     pub extra_isize_want: u16,
     /// Signedness of characters in directory hashes.
     pub flags: u32,
+    /// The inode of the orphan file, 0 without the feature.
+    pub orphan_file: u32,
 }
 
 impl Superblock {
@@ -283,6 +288,11 @@ impl Superblock {
             extra_isize_min: S_MIN_EXTRA_ISIZE.get(raw),
             extra_isize_want: S_WANT_EXTRA_ISIZE.get(raw),
             flags: S_FLAGS.get(raw),
+            orphan_file: if dynamic && features.compat & compat::ORPHAN_FILE != 0 {
+                S_ORPHAN_FILE_INUM.get(raw)
+            } else {
+                0
+            },
         }
     }
 
@@ -336,6 +346,13 @@ impl Superblock {
     #[must_use]
     pub const fn is_dynamic(&self) -> bool {
         self.revision >= REVISION_DYNAMIC
+    }
+
+    /// Whether inode `ino` is the volume's own, in use though no directory names it: a reserved one other than the
+    /// root, or the orphan file's.
+    #[must_use]
+    pub const fn is_own_inode(&self, ino: u32) -> bool {
+        (ino < self.first_ino && ino != ROOT_INO) || (ino == self.orphan_file && ino != 0)
     }
 
     /// The block that holds the superblock.
@@ -501,12 +518,10 @@ impl Superblock {
     }
 }
 
+/// Blocks larger than 4 KiB are beyond what most kernels mount, but the format has them.
 fn parse_block_size(raw: &[u8]) -> Result<u32> {
     match S_LOG_BLOCK_SIZE.get(raw) {
-        log @ 0..=2 => Ok(1024 << log),
-        log @ 3..=6 => {
-            Err(Error::Unsupported(format!("blocks of {} bytes (1024, 2048 and 4096 are)", 1024 << log)))
-        }
+        log @ 0..=6 => Ok(1024 << log),
         log => Err(damaged(format!("block size 2^{}", u64::from(log) + 10))),
     }
 }

@@ -186,7 +186,7 @@ impl Ext2 {
         })?;
         let mut twice = Vec::new();
         self.scan_used_inodes((first, end), hooks, &mut |found| {
-            if found.ino < self.sb.first_ino && found.ino != super::layout::superblock::ROOT_INO {
+            if self.sb.is_own_inode(found.ino) {
                 return Ok(());
             }
             let is_root = found.ino == super::layout::superblock::ROOT_INO;

@@ -36,6 +36,7 @@ fn sample() -> Vec<u8> {
         extra_isize_min: 32,
         extra_isize_want: 32,
         flags: 2,
+        orphan_file: 0,
     };
     let mut raw = vec![0; SUPERBLOCK_SIZE];
     volume.encode_into(&mut raw, 0);
