@@ -7,65 +7,157 @@ use anyhow::{Context, Result, bail};
 /// Bytes that are looked at.
 const LEN: usize = 68 << 10;
 
-/// Signatures of things that must not be overwritten unasked: position, bytes, name.
-const SIGNATURES: [(usize, &[u8], &str); 16] = [
-    (1080, b"\x53\xef", "an ext2, ext3 or ext4 volume"),
-    (0, b"XFSB", "an XFS volume"),
-    (65_600, b"_BHRfS_M", "a Btrfs volume"),
-    (1024, b"\x10\x20\xf5\xf2", "an F2FS volume"),
-    (3, b"NTFS    ", "an NTFS volume"),
-    (54, b"FAT1", "a FAT volume"),
-    (82, b"FAT32", "a FAT32 volume"),
-    (3, b"EXFAT   ", "an exFAT volume"),
-    (0, b"hsqs", "a squashfs image"),
-    (0, b"LUKS\xba\xbe", "a LUKS volume"),
-    (4086, b"SWAPSPACE2", "swap space"),
-    (512, b"LABELONE", "an LVM physical volume"),
-    (512, b"EFI PART", "a partition table (GPT)"),
-    (32_769, b"CD001", "an ISO 9660 image"),
-    (257, b"ustar", "a tar archive"),
+/// A thing that is no ext2 volume.
+struct Known {
+    /// Where its signature is, in bytes.
+    at: usize,
+    signature: &'static [u8],
+    name: &'static str,
+    /// What to do to get at a volume in it.
+    advice: &'static str,
+}
+
+const fn known(at: usize, signature: &'static [u8], name: &'static str) -> Known {
+    Known { at, signature, name, advice: "" }
+}
+
+const fn wrapped(at: usize, signature: &'static [u8], name: &'static str, advice: &'static str) -> Known {
+    Known { at, signature, name, advice }
+}
+
+/// The name of what has ext2's magic number.
+const EXT: &str = "an ext2, ext3 or ext4 volume";
+/// The name of what has a GPT.
+const GPT: &str = "a partition table (GPT)";
+/// The name of what ends like a boot sector.
+const BOOT: &str = "a partition table or boot sector";
+
+/// Signatures of things that must not be overwritten unasked, and that no repair of ext2 may touch.
+const SIGNATURES: [Known; 32] = [
+    known(1080, b"\x53\xef", EXT),
+    known(0, b"XFSB", "an XFS volume"),
+    known(65_600, b"_BHRfS_M", "a Btrfs volume"),
+    known(1024, b"\x10\x20\xf5\xf2", "an F2FS volume"),
+    known(1024, b"\xe2\xe1\xf5\xe0", "an EROFS image"),
+    known(1024, b"H+\0\x04", "an HFS+ volume"),
+    known(65_588, b"ReIsEr", "a ReiserFS volume"),
+    known(3, b"NTFS    ", "an NTFS volume"),
+    known(54, b"FAT1", "a FAT volume"),
+    known(82, b"FAT32", "a FAT32 volume"),
+    known(3, b"EXFAT   ", "an exFAT volume"),
+    known(0, b"hsqs", "a squashfs image"),
+    known(0, b"\x45\x3d\xcd\x28", "a cramfs image"),
+    wrapped(0, b"LUKS\xba\xbe", "a LUKS volume", "`cryptsetup open` shows what is in it"),
+    known(4086, b"SWAPSPACE2", "swap space"),
+    known(4086, b"SWAP-SPACE", "swap space"),
+    known(512, b"LABELONE", "an LVM physical volume"),
+    known(4096, b"\xfc\x4e\x2b\xa9", "a member of a RAID array"),
+    known(512, b"EFI PART", GPT),
+    known(32_769, b"CD001", "an ISO 9660 image"),
+    known(257, b"ustar", "a tar archive"),
+    wrapped(0, b"QFI\xfb", "a qcow2 image", "`qemu-img convert -O raw FROM TO` makes a plain one of it"),
+    wrapped(0, b"KDMV", "a VMDK image", "`qemu-img convert -O raw FROM TO` makes a plain one of it"),
+    wrapped(0, b"vhdxfile", "a VHDX image", "`qemu-img convert -O raw FROM TO` makes a plain one of it"),
+    wrapped(
+        64,
+        b"\x7f\x10\xda\xbe",
+        "a VDI image",
+        "`qemu-img convert -O raw FROM TO` makes a plain one of it",
+    ),
+    wrapped(0, b"\x1f\x8b", "a file compressed by gzip", "decompress it first (`gzip -dk FILE`)"),
+    wrapped(0, b"\xfd7zXZ\0", "a file compressed by xz", "decompress it first (`xz -dk FILE`)"),
+    wrapped(0, b"\x28\xb5\x2f\xfd", "a file compressed by zstd", "decompress it first (`zstd -d FILE`)"),
+    wrapped(0, b"BZh", "a file compressed by bzip2", "decompress it first (`bzip2 -dk FILE`)"),
+    wrapped(0, b"PK\x03\x04", "a ZIP archive", "unpack it first"),
+    known(0, b"\x7fELF", "a program (ELF)"),
     // The last, because boot sectors of file systems carry it as well.
-    (510, b"\x55\xaa", "a partition table or boot sector"),
+    known(510, b"\x55\xaa", BOOT),
 ];
+
+/// Bytes of text that a file must begin with to be taken for one.
+const TEXT_MIN: usize = 16;
 
 /// The name of what the medium seems to hold from byte `offset` on, if it is anything known.
 pub fn holds(path: &Path, offset: u64) -> Result<Option<&'static str>> {
-    let bytes =
-        fstitch_disk::probe(path, offset, LEN).with_context(|| format!("reading {}", path.display()))?;
-    Ok(name(&bytes))
+    Ok(find(&start(path, offset)?).map(|found| found.name))
 }
 
-fn name(bytes: &[u8]) -> Option<&'static str> {
-    let found = SIGNATURES
-        .iter()
-        .find(|(at, signature, _)| bytes.get(*at..*at + signature.len()) == Some(*signature));
-    found.map(|(_, _, name)| *name)
+fn start(path: &Path, offset: u64) -> Result<Vec<u8>> {
+    fstitch_disk::probe(path, offset, LEN).with_context(|| format!("reading {}", path.display()))
+}
+
+fn find(bytes: &[u8]) -> Option<&'static Known> {
+    let has = |known: &&Known| bytes.get(known.at..known.at + known.signature.len()) == Some(known.signature);
+    SIGNATURES.iter().find(has)
+}
+
+/// Whether all that is there is text.
+fn is_text(bytes: &[u8]) -> bool {
+    let head = &bytes[..bytes.len().min(1024)];
+    let plain = |&byte: &u8| byte >= b' ' || matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c | 0x1b);
+    let valid = match std::str::from_utf8(head) {
+        Ok(_) => true,
+        // The cut may be in the middle of a character.
+        Err(error) => error.error_len().is_none(),
+    };
+    head.len() >= TEXT_MIN && valid && head.iter().all(plain)
+}
+
+/// What is on the medium at byte `offset` instead of ext2, as an error says it; `None` for an ext2 volume.
+pub fn not_ext2(path: &Path, offset: u64) -> Result<Option<Other>> {
+    let bytes = start(path, offset)?;
+    let place = place(path, offset);
+    let found = find(&bytes);
+    let (text, certain) = match found {
+        Some(Known { name: EXT, .. }) => return Ok(None),
+        Some(Known { name: GPT | BOOT, .. }) => (
+            format!(
+                "{place} holds a partition table, not a volume: choose one with --partition (here {})",
+                numbers(path)
+            ),
+            false,
+        ),
+        Some(Known { name, advice: "", .. }) => {
+            (format!("{place} holds {name}, not ext2 or ext3, which is all that this program reads"), true)
+        }
+        Some(Known { name, advice, .. }) => {
+            (format!("{place} holds {name}, not ext2 or ext3: {advice}"), true)
+        }
+        None if bytes.is_empty() => {
+            (format!("{place} is empty: make a volume with `fstitch mkfs ext2`"), true)
+        }
+        None if is_text(&bytes) => (format!("{place} holds text, not ext2 or ext3"), true),
+        None => (
+            format!(
+                "{place} holds no ext2 volume (no magic number at byte 1080). If the primary superblock is \
+                 damaged, `fstitch fsck` can use a backup"
+            ),
+            false,
+        ),
+    };
+    Ok(Some(Other { text, certain }))
+}
+
+/// What is there instead of an ext2 volume.
+pub struct Other {
+    /// For people.
+    pub text: String,
+    /// It is something else. If not, it may be a volume whose superblock is damaged.
+    pub certain: bool,
 }
 
 /// The block size of the ext2 volume at byte `offset` of the medium, or an error that says what is there instead.
 pub fn ext2_block_size(path: &Path, offset: u64) -> Result<u32> {
-    let bytes =
-        fstitch_disk::probe(path, offset, LEN).with_context(|| format!("reading {}", path.display()))?;
-    let place = place(path, offset);
-    if bytes.get(1080..1082) != Some(b"\x53\xef") {
-        match name(&bytes) {
-            Some("a partition table (GPT)" | "a partition table or boot sector") => bail!(
-                "{place} holds a partition table, not a volume: choose one with --partition (here {})",
-                numbers(path)
-            ),
-            Some(other) => bail!("{place} holds {other}, which this version does not read; it reads ext2"),
-            None if bytes.is_empty() => bail!("{place} is empty: make a volume with `fstitch mkfs ext2`"),
-            None => bail!(
-                "{place} holds no ext2 volume (no magic number at byte 1080). If the primary superblock is \
-                 damaged, `fstitch fsck` can use a backup"
-            ),
-        }
+    if let Some(other) = not_ext2(path, offset)? {
+        bail!("{}", other.text);
     }
+    let bytes = start(path, offset)?;
     let log = bytes.get(1048..1052).and_then(|field| field.try_into().ok()).map_or(0, u32::from_le_bytes);
     match log {
-        0..=2 => Ok(1024 << log),
+        0..=6 => Ok(1024 << log),
         _ => bail!(
-            "{place} says that its blocks are 2^{} bytes; 1024, 2048 and 4096 are known",
+            "{} says that its blocks are 2^{} bytes; 1024 to 65536 are possible",
+            place(path, offset),
             u64::from(log) + 10
         ),
     }
@@ -94,14 +186,36 @@ fn place(path: &Path, offset: u64) -> String {
 mod tests {
     use super::*;
 
+    fn name(bytes: &[u8]) -> Option<&'static str> {
+        find(bytes).map(|found| found.name)
+    }
+
     #[test]
     fn signatures_are_known() {
         let mut bytes = vec![0; LEN];
         assert_eq!(name(&bytes), None);
         bytes[510..512].copy_from_slice(b"\x55\xaa");
-        assert_eq!(name(&bytes), Some("a partition table or boot sector"));
+        assert_eq!(name(&bytes), Some(BOOT));
         bytes[1080..1082].copy_from_slice(b"\x53\xef");
-        assert_eq!(name(&bytes), Some("an ext2, ext3 or ext4 volume"));
+        assert_eq!(name(&bytes), Some(EXT));
         assert_eq!(name(&[]), None);
+    }
+
+    #[test]
+    fn every_signature_is_looked_for_where_it_can_be_found() {
+        for known in &SIGNATURES {
+            let mut bytes = vec![0; LEN];
+            assert!(known.at + known.signature.len() <= LEN, "{}", known.name);
+            bytes[known.at..known.at + known.signature.len()].copy_from_slice(known.signature);
+            assert_eq!(name(&bytes), Some(known.name));
+        }
+    }
+
+    #[test]
+    fn text_is_told_from_what_is_not() {
+        assert!(is_text(b"#!/bin/sh\necho hello\n") && is_text("Grüße an alle hier".as_bytes()));
+        let long = "ä".repeat(2000);
+        assert!(is_text(&long.as_bytes()[..1025]) && is_text(&format!("x{long}").as_bytes()[..1500]));
+        assert!(!is_text(&[0; 1024]) && !is_text(b"short") && !is_text(&[0xff; 100]));
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use fstitch_core::{BlockDevice, CheckReport, Clock, Error, FindingClass, Overlay, SystemClock};
 use fstitch_disk::{DiskOptions, FileDisk};
-use fstitch_fs::check::{RepairMode, RepairOptions, repair_ext2};
+use fstitch_fs::check::{RepairMode, RepairOptions, find_backup, repair_ext2};
 use fstitch_fs::ext2;
 use fstitch_fs::ext2::layout::superblock::{STATE_ERROR, STATE_VALID};
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,7 @@ use crate::control::{Request, Response};
 use crate::journal;
 use crate::open;
 use crate::output::{Outcome, json, reasons, spinner, text};
+use crate::probe;
 
 /// fsck(8): nothing is wrong.
 const CLEAN: Outcome = Outcome(0);
@@ -82,6 +83,9 @@ pub struct Report {
     pub repaired: u64,
     /// How many findings are left.
     pub left: u64,
+    /// The blocks of a journal that was made in place of one that nobody could use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_journal: Option<u32>,
     /// The findings, at most 10,000.
     pub findings: Vec<Finding>,
     /// Whether somebody has been shown them already.
@@ -132,6 +136,7 @@ impl Report {
             corrupt: found.corrupt,
             repaired,
             left,
+            new_journal: None,
             findings: findings.collect(),
             told: false,
             tried: false,
@@ -159,6 +164,9 @@ impl Report {
             shown.push_str(&self.list()?);
         }
         self.conclude(&mut shown, name, repairing)?;
+        if let Some(blocks) = self.new_journal {
+            writeln!(shown, "{name}: a new journal of {blocks} blocks was made")?;
+        }
         Ok(shown)
     }
 
@@ -252,10 +260,20 @@ fn offline(arguments: &Arguments) -> Result<Report> {
         read_only: mode == RepairMode::No && !asks,
         ..DiskOptions::default()
     };
+    let other = probe::not_ext2(&arguments.image, disk.offset)?;
+    if let Some(other) = other.as_ref().filter(|other| other.certain) {
+        bail!("{}", other.text);
+    }
     let disk = match open::disk(&arguments.image, &disk) {
         Err(error) if asks => return Err(error.context("cannot repair (-n only checks)")),
         disk => disk?,
     };
+    if let Some(other) = other
+        && find_backup(&disk)?.is_none()
+    {
+        bail!("{}; nor is there a superblock where its copies would be", other.text);
+    }
+    let had_journal = has_journal(&disk);
     if mode == RepairMode::No && !asks && must_recover(&disk)? {
         let view = Overlay::new(&disk);
         let journal = journal::recover_in_memory(&view, arguments.volume.journal.as_deref())
@@ -263,7 +281,32 @@ fn offline(arguments: &Arguments) -> Result<Report> {
         return check(arguments, &view, RepairMode::No, journal);
     }
     let journal = if mode != RepairMode::No || asks { recover(arguments, &disk)? } else { None };
-    check(arguments, &disk, mode, journal)
+    let mut report = check(arguments, &disk, mode, journal)?;
+    if had_journal && report.left == 0 && report.tried && !has_journal(&disk) {
+        report.new_journal = renew_journal(&disk)?;
+    }
+    Ok(report)
+}
+
+/// Whether the superblock, as far as it can be read, says that the volume has a journal in itself.
+fn has_journal(disk: &FileDisk) -> bool {
+    let Ok((raw, volume)) = ext2::journal::read_superblock(disk) else { return false };
+    match ext2::journal::locate(&volume, &raw) {
+        Ok(place) => matches!(place, Some(ext2::journal::Place::Inode(_))),
+        // It says so, but not where.
+        Err(_) => true,
+    }
+}
+
+/// Gives a volume whose journal was beyond repair another one, so that it stays what it was; its blocks. `None` where
+/// there is no room for one.
+fn renew_journal(disk: &FileDisk) -> Result<Option<u32>> {
+    let options = ext2::journal::AddOptions { blocks: None, now: SystemClock::new().now(), is_zero: false };
+    match ext2::journal::add(disk, options) {
+        Ok(blocks) => Ok(Some(blocks)),
+        Err(Error::Unsupported(_)) => Ok(None),
+        Err(error) => Err(error).context("making another journal"),
+    }
 }
 
 /// Whether the volume is one that must be recovered. One whose superblock is damaged must be repaired first.
@@ -279,10 +322,16 @@ fn recover(arguments: &Arguments, disk: &FileDisk) -> Result<Option<journal::Rep
     if !must_recover(disk)? {
         return Ok(None);
     }
-    match journal::recover(disk, arguments.volume.journal.as_deref()) {
+    let recover = || journal::recover(disk, arguments.volume.journal.as_deref());
+    let mut recovered = recover();
+    let damaged = recovered.as_ref().is_err_and(is_damage);
+    if arguments.yes && damaged && ext2::journal::restore(disk, SystemClock::new().now())? {
+        recovered = recover();
+    }
+    match recovered {
         Err(error) if arguments.yes && is_damage(&error) => {
             ext2::journal::abandon(disk)?;
-            let lost = format!("{}; the volume has no journal any more", reasons(&error));
+            let lost = format!("{}; what it held is lost", reasons(&error));
             Ok(Some(journal::Report { problems: vec![lost], ..journal::Report::default() }))
         }
         other => other.context("the journal cannot be replayed (-y goes on without it)"),
@@ -325,9 +374,10 @@ fn check(
 }
 
 /// Whether the superblock says that the volume was unmounted in an orderly way and has no known errors. One that
-/// cannot be read says no such thing.
+/// cannot be read says no such thing, and a journal that nobody can use contradicts it.
 fn is_marked_clean(disk: &dyn BlockDevice) -> bool {
     ext2::Ext2::probe(disk).is_ok_and(|volume| volume.state & (STATE_VALID | STATE_ERROR) == STATE_VALID)
+        && ext2::journal::is_sound(disk).unwrap_or(false)
 }
 
 #[cfg(test)]

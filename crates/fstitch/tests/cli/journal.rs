@@ -138,7 +138,8 @@ fn a_journal_beyond_repair_is_given_up_only_when_told() {
     assert!(fstitch(&format!("info {image}")).ok().contains("journal superblock"));
     let given_up = fstitch(&format!("fsck -y {image}"));
     assert_eq!(given_up.code, 1, "{}{}", given_up.out, given_up.err);
-    assert!(given_up.out.contains("no journal any more"), "{}", given_up.out);
+    assert!(given_up.out.contains("what it held is lost"), "{}", given_up.out);
+    assert!(given_up.out.contains("a new journal of 1024 blocks was made"), "{}", given_up.out);
     run("e2fsck", ["-fn", &image]).ok();
     assert_eq!(fstitch(&format!("cat {image}:/file")).ok(), "o".repeat(8192));
 }
@@ -180,4 +181,64 @@ fn a_journal_on_its_own_device_is_made_used_and_given_back() {
     fstitch(&format!("tune --journal-device {journal} {other}")).ok();
     judge(&other, true);
     fstitch(&format!("tune --journal-device {journal} {image}")).refused(1, "another volume");
+}
+
+/// A volume whose superblock asks for a journal, after `change` of the bytes of inode 8; marked clean.
+fn without_journal_inode(place: &Place, change: impl Fn(&mut [u8])) -> Option<String> {
+    if !needs("mke2fs") || !needs("e2fsck") {
+        return None;
+    }
+    let image = place.text("damaged.img");
+    run("mke2fs", format!("-q -F -t ext3 -b 1024 -J size=1 {image} 16M").split(' ')).ok();
+    let mut bytes = std::fs::read(&image).unwrap();
+    let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let table = usize::try_from(word(&bytes, 2048 + 8)).unwrap() * 1024;
+    let size = usize::from(u16::from_le_bytes([bytes[1024 + 0x58], bytes[1024 + 0x59]]));
+    change(&mut bytes[table + 7 * size..table + 8 * size]);
+    std::fs::write(&image, bytes).unwrap();
+    Some(image)
+}
+
+#[test]
+fn a_volume_marked_clean_whose_journal_is_lost_is_mended_for_everybody() {
+    let changes: [fn(&mut [u8]); 3] = [
+        |inode| inode.fill(0),
+        // A hole, and a block outside.
+        |inode| inode[0x28 + 8..0x28 + 12].fill(0),
+        |inode| inode[0x28 + 8..0x28 + 12].fill(0xff),
+    ];
+    for change in changes {
+        let place = Place::new();
+        let Some(image) = without_journal_inode(&place, change) else { return };
+        // Without the copy of the inode, another journal is made; with it, the old one is found.
+        for copy in [true, false] {
+            let mut bytes = std::fs::read(&image).unwrap();
+            bytes[1024 + 0xfd] = u8::from(copy);
+            let damaged = place.text("case.img");
+            std::fs::write(&damaged, bytes).unwrap();
+            fstitch(&format!("tune --no-journal {damaged}")).refused(1, "inode 8");
+            let preened = fstitch(&format!("fsck -p {damaged}"));
+            assert_eq!(preened.code, 4, "{}{}", preened.out, preened.err);
+            let mended = fstitch(&format!("fsck -y {damaged}"));
+            assert_eq!(mended.code, 1, "{}{}", mended.out, mended.err);
+            assert_eq!(mended.out.contains("a new journal"), !copy, "{}", mended.out);
+            fstitch(&format!("fsck -f {damaged}")).ok();
+            run("e2fsck", ["-fn", &damaged]).ok();
+            assert!(fstitch(&format!("info {damaged}")).ok().contains("inode 8, clean"));
+            fstitch(&format!("tune --no-journal {damaged}")).ok();
+            run("e2fsck", ["-fn", &damaged]).ok();
+        }
+    }
+}
+
+#[test]
+fn what_a_journal_holds_is_found_through_the_copy_of_its_inode() {
+    let place = Place::new();
+    let Some(image) = dirty(&place) else { return };
+    run("debugfs", ["-w", "-R", "clri <8>", &image]).ok();
+    fstitch(&format!("fsck -p {image}")).refused(8, "inode 8");
+    let mended = fstitch(&format!("fsck -y {image}"));
+    assert!(mended.out.contains("journal replayed: 2 transactions"), "{}{}", mended.out, mended.err);
+    run("e2fsck", ["-fn", &image]).ok();
+    assert_eq!(fstitch(&format!("cat {image}:/file")).ok(), replayed());
 }

@@ -6,6 +6,7 @@ mod awake;
 mod bench;
 mod dead;
 mod devices;
+mod foreign;
 mod harness;
 mod journal;
 mod live;

@@ -41,10 +41,12 @@ fn writes_that_the_kernel_keeps_back_exclude_what_promises_their_order() {
 #[test]
 fn an_unreadable_medium_is_named_once() {
     let place = Place::new();
-    fs::write(place.at("empty"), "").unwrap();
-    let ran = fstitch(&format!("fsck -n {}", place.text("empty")));
-    assert_eq!(ran.code, 8);
-    assert_eq!(ran.err.matches("hold no block").count(), 1, "{}", ran.err);
+    for (len, said) in [(0, "is empty"), (100, "hold no block")] {
+        fs::write(place.at("short"), vec![1; len]).unwrap();
+        let ran = fstitch(&format!("fsck -n {}", place.text("short")));
+        assert_eq!(ran.code, 8);
+        assert_eq!(ran.err.matches(said).count(), 1, "{}", ran.err);
+    }
 }
 
 #[test]
