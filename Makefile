@@ -48,7 +48,7 @@ studies: build build-client
 # Races the program against the kernel's file systems and others, and writes docs/benchmarks.md. Forty minutes at most.
 bench: $(if $(PLAIN),build,optimized)
 	@scripts/setup.sh bench
-	@$(RACED) bench --time 1620s --report docs/benchmarks.md
+	@$(RACED) bench --time 1620s --report docs/benchmarks.md --readme README.md
 
 # What C programs need to order their changes; `pip install ./python` is the same for Python.
 build-client:

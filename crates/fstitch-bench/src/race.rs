@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fstitch_core::{Clock, SystemClock};
+use fstitch_fuse::Transport;
 
 use crate::contender::{Contender, Medium, Tools};
 use crate::meter::{Meter, Sample};
+use crate::processors::Processors;
 use crate::report::goals;
 use crate::results::{Cell, Gap, Results};
+use crate::transport;
 use crate::warm;
 use crate::workload::{self, At, LeftOut, Scale, Tree, Workload};
 
@@ -33,6 +36,8 @@ pub struct Plan {
     pub media: Vec<Medium>,
     /// A directory in memory for what programs need.
     pub scratch: PathBuf,
+    /// Which way requests reach our servers, where the machine is not left as it is found.
+    pub transport: Transport,
 }
 
 /// The workloads that the conventional, synchronous mode takes part in, because each change waits for the medium there.
@@ -103,7 +108,7 @@ impl Plan {
                 // Where each change waits for the medium, the small amount of work takes long enough.
                 let scale = if contender.is_synchronous() { Scale::Quick } else { self.scale };
                 let scale = (scale, self.scratch.as_path());
-                match run_once(tools, (contender, medium), workload, (scale, tree)) {
+                match self.run_once(tools, (contender, medium), workload, (scale, tree)) {
                     Ok(samples) => results.cells.extend(samples.into_iter().map(|sample| Cell {
                         medium: medium.name.to_owned(),
                         workload: workload.name.to_owned(),
@@ -196,6 +201,32 @@ impl Plan {
             order.iter().filter(fits).map(step).collect::<Vec<_>>()
         })
     }
+
+    /// One workload in one contender, from an empty volume to the unmount.
+    fn run_once(
+        &self,
+        tools: &Tools,
+        (contender, medium): (Contender, &Medium),
+        workload: &Workload,
+        ((scale, scratch), tree): ((Scale, &Path), &Tree),
+    ) -> Result<Vec<Sample>> {
+        // Of two transports the kernel offers what it is told to; afterwards it is as it was.
+        let is_tuned = workload.processors != Processors::AsFound;
+        let _chosen = is_tuned.then(|| transport::choose(self.transport));
+        let _held = workload.processors.hold()?;
+        let running = tools.start(contender, medium)?;
+        let counters = || running.counters();
+        let at = At { place: &*running.place, host: running.host.as_deref(), scale, tree, scratch };
+        let settle = || running.settle();
+        warm::before(contender, tools, scratch, scale.of(workload.memory, workload.memory / 4))?;
+        let mut meter = Meter::new(&*running.place, running.server, (&counters, &settle));
+        let done = workload.run(&at, &mut meter);
+        let samples = meter.finish();
+        let stopped = running.stop();
+        done?;
+        stopped?;
+        Ok(samples)
+    }
 }
 
 /// How many of the goals' ratios each workload has.
@@ -239,27 +270,6 @@ fn is_coprime(one: usize, other: usize) -> bool {
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).exists())
-}
-
-fn run_once(
-    tools: &Tools,
-    (contender, medium): (Contender, &Medium),
-    workload: &Workload,
-    ((scale, scratch), tree): ((Scale, &Path), &Tree),
-) -> Result<Vec<Sample>> {
-    let _held = workload.processors.hold()?;
-    let running = tools.start(contender, medium)?;
-    let counters = || running.counters();
-    let at = At { place: &*running.place, host: running.host.as_deref(), scale, tree, scratch };
-    let settle = || running.settle();
-    warm::before(contender, tools, scratch, scale.of(workload.memory, workload.memory / 4))?;
-    let mut meter = Meter::new(&*running.place, running.server, (&counters, &settle));
-    let done = workload.run(&at, &mut meter);
-    let samples = meter.finish();
-    let stopped = running.stop();
-    done?;
-    stopped?;
-    Ok(samples)
 }
 
 #[cfg(test)]

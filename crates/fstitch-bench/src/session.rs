@@ -80,26 +80,27 @@ pub fn run(wanted: &Wanted, say: &mut Say<'_>) -> Result<Results> {
     results.scale = if wanted.scale == Scale::Full { "full" } else { "quick" }.to_owned();
     let about = format!("{}: {} files, {} MB", tree.origin, tree.files.len(), tree.size() / 1_000_000);
     results.machine.facts.push(("source tree".to_owned(), about));
-    results.machine.facts.push(("idle processors".to_owned(), processors::idle()));
+    results.machine.facts.push(("tuned: idle processors".to_owned(), processors::idle()));
     let chosen = transport::choose(wanted.transport);
     ensure!(
         chosen.is_io_uring || wanted.transport != Transport::IoUring,
         "requests come by {}",
         chosen.about
     );
-    results.machine.facts.push(("requests of our mounts".to_owned(), chosen.about.clone()));
+    results.machine.facts.push(("tuned: requests of our mounts".to_owned(), chosen.about.clone()));
+    results.machine.facts.push(("who ran it".to_owned(), user()));
+    let is_io_uring = chosen.is_io_uring;
+    // Each step chooses for itself: not all may touch the machine.
+    drop(chosen);
     let mut plan = Plan {
         scale: wanted.scale,
         repetitions: wanted.repetitions,
         time: wanted.time,
-        contenders: if wanted.contenders.is_empty() {
-            all(chosen.is_io_uring)
-        } else {
-            wanted.contenders.clone()
-        },
+        contenders: if wanted.contenders.is_empty() { all(is_io_uring) } else { wanted.contenders.clone() },
         workloads: wanted.workloads.clone(),
         media,
         scratch: scratch.path().to_owned(),
+        transport: wanted.transport,
     };
     let tools = Tools { fstitch: wanted.fstitch.clone(), mountpoint: mountpoint.path().canonicalize()? };
     if wanted.tables {
@@ -134,6 +135,11 @@ fn all(is_io_uring: bool) -> Vec<Contender> {
     let takes_part =
         |one: &Contender| !(one.is_synchronous() && one.is_mounted()) && (is_io_uring || !one.is_by_device());
     Contender::ALL.into_iter().chain([Contender::Tmpfs]).filter(takes_part).collect()
+}
+
+/// Who runs this: users other than root have no way to tune the machine, and defaults may do other things for them.
+fn user() -> String {
+    if rustix::process::geteuid().is_root() { "root".to_owned() } else { "not root".to_owned() }
 }
 
 fn tree(wanted: &Wanted) -> Result<Tree> {

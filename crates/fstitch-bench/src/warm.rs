@@ -34,7 +34,9 @@ pub(crate) fn before(contender: Contender, tools: &Tools, scratch: &Path, mib: u
     let mib = mib.min(most);
     match contender {
         Contender::InProcess(_) => heap(mib),
-        Contender::Mounted(_)
+        Contender::Defaults
+        | Contender::LeftAlone
+        | Contender::Mounted(_)
         | Contender::Cached(_)
         | Contender::Memory
         | Contender::DeviceSoft

@@ -70,6 +70,9 @@ pub struct Arguments {
     /// Write the report into this file (Markdown), plots and results into a directory beside it
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Write the ratios of the defaults between the marks `defaults` of this file, the project's README
+    #[arg(long, value_name = "FILE")]
+    readme: Option<PathBuf>,
     /// Measure nothing: take the results of an earlier run
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
@@ -112,6 +115,13 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     };
     if let Some(file) = &arguments.report {
         report::write(&results, file)?;
+    }
+    if let Some(file) = &arguments.readme {
+        let name = || file.display().to_string();
+        let text = std::fs::read_to_string(file).with_context(name)?;
+        let new = report::with_ratios(&text, &results)
+            .with_context(|| format!("{}: no marks, or the defaults were not measured", file.display()))?;
+        std::fs::write(file, new).with_context(name)?;
     }
     if arguments.json {
         json(&results)?

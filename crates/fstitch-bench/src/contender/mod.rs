@@ -11,10 +11,15 @@ use fstitch_fs::ext2::arrange::Consistency;
 
 use crate::meter::Device;
 use crate::place::Place;
+use crate::workload::FOUND;
 
 /// A file system in one arrangement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Contender {
+    /// Featherstitch as people get it: `fstitch mount` without any option.
+    Defaults,
+    /// The same, but idle processors are left alone (`awake=off`): what keeping them awake costs and brings.
+    LeftAlone,
     /// Featherstitch, mounted through FUSE.
     Mounted(Consistency),
     /// Featherstitch in the process that uses it.
@@ -50,7 +55,9 @@ pub enum Kernel {
 
 impl Contender {
     /// All of them, in the order of reports.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
+        Self::Defaults,
+        Self::LeftAlone,
         Self::Mounted(Consistency::Soft),
         Self::Mounted(Consistency::Ordered),
         Self::Mounted(Consistency::Full),
@@ -77,6 +84,8 @@ impl Contender {
     #[must_use]
     pub fn name(self) -> String {
         match self {
+            Self::Defaults => "defaults".into(),
+            Self::LeftAlone => "defaults-asleep".into(),
             Self::Mounted(mode) => format!("fuse-{mode}"),
             Self::InProcess(mode) => format!("in-{mode}"),
             Self::Memory => "fuse-memory".into(),
@@ -104,7 +113,7 @@ impl Contender {
         match self {
             Self::Mounted(mode) | Self::InProcess(mode) | Self::Cached(mode) => mode != Consistency::Async,
             Self::Kernel(kernel) => kernel != Kernel::Ext2,
-            Self::DeviceSoft => true,
+            Self::Defaults | Self::LeftAlone | Self::DeviceSoft => true,
             Self::Memory | Self::DeviceMemory | Self::Fuse2fs | Self::Tmpfs => false,
         }
     }
@@ -115,13 +124,24 @@ impl Contender {
         matches!(self, Self::DeviceSoft | Self::DeviceMemory)
     }
 
-    /// Whether it takes part in a workload: what compares transports or caches does so where a goal asks for it.
+    /// Whether it takes part in a workload: what compares transports or caches does so where a goal asks for it, and on the machine as it
+    /// is found those race whom people choose from.
     #[must_use]
     pub fn takes_part(self, workload: &str) -> bool {
         const TRANSPORTS: [&str; 6] =
             ["small", "small-pinned", "small-halted", "tree", "creates", "creates-halted"];
         const CACHED: [&str; 6] = ["small", "tree", "postmark", "mail", "creates", "stream"];
+        if FOUND.contains(&workload) {
+            return matches!(
+                self,
+                Self::Defaults
+                    | Self::LeftAlone
+                    | Self::Fuse2fs
+                    | Self::Kernel(Kernel::Ext2 | Kernel::Ext3Ordered)
+            );
+        }
         match self {
+            Self::Defaults | Self::LeftAlone => false,
             Self::DeviceSoft | Self::DeviceMemory => TRANSPORTS.contains(&workload),
             Self::Cached(Consistency::Soft) => CACHED.contains(&workload),
             Self::Cached(_) => workload == "postmark",
@@ -156,7 +176,9 @@ impl Contender {
             {
                 Some("ext3")
             }
-            Self::Mounted(_)
+            Self::Defaults
+            | Self::LeftAlone
+            | Self::Mounted(_)
             | Self::InProcess(_)
             | Self::Cached(_)
             | Self::DeviceSoft
@@ -252,7 +274,9 @@ impl Tools {
                 Some("no loop devices".into())
             }
             Contender::Fuse2fs if process::version("fuse2fs", "-V").is_none() => Some("not installed".into()),
-            Contender::Mounted(_)
+            Contender::Defaults
+            | Contender::LeftAlone
+            | Contender::Mounted(_)
             | Contender::Cached(_)
             | Contender::Memory
             | Contender::DeviceSoft

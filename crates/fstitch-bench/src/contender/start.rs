@@ -47,9 +47,11 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
     let at = tools.mountpoint.as_path();
     let kind = match contender {
         Contender::InProcess(mode) => return start_inside(mode, image),
-        Contender::Mounted(mode) => mount_ours(tools, &format!("consistency={mode}"), image)?,
-        Contender::DeviceSoft => mount_ours(tools, "consistency=soft,transport=device", image)?,
-        Contender::Cached(mode) => mount_ours(tools, &format!("consistency={mode},writeback_cache"), image)?,
+        Contender::Defaults => mount_ours(tools, None, image)?,
+        Contender::LeftAlone => mount_ours(tools, Some("awake=off"), image)?,
+        Contender::Mounted(mode) => mount_tuned(tools, &format!("consistency={mode}"), image)?,
+        Contender::DeviceSoft => mount_tuned(tools, "consistency=soft,transport=device", image)?,
+        Contender::Cached(mode) => mount_tuned(tools, &format!("consistency={mode},writeback_cache"), image)?,
         Contender::Memory => mount_memory(tools, "auto")?,
         Contender::DeviceMemory => mount_memory(tools, "device")?,
         Contender::Fuse2fs => {
@@ -76,9 +78,18 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
     Ok(Running { place: Arc::new(Host::new(at)?), host: Some(at.to_owned()), server, kind })
 }
 
-fn mount_ours(tools: &Tools, options: &str, image: &Path) -> Result<Kind> {
+/// In a setting that the bench itself has made: what becomes of idle processors is said by the workload, not by the mount.
+fn mount_tuned(tools: &Tools, options: &str, image: &Path) -> Result<Kind> {
+    mount_ours(tools, Some(&format!("{options},awake=off")), image)
+}
+
+fn mount_ours(tools: &Tools, options: Option<&str>, image: &Path) -> Result<Kind> {
     let mut command = Command::new(&tools.fstitch);
-    command.args(["mount", "--foreground", "-o", options]).arg(image).arg(&tools.mountpoint);
+    command.args(["mount", "--foreground"]);
+    if let Some(options) = options {
+        command.args(["-o", options]);
+    }
+    command.arg(image).arg(&tools.mountpoint);
     Ok(Kind::Server { fstitch: tools.fstitch.clone(), child: serve(&mut command, &tools.mountpoint)? })
 }
 

@@ -106,6 +106,11 @@ pub fn goals(results: &Results) -> Vec<Goal> {
         Goal { title, checked: collector.checked }
     };
     vec![
+        make(FOUND_TITLE, found),
+        make(
+            "Processor time of client and server, against the same with idle processors left alone",
+            found_processors,
+        ),
         make(
             "Operations per second over FUSE, against a file system in memory behind the same front end",
             fuse_limit,
@@ -116,6 +121,39 @@ pub fn goals(results: &Results) -> Vec<Goal> {
         make("Time of the conventional, synchronous mode, against soft updates", conventional),
         make("Bytes and requests that unpacking the tree writes, against the kernel's ext2", written),
     ]
+}
+
+/// What people get.
+pub const FOUND_TITLE: &str =
+    "Time of the defaults on the machine as it is found, against fuse2fs and the kernel's ext2";
+
+fn found(collector: &mut Collector<'_>) {
+    const PHASES: [(Phase, f64); 4] = [
+        (("tree-found", "untar"), 1.0 / 3.0),
+        (("tree-found", "delete"), 1.0 / 3.0),
+        (("postmark-found", "all"), 0.5),
+        (("postmark-program-found", "all"), 0.5),
+    ];
+    for medium in MEDIA {
+        for (phase, limit) in PHASES {
+            let sides = (Contender::Defaults, &[Contender::Fuse2fs][..]);
+            collector.check((medium, phase), sides, wall, Wanted::AtMost(limit));
+        }
+        for (phase, _) in &PHASES[..2] {
+            let sides = (Contender::Defaults, &[Contender::Kernel(Kernel::Ext2)][..]);
+            collector.check((medium, *phase), sides, wall, Wanted::AtMost(1.5));
+        }
+    }
+}
+
+fn found_processors(collector: &mut Collector<'_>) {
+    for medium in MEDIA {
+        for phase in [("tree-found", "untar"), ("tree-found", "delete"), ("postmark-found", "all")] {
+            let sides = (Contender::Defaults, &[Contender::LeftAlone][..]);
+            let processors = |sample: &Sample| sample.client_s + sample.server_s;
+            collector.check((medium, phase), sides, processors, Wanted::AtMost(1.2));
+        }
+    }
 }
 
 fn fuse_limit(collector: &mut Collector<'_>) {

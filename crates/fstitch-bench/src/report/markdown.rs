@@ -17,9 +17,11 @@ pub fn report(results: &Results, beside: &str) -> String {
     let mut out = String::from(
         "# Benchmarks\n\nWritten by `make bench` (`fstitch bench --report docs/benchmarks.md`), not by hand; why some goals are missed \
          is in [performance.md](performance.md). Every contender ran on this machine in this run, in turns, each on a \
-         freshly made image; the last phase of each workload and every other one end when everything is stable (`syncfs`, then \
+         freshly made image. First come the **defaults on the machine as it is found** (the workloads that end in `-found`): `fstitch mount` without \
+         options, no parameter of the kernel changed, no processor kept awake by the bench; `defaults-asleep` is the same with `awake=off`. \
+         Everything after that is a machine tuned for measuring. The last phase of each workload and every other one end when everything is stable (`syncfs`, then \
          `fsync` of the root directory). Times are medians, with the least and the most; ratios are taken within a \
-         repetition, then their median. All processors may be used, and idle ones \
+         repetition, then their median. On the tuned machine all processors may be used, and idle ones \
          stay awake (a latency of 0 is asked of `/dev/cpu_dma_latency`), because waking one through a hypervisor takes longer than most requests; \
          in `small-pinned` client and server share one, and in those called `-halted` idle ones are left to the machine; `device-soft` and `device-memory` are \
          `fuse-soft` and `fuse-memory` with requests through `/dev/fuse`, and `cached-soft` and `cached-ordered` are mounts with the kernel's write-back \

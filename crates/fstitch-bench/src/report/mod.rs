@@ -2,6 +2,7 @@
 
 mod goals;
 mod markdown;
+mod readme;
 mod summary;
 mod svg;
 
@@ -9,7 +10,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-pub use self::goals::{Checked, Goal, Wanted, goals};
+pub use self::goals::{Checked, FOUND_TITLE, Goal, Wanted, goals};
+pub use self::readme::with_ratios;
 pub use self::summary::summary;
 use crate::results::Results;
 use crate::workload::ALL;

@@ -2,13 +2,34 @@
 
 use std::fmt::Write;
 
+use super::goals::{Checked, FOUND_TITLE, goals};
 use crate::contender::Contender;
 use crate::results::{Place, Results};
 
-/// One line for each phase and contender: seconds, and how that compares with soft updates through FUSE.
+/// The ratios of the defaults on the machine as it is found, which come first.
+fn found(results: &Results) -> String {
+    let mut text = String::new();
+    for goal in goals(results).iter().filter(|goal| goal.title == FOUND_TITLE && !goal.checked.is_empty()) {
+        // A string cannot fail to be written to.
+        let _ = writeln!(text, "{}:", goal.title);
+        for checked in &goal.checked {
+            let Checked { what, ratio, .. } = checked;
+            let said = if checked.is_met() { "met" } else { "missed" };
+            let _ = writeln!(
+                text,
+                "  {what}: {:.2} ({:.2}-{:.2}), {said}",
+                ratio.median, ratio.least, ratio.most
+            );
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The defaults' ratios; then one line for each phase and contender: seconds, and how that compares with soft updates through FUSE.
 #[must_use]
 pub fn summary(results: &Results) -> String {
-    let mut text = String::new();
+    let mut text = found(results);
     for (medium, workload, phase) in results.phases() {
         // A string cannot fail to be written to.
         let _ = writeln!(text, "{medium}: {workload}, {phase}");

@@ -72,7 +72,11 @@ fn bars(out: &mut String, results: &Results, at: Place<'_>, mut top: f64) -> f64
 /// Ours in blue (darker in process), the limit of FUSE in grey, others in warm colours.
 fn color(contender: Contender) -> &'static str {
     match contender {
-        Contender::Mounted(_) | Contender::Cached(_) | Contender::DeviceSoft => "#7aa6d8",
+        Contender::Defaults
+        | Contender::LeftAlone
+        | Contender::Mounted(_)
+        | Contender::Cached(_)
+        | Contender::DeviceSoft => "#7aa6d8",
         Contender::InProcess(_) => "#2f5f9e",
         Contender::Memory | Contender::DeviceMemory | Contender::Tmpfs => "#b0b0b0",
         Contender::Fuse2fs => "#d9822b",

@@ -161,6 +161,9 @@ const ONLY_FUSE_ON_DISK: &[LeftOut] = &[
     },
 ];
 
+/// Workloads on the machine as it is found: no option, no parameter of the kernel, no processor kept awake by the bench.
+pub const FOUND: [&str; 3] = ["tree-found", "postmark-found", "postmark-program-found"];
+
 const LARGE_DIRECTORY: &[LeftOut] = &[
     LeftOut {
         contenders: &["fuse2fs"],
@@ -170,8 +173,38 @@ const LARGE_DIRECTORY: &[LeftOut] = &[
     ALL_BUT_COMPARED,
 ];
 
-/// All workloads, in the order of reports.
+/// All workloads, in the order of reports: first what people get without knowing anything, then machines tuned for measuring.
 pub const ALL: &[Workload] = &[
+    Workload {
+        name: "tree-found",
+        about: "a part of the kernel's sources unpacked and deleted, defaults on the machine as it is found",
+        programs: &[],
+        syncs: false,
+        processors: Processors::AsFound,
+        memory: 400,
+        left_out: NOBODY,
+        run: tree::unpack_and_delete,
+    },
+    Workload {
+        name: "postmark-found",
+        about: "PostMark, the same as postmark, defaults on the machine as it is found",
+        programs: &[],
+        syncs: false,
+        processors: Processors::AsFound,
+        memory: 1500,
+        left_out: COMPARED_IN_MEMORY,
+        run: mail::large,
+    },
+    Workload {
+        name: "postmark-program-found",
+        about: "the program postmark, the same as postmark-program, defaults on the machine as it is found",
+        programs: &["postmark"],
+        syncs: false,
+        processors: Processors::AsFound,
+        memory: 64,
+        left_out: NOBODY,
+        run: program::postmark,
+    },
     Workload {
         name: "small",
         about: "empty files made, a file written and written again in blocks of 4 KiB, files unlinked",
