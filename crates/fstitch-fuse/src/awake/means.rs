@@ -41,7 +41,9 @@ pub(super) fn judge(
         return no("on battery");
     }
     if candidates.is_empty() {
-        return no("no means to: not root, and spinning is not possible here");
+        return no(
+            "no means: it takes two processors, and root, or at most eight and no limit of their time",
+        );
     }
     let Ok(wake_up) = measure(None) else { return no("wake-ups could not be measured") };
     let found = Verdict { wake_up: Some(wake_up), ..Verdict::default() };
@@ -62,7 +64,10 @@ pub(super) fn judge(
 /// Chooses for somebody who asked: means that help or, failing that, the first.
 pub(super) fn obey(candidates: &[Means], measure: impl FnMut(Option<Means>) -> Result<Duration>) -> Verdict {
     let judged = judge(false, candidates, measure);
-    Verdict { means: judged.means.or(candidates.first().copied()), why: "asked for", ..judged }
+    match judged.means.or(candidates.first().copied()) {
+        None => judged,
+        means => Verdict { means, why: "asked for", ..judged },
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +110,7 @@ mod tests {
         assert_eq!(obey(&BOTH, measured([6, 5, 5])).means, Some(Means::Latency));
         assert_eq!(obey(&BOTH, measured([60, 55, 8])).means, Some(Means::Spinning));
         assert_eq!(obey(&BOTH, |_| Err(std::io::Error::other("no"))).means, Some(Means::Latency));
-        assert_eq!(obey(&[], measured([60, 3, 8])).means, None);
+        let nothing = obey(&[], measured([60, 3, 8]));
+        assert_eq!((nothing.means, nothing.why.starts_with("no means")), (None, true));
     }
 }
