@@ -1,25 +1,35 @@
 # The commands of this repository. `make demo` and `make test` install what is missing and then do the work.
 
 CARGO ?= cargo
+STRIP ?= strip
 PREFIX ?= /usr/local
 DESTDIR ?=
+# Not every shell does this in `make PREFIX=~/.local`.
+override PREFIX := $(patsubst ~/%,$(HOME)/%,$(PREFIX))
+# mount(8) looks for its helpers here and nowhere else. Who installs for himself alone has none.
+MOUNT_HELPER_DIR ?= $(if $(filter / /usr /usr/local,$(PREFIX)),/sbin)
 # Where cargo puts what it builds, so that the targets below find it.
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
-# How libpatchgroup is built; `dev` is quicker to build.
+# How what is installed is built; `dev` is quicker to build.
 PROFILE ?= release
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 CLIENT := crates/fstitch-client-c
 # What is raced: what `make optimized` makes, or with PLAIN=1 a plain release build, which takes neither root nor FUSE.
 RACED := $(TARGET)/$(if $(PLAIN),release,optimized)/fstitch
-# What is installed: a plain release build, or with OPTIMIZED=1 what `make optimized` makes.
-PROGRAM := $(TARGET)/$(if $(OPTIMIZED),optimized,release)/fstitch
+# What is installed: a plain build, or with OPTIMIZED=1 what `make optimized` makes.
+PROGRAM := $(if $(OPTIMIZED),$(TARGET)/optimized,$(BUILT))/fstitch
+LIBRARY := $(BUILT)/libpatchgroup.so
+# What they are made of: newer than all of it, they are installed without cargo, which root may not have.
+SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src -type f)
+CLIENT_SOURCES := $(filter Cargo.% crates/fstitch-client%,$(SOURCES))
+PROGRAM_SOURCES := $(filter-out $(CLIENT)/%,$(SOURCES))
 
 .PHONY: demo test install uninstall build optimized build-client install-client proofs studies bench clean
 
 # Makes an ext2 image, mounts it, unpacks a tree, kills the mount in mid-write, checks, and tells what it saw.
 demo: build
 	@scripts/setup.sh demo
-	@$(TARGET)/release/fstitch demo
+	@$(BUILT)/fstitch demo
 
 # Everything that must pass before a change lands, and once more that nothing was skipped in silence.
 test:
@@ -28,7 +38,8 @@ test:
 
 build:
 	@scripts/setup.sh build
-	$(CARGO) build --release --locked -p fstitch
+	$(CARGO) build --profile $(PROFILE) --locked -p fstitch
+	@touch -c $(BUILT)/fstitch
 
 # The program 10 to 15 % faster: built, watched at work, and built again for that. Ten minutes.
 optimized:
@@ -38,12 +49,12 @@ optimized:
 # The long proofs: suites, real trees, the kernel's own driver, 200 kills. Takes an hour or more.
 proofs: build
 	@scripts/setup.sh proofs
-	@FSTITCH=$(TARGET)/release/fstitch scripts/all-proofs.sh
+	@FSTITCH=$(BUILT)/fstitch scripts/all-proofs.sh
 
 # Real programs, what ordering buys them and what a crash leaves of them: the numbers of docs/studies.md. Half an hour.
 studies: build build-client
 	@scripts/setup.sh studies
-	@FSTITCH=$(TARGET)/release/fstitch studies/run.sh
+	@FSTITCH=$(BUILT)/fstitch studies/run.sh
 
 # Races the program against the kernel's file systems and others, and writes docs/benchmarks.md. Forty minutes at most.
 bench: $(if $(PLAIN),build,optimized)
@@ -54,31 +65,65 @@ bench: $(if $(PLAIN),build,optimized)
 build-client:
 	@scripts/setup.sh build
 	$(CARGO) build --profile $(PROFILE) --locked -p fstitch-client-c
+	@touch -c $(LIBRARY) $(LIBRARY:.so=.a)
 
-install-client: build-client
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
-	install -m 755 $(BUILT)/libpatchgroup.so $(DESTDIR)$(PREFIX)/lib/libpatchgroup.so.1
-	ln -sf libpatchgroup.so.1 $(DESTDIR)$(PREFIX)/lib/libpatchgroup.so
-	install -m 644 $(BUILT)/libpatchgroup.a $(DESTDIR)$(PREFIX)/lib/libpatchgroup.a
+# Built when it is missing or older than its sources; `make build` builds in any case.
+$(PROGRAM): $(PROGRAM_SOURCES)
+	@$(call need_cargo,$@)
+	$(MAKE) $(if $(OPTIMIZED),optimized,build)
+
+$(LIBRARY): $(CLIENT_SOURCES)
+	@$(call need_cargo,$@)
+	$(MAKE) build-client
+
+need_cargo = command -v $(CARGO) >/dev/null 2>&1 || { echo "$(1) is missing or older than its sources, and there is no \
+$(CARGO) here: run \`make build build-client\` as the user who has Rust's toolchain, then this again" >&2; exit 1; }
+
+# Where things go, packaged or not.
+BIN := $(DESTDIR)$(PREFIX)/bin
+LIB := $(DESTDIR)$(PREFIX)/lib
+MAN := $(DESTDIR)$(PREFIX)/share/man
+BASH := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+ZSH := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+FISH := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+HELPERS := $(if $(MOUNT_HELPER_DIR),$(addprefix $(DESTDIR)$(MOUNT_HELPER_DIR)/,mount.fuse.fstitch mount.fstitch))
+CALLS := pg_open pg_use pg_create pg_depend pg_engage pg_disengage pg_engage_fd pg_disengage_fd pg_sync pg_close
+
+install-client: $(LIBRARY)
+	install -d $(LIB)/pkgconfig $(DESTDIR)$(PREFIX)/include $(MAN)/man3
+	install -m 755 $(LIBRARY) $(LIB)/libpatchgroup.so.1
+	$(STRIP) --strip-unneeded $(LIB)/libpatchgroup.so.1
+	ln -sf libpatchgroup.so.1 $(LIB)/libpatchgroup.so
+	install -m 644 $(LIBRARY:.so=.a) $(LIB)/libpatchgroup.a
+	$(STRIP) --strip-debug $(LIB)/libpatchgroup.a
 	install -m 644 $(CLIENT)/patchgroup.h $(DESTDIR)$(PREFIX)/include/patchgroup.h
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)|" \
-		$(CLIENT)/patchgroup.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/patchgroup.pc
+		$(CLIENT)/patchgroup.pc.in > $(LIB)/pkgconfig/patchgroup.pc
+	install -m 644 $(CLIENT)/patchgroup.3 $(MAN)/man3/patchgroup.3
+	@for call in $(CALLS); do echo ".so man3/patchgroup.3" > $(MAN)/man3/$$call.3; done
+	@$(learn_library)
 
-install: $(if $(OPTIMIZED),optimized,build) install-client
-	install -D -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/fstitch
-	install -d $(DESTDIR)/sbin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	ln -sf $(PREFIX)/bin/fstitch $(DESTDIR)/sbin/mount.fuse.fstitch
-	ln -sf $(PREFIX)/bin/fstitch $(DESTDIR)/sbin/mount.fstitch
-	$(PROGRAM) man $(DESTDIR)$(PREFIX)/share/man/man1
-	$(PROGRAM) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fstitch
+# Programs find a new library when the linker's cache knows it. A package does that on the machine where it is unpacked.
+learn_library = if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then PATH="$$PATH:/usr/sbin:/sbin" ldconfig; fi
+
+install: $(PROGRAM) install-client
+	install -d $(BIN) $(MAN)/man1 $(MAN)/man8 $(BASH) $(ZSH) $(FISH) $(dir $(HELPERS))
+	install -m 755 -s --strip-program=$(STRIP) $(PROGRAM) $(BIN)/fstitch
+	@for helper in $(HELPERS); do ln -sfv $(PREFIX)/bin/fstitch $$helper; done
+	$(PROGRAM) man $(MAN)/man1
+	mv $(MAN)/man1/mount.fuse.fstitch.8 $(MAN)/man1/mount.fstitch.8 $(MAN)/man8/
+	$(PROGRAM) completions bash > $(BASH)/fstitch
+	$(PROGRAM) completions zsh > $(ZSH)/_fstitch
+	$(PROGRAM) completions fish > $(FISH)/fstitch.fish
+	@$(if $(HELPERS),:,echo "no mount helper was installed below $(PREFIX): MOUNT_HELPER_DIR=/sbin installs one")
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/fstitch $(DESTDIR)/sbin/mount.fuse.fstitch $(DESTDIR)/sbin/mount.fstitch
-	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/fstitch.1 $(DESTDIR)$(PREFIX)/share/man/man1/fstitch-*.1
-	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fstitch
-	rm -f $(DESTDIR)$(PREFIX)/lib/libpatchgroup.so.1 $(DESTDIR)$(PREFIX)/lib/libpatchgroup.so
-	rm -f $(DESTDIR)$(PREFIX)/lib/libpatchgroup.a $(DESTDIR)$(PREFIX)/lib/pkgconfig/patchgroup.pc
-	rm -f $(DESTDIR)$(PREFIX)/include/patchgroup.h
+	rm -f $(BIN)/fstitch $(HELPERS)
+	rm -f $(MAN)/man1/fstitch.1 $(MAN)/man1/fstitch-*.1 $(MAN)/man8/mount.fuse.fstitch.8 $(MAN)/man8/mount.fstitch.8
+	rm -f $(BASH)/fstitch $(ZSH)/_fstitch $(FISH)/fstitch.fish
+	rm -f $(LIB)/libpatchgroup.so.1 $(LIB)/libpatchgroup.so $(LIB)/libpatchgroup.a $(LIB)/pkgconfig/patchgroup.pc
+	rm -f $(DESTDIR)$(PREFIX)/include/patchgroup.h $(MAN)/man3/patchgroup.3 $(CALLS:%=$(MAN)/man3/%.3)
+	@$(learn_library)
 
 clean:
 	$(CARGO) clean

@@ -40,6 +40,10 @@ test | proofs)
     need setfacl acl
     need losetup mount
     need valgrind valgrind
+    need pkg-config pkg-config
+    need mandoc mandoc
+    need zsh zsh
+    need fish fish
     ;;
 bench)
     need fusermount3 fuse3

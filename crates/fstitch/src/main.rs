@@ -165,7 +165,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Bench(arguments) => bench::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::DemoWriter(arguments) => demo::run_writer(arguments),
-        Command::Completions(arguments) => Ok(man::completions(arguments)),
+        Command::Completions(arguments) => man::completions(arguments),
         Command::Man(arguments) => man::man(arguments),
     }
 }

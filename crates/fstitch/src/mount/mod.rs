@@ -13,14 +13,14 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::output::{Outcome, usage};
 pub use helper::{is_helper_name, run as run_helper};
-pub use options::{Atime, Options};
+pub use options::{Atime, Options, list_words, option_terms};
 
 /// Arguments of `mount`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = OPTIONS_HELP)]
 pub struct Arguments {
     /// Mount options, separated by commas (see below)
-    #[arg(short = 'o', long = "options", value_name = "LIST")]
+    #[arg(short = 'o', long = "options", value_name = "LIST", value_parser = options::ListParser, hide_possible_values = true)]
     pub lists: Vec<String>,
     /// Where the volume starts in the image, in bytes: a partition's start
     #[arg(long, value_name = "BYTES", value_parser = crate::size::bytes)]
@@ -61,7 +61,8 @@ pub struct Arguments {
     pub mountpoint: Option<PathBuf>,
 }
 
-const OPTIONS_HELP: &str = "\
+/// The words of `-o`, each from the third column on and what it means from column [`ABOUT_FROM`] on; then a note.
+pub const OPTIONS_HELP: &str = "\
 Mount options (-o):
   ro, rw                         accept no changes; accept them
   sync                           every operation is on the medium before it returns

@@ -1,8 +1,10 @@
 //! The `-o` list of a mount.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use fstitch_fs::ext2::arrange::Consistency;
 use fstitch_fuse::{AwakeMode, Transport};
 use fstitch_patch::Optimizations;
@@ -70,6 +72,79 @@ pub struct Options {
     pub journal: Option<PathBuf>,
     /// Options for the kernel (`nosuid`, `nodev`, `noexec`, …).
     pub kernel: Vec<String>,
+}
+
+/// Where [`super::OPTIONS_HELP`] says what a word means.
+const ABOUT_FROM: usize = 33;
+
+/// The words of `-o` as [`super::OPTIONS_HELP`] shows them, each with what it means.
+pub fn option_terms() -> Vec<(&'static str, String)> {
+    let mut terms: Vec<(&'static str, String)> = Vec::new();
+    let lines = super::OPTIONS_HELP.lines().skip(1).take_while(|line| !line.is_empty());
+    for (term, about) in lines.map(columns) {
+        match (term.trim(), terms.last_mut()) {
+            ("", Some((_, said))) => {
+                said.push(' ');
+                said.push_str(about.trim());
+            }
+            (term, _) => terms.push((term, about.trim().to_owned())),
+        }
+    }
+    terms
+}
+
+/// The two columns of a line. It is counted in characters, as people see it.
+fn columns(line: &str) -> (&str, &str) {
+    let at = line.char_indices().nth(ABOUT_FROM).map_or(line.len(), |(at, _)| at);
+    line.split_at(at)
+}
+
+/// The values of words that have few.
+const VALUES: [&str; 11] = [
+    "consistency=soft",
+    "consistency=ordered",
+    "consistency=metadata",
+    "consistency=full",
+    "consistency=sync",
+    "consistency=async",
+    "fsync=ordered",
+    "fsync=durable",
+    "transport=auto",
+    "transport=device",
+    "transport=io_uring",
+];
+
+/// The words of `-o` that a shell offers: with `=` at the end where a value is the user's to choose.
+pub fn list_words() -> impl Iterator<Item = &'static str> {
+    let terms = option_terms().into_iter().flat_map(|(term, _)| term.split(", "));
+    let terms = terms.filter(|term| !term.contains('…'));
+    terms.flat_map(|term| {
+        let name = term.split_inclusive('=').next().unwrap_or(term);
+        let values: Vec<&str> =
+            VALUES.into_iter().filter(|value| name.ends_with('=') && value.starts_with(name)).collect();
+        if values.is_empty() { vec![name] } else { values }
+    })
+}
+
+/// Takes any list, and tells shells which words there are.
+#[derive(Clone)]
+pub struct ListParser;
+
+impl TypedValueParser for ListParser {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(list_words().map(PossibleValue::new)))
+    }
 }
 
 /// Options that mean something to other programs than us, and that a mount helper is handed all the same.
@@ -252,6 +327,23 @@ mod tests {
         assert_eq!(options.atime, Atime::Never);
         assert_eq!((options.uid, options.gid, options.offset), (Some(5), Some(6), 1 << 20));
         assert_eq!(options.cache_size, Some(64 << 20));
+    }
+
+    #[test]
+    fn what_help_shows_and_shells_offer_is_understood() {
+        let lines = crate::mount::OPTIONS_HELP.lines().skip(1).take_while(|line| !line.is_empty());
+        for line in lines {
+            let (term, about) = columns(line);
+            assert!(term.ends_with(' ') && term.starts_with("  ") && !about.starts_with(' '), "{line}");
+        }
+        for word in list_words() {
+            let value = ["", "7"].map(|value| format!("{word}{value}"));
+            assert!(value.iter().any(|word| parse(word).is_ok()), "{word}");
+        }
+        let words: Vec<&str> = list_words().collect();
+        for word in ["ro", "gid=", "awake", "consistency=full", "nosuid", "journal_path="] {
+            assert!(words.contains(&word), "{word} is not in {words:?}");
+        }
     }
 
     #[test]

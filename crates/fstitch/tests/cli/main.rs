@@ -8,6 +8,7 @@ mod dead;
 mod devices;
 mod foreign;
 mod harness;
+mod install;
 mod journal;
 mod live;
 mod mount8;

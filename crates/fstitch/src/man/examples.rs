@@ -1,0 +1,171 @@
+//! Examples of all commands, and what to read beside their pages. A test has the parser of the arguments read each.
+
+/// The words of a command, a command line, and what it is for.
+const EXAMPLES: &[(&str, &str, &str)] = &[
+    ("", "fstitch mkfs ext2 disk.img 1G", "makes a volume in a file"),
+    ("", "fstitch mount disk.img /mnt", "mounts it"),
+    ("", "fstitch umount /mnt", "unmounts it, and returns when everything is on the medium"),
+    ("", "fstitch cp -r rootfs/. disk.img:/", "copies a tree into it, without a mount"),
+    ("", "fstitch fsck disk.img", "checks it, and asks before it repairs"),
+    ("mkfs", "fstitch mkfs ext3 disk.img 1G", "makes an ext3 volume in a new file"),
+    ("mkfs ext2", "fstitch mkfs ext2 disk.img 1G", "makes a volume in a new file"),
+    (
+        "mkfs ext2",
+        "fstitch mkfs ext2 -m 0 -E root_owner=0:0 disk.img 256M",
+        "as root's, with all of its room for everybody",
+    ),
+    ("mkfs ext2", "fstitch mkfs ext2 -L backup /dev/sdx1", "on a partition"),
+    ("mkfs ext3", "fstitch mkfs ext3 -J size=16 disk.img 1G", "with a journal of 16 MiB"),
+    (
+        "mkfs ext3",
+        "fstitch mkfs ext3 -J device=log.img disk.img 1G",
+        "with the journal that `mkfs journal` made",
+    ),
+    ("mkfs journal", "fstitch mkfs journal log.img 64M", "makes a journal in a file of its own"),
+    ("mount", "fstitch mount disk.img /mnt", "mounts an image"),
+    (
+        "mount",
+        "fstitch mount -o ro,partition=1 disk.img /mnt",
+        "for reading, the first partition of a whole disk",
+    ),
+    ("mount", "fstitch mount -o consistency=full,commit=15 disk.img /mnt", "with everything in the journal"),
+    ("mount", "fstitch mount --stack stack.toml", "mounts volumes in files of volumes"),
+    ("umount", "fstitch umount /mnt", "unmounts, and waits until everything is on the medium"),
+    ("umount", "fstitch umount --lazy /mnt", "takes a mount in use out of sight"),
+    ("umount", "fstitch umount --stack stack.toml", "unmounts all volumes of a stack"),
+    ("fsck", "fstitch fsck -n -f disk.img", "only checks, also a volume that is marked clean"),
+    ("fsck", "fstitch fsck -p disk.img", "mends what a crash left"),
+    ("fsck", "fstitch fsck --online /mnt", "checks a mounted volume"),
+    ("ls", "fstitch ls -l disk.img:/etc", "lists a directory of an image"),
+    ("ls", "fstitch ls -R --json disk.img", "everything in it, for programs"),
+    ("cp", "fstitch cp -r rootfs/. disk.img:/", "copies what is in a directory into an image"),
+    ("cp", "fstitch cp -r disk.img:/var/log ./logs", "copies a directory out of it"),
+    ("cat", "fstitch cat disk.img:/etc/hostname", "prints a file of an image"),
+    ("info", "fstitch info disk.img", "shows what a volume is"),
+    ("info", "fstitch info --groups --json disk.img", "with its block groups, for programs"),
+    ("tune", "fstitch tune --journal disk.img", "gives a volume a journal: it is ext3 then"),
+    ("tune", "fstitch tune --no-journal disk.img", "takes it away"),
+    ("journal", "fstitch journal dump disk.img", "lists what is in the journal"),
+    ("journal dump", "fstitch journal dump disk.img", "lists transactions, and why the log ends"),
+    (
+        "journal dump",
+        "fstitch journal dump --journal log.img disk.img",
+        "of a journal on a device of its own",
+    ),
+    ("status", "fstitch status", "shows this user's mounts, also those whose daemon is dead"),
+    ("status", "fstitch status --json /mnt", "one of them, for programs"),
+    ("stats", "fstitch stats /mnt", "shows the counters of a mount"),
+    (
+        "depend",
+        "fstitch depend 'sort < in > out' 'rm in'",
+        "`in` is not gone unless all of `out` is on the disk",
+    ),
+    ("order", "fstitch order -- git gc", "fsync orders, and does not wait"),
+    ("order", "fstitch order --durable-every 5s -- make", "and a crash loses no more than five seconds"),
+    ("crash", "fstitch crash run seq1", "cuts the power at every moment of all workloads of one operation"),
+    ("crash run", "fstitch crash run seq2 --sample 5000", "a sample of the workloads of two operations"),
+    (
+        "crash run",
+        "fstitch crash run seq1 --fs ext3 --consistency full",
+        "on ext3, with everything in the journal",
+    ),
+    ("crash groups", "fstitch crash groups --programs 0..50", "runs fifty random programs of patchgroups"),
+    ("crash list", "fstitch crash list", "shows the workloads"),
+    (
+        "crash replay-log",
+        "fstitch crash replay-log base.img log --states 5000",
+        "judges what a recorded mount could have left",
+    ),
+    ("crash mount", "fstitch crash mount --record log disk.img /mnt", "mounts, and logs what is written"),
+    ("crash cut", "fstitch crash cut /mnt --survivors seed=7", "some of what was volatile survives"),
+    ("bench", "fstitch bench --quick", "races for a few minutes"),
+    ("bench", "fstitch bench --only small --contenders fuse-soft,fuse2fs", "one workload and two contenders"),
+    ("demo", "fstitch demo", "fills a volume, kills the writer, and looks at what is left"),
+    ("completions", "fstitch completions bash", "prints what bash reads"),
+    ("man", "fstitch man man1", "writes the manual pages into a directory"),
+];
+
+/// The words of a command, and pages to read beside those above and below it.
+const RELATED: &[(&str, &[&str])] = &[
+    ("", &["mount.fuse.fstitch(8)", "patchgroup(3)", "mke2fs(8)", "e2fsck(8)"]),
+    ("mkfs ext2", &["fstitch-tune(1)", "fstitch-mount(1)", "mke2fs(8)"]),
+    ("mkfs ext3", &["fstitch-tune(1)", "fstitch-mount(1)", "mke2fs(8)"]),
+    ("mkfs journal", &["fstitch-tune(1)"]),
+    ("mount", &["fstitch-umount(1)", "fstitch-status(1)", "mount.fuse.fstitch(8)", "fusermount3(1)"]),
+    ("umount", &["fstitch-mount(1)", "fstitch-status(1)", "fusermount3(1)"]),
+    ("fsck", &["fstitch-info(1)", "e2fsck(8)", "fsck(8)"]),
+    ("ls", &["fstitch-cp(1)", "fstitch-cat(1)"]),
+    ("cp", &["fstitch-ls(1)", "fstitch-cat(1)", "cp(1)"]),
+    ("cat", &["fstitch-ls(1)", "fstitch-cp(1)"]),
+    ("info", &["fstitch-journal-dump(1)", "fstitch-tune(1)", "dumpe2fs(8)"]),
+    ("tune", &["fstitch-mkfs(1)", "fstitch-info(1)", "tune2fs(8)"]),
+    ("journal dump", &["fstitch-info(1)", "debugfs(8)"]),
+    ("status", &["fstitch-stats(1)", "fstitch-umount(1)"]),
+    ("stats", &["fstitch-status(1)"]),
+    ("depend", &["fstitch-order(1)", "patchgroup(3)"]),
+    ("order", &["fstitch-depend(1)", "patchgroup(3)", "fsync(2)"]),
+];
+
+/// The examples of the command that `path` calls, each with what it is for.
+pub fn of(path: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    EXAMPLES.iter().filter(move |(words, ..)| *words == path).map(|(_, line, about)| (*line, *about))
+}
+
+/// The pages beside that of the command that `path` calls.
+pub fn related(path: &str) -> impl Iterator<Item = &'static str> {
+    RELATED.iter().filter(move |(words, _)| *words == path).flat_map(|(_, pages)| pages.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    /// The words of a line, of which those in quotes are one.
+    fn words(line: &str) -> Vec<String> {
+        let parts = line.split('\'').enumerate();
+        let words = parts.map(|(index, part)| match index % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![part.to_owned()],
+        });
+        words.flat_map(|words: Vec<String>| words).collect()
+    }
+
+    #[test]
+    fn every_example_is_one_that_the_program_understands() {
+        for (path, line, _) in EXAMPLES {
+            assert!(
+                path.is_empty()
+                    || line.starts_with(&format!("fstitch {path} "))
+                    || line == &format!("fstitch {path}")
+                    || *path == "mkfs"
+                    || *path == "journal"
+                    || *path == "crash",
+                "{line} is no example of `{path}`"
+            );
+            if let Err(error) = crate::Arguments::try_parse_from(words(line)) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    /// Commands whose arguments only a failure prints.
+    const WITHOUT: [&str; 3] = ["crash replay", "crash show", "crash minimise"];
+
+    #[test]
+    fn every_command_has_an_example() {
+        fn walk(command: &clap::Command, path: &str) {
+            let shown = command.get_subcommands().filter(|below| !below.is_hide_set());
+            for below in shown {
+                let path = format!("{path} {}", below.get_name()).trim_start().to_owned();
+                assert!(
+                    of(&path).next().is_some() || WITHOUT.contains(&path.as_str()),
+                    "`{path}` has no example"
+                );
+                walk(below, &path);
+            }
+        }
+        walk(&crate::Arguments::command(), "");
+    }
+}
