@@ -7,7 +7,8 @@
 //!                │ transport: threads that serve          │
 //!                │ wire:      messages taken apart        │
 //!                │ adapter:   requests to operations,     │──► helper threads: fsync, sync, long
-//!                │   numbers, owners, errors translated   │    truncations, invalidations
+//!                │   numbers, owners, errors translated   │    truncations, invalidations, lack of
+//!                │                                        │    space; calls of patchgroups
 //!                └──────────────────┬─────────────────────┘
 //!                                   ▼
 //!                          Arc<dyn FileSystem>
@@ -32,7 +33,8 @@
 //! through it. The one change that it does not notice, the change time after `chattr`, is invalidated by a
 //! helper thread. Opening, closing and `opendir` are answered once with "not implemented", after which the
 //! kernel does them alone; files are made by `mknod`, which then takes one request instead of three. Writes are
-//! passed through at once (no write-back cache), so they keep their writer and their order.
+//! passed through at once, so they keep their writer and their order, unless [`MountOptions::writeback_cache`] lets the kernel
+//! keep them back: then it also knows lengths and times better than we do, and nobody can say who wrote.
 //!
 //! # Latency
 //!

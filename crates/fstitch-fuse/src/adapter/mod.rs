@@ -1,7 +1,9 @@
 //! The FUSE requests, each translated into one operation of the file system.
 //!
-//! Handlers run on the one or two workers and answer at once; what waits for the medium is answered by a helper
-//! ([`crate::pool::Pool`]).
+//! Handlers run on the threads of the transport (one worker by default, up to sixteen; over io_uring one thread for each processor).
+//! Most answer at once; what waits for the medium (syncs, changes on mounts with `sync`, long truncations), or for space that a
+//! removal gives back, is answered by a helper ([`crate::pool::Pool`]), and calls of patchgroups have helpers of their own. A change
+//! waits in its handler when the cache has no room for it.
 
 mod answer;
 mod convert;
