@@ -16,6 +16,9 @@ use serde_json::Value;
 /// Where the totals are published.
 pub const PAGE: &str = "docs/crash-results.md";
 
+/// The crates whose sources results are of.
+pub const SOURCES: [&str; 4] = ["fstitch-core", "fstitch-patch", "fstitch-fs", "fstitch-crashlab"];
+
 /// A long run: what it is called, the family, how its workloads are selected, how many there are, how many to a piece,
 /// and what else is said to `fstitch crash run`.
 struct Job {
@@ -157,7 +160,7 @@ pub struct Options {
 /// Runs what is missing, or publishes.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     let results = root.join("target/soak/results.jsonl");
-    let sources = sources(root)?;
+    let sources = sources(root, "HEAD")?;
     if options.publish {
         return publish(root, &results, &sources);
     }
@@ -179,18 +182,30 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     publish(root, &results, &sources)
 }
 
-/// What the results hold for: the sources of the libraries, by git's hash of their folders.
-fn sources(root: &Path) -> Result<String> {
-    let folders = ["fstitch-core", "fstitch-patch", "fstitch-fs", "fstitch-crashlab"];
+/// What the results hold for: the sources of the libraries at a commit, by git's hashes of their folders.
+fn sources(root: &Path, commit: &str) -> Result<String> {
     let mut all = String::new();
-    for folder in folders {
-        let object = format!("HEAD:crates/{folder}/src");
+    for folder in SOURCES {
+        let object = format!("{commit}:crates/{folder}/src");
         let output =
             Command::new("git").args(["rev-parse", "--short=12", &object]).current_dir(root).output()?;
         ensure!(output.status.success(), "git rev-parse {object} ended with {}", output.status);
         let _ = write!(all, "{} ", String::from_utf8(output.stdout)?.trim());
     }
     Ok(all.trim().to_owned())
+}
+
+/// The commit that comes first with these sources, for people who want to see them.
+fn commit_of(root: &Path, sources: &str) -> Result<String> {
+    let output = Command::new("git").args(["rev-list", "--reverse", "HEAD"]).current_dir(root).output()?;
+    ensure!(output.status.success(), "git rev-list ended with {}", output.status);
+    for commit in String::from_utf8(output.stdout)?.lines() {
+        // Early commits lack some of the folders.
+        if self::sources(root, commit).is_ok_and(|found| found == sources) {
+            return Ok(commit.get(..12).unwrap_or(commit).to_owned());
+        }
+    }
+    bail!("no commit of this history has the sources {sources}")
 }
 
 fn build(root: &Path) -> Result<std::path::PathBuf> {
@@ -267,27 +282,27 @@ const COLUMNS: [(&str, &str); 9] = [
     ("e2fsck", "reference_checks"),
 ];
 
-/// The results of a job that the page shows: those for the sources of today if all pieces are there, and else the newest
-/// for which they are, or what there is for those of today. With the sources.
-fn shown<'v>(lines: &'v [Value], job: &Job, today: &str) -> (String, Vec<&'v Value>) {
+/// The results of a job that the page shows: those for the sources at `HEAD` if all pieces are there, and else the newest
+/// for which they are, or what there is for those at `HEAD`. With the sources.
+fn shown<'v>(lines: &'v [Value], job: &Job, head: &str) -> (String, Vec<&'v Value>) {
     let of = |sources: &str| -> Vec<&Value> {
         lines.iter().filter(|line| line["job"] == job.name && line["sources"] == sources).collect()
     };
     let is_whole =
         |pieces: &[&Value]| u64::try_from(pieces.len()).is_ok_and(|n| n == job.total.div_ceil(job.piece));
     let older = lines.iter().rev().filter_map(|line| line["sources"].as_str());
-    let whole = std::iter::once(today).chain(older).find(|sources| is_whole(&of(sources))).unwrap_or(today);
+    let whole = std::iter::once(head).chain(older).find(|sources| is_whole(&of(sources))).unwrap_or(head);
     (whole.to_owned(), of(whole))
 }
 
-fn publish(root: &Path, results: &Path, today: &str) -> Result<()> {
+fn publish(root: &Path, results: &Path, head: &str) -> Result<()> {
     let lines = read(results)?;
     let mut rows = String::new();
-    let mut sources: Vec<String> = vec![today.to_owned()];
+    let mut sources: Vec<String> = Vec::new();
     let mut all: BTreeMap<&str, u64> = BTreeMap::new();
     let mut violations = 0;
     for job in &jobs() {
-        let (of, pieces) = shown(&lines, job, today);
+        let (of, pieces) = shown(&lines, job, head);
         if pieces.is_empty() {
             println!("{}: not run yet, so it is not on the page", job.name);
             continue;
@@ -307,11 +322,13 @@ fn publish(root: &Path, results: &Path, today: &str) -> Result<()> {
         }
         let _ = writeln!(rows, " {seconds:.0} | {found} |");
     }
-    let mut table = String::from("Sources (git's hashes of core, patch, fs, crashlab):\n\n");
+    let mut table =
+        String::from("Sources (the first commit with them; git's hashes of core, patch, fs, crashlab):\n\n");
     for (at, sources) in sources.iter().enumerate() {
-        let when = if at == 0 { " (today's)" } else { "" };
-        let _ = writeln!(table, "{}. `{sources}`{when}", at + 1);
+        let _ = writeln!(table, "{}. commit `{}`: `{sources}`", at + 1, commit_of(root, sources)?);
     }
+    let older = sources.iter().filter(|of| *of != head).count();
+    println!("{older} of {} sources are older than HEAD's", sources.len());
     table.push_str("\n| run | options | sources |");
     COLUMNS.iter().for_each(|(heading, _)| table.push_str(&format!(" {heading} |")));
     table.push_str(" seconds | violations |\n|---|---|---:|");

@@ -1,9 +1,11 @@
 //! Rules of the house: crate directions, sizes of files and functions, reasons for dependencies, words that
-//! stand for unfinished work, links between documents. Each rule has a seeded violation in `tests.rs` that it
+//! stand for unfinished work, links between documents, results without their sources. Each rule has a seeded violation in
+//! `tests.rs` that it
 //! must find.
 
 mod docs;
 mod manifest;
+mod results;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -75,6 +77,9 @@ pub fn check(root: &Path) -> Result<Report> {
             "rs" => source::check(&file, &mut report),
             "md" => docs::check(root, &file, &mut report),
             _ => {}
+        }
+        if path == Path::new(crate::soak::PAGE) {
+            results::check(root, &file, &mut report);
         }
         if name == "Cargo.toml" {
             manifest::check(&file, &mut report);

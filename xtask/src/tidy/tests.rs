@@ -118,6 +118,52 @@ fn a_disordered_glossary_is_found() {
 }
 
 #[test]
+fn results_without_their_sources_are_found() {
+    let page = |text: &str| broken(&[("docs/crash-results.md", text)]);
+    assert_eq!(page("## A\n1. `abc` (today's)\n"), ["results-today"]);
+    assert_eq!(page("## A\n| run | violations |\n"), ["results-sources"]);
+    assert_eq!(page("## A\ncommit `abc`\n## B\n<!-- mutants: begin -->\n"), ["results-sources"]);
+    assert!(page("## A\n| run | violations |\n\nSources: commit `abc`.\n## B\nwords\n").is_empty());
+}
+
+#[test]
+fn results_of_other_sources_than_they_say_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let git = |arguments: &[&str]| {
+        let command = ["-c", "user.name=me", "-c", "user.email=me@example.org"];
+        let output = std::process::Command::new("git")
+            .args(command)
+            .args(arguments)
+            .current_dir(&dir)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    git(&["init", "-q"]);
+    for folder in crate::soak::SOURCES {
+        let source = dir.path().join(format!("crates/{folder}/src/a"));
+        std::fs::create_dir_all(source.parent().unwrap()).unwrap();
+        std::fs::write(source, folder).unwrap();
+    }
+    git(&["add", "."]);
+    git(&["commit", "-q", "-m", "sources"]);
+    let commit = git(&["rev-parse", "HEAD"]);
+    let hashes = crate::soak::SOURCES
+        .map(|folder| git(&["rev-parse", "--short=12", &format!("HEAD:crates/{folder}/src")]))
+        .join(" ");
+    let page = dir.path().join("docs/crash-results.md");
+    std::fs::create_dir(page.parent().unwrap()).unwrap();
+    let rules = |text: String| -> Vec<&'static str> {
+        std::fs::write(&page, text).unwrap();
+        check(dir.path()).unwrap().violations.iter().map(|violation| violation.rule).collect()
+    };
+    assert!(rules(format!("## A\n1. commit `{commit}`: `{hashes}`\n")).is_empty());
+    assert_eq!(rules(format!("## A\n1. commit `{commit}`: `{}`\n", "0".repeat(12))), ["results-sources"]);
+    assert_eq!(rules(format!("## A\ncommit `{}`\n", "0".repeat(40))), ["results-sources"]);
+}
+
+#[test]
 fn a_source_that_does_not_parse_is_found() {
     assert_eq!(broken(&[("a.rs", "fn f( {")]), ["syntax"]);
 }
