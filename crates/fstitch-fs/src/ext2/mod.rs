@@ -8,6 +8,7 @@
 //!    ├─ dir ── find, add, change, index
 //!    └─ xattr ── acl
 //!   journal ── recovery before anything else: replay, orphans
+//!   identity ── label and UUID of a volume that is not in use
 //!   reclaim ── what a crash has left, while the volume is in use; leftovers: what that can be
 //!   layout ── bytes and their meaning; times, device: values in them
 //! ```
@@ -28,6 +29,7 @@ mod detach;
 pub mod device;
 mod dir;
 mod groups;
+pub mod identity;
 mod inode;
 pub mod journal;
 mod journaled;

@@ -25,6 +25,7 @@ pub use external::{DeviceOptions, JournalDevice, add_device, make_device, releas
 pub(crate) use find::{Internal, whole_file};
 pub use find::{Journal, Place, locate};
 pub use orphans::{BATCH_MAX, Orphans};
+pub(super) use recover::write_superblock;
 pub use recover::{Options, Recovered, abandon, needs_recovery, read_superblock, recover};
 pub(crate) use restore::from_backup;
 pub use restore::{is_sound, restore};

@@ -76,7 +76,7 @@ fn parse(raw: &[u8], device: &dyn BlockDevice) -> Result<Superblock> {
     Superblock::parse(&settled, device.geometry().bytes())
 }
 
-pub(super) fn write_superblock(device: &dyn BlockDevice, raw: &[u8]) -> Result<()> {
+pub(in crate::ext2) fn write_superblock(device: &dyn BlockDevice, raw: &[u8]) -> Result<()> {
     let view = BlockView::new(device, SUPERBLOCK_SIZE);
     view.write(BlockNo(1), BlockKind::Superblock, raw)?;
     view.flush()

@@ -1,6 +1,6 @@
 //! What a new volume shall be.
 
-use fstitch_core::{Error, Result, Timestamp};
+use fstitch_core::{Error, Result, Seed, Timestamp};
 
 /// The features of ext2 that a volume may have; all are on by default, as `mke2fs -t ext2` has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub struct MkfsOptions {
     pub label: Vec<u8>,
     /// `-U`: must not be all zero.
     pub uuid: [u8; 16],
-    /// Seed of the directory hashes.
+    /// Seed of the directory hashes, `-E hash_seed=`.
     pub hash_seed: [u8; 16],
     /// `-m`: percent of all blocks that only root may use, at most 50.
     pub reserved_percent: u32,
@@ -150,6 +150,20 @@ impl MkfsOptions {
         }
     }
 
+    /// The seed of directory hashes that goes with a UUID that was chosen, so that it alone makes a volume what it is. It
+    /// tells an attacker who can read the UUID which names collide, which a seed in the same superblock does as well.
+    #[must_use]
+    pub fn hash_seed_for(uuid: &[u8; 16]) -> [u8; 16] {
+        let wide = u128::from_le_bytes(*uuid);
+        let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).expect("masked");
+        let (low, high) = (Seed::new(half(wide)).next_u64(), Seed::new(half(wide >> 64)).next_u64());
+        let mut seed = Seed::new(low ^ high.rotate_left(32));
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&seed.next_u64().to_le_bytes());
+        bytes[8..].copy_from_slice(&seed.next_u64().to_le_bytes());
+        bytes
+    }
+
     /// Applies a list of extended options (`-E`), such as `root_owner=1000:1000,stride=16,nodiscard`.
     ///
     /// `lazy_itable_init` is accepted and ignored: ext2 cannot mark inode tables as not yet initialised, so
@@ -193,6 +207,13 @@ mod tests {
         features.apply("none,+filetype").unwrap();
         assert_eq!(features, MkfsFeatures { filetype: true, ..MkfsFeatures::NONE });
         assert!(features.apply("64bit").is_err());
+    }
+
+    #[test]
+    fn hash_seeds_differ_as_their_uuids_do() {
+        let seeds = [[1; 16], [2; 16], [0; 16]].map(|uuid| MkfsOptions::hash_seed_for(&uuid));
+        assert!(seeds[0] != seeds[1] && seeds[1] != seeds[2] && seeds.iter().all(|seed| *seed != [0; 16]));
+        assert_eq!(seeds[0], MkfsOptions::hash_seed_for(&[1; 16]));
     }
 
     #[test]
