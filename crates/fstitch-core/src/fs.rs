@@ -370,6 +370,12 @@ pub trait FileSystem: Send + Sync {
     /// privileges were looked at then. Pages begin before the end that was appended to, so an append-only file takes what only repeats
     /// its bytes or fills in zeros. The file's times change if `stamps`; otherwise somebody says them.
     fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> Result<usize>;
+    /// Says how long a new, empty file will be that is filled at once, from its start to its end and by nobody else: a format may
+    /// find room for it in one piece then. What is said binds nobody; where something else comes, it only helps less.
+    fn expect(&self, ino: InodeNo, size: u64) -> Result<()> {
+        let _ = (ino, size);
+        Ok(())
+    }
     /// Allocates, punches or zeroes a range.
     fn fallocate(
         &self,

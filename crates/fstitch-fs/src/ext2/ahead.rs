@@ -1,5 +1,8 @@
 //! Blocks taken ahead of need for files that grow, so that the free map is not searched and changed for each block.
 //!
+//! Who fills a new file at once and says how long it will be gets all of its blocks together, indirect ones in their places
+//! among the others, as far as free runs are that long.
+//!
 //! **Layout.** A block taken ahead is marked as used and belongs to nobody: what a crash in the middle of any allocation
 //! leaves, and lawful for the same reason. A volume whose changes go through a journal promises that a replay leaves no
 //! such blocks, so nothing is taken ahead there.
@@ -11,12 +14,14 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use fstitch_core::FileKind;
+use fstitch_core::{Caller, FileKind, Result};
 use rustc_hash::FxHashMap;
 
-use super::alloc::Run;
+use super::alloc::{Goal, Run};
 use super::inode::Inode;
+use super::layout::inode::DIRECT;
 use super::layout::superblock::S_FREE_BLOCKS_COUNT;
+use super::num::wide;
 use super::volume::Ext2;
 
 /// How many blocks are taken ahead for a file at most.
@@ -28,6 +33,8 @@ const FROM: u64 = 64;
 const OF_FREE: u32 = 64;
 /// For how many files at a time.
 const FILES: usize = 64;
+/// So many blocks of a file that is longer than any free run are wanted in one piece at least, for a quarter of a group.
+const PIECES_PER_GROUP: u32 = 4;
 
 /// Blocks taken ahead.
 #[derive(Debug, Default)]
@@ -129,6 +136,55 @@ impl Ext2 {
         if index == next { self.ahead.pop(inode.ino, block, want) } else { None }
     }
 
+    /// Learns that a file without blocks will have `size` bytes, all of them written.
+    pub(super) fn expect_blocks(&self, inode: &mut Inode, size: u64) {
+        let alone = inode.disk.kind == FileKind::Regular && inode.disk.size == 0 && inode.last.is_none();
+        let lawful = !self.cache.goes_through_journal() && !self.distrusts_counters();
+        let blocks = size.div_ceil(wide(self.block_size()));
+        inode.expected = if alone && lawful { blocks } else { 0 };
+    }
+
+    /// Whether file block `index` comes next of those that lie together.
+    pub(super) fn is_in_line(&self, inode: &Inode, index: u64) -> bool {
+        inode.expected > 0 && inode.last.is_some_and(|(next, _)| next == index)
+    }
+
+    /// The next of the blocks that lie together, for an indirect block.
+    pub(super) fn take_in_line(&self, inode: &mut Inode) -> Option<Run> {
+        let (next, block) = inode.last.filter(|_| inode.expected > 0)?;
+        let run = self.ahead.pop(inode.ino, block, 1)?;
+        inode.last = Some((next, block + 1));
+        Some(run)
+    }
+
+    /// Up to `want` blocks for file block `index`, and behind them what else the file will need, in one piece; `None` where
+    /// nothing is expected or no free run is long enough.
+    pub(super) fn take_expected(
+        &self,
+        caller: &Caller,
+        inode: &mut Inode,
+        (index, want): (u64, u32),
+        goal: Goal,
+    ) -> Result<Option<Run>> {
+        if index >= inode.expected {
+            return Ok(None);
+        }
+        let all = inode.expected - index + self.indirect_between(index, inode.expected);
+        let piece = self.sb.blocks_per_group / PIECES_PER_GROUP;
+        let all = u32::try_from(all).unwrap_or(u32::MAX).min(self.sb.blocks_per_group);
+        let Some(mut run) = self.take_whole(caller, goal, all, all.min(piece))? else {
+            inode.expected = 0;
+            return Ok(None);
+        };
+        self.keep_ahead(inode, &mut run, want);
+        Ok(Some(run))
+    }
+
+    /// How many indirect blocks the file blocks from `from` to `to` need first.
+    fn indirect_between(&self, from: u64, to: u64) -> u64 {
+        indirect_between(self.pointers(), from, to)
+    }
+
     /// How many blocks to take ahead with the allocation of file block `index`, if the file is long, grows from its end on, and
     /// there are plenty.
     pub(super) fn how_far_ahead(&self, inode: &Inode, index: u64) -> u32 {
@@ -175,5 +231,42 @@ impl Ext2 {
             self.ahead.given_back.fetch_add(1, Ordering::Release);
         }
         self.ahead.given_back()
+    }
+}
+
+/// How many indirect blocks come before the file blocks from `from` to `to`, with so many pointers to a block.
+fn indirect_between(pointers: u64, from: u64, to: u64) -> u64 {
+    let direct = wide(DIRECT);
+    // How many of the file blocks `first`, `first + step`, … are among them.
+    let starts = |first: u64, step: u64| {
+        let before = |end: u64| if end > first { (end - first).div_ceil(step) } else { 0 };
+        before(to) - before(from)
+    };
+    let (double, triple) = (direct + pointers, direct + pointers + pointers * pointers);
+    starts(direct, pointers)
+        + starts(double, u64::MAX)
+        + starts(triple, u64::MAX)
+        + starts(triple, pointers * pointers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indirect_blocks_are_counted() {
+        for (from, to, count) in [
+            (0, 12, 0),
+            (0, 13, 1),
+            (12, 13, 1),
+            (13, 200, 0),
+            (0, 12 + 256, 1),
+            (0, 12 + 256 + 1, 3),
+            (12 + 256 + 1, 12 + 256 + 257, 1),
+            (0, 12 + 256 + 65536, 1 + 1 + 256),
+            (0, 12 + 256 + 65536 + 1, 1 + 1 + 256 + 3),
+        ] {
+            assert_eq!(indirect_between(256, from, to), count, "{from} to {to}");
+        }
     }
 }

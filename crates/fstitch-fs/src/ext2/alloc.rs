@@ -105,13 +105,7 @@ impl Ext2 {
         if want == 0 {
             return Err(Errno::NOSPC.into());
         }
-        let first = match goal {
-            Goal::Block(block) if block > self.sb.first_data_block() && block < self.sb.blocks_count => {
-                self.sb.group_of(block)
-            }
-            Goal::Block(_) => 0,
-            Goal::Group(group) | Goal::Apart(group) => group,
-        };
+        let first = self.first_group(goal);
         let all = self.sb.group_count();
         let tries = [(NEIGHBOURHOOD.min(all), want.min(GOOD_RUN), false), (all, 1, false), (all, 1, true)];
         for (groups, least, pending) in tries {
@@ -121,6 +115,32 @@ impl Ext2 {
             }
         }
         Err(Errno::NOSPC.into())
+    }
+
+    /// Takes `least` to `want` contiguous blocks, if there is such a run anywhere.
+    pub(super) fn take_whole(
+        &self,
+        caller: &Caller,
+        goal: Goal,
+        want: u32,
+        least: u32,
+    ) -> Result<Option<Run>> {
+        if want > self.blocks_for(caller) {
+            return Ok(None);
+        }
+        let first = self.first_group(goal);
+        self.search_groups(first, self.sb.group_count(), Wish { goal, want, least, pending: false })
+    }
+
+    /// The group in which a search begins.
+    fn first_group(&self, goal: Goal) -> u32 {
+        match goal {
+            Goal::Block(block) if block > self.sb.first_data_block() && block < self.sb.blocks_count => {
+                self.sb.group_of(block)
+            }
+            Goal::Block(_) => 0,
+            Goal::Group(group) | Goal::Apart(group) => group,
+        }
     }
 
     fn search_groups(&self, first: u32, groups: u32, wish: Wish) -> Result<Option<Run>> {

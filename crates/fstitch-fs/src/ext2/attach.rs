@@ -49,6 +49,10 @@ impl Ext2 {
         if taken_sectors > u64::from(u32::MAX) {
             return Err(Errno::FBIG.into());
         }
+        if self.is_in_line(inode, index) {
+            // Where all blocks of the file lie together, an indirect block lies before what it points at.
+            self.reserve_indirect(caller, inode, &path)?;
+        }
         let run = self.take_data(caller, inode, index, small(idx64(want)))?;
         if let Err(error) = self.reserve_indirect(caller, inode, &path) {
             self.give_back_run(&run);
@@ -67,12 +71,15 @@ impl Ext2 {
     }
 
     /// Takes 1 to `want` blocks for the file blocks from `index` on.
-    fn take_data(&self, caller: &Caller, inode: &Inode, index: u64, want: u32) -> Result<Run> {
+    fn take_data(&self, caller: &Caller, inode: &mut Inode, index: u64, want: u32) -> Result<Run> {
         if let Some(run) = self.take_from_ahead(inode, index, want) {
             return Ok(run);
         }
         self.give_back_ahead_of(inode.ino);
         let goal = self.data_goal(inode, index)?;
+        if let Some(run) = self.take_expected(caller, inode, (index, want), goal)? {
+            return Ok(run);
+        }
         let more = self.how_far_ahead(inode, index);
         let mut run = self.take_blocks(caller, goal, want.saturating_add(more))?;
         self.keep_ahead(inode, &mut run, want);
@@ -104,8 +111,13 @@ impl Ext2 {
         for level in depth..path.levels {
             let key = (level, path.subtree(level, self.pointers()).0);
             if !inode.reserved.contains_key(&key) {
-                let group = self.sb.group_of_inode(inode.ino);
-                let run = self.take_blocks(caller, Goal::Apart(group), 1)?;
+                let run = match self.take_in_line(inode) {
+                    Some(run) => run,
+                    None => {
+                        let group = self.sb.group_of_inode(inode.ino);
+                        self.take_blocks(caller, Goal::Apart(group), 1)?
+                    }
+                };
                 inode.reserved.insert(key, run);
             }
         }

@@ -40,6 +40,8 @@ pub struct Inode {
     pub(super) leaf: LeafHint,
     /// The last allocation: the file block and the volume's block behind it.
     pub(super) last: Option<(u64, u32)>,
+    /// How many file blocks somebody has said that it will have, all of them; 0 if nobody has.
+    pub(super) expected: u64,
     /// It may have attributes in its own bytes.
     pub(super) body_attributes: bool,
     /// Of directories.
@@ -108,6 +110,7 @@ impl Inode {
             outstanding: 0,
             leaf: LeafHint::default(),
             last: None,
+            expected: 0,
             body_attributes: true,
             dir: OnceLock::new(),
         }

@@ -78,6 +78,10 @@ impl LowLevelFs for Ext2 {
         self.map_run(inode, index, max)
     }
 
+    fn expect(&self, inode: &mut Inode, size: u64) {
+        self.expect_blocks(inode, size);
+    }
+
     fn allocate(&self, caller: &Caller, inode: &mut Inode, index: u64, want: u64) -> Result<Allocation> {
         self.allocate_run(caller, inode, index, want)
     }

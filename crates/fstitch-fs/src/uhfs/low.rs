@@ -242,6 +242,10 @@ pub trait LowLevelFs: Send + Sync + 'static {
     }
     /// Damage was found: lets the volume say so, so that somebody checks it. Nothing is changed after this.
     fn note_damage(&self) {}
+    /// Learns how long an empty file will be that is filled from its start to its end, so that its blocks can lie together.
+    fn expect(&self, inode: &mut Self::Inode, size: u64) {
+        let _ = (inode, size);
+    }
     /// Takes 1 to `want` contiguous blocks for the hole at file block `index`, and all indirect blocks that
     /// attaching them will need. `ENOSPC` respects the reserved blocks for ordinary callers.
     fn allocate(&self, caller: &Caller, inode: &mut Self::Inode, index: u64, want: u64)

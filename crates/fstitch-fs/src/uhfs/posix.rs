@@ -122,6 +122,13 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         self.sync_if_asked(ino)
     }
 
+    fn expect(&self, ino: InodeNo, size: u64) -> Result<()> {
+        let node = self.node(ino)?;
+        let mut state = node.write()?;
+        self.low.expect(state.inode_mut(), size);
+        Ok(())
+    }
+
     fn seek(&self, ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64> {
         self.noticed(self.do_seek(ino, offset, whence))
     }

@@ -233,3 +233,79 @@ fn a_power_cut_leaves_them_to_the_reclaimer() {
     rig.fs.unmount().unwrap();
     assert_eq!(findings(&check_ext2(&*rig.device).unwrap()), []);
 }
+
+/// The first block of a file of so many, and the one behind its last.
+fn span(volume: &Ext2, file: InodeNo, blocks: u64) -> (u64, u64) {
+    let inode = volume.load(file).unwrap();
+    let (mut index, mut low, mut high) = (0, u64::MAX, 0);
+    while index < blocks {
+        let extent = volume.map(&inode, index, blocks - index).unwrap();
+        let start = extent.start.unwrap().get();
+        (low, high) = (low.min(start), high.max(start + extent.count));
+        index += extent.count;
+    }
+    (low, high)
+}
+
+#[test]
+fn a_file_whose_length_was_said_lies_in_one_piece_with_its_indirect_blocks() {
+    let rig = Rig::new();
+    let all = rig.free();
+    for &file in &rig.files {
+        rig.fs.expect(file, 200 * BLOCK).unwrap();
+    }
+    for index in 0..200 {
+        rig.grow(index).unwrap();
+        assert_eq!(rig.free(), all - rig.owned(), "what is taken ahead counts as free");
+    }
+    assert_eq!(findings(&rig.fs.check().unwrap()), [], "a check of the mounted volume");
+    rig.fs.unmount().unwrap();
+    assert!(check_ext2(&*rig.device).unwrap().is_clean());
+    let volume = Ext2::open(open(&rig.device).0).unwrap();
+    for file in rig.files {
+        let (low, high) = span(&volume, file, 200);
+        assert_eq!(high - low, 200 + 1, "200 blocks and the indirect one among them");
+    }
+}
+
+#[test]
+fn more_or_less_than_was_said_leaves_nothing_behind() {
+    for (said, written) in [(200, 20), (20, 200), (100_000, 200), (0, 5), (13, 12), (12, 13)] {
+        let rig = Rig::new();
+        let all = rig.free();
+        for &file in &rig.files {
+            rig.fs.expect(file, said * BLOCK).unwrap();
+        }
+        for index in 0..written {
+            rig.grow(index).unwrap();
+        }
+        // A hole, where something was to come.
+        let last = rig.files[0];
+        rig.fs.write(&caller(), last, (written + 300) * BLOCK, b"far").unwrap();
+        assert_eq!(rig.free(), all - rig.owned(), "{said} said, {written} written");
+        rig.fs.unlink(&caller(), rig.fs.root(), b"1").unwrap();
+        rig.fs.forget(rig.files[1], 1);
+        assert_eq!(findings(&rig.fs.check().unwrap()), [], "{said} said, {written} written");
+        rig.fs.unmount().unwrap();
+        assert!(check_ext2(&*rig.device).unwrap().is_clean(), "{said} said, {written} written");
+    }
+}
+
+#[test]
+fn the_last_blocks_of_a_volume_are_found_though_they_were_kept_for_another_file() {
+    let rig = Rig::new();
+    rig.fs.expect(rig.files[0], 1500 * BLOCK).unwrap();
+    rig.fs.write(&caller(), rig.files[0], 0, &[1; 4096]).unwrap();
+    // Everything else fits nowhere but in what was kept.
+    let contents = vec![2; 1 << 20];
+    let mut at = 0;
+    let full = loop {
+        match rig.fs.write(&caller(), rig.files[1], at, &contents) {
+            Ok(len) => at += u64::try_from(len).unwrap(),
+            Err(error) => break error.errno(),
+        }
+    };
+    assert_eq!((full, rig.free()), (Errno::NOSPC, 0));
+    rig.fs.unmount().unwrap();
+    assert!(check_ext2(&*rig.device).unwrap().is_clean());
+}
