@@ -1,7 +1,7 @@
 //! The command line: mounts, makes, checks and inspects file systems whose writes are ordered by patches.
 //!
 //! ```text
-//!   mkfs  fsck  info     ls  cat  cp       mount ──► daemon ──► control socket
+//!   mkfs  fsck  info     ls cat cp rm …    mount ──► daemon ──► control socket
 //!     │     │     │        │   │   │         │                    ▲   ▲   ▲
 //!     │     │     │        └───┴───┴── open ─┘              status stats umount
 //!     ▼     ▼     ▼                     ▼
@@ -22,6 +22,8 @@ mod copy;
 mod crash;
 mod demo;
 mod depend;
+mod edit;
+mod epoch;
 mod fsck;
 mod info;
 mod journal;
@@ -79,9 +81,25 @@ enum Command {
     Cp(copy::Arguments),
     /// Print a file out of an image, without mounting it
     Cat(cat::Arguments),
+    /// Remove files and directories in an image, without mounting it
+    Rm(edit::remove::Arguments),
+    /// Make directories in an image, without mounting it
+    Mkdir(edit::names::Mkdir),
+    /// Move and rename inside an image, without mounting it
+    Mv(edit::names::Mv),
+    /// Make links in an image, without mounting it
+    Ln(edit::names::Ln),
+    /// Change modes in an image, without mounting it
+    Chmod(edit::attributes::Chmod),
+    /// Change owners in an image, without mounting it
+    Chown(edit::attributes::Chown),
+    /// Set times in an image or make empty files, without mounting it
+    Touch(edit::times::Touch),
+    /// Change sizes in an image, without mounting it
+    Truncate(edit::times::Truncate),
     /// Show what a volume is
     Info(info::Arguments),
-    /// Give an unmounted volume a journal, or take it away
+    /// Give an unmounted volume another label, UUID or journal
     Tune(tune::Arguments),
     /// Look into the journal of an ext3 volume
     Journal(journal::Arguments),
@@ -154,6 +172,14 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Ls(arguments) => ls::run(arguments),
         Command::Cp(arguments) => copy::run(arguments),
         Command::Cat(arguments) => cat::run(arguments),
+        Command::Rm(arguments) => edit::remove::run(arguments),
+        Command::Mkdir(arguments) => edit::names::mkdir(arguments),
+        Command::Mv(arguments) => edit::names::mv(arguments),
+        Command::Ln(arguments) => edit::names::ln(arguments),
+        Command::Chmod(arguments) => edit::attributes::chmod(arguments),
+        Command::Chown(arguments) => edit::attributes::chown(arguments),
+        Command::Touch(arguments) => edit::times::touch(arguments),
+        Command::Truncate(arguments) => edit::times::truncate(arguments),
         Command::Info(arguments) => info::run(arguments),
         Command::Tune(arguments) => tune::run(arguments),
         Command::Journal(arguments) => journal::run(arguments),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use fstitch_core::{BlockDevice, DeviceStats, Error, FileSystem, Overlay, StatsDevice, SystemClock};
-use fstitch_disk::{DiskOptions, FileDisk, TableEntry};
+use fstitch_core::{BlockDevice, DeviceStats, Error, FileSystem, Overlay, StatsDevice, Timestamp};
+use fstitch_disk::{Direct, DiskOptions, FileDisk, TableEntry};
 use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
 use fstitch_fs::ext2::layout::feature::compat;
 use fstitch_fs::ext2::{Ext2, journal};
@@ -27,7 +27,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", conflicts_with = "offset")]
     pub partition: Option<u32>,
     /// Bytes of memory for cached blocks and pending changes
-    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = crate::size::bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "32M", value_parser = crate::size::bytes)]
     pub cache_size: u64,
     /// The device of the volume's journal, if it has one of its own
     #[arg(long, value_name = "PATH")]
@@ -66,6 +66,10 @@ pub struct Options {
     pub journal: Option<PathBuf>,
     /// The power can be cut.
     pub live: Option<live::Options>,
+    /// Everything is done at this time instead of now.
+    pub epoch: Option<Timestamp>,
+    /// Whether the kernel's page cache is passed by.
+    pub direct: Direct,
 }
 
 /// An ext2 volume with everything below it.
@@ -97,26 +101,33 @@ impl<D: BlockDevice> Counted for StatsDevice<D> {
 impl Arguments {
     /// Opens a volume for a command that uses it in this process.
     pub fn open(&self, image: &Path, access: Access) -> Result<Volume> {
-        Volume::open(
-            image,
-            &Options {
-                access,
-                offset: self.start(image)?,
-                cache_size: self.cache_size,
-                write_back_age: CacheOptions::default().write_back_age,
-                optimizations: Optimizations::ALL,
-                atime: AtimePolicy::NoAtime,
-                consistency: None,
-                commit_interval: Arrangement::default().commit_interval,
-                journal: self.journal.clone(),
-                live: None,
-            },
-        )
+        Volume::open(image, &self.options(image, access)?)
+    }
+
+    /// How a command that uses a volume in this process opens it.
+    pub fn options(&self, image: &Path, access: Access) -> Result<Options> {
+        let epoch = if access == Access::ReadWrite { crate::epoch::asked()? } else { None };
+        Ok(Options {
+            access,
+            offset: self.start(image)?,
+            cache_size: self.cache_size,
+            write_back_age: CacheOptions::default().write_back_age,
+            optimizations: Optimizations::ALL,
+            atime: AtimePolicy::NoAtime,
+            // What a journal keeps of the past depends on when it was written.
+            consistency: epoch.map(|_| Consistency::Soft),
+            commit_interval: Arrangement::default().commit_interval,
+            journal: self.journal.clone(),
+            live: None,
+            epoch,
+            // One after the other is read and written here, in small pieces: the kernel reads ahead and writes behind.
+            direct: Direct::Never,
+        })
     }
 
     /// Opens the disk alone, in blocks of the volume's size.
     pub fn open_disk(&self, image: &Path, access: Access) -> Result<FileDisk> {
-        open_disk(image, self.start(image)?, access)
+        open_disk(image, self.start(image)?, access, Direct::Auto)
     }
 
     /// Where the volume starts in `image`, in bytes.
@@ -143,10 +154,10 @@ pub fn partition(image: &Path, number: u32) -> Result<TableEntry> {
     }
 }
 
-fn open_disk(image: &Path, offset: u64, access: Access) -> Result<FileDisk> {
+fn open_disk(image: &Path, offset: u64, access: Access, direct: Direct) -> Result<FileDisk> {
     let block_size = crate::probe::ext2_block_size(image, offset)?;
     let read_only = access == Access::ReadOnly;
-    disk(image, &DiskOptions { block_size, offset, read_only, ..DiskOptions::default() })
+    disk(image, &DiskOptions { block_size, offset, read_only, direct, ..DiskOptions::default() })
 }
 
 /// How long an image may stay locked by a process that is gone.
@@ -237,7 +248,8 @@ fn recovered(disk: &Arc<StatsDevice<FileDisk>>, options: &Options) -> Result<Arc
 impl Volume {
     /// Opens the volume in `image`.
     pub fn open(image: &Path, options: &Options) -> Result<Self> {
-        let disk = Arc::new(StatsDevice::new(open_disk(image, options.offset, options.access)?));
+        let disk =
+            Arc::new(StatsDevice::new(open_disk(image, options.offset, options.access, options.direct)?));
         let read_only = options.access == Access::ReadOnly;
         let cache_size =
             usize::try_from(options.cache_size).context("the cache size does not fit this machine")?;
@@ -260,7 +272,7 @@ impl Volume {
             cache,
             fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
         };
-        let (fs, consistency) = arrange::open(device, &arrangement, Arc::new(SystemClock::new()))
+        let (fs, consistency) = arrange::open(device, &arrangement, crate::epoch::clock(options.epoch))
             .with_context(|| format!("{}", image.display()))?;
         let cache = Arc::clone(LowLevelFs::cache(fs.format()));
         Ok(Self { fs: Arc::new(fs), cache, disk, live, consistency })

@@ -71,6 +71,20 @@ pub fn resolve<'a>(fs: &'a dyn FileSystem, path: &[u8], last: Last) -> Result<He
     Ok(at)
 }
 
+/// A path without its last component, and that component.
+///
+/// # Errors
+/// Where that is no name: the root, `.` and `..`.
+pub fn split(path: &[u8]) -> Result<(&[u8], &[u8])> {
+    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let start = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    match &path[start..end] {
+        b"" => bail!("the root directory of an image cannot be made, moved or removed"),
+        b"." | b".." => bail!("`.` and `..` cannot be the last component of a path in an image"),
+        name => Ok((&path[..start], name)),
+    }
+}
+
 /// The components of a path, last one first.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     let parts = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".");
@@ -79,7 +93,14 @@ fn components(path: &[u8]) -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::components;
+    use super::{components, split};
+
+    #[test]
+    fn paths_are_split_before_their_last_name() {
+        assert_eq!(split(b"/a/b//").unwrap(), (b"/a/".as_slice(), b"b".as_slice()));
+        assert_eq!(split(b"a").unwrap(), (b"".as_slice(), b"a".as_slice()));
+        assert!(split(b"/").is_err() && split(b"/a/.").is_err() && split(b"..").is_err());
+    }
 
     #[test]
     fn components_come_last_first() {

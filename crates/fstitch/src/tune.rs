@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use fstitch_core::{BlockDevice, Clock, SystemClock};
+use fstitch_core::BlockDevice;
+use fstitch_fs::ext2::identity::{Identity, identify};
 use fstitch_fs::ext2::journal::{AddOptions, add, read_superblock, remove};
 
 use crate::mkfs::device::Opened;
@@ -18,6 +19,9 @@ pub struct Arguments {
     /// Where the volume starts in the image, in bytes
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = crate::size::bytes)]
     offset: u64,
+    /// The partition of a whole disk that the volume is in, by its number in the table (MBR or GPT)
+    #[arg(long, value_name = "N", conflicts_with = "offset")]
+    partition: Option<u32>,
     /// The image file or block device
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
@@ -37,6 +41,12 @@ struct Change {
     /// Take the journal away: the volume becomes ext2
     #[arg(long)]
     no_journal: bool,
+    /// Label, at most 16 bytes; an empty one takes it away
+    #[arg(short = 'L', long)]
+    label: Option<String>,
+    /// UUID, `random`, or `clear` for none
+    #[arg(short = 'U', long, value_parser = crate::mkfs::new_uuid)]
+    uuid: Option<[u8; 16]>,
 }
 
 /// The least that a journal can have, in bytes, of blocks of whatever size.
@@ -51,10 +61,15 @@ fn journal_bytes(text: &str) -> Result<u64, String> {
 
 /// Runs `tune`. A volume that was not unmounted is recovered first.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
-    let volume = open::Arguments { offset: arguments.offset, cache_size: 0, partition: None, journal: None };
+    let volume = open::Arguments {
+        offset: arguments.offset,
+        cache_size: 0,
+        partition: arguments.partition,
+        journal: None,
+    };
     let name = || format!("{}", arguments.image.display());
     let disk = volume.open_disk(&arguments.image, Access::ReadWrite)?;
-    let Change { add_journal, no_journal, journal_device } = &arguments.change;
+    let Change { add_journal, no_journal, journal_device, label, uuid } = &arguments.change;
     let in_use = journal_device.as_deref().filter(|_| *no_journal);
     if let Some(report) = crate::journal::recover(&disk, in_use).with_context(name)? {
         text(&format!("{}: {}\n", name(), report.describe()))?;
@@ -62,7 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     if let Some(bytes) = *add_journal {
         let block_size = disk.geometry().block_size;
         let blocks = crate::journal::blocks_of(bytes, block_size)?;
-        let asked = AddOptions { blocks, now: SystemClock::new().now(), is_zero: false };
+        let asked = AddOptions { blocks, now: crate::epoch::now()?, is_zero: false };
         let blocks = add(&disk, asked).with_context(name)?;
         let size = crate::size::show(u64::from(blocks) * u64::from(block_size));
         text(&format!("{}: a journal of {size} was added\n", name()))?;
@@ -77,6 +92,17 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     } else if let Some(device) = device {
         device.give_to(&disk).with_context(name)?;
         text(&format!("{}: its journal is on {} now\n", name(), device.path().display()))?;
+    }
+    // After the journal was taken away, which may have known the volume by its UUID.
+    if label.is_some() || uuid.is_some() {
+        let identity = Identity { label: label.clone().map(String::into_bytes), uuid: *uuid };
+        identify(&disk, &identity).with_context(name)?;
+    }
+    if let Some(label) = label {
+        text(&format!("{}: its label is `{label}` now\n", name()))?;
+    }
+    if let Some(uuid) = uuid {
+        text(&format!("{}: its UUID is {} now\n", name(), crate::mkfs::show_uuid(uuid)))?;
     }
     Ok(Outcome::SUCCESS)
 }

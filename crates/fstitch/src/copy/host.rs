@@ -11,21 +11,46 @@ use fstitch_core::{FileKind, Timestamp};
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
-use super::tree::{Meta, Reader, Tree, Writer, Xattr};
+use super::tree::{Meta, Reader, Source, Space, Target, Writer, Xattr, Xattrs};
 
 /// Longest value of an extended attribute in Linux, in bytes.
 const XATTR_VALUE_MAX: usize = 64 << 10;
+
+/// Memory for the names of extended attributes, in bytes, before it is known how many there are.
+const XATTR_NAMES: usize = 1 << 10;
 
 /// The tree of this machine.
 pub struct HostTree {
     /// Only the superuser may give files away.
     may_chown: bool,
+    /// A directory of the file system that is written to, if it is the target.
+    target: PathBuf,
 }
 
 impl HostTree {
     /// This machine, as seen by this process.
     pub fn new() -> Self {
-        Self { may_chown: rustix::process::geteuid().is_root() }
+        Self::with_target(PathBuf::from("."))
+    }
+
+    /// The same, to copy to somewhere near `target`.
+    pub fn with_target(target: PathBuf) -> Self {
+        Self { may_chown: rustix::process::geteuid().is_root(), target }
+    }
+}
+
+/// Something on this machine.
+#[derive(Clone, Debug)]
+pub struct HostNode {
+    path: PathBuf,
+    /// Of a symbolic link, what it points at is meant. Not by resolving the path: `/dev/stdin` leads to what has none.
+    follow: bool,
+}
+
+impl HostNode {
+    /// What is at `path`, of a symbolic link itself.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), follow: false }
     }
 }
 
@@ -35,6 +60,10 @@ struct Content {
 }
 
 impl Reader for Content {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
     fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         Ok(self.file.read_at(buf, offset)?)
     }
@@ -54,6 +83,10 @@ impl Reader for Content {
 }
 
 impl Writer for Content {
+    fn expect(&mut self, _size: u64) -> Result<()> {
+        Ok(())
+    }
+
     fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         Ok(self.file.write_all_at(data, offset)?)
     }
@@ -63,15 +96,15 @@ impl Writer for Content {
     }
 }
 
-impl Tree for HostTree {
-    type Node = PathBuf;
+impl Source for HostTree {
+    type Node = HostNode;
 
-    fn show(&self, node: &PathBuf) -> String {
-        node.display().to_string()
+    fn show(&self, path: &[u8]) -> String {
+        OsStr::from_bytes(path).display().to_string()
     }
 
-    fn meta(&self, node: &PathBuf) -> Result<Meta> {
-        let found = fs::symlink_metadata(node)?;
+    fn meta(&self, node: &HostNode) -> Result<Meta> {
+        let found = if node.follow { fs::metadata(&node.path)? } else { fs::symlink_metadata(&node.path)? };
         let mode = u16::try_from(found.mode() & 0xffff).expect("masked to 16 bits");
         Ok(Meta {
             kind: FileKind::from_mode(mode).context("of a kind that is not known")?,
@@ -87,9 +120,13 @@ impl Tree for HostTree {
         })
     }
 
-    fn names(&self, dir: &PathBuf) -> Result<Vec<Vec<u8>>> {
+    fn follow(&self, node: &HostNode, _path: &[u8]) -> Result<HostNode> {
+        Ok(HostNode { path: node.path.clone(), follow: true })
+    }
+
+    fn names(&self, dir: &HostNode) -> Result<Vec<Vec<u8>>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(dir)? {
+        for entry in fs::read_dir(&dir.path)? {
             names.push(entry?.file_name().into_vec());
         }
         // A fixed order, so that the same tree gives the same image.
@@ -97,49 +134,79 @@ impl Tree for HostTree {
         Ok(names)
     }
 
-    fn child(&self, dir: &PathBuf, name: &[u8]) -> Result<Option<PathBuf>> {
-        let path = dir.join(OsStr::from_bytes(name));
+    fn child(&self, dir: &HostNode, name: &[u8]) -> Result<Option<HostNode>> {
+        Ok(Some(HostNode::new(dir.path.join(OsStr::from_bytes(name)))))
+    }
+
+    fn read_link(&self, node: &HostNode) -> Result<Vec<u8>> {
+        Ok(fs::read_link(&node.path)?.into_os_string().into_vec())
+    }
+
+    fn xattrs(&self, node: &HostNode) -> Result<Xattrs> {
+        let mut xattrs = Xattrs::default();
+        // Most things have none or few.
+        let mut names = vec![0; XATTR_NAMES];
+        let listed = match list_xattrs(node, &mut names) {
+            Err(Errno::RANGE) => {
+                names.resize(XATTR_VALUE_MAX, 0);
+                list_xattrs(node, &mut names)
+            }
+            listed => listed,
+        };
+        let len = match listed {
+            Ok(len) => len,
+            Err(Errno::OPNOTSUPP) => return Ok(xattrs),
+            Err(error) => return Err(error.into()),
+        };
+        for name in names[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+            let mut value = vec![0; XATTR_VALUE_MAX];
+            match get_xattr(node, OsStr::from_bytes(name), &mut value) {
+                Ok(len) => {
+                    value.truncate(len);
+                    xattrs.found.push((name.to_vec(), value));
+                }
+                // It has vanished.
+                Err(Errno::NODATA) => {}
+                Err(error) => {
+                    let shown = String::from_utf8_lossy(name);
+                    xattrs.lost.push(format!("attribute {shown} is lost, it cannot be read: {error}"));
+                }
+            }
+        }
+        // Listed in the order of the file system that they come from.
+        xattrs.found.sort();
+        Ok(xattrs)
+    }
+
+    fn reader(&self, node: &HostNode) -> Result<Box<dyn Reader + '_>> {
+        let file = open(node)?;
+        let size = file.metadata()?.size();
+        Ok(Box::new(Content { file, size }))
+    }
+
+    fn stream(&self, node: &HostNode) -> Result<Option<Box<dyn std::io::Read>>> {
+        Ok(Some(Box::new(open(node)?)))
+    }
+}
+
+impl Target for HostTree {
+    type Node = HostNode;
+
+    fn existing(&self, dir: &HostNode, name: &[u8]) -> Result<Option<(HostNode, FileKind)>> {
+        let path = dir.path.join(OsStr::from_bytes(name));
         match path.symlink_metadata() {
-            Ok(_) => Ok(Some(path)),
+            Ok(found) => {
+                let mode = u16::try_from(found.mode() & 0xffff).expect("masked to 16 bits");
+                let kind = FileKind::from_mode(mode).context("of a kind that is not known")?;
+                Ok(Some((HostNode::new(path), kind)))
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn read_link(&self, node: &PathBuf) -> Result<Vec<u8>> {
-        Ok(fs::read_link(node)?.into_os_string().into_vec())
-    }
-
-    fn xattrs(&self, node: &PathBuf) -> Result<Vec<Xattr>> {
-        let mut names = vec![0; XATTR_VALUE_MAX];
-        let len = match sys::llistxattr(node, &mut names[..]) {
-            Ok(len) => len,
-            Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        };
-        let mut found = Vec::new();
-        for name in names[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-            let mut value = vec![0; XATTR_VALUE_MAX];
-            match sys::lgetxattr(node, OsStr::from_bytes(name), &mut value[..]) {
-                Ok(len) => value.truncate(len),
-                // It vanished, or belongs to a namespace that we may list but not read.
-                Err(Errno::NODATA | Errno::PERM | Errno::OPNOTSUPP) => continue,
-                Err(error) => return Err(error.into()),
-            }
-            found.push((name.to_vec(), value));
-        }
-        Ok(found)
-    }
-
-    fn reader(&self, node: &PathBuf) -> Result<Box<dyn Reader + '_>> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = File::from(sys::open(node, flags, Mode::empty())?);
-        let size = file.metadata()?.size();
-        Ok(Box::new(Content { file, size }))
-    }
-
-    fn create(&self, parent: &PathBuf, name: &[u8], meta: &Meta, target: &[u8]) -> Result<PathBuf> {
-        let path = parent.join(OsStr::from_bytes(name));
+    fn create(&self, parent: &HostNode, name: &[u8], meta: &Meta, target: &[u8]) -> Result<HostNode> {
+        let path = parent.path.join(OsStr::from_bytes(name));
         let private = Mode::RUSR | Mode::WUSR;
         match meta.kind {
             FileKind::Directory => sys::mkdir(&path, Mode::RWXU)?,
@@ -153,41 +220,71 @@ impl Tree for HostTree {
                 sys::mknodat(CWD, &path, kind, private, decode_device(meta.rdev))?;
             }
         }
-        Ok(path)
+        Ok(HostNode::new(path))
     }
 
-    fn link(&self, node: &PathBuf, parent: &PathBuf, name: &[u8]) -> Result<()> {
-        Ok(fs::hard_link(node, parent.join(OsStr::from_bytes(name)))?)
+    fn link(&self, node: &HostNode, parent: &HostNode, name: &[u8]) -> Result<()> {
+        Ok(fs::hard_link(&node.path, parent.path.join(OsStr::from_bytes(name)))?)
     }
 
-    fn remove(&self, parent: &PathBuf, name: &[u8]) -> Result<()> {
-        Ok(fs::remove_file(parent.join(OsStr::from_bytes(name)))?)
+    fn remove(&self, parent: &HostNode, name: &[u8]) -> Result<()> {
+        Ok(fs::remove_file(parent.path.join(OsStr::from_bytes(name)))?)
     }
 
-    fn writer(&self, node: &PathBuf) -> Result<Box<dyn Writer + '_>> {
+    fn writer(&self, node: &HostNode) -> Result<Box<dyn Writer + '_>> {
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = File::from(sys::open(node, flags, Mode::empty())?);
+        let file = File::from(sys::open(&node.path, flags, Mode::empty())?);
         let size = file.metadata()?.size();
         Ok(Box::new(Content { file, size }))
     }
 
-    fn finish(&self, node: &PathBuf, meta: &Meta, xattrs: &[Xattr]) -> Result<Vec<String>> {
+    fn finish(&self, node: &HostNode, meta: &Meta, xattrs: &[Xattr]) -> Result<Vec<String>> {
+        let node = &node.path;
         if self.may_chown {
             std::os::unix::fs::lchown(node, Some(meta.uid), Some(meta.gid))?;
         }
-        let mut warnings = Vec::new();
+        let mut lost = Vec::new();
         for (name, value) in xattrs {
             if let Err(error) = sys::lsetxattr(node, OsStr::from_bytes(name), value, XattrFlags::empty()) {
-                warnings.push(format!("attribute {} is lost: {error}", String::from_utf8_lossy(name)));
+                lost.push(format!("attribute {} is lost: {error}", String::from_utf8_lossy(name)));
             }
         }
         if meta.kind != FileKind::Symlink {
-            set_mode(node, meta.perm)?;
+            // Who may not keep the owner gets a file of his own, which shall not lend his rights to others.
+            set_mode(node, if self.may_chown { meta.perm } else { meta.perm & 0o1777 })?;
         }
         let times = Timestamps { last_access: timespec(meta.atime), last_modification: timespec(meta.mtime) };
         sys::utimensat(CWD, node, &times, AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(warnings)
+        Ok(lost)
     }
+
+    fn space(&self) -> Result<Space> {
+        let found = sys::statvfs(&self.target)?;
+        Ok(Space {
+            block_size: found.f_frsize,
+            blocks: found.f_blocks,
+            inodes: found.f_files,
+            // Where inodes are not counted there are always enough.
+            inodes_free: if found.f_files == 0 { u64::MAX } else { found.f_ffree },
+        })
+    }
+}
+
+/// Opens for reading.
+fn open(node: &HostNode) -> Result<File> {
+    let mut flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    if !node.follow {
+        flags |= OFlags::NOFOLLOW;
+    }
+    Ok(File::from(sys::open(&node.path, flags, Mode::empty())?))
+}
+
+fn list_xattrs(node: &HostNode, names: &mut [u8]) -> Result<usize, Errno> {
+    if node.follow { sys::listxattr(&node.path, names) } else { sys::llistxattr(&node.path, names) }
+}
+
+fn get_xattr(node: &HostNode, name: &OsStr, value: &mut [u8]) -> Result<usize, Errno> {
+    if node.follow { sys::getxattr(&node.path, name, value) } else { sys::lgetxattr(&node.path, name, value) }
 }
 
 /// Sets permissions of the thing itself: what was just made is no symbolic link.

@@ -1,5 +1,6 @@
 //! `fstitch cp`: trees between this machine and images, in either direction, without a mount.
 
+mod archive;
 mod engine;
 mod host;
 mod tree;
@@ -8,24 +9,31 @@ mod volume;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
-use fstitch_core::FileKind;
+use anyhow::{Context, Result, bail, ensure};
+use fstitch_core::{FileKind, FileSystem};
 
 use crate::location::Location;
 use crate::open::{self, Access};
 use crate::output::{Outcome, spinner, usage};
-use crate::paths::Last;
-use engine::{Copier, Totals};
-use host::HostTree;
-use tree::{Meta, Tree};
+use crate::paths::{Held, Last};
+use archive::Archive;
+use engine::{Copier, Follow, Full, Rules, Totals};
+use host::{HostNode, HostTree};
+use tree::{Source, Target};
 use volume::VolumeTree;
 
 /// Arguments of `cp`.
 #[derive(clap::Args)]
+#[command(after_help = HELP)]
 pub struct Arguments {
-    /// Copy directories with all that is in them
-    #[arg(short, long, visible_short_alias = 'R', visible_short_alias = 'a')]
+    /// Copy directories with all that is in them, and pipes and devices as such
+    #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
+    /// As -r -P
+    #[arg(short, long)]
+    archive: bool,
+    #[command(flatten)]
+    links: Links,
     /// Give everything this owner and group instead of those of the source
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     owner: Option<(u32, u32)>,
@@ -34,7 +42,7 @@ pub struct Arguments {
     quiet: bool,
     #[command(flatten)]
     volume: open::Arguments,
-    /// What to copy: paths of this machine, or IMAGE:/path
+    /// What to copy: paths of this machine, or IMAGE:/path; of DIRECTORY/. what is in it, and its own attributes
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<std::ffi::OsString>,
     /// Where to: a path of this machine, or IMAGE:/path; an existing directory receives the sources
@@ -42,13 +50,51 @@ pub struct Arguments {
     destination: std::ffi::OsString,
 }
 
+/// What becomes of symbolic links.
+#[derive(clap::Args, Clone, Copy)]
+struct Links {
+    /// Copy symbolic links as links (default with -r)
+    #[arg(short = 'P', long, overrides_with_all = ["dereference", "named"])]
+    no_dereference: bool,
+    /// Copy what symbolic links point at (default without -r)
+    #[arg(short = 'L', long, overrides_with_all = ["no_dereference", "named"])]
+    dereference: bool,
+    /// Follow symbolic links that are named as sources, not those found in directories
+    #[arg(short = 'H', long = "dereference-command-line", overrides_with_all = ["no_dereference", "dereference"])]
+    named: bool,
+}
+
+const HELP: &str = "\
+Modes, owners, times, links, holes and extended attributes are kept. What could not be kept is an error that names the file;
+the rest is copied all the same, and the exit status is 1. Out of an image, only root keeps owners and set-id bits.
+With SOURCE_DATE_EPOCH in the environment, no time is later than that, and the same sources give the same image.";
+
 fn parse_owner(text: &str) -> Result<(u32, u32), String> {
     let (uid, gid) = text.split_once(':').ok_or("write UID:GID, such as 1000:1000")?;
     let number = |part: &str| part.parse().map_err(|_| format!("`{part}` is not a number"));
     Ok((number(uid)?, number(gid)?))
 }
 
-/// Runs `cp`. Files that could not be copied are reported; the rest is copied all the same.
+impl Arguments {
+    fn rules(&self) -> Result<Rules> {
+        let recursive = self.recursive || self.archive;
+        let follow = match self.links {
+            Links { dereference: true, .. } => Follow::Always,
+            Links { named: true, .. } => Follow::Named,
+            Links { no_dereference: true, .. } => Follow::Never,
+            _ if recursive => Follow::Never,
+            _ => Follow::Always,
+        };
+        let epoch = if self.is_into_image() { crate::epoch::asked()? } else { None };
+        Ok(Rules { owner: self.owner, follow, recursive, epoch })
+    }
+
+    fn is_into_image(&self) -> bool {
+        matches!(Location::parse(&self.destination), Location::Image { .. })
+    }
+}
+
+/// Runs `cp`. What could not be copied is reported; the rest is copied all the same.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let sources: Vec<Location> = arguments.sources.iter().map(|text| Location::parse(text)).collect();
     let mut totals = Totals::new(spinner(arguments.quiet));
@@ -61,7 +107,9 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 }
 
 fn to_host(arguments: &Arguments, sources: &[Location], target: &Path, totals: &mut Totals) -> Result<()> {
-    let host = HostTree::new();
+    let rules = arguments.rules()?;
+    let directory = target.is_dir();
+    ensure!(directory || sources.len() == 1, "several sources need a directory as destination");
     for source in sources {
         let (image, path) = match source {
             Location::Image { image, path } => (image, path),
@@ -73,19 +121,20 @@ fn to_host(arguments: &Arguments, sources: &[Location], target: &Path, totals: &
                 )));
             }
         };
-        let volume = arguments.volume.open(image, Access::ReadOnly)?;
-        let tree = VolumeTree::new(&*volume.fs);
-        let node = tree.resolve(path, Last::Keep).with_context(|| format!("in {}", image.display()))?;
-        let into = target.is_dir();
-        let (parent, name) = if into {
-            (target.to_path_buf(), base_name(path)?)
-        } else {
-            let name = target.file_name().context("the destination has no name")?.as_bytes().to_vec();
-            (parent_of(target), name)
+        let (parent, name) = match directory {
+            true => (target.to_path_buf(), None),
+            false => {
+                let name = target.file_name().context("the destination has no name")?.as_bytes().to_vec();
+                (parent_of(target), Some(name))
+            }
         };
         ensure!(parent.is_dir(), "{} is not a directory", parent.display());
-        let plan = Plan { arguments, from: &tree, to: &host };
-        plan.copy(&node, &parent, &name, totals)?;
+        let volume = arguments.volume.open(image, Access::ReadOnly)?;
+        let tree = VolumeTree::new(&*volume.fs, image);
+        let host = HostTree::with_target(parent.clone());
+        let mut plan = Plan { from: &tree, to: &host, rules, totals: &mut *totals };
+        let node = tree.resolve(path, Last::Keep);
+        plan.copy(node, path, (&HostNode::new(parent), name))?;
     }
     Ok(())
 }
@@ -97,7 +146,7 @@ fn to_image(
     totals: &mut Totals,
 ) -> Result<()> {
     let volume = arguments.volume.open(image, Access::ReadWrite)?;
-    let result = into_volume(arguments, sources, &*volume.fs, target, totals);
+    let result = into_volume(arguments, sources, (&*volume.fs, image), target, totals);
     // The volume is closed in an orderly way whatever happened: what was copied so far is whole.
     volume.close().with_context(|| format!("closing {}", image.display()))?;
     result.with_context(|| format!("in {}", image.display()))
@@ -106,15 +155,15 @@ fn to_image(
 fn into_volume(
     arguments: &Arguments,
     sources: &[Location],
-    fs: &dyn fstitch_core::FileSystem,
+    (fs, image): (&dyn FileSystem, &Path),
     target: &[u8],
     totals: &mut Totals,
 ) -> Result<()> {
-    let tree = VolumeTree::new(fs);
-    let host = HostTree::new();
-    let existing = tree.resolve(target, Last::Follow).ok();
+    let rules = arguments.rules()?;
+    let (tree, host) = (VolumeTree::new(fs, image), HostTree::new());
+    let existing: Option<Held<'_>> = tree.resolve(target, Last::Follow).ok();
     let directory = match &existing {
-        Some(node) => tree.meta(node)?.kind == FileKind::Directory,
+        Some(node) => node.attr()?.kind == FileKind::Directory,
         None => false,
     };
     ensure!(directory || sources.len() == 1, "several sources need a directory as destination");
@@ -124,67 +173,102 @@ fn into_volume(
                 "copying from one image to another is not offered: copy to a directory in between",
             ));
         };
-        if directory && is_contents(path) {
-            copy_contents(arguments, &tree, &host, (path, target), totals)?;
-            continue;
-        }
-        let (parent, name) = if directory {
-            (tree.resolve(target, Last::Follow)?, source_name(path)?)
-        } else {
-            (tree.resolve(parent_bytes(target), Last::Follow)?, base_name(target)?)
+        let (parent, name) = match directory {
+            true => (tree.resolve(target, Last::Follow)?, name_of_dots(path)),
+            false => (tree.resolve(parent_bytes(target), Last::Follow)?, Some(base_name(target)?)),
         };
-        let plan = Plan { arguments, from: &host, to: &tree };
-        plan.copy(path, &parent, &name, totals)?;
+        let mut plan = Plan { from: &host, to: &tree, rules, totals: &mut *totals };
+        plan.copy(Ok(HostNode::new(path)), path.as_os_str().as_bytes(), (&parent, name))?;
     }
     Ok(())
 }
 
-/// The name of a source, also where its path does not end in one (`..`, `/a/..`).
-fn source_name(path: &Path) -> Result<Vec<u8>> {
-    let name = match path.file_name() {
-        Some(name) => Some(name.to_os_string()),
-        None => path.canonicalize()?.file_name().map(std::ffi::OsStr::to_os_string),
-    };
-    Ok(name.with_context(|| format!("{} has no name to keep", path.display()))?.into_encoded_bytes())
+/// Copies all that is in `source`, a directory of this machine or a tar archive, into the root of a new volume; returns how
+/// many things could not be copied.
+pub fn fill(source: &Path, (fs, image): (&dyn FileSystem, &Path), rules: FillRules) -> Result<u64> {
+    let mut totals = Totals::new(spinner(rules.quiet));
+    let tree = VolumeTree::new(fs, image);
+    let root = tree.resolve(b"/", Last::Follow)?;
+    let rules = Rules { owner: None, follow: Follow::Never, recursive: true, epoch: rules.epoch };
+    if source.is_dir() {
+        let host = HostTree::new();
+        let mut copier = Copier::new(&host, &tree, rules, &mut totals);
+        copier.contents_of(&HostNode::new(source), source.as_os_str().as_bytes(), (&root, true))?;
+    } else {
+        let archive = Archive::open(source)?;
+        let mut copier = Copier::new(&archive, &tree, rules, &mut totals);
+        copier.contents_of(&archive.root(), b"", (&root, archive.has_root()))?;
+    }
+    totals.finish();
+    Ok(totals.errors)
 }
 
-/// `dir/.` names what is in a directory instead of the directory, as for cp(1).
-fn is_contents(path: &Path) -> bool {
-    path.as_os_str().as_bytes().ends_with(b"/.") || path.as_os_str() == "."
+/// The last component of a source's path; `None` for `.` and `DIRECTORY/.`, which name what is in a directory instead of
+/// the directory, as for cp(1).
+fn kept_name(path: &[u8]) -> Option<&[u8]> {
+    let mut parts = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty());
+    let last = parts.next_back();
+    match last {
+        Some(b".") => None,
+        Some(last) => Some(last),
+        // The root of an image has a name only outside of it.
+        None => Some(b"root"),
+    }
 }
 
-fn copy_contents(
-    arguments: &Arguments,
-    tree: &VolumeTree<'_>,
-    host: &HostTree,
-    (source, target): (&PathBuf, &[u8]),
-    totals: &mut Totals,
-) -> Result<()> {
-    ensure!(arguments.recursive, "{} is a directory: add -r", source.display());
-    let plan = Plan { arguments, from: host, to: tree };
-    let parent = tree.resolve(target, Last::Follow)?;
-    let mut copier = plan.copier(totals);
-    copier.children(source, &parent, 0)
+/// The name of a directory of this machine whose path ends in `..`.
+fn name_of_dots(path: &Path) -> Option<Vec<u8>> {
+    let dots = path.as_os_str().as_bytes().split(|&byte| byte == b'/').rfind(|part| !part.is_empty());
+    let real = path.canonicalize().ok().filter(|_| dots == Some(b".."))?;
+    Some(real.file_name()?.as_bytes().to_vec())
 }
 
-struct Plan<'a, S, T> {
-    arguments: &'a Arguments,
+/// One source of a copy.
+struct Plan<'a, 't, S, T> {
     from: &'a S,
     to: &'a T,
+    rules: Rules,
+    totals: &'t mut Totals,
 }
 
-impl<'a, S: Tree, T: Tree> Plan<'a, S, T> {
-    fn copier<'t>(&self, totals: &'t mut Totals) -> Copier<'a, 't, S, T> {
-        Copier::new(self.from, self.to, self.arguments.owner, totals)
+impl<S: Source, T: Target> Plan<'_, '_, S, T> {
+    /// Copies the source `node` at `path` to a name in a directory, by default its own. What fails is reported, unless it
+    /// is for want of room.
+    fn copy(&mut self, node: Result<S::Node>, path: &[u8], to: (&T::Node, Option<Vec<u8>>)) -> Result<()> {
+        let shown = self.from.show(path);
+        match node.and_then(|node| self.copy_to(&node, path, to)) {
+            Err(error) if error.is::<Full>() => Err(error),
+            Err(error) => {
+                self.totals.report(&shown, &error);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
     }
 
-    fn copy(&self, node: &S::Node, parent: &T::Node, name: &[u8], totals: &mut Totals) -> Result<()> {
-        let meta: Meta = self.from.meta(node).with_context(|| self.from.show(node))?;
-        if meta.kind == FileKind::Directory {
-            ensure!(self.arguments.recursive, "{} is a directory: add -r", self.from.show(node));
-        }
-        self.copier(totals).item(node, parent, name, 0)
+    fn copy_to(&mut self, node: &S::Node, path: &[u8], to: (&T::Node, Option<Vec<u8>>)) -> Result<()> {
+        let (parent, name) = to;
+        let mut copier = Copier::new(self.from, self.to, self.rules, self.totals);
+        let name = match (name, kept_name(path)) {
+            (Some(name), _) => name,
+            (None, Some(name)) if name != b".." => name.to_vec(),
+            (None, Some(_)) => bail!("a path that ends in `..` has no name to keep"),
+            (None, None) => {
+                ensure!(self.rules.recursive, "it is a directory: add -r");
+                return copier.contents_of(node, path, (parent, true));
+            }
+        };
+        copier.named(node, path, parent, &name)
     }
+}
+
+/// How a new volume is filled.
+#[derive(Clone, Copy, Debug)]
+pub struct FillRules {
+    /// See [`Rules::epoch`].
+    pub epoch: Option<fstitch_core::Timestamp>,
+    /// Show nothing.
+    pub quiet: bool,
 }
 
 fn parent_of(path: &Path) -> PathBuf {

@@ -31,8 +31,32 @@ pub struct Meta {
 /// An extended attribute: full name and value.
 pub type Xattr = (Vec<u8>, Vec<u8>);
 
+/// The extended attributes of something.
+#[derive(Clone, Debug, Default)]
+pub struct Xattrs {
+    /// Those that could be read.
+    pub found: Vec<Xattr>,
+    /// What could not be read, for people.
+    pub lost: Vec<String>,
+}
+
+/// Room on the side that is written to.
+#[derive(Clone, Copy, Debug)]
+pub struct Space {
+    /// Bytes per block.
+    pub block_size: u64,
+    /// Blocks for files.
+    pub blocks: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Inodes that are free.
+    pub inodes_free: u64,
+}
+
 /// Where contents come from.
 pub trait Reader {
+    /// The length in bytes when it was opened.
+    fn size(&self) -> u64;
     /// Reads at `offset`; 0 only at the end.
     fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize>;
     /// The next range with storage that starts at or after `offset`; `None` when only a hole follows.
@@ -41,21 +65,25 @@ pub trait Reader {
 
 /// Where contents go.
 pub trait Writer {
+    /// Says that all of so many bytes will be written, one after the other.
+    fn expect(&mut self, size: u64) -> Result<()>;
     /// Writes all of `data` at `offset`.
     fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()>;
     /// Sets the length; what was not written stays a hole.
     fn set_len(&mut self, size: u64) -> Result<()>;
 }
 
-/// One side of a copy.
-pub trait Tree {
+/// A side to copy from.
+pub trait Source {
     /// A file, directory or anything else in this tree.
     type Node;
 
-    /// For messages.
-    fn show(&self, node: &Self::Node) -> String;
+    /// A path of this tree, for messages.
+    fn show(&self, path: &[u8]) -> String;
     /// Its attributes, of a symbolic link itself.
     fn meta(&self, node: &Self::Node) -> Result<Meta>;
+    /// What the symbolic link at `path` points at in the end.
+    fn follow(&self, node: &Self::Node, path: &[u8]) -> Result<Self::Node>;
     /// The names in a directory, without `.` and `..`.
     fn names(&self, dir: &Self::Node) -> Result<Vec<Vec<u8>>>;
     /// The node behind a name, if there is one.
@@ -63,10 +91,20 @@ pub trait Tree {
     /// The target of a symbolic link.
     fn read_link(&self, node: &Self::Node) -> Result<Vec<u8>>;
     /// All extended attributes.
-    fn xattrs(&self, node: &Self::Node) -> Result<Vec<Xattr>>;
+    fn xattrs(&self, node: &Self::Node) -> Result<Xattrs>;
     /// Opens a regular file's contents.
     fn reader(&self, node: &Self::Node) -> Result<Box<dyn Reader + '_>>;
+    /// Opens what a pipe or a device yields, where it yields anything.
+    fn stream(&self, node: &Self::Node) -> Result<Option<Box<dyn std::io::Read>>>;
+}
 
+/// A side to copy to.
+pub trait Target {
+    /// A file, directory or anything else in this tree.
+    type Node;
+
+    /// The node behind a name and what it is, if there is one.
+    fn existing(&self, dir: &Self::Node, name: &[u8]) -> Result<Option<(Self::Node, FileKind)>>;
     /// Makes something new; `target` is that of a symbolic link.
     fn create(&self, parent: &Self::Node, name: &[u8], meta: &Meta, target: &[u8]) -> Result<Self::Node>;
     /// Gives a node another name.
@@ -75,7 +113,8 @@ pub trait Tree {
     fn remove(&self, parent: &Self::Node, name: &[u8]) -> Result<()>;
     /// Opens a regular file for writing.
     fn writer(&self, node: &Self::Node) -> Result<Box<dyn Writer + '_>>;
-    /// Sets owner, extended attributes, permissions and times, in this order. Returns what this side could
-    /// not keep, for a warning.
+    /// Sets owner, extended attributes, permissions and times, in this order. Returns what this side cannot keep.
     fn finish(&self, node: &Self::Node, meta: &Meta, xattrs: &[Xattr]) -> Result<Vec<String>>;
+    /// How much room there is.
+    fn space(&self) -> Result<Space>;
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use fstitch_disk::Direct;
 use fstitch_fs::uhfs::AtimePolicy;
 use fstitch_patch::Optimizations;
 
@@ -58,6 +59,8 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
             commit_interval: Duration::from_secs(5),
             journal: None,
             live: None,
+            epoch: None,
+            direct: Direct::Auto,
         },
     )?;
     volume.cache.start_flusher()?;

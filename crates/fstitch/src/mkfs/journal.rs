@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use fstitch_core::{Clock, SystemClock};
 use fstitch_disk::DiskOptions;
 use fstitch_fs::ext2::journal::{DeviceOptions, make_device};
 use serde::Serialize;
@@ -64,7 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         block_size: arguments.block_size,
         uuid: uuid(arguments.uuid.as_deref())?,
         label: arguments.label.clone().unwrap_or_default().into_bytes(),
-        now: SystemClock::new().now(),
+        now: crate::epoch::now()?,
         is_zero: false,
     };
     let target = Target { image: &arguments.image, offset: 0, size, force: arguments.force, kind: "journal" };

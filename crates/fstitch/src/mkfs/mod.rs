@@ -1,13 +1,14 @@
 //! `fstitch mkfs`: makes volumes, and journals on devices of their own.
 
 pub mod device;
+mod fill;
 mod journal;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use fstitch_core::{Clock, Error, SystemClock};
+use fstitch_core::Error;
 use fstitch_disk::{DiskOptions, FileDisk};
 use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, MkfsSummary, mkfs};
 use serde::Serialize;
@@ -56,7 +57,8 @@ struct Ext2 {
     #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=50))]
     reserved: u32,
     /// Extended options: root_owner[=UID:GID] (the owner of the root directory; without a value, and by default, the user
-    /// who makes the volume), stride=N, stripe_width=N, discard, offset=BYTES
+    /// who makes the volume), stride=N, stripe_width=N, discard, offset=BYTES, hash_seed=UUID (that of directory hashes; by
+    /// default it goes with a UUID that was given)
     #[arg(short = 'E', long, value_name = "LIST")]
     extended: Vec<String>,
     /// Features: ext_attr, resize_inode, dir_index, filetype, sparse_super, large_file; ^NAME switches one off
@@ -72,9 +74,15 @@ struct Ext2 {
     /// Overwrite what the medium seems to hold
     #[arg(short = 'F', long)]
     force: bool,
+    /// Fill the volume with what is in this directory or tar archive, `-` for an archive on standard input
+    #[arg(short = 'd', long = "from", value_name = "DIRECTORY|TAR")]
+    source: Option<PathBuf>,
     /// Where the volume starts in the image
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = crate::size::bytes)]
     offset: u64,
+    /// Make the volume in this partition of a whole disk, by its number in the table (MBR or GPT)
+    #[arg(long, value_name = "N", conflicts_with = "offset")]
+    partition: Option<u32>,
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
@@ -156,14 +164,19 @@ fn make(arguments: &Ext2, journal: MkfsJournal) -> Result<Outcome> {
     let kind = if matches!(options.journal, MkfsJournal::None) { "ext2" } else { "ext3" };
     let (size, prepared) = prepare_image(arguments, &mut options, kind)?;
     options.device_is_zero = prepared.is_new();
-    let summary =
-        write(arguments, &options, (size, device)).inspect_err(|_| prepared.undo(&arguments.image))?;
-    report(arguments, &options, &summary)
+    let made = write(arguments, &options, (size, device)).and_then(|mut summary| {
+        let failed = fill::fill(arguments, &mut summary)?;
+        Ok((summary, failed))
+    });
+    let (summary, failed) = made.inspect_err(|_| prepared.undo(&arguments.image))?;
+    report(arguments, &options, &summary)?;
+    Ok(if failed == 0 { Outcome::SUCCESS } else { Outcome::FAILURE })
 }
 
 fn options(arguments: &Ext2) -> Result<MkfsOptions> {
     let uuid = uuid(arguments.uuid.as_deref())?;
-    let mut options = MkfsOptions::new(uuid, random_uuid()?, SystemClock::new().now());
+    let seed = hash_seed(arguments, &uuid)?;
+    let mut options = MkfsOptions::new(uuid, seed, crate::epoch::now()?);
     options.block_size = arguments.block_size;
     options.inode_size = arguments.inode_size;
     options.inodes = arguments.inodes;
@@ -177,8 +190,10 @@ fn options(arguments: &Ext2) -> Result<MkfsOptions> {
     options.root_owner = this_user();
     for list in &arguments.extended {
         // What `root_owner` means without a value depends on who asks, of which the format knows nothing.
-        let ours = list.split(',').filter(|word| !word.starts_with("offset=") && word.trim() != "root_owner");
-        let ours: Vec<&str> = ours.collect();
+        let is_theirs = |word: &&str| {
+            word.trim() == "root_owner" || ["offset=", "hash_seed="].iter().any(|name| word.starts_with(name))
+        };
+        let ours: Vec<&str> = list.split(',').filter(|word| !is_theirs(word)).collect();
         let applied = options.apply_extended(&ours.join(","));
         applied.map_err(|error| usage(format!("{error}, in `-E {list}`")))?;
     }
@@ -190,14 +205,33 @@ fn this_user() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-/// Where the volume starts: `--offset`, or mke2fs's way of saying it.
-fn offset(arguments: &Ext2) -> Result<u64> {
+/// The value of an extended option, as it was given last.
+fn extended<'a>(arguments: &'a Ext2, name: &str) -> Option<&'a str> {
     let words = arguments.extended.iter().flat_map(|list| list.split(','));
-    match words.filter_map(|word| word.strip_prefix("offset=")).next_back() {
-        Some(value) => {
+    words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('=')).next_back()
+}
+
+/// Where the volume starts: `--offset`, mke2fs's way of saying it, or the start of its partition.
+fn offset(arguments: &Ext2) -> Result<u64> {
+    match (extended(arguments, "offset"), arguments.partition) {
+        (Some(_), Some(_)) => Err(usage("`--partition` and `-E offset=` exclude each other")),
+        (Some(value), None) => {
             crate::size::bytes(value).map_err(|text| usage(format!("{text}, in `-E offset={value}`")))
         }
-        None => Ok(arguments.offset),
+        (None, Some(number)) => open::partition_start(&arguments.image, number),
+        (None, None) => Ok(arguments.offset),
+    }
+}
+
+/// The seed of directory hashes: that which was asked for, or that of a UUID that was, so that both need not be given for
+/// an image that can be made again.
+fn hash_seed(arguments: &Ext2, uuid: &[u8; 16]) -> Result<[u8; 16]> {
+    match (extended(arguments, "hash_seed"), arguments.uuid.as_deref()) {
+        (Some(text), _) => {
+            parse_uuid(text).ok_or_else(|| usage(format!("`hash_seed={text}`: it has the form of a UUID")))
+        }
+        (None, None | Some("random" | "time")) => random_uuid(),
+        (None, Some(_)) => Ok(MkfsOptions::hash_seed_for(uuid)),
     }
 }
 
@@ -209,6 +243,7 @@ fn prepare_image(arguments: &Ext2, options: &mut MkfsOptions, kind: &str) -> Res
         Some(text) => Some(crate::size::volume(text, unit).map_err(usage)?),
         None => None,
     };
+    let size = within_partition(arguments, size)?;
     let target =
         Target { image: &arguments.image, offset: offset(arguments)?, size, force: arguments.force, kind };
     let prepared = target.prepare()?;
@@ -253,6 +288,20 @@ fn blame(error: Error) -> anyhow::Error {
     match error {
         Error::Unsupported(_) => usage(error),
         other => other.into(),
+    }
+}
+
+/// The size of a volume in a partition: all of it, or what was asked for if it has that.
+fn within_partition(arguments: &Ext2, size: Option<u64>) -> Result<Option<u64>> {
+    let Some(number) = arguments.partition else { return Ok(size) };
+    let len = open::partition(&arguments.image, number)?.len;
+    match size {
+        Some(size) if size > len => {
+            let (asked, has) = (crate::size::show(size), crate::size::show(len));
+            bail!("a volume of {asked} in partition {number}, which has {has}")
+        }
+        Some(size) => Ok(Some(size)),
+        None => Ok(Some(len)),
     }
 }
 
@@ -373,6 +422,15 @@ fn uuid(asked: Option<&str>) -> Result<[u8; 16]> {
     match asked {
         None | Some("random" | "time") => random_uuid(),
         Some(text) => parse_uuid(text).ok_or_else(|| usage(format!("`-U {text}`: that is not a UUID"))),
+    }
+}
+
+/// A UUID as `-U` of `tune` takes it.
+pub fn new_uuid(text: &str) -> Result<[u8; 16], String> {
+    match text {
+        "clear" => Ok([0; 16]),
+        "random" | "time" => random_uuid().map_err(|error| error.to_string()),
+        _ => parse_uuid(text).ok_or_else(|| format!("`{text}` is no UUID: write one, random or clear")),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fstitch_core::FileSystem;
+use fstitch_disk::Direct;
 use fstitch_fs::ext2::arrange::{Arrangement, Consistency};
 use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
 use fstitch_fuse::{AwakeWatch, IdleClass, Mount, MountOptions, UnmountOnSignal};
@@ -103,6 +104,8 @@ fn open_options(plan: &Plan) -> OpenOptions {
         journal: plan.options.journal.clone(),
         live: plan.live.clone(),
         atime: plan.options.atime.into(),
+        epoch: None,
+        direct: Direct::Auto,
     }
 }
 

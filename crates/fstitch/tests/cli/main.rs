@@ -4,8 +4,11 @@
 
 mod awake;
 mod bench;
+mod copy;
 mod dead;
 mod devices;
+mod edit;
+mod filled;
 mod foreign;
 mod harness;
 mod install;
