@@ -70,6 +70,8 @@ enum Command {
     Mkfs(mkfs::Arguments),
     /// Mount an image or a block device
     Mount(Box<mount::Arguments>),
+    /// Mount by the command line of e2fsprogs' fuse2fs, also when called by that name
+    Fuse2fs(mount::Fuse2fsArguments),
     /// Unmount, and wait until everything is on the medium
     #[command(visible_alias = "unmount")]
     Umount(umount::Arguments),
@@ -133,6 +135,10 @@ fn main() -> ExitCode {
     if mount::is_helper_name(&program) {
         return mount::run_helper(arguments).into();
     }
+    if mount::is_fuse2fs(&program) {
+        log(0);
+        return mount::run_fuse2fs(arguments).into();
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
@@ -167,6 +173,7 @@ fn run(command: &Command) -> Result<Outcome> {
     match command {
         Command::Mkfs(arguments) => mkfs::run(arguments),
         Command::Mount(arguments) => mount::run(arguments),
+        Command::Fuse2fs(arguments) => Ok(mount::run_fuse2fs(arguments.words.iter().cloned())),
         Command::Umount(arguments) => umount::run(arguments),
         Command::Fsck(arguments) => fsck::run(arguments),
         Command::Ls(arguments) => ls::run(arguments),

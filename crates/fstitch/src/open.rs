@@ -245,6 +245,51 @@ fn recovered(disk: &Arc<StatsDevice<FileDisk>>, options: &Options) -> Result<Arc
     Ok(device)
 }
 
+/// A volume that could be opened.
+pub struct Seen {
+    /// The format's name.
+    pub format: &'static str,
+    /// The mechanism that would be in force.
+    pub consistency: Consistency,
+    /// It was not unmounted cleanly.
+    pub was_unclean: bool,
+    /// What opening would recover first.
+    pub recovery: Option<String>,
+}
+
+/// Opens the volume in `image` as [`Volume::open`] does, and changes nothing: what recovery writes stays in memory.
+///
+/// # Errors
+/// What would make opening it fail.
+pub fn look(image: &Path, options: &Options) -> Result<Seen> {
+    let name = || image.display().to_string();
+    let disk = open_disk(image, options.offset, options.access, options.direct)?;
+    let view = Overlay::new(disk);
+    let report = match journal::needs_recovery(&view).with_context(name)? {
+        true => crate::journal::recover_in_memory(&view, options.journal.as_deref()).with_context(name)?,
+        false => None,
+    };
+    let block_size = view.geometry().block_size;
+    let journal = crate::journal::open_external(options.journal.as_deref(), block_size, options.access)?;
+    let read_only = options.access == Access::ReadOnly;
+    let arrangement = Arrangement {
+        consistency: options.consistency,
+        commit_interval: options.commit_interval,
+        journal: journal.map(|disk| Arc::new(Overlay::new(disk)) as Arc<dyn BlockDevice>),
+        cache: CacheOptions { read_only, ..CacheOptions::default() },
+        fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
+    };
+    let (fs, consistency) =
+        arrange::open(Arc::new(view), &arrangement, crate::epoch::clock(options.epoch)).with_context(name)?;
+    let has_journal = fs.format().superblock().features.compat & compat::HAS_JOURNAL != 0;
+    Ok(Seen {
+        format: if has_journal { "ext3" } else { "ext2" },
+        consistency,
+        was_unclean: fs.format().was_unclean(),
+        recovery: report.map(|report| report.describe()),
+    })
+}
+
 impl Volume {
     /// Opens the volume in `image`.
     pub fn open(image: &Path, options: &Options) -> Result<Self> {

@@ -167,13 +167,30 @@ impl From<fstitch_patch::JournalStatus> for Journal {
 /// The directory of this user's control sockets.
 pub fn runtime_dir() -> PathBuf {
     let uid = rustix::process::geteuid();
-    if uid.is_root() {
+    // Who is root only in a user namespace may be root over files nowhere outside of it.
+    if uid.is_root() && std::fs::metadata("/run").is_ok_and(|run| run.uid() == 0) {
         return PathBuf::from("/run/fstitch");
     }
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("fstitch"),
-        _ => PathBuf::from(format!("/tmp/fstitch-{}", uid.as_raw())),
+        _ => PathBuf::from(format!("/tmp/fstitch-{}", outer_uid(uid.as_raw()))),
     }
+}
+
+/// What this user is outside of the user namespace that we are in.
+fn outer_uid(uid: u32) -> u32 {
+    outer(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default(), uid)
+}
+
+/// The same by a table of lines with first user inside, first user outside and count.
+fn outer(table: &str, uid: u32) -> u32 {
+    let mut rows = table.lines().filter_map(|line| {
+        let mut numbers = line.split_whitespace().map(|word| word.parse::<u32>().ok());
+        let (inside, outside, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        let at = uid.checked_sub(inside).filter(|&at| at < count)?;
+        outside.checked_add(at)
+    });
+    rows.next().unwrap_or(uid)
 }
 
 /// Makes the directory for this user alone, and refuses one that somebody else prepared.
@@ -215,6 +232,14 @@ mod tests {
         assert_eq!(serde_json::to_string(&Response::Unmounted).unwrap(), r#""unmounted""#);
         let progress = Response::Progress(Progress { dirty_bytes: 5 });
         assert_eq!(serde_json::to_string(&progress).unwrap(), r#"{"progress":{"dirty_bytes":5}}"#);
+    }
+
+    #[test]
+    fn users_of_namespaces_are_known_by_what_they_are_outside() {
+        assert_eq!(outer("         0       1000          1\n         1     100000      65536\n", 0), 1000);
+        assert_eq!(outer("0 1000 1\n1 100000 65536\n", 5), 100_004);
+        assert_eq!(outer("0 0 4294967295\n", 7), 7);
+        assert_eq!(outer("", 7), 7);
     }
 
     #[test]

@@ -52,7 +52,8 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
         volume.cache.start_flusher()?;
     }
     let fs: Arc<dyn FileSystem> = Arc::clone(&volume.fs) as _;
-    let source = plan.image.display().to_string();
+    // A descriptor is known to others by the path of its file, if that has one.
+    let source = plan.image.canonicalize().unwrap_or_else(|_| plan.image.clone()).display().to_string();
     let places = (source.clone(), plan.mountpoint.as_path());
     let mount = Mount::new(fs, &mount_options(&plan.options, places, plan.workers, volume.consistency)?)?;
     let status = Status {
@@ -92,7 +93,8 @@ fn hint(plan: &Plan, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-fn open_options(plan: &Plan) -> OpenOptions {
+/// How a mount opens its volume.
+pub fn open_options(plan: &Plan) -> OpenOptions {
     OpenOptions {
         access: if plan.options.read_only { Access::ReadOnly } else { Access::ReadWrite },
         offset: plan.options.offset,
@@ -130,6 +132,7 @@ pub fn mount_options(
     options.default_permissions = !asked.no_default_permissions;
     options.awake = asked.awake;
     options.idle_class = Some(IdleClass(fstitch_disk::enter_idle_class));
+    options.auto_unmount = asked.auto_unmount;
     options.writeback_cache = asked.writeback_cache;
     options.transport = asked.transport;
     options.sync = asked.sync;

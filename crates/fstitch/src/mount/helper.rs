@@ -89,21 +89,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> Outcome {
 fn mount(line: Line) -> Result<Outcome> {
     let Line { places, lists, sloppy, fake } = line;
     let [image, mountpoint] = <[OsString; 2]>::try_from(places).expect("two places were counted");
-    let arguments = Arguments {
-        lists,
-        offset: None,
-        partition: None,
-        cache_size: None,
-        workers: None,
-        foreground: false,
-        optimizations: Vec::new(),
-        write_back_age: None,
-        stack: None,
-        check: false,
-        json: false,
-        image: Some(PathBuf::from(image)),
-        mountpoint: Some(PathBuf::from(mountpoint)),
-    };
+    let arguments = Arguments::new(lists, PathBuf::from(image), PathBuf::from(mountpoint));
     let mut plan = Plan::new(&arguments, sloppy)?;
     if fake {
         return Ok(Outcome::SUCCESS);

@@ -1,7 +1,9 @@
 //! `fstitch mount`, and what mount(8) calls as `mount.fuse.fstitch`.
 
 mod background;
+mod check;
 mod daemon;
+mod fuse2fs;
 mod helper;
 mod options;
 mod stack;
@@ -12,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::output::{Outcome, usage};
+pub use fuse2fs::{Arguments as Fuse2fsArguments, is_fuse2fs, run as run_fuse2fs};
 pub use helper::{is_helper_name, run as run_helper};
 pub use options::{Atime, Options, list_words, option_terms};
 
@@ -47,8 +50,9 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lists", "offset", "partition", "cache_size", "workers",
         "optimizations", "write_back_age"])]
     pub stack: Option<PathBuf>,
-    /// Check the stack file, draw the stack, and mount nothing
-    #[arg(long, requires = "stack", conflicts_with = "foreground")]
+    /// Find out whether the mount would work, and mount nothing: lock, features, journal, mount point. Of a stack file, draw
+    /// the stack
+    #[arg(long, conflicts_with = "foreground")]
     pub check: bool,
     /// With --check: print JSON
     #[arg(long, requires = "check")]
@@ -57,7 +61,7 @@ pub struct Arguments {
     #[arg(value_name = "IMAGE", required_unless_present = "stack", conflicts_with = "stack")]
     pub image: Option<PathBuf>,
     /// The directory to mount on
-    #[arg(value_name = "DIRECTORY", required_unless_present = "stack", conflicts_with = "stack")]
+    #[arg(value_name = "DIRECTORY", required_unless_present_any = ["stack", "check"], conflicts_with = "stack")]
     pub mountpoint: Option<PathBuf>,
 }
 
@@ -68,6 +72,7 @@ Mount options (-o):
   sync                           every operation is on the medium before it returns
   noatime, relatime, strictatime when reading changes access times (default relatime)
   allow_other                    other users may use the mount
+  auto_unmount                   the mount goes when its daemon is killed, too (through fusermount3)
   default_permissions            the kernel checks permissions (default; nodefault_permissions)
   uid=N, gid=N                   everything appears to belong to this user, this group
   offset=BYTES, partition=N      where the volume starts in the image, or its partition of a whole disk
@@ -117,6 +122,27 @@ pub fn default_cache_size() -> u64 {
 /// Threads when nothing else is said.
 const DEFAULT_WORKERS: usize = 1;
 
+impl Arguments {
+    /// What a command line says that has nothing but options, image and mount point.
+    fn new(lists: Vec<String>, image: PathBuf, mountpoint: PathBuf) -> Self {
+        Self {
+            lists,
+            offset: None,
+            partition: None,
+            cache_size: None,
+            workers: None,
+            foreground: false,
+            optimizations: Vec::new(),
+            write_back_age: None,
+            stack: None,
+            check: false,
+            json: false,
+            image: Some(image),
+            mountpoint: Some(mountpoint),
+        }
+    }
+}
+
 impl Plan {
     fn new(arguments: &Arguments, sloppy: bool) -> Result<Self> {
         let mut options = Options::default();
@@ -149,7 +175,7 @@ impl Plan {
 
     /// Makes both paths independent of the current directory, and checks what costs nothing to check.
     fn settle(&mut self) -> Result<()> {
-        self.image = self.image.canonicalize().with_context(|| format!("{}", self.image.display()))?;
+        settle_image(&mut self.image)?;
         if let Some(number) = self.options.partition {
             self.options.offset = crate::open::partition_start(&self.image, number)?;
         }
@@ -158,6 +184,17 @@ impl Plan {
         }
         settle_mountpoint(&mut self.mountpoint)
     }
+}
+
+/// Makes an image's path independent of the current directory. A descriptor that we were handed stays one: whatever its path
+/// is, we may not be able to go there.
+fn settle_image(image: &mut PathBuf) -> Result<()> {
+    let name = || format!("{}", image.display());
+    match ["/proc/self/fd", "/dev/fd"].iter().any(|fds| image.starts_with(fds)) {
+        true => drop(std::fs::metadata(&*image).with_context(name)?),
+        false => *image = image.canonicalize().with_context(name)?,
+    }
+    Ok(())
 }
 
 /// Makes a mount point independent of the current directory and of symbolic links.
@@ -217,6 +254,9 @@ pub fn is_mounted(mountpoint: &Path) -> bool {
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     if let Some(file) = &arguments.stack {
         return stack::run(file, arguments);
+    }
+    if arguments.check {
+        return check::run(arguments);
     }
     run_plan(Plan::new(arguments, false)?, arguments.foreground)
 }

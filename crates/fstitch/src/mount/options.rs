@@ -38,6 +38,8 @@ pub struct Options {
     pub allow_other: bool,
     /// The kernel checks permissions; on unless `nodefault_permissions` says otherwise.
     pub no_default_permissions: bool,
+    /// The mount goes when its daemon does, even if that is killed.
+    pub auto_unmount: bool,
     /// Whether idle processors are kept awake while requests come.
     pub awake: AwakeMode,
     /// The kernel keeps writes back, and nobody orders them.
@@ -205,6 +207,7 @@ impl Options {
             "allow_other" => self.allow_other = true,
             "default_permissions" => self.no_default_permissions = false,
             "nodefault_permissions" => self.no_default_permissions = true,
+            "auto_unmount" => self.auto_unmount = true,
             "awake" => self.awake = AwakeMode::On,
             "writeback_cache" => self.writeback_cache = true,
             "remount" => self.remount = true,

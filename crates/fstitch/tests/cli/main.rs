@@ -10,6 +10,7 @@ mod devices;
 mod edit;
 mod filled;
 mod foreign;
+mod fuse2fs;
 mod harness;
 mod install;
 mod journal;
