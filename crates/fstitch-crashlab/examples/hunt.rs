@@ -1,6 +1,7 @@
 //! Asks the laboratory everything that may bring a bug to light, the quick questions first, and ends at the first
 //! violation: exit status 1, and a line that says what and where. `cargo xtask mutants` runs it on trees with seeded bugs.
 
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use fstitch_crashlab::workload::find;
@@ -90,7 +91,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
             sample @ Selection::Sample { .. } => sample,
         };
         let limits = Limits { states: u64::MAX, violations: 1, threads: 1 };
-        let outcome = soak(&lab, &*workloads, &selection, limits, &|_| {});
+        let outcome = soak(&lab, &*workloads, &selection, limits, &|_| ControlFlow::Continue(()));
         if let Some(found) = outcome.found.first() {
             println!("{} [{}]", found.violation, found.id);
             return Ok(ExitCode::FAILURE);

@@ -55,6 +55,6 @@ pub use recorded::{
 };
 pub use reference::E2fsck;
 pub use replay::{Replay, ReplayError, find_workload};
-pub use show::{svg, timeline};
+pub use show::{Fate, Needed, Row, Story, story, svg, timeline};
 pub use soak::{Limits, Selection, soak};
 pub use system::{Mounted, Promise, STALE, System, system};

@@ -1,5 +1,6 @@
 //! From a violation to the smallest one like it: few operations, then few lost atoms.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::explore::Facts;
@@ -10,10 +11,10 @@ use crate::oracle::Window;
 use crate::replay::Replay;
 use crate::workload::{Op, Workload};
 
-/// The smallest violation with the same code that dropping operations one by one leads to. `progress` is told of each
-/// step: the operations that are left.
+/// The smallest violation with the same code that dropping operations one by one leads to. `progress` is told before each
+/// step how many operations are left; a break ends the search with what it has.
 #[must_use]
-pub fn minimise(replay: &Replay, progress: &mut dyn FnMut(usize)) -> Option<Found> {
+pub fn minimise(replay: &Replay, progress: &mut dyn FnMut(usize) -> ControlFlow<()>) -> Option<Found> {
     let code = replay.verdict.as_ref().err()?.code;
     // What goes wrong only afterwards must be looked for in every state.
     let closer = replay.afterwards.then(|| replay.lab.looking_closer());
@@ -27,10 +28,12 @@ pub fn minimise(replay: &Replay, progress: &mut dyn FnMut(usize)) -> Option<Foun
             let mut at = if setup { workload.setup.len() } else { workload.ops.len() };
             while at > 0 {
                 at -= 1;
+                if progress(workload.ops.len()).is_break() {
+                    return Some(best);
+                }
                 let smaller = workload.without(setup, at);
                 if let Some(found) = search.of(&smaller) {
                     (best, workload, again) = (found, smaller, true);
-                    progress(workload.ops.len());
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Many workloads on all processors; a range of numbers can be resumed where it ended.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -67,13 +67,13 @@ pub struct Limits {
     pub threads: usize,
 }
 
-/// Runs the selected workloads. `progress` is told of every workload that ends, with the totals so far.
+/// Runs the selected workloads. `progress` is told of every workload that ends, with the totals so far; a break ends the run.
 pub fn soak(
     lab: &Lab,
     family: &dyn Family,
     selection: &Selection,
     limits: Limits,
-    progress: &(dyn Fn(&Outcome) + Sync),
+    progress: &(dyn Fn(&Outcome) -> ControlFlow<()> + Sync),
 ) -> Outcome {
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
@@ -91,8 +91,8 @@ pub fn soak(
             total.counts.add(&outcome.counts);
             total.found.extend(outcome.found);
             let enough = total.counts.generated >= limits.states || total.found.len() >= limits.violations;
-            stop.fetch_or(enough, Ordering::Relaxed);
-            progress(&total);
+            let ends = progress(&total).is_break();
+            stop.fetch_or(enough || ends, Ordering::Relaxed);
         }
     };
     std::thread::scope(|scope| {

@@ -4,7 +4,6 @@
 //!   cache ──► Recorder (if a log is wanted) ──► LiveDevice: the volatile cache ──► counters ──► image
 //! ```
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fstitch_core::{BlockDevice, StatsDevice};
-use fstitch_crashlab::medium::export;
+use fstitch_crashlab::medium::{Origin, export_from};
 use fstitch_crashlab::{CutReport, LiveDevice, LiveOptions, Recorder, Survivors};
 use fstitch_disk::FileDisk;
 
@@ -39,6 +38,8 @@ struct Record {
     recorder: Arc<Recorder<Device>>,
     path: PathBuf,
     file: File,
+    /// The image before everything.
+    origin: Origin,
 }
 
 impl Live {
@@ -84,12 +85,13 @@ impl Live {
 impl Record {
     fn new(device: &Device, path: &Path) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("making the log {}", path.display()))?;
+        let origin = Origin::of_device(&**device.medium()).context("reading the image before the log")?;
         let recorder = Arc::new(Recorder::new(Arc::clone(device)));
-        Ok(Self { recorder, path: path.to_owned(), file })
+        Ok(Self { recorder, path: path.to_owned(), file, origin })
     }
 
     fn save(mut self) -> Result<()> {
-        let log = export(&self.recorder.take(), &BTreeMap::new());
+        let log = export_from(self.origin, self.recorder.take());
         let saved = self.file.write_all(&log).and_then(|()| self.file.sync_all());
         saved.with_context(|| format!("writing the log {}", self.path.display()))
     }

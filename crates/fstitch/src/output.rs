@@ -18,6 +18,8 @@ impl Outcome {
     pub const FAILURE: Self = Self(1);
     /// What was asked for cannot be asked for so.
     pub const USAGE: Self = Self(2);
+    /// An interrupt ended it before its time; what it printed is a part.
+    pub const INTERRUPTED: Self = Self(130);
 }
 
 impl From<Outcome> for ExitCode {

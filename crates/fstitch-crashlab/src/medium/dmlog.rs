@@ -19,7 +19,7 @@
 //! as issued. So the images of an exported log after its last event are those of the original if all writes were
 //! acknowledged, and nothing is said about moments between flushes.
 //!
-//! Our marks read `fstitch begin 3` and so on. Foreign ones become notes, whose numbers [`Imported::names`] explains.
+//! Our marks read `fstitch begin 3` and so on; `origin.rs` has the one that names the image before the log. Foreign ones become notes, whose numbers [`Imported::names`] explains.
 
 use std::collections::BTreeMap;
 

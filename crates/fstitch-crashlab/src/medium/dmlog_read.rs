@@ -14,6 +14,7 @@ use super::dmlog::{
 };
 use super::image::{Bytes, size};
 use super::log::{Event, Log, Mark, RequestNo};
+use super::origin::Origin;
 
 /// Reads a log of a device of this shape.
 ///
@@ -34,6 +35,7 @@ pub struct DmLogReader<R> {
     requests: u32,
     /// What was read and not yet handed out.
     imported: Imported,
+    origin: Option<Origin>,
 }
 
 impl<R: Read> DmLogReader<R> {
@@ -43,7 +45,8 @@ impl<R: Read> DmLogReader<R> {
     /// When it is no such log.
     pub fn new(from: R, geometry: Geometry) -> Result<Self, DmLogError> {
         let imported = Imported { log: Log::new(geometry), names: BTreeMap::new() };
-        let mut reader = Self { from, sector: SECTOR, entries: 0, entry: 0, requests: 0, imported };
+        let mut reader =
+            Self { from, sector: SECTOR, entries: 0, entry: 0, requests: 0, imported, origin: None };
         let head = reader.take(as_u64(SECTOR))?;
         if Le::u64(&head, 0) != MAGIC {
             return Err(DmLogError::Magic(Le::u64(&head, 0)));
@@ -70,6 +73,11 @@ impl<R: Read> DmLogReader<R> {
     pub fn next_entry(&mut self) -> Result<Option<Vec<Event>>, DmLogError> {
         let more = self.advance()?;
         Ok(more.then(|| std::mem::take(&mut self.imported.log.events)))
+    }
+
+    /// The image that the log was recorded on, once the entry that names it was read.
+    pub fn origin(&self) -> Option<Origin> {
+        self.origin
     }
 
     /// Entries that the log should have.
@@ -167,6 +175,7 @@ impl<R: Read> DmLogReader<R> {
         let text = end.and_then(|end| head.get(TEXT..end)).ok_or(long)?;
         let text = String::from_utf8_lossy(text);
         let text = text.trim_end_matches('\0');
+        self.origin = self.origin.or_else(|| text.parse().ok());
         let mark = own_mark(text).unwrap_or_else(|| {
             let no = FIRST_FOREIGN + as_u64(self.imported.names.len());
             self.imported.names.insert(no, text.to_owned());

@@ -7,6 +7,7 @@ mod history;
 mod image;
 mod level;
 mod log;
+mod origin;
 mod recorder;
 
 pub use choices::{Coverage, EXHAUSTIVE_ATOMS, for_each_choice};
@@ -17,4 +18,5 @@ pub use image::{Base, Bytes, Image};
 pub(crate) use image::{SECTOR, check_request, hash_sector, size};
 pub use level::{Level, UnknownLevel};
 pub use log::{Event, Log, Mark, RequestNo};
+pub use origin::{Origin, export_from};
 pub use recorder::Recorder;

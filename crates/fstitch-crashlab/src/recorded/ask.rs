@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -63,7 +64,10 @@ impl Question {
 }
 
 fn ask(command: &str, state: &Path) -> io::Result<Result<(), Violation>> {
-    let output = Command::new("sh").args(["-c", command]).current_dir(state).stdin(Stdio::null()).output()?;
+    // A group of its own: an interrupt from the terminal ends the search after the answer, which is then a true one.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).current_dir(state).stdin(Stdio::null()).process_group(0);
+    let output = shell.output()?;
     if output.status.success() {
         return Ok(Ok(()));
     }

@@ -32,7 +32,7 @@ use fstitch_core::{Le, Seed};
 use crate::aftermath::Aftermath;
 use crate::explore::{Facts, Known};
 use crate::lab::{Counts, LabOptions};
-use crate::medium::{Base, DmLogError, DmLogReader, Event, History, Image, Level};
+use crate::medium::{Base, DmLogError, DmLogReader, Event, History, Image, Level, Origin};
 use crate::oracle::{Tree, Violation};
 use crate::system::System;
 
@@ -56,6 +56,9 @@ pub enum RecordedError {
         /// The entry, counted from 0.
         entry: u64,
     },
+    /// The log names another image as its beginning.
+    #[error("the log was not recorded on this base but on another image: {0}")]
+    OtherBase(String),
     /// The image before the log is damaged.
     #[error("the base image, before the log, is unlawful already: {0}")]
     Base(Violation),
@@ -118,7 +121,7 @@ const MAGIC: (usize, u16) = (56, 0xef53);
 
 impl Recorded {
     /// Visits states of the log, puts `question` to each, and tells `progress` of every cut, and at which moment of the log it
-    /// is.
+    /// is; a break ends the search.
     ///
     /// # Errors
     /// [`RecordedError`] says why the log cannot be judged.
@@ -126,12 +129,12 @@ impl Recorded {
         &self,
         options: RecordedOptions,
         question: Option<&mut Question>,
-        progress: &dyn Fn(&RecordedOutcome, u64),
+        progress: &dyn Fn(&RecordedOutcome, u64) -> ControlFlow<()>,
     ) -> Result<RecordedOutcome, RecordedError> {
-        let facts = Facts::of(&*self.system, Image::new(Arc::clone(&self.base)));
-        let like = Arc::new(facts.shown.map_err(RecordedError::Base)?);
         let level = options.lab.level;
         let length = self.walk(level, &mut |_, _| ControlFlow::Continue(()))?;
+        let facts = Facts::of(&*self.system, Image::new(Arc::clone(&self.base)));
+        let like = Arc::new(facts.shown.map_err(RecordedError::Base)?);
         let known = Known::new(KNOWN_IMAGES);
         let mut search = Search {
             recorded: self,
@@ -150,7 +153,9 @@ impl Recorded {
         self.walk(level, &mut |history, moment| {
             if moment == next {
                 search.cut(&history.cut_within(prefixes(per_cut)));
-                progress(&search.outcome, moment + 1);
+                if progress(&search.outcome, moment + 1).is_break() {
+                    return ControlFlow::Break(());
+                }
                 next = search.next_after(moment + 1).min(length.moments - 1);
             }
             match search.is_done() {
@@ -217,6 +222,9 @@ impl Recorded {
         let mut seen = None;
         let mut entry = 0;
         while let Some(events) = reader.next_entry()? {
+            if entry == 0 {
+                self.begins_here(reader.origin())?;
+            }
             for event in events {
                 self.belongs(&event, entry)?;
                 if history.narrows(&event) && seen != Some(length.writes) {
@@ -247,6 +255,12 @@ impl Recorded {
             }
             other => history.apply(&other),
         }
+    }
+
+    /// Refuses another image than the one that the log names.
+    fn begins_here(&self, origin: Option<Origin>) -> Result<(), RecordedError> {
+        let differs = origin.and_then(|origin| origin.differs_from(&self.base));
+        differs.map_or(Ok(()), |how| Err(RecordedError::OtherBase(how)))
     }
 
     /// Refuses a superblock that is another volume's.

@@ -1,16 +1,23 @@
-//! A state for people: what was done, what was written when, and what of it a cut took away; as text and as a drawing.
+//! A state for people: what was done, what was written when, and what of it a cut took away; as text, as a drawing, and as values for
+//! programs.
+
+mod needs;
+mod picture;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use fstitch_core::BlockKind;
 
-use crate::medium::{Event, Mark, RequestNo};
+use crate::medium::{Atom, Bytes, Event, Image, Mark, RequestNo};
 use crate::replay::Replay;
+
+use needs::Anatomy;
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+pub enum Fate {
     /// A flush made it stable, or a later stable write did away with it.
     Stable,
     /// It was volatile and is on the medium.
@@ -22,7 +29,11 @@ enum Fate {
 }
 
 impl Fate {
-    fn word(self) -> &'static str {
+    const ALL: [Self; 4] = [Self::Stable, Self::Survived, Self::Lost, Self::Replaced];
+
+    /// One word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
         match self {
             Self::Stable => "stable",
             Self::Survived => "survived",
@@ -39,14 +50,141 @@ impl Fate {
             Self::Replaced => "#b0b0b0",
         }
     }
+
+    /// Whether the write's contents, or newer ones that were on the medium once, have arrived.
+    fn is_there(self) -> bool {
+        matches!(self, Self::Stable | Self::Survived)
+    }
+
+    fn explained(self) -> &'static str {
+        match self {
+            Self::Stable => "stable: a flush followed",
+            Self::Survived => "survived the cut",
+            Self::Lost => "lost",
+            Self::Replaced => "replaced by a later write",
+        }
+    }
 }
 
-/// One line of the past.
-enum Row {
-    Operation { no: u32, text: String, refused: Option<String> },
+/// One line of the past. `at` counts the events of the log.
+#[derive(Clone, Debug)]
+pub enum Row {
+    /// An operation of the workload began.
+    Operation {
+        /// Its number.
+        no: u32,
+        /// The operation.
+        text: String,
+        /// The error with which it failed, if it did.
+        refused: Option<String>,
+    },
+    /// A sync returned.
     Promise,
-    Write { at: usize, block: u64, kind: BlockKind, fate: Fate },
-    Flush { at: usize },
+    /// A block was written.
+    Write {
+        /// When.
+        at: usize,
+        /// Which.
+        block: u64,
+        /// What it is.
+        kind: BlockKind,
+        /// What became of it.
+        fate: Fate,
+    },
+    /// A flush was acknowledged.
+    Flush {
+        /// When.
+        at: usize,
+    },
+}
+
+/// One write needs what another one brought.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Needed {
+    /// The event of the write that needs.
+    pub from: usize,
+    /// The event of the write that is needed.
+    pub to: usize,
+    /// Why.
+    pub why: String,
+    /// The first one is on the medium and the second one is not.
+    pub broken: bool,
+}
+
+/// A state, as it came to be.
+#[derive(Clone, Debug)]
+pub struct Story {
+    /// Its name.
+    pub id: String,
+    /// What is wrong with it: a stable word, and a text for people.
+    pub violation: Option<(&'static str, String)>,
+    /// What happened, in order.
+    pub rows: Vec<Row>,
+    /// What the blocks are that were written, by the names of files where they belong to some.
+    pub blocks: BTreeMap<u64, String>,
+    /// Which of the writes that the cut left undecided need which others.
+    pub needs: Vec<Needed>,
+}
+
+/// What happened, and what needed what.
+#[must_use]
+pub fn story(replay: &Replay) -> Story {
+    let violation = replay.verdict.as_ref().err().map(|found| (found.code, found.text.clone()));
+    let rows = rows(replay);
+    let anatomy = anatomy(replay);
+    let mut blocks = BTreeMap::new();
+    for row in &rows {
+        let Row::Write { block, kind, .. } = row else { continue };
+        let what = anatomy
+            .as_ref()
+            .map_or_else(|| format!("{kind:?}").to_lowercase(), |a| a.describe(*block, *kind));
+        blocks.insert(*block, what);
+    }
+    let needs = anatomy.map_or_else(Vec::new, |anatomy| needs(replay, &rows, &anatomy));
+    Story { id: replay.id.to_string(), violation, rows, blocks, needs }
+}
+
+/// The volume as it would be had everything arrived; what that one lacks is as it was before.
+fn anatomy(replay: &Replay) -> Option<Anatomy> {
+    let cut = &replay.cut;
+    let last = |atom: &Atom| u8::try_from(atom.candidates.len() - 1).unwrap_or(u8::MAX);
+    let newest: Vec<u8> = cut.atoms.iter().map(last).collect();
+    let look = |choice: &[u8]| {
+        Anatomy::new(replay.lab.system(), Image::with(Arc::clone(&cut.base), cut.blocks(choice)))
+    };
+    Some(look(&newest)?.with_older(look(&vec![0; newest.len()])))
+}
+
+/// What the undecided writes need: of each block's versions each one, compared with the one before.
+fn needs(replay: &Replay, rows: &[Row], anatomy: &Anatomy) -> Vec<Needed> {
+    let cut = &replay.cut;
+    let mut last: BTreeMap<u64, (usize, Fate)> = BTreeMap::new();
+    for row in rows {
+        if let Row::Write { at, block, fate, .. } = row {
+            last.insert(*block, (*at, *fate));
+        }
+    }
+    let mut before: BTreeMap<u64, Bytes> = BTreeMap::new();
+    let mut found = Vec::new();
+    for row in rows {
+        let Row::Write { at, block, kind, fate } = row else { continue };
+        let Some(Event::Write { data, .. }) = replay.recording.log.events.get(*at) else { continue };
+        let old = before.insert(*block, data.clone());
+        let old = old.unwrap_or_else(|| {
+            replay.recording.start.get(block).cloned().unwrap_or_else(|| cut.base.block(*block).into())
+        });
+        if *fate == Fate::Stable {
+            continue;
+        }
+        for need in anatomy.needs(*block, *kind, (&old, data)) {
+            let Some(&(to, needed)) = last.get(&need.block).filter(|(to, _)| to != at) else { continue };
+            let broken = *fate == Fate::Survived && needed == Fate::Lost;
+            found.push(Needed { from: *at, to, why: need.why, broken });
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
 }
 
 /// What became of each write before the cut.
@@ -165,40 +303,8 @@ pub fn timeline(replay: &Replay) -> String {
     text
 }
 
-/// Height of a row and left edge of the writes, in the drawing's units.
-const ROW: usize = 18;
-const WRITES: usize = 420;
-
-/// The timeline as a drawing: time runs down, operations on the left, writes on the right in the colour of their fate.
+/// The state as a drawing: time runs to the right, each block has a line, arrows lead to what a write needs.
 #[must_use]
 pub fn svg(replay: &Replay) -> String {
-    let rows = rows(replay);
-    let height = (rows.len() + 6) * ROW;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"900\" height=\"{height}\" font-family=\"monospace\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
-    let mut text = |x: usize, row: usize, colour: &str, words: &str| {
-        let y = (row + 1) * ROW;
-        let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\" fill=\"{colour}\">{}</text>", escape(words));
-    };
-    text(8, 0, "black", &replay.id.to_string());
-    text(8, 1, if replay.verdict.is_ok() { "#4a7a4a" } else { "#d04030" }, &verdict(replay));
-    for (row, what) in (3..).zip(&rows) {
-        match what {
-            Row::Operation { no, text: op, .. } => text(8, row, "black", &format!("{no}: {op}")),
-            Row::Promise => text(24, row, "#4060a0", "stable from here on"),
-            Row::Flush { .. } => text(WRITES, row, "#4060a0", "──── flush ────"),
-            Row::Write { block, kind, fate, .. } => {
-                text(WRITES, row, fate.colour(), &format!("■ block {block} {kind:?} {}", fate.word()));
-            }
-        }
-    }
-    text(8, rows.len() + 4, "#d04030", "════ the power fails ════");
-    out.push_str("</svg>\n");
-    out
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    picture::draw(&story(replay))
 }

@@ -3,12 +3,14 @@
 //! What it prevents: a crash that leaves more than soft updates allow, and a laboratory that would not notice.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use fstitch_crashlab::medium::Atom;
 use fstitch_crashlab::workload::{Workload, families, find};
 use fstitch_crashlab::{
-    Ext2System, GroupCounts, GroupOptions, Lab, LabOptions, Level, Limits, Outcome, Replay, Selection,
-    StateId, judge_group_program, minimise, soak, svg, timeline,
+    Base, Ext2System, GroupCounts, GroupOptions, Lab, LabOptions, Level, Limits, Outcome, Replay, Selection,
+    StateId, judge_group_program, minimise, soak, story, svg, system, timeline,
 };
 
 /// Runs the first `count` workloads of a family.
@@ -16,7 +18,13 @@ fn run(system: &str, family: &str, count: u64, options: LabOptions) -> Outcome {
     let lab = Lab::new(fstitch_crashlab::system(system).unwrap(), options).unwrap();
     let (family, _) = find(family).unwrap();
     let limits = Limits { states: u64::MAX, violations: options.max_violations, threads: 2 };
-    soak(&lab, &*family, &Selection::Range(0..count.min(family.len())), limits, &|_| {})
+    soak(
+        &lab,
+        &*family,
+        &Selection::Range(0..count.min(family.len())),
+        limits,
+        &|_| ControlFlow::Continue(()),
+    )
 }
 
 /// Nothing is found; enough was looked at.
@@ -50,7 +58,9 @@ fn pairs_of_operations() {
     let (family, _) = find("seq2").unwrap();
     let limits = Limits { states: u64::MAX, violations: 1, threads: 2 };
     let outcome =
-        soak(&lab.unwrap(), &*family, &Selection::Sample { seed: 5, draws: 0..460 }, limits, &|_| {});
+        soak(&lab.unwrap(), &*family, &Selection::Sample { seed: 5, draws: 0..460 }, limits, &|_| {
+            ControlFlow::Continue(())
+        });
     assert_eq!(outcome.found, []);
 }
 
@@ -208,7 +218,7 @@ fn failures_replay_shrink_and_are_shown() {
     let id: StateId = found.id.to_string().parse().unwrap();
     let replay = Replay::new(id, options).unwrap();
     assert_eq!(replay.verdict, Err(found.violation.clone()));
-    let smallest = minimise(&replay, &mut |_| {}).unwrap();
+    let smallest = minimise(&replay, &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(smallest.violation.code, found.violation.code);
     let smallest = Replay::new(smallest.id.to_string().parse().unwrap(), options).unwrap();
     assert_eq!(smallest.verdict.as_ref().unwrap_err().code, found.violation.code);
@@ -218,6 +228,54 @@ fn failures_replay_shrink_and_are_shown() {
     assert!(text.contains("LOST") && text.contains("the power fails"), "{text}");
     let drawing = svg(&smallest);
     assert!(drawing.starts_with("<svg") && drawing.contains("LOST"), "{drawing}");
+}
+
+/// Prevents a drawing that shows everything but why: which write needed which, by the names of files.
+#[test]
+fn a_story_tells_what_needed_what() {
+    let lab = Lab::new(system("ext2-async").unwrap(), LabOptions::default()).unwrap();
+    let workload = Workload::parse("mkdir /d|create /d/new;write /d/new 0 3000;sync").unwrap();
+    let recording = lab.record(&workload).unwrap();
+    let mut cut = None;
+    fstitch_crashlab::medium::for_each_cut(lab.history(&recording), &recording.log, &mut |found| {
+        if found.atoms.iter().any(|atom| atom.block == bitmap(&found.base)) {
+            cut = Some(found.clone());
+        }
+    });
+    let cut = cut.unwrap();
+    // Everything arrived but the bitmap of inodes.
+    let newest = |atom: &Atom| u8::try_from(atom.candidates.len() - 1).unwrap();
+    let choice = cut.atoms.iter().map(|atom| if atom.block == bitmap(&cut.base) { 0 } else { newest(atom) });
+    let id = StateId {
+        system: "ext2-async".into(),
+        workload: format!("ops/{}", workload.text()),
+        level: Level::M2,
+        cut: cut.at,
+        choice: choice.collect(),
+    };
+    let replay = Replay::new(id, LabOptions::default()).unwrap();
+    let told = story(&replay);
+    assert_eq!(told.violation.as_ref().unwrap().0, "inode-marked-free", "{told:?}");
+    let blocks: Vec<&str> = told.blocks.values().map(String::as_str).collect();
+    for what in ["names in /d", "contents of /d/new", "bitmap of inodes", "superblock"] {
+        assert!(blocks.contains(&what), "{what}: {blocks:?}");
+    }
+    let broken: Vec<&str> =
+        told.needs.iter().filter(|need| need.broken).map(|need| need.why.as_str()).collect();
+    assert!(broken.len() == 1 && broken[0].ends_with("needs its bit"), "{broken:?}");
+    let kept = |why: &str| told.needs.iter().any(|need| !need.broken && need.why.starts_with(why));
+    assert!(
+        kept("the name \"new\" needs inode") && kept("a pointer of /d/new needs block"),
+        "{:?}",
+        told.needs
+    );
+    let drawing = svg(&replay);
+    assert!(drawing.contains("url(#broken)") && drawing.contains("names in /d"), "{drawing}");
+}
+
+/// The block of the first group's bitmap of inodes, by its descriptor.
+fn bitmap(base: &Base) -> u64 {
+    u64::from(u32::from_le_bytes(base.block(2)[4..8].try_into().unwrap()))
 }
 
 #[test]

@@ -72,6 +72,10 @@ pub struct Cut {
     pub survived: u64,
     /// They hold older versions, or parts of several.
     pub lost: u64,
+    /// Other blocks with changes of which nothing had been written yet to where they belong. Daemons before this field do not send
+    /// it.
+    #[serde(default)]
+    pub unwritten: u64,
 }
 
 /// How far an unmount has come.
@@ -218,6 +222,8 @@ pub fn socket_name(mountpoint: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -227,11 +233,55 @@ mod tests {
         assert_eq!(line(&Request::Fsck { repair: true }), r#"{"command":"fsck","repair":true}"#);
         let cut = Request::Cut { survivors: "seed=3".into(), flush: 2 };
         assert_eq!(line(&cut), r#"{"command":"cut","survivors":"seed=3","flush":2}"#);
-        let cut = serde_json::to_string(&Response::Cut(Cut { survived: 1, lost: 2 })).unwrap();
-        assert_eq!(cut, r#"{"cut":{"survived":1,"lost":2}}"#);
+        let cut = serde_json::to_string(&Response::Cut(Cut { survived: 1, lost: 2, unwritten: 3 })).unwrap();
+        assert_eq!(cut, r#"{"cut":{"survived":1,"lost":2,"unwritten":3}}"#);
         assert_eq!(serde_json::to_string(&Response::Unmounted).unwrap(), r#""unmounted""#);
         let progress = Response::Progress(Progress { dirty_bytes: 5 });
         assert_eq!(serde_json::to_string(&progress).unwrap(), r#"{"progress":{"dirty_bytes":5}}"#);
+    }
+
+    /// The names that stand between backquotes in a section of the page.
+    fn documented(section: &str) -> BTreeSet<String> {
+        let page = include_str!("../../../../docs/control-socket.md");
+        let head = format!("\n## {section}\n");
+        let text = page.split_once(&head).map(|(_, rest)| rest.split("\n## ").next().unwrap_or_default());
+        let text = text.unwrap_or_else(|| panic!("the page has no section {section}"));
+        text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    /// All keys of a value, those of objects inside it included.
+    fn keys(value: &serde_json::Value, found: &mut BTreeSet<String>) {
+        for (key, value) in value.as_object().into_iter().flatten() {
+            found.insert(key.clone());
+            keys(value, found);
+        }
+        value.as_array().into_iter().flatten().for_each(|value| keys(value, found));
+    }
+
+    /// Prevents a page that lacks what the socket says: it is the contract.
+    #[test]
+    fn the_page_lists_every_field() {
+        let listed = |section: &str, value: serde_json::Value| {
+            let mut said = BTreeSet::new();
+            keys(&value, &mut said);
+            let page = documented(section);
+            let lacking: Vec<&String> = said.difference(&page).collect();
+            assert!(lacking.is_empty(), "docs/control-socket.md, section {section}, lacks {lacking:?}");
+        };
+        let journal = Some(Journal::default());
+        let stack = stack::StackStatus {
+            devices: vec![stack::DeviceStatus::default()],
+            volumes: vec![stack::VolumeStatus::default()],
+            ..stack::StackStatus::default()
+        };
+        let status = Status { journal, stack: Some(stack), ..Status::default() };
+        listed("`status`", serde_json::to_value(status).unwrap());
+        listed("`stats`", serde_json::to_value(crate::stats::Stats::default()).unwrap());
+        listed("`fsck`", serde_json::to_value(crate::fsck::Report::default()).unwrap());
+        let page = documented("The protocol").into_iter().collect::<String>();
+        for key in ["survived", "lost", "unwritten", "dirty_bytes"] {
+            assert!(page.contains(key), "the protocol lacks {key}");
+        }
     }
 
     #[test]

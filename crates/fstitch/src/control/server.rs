@@ -201,7 +201,7 @@ mod tests {
         }
         fn cut(&self, survivors: &str, flush: u64) -> Result<Cut> {
             anyhow::ensure!(survivors == "all", "only all");
-            Ok(Cut { survived: 3, lost: flush })
+            Ok(Cut { survived: 3, lost: flush, unwritten: 0 })
         }
     }
 
@@ -215,7 +215,7 @@ mod tests {
         assert!(matches!(ask(&Request::Sync), Response::Synced));
         assert_eq!(ask(&Request::Fsck { repair: true }), Response::Error("cannot repair".into()));
         let cut = |survivors: &str| ask(&Request::Cut { survivors: survivors.into(), flush: 5 });
-        assert_eq!(cut("all"), Response::Cut(Cut { survived: 3, lost: 5 }));
+        assert_eq!(cut("all"), Response::Cut(Cut { survived: 3, lost: 5, unwritten: 0 }));
         assert_eq!(cut("none"), Response::Error("only all".into()));
         server.finish(Ok(()));
         assert!(!path.exists());

@@ -5,12 +5,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use fstitch_core::{Clock, SystemClock};
 use fstitch_crashlab::{GroupCounts, GroupOptions, judge_group_program};
 use serde::Serialize;
 
 use super::SystemArguments;
-use super::run::{progress, range, rate};
+use super::run::{range, rate};
+use super::watch::Watch;
 use crate::output::{Outcome, json, text};
 
 /// Arguments of `crash groups`.
@@ -20,7 +20,8 @@ use crate::output::{Outcome, json, text};
                   chosen by its number. On every image that a power cut could have left it is looked at which operations \
                   are there, and how much of each: where something of a group is there, everything of the groups that it \
                   comes after must be.\n\n\
-                  Exit codes: 0 nothing found, 1 a violation (with the number of its program), 2 wrong usage."
+                  Exit codes: 0 nothing found, 1 a violation (with the number of its program), 2 wrong usage, 130 interrupted (what \
+                  was found until then is printed)."
 )]
 pub struct Arguments {
     #[command(flatten)]
@@ -51,6 +52,9 @@ struct Report {
     /// States in which a dependent group had begun.
     states_telling: u64,
     states_per_second: u64,
+    /// Not all programs were run.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    interrupted: bool,
     violations: Vec<String>,
 }
 
@@ -63,8 +67,9 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         choices_per_cut: arguments.states_per_cut,
         is_deaf: arguments.canary,
     };
-    let bar = progress(arguments.json, programs.end.saturating_sub(programs.start), "programs");
-    let (clock, next) = (SystemClock::new(), AtomicU64::new(programs.start));
+    let len = programs.end.saturating_sub(programs.start);
+    let watch = Watch::new(arguments.json, len, "programs")?;
+    let next = AtomicU64::new(programs.start);
     let total = Mutex::new((GroupCounts::default(), Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
@@ -81,12 +86,14 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
                         Ok(counts) => total.0.add(&counts),
                         Err(violation) => total.1.push(violation.to_string()),
                     }
-                    bar.inc(1);
+                    let message = || format!("{} states", total.0.states);
+                    if watch.tell(total.0.programs, len, &message).is_break() {
+                        return;
+                    }
                 }
             });
         }
     });
-    bar.finish_and_clear();
     let (counts, violations) = total.into_inner().expect("no panic while held");
     let report = Report {
         system: system.name(),
@@ -97,10 +104,12 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         cuts: counts.cuts,
         states: counts.states,
         states_telling: counts.telling,
-        states_per_second: rate(counts.states, clock.elapsed().as_secs_f64()),
+        states_per_second: rate(counts.states, watch.seconds()),
+        interrupted: watch.is_interrupted(),
         violations,
     };
     let outcome = if report.violations.is_empty() { Outcome::SUCCESS } else { Outcome::FAILURE };
+    let outcome = watch.end(outcome);
     if arguments.json {
         json(&report)?
     } else {

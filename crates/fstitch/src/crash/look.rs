@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use fstitch_crashlab::{LabOptions, Replay, StateId, minimise as smallest, svg, timeline};
+use fstitch_crashlab::{
+    LabOptions, Needed, Replay, Row, StateId, minimise as smallest, story, svg, timeline,
+};
 use serde::Serialize;
 
-use crate::output::{Outcome, json, spinner, text};
+use super::watch::Watch;
+use crate::output::{Outcome, json, text};
 
 /// Arguments of `crash replay`.
 #[derive(clap::Args)]
@@ -26,9 +29,13 @@ pub struct ReplayArguments {
 /// Arguments of `crash show`.
 #[derive(clap::Args)]
 pub struct ShowArguments {
-    /// Also write a drawing there
+    /// Also write a drawing there: time runs to the right, each block has a line, arrows lead from a write to what it needs, red
+    /// ones to what was lost
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// The state, as a failure prints it
     #[arg(value_name = "ID")]
     id: StateId,
@@ -36,7 +43,10 @@ pub struct ShowArguments {
 
 /// Arguments of `crash minimise`.
 #[derive(clap::Args)]
-#[command(after_help = "Exit codes: 0 a smallest violation was found, 1 the state is lawful.")]
+#[command(
+    after_help = "Exit codes: 0 a smallest violation was found, 1 the state is lawful, 130 interrupted (the smallest until \
+                        then is printed)."
+)]
 pub struct MinimiseArguments {
     /// States visited at each moment of a power cut while searching
     #[arg(long, default_value_t = 4096, value_name = "N")]
@@ -76,6 +86,64 @@ impl Verdict {
     }
 }
 
+/// What `crash show` prints. The field names are a contract.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    verdict: Verdict,
+    /// The operations whose effect was on the medium before.
+    before: Vec<String>,
+    events: Vec<ShownEvent>,
+    needs: Vec<ShownNeed>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case", tag = "event")]
+enum ShownEvent {
+    Operation { number: u32, text: String, error: Option<String> },
+    Promise,
+    Write { at: usize, block: u64, kind: String, what: Option<String>, fate: String },
+    Flush { at: usize },
+}
+
+/// The write `from` needs what the write `to` brings.
+#[derive(Serialize)]
+struct ShownNeed {
+    from: usize,
+    to: usize,
+    why: String,
+    broken: bool,
+}
+
+impl Shown {
+    fn of(replay: &Replay) -> Self {
+        let mut story = story(replay);
+        let needs = std::mem::take(&mut story.needs).into_iter();
+        let needs =
+            needs.map(|Needed { from, to, why, broken }| ShownNeed { from, to, why, broken }).collect();
+        let event = |row: Row| match row {
+            Row::Operation { no, text, refused } => {
+                ShownEvent::Operation { number: no, text, error: refused }
+            }
+            Row::Promise => ShownEvent::Promise,
+            Row::Flush { at } => ShownEvent::Flush { at },
+            Row::Write { at, block, kind, fate } => ShownEvent::Write {
+                at,
+                block,
+                kind: format!("{kind:?}"),
+                what: story.blocks.get(&block).cloned(),
+                fate: fate.word().to_lowercase(),
+            },
+        };
+        Self {
+            verdict: Verdict::of(replay),
+            before: replay.workload.setup.iter().map(ToString::to_string).collect(),
+            events: std::mem::take(&mut story.rows).into_iter().map(event).collect(),
+            needs,
+        }
+    }
+}
+
 /// Runs `crash replay`.
 pub fn replay(arguments: &ReplayArguments) -> Result<Outcome> {
     let replay = Replay::new(arguments.id.clone(), LabOptions::default())?;
@@ -98,7 +166,11 @@ pub fn show(arguments: &ShowArguments) -> Result<Outcome> {
     if let Some(path) = &arguments.svg {
         std::fs::write(path, svg(&replay)).with_context(|| format!("writing {}", path.display()))?;
     }
-    text(&timeline(&replay))?;
+    if arguments.json {
+        json(&Shown::of(&replay))?;
+    } else {
+        text(&timeline(&replay))?;
+    }
     Ok(Outcome::SUCCESS)
 }
 
@@ -106,12 +178,14 @@ pub fn show(arguments: &ShowArguments) -> Result<Outcome> {
 pub fn minimise(arguments: &MinimiseArguments) -> Result<Outcome> {
     let options = LabOptions { choices_per_cut: arguments.states_per_cut.max(1), ..LabOptions::default() };
     let replay = Replay::new(arguments.id.clone(), options)?;
-    let bar = spinner(arguments.json);
-    let found = smallest(&replay, &mut |operations| {
-        bar.set_message(format!("{operations} operations left"));
-        bar.tick();
+    let operations = replay.workload.ops.len();
+    let all = u64::try_from(operations).expect("64-bit machine");
+    let watch = Watch::new(arguments.json, all, "operations can go")?;
+    let found = smallest(&replay, &mut |left| {
+        let gone = u64::try_from(operations - left).expect("64-bit machine");
+        watch.tell(gone, all, &|| format!("{left} left"))
     });
-    bar.finish_and_clear();
+    let outcome = watch.end(Outcome::SUCCESS);
     let Some(found) = found else {
         text("the search finds no such violation in this workload\n")?;
         return Ok(Outcome::FAILURE);
@@ -122,5 +196,5 @@ pub fn minimise(arguments: &MinimiseArguments) -> Result<Outcome> {
     } else {
         text(&timeline(&smaller))?;
     }
-    Ok(Outcome::SUCCESS)
+    Ok(outcome)
 }

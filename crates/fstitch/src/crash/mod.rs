@@ -5,6 +5,7 @@ mod look;
 mod mount;
 mod recorded;
 mod run;
+mod watch;
 
 use std::sync::Arc;
 

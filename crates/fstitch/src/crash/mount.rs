@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use fstitch_crashlab::{Level, LiveOptions, Survivors};
 
 use crate::control::client::Connection;
-use crate::control::{Request, Response};
+use crate::control::{Cut, Request, Response};
 use crate::output::{Outcome, json, text};
 use crate::{live, mount};
 
@@ -65,6 +65,19 @@ pub fn run(arguments: &MountArguments) -> Result<Outcome> {
     mount::run_live(&arguments.mount, live::Options { device, record })
 }
 
+fn said(cut: &Cut) -> String {
+    let Cut { survived, lost, unwritten } = cut;
+    let mut said = format!(
+        "the power is gone: of the blocks written since the last flush {survived} survived, {lost} did not\n"
+    );
+    if *unwritten > 0 {
+        said.push_str(&format!(
+            "{unwritten} more blocks had changes that were in memory only; what of them no committed transaction holds is lost\n"
+        ));
+    }
+    said
+}
+
 /// Runs `crash cut`.
 pub fn cut(arguments: &CutArguments) -> Result<Outcome> {
     let mut connection = Connection::required(&arguments.mountpoint)?;
@@ -77,7 +90,7 @@ pub fn cut(arguments: &CutArguments) -> Result<Outcome> {
     if arguments.json {
         json(&cut)?;
     } else {
-        text(&format!("the power is gone: {} blocks survived, {} did not\n", cut.survived, cut.lost))?;
+        text(&said(&cut))?;
     }
     Ok(Outcome::SUCCESS)
 }

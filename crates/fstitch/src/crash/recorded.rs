@@ -4,32 +4,34 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use fstitch_core::{Clock, SystemClock};
+use fstitch_core::Le;
 use fstitch_crashlab::{
-    Base, E2fsck, Ext2System, LabOptions, Level, Question, Recorded, RecordedId, RecordedOptions,
-    RecordedOutcome,
+    Base, Consistency, E2fsck, Ext2System, LabOptions, Level, Question, Recorded, RecordedId,
+    RecordedOptions, RecordedOutcome,
 };
 
-use super::run::{Report, Violation, progress, rate, table};
+use super::run::{Report, Violation, so_far, table};
+use super::watch::Watch;
 use crate::output::{Outcome, json, text};
 
 /// Arguments of `crash replay-log`.
 #[derive(clap::Args)]
 #[command(
     after_help = "LOG is what `fstitch crash mount --record` writes, or Linux' device-mapper target log-writes; BASE is \
-                  the image as it was before. Judged is what holds of any volume after a crash: the full check finds \
+                  the image as it was before, which a log of ours names by a digest: another one is refused. Judged is what holds of any volume after a crash: the full check finds \
                   nothing but what the consistency mechanism allows, everything can be read, and of a sample, that it \
-                  can be recovered, repaired, used and emptied. What the programs were promised is not in a log.\n\n\
-                  Exit codes: 0 nothing found, 1 violations found (on standard output) or a log that cannot be judged (the reason on standard error), 2 wrong usage."
+                  can be recovered, repaired, used and emptied. What the programs did and were promised is not in a log, so no names or contents are compared.\n\n\
+                  Exit codes: 0 nothing found, 1 violations found (on standard output) or a log that cannot be judged (the reason on standard error), 2 wrong usage, 130 interrupted (what was found until then is printed)."
 )]
 pub struct Arguments {
     /// How badly the medium behaves: M0, M1, M2 or M3
     #[arg(long, default_value = "M2")]
     level: Level,
     /// What ordered the writes: soft, sync, ordered, metadata or full, whose flushes count; or async (as if the device had
-    /// ignored every flush: the one that must be found corrupt; all of the log is then kept in memory)
-    #[arg(long, default_value = "soft", value_parser = ["soft", "sync", "ordered", "metadata", "full", "async"])]
-    consistency: String,
+    /// ignored every flush: the one that must be found corrupt; all of the log is then kept in memory). By default what suits
+    /// BASE: ordered where it has a journal, else soft
+    #[arg(long, value_name = "MECHANISM")]
+    consistency: Option<Consistency>,
     /// Seeds what is sampled
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
@@ -105,16 +107,34 @@ fn recorded(arguments: &Arguments) -> Result<Recorded> {
     let bytes = std::fs::read(&arguments.base)
         .with_context(|| format!("reading the base image {}", arguments.base.display()))?;
     let size_kib = u32::try_from(bytes.len() >> 10).context("the base image is larger than 4 TiB")?;
-    let consistency = arguments.consistency.parse().map_err(anyhow::Error::msg)?;
+    let consistency = mechanism(arguments, &bytes)?;
     let system =
         Ext2System { size_kib, block_size, consistency, cache_kib: CACHE_KIB, ..Ext2System::default() };
     Ok(Recorded {
         system: Arc::new(system),
         base: Base::new(block_size, bytes),
         log: arguments.log.clone(),
-        flushes: arguments.consistency != "async",
+        flushes: consistency != Consistency::Async,
     })
 }
+
+/// What is said to have ordered the writes, unless it cannot have: who judges a volume by rules that it never had finds nothing.
+fn mechanism(arguments: &Arguments, base: &[u8]) -> Result<Consistency> {
+    let compat = base.get(COMPATIBLE..COMPATIBLE + 4).map_or(0, |field| Le::u32(field, 0));
+    let journaled = compat & HAS_JOURNAL != 0;
+    let suits = if journaled { Consistency::Ordered } else { Consistency::Soft };
+    let consistency = arguments.consistency.unwrap_or(suits);
+    ensure!(
+        journaled || consistency.journal_mode().is_none(),
+        "`{consistency}` is kept by a journal, and {} is an ext2 volume, which has none: its writes were ordered by soft, sync or async",
+        arguments.base.display()
+    );
+    Ok(consistency)
+}
+
+/// Where the superblock says which compatible features there are, and the one that stands for a journal.
+const COMPATIBLE: usize = 1024 + 92;
+const HAS_JOURNAL: u32 = 4;
 
 /// Real volumes are not as small as the laboratory's own.
 const CACHE_KIB: u32 = 16 << 10;
@@ -125,44 +145,46 @@ fn search(
     lab: LabOptions,
     mut question: Option<Question>,
 ) -> Result<Outcome> {
-    let clock = SystemClock::new();
-    let bar = progress(arguments.json, 0, "moments of a power cut");
+    let watch = Watch::new(arguments.json, 0, "moments of a power cut")?;
     let options = RecordedOptions { lab, states: arguments.states };
     let judged = recorded
-        .search(options, question.as_mut(), &|so_far, moment| {
-            bar.set_length(so_far.moments);
-            bar.set_position(moment);
-            let rate = rate(so_far.counts.checked + so_far.counts.control, clock.elapsed().as_secs_f64());
-            bar.set_message(format!("{} states, {rate} checked a second", so_far.counts.generated));
+        .search(options, question.as_mut(), &|judged, moment| {
+            let message = || so_far(&judged.counts, watch.seconds());
+            watch.tell(moment, judged.moments, &message)
         })
         .with_context(|| arguments.log.display().to_string())?;
-    bar.finish_and_clear();
+    let outcome = if judged.found.is_empty() { Outcome::SUCCESS } else { Outcome::FAILURE };
+    let outcome = watch.end(outcome);
     let report = Report {
         asked: question.as_ref().map(Question::asked),
-        ..report(arguments, recorded, &judged, clock.elapsed().as_secs_f64())
+        interrupted: watch.is_interrupted(),
+        ..report(arguments, recorded, &judged, watch.seconds())
     };
     if arguments.json {
         json(&report)?;
     } else {
-        text(&format!(
-            "{} of {} moments of a power cut\n{}",
-            judged.counts.cuts,
-            judged.moments,
-            table(&report)
-        ))?;
+        text(&(table(&report) + &named(&report)))?;
     }
-    Ok(if judged.found.is_empty() { Outcome::SUCCESS } else { Outcome::FAILURE })
+    Ok(outcome)
+}
+
+/// Some lawful states, for `--cut`.
+fn named(report: &Report) -> String {
+    let few = report.samples.iter().take(3);
+    few.map(|sample| format!("{:<18} {sample}\n", "lawful, --cut")).collect()
 }
 
 fn report(arguments: &Arguments, recorded: &Recorded, judged: &RecordedOutcome, seconds: f64) -> Report {
+    let consistency =
+        arguments.consistency.map(|given| format!(" --consistency {given}")).unwrap_or_default();
     let violation = |(id, violation): &(RecordedId, fstitch_crashlab::oracle::Violation)| Violation {
         id: id.to_string(),
         code: violation.code,
         text: violation.text.clone(),
         replay: format!(
-            "fstitch crash replay-log --level {} --consistency {}{} {} {} --cut {id}",
+            "fstitch crash replay-log --level {}{}{} {} {} --cut {id}",
             arguments.level,
-            arguments.consistency,
+            consistency,
             asked(arguments),
             arguments.base.display(),
             arguments.log.display()

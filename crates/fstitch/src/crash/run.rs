@@ -1,24 +1,23 @@
 //! `fstitch crash run` and `list`.
 
 use std::fmt::Write;
-use std::io::IsTerminal;
 use std::num::NonZero;
 use std::ops::Range;
 
 use anyhow::{Result, ensure};
-use fstitch_core::{Clock, SystemClock};
 use fstitch_crashlab::workload::{Family, families, find};
 use fstitch_crashlab::{Counts, Found, Lab, LabOptions, Limits, Outcome as Judged, Selection, soak};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::SystemArguments;
+use super::watch::Watch;
 use crate::output::{Outcome, json, text, usage};
 
 /// Arguments of `crash run`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 nothing found, 1 violations found, 2 wrong usage. `fstitch crash list` names the workloads."
+    after_help = "Exit codes: 0 nothing found, 1 violations found, 2 wrong usage, 130 interrupted (what was found until then is \
+                  printed). `fstitch crash list` names the workloads."
 )]
 pub struct Arguments {
     #[command(flatten)]
@@ -96,6 +95,9 @@ pub(super) struct Report {
     pub(super) reference_checks: u64,
     pub(super) seconds: f64,
     pub(super) states_per_second: u64,
+    /// An interrupt ended the run before its time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) interrupted: bool,
     pub(super) violations: Vec<Violation>,
     /// Different trees that a program was asked about.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -173,16 +175,15 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         violations: arguments.violations.max(1),
         threads: arguments.threads.unwrap_or(processors).max(1),
     };
-    let bar = progress(arguments.json, selection.len(), "workloads");
-    let clock = SystemClock::new();
+    let watch = Watch::new(arguments.json, selection.len(), "workloads")?;
     let judged = soak(&lab, &*family, &selection, limits, &|total| {
-        bar.set_position(total.counts.workloads);
-        let rate = rate(total.counts.checked + total.counts.control, clock.elapsed().as_secs_f64());
-        bar.set_message(format!("{} states, {rate} checked a second", total.counts.generated));
+        let message = || so_far(&total.counts, watch.seconds());
+        watch.tell(total.counts.workloads, selection.len(), &message)
     });
-    bar.finish_and_clear();
-    let report = report(arguments, &lab, &judged, clock.elapsed().as_secs_f64());
     let outcome = if judged.found.is_empty() { Outcome::SUCCESS } else { Outcome::FAILURE };
+    let outcome = watch.end(outcome);
+    let report =
+        Report { interrupted: watch.is_interrupted(), ..report(arguments, &lab, &judged, watch.seconds()) };
     if arguments.json {
         json(&report)?
     } else {
@@ -191,15 +192,10 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     Ok(outcome)
 }
 
-pub(super) fn progress(quiet: bool, len: u64, what: &str) -> ProgressBar {
-    if quiet || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(len);
-    let template = format!("{{bar:30}} {{pos}}/{{len}} {what}, {{msg}}, {{eta}} left");
-    let style = ProgressStyle::with_template(&template);
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
+/// What is shown while a search runs.
+pub(super) fn so_far(counts: &Counts, seconds: f64) -> String {
+    let rate = rate(counts.checked + counts.control, seconds);
+    format!("{} states, {rate} checked a second", counts.generated)
 }
 
 pub(super) fn rate(states: u64, seconds: f64) -> u64 {
@@ -246,6 +242,7 @@ impl Report {
             reference_checks: counts.reference,
             seconds,
             states_per_second: rate(checked + control, seconds),
+            interrupted: false,
             violations: Vec::new(),
             samples: Vec::new(),
         }
@@ -263,11 +260,21 @@ pub(super) fn table(report: &Report) -> String {
     let mut row = |name: &str, value: u64, remark: &str| {
         let _ = writeln!(out, "{name:<18} {value:>12}  {remark}");
     };
-    row("workloads", report.workloads, &format!("{}, {}, {}", report.workload, report.system, report.level));
-    row("operations", report.operations, &format!("{} of them refused", report.operations_refused));
-    row("cuts", report.cuts, &format!("every state visited at {} of them", report.cuts_exhausted));
+    let of = format!("{}, {}, {}", report.workload, report.system, report.level);
+    // Of a log nobody knows what was done and promised, so nothing can be compared.
+    let compared = if let Some(moments) = report.moments {
+        row("moments", moments, &format!("of a power cut in {of}"));
+        row("writes", report.operations, "blocks written in it");
+        "recovered, checked, every file read; no contents or names compared"
+    } else {
+        row("workloads", report.workloads, &of);
+        row("operations", report.operations, &format!("{} of them refused", report.operations_refused));
+        "recovered, checked, every file compared"
+    };
+    let cuts = if report.moments.is_some() { "moments visited" } else { "moments of a power cut" };
+    row("cuts", report.cuts, &format!("{cuts}; every state at {} of them", report.cuts_exhausted));
     row("states", report.states_generated, "");
-    row("  checked", report.states_checked, "recovered, checked, every file compared");
+    row("  checked", report.states_checked, compared);
     row("  pruned, equal", report.states_pruned_same_image, "the same image as one checked");
     row("  pruned, alike", report.states_pruned_same_reads, "differ only where nothing reads");
     row("  control", report.states_control, "pruned, checked all the same: no difference");

@@ -1,7 +1,7 @@
 //! The process that serves a mount, from opening the volume to the last write.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -182,6 +182,8 @@ pub struct Daemon {
     awake: Option<AwakeWatch>,
     /// The stack that the volume belongs to, if it does.
     stack: Option<StackTeller>,
+    /// What the power cut did, after it.
+    cut: OnceLock<Cut>,
 }
 
 impl Daemon {
@@ -205,6 +207,7 @@ impl Daemon {
             served: mount.map(|mount| Arc::downgrade(&mount.served())),
             awake: mount.map(Mount::awake),
             stack: None,
+            cut: OnceLock::new(),
         }
     }
 
@@ -350,11 +353,16 @@ impl Served for Daemon {
             }
             // The medium first, at whatever moment this is; the rest only learns what has happened.
             let cut = live.cut(survivors);
+            let block_size = u64::try_from(volume.cache.block_size()).expect("64-bit machine");
+            let dirty = volume.cache.stats().dirty_bytes / block_size;
             if let Some(served) = self.served.as_ref().and_then(Weak::upgrade) {
                 served.abandon(CUT)?;
             }
             let report = cut?;
-            Ok(Cut { survived: report.survived, lost: report.lost })
+            // What was written and not flushed counts as changed too, so the rest is what was not written.
+            let unwritten = dirty.saturating_sub(report.survived + report.lost);
+            let cut = Cut { survived: report.survived, lost: report.lost, unwritten };
+            Ok(self.cut.get_or_init(|| cut).clone())
         })
     }
 }

@@ -1,7 +1,8 @@
 //! `crash mount --record` and `crash replay-log`: what programs did to a mount, and what power cuts could have left of it.
 
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -116,14 +117,78 @@ fn logs_that_do_not_fit_are_refused() {
     let short = place.text("short");
     fs::write(&short, &bytes[..bytes.len() - 600]).unwrap();
     refused(&base, &short, "the log ends within entry");
-    let other = place.volume("other.img");
-    refused(&other, &log, "was not recorded on this base");
-    let small = place.text("small.img");
+    let (other, small, large) = (place.volume("other.img"), place.text("small.img"), place.text("large.img"));
     fs::write(&small, &fs::read(&base).unwrap()[..64 << 10]).unwrap();
-    refused(&small, &log, "the base image, before the log, is unlawful");
-    let large = place.text("large.img");
     fstitch(&format!("mkfs ext2 -q -b 4096 {large} 4M")).ok();
-    refused(&large, &log, "writes parts of blocks of 4096 bytes");
+    for image in [&other, &large] {
+        refused(image, &log, "was not recorded on this base but on another image: other bytes stand in it");
+    }
+    refused(&small, &log, "that had 4194304 bytes, this has 65536");
+    // The volume itself, a moment later: nothing but the digest tells.
+    let later = place.text("a.img");
+    refused(&later, &log, "was not recorded on this base");
+    // A log that does not say what it was recorded on, as other programs write them.
+    let foreign = place.text("foreign");
+    let mut without = bytes.clone();
+    let entries = u64::from_le_bytes(without[16..24].try_into().unwrap());
+    without[16..24].copy_from_slice(&(entries - 1).to_le_bytes());
+    drop(without.drain(512..1024));
+    fs::write(&foreign, without).unwrap();
+    searched(&format!("--states 20 {base} {foreign}"), 0);
+    refused(&other, &foreign, "writes a superblock with another UUID");
+    refused(&small, &foreign, "lie outside the device");
+    refused(&large, &foreign, "writes parts of blocks of 4096 bytes");
+    let journal = fstitch(&format!("crash replay-log --consistency ordered {base} {log}"));
+    journal.refused(1, "`ordered` is kept by a journal, and");
     let unknown = fstitch(&format!("crash replay-log {base} {log} --cut 1:9"));
     unknown.refused(1, "the log has no state 1:9");
+}
+
+/// Prevents a summary that claims what was not done: nobody knows what the programs of a log did, so nothing is compared.
+#[test]
+fn a_summary_says_what_was_looked_at() {
+    let place = Place::new();
+    let Some((base, log)) = recorded(&place) else { return };
+    let said = fstitch(&format!("crash replay-log --states 60 {base} {log}")).ok();
+    assert!(said.contains("every file read; no contents or names compared"), "{said}");
+    assert!(!said.contains("every file compared") && !said.contains("operations"), "{said}");
+    let state = said.lines().find_map(|line| line.strip_prefix("lawful, --cut")).unwrap().trim();
+    fstitch(&format!("crash replay-log --cut {state} {base} {log}")).ok();
+}
+
+/// Starts a search that would take very long, waits for a line about it on standard error, and interrupts it.
+fn interrupted(line: &str) -> Ran {
+    let mut child = Command::new(PROGRAM)
+        .args(line.split_whitespace())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut err = String::new();
+    said.read_line(&mut err).unwrap();
+    let child_id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(child_id, rustix::process::Signal::INT).unwrap();
+    said.read_to_string(&mut err).unwrap();
+    Ran { err, ..child.wait_with_output().unwrap().into() }
+}
+
+/// Prevents a search of which nobody hears for minutes, and one whose work is lost when somebody has waited long enough.
+#[test]
+fn a_long_search_says_how_far_it_is_and_an_interrupt_keeps_what_it_found() {
+    let ran = interrupted("crash run seq3 --states-per-cut 64");
+    assert_eq!(ran.code, 130, "{ran:?}");
+    assert!(ran.err.contains(" of 157216000 workloads, ") && ran.err.contains("interrupted"), "{}", ran.err);
+    assert!(ran.out.contains("recovered, checked, every file compared"), "{}", ran.out);
+    let ran = interrupted("crash groups --programs 0..1000000");
+    assert!(ran.code == 130 && ran.out.contains("programs, ") && ran.err.contains("interrupted"), "{ran:?}");
+
+    let place = Place::new();
+    let Some((base, log)) = recorded(&place) else { return };
+    let ran = interrupted(&format!(
+        "crash replay-log --states 100000000 --states-per-cut 2000 --aftermath 1 --depth 2 {base} {log}"
+    ));
+    assert_eq!(ran.code, 130, "{ran:?}");
+    assert!(ran.err.contains("moments of a power cut, "), "{}", ran.err);
+    assert!(ran.out.contains("moments visited"), "{}", ran.out);
 }

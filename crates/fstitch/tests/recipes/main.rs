@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use fstitch_core::{Clock, SystemClock};
 use page::{End, Section, commands, sections};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fstitch");
@@ -165,7 +166,7 @@ fn run_all(wanted: &[&Section], unshare: &[&str]) -> Vec<String> {
             scope.spawn(|| {
                 while let Some(section) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let place = format!("{}, {}", section.page.display(), section.heading);
-                    let begun = std::time::Instant::now();
+                    let begun = SystemClock::new();
                     let ran = run(section, unshare);
                     println!("ran in {:.1} s: {place}", begun.elapsed().as_secs_f32());
                     if let Err(why) = ran {
