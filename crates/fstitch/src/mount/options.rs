@@ -102,7 +102,7 @@ fn columns(line: &str) -> (&str, &str) {
 }
 
 /// The values of words that have few.
-const VALUES: [&str; 11] = [
+const VALUES: [&str; 14] = [
     "consistency=soft",
     "consistency=ordered",
     "consistency=metadata",
@@ -111,6 +111,9 @@ const VALUES: [&str; 11] = [
     "consistency=async",
     "fsync=ordered",
     "fsync=durable",
+    "awake=auto",
+    "awake=on",
+    "awake=off",
     "transport=auto",
     "transport=device",
     "transport=io_uring",
@@ -344,7 +347,7 @@ mod tests {
             assert!(value.iter().any(|word| parse(word).is_ok()), "{word}");
         }
         let words: Vec<&str> = list_words().collect();
-        for word in ["ro", "gid=", "awake", "consistency=full", "nosuid", "journal_path="] {
+        for word in ["ro", "gid=", "writeback_cache", "consistency=full", "nosuid", "journal_path="] {
             assert!(words.contains(&word), "{word} is not in {words:?}");
         }
     }

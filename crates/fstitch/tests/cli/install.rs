@@ -198,7 +198,7 @@ fn shells_understand_the_completions() {
             place.text("bash")
         );
         for (list, offered) in
-            [("awa", "awake"), ("ro,noat", "ro,noatime"), ("ro,fsync=o", "ro,fsync=ordered")]
+            [("norecov", "norecovery"), ("ro,noat", "ro,noatime"), ("ro,fsync=o", "ro,fsync=ordered")]
         {
             let said = run("bash", ["-c", &complete.replace("{list}", list)]).ok();
             assert_eq!(said.trim(), offered, "{list}");
