@@ -11,6 +11,7 @@ mod hostile;
 mod populated;
 mod recorder;
 mod repaired;
+mod threads;
 mod workload;
 
 use std::sync::Arc;
@@ -37,6 +38,7 @@ struct Run {
     block_size: u32,
     inode_size: u32,
     combination: u8,
+    inodes: u32,
     steps: usize,
 }
 
@@ -46,7 +48,8 @@ impl Run {
         let mut dice = Seed::new(seed);
         let block_size = [1024, 1024, 2048, 4096][usize::try_from(dice.below(4)).unwrap()];
         let inode_size = [128, 256][usize::try_from(dice.below(2)).unwrap()];
-        Self { seed, block_size, inode_size, combination: u8::try_from(seed % 16).unwrap(), steps }
+        let combination = u8::try_from(seed % 16).unwrap();
+        Self { seed, block_size, inode_size, combination, inodes: 256, steps }
     }
 
     /// A volume whose unused blocks hold somebody's old data.
@@ -59,7 +62,7 @@ impl Run {
         options.block_size = Some(self.block_size);
         options.inode_size = Some(self.inode_size);
         options.blocks = Some(blocks);
-        options.inodes = Some(256);
+        options.inodes = Some(self.inodes);
         options.features.resize_inode = false;
         mkfs(&image, &options, &mut |_, _| {}).unwrap();
         image

@@ -1,6 +1,6 @@
 //! A device that remembers every epoch, and the images that a power cut can leave.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Geometry, Result, Seed};
@@ -160,6 +160,27 @@ pub fn for_each_crash_state(
             let kept = || writes.iter().zip(&keep).filter(|(_, kept)| **kept).map(|(write, _)| write);
             let survivors = kept().map(|(no, _)| *no).collect();
             visit(&CrashState { epoch, survivors, image: durable.with(kept()) });
+        }
+        durable = durable.with(writes);
+    }
+    visit(&CrashState { epoch: epochs.len(), survivors: vec![], image: durable });
+}
+
+/// Visits the images that cuts after these numbers of flushes can leave: without any and with a random half of the next
+/// epoch's blocks.
+pub fn for_each_cut_at(
+    flushes: &BTreeSet<usize>,
+    (base, epochs): (&Image, &[Vec<(u64, Contents)>]),
+    seed: &mut Seed,
+    visit: &mut dyn FnMut(&CrashState),
+) {
+    let mut durable = base.fork();
+    for (epoch, writes) in epochs.iter().enumerate() {
+        if flushes.contains(&epoch) {
+            visit(&CrashState { epoch, survivors: vec![], image: durable.fork() });
+            let kept: Vec<_> = writes.iter().filter(|_| seed.chance(1, 2)).cloned().collect();
+            let survivors = kept.iter().map(|(no, _)| *no).collect();
+            visit(&CrashState { epoch, survivors, image: durable.with(&kept) });
         }
         durable = durable.with(writes);
     }
