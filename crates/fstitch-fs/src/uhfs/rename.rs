@@ -381,6 +381,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         locked.of(moved.source).cleared.extend(cleared.freed.befores());
         // A file's fsync after its rename makes the whole rename stable, so that the old name is gone too.
         self.note(locked.of(moved.source), Part::Names, &[cleared.patch]);
+        if moved.from.dir != moved.to.dir && self.kind(locked.of(moved.source)) == FileKind::Directory {
+            // So does an fsync of its new parent: of the new name alone, without `..`, recovery would make nothing.
+            self.note(locked.of(moved.to.dir), Part::Contents, &[cleared.patch]);
+        }
         Ok(cleared)
     }
 

@@ -114,9 +114,13 @@ impl Script<'_> {
             }
             chosen
         };
-        while rig.cache.step_blocks(&mut choose).unwrap() > 0 {
+        loop {
+            // What the work itself has made stable counts first.
             if let Err(why) = self.judge(&image) {
                 panic!("{why}\n  combination {combination}, block held back: {held:?}");
+            }
+            if rig.cache.step_blocks(&mut choose).unwrap() == 0 {
+                break;
             }
         }
         if self.thorough

@@ -83,6 +83,34 @@ fn a_directory_moved_into_a_new_one() {
     play(&prepare, &work, &|fs| kept(fs, &["/q/f", "/d/q/f"], 1, 3000));
 }
 
+/// An fsync of the directory that a directory was moved into makes the move stable, and not only the name: without `..` the
+/// next recovery would take the new name away, and with the old name left e2fsck might.
+#[test]
+fn a_directory_moved_and_its_new_parent_synced() {
+    let moved = |fs: &dyn FileSystem| {
+        let ino = |path: &str| fs.walk(path.as_bytes()).map(|entry| entry.attr.ino).ok();
+        let Some(dir) = ino("/q/y") else { return Err("the new name was synced and is gone".into()) };
+        if Some(fs.lookup(dir, b"..").unwrap().attr.ino) != ino("/q") {
+            return Err("the new name was synced, and `..` knows nothing of it".into());
+        }
+        if ino("/p/x").is_some() { Err("the old name is left beside the synced one".into()) } else { Ok(()) }
+    };
+    let work = |rig: &Rig| {
+        rig.rename("/p/x", "/q/y");
+        rig.fsync("/q");
+    };
+    play(&|rig| directories(rig, &["/p", "/q", "/p/x"]), &work, &moved);
+    let replacing = |rig: &Rig| {
+        directories(rig, &["/p", "/q", "/p/x", "/q/y"]);
+    };
+    play(&replacing, &work, &moved);
+    let young = |rig: &Rig| {
+        directories(rig, &["/p", "/q", "/p/x"]);
+        work(rig);
+    };
+    play(&|_| (), &young, &moved);
+}
+
 /// `..` of `/q/x` leads to a directory that has a name.
 fn leads_home(fs: &dyn FileSystem) -> Result<(), String> {
     let Ok(moved) = fs.walk(b"/q/x") else { return Ok(()) };
