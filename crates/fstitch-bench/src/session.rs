@@ -78,25 +78,12 @@ pub fn run(wanted: &Wanted, say: &mut Say<'_>) -> Result<Results> {
     let tree = tree(wanted)?;
     let mut results = Results { machine: Machine::look(&media, wanted.image_bytes), ..Results::default() };
     results.scale = if wanted.scale == Scale::Full { "full" } else { "quick" }.to_owned();
-    let about = format!("{}: {} files, {} MB", tree.origin, tree.files.len(), tree.size() / 1_000_000);
-    results.machine.facts.push(("source tree".to_owned(), about));
-    results.machine.facts.push(("tuned: idle processors".to_owned(), processors::idle()));
-    let chosen = transport::choose(wanted.transport);
-    ensure!(
-        chosen.is_io_uring || wanted.transport != Transport::IoUring,
-        "requests come by {}",
-        chosen.about
-    );
-    results.machine.facts.push(("tuned: requests of our mounts".to_owned(), chosen.about.clone()));
-    results.machine.facts.push(("who ran it".to_owned(), user()));
-    let is_io_uring = chosen.is_io_uring;
-    // Each step chooses for itself: not all may touch the machine.
-    drop(chosen);
+    let is_io_uring = look(wanted, &tree, &mut results)?;
     let mut plan = Plan {
         scale: wanted.scale,
         repetitions: wanted.repetitions,
         time: wanted.time,
-        contenders: if wanted.contenders.is_empty() { all(is_io_uring) } else { wanted.contenders.clone() },
+        contenders: contenders(wanted, is_io_uring),
         workloads: wanted.workloads.clone(),
         media,
         scratch: scratch.path().to_owned(),
@@ -127,6 +114,31 @@ pub fn run(wanted: &Wanted, say: &mut Say<'_>) -> Result<Results> {
     }
     results.seconds = clock.elapsed().as_secs_f64();
     Ok(results)
+}
+
+/// Notes what is raced with, and returns whether the tuned machine has requests come by io_uring. What it changes to find out is as it
+/// was afterwards: each step chooses for itself, for not all may touch the machine.
+fn look(wanted: &Wanted, tree: &Tree, results: &mut Results) -> Result<bool> {
+    let about = format!("{}: {} files, {} MB", tree.origin, tree.files.len(), tree.size() / 1_000_000);
+    let chosen = transport::choose(wanted.transport);
+    ensure!(
+        chosen.is_io_uring || wanted.transport != Transport::IoUring,
+        "requests come by {}",
+        chosen.about
+    );
+    let facts = [
+        ("source tree", about),
+        ("tuned: idle processors", processors::idle()),
+        ("tuned: requests of our mounts", chosen.about.clone()),
+        ("who ran it", user()),
+    ];
+    results.machine.facts.extend(facts.map(|(name, fact)| (name.to_owned(), fact)));
+    Ok(chosen.is_io_uring)
+}
+
+/// Those that are wanted; all if none is named.
+fn contenders(wanted: &Wanted, is_io_uring: bool) -> Vec<Contender> {
+    if wanted.contenders.is_empty() { all(is_io_uring) } else { wanted.contenders.clone() }
 }
 
 /// All contenders but the conventional mode through FUSE, which is measured in process, and, without io_uring, those that
