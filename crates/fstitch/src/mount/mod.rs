@@ -190,9 +190,10 @@ impl Plan {
 /// is, we may not be able to go there.
 fn settle_image(image: &mut PathBuf) -> Result<()> {
     let name = || format!("{}", image.display());
-    match ["/proc/self/fd", "/dev/fd"].iter().any(|fds| image.starts_with(fds)) {
-        true => drop(std::fs::metadata(&*image).with_context(name)?),
-        false => *image = image.canonicalize().with_context(name)?,
+    if ["/proc/self/fd", "/dev/fd"].iter().any(|fds| image.starts_with(fds)) {
+        std::fs::metadata(&*image).with_context(name)?;
+    } else {
+        *image = image.canonicalize().with_context(name)?;
     }
     Ok(())
 }
