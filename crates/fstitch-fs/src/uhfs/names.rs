@@ -29,6 +29,8 @@ pub(super) fn is_dots(name: &[u8]) -> bool {
 
 /// An inode with the slot that names it, and the changes that the directory had seen.
 type FoundNode<I> = (Arc<Node<I>>, Option<(NameSlot, u64)>);
+/// What a name names, if anything, and where that was found if nobody has noted it yet.
+type Looked<I> = Option<(FoundNode<I>, Option<Origin>)>;
 
 /// The directory through which an inode was found, as it was then.
 pub(super) struct Origin {
@@ -111,12 +113,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// What `name` names, and where that was found if nobody has noted it yet.
-    pub(super) fn look_in(
-        &self,
-        dir: &Node<L::Inode>,
-        name: &[u8],
-        refs: u64,
-    ) -> Result<Option<(FoundNode<L::Inode>, Option<Origin>)>> {
+    pub(super) fn look_in(&self, dir: &Node<L::Inode>, name: &[u8], refs: u64) -> Result<Looked<L::Inode>> {
         dir.used.store(true, Ordering::Relaxed);
         let state = dir.read()?;
         self.expect_directory(&state)?;

@@ -169,7 +169,7 @@ fn manual_pages_are_clean_and_complete() {
             ["-T", "ascii", place.at("d/usr/local/share/man/man8/mount.fuse.fstitch.8").to_str().unwrap()],
         )
         .ok();
-        let plain = mount.replace(|c: char| c == '\u{8}', "");
+        let plain = mount.replace('\u{8}', "");
         assert!(
             plain
                 .lines()

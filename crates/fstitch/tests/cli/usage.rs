@@ -7,7 +7,7 @@ use crate::harness::{Place, Ran, fstitch, needs, needs_root};
 
 /// Runs the words of a line of a table, in which `@` stands for the directory of the test.
 fn misuse(place: &Place, line: &str) -> Ran {
-    fstitch(&line.replace('@', &place.text("").trim_end_matches('/').to_owned()))
+    fstitch(&line.replace('@', place.text("").trim_end_matches('/')))
 }
 
 /// A directory with the volume `a.img`, ext3, and the empty directory `m`.
