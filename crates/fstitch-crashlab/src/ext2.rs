@@ -13,7 +13,7 @@ use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
 use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
 use fstitch_fs::ext2::{Ext2, journal};
-use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
+use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Reclaimed, Uhfs, UhfsOptions};
 use fstitch_patch::{CacheOptions, JournalMode, Optimizations};
 
 use crate::medium::{Base, Image};
@@ -267,6 +267,19 @@ impl Ext2System {
         Ok(report)
     }
 
+    /// A power cut alone leaves nothing that the reclaimer may take for damage, where any order is kept.
+    pub(crate) fn expect_lawful(&self, done: &Reclaimed) -> Result<()> {
+        let taken = match &done.refusal {
+            Some(reason) => reason.clone(),
+            None if done.kept > 0 => format!("{} inodes were taken for lost ones", done.kept),
+            None => return Ok(()),
+        };
+        if self.consistency == Consistency::Async {
+            return Ok(());
+        }
+        Err(Error::corrupt("volume after a power cut", None, taken))
+    }
+
     /// Mends the volume on `device`, and returns what is left.
     pub(crate) fn mend(&self, device: &dyn BlockDevice) -> Result<CheckReport> {
         self.replay(device)?;
@@ -375,14 +388,7 @@ impl System for Ext2System {
         let running = self.run(device)?;
         if running.unclean {
             let done = running.fs.reclaim()?;
-            // A power cut alone leaves nothing that the reclaimer may take for damage.
-            if let Some(reason) = done.refusal {
-                return Err(Error::corrupt("volume after a power cut", None, reason));
-            }
-            if done.kept > 0 {
-                let problem = format!("{} inodes were taken for lost ones", done.kept);
-                return Err(Error::corrupt("volume after a power cut", None, problem));
-            }
+            self.expect_lawful(&done)?;
         }
         running.fs.unmount()
     }

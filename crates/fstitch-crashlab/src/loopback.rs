@@ -322,7 +322,8 @@ impl System for LoopbackSystem {
         };
         if unclean {
             let running = self.running(device)?;
-            running.inner.reclaim()?;
+            let done = running.inner.reclaim()?;
+            self.inner.expect_lawful(&done)?;
             running.unmount()?;
         }
         Ok(())

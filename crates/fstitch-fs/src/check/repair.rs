@@ -44,8 +44,8 @@ pub struct RepairReport {
 
 /// Checks and repairs the ext2 volume on `device`, which nobody may have mounted.
 ///
-/// Inodes without a name are freed when everything found is what a crash allows: their files were deleted or
-/// never finished. When there is other damage they may have been somebody's, and go to lost+found.
+/// Inodes without a name go to lost+found when there is damage: they may have been somebody's. When everything found is
+/// what a crash allows, those are freed that a crash can have left so, deleted or never finished, and that hold nothing.
 ///
 /// # Errors
 /// When the device fails, or the volume has features that we do not know.

@@ -19,7 +19,7 @@ pub(super) enum Mending {
     Nothing,
     /// Mend what a crash allows.
     Allowed,
-    /// Mend everything. With `keep`, inodes without a name go to lost+found; else they are cleared.
+    /// Mend everything. With `keep`, all inodes without a name go to lost+found; else those that a crash need not have left.
     Everything {
         /// Unexpected damage was seen, so that nameless inodes may have been somebody's.
         keep: bool,
@@ -136,7 +136,7 @@ pub(super) struct XattrUse {
     pub(super) counted: u32,
 }
 
-/// The last second whose changes may be of the mount before: later times are wrong.
+/// The first second whose changes are not of the mount before, but of this repair, or wrong.
 fn until(now: Timestamp) -> u32 {
     match u32::try_from(now.secs) {
         Ok(0) | Err(_) => u32::MAX,
@@ -173,7 +173,7 @@ pub(super) struct State {
     pub(super) judging: bool,
     /// What the mount before can have left.
     pub(super) leftovers: Leftovers,
-    /// Times after this one are not of that mount, in seconds.
+    /// Times from this one on are not of that mount, in seconds.
     pub(super) until: u32,
     /// Where lost+found had room last, by block.
     pub(super) lost_room: usize,

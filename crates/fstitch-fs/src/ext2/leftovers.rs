@@ -67,11 +67,11 @@ impl Leftovers {
         record
     }
 
-    /// Notes an inode in use, for the time of the crash. Times after `until` are of no interest: they are of another mount,
-    /// or wrong.
+    /// Notes an inode in use, for the time of the crash. Times from `until` on are of no interest: they are of another mount
+    /// or of a repair, or wrong.
     pub(crate) fn note(&mut self, raw: &[u8], until: u32) {
         let changed = I_CTIME.get(raw);
-        if changed <= until {
+        if changed < until {
             self.newest = self.newest.max(changed);
         }
     }

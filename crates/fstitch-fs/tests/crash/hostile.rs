@@ -39,6 +39,8 @@ pub fn survive(image: Vec<u8>, block_size: u32) -> Outcome {
     visit.directory(fs.root(), 0);
     visit.change(fs.root());
     let damaged = visit.damaged;
+    // Refused, an error or done: it ends.
+    drop(fs.reclaim());
     if let Err(error) = fs.unmount() {
         let expected = error.errno() != Errno::IO || cache.poisoned().is_some();
         assert!(expected, "the device does not fail: {error}");
