@@ -7,7 +7,7 @@ use fstitch_core::{BlockDevice, Caller, Errno, Error, FileKind, FileSystem, Inod
 
 use crate::explore::Facts;
 use crate::medium::{Base, History, Image, Level, Recorder, for_each_choice, for_each_cut};
-use crate::oracle::{CHUNK, Object, Tree, Violation};
+use crate::oracle::{CHUNK, Object, ObjectId, Tree, Violation};
 use crate::system::System;
 
 /// Images looked at for every moment of a recovery.
@@ -49,7 +49,9 @@ impl Aftermath<'_> {
         match self.system.reference() {
             Some(checker) => {
                 let mended = checker.judge(image, found)?;
-                self.compare(&mended, "the reference checker's repair", &grown_to)
+                // It keeps whichever name of a moved directory it meets first, and makes `..` fit.
+                let leave = Leave { alike: &grown_to, valid_names: false };
+                self.compare(&mended, "the reference checker's repair", &leave)
             }
             None => Ok(()),
         }
@@ -92,13 +94,13 @@ impl Aftermath<'_> {
 
     /// The image is lawful and shows what it showed before.
     fn same(&self, image: &Image, after: &str) -> Result<(), Violation> {
-        self.compare(image, after, &|old, new| old == new)
+        self.compare(image, after, &Leave { alike: &|old, new| old == new, valid_names: true })
     }
 
-    /// The same, where `alike` tells whether an object is what it was.
-    fn compare(&self, image: &Image, after: &str, alike: Alike<'_>) -> Result<(), Violation> {
+    /// The same, as far as `leave` says.
+    fn compare(&self, image: &Image, after: &str, leave: &Leave<'_>) -> Result<(), Violation> {
         match &Facts::of(self.system, image.fork()).shown {
-            Ok(tree) => nothing_lost(self.tree, tree, after, alike),
+            Ok(tree) => nothing_lost(self.tree, tree, after, leave),
             Err(violation) => {
                 Err(Violation::new(violation.code, format!("after {after}: {}", violation.text)))
             }
@@ -139,8 +141,13 @@ impl Aftermath<'_> {
     }
 }
 
-/// Whether an object, but for its names, is what it was.
-type Alike<'a> = &'a dyn Fn(&Object, &Object) -> bool;
+/// What recovery or repair must leave as it was.
+struct Leave<'a> {
+    /// Whether an object, but for its names, is what it was.
+    alike: &'a dyn Fn(&Object, &Object) -> bool,
+    /// Of a moved directory's two names the one that its `..` confirms must stay.
+    valid_names: bool,
+}
 
 /// e2fsck makes a file longer where a crash has left blocks behind its end; what was there before must be there still.
 fn grown_to(old: &Object, new: &Object) -> bool {
@@ -157,7 +164,7 @@ fn grown_to(old: &Object, new: &Object) -> bool {
 }
 
 /// What had a name has it still, and is as it was. Only a directory that had two names may have lost one.
-fn nothing_lost(before: &Tree, after: &Tree, what: &str, alike: Alike<'_>) -> Result<(), Violation> {
+fn nothing_lost(before: &Tree, after: &Tree, what: &str, leave: &Leave<'_>) -> Result<(), Violation> {
     for (id, old) in &before.objects {
         let lost = |text: String| Violation::new("lost-afterwards", format!("{what}: {text}"));
         let Some(new) = after.get(*id) else {
@@ -165,7 +172,8 @@ fn nothing_lost(before: &Tree, after: &Tree, what: &str, alike: Alike<'_>) -> Re
         };
         for (name, child) in &old.names {
             let second = before.get(*child).is_some_and(|child| child.kind == FileKind::Directory)
-                && before.names_of(*child).nth(1).is_some();
+                && before.names_of(*child).nth(1).is_some()
+                && (!leave.valid_names || is_spare(before, *id, *child));
             if new.names.get(name) != Some(child) && !second {
                 let name = String::from_utf8_lossy(name);
                 return Err(lost(format!("{} has lost the name {name}", before.path_of(*id))));
@@ -173,11 +181,18 @@ fn nothing_lost(before: &Tree, after: &Tree, what: &str, alike: Alike<'_>) -> Re
         }
         let mut new = Object::clone(new);
         new.names.clone_from(&old.names);
-        if !alike(old, &new) {
+        if !(leave.alike)(old, &new) {
             return Err(lost(format!("{} is not what it was", before.path_of(*id))));
         }
     }
     Ok(())
+}
+
+/// Whether `child`, a directory with two names, keeps a valid one without its name in `dir`.
+fn is_spare(before: &Tree, dir: ObjectId, child: ObjectId) -> bool {
+    let confirmed = |other: ObjectId| before.homes.get(&child) == Some(&other.ino);
+    before.is_passing(dir, child)
+        || before.names_of(child).filter(|(other, _)| confirmed(*other)).count() != 1
 }
 
 fn empty(fs: &dyn FileSystem, caller: &Caller, dir: InodeNo) -> fstitch_core::Result<()> {

@@ -7,6 +7,7 @@
 //! | part | may be as in | and also |
 //! |---|---|---|
 //! | a name of a directory | any version from its bound on | – |
+//! | a name of a directory in the middle of a move, which `..` does not confirm | as a name | and not promised: recovery takes it away |
 //! | a file's length | any version from the contents' bound on | between two versions that follow each other: long operations take steps |
 //! | a byte | any version from the contents' bound on that is long enough to have it | and after which it was not cut off before the file became as long as it is: growth comes after earlier shrinking |
 //! | owner, mode, an extended attribute | any version from the attributes' bound on | – |
@@ -80,7 +81,7 @@ impl<'a> Window<'a> {
             return Err(Violation::new("lost", format!("{path} was stable and has no name any more")));
         }
         tree.objects.iter().try_for_each(|(id, object)| {
-            self.object(*id, object)
+            self.object(tree, *id, object)
                 .map_err(|(code, what)| Violation::new(code, format!("{}: {what}", tree.path_of(*id))))
         })?;
         match self.promise {
@@ -115,12 +116,13 @@ impl<'a> Window<'a> {
         tree.objects.len() == then.objects.len() && tree.objects.iter().all(alike)
     }
 
-    fn object(&self, id: ObjectId, object: &Object) -> Result<(), (&'static str, String)> {
+    fn object(&self, tree: &Tree, id: ObjectId, object: &Object) -> Result<(), (&'static str, String)> {
         let Some(life) = self.lives.get(&id) else {
             return Err(("unknown-object", "names an inode that nobody made".into()));
         };
+        let passing = object.names.values().any(|&child| tree.is_passing(id, child));
         // As in the newest version is as good as it gets.
-        if life.last().and_then(|(_, object)| object.as_deref()) == Some(object) {
+        if !passing && life.last().and_then(|(_, object)| object.as_deref()) == Some(object) {
             return Ok(());
         }
         let attributes = between(life, self.bounds.attributes(id));
@@ -136,12 +138,17 @@ impl<'a> Window<'a> {
                 check_size(object, &contents)
             }
             FileKind::Regular => check_size(object, &contents).and_then(|()| check_bytes(object, &contents)),
-            FileKind::Directory => self.names(id, object, life),
+            FileKind::Directory => self.names(tree, id, (object, life)),
             _ => Ok(()),
         }
     }
 
-    fn names(&self, dir: ObjectId, object: &Object, life: &Life) -> Result<(), (&'static str, String)> {
+    fn names(
+        &self,
+        tree: &Tree,
+        dir: ObjectId,
+        (object, life): (&Object, &Life),
+    ) -> Result<(), (&'static str, String)> {
         let known =
             life.iter().filter_map(|(_, object)| object.as_ref()).flat_map(|object| object.names.keys());
         let mut names: Vec<&Vec<u8>> = known.chain(object.names.keys()).collect();
@@ -155,12 +162,17 @@ impl<'a> Window<'a> {
             };
             let allowed = between(life, from);
             let as_in = |version: &Option<&Object>| version.and_then(|o| o.names.get(name).copied()) == found;
-            if allowed.iter().any(as_in) {
+            // Recovery takes it away, which no version from the promised one on may forbid.
+            let goes = found.is_some_and(|child| tree.is_passing(dir, child)) && allowed.iter().all(as_in);
+            if allowed.iter().any(as_in) && !goes {
                 continue;
             }
             let name = String::from_utf8_lossy(name);
             return Err(match found {
                 None => ("name-lost", format!("the name {name} was stable and is gone")),
+                Some(_) if goes => {
+                    ("name-lost", format!("the name {name} was stable, and `..` lets recovery take it away"))
+                }
                 Some(child) => {
                     let child = self.ledger.at(self.last).path_of(child);
                     ("name-wrong", format!("the name {name} leads to {child}, which it may not"))

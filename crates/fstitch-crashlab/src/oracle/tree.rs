@@ -53,6 +53,8 @@ pub struct Tree {
     pub objects: BTreeMap<ObjectId, Arc<Object>>,
     /// Objects that have no name any more, or none yet, and are in use.
     pub nameless: BTreeMap<ObjectId, Arc<Object>>,
+    /// What `..` names, of each directory that has a name.
+    pub homes: BTreeMap<ObjectId, InodeNo>,
 }
 
 /// Something could not be read.
@@ -101,7 +103,7 @@ impl Tree {
     }
 
     fn empty(root: ObjectId) -> Self {
-        Self { root, objects: BTreeMap::new(), nameless: BTreeMap::new() }
+        Self { root, objects: BTreeMap::new(), nameless: BTreeMap::new(), homes: BTreeMap::new() }
     }
 
     /// An object, if it has a name.
@@ -128,6 +130,15 @@ impl Tree {
             object.names.iter().map(move |(name, child)| (*dir, name.as_slice(), *child))
         });
         all.filter(move |(_, _, child)| *child == id).map(|(dir, name, _)| (dir, name))
+    }
+
+    /// Whether `child`'s name in `dir` is there only until the next recovery. A crash in the middle of a move between
+    /// directories leaves the moved directory two names, and the valid one is in the directory that its `..` names.
+    #[must_use]
+    pub fn is_passing(&self, dir: ObjectId, child: ObjectId) -> bool {
+        self.homes
+            .get(&child)
+            .is_some_and(|&home| dir.ino != home && self.names_of(child).any(|(other, _)| other.ino == home))
     }
 
     /// The object at a path.
@@ -185,6 +196,9 @@ impl Reader<'_> {
 
     /// Follows the names of a directory. `names` holds inode numbers with a generation of 0 until then.
     fn children(&mut self, dir: ObjectId, path: &str) -> Result<(), Unreadable> {
+        let home =
+            self.home(dir).map_err(|error| Unreadable { path: path.into(), why: error.to_string() })?;
+        self.tree.homes.insert(dir, home);
         let mut object = Object::clone(&self.tree.objects[&dir]);
         for (name, child) in &mut object.names {
             let path = format!("{path}/{}", String::from_utf8_lossy(name));
@@ -200,6 +214,12 @@ impl Reader<'_> {
         let shared = old.map_or_else(|| Arc::new(object), Arc::clone);
         self.tree.objects.insert(dir, shared);
         Ok(())
+    }
+
+    fn home(&self, dir: ObjectId) -> Result<InodeNo, Error> {
+        let home = self.fs.lookup(dir.ino, b"..")?.attr.ino;
+        self.fs.forget(home, 1);
+        Ok(home)
     }
 
     fn object(&self, ino: InodeNo) -> Result<Object, Error> {
