@@ -408,13 +408,16 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Exchanges two names of one directory in one patch. Between directories, or between blocks, no order of
-    /// two patches keeps rule 3 without a third durable name: `EINVAL`.
+    /// two patches keeps rule 3 without a third durable name: `EINVAL`, unless a journal takes both as one.
     fn exchange(
         &self,
         locked: &mut Locked<'_, L::Inode>,
         moved: &Move<'_>,
         (source, target): (&NameSlot, &NameSlot),
     ) -> Result<()> {
+        if self.cache().is_journaled() {
+            return self.exchange_in_transaction(locked, moved, (source, target));
+        }
         if moved.from.dir != moved.to.dir || source.block != target.block {
             return Err(Errno::INVAL.into());
         }
@@ -435,5 +438,65 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.touch(state, false)?;
         }
         Ok(())
+    }
+
+    /// Exchanges two names wherever they are. The step is one transaction, so its changes need no order among themselves.
+    fn exchange_in_transaction(
+        &self,
+        locked: &mut Locked<'_, L::Inode>,
+        moved: &Move<'_>,
+        (source, target): (&NameSlot, &NameSlot),
+    ) -> Result<()> {
+        let (from, to) = (moved.from.dir, moved.to.dir);
+        let is_dir = [source.ino, target.ino].map(|ino| self.kind(locked.of(ino)) == FileKind::Directory);
+        // The parent that gets a directory for something else gets the name of its `..`.
+        let raised = match is_dir {
+            [true, false] if from != to => Some((to, from)),
+            [false, true] if from != to => Some((from, to)),
+            _ => None,
+        };
+        if let Some((gains, _)) = raised
+            && self.low.attr(locked.of(gains).inode()).nlink >= self.low.limits().link_max
+        {
+            return Err(Errno::MLINK.into());
+        }
+        for (dir, slot, ino, old) in [(to, target, source.ino, from), (from, source, target.ino, to)] {
+            self.rename_slot(locked, (dir, slot), (ino, old))?;
+        }
+        if let Some((gains, loses)) = raised {
+            self.add_links(locked.of(gains), 1, &[])?;
+            self.add_links(locked.of(loses), -1, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Makes a name stand for another inode, whose name was in the directory `old` until now.
+    fn rename_slot(
+        &self,
+        locked: &mut Locked<'_, L::Inode>,
+        (dir, slot): (InodeNo, &NameSlot),
+        (ino, old): (InodeNo, InodeNo),
+    ) -> Result<()> {
+        let kind = self.kind(locked.of(ino));
+        let befores = self.readiness(locked.of(ino));
+        let state = locked.of(dir);
+        let replaced = self.low.replace_name(state.inode_mut(), slot, ino, kind, &befores)?;
+        self.note(state, Part::Contents, &[replaced.patch]);
+        self.touch(state, true)?;
+        if dir != old {
+            locked.of(old).note_departures(&[replaced.patch], |patch| self.pending(patch));
+        }
+        locked.of(slot.ino).cleared.extend(replaced.freed.befores());
+        let state = locked.of(ino);
+        if kind == FileKind::Directory {
+            self.moves.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+            if dir != old {
+                let parent = self.low.set_parent(state.inode_mut(), dir, &[replaced.patch])?;
+                self.note(state, Part::Names, &[parent]);
+            }
+        }
+        self.note(state, Part::Names, &[replaced.patch]);
+        state.track.named_in(dir);
+        self.touch(state, false)
     }
 }
