@@ -78,4 +78,8 @@ impl<D: BlockDevice> BlockDevice for Concat<D> {
         }
         Ok(())
     }
+
+    fn intact(&self) -> Result<()> {
+        self.parts.iter().try_for_each(|(_, device)| device.intact())
+    }
 }

@@ -113,6 +113,11 @@ pub trait BlockDevice: Send + Sync {
     fn flush(&self) -> Result<()>;
     /// The contents of `count` blocks from `start` are no longer needed; they read as anything afterwards.
     fn discard(&self, start: BlockNo, count: u64) -> Result<()>;
+    /// Fails if the medium is no longer what was opened, as far as that can be told without touching a block: to be asked
+    /// before success is reported although nothing had to be written. Layers ask the device below.
+    fn intact(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 macro_rules! forward {
@@ -132,6 +137,9 @@ macro_rules! forward {
             }
             fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
                 (**self).discard(start, count)
+            }
+            fn intact(&self) -> Result<()> {
+                (**self).intact()
             }
         }
     )*};

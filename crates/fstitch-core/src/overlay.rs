@@ -70,6 +70,10 @@ impl<D: BlockDevice> BlockDevice for Overlay<D> {
     fn discard(&self, _start: BlockNo, _count: u64) -> Result<()> {
         Ok(())
     }
+
+    fn intact(&self) -> Result<()> {
+        self.below.intact()
+    }
 }
 
 #[cfg(test)]

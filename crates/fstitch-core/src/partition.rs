@@ -64,4 +64,8 @@ impl<D: BlockDevice> BlockDevice for Partition<D> {
         }
         self.below.discard(BlockNo(self.start + start.get()), count)
     }
+
+    fn intact(&self) -> Result<()> {
+        self.below.intact()
+    }
 }

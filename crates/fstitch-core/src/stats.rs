@@ -81,4 +81,8 @@ impl<D: BlockDevice> BlockDevice for StatsDevice<D> {
         self.stats.blocks_discarded.add(usize::try_from(count).expect("64-bit machine"));
         self.below.discard(start, count)
     }
+
+    fn intact(&self) -> Result<()> {
+        self.below.intact()
+    }
 }

@@ -329,4 +329,8 @@ impl<D: BlockDevice> BlockDevice for LiveDevice<D> {
     fn discard(&self, start: BlockNo, _count: u64) -> Result<()> {
         if self.is_dead() { Err(dead(IoOp::Discard, start)) } else { Ok(()) }
     }
+
+    fn intact(&self) -> Result<()> {
+        self.medium.intact()
+    }
 }

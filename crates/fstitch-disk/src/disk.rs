@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{OnceLock, RwLock};
 
 use fstitch_core::{
     BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result,
@@ -40,6 +40,8 @@ pub struct FileDisk {
     rings: RingPool,
     /// False once the medium has said that it cannot discard.
     discards: AtomicBool,
+    /// How the medium was found to be shorter than the volume, if it was.
+    truncated: OnceLock<(io::ErrorKind, String)>,
 }
 
 impl FileDisk {
@@ -167,7 +169,8 @@ impl FileDisk {
         let layout = medium.layout(&options)?;
         let mode = RwLock::new(Mode::choose(&medium, layout, options.direct)?);
         let rings = RingPool::new(options.io_uring == Uring::Auto);
-        Ok(Self { medium, claim, options, layout, mode, rings, discards: AtomicBool::new(true) })
+        let (discards, truncated) = (AtomicBool::new(true), OnceLock::new());
+        Ok(Self { medium, claim, options, layout, mode, rings, discards, truncated })
     }
 
     /// Blocks of a batch that are worked on at a time.
@@ -185,6 +188,18 @@ impl FileDisk {
             return Err(Error::io(op, block, io::Error::new(io::ErrorKind::InvalidInput, problem)));
         }
         Ok(())
+    }
+
+    /// What was found missing once stays missing, although the file may grow again.
+    fn expect_whole(&self, op: IoOp, block: BlockNo) -> Result<()> {
+        let found = match self.truncated.get() {
+            Some(problem) => Err(problem.clone()),
+            None => self.medium.expect_whole(self.layout).map_err(|error| {
+                let problem = (error.kind(), error.to_string());
+                self.truncated.get_or_init(|| problem).clone()
+            }),
+        };
+        found.map_err(|(kind, problem)| Error::io(op, block, io::Error::new(kind, problem)))
     }
 
     fn check_writable(&self, op: IoOp, block: BlockNo) -> Result<()> {
@@ -266,7 +281,10 @@ impl BlockDevice for FileDisk {
             if outcome.as_ref().is_err_and(|failure| self.leave_direct(failure)) {
                 outcome = self.read_chunk(chunk);
             }
-            outcome.map_err(|failure| Error::io(IoOp::Read, failure.block, failure.error))?;
+            outcome.map_err(|failure| {
+                let error = self.medium.expect_whole(self.layout).err().unwrap_or(failure.error);
+                Error::io(IoOp::Read, failure.block, error)
+            })?;
         }
         Ok(())
     }
@@ -276,6 +294,8 @@ impl BlockDevice for FileDisk {
             self.check_writable(IoOp::Write, write.block)?;
             self.check(IoOp::Write, write.block, write.data)?;
         }
+        let first = writes.first().map_or(BlockNo(0), |write| write.block);
+        self.expect_whole(IoOp::Write, first)?;
         for chunk in writes.chunks(self.chunk_blocks()) {
             let mut outcome = self.write_chunk(chunk);
             if outcome.as_ref().is_err_and(|failure| self.leave_direct(failure)) {
@@ -290,6 +310,7 @@ impl BlockDevice for FileDisk {
     /// what a file needs to find its data again, and then empties the device's own cache. The ioctl
     /// `BLKFLSBUF` is not it: it writes and drops the page cache but never reaches the device's cache.
     fn flush(&self) -> Result<()> {
+        self.expect_whole(IoOp::Flush, BlockNo(0))?;
         if self.options.read_only {
             return Ok(());
         }
@@ -323,6 +344,10 @@ impl BlockDevice for FileDisk {
             }
             Err(errno) => Err(Error::io(IoOp::Discard, start, errno.into())),
         }
+    }
+
+    fn intact(&self) -> Result<()> {
+        self.expect_whole(IoOp::Flush, BlockNo(0))
     }
 }
 

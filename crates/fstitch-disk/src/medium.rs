@@ -109,6 +109,24 @@ impl Medium {
         Err(open_error(&self.name, io::Error::new(io::ErrorKind::InvalidInput, problem)))
     }
 
+    /// Fails if a file has become shorter than the volume in it: somebody has truncated it while it was in use. Written to
+    /// all the same, it would grow again, and what was cut off would be zeros that nobody knows of.
+    pub(crate) fn expect_whole(&self, layout: Layout) -> io::Result<()> {
+        if self.kind != Kind::File {
+            return Ok(());
+        }
+        let now = u64::try_from(rustix::fs::fstat(&self.file)?.st_size).unwrap_or(0);
+        let end = layout.offset + layout.block_count * u64::from(layout.block_size);
+        if now >= end {
+            return Ok(());
+        }
+        let problem = format!(
+            "{} has been truncated while it was in use: it has {now} bytes now, the volume ends at byte {end}",
+            self.name
+        );
+        Err(io::Error::new(io::ErrorKind::UnexpectedEof, problem))
+    }
+
     /// The shape that the volume's users see; `docs/medium.md` says why `atomic_size` is what it is.
     pub(crate) fn geometry(&self, layout: Layout) -> Geometry {
         let sector = match self.kind {

@@ -296,4 +296,8 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
             _ => self.device.discard(start, count),
         }
     }
+
+    fn intact(&self) -> Result<()> {
+        self.device.intact()
+    }
 }

@@ -127,4 +127,8 @@ impl<D: BlockDevice> BlockDevice for Recorder<D> {
         self.acknowledge(&[request]);
         Ok(())
     }
+
+    fn intact(&self) -> Result<()> {
+        self.device.intact()
+    }
 }

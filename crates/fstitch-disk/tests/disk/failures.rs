@@ -54,6 +54,35 @@ fn a_file_that_shrank_fails_at_the_first_missing_block() {
 }
 
 #[test]
+fn a_truncated_file_is_not_written_to_and_never_stable_again() {
+    for (direct, io_uring) in ways() {
+        let (_folder, path) = image(1 << 20);
+        let disk = FileDisk::open(&path, DiskOptions { direct, io_uring, ..options(4096) }).unwrap();
+        write(&disk, &[(1, 1), (255, 255)]).unwrap();
+        disk.flush().unwrap();
+        disk.intact().unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(100 * 4096).unwrap();
+        let named = |error: &Error| {
+            let text = error.to_string();
+            let sizes = text.contains("409600 bytes") && text.contains("1048576");
+            assert!(sizes && text.contains("disk.img has been truncated"), "{text}");
+        };
+        named(&read(&disk, &[1, 200]).unwrap_err());
+        let error = write(&disk, &[(255, 7)]).unwrap_err();
+        named(&error);
+        assert_io(&error, IoOp::Write, 255);
+        assert_eq!(file.metadata().unwrap().len(), 100 * 4096, "it did not grow into zeros");
+        named(&disk.flush().unwrap_err());
+        named(&disk.intact().unwrap_err());
+        file.set_len(1 << 20).unwrap();
+        named(&disk.flush().unwrap_err());
+        named(&disk.intact().unwrap_err());
+        assert_holds(&disk, &[(1, 1)]);
+    }
+}
+
+#[test]
 fn a_disk_opened_for_reading_refuses_writes() {
     let (_folder, path) = image(1 << 20);
     let disk = FileDisk::open(&path, DiskOptions { read_only: true, ..options(1024) }).unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fstitch_core::order::Rank;
-use fstitch_core::{Entry, Errno, Error, FileKind, InodeFlags, InodeId, InodeNo, Result};
+use fstitch_core::{BlockNo, Entry, Errno, Error, FileKind, InodeFlags, InodeId, InodeNo, IoOp, Result};
 use fstitch_patch::PatchIds;
 
 use super::locks::Held;
@@ -227,6 +227,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         match error {
             Error::Poisoned(_) => match self.cache().poisoned() {
                 Some(cause @ Error::Io { .. }) => cause,
+                Some(Error::Poisoned(why)) => {
+                    Error::io(IoOp::Flush, BlockNo(0), std::io::Error::other(why.to_string()))
+                }
                 _ => Errno::IO.into(),
             },
             other => other,

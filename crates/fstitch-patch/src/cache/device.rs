@@ -73,4 +73,8 @@ impl BlockDevice for VolumeDevice {
         // The blocks stay the file's.
         Ok(())
     }
+
+    fn intact(&self) -> Result<()> {
+        self.cache.intact()
+    }
 }

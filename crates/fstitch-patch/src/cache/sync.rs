@@ -20,6 +20,7 @@ impl Cache {
     /// `EIO` after a failed write or flush, now or earlier; `EBUSY` if a held patch stands in the way.
     pub fn sync_patches(&self, patches: &[PatchId]) -> Result<()> {
         Shared::check_volume(&self.shared.core(), self.volume).map_err(lost)?;
+        self.intact()?;
         if self.shared.write_patches(patches).map_err(lost)? {
             return self.shared.flush_if_unsafe();
         }
@@ -32,6 +33,7 @@ impl Cache {
     /// As for [`Cache::sync_patches`].
     pub fn sync_all(&self) -> Result<()> {
         let shared = &*self.shared;
+        self.intact()?;
         let (horizon, is_shared) = {
             let core = shared.core();
             Shared::check_volume(&core, self.volume).map_err(lost)?;
@@ -45,6 +47,19 @@ impl Cache {
         Shared::withdraw(&mut shared.core(), waiter);
         written.map_err(lost)?;
         shared.flush_if_unsafe()
+    }
+
+    /// Fails, and ends all writing, if the medium is no longer what was opened. Without this question, a sync that has nothing
+    /// to write would answer for a medium that is not there.
+    ///
+    /// # Errors
+    /// `EIO`, with what is wrong.
+    pub fn intact(&self) -> Result<()> {
+        self.shared.device.intact().inspect_err(|error| {
+            let why =
+                if let Error::Io { source, .. } = error { source.to_string() } else { error.to_string() };
+            self.shared.poison(&why);
+        })
     }
 }
 
