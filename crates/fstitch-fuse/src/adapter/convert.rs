@@ -106,6 +106,11 @@ impl View {
 }
 
 /// The low 16 bits, which hold all of `st_mode` and of a umask.
+/// A length that came from the kernel as a word.
+pub(super) fn wide(len: u32) -> usize {
+    usize::try_from(len).expect("64-bit machine")
+}
+
 pub(super) fn bits16(mode: u32) -> u16 {
     u16::try_from(mode & 0xffff).expect("masked")
 }

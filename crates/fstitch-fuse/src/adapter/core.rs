@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fstitch_core::{
     Attr, Caller, Errno, Error, FallocateMode, FileSystem, InodeFlags, InodeNo, RenameMode, Result, SetAttr,
-    SetTime,
+    SetTime, XattrSetMode,
 };
 
 use super::answer::ErrorLog;
-use super::convert::View;
-use super::privileges::WithoutCapability;
+use super::convert::{View, wide};
+use super::privileges::{CAPABILITY, WithoutCapability};
 use crate::scopes::{Order, Scopes, Work};
 
 /// Shortening a file by more than this is done by a helper.
@@ -43,6 +43,7 @@ pub(super) struct Core {
 }
 
 /// A write, as it arrived.
+#[derive(Clone, Copy)]
 pub(super) struct Write<'a> {
     pub ino: InodeNo,
     pub offset: u64,
@@ -110,6 +111,42 @@ impl Core {
             self.fs.write(caller, write.ino, write.offset, write.data)?
         };
         Ok(u32::try_from(written).expect("requests are far shorter than 4 GiB"))
+    }
+
+    /// Writes what is left of a write that found too little space, of which `begun` is what came of its beginning. Only for
+    /// helpers.
+    pub(super) fn write_rest(
+        &self,
+        begun: Result<u32>,
+        write: &Write<'_>,
+        put: impl Fn(&Write<'_>) -> Result<u32>,
+    ) -> Result<u32> {
+        let mut done = begun.unwrap_or(0);
+        while wide(done) < write.data.len() {
+            let rest =
+                Write { offset: write.offset + u64::from(done), data: &write.data[wide(done)..], ..*write };
+            match self.patiently(|| put(&rest)) {
+                Ok(more) if more > 0 => done += more,
+                Err(error) if done == 0 => return Err(error),
+                // What is written is written; the next call meets the same failure and reports it.
+                _ => break,
+            }
+        }
+        Ok(done)
+    }
+
+    pub(super) fn set_xattr(
+        &self,
+        caller: &Caller,
+        ino: InodeNo,
+        (name, value): (&[u8], &[u8]),
+        mode: XattrSetMode,
+    ) -> Result<()> {
+        let set = self.fs.setxattr(caller, ino, name, value, mode);
+        if name == CAPABILITY {
+            self.without_capability.forget(ino);
+        }
+        set
     }
 
     /// All of it or an error: the kernel does not look at how much of its pages was written. Where it keeps writes back it says

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use fstitch_core::{Errno, InodeNo, SeekFrom, SetAttr, Timestamp, XattrSetMode};
 
 use self::answer::{answer, answer_change, answer_value};
-use self::convert::{bits16, set_time, statfs};
+use self::convert::{bits16, set_time, statfs, wide};
 use self::core::{Core, Durability, Write, lacks_space};
 pub(crate) use self::invalidate::Invalidations;
 use self::privileges::CAPABILITY;
@@ -253,6 +253,13 @@ impl Adapter {
         let moved = self::core::rename_mode(flags).and_then(|mode| {
             self.within(from, &[old.0, new.0], |core| core.fs.rename(&caller, old, new, mode))
         });
+        if lacks_space(&moved) {
+            let (old, new) = ((old.0, old.1.to_vec()), (new.0, new.1.to_vec()));
+            return self.again(from, &[old.0, new.0], reply, move |core| {
+                let mode = self::core::rename_mode(flags)?;
+                core.note_removal(core.fs.rename(&caller, (old.0, &old.1), (new.0, &new.1), mode))
+            });
+        }
         self.answer_done(self.core.note_removal(moved), reply);
     }
 
@@ -270,7 +277,8 @@ impl Adapter {
         };
         let written = work.run(|| core.write(&caller, write));
         let durability = core.durability(tid, open_flags);
-        let retry = lacks_space(&written);
+        // Part of a write is no success where the rest only waits for what is about to be free.
+        let retry = lacks_space(&written) || matches!(&written, Ok(done) if wide(*done) < data.len());
         if !retry && (matches!(durability, Durability::Volatile) || written.is_err()) {
             drop(work);
             let is_refused = matches!(&written, Err(e) if e.errno() == Errno::PERM);
@@ -285,8 +293,8 @@ impl Adapter {
         let (core, data) = (Arc::clone(core), if retry { data.to_vec() } else { Vec::new() });
         self.pool.run(move || {
             let again = Write { ino, offset, data: &data, flags, tid };
-            let write = || work.run(|| core.write(&caller, &again));
-            let written = if retry { core.patiently(write) } else { written };
+            let put = |rest: &Write<'_>| work.run(|| core.write(&caller, rest));
+            let written = if retry { core.write_rest(written, &again, put) } else { written };
             drop(work);
             let stable = written.and_then(|written| core.settle(ino, &durability).map(|()| written));
             answer(&core, stable, reply, Reply::written);
@@ -330,9 +338,11 @@ impl Adapter {
         };
         let core = &self.core;
         let caller = core.view.caller(from, 0);
-        let set = self.within(from, &[ino], |core| core.fs.setxattr(&caller, ino, name, value, mode));
-        if name == CAPABILITY {
-            core.without_capability.forget(ino);
+        let set = self.within(from, &[ino], |core| core.set_xattr(&caller, ino, (name, value), mode));
+        if lacks_space(&set) {
+            let (name, value) = (name.to_vec(), value.to_vec());
+            return self
+                .again(from, &[ino], reply, move |core| core.set_xattr(&caller, ino, (&name, &value), mode));
         }
         self.answer_done(set, reply);
     }

@@ -94,6 +94,25 @@ impl Adapter {
         });
     }
 
+    /// Has a helper try again what has found too little space.
+    pub(super) fn again(
+        &self,
+        from: &InHeader,
+        inodes: &[InodeNo],
+        reply: Reply,
+        operation: impl Fn(&Core) -> Result<()> + Send + 'static,
+    ) {
+        let work = match self.core.scopes.work(from.pid, inodes) {
+            Ok(work) => work,
+            Err(e) => return reply.error(self.core.errors.errno(&e)),
+        };
+        self.answer_later(reply, move |core| {
+            core.patiently(|| work.run(|| operation(core)))?;
+            drop(work);
+            if core.sync { core.fs.sync() } else { Ok(()) }
+        });
+    }
+
     pub(super) fn answer_done(&self, result: Result<()>, reply: Reply) {
         answer_change(&self.core, &self.pool, result, reply, |reply, ()| reply.ok());
     }

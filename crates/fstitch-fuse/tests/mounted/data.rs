@@ -155,6 +155,24 @@ fn a_full_volume_says_so_and_recovers() {
 }
 
 #[test]
+fn a_write_into_space_that_was_just_removed_is_whole() {
+    let options = ModelOptions { blocks: 64, ..ModelOptions::default() };
+    let Some(m) = mount_with(Arc::new(Model::with(options, Arc::new(SystemClock::new()))), |_| {}) else {
+        return;
+    };
+    // The kernel tells of the removed file's end when the next write is on its way: that must not become a short one.
+    for round in 0..100 {
+        let data = pattern(if round % 2 == 0 { 60 } else { 40 } * 4096);
+        assert_eq!(File::create(m.path("a")).unwrap().write(&data).unwrap(), data.len(), "round {round}");
+        fs::remove_file(m.path("a")).unwrap();
+    }
+    // What does not fit is short all the same, and what is nothing is refused.
+    let mut file = File::create(m.path("a")).unwrap();
+    assert_eq!(file.write(&pattern(80 * 4096)).unwrap(), 64 * 4096);
+    assert_eq!(file.write(b"x").unwrap_err().raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+}
+
+#[test]
 fn two_programs_see_one_file() {
     let Some(m) = mount() else { return };
     let mut writer = File::create(m.path("a")).unwrap();
