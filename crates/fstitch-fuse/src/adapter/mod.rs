@@ -412,7 +412,11 @@ impl Adapter {
             Err(e) => return reply.error(self.core.errors.errno(&e)),
         };
         // Allocating gigabytes takes a while: never on a worker.
+        let is_root = from.uid == 0;
         self.answer_later(reply, move |core| {
+            if core.kills_privileges() {
+                core.drop_before_write(&caller, ino, !is_root)?;
+            }
             core.patiently(|| work.run(|| core.fs.fallocate(&caller, ino, offset, len, mode)))?;
             drop(work);
             if core.sync { core.fs.fsync(ino, false) } else { Ok(()) }

@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use fstitch_core::{Caller, Errno, FileKind, InodeNo, Result, SetAttr};
+use fstitch_core::{Attr, Caller, Errno, FileKind, InodeNo, Result, SetAttr};
 use rustc_hash::FxHashSet;
 
 use super::core::Core;
@@ -44,10 +44,25 @@ impl WithoutCapability {
     }
 }
 
-/// The permission bits after a write by somebody without `CAP_FSETID`, or after a change of owner.
-pub(super) fn without_privileges(perm: u16) -> u16 {
+/// The permission bits after a write by somebody without `CAP_FSETID`, or after a change of owner. Without execution by the
+/// group its bit means locking, which only the group's members leave as it is.
+fn without_privileges(perm: u16, is_member: impl FnOnce() -> bool) -> u16 {
     let perm = perm & !SET_UID;
-    if perm & GROUP_EXECUTE != 0 { perm & !SET_GID } else { perm }
+    let keeps = perm & SET_GID == 0 || (perm & GROUP_EXECUTE == 0 && is_member());
+    if keeps { perm } else { perm & !SET_GID }
+}
+
+/// The groups of a thread; none where it cannot be seen from here.
+fn groups_of(tid: u32) -> Vec<u32> {
+    std::fs::read_to_string(format!("/proc/{tid}/status"))
+        .map_or_else(|_| Vec::new(), |text| groups_in(&text))
+}
+
+/// The same from `/proc/TID/status`: the group for files, which is the last of four, and the additional ones.
+fn groups_in(status: &str) -> Vec<u32> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    let own = field("Gid:").split_whitespace().next_back();
+    own.into_iter().chain(field("Groups:").split_whitespace()).filter_map(|no| no.parse().ok()).collect()
 }
 
 impl Core {
@@ -72,6 +87,13 @@ impl Core {
         }
     }
 
+    /// Whether the caller belongs to the group of a file, as the kernel sees it. The kernel does not tell of additional groups.
+    fn is_member(&self, caller: &Caller, attr: &Attr) -> bool {
+        let (_, shown) = self.view.owners.show(attr.uid, attr.gid);
+        let is_known = self.view.owners.shown_gid.is_none() && caller.gid == attr.gid;
+        is_known || groups_of(caller.tid).contains(&shown)
+    }
+
     /// What a write takes away: capabilities always, set-id bits where the kernel says so.
     pub(super) fn drop_before_write(&self, caller: &Caller, ino: InodeNo, set_ids: bool) -> Result<()> {
         self.drop_capability(caller, ino)?;
@@ -79,7 +101,7 @@ impl Core {
             return Ok(());
         }
         let attr = self.fs.getattr(ino)?;
-        let perm = without_privileges(attr.perm);
+        let perm = without_privileges(attr.perm, || self.is_member(caller, &attr));
         if perm != attr.perm {
             self.fs.setattr(caller, ino, &SetAttr { perm: Some(perm), ..SetAttr::default() })?;
         }
@@ -106,7 +128,9 @@ impl Core {
             return Ok(());
         }
         self.drop_capability(caller, ino)?;
-        let perm = without_privileges(attr.perm);
+        // Whether a new length may leave them the kernel has judged; it says nothing of who sets a new owner.
+        let may = || (owner && caller.uid == 0) || self.is_member(caller, &attr);
+        let perm = without_privileges(attr.perm, may);
         if (owner || kills_set_ids) && set.perm.is_none() && perm != attr.perm {
             set.perm = Some(perm);
         }
@@ -120,8 +144,18 @@ mod tests {
 
     #[test]
     fn the_group_bit_means_locking_without_execution() {
-        assert_eq!(without_privileges(0o6755), 0o755);
-        assert_eq!(without_privileges(0o6745), 0o2745);
-        assert_eq!(without_privileges(0o1644), 0o1644);
+        for is_member in [true, false] {
+            assert_eq!(without_privileges(0o6755, || is_member), 0o755);
+            assert_eq!(without_privileges(0o1644, || is_member), 0o1644);
+        }
+        assert_eq!(without_privileges(0o6745, || true), 0o2745);
+        assert_eq!(without_privileges(0o6745, || false), 0o745);
+    }
+
+    #[test]
+    fn groups_are_those_for_files_and_the_additional_ones() {
+        let status = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nFDSize:\t64\nGroups:\t9 10 \n";
+        assert_eq!(groups_in(status), [8, 9, 10]);
+        assert_eq!(groups_in("Gid:\nGroups:\n"), Vec::<u32>::new());
     }
 }

@@ -89,6 +89,35 @@ fn writing_takes_set_id_bits_and_capabilities_away() {
     assert_eq!(mode(&m, "a"), 0o777, "root without the capability does not, whatever its number");
 }
 
+/// Without execution by the group the bit asks for locking: Linux leaves it to the group's members, and takes it from others.
+#[test]
+fn the_bit_for_locking_stays_for_members_of_the_group_only() {
+    const GROUP: u32 = 4321;
+    let Some(m) = mount() else { return };
+    if needs_root() {
+        return;
+    }
+    fs::set_permissions(m.root(), Permissions::from_mode(0o755)).unwrap();
+    let lines = ["echo y >> a", "truncate -s 0 a", "fallocate -z -o 0 -l 10 a"];
+    for (groups, kept) in [("--clear-groups", 0), ("--groups=9,4321", 0o2000), ("--groups=9,43210", 0)] {
+        for line in lines {
+            fs::write(m.path("a"), "x").unwrap();
+            chown(m.path("a"), Some(NOBODY), Some(GROUP)).unwrap();
+            fs::set_permissions(m.path("a"), Permissions::from_mode(0o6767)).unwrap();
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", groups, "/bin/sh", "-c", line]);
+            match command.current_dir(m.root()).status() {
+                Ok(status) => assert!(status.success(), "{groups}: {line}"),
+                Err(error) => return println!("skipped: setpriv: {error}"),
+            }
+            assert_eq!(mode(&m, "a"), 0o767 | kept, "{groups}: {line}");
+        }
+    }
+    fs::set_permissions(m.path("a"), Permissions::from_mode(0o2767)).unwrap();
+    chown(m.path("a"), Some(0), Some(GROUP)).unwrap();
+    assert_eq!(mode(&m, "a"), 0o2767, "root keeps it, as on ext4");
+}
+
 /// A `security.capability` value of version 2 that grants nothing.
 const CAPABILITY: [u8; 20] = [0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
