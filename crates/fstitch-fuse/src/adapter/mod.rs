@@ -114,7 +114,6 @@ impl Adapter {
     /// What is wanted of what the kernel offers.
     pub(crate) fn choose(&mut self, offered: Capabilities) -> Capabilities {
         let wished = [
-            Capabilities::ASYNC_DIO,
             Capabilities::CACHE_SYMLINKS,
             Capabilities::DO_READDIRPLUS,
             Capabilities::DONT_MASK,

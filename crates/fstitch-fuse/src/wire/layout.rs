@@ -67,7 +67,6 @@ impl Capabilities {
     pub(crate) const HAS_IOCTL_DIR: Self = Self(1 << 11);
     pub(crate) const DO_READDIRPLUS: Self = Self(1 << 13);
     pub(crate) const READDIRPLUS_AUTO: Self = Self(1 << 14);
-    pub(crate) const ASYNC_DIO: Self = Self(1 << 15);
     pub(crate) const WRITEBACK_CACHE: Self = Self(1 << 16);
     pub(crate) const NO_OPEN_SUPPORT: Self = Self(1 << 17);
     pub(crate) const PARALLEL_DIROPS: Self = Self(1 << 18);
