@@ -483,6 +483,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let replaced = self.low.replace_name(state.inode_mut(), slot, ino, kind, &befores)?;
         self.note(state, Part::Contents, &[replaced.patch]);
         self.touch(state, true)?;
+        let parent = self.low.attr(state.inode()).id();
         if dir != old {
             locked.of(old).note_departures(&[replaced.patch], |patch| self.pending(patch));
         }
@@ -491,12 +492,12 @@ impl<L: LowLevelFs> Uhfs<L> {
         if kind == FileKind::Directory {
             self.moves.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
             if dir != old {
-                let parent = self.low.set_parent(state.inode_mut(), dir, &[replaced.patch])?;
-                self.note(state, Part::Names, &[parent]);
+                let patch = self.low.set_parent(state.inode_mut(), dir, &[replaced.patch])?;
+                self.note(state, Part::Names, &[patch]);
             }
         }
         self.note(state, Part::Names, &[replaced.patch]);
-        state.track.named_in(dir);
+        state.track.named_in(parent);
         self.touch(state, false)
     }
 }
