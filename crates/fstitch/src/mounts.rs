@@ -47,7 +47,7 @@ impl Found {
 }
 
 /// Spaces and the like are written as octal escapes in the kernel's tables.
-fn unescape(path: &str) -> String {
+pub fn unescape(path: &str) -> String {
     ["\\040 ", "\\011\t", "\\012\n", "\\134\\"].iter().fold(path.to_owned(), |path, pair| {
         let (escape, plain) = pair.split_at(4);
         path.replace(escape, plain)

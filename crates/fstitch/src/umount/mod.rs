@@ -1,10 +1,13 @@
 //! `fstitch umount`: takes a mount away and waits until everything is on the medium.
 
+mod holders;
+
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use fstitch_core::{Clock, SystemClock};
 use fstitch_fuse::{UnmountError, remove_mount};
 
 use crate::control::client::{Connection, all_mounts};
@@ -13,8 +16,24 @@ use crate::control::{Request, Response};
 use crate::mounts;
 use crate::output::{Outcome, spinner};
 
+use self::holders::{Device, Holders};
+
+/// The mount is gone from here, and somebody else still has it.
+const HELD: Outcome = Outcome(3);
+
+/// How long a mount may take to end before it is looked who may still have it.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+
+const EXIT_STATUS: &str = "\
+A process in a mount namespace of its own (a container, `unshare -m`) may have a copy of the mount. It is gone from here
+then, but the volume stays in use until that process ends or unmounts it: this command says who it is, and waits.
+
+Exit status: 0 unmounted, and everything is on the medium; 1 failed, or not everything reached the medium; 2 wrong usage;
+3 gone from here, but still in use elsewhere after --timeout.";
+
 /// Arguments of `umount`.
 #[derive(clap::Args)]
+#[command(after_help = EXIT_STATUS)]
 pub struct Arguments {
     /// Take the mount out of sight now even if it is in use; it ends when the last user has gone
     #[arg(short, long)]
@@ -22,6 +41,9 @@ pub struct Arguments {
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
+    /// Wait no longer than this, such as 30s, until everything is on the medium
+    #[arg(long, value_name = "TIME", value_parser = crate::size::duration, conflicts_with = "lazy")]
+    timeout: Option<Duration>,
     /// Unmount all volumes of a stack, inner ones first; named by any of its mount points or by the stack file
     #[arg(long, conflicts_with = "lazy")]
     stack: bool,
@@ -42,12 +64,12 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     require_ours(&mountpoint)?;
     // The daemon is asked before the mount goes: afterwards its socket may be gone as well.
     let waiting = start_waiting(&mountpoint)?;
+    let wait = Wait::new(&mountpoint, arguments);
     detach(&mountpoint, arguments.lazy)?;
     match waiting {
-        Some(connection) if !arguments.lazy => wait(connection, arguments.quiet)?,
-        _ => {}
+        Some(connection) if !arguments.lazy => wait.until_written(connection),
+        _ => Ok(Outcome::SUCCESS),
     }
-    Ok(Outcome::SUCCESS)
 }
 
 /// Refuses to take away what others have mounted: that is for umount(8).
@@ -92,17 +114,22 @@ fn refuse_with_inner(mountpoint: &Path) -> Result<()> {
 fn unmount_stack(arguments: &Arguments) -> Result<Outcome> {
     let stack = find_stack(&arguments.mountpoint)?;
     let mut left = stack.to_unmount();
-    let mut ended = Ok(());
+    let mut ended = Ok(Outcome::SUCCESS);
     while !left.is_empty() {
-        let waiting = start_waiting(Path::new(&left[0]))?;
-        detach(Path::new(&left[0]), false)
-            .with_context(|| format!("still mounted of the stack: {}", left.join(", ")))?;
+        let next = PathBuf::from(&left[0]);
+        let waiting = start_waiting(&next)?;
+        let wait = Wait::new(&next, arguments);
+        detach(&next, false).with_context(|| format!("still mounted of the stack: {}", left.join(", ")))?;
         // A volume that could not be written keeps no other one mounted.
-        let next = left.remove(0);
-        let waited = waiting.map_or(Ok(()), |waiting| wait(waiting, arguments.quiet));
-        ended = ended.and(waited.context(next));
+        left.remove(0);
+        let waited = waiting.map_or(Ok(Outcome::SUCCESS), |waiting| wait.until_written(waiting));
+        if matches!(waited, Ok(HELD)) {
+            // What it lies in cannot be closed before it.
+            return Ok(HELD);
+        }
+        ended = ended.and(waited.with_context(|| next.display().to_string()));
     }
-    ended.map(|()| Outcome::SUCCESS)
+    ended
 }
 
 /// The running stack that a stack file describes, or one of its mount points belongs to.
@@ -147,24 +174,77 @@ fn detach(mountpoint: &Path, lazy: bool) -> Result<()> {
     })
 }
 
-/// Waits until the daemon has written everything and has gone.
-fn wait(mut connection: Connection, quiet: bool) -> Result<()> {
-    let display = spinner(quiet);
-    let mut last = None;
-    while let Some(response) = connection.next()? {
-        if let Response::Progress(progress) = &response {
-            display.set_message(format!("writing the last {}", crate::size::show(progress.dirty_bytes)));
-            display.tick();
-        }
-        last = Some(response);
+/// Waiting for the end of a mount that is gone from here.
+struct Wait<'a> {
+    mountpoint: &'a Path,
+    device: Option<Device>,
+    timeout: Option<Duration>,
+    quiet: bool,
+}
+
+impl<'a> Wait<'a> {
+    /// To be made while the mount is still there.
+    fn new(mountpoint: &'a Path, arguments: &Arguments) -> Self {
+        let device = Device::at(mountpoint);
+        Self { mountpoint, device, timeout: arguments.timeout, quiet: arguments.quiet }
     }
-    display.finish_and_clear();
-    match last {
-        Some(Response::Unmounted) => Ok(()),
-        Some(Response::Error(text)) => bail!("unmounted, but not everything reached the medium: {text}"),
-        _ => bail!(
-            "unmounted, but the daemon ended before it had written everything; the volume is consistent, and \
-             the next mount continues with what reached the medium"
-        ),
+
+    /// Waits until the daemon has written everything and has gone.
+    fn until_written(&self, mut connection: Connection) -> Result<Outcome> {
+        let display = spinner(self.quiet);
+        let (clock, mut looked) = (SystemClock::new(), false);
+        let mut last = None;
+        // Twice a second, if nothing else is to be told.
+        while let Some(response) = connection.next()? {
+            if let Response::Progress(progress) = &response {
+                display.set_message(format!("writing the last {}", crate::size::show(progress.dirty_bytes)));
+                display.tick();
+                if clock.elapsed() >= LOOK_AFTER && !std::mem::replace(&mut looked, true) {
+                    display.suspend(|| self.tell_holders());
+                }
+                if self.timeout.is_some_and(|limit| clock.elapsed() >= limit) {
+                    display.finish_and_clear();
+                    return self.give_up();
+                }
+            }
+            last = Some(response);
+        }
+        display.finish_and_clear();
+        match last {
+            Some(Response::Unmounted) => Ok(Outcome::SUCCESS),
+            Some(Response::Error(text)) => bail!("unmounted, but not everything reached the medium: {text}"),
+            _ => bail!(
+                "unmounted, but the daemon ended before it had written everything; the volume is consistent, and \
+                 the next mount continues with what reached the medium"
+            ),
+        }
+    }
+
+    fn holders(&self) -> Holders {
+        self.device.as_ref().map(Holders::of).unwrap_or_default()
+    }
+
+    /// Says who else has the mount, if somebody has.
+    fn tell_holders(&self) {
+        let holders = self.holders();
+        if !holders.is_empty() && !self.quiet {
+            let place = self.mountpoint.display();
+            eprintln!(
+                "fstitch: {place} is gone from here, but another mount namespace still has it: {holders}; waiting until \
+                 it goes there too (--lazy does not wait, --timeout not for ever)"
+            );
+        }
+    }
+
+    fn give_up(&self) -> Result<Outcome> {
+        let (place, holders) = (self.mountpoint.display(), self.holders());
+        let why = if holders.is_empty() {
+            "its daemon is still writing, or a mount namespace that /proc does not show still has it"
+                .to_owned()
+        } else {
+            format!("another mount namespace still has it: {holders}")
+        };
+        eprintln!("fstitch: {place} is gone from here, but {why}; its daemon goes on");
+        Ok(HELD)
     }
 }
