@@ -216,7 +216,7 @@ mod tests {
     use clap::CommandFactory;
 
     /// Commands that change something, run programs or print what is no data: they need no JSON.
-    const NOT_READING: [&str; 14] = [
+    const NOT_READING: [&str; 22] = [
         "mkfs",
         "umount",
         "cp",
@@ -229,7 +229,15 @@ mod tests {
         "completions",
         "man",
         "crash mount",
-        "crash show",
+        "rm",
+        "mkdir",
+        "mv",
+        "ln",
+        "chmod",
+        "chown",
+        "touch",
+        "truncate",
+        "fuse2fs",
         "help",
     ];
 

@@ -20,7 +20,7 @@ fn a_check_says_whether_a_mount_would_work_and_changes_nothing() {
     assert!(fstitch(&format!("mount --check -o ro {image}")).ok().contains("for reading only"));
     assert_eq!(fs::read(&image).unwrap(), before);
     fstitch(&format!("mount --check -o consistency=full,writeback_cache {image}"))
-        .refused(1, "exclude each other");
+        .refused(2, "exclude each other");
     fstitch(&format!("mount --check {image} {}", place.text("absent"))).refused(1, "mount point");
     fstitch(&format!("mount --check {}", place.text("absent"))).refused(1, "No such file");
     // A feature that only allows reading.

@@ -149,7 +149,7 @@ const FAILURES: &[(&str, &[&str])] = &[
     ("cat @/a.img:/", &["/ is not a regular file"]),
     ("cp @/nofile @/a.img:/", &["@/nofile"]),
     ("cp @/m @/nofile:/", &["@/nofile"]),
-    ("cp @/m @/a.img:/", &["@/m is a directory", "-r"]),
+    ("cp @/m @/a.img:/", &["@/m: it is a directory", "-r"]),
     ("cp @/a.img:/nofile @/x", &["/nofile"]),
     ("tune -j @/nofile", &["@/nofile"]),
     ("tune -j @/a.img", &["@/a.img", "second journal"]),
