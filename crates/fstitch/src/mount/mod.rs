@@ -65,7 +65,7 @@ pub struct Arguments {
     pub mountpoint: Option<PathBuf>,
 }
 
-/// The words of `-o`, each from the third column on and what it means from column [`ABOUT_FROM`] on; then a note.
+/// The words of `-o`, each from the third column on and what it means from column `ABOUT_FROM` on; then a note.
 pub const OPTIONS_HELP: &str = "\
 Mount options (-o):
   ro, rw                         accept no changes; accept them
