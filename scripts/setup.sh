@@ -44,6 +44,10 @@ test | proofs)
     need mandoc mandoc
     need zsh zsh
     need fish fish
+    # File systems that fsck must tell from its own.
+    need mkfs.vfat dosfstools
+    need mkfs.xfs xfsprogs
+    need mkfs.btrfs btrfs-progs
     ;;
 bench)
     need fusermount3 fuse3
