@@ -4,11 +4,13 @@ Every run is made by its number and the seed alone: the load, the optimisations,
 prints the line that repeats it. After each kill
   - our checker finds nothing but what soft updates allow after a crash,
   - `e2fsck -fy` on a copy ends with at most 1, and `-fn` then with 0,
-  - the image mounts at once, and every file that an fsync had promised is there, whole,
+  - the image mounts at once, and every file that an fsync had promised is there, whole, and so is what git and SQLite had
+    committed and synced,
   - the mounted volume can be used and repaired online, and is clean for both checkers after unmounting.
 
 With a journal (--consistency ordered, metadata, full) the volume is replayed three ways, by us, by the kernel and by
-`e2fsck -p`: the trees are the same, both checkers find nothing at all, and what was promised is there.
+`e2fsck -p`: the trees are the same, both checkers find nothing at all, and what was promised is there. With `all`, every mechanism
+takes its turn. The loads take turns too, and half of the runs have the smallest cache.
 """
 
 import contextlib
@@ -16,33 +18,41 @@ import hashlib
 import json
 import os
 import random
+import shutil
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 
 import common
+import workloads
 
 OPTIMIZATIONS = ("hard", "overlap", "ready", "elimination")
 # A mount takes milliseconds; this is generous for a loaded machine and still no check of the whole volume.
 MOUNT_SECONDS_MAX = 5.0
 JOURNALED = ("ordered", "metadata", "full")
+MECHANISMS = {"all": ("soft", "sync", *JOURNALED), "journaled": JOURNALED}
+KINDS = tuple(workloads.LOADS)
 
 
 class Run:
     """The choices of one run."""
 
     def __init__(self, seed, number, options):
-        most_seconds, consistency = options.seconds, options.consistency
+        mechanisms = MECHANISMS.get(options.consistency, (options.consistency,))
         source = random.Random(f"{seed}/{number}")
         self.number = number
-        self.off = [name for bit, name in enumerate(OPTIMIZATIONS) if number >> bit & 1]
-        self.small_cache = number // 16 % 4 == 3
-        self.kind = "postmark" if number % 2 == number // 16 % 2 else "untar"
+        # Each load meets each mechanism with each cache before one of the three is met again.
+        rest, kind = divmod(number, len(KINDS))
+        rest, mechanism = divmod(rest, len(mechanisms))
+        self.kind, self.consistency = KINDS[kind], mechanisms[mechanism]
+        self.small_cache = rest % 2 == 1
+        self.off = [name for name in OPTIMIZATIONS if source.random() < 0.5]
         self.block_size = source.choice([1024, 1024, 2048, 4096])
         self.age = source.choice(["20ms", "100ms", "500ms", "2s"])
         self.load_seed = source.randrange(10**9)
-        self.moment = source.uniform(0.05, most_seconds)
-        self.consistency = JOURNALED[number % len(JOURNALED)] if consistency == "journaled" else consistency
+        self.moment = source.uniform(0.05, options.seconds)
         self.journal_mib = source.choice([1, 2, 4, 8]) * self.block_size // 1024
         self.commit = source.choice([1, 1, 5])
         self.also = options.also
@@ -64,17 +74,31 @@ class Run:
         return options
 
 
-def promises(journal):
-    """What the load had promised when it ended: path -> (size, hash)."""
-    kept = {}
-    with contextlib.suppress(FileNotFoundError), open(journal, encoding="utf-8") as file:
-        for line in file:
-            words = line.split()
-            if words[0] == "keep" and len(words) == 4:
-                kept[words[1]] = (int(words[2]), words[3])
-            elif words[0] == "forget":
-                kept.pop(words[1], None)
-    return kept
+class Promises:
+    """What the load had promised when it ended."""
+
+    def __init__(self, journal):
+        # path -> (size, hash); (path, commit) -> hash of its archive; path -> rows
+        self.files, self.commits, self.rows = {}, {}, {}
+        with contextlib.suppress(FileNotFoundError), open(journal, encoding="utf-8") as file:
+            for line in file:
+                self.note(line.split())
+
+    def note(self, words):
+        """Takes a line of the journal; the last one may have been cut off."""
+        if words[0] == "keep" and len(words) == 4:
+            self.files[words[1]] = (int(words[2]), words[3])
+        elif words[0] == "forget":
+            self.files.pop(words[1], None)
+        elif words[0] == "commit" and len(words) == 4 and len(words[3]) == 64:
+            self.commits[words[1], words[2]] = words[3]
+        elif words[0] == "rows" and len(words) == 3:
+            # A number that was cut off is smaller.
+            self.rows[words[1]] = max(int(words[2]), self.rows.get(words[1], 0))
+
+    def __str__(self):
+        rows = sum(self.rows.values())
+        return f"{len(self.files)} synced files, {len(self.commits)} commits and {rows} rows whole"
 
 
 def crash(binary, work, run):
@@ -165,12 +189,36 @@ def judge_replays(binary, image, directory, kept):
 
 
 def holds(directory, kept):
-    """Whether every file that was promised is there, whole."""
-    for path, (size, expected) in kept.items():
+    """Whether all that was promised is there, whole."""
+    for path, (size, expected) in kept.files.items():
         with open(f"{directory}/{path}", "rb") as file:
             data = file.read()
         if len(data) != size or hashlib.sha256(data).hexdigest() != expected:
             raise common.Failure(f"{path} was synced with {size} bytes and now differs ({len(data)} bytes)")
+    for (path, commit), expected in kept.commits.items():
+        command = ["git", "-C", f"{directory}/{path}", "-c", "safe.directory=*", "archive", commit]
+        done = subprocess.run(command, capture_output=True, check=False)
+        if done.returncode != 0 or hashlib.sha256(done.stdout).hexdigest() != expected:
+            raise common.Failure(f"git's commit {commit} was synced and now differs: {done.stderr.decode(errors='replace')}")
+    for path, rows in kept.rows.items():
+        holds_rows(directory, path, rows)
+
+
+def holds_rows(directory, path, rows):
+    """Whether a data base is sound and has the rows that were committed. A copy is looked at: to open it may change it."""
+    with tempfile.TemporaryDirectory(prefix="crash-sqlite") as work:
+        for name in os.listdir(directory):
+            if name.startswith(path):
+                shutil.copy(f"{directory}/{name}", work)
+        base = sqlite3.connect(f"{work}/{path}")
+        with contextlib.closing(base):
+            sound = base.execute("pragma integrity_check").fetchall()
+            if sound != [("ok",)]:
+                raise common.Failure(f"{path}: {sound[:3]}")
+            texts = base.execute("select id, text from t order by id").fetchall()
+    wrong = [number for at, (number, text) in enumerate(texts) if number != at or text != workloads.row(at)]
+    if len(texts) < rows or wrong:
+        raise common.Failure(f"{path}: {rows} rows were committed, {len(texts)} are there, wrong ones: {wrong[:5]}")
 
 
 def main():
@@ -179,12 +227,13 @@ def main():
     parser.add_argument("--seed", default=None, help="repeats the runs of an earlier invocation")
     parser.add_argument("--only", type=int, default=None, help="this run only")
     parser.add_argument("--seconds", type=float, default=4.0, help="latest moment of a kill (default 4)")
-    mechanisms = ("soft", "sync", "journaled", *JOURNALED)
+    mechanisms = ("soft", "sync", *JOURNALED, *MECHANISMS)
     parser.add_argument("--consistency", default="soft", choices=mechanisms, help="the mechanism (default soft)")
     common.more_options(parser)
     options = parser.parse_args()
-    journaled = options.consistency not in ("soft", "sync")
-    common.require(root=True, fuse=True, loop=journaled, commands=("e2fsck", "mke2fs") if journaled else ("e2fsck",))
+    journals = options.consistency not in ("soft", "sync")
+    commands = ("e2fsck", "git", "mke2fs") if journals else ("e2fsck", "git")
+    common.require(root=True, fuse=True, loop=journals, commands=commands)
     binary = common.program(options)
     seed = options.seed or str(random.SystemRandom().randrange(10**9))
     print(f"seed {seed}", flush=True)
@@ -197,12 +246,13 @@ def main():
         with summary.case(str(run)), common.workdir(options, "crash") as work:
             try:
                 image, directory, journal = crash(binary, work, run)
-                kept = promises(journal)
+                kept = Promises(journal)
+                journaled = run.consistency in JOURNALED
                 found = judge_replays(binary, image, directory, kept) if journaled else judge_offline(binary, image)
                 judge_mounted(binary, image, directory, kept)
-            except (common.Failure, OSError) as failure:
+            except (common.Failure, OSError, sqlite3.Error) as failure:
                 raise common.Failure(f"{failure}\n  repeat with: {repeat}") from failure
-            print(f"     {found} allowed findings, {len(kept)} synced files whole", flush=True)
+            print(f"     {found} allowed findings, {kept}", flush=True)
     summary.end()
 
 

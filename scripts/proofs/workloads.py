@@ -3,7 +3,8 @@
     workloads.py KIND DIRECTORY SEED JOURNAL
 
 JOURNAL is a file outside the mount. Before a file that was promised stable is removed, `forget PATH` is written
-there; after an fsync has returned, `keep PATH SIZE HASH`.
+there; after an fsync has returned, `keep PATH SIZE HASH`. After a commit of git's that a sync made stable, `commit PATH COMMIT HASH`
+with the hash of its archive; after one of SQLite's, which syncs what it relies on, `rows PATH COUNT`.
 """
 
 import errno
@@ -11,6 +12,9 @@ import hashlib
 import io
 import os
 import random
+import shutil
+import sqlite3
+import subprocess
 import sys
 import tarfile
 
@@ -152,17 +156,121 @@ def postmark(load):
             load.drop()
 
 
+def snapshots(load):
+    """Snapshots of a tree by hard links, as rsync and cp -al make them: changed by replacing, the oldest removed."""
+    os.mkdir(f"{load.top}/snapshot-0")
+    for number in range(120):
+        os.makedirs(f"{load.top}/snapshot-0/{number % 7}/{number % 3}", exist_ok=True)
+        with open(f"{load.top}/snapshot-0/{number % 7}/{number % 3}/{number}", "wb") as file:
+            file.write(load.bytes(9000))
+    for turn in range(1, 10**6):
+        new = f"{load.top}/snapshot-{turn}"
+        shutil.copytree(f"{load.top}/snapshot-{turn - 1}", new, copy_function=os.link)
+        for _ in range(12):
+            at = f"{new}/{load.random.randrange(7)}/{load.random.randrange(3)}"
+            path = f"{at}/{load.random.choice(os.listdir(at) or ['new'])}"
+            with open(f"{at}/temporary", "wb") as file:
+                file.write(load.bytes(9000))
+            os.rename(f"{at}/temporary", path)
+        if load.random.random() < 0.5:
+            load.keep(load.random.randrange(10**9))
+        if load.random.random() < 0.2:
+            load.drop()
+        if turn > 3:
+            remove(load, f"{load.top}/snapshot-{turn - 4}")
+
+
+def git(load):
+    """Commits of changed, new and removed files, each promised once it is synced. Without gc: git relies on the order of changes in
+    different directories there, which soft updates do not promise."""
+    top = f"{load.top}/repository"
+    environment = dict(os.environ, HOME=load.top, GIT_CONFIG_NOSYSTEM="1", GIT_AUTHOR_NAME="a", GIT_AUTHOR_EMAIL="a@example.org")
+    environment.update(GIT_COMMITTER_NAME="a", GIT_COMMITTER_EMAIL="a@example.org")
+
+    def ran(*words):
+        done = subprocess.run(["git", "-C", top, "-c", "core.fsync=all", "-c", "gc.auto=0", *words], capture_output=True, env=environment)
+        if done.returncode != 0:
+            # git's own message says what; the mount is gone, or main() finds that it is not.
+            raise OSError(errno.EIO, f"git {words[0]}: {done.stderr.decode(errors='replace').strip()}")
+        return done.stdout
+
+    os.mkdir(top)
+    ran("init", "-q", "-b", "main")
+    sync(top)
+    files = []
+    for turn in range(10**6):
+        for number in range(10):
+            if files and load.random.random() < 0.3:
+                os.unlink(files.pop(load.random.randrange(len(files))))
+            at = f"{top}/{load.random.randrange(9)}"
+            os.makedirs(at, exist_ok=True)
+            files.append(f"{at}/{turn}-{number}")
+            with open(files[-1], "wb") as file:
+                file.write(load.bytes(20_000))
+        ran("add", "-A")
+        ran("commit", "-q", "-m", f"turn {turn}")
+        commit = ran("rev-parse", "HEAD").decode().strip()
+        archived = hashlib.sha256(ran("archive", commit)).hexdigest()
+        if turn % 2 == 0:
+            sync(f"{top}/.git")
+            load.journal.write(f"commit repository {commit} {archived}\n")
+
+
+def sync(directory):
+    """Makes everything below a directory stable, by what POSIX promises: each file, and each directory for its names."""
+    for at, _, names in os.walk(directory):
+        for path in (*(f"{at}/{name}" for name in names), at):
+            opened = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+
+
+def row(number):
+    """What row `number` of the data base holds."""
+    return hashlib.sha256(str(number).encode()).hexdigest() * (1 + number % 40)
+
+
+def sqlite(load):
+    """Transactions of a few rows, some of which change others, each promised when it is committed."""
+    mode = load.random.choice(["delete", "wal", "truncate", "persist"])
+    path = f"{load.top}/data.db"
+    try:
+        base = sqlite3.connect(path, isolation_level=None)
+        base.execute(f"pragma journal_mode={mode}")
+        # `extra` syncs the directory after the journal was removed: only then is a commit durable.
+        base.execute("pragma synchronous=extra")
+        base.execute("create table t (id integer primary key, turn integer, text text)")
+        count = 0
+        for turn in range(10**6):
+            base.execute("begin immediate")
+            for _ in range(load.random.randrange(1, 60)):
+                base.execute("insert into t values (?, ?, ?)", (count, turn, row(count)))
+                count += 1
+            base.execute("update t set turn = ? where id % 17 = ?", (turn, load.random.randrange(17)))
+            base.execute("commit")
+            load.journal.write(f"rows data.db {count}\n")
+            if turn % 20 == 19:
+                load.keep(turn)
+    except sqlite3.Error as failure:
+        raise OSError(errno.EIO, f"sqlite: {failure}") from failure
+
+
+LOADS = {"untar": untar, "postmark": postmark, "git": git, "sqlite": sqlite, "snapshots": snapshots}
+
+
 def main():
     kind, directory, seed, journal = sys.argv[1:]
     load = Load(directory, int(seed), journal)
     try:
-        {"untar": untar, "postmark": postmark}[kind](load)
+        LOADS[kind](load)
     except OSError as failure:
         # The mount was killed: that is how every run ends. Anything else is a failure of its own, and so is to end early.
         print(failure, file=sys.stderr, flush=True)
         if failure.errno not in (errno.ENOTCONN, errno.ECONNABORTED, errno.ENOENT, errno.EIO):
             raise
-        if failure.errno == errno.ENOENT and os.path.isdir(directory) and os.path.exists(f"{directory}/lost+found"):
+        if failure.errno in (errno.ENOENT, errno.EIO) and os.path.exists(f"{directory}/lost+found"):
             raise
 
 
