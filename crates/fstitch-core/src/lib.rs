@@ -32,6 +32,7 @@ mod overlay;
 mod partition;
 mod seed;
 mod stats;
+pub mod waiting;
 
 pub use buffer::BlockBuf;
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};

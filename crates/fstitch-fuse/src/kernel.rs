@@ -109,6 +109,7 @@ fn flags(options: &MountOptions) -> Vec<(MountFlags, &'static str)> {
         (!options.dev, MountFlags::NODEV, "nodev"),
         (!options.suid, MountFlags::NOSUID, "nosuid"),
         (!options.exec, MountFlags::NOEXEC, "noexec"),
+        (options.lazytime, MountFlags::LAZYTIME, "lazytime"),
     ];
     all.into_iter().filter(|(on, ..)| *on).map(|(_, flag, word)| (flag, word)).collect()
 }
@@ -175,7 +176,7 @@ fn mount_through_helper(mountpoint: &Path, options: &MountOptions) -> Result<(Ow
     ];
     let chosen = chosen.into_iter().filter(|(on, _)| *on).map(|(_, word)| word);
     let named = flags(options).into_iter().map(|(_, word)| word);
-    for word in chosen.chain(named.filter(|word| *word != "nodev" && *word != "nosuid")) {
+    for word in chosen.chain(named.filter(|word| !["nodev", "nosuid", "lazytime"].contains(word))) {
         write!(words, ",{word}").expect("writing to a string cannot fail");
     }
     let socket = |e: Os| MountError::system("making a socket pair", e);

@@ -35,6 +35,8 @@ pub struct MountOptions {
     pub suid: bool,
     /// Programs may be executed.
     pub exec: bool,
+    /// Times that the kernel keeps (with `writeback_cache`) wait for a reason to be passed on. Only where root mounts.
+    pub lazytime: bool,
     /// Which way requests come.
     pub transport: Transport,
     /// Threads that serve requests through `/dev/fuse`, 1 to 16. Two by default, so that a read that waits for the medium holds up
@@ -74,6 +76,7 @@ impl MountOptions {
             dev: true,
             suid: true,
             exec: true,
+            lazytime: false,
             transport: Transport::Auto,
             workers: 2,
             owners: OwnerMap::default(),
@@ -125,6 +128,8 @@ impl MountOptions {
             "nosuid" => self.suid = false,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
+            "lazytime" => self.lazytime = true,
+            "nolazytime" => self.lazytime = false,
             "allow_other" => self.allow_other = true,
             "default_permissions" => self.default_permissions = true,
             "no_default_permissions" => self.default_permissions = false,
@@ -132,8 +137,8 @@ impl MountOptions {
             "awake" => self.awake = AwakeMode::On,
             "writeback_cache" => self.writeback_cache = true,
             "" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "user" | "users" | "nouser"
-            | "owner" | "group" | "nodiratime" | "diratime" | "nostrictatime" | "lazytime" | "nolazytime"
-            | "silent" | "loud" | "dirsync" => {}
+            | "owner" | "group" | "nodiratime" | "diratime" | "nostrictatime" | "silent" | "loud"
+            | "dirsync" => {}
             _ if key.starts_with("x-") => {}
             _ => return Err(MountError::Option(format!("`{key}` is unknown"))),
         }

@@ -209,7 +209,7 @@ pub fn is_only_readable(image: &Path) -> bool {
     writing.is_err_and(|error| refused(&error)) && std::fs::File::open(image).is_ok()
 }
 
-/// Where this user has the image mounted.
+/// Where this user has the image mounted, in another process: who opens a volume anew is not in his own way.
 pub fn mounted_at(image: &Path) -> Option<String> {
     let image = image.canonicalize().ok()?;
     let same = |status: &crate::control::Status| {

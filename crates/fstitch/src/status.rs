@@ -51,7 +51,9 @@ struct Shown<'a> {
 
 impl<'a> Shown<'a> {
     fn new(mount: &'a Status) -> Self {
-        Self { mount, ordered_fsync: Ordered::of(&mount.mountpoint) }
+        // Without a daemon that answers, nobody answers that either.
+        let ordered_fsync = if mount.pid == 0 { None } else { Ordered::of(&mount.mountpoint) };
+        Self { mount, ordered_fsync }
     }
 }
 
@@ -115,11 +117,11 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 
 /// The mount at `mountpoint`, be its daemon dead or alive.
 fn one(mountpoint: &Path) -> Result<Status> {
-    if let Some(connection) = Connection::to_mount(mountpoint) {
-        return connection.status();
+    if let Some(status) = Connection::to_mount(mountpoint).and_then(|daemon| daemon.status().ok()) {
+        return Ok(status);
     }
     match mounts::at(&absolute(mountpoint)) {
-        Some(found) if found.is_ours() && found.is_dead() => Ok(silent(&found)),
+        Some(found) if found.is_ours() => Ok(silent(&found)),
         _ => Connection::required(mountpoint)?.status(),
     }
 }

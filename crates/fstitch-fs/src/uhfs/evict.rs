@@ -6,6 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
+use fstitch_core::InodeNo;
 use fstitch_patch::{Cache, PatchId, PatchState};
 
 use super::node::{Part, State};
@@ -44,6 +45,20 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.note_evicted();
         }
         evicted.may_be_more
+    }
+
+    /// All references that are held: for who opens the volume anew with [`Uhfs::take_over`].
+    #[must_use]
+    pub fn references(&self) -> Vec<(InodeNo, u64)> {
+        self.table.references()
+    }
+
+    /// Takes over references that were held when the volume was open before.
+    pub fn take_over(&self, references: &[(InodeNo, u64)]) {
+        for &(ino, count) in references {
+            // An inode that is gone answers `ESTALE` to whoever still asks for it.
+            let _ = self.node_with(ino, count);
+        }
     }
 
     /// Drops all nodes that nobody needs, of those that were there when `last` was the last ticket: they were made stable since.
@@ -105,7 +120,7 @@ impl<L: LowLevelFs> Uhfs<L> {
 mod tests {
     use std::sync::Arc;
 
-    use fstitch_core::{Caller, FileKind, FileSystem, InodeNo, ManualClock, MemDevice, Timestamp};
+    use fstitch_core::{Caller, FileKind, FileSystem, ManualClock, MemDevice, Timestamp};
     use fstitch_patch::CacheOptions;
 
     use super::super::UhfsOptions;

@@ -261,6 +261,18 @@ impl<I> Table<I> {
         node.freeing.store(false, Ordering::Relaxed);
     }
 
+    /// All references that are held, by their inodes.
+    pub(super) fn references(&self) -> Vec<(InodeNo, u64)> {
+        let mut references = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().expect("no panic while held");
+            let of_nodes = shard.nodes.iter().map(|(&ino, node)| (ino, node.refs.load(Ordering::Relaxed)));
+            let of_parked = shard.parked.iter().map(|(&ino, parked)| (ino, parked.refs));
+            references.extend(of_nodes.chain(of_parked).filter(|&(_, refs)| refs > 0));
+        }
+        references
+    }
+
     /// How many inodes the table knows.
     pub(super) fn population(&self) -> Population {
         let mut population = Population { nodes: 0, parked: 0 };

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fstitch_core::order::Rank;
+use fstitch_core::waiting::Waiting;
 use fstitch_core::{Errno, Error, FileKind, InodeId, InodeNo, Result, Timestamp};
 use fstitch_patch::{Cache, Handle, PatchId, PatchState};
 
@@ -196,19 +197,32 @@ impl<L: LowLevelFs> Uhfs<L> {
         Ok(change)
     }
 
-    /// The gate, shared with all changes.
+    /// The gate, shared with all changes. It is shut for long only while the volume is checked.
     pub(super) fn pass_gate(&self) -> Held<RwLockReadGuard<'_, Phase>> {
-        Held::wait(Rank::Gate, || self.gate.read().expect("no panic while held"))
+        Held::wait(Rank::Gate, || {
+            self.gate.try_read().unwrap_or_else(|_| {
+                let _waiting = Waiting::begin();
+                self.gate.read().expect("no panic while held")
+            })
+        })
     }
 
     /// The gate, alone: no change is under way.
     pub(super) fn shut_gate(&self) -> Held<RwLockWriteGuard<'_, Phase>> {
-        Held::wait(Rank::Gate, || self.gate.write().expect("no panic while held"))
+        Held::wait(Rank::Gate, || {
+            let _waiting = Waiting::begin();
+            self.gate.write().expect("no panic while held")
+        })
     }
 
     /// The lock for moves between directories.
     pub(super) fn lock_renames(&self) -> Held<MutexGuard<'_, ()>> {
-        Held::wait(Rank::Renames, || self.renames.lock().expect("no panic while held"))
+        Held::wait(Rank::Renames, || {
+            self.renames.try_lock().unwrap_or_else(|_| {
+                let _waiting = Waiting::begin();
+                self.renames.lock().expect("no panic while held")
+            })
+        })
     }
 
     /// The mark must be stable before any other change is: otherwise a crash could leave a changed volume that
@@ -217,6 +231,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         if self.in_use.load(Ordering::Acquire) {
             return Ok(());
         }
+        let _waiting = Waiting::begin();
         let _marking = self.marking.lock().expect("no panic while held");
         if !self.in_use.load(Ordering::Acquire) {
             self.cache().reserve(self.block_size())?;
@@ -324,6 +339,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         Held::wait(Rank::Writer, || {
             node.writer.try_lock().unwrap_or_else(|_| {
                 change.pause();
+                let _waiting = Waiting::begin();
                 node.writer.lock().expect("no panic while held")
             })
         })

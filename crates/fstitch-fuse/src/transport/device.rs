@@ -85,8 +85,8 @@ impl DeviceRoute {
     }
 }
 
-/// Serves until the mount is gone.
-pub(super) fn serve(device: &Arc<Device>, server: &dyn Server) -> Result<()> {
+/// Serves until the mount is gone, or until after a request `leaves` says so.
+pub(super) fn serve(device: &Arc<Device>, server: &dyn Server, leaves: impl Fn() -> bool) -> Result<()> {
     let mut memory = vec![0; MESSAGE_MAX];
     while let Some(len) = device.receive(&mut memory)? {
         let Ok((header, _)) = InHeader::read_from_prefix(&memory[..len]) else {
@@ -97,6 +97,9 @@ pub(super) fn serve(device: &Arc<Device>, server: &dyn Server) -> Result<()> {
         let (before, rest) = memory.split_at_mut(head + fixed);
         let reply = Reply::new(header.unique, Route::Device(DeviceRoute(Arc::clone(device))));
         dispatch(server, header, (&before[head..], rest, len - head - fixed), reply);
+        if leaves() {
+            break;
+        }
     }
     Ok(())
 }

@@ -14,6 +14,8 @@
 //! take turns on one processor that is awake, and clients on several processors do not meet. Messages without an answer
 //! still come through `/dev/fuse`, and so do notices to the kernel.
 //!
+//! Workers that wait have others stand in for them (`crew`). A thread of a ring that waits holds up its processor's requests.
+//!
 //! # The life of a slot
 //!
 //! A queue has a few slots: memory for a request and its answer.
@@ -31,6 +33,7 @@
 //! queue is there. So all that can fail is prepared before the greeting is answered, and where that fails `/dev/fuse` is
 //! used; what fails afterwards ends the mount.
 
+mod crew;
 mod device;
 mod greeting;
 mod processors;
@@ -43,6 +46,7 @@ use std::sync::Arc;
 
 use fstitch_core::Errno;
 
+use self::crew::Crew;
 pub(crate) use self::device::{Device, DeviceRoute};
 pub(crate) use self::ring::RingRoute;
 use self::ring::Rings;
@@ -161,18 +165,18 @@ impl Session {
                 failed();
             })
         };
+        let read = |leaves: &dyn Fn() -> bool| {
+            let device = &device;
+            watched(Box::new(move || device::serve(device, server, leaves)))
+        };
+        let crew = Arc::new(Crew::new(readers));
         std::thread::scope(|scope| {
             let started = (|| -> std::io::Result<Vec<_>> {
                 let mut threads = match rings {
                     Some(rings) => rings.start(scope, &device, server, watched)?,
                     None => Vec::new(),
                 };
-                for no in 0..readers {
-                    let device = &device;
-                    let thread = std::thread::Builder::new().name(format!("fuse-worker-{no}"));
-                    let serve = move || watched(Box::new(move || device::serve(device, server)));
-                    threads.push(thread.spawn_scoped(scope, serve)?);
-                }
+                threads.extend(crew.start(scope, read)?);
                 Ok(threads)
             })();
             // Those that were started would serve a part of the requests only.

@@ -13,3 +13,4 @@ mod panics;
 mod privileges;
 mod spy;
 mod table;
+mod waiting;

@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use fstitch_core::groups::GroupId;
 use fstitch_core::order::{Rank, Ranked};
+use fstitch_core::waiting::Waiting;
 use fstitch_core::{BlockBuf, BlockDevice, BlockNo, Clock, Error, Geometry, Result};
 use rustc_hash::FxHashMap;
 
@@ -332,6 +333,7 @@ impl Shared {
 
     /// Waits for something to change.
     fn wait<'a>(&self, core: CoreGuard<'a>) -> CoreGuard<'a> {
+        let _waiting = Waiting::begin();
         let CoreGuard { guard, _rank } = core;
         let guard = self.changed.wait(guard).unwrap_or_else(after_panic);
         CoreGuard { guard, _rank }

@@ -3,11 +3,18 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::{Request, Response, Status};
 use crate::mounts;
+
+/// How long a daemon may take for its status.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// What is said of one that takes longer.
+const STUCK: &str = "the mount's daemon does not answer: it is stuck, or stopped. If it stays so, end it with `kill -9`: \
+                     what reached the medium is there at the next mount";
 
 /// A connection to a daemon.
 pub struct Connection {
@@ -34,6 +41,12 @@ impl Connection {
         Self::to_mount(mountpoint).ok_or_else(|| silence(mountpoint))
     }
 
+    /// This connection, if it does not lead to this very process.
+    fn of_another(self) -> Option<Self> {
+        let peer = rustix::net::sockopt::socket_peercred(self.stream.get_ref()).ok()?;
+        (peer.pid != rustix::process::getpid()).then_some(self)
+    }
+
     /// Sends a request and waits for its (first) answer.
     pub fn ask(&mut self, request: &Request) -> Result<Response> {
         let mut line = serde_json::to_vec(request)?;
@@ -49,12 +62,15 @@ impl Connection {
             Ok(0) => Ok(None),
             Ok(_) => Ok(Some(serde_json::from_str(&line)?)),
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => bail!("{STUCK}"),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The status behind this connection.
+    /// The status behind this connection. Unlike other answers it is there at once, so that one stuck daemon keeps nobody
+    /// waiting for ever.
     pub fn status(mut self) -> Result<Status> {
+        self.stream.get_ref().set_read_timeout(Some(PATIENCE))?;
         match self.ask(&Request::Status)? {
             Response::Status(status) => Ok(*status),
             Response::Error(text) => bail!("{text}"),
@@ -76,6 +92,9 @@ fn silence(mountpoint: &Path) -> anyhow::Error {
 /// Why a mount of ours does not answer, and what to do.
 pub fn why_silent(found: &mounts::Found) -> String {
     let mountpoint = found.mountpoint.display();
+    if Connection::to_mount(&found.mountpoint).is_some() {
+        return STUCK.to_owned();
+    }
     if found.is_dead() {
         return format!(
             "its daemon is dead: `fstitch umount {mountpoint}` (or `fusermount3 -u {mountpoint}`) takes the mount \
@@ -89,7 +108,8 @@ pub fn why_silent(found: &mounts::Found) -> String {
     )
 }
 
-/// All mounts of this user whose daemon answers, in the order of their mount points.
+/// All mounts of this user whose daemon answers, in the order of their mount points. A daemon does not ask itself: it may be in the
+/// middle of something.
 pub fn all_mounts() -> Vec<Status> {
     let Ok(entries) = std::fs::read_dir(super::runtime_dir()) else {
         return Vec::new();
@@ -97,7 +117,7 @@ pub fn all_mounts() -> Vec<Status> {
     let sockets = entries.flatten().map(|entry| entry.path());
     let sockets = sockets.filter(|path| path.extension().is_some_and(|extension| extension == "sock"));
     let mut found: Vec<Status> =
-        sockets.filter_map(|path| Connection::open(&path).ok()?.status().ok()).collect();
+        sockets.filter_map(|path| Connection::open(&path).ok()?.of_another()?.status().ok()).collect();
     found.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
     found
 }

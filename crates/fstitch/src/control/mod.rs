@@ -31,6 +31,8 @@ pub enum Request {
     },
     /// Make everything stable.
     Sync,
+    /// Open a volume for writing that was mounted for reading only.
+    Reopen,
     /// Take the power away from a mount that `fstitch crash mount` made.
     Cut {
         /// Which volatile writes arrive all the same: `none`, `all` or `seed=N`.
@@ -55,6 +57,8 @@ pub enum Response {
     Fsck(crate::fsck::Report),
     /// To `Sync`.
     Synced,
+    /// To `Reopen`.
+    Reopened,
     /// To `Cut`.
     Cut(Cut),
     /// To `Wait`: all is on the medium, and the process is about to end.

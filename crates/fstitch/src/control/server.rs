@@ -29,6 +29,8 @@ pub trait Served: Send + Sync + 'static {
     fn fsck(&self, repair: bool) -> Result<crate::fsck::Report>;
     /// For `sync`.
     fn sync(&self) -> Result<()>;
+    /// For `reopen`.
+    fn reopen(&self) -> Result<()>;
     /// For `cut`.
     fn cut(&self, survivors: &str, flush: u64) -> Result<Cut>;
 }
@@ -145,6 +147,7 @@ fn answer(request: &Request, served: &dyn Served) -> Response {
         Request::Stats => served.stats().map(|stats| Response::Stats(Box::new(stats))),
         Request::Fsck { repair } => served.fsck(*repair).map(Response::Fsck),
         Request::Sync => served.sync().map(|()| Response::Synced),
+        Request::Reopen => served.reopen().map(|()| Response::Reopened),
         Request::Cut { survivors, flush } => served.cut(survivors, *flush).map(Response::Cut),
         Request::Wait => Ok(Response::Error("waiting is answered elsewhere".into())),
     };
@@ -199,6 +202,9 @@ mod tests {
         fn sync(&self) -> Result<()> {
             Ok(())
         }
+        fn reopen(&self) -> Result<()> {
+            anyhow::bail!("cannot write")
+        }
         fn cut(&self, survivors: &str, flush: u64) -> Result<Cut> {
             anyhow::ensure!(survivors == "all", "only all");
             Ok(Cut { survived: 3, lost: flush, unwritten: 0 })
@@ -214,6 +220,7 @@ mod tests {
         assert!(matches!(ask(&Request::Status), Response::Status(status) if status.pid == 7));
         assert!(matches!(ask(&Request::Sync), Response::Synced));
         assert_eq!(ask(&Request::Fsck { repair: true }), Response::Error("cannot repair".into()));
+        assert_eq!(ask(&Request::Reopen), Response::Error("cannot write".into()));
         let cut = |survivors: &str| ask(&Request::Cut { survivors: survivors.into(), flush: 5 });
         assert_eq!(cut("all"), Response::Cut(Cut { survived: 3, lost: 5, unwritten: 0 }));
         assert_eq!(cut("none"), Response::Error("only all".into()));

@@ -4,10 +4,23 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
 
 use super::{Arguments, Plan, daemon, is_mounted, settle_image};
 use crate::open::{Access, look};
-use crate::output::{Outcome, text};
+use crate::output::{Outcome, json, text};
+
+/// What a mount would be, with `--json`.
+#[derive(Serialize)]
+struct Found<'a> {
+    image: String,
+    format: &'a str,
+    consistency: String,
+    read_only: bool,
+    was_unclean: bool,
+    /// What is recovered first; empty where nothing is.
+    recovery: &'a str,
+}
 
 /// Runs `mount --check`. What would make the mount fail is an error here.
 pub(super) fn run(arguments: &Arguments) -> Result<Outcome> {
@@ -26,6 +39,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<Outcome> {
     daemon::mount_options(&plan.options, places, plan.workers, seen.consistency)?;
     if let Some(mountpoint) = &given {
         look_at(mountpoint)?;
+    }
+    if arguments.json {
+        json(&Found {
+            image: plan.image.display().to_string(),
+            format: seen.format,
+            consistency: seen.consistency.to_string(),
+            read_only: options.access == Access::ReadOnly,
+            was_unclean: seen.was_unclean,
+            recovery: seen.recovery.as_deref().unwrap_or_default(),
+        })?;
+        return Ok(Outcome::SUCCESS);
     }
     let mut said = format!("{}: {}", plan.image.display(), seen.format);
     match options.access {

@@ -1,7 +1,7 @@
 //! The process that serves a mount, from opening the volume to the last write.
 
-use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -11,6 +11,7 @@ use fstitch_fs::ext2::arrange::{Arrangement, Consistency};
 use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
 use fstitch_fuse::{AwakeWatch, IdleClass, Mount, MountOptions, UnmountOnSignal};
 
+use super::reopen::Reopenable;
 use super::{Atime, Options, Plan, background};
 use crate::control::server::{Served, Server};
 use crate::control::stack::StackStatus;
@@ -51,7 +52,12 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     if !plan.options.read_only {
         volume.cache.start_flusher()?;
     }
-    let fs: Arc<dyn FileSystem> = Arc::clone(&volume.fs) as _;
+    let seat = (plan.options.read_only && plan.live.is_none())
+        .then(|| Arc::new(Reopenable::new(Arc::clone(&volume.fs))));
+    let fs: Arc<dyn FileSystem> = match &seat {
+        Some(seat) => Arc::clone(seat) as _,
+        None => Arc::clone(&volume.fs) as _,
+    };
     // A descriptor is known to others by the path of its file, if that has one.
     let source = plan.image.canonicalize().unwrap_or_else(|_| plan.image.clone()).display().to_string();
     let places = (source.clone(), plan.mountpoint.as_path());
@@ -63,6 +69,9 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
         ..Status::default()
     };
     let served = Arc::new(Daemon::new(status, &plan.options, volume, Some(&mount)));
+    if let Some(seat) = seat {
+        served.let_reopen(seat, plan);
+    }
     let control = Server::start(&plan.mountpoint, Arc::clone(&served) as _).inspect_err(|_| {
         // The mount goes with this function; a control socket is what umount and stats rely on.
         tracing::error!("the control socket could not be made");
@@ -149,6 +158,7 @@ pub fn mount_options(
             "nodev" => options.dev = false,
             "dev" => options.dev = true,
             "noexec" => options.exec = false,
+            "lazytime" => options.lazytime = true,
             "exec" => options.exec = true,
             _ => {}
         }
@@ -173,7 +183,7 @@ pub type StackTeller = Box<dyn Fn() -> StackStatus + Send + Sync>;
 pub struct Daemon {
     /// `None` when the volume has been closed.
     volume: RwLock<Option<Volume>>,
-    status: Status,
+    status: Mutex<Status>,
     /// What the background check does or found.
     recovery: Mutex<String>,
     /// The file system as the kernel sees it, if it does. It is the mount's, and does not keep the image open.
@@ -184,6 +194,20 @@ pub struct Daemon {
     stack: Option<StackTeller>,
     /// What the power cut did, after it.
     cut: OnceLock<Cut>,
+    /// How the volume is opened for writing, if it was opened for reading only.
+    reopening: OnceLock<Reopening>,
+}
+
+/// What it takes to open a volume anew while it is mounted.
+struct Reopening {
+    seat: Arc<Reopenable>,
+    daemon: Weak<Daemon>,
+    image: PathBuf,
+    options: OpenOptions,
+    /// Reclaims what a crash has left.
+    recovers: bool,
+    /// Held by whoever opens it anew.
+    one: Mutex<()>,
 }
 
 impl Daemon {
@@ -202,13 +226,32 @@ impl Daemon {
         };
         Self {
             volume: RwLock::new(Some(volume)),
-            status,
+            status: Mutex::new(status),
             recovery: Mutex::new(String::new()),
             served: mount.map(|mount| Arc::downgrade(&mount.served())),
             awake: mount.map(Mount::awake),
             stack: None,
             cut: OnceLock::new(),
+            reopening: OnceLock::new(),
         }
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().expect("no panic while held")
+    }
+
+    /// From now on the volume may be opened for writing.
+    fn let_reopen(self: &Arc<Self>, seat: Arc<Reopenable>, plan: &Plan) {
+        let (daemon, options) = (Arc::downgrade(self), open_options(plan));
+        let recovers = !plan.options.no_recovery;
+        let _first = self.reopening.set(Reopening {
+            seat,
+            daemon,
+            image: plan.image.clone(),
+            options,
+            one: Mutex::new(()),
+            recovers,
+        });
     }
 
     /// The same for a volume of a stack.
@@ -227,6 +270,9 @@ impl Daemon {
     /// Closes the volume, when those who look at it have finished.
     pub fn close(&self) -> Result<()> {
         let volume = self.volume.write().expect("no panic while held").take();
+        if let Some(reopening) = self.reopening.get() {
+            reopening.seat.close();
+        }
         match volume.and_then(|volume| volume.live) {
             Some(mut live) => live.finish(),
             None => Ok(()),
@@ -235,7 +281,7 @@ impl Daemon {
 
     /// After an unclean unmount, reclaims in the background what the crash left behind. Unmounting stops it.
     pub fn recover(served: &Arc<Self>) -> Result<()> {
-        if !served.status.was_unclean {
+        if !served.shown().was_unclean {
             return Ok(());
         }
         served.say("reclaiming what the last crash left behind");
@@ -250,7 +296,7 @@ impl Daemon {
 
     /// Lets inodes go beside everything else that were in memory only until they were stable, as long as the volume is open.
     pub fn let_go(served: &Arc<Self>) -> Result<()> {
-        if served.status.read_only {
+        if served.shown().read_only {
             // Nothing has to wait there.
             return Ok(());
         }
@@ -321,7 +367,7 @@ impl Served for Daemon {
             journal,
             awake: self.awake.as_ref().map(|awake| awake.report().into()),
             stack: self.stack.as_ref().map(|tell| tell()),
-            ..self.status.clone()
+            ..self.shown().clone()
         }
     }
 
@@ -340,6 +386,44 @@ impl Served for Daemon {
 
     fn sync(&self) -> Result<()> {
         self.with(|volume| Ok(volume.fs.sync()?))
+    }
+
+    fn reopen(&self) -> Result<()> {
+        let Some(reopening) = self.reopening.get() else {
+            bail!("this mount accepts changes, or is one that cannot come to: unmount it and mount it anew");
+        };
+        {
+            let _one = reopening.one.lock().expect("no panic while held");
+            if !self.shown().read_only {
+                return Ok(());
+            }
+            // Nobody waits for the volume meanwhile: who opens it asks all mounts for their status, this one too.
+            let volume = self.volume.write().expect("no panic while held").take();
+            let volume = volume.context("the volume has been unmounted")?;
+            let open =
+                |access| Volume::open(&reopening.image, &OpenOptions { access, ..reopening.options.clone() });
+            let (volume, refused) = reopening.seat.reopen(volume, open)?;
+            if refused.is_none() {
+                volume.cache.start_flusher()?;
+                let mut status = self.shown();
+                status.read_only = false;
+                status.consistency = volume.consistency.to_string();
+                status.was_unclean = volume.was_unclean();
+            }
+            *self.volume.write().expect("no panic while held") = Some(volume);
+            if let Some(why) = refused {
+                return Err(
+                    why.context("the volume cannot be opened for writing, and stays mounted read-only")
+                );
+            }
+        }
+        if let Some(daemon) = reopening.daemon.upgrade() {
+            if reopening.recovers {
+                Self::recover(&daemon)?;
+            }
+            Self::let_go(&daemon)?;
+        }
+        Ok(())
     }
 
     fn cut(&self, survivors: &str, flush: u64) -> Result<Cut> {

@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::mount::MountFlags;
 
 use super::{Arguments, Plan};
+use crate::control::client::Connection;
+use crate::control::{Request, Response};
 use crate::output::Outcome;
 
 /// mount(8)'s exit code for a failed mount.
@@ -102,15 +104,16 @@ fn mount(line: Line) -> Result<Outcome> {
     super::run_in_background(|place| super::daemon::serve(&plan, place))
 }
 
-/// Changes what the kernel enforces. A volume that was opened for reading only stays so.
+/// Changes what the kernel enforces, and opens a volume for writing that was opened for reading only.
 fn remount(plan: &Plan) -> Result<()> {
     let mountpoint = &plan.mountpoint;
-    let status = crate::control::client::Connection::required(mountpoint)?.status()?;
+    let status = Connection::required(mountpoint)?.status()?;
     if status.read_only && !plan.options.read_only {
-        bail!(
-            "{} was mounted read-only, and its image is locked for reading only: unmount and mount it anew",
-            mountpoint.display()
-        );
+        match Connection::required(mountpoint)?.ask(&Request::Reopen)? {
+            Response::Reopened => {}
+            Response::Error(text) => bail!("{}: {text}", mountpoint.display()),
+            other => bail!("an unexpected answer: {other:?}"),
+        }
     }
     let mut flags = MountFlags::empty();
     for option in &plan.options.kernel {
@@ -118,6 +121,7 @@ fn remount(plan: &Plan) -> Result<()> {
             "nosuid" => flags |= MountFlags::NOSUID,
             "nodev" => flags |= MountFlags::NODEV,
             "noexec" => flags |= MountFlags::NOEXEC,
+            "lazytime" => flags |= MountFlags::LAZYTIME,
             "suid" => flags &= !MountFlags::NOSUID,
             "dev" => flags &= !MountFlags::NODEV,
             "exec" => flags &= !MountFlags::NOEXEC,

@@ -6,6 +6,7 @@ mod daemon;
 mod fuse2fs;
 mod helper;
 mod options;
+mod reopen;
 mod stack;
 
 use std::path::{Path, PathBuf};

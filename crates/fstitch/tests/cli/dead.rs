@@ -48,6 +48,25 @@ fn a_killed_daemon_leaves_a_mount_that_status_shows_and_umount_takes_away() {
 }
 
 #[test]
+fn a_stuck_daemon_is_shown_and_keeps_nobody_waiting() {
+    let place = Place::new();
+    let (image, at) = (place.volume("a.img"), place.directory("m"));
+    let Some(mounted) = Mounted::new("", &image, &at) else { return };
+    let pid = status(&at)["pid"].as_u64().unwrap().to_string();
+    run("kill", ["-STOP", &pid]).ok();
+    let shown = [fstitch("status"), fstitch(&format!("status {at}")), fstitch(&format!("umount {at}"))];
+    let seen = status(&at);
+    // Going on comes before judging: a daemon that is left stopped would keep all others waiting.
+    run("kill", ["-CONT", &pid]).ok();
+    for ran in &shown {
+        let said = format!("{}{}", ran.out, ran.err);
+        assert!(ran.code == 1 && said.contains("does not answer"), "{ran:?}");
+    }
+    assert_eq!(seen["pid"], 0, "{seen}");
+    mounted.end();
+}
+
+#[test]
 fn what_others_have_mounted_is_left_alone() {
     if !needs_root() {
         return;

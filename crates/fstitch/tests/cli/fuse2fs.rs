@@ -18,6 +18,9 @@ fn a_check_says_whether_a_mount_would_work_and_changes_nothing() {
     let said = fstitch(&format!("mount --check {image}")).ok();
     assert!(said.contains("ext3, could be mounted with consistency `ordered`"), "{said}");
     assert!(fstitch(&format!("mount --check -o ro {image}")).ok().contains("for reading only"));
+    let found: serde_json::Value =
+        serde_json::from_str(&fstitch(&format!("mount --check --json -o ro {image}")).ok()).unwrap();
+    assert_eq!((&found["read_only"], &found["was_unclean"]), (&true.into(), &false.into()), "{found}");
     assert_eq!(fs::read(&image).unwrap(), before);
     fstitch(&format!("mount --check -o consistency=full,writeback_cache {image}"))
         .refused(2, "exclude each other");

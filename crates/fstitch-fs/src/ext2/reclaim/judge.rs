@@ -92,8 +92,13 @@ impl Ext2 {
             return Ok(Verdict::Lawful(leftovers));
         };
         let reason = format!(
-            "the volume is damaged ({} findings that no crash leaves, the first: {}: {})",
-            report.corrupt, first.code, first.text
+            "the volume is damaged ({}, the first: {}: {})",
+            match report.corrupt {
+                1 => "1 finding that no crash leaves".into(),
+                count => format!("{count} findings that no crash leaves"),
+            },
+            first.code,
+            first.text
         );
         Ok(Verdict::Refused(self.refuse(hooks, reason)?))
     }

@@ -1,0 +1,112 @@
+//! A volume that is mounted for reading only, and that `mount -o remount,rw` opens anew for writing.
+//!
+//! Its image was locked for reading, its journal replayed in memory, and nothing of it can be written. So it is closed and
+//! opened again, with what the kernel remembers of its inodes: numbers stay what they are, references are carried over.
+//! Requests wait meanwhile. Where it cannot be opened for writing it is opened for reading as before.
+
+use std::sync::{Arc, RwLock};
+
+use anyhow::{Context, Error as Refusal, Result as Outcome};
+use fstitch_core::groups::{GroupCall, GroupId};
+use fstitch_core::{
+    Attr, Caller, CheckReport, DirEntry, Entry, Errno, FallocateMode, FileSystem, InodeFlags, InodeNo,
+    RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
+};
+use fstitch_fs::ext2::Ext2;
+use fstitch_fs::uhfs::Uhfs;
+
+use crate::open::{Access, Volume};
+
+/// The file system of a mount, which may be replaced by the same one opened in another way.
+pub struct Reopenable {
+    root: InodeNo,
+    /// `None` when it could not be opened again, and everything fails.
+    current: RwLock<Option<Arc<Uhfs<Ext2>>>>,
+}
+
+impl Reopenable {
+    /// Begins with `fs`.
+    pub fn new(fs: Arc<Uhfs<Ext2>>) -> Self {
+        Self { root: fs.root(), current: RwLock::new(Some(fs)) }
+    }
+
+    /// Lets go of the file system: the mount has ended.
+    pub fn close(&self) {
+        *self.current.write().expect("no panic while held") = None;
+    }
+
+    /// Closes `volume` and returns what `open` opens when it is told to write, or else to read, with the reason.
+    pub fn reopen(
+        &self,
+        volume: Volume,
+        open: impl Fn(Access) -> Outcome<Volume>,
+    ) -> Outcome<(Volume, Option<Refusal>)> {
+        let mut current = self.current.write().expect("no panic while held");
+        let references = current.take().map(|fs| fs.references()).unwrap_or_default();
+        // The lock on the image goes with the last of it.
+        drop(volume);
+        let (volume, refused) = match open(Access::ReadWrite) {
+            Ok(volume) => (Ok(volume), None),
+            Err(error) => (open(Access::ReadOnly), Some(error)),
+        };
+        let volume = volume.context("it could not even be opened for reading again; unmount it")?;
+        volume.fs.take_over(&references);
+        *current = Some(Arc::clone(&volume.fs));
+        Ok((volume, refused))
+    }
+}
+
+macro_rules! passed_on {
+    ($($name:ident($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&self, $($arg: $kind),*) -> Result<$result> {
+            let current = self.current.read().expect("no panic while held");
+            current.as_ref().ok_or(Errno::IO)?.$name($($arg),*)
+        })*
+    };
+}
+
+impl FileSystem for Reopenable {
+    passed_on! {
+        lookup(parent: InodeNo, name: &[u8]) -> Entry;
+        getattr(ino: InodeNo) -> Attr;
+        setattr(caller: &Caller, ino: InodeNo, set: &SetAttr) -> Attr;
+        readlink(ino: InodeNo) -> Vec<u8>;
+        mknod(caller: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: u32) -> Entry;
+        mkdir(caller: &Caller, parent: InodeNo, name: &[u8], perm: u16) -> Entry;
+        symlink(caller: &Caller, parent: InodeNo, name: &[u8], target: &[u8]) -> Entry;
+        link(caller: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Entry;
+        tmpfile(caller: &Caller, parent: InodeNo, perm: u16) -> Entry;
+        unlink(caller: &Caller, parent: InodeNo, name: &[u8]) -> ();
+        rmdir(caller: &Caller, parent: InodeNo, name: &[u8]) -> ();
+        rename(caller: &Caller, from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), mode: RenameMode) -> ();
+        read(ino: InodeNo, offset: u64, buf: &mut [u8]) -> usize;
+        write(caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> usize;
+        write_back(ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> usize;
+        fallocate(caller: &Caller, ino: InodeNo, offset: u64, len: u64, mode: FallocateMode) -> ();
+        seek(ino: InodeNo, offset: u64, whence: SeekFrom) -> u64;
+        readdir(ino: InodeNo, cookie: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> ();
+        fsync(ino: InodeNo, data_only: bool) -> ();
+        sync() -> ();
+        statfs() -> StatFs;
+        getxattr(ino: InodeNo, name: &[u8]) -> Vec<u8>;
+        setxattr(caller: &Caller, ino: InodeNo, name: &[u8], value: &[u8], mode: XattrSetMode) -> ();
+        listxattr(ino: InodeNo) -> Vec<Vec<u8>>;
+        removexattr(caller: &Caller, ino: InodeNo, name: &[u8]) -> ();
+        flags(ino: InodeNo) -> InodeFlags;
+        set_flags(caller: &Caller, ino: InodeNo, flags: InodeFlags) -> ();
+        group(call: GroupCall) -> GroupId;
+        check() -> CheckReport;
+        abandon(why: &str) -> ();
+        unmount() -> ();
+    }
+
+    fn root(&self) -> InodeNo {
+        self.root
+    }
+
+    fn forget(&self, ino: InodeNo, count: u64) {
+        if let Some(fs) = &*self.current.read().expect("no panic while held") {
+            fs.forget(ino, count);
+        }
+    }
+}
