@@ -158,8 +158,9 @@ pub fn mount_options(
             "nodev" => options.dev = false,
             "dev" => options.dev = true,
             "noexec" => options.exec = false,
-            "lazytime" => options.lazytime = true,
             "exec" => options.exec = true,
+            "lazytime" => options.lazytime = true,
+            "nolazytime" => options.lazytime = false,
             _ => {}
         }
     }

@@ -125,6 +125,7 @@ fn remount(plan: &Plan) -> Result<()> {
             "suid" => flags &= !MountFlags::NOSUID,
             "dev" => flags &= !MountFlags::NODEV,
             "exec" => flags &= !MountFlags::NOEXEC,
+            "nolazytime" => flags &= !MountFlags::LAZYTIME,
             _ => {}
         }
     }

@@ -158,12 +158,11 @@ const FOR_OTHERS: [&str; 14] = [
     "loop", "async", "nonempty",
 ];
 /// Generic options of mount(8) that ask for nothing beyond what happens anyway, or that may lawfully be ignored.
-const WITHOUT_EFFECT: [&str; 12] = [
+const WITHOUT_EFFECT: [&str; 11] = [
     "diratime",
     "nodiratime",
     "norelatime",
     "nostrictatime",
-    "nolazytime",
     "symfollow",
     "iversion",
     "noiversion",
@@ -173,7 +172,7 @@ const WITHOUT_EFFECT: [&str; 12] = [
     "loud",
 ];
 /// Options that the kernel enforces.
-const FOR_KERNEL: [&str; 7] = ["suid", "nosuid", "dev", "nodev", "exec", "noexec", "lazytime"];
+const FOR_KERNEL: [&str; 8] = ["suid", "nosuid", "dev", "nodev", "exec", "noexec", "lazytime", "nolazytime"];
 /// Prefixes of options that carry a value for other programs.
 const PREFIXES_FOR_OTHERS: [&str; 7] = ["x-", "X-", "comment=", "uhelper=", "helper=", "subtype=", "fsname="];
 /// What the kernel's table of mounts shows beside our own words. mount(8) hands it back when it remounts.

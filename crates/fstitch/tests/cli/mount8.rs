@@ -29,15 +29,15 @@ const SHOW: &str = "show() { grep \" $D/m \" /proc/self/mounts | cut -d' ' -f3,4
 fn mount_remount_and_umount() {
     let place = Place::new();
     let script = format!(
-        "{SHOW}mount -t fuse.fstitch a.img m -o noatime,nosuid\nshow\n\
+        "{SHOW}mount -t fuse.fstitch a.img m -o noatime,nosuid,lazytime\nshow\n\
          echo one > m/a\nmount -o remount,ro m\nshow\n(echo two > m/b) 2>&- && exit 3\n\
-         mount -o remount,rw m\nshow\necho two > m/b\numount m\nshow || true\n"
+         mount -o remount,rw,nolazytime m\nshow\necho two > m/b\numount m\nshow || true\n"
     );
     let Some(ran) = with_helper(&place, &script) else { return };
     let shown: Vec<String> = ran.ok().lines().map(str::to_owned).collect();
     assert_eq!(shown.len(), 3, "{shown:?}");
-    assert!(shown[0].starts_with("fuse.fstitch rw,nosuid,noatime,"), "{shown:?}");
-    assert!(shown[1].starts_with("fuse.fstitch ro,nosuid,noatime,"), "{shown:?}");
+    assert!(shown[0].starts_with("fuse.fstitch rw,lazytime,nosuid,noatime,"), "{shown:?}");
+    assert!(shown[1].starts_with("fuse.fstitch ro,lazytime,nosuid,noatime,"), "{shown:?}");
     assert!(shown[2].starts_with("fuse.fstitch rw,nosuid,noatime,"), "{shown:?}");
 }
 
