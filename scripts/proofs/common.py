@@ -171,7 +171,15 @@ def process_runs(pid):
 def kernel_mount(image, directory, options="rw", kind="ext2"):
     """The kernel's own driver, on a loop device."""
     os.makedirs(directory, exist_ok=True)
-    run("mount", "-t", kind, "-o", f"loop,{options}", image, directory)
+    # A loop device that mount(8) has found free may be somebody else's by the time it is taken.
+    for attempt in range(10):
+        try:
+            run("mount", "-t", kind, "-o", f"loop,{options}", image, directory)
+            break
+        except Failure as failure:
+            if "already mounted or mount point busy" not in str(failure) or attempt == 9:
+                raise
+            time.sleep(0.2)
     try:
         yield directory
     finally:

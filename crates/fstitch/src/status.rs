@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
 use fstitch_client::Volume;
@@ -11,6 +12,9 @@ use crate::control::Status;
 use crate::control::client::{Connection, absolute, all_mounts, why_silent};
 use crate::mounts;
 use crate::output::{Outcome, json, text};
+
+/// How often a mount that does not answer is looked at again, every 50 ms.
+const AGAIN: usize = 10;
 
 /// Arguments of `status`.
 #[derive(clap::Args)]
@@ -130,11 +134,24 @@ fn one(mountpoint: &Path) -> Result<Status> {
 fn all() -> Vec<Status> {
     let mut all = all_mounts();
     let answers = |found: &mounts::Found| all.iter().any(|it| Path::new(&it.mountpoint) == found.mountpoint);
-    let silent: Vec<Status> =
-        mounts::of_this_user().iter().filter(|found| !answers(found)).map(silent).collect();
+    let unanswered = mounts::of_this_user().into_iter().filter(|found| !answers(found));
+    let silent: Vec<Status> = unanswered.filter_map(|found| looked_at_again(&found)).collect();
     all.extend(silent);
     all.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
     all
+}
+
+/// A mount that did not answer: one that only begins or ends at this moment is not to be called failed. `None` when it is gone.
+fn looked_at_again(found: &mounts::Found) -> Option<Status> {
+    for _ in 0..AGAIN {
+        match Connection::to_mount(&found.mountpoint) {
+            Some(daemon) => return Some(daemon.status().unwrap_or_else(|_| silent(found))),
+            None if mounts::at(&found.mountpoint).as_ref() != Some(found) => return None,
+            None if found.is_dead() => break,
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+    Some(silent(found))
 }
 
 /// What can be told of a mount whose daemon does not answer.

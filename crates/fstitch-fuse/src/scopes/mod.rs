@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fstitch_core::groups::{GroupCall, GroupId};
-use fstitch_core::{Errno, Error, FileSystem, Result};
+use fstitch_core::{Errno, Error, FileSystem, InodeId, InodeNo, Result};
 
 use self::chain::Chain;
 use self::known::{Known, Scope};
@@ -66,6 +66,8 @@ const PASSES_MAX: usize = 16;
 pub(crate) trait Ordering: Send + Sync {
     fn group(&self, call: GroupCall) -> Result<GroupId>;
     fn sync(&self) -> Result<()>;
+    /// Which life of its number an inode has now.
+    fn life(&self, ino: InodeNo) -> Result<InodeId>;
 }
 
 /// A file system, as scopes see it.
@@ -79,6 +81,10 @@ impl Ordering for Served {
     fn sync(&self) -> Result<()> {
         self.0.sync()
     }
+
+    fn life(&self, ino: InodeNo) -> Result<InodeId> {
+        self.0.getattr(ino).map(|attr| attr.id())
+    }
 }
 
 /// A mount whose writes the kernel keeps back.
@@ -90,6 +96,10 @@ impl Ordering for Unordered {
     }
 
     fn sync(&self) -> Result<()> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    fn life(&self, _: InodeNo) -> Result<InodeId> {
         Err(Errno::OPNOTSUPP.into())
     }
 }

@@ -3,11 +3,11 @@
 //! A [`Set`] never changes: a call makes a new one. Requests and children keep the set that they began with, and with it
 //! what is engaged: a group is engaged as long as any set that is alive says so, and closed when no set knows it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use fstitch_core::groups::{GroupCall, GroupId};
-use fstitch_core::{Errno, InodeNo, Result};
+use fstitch_core::{Errno, InodeId, InodeNo, Result};
 
 use super::chain::Chain;
 use super::{GROUPS_ALL_MAX, GROUPS_ENGAGED_MAX, GROUPS_MAX, GROUPS_USER_MAX, Ordering};
@@ -92,8 +92,15 @@ struct Member {
     group: Arc<Group>,
     /// Engaged for everything.
     whole: bool,
-    /// Engaged for these inodes.
-    files: BTreeSet<InodeNo>,
+    /// Engaged for these inodes. A number that has got another file since then is not engaged.
+    files: BTreeMap<InodeNo, InodeId>,
+}
+
+impl Member {
+    /// Whether it is engaged for the file that has this number now.
+    fn has(&self, ino: InodeNo) -> bool {
+        self.files.get(&ino).is_some_and(|file| self.group.fs.life(ino).is_ok_and(|life| life == *file))
+    }
 }
 
 /// What one engagement is about.
@@ -130,7 +137,7 @@ impl Set {
 
     /// The groups that a change of these inodes belongs to.
     pub(super) fn engaged(&self, inodes: &[InodeNo]) -> Vec<GroupId> {
-        let belongs = |member: &&Member| member.whole || inodes.iter().any(|ino| member.files.contains(ino));
+        let belongs = |member: &&Member| member.whole || inodes.iter().any(|&ino| member.has(ino));
         let engaged = self.members.values().filter(|member| member.engaged.is_some());
         engaged.filter(belongs).map(|member| member.group.id).collect()
     }
@@ -145,7 +152,7 @@ impl Set {
         count.add(uid)?;
         let id = fs.group(GroupCall::Create).inspect_err(|_| count.remove(uid))?;
         let group = Arc::new(Group { fs: Arc::clone(fs), count: Arc::clone(count), uid, id });
-        self.members.insert(no, Member { engaged: None, group, whole: false, files: BTreeSet::new() });
+        self.members.insert(no, Member { engaged: None, group, whole: false, files: BTreeMap::new() });
         Ok(no)
     }
 
@@ -160,7 +167,7 @@ impl Set {
         let member = self.member_mut(no)?;
         let already = match about {
             About::Everything => member.whole,
-            About::File(ino) => member.files.contains(&ino),
+            About::File(ino) => member.has(ino),
         };
         if already {
             return Err(Errno::BUSY.into());
@@ -168,12 +175,16 @@ impl Set {
         if all >= GROUPS_ENGAGED_MAX {
             return Err(Errno::MFILE.into());
         }
+        let file = match about {
+            About::Everything => None,
+            About::File(ino) => Some(member.group.fs.life(ino)?),
+        };
         if member.engaged.is_none() {
             member.engaged = Some(Engagement::new(&member.group)?);
         }
-        match about {
-            About::Everything => member.whole = true,
-            About::File(ino) => drop(member.files.insert(ino)),
+        match file {
+            None => member.whole = true,
+            Some(file) => drop(member.files.insert(file.ino, file)),
         }
         Ok(())
     }
@@ -182,7 +193,8 @@ impl Set {
         let member = self.member_mut(no)?;
         let was = match about {
             About::Everything => std::mem::take(&mut member.whole),
-            About::File(ino) => member.files.remove(&ino),
+            // Also of a file that is gone, if its number is all that is left of it.
+            About::File(ino) => member.files.remove(&ino).is_some(),
         };
         if !was {
             return Err(Errno::INVAL.into());

@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-
-use fstitch_core::InodeNo;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use super::processes::Life;
 use super::*;
@@ -119,6 +117,8 @@ struct Table {
     calls: Mutex<Vec<GroupCall>>,
     syncs: AtomicU64,
     refuses: AtomicBool,
+    /// The life that all inode numbers are in.
+    generation: AtomicU32,
 }
 
 impl Table {
@@ -185,6 +185,10 @@ impl Ordering for Table {
             unreachable!("answered above")
         };
         Ok(id)
+    }
+
+    fn life(&self, ino: InodeNo) -> Result<InodeId> {
+        Ok(InodeId { ino, generation: self.generation.load(Memory::Relaxed) })
     }
 
     fn sync(&self) -> Result<()> {
@@ -337,6 +341,24 @@ fn who_cannot_be_seen_is_refused() {
         assert_eq!(s.fails(tid, Call::Create), Errno::OPNOTSUPP);
         assert!(s.groups(tid).is_empty());
     }
+}
+
+#[test]
+fn a_group_on_a_file_is_not_for_the_next_one_with_its_number() {
+    let s = setup();
+    s.world.start(10, ROOT);
+    let (no, other) = (s.ok(10, Call::Create), s.ok(10, Call::Create));
+    let file = About::File(InodeNo(7));
+    s.ok(10, Call::Engage(no, file));
+    s.ok(10, Call::Engage(other, file));
+    let groups = || s.scopes.work(10, &[InodeNo(7)]).unwrap().groups().len();
+    assert_eq!(groups(), 2);
+    s.table.generation.fetch_add(1, Memory::Relaxed);
+    assert_eq!(groups(), 0);
+    s.ok(10, Call::Disengage(no, file));
+    assert_eq!(s.table.get(s_id(&s, no)).unwrap().engaged, 0);
+    s.ok(10, Call::Engage(other, file));
+    assert_eq!(groups(), 1);
 }
 
 #[test]

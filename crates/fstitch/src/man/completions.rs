@@ -1,5 +1,5 @@
 //! Completions for shells. Those of `clap_complete` know one value for an option; the list of `-o` has several, which
-//! bash and zsh are told.
+//! bash, zsh and fish are told.
 
 use anyhow::Result;
 use clap::CommandFactory;
@@ -37,6 +37,15 @@ fn script(shell: Shell) -> String {
             &format!(":LIST:({words})"),
             &format!(":LIST:_values -s , \"mount option\" {}", zsh_values()),
         ),
+        // Fish has a function of its own for lists.
+        Shell::Fish => {
+            let listed: Vec<String> = list_words().map(|word| format!("{word}\\t''")).collect();
+            let command = format!("printf '%s\\\\n' {words}");
+            made.replace(
+                &format!("\"{}\"", listed.join("\n")),
+                &format!("\"(__fish_complete_list , \\\"{command}\\\")\""),
+            )
+        }
         _ => made,
     }
 }
@@ -75,6 +84,7 @@ mod tests {
         let zsh = script(Shell::Zsh);
         assert!(zsh.contains("_values -s , \"mount option\" ro rw sync"), "{zsh}");
         assert!(zsh.contains(r#""transport\:value\:(auto device io_uring)""#), "{zsh}");
-        assert!(script(Shell::Fish).contains("consistency=ordered"));
+        let fish = script(Shell::Fish);
+        assert!(fish.contains("(__fish_complete_list , ") && fish.contains("consistency=ordered"), "{fish}");
     }
 }

@@ -156,9 +156,7 @@ impl Plan {
         let optimizations = options::optimizations(off).map_err(usage)?;
         let age = fstitch_patch::CacheOptions::default().write_back_age;
         let workers = arguments.workers.or(options.workers).unwrap_or(DEFAULT_WORKERS);
-        if !(1..=16).contains(&workers) {
-            return Err(usage(format!("{workers} workers (`workers={workers}`): 1 to 16 are possible")));
-        }
+        options::checked_workers(workers).map_err(usage)?;
         options.refuse_contradictions().map_err(usage)?;
         let (image, mountpoint) =
             arguments.image.clone().zip(arguments.mountpoint.clone()).context("nothing to mount")?;

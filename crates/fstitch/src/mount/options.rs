@@ -178,6 +178,14 @@ const PREFIXES_FOR_OTHERS: [&str; 7] = ["x-", "X-", "comment=", "uhelper=", "hel
 /// What the kernel's table of mounts shows beside our own words. mount(8) hands it back when it remounts.
 const PREFIXES_OF_KERNEL: [&str; 5] = ["user_id=", "group_id=", "rootmode=", "max_read=", "blksize="];
 
+/// How many threads may serve a mount.
+pub fn checked_workers(workers: usize) -> Result<usize, String> {
+    match workers {
+        1..=16 => Ok(workers),
+        _ => Err(format!("{workers} workers: 1 to 16 are possible")),
+    }
+}
+
 impl Options {
     /// Adds a comma-separated list. With `sloppy`, unknown options are ignored as `mount -s` asks.
     pub fn add(&mut self, list: &str, sloppy: bool) -> Result<(), String> {
@@ -269,7 +277,8 @@ impl Options {
             "journal_path" => self.journal = Some(PathBuf::from(value)),
             "cache_size" => self.cache_size = Some(crate::size::bytes(value)?),
             "workers" => {
-                self.workers = Some(value.parse().map_err(|_| format!("`{value}` is not a number"))?)
+                let workers = value.parse().map_err(|_| format!("`{value}` is not a number"))?;
+                self.workers = Some(checked_workers(workers)?);
             }
             "transport" => self.transport = value.parse()?,
             "awake" => self.awake = value.parse()?,
@@ -390,7 +399,9 @@ mod tests {
         assert!(parse("consistency=fast").unwrap_err().contains("fast"));
         assert!(parse("transport=x").unwrap_err().contains("io_uring"));
         assert!(parse("awake=maybe").unwrap_err().contains("auto"));
-        for wrong in ["uid=x", "offset=x", "commit=abc", "partition=x", "workers=x", "cache_size=x"] {
+        for wrong in
+            ["uid=x", "offset=x", "commit=abc", "partition=x", "workers=x", "workers=17", "cache_size=x"]
+        {
             assert!(parse(wrong).unwrap_err().contains(&format!("`{wrong}`")), "{wrong}");
         }
         assert!(Options::default().add("nosuchthing", true).is_ok());

@@ -4,10 +4,11 @@
 //! opened again, with what the kernel remembers of its inodes: numbers stay what they are, references are carried over.
 //! Requests wait meanwhile. Where it cannot be opened for writing it is opened for reading as before.
 
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use anyhow::{Context, Error as Refusal, Result as Outcome};
 use fstitch_core::groups::{GroupCall, GroupId};
+use fstitch_core::waiting::Waiting;
 use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, FallocateMode, FileSystem, InodeFlags, InodeNo,
     RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
@@ -28,6 +29,14 @@ impl Reopenable {
     /// Begins with `fs`.
     pub fn new(fs: Arc<Uhfs<Ext2>>) -> Self {
         Self { root: fs.root(), current: RwLock::new(Some(fs)) }
+    }
+
+    /// The file system as it is open now; waits while it is opened anew.
+    fn current(&self) -> RwLockReadGuard<'_, Option<Arc<Uhfs<Ext2>>>> {
+        self.current.try_read().unwrap_or_else(|_| {
+            let _waiting = Waiting::begin();
+            self.current.read().expect("no panic while held")
+        })
     }
 
     /// Lets go of the file system: the mount has ended.
@@ -59,8 +68,7 @@ impl Reopenable {
 macro_rules! passed_on {
     ($($name:ident($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
         $(fn $name(&self, $($arg: $kind),*) -> Result<$result> {
-            let current = self.current.read().expect("no panic while held");
-            current.as_ref().ok_or(Errno::IO)?.$name($($arg),*)
+            self.current().as_ref().ok_or(Errno::IO)?.$name($($arg),*)
         })*
     };
 }
@@ -105,7 +113,7 @@ impl FileSystem for Reopenable {
     }
 
     fn forget(&self, ino: InodeNo, count: u64) {
-        if let Some(fs) = &*self.current.read().expect("no panic while held") {
+        if let Some(fs) = &*self.current() {
             fs.forget(ino, count);
         }
     }

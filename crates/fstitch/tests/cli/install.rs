@@ -213,8 +213,8 @@ fn shells_understand_the_completions() {
         assert!(!list.replace("\\:", "").contains(':'), "{list}");
     }
     if needs("fish") {
-        let ask = format!("source {}; complete -C 'fstitch mount -o transp'", place.text("fish"));
+        let ask = format!("source {}; complete -C 'fstitch mount -o ro,transp'", place.text("fish"));
         let said = run("fish", ["--no-config", "-c", &ask]).ok();
-        assert!(said.contains("transport=io_uring"), "{said}");
+        assert!(said.contains("ro,transport=io_uring"), "{said}");
     }
 }
