@@ -17,6 +17,7 @@ use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::arrange::{Arrangement, open};
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
 use fstitch_fs::uhfs::{LowLevelFs, Uhfs};
+use fstitch_fuse::Transport;
 
 use crate::harness::{Mounted, mount_with};
 
@@ -87,7 +88,11 @@ fn rig() -> Option<Rig> {
     let (fs, _) = open(Arc::clone(&device) as _, &arrangement, Arc::new(SystemClock::new())).unwrap();
     fs.format().cache().start_flusher().unwrap();
     let fs = Arc::new(fs);
-    let mounted = mount_with(Arc::clone(&fs) as _, |options| options.workers = 1)?;
+    let mounted = mount_with(Arc::clone(&fs) as _, |options| {
+        options.workers = 1;
+        // A thread of a ring that waits has nobody to stand in for it.
+        options.transport = Transport::Device;
+    })?;
     Some(Rig { device, fs, mounted })
 }
 
