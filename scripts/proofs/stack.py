@@ -167,7 +167,7 @@ def load(stack):
             running.wait()
             running.stderr.close()
         stack.detach()
-    return [crash_kill.promises(journal) for journal in journals]
+    return [crash_kill.Promises(journal) for journal in journals]
 
 
 def judge_outer(stack):
@@ -236,7 +236,7 @@ def one(binary, work, run):
     found = judge_inner(stack, copy)
     os.unlink(copy)
     judge_mounted(stack, promises)
-    print(f"     {found} allowed findings, {' and '.join(str(len(kept)) for kept in promises)} synced files whole", flush=True)
+    print(f"     {found} allowed findings, {' and '.join(str(len(kept.files)) for kept in promises)} synced files whole", flush=True)
 
 
 def main():
