@@ -207,7 +207,7 @@ struct Reopening {
     options: OpenOptions,
     /// Reclaims what a crash has left.
     recovers: bool,
-    /// Held by whoever opens it anew.
+    /// Held by whoever opens it anew, or closes it.
     one: Mutex<()>,
 }
 
@@ -270,8 +270,11 @@ impl Daemon {
 
     /// Closes the volume, when those who look at it have finished.
     pub fn close(&self) -> Result<()> {
+        // Whoever opens it anew comes to an end first: nothing may be left open behind an unmount.
+        let reopening = self.reopening.get();
+        let _one = reopening.map(|reopening| reopening.one.lock().expect("no panic while held"));
         let volume = self.volume.write().expect("no panic while held").take();
-        if let Some(reopening) = self.reopening.get() {
+        if let Some(reopening) = reopening {
             reopening.seat.close();
         }
         match volume.and_then(|volume| volume.live) {
