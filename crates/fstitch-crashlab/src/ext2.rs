@@ -5,16 +5,18 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fstitch_core::Consistency;
 use fstitch_core::{
     BlockDevice, BlockNo, CheckReport, Error, FileSystem, FindingClass, ManualClock, Partition, Result,
     Timestamp,
 };
-use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
-use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
+use fstitch_core::{RepairMode, RepairOptions};
+use fstitch_fs::arrange::{self, Arrangement};
+use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
 use fstitch_fs::ext2::{Ext2, journal};
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Reclaimed, Uhfs, UhfsOptions};
-use fstitch_patch::{CacheOptions, JournalMode, Optimizations};
+use fstitch_patch::{CacheOptions, Optimizations};
 
 use crate::medium::{Base, Image};
 use crate::peculiar;
@@ -162,7 +164,7 @@ impl Ext2System {
     }
 
     pub(crate) fn is_journaled(&self) -> bool {
-        self.consistency.journal_mode().is_some()
+        self.consistency.is_journaled()
     }
 
     /// Bytes of the volume.
@@ -199,7 +201,7 @@ impl Ext2System {
         let (volume, journal) = self.split(&device)?;
         let journal = journal.map(|journal| Arc::new(journal) as Arc<dyn BlockDevice>);
         let arrangement = Arrangement { consistency, journal, cache, fs, ..Arrangement::default() };
-        let (fs, _) = arrange::open(Arc::new(volume), &arrangement, Arc::new(clock))?;
+        let (fs, _) = arrange::open::<Ext2>(Arc::new(volume), &arrangement, Arc::new(clock))?;
         let unclean = fs.format().was_unclean();
         Ok(Running { fs, unclean })
     }
@@ -361,11 +363,11 @@ impl System for Ext2System {
     }
 
     fn promise(&self) -> Promise {
-        match self.consistency.journal_mode() {
-            None => Promise::Parts,
-            Some(JournalMode::Metadata) => Promise::WholeWithoutContents,
-            Some(JournalMode::Ordered) => Promise::Whole,
-            Some(JournalMode::Full) => Promise::Exact,
+        match self.consistency {
+            Consistency::Soft | Consistency::Async | Consistency::Sync => Promise::Parts,
+            Consistency::Metadata => Promise::WholeWithoutContents,
+            Consistency::Ordered => Promise::Whole,
+            Consistency::Full => Promise::Exact,
         }
     }
 

@@ -42,7 +42,7 @@ pub mod workload;
 
 pub use ext2::{Ext2System, UnknownSystem};
 pub use fault::{BadPlan, Defect, Fault, FaultDevice, FaultPlan, Requests, Times};
-pub use fstitch_fs::ext2::arrange::Consistency;
+pub use fstitch_core::Consistency;
 pub use groups::{GroupCounts, GroupOptions, judge_group_program};
 pub use id::{StateId, UnknownState};
 pub use lab::{Counts, Found, Lab, LabOptions, Outcome, Recording};

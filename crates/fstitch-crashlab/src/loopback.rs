@@ -5,11 +5,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use fstitch_core::Consistency;
 use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, Caller, CheckReport, FileSystem, FindingClass, Geometry,
     InodeNo, IoOp, Result, SetAttr,
 };
-use fstitch_fs::ext2::arrange::{Arrangement, Chosen, Consistency};
+use fstitch_fs::arrange::{Arrangement, Chosen};
 use fstitch_fs::ext2::{Ext2, journal};
 use fstitch_fs::loopback::Loopback;
 use fstitch_fs::uhfs::{LowLevelFs, Uhfs, UhfsOptions};
@@ -146,7 +147,7 @@ impl LoopbackSystem {
             fs: UhfsOptions { read_only, ..self.inner.uhfs_options() },
             ..Arrangement::default()
         };
-        let chosen = Chosen::new(&volume, &arrangement)?;
+        let chosen = Chosen::new::<Ext2>(&volume, &arrangement)?;
         let ordering = chosen.ordering();
         let volume = match below {
             Below::Patches(loopback) => {

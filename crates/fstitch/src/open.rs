@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use fstitch_core::Consistency;
 use fstitch_core::{BlockDevice, DeviceStats, Error, FileSystem, Overlay, StatsDevice, Timestamp};
 use fstitch_disk::{Direct, DiskOptions, FileDisk, TableEntry};
-use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
+use fstitch_fs::arrange::{self, Arrangement};
 use fstitch_fs::ext2::layout::feature::compat;
 use fstitch_fs::ext2::{Ext2, journal};
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
@@ -280,7 +281,8 @@ pub fn look(image: &Path, options: &Options) -> Result<Seen> {
         fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
     };
     let (fs, consistency) =
-        arrange::open(Arc::new(view), &arrangement, crate::epoch::clock(options.epoch)).with_context(name)?;
+        arrange::open::<Ext2>(Arc::new(view), &arrangement, crate::epoch::clock(options.epoch))
+            .with_context(name)?;
     let has_journal = fs.format().superblock().features.compat & compat::HAS_JOURNAL != 0;
     Ok(Seen {
         format: if has_journal { "ext3" } else { "ext2" },
@@ -317,8 +319,9 @@ impl Volume {
             cache,
             fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
         };
-        let (fs, consistency) = arrange::open(device, &arrangement, crate::epoch::clock(options.epoch))
-            .with_context(|| format!("{}", image.display()))?;
+        let (fs, consistency) =
+            arrange::open::<Ext2>(device, &arrangement, crate::epoch::clock(options.epoch))
+                .with_context(|| format!("{}", image.display()))?;
         let cache = Arc::clone(LowLevelFs::cache(fs.format()));
         Ok(Self { fs: Arc::new(fs), cache, disk, live, consistency })
     }

@@ -8,8 +8,8 @@ use fstitch_core::{
 };
 use fstitch_crashlab::medium::{Base, History, Level, for_each_choice};
 use fstitch_crashlab::{Defect, Fault, FaultPlan, Image, Requests, Times};
-use fstitch_fs::check::check_ext2;
 use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::uhfs::Uhfs;
 use fstitch_patch::Cache;
 

@@ -2,7 +2,7 @@
 
 use fstitch_core::{Errno, Error, FileSystem};
 use fstitch_crashlab::FaultPlan;
-use fstitch_fs::check::check_ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::uhfs::LowLevelFs;
 
 use crate::volume::{KEPT, base, contents, device, make, mount, with};

@@ -20,11 +20,11 @@
 mod acl;
 mod ahead;
 mod alloc;
-pub mod arrange;
 mod attach;
 mod attr;
 mod bitmap;
 mod blockmap;
+pub mod check;
 mod detach;
 pub mod device;
 mod dir;
@@ -44,11 +44,12 @@ mod online;
 mod orlov;
 mod pending;
 mod reclaim;
+mod source;
 pub mod times;
 pub mod view;
 mod volume;
 mod xattr;
 
 pub use inode::Inode;
-pub use journaled::journal_config;
+pub use source::BlockSource;
 pub use volume::Ext2;

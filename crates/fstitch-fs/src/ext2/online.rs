@@ -4,10 +4,11 @@
 use fstitch_core::{BlockKind, BlockNo, CheckReport, Error, IoOp, Result};
 use fstitch_patch::Cache;
 
+use super::check::check_source;
 use super::layout::feature::incompat;
 use super::layout::superblock::{S_FEATURE_INCOMPAT, S_LAST_ORPHAN, S_STATE, STATE_VALID, SUPERBLOCK_SIZE};
+use super::source::BlockSource;
 use super::volume::Ext2;
-use crate::check::{BlockSource, check_source};
 
 /// A mount's blocks as they are now.
 pub(super) struct Cached<'a>(pub(super) &'a Cache);

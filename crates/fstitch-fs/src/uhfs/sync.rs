@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fstitch_core::order::Rank;
-use fstitch_core::{BlockNo, Entry, Errno, Error, FileKind, InodeFlags, InodeId, InodeNo, IoOp, Result};
+use fstitch_core::{
+    BlockNo, Consistency, Entry, Errno, Error, FileKind, InodeFlags, InodeId, InodeNo, IoOp, Result,
+};
 use fstitch_patch::PatchIds;
 
 use super::locks::Held;
@@ -105,7 +107,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             let flags = self.node(dir).and_then(|node| Ok(self.low.flags(node.read()?.inode())));
             flags.is_ok_and(|flags| flags.0 & (InodeFlags::DIRSYNC | InodeFlags::SYNC) != 0)
         };
-        if !self.options.synchronous && !dirs.iter().any(marked) {
+        if self.options.consistency != Consistency::Sync && !dirs.iter().any(marked) {
             return Ok(());
         }
         for &dir in dirs {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuar
 
 use fstitch_core::order::Rank;
 use fstitch_core::waiting::Waiting;
-use fstitch_core::{Errno, Error, FileKind, InodeId, InodeNo, Result, Timestamp};
+use fstitch_core::{Consistency, Errno, Error, FileKind, InodeId, InodeNo, Result, Timestamp};
 use fstitch_patch::{Cache, Handle, PatchId, PatchState};
 
 use super::LowLevelFs;
@@ -37,8 +37,9 @@ pub struct UhfsOptions {
     /// Bytes that one step of a large operation dirties at most; never more than the cache allows
     /// ([`Cache::step_bytes`]).
     pub step_bytes: usize,
-    /// Every change of names is stable when its call returns.
-    pub synchronous: bool,
+    /// The mechanism in force. With [`Consistency::Sync`], every change of names is stable when its call returns; all others are
+    /// the cache's business.
+    pub consistency: Consistency,
     /// Inodes that stay in memory without need: more do only while they are used or have unstable changes. Without a number, a
     /// share of the cache's size.
     pub idle_nodes: Option<usize>,
@@ -50,7 +51,7 @@ impl Default for UhfsOptions {
             read_only: false,
             atime: AtimePolicy::default(),
             step_bytes: 1 << 20,
-            synchronous: false,
+            consistency: Consistency::Soft,
             idle_nodes: None,
         }
     }

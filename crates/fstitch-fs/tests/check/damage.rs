@@ -8,7 +8,8 @@ use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, CheckReport, FindingClass, Geometry, Le, MemDevice, Result,
     Timestamp,
 };
-use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
+use fstitch_core::{RepairMode, RepairOptions};
+use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
 
 use crate::corpus::{SHAPES, Shape, debugfs, image};
 use crate::repair::repair;

@@ -1,7 +1,7 @@
 //! Volumes that we make satisfy the reference checker, whatever their size and shape.
 
 use fstitch_core::{MemDevice, Timestamp};
-use fstitch_fs::check::check_ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::mkfs::{MkfsFeatures, MkfsJournal, MkfsOptions, mkfs};
 
 use crate::support::{Scratch, SparseFile, e2fsck, e2fsck_image, have};

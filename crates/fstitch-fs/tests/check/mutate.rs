@@ -1,7 +1,7 @@
 //! Random damage: never a panic or a hang, and never a clean bill of health where the reference objects.
 
 use fstitch_core::{CheckReport, MemDevice, Seed};
-use fstitch_fs::check::check_ext2;
+use fstitch_fs::ext2::check::check_ext2;
 
 use crate::corpus::{SHAPES, image};
 use crate::support::{Scratch, e2fsck_image, have};

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use fstitch_core::{
     BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, Error, MemDevice, Overlay, Result, Seed, Timestamp,
 };
-use fstitch_fs::check::check_ext2;
 use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::journal::{
     Journal, Options, Orphans, Recovered, abandon, locate, read_superblock, recover,
 };

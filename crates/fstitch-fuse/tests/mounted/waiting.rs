@@ -13,8 +13,8 @@ use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, FileSystem, Geometry, MemDevice, Result, SystemClock,
     Timestamp,
 };
+use fstitch_fs::arrange::{Arrangement, open};
 use fstitch_fs::ext2::Ext2;
-use fstitch_fs::ext2::arrange::{Arrangement, open};
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
 use fstitch_fs::uhfs::{LowLevelFs, Uhfs};
 use fstitch_fuse::Transport;
@@ -85,7 +85,7 @@ fn rig() -> Option<Rig> {
     let device = Arc::new(Stalling { medium, stalled, goes_on, standing: AtomicU64::new(0) });
     let mut arrangement = Arrangement::default();
     arrangement.cache.cache_size = 2 << 20;
-    let (fs, _) = open(Arc::clone(&device) as _, &arrangement, Arc::new(SystemClock::new())).unwrap();
+    let (fs, _) = open::<Ext2>(Arc::clone(&device) as _, &arrangement, Arc::new(SystemClock::new())).unwrap();
     fs.format().cache().start_flusher().unwrap();
     let fs = Arc::new(fs);
     let mounted = mount_with(Arc::clone(&fs) as _, |options| {

@@ -125,7 +125,7 @@ fn mechanism(arguments: &Arguments, base: &[u8]) -> Result<Consistency> {
     let suits = if journaled { Consistency::Ordered } else { Consistency::Soft };
     let consistency = arguments.consistency.unwrap_or(suits);
     ensure!(
-        journaled || consistency.journal_mode().is_none(),
+        journaled || !consistency.is_journaled(),
         "`{consistency}` is kept by a journal, and {} is an ext2 volume, which has none: its writes were ordered by soft, sync or async",
         arguments.base.display()
     );

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use fstitch_core::{BlockDevice, CheckReport, Clock, Error, FindingClass, Overlay, SystemClock};
+use fstitch_core::{RepairMode, RepairOptions};
 use fstitch_disk::{DiskOptions, FileDisk};
-use fstitch_fs::check::{RepairMode, RepairOptions, find_backup, repair_ext2};
 use fstitch_fs::ext2;
+use fstitch_fs::ext2::check::{find_backup, repair_ext2};
 use fstitch_fs::ext2::layout::superblock::{STATE_ERROR, STATE_VALID};
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,8 @@
 //! `fstitch mkfs -d`: a new volume with what is in a directory or an archive.
 
 use anyhow::{Context, Result};
+use fstitch_core::Consistency;
 use fstitch_core::{Caller, FileSystem, SetAttr};
-use fstitch_fs::ext2::arrange::Consistency;
 use fstitch_fs::ext2::mkfs::MkfsSummary;
 
 use super::{AskedJournal, Ext2, extended, offset};

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use fstitch_core::Consistency;
 use fstitch_core::FileSystem;
 use fstitch_disk::Direct;
-use fstitch_fs::ext2::arrange::{Arrangement, Consistency};
+use fstitch_fs::arrange::Arrangement;
 use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
 use fstitch_fuse::{AwakeWatch, IdleClass, Mount, MountOptions, UnmountOnSignal};
 

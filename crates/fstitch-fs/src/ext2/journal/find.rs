@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use fstitch_core::{Be, BlockDevice, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result};
 use fstitch_patch::journal::{Area, Home, Log, format};
 
+use super::super::source::BlockSource;
 use super::create::BLOCKS_MIN;
 use super::external::JournalDevice;
 use super::raw::{JOURNAL_INO, S_JOURNAL_INUM, S_JOURNAL_UUID, Superblock};
-use crate::check::BlockSource;
 use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
 use crate::ext2::layout::inode::{self, DIRECT, DiskInode, POINTERS};

@@ -4,12 +4,12 @@
 
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, InodeNo, Le, Result, Timestamp};
 
+use super::super::source::BlockSource;
 use super::copies::S_JNL_BLOCKS;
 use super::create::put_inode;
 use super::find::{Internal, Place, inode_place, locate, whole_file};
 use super::raw::{JOURNAL_INO, S_JNL_BACKUP_TYPE, S_JOURNAL_INUM, Superblock};
 use super::recover::{read_superblock, write_superblock};
-use crate::check::BlockSource;
 use crate::ext2::layout::inode::{DiskInode, I_BLOCKS, POINTERS};
 use crate::ext2::num::{idx, small};
 use crate::ext2::view::BlockView;

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fstitch_core::{BlockKind, BlockNo, Errno, FindingClass, Result};
 
+use super::super::check::{Judgement, judge_source};
+use super::super::source::BlockSource;
 use super::Watch;
-use crate::check::{BlockSource, Judgement, judge_source};
 use crate::ext2::Inode;
 use crate::ext2::layout::superblock::STATE_ERROR;
 use crate::ext2::leftovers::Leftovers;

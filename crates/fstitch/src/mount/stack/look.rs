@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use fstitch_core::Consistency;
 use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, Error, FileKind, FileSystem, Geometry, IoOp, Overlay,
     SystemClock,
 };
 use fstitch_disk::DiskOptions;
-use fstitch_fs::ext2::arrange::{self, Arrangement, Chosen, Consistency};
+use fstitch_fs::arrange::{self, Arrangement, Chosen};
 use fstitch_fs::ext2::layout::feature::compat;
 use fstitch_fs::ext2::{Ext2, journal};
 use fstitch_fs::uhfs::{Uhfs, UhfsOptions};
@@ -98,14 +99,14 @@ impl Looking<'_> {
             cache: CacheOptions { read_only, cache_size: 0, ..CacheOptions::default() },
             ..Arrangement::default()
         };
-        let mut chosen = Chosen::new(&*blocks, &arrangement)?;
+        let mut chosen = Chosen::new::<Ext2>(&*blocks, &arrangement)?;
         let log_of =
             |device: usize| self.plan.stack.holder(device).and_then(|holder| self.volumes[holder].log);
         let below = Below { device: log_of(volume.device), journal: volume.journal.and_then(log_of) };
         let log = below.settle(&mut chosen, volume)?;
         arrangement.cache.read_only = true;
         arrangement.fs = UhfsOptions { read_only: true, ..UhfsOptions::default() };
-        let (fs, _) = arrange::open(blocks, &arrangement, Arc::new(SystemClock::new()))?;
+        let (fs, _) = arrange::open::<Ext2>(blocks, &arrangement, Arc::new(SystemClock::new()))?;
         let has_journal = fs.format().superblock().features.compat & compat::HAS_JOURNAL != 0;
         let seen =
             Seen { format: if has_journal { "ext3" } else { "ext2" }, consistency: chosen.consistency };
@@ -197,7 +198,7 @@ impl Below {
             let own = own.filter(|_| chosen.consistency == Consistency::Full);
             return Ok(own.map(|own| own.area.count()));
         };
-        if let Some(asked) = volume.options.consistency.filter(|asked| asked.journal_mode().is_some()) {
+        if let Some(asked) = volume.options.consistency.filter(|asked| asked.is_journaled()) {
             bail!(
                 "consistency `{asked}`: the journal of the volume that it is in takes all its changes, as that has \
                  `full`; leave `consistency` out"

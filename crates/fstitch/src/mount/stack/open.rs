@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow};
 use fstitch_core::{BlockDevice, BlockNo, Concat, Errno, Error, StatsDevice, SystemClock};
 use fstitch_disk::DiskOptions;
+use fstitch_fs::arrange::{Arrangement, Chosen};
 use fstitch_fs::ext2::Ext2;
-use fstitch_fs::ext2::arrange::{Arrangement, Chosen};
 use fstitch_fs::loopback::Loopback;
 use fstitch_fs::uhfs::{Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions, Linear, Pieces, Placement, VolumeDevice, VolumeOptions};
@@ -165,7 +165,7 @@ impl Opening<'_> {
             cache: CacheOptions { read_only, ..self.opened.engine.options().clone() },
             fs: UhfsOptions { read_only, atime: volume.options.atime.into(), ..UhfsOptions::default() },
         };
-        let mut chosen = Chosen::new(&*blocks.device, &arrangement)?;
+        let mut chosen = Chosen::new::<Ext2>(&*blocks.device, &arrangement)?;
         let log_of = |device: usize| self.plan.stack.holder(device).and_then(|holder| self.logs[holder]);
         let below = Below { device: log_of(volume.device), journal: volume.journal.and_then(log_of) };
         let log = below.settle(&mut chosen, volume)?;

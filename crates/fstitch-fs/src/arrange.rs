@@ -1,78 +1,50 @@
-//! Consistency mechanisms by name, and opening a volume with one.
+//! Opening a volume with a consistency mechanism: which journal is kept, and whether the cache keeps orders.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fstitch_core::{BlockDevice, Clock, Concat, Error, Result};
+use fstitch_core::{BlockDevice, Clock, Concat, Consistency, Error, Result};
 use fstitch_patch::{Cache, CacheOptions, JournalConfig, JournalMode, Ordering};
 
-use super::Ext2;
-use super::journaled::journal_config;
-use crate::uhfs::{Uhfs, UhfsOptions};
+use crate::uhfs::{LowLevelFs, Uhfs, UhfsOptions};
 
-/// How a volume survives crashes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Consistency {
-    /// Soft updates: the format's own orderings.
-    Soft,
-    /// A journal of all but file contents.
-    Metadata,
-    /// The same, with file contents stable before what points at them.
-    Ordered,
-    /// A journal of everything.
-    Full,
-    /// No order at all.
-    Async,
-    /// Soft updates, and every change of names is stable when its call returns: the conventional way.
-    Sync,
-}
-
-impl Consistency {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Soft, Self::Metadata, Self::Ordered, Self::Full, Self::Async, Self::Sync];
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Soft => "soft",
-            Self::Metadata => "metadata",
-            Self::Ordered => "ordered",
-            Self::Full => "full",
-            Self::Async => "async",
-            Self::Sync => "sync",
-        }
+/// A format whose volumes are opened in a cache.
+pub trait CachedFormat: LowLevelFs + Sized {
+    /// Opens the volume in `cache`, which needs no recovery (any more).
+    ///
+    /// # Errors
+    /// When it is no such volume, is damaged where it cannot be used without, or the medium fails.
+    fn open(cache: Arc<Cache>) -> Result<Self>;
+    /// What people call a volume like this, such as `ext3`.
+    fn name(&self) -> &'static str;
+    /// The journal of the volume on `device`, if it has one. The cache's device has the blocks of `device` and behind them those
+    /// of `external`, the journal's own device. A format that knows no journals has none.
+    ///
+    /// # Errors
+    /// When the journal cannot be used.
+    fn journal_config(
+        device: &dyn BlockDevice,
+        external: Option<&dyn BlockDevice>,
+        mode: JournalMode,
+        commit_interval: Duration,
+    ) -> Result<Option<JournalConfig>> {
+        let _ = (device, external, mode, commit_interval);
+        Ok(None)
     }
-
-    /// What goes through the journal, for those that keep one.
-    #[must_use]
-    pub const fn journal_mode(self) -> Option<JournalMode> {
-        match self {
-            Self::Metadata => Some(JournalMode::Metadata),
-            Self::Ordered => Some(JournalMode::Ordered),
-            Self::Full => Some(JournalMode::Full),
-            Self::Soft | Self::Async | Self::Sync => None,
-        }
+    /// Lets changes go through the journal that [`CachedFormat::journal_config`] found, from the first one after the mount on.
+    fn use_journal(&self, config: JournalConfig) {
+        let _ = config;
     }
 }
 
-impl fmt::Display for Consistency {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Consistency {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|known| known.name() == name).ok_or_else(|| {
-            let all = Self::ALL.map(Self::name).join(", ");
-            format!("`{name}` is no consistency mechanism: there are {all}")
-        })
+/// What goes through the journal, for mechanisms that keep one.
+#[must_use]
+pub const fn journal_mode(consistency: Consistency) -> Option<JournalMode> {
+    match consistency {
+        Consistency::Metadata => Some(JournalMode::Metadata),
+        Consistency::Ordered => Some(JournalMode::Ordered),
+        Consistency::Full => Some(JournalMode::Full),
+        Consistency::Soft | Consistency::Async | Consistency::Sync => None,
     }
 }
 
@@ -116,18 +88,17 @@ impl Chosen {
     /// Looks at the volume on `device`, in blocks of the volume's size, which needs no recovery (any more).
     ///
     /// # Errors
-    /// As [`journal_config`]; [`Error::Unsupported`] for a journaling mechanism on a volume without a journal.
-    pub fn new(device: &dyn BlockDevice, arrangement: &Arrangement) -> Result<Self> {
+    /// As [`CachedFormat::journal_config`]; [`Error::Unsupported`] for a journaling mechanism on a volume without a journal.
+    pub fn new<L: CachedFormat>(device: &dyn BlockDevice, arrangement: &Arrangement) -> Result<Self> {
         let Arrangement { consistency, commit_interval, journal: external, cache, .. } = arrangement;
-        let mode = consistency
-            .map_or(JournalMode::Ordered, |asked| asked.journal_mode().unwrap_or(JournalMode::Ordered));
+        let mode = consistency.and_then(journal_mode).unwrap_or(JournalMode::Ordered);
         let journal = match consistency {
-            Some(asked) if asked.journal_mode().is_none() => None,
+            Some(asked) if !asked.is_journaled() => None,
             _ if cache.read_only => None,
-            _ => journal_config(device, external.as_deref(), mode, *commit_interval)?,
+            _ => L::journal_config(device, external.as_deref(), mode, *commit_interval)?,
         };
         let consistency = match (consistency, &journal) {
-            (Some(asked), None) if asked.journal_mode().is_some() && !cache.read_only => {
+            (Some(asked), None) if asked.is_journaled() && !cache.read_only => {
                 return Err(Error::Unsupported(format!(
                     "consistency `{asked}` on a volume without a journal (`fstitch tune --journal` adds one)"
                 )));
@@ -148,10 +119,10 @@ impl Chosen {
     /// Opens the volume in `cache`, which has its blocks and behind them those of the device of its journal.
     ///
     /// # Errors
-    /// As [`Ext2::open`].
-    pub fn open_in(self, cache: Arc<Cache>, mut options: UhfsOptions) -> Result<Uhfs<Ext2>> {
-        let volume = Ext2::open(Arc::clone(&cache))?;
-        options.synchronous |= self.consistency == Consistency::Sync;
+    /// As [`CachedFormat::open`].
+    pub fn open_in<L: CachedFormat>(self, cache: Arc<Cache>, mut options: UhfsOptions) -> Result<Uhfs<L>> {
+        let volume = L::open(Arc::clone(&cache))?;
+        options.consistency = self.consistency;
         if let Some(journal) = self.journal {
             // A step of a large operation must fit a transaction beside others.
             let log_blocks = usize::try_from(journal.area.count()).unwrap_or(usize::MAX);
@@ -166,13 +137,13 @@ impl Chosen {
 /// system and the mechanism in force.
 ///
 /// # Errors
-/// As [`Ext2::open`]; [`Error::Unsupported`] for a journaling mechanism on a volume without a journal.
-pub fn open(
+/// As [`CachedFormat::open`]; [`Error::Unsupported`] for a journaling mechanism on a volume without a journal.
+pub fn open<L: CachedFormat>(
     device: Arc<dyn BlockDevice>,
     arrangement: &Arrangement,
     clock: Arc<dyn Clock>,
-) -> Result<(Uhfs<Ext2>, Consistency)> {
-    let chosen = Chosen::new(&*device, arrangement)?;
+) -> Result<(Uhfs<L>, Consistency)> {
+    let chosen = Chosen::new::<L>(&*device, arrangement)?;
     let consistency = chosen.consistency;
     let mut options = arrangement.cache.clone();
     if chosen.ordering() == Ordering::Dropped {

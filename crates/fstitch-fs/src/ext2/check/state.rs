@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use fstitch_core::{BlockKind, BlockNo, CheckReport, FindingClass, Result, Timestamp};
 
+use super::super::source::BlockSource;
 use super::bits::Bits;
-use super::source::BlockSource;
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode;
 use crate::ext2::layout::superblock::{SUPERBLOCK_SIZE, Superblock};

@@ -2,8 +2,8 @@
 
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, CheckReport, Error, FindingClass, Le, Result};
 
+use super::super::source::BlockSource;
 use super::claims::DOUBLE_INDIRECT;
-use super::source::BlockSource;
 use super::state::{State, Volume};
 use super::{journal, orphan_file};
 use crate::ext2::layout::feature::compat;

@@ -1,6 +1,6 @@
 //! Repairing: runs of the passes until one changes nothing.
 
-use fstitch_core::{BlockDevice, CheckReport, Result, Timestamp};
+use fstitch_core::{BlockDevice, RepairMode, RepairOptions, RepairReport, Result};
 
 use super::run::run_device;
 use super::state::Mending;
@@ -8,39 +8,6 @@ use super::state::Mending;
 /// Each run mends at least one thing that no later run undoes, most runs mend all of a pass. A volume that is
 /// not mended after so many is beyond us.
 const RUNS_MAX: u32 = 64;
-
-/// What may be mended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RepairMode {
-    /// Nothing: only report (`-n`).
-    No,
-    /// What a crash allows, if nothing else is wrong (`-p`).
-    Preen,
-    /// Everything (`-y`).
-    Yes,
-}
-
-/// How to repair.
-#[derive(Clone, Copy, Debug)]
-pub struct RepairOptions {
-    /// What may be mended.
-    pub mode: RepairMode,
-    /// The time for what is freed or made.
-    pub now: Timestamp,
-}
-
-/// What a repair did.
-#[derive(Clone, Debug)]
-pub struct RepairReport {
-    /// What was found before anything was changed.
-    pub found: CheckReport,
-    /// How many changes were made.
-    pub mended: u64,
-    /// What is left: clean when all was mended.
-    pub left: CheckReport,
-    /// How many runs it took.
-    pub runs: u32,
-}
 
 /// Checks and repairs the ext2 volume on `device`, which nobody may have mounted.
 ///

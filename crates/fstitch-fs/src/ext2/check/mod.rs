@@ -12,7 +12,7 @@
 //!   pass 5  maps      bitmaps and counters
 //! ```
 //!
-//! The passes report; with [`RepairMode`] other than `No` they also mend. After a pass that changed anything
+//! The passes report; with [`fstitch_core::RepairMode`] other than `No` they also mend. After a pass that changed anything
 //! the medium is flushed and the passes start again, so that no pass acts on tables that are out of date, and
 //! a run that changes nothing is the proof that all is mended. See `docs/design/check.md`.
 //!
@@ -34,15 +34,13 @@ mod orphan_file;
 mod repair;
 mod run;
 mod salvage;
-mod source;
 mod state;
 mod supers;
 mod tree;
 mod walk;
 mod xattrs;
 
-pub use repair::{RepairMode, RepairOptions, RepairReport, repair_ext2};
+pub use repair::repair_ext2;
 pub(crate) use run::{Judgement, judge_source};
 pub use run::{check_ext2, check_source};
-pub use source::BlockSource;
 pub use supers::find_backup;

@@ -2,7 +2,7 @@
 
 use fstitch_core::{BlockDevice, CheckReport, Error, FindingClass, Result, Timestamp};
 
-use super::source::BlockSource;
+use super::super::source::BlockSource;
 use super::state::{Mending, State, Volume};
 use super::{claims, connect, dirs, inodes, links, maps, supers};
 use crate::ext2::layout::superblock::Superblock;

@@ -2,7 +2,7 @@
 
 use fstitch_core::{BlockKind, BlockNo, Error, Result};
 
-use crate::ext2::view::BlockView;
+use super::view::BlockView;
 
 /// Blocks of the volume's size. A source for checking only need not be writable.
 pub trait BlockSource {
