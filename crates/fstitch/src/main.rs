@@ -39,6 +39,7 @@ mod order;
 mod output;
 mod paths;
 mod probe;
+mod recovery;
 mod size;
 mod stats;
 mod status;

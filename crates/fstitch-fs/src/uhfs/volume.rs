@@ -167,6 +167,12 @@ impl<L: LowLevelFs> Uhfs<L> {
         &self.low
     }
 
+    /// How the volume is used.
+    #[must_use]
+    pub fn options(&self) -> &UhfsOptions {
+        &self.options
+    }
+
     pub(super) fn cache(&self) -> &Cache {
         self.low.cache()
     }

@@ -103,7 +103,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 }
 
 fn recorded(arguments: &Arguments) -> Result<Recorded> {
-    let block_size = crate::probe::ext2_block_size(&arguments.base, 0)?;
+    let block_size = crate::probe::volume(&arguments.base, 0)?.block_size;
     let bytes = std::fs::read(&arguments.base)
         .with_context(|| format!("reading the base image {}", arguments.base.display()))?;
     let size_kib = u32::try_from(bytes.len() >> 10).context("the base image is larger than 4 TiB")?;

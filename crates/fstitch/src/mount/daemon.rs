@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use fstitch_core::Consistency;
 use fstitch_core::FileSystem;
 use fstitch_disk::Direct;
+use fstitch_formats::Health;
 use fstitch_fs::arrange::Arrangement;
 use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
 use fstitch_fuse::{AwakeWatch, IdleClass, Mount, MountOptions, UnmountOnSignal};
@@ -51,7 +52,7 @@ pub fn serve_as_child(serve: impl FnOnce(Place) -> Result<()>) -> Result<Outcome
 pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     let volume = Volume::open(&plan.image, &open_options(plan)).map_err(|error| hint(plan, error))?;
     if !plan.options.read_only {
-        volume.cache.start_flusher()?;
+        volume.fs.start()?;
     }
     let seat = (plan.options.read_only && plan.live.is_none())
         .then(|| Arc::new(Reopenable::new(Arc::clone(&volume.fs))));
@@ -62,7 +63,8 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     // A descriptor is known to others by the path of its file, if that has one.
     let source = plan.image.canonicalize().unwrap_or_else(|_| plan.image.clone()).display().to_string();
     let places = (source.clone(), plan.mountpoint.as_path());
-    let mount = Mount::new(fs, &mount_options(&plan.options, places, plan.workers, volume.consistency)?)?;
+    let mount =
+        Mount::new(fs, &mount_options(&plan.options, places, plan.workers, volume.fs.consistency())?)?;
     let status = Status {
         image: source,
         mountpoint: plan.mountpoint.display().to_string(),
@@ -220,10 +222,10 @@ impl Daemon {
             writeback_cache: options.writeback_cache,
             pid: std::process::id(),
             offset_bytes: options.offset,
-            format: volume.format().to_owned(),
-            consistency: volume.consistency.to_string(),
+            format: volume.fs.format_name().to_owned(),
+            consistency: volume.fs.consistency().to_string(),
             read_only: options.read_only,
-            was_unclean: volume.was_unclean(),
+            was_unclean: volume.fs.was_unclean(),
             ..places
         };
         Self {
@@ -360,10 +362,10 @@ impl Served for Daemon {
     fn status(&self) -> Status {
         let now = self.with(|volume| {
             let volatile = volume.live.as_ref().map_or(0, Live::volatile_bytes);
-            let journal = volume.cache.journal_status().map(Into::into);
-            Ok((volume.cache.poisoned(), volume.cache.stats().dirty_bytes, volatile, journal))
+            let journal = volume.fs.cache().and_then(|cache| cache.journal_status()).map(Into::into);
+            Ok((volume.fs.health(), volatile, journal))
         });
-        let (failure, dirty_bytes, volatile_bytes, journal) = now.unwrap_or_default();
+        let (Health { failure, dirty_bytes }, volatile_bytes, journal) = now.unwrap_or_default();
         Status {
             recovery: self.recovery.lock().expect("no panic while held").clone(),
             failure: failure.map(|error| error.to_string()).unwrap_or_default(),
@@ -378,7 +380,7 @@ impl Served for Daemon {
 
     fn stats(&self) -> Result<crate::stats::Stats> {
         self.with(|volume| {
-            let cache = (&volume.cache.stats()).into();
+            let cache = volume.fs.cache().map(|cache| (&cache.stats()).into()).unwrap_or_default();
             Ok(crate::stats::Stats { cache, device: volume.disk.stats().into() })
         })
     }
@@ -409,11 +411,11 @@ impl Served for Daemon {
                 |access| Volume::open(&reopening.image, &OpenOptions { access, ..reopening.options.clone() });
             let (volume, refused) = reopening.seat.reopen(volume, open)?;
             if refused.is_none() {
-                volume.cache.start_flusher()?;
+                volume.fs.start()?;
                 let mut status = self.shown();
                 status.read_only = false;
-                status.consistency = volume.consistency.to_string();
-                status.was_unclean = volume.was_unclean();
+                status.consistency = volume.fs.consistency().to_string();
+                status.was_unclean = volume.fs.was_unclean();
             }
             *self.volume.write().expect("no panic while held") = Some(volume);
             if let Some(why) = refused {
@@ -442,8 +444,7 @@ impl Served for Daemon {
             }
             // The medium first, at whatever moment this is; the rest only learns what has happened.
             let cut = live.cut(survivors);
-            let block_size = u64::try_from(volume.cache.block_size()).expect("64-bit machine");
-            let dirty = volume.cache.stats().dirty_bytes / block_size;
+            let dirty = volume.fs.health().dirty_bytes / u64::from(volume.fs.statfs()?.block_size);
             if let Some(served) = self.served.as_ref().and_then(Weak::upgrade) {
                 served.abandon(CUT)?;
             }

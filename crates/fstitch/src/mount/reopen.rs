@@ -13,8 +13,7 @@ use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, FallocateMode, FileSystem, InodeFlags, InodeNo,
     RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
 };
-use fstitch_fs::ext2::Ext2;
-use fstitch_fs::uhfs::Uhfs;
+use fstitch_formats as formats;
 
 use crate::open::{Access, Volume};
 
@@ -22,17 +21,17 @@ use crate::open::{Access, Volume};
 pub struct Reopenable {
     root: InodeNo,
     /// `None` when it could not be opened again, and everything fails.
-    current: RwLock<Option<Arc<Uhfs<Ext2>>>>,
+    current: RwLock<Option<Arc<dyn formats::Volume>>>,
 }
 
 impl Reopenable {
     /// Begins with `fs`.
-    pub fn new(fs: Arc<Uhfs<Ext2>>) -> Self {
+    pub fn new(fs: Arc<dyn formats::Volume>) -> Self {
         Self { root: fs.root(), current: RwLock::new(Some(fs)) }
     }
 
     /// The file system as it is open now; waits while it is opened anew.
-    fn current(&self) -> RwLockReadGuard<'_, Option<Arc<Uhfs<Ext2>>>> {
+    fn current(&self) -> RwLockReadGuard<'_, Option<Arc<dyn formats::Volume>>> {
         self.current.try_read().unwrap_or_else(|_| {
             let _waiting = Waiting::begin();
             self.current.read().expect("no panic while held")
