@@ -38,7 +38,6 @@
 //! The table in `docs/design/ext2-soft-updates.md`, section "Between micro-operations", lists every operation
 //! with its patches, their dependencies, and what each crash between them leaves.
 
-pub mod acl;
 mod adopt;
 mod attr;
 mod evict;
@@ -63,9 +62,10 @@ mod volume;
 mod write;
 mod xattr;
 
+pub use fstitch_posix::time::AtimePolicy;
 pub use low::{
     Allocation, AttrChange, ClearedName, Extent, FreedName, Limits, LowLevelFs, NameSlot, NewInode,
     ReclaimHooks, Reclaimed,
 };
 pub use pinned::PinnedFile;
-pub use volume::{AtimePolicy, Uhfs, UhfsOptions};
+pub use volume::{Uhfs, UhfsOptions};

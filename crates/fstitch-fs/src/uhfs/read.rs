@@ -2,16 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use fstitch_core::{BlockKind, BlockNo, Errno, FileKind, InodeFlags, InodeNo, Result, SeekFrom};
+use fstitch_core::{BlockKind, BlockNo, Errno, InodeNo, Result, SeekFrom};
 
 use smallvec::SmallVec;
 
 use super::node::{Node, Part, State};
 use super::volume::ATTR_CHANGE_BLOCKS;
 use super::{AtimePolicy, AttrChange, LowLevelFs, Uhfs};
-
-/// A relative access time is brought up to date after this many seconds even if nothing changed.
-const RELATIME_SECS: i64 = 86_400;
 
 impl<L: LowLevelFs> Uhfs<L> {
     pub(super) fn do_read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -34,11 +31,7 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Fails unless the inode is a regular file: `EISDIR` or `EINVAL`.
     pub(super) fn expect_regular(&self, state: &State<L::Inode>) -> Result<()> {
-        match self.kind(state) {
-            FileKind::Regular => Ok(()),
-            FileKind::Directory => Err(Errno::ISDIR.into()),
-            _ => Err(Errno::INVAL.into()),
-        }
+        fstitch_posix::expect_regular(self.kind(state))
     }
 
     /// Reads bytes that are within the file, in batches that fit beside each other in a small cache.
@@ -137,28 +130,12 @@ impl<L: LowLevelFs> Uhfs<L> {
         if self.options.read_only || self.options.atime == AtimePolicy::NoAtime {
             return;
         }
-        let wanted = node.read().is_ok_and(|state| self.wants_atime(&state));
+        let wanted = node.read().is_ok_and(|state| self.options.atime.wants(&self.seen(&state), self.now()));
         if wanted && let Ok(_change) = self.change(ATTR_CHANGE_BLOCKS) {
             let Ok(mut state) = node.write() else { return };
             let change = AttrChange { atime: Some(self.now()), ..AttrChange::default() };
             if let Ok(patches) = self.low.set_attr(state.inode_mut(), &change, &[]) {
                 self.note(&mut state, Part::Attributes, &patches);
-            }
-        }
-    }
-
-    fn wants_atime(&self, state: &State<L::Inode>) -> bool {
-        if self.low.flags(state.inode()).has(InodeFlags::NOATIME) {
-            return false;
-        }
-        let attr = self.low.attr(state.inode());
-        let now = self.now();
-        match self.options.atime {
-            AtimePolicy::NoAtime => false,
-            AtimePolicy::StrictAtime => attr.atime != now,
-            AtimePolicy::RelAtime => {
-                let behind = attr.atime <= attr.mtime || attr.atime <= attr.ctime;
-                (behind || now.secs.saturating_sub(attr.atime.secs) >= RELATIME_SECS) && attr.atime != now
             }
         }
     }

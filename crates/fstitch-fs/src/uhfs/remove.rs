@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fstitch_core::order::Rank;
-use fstitch_core::{Errno, FileKind, InodeFlags, InodeId, InodeNo, Result};
+use fstitch_core::{Errno, FileKind, InodeId, InodeNo, Result};
 use fstitch_patch::PatchIds;
+use fstitch_posix::remove::{check_remove, check_rmdir_name};
 use smallvec::SmallVec;
 
 use super::locks::{Held, Locked};
@@ -42,11 +43,7 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     pub(super) fn do_rmdir(&self, parent: InodeNo, name: &[u8]) -> Result<()> {
         self.check_name(parent, name)?;
-        match name {
-            b"." => return Err(Errno::INVAL.into()),
-            b".." => return Err(Errno::NOTEMPTY.into()),
-            _ => {}
-        }
+        check_rmdir_name(name)?;
         self.retry_settled(|| self.remove_name(parent, name, FileKind::Directory))
     }
 
@@ -144,17 +141,14 @@ impl<L: LowLevelFs> Uhfs<L> {
         victim: &Victim<'_, L::Inode>,
         kind: FileKind,
     ) -> Result<bool> {
-        self.refuse_flags(locked.of(victim.parent), InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
+        let dir = self.seen(locked.of(victim.parent));
         let state = locked.of(victim.ino);
-        self.refuse_flags(state, InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
-        let is_dir = self.kind(state) == FileKind::Directory;
-        match (kind == FileKind::Directory, is_dir) {
-            (true, false) => return Err(Errno::NOTDIR.into()),
-            (false, true) => return Err(Errno::ISDIR.into()),
-            (true, true) if victim.ino == self.low.root() => return Err(Errno::BUSY.into()),
-            (true, true) if !self.low.is_empty_dir(state.inode())? => return Err(Errno::NOTEMPTY.into()),
-            (true, true) => self.refuse_second_name(state)?,
-            _ => {}
+        let seen = self.seen(state);
+        let is_empty = || self.low.is_empty_dir(state.inode());
+        check_remove(&dir, &seen, kind, (victim.ino == self.low.root(), is_empty))?;
+        let is_dir = seen.is_dir();
+        if is_dir {
+            self.refuse_second_name(locked.of(victim.ino))?;
         }
         // A directory that was moved: were this name gone before the old one, the old one would be back, and wrong.
         let earlier = self.pending_clearings(locked.of(victim.ino));

@@ -1,8 +1,9 @@
 //! Changing a file's length. Shrinking: size → (zeroed tail, cleared pointers) → free bits; growing: (zeroed
 //! tail, everything that an earlier shrinking still has to clear) → size.
 
-use fstitch_core::{Caller, Errno, InodeFlags, Result};
+use fstitch_core::{Caller, Result};
 use fstitch_patch::{PatchId, PatchIds};
+use fstitch_posix::change::check_truncate;
 
 use super::node::{Node, Part, State};
 use super::read::long;
@@ -23,7 +24,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<()> {
         let _writer = self.writer(change, node);
         node.refuse_pinned()?;
-        self.check_truncate(&*node.read()?, size)?;
+        check_truncate(&self.seen(&*node.read()?), size, self.low.limits().size_max)?;
         self.resize(change, node, caller, size)
     }
 
@@ -64,12 +65,6 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.low.end_shortening(state.inode_mut())?;
         state.trim = false;
         Ok(())
-    }
-
-    fn check_truncate(&self, state: &State<L::Inode>, size: u64) -> Result<()> {
-        self.expect_regular(state)?;
-        self.refuse_flags(state, InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
-        if size > self.low.limits().size_max { Err(Errno::FBIG.into()) } else { Ok(()) }
     }
 
     /// Lowers the size and zeroes the rest of the new last block. Until the caller has cleared the pointers

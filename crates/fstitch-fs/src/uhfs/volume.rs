@@ -9,23 +9,13 @@ use fstitch_core::waiting::Waiting;
 use fstitch_core::{Consistency, Errno, Error, FileKind, InodeId, InodeNo, Result, Timestamp};
 use fstitch_patch::{Cache, Handle, PatchId, PatchState};
 
+use fstitch_posix::time::AtimePolicy;
+
 use super::LowLevelFs;
 use super::evict::idle_nodes;
 use super::locks::Held;
 use super::node::{Node, Part, State};
 use super::table::Table;
-
-/// When reading changes the time of last access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum AtimePolicy {
-    /// Never.
-    NoAtime,
-    /// When it is not later than the last change, or a day old.
-    #[default]
-    RelAtime,
-    /// At every read.
-    StrictAtime,
-}
 
 /// How a volume is used.
 #[derive(Clone, Debug)]

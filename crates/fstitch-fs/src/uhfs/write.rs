@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, Error, InodeFlags, InodeNo, Result};
 use fstitch_patch::{Block, PatchId, PatchIds};
+use fstitch_posix::change::{check_write, perm_after_write};
+use fstitch_posix::refuse;
 
 use crate::appended::expect_appended;
 
@@ -64,9 +66,6 @@ enum Image<'a> {
 
 /// Blocks that are changed under one hold of the core lock: it is held for microseconds.
 const BATCH: u64 = 64;
-const S_ISUID: u16 = 0o4000;
-const S_ISGID: u16 = 0o2000;
-const S_IXGRP: u16 = 0o0010;
 
 impl<L: LowLevelFs> Uhfs<L> {
     /// Writes `data`; returns how much of it, and whether the file is marked for every change to be stable (`chattr +S`).
@@ -149,9 +148,9 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<(usize, bool)> {
         let mut state = node.write()?;
         let size = self.low.attr(state.inode()).size;
-        self.refuse_flags(&state, InodeFlags::IMMUTABLE)?;
-        if offset < size && matches!(author, Author::Caller(_)) {
-            self.refuse_flags(&state, InodeFlags::APPEND)?;
+        match author {
+            Author::Caller(_) => check_write(&self.seen(&state), offset)?,
+            Author::Earlier { .. } => refuse(self.low.flags(state.inode()), InodeFlags::IMMUTABLE)?,
         }
         if offset > size {
             self.zero_gap(&mut state, size)?;
@@ -461,25 +460,13 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// A write by anybody but root takes the rights away that the file lends to whoever executes it.
     pub(super) fn drop_privileges(&self, state: &mut State<L::Inode>, caller: &Caller) -> Result<()> {
-        if caller.uid == 0 {
-            return Ok(());
-        }
-        let perm = self.low.attr(state.inode()).perm;
-        let kept = without_set_ids(perm);
-        if kept != perm {
+        if let Some(kept) = perm_after_write(caller, self.low.attr(state.inode()).perm) {
             let change = AttrChange { perm: Some(kept), ..AttrChange::default() };
             let patches = self.low.set_attr(state.inode_mut(), &change, &[])?;
             self.note(state, Part::Attributes, &patches);
         }
         Ok(())
     }
-}
-
-/// Permission bits without the set-id bits that make a program run with others' rights. The set-group-id bit
-/// of a file that its group may not execute is none of those.
-pub(super) fn without_set_ids(perm: u16) -> u16 {
-    let perm = perm & !S_ISUID;
-    if perm & S_IXGRP == 0 { perm } else { perm & !S_ISGID }
 }
 
 /// A new block's contents: its part of the range, zeros around it.
@@ -500,16 +487,4 @@ fn whole_block(fill: &Fill<'_>, part: BlockPart, block_size: usize) -> Arc<Block
 /// Whether `len` bytes of a block from `from` are all zero.
 pub(super) fn is_zero(block: &Block, from: usize, len: usize) -> bool {
     block.snapshot()[from..from + len].iter().all(|&byte| byte == 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn set_group_id_without_group_execution_is_kept() {
-        assert_eq!(without_set_ids(0o6755), 0o0755);
-        assert_eq!(without_set_ids(0o6745), 0o2745);
-        assert_eq!(without_set_ids(0o0644), 0o0644);
-    }
 }
