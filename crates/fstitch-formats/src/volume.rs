@@ -16,7 +16,7 @@ pub type References = Vec<(InodeNo, u64)>;
 pub struct Health {
     /// Why it takes no changes any more, after a failure of the medium.
     pub failure: Option<Error>,
-    /// Bytes that are changed and not stable.
+    /// Bytes that are changed and not yet written to their places; what a journal has counts.
     pub dirty_bytes: u64,
 }
 
