@@ -65,7 +65,7 @@ mod xattr;
 pub use fstitch_posix::time::AtimePolicy;
 pub use low::{
     Allocation, AttrChange, ClearedName, Extent, FreedName, Limits, LowLevelFs, NameSlot, NewInode,
-    ReclaimHooks, Reclaimed,
+    ReclaimHooks, Reclaimed, Writable,
 };
 pub use pinned::PinnedFile;
 pub use volume::{Uhfs, UhfsOptions};

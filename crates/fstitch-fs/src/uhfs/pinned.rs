@@ -27,8 +27,11 @@ impl<L: LowLevelFs> PinnedFile<L> {
     /// Pins a regular file; all that it is on the medium is stable afterwards.
     ///
     /// # Errors
-    /// `EINVAL` if it is no regular file, `EBUSY` if it is pinned already, and as `fsync`.
+    /// `EOPNOTSUPP` where blocks move when they are changed, `EINVAL` if it is no regular file, `EBUSY` if it is pinned already, and as `fsync`.
     pub fn new(fs: &Arc<Uhfs<L>>, ino: InodeNo, read_only: bool) -> Result<Self> {
+        if fs.low.moves_blocks() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         let node = fs.node_with(ino, 1)?;
         if node.pinned.swap(true, Ordering::AcqRel) {
             fs.do_forget(ino, 1);

@@ -14,7 +14,7 @@ use super::node::{Node, Part, State};
 use super::read::{BlockPart, long, short};
 use super::space::Barrier;
 use super::volume::ATTR_CHANGE_BLOCKS;
-use super::{Allocation, AttrChange, LowLevelFs, Uhfs};
+use super::{Allocation, AttrChange, Extent, LowLevelFs, Uhfs, Writable};
 
 /// What a range of a file is filled with.
 #[derive(Clone, Copy)]
@@ -259,8 +259,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         let extent = self.low.map(state.inode(), index, max)?;
         match extent.start {
             Some(_) if matches!(fill.source, Source::ZerosInHoles) => Ok((extent.count, PatchIds::new())),
-            Some(start) => {
-                let patches = self.overwrite(state, fill, (index, extent.count, start))?;
+            Some(_) => {
+                let extent = self.writable(state, fill.caller, (index, extent))?;
+                let patches = self.overwrite(state, fill, (index, extent))?;
                 // Only the bytes at or behind the end matter to the size: those of the run's last blocks.
                 let size = self.low.attr(state.inode()).size;
                 let grows = (index + extent.count) * long(self.block_size()) > size;
@@ -283,13 +284,23 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
     }
 
+    /// Where blocks of the file, or the first of them, may be overwritten.
+    fn writable(&self, state: &mut State<L::Inode>, caller: &Caller, run: (u64, Extent)) -> Result<Extent> {
+        let Writable { extent, moved } = self.low.writable(caller, state.inode_mut(), run, &[])?;
+        if !moved.is_empty() {
+            self.note(state, Part::Contents, &moved);
+        }
+        Ok(extent)
+    }
+
     /// Overwrites blocks of the file. A block of which nothing old remains is not read.
     fn overwrite(
         &self,
         state: &mut State<L::Inode>,
         fill: &Fill<'_>,
-        (index, count, start): (u64, u64, BlockNo),
+        (index, Extent { start, count }): (u64, Extent),
     ) -> Result<PatchIds> {
+        let start = start.ok_or(Errno::IO)?;
         let unit = long(self.block_size());
         let size = self.low.attr(state.inode()).size;
         let mut images = Vec::with_capacity(short(count));
@@ -407,14 +418,21 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
     }
 
-    /// The block in which a file of `size` bytes ends, and where in it, unless it ends with a block or in a hole.
-    pub(super) fn tail_of(&self, state: &State<L::Inode>, size: u64) -> Result<Option<(Block, usize)>> {
+    /// The block in which a file of `size` bytes ends, and where in it, unless it ends with a block or in a hole. It may be
+    /// overwritten.
+    pub(super) fn tail_of(&self, state: &mut State<L::Inode>, size: u64) -> Result<Option<(Block, usize)>> {
         let unit = long(self.block_size());
         let from = short(size % unit);
         if from == 0 {
             return Ok(None);
         }
-        let Some(no) = self.low.map(state.inode(), size / unit, 1)?.start else { return Ok(None) };
+        let extent = self.low.map(state.inode(), size / unit, 1)?;
+        if extent.start.is_none() {
+            return Ok(None);
+        }
+        // Cutting a file short must be possible where only the superuser has room.
+        let extent = self.writable(state, &Caller::default(), (size / unit, extent))?;
+        let Some(no) = extent.start else { return Ok(None) };
         Ok(Some((self.cache().read(no, BlockKind::Data)?, from)))
     }
 
