@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::orderings::{LIST, Ordering, check_list, copy_tree, without};
 
-const MUTANTS: &str = "crates/fstitch-crashlab/tests/mutants.txt";
+const MUTANTS: &str = "crates/fstitch-systems/tests/mutants.txt";
 
 /// The least share of the bugs that must be found, in percent.
 const SCORE: usize = 95;
@@ -127,11 +127,11 @@ fn note(options: &Options, line: &str) -> Result<()> {
 /// How long the search may take: a bug may also make everything wait for ever.
 const PATIENCE: Duration = Duration::from_secs(400);
 
-/// Builds the copy and asks the laboratory (`crates/fstitch-crashlab/examples/hunt.rs`); what it found.
+/// Builds the copy and asks the laboratory (`crates/fstitch-systems/examples/hunt.rs`); what it found.
 fn hunt(copy: &Path) -> Result<Option<String>> {
     let target: PathBuf = copy.join("target");
     let built = Command::new(env!("CARGO"))
-        .args(["build", "-q", "--profile", "hunt", "-p", "fstitch-crashlab", "--example", "hunt"])
+        .args(["build", "-q", "--profile", "hunt", "-p", "fstitch-systems", "--example", "hunt"])
         .current_dir(copy)
         .env("CARGO_TARGET_DIR", &target)
         .env("RUSTFLAGS", "--cap-lints warn")

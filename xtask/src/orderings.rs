@@ -39,8 +39,8 @@ const JOURNAL_TESTS: &Tests = &[
     ("fstitch-patch", "groups", ""),
     ("fstitch-fs", "journal", "kept"),
     ("fstitch-fs", "fs", "loopback"),
-    ("fstitch-crashlab", "lab", "loopback"),
-    ("fstitch-crashlab", "lab", "groups"),
+    ("fstitch-systems", "lab", "loopback"),
+    ("fstitch-systems", "lab", "groups"),
 ];
 
 /// Seconds after which a test has stopped for good: some removals make the engine wait for itself.

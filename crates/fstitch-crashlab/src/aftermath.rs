@@ -41,6 +41,15 @@ impl Aftermath<'_> {
         Ok(looked)
     }
 
+    /// The same where it is installed.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn ask_installed_reference(&self, image: &Image, found: u64) -> Result<(), Violation> {
+        let is_installed = self.system.reference().is_some_and(|checker| checker.is_installed());
+        if is_installed { self.ask_reference(image, found) } else { Ok(()) }
+    }
+
     /// What the reference checker says, `found` being the number of our findings.
     ///
     /// # Errors

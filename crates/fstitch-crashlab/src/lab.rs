@@ -13,7 +13,7 @@ use crate::medium::{
     Base, Bytes, Cut, History, Image, Level, Log, Mark, Recorder, for_each_choice, for_each_cut,
 };
 use crate::oracle::{Ledger, Tree, Violation, What, Window};
-use crate::system::System;
+use crate::system::{Step, System};
 use crate::workload::{Op, Target, Workload};
 
 /// How hard to look.
@@ -203,7 +203,7 @@ impl Lab {
         }
         let image = Arc::new(Image::new(Arc::clone(&self.base)));
         let mounted = self.system.mount(Arc::<Image>::clone(&image))?;
-        let write_out = |choose: &mut dyn FnMut(fstitch_core::BlockNo) -> bool| mounted.write_out(choose);
+        let write_out = |choose: &mut dyn FnMut(Step) -> bool| mounted.write_out(choose);
         let mut target = Target::new(mounted.fs(), &write_out);
         for (no, op) in (0_u32..).zip(&workload.setup) {
             // A set-up that does not fit is the workload's business; anything else is not.
@@ -241,7 +241,7 @@ impl Lab {
         };
         let mut ledger = Ledger::new(see(None, &[])?);
         let mut refused = BTreeMap::new();
-        let write_out = |choose: &mut dyn FnMut(fstitch_core::BlockNo) -> bool| mounted.write_out(choose);
+        let write_out = |choose: &mut dyn FnMut(Step) -> bool| mounted.write_out(choose);
         let mut target = Target::new(fs, &write_out);
         for (no, op) in (0_u32..).zip(&workload.ops) {
             let what = promised(op, ledger.tree());

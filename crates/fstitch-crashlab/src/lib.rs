@@ -21,40 +21,33 @@
 
 mod aftermath;
 pub mod explore;
-mod ext2;
 mod fault;
 mod groups;
 mod id;
 mod lab;
 mod live;
-mod loopback;
 pub mod medium;
 mod minimise;
 pub mod oracle;
-mod peculiar;
 mod recorded;
-mod reference;
 mod replay;
 mod show;
 mod soak;
 mod system;
 pub mod workload;
 
-pub use ext2::{Ext2System, UnknownSystem};
 pub use fault::{BadPlan, Defect, Fault, FaultDevice, FaultPlan, Requests, Times};
 pub use fstitch_core::Consistency;
 pub use groups::{GroupCounts, GroupOptions, judge_group_program};
 pub use id::{StateId, UnknownState};
 pub use lab::{Counts, Found, Lab, LabOptions, Outcome, Recording};
 pub use live::{CutReport, LiveDevice, LiveOptions, Survivors, UnknownSurvivors};
-pub use loopback::LoopbackSystem;
 pub use medium::{Base, Image, Level, Log, Recorder};
 pub use minimise::minimise;
 pub use recorded::{
     Chosen, Question, Recorded, RecordedError, RecordedId, RecordedOptions, RecordedOutcome, UnknownRecorded,
 };
-pub use reference::E2fsck;
 pub use replay::{Replay, ReplayError, find_workload};
-pub use show::{Fate, Needed, Row, Story, story, svg, timeline};
+pub use show::{Anatomy, Fate, Need, Needed, Row, Story, story, svg, timeline};
 pub use soak::{Limits, Selection, soak};
-pub use system::{Mounted, Promise, STALE, System, system};
+pub use system::{FindSystem, Mounted, Promise, Reference, STALE, Step, System, UnknownSystem};

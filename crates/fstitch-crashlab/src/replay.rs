@@ -6,12 +6,11 @@ use fstitch_core::Seed;
 
 use crate::aftermath::Aftermath;
 use crate::explore::Facts;
-use crate::ext2::UnknownSystem;
 use crate::id::{StateId, UnknownState};
 use crate::lab::{Lab, LabOptions, Recording};
 use crate::medium::{Cut, Image, for_each_cut};
 use crate::oracle::{Violation, Window};
-use crate::reference::E2fsck;
+use crate::system::{FindSystem, UnknownSystem};
 use crate::workload::{self, Workload};
 
 /// Why a state cannot be seen again.
@@ -82,16 +81,16 @@ fn live_on(aftermath: &Aftermath<'_>, image: &Image, allowed: u64) -> Result<(),
     for seed in 0..AFTERMATHS {
         aftermath.live_on(image, 2, &mut Seed::new(seed))?;
     }
-    if E2fsck::is_installed() { aftermath.ask_reference(image, allowed) } else { Ok(()) }
+    aftermath.ask_installed_reference(image, allowed)
 }
 
 impl Replay {
-    /// Makes the state again and judges it.
+    /// Makes the state again and judges it; `find` knows its system.
     ///
     /// # Errors
     /// When there is no such state.
-    pub fn new(id: StateId, options: LabOptions) -> Result<Self, ReplayError> {
-        let lab = Lab::new(crate::system::system(&id.system)?, LabOptions { level: id.level, ..options })?;
+    pub fn new(id: StateId, options: LabOptions, find: FindSystem) -> Result<Self, ReplayError> {
+        let lab = Lab::new(find(&id.system)?, LabOptions { level: id.level, ..options })?;
         let workload = find_workload(&id.workload)?;
         let recording = lab.record(&workload).map_err(ReplayError::Failed)?;
         let mut found = None;

@@ -84,7 +84,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         asked().unwrap_or_else(|| [held_questions(), questions()].concat())
     {
         let options = LabOptions { choices_per_cut, aftermath_every, depth: 1, ..LabOptions::default() };
-        let lab = Lab::new(fstitch_crashlab::system(system)?, options)?;
+        let lab = Lab::new(fstitch_systems::system(system)?, options)?;
         let (workloads, _) = find(family)?;
         let selection = match selection {
             Selection::Range(range) => Selection::Range(range.start..range.end.min(workloads.len())),

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use fstitch_crashlab::medium::Atom;
 use fstitch_crashlab::workload::{Workload, families, find};
 use fstitch_crashlab::{
-    Base, Ext2System, GroupCounts, GroupOptions, Lab, LabOptions, Level, Limits, Outcome, Replay, Selection,
-    StateId, judge_group_program, minimise, soak, story, svg, system, timeline,
+    Base, GroupCounts, GroupOptions, Lab, LabOptions, Level, Limits, Outcome, Replay, Selection, StateId,
+    judge_group_program, minimise, soak, story, svg, timeline,
 };
+use fstitch_systems::{Ext2System, system};
 
 /// Runs the first `count` workloads of a family.
 fn run(system: &str, family: &str, count: u64, options: LabOptions) -> Outcome {
-    let lab = Lab::new(fstitch_crashlab::system(system).unwrap(), options).unwrap();
+    let lab = Lab::new(fstitch_systems::system(system).unwrap(), options).unwrap();
     let (family, _) = find(family).unwrap();
     let limits = Limits { states: u64::MAX, violations: options.max_violations, threads: 2 };
     soak(
@@ -192,7 +193,7 @@ fn loopback_volumes_without_patches_are_found_corrupt_at_once() {
     for impossible in
         ["ext2-soft@", "ext2-soft@ext2-soft+dense", "ext3-ordered@ext3-full", "ext2-soft@ext2-soft-b2048"]
     {
-        assert!(fstitch_crashlab::system(impossible).is_err(), "{impossible}");
+        assert!(fstitch_systems::system(impossible).is_err(), "{impossible}");
     }
 }
 
@@ -216,11 +217,12 @@ fn failures_replay_shrink_and_are_shown() {
     let options = LabOptions { choices_per_cut: 256, ..LabOptions::default() };
     let found = run("ext2-async", "random", 1, options).found.remove(0);
     let id: StateId = found.id.to_string().parse().unwrap();
-    let replay = Replay::new(id, options).unwrap();
+    let replay = Replay::new(id, options, fstitch_systems::system).unwrap();
     assert_eq!(replay.verdict, Err(found.violation.clone()));
     let smallest = minimise(&replay, &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(smallest.violation.code, found.violation.code);
-    let smallest = Replay::new(smallest.id.to_string().parse().unwrap(), options).unwrap();
+    let smallest =
+        Replay::new(smallest.id.to_string().parse().unwrap(), options, fstitch_systems::system).unwrap();
     assert_eq!(smallest.verdict.as_ref().unwrap_err().code, found.violation.code);
     assert!(smallest.workload.ops.len() <= 3, "{}", smallest.workload.text());
     assert!(smallest.lost().count() <= 2, "{}", smallest.id);
@@ -253,7 +255,7 @@ fn a_story_tells_what_needed_what() {
         cut: cut.at,
         choice: choice.collect(),
     };
-    let replay = Replay::new(id, LabOptions::default()).unwrap();
+    let replay = Replay::new(id, LabOptions::default(), fstitch_systems::system).unwrap();
     let told = story(&replay);
     assert_eq!(told.violation.as_ref().unwrap().0, "inode-marked-free", "{told:?}");
     let blocks: Vec<&str> = told.blocks.values().map(String::as_str).collect();
@@ -296,9 +298,12 @@ fn lawful_states_replay_as_lawful() {
         cut: cut.at,
         choice,
     };
-    assert_eq!(Replay::new(id.clone(), LabOptions::default()).unwrap().verdict, Ok(()));
+    assert_eq!(
+        Replay::new(id.clone(), LabOptions::default(), fstitch_systems::system).unwrap().verdict,
+        Ok(())
+    );
     let gone = StateId { cut: 1_000_000, ..id };
-    assert!(Replay::new(gone, LabOptions::default()).is_err());
+    assert!(Replay::new(gone, LabOptions::default(), fstitch_systems::system).is_err());
 }
 
 #[test]
@@ -313,7 +318,7 @@ fn every_family_has_a_first_workload() {
 
 /// Some programs of groups: `fstitch crash groups` runs any number of them.
 fn ordered_groups(system: &str, level: Level, programs: std::ops::Range<u64>) {
-    let tested = fstitch_crashlab::system(system).unwrap();
+    let tested = fstitch_systems::system(system).unwrap();
     let mut counts = GroupCounts::default();
     for number in programs {
         match judge_group_program(&*tested, number, GroupOptions { level, ..GroupOptions::default() }) {
@@ -352,7 +357,7 @@ fn groups_are_ordered_under_every_mechanism() {
 fn operations_that_are_not_told_of_their_groups_are_noticed() {
     let deaf = GroupOptions { is_deaf: true, ..GroupOptions::default() };
     for system in ["ext2-soft", "ext3-metadata", "ext3-ordered"] {
-        let tested = fstitch_crashlab::system(system).unwrap();
+        let tested = fstitch_systems::system(system).unwrap();
         let noticed = (0..200).any(|number| judge_group_program(&*tested, number, deaf).is_err());
         assert!(noticed, "{system}");
     }

@@ -7,28 +7,36 @@ use std::time::Duration;
 
 use fstitch_core::Consistency;
 use fstitch_core::{
-    BlockDevice, BlockNo, CheckReport, Error, FileSystem, FindingClass, ManualClock, Partition, Result,
+    BlockDevice, BlockNo, CheckReport, Error, FileSystem, FindingClass, Le, ManualClock, Partition, Result,
     Timestamp,
 };
 use fstitch_core::{RepairMode, RepairOptions};
 use fstitch_fs::arrange::{self, Arrangement};
 use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
+use fstitch_fs::ext2::layout::feature::compat;
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
 use fstitch_fs::ext2::{Ext2, journal};
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Reclaimed, Uhfs, UhfsOptions};
 use fstitch_patch::{CacheOptions, Optimizations};
 
-use crate::medium::{Base, Image};
-use crate::peculiar;
-use crate::reference::E2fsck;
-use crate::system::{Mounted, Promise, STALE, System};
+use fstitch_crashlab::medium::{Base, Image};
+use fstitch_crashlab::{Anatomy, Mounted, Promise, Reference, STALE, Step, System, UnknownSystem};
+
+use crate::anatomy::Ext2Anatomy;
+use crate::e2fsck::E2fsck;
+use crate::{OfImage, peculiar};
 
 /// When everything happens, so that a workload's images do not depend on the day.
 const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
 /// The checker's finding on a volume that is not marked clean.
 const NOT_CLEAN: &str = "superblock-not-clean";
-/// The block whose choice to be written is that to close the running transaction.
-pub(crate) const CLOSING: BlockNo = BlockNo(u64::MAX);
+/// Where the superblock is, in bytes, and in it the magic number.
+const SUPERBLOCK_AT: u64 = 1024;
+const MAGIC: (usize, u16) = (56, 0xef53);
+/// Where it says which compatible features there are.
+const COMPATIBLE_AT: usize = 92;
+/// Real volumes are not as small as the laboratory's own.
+const REAL_CACHE_KIB: u32 = 16 << 10;
 /// The cache of a mount that only looks.
 const LOOKING_CACHE_BYTES: usize = 16 << 20;
 
@@ -93,18 +101,38 @@ impl fmt::Display for Ext2System {
     }
 }
 
-/// A word that names no system.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` names no system: expected ext2-soft, ext2-sync, ext2-async, ext3-ordered, ext3-metadata or ext3-full, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step), -p0 (peculiarities), -j1024 (blocks of the journal), -x0 (1: the journal is a device of its own); or one of these @ another one, in a file of which it is, with +sparse or +unordered behind it"
-)]
-pub struct UnknownSystem(pub(crate) String);
+/// What names look like.
+pub const NAMES: &str = "ext2-soft, ext2-sync, ext2-async, ext3-ordered, ext3-metadata or ext3-full, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step), -p0 (peculiarities), -j1024 (blocks of the journal), -x0 (1: the journal is a device of its own)";
+
+/// The system of this name.
+pub fn named(name: &str) -> Option<Arc<dyn System>> {
+    Some(Arc::new(name.parse::<Ext2System>().ok()?))
+}
+
+/// The system of a volume that others have made.
+pub fn of_image(image: &[u8], block_size: u32, consistency: Option<Consistency>) -> Option<OfImage> {
+    let at = usize::try_from(SUPERBLOCK_AT).expect("it is small");
+    let raw = image.get(at..at + 1024).filter(|raw| Le::u16(raw, MAGIC.0) == MAGIC.1)?;
+    let journaled = Le::u32(raw, COMPATIBLE_AT) & compat::HAS_JOURNAL != 0;
+    let suits = if journaled { Consistency::Ordered } else { Consistency::Soft };
+    let consistency = consistency.unwrap_or(suits);
+    if consistency.is_journaled() && !journaled {
+        let why = "an ext2 volume has none: its writes were ordered by soft, sync or async";
+        return Some(Err(format!("`{consistency}` is kept by a journal, and {why}")));
+    }
+    let Ok(size_kib) = u32::try_from(image.len() >> 10) else {
+        return Some(Err("the image is larger than 4 TiB".to_owned()));
+    };
+    let system =
+        Ext2System { size_kib, block_size, consistency, cache_kib: REAL_CACHE_KIB, ..Ext2System::default() };
+    Some(Ok((Arc::new(system), consistency)))
+}
 
 impl FromStr for Ext2System {
     type Err = UnknownSystem;
 
     fn from_str(text: &str) -> std::result::Result<Self, UnknownSystem> {
-        Self::parse(text).filter(Self::is_possible).ok_or_else(|| UnknownSystem(text.to_owned()))
+        Self::parse(text).filter(Self::is_possible).ok_or_else(|| UnknownSystem::new(text, NAMES))
     }
 }
 
@@ -306,13 +334,13 @@ impl Mounted for Running {
         &self.fs
     }
 
-    fn write_out(&self, choose: &mut dyn FnMut(BlockNo) -> bool) -> Result<usize> {
+    fn write_out(&self, choose: &mut dyn FnMut(Step) -> bool) -> Result<usize> {
         let cache = LowLevelFs::cache(self.fs.format());
         // When a transaction closes is as free as when a block is written.
-        if cache.is_journaled() && choose(CLOSING) {
+        if cache.is_journaled() && choose(Step::Close(0)) {
             cache.close_transaction()?;
         }
-        cache.step_blocks(choose)
+        cache.step_blocks(&mut |block| choose(Step::Write(block)))
     }
 }
 
@@ -399,8 +427,22 @@ impl System for Ext2System {
         self.mend(&**device)
     }
 
-    fn reference(&self) -> Option<E2fsck> {
+    fn reference(&self) -> Option<Box<dyn Reference>> {
         let journal_at = (self.external > 0).then(|| self.volume_bytes());
-        Some(E2fsck { replays: self.is_journaled(), journal_at })
+        Some(Box::new(E2fsck { replays: self.is_journaled(), journal_at }))
+    }
+
+    /// Blocks, block size, UUID.
+    fn identity(&self, block: u64, contents: &[u8]) -> Option<Vec<u8>> {
+        let unit = u64::try_from(contents.len()).ok().filter(|unit| *unit > 0)?;
+        let at = usize::try_from(SUPERBLOCK_AT % unit).ok()?;
+        let raw = contents.get(at..at + 120).filter(|_| block == SUPERBLOCK_AT / unit)?;
+        let is_ours = Le::u16(raw, MAGIC.0) == MAGIC.1;
+        is_ours.then(|| [&raw[4..8], &raw[24..28], &raw[104..120]].concat())
+    }
+
+    fn anatomy(&self, newest: Image, oldest: Image) -> Option<Box<dyn Anatomy>> {
+        let older = Ext2Anatomy::new(self, oldest);
+        Some(Box::new(Ext2Anatomy::new(self, newest)?.with_older(older)))
     }
 }

@@ -3,14 +3,15 @@
 
 use std::sync::Arc;
 
-use fstitch_core::{BlockNo, FindingClass, IoOp, Result, Seed};
+use fstitch_core::{FindingClass, IoOp, Result, Seed};
 use fstitch_crashlab::medium::{History, Level, Log, Mark, for_each_choice};
 use fstitch_crashlab::oracle::{Tree, Window};
 use fstitch_crashlab::workload::{Op, Target, Workload};
 use fstitch_crashlab::{
-    Defect, Ext2System, Fault, FaultDevice, FaultPlan, Image, Lab, LabOptions, Mounted, Recorder, Recording,
-    Requests, find_workload,
+    Defect, Fault, FaultDevice, FaultPlan, Image, Lab, LabOptions, Mounted, Recorder, Recording, Requests,
+    Step, find_workload,
 };
+use fstitch_systems::Ext2System;
 
 type Device = Recorder<FaultDevice<Image>>;
 
@@ -58,7 +59,7 @@ impl Subject {
 
     fn work(&self, mounted: &dyn Mounted, device: &Device, outcome: &mut Outcome) {
         let fs = mounted.fs();
-        let write_out = |choose: &mut dyn FnMut(BlockNo) -> bool| mounted.write_out(choose);
+        let write_out = |choose: &mut dyn FnMut(Step) -> bool| mounted.write_out(choose);
         let mut target = Target::new(fs, &write_out);
         let mut tree = self.see(fs, None, &target, outcome);
         let mut promise = 0;

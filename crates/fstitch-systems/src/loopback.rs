@@ -16,17 +16,15 @@ use fstitch_fs::loopback::Loopback;
 use fstitch_fs::uhfs::{LowLevelFs, Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions, VolumeDevice, VolumeOptions};
 
-use crate::ext2::{CLOSING, Ext2System, UnknownSystem};
-use crate::medium::{Base, Image};
-use crate::reference::E2fsck;
-use crate::system::{Mounted, Promise, STALE, System};
+use fstitch_crashlab::medium::{Base, Image};
+use fstitch_crashlab::{Mounted, Promise, STALE, Step, System, UnknownSystem};
+
+use crate::ext2::Ext2System;
 
 /// The file that the inner volume is in.
 const FILE: &[u8] = b"volume";
 /// What the outer volume has beside that file and its journal, in KiB.
 const BESIDE_KIB: u32 = 1024;
-/// The block whose choice to be written is that to close the outer volume's running transaction.
-const CLOSING_BELOW: BlockNo = BlockNo(u64::MAX - 1);
 
 /// How the inner volume is in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +63,20 @@ impl fmt::Display for LoopbackSystem {
     }
 }
 
+/// What names look like.
+pub const NAMES: &str =
+    "one of these @ another one, in a file of which it is, with +sparse or +unordered behind it";
+
+/// The system of this name.
+pub fn named(name: &str) -> Option<Arc<dyn System>> {
+    Some(Arc::new(name.parse::<LoopbackSystem>().ok()?))
+}
+
 impl FromStr for LoopbackSystem {
     type Err = UnknownSystem;
 
     fn from_str(text: &str) -> std::result::Result<Self, UnknownSystem> {
-        let unknown = || UnknownSystem(text.to_owned());
+        let unknown = || UnknownSystem::new(text, NAMES);
         let (inner, outer) = text.split_once('@').ok_or_else(unknown)?;
         let suffix = outer.find('+').unwrap_or(outer.len());
         let (outer, suffix) = outer.split_at(suffix);
@@ -249,16 +256,17 @@ impl Mounted for Running {
         self.outer.unmount()
     }
 
-    fn write_out(&self, choose: &mut dyn FnMut(BlockNo) -> bool) -> Result<usize> {
+    fn write_out(&self, choose: &mut dyn FnMut(Step) -> bool) -> Result<usize> {
         let (above, below) = (cache(&self.inner), cache(&self.outer));
-        if above.is_journaled() && choose(CLOSING) {
+        if above.is_journaled() && choose(Step::Close(0)) {
             above.close_transaction()?;
         }
-        if below.is_journaled() && choose(CLOSING_BELOW) {
+        if below.is_journaled() && choose(Step::Close(1)) {
             below.close_transaction()?;
         }
-        let own = if self.together { 0 } else { above.step_blocks(choose)? };
-        Ok(own + below.step_blocks(choose)?)
+        let mut write = |block| choose(Step::Write(block));
+        let own = if self.together { 0 } else { above.step_blocks(&mut write)? };
+        Ok(own + below.step_blocks(&mut write)?)
     }
 }
 
@@ -339,8 +347,8 @@ impl System for LoopbackSystem {
         Ok(left)
     }
 
-    fn reference(&self) -> Option<E2fsck> {
-        None
+    fn identity(&self, block: u64, contents: &[u8]) -> Option<Vec<u8>> {
+        self.outer_system().identity(block, contents)
     }
 }
 

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fstitch_core::{Errno, Error, FileSystem, ManualClock};
+use fstitch_crashlab::Step;
 use fstitch_crashlab::workload::{Op, Target, Workload, find};
 use fstitch_fs::model::{Model, ModelOptions};
 
@@ -82,7 +83,7 @@ fn model() -> Model {
 /// Runs a workload on the model; afterwards every reference has been given back.
 fn run(workload: &Workload, tally: &mut Tally) {
     let fs = model();
-    let write_out = |_: &mut dyn FnMut(fstitch_core::BlockNo) -> bool| Ok(0);
+    let write_out = |_: &mut dyn FnMut(Step) -> bool| Ok(0);
     let mut target = Target::new(&fs, &write_out);
     for (no, op) in (SETUP..).zip(&workload.setup) {
         // Only filling a volume may be refused before anything has begun.

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use fstitch_core::{BlockDevice, BlockNo, Caller, Error, FileKind, FileSystem, InodeNo, Result};
+use fstitch_core::{BlockDevice, Caller, Error, FileKind, FileSystem, InodeNo, Result};
 use fstitch_crashlab::workload::{Target, Workload};
-use fstitch_crashlab::{Ext2System, FaultDevice, FaultPlan, Image, Lab, LabOptions, find_workload};
+use fstitch_crashlab::{FaultDevice, FaultPlan, Image, Lab, LabOptions, Step, find_workload};
+use fstitch_systems::Ext2System;
 
 /// The error names a block, an inode or another place, if it is one of damage.
 fn told(error: &Error, plan: &str) {
@@ -75,7 +76,7 @@ fn survive(lab: &Lab, workload: &Workload, plan: &FaultPlan) -> u64 {
     let line = format!("{} with `{plan}`", workload.name);
     let device = Arc::new(FaultDevice::new(Image::new(Arc::clone(lab.base())), plan.clone()));
     if let Ok(mounted) = lab.system().mount(Arc::<FaultDevice<Image>>::clone(&device)) {
-        let write_out = |choose: &mut dyn FnMut(BlockNo) -> bool| mounted.write_out(choose);
+        let write_out = |choose: &mut dyn FnMut(Step) -> bool| mounted.write_out(choose);
         let mut target = Target::new(mounted.fs(), &write_out);
         for (no, op) in (0..).zip(workload.setup.iter().chain(&workload.ops)) {
             op.run(&mut target, no).unwrap_or_else(|error| told(&error, &line));

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use fstitch_core::Errno;
 use fstitch_crashlab::workload::{Family, families, find};
-use fstitch_crashlab::{Ext2System, Lab, LabOptions};
+use fstitch_crashlab::{Lab, LabOptions};
+use fstitch_systems::Ext2System;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::run_all;

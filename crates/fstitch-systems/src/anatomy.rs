@@ -15,8 +15,8 @@ use fstitch_fs::ext2::layout::group::GroupDescriptor;
 use fstitch_fs::ext2::layout::inode::{DiskInode, place};
 use fstitch_fs::ext2::layout::superblock::Superblock;
 
-use crate::medium::{Image, size};
-use crate::system::System;
+use fstitch_crashlab::medium::Image;
+use fstitch_crashlab::{Anatomy, Need, System};
 
 /// Direct pointers of an inode; the others point at blocks with pointers.
 const DIRECT: usize = 12;
@@ -25,26 +25,17 @@ const ROOT: u32 = 2;
 const JOURNAL: u32 = 8;
 
 /// A volume, as far as it could be read.
-pub(super) struct Anatomy {
+pub struct Ext2Anatomy {
     volume: Superblock,
     groups: Vec<GroupDescriptor>,
     paths: BTreeMap<u32, String>,
     owners: BTreeMap<u64, (u32, BlockKind)>,
 }
 
-/// Contents of a block that mean nothing without those of another one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Need {
-    /// The other block.
-    pub block: u64,
-    /// Why, such as `the name "new"`.
-    pub why: String,
-}
-
-impl Anatomy {
+impl Ext2Anatomy {
     /// Looks at the volume in `image` after `system` has replayed its journal; `None` where it is no volume of ours, or in a file of
     /// one.
-    pub(super) fn new(system: &dyn System, image: Image) -> Option<Self> {
+    pub fn new(system: &dyn System, image: Image) -> Option<Self> {
         let image = Arc::new(image);
         let device: Arc<dyn BlockDevice> = Arc::<Image>::clone(&image);
         // What cannot be replayed is looked at as it is.
@@ -66,7 +57,7 @@ impl Anatomy {
     }
 
     /// Also takes the names and blocks of an older image that this one has no more.
-    pub(super) fn with_older(mut self, older: Option<Self>) -> Self {
+    pub fn with_older(mut self, older: Option<Self>) -> Self {
         if let Some(older) = older {
             older.paths.into_iter().for_each(|(ino, path)| _ = self.paths.entry(ino).or_insert(path));
             older.owners.into_iter().for_each(|(block, of)| _ = self.owners.entry(block).or_insert(of));
@@ -160,28 +151,6 @@ impl Anatomy {
         self.paths.get(&ino).cloned().unwrap_or_else(|| format!("inode {ino}"))
     }
 
-    /// What a block is, with the name of the file that it belongs to.
-    pub(super) fn describe(&self, block: u64, kind: BlockKind) -> String {
-        if let Some(&(ino, what)) = self.owners.get(&block) {
-            let of = if ino == JOURNAL { "the journal".to_owned() } else { self.path(ino) };
-            return match what {
-                BlockKind::Directory => format!("names in {of}"),
-                BlockKind::Indirect => format!("pointers of {of}"),
-                BlockKind::Attribute => format!("attributes of {of}"),
-                _ => format!("contents of {of}"),
-            };
-        }
-        let word = match kind {
-            BlockKind::Superblock => "superblock",
-            BlockKind::GroupDescriptor => "group descriptors",
-            BlockKind::BlockBitmap => "bitmap of blocks",
-            BlockKind::InodeBitmap => "bitmap of inodes",
-            BlockKind::Inode => return format!("inodes {}", self.inodes_of(block)),
-            other => return format!("{other:?}").to_lowercase(),
-        };
-        word.to_owned()
-    }
-
     /// Numbers of the first and last inode in a block of a table.
     fn inodes_of(&self, block: u64) -> String {
         let first = self.first_inode(block);
@@ -197,18 +166,6 @@ impl Anatomy {
             (at < self.volume.inode_table_blocks())
                 .then(|| group * self.volume.inodes_per_group + at * per_block + 1)
         })
-    }
-
-    /// What the contents `new` of a block need that the contents `old` did not.
-    pub(super) fn needs(&self, block: u64, kind: BlockKind, (old, new): (&[u8], &[u8])) -> BTreeSet<Need> {
-        let kind = self.owners.get(&block).map_or(kind, |&(_, kind)| kind);
-        match kind {
-            BlockKind::Directory => self.needs_of_names(block, old, new),
-            BlockKind::Inode => self.needs_of_inodes(block, old, new),
-            BlockKind::Indirect => self.needs_of_pointers("", pointers(old), pointers(new)),
-            BlockKind::InodeBitmap => self.needs_of_freed_inodes(block, old, new),
-            _ => BTreeSet::new(),
-        }
     }
 
     fn needs_of_names(&self, block: u64, old: &[u8], new: &[u8]) -> BTreeSet<Need> {
@@ -289,7 +246,46 @@ impl Anatomy {
     }
 }
 
+impl Anatomy for Ext2Anatomy {
+    fn describe(&self, block: u64, kind: BlockKind) -> String {
+        if let Some(&(ino, what)) = self.owners.get(&block) {
+            let of = if ino == JOURNAL { "the journal".to_owned() } else { self.path(ino) };
+            return match what {
+                BlockKind::Directory => format!("names in {of}"),
+                BlockKind::Indirect => format!("pointers of {of}"),
+                BlockKind::Attribute => format!("attributes of {of}"),
+                _ => format!("contents of {of}"),
+            };
+        }
+        let word = match kind {
+            BlockKind::Superblock => "superblock",
+            BlockKind::GroupDescriptor => "group descriptors",
+            BlockKind::BlockBitmap => "bitmap of blocks",
+            BlockKind::InodeBitmap => "bitmap of inodes",
+            BlockKind::Inode => return format!("inodes {}", self.inodes_of(block)),
+            other => return format!("{other:?}").to_lowercase(),
+        };
+        word.to_owned()
+    }
+
+    fn needs(&self, block: u64, kind: BlockKind, (old, new): (&[u8], &[u8])) -> BTreeSet<Need> {
+        let kind = self.owners.get(&block).map_or(kind, |&(_, kind)| kind);
+        match kind {
+            BlockKind::Directory => self.needs_of_names(block, old, new),
+            BlockKind::Inode => self.needs_of_inodes(block, old, new),
+            BlockKind::Indirect => self.needs_of_pointers("", pointers(old), pointers(new)),
+            BlockKind::InodeBitmap => self.needs_of_freed_inodes(block, old, new),
+            _ => BTreeSet::new(),
+        }
+    }
+}
+
 fn pointers(block: &[u8]) -> impl Iterator<Item = u32> + '_ {
     let words = block.chunks_exact(4);
     words.map(|word| word.try_into().map_or(0, u32::from_le_bytes))
+}
+
+/// An offset or a count of the format as one of memory.
+fn size(number: u32) -> usize {
+    usize::try_from(number).expect("64-bit machine")
 }

@@ -3,8 +3,9 @@
 use std::io::Write;
 use std::process::Command;
 
-use crate::medium::{Base, Image};
-use crate::oracle::Violation;
+use fstitch_crashlab::Reference;
+use fstitch_crashlab::medium::{Base, Image};
+use fstitch_crashlab::oracle::Violation;
 
 /// e2fsck, found in `PATH` or where systems put it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -18,19 +19,12 @@ pub struct E2fsck {
 /// Files corrected, or nothing to correct.
 const MENDED: i32 = 1;
 
-impl E2fsck {
-    /// Whether it is installed.
-    #[must_use]
-    pub fn is_installed() -> bool {
+impl Reference for E2fsck {
+    fn is_installed(&self) -> bool {
         command().arg("-V").output().is_ok_and(|output| output.status.success())
     }
 
-    /// e2fsck finds nothing in an image in which we find nothing, mends all of any other, and agrees with itself
-    /// afterwards. Returns the mended image.
-    ///
-    /// # Errors
-    /// When it does not, with what it printed.
-    pub fn judge(self, image: &Image, we_found: u64) -> Result<Image, Violation> {
+    fn judge(&self, image: &Image, we_found: u64) -> Result<Image, Violation> {
         let fail = |error: std::io::Error| Violation::new("e2fsck-failed", error.to_string());
         let bytes = image.bytes();
         let (volume, journal) = bytes.split_at(self.journal_at.unwrap_or(bytes.len()));
