@@ -90,10 +90,10 @@ impl Wish {
 impl Ext2 {
     /// Takes 1 to `want` contiguous blocks near `goal`. `ENOSPC` respects the reserved blocks.
     pub(super) fn take_blocks(&self, caller: &Caller, goal: Goal, want: u32) -> Result<Run> {
-        let given_back = self.ahead.given_back();
+        let given_back = self.preallocated.given_back();
         match self.find_blocks(caller, goal, want) {
-            // What was taken ahead for others is theirs no more.
-            Err(error) if error.errno() == Errno::NOSPC && self.give_back_ahead() != given_back => {
+            // What was preallocated for others is theirs no more.
+            Err(error) if error.errno() == Errno::NOSPC && self.give_back_preallocated() != given_back => {
                 self.find_blocks(caller, goal, want)
             }
             found => found,

@@ -112,7 +112,7 @@ impl Ext2 {
             self.sub_sectors(&mut tx, inode, &inode_block, removal.freed);
         }
         inode.last = None;
-        self.give_back_ahead_of(inode.ino);
+        self.give_back_preallocated_of(inode.ino);
         self.remember(inode);
         removal.failed.map_or(Ok(removal.pointers), Err)
     }

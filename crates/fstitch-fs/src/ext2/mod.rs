@@ -3,7 +3,7 @@
 //! ```text
 //!   low ── LowLevelFs, one line each
 //!    ├─ volume ── superblock, counters, features, state
-//!    ├─ groups ── bitmap, pending ─ alloc (blocks), orlov (inodes); ahead
+//!    ├─ groups ── bitmap, pending ─ alloc (blocks), orlov (inodes); prealloc
 //!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach
 //!    ├─ dir ── find, add, change, index
 //!    └─ xattr ── acl
@@ -18,7 +18,6 @@
 //! flushes (but once, to mark the volume as in use), and does not know what consistency mechanism is in force.
 
 mod acl;
-mod ahead;
 mod alloc;
 mod attach;
 mod attr;
@@ -43,6 +42,7 @@ pub(crate) mod num;
 mod online;
 mod orlov;
 mod pending;
+mod prealloc;
 mod reclaim;
 mod source;
 pub mod times;

@@ -47,7 +47,7 @@ impl BlockSource for Cached<'_> {
 impl Ext2 {
     /// Checks the volume as it is in the cache. The caller keeps it from changing meanwhile.
     pub(super) fn check_mounted(&self) -> Result<CheckReport> {
-        self.give_back_ahead();
+        self.give_back_preallocated();
         let report = check_source(&Cached(&self.cache), &self.current_superblock())?;
         if report.corrupt > 0 {
             self.set_unchecked();

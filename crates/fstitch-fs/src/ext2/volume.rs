@@ -60,8 +60,8 @@ pub struct Ext2 {
     /// How often blocks were passed over that the running transaction has freed.
     pub(super) barred: AtomicU64,
     pub(super) orphans: Mutex<super::journaled::OrphanList>,
-    /// Blocks taken ahead for files that grow.
-    pub(super) ahead: super::ahead::Ahead,
+    /// Preallocated blocks of files that grow.
+    pub(super) preallocated: super::prealloc::Preallocated,
 }
 
 /// Feature bits set since the mount, with the patches that set them.
@@ -139,7 +139,7 @@ impl Ext2 {
             journal: Mutex::default(),
             barred: AtomicU64::new(0),
             orphans: Mutex::default(),
-            ahead: super::ahead::Ahead::default(),
+            preallocated: super::prealloc::Preallocated::default(),
         })
     }
 
@@ -290,7 +290,7 @@ impl Ext2 {
 
     pub(super) fn space(&self) -> StatFs {
         let tx = self.cache.lock();
-        let free = u64::from(self.field(&tx, S_FREE_BLOCKS_COUNT)) + u64::from(self.ahead.count());
+        let free = u64::from(self.field(&tx, S_FREE_BLOCKS_COUNT)) + u64::from(self.preallocated.count());
         let inodes_free = u64::from(self.field(&tx, S_FREE_INODES_COUNT));
         drop(tx);
         let blocks = u64::from(self.sb.blocks_count - self.overhead_blocks());

@@ -394,7 +394,7 @@ pub trait LowLevelFs: Send + Sync + 'static {
         Err(Error::Unsupported("checking a mounted volume of this format".into()))
     }
 
-    /// Everything is about to be made stable: what was taken ahead of need is given back. Called without inode locks.
+    /// Everything is about to be made stable: what was taken before they are needed is given back. Called without inode locks.
     fn before_sync(&self) {}
 
     /// Much may have become stable: what is remembered about it may be forgotten. Called without inode locks.

@@ -1,4 +1,4 @@
-//! The generic high-level file system: POSIX operations out of a format's micro-operations.
+//! The universal high-level file system: POSIX operations out of a format's micro-operations.
 //!
 //! ```text
 //!   volume   Uhfs itself, its options, and the gate through which every change goes

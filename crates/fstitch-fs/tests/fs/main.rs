@@ -4,7 +4,6 @@
 //! remount, and a missing dependency between micro-operations, which only a crash would show.
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
-mod ahead;
 mod crashes;
 mod dirsync;
 mod driver;
@@ -13,6 +12,7 @@ mod loopback;
 mod marks;
 mod orders;
 mod parked;
+mod prealloc;
 mod properties;
 mod threads;
 mod toy;

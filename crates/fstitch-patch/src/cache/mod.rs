@@ -11,6 +11,17 @@
 //!
 //! Locks, in this order: `epoch` (one epoch at a time, held across I/O), `core` (graph and index, held for
 //! microseconds, never across I/O).
+//!
+//! # Invariants
+//! 1. A block of the device is in at most one slot; two that load it at a time read it once. 2. A block with uncommitted patches, one
+//! in flight and one that is pinned stay in memory. 3. An epoch is written, then flushed, then committed; nothing of it is committed if
+//! either fails. 4. After a failure nothing is written and nothing that was not stable is forgotten: reading sees the newest data, every
+//! sync fails. 5. Who creates patches has reserved room for them before, holding no lock and no unfinished patch.
+//!
+//! # States and transitions of a block
+//! *absent* → *loading* [`load`] → *clean* [`note_clean`]; or *fresh*, of which nobody has said yet what it holds [`fresh`] → *dirty*
+//! [`Tx`: `init`, `bytes`, `bits`] → *in flight* [`launch`] → *clean* or, changed meanwhile, *dirty* [`settle`] → *absent*
+//! [`make_room`, `forget`]. The cache itself: *open* → *poisoned* [`settle`, `poison`, `abandon`], for ever.
 
 mod block;
 mod clean;

@@ -11,6 +11,19 @@
 //!   logged.rs   changes where a journal is kept              moment.rs     when it is
 //!   contents.rs contents of files, the oldest first
 //! ```
+//!
+//! `Px`, `Sx` and `Vx` are the places of a **p**atch, of a **s**lot (a cached block) and of a **v**olume among theirs.
+//!
+//! # Invariants (numbers of `docs/design/patch.md`)
+//! 1. What a committed patch depends on is committed. 2. What an in-flight patch of a block depends on is committed or in flight on
+//! that block; one version of a block is in flight at a time. 3. The graph has no cycle. 4. A slot holds the newest data. 5. Every
+//! write-out of a block commits at least one patch. 6. A `PatchId` never dangles. 7. Undo is exact.
+//!
+//! # States and transitions of a patch
+//! *made* [`change_plain`, `change_logged`, `empty`, `hold`, `gather`] → *waiting*, until its befores are committed or in flight with
+//! it; or *joined* to another at once, which holds its data from then on [`create`, `merge`] → *in flight* [`launch`] → *committed*
+//! [`commit`, `commit_empties`]: its place is free, its id answers "committed". A patch that nobody will ever see is *dropped*
+//! while it is not in flight [`drop_changes`, `hollow`]; a held one waits to be *released* [`release`]. What fails in flight stays there.
 
 mod arena;
 mod contents;

@@ -116,8 +116,8 @@ impl Ext2 {
     /// Starts a pass: nothing is under way at this moment.
     fn start_pass(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<()> {
         hooks.quiesced(3 * self.block_size(), &mut || {
-            // What is taken ahead from now on is known to the watch.
-            self.give_back_ahead();
+            // What is preallocated from now on is known to the watch.
+            self.give_back_preallocated();
             self.watch.start();
         })
     }

@@ -1,11 +1,11 @@
-//! Blocks taken ahead of need for files that grow, so that the free map is not searched and changed for each block.
+//! Blocks taken before they are needed for files that grow, so that the free map is not searched and changed for each block.
 //!
 //! Who fills a new file at once and says how long it will be gets all of its blocks together, indirect ones in their places
 //! among the others, as far as free runs are that long.
 //!
-//! **Layout.** A block taken ahead is marked as used and belongs to nobody: what a crash in the middle of any allocation
+//! **Layout.** A preallocated block is marked as used and belongs to nobody: what a crash in the middle of any allocation
 //! leaves, and lawful for the same reason. A volume whose changes go through a journal promises that a replay leaves no
-//! such blocks, so nothing is taken ahead there.
+//! such blocks, so nothing is preallocated there.
 //!
 //! **States.** Taken with the file's last allocation, behind its last block; then either given to the file, from the
 //! first one on, or given back: when the file is shortened or freed or grows elsewhere, when everything is made stable, when
@@ -24,21 +24,21 @@ use super::layout::superblock::S_FREE_BLOCKS_COUNT;
 use super::num::wide;
 use super::volume::Ext2;
 
-/// How many blocks are taken ahead for a file at most.
+/// How many blocks are preallocated for a file at most.
 const MOST: u32 = 32;
 /// For files that have so many: behind shorter ones, of which there are many, what is given back would leave gaps, and what is
 /// written together would be in as many pieces.
 const FROM: u64 = 64;
-/// Of so many free blocks one may be taken ahead for a file, so none where space is short.
+/// Of so many free blocks one may be preallocated for a file, so none where space is short.
 const OF_FREE: u32 = 64;
 /// For how many files at a time.
 const FILES: usize = 64;
 /// So many blocks of a file that is longer than any free run are wanted in one piece at least, for a quarter of a group.
 const PIECES_PER_GROUP: u32 = 4;
 
-/// Blocks taken ahead.
+/// Preallocated blocks.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct Preallocated {
     files: Mutex<Files>,
     /// Blocks in all of them.
     count: AtomicU32,
@@ -56,7 +56,7 @@ struct Files {
     refused: usize,
 }
 
-/// Whether blocks may be taken ahead for one more file.
+/// Whether blocks may be preallocated for one more file.
 enum Room {
     Free,
     Taken,
@@ -64,7 +64,7 @@ enum Room {
     Old,
 }
 
-impl Ahead {
+impl Preallocated {
     /// Blocks that are taken and nobody's: as good as free.
     pub(super) fn count(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
@@ -130,10 +130,10 @@ impl Ahead {
 }
 
 impl Ext2 {
-    /// Up to `want` of the blocks that were taken ahead for the file, if these are what comes next in it.
-    pub(super) fn take_from_ahead(&self, inode: &Inode, index: u64, want: u32) -> Option<Run> {
+    /// Up to `want` of the blocks that were preallocated for the file, if these are what comes next in it.
+    pub(super) fn take_preallocated(&self, inode: &Inode, index: u64, want: u32) -> Option<Run> {
         let (next, block) = inode.last?;
-        if index == next { self.ahead.pop(inode.ino, block, want) } else { None }
+        if index == next { self.preallocated.pop(inode.ino, block, want) } else { None }
     }
 
     /// Learns that a file without blocks will have `size` bytes, all of them written.
@@ -152,7 +152,7 @@ impl Ext2 {
     /// The next of the blocks that lie together, for an indirect block.
     pub(super) fn take_in_line(&self, inode: &mut Inode) -> Option<Run> {
         let (next, block) = inode.last.filter(|_| inode.expected > 0)?;
-        let run = self.ahead.pop(inode.ino, block, 1)?;
+        let run = self.preallocated.pop(inode.ino, block, 1)?;
         inode.last = Some((next, block + 1));
         Some(run)
     }
@@ -176,7 +176,7 @@ impl Ext2 {
             inode.expected = 0;
             return Ok(None);
         };
-        self.keep_ahead(inode, &mut run, want);
+        self.keep_preallocated(inode, &mut run, want);
         Ok(Some(run))
     }
 
@@ -185,19 +185,19 @@ impl Ext2 {
         indirect_between(self.pointers(), from, to)
     }
 
-    /// How many blocks to take ahead with the allocation of file block `index`, if the file is long, grows from its end on, and
+    /// How many blocks to preallocate with the allocation of file block `index`, if the file is long, grows from its end on, and
     /// there are plenty.
-    pub(super) fn how_far_ahead(&self, inode: &Inode, index: u64) -> u32 {
+    pub(super) fn preallocation_for(&self, inode: &Inode, index: u64) -> u32 {
         let is_long = index >= FROM && inode.disk.kind == FileKind::Regular;
         let grows = is_long && inode.last.is_some_and(|(next, _)| next == index);
         if !grows || self.cache.goes_through_journal() || self.distrusts_counters() {
             return 0;
         }
-        match self.ahead.room() {
+        match self.preallocated.room() {
             Room::Free => {}
             Room::Taken => return 0,
             Room::Old => {
-                self.give_back_ahead();
+                self.give_back_preallocated();
                 return 0;
             }
         }
@@ -207,30 +207,30 @@ impl Ext2 {
     }
 
     /// Parts a run that was taken for `want` blocks and more: the others stay for later.
-    pub(super) fn keep_ahead(&self, inode: &Inode, run: &mut Run, want: u32) {
+    pub(super) fn keep_preallocated(&self, inode: &Inode, run: &mut Run, want: u32) {
         if run.count > want {
             let rest = Run { start: run.start + want, count: run.count - want, ..run.clone() };
             run.count = want;
-            self.ahead.keep(inode.ino, rest);
+            self.preallocated.keep(inode.ino, rest);
         }
     }
 
-    /// Gives back what was taken ahead for an inode.
-    pub(super) fn give_back_ahead_of(&self, ino: u32) {
-        if let Some(run) = self.ahead.take(ino) {
+    /// Gives back what was preallocated for an inode.
+    pub(super) fn give_back_preallocated_of(&self, ino: u32) {
+        if let Some(run) = self.preallocated.take(ino) {
             self.give_back_run(&run);
         }
     }
 
-    /// Gives back what was taken ahead for all files. Returns how often some was by now.
-    pub(super) fn give_back_ahead(&self) -> u64 {
-        let _giving = self.ahead.giving.lock().expect("no panic while held");
-        let runs = self.ahead.take_all();
+    /// Gives back what was preallocated for all files. Returns how often some was by now.
+    pub(super) fn give_back_preallocated(&self) -> u64 {
+        let _giving = self.preallocated.giving.lock().expect("no panic while held");
+        let runs = self.preallocated.take_all();
         runs.iter().for_each(|run| self.give_back_run(run));
         if !runs.is_empty() {
-            self.ahead.given_back.fetch_add(1, Ordering::Release);
+            self.preallocated.given_back.fetch_add(1, Ordering::Release);
         }
-        self.ahead.given_back()
+        self.preallocated.given_back()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Blocks that are taken ahead for files that grow: nobody misses them, and no checker ever sees them but after a power cut.
+//! Blocks that are preallocated for files that grow: nobody misses them, and no checker ever sees them but after a power cut.
 //!
 //! The failure that these tests prevent: space that is taken and never given back, or given back while it is somebody's.
 
@@ -92,7 +92,7 @@ fn files_that_grow_in_turns_miss_no_space_and_lie_in_long_runs() {
     let all = rig.free();
     for index in 0..160 {
         rig.grow(index).unwrap();
-        assert_eq!(rig.free(), all - rig.owned(), "what is taken ahead counts as free");
+        assert_eq!(rig.free(), all - rig.owned(), "what is preallocated counts as free");
     }
     assert_eq!(findings(&rig.fs.check().unwrap()), [], "a check of the mounted volume");
     rig.grow(160).unwrap();
@@ -151,7 +151,7 @@ fn the_last_block_can_be_had_and_what_is_removed_is_free() {
     let index = (0..).find(|&index| rig.grow(index).is_err()).unwrap();
     assert_eq!(rig.grow(index), Err(Errno::NOSPC));
     assert_eq!((rig.free(), rig.owned()), (0, all));
-    // Shortened, grown and shortened again: what was taken ahead behind the old end is not kept.
+    // Shortened, grown and shortened again: what was preallocated behind the old end is not kept.
     for round in 0..3 {
         for &file in &rig.files {
             let size = SetAttr { size: Some((100 + round) * BLOCK), ..SetAttr::default() };
@@ -175,7 +175,7 @@ fn the_last_block_can_be_had_and_what_is_removed_is_free() {
 }
 
 #[test]
-fn who_needs_all_blocks_gets_those_that_others_have_ahead() {
+fn who_needs_all_blocks_gets_those_that_others_have_preallocated() {
     let rig = Rig::new();
     let all = rig.free();
     (0..90).for_each(|index| rig.grow(index).unwrap());
@@ -191,7 +191,7 @@ fn who_needs_all_blocks_gets_those_that_others_have_ahead() {
     assert_eq!((error, rig.free(), rig.owned() + its), (Errno::NOSPC, 0, all));
 }
 
-/// Files that grow in turns while there is room ahead for fewer of them.
+/// Files that grow in turns while there is room to preallocate for fewer of them.
 #[test]
 fn many_files_grow_as_well() {
     let rig = Rig::new();
@@ -224,7 +224,7 @@ fn a_power_cut_leaves_them_to_the_reclaimer() {
     let done = rig.fs.reclaim().unwrap();
     assert!(done.complete && done.blocks > 0, "{done:?}");
     (105..110).for_each(|index| rig.grow(index).unwrap());
-    // Now there is something ahead that it must not take for leaked, because it will be somebody's.
+    // Now there is something preallocated that it must not take for leaked, because it will be somebody's.
     let done = rig.fs.reclaim().unwrap();
     assert_eq!((done.complete, done.blocks), (true, 0));
     (110..120).for_each(|index| rig.grow(index).unwrap());
@@ -256,7 +256,7 @@ fn a_file_whose_length_was_said_lies_in_one_piece_with_its_indirect_blocks() {
     }
     for index in 0..200 {
         rig.grow(index).unwrap();
-        assert_eq!(rig.free(), all - rig.owned(), "what is taken ahead counts as free");
+        assert_eq!(rig.free(), all - rig.owned(), "what is preallocated counts as free");
     }
     assert_eq!(findings(&rig.fs.check().unwrap()), [], "a check of the mounted volume");
     rig.fs.unmount().unwrap();
