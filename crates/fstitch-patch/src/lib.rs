@@ -21,8 +21,8 @@ mod patchgroup;
 mod stats;
 
 pub use cache::{
-    Block, Blocks, Cache, Handle, JournalConfig, JournalStatus, Linear, Pieces, Placement, Snapshots, Spot,
-    Tx, VolumeDevice, VolumeOptions,
+    Block, Blocks, Cache, Handle, JournalConfig, JournalStatus, Linear, Pieces, Placement, Run, Seal,
+    Snapshots, Spot, Tx, VolumeDevice, VolumeOptions,
 };
 pub use id::{PatchId, PatchIds, PatchState};
 pub use options::{CacheOptions, Durability, JournalMode, Optimizations, Ordering};

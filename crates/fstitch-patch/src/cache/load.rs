@@ -259,6 +259,8 @@ impl Shared {
             .collect();
         assert_below(Rank::Core, "reading");
         let outcome = self.device.read(&mut reads);
+        let verify = |read: &BlockRead<'_>| self.seals.verify(read.block, read.kind, read.data);
+        let outcome = outcome.and_then(|()| reads.iter().try_for_each(verify));
         let mut core = self.core();
         if let Err(error) = outcome {
             core.graph.stats.read_errors += 1;

@@ -7,6 +7,7 @@
 //!   tx.rs       the core lock, in which patches are created
 //!   journal/    transactions, where a journal is kept     groups.rs   patchgroups
 //!   volume.rs   several volumes on one device             device.rs   a volume as a device
+//!   seal.rs     checksums of formats, at the moment of writing
 //! ```
 //!
 //! Locks, in this order: `epoch` (one epoch at a time, held across I/O), `core` (graph and index, held for
@@ -31,6 +32,7 @@ mod groups;
 mod journal;
 mod limits;
 mod load;
+mod seal;
 mod step;
 mod sync;
 mod tx;
@@ -56,6 +58,8 @@ pub use device::VolumeDevice;
 use flusher::Flusher;
 pub use journal::{Handle, JournalConfig, JournalStatus};
 pub use load::{Blocks, Snapshots};
+use seal::Seals;
+pub use seal::{Run, Seal};
 pub use tx::Tx;
 pub use volume::{Linear, Pieces, Placement, Spot, VolumeOptions};
 use volume::{Mapping, VolumeState};
@@ -93,6 +97,8 @@ pub(crate) struct Shared {
     kick: Condvar,
     /// A journal has been kept: what somebody waits for may come to wait for more.
     journaled: AtomicBool,
+    /// What formats put into blocks last.
+    seals: Seals,
 }
 
 /// What the core lock guards.
@@ -177,6 +183,7 @@ impl Cache {
             changed: Condvar::new(),
             kick: Condvar::new(),
             journaled: AtomicBool::new(false),
+            seals: Seals::default(),
         };
         Arc::new(Self {
             shared: Arc::new(shared),

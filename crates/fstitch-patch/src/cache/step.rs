@@ -111,10 +111,11 @@ impl Shared {
     }
 
     /// Writes, flushes and commits a launched epoch.
-    fn write_launched(&self, batch: Vec<Frozen>) -> Result<Progress> {
+    fn write_launched(&self, mut batch: Vec<Frozen>) -> Result<Progress> {
         if batch.is_empty() {
             return Ok(Progress::Idle);
         }
+        self.seals.seal(&mut batch);
         let outcome = self.write_batch(&batch);
         let mut core = self.core();
         core.copies_in_flight = 0;

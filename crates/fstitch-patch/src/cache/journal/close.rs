@@ -130,7 +130,8 @@ impl Shared {
             let copies: Vec<(Tag, Arc<BlockBuf>)> = homes
                 .iter()
                 .map(|&(no, sx, _)| {
-                    let (copy, is_escaped) = escaped(core.graph.slot(sx).loaded());
+                    let slot = core.graph.slot(sx);
+                    let (copy, is_escaped) = escaped(&self.seals.sealed(slot.no, slot.kind, slot.loaded()));
                     (shape.tag_for(no.get(), is_escaped, sequence, &copy), copy)
                 })
                 .collect();
