@@ -36,6 +36,7 @@ const TESTS: &Tests = &[
 const JOURNAL_TESTS: &Tests = &[
     ("fstitch-patch", "journaled", ""),
     ("fstitch-patch", "volumes", ""),
+    ("fstitch-patch", "seal", ""),
     ("fstitch-patch", "groups", ""),
     ("fstitch-fs", "journal", "kept"),
     ("fstitch-fs", "fs", "loopback"),
