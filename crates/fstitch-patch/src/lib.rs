@@ -5,7 +5,7 @@
 //!                     │                                                                      │
 //!                     └── sync_patches, sync_all ──► step: launch ─► write, flush ─► commit ──┘
 //!                                                              │
-//!                                                        BlockDevice
+//!                                                   Medium: a BlockDevice, or a layer above some
 //! ```
 //!
 //! This crate owns ordering. It knows no file system, and it never writes a block whose dependencies are not
@@ -21,8 +21,8 @@ mod patchgroup;
 mod stats;
 
 pub use cache::{
-    Block, Blocks, Cache, Handle, JournalConfig, JournalStatus, Linear, Pieces, Placement, Run, Seal,
-    Snapshots, Spot, Tx, VolumeDevice, VolumeOptions,
+    Block, Blocks, Cache, Exception, Fate, Handle, JournalConfig, JournalStatus, Linear, Medium, Pieces,
+    Placement, Run, Seal, Snapshots, Spot, Tx, VolumeDevice, VolumeOptions,
 };
 pub use id::{PatchId, PatchIds, PatchState};
 pub use options::{CacheOptions, Durability, JournalMode, Optimizations, Ordering};

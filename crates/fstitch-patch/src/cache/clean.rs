@@ -59,11 +59,22 @@ impl Core {
     pub(super) fn note_clean(&mut self, sx: Sx) {
         self.clean.push(&mut self.graph, sx);
     }
+
+    /// Blocks became clean because a change elsewhere was committed.
+    fn note_landed(&mut self) {
+        for sx in self.graph.take_landed() {
+            let slot = self.graph.slot(sx);
+            if slot.data.is_some() && slot.is_clean() {
+                self.note_clean(sx);
+            }
+        }
+    }
 }
 
 impl Shared {
     /// Evicts clean blocks until `more` bytes fit, as far as there are any.
     pub(super) fn make_room(&self, core: &mut Core, more: usize) {
+        core.note_landed();
         // Twice round: the first pass takes the second chances away.
         let mut patience = 2 * core.clean.len + 1;
         while self.memory(core) + more > self.options.cache_size && patience > 0 {

@@ -51,7 +51,7 @@ impl Cache {
                 core = shared.wait(core);
                 if core.idle_rounds > rounds + 1 {
                     // Nothing could be written since we asked, as below.
-                    return Shared::check_poison(&core);
+                    return Shared::check_failures(&core);
                 }
                 continue;
             }
@@ -63,8 +63,8 @@ impl Cache {
             };
             core = shared.core();
             if progress == Progress::Idle {
-                // Nothing can be written: what is dirty waits for something that only operations can bring.
-                return Shared::check_poison(&core);
+                // Nothing can be written: what is dirty waits for something that only operations can bring, or for what is lost.
+                return Shared::check_failures(&core);
             }
         }
     }
@@ -78,6 +78,12 @@ impl Cache {
 }
 
 impl Shared {
+    /// Fails if what has no room now will never have any.
+    fn check_failures(core: &Core) -> Result<()> {
+        Self::check_poison(core)?;
+        core.failures.first().map_or(Ok(()), Err)
+    }
+
     /// Dirty bytes from which on contents are written early. Below, what comes is small or soon over.
     fn early_limit(&self) -> usize {
         EARLY_FROM.min(self.options.cache_size / 8)

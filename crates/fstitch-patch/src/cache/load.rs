@@ -258,7 +258,7 @@ impl Shared {
             .map(|(&(at, _, ref block), buf)| BlockRead { block: block.no, kind: blocks[at].kind, data: buf })
             .collect();
         assert_below(Rank::Core, "reading");
-        let outcome = self.device.read(&mut reads);
+        let outcome = self.medium.read(&mut reads);
         let verify = |read: &BlockRead<'_>| self.seals.verify(read.block, read.kind, read.data);
         let outcome = outcome.and_then(|()| reads.iter().try_for_each(verify));
         let mut core = self.core();

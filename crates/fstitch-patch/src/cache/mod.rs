@@ -7,17 +7,20 @@
 //!   tx.rs       the core lock, in which patches are created
 //!   journal/    transactions, where a journal is kept     groups.rs   patchgroups
 //!   volume.rs   several volumes on one device             device.rs   a volume as a device
-//!   seal.rs     checksums of formats, at the moment of writing
+//!   seal.rs     checksums of formats, at the moment of writing   medium.rs  what a write became, block by block
 //! ```
 //!
 //! Locks, in this order: `epoch` (one epoch at a time, held across I/O), `core` (graph and index, held for
 //! microseconds, never across I/O).
 //!
 //! # Invariants
-//! 1. A block of the device is in at most one slot; two that load it at a time read it once. 2. A block with uncommitted patches, one
-//! in flight and one that is pinned stay in memory. 3. An epoch is written, then flushed, then committed; nothing of it is committed if
-//! either fails. 4. After a failure nothing is written and nothing that was not stable is forgotten: reading sees the newest data, every
-//! sync fails. 5. Who creates patches has reserved room for them before, holding no lock and no unfinished patch.
+//!
+//! 1. A block of the device is in at most one slot; two that load it at a time read it once.
+//! 2. A block with uncommitted patches, one in flight and one that is pinned stay in memory.
+//! 3. An epoch is written, then flushed, then committed; nothing of it is committed if either fails.
+//! 4. After a failure nothing is written and nothing that was not stable is forgotten: reading sees the newest data, every sync
+//!    fails.
+//! 5. Who creates patches has reserved room for them before, holding no lock and no unfinished patch.
 //!
 //! # States and transitions of a block
 //! *absent* → *loading* [`load`] → *clean* [`note_clean`]; or *fresh*, of which nobody has said yet what it holds [`fresh`] → *dirty*
@@ -32,6 +35,7 @@ mod groups;
 mod journal;
 mod limits;
 mod load;
+mod medium;
 mod seal;
 mod step;
 mod sync;
@@ -58,6 +62,8 @@ pub use device::VolumeDevice;
 use flusher::Flusher;
 pub use journal::{Handle, JournalConfig, JournalStatus};
 pub use load::{Blocks, Snapshots};
+use medium::Failures;
+pub use medium::{Exception, Fate, Medium};
 use seal::Seals;
 pub use seal::{Run, Seal};
 pub use tx::Tx;
@@ -81,7 +87,7 @@ pub struct Cache {
 
 /// What handles, the flusher thread and the cache share.
 pub(crate) struct Shared {
-    device: Arc<dyn BlockDevice>,
+    medium: Arc<dyn Medium>,
     geometry: Geometry,
     block_size: usize,
     options: CacheOptions,
@@ -121,6 +127,8 @@ pub(crate) struct Core {
     marked_old: Option<u64>,
     next_waiter: u64,
     poison: Option<Error>,
+    /// Blocks that failed where the others are sound.
+    failures: Failures,
     /// A flusher thread runs.
     has_flusher: bool,
     /// The flusher thread should write everything it can.
@@ -141,8 +149,17 @@ impl Cache {
     /// # Panics
     /// If its blocks are larger than 64 KiB.
     #[must_use]
-    pub fn new(device: Arc<dyn BlockDevice>, mut options: CacheOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let geometry = device.geometry();
+    pub fn new(device: Arc<dyn BlockDevice>, options: CacheOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Self::over(Arc::new(medium::Device(device)), options, clock)
+    }
+
+    /// A cache over a medium that answers for each block.
+    ///
+    /// # Panics
+    /// If its blocks are larger than 64 KiB.
+    #[must_use]
+    pub fn over(medium: Arc<dyn Medium>, mut options: CacheOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let geometry = medium.geometry();
         assert!(geometry.block_size <= 64 << 10, "blocks of {} bytes", geometry.block_size);
         options.cache_size = options.cache_size.max(CacheOptions::MIN_CACHE_SIZE);
         let mut graph = Graph::new(options.optimizations, Arc::clone(&clock));
@@ -162,6 +179,7 @@ impl Cache {
             marked_old: None,
             next_waiter: 0,
             poison: None,
+            failures: Failures::default(),
             has_flusher: false,
             pressure: false,
             early: false,
@@ -172,7 +190,7 @@ impl Cache {
         };
         let block_size = usize::try_from(geometry.block_size).expect("64-bit machine");
         let shared = Shared {
-            device,
+            medium,
             geometry,
             block_size,
             options: options.clone(),

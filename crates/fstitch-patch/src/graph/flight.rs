@@ -1,12 +1,14 @@
 //! Write-out: which patches of a block are ready, what is written, and what happens then.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo};
 
-use super::patch::{Change, NO_SLOT, Px, Role, Sx, Undo};
+use super::patch::{Change, NO_SLOT, Px, Role, Sx, Undo, Vx};
 use super::slot::OfBlock;
 use super::{Graph, at};
+use crate::PatchId;
 
 /// A block's image on its way to the medium.
 #[derive(Clone, Debug)]
@@ -60,7 +62,7 @@ impl Graph {
             return OfBlock::new();
         }
         let mut ready: OfBlock = OfBlock::with_capacity(slot.patches.len());
-        let mut members = std::collections::BTreeSet::new();
+        let mut members = BTreeSet::new();
         // Inner befores stand earlier in the list, but for the few that came with a merge: hence the repetition.
         loop {
             let before = members.len();
@@ -162,7 +164,7 @@ impl Graph {
         for &px in &flying {
             debug_assert!(
                 self.live_befores(px).all(|b| flying.contains(&b)),
-                "in-flight safety: befores are committed or on the same block"
+                "in-flight safety: befores are committed or on the same block, the record of where it went included"
             );
             self.settle(px, &mut empties);
         }
@@ -183,6 +185,8 @@ impl Graph {
             let patch = self.patch(after);
             if patch.slot == NO_SLOT && patch.outer == 0 && patch.role != Role::Held {
                 empties.push(after);
+            } else if patch.in_flight && patch.outer == 0 && !same_block {
+                self.landing.push(patch.slot);
             }
         }
     }
@@ -193,5 +197,56 @@ impl Graph {
             self.settle(px, &mut empties);
             self.arena.remove(px);
         }
+        while let Some(sx) = self.landing.pop() {
+            // Each of its patches told that it can.
+            if let Some(place) = self.resting.iter().position(|&resting| resting == sx) {
+                self.resting.swap_remove(place);
+                self.commit(sx);
+                self.landed.push(sx);
+            }
+        }
+    }
+
+    /// A block in flight is stored elsewhere: it commits with `record`, the change that says where. False if that waits for
+    /// something that is in flight itself, such as this block.
+    pub(crate) fn rest(&mut self, sx: Sx, record: PatchId) -> bool {
+        let Some(record) = self.arena.resolve(record).and_then(|px| self.standing(px)) else {
+            self.commit(sx);
+            return true;
+        };
+        if self.waits_for_flight(record) {
+            return false;
+        }
+        for px in self.slots[at(sx)].flying.clone() {
+            self.add_edge(px, record);
+        }
+        self.resting.push(sx);
+        true
+    }
+
+    /// Whether a patch waits, directly or not, for one that is in flight.
+    fn waits_for_flight(&self, px: Px) -> bool {
+        let (mut todo, mut seen) = (vec![px], BTreeSet::from([px]));
+        while let Some(px) = todo.pop() {
+            if self.patch(px).in_flight {
+                return true;
+            }
+            let befores = self.live_befores(px).chain(self.implicit_before(px));
+            todo.extend(befores.filter(|&before| seen.insert(before)));
+        }
+        false
+    }
+
+    /// The blocks that have committed because a change elsewhere has, since this was asked last.
+    pub(crate) fn take_landed(&mut self) -> Vec<Sx> {
+        std::mem::take(&mut self.landed)
+    }
+
+    /// The volumes through which the patches were made that are in flight on a block.
+    pub(crate) fn volumes_in_flight(&self, sx: Sx) -> Vec<Vx> {
+        let mut volumes: Vec<Vx> =
+            self.slots[at(sx)].flying.iter().map(|&px| self.patch(px).volume).collect();
+        volumes.dedup();
+        volumes
     }
 }

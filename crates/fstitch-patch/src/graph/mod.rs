@@ -15,14 +15,21 @@
 //! `Px`, `Sx` and `Vx` are the places of a **p**atch, of a **s**lot (a cached block) and of a **v**olume among theirs.
 //!
 //! # Invariants (numbers of `docs/design/patch.md`)
-//! 1. What a committed patch depends on is committed. 2. What an in-flight patch of a block depends on is committed or in flight on
-//! that block; one version of a block is in flight at a time. 3. The graph has no cycle. 4. A slot holds the newest data. 5. Every
-//! write-out of a block commits at least one patch. 6. A `PatchId` never dangles. 7. Undo is exact.
+//!
+//! 1. What a committed patch depends on is committed.
+//! 2. What an in-flight patch of a block depends on is committed or in flight on that block; one version of a block is in flight
+//!    at a time.
+//! 3. The graph has no cycle.
+//! 4. A slot holds the newest data.
+//! 5. Every write-out of a block commits at least one patch.
+//! 6. A `PatchId` never dangles.
+//! 7. Undo is exact.
 //!
 //! # States and transitions of a patch
 //! *made* [`change_plain`, `change_logged`, `empty`, `hold`, `gather`] → *waiting*, until its befores are committed or in flight with
 //! it; or *joined* to another at once, which holds its data from then on [`create`, `merge`] → *in flight* [`launch`] → *committed*
-//! [`commit`, `commit_empties`]: its place is free, its id answers "committed". A patch that nobody will ever see is *dropped*
+//! [`commit`, `commit_empties`]: its place is free, its id answers "committed". What went elsewhere stays in flight until its record has
+//! committed [`rest`]. A patch that nobody will ever see is *dropped*
 //! while it is not in flight [`drop_changes`, `hollow`]; a held one waits to be *released* [`release`]. What fails in flight stays there.
 
 mod arena;
@@ -80,6 +87,10 @@ pub(crate) struct Graph {
     moment: moment::Moment,
     /// A home patch was made: where no journal was ever kept nobody looks for one.
     has_homes: bool,
+    /// Blocks stored elsewhere, those of them whose record has just committed, and those that have committed for that.
+    resting: Vec<Sx>,
+    landing: Vec<Sx>,
+    landed: Vec<Sx>,
     pub(crate) stats: Stats,
 }
 
@@ -98,6 +109,9 @@ impl Graph {
             join_age: Duration::MAX,
             moment: moment::Moment::new(clock),
             has_homes: false,
+            resting: Vec::new(),
+            landing: Vec::new(),
+            landed: Vec::new(),
             stats: Stats::default(),
         }
     }

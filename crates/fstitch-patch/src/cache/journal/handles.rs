@@ -178,6 +178,9 @@ impl Shared {
             // After a failure nothing is closed any more.
             Self::check_poison(core)?;
             let closure = mark(&mut core.graph);
+            if let Some(error) = closure.flying.and_then(|slot| core.failures.of(slot)) {
+                return Err(error);
+            }
             if !closure.held {
                 return Ok(if closure.pending { Way::Open } else { Way::Gone });
             }
