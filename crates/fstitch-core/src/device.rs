@@ -70,6 +70,27 @@ impl BlockKind {
     }
 }
 
+impl std::fmt::Display for BlockKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Superblock => "superblock",
+            Self::GroupDescriptor => "group descriptors",
+            Self::BlockBitmap => "block bitmap",
+            Self::InodeBitmap => "inode bitmap",
+            Self::Inode => "inodes",
+            Self::Directory => "directory",
+            Self::Indirect => "pointers",
+            Self::Data => "contents of a file",
+            Self::Attribute => "attributes",
+            Self::JournalSuperblock => "journal's superblock",
+            Self::JournalDescriptor => "journal's descriptor",
+            Self::JournalRevoke => "journal's revoked blocks",
+            Self::JournalData => "journal's copy",
+            Self::JournalCommit => "journal's commit record",
+        })
+    }
+}
+
 /// One whole-block write of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockWrite<'a> {

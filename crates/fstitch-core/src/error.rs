@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::BlockNo;
+use crate::{BlockKind, BlockNo};
 
 /// The result of nearly everything here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -61,12 +61,16 @@ impl fmt::Display for Corruption {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The medium failed.
-    #[error("{}", describe_io(*op, *block, source))]
+    #[error("{}", describe_io(*op, *block, *kind, device.as_deref(), source))]
     Io {
         /// What was attempted.
         op: IoOp,
         /// The first block concerned.
         block: BlockNo,
+        /// What the block is, where whoever asked said so.
+        kind: Option<BlockKind>,
+        /// The name of the device, where it has one.
+        device: Option<Arc<str>>,
         /// The operating system's reason.
         source: Arc<std::io::Error>,
     },
@@ -91,7 +95,25 @@ impl Error {
     /// A failure of the medium.
     #[must_use]
     pub fn io(op: IoOp, block: BlockNo, source: std::io::Error) -> Self {
-        Self::Io { op, block, source: Arc::new(source) }
+        Self::Io { op, block, kind: None, device: None, source: Arc::new(source) }
+    }
+
+    /// The same failure, with what the block is, unless that is known already.
+    #[must_use]
+    pub fn of_kind(mut self, what: BlockKind) -> Self {
+        if let Self::Io { kind, .. } = &mut self {
+            kind.get_or_insert(what);
+        }
+        self
+    }
+
+    /// The same failure, with the device that failed, unless that is known already: who is nearest to it knows best.
+    #[must_use]
+    pub fn on_device(mut self, name: &Arc<str>) -> Self {
+        if let Self::Io { device, .. } = &mut self {
+            device.get_or_insert_with(|| Arc::clone(name));
+        }
+        self
     }
 
     /// Damage in the structure `what`, found in `block`.
@@ -123,11 +145,22 @@ impl Error {
 }
 
 /// The message of a failed medium. Opening and flushing concern no block in particular.
-fn describe_io(op: IoOp, block: BlockNo, source: &std::io::Error) -> String {
-    match op {
-        IoOp::Open | IoOp::Flush => format!("{op} failed: {source}"),
-        IoOp::Read | IoOp::Write | IoOp::Discard => format!("{op} failed at block {block}: {source}"),
-    }
+fn describe_io(
+    op: IoOp,
+    block: BlockNo,
+    kind: Option<BlockKind>,
+    device: Option<&str>,
+    source: &std::io::Error,
+) -> String {
+    let place = match op {
+        IoOp::Open | IoOp::Flush => String::new(),
+        IoOp::Read | IoOp::Write | IoOp::Discard => {
+            let kind = kind.map(|kind| format!(" ({kind})")).unwrap_or_default();
+            format!(" at block {block}{kind}")
+        }
+    };
+    let device = device.map(|name| format!(" of {name}")).unwrap_or_default();
+    format!("{op} failed{place}{device}: {source}")
 }
 
 impl From<Errno> for Error {

@@ -267,14 +267,15 @@ impl FileDisk {
         }
         true
     }
-}
 
-impl BlockDevice for FileDisk {
-    fn geometry(&self) -> Geometry {
-        self.medium.geometry(self.layout)
+    /// A failure with the name of this device, and what the block is.
+    fn told(&self, error: Error, kind_of: impl Fn(BlockNo) -> Option<BlockKind>) -> Error {
+        let kind = if let Error::Io { block, .. } = &error { kind_of(*block) } else { None };
+        let error = kind.into_iter().fold(error, Error::of_kind);
+        error.on_device(&self.medium.name)
     }
 
-    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+    fn read_all(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
         reads.iter().try_for_each(|read| self.check(IoOp::Read, read.block, read.data))?;
         for chunk in reads.chunks_mut(self.chunk_blocks()) {
             let mut outcome = self.read_chunk(chunk);
@@ -289,7 +290,7 @@ impl BlockDevice for FileDisk {
         Ok(())
     }
 
-    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+    fn write_all(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
         for write in writes {
             self.check_writable(IoOp::Write, write.block)?;
             self.check(IoOp::Write, write.block, write.data)?;
@@ -305,6 +306,26 @@ impl BlockDevice for FileDisk {
         }
         Ok(())
     }
+}
+
+impl BlockDevice for FileDisk {
+    fn geometry(&self) -> Geometry {
+        self.medium.geometry(self.layout)
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.read_all(reads).map_err(|error| {
+            let kind_of = |block| reads.iter().find(|read| read.block == block).map(|read| read.kind);
+            self.told(error, kind_of)
+        })
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        self.write_all(writes).map_err(|error| {
+            let kind_of = |block| writes.iter().find(|write| write.block == block).map(|write| write.kind);
+            self.told(error, kind_of)
+        })
+    }
 
     /// `fdatasync`, for files and block devices alike: the kernel writes what its page cache still holds,
     /// what a file needs to find its data again, and then empties the device's own cache. The ioctl
@@ -319,7 +340,10 @@ impl BlockDevice for FileDisk {
                 Ok(()) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
                 // It is not known which blocks are concerned, so all are, from the first.
-                Err(errno) => return Err(Error::io(IoOp::Flush, BlockNo(0), errno.into())),
+                Err(errno) => {
+                    let error = Error::io(IoOp::Flush, BlockNo(0), errno.into());
+                    return Err(error.on_device(&self.medium.name));
+                }
             }
         }
     }
@@ -342,7 +366,7 @@ impl BlockDevice for FileDisk {
                 self.discards.store(false, Ordering::Relaxed);
                 Ok(())
             }
-            Err(errno) => Err(Error::io(IoOp::Discard, start, errno.into())),
+            Err(errno) => Err(Error::io(IoOp::Discard, start, errno.into()).on_device(&self.medium.name)),
         }
     }
 

@@ -56,6 +56,44 @@ impl Ext2Anatomy {
         Some(anatomy)
     }
 
+    /// What a block of the volume is, read from the volume itself; `None` for one that nothing uses. All blocks of a journal but its
+    /// pointers are contents here.
+    #[must_use]
+    pub fn kind(&self, block: u64) -> Option<BlockKind> {
+        if let Some(&(_, kind)) = self.owners.get(&block) {
+            return Some(kind);
+        }
+        let no = u32::try_from(block).ok()?;
+        let first = self.volume.first_data_block();
+        // Where blocks are larger than that, the superblock is behind a kibibyte of nothing.
+        if no == first {
+            return Some(BlockKind::Superblock);
+        }
+        let group = no.checked_sub(first)? / self.volume.blocks_per_group;
+        let descriptor = self.groups.get(size(group))?;
+        let start = first + group * self.volume.blocks_per_group;
+        // A copy of the superblock and the descriptors stands before the bitmaps, in some groups.
+        let copies = match descriptor.block_bitmap.min(descriptor.inode_bitmap) {
+            bitmap if bitmap > start + self.volume.descriptor_blocks() => self.volume.descriptor_blocks(),
+            _ => 0,
+        };
+        let table = descriptor.inode_table..descriptor.inode_table + self.volume.inode_table_blocks();
+        match no {
+            no if no == descriptor.block_bitmap => Some(BlockKind::BlockBitmap),
+            no if no == descriptor.inode_bitmap => Some(BlockKind::InodeBitmap),
+            no if table.contains(&no) => Some(BlockKind::Inode),
+            no if copies > 0 && no == start => Some(BlockKind::Superblock),
+            no if copies > 0 && no <= start + copies => Some(BlockKind::GroupDescriptor),
+            _ => None,
+        }
+    }
+
+    /// Whether a block is the journal's.
+    #[must_use]
+    pub fn is_journal(&self, block: u64) -> bool {
+        self.owners.get(&block).is_some_and(|&(ino, _)| ino == JOURNAL)
+    }
+
     /// Also takes the names and blocks of an older image that this one has no more.
     pub fn with_older(mut self, older: Option<Self>) -> Self {
         if let Some(older) = older {

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use fstitch_core::Consistency;
 use fstitch_crashlab::{System, UnknownSystem};
 
+pub use anatomy::Ext2Anatomy;
 pub use e2fsck::E2fsck;
 pub use ext2::Ext2System;
 pub use loopback::LoopbackSystem;

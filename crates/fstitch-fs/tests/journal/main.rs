@@ -239,7 +239,7 @@ fn without_journal(dirty: &[u8]) -> Vec<u8> {
     let view = BlockView::new(&device, 1024);
     let (raw, shape) = read_superblock(&device).unwrap();
     let journal = Journal::find(&view, &shape, locate(&shape, &raw).unwrap().unwrap(), None).unwrap();
-    replay(&mut journal.open(&view).unwrap(), &view, &mut |_| {}).unwrap();
+    replay(&mut journal.open(&view).unwrap(), &view, &|_, _| BlockKind::Data, &mut |_| {}).unwrap();
     let mut image = device.image();
     image[1024 + 0x60] &= !4;
     image

@@ -2,9 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use fstitch_core::{
-    BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result,
-};
+use fstitch_core::{BlockBuf, BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
 
 use super::Cache;
 use crate::PatchId;
@@ -56,7 +54,7 @@ impl BlockDevice for VolumeDevice {
             self.check(write.block)?;
             self.cache.reserve(write.data.len())?;
             let _step = self.cache.begin(write.data.len(), 0)?;
-            let block = self.cache.fresh(write.block, BlockKind::Data)?;
+            let block = self.cache.fresh(write.block, write.kind)?;
             let contents = Arc::new(BlockBuf::copy_of(write.data));
             let patch = self.cache.lock().init(&block, contents, &[]);
             self.written.lock().expect("no panic while held").push(patch);

@@ -22,5 +22,5 @@ mod scan;
 
 pub use area::Area;
 pub use log::{Home, Log};
-pub use replay::{Progress, Replayed, Stage, replay};
+pub use replay::{KindOf, Progress, Replayed, Stage, replay};
 pub use scan::{End, Record, Scan, Walk, Why};

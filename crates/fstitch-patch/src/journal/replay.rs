@@ -65,14 +65,18 @@ struct Copy {
 
 type Copies = BTreeMap<u64, Copy>;
 
+/// What a copy is a copy of, by the number and the contents of the block: a log does not say.
+pub type KindOf<'a> = &'a dyn Fn(BlockNo, &[u8]) -> BlockKind;
+
 /// Writes the newest copy of every block that was not revoked to `home`, then empties the log. Does nothing if it is
-/// empty already.
+/// empty already. Each block goes home as what `kind_of` says that it is.
 ///
 /// # Errors
 /// When a device fails; the log is then as it was or, if its superblock was being written, empty.
 pub fn replay(
     log: &mut Log<'_>,
     home: &dyn BlockDevice,
+    kind_of: KindOf<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Replayed> {
     log.check_home(home)?;
@@ -82,7 +86,7 @@ pub fn replay(
     }
     let mut copies = newest_copies(log, &scan)?;
     let revoked = drop_revoked(log, &scan, &mut copies)?;
-    let written = write_home(log, home, &copies, progress)?;
+    let written = write_home(log, (home, kind_of), &copies, progress)?;
     home.flush()?;
     log.reset(scan.restart(log))?;
     Ok(Replayed { scan, written, revoked })
@@ -133,7 +137,7 @@ fn drop_revoked(log: &Log<'_>, scan: &Scan, copies: &mut Copies) -> Result<u64> 
 
 fn write_home(
     log: &Log<'_>,
-    home: &dyn BlockDevice,
+    (home, kind_of): (&dyn BlockDevice, KindOf<'_>),
     copies: &Copies,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<u64> {
@@ -150,12 +154,13 @@ fn write_home(
                 unescape(data);
             }
         }
-        // What a copy is, only the file system knows; to the journal all are data.
-        let kind = BlockKind::Data;
         let writes: Vec<BlockWrite<'_>> = part
             .iter()
             .zip(buffers.iter())
-            .map(|((block, _), data)| BlockWrite { block: BlockNo(*block), kind, data })
+            .map(|(&(block, _), data)| {
+                let block = BlockNo(block);
+                BlockWrite { block, kind: kind_of(block, data), data }
+            })
             .collect();
         home.write(&writes)?;
         done += wide(part.len());

@@ -3,6 +3,8 @@
 //! What it prevents: a crash that leaves more than soft updates allow, and a laboratory that would not notice.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
 
+mod kinds;
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 

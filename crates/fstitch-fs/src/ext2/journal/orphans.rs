@@ -71,7 +71,7 @@ pub(super) struct Pass<'a, 'd> {
     log: &'a mut Log<'d>,
     now: Timestamp,
     /// Blocks changed since the last batch.
-    changed: BTreeMap<BlockNo, BlockBuf>,
+    changed: BTreeMap<BlockNo, (BlockKind, BlockBuf)>,
     batch_max: usize,
 }
 
@@ -120,9 +120,14 @@ impl<'a, 'd> Pass<'a, 'd> {
         if self.changed.is_empty() {
             return Ok(());
         }
-        let blocks: Vec<(BlockNo, BlockBuf)> = std::mem::take(&mut self.changed).into_iter().collect();
+        let (mut kinds, mut blocks) = (BTreeMap::new(), Vec::new());
+        for (no, (kind, block)) in std::mem::take(&mut self.changed) {
+            kinds.insert(no, kind);
+            blocks.push((no, block));
+        }
         self.log.apply(&blocks, self.now)?;
-        replay(self.log, &self.volume, &mut |_| {})?;
+        let kind_of = |no: BlockNo, _: &[u8]| kinds.get(&no).copied().unwrap_or(BlockKind::Data);
+        replay(self.log, &self.volume, &kind_of, &mut |_| {})?;
         Ok(())
     }
 
@@ -133,7 +138,7 @@ impl<'a, 'd> Pass<'a, 'd> {
     // ---- blocks ----
 
     fn read(&self, no: BlockNo, kind: BlockKind) -> Result<BlockBuf> {
-        if let Some(block) = self.changed.get(&no) {
+        if let Some((_, block)) = self.changed.get(&no) {
             return Ok(block.clone());
         }
         let mut block = BlockBuf::zeroed(self.volume.block_size());
@@ -144,9 +149,9 @@ impl<'a, 'd> Pass<'a, 'd> {
     fn change(&mut self, no: BlockNo, kind: BlockKind) -> Result<&mut BlockBuf> {
         if !self.changed.contains_key(&no) {
             let block = self.read(no, kind)?;
-            self.changed.insert(no, block);
+            self.changed.insert(no, (kind, block));
         }
-        Ok(self.changed.get_mut(&no).expect("just inserted"))
+        Ok(&mut self.changed.get_mut(&no).expect("just inserted").1)
     }
 
     /// A field of the superblock as it is now.

@@ -12,6 +12,7 @@ use fstitch_patch::journal::{Log, Progress, Replayed, replay};
 
 use super::create::clear_backup;
 use super::find::{Internal, Journal, Place, locate};
+use super::kinds::Kinds;
 use super::orphans::{Orphans, Pass};
 use super::raw::{
     S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_JOURNAL_DEV,
@@ -203,7 +204,10 @@ impl Work<'_, '_> {
             };
         }
         if !self.log.is_empty() {
-            let replayed = replay(self.log, &self.volume, options.progress)?;
+            let (_, shape) = read_superblock(self.device)?;
+            let kinds = Kinds::read(&self.volume, &shape)?;
+            let kind_of = |block: BlockNo, contents: &[u8]| kinds.of(block, contents);
+            let replayed = replay(self.log, &self.volume, &kind_of, options.progress)?;
             if replayed.scan.end.why.is_damage() {
                 self.recovered.errors.push(replayed.scan.end.to_string());
             }
