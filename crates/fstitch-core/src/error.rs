@@ -37,11 +37,85 @@ impl fmt::Display for IoOp {
     }
 }
 
+/// What is damaged, so that programs can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Structure {
+    /// The volume's superblock or a copy of it.
+    Superblock,
+    /// The descriptor of this group.
+    Descriptor(u64),
+    /// The free-block bitmap of this group.
+    BlockBitmap(u64),
+    /// The free-inode bitmap of this group.
+    InodeBitmap(u64),
+    /// The inode of this number.
+    Inode(u64),
+    /// A directory entry, at this byte of its block where that is known.
+    DirectoryEntry(Option<usize>),
+    /// A block of extended attributes.
+    AttributeBlock,
+    /// An extended attribute, at this byte.
+    AttributeEntry(usize),
+    /// A block of pointers.
+    Indirect,
+    /// A pointer.
+    Pointer,
+    /// An inode that lost its names while it was in use.
+    Orphan,
+    /// The list of those.
+    OrphanList,
+    /// A journal's log.
+    Journal,
+    /// Its superblock.
+    JournalSuperblock,
+    /// The inode whose blocks are the journal, of this number.
+    JournalInode(u64),
+    /// The blocks that a journal is said to have.
+    JournalArea,
+    /// A journal on a device of its own.
+    ExternalJournal,
+    /// A table of partitions.
+    PartitionTable,
+    /// A volume as a whole.
+    Volume,
+    /// Something else that a format has, by its name there.
+    Other(&'static str),
+}
+
+impl fmt::Display for Structure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Superblock => f.write_str("superblock"),
+            Self::Descriptor(group) => write!(f, "descriptor of group {group}"),
+            Self::BlockBitmap(group) => write!(f, "block bitmap of group {group}"),
+            Self::InodeBitmap(group) => write!(f, "inode bitmap of group {group}"),
+            Self::Inode(ino) => write!(f, "inode {ino}"),
+            Self::DirectoryEntry(None) => f.write_str("directory entry"),
+            Self::DirectoryEntry(Some(at)) => write!(f, "directory entry at byte {at}"),
+            Self::AttributeBlock => f.write_str("attribute block"),
+            Self::AttributeEntry(at) => write!(f, "attribute entry at byte {at}"),
+            Self::Indirect => f.write_str("indirect block"),
+            Self::Pointer => f.write_str("block pointer"),
+            Self::Orphan => f.write_str("orphan"),
+            Self::OrphanList => f.write_str("list of orphans"),
+            Self::Journal => f.write_str("journal"),
+            Self::JournalSuperblock => f.write_str("journal superblock"),
+            Self::JournalInode(ino) => write!(f, "journal inode {ino}"),
+            Self::JournalArea => f.write_str("journal's blocks"),
+            Self::ExternalJournal => f.write_str("external journal"),
+            Self::PartitionTable => f.write_str("partition table"),
+            Self::Volume => f.write_str("volume"),
+            Self::Other(name) => f.write_str(name),
+        }
+    }
+}
+
 /// Damage found in bytes from a medium, with its coordinates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corruption {
-    /// The structure: "superblock", "inode 12", "directory entry"…
-    pub what: String,
+    /// The structure.
+    pub what: Structure,
     /// The block that holds it, where one is known.
     pub block: Option<BlockNo>,
     /// What is wrong, with what was expected and what was found.
@@ -118,16 +192,8 @@ impl Error {
 
     /// Damage in the structure `what`, found in `block`.
     #[must_use]
-    pub fn corrupt(
-        what: impl Into<String>,
-        block: impl Into<Option<BlockNo>>,
-        problem: impl Into<String>,
-    ) -> Self {
-        Self::Corrupt(Box::new(Corruption {
-            what: what.into(),
-            block: block.into(),
-            problem: problem.into(),
-        }))
+    pub fn corrupt(what: Structure, block: impl Into<Option<BlockNo>>, problem: impl Into<String>) -> Self {
+        Self::Corrupt(Box::new(Corruption { what, block: block.into(), problem: problem.into() }))
     }
 
     /// The errno that an application sees for this failure.
@@ -244,5 +310,30 @@ impl fmt::Display for Errno {
 impl fmt::Debug for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_can_be_told_by_programs_and_by_people() {
+        let error = Error::corrupt(Structure::DirectoryEntry(Some(12)), BlockNo(7), "length 3");
+        let Error::Corrupt(found) = &error else { panic!("{error}") };
+        assert!(matches!(found.what, Structure::DirectoryEntry(Some(12))));
+        assert_eq!(error.to_string(), "corrupt: directory entry at byte 12 in block 7: length 3");
+        assert_eq!(Error::corrupt(Structure::Inode(5), None, "x").to_string(), "corrupt: inode 5: x");
+    }
+
+    #[test]
+    fn who_is_nearest_to_a_failure_names_it() {
+        let source = std::io::Error::other("gone");
+        let (near, far): (Arc<str>, Arc<str>) = ("near".into(), "far".into());
+        let error = Error::io(IoOp::Write, BlockNo(9), source).of_kind(BlockKind::Inode).on_device(&near);
+        let error = error.of_kind(BlockKind::Data).on_device(&far);
+        assert_eq!(error.to_string(), "write failed at block 9 (inodes) of near: gone");
+        let flush = Error::io(IoOp::Flush, BlockNo(0), std::io::Error::other("gone"));
+        assert_eq!(flush.to_string(), "flush failed: gone");
     }
 }

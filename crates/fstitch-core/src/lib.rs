@@ -43,7 +43,7 @@ pub use codec::{Be, Le};
 pub use concat::Concat;
 pub use consistency::Consistency;
 pub use device::{BlockDevice, BlockKind, BlockRead, BlockWrite, Geometry};
-pub use error::{Corruption, Errno, Error, IoOp, Result};
+pub use error::{Corruption, Errno, Error, IoOp, Result, Structure};
 pub use fs::{
     Attr, Caller, DirEntry, Entry, FallocateMode, FileKind, FileSystem, InodeFlags, InodeId, RenameMode,
     SeekFrom, SetAttr, SetTime, StatFs, XattrSetMode,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fstitch_core::{
     BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, Le, ManualClock, MemDevice,
-    Result, Seed,
+    Result, Seed, Structure,
 };
 use fstitch_patch::journal::Area;
 use fstitch_patch::journal::format::{SUPERBLOCK_SIZE, Superblock};
@@ -68,7 +68,7 @@ impl Seal for Sums {
         if is_sealed(block.get(), image) || image.iter().all(|&byte| byte == 0) {
             return Ok(());
         }
-        Err(Error::corrupt("inode table", block, "its sum is another one"))
+        Err(Error::corrupt(Structure::Other("inode table"), block, "its sum is another one"))
     }
 }
 

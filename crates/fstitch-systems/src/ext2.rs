@@ -8,7 +8,7 @@ use std::time::Duration;
 use fstitch_core::Consistency;
 use fstitch_core::{
     BlockDevice, BlockNo, CheckReport, Error, FileSystem, FindingClass, Le, ManualClock, Partition, Result,
-    Timestamp,
+    Structure, Timestamp,
 };
 use fstitch_core::{RepairMode, RepairOptions};
 use fstitch_fs::arrange::{self, Arrangement};
@@ -307,7 +307,7 @@ impl Ext2System {
         if self.consistency == Consistency::Async {
             return Ok(());
         }
-        Err(Error::corrupt("volume after a power cut", None, taken))
+        Err(Error::corrupt(Structure::Volume, None, taken))
     }
 
     /// Mends the volume on `device`, and returns what is left.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use fstitch_core::{
     Attr, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Caller, CheckReport, Clock, Consistency,
     DirEntry, Entry, Errno, Error, FallocateMode, FileKind, FileSystem, InodeFlags, InodeNo, Le, RenameMode,
-    RepairOptions, RepairReport, Result, SeekFrom, SetAttr, StatFs, Timestamp, XattrSetMode,
+    RepairOptions, RepairReport, Result, SeekFrom, SetAttr, StatFs, Structure, Timestamp, XattrSetMode,
 };
 use fstitch_formats::make::{Asked, Fresh, Made, Making};
 use fstitch_formats::{Description, Field, Format, Identity, Look, OwnJournal, References, Volume, show};
@@ -43,10 +43,14 @@ fn write(device: &dyn BlockDevice, block: u64, data: &[u8]) -> Result<()> {
 
 fn head(device: &dyn BlockDevice) -> Result<Vec<u8>> {
     if device.geometry().block_count == 0 {
-        return Err(Error::corrupt("tray", None, "nothing is there"));
+        return Err(Error::corrupt(Structure::Other("tray"), None, "nothing is there"));
     }
     let head = read(device, 0)?;
-    if head.starts_with(MAGIC) { Ok(head) } else { Err(Error::corrupt("tray", None, "no magic number")) }
+    if head.starts_with(MAGIC) {
+        Ok(head)
+    } else {
+        Err(Error::corrupt(Structure::Other("tray"), None, "no magic number"))
+    }
 }
 
 impl Format for Tray {

@@ -9,7 +9,7 @@
 //! blocks come from the group's end, downwards, so that they do not cut data runs in two ([D] §2.2.5).
 //! Blocks whose old pointer may still be on the medium are taken only when nothing else is free.
 
-use fstitch_core::{BlockNo, Caller, Errno, Error, Result};
+use fstitch_core::{BlockNo, Caller, Errno, Error, Result, Structure};
 use fstitch_patch::{PatchId, PatchIds, Tx};
 
 use super::groups::{Map, OpenGroup};
@@ -269,7 +269,7 @@ impl Ext2 {
         self.adjust_free_blocks(&mut tx, i64::from(delta));
         drop(tx);
         if freed < to - from {
-            let what = format!("block bitmap of group {}", open.group.no);
+            let what = Structure::BlockBitmap(u64::from(open.group.no));
             let problem = format!("{} blocks of a file were free already", to - from - freed);
             self.found_damage(&Error::corrupt(what, open.map.no(), problem));
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use fstitch_core::order::{Rank, Ranked};
-use fstitch_core::{BlockKind, BlockNo, Error, Result};
+use fstitch_core::{BlockKind, BlockNo, Error, Result, Structure};
 use fstitch_patch::{Block, Blocks, Tx};
 
 use super::layout::Field;
@@ -168,7 +168,7 @@ impl Ext2 {
             if let Some(free) = bitmap::next(&bytes, false, first, first + count) {
                 let problem = format!("block {} of the group's own metadata is marked as free", start + free);
                 return Err(Error::corrupt(
-                    format!("block bitmap of group {}", group.no),
+                    Structure::BlockBitmap(u64::from(group.no)),
                     blocks.no(),
                     problem,
                 ));

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use fstitch_core::{Attr, BlockKind, BlockNo, Errno, Error, FileKind, InodeFlags, InodeNo, Result};
+use fstitch_core::{
+    Attr, BlockKind, BlockNo, Errno, Error, FileKind, InodeFlags, InodeNo, Result, Structure,
+};
 use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 
 use super::alloc::Run;
@@ -156,7 +158,7 @@ impl Inode {
 
     /// Damage in this inode.
     pub(super) fn damaged(&self, problem: impl Into<String>) -> Error {
-        Error::corrupt(format!("inode {}", self.ino), self.at.0, problem)
+        Error::corrupt(Structure::Inode(u64::from(self.ino)), self.at.0, problem)
     }
 
     pub(super) fn no(&self) -> InodeNo {

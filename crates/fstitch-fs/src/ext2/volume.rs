@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use fstitch_core::{
-    BlockDevice, BlockKind, BlockNo, Caller, Errno, Error, InodeNo, IoOp, Result, StatFs, Timestamp,
+    BlockDevice, BlockKind, BlockNo, Caller, Errno, Error, InodeNo, IoOp, Result, StatFs, Structure,
+    Timestamp,
 };
 use fstitch_patch::{Block, Cache, Ordering as Order, PatchId, Tx};
 
@@ -86,7 +87,7 @@ impl Ext2 {
         let bytes = device.geometry().bytes();
         if bytes < 2 * u64::from(small(SUPERBLOCK_SIZE)) {
             let problem = format!("the device has only {bytes} bytes: not an ext2 volume");
-            return Err(Error::corrupt("superblock", None, problem));
+            return Err(Error::corrupt(Structure::Superblock, None, problem));
         }
         let view = BlockView::new(device, SUPERBLOCK_SIZE);
         let mut raw = vec![0; SUPERBLOCK_SIZE];
@@ -112,7 +113,7 @@ impl Ext2 {
         let sb = Superblock::parse(&snapshot[offset..offset + SUPERBLOCK_SIZE], device_bytes)?;
         if idx(sb.block_size) != block_size {
             let problem = format!("blocks of {} bytes, opened with {block_size}", sb.block_size);
-            return Err(Error::corrupt("superblock", None, problem));
+            return Err(Error::corrupt(Structure::Superblock, None, problem));
         }
         let forbidding = sb.features.read_only_because();
         if !cache.options().read_only && !forbidding.is_empty() {

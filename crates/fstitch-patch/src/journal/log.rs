@@ -1,7 +1,8 @@
 //! A journal on a device: its superblock, and its blocks by number.
 
 use fstitch_core::{
-    BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, IoOp, Result, Timestamp,
+    BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, IoOp, Result, Structure,
+    Timestamp,
 };
 
 use super::area::Area;
@@ -200,7 +201,7 @@ impl<'d> Log<'d> {
         assert!(!blocks.is_empty() && blocks.len() <= self.apply_max(), "{} blocks", blocks.len());
         if let Some((home, _)) = blocks.iter().find(|(home, _)| !self.may_go_home(home.get())) {
             return Err(Error::corrupt(
-                "journal",
+                Structure::Journal,
                 *home,
                 "the block is the journal's own, or beyond the volume",
             ));

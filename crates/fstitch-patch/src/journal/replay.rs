@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, BlockWrite, Error, Result};
+use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, BlockWrite, Error, Result, Structure};
 
 use super::blocks::unescape;
 use super::format::Sequence;
@@ -101,7 +101,7 @@ fn for_each_record(log: &Log<'_>, scan: &Scan, mut each: impl FnMut(Record)) -> 
     if walk.passed() == scan.blocks {
         return Ok(());
     }
-    Err(Error::corrupt("journal", None, "it reads differently the second time"))
+    Err(Error::corrupt(Structure::Journal, None, "it reads differently the second time"))
 }
 
 /// The walk goes forward in time, so a later copy takes an earlier one's place.

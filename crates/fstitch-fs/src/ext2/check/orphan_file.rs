@@ -4,7 +4,7 @@
 //! bytes. While the volume is clean all numbers are 0: who has some there says so by the feature `orphan_present`, which
 //! only allows reading. We leave the file alone and keep our own list (`s_last_orphan`), which its users read as well.
 
-use fstitch_core::{BlockKind, BlockNo, Error, InodeNo, Le, Result};
+use fstitch_core::{BlockKind, BlockNo, Error, InodeNo, Le, Result, Structure};
 
 use super::state::{State, Volume};
 use crate::ext2::journal::whole_file;
@@ -56,7 +56,7 @@ fn contents(volume: &Volume<'_>, ino: u32) -> Result<Option<String>> {
     if disk.size == 0 || !whole {
         return Ok(Some(format!("the orphan file has {} bytes", disk.size)));
     }
-    let (area, _) = whole_file(volume.source, &volume.shape, "orphan file", &disk)?;
+    let (area, _) = whole_file(volume.source, &volume.shape, Structure::Other("orphan file"), &disk)?;
     let mut bytes = vec![0; volume.block_size()];
     for at in 0..area.count() {
         volume.source.read(area.map(at)?, BlockKind::Data, &mut bytes)?;

@@ -1,6 +1,8 @@
 //! Pass 0: the superblock, the group descriptors, and the resize inode.
 
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, CheckReport, Error, FindingClass, Le, Result};
+use fstitch_core::{
+    BlockDevice, BlockKind, BlockNo, CheckReport, Error, FindingClass, Le, Result, Structure,
+};
 
 use super::super::source::BlockSource;
 use super::claims::DOUBLE_INDIRECT;
@@ -24,7 +26,7 @@ pub(super) fn raw_superblock(device: &dyn BlockDevice) -> Result<Vec<u8>> {
     let view = BlockView::new(device, SUPERBLOCK_SIZE);
     let mut raw = vec![0; SUPERBLOCK_SIZE];
     if view.block_count() < 2 {
-        return Err(Error::corrupt("superblock", None, "the device is too small to hold one"));
+        return Err(Error::corrupt(Structure::Superblock, None, "the device is too small to hold one"));
     }
     view.read(BlockNo(1), BlockKind::Superblock, &mut raw)?;
     Ok(raw)
@@ -40,7 +42,7 @@ pub(super) fn parse(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
         let names = foreign.join(", ");
         return Err(Error::Unsupported(format!("checking a volume with feature {names}: use e2fsck")));
     }
-    let damaged = |problem: String| Error::corrupt("superblock", None, problem);
+    let damaged = |problem: String| Error::corrupt(Structure::Superblock, None, problem);
     if shape.reserved_blocks > shape.blocks_count / 2 {
         return Err(damaged(format!(
             "{} of {} blocks are reserved",

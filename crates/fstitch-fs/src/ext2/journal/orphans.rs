@@ -9,7 +9,9 @@
 
 use std::collections::BTreeMap;
 
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result, Timestamp};
+use fstitch_core::{
+    BlockBuf, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result, Structure, Timestamp,
+};
 use fstitch_patch::journal::{Log, replay};
 
 use super::raw::{
@@ -196,8 +198,9 @@ impl<'a, 'd> Pass<'a, 'd> {
     // ---- freeing ----
 
     fn free_block(&mut self, block: u32) -> Result<()> {
-        let damaged =
-            |problem: &str| Error::corrupt("orphan", None, format!("its block {block} is {problem}"));
+        let damaged = |problem: &str| {
+            Error::corrupt(Structure::Orphan, None, format!("its block {block} is {problem}"))
+        };
         if block <= self.shape.first_data_block() || block >= self.shape.blocks_count {
             return Err(damaged("outside the volume"));
         }
@@ -238,12 +241,12 @@ impl<'a, 'd> Pass<'a, 'd> {
     /// Gives up an inode's share in its block of attributes.
     fn free_attributes(&mut self, block: u32) -> Result<()> {
         if block <= self.shape.first_data_block() || block >= self.shape.blocks_count {
-            return Err(Error::corrupt("orphan", None, format!("attributes in block {block}")));
+            return Err(Error::corrupt(Structure::Orphan, None, format!("attributes in block {block}")));
         }
         let no = BlockNo(u64::from(block));
         let bytes = self.read(no, BlockKind::Data)?;
         if H_MAGIC.get(&bytes) != XATTR_MAGIC {
-            return Err(Error::corrupt("orphan", no, "no attributes are there"));
+            return Err(Error::corrupt(Structure::Orphan, no, "no attributes are there"));
         }
         match H_REFCOUNT.get(&bytes) {
             0 | 1 => self.free_block(block),
@@ -275,7 +278,7 @@ impl<'a, 'd> Pass<'a, 'd> {
             return Ok(Freed::All);
         }
         if pointer <= self.shape.first_data_block() || pointer >= self.shape.blocks_count {
-            return Err(Error::corrupt("orphan", None, format!("its indirect block {pointer}")));
+            return Err(Error::corrupt(Structure::Orphan, None, format!("its indirect block {pointer}")));
         }
         let pointers = u64::from(self.shape.pointers_per_block());
         let span = (1..levels).fold(1, |span, _| span * pointers);
@@ -339,7 +342,7 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     fn load(&self, ino: u32) -> Result<Orphan> {
         let damaged =
-            |problem: &str| Error::corrupt("list of orphans", None, format!("inode {ino} {problem}"));
+            |problem: &str| Error::corrupt(Structure::OrphanList, None, format!("inode {ino} {problem}"));
         let lowest = self.shape.first_ino.max(JOURNAL_INO + 1);
         if ino > self.shape.inodes_count || ino < lowest || self.shape.is_own_inode(ino) {
             return Err(damaged("is none for files"));
@@ -449,7 +452,11 @@ impl<'a, 'd> Pass<'a, 'd> {
             rest %= span;
         }
         if pointer != 0 && (pointer <= self.shape.first_data_block() || pointer >= self.shape.blocks_count) {
-            return Err(Error::corrupt("orphan", None, format!("its block {pointer} is outside the volume")));
+            return Err(Error::corrupt(
+                Structure::Orphan,
+                None,
+                format!("its block {pointer} is outside the volume"),
+            ));
         }
         Ok((pointer != 0).then(|| BlockNo(u64::from(pointer))))
     }

@@ -7,7 +7,7 @@
 //! **Crash cases.** Every step can be repeated, and the flag stays until the last. A volume whose flag is clear has a
 //! log that nobody may replay, whatever it holds: the kernel empties it, and so do we before we use it.
 
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Timestamp};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Structure, Timestamp};
 use fstitch_patch::journal::{Log, Progress, Replayed, replay};
 
 use super::create::clear_backup;
@@ -64,7 +64,7 @@ pub fn read_superblock(device: &dyn BlockDevice) -> Result<(Vec<u8>, Superblock)
     let view = BlockView::new(device, SUPERBLOCK_SIZE);
     let mut raw = vec![0; SUPERBLOCK_SIZE];
     if view.block_count() < 2 {
-        return Err(Error::corrupt("superblock", None, "the device is too small to hold one"));
+        return Err(Error::corrupt(Structure::Superblock, None, "the device is too small to hold one"));
     }
     view.read(BlockNo(1), BlockKind::Superblock, &mut raw)?;
     let shape = parse(&raw, device)?;
@@ -149,7 +149,7 @@ pub fn recover(device: &dyn BlockDevice, options: &mut Options<'_>) -> Result<Op
     let Some(place) = locate(&shape, &raw)? else {
         if is_dirty(&raw) {
             let problem = "the journal must be replayed (needs_recovery), but there is none";
-            return Err(Error::corrupt("superblock", None, problem));
+            return Err(Error::corrupt(Structure::Superblock, None, problem));
         }
         return Ok(None);
     };

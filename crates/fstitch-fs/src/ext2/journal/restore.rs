@@ -2,7 +2,7 @@
 //!
 //! **Crash cases.** The inode is stable before the superblock names it. Cut before that, the journal is as lost as it was.
 
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, InodeNo, Le, Result, Timestamp};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, InodeNo, Le, Result, Structure, Timestamp};
 
 use super::super::source::BlockSource;
 use super::copies::S_JNL_BLOCKS;
@@ -39,7 +39,8 @@ pub(crate) fn from_backup(
     put_inode(&mut inode, &pointers, (word(POINTERS + 1), word(POINTERS)), shape, now);
     let read = || {
         let disk = DiskInode::parse(&inode, InodeNo(u64::from(JOURNAL_INO)), BlockNo(0), shape)?;
-        let (area, map) = whole_file(volume, shape, "the copy of the journal's inode", &disk)?;
+        let (area, map) =
+            whole_file(volume, shape, Structure::Other("the copy of the journal's inode"), &disk)?;
         let owned = area.count() + u64::try_from(map.len()).expect("64-bit machine");
         match Internal::in_area(volume, shape, area) {
             // A journal that only others can read is none the less the journal.
