@@ -28,7 +28,9 @@ pub fn shape(tree: &Tree) -> Shape {
     while let Some((path, id)) = queue.pop() {
         let Some(object) = tree.get(id) else { continue };
         let children = object.names.iter();
-        queue.extend(children.map(|(name, child)| (format!("{path}/{}", String::from_utf8_lossy(name)), *child)));
+        queue.extend(
+            children.map(|(name, child)| (format!("{path}/{}", String::from_utf8_lossy(name)), *child)),
+        );
         shape.insert(path, (object.kind, bytes(object)));
     }
     shape
@@ -76,7 +78,8 @@ impl Serial {
             let known = self.answers.get(&deed.no);
             if known.is_some_and(|known| !known.contains(&deed.answer)) {
                 let known: Vec<&str> = known.into_iter().flatten().map(String::as_str).collect();
-                let text = format!("{}: {}; one after the other, {}", deed.act, deed.answer, known.join(" or "));
+                let text =
+                    format!("{}: {}; one after the other, {}", deed.act, deed.answer, known.join(" or "));
                 return Err(Violation::new("answer", text));
             }
         }
@@ -125,7 +128,10 @@ impl<'a> Past<'a> {
             && is_end
             && shape(live) != shape(tree)
         {
-            return Err(Violation::new("unmounted-otherwise", "what is there after unmounting is not what was there before"));
+            return Err(Violation::new(
+                "unmounted-otherwise",
+                "what is there after unmounting is not what was there before",
+            ));
         }
         Ok(())
     }
@@ -135,7 +141,12 @@ impl<'a> Past<'a> {
         let found = paths.iter().find(|path| tree.find(path) == Some(synced.id));
         let known: Vec<&str> = paths.iter().map(String::as_str).collect();
         if found.is_none() {
-            let text = format!("{} returned, and inode {} is not at {}", deed.act, synced.id.ino, known.join(" or "));
+            let text = format!(
+                "{} returned, and inode {} is not at {}",
+                deed.act,
+                synced.id.ino,
+                known.join(" or ")
+            );
             return Err(Violation::new("fsync-lost-name", text));
         }
         let Some(object) = tree.get(synced.id).filter(|object| object.kind == FileKind::Regular) else {
@@ -163,7 +174,8 @@ impl<'a> Past<'a> {
         // What ended before the fsync began came after the file was found by its path.
         for deed in self.since(synced.found_by, cut) {
             if self.ended[&deed.no] < self.begun[&no] {
-                paths = paths.iter().map(|path| moved(&deed.act, path).unwrap_or_else(|| path.clone())).collect();
+                paths =
+                    paths.iter().map(|path| moved(&deed.act, path).unwrap_or_else(|| path.clone())).collect();
             }
         }
         // What was under way may have happened or not, in any order.
@@ -193,7 +205,10 @@ impl<'a> Past<'a> {
 fn changed(act: &Act) -> Option<&String> {
     match act {
         Act::Op(
-            Op::Write { path, .. } | Op::Append { path, .. } | Op::Truncate { path, .. } | Op::Fallocate { path, .. },
+            Op::Write { path, .. }
+            | Op::Append { path, .. }
+            | Op::Truncate { path, .. }
+            | Op::Fallocate { path, .. },
         ) => Some(path),
         _ => None,
     }

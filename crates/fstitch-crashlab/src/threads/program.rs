@@ -59,10 +59,16 @@ pub struct Program {
 /// Programs by their names: set-up, what comes before, and the threads, separated by `|`. A `!` ends a set-up with a power cut.
 const NAMED: &[(&str, &str)] = &[
     // An fsync climbs to the root while the file moves and the directory that it was in goes.
-    ("climb", "mkdir /b | mkdir /a; create /a/f; write /a/f 0 1500 | fsync /a/f | rename /a/f /b/f; rmdir /a"),
+    (
+        "climb",
+        "mkdir /b | mkdir /a; create /a/f; write /a/f 0 1500 | fsync /a/f | rename /a/f /b/f; rmdir /a",
+    ),
     ("climb-new", "| mkdir /a; mkdir /b; create /a/f | fsync /a/f | rename /a/f /b/f; rmdir /a; step"),
     // The same for a directory.
-    ("climb-dir", "mkdir /b | mkdir /a; mkdir /a/d; create /a/d/f | fsync /a/d/f | rename /a/d /b/d; rmdir /a"),
+    (
+        "climb-dir",
+        "mkdir /b | mkdir /a; mkdir /a/d; create /a/d/f | fsync /a/d/f | rename /a/d /b/d; rmdir /a",
+    ),
     // A file is found for the first time while a directory above it moves; an fsync comes later.
     (
         "inherit",
@@ -73,13 +79,31 @@ const NAMED: &[(&str, &str)] = &[
         "reclaim",
         "create /f; write /f 0 3000; sync; link /f /g; all-but 0 ! | | write /f 3000 3000 | check | reclaim",
     ),
-    ("unmount", "mkdir /a; create /a/f | | write /a/f 0 3000; fsync /a/f | create /g; rename /g /a/g | unmount"),
-    ("names", "mkdir /a; mkdir /b; create /a/f | | rename /a/f /b/f; fsync /b/f | rename /b /c; unlink /a/f | step; step"),
-    ("unlink", "create /f; write /f 0 5000 | | unlink /f; create /g; write /g 0 5000; fsync /g | fsync /f; sync | step"),
-    ("rmdir", "mkdir /a; mkdir /b | | mkdir /a/x; create /a/x/f; fsync /a/x/f | rmdir /a; rename /b /a | rename /a/x /b/x"),
-    ("exchange", "mkdir /a; mkdir /b; mkdir /a/x; mkdir /b/y | | exchange /a/x /b/y | create /a/x/f; fsync /a/x/f | rename /a /c"),
-    ("links", "mkdir /a; create /a/f; mkdir /b | | link /a/f /b/g; fsync /b/g | unlink /a/f; rmdir /a | sync"),
-    ("truncate", "create /f; write /f 0 9000 | | truncate /f 100; fsync /f | append /f 4000 | check"),
+    (
+        "unmount",
+        "mkdir /a; create /a/f | | write /a/f 0 3000; fsync /a/f | create /g; rename /g /a/g | unmount",
+    ),
+    (
+        "names",
+        "mkdir /a; mkdir /b; create /a/f | | rename /a/f /b/f; fsync /b/f | rename /b /c; unlink /a/f | step; step",
+    ),
+    (
+        "unlink",
+        "create /f; write /f 0 5000 | | unlink /f; create /g; write /g 0 5000; fsync /g | fsync /f; sync | step",
+    ),
+    (
+        "rmdir",
+        "mkdir /a; mkdir /b | | mkdir /a/x; create /a/x/f; fsync /a/x/f | rmdir /a; rename /b /a | rename /a/x /b/x",
+    ),
+    (
+        "exchange",
+        "mkdir /a; mkdir /b; mkdir /a/x; mkdir /b/y | | exchange /a/x /b/y | create /a/x/f; fsync /a/x/f | rename /a /c",
+    ),
+    (
+        "links",
+        "mkdir /a; create /a/f; mkdir /b | | link /a/f /b/g; fsync /b/g | unlink /a/f; rmdir /a | sync",
+    ),
+    ("truncate", "create /f; write /f 0 9000 | | truncate /f 100; fsync /f | write /f 9000 4000 | check"),
 ];
 
 impl Program {

@@ -303,7 +303,8 @@ pub fn run_serially(
     let world = open(system, base, start, program)?;
     let lived = catch_unwind(AssertUnwindSafe(|| {
         let write_out = |choose: &mut dyn FnMut(crate::Step) -> bool| world.mounted.write_out(choose);
-        let mut hands: Vec<Hand<'_>> = program.threads.iter().map(|_| Hand::new(&world, &write_out)).collect();
+        let mut hands: Vec<Hand<'_>> =
+            program.threads.iter().map(|_| Hand::new(&world, &write_out)).collect();
         let mut next = vec![0; program.threads.len()];
         for &thread in order {
             let no = first(thread) + u32::try_from(next[thread]).expect("few acts");

@@ -121,7 +121,14 @@ impl ThreadLab {
         for order in orders(program, self.options.orders, 1) {
             serial.add(&run_serially(&*self.system, &self.base, &start, (program, &order))?);
         }
-        Ok(Prepared { lab: self, program, start, serial, pasts: FxHashSet::default(), counts: ThreadCounts::default() })
+        Ok(Prepared {
+            lab: self,
+            program,
+            start,
+            serial,
+            pasts: FxHashSet::default(),
+            counts: ThreadCounts::default(),
+        })
     }
 }
 
@@ -214,7 +221,8 @@ impl Prepared<'_> {
         let mut queues: Vec<VecDeque<Schedule>> = vec![VecDeque::new(); levels];
         queues[0].push_back(Schedule::default());
         for _ in 0..most {
-            let next = queues.iter_mut().enumerate().find_map(|(cost, queue)| Some((cost, queue.pop_front()?)));
+            let next =
+                queues.iter_mut().enumerate().find_map(|(cost, queue)| Some((cost, queue.pop_front()?)));
             let Some((cost, schedule)) = next else {
                 self.counts.is_complete = true;
                 return None;
@@ -267,7 +275,8 @@ impl Prepared<'_> {
 fn branches(schedule: &Schedule, steps: &[Step], grain: Grain) -> Vec<(usize, Schedule)> {
     let from = first_open(schedule);
     let mut all = Vec::new();
-    for (at, step) in steps.iter().enumerate().skip(from).filter(|(_, step)| !step.is_free || grain.has(step)) {
+    for (at, step) in steps.iter().enumerate().skip(from).filter(|(_, step)| !step.is_free || grain.has(step))
+    {
         let others = (0..64_u8).filter(|&thread| step.ready >> thread & 1 == 1 && thread != step.to);
         all.extend(others.map(|thread| (at, with(schedule, at, thread))));
     }
