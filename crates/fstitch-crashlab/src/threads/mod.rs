@@ -8,12 +8,15 @@
 //! ```
 
 mod judge;
+mod lab;
+mod plan;
 mod program;
 mod run;
 mod schedule;
-mod search;
 mod turns;
 
+pub use lab::{Prepared, ThreadCounts, ThreadLab, ThreadOptions};
+pub use plan::{Grain, Plan, Tried};
 pub use program::{Act, Program};
 pub use schedule::{Schedule, Switch, UnknownSchedule};
-pub use search::{Grain, Plan, Prepared, ThreadCounts, ThreadLab, ThreadOptions};
+pub use turns::{Body, End, Played, Step, Turn, play};

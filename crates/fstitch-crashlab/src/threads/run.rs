@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
-use fstitch_core::schedule::{Scheduler, control};
 use fstitch_core::{BlockDevice, Error, InodeNo, Result, Seed};
 
 use super::program::{Act, Program};
 use super::schedule::Schedule;
-use super::turns::{End, Step, Turn, Turns, is_stop};
+use super::turns::{Body, End, Played, Step, Turn, play};
 use crate::medium::{Base, Bytes, Image, Log, Mark, Recorder};
 use crate::oracle::{ObjectId, Tree, Violation};
 use crate::system::{Mounted, System};
@@ -64,7 +63,6 @@ struct World {
     mounted: Box<dyn Mounted>,
     recorder: Arc<Recorder<Image>>,
     deeds: Mutex<Vec<Deed>>,
-    panic: Mutex<Option<String>>,
 }
 
 /// Does the set-up of a program. Returns what is on the medium then.
@@ -94,14 +92,11 @@ impl World {
         let recorder = Arc::new(Recorder::new(Image::with(Arc::clone(base), start.clone())));
         let device: Arc<dyn BlockDevice> = Arc::<Recorder<Image>>::clone(&recorder);
         let mounted = system.mount(device)?;
-        Ok(Self { mounted, recorder, deeds: Mutex::default(), panic: Mutex::default() })
+        Ok(Self { mounted, recorder, deeds: Mutex::default() })
     }
 
     /// What is left when all is done, and no thread is left.
     fn end(&self) -> std::result::Result<Ran, Violation> {
-        if let Some(panic) = self.panic.lock().expect("no panic while held").take() {
-            return Err(Violation::new("panic", panic));
-        }
         let read = Tree::read(self.mounted.fs(), None);
         let tree = read.map_err(|error| Violation::new("unreadable-alive", error.to_string()));
         let unmounted = self.mounted.unmount();
@@ -212,57 +207,31 @@ pub fn run_threads(
         Ok(world) => Arc::new(world),
         Err(violation) => return (Err(violation), Vec::new()),
     };
-    let turns = Turns::new(program.threads.len(), schedule.clone());
-    let threads: Vec<_> = program
-        .threads
-        .iter()
-        .enumerate()
-        .map(|(thread, acts)| {
-            let (world, turn, acts) = (Arc::clone(&world), Arc::new(turns.of(thread)), acts.clone());
-            std::thread::spawn(move || live(&world, &turn, thread, &acts))
-        })
-        .collect();
-    let end = turns.wait();
-    let steps = turns.steps();
-    let Some(end) = end else {
-        for thread in threads {
-            thread.join().expect("panics were caught");
-        }
-        return (world.end(), steps);
-    };
-    // Its threads may be anywhere: nothing more is asked of this volume.
+    let bodies = program.threads.iter().enumerate().map(|(thread, acts)| {
+        let (world, acts) = (Arc::clone(&world), acts.clone());
+        Box::new(move |turn: &Turn| live(&world, turn, thread, &acts)) as Body
+    });
+    let Played { steps, end } = play(schedule, bodies.collect());
+    let Some(end) = end else { return (world.end(), steps) };
+    // Its threads may be anywhere, and locks poisoned: nothing more is asked of this volume.
     std::mem::forget(world);
     let violation = match end {
         End::Deadlock(report) => Violation::new("deadlock", format!("nobody can go on\n{report}")),
         End::Stuck(report) => Violation::new("stuck", report),
         End::Foreign => Violation::new("foreign-schedule", "no such thread can go on at such a step"),
+        End::Panic(text) => Violation::new("panic", text),
     };
     (Err(violation), steps)
 }
 
 /// The life of a thread.
-fn live(world: &World, turn: &Arc<Turn>, thread: usize, acts: &[Act]) {
-    control(Some(Arc::clone(turn) as Arc<dyn Scheduler>));
-    let lived = catch_unwind(AssertUnwindSafe(|| {
-        turn.begin();
-        let write_out = |choose: &mut dyn FnMut(crate::Step) -> bool| world.mounted.write_out(choose);
-        let mut hand = Hand::new(world, &write_out);
-        for (no, act) in (first(thread)..).zip(acts) {
-            hand.act(no, act);
-            turn.pass();
-        }
-    }));
-    if let Err(panic) = lived
-        && !is_stop(&*panic)
-    {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
-        let text = format!("thread {thread}: {}", text.unwrap_or_else(|| "without a message".to_owned()));
-        // What others say of locks that were held comes from this.
-        world.panic.lock().expect("no panic while held").get_or_insert(text);
+fn live(world: &World, turn: &Turn, thread: usize, acts: &[Act]) {
+    let write_out = |choose: &mut dyn FnMut(crate::Step) -> bool| world.mounted.write_out(choose);
+    let mut hand = Hand::new(world, &write_out);
+    for (no, act) in (first(thread)..).zip(acts) {
+        hand.act(no, act);
+        turn.pass();
     }
-    control(None);
-    turn.end();
 }
 
 fn first(thread: usize) -> u32 {

@@ -13,12 +13,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fstitch_core::lock::{Access, Place};
 use fstitch_core::order::Rank;
-use fstitch_core::schedule::Scheduler;
+use fstitch_core::schedule::{Scheduler, control};
 
 use super::schedule::Schedule;
 
@@ -51,6 +52,40 @@ pub enum End {
     Stuck(String),
     /// The schedule names a thread that cannot go on: it is from another program.
     Foreign,
+    /// A thread panicked, the first one if there are several: others do because of locks that were held.
+    Panic(String),
+}
+
+/// What came of threads.
+#[derive(Clone, Debug)]
+pub struct Played {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// Why they did not come to their ends, if so. Some may be anywhere then, and go on to the end of the process.
+    pub end: Option<End>,
+}
+
+/// What a thread does; it may pass the turn between two parts.
+pub type Body = Box<dyn FnOnce(&Turn) + Send>;
+
+/// Runs threads under a schedule.
+///
+/// # Panics
+/// In builds without debug assertions: there nobody can control threads.
+#[must_use]
+pub fn play(schedule: &Schedule, bodies: Vec<Body>) -> Played {
+    assert!(fstitch_core::schedule::CONTROLLED, "threads are controlled in builds with debug assertions");
+    let turns = Turns::new(bodies.len(), schedule.clone());
+    let live = |(no, body): (usize, Body)| {
+        let turn = Arc::new(Turn { turns: Arc::clone(&turns), no });
+        std::thread::spawn(move || turn.live(body))
+    };
+    let threads: Vec<_> = bodies.into_iter().enumerate().map(live).collect();
+    let (end, steps) = turns.wait();
+    if matches!(end, None | Some(End::Panic(_))) {
+        threads.into_iter().for_each(|thread| thread.join().expect("panics were caught"));
+    }
+    Played { steps, end }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,10 +106,11 @@ struct State {
     /// Who holds which lock.
     held: BTreeMap<usize, Vec<(usize, Place)>>,
     end: Option<End>,
+    panic: Option<String>,
 }
 
 /// The turns of a run.
-pub struct Turns {
+struct Turns {
     state: Mutex<State>,
     /// Somebody else has the turn, or the run has ended.
     handed: Condvar,
@@ -84,11 +120,9 @@ pub struct Turns {
 struct Stopped;
 
 impl Turns {
-    /// A run of so many threads.
-    #[must_use]
-    pub fn new(threads: usize, schedule: Schedule) -> Arc<Self> {
+    fn new(threads: usize, schedule: Schedule) -> Arc<Self> {
         assert!((1..=64).contains(&threads), "a step has a bit for each thread");
-        let state = State {
+        let mut state = State {
             schedule,
             switched: 0,
             running: 0,
@@ -96,30 +130,20 @@ impl Turns {
             steps: Vec::new(),
             held: BTreeMap::new(),
             end: None,
+            panic: None,
         };
-        let turns = Arc::new(Self { state: Mutex::new(state), handed: Condvar::new() });
-        turns.state().hand_over(None);
-        turns
-    }
-
-    /// What controls thread `no` of the run.
-    #[must_use]
-    pub fn of(self: &Arc<Self>, no: usize) -> Turn {
-        Turn { turns: Arc::clone(self), no }
+        state.hand_over(None);
+        Arc::new(Self { state: Mutex::new(state), handed: Condvar::new() })
     }
 
     /// Waits until all threads are done, or the run has ended early.
-    pub fn wait(&self) -> Option<End> {
+    fn wait(&self) -> (Option<End>, Vec<Step>) {
         let mut state = self.state();
         while !state.is_over() {
             state = self.pause(state);
         }
-        state.end.clone()
-    }
-
-    /// All steps so far.
-    pub fn steps(&self) -> Vec<Step> {
-        self.state().steps.clone()
+        let end = state.end.clone().or_else(|| state.panic.clone().map(End::Panic));
+        (end, state.steps.clone())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -146,19 +170,28 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits for the first turn.
-    pub fn begin(&self) {
-        self.wait_for(self.turns.state());
-    }
-
     /// The thread is between two operations.
     pub fn pass(&self) {
         self.hand_over(Status::Ready, None);
     }
 
-    /// The thread is done.
-    pub fn end(&self) {
+    /// The thread from its first turn to its end.
+    fn live(self: Arc<Self>, body: Body) {
+        control(Some(Arc::clone(&self) as Arc<dyn Scheduler>));
+        let lived = catch_unwind(AssertUnwindSafe(|| {
+            self.wait_for(self.turns.state());
+            body(&self);
+        }));
+        control(None);
         let mut state = self.turns.state();
+        if let Err(panic) = lived
+            && !panic.is::<Stopped>()
+        {
+            let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            let text = text.unwrap_or_else(|| "without a message".to_owned());
+            state.panic.get_or_insert(format!("thread {}: {text}", self.no));
+        }
         state.threads[self.no] = Status::Done;
         if state.end.is_none() {
             state.hand_over(None);
@@ -193,11 +226,6 @@ impl Turn {
         // It unwinds already, with others who do: what it still asks for they give back.
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// Whether a panic is only that of a thread whose run has ended early.
-pub fn is_stop(panic: &(dyn std::any::Any + Send)) -> bool {
-    panic.is::<Stopped>()
 }
 
 impl Scheduler for Turn {
@@ -323,10 +351,13 @@ impl State {
                 Status::Waiting { .. } => "waits for somebody to notify it".to_owned(),
                 Status::Blocked(place) => {
                     let holders = self.held.get(&place.lock).map_or(&[][..], |holders| holders);
-                    let holders: Vec<String> = holders.iter().map(|(holder, _)| holder.to_string()).collect();
-                    let by = if holders.is_empty() {
+                    let is_shared = |access| access == Access::Shared;
+                    let is_barred =
+                        is_shared(place.access) && holders.iter().all(|(_, held)| is_shared(held.access));
+                    let by = if is_barred {
                         "behind one who waits for it alone".to_owned()
                     } else {
+                        let holders: Vec<String> = holders.iter().map(|(no, _)| no.to_string()).collect();
                         format!("which thread {} holds", holders.join(" and "))
                     };
                     format!("waits for {:?} {:?} ({}), {by}", place.access, place.rank, place.line)

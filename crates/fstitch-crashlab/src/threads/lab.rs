@@ -1,18 +1,17 @@
-//! Which schedules are tried: all with few preemptions, the fewest first, or a sample.
+//! The laboratory: runs a program under many schedules, and judges what it sees and what cuts leave.
 
-use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use fstitch_core::Seed;
-use fstitch_core::order::Rank;
 use rustc_hash::FxHashSet;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::judge::{Past, Serial};
+use super::plan::{Plan, Tried};
 use super::program::Program;
 use super::run::{Ran, Start, orders, run_serially, run_threads, set_up};
-use super::schedule::{Schedule, Switch};
+use super::schedule::Schedule;
 use super::turns::Step;
 use crate::explore::{Explorer, Known};
 use crate::id::StateId;
@@ -20,38 +19,6 @@ use crate::lab::Found;
 use crate::medium::{Base, Event, History, Level, for_each_choice, for_each_cut};
 use crate::oracle::Violation;
 use crate::system::System;
-
-/// Where threads may be interrupted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grain {
-    /// Before locks that are held for long, and at the ends of operations.
-    Coarse,
-    /// Before every lock.
-    Fine,
-}
-
-impl Grain {
-    fn has(self, step: &Step) -> bool {
-        self == Self::Fine || step.rank.is_none_or(|rank| rank <= Rank::Inode || rank == Rank::Epoch)
-    }
-}
-
-/// Which schedules are tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plan {
-    /// All with so many preemptions at most (CHESS), the fewest first.
-    Bounded {
-        /// Preemptions.
-        preemptions: u32,
-        /// Where.
-        grain: Grain,
-    },
-    /// A sample of those with up to three, at any place.
-    Random {
-        /// Chooses them.
-        seed: u64,
-    },
-}
 
 /// How hard to look.
 #[derive(Clone, Copy, Debug)]
@@ -205,99 +172,19 @@ impl Prepared<'_> {
         most: u64,
         progress: &mut dyn FnMut(&ThreadCounts) -> ControlFlow<()>,
     ) -> Option<Found> {
-        match plan {
-            Plan::Bounded { preemptions, grain } => self.bounded((preemptions, grain), most, progress),
-            Plan::Random { seed } => self.random(seed, most, progress),
-        }
+        let enough = self.counts.schedules + most;
+        let searched = plan.search(&mut |schedule| {
+            if self.counts.schedules == enough || progress(&self.counts).is_break() {
+                return Tried::Enough;
+            }
+            match self.run(schedule) {
+                (_, Some(found)) => Tried::Wrong(found),
+                (steps, None) => Tried::Fine(steps),
+            }
+        });
+        self.counts.is_complete = searched.as_ref().is_ok_and(|&all| all);
+        searched.err()
     }
-
-    fn bounded(
-        &mut self,
-        (preemptions, grain): (u32, Grain),
-        most: u64,
-        progress: &mut dyn FnMut(&ThreadCounts) -> ControlFlow<()>,
-    ) -> Option<Found> {
-        let levels = usize::try_from(preemptions).expect("64-bit machine") + 1;
-        let mut queues: Vec<VecDeque<Schedule>> = vec![VecDeque::new(); levels];
-        queues[0].push_back(Schedule::default());
-        for _ in 0..most {
-            let next =
-                queues.iter_mut().enumerate().find_map(|(cost, queue)| Some((cost, queue.pop_front()?)));
-            let Some((cost, schedule)) = next else {
-                self.counts.is_complete = true;
-                return None;
-            };
-            let (steps, found) = self.run(&schedule);
-            if found.is_some() {
-                return found;
-            }
-            for (step, more) in branches(&schedule, &steps, grain) {
-                let cost = cost + usize::from(steps[step].is_free);
-                if let Some(queue) = queues.get_mut(cost) {
-                    queue.push_back(more);
-                }
-            }
-            if progress(&self.counts).is_break() {
-                return None;
-            }
-        }
-        None
-    }
-
-    fn random(
-        &mut self,
-        seed: u64,
-        most: u64,
-        progress: &mut dyn FnMut(&ThreadCounts) -> ControlFlow<()>,
-    ) -> Option<Found> {
-        for draw in 0..most {
-            let mut dice = Seed::new(seed ^ draw.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            let mut schedule = Schedule::default();
-            // Each switch is drawn from the steps that there are when those before it are made.
-            for _ in 0..=dice.below(3) {
-                let (steps, found) = self.run(&schedule);
-                if found.is_some() {
-                    return found;
-                }
-                let Some(more) = draw_branch(&schedule, &steps, &mut dice) else { break };
-                schedule = more;
-            }
-            let (_, found) = self.run(&schedule);
-            if found.is_some() || progress(&self.counts).is_break() {
-                return found;
-            }
-        }
-        None
-    }
-}
-
-/// The schedules that differ from one in one more switch behind the last, each with its step.
-fn branches(schedule: &Schedule, steps: &[Step], grain: Grain) -> Vec<(usize, Schedule)> {
-    let from = first_open(schedule);
-    let mut all = Vec::new();
-    for (at, step) in steps.iter().enumerate().skip(from).filter(|(_, step)| !step.is_free || grain.has(step))
-    {
-        let others = (0..64_u8).filter(|&thread| step.ready >> thread & 1 == 1 && thread != step.to);
-        all.extend(others.map(|thread| (at, with(schedule, at, thread))));
-    }
-    all
-}
-
-fn draw_branch(schedule: &Schedule, steps: &[Step], dice: &mut Seed) -> Option<Schedule> {
-    let all = branches(schedule, steps, Grain::Fine);
-    let len = u64::try_from(all.len()).ok().filter(|len| *len > 0)?;
-    let at = usize::try_from(dice.below(len)).expect("it is an index");
-    all.into_iter().nth(at).map(|(_, schedule)| schedule)
-}
-
-fn first_open(schedule: &Schedule) -> usize {
-    schedule.0.last().map_or(0, |switch| usize::try_from(switch.step).expect("64-bit machine") + 1)
-}
-
-fn with(schedule: &Schedule, at: usize, thread: u8) -> Schedule {
-    let mut schedule = schedule.clone();
-    schedule.0.push(Switch { step: u32::try_from(at).expect("runs are bounded"), thread });
-    schedule
 }
 
 /// Tells pasts apart: what happened to the medium, and what was done when.
