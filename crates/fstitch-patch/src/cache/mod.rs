@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Locks, in this order: `epoch` (one epoch at a time, held across I/O), `core` (graph and index, held for
-//! microseconds, never across I/O).
+//! microseconds, never across I/O), and leaves. `docs/design/uhfs.md` has the table of all ranks.
 //!
 //! # Invariants
 //! 1. A block of the device is in at most one slot; two that load it at a time read it once. 2. A block with uncommitted patches, one
