@@ -7,13 +7,23 @@
 #   fstitch-client/src/kernel.rs    no: ioctls of our own                      its tests, which make no ioctl: a mount is needed
 #   fstitch-disk/src/sys.rs         no: preadv, ioctls, locks                  all tests of the crate
 #   fstitch-disk/src/ring.rs        no: io_uring, a mapping of the kernel's    all tests of the crate
-#   fstitch-fuse/src/transport      no: io_uring, a mapping of the kernel's    its unit tests; mounts by `--mounted`
+#   fstitch-fuse/src/transport/ring no: io_uring, a mapping of the kernel's    its unit tests; mounts by `--mounted`
 #
 # --mounted adds the tests of mounts: root and /dev/fuse are needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 host=$(rustc -vV | sed -n 's/^host: //p')
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize
+
+known="crates/fstitch-client-c/src/lib.rs
+crates/fstitch-client/src/kernel.rs
+crates/fstitch-disk/src/ring.rs
+crates/fstitch-disk/src/sys.rs
+crates/fstitch-fuse/src/transport/ring.rs"
+if [ "$(grep -rl '^#!\[allow(unsafe_code)\]' crates/*/src | sort)" != "$known" ]; then
+    echo "the table above is not that of the modules that allow unsafe code" >&2
+    exit 1
+fi
 
 part() {
     echo "== $1"
