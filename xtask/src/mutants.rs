@@ -133,25 +133,23 @@ fn hunt(copy: &Path) -> Result<Option<String>> {
     ask(copy, ("hunt", "hunt"), &[])
 }
 
-/// Builds an example of `fstitch-systems` by a profile in the copy, and asks it; what it found.
-pub(crate) fn ask(
-    copy: &Path,
-    (example, profile): (&str, &str),
-    arguments: &[&str],
-) -> Result<Option<String>> {
-    let target: PathBuf = copy.join("target");
+/// Builds an example of `fstitch-systems` by a profile. Returns the program.
+pub(crate) fn build_asked(root: &Path, target: &Path, (example, profile): (&str, &str)) -> Result<PathBuf> {
     let built = Command::new(env!("CARGO"))
         .args(["build", "-q", "--profile", profile, "-p", "fstitch-systems", "--example", example])
-        .current_dir(copy)
-        .env("CARGO_TARGET_DIR", &target)
+        .current_dir(root)
+        .env("CARGO_TARGET_DIR", target)
         .env("RUSTFLAGS", "--cap-lints warn")
         .output()?;
     ensure!(built.status.success(), "it does not compile:\n{}", String::from_utf8_lossy(&built.stderr));
-    let output = Command::new("timeout")
-        .arg(PATIENCE.as_secs().to_string())
-        .arg(target.join(profile).join("examples").join(example))
-        .args(arguments)
-        .output()?;
+    Ok(target.join(profile).join("examples").join(example))
+}
+
+/// Builds an example in the copy, and asks it; what it found.
+pub(crate) fn ask(copy: &Path, asked: (&str, &str), arguments: &[&str]) -> Result<Option<String>> {
+    let program = build_asked(copy, &copy.join("target"), asked)?;
+    let output =
+        Command::new("timeout").arg(PATIENCE.as_secs().to_string()).arg(program).args(arguments).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     match output.status.code() {
         Some(0) => Ok(None),

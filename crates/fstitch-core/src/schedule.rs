@@ -11,7 +11,10 @@ use std::sync::Arc;
 use crate::lock::Place;
 
 /// Whether threads can be controlled in this build.
-pub const CONTROLLED: bool = cfg!(debug_assertions);
+#[must_use]
+pub fn can_control() -> bool {
+    cfg!(debug_assertions)
+}
 
 /// Decides which thread goes on. All calls come from threads that it controls.
 pub trait Scheduler: Send + Sync {

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fstitch_core::{
-    BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, Le, ManualClock, MemDevice, Result,
-    Seed,
+    BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, Le, ManualClock, MemDevice,
+    Result, Seed,
 };
 use fstitch_patch::journal::Area;
 use fstitch_patch::journal::format::{SUPERBLOCK_SIZE, Superblock};

@@ -72,7 +72,10 @@ impl ThreadLab {
     /// # Panics
     /// In builds without debug assertions: there nobody can control threads.
     pub fn new(system: Arc<dyn System>, options: ThreadOptions) -> fstitch_core::Result<Self> {
-        assert!(fstitch_core::schedule::CONTROLLED, "threads are controlled in builds with debug assertions");
+        assert!(
+            fstitch_core::schedule::can_control(),
+            "threads are controlled in builds with debug assertions"
+        );
         let base = system.format()?;
         Ok(Self { system, base, known: Known::new(KNOWN_IMAGES), options })
     }

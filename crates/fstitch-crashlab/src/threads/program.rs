@@ -64,6 +64,8 @@ const NAMED: &[(&str, &str)] = &[
         "mkdir /b | mkdir /a; create /a/f; write /a/f 0 1500 | fsync /a/f | rename /a/f /b/f; rmdir /a",
     ),
     ("climb-new", "| mkdir /a; mkdir /b; create /a/f | fsync /a/f | rename /a/f /b/f; rmdir /a; step"),
+    // It moves into a directory that is not on the medium, after the climb.
+    ("climb-moved", "| mkdir /a; mkdir /b; create /a/f | fsync /a/f; sync | rename /a/f /b/f"),
     // The same for a directory.
     (
         "climb-dir",
@@ -77,7 +79,7 @@ const NAMED: &[(&str, &str)] = &[
     // A write, a check online and the reclaimer meet at a file whose count of names a crash left wrong.
     (
         "reclaim",
-        "create /f; write /f 0 3000; sync; link /f /g; all-but 0 ! | | write /f 3000 3000 | check | reclaim",
+        "create /f; write /f 0 3000; sync; link /f /g; all-but 1 ! | | write /f 3000 3000 | check | reclaim",
     ),
     (
         "unmount",

@@ -74,7 +74,7 @@ pub type Body = Box<dyn FnOnce(&Turn) + Send>;
 /// In builds without debug assertions: there nobody can control threads.
 #[must_use]
 pub fn play(schedule: &Schedule, bodies: Vec<Body>) -> Played {
-    assert!(fstitch_core::schedule::CONTROLLED, "threads are controlled in builds with debug assertions");
+    assert!(fstitch_core::schedule::can_control(), "threads are controlled in builds with debug assertions");
     let turns = Turns::new(bodies.len(), schedule.clone());
     let live = |(no, body): (usize, Body)| {
         let turn = Arc::new(Turn { turns: Arc::clone(&turns), no });

@@ -15,9 +15,9 @@
 //!
 //! # Invariants
 //! 1. A block of the device is in at most one slot; two that load it at a time read it once. 2. A block with uncommitted patches, one
-//! in flight and one that is pinned stay in memory. 3. An epoch is written, then flushed, then committed; nothing of it is committed if
-//! either fails. 4. After a failure nothing is written and nothing that was not stable is forgotten: reading sees the newest data, every
-//! sync fails. 5. Who creates patches has reserved room for them before, holding no lock and no unfinished patch.
+//!    in flight and one that is pinned stay in memory. 3. An epoch is written, then flushed, then committed; nothing of it is committed if
+//!    either fails. 4. After a failure nothing is written and nothing that was not stable is forgotten: reading sees the newest data, every
+//!    sync fails. 5. Who creates patches has reserved room for them before, holding no lock and no unfinished patch.
 //!
 //! # States and transitions of a block
 //! *absent* → *loading* [`load`] → *clean* [`note_clean`]; or *fresh*, of which nobody has said yet what it holds [`fresh`] → *dirty*

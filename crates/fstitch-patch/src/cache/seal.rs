@@ -48,12 +48,15 @@ impl Run {
     }
 }
 
+/// Blocks of a volume, and its seal.
+type Sealed = (Run, Arc<dyn Seal>);
+
 /// The seals of all volumes.
 #[derive(Default)]
 pub(super) struct Seals {
     /// There is one.
     any: AtomicBool,
-    volumes: RwLock<Vec<(Run, Arc<dyn Seal>)>, rank::Leaf>,
+    volumes: RwLock<Vec<Sealed>, rank::Leaf>,
 }
 
 impl Seals {

@@ -16,8 +16,8 @@
 //!
 //! # Invariants (numbers of `docs/design/patch.md`)
 //! 1. What a committed patch depends on is committed. 2. What an in-flight patch of a block depends on is committed or in flight on
-//! that block; one version of a block is in flight at a time. 3. The graph has no cycle. 4. A slot holds the newest data. 5. Every
-//! write-out of a block commits at least one patch. 6. A `PatchId` never dangles. 7. Undo is exact.
+//!    that block; one version of a block is in flight at a time. 3. The graph has no cycle. 4. A slot holds the newest data. 5. Every
+//!    write-out of a block commits at least one patch. 6. A `PatchId` never dangles. 7. Undo is exact.
 //!
 //! # States and transitions of a patch
 //! *made* [`change_plain`, `change_logged`, `empty`, `hold`, `gather`] → *waiting*, until its befores are committed or in flight with
