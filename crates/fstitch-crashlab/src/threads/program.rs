@@ -65,7 +65,7 @@ const NAMED: &[(&str, &str)] = &[
     ),
     ("climb-new", "| mkdir /a; mkdir /b; create /a/f | fsync /a/f | rename /a/f /b/f; rmdir /a; step"),
     // It moves into a directory that is not on the medium, after the climb.
-    ("climb-moved", "| mkdir /a; mkdir /b; create /a/f | fsync /a/f; sync | rename /a/f /b/f"),
+    ("climb-moved", "mkdir /p | mkdir /a; mkdir /p/b; create /a/f | fsync /a/f; sync | rename /a/f /p/b/f"),
     // The same for a directory.
     (
         "climb-dir",
@@ -101,6 +101,8 @@ const NAMED: &[(&str, &str)] = &[
         "exchange",
         "mkdir /a; mkdir /b; mkdir /a/x; mkdir /b/y | | exchange /a/x /b/y | create /a/x/f; fsync /a/x/f | rename /a /c",
     ),
+    // Two directories move into each other: at most one may.
+    ("cycle", "mkdir /a; mkdir /a/x; mkdir /b; mkdir /b/y | | rename /a /b/y/a | rename /b /a/x/b"),
     (
         "links",
         "mkdir /a; create /a/f; mkdir /b | | link /a/f /b/g; fsync /b/g | unlink /a/f; rmdir /a | sync",

@@ -8,7 +8,7 @@ use fstitch_core::{BlockDevice, Error, InodeNo, Result, Seed};
 
 use super::program::{Act, Program};
 use super::schedule::Schedule;
-use super::turns::{Body, End, Played, Step, Turn, play};
+use super::turns::{Body, End, Played, Step, Turn, play, said};
 use crate::medium::{Base, Bytes, Image, Log, Mark, Recorder};
 use crate::oracle::{ObjectId, Tree, Violation};
 use crate::system::{Mounted, System};
@@ -281,7 +281,7 @@ pub fn run_serially(
             next[thread] += 1;
         }
     }));
-    lived.map_err(|_| Violation::new("panic", "one operation after the other"))?;
+    lived.map_err(|panic| Violation::new("panic", format!("one act after the other: {}", said(&*panic))))?;
     world.end()
 }
 

@@ -163,6 +163,12 @@ impl Turns {
     }
 }
 
+/// What a panic says.
+pub fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}
+
 /// A thread's place in a run.
 pub struct Turn {
     turns: Arc<Turns>,
@@ -187,10 +193,7 @@ impl Turn {
         if let Err(panic) = lived
             && !panic.is::<Stopped>()
         {
-            let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
-            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            let text = text.unwrap_or_else(|| "without a message".to_owned());
-            state.panic.get_or_insert(format!("thread {}: {text}", self.no));
+            state.panic.get_or_insert(format!("thread {}: {}", self.no, said(&*panic)));
         }
         state.threads[self.no] = Status::Done;
         if state.end.is_none() {
