@@ -78,7 +78,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let mut survivors = Vec::new();
     for bug in &bugs {
         let found = without(&copy, bug, &|| hunt(&copy))?;
-        let line = format!("{}: {}", bug.name, found.as_deref().unwrap_or("SURVIVED"));
+        let fate: Option<String> = found.as_ref().map(|found| found.chars().take(160).collect());
+        let line = format!("{}: {}", bug.name, fate.as_deref().unwrap_or("SURVIVED"));
         println!("{line}");
         note(options, &line)?;
         if found.is_none() {
@@ -129,23 +130,31 @@ const PATIENCE: Duration = Duration::from_secs(400);
 
 /// Builds the copy and asks the laboratory (`crates/fstitch-systems/examples/hunt.rs`); what it found.
 fn hunt(copy: &Path) -> Result<Option<String>> {
-    let target: PathBuf = copy.join("target");
+    ask(copy, ("hunt", "hunt"), &[])
+}
+
+/// Builds an example of `fstitch-systems` by a profile. Returns the program.
+pub(crate) fn build_asked(root: &Path, target: &Path, (example, profile): (&str, &str)) -> Result<PathBuf> {
     let built = Command::new(env!("CARGO"))
-        .args(["build", "-q", "--profile", "hunt", "-p", "fstitch-systems", "--example", "hunt"])
-        .current_dir(copy)
-        .env("CARGO_TARGET_DIR", &target)
+        .args(["build", "-q", "--profile", profile, "-p", "fstitch-systems", "--example", example])
+        .current_dir(root)
+        .env("CARGO_TARGET_DIR", target)
         .env("RUSTFLAGS", "--cap-lints warn")
         .output()?;
     ensure!(built.status.success(), "it does not compile:\n{}", String::from_utf8_lossy(&built.stderr));
-    let output = Command::new("timeout")
-        .arg(PATIENCE.as_secs().to_string())
-        .arg(target.join("hunt/examples/hunt"))
-        .output()?;
+    Ok(target.join(profile).join("examples").join(example))
+}
+
+/// Builds an example in the copy, and asks it; what it found.
+pub(crate) fn ask(copy: &Path, asked: (&str, &str), arguments: &[&str]) -> Result<Option<String>> {
+    let program = build_asked(copy, &copy.join("target"), asked)?;
+    let output =
+        Command::new("timeout").arg(PATIENCE.as_secs().to_string()).arg(program).args(arguments).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     match output.status.code() {
         Some(0) => Ok(None),
-        Some(1) if !said.is_empty() => Ok(Some(said.trim().replace('\n', " ").chars().take(160).collect())),
+        Some(1) if !said.is_empty() => Ok(Some(said.trim().replace('\n', " "))),
         Some(124) => Ok(Some(format!("no end within {} s", PATIENCE.as_secs()))),
-        _ => bail!("the hunt ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)),
+        _ => bail!("the question ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)),
     }
 }

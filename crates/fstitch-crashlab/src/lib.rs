@@ -14,7 +14,8 @@
 //! ```
 //!
 //! This crate owns the crash model of `docs/medium.md` and the oracles. It takes any [`System`]: a file system that can
-//! be mounted on a block device and a checker for it. It puts no hook into production code, and it
+//! be mounted on a block device and a checker for it. It puts no hook into production code but
+//! one: locks say what they are about to do, in debug builds ([`threads`]). It
 //! never judges a file system by its own opinion of itself alone: what a crash leaves is compared with what the
 //! workload saw before.
 #![forbid(unsafe_code)]
@@ -34,6 +35,7 @@ mod replay;
 mod show;
 mod soak;
 mod system;
+pub mod threads;
 pub mod workload;
 
 pub use fault::{BadPlan, Defect, Fault, FaultDevice, FaultPlan, Requests, Times};

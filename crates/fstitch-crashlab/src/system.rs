@@ -126,7 +126,7 @@ pub enum Promise {
 }
 
 /// A mounted system.
-pub trait Mounted {
+pub trait Mounted: Send + Sync {
     /// The file system.
     fn fs(&self) -> &dyn FileSystem;
     /// Unmounts it, and what it is in.
@@ -141,6 +141,13 @@ pub trait Mounted {
     /// # Errors
     /// When the device fails.
     fn write_out(&self, choose: &mut dyn FnMut(Step) -> bool) -> Result<usize>;
+    /// Reclaims what a crash has left, beside everything else; nothing where no system does that.
+    ///
+    /// # Errors
+    /// When the device fails, or what is there is more than a crash leaves.
+    fn reclaim(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// What unused blocks of a fresh volume hold: nobody's data.

@@ -342,6 +342,10 @@ impl Mounted for Running {
         }
         cache.step_blocks(&mut |block| choose(Step::Write(block)))
     }
+
+    fn reclaim(&self) -> Result<()> {
+        self.fs.reclaim().map(drop)
+    }
 }
 
 impl System for Ext2System {

@@ -67,6 +67,20 @@ fn a_drawing_that_says_what_is_not_so_is_found() {
 }
 
 #[test]
+fn a_lock_without_a_rank_is_found_where_all_have_one() {
+    let used = "use std::sync::{Arc, Mutex};\n";
+    for text in
+        [used, "use std::sync::RwLock as L;\n", "fn f(m: &std::sync::Mutex<()>) {}\n", "use std::sync::*;\n"]
+    {
+        assert_eq!(broken(&[("crates/fstitch-fs/src/x.rs", text)]), ["unranked-lock"], "{text}");
+    }
+    assert!(broken(&[("crates/fstitch-patch/src/x.rs", "use std::sync::{Arc, OnceLock};\n")]).is_empty());
+    assert!(broken(&[("crates/fstitch-fuse/src/x.rs", used)]).is_empty());
+    let test = format!("#[cfg(test)]\nmod tests {{\n    {used}}}\n");
+    assert!(broken(&[("crates/fstitch-fs/src/x.rs", &test)]).is_empty());
+}
+
+#[test]
 fn a_dependency_without_a_reason_is_found() {
     let manifest = "[package]\nname = \"xtask\"\n[dependencies]\nanyhow = \"1\"\n";
     assert_eq!(broken(&[("Cargo.toml", manifest)]), ["dependency-reason"]);

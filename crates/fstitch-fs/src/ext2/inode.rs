@@ -1,8 +1,10 @@
 //! Inodes in memory, and the patches on their bytes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
+use fstitch_core::lock::Mutex;
+use fstitch_core::order::rank;
 use fstitch_core::{
     Attr, BlockKind, BlockNo, Errno, Error, FileKind, InodeFlags, InodeNo, Result, Structure,
 };
@@ -47,7 +49,7 @@ pub struct Inode {
     /// It may have attributes in its own bytes.
     pub(super) body_attributes: bool,
     /// Of directories.
-    pub(super) dir: OnceLock<Arc<Mutex<DirMemory>>>,
+    pub(super) dir: OnceLock<Arc<Mutex<DirMemory, rank::Names>>>,
 }
 
 impl std::fmt::Debug for Inode {

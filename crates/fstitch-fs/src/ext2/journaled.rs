@@ -66,7 +66,7 @@ impl CachedFormat for Ext2 {
     }
 
     fn use_journal(&self, config: JournalConfig) {
-        *self.journal.lock().expect("no panic while held") = Some(config);
+        *self.journal.lock() = Some(config);
     }
 }
 
@@ -74,11 +74,11 @@ impl Ext2 {
     /// Whether changes go through a journal.
     #[must_use]
     pub fn has_journal_in_use(&self) -> bool {
-        self.journal.lock().expect("no panic while held").is_some()
+        self.journal.lock().is_some()
     }
 
     fn journal(&self) -> Option<JournalConfig> {
-        self.journal.lock().expect("no panic while held").clone()
+        self.journal.lock().clone()
     }
 
     /// Says on the medium that there will be something to recover, then starts the journal. False if there is none.
@@ -111,7 +111,7 @@ impl Ext2 {
         if !self.cache.is_journaled() {
             return;
         }
-        let mut list = self.orphans.lock().expect("no panic while held");
+        let mut list = self.orphans.lock();
         if list.links.contains_key(&inode.ino) {
             return;
         }
@@ -128,7 +128,7 @@ impl Ext2 {
 
     /// Takes an inode out of the list of orphans, if it is there. `block` is the inode's; its deletion time becomes 0.
     pub(super) fn leave_orphans(&self, inode: &mut Inode, block: &Block) -> Result<()> {
-        let mut list = self.orphans.lock().expect("no panic while held");
+        let mut list = self.orphans.lock();
         let Some(&Neighbours { before, after }) = list.links.get(&inode.ino) else { return Ok(()) };
         let previous = match before {
             0 => None,

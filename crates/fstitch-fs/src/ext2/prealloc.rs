@@ -11,9 +11,10 @@
 //! first one on, or given back: when the file is shortened or freed or grows elsewhere, when everything is made stable, when
 //! space is wanting, before a check and before a pass of the reclaimer, which takes for leaked what is nobody's.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use fstitch_core::lock::{Mutex, MutexGuard};
+use fstitch_core::order::rank;
 use fstitch_core::{Caller, FileKind, Result};
 use rustc_hash::FxHashMap;
 
@@ -39,11 +40,11 @@ const PIECES_PER_GROUP: u32 = 4;
 /// Preallocated blocks.
 #[derive(Debug, Default)]
 pub(super) struct Preallocated {
-    files: Mutex<Files>,
+    files: Mutex<Files, rank::Leaf>,
     /// Blocks in all of them.
     count: AtomicU32,
     /// Held while blocks are given back: whoever finds none to give back has then seen them free.
-    giving: Mutex<()>,
+    giving: Mutex<(), rank::Giving>,
     /// How often some of all files were given back.
     given_back: AtomicU64,
 }
@@ -75,8 +76,8 @@ impl Preallocated {
         self.given_back.load(Ordering::Acquire)
     }
 
-    fn files(&self) -> std::sync::MutexGuard<'_, Files> {
-        self.files.lock().expect("no panic while held")
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock()
     }
 
     /// Takes up to `want` blocks from the front of a file's, if they start with block `start` of the volume.
@@ -224,7 +225,7 @@ impl Ext2 {
 
     /// Gives back what was preallocated for all files. Returns how often some was by now.
     pub(super) fn give_back_preallocated(&self) -> u64 {
-        let _giving = self.preallocated.giving.lock().expect("no panic while held");
+        let _giving = self.preallocated.giving.lock();
         let runs = self.preallocated.take_all();
         runs.iter().for_each(|run| self.give_back_run(run));
         if !runs.is_empty() {

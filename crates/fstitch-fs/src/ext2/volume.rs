@@ -9,8 +9,10 @@
 //! stable. A volume that was opened unclean stays so until a check says [`Ext2::set_checked`].
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
+use fstitch_core::lock::Mutex;
+use fstitch_core::order::rank;
 use fstitch_core::{
     BlockDevice, BlockKind, BlockNo, Caller, Errno, Error, InodeNo, IoOp, Result, StatFs, Structure,
     Timestamp,
@@ -42,7 +44,7 @@ pub struct Ext2 {
     pub(super) memory: Memory,
     /// What the reclaimer must not judge.
     pub(super) watch: super::reclaim::Watch,
-    features: Mutex<NewFeatures>,
+    features: Mutex<NewFeatures, rank::Table>,
     /// The volume had not been unmounted cleanly: summary counters are recounted group by group.
     unclean: bool,
     /// All groups were recounted, or counters could be trusted from the start.
@@ -57,10 +59,10 @@ pub struct Ext2 {
     pub(super) judged: super::reclaim::Judged,
     overhead: OnceLock<u32>,
     /// The journal that changes go through, if there is one.
-    pub(super) journal: Mutex<Option<fstitch_patch::JournalConfig>>,
+    pub(super) journal: Mutex<Option<fstitch_patch::JournalConfig>, rank::Leaf>,
     /// How often blocks were passed over that the running transaction has freed.
     pub(super) barred: AtomicU64,
-    pub(super) orphans: Mutex<super::journaled::OrphanList>,
+    pub(super) orphans: Mutex<super::journaled::OrphanList, rank::Orphans>,
     /// Preallocated blocks of files that grow.
     pub(super) preallocated: super::prealloc::Preallocated,
 }
@@ -324,14 +326,14 @@ impl Ext2 {
     /// Sets a compatible feature bit; the first use of the feature depends on the returned patch.
     /// `EOPNOTSUPP` in revision 0, which has no features.
     pub(super) fn need_compat(&self, bit: u32) -> Result<PatchId> {
-        let mut features = self.features.lock().expect("no panic while held");
+        let mut features = self.features.lock();
         let NewFeatures { compat, .. } = &mut *features;
         self.need(S_FEATURE_COMPAT, self.sb.features.compat, compat, bit)
     }
 
     /// Sets a read-only compatible feature bit, likewise.
     pub(super) fn need_ro_compat(&self, bit: u32) -> Result<PatchId> {
-        let mut features = self.features.lock().expect("no panic while held");
+        let mut features = self.features.lock();
         let NewFeatures { ro_compat, .. } = &mut *features;
         self.need(S_FEATURE_RO_COMPAT, self.sb.features.ro_compat, ro_compat, bit)
     }

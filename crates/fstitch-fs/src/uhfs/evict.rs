@@ -106,7 +106,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// The same at once.
     fn account_nodes_now(&self) {
         let (bytes, waiting) = self.table.bytes(NODE_HEAP_BYTES);
-        let mut accounted = self.accounted.lock().expect("no panic while held");
+        let mut accounted = self.accounted.lock();
         let signed = |n: usize| isize::try_from(n).expect("memory is smaller than the address space");
         self.cache().account_external(signed(bytes) - signed(*accounted));
         *accounted = bytes;

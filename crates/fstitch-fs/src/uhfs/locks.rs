@@ -3,47 +3,12 @@
 //! Deadlock cannot occur: locks are waited for in the order of inode numbers only; a lock out of that order is
 //! taken by attempt, and where the attempt fails the caller releases everything and starts again in order.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use fstitch_core::order::{Rank, Ranked};
 use fstitch_core::{Errno, InodeNo, Result};
 use smallvec::SmallVec;
 
 use super::node::{Exclusive, Node, State};
-
-/// A lock's guard with its place in the order of locks, which debug builds check.
-pub(super) struct Held<G> {
-    guard: G,
-    _rank: Ranked,
-}
-
-impl<G> Held<G> {
-    /// Waits for a lock of `rank` by `lock`.
-    pub(super) fn wait(rank: Rank, lock: impl FnOnce() -> G) -> Self {
-        let rank = Ranked::enter(rank);
-        Self { guard: lock(), _rank: rank }
-    }
-
-    /// A lock of `rank` that was got without waiting.
-    pub(super) fn tried(rank: Rank, guard: G) -> Self {
-        Self { guard, _rank: Ranked::attempt(rank) }
-    }
-}
-
-impl<G: Deref> Deref for Held<G> {
-    type Target = G::Target;
-
-    fn deref(&self) -> &G::Target {
-        &self.guard
-    }
-}
-
-impl<G: DerefMut> DerefMut for Held<G> {
-    fn deref_mut(&mut self) -> &mut G::Target {
-        &mut self.guard
-    }
-}
 
 /// The exclusive locks of up to four inodes.
 pub(super) struct Locked<'a, I> {

@@ -2,11 +2,10 @@
 //!
 //! Nobody holds a node's state lock before the node is loaded, so loading never waits for a state lock.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use fstitch_core::order::{Rank, Ranked};
+use fstitch_core::lock::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use fstitch_core::order::rank;
 use fstitch_core::{Errno, InodeId, InodeNo, Result};
 use fstitch_patch::{PatchId, PatchIds};
 use smallvec::SmallVec;
@@ -244,14 +243,14 @@ pub(super) struct Node<I> {
     pub(super) fresh: AtomicBool,
     /// Loading failed; whoever waited for it starts again.
     pub(super) failed: AtomicBool,
-    pub(super) loading: Mutex<()>,
+    pub(super) loading: Mutex<(), rank::Inode>,
     /// Serialises operations that change the file's length or blocks in several steps.
-    pub(super) writer: Mutex<()>,
+    pub(super) writer: Mutex<(), rank::Writer>,
     /// Where a sequential reader would read next, in bytes.
     pub(super) read_next: AtomicU64,
     /// Up to where blocks were read ahead, in bytes.
     pub(super) read_ahead: AtomicU64,
-    pub(super) state: RwLock<State<I>>,
+    pub(super) state: RwLock<State<I>, rank::Inode>,
 }
 
 impl<I> Node<I> {
@@ -289,16 +288,14 @@ impl<I> Node<I> {
 
     /// The state, shared; `ESTALE` once the inode is free.
     pub(super) fn read(&self) -> Result<Shared<'_, I>> {
-        let rank = Ranked::enter(Rank::Inode);
-        let state = self.state.read().expect("no panic while held");
-        if state.dead { Err(Errno::STALE.into()) } else { Ok(Shared { state, _rank: rank }) }
+        let state = self.state.read();
+        if state.dead { Err(Errno::STALE.into()) } else { Ok(state) }
     }
 
     /// The state, exclusive; `ESTALE` once the inode is free.
     pub(super) fn write(&self) -> Result<Exclusive<'_, I>> {
-        let rank = Ranked::enter(Rank::Inode);
-        let state = self.state.write().expect("no panic while held");
-        if state.dead { Err(Errno::STALE.into()) } else { Ok(Exclusive { state, _rank: rank }) }
+        let state = self.state.write();
+        if state.dead { Err(Errno::STALE.into()) } else { Ok(state) }
     }
 
     /// `ETXTBSY` while a volume is in the file. To be asked by whoever holds the writer lock.
@@ -308,14 +305,12 @@ impl<I> Node<I> {
 
     /// The state, exclusive, if nobody else holds it.
     pub(super) fn try_write(&self) -> Option<Exclusive<'_, I>> {
-        let rank = Ranked::enter(Rank::Inode);
-        let state = self.state.try_write().ok()?;
-        Some(Exclusive { state, _rank: rank })
+        self.state.try_write()
     }
 
     /// Fills in the state of a node that nobody can have locked yet.
     pub(super) fn set_loaded(&self, inode: I, trim: bool) {
-        let mut state = self.state.write().expect("no panic while held");
+        let mut state = self.state.write();
         state.inode = Some(inode);
         state.trim = trim;
         drop(state);
@@ -324,37 +319,7 @@ impl<I> Node<I> {
 }
 
 /// A node's state, shared.
-#[derive(Debug)]
-pub(super) struct Shared<'a, I> {
-    state: RwLockReadGuard<'a, State<I>>,
-    _rank: Ranked,
-}
+pub(super) type Shared<'a, I> = RwLockReadGuard<'a, State<I>>;
 
 /// A node's state, exclusive.
-#[derive(Debug)]
-pub(super) struct Exclusive<'a, I> {
-    state: RwLockWriteGuard<'a, State<I>>,
-    _rank: Ranked,
-}
-
-impl<I> Deref for Shared<'_, I> {
-    type Target = State<I>;
-
-    fn deref(&self) -> &State<I> {
-        &self.state
-    }
-}
-
-impl<I> Deref for Exclusive<'_, I> {
-    type Target = State<I>;
-
-    fn deref(&self) -> &State<I> {
-        &self.state
-    }
-}
-
-impl<I> DerefMut for Exclusive<'_, I> {
-    fn deref_mut(&mut self) -> &mut State<I> {
-        &mut self.state
-    }
-}
+pub(super) type Exclusive<'a, I> = RwLockWriteGuard<'a, State<I>>;

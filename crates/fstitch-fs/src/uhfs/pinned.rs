@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fstitch_core::order::{Below, Rank};
+use fstitch_core::order::Below;
 use fstitch_core::{Caller, Errno, InodeNo, Result};
 use fstitch_patch::{Cache, PatchId};
 
 use super::fallocate::Range;
-use super::locks::Held;
 use super::node::{Node, Part};
 use super::read::long;
 use super::write::Source;
@@ -46,8 +45,7 @@ impl<L: LowLevelFs> PinnedFile<L> {
         let fs = &*self.fs;
         let size = {
             // Whoever is in the middle of a change ends it first.
-            let lock = || self.node.writer.lock().expect("no panic while held");
-            let _writer = Held::wait(Rank::Writer, lock);
+            let _writer = self.node.writer.lock();
             let state = self.node.read()?;
             fs.expect_regular(&state)?;
             fs.low.attr(state.inode()).size

@@ -4,13 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fstitch_core::order::Rank;
 use fstitch_core::{Errno, FileKind, InodeId, InodeNo, Result};
 use fstitch_patch::PatchIds;
 use fstitch_posix::remove::{check_remove, check_rmdir_name};
 use smallvec::SmallVec;
 
-use super::locks::{Held, Locked};
+use super::locks::Locked;
 use super::node::{Node, Part, State};
 use super::table::Table;
 use super::volume::{Change, NAME_CHANGE_BLOCKS};
@@ -105,7 +104,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Ok(Some(OtherNames { version: state.track.version, patches: PatchIds::new() }));
         }
         drop(state);
-        let _renames = (!renames).then(|| self.lock_renames());
+        let _renames = (!renames).then(|| self.renames.lock());
         let Ok(state) = node.read() else { return Ok(None) };
         let track = &state.track;
         let mut others = OtherNames { version: track.version, patches: PatchIds::new() };
@@ -185,8 +184,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Ok(false);
         }
         // Out of the order of locks: whoever has it may wait for the inode.
-        let Ok(writer) = node.writer.try_lock() else { return Ok(false) };
-        let _writer = Held::tried(Rank::Writer, writer);
+        let Some(_writer) = node.writer.try_lock() else { return Ok(false) };
         if !self.table.claim_unreferenced(node) {
             return Ok(false);
         }

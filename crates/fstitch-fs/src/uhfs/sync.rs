@@ -7,13 +7,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fstitch_core::order::Rank;
 use fstitch_core::{
     BlockNo, Consistency, Entry, Errno, Error, FileKind, InodeFlags, InodeId, InodeNo, IoOp, Result,
 };
 use fstitch_patch::PatchIds;
 
-use super::locks::Held;
 use super::node::{Node, Part};
 use super::volume::Phase;
 use super::{LowLevelFs, Uhfs};
@@ -179,7 +177,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let last = self.table.last_ticket();
         // Who has the gate for himself has done this already, or will.
         if self.in_use.load(Ordering::Acquire)
-            && let Ok(gate) = self.gate.try_read().map(|gate| Held::tried(Rank::Gate, gate))
+            && let Some(gate) = self.gate.try_read()
             && *gate != Phase::Closed
         {
             self.low.before_sync();

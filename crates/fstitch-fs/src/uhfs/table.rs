@@ -14,9 +14,11 @@
 //!    last reference to a parked inode has nothing to free.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use fstitch_core::lock::{Mutex, MutexGuard};
+use fstitch_core::order::rank;
 use fstitch_core::{InodeNo, Result};
 use rustc_hash::FxHashMap;
 
@@ -75,8 +77,8 @@ struct Queue {
 
 /// All nodes.
 pub(super) struct Table<I> {
-    shards: Vec<Mutex<Shard<I>>>,
-    queue: Mutex<Queue>,
+    shards: Vec<Mutex<Shard<I>, rank::Shard>>,
+    queue: Mutex<Queue, rank::Queue>,
     /// Calls of `evict` that are still passed over.
     rests: AtomicU32,
     nodes_max: usize,
@@ -114,7 +116,7 @@ impl<I> Table<I> {
 
     fn shard(&self, ino: InodeNo) -> MutexGuard<'_, Shard<I>> {
         let index = InodeNo(ino.get() % SHARDS).index();
-        self.shards[index].lock().expect("no panic while held")
+        self.shards[index].lock()
     }
 
     /// The node of `ino` with `refs` more references; `load` reads it if it is not in memory, and tells whether there may be
@@ -161,7 +163,7 @@ impl<I> Table<I> {
 
     /// Loads a node unless somebody else does, and says whether that has succeeded.
     fn load_once(&self, node: &Arc<Node<I>>, load: &impl Fn() -> Result<(I, bool)>) -> Result<bool> {
-        let _loading = node.loading.lock().expect("no panic while held");
+        let _loading = node.loading.lock();
         if node.failed.load(Ordering::Acquire) {
             return Ok(false);
         }
@@ -175,7 +177,7 @@ impl<I> Table<I> {
             }
             Err(error) => {
                 node.failed.store(true, Ordering::Release);
-                let known = node.state.read().expect("no panic while held").track.whereabouts();
+                let known = node.state.read().track.whereabouts();
                 let mut shard = self.shard(node.ino);
                 // The node of a life that has begun meanwhile stays.
                 if shard.has(node) {
@@ -265,7 +267,7 @@ impl<I> Table<I> {
     pub(super) fn references(&self) -> Vec<(InodeNo, u64)> {
         let mut references = Vec::new();
         for shard in &self.shards {
-            let shard = shard.lock().expect("no panic while held");
+            let shard = shard.lock();
             let of_nodes = shard.nodes.iter().map(|(&ino, node)| (ino, node.refs.load(Ordering::Relaxed)));
             let of_parked = shard.parked.iter().map(|(&ino, parked)| (ino, parked.refs));
             references.extend(of_nodes.chain(of_parked).filter(|&(_, refs)| refs > 0));
@@ -277,7 +279,7 @@ impl<I> Table<I> {
     pub(super) fn population(&self) -> Population {
         let mut population = Population { nodes: 0, parked: 0 };
         for shard in &self.shards {
-            let shard = shard.lock().expect("no panic while held");
+            let shard = shard.lock();
             population.nodes += shard.nodes.len();
             population.parked += shard.parked.len();
         }
@@ -302,7 +304,7 @@ impl<I> Table<I> {
     pub(super) fn all(&self) -> Vec<Arc<Node<I>>> {
         let mut nodes = Vec::new();
         for shard in &self.shards {
-            nodes.extend(shard.lock().expect("no panic while held").nodes.values().map(Arc::clone));
+            nodes.extend(shard.lock().nodes.values().map(Arc::clone));
         }
         nodes.sort_by_key(|node| node.ino);
         nodes
@@ -310,7 +312,7 @@ impl<I> Table<I> {
 
     /// Called with the shard's lock held, for a node that has no place in the queue.
     fn enqueue(&self, node: &Node<I>) {
-        let mut queue = self.queue.lock().expect("no panic while held");
+        let mut queue = self.queue.lock();
         queue.last_ticket += 1;
         let ticket = queue.last_ticket;
         node.ticket.store(ticket, Ordering::Relaxed);
@@ -331,7 +333,7 @@ impl<I> Table<I> {
         }
         for _ in 0..LEAVE_MAX {
             let oldest = {
-                let mut queue = self.queue.lock().expect("no panic while held");
+                let mut queue = self.queue.lock();
                 if queue.nodes.len() <= self.nodes_max {
                     return;
                 }
@@ -347,7 +349,7 @@ impl<I> Table<I> {
 
     /// The ticket of the node that came last: [`Table::evict_older`] of now takes all nodes that are there.
     pub(super) fn last_ticket(&self) -> u64 {
-        self.queue.lock().expect("no panic while held").last_ticket
+        self.queue.lock().last_ticket
     }
 
     /// As [`Table::evict`], for somebody with time to spare: at most `most` nodes beyond the limit, of those that were there when
@@ -373,7 +375,7 @@ impl<I> Table<I> {
 
     /// Takes the oldest node out of the queue if there are too many and it is not younger than `last`.
     fn pop_older(&self, last: u64) -> Option<(InodeNo, u64)> {
-        let mut queue = self.queue.lock().expect("no panic while held");
+        let mut queue = self.queue.lock();
         let is_older = |&(_, ticket): &(InodeNo, u64)| ticket <= last;
         if queue.nodes.len() <= self.nodes_max || !queue.nodes.front().is_some_and(is_older) {
             return None;
@@ -386,7 +388,7 @@ impl<I> Table<I> {
     fn shrink(&self) {
         let is_wide = |capacity: usize, len: usize| capacity > SHRINK_FACTOR * len.max(SHRINK_MIN);
         for shard in &self.shards {
-            let Shard { nodes, parked } = &mut *shard.lock().expect("no panic while held");
+            let Shard { nodes, parked } = &mut *shard.lock();
             if is_wide(nodes.capacity(), nodes.len()) {
                 nodes.shrink_to(2 * nodes.len());
             }
@@ -394,7 +396,7 @@ impl<I> Table<I> {
                 parked.shrink_to(2 * parked.len());
             }
         }
-        let Queue { nodes, .. } = &mut *self.queue.lock().expect("no panic while held");
+        let Queue { nodes, .. } = &mut *self.queue.lock();
         if is_wide(nodes.capacity(), nodes.len()) {
             nodes.shrink_to(2 * nodes.len());
         }
@@ -409,7 +411,7 @@ impl<I> Table<I> {
         };
         let unused = !node.used.swap(false, Ordering::Relaxed) && is_unused(node);
         let leaving = match node.state.try_read() {
-            Ok(state) if unused && stable(&state) => Some(state.track.whereabouts()),
+            Some(state) if unused && stable(&state) => Some(state.track.whereabouts()),
             _ => None,
         };
         match leaving {

@@ -1,10 +1,11 @@
 //! The mounted volume: its options, and the gate through which every change goes.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use fstitch_core::order::Rank;
+use fstitch_core::lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use fstitch_core::order::rank;
 use fstitch_core::waiting::Waiting;
 use fstitch_core::{Consistency, Errno, Error, FileKind, InodeId, InodeNo, Result, Timestamp};
 use fstitch_patch::{Cache, Handle, PatchId, PatchState};
@@ -13,7 +14,6 @@ use fstitch_posix::time::AtimePolicy;
 
 use super::LowLevelFs;
 use super::evict::idle_nodes;
-use super::locks::Held;
 use super::node::{Node, Part, State};
 use super::table::Table;
 
@@ -62,21 +62,21 @@ pub struct Uhfs<L: LowLevelFs> {
     pub(super) step_blocks: usize,
     block_size: usize,
     pub(super) table: Table<L::Inode>,
-    pub(super) gate: RwLock<Phase>,
+    pub(super) gate: RwLock<Phase, rank::Gate>,
     /// The volume is marked as in use, durably.
     pub(super) in_use: AtomicBool,
-    marking: Mutex<()>,
+    marking: Mutex<(), rank::Marking>,
     /// Held while a name moves from one directory to another, so that no directory's ancestry changes.
-    pub(super) renames: Mutex<()>,
+    pub(super) renames: Mutex<(), rank::Renames>,
     /// Operations that ended, for `account_nodes`, and the bytes of nodes that the cache knows of.
     pub(super) ended: AtomicU64,
-    pub(super) accounted: Mutex<usize>,
+    pub(super) accounted: Mutex<usize, rank::Table>,
     /// See [`Uhfs::moves`].
     pub(super) moves: AtomicU64,
     pub(super) reclaimer: super::reclaim::Reclaimer,
     pub(super) touched: super::groups::Touched,
     /// The first failure of work that nobody waited for, until a `sync` reports it.
-    sticky: Mutex<Option<Error>>,
+    sticky: Mutex<Option<Error>, rank::Leaf>,
 }
 
 /// A change under way: it holds the gate open, and where a journal is kept its current step is in one transaction.
@@ -85,7 +85,7 @@ pub(super) struct Change<'a> {
     step: RefCell<Option<Handle<'a>>>,
     /// The step under way has room for all of the operation.
     whole: Cell<bool>,
-    _gate: Held<RwLockReadGuard<'a, Phase>>,
+    _gate: RwLockReadGuard<'a, Phase>,
 }
 
 impl Change<'_> {
@@ -195,31 +195,13 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// The gate, shared with all changes. It is shut for long only while the volume is checked.
-    pub(super) fn pass_gate(&self) -> Held<RwLockReadGuard<'_, Phase>> {
-        Held::wait(Rank::Gate, || {
-            self.gate.try_read().unwrap_or_else(|_| {
-                let _waiting = Waiting::begin();
-                self.gate.read().expect("no panic while held")
-            })
-        })
+    pub(super) fn pass_gate(&self) -> RwLockReadGuard<'_, Phase> {
+        self.gate.read()
     }
 
     /// The gate, alone: no change is under way.
-    pub(super) fn shut_gate(&self) -> Held<RwLockWriteGuard<'_, Phase>> {
-        Held::wait(Rank::Gate, || {
-            let _waiting = Waiting::begin();
-            self.gate.write().expect("no panic while held")
-        })
-    }
-
-    /// The lock for moves between directories.
-    pub(super) fn lock_renames(&self) -> Held<MutexGuard<'_, ()>> {
-        Held::wait(Rank::Renames, || {
-            self.renames.try_lock().unwrap_or_else(|_| {
-                let _waiting = Waiting::begin();
-                self.renames.lock().expect("no panic while held")
-            })
-        })
+    pub(super) fn shut_gate(&self) -> RwLockWriteGuard<'_, Phase> {
+        self.gate.write()
     }
 
     /// The mark must be stable before any other change is: otherwise a crash could leave a changed volume that
@@ -229,7 +211,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Ok(());
         }
         let _waiting = Waiting::begin();
-        let _marking = self.marking.lock().expect("no panic while held");
+        let _marking = self.marking.lock();
         if !self.in_use.load(Ordering::Acquire) {
             self.cache().reserve(self.block_size())?;
             self.low.mark_in_use()?;
@@ -247,12 +229,12 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Keeps a failure that no caller waits for.
     pub(super) fn keep_error(&self, error: Error) {
-        self.sticky.lock().expect("no panic while held").get_or_insert(error);
+        self.sticky.lock().get_or_insert(error);
     }
 
     /// The failure kept last, once.
     pub(super) fn take_error(&self) -> Result<()> {
-        self.sticky.lock().expect("no panic while held").take().map_or(Ok(()), Err)
+        self.sticky.lock().take().map_or(Ok(()), Err)
     }
 
     /// The node of `ino`, loaded on first use.
@@ -328,17 +310,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Serialises changes of one file's length and blocks over several steps. Whoever waits for it is in no step.
-    pub(super) fn writer<'n>(
-        &self,
-        change: &Change<'_>,
-        node: &'n Node<L::Inode>,
-    ) -> Held<MutexGuard<'n, ()>> {
-        Held::wait(Rank::Writer, || {
-            node.writer.try_lock().unwrap_or_else(|_| {
-                change.pause();
-                let _waiting = Waiting::begin();
-                node.writer.lock().expect("no panic while held")
-            })
-        })
+    pub(super) fn writer<'n>(&self, change: &Change<'_>, node: &'n Node<L::Inode>) -> MutexGuard<'n, ()> {
+        node.writer.lock_after(|| change.pause())
     }
 }

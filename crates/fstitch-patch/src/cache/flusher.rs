@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl Cache {
     /// # Errors
     /// [`Error::Io`] if the thread cannot be started.
     pub fn start_flusher(&self) -> Result<()> {
-        let mut flusher = self.flusher.lock().expect("no panic while held");
+        let mut flusher = self.flusher.lock();
         if flusher.is_some() {
             return Ok(());
         }
@@ -72,7 +72,7 @@ impl Drop for Cache {
             self.shared.core().leave_volume(self.volume);
             return;
         }
-        if let Some(flusher) = self.flusher.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(flusher) = self.flusher.get_mut().take() {
             self.shared.core().stop = true;
             self.shared.kick.notify_all();
             // A panic of the thread was reported when it happened; there is nobody left to tell.

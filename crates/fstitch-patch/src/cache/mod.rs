@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Locks, in this order: `epoch` (one epoch at a time, held across I/O), `core` (graph and index, held for
-//! microseconds, never across I/O).
+//! microseconds, never across I/O), and leaves. `docs/design/uhfs.md` has the table of all ranks.
 //!
 //! # Invariants
 //!
@@ -42,12 +42,13 @@ mod sync;
 mod tx;
 mod volume;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fstitch_core::groups::GroupId;
-use fstitch_core::order::{Rank, Ranked};
+use fstitch_core::lock::{Condvar, Mutex, MutexGuard};
+use fstitch_core::order::rank;
 use fstitch_core::waiting::Waiting;
 use fstitch_core::{BlockBuf, BlockDevice, BlockNo, Clock, Error, Geometry, Result};
 use rustc_hash::FxHashMap;
@@ -73,7 +74,7 @@ use volume::{Mapping, VolumeState};
 /// The buffer cache of one device, or of one of the volumes on it ([`Cache::volume`]).
 pub struct Cache {
     shared: Arc<Shared>,
-    flusher: Mutex<Option<Flusher>>,
+    flusher: Mutex<Option<Flusher>, rank::Table>,
     /// Whose mechanism its changes obey.
     volume: Vx,
     /// The volume below whose mechanism that is, where its journal takes everything.
@@ -95,8 +96,8 @@ pub(crate) struct Shared {
     /// What blocks hold of which nobody has said yet what they hold.
     zeros: Arc<BlockBuf>,
     /// Held through an epoch.
-    epoch: Mutex<()>,
-    core: Mutex<Core>,
+    epoch: Mutex<(), rank::Epoch>,
+    core: Mutex<Core, rank::Core>,
     /// A miss was loaded, an epoch was committed, or the cache was poisoned.
     changed: Condvar,
     /// There is work for the flusher thread, or it should stop.
@@ -317,40 +318,20 @@ impl Cache {
 }
 
 /// The core lock, held.
-pub(crate) struct CoreGuard<'a> {
-    guard: MutexGuard<'a, Core>,
-    _rank: Ranked,
-}
+pub(crate) type CoreGuard<'a> = MutexGuard<'a, Core>;
 
-impl std::ops::Deref for CoreGuard<'_> {
-    type Target = Core;
-
-    fn deref(&self) -> &Core {
-        &self.guard
-    }
-}
-
-impl std::ops::DerefMut for CoreGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Core {
-        &mut self.guard
-    }
-}
-
-/// The core after a panic under its lock: whatever was half changed then must not reach the medium.
-fn after_panic(broken: PoisonError<MutexGuard<'_, Core>>) -> MutexGuard<'_, Core> {
-    let mut core = broken.into_inner();
+/// After a panic under the core lock whatever was half changed then must not reach the medium.
+fn after_panic(core: &mut Core) {
     core.poison.get_or_insert_with(|| Error::Poisoned("a panic in the middle of a change".into()));
-    core
 }
 
 /// Memory that a cached block takes beside its contents: its slot, its place in the index, and what alignment costs.
 const BLOCK_OVERHEAD: usize = 320;
 
 impl Shared {
+    #[track_caller]
     fn core(&self) -> CoreGuard<'_> {
-        let rank = Ranked::enter(Rank::Core);
-        let guard = self.core.lock().unwrap_or_else(after_panic);
-        CoreGuard { guard, _rank: rank }
+        self.core.lock_mended(after_panic)
     }
 
     fn poison(&self, why: &str) {
@@ -360,29 +341,20 @@ impl Shared {
     }
 
     /// The right to write an epoch. An epoch that panicked stays in flight for ever, and no other follows.
+    #[track_caller]
     fn epoch(&self) -> MutexGuard<'_, ()> {
-        self.epoch.lock().unwrap_or_else(|broken| {
-            self.poison("a panic while an epoch was written");
-            broken.into_inner()
-        })
+        self.epoch.lock_mended(|()| self.poison("a panic while an epoch was written"))
     }
 
     /// Waits for something to change.
     fn wait<'a>(&self, core: CoreGuard<'a>) -> CoreGuard<'a> {
         let _waiting = Waiting::begin();
-        let CoreGuard { guard, _rank } = core;
-        let guard = self.changed.wait(guard).unwrap_or_else(after_panic);
-        CoreGuard { guard, _rank }
+        self.changed.wait(core, after_panic)
     }
 
     /// Waits for work, at most this long.
     fn wait_for_kick<'a>(&self, core: CoreGuard<'a>, limit: Duration) -> CoreGuard<'a> {
-        let CoreGuard { guard, _rank } = core;
-        let guard = match self.kick.wait_timeout(guard, limit) {
-            Ok((guard, _)) => guard,
-            Err(broken) => after_panic(PoisonError::new(broken.into_inner().0)),
-        };
-        CoreGuard { guard, _rank }
+        self.kick.wait_timeout(core, limit, after_panic)
     }
 
     /// Bytes in use.

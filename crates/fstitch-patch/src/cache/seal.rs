@@ -7,9 +7,11 @@
 //! **Invariants.** 1. Every image of a sealed kind that reaches the medium was sealed after its last change. 2. None that was read is
 //! seen by anybody before it was verified. Where no format asks for it, both cost one look at a flag for an epoch and a read.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
 
+use fstitch_core::lock::RwLock;
+use fstitch_core::order::rank;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, Result};
 
 use super::{Cache, Mapping};
@@ -46,12 +48,15 @@ impl Run {
     }
 }
 
+/// Blocks of a volume, and its seal.
+type Sealed = (Run, Arc<dyn Seal>);
+
 /// The seals of all volumes.
 #[derive(Default)]
 pub(super) struct Seals {
     /// There is one.
     any: AtomicBool,
-    volumes: RwLock<Vec<(Run, Arc<dyn Seal>)>>,
+    volumes: RwLock<Vec<Sealed>, rank::Leaf>,
 }
 
 impl Seals {
@@ -65,7 +70,7 @@ impl Seals {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
-        let volumes = self.volumes.read().expect("no panic while held");
+        let volumes = self.volumes.read();
         let (seal, own) = volumes.iter().find_map(|(run, seal)| Some((seal, run.own_number(block)?)))?;
         seal.covers(kind).then(|| work(&**seal, own))
     }
@@ -111,7 +116,7 @@ impl Cache {
             return Err(Error::Unsupported("checksums of a volume that is in a file of another one".into()));
         };
         let seals = &self.shared.seals;
-        let mut volumes = seals.volumes.write().expect("no panic while held");
+        let mut volumes = seals.volumes.write();
         volumes.extend(runs.into_iter().map(|run| (run, Arc::clone(&seal))));
         seals.any.store(true, Ordering::Release);
         Ok(())

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use fstitch_core::lock::Mutex;
 use fstitch_core::{BlockNo, Error, IoOp, Result};
 
 use super::journal::Journal;
@@ -213,7 +214,7 @@ impl Cache {
         own.ordering = options.ordering;
         Ok(Arc::new(Self {
             shared,
-            flusher: std::sync::Mutex::new(None),
+            flusher: Mutex::new(None),
             volume,
             below,
             block_count: placement.block_count(),

@@ -112,8 +112,8 @@ fn a_crowd_that_has_to_stay_is_not_looked_through() {
 fn a_crowd_leaves_no_room_behind() {
     let table = crowd(4, 10_000, 1);
     let room = |table: &Table<u64>| {
-        let shards = table.shards.iter().map(|shard| shard.lock().unwrap().nodes.capacity()).sum::<usize>();
-        shards + table.queue.lock().unwrap().nodes.capacity()
+        let shards = table.shards.iter().map(|shard| shard.lock().nodes.capacity()).sum::<usize>();
+        shards + table.queue.lock().nodes.capacity()
     };
     let before = room(&table);
     table.evict_older(table.last_ticket(), usize::MAX, |_| true);
@@ -227,5 +227,5 @@ fn numbers_that_are_used_again_do_not_fill_the_queue() {
         table.evict(|_| false);
         table.remove(&node);
     }
-    assert!(table.queue.lock().unwrap().nodes.len() <= 5);
+    assert!(table.queue.lock().nodes.len() <= 5);
 }

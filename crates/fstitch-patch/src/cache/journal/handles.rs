@@ -1,7 +1,6 @@
 //! Operations under way, and when a transaction closes.
 
-use std::sync::MutexGuard;
-
+use fstitch_core::lock::MutexGuard;
 use fstitch_core::order::{Rank, assert_below};
 use fstitch_core::{Errno, Error, Result};
 
