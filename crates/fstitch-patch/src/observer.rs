@@ -26,6 +26,9 @@ pub struct Event {
     pub what: What,
 }
 
+// As many as a buffer has room for are kept.
+const _: () = assert!(size_of::<Event>() <= 56);
+
 /// What can happen. Blocks have the numbers of the cache's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
