@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Locks, in this order: `epoch` (one epoch at a time, held across I/O), `core` (graph and index, held for
-//! microseconds, never across I/O).
+//! microseconds, never across I/O). `observer` is taken before `core`, by who holds neither, and never waited for.
 //!
 //! # Invariants
 //! 1. A block of the device is in at most one slot; two that load it at a time read it once. 2. A block with uncommitted patches, one

@@ -50,7 +50,7 @@ pub trait Served: Send + Sync + 'static {
     /// What has happened since the last time.
     fn next_trace(&self) -> Result<Vec<Happened>>;
     /// The rest; nothing is noted any more.
-    fn end_trace(&self) -> Result<Vec<Happened>>;
+    fn end_trace(&self) -> Vec<Happened>;
 }
 
 /// How the mount ended: `None` while it lasts.
@@ -206,9 +206,7 @@ fn trace(stream: &UnixStream, served: &dyn Served) -> Result<()> {
     let told = send(stream, &Response::TraceBegan(head)).and_then(|()| tell_until_end(stream, served));
     let rest = served.end_trace();
     let end = told?;
-    if let Ok(rest) = rest {
-        send_events(stream, rest)?;
-    }
+    send_events(stream, rest)?;
     send(stream, &end)
 }
 
@@ -287,8 +285,8 @@ mod tests {
         fn next_trace(&self) -> Result<Vec<Happened>> {
             Ok(vec![Happened { at_us: 1, event: TraceEvent::Stalled }; TRACE_LINE + 1])
         }
-        fn end_trace(&self) -> Result<Vec<Happened>> {
-            Ok(vec![Happened { at_us: 2, event: TraceEvent::Poisoned }])
+        fn end_trace(&self) -> Vec<Happened> {
+            vec![Happened { at_us: 2, event: TraceEvent::Poisoned }]
         }
     }
 

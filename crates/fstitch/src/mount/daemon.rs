@@ -283,6 +283,9 @@ impl Daemon {
         let reopening = self.reopening.get();
         let _one = reopening.map(|reopening| reopening.one.lock().expect("no panic while held"));
         let volume = self.volume.write().expect("no panic while held").take();
+        if let Some(volume) = &volume {
+            self.heard.end(volume);
+        }
         if let Some(reopening) = reopening {
             reopening.seat.close();
         }
@@ -474,8 +477,10 @@ impl Served for Daemon {
         self.with(|volume| self.heard.next(volume))
     }
 
-    fn end_trace(&self) -> Result<Vec<Happened>> {
-        self.with(|volume| self.heard.end(volume))
+    fn end_trace(&self) -> Vec<Happened> {
+        // Closing the volume has ended it as well.
+        let _ended = self.with(|volume| Ok(self.heard.end(volume)));
+        self.heard.take()
     }
 }
 

@@ -70,13 +70,13 @@ impl Heard {
         Ok(self.take())
     }
 
-    /// The rest; nothing is noted any more.
-    pub fn end(&self, volume: &Volume) -> Result<Vec<Happened>> {
-        drop(cache_of(volume)?.take_observer());
-        Ok(self.take())
+    /// Nothing is noted any more; what was is there to be taken.
+    pub fn end(&self, volume: &Volume) {
+        drop(volume.fs.cache().and_then(|cache| cache.take_observer()));
     }
 
-    fn take(&self) -> Vec<Happened> {
+    /// What was heard and not told.
+    pub fn take(&self) -> Vec<Happened> {
         std::mem::take(&mut *self.0.lock().expect("no panic while held"))
     }
 }

@@ -206,13 +206,11 @@ impl Timeline {
     }
 
     fn wait(&mut self, patch: u64, before: u64) {
-        if let Some(lower) = self.live.get_mut(&before)
-            && !lower.afters.contains(&patch)
-        {
-            lower.afters.push(patch);
-            if let Some(upper) = self.live.get_mut(&patch) {
-                upper.befores.push(before);
-            }
+        // Said twice it is no other: who waits for many is not looked through.
+        let Some(lower) = self.live.get_mut(&before) else { return };
+        lower.afters.push(patch);
+        if let Some(upper) = self.live.get_mut(&patch) {
+            upper.befores.push(before);
         }
     }
 
