@@ -479,7 +479,10 @@ impl Served for Daemon {
 
     fn end_trace(&self) -> Vec<Happened> {
         // Closing the volume has ended it as well.
-        let _ended = self.with(|volume| Ok(self.heard.end(volume)));
+        let _ended = self.with(|volume| {
+            self.heard.end(volume);
+            Ok(())
+        });
         self.heard.take()
     }
 }
