@@ -123,6 +123,9 @@ impl Shared {
         let outcome = self.write_batch(&batch);
         let mut core = self.core();
         core.copies_in_flight = 0;
+        if outcome.is_ok() {
+            core.launched.clear();
+        }
         core.tell(|core| What::Ended { epoch: core.epoch(), failed: outcome.is_err() });
         let result = self.settle(&mut core, batch, outcome);
         if core.poison.is_some() {

@@ -40,6 +40,7 @@ impl Graph {
         befores: &[PatchId],
     ) -> PatchId {
         if let Some(hard) = self.joins_at_once(site, befores) {
+            self.tell_joined(hard);
             self.assert_inside(site.slot, change);
             self.apply(site.slot, change, new);
             return self.arena.id(hard);
@@ -141,7 +142,6 @@ impl Graph {
             _ if self.optimizations.overlap_merging => self.stats.patches_merged_overlap += 1,
             _ => return None,
         }
-        self.tell_joined(px);
         Some(())
     }
 

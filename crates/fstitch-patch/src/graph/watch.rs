@@ -36,7 +36,15 @@ impl Graph {
     /// A change joined this patch.
     #[inline(always)]
     pub(super) fn tell_joined(&mut self, px: Px) {
-        self.tell(|graph| What::Joined { patch: graph.arena.id(px) });
+        if self.ring.is_some() {
+            self.note_join(px);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_join(&mut self, px: Px) {
+        self.note(|graph| What::Joined { patch: graph.arena.id(px) });
     }
 
     /// What a patch is.
@@ -52,10 +60,16 @@ impl Graph {
     }
 
     /// Says that a block is on its way, and what was undone for it.
+    #[inline(always)]
     pub(super) fn tell_launched(&mut self, sx: Sx, patches: usize) {
-        if self.ring.is_none() {
-            return;
+        if self.ring.is_some() {
+            self.note_launched(sx, patches);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_launched(&mut self, sx: Sx, patches: usize) {
         let count = |n: usize| u32::try_from(n).expect("fewer than 2^32 patches");
         let slot = self.slot(sx);
         let (block, kind) = (slot.no, slot.kind);
