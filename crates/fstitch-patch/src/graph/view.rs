@@ -15,6 +15,8 @@ use crate::view::{BlockView, Edge, LeftOut, PatchView, Ready, Totals};
 
 /// For each block that is shown so many are looked at to find those that have waited longest.
 const CHOSEN_FROM: usize = 16;
+/// For each patch without a block that may be shown so many patches are looked at to find those beside none of a block.
+const EMPTIES_FROM: usize = 2;
 /// For each patch that is shown so many edges are looked at, all patches taken together.
 const EDGES_EACH: usize = 8;
 
@@ -67,15 +69,19 @@ impl Look<'_> {
     fn show_blocks(&mut self, in_flight: &[Sx]) {
         let graph = self.graph;
         let among = self.limit.saturating_mul(CHOSEN_FROM).min(graph.dirty().len());
-        let waiting = graph.dirty()[..among].iter().copied().filter(|&sx| graph.slot(sx).flying.is_empty());
-        let mut waiting: Vec<Sx> = waiting.collect();
+        // Each is looked at once: most are far from the processor.
+        let since = |&sx: &Sx| {
+            let slot = graph.slot(sx);
+            slot.flying.is_empty().then_some((slot.dirtied_at, slot.no, sx))
+        };
+        let mut waiting: Vec<_> = graph.dirty()[..among].iter().filter_map(since).collect();
         let room = self.limit.saturating_sub(in_flight.len());
-        let since = |&sx: &Sx| (graph.slot(sx).dirtied_at, graph.slot(sx).no);
         if waiting.len() > room {
-            waiting.select_nth_unstable_by_key(room, since);
+            waiting.select_nth_unstable(room);
             waiting.truncate(room);
         }
-        waiting.sort_unstable_by_key(since);
+        waiting.sort_unstable();
+        let waiting: Vec<Sx> = waiting.into_iter().map(|(.., sx)| sx).collect();
         let mut patches_left = self.limit;
         for &sx in in_flight.iter().chain(&waiting).take(self.limit) {
             self.show_block(sx, &mut patches_left);
@@ -114,7 +120,7 @@ impl Look<'_> {
     fn show_empties(&mut self) {
         let graph = self.graph;
         self.show_met();
-        for (px, _) in graph.arena.iter().take(self.limit.saturating_mul(CHOSEN_FROM)) {
+        for (px, _) in graph.arena.iter().take(self.limit.saturating_mul(EMPTIES_FROM)) {
             self.meet(px);
             self.show_met();
         }

@@ -402,5 +402,10 @@ mod tests {
             TraceEvent::Committed { patch: 2 },
         ]);
         assert_eq!((epochs[0].lost, epochs[0].waited_count, summary.lost, summary.events), (30, 0, 30, 7));
+        assert_eq!(
+            (epochs[0].oldest_us, summary.patches_left),
+            (0, 0),
+            "what was there may be gone, or stable"
+        );
     }
 }
