@@ -21,8 +21,7 @@ use crate::output::{Outcome, text};
 #[derive(clap::Args)]
 #[command(
     after_help = "Ctrl-C ends the recording, as does the unmount; what was recorded until then is kept. One trace at a time can be recorded \
-                  of a mount or a stack. Recording costs the mount a few percent; events that come faster than they can be sent are \
-                  left out, and their number is part of the trace."
+                  of a mount or a stack. Events that come faster than they can be sent are left out, and their number is part of the trace."
 )]
 pub struct Arguments {
     /// Where the trace is written
