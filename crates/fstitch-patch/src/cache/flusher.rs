@@ -11,6 +11,7 @@ use fstitch_core::{BlockNo, Error, IoOp, Result};
 use super::journal::Journal;
 use super::step::{Goal, Progress};
 use super::{Cache, Core, Shared};
+use crate::observer::What;
 
 /// How often ages are looked at: this often, or twice in the shortest of them.
 const TICK: Duration = Duration::from_secs(1);
@@ -94,7 +95,10 @@ impl Shared {
         let why =
             format!("the flusher panicked: {what}; changes that were not stable by then are in memory only");
         // Said over what a lock says of itself that was held: this is where it comes from.
-        self.core().poison = Some(Error::Poisoned(why.into()));
+        let mut core = self.core();
+        core.poison = Some(Error::Poisoned(why.into()));
+        core.tell(|_| What::Poisoned);
+        drop(core);
         self.changed.notify_all();
     }
 

@@ -5,6 +5,7 @@ use fstitch_core::{Errno, Error, Result};
 
 use super::step::{Goal, Progress};
 use super::{Cache, Core, Shared};
+use crate::observer::What;
 
 /// See [`Shared::is_early`], in bytes.
 const EARLY_FROM: usize = 64 << 20;
@@ -44,6 +45,7 @@ impl Cache {
             }
             if !std::mem::replace(&mut waited, true) {
                 core.graph.stats.waits += 1;
+                core.tell(|_| What::Stalled);
             }
             if core.has_flusher {
                 core.pressure = true;

@@ -8,10 +8,12 @@
 //!   journal/    transactions, where a journal is kept     groups.rs   patchgroups
 //!   volume.rs   several volumes on one device             device.rs   a volume as a device
 //!   seal.rs     checksums of formats, at the moment of writing   medium.rs  what a write became, block by block
+//!   view.rs     one moment, for people                       observe.rs events, for who looks on
 //! ```
 //!
 //! Locks, in this order: `epoch` (one epoch at a time, held across I/O), `core` (graph and index, held for
-//! microseconds, never across I/O), and leaves. `docs/design/uhfs.md` has the table of all ranks.
+//! microseconds, never across I/O), and leaves. `docs/design/uhfs.md` has the table of all ranks. `observer` is
+//! taken before `core`, by who holds neither, and never waited for.
 //!
 //! # Invariants
 //!
@@ -36,10 +38,12 @@ mod journal;
 mod limits;
 mod load;
 mod medium;
+mod observe;
 mod seal;
 mod step;
 mod sync;
 mod tx;
+mod view;
 mod volume;
 
 use std::sync::Arc;
@@ -55,6 +59,7 @@ use rustc_hash::FxHashMap;
 
 use crate::graph::Graph;
 use crate::graph::patch::{Sx, Vx};
+use crate::observer::What;
 use crate::patchgroup::Group;
 use crate::{CacheOptions, Optimizations, PatchId, PatchState, Stats};
 pub use block::Block;
@@ -106,6 +111,8 @@ pub(crate) struct Shared {
     journaled: AtomicBool,
     /// What formats put into blocks last.
     seals: Seals,
+    /// Who looks on.
+    observer: observe::Seat,
 }
 
 /// What the core lock guards.
@@ -117,6 +124,9 @@ pub(crate) struct Core {
     loaded: usize,
     /// Blocks being written from copies of their own.
     copies_in_flight: usize,
+    /// The blocks of the last epoch, and when it was launched.
+    launched: Vec<Sx>,
+    launched_at: Duration,
     /// Memory that file systems keep beside the cache.
     external_bytes: usize,
     /// What callers of `sync_patches` wait for: written by whoever writes the next epoch.
@@ -174,6 +184,8 @@ impl Cache {
             clean: CleanList::new(),
             loaded: 0,
             copies_in_flight: 0,
+            launched: Vec::new(),
+            launched_at: Duration::ZERO,
             external_bytes: 0,
             wanted: Vec::new(),
             marked: None,
@@ -203,6 +215,7 @@ impl Cache {
             kick: Condvar::new(),
             journaled: AtomicBool::new(false),
             seals: Seals::default(),
+            observer: observe::Seat::default(),
         };
         Arc::new(Self {
             shared: Arc::new(shared),
@@ -270,8 +283,8 @@ impl Cache {
     /// Refuses changes of this volume from now on, because of damage found on the medium.
     pub fn poison(&self, why: &str) {
         let mut core = self.shared.core();
-        let volume = &mut core.volumes[usize::from(self.volume)];
-        volume.poison.get_or_insert_with(|| Error::Poisoned(why.into()));
+        core.volumes[usize::from(self.volume)].poison.get_or_insert_with(|| Error::Poisoned(why.into()));
+        core.tell(|_| What::Poisoned);
         self.shared.changed.notify_all();
     }
 
@@ -337,6 +350,7 @@ impl Shared {
     fn poison(&self, why: &str) {
         let mut core = self.core();
         core.poison.get_or_insert_with(|| Error::Poisoned(why.into()));
+        core.tell(|_| What::Poisoned);
         self.changed.notify_all();
     }
 

@@ -8,6 +8,7 @@ use super::medium::{self, Written};
 use super::{Cache, Core, Shared};
 use crate::graph::patch::{Sx, Vx};
 use crate::graph::{Frozen, Mark, Readiness, Slot};
+use crate::observer::What;
 use crate::{Durability, PatchId};
 
 /// The most bytes that an epoch without a waiting caller writes, so that a caller who comes meanwhile does not wait
@@ -106,7 +107,10 @@ impl Shared {
 
     /// Marks the blocks in flight, each of which has ready patches, and takes their images.
     fn launch(core: &mut Core, chosen: Vec<Sx>) -> Vec<Frozen> {
-        let batch: Vec<Frozen> = chosen.into_iter().map(|sx| core.graph.launch(sx)).collect();
+        if !chosen.is_empty() {
+            core.note_epoch(&chosen);
+        }
+        let batch: Vec<Frozen> = chosen.iter().map(|&sx| core.graph.launch(sx)).collect();
         core.copies_in_flight = batch.iter().filter(|f| is_copy(core, f)).count();
         batch
     }
@@ -120,7 +124,15 @@ impl Shared {
         let outcome = self.write_batch(&batch);
         let mut core = self.core();
         core.copies_in_flight = 0;
-        self.settle(&mut core, batch, outcome)
+        if outcome.is_ok() {
+            core.launched.clear();
+        }
+        core.tell(|core| What::Ended { epoch: core.epoch(), failed: outcome.is_err() });
+        let result = self.settle(&mut core, batch, outcome);
+        if core.poison.is_some() {
+            core.tell(|_| What::Poisoned);
+        }
+        result
     }
 
     /// The blocks of the epoch in order of their numbers: those that need no undo, and only if there are none the

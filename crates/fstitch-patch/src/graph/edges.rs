@@ -2,6 +2,7 @@
 
 use super::patch::{NO_SLOT, Px};
 use super::{Graph, at};
+use crate::observer::What;
 
 impl Graph {
     /// Makes `after` depend on `before`. Nothing happens if it already does, or if both are one patch.
@@ -15,6 +16,7 @@ impl Graph {
     pub(super) fn add_new_edge(&mut self, after: Px, before: Px) {
         let same_block = self.same_block(after, before);
         let id = self.arena.id(before);
+        self.tell(|graph| What::Waits { patch: graph.arena.id(after), before: id });
         // Transactions are numbered by volume. What comes after those of another one is its creator's business.
         let same_volume = self.patch(before).volume == self.patch(after).volume;
         let serial = if same_volume { self.patch(before).serial() } else { 0 };

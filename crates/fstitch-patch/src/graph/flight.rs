@@ -9,6 +9,7 @@ use super::patch::{Change, NO_SLOT, Px, Role, Sx, Undo, Vx};
 use super::slot::OfBlock;
 use super::{Graph, at};
 use crate::PatchId;
+use crate::observer::What;
 
 /// A block's image on its way to the medium.
 #[derive(Clone, Debug)]
@@ -56,7 +57,7 @@ impl Graph {
 
     /// The patches of a block that can be written now, in creation order: those whose befores are committed or
     /// in the set themselves.
-    fn ready_set(&self, sx: Sx) -> OfBlock {
+    pub(super) fn ready_set(&self, sx: Sx) -> OfBlock {
         let slot = &self.slots[at(sx)];
         if slot.hard.is_some_and(|hard| !self.is_free_of_outer(hard)) {
             return OfBlock::new();
@@ -99,6 +100,7 @@ impl Graph {
         let whole = self.readiness(sx) == Readiness::All;
         let ready = if whole { self.take_all(sx) } else { self.take_ready(sx) };
         assert!(!ready.is_empty(), "nothing of block {} is ready", self.slots[at(sx)].no);
+        self.tell_launched(sx, ready.len());
         self.slots[at(sx)].flying = ready;
         self.stats.blocks_written += 1;
         self.stats.blocks_written_undone += u64::from(!whole);
@@ -169,6 +171,7 @@ impl Graph {
             self.settle(px, &mut empties);
         }
         for px in flying {
+            self.tell(|graph| What::Committed { patch: graph.arena.id(px) });
             let gone = self.arena.remove(px);
             self.stats.undo_bytes_now -= gone.undo().size();
         }
@@ -195,6 +198,7 @@ impl Graph {
     pub(super) fn commit_empties(&mut self, mut empties: Vec<Px>) {
         while let Some(px) = empties.pop() {
             self.settle(px, &mut empties);
+            self.tell(|graph| What::Committed { patch: graph.arena.id(px) });
             self.arena.remove(px);
         }
         while let Some(sx) = self.landing.pop() {

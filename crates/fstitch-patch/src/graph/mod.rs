@@ -9,7 +9,8 @@
 //!   edges.rs    edges and the counts that they keep           eliminate.rs  dropping what will never be seen
 //!   empty.rs    empty, held and gathering patches             invariants.rs the checks of debug builds and tests
 //!   logged.rs   changes where a journal is kept              moment.rs     when it is
-//!   contents.rs contents of files, the oldest first
+//!   contents.rs contents of files, the oldest first          watch.rs      events for who looks on
+//!   view.rs     a part of the graph as plain values          why.rs        why a block cannot be written
 //! ```
 //!
 //! `Px`, `Sx` and `Vx` are the places of a **p**atch, of a **s**lot (a cached block) and of a **v**olume among theirs.
@@ -47,13 +48,17 @@ pub(crate) mod patch;
 pub(crate) mod slot;
 #[cfg(test)]
 mod tests;
+mod view;
 mod walk;
+mod watch;
+mod why;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Clock};
 
+use crate::observer::Ring;
 use crate::{Optimizations, PatchId, PatchState, Stats};
 use arena::Arena;
 use contents::Contents;
@@ -63,6 +68,7 @@ pub(crate) use logged::{Arrangement, Home, Logging, Running};
 use patch::{Patch, Px, Sx, Vx};
 pub(crate) use slot::Slot;
 pub(crate) use walk::{Closure, Mark};
+pub(crate) use why::{Obstacle, Root};
 
 /// Patches, edges and blocks.
 #[derive(Debug)]
@@ -91,6 +97,8 @@ pub(crate) struct Graph {
     resting: Vec<Sx>,
     landing: Vec<Sx>,
     landed: Vec<Sx>,
+    /// Where events are put while somebody looks on.
+    ring: Option<Box<Ring>>,
     pub(crate) stats: Stats,
 }
 
@@ -112,6 +120,7 @@ impl Graph {
             resting: Vec::new(),
             landing: Vec::new(),
             landed: Vec::new(),
+            ring: None,
             stats: Stats::default(),
         }
     }
@@ -223,6 +232,12 @@ impl Graph {
     pub(crate) fn patch_bytes(&self) -> usize {
         let undo = usize::try_from(self.stats.undo_bytes_now).expect("64-bit machine");
         self.arena.bytes() + 16 * self.arena.live() + undo
+    }
+
+    /// When it is now.
+    pub(crate) fn now(&self) -> Duration {
+        self.moment.pass();
+        self.moment.at()
     }
 
     /// Time has passed since the last change.

@@ -14,9 +14,12 @@ use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
 use fstitch_fuse::{AwakeWatch, IdleClass, Mount, MountOptions, UnmountOnSignal};
 
 use super::reopen::Reopenable;
+use super::watch::{GRAPH_MAX, Heard, cache_of};
 use super::{Atime, Options, Plan, background};
+use crate::control::graph::Graph;
 use crate::control::server::{Served, Server};
 use crate::control::stack::StackStatus;
+use crate::control::trace::{Happened, Head};
 use crate::control::{Cut, Status};
 use crate::live::Live;
 use crate::open::{self, Access, Options as OpenOptions, Volume};
@@ -200,6 +203,8 @@ pub struct Daemon {
     cut: OnceLock<Cut>,
     /// How the volume is opened for writing, if it was opened for reading only.
     reopening: OnceLock<Reopening>,
+    /// What was heard of patches, while somebody has that noted.
+    heard: Heard,
 }
 
 /// What it takes to open a volume anew while it is mounted.
@@ -237,6 +242,7 @@ impl Daemon {
             stack: None,
             cut: OnceLock::new(),
             reopening: OnceLock::new(),
+            heard: Heard::default(),
         }
     }
 
@@ -277,6 +283,9 @@ impl Daemon {
         let reopening = self.reopening.get();
         let _one = reopening.map(|reopening| reopening.one.lock().expect("no panic while held"));
         let volume = self.volume.write().expect("no panic while held").take();
+        if let Some(volume) = &volume {
+            self.heard.end(volume);
+        }
         if let Some(reopening) = reopening {
             reopening.seat.close();
         }
@@ -454,6 +463,27 @@ impl Served for Daemon {
             let cut = Cut { survived: report.survived, lost: report.lost, unwritten };
             Ok(self.cut.get_or_init(|| cut).clone())
         })
+    }
+
+    fn graph(&self, limit: usize) -> Result<Graph> {
+        self.with(|volume| Ok(cache_of(volume)?.view(limit.min(GRAPH_MAX)).into()))
+    }
+
+    fn begin_trace(&self) -> Result<Head> {
+        self.with(|volume| self.heard.begin(volume, &self.shown()))
+    }
+
+    fn next_trace(&self) -> Result<Vec<Happened>> {
+        self.with(|volume| self.heard.next(volume))
+    }
+
+    fn end_trace(&self) -> Vec<Happened> {
+        // Closing the volume has ended it as well.
+        let _ended = self.with(|volume| {
+            self.heard.end(volume);
+            Ok(())
+        });
+        self.heard.take()
     }
 }
 

@@ -16,6 +16,7 @@ use crate::graph::{ChangeContents as Contents, Home, Running};
 use crate::journal::blocks::{self, Tag};
 use crate::journal::checksum::{START, crc32};
 use crate::journal::format::Sequence;
+use crate::observer::What;
 
 /// A transaction on its way into the log.
 struct Closing {
@@ -54,6 +55,7 @@ impl Shared {
             let all = journal.superblock.log_blocks();
             let why = format!("a transaction of {need} blocks does not fit the journal's {all}");
             core.poison.get_or_insert_with(|| Error::Poisoned(why.into()));
+            core.tell(|_| What::Poisoned);
             return;
         }
         self.log(core, volume, running, need);

@@ -264,6 +264,26 @@ impl Journal {
         self.commit_interval
     }
 
+    /// The number that the transaction gets which is closed next.
+    pub(super) fn next_sequence(&self) -> u32 {
+        self.next.0
+    }
+
+    /// Operations in the middle of a step.
+    pub(super) fn operations(&self) -> usize {
+        self.handles
+    }
+
+    /// No others begin one, because the transaction is to be closed.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// The closed transactions that are not all home: number, blocks, and what is stable when they are.
+    pub(super) fn closed(&self) -> impl ExactSizeIterator<Item = (u32, usize, PatchId)> + '_ {
+        self.closed.iter().map(|closed| (closed.sequence.0, closed.blocks.len(), closed.held))
+    }
+
     pub(super) fn log_blocks(&self) -> u32 {
         self.superblock.log_blocks()
     }
