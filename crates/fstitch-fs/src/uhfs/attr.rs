@@ -16,7 +16,8 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     pub(super) fn do_setattr(&self, caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        let change = self.change(ATTR_CHANGE_BLOCKS)?;
+        // A new length makes room for itself.
+        let change = self.change(if set.size.is_some() { 0 } else { ATTR_CHANGE_BLOCKS })?;
         let node = self.node(ino)?;
         change::check_setattr(self.low.flags(node.read()?.inode()), set)?;
         if let Some(size) = set.size {

@@ -25,6 +25,12 @@ impl<G> Held<G> {
         Self { guard: lock(), _rank: rank }
     }
 
+    /// The same by `lock` that may refuse to wait.
+    pub(super) fn ask(rank: Rank, lock: impl FnOnce() -> Result<G>) -> Result<Self> {
+        let rank = Ranked::enter(rank);
+        lock().map(|guard| Self { guard, _rank: rank })
+    }
+
     /// A lock of `rank` that was got without waiting.
     pub(super) fn tried(rank: Rank, guard: G) -> Self {
         Self { guard, _rank: Ranked::attempt(rank) }

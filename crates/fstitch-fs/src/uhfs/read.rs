@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use fstitch_core::{BlockKind, BlockNo, Errno, InodeNo, Result, SeekFrom};
+use fstitch_core::{BlockKind, BlockNo, Errno, Error, InodeNo, Result, SeekFrom};
 
 use smallvec::SmallVec;
 
@@ -25,7 +25,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.read_ahead(&node, state.inode(), offset, offset + long(len), size);
             len
         };
-        self.accessed(&node);
+        self.accessed(&node)?;
         Ok(len)
     }
 
@@ -125,18 +125,34 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Brings the access time up to date where the policy asks for it. A failure must not fail the read; if
-    /// the volume takes no more changes, everything that changes it says so.
-    pub(super) fn accessed(&self, node: &Node<L::Inode>) {
+    /// the volume takes no more changes, everything that changes it says so. A thread that refuses to wait passes an access time
+    /// over for which it would have to: whoever looks does not wait for those who write.
+    ///
+    /// # Errors
+    /// [`Error::WouldWait`] on such a thread for the first change of the volume, which somebody must mark as in use.
+    pub(super) fn accessed(&self, node: &Node<L::Inode>) -> Result<()> {
         if self.options.read_only || self.options.atime == AtimePolicy::NoAtime {
-            return;
+            return Ok(());
         }
         let wanted = node.read().is_ok_and(|state| self.options.atime.wants(&self.seen(&state), self.now()));
-        if wanted && let Ok(_change) = self.change(ATTR_CHANGE_BLOCKS) {
-            let Ok(mut state) = node.write() else { return };
-            let change = AttrChange { atime: Some(self.now()), ..AttrChange::default() };
-            if let Ok(patches) = self.low.set_attr(state.inode_mut(), &change, &[]) {
-                self.note(&mut state, Part::Attributes, &patches);
+        if !wanted {
+            return Ok(());
+        }
+        match self.change(ATTR_CHANGE_BLOCKS) {
+            Ok(_change) => self.set_accessed(node),
+            Err(Error::WouldWait) if !self.in_use.load(Ordering::Acquire) && self.gate.try_read().is_ok() => {
+                return Err(Error::WouldWait);
             }
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    fn set_accessed(&self, node: &Node<L::Inode>) {
+        let Ok(mut state) = node.write() else { return };
+        let change = AttrChange { atime: Some(self.now()), ..AttrChange::default() };
+        if let Ok(patches) = self.low.set_attr(state.inode_mut(), &change, &[]) {
+            self.note(&mut state, Part::Attributes, &patches);
         }
     }
 

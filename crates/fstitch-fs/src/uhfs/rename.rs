@@ -73,7 +73,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<()> {
         let change = self.change(0)?;
         change.reserve_whole(0, 3 * NAME_CHANGE_BLOCKS)?;
-        let renames = (from.0 != to.0).then(|| self.lock_renames());
+        let renames = (from.0 != to.0).then(|| self.lock_renames()).transpose()?;
         let from = Side { dir: from.0, name: from.1 };
         let to = Side { dir: to.0, name: to.1 };
         let (from_dir, to_dir) = (self.node(from.dir)?, self.node(to.dir)?);

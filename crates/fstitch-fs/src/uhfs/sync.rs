@@ -263,15 +263,15 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// Orphans can only be freed by a change, so they are freed before the gate closes. One that is made in
     /// between stays allocated, which a later check reclaims.
     fn free_orphans_for_unmount(&self) -> Result<()> {
-        if !self.in_use.load(Ordering::Acquire) || self.is_closed() {
+        if !self.in_use.load(Ordering::Acquire) || self.is_closed()? {
             return Ok(());
         }
         let change = self.change(0)?;
         self.free_all_orphans(&change)
     }
 
-    fn is_closed(&self) -> bool {
-        *self.pass_gate() == Phase::Closed
+    fn is_closed(&self) -> Result<bool> {
+        Ok(*self.pass_gate()? == Phase::Closed)
     }
 }
 

@@ -104,7 +104,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
         let (mut done, mut synchronous) = (0, false);
         {
-            let _writer = self.writer(&change, &node);
+            let _writer = self.writer(&change, &node)?;
             node.refuse_pinned()?;
             if let Author::Earlier { .. } = author {
                 self.refuse_changes_of_appended(&node, offset, data)?;
@@ -115,6 +115,9 @@ impl<L: LowLevelFs> Uhfs<L> {
                 let at = offset + long(done);
                 let len = self.step_len(at, data.len() - done);
                 let step = &data[done..done + len];
+                if done > 0 {
+                    change.may_end();
+                }
                 let reserved = change.reserve(len, ATTR_CHANGE_BLOCKS);
                 let (wrote, failure) = match reserved.and_then(|()| self.write_step(&node, author, at, step))
                 {
