@@ -77,6 +77,12 @@ pub fn refuses() -> bool {
     REFUSES.get()
 }
 
+/// Whether this thread serves many, so that it is watched or refuses to wait.
+#[must_use]
+pub fn serves_many() -> bool {
+    refuses() || WATCHER.with_borrow(Option::is_some)
+}
+
 /// This thread refuses to wait, or does not, as long as this lives.
 #[derive(Debug)]
 pub struct Manner {
@@ -171,6 +177,7 @@ mod tests {
     fn a_thread_refuses_until_it_is_told_otherwise() {
         assert!(ask().is_ok() && Waiting::ask().is_ok());
         let refusing = refuse();
+        assert!(serves_many() && refuses());
         assert!(matches!(ask(), Err(Error::WouldWait)) && Waiting::ask().is_err());
         {
             let _in_the_middle_of_a_change = allow();
@@ -185,7 +192,9 @@ mod tests {
     #[test]
     fn what_was_refused_asks_no_watcher() {
         let count = Arc::new(Count::default());
+        assert!(!serves_many());
         watch(Arc::clone(&count) as _);
+        assert!(serves_many(), "it is watched");
         let _refusing = refuse();
         assert!(Waiting::ask().is_err());
         assert_eq!(count.1.load(Ordering::Relaxed), 0);

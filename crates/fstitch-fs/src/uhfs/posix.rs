@@ -38,12 +38,10 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn mknod(&self, caller: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: u32) -> Result<Entry> {
-        self.ask_to_settle()?;
         self.made(parent, self.with_space(|| self.do_mknod(caller, (parent, name), mode, rdev))?)
     }
 
     fn mkdir(&self, caller: &Caller, parent: InodeNo, name: &[u8], perm: u16) -> Result<Entry> {
-        self.ask_to_settle()?;
         let kind = FileKind::Directory;
         let perm = fstitch_posix::make::directory_perm(perm);
         let make = Make { caller, parent, name: Some(name), kind, perm, rdev: 0, target: b"" };
@@ -51,12 +49,10 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn symlink(&self, caller: &Caller, parent: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
-        self.ask_to_settle()?;
         self.made(parent, self.with_space(|| self.do_symlink(caller, (parent, name), target))?)
     }
 
     fn link(&self, caller: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry> {
-        self.ask_to_settle()?;
         self.made(parent, self.with_space(|| self.do_link(caller, ino, (parent, name)))?)
     }
 
@@ -67,14 +63,12 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
     }
 
     fn unlink(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.ask_to_settle()?;
         self.noticed(self.do_unlink(parent, name))?;
         self.touch_groups(&[parent])?;
         self.sync_names_if_asked(&[parent])
     }
 
     fn rmdir(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.ask_to_settle()?;
         self.noticed(self.do_rmdir(parent, name))?;
         self.touch_groups(&[parent])?;
         self.sync_names_if_asked(&[parent])
@@ -87,7 +81,6 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         to: (InodeNo, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        self.ask_to_settle()?;
         self.with_space(|| self.do_rename(caller, from, to, mode))?;
         self.touch_groups(&[from.0, to.0])?;
         self.sync_names_if_asked(&[from.0, to.0])

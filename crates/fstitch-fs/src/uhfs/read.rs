@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use fstitch_core::{BlockKind, BlockNo, Errno, Error, InodeNo, Result, SeekFrom};
+use fstitch_core::{BlockKind, BlockNo, Errno, Error, InodeNo, Result, SeekFrom, waiting};
 
 use smallvec::SmallVec;
 
@@ -125,11 +125,12 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Brings the access time up to date where the policy asks for it. A failure must not fail the read; if
-    /// the volume takes no more changes, everything that changes it says so. A thread that refuses to wait passes an access time
-    /// over for which it would have to: whoever looks does not wait for those who write.
+    /// the volume takes no more changes, everything that changes it says so. A thread that serves many passes an access time over
+    /// for which it would have to wait: whoever looks does not wait for those who write.
     ///
     /// # Errors
-    /// [`Error::WouldWait`] on such a thread for the first change of the volume, which somebody must mark as in use.
+    /// [`Error::WouldWait`] on a thread that refuses to wait, for the first change of the volume, which somebody must mark as in
+    /// use.
     pub(super) fn accessed(&self, node: &Node<L::Inode>) -> Result<()> {
         if self.options.read_only || self.options.atime == AtimePolicy::NoAtime {
             return Ok(());
@@ -138,11 +139,12 @@ impl<L: LowLevelFs> Uhfs<L> {
         if !wanted {
             return Ok(());
         }
+        let is_first = !self.in_use.load(Ordering::Acquire);
+        let _passes_over = (!is_first && waiting::serves_many()).then(waiting::refuse);
         match self.change(ATTR_CHANGE_BLOCKS) {
             Ok(_change) => self.set_accessed(node),
-            Err(Error::WouldWait) if !self.in_use.load(Ordering::Acquire) && self.gate.try_read().is_ok() => {
-                return Err(Error::WouldWait);
-            }
+            // Not for a check of a volume that nobody has changed yet.
+            Err(Error::WouldWait) if is_first && self.gate.try_read().is_ok() => return Err(Error::WouldWait),
             Err(_) => {}
         }
         Ok(())

@@ -146,6 +146,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let seen = self.seen(state);
         let is_empty = || self.low.is_empty_dir(state.inode());
         check_remove(&dir, &seen, kind, (victim.ino == self.low.root(), is_empty))?;
+        self.ask_to_sync_names(locked.of(victim.parent))?;
         let is_dir = seen.is_dir();
         if is_dir {
             self.refuse_second_name(locked.of(victim.ino))?;

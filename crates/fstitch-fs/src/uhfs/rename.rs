@@ -175,6 +175,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let Ok(mut locked) = Locked::all(&nodes) else { return Ok(Outcome::Retry) };
         for side in [moved.from, moved.to] {
             expect_open_directory(&self.low.attr(locked.of(side.dir).inode()))?;
+            self.ask_to_sync_names(locked.of(side.dir))?;
         }
         let mut find = |side: Side<'_>| self.low.find_name(locked.of(side.dir).inode(), side.name);
         let (source, target) = (find(moved.from)?, find(moved.to)?);

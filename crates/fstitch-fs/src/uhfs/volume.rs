@@ -375,11 +375,4 @@ impl<L: LowLevelFs> Uhfs<L> {
         })
     }
 
-    /// Before an operation on names, after which all of it is made stable on this thread.
-    ///
-    /// # Errors
-    /// [`Error::WouldWait`] on a thread that refuses to wait, for a volume whose names are stable when a call returns.
-    pub(super) fn ask_to_settle(&self) -> Result<()> {
-        if self.options.consistency == Consistency::Sync { waiting::ask() } else { Ok(()) }
-    }
 }

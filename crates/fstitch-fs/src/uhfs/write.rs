@@ -93,7 +93,11 @@ impl<L: LowLevelFs> Uhfs<L> {
     fn write_as(&self, author: Author<'_>, ino: InodeNo, offset: u64, data: &[u8]) -> Result<(usize, bool)> {
         let change = self.change(0)?;
         let node = self.node(ino)?;
-        self.expect_regular(&*node.read()?)?;
+        {
+            let state = node.read()?;
+            self.expect_regular(&state)?;
+            self.ask_to_sync(&state)?;
+        }
         if data.is_empty() {
             return Ok((0, false));
         }
