@@ -376,3 +376,6 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
 }
+
+#[cfg(test)]
+mod tests;

@@ -138,3 +138,52 @@ impl Waiters {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::{Device, DeviceRoute};
+    use crate::wire::Route;
+
+    fn put_off(unique: u64) -> PutOff {
+        let nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+        let route = DeviceRoute::to(&Arc::new(Device::new(nowhere.into())));
+        let header = InHeader { len: 0, opcode: 0, unique, nodeid: 1, uid: 0, gid: 0, pid: 0, padding: 0 };
+        let reply = Reply::new(unique, Route::Device(route));
+        PutOff { header, fixed: [0; 128], rest: Vec::new(), filled: 0, reply }
+    }
+
+    #[test]
+    fn another_one_comes_whenever_nobody_is_left_until_there_are_many() {
+        let waiters = Waiters { state: Mutex::new(State { waiters: 1, ..State::default() }), ..Waiters::default() };
+        (0..100).for_each(|unique| waiters.give(put_off(unique)));
+        for unique in 0..100 {
+            let (request, needs_another) = waiters.next().unwrap();
+            assert_eq!(request.header.unique, unique, "in line");
+            // All who have taken one are at it.
+            assert_eq!(needs_another, unique + 1 < u64::try_from(WAITERS_MAX).unwrap());
+        }
+        assert_eq!(waiters.state().waiters, WAITERS_MAX);
+    }
+
+    #[test]
+    fn those_with_nothing_to_do_leave() {
+        let state = State { waiters: 5, idle: IDLE_MAX, ..State::default() };
+        let waiters = Waiters { state: Mutex::new(state), ..Waiters::default() };
+        assert!(waiters.next().is_none());
+        assert_eq!(waiters.state().waiters, 4);
+        // While somebody is idle nobody else is started.
+        waiters.give(put_off(1));
+        assert!(waiters.next().is_some_and(|(_, needs_another)| !needs_another));
+    }
+
+    #[test]
+    fn at_the_end_what_is_in_line_is_done_first() {
+        let waiters = Waiters { state: Mutex::new(State { waiters: 2, ..State::default() }), ..Waiters::default() };
+        waiters.give(put_off(1));
+        drop(waiters.ending());
+        waiters.give(put_off(2));
+        assert!(waiters.next().is_some_and(|(request, _)| request.header.unique == 1));
+        assert!(waiters.next().is_none(), "nobody took what came later");
+    }
+}
