@@ -292,13 +292,14 @@ fn what_is_done_elsewhere_is_done_once_for_the_same_caller() {
     let mut file = File::create(mounted.path("file")).unwrap();
     spy.waits.store(true, Ordering::Relaxed);
     for round in 0_u8..50 {
-        file.write_all(&contents(usize::from(round), 5_000)).unwrap();
+        // A page is one request.
+        file.write_all(&contents(usize::from(round), 4096)).unwrap();
     }
     let tries = spy.count("write that may wait");
     assert_eq!(tries, if transport() == Transport::IoUring { 100 } else { 50 });
     assert_eq!(spy.count("write"), 50);
     let me = (rustix::process::getuid().as_raw(), u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap());
     assert_eq!(*spy.writers.lock().unwrap(), vec![me; 50]);
-    let expected: Vec<u8> = (0..50).flat_map(|round| contents(round, 5_000)).collect();
+    let expected: Vec<u8> = (0..50).flat_map(|round| contents(round, 4096)).collect();
     assert!(fs::read(mounted.path("file")).unwrap() == expected);
 }
