@@ -144,7 +144,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         match self.change(ATTR_CHANGE_BLOCKS) {
             Ok(_change) => self.set_accessed(node),
             // Not for a check of a volume that nobody has changed yet.
-            Err(Error::WouldWait) if is_first && self.gate.try_read().is_ok() => return Err(Error::WouldWait),
+            Err(Error::WouldWait) if is_first && self.gate.try_read().is_ok() => {
+                return Err(Error::WouldWait);
+            }
             Err(_) => {}
         }
         Ok(())

@@ -374,7 +374,6 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
         })
     }
-
 }
 
 #[cfg(test)]

@@ -166,9 +166,7 @@ impl Chain {
         let ended = fs.group(GroupCall::Disengage(last));
         let next = made.and_then(|next| {
             let after = GroupCall::Depend { after: next, before: last };
-            let engaged = ended
-                .and_then(|_| fs.group(after))
-                .and_then(|_| fs.group(GroupCall::Engage(next)));
+            let engaged = ended.and_then(|_| fs.group(after)).and_then(|_| fs.group(GroupCall::Engage(next)));
             engaged.map(|_| next).inspect_err(|_| end(fs, GroupCall::Close(next)))
         });
         end(fs, GroupCall::Close(last));

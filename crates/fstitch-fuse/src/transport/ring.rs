@@ -469,8 +469,11 @@ impl Serving {
             let (error, len) = match &answer.body {
                 Body::PutOff => {
                     let route = RingRoute { shared: Arc::clone(&self.shared), slot: no, is_copied: true };
-                    let request = PutOff::copy(headers, payload, route);
-                    self.waiters.give(request);
+                    if let Some(request) = self.waiters.give(PutOff::copy(headers, payload, route)) {
+                        // Its reply answers `EIO` now, behind what is committed here.
+                        drop(request);
+                        self.shared.wake();
+                    }
                     continue;
                 }
                 Body::InPlace(len) => (answer.error, *len),

@@ -96,16 +96,16 @@ impl Waiters {
         started.map(drop).inspect_err(|_| self.state().waiters -= 1)
     }
 
-    /// Has a waiter do what was put off.
-    pub(super) fn give(&self, request: PutOff) {
+    /// Has a waiter do what was put off. Gives it back where there is none any more, because the mount is being ended.
+    pub(super) fn give(&self, request: PutOff) -> Option<PutOff> {
         let mut state = self.state();
         if state.over {
-            // The mount is being ended. Its reply answers `EIO`.
-            return;
+            return Some(request);
         }
         state.line.push_back(request);
         drop(state);
         self.changed.notify_one();
+        None
     }
 
     fn serve<'scope>(self: &Arc<Self>, scope: &'scope Scope<'scope, '_>, server: &'scope dyn Server) {
@@ -155,8 +155,9 @@ mod tests {
 
     #[test]
     fn another_one_comes_whenever_nobody_is_left_until_there_are_many() {
-        let waiters = Waiters { state: Mutex::new(State { waiters: 1, ..State::default() }), ..Waiters::default() };
-        (0..100).for_each(|unique| waiters.give(put_off(unique)));
+        let waiters =
+            Waiters { state: Mutex::new(State { waiters: 1, ..State::default() }), ..Waiters::default() };
+        assert!((0..100).all(|unique| waiters.give(put_off(unique)).is_none()));
         for unique in 0..100 {
             let (request, needs_another) = waiters.next().unwrap();
             assert_eq!(request.header.unique, unique, "in line");
@@ -173,17 +174,21 @@ mod tests {
         assert!(waiters.next().is_none());
         assert_eq!(waiters.state().waiters, 4);
         // While somebody is idle nobody else is started.
-        waiters.give(put_off(1));
+        assert!(waiters.give(put_off(1)).is_none());
         assert!(waiters.next().is_some_and(|(_, needs_another)| !needs_another));
     }
 
     #[test]
     fn at_the_end_what_is_in_line_is_done_first() {
-        let waiters = Waiters { state: Mutex::new(State { waiters: 2, ..State::default() }), ..Waiters::default() };
-        waiters.give(put_off(1));
+        let waiters =
+            Waiters { state: Mutex::new(State { waiters: 2, ..State::default() }), ..Waiters::default() };
+        assert!(waiters.give(put_off(1)).is_none());
         drop(waiters.ending());
-        waiters.give(put_off(2));
+        assert!(
+            waiters.give(put_off(2)).is_some_and(|request| request.header.unique == 2),
+            "nobody would do it"
+        );
         assert!(waiters.next().is_some_and(|(request, _)| request.header.unique == 1));
-        assert!(waiters.next().is_none(), "nobody took what came later");
+        assert!(waiters.next().is_none());
     }
 }

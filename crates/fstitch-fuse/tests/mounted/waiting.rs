@@ -139,7 +139,8 @@ fn prepare(fs: &Uhfs<Ext2>, mounted: &Mounted) {
     for name in ["dir/one", "dir/two"] {
         File::create(mounted.path(name)).unwrap();
     }
-    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(mounted.path("seen")).unwrap();
+    let mut file =
+        OpenOptions::new().read(true).write(true).create_new(true).open(mounted.path("seen")).unwrap();
     file.write_all(SEEN).unwrap();
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     let root = fs.root();
@@ -298,7 +299,10 @@ fn what_is_done_elsewhere_is_done_once_for_the_same_caller() {
     let tries = spy.count("write that may wait");
     assert_eq!(tries, if transport() == Transport::IoUring { 100 } else { 50 });
     assert_eq!(spy.count("write"), 50);
-    let me = (rustix::process::getuid().as_raw(), u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap());
+    let me = (
+        rustix::process::getuid().as_raw(),
+        u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap(),
+    );
     assert_eq!(*spy.writers.lock().unwrap(), vec![me; 50]);
     let expected: Vec<u8> = (0..50).flat_map(|round| contents(round, 4096)).collect();
     assert!(fs::read(mounted.path("file")).unwrap() == expected);

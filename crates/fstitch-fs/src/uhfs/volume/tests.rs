@@ -37,7 +37,8 @@ fn volume(arrangement: &Arrangement) -> (Uhfs<Ext2>, Arc<ManualClock>) {
     let device = MemDevice::new(1024, 8192);
     let made = MkfsOptions::new([7; 16], [9; 16], Timestamp::default());
     let journal = MkfsJournal::Blocks(1024);
-    let journal = if arrangement.consistency == Some(Consistency::Ordered) { journal } else { MkfsJournal::None };
+    let journal =
+        if arrangement.consistency == Some(Consistency::Ordered) { journal } else { MkfsJournal::None };
     mkfs(&device, &MkfsOptions { block_size: Some(1024), journal, ..made }, &mut |_, _| ()).unwrap();
     let clock = Arc::new(ManualClock::new());
     // Small times look like numbers of inodes where an inode's end is noted.
@@ -89,8 +90,16 @@ impl Rig {
     fn is_unchanged<T>(&self, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let seen = || {
             let stats = self.fs.cache().stats();
-            let created = stats.patches_created_byte + stats.patches_created_bit + stats.patches_created_empty;
-            (created, stats.dirty_bytes, stats.blocks_written, stats.waits, self.attr(self.file), self.attr(self.a))
+            let created =
+                stats.patches_created_byte + stats.patches_created_bit + stats.patches_created_empty;
+            (
+                created,
+                stats.dirty_bytes,
+                stats.blocks_written,
+                stats.waits,
+                self.attr(self.file),
+                self.attr(self.a),
+            )
         };
         let before = seen();
         let done = refusing(operation);
@@ -149,7 +158,9 @@ impl Rig {
     fn goes_on(&self) {
         let &Self { ref fs, a, file, .. } = self;
         assert!(fs.gate.try_write().is_ok() && fs.renames.try_lock().is_ok());
-        assert!(fs.table.all().iter().all(|node| node.writer.try_lock().is_ok() && node.try_write().is_some()));
+        assert!(
+            fs.table.all().iter().all(|node| node.writer.try_lock().is_ok() && node.try_write().is_some())
+        );
         fs.cache().close_transaction().unwrap();
         fs.sync().unwrap();
         fs.mknod(&CALLER, a, b"new", REGULAR, 0).unwrap();
