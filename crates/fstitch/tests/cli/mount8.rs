@@ -142,12 +142,12 @@ fn lock_by_nobody(image: &str) -> [UnixStream; 2] {
 #[test]
 fn an_unmount_waits_for_whoever_opens_the_volume_anew() {
     let place = Place::new();
-    let script = "until() { for _ in $(seq 1000); do eval \"$1\" && return; sleep 0.01; done; exit 9; }\n\
+    let script = "comes() { for _ in $(seq 1000); do eval \"$1\" && return; sleep 0.01; done; exit 9; }\n\
                   mount -t fuse.fstitch a.img m\necho one > m/a\n$F umount m\n\
-                  until 'mount -t fuse.fstitch a.img m -o ro'\n: > mounted\nuntil '[ -e held ]'\n\
+                  comes 'mount -t fuse.fstitch a.img m -o ro'\n: > mounted\ncomes '[ -e held ]'\n\
                   mount -o remount,rw m 2>&- &\nR=$!\nsleep 0.3\n\
                   (timeout 30 $F umount m; echo $? > ended) &\nU=$!\n\
-                  until '! grep -q \" $D/m \" /proc/self/mounts'\n: > gone\nwait $U\nwait $R || true\n";
+                  comes '! grep -q \" $D/m \" /proc/self/mounts'\n: > gone\nwait $U\nwait $R || true\n";
     std::thread::scope(|scope| {
         let script = scope.spawn(|| with_helper(&place, script));
         let comes = |name: &str| {
