@@ -1,6 +1,6 @@
 //! Errors: four kinds that never mix. A bug is an assertion; a failing medium is [`Error::Io`]; damaged bytes
 //! are [`Error::Corrupt`]; valid but unknown bytes are [`Error::Unsupported`]. What a file operation answers
-//! by the rules of POSIX is [`Error::Errno`].
+//! by the rules of POSIX is [`Error::Errno`]. [`Error::WouldWait`] is none: the operation is only done elsewhere.
 
 use std::fmt;
 use std::sync::Arc;
@@ -160,6 +160,10 @@ pub enum Error {
     /// An earlier write or flush failed; what was not stable then is lost, and nothing more is written.
     #[error("the volume no longer accepts changes: {0}")]
     Poisoned(Arc<str>),
+    /// The operation would have to wait on a thread that must not, and has changed nothing ([`crate::waiting`]). Nobody but who
+    /// runs that thread sees this.
+    #[error("it would have to wait")]
+    WouldWait,
     /// The operation's answer by the rules of POSIX.
     #[error("{0}")]
     Errno(Errno),
@@ -205,6 +209,7 @@ impl Error {
             Self::Unsupported(_) => Errno::OPNOTSUPP,
             Self::Locked(_) => Errno::BUSY,
             Self::Poisoned(_) => Errno::ROFS,
+            Self::WouldWait => Errno::AGAIN,
             Self::Errno(errno) => *errno,
         }
     }

@@ -4,6 +4,7 @@
 //! laboratory wants that ([`schedule`](crate::schedule)). Release builds do what `std::sync` does. A panic under a lock is a bug:
 //! whoever takes the lock later panics, too, unless it says how to mend what is guarded.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -12,7 +13,7 @@ use std::sync::{PoisonError, TryLockError, TryLockResult};
 use std::time::Duration;
 
 use crate::order::{HasRank, Held, Rank};
-use crate::waiting::Waiting;
+use crate::waiting::{self, Waiting};
 
 /// How somebody wants a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +54,17 @@ impl Place {
 /// Why nobody expects a panic under a lock.
 const POISONED: &str = "no panic while held";
 
-/// Takes a lock by `attempt`, or by `wait` after `before` where that means to wait. Poisoned locks are taken all the same.
-fn take<R: HasRank, G>(
+/// What taking a lock comes to. Poisoned locks are taken all the same.
+type Taken<G> = Result<G, PoisonError<G>>;
+
+/// Takes a lock by `attempt`, or by `wait` after `before` where that means to wait; `before` may refuse that. For a lock that is
+/// held for moments only, `before` is not asked.
+fn take<R: HasRank, G, E>(
     place: Place,
-    before: impl FnOnce(),
+    before: impl FnOnce() -> Result<(), E>,
     attempt: impl Fn() -> TryLockResult<G>,
-    wait: impl FnOnce() -> Result<G, PoisonError<G>>,
-) -> Result<G, PoisonError<G>> {
+    wait: impl FnOnce() -> Taken<G>,
+) -> Result<Taken<G>, E> {
     #[cfg(debug_assertions)]
     if let Some(scheduler) = crate::schedule::scheduler() {
         scheduler.point(place);
@@ -72,29 +77,34 @@ fn take<R: HasRank, G>(
                 Err(TryLockError::Poisoned(broken)) => Err(broken),
                 Err(TryLockError::WouldBlock) => {
                     if let Some(before) = before.take() {
-                        before();
+                        before()?;
                     }
                     scheduler.blocked(place);
                     continue;
                 }
             };
             scheduler.taken(place);
-            return taken;
+            return Ok(taken);
         }
     }
     let _ = place;
     if !R::LONG {
-        return wait();
+        return Ok(wait());
     }
-    match attempt() {
+    Ok(match attempt() {
         Ok(guard) => Ok(guard),
         Err(TryLockError::Poisoned(broken)) => Err(broken),
         Err(TryLockError::WouldBlock) => {
-            before();
+            before()?;
             let _waiting = Waiting::begin();
             wait()
         }
-    }
+    })
+}
+
+/// Nothing is to be done before a wait, and nobody refuses it.
+fn at_any_price() -> Result<(), Infallible> {
+    Ok(())
 }
 
 /// Takes a lock if nobody has it. Whoever waits for it exclusively comes first.
@@ -139,17 +149,34 @@ impl<T, R: HasRank> Mutex<T, R> {
     /// If somebody panicked under it; in debug builds, if it is out of order.
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.lock_after(|| ())
+        let Ok((taken, held)) = self.take(at_any_price);
+        self.guard(taken.expect(POISONED), held)
     }
 
-    /// The lock; `before` is called if that means to wait.
+    /// The lock, for who has changed nothing and holds nothing that outlives the answer. Of a rank that is held long.
+    ///
+    /// # Errors
+    /// [`Error::WouldWait`](crate::Error::WouldWait) if somebody has it, on a thread that refuses to wait.
     ///
     /// # Panics
     /// As for [`Mutex::lock`].
     #[track_caller]
-    pub fn lock_after(&self, before: impl FnOnce()) -> MutexGuard<'_, T> {
-        let (taken, held) = self.take(before);
-        self.guard(taken.expect(POISONED), held)
+    pub fn ask(&self) -> crate::Result<MutexGuard<'_, T>> {
+        self.ask_after(waiting::ask)
+    }
+
+    /// The lock; `before` is asked if that means to wait. Of a rank that is held long.
+    ///
+    /// # Errors
+    /// What `before` answers.
+    ///
+    /// # Panics
+    /// As for [`Mutex::lock`].
+    #[track_caller]
+    pub fn ask_after<E>(&self, before: impl FnOnce() -> Result<(), E>) -> Result<MutexGuard<'_, T>, E> {
+        const { assert!(R::LONG, "a lock that is held for moments is waited for by everybody") };
+        let (taken, held) = self.take(before)?;
+        Ok(self.guard(taken.expect(POISONED), held))
     }
 
     /// The lock, even if somebody panicked under it: then `mend` puts in order what it guards.
@@ -158,7 +185,7 @@ impl<T, R: HasRank> Mutex<T, R> {
     /// In debug builds, if it is out of order.
     #[track_caller]
     pub fn lock_mended(&self, mend: impl FnOnce(&mut T)) -> MutexGuard<'_, T> {
-        let (taken, held) = self.take(|| ());
+        let Ok((taken, held)) = self.take(at_any_price);
         self.guard(mended(taken, mend), held)
     }
 
@@ -173,19 +200,27 @@ impl<T, R: HasRank> Mutex<T, R> {
         Some(self.guard(guard, Held::attempt(place)))
     }
 
+    /// The same, even if somebody panicked under it: then `mend` puts in order what it guards.
+    #[track_caller]
+    pub fn try_lock_mended(&self, mend: impl FnOnce(&mut T)) -> Option<MutexGuard<'_, T>> {
+        let place = Place::of::<_, R>(self, Access::Exclusive);
+        let guard = attempt(place, || match self.lock.try_lock() {
+            Err(TryLockError::Poisoned(broken)) => Ok(mended(Err(broken), mend)),
+            taken => taken,
+        })?;
+        Some(self.guard(guard, Held::attempt(place)))
+    }
+
     /// What it guards, for somebody who has the lock for himself, whether or not anybody panicked under it.
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[track_caller]
-    fn take(
-        &self,
-        before: impl FnOnce(),
-    ) -> (Result<std::sync::MutexGuard<'_, T>, PoisonError<std::sync::MutexGuard<'_, T>>>, Held) {
+    fn take<E>(&self, before: impl FnOnce() -> Result<(), E>) -> Result<(Taken<Std<'_, T>>, Held), E> {
         let place = Place::of::<_, R>(self, Access::Exclusive);
         let held = Held::enter(place);
-        (take::<R, _>(place, before, || self.lock.try_lock(), || self.lock.lock()), held)
+        Ok((take::<R, _, _>(place, before, || self.lock.try_lock(), || self.lock.lock())?, held))
     }
 
     fn guard<'a>(&'a self, guard: std::sync::MutexGuard<'a, T>, held: Held) -> MutexGuard<'a, T> {
@@ -248,10 +283,29 @@ impl<T, R: HasRank> RwLock<T, R> {
     /// As for [`Mutex::lock`].
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        let Ok(guard) = self.share(at_any_price);
+        guard
+    }
+
+    /// The lock, shared, for who has changed nothing and holds nothing that outlives the answer. Of a rank that is held long.
+    ///
+    /// # Errors
+    /// [`Error::WouldWait`](crate::Error::WouldWait) if somebody has it alone, on a thread that refuses to wait.
+    ///
+    /// # Panics
+    /// As for [`Mutex::lock`].
+    #[track_caller]
+    pub fn ask(&self) -> crate::Result<RwLockReadGuard<'_, T>> {
+        const { assert!(R::LONG, "a lock that is held for moments is waited for by everybody") };
+        self.share(waiting::ask)
+    }
+
+    #[track_caller]
+    fn share<E>(&self, before: impl FnOnce() -> Result<(), E>) -> Result<RwLockReadGuard<'_, T>, E> {
         let place = Place::of::<_, R>(self, Access::Shared);
         let held = Held::enter(place);
-        let guard = take::<R, _>(place, || (), || self.lock.try_read(), || self.lock.read()).expect(POISONED);
-        RwLockReadGuard { guard, _held: Released(held) }
+        let taken = take::<R, _, _>(place, before, || self.lock.try_read(), || self.lock.read())?;
+        Ok(RwLockReadGuard { guard: taken.expect(POISONED), _held: Released(held) })
     }
 
     /// The lock, alone.
@@ -262,9 +316,8 @@ impl<T, R: HasRank> RwLock<T, R> {
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let place = Place::of::<_, R>(self, Access::Exclusive);
         let held = Held::enter(place);
-        let guard =
-            take::<R, _>(place, || (), || self.lock.try_write(), || self.lock.write()).expect(POISONED);
-        RwLockWriteGuard { guard, _held: Released(held) }
+        let Ok(taken) = take::<R, _, _>(place, at_any_price, || self.lock.try_write(), || self.lock.write());
+        RwLockWriteGuard { guard: taken.expect(POISONED), _held: Released(held) }
     }
 
     /// The lock, shared, if nobody has it alone or waits for that: out of order, too.
@@ -431,4 +484,58 @@ derefs! {
     MutexGuard: DerefMut;
     RwLockReadGuard: ;
     RwLockWriteGuard: DerefMut;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::Error;
+    use crate::order::rank;
+
+    /// Runs `look` while another thread holds what `hold` takes.
+    fn while_held<G>(hold: impl FnOnce() -> G + Send, look: impl FnOnce()) {
+        let ((tell, hear), (release, released)) = (channel(), channel::<()>());
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let _guard = hold();
+                tell.send(()).unwrap();
+                // Until the other side is gone.
+                let _ = released.recv();
+            });
+            hear.recv().unwrap();
+            look();
+            drop(release);
+        });
+    }
+
+    #[test]
+    fn who_refuses_to_wait_gets_what_is_free() {
+        let (gate, writer) = (RwLock::<_, rank::Gate>::new(1), Mutex::<_, rank::Writer>::new(2));
+        let _refusing = waiting::refuse();
+        assert_eq!((*gate.ask().unwrap(), *writer.ask().unwrap()), (1, 2));
+        while_held(|| gate.write(), || assert!(matches!(gate.ask().map(|_| ()), Err(Error::WouldWait))));
+        while_held(|| writer.lock(), || assert!(matches!(writer.ask().map(|_| ()), Err(Error::WouldWait))));
+        // What was refused has left no rank behind.
+        assert_eq!((*gate.ask().unwrap(), *writer.ask().unwrap()), (1, 2));
+    }
+
+    #[test]
+    fn who_would_wait_is_asked_before_and_only_then() {
+        let writer = Mutex::<_, rank::Writer>::new(());
+        assert!(writer.ask_after(|| Err("asked")).is_ok());
+        while_held(|| writer.lock(), || assert_eq!(writer.ask_after(|| Err("asked")).err(), Some("asked")));
+    }
+
+    #[test]
+    fn what_somebody_panicked_under_can_be_tried_and_mended() {
+        let lock = Mutex::<_, rank::Seat>::new(1);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _guard = lock.lock();
+            panic!("under it");
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(lock.try_lock_mended(|value| *value += 1).as_deref(), Some(&2));
+    }
 }

@@ -77,6 +77,8 @@ ranks! {
     Filling, true;
     /// The right to write an epoch, held across I/O.
     Epoch, false;
+    /// The place of who looks on at a cache, held while he is told. Never waited for.
+    Seat, false;
     /// The core lock of the patch graph and cache index: held for microseconds, never across I/O.
     Core, false;
     /// What is looked up or noted at any place: nothing is taken inside.

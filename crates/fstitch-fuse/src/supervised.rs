@@ -19,7 +19,7 @@ use std::time::Duration;
 use fstitch_core::groups::{GroupCall, GroupId};
 use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, Error, FallocateMode, FileSystem, InodeFlags, InodeNo,
-    RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
+    RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode, waiting,
 };
 
 use crate::awake::Awake;
@@ -90,6 +90,7 @@ impl Supervised {
         if let Some(awake) = &self.awake {
             awake.note();
         }
+        let operation = || waiting::checked(operation);
         catch_unwind(AssertUnwindSafe(operation)).unwrap_or_else(|panic| {
             self.fail(&format!("a panic in {}: {}", what(), message(&*panic)));
             Err(Errno::IO.into())

@@ -1,6 +1,6 @@
 //! Attributes and `chattr` flags.
 
-use fstitch_core::{Attr, Caller, FileKind, InodeFlags, InodeNo, Result, SetAttr};
+use fstitch_core::{Attr, Caller, FileKind, InodeFlags, InodeNo, Result, SetAttr, waiting};
 use fstitch_posix::xattr::list_after_chmod;
 use fstitch_posix::{acl, change};
 
@@ -16,9 +16,14 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     pub(super) fn do_setattr(&self, caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        let change = self.change(ATTR_CHANGE_BLOCKS)?;
+        // A new length makes room for itself.
+        let change = self.change(if set.size.is_some() { 0 } else { ATTR_CHANGE_BLOCKS })?;
         let node = self.node(ino)?;
-        change::check_setattr(self.low.flags(node.read()?.inode()), set)?;
+        {
+            let state = node.read()?;
+            change::check_setattr(self.low.flags(state.inode()), set)?;
+            self.ask_to_sync(&state)?;
+        }
         if let Some(size) = set.size {
             self.truncate(&change, &node, caller, size)?;
             self.reserve_attributes(&change)?;
@@ -74,6 +79,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         let node = self.node(ino)?;
         let mut state = node.write()?;
         change::check_set_flags(caller, &self.seen(&state), flags)?;
+        if flags.has(InodeFlags::SYNC) {
+            waiting::ask()?;
+        }
         let change = AttrChange { flags: Some(flags), ctime: Some(self.now()), ..AttrChange::default() };
         self.set_plain(&mut state, &change)
     }

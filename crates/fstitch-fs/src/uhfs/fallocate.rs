@@ -39,7 +39,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             FileKind::Directory => return Err(Errno::ISDIR.into()),
             _ => return Err(Errno::NODEV.into()),
         }
-        let _writer = self.writer(&change, &node);
+        let _writer = self.writer(&change, &node)?;
         node.refuse_pinned()?;
         let size = {
             let state = node.read()?;

@@ -60,6 +60,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         parent.used.store(true, Ordering::Relaxed);
         let mut dir = parent.write().map_err(|_| Errno::NOENT)?;
         self.check_new_name(&dir, make.name)?;
+        if make.name.is_some() {
+            self.ask_to_sync_names(&dir)?;
+        }
         rules::check_room(&self.low.attr(dir.inode()), make.kind, self.low.limits().link_max)?;
         let heritage = self.heritage(&dir, make)?;
         if let Some(name) = make.name {
@@ -225,6 +228,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let ino = node.ino;
         let mut locked = locked.map_err(|_| Errno::NOENT)?;
         self.check_new_name(locked.of(parent), Some(name))?;
+        self.ask_to_sync_names(locked.of(parent))?;
         let state = locked.of(ino);
         let attr = self.low.attr(state.inode());
         check_link(&self.seen(state), state.linkable, self.low.limits().link_max)?;

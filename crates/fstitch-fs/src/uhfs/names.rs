@@ -143,7 +143,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
             self.low.symlink_target(state.inode())?
         };
-        self.accessed(&node);
+        self.accessed(&node)?;
         Ok(target)
     }
 
@@ -162,7 +162,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
             self.low.list_names(state.inode(), cookie, sink)?;
         }
-        self.accessed(&node);
+        self.accessed(&node)?;
         Ok(())
     }
 }

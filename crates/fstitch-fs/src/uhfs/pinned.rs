@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fstitch_core::order::Below;
-use fstitch_core::{Caller, Errno, InodeNo, Result};
+use fstitch_core::{Caller, Errno, InodeNo, Result, waiting};
 use fstitch_patch::{Cache, PatchId};
 
 use super::fallocate::Range;
@@ -88,12 +88,14 @@ impl<L: LowLevelFs> PinnedFile<L> {
     /// `ENOSPC`, and as for writing the file.
     pub fn fill(&self, index: u64, count: u64) -> Result<PatchId> {
         let _below = Below::enter();
+        // Whoever asks is in the middle of a change of the volume in the file.
+        let _waits = waiting::allow();
         let fs = &*self.fs;
         let unit = long(fs.block_size());
         let end = index.saturating_add(count).min(self.blocks);
         {
             let change = fs.change(0)?;
-            let _writer = fs.writer(&change, &self.node);
+            let _writer = fs.writer(&change, &self.node)?;
             let caller = Caller::default();
             let (start, end) = (index * unit, end * unit);
             let range = Range { caller: &caller, start, end, source: Source::ZerosInHoles, grow: false };

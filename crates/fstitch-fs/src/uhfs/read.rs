@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use fstitch_core::{BlockKind, BlockNo, Errno, InodeNo, Result, SeekFrom};
+use fstitch_core::{BlockKind, BlockNo, Errno, Error, InodeNo, Result, SeekFrom, waiting};
 
 use smallvec::SmallVec;
 
@@ -25,7 +25,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.read_ahead(&node, state.inode(), offset, offset + long(len), size);
             len
         };
-        self.accessed(&node);
+        self.accessed(&node)?;
         Ok(len)
     }
 
@@ -125,18 +125,38 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Brings the access time up to date where the policy asks for it. A failure must not fail the read; if
-    /// the volume takes no more changes, everything that changes it says so.
-    pub(super) fn accessed(&self, node: &Node<L::Inode>) {
+    /// the volume takes no more changes, everything that changes it says so. A thread that serves many passes an access time over
+    /// for which it would have to wait: whoever looks does not wait for those who write.
+    ///
+    /// # Errors
+    /// [`Error::WouldWait`] on a thread that refuses to wait, for the first change of the volume, which somebody must mark as in
+    /// use.
+    pub(super) fn accessed(&self, node: &Node<L::Inode>) -> Result<()> {
         if self.options.read_only || self.options.atime == AtimePolicy::NoAtime {
-            return;
+            return Ok(());
         }
         let wanted = node.read().is_ok_and(|state| self.options.atime.wants(&self.seen(&state), self.now()));
-        if wanted && let Ok(_change) = self.change(ATTR_CHANGE_BLOCKS) {
-            let Ok(mut state) = node.write() else { return };
-            let change = AttrChange { atime: Some(self.now()), ..AttrChange::default() };
-            if let Ok(patches) = self.low.set_attr(state.inode_mut(), &change, &[]) {
-                self.note(&mut state, Part::Attributes, &patches);
+        if !wanted {
+            return Ok(());
+        }
+        let is_first = !self.in_use.load(Ordering::Acquire);
+        let _passes_over = (!is_first && waiting::serves_many()).then(waiting::refuse);
+        match self.change(ATTR_CHANGE_BLOCKS) {
+            Ok(_change) => self.set_accessed(node),
+            // Not for a check of a volume that nobody has changed yet.
+            Err(Error::WouldWait) if is_first && self.gate.try_read().is_some() => {
+                return Err(Error::WouldWait);
             }
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    fn set_accessed(&self, node: &Node<L::Inode>) {
+        let Ok(mut state) = node.write() else { return };
+        let change = AttrChange { atime: Some(self.now()), ..AttrChange::default() };
+        if let Ok(patches) = self.low.set_attr(state.inode_mut(), &change, &[]) {
+            self.note(&mut state, Part::Attributes, &patches);
         }
     }
 

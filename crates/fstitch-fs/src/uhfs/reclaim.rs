@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fstitch_core::lock::{Mutex, MutexGuard};
 use fstitch_core::order::rank;
-use fstitch_core::{Errno, InodeNo, Result};
+use fstitch_core::{Errno, InodeNo, Result, waiting};
 
 use super::node::State;
 use super::{LowLevelFs, ReclaimHooks, Reclaimed, Uhfs};
@@ -60,6 +60,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     pub(super) fn retry_settled(&self, work: impl Fn() -> Result<()>) -> Result<()> {
         match work() {
             Err(error) if error.errno() == Errno::BUSY && self.may_have_second_names() => {
+                waiting::ask()?;
                 self.reclaim()?;
                 work()
             }
@@ -95,7 +96,7 @@ impl<L: LowLevelFs> ReclaimHooks<L::Inode> for Uhfs<L> {
     ) -> Result<()> {
         let node = self.node(ino)?;
         let change = self.change(0)?;
-        let _writer = self.writer(&change, &node);
+        let _writer = self.writer(&change, &node)?;
         change.reserve(0, bytes / self.block_size())?;
         let mut state = node.write()?;
         work(state.inode_mut())

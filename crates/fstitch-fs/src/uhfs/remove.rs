@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fstitch_core::{Errno, FileKind, InodeId, InodeNo, Result};
+use fstitch_core::{Errno, FileKind, InodeId, InodeNo, Result, waiting};
 use fstitch_patch::PatchIds;
 use fstitch_posix::remove::{check_remove, check_rmdir_name};
 use smallvec::SmallVec;
@@ -104,7 +104,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Ok(Some(OtherNames { version: state.track.version, patches: PatchIds::new() }));
         }
         drop(state);
-        let _renames = (!renames).then(|| self.renames.lock());
+        let _renames = (!renames).then(|| self.lock_renames()).transpose()?;
         let Ok(state) = node.read() else { return Ok(None) };
         let track = &state.track;
         let mut others = OtherNames { version: track.version, patches: PatchIds::new() };
@@ -145,6 +145,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let seen = self.seen(state);
         let is_empty = || self.low.is_empty_dir(state.inode());
         check_remove(&dir, &seen, kind, (victim.ino == self.low.root(), is_empty))?;
+        self.ask_to_sync_names(locked.of(victim.parent))?;
         let is_dir = seen.is_dir();
         if is_dir {
             self.refuse_second_name(locked.of(victim.ino))?;
@@ -275,7 +276,7 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Frees a claimed inode: its blocks in steps, then what is left of it, all after the clearing of its names.
     fn free(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) -> Result<()> {
-        let _writer = self.writer(change, node);
+        let _writer = self.writer(change, node)?;
         let (cleared, blocks): (PatchIds, u64) = {
             let state = node.read()?;
             let attr = self.low.attr(state.inode());
@@ -311,6 +312,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         if let Some(node) = self.table.release(ino, count)
             && node.orphan.load(Ordering::Relaxed)
         {
+            // Nobody forgets it a second time.
+            let _waits = waiting::allow();
             match self.change(0) {
                 Ok(change) => self.free_orphan(&change, &node),
                 Err(error) => self.keep_error(error),

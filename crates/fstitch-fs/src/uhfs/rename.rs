@@ -73,7 +73,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<()> {
         let change = self.change(0)?;
         change.reserve_whole(0, 3 * NAME_CHANGE_BLOCKS)?;
-        let renames = (from.0 != to.0).then(|| self.renames.lock());
+        let renames = (from.0 != to.0).then(|| self.lock_renames()).transpose()?;
         let from = Side { dir: from.0, name: from.1 };
         let to = Side { dir: to.0, name: to.1 };
         let (from_dir, to_dir) = (self.node(from.dir)?, self.node(to.dir)?);
@@ -175,6 +175,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let Ok(mut locked) = Locked::all(&nodes) else { return Ok(Outcome::Retry) };
         for side in [moved.from, moved.to] {
             expect_open_directory(&self.low.attr(locked.of(side.dir).inode()))?;
+            self.ask_to_sync_names(locked.of(side.dir))?;
         }
         let mut find = |side: Side<'_>| self.low.find_name(locked.of(side.dir).inode(), side.name);
         let (source, target) = (find(moved.from)?, find(moved.to)?);

@@ -22,7 +22,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         caller: &Caller,
         size: u64,
     ) -> Result<()> {
-        let _writer = self.writer(change, node);
+        let _writer = self.writer(change, node)?;
         node.refuse_pinned()?;
         check_truncate(&self.seen(&*node.read()?), size, self.low.limits().size_max)?;
         self.resize(change, node, caller, size)
@@ -36,9 +36,14 @@ impl<L: LowLevelFs> Uhfs<L> {
         caller: &Caller,
         size: u64,
     ) -> Result<()> {
-        self.trim_before_growth(change, node, size)?;
         let old = self.low.attr(node.read()?.inode()).size;
-        match self.freeing(self.blocks_of(old).saturating_sub(self.blocks_of(size))) {
+        let freeing = self.freeing(self.blocks_of(old).saturating_sub(self.blocks_of(size)));
+        if freeing.is_none() {
+            // Its steps wait one after the other.
+            change.ask_to_wait()?;
+        }
+        self.trim_before_growth(change, node, size)?;
+        match freeing {
             Some(freeing) => change.reserve_whole(self.block_size(), 2 * ATTR_CHANGE_BLOCKS + freeing)?,
             None => change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?,
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fstitch_core::lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use fstitch_core::order::rank;
-use fstitch_core::waiting::Waiting;
+use fstitch_core::waiting::{self, Waiting};
 use fstitch_core::{Consistency, Errno, Error, FileKind, InodeId, InodeNo, Result, Timestamp};
 use fstitch_patch::{Cache, Handle, PatchId, PatchState};
 
@@ -85,6 +85,8 @@ pub(super) struct Change<'a> {
     step: RefCell<Option<Handle<'a>>>,
     /// The step under way has room for all of the operation.
     whole: Cell<bool>,
+    /// It has had room: it may have changed something, of which it then has to wait for the rest.
+    begun: Cell<bool>,
     _gate: RwLockReadGuard<'a, Phase>,
 }
 
@@ -92,14 +94,38 @@ impl Change<'_> {
     /// Ends the step under way and begins one that may dirty `contents` bytes of files and `blocks` other blocks: waits for
     /// room. What the ended step did is whole by itself. No lock of a file may be held but its writer's.
     /// Does nothing in an operation that began as a whole.
+    ///
+    /// # Errors
+    /// [`Error::WouldWait`] for the first step on a thread that refuses to wait, and those of [`Cache::reserve`].
     pub(super) fn reserve(&self, contents: usize, blocks: usize) -> Result<()> {
         if self.whole.get() {
             return Ok(());
         }
         self.pause();
-        self.cache.reserve(contents + blocks * self.cache.block_size())?;
-        self.step.replace(Some(self.cache.begin(contents, blocks)?));
+        let bytes = contents + blocks * self.cache.block_size();
+        let step = if self.begun.get() {
+            self.cache.reserve(bytes)?;
+            self.cache.begin(contents, blocks)?
+        } else {
+            self.cache.reserve_first(bytes)?;
+            self.cache.begin_first(contents, blocks)?
+        };
+        self.step.replace(Some(step));
+        self.begun.set(true);
         Ok(())
+    }
+
+    /// What is done is whole, and the operation can end with it: it refuses to wait for its next step as for its first.
+    pub(super) fn may_end(&self) {
+        self.begun.set(false);
+    }
+
+    /// Before a wait other than for room.
+    ///
+    /// # Errors
+    /// [`Error::WouldWait`] on a thread that refuses to wait, if nothing can have been changed.
+    pub(super) fn ask_to_wait(&self) -> Result<()> {
+        if self.begun.get() { Ok(()) } else { waiting::ask() }
     }
 
     /// Begins a step that has room for all that is left of the operation: with a journal, it happens as a whole or not at all.
@@ -177,17 +203,20 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Starts a change that will dirty about `blocks` blocks: fails with `EROFS` if the volume takes no changes,
     /// marks it as in use before the first one, and waits for room. With 0, the operation reserves by itself.
+    ///
+    /// To be called before anything is changed: on a thread that refuses to wait, all this is refused with
+    /// [`Error::WouldWait`].
     pub(super) fn change(&self, blocks: usize) -> Result<Change<'_>> {
         if self.options.read_only {
             return Err(Errno::ROFS.into());
         }
-        let gate = self.pass_gate();
+        let gate = self.pass_gate()?;
         if *gate == Phase::Closed {
             return Err(Errno::ROFS.into());
         }
         self.mark_in_use()?;
-        let change =
-            Change { cache: self.cache(), step: RefCell::new(None), whole: Cell::new(false), _gate: gate };
+        let (step, whole, begun) = (RefCell::new(None), Cell::new(false), Cell::new(false));
+        let change = Change { cache: self.cache(), step, whole, begun, _gate: gate };
         if blocks > 0 {
             change.reserve(0, blocks)?;
         }
@@ -195,13 +224,18 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// The gate, shared with all changes. It is shut for long only while the volume is checked.
-    pub(super) fn pass_gate(&self) -> RwLockReadGuard<'_, Phase> {
-        self.gate.read()
+    pub(super) fn pass_gate(&self) -> Result<RwLockReadGuard<'_, Phase>> {
+        self.gate.ask()
     }
 
     /// The gate, alone: no change is under way.
     pub(super) fn shut_gate(&self) -> RwLockWriteGuard<'_, Phase> {
         self.gate.write()
+    }
+
+    /// The lock for moves between directories. To be taken before anything is changed.
+    pub(super) fn lock_renames(&self) -> Result<MutexGuard<'_, ()>> {
+        self.renames.ask()
     }
 
     /// The mark must be stable before any other change is: otherwise a crash could leave a changed volume that
@@ -210,7 +244,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         if self.in_use.load(Ordering::Acquire) {
             return Ok(());
         }
-        let _waiting = Waiting::begin();
+        let _waiting = Waiting::ask()?;
         let _marking = self.marking.lock();
         if !self.in_use.load(Ordering::Acquire) {
             self.cache().reserve(self.block_size())?;
@@ -310,7 +344,17 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Serialises changes of one file's length and blocks over several steps. Whoever waits for it is in no step.
-    pub(super) fn writer<'n>(&self, change: &Change<'_>, node: &'n Node<L::Inode>) -> MutexGuard<'n, ()> {
-        node.writer.lock_after(|| change.pause())
+    pub(super) fn writer<'n>(
+        &self,
+        change: &Change<'_>,
+        node: &'n Node<L::Inode>,
+    ) -> Result<MutexGuard<'n, ()>> {
+        node.writer.ask_after(|| {
+            change.pause();
+            change.ask_to_wait()
+        })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -93,7 +93,11 @@ impl<L: LowLevelFs> Uhfs<L> {
     fn write_as(&self, author: Author<'_>, ino: InodeNo, offset: u64, data: &[u8]) -> Result<(usize, bool)> {
         let change = self.change(0)?;
         let node = self.node(ino)?;
-        self.expect_regular(&*node.read()?)?;
+        {
+            let state = node.read()?;
+            self.expect_regular(&state)?;
+            self.ask_to_sync(&state)?;
+        }
         if data.is_empty() {
             return Ok((0, false));
         }
@@ -104,7 +108,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
         let (mut done, mut synchronous) = (0, false);
         {
-            let _writer = self.writer(&change, &node);
+            let _writer = self.writer(&change, &node)?;
             node.refuse_pinned()?;
             if let Author::Earlier { .. } = author {
                 self.refuse_changes_of_appended(&node, offset, data)?;
@@ -115,6 +119,9 @@ impl<L: LowLevelFs> Uhfs<L> {
                 let at = offset + long(done);
                 let len = self.step_len(at, data.len() - done);
                 let step = &data[done..done + len];
+                if done > 0 {
+                    change.may_end();
+                }
                 let reserved = change.reserve(len, ATTR_CHANGE_BLOCKS);
                 let (wrote, failure) = match reserved.and_then(|()| self.write_step(&node, author, at, step))
                 {

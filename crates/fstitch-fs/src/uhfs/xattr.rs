@@ -34,6 +34,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let node = self.node(ino)?;
         let mut state = node.write()?;
         rules::check_change(&self.seen(&state), name)?;
+        self.ask_to_sync(&state)?;
         if rules::is_list(name) {
             self.set_acl(caller, &mut state, name, value)?;
         } else {
@@ -49,6 +50,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let node = self.node(ino)?;
         let mut state = node.write()?;
         rules::check_change(&self.seen(&state), name)?;
+        self.ask_to_sync(&state)?;
         let patches = self.low.remove_xattr(caller, state.inode_mut(), name)?;
         self.note(&mut state, Part::Attributes, &patches);
         self.touch(&mut state, false)

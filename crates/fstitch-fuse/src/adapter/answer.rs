@@ -32,10 +32,11 @@ impl ErrorLog {
     }
 }
 
-/// Answers with `ok` or with the error.
+/// Answers with `ok` or with the error. What would have to wait on a thread that must not is put off.
 pub(super) fn answer<T>(core: &Core, result: Result<T>, reply: Reply, ok: impl FnOnce(Reply, T)) {
     match result {
         Ok(value) => ok(reply, value),
+        Err(Error::WouldWait) => reply.put_off(),
         Err(error) => reply.error(core.errors.errno(&error)),
     }
 }

@@ -157,7 +157,12 @@ impl Core {
             let mut done = from;
             while done < write.data.len() {
                 let at = write.offset + u64::try_from(done).expect("64-bit machine");
-                done += self.fs.write_back(write.ino, at, &write.data[done..], stamps)?;
+                match self.fs.write_back(write.ino, at, &write.data[done..], stamps) {
+                    Ok(more) => done += more,
+                    // A helper writes the rest.
+                    Err(Error::WouldWait) if done > from => break,
+                    Err(error) => return Err(error),
+                }
             }
             Ok(done)
         };

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering as Memory};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use fstitch_core::Result;
 use fstitch_core::groups::{GroupCall, GroupId};
+use fstitch_core::{Error, Result, waiting};
 
 use super::Ordering;
 use super::set::end;
@@ -75,6 +75,8 @@ impl Chain {
     /// A change begins; the group that it belongs to is added to `groups`.
     pub(super) fn enter(self: &Arc<Self>, groups: &mut Vec<GroupId>) -> Step {
         if self.every_change {
+            // Its change comes after this.
+            let _waits = waiting::allow();
             self.point_before_change();
         }
         let mut state = self.lock();
@@ -135,10 +137,12 @@ impl Chain {
         self.unstable.load(Memory::Acquire)
     }
 
-    /// Goes on with the next group. Where that fails, with none.
+    /// Goes on with the next group. Where that fails, with none. Where this thread would have to wait and must not, nothing
+    /// happens.
     fn advance(&self, state: &mut State) -> bool {
         let Some(last) = state.engaged else { return false };
         match self.next(last) {
+            Err(Error::WouldWait) => false,
             Ok(next) => {
                 *state = State { engaged: Some(next), working: 0, changes: 0 };
                 true
@@ -151,13 +155,18 @@ impl Chain {
         }
     }
 
-    /// The group after `last`, which is closed also where this fails.
+    /// The group after `last`, which is closed also where this fails, unless with [`Error::WouldWait`].
     fn next(&self, last: GroupId) -> Result<GroupId> {
         let fs = &*self.fs;
-        let made = fs.group(GroupCall::Disengage(last)).and_then(|_| fs.group(GroupCall::Create));
+        // First what may have to wait.
+        let made = fs.group(GroupCall::Create);
+        if matches!(made, Err(Error::WouldWait)) {
+            return made;
+        }
+        let ended = fs.group(GroupCall::Disengage(last));
         let next = made.and_then(|next| {
             let after = GroupCall::Depend { after: next, before: last };
-            let engaged = fs.group(after).and_then(|_| fs.group(GroupCall::Engage(next)));
+            let engaged = ended.and_then(|_| fs.group(after)).and_then(|_| fs.group(GroupCall::Engage(next)));
             engaged.map(|_| next).inspect_err(|_| end(fs, GroupCall::Close(next)))
         });
         end(fs, GroupCall::Close(last));

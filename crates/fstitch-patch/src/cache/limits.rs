@@ -1,6 +1,7 @@
 //! Room for operations: the one place where they wait.
 
 use fstitch_core::order::{Rank, assert_below};
+use fstitch_core::waiting;
 use fstitch_core::{Errno, Error, Result};
 
 use super::step::{Goal, Progress};
@@ -29,6 +30,19 @@ impl Cache {
     /// # Errors
     /// `EROFS` on a read-only cache; [`Error::Poisoned`] after a failed write.
     pub fn reserve(&self, bytes: usize) -> Result<()> {
+        self.reserve_if(bytes, || Ok(()))
+    }
+
+    /// The same for an operation that has changed nothing yet.
+    ///
+    /// # Errors
+    /// Those of [`Cache::reserve`]; [`Error::WouldWait`] where there is no room and this thread refuses to wait. Nothing is kept
+    /// for it then, and nobody was asked to write.
+    pub fn reserve_first(&self, bytes: usize) -> Result<()> {
+        self.reserve_if(bytes, waiting::ask)
+    }
+
+    fn reserve_if(&self, bytes: usize, may_wait: impl Fn() -> Result<()>) -> Result<()> {
         assert_below(Rank::Inode, "waiting for room");
         let shared = &*self.shared;
         if self.options.read_only {
@@ -43,6 +57,7 @@ impl Cache {
             if shared.has_room(&core, bytes) {
                 return Ok(());
             }
+            may_wait()?;
             if !std::mem::replace(&mut waited, true) {
                 core.graph.stats.waits += 1;
                 core.tell(|_| What::Stalled);

@@ -1,8 +1,7 @@
 //! Who looks on is told of events, holding no lock.
 
-use std::sync::{Mutex, TryLockError};
-
-use fstitch_core::order::{Rank, assert_below};
+use fstitch_core::lock::Mutex;
+use fstitch_core::order::{Rank, assert_below, rank};
 use fstitch_core::{Errno, Result};
 
 use super::{Cache, Core, Shared};
@@ -10,12 +9,14 @@ use crate::graph::patch::Sx;
 use crate::observer::{Event, Observer, Ring, What};
 
 /// The place of an observer. Taken before the core lock, and never waited for.
-pub(super) type Seat = Mutex<Option<Seated>>;
+pub(super) type Seat = Mutex<Option<Seated>, rank::Seat>;
 
 /// An observer, and the buffer that takes the place of a full one.
 pub(super) struct Seated {
     observer: Box<dyn Observer>,
     spare: Vec<Event>,
+    /// It has been called and has not returned: whoever finds it so finds one that panicked, which is not called again.
+    called: bool,
 }
 
 impl Cache {
@@ -26,12 +27,14 @@ impl Cache {
     /// # Errors
     /// `EBUSY` if there is one.
     pub fn set_observer(&self, observer: Box<dyn Observer>, capacity: usize) -> Result<()> {
-        let Ok(mut seat) = self.shared.observer.try_lock() else { return Err(Errno::BUSY.into()) };
+        let Some(mut seat) = self.shared.observer.try_lock_mended(|_| ()) else {
+            return Err(Errno::BUSY.into());
+        };
         if seat.is_some() {
             return Err(Errno::BUSY.into());
         }
         let ring = Box::new(Ring::new(capacity));
-        *seat = Some(Seated { observer, spare: Vec::with_capacity(capacity) });
+        *seat = Some(Seated { observer, spare: Vec::with_capacity(capacity), called: false });
         self.shared.core().graph.watch(Some(ring));
         Ok(())
     }
@@ -43,22 +46,16 @@ impl Cache {
     /// In debug builds, if this thread holds the core lock.
     pub fn deliver(&self) -> bool {
         assert_below(Rank::Core, "telling an observer");
-        match self.shared.observer.try_lock() {
-            Ok(mut seat) => seat.as_mut().is_some_and(|seated| seated.deliver(&self.shared)),
-            Err(TryLockError::WouldBlock) => true,
-            // An observer that panicked is not asked again.
-            Err(TryLockError::Poisoned(_)) => false,
+        match self.shared.observer.try_lock_mended(|_| ()) {
+            Some(mut seat) => seat.as_mut().is_some_and(|seated| seated.deliver(&self.shared)),
+            None => true,
         }
     }
 
     /// Tells the observer the rest and takes it away. `None` if there is none, or somebody else is telling it something.
     pub fn take_observer(&self) -> Option<Box<dyn Observer>> {
         assert_below(Rank::Core, "telling an observer");
-        let mut seat = match self.shared.observer.try_lock() {
-            Ok(seat) => seat,
-            Err(TryLockError::WouldBlock) => return None,
-            Err(TryLockError::Poisoned(broken)) => broken.into_inner(),
-        };
+        let mut seat = self.shared.observer.try_lock_mended(|_| ())?;
         let mut seated = seat.take()?;
         // Not in the condition, where the lock would be held through the whole block.
         let ring = self.shared.core().graph.watch(None);
@@ -71,7 +68,11 @@ impl Cache {
 }
 
 impl Seated {
+    /// Returns whether it can be told of events.
     fn deliver(&mut self, shared: &Shared) -> bool {
+        if self.called {
+            return false;
+        }
         let dropped = match shared.core().graph.ring() {
             Some(ring) => ring.swap(&mut self.spare),
             None => 0,
@@ -82,8 +83,10 @@ impl Seated {
 
     /// Tells the observer what is in its buffer. No lock of the cache is held.
     fn hand_over(&mut self, dropped: u64) {
-        if !self.spare.is_empty() || dropped > 0 {
+        if !self.called && (!self.spare.is_empty() || dropped > 0) {
+            self.called = true;
             self.observer.observe(&self.spare, dropped);
+            self.called = false;
             self.spare.clear();
         }
     }

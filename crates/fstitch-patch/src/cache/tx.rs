@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fstitch_core::waiting::note_change;
 use fstitch_core::{BlockBuf, BlockNo};
 
 use super::groups::Mine;
@@ -44,6 +45,7 @@ impl<'a> Tx<'a> {
     }
 
     fn change(&mut self, block: &Block, change: Change, new: &Contents<'_>, befores: &[PatchId]) -> PatchId {
+        note_change();
         let site = self.site(block);
         match self.mine.is_empty() {
             true => self.core.graph.change(site, change, new, befores),

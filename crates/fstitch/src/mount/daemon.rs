@@ -488,16 +488,4 @@ impl Served for Daemon {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_reclaimed_and_why_nothing_was() {
-        let done = Reclaimed { inodes: 3, kept: 2, complete: true, ..Reclaimed::default() };
-        let said = reclaimed(&done);
-        assert!(said.contains("3 inodes") && said.contains("2 inodes that had lost"), "{said}");
-        let refused = Reclaimed { refusal: Some("the volume is damaged".into()), ..Reclaimed::default() };
-        let said = reclaimed(&refused);
-        assert!(said.starts_with("NOTHING was reclaimed") && said.contains("fstitch fsck"), "{said}");
-    }
-}
+mod tests;
