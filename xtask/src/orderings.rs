@@ -142,9 +142,9 @@ pub fn check_fits(root: &Path) -> Result<Vec<Ordering>> {
 pub(crate) fn check_list(root: &Path, list: &str) -> Result<Vec<Ordering>> {
     let text = std::fs::read_to_string(root.join(list)).with_context(|| format!("reading {list}"))?;
     let orderings = parse(&text)?;
-    for ordering in &orderings {
-        check_fit(root, ordering)?;
-    }
+    let misfits = orderings.iter().filter_map(|ordering| check_fit(root, ordering).err());
+    let misfits: Vec<String> = misfits.map(|misfit| format!("{misfit:#}")).collect();
+    ensure!(misfits.is_empty(), "{list} does not fit the source:\n{}", misfits.join("\n"));
     println!("{list}: {} entries fit the source", orderings.len());
     Ok(orderings)
 }
