@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::orderings::{LIST, Ordering, check_list, copy_tree, without};
+use crate::orderings::{LIST, Ordering, Work, check_list, copy_tree, without};
 
 const MUTANTS: &str = "crates/fstitch-crashlab/tests/mutants.txt";
 
@@ -23,26 +23,14 @@ pub struct Options {
     /// Only the bugs whose names contain this
     #[arg(long)]
     only: Option<String>,
-    /// Only every N-th bug, beginning with the K-th (from 0), as K/N: to share the work
-    #[arg(long, value_name = "K/N", value_parser = share)]
-    share: Option<(usize, usize)>,
     /// Only check that every entry still fits the source
     #[arg(long)]
     fits: bool,
-    /// Where the copy of the tree is kept
-    #[arg(long, value_name = "DIRECTORY")]
-    copy: Option<PathBuf>,
-    /// Append what becomes of each bug to this file, and leave out those that it has already
-    #[arg(long, value_name = "FILE")]
-    results: Option<PathBuf>,
+    #[command(flatten)]
+    work: Work,
     /// Only write what the file of results says into docs/crash-results.md
     #[arg(long, requires = "results")]
     publish: bool,
-}
-
-fn share(text: &str) -> Result<(usize, usize), String> {
-    let parsed = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
-    parsed.filter(|(k, n)| k < n).ok_or_else(|| format!("`{text}`: expected K/N with K below N"))
 }
 
 /// Seeds one bug after the other.
@@ -54,21 +42,12 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if options.fits {
         return Ok(());
     }
-    if let (true, Some(results)) = (options.publish, &options.results) {
+    if let (true, Some(results)) = (options.publish, &options.work.results) {
         return publish(root, &bugs, results);
     }
     bugs.retain(|bug| options.only.as_ref().is_none_or(|only| bug.name.contains(only)));
-    let (k, n) = options.share.unwrap_or((0, 1));
-    let known =
-        options.results.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
-    let done = |bug: &Ordering| known.lines().any(|line| line.starts_with(&format!("{}: ", bug.name)));
-    let bugs: Vec<Ordering> = bugs
-        .into_iter()
-        .enumerate()
-        .filter(|(at, bug)| at % n == k && !done(bug))
-        .map(|(_, bug)| bug)
-        .collect();
-    let copy = options.copy.clone().unwrap_or_else(|| root.join("target/mutants"));
+    let bugs = options.work.left(bugs);
+    let copy = options.work.copy.clone().unwrap_or_else(|| root.join("target/mutants"));
     copy_tree(root, &copy)?;
     if options.only.is_none()
         && let Some(found) = hunt(&copy)?
@@ -80,7 +59,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         let found = without(&copy, bug, &|| hunt(&copy))?;
         let line = format!("{}: {}", bug.name, found.as_deref().unwrap_or("SURVIVED"));
         println!("{line}");
-        note(options, &line)?;
+        options.work.note(&line)?;
         if found.is_none() {
             survivors.push(bug.name.clone());
         }
@@ -115,13 +94,6 @@ fn publish(root: &Path, bugs: &[Ordering], results: &Path) -> Result<()> {
         table.push_str(&format!("| {} | {fate} |\n", bug.name.replace('|', "\\|")));
     }
     crate::soak::replace_between(&root.join(crate::soak::PAGE), "mutants", &table)
-}
-
-fn note(options: &Options, line: &str) -> Result<()> {
-    use std::io::Write;
-    let Some(path) = &options.results else { return Ok(()) };
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
-    writeln!(file, "{line}").with_context(|| format!("writing {}", path.display()))
 }
 
 /// How long the search may take: a bug may also make everything wait for ever.
