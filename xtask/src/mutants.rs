@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -46,17 +46,23 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         return publish(root, &bugs, results);
     }
     bugs.retain(|bug| options.only.as_ref().is_none_or(|only| bug.name.contains(only)));
-    let bugs = options.work.left(bugs);
+    let went_well = |said: &str| said != "SURVIVED" && !said.starts_with(NO_END);
+    let bugs = options.work.left(bugs, &crate::soak::sources(root, "HEAD")?, went_well)?;
     let copy = options.work.copy.clone().unwrap_or_else(|| root.join("target/mutants"));
     copy_tree(root, &copy)?;
-    if options.only.is_none()
-        && let Some(found) = hunt(&copy)?
-    {
-        bail!("the laboratory finds something in the tree as it is: {found}");
+    let mut patience = PATIENCE;
+    if options.only.is_none() {
+        #[expect(clippy::disallowed_methods, reason = "how long the machine takes is no logic of a library")]
+        let began = Instant::now();
+        if let Some(found) = hunt(&copy, CLEAN_PATIENCE)? {
+            bail!("the laboratory finds something in the tree as it is: {found}");
+        }
+        // A busy machine is no bug: the tree as it is needs as long there.
+        patience = patience.max(3 * began.elapsed());
     }
     let mut survivors = Vec::new();
     for bug in &bugs {
-        let found = without(&copy, bug, &|| hunt(&copy))?;
+        let found = without(&copy, bug, &|| hunt(&copy, patience))?;
         let line = format!("{}: {}", bug.name, found.as_deref().unwrap_or("SURVIVED"));
         println!("{line}");
         options.work.note(&line)?;
@@ -96,11 +102,15 @@ fn publish(root: &Path, bugs: &[Ordering], results: &Path) -> Result<()> {
     crate::soak::replace_between(&root.join(crate::soak::PAGE), "mutants", &table)
 }
 
-/// How long the search may take: a bug may also make everything wait for ever.
+/// How long the search may take at least: a bug may also make everything wait for ever.
 const PATIENCE: Duration = Duration::from_secs(400);
+/// How long it may take in the tree as it is.
+const CLEAN_PATIENCE: Duration = Duration::from_secs(3600);
+/// What is said of a search that took longer.
+const NO_END: &str = "no end within";
 
 /// Builds the copy and asks the laboratory (`crates/fstitch-crashlab/examples/hunt.rs`); what it found.
-fn hunt(copy: &Path) -> Result<Option<String>> {
+fn hunt(copy: &Path, patience: Duration) -> Result<Option<String>> {
     let target: PathBuf = copy.join("target");
     let built = Command::new(env!("CARGO"))
         .args(["build", "-q", "--profile", "hunt", "-p", "fstitch-crashlab", "--example", "hunt"])
@@ -110,14 +120,14 @@ fn hunt(copy: &Path) -> Result<Option<String>> {
         .output()?;
     ensure!(built.status.success(), "it does not compile:\n{}", String::from_utf8_lossy(&built.stderr));
     let output = Command::new("timeout")
-        .arg(PATIENCE.as_secs().to_string())
+        .arg(patience.as_secs().to_string())
         .arg(target.join("hunt/examples/hunt"))
         .output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     match output.status.code() {
         Some(0) => Ok(None),
         Some(1) if !said.is_empty() => Ok(Some(said.trim().replace('\n', " ").chars().take(160).collect())),
-        Some(124) => Ok(Some(format!("no end within {} s", PATIENCE.as_secs()))),
+        Some(124) => Ok(Some(format!("{NO_END} {} s", patience.as_secs()))),
         _ => bail!("the hunt ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)),
     }
 }

@@ -74,7 +74,7 @@ pub struct Work {
     /// Where the copy of the tree is kept
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) copy: Option<PathBuf>,
-    /// Append what becomes of each entry to this file, and leave out those that it has already
+    /// Append what becomes of each entry to this file, and leave out those that went well already, on the same sources
     #[arg(long, value_name = "FILE")]
     pub(crate) results: Option<PathBuf>,
 }
@@ -85,15 +85,36 @@ fn share(text: &str) -> Result<(usize, usize), String> {
 }
 
 impl Work {
-    /// The entries of this share of which nothing is known yet.
-    pub(crate) fn left(&self, entries: Vec<Ordering>) -> Vec<Ordering> {
+    /// The entries of this share that did not go well yet on `sources`: what went wrong in an earlier part is run again, so that the
+    /// verdict at the end is of all of them.
+    pub(crate) fn left(
+        &self,
+        entries: Vec<Ordering>,
+        sources: &str,
+        went_well: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Ordering>> {
         let (k, n) = self.share.unwrap_or((0, 1));
-        let known =
-            self.results.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
-        let done =
-            |entry: &Ordering| known.lines().any(|line| line.starts_with(&format!("{}: ", entry.name)));
+        let known = self.known(sources)?;
+        let done = |entry: &Ordering| {
+            let name = format!("{}: ", entry.name);
+            known.lines().filter_map(|line| line.strip_prefix(&name)).next_back().is_some_and(&went_well)
+        };
         let mine = entries.into_iter().enumerate().filter(|(at, entry)| at % n == k && !done(entry));
-        mine.map(|(_, entry)| entry).collect()
+        Ok(mine.map(|(_, entry)| entry).collect())
+    }
+
+    /// The results so far. Their first line says of which sources they are; a new file gets it here.
+    fn known(&self, sources: &str) -> Result<String> {
+        let Some(path) = &self.results else { return Ok(String::new()) };
+        let first = format!("sources: {sources}");
+        match std::fs::read_to_string(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.note(&first).map(|()| String::new())
+            }
+            Ok(known) if known.lines().next() == Some(&first) => Ok(known),
+            Ok(_) => bail!("{} is of other sources than `{sources}`", path.display()),
+            Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
+        }
     }
 
     /// Writes down what became of an entry.
@@ -137,7 +158,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if let Some(only) = &options.only {
         orderings.retain(|ordering| ordering.name.contains(only));
     }
-    let orderings = options.work.left(orderings);
+    let went_well = |said: &str| said == "redundant" || said.starts_with("caught by");
+    let orderings = options.work.left(orderings, &crate::soak::sources(root, "HEAD")?, went_well)?;
     let copy = options.work.copy.clone().unwrap_or_else(|| root.join("target/orderings"));
     copy_tree(root, &copy)?;
     if let Verdict::Caught(test) = judge(&copy, tests, &options.seeds)? {
@@ -327,14 +349,19 @@ mod tests {
         let names = |share: &str| -> Vec<String> {
             let share = self::share(share).ok();
             let work = Work { share, copy: None, results: Some(results.clone()) };
-            work.left(entries()).into_iter().map(|entry| entry.name).collect()
+            let left = work.left(entries(), "s", |said| said.starts_with("caught")).unwrap();
+            left.into_iter().map(|entry| entry.name).collect()
         };
         assert_eq!(names("0/2"), ["a", "c"]);
         assert_eq!(names("1/2"), ["b"]);
         assert!(self::share("2/2").is_err() && self::share("1").is_err());
         let work = Work { share: None, copy: None, results: Some(results.clone()) };
         work.note("a: caught by a test").unwrap();
-        assert_eq!(names("0/1"), ["b", "c"]);
+        work.note("b: SURVIVED").unwrap();
+        assert_eq!(names("0/1"), ["b", "c"], "what went wrong is run again");
+        work.note("b: caught by another").unwrap();
+        assert_eq!(names("0/1"), ["c"]);
+        assert!(work.left(entries(), "others", |_| true).is_err(), "results of other sources are none");
         std::fs::remove_file(results).unwrap();
     }
 
