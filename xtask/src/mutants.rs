@@ -46,8 +46,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         return publish(root, &bugs, results);
     }
     bugs.retain(|bug| options.only.as_ref().is_none_or(|only| bug.name.contains(only)));
-    let went_well = |said: &str| said != "SURVIVED" && !said.starts_with(NO_END);
-    let bugs = options.work.left(bugs, &crate::soak::sources(root, "HEAD")?, went_well)?;
+    let bugs = options.work.left(bugs, &crate::soak::sources(root, "HEAD")?, is_found)?;
     let copy = options.work.copy.clone().unwrap_or_else(|| root.join("target/mutants"));
     copy_tree(root, &copy)?;
     let mut patience = PATIENCE;
@@ -63,10 +62,11 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let mut survivors = Vec::new();
     for bug in &bugs {
         let found = without(&copy, bug, &|| hunt(&copy, patience))?;
-        let line = format!("{}: {}", bug.name, found.as_deref().unwrap_or("SURVIVED"));
+        let said = found.as_deref().unwrap_or(SURVIVED);
+        let line = format!("{}: {said}", bug.name);
         println!("{line}");
         options.work.note(&line)?;
-        if found.is_none() {
+        if !is_found(said) {
             survivors.push(bug.name.clone());
         }
     }
@@ -89,7 +89,7 @@ fn publish(root: &Path, bugs: &[Ordering], results: &Path) -> Result<()> {
         line.map(|line| line.replace('|', "\\|"))
     };
     let judged: Vec<(&Ordering, String)> = bugs.iter().filter_map(|bug| Some((bug, fate(bug)?))).collect();
-    let survived = judged.iter().filter(|(_, fate)| fate == "SURVIVED").count();
+    let survived = judged.iter().filter(|(_, fate)| !is_found(fate)).count();
     let mut table = format!(
         "{} of {} seeded bugs were found; {} of the list were not run.\n\n| bug | found as |\n|---|---|\n",
         judged.len() - survived,
@@ -108,6 +108,13 @@ const PATIENCE: Duration = Duration::from_secs(400);
 const CLEAN_PATIENCE: Duration = Duration::from_secs(3600);
 /// What is said of a search that took longer.
 const NO_END: &str = "no end within";
+/// What is said of a bug that was not found.
+const SURVIVED: &str = "SURVIVED";
+
+/// Whether a bug was found of which this is said: a search without an end has found nothing.
+fn is_found(said: &str) -> bool {
+    said != SURVIVED && !said.starts_with(NO_END)
+}
 
 /// Builds the copy and asks the laboratory (`crates/fstitch-crashlab/examples/hunt.rs`); what it found.
 fn hunt(copy: &Path, patience: Duration) -> Result<Option<String>> {
@@ -129,5 +136,16 @@ fn hunt(copy: &Path, patience: Duration) -> Result<Option<String>> {
         Some(1) if !said.is_empty() => Ok(Some(said.trim().replace('\n', " ").chars().take(160).collect())),
         Some(124) => Ok(Some(format!("{NO_END} {} s", patience.as_secs()))),
         _ => bail!("the hunt ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_without_an_end_has_found_nothing() {
+        assert!(is_found("lost: /d was stable [ext2-soft:names/0:M2:65:0x13]"));
+        assert!(!is_found(SURVIVED) && !is_found(&format!("{NO_END} 400 s")));
     }
 }
