@@ -6,11 +6,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::orderings::{LIST, Ordering, check_list, copy_tree, without};
+use crate::orderings::{LIST, Ordering, Work, check_list, copy_tree, without};
 
 const MUTANTS: &str = "crates/fstitch-systems/tests/mutants.txt";
 
@@ -23,26 +23,14 @@ pub struct Options {
     /// Only the bugs whose names contain this
     #[arg(long)]
     only: Option<String>,
-    /// Only every N-th bug, beginning with the K-th (from 0), as K/N: to share the work
-    #[arg(long, value_name = "K/N", value_parser = share)]
-    share: Option<(usize, usize)>,
     /// Only check that every entry still fits the source
     #[arg(long)]
     fits: bool,
-    /// Where the copy of the tree is kept
-    #[arg(long, value_name = "DIRECTORY")]
-    copy: Option<PathBuf>,
-    /// Append what becomes of each bug to this file, and leave out those that it has already
-    #[arg(long, value_name = "FILE")]
-    results: Option<PathBuf>,
+    #[command(flatten)]
+    work: Work,
     /// Only write what the file of results says into docs/crash-results.md
     #[arg(long, requires = "results")]
     publish: bool,
-}
-
-fn share(text: &str) -> Result<(usize, usize), String> {
-    let parsed = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
-    parsed.filter(|(k, n)| k < n).ok_or_else(|| format!("`{text}`: expected K/N with K below N"))
 }
 
 /// Seeds one bug after the other.
@@ -54,35 +42,31 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if options.fits {
         return Ok(());
     }
-    if let (true, Some(results)) = (options.publish, &options.results) {
+    if let (true, Some(results)) = (options.publish, &options.work.results) {
         return publish(root, &bugs, results);
     }
     bugs.retain(|bug| options.only.as_ref().is_none_or(|only| bug.name.contains(only)));
-    let (k, n) = options.share.unwrap_or((0, 1));
-    let known =
-        options.results.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
-    let done = |bug: &Ordering| known.lines().any(|line| line.starts_with(&format!("{}: ", bug.name)));
-    let bugs: Vec<Ordering> = bugs
-        .into_iter()
-        .enumerate()
-        .filter(|(at, bug)| at % n == k && !done(bug))
-        .map(|(_, bug)| bug)
-        .collect();
-    let copy = options.copy.clone().unwrap_or_else(|| root.join("target/mutants"));
+    let bugs = options.work.left(bugs, &crate::soak::sources(root, "HEAD")?, is_found)?;
+    let copy = options.work.copy.clone().unwrap_or_else(|| root.join("target/mutants"));
     copy_tree(root, &copy)?;
-    if options.only.is_none()
-        && let Some(found) = hunt(&copy)?
-    {
-        bail!("the laboratory finds something in the tree as it is: {found}");
+    let mut patience = PATIENCE;
+    if options.only.is_none() {
+        #[expect(clippy::disallowed_methods, reason = "how long the machine takes is no logic of a library")]
+        let began = Instant::now();
+        if let Some(found) = hunt(&copy, CLEAN_PATIENCE)? {
+            bail!("the laboratory finds something in the tree as it is: {found}");
+        }
+        // A busy machine is no bug: the tree as it is needs as long there.
+        patience = patience.max(3 * began.elapsed());
     }
     let mut survivors = Vec::new();
     for bug in &bugs {
-        let found = without(&copy, bug, &|| hunt(&copy))?;
-        let fate: Option<String> = found.as_ref().map(|found| found.chars().take(160).collect());
-        let line = format!("{}: {}", bug.name, fate.as_deref().unwrap_or("SURVIVED"));
+        let found = without(&copy, bug, &|| hunt(&copy, patience))?;
+        let said = found.as_deref().unwrap_or(SURVIVED);
+        let line = format!("{}: {said}", bug.name);
         println!("{line}");
-        note(options, &line)?;
-        if found.is_none() {
+        options.work.note(&line)?;
+        if !is_found(said) {
             survivors.push(bug.name.clone());
         }
     }
@@ -105,7 +89,7 @@ fn publish(root: &Path, bugs: &[Ordering], results: &Path) -> Result<()> {
         line.map(|line| line.replace('|', "\\|"))
     };
     let judged: Vec<(&Ordering, String)> = bugs.iter().filter_map(|bug| Some((bug, fate(bug)?))).collect();
-    let survived = judged.iter().filter(|(_, fate)| fate == "SURVIVED").count();
+    let survived = judged.iter().filter(|(_, fate)| !is_found(fate)).count();
     let mut table = format!(
         "{} of {} seeded bugs were found; {} of the list were not run.\n\n| bug | found as |\n|---|---|\n",
         judged.len() - survived,
@@ -118,19 +102,24 @@ fn publish(root: &Path, bugs: &[Ordering], results: &Path) -> Result<()> {
     crate::soak::replace_between(&root.join(crate::soak::PAGE), "mutants", &table)
 }
 
-fn note(options: &Options, line: &str) -> Result<()> {
-    use std::io::Write;
-    let Some(path) = &options.results else { return Ok(()) };
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
-    writeln!(file, "{line}").with_context(|| format!("writing {}", path.display()))
+/// How long the search may take at least: a bug may also make everything wait for ever.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(400);
+/// How long it may take in the tree as it is.
+const CLEAN_PATIENCE: Duration = Duration::from_secs(3600);
+/// What is said of a search that took longer.
+const NO_END: &str = "no end within";
+/// What is said of a bug that was not found.
+const SURVIVED: &str = "SURVIVED";
+
+/// Whether a bug was found of which this is said: a search without an end has found nothing.
+pub(crate) fn is_found(said: &str) -> bool {
+    said != SURVIVED && !said.starts_with(NO_END)
 }
 
-/// How long the search may take: a bug may also make everything wait for ever.
-const PATIENCE: Duration = Duration::from_secs(400);
-
 /// Builds the copy and asks the laboratory (`crates/fstitch-systems/examples/hunt.rs`); what it found.
-fn hunt(copy: &Path) -> Result<Option<String>> {
-    ask(copy, ("hunt", "hunt"), &[])
+fn hunt(copy: &Path, patience: Duration) -> Result<Option<String>> {
+    let said = ask(copy, ("hunt", "hunt"), &[], patience)?;
+    Ok(said.map(|said| said.chars().take(160).collect()))
 }
 
 /// Builds an example of `fstitch-systems` by a profile. Returns the program.
@@ -146,15 +135,31 @@ pub(crate) fn build_asked(root: &Path, target: &Path, (example, profile): (&str,
 }
 
 /// Builds an example in the copy, and asks it; what it found.
-pub(crate) fn ask(copy: &Path, asked: (&str, &str), arguments: &[&str]) -> Result<Option<String>> {
+pub(crate) fn ask(
+    copy: &Path,
+    asked: (&str, &str),
+    arguments: &[&str],
+    patience: Duration,
+) -> Result<Option<String>> {
     let program = build_asked(copy, &copy.join("target"), asked)?;
-    let output =
-        Command::new("timeout").arg(PATIENCE.as_secs().to_string()).arg(program).args(arguments).output()?;
+    let limit = patience.as_secs().to_string();
+    let output = Command::new("timeout").arg(limit).arg(program).args(arguments).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     match output.status.code() {
         Some(0) => Ok(None),
         Some(1) if !said.is_empty() => Ok(Some(said.trim().replace('\n', " "))),
-        Some(124) => Ok(Some(format!("no end within {} s", PATIENCE.as_secs()))),
+        Some(124) => Ok(Some(format!("{NO_END} {} s", patience.as_secs()))),
         _ => bail!("the question ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_without_an_end_has_found_nothing() {
+        assert!(is_found("lost: /d was stable [ext2-soft:names/0:M2:65:0x13]"));
+        assert!(!is_found(SURVIVED) && !is_found(&format!("{NO_END} 400 s")));
     }
 }

@@ -62,6 +62,69 @@ pub struct Options {
     /// The journal's dependencies instead of the soft-updates ones
     #[arg(long)]
     journal: bool,
+    #[command(flatten)]
+    work: Work,
+}
+
+/// How long work is shared, and goes on where it was stopped.
+#[derive(clap::Args)]
+pub struct Work {
+    /// Only every N-th entry, beginning with the K-th (from 0), as K/N: to share the work
+    #[arg(long, value_name = "K/N", value_parser = share)]
+    share: Option<(usize, usize)>,
+    /// Where the copy of the tree is kept
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) copy: Option<PathBuf>,
+    /// Append what becomes of each entry to this file, and leave out those that went well already, on the same sources
+    #[arg(long, value_name = "FILE")]
+    pub(crate) results: Option<PathBuf>,
+}
+
+fn share(text: &str) -> Result<(usize, usize), String> {
+    let parsed = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+    parsed.filter(|(k, n)| k < n).ok_or_else(|| format!("`{text}`: expected K/N with K below N"))
+}
+
+impl Work {
+    /// The entries of this share that did not go well yet on `sources`: what went wrong in an earlier part is run again, so that the
+    /// verdict at the end is of all of them.
+    pub(crate) fn left(
+        &self,
+        entries: Vec<Ordering>,
+        sources: &str,
+        went_well: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Ordering>> {
+        let (k, n) = self.share.unwrap_or((0, 1));
+        let known = self.known(sources)?;
+        let done = |entry: &Ordering| {
+            let name = format!("{}: ", entry.name);
+            known.lines().filter_map(|line| line.strip_prefix(&name)).next_back().is_some_and(&went_well)
+        };
+        let mine = entries.into_iter().enumerate().filter(|(at, entry)| at % n == k && !done(entry));
+        Ok(mine.map(|(_, entry)| entry).collect())
+    }
+
+    /// The results so far. Their first line says of which sources they are; a new file gets it here.
+    fn known(&self, sources: &str) -> Result<String> {
+        let Some(path) = &self.results else { return Ok(String::new()) };
+        let first = format!("sources: {sources}");
+        match std::fs::read_to_string(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.note(&first).map(|()| String::new())
+            }
+            Ok(known) if known.lines().next() == Some(&first) => Ok(known),
+            Ok(_) => bail!("{} is of other sources than `{sources}`", path.display()),
+            Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
+        }
+    }
+
+    /// Writes down what became of an entry.
+    pub(crate) fn note(&self, line: &str) -> Result<()> {
+        use std::io::Write;
+        let Some(path) = &self.results else { return Ok(()) };
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+        writeln!(file, "{line}").with_context(|| format!("writing {}", path.display()))
+    }
 }
 
 /// One dependency and how to remove it.
@@ -96,7 +159,9 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if let Some(only) = &options.only {
         orderings.retain(|ordering| ordering.name.contains(only));
     }
-    let copy = root.join("target/orderings");
+    let went_well = |said: &str| said == "redundant" || said.starts_with("caught by");
+    let orderings = options.work.left(orderings, &crate::soak::sources(root, "HEAD")?, went_well)?;
+    let copy = options.work.copy.clone().unwrap_or_else(|| root.join("target/orderings"));
     copy_tree(root, &copy)?;
     if let Verdict::Caught(test) = judge(&copy, tests, &options.seeds)? {
         bail!("{test} fails with every ordering in place");
@@ -110,7 +175,9 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
             (Verdict::Caught(test), true) => format!("NOT REDUNDANT, caught by {test}"),
             (Verdict::Survived, false) => "SURVIVED".to_owned(),
         };
-        println!("{}: {said}", ordering.name);
+        let line = format!("{}: {said}", ordering.name);
+        println!("{line}");
+        options.work.note(&line)?;
         if (verdict == Verdict::Survived) != ordering.redundant {
             wrong.push(ordering.name.clone());
         }
@@ -271,6 +338,32 @@ mod tests {
         assert!(parse("[a]\nfile: x.rs\n<<<<\none\n").is_err());
         assert!(parse("[a]\n<<<<\n").is_err());
         assert!(parse("anything\n").is_err());
+    }
+
+    #[test]
+    fn work_is_shared_and_goes_on() {
+        let entries = || {
+            let text = "[a]\nfile: x\n<<<<\n1\n====\n>>>>\n[b]\nfile: x\n<<<<\n2\n====\n>>>>\n";
+            parse(&format!("{text}[c]\nfile: x\n<<<<\n3\n====\n>>>>\n")).unwrap()
+        };
+        let results = std::env::temp_dir().join(format!("orderings-{}.txt", std::process::id()));
+        let names = |share: &str| -> Vec<String> {
+            let share = self::share(share).ok();
+            let work = Work { share, copy: None, results: Some(results.clone()) };
+            let left = work.left(entries(), "s", |said| said.starts_with("caught")).unwrap();
+            left.into_iter().map(|entry| entry.name).collect()
+        };
+        assert_eq!(names("0/2"), ["a", "c"]);
+        assert_eq!(names("1/2"), ["b"]);
+        assert!(self::share("2/2").is_err() && self::share("1").is_err());
+        let work = Work { share: None, copy: None, results: Some(results.clone()) };
+        work.note("a: caught by a test").unwrap();
+        work.note("b: SURVIVED").unwrap();
+        assert_eq!(names("0/1"), ["b", "c"], "what went wrong is run again");
+        work.note("b: caught by another").unwrap();
+        assert_eq!(names("0/1"), ["c"]);
+        assert!(work.left(entries(), "others", |_| true).is_err(), "results of other sources are none");
+        std::fs::remove_file(results).unwrap();
     }
 
     #[test]

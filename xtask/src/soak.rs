@@ -185,7 +185,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 /// What the results hold for: the sources of the libraries at a commit, by git's hashes of their folders, as far as it has them.
-fn sources(root: &Path, commit: &str) -> Result<String> {
+pub fn sources(root: &Path, commit: &str) -> Result<String> {
     let mut all = String::new();
     for folder in SOURCES {
         let object = format!("{commit}:crates/{folder}/src");
