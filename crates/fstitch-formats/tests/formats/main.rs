@@ -2,6 +2,8 @@
 //! no cache, have neither patches nor directories, and are stable when a call returns. What fails here would fail in `mount`,
 //! `mkfs`, `fsck` or `info` with the newcomer alone.
 
+#![allow(clippy::unwrap_used)]
+
 mod contract;
 mod tray;
 

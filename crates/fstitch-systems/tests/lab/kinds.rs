@@ -14,11 +14,14 @@ use fstitch_crashlab::workload::{Target, Workload};
 use fstitch_crashlab::{Anatomy, Image, System};
 use fstitch_systems::{Ext2Anatomy, system};
 
+/// A block, and as what it was read or written.
+type Seen = (u64, BlockKind);
+
 /// A device in memory that notes as what its blocks are read and written.
 struct Told {
     memory: MemDevice,
     phase: Mutex<&'static str>,
-    seen: Mutex<BTreeMap<(u64, BlockKind), (&'static str, IoOp)>>,
+    seen: Mutex<BTreeMap<Seen, (&'static str, IoOp)>>,
 }
 
 impl Told {
