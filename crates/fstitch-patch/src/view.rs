@@ -46,7 +46,7 @@ pub struct BlockView {
     pub volume: u8,
     /// It has changes that are on their way nowhere yet.
     pub is_dirty: bool,
-    /// It is being written.
+    /// It is being written; or was, and is not stable for the cause that is given.
     pub is_in_flight: bool,
     /// Somebody has a handle to it.
     pub is_pinned: bool,
@@ -78,6 +78,18 @@ pub enum Ready {
 pub enum Cause {
     /// It is being written; what was changed since follows later.
     InFlight,
+    /// It is stored elsewhere, and found there when a patch is stable that says where. What was changed since follows later.
+    Elsewhere {
+        /// The patch of the block that waits.
+        patch: PatchId,
+        /// The one that says where it is, or a patch without a block in front of that.
+        record: PatchId,
+    },
+    /// Writing it has failed, and it will never be stable, nor will what comes after it.
+    Failed {
+        /// What was said of that.
+        error: String,
+    },
     /// It waits for a patch of another block, or by way of patches without a block for an earlier one of its own.
     Patch {
         /// The patch that waits.
@@ -131,6 +143,10 @@ pub enum Cause {
 pub enum Standing {
     /// It is being written.
     InFlight,
+    /// It is stored elsewhere, and waits for the change by which it is found there.
+    Elsewhere,
+    /// Writing it has failed: it will never be stable.
+    Failed,
     /// It could be written now.
     Ready,
     /// An earlier version of its block is being written.

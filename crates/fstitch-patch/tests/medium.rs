@@ -18,6 +18,7 @@ use fstitch_patch::journal::format::{SUPERBLOCK_SIZE, Superblock};
 use fstitch_patch::{
     Block, Cache, CacheOptions, Exception, Fate, JournalConfig, JournalMode, Linear, Medium, Optimizations,
     PatchId, PatchState, VolumeOptions,
+    view::{Cause, Standing},
 };
 
 const BLOCK: usize = 1024;
@@ -318,6 +319,12 @@ fn a_block_elsewhere_waits_for_the_change_that_says_where() {
     // It is changed again meanwhile, and seen as it is.
     put(&cache, 1, 8, &[]);
     assert_eq!(cache.read(BlockNo(1), KIND).unwrap().snapshot()[..9], [1, 0, 0, 0, 0, 0, 0, 0, 1]);
+    let view = cache.view(16);
+    let seen = |no| view.blocks.iter().find(|block| block.no == BlockNo(no)).unwrap();
+    let Some(Cause::Elsewhere { patch, record }) = seen(1).why else { panic!("{:?}", seen(1)) };
+    assert!(patch == moved && seen(MAP).patches.iter().any(|patch| patch.id == record), "{view:?}");
+    let Some(Cause::Patch { standing, .. }) = seen(2).why else { panic!("{:?}", seen(2)) };
+    assert!(standing == Standing::Elsewhere && view.epoch.is_none(), "{view:?}");
     assert_eq!(cache.step().unwrap(), 1, "the map alone: a block in flight is not written");
     assert_eq!((cache.state(moved), cache.state(last)), (PatchState::Committed, PatchState::Uncommitted));
     cache.sync_patches(&[last]).unwrap();
@@ -397,6 +404,11 @@ fn a_block_that_is_lost_takes_nothing_with_it_but_what_waits_for_it() {
         }
         assert_eq!(cache.state(first), PatchState::Committed);
         assert!(cache.poisoned().is_none());
+        let view = cache.view(16);
+        let why = |no| view.blocks.iter().find(|block| block.no == BlockNo(no)).unwrap().why.clone();
+        assert!(matches!(why(1), Some(Cause::Failed { .. })), "{view:?}");
+        let standing = Standing::Failed;
+        assert!(matches!(why(2), Some(Cause::Patch { standing: seen, .. }) if seen == standing), "{view:?}");
         // Work goes on.
         let later = put(&cache, 3, 8, &[beside]);
         cache.sync_patches(&[later]).unwrap();

@@ -134,6 +134,11 @@ impl Failures {
         self.0.first().map(|(_, error)| error.clone())
     }
 
+    /// The blocks.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = Sx> + '_ {
+        self.0.iter().map(|&(sx, _)| sx)
+    }
+
     /// Why this block is lost.
     pub(super) fn of(&self, slot: Sx) -> Option<Error> {
         self.0.iter().find(|(lost, _)| *lost == slot).map(|(_, error)| error.clone())

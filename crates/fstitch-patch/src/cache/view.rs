@@ -9,7 +9,7 @@ use crate::graph::{Obstacle, Root};
 use crate::patchgroup::{Group, State};
 use crate::view::{
     BlockView, Cause, ClosedView, EpochView, GroupState, GroupView, JournalView, LeftOut, Ready, RunningView,
-    Totals, View,
+    Standing, Totals, View,
 };
 use crate::{PatchId, PatchState};
 
@@ -24,7 +24,9 @@ impl Cache {
         let now = self.shared.clock.elapsed();
         let core = self.shared.core();
         let in_flight: Vec<Sx> = core.in_flight().collect();
-        let picked = core.graph.pick(&in_flight, now, limit);
+        let kept = core.graph.resting().iter().copied().chain(core.failures.blocks());
+        let sent: Vec<Sx> = kept.chain(in_flight.iter().copied()).collect();
+        let picked = core.graph.pick(&sent, now, limit);
         let mut groups: Vec<(GroupId, &Group)> =
             core.groups.iter().take(limit).map(|(&id, group)| (id, group)).collect();
         groups.sort_unstable_by_key(|&(id, _)| id);
@@ -61,14 +63,14 @@ fn behind(groups: &[(GroupId, &Group)]) -> Behind {
 }
 
 impl Core {
-    /// The blocks that are being written.
+    /// The blocks that are being written, or were when everything ended.
     fn in_flight(&self) -> impl Iterator<Item = Sx> + '_ {
         self.launched.iter().copied().filter(|&sx| !self.graph.slot(sx).flying.is_empty())
     }
 
     fn why(&self, sx: Sx, block: &BlockView, behind: &Behind) -> Option<Cause> {
         if block.is_in_flight {
-            return Some(Cause::InFlight);
+            return Some(self.why_not_stable(sx));
         }
         if block.ready == Ready::Whole {
             return None;
@@ -84,7 +86,7 @@ impl Core {
                     before,
                     block: slot.no,
                     kind: slot.kind,
-                    standing: self.graph.standing_of(px),
+                    standing: self.standing_of(px),
                     group,
                     others: self.graph.waits_outside(patch).saturating_sub(1),
                 }
@@ -92,6 +94,28 @@ impl Core {
             Root::Held(px) => self.held(patch_id, px, group),
             Root::Chain(px) => Cause::Chain { patch: patch_id, empty: self.graph.id(px) },
         })
+    }
+
+    /// Why a block that was sent is not stable.
+    fn why_not_stable(&self, sx: Sx) -> Cause {
+        if let Some(error) = self.failures.of(sx) {
+            return Cause::Failed { error: error.to_string() };
+        }
+        match self.graph.record_of(sx) {
+            Some((patch, record)) => {
+                Cause::Elsewhere { patch: self.graph.id(patch), record: self.graph.id(record) }
+            }
+            None => Cause::InFlight,
+        }
+    }
+
+    fn standing_of(&self, px: Px) -> Standing {
+        match self.graph.standing_of(px) {
+            Standing::InFlight if self.failures.blocks().any(|sx| sx == self.graph.place_of(px)) => {
+                Standing::Failed
+            }
+            standing => standing,
+        }
     }
 
     /// Who holds a patch: a transaction that takes changes, or an operation.

@@ -228,6 +228,16 @@ impl Graph {
         true
     }
 
+    /// The blocks that are stored elsewhere and not found there yet.
+    pub(crate) fn resting(&self) -> &[Sx] {
+        &self.resting
+    }
+
+    /// Whether a block is one of them.
+    pub(super) fn is_resting(&self, sx: Sx) -> bool {
+        self.resting.contains(&sx)
+    }
+
     /// Whether a patch waits, directly or not, for one that is in flight.
     fn waits_for_flight(&self, px: Px) -> bool {
         let (mut todo, mut seen) = (vec![px], BTreeSet::from([px]));

@@ -60,6 +60,15 @@ impl Graph {
         }
     }
 
+    /// Of a block that is stored elsewhere, one of its patches and what says where it is.
+    pub(crate) fn record_of(&self, sx: Sx) -> Option<(Px, Px)> {
+        if !self.is_resting(sx) {
+            return None;
+        }
+        let outside = |px: Px| self.live_befores(px).find(|&before| !self.same_block(px, before));
+        self.slot(sx).flying.iter().find_map(|&px| Some((px, outside(px)?)))
+    }
+
     /// Of what a patch waits for outside its block, that which is likely to take longest.
     fn longest_wait(&self, px: Px) -> Option<Px> {
         let outside = self.live_befores(px).filter(|&before| !self.same_block(px, before));
@@ -69,7 +78,8 @@ impl Graph {
                 (NO_SLOT, Role::Held) => 4,
                 (NO_SLOT, _) => 3,
                 _ => match self.standing_of(before) {
-                    Standing::Waits => 2,
+                    Standing::Failed => 5,
+                    Standing::Waits | Standing::Elsewhere => 2,
                     Standing::Ready | Standing::Behind => 1,
                     Standing::InFlight => 0,
                 },
@@ -83,7 +93,7 @@ impl Graph {
     pub(crate) fn standing_of(&self, px: Px) -> Standing {
         let patch = self.patch(px);
         if patch.in_flight {
-            return Standing::InFlight;
+            return if self.is_resting(patch.slot) { Standing::Elsewhere } else { Standing::InFlight };
         }
         if !self.slot(patch.slot).flying.is_empty() {
             return Standing::Behind;
@@ -125,6 +135,11 @@ impl Graph {
     /// The block of a patch that has one.
     pub(crate) fn slot_of(&self, px: Px) -> &Slot {
         self.slot(self.patch(px).slot)
+    }
+
+    /// The place of the block of a patch that has one.
+    pub(crate) fn place_of(&self, px: Px) -> Sx {
+        self.patch(px).slot
     }
 
     /// The id of a patch.

@@ -89,6 +89,10 @@ pub enum Ready {
 pub enum Why {
     /// It is being written.
     InFlight,
+    /// It is stored elsewhere, and waits for the patch by which it is found there.
+    Elsewhere { patch: u64, record: u64 },
+    /// Writing it has failed.
+    Failed { error: String },
     /// It waits for a patch of a block.
     Patch {
         patch: u64,
@@ -116,6 +120,10 @@ pub enum Why {
 pub enum Standing {
     /// It is being written.
     InFlight,
+    /// It is stored elsewhere, and not found there yet.
+    Elsewhere,
+    /// Writing it has failed.
+    Failed,
     /// It could be written now.
     Ready,
     /// An earlier version of its block is being written.
@@ -259,6 +267,10 @@ impl From<view::Cause> for Why {
     fn from(cause: view::Cause) -> Self {
         match cause {
             view::Cause::InFlight => Self::InFlight,
+            view::Cause::Elsewhere { patch, record } => {
+                Self::Elsewhere { patch: patch.number(), record: record.number() }
+            }
+            view::Cause::Failed { error } => Self::Failed { error },
             view::Cause::Patch { patch, before, block, kind, standing, group, others } => Self::Patch {
                 patch: patch.number(),
                 before: before.number(),
@@ -286,6 +298,8 @@ impl From<view::Standing> for Standing {
     fn from(standing: view::Standing) -> Self {
         match standing {
             view::Standing::InFlight => Self::InFlight,
+            view::Standing::Elsewhere => Self::Elsewhere,
+            view::Standing::Failed => Self::Failed,
             view::Standing::Ready => Self::Ready,
             view::Standing::Behind => Self::Behind,
             view::Standing::Waits => Self::Waits,

@@ -327,6 +327,8 @@ mod tests {
             graph::Why::Transaction { patch: 1, volume: 0, sequence: 1, operations: 1, closing: false },
             graph::Why::Held { patch: 1, held: 2, group: None },
             graph::Why::Chain { patch: 1, empty: 2 },
+            graph::Why::Elsewhere { patch: 1, record: 2 },
+            graph::Why::Failed { error: "EIO".into() },
         ];
         let block = |why| graph::Block {
             why: Some(why),

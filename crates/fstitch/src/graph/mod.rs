@@ -109,6 +109,10 @@ pub fn explain(why: &Why, of: &Block) -> String {
     match why {
         Why::InFlight if of.dirty => "it has changed again since it was sent".to_owned(),
         Why::InFlight => String::new(),
+        Why::Elsewhere { record, .. } => {
+            format!("is stored elsewhere, and waits for patch {record}, by which it is found there")
+        }
+        Why::Failed { error } => format!("will never be stable: {error}"),
         Why::Patch { before, block, kind, standing, group, others, .. } => {
             let place = match *block == of.block {
                 true => "of this block".to_owned(),
@@ -116,6 +120,8 @@ pub fn explain(why: &Why, of: &Block) -> String {
             };
             let standing = match standing {
                 Standing::InFlight => "which is in flight",
+                Standing::Elsewhere => "which is stored elsewhere and not found there yet",
+                Standing::Failed => "which will never be stable",
                 Standing::Ready => "which could be written now",
                 Standing::Behind => "an earlier version of which is in flight",
                 Standing::Waits => "which waits itself",
@@ -281,6 +287,8 @@ not shown: 6 blocks, 10 patches, 0 edges, 0 patchgroups (--limit shows more)
         assert_eq!(said(transaction(0, false)), "its transaction 8 is not closed");
         assert_eq!(said(transaction(1, true)), "its transaction 8 is about to close: 1 operation under way");
         assert!(said(Why::Held { patch: 1, held: 9, group: None }).contains("holds patch 9"));
+        assert!(said(Why::Elsewhere { patch: 1, record: 9 }).contains("waits for patch 9"));
+        assert_eq!(said(Why::Failed { error: "EIO".into() }), "will never be stable: EIO");
         assert!(said(Why::Chain { patch: 1, empty: 9 }).contains("patch 9"));
     }
 
