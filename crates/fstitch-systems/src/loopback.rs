@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use fstitch_core::Consistency;
+use fstitch_core::order;
 use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, Caller, CheckReport, FileSystem, FindingClass, Geometry,
     InodeNo, IoOp, Result, SetAttr,
@@ -371,6 +372,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        let _below = order::Below::enter();
         for read in reads {
             if self.fs.read(self.ino, self.at(read.block), read.data)? != read.data.len() {
                 let short = std::io::Error::other("the file is too short");
@@ -381,6 +383,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        let _below = order::Below::enter();
         for write in writes {
             self.fs.write(&Caller::default(), self.ino, self.at(write.block), write.data)?;
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use fstitch_core::Consistency;
+use fstitch_core::order;
 use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, Error, FileKind, FileSystem, Geometry, IoOp, Overlay,
     SystemClock,
@@ -242,6 +243,7 @@ impl BlockDevice for FileBlocks {
     }
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> fstitch_core::Result<()> {
+        let _below = order::Below::enter();
         for read in reads {
             let offset = read.block.get().checked_mul(u64::from(self.geometry.block_size));
             let offset = offset.ok_or_else(|| refused(IoOp::Read, read.block))?;
