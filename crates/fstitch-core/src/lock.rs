@@ -246,7 +246,7 @@ where
 
 /// Tells that a lock is free again. In guards it comes after the guard of `std`, and so it is dropped when that is.
 #[derive(Debug)]
-struct Released(#[cfg_attr(not(debug_assertions), expect(dead_code, reason = "it is empty"))] Held);
+struct Released(Held);
 
 #[cfg(debug_assertions)]
 impl Drop for Released {
@@ -260,6 +260,7 @@ impl Drop for Released {
 /// A [`Mutex`] that is held.
 pub struct MutexGuard<'a, T> {
     guard: std::sync::MutexGuard<'a, T>,
+    #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "it is empty"))]
     held: Released,
     #[cfg(debug_assertions)]
     lock: &'a std::sync::Mutex<T>,

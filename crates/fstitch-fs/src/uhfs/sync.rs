@@ -96,13 +96,13 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// # Errors
     /// [`Error::WouldWait`] on a thread that refuses to wait, if the inode is marked for the change to be stable at once.
     pub(super) fn ask_to_sync(&self, state: &State<L::Inode>) -> Result<()> {
-        let asked = self.low.flags(state.inode()).has(InodeFlags::SYNC);
-        if asked { waiting::ask() } else { Ok(()) }
+        let would_wait = waiting::refuses() && self.low.flags(state.inode()).has(InodeFlags::SYNC);
+        if would_wait { Err(Error::WouldWait) } else { Ok(()) }
     }
 
     /// Before a change of names in a directory, in the same way.
     pub(super) fn ask_to_sync_names(&self, dir: &State<L::Inode>) -> Result<()> {
-        if self.syncs_names(dir) { waiting::ask() } else { Ok(()) }
+        if waiting::refuses() && self.syncs_names(dir) { Err(Error::WouldWait) } else { Ok(()) }
     }
 
     /// Whether names in a directory are to be stable when a call returns.

@@ -61,6 +61,7 @@ impl Core {
     }
 
     /// Blocks became clean because a change elsewhere was committed.
+    #[cold]
     fn note_landed(&mut self) {
         for sx in self.graph.take_landed() {
             let slot = self.graph.slot(sx);
@@ -74,7 +75,9 @@ impl Core {
 impl Shared {
     /// Evicts clean blocks until `more` bytes fit, as far as there are any.
     pub(super) fn make_room(&self, core: &mut Core, more: usize) {
-        core.note_landed();
+        if core.graph.has_landed() {
+            core.note_landed();
+        }
         // Twice round: the first pass takes the second chances away.
         let mut patience = 2 * core.clean.len + 1;
         while self.memory(core) + more > self.options.cache_size && patience > 0 {

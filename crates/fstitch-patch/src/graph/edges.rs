@@ -2,7 +2,6 @@
 
 use super::patch::{NO_SLOT, Px};
 use super::{Graph, at};
-use crate::observer::What;
 
 impl Graph {
     /// Makes `after` depend on `before`. Nothing happens if it already does, or if both are one patch.
@@ -16,7 +15,6 @@ impl Graph {
     pub(super) fn add_new_edge(&mut self, after: Px, before: Px) {
         let same_block = self.same_block(after, before);
         let id = self.arena.id(before);
-        self.tell(|graph| What::Waits { patch: graph.arena.id(after), before: id });
         // Transactions are numbered by volume. What comes after those of another one is its creator's business.
         let same_volume = self.patch(before).volume == self.patch(after).volume;
         let serial = if same_volume { self.patch(before).serial() } else { 0 };
@@ -44,6 +42,7 @@ impl Graph {
         if block != NO_SLOT && !same_block && !gathers && !flying {
             self.slots[at(block)].external += 1;
         }
+        self.tell_waits(after, before);
     }
 
     /// Removes the edge as if `before` had committed; the id stays in `befores`, where it is a no-op once

@@ -256,6 +256,11 @@ impl Graph {
         std::mem::take(&mut self.landed)
     }
 
+    /// Whether there are any.
+    pub(crate) fn has_landed(&self) -> bool {
+        !self.landed.is_empty()
+    }
+
     /// The volumes through which the patches were made that are in flight on a block.
     pub(crate) fn volumes_in_flight(&self, sx: Sx) -> Vec<Vx> {
         let mut volumes: Vec<Vx> =

@@ -47,6 +47,20 @@ impl Graph {
         self.note(|graph| What::Joined { patch: graph.arena.id(px) });
     }
 
+    /// A patch waits for another one from now on.
+    #[inline(always)]
+    pub(super) fn tell_waits(&mut self, after: Px, before: Px) {
+        if self.ring.is_some() {
+            self.note_wait(after, before);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_wait(&mut self, after: Px, before: Px) {
+        self.note(|graph| What::Waits { patch: graph.arena.id(after), before: graph.arena.id(before) });
+    }
+
     /// What a patch is.
     pub(crate) fn role_of(&self, px: Px) -> PatchRole {
         let patch = self.patch(px);
