@@ -216,7 +216,7 @@ impl History {
     fn newest(&self, block: u64) -> &[u8] {
         let volatile = self.volatile.get(&block).and_then(|versions| versions.last());
         let newest = volatile.map(|version| &version.data).or_else(|| self.stable.get(&block));
-        newest.map_or_else(|| self.base.block(block), |data| data)
+        newest.map(std::ops::Deref::deref).unwrap_or_else(|| self.base.block(block))
     }
 
     /// A discarded block holds anything until it is written again, in practice its old contents or zeros.
