@@ -6,6 +6,8 @@ use std::sync::Arc;
 use fstitch_core::{BlockDevice, Caller, Errno, Error, FileKind, FileSystem, InodeNo, Seed};
 
 use crate::explore::Facts;
+use crate::judging::Lawful;
+use crate::lab::LabOptions;
 use crate::medium::{Base, History, Image, Level, Recorder, for_each_choice, for_each_cut};
 use crate::oracle::{CHUNK, Object, ObjectId, Tree, Violation};
 use crate::system::System;
@@ -30,6 +32,24 @@ fn fail(code: &'static str) -> impl Fn(Error) -> Violation {
 }
 
 impl Aftermath<'_> {
+    /// Everything of the above and the reference checker, each with the probability that `options` say.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub(crate) fn sample(&self, options: &LabOptions, lawful: Lawful<'_, Tree>) -> Result<(), Violation> {
+        let Lawful { allowed, image, seed, counts, .. } = lawful;
+        let sampled = |every: u64, seed: &mut Seed| every > 0 && seed.chance(1, every);
+        if sampled(options.aftermath_every, seed) {
+            counts.aftermaths += 1;
+            counts.during_recovery += self.live_on(&image(), options.depth, seed)? - 1;
+        }
+        if sampled(options.reference_every, seed) {
+            counts.reference += 1;
+            self.ask_reference(&image(), allowed)?;
+        }
+        Ok(())
+    }
+
     /// Everything of the above on `image`; crashes during recovery nest `depth` deep. Returns the images looked at.
     ///
     /// # Errors

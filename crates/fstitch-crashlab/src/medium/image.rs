@@ -9,6 +9,12 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 /// What ordinary disks write as a whole, in bytes; smaller blocks count as one piece.
 pub(crate) const SECTOR: usize = 512;
 
+/// A cache line, in bytes: what a flush of persistent memory writes back, and the block of such a medium.
+pub const LINE: u32 = 64;
+
+/// What persistent memory stores as a whole, in bytes.
+pub const WORD: u32 = 8;
+
 /// A block's bytes and their hash, shared between the log, the versions and the images.
 #[derive(Clone)]
 pub struct Bytes(Arc<Hashed>);
@@ -76,6 +82,7 @@ impl std::fmt::Debug for Bytes {
 #[derive(Debug)]
 pub struct Base {
     geometry: Geometry,
+    atom: usize,
     bytes: Vec<u8>,
     hashes: Vec<u128>,
 }
@@ -83,17 +90,39 @@ pub struct Base {
 impl Base {
     /// An image of whole blocks of `block_size` bytes; bytes after the last one are dropped.
     #[must_use]
-    pub fn new(block_size: u32, mut bytes: Vec<u8>) -> Arc<Self> {
+    pub fn new(block_size: u32, bytes: Vec<u8>) -> Arc<Self> {
+        Self::make(block_size, SECTOR.min(size(block_size)), block_size, bytes)
+    }
+
+    /// A region of persistent memory: its blocks are cache lines and its atoms words. Bytes after the last whole line are
+    /// dropped.
+    #[must_use]
+    pub fn of_memory(bytes: Vec<u8>) -> Arc<Self> {
+        Self::with_atoms(LINE, WORD, bytes)
+    }
+
+    /// The same of a medium that tears its blocks into atoms of `atom` bytes, where the level lets it tear them. Panics
+    /// where these do not fill a block.
+    #[must_use]
+    pub fn with_atoms(block_size: u32, atom: u32, bytes: Vec<u8>) -> Arc<Self> {
+        let fills = atom > 0 && block_size.is_multiple_of(atom);
+        assert!(fills, "atoms of {atom} bytes fill no block of {block_size}");
+        Self::make(block_size, size(atom), atom, bytes)
+    }
+
+    fn make(block_size: u32, atom: usize, atomic_size: u32, mut bytes: Vec<u8>) -> Arc<Self> {
         let unit = size(block_size);
         let blocks = bytes.len() / unit;
         bytes.truncate(blocks * unit);
         let block_count = u64::try_from(blocks).expect("64-bit machine");
         let hashes = bytes.chunks(unit).map(hash_block).collect();
-        Arc::new(Self {
-            geometry: Geometry { block_size, block_count, atomic_size: block_size },
-            bytes,
-            hashes,
-        })
+        Arc::new(Self { geometry: Geometry { block_size, block_count, atomic_size }, atom, bytes, hashes })
+    }
+
+    /// The smallest piece that is on the medium whole, in bytes.
+    #[must_use]
+    pub fn atom(&self) -> usize {
+        self.atom
     }
 
     /// The hash of a block.

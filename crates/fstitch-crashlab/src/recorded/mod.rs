@@ -211,6 +211,7 @@ impl Recorded {
         let file = BufReader::with_capacity(1 << 20, File::open(&self.log)?);
         let mut reader = DmLogReader::new(file, self.base.geometry())?;
         let mut history = History::new(Arc::clone(&self.base), level);
+        let geometry = self.base.geometry();
         let mut length = Length::default();
         let mut seen = None;
         let mut entry = 0;
@@ -227,7 +228,7 @@ impl Recorded {
                     length.moments += 1;
                     seen = Some(length.writes);
                 }
-                length.writes += u64::from(matches!(event, Event::Write { .. } | Event::Discard { .. }));
+                length.writes += u64::from(!event.changes(geometry).is_empty());
                 self.apply(&mut history, event);
             }
             entry += 1;

@@ -146,7 +146,8 @@ impl Prepared<'_> {
         let Ok(tree) = &ran.tree else { return Ok(()) };
         let lab = self.lab;
         let past = Past::new(ran);
-        let mut explorer = Explorer::new(&*lab.system, &lab.known, &ran.log, (Arc::new(tree.clone()), 1));
+        let mut explorer =
+            Explorer::new(&*lab.system, &lab.known, &ran.log, (Some(Arc::new(tree.clone())), 1));
         let history = History::from_stable(Arc::clone(&lab.base), self.start.clone(), lab.options.level);
         let mut dice = Seed::new(1);
         let mut found = None;
