@@ -1,5 +1,6 @@
 //! The rules of POSIX and Linux for each operation of a file system, without a medium: what a name may be, who inherits
-//! what, which change is refused and with which errno, which bits a change takes away, which time moves.
+//! what, which change is refused and with which errno, which bits a change takes away, which time moves. And the table of the
+//! inodes that are in memory, which every file system needs that is mounted.
 //!
 //! ```text
 //!   Uhfs (over patches)      file systems without a cache
@@ -8,10 +9,14 @@
 //!   name    what a name may be              make     what a new inode is and inherits
 //!   change  attributes, flags, contents     remove   unlinking, linking, renaming
 //!   xattr   extended attributes and lists   acl      access lists        time   access times
+//!   table   inodes in memory and the references to them
 //! ```
 //!
-//! Everything is a function of values: an inode is an [`Inode`], its attributes and flags as they are now. Who calls holds the
+//! All of these are functions of values: an inode is an [`Inode`], its attributes and flags as they are now. Who calls holds the
 //! locks that keep them so. The reference model of the tests knows the same rules a second time, on purpose; nothing else may.
+//!
+//! The one thing with a state of its own is the [`table`]: which inodes are in memory, how often the kernel refers to each, and who
+//! frees one that has lost its last name. It knows neither what an inode is nor where it is kept.
 #![forbid(unsafe_code)]
 
 pub mod acl;
@@ -19,6 +24,7 @@ pub mod change;
 pub mod make;
 pub mod name;
 pub mod remove;
+pub mod table;
 pub mod time;
 pub mod xattr;
 

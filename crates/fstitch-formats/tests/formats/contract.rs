@@ -91,6 +91,7 @@ fn works(format: &dyn Format, kind: &str, medium: &Arc<MemDevice>) -> MemDevice 
     write_file(&*volume, b"a", b"contents");
     assert_eq!(read_file(&*volume, b"a"), b"contents");
     obeys_posix(&*volume);
+    keeps_what_is_referred_to(&*volume);
     let held = volume.lookup(volume.root(), b"a").unwrap().attr.ino;
     assert_eq!(volume.references().into_iter().find(|(ino, _)| *ino == held), Some((held, 1)));
     volume.forget(held, 1);
@@ -134,6 +135,30 @@ fn obeys_posix(volume: &dyn Volume) {
     assert_eq!(volume.setattr(&ROOT, lent.ino, &chown).unwrap().perm, 0o700);
     volume.forget(lent.ino, 1);
     volume.unlink(&user, root, b"lent").unwrap();
+}
+
+/// A file that has lost its name is there for those who refer to it; the last of them gives its room back.
+fn keeps_what_is_referred_to(volume: &dyn Volume) {
+    let root = volume.root();
+    let files = |volume: &dyn Volume| {
+        let held = volume.references();
+        held.into_iter().filter(|&(ino, _)| ino != volume.root()).collect::<Vec<_>>()
+    };
+    let free = volume.statfs().unwrap().blocks_free;
+    let ino = volume.mknod(&ROOT, root, b"open", 0o100_644, 0).unwrap().attr.ino;
+    volume.write(&ROOT, ino, 0, b"still here").unwrap();
+    assert_eq!(volume.lookup(root, b"open").unwrap().attr.ino, ino);
+    volume.unlink(&ROOT, root, b"open").unwrap();
+    assert_eq!(volume.lookup(root, b"open").unwrap_err().errno(), Errno::NOENT);
+    volume.forget(ino, 1);
+    let mut buf = [0; 10];
+    assert_eq!(volume.read(ino, 0, &mut buf).unwrap(), 10);
+    assert_eq!((&buf, volume.getattr(ino).unwrap().nlink), (b"still here", 0));
+    assert_eq!(files(volume), [(ino, 1)]);
+    assert!(volume.statfs().unwrap().blocks_free < free);
+    volume.forget(ino, 1);
+    assert_eq!(volume.getattr(ino).unwrap_err().errno(), Errno::STALE);
+    assert_eq!((files(volume), volume.statfs().unwrap().blocks_free), (Vec::new(), free));
 }
 
 /// What was synced is there after recovery, and what recovers is known to have been needed.

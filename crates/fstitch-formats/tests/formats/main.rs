@@ -7,8 +7,10 @@
 mod contract;
 mod tray;
 
+use std::sync::Arc;
+
 use contract::keeps_contract;
-use fstitch_core::{BlockDevice, BlockNo, MemDevice};
+use fstitch_core::{BlockDevice, BlockNo, Caller, MemDevice};
 use fstitch_formats::{FORMATS, Format, by_name_among, probe_among, probe_device};
 
 use tray::Tray;
@@ -28,6 +30,53 @@ fn every_format_of_the_list_keeps_the_contract() {
 #[test]
 fn a_format_without_cache_and_patches_keeps_the_contract() {
     keeps_contract(&Tray, "tray");
+}
+
+/// The first byte of the block of the inode `ino`: 0 if it is free.
+fn first_byte(medium: &MemDevice, ino: fstitch_core::InodeNo) -> u8 {
+    medium.image()[1024 * usize::try_from(ino.get() - 1).unwrap()]
+}
+
+#[test]
+fn the_table_of_inodes_serves_who_has_no_cache() {
+    let medium = Arc::new(contract::made(&Tray, "tray"));
+    let volume = contract::open(&Tray, Arc::clone(&medium), false).unwrap();
+    let caller = Caller::default();
+    let make = |number: u32| {
+        let name = number.to_string().into_bytes();
+        let ino = volume.mknod(&caller, volume.root(), &name, 0o100_644, 0).unwrap().attr.ino;
+        assert_eq!(volume.write(&caller, ino, 0, &name).unwrap(), name.len());
+        (name, ino)
+    };
+    let files: Vec<_> = (0..100).map(make).collect();
+    assert_eq!(volume.references().len(), files.len(), "far more than stay in memory");
+    for (name, ino) in &files {
+        assert_eq!(volume.lookup(volume.root(), name).unwrap().attr.ino, *ino);
+        volume.unlink(&caller, volume.root(), name).unwrap();
+        volume.forget(*ino, 1);
+        let mut buf = [0; 3];
+        let len = volume.read(*ino, 0, &mut buf).unwrap();
+        assert_eq!(&buf[..len], name, "one reference is left");
+        assert_ne!(first_byte(&medium, *ino), 0);
+        volume.forget(*ino, 1);
+        assert!(volume.getattr(*ino).is_err() && first_byte(&medium, *ino) == 0);
+    }
+    assert!(volume.references().is_empty());
+}
+
+#[test]
+fn an_orphan_goes_with_the_next_opening_or_the_unmount() {
+    let medium = Arc::new(contract::made(&Tray, "tray"));
+    let volume = contract::open(&Tray, Arc::clone(&medium), false).unwrap();
+    let caller = Caller::default();
+    let ino = volume.mknod(&caller, volume.root(), b"open", 0o100_644, 0).unwrap().attr.ino;
+    volume.unlink(&caller, volume.root(), b"open").unwrap();
+    let left = Arc::new(medium_of(&medium));
+    assert_ne!(first_byte(&left, ino), 0, "the machine stops here");
+    contract::open(&Tray, Arc::clone(&left), false).unwrap();
+    assert_eq!(first_byte(&left, ino), 0);
+    volume.unmount().unwrap();
+    assert_eq!(first_byte(&medium, ino), 0);
 }
 
 #[test]
@@ -53,7 +102,7 @@ fn what_is_no_volume_belongs_to_nobody() {
         assert!(probe_device(&medium).unwrap().is_none());
         for format in WITH_TOY {
             assert!(format.look(&medium).is_err() && !format.is_marked_clean(&medium));
-            assert!(contract::open(*format, std::sync::Arc::new(medium_of(&medium)), false).is_err());
+            assert!(contract::open(*format, Arc::new(medium_of(&medium)), false).is_err());
         }
     }
 }

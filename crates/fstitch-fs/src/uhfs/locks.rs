@@ -19,25 +19,25 @@ impl<'a, I> Locked<'a, I> {
     /// Locks all of `nodes`, each once. `ESTALE` if one of them is dead.
     pub(super) fn all(nodes: &[&'a Arc<Node<I>>]) -> Result<Self> {
         let mut nodes: SmallVec<[&'a Arc<Node<I>>; 4]> = SmallVec::from_slice(nodes);
-        nodes.sort_by_key(|node| node.ino);
-        nodes.dedup_by_key(|node| node.ino);
+        nodes.sort_by_key(|node| node.ino());
+        nodes.dedup_by_key(|node| node.ino());
         let mut guards = SmallVec::new();
         for node in nodes {
-            guards.push((node.ino, node.write()?));
+            guards.push((node.ino(), node.write()?));
         }
         Ok(Self { guards })
     }
 
     /// Locks another inode if that needs no waiting. Returns whether it is locked now.
     pub(super) fn attempt(&mut self, node: &'a Arc<Node<I>>) -> Result<bool> {
-        if self.guards.iter().any(|(ino, _)| *ino == node.ino) {
+        if self.guards.iter().any(|(ino, _)| *ino == node.ino()) {
             return Ok(true);
         }
         let Some(state) = node.try_write() else { return Ok(false) };
         if state.dead {
             return Err(Errno::STALE.into());
         }
-        self.guards.push((node.ino, state));
+        self.guards.push((node.ino(), state));
         Ok(true)
     }
 

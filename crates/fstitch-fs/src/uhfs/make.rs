@@ -1,8 +1,6 @@
 //! Making inodes and names. The order: (parent's raised count) → inode, complete → name; and for another name
 //! of an existing inode: raised count → name.
 
-use std::sync::atomic::Ordering;
-
 use fstitch_core::{Caller, Entry, Errno, FileKind, InodeNo, Result, SetTime};
 use fstitch_patch::PatchIds;
 use fstitch_posix::acl::{self, Acl};
@@ -57,7 +55,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let _change = self.change(NAME_CHANGE_BLOCKS)?;
         let parent = self.node(make.parent)?;
-        parent.used.store(true, Ordering::Relaxed);
+        parent.header.note_use();
         let mut dir = parent.write().map_err(|_| Errno::NOENT)?;
         self.check_new_name(&dir, make.name)?;
         if make.name.is_some() {
@@ -76,8 +74,8 @@ impl<L: LowLevelFs> Uhfs<L> {
             Some(name) => self.name_new_inode(&mut dir, &mut state, name)?,
             None => state.linkable = true,
         }
-        let node = self.table.insert(attr.ino, state);
-        node.orphan.store(make.name.is_none(), Ordering::Relaxed);
+        let node = self.table.insert(Node::made(attr.ino, state));
+        node.header.set_orphan(make.name.is_none());
         drop(dir);
         self.evict_idle();
         Ok(Entry { attr })
@@ -225,7 +223,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         (parent, name): (InodeNo, &[u8]),
         locked: Result<Locked<'_, L::Inode>>,
     ) -> Result<Entry> {
-        let ino = node.ino;
+        let ino = node.ino();
         let mut locked = locked.map_err(|_| Errno::NOENT)?;
         self.check_new_name(locked.of(parent), Some(name))?;
         self.ask_to_sync_names(locked.of(parent))?;
@@ -250,7 +248,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         state.track.named_in(parent);
         state.linkable = false;
         // Under the lock, so that it cannot hide that another thread takes the last name afterwards.
-        node.orphan.store(false, Ordering::Relaxed);
+        node.header.set_orphan(false);
         self.touch(state, false)?;
         Ok(Entry { attr: self.low.attr(state.inode()) })
     }

@@ -1,10 +1,10 @@
-//! The universal high-level file system: POSIX operations out of a format's micro-operations.
+//! The universal high-level file system: POSIX operations out of a format's micro-operations. Which inodes are in memory, and who
+//! refers to them, is kept in the table of [`fstitch_posix::table`].
 //!
 //! ```text
 //!   volume   Uhfs itself, its options, and the gate through which every change goes
 //!   posix    impl FileSystem: the table of contents of the operations
 //!   node     an inode in memory, what it remembers of its unstable changes
-//!   table    the inode table, reference counts, which inodes leave memory
 //!   locks    several inode locks at once, in inode order
 //!   names    lookup, readdir, readlink, rules for names
 //!   make     mknod, mkdir, symlink, tmpfile, link         acl     default ACLs, chmod and ACLs
@@ -56,7 +56,6 @@ mod remove;
 mod rename;
 mod space;
 mod sync;
-mod table;
 mod truncate;
 mod volume;
 mod write;

@@ -85,7 +85,7 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// What `name` names, and where that was found if nobody has noted it yet.
     pub(super) fn look_in(&self, dir: &Node<L::Inode>, name: &[u8], refs: u64) -> Result<Looked<L::Inode>> {
-        dir.used.store(true, Ordering::Relaxed);
+        dir.header.note_use();
         let state = dir.read()?;
         self.expect_directory(&state)?;
         let slot = match name {
@@ -95,14 +95,14 @@ impl<L: LowLevelFs> Uhfs<L> {
                 found => found,
             },
         };
-        let ino = slot.as_ref().map_or(dir.ino, |slot| slot.ino);
+        let ino = slot.as_ref().map_or(dir.ino(), |slot| slot.ino);
         let changes = state.changes();
         let node = self.node_with(ino, refs)?;
         let is_new = !name::is_dots(name) && node.fresh.load(Ordering::Relaxed);
         let origin = is_new.then(|| {
             // Read once: a directory that is moved after this takes with it what was known of its ways.
             let moves = self.moves();
-            let is_stable = dir.ino == self.low.root() || state.track.is_stable(moves);
+            let is_stable = dir.ino() == self.low.root() || state.track.is_stable(moves);
             Origin { dir: self.low.attr(state.inode()).id(), stable: is_stable.then_some(moves) }
         });
         Ok(Some(((node, slot.map(|slot| (slot, changes))), origin)))
@@ -129,7 +129,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let node = self.find_node(&dir, name, 1)?.ok_or(Errno::NOENT)?;
         let attr = node.read().map(|state| self.low.attr(state.inode()));
         if attr.is_err() {
-            self.do_forget(node.ino, 1);
+            self.do_forget(node.ino(), 1);
         }
         Ok(Entry { attr: attr? })
     }

@@ -54,7 +54,7 @@ impl<L: LowLevelFs> PinnedFile<L> {
         if !read_only {
             // The volume is in use from now on, and its journal started.
             drop(fs.change(0)?);
-            fs.do_fsync(self.node.ino, false)?;
+            fs.do_fsync(self.node.ino(), false)?;
         }
         Ok(())
     }
@@ -112,12 +112,12 @@ impl<L: LowLevelFs> Drop for PinnedFile<L> {
     fn drop(&mut self) {
         self.node.pinned.store(false, Ordering::Release);
         let _below = Below::enter();
-        self.fs.do_forget(self.node.ino, 1);
+        self.fs.do_forget(self.node.ino(), 1);
     }
 }
 
 impl<L: LowLevelFs> std::fmt::Debug for PinnedFile<L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PinnedFile({}, {} blocks)", self.node.ino, self.blocks)
+        write!(f, "PinnedFile({}, {} blocks)", self.node.ino(), self.blocks)
     }
 }

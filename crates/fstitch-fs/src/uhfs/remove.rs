@@ -2,7 +2,6 @@
 //! inode freed, each pointer before the bit that it frees (in the format).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use fstitch_core::{Errno, FileKind, InodeId, InodeNo, Result, waiting};
 use fstitch_patch::PatchIds;
@@ -11,7 +10,6 @@ use smallvec::SmallVec;
 
 use super::locks::Locked;
 use super::node::{Node, Part, State};
-use super::table::Table;
 use super::volume::{Change, NAME_CHANGE_BLOCKS};
 use super::{AttrChange, FreedName, LowLevelFs, NameSlot, Uhfs};
 
@@ -71,10 +69,10 @@ impl<L: LowLevelFs> Uhfs<L> {
                 Some((slot, changes)) if changes == dir_state.changes() => slot,
                 _ => self.low.find_name(dir_state.inode(), name)?.ok_or(Errno::NOENT)?,
             };
-            if slot.ino != node.ino || locked.of(node.ino).track.version != others.version {
+            if slot.ino != node.ino() || locked.of(node.ino()).track.version != others.version {
                 continue;
             }
-            let victim = Victim { parent, ino: node.ino, node: &node, slot, others: &others };
+            let victim = Victim { parent, ino: node.ino(), node: &node, slot, others: &others };
             let ended = self.remove_locked(&mut locked, &victim, kind)?;
             drop(locked);
             break (!ended).then_some(node);
@@ -200,7 +198,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
             Err(error) => {
                 // As when it is freed later. What has ended in memory is not ended twice.
-                Table::unclaim(node);
+                node.header.unclaim();
                 self.keep_error(error);
                 Ok(self.low.attr(state.inode()).nlink == 0)
             }
@@ -248,7 +246,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     pub(super) fn settle(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) {
         let Ok(state) = node.read() else { return };
         if self.low.attr(state.inode()).nlink == 0 {
-            node.orphan.store(true, Ordering::Relaxed);
+            node.header.set_orphan(true);
             drop(state);
             self.free_orphan(change, node);
         }
@@ -259,7 +257,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         if self.table.claim_orphan(node)
             && let Err(error) = self.free(change, node)
         {
-            Table::unclaim(node);
+            node.header.unclaim();
             self.keep_error(error);
         }
     }
@@ -267,7 +265,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// Frees all orphans, those that somebody refers to included: the volume is being unmounted.
     pub(super) fn free_all_orphans(&self, change: &Change<'_>) -> Result<()> {
         for node in self.table.all() {
-            if Table::claim_referred_orphan(&node) {
+            if node.header.claim_referred_orphan() {
                 self.free(change, &node)?;
             }
         }
@@ -303,14 +301,14 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.table.remove(node);
         } else {
             // It got a name again before its turn came.
-            Table::unclaim(node);
+            node.header.unclaim();
         }
         Ok(())
     }
 
     pub(super) fn do_forget(&self, ino: InodeNo, count: u64) {
         if let Some(node) = self.table.release(ino, count)
-            && node.orphan.load(Ordering::Relaxed)
+            && node.header.is_orphan()
         {
             // Nobody forgets it a second time.
             let _waits = waiting::allow();

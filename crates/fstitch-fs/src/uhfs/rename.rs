@@ -88,7 +88,7 @@ impl<L: LowLevelFs> Uhfs<L> {
                 }
             }
             let reach = (self.reach(&from_dir, to.dir)?, self.reach(&to_dir, from.dir)?);
-            let target_ino = target.as_ref().map(|node| node.ino);
+            let target_ino = target.as_ref().map(|node| node.ino());
             let others = match &target {
                 Some(node) => match self.other_names(node, to.dir, renames.is_some())? {
                     None => continue,
@@ -97,7 +97,7 @@ impl<L: LowLevelFs> Uhfs<L> {
                 None => None,
             };
             let moved =
-                Move { caller, from, to, source: source.ino, target: target_ino, mode, reach, others };
+                Move { caller, from, to, source: source.ino(), target: target_ino, mode, reach, others };
             let nodes = [Some(&from_dir), Some(&to_dir), Some(&source), target.as_ref()];
             if let Outcome::Retry = self.rename_locked(&nodes, &moved)? {
                 continue;
@@ -133,10 +133,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let mut at = Arc::clone(dir);
         for _ in 0..DEPTH_MAX {
-            if at.ino == moved.ino {
+            if at.ino() == moved.ino() {
                 return Err(on_loop.into());
             }
-            if at.ino == self.low.root() {
+            if at.ino() == self.low.root() {
                 return Ok(());
             }
             let state = at.read().map_err(|_| Errno::NOENT)?;
@@ -154,7 +154,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let mut patches = PatchIds::new();
         let mut at = Arc::clone(dir);
         for _ in 0..DEPTH_MAX {
-            if dir.ino == other || at.ino == self.low.root() {
+            if dir.ino() == other || at.ino() == self.low.root() {
                 return Ok(patches);
             }
             let state = at.read().map_err(|_| Errno::NOENT)?;

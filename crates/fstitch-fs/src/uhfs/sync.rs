@@ -171,7 +171,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Ok(true);
         }
         ascent.patches.extend(state.track.gathers(&[Part::Names]));
-        if state.track.is_stable(self.moves()) || node.ino == self.low.root() || attr.nlink == 0 {
+        if state.track.is_stable(self.moves()) || node.ino() == self.low.root() || attr.nlink == 0 {
             return Ok(true);
         }
         ascent.climbed.push((Arc::clone(&node), state.track.version));

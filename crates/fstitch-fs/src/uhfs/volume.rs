@@ -10,12 +10,12 @@ use fstitch_core::waiting::{self, Waiting};
 use fstitch_core::{Consistency, Errno, Error, FileKind, InodeId, InodeNo, Result, Timestamp};
 use fstitch_patch::{Cache, Handle, PatchId, PatchState};
 
+use fstitch_posix::table::Table;
 use fstitch_posix::time::AtimePolicy;
 
 use super::LowLevelFs;
 use super::evict::idle_nodes;
 use super::node::{Node, Part, State};
-use super::table::Table;
 
 /// How a volume is used.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub struct Uhfs<L: LowLevelFs> {
     /// Blocks that one step of a large operation dirties.
     pub(super) step_blocks: usize,
     block_size: usize,
-    pub(super) table: Table<L::Inode>,
+    pub(super) table: Table<Node<L::Inode>>,
     pub(super) gate: RwLock<Phase, rank::Gate>,
     /// The volume is marked as in use, durably.
     pub(super) in_use: AtomicBool,
@@ -279,9 +279,10 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// The node of `ino` with `refs` more references.
     pub(super) fn node_with(&self, ino: InodeNo, refs: u64) -> Result<Arc<Node<L::Inode>>> {
         let loaded = Cell::new(false);
-        let node = self.table.get(ino, refs, || {
+        let node = self.table.get(ino, refs, |node: &Node<L::Inode>| {
             loaded.set(true);
-            Ok((self.low.load(ino)?, self.low.was_unclean()))
+            node.set_loaded(self.low.load(ino)?, self.low.was_unclean());
+            Ok(())
         });
         if loaded.get() {
             self.evict_idle();

@@ -1,5 +1,7 @@
 //! A journal on a device: its superblock, and its blocks by number.
 
+use std::sync::Arc;
+
 use fstitch_core::{
     BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, IoOp, Result, Structure,
     Timestamp,
@@ -9,6 +11,7 @@ use super::area::Area;
 use super::blocks::Shape;
 use super::format::{SUPERBLOCK_SIZE, Sequence, Superblock};
 use super::scan::{Scan, Walk};
+use super::writer::{Described, Writer};
 
 /// What copies are allowed to go home to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,23 +209,13 @@ impl<'d> Log<'d> {
                 "the block is the journal's own, or beyond the volume",
             ));
         }
-        let (shape, sequence) = (self.shape(), self.superblock.sequence);
-        let first = self.superblock.first;
+        let (shape, first) = (self.shape(), self.superblock.first);
+        let mut writer = Writer::new(shape, self.superblock.sequence);
         let mut at = first;
-        let mut sum = super::checksum::START;
-        let mut block = BlockBuf::zeroed(self.block_size());
         for part in blocks.chunks(shape.tags_max()) {
-            let mut copies: Vec<BlockBuf> = part.iter().map(|(_, data)| data.clone()).collect();
-            let mut tags = Vec::with_capacity(part.len());
-            for ((home, _), copy) in part.iter().zip(&mut copies) {
-                let escaped = super::blocks::escape(copy);
-                tags.push(shape.tag_for(home.get(), escaped, sequence, copy));
-            }
-            shape.put_descriptor(&mut block, sequence, &tags);
-            sum = copies
-                .iter()
-                .fold(super::checksum::crc32(sum, &block), |sum, copy| super::checksum::crc32(sum, copy));
-            let mut writes = vec![(at, BlockKind::JournalDescriptor, &block[..])];
+            let part = part.iter().map(|(home, data)| (*home, Arc::new(data.clone())));
+            let Described { descriptor, copies } = writer.describe(part);
+            let mut writes = vec![(at, BlockKind::JournalDescriptor, &descriptor[..])];
             at += 1;
             for copy in &copies {
                 writes.push((at, BlockKind::JournalData, &copy[..]));
@@ -231,8 +224,7 @@ impl<'d> Log<'d> {
             self.write(&writes)?;
         }
         // No flush before the commit block: nobody looks at it before the superblock says so.
-        shape.put_commit(&mut block, sequence, now, sum);
-        self.write(&[(at, BlockKind::JournalCommit, &block)])?;
+        self.write(&[(at, BlockKind::JournalCommit, &writer.commit(now))])?;
         self.flush()?;
         self.change_superblock(|superblock| superblock.start = first)
     }

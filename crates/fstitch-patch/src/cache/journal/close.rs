@@ -1,6 +1,6 @@
 //! A transaction closes: what it changed becomes blocks of the log.
 //!
-//! **Layout.** Revoke blocks, then descriptors, each followed by the copies that it describes, then the commit block.
+//! **Layout.** As [`Writer`] has it.
 //!
 //! **Orderings.** Copies, descriptors and revokes → the tail patch that gave their blocks back. Commit record → all of them,
 //! the transaction's plain contents, the previous commit record. Home patches → commit record, by the held patch.
@@ -13,22 +13,18 @@ use super::{Closed, Core, Journal, Shared};
 use crate::PatchId;
 use crate::graph::patch::{Change, Px, Site, Sx, Vx};
 use crate::graph::{ChangeContents as Contents, Home, Running};
-use crate::journal::blocks::{self, Tag};
-use crate::journal::checksum::{START, crc32};
-use crate::journal::format::Sequence;
+use crate::journal::{Described, Writer};
 use crate::observer::What;
 
 /// A transaction on its way into the log.
 struct Closing {
     volume: Vx,
-    sequence: Sequence,
     /// Blocks with copies, in order of their numbers.
     homes: Vec<(BlockNo, Sx, Px)>,
     revoked: Vec<u64>,
     /// What the commit record comes after.
     befores: Vec<PatchId>,
-    /// Over descriptors and copies, where commit records have it.
-    sum: u32,
+    writer: Writer,
 }
 
 impl Shared {
@@ -65,8 +61,7 @@ impl Shared {
     /// Blocks of the log that the transaction takes.
     fn log_need(core: &Core, volume: Vx, running: &Running) -> u32 {
         let shape = &Self::journal(core, volume).shape;
-        let (copies, revokes) = (running.homes.len(), running.revoked.len());
-        let need = copies + copies.div_ceil(shape.tags_max()) + revokes.div_ceil(shape.revokes_max()) + 1;
+        let need = Writer::need(shape, running.homes.len(), running.revoked.len());
         u32::try_from(need).unwrap_or(u32::MAX)
     }
 
@@ -79,13 +74,13 @@ impl Shared {
         let sequence = journal.next;
         journal.next = sequence.next();
         let start = journal.ring.head();
+        let writer = Writer::new(journal.shape, sequence);
         let mut closing = Closing {
             volume,
-            sequence,
             homes,
             revoked: running.revoked.iter().map(|no| no.get()).collect(),
             befores: vec![running.data, last_commit],
-            sum: START,
+            writer,
         };
         self.log_revokes(core, &mut closing);
         self.log_copies(core, &mut closing);
@@ -116,52 +111,34 @@ impl Shared {
     }
 
     fn log_revokes(&self, core: &mut Core, closing: &mut Closing) {
-        let shape = Self::journal(core, closing.volume).shape;
-        for revoked in closing.revoked.chunks(shape.revokes_max()) {
-            let mut block = BlockBuf::zeroed(self.block_size);
-            shape.put_revoke(&mut block, closing.sequence, revoked);
+        for block in closing.writer.revokes(&closing.revoked) {
             let patch = self.put_log_block(core, closing.volume, BlockKind::JournalRevoke, Arc::new(block));
             closing.befores.push(patch);
         }
     }
 
     fn log_copies(&self, core: &mut Core, closing: &mut Closing) {
-        let shape = Self::journal(core, closing.volume).shape;
-        let (sequence, volume) = (closing.sequence, closing.volume);
-        for homes in closing.homes.chunks(shape.tags_max()) {
-            let copies: Vec<(Tag, Arc<BlockBuf>)> = homes
-                .iter()
-                .map(|&(no, sx, _)| {
-                    let slot = core.graph.slot(sx);
-                    let (copy, is_escaped) = escaped(&self.seals.sealed(slot.no, slot.kind, slot.loaded()));
-                    (shape.tag_for(no.get(), is_escaped, sequence, &copy), copy)
-                })
-                .collect();
-            let tags: Vec<Tag> = copies.iter().map(|&(tag, _)| tag).collect();
-            let mut block = BlockBuf::zeroed(self.block_size);
-            shape.put_descriptor(&mut block, sequence, &tags);
-            closing.sum = crc32(closing.sum, &block);
-            let patch = self.put_log_block(core, volume, BlockKind::JournalDescriptor, Arc::new(block));
+        let volume = closing.volume;
+        let tags_max = Self::journal(core, volume).shape.tags_max();
+        for homes in closing.homes.chunks(tags_max) {
+            let contents = homes.iter().map(|&(no, sx, _)| {
+                let slot = core.graph.slot(sx);
+                (no, self.seals.sealed(slot.no, slot.kind, slot.loaded()))
+            });
+            let Described { descriptor, copies } = closing.writer.describe(contents);
+            let descriptor = Arc::new(descriptor);
+            let patch = self.put_log_block(core, volume, BlockKind::JournalDescriptor, descriptor);
             closing.befores.push(patch);
-            for (_, copy) in copies {
-                if shape.checksums() == crate::journal::format::Checksums::Commit {
-                    closing.sum = crc32(closing.sum, &copy);
-                }
+            for copy in copies {
                 closing.befores.push(self.put_log_block(core, volume, BlockKind::JournalData, copy));
             }
         }
     }
 
     fn log_commit(&self, core: &mut Core, closing: &Closing) -> PatchId {
-        let mut block = BlockBuf::zeroed(self.block_size);
-        let shape = Self::journal(core, closing.volume).shape;
-        shape.put_commit(&mut block, closing.sequence, self.clock.now(), closing.sum);
-        self.put_log_block_after(
-            core,
-            closing.volume,
-            (BlockKind::JournalCommit, Arc::new(block)),
-            &closing.befores,
-        )
+        let block = closing.writer.commit(self.clock.now());
+        let block = (BlockKind::JournalCommit, Arc::new(block));
+        self.put_log_block_after(core, closing.volume, block, &closing.befores)
     }
 
     fn journal(core: &Core, volume: Vx) -> &Journal {
@@ -198,16 +175,4 @@ impl Shared {
         let (site, change) = (Site { volume, slot, no: block }, Change::Bytes { offset: 0, len });
         core.graph.change_plain(site, change, &Contents::Block(contents), &all)
     }
-}
-
-/// A block's contents as the log may hold them, and whether they had to be changed for that.
-fn escaped(contents: &Arc<BlockBuf>) -> (Arc<BlockBuf>, bool) {
-    let mut start = [0; 4];
-    start.copy_from_slice(&contents[..4]);
-    if !blocks::escape(&mut start) {
-        return (Arc::clone(contents), false);
-    }
-    let mut copy = BlockBuf::clone(contents);
-    let is_escaped = blocks::escape(&mut copy);
-    (Arc::new(copy), is_escaped)
 }
