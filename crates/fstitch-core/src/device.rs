@@ -5,7 +5,7 @@ use crate::{BlockNo, Result};
 /// The shape of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes per block: a power of two, at least 512.
+    /// Bytes per block: a power of two; at least 512 on a disk, a cache line of 64 in a region of memory.
     pub block_size: u32,
     /// Blocks on the device.
     pub block_count: u64,

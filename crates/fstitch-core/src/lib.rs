@@ -30,6 +30,7 @@ pub mod groups;
 mod ids;
 pub mod lock;
 mod mem;
+pub mod num;
 pub mod order;
 mod overlay;
 mod partition;

@@ -54,6 +54,27 @@ impl Place {
 /// Why nobody expects a panic under a lock.
 const POISONED: &str = "no panic while held";
 
+/// The answer of a lock of `std::sync`, where a panic under it is a bug.
+pub trait Unpoisoned {
+    /// What was asked for.
+    type Got;
+
+    /// It, if nobody panicked under the lock.
+    ///
+    /// # Panics
+    /// If somebody did.
+    fn unpoisoned(self) -> Self::Got;
+}
+
+impl<G> Unpoisoned for Result<G, PoisonError<G>> {
+    type Got = G;
+
+    #[track_caller]
+    fn unpoisoned(self) -> G {
+        self.expect(POISONED)
+    }
+}
+
 /// What taking a lock comes to. Poisoned locks are taken all the same.
 type Taken<G> = Result<G, PoisonError<G>>;
 

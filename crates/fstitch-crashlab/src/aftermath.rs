@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, Caller, Errno, Error, FileKind, FileSystem, InodeNo, Seed};
 
 use crate::explore::Facts;
@@ -183,7 +184,7 @@ fn grown_to(old: &Object, new: &Object) -> bool {
     if new.size <= old.size {
         return old == new;
     }
-    let chunk = u64::try_from(CHUNK).expect("64-bit machine");
+    let chunk = to_u64(CHUNK);
     let same = |(number, bytes): (&u64, &Arc<[u8]>)| {
         let visible = usize::try_from((old.size - number * chunk).min(chunk)).expect("at most a chunk");
         new.chunks.get(number).is_some_and(|grown| grown[..visible] == bytes[..visible])

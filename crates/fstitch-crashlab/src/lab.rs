@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, Errno, InodeNo, Result, Seed};
 use rustc_hash::FxHashMap;
 
@@ -196,7 +198,7 @@ impl Lab {
     }
 
     fn start(&self, workload: &Workload) -> Result<Start> {
-        let known = self.starts.lock().expect("no panic while held").get(&workload.setup).map(Arc::clone);
+        let known = self.starts.lock().unpoisoned().get(&workload.setup).map(Arc::clone);
         if let Some(start) = known {
             return Ok(start);
         }
@@ -214,7 +216,7 @@ impl Lab {
         drop(target);
         mounted.unmount()?;
         let start = Arc::new(image.changed());
-        let mut starts = self.starts.lock().expect("no panic while held");
+        let mut starts = self.starts.lock().unpoisoned();
         if starts.len() >= MAX_STARTS {
             starts.clear();
         }
@@ -288,7 +290,7 @@ impl Lab {
     pub fn run(&self, workload: &Workload, index: u64) -> Outcome {
         let mut outcome = Outcome::default();
         outcome.counts.workloads = 1;
-        outcome.counts.operations = u64::try_from(workload.ops.len()).expect("64-bit machine");
+        outcome.counts.operations = to_u64(workload.ops.len());
         match self.record(workload) {
             Ok(recording) => self.judge(workload, &recording, index, &mut outcome),
             Err(violation) => outcome.found.push(Found { id: self.id(workload, 0, vec![]), violation }),
@@ -307,7 +309,7 @@ impl Lab {
     }
 
     fn judge(&self, workload: &Workload, recording: &Recording, index: u64, outcome: &mut Outcome) {
-        outcome.counts.refused = u64::try_from(recording.refused.len()).expect("64-bit machine");
+        outcome.counts.refused = to_u64(recording.refused.len());
         let seed = self.options.seed ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let like = Arc::clone(recording.ledger.tree());
         let mut judging = Judging {

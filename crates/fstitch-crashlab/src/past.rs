@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fstitch_core::Seed;
+use fstitch_core::num::to_u64;
 
 use crate::explore::{Explorer, Facts, Known, Subject};
 use crate::id::StateId;
@@ -40,7 +41,7 @@ impl<S: Subject + ?Sized> Past<'_, S> {
         let mut outcome = Outcome::default();
         let begins = |event: &&Event| matches!(event, Event::Mark(Mark::Begin(_)));
         let operations = self.log.events.iter().filter(begins).count();
-        outcome.counts.operations = u64::try_from(operations).expect("64-bit machine");
+        outcome.counts.operations = to_u64(operations);
         outcome.counts.workloads = 1;
         let known = Known::new(KNOWN_IMAGES);
         let mut judging = Judging {

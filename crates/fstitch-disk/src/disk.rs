@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, RwLock};
 
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{
     BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result,
 };
@@ -108,7 +110,7 @@ impl FileDisk {
     /// [`Error::Io`] when the medium fails or the bytes do not lie inside the volume's whole blocks.
     pub fn read_bytes(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         let unit = u64::from(self.layout.block_size);
-        let len_wide = u64::try_from(len).expect("64-bit machine");
+        let len_wide = to_u64(len);
         let (first, end) = match offset.checked_add(len_wide) {
             Some(end) => (offset / unit, end.div_ceil(unit)),
             None => return Err(outside(IoOp::Read, BlockNo(offset / unit))),
@@ -116,7 +118,7 @@ impl FileDisk {
         if end > self.layout.block_count {
             return Err(outside(IoOp::Read, BlockNo(self.layout.block_count.max(first))));
         }
-        let count = usize::try_from(end - first).expect("64-bit machine");
+        let count = to_usize(end - first);
         let mut bytes = BlockBuf::zeroed(count * self.layout.unit());
         let blocks = bytes.chunks_exact_mut(self.layout.unit());
         let mut reads: Vec<_> = (first..end)
@@ -124,7 +126,7 @@ impl FileDisk {
             .map(|(block, data)| BlockRead { block: BlockNo(block), kind: BlockKind::Superblock, data })
             .collect();
         self.read(&mut reads)?;
-        let start = usize::try_from(offset % unit).expect("64-bit machine");
+        let start = to_usize(offset % unit);
         Ok(bytes[start..start + len].to_vec())
     }
 
@@ -149,7 +151,7 @@ impl FileDisk {
     /// Whether I/O bypasses the page cache at this moment.
     #[must_use]
     pub fn is_direct(&self) -> bool {
-        *self.mode.read().expect("no panic while held") != Mode::Cached
+        *self.mode.read().unpoisoned() != Mode::Cached
     }
 
     /// Whether batches go through io_uring, as far as is known by now: the first batch finds out.
@@ -218,7 +220,7 @@ impl FileDisk {
     }
 
     fn read_chunk(&self, reads: &mut [BlockRead<'_>]) -> Result<(), Failure> {
-        let mode = self.mode.read().expect("no panic while held");
+        let mode = self.mode.read().unpoisoned();
         let alignment = mode.alignment();
         let unaligned = reads.iter().filter(|read| !is_aligned(read.data, alignment)).count();
         let mut bounce = Bounce::new(unaligned, self.layout.unit(), alignment);
@@ -237,7 +239,7 @@ impl FileDisk {
     }
 
     fn write_chunk(&self, writes: &[BlockWrite<'_>]) -> Result<(), Failure> {
-        let mode = self.mode.read().expect("no panic while held");
+        let mode = self.mode.read().unpoisoned();
         let alignment = mode.alignment();
         let unaligned: Vec<_> = writes.iter().filter(|write| !is_aligned(write.data, alignment)).collect();
         let mut bounce = Bounce::new(unaligned.len(), self.layout.unit(), alignment);
@@ -260,7 +262,7 @@ impl FileDisk {
         if !refused || self.options.direct != Direct::Auto {
             return false;
         }
-        let mut mode = self.mode.write().expect("no panic while held");
+        let mut mode = self.mode.write().unpoisoned();
         match Mode::cached(&self.medium) {
             Ok(cached) => *mode = cached,
             Err(_) => return false,
@@ -411,7 +413,7 @@ pub fn probe(path: impl AsRef<Path>, offset: u64, len: usize) -> Result<Vec<u8>>
     let mut bytes = vec![0; len];
     let mut filled = 0;
     while filled < len {
-        let position = offset.saturating_add(u64::try_from(filled).expect("64-bit machine"));
+        let position = offset.saturating_add(to_u64(filled));
         match file.read_at(&mut bytes[filled..], position) {
             Ok(0) => break,
             Ok(count) => filled += count,

@@ -17,6 +17,7 @@
 //! crate that has it. It knows no files and no terminals: media are `BlockDevice`s, and what is said is returned.
 #![forbid(unsafe_code)]
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, Result};
 
 mod described;
@@ -70,7 +71,7 @@ pub fn probe_among<'f>(
 /// When it cannot be read.
 pub fn probe_device(device: &dyn BlockDevice) -> Result<Option<&'static dyn Format>> {
     let geometry = device.geometry();
-    let block_size = usize::try_from(geometry.block_size).expect("64-bit machine");
+    let block_size = to_usize(geometry.block_size);
     let count =
         (PROBE_LEN.div_ceil(block_size)).min(usize::try_from(geometry.block_count).unwrap_or(usize::MAX));
     let mut head = vec![0; count * block_size];

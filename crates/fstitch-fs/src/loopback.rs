@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fstitch_core::lock::{Mutex, RwLock};
+use fstitch_core::num::to_u64;
 use fstitch_core::order::rank;
 use fstitch_core::{BlockNo, Errno, Error, InodeNo, IoOp, Result};
 use fstitch_patch::{Cache, PatchId, Placement, Spot};
@@ -90,7 +91,7 @@ impl<L: LowLevelFs> Loopback<L> {
 
     /// Blocks that are filled together.
     fn fill_blocks(&self) -> u64 {
-        u64::try_from((FILL_BYTES / self.file.cache().block_size()).max(1)).expect("64-bit machine")
+        to_u64((FILL_BYTES / self.file.cache().block_size()).max(1))
     }
 
     /// The blocks around `no`, in its piece, that have no place: the first and the one behind the last.

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fstitch_core::groups::{GroupCall, GroupId};
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, Error, FallocateMode, FileSystem, InodeFlags, InodeNo,
     RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode, waiting,
@@ -124,7 +125,7 @@ impl Supervised {
 
     /// States only go up, and the first reason stays.
     fn enter(&self, state: u8, why: &str) {
-        let mut reason = self.reason.lock().expect("no panic while held");
+        let mut reason = self.reason.lock().unpoisoned();
         if self.state.fetch_max(state, Ordering::AcqRel) == SOUND {
             *reason = Arc::from(why);
         }
@@ -144,7 +145,7 @@ impl Supervised {
         match (ended, self.state.load(Ordering::Acquire)) {
             (ended, SOUND) | (ended @ Ok(()), SHUT_DOWN) => ended,
             _ => {
-                let reason = self.reason.lock().expect("no panic while held");
+                let reason = self.reason.lock().unpoisoned();
                 Err(Error::Poisoned(Arc::clone(&reason)))
             }
         }

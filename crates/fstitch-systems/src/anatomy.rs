@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, FileKind, InodeNo};
 use fstitch_fs::ext2::layout::dirent::entries;
 use fstitch_fs::ext2::layout::group::GroupDescriptor;
@@ -325,5 +326,5 @@ fn pointers(block: &[u8]) -> impl Iterator<Item = u32> + '_ {
 
 /// An offset or a count of the format as one of memory.
 fn size(number: u32) -> usize {
-    usize::try_from(number).expect("64-bit machine")
+    to_usize(number)
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fstitch_core::Consistency;
+use fstitch_core::num::to_usize;
 use fstitch_core::{
     BlockDevice, BlockNo, CheckReport, Error, FileSystem, FindingClass, Le, ManualClock, Partition, Result,
     Structure, Timestamp,
@@ -203,7 +204,7 @@ impl Ext2System {
     /// Bytes of the journal's own device behind the volume; 0 without one.
     fn journal_bytes(&self) -> usize {
         let bytes = u64::from(self.journal_blocks) * u64::from(self.block_size * self.external);
-        usize::try_from(bytes).expect("64-bit machine")
+        to_usize(bytes)
     }
 
     /// KiB of both.
@@ -319,7 +320,7 @@ impl Ext2System {
 }
 
 fn kib(kib: u32) -> usize {
-    usize::try_from(kib).expect("64-bit machine") << 10
+    to_usize(kib) << 10
 }
 
 /// A mounted volume.

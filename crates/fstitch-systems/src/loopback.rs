@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use fstitch_core::Consistency;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::order;
 use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, Caller, CheckReport, FileSystem, FindingClass, Geometry,
@@ -211,9 +212,9 @@ impl LoopbackSystem {
     fn fill(&self, outer: &Uhfs<Ext2>, image: &[u8]) -> Result<()> {
         let caller = Caller::default();
         let ino = outer.mknod(&caller, outer.root(), FILE, 0o100_600, 0)?.attr.ino;
-        let size = Some(u64::try_from(image.len()).expect("64-bit machine"));
+        let size = Some(to_u64(image.len()));
         outer.setattr(&caller, ino, &SetAttr { size, ..SetAttr::default() })?;
-        let block_size = usize::try_from(self.inner.block_size).expect("64-bit machine");
+        let block_size = to_usize(self.inner.block_size);
         for (no, block) in (0_u64..).zip(image.chunks(block_size)) {
             if self.how != How::Sparse || block.iter().any(|&byte| byte != STALE) {
                 outer.write(&caller, ino, no * u64::from(self.inner.block_size), block)?;

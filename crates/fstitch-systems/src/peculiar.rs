@@ -1,6 +1,7 @@
 //! Volumes that no workload makes: without a feature that the first use must announce, with an index over a directory,
 //! with attributes that two inodes share. Other implementations leave such volumes behind.
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{Caller, FileSystem, InodeNo, Le, Result, XattrSetMode};
 
 /// Without the feature of extended attributes.
@@ -118,7 +119,7 @@ struct Raw {
 }
 
 fn wide(n: u32) -> usize {
-    usize::try_from(n).expect("64-bit machine")
+    to_usize(n)
 }
 
 impl Raw {
@@ -142,7 +143,7 @@ impl Raw {
     }
 
     fn inode(&self, ino: InodeNo) -> usize {
-        let at = usize::try_from(ino.get() - 1).expect("64-bit machine");
+        let at = to_usize(ino.get() - 1);
         self.inode_table + at * self.inode_size
     }
 

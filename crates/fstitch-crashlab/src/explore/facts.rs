@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Geometry, Result};
 
 use super::subject::Subject;
@@ -32,7 +33,7 @@ impl<T> Facts<T> {
             Ok((shown, allowed)) => (Ok(shown), allowed),
             Err(violation) => (Err(violation), 0),
         };
-        let reads = std::mem::take(&mut watched.seen.lock().expect("no panic while held").order);
+        let reads = std::mem::take(&mut watched.seen.lock().unpoisoned().order);
         Self { shown, allowed, reads }
     }
 }
@@ -72,7 +73,7 @@ impl BlockDevice for Watched {
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
         self.image.read(reads)?;
-        let mut seen = self.seen.lock().expect("no panic while held");
+        let mut seen = self.seen.lock().unpoisoned();
         for read in reads {
             let block = read.block.get();
             if seen.note(block) {
@@ -84,7 +85,7 @@ impl BlockDevice for Watched {
 
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
         self.image.write(writes)?;
-        let mut seen = self.seen.lock().expect("no panic while held");
+        let mut seen = self.seen.lock().unpoisoned();
         for write in writes {
             seen.note(write.block.get());
         }

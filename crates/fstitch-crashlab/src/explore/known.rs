@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use fstitch_core::lock::Unpoisoned;
 use rustc_hash::FxHashMap;
 
 use super::facts::Facts;
@@ -22,12 +23,12 @@ impl<T> Known<T> {
 
     /// The facts of an image.
     pub fn find(&self, hash: u128) -> Option<Arc<Facts<T>>> {
-        self.facts.lock().expect("no panic while held").get(&hash).map(Arc::clone)
+        self.facts.lock().unpoisoned().get(&hash).map(Arc::clone)
     }
 
     /// Remembers the facts of an image.
     pub fn insert(&self, hash: u128, facts: &Arc<Facts<T>>) {
-        let mut all = self.facts.lock().expect("no panic while held");
+        let mut all = self.facts.lock().unpoisoned();
         if all.len() >= self.capacity {
             all.clear();
         }

@@ -23,6 +23,7 @@
 
 use std::collections::BTreeMap;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockKind, Le};
 
 use super::image::{Bytes, size};
@@ -297,5 +298,5 @@ impl Writer {
 }
 
 pub(super) fn as_u64(n: usize) -> u64 {
-    u64::try_from(n).expect("64-bit machine")
+    to_u64(n)
 }

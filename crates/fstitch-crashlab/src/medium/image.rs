@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -35,7 +37,7 @@ impl Bytes {
 
 /// The hash of the sector that starts at `offset` of a block.
 pub(crate) fn hash_sector(offset: usize, data: &[u8]) -> u128 {
-    xxh3_128_with_seed(data, u64::try_from(offset).expect("64-bit machine"))
+    xxh3_128_with_seed(data, to_u64(offset))
 }
 
 /// The hash of a block, see [`Bytes::hash`].
@@ -114,7 +116,7 @@ impl Base {
         let unit = size(block_size);
         let blocks = bytes.len() / unit;
         bytes.truncate(blocks * unit);
-        let block_count = u64::try_from(blocks).expect("64-bit machine");
+        let block_count = to_u64(blocks);
         let hashes = bytes.chunks(unit).map(hash_block).collect();
         Arc::new(Self { geometry: Geometry { block_size, block_count, atomic_size }, atom, bytes, hashes })
     }
@@ -147,7 +149,7 @@ impl Base {
 
 /// A number of bytes as memory counts them.
 pub(crate) fn size(bytes: u32) -> usize {
-    usize::try_from(bytes).expect("64-bit machine")
+    to_usize(bytes)
 }
 
 /// A device in memory: a base that is shared, and the blocks that differ from it.
@@ -179,7 +181,7 @@ impl Image {
     /// The blocks that were written since the base.
     #[must_use]
     pub fn changed(&self) -> BTreeMap<u64, Bytes> {
-        self.changed.lock().expect("no panic while held").clone()
+        self.changed.lock().unpoisoned().clone()
     }
 
     /// All bytes, for foreign programs and as a base of its own.
@@ -187,7 +189,7 @@ impl Image {
     pub fn bytes(&self) -> Vec<u8> {
         let unit = size(self.base.geometry.block_size);
         let mut bytes = self.base.bytes.clone();
-        for (block, data) in &*self.changed.lock().expect("no panic while held") {
+        for (block, data) in &*self.changed.lock().unpoisoned() {
             let at = BlockNo(*block).index() * unit;
             bytes[at..at + unit].copy_from_slice(data);
         }
@@ -210,7 +212,7 @@ impl BlockDevice for Image {
     }
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
-        let changed = self.changed.lock().expect("no panic while held");
+        let changed = self.changed.lock().unpoisoned();
         for read in reads {
             check_request(self.base.geometry, IoOp::Read, read.block, read.data.len())?;
             let block = read.block.get();
@@ -223,7 +225,7 @@ impl BlockDevice for Image {
     }
 
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
-        let mut changed = self.changed.lock().expect("no panic while held");
+        let mut changed = self.changed.lock().unpoisoned();
         for write in writes {
             check_request(self.base.geometry, IoOp::Write, write.block, write.data.len())?;
             changed.insert(write.block.get(), write.data.into());

@@ -11,6 +11,8 @@ use std::io::{Error as IoError, ErrorKind};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, IoOp, Result};
 
 use super::image::{LINE, WORD, size};
@@ -109,7 +111,7 @@ impl<D: BlockDevice> PersistentMemory<D> {
     /// Outside the region.
     pub fn flush(&self, bytes: Range<u64>) -> Result<()> {
         let len = bytes.end.saturating_sub(bytes.start);
-        self.check(IoOp::Flush, bytes.start, usize::try_from(len).expect("64-bit machine"))?;
+        self.check(IoOp::Flush, bytes.start, to_usize(len))?;
         if len > 0 {
             let lines = bytes.start / u64::from(LINE)..bytes.end.div_ceil(u64::from(LINE));
             self.state().log.events.push(Event::Memory(Access::Flush { lines }));
@@ -169,7 +171,7 @@ impl<D: BlockDevice> PersistentMemory<D> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while held")
+        self.state.lock().unpoisoned()
     }
 }
 
@@ -186,5 +188,5 @@ fn pieces(offset: u64, len: usize, unit: u32) -> impl Iterator<Item = Range<usiz
 }
 
 fn as_u64(n: usize) -> u64 {
-    u64::try_from(n).expect("64-bit machine")
+    to_u64(n)
 }

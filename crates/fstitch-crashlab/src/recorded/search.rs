@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fstitch_core::Seed;
+use fstitch_core::num::to_usize;
 
 use super::choice::{Chosen, RecordedId, choose};
 use super::{MAX_SAMPLES, Question, Recorded, RecordedOptions, RecordedOutcome};
@@ -107,7 +108,7 @@ impl<'a> Search<'a> {
             samples.push(id());
             return;
         }
-        let place = usize::try_from(self.seed.below(self.outcome.counts.judged)).expect("64-bit machine");
+        let place = to_usize(self.seed.below(self.outcome.counts.judged));
         if let Some(sample) = samples.get_mut(place) {
             *sample = id();
         }

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use fstitch_core::Seed;
+use fstitch_core::num::to_u64;
 use rustc_hash::FxHashSet;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -125,7 +126,7 @@ impl Prepared<'_> {
         let lab = self.lab;
         let (ran, steps) = run_threads(&*lab.system, &lab.base, &self.start, (self.program, schedule));
         self.counts.schedules += 1;
-        self.counts.steps += u64::try_from(steps.len()).expect("64-bit machine");
+        self.counts.steps += to_u64(steps.len());
         let verdict = ran.map_err(|violation| (0, Vec::new(), violation)).and_then(|ran| {
             self.serial.judge(&ran).map_err(|violation| (0, Vec::new(), violation))?;
             self.judge_cuts(&ran)

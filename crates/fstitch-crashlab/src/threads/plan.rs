@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use fstitch_core::Seed;
+use fstitch_core::num::to_usize;
 use fstitch_core::order::Rank;
 
 use super::schedule::{Schedule, Switch};
@@ -65,7 +66,7 @@ pub enum Tried<F> {
 }
 
 fn bounded<F>(preemptions: u32, grain: Grain, run: &mut dyn FnMut(&Schedule) -> Tried<F>) -> Result<bool, F> {
-    let levels = usize::try_from(preemptions).expect("64-bit machine") + 1;
+    let levels = to_usize(preemptions) + 1;
     let mut queues: Vec<VecDeque<Schedule>> = vec![VecDeque::new(); levels];
     queues[0].push_back(Schedule::default());
     let cheapest = |queues: &mut Vec<VecDeque<Schedule>>| {
@@ -125,7 +126,7 @@ fn draw_branch(schedule: &Schedule, steps: &[Step], dice: &mut Seed) -> Option<S
 }
 
 fn first_open(schedule: &Schedule) -> usize {
-    schedule.0.last().map_or(0, |switch| usize::try_from(switch.step).expect("64-bit machine") + 1)
+    schedule.0.last().map_or(0, |switch| to_usize(switch.step) + 1)
 }
 
 fn with(schedule: &Schedule, at: usize, thread: u8) -> Schedule {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, Error, InodeNo, Result, Seed, Structure};
 
 use super::program::{Act, Program};
@@ -101,7 +103,7 @@ impl World {
         let tree = read.map_err(|error| Violation::new("unreadable-alive", error.to_string()));
         let unmounted = self.mounted.unmount();
         unmounted.map_err(|error| Violation::new("unmount-failed", error.to_string()))?;
-        let deeds = std::mem::take(&mut *self.deeds.lock().expect("no panic while held"));
+        let deeds = std::mem::take(&mut *self.deeds.lock().unpoisoned());
         Ok(Ran { log: self.recorder.take(), deeds, tree })
     }
 }
@@ -132,7 +134,7 @@ impl<'a> Hand<'a> {
             self.world.recorder.mark(Mark::Promise(no));
         }
         let deed = Deed { no, act: act.clone(), answer, sync };
-        self.world.deeds.lock().expect("no panic while held").push(deed);
+        self.world.deeds.lock().unpoisoned().push(deed);
     }
 
     fn perform(&mut self, no: u32, act: &Act, sync: &mut Option<Synced>) -> Result<()> {
@@ -169,7 +171,7 @@ impl<'a> Hand<'a> {
         let done = (|| {
             let attr = fs.getattr(ino)?;
             let id = ObjectId { ino, generation: attr.generation };
-            let mut contents = vec![0; usize::try_from(attr.size).expect("64-bit machine")];
+            let mut contents = vec![0; to_usize(attr.size)];
             if attr.kind == fstitch_core::FileKind::Regular {
                 let read = fs.read(ino, 0, &mut contents)?;
                 contents.truncate(read);
@@ -252,7 +254,7 @@ fn open(
         let mut hand = Hand::new(&world, &write_out);
         (0..).zip(&program.before).for_each(|(no, act)| hand.act(no, act));
     }
-    let deeds = world.deeds.lock().expect("no panic while held").clone();
+    let deeds = world.deeds.lock().unpoisoned().clone();
     match deeds.iter().find(|deed| deed.answer != "ok") {
         Some(deed) => Err(Violation::new("before-failed", format!("{}: {}", deed.act, deed.answer))),
         None => Ok(world),
@@ -304,7 +306,7 @@ pub fn orders(program: &Program, most: usize, seed: u64) -> Vec<Vec<usize>> {
             .collect();
         let mut dice = Seed::new(seed);
         while all.len() > most {
-            let at = dice.below(u64::try_from(all.len()).expect("64-bit machine"));
+            let at = dice.below(to_u64(all.len()));
             all.swap_remove(usize::try_from(at).expect("it is an index"));
         }
     }

@@ -17,6 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::lock::{Access, Place};
 use fstitch_core::order::Rank;
 use fstitch_core::schedule::{Scheduler, control};
@@ -147,13 +148,13 @@ impl Turns {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while held")
+        self.state.lock().unpoisoned()
     }
 
     /// Waits for a step. If there is none for long, the run ends.
     fn pause<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let before = state.steps.len();
-        let (mut state, waited) = self.handed.wait_timeout(state, PATIENCE).expect("no panic while held");
+        let (mut state, waited) = self.handed.wait_timeout(state, PATIENCE).unpoisoned();
         if waited.timed_out() && state.steps.len() == before && !state.is_over() {
             let what = format!("thread {} makes no step\n{}", state.running, state.report());
             state.end = Some(End::Stuck(what));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{Caller, Errno, Error, FileSystem, InodeNo, Result, Seed, SetAttr, XattrSetMode};
 
 use crate::system::Step;
@@ -65,7 +66,7 @@ impl<'a> Target<'a> {
         fill(no, offset, &mut data);
         let mut done = 0;
         while done < len {
-            let at = offset + u64::try_from(done).expect("64-bit machine");
+            let at = offset + to_u64(done);
             match self.fs.write(&self.caller, ino, at, &data[done..])? {
                 0 => return Err(Errno::IO.into()),
                 more => done += more,

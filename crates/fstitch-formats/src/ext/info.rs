@@ -1,5 +1,6 @@
 //! What a volume is, from its superblock and group descriptors.
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Timestamp};
 use fstitch_fs::ext2::journal::read_superblock;
 use fstitch_fs::ext2::layout::feature::{compat, incompat};
@@ -78,7 +79,7 @@ pub fn describe(
 }
 
 fn read_groups(device: &dyn BlockDevice, volume: &Superblock) -> Result<Vec<Group>> {
-    let block_size = usize::try_from(volume.block_size).expect("64-bit machine");
+    let block_size = to_usize(volume.block_size);
     let view = BlockView::new(device, block_size);
     let mut bytes = vec![0; block_size];
     let mut held = None;

@@ -1,5 +1,6 @@
 //! The journal of a volume, described.
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, Error, Result};
 use fstitch_fs::ext2::journal::{Journal, Place, locate, read_superblock};
 use fstitch_fs::ext2::layout::feature::incompat;
@@ -119,7 +120,7 @@ pub fn look<T>(
         return Ok(None);
     };
     let is_dirty = S_FEATURE_INCOMPAT.get(&raw) & incompat::RECOVER != 0;
-    let view = BlockView::new(device, usize::try_from(volume.block_size).expect("64-bit machine"));
+    let view = BlockView::new(device, to_usize(volume.block_size));
     let found = Journal::find(&view, &volume, place, external);
     let opened = match (&found, place, external) {
         (Ok(found), Place::Device(_), Some(device)) => found.open(device),

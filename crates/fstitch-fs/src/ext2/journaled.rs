@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, BlockKind, Result};
 use fstitch_patch::{Block, Cache, JournalConfig, JournalMode, PatchId};
 
@@ -56,7 +57,7 @@ impl CachedFormat for Ext2 {
     ) -> Result<Option<JournalConfig>> {
         let (raw, shape) = read_superblock(device)?;
         let Some(place) = locate(&shape, &raw)? else { return Ok(None) };
-        let block_size = usize::try_from(shape.block_size).expect("64-bit machine");
+        let block_size = to_usize(shape.block_size);
         let journal = Journal::find(&BlockView::new(device, block_size), &shape, place, external)?;
         let area = match place {
             Place::Inode(_) => journal.area,

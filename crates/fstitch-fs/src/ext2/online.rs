@@ -1,6 +1,7 @@
 //! Checking a mounted volume: the checker reads what the cache holds, changes that are not on the medium yet
 //! included.
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockKind, BlockNo, CheckReport, Error, IoOp, Result};
 use fstitch_patch::Cache;
 
@@ -23,7 +24,7 @@ impl BlockSource for Cached<'_> {
     }
 
     fn read(&self, block: BlockNo, kind: BlockKind, into: &mut [u8]) -> Result<()> {
-        let count = u64::try_from(into.len() / self.block_size()).expect("64-bit machine");
+        let count = to_u64(into.len() / self.block_size());
         if count > 1 {
             let end = (block.get() + count).min(self.block_count());
             let wanted: Vec<_> = (block.get()..end).map(|no| (BlockNo(no), kind)).collect();

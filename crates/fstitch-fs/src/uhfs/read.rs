@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockKind, BlockNo, Errno, Error, InodeNo, Result, SeekFrom, waiting};
 
 use smallvec::SmallVec;
@@ -200,12 +201,12 @@ impl BlockPart {
 
 /// A length in memory as a number of bytes in a file.
 pub(super) fn long(len: usize) -> u64 {
-    u64::try_from(len).expect("64-bit machine")
+    to_u64(len)
 }
 
 /// A number of bytes of a file that fits memory.
 pub(super) fn short(len: u64) -> usize {
-    usize::try_from(len).expect("64-bit machine")
+    to_usize(len)
 }
 
 /// The smaller of a length in memory and one in a file.

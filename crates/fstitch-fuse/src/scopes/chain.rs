@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fstitch_core::groups::{GroupCall, GroupId};
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{Error, Result, waiting};
 
 use super::Ordering;
@@ -69,7 +70,7 @@ impl Chain {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while held")
+        self.state.lock().unpoisoned()
     }
 
     /// A change begins; the group that it belongs to is added to `groups`.
@@ -106,7 +107,7 @@ impl Chain {
     pub(super) fn point(&self) -> Result<()> {
         let state = self.lock();
         let waited = self.rest.wait_timeout_while(state, PATIENCE, |state| state.working > 0);
-        let (mut state, _) = waited.expect("no panic while held");
+        let (mut state, _) = waited.unpoisoned();
         if state.changes == 0 || (state.working == 0 && self.advance(&mut state)) {
             return Ok(());
         }
@@ -192,7 +193,7 @@ impl Drop for Step {
 
 impl Drop for Chain {
     fn drop(&mut self) {
-        let engaged = self.state.get_mut().expect("no panic while held").engaged.take();
+        let engaged = self.state.get_mut().unpoisoned().engaged.take();
         if let Some(last) = engaged {
             end(&*self.fs, GroupCall::Disengage(last));
             end(&*self.fs, GroupCall::Close(last));

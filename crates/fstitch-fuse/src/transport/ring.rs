@@ -11,6 +11,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{Errno, waiting};
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
@@ -408,11 +409,11 @@ impl Serving {
         cmd[..size_of::<Command>()].copy_from_slice(parameters.as_bytes());
         let device = types::Fd(self.device.as_fd().as_raw_fd());
         let entry = opcode::UringCmd80::new(device, command).cmd(cmd);
-        let about = u64::try_from(slot).expect("64-bit machine");
+        let about = to_u64(slot);
         if command == COMMIT_AND_FETCH {
             return entry.build().user_data(about);
         }
-        let places = u64::try_from(std::ptr::from_ref(&**places).addr()).expect("64-bit machine");
+        let places = to_u64(std::ptr::from_ref(&**places).addr());
         with_length(entry.addr(Some(places)).build().user_data(about), 2)
     }
 

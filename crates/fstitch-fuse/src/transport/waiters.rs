@@ -20,6 +20,7 @@ use std::thread::{Builder, Scope};
 
 use super::{Server, dispatch};
 use crate::wire::{InHeader, Reply};
+use fstitch_core::lock::Unpoisoned;
 
 /// Most requests that wait at a time, each on a thread.
 pub(super) const WAITERS_MAX: usize = 32;
@@ -66,7 +67,7 @@ impl Drop for Ending<'_> {
 
 impl Waiters {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while held")
+        self.state.lock().unpoisoned()
     }
 
     /// Ends them all at its end.
@@ -133,7 +134,7 @@ impl Waiters {
                 return None;
             }
             state.idle += 1;
-            state = self.changed.wait(state).expect("no panic while held");
+            state = self.changed.wait(state).unpoisoned();
             state.idle -= 1;
         }
     }

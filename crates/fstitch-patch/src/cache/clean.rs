@@ -3,6 +3,7 @@
 use super::{Core, Shared};
 use crate::graph::Graph;
 use crate::graph::patch::Sx;
+use fstitch_core::num::to_u64;
 
 const END: Sx = Sx::MAX;
 
@@ -99,7 +100,7 @@ impl Shared {
             self.forget(core, oldest);
             core.graph.stats.cache_evictions += 1;
         }
-        let memory = u64::try_from(self.memory(core)).expect("64-bit machine");
+        let memory = to_u64(self.memory(core));
         core.graph.stats.memory_peak_bytes = core.graph.stats.memory_peak_bytes.max(memory);
     }
 

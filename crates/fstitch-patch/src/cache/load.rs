@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::order::{Rank, assert_below};
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, BlockRead, Result};
 
@@ -101,7 +102,7 @@ impl Cache {
             let Found::Loaded(sx) = self.shared.look_up(&mut core, no) else { return Ok(None) };
             found.push(take(&core, sx));
         }
-        core.graph.stats.cache_hits += u64::try_from(blocks.len()).expect("64-bit machine");
+        core.graph.stats.cache_hits += to_u64(blocks.len());
         Ok(Some(found))
     }
 

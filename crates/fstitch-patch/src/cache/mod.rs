@@ -52,6 +52,7 @@ use std::time::Duration;
 
 use fstitch_core::groups::GroupId;
 use fstitch_core::lock::{Condvar, Mutex, MutexGuard};
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::order::rank;
 use fstitch_core::waiting::Waiting;
 use fstitch_core::{BlockBuf, BlockDevice, BlockNo, Clock, Error, Geometry, Result};
@@ -201,7 +202,7 @@ impl Cache {
             groups: FxHashMap::default(),
             volumes: vec![VolumeState::default()],
         };
-        let block_size = usize::try_from(geometry.block_size).expect("64-bit machine");
+        let block_size = to_usize(geometry.block_size);
         let shared = Shared {
             medium,
             geometry,
@@ -306,7 +307,7 @@ impl Cache {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let core = self.shared.core();
-        let count = |n: usize| u64::try_from(n).expect("64-bit machine");
+        let count = |n: usize| to_u64(n);
         Stats {
             memory_bytes: count(self.shared.memory(&core)),
             patch_bytes_now: count(core.graph.patch_bytes()),

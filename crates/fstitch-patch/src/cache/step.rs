@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockNo, BlockWrite, Error, Result};
 
 use super::medium::{self, Written};
@@ -99,7 +100,7 @@ impl Shared {
                 return Ok(Progress::Idle);
             }
             let chosen = core.graph.take_ripe_contents(horizon, self.early_blocks());
-            core.graph.stats.blocks_written_early += u64::try_from(chosen.len()).expect("64-bit machine");
+            core.graph.stats.blocks_written_early += to_u64(chosen.len());
             Self::launch(&mut core, chosen)
         };
         self.write_launched(batch)
@@ -216,7 +217,7 @@ impl Shared {
         let result = match outcome {
             Ok(written) => {
                 let joined = slots.windows(2).filter(|pair| pair[0].0.get() + 1 == pair[1].0.get()).count();
-                let count = |n: usize| u64::try_from(n).expect("64-bit machine");
+                let count = |n: usize| to_u64(n);
                 core.graph.stats.write_requests += count(slots.len() - joined);
                 core.graph.stats.epochs += 1;
                 core.graph.stats.flushes += u64::from(self.options.durability == Durability::Flush);

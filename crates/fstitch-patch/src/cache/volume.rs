@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use fstitch_core::lock::Mutex;
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockNo, Error, IoOp, Result};
 
 use super::journal::Journal;
@@ -252,7 +253,7 @@ impl Cache {
         self.below.as_ref()?;
         let core = self.shared.core();
         let blocks = core.journal(self.volume)?.log_blocks();
-        Some(usize::try_from(blocks).expect("64-bit machine") * self.shared.block_size)
+        Some(to_usize(blocks) * self.shared.block_size)
     }
 
     /// Whether all changes go through the journal of the volume below.

@@ -56,6 +56,7 @@ mod why;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Clock};
 
 use crate::observer::Ring;
@@ -230,7 +231,7 @@ impl Graph {
 
     /// Memory of patches and undo data, in bytes; edges are estimated at 16 bytes a patch beyond the inline ones.
     pub(crate) fn patch_bytes(&self) -> usize {
-        let undo = usize::try_from(self.stats.undo_bytes_now).expect("64-bit machine");
+        let undo = to_usize(self.stats.undo_bytes_now);
         self.arena.bytes() + 16 * self.arena.live() + undo
     }
 
@@ -246,7 +247,7 @@ impl Graph {
     }
 
     fn note_live(&mut self) {
-        self.stats.patches_live = u64::try_from(self.arena.live()).expect("64-bit machine");
+        self.stats.patches_live = to_u64(self.arena.live());
         self.stats.patches_peak = self.stats.patches_peak.max(self.stats.patches_live);
     }
 
@@ -276,5 +277,5 @@ impl Graph {
 
 /// A place as an index.
 fn at(place: u32) -> usize {
-    usize::try_from(place).expect("64-bit machine")
+    to_usize(place)
 }

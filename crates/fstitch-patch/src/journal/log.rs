@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{
     BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, IoOp, Result, Structure,
     Timestamp,
@@ -50,7 +51,7 @@ impl<'d> Log<'d> {
     pub fn open(device: &'d dyn BlockDevice, area: &'d Area, home: Home) -> Result<Self> {
         let block_size = device.geometry().block_size;
         let at = area.superblock()?;
-        let mut raw = BlockBuf::zeroed(usize::try_from(block_size).expect("64-bit machine"));
+        let mut raw = BlockBuf::zeroed(to_usize(block_size));
         if raw.len() < SUPERBLOCK_SIZE {
             return Err(Error::Unsupported(format!("a journal in blocks of {block_size} bytes")));
         }
@@ -181,7 +182,7 @@ impl<'d> Log<'d> {
     #[must_use]
     pub fn apply_max(&self) -> usize {
         let per_descriptor = self.shape().tags_max();
-        let log = usize::try_from(self.superblock.log_blocks()).expect("64-bit machine");
+        let log = to_usize(self.superblock.log_blocks());
         // One block is the commit's, one of the log stays unused; each descriptor has its copies.
         let groups = (log - 2).div_ceil(per_descriptor + 1);
         log.saturating_sub(2 + groups)

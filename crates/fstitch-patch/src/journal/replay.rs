@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, BlockWrite, Error, Result, Structure};
 
 use super::blocks::unescape;
@@ -170,5 +171,5 @@ fn write_home(
 }
 
 fn wide(count: usize) -> u64 {
-    u64::try_from(count).expect("64-bit machine")
+    to_u64(count)
 }

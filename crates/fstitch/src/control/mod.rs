@@ -17,6 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use fstitch_core::num::to_u64;
 use serde::{Deserialize, Serialize};
 
 /// What a client asks.
@@ -177,7 +178,7 @@ pub struct Journal {
 
 impl From<fstitch_patch::JournalStatus> for Journal {
     fn from(status: fstitch_patch::JournalStatus) -> Self {
-        let count = |n: usize| u64::try_from(n).expect("64-bit machine");
+        let count = |n: usize| to_u64(n);
         Self {
             log_blocks: status.log_blocks,
             used_blocks: status.used_blocks,

@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use fstitch_core::lock::Unpoisoned;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::graph::Graph;
@@ -95,7 +96,7 @@ impl Server {
     pub fn finish(mut self, result: Result<(), String>) {
         // Before anybody hears of the end: who hears it may mount again at once, with a socket of the same name.
         self.remove_socket();
-        *self.shared.end.lock().expect("no panic while held") = Some(result);
+        *self.shared.end.lock().unpoisoned() = Some(result);
         self.shared.ended.notify_all();
         let deadline = Duration::from_secs(2);
         let mut waited = Duration::ZERO;
@@ -175,7 +176,7 @@ fn answer(request: &Request, served: &dyn Served) -> Response {
 }
 
 fn wait(stream: &UnixStream, shared: &Shared) -> Result<()> {
-    let mut end = shared.end.lock().expect("no panic while held");
+    let mut end = shared.end.lock().unpoisoned();
     loop {
         if let Some(result) = &*end {
             let response = match result {
@@ -187,10 +188,10 @@ fn wait(stream: &UnixStream, shared: &Shared) -> Result<()> {
         drop(end);
         let dirty_bytes = shared.served.status().dirty_bytes;
         send(stream, &Response::Progress(Progress { dirty_bytes }))?;
-        let held = shared.end.lock().expect("no panic while held");
+        let held = shared.end.lock().unpoisoned();
         end = match &*held {
             Some(_) => held,
-            None => shared.ended.wait_timeout(held, PROGRESS_INTERVAL).expect("no panic while held").0,
+            None => shared.ended.wait_timeout(held, PROGRESS_INTERVAL).unpoisoned().0,
         };
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use fstitch_core::num::to_u64;
 use fstitch_crashlab::{
     LabOptions, Needed, Replay, Row, StateId, minimise as smallest, story, svg, timeline,
 };
@@ -179,10 +180,10 @@ pub fn minimise(arguments: &MinimiseArguments) -> Result<Outcome> {
     let options = LabOptions { choices_per_cut: arguments.states_per_cut.max(1), ..LabOptions::default() };
     let replay = Replay::new(arguments.id.clone(), options, fstitch_systems::system)?;
     let operations = replay.workload.ops.len();
-    let all = u64::try_from(operations).expect("64-bit machine");
+    let all = to_u64(operations);
     let watch = Watch::new(arguments.json, all, "operations can go")?;
     let found = smallest(&replay, &mut |left| {
-        let gone = u64::try_from(operations - left).expect("64-bit machine");
+        let gone = to_u64(operations - left);
         watch.tell(gone, all, &|| format!("{left} left"))
     });
     let outcome = watch.end(Outcome::SUCCESS);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fstitch_core::Consistency;
 use fstitch_core::FileSystem;
+use fstitch_core::lock::Unpoisoned;
 use fstitch_disk::Direct;
 use fstitch_formats::Health;
 use fstitch_fs::arrange::Arrangement;
@@ -247,7 +248,7 @@ impl Daemon {
     }
 
     fn shown(&self) -> MutexGuard<'_, Status> {
-        self.status.lock().expect("no panic while held")
+        self.status.lock().unpoisoned()
     }
 
     /// From now on the volume may be opened for writing.
@@ -271,7 +272,7 @@ impl Daemon {
 
     /// Runs `work` on the volume while it is open.
     pub fn with<T>(&self, work: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
-        match &*self.volume.read().expect("no panic while held") {
+        match &*self.volume.read().unpoisoned() {
             Some(volume) => work(volume),
             None => bail!("the volume has been unmounted"),
         }
@@ -281,8 +282,8 @@ impl Daemon {
     pub fn close(&self) -> Result<()> {
         // Whoever opens it anew comes to an end first: nothing may be left open behind an unmount.
         let reopening = self.reopening.get();
-        let _one = reopening.map(|reopening| reopening.one.lock().expect("no panic while held"));
-        let volume = self.volume.write().expect("no panic while held").take();
+        let _one = reopening.map(|reopening| reopening.one.lock().unpoisoned());
+        let volume = self.volume.write().unpoisoned().take();
         if let Some(volume) = &volume {
             self.heard.end(volume);
         }
@@ -341,7 +342,7 @@ impl Daemon {
 
     fn say(&self, text: &str) {
         tracing::info!("{text}");
-        text.clone_into(&mut self.recovery.lock().expect("no panic while held"));
+        text.clone_into(&mut self.recovery.lock().unpoisoned());
     }
 }
 
@@ -376,7 +377,7 @@ impl Served for Daemon {
         });
         let (Health { failure, dirty_bytes }, volatile_bytes, journal) = now.unwrap_or_default();
         Status {
-            recovery: self.recovery.lock().expect("no panic while held").clone(),
+            recovery: self.recovery.lock().unpoisoned().clone(),
             failure: failure.map(|error| error.to_string()).unwrap_or_default(),
             dirty_bytes,
             volatile_bytes,
@@ -409,12 +410,12 @@ impl Served for Daemon {
             bail!("this mount accepts changes, or is one that cannot come to: unmount it and mount it anew");
         };
         {
-            let _one = reopening.one.lock().expect("no panic while held");
+            let _one = reopening.one.lock().unpoisoned();
             if !self.shown().read_only {
                 return Ok(());
             }
             // Nobody waits for the volume meanwhile: who opens it asks all mounts for their status, this one too.
-            let volume = self.volume.write().expect("no panic while held").take();
+            let volume = self.volume.write().unpoisoned().take();
             let volume = volume.context("the volume has been unmounted")?;
             let open =
                 |access| Volume::open(&reopening.image, &OpenOptions { access, ..reopening.options.clone() });
@@ -426,7 +427,7 @@ impl Served for Daemon {
                 status.consistency = volume.fs.consistency().to_string();
                 status.was_unclean = volume.fs.was_unclean();
             }
-            *self.volume.write().expect("no panic while held") = Some(volume);
+            *self.volume.write().unpoisoned() = Some(volume);
             if let Some(why) = refused {
                 return Err(
                     why.context("the volume cannot be opened for writing, and stays mounted read-only")

@@ -8,6 +8,7 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use anyhow::{Context, Error as Refusal, Result as Outcome};
 use fstitch_core::groups::{GroupCall, GroupId};
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::waiting::Waiting;
 use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, FallocateMode, FileSystem, InodeFlags, InodeNo,
@@ -34,13 +35,13 @@ impl Reopenable {
     fn current(&self) -> RwLockReadGuard<'_, Option<Arc<dyn formats::Volume>>> {
         self.current.try_read().unwrap_or_else(|_| {
             let _waiting = Waiting::begin();
-            self.current.read().expect("no panic while held")
+            self.current.read().unpoisoned()
         })
     }
 
     /// Lets go of the file system: the mount has ended.
     pub fn close(&self) {
-        *self.current.write().expect("no panic while held") = None;
+        *self.current.write().unpoisoned() = None;
     }
 
     /// Closes `volume` and returns what `open` opens when it is told to write, or else to read, with the reason.
@@ -49,7 +50,7 @@ impl Reopenable {
         volume: Volume,
         open: impl Fn(Access) -> Outcome<Volume>,
     ) -> Outcome<(Volume, Option<Refusal>)> {
-        let mut current = self.current.write().expect("no panic while held");
+        let mut current = self.current.write().unpoisoned();
         let references = current.take().map(|fs| fs.references()).unwrap_or_default();
         // The lock on the image goes with the last of it.
         drop(volume);

@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, bail};
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::to_usize;
 use fstitch_core::{Errno, Error};
 use fstitch_patch::{Cache, Event, Observer};
 
@@ -24,7 +26,7 @@ struct Ear(Arc<Mutex<Vec<Happened>>>);
 
 impl Observer for Ear {
     fn observe(&mut self, events: &[Event], dropped: u64) {
-        let mut heard = self.0.lock().expect("no panic while held");
+        let mut heard = self.0.lock().unpoisoned();
         heard.extend(events.iter().map(Happened::from));
         if dropped > 0 {
             let at_us = heard.last().map_or(0, |last| last.at_us);
@@ -57,7 +59,7 @@ impl Heard {
             format: status.format.clone(),
             consistency: status.consistency.clone(),
             dirty_blocks: cache.dirty_blocks(),
-            patches: usize::try_from(cache.stats().patches_live).expect("64-bit machine"),
+            patches: to_usize(cache.stats().patches_live),
             at_us: u64::try_from(cache.clock().elapsed().as_micros()).unwrap_or(u64::MAX),
         })
     }
@@ -77,6 +79,6 @@ impl Heard {
 
     /// What was heard and not told.
     pub fn take(&self) -> Vec<Happened> {
-        std::mem::take(&mut *self.0.lock().expect("no panic while held"))
+        std::mem::take(&mut *self.0.lock().unpoisoned())
     }
 }

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use fstitch_core::num::to_u64;
 use serde::Serialize;
 
 use super::timeline::{Epoch, Summary, Timeline};
@@ -150,7 +151,7 @@ fn describe(epoch: &Epoch) -> Result<String> {
 
 /// How many were not named.
 fn rest(shown: &mut String, all: u64, named: usize) -> Result<()> {
-    let named = u64::try_from(named).expect("64-bit machine");
+    let named = to_u64(named);
     if all > named && named > 0 {
         writeln!(shown, "{:>10}          and {} more", "", all - named)?;
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use fstitch_core::num::to_u64;
 use serde::Serialize;
 
 use crate::control::kind::Kind;
@@ -301,7 +302,7 @@ impl Timeline {
 }
 
 fn count(n: usize) -> u64 {
-    u64::try_from(n).expect("64-bit machine")
+    to_u64(n)
 }
 
 #[cfg(test)]

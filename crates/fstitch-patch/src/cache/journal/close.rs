@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error};
 
 use super::{Closed, Core, Journal, Shared};
@@ -105,7 +106,7 @@ impl Shared {
         let journal = core.journal_mut(volume).expect("a journal is kept");
         journal.closed_count += 1;
         journal.logged_blocks += u64::from(need);
-        journal.revoked += u64::try_from(closing.revoked.len()).expect("64-bit machine");
+        journal.revoked += to_u64(closing.revoked.len());
         let (held, serial) = (running.held, running.serial);
         journal.closed.push_back(Closed { serial, sequence, start, len: need, held, done, blocks });
     }

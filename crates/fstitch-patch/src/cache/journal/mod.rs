@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockKind, Errno, Error, Result};
 
 pub use handles::Handle;
@@ -146,8 +147,7 @@ impl Cache {
         superblock.features.incompat |= INCOMPAT_REVOKE;
         superblock.start = superblock.first;
         let room = shared.options.cache_size / 8 / shared.block_size;
-        let log_blocks =
-            usize::try_from(superblock.log_blocks() / TRANSACTION_SHARE).expect("64-bit machine");
+        let log_blocks = to_usize(superblock.log_blocks() / TRANSACTION_SHARE);
         let journal = Journal {
             mode: config.mode,
             area: config.area,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use fstitch_core::Consistency;
+use fstitch_core::num::to_u64;
 use fstitch_core::order;
 use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, Error, FileKind, FileSystem, Geometry, IoOp, Overlay,
@@ -249,7 +250,7 @@ impl BlockDevice for FileBlocks {
             let offset = offset.ok_or_else(|| refused(IoOp::Read, read.block))?;
             let mut done = 0;
             while done < read.data.len() {
-                let at = offset + u64::try_from(done).expect("64-bit machine");
+                let at = offset + to_u64(done);
                 match self.fs.read(fstitch_core::InodeNo(self.ino), at, &mut read.data[done..])? {
                     0 => return Err(refused(IoOp::Read, read.block)),
                     more => done += more,
