@@ -30,6 +30,7 @@ const JOURNAL_LIST: &str = "crates/fstitch-patch/tests/journal-orderings.txt";
 type Tests = [(&'static str, &'static str, &'static str)];
 const TESTS: &Tests = &[
     ("fstitch-fs", "fs", "orders"),
+    ("fstitch-fs", "fs", "moves"),
     ("fstitch-fs", "crash", "directed"),
     ("fstitch-fs", "crash", "every_image"),
 ];

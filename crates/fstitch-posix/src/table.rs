@@ -306,9 +306,8 @@ impl<N: Node> Table<N> {
     }
 
     /// Enters a new inode's node, which holds one reference ([`Header::made`]). It takes the place of a dead node of the same number.
-    pub fn insert(&self, node: N) -> Arc<N> {
+    pub fn insert(&self, node: Arc<N>) -> Arc<N> {
         let ino = node.header().ino;
-        let node = Arc::new(node);
         let mut shard = self.shard(ino);
         self.enqueue(&node);
         shard.parked.remove(&ino);

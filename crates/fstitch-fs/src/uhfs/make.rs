@@ -1,6 +1,8 @@
 //! Making inodes and names. The order: (parent's raised count) → inode, complete → name; and for another name
 //! of an existing inode: raised count → name.
 
+use std::sync::Arc;
+
 use fstitch_core::{Caller, Entry, Errno, FileKind, InodeNo, Result, SetTime};
 use fstitch_patch::PatchIds;
 use fstitch_posix::acl::{self, Acl};
@@ -74,7 +76,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             Some(name) => self.name_new_inode(&mut dir, &mut state, name)?,
             None => state.linkable = true,
         }
-        let node = self.table.insert(Node::made(attr.ino, state));
+        let node = self.table.insert(Arc::new(Node::made(attr.ino, state)));
         node.header.set_orphan(make.name.is_none());
         drop(dir);
         self.evict_idle();

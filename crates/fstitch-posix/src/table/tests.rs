@@ -214,7 +214,7 @@ fn a_look_at_a_former_life_leaves_the_new_one_alone() {
     let asked = {
         let born = std::cell::RefCell::new(&mut made);
         table.get(InodeNo(5), 0, |_| {
-            **born.borrow_mut() = Some(table.insert(Number::made(InodeNo(5), 77)));
+            **born.borrow_mut() = Some(table.insert(Arc::new(Number::made(InodeNo(5), 77))));
             Err(Errno::STALE.into())
         })
     };
@@ -231,7 +231,7 @@ fn one_number_has_one_node() {
     let table = Table::new(0);
     let found = table.get(InodeNo(5), 2, |node| {
         if table.population().nodes == 1 && table.last_ticket() == 1 {
-            table.insert(Number::made(InodeNo(5), 77));
+            table.insert(Arc::new(Number::made(InodeNo(5), 77)));
         }
         load(node)
     });
@@ -258,7 +258,7 @@ fn what_is_kept_survives_the_node() {
 fn numbers_that_are_used_again_do_not_fill_the_queue() {
     let table = Table::new(4);
     for life in 0..1000 {
-        let node = table.insert(Number::made(InodeNo(5), life));
+        let node = table.insert(Arc::new(Number::made(InodeNo(5), life)));
         table.evict(|_| None);
         table.remove(&node);
     }
@@ -268,7 +268,7 @@ fn numbers_that_are_used_again_do_not_fill_the_queue() {
 #[test]
 fn an_orphan_is_claimed_once_and_only_when_nobody_refers_to_it() {
     let table = Table::new(0);
-    let node = table.insert(Number::made(InodeNo(5), 0));
+    let node = table.insert(Arc::new(Number::made(InodeNo(5), 0)));
     assert!(!table.claim_orphan(&node), "it has a name");
     node.header.set_orphan(true);
     assert!(!table.claim_orphan(&node) && !table.claim_unreferenced(&node), "somebody refers to it");

@@ -324,7 +324,7 @@ impl FileSystem for Opened {
         folder.names.insert(block, name.to_vec());
         let ino = InodeNo(block + 1);
         let attr = attr_of(ino, &bytes);
-        self.table.insert(File { header: Header::made(ino), bytes: RwLock::new(bytes) });
+        self.table.insert(Arc::new(File { header: Header::made(ino), bytes: RwLock::new(bytes) }));
         Ok(Entry { attr })
     }
 
