@@ -9,7 +9,8 @@ mod hostile;
 mod populated;
 
 use fstitch_core::{MemDevice, Timestamp};
-use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
+use fstitch_core::{RepairMode, RepairOptions};
+use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

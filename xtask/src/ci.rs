@@ -24,6 +24,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     step("tidy", || crate::run_tidy(root))?;
     step("orderings fit", || crate::orderings::check_fits(root).map(drop))?;
     step("mutants fit", || crate::mutants::check_fits(root))?;
+    step("races fit", || crate::races::check_fits(root))?;
     step("lints", || {
         let all = ["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
         cargo(root, &all)

@@ -5,6 +5,7 @@ mod ci;
 mod counts;
 mod mutants;
 mod orderings;
+mod races;
 mod soak;
 mod tidy;
 
@@ -31,6 +32,8 @@ enum Task {
     Orderings(orderings::Options),
     /// Puts seeded bugs into a copy of the tree, one after the other; the crash laboratory must find them
     Mutants(mutants::Options),
+    /// Puts races between threads into a copy of the tree, one after the other; the thread laboratory must find them all
+    Races(races::Options),
     /// Counts the instructions of operations; none may cost more than the list says
     Counts(counts::Options),
     /// The long runs of the crash laboratory, in pieces, and their results in docs/crash-results.md
@@ -54,6 +57,7 @@ fn run() -> Result<()> {
         Task::Tidy => run_tidy(&root),
         Task::Orderings(options) => orderings::run(&root, &options),
         Task::Mutants(options) => mutants::run(&root, &options),
+        Task::Races(options) => races::run(&root, &options),
         Task::Counts(options) => counts::run(&root, &options),
         Task::Soak(options) => soak::run(&root, &options),
     }

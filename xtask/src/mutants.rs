@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::orderings::{LIST, Ordering, Work, check_list, copy_tree, without};
 
-const MUTANTS: &str = "crates/fstitch-crashlab/tests/mutants.txt";
+const MUTANTS: &str = "crates/fstitch-systems/tests/mutants.txt";
 
 /// The least share of the bugs that must be found, in percent.
 const SCORE: usize = 95;
@@ -103,7 +103,7 @@ fn publish(root: &Path, bugs: &[Ordering], results: &Path) -> Result<()> {
 }
 
 /// How long the search may take at least: a bug may also make everything wait for ever.
-const PATIENCE: Duration = Duration::from_secs(400);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(400);
 /// How long it may take in the tree as it is.
 const CLEAN_PATIENCE: Duration = Duration::from_secs(3600);
 /// What is said of a search that took longer.
@@ -112,30 +112,44 @@ const NO_END: &str = "no end within";
 const SURVIVED: &str = "SURVIVED";
 
 /// Whether a bug was found of which this is said: a search without an end has found nothing.
-fn is_found(said: &str) -> bool {
+pub(crate) fn is_found(said: &str) -> bool {
     said != SURVIVED && !said.starts_with(NO_END)
 }
 
-/// Builds the copy and asks the laboratory (`crates/fstitch-crashlab/examples/hunt.rs`); what it found.
+/// Builds the copy and asks the laboratory (`crates/fstitch-systems/examples/hunt.rs`); what it found.
 fn hunt(copy: &Path, patience: Duration) -> Result<Option<String>> {
-    let target: PathBuf = copy.join("target");
+    let said = ask(copy, ("hunt", "hunt"), &[], patience)?;
+    Ok(said.map(|said| said.chars().take(160).collect()))
+}
+
+/// Builds an example of `fstitch-systems` by a profile. Returns the program.
+pub(crate) fn build_asked(root: &Path, target: &Path, (example, profile): (&str, &str)) -> Result<PathBuf> {
     let built = Command::new(env!("CARGO"))
-        .args(["build", "-q", "--profile", "hunt", "-p", "fstitch-crashlab", "--example", "hunt"])
-        .current_dir(copy)
-        .env("CARGO_TARGET_DIR", &target)
+        .args(["build", "-q", "--profile", profile, "-p", "fstitch-systems", "--example", example])
+        .current_dir(root)
+        .env("CARGO_TARGET_DIR", target)
         .env("RUSTFLAGS", "--cap-lints warn")
         .output()?;
     ensure!(built.status.success(), "it does not compile:\n{}", String::from_utf8_lossy(&built.stderr));
-    let output = Command::new("timeout")
-        .arg(patience.as_secs().to_string())
-        .arg(target.join("hunt/examples/hunt"))
-        .output()?;
+    Ok(target.join(profile).join("examples").join(example))
+}
+
+/// Builds an example in the copy, and asks it; what it found.
+pub(crate) fn ask(
+    copy: &Path,
+    asked: (&str, &str),
+    arguments: &[&str],
+    patience: Duration,
+) -> Result<Option<String>> {
+    let program = build_asked(copy, &copy.join("target"), asked)?;
+    let limit = patience.as_secs().to_string();
+    let output = Command::new("timeout").arg(limit).arg(program).args(arguments).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     match output.status.code() {
         Some(0) => Ok(None),
-        Some(1) if !said.is_empty() => Ok(Some(said.trim().replace('\n', " ").chars().take(160).collect())),
+        Some(1) if !said.is_empty() => Ok(Some(said.trim().replace('\n', " "))),
         Some(124) => Ok(Some(format!("{NO_END} {} s", patience.as_secs()))),
-        _ => bail!("the hunt ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)),
+        _ => bail!("the question ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)),
     }
 }
 

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use fstitch_core::Consistency;
 use fstitch_core::{BlockDevice, Clock, StatsDevice, SystemClock, Timestamp};
 use fstitch_disk::{DiskOptions, FileDisk};
+use fstitch_fs::arrange::{self, Arrangement};
 use fstitch_fs::ext2::Ext2;
-use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
 use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, mkfs};
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions};
@@ -83,7 +84,7 @@ impl Inside {
             fs: UhfsOptions { atime: AtimePolicy::RelAtime, ..UhfsOptions::default() },
             ..Arrangement::default()
         };
-        let (fs, _) = arrange::open(device, &arrangement, clock)?;
+        let (fs, _) = arrange::open::<Ext2>(device, &arrangement, clock)?;
         let cache = Arc::clone(LowLevelFs::cache(fs.format()));
         Ok(Self { fs: Arc::new(fs), cache })
     }

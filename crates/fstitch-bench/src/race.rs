@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use fstitch_core::num::to_usize;
 use fstitch_core::{Clock, SystemClock};
 use fstitch_fuse::Transport;
 
@@ -255,7 +256,7 @@ fn that_fit(spent: &[Duration], ratios: &[u32], time: Duration) -> Vec<usize> {
 /// In which order so many take their turns. Another one begins each time, and each comes after another one: who comes next
 /// finds the machine, its memory above all, as the one before has left it.
 fn turns(count: usize, repetition: u32) -> Vec<usize> {
-    let repetition = usize::try_from(repetition).expect("64-bit machine");
+    let repetition = to_usize(repetition);
     let strides: Vec<usize> = (1..count.max(2)).filter(|&stride| is_coprime(stride, count)).collect();
     let (first, stride) = (repetition * FIRST_STEP, strides[repetition % strides.len()]);
     (0..count).map(|no| (first + no * stride) % count).collect()

@@ -12,6 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use fstitch_core::BlockBuf;
+use fstitch_core::num::to_usize;
 
 use crate::contender::{Contender, Tools};
 use crate::inside::BLOCK_SIZE;
@@ -19,7 +20,7 @@ use crate::workload::FILLER;
 
 /// Touches so many MiB of this process's heap, in blocks as a cache takes them, and frees them.
 pub fn heap(mib: u64) {
-    let blocks = FILLER.chunks_exact(usize::try_from(BLOCK_SIZE).expect("64-bit machine"));
+    let blocks = FILLER.chunks_exact(to_usize(BLOCK_SIZE));
     let touched: Vec<_> = (0..mib).flat_map(|_| blocks.clone().map(BlockBuf::copy_of)).collect();
     std::hint::black_box(&touched);
 }

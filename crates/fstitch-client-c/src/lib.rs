@@ -132,3 +132,25 @@ fn with_file(fd: c_int, call: impl FnOnce(BorrowedFd<'_>) -> c_int) -> c_int {
     // with EBADF, as everywhere in C; it is not kept beyond this call.
     call(unsafe { BorrowedFd::borrow_raw(fd) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last_errno() -> c_int {
+        io::Error::last_os_error().raw_os_error().expect("a number of the system")
+    }
+
+    /// What C hands over is looked at before it is used: these calls touch nothing that they may not.
+    #[test]
+    fn what_is_wrong_is_told_by_errno() {
+        // SAFETY: null is allowed.
+        assert_eq!((unsafe { pg_open(std::ptr::null(), 0) }, last_errno()), (-1, libc::EFAULT));
+        // SAFETY: the strings end with zero bytes.
+        let open = |path: &CStr, flags| unsafe { pg_open(path.as_ptr(), flags) };
+        assert_eq!((open(c"/there/is/no/such/path", 0), last_errno()), (-1, libc::ENOENT));
+        assert_eq!((open(c"/", 7), last_errno()), (-1, libc::EINVAL));
+        assert_eq!((pg_engage_fd(1, -1), last_errno()), (-1, libc::EBADF));
+        assert_eq!((pg_sync(-1), last_errno()), (-1, libc::EBADF));
+    }
+}

@@ -5,7 +5,7 @@ use crate::{BlockNo, Result};
 /// The shape of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes per block: a power of two, at least 512.
+    /// Bytes per block: a power of two; at least 512 on a disk, a cache line of 64 in a region of memory.
     pub block_size: u32,
     /// Blocks on the device.
     pub block_count: u64,
@@ -67,6 +67,27 @@ impl BlockKind {
                 | Self::JournalData
                 | Self::JournalCommit
         )
+    }
+}
+
+impl std::fmt::Display for BlockKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Superblock => "superblock",
+            Self::GroupDescriptor => "group descriptors",
+            Self::BlockBitmap => "block bitmap",
+            Self::InodeBitmap => "inode bitmap",
+            Self::Inode => "inodes",
+            Self::Directory => "directory",
+            Self::Indirect => "pointers",
+            Self::Data => "contents of a file",
+            Self::Attribute => "attributes",
+            Self::JournalSuperblock => "journal's superblock",
+            Self::JournalDescriptor => "journal's descriptor",
+            Self::JournalRevoke => "journal's revoked blocks",
+            Self::JournalData => "journal's copy",
+            Self::JournalCommit => "journal's commit record",
+        })
     }
 }
 

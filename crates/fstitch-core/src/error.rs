@@ -1,11 +1,11 @@
 //! Errors: four kinds that never mix. A bug is an assertion; a failing medium is [`Error::Io`]; damaged bytes
 //! are [`Error::Corrupt`]; valid but unknown bytes are [`Error::Unsupported`]. What a file operation answers
-//! by the rules of POSIX is [`Error::Errno`].
+//! by the rules of POSIX is [`Error::Errno`]. [`Error::WouldWait`] is none: the operation is only done elsewhere.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::BlockNo;
+use crate::{BlockKind, BlockNo};
 
 /// The result of nearly everything here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -37,11 +37,85 @@ impl fmt::Display for IoOp {
     }
 }
 
+/// What is damaged, so that programs can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Structure {
+    /// The volume's superblock or a copy of it.
+    Superblock,
+    /// The descriptor of this group.
+    Descriptor(u64),
+    /// The free-block bitmap of this group.
+    BlockBitmap(u64),
+    /// The free-inode bitmap of this group.
+    InodeBitmap(u64),
+    /// The inode of this number.
+    Inode(u64),
+    /// A directory entry, at this byte of its block where that is known.
+    DirectoryEntry(Option<usize>),
+    /// A block of extended attributes.
+    AttributeBlock,
+    /// An extended attribute, at this byte.
+    AttributeEntry(usize),
+    /// A block of pointers.
+    Indirect,
+    /// A pointer.
+    Pointer,
+    /// An inode that lost its names while it was in use.
+    Orphan,
+    /// The list of those.
+    OrphanList,
+    /// A journal's log.
+    Journal,
+    /// Its superblock.
+    JournalSuperblock,
+    /// The inode whose blocks are the journal, of this number.
+    JournalInode(u64),
+    /// The blocks that a journal is said to have.
+    JournalArea,
+    /// A journal on a device of its own.
+    ExternalJournal,
+    /// A table of partitions.
+    PartitionTable,
+    /// A volume as a whole.
+    Volume,
+    /// Something else that a format has, by its name there.
+    Other(&'static str),
+}
+
+impl fmt::Display for Structure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Superblock => f.write_str("superblock"),
+            Self::Descriptor(group) => write!(f, "descriptor of group {group}"),
+            Self::BlockBitmap(group) => write!(f, "block bitmap of group {group}"),
+            Self::InodeBitmap(group) => write!(f, "inode bitmap of group {group}"),
+            Self::Inode(ino) => write!(f, "inode {ino}"),
+            Self::DirectoryEntry(None) => f.write_str("directory entry"),
+            Self::DirectoryEntry(Some(at)) => write!(f, "directory entry at byte {at}"),
+            Self::AttributeBlock => f.write_str("attribute block"),
+            Self::AttributeEntry(at) => write!(f, "attribute entry at byte {at}"),
+            Self::Indirect => f.write_str("indirect block"),
+            Self::Pointer => f.write_str("block pointer"),
+            Self::Orphan => f.write_str("orphan"),
+            Self::OrphanList => f.write_str("list of orphans"),
+            Self::Journal => f.write_str("journal"),
+            Self::JournalSuperblock => f.write_str("journal superblock"),
+            Self::JournalInode(ino) => write!(f, "journal inode {ino}"),
+            Self::JournalArea => f.write_str("journal's blocks"),
+            Self::ExternalJournal => f.write_str("external journal"),
+            Self::PartitionTable => f.write_str("partition table"),
+            Self::Volume => f.write_str("volume"),
+            Self::Other(name) => f.write_str(name),
+        }
+    }
+}
+
 /// Damage found in bytes from a medium, with its coordinates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corruption {
-    /// The structure: "superblock", "inode 12", "directory entry"…
-    pub what: String,
+    /// The structure.
+    pub what: Structure,
     /// The block that holds it, where one is known.
     pub block: Option<BlockNo>,
     /// What is wrong, with what was expected and what was found.
@@ -61,12 +135,16 @@ impl fmt::Display for Corruption {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The medium failed.
-    #[error("{}", describe_io(*op, *block, source))]
+    #[error("{}", describe_io(*op, *block, *kind, device.as_deref(), source))]
     Io {
         /// What was attempted.
         op: IoOp,
         /// The first block concerned.
         block: BlockNo,
+        /// What the block is, where whoever asked said so.
+        kind: Option<BlockKind>,
+        /// The name of the device, where it has one.
+        device: Option<Arc<str>>,
         /// The operating system's reason.
         source: Arc<std::io::Error>,
     },
@@ -82,6 +160,10 @@ pub enum Error {
     /// An earlier write or flush failed; what was not stable then is lost, and nothing more is written.
     #[error("the volume no longer accepts changes: {0}")]
     Poisoned(Arc<str>),
+    /// The operation would have to wait on a thread that must not, and has changed nothing ([`crate::waiting`]). Nobody but who
+    /// runs that thread sees this.
+    #[error("it would have to wait")]
+    WouldWait,
     /// The operation's answer by the rules of POSIX.
     #[error("{0}")]
     Errno(Errno),
@@ -91,21 +173,31 @@ impl Error {
     /// A failure of the medium.
     #[must_use]
     pub fn io(op: IoOp, block: BlockNo, source: std::io::Error) -> Self {
-        Self::Io { op, block, source: Arc::new(source) }
+        Self::Io { op, block, kind: None, device: None, source: Arc::new(source) }
+    }
+
+    /// The same failure, with what the block is, unless that is known already.
+    #[must_use]
+    pub fn of_kind(mut self, what: BlockKind) -> Self {
+        if let Self::Io { kind, .. } = &mut self {
+            kind.get_or_insert(what);
+        }
+        self
+    }
+
+    /// The same failure, with the device that failed, unless that is known already: who is nearest to it knows best.
+    #[must_use]
+    pub fn on_device(mut self, name: &Arc<str>) -> Self {
+        if let Self::Io { device, .. } = &mut self {
+            device.get_or_insert_with(|| Arc::clone(name));
+        }
+        self
     }
 
     /// Damage in the structure `what`, found in `block`.
     #[must_use]
-    pub fn corrupt(
-        what: impl Into<String>,
-        block: impl Into<Option<BlockNo>>,
-        problem: impl Into<String>,
-    ) -> Self {
-        Self::Corrupt(Box::new(Corruption {
-            what: what.into(),
-            block: block.into(),
-            problem: problem.into(),
-        }))
+    pub fn corrupt(what: Structure, block: impl Into<Option<BlockNo>>, problem: impl Into<String>) -> Self {
+        Self::Corrupt(Box::new(Corruption { what, block: block.into(), problem: problem.into() }))
     }
 
     /// The errno that an application sees for this failure.
@@ -117,17 +209,29 @@ impl Error {
             Self::Unsupported(_) => Errno::OPNOTSUPP,
             Self::Locked(_) => Errno::BUSY,
             Self::Poisoned(_) => Errno::ROFS,
+            Self::WouldWait => Errno::AGAIN,
             Self::Errno(errno) => *errno,
         }
     }
 }
 
 /// The message of a failed medium. Opening and flushing concern no block in particular.
-fn describe_io(op: IoOp, block: BlockNo, source: &std::io::Error) -> String {
-    match op {
-        IoOp::Open | IoOp::Flush => format!("{op} failed: {source}"),
-        IoOp::Read | IoOp::Write | IoOp::Discard => format!("{op} failed at block {block}: {source}"),
-    }
+fn describe_io(
+    op: IoOp,
+    block: BlockNo,
+    kind: Option<BlockKind>,
+    device: Option<&str>,
+    source: &std::io::Error,
+) -> String {
+    let place = match op {
+        IoOp::Open | IoOp::Flush => String::new(),
+        IoOp::Read | IoOp::Write | IoOp::Discard => {
+            let kind = kind.map(|kind| format!(" ({kind})")).unwrap_or_default();
+            format!(" at block {block}{kind}")
+        }
+    };
+    let device = device.map(|name| format!(" of {name}")).unwrap_or_default();
+    format!("{op} failed{place}{device}: {source}")
 }
 
 impl From<Errno> for Error {
@@ -211,5 +315,30 @@ impl fmt::Display for Errno {
 impl fmt::Debug for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_can_be_told_by_programs_and_by_people() {
+        let error = Error::corrupt(Structure::DirectoryEntry(Some(12)), BlockNo(7), "length 3");
+        let Error::Corrupt(found) = &error else { panic!("{error}") };
+        assert!(matches!(found.what, Structure::DirectoryEntry(Some(12))));
+        assert_eq!(error.to_string(), "corrupt: directory entry at byte 12 in block 7: length 3");
+        assert_eq!(Error::corrupt(Structure::Inode(5), None, "x").to_string(), "corrupt: inode 5: x");
+    }
+
+    #[test]
+    fn who_is_nearest_to_a_failure_names_it() {
+        let source = std::io::Error::other("gone");
+        let (near, far): (Arc<str>, Arc<str>) = ("near".into(), "far".into());
+        let error = Error::io(IoOp::Write, BlockNo(9), source).of_kind(BlockKind::Inode).on_device(&near);
+        let error = error.of_kind(BlockKind::Data).on_device(&far);
+        assert_eq!(error.to_string(), "write failed at block 9 (inodes) of near: gone");
+        let flush = Error::io(IoOp::Flush, BlockNo(0), std::io::Error::other("gone"));
+        assert_eq!(flush.to_string(), "flush failed: gone");
     }
 }

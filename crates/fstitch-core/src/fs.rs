@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::groups::{GroupCall, GroupId};
-use crate::{Errno, Error, InodeNo, Result, Timestamp};
+use crate::{CheckReport, Errno, Error, InodeNo, Result, Timestamp};
 
 /// What an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -261,57 +261,6 @@ impl InodeFlags {
     #[must_use]
     pub const fn has(self, flag: u32) -> bool {
         self.0 & flag == flag
-    }
-}
-
-/// Whether a finding of a checker is lawful after a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FindingClass {
-    /// The mechanism in force allows it after a crash; repairing loses nothing.
-    Allowed,
-    /// Damage.
-    Corrupt,
-}
-
-/// One thing that a checker found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// Lawful after a crash, or damage.
-    pub class: FindingClass,
-    /// A stable machine-readable name, such as `block-leaked`.
-    pub code: &'static str,
-    /// What and where, for people.
-    pub text: String,
-}
-
-/// A checker's result.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct CheckReport {
-    /// What was found, at most [`CheckReport::MAX_FINDINGS`] of it.
-    pub findings: Vec<Finding>,
-    /// How many findings there were, those not listed included.
-    pub total: u64,
-    /// How many of all findings are damage.
-    pub corrupt: u64,
-}
-
-impl CheckReport {
-    /// How many findings are listed; the rest is only counted.
-    pub const MAX_FINDINGS: usize = 10_000;
-
-    /// Adds a finding.
-    pub fn push(&mut self, class: FindingClass, code: &'static str, text: impl Into<String>) {
-        self.total += 1;
-        self.corrupt += u64::from(class == FindingClass::Corrupt);
-        if self.findings.len() < Self::MAX_FINDINGS {
-            self.findings.push(Finding { class, code, text: text.into() });
-        }
-    }
-
-    /// Nothing at all was found.
-    #[must_use]
-    pub fn is_clean(&self) -> bool {
-        self.total == 0
     }
 }
 

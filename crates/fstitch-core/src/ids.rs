@@ -1,5 +1,6 @@
 //! Numbers that count different things are different types.
 
+use crate::num::to_usize;
 use std::fmt;
 
 macro_rules! number {
@@ -21,7 +22,7 @@ macro_rules! number {
             /// If it does not fit `usize`, which cannot happen on 64-bit machines.
             #[must_use]
             pub fn index(self) -> usize {
-                usize::try_from(self.0).expect("64-bit machine")
+                to_usize(self.0)
             }
         }
 

@@ -18,31 +18,38 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+mod check;
 mod clock;
 mod codec;
 mod concat;
+mod consistency;
 mod device;
 mod error;
 mod fs;
 pub mod groups;
 mod ids;
+pub mod lock;
 mod mem;
+pub mod num;
 pub mod order;
 mod overlay;
 mod partition;
+pub mod schedule;
 mod seed;
 mod stats;
 pub mod waiting;
 
 pub use buffer::BlockBuf;
+pub use check::{CheckReport, Finding, FindingClass, RepairMode, RepairOptions, RepairReport};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use codec::{Be, Le};
 pub use concat::Concat;
+pub use consistency::Consistency;
 pub use device::{BlockDevice, BlockKind, BlockRead, BlockWrite, Geometry};
-pub use error::{Corruption, Errno, Error, IoOp, Result};
+pub use error::{Corruption, Errno, Error, IoOp, Result, Structure};
 pub use fs::{
-    Attr, Caller, CheckReport, DirEntry, Entry, FallocateMode, FileKind, FileSystem, Finding, FindingClass,
-    InodeFlags, InodeId, RenameMode, SeekFrom, SetAttr, SetTime, StatFs, XattrSetMode,
+    Attr, Caller, DirEntry, Entry, FallocateMode, FileKind, FileSystem, InodeFlags, InodeId, RenameMode,
+    SeekFrom, SetAttr, SetTime, StatFs, XattrSetMode,
 };
 pub use ids::{BlockNo, ByteOff, InodeNo};
 pub use mem::MemDevice;

@@ -2,6 +2,8 @@
 
 use std::sync::RwLock;
 
+use crate::lock::Unpoisoned;
+use crate::num::{to_u64, to_usize};
 use crate::{BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
 
 /// A device whose blocks live in memory; `flush` does nothing because nothing is ever volatile.
@@ -23,10 +25,10 @@ impl MemDevice {
     /// A device that holds `image`; bytes after the last whole block are dropped.
     #[must_use]
     pub fn from_image(block_size: u32, mut image: Vec<u8>) -> Self {
-        let unit = usize::try_from(block_size).expect("64-bit machine");
+        let unit = to_usize(block_size);
         let block_count = image.len() / unit;
         image.truncate(block_count * unit);
-        let block_count = u64::try_from(block_count).expect("64-bit machine");
+        let block_count = to_u64(block_count);
         let geometry = Geometry { block_size, block_count, atomic_size: block_size };
         Self { geometry, bytes: RwLock::new(image) }
     }
@@ -34,11 +36,11 @@ impl MemDevice {
     /// A copy of the contents.
     #[must_use]
     pub fn image(&self) -> Vec<u8> {
-        self.bytes.read().expect("no panic while held").clone()
+        self.bytes.read().unpoisoned().clone()
     }
 
     fn range(&self, op: IoOp, block: BlockNo, len: usize) -> Result<std::ops::Range<usize>> {
-        let unit = usize::try_from(self.geometry.block_size).expect("64-bit machine");
+        let unit = to_usize(self.geometry.block_size);
         if block.get() >= self.geometry.block_count || len != unit {
             let reason = std::io::Error::new(std::io::ErrorKind::InvalidInput, "outside the device");
             return Err(Error::io(op, block, reason));
@@ -54,7 +56,7 @@ impl BlockDevice for MemDevice {
     }
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
-        let bytes = self.bytes.read().expect("no panic while held");
+        let bytes = self.bytes.read().unpoisoned();
         for read in reads {
             let range = self.range(IoOp::Read, read.block, read.data.len())?;
             read.data.copy_from_slice(&bytes[range]);
@@ -63,7 +65,7 @@ impl BlockDevice for MemDevice {
     }
 
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
-        let mut bytes = self.bytes.write().expect("no panic while held");
+        let mut bytes = self.bytes.write().unpoisoned();
         for write in writes {
             let range = self.range(IoOp::Write, write.block, write.data.len())?;
             bytes[range].copy_from_slice(write.data);

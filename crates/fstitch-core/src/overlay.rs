@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::RwLock;
 
+use crate::lock::Unpoisoned;
+use crate::num::to_usize;
 use crate::{BlockBuf, BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
 
 /// The device below as it would be after the writes that were made here, none of which reaches it. Memory: every
@@ -28,7 +30,7 @@ impl<D> Overlay<D> {
     /// How many blocks differ, or may differ, from the device below.
     #[must_use]
     pub fn written(&self) -> usize {
-        self.written.read().expect("no panic while held").len()
+        self.written.read().unpoisoned().len()
     }
 }
 
@@ -38,7 +40,7 @@ impl<D: BlockDevice> BlockDevice for Overlay<D> {
     }
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
-        let written = self.written.read().expect("no panic while held");
+        let written = self.written.read().unpoisoned();
         let mut below = Vec::with_capacity(reads.len());
         for read in reads {
             match written.get(&read.block) {
@@ -51,8 +53,8 @@ impl<D: BlockDevice> BlockDevice for Overlay<D> {
 
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
         let Geometry { block_size, block_count, .. } = self.geometry();
-        let unit = usize::try_from(block_size).expect("64-bit machine");
-        let mut written = self.written.write().expect("no panic while held");
+        let unit = to_usize(block_size);
+        let mut written = self.written.write().unpoisoned();
         for write in writes {
             if write.block.get() >= block_count || write.data.len() != unit {
                 let reason = std::io::Error::new(std::io::ErrorKind::InvalidInput, "outside the device");

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::num::{to_u64, to_usize};
 use crate::{BlockDevice, BlockNo, BlockRead, BlockWrite, Geometry, Result};
 
 /// A number that only grows, shared between threads.
@@ -11,7 +12,7 @@ pub struct Counter(AtomicU64);
 impl Counter {
     /// Adds `n`.
     pub fn add(&self, n: usize) {
-        self.0.fetch_add(u64::try_from(n).expect("64-bit machine"), Ordering::Relaxed);
+        self.0.fetch_add(to_u64(n), Ordering::Relaxed);
     }
 
     /// The number now.
@@ -78,7 +79,7 @@ impl<D: BlockDevice> BlockDevice for StatsDevice<D> {
     }
 
     fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
-        self.stats.blocks_discarded.add(usize::try_from(count).expect("64-bit machine"));
+        self.stats.blocks_discarded.add(to_usize(count));
         self.below.discard(start, count)
     }
 

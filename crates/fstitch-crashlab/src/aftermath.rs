@@ -3,9 +3,12 @@
 
 use std::sync::Arc;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, Caller, Errno, Error, FileKind, FileSystem, InodeNo, Seed};
 
 use crate::explore::Facts;
+use crate::judging::Lawful;
+use crate::lab::LabOptions;
 use crate::medium::{Base, History, Image, Level, Recorder, for_each_choice, for_each_cut};
 use crate::oracle::{CHUNK, Object, ObjectId, Tree, Violation};
 use crate::system::System;
@@ -30,6 +33,24 @@ fn fail(code: &'static str) -> impl Fn(Error) -> Violation {
 }
 
 impl Aftermath<'_> {
+    /// Everything of the above and the reference checker, each with the probability that `options` say.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub(crate) fn sample(&self, options: &LabOptions, lawful: Lawful<'_, Tree>) -> Result<(), Violation> {
+        let Lawful { allowed, image, seed, counts, .. } = lawful;
+        let sampled = |every: u64, seed: &mut Seed| every > 0 && seed.chance(1, every);
+        if sampled(options.aftermath_every, seed) {
+            counts.aftermaths += 1;
+            counts.during_recovery += self.live_on(&image(), options.depth, seed)? - 1;
+        }
+        if sampled(options.reference_every, seed) {
+            counts.reference += 1;
+            self.ask_reference(&image(), allowed)?;
+        }
+        Ok(())
+    }
+
     /// Everything of the above on `image`; crashes during recovery nest `depth` deep. Returns the images looked at.
     ///
     /// # Errors
@@ -39,6 +60,15 @@ impl Aftermath<'_> {
         self.repair(image)?;
         self.empty(image)?;
         Ok(looked)
+    }
+
+    /// The same where it is installed.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn ask_installed_reference(&self, image: &Image, found: u64) -> Result<(), Violation> {
+        let is_installed = self.system.reference().is_some_and(|checker| checker.is_installed());
+        if is_installed { self.ask_reference(image, found) } else { Ok(()) }
     }
 
     /// What the reference checker says, `found` being the number of our findings.
@@ -154,7 +184,7 @@ fn grown_to(old: &Object, new: &Object) -> bool {
     if new.size <= old.size {
         return old == new;
     }
-    let chunk = u64::try_from(CHUNK).expect("64-bit machine");
+    let chunk = to_u64(CHUNK);
     let same = |(number, bytes): (&u64, &Arc<[u8]>)| {
         let visible = usize::try_from((old.size - number * chunk).min(chunk)).expect("at most a chunk");
         new.chunks.get(number).is_some_and(|grown| grown[..visible] == bytes[..visible])

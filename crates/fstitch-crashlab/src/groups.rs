@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use fstitch_core::groups::{Engaged, GroupCall, GroupId};
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{
     BlockDevice, Caller, FileSystem, FindingClass, InodeNo, RenameMode, Result, Seed, SetAttr, XattrSetMode,
 };
@@ -161,8 +162,8 @@ impl Run<'_> {
     }
 
     fn any(&mut self) -> Option<usize> {
-        let count = u64::try_from(self.groups.len()).expect("64-bit machine");
-        (count > 0).then(|| usize::try_from(self.seed.below(count)).expect("64-bit machine"))
+        let count = to_u64(self.groups.len());
+        (count > 0).then(|| to_usize(self.seed.below(count)))
     }
 
     fn depend(&mut self) -> Result<()> {
@@ -474,7 +475,7 @@ pub fn judge_group_program(
     mounted.unmount().map_err(fail)?;
     let log = recorder.take();
     let mut counts = GroupCounts { programs: 1, ..GroupCounts::default() };
-    counts.effects = u64::try_from(past.effects.len()).expect("64-bit machine");
+    counts.effects = to_u64(past.effects.len());
     counts.dependencies = past.groups.iter().map(|befores| u64::from(befores.count_ones())).sum();
     let mut outcome = Ok(());
     let history = History::from_stable(Arc::clone(&base), start, options.level);

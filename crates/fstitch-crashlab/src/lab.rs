@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, Errno, InodeNo, Result, Seed};
 use rustc_hash::FxHashMap;
 
 use crate::aftermath::Aftermath;
-use crate::explore::{Explorer, Facts, Known, Origin};
+use crate::explore::{Explorer, Known};
 use crate::id::StateId;
-use crate::medium::{
-    Base, Bytes, Cut, History, Image, Level, Log, Mark, Recorder, for_each_choice, for_each_cut,
-};
-use crate::oracle::{Ledger, Tree, Violation, What, Window};
-use crate::system::System;
+use crate::judging::Judging;
+use crate::medium::{Base, Bytes, History, Image, Level, Log, Mark, Recorder, for_each_cut};
+use crate::oracle::{Ledger, Tree, TreeOracle, Violation, What};
+use crate::system::{Step, System};
 use crate::workload::{Op, Target, Workload};
 
 /// How hard to look.
@@ -197,13 +198,13 @@ impl Lab {
     }
 
     fn start(&self, workload: &Workload) -> Result<Start> {
-        let known = self.starts.lock().expect("no panic while held").get(&workload.setup).map(Arc::clone);
+        let known = self.starts.lock().unpoisoned().get(&workload.setup).map(Arc::clone);
         if let Some(start) = known {
             return Ok(start);
         }
         let image = Arc::new(Image::new(Arc::clone(&self.base)));
         let mounted = self.system.mount(Arc::<Image>::clone(&image))?;
-        let write_out = |choose: &mut dyn FnMut(fstitch_core::BlockNo) -> bool| mounted.write_out(choose);
+        let write_out = |choose: &mut dyn FnMut(Step) -> bool| mounted.write_out(choose);
         let mut target = Target::new(mounted.fs(), &write_out);
         for (no, op) in (0_u32..).zip(&workload.setup) {
             // A set-up that does not fit is the workload's business; anything else is not.
@@ -215,7 +216,7 @@ impl Lab {
         drop(target);
         mounted.unmount()?;
         let start = Arc::new(image.changed());
-        let mut starts = self.starts.lock().expect("no panic while held");
+        let mut starts = self.starts.lock().unpoisoned();
         if starts.len() >= MAX_STARTS {
             starts.clear();
         }
@@ -241,7 +242,7 @@ impl Lab {
         };
         let mut ledger = Ledger::new(see(None, &[])?);
         let mut refused = BTreeMap::new();
-        let write_out = |choose: &mut dyn FnMut(fstitch_core::BlockNo) -> bool| mounted.write_out(choose);
+        let write_out = |choose: &mut dyn FnMut(Step) -> bool| mounted.write_out(choose);
         let mut target = Target::new(fs, &write_out);
         for (no, op) in (0_u32..).zip(&workload.ops) {
             let what = promised(op, ledger.tree());
@@ -278,12 +279,18 @@ impl Lab {
         History::from_stable(Arc::clone(&self.base), recording.start.clone(), self.options.level)
     }
 
+    /// What a cut of a recording may show.
+    #[must_use]
+    pub fn oracle<'a>(&self, recording: &'a Recording) -> TreeOracle<'a> {
+        TreeOracle { ledger: &recording.ledger, promise: self.system.promise() }
+    }
+
     /// Runs a workload and judges what cuts could have left. `index` makes its samples its own.
     #[must_use]
     pub fn run(&self, workload: &Workload, index: u64) -> Outcome {
         let mut outcome = Outcome::default();
         outcome.counts.workloads = 1;
-        outcome.counts.operations = u64::try_from(workload.ops.len()).expect("64-bit machine");
+        outcome.counts.operations = to_u64(workload.ops.len());
         match self.record(workload) {
             Ok(recording) => self.judge(workload, &recording, index, &mut outcome),
             Err(violation) => outcome.found.push(Found { id: self.id(workload, 0, vec![]), violation }),
@@ -302,22 +309,22 @@ impl Lab {
     }
 
     fn judge(&self, workload: &Workload, recording: &Recording, index: u64, outcome: &mut Outcome) {
-        outcome.counts.refused = u64::try_from(recording.refused.len()).expect("64-bit machine");
+        outcome.counts.refused = to_u64(recording.refused.len());
         let seed = self.options.seed ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut run = Judging {
-            lab: self,
-            recording,
-            workload,
-            explorer: Explorer::new(
-                &*self.system,
-                &self.known,
-                &recording.log,
-                (Arc::clone(recording.ledger.tree()), seed),
-            ),
+        let like = Arc::clone(recording.ledger.tree());
+        let mut judging = Judging {
+            options: self.options,
+            name: &|cut, choice| self.id(workload, cut, choice.to_vec()),
+            oracle: &self.oracle(recording),
+            explorer: Explorer::new(&*self.system, &self.known, &recording.log, (Some(like), seed)),
+            afterwards: &|lawful| {
+                let (system, base, level) = (&*self.system, &self.base, self.options.level);
+                Aftermath { system, base, level, tree: lawful.shown }.sample(&self.options, lawful)
+            },
             seed: Seed::new(seed),
             outcome,
         };
-        for_each_cut(self.history(recording), &recording.log, &mut |cut| run.cut(cut));
+        for_each_cut(self.history(recording), &recording.log, &mut |cut| judging.cut(cut));
     }
 }
 
@@ -331,79 +338,5 @@ fn promised(op: &Op, tree: &Tree) -> Option<What> {
         Op::Fsync { path } => Some(What::Object { id: tree.find(path)?, data_only: false }),
         Op::Fdatasync { path } => Some(What::Object { id: tree.find(path)?, data_only: true }),
         _ => None,
-    }
-}
-
-/// The judgement of one workload's images.
-struct Judging<'a> {
-    lab: &'a Lab,
-    workload: &'a Workload,
-    recording: &'a Recording,
-    explorer: Explorer<'a>,
-    seed: Seed,
-    outcome: &'a mut Outcome,
-}
-
-impl Judging<'_> {
-    fn cut(&mut self, cut: &Cut) {
-        let options = &self.lab.options;
-        if self.outcome.found.len() >= options.max_violations {
-            return;
-        }
-        let window = Window::new(&self.recording.ledger, cut.progress, self.lab.system().promise());
-        // Facts that were judged in this window; they are kept, so that their addresses stay theirs.
-        let mut judged: FxHashMap<*const Facts, Arc<Facts>> = FxHashMap::default();
-        let mut images = self.explorer.at(cut);
-        let (counts, found) = (&mut self.outcome.counts, &mut self.outcome.found);
-        let mut sampling = self.seed.clone();
-        self.seed.next_u64();
-        let coverage = for_each_choice(cut, options.choices_per_cut, &mut sampling, &mut |choice| {
-            let (facts, origin) = images.facts(choice);
-            *counter(counts, origin) += 1;
-            if judged.insert(Arc::as_ptr(&facts), Arc::clone(&facts)).is_some() {
-                return true;
-            }
-            counts.judged += 1;
-            let mut verdict = match &facts.shown {
-                Ok(tree) => window.judge(tree).map(|()| Some(tree)),
-                Err(violation) => Err(violation.clone()),
-            };
-            if let Ok(Some(tree)) = verdict
-                && origin == Origin::Checked
-            {
-                let aftermath =
-                    Aftermath { system: self.lab.system(), base: &self.lab.base, level: options.level, tree };
-                let sampled = |every: u64, seed: &mut Seed| every > 0 && seed.chance(1, every);
-                if sampled(options.aftermath_every, &mut self.seed) {
-                    counts.aftermaths += 1;
-                    let looked = aftermath.live_on(&images.image(choice), options.depth, &mut self.seed);
-                    verdict = looked.map(|images| {
-                        counts.during_recovery += images - 1;
-                        None
-                    });
-                }
-                if verdict.is_ok() && sampled(options.reference_every, &mut self.seed) {
-                    counts.reference += 1;
-                    verdict = aftermath.ask_reference(&images.image(choice), facts.allowed).map(|()| None);
-                }
-            }
-            if let Err(violation) = verdict {
-                found.push(Found { id: self.lab.id(self.workload, cut.at, choice.to_vec()), violation });
-            }
-            found.len() < options.max_violations
-        });
-        counts.cuts += 1;
-        counts.cuts_exhausted += u64::from(coverage.possible == u128::from(coverage.visited));
-        counts.generated += coverage.visited;
-    }
-}
-
-/// The count that a state of this origin belongs to.
-pub(crate) fn counter(counts: &mut Counts, origin: Origin) -> &mut u64 {
-    match origin {
-        Origin::Checked => &mut counts.checked,
-        Origin::SameImage => &mut counts.same_image,
-        Origin::SameReads => &mut counts.same_reads,
-        Origin::Control => &mut counts.control,
     }
 }

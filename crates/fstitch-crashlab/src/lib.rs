@@ -14,47 +14,48 @@
 //! ```
 //!
 //! This crate owns the crash model of `docs/medium.md` and the oracles. It takes any [`System`]: a file system that can
-//! be mounted on a block device and a checker for it. It puts no hook into production code, and it
+//! be mounted on a block device and a checker for it. It puts no hook into production code but
+//! one: locks say what they are about to do, in debug builds ([`threads`]). What is no file system brings its own
+//! [`Subject`] and [`Oracle`], on a disk or in persistent memory ([`Past`]). It
 //! never judges a file system by its own opinion of itself alone: what a crash leaves is compared with what the
 //! workload saw before.
 #![forbid(unsafe_code)]
 
 mod aftermath;
 pub mod explore;
-mod ext2;
 mod fault;
 mod groups;
 mod id;
+mod judging;
 mod lab;
 mod live;
-mod loopback;
 pub mod medium;
 mod minimise;
 pub mod oracle;
-mod peculiar;
+mod past;
 mod recorded;
-mod reference;
 mod replay;
 mod show;
 mod soak;
 mod system;
+pub mod threads;
 pub mod workload;
 
-pub use ext2::{Ext2System, UnknownSystem};
+pub use explore::Subject;
 pub use fault::{BadPlan, Defect, Fault, FaultDevice, FaultPlan, Requests, Times};
-pub use fstitch_fs::ext2::arrange::Consistency;
+pub use fstitch_core::Consistency;
 pub use groups::{GroupCounts, GroupOptions, judge_group_program};
 pub use id::{StateId, UnknownState};
 pub use lab::{Counts, Found, Lab, LabOptions, Outcome, Recording};
 pub use live::{CutReport, LiveDevice, LiveOptions, Survivors, UnknownSurvivors};
-pub use loopback::LoopbackSystem;
-pub use medium::{Base, Image, Level, Log, Recorder};
+pub use medium::{Base, Image, Level, Log, PersistentMemory, Recorder};
 pub use minimise::minimise;
+pub use oracle::Oracle;
+pub use past::Past;
 pub use recorded::{
     Chosen, Question, Recorded, RecordedError, RecordedId, RecordedOptions, RecordedOutcome, UnknownRecorded,
 };
-pub use reference::E2fsck;
 pub use replay::{Replay, ReplayError, find_workload};
-pub use show::{Fate, Needed, Row, Story, story, svg, timeline};
+pub use show::{Anatomy, Fate, Need, Needed, Row, Story, story, svg, timeline};
 pub use soak::{Limits, Selection, soak};
-pub use system::{Mounted, Promise, STALE, System, system};
+pub use system::{FindSystem, Mounted, Promise, Reference, STALE, Step, System, UnknownSystem};

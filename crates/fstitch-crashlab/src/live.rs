@@ -17,6 +17,8 @@ use std::io;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard};
 
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::to_u64;
 use fstitch_core::{
     BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result, Seed,
 };
@@ -191,7 +193,7 @@ impl<D: BlockDevice> LiveDevice<D> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while held")
+        self.state.lock().unpoisoned()
     }
 
     fn unit(&self) -> usize {
@@ -242,7 +244,7 @@ impl Fate {
                 (Survivors::All, _) | (_, Level::M0 | Level::M1) => newest,
                 (Survivors::None, _) => 0,
                 _ => {
-                    let bound = u64::try_from(newest + 1).expect("64-bit machine");
+                    let bound = to_u64(newest + 1);
                     BlockNo(self.dice.below(bound)).index()
                 }
             };

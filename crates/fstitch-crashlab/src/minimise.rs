@@ -1,13 +1,12 @@
 //! From a violation to the smallest one like it: few operations, then few lost atoms.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use crate::explore::Facts;
 use crate::id::StateId;
 use crate::lab::{Found, Lab};
-use crate::medium::{Cut, Image, for_each_cut};
-use crate::oracle::Window;
+use crate::medium::{Cut, for_each_cut};
+use crate::oracle::{Judge, Oracle, Tree, Violation};
 use crate::replay::Replay;
 use crate::workload::{Op, Workload};
 
@@ -71,8 +70,9 @@ impl Search<'_> {
             if cut.at != found.id.cut || cut.prefixes_only {
                 return;
             }
-            let window = Window::new(&recording.ledger, cut.progress, self.lab.system().promise());
-            let judge = |choice: &[u8]| self.judge(cut, &window, choice);
+            let oracle = self.lab.oracle(&recording);
+            let lawful = oracle.at(cut.progress);
+            let judge = |choice: &[u8]| self.judge(cut, &lawful, choice);
             let newest: Vec<u8> =
                 cut.atoms.iter().map(|a| u8::try_from(a.candidates.len() - 1).expect("bounded")).collect();
             let oldest = vec![0; newest.len()];
@@ -87,22 +87,15 @@ impl Search<'_> {
         best
     }
 
-    fn judge(&self, cut: &Cut, window: &Window<'_>, choice: &[u8]) -> Option<crate::oracle::Violation> {
-        let image = Image::with(Arc::clone(&cut.base), cut.blocks(choice));
-        let violation = match &Facts::of(self.lab.system(), image).shown {
-            Ok(tree) => window.judge(tree).err()?,
-            Err(violation) => violation.clone(),
-        };
+    fn judge(&self, cut: &Cut, lawful: &Judge<'_, Tree>, choice: &[u8]) -> Option<Violation> {
+        let facts = Facts::of(self.lab.system(), cut.image(choice));
+        let violation = facts.shown.and_then(|tree| lawful(&tree)).err()?;
         (violation.code == self.code).then_some(violation)
     }
 }
 
 /// Changes the choice atom by atom into `end` where the violation stays; returns also how many atoms differ at last.
-fn towards(
-    choice: &[u8],
-    end: &[u8],
-    judge: &dyn Fn(&[u8]) -> Option<crate::oracle::Violation>,
-) -> (Vec<u8>, usize) {
+fn towards(choice: &[u8], end: &[u8], judge: &dyn Fn(&[u8]) -> Option<Violation>) -> (Vec<u8>, usize) {
     let mut choice = choice.to_vec();
     for at in 0..choice.len() {
         let before = std::mem::replace(&mut choice[at], end[at]);

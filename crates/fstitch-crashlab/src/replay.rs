@@ -1,17 +1,14 @@
 //! One state again: from its name to the image, the verdict, and what was lost.
 
-use std::sync::Arc;
-
 use fstitch_core::Seed;
 
 use crate::aftermath::Aftermath;
 use crate::explore::Facts;
-use crate::ext2::UnknownSystem;
 use crate::id::{StateId, UnknownState};
 use crate::lab::{Lab, LabOptions, Recording};
-use crate::medium::{Cut, Image, for_each_cut};
-use crate::oracle::{Violation, Window};
-use crate::reference::E2fsck;
+use crate::medium::{Cut, Image, cut_at};
+use crate::oracle::{Oracle, Violation};
+use crate::system::{FindSystem, UnknownSystem};
 use crate::workload::{self, Workload};
 
 /// Why a state cannot be seen again.
@@ -82,34 +79,27 @@ fn live_on(aftermath: &Aftermath<'_>, image: &Image, allowed: u64) -> Result<(),
     for seed in 0..AFTERMATHS {
         aftermath.live_on(image, 2, &mut Seed::new(seed))?;
     }
-    if E2fsck::is_installed() { aftermath.ask_reference(image, allowed) } else { Ok(()) }
+    aftermath.ask_installed_reference(image, allowed)
 }
 
 impl Replay {
-    /// Makes the state again and judges it.
+    /// Makes the state again and judges it; `find` knows its system.
     ///
     /// # Errors
     /// When there is no such state.
-    pub fn new(id: StateId, options: LabOptions) -> Result<Self, ReplayError> {
-        let lab = Lab::new(crate::system::system(&id.system)?, LabOptions { level: id.level, ..options })?;
+    pub fn new(id: StateId, options: LabOptions, find: FindSystem) -> Result<Self, ReplayError> {
+        let lab = Lab::new(find(&id.system)?, LabOptions { level: id.level, ..options })?;
         let workload = find_workload(&id.workload)?;
         let recording = lab.record(&workload).map_err(ReplayError::Failed)?;
-        let mut found = None;
-        for_each_cut(lab.history(&recording), &recording.log, &mut |cut| {
-            if cut.at == id.cut {
-                found = Some(cut.clone());
-            }
-        });
-        let cut = found.ok_or(ReplayError::Gone("no cut after so many events"))?;
-        let fits = cut.atoms.len() == id.choice.len()
-            && cut.atoms.iter().zip(&id.choice).all(|(atom, &c)| usize::from(c) < atom.candidates.len());
-        if !fits {
+        let cut = cut_at(lab.history(&recording), &recording.log, id.cut);
+        let cut = cut.ok_or(ReplayError::Gone("no cut after so many events"))?;
+        if !cut.permits(&id.choice) {
             return Err(ReplayError::Gone("other atoms are undecided"));
         }
-        let image = Image::with(Arc::clone(&cut.base), cut.blocks(&id.choice));
+        let image = cut.image(&id.choice);
         let facts = Facts::of(lab.system(), image.fork());
         let mut verdict = match &facts.shown {
-            Ok(tree) => Window::new(&recording.ledger, cut.progress, lab.system().promise()).judge(tree),
+            Ok(tree) => lab.oracle(&recording).at(cut.progress)(tree),
             Err(violation) => Err(violation.clone()),
         };
         let afterwards = verdict.is_ok();
@@ -123,7 +113,7 @@ impl Replay {
     /// The image.
     #[must_use]
     pub fn image(&self) -> Image {
-        Image::with(Arc::clone(&self.cut.base), self.cut.blocks(&self.id.choice))
+        self.cut.image(&self.id.choice)
     }
 
     /// The atoms that are older than they could be: what was lost.

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use fstitch_core::{BlockDevice, BlockNo, CheckReport, FileSystem, Result};
 
-use crate::ext2::{Ext2System, UnknownSystem};
-use crate::loopback::LoopbackSystem;
-use crate::medium::Base;
-use crate::reference::E2fsck;
+use crate::medium::{Base, Image};
+use crate::oracle::Violation;
+use crate::show::Anatomy;
 
 /// A file system with its consistency mechanism and its parameters.
 pub trait System: Send + Sync {
@@ -56,19 +55,61 @@ pub trait System: Send + Sync {
     /// When the device fails or the volume is unknown.
     fn repair(&self, device: &Arc<dyn BlockDevice>) -> Result<CheckReport>;
     /// The reference checker for this format.
-    fn reference(&self) -> Option<E2fsck>;
+    fn reference(&self) -> Option<Box<dyn Reference>> {
+        None
+    }
+    /// Takes a volume apart for people, as it would be had everything arrived that was written, in `newest`, and what that one lacks
+    /// as it was before, in `oldest`; `None` where nobody can.
+    fn anatomy(&self, newest: Image, oldest: Image) -> Option<Box<dyn Anatomy>> {
+        let _ = (newest, oldest);
+        None
+    }
+    /// What no mount changes of a volume and other volumes have otherwise, such as its UUID, size and block size, if the contents of
+    /// this block of the medium say it: a log that changes it was recorded on another volume.
+    fn identity(&self, block: u64, contents: &[u8]) -> Option<Vec<u8>> {
+        let _ = (block, contents);
+        None
+    }
 }
 
-/// The system of that name.
-///
-/// # Errors
-/// When there is none.
-pub fn system(name: &str) -> std::result::Result<Arc<dyn System>, UnknownSystem> {
-    if name.contains('@') {
-        Ok(Arc::new(name.parse::<LoopbackSystem>()?))
-    } else {
-        Ok(Arc::new(name.parse::<Ext2System>()?))
+/// Finds a system by its name.
+pub type FindSystem = fn(&str) -> std::result::Result<Arc<dyn System>, UnknownSystem>;
+
+/// A word that names no system.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` names no system: expected {expected}")]
+pub struct UnknownSystem {
+    name: String,
+    expected: String,
+}
+
+impl UnknownSystem {
+    /// `name` is none of those that are `expected`.
+    #[must_use]
+    pub fn new(name: &str, expected: &str) -> Self {
+        Self { name: name.to_owned(), expected: expected.to_owned() }
     }
+}
+
+/// A reference checker: an independent program, asked about a sample.
+pub trait Reference {
+    /// Whether it can be asked.
+    fn is_installed(&self) -> bool;
+    /// It finds nothing in an image in which we found nothing, mends all of any other, and agrees with itself afterwards. Returns the
+    /// mended image.
+    ///
+    /// # Errors
+    /// When it does not, with what it printed.
+    fn judge(&self, image: &Image, we_found: u64) -> std::result::Result<Image, Violation>;
+}
+
+/// What may happen next in a system that is at rest, for the laboratory to choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// This block is written.
+    Write(BlockNo),
+    /// The running transaction of a journal is closed: 0 that of the system under test, 1 that of the one which it is in, and so on.
+    Close(u8),
 }
 
 /// What a mechanism promises about operations that no sync has followed.
@@ -85,7 +126,7 @@ pub enum Promise {
 }
 
 /// A mounted system.
-pub trait Mounted {
+pub trait Mounted: Send + Sync {
     /// The file system.
     fn fs(&self) -> &dyn FileSystem;
     /// Unmounts it, and what it is in.
@@ -95,11 +136,18 @@ pub trait Mounted {
     fn unmount(&self) -> Result<()> {
         self.fs().unmount()
     }
-    /// Writes those of the blocks that may be written now which `choose` picks; returns how many.
+    /// Does those of the steps that may be done now which `choose` picks; returns how many blocks were written.
     ///
     /// # Errors
     /// When the device fails.
-    fn write_out(&self, choose: &mut dyn FnMut(BlockNo) -> bool) -> Result<usize>;
+    fn write_out(&self, choose: &mut dyn FnMut(Step) -> bool) -> Result<usize>;
+    /// Reclaims what a crash has left, beside everything else; nothing where no system does that.
+    ///
+    /// # Errors
+    /// When the device fails, or what is there is more than a crash leaves.
+    fn reclaim(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// What unused blocks of a fresh volume hold: nobody's data.

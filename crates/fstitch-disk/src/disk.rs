@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, RwLock};
 
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{
     BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result,
 };
@@ -108,7 +110,7 @@ impl FileDisk {
     /// [`Error::Io`] when the medium fails or the bytes do not lie inside the volume's whole blocks.
     pub fn read_bytes(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         let unit = u64::from(self.layout.block_size);
-        let len_wide = u64::try_from(len).expect("64-bit machine");
+        let len_wide = to_u64(len);
         let (first, end) = match offset.checked_add(len_wide) {
             Some(end) => (offset / unit, end.div_ceil(unit)),
             None => return Err(outside(IoOp::Read, BlockNo(offset / unit))),
@@ -116,7 +118,7 @@ impl FileDisk {
         if end > self.layout.block_count {
             return Err(outside(IoOp::Read, BlockNo(self.layout.block_count.max(first))));
         }
-        let count = usize::try_from(end - first).expect("64-bit machine");
+        let count = to_usize(end - first);
         let mut bytes = BlockBuf::zeroed(count * self.layout.unit());
         let blocks = bytes.chunks_exact_mut(self.layout.unit());
         let mut reads: Vec<_> = (first..end)
@@ -124,7 +126,7 @@ impl FileDisk {
             .map(|(block, data)| BlockRead { block: BlockNo(block), kind: BlockKind::Superblock, data })
             .collect();
         self.read(&mut reads)?;
-        let start = usize::try_from(offset % unit).expect("64-bit machine");
+        let start = to_usize(offset % unit);
         Ok(bytes[start..start + len].to_vec())
     }
 
@@ -149,7 +151,7 @@ impl FileDisk {
     /// Whether I/O bypasses the page cache at this moment.
     #[must_use]
     pub fn is_direct(&self) -> bool {
-        *self.mode.read().expect("no panic while held") != Mode::Cached
+        *self.mode.read().unpoisoned() != Mode::Cached
     }
 
     /// Whether batches go through io_uring, as far as is known by now: the first batch finds out.
@@ -218,7 +220,7 @@ impl FileDisk {
     }
 
     fn read_chunk(&self, reads: &mut [BlockRead<'_>]) -> Result<(), Failure> {
-        let mode = self.mode.read().expect("no panic while held");
+        let mode = self.mode.read().unpoisoned();
         let alignment = mode.alignment();
         let unaligned = reads.iter().filter(|read| !is_aligned(read.data, alignment)).count();
         let mut bounce = Bounce::new(unaligned, self.layout.unit(), alignment);
@@ -237,7 +239,7 @@ impl FileDisk {
     }
 
     fn write_chunk(&self, writes: &[BlockWrite<'_>]) -> Result<(), Failure> {
-        let mode = self.mode.read().expect("no panic while held");
+        let mode = self.mode.read().unpoisoned();
         let alignment = mode.alignment();
         let unaligned: Vec<_> = writes.iter().filter(|write| !is_aligned(write.data, alignment)).collect();
         let mut bounce = Bounce::new(unaligned.len(), self.layout.unit(), alignment);
@@ -260,21 +262,22 @@ impl FileDisk {
         if !refused || self.options.direct != Direct::Auto {
             return false;
         }
-        let mut mode = self.mode.write().expect("no panic while held");
+        let mut mode = self.mode.write().unpoisoned();
         match Mode::cached(&self.medium) {
             Ok(cached) => *mode = cached,
             Err(_) => return false,
         }
         true
     }
-}
 
-impl BlockDevice for FileDisk {
-    fn geometry(&self) -> Geometry {
-        self.medium.geometry(self.layout)
+    /// A failure with the name of this device, and what the block is.
+    fn told(&self, error: Error, kind_of: impl Fn(BlockNo) -> Option<BlockKind>) -> Error {
+        let kind = if let Error::Io { block, .. } = &error { kind_of(*block) } else { None };
+        let error = kind.into_iter().fold(error, Error::of_kind);
+        error.on_device(&self.medium.name)
     }
 
-    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+    fn read_all(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
         reads.iter().try_for_each(|read| self.check(IoOp::Read, read.block, read.data))?;
         for chunk in reads.chunks_mut(self.chunk_blocks()) {
             let mut outcome = self.read_chunk(chunk);
@@ -289,7 +292,7 @@ impl BlockDevice for FileDisk {
         Ok(())
     }
 
-    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+    fn write_all(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
         for write in writes {
             self.check_writable(IoOp::Write, write.block)?;
             self.check(IoOp::Write, write.block, write.data)?;
@@ -305,6 +308,26 @@ impl BlockDevice for FileDisk {
         }
         Ok(())
     }
+}
+
+impl BlockDevice for FileDisk {
+    fn geometry(&self) -> Geometry {
+        self.medium.geometry(self.layout)
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.read_all(reads).map_err(|error| {
+            let kind_of = |block| reads.iter().find(|read| read.block == block).map(|read| read.kind);
+            self.told(error, kind_of)
+        })
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        self.write_all(writes).map_err(|error| {
+            let kind_of = |block| writes.iter().find(|write| write.block == block).map(|write| write.kind);
+            self.told(error, kind_of)
+        })
+    }
 
     /// `fdatasync`, for files and block devices alike: the kernel writes what its page cache still holds,
     /// what a file needs to find its data again, and then empties the device's own cache. The ioctl
@@ -319,7 +342,10 @@ impl BlockDevice for FileDisk {
                 Ok(()) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
                 // It is not known which blocks are concerned, so all are, from the first.
-                Err(errno) => return Err(Error::io(IoOp::Flush, BlockNo(0), errno.into())),
+                Err(errno) => {
+                    let error = Error::io(IoOp::Flush, BlockNo(0), errno.into());
+                    return Err(error.on_device(&self.medium.name));
+                }
             }
         }
     }
@@ -342,7 +368,7 @@ impl BlockDevice for FileDisk {
                 self.discards.store(false, Ordering::Relaxed);
                 Ok(())
             }
-            Err(errno) => Err(Error::io(IoOp::Discard, start, errno.into())),
+            Err(errno) => Err(Error::io(IoOp::Discard, start, errno.into()).on_device(&self.medium.name)),
         }
     }
 
@@ -387,7 +413,7 @@ pub fn probe(path: impl AsRef<Path>, offset: u64, len: usize) -> Result<Vec<u8>>
     let mut bytes = vec![0; len];
     let mut filled = 0;
     while filled < len {
-        let position = offset.saturating_add(u64::try_from(filled).expect("64-bit machine"));
+        let position = offset.saturating_add(to_u64(filled));
         match file.read_at(&mut bytes[filled..], position) {
             Ok(0) => break,
             Ok(count) => filled += count,

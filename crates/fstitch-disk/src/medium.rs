@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use fstitch_core::{BlockNo, Error, Geometry, IoOp, Result};
 use rustix::fs::{FileType, Mode as Permissions, OFlags, Stat};
@@ -31,7 +32,7 @@ pub(crate) enum Kind {
 pub(crate) struct Medium {
     pub(crate) file: OwnedFd,
     /// The path, for messages.
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     pub(crate) kind: Kind,
     pub(crate) stat: Stat,
 }
@@ -69,6 +70,7 @@ impl Medium {
     }
 
     fn new(file: OwnedFd, name: String) -> Result<Self> {
+        let name: Arc<str> = name.into();
         let stat = rustix::fs::fstat(&file).map_err(|errno| open_error(&name, errno.into()))?;
         let kind = match kind_of(&name, &stat)? {
             FileType::BlockDevice => {

@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use fstitch_core::{BlockNo, Error, Le, Result};
+use fstitch_core::{BlockNo, Error, Le, Result, Structure};
 
 use crate::probe;
 
@@ -175,7 +175,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 fn damaged(sector: u64, problem: &str) -> Error {
-    Error::corrupt("partition table", BlockNo(sector), problem)
+    Error::corrupt(Structure::PartitionTable, BlockNo(sector), problem)
 }
 
 #[cfg(test)]

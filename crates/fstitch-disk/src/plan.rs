@@ -6,6 +6,7 @@
 use std::marker::PhantomData;
 
 use fstitch_core::BlockNo;
+use fstitch_core::num::{to_u64, to_usize};
 
 /// The most bytes of one request: 256 pages, which is what the kernel packs into one `bio`. Larger requests
 /// would be split below us, and smaller ones leave the device more to do at the same time.
@@ -36,7 +37,7 @@ pub(crate) struct Layout {
 impl Layout {
     /// Bytes per block, as a length in memory.
     pub(crate) fn unit(&self) -> usize {
-        usize::try_from(self.block_size).expect("64-bit machine")
+        to_usize(self.block_size)
     }
 
     /// The byte at which `block`, which lies inside the volume, starts.
@@ -61,7 +62,7 @@ impl Request {
     /// What is left after `blocks` blocks have been moved.
     pub(crate) fn skip(self, blocks: usize) -> Self {
         assert!(blocks <= self.count, "{blocks} of {} blocks moved", self.count);
-        let moved = u64::try_from(blocks).expect("64-bit machine");
+        let moved = to_u64(blocks);
         Self {
             first: BlockNo(self.first.get() + moved),
             start: self.start + blocks,

@@ -15,6 +15,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::to_usize;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::plan::{Direction, Plan, Request};
@@ -59,7 +61,7 @@ impl RingPool {
         if ring.broken {
             self.usable.store(false, Ordering::Relaxed);
         } else {
-            self.idle.lock().expect("no panic while held").push(ring);
+            self.idle.lock().unpoisoned().push(ring);
         }
         Some(outcomes)
     }
@@ -68,7 +70,7 @@ impl RingPool {
         if !self.is_usable() {
             return None;
         }
-        while let Some(ring) = self.idle.lock().expect("no panic while held").pop() {
+        while let Some(ring) = self.idle.lock().unpoisoned().pop() {
             if ring.is_ours() {
                 return Some(ring);
             }
@@ -212,7 +214,7 @@ impl Ring {
 }
 
 fn depth() -> usize {
-    usize::try_from(QUEUE_DEPTH).expect("64-bit machine")
+    to_usize(QUEUE_DEPTH)
 }
 
 /// What the kernel's answer to entering the ring means.

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use fstitch_core::num::to_u64;
 use rustix::ioctl::{Getter, Setter, opcode};
 
 use crate::plan::{Direction, Plan, Request};
@@ -32,7 +33,7 @@ pub(crate) fn transfer(fd: BorrowedFd<'_>, plan: &Plan<'_>, request: Request) ->
 pub(crate) fn block_device_bytes(fd: BorrowedFd<'_>) -> rustix::io::Result<u64> {
     // SAFETY: BLKGETSIZE64 stores one 64-bit number, which on the 64-bit machines we support is a `usize`.
     let bytes = unsafe { rustix::ioctl::ioctl(fd, Getter::<BLKGETSIZE64, usize>::new()) }?;
-    Ok(u64::try_from(bytes).expect("64-bit machine"))
+    Ok(to_u64(bytes))
 }
 
 /// Tells a block device that `len` bytes from `start` are not needed.

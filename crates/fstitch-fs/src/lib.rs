@@ -14,7 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod appended;
-pub mod check;
+pub mod arrange;
 pub mod ext2;
 mod gather;
 pub mod loopback;

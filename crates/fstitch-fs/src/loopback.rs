@@ -2,8 +2,11 @@
 //! Design: `docs/design/volumes.md`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::Arc;
 
+use fstitch_core::lock::{Mutex, RwLock};
+use fstitch_core::num::to_u64;
+use fstitch_core::order::rank;
 use fstitch_core::{BlockNo, Errno, Error, InodeNo, IoOp, Result};
 use fstitch_patch::{Cache, PatchId, Placement, Spot};
 
@@ -28,9 +31,9 @@ pub struct Loopback<L: LowLevelFs> {
     file: PinnedFile<L>,
     read_only: bool,
     /// By the first block's number in the file. Taken last, under any lock.
-    runs: RwLock<BTreeMap<u64, Run>>,
+    runs: RwLock<BTreeMap<u64, Run>, rank::Leaf>,
     /// Held by who fills a hole.
-    filling: Mutex<()>,
+    filling: Mutex<(), rank::Filling>,
 }
 
 impl<L: LowLevelFs> Loopback<L> {
@@ -66,7 +69,7 @@ impl<L: LowLevelFs> Loopback<L> {
         let extent = self.file.run(index, max)?;
         if let Some(start) = extent.start {
             let run = Run { start, count: extent.count, after };
-            self.runs.write().expect("no panic while held").insert(index, run);
+            self.runs.write().insert(index, run);
         }
         Ok(extent.count)
     }
@@ -82,27 +85,27 @@ impl<L: LowLevelFs> Loopback<L> {
 
     /// Behind the run that holds file block `no`.
     fn run_end(&self, no: u64) -> u64 {
-        let runs = self.runs.read().expect("no panic while held");
+        let runs = self.runs.read();
         runs.range(..=no).next_back().map_or(no + 1, |(first, run)| (first + run.count).max(no + 1))
     }
 
     /// Blocks that are filled together.
     fn fill_blocks(&self) -> u64 {
-        u64::try_from((FILL_BYTES / self.file.cache().block_size()).max(1)).expect("64-bit machine")
+        to_u64((FILL_BYTES / self.file.cache().block_size()).max(1))
     }
 
     /// The blocks around `no`, in its piece, that have no place: the first and the one behind the last.
     fn hole(&self, no: u64) -> (u64, u64) {
         let step = self.fill_blocks();
         let piece = (no / step * step, (no / step + 1) * step);
-        let runs = self.runs.read().expect("no panic while held");
+        let runs = self.runs.read();
         let before = runs.range(..no).next_back().map_or(0, |(first, run)| first + run.count);
         let behind = runs.range(no..).next().map_or(u64::MAX, |(&first, _)| first);
         (before.max(piece.0), behind.min(piece.1).min(self.file.blocks()))
     }
 
     fn locate(&self, no: BlockNo) -> Option<(BlockNo, PatchId)> {
-        let runs = self.runs.read().expect("no panic while held");
+        let runs = self.runs.read();
         let (&first, run) = runs.range(..=no.get()).next_back()?;
         let within = no.get() - first;
         (within < run.count).then(|| (BlockNo(run.start.get() + within), run.after))
@@ -127,7 +130,7 @@ impl<L: LowLevelFs> Placement for Loopback<L> {
                 std::io::Error::other("the block lies outside the file, or in a hole that nobody may fill");
             return Err(Error::io(IoOp::Write, no, why));
         }
-        let _filling = self.filling.lock().expect("no panic while held");
+        let _filling = self.filling.lock();
         if let Some(spot) = self.find(no) {
             return Ok(spot);
         }

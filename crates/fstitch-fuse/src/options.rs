@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::{AwakeMode, IdleClass, MountError, OwnerMap, Transport};
+use fstitch_core::num::to_usize;
 
 /// How and where to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,7 +160,7 @@ impl MountOptions {
             "stored_gid" => self.owners.stored_gid = number()?,
             "read_ahead_kib" => self.read_ahead_kib = number()?,
             "workers" => {
-                self.workers = usize::try_from(number()?).expect("64-bit machine");
+                self.workers = to_usize(number()?);
                 if !(1..=16).contains(&self.workers) {
                     return Err(MountError::Option(format!("`workers={value}`: 1 to 16 are possible")));
                 }

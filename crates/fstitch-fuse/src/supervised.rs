@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fstitch_core::groups::{GroupCall, GroupId};
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, Error, FallocateMode, FileSystem, InodeFlags, InodeNo,
-    RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
+    RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode, waiting,
 };
 
 use crate::awake::Awake;
@@ -90,6 +91,7 @@ impl Supervised {
         if let Some(awake) = &self.awake {
             awake.note();
         }
+        let operation = || waiting::checked(operation);
         catch_unwind(AssertUnwindSafe(operation)).unwrap_or_else(|panic| {
             self.fail(&format!("a panic in {}: {}", what(), message(&*panic)));
             Err(Errno::IO.into())
@@ -123,7 +125,7 @@ impl Supervised {
 
     /// States only go up, and the first reason stays.
     fn enter(&self, state: u8, why: &str) {
-        let mut reason = self.reason.lock().expect("no panic while held");
+        let mut reason = self.reason.lock().unpoisoned();
         if self.state.fetch_max(state, Ordering::AcqRel) == SOUND {
             *reason = Arc::from(why);
         }
@@ -143,7 +145,7 @@ impl Supervised {
         match (ended, self.state.load(Ordering::Acquire)) {
             (ended, SOUND) | (ended @ Ok(()), SHUT_DOWN) => ended,
             _ => {
-                let reason = self.reason.lock().expect("no panic while held");
+                let reason = self.reason.lock().unpoisoned();
                 Err(Error::Poisoned(Arc::clone(&reason)))
             }
         }

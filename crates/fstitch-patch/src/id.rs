@@ -14,6 +14,12 @@ pub struct PatchId {
 impl PatchId {
     /// A patch that committed before time began: a before that orders nothing.
     pub const NONE: Self = Self { generation: 0, index: u32::MAX };
+
+    /// Its number among all patches of its cache, in the order in which they were made: no two have the same.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.generation
+    }
 }
 
 impl Default for PatchId {

@@ -5,7 +5,7 @@
 //!                     │                                                                      │
 //!                     └── sync_patches, sync_all ──► step: launch ─► write, flush ─► commit ──┘
 //!                                                              │
-//!                                                        BlockDevice
+//!                                                   Medium: a BlockDevice, or a layer above some
 //! ```
 //!
 //! This crate owns ordering. It knows no file system, and it never writes a block whose dependencies are not
@@ -16,14 +16,18 @@ mod cache;
 mod graph;
 mod id;
 pub mod journal;
+mod observer;
 mod options;
 mod patchgroup;
 mod stats;
+pub mod view;
 
 pub use cache::{
-    Block, Blocks, Cache, Handle, JournalConfig, JournalStatus, Linear, Pieces, Placement, Snapshots, Spot,
-    Tx, VolumeDevice, VolumeOptions,
+    Block, Blocks, Cache, Exception, Fate, Handle, JournalConfig, JournalStatus, Linear, Medium, Pieces,
+    Placement, Run, Seal, Snapshots, Spot, Tx, VolumeDevice, VolumeOptions,
 };
 pub use id::{PatchId, PatchIds, PatchState};
+pub use observer::{Event, Observer, What};
 pub use options::{CacheOptions, Durability, JournalMode, Optimizations, Ordering};
 pub use stats::Stats;
+pub use view::View;

@@ -127,7 +127,7 @@ fn change(changes: &[(u64, u8)]) -> Transaction {
 fn replayed(device: &MemDevice) -> (fstitch_patch::journal::Replayed, BTreeMap<u64, Vec<u8>>) {
     let area = area();
     let mut log = Log::open(device, &area, HOME).unwrap();
-    let done = replay(&mut log, device, &mut |_| {}).unwrap();
+    let done = replay(&mut log, device, &|_, _| BlockKind::Data, &mut |_| {}).unwrap();
     assert!(Log::open(device, &area, HOME).unwrap().is_empty());
     (done, homes(device))
 }
@@ -314,7 +314,7 @@ fn a_replay_cut_after_any_write_is_finished_by_the_next() {
         let device = Dying { device: MemDevice::from_image(1024, before.clone()), left: Mutex::new(cut) };
         let area = area();
         let mut log = Log::open(&device, &area, HOME).unwrap();
-        assert!(replay(&mut log, &device, &mut |_| {}).is_err());
+        assert!(replay(&mut log, &device, &|_, _| BlockKind::Data, &mut |_| {}).is_err());
         let (again, homes) = replayed(&device.device);
         assert_eq!(again, done, "the log was not touched before the end");
         assert_eq!(homes, expected);
@@ -362,7 +362,7 @@ fn what_is_behind_damage_never_comes_back() {
     let data = BlockBuf::copy_of(&contents(5));
     let blocks: Vec<(BlockNo, BlockBuf)> = (210..214).map(|no| (BlockNo(no), data.clone())).collect();
     log.apply(&blocks, Timestamp { secs: 1, nanos: 0 }).unwrap();
-    let done = replay(&mut log, &writer.device, &mut |_| {}).unwrap();
+    let done = replay(&mut log, &writer.device, &|_, _| BlockKind::Data, &mut |_| {}).unwrap();
     assert_eq!((done.scan.transactions, done.scan.end.at), (1, 7));
     assert!(!homes(&writer.device).contains_key(&203));
 }
@@ -381,7 +381,7 @@ fn contents_that_look_like_a_transaction_are_none() {
         forged.iter().zip(200..).map(|(data, no)| (BlockNo(no), BlockBuf::copy_of(data))).collect();
     for blocks in [&blocks[..], &blocks[..1]] {
         log.apply(blocks, Timestamp { secs: 1, nanos: 0 }).unwrap();
-        let done = replay(&mut log, &writer.device, &mut |_| {}).unwrap();
+        let done = replay(&mut log, &writer.device, &|_, _| BlockKind::Data, &mut |_| {}).unwrap();
         assert_eq!(done.scan.transactions, 1, "{}", done.scan.end);
     }
     // The second transaction ended where the first one's third copy was.
@@ -415,9 +415,11 @@ fn no_damage_makes_the_reader_panic_loop_or_leave_its_bounds() {
             put(&writer.device, at, &block);
         }
         let Ok(mut log) = Log::open(&writer.device, &area, HOME) else { continue };
-        if let Ok(done) = replay(&mut log, &writer.device, &mut |_| {}) {
+        if let Ok(done) = replay(&mut log, &writer.device, &|_, _| BlockKind::Data, &mut |_| {}) {
             assert!(done.scan.blocks <= 99 && log.is_empty());
-            assert!(replay(&mut log, &writer.device, &mut |_| {}).unwrap().written == 0);
+            assert!(
+                replay(&mut log, &writer.device, &|_, _| BlockKind::Data, &mut |_| {}).unwrap().written == 0
+            );
         }
     }
 }

@@ -239,7 +239,7 @@ impl Run {
         let copy = MemDevice::from_image(1024, image.clone());
         let mut log =
             Log::open(&copy, &self.area, Home { block_count: BLOCKS, shares_device: true }).unwrap();
-        replay(&mut log, &copy, &mut |_| {}).unwrap();
+        replay(&mut log, &copy, &|_, _| BlockKind::Data, &mut |_| {}).unwrap();
         self.check_left_over(&image, &copy);
         let read = |device: &MemDevice, no: u64| {
             let mut data = vec![0; BLOCK];

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Result, ensure};
-use fstitch_core::{FileKind, FileSystem};
+use fstitch_core::FileKind;
 
 use crate::location::{Location, show};
 use crate::open::{self, Access};

@@ -1,26 +1,21 @@
-//! `fstitch info`: what a volume is, from its superblock and group descriptors.
+//! `fstitch info`: what a volume is.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use fstitch_core::{BlockNo, Timestamp};
-use fstitch_fs::ext2;
-use fstitch_fs::ext2::layout::feature::{compat, incompat};
-use fstitch_fs::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
-use fstitch_fs::ext2::layout::superblock::{S_FEATURE_INCOMPAT, STATE_ERROR, STATE_VALID, Superblock};
-use serde::Serialize;
+use fstitch_core::BlockDevice;
+use fstitch_formats::Description;
+use serde_json::{Map, Value};
 
-use crate::journal;
-use crate::ls::show_time;
-use crate::mkfs::show_uuid;
-use crate::open;
+use crate::open::{self, Access};
 use crate::output::{Outcome, json, text};
+use crate::recovery::open_external;
 
 /// Arguments of `info`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Show every block group
+    /// Show every part, such as block groups
     #[arg(short, long)]
     groups: bool,
     /// Print JSON
@@ -33,205 +28,31 @@ pub struct Arguments {
     image: PathBuf,
 }
 
-/// What `info` shows.
-#[derive(Serialize)]
-struct Info {
-    image: String,
-    /// `ext2`, or `ext3` where there is a journal.
-    format: &'static str,
-    label: String,
-    uuid: String,
-    revision: u32,
-    features: Vec<String>,
-    /// Why it could only be mounted read-only, if so.
-    read_only_because: Vec<String>,
-    /// `clean`, `in use or not cleanly unmounted`, or `has errors`.
-    state: &'static str,
-    block_size_bytes: u32,
-    blocks: u32,
-    free_blocks: u32,
-    reserved_blocks: u32,
-    inodes: u32,
-    free_inodes: u32,
-    inode_size_bytes: u16,
-    first_ino: u32,
-    blocks_per_group: u32,
-    inodes_per_group: u32,
-    mounted_at: String,
-    written_at: String,
-    checked_at: String,
-    made_at: String,
-    mount_count: u16,
-    superblock_backups: Vec<u32>,
-    journal: Option<journal::Shown>,
-    groups: Vec<Group>,
-}
-
-#[derive(Serialize)]
-struct Group {
-    group: u32,
-    first_block: u32,
-    blocks: u32,
-    block_bitmap: u32,
-    inode_bitmap: u32,
-    inode_table: u32,
-    free_blocks: u16,
-    free_inodes: u16,
-    directories: u16,
-}
-
 /// Runs `info`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
-    let disk = arguments.volume.open_disk(&arguments.image, open::Access::ReadOnly)?;
-    let name = || format!("{}", arguments.image.display());
-    let (raw, volume) = ext2::journal::read_superblock(&disk).with_context(name)?;
-    let groups = read_groups(&disk, &volume)?;
-    let journal = journal::show(&disk, arguments.volume.journal.as_deref()).with_context(name)?;
-    let mut info = collect(arguments, &volume, groups);
-    info.journal = journal;
-    if S_FEATURE_INCOMPAT.get(&raw) & incompat::RECOVER != 0 {
-        info.state = "not unmounted: the journal must be replayed";
-        info.features.push("needs_recovery".to_owned());
-    }
+    let image = arguments.image.display().to_string();
+    let (disk, format) = arguments.volume.open_disk(&arguments.image, Access::ReadOnly)?;
+    let block_size = disk.geometry().block_size;
+    let external = open_external(arguments.volume.journal.as_deref(), block_size, Access::ReadOnly)?;
+    let external = external.as_ref().map(|disk| -> &dyn BlockDevice { disk });
+    let described = format.describe(&disk, external, arguments.groups).with_context(|| image.clone())?;
     if arguments.json {
-        json(&info)?;
+        let mut shown = Map::from_iter([("image".to_owned(), Value::from(image))]);
+        shown.extend(described.values);
+        json(&shown)?;
     } else {
-        text(&describe(arguments, &info)?)?;
+        text(&lines(&image, &described)?)?;
     }
     Ok(Outcome::SUCCESS)
 }
 
-fn read_groups(disk: &fstitch_disk::FileDisk, volume: &Superblock) -> Result<Vec<Group>> {
-    let mut groups = Vec::new();
-    for group in 0..volume.group_count() {
-        let (block, offset) = volume.descriptor_place(group);
-        let at = u64::from(block) * u64::from(volume.block_size) + u64::try_from(offset)?;
-        let bytes = disk.read_bytes(at, DESCRIPTOR_SIZE)?;
-        let found = GroupDescriptor::parse(&bytes, group, volume, BlockNo(u64::from(block)))?;
-        groups.push(Group {
-            group,
-            first_block: volume.group_start(group),
-            blocks: volume.group_blocks(group),
-            block_bitmap: found.block_bitmap,
-            inode_bitmap: found.inode_bitmap,
-            inode_table: found.inode_table,
-            free_blocks: found.free_blocks,
-            free_inodes: found.free_inodes,
-            directories: found.used_dirs,
-        });
+fn lines(image: &str, described: &Description) -> Result<String> {
+    let mut shown = format!("{image}\n");
+    for field in described.fields.iter().filter(|field| !field.text.is_empty()) {
+        writeln!(shown, "  {:<20} {}", field.name, field.text)?;
     }
-    Ok(groups)
-}
-
-fn collect(arguments: &Arguments, volume: &Superblock, groups: Vec<Group>) -> Info {
-    let state = match (volume.state & STATE_ERROR != 0, volume.state & STATE_VALID != 0) {
-        (true, _) => "has errors",
-        (false, true) => "clean",
-        (false, false) => "in use or not cleanly unmounted",
-    };
-    let backups = (1..volume.group_count()).filter(|&group| volume.has_superblock(group));
-    let label = volume.name.split(|&byte| byte == 0).next().unwrap_or_default();
-    Info {
-        image: arguments.image.display().to_string(),
-        format: if volume.features.compat & compat::HAS_JOURNAL != 0 { "ext3" } else { "ext2" },
-        label: String::from_utf8_lossy(label).into_owned(),
-        uuid: show_uuid(&volume.uuid),
-        revision: volume.revision,
-        features: volume.features.all_names(),
-        read_only_because: volume.features.read_only_because(),
-        state,
-        block_size_bytes: volume.block_size,
-        blocks: volume.blocks_count,
-        // The totals in the superblock may be stale after a crash; the groups' are what counts.
-        free_blocks: groups.iter().map(|group| u32::from(group.free_blocks)).sum(),
-        reserved_blocks: volume.reserved_blocks,
-        inodes: volume.inodes_count,
-        free_inodes: groups.iter().map(|group| u32::from(group.free_inodes)).sum(),
-        inode_size_bytes: volume.inode_size,
-        first_ino: volume.first_ino,
-        blocks_per_group: volume.blocks_per_group,
-        inodes_per_group: volume.inodes_per_group,
-        mounted_at: time(volume.mount_time),
-        written_at: time(volume.write_time),
-        checked_at: time(volume.check_time),
-        made_at: time(volume.mkfs_time),
-        mount_count: volume.mount_count,
-        superblock_backups: backups.map(|group| volume.group_start(group)).collect(),
-        journal: None,
-        groups,
-    }
-}
-
-/// A time of the superblock, whose 32 bits have no sign; empty when it was never set.
-fn time(secs: u32) -> String {
-    match secs {
-        0 => String::new(),
-        _ => show_time(Timestamp { secs: i64::from(secs), nanos: 0 }),
-    }
-}
-
-fn describe(arguments: &Arguments, info: &Info) -> Result<String> {
-    let mut shown = String::new();
-    let size = u64::from(info.blocks) * u64::from(info.block_size_bytes);
-    let free = u64::from(info.free_blocks) * u64::from(info.block_size_bytes);
-    let lines = [
-        ("format", format!("{} revision {}", info.format, info.revision)),
-        ("state", info.state.to_owned()),
-        ("label", info.label.clone()),
-        ("UUID", info.uuid.clone()),
-        ("features", info.features.join(" ")),
-        ("read-only because of", info.read_only_because.join(", ")),
-        (
-            "size",
-            format!(
-                "{} in {} blocks of {} bytes",
-                crate::size::show(size),
-                info.blocks,
-                info.block_size_bytes
-            ),
-        ),
-        (
-            "free",
-            format!(
-                "{} in {} blocks, {} reserved",
-                crate::size::show(free),
-                info.free_blocks,
-                info.reserved_blocks
-            ),
-        ),
-        ("inodes", format!("{} of {} bytes, {} free", info.inodes, info.inode_size_bytes, info.free_inodes)),
-        ("groups", format!("{} of {} blocks", info.groups.len(), info.blocks_per_group)),
-        ("backups", info.superblock_backups.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
-        ("made", info.made_at.clone()),
-        ("mounted", info.mounted_at.clone()),
-        ("written", info.written_at.clone()),
-        ("checked", info.checked_at.clone()),
-    ];
-    writeln!(shown, "{}", info.image)?;
-    let journal = info.journal.iter().flat_map(journal::Shown::lines);
-    let lines = lines.into_iter().chain(journal);
-    for (name, value) in lines.filter(|(_, value)| !value.is_empty()) {
-        writeln!(shown, "  {name:<20} {value}")?;
-    }
-    if arguments.groups {
-        writeln!(
-            shown,
-            "  group  first block  block bitmap  inode bitmap  inode table  free blocks  free inodes  directories"
-        )?;
-        for group in &info.groups {
-            writeln!(
-                shown,
-                "  {:>5} {:>12} {:>13} {:>13} {:>12} {:>12} {:>12} {:>12}",
-                group.group,
-                group.first_block,
-                group.block_bitmap,
-                group.inode_bitmap,
-                group.inode_table,
-                group.free_blocks,
-                group.free_inodes,
-                group.directories
-            )?;
-        }
+    for part in &described.parts {
+        writeln!(shown, "  {part}")?;
     }
     Ok(shown)
 }

@@ -1,248 +1,19 @@
-//! The journal of an ext3 volume: recovery before a volume is used, and `fstitch journal dump`.
+//! The journal of an ext3 volume: `fstitch journal dump`.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
-use fstitch_core::{BlockDevice, Clock, Overlay, SystemClock};
-use fstitch_disk::{DiskOptions, FileDisk};
-use fstitch_fs::ext2::journal::{self, Journal, Place, Recovered};
-use fstitch_fs::ext2::layout::feature::incompat;
-use fstitch_fs::ext2::layout::superblock::S_FEATURE_INCOMPAT;
-use fstitch_fs::ext2::view::BlockView;
-use fstitch_patch::journal::{End, Log, Record, Stage};
-use serde::{Deserialize, Serialize};
+use fstitch_core::BlockDevice;
+use fstitch_formats::ext::journal::{Shown, look};
+use fstitch_formats::show;
+use fstitch_patch::journal::{End, Log, Record};
+use serde::Serialize;
 
-use crate::ls::show_time;
-use crate::mkfs::show_uuid;
 use crate::open::{self, Access};
-use crate::output::{Outcome, json, spinner, text};
-
-// ---- recovery ----
-
-/// What a recovery did. Field names are a contract (`docs/control-socket.md`).
-#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
-pub struct Report {
-    /// Nothing reached the image: what follows describes a recovery in memory.
-    pub in_memory: bool,
-    /// Transactions that were replayed.
-    pub transactions: u32,
-    /// Blocks written to their places.
-    pub blocks: u64,
-    /// Blocks whose copies were revoked.
-    pub revoked: u64,
-    /// Inodes freed that had no name any more.
-    pub orphans_freed: u32,
-    /// Files cut to their length.
-    pub orphans_cut: u32,
-    /// What is wrong, so that the volume must be checked.
-    pub problems: Vec<String>,
-}
-
-impl Report {
-    fn new(done: &Recovered, in_memory: bool) -> Self {
-        let replayed = done.replayed.as_ref();
-        Self {
-            in_memory,
-            transactions: replayed.map_or(0, |replayed| replayed.scan.transactions),
-            blocks: replayed.map_or(0, |replayed| replayed.written),
-            revoked: replayed.map_or(0, |replayed| replayed.revoked),
-            orphans_freed: done.orphans.freed,
-            orphans_cut: done.orphans.cut,
-            problems: done.errors.clone(),
-        }
-    }
-
-    /// For people, without a newline at its end.
-    pub fn describe(&self) -> String {
-        let place = if self.in_memory { "in memory only: the image is as it was; " } else { "" };
-        let mut shown = format!(
-            "{place}journal replayed: {} transactions, {} blocks, {} revoked",
-            self.transactions, self.blocks, self.revoked
-        );
-        if self.orphans_freed + self.orphans_cut > 0 {
-            // Writing to a string cannot fail.
-            let _ = write!(
-                shown,
-                "; {} deleted files freed, {} files cut to their length",
-                self.orphans_freed, self.orphans_cut
-            );
-        }
-        for problem in &self.problems {
-            let _ = write!(shown, "\n  DAMAGE: {problem}");
-        }
-        shown
-    }
-}
-
-/// Opens the device of an external journal.
-pub fn open_external(path: Option<&Path>, block_size: u32, access: Access) -> Result<Option<FileDisk>> {
-    let options = DiskOptions { block_size, read_only: access == Access::ReadOnly, ..DiskOptions::default() };
-    path.map(|path| open::disk(path, &options).with_context(|| format!("the journal {}", path.display())))
-        .transpose()
-}
-
-/// Replays the journal of the volume on `disk` and finishes its orphans. `None` if there was nothing to do.
-pub fn recover(disk: &dyn BlockDevice, external: Option<&Path>) -> Result<Option<Report>> {
-    let external = open_external(external, disk.geometry().block_size, Access::ReadWrite)?;
-    recover_with(disk, external.as_ref().map(|disk| -> &dyn BlockDevice { disk }))
-}
-
-/// The same with the device of an external journal.
-pub fn recover_with(disk: &dyn BlockDevice, external: Option<&dyn BlockDevice>) -> Result<Option<Report>> {
-    let display = spinner(false);
-    let mut progress = |now: fstitch_patch::journal::Progress| {
-        let stage = match now.stage {
-            Stage::Scan => "reading the journal",
-            Stage::Copy => "replaying the journal",
-        };
-        display.set_message(format!("{stage}: {} of {} blocks", now.done, now.total));
-        display.tick();
-    };
-    let now = SystemClock::new().now();
-    let batch_max = journal::BATCH_MAX;
-    let mut options =
-        journal::Options { external, now, for_reading: false, batch_max, progress: &mut progress };
-    let done = journal::recover(disk, &mut options)?;
-    display.finish_and_clear();
-    Ok(done.map(|done| Report::new(&done, false)))
-}
-
-/// As [`recover`], on a device that keeps changes in memory, so that nothing is written for good.
-pub fn recover_in_memory<D: BlockDevice>(
-    disk: &Overlay<D>,
-    external: Option<&Path>,
-) -> Result<Option<Report>> {
-    let external = open_external(external, disk.geometry().block_size, Access::ReadOnly)?.map(Overlay::new);
-    let external = external.as_ref().map(|disk| -> &dyn BlockDevice { disk });
-    let now = SystemClock::new().now();
-    let batch_max = journal::BATCH_MAX;
-    let progress = &mut |_| {};
-    let mut options = journal::Options { external, now, for_reading: true, batch_max, progress };
-    Ok(journal::recover(disk, &mut options)?.map(|done| Report::new(&done, true)))
-}
-
-// ---- description ----
-
-/// What `info` and `journal dump` show of a journal.
-#[derive(Clone, Debug, Serialize)]
-pub struct Shown {
-    /// `inode 8`, or `device` with the journal's UUID.
-    place: String,
-    /// `clean`, `dirty`, or why it cannot be told.
-    state: String,
-    /// What follows is absent if the journal cannot be read.
-    #[serde(flatten)]
-    superblock: Option<ShownSuperblock>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct ShownSuperblock {
-    version: u8,
-    features: Vec<String>,
-    uuid: String,
-    block_size_bytes: u32,
-    blocks: u32,
-    first_block: u32,
-    start_block: u32,
-    sequence: u32,
-    errno: i32,
-}
-
-impl Shown {
-    /// The lines for people: name and value.
-    pub fn lines(&self) -> Vec<(&'static str, String)> {
-        let mut lines = vec![("journal", format!("{}, {}", self.place, self.state))];
-        if let Some(found) = &self.superblock {
-            let size = u64::from(found.blocks) * u64::from(found.block_size_bytes);
-            lines.push((
-                "journal size",
-                format!(
-                    "{} in {} blocks of {} bytes",
-                    crate::size::show(size),
-                    found.blocks,
-                    found.block_size_bytes
-                ),
-            ));
-            let features = if found.features.is_empty() { "none".into() } else { found.features.join(" ") };
-            lines.push(("journal features", format!("{features} (version {})", found.version)));
-            lines.push((
-                "journal log",
-                format!(
-                    "from block {}, start {}, sequence {}",
-                    found.first_block, found.start_block, found.sequence
-                ),
-            ));
-            if found.errno != 0 {
-                lines.push(("journal error", found.errno.to_string()));
-            }
-        }
-        lines
-    }
-
-    fn new(place: Place, is_dirty: bool, log: Result<&Log<'_>>) -> Self {
-        let place = match place {
-            Place::Inode(ino) => format!("inode {ino}"),
-            Place::Device(uuid) => format!("device {}", show_uuid(&uuid)),
-        };
-        let log = match log {
-            Ok(log) => log,
-            Err(error) => return Self { place, state: crate::output::reasons(&error), superblock: None },
-        };
-        let found = log.superblock();
-        let state = match (is_dirty, log.is_empty()) {
-            (true, false) => "dirty: it must be replayed",
-            (true, true) => "empty, but the volume was not unmounted",
-            (false, true) => "clean",
-            (false, false) => "clean: what is in it is not to be replayed",
-        };
-        let superblock = ShownSuperblock {
-            version: if found.is_v2 { 2 } else { 1 },
-            features: found.features.names(),
-            uuid: show_uuid(&found.uuid),
-            block_size_bytes: found.block_size,
-            blocks: found.len,
-            first_block: found.first,
-            start_block: found.start,
-            sequence: found.sequence.0,
-            errno: found.errno,
-        };
-        Self { place, state: state.to_owned(), superblock: Some(superblock) }
-    }
-}
-
-/// Calls `see` with the journal of the volume on `disk`, described, and opened if it can be. `None` if the volume has
-/// none.
-fn look<T>(
-    disk: &dyn BlockDevice,
-    external: Option<&Path>,
-    see: impl FnOnce(Shown, Option<&Log<'_>>) -> Result<T>,
-) -> Result<Option<T>> {
-    let (raw, volume) = journal::read_superblock(disk)?;
-    let Some(place) = journal::locate(&volume, &raw)? else {
-        return Ok(None);
-    };
-    let is_dirty = S_FEATURE_INCOMPAT.get(&raw) & incompat::RECOVER != 0;
-    let view = BlockView::new(disk, usize::try_from(volume.block_size)?);
-    let external = open_external(external, volume.block_size, Access::ReadOnly)?;
-    let external = external.as_ref().map(|disk| -> &dyn BlockDevice { disk });
-    let found = Journal::find(&view, &volume, place, external);
-    let opened = match (&found, place, external) {
-        (Ok(found), Place::Device(_), Some(device)) => found.open(device).map_err(Into::into),
-        (Ok(found), ..) => found.open(&view).map_err(Into::into),
-        (Err(error), ..) => Err(error.clone().into()),
-    };
-    match opened {
-        Ok(log) => see(Shown::new(place, is_dirty, Ok(&log)), Some(&log)).map(Some),
-        Err(error) => see(Shown::new(place, is_dirty, Err(error)), None).map(Some),
-    }
-}
-
-/// The journal of the volume on `disk`, for `info`.
-pub fn show(disk: &dyn BlockDevice, external: Option<&Path>) -> Result<Option<Shown>> {
-    look(disk, external, |shown, _| Ok(shown))
-}
+use crate::output::{Outcome, json, text};
+use crate::recovery::open_external;
 
 /// How many blocks a journal of so many bytes has; `None` leaves it to the volume's size.
 pub fn blocks_of(bytes: Option<u64>, block_size: u32) -> Result<Option<u32>> {
@@ -339,11 +110,15 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 }
 
 fn dump(arguments: &DumpArguments) -> Result<Outcome> {
-    let disk = arguments.volume.open_disk(&arguments.image, Access::ReadOnly)?;
-    let dumped = look(&disk, arguments.volume.journal.as_deref(), |journal, log| match log {
+    let (disk, _) = arguments.volume.open_disk(&arguments.image, Access::ReadOnly)?;
+    let block_size = disk.geometry().block_size;
+    let external = open_external(arguments.volume.journal.as_deref(), block_size, Access::ReadOnly)?;
+    let external = external.as_ref().map(|disk| -> &dyn BlockDevice { disk });
+    let dumped = look(&disk, external, |journal, log| match log {
         Some(log) => read(journal, log),
-        None => bail!("the journal cannot be read: {}", journal.state),
+        None => bail!("the journal cannot be read: {}", journal.state()),
     });
+    let dumped = dumped.map_err(anyhow::Error::from).and_then(Option::transpose);
     let Some(dump) = dumped.with_context(|| format!("{}", arguments.image.display()))? else {
         bail!("{} has no journal", arguments.image.display());
     };
@@ -380,7 +155,7 @@ fn read(journal: Shown, log: &Log<'_>) -> Result<Dump> {
             Record::Revoke { at, blocks, .. } => ShownRecord::Revoke { block: at, revoked: blocks },
             Record::Commit { at, commit, .. } => {
                 transaction.committed = true;
-                transaction.committed_at = show_time(commit.time);
+                transaction.committed_at = show::time(commit.time);
                 ShownRecord::Commit { block: at }
             }
         };

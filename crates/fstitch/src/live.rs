@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, StatsDevice};
 use fstitch_crashlab::medium::{Origin, export_from};
 use fstitch_crashlab::{CutReport, LiveDevice, LiveOptions, Recorder, Survivors};
@@ -60,7 +61,7 @@ impl Live {
 
     /// Bytes that a cut may take.
     pub fn volatile_bytes(&self) -> u64 {
-        u64::try_from(self.device.volatile_bytes()).expect("64-bit machine")
+        to_u64(self.device.volatile_bytes())
     }
 
     /// Takes the power away.

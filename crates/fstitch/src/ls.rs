@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use fstitch_core::{Attr, FileKind, FileSystem, Timestamp};
+use fstitch_core::{Attr, FileKind, FileSystem};
+use fstitch_formats::show::time as show_time;
 use serde::Serialize;
 
 use crate::location::{Location, show};
@@ -212,39 +213,9 @@ fn mode_letters(item: &Listed) -> String {
     letters
 }
 
-/// A time in UTC, as ISO 8601 has it.
-pub fn show_time(time: Timestamp) -> String {
-    let (days, second) = (time.secs.div_euclid(86_400), time.secs.rem_euclid(86_400));
-    let (year, month, day) = civil(days);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-/// The date of a day counted from 1970-01-01, by eras of 400 years that start on 1 March.
-fn civil(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_shown() {
-        let show = |secs| show_time(Timestamp { secs, nanos: 0 });
-        assert_eq!(show(0), "1970-01-01T00:00:00Z");
-        assert_eq!(show(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(show(-1), "1969-12-31T23:59:59Z");
-        assert_eq!(show(15_032_385_535), "2446-05-10T22:38:55Z");
-    }
 
     #[test]
     fn modes_are_spelled() {

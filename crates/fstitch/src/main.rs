@@ -25,6 +25,7 @@ mod depend;
 mod edit;
 mod epoch;
 mod fsck;
+mod graph;
 mod info;
 mod journal;
 mod live;
@@ -39,9 +40,11 @@ mod order;
 mod output;
 mod paths;
 mod probe;
+mod recovery;
 mod size;
 mod stats;
 mod status;
+mod trace;
 mod tree;
 mod tune;
 mod umount;
@@ -109,6 +112,10 @@ enum Command {
     Status(status::Arguments),
     /// Show the counters of a mount
     Stats(stats::Arguments),
+    /// Show what waits to be written on a mount, and why
+    Graph(graph::Arguments),
+    /// Record what becomes of changes on a mount, and show it epoch by epoch
+    Trace(trace::Arguments),
     /// Run shell commands one after the other, the changes of each before those of the next
     #[command(long_about = depend::HELP)]
     Depend(depend::Arguments),
@@ -192,6 +199,8 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Journal(arguments) => journal::run(arguments),
         Command::Status(arguments) => status::run(arguments),
         Command::Stats(arguments) => stats::run(arguments),
+        Command::Graph(arguments) => graph::run(arguments),
+        Command::Trace(arguments) => trace::run(arguments),
         Command::Depend(arguments) => depend::run(arguments),
         Command::Order(arguments) => order::run(arguments),
         Command::Crash(arguments) => crash::run(arguments),
@@ -216,7 +225,7 @@ mod tests {
     use clap::CommandFactory;
 
     /// Commands that change something, run programs or print what is no data: they need no JSON.
-    const NOT_READING: [&str; 22] = [
+    const NOT_READING: [&str; 23] = [
         "mkfs",
         "umount",
         "cp",
@@ -238,6 +247,7 @@ mod tests {
         "touch",
         "truncate",
         "fuse2fs",
+        "trace record",
         "help",
     ];
 

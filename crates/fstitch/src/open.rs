@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use fstitch_core::{BlockDevice, DeviceStats, Error, FileSystem, Overlay, StatsDevice, Timestamp};
+use fstitch_core::{BlockDevice, Consistency, DeviceStats, Error, Overlay, StatsDevice, Timestamp};
 use fstitch_disk::{Direct, DiskOptions, FileDisk, TableEntry};
-use fstitch_fs::ext2::arrange::{self, Arrangement, Consistency};
-use fstitch_fs::ext2::layout::feature::compat;
-use fstitch_fs::ext2::{Ext2, journal};
-use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
-use fstitch_patch::{Cache, CacheOptions, Optimizations};
+use fstitch_formats as formats;
+use fstitch_formats::Format;
+use fstitch_fs::arrange::Arrangement;
+use fstitch_fs::uhfs::{AtimePolicy, UhfsOptions};
+use fstitch_patch::{CacheOptions, Optimizations};
 
 use crate::live::{self, Live};
+use crate::probe::Found;
+use crate::recovery;
 
 /// Arguments of every command that works on an image.
 #[derive(clap::Args, Clone, Debug)]
@@ -72,18 +74,14 @@ pub struct Options {
     pub direct: Direct,
 }
 
-/// An ext2 volume with everything below it.
+/// An open volume with everything below it.
 pub struct Volume {
     /// The file system.
-    pub fs: Arc<Uhfs<Ext2>>,
-    /// Its cache, for counters.
-    pub cache: Arc<Cache>,
+    pub fs: Arc<dyn formats::Volume>,
     /// The medium, for counters.
     pub disk: Arc<dyn Counted>,
     /// The volatile cache before the medium, if its power can be cut.
     pub live: Option<Live>,
-    /// The consistency mechanism in force.
-    pub consistency: Consistency,
 }
 
 /// What counts the requests that reach a medium, or several as one.
@@ -125,8 +123,8 @@ impl Arguments {
         })
     }
 
-    /// Opens the disk alone, in blocks of the volume's size.
-    pub fn open_disk(&self, image: &Path, access: Access) -> Result<FileDisk> {
+    /// Opens the disk alone, in blocks of the volume's size, and says which format it is.
+    pub fn open_disk(&self, image: &Path, access: Access) -> Result<(FileDisk, &'static dyn Format)> {
         open_disk(image, self.start(image)?, access, Direct::Auto)
     }
 
@@ -154,10 +152,16 @@ pub fn partition(image: &Path, number: u32) -> Result<TableEntry> {
     }
 }
 
-fn open_disk(image: &Path, offset: u64, access: Access, direct: Direct) -> Result<FileDisk> {
-    let block_size = crate::probe::ext2_block_size(image, offset)?;
+fn open_disk(
+    image: &Path,
+    offset: u64,
+    access: Access,
+    direct: Direct,
+) -> Result<(FileDisk, &'static dyn Format)> {
+    let Found { format, block_size } = crate::probe::volume(image, offset)?;
     let read_only = access == Access::ReadOnly;
-    disk(image, &DiskOptions { block_size, offset, read_only, direct, ..DiskOptions::default() })
+    let options = DiskOptions { block_size, offset, read_only, direct, ..DiskOptions::default() };
+    Ok((disk(image, &options)?, format))
 }
 
 /// How long an image may stay locked by a process that is gone.
@@ -221,19 +225,24 @@ pub fn mounted_at(image: &Path) -> Option<String> {
 }
 
 /// The medium after recovery: itself, or, for readers of one that needs it, a view of what it would be.
-fn recovered(disk: &Arc<StatsDevice<FileDisk>>, options: &Options) -> Result<Arc<dyn BlockDevice>> {
+fn recovered(
+    disk: &Arc<StatsDevice<FileDisk>>,
+    format: &dyn Format,
+    options: &Options,
+) -> Result<Arc<dyn BlockDevice>> {
     let device: Arc<dyn BlockDevice> = Arc::clone(disk) as _;
-    if !journal::needs_recovery(&device)? {
+    if !format.needs_recovery(&device)? {
         return Ok(device);
     }
+    let journal = options.journal.as_deref();
     let (device, report) = match options.access {
         Access::ReadWrite => {
-            let report = crate::journal::recover(&device, options.journal.as_deref())?;
+            let report = recovery::recover(format, &device, journal)?;
             (device, report)
         }
         Access::ReadOnly => {
             let view = Overlay::new(device);
-            let report = crate::journal::recover_in_memory(&view, options.journal.as_deref())?;
+            let report = recovery::recover_in_memory(format, &view, journal)?;
             (Arc::new(view) as _, report)
         }
     };
@@ -263,14 +272,14 @@ pub struct Seen {
 /// What would make opening it fail.
 pub fn look(image: &Path, options: &Options) -> Result<Seen> {
     let name = || image.display().to_string();
-    let disk = open_disk(image, options.offset, options.access, options.direct)?;
+    let (disk, format) = open_disk(image, options.offset, options.access, options.direct)?;
     let view = Overlay::new(disk);
-    let report = match journal::needs_recovery(&view).with_context(name)? {
-        true => crate::journal::recover_in_memory(&view, options.journal.as_deref()).with_context(name)?,
+    let report = match format.needs_recovery(&view).with_context(name)? {
+        true => recovery::recover_in_memory(format, &view, options.journal.as_deref()).with_context(name)?,
         false => None,
     };
     let block_size = view.geometry().block_size;
-    let journal = crate::journal::open_external(options.journal.as_deref(), block_size, options.access)?;
+    let journal = recovery::open_external(options.journal.as_deref(), block_size, options.access)?;
     let read_only = options.access == Access::ReadOnly;
     let arrangement = Arrangement {
         consistency: options.consistency,
@@ -279,13 +288,12 @@ pub fn look(image: &Path, options: &Options) -> Result<Seen> {
         cache: CacheOptions { read_only, ..CacheOptions::default() },
         fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
     };
-    let (fs, consistency) =
-        arrange::open(Arc::new(view), &arrangement, crate::epoch::clock(options.epoch)).with_context(name)?;
-    let has_journal = fs.format().superblock().features.compat & compat::HAS_JOURNAL != 0;
+    let opened = format.open(Arc::new(view), &arrangement, crate::epoch::clock(options.epoch));
+    let fs = opened.with_context(name)?;
     Ok(Seen {
-        format: if has_journal { "ext3" } else { "ext2" },
-        consistency,
-        was_unclean: fs.format().was_unclean(),
+        format: fs.format_name(),
+        consistency: fs.consistency(),
+        was_unclean: fs.was_unclean(),
         recovery: report.map(|report| report.describe()),
     })
 }
@@ -293,8 +301,8 @@ pub fn look(image: &Path, options: &Options) -> Result<Seen> {
 impl Volume {
     /// Opens the volume in `image`.
     pub fn open(image: &Path, options: &Options) -> Result<Self> {
-        let disk =
-            Arc::new(StatsDevice::new(open_disk(image, options.offset, options.access, options.direct)?));
+        let (disk, format) = open_disk(image, options.offset, options.access, options.direct)?;
+        let disk = Arc::new(StatsDevice::new(disk));
         let read_only = options.access == Access::ReadOnly;
         let cache_size =
             usize::try_from(options.cache_size).context("the cache size does not fit this machine")?;
@@ -305,11 +313,11 @@ impl Volume {
             read_only,
             ..CacheOptions::default()
         };
-        let below = recovered(&disk, options).with_context(|| format!("{}", image.display()))?;
+        let below = recovered(&disk, format, options).with_context(|| format!("{}", image.display()))?;
         let live = options.live.as_ref().map(|live| Live::new(&disk, live)).transpose()?;
         let device = live.as_ref().map_or(below, Live::device);
         let block_size = device.geometry().block_size;
-        let journal = crate::journal::open_external(options.journal.as_deref(), block_size, options.access)?;
+        let journal = recovery::open_external(options.journal.as_deref(), block_size, options.access)?;
         let arrangement = Arrangement {
             consistency: options.consistency,
             commit_interval: options.commit_interval,
@@ -317,25 +325,9 @@ impl Volume {
             cache,
             fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
         };
-        let (fs, consistency) = arrange::open(device, &arrangement, crate::epoch::clock(options.epoch))
-            .with_context(|| format!("{}", image.display()))?;
-        let cache = Arc::clone(LowLevelFs::cache(fs.format()));
-        Ok(Self { fs: Arc::new(fs), cache, disk, live, consistency })
-    }
-
-    /// Whether the volume has a journal, kept or not.
-    pub fn has_journal(&self) -> bool {
-        self.fs.format().superblock().features.compat & compat::HAS_JOURNAL != 0
-    }
-
-    /// The format's name.
-    pub fn format(&self) -> &'static str {
-        if self.has_journal() { "ext3" } else { "ext2" }
-    }
-
-    /// Whether the volume had not been unmounted cleanly before it was opened here.
-    pub fn was_unclean(&self) -> bool {
-        self.fs.format().was_unclean()
+        let opened = format.open(device, &arrangement, crate::epoch::clock(options.epoch));
+        let fs = opened.with_context(|| format!("{}", image.display()))?;
+        Ok(Self { fs, disk, live })
     }
 
     /// Makes everything stable and marks the volume clean.

@@ -3,11 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use fstitch_formats::{Format, PROBE_LEN, all_names};
 
-/// Bytes that are looked at.
-const LEN: usize = 68 << 10;
-
-/// A thing that is no ext2 volume.
+/// A thing that is no volume of ours.
 struct Known {
     /// Where its signature is, in bytes.
     at: usize,
@@ -25,16 +23,13 @@ const fn wrapped(at: usize, signature: &'static [u8], name: &'static str, advice
     Known { at, signature, name, advice }
 }
 
-/// The name of what has ext2's magic number.
-const EXT: &str = "an ext2, ext3 or ext4 volume";
 /// The name of what has a GPT.
 const GPT: &str = "a partition table (GPT)";
 /// The name of what ends like a boot sector.
 const BOOT: &str = "a partition table or boot sector";
 
-/// Signatures of things that must not be overwritten unasked, and that no repair of ext2 may touch.
-const SIGNATURES: [Known; 32] = [
-    known(1080, b"\x53\xef", EXT),
+/// Signatures of things that must not be overwritten unasked, and that no repair may touch.
+const SIGNATURES: [Known; 31] = [
     known(0, b"XFSB", "an XFS volume"),
     known(65_600, b"_BHRfS_M", "a Btrfs volume"),
     known(1024, b"\x10\x20\xf5\xf2", "an F2FS volume"),
@@ -79,11 +74,13 @@ const TEXT_MIN: usize = 16;
 
 /// The name of what the medium seems to hold from byte `offset` on, if it is anything known.
 pub fn holds(path: &Path, offset: u64) -> Result<Option<&'static str>> {
-    Ok(find(&start(path, offset)?).map(|found| found.name))
+    let bytes = start(path, offset)?;
+    let ours = fstitch_formats::probe(&bytes).map(|(format, _)| format.thing());
+    Ok(ours.or_else(|| find(&bytes).map(|found| found.name)))
 }
 
 fn start(path: &Path, offset: u64) -> Result<Vec<u8>> {
-    fstitch_disk::probe(path, offset, LEN).with_context(|| format!("reading {}", path.display()))
+    fstitch_disk::probe(path, offset, PROBE_LEN).with_context(|| format!("reading {}", path.display()))
 }
 
 fn find(bytes: &[u8]) -> Option<&'static Known> {
@@ -103,13 +100,43 @@ fn is_text(bytes: &[u8]) -> bool {
     head.len() >= TEXT_MIN && valid && head.iter().all(plain)
 }
 
-/// What is on the medium at byte `offset` instead of ext2, as an error says it; `None` for an ext2 volume.
-pub fn not_ext2(path: &Path, offset: u64) -> Result<Option<Other>> {
+/// A volume of ours.
+#[derive(Clone, Copy)]
+pub struct Found {
+    /// Its format.
+    pub format: &'static dyn Format,
+    /// Bytes of a block.
+    pub block_size: u32,
+}
+
+/// What is there instead of a volume of ours.
+pub struct Other {
+    /// For people.
+    pub text: String,
+    /// It is something else. If not, it may be a volume whose start is damaged.
+    pub certain: bool,
+}
+
+/// The volume at byte `offset` of the medium, or an error that says what is there instead.
+pub fn volume(path: &Path, offset: u64) -> Result<Found> {
     let bytes = start(path, offset)?;
-    let place = place(path, offset);
-    let found = find(&bytes);
-    let (text, certain) = match found {
-        Some(Known { name: EXT, .. }) => return Ok(None),
+    match fstitch_formats::probe(&bytes) {
+        Some((format, Ok(block_size))) => Ok(Found { format, block_size }),
+        Some((_, Err(why))) => bail!("{} {why}", place(path, offset)),
+        None => bail!("{}", other_than_ours(&bytes, path, offset).text),
+    }
+}
+
+/// The format of the volume at byte `offset` of the medium, whatever else is to be said of it; or what is there instead.
+pub fn format(path: &Path, offset: u64) -> Result<Result<&'static dyn Format, Other>> {
+    let bytes = start(path, offset)?;
+    let found = fstitch_formats::probe(&bytes);
+    Ok(found.map(|(format, _)| format).ok_or_else(|| other_than_ours(&bytes, path, offset)))
+}
+
+fn other_than_ours(bytes: &[u8], path: &Path, offset: u64) -> Other {
+    let (place, ours) = (place(path, offset), all_names());
+    let (text, certain) = match find(bytes) {
         Some(Known { name: GPT | BOOT, .. }) => (
             format!(
                 "{place} holds a partition table, not a volume: choose one with --partition (here {})",
@@ -118,49 +145,23 @@ pub fn not_ext2(path: &Path, offset: u64) -> Result<Option<Other>> {
             false,
         ),
         Some(Known { name, advice: "", .. }) => {
-            (format!("{place} holds {name}, not ext2 or ext3, which is all that this program reads"), true)
+            (format!("{place} holds {name}, not {ours}, which is all that this program reads"), true)
         }
-        Some(Known { name, advice, .. }) => {
-            (format!("{place} holds {name}, not ext2 or ext3: {advice}"), true)
-        }
+        Some(Known { name, advice, .. }) => (format!("{place} holds {name}, not {ours}: {advice}"), true),
         None if bytes.is_empty() => {
-            (format!("{place} is empty: make a volume with `fstitch mkfs ext2`"), true)
+            let first = fstitch_formats::FORMATS[0].names()[0];
+            (format!("{place} is empty: make a volume with `fstitch mkfs {first}`"), true)
         }
-        None if is_text(&bytes) => (format!("{place} holds text, not ext2 or ext3"), true),
-        None => (
-            format!(
-                "{place} holds no ext2 volume (no magic number at byte 1080). If the primary superblock is \
-                 damaged, `fstitch fsck` can use a backup"
-            ),
-            false,
-        ),
+        None if is_text(bytes) => (format!("{place} holds text, not {ours}"), true),
+        None => {
+            let absent: Vec<String> = fstitch_formats::FORMATS
+                .iter()
+                .map(|format| format!("no {} volume ({}", format.names()[0], format.absent()))
+                .collect();
+            (format!("{place} holds {}", absent.join("; ")), false)
+        }
     };
-    Ok(Some(Other { text, certain }))
-}
-
-/// What is there instead of an ext2 volume.
-pub struct Other {
-    /// For people.
-    pub text: String,
-    /// It is something else. If not, it may be a volume whose superblock is damaged.
-    pub certain: bool,
-}
-
-/// The block size of the ext2 volume at byte `offset` of the medium, or an error that says what is there instead.
-pub fn ext2_block_size(path: &Path, offset: u64) -> Result<u32> {
-    if let Some(other) = not_ext2(path, offset)? {
-        bail!("{}", other.text);
-    }
-    let bytes = start(path, offset)?;
-    let log = bytes.get(1048..1052).and_then(|field| field.try_into().ok()).map_or(0, u32::from_le_bytes);
-    match log {
-        0..=6 => Ok(1024 << log),
-        _ => bail!(
-            "{} says that its blocks are 2^{} bytes; 1024 to 65536 are possible",
-            place(path, offset),
-            u64::from(log) + 10
-        ),
-    }
+    Other { text, certain }
 }
 
 /// The partitions of a disk, for people.
@@ -192,20 +193,18 @@ mod tests {
 
     #[test]
     fn signatures_are_known() {
-        let mut bytes = vec![0; LEN];
+        let mut bytes = vec![0; PROBE_LEN];
         assert_eq!(name(&bytes), None);
         bytes[510..512].copy_from_slice(b"\x55\xaa");
         assert_eq!(name(&bytes), Some(BOOT));
-        bytes[1080..1082].copy_from_slice(b"\x53\xef");
-        assert_eq!(name(&bytes), Some(EXT));
         assert_eq!(name(&[]), None);
     }
 
     #[test]
     fn every_signature_is_looked_for_where_it_can_be_found() {
         for known in &SIGNATURES {
-            let mut bytes = vec![0; LEN];
-            assert!(known.at + known.signature.len() <= LEN, "{}", known.name);
+            let mut bytes = vec![0; PROBE_LEN];
+            assert!(known.at + known.signature.len() <= PROBE_LEN, "{}", known.name);
             bytes[known.at..known.at + known.signature.len()].copy_from_slice(known.signature);
             assert_eq!(name(&bytes), Some(known.name));
         }

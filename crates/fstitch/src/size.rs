@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub use fstitch_formats::show::size as show;
+
 /// Parses bytes: a number with an optional suffix K, M, G, T (powers of 1024; `KiB` and `KB` mean the same).
 pub fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
@@ -42,18 +44,6 @@ fn split(text: &str) -> Result<(u64, &str), String> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number = text[..end].parse().map_err(|_| format!("`{text}` does not start with a number"))?;
     Ok((number, text[end..].trim()))
-}
-
-/// A size for people: three digits or so, and a unit.
-pub fn show(bytes: u64) -> String {
-    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    for (unit, shift) in UNITS {
-        if bytes >> shift > 0 {
-            let tenths = (u128::from(bytes) * 10) >> shift;
-            return format!("{}.{} {unit}", tenths / 10, tenths % 10);
-        }
-    }
-    format!("{bytes} bytes")
 }
 
 #[cfg(test)]

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use fstitch_core::BlockDevice;
-use fstitch_fs::ext2::identity::{Identity, identify};
-use fstitch_fs::ext2::journal::{AddOptions, add, read_superblock, remove};
+use fstitch_formats::Identity;
 
 use crate::mkfs::device::Opened;
 use crate::open::{self, Access};
@@ -68,35 +67,39 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         journal: None,
     };
     let name = || format!("{}", arguments.image.display());
-    let disk = volume.open_disk(&arguments.image, Access::ReadWrite)?;
+    let (disk, format) = volume.open_disk(&arguments.image, Access::ReadWrite)?;
+    let journals = || {
+        let journals = format.journals();
+        journals.with_context(|| format!("{}: {} volumes have no journals", name(), format.names()[0]))
+    };
     let Change { add_journal, no_journal, journal_device, label, uuid } = &arguments.change;
     let in_use = journal_device.as_deref().filter(|_| *no_journal);
-    if let Some(report) = crate::journal::recover(&disk, in_use).with_context(name)? {
+    if let Some(report) = crate::recovery::recover(format, &disk, in_use).with_context(name)? {
         text(&format!("{}: {}\n", name(), report.describe()))?;
     }
     if let Some(bytes) = *add_journal {
         let block_size = disk.geometry().block_size;
         let blocks = crate::journal::blocks_of(bytes, block_size)?;
-        let asked = AddOptions { blocks, now: crate::epoch::now()?, is_zero: false };
-        let blocks = add(&disk, asked).with_context(name)?;
+        let blocks = journals()?.add(&disk, blocks, crate::epoch::now()?).with_context(name)?;
         let size = crate::size::show(u64::from(blocks) * u64::from(block_size));
         text(&format!("{}: a journal of {size} was added\n", name()))?;
     }
     let device = journal_device.as_deref().map(Opened::new).transpose()?;
     if *no_journal {
-        let (_, volume) = read_superblock(&disk).with_context(name)?;
-        device.as_ref().map_or(Ok(()), |device| device.require_user(&volume.uuid))?;
-        remove(&disk).with_context(name)?;
-        device.map_or(Ok(()), |device| device.take_from(&volume.uuid))?;
+        let journals = journals()?;
+        let user = journals.uuid(&disk).with_context(name)?;
+        device.as_ref().map_or(Ok(()), |device| device.require_user(&user))?;
+        journals.remove(&disk).with_context(name)?;
+        device.map_or(Ok(()), |device| device.take_from(&user))?;
         text(&format!("{}: the volume has no journal now\n", name()))?;
     } else if let Some(device) = device {
-        device.give_to(&disk).with_context(name)?;
+        device.give_to(journals()?, &disk).with_context(name)?;
         text(&format!("{}: its journal is on {} now\n", name(), device.path().display()))?;
     }
     // After the journal was taken away, which may have known the volume by its UUID.
     if label.is_some() || uuid.is_some() {
         let identity = Identity { label: label.clone().map(String::into_bytes), uuid: *uuid };
-        identify(&disk, &identity).with_context(name)?;
+        format.identify(&disk, &identity).with_context(name)?;
     }
     if let Some(label) = label {
         text(&format!("{}: its label is `{label}` now\n", name()))?;

@@ -1,37 +1,7 @@
 //! Rules for `Cargo.toml`: who may depend on whom, and that every dependency says why it is there.
 
+use super::drawing::Drawing;
 use super::{Report, SourceFile};
-
-/// Which crates of ours a crate may use in its library or program (DESIGN's drawing; an absent crate is a
-/// violation, so that a new one must be entered here).
-const DIRECTIONS: [(&str, &[&str]); 12] = [
-    ("fstitch-core", &[]),
-    ("fstitch-disk", &["fstitch-core"]),
-    ("fstitch-patch", &["fstitch-core"]),
-    ("fstitch-fs", &["fstitch-core", "fstitch-patch"]),
-    ("fstitch-fuse", &["fstitch-core"]),
-    // What programs link: nothing of the stack comes with it.
-    ("fstitch-client", &[]),
-    ("fstitch-client-c", &["fstitch-client"]),
-    ("fstitch-crashlab", &["fstitch-core", "fstitch-patch", "fstitch-fs"]),
-    (
-        "fstitch",
-        &[
-            "fstitch-core",
-            "fstitch-disk",
-            "fstitch-patch",
-            "fstitch-fs",
-            "fstitch-fuse",
-            "fstitch-client",
-            "fstitch-crashlab",
-            "fstitch-bench",
-        ],
-    ),
-    ("fstitch-bench", &["fstitch-core", "fstitch-disk", "fstitch-patch", "fstitch-fs", "fstitch-fuse"]),
-    ("xtask", &[]),
-    // Outside the workspace: throws bytes at the libraries.
-    ("fstitch-fuzz", &["fstitch-core", "fstitch-patch", "fstitch-fs"]),
-];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Section {
@@ -44,7 +14,7 @@ enum Section {
 }
 
 /// Checks one manifest.
-pub fn check(file: &SourceFile<'_>, report: &mut Report) {
+pub fn check(file: &SourceFile<'_>, drawing: &mut Drawing, report: &mut Report) {
     let mut section = Section::Other;
     let mut package = None;
     let mut previous = "";
@@ -54,14 +24,23 @@ pub fn check(file: &SourceFile<'_>, report: &mut Report) {
             let (kind, named) = section_of(header);
             section = kind;
             if let Some(name) = named {
-                dependency(file, report, &Dependency { section, package, name, line: index + 1, previous });
+                dependency(
+                    file,
+                    (drawing, report),
+                    &Dependency { section, package, name, line: index + 1, previous },
+                );
                 section = Section::Other;
             }
         } else if section == Section::Package {
             package = package.or_else(|| trimmed.strip_prefix("name = \"")?.strip_suffix('"'));
+            package.into_iter().for_each(|package| drawing.see(package));
         } else if section != Section::Other && trimmed.starts_with(|c: char| c.is_ascii_alphabetic()) {
             let name = trimmed.split(['=', '.', ' ']).next().unwrap_or_default();
-            dependency(file, report, &Dependency { section, package, name, line: index + 1, previous });
+            dependency(
+                file,
+                (drawing, report),
+                &Dependency { section, package, name, line: index + 1, previous },
+            );
         }
         previous = trimmed;
     }
@@ -75,7 +54,7 @@ struct Dependency<'a> {
     previous: &'a str,
 }
 
-fn dependency(file: &SourceFile<'_>, report: &mut Report, found: &Dependency<'_>) {
+fn dependency(file: &SourceFile<'_>, (drawing, report): (&mut Drawing, &mut Report), found: &Dependency<'_>) {
     let ours = found.name == "fstitch" || found.name.starts_with("fstitch-");
     if !ours {
         if !found.previous.starts_with('#') {
@@ -87,8 +66,7 @@ fn dependency(file: &SourceFile<'_>, report: &mut Report, found: &Dependency<'_>
     let (Some(package), Section::Normal) = (found.package, found.section) else {
         return;
     };
-    let allowed = DIRECTIONS.iter().find(|(name, _)| *name == package).map(|(_, allowed)| *allowed);
-    if !allowed.is_some_and(|allowed| allowed.contains(&found.name)) {
+    if !drawing.allows(package, found.name) {
         let text = format!("`{package}` may not depend on `{}` (see docs/ARCHITECTURE.md)", found.name);
         report.violations.push(file.violation(found.line, "direction", text));
     }

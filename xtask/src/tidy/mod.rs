@@ -4,6 +4,7 @@
 //! must find.
 
 mod docs;
+mod drawing;
 mod manifest;
 mod results;
 mod source;
@@ -64,6 +65,7 @@ impl SourceFile<'_> {
 /// Checks every text file below `root`.
 pub fn check(root: &Path) -> Result<Report> {
     let mut report = Report::default();
+    let mut drawing = drawing::Drawing::read(root)?;
     for path in files(root)? {
         let Ok(text) = std::fs::read_to_string(root.join(&path)) else {
             continue;
@@ -82,9 +84,10 @@ pub fn check(root: &Path) -> Result<Report> {
             results::check(root, &file, &mut report);
         }
         if name == "Cargo.toml" {
-            manifest::check(&file, &mut report);
+            manifest::check(&file, &mut drawing, &mut report);
         }
     }
+    drawing.finish(&mut report);
     Ok(report)
 }
 

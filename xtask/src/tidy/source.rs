@@ -30,6 +30,30 @@ fn is_test_file(file: &SourceFile<'_>) -> bool {
         .any(|part| ["tests", "benches", "examples", "tests.rs"].iter().any(|name| part.as_os_str() == *name))
 }
 
+/// Crates whose locks are of `fstitch_core::lock`: there each has a rank.
+const RANKED: [&str; 2] = ["crates/fstitch-fs/src", "crates/fstitch-patch/src"];
+/// Locks that have none.
+const UNRANKED: [&str; 3] = ["Mutex", "RwLock", "Condvar"];
+
+/// Whether `tree`, behind `path`, brings in one of the locks of `std::sync`.
+fn uses_unranked(tree: &syn::UseTree, path: &mut Vec<String>) -> bool {
+    let is_unranked = |path: &[String], name: &syn::Ident| {
+        path == ["std", "sync"] && UNRANKED.iter().any(|unranked| name == unranked)
+    };
+    match tree {
+        syn::UseTree::Path(more) => {
+            path.push(more.ident.to_string());
+            let found = uses_unranked(&more.tree, path);
+            path.pop();
+            found
+        }
+        syn::UseTree::Name(name) => is_unranked(path, &name.ident),
+        syn::UseTree::Rename(name) => is_unranked(path, &name.ident),
+        syn::UseTree::Glob(_) => *path == ["std", "sync"],
+        syn::UseTree::Group(group) => group.items.iter().any(|item| uses_unranked(item, path)),
+    }
+}
+
 struct Walk<'a> {
     file: &'a SourceFile<'a>,
     report: &'a mut Report,
@@ -40,6 +64,17 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn violation(&mut self, span: Span, rule: &'static str, text: impl Into<String>) {
         self.report.violations.push(self.file.violation(span.start().line, rule, text));
+    }
+
+    /// A lock without a rank where all have one.
+    fn unranked(&mut self, span: Span) {
+        if self.test_depth == 0 && RANKED.iter().any(|folder| self.file.path.starts_with(folder)) {
+            self.violation(
+                span,
+                "unranked-lock",
+                "take the lock from fstitch_core::lock, where it has a rank",
+            );
+        }
     }
 
     fn function(&mut self, name: &syn::Ident, whole: Span) {
@@ -124,6 +159,22 @@ impl<'ast> Visit<'ast> for Walk<'_> {
             );
         }
         visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        if uses_unranked(&item.tree, &mut Vec::new()) {
+            self.unranked(item.span());
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let names: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        if let [.., std, sync, name] = &names[..]
+            && (std == "std" && sync == "sync" && UNRANKED.contains(&name.as_str()))
+        {
+            self.unranked(path.span());
+        }
+        visit::visit_path(self, path);
     }
 
     fn visit_macro(&mut self, item: &'ast syn::Macro) {

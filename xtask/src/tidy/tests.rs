@@ -33,6 +33,12 @@ fn this_repository_is_tidy() {
     assert!(report.files > 20, "only {} files were looked at", report.files);
 }
 
+/// A page with who may use whom.
+const DRAWING: (&str, &str) = (
+    "docs/ARCHITECTURE.md",
+    "| crate | uses | owns |\n|---|---|---|\n| `fstitch-fs` | `fstitch-patch` below | x |\n",
+);
+
 #[test]
 fn a_forbidden_direction_is_found() {
     let manifest = "[package]\nname = \"fstitch-core\"\n[dependencies]\nfstitch-patch.workspace = true\n";
@@ -47,7 +53,31 @@ fn a_forbidden_direction_is_found() {
 fn allowed_directions_pass() {
     let manifest = "[package]\nname = \"fstitch-fs\"\n[dependencies]\nfstitch-patch.workspace = true\n\
                     [dev-dependencies]\nfstitch-crashlab.workspace = true\n";
-    assert!(broken(&[("Cargo.toml", manifest)]).is_empty());
+    assert!(broken(&[DRAWING, ("Cargo.toml", manifest)]).is_empty());
+}
+
+#[test]
+fn a_drawing_that_says_what_is_not_so_is_found() {
+    let nothing = "[package]\nname = \"fstitch-fs\"\n[dependencies]\n";
+    assert_eq!(broken(&[DRAWING, ("Cargo.toml", nothing)]), ["drawing"], "it uses nothing");
+    let stranger = "[package]\nname = \"fstitch-other\"\n";
+    let used = "[package]\nname = \"fstitch-fs\"\n[dependencies]\nfstitch-patch.workspace = true\n";
+    let broken = broken(&[DRAWING, ("a/Cargo.toml", stranger), ("b/Cargo.toml", used)]);
+    assert_eq!(broken, ["drawing"], "a crate without a row");
+}
+
+#[test]
+fn a_lock_without_a_rank_is_found_where_all_have_one() {
+    let used = "use std::sync::{Arc, Mutex};\n";
+    for text in
+        [used, "use std::sync::RwLock as L;\n", "fn f(m: &std::sync::Mutex<()>) {}\n", "use std::sync::*;\n"]
+    {
+        assert_eq!(broken(&[("crates/fstitch-fs/src/x.rs", text)]), ["unranked-lock"], "{text}");
+    }
+    assert!(broken(&[("crates/fstitch-patch/src/x.rs", "use std::sync::{Arc, OnceLock};\n")]).is_empty());
+    assert!(broken(&[("crates/fstitch-fuse/src/x.rs", used)]).is_empty());
+    let test = format!("#[cfg(test)]\nmod tests {{\n    {used}}}\n");
+    assert!(broken(&[("crates/fstitch-fs/src/x.rs", &test)]).is_empty());
 }
 
 #[test]

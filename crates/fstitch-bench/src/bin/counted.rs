@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use fstitch_bench::inside::Inside;
+use fstitch_core::Consistency;
 use fstitch_core::{Caller, Clock, FileSystem, InodeNo, MemDevice, RenameMode, SystemClock, Timestamp};
-use fstitch_fs::ext2::arrange::Consistency;
 use fstitch_patch::CacheOptions;
 
 #[global_allocator]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use fstitch_fs::ext2::arrange::Consistency;
+use fstitch_core::Consistency;
 
 use crate::meter::Device;
 use crate::place::Place;
@@ -171,9 +171,7 @@ impl Contender {
     #[must_use]
     pub fn format(self) -> Option<&'static str> {
         match self {
-            Self::Mounted(mode) | Self::InProcess(mode) | Self::Cached(mode)
-                if mode.journal_mode().is_some() =>
-            {
+            Self::Mounted(mode) | Self::InProcess(mode) | Self::Cached(mode) if mode.is_journaled() => {
                 Some("ext3")
             }
             Self::Defaults

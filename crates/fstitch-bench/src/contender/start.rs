@@ -6,8 +6,8 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use fstitch_core::Consistency;
 use fstitch_core::FileSystem;
-use fstitch_fs::ext2::arrange::Consistency;
 use serde::Deserialize;
 
 use super::process::{run, serve, unmount, unmount_server};

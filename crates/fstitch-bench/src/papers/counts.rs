@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use fstitch_fs::ext2::arrange::Consistency;
+use fstitch_core::Consistency;
 use fstitch_patch::{Cache, CacheOptions, Stats};
 
 use super::{Setting, Volume, strings};

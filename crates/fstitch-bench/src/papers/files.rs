@@ -1,8 +1,8 @@
 //! \[S\] Figs 3 to 6 and Table I: files by size, and mail, without order, with soft updates and the conventional way.
 
 use anyhow::Result;
+use fstitch_core::Consistency;
 use fstitch_core::FileSystem;
-use fstitch_fs::ext2::arrange::Consistency;
 use fstitch_patch::CacheOptions;
 
 use super::{Setting, Volume, strings, timed};

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
+use fstitch_core::Consistency;
 use fstitch_core::{BlockDevice, Clock, SystemClock};
-use fstitch_fs::ext2::arrange::Consistency;
 use fstitch_fs::ext2::journal;
 use fstitch_patch::CacheOptions;
 

@@ -1,7 +1,7 @@
 //! \[D\] Fig 2.10: what the optimisations save.
 
 use anyhow::Result;
-use fstitch_fs::ext2::arrange::Consistency;
+use fstitch_core::Consistency;
 use fstitch_patch::{CacheOptions, Optimizations};
 
 use super::{Setting, Volume, strings};

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use fstitch_core::Consistency;
 use fstitch_core::FileSystem;
-use fstitch_fs::ext2::arrange::Consistency;
 use fstitch_patch::CacheOptions;
 
 use super::{Setting, Volume, strings, timed};

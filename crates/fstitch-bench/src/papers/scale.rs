@@ -1,7 +1,7 @@
 //! Whether an operation costs the same however much there is.
 
 use anyhow::{Context, Result};
-use fstitch_fs::ext2::arrange::Consistency;
+use fstitch_core::Consistency;
 
 use super::{Setting, Volume, strings, timed};
 use crate::inside::cache;

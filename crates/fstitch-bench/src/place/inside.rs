@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{Caller, FileKind, FileSystem, InodeNo, SetAttr, SetTime, Timestamp};
 
 use super::{File, Name, Open, Place};
@@ -37,19 +38,19 @@ impl Within {
         if path.is_empty() || path == "." {
             return Ok(self.fs.root());
         }
-        let known = self.directories.lock().expect("no panic while held").get(path).copied();
+        let known = self.directories.lock().unpoisoned().get(path).copied();
         if let Some(ino) = known {
             return Ok(ino);
         }
         let found = self.fs.walk(path.as_bytes()).with_context(|| path.to_owned())?.attr.ino;
-        self.directories.lock().expect("no panic while held").insert(path.to_owned(), found);
+        self.directories.lock().unpoisoned().insert(path.to_owned(), found);
         Ok(found)
     }
 }
 
 impl Drop for Within {
     fn drop(&mut self) {
-        for (_, ino) in self.directories.lock().expect("no panic while held").drain() {
+        for (_, ino) in self.directories.lock().unpoisoned().drain() {
             self.fs.forget(ino, 1);
         }
     }
@@ -59,7 +60,7 @@ impl Place for Within {
     fn mkdir(&self, path: &str) -> Result<()> {
         let (parent, name) = self.parent(path)?;
         let made = self.fs.mkdir(&CALLER, parent, name, 0o755).with_context(|| format!("mkdir {path}"))?;
-        self.directories.lock().expect("no panic while held").insert(path.to_owned(), made.attr.ino);
+        self.directories.lock().unpoisoned().insert(path.to_owned(), made.attr.ino);
         Ok(())
     }
 
@@ -88,7 +89,7 @@ impl Place for Within {
     fn rmdir(&self, path: &str) -> Result<()> {
         let (parent, name) = self.parent(path)?;
         self.fs.rmdir(&CALLER, parent, name).with_context(|| format!("rmdir {path}"))?;
-        if let Some(ino) = self.directories.lock().expect("no panic while held").remove(path) {
+        if let Some(ino) = self.directories.lock().unpoisoned().remove(path) {
             self.fs.forget(ino, 1);
         }
         Ok(())

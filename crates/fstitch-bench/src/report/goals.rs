@@ -1,6 +1,6 @@
 //! What shall hold, as ratios in one run, and whether it does.
 
-use fstitch_fs::ext2::arrange::Consistency;
+use fstitch_core::Consistency;
 
 use crate::contender::{Contender, Kernel};
 use crate::meter::{Sample, seconds};

@@ -20,6 +20,7 @@ mod tree;
 use std::path::Path;
 
 use anyhow::Result;
+use fstitch_core::num::to_usize;
 
 use crate::meter::Meter;
 use crate::place::Place;
@@ -422,5 +423,5 @@ pub(crate) static FILLER: [u8; 1 << 20] = [0x5A; 1 << 20];
 
 /// A length as an index.
 pub(crate) fn len(bytes: u64) -> usize {
-    usize::try_from(bytes).expect("64-bit machine")
+    to_usize(bytes)
 }

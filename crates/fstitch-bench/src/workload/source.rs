@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use fstitch_core::Seed;
+use fstitch_core::num::to_u64;
 
 use super::len;
 
@@ -152,7 +153,7 @@ impl Tree {
 
     fn push(&mut self, path: String, modified: i64, start: usize) {
         let contents = start..self.bytes.len();
-        let size = u64::try_from(contents.len()).expect("64-bit machine");
+        let size = to_u64(contents.len());
         self.files.push(TreeFile { path, size, modified, contents });
     }
 

@@ -14,21 +14,26 @@ use rustc_hash::FxHashSet;
 use super::facts::Facts;
 
 /// The tree of one log.
-#[derive(Default)]
-pub struct Decisions {
-    nodes: Vec<Node>,
+pub struct Decisions<T> {
+    nodes: Vec<Node<T>>,
 }
 
-enum Node {
+enum Node<T> {
     /// The block asked for, and where each contents leads.
     Asks { block: u64, answers: Vec<(u128, usize)> },
     /// What came of it.
-    Ends(Arc<Facts>),
+    Ends(Arc<Facts<T>>),
 }
 
-impl Decisions {
+impl<T> Default for Decisions<T> {
+    fn default() -> Self {
+        Self { nodes: Vec::new() }
+    }
+}
+
+impl<T> Decisions<T> {
     /// The facts of the image whose blocks have these `hashes`, if an image that looks the same was run before.
-    pub fn find(&self, hash: &dyn Fn(u64) -> u128) -> Option<&Arc<Facts>> {
+    pub fn find(&self, hash: &dyn Fn(u64) -> u128) -> Option<&Arc<Facts<T>>> {
         let mut at = self.nodes.first()?;
         loop {
             match at {
@@ -43,7 +48,7 @@ impl Decisions {
     }
 
     /// Adds what came of a run. `written` are the blocks of the log.
-    pub fn insert(&mut self, facts: &Arc<Facts>, written: &FxHashSet<u64>, hash: &dyn Fn(u64) -> u128) {
+    pub fn insert(&mut self, facts: &Arc<Facts<T>>, written: &FxHashSet<u64>, hash: &dyn Fn(u64) -> u128) {
         let asked: Vec<u64> = facts.reads.iter().copied().filter(|block| written.contains(block)).collect();
         let mut at = self.nodes.len().min(1).checked_sub(1);
         let mut edge: Option<(usize, u128)> = None;
@@ -62,7 +67,7 @@ impl Decisions {
         }
     }
 
-    fn add(&mut self, node: Node, edge: Option<(usize, u128)>) -> usize {
+    fn add(&mut self, node: Node<T>, edge: Option<(usize, u128)>) -> usize {
         let new = self.nodes.len();
         self.nodes.push(node);
         if let Some((parent, answer)) = edge

@@ -1,58 +1,41 @@
-//! What is to be known of an image, whatever was promised: what the checker finds and what the file system shows.
+//! What is to be known of an image, whatever was promised: what the checker finds and what is shown.
 
 use std::sync::{Arc, Mutex};
 
-use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, FindingClass, Geometry, Result};
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Geometry, Result};
 
+use super::subject::Subject;
 use crate::medium::Image;
 use crate::oracle::{Tree, Violation};
-use crate::system::System;
 
 /// What is to be known of an image.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// What the file system shows, or why the image is unlawful whatever was promised.
-    pub shown: std::result::Result<Tree, Violation>,
+pub struct Facts<T = Tree> {
+    /// What is shown, or why the image is unlawful whatever was promised.
+    pub shown: std::result::Result<T, Violation>,
     /// Findings of the checker that a crash may leave.
     pub allowed: u64,
     /// All blocks that recovery, checking and reading read, in the order of the first time.
     pub reads: Vec<u64>,
 }
 
-impl Facts {
+impl<T> Facts<T> {
     /// Recovers, checks and reads an image.
-    pub fn of(system: &dyn System, image: Image) -> Self {
-        Self::of_like(system, image, None)
+    pub fn of<S: Subject<Shown = T> + ?Sized>(subject: &S, image: Image) -> Self {
+        Self::of_like(subject, image, None)
     }
 
-    /// The same, sharing the memory of objects that are as in the tree `like`.
-    pub fn of_like(system: &dyn System, image: Image, like: Option<&Tree>) -> Self {
+    /// The same, sharing memory with what looks much `like` it.
+    pub fn of_like<S: Subject<Shown = T> + ?Sized>(subject: &S, image: Image, like: Option<&T>) -> Self {
         let watched = Arc::new(Watched::new(image));
-        let (shown, allowed) = match look(system, &watched, like) {
-            Ok((tree, allowed)) => (Ok(tree), allowed),
+        let (shown, allowed) = match subject.show_like(Arc::<Watched>::clone(&watched), like) {
+            Ok((shown, allowed)) => (Ok(shown), allowed),
             Err(violation) => (Err(violation), 0),
         };
-        let reads = std::mem::take(&mut watched.seen.lock().expect("no panic while held").order);
+        let reads = std::mem::take(&mut watched.seen.lock().unpoisoned().order);
         Self { shown, allowed, reads }
     }
-}
-
-fn look(
-    system: &dyn System,
-    device: &Arc<Watched>,
-    like: Option<&Tree>,
-) -> std::result::Result<(Tree, u64), Violation> {
-    let device: Arc<dyn BlockDevice> = Arc::<Watched>::clone(device);
-    let recovered = system.before_mount(&device);
-    recovered.map_err(|error| Violation::new("recovery-failed", error.to_string()))?;
-    let report = system.check(&device).map_err(|error| Violation::new("check-failed", error.to_string()))?;
-    if let Some(finding) = report.findings.iter().find(|finding| finding.class == FindingClass::Corrupt) {
-        return Err(Violation::new(finding.code, finding.text.clone()));
-    }
-    let mounted = system.open(device).map_err(|error| Violation::new("mount-failed", error.to_string()))?;
-    let tree = Tree::read(mounted.fs(), like);
-    let tree = tree.map_err(|error| Violation::new("unreadable", error.to_string()))?;
-    Ok((tree, report.total))
 }
 
 /// A device that remembers which blocks were asked for first.
@@ -90,7 +73,7 @@ impl BlockDevice for Watched {
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
         self.image.read(reads)?;
-        let mut seen = self.seen.lock().expect("no panic while held");
+        let mut seen = self.seen.lock().unpoisoned();
         for read in reads {
             let block = read.block.get();
             if seen.note(block) {
@@ -102,7 +85,7 @@ impl BlockDevice for Watched {
 
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
         self.image.write(writes)?;
-        let mut seen = self.seen.lock().expect("no panic while held");
+        let mut seen = self.seen.lock().unpoisoned();
         for write in writes {
             seen.note(write.block.get());
         }

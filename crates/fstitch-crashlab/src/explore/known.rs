@@ -2,17 +2,19 @@
 
 use std::sync::{Arc, Mutex};
 
+use fstitch_core::lock::Unpoisoned;
 use rustc_hash::FxHashMap;
 
 use super::facts::Facts;
+use crate::oracle::Tree;
 
 /// Facts by image hash, for all threads. When it is full it is emptied: nothing is lost but time.
-pub struct Known {
-    facts: Mutex<FxHashMap<u128, Arc<Facts>>>,
+pub struct Known<T = Tree> {
+    facts: Mutex<FxHashMap<u128, Arc<Facts<T>>>>,
     capacity: usize,
 }
 
-impl Known {
+impl<T> Known<T> {
     /// Room for `capacity` images, about 5 KiB each for small volumes.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
@@ -20,13 +22,13 @@ impl Known {
     }
 
     /// The facts of an image.
-    pub fn find(&self, hash: u128) -> Option<Arc<Facts>> {
-        self.facts.lock().expect("no panic while held").get(&hash).map(Arc::clone)
+    pub fn find(&self, hash: u128) -> Option<Arc<Facts<T>>> {
+        self.facts.lock().unpoisoned().get(&hash).map(Arc::clone)
     }
 
     /// Remembers the facts of an image.
-    pub fn insert(&self, hash: u128, facts: &Arc<Facts>) {
-        let mut all = self.facts.lock().expect("no panic while held");
+    pub fn insert(&self, hash: u128, facts: &Arc<Facts<T>>) {
+        let mut all = self.facts.lock().unpoisoned();
         if all.len() >= self.capacity {
             all.clear();
         }

@@ -3,18 +3,19 @@
 mod decisions;
 mod facts;
 mod known;
+mod subject;
 mod view;
 
 pub use facts::Facts;
 pub use known::Known;
+pub use subject::Subject;
 
 use std::sync::Arc;
 
 use fstitch_core::Seed;
 use rustc_hash::FxHashSet;
 
-use crate::medium::{Cut, Event, Image, Log};
-use crate::oracle::Tree;
+use crate::medium::{Cut, Image, Log};
 use crate::system::System;
 use decisions::Decisions;
 use view::View;
@@ -36,49 +37,47 @@ pub enum Origin {
 }
 
 /// Finds out about images.
-pub struct Explorer<'a> {
-    system: &'a dyn System,
-    known: &'a Known,
+pub struct Explorer<'a, S: Subject + ?Sized = dyn System> {
+    subject: &'a S,
+    known: &'a Known<S::Shown>,
     written: FxHashSet<u64>,
-    decisions: Decisions,
+    decisions: Decisions<S::Shown>,
     control: Seed,
     /// What the images look like, more or less.
-    like: Arc<Tree>,
+    like: Option<Arc<S::Shown>>,
 }
 
-impl<'a> Explorer<'a> {
-    /// An explorer of the images of `log`, most of which look much like the tree `like`.
+impl<'a, S: Subject + ?Sized> Explorer<'a, S> {
+    /// An explorer of the images of `log`, most of which look much like `like`, if that is known.
     #[must_use]
-    pub fn new(system: &'a dyn System, known: &'a Known, log: &Log, (like, seed): (Arc<Tree>, u64)) -> Self {
-        let mut written = FxHashSet::default();
-        for event in &log.events {
-            match event {
-                Event::Write { block, .. } => drop(written.insert(*block)),
-                Event::Discard { start, count, .. } => written.extend(*start..*start + *count),
-                _ => {}
-            }
-        }
+    pub fn new(
+        subject: &'a S,
+        known: &'a Known<S::Shown>,
+        log: &Log,
+        (like, seed): (Option<Arc<S::Shown>>, u64),
+    ) -> Self {
+        let written = log.events.iter().flat_map(|event| event.changes(log.geometry)).collect();
         let control = Seed::new(seed ^ 0xc0_47_01);
-        Self { system, known, written, decisions: Decisions::default(), control, like }
+        Self { subject, known, written, decisions: Decisions::default(), control, like }
     }
 
     /// A look at the images of one cut.
     #[must_use]
-    pub fn at<'b>(&'b mut self, cut: &'b Cut) -> AtCut<'a, 'b> {
+    pub fn at<'b>(&'b mut self, cut: &'b Cut) -> AtCut<'a, 'b, S> {
         AtCut { view: View::new(cut), cut, explorer: self }
     }
 }
 
 /// Finds out about the images of one cut.
-pub struct AtCut<'a, 'b> {
-    explorer: &'b mut Explorer<'a>,
+pub struct AtCut<'a, 'b, S: Subject + ?Sized = dyn System> {
+    explorer: &'b mut Explorer<'a, S>,
     cut: &'b Cut,
     view: View<'b>,
 }
 
-impl AtCut<'_, '_> {
+impl<S: Subject + ?Sized> AtCut<'_, '_, S> {
     /// The facts of the image that `choice` gives. Panics if pruning was unsound: that is a bug of the laboratory.
-    pub fn facts(&mut self, choice: &[u8]) -> (Arc<Facts>, Origin) {
+    pub fn facts(&mut self, choice: &[u8]) -> (Arc<Facts<S::Shown>>, Origin) {
         let hash = |block: u64| self.view.block(choice, block);
         let image = self.view.image(choice);
         let (facts, origin) = match self.explorer.decisions.find(&hash) {
@@ -103,8 +102,8 @@ impl AtCut<'_, '_> {
         (facts, Origin::Control)
     }
 
-    fn look(&self, choice: &[u8]) -> Facts {
-        Facts::of_like(self.explorer.system, self.image(choice), Some(&self.explorer.like))
+    fn look(&self, choice: &[u8]) -> Facts<S::Shown> {
+        Facts::of_like(self.explorer.subject, self.image(choice), self.explorer.like.as_deref())
     }
 
     /// The cut.
@@ -115,6 +114,6 @@ impl AtCut<'_, '_> {
     /// The image itself.
     #[must_use]
     pub fn image(&self, choice: &[u8]) -> Image {
-        Image::with(Arc::clone(&self.cut.base), self.cut.blocks(choice))
+        self.cut.image(choice)
     }
 }

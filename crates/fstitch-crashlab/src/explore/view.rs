@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::medium::{Base, Cut, hash_sector};
+use crate::medium::{Base, Cut, SECTOR, hash_block, hash_sector};
 
 /// What the images of a cut have in common, hashed once.
 pub struct View<'a> {
@@ -13,6 +13,8 @@ pub struct View<'a> {
     hashes: Vec<Vec<u128>>,
     /// For every undecided block, its atoms and the hash of the sectors that are decided.
     blocks: FxHashMap<u64, (std::ops::Range<usize>, u128)>,
+    /// Atoms are not what a block's hash is the sum of.
+    is_unlike: bool,
 }
 
 /// A block's share of an image's hash.
@@ -31,12 +33,17 @@ impl<'a> View<'a> {
     /// Hashes what a cut leaves open.
     #[must_use]
     pub fn new(cut: &'a Cut) -> Self {
+        let is_unlike = cut.atoms.iter().any(|atom| {
+            let block = atom.candidates[0].len();
+            atom.len != block && atom.len != SECTOR
+        });
         let hashes: Vec<Vec<u128>> = cut
             .atoms
             .iter()
             .map(|atom| {
                 let hash = |data: &crate::medium::Bytes| match atom.len == data.len() {
                     true => data.hash(),
+                    false if is_unlike => 0,
                     false => hash_sector(atom.offset, &data[atom.offset..atom.offset + atom.len]),
                 };
                 atom.candidates.iter().map(hash).collect()
@@ -52,7 +59,7 @@ impl<'a> View<'a> {
         let decided = cut.stable.iter().filter(|(block, _)| !blocks.contains_key(block));
         let stable =
             decided.map(|(&block, data)| change(&cut.base, block, data.hash())).fold(0, u128::wrapping_add);
-        Self { cut, stable, hashes, blocks }
+        Self { cut, stable, hashes, blocks, is_unlike }
     }
 
     /// The hash of the whole image.
@@ -66,6 +73,7 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn block(&self, choice: &[u8], block: u64) -> u128 {
         match self.blocks.get(&block) {
+            Some((range, _)) if self.is_unlike => hash_block(&self.cut.put_together(range.clone(), choice)),
             Some((range, rest)) => range
                 .clone()
                 .map(|at| self.hashes[at][usize::from(choice[at])])
@@ -83,6 +91,36 @@ mod tests {
 
     use super::View;
     use crate::medium::{Base, Cut, Event, History, Level, RequestNo, for_each_choice};
+
+    /// Prevents the same where atoms are smaller or larger than sectors, and once they are stable.
+    #[test]
+    fn atoms_of_every_size_give_an_image_one_hash() {
+        for (block_size, atom) in [(64, 8), (512, 8), (2048, 1024)] {
+            let base = Base::with_atoms(block_size, atom, vec![0; 4096]);
+            let len = usize::try_from(block_size).expect("small");
+            let mut hashes: BTreeMap<Vec<u8>, BTreeSet<u128>> = BTreeMap::new();
+            for level in Level::ALL {
+                let mut history = History::new(base.clone(), level);
+                let kind = BlockKind::Data;
+                for (no, fill) in (0..).zip([1, 2]) {
+                    let data = [vec![fill; len / 2], vec![fill % 2; len / 2]].concat().into();
+                    let request = RequestNo(no);
+                    history.apply(&Event::Write { request, block: 1, kind, data, fua: false });
+                }
+                for event in [None, Some(Event::Ack(RequestNo(1)))] {
+                    event.iter().for_each(|event| history.apply(event));
+                    let cut = history.cut();
+                    let view = View::new(&cut);
+                    for_each_choice(&cut, 1 << 10, &mut Seed::new(0), &mut |choice| {
+                        hashes.entry(cut.image(choice).bytes()).or_default().insert(view.image(choice));
+                        true
+                    });
+                }
+            }
+            let different: BTreeSet<&u128> = hashes.values().flatten().collect();
+            assert_eq!(different.len(), hashes.len(), "one hash for each image, of atoms of {atom} bytes");
+        }
+    }
 
     /// Prevents images that are taken for others because their blocks were put together differently.
     #[test]

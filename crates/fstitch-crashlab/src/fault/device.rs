@@ -5,6 +5,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{
     BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result, Seed,
 };
@@ -99,7 +101,7 @@ impl<D: BlockDevice> FaultDevice<D> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while held")
+        self.state.lock().unpoisoned()
     }
 
     /// What goes wrong with a request; slowness is over when this returns.
@@ -112,7 +114,7 @@ impl<D: BlockDevice> FaultDevice<D> {
     }
 
     fn unit(&self) -> usize {
-        usize::try_from(self.device.geometry().block_size).expect("64-bit machine")
+        to_usize(self.device.geometry().block_size)
     }
 
     /// A block that is not this one, if there is any.
@@ -124,7 +126,7 @@ impl<D: BlockDevice> FaultDevice<D> {
 
     fn flip(&self, data: &mut [u8], bits: u32) {
         let mut state = self.state();
-        let len = u64::try_from(data.len()).expect("64-bit machine");
+        let len = to_u64(data.len());
         for _ in 0..bits {
             let at = BlockNo(state.dice.below(len)).index();
             data[at] ^= 1 << state.dice.below(8);

@@ -1,6 +1,7 @@
 //! Which of the possible images are looked at: all of them where that is feasible, otherwise the ones that find bugs.
 
 use fstitch_core::Seed;
+use fstitch_core::num::to_u64;
 
 use super::history::Cut;
 
@@ -88,7 +89,7 @@ fn sample(cut: &Cut, seed: &mut Seed, visit: &mut dyn FnMut(&[u8]) -> bool) -> b
     loop {
         let share = 1 + seed.below(15);
         let mut pick = |atom: &super::history::Atom| {
-            let later = u64::try_from(atom.candidates.len() - 1).expect("64-bit machine");
+            let later = to_u64(atom.candidates.len() - 1);
             let choice = if seed.chance(share, 16) { 1 + seed.below(later) } else { 0 };
             u8::try_from(choice).expect("bounded")
         };

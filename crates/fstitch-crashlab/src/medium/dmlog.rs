@@ -23,6 +23,7 @@
 
 use std::collections::BTreeMap;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockKind, Le};
 
 use super::image::{Bytes, size};
@@ -109,7 +110,8 @@ pub struct Imported {
     pub names: BTreeMap<u64, String>,
 }
 
-/// The log in the foreign format. Notes that `names` knows are written with their texts.
+/// The log in the foreign format. Notes that `names` knows are written with their texts. Panics on a log of persistent
+/// memory: the format has sectors only.
 #[must_use]
 pub fn export(log: &Log, names: &BTreeMap<u64, String>) -> Vec<u8> {
     let mut writer = Writer { block_size: size(log.geometry.block_size), entries: 0, bytes: vec![0; SECTOR] };
@@ -131,6 +133,7 @@ pub fn export(log: &Log, names: &BTreeMap<u64, String>) -> Vec<u8> {
                 pending.flushes.remove(request);
                 pending.pieces.values_mut().for_each(|(_, fate)| *fate = fate.forsaken());
             }
+            Event::Memory(access) => panic!("{access:?} is no request to a device of sectors"),
             Event::Mark(mark) => writer.mark(*mark, names),
         }
     }
@@ -295,5 +298,5 @@ impl Writer {
 }
 
 pub(super) fn as_u64(n: usize) -> u64 {
-    u64::try_from(n).expect("64-bit machine")
+    to_u64(n)
 }

@@ -6,21 +6,34 @@
 //! until a newer write is. What was written before a flush failed is never covered either, because the device may have
 //! dropped it and forgotten so.
 //!
+//! Of persistent memory the blocks are cache lines, and each store makes a version of its line that has all earlier stores
+//! to it. A version is covered once a fence returned and its line was flushed between the store and that fence; a line that
+//! nobody flushed may have left the cache all the same.
+//!
+//! | level | an atom of a disk | an atom of memory | what a fence covers |
+//! |---|---|---|---|
+//! | M0 | – (prefixes of the writes) | – (prefixes of the stores) | every store before it: the caches survive |
+//! | M1 | a block | a line, so a prefix of its stores | the same |
+//! | M2 | a block | the same | flushed lines |
+//! | M3 | [`Base::atom`]: 512 bytes | [`Base::atom`]: 8 bytes, each by itself | flushed lines |
+//!
 //! **Invariants**
 //!
 //! - H1. A version leaves the volatile list only by becoming stable or by a newer one becoming stable.
 //! - H2. An acknowledged FUA write moves its own block only.
 //! - H3. A flush moves nothing that was acknowledged after the flush's issue, or issued before the failure of another.
+//! - H4. A fence moves nothing that was stored after the last flush of its line (M2 and M3).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use fstitch_core::BlockNo;
 use rustc_hash::FxHashMap;
 
-use super::image::{Base, Bytes, SECTOR};
+use super::image::{Base, Bytes, Image, size};
 use super::level::Level;
-use super::log::{Event, Log, Mark, RequestNo};
+use super::log::{Access, Event, Log, Mark, RequestNo};
 
 /// A version that a power cut may take away.
 #[derive(Clone, Debug)]
@@ -28,7 +41,7 @@ struct Version {
     request: RequestNo,
     data: Bytes,
     origin: Origin,
-    /// The place of the acknowledgement in the log.
+    /// The place of the acknowledgement in the log, or of the flush of a line.
     acked_at: Option<usize>,
     /// A flush failed after the issue.
     forsaken: bool,
@@ -57,6 +70,8 @@ pub struct Progress {
 #[derive(Clone, Debug)]
 pub struct History {
     level: Level,
+    /// Bytes that are on the medium whole.
+    atom: usize,
     base: Arc<Base>,
     stable: Arc<BTreeMap<u64, Bytes>>,
     /// Volatile versions in order of issue; no list is empty.
@@ -79,8 +94,10 @@ impl History {
     /// A medium that holds `base` with the blocks `stable` on top, all of it stable.
     #[must_use]
     pub fn from_stable(base: Arc<Base>, stable: BTreeMap<u64, Bytes>, level: Level) -> Self {
+        let block = size(base.geometry().block_size);
         Self {
             level,
+            atom: if level == Level::M3 { base.atom() } else { block },
             base,
             stable: Arc::new(stable),
             volatile: BTreeMap::new(),
@@ -89,6 +106,12 @@ impl History {
             at: 0,
             progress: Progress::default(),
         }
+    }
+
+    /// Bytes that are on the medium whole: those of a block, or at M3 of an atom.
+    #[must_use]
+    pub fn atom(&self) -> usize {
+        self.atom
     }
 
     /// The blocks that differ from the base for good.
@@ -116,7 +139,7 @@ impl History {
         match event {
             Event::FlushAcked(_) => self.level >= Level::M2,
             Event::Ack(request) => self.level < Level::M2 || self.is_fua(*request),
-            Event::Mark(Mark::Begin(_)) => true,
+            Event::Mark(Mark::Begin(_)) | Event::Memory(Access::Fence) => true,
             _ => false,
         }
     }
@@ -149,6 +172,7 @@ impl History {
                 self.flushes.remove(request);
                 self.volatile.values_mut().flatten().for_each(|version| version.forsaken = true);
             }
+            Event::Memory(access) => self.access(access),
             Event::Mark(Mark::Begin(_)) => self.progress.begun += 1,
             Event::Mark(Mark::End(_)) => self.progress.ended += 1,
             Event::Mark(Mark::Promise(_)) => self.progress.promises += 1,
@@ -160,6 +184,39 @@ impl History {
     fn issue(&mut self, request: RequestNo, block: u64, data: &Bytes, origin: Origin) {
         let version = Version { request, data: data.clone(), origin, acked_at: None, forsaken: false };
         self.volatile.entry(block).or_default().push(version);
+    }
+
+    fn access(&mut self, access: &Access) {
+        match access {
+            Access::Store { request, offset, data } => self.store(*request, *offset, data),
+            Access::Flush { lines } => {
+                let versions = self.volatile.range_mut(lines.clone()).flat_map(|(_, versions)| versions);
+                versions.for_each(|version| version.acked_at = Some(self.at));
+            }
+            // Where the caches survive, nothing need be flushed.
+            Access::Fence if self.level < Level::M2 => self.settle(|_| true),
+            Access::Fence => self.settle(|version| version.acked_at.is_some()),
+        }
+    }
+
+    fn store(&mut self, request: RequestNo, offset: u64, data: &[u8]) {
+        let block_size = u64::from(self.base.geometry().block_size);
+        let (line, at) = (offset / block_size, BlockNo(offset % block_size).index());
+        let mut whole = self.newest(line).to_vec();
+        assert!(
+            at + data.len() <= whole.len(),
+            "a store of {} bytes at {offset} leaves its line",
+            data.len()
+        );
+        whole[at..at + data.len()].copy_from_slice(data);
+        self.issue(request, line, &whole.into(), Origin::Write);
+    }
+
+    /// A block as it is read.
+    fn newest(&self, block: u64) -> &[u8] {
+        let volatile = self.volatile.get(&block).and_then(|versions| versions.last());
+        let newest = volatile.map(|version| &version.data).or_else(|| self.stable.get(&block));
+        newest.map(std::ops::Deref::deref).unwrap_or_else(|| self.base.block(block))
     }
 
     /// A discarded block holds anything until it is written again, in practice its old contents or zeros.
@@ -291,7 +348,7 @@ impl Cut {
                 Some(data) => data.clone(),
                 None => history.base.block(block).into(),
             };
-            let len = if history.level == Level::M3 { SECTOR.min(stable.len()) } else { stable.len() };
+            let len = history.atom;
             for offset in (0..stable.len()).step_by(len) {
                 let mut atom = Atom { block, offset, len, candidates: vec![stable.clone()] };
                 let chosen: Vec<u8> = versions.iter().map(|v| atom.choice_of(&v.data)).collect();
@@ -326,6 +383,23 @@ impl Cut {
         radices.fold(1, u128::saturating_mul)
     }
 
+    /// Whether `choice` names a version of each undecided atom.
+    #[must_use]
+    pub fn permits(&self, choice: &[u8]) -> bool {
+        self.atoms.len() == choice.len()
+            && self
+                .atoms
+                .iter()
+                .zip(choice)
+                .all(|(atom, &chosen)| usize::from(chosen) < atom.candidates.len())
+    }
+
+    /// The image in which this choice is made.
+    #[must_use]
+    pub fn image(&self, choice: &[u8]) -> Image {
+        Image::with(Arc::clone(&self.base), self.blocks(choice))
+    }
+
     /// The blocks that differ from the base when this choice is made.
     #[must_use]
     pub fn blocks(&self, choice: &[u8]) -> BTreeMap<u64, Bytes> {
@@ -345,14 +419,19 @@ impl Cut {
             if pieces == 1 && atom.len == atom.candidates[0].len() {
                 put(atom.block, atom.candidates[usize::from(choice[at])].clone());
             } else {
-                let mut data = atom.candidates[0].to_vec();
-                for (atom, &chosen) in self.atoms[at..at + pieces].iter().zip(&choice[at..]) {
-                    data[atom.offset..atom.offset + atom.len].copy_from_slice(atom.bytes(chosen));
-                }
-                put(atom.block, data.into());
+                put(atom.block, self.put_together(at..at + pieces, choice).into());
             }
             at += pieces;
         }
+    }
+
+    /// The block whose undecided atoms these are.
+    pub(crate) fn put_together(&self, atoms: Range<usize>, choice: &[u8]) -> Vec<u8> {
+        let mut data = self.atoms[atoms.start].candidates[0].to_vec();
+        for (atom, &chosen) in self.atoms[atoms.clone()].iter().zip(&choice[atoms]) {
+            data[atom.offset..atom.offset + atom.len].copy_from_slice(atom.bytes(chosen));
+        }
+        data
     }
 }
 
@@ -386,10 +465,23 @@ fn prefixes(atoms: usize, steps: &BTreeMap<RequestNo, Vec<(usize, u8)>>, most: u
     all
 }
 
+/// The cut after `at` events of `log`, if [`for_each_cut`] visits it.
+#[must_use]
+pub fn cut_at(history: History, log: &Log, at: usize) -> Option<Cut> {
+    let mut found = None;
+    for_each_cut(history, log, &mut |cut| {
+        if cut.at == at {
+            found = Some(cut.clone());
+        }
+    });
+    found
+}
+
 /// Visits the moments of `log` at which a cut can leave something new, in order. The log continues `history`.
 pub fn for_each_cut(mut history: History, log: &Log, visit: &mut dyn FnMut(&Cut)) {
     // Without a new write or a new promise there is nothing new: fewer images, or more that they may show.
     let mut seen: Option<(usize, u32)> = None;
+    let geometry = history.base.geometry();
     let mut writes = 0;
     for event in &log.events {
         let now = Some((writes, history.progress.promises));
@@ -397,7 +489,7 @@ pub fn for_each_cut(mut history: History, log: &Log, visit: &mut dyn FnMut(&Cut)
             visit(&history.cut());
             seen = now;
         }
-        writes += usize::from(matches!(event, Event::Write { .. } | Event::Discard { .. }));
+        writes += usize::from(!event.changes(geometry).is_empty());
         history.apply(event);
     }
     visit(&history.cut());

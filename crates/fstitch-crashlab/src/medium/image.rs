@@ -3,11 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// What ordinary disks write as a whole, in bytes; smaller blocks count as one piece.
 pub(crate) const SECTOR: usize = 512;
+
+/// A cache line, in bytes: what a flush of persistent memory writes back, and the block of such a medium.
+pub const LINE: u32 = 64;
+
+/// What persistent memory stores as a whole, in bytes.
+pub const WORD: u32 = 8;
 
 /// A block's bytes and their hash, shared between the log, the versions and the images.
 #[derive(Clone)]
@@ -29,7 +37,7 @@ impl Bytes {
 
 /// The hash of the sector that starts at `offset` of a block.
 pub(crate) fn hash_sector(offset: usize, data: &[u8]) -> u128 {
-    xxh3_128_with_seed(data, u64::try_from(offset).expect("64-bit machine"))
+    xxh3_128_with_seed(data, to_u64(offset))
 }
 
 /// The hash of a block, see [`Bytes::hash`].
@@ -76,6 +84,7 @@ impl std::fmt::Debug for Bytes {
 #[derive(Debug)]
 pub struct Base {
     geometry: Geometry,
+    atom: usize,
     bytes: Vec<u8>,
     hashes: Vec<u128>,
 }
@@ -83,17 +92,39 @@ pub struct Base {
 impl Base {
     /// An image of whole blocks of `block_size` bytes; bytes after the last one are dropped.
     #[must_use]
-    pub fn new(block_size: u32, mut bytes: Vec<u8>) -> Arc<Self> {
+    pub fn new(block_size: u32, bytes: Vec<u8>) -> Arc<Self> {
+        Self::make(block_size, SECTOR.min(size(block_size)), block_size, bytes)
+    }
+
+    /// A region of persistent memory: its blocks are cache lines and its atoms words. Bytes after the last whole line are
+    /// dropped.
+    #[must_use]
+    pub fn of_memory(bytes: Vec<u8>) -> Arc<Self> {
+        Self::with_atoms(LINE, WORD, bytes)
+    }
+
+    /// The same of a medium that tears its blocks into atoms of `atom` bytes, where the level lets it tear them. Panics
+    /// where these do not fill a block.
+    #[must_use]
+    pub fn with_atoms(block_size: u32, atom: u32, bytes: Vec<u8>) -> Arc<Self> {
+        let fills = atom > 0 && block_size.is_multiple_of(atom);
+        assert!(fills, "atoms of {atom} bytes fill no block of {block_size}");
+        Self::make(block_size, size(atom), atom, bytes)
+    }
+
+    fn make(block_size: u32, atom: usize, atomic_size: u32, mut bytes: Vec<u8>) -> Arc<Self> {
         let unit = size(block_size);
         let blocks = bytes.len() / unit;
         bytes.truncate(blocks * unit);
-        let block_count = u64::try_from(blocks).expect("64-bit machine");
+        let block_count = to_u64(blocks);
         let hashes = bytes.chunks(unit).map(hash_block).collect();
-        Arc::new(Self {
-            geometry: Geometry { block_size, block_count, atomic_size: block_size },
-            bytes,
-            hashes,
-        })
+        Arc::new(Self { geometry: Geometry { block_size, block_count, atomic_size }, atom, bytes, hashes })
+    }
+
+    /// The smallest piece that is on the medium whole, in bytes.
+    #[must_use]
+    pub fn atom(&self) -> usize {
+        self.atom
     }
 
     /// The hash of a block.
@@ -118,7 +149,7 @@ impl Base {
 
 /// A number of bytes as memory counts them.
 pub(crate) fn size(bytes: u32) -> usize {
-    usize::try_from(bytes).expect("64-bit machine")
+    to_usize(bytes)
 }
 
 /// A device in memory: a base that is shared, and the blocks that differ from it.
@@ -150,7 +181,7 @@ impl Image {
     /// The blocks that were written since the base.
     #[must_use]
     pub fn changed(&self) -> BTreeMap<u64, Bytes> {
-        self.changed.lock().expect("no panic while held").clone()
+        self.changed.lock().unpoisoned().clone()
     }
 
     /// All bytes, for foreign programs and as a base of its own.
@@ -158,7 +189,7 @@ impl Image {
     pub fn bytes(&self) -> Vec<u8> {
         let unit = size(self.base.geometry.block_size);
         let mut bytes = self.base.bytes.clone();
-        for (block, data) in &*self.changed.lock().expect("no panic while held") {
+        for (block, data) in &*self.changed.lock().unpoisoned() {
             let at = BlockNo(*block).index() * unit;
             bytes[at..at + unit].copy_from_slice(data);
         }
@@ -181,7 +212,7 @@ impl BlockDevice for Image {
     }
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
-        let changed = self.changed.lock().expect("no panic while held");
+        let changed = self.changed.lock().unpoisoned();
         for read in reads {
             check_request(self.base.geometry, IoOp::Read, read.block, read.data.len())?;
             let block = read.block.get();
@@ -194,7 +225,7 @@ impl BlockDevice for Image {
     }
 
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
-        let mut changed = self.changed.lock().expect("no panic while held");
+        let mut changed = self.changed.lock().unpoisoned();
         for write in writes {
             check_request(self.base.geometry, IoOp::Write, write.block, write.data.len())?;
             changed.insert(write.block.get(), write.data.into());

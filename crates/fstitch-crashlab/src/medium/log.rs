@@ -1,5 +1,7 @@
 //! What happened to a device, in order: the language in which the laboratory speaks about the past.
 
+use std::ops::Range;
+
 use fstitch_core::{BlockKind, Geometry};
 
 use super::image::Bytes;
@@ -54,8 +56,48 @@ pub enum Event {
     FlushAcked(RequestNo),
     /// A flush failed: what was written so far may have been dropped, and no later flush proves otherwise.
     FlushFailed(RequestNo),
+    /// Something happened to persistent memory.
+    Memory(Access),
     /// The workload speaks.
     Mark(Mark),
+}
+
+/// What is done to persistent memory. A store is in the processor's cache at first; `clwb` and its like flush lines, and
+/// `sfence` waits for these. A store past the cache is a store and a flush of its line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Bytes of one line were stored.
+    Store {
+        /// The store, counted as requests are.
+        request: RequestNo,
+        /// Where to, in bytes from the beginning of the region.
+        offset: u64,
+        /// The bytes.
+        data: Box<[u8]>,
+    },
+    /// The writing back of these cache lines began, with what they hold now.
+    Flush {
+        /// The lines' numbers.
+        lines: Range<u64>,
+    },
+    /// A fence returned: what was flushed before it is durable.
+    Fence,
+}
+
+impl Event {
+    /// The blocks whose contents it changes, on a device of this shape.
+    #[must_use]
+    pub fn changes(&self, geometry: Geometry) -> Range<u64> {
+        match self {
+            Self::Write { block, .. } => *block..*block + 1,
+            Self::Discard { start, count, .. } => *start..*start + *count,
+            Self::Memory(Access::Store { offset, .. }) => {
+                let line = *offset / u64::from(geometry.block_size);
+                line..line + 1
+            }
+            _ => 0..0,
+        }
+    }
 }
 
 /// The history of a device.
@@ -74,9 +116,11 @@ impl Log {
         Self { geometry, events: Vec::new() }
     }
 
-    /// Block writes in the log.
+    /// Block writes in the log, and stores.
     #[must_use]
     pub fn writes(&self) -> usize {
-        self.events.iter().filter(|event| matches!(event, Event::Write { .. })).count()
+        let writes =
+            |event: &&Event| matches!(event, Event::Write { .. } | Event::Memory(Access::Store { .. }));
+        self.events.iter().filter(writes).count()
     }
 }

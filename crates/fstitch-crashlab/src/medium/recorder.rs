@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Geometry, IoOp, Result};
 
 use super::image::check_request;
@@ -52,7 +53,7 @@ impl<D: BlockDevice> Recorder<D> {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while held")
+        self.state.lock().unpoisoned()
     }
 
     fn issue(&self, writes: &[BlockWrite<'_>]) -> Vec<RequestNo> {

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fstitch_core::FileKind;
+use fstitch_core::num::{to_u64, to_usize};
 
 use super::ledger::{Bounds, Ledger, Version};
 use super::tree::{CHUNK, Object, ObjectId, Tree};
@@ -62,7 +63,7 @@ impl<'a> Window<'a> {
     /// What a cut after this much progress may show.
     #[must_use]
     pub fn new(ledger: &'a Ledger, progress: Progress, promise: Promise) -> Self {
-        let count = |n: u32| usize::try_from(n).expect("64-bit machine");
+        let count = |n: u32| to_usize(n);
         let bounds = Bounds::of(ledger, count(progress.promises));
         let last = count(progress.begun).min(ledger.version());
         let lives = lives(ledger, last);
@@ -293,7 +294,7 @@ fn first_so_long(sizes: &[u64], size: u64) -> usize {
 }
 
 fn check_bytes(object: &Object, states: &[Option<&Object>]) -> Result<(), (&'static str, String)> {
-    let chunk = u64::try_from(CHUNK).expect("64-bit machine");
+    let chunk = to_u64(CHUNK);
     let mut numbers: Vec<u64> = living(states).flat_map(|o| o.chunks.keys().copied()).collect();
     numbers.extend(object.chunks.keys());
     numbers.sort_unstable();
@@ -326,7 +327,7 @@ fn check_bytes(object: &Object, states: &[Option<&Object>]) -> Result<(), (&'sta
             })
         };
         if let Some(at) = (0..visible).find(|at| !lawful(at)) {
-            let offset = start + u64::try_from(at).expect("64-bit machine");
+            let offset = start + to_u64(at);
             let text = format!("byte {offset} is {:#04x}, which it never was", byte(found, at));
             return Err(("foreign-data", text));
         }

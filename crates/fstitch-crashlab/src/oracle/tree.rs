@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{Attr, Errno, Error, FileKind, FileSystem, InodeNo, SeekFrom};
 
 /// An inode's life: numbers come again, generations tell the lives apart.
@@ -264,7 +265,7 @@ impl Reader<'_> {
     }
 
     fn contents(&self, ino: InodeNo, size: u64) -> Result<BTreeMap<u64, Arc<[u8]>>, Error> {
-        let chunk = u64::try_from(CHUNK).expect("64-bit machine");
+        let chunk = to_u64(CHUNK);
         let mut chunks = BTreeMap::new();
         let mut offset = 0;
         while offset < size {
@@ -276,7 +277,7 @@ impl Reader<'_> {
             let mut data = vec![0; CHUNK];
             let mut len = 0;
             while len < CHUNK {
-                let at = offset + u64::try_from(len).expect("64-bit machine");
+                let at = offset + to_u64(len);
                 match self.fs.read(ino, at, &mut data[len..])? {
                     0 => break,
                     more => len += more,

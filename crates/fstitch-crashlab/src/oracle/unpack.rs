@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, fchown, lchown, sy
 use std::path::{Path, PathBuf};
 
 use fstitch_core::FileKind;
+use fstitch_core::num::to_u64;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::tree::{CHUNK, Object, ObjectId, Tree};
@@ -97,7 +98,7 @@ fn add_bytes(hash: &mut Xxh3, bytes: &[u8]) {
 
 fn unpack_file(object: &Object, to: &Path) -> io::Result<()> {
     let file = File::create_new(to)?;
-    let chunk_len = u64::try_from(CHUNK).expect("64-bit machine");
+    let chunk_len = to_u64(CHUNK);
     for (at, chunk) in &object.chunks {
         let offset = at * chunk_len;
         let len = usize::try_from(object.size.saturating_sub(offset).min(chunk_len)).expect("a chunk");

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use fstitch_core::Seed;
+use fstitch_core::num::{to_u64, to_usize};
 
 use crate::id::{parse_choice, write_choice};
 use crate::medium::{Atom, Choice, Cut, for_each_choice};
@@ -116,8 +117,8 @@ pub(super) fn choose(
         if !more {
             return visited;
         }
-        let atoms = u64::try_from(cut.atoms.len()).expect("64-bit machine");
-        let odd = usize::try_from(seed.below(atoms)).expect("64-bit machine");
+        let atoms = to_u64(cut.atoms.len());
+        let odd = to_usize(seed.below(atoms));
         let mut choice = if at % 2 == 0 { newest.clone() } else { vec![0; newest.len()] };
         choice[odd] = newest[odd] - choice[odd];
         more = visit(Chosen::Versions(choice));

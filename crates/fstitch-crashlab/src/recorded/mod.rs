@@ -27,7 +27,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fstitch_core::{Le, Seed};
+use fstitch_core::Seed;
 
 use crate::aftermath::Aftermath;
 use crate::explore::{Facts, Known};
@@ -115,10 +115,6 @@ struct Length {
     writes: u64,
 }
 
-/// Where the superblock of ext2 is, and in it what no mount changes: blocks, block size, UUID.
-const SUPERBLOCK: u64 = 1024;
-const MAGIC: (usize, u16) = (56, 0xef53);
-
 impl Recorded {
     /// Visits states of the log, puts `question` to each, and tells `progress` of every cut, and at which moment of the log it
     /// is; a break ends the search.
@@ -194,10 +190,7 @@ impl Recorded {
         let mut verdict = facts.shown.as_ref().map_err(Violation::clone).and_then(|tree| {
             let aftermath = self.aftermath(tree, options.level);
             aftermath.live_on(&image, options.depth, &mut Seed::new(options.seed))?;
-            match crate::E2fsck::is_installed() {
-                true => aftermath.ask_reference(&image, facts.allowed),
-                false => Ok(()),
-            }
+            aftermath.ask_installed_reference(&image, facts.allowed)
         });
         if let (Ok(()), Ok(tree), Some(question)) = (&verdict, &facts.shown, question) {
             verdict = question.put(tree).map_err(RecordedError::Ask)?;
@@ -218,6 +211,7 @@ impl Recorded {
         let file = BufReader::with_capacity(1 << 20, File::open(&self.log)?);
         let mut reader = DmLogReader::new(file, self.base.geometry())?;
         let mut history = History::new(Arc::clone(&self.base), level);
+        let geometry = self.base.geometry();
         let mut length = Length::default();
         let mut seen = None;
         let mut entry = 0;
@@ -234,7 +228,7 @@ impl Recorded {
                     length.moments += 1;
                     seen = Some(length.writes);
                 }
-                length.writes += u64::from(matches!(event, Event::Write { .. } | Event::Discard { .. }));
+                length.writes += u64::from(!event.changes(geometry).is_empty());
                 self.apply(&mut history, event);
             }
             entry += 1;
@@ -266,17 +260,9 @@ impl Recorded {
     /// Refuses a superblock that is another volume's.
     fn belongs(&self, event: &Event, entry: u64) -> Result<(), RecordedError> {
         let Event::Write { block, data, .. } = event else { return Ok(()) };
-        let unit = u64::from(self.base.geometry().block_size);
-        if *block != SUPERBLOCK / unit {
-            return Ok(());
-        }
-        let at = usize::try_from(SUPERBLOCK % unit).expect("it is small");
-        let ours = self.base.block(*block).get(at..at + 120);
-        let theirs = data.get(at..at + 120);
-        let (Some(ours), Some(theirs)) = (ours, theirs) else { return Ok(()) };
-        let (magic_at, magic) = MAGIC;
-        let same = [4..8, 24..28, 104..120].into_iter().all(|range| ours[range.clone()] == theirs[range]);
-        if Le::u16(ours, magic_at) == magic && Le::u16(theirs, magic_at) == magic && !same {
+        let identity = |data: &[u8]| self.system.identity(*block, data);
+        let (ours, theirs) = (identity(self.base.block(*block)), identity(data));
+        if ours.is_some() && theirs.is_some() && ours != theirs {
             return Err(RecordedError::OtherVolume { entry });
         }
         Ok(())

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use fstitch_core::Seed;
+use fstitch_core::num::to_usize;
 
 use super::choice::{Chosen, RecordedId, choose};
 use super::{MAX_SAMPLES, Question, Recorded, RecordedOptions, RecordedOutcome};
 use crate::explore::{AtCut, Explorer, Facts, Known, Origin};
-use crate::lab::counter;
+use crate::judging::{Lawful, counter};
 use crate::medium::{Cut, Event, Image, Log, RequestNo};
 use crate::oracle::{Tree, Violation};
 
@@ -78,7 +79,7 @@ impl<'a> Search<'a> {
     }
 
     fn explorer(&mut self, log: &Log) -> Explorer<'a> {
-        let like = (Arc::clone(&self.like), self.seed.next_u64());
+        let like = (Some(Arc::clone(&self.like)), self.seed.next_u64());
         Explorer::new(&*self.recorded.system, self.known, log, like)
     }
 
@@ -107,7 +108,7 @@ impl<'a> Search<'a> {
             samples.push(id());
             return;
         }
-        let place = usize::try_from(self.seed.below(self.outcome.counts.judged)).expect("64-bit machine");
+        let place = to_usize(self.seed.below(self.outcome.counts.judged));
         if let Some(sample) = samples.get_mut(place) {
             *sample = id();
         }
@@ -117,16 +118,8 @@ impl<'a> Search<'a> {
         let tree = facts.shown.as_ref().map_err(Violation::clone)?;
         let lab = self.options.lab;
         let aftermath = self.recorded.aftermath(tree, lab.level);
-        let sampled = |every: u64, seed: &mut Seed| every > 0 && seed.chance(1, every);
-        let counts = &mut self.outcome.counts;
-        if sampled(lab.aftermath_every, &mut self.seed) {
-            counts.aftermaths += 1;
-            counts.during_recovery += aftermath.live_on(&image(), lab.depth, &mut self.seed)? - 1;
-        }
-        if sampled(lab.reference_every, &mut self.seed) {
-            counts.reference += 1;
-            aftermath.ask_reference(&image(), facts.allowed)?;
-        }
+        let (seed, counts) = (&mut self.seed, &mut self.outcome.counts);
+        aftermath.sample(&lab, Lawful { shown: tree, allowed: facts.allowed, image, seed, counts })?;
         match self.question.as_mut().map(|question| question.put(tree)) {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => {

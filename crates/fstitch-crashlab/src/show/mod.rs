@@ -1,10 +1,9 @@
 //! A state for people: what was done, what was written when, and what of it a cut took away; as text, as a drawing, and as values for
 //! programs.
 
-mod needs;
 mod picture;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -12,8 +11,6 @@ use fstitch_core::BlockKind;
 
 use crate::medium::{Atom, Bytes, Event, Image, Mark, RequestNo};
 use crate::replay::Replay;
-
-use needs::Anatomy;
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +108,24 @@ pub struct Needed {
     pub broken: bool,
 }
 
+/// A volume taken apart for people: what its blocks are, by the names of the files that they belong to, and which new contents of
+/// one block mean nothing without those of another.
+pub trait Anatomy {
+    /// What a block is, with the name of the file that it belongs to.
+    fn describe(&self, block: u64, kind: BlockKind) -> String;
+    /// What the contents `new` of a block need that the contents `old` did not.
+    fn needs(&self, block: u64, kind: BlockKind, contents: (&[u8], &[u8])) -> BTreeSet<Need>;
+}
+
+/// Contents of a block that mean nothing without those of another one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Need {
+    /// The other block.
+    pub block: u64,
+    /// Why, such as `the name "new"`.
+    pub why: String,
+}
+
 /// A state, as it came to be.
 #[derive(Clone, Debug)]
 pub struct Story {
@@ -140,23 +155,21 @@ pub fn story(replay: &Replay) -> Story {
             .map_or_else(|| format!("{kind:?}").to_lowercase(), |a| a.describe(*block, *kind));
         blocks.insert(*block, what);
     }
-    let needs = anatomy.map_or_else(Vec::new, |anatomy| needs(replay, &rows, &anatomy));
+    let needs = anatomy.map_or_else(Vec::new, |anatomy| needs(replay, &rows, &*anatomy));
     Story { id: replay.id.to_string(), violation, rows, blocks, needs }
 }
 
 /// The volume as it would be had everything arrived; what that one lacks is as it was before.
-fn anatomy(replay: &Replay) -> Option<Anatomy> {
+fn anatomy(replay: &Replay) -> Option<Box<dyn Anatomy>> {
     let cut = &replay.cut;
     let last = |atom: &Atom| u8::try_from(atom.candidates.len() - 1).unwrap_or(u8::MAX);
     let newest: Vec<u8> = cut.atoms.iter().map(last).collect();
-    let look = |choice: &[u8]| {
-        Anatomy::new(replay.lab.system(), Image::with(Arc::clone(&cut.base), cut.blocks(choice)))
-    };
-    Some(look(&newest)?.with_older(look(&vec![0; newest.len()])))
+    let image = |choice: &[u8]| Image::with(Arc::clone(&cut.base), cut.blocks(choice));
+    replay.lab.system().anatomy(image(&newest), image(&vec![0; newest.len()]))
 }
 
 /// What the undecided writes need: of each block's versions each one, compared with the one before.
-fn needs(replay: &Replay, rows: &[Row], anatomy: &Anatomy) -> Vec<Needed> {
+fn needs(replay: &Replay, rows: &[Row], anatomy: &dyn Anatomy) -> Vec<Needed> {
     let cut = &replay.cut;
     let mut last: BTreeMap<u64, (usize, Fate)> = BTreeMap::new();
     for row in rows {

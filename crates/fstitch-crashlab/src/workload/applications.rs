@@ -1,5 +1,6 @@
 //! What programs do: unpacking and removing trees, mail, editors, databases, PostMark.
 
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{RenameMode, Seed};
 
 use super::op::Op;
@@ -50,7 +51,7 @@ impl Family for Application {
 }
 
 fn pick(dice: &mut Seed, bound: u64) -> usize {
-    usize::try_from(dice.below(bound)).expect("64-bit machine")
+    to_usize(dice.below(bound))
 }
 
 /// Lets the cache write now and then, as its flusher would.
@@ -67,7 +68,7 @@ fn flusher(dice: &mut Seed, ops: &mut Vec<Op>, every: u64) {
 fn tree(dice: &mut Seed) -> (Vec<String>, Vec<(String, usize)>) {
     let mut dirs = vec!["/src".to_owned()];
     for n in 0..14 {
-        let parent = dirs[pick(dice, u64::try_from(dirs.len()).expect("64-bit machine"))].clone();
+        let parent = dirs[pick(dice, to_u64(dirs.len()))].clone();
         dirs.push(format!("{parent}/dir{n}"));
     }
     let mut files = vec![];
@@ -138,7 +139,7 @@ fn postmark(dice: &mut Seed) -> (Vec<Op>, Vec<Op>) {
     }
     let mut ops = vec![];
     for n in 40..160 {
-        let at = pick(dice, u64::try_from(files.len()).expect("64-bit machine"));
+        let at = pick(dice, to_u64(files.len()));
         match dice.below(4) {
             0 => create(dice, n, &mut ops, &mut files),
             1 if files.len() > 4 => ops.push(Op::Unlink { path: files.swap_remove(at) }),
@@ -146,9 +147,7 @@ fn postmark(dice: &mut Seed) -> (Vec<Op>, Vec<Op>) {
             _ => create(dice, n, &mut ops, &mut files),
         }
         if dice.chance(1, 16) {
-            ops.push(Op::Fsync {
-                path: files[pick(dice, u64::try_from(files.len()).expect("64-bit machine"))].clone(),
-            });
+            ops.push(Op::Fsync { path: files[pick(dice, to_u64(files.len()))].clone() });
         }
         flusher(dice, &mut ops, 8);
     }

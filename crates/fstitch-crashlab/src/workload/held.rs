@@ -9,6 +9,7 @@
 
 use super::op::Op;
 use super::{Family, Workload};
+use fstitch_core::num::to_u64;
 
 /// Blocks that are held back in turn. Where fewer are dirty, the last workloads of a script hold nothing back.
 const BLOCKS: u64 = 24;
@@ -273,7 +274,7 @@ impl Family for Held {
     }
 
     fn len(&self) -> u64 {
-        BLOCKS * u64::try_from(self.scripts.len()).expect("64-bit machine")
+        BLOCKS * to_u64(self.scripts.len())
     }
 
     fn get(&self, index: u64) -> Option<Workload> {

@@ -1,5 +1,6 @@
 //! Long runs of random operations in a small tree; the number is the seed.
 
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{FallocateMode, RenameMode, Seed};
 
 use super::op::Op;
@@ -95,7 +96,7 @@ impl Family for Random {
         let mut ops: Vec<Op> = homes.map(|path| Op::Mkdir { path }).collect();
         let mut turn = Seed::new(index);
         for _ in 0..STEPS {
-            let at = usize::try_from(turn.below(self.writers)).expect("64-bit machine");
+            let at = to_usize(turn.below(self.writers));
             ops.push(writers[at].step());
         }
         Some(Workload { name: format!("{}/{index}", self.name), setup, ops })
@@ -117,8 +118,7 @@ impl Writer {
     }
 
     fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.dice.below(u64::try_from(bound).expect("64-bit machine")))
-            .expect("64-bit machine")
+        to_usize(self.dice.below(to_u64(bound)))
     }
 
     fn dir(&mut self) -> String {

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use fstitch_core::{BlockNo, Caller, Errno, Error, FileSystem, InodeNo, Result, Seed, SetAttr, XattrSetMode};
+use fstitch_core::num::to_u64;
+use fstitch_core::{Caller, Errno, Error, FileSystem, InodeNo, Result, Seed, SetAttr, XattrSetMode};
+
+use crate::system::Step;
 
 use super::op::Op;
 
-/// Writes out those of the blocks that may be written which its argument picks; see [`crate::Mounted::write_out`].
-pub type WriteOut<'a> = &'a dyn Fn(&mut dyn FnMut(BlockNo) -> bool) -> Result<usize>;
+/// Does those of the steps that may be done which its argument picks; see [`crate::Mounted::write_out`].
+pub type WriteOut<'a> = &'a dyn Fn(&mut dyn FnMut(Step) -> bool) -> Result<usize>;
 
 /// What operations work on. Dropping it lets go of what is held.
 pub struct Target<'a> {
@@ -63,7 +66,7 @@ impl<'a> Target<'a> {
         fill(no, offset, &mut data);
         let mut done = 0;
         while done < len {
-            let at = offset + u64::try_from(done).expect("64-bit machine");
+            let at = offset + to_u64(done);
             match self.fs.write(&self.caller, ino, at, &data[done..])? {
                 0 => return Err(Errno::IO.into()),
                 more => done += more,
@@ -74,11 +77,11 @@ impl<'a> Target<'a> {
 
     /// Writes until nothing is left that does not wait for the `nth` block.
     fn write_all_but(&self, nth: u64) -> Result<()> {
-        let mut met: Vec<BlockNo> = vec![];
+        let mut met: Vec<Step> = vec![];
         let nth = usize::try_from(nth).unwrap_or(usize::MAX);
-        let mut choose = |no: BlockNo| {
-            let at = met.iter().position(|&other| other == no).unwrap_or_else(|| {
-                met.push(no);
+        let mut choose = |step: Step| {
+            let at = met.iter().position(|&other| other == step).unwrap_or_else(|| {
+                met.push(step);
                 met.len() - 1
             });
             at != nth

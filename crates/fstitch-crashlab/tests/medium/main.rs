@@ -10,6 +10,7 @@ mod dmlog;
 mod examples;
 mod fault;
 mod live;
+mod memory;
 mod naive;
 mod past;
 mod property;

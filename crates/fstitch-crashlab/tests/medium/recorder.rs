@@ -23,6 +23,7 @@ fn names(events: &[Event]) -> Vec<String> {
         Event::FlushIssued(request) => format!("{} flushes", request.0),
         Event::FlushAcked(request) => format!("{} flushed", request.0),
         Event::FlushFailed(request) => format!("{} failed", request.0),
+        Event::Memory(access) => format!("{access:?}"),
         Event::Mark(mark) => format!("{mark:?}"),
     };
     events.iter().map(name).collect()

@@ -174,7 +174,7 @@ fn the_bad_block_of_a_large_request_is_named() {
         image.set_len(700 * 4096).unwrap();
         let numbers: Vec<_> = (600..800).chain([900, 20]).collect();
         match read(&disk, &numbers).unwrap_err() {
-            Error::Io { op: IoOp::Read, block, source } => {
+            Error::Io { op: IoOp::Read, block, source, .. } => {
                 assert_eq!((block, source.raw_os_error()), (BlockNo(700), Some(5)));
             }
             other => panic!("{other}"),
@@ -195,7 +195,7 @@ fn a_full_file_system_names_the_first_block_without_room() {
     let disk = FileDisk::open(&path, options(4096)).unwrap();
     let all: Vec<_> = (0..256).map(|block| (block, block)).collect();
     match write(&disk, &all).unwrap_err() {
-        Error::Io { op: IoOp::Write, block, source } => {
+        Error::Io { op: IoOp::Write, block, source, .. } => {
             assert_eq!((block, source.kind()), (BlockNo(16), std::io::ErrorKind::StorageFull));
         }
         other => panic!("{other}"),

@@ -10,7 +10,7 @@ use crate::{assert_holds, image, options, read, skip, ways, write};
 #[track_caller]
 fn assert_io(error: &Error, wanted: IoOp, at: u64) -> std::io::ErrorKind {
     match error {
-        Error::Io { op, block, source } => {
+        Error::Io { op, block, source, .. } => {
             assert_eq!((*op, *block), (wanted, BlockNo(at)), "{error}");
             source.kind()
         }
@@ -33,6 +33,19 @@ fn blocks_outside_the_volume_are_refused_before_anything_is_written() {
     assert!(disk.read_bytes(u64::MAX, 7).is_err());
     let short = BlockWrite { block: BlockNo(5), kind: BlockKind::Data, data: &[0; 512] };
     assert_io(&disk.write(&[short]).unwrap_err(), IoOp::Write, 5);
+}
+
+#[test]
+fn a_failure_says_which_device_which_block_and_what_it_is() {
+    let (_folder, path) = image(1 << 20);
+    let disk = FileDisk::open(&path, options(1024)).unwrap();
+    let wrong = BlockWrite { block: BlockNo(5), kind: BlockKind::InodeBitmap, data: &[0; 512] };
+    let error = disk.write(&[wrong]).unwrap_err();
+    let Error::Io { op, block, kind, device, .. } = &error else { panic!("{error}") };
+    assert_eq!((*op, *block, *kind), (IoOp::Write, BlockNo(5), Some(BlockKind::InodeBitmap)));
+    assert_eq!(device.as_deref(), path.to_str());
+    let text = format!("write failed at block 5 (inode bitmap) of {}: ", path.display());
+    assert!(error.to_string().starts_with(&text), "{error}");
 }
 
 #[test]

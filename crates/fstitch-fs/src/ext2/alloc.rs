@@ -9,7 +9,7 @@
 //! blocks come from the group's end, downwards, so that they do not cut data runs in two ([D] §2.2.5).
 //! Blocks whose old pointer may still be on the medium are taken only when nothing else is free.
 
-use fstitch_core::{BlockNo, Caller, Errno, Error, Result};
+use fstitch_core::{BlockNo, Caller, Errno, Error, Result, Structure};
 use fstitch_patch::{PatchId, PatchIds, Tx};
 
 use super::groups::{Map, OpenGroup};
@@ -90,10 +90,10 @@ impl Wish {
 impl Ext2 {
     /// Takes 1 to `want` contiguous blocks near `goal`. `ENOSPC` respects the reserved blocks.
     pub(super) fn take_blocks(&self, caller: &Caller, goal: Goal, want: u32) -> Result<Run> {
-        let given_back = self.ahead.given_back();
+        let given_back = self.preallocated.given_back();
         match self.find_blocks(caller, goal, want) {
-            // What was taken ahead for others is theirs no more.
-            Err(error) if error.errno() == Errno::NOSPC && self.give_back_ahead() != given_back => {
+            // What was preallocated for others is theirs no more.
+            Err(error) if error.errno() == Errno::NOSPC && self.give_back_preallocated() != given_back => {
                 self.find_blocks(caller, goal, want)
             }
             found => found,
@@ -269,7 +269,7 @@ impl Ext2 {
         self.adjust_free_blocks(&mut tx, i64::from(delta));
         drop(tx);
         if freed < to - from {
-            let what = format!("block bitmap of group {}", open.group.no);
+            let what = Structure::BlockBitmap(u64::from(open.group.no));
             let problem = format!("{} blocks of a file were free already", to - from - freed);
             self.found_damage(&Error::corrupt(what, open.map.no(), problem));
         }

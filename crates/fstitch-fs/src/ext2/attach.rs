@@ -72,17 +72,17 @@ impl Ext2 {
 
     /// Takes 1 to `want` blocks for the file blocks from `index` on.
     fn take_data(&self, caller: &Caller, inode: &mut Inode, index: u64, want: u32) -> Result<Run> {
-        if let Some(run) = self.take_from_ahead(inode, index, want) {
+        if let Some(run) = self.take_preallocated(inode, index, want) {
             return Ok(run);
         }
-        self.give_back_ahead_of(inode.ino);
+        self.give_back_preallocated_of(inode.ino);
         let goal = self.data_goal(inode, index)?;
         if let Some(run) = self.take_expected(caller, inode, (index, want), goal)? {
             return Ok(run);
         }
-        let more = self.how_far_ahead(inode, index);
+        let more = self.preallocation_for(inode, index);
         let mut run = self.take_blocks(caller, goal, want.saturating_add(more))?;
-        self.keep_ahead(inode, &mut run, want);
+        self.keep_preallocated(inode, &mut run, want);
         Ok(run)
     }
 

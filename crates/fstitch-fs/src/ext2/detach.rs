@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, Result};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, Result, Structure};
 use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 
 use super::alloc::FreedAfter;
@@ -112,7 +112,7 @@ impl Ext2 {
             self.sub_sectors(&mut tx, inode, &inode_block, removal.freed);
         }
         inode.last = None;
-        self.give_back_ahead_of(inode.ino);
+        self.give_back_preallocated_of(inode.ino);
         self.remember(inode);
         removal.failed.map_or(Ok(removal.pointers), Err)
     }
@@ -292,7 +292,7 @@ impl Ext2 {
     /// Reads an indirect block for the last time and frees it. A block that is free already is not followed: damage may
     /// have tied the tree into a circle.
     fn take_leave(&self, block: u32, after: FreedAfter) -> Result<Arc<BlockBuf>> {
-        let damaged = |problem: &str| Error::corrupt("indirect block", BlockNo(u64::from(block)), problem);
+        let damaged = |problem: &str| Error::corrupt(Structure::Indirect, BlockNo(u64::from(block)), problem);
         if !self.is_file_run(block, 1)? {
             return Err(damaged("outside the blocks for files"));
         }
@@ -327,7 +327,11 @@ impl Ext2 {
                 return self.free_blocks(freed.start, freed.count, after);
             }
             let problem = format!("a file's blocks {} and {} more", freed.start, freed.count - 1);
-            Err(Error::corrupt("block pointer", None, format!("{problem} are outside the blocks for files")))
+            Err(Error::corrupt(
+                Structure::Pointer,
+                None,
+                format!("{problem} are outside the blocks for files"),
+            ))
         });
         match outcome {
             Ok(()) => removal.freed += freed.count,

@@ -3,11 +3,12 @@
 //! A volume of 16 TiB has 131,072 groups: nothing here is read or allocated before a group is used, beyond
 //! one pointer for each.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use fstitch_core::order::{Rank, Ranked};
-use fstitch_core::{BlockKind, BlockNo, Error, Result};
+use fstitch_core::lock::{Mutex, MutexGuard};
+use fstitch_core::order::rank;
+use fstitch_core::{BlockKind, BlockNo, Error, Result, Structure};
 use fstitch_patch::{Block, Blocks, Tx};
 
 use super::layout::Field;
@@ -38,7 +39,7 @@ pub(super) struct Group {
     pub(super) full: AtomicBool,
     /// The bitmaps were looked at: the group's own metadata is marked as used, the counters are right.
     examined: AtomicBool,
-    state: Mutex<GroupState>,
+    state: Mutex<GroupState, rank::Group>,
 }
 
 /// Which of a group's bitmaps.
@@ -68,7 +69,6 @@ pub(super) struct OpenGroup<'v> {
     /// The bitmap that was asked for.
     pub(super) map: Block,
     descriptor: Block,
-    _rank: Ranked,
 }
 
 impl Group {
@@ -77,9 +77,7 @@ impl Group {
         let (Some(descriptor), Some(map)) = (read.pop(), read.pop()) else {
             unreachable!("two blocks were asked for");
         };
-        let rank = Ranked::enter(Rank::Group);
-        let state = self.state.lock().expect("no panic while a group is locked");
-        OpenGroup { group: self, state, map, descriptor, _rank: rank }
+        OpenGroup { group: self, state: self.state.lock(), map, descriptor }
     }
 }
 
@@ -168,7 +166,7 @@ impl Ext2 {
             if let Some(free) = bitmap::next(&bytes, false, first, first + count) {
                 let problem = format!("block {} of the group's own metadata is marked as free", start + free);
                 return Err(Error::corrupt(
-                    format!("block bitmap of group {}", group.no),
+                    Structure::BlockBitmap(u64::from(group.no)),
                     blocks.no(),
                     problem,
                 ));

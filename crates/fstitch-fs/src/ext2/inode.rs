@@ -1,9 +1,13 @@
 //! Inodes in memory, and the patches on their bytes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
-use fstitch_core::{Attr, BlockKind, BlockNo, Errno, Error, FileKind, InodeFlags, InodeNo, Result};
+use fstitch_core::lock::Mutex;
+use fstitch_core::order::rank;
+use fstitch_core::{
+    Attr, BlockKind, BlockNo, Errno, Error, FileKind, InodeFlags, InodeNo, Result, Structure,
+};
 use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 
 use super::alloc::Run;
@@ -45,7 +49,7 @@ pub struct Inode {
     /// It may have attributes in its own bytes.
     pub(super) body_attributes: bool,
     /// Of directories.
-    pub(super) dir: OnceLock<Arc<Mutex<DirMemory>>>,
+    pub(super) dir: OnceLock<Arc<Mutex<DirMemory, rank::Names>>>,
 }
 
 impl std::fmt::Debug for Inode {
@@ -156,7 +160,7 @@ impl Inode {
 
     /// Damage in this inode.
     pub(super) fn damaged(&self, problem: impl Into<String>) -> Error {
-        Error::corrupt(format!("inode {}", self.ino), self.at.0, problem)
+        Error::corrupt(Structure::Inode(u64::from(self.ino)), self.at.0, problem)
     }
 
     pub(super) fn no(&self) -> InodeNo {

@@ -10,18 +10,21 @@
 //! **Crash cases.** Recovery finishes what the list says; an inode that is listed and shortened already costs it nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, BlockKind, Result};
-use fstitch_patch::{Block, JournalConfig, JournalMode, PatchId};
+use fstitch_patch::{Block, Cache, JournalConfig, JournalMode, PatchId};
 
 use super::inode::Inode;
 use super::journal::{Journal, Place, locate, read_superblock};
-use super::layout::feature::incompat;
+use super::layout::feature::{compat, incompat};
 use super::layout::inode::I_DTIME;
 use super::layout::superblock::{S_FEATURE_INCOMPAT, S_LAST_ORPHAN};
 use super::view::BlockView;
 use super::volume::Ext2;
+use crate::arrange::CachedFormat;
 
 /// The list of orphans as it is in the cache: each with the one before it (nearer to the superblock) and the one after.
 #[derive(Debug, Default)]
@@ -37,42 +40,46 @@ struct Neighbours {
     after: u32,
 }
 
-/// The journal of the volume on `device` as a cache keeps it, if the volume has one. The cache's device has the blocks of
-/// `device` and behind them those of `external`, the journal's own device, which has blocks of the same size.
-///
-/// # Errors
-/// As [`Journal::find`].
-pub fn journal_config(
-    device: &dyn BlockDevice,
-    external: Option<&dyn BlockDevice>,
-    mode: JournalMode,
-    commit_interval: Duration,
-) -> Result<Option<JournalConfig>> {
-    let (raw, shape) = read_superblock(device)?;
-    let Some(place) = locate(&shape, &raw)? else { return Ok(None) };
-    let block_size = usize::try_from(shape.block_size).expect("64-bit machine");
-    let journal = Journal::find(&BlockView::new(device, block_size), &shape, place, external)?;
-    let area = match place {
-        Place::Inode(_) => journal.area,
-        Place::Device(_) => journal.area.behind(device.geometry().block_count)?,
-    };
-    Ok(Some(JournalConfig { mode, area, commit_interval }))
+impl CachedFormat for Ext2 {
+    fn open(cache: Arc<Cache>) -> Result<Self> {
+        Self::open(cache)
+    }
+
+    fn name(&self) -> &'static str {
+        if self.superblock().features.compat & compat::HAS_JOURNAL != 0 { "ext3" } else { "ext2" }
+    }
+
+    fn journal_config(
+        device: &dyn BlockDevice,
+        external: Option<&dyn BlockDevice>,
+        mode: JournalMode,
+        commit_interval: Duration,
+    ) -> Result<Option<JournalConfig>> {
+        let (raw, shape) = read_superblock(device)?;
+        let Some(place) = locate(&shape, &raw)? else { return Ok(None) };
+        let block_size = to_usize(shape.block_size);
+        let journal = Journal::find(&BlockView::new(device, block_size), &shape, place, external)?;
+        let area = match place {
+            Place::Inode(_) => journal.area,
+            Place::Device(_) => journal.area.behind(device.geometry().block_count)?,
+        };
+        Ok(Some(JournalConfig { mode, area, commit_interval }))
+    }
+
+    fn use_journal(&self, config: JournalConfig) {
+        *self.journal.lock() = Some(config);
+    }
 }
 
 impl Ext2 {
-    /// Lets changes go through this journal, from the first one after the mount on.
-    pub fn use_journal(&self, config: JournalConfig) {
-        *self.journal.lock().expect("no panic while held") = Some(config);
-    }
-
     /// Whether changes go through a journal.
     #[must_use]
     pub fn has_journal_in_use(&self) -> bool {
-        self.journal.lock().expect("no panic while held").is_some()
+        self.journal.lock().is_some()
     }
 
     fn journal(&self) -> Option<JournalConfig> {
-        self.journal.lock().expect("no panic while held").clone()
+        self.journal.lock().clone()
     }
 
     /// Says on the medium that there will be something to recover, then starts the journal. False if there is none.
@@ -105,7 +112,7 @@ impl Ext2 {
         if !self.cache.is_journaled() {
             return;
         }
-        let mut list = self.orphans.lock().expect("no panic while held");
+        let mut list = self.orphans.lock();
         if list.links.contains_key(&inode.ino) {
             return;
         }
@@ -122,7 +129,7 @@ impl Ext2 {
 
     /// Takes an inode out of the list of orphans, if it is there. `block` is the inode's; its deletion time becomes 0.
     pub(super) fn leave_orphans(&self, inode: &mut Inode, block: &Block) -> Result<()> {
-        let mut list = self.orphans.lock().expect("no panic while held");
+        let mut list = self.orphans.lock();
         let Some(&Neighbours { before, after }) = list.links.get(&inode.ino) else { return Ok(()) };
         let previous = match before {
             0 => None,

@@ -264,7 +264,7 @@ impl Ext2 {
     /// Frees an inode with everything that it has, after `befores`.
     pub(super) fn end_inode(&self, inode: &mut Inode, befores: &[PatchId]) -> Result<()> {
         self.watch.inode(inode.ino);
-        self.give_back_ahead_of(inode.ino);
+        self.give_back_preallocated_of(inode.ino);
         let inode_block = self.inode_block(inode)?;
         self.leave_orphans(inode, &inode_block)?;
         let has_blocks = inode.has_blocks(self);

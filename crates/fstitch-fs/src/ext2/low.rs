@@ -217,7 +217,7 @@ impl LowLevelFs for Ext2 {
     }
 
     fn before_sync(&self) {
-        self.give_back_ahead();
+        self.give_back_preallocated();
     }
 
     fn forget_stable(&self) {

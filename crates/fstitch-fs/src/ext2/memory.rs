@@ -13,9 +13,10 @@
 //!    order nothing, so it costs only memory.
 
 use std::hash::{BuildHasher, Hash};
-use std::sync::{Mutex, MutexGuard};
 
 use fstitch_core::BlockNo;
+use fstitch_core::lock::{Mutex, MutexGuard};
+use fstitch_core::order::rank;
 use fstitch_patch::{Cache, PatchId, PatchIds, PatchState};
 use rustc_hash::FxHashMap;
 
@@ -121,9 +122,9 @@ impl<K: Eq + Hash, V: Patches + Clone> Table<K, V> {
 /// All tables of a volume. Each lock is held for moments, and only the core lock is taken inside.
 #[derive(Debug)]
 pub(super) struct Memory {
-    names: Mutex<NameMemory>,
-    links: Mutex<Table<u32, PatchIds>>,
-    inodes: Mutex<InodeMemory>,
+    names: Mutex<NameMemory, rank::Table>,
+    links: Mutex<Table<u32, PatchIds>, rank::Table>,
+    inodes: Mutex<InodeMemory, rank::Table>,
     pub(super) indexes: IndexCache,
 }
 
@@ -164,11 +165,11 @@ impl Memory {
     }
 
     pub(super) fn names(&self) -> MutexGuard<'_, NameMemory> {
-        self.names.lock().expect("no panic while held")
+        self.names.lock()
     }
 
     pub(super) fn inodes(&self) -> MutexGuard<'_, InodeMemory> {
-        self.inodes.lock().expect("no panic while held")
+        self.inodes.lock()
     }
 
     /// After much has become stable: gives back what was remembered about it.
@@ -182,17 +183,17 @@ impl Memory {
         self.inodes().gathers.settle(cache);
         self.inodes().unindexed.settle(cache);
         self.inodes().turned_away.settle(cache);
-        self.links.lock().expect("no panic while held").settle(cache);
+        self.links.lock().settle(cache);
     }
 
     /// Lists the pointers to a directory or indirect block.
     pub(super) fn set_links(&self, block: u32, pointers: PatchIds, cache: &Cache) {
-        self.links.lock().expect("no panic while held").insert(block, pointers, cache);
+        self.links.lock().insert(block, pointers, cache);
     }
 
     /// The pointers to a block that may not be stable yet.
     pub(super) fn links(&self, block: u32) -> PatchIds {
-        self.links.lock().expect("no panic while held").get(&block).cloned().unwrap_or_default()
+        self.links.lock().get(&block).cloned().unwrap_or_default()
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   low ── LowLevelFs, one line each
 //!    ├─ volume ── superblock, counters, features, state
-//!    ├─ groups ── bitmap, pending ─ alloc (blocks), orlov (inodes); ahead
+//!    ├─ groups ── bitmap, pending ─ alloc (blocks), orlov (inodes); prealloc
 //!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach
 //!    ├─ dir ── find, add, change, index
 //!    └─ xattr ── acl
@@ -18,13 +18,12 @@
 //! flushes (but once, to mark the volume as in use), and does not know what consistency mechanism is in force.
 
 mod acl;
-mod ahead;
 mod alloc;
-pub mod arrange;
 mod attach;
 mod attr;
 mod bitmap;
 mod blockmap;
+pub mod check;
 mod detach;
 pub mod device;
 mod dir;
@@ -43,12 +42,14 @@ pub(crate) mod num;
 mod online;
 mod orlov;
 mod pending;
+mod prealloc;
 mod reclaim;
+mod source;
 pub mod times;
 pub mod view;
 mod volume;
 mod xattr;
 
 pub use inode::Inode;
-pub use journaled::journal_config;
+pub use source::BlockSource;
 pub use volume::Ext2;

@@ -1,18 +1,20 @@
 //! Conversions between number types that cannot lose anything on the machines we run on.
 
+use fstitch_core::num::{to_u64, to_usize};
+
 /// A 32-bit number as an index into memory.
 pub(crate) fn idx(number: u32) -> usize {
-    usize::try_from(number).expect("64-bit machine")
+    to_usize(number)
 }
 
 /// A 64-bit number as an index into memory.
 pub(crate) fn idx64(number: u64) -> usize {
-    usize::try_from(number).expect("64-bit machine")
+    to_usize(number)
 }
 
 /// A size in memory as a 64-bit number.
 pub(crate) fn wide(number: usize) -> u64 {
-    u64::try_from(number).expect("64-bit machine")
+    to_u64(number)
 }
 
 /// A position inside a block or bitmap, which is below 2^32 because blocks are.

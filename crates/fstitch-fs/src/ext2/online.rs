@@ -1,13 +1,15 @@
 //! Checking a mounted volume: the checker reads what the cache holds, changes that are not on the medium yet
 //! included.
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockKind, BlockNo, CheckReport, Error, IoOp, Result};
 use fstitch_patch::Cache;
 
+use super::check::check_source;
 use super::layout::feature::incompat;
 use super::layout::superblock::{S_FEATURE_INCOMPAT, S_LAST_ORPHAN, S_STATE, STATE_VALID, SUPERBLOCK_SIZE};
+use super::source::BlockSource;
 use super::volume::Ext2;
-use crate::check::{BlockSource, check_source};
 
 /// A mount's blocks as they are now.
 pub(super) struct Cached<'a>(pub(super) &'a Cache);
@@ -22,7 +24,7 @@ impl BlockSource for Cached<'_> {
     }
 
     fn read(&self, block: BlockNo, kind: BlockKind, into: &mut [u8]) -> Result<()> {
-        let count = u64::try_from(into.len() / self.block_size()).expect("64-bit machine");
+        let count = to_u64(into.len() / self.block_size());
         if count > 1 {
             let end = (block.get() + count).min(self.block_count());
             let wanted: Vec<_> = (block.get()..end).map(|no| (BlockNo(no), kind)).collect();
@@ -46,7 +48,7 @@ impl BlockSource for Cached<'_> {
 impl Ext2 {
     /// Checks the volume as it is in the cache. The caller keeps it from changing meanwhile.
     pub(super) fn check_mounted(&self) -> Result<CheckReport> {
-        self.give_back_ahead();
+        self.give_back_preallocated();
         let report = check_source(&Cached(&self.cache), &self.current_superblock())?;
         if report.corrupt > 0 {
             self.set_unchecked();

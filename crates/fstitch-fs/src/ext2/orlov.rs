@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use fstitch_core::{Errno, Error, Result};
+use fstitch_core::{Errno, Error, Result, Structure};
 use fstitch_patch::PatchIds;
 
 use super::alloc::FreedAfter;
@@ -137,7 +137,7 @@ impl Ext2 {
         let mut tx = self.cache.lock();
         if !bitmap::all(tx.data(&open.map), true, bit, bit + 1) {
             drop(tx);
-            let what = format!("inode bitmap of group {no}");
+            let what = Structure::InodeBitmap(u64::from(no));
             let damage = Error::corrupt(what, open.map.no(), format!("inode {ino} was free already"));
             self.found_damage(&damage);
             return Err(damage);

@@ -3,6 +3,7 @@
 //! Tools that work on a whole device (making, checking, repairing) learn the volume's block size only from
 //! its superblock. Where the device's blocks are larger, a write reads the rest of the device block first.
 
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{
     BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result,
 };
@@ -27,7 +28,7 @@ impl std::fmt::Debug for BlockView<'_> {
 
 /// A length or count as a block number's difference.
 fn wide(n: usize) -> u64 {
-    u64::try_from(n).expect("64-bit machine")
+    to_u64(n)
 }
 
 impl<'d> BlockView<'d> {
@@ -39,7 +40,7 @@ impl<'d> BlockView<'d> {
     pub fn new(device: &'d dyn BlockDevice, block_size: usize) -> Self {
         assert!(block_size.is_power_of_two() && block_size >= 512, "block size {block_size}");
         let geometry = device.geometry();
-        let unit = usize::try_from(geometry.block_size).expect("64-bit machine");
+        let unit = to_usize(geometry.block_size);
         let blocks = geometry.bytes() / wide(block_size);
         Self { device, block_size, unit, blocks }
     }

@@ -9,10 +9,13 @@
 //! stable. A volume that was opened unclean stays so until a check says [`Ext2::set_checked`].
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
+use fstitch_core::lock::Mutex;
+use fstitch_core::order::rank;
 use fstitch_core::{
-    BlockDevice, BlockKind, BlockNo, Caller, Errno, Error, InodeNo, IoOp, Result, StatFs, Timestamp,
+    BlockDevice, BlockKind, BlockNo, Caller, Errno, Error, InodeNo, IoOp, Result, StatFs, Structure,
+    Timestamp,
 };
 use fstitch_patch::{Block, Cache, Ordering as Order, PatchId, Tx};
 
@@ -41,7 +44,7 @@ pub struct Ext2 {
     pub(super) memory: Memory,
     /// What the reclaimer must not judge.
     pub(super) watch: super::reclaim::Watch,
-    features: Mutex<NewFeatures>,
+    features: Mutex<NewFeatures, rank::Table>,
     /// The volume had not been unmounted cleanly: summary counters are recounted group by group.
     unclean: bool,
     /// All groups were recounted, or counters could be trusted from the start.
@@ -56,12 +59,12 @@ pub struct Ext2 {
     pub(super) judged: super::reclaim::Judged,
     overhead: OnceLock<u32>,
     /// The journal that changes go through, if there is one.
-    pub(super) journal: Mutex<Option<fstitch_patch::JournalConfig>>,
+    pub(super) journal: Mutex<Option<fstitch_patch::JournalConfig>, rank::Leaf>,
     /// How often blocks were passed over that the running transaction has freed.
     pub(super) barred: AtomicU64,
-    pub(super) orphans: Mutex<super::journaled::OrphanList>,
-    /// Blocks taken ahead for files that grow.
-    pub(super) ahead: super::ahead::Ahead,
+    pub(super) orphans: Mutex<super::journaled::OrphanList, rank::Orphans>,
+    /// Preallocated blocks of files that grow.
+    pub(super) preallocated: super::prealloc::Preallocated,
 }
 
 /// Feature bits set since the mount, with the patches that set them.
@@ -86,7 +89,7 @@ impl Ext2 {
         let bytes = device.geometry().bytes();
         if bytes < 2 * u64::from(small(SUPERBLOCK_SIZE)) {
             let problem = format!("the device has only {bytes} bytes: not an ext2 volume");
-            return Err(Error::corrupt("superblock", None, problem));
+            return Err(Error::corrupt(Structure::Superblock, None, problem));
         }
         let view = BlockView::new(device, SUPERBLOCK_SIZE);
         let mut raw = vec![0; SUPERBLOCK_SIZE];
@@ -112,7 +115,7 @@ impl Ext2 {
         let sb = Superblock::parse(&snapshot[offset..offset + SUPERBLOCK_SIZE], device_bytes)?;
         if idx(sb.block_size) != block_size {
             let problem = format!("blocks of {} bytes, opened with {block_size}", sb.block_size);
-            return Err(Error::corrupt("superblock", None, problem));
+            return Err(Error::corrupt(Structure::Superblock, None, problem));
         }
         let forbidding = sb.features.read_only_because();
         if !cache.options().read_only && !forbidding.is_empty() {
@@ -139,7 +142,7 @@ impl Ext2 {
             journal: Mutex::default(),
             barred: AtomicU64::new(0),
             orphans: Mutex::default(),
-            ahead: super::ahead::Ahead::default(),
+            preallocated: super::prealloc::Preallocated::default(),
         })
     }
 
@@ -290,7 +293,7 @@ impl Ext2 {
 
     pub(super) fn space(&self) -> StatFs {
         let tx = self.cache.lock();
-        let free = u64::from(self.field(&tx, S_FREE_BLOCKS_COUNT)) + u64::from(self.ahead.count());
+        let free = u64::from(self.field(&tx, S_FREE_BLOCKS_COUNT)) + u64::from(self.preallocated.count());
         let inodes_free = u64::from(self.field(&tx, S_FREE_INODES_COUNT));
         drop(tx);
         let blocks = u64::from(self.sb.blocks_count - self.overhead_blocks());
@@ -323,14 +326,14 @@ impl Ext2 {
     /// Sets a compatible feature bit; the first use of the feature depends on the returned patch.
     /// `EOPNOTSUPP` in revision 0, which has no features.
     pub(super) fn need_compat(&self, bit: u32) -> Result<PatchId> {
-        let mut features = self.features.lock().expect("no panic while held");
+        let mut features = self.features.lock();
         let NewFeatures { compat, .. } = &mut *features;
         self.need(S_FEATURE_COMPAT, self.sb.features.compat, compat, bit)
     }
 
     /// Sets a read-only compatible feature bit, likewise.
     pub(super) fn need_ro_compat(&self, bit: u32) -> Result<PatchId> {
-        let mut features = self.features.lock().expect("no panic while held");
+        let mut features = self.features.lock();
         let NewFeatures { ro_compat, .. } = &mut *features;
         self.need(S_FEATURE_RO_COMPAT, self.sb.features.ro_compat, ro_compat, bit)
     }

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, Result, XattrSetMode};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, Result, Structure, XattrSetMode};
 use fstitch_patch::{Block, PatchId, PatchIds, PatchState, Tx};
 
 use super::acl;
@@ -311,8 +311,9 @@ impl Ext2 {
     /// Gives up one reference to an attribute block: its count falls, or the last one frees it, after the pointer
     /// was cleared.
     pub(super) fn release_xattr_block(&self, no: u32, after: FreedAfter) -> Result<()> {
-        let damaged =
-            |problem: &str| fstitch_core::Error::corrupt("attribute block", BlockNo(u64::from(no)), problem);
+        let damaged = |problem: &str| {
+            fstitch_core::Error::corrupt(Structure::AttributeBlock, BlockNo(u64::from(no)), problem)
+        };
         if !self.is_file_run(no, 1)? {
             return Err(damaged("outside the blocks for files"));
         }

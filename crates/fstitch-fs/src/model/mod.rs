@@ -26,8 +26,10 @@ mod state;
 mod tests;
 mod verify;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use fstitch_core::lock::{Mutex, MutexGuard};
+use fstitch_core::order::rank;
 use fstitch_core::{
     Attr, Caller, CheckReport, Clock, DirEntry, Entry, FallocateMode, FileKind, FileSystem, InodeFlags,
     InodeNo, RenameMode, Result, SeekFrom, SetAttr, StatFs, SystemClock, XattrSetMode,
@@ -81,7 +83,7 @@ impl Default for ModelOptions {
 /// The reference file system.
 pub struct Model {
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<State, rank::Leaf>,
 }
 
 impl Model {
@@ -100,7 +102,7 @@ impl Model {
 
     /// The tables, with the operation's time in them.
     fn lock(&self) -> MutexGuard<'_, State> {
-        let mut state = self.state.lock().expect("no panic while held");
+        let mut state = self.state.lock();
         state.now = self.clock.now();
         state
     }

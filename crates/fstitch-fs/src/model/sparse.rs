@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use fstitch_core::SeekFrom;
+use fstitch_core::num::{to_u64, to_usize};
 
 /// Sparse contents in blocks of one size. It knows nothing of the file's length: bytes behind it are zero
 /// because whoever shortens a file calls [`SparseBytes::truncate`].
@@ -21,7 +22,7 @@ struct Piece {
 
 impl SparseBytes {
     pub(super) fn new(block_size: u32) -> Self {
-        let block_size = usize::try_from(block_size).expect("64-bit machine");
+        let block_size = to_usize(block_size);
         Self { block_size, blocks: BTreeMap::new() }
     }
 
@@ -137,7 +138,7 @@ impl SparseBytes {
 
 /// A length in memory as a length in a file.
 pub(super) fn wide(len: usize) -> u64 {
-    u64::try_from(len).expect("64-bit machine")
+    to_u64(len)
 }
 
 #[cfg(test)]

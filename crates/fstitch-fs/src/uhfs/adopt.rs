@@ -52,7 +52,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     fn name_lost(&self, caller: &Caller, lost: InodeNo, ino: InodeNo) -> Result<bool> {
         let name = format!("#{}", ino.get());
         let _change = self.change(NAME_CHANGE_BLOCKS)?;
-        let _renames = self.renames.lock().expect("no panic while held");
+        let _renames = self.renames.lock();
         let (dir, node) = (self.node(lost)?, self.node(ino)?);
         let mut locked = Locked::all(&[&dir, &node])?;
         if self.low.find_name(locked.of(lost).inode(), name.as_bytes())?.is_some() {

@@ -1,11 +1,11 @@
 //! Attributes and `chattr` flags.
 
-use fstitch_core::{Attr, Caller, Errno, FileKind, InodeFlags, InodeNo, Result, SetAttr, SetTime};
+use fstitch_core::{Attr, Caller, FileKind, InodeFlags, InodeNo, Result, SetAttr, waiting};
+use fstitch_posix::xattr::list_after_chmod;
+use fstitch_posix::{acl, change};
 
-use super::acl;
 use super::node::State;
 use super::volume::{ATTR_CHANGE_BLOCKS, Change};
-use super::write::without_set_ids;
 use super::{AttrChange, LowLevelFs, Uhfs};
 
 impl<L: LowLevelFs> Uhfs<L> {
@@ -16,9 +16,14 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     pub(super) fn do_setattr(&self, caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        let change = self.change(ATTR_CHANGE_BLOCKS)?;
+        // A new length makes room for itself.
+        let change = self.change(if set.size.is_some() { 0 } else { ATTR_CHANGE_BLOCKS })?;
         let node = self.node(ino)?;
-        self.check_setattr(&*node.read()?, set)?;
+        {
+            let state = node.read()?;
+            change::check_setattr(self.low.flags(state.inode()), set)?;
+            self.ask_to_sync(&state)?;
+        }
         if let Some(size) = set.size {
             self.truncate(&change, &node, caller, size)?;
             self.reserve_attributes(&change)?;
@@ -32,26 +37,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         change.reserve(0, ATTR_CHANGE_BLOCKS)
     }
 
-    /// What an immutable file refuses entirely, an append-only one allows only for times set to now.
-    fn check_setattr(&self, state: &State<L::Inode>, set: &SetAttr) -> Result<()> {
-        self.refuse_flags(state, InodeFlags::IMMUTABLE)?;
-        let explicit = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
-        let owned = set.perm.is_some() || set.uid.is_some() || set.gid.is_some();
-        if owned || explicit(set.atime) || explicit(set.mtime) {
-            self.refuse_flags(state, InodeFlags::APPEND)?;
-        }
-        Ok(())
-    }
-
     /// Everything but the size. None of it orders anything.
     fn change_attributes(&self, caller: &Caller, state: &mut State<L::Inode>, set: &SetAttr) -> Result<()> {
         let attr = self.low.attr(state.inode());
-        let mut perm = set.perm.map(|perm| perm & 0o7777);
-        let changes_owner = set.uid.is_some() || set.gid.is_some();
-        if changes_owner && perm.is_none() && attr.kind != FileKind::Directory {
-            let kept = without_set_ids(attr.perm);
-            perm = (kept != attr.perm).then_some(kept);
-        }
+        let perm = change::perm_after(&attr, set);
         if let Some(perm) = set.perm
             && attr.kind != FileKind::Symlink
         {
@@ -72,13 +61,11 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// `chmod` changes the access list too, if there is one.
     fn change_acl_mode(&self, caller: &Caller, state: &mut State<L::Inode>, perm: u16) -> Result<()> {
-        let Some(mut list) = self.read_acl(state.inode(), acl::ACCESS)? else { return Ok(()) };
-        let before = list.clone();
-        list.chmod(perm);
-        if list == before {
-            return Ok(());
+        let list = self.read_acl(state.inode(), acl::ACCESS)?;
+        match list.and_then(|list| list_after_chmod(&list, perm)) {
+            Some(list) => self.store_xattr(caller, state, acl::ACCESS, &list),
+            None => Ok(()),
         }
-        self.store_xattr(caller, state, acl::ACCESS, &list.encode())
     }
 
     pub(super) fn do_flags(&self, ino: InodeNo) -> Result<InodeFlags> {
@@ -91,11 +78,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         let _change = self.change(ATTR_CHANGE_BLOCKS)?;
         let node = self.node(ino)?;
         let mut state = node.write()?;
-        let attr = self.low.attr(state.inode());
-        let old = self.low.flags(state.inode());
-        let restricted = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-        if caller.uid != 0 && (caller.uid != attr.uid || (old.0 ^ flags.0) & restricted != 0) {
-            return Err(Errno::PERM.into());
+        change::check_set_flags(caller, &self.seen(&state), flags)?;
+        if flags.has(InodeFlags::SYNC) {
+            waiting::ask()?;
         }
         let change = AttrChange { flags: Some(flags), ctime: Some(self.now()), ..AttrChange::default() };
         self.set_plain(&mut state, &change)

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 
 use fstitch_core::InodeNo;
 use fstitch_patch::{Cache, PatchId, PatchState};
+use fstitch_posix::table::Table;
 
-use super::node::{Part, State};
-use super::table::Table;
+use super::node::{Node, Part, State, Whereabouts};
 use super::{LowLevelFs, Uhfs};
 
 /// Which part of the cache's size inodes may take that only wait for their changes to become stable. Beyond it these
@@ -30,7 +30,7 @@ const LET_GO_MAX: usize = 4096;
 /// How many nodes stay in memory without need beside `cache`, if nobody says so.
 pub(super) fn idle_nodes<L: LowLevelFs>(cache: &Cache) -> usize {
     let bytes = cache.options().cache_size / IDLE_SHARE;
-    (bytes / Table::<L::Inode>::node_bytes(NODE_HEAP_BYTES)).max(IDLE_MIN)
+    (bytes / Table::<Node<L::Inode>>::node_bytes(NODE_HEAP_BYTES)).max(IDLE_MIN)
 }
 
 impl<L: LowLevelFs> Uhfs<L> {
@@ -39,8 +39,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// leaves memory then beside operations instead of with them. No lock is held for longer than one inode takes, and none
     /// is waited for while another is held.
     pub fn let_go(&self) -> bool {
-        let evicted =
-            self.table.evict_older(self.table.last_ticket(), LET_GO_MAX, |state| self.is_stable(state));
+        let evicted = self.table.evict_older(self.table.last_ticket(), LET_GO_MAX, |node| self.leave(node));
         if evicted.left > 0 {
             self.note_evicted();
         }
@@ -64,7 +63,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// Drops all nodes that nobody needs, of those that were there when `last` was the last ticket: they were made stable since.
     /// Called holding no lock of an inode.
     pub(super) fn evict_stable(&self, last: u64) {
-        self.table.evict_older(last, usize::MAX, |state| self.is_stable(state));
+        self.table.evict_older(last, usize::MAX, |node| self.leave(node));
         self.note_evicted();
     }
 
@@ -76,8 +75,14 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Drops nodes that nobody needs, at the end of operations and when others come into memory.
     pub(super) fn evict_idle(&self) {
-        self.table.evict(|state| self.is_stable(state));
+        self.table.evict(|node| self.leave(node));
         self.account_nodes();
+    }
+
+    /// What is kept of a node that may leave memory: one that nobody has locked, and whose changes are all stable.
+    fn leave(&self, node: &Node<L::Inode>) -> Option<Whereabouts> {
+        let state = node.state.try_read()?;
+        self.is_stable(&state).then(|| state.track.whereabouts())
     }
 
     /// Whether nothing is lost when the inode leaves memory.
@@ -106,7 +111,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// The same at once.
     fn account_nodes_now(&self) {
         let (bytes, waiting) = self.table.bytes(NODE_HEAP_BYTES);
-        let mut accounted = self.accounted.lock().expect("no panic while held");
+        let mut accounted = self.accounted.lock();
         let signed = |n: usize| isize::try_from(n).expect("memory is smaller than the address space");
         self.cache().account_external(signed(bytes) - signed(*accounted));
         *accounted = bytes;
@@ -122,9 +127,9 @@ mod tests {
 
     use fstitch_core::{Caller, FileKind, FileSystem, ManualClock, MemDevice, Timestamp};
     use fstitch_patch::CacheOptions;
+    use fstitch_posix::table::Population;
 
     use super::super::UhfsOptions;
-    use super::super::table::Population;
     use super::*;
     use crate::ext2::Ext2;
     use crate::ext2::mkfs::{MkfsOptions, mkfs};

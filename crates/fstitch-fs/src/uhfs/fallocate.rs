@@ -1,9 +1,10 @@
 //! Allocating, punching and zeroing ranges of files. Allocated blocks are initialised with zeros like written
 //! ones, since the format has no notion of a block that is allocated but unwritten.
 
-use fstitch_core::{Caller, Errno, FallocateMode, FileKind, InodeFlags, InodeNo, Result};
+use fstitch_core::{Caller, Errno, FallocateMode, FileKind, InodeNo, Result};
+use fstitch_posix::change::check_fallocate;
 
-use super::node::{Node, State};
+use super::node::Node;
 use super::read::{long, short};
 use super::volume::{ATTR_CHANGE_BLOCKS, Change};
 use super::write::{Fill, Source};
@@ -38,11 +39,11 @@ impl<L: LowLevelFs> Uhfs<L> {
             FileKind::Directory => return Err(Errno::ISDIR.into()),
             _ => return Err(Errno::NODEV.into()),
         }
-        let _writer = self.writer(&change, &node);
+        let _writer = self.writer(&change, &node)?;
         node.refuse_pinned()?;
         let size = {
             let state = node.read()?;
-            self.check_fallocate(&state, mode)?;
+            check_fallocate(self.low.flags(state.inode()), mode)?;
             self.low.attr(state.inode()).size
         };
         let (source, grow) = match mode {
@@ -77,14 +78,6 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
         }
         self.finish_fallocate(&change, &node, caller)
-    }
-
-    fn check_fallocate(&self, state: &State<L::Inode>, mode: FallocateMode) -> Result<()> {
-        self.refuse_flags(state, InodeFlags::IMMUTABLE)?;
-        if mode != FallocateMode::Allocate && mode != FallocateMode::AllocateKeepSize {
-            self.refuse_flags(state, InodeFlags::APPEND)?;
-        }
-        Ok(())
     }
 
     fn finish_fallocate(&self, change: &Change<'_>, node: &Node<L::Inode>, caller: &Caller) -> Result<()> {

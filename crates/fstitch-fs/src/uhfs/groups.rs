@@ -5,9 +5,10 @@
 //! inode that it touched would write.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 
 use fstitch_core::groups::{GroupCall, GroupId, with_engaged};
+use fstitch_core::lock::Mutex;
+use fstitch_core::order::rank;
 use fstitch_core::{Entry, Errno, InodeId, InodeNo, Result};
 use fstitch_patch::PatchIds;
 use rustc_hash::FxHashMap;
@@ -20,19 +21,19 @@ const TOUCHED_MAX: usize = 16_384;
 
 /// The inodes that each group has touched since it last gathered what they need.
 #[derive(Debug, Default)]
-pub(super) struct Touched(Mutex<FxHashMap<GroupId, BTreeSet<InodeId>>>);
+pub(super) struct Touched(Mutex<FxHashMap<GroupId, BTreeSet<InodeId>>, rank::Leaf>);
 
 impl Touched {
     /// Remembers inodes for a group; true if these are too many.
     fn add(&self, group: GroupId, ids: &[InodeId]) -> bool {
-        let mut touched = self.0.lock().expect("no panic while held");
+        let mut touched = self.0.lock();
         let set = touched.entry(group).or_default();
         set.extend(ids);
         set.len() > TOUCHED_MAX
     }
 
     fn take(&self, group: GroupId) -> BTreeSet<InodeId> {
-        self.0.lock().expect("no panic while held").remove(&group).unwrap_or_default()
+        self.0.lock().remove(&group).unwrap_or_default()
     }
 }
 

@@ -3,47 +3,12 @@
 //! Deadlock cannot occur: locks are waited for in the order of inode numbers only; a lock out of that order is
 //! taken by attempt, and where the attempt fails the caller releases everything and starts again in order.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use fstitch_core::order::{Rank, Ranked};
 use fstitch_core::{Errno, InodeNo, Result};
 use smallvec::SmallVec;
 
 use super::node::{Exclusive, Node, State};
-
-/// A lock's guard with its place in the order of locks, which debug builds check.
-pub(super) struct Held<G> {
-    guard: G,
-    _rank: Ranked,
-}
-
-impl<G> Held<G> {
-    /// Waits for a lock of `rank` by `lock`.
-    pub(super) fn wait(rank: Rank, lock: impl FnOnce() -> G) -> Self {
-        let rank = Ranked::enter(rank);
-        Self { guard: lock(), _rank: rank }
-    }
-
-    /// A lock of `rank` that was got without waiting.
-    pub(super) fn tried(rank: Rank, guard: G) -> Self {
-        Self { guard, _rank: Ranked::attempt(rank) }
-    }
-}
-
-impl<G: Deref> Deref for Held<G> {
-    type Target = G::Target;
-
-    fn deref(&self) -> &G::Target {
-        &self.guard
-    }
-}
-
-impl<G: DerefMut> DerefMut for Held<G> {
-    fn deref_mut(&mut self) -> &mut G::Target {
-        &mut self.guard
-    }
-}
 
 /// The exclusive locks of up to four inodes.
 pub(super) struct Locked<'a, I> {
@@ -54,25 +19,25 @@ impl<'a, I> Locked<'a, I> {
     /// Locks all of `nodes`, each once. `ESTALE` if one of them is dead.
     pub(super) fn all(nodes: &[&'a Arc<Node<I>>]) -> Result<Self> {
         let mut nodes: SmallVec<[&'a Arc<Node<I>>; 4]> = SmallVec::from_slice(nodes);
-        nodes.sort_by_key(|node| node.ino);
-        nodes.dedup_by_key(|node| node.ino);
+        nodes.sort_by_key(|node| node.ino());
+        nodes.dedup_by_key(|node| node.ino());
         let mut guards = SmallVec::new();
         for node in nodes {
-            guards.push((node.ino, node.write()?));
+            guards.push((node.ino(), node.write()?));
         }
         Ok(Self { guards })
     }
 
     /// Locks another inode if that needs no waiting. Returns whether it is locked now.
     pub(super) fn attempt(&mut self, node: &'a Arc<Node<I>>) -> Result<bool> {
-        if self.guards.iter().any(|(ino, _)| *ino == node.ino) {
+        if self.guards.iter().any(|(ino, _)| *ino == node.ino()) {
             return Ok(true);
         }
         let Some(state) = node.try_write() else { return Ok(false) };
         if state.dead {
             return Err(Errno::STALE.into());
         }
-        self.guards.push((node.ino, state));
+        self.guards.push((node.ino(), state));
         Ok(true)
     }
 

@@ -89,6 +89,15 @@ pub struct Extent {
     pub count: u64,
 }
 
+/// Blocks of a file that may be overwritten.
+#[derive(Clone, Debug)]
+pub struct Writable {
+    /// Where they are now.
+    pub extent: Extent,
+    /// The pointers to them, where they were moved: the file's contents are stable with these. Usually empty.
+    pub moved: PatchIds,
+}
+
 /// Blocks taken from the free map for file blocks `index..index + count`, not yet reachable.
 #[derive(Clone, Debug)]
 pub struct Allocation {
@@ -258,6 +267,23 @@ pub trait LowLevelFs: Send + Sync + 'static {
         allocation: Allocation,
         contents: &[PatchId],
     ) -> Result<PatchIds>;
+    /// Lets the blocks of `extent`, the file's from `index` on, or the first of them, be overwritten: they are where they are, unless
+    /// the format moves what it changes (a fragment that grows, a copy on write). What is moved has its old contents in its new
+    /// place, and the pointers to it come after these and after `befores`; what it leaves is freed after the pointers.
+    fn writable(
+        &self,
+        caller: &Caller,
+        inode: &mut Self::Inode,
+        (index, extent): (u64, Extent),
+        befores: &[PatchId],
+    ) -> Result<Writable> {
+        let _ = (caller, inode, index, befores);
+        Ok(Writable { extent, moved: PatchIds::new() })
+    }
+    /// Whether [`LowLevelFs::writable`] moves blocks: no volume can be in a file then.
+    fn moves_blocks(&self) -> bool {
+        false
+    }
     /// Gives back an allocation that was not attached.
     fn give_back(&self, inode: &mut Self::Inode, allocation: Allocation);
     /// Clears the pointers of file blocks `from..to` (`u64::MAX` for all) after `befores`, and frees the blocks
@@ -368,7 +394,7 @@ pub trait LowLevelFs: Send + Sync + 'static {
         Err(Error::Unsupported("checking a mounted volume of this format".into()))
     }
 
-    /// Everything is about to be made stable: what was taken ahead of need is given back. Called without inode locks.
+    /// Everything is about to be made stable: what was taken before they are needed is given back. Called without inode locks.
     fn before_sync(&self) {}
 
     /// Much may have become stable: what is remembered about it may be forgotten. Called without inode locks.

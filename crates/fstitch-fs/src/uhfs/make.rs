@@ -1,12 +1,14 @@
 //! Making inodes and names. The order: (parent's raised count) → inode, complete → name; and for another name
 //! of an existing inode: raised count → name.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
-use fstitch_core::{Caller, Entry, Errno, FileKind, InodeFlags, InodeNo, Result, SetTime};
+use fstitch_core::{Caller, Entry, Errno, FileKind, InodeNo, Result, SetTime};
 use fstitch_patch::PatchIds;
+use fstitch_posix::acl::{self, Acl};
+use fstitch_posix::make::{self as rules, Heritage};
+use fstitch_posix::remove::check_link;
 
-use super::acl::{self, Acl};
 use super::locks::Locked;
 use super::node::{Node, Part, State};
 use super::volume::NAME_CHANGE_BLOCKS;
@@ -24,16 +26,6 @@ pub(super) struct Make<'a> {
     pub(super) target: &'a [u8],
 }
 
-/// What a new inode gets from its directory and its maker.
-struct Heritage {
-    perm: u16,
-    gid: u32,
-    flags: InodeFlags,
-    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-const S_ISGID: u16 = 0o2000;
-
 impl<L: LowLevelFs> Uhfs<L> {
     pub(super) fn do_mknod(
         &self,
@@ -42,16 +34,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         mode: u16,
         rdev: u32,
     ) -> Result<Entry> {
-        let kind = match mode & 0o170_000 {
-            0 => FileKind::Regular,
-            _ => FileKind::from_mode(mode).ok_or(Errno::INVAL)?,
-        };
-        let rdev = match kind {
-            FileKind::Directory => return Err(Errno::PERM.into()),
-            FileKind::Symlink => return Err(Errno::INVAL.into()),
-            FileKind::CharDevice | FileKind::BlockDevice => rdev,
-            _ => 0,
-        };
+        let (kind, rdev) = rules::node_kind(mode, rdev)?;
         self.make(&Make { caller, parent, name: Some(name), kind, perm: mode & 0o7777, rdev, target: b"" })
     }
 
@@ -61,15 +44,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         (parent, name): (InodeNo, &[u8]),
         target: &[u8],
     ) -> Result<Entry> {
-        if target.is_empty() {
-            return Err(Errno::NOENT.into());
-        }
-        if target.len() > self.low.limits().symlink_max {
-            return Err(Errno::NAMETOOLONG.into());
-        }
-        if target.contains(&0) {
-            return Err(Errno::INVAL.into());
-        }
+        rules::check_target(target, self.low.limits().symlink_max)?;
         let kind = FileKind::Symlink;
         self.make(&Make { caller, parent, name: Some(name), kind, perm: 0o777, rdev: 0, target })
     }
@@ -82,13 +57,13 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let _change = self.change(NAME_CHANGE_BLOCKS)?;
         let parent = self.node(make.parent)?;
-        parent.used.store(true, Ordering::Relaxed);
+        parent.header.note_use();
         let mut dir = parent.write().map_err(|_| Errno::NOENT)?;
         self.check_new_name(&dir, make.name)?;
-        if make.kind == FileKind::Directory && self.low.attr(dir.inode()).nlink >= self.low.limits().link_max
-        {
-            return Err(Errno::MLINK.into());
+        if make.name.is_some() {
+            self.ask_to_sync_names(&dir)?;
         }
+        rules::check_room(&self.low.attr(dir.inode()), make.kind, self.low.limits().link_max)?;
         let heritage = self.heritage(&dir, make)?;
         if let Some(name) = make.name {
             self.low.prepare_name(make.caller, dir.inode_mut(), name)?;
@@ -101,8 +76,8 @@ impl<L: LowLevelFs> Uhfs<L> {
             Some(name) => self.name_new_inode(&mut dir, &mut state, name)?,
             None => state.linkable = true,
         }
-        let node = self.table.insert(attr.ino, state);
-        node.orphan.store(make.name.is_none(), Ordering::Relaxed);
+        let node = self.table.insert(Arc::new(Node::made(attr.ino, state)));
+        node.header.set_orphan(make.name.is_none());
         drop(dir);
         self.evict_idle();
         Ok(Entry { attr })
@@ -111,13 +86,11 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// Fails unless the directory can take the new name.
     fn check_new_name(&self, dir: &State<L::Inode>, name: Option<&[u8]>) -> Result<()> {
         self.expect_directory(dir)?;
-        if let Some(name) = name
-            && self.low.find_name(dir.inode(), name)?.is_some()
-        {
-            return Err(Errno::EXIST.into());
-        }
-        self.expect_open_directory(dir)?;
-        self.refuse_flags(dir, InodeFlags::IMMUTABLE)
+        let exists = match name {
+            Some(name) => self.low.find_name(dir.inode(), name)?.is_some(),
+            None => false,
+        };
+        rules::check_new_name(&self.seen(dir), exists)
     }
 
     /// The new inode, after the parent's raised count if it is a directory, whose `..` counts there.
@@ -129,11 +102,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<(L::Inode, PatchIds)> {
         let is_dir = make.kind == FileKind::Directory;
         let raised = if is_dir { self.add_links(dir, 1, &[])? } else { PatchIds::new() };
-        let nlink = match (make.name, is_dir) {
-            (None, _) => 0,
-            (Some(_), true) => 2,
-            (Some(_), false) => 1,
-        };
+        let nlink = rules::first_links(make.kind, make.name.is_some());
         let new = NewInode {
             mode: make.kind.mode_bits() | heritage.perm,
             uid: make.caller.uid,
@@ -212,23 +181,11 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Group, permissions, flags and access lists of a new inode.
     fn heritage(&self, dir: &State<L::Inode>, make: &Make<'_>) -> Result<Heritage> {
-        let parent = self.low.attr(dir.inode());
-        let inherits_group = parent.perm & S_ISGID != 0;
-        let gid = if inherits_group { parent.gid } else { make.caller.gid };
-        let mut perm = make.perm & 0o7777;
-        if inherits_group && make.kind == FileKind::Directory {
-            perm |= S_ISGID;
-        }
-        let flags = self.inherited_flags(dir, make.kind);
-        let mut heritage = Heritage { perm, gid, flags, xattrs: Vec::new() };
-        if make.kind == FileKind::Symlink {
-            return Ok(heritage);
-        }
-        match self.read_acl(dir.inode(), acl::DEFAULT)? {
-            None => heritage.perm &= !(make.caller.umask & 0o777),
-            Some(default) => inherit_acl(&mut heritage, &default, make.kind),
-        }
-        Ok(heritage)
+        let default = match make.kind {
+            FileKind::Symlink => None,
+            _ => self.read_acl(dir.inode(), acl::DEFAULT)?,
+        };
+        Ok(rules::heritage(&self.seen(dir), make.caller, (make.kind, make.perm), default.as_ref()))
     }
 
     /// A list of the inode; `None` if it has none, or if the format has no lists.
@@ -268,18 +225,13 @@ impl<L: LowLevelFs> Uhfs<L> {
         (parent, name): (InodeNo, &[u8]),
         locked: Result<Locked<'_, L::Inode>>,
     ) -> Result<Entry> {
-        let ino = node.ino;
+        let ino = node.ino();
         let mut locked = locked.map_err(|_| Errno::NOENT)?;
         self.check_new_name(locked.of(parent), Some(name))?;
+        self.ask_to_sync_names(locked.of(parent))?;
         let state = locked.of(ino);
         let attr = self.low.attr(state.inode());
-        self.refuse_flags(state, InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
-        if attr.nlink == 0 && !state.linkable {
-            return Err(Errno::NOENT.into());
-        }
-        if attr.nlink >= self.low.limits().link_max {
-            return Err(Errno::MLINK.into());
-        }
+        check_link(&self.seen(state), state.linkable, self.low.limits().link_max)?;
         self.low.prepare_name(caller, locked.of(parent).inode_mut(), name)?;
         let state = locked.of(ino);
         let before_name = self.raise_links(state)?;
@@ -298,7 +250,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         state.track.named_in(parent);
         state.linkable = false;
         // Under the lock, so that it cannot hide that another thread takes the last name afterwards.
-        node.orphan.store(false, Ordering::Relaxed);
+        node.header.set_orphan(false);
         self.touch(state, false)?;
         Ok(Entry { attr: self.low.attr(state.inode()) })
     }
@@ -319,17 +271,5 @@ impl<L: LowLevelFs> Uhfs<L> {
             SetTime::Now => self.now(),
             SetTime::At(at) => at,
         }
-    }
-}
-
-/// Access lists and permissions under a directory's default list, which takes the place of the umask.
-fn inherit_acl(heritage: &mut Heritage, default: &Acl, kind: FileKind) {
-    let (access, perm) = default.inherit(heritage.perm);
-    heritage.perm = perm;
-    if !access.is_equivalent_to_mode() {
-        heritage.xattrs.push((acl::ACCESS.to_vec(), access.encode()));
-    }
-    if kind == FileKind::Directory {
-        heritage.xattrs.push((acl::DEFAULT.to_vec(), default.encode()));
     }
 }

@@ -1,10 +1,10 @@
-//! The generic high-level file system: POSIX operations out of a format's micro-operations.
+//! The universal high-level file system: POSIX operations out of a format's micro-operations. Which inodes are in memory, and who
+//! refers to them, is kept in the table of [`fstitch_posix::table`].
 //!
 //! ```text
 //!   volume   Uhfs itself, its options, and the gate through which every change goes
 //!   posix    impl FileSystem: the table of contents of the operations
 //!   node     an inode in memory, what it remembers of its unstable changes
-//!   table    the inode table, reference counts, which inodes leave memory
 //!   locks    several inode locks at once, in inode order
 //!   names    lookup, readdir, readlink, rules for names
 //!   make     mknod, mkdir, symlink, tmpfile, link         acl     default ACLs, chmod and ACLs
@@ -38,7 +38,6 @@
 //! The table in `docs/design/ext2-soft-updates.md`, section "Between micro-operations", lists every operation
 //! with its patches, their dependencies, and what each crash between them leaves.
 
-pub mod acl;
 mod adopt;
 mod attr;
 mod evict;
@@ -57,15 +56,15 @@ mod remove;
 mod rename;
 mod space;
 mod sync;
-mod table;
 mod truncate;
 mod volume;
 mod write;
 mod xattr;
 
+pub use fstitch_posix::time::AtimePolicy;
 pub use low::{
     Allocation, AttrChange, ClearedName, Extent, FreedName, Limits, LowLevelFs, NameSlot, NewInode,
-    ReclaimHooks, Reclaimed,
+    ReclaimHooks, Reclaimed, Writable,
 };
 pub use pinned::PinnedFile;
-pub use volume::{AtimePolicy, Uhfs, UhfsOptions};
+pub use volume::{Uhfs, UhfsOptions};

@@ -1,31 +1,13 @@
-//! Names: the rules for them, and the operations that only read them.
+//! Names: the operations that only read them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fstitch_core::{DirEntry, Entry, Errno, FileKind, InodeFlags, InodeId, InodeNo, Result};
+use fstitch_core::{DirEntry, Entry, Errno, FileKind, InodeId, InodeNo, Result};
+use fstitch_posix::{Inode, name};
 
 use super::node::{Node, State};
 use super::{LowLevelFs, NameSlot, Uhfs};
-
-/// Fails unless `name` could be a name in a directory; `.` and `..` pass.
-pub(super) fn check_name(name: &[u8], name_max: usize) -> Result<()> {
-    if name.is_empty() {
-        return Err(Errno::NOENT.into());
-    }
-    if name.iter().any(|&byte| byte == b'/' || byte == 0) {
-        return Err(Errno::INVAL.into());
-    }
-    if name.len() > name_max {
-        return Err(Errno::NAMETOOLONG.into());
-    }
-    Ok(())
-}
-
-/// Whether `name` is `.` or `..`.
-pub(super) fn is_dots(name: &[u8]) -> bool {
-    name == b"." || name == b".."
-}
 
 /// An inode with the slot that names it, and the changes that the directory had seen.
 type FoundNode<I> = (Arc<Node<I>>, Option<(NameSlot, u64)>);
@@ -42,7 +24,7 @@ pub(super) struct Origin {
 impl<L: LowLevelFs> Uhfs<L> {
     /// Fails unless `name` could be a name in `parent`; with `ENOTDIR` if that has none at all.
     pub(super) fn check_name(&self, parent: InodeNo, name: &[u8]) -> Result<()> {
-        let checked = check_name(name, self.low.limits().name_max);
+        let checked = name::check(name, self.low.limits().name_max);
         if checked.is_err() {
             self.expect_directory(&*self.node(parent)?.read()?)?;
         }
@@ -52,7 +34,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// Fails with `on_dots` for `.` and `..`, which no operation may make, remove or move; but with `ENOTDIR` if
     /// `parent` is no directory.
     pub(super) fn refuse_dots(&self, parent: InodeNo, name: &[u8], on_dots: Errno) -> Result<()> {
-        if !is_dots(name) {
+        if !name::is_dots(name) {
             return Ok(());
         }
         self.expect_directory(&*self.node(parent)?.read()?)?;
@@ -68,20 +50,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.low.attr(state.inode()).expect_directory()
     }
 
-    /// Fails unless names may be added to the directory: `ENOTDIR`, `ENOENT` once it was removed, `EPERM` if it
-    /// is immutable.
-    pub(super) fn expect_open_directory(&self, state: &State<L::Inode>) -> Result<()> {
-        let attr = self.low.attr(state.inode());
-        attr.expect_directory()?;
-        if attr.nlink == 0 {
-            return Err(Errno::NOENT.into());
-        }
-        Ok(())
-    }
-
-    /// Fails with `EPERM` if one of `flags` is set.
-    pub(super) fn refuse_flags(&self, state: &State<L::Inode>, flags: u32) -> Result<()> {
-        if self.low.flags(state.inode()).0 & flags == 0 { Ok(()) } else { Err(Errno::PERM.into()) }
+    /// The inode, as rules see it.
+    pub(super) fn seen(&self, state: &State<L::Inode>) -> Inode {
+        Inode { attr: self.low.attr(state.inode()), flags: self.low.flags(state.inode()) }
     }
 
     /// The node that `name` in the unlocked directory `dir` names. It stays valid because it is taken from the
@@ -114,7 +85,7 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// What `name` names, and where that was found if nobody has noted it yet.
     pub(super) fn look_in(&self, dir: &Node<L::Inode>, name: &[u8], refs: u64) -> Result<Looked<L::Inode>> {
-        dir.used.store(true, Ordering::Relaxed);
+        dir.header.note_use();
         let state = dir.read()?;
         self.expect_directory(&state)?;
         let slot = match name {
@@ -124,14 +95,14 @@ impl<L: LowLevelFs> Uhfs<L> {
                 found => found,
             },
         };
-        let ino = slot.as_ref().map_or(dir.ino, |slot| slot.ino);
+        let ino = slot.as_ref().map_or(dir.ino(), |slot| slot.ino);
         let changes = state.changes();
         let node = self.node_with(ino, refs)?;
-        let is_new = !is_dots(name) && node.fresh.load(Ordering::Relaxed);
+        let is_new = !name::is_dots(name) && node.fresh.load(Ordering::Relaxed);
         let origin = is_new.then(|| {
             // Read once: a directory that is moved after this takes with it what was known of its ways.
             let moves = self.moves();
-            let is_stable = dir.ino == self.low.root() || state.track.is_stable(moves);
+            let is_stable = dir.ino() == self.low.root() || state.track.is_stable(moves);
             Origin { dir: self.low.attr(state.inode()).id(), stable: is_stable.then_some(moves) }
         });
         Ok(Some(((node, slot.map(|slot| (slot, changes))), origin)))
@@ -158,7 +129,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let node = self.find_node(&dir, name, 1)?.ok_or(Errno::NOENT)?;
         let attr = node.read().map(|state| self.low.attr(state.inode()));
         if attr.is_err() {
-            self.do_forget(node.ino, 1);
+            self.do_forget(node.ino(), 1);
         }
         Ok(Entry { attr: attr? })
     }
@@ -172,7 +143,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
             self.low.symlink_target(state.inode())?
         };
-        self.accessed(&node);
+        self.accessed(&node)?;
         Ok(target)
     }
 
@@ -191,53 +162,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
             self.low.list_names(state.inode(), cookie, sink)?;
         }
-        self.accessed(&node);
+        self.accessed(&node)?;
         Ok(())
-    }
-
-    /// Flags that a new inode of `kind` takes over from its directory.
-    pub(super) fn inherited_flags(&self, parent: &State<L::Inode>, kind: FileKind) -> InodeFlags {
-        inherited_flags(self.low.flags(parent.inode()), kind)
-    }
-}
-
-/// Flags that a new inode of `kind` takes over from its directory's `flags`.
-fn inherited_flags(flags: InodeFlags, kind: FileKind) -> InodeFlags {
-    let everywhere = InodeFlags::NODUMP | InodeFlags::NOATIME;
-    let mask = match kind {
-        FileKind::Directory => everywhere | InodeFlags::SYNC | InodeFlags::DIRSYNC,
-        FileKind::Regular => everywhere | InodeFlags::SYNC,
-        _ => everywhere,
-    };
-    InodeFlags(flags.0 & mask)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn errno(result: Result<()>) -> Option<Errno> {
-        result.err().map(|error| error.errno())
-    }
-
-    #[test]
-    fn names_are_checked_in_the_order_of_linux() {
-        assert_eq!(errno(check_name(b"a", 255)), None);
-        assert_eq!(errno(check_name(b"..", 255)), None);
-        assert_eq!(errno(check_name(&[b'x'; 255], 255)), None);
-        assert_eq!(errno(check_name(b"", 255)), Some(Errno::NOENT));
-        assert_eq!(errno(check_name(b"a/b", 255)), Some(Errno::INVAL));
-        assert_eq!(errno(check_name(b"a\0b", 255)), Some(Errno::INVAL));
-        assert_eq!(errno(check_name(&[b'x'; 256], 255)), Some(Errno::NAMETOOLONG));
-    }
-
-    #[test]
-    fn flags_are_inherited_by_kind() {
-        let all = InodeFlags(u32::MAX);
-        let regular = inherited_flags(all, FileKind::Regular);
-        assert!(regular.has(InodeFlags::SYNC) && regular.has(InodeFlags::NODUMP));
-        assert!(!regular.has(InodeFlags::DIRSYNC) && !regular.has(InodeFlags::IMMUTABLE));
-        assert!(inherited_flags(all, FileKind::Directory).has(InodeFlags::DIRSYNC));
-        assert!(!inherited_flags(all, FileKind::Fifo).has(InodeFlags::SYNC));
     }
 }

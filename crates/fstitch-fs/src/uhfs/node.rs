@@ -1,14 +1,14 @@
-//! Inodes in memory, and what of each is not yet stable. Which ones there are is for the [`table`](super::table).
+//! Inodes in memory, and what of each is not yet stable. Which ones there are is for the [`table`](fstitch_posix::table).
 //!
 //! Nobody holds a node's state lock before the node is loaded, so loading never waits for a state lock.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use fstitch_core::order::{Rank, Ranked};
+use fstitch_core::lock::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use fstitch_core::order::rank;
 use fstitch_core::{Errno, InodeId, InodeNo, Result};
 use fstitch_patch::{PatchId, PatchIds};
+use fstitch_posix::table::{self, Header};
 use smallvec::SmallVec;
 
 use crate::gather::Gather;
@@ -225,61 +225,33 @@ impl<I> State<I> {
 /// An inode in memory.
 #[derive(Debug)]
 pub(super) struct Node<I> {
-    pub(super) ino: InodeNo,
-    /// References that the kernel (or another user of the trait) holds `[shard lock]`.
-    pub(super) refs: AtomicU64,
-    /// Its place in the table's queue; 0 for none `[shard lock]`.
-    pub(super) ticket: AtomicU64,
-    /// A directory in which a name was looked up since its turn to leave memory last came: to build its index again
-    /// is dear, unlike loading any other inode.
-    pub(super) used: AtomicBool,
-    /// Its last name is gone: the last reference frees it.
-    pub(super) orphan: AtomicBool,
-    /// Somebody has begun to free it.
-    pub(super) freeing: AtomicBool,
+    /// What the table keeps. Of use is a directory in which a name was looked up: to build its index again is dear, unlike loading
+    /// any other inode.
+    pub(super) header: Header,
     /// A volume is in the file: its blocks stay where they are, and are not this file system's to write.
     pub(super) pinned: AtomicBool,
-    pub(super) loaded: AtomicBool,
     /// Loaded from the volume, and not yet compared with the directory through which it was found.
     pub(super) fresh: AtomicBool,
-    /// Loading failed; whoever waited for it starts again.
-    pub(super) failed: AtomicBool,
-    pub(super) loading: Mutex<()>,
     /// Serialises operations that change the file's length or blocks in several steps.
-    pub(super) writer: Mutex<()>,
+    pub(super) writer: Mutex<(), rank::Writer>,
     /// Where a sequential reader would read next, in bytes.
     pub(super) read_next: AtomicU64,
     /// Up to where blocks were read ahead, in bytes.
     pub(super) read_ahead: AtomicU64,
-    pub(super) state: RwLock<State<I>>,
+    pub(super) state: RwLock<State<I>, rank::Inode>,
 }
 
 impl<I> Node<I> {
     /// A new inode's node, with its first reference.
     pub(super) fn made(ino: InodeNo, state: State<I>) -> Self {
-        Self::new(ino, 1, state, true)
+        Self::new(Header::made(ino), state, false)
     }
 
-    /// The node of an inode that is still to be read, of which so much is `known`.
-    pub(super) fn unloaded(ino: InodeNo, refs: u64, known: Whereabouts) -> Self {
-        let mut state = State::unloaded();
-        state.track.recall(known);
-        Self::new(ino, refs, state, false)
-    }
-
-    fn new(ino: InodeNo, refs: u64, state: State<I>, loaded: bool) -> Self {
+    fn new(header: Header, state: State<I>, fresh: bool) -> Self {
         Self {
-            ino,
-            refs: AtomicU64::new(refs),
-            ticket: AtomicU64::new(0),
-            used: AtomicBool::new(false),
-            orphan: AtomicBool::new(false),
-            freeing: AtomicBool::new(false),
+            header,
             pinned: AtomicBool::new(false),
-            loaded: AtomicBool::new(loaded),
-            fresh: AtomicBool::new(!loaded),
-            failed: AtomicBool::new(false),
-            loading: Mutex::new(()),
+            fresh: AtomicBool::new(fresh),
             writer: Mutex::new(()),
             read_next: AtomicU64::new(0),
             read_ahead: AtomicU64::new(0),
@@ -287,18 +259,20 @@ impl<I> Node<I> {
         }
     }
 
+    pub(super) fn ino(&self) -> InodeNo {
+        self.header.ino()
+    }
+
     /// The state, shared; `ESTALE` once the inode is free.
     pub(super) fn read(&self) -> Result<Shared<'_, I>> {
-        let rank = Ranked::enter(Rank::Inode);
-        let state = self.state.read().expect("no panic while held");
-        if state.dead { Err(Errno::STALE.into()) } else { Ok(Shared { state, _rank: rank }) }
+        let state = self.state.read();
+        if state.dead { Err(Errno::STALE.into()) } else { Ok(state) }
     }
 
     /// The state, exclusive; `ESTALE` once the inode is free.
     pub(super) fn write(&self) -> Result<Exclusive<'_, I>> {
-        let rank = Ranked::enter(Rank::Inode);
-        let state = self.state.write().expect("no panic while held");
-        if state.dead { Err(Errno::STALE.into()) } else { Ok(Exclusive { state, _rank: rank }) }
+        let state = self.state.write();
+        if state.dead { Err(Errno::STALE.into()) } else { Ok(state) }
     }
 
     /// `ETXTBSY` while a volume is in the file. To be asked by whoever holds the writer lock.
@@ -308,53 +282,69 @@ impl<I> Node<I> {
 
     /// The state, exclusive, if nobody else holds it.
     pub(super) fn try_write(&self) -> Option<Exclusive<'_, I>> {
-        let rank = Ranked::enter(Rank::Inode);
-        let state = self.state.try_write().ok()?;
-        Some(Exclusive { state, _rank: rank })
+        self.state.try_write()
     }
 
     /// Fills in the state of a node that nobody can have locked yet.
     pub(super) fn set_loaded(&self, inode: I, trim: bool) {
-        let mut state = self.state.write().expect("no panic while held");
+        let mut state = self.state.write();
         state.inode = Some(inode);
         state.trim = trim;
-        drop(state);
-        self.loaded.store(true, Ordering::Release);
+    }
+}
+
+impl<I> table::Node for Node<I> {
+    type Kept = Whereabouts;
+
+    fn unloaded(header: Header, known: Whereabouts) -> Self {
+        let mut state = State::unloaded();
+        state.track.recall(known);
+        Self::new(header, state, true)
+    }
+
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn kept(&self) -> Whereabouts {
+        self.state.read().track.whereabouts()
     }
 }
 
 /// A node's state, shared.
-#[derive(Debug)]
-pub(super) struct Shared<'a, I> {
-    state: RwLockReadGuard<'a, State<I>>,
-    _rank: Ranked,
-}
+pub(super) type Shared<'a, I> = RwLockReadGuard<'a, State<I>>;
 
 /// A node's state, exclusive.
-#[derive(Debug)]
-pub(super) struct Exclusive<'a, I> {
-    state: RwLockWriteGuard<'a, State<I>>,
-    _rank: Ranked,
-}
+pub(super) type Exclusive<'a, I> = RwLockWriteGuard<'a, State<I>>;
 
-impl<I> Deref for Shared<'_, I> {
-    type Target = State<I>;
+#[cfg(test)]
+mod tests {
+    use fstitch_posix::table::Table;
 
-    fn deref(&self) -> &State<I> {
-        &self.state
-    }
-}
+    use super::*;
 
-impl<I> Deref for Exclusive<'_, I> {
-    type Target = State<I>;
+    /// A directory that somebody remembers.
+    const DIRECTORY: InodeId = InodeId { ino: InodeNo(7), generation: 3 };
 
-    fn deref(&self) -> &State<I> {
-        &self.state
-    }
-}
-
-impl<I> DerefMut for Exclusive<'_, I> {
-    fn deref_mut(&mut self) -> &mut State<I> {
-        &mut self.state
+    #[test]
+    fn whereabouts_survive_the_node() {
+        let table: Table<Node<u64>> = Table::new(0);
+        let load = |node: &Node<u64>| {
+            node.set_loaded(1, false);
+            Ok(())
+        };
+        let node = table.get(InodeNo(1), 1, load).unwrap();
+        {
+            let mut state = node.write().unwrap();
+            state.track.named_in(DIRECTORY);
+            state.track.set_stable(3);
+        }
+        drop(node);
+        table.evict(|node| node.state.try_read().map(|state| state.track.whereabouts()));
+        assert_eq!(table.population().parked, 1);
+        let node = table.get(InodeNo(1), 0, load).unwrap();
+        let state = node.read().unwrap();
+        assert_eq!(state.track.parents.as_slice(), [DIRECTORY]);
+        assert!(state.track.is_stable(3) && !state.track.is_stable(4));
     }
 }

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fstitch_core::order::{Below, Rank};
-use fstitch_core::{Caller, Errno, InodeNo, Result};
+use fstitch_core::order::Below;
+use fstitch_core::{Caller, Errno, InodeNo, Result, waiting};
 use fstitch_patch::{Cache, PatchId};
 
 use super::fallocate::Range;
-use super::locks::Held;
 use super::node::{Node, Part};
 use super::read::long;
 use super::write::Source;
@@ -27,8 +26,11 @@ impl<L: LowLevelFs> PinnedFile<L> {
     /// Pins a regular file; all that it is on the medium is stable afterwards.
     ///
     /// # Errors
-    /// `EINVAL` if it is no regular file, `EBUSY` if it is pinned already, and as `fsync`.
+    /// `EOPNOTSUPP` where blocks move when they are changed, `EINVAL` if it is no regular file, `EBUSY` if it is pinned already, and as `fsync`.
     pub fn new(fs: &Arc<Uhfs<L>>, ino: InodeNo, read_only: bool) -> Result<Self> {
+        if fs.low.moves_blocks() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         let node = fs.node_with(ino, 1)?;
         if node.pinned.swap(true, Ordering::AcqRel) {
             fs.do_forget(ino, 1);
@@ -43,8 +45,7 @@ impl<L: LowLevelFs> PinnedFile<L> {
         let fs = &*self.fs;
         let size = {
             // Whoever is in the middle of a change ends it first.
-            let lock = || self.node.writer.lock().expect("no panic while held");
-            let _writer = Held::wait(Rank::Writer, lock);
+            let _writer = self.node.writer.lock();
             let state = self.node.read()?;
             fs.expect_regular(&state)?;
             fs.low.attr(state.inode()).size
@@ -53,7 +54,7 @@ impl<L: LowLevelFs> PinnedFile<L> {
         if !read_only {
             // The volume is in use from now on, and its journal started.
             drop(fs.change(0)?);
-            fs.do_fsync(self.node.ino, false)?;
+            fs.do_fsync(self.node.ino(), false)?;
         }
         Ok(())
     }
@@ -87,12 +88,14 @@ impl<L: LowLevelFs> PinnedFile<L> {
     /// `ENOSPC`, and as for writing the file.
     pub fn fill(&self, index: u64, count: u64) -> Result<PatchId> {
         let _below = Below::enter();
+        // Whoever asks is in the middle of a change of the volume in the file.
+        let _waits = waiting::allow();
         let fs = &*self.fs;
         let unit = long(fs.block_size());
         let end = index.saturating_add(count).min(self.blocks);
         {
             let change = fs.change(0)?;
-            let _writer = fs.writer(&change, &self.node);
+            let _writer = fs.writer(&change, &self.node)?;
             let caller = Caller::default();
             let (start, end) = (index * unit, end * unit);
             let range = Range { caller: &caller, start, end, source: Source::ZerosInHoles, grow: false };
@@ -109,12 +112,12 @@ impl<L: LowLevelFs> Drop for PinnedFile<L> {
     fn drop(&mut self) {
         self.node.pinned.store(false, Ordering::Release);
         let _below = Below::enter();
-        self.fs.do_forget(self.node.ino, 1);
+        self.fs.do_forget(self.node.ino(), 1);
     }
 }
 
 impl<L: LowLevelFs> std::fmt::Debug for PinnedFile<L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PinnedFile({}, {} blocks)", self.node.ino, self.blocks)
+        write!(f, "PinnedFile({}, {} blocks)", self.node.ino(), self.blocks)
     }
 }

@@ -43,8 +43,7 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
 
     fn mkdir(&self, caller: &Caller, parent: InodeNo, name: &[u8], perm: u16) -> Result<Entry> {
         let kind = FileKind::Directory;
-        // Linux leaves the set-id bits of mkdir's mode to the file system, which ignores them.
-        let perm = perm & 0o1777;
+        let perm = fstitch_posix::make::directory_perm(perm);
         let make = Make { caller, parent, name: Some(name), kind, perm, rdev: 0, target: b"" };
         self.made(parent, self.with_space(|| self.make(&make))?)
     }

@@ -2,16 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
-use fstitch_core::{BlockKind, BlockNo, Errno, FileKind, InodeFlags, InodeNo, Result, SeekFrom};
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{BlockKind, BlockNo, Errno, Error, InodeNo, Result, SeekFrom, waiting};
 
 use smallvec::SmallVec;
 
 use super::node::{Node, Part, State};
 use super::volume::ATTR_CHANGE_BLOCKS;
 use super::{AtimePolicy, AttrChange, LowLevelFs, Uhfs};
-
-/// A relative access time is brought up to date after this many seconds even if nothing changed.
-const RELATIME_SECS: i64 = 86_400;
 
 impl<L: LowLevelFs> Uhfs<L> {
     pub(super) fn do_read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -28,17 +26,13 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.read_ahead(&node, state.inode(), offset, offset + long(len), size);
             len
         };
-        self.accessed(&node);
+        self.accessed(&node)?;
         Ok(len)
     }
 
     /// Fails unless the inode is a regular file: `EISDIR` or `EINVAL`.
     pub(super) fn expect_regular(&self, state: &State<L::Inode>) -> Result<()> {
-        match self.kind(state) {
-            FileKind::Regular => Ok(()),
-            FileKind::Directory => Err(Errno::ISDIR.into()),
-            _ => Err(Errno::INVAL.into()),
-        }
+        fstitch_posix::expect_regular(self.kind(state))
     }
 
     /// Reads bytes that are within the file, in batches that fit beside each other in a small cache.
@@ -132,34 +126,38 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Brings the access time up to date where the policy asks for it. A failure must not fail the read; if
-    /// the volume takes no more changes, everything that changes it says so.
-    pub(super) fn accessed(&self, node: &Node<L::Inode>) {
+    /// the volume takes no more changes, everything that changes it says so. A thread that serves many passes an access time over
+    /// for which it would have to wait: whoever looks does not wait for those who write.
+    ///
+    /// # Errors
+    /// [`Error::WouldWait`] on a thread that refuses to wait, for the first change of the volume, which somebody must mark as in
+    /// use.
+    pub(super) fn accessed(&self, node: &Node<L::Inode>) -> Result<()> {
         if self.options.read_only || self.options.atime == AtimePolicy::NoAtime {
-            return;
+            return Ok(());
         }
-        let wanted = node.read().is_ok_and(|state| self.wants_atime(&state));
-        if wanted && let Ok(_change) = self.change(ATTR_CHANGE_BLOCKS) {
-            let Ok(mut state) = node.write() else { return };
-            let change = AttrChange { atime: Some(self.now()), ..AttrChange::default() };
-            if let Ok(patches) = self.low.set_attr(state.inode_mut(), &change, &[]) {
-                self.note(&mut state, Part::Attributes, &patches);
+        let wanted = node.read().is_ok_and(|state| self.options.atime.wants(&self.seen(&state), self.now()));
+        if !wanted {
+            return Ok(());
+        }
+        let is_first = !self.in_use.load(Ordering::Acquire);
+        let _passes_over = (!is_first && waiting::serves_many()).then(waiting::refuse);
+        match self.change(ATTR_CHANGE_BLOCKS) {
+            Ok(_change) => self.set_accessed(node),
+            // Not for a check of a volume that nobody has changed yet.
+            Err(Error::WouldWait) if is_first && self.gate.try_read().is_some() => {
+                return Err(Error::WouldWait);
             }
+            Err(_) => {}
         }
+        Ok(())
     }
 
-    fn wants_atime(&self, state: &State<L::Inode>) -> bool {
-        if self.low.flags(state.inode()).has(InodeFlags::NOATIME) {
-            return false;
-        }
-        let attr = self.low.attr(state.inode());
-        let now = self.now();
-        match self.options.atime {
-            AtimePolicy::NoAtime => false,
-            AtimePolicy::StrictAtime => attr.atime != now,
-            AtimePolicy::RelAtime => {
-                let behind = attr.atime <= attr.mtime || attr.atime <= attr.ctime;
-                (behind || now.secs.saturating_sub(attr.atime.secs) >= RELATIME_SECS) && attr.atime != now
-            }
+    fn set_accessed(&self, node: &Node<L::Inode>) {
+        let Ok(mut state) = node.write() else { return };
+        let change = AttrChange { atime: Some(self.now()), ..AttrChange::default() };
+        if let Ok(patches) = self.low.set_attr(state.inode_mut(), &change, &[]) {
+            self.note(&mut state, Part::Attributes, &patches);
         }
     }
 
@@ -203,12 +201,12 @@ impl BlockPart {
 
 /// A length in memory as a number of bytes in a file.
 pub(super) fn long(len: usize) -> u64 {
-    u64::try_from(len).expect("64-bit machine")
+    to_u64(len)
 }
 
 /// A number of bytes of a file that fits memory.
 pub(super) fn short(len: u64) -> usize {
-    usize::try_from(len).expect("64-bit machine")
+    to_usize(len)
 }
 
 /// The smaller of a length in memory and one in a file.

@@ -1,9 +1,10 @@
 //! Running a format's reclaimer beside everything else.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
-use fstitch_core::{Errno, InodeNo, Result};
+use fstitch_core::lock::{Mutex, MutexGuard};
+use fstitch_core::order::rank;
+use fstitch_core::{Errno, InodeNo, Result, waiting};
 
 use super::node::State;
 use super::{LowLevelFs, ReclaimHooks, Reclaimed, Uhfs};
@@ -14,14 +15,14 @@ pub(super) struct Reclaimer {
     stop: AtomicBool,
     /// A run has found no directory with two names, or has mended it.
     settled: AtomicBool,
-    running: Mutex<()>,
+    running: Mutex<(), rank::Reclaim>,
 }
 
 impl Reclaimer {
     /// Stops a run and keeps others from starting while the guard lives.
     pub(super) fn halt(&self) -> MutexGuard<'_, ()> {
         self.stop.store(true, Ordering::SeqCst);
-        self.running.lock().expect("no panic while held")
+        self.running.lock()
     }
 }
 
@@ -35,7 +36,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         if self.options.read_only {
             return Err(Errno::ROFS.into());
         }
-        let _running = self.reclaimer.running.lock().expect("no panic while held");
+        let _running = self.reclaimer.running.lock();
         // A run that finds nothing still makes the volume clean.
         drop(self.change(0)?);
         let done = self.low.reclaim(self)?;
@@ -59,6 +60,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     pub(super) fn retry_settled(&self, work: impl Fn() -> Result<()>) -> Result<()> {
         match work() {
             Err(error) if error.errno() == Errno::BUSY && self.may_have_second_names() => {
+                waiting::ask()?;
                 self.reclaim()?;
                 work()
             }
@@ -94,7 +96,7 @@ impl<L: LowLevelFs> ReclaimHooks<L::Inode> for Uhfs<L> {
     ) -> Result<()> {
         let node = self.node(ino)?;
         let change = self.change(0)?;
-        let _writer = self.writer(&change, &node);
+        let _writer = self.writer(&change, &node)?;
         change.reserve(0, bytes / self.block_size())?;
         let mut state = node.write()?;
         work(state.inode_mut())

@@ -2,16 +2,14 @@
 //! inode freed, each pointer before the bit that it frees (in the format).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use fstitch_core::order::Rank;
-use fstitch_core::{Errno, FileKind, InodeFlags, InodeId, InodeNo, Result};
+use fstitch_core::{Errno, FileKind, InodeId, InodeNo, Result, waiting};
 use fstitch_patch::PatchIds;
+use fstitch_posix::remove::{check_remove, check_rmdir_name};
 use smallvec::SmallVec;
 
-use super::locks::{Held, Locked};
+use super::locks::Locked;
 use super::node::{Node, Part, State};
-use super::table::Table;
 use super::volume::{Change, NAME_CHANGE_BLOCKS};
 use super::{AttrChange, FreedName, LowLevelFs, NameSlot, Uhfs};
 
@@ -42,11 +40,7 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     pub(super) fn do_rmdir(&self, parent: InodeNo, name: &[u8]) -> Result<()> {
         self.check_name(parent, name)?;
-        match name {
-            b"." => return Err(Errno::INVAL.into()),
-            b".." => return Err(Errno::NOTEMPTY.into()),
-            _ => {}
-        }
+        check_rmdir_name(name)?;
         self.retry_settled(|| self.remove_name(parent, name, FileKind::Directory))
     }
 
@@ -75,10 +69,10 @@ impl<L: LowLevelFs> Uhfs<L> {
                 Some((slot, changes)) if changes == dir_state.changes() => slot,
                 _ => self.low.find_name(dir_state.inode(), name)?.ok_or(Errno::NOENT)?,
             };
-            if slot.ino != node.ino || locked.of(node.ino).track.version != others.version {
+            if slot.ino != node.ino() || locked.of(node.ino()).track.version != others.version {
                 continue;
             }
-            let victim = Victim { parent, ino: node.ino, node: &node, slot, others: &others };
+            let victim = Victim { parent, ino: node.ino(), node: &node, slot, others: &others };
             let ended = self.remove_locked(&mut locked, &victim, kind)?;
             drop(locked);
             break (!ended).then_some(node);
@@ -108,7 +102,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Ok(Some(OtherNames { version: state.track.version, patches: PatchIds::new() }));
         }
         drop(state);
-        let _renames = (!renames).then(|| self.lock_renames());
+        let _renames = (!renames).then(|| self.lock_renames()).transpose()?;
         let Ok(state) = node.read() else { return Ok(None) };
         let track = &state.track;
         let mut others = OtherNames { version: track.version, patches: PatchIds::new() };
@@ -144,17 +138,15 @@ impl<L: LowLevelFs> Uhfs<L> {
         victim: &Victim<'_, L::Inode>,
         kind: FileKind,
     ) -> Result<bool> {
-        self.refuse_flags(locked.of(victim.parent), InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
+        let dir = self.seen(locked.of(victim.parent));
         let state = locked.of(victim.ino);
-        self.refuse_flags(state, InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
-        let is_dir = self.kind(state) == FileKind::Directory;
-        match (kind == FileKind::Directory, is_dir) {
-            (true, false) => return Err(Errno::NOTDIR.into()),
-            (false, true) => return Err(Errno::ISDIR.into()),
-            (true, true) if victim.ino == self.low.root() => return Err(Errno::BUSY.into()),
-            (true, true) if !self.low.is_empty_dir(state.inode())? => return Err(Errno::NOTEMPTY.into()),
-            (true, true) => self.refuse_second_name(state)?,
-            _ => {}
+        let seen = self.seen(state);
+        let is_empty = || self.low.is_empty_dir(state.inode());
+        check_remove(&dir, &seen, kind, (victim.ino == self.low.root(), is_empty))?;
+        self.ask_to_sync_names(locked.of(victim.parent))?;
+        let is_dir = seen.is_dir();
+        if is_dir {
+            self.refuse_second_name(locked.of(victim.ino))?;
         }
         // A directory that was moved: were this name gone before the old one, the old one would be back, and wrong.
         let earlier = self.pending_clearings(locked.of(victim.ino));
@@ -191,8 +183,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Ok(false);
         }
         // Out of the order of locks: whoever has it may wait for the inode.
-        let Ok(writer) = node.writer.try_lock() else { return Ok(false) };
-        let _writer = Held::tried(Rank::Writer, writer);
+        let Some(_writer) = node.writer.try_lock() else { return Ok(false) };
         if !self.table.claim_unreferenced(node) {
             return Ok(false);
         }
@@ -207,7 +198,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
             Err(error) => {
                 // As when it is freed later. What has ended in memory is not ended twice.
-                Table::unclaim(node);
+                node.header.unclaim();
                 self.keep_error(error);
                 Ok(self.low.attr(state.inode()).nlink == 0)
             }
@@ -255,7 +246,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     pub(super) fn settle(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) {
         let Ok(state) = node.read() else { return };
         if self.low.attr(state.inode()).nlink == 0 {
-            node.orphan.store(true, Ordering::Relaxed);
+            node.header.set_orphan(true);
             drop(state);
             self.free_orphan(change, node);
         }
@@ -266,7 +257,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         if self.table.claim_orphan(node)
             && let Err(error) = self.free(change, node)
         {
-            Table::unclaim(node);
+            node.header.unclaim();
             self.keep_error(error);
         }
     }
@@ -274,7 +265,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// Frees all orphans, those that somebody refers to included: the volume is being unmounted.
     pub(super) fn free_all_orphans(&self, change: &Change<'_>) -> Result<()> {
         for node in self.table.all() {
-            if Table::claim_referred_orphan(&node) {
+            if node.header.claim_referred_orphan() {
                 self.free(change, &node)?;
             }
         }
@@ -283,7 +274,7 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Frees a claimed inode: its blocks in steps, then what is left of it, all after the clearing of its names.
     fn free(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) -> Result<()> {
-        let _writer = self.writer(change, node);
+        let _writer = self.writer(change, node)?;
         let (cleared, blocks): (PatchIds, u64) = {
             let state = node.read()?;
             let attr = self.low.attr(state.inode());
@@ -310,15 +301,17 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.table.remove(node);
         } else {
             // It got a name again before its turn came.
-            Table::unclaim(node);
+            node.header.unclaim();
         }
         Ok(())
     }
 
     pub(super) fn do_forget(&self, ino: InodeNo, count: u64) {
         if let Some(node) = self.table.release(ino, count)
-            && node.orphan.load(Ordering::Relaxed)
+            && node.header.is_orphan()
         {
+            // Nobody forgets it a second time.
+            let _waits = waiting::allow();
             match self.change(0) {
                 Ok(change) => self.free_orphan(&change, &node),
                 Err(error) => self.keep_error(error),

@@ -9,8 +9,10 @@
 
 use std::sync::Arc;
 
-use fstitch_core::{Caller, Errno, FileKind, InodeFlags, InodeNo, RenameMode, Result};
+use fstitch_core::{Caller, Errno, FileKind, InodeNo, RenameMode, Result};
 use fstitch_patch::PatchIds;
+use fstitch_posix::name::expect_open_directory;
+use fstitch_posix::remove::{Renamed, check_target_exists, dots_as_target, target_is_ancestor};
 
 use super::locks::Locked;
 use super::node::{Node, Part};
@@ -71,24 +73,22 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<()> {
         let change = self.change(0)?;
         change.reserve_whole(0, 3 * NAME_CHANGE_BLOCKS)?;
-        let renames = (from.0 != to.0).then(|| self.lock_renames());
+        let renames = (from.0 != to.0).then(|| self.lock_renames()).transpose()?;
         let from = Side { dir: from.0, name: from.1 };
         let to = Side { dir: to.0, name: to.1 };
         let (from_dir, to_dir) = (self.node(from.dir)?, self.node(to.dir)?);
         loop {
             let source = self.find_node(&from_dir, from.name, 0)?.ok_or(Errno::NOENT)?;
             let target = self.find_node(&to_dir, to.name, 0)?;
-            self.check_target_exists(target.as_ref(), mode)?;
+            check_target_exists(mode, target.is_some())?;
             if from.dir != to.dir {
                 self.check_ancestry(&source, &to_dir, Errno::INVAL)?;
                 if let Some(target) = &target {
-                    let exchange = mode == RenameMode::Exchange;
-                    let on_loop = if exchange { Errno::INVAL } else { Errno::NOTEMPTY };
-                    self.check_ancestry(target, &from_dir, on_loop)?;
+                    self.check_ancestry(target, &from_dir, target_is_ancestor(mode))?;
                 }
             }
             let reach = (self.reach(&from_dir, to.dir)?, self.reach(&to_dir, from.dir)?);
-            let target_ino = target.as_ref().map(|node| node.ino);
+            let target_ino = target.as_ref().map(|node| node.ino());
             let others = match &target {
                 Some(node) => match self.other_names(node, to.dir, renames.is_some())? {
                     None => continue,
@@ -97,7 +97,7 @@ impl<L: LowLevelFs> Uhfs<L> {
                 None => None,
             };
             let moved =
-                Move { caller, from, to, source: source.ino, target: target_ino, mode, reach, others };
+                Move { caller, from, to, source: source.ino(), target: target_ino, mode, reach, others };
             let nodes = [Some(&from_dir), Some(&to_dir), Some(&source), target.as_ref()];
             if let Outcome::Retry = self.rename_locked(&nodes, &moved)? {
                 continue;
@@ -117,20 +117,11 @@ impl<L: LowLevelFs> Uhfs<L> {
         for (dir, _) in [to, from] {
             self.expect_directory(&*self.node(dir)?.read()?)?;
         }
-        let on_existing = if mode == RenameMode::NoReplace { Errno::EXIST } else { Errno::BUSY };
-        for ((dir, name), on_dots) in [(to, on_existing), (from, Errno::BUSY)] {
+        for ((dir, name), on_dots) in [(to, dots_as_target(mode)), (from, Errno::BUSY)] {
             self.check_name(dir, name)?;
             self.refuse_dots(dir, name, on_dots)?;
         }
         Ok(())
-    }
-
-    fn check_target_exists(&self, target: Option<&NodeRef<L>>, mode: RenameMode) -> Result<()> {
-        match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => Err(Errno::EXIST.into()),
-            (RenameMode::Exchange, None) => Err(Errno::NOENT.into()),
-            _ => Ok(()),
-        }
     }
 
     /// Fails with `on_loop` if the directory `moved` is `dir` or one of its ancestors. The rename lock keeps the
@@ -142,10 +133,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let mut at = Arc::clone(dir);
         for _ in 0..DEPTH_MAX {
-            if at.ino == moved.ino {
+            if at.ino() == moved.ino() {
                 return Err(on_loop.into());
             }
-            if at.ino == self.low.root() {
+            if at.ino() == self.low.root() {
                 return Ok(());
             }
             let state = at.read().map_err(|_| Errno::NOENT)?;
@@ -163,7 +154,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let mut patches = PatchIds::new();
         let mut at = Arc::clone(dir);
         for _ in 0..DEPTH_MAX {
-            if dir.ino == other || at.ino == self.low.root() {
+            if dir.ino() == other || at.ino() == self.low.root() {
                 return Ok(patches);
             }
             let state = at.read().map_err(|_| Errno::NOENT)?;
@@ -183,7 +174,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         // A dead inode means that its name is gone, which the next look tells exactly.
         let Ok(mut locked) = Locked::all(&nodes) else { return Ok(Outcome::Retry) };
         for side in [moved.from, moved.to] {
-            self.expect_open_directory(locked.of(side.dir))?;
+            expect_open_directory(&self.low.attr(locked.of(side.dir).inode()))?;
+            self.ask_to_sync_names(locked.of(side.dir))?;
         }
         let mut find = |side: Side<'_>| self.low.find_name(locked.of(side.dir).inode(), side.name);
         let (source, target) = (find(moved.from)?, find(moved.to)?);
@@ -208,47 +200,22 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Kinds, flags and limits.
     fn check_rename(&self, locked: &mut Locked<'_, L::Inode>, moved: &Move<'_>) -> Result<()> {
-        let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-        self.refuse_flags(locked.of(moved.from.dir), fixed)?;
-        self.refuse_flags(locked.of(moved.source), fixed)?;
-        let source_is_dir = self.kind(locked.of(moved.source)) == FileKind::Directory;
-        let Some(target) = moved.target else {
-            self.refuse_flags(locked.of(moved.to.dir), InodeFlags::IMMUTABLE)?;
-            return self.check_link_room(locked, moved, source_is_dir);
-        };
-        self.refuse_flags(locked.of(moved.to.dir), fixed)?;
-        let state = locked.of(target);
-        self.refuse_flags(state, fixed)?;
-        if moved.mode == RenameMode::Exchange {
-            return Ok(());
+        let seen = |locked: &mut Locked<'_, L::Inode>, ino| self.seen(locked.of(ino));
+        let dirs = (seen(locked, moved.from.dir), seen(locked, moved.to.dir));
+        let source = seen(locked, moved.source);
+        let target = moved.target.map(|target| seen(locked, target));
+        let mode = moved.mode;
+        let renamed = Renamed { dirs: (&dirs.0, &dirs.1), source: &source, target: target.as_ref(), mode };
+        renamed.check(|| match moved.target {
+            Some(target) => self.low.is_empty_dir(locked.of(target).inode()),
+            None => Ok(true),
+        })?;
+        if let Some(target) = moved.target.filter(|_| mode != RenameMode::Exchange)
+            && source.is_dir()
+        {
+            self.refuse_second_name(locked.of(target))?;
         }
-        match (source_is_dir, self.kind(state) == FileKind::Directory) {
-            (true, false) => return Err(Errno::NOTDIR.into()),
-            (false, true) => return Err(Errno::ISDIR.into()),
-            (true, true) if !self.low.is_empty_dir(state.inode())? => return Err(Errno::NOTEMPTY.into()),
-            (true, true) => self.refuse_second_name(locked.of(target))?,
-            (false, false) => {}
-        }
-        self.check_link_room(locked, moved, source_is_dir)
-    }
-
-    /// A count of names that the move raises, for a moment or for good, must have room.
-    fn check_link_room(
-        &self,
-        locked: &mut Locked<'_, L::Inode>,
-        moved: &Move<'_>,
-        source_is_dir: bool,
-    ) -> Result<()> {
-        let mut raised = vec![moved.source];
-        if source_is_dir && moved.from.dir != moved.to.dir && moved.target.is_none() {
-            raised.push(moved.to.dir);
-        }
-        for ino in raised {
-            if self.low.attr(locked.of(ino).inode()).nlink >= self.low.limits().link_max {
-                return Err(Errno::MLINK.into());
-            }
-        }
-        Ok(())
+        renamed.check_link_room(self.low.limits().link_max)
     }
 
     /// Moves a name: the operation as its ordering.

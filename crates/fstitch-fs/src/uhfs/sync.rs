@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fstitch_core::order::Rank;
-use fstitch_core::{BlockNo, Entry, Errno, Error, FileKind, InodeFlags, InodeId, InodeNo, IoOp, Result};
+use fstitch_core::{
+    BlockNo, Consistency, Entry, Errno, Error, FileKind, InodeFlags, InodeId, InodeNo, IoOp, Result, waiting,
+};
 use fstitch_patch::PatchIds;
 
-use super::locks::Held;
-use super::node::{Node, Part};
+use super::node::{Node, Part, State};
 use super::volume::Phase;
 use super::{LowLevelFs, Uhfs};
 
@@ -91,6 +91,26 @@ impl<L: LowLevelFs> Uhfs<L> {
         Ok(holds || ascent.lost)
     }
 
+    /// Before a change of an inode other than of its names.
+    ///
+    /// # Errors
+    /// [`Error::WouldWait`] on a thread that refuses to wait, if the inode is marked for the change to be stable at once.
+    pub(super) fn ask_to_sync(&self, state: &State<L::Inode>) -> Result<()> {
+        let would_wait = waiting::refuses() && self.low.flags(state.inode()).has(InodeFlags::SYNC);
+        if would_wait { Err(Error::WouldWait) } else { Ok(()) }
+    }
+
+    /// Before a change of names in a directory, in the same way.
+    pub(super) fn ask_to_sync_names(&self, dir: &State<L::Inode>) -> Result<()> {
+        if waiting::refuses() && self.syncs_names(dir) { Err(Error::WouldWait) } else { Ok(()) }
+    }
+
+    /// Whether names in a directory are to be stable when a call returns.
+    fn syncs_names(&self, dir: &State<L::Inode>) -> bool {
+        let marked = self.low.flags(dir.inode()).0 & (InodeFlags::DIRSYNC | InodeFlags::SYNC) != 0;
+        marked || self.options.consistency == Consistency::Sync
+    }
+
     /// After a change of an inode other than of its names: makes it stable if it is marked for that (`chattr +S`).
     pub(super) fn sync_if_asked(&self, ino: InodeNo) -> Result<()> {
         let node = self.node(ino)?;
@@ -102,10 +122,9 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// (`chattr +D`, or `+S`). Of a move between directories both sides become stable, since half of it is none.
     pub(super) fn sync_names_if_asked(&self, dirs: &[InodeNo]) -> Result<()> {
         let marked = |&dir: &InodeNo| {
-            let flags = self.node(dir).and_then(|node| Ok(self.low.flags(node.read()?.inode())));
-            flags.is_ok_and(|flags| flags.0 & (InodeFlags::DIRSYNC | InodeFlags::SYNC) != 0)
+            self.node(dir).is_ok_and(|node| node.read().is_ok_and(|state| self.syncs_names(&state)))
         };
-        if !self.options.synchronous && !dirs.iter().any(marked) {
+        if self.options.consistency != Consistency::Sync && !dirs.iter().any(marked) {
             return Ok(());
         }
         for &dir in dirs {
@@ -152,7 +171,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Ok(true);
         }
         ascent.patches.extend(state.track.gathers(&[Part::Names]));
-        if state.track.is_stable(self.moves()) || node.ino == self.low.root() || attr.nlink == 0 {
+        if state.track.is_stable(self.moves()) || node.ino() == self.low.root() || attr.nlink == 0 {
             return Ok(true);
         }
         ascent.climbed.push((Arc::clone(&node), state.track.version));
@@ -177,7 +196,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let last = self.table.last_ticket();
         // Who has the gate for himself has done this already, or will.
         if self.in_use.load(Ordering::Acquire)
-            && let Ok(gate) = self.gate.try_read().map(|gate| Held::tried(Rank::Gate, gate))
+            && let Some(gate) = self.gate.try_read()
             && *gate != Phase::Closed
         {
             self.low.before_sync();
@@ -261,15 +280,15 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// Orphans can only be freed by a change, so they are freed before the gate closes. One that is made in
     /// between stays allocated, which a later check reclaims.
     fn free_orphans_for_unmount(&self) -> Result<()> {
-        if !self.in_use.load(Ordering::Acquire) || self.is_closed() {
+        if !self.in_use.load(Ordering::Acquire) || self.is_closed()? {
             return Ok(());
         }
         let change = self.change(0)?;
         self.free_all_orphans(&change)
     }
 
-    fn is_closed(&self) -> bool {
-        *self.pass_gate() == Phase::Closed
+    fn is_closed(&self) -> Result<bool> {
+        Ok(*self.pass_gate()? == Phase::Closed)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Changing a file's length. Shrinking: size → (zeroed tail, cleared pointers) → free bits; growing: (zeroed
 //! tail, everything that an earlier shrinking still has to clear) → size.
 
-use fstitch_core::{Caller, Errno, InodeFlags, Result};
+use fstitch_core::{Caller, Result};
 use fstitch_patch::{PatchId, PatchIds};
+use fstitch_posix::change::check_truncate;
 
 use super::node::{Node, Part, State};
 use super::read::long;
@@ -21,9 +22,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         caller: &Caller,
         size: u64,
     ) -> Result<()> {
-        let _writer = self.writer(change, node);
+        let _writer = self.writer(change, node)?;
         node.refuse_pinned()?;
-        self.check_truncate(&*node.read()?, size)?;
+        check_truncate(&self.seen(&*node.read()?), size, self.low.limits().size_max)?;
         self.resize(change, node, caller, size)
     }
 
@@ -35,9 +36,14 @@ impl<L: LowLevelFs> Uhfs<L> {
         caller: &Caller,
         size: u64,
     ) -> Result<()> {
-        self.trim_before_growth(change, node, size)?;
         let old = self.low.attr(node.read()?.inode()).size;
-        match self.freeing(self.blocks_of(old).saturating_sub(self.blocks_of(size))) {
+        let freeing = self.freeing(self.blocks_of(old).saturating_sub(self.blocks_of(size)));
+        if freeing.is_none() {
+            // Its steps wait one after the other.
+            change.ask_to_wait()?;
+        }
+        self.trim_before_growth(change, node, size)?;
+        match freeing {
             Some(freeing) => change.reserve_whole(self.block_size(), 2 * ATTR_CHANGE_BLOCKS + freeing)?,
             None => change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?,
         }
@@ -64,12 +70,6 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.low.end_shortening(state.inode_mut())?;
         state.trim = false;
         Ok(())
-    }
-
-    fn check_truncate(&self, state: &State<L::Inode>, size: u64) -> Result<()> {
-        self.expect_regular(state)?;
-        self.refuse_flags(state, InodeFlags::IMMUTABLE | InodeFlags::APPEND)?;
-        if size > self.low.limits().size_max { Err(Errno::FBIG.into()) } else { Ok(()) }
     }
 
     /// Lowers the size and zeroes the rest of the new last block. Until the caller has cleared the pointers

@@ -1,31 +1,21 @@
 //! The mounted volume: its options, and the gate through which every change goes.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use fstitch_core::order::Rank;
-use fstitch_core::waiting::Waiting;
-use fstitch_core::{Errno, Error, FileKind, InodeId, InodeNo, Result, Timestamp};
+use fstitch_core::lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use fstitch_core::order::rank;
+use fstitch_core::waiting::{self, Waiting};
+use fstitch_core::{Consistency, Errno, Error, FileKind, InodeId, InodeNo, Result, Timestamp};
 use fstitch_patch::{Cache, Handle, PatchId, PatchState};
+
+use fstitch_posix::table::Table;
+use fstitch_posix::time::AtimePolicy;
 
 use super::LowLevelFs;
 use super::evict::idle_nodes;
-use super::locks::Held;
 use super::node::{Node, Part, State};
-use super::table::Table;
-
-/// When reading changes the time of last access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum AtimePolicy {
-    /// Never.
-    NoAtime,
-    /// When it is not later than the last change, or a day old.
-    #[default]
-    RelAtime,
-    /// At every read.
-    StrictAtime,
-}
 
 /// How a volume is used.
 #[derive(Clone, Debug)]
@@ -37,8 +27,9 @@ pub struct UhfsOptions {
     /// Bytes that one step of a large operation dirties at most; never more than the cache allows
     /// ([`Cache::step_bytes`]).
     pub step_bytes: usize,
-    /// Every change of names is stable when its call returns.
-    pub synchronous: bool,
+    /// The mechanism in force. With [`Consistency::Sync`], every change of names is stable when its call returns; all others are
+    /// the cache's business.
+    pub consistency: Consistency,
     /// Inodes that stay in memory without need: more do only while they are used or have unstable changes. Without a number, a
     /// share of the cache's size.
     pub idle_nodes: Option<usize>,
@@ -50,7 +41,7 @@ impl Default for UhfsOptions {
             read_only: false,
             atime: AtimePolicy::default(),
             step_bytes: 1 << 20,
-            synchronous: false,
+            consistency: Consistency::Soft,
             idle_nodes: None,
         }
     }
@@ -70,22 +61,22 @@ pub struct Uhfs<L: LowLevelFs> {
     /// Blocks that one step of a large operation dirties.
     pub(super) step_blocks: usize,
     block_size: usize,
-    pub(super) table: Table<L::Inode>,
-    pub(super) gate: RwLock<Phase>,
+    pub(super) table: Table<Node<L::Inode>>,
+    pub(super) gate: RwLock<Phase, rank::Gate>,
     /// The volume is marked as in use, durably.
     pub(super) in_use: AtomicBool,
-    marking: Mutex<()>,
+    marking: Mutex<(), rank::Marking>,
     /// Held while a name moves from one directory to another, so that no directory's ancestry changes.
-    pub(super) renames: Mutex<()>,
+    pub(super) renames: Mutex<(), rank::Renames>,
     /// Operations that ended, for `account_nodes`, and the bytes of nodes that the cache knows of.
     pub(super) ended: AtomicU64,
-    pub(super) accounted: Mutex<usize>,
+    pub(super) accounted: Mutex<usize, rank::Table>,
     /// See [`Uhfs::moves`].
     pub(super) moves: AtomicU64,
     pub(super) reclaimer: super::reclaim::Reclaimer,
     pub(super) touched: super::groups::Touched,
     /// The first failure of work that nobody waited for, until a `sync` reports it.
-    sticky: Mutex<Option<Error>>,
+    sticky: Mutex<Option<Error>, rank::Leaf>,
 }
 
 /// A change under way: it holds the gate open, and where a journal is kept its current step is in one transaction.
@@ -94,21 +85,47 @@ pub(super) struct Change<'a> {
     step: RefCell<Option<Handle<'a>>>,
     /// The step under way has room for all of the operation.
     whole: Cell<bool>,
-    _gate: Held<RwLockReadGuard<'a, Phase>>,
+    /// It has had room: it may have changed something, of which it then has to wait for the rest.
+    begun: Cell<bool>,
+    _gate: RwLockReadGuard<'a, Phase>,
 }
 
 impl Change<'_> {
     /// Ends the step under way and begins one that may dirty `contents` bytes of files and `blocks` other blocks: waits for
     /// room. What the ended step did is whole by itself. No lock of a file may be held but its writer's.
     /// Does nothing in an operation that began as a whole.
+    ///
+    /// # Errors
+    /// [`Error::WouldWait`] for the first step on a thread that refuses to wait, and those of [`Cache::reserve`].
     pub(super) fn reserve(&self, contents: usize, blocks: usize) -> Result<()> {
         if self.whole.get() {
             return Ok(());
         }
         self.pause();
-        self.cache.reserve(contents + blocks * self.cache.block_size())?;
-        self.step.replace(Some(self.cache.begin(contents, blocks)?));
+        let bytes = contents + blocks * self.cache.block_size();
+        let step = if self.begun.get() {
+            self.cache.reserve(bytes)?;
+            self.cache.begin(contents, blocks)?
+        } else {
+            self.cache.reserve_first(bytes)?;
+            self.cache.begin_first(contents, blocks)?
+        };
+        self.step.replace(Some(step));
+        self.begun.set(true);
         Ok(())
+    }
+
+    /// What is done is whole, and the operation can end with it: it refuses to wait for its next step as for its first.
+    pub(super) fn may_end(&self) {
+        self.begun.set(false);
+    }
+
+    /// Before a wait other than for room.
+    ///
+    /// # Errors
+    /// [`Error::WouldWait`] on a thread that refuses to wait, if nothing can have been changed.
+    pub(super) fn ask_to_wait(&self) -> Result<()> {
+        if self.begun.get() { Ok(()) } else { waiting::ask() }
     }
 
     /// Begins a step that has room for all that is left of the operation: with a journal, it happens as a whole or not at all.
@@ -166,6 +183,12 @@ impl<L: LowLevelFs> Uhfs<L> {
         &self.low
     }
 
+    /// How the volume is used.
+    #[must_use]
+    pub fn options(&self) -> &UhfsOptions {
+        &self.options
+    }
+
     pub(super) fn cache(&self) -> &Cache {
         self.low.cache()
     }
@@ -180,17 +203,20 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Starts a change that will dirty about `blocks` blocks: fails with `EROFS` if the volume takes no changes,
     /// marks it as in use before the first one, and waits for room. With 0, the operation reserves by itself.
+    ///
+    /// To be called before anything is changed: on a thread that refuses to wait, all this is refused with
+    /// [`Error::WouldWait`].
     pub(super) fn change(&self, blocks: usize) -> Result<Change<'_>> {
         if self.options.read_only {
             return Err(Errno::ROFS.into());
         }
-        let gate = self.pass_gate();
+        let gate = self.pass_gate()?;
         if *gate == Phase::Closed {
             return Err(Errno::ROFS.into());
         }
         self.mark_in_use()?;
-        let change =
-            Change { cache: self.cache(), step: RefCell::new(None), whole: Cell::new(false), _gate: gate };
+        let (step, whole, begun) = (RefCell::new(None), Cell::new(false), Cell::new(false));
+        let change = Change { cache: self.cache(), step, whole, begun, _gate: gate };
         if blocks > 0 {
             change.reserve(0, blocks)?;
         }
@@ -198,31 +224,18 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// The gate, shared with all changes. It is shut for long only while the volume is checked.
-    pub(super) fn pass_gate(&self) -> Held<RwLockReadGuard<'_, Phase>> {
-        Held::wait(Rank::Gate, || {
-            self.gate.try_read().unwrap_or_else(|_| {
-                let _waiting = Waiting::begin();
-                self.gate.read().expect("no panic while held")
-            })
-        })
+    pub(super) fn pass_gate(&self) -> Result<RwLockReadGuard<'_, Phase>> {
+        self.gate.ask()
     }
 
     /// The gate, alone: no change is under way.
-    pub(super) fn shut_gate(&self) -> Held<RwLockWriteGuard<'_, Phase>> {
-        Held::wait(Rank::Gate, || {
-            let _waiting = Waiting::begin();
-            self.gate.write().expect("no panic while held")
-        })
+    pub(super) fn shut_gate(&self) -> RwLockWriteGuard<'_, Phase> {
+        self.gate.write()
     }
 
-    /// The lock for moves between directories.
-    pub(super) fn lock_renames(&self) -> Held<MutexGuard<'_, ()>> {
-        Held::wait(Rank::Renames, || {
-            self.renames.try_lock().unwrap_or_else(|_| {
-                let _waiting = Waiting::begin();
-                self.renames.lock().expect("no panic while held")
-            })
-        })
+    /// The lock for moves between directories. To be taken before anything is changed.
+    pub(super) fn lock_renames(&self) -> Result<MutexGuard<'_, ()>> {
+        self.renames.ask()
     }
 
     /// The mark must be stable before any other change is: otherwise a crash could leave a changed volume that
@@ -231,8 +244,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         if self.in_use.load(Ordering::Acquire) {
             return Ok(());
         }
-        let _waiting = Waiting::begin();
-        let _marking = self.marking.lock().expect("no panic while held");
+        let _waiting = Waiting::ask()?;
+        let _marking = self.marking.lock();
         if !self.in_use.load(Ordering::Acquire) {
             self.cache().reserve(self.block_size())?;
             self.low.mark_in_use()?;
@@ -250,12 +263,12 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Keeps a failure that no caller waits for.
     pub(super) fn keep_error(&self, error: Error) {
-        self.sticky.lock().expect("no panic while held").get_or_insert(error);
+        self.sticky.lock().get_or_insert(error);
     }
 
     /// The failure kept last, once.
     pub(super) fn take_error(&self) -> Result<()> {
-        self.sticky.lock().expect("no panic while held").take().map_or(Ok(()), Err)
+        self.sticky.lock().take().map_or(Ok(()), Err)
     }
 
     /// The node of `ino`, loaded on first use.
@@ -266,9 +279,10 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// The node of `ino` with `refs` more references.
     pub(super) fn node_with(&self, ino: InodeNo, refs: u64) -> Result<Arc<Node<L::Inode>>> {
         let loaded = Cell::new(false);
-        let node = self.table.get(ino, refs, || {
+        let node = self.table.get(ino, refs, |node: &Node<L::Inode>| {
             loaded.set(true);
-            Ok((self.low.load(ino)?, self.low.was_unclean()))
+            node.set_loaded(self.low.load(ino)?, self.low.was_unclean());
+            Ok(())
         });
         if loaded.get() {
             self.evict_idle();
@@ -335,13 +349,13 @@ impl<L: LowLevelFs> Uhfs<L> {
         &self,
         change: &Change<'_>,
         node: &'n Node<L::Inode>,
-    ) -> Held<MutexGuard<'n, ()>> {
-        Held::wait(Rank::Writer, || {
-            node.writer.try_lock().unwrap_or_else(|_| {
-                change.pause();
-                let _waiting = Waiting::begin();
-                node.writer.lock().expect("no panic while held")
-            })
+    ) -> Result<MutexGuard<'n, ()>> {
+        node.writer.ask_after(|| {
+            change.pause();
+            change.ask_to_wait()
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, Error, InodeFlags, InodeNo, Result};
 use fstitch_patch::{Block, PatchId, PatchIds};
+use fstitch_posix::change::{check_write, perm_after_write};
+use fstitch_posix::refuse;
 
 use crate::appended::expect_appended;
 
@@ -12,7 +14,7 @@ use super::node::{Node, Part, State};
 use super::read::{BlockPart, long, short};
 use super::space::Barrier;
 use super::volume::ATTR_CHANGE_BLOCKS;
-use super::{Allocation, AttrChange, LowLevelFs, Uhfs};
+use super::{Allocation, AttrChange, Extent, LowLevelFs, Uhfs, Writable};
 
 /// What a range of a file is filled with.
 #[derive(Clone, Copy)]
@@ -64,9 +66,6 @@ enum Image<'a> {
 
 /// Blocks that are changed under one hold of the core lock: it is held for microseconds.
 const BATCH: u64 = 64;
-const S_ISUID: u16 = 0o4000;
-const S_ISGID: u16 = 0o2000;
-const S_IXGRP: u16 = 0o0010;
 
 impl<L: LowLevelFs> Uhfs<L> {
     /// Writes `data`; returns how much of it, and whether the file is marked for every change to be stable (`chattr +S`).
@@ -94,7 +93,11 @@ impl<L: LowLevelFs> Uhfs<L> {
     fn write_as(&self, author: Author<'_>, ino: InodeNo, offset: u64, data: &[u8]) -> Result<(usize, bool)> {
         let change = self.change(0)?;
         let node = self.node(ino)?;
-        self.expect_regular(&*node.read()?)?;
+        {
+            let state = node.read()?;
+            self.expect_regular(&state)?;
+            self.ask_to_sync(&state)?;
+        }
         if data.is_empty() {
             return Ok((0, false));
         }
@@ -105,7 +108,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
         let (mut done, mut synchronous) = (0, false);
         {
-            let _writer = self.writer(&change, &node);
+            let _writer = self.writer(&change, &node)?;
             node.refuse_pinned()?;
             if let Author::Earlier { .. } = author {
                 self.refuse_changes_of_appended(&node, offset, data)?;
@@ -116,6 +119,9 @@ impl<L: LowLevelFs> Uhfs<L> {
                 let at = offset + long(done);
                 let len = self.step_len(at, data.len() - done);
                 let step = &data[done..done + len];
+                if done > 0 {
+                    change.may_end();
+                }
                 let reserved = change.reserve(len, ATTR_CHANGE_BLOCKS);
                 let (wrote, failure) = match reserved.and_then(|()| self.write_step(&node, author, at, step))
                 {
@@ -149,9 +155,9 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<(usize, bool)> {
         let mut state = node.write()?;
         let size = self.low.attr(state.inode()).size;
-        self.refuse_flags(&state, InodeFlags::IMMUTABLE)?;
-        if offset < size && matches!(author, Author::Caller(_)) {
-            self.refuse_flags(&state, InodeFlags::APPEND)?;
+        match author {
+            Author::Caller(_) => check_write(&self.seen(&state), offset)?,
+            Author::Earlier { .. } => refuse(self.low.flags(state.inode()), InodeFlags::IMMUTABLE)?,
         }
         if offset > size {
             self.zero_gap(&mut state, size)?;
@@ -260,8 +266,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         let extent = self.low.map(state.inode(), index, max)?;
         match extent.start {
             Some(_) if matches!(fill.source, Source::ZerosInHoles) => Ok((extent.count, PatchIds::new())),
-            Some(start) => {
-                let patches = self.overwrite(state, fill, (index, extent.count, start))?;
+            Some(_) => {
+                let extent = self.writable(state, fill.caller, (index, extent))?;
+                let patches = self.overwrite(state, fill, (index, extent))?;
                 // Only the bytes at or behind the end matter to the size: those of the run's last blocks.
                 let size = self.low.attr(state.inode()).size;
                 let grows = (index + extent.count) * long(self.block_size()) > size;
@@ -284,13 +291,23 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
     }
 
+    /// Where blocks of the file, or the first of them, may be overwritten.
+    fn writable(&self, state: &mut State<L::Inode>, caller: &Caller, run: (u64, Extent)) -> Result<Extent> {
+        let Writable { extent, moved } = self.low.writable(caller, state.inode_mut(), run, &[])?;
+        if !moved.is_empty() {
+            self.note(state, Part::Contents, &moved);
+        }
+        Ok(extent)
+    }
+
     /// Overwrites blocks of the file. A block of which nothing old remains is not read.
     fn overwrite(
         &self,
         state: &mut State<L::Inode>,
         fill: &Fill<'_>,
-        (index, count, start): (u64, u64, BlockNo),
+        (index, Extent { start, count }): (u64, Extent),
     ) -> Result<PatchIds> {
+        let start = start.ok_or(Errno::IO)?;
         let unit = long(self.block_size());
         let size = self.low.attr(state.inode()).size;
         let mut images = Vec::with_capacity(short(count));
@@ -408,14 +425,21 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
     }
 
-    /// The block in which a file of `size` bytes ends, and where in it, unless it ends with a block or in a hole.
-    pub(super) fn tail_of(&self, state: &State<L::Inode>, size: u64) -> Result<Option<(Block, usize)>> {
+    /// The block in which a file of `size` bytes ends, and where in it, unless it ends with a block or in a hole. It may be
+    /// overwritten.
+    pub(super) fn tail_of(&self, state: &mut State<L::Inode>, size: u64) -> Result<Option<(Block, usize)>> {
         let unit = long(self.block_size());
         let from = short(size % unit);
         if from == 0 {
             return Ok(None);
         }
-        let Some(no) = self.low.map(state.inode(), size / unit, 1)?.start else { return Ok(None) };
+        let extent = self.low.map(state.inode(), size / unit, 1)?;
+        if extent.start.is_none() {
+            return Ok(None);
+        }
+        // Cutting a file short must be possible where only the superuser has room.
+        let extent = self.writable(state, &Caller::default(), (size / unit, extent))?;
+        let Some(no) = extent.start else { return Ok(None) };
         Ok(Some((self.cache().read(no, BlockKind::Data)?, from)))
     }
 
@@ -461,25 +485,13 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// A write by anybody but root takes the rights away that the file lends to whoever executes it.
     pub(super) fn drop_privileges(&self, state: &mut State<L::Inode>, caller: &Caller) -> Result<()> {
-        if caller.uid == 0 {
-            return Ok(());
-        }
-        let perm = self.low.attr(state.inode()).perm;
-        let kept = without_set_ids(perm);
-        if kept != perm {
+        if let Some(kept) = perm_after_write(caller, self.low.attr(state.inode()).perm) {
             let change = AttrChange { perm: Some(kept), ..AttrChange::default() };
             let patches = self.low.set_attr(state.inode_mut(), &change, &[])?;
             self.note(state, Part::Attributes, &patches);
         }
         Ok(())
     }
-}
-
-/// Permission bits without the set-id bits that make a program run with others' rights. The set-group-id bit
-/// of a file that its group may not execute is none of those.
-pub(super) fn without_set_ids(perm: u16) -> u16 {
-    let perm = perm & !S_ISUID;
-    if perm & S_IXGRP == 0 { perm } else { perm & !S_ISGID }
 }
 
 /// A new block's contents: its part of the range, zeros around it.
@@ -500,16 +512,4 @@ fn whole_block(fill: &Fill<'_>, part: BlockPart, block_size: usize) -> Arc<Block
 /// Whether `len` bytes of a block from `from` are all zero.
 pub(super) fn is_zero(block: &Block, from: usize, len: usize) -> bool {
     block.snapshot()[from..from + len].iter().all(|&byte| byte == 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn set_group_id_without_group_execution_is_kept() {
-        assert_eq!(without_set_ids(0o6755), 0o0755);
-        assert_eq!(without_set_ids(0o6745), 0o2745);
-        assert_eq!(without_set_ids(0o0644), 0o0644);
-    }
 }

@@ -4,11 +4,13 @@
 use std::fs;
 use std::sync::Mutex;
 
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, CheckReport, FindingClass, Geometry, Le, MemDevice, Result,
     Timestamp,
 };
-use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
+use fstitch_core::{RepairMode, RepairOptions};
+use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
 
 use crate::corpus::{SHAPES, Shape, debugfs, image};
 use crate::repair::repair;
@@ -278,7 +280,7 @@ impl BlockDevice for Recorder {
     }
 
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
-        let mut log = self.writes.lock().expect("no panic while held");
+        let mut log = self.writes.lock().unpoisoned();
         log.extend(writes.iter().map(|write| (write.block, write.data.to_vec())));
         self.device.write(writes)
     }

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use fstitch_core::RepairMode;
 use fstitch_core::{Error, FileSystem, MemDevice, SystemClock};
-use fstitch_fs::check::{RepairMode, check_ext2};
-use fstitch_fs::ext2::arrange::{self, Arrangement};
+use fstitch_fs::arrange::{self, Arrangement};
+use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_patch::CacheOptions;
 
 use crate::corpus::{Shape, debugfs, image};
@@ -59,7 +61,8 @@ fn open(image: Vec<u8>, read_only: bool) -> fstitch_core::Result<(Arc<MemDevice>
     let cache = CacheOptions { read_only, ..CacheOptions::default() };
     let fs = fstitch_fs::uhfs::UhfsOptions { read_only, ..fstitch_fs::uhfs::UhfsOptions::default() };
     let arrangement = Arrangement { cache, fs, ..Arrangement::default() };
-    let (fs, _) = arrange::open(Arc::clone(&device) as _, &arrangement, Arc::new(SystemClock::new()))?;
+    let (fs, _) =
+        arrange::open::<Ext2>(Arc::clone(&device) as _, &arrangement, Arc::new(SystemClock::new()))?;
     Ok((device, fs))
 }
 
@@ -90,9 +93,12 @@ fn what_features_own_is_left_to_them() {
         judge(&format!("{mode:?}"), &device.image());
     }
     let device = Arc::new(MemDevice::from_image(1024, unclean));
-    let (fs, _) =
-        arrange::open(Arc::clone(&device) as _, &Arrangement::default(), Arc::new(SystemClock::new()))
-            .expect("it can be mounted");
+    let (fs, _) = arrange::open::<Ext2>(
+        Arc::clone(&device) as _,
+        &Arrangement::default(),
+        Arc::new(SystemClock::new()),
+    )
+    .expect("it can be mounted");
     let done = fs.reclaim().expect("reclaimed");
     assert_eq!((done.inodes, done.blocks), (0, 0), "{done:?}");
     fs.unmount().expect("unmounted");

@@ -1,7 +1,7 @@
 //! Volumes in good order have no findings.
 
 use fstitch_core::MemDevice;
-use fstitch_fs::check::check_ext2;
+use fstitch_fs::ext2::check::check_ext2;
 
 use crate::corpus::{SHAPES, image};
 use crate::support::{Scratch, have};

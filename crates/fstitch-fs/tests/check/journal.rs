@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use fstitch_core::RepairMode;
 use fstitch_core::{Be, Error, FileSystem, Le, MemDevice, SystemClock, Timestamp};
-use fstitch_fs::check::{RepairMode, check_ext2};
-use fstitch_fs::ext2::arrange::{self, Arrangement};
+use fstitch_fs::arrange::{self, Arrangement};
+use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::journal::{BATCH_MAX, Options, abandon, recover, restore};
 
 use crate::corpus::{Shape, image};
@@ -212,8 +214,11 @@ fn mend(device: &MemDevice) -> fstitch_core::Result<bool> {
 /// Mounts for writing, makes a file, and unmounts.
 fn use_it(block_size: usize, image: Vec<u8>) -> fstitch_core::Result<Vec<u8>> {
     let device = Arc::new(MemDevice::from_image(u32::try_from(block_size).expect("small"), image));
-    let (fs, _) =
-        arrange::open(Arc::clone(&device) as _, &Arrangement::default(), Arc::new(SystemClock::new()))?;
+    let (fs, _) = arrange::open::<Ext2>(
+        Arc::clone(&device) as _,
+        &Arrangement::default(),
+        Arc::new(SystemClock::new()),
+    )?;
     let caller = fstitch_core::Caller { uid: 0, gid: 0, umask: 0, tid: 0 };
     fs.mkdir(&caller, fs.root(), b"made afterwards", 0o755)?;
     fs.unmount()?;

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use fstitch_core::RepairMode;
 use fstitch_core::{Caller, FileSystem, Le, MemDevice, SystemClock, Timestamp};
-use fstitch_fs::check::{RepairMode, check_ext2};
-use fstitch_fs::ext2::arrange::{self, Arrangement};
+use fstitch_fs::arrange::{self, Arrangement};
+use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
 
 use crate::repair::repair;
@@ -21,9 +23,12 @@ const MANY: usize = 65_100;
 /// Opens the volume, lets `work` change it, and unmounts it.
 fn use_it(image: Vec<u8>, work: impl FnOnce(&dyn FileSystem)) -> Vec<u8> {
     let device = Arc::new(MemDevice::from_image(1024, image));
-    let (fs, _) =
-        arrange::open(Arc::clone(&device) as _, &Arrangement::default(), Arc::new(SystemClock::new()))
-            .expect("it can be mounted");
+    let (fs, _) = arrange::open::<Ext2>(
+        Arc::clone(&device) as _,
+        &Arrangement::default(),
+        Arc::new(SystemClock::new()),
+    )
+    .expect("it can be mounted");
     work(&fs);
     fs.unmount().expect("unmounted");
     drop(fs);

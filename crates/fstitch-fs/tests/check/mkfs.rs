@@ -1,7 +1,8 @@
 //! Volumes that we make satisfy the reference checker, whatever their size and shape.
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{MemDevice, Timestamp};
-use fstitch_fs::check::check_ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::mkfs::{MkfsFeatures, MkfsJournal, MkfsOptions, mkfs};
 
 use crate::support::{Scratch, SparseFile, e2fsck, e2fsck_image, have};
@@ -15,7 +16,7 @@ fn options() -> MkfsOptions {
 fn judge(scratch: &Scratch, name: &str, kib: u64, options: &MkfsOptions) {
     let device = MemDevice::new(512, kib * 2);
     // Old contents must not shine through.
-    let junk = vec![0xa7; usize::try_from(kib * 1024).expect("64-bit machine")];
+    let junk = vec![0xa7; to_usize(kib * 1024)];
     let device = if options.device_is_zero { device } else { MemDevice::from_image(512, junk) };
     let summary = mkfs(&device, options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{name}: {e}"));
     assert!(summary.free_blocks > 0, "{name}");

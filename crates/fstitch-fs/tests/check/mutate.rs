@@ -1,7 +1,8 @@
 //! Random damage: never a panic or a hang, and never a clean bill of health where the reference objects.
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{CheckReport, MemDevice, Seed};
-use fstitch_fs::check::check_ext2;
+use fstitch_fs::ext2::check::check_ext2;
 
 use crate::corpus::{SHAPES, image};
 use crate::support::{Scratch, e2fsck_image, have};
@@ -15,7 +16,7 @@ pub fn damage(seed: &mut Seed, image: &mut [u8]) -> Vec<String> {
     let mut log = Vec::new();
     let count = 1 + seed.below(4);
     while log.len() < usize::try_from(count).expect("small") {
-        let at = usize::try_from(seed.below(image.len() as u64)).expect("64-bit machine");
+        let at = to_usize(seed.below(image.len() as u64));
         let block = &image[at / 1024 * 1024..at / 1024 * 1024 + 1024];
         let dull = block.iter().all(|&b| b == 0)
             || block.iter().all(|&b| b == 0xff)

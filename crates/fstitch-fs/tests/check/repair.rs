@@ -1,7 +1,8 @@
 //! What we mend satisfies the reference, and a second run finds nothing to do.
 
 use fstitch_core::{MemDevice, Seed, Timestamp};
-use fstitch_fs::check::{RepairMode, RepairOptions, RepairReport, check_ext2, repair_ext2};
+use fstitch_core::{RepairMode, RepairOptions, RepairReport};
+use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
 
 use crate::corpus::{SHAPES, image};
 use crate::mutate::{SEED, damage};

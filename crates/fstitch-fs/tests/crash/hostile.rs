@@ -7,8 +7,8 @@ use fstitch_core::{
     Caller, Errno, Error, FallocateMode, FileKind, FileSystem, InodeNo, ManualClock, MemDevice, RenameMode,
     SeekFrom, SetAttr, XattrSetMode,
 };
-use fstitch_fs::check::check_ext2;
 use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::uhfs::{Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions};
 

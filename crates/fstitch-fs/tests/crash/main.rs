@@ -20,8 +20,8 @@ use std::time::Duration;
 use fstitch_core::{
     BlockDevice, Caller, Errno, FileKind, FileSystem, FindingClass, InodeNo, ManualClock, Seed, Timestamp,
 };
-use fstitch_fs::check::check_ext2;
 use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
 use fstitch_fs::uhfs::{Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions, Optimizations};

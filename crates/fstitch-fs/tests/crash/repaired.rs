@@ -2,7 +2,8 @@
 //! use.
 
 use fstitch_core::{MemDevice, Timestamp};
-use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
+use fstitch_core::{RepairMode, RepairOptions};
+use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
 
 use crate::{hostile, populated};
 

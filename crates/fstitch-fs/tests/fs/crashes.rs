@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use fstitch_core::{FindingClass, ManualClock, MemDevice, Seed, Timestamp};
-use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
+use fstitch_core::{RepairMode, RepairOptions};
+use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
 use fstitch_patch::{Cache, CacheOptions};
 use proptest::prelude::*;
 

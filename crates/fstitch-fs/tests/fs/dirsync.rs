@@ -7,7 +7,7 @@ use std::time::Duration;
 use fstitch_core::{
     Caller, Entry, FileKind, FileSystem, FindingClass, InodeFlags, InodeNo, ManualClock, RenameMode,
 };
-use fstitch_fs::check::check_ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_patch::CacheOptions;
 
 use crate::properties::{Ext2Medium, cache_options};

@@ -10,8 +10,8 @@ use fstitch_core::{
     BlockDevice, Caller, CheckReport, Errno, FileSystem, FindingClass, InodeFlags, ManualClock, MemDevice,
     RenameMode, Seed, SetAttr, Timestamp,
 };
-use fstitch_fs::check::check_ext2;
 use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions};

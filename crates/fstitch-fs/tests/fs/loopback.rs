@@ -5,12 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fstitch_core::Consistency;
 use fstitch_core::{
     Caller, Errno, FallocateMode, FileSystem, InodeNo, ManualClock, MemDevice, SetAttr, Timestamp,
 };
-use fstitch_fs::check::check_ext2;
+use fstitch_fs::arrange::{self, Arrangement, Chosen};
 use fstitch_fs::ext2::Ext2;
-use fstitch_fs::ext2::arrange::{self, Arrangement, Chosen, Consistency};
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::journal;
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
 use fstitch_fs::loopback::Loopback;
@@ -33,7 +34,7 @@ fn format(device: &dyn fstitch_core::BlockDevice, consistency: Consistency) {
     options.block_size = Some(BLOCK);
     options.inodes = Some(128);
     mkfs(device, &options, &mut |_, _| {}).expect("an ordinary volume");
-    if consistency.journal_mode().is_some() {
+    if consistency.is_journaled() {
         let options = journal::AddOptions { blocks: Some(1024), now: NOW, is_zero: false };
         journal::add(device, options).expect("there is room for a journal");
     }
@@ -51,7 +52,8 @@ impl Outer {
         let device = Arc::new(MemDevice::new(BLOCK, OUTER_BLOCKS));
         format(&*device, consistency);
         let arrangement = Arrangement { consistency: Some(consistency), ..Arrangement::default() };
-        let (fs, _) = arrange::open(Arc::clone(&device) as _, &arrangement, clock()).expect("it is fresh");
+        let (fs, _) =
+            arrange::open::<Ext2>(Arc::clone(&device) as _, &arrangement, clock()).expect("it is fresh");
         let entry = fs.mknod(&Caller::default(), fs.root(), b"inner.img", 0o100_644, 0).unwrap();
         let mut outer = Self { device, fs: Arc::new(fs), file: entry.attr.ino };
         outer.resize(INNER_BLOCKS * u64::from(BLOCK)).unwrap();
@@ -86,7 +88,7 @@ fn attach(outer: &Outer, consistency: Consistency, fresh: bool) -> Uhfs<Ext2> {
         format(&device, consistency);
     }
     let arrangement = Arrangement { consistency: Some(consistency), ..Arrangement::default() };
-    let chosen = Chosen::new(&device, &arrangement).unwrap();
+    let chosen = Chosen::new::<Ext2>(&device, &arrangement).unwrap();
     let options = VolumeOptions { ordering: chosen.ordering(), ..VolumeOptions::default() };
     let inner = cache.volume(loopback, options).unwrap();
     chosen.open_in(inner, arrangement.fs).unwrap()
@@ -150,7 +152,7 @@ fn check(inner: Consistency, outer: Consistency) {
 fn every_mechanism_lives_in_every_other_one() {
     for outer in Consistency::ALL {
         for inner in Consistency::ALL {
-            if outer == Consistency::Full && inner.journal_mode().is_some() {
+            if outer == Consistency::Full && inner.is_journaled() {
                 continue;
             }
             check(inner, outer);
@@ -210,7 +212,7 @@ fn the_file_is_not_written_behind_the_volumes_back() {
 /// place: a sync has to close that one as well.
 #[test]
 fn a_full_inner_log_waits_for_outer_transactions() {
-    let journaled = Consistency::ALL.into_iter().filter(|consistency| consistency.journal_mode().is_some());
+    let journaled = Consistency::ALL.into_iter().filter(|consistency| consistency.is_journaled());
     for (outer, inner) in [Consistency::Metadata, Consistency::Ordered]
         .into_iter()
         .flat_map(|outer| journaled.clone().map(move |inner| (outer, inner)))

@@ -4,15 +4,17 @@
 //! remount, and a missing dependency between micro-operations, which only a crash would show.
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
-mod ahead;
 mod crashes;
 mod dirsync;
 mod driver;
 mod ext2;
 mod loopback;
 mod marks;
+mod moves;
 mod orders;
 mod parked;
+mod prealloc;
 mod properties;
+mod rig;
 mod threads;
 mod toy;

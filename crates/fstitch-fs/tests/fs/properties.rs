@@ -203,6 +203,24 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// The same over a format that moves what it changes.
+    #[test]
+    fn a_toy_that_moves_its_blocks_answers_as_the_model(
+        ops in proptest::collection::vec(op(), 1..250),
+        (small, optimizations) in (any::<bool>(), 0..16_u8),
+    ) {
+        let clock = Arc::new(ManualClock::new());
+        let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
+        let toy = Toy::new(1024, 8192, cache_options(cache_size, optimizations), Arc::clone(&clock));
+        toy.move_what_changes();
+        let left = compare(&ToyMedium(Arc::clone(&toy)), 1024, &clock, &ops);
+        prop_assert_eq!(u64::try_from(toy.inode_count()).unwrap(), left, "no inode leaks");
+    }
+}
+
 /// Paths of a tree so small that names, directories and numbers come and go all the time.
 fn near_path() -> impl Strategy<Value = Path> {
     let component = || proptest::sample::select(vec!["a", "b", "c"]);

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fstitch_core::{BlockDevice, MemDevice, Result, Seed};
-use fstitch_fs::check::{RepairMode, RepairOptions, check_ext2, repair_ext2};
+use fstitch_core::{RepairMode, RepairOptions};
+use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
 use fstitch_fs::ext2::journal::{
     AddOptions, add, default_blocks, locate, needs_recovery, read_superblock, remove,
 };

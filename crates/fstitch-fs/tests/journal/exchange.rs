@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
+use fstitch_core::Consistency;
 use fstitch_core::{
     Caller, Errno, FileKind, FileSystem, InodeNo, ManualClock, MemDevice, RenameMode, Result, Seed,
 };
-use fstitch_fs::check::check_ext2;
+use fstitch_fs::arrange::{Arrangement, open};
 use fstitch_fs::ext2::Ext2;
-use fstitch_fs::ext2::arrange::{Arrangement, Consistency, open};
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, mkfs};
 use fstitch_fs::model::Model;
 use fstitch_fs::uhfs::Uhfs;
@@ -31,7 +32,7 @@ fn volume() -> MemDevice {
 
 fn mounted(device: &Arc<MemDevice>, mechanism: Consistency) -> Uhfs<Ext2> {
     let arrangement = Arrangement { consistency: Some(mechanism), ..Arrangement::default() };
-    open(Arc::clone(device) as _, &arrangement, Arc::new(ManualClock::new())).unwrap().0
+    open::<Ext2>(Arc::clone(device) as _, &arrangement, Arc::new(ManualClock::new())).unwrap().0
 }
 
 /// The directory and the last name of a path.

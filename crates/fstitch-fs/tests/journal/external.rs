@@ -4,10 +4,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use fstitch_core::Consistency;
 use fstitch_core::{BlockDevice, Caller, Concat, Error, FileSystem, ManualClock, MemDevice, Result, Seed};
-use fstitch_fs::check::check_ext2;
+use fstitch_fs::arrange::{Arrangement, open};
 use fstitch_fs::ext2::Ext2;
-use fstitch_fs::ext2::arrange::{Arrangement, Consistency, open};
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::journal::{
     BATCH_MAX, DeviceOptions, JournalDevice, Options, Recovered, add_device, make_device, needs_recovery,
     read_superblock, recover, release_device, remove,
@@ -50,7 +51,7 @@ fn recovered(volume: &dyn BlockDevice, journal: &dyn BlockDevice) -> Result<Opti
 fn mounted(volume: Arc<dyn BlockDevice>, journal: Arc<dyn BlockDevice>) -> Uhfs<Ext2> {
     let consistency = Some(Consistency::Ordered);
     let arrangement = Arrangement { consistency, journal: Some(journal), ..Arrangement::default() };
-    open(volume, &arrangement, Arc::new(ManualClock::new())).unwrap().0
+    open::<Ext2>(volume, &arrangement, Arc::new(ManualClock::new())).unwrap().0
 }
 
 fn judged(path: &Path, journal: &Path, what: &str) {
@@ -158,7 +159,7 @@ fn put(device: &MemDevice, image: &[u8]) {
 fn shown(volume: MemDevice) -> Vec<(String, Vec<u8>)> {
     let mut arrangement = Arrangement::default();
     (arrangement.cache.read_only, arrangement.fs.read_only) = (true, true);
-    let (fs, _) = open(Arc::new(volume), &arrangement, Arc::new(ManualClock::new())).unwrap();
+    let (fs, _) = open::<Ext2>(Arc::new(volume), &arrangement, Arc::new(ManualClock::new())).unwrap();
     let mut found = Vec::new();
     for n in 0..60 {
         let name = format!("file-{n}");

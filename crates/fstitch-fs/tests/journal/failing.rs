@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fstitch_core::Consistency;
 use fstitch_core::{
     BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Caller, Error, FileSystem, Geometry, IoOp,
     ManualClock, MemDevice, Result,
 };
-use fstitch_fs::ext2::arrange::{Arrangement, Consistency, open};
+use fstitch_fs::arrange::{Arrangement, open};
+use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::journal::{AddOptions, add, read_superblock};
 use fstitch_fs::ext2::layout::superblock::{S_STATE, STATE_VALID};
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
@@ -50,7 +52,7 @@ fn after_a_failed_read_a_journaled_volume_is_not_called_clean() {
     let device = Arc::new(Flaky { device, fails: AtomicBool::new(false) });
     for (name, fails) in [("first", false), ("second", true)] {
         let asked = Arrangement { consistency: Some(Consistency::Ordered), ..Arrangement::default() };
-        let (fs, _) = open(device.clone(), &asked, Arc::new(ManualClock::new())).unwrap();
+        let (fs, _) = open::<Ext2>(device.clone(), &asked, Arc::new(ManualClock::new())).unwrap();
         device.fails.store(fails, Ordering::SeqCst);
         let made = fs.mkdir(&Caller::default(), fs.root(), name.as_bytes(), 0o755);
         assert_eq!(made.is_err(), fails);

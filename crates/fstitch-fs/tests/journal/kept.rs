@@ -6,13 +6,14 @@
 
 use std::sync::{Arc, Mutex};
 
+use fstitch_core::Consistency;
 use fstitch_core::{
     BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Caller, Entry, Errno, Error, FileSystem,
     Geometry, InodeNo, ManualClock, MemDevice, Result, SetAttr, StatsDevice,
 };
-use fstitch_fs::check::check_ext2;
+use fstitch_fs::arrange::{Arrangement, open};
 use fstitch_fs::ext2::Ext2;
-use fstitch_fs::ext2::arrange::{Arrangement, Consistency, open};
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::journal::{Journal, locate, needs_recovery, read_superblock};
 use fstitch_fs::ext2::layout::superblock::S_LAST_ORPHAN;
 use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, mkfs};
@@ -44,7 +45,7 @@ fn mounted(device: Arc<dyn BlockDevice>, mechanism: Consistency) -> Uhfs<Ext2> {
 }
 
 fn opened(device: Arc<dyn BlockDevice>, arrangement: &Arrangement) -> Result<(Uhfs<Ext2>, Consistency)> {
-    open(device, arrangement, Arc::new(ManualClock::new()))
+    open::<Ext2>(device, arrangement, Arc::new(ManualClock::new()))
 }
 
 fn make(fs: &dyn FileSystem, dir: InodeNo, name: &str) -> Entry {

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use fstitch_core::{
     BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, Error, MemDevice, Overlay, Result, Seed, Timestamp,
 };
-use fstitch_fs::check::check_ext2;
 use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::journal::{
     Journal, Options, Orphans, Recovered, abandon, locate, read_superblock, recover,
 };
@@ -239,7 +239,7 @@ fn without_journal(dirty: &[u8]) -> Vec<u8> {
     let view = BlockView::new(&device, 1024);
     let (raw, shape) = read_superblock(&device).unwrap();
     let journal = Journal::find(&view, &shape, locate(&shape, &raw).unwrap().unwrap(), None).unwrap();
-    replay(&mut journal.open(&view).unwrap(), &view, &mut |_| {}).unwrap();
+    replay(&mut journal.open(&view).unwrap(), &view, &|_, _| BlockKind::Data, &mut |_| {}).unwrap();
     let mut image = device.image();
     image[1024 + 0x60] &= !4;
     image

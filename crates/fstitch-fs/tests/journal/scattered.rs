@@ -4,9 +4,11 @@
 
 use std::sync::Arc;
 
+use fstitch_core::Consistency;
 use fstitch_core::{Caller, FallocateMode, FileSystem, InodeNo, ManualClock, MemDevice, SetAttr};
-use fstitch_fs::check::check_ext2;
-use fstitch_fs::ext2::arrange::{Arrangement, Consistency, open};
+use fstitch_fs::arrange::{Arrangement, open};
+use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::check::check_ext2;
 
 use super::support::{Scratch, have, run};
 
@@ -52,7 +54,7 @@ fn scattered_files_are_removed_in_transactions_that_fit() {
     assert_eq!(code, 0, "{said}");
     let device = Arc::new(MemDevice::from_image(1024, std::fs::read(&image).unwrap()));
     let arrangement = Arrangement { consistency: Some(Consistency::Ordered), ..Arrangement::default() };
-    let (fs, _) = open(Arc::clone(&device) as _, &arrangement, Arc::new(ManualClock::new())).unwrap();
+    let (fs, _) = open::<Ext2>(Arc::clone(&device) as _, &arrangement, Arc::new(ManualClock::new())).unwrap();
     let room = prepare(&fs);
     assert!(room > 1100, "{room} groups have room");
     let caller = Caller::default();

@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
+use fstitch_core::Consistency;
 use fstitch_core::{
     Caller, Errno, FallocateMode, FileSystem, InodeNo, ManualClock, MemDevice, RenameMode, Seed, SetAttr,
     XattrSetMode,
 };
-use fstitch_fs::check::check_ext2;
+use fstitch_fs::arrange::{Arrangement, open};
 use fstitch_fs::ext2::Ext2;
-use fstitch_fs::ext2::arrange::{Arrangement, Consistency, open};
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, mkfs};
 use fstitch_fs::uhfs::Uhfs;
 
@@ -36,7 +37,7 @@ fn volume(block_size: u32, inodes: Option<u32>, mechanism: Consistency) -> (Arc<
     mkfs(&device, &options, &mut |_, _| {}).unwrap();
     let device = Arc::new(device);
     let arrangement = Arrangement { consistency: Some(mechanism), ..Arrangement::default() };
-    let (fs, _) = open(Arc::clone(&device) as _, &arrangement, Arc::new(ManualClock::new())).unwrap();
+    let (fs, _) = open::<Ext2>(Arc::clone(&device) as _, &arrangement, Arc::new(ManualClock::new())).unwrap();
     (device, fs)
 }
 

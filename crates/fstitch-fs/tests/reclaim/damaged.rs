@@ -1,7 +1,7 @@
 //! Damage that the reclaimer must not take for what a crash has left: each case once destroyed files.
 
 use fstitch_core::Le;
-use fstitch_fs::check::RepairMode;
+use fstitch_core::RepairMode;
 
 use crate::support::{BLOCK, FILES, Volume, crashed, filled};
 

@@ -1,8 +1,8 @@
 //! Inodes without names: what a crash of soft updates can have left is freed, anything else with contents goes to
 //! lost+found.
 
+use fstitch_core::RepairMode;
 use fstitch_core::{Caller, FileSystem, Le};
-use fstitch_fs::check::RepairMode;
 
 use crate::support::{BLOCK, FILES, Volume, crashed, create, filled, mkdir};
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use fstitch_core::RepairMode;
 use fstitch_core::{FileSystem, Seed};
-use fstitch_fs::check::RepairMode;
 
 use crate::support::{BLOCK, Volume, crashed, create, filled, mkdir};
 

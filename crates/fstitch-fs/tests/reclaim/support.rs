@@ -7,8 +7,9 @@ use std::time::Duration;
 use fstitch_core::{
     Caller, FileKind, FileSystem, FindingClass, InodeNo, Le, ManualClock, MemDevice, Timestamp, XattrSetMode,
 };
-use fstitch_fs::check::{RepairMode, RepairOptions, RepairReport, check_ext2, repair_ext2};
+use fstitch_core::{RepairMode, RepairOptions, RepairReport};
 use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
 use fstitch_fs::ext2::layout::superblock::STATE_VALID;
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
 use fstitch_fs::uhfs::{Reclaimed, Uhfs, UhfsOptions};

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{Errno, Error, Result};
 
 use super::core::Core;
@@ -23,7 +24,7 @@ impl ErrorLog {
     pub(super) fn errno(&self, error: &Error) -> Errno {
         if !matches!(error, Error::Errno(_)) {
             let text = error.to_string();
-            let mut seen = self.seen.lock().expect("no panic while held");
+            let mut seen = self.seen.lock().unpoisoned();
             if seen.len() < LOGGED_ERRORS_MAX && seen.insert(text.clone()) {
                 tracing::error!("{text}");
             }
@@ -32,10 +33,11 @@ impl ErrorLog {
     }
 }
 
-/// Answers with `ok` or with the error.
+/// Answers with `ok` or with the error. What would have to wait on a thread that must not is put off.
 pub(super) fn answer<T>(core: &Core, result: Result<T>, reply: Reply, ok: impl FnOnce(Reply, T)) {
     match result {
         Ok(value) => ok(reply, value),
+        Err(Error::WouldWait) => reply.put_off(),
         Err(error) => reply.error(core.errors.errno(&error)),
     }
 }

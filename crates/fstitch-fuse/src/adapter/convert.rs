@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{Attr, Caller, FileKind, InodeNo, SetTime, StatFs, Timestamp};
 
 use crate::OwnerMap;
@@ -108,7 +109,7 @@ impl View {
 /// The low 16 bits, which hold all of `st_mode` and of a umask.
 /// A length that came from the kernel as a word.
 pub(super) fn wide(len: u32) -> usize {
-    usize::try_from(len).expect("64-bit machine")
+    to_usize(len)
 }
 
 pub(super) fn bits16(mode: u32) -> u16 {

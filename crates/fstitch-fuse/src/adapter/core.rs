@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{
     Attr, Caller, Errno, Error, FallocateMode, FileSystem, InodeFlags, InodeNo, RenameMode, Result, SetAttr,
     SetTime, XattrSetMode,
@@ -156,8 +157,13 @@ impl Core {
         let put = |from: usize| {
             let mut done = from;
             while done < write.data.len() {
-                let at = write.offset + u64::try_from(done).expect("64-bit machine");
-                done += self.fs.write_back(write.ino, at, &write.data[done..], stamps)?;
+                let at = write.offset + to_u64(done);
+                match self.fs.write_back(write.ino, at, &write.data[done..], stamps) {
+                    Ok(more) => done += more,
+                    // A helper writes the rest.
+                    Err(Error::WouldWait) if done > from => break,
+                    Err(error) => return Err(error),
+                }
             }
             Ok(done)
         };

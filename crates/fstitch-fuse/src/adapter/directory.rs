@@ -1,6 +1,6 @@
 //! Listing directories, with and without the attributes of what they name.
 
-use fstitch_core::{Entry, FileKind, InodeNo, Result};
+use fstitch_core::{Entry, Error, FileKind, InodeNo, Result};
 use zerocopy::IntoBytes;
 
 use super::convert::type_bits;
@@ -99,10 +99,16 @@ fn fill(
 ) -> Result<Vec<u8>> {
     let (mut listing, mut from) = (Listing::new(size), cookie);
     loop {
-        let names = batch(core, dir, from)?;
+        let names = match batch(core, dir, from) {
+            Err(_) if !listing.bytes.is_empty() => return Ok(listing.bytes),
+            names => names?,
+        };
         for listed in &names {
-            if !add(&mut listing, listed)? {
-                return Ok(listing.bytes);
+            match add(&mut listing, listed) {
+                Ok(true) => {}
+                // What is listed is listed, and has its references; the next call meets the same failure and reports it.
+                Err(error) if listing.bytes.is_empty() => return Err(error),
+                Ok(false) | Err(_) => return Ok(listing.bytes),
             }
             from = listed.next;
         }
@@ -119,9 +125,11 @@ fn add_plus(core: &Core, dir: InodeNo, listing: &mut Listing, listed: &Listed) -
         let entry = view.uncounted(&core.fs.getattr(listed.ino)?);
         return Ok(listing.add(entry.as_bytes(), listed, entry.attr.ino, entry.attr.mode >> 12));
     }
-    let Ok(Entry { attr }) = core.fs.lookup(dir, &listed.name) else {
+    let attr = match core.fs.lookup(dir, &listed.name) {
+        Ok(Entry { attr }) => attr,
+        Err(Error::WouldWait) => return Err(Error::WouldWait),
         // It has vanished since it was listed.
-        return Ok(true);
+        Err(_) => return Ok(true),
     };
     let entry = view.entry(&attr);
     let added = listing.add(entry.as_bytes(), listed, entry.attr.ino, entry.attr.mode >> 12);

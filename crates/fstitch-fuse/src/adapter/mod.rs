@@ -3,7 +3,8 @@
 //! Handlers run on the threads of the transport (one worker by default, up to sixteen; over io_uring one thread for each processor).
 //! Most answer at once; what waits for the medium (syncs, changes on mounts with `sync`, long truncations), or for space that a
 //! removal gives back, is answered by a helper ([`crate::pool::Pool`]), and calls of patchgroups have helpers of their own. A change
-//! waits in its handler when the cache has no room for it.
+//! waits in its handler when the cache has no room for it, or has its request put off where the thread must not wait
+//! ([`Reply::put_off`]): so a handler may be called again for the same request, which has changed nothing.
 
 mod answer;
 mod convert;
@@ -37,6 +38,8 @@ const CACHE_DIR: u32 = 1 << 3;
 pub(crate) struct Adapter {
     core: Arc<Core>,
     pool: Pool,
+    /// Does what is left of writes that found too little space or room.
+    rests: Pool,
     calls: Pool,
     invalidations: Invalidations,
     /// The kernel opens and closes files without asking.
@@ -276,7 +279,7 @@ impl Adapter {
         };
         let written = work.run(|| core.write(&caller, write));
         let durability = core.durability(tid, open_flags);
-        // Part of a write is no success where the rest only waits for what is about to be free.
+        // Part of a write is no success where the rest only waits for what is about to be free, or for room.
         let retry = lacks_space(&written) || matches!(&written, Ok(done) if wide(*done) < data.len());
         if !retry && (matches!(durability, Durability::Volatile) || written.is_err()) {
             drop(work);
@@ -290,7 +293,8 @@ impl Adapter {
             return;
         }
         let (core, data) = (Arc::clone(core), if retry { data.to_vec() } else { Vec::new() });
-        self.pool.run(move || {
+        let pool = if retry { &self.rests } else { &self.pool };
+        pool.run(move || {
             let again = Write { ino, offset, data: &data, flags, tid };
             let put = |rest: &Write<'_>| work.run(|| core.write(&caller, rest));
             let written = if retry { core.write_rest(written, &again, put) } else { written };

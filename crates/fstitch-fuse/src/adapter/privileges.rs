@@ -3,6 +3,7 @@
 
 use std::sync::Mutex;
 
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{Attr, Caller, Errno, FileKind, InodeNo, Result, SetAttr};
 use rustc_hash::FxHashSet;
 
@@ -27,11 +28,11 @@ pub(super) struct WithoutCapability {
 
 impl WithoutCapability {
     fn contains(&self, ino: InodeNo) -> bool {
-        self.inodes.lock().expect("no panic while held").contains(&ino)
+        self.inodes.lock().unpoisoned().contains(&ino)
     }
 
     fn remember(&self, ino: InodeNo) {
-        let mut inodes = self.inodes.lock().expect("no panic while held");
+        let mut inodes = self.inodes.lock().unpoisoned();
         if inodes.len() >= REMEMBERED_MAX {
             inodes.clear();
         }
@@ -40,7 +41,7 @@ impl WithoutCapability {
 
     /// The attribute was set, or the inode's number may get a new life.
     pub(super) fn forget(&self, ino: InodeNo) {
-        self.inodes.lock().expect("no panic while held").remove(&ino);
+        self.inodes.lock().unpoisoned().remove(&ino);
     }
 }
 

@@ -18,6 +18,9 @@ use crate::wire::{EntryOut, InHeader, Reply};
 /// Threads that wait for the medium; several, so that several callers of fsync share one flush.
 const HELPERS: usize = 4;
 
+/// Threads that wait for space or room for what is left of writes: an fsync has nothing to wait for behind these.
+const WRITERS: usize = 4;
+
 /// Threads that do the calls of patchgroups, so that nobody's calls hold up other requests.
 const CALLERS: usize = 2;
 
@@ -39,6 +42,7 @@ impl Adapter {
         Ok(Self {
             core: Arc::new(core),
             pool: Pool::new(HELPERS)?,
+            rests: Pool::new(WRITERS)?,
             calls: Pool::new(CALLERS)?,
             invalidations: Invalidations::default(),
             opens_by_itself: false,

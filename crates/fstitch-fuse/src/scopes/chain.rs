@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering as Memory};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use fstitch_core::Result;
 use fstitch_core::groups::{GroupCall, GroupId};
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::{Error, Result, waiting};
 
 use super::Ordering;
 use super::set::end;
@@ -69,12 +70,14 @@ impl Chain {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while held")
+        self.state.lock().unpoisoned()
     }
 
     /// A change begins; the group that it belongs to is added to `groups`.
     pub(super) fn enter(self: &Arc<Self>, groups: &mut Vec<GroupId>) -> Step {
         if self.every_change {
+            // Its change comes after this.
+            let _waits = waiting::allow();
             self.point_before_change();
         }
         let mut state = self.lock();
@@ -104,7 +107,7 @@ impl Chain {
     pub(super) fn point(&self) -> Result<()> {
         let state = self.lock();
         let waited = self.rest.wait_timeout_while(state, PATIENCE, |state| state.working > 0);
-        let (mut state, _) = waited.expect("no panic while held");
+        let (mut state, _) = waited.unpoisoned();
         if state.changes == 0 || (state.working == 0 && self.advance(&mut state)) {
             return Ok(());
         }
@@ -135,10 +138,12 @@ impl Chain {
         self.unstable.load(Memory::Acquire)
     }
 
-    /// Goes on with the next group. Where that fails, with none.
+    /// Goes on with the next group. Where that fails, with none. Where this thread would have to wait and must not, nothing
+    /// happens.
     fn advance(&self, state: &mut State) -> bool {
         let Some(last) = state.engaged else { return false };
         match self.next(last) {
+            Err(Error::WouldWait) => false,
             Ok(next) => {
                 *state = State { engaged: Some(next), working: 0, changes: 0 };
                 true
@@ -151,13 +156,18 @@ impl Chain {
         }
     }
 
-    /// The group after `last`, which is closed also where this fails.
+    /// The group after `last`, which is closed also where this fails, unless with [`Error::WouldWait`].
     fn next(&self, last: GroupId) -> Result<GroupId> {
         let fs = &*self.fs;
-        let made = fs.group(GroupCall::Disengage(last)).and_then(|_| fs.group(GroupCall::Create));
+        // First what may have to wait.
+        let made = fs.group(GroupCall::Create);
+        if matches!(made, Err(Error::WouldWait)) {
+            return made;
+        }
+        let ended = fs.group(GroupCall::Disengage(last));
         let next = made.and_then(|next| {
             let after = GroupCall::Depend { after: next, before: last };
-            let engaged = fs.group(after).and_then(|_| fs.group(GroupCall::Engage(next)));
+            let engaged = ended.and_then(|_| fs.group(after)).and_then(|_| fs.group(GroupCall::Engage(next)));
             engaged.map(|_| next).inspect_err(|_| end(fs, GroupCall::Close(next)))
         });
         end(fs, GroupCall::Close(last));
@@ -183,7 +193,7 @@ impl Drop for Step {
 
 impl Drop for Chain {
     fn drop(&mut self) {
-        let engaged = self.state.get_mut().expect("no panic while held").engaged.take();
+        let engaged = self.state.get_mut().unpoisoned().engaged.take();
         if let Some(last) = engaged {
             end(&*self.fs, GroupCall::Disengage(last));
             end(&*self.fs, GroupCall::Close(last));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering as Memory};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{Errno, Result};
 use rustc_hash::FxHashMap;
 
@@ -30,16 +31,16 @@ pub(super) struct Scope {
 
 impl Scope {
     pub(super) fn set(&self) -> Arc<Set> {
-        Arc::clone(&self.set.lock().expect("no panic while held"))
+        Arc::clone(&self.set.lock().unpoisoned())
     }
 
     pub(super) fn changing(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().expect("no panic while held")
+        self.changing.lock().unpoisoned()
     }
 
     pub(super) fn publish(&self, set: Set, now: u64) {
         self.changed.store(now, Memory::Release);
-        let old = std::mem::replace(&mut *self.set.lock().expect("no panic while held"), Arc::new(set));
+        let old = std::mem::replace(&mut *self.set.lock().unpoisoned(), Arc::new(set));
         // What it alone kept engaged ends here, outside the lock.
         drop(old);
     }

@@ -31,6 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fstitch_core::groups::{GroupCall, GroupId};
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{Errno, Error, FileSystem, InodeId, InodeNo, Result};
 
 use self::chain::Chain;
@@ -170,11 +171,11 @@ impl Scopes {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().expect("no panic while held")
+        self.known.lock().unpoisoned()
     }
 
     fn everybody(&self) -> Option<Arc<Chain>> {
-        self.everybody.lock().expect("no panic while held").clone()
+        self.everybody.lock().unpoisoned().clone()
     }
 
     fn is_used(&self) -> bool {
@@ -188,7 +189,7 @@ impl Scopes {
     pub(crate) fn order_everybody(self: &Arc<Self>, durable_every: Option<Duration>) -> Result<()> {
         let chain = Chain::start(&self.fs, durable_every.map(|every| every.max(DURABLE_EVERY_MIN)), false)?;
         self.watch.start(self)?;
-        *self.everybody.lock().expect("no panic while held") = Some(chain);
+        *self.everybody.lock().unpoisoned() = Some(chain);
         self.used.fetch_add(1, Memory::AcqRel);
         self.watch.wake();
         Ok(())
@@ -308,7 +309,7 @@ impl Scopes {
     /// Ends all that is engaged: the mount is gone.
     pub(crate) fn close(&self) {
         self.watch.stop();
-        let everybody = self.everybody.lock().expect("no panic while held").take();
+        let everybody = self.everybody.lock().unpoisoned().take();
         let all = self.known().take_all();
         self.used.store(0, Memory::Release);
         drop((everybody, all));

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use fstitch_core::groups::{GroupCall, GroupId};
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{Errno, InodeId, InodeNo, Result};
 
 use super::chain::Chain;
@@ -20,7 +21,7 @@ pub(super) struct Count {
 
 impl Count {
     fn add(&self, uid: u32) -> Result<()> {
-        let mut users = self.users.lock().expect("no panic while held");
+        let mut users = self.users.lock().unpoisoned();
         let all: usize = users.values().sum();
         let own = users.get(&uid).copied().unwrap_or(0);
         if all >= GROUPS_ALL_MAX || (uid != 0 && own >= GROUPS_USER_MAX) {
@@ -31,7 +32,7 @@ impl Count {
     }
 
     fn remove(&self, uid: u32) {
-        let mut users = self.users.lock().expect("no panic while held");
+        let mut users = self.users.lock().unpoisoned();
         match users.get_mut(&uid) {
             Some(own) if *own > 1 => *own -= 1,
             _ => {
@@ -42,7 +43,7 @@ impl Count {
 
     #[cfg(test)]
     pub(super) fn all(&self) -> usize {
-        self.users.lock().expect("no panic while held").values().sum()
+        self.users.lock().unpoisoned().values().sum()
     }
 }
 

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
+use fstitch_core::waiting;
+
 use super::processes::Life;
 use super::*;
 
@@ -117,6 +119,8 @@ struct Table {
     calls: Mutex<Vec<GroupCall>>,
     syncs: AtomicU64,
     refuses: AtomicBool,
+    /// A new group would have to wait.
+    waits: AtomicBool,
     /// The life that all inode numbers are in.
     generation: AtomicU32,
 }
@@ -135,6 +139,9 @@ impl Ordering for Table {
     fn group(&self, call: GroupCall) -> Result<GroupId> {
         if self.refuses.load(Memory::Relaxed) {
             return Err(Errno::OPNOTSUPP.into());
+        }
+        if call == GroupCall::Create && self.waits.load(Memory::Relaxed) {
+            waiting::ask()?;
         }
         self.calls.lock().unwrap().push(call);
         let mut groups = self.groups.lock().unwrap();
@@ -507,6 +514,39 @@ fn an_ordering_point_that_cannot_be_made_is_durable() {
     s.groups(10);
     order.point().unwrap();
     assert_eq!((s.table.syncs.load(Memory::Relaxed), s.groups(10).len()), (3, 0));
+}
+
+#[test]
+fn an_ordering_point_that_would_have_to_wait_is_made_elsewhere() {
+    let s = setup();
+    s.world.start(10, ROOT);
+    s.ok(10, order(0));
+    let first = s.groups(10);
+    let order = s.scopes.order_of(10).unwrap().unwrap();
+    let calls = s.table.calls.lock().unwrap().len();
+    s.table.waits.store(true, Memory::Relaxed);
+    {
+        let _refuses = waiting::refuse();
+        assert!(order.try_point().is_none());
+        assert_eq!(s.groups(10), first, "nothing has happened");
+        assert_eq!(s.table.calls.lock().unwrap().len(), calls);
+    }
+    order.point().unwrap();
+    let second = s.groups(10);
+    assert_eq!(s.table.get(second[0]).unwrap().after, first);
+    assert_eq!((s.table.len(), s.table.syncs.load(Memory::Relaxed)), (1, 0));
+}
+
+#[test]
+fn an_order_of_every_change_waits_before_it() {
+    let s = setup();
+    s.world.start(10, ROOT);
+    s.ok(10, Call::OrderBegin { durable_every_ms: 0, every_change: true });
+    let first = s.groups(10);
+    s.table.waits.store(true, Memory::Relaxed);
+    let _refuses = waiting::refuse();
+    assert_eq!(s.table.get(s.groups(10)[0]).unwrap().after, first);
+    assert_eq!(s.table.syncs.load(Memory::Relaxed), 0);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{Clock, Errno, Result, SystemClock};
 
 use super::Scopes;
@@ -32,7 +33,7 @@ struct Kept {
 impl Watch {
     /// Starts the thread, if it is not there.
     pub(super) fn start(&self, scopes: &Arc<Scopes>) -> Result<()> {
-        let mut thread = self.thread.lock().expect("no panic while held");
+        let mut thread = self.thread.lock().unpoisoned();
         if thread.is_none() {
             let (scopes, ended) = (Arc::downgrade(scopes), Arc::clone(&self.ended));
             let started = std::thread::Builder::new().name("fuse-scopes".to_owned());
@@ -59,7 +60,7 @@ impl Watch {
     /// Waits until the thread has ended.
     pub(super) fn stop(&self) {
         self.ended.store(true, Memory::Release);
-        let thread = self.thread.lock().expect("no panic while held").take();
+        let thread = self.thread.lock().unpoisoned().take();
         if let Some(thread) = thread {
             thread.thread().unpark();
             if thread.join().is_err() {

@@ -9,6 +9,7 @@ use std::io::Result;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::waiting::{Watcher, watch};
 
 /// Most threads that read at a time. When so many wait, everybody does: each has memory for the longest write.
@@ -38,7 +39,7 @@ impl Crew {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while held")
+        self.state.lock().unpoisoned()
     }
 
     /// Starts the workers and their keeper. `serve` serves until the mount is gone, or until after a request what it is given
@@ -101,7 +102,7 @@ impl Crew {
                 state.serving += 1;
                 return true;
             }
-            state = self.changed.wait(state).expect("no panic while held");
+            state = self.changed.wait(state).unpoisoned();
         }
     }
 

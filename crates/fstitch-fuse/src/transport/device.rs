@@ -77,6 +77,10 @@ impl Device {
 }
 
 impl DeviceRoute {
+    pub(super) fn to(device: &Arc<Device>) -> Self {
+        Self(Arc::clone(device))
+    }
+
     pub(crate) fn send(self, unique: u64, error: i32, parts: [&[u8]; 2]) {
         if let Err(failure) = self.0.send(unique, error, parts) {
             // Usually the request was withdrawn meanwhile.
@@ -95,7 +99,7 @@ pub(super) fn serve(device: &Arc<Device>, server: &dyn Server, leaves: impl Fn()
         let head = size_of::<InHeader>();
         let fixed = fixed_len(header.opcode).min(len - head);
         let (before, rest) = memory.split_at_mut(head + fixed);
-        let reply = Reply::new(header.unique, Route::Device(DeviceRoute(Arc::clone(device))));
+        let reply = Reply::new(header.unique, Route::Device(DeviceRoute::to(device)));
         dispatch(server, header, (&before[head..], rest, len - head - fixed), reply);
         if leaves() {
             break;

@@ -14,7 +14,8 @@
 //! take turns on one processor that is awake, and clients on several processors do not meet. Messages without an answer
 //! still come through `/dev/fuse`, and so do notices to the kernel.
 //!
-//! Workers that wait have others stand in for them (`crew`). A thread of a ring that waits holds up its processor's requests.
+//! Workers that wait have others stand in for them (`crew`). Nobody can stand in for a thread of a ring: it refuses to wait
+//! ([`fstitch_core::waiting`]), and what would have to is put off, done again by threads that may (`waiters`).
 //!
 //! # The life of a slot
 //!
@@ -22,6 +23,7 @@
 //!
 //! ```text
 //!   register ──► the kernel's ── completion: a request ──► ours ── commit: its answer ──► the kernel's ──► …
+//!                    │                     put off: copied ──► ours, to the answer of a waiter
 //!                    └────────── completion: an error (the mount is gone) ──► freed
 //! ```
 //!
@@ -38,6 +40,7 @@ mod device;
 mod greeting;
 mod processors;
 mod ring;
+mod waiters;
 
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,6 +53,7 @@ use self::crew::Crew;
 pub(crate) use self::device::{Device, DeviceRoute};
 pub(crate) use self::ring::RingRoute;
 use self::ring::Rings;
+use self::waiters::Waiters;
 use crate::supervised::message;
 use crate::wire::{Capabilities, InHeader, Reply, Request};
 
@@ -170,10 +174,15 @@ impl Session {
             watched(Box::new(move || device::serve(device, server, leaves)))
         };
         let crew = Arc::new(Crew::new(readers));
+        let waiters = Arc::new(Waiters::default());
         std::thread::scope(|scope| {
+            let _at_last = waiters.ending();
             let started = (|| -> std::io::Result<Vec<_>> {
                 let mut threads = match rings {
-                    Some(rings) => rings.start(scope, &device, server, watched)?,
+                    Some(rings) => {
+                        waiters.start(scope, server)?;
+                        rings.start(scope, &device, server, &waiters, watched)?
+                    }
                     None => Vec::new(),
                 };
                 threads.extend(crew.start(scope, read)?);

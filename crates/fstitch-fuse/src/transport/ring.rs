@@ -11,7 +11,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
 
-use fstitch_core::Errno;
+use fstitch_core::num::to_u64;
+use fstitch_core::{Errno, waiting};
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
@@ -21,17 +22,19 @@ use smallvec::SmallVec;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::processors::{Share, shares};
+use super::waiters::{PutOff, Waiters};
 use super::{Device, Serve, Server, TRANSFER_MAX, dispatch};
-use crate::wire::{InHeader, OutHeader, Reply, Room, Route};
+use crate::wire::{InHeader, OutHeader, Reply, Room, Route, room_len};
 
 /// Commands to `/dev/fuse` by io_uring.
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
 
-/// Slots of a queue: at most, at least, and of all queues together unless that is fewer than the least. Each has a
+/// Slots of a queue: at most, at least, and of all queues together unless that is fewer than the least. A request has its slot
+/// until it is answered, also while it waits elsewhere; when all have theirs, further ones wait in the kernel. Each has a
 /// mebibyte of addresses, of which memory is taken as requests need it.
-const SLOTS_MAX: usize = 16;
-const SLOTS_MIN: usize = 2;
+const SLOTS_MAX: usize = 32;
+const SLOTS_MIN: usize = 8;
 const SLOTS_SUM: usize = 256;
 
 /// What a completion is about that is no slot's.
@@ -136,6 +139,8 @@ enum Body {
     Bytes(SmallVec<[u8; SMALL]>),
     /// As many bytes of the slot's own memory.
     InPlace(usize),
+    /// No answer: the request would have to wait.
+    PutOff,
 }
 
 /// Back through a slot.
@@ -143,6 +148,8 @@ enum Body {
 pub(crate) struct RingRoute {
     shared: Arc<Shared>,
     slot: usize,
+    /// The request has memory of its own.
+    is_copied: bool,
 }
 
 impl RingRoute {
@@ -152,9 +159,18 @@ impl RingRoute {
         self.finish(unique, error, Body::Bytes(bytes));
     }
 
-    /// The answer is in the room, which is the slot's memory.
-    pub(crate) fn send_in_place(self, unique: u64, _room: Room<'_>, len: usize) {
-        self.finish(unique, 0, Body::InPlace(len));
+    /// The answer is in the room, which is the slot's memory unless the request was copied.
+    pub(crate) fn send_in_place(self, unique: u64, room: Room<'_>, len: usize) {
+        let body = match self.is_copied {
+            true => Body::Bytes(SmallVec::from_slice(&room.0[..len])),
+            false => Body::InPlace(len),
+        };
+        self.finish(unique, 0, body);
+    }
+
+    /// The request is to be done again by a thread that may wait. Only for the thread that serves the queue.
+    pub(crate) fn put_off(self, unique: u64) {
+        self.finish(unique, 0, Body::PutOff);
     }
 
     fn finish(self, unique: u64, error: i32, body: Body) {
@@ -209,6 +225,7 @@ impl Rings {
         scope: &'scope Scope<'scope, '_>,
         device: &'scope Arc<Device>,
         server: &'scope dyn Server,
+        waiters: &Arc<Waiters>,
         watched: impl Fn(Serve<'scope>) -> Result<()> + Send + Copy + 'scope,
     ) -> Result<Vec<ScopedJoinHandle<'scope, Result<()>>>> {
         let (ready, registered) = channel();
@@ -217,8 +234,8 @@ impl Rings {
         let mut failure = None;
         for queues in self.0 {
             let name = format!("fuse-queue-{}", queues.share.processor);
-            let ready = ready.clone();
-            let serve = move || watched(Box::new(move || queues.serve(device, server, ready)));
+            let (ready, waiters) = (ready.clone(), Arc::clone(waiters));
+            let serve = move || watched(Box::new(move || queues.serve(device, server, waiters, ready)));
             match std::thread::Builder::new().name(name).spawn_scoped(scope, serve) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => failure = Some(error),
@@ -261,10 +278,18 @@ impl Queues {
         Ok(Self { ring, share, slots, shared: Arc::new(shared) })
     }
 
-    fn serve(self, device: &Arc<Device>, server: &dyn Server, ready: Sender<Result<()>>) -> Result<()> {
+    fn serve(
+        self,
+        device: &Arc<Device>,
+        server: &dyn Server,
+        waiters: Arc<Waiters>,
+        ready: Sender<Result<()>>,
+    ) -> Result<()> {
+        // Only this thread gets the queue's requests: while it waits, nobody else can.
+        let _refuses = waiting::refuse();
         OWN.set(Arc::as_ptr(&self.shared).addr());
         stay_on(self.share.processor);
-        let mut serving = match Serving::register(self, device) {
+        let mut serving = match Serving::register(self, device, waiters) {
             Ok(serving) => serving,
             Err(error) => {
                 let told = Error::new(error.kind(), error.to_string());
@@ -300,6 +325,7 @@ struct Serving {
     slots: Vec<Slot>,
     shared: Arc<Shared>,
     device: Arc<Device>,
+    waiters: Arc<Waiters>,
     /// What had happened before serving began.
     early: Completions,
 }
@@ -309,12 +335,12 @@ type Completions = SmallVec<[(u64, i32); 8]>;
 
 impl Serving {
     /// Gives the kernel all slots.
-    fn register(queues: Queues, device: &Arc<Device>) -> Result<Self> {
+    fn register(queues: Queues, device: &Arc<Device>, waiters: Arc<Waiters>) -> Result<Self> {
         let Queues { ring, share, slots, shared } = queues;
         ring.submitter().register_enable_rings()?;
         let slots = share.queues.iter().flat_map(|queue| (0..slots).map(|_| Slot::new(*queue))).collect();
         let early = Completions::new();
-        let mut serving = Self { ring, slots, shared, device: Arc::clone(device), early };
+        let mut serving = Self { ring, slots, shared, device: Arc::clone(device), waiters, early };
         for slot in 0..serving.slots.len() {
             serving.push(serving.command(slot, REGISTER))?;
         }
@@ -383,11 +409,11 @@ impl Serving {
         cmd[..size_of::<Command>()].copy_from_slice(parameters.as_bytes());
         let device = types::Fd(self.device.as_fd().as_raw_fd());
         let entry = opcode::UringCmd80::new(device, command).cmd(cmd);
-        let about = u64::try_from(slot).expect("64-bit machine");
+        let about = to_u64(slot);
         if command == COMMIT_AND_FETCH {
             return entry.build().user_data(about);
         }
-        let places = u64::try_from(std::ptr::from_ref(&**places).addr()).expect("64-bit machine");
+        let places = to_u64(std::ptr::from_ref(&**places).addr());
         with_length(entry.addr(Some(places)).build().user_data(about), 2)
     }
 
@@ -425,7 +451,7 @@ impl Serving {
             commit_id = headers.commit_id;
             let (header, _) = InHeader::read_from_prefix(&headers.message).expect("128 bytes");
             let filled = usize::try_from(headers.payload_len).unwrap_or(usize::MAX);
-            let route = RingRoute { shared: Arc::clone(&self.shared), slot: no };
+            let route = RingRoute { shared: Arc::clone(&self.shared), slot: no, is_copied: false };
             let reply = Reply::new(header.unique, Route::Ring(route));
             dispatch(server, header, (&headers.fixed, payload, filled), reply);
         }
@@ -433,7 +459,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Gives the kernel the answers that are there.
+    /// Gives the kernel the answers that are there, and what would have to wait to those who may.
     fn commit_finished(&mut self) -> Result<()> {
         let finished =
             std::mem::take(&mut *self.shared.finished.lock().unwrap_or_else(PoisonError::into_inner));
@@ -442,6 +468,15 @@ impl Serving {
             // SAFETY: only a request that arrived in this slot and was not committed yet has an answer.
             let (headers, payload) = unsafe { self.slots[no].open() };
             let (error, len) = match &answer.body {
+                Body::PutOff => {
+                    let route = RingRoute { shared: Arc::clone(&self.shared), slot: no, is_copied: true };
+                    if let Some(request) = self.waiters.give(PutOff::copy(headers, payload, route)) {
+                        // Its reply answers `EIO` now, behind what is committed here.
+                        drop(request);
+                        self.shared.wake();
+                    }
+                    continue;
+                }
                 Body::InPlace(len) => (answer.error, *len),
                 Body::Bytes(bytes) => match payload.get_mut(..bytes.len()) {
                     Some(place) => {
@@ -458,6 +493,19 @@ impl Serving {
             self.push(self.command(no, COMMIT_AND_FETCH))?;
         }
         Ok(())
+    }
+}
+
+impl PutOff {
+    /// The request in a slot, as it arrived: whoever was to answer it changes nothing of it, but what is in its room.
+    fn copy(headers: &Headers, payload: &[u8], route: RingRoute) -> Self {
+        let (header, _) = InHeader::read_from_prefix(&headers.message).expect("128 bytes");
+        let filled = usize::try_from(headers.payload_len).map_or(payload.len(), |len| len.min(payload.len()));
+        let mut rest = payload[..filled].to_vec();
+        // What is not filled is for the contents of an answer.
+        rest.resize(filled.max(room_len(header.opcode, &headers.fixed)), 0);
+        let reply = Reply::new(header.unique, Route::Ring(route));
+        Self { header, fixed: headers.fixed, rest, filled, reply }
     }
 }
 

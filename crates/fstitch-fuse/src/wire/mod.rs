@@ -13,4 +13,4 @@ pub(crate) use self::layout::{
     Attr, AttrOut, Capabilities, DirentOut, EntryOut, InHeader, InitIn, InitOut, OutHeader, StatfsOut, opcode,
 };
 pub(crate) use self::reply::{Reply, Route};
-pub(crate) use self::request::{Node, Op, Request, Room, Set, fixed_len};
+pub(crate) use self::request::{Node, Op, Request, Room, Set, fixed_len, room_len};

@@ -1,6 +1,6 @@
 //! Answering requests.
 
-use fstitch_core::Errno;
+use fstitch_core::{Errno, waiting};
 use zerocopy::IntoBytes;
 
 use super::layout::{AttrOut, EntryOut, OpenOut, StatfsOut};
@@ -38,6 +38,17 @@ impl Reply {
     /// Nobody waits for an answer to what was asked.
     pub(crate) fn unneeded(mut self) {
         self.route = None;
+    }
+
+    /// The request would have to wait, and this thread must not: its transport has it done again, from its beginning, by one
+    /// that may. Only the transport whose thread refuses to wait can.
+    pub(crate) fn put_off(mut self) {
+        debug_assert!(waiting::refuses(), "this thread may wait");
+        match self.route.take() {
+            Some(Route::Ring(route)) if waiting::refuses() => route.put_off(self.unique),
+            // It would be put off again for ever.
+            route => self.route = route,
+        }
     }
 
     pub(crate) fn error(mut self, error: Errno) {

@@ -2,6 +2,8 @@
 
 use zerocopy::FromBytes;
 
+use crate::transport::TRANSFER_MAX;
+
 use super::layout::{
     BatchForgetIn, CreateIn, FallocateIn, ForgetOne, FsyncIn, GetxattrIn, InHeader, IoctlIn, LseekIn,
     MkdirIn, MknodIn, ReadIn, Rename2In, SetattrIn, SetxattrIn, WriteIn, opcode, valid,
@@ -100,6 +102,12 @@ pub(crate) fn fixed_len(operation: u32) -> usize {
         opcode::LSEEK => size_of::<LseekIn>(),
         _ => 0,
     }
+}
+
+/// Bytes of contents that the answer may have, of a request with `fixed`.
+pub(crate) fn room_len(operation: u32, fixed: &[u8]) -> usize {
+    let read = if operation == opcode::READ { take::<ReadIn>(fixed) } else { None };
+    read.map_or(0, |read| length(read.size).min(TRANSFER_MAX))
 }
 
 fn take<T: FromBytes>(bytes: &[u8]) -> Option<T> {

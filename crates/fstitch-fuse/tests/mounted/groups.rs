@@ -288,3 +288,24 @@ fn hostile_processes_harm_nobody() {
     all_given_back(&spy);
     run(&mounted, "assert create() == 1");
 }
+
+#[test]
+fn what_waits_elsewhere_belongs_to_the_same_groups() {
+    let Some((mounted, spy)) = mount_spy() else { return };
+    spy.waits.store(true, std::sync::atomic::Ordering::Relaxed);
+    run(
+        &mounted,
+        r"
+p = create()
+engage(p)
+touch('made')
+with open(os.path.join(ROOT, 'made'), 'wb', buffering=0) as file:
+    file.write(b'1')
+    disengage(p)
+    file.write(b'2')
+",
+    );
+    let group = spy.made_for("made");
+    assert_eq!(group.len(), 1);
+    assert_eq!(*spy.written.lock().unwrap(), [group, vec![]]);
+}

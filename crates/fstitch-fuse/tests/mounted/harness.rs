@@ -22,7 +22,7 @@ pub fn is_root() -> bool {
 }
 
 /// The way that is tested: `FSTITCH_TRANSPORT` names it.
-fn transport() -> Transport {
+pub fn transport() -> Transport {
     let named = std::env::var("FSTITCH_TRANSPORT");
     named.map_or(Transport::Device, |named| named.parse().expect("`auto`, `device` or `io_uring`"))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fstitch_core::groups::{GroupCall, GroupId, with_engaged};
 use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, FallocateMode, FileSystem, InodeFlags, InodeNo,
-    RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
+    RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode, waiting,
 };
 use fstitch_fs::model::Model;
 
@@ -23,11 +23,15 @@ pub struct Spy {
     pub abandons: AtomicBool,
     /// The operation that panics, if any.
     pub broken: Mutex<Option<&'static str>>,
+    /// Writes would have to wait.
+    pub waits: AtomicBool,
     pub groups: Mutex<Table>,
     /// The groups that files were made for, by name.
     made: Mutex<BTreeMap<Vec<u8>, Vec<GroupId>>>,
     /// The groups of writes, in their order.
     pub written: Mutex<Vec<Vec<GroupId>>>,
+    /// Whose they are: user and thread.
+    pub writers: Mutex<Vec<(u32, u32)>>,
 }
 
 impl Spy {
@@ -94,7 +98,12 @@ impl FileSystem for Spy {
     }
 
     fn write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+        if self.waits.load(Ordering::Relaxed) {
+            self.note("write that may wait");
+            waiting::ask()?;
+        }
         self.written.lock().unwrap().push(with_engaged(<[GroupId]>::to_vec));
+        self.writers.lock().unwrap().push((caller.uid, caller.tid));
         self.note("write").write(caller, ino, offset, data)
     }
 

@@ -3,6 +3,7 @@
 use super::{Core, Shared};
 use crate::graph::Graph;
 use crate::graph::patch::Sx;
+use fstitch_core::num::to_u64;
 
 const END: Sx = Sx::MAX;
 
@@ -59,11 +60,25 @@ impl Core {
     pub(super) fn note_clean(&mut self, sx: Sx) {
         self.clean.push(&mut self.graph, sx);
     }
+
+    /// Blocks became clean because a change elsewhere was committed.
+    #[cold]
+    fn note_landed(&mut self) {
+        for sx in self.graph.take_landed() {
+            let slot = self.graph.slot(sx);
+            if slot.data.is_some() && slot.is_clean() {
+                self.note_clean(sx);
+            }
+        }
+    }
 }
 
 impl Shared {
     /// Evicts clean blocks until `more` bytes fit, as far as there are any.
     pub(super) fn make_room(&self, core: &mut Core, more: usize) {
+        if core.graph.has_landed() {
+            core.note_landed();
+        }
         // Twice round: the first pass takes the second chances away.
         let mut patience = 2 * core.clean.len + 1;
         while self.memory(core) + more > self.options.cache_size && patience > 0 {
@@ -85,7 +100,7 @@ impl Shared {
             self.forget(core, oldest);
             core.graph.stats.cache_evictions += 1;
         }
-        let memory = u64::try_from(self.memory(core)).expect("64-bit machine");
+        let memory = to_u64(self.memory(core));
         core.graph.stats.memory_peak_bytes = core.graph.stats.memory_peak_bytes.max(memory);
     }
 

@@ -1,10 +1,10 @@
 //! A volume as a block device, for those that know no patches: recovery, probing, checking.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use fstitch_core::{
-    BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result,
-};
+use fstitch_core::lock::Mutex;
+use fstitch_core::order::rank;
+use fstitch_core::{BlockBuf, BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
 
 use super::Cache;
 use crate::PatchId;
@@ -14,7 +14,7 @@ use crate::PatchId;
 pub struct VolumeDevice {
     cache: Arc<Cache>,
     /// What was written since the last flush.
-    written: Mutex<Vec<PatchId>>,
+    written: Mutex<Vec<PatchId>, rank::Leaf>,
 }
 
 impl VolumeDevice {
@@ -56,16 +56,16 @@ impl BlockDevice for VolumeDevice {
             self.check(write.block)?;
             self.cache.reserve(write.data.len())?;
             let _step = self.cache.begin(write.data.len(), 0)?;
-            let block = self.cache.fresh(write.block, BlockKind::Data)?;
+            let block = self.cache.fresh(write.block, write.kind)?;
             let contents = Arc::new(BlockBuf::copy_of(write.data));
             let patch = self.cache.lock().init(&block, contents, &[]);
-            self.written.lock().expect("no panic while held").push(patch);
+            self.written.lock().push(patch);
         }
         Ok(())
     }
 
     fn flush(&self) -> Result<()> {
-        let written = std::mem::take(&mut *self.written.lock().expect("no panic while held"));
+        let written = std::mem::take(&mut *self.written.lock());
         self.cache.sync_patches(&written)
     }
 

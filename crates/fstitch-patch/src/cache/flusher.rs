@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use fstitch_core::{BlockNo, Error, IoOp, Result};
 use super::journal::Journal;
 use super::step::{Goal, Progress};
 use super::{Cache, Core, Shared};
+use crate::observer::What;
 
 /// How often ages are looked at: this often, or twice in the shortest of them.
 const TICK: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ impl Cache {
     /// # Errors
     /// [`Error::Io`] if the thread cannot be started.
     pub fn start_flusher(&self) -> Result<()> {
-        let mut flusher = self.flusher.lock().expect("no panic while held");
+        let mut flusher = self.flusher.lock();
         if flusher.is_some() {
             return Ok(());
         }
@@ -72,7 +73,7 @@ impl Drop for Cache {
             self.shared.core().leave_volume(self.volume);
             return;
         }
-        if let Some(flusher) = self.flusher.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(flusher) = self.flusher.get_mut().take() {
             self.shared.core().stop = true;
             self.shared.kick.notify_all();
             // A panic of the thread was reported when it happened; there is nobody left to tell.
@@ -94,7 +95,10 @@ impl Shared {
         let why =
             format!("the flusher panicked: {what}; changes that were not stable by then are in memory only");
         // Said over what a lock says of itself that was held: this is where it comes from.
-        self.core().poison = Some(Error::Poisoned(why.into()));
+        let mut core = self.core();
+        core.poison = Some(Error::Poisoned(why.into()));
+        core.tell(|_| What::Poisoned);
+        drop(core);
         self.changed.notify_all();
     }
 

@@ -1,10 +1,12 @@
 //! Room for operations: the one place where they wait.
 
 use fstitch_core::order::{Rank, assert_below};
+use fstitch_core::waiting;
 use fstitch_core::{Errno, Error, Result};
 
 use super::step::{Goal, Progress};
 use super::{Cache, Core, Shared};
+use crate::observer::What;
 
 /// See [`Shared::is_early`], in bytes.
 const EARLY_FROM: usize = 64 << 20;
@@ -28,6 +30,19 @@ impl Cache {
     /// # Errors
     /// `EROFS` on a read-only cache; [`Error::Poisoned`] after a failed write.
     pub fn reserve(&self, bytes: usize) -> Result<()> {
+        self.reserve_if(bytes, || Ok(()))
+    }
+
+    /// The same for an operation that has changed nothing yet.
+    ///
+    /// # Errors
+    /// Those of [`Cache::reserve`]; [`Error::WouldWait`] where there is no room and this thread refuses to wait. Nothing is kept
+    /// for it then, and nobody was asked to write.
+    pub fn reserve_first(&self, bytes: usize) -> Result<()> {
+        self.reserve_if(bytes, waiting::ask)
+    }
+
+    fn reserve_if(&self, bytes: usize, may_wait: impl Fn() -> Result<()>) -> Result<()> {
         assert_below(Rank::Inode, "waiting for room");
         let shared = &*self.shared;
         if self.options.read_only {
@@ -42,8 +57,10 @@ impl Cache {
             if shared.has_room(&core, bytes) {
                 return Ok(());
             }
+            may_wait()?;
             if !std::mem::replace(&mut waited, true) {
                 core.graph.stats.waits += 1;
+                core.tell(|_| What::Stalled);
             }
             if core.has_flusher {
                 core.pressure = true;
@@ -51,7 +68,7 @@ impl Cache {
                 core = shared.wait(core);
                 if core.idle_rounds > rounds + 1 {
                     // Nothing could be written since we asked, as below.
-                    return Shared::check_poison(&core);
+                    return Shared::check_failures(&core);
                 }
                 continue;
             }
@@ -63,8 +80,8 @@ impl Cache {
             };
             core = shared.core();
             if progress == Progress::Idle {
-                // Nothing can be written: what is dirty waits for something that only operations can bring.
-                return Shared::check_poison(&core);
+                // Nothing can be written: what is dirty waits for something that only operations can bring, or for what is lost.
+                return Shared::check_failures(&core);
             }
         }
     }
@@ -78,6 +95,12 @@ impl Cache {
 }
 
 impl Shared {
+    /// Fails if what has no room now will never have any.
+    fn check_failures(core: &Core) -> Result<()> {
+        Self::check_poison(core)?;
+        core.failures.first().map_or(Ok(()), Err)
+    }
+
     /// Dirty bytes from which on contents are written early. Below, what comes is small or soon over.
     fn early_limit(&self) -> usize {
         EARLY_FROM.min(self.options.cache_size / 8)

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::order::{Rank, assert_below};
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, BlockRead, Result};
 
@@ -101,7 +102,7 @@ impl Cache {
             let Found::Loaded(sx) = self.shared.look_up(&mut core, no) else { return Ok(None) };
             found.push(take(&core, sx));
         }
-        core.graph.stats.cache_hits += u64::try_from(blocks.len()).expect("64-bit machine");
+        core.graph.stats.cache_hits += to_u64(blocks.len());
         Ok(Some(found))
     }
 
@@ -258,7 +259,9 @@ impl Shared {
             .map(|(&(at, _, ref block), buf)| BlockRead { block: block.no, kind: blocks[at].kind, data: buf })
             .collect();
         assert_below(Rank::Core, "reading");
-        let outcome = self.device.read(&mut reads);
+        let outcome = self.medium.read(&mut reads);
+        let verify = |read: &BlockRead<'_>| self.seals.verify(read.block, read.kind, read.data);
+        let outcome = outcome.and_then(|()| reads.iter().try_for_each(verify));
         let mut core = self.core();
         if let Err(error) = outcome {
             core.graph.stats.read_errors += 1;

@@ -7,10 +7,27 @@
 //!   tx.rs       the core lock, in which patches are created
 //!   journal/    transactions, where a journal is kept     groups.rs   patchgroups
 //!   volume.rs   several volumes on one device             device.rs   a volume as a device
+//!   seal.rs     checksums of formats, at the moment of writing   medium.rs  what a write became, block by block
+//!   view.rs     one moment, for people                       observe.rs events, for who looks on
 //! ```
 //!
 //! Locks, in this order: `epoch` (one epoch at a time, held across I/O), `core` (graph and index, held for
-//! microseconds, never across I/O).
+//! microseconds, never across I/O), and leaves. `docs/design/uhfs.md` has the table of all ranks. `observer` is
+//! taken before `core`, by who holds neither, and never waited for.
+//!
+//! # Invariants
+//!
+//! 1. A block of the device is in at most one slot; two that load it at a time read it once.
+//! 2. A block with uncommitted patches, one in flight and one that is pinned stay in memory.
+//! 3. An epoch is written, then flushed, then committed; nothing of it is committed if either fails.
+//! 4. After a failure nothing is written and nothing that was not stable is forgotten: reading sees the newest data, every sync
+//!    fails.
+//! 5. Who creates patches has reserved room for them before, holding no lock and no unfinished patch.
+//!
+//! # States and transitions of a block
+//! *absent* → *loading* [`load`] → *clean* [`note_clean`]; or *fresh*, of which nobody has said yet what it holds [`fresh`] → *dirty*
+//! [`Tx`: `init`, `bytes`, `bits`] → *in flight* [`launch`] → *clean* or, changed meanwhile, *dirty* [`settle`] → *absent*
+//! [`make_room`, `forget`]. The cache itself: *open* → *poisoned* [`settle`, `poison`, `abandon`], for ever.
 
 mod block;
 mod clean;
@@ -20,23 +37,30 @@ mod groups;
 mod journal;
 mod limits;
 mod load;
+mod medium;
+mod observe;
+mod seal;
 mod step;
 mod sync;
 mod tx;
+mod view;
 mod volume;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fstitch_core::groups::GroupId;
-use fstitch_core::order::{Rank, Ranked};
+use fstitch_core::lock::{Condvar, Mutex, MutexGuard};
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::order::rank;
 use fstitch_core::waiting::Waiting;
 use fstitch_core::{BlockBuf, BlockDevice, BlockNo, Clock, Error, Geometry, Result};
 use rustc_hash::FxHashMap;
 
 use crate::graph::Graph;
 use crate::graph::patch::{Sx, Vx};
+use crate::observer::What;
 use crate::patchgroup::Group;
 use crate::{CacheOptions, Optimizations, PatchId, PatchState, Stats};
 pub use block::Block;
@@ -45,6 +69,10 @@ pub use device::VolumeDevice;
 use flusher::Flusher;
 pub use journal::{Handle, JournalConfig, JournalStatus};
 pub use load::{Blocks, Snapshots};
+use medium::Failures;
+pub use medium::{Exception, Fate, Medium};
+use seal::Seals;
+pub use seal::{Run, Seal};
 pub use tx::Tx;
 pub use volume::{Linear, Pieces, Placement, Spot, VolumeOptions};
 use volume::{Mapping, VolumeState};
@@ -52,7 +80,7 @@ use volume::{Mapping, VolumeState};
 /// The buffer cache of one device, or of one of the volumes on it ([`Cache::volume`]).
 pub struct Cache {
     shared: Arc<Shared>,
-    flusher: Mutex<Option<Flusher>>,
+    flusher: Mutex<Option<Flusher>, rank::Table>,
     /// Whose mechanism its changes obey.
     volume: Vx,
     /// The volume below whose mechanism that is, where its journal takes everything.
@@ -66,7 +94,7 @@ pub struct Cache {
 
 /// What handles, the flusher thread and the cache share.
 pub(crate) struct Shared {
-    device: Arc<dyn BlockDevice>,
+    medium: Arc<dyn Medium>,
     geometry: Geometry,
     block_size: usize,
     options: CacheOptions,
@@ -74,14 +102,18 @@ pub(crate) struct Shared {
     /// What blocks hold of which nobody has said yet what they hold.
     zeros: Arc<BlockBuf>,
     /// Held through an epoch.
-    epoch: Mutex<()>,
-    core: Mutex<Core>,
+    epoch: Mutex<(), rank::Epoch>,
+    core: Mutex<Core, rank::Core>,
     /// A miss was loaded, an epoch was committed, or the cache was poisoned.
     changed: Condvar,
     /// There is work for the flusher thread, or it should stop.
     kick: Condvar,
     /// A journal has been kept: what somebody waits for may come to wait for more.
     journaled: AtomicBool,
+    /// What formats put into blocks last.
+    seals: Seals,
+    /// Who looks on.
+    observer: observe::Seat,
 }
 
 /// What the core lock guards.
@@ -93,6 +125,9 @@ pub(crate) struct Core {
     loaded: usize,
     /// Blocks being written from copies of their own.
     copies_in_flight: usize,
+    /// The blocks of the last epoch, and when it was launched.
+    launched: Vec<Sx>,
+    launched_at: Duration,
     /// Memory that file systems keep beside the cache.
     external_bytes: usize,
     /// What callers of `sync_patches` wait for: written by whoever writes the next epoch.
@@ -104,6 +139,8 @@ pub(crate) struct Core {
     marked_old: Option<u64>,
     next_waiter: u64,
     poison: Option<Error>,
+    /// Blocks that failed where the others are sound.
+    failures: Failures,
     /// A flusher thread runs.
     has_flusher: bool,
     /// The flusher thread should write everything it can.
@@ -124,8 +161,17 @@ impl Cache {
     /// # Panics
     /// If its blocks are larger than 64 KiB.
     #[must_use]
-    pub fn new(device: Arc<dyn BlockDevice>, mut options: CacheOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let geometry = device.geometry();
+    pub fn new(device: Arc<dyn BlockDevice>, options: CacheOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Self::over(Arc::new(medium::Device(device)), options, clock)
+    }
+
+    /// A cache over a medium that answers for each block.
+    ///
+    /// # Panics
+    /// If its blocks are larger than 64 KiB.
+    #[must_use]
+    pub fn over(medium: Arc<dyn Medium>, mut options: CacheOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let geometry = medium.geometry();
         assert!(geometry.block_size <= 64 << 10, "blocks of {} bytes", geometry.block_size);
         options.cache_size = options.cache_size.max(CacheOptions::MIN_CACHE_SIZE);
         let mut graph = Graph::new(options.optimizations, Arc::clone(&clock));
@@ -139,12 +185,15 @@ impl Cache {
             clean: CleanList::new(),
             loaded: 0,
             copies_in_flight: 0,
+            launched: Vec::new(),
+            launched_at: Duration::ZERO,
             external_bytes: 0,
             wanted: Vec::new(),
             marked: None,
             marked_old: None,
             next_waiter: 0,
             poison: None,
+            failures: Failures::default(),
             has_flusher: false,
             pressure: false,
             early: false,
@@ -153,9 +202,9 @@ impl Cache {
             groups: FxHashMap::default(),
             volumes: vec![VolumeState::default()],
         };
-        let block_size = usize::try_from(geometry.block_size).expect("64-bit machine");
+        let block_size = to_usize(geometry.block_size);
         let shared = Shared {
-            device,
+            medium,
             geometry,
             block_size,
             options: options.clone(),
@@ -166,6 +215,8 @@ impl Cache {
             changed: Condvar::new(),
             kick: Condvar::new(),
             journaled: AtomicBool::new(false),
+            seals: Seals::default(),
+            observer: observe::Seat::default(),
         };
         Arc::new(Self {
             shared: Arc::new(shared),
@@ -233,8 +284,8 @@ impl Cache {
     /// Refuses changes of this volume from now on, because of damage found on the medium.
     pub fn poison(&self, why: &str) {
         let mut core = self.shared.core();
-        let volume = &mut core.volumes[usize::from(self.volume)];
-        volume.poison.get_or_insert_with(|| Error::Poisoned(why.into()));
+        core.volumes[usize::from(self.volume)].poison.get_or_insert_with(|| Error::Poisoned(why.into()));
+        core.tell(|_| What::Poisoned);
         self.shared.changed.notify_all();
     }
 
@@ -256,7 +307,7 @@ impl Cache {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let core = self.shared.core();
-        let count = |n: usize| u64::try_from(n).expect("64-bit machine");
+        let count = |n: usize| to_u64(n);
         Stats {
             memory_bytes: count(self.shared.memory(&core)),
             patch_bytes_now: count(core.graph.patch_bytes()),
@@ -281,72 +332,44 @@ impl Cache {
 }
 
 /// The core lock, held.
-pub(crate) struct CoreGuard<'a> {
-    guard: MutexGuard<'a, Core>,
-    _rank: Ranked,
-}
+pub(crate) type CoreGuard<'a> = MutexGuard<'a, Core>;
 
-impl std::ops::Deref for CoreGuard<'_> {
-    type Target = Core;
-
-    fn deref(&self) -> &Core {
-        &self.guard
-    }
-}
-
-impl std::ops::DerefMut for CoreGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Core {
-        &mut self.guard
-    }
-}
-
-/// The core after a panic under its lock: whatever was half changed then must not reach the medium.
-fn after_panic(broken: PoisonError<MutexGuard<'_, Core>>) -> MutexGuard<'_, Core> {
-    let mut core = broken.into_inner();
+/// After a panic under the core lock whatever was half changed then must not reach the medium.
+fn after_panic(core: &mut Core) {
     core.poison.get_or_insert_with(|| Error::Poisoned("a panic in the middle of a change".into()));
-    core
 }
 
 /// Memory that a cached block takes beside its contents: its slot, its place in the index, and what alignment costs.
 const BLOCK_OVERHEAD: usize = 320;
 
 impl Shared {
+    #[track_caller]
     fn core(&self) -> CoreGuard<'_> {
-        let rank = Ranked::enter(Rank::Core);
-        let guard = self.core.lock().unwrap_or_else(after_panic);
-        CoreGuard { guard, _rank: rank }
+        self.core.lock_mended(after_panic)
     }
 
     fn poison(&self, why: &str) {
         let mut core = self.core();
         core.poison.get_or_insert_with(|| Error::Poisoned(why.into()));
+        core.tell(|_| What::Poisoned);
         self.changed.notify_all();
     }
 
     /// The right to write an epoch. An epoch that panicked stays in flight for ever, and no other follows.
+    #[track_caller]
     fn epoch(&self) -> MutexGuard<'_, ()> {
-        self.epoch.lock().unwrap_or_else(|broken| {
-            self.poison("a panic while an epoch was written");
-            broken.into_inner()
-        })
+        self.epoch.lock_mended(|()| self.poison("a panic while an epoch was written"))
     }
 
     /// Waits for something to change.
     fn wait<'a>(&self, core: CoreGuard<'a>) -> CoreGuard<'a> {
         let _waiting = Waiting::begin();
-        let CoreGuard { guard, _rank } = core;
-        let guard = self.changed.wait(guard).unwrap_or_else(after_panic);
-        CoreGuard { guard, _rank }
+        self.changed.wait(core, after_panic)
     }
 
     /// Waits for work, at most this long.
     fn wait_for_kick<'a>(&self, core: CoreGuard<'a>, limit: Duration) -> CoreGuard<'a> {
-        let CoreGuard { guard, _rank } = core;
-        let guard = match self.kick.wait_timeout(guard, limit) {
-            Ok((guard, _)) => guard,
-            Err(broken) => after_panic(PoisonError::new(broken.into_inner().0)),
-        };
-        CoreGuard { guard, _rank }
+        self.kick.wait_timeout(core, limit, after_panic)
     }
 
     /// Bytes in use.

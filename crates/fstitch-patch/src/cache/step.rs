@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockNo, BlockWrite, Error, Result};
 
+use super::medium::{self, Written};
 use super::{Cache, Core, Shared};
 use crate::graph::patch::{Sx, Vx};
 use crate::graph::{Frozen, Mark, Readiness, Slot};
+use crate::observer::What;
 use crate::{Durability, PatchId};
 
 /// The most bytes that an epoch without a waiting caller writes, so that a caller who comes meanwhile does not wait
@@ -97,7 +100,7 @@ impl Shared {
                 return Ok(Progress::Idle);
             }
             let chosen = core.graph.take_ripe_contents(horizon, self.early_blocks());
-            core.graph.stats.blocks_written_early += u64::try_from(chosen.len()).expect("64-bit machine");
+            core.graph.stats.blocks_written_early += to_u64(chosen.len());
             Self::launch(&mut core, chosen)
         };
         self.write_launched(batch)
@@ -105,20 +108,32 @@ impl Shared {
 
     /// Marks the blocks in flight, each of which has ready patches, and takes their images.
     fn launch(core: &mut Core, chosen: Vec<Sx>) -> Vec<Frozen> {
-        let batch: Vec<Frozen> = chosen.into_iter().map(|sx| core.graph.launch(sx)).collect();
+        if !chosen.is_empty() {
+            core.note_epoch(&chosen);
+        }
+        let batch: Vec<Frozen> = chosen.iter().map(|&sx| core.graph.launch(sx)).collect();
         core.copies_in_flight = batch.iter().filter(|f| is_copy(core, f)).count();
         batch
     }
 
     /// Writes, flushes and commits a launched epoch.
-    fn write_launched(&self, batch: Vec<Frozen>) -> Result<Progress> {
+    fn write_launched(&self, mut batch: Vec<Frozen>) -> Result<Progress> {
         if batch.is_empty() {
             return Ok(Progress::Idle);
         }
+        self.seals.seal(&mut batch);
         let outcome = self.write_batch(&batch);
         let mut core = self.core();
         core.copies_in_flight = 0;
-        self.settle(&mut core, batch, outcome)
+        if outcome.is_ok() {
+            core.launched.clear();
+        }
+        core.tell(|core| What::Ended { epoch: core.epoch(), failed: outcome.is_err() });
+        let result = self.settle(&mut core, batch, outcome);
+        if core.poison.is_some() {
+            core.tell(|_| What::Poisoned);
+        }
+        result
     }
 
     /// The blocks of the epoch in order of their numbers: those that need no undo, and only if there are none the
@@ -184,38 +199,38 @@ impl Shared {
         Some(closure.stamp)
     }
 
-    /// Writes and flushes, without any lock but `epoch`.
-    fn write_batch(&self, batch: &[Frozen]) -> Result<()> {
+    /// Writes and flushes, without any lock but `epoch`, and has what went elsewhere noted.
+    fn write_batch(&self, batch: &[Frozen]) -> Result<Written> {
         let writes: Vec<BlockWrite<'_>> =
             batch.iter().map(|f| BlockWrite { block: f.no, kind: f.kind, data: &f.image }).collect();
-        self.device.write(&writes)?;
-        match self.options.durability {
-            Durability::Flush => self.device.flush(),
-            Durability::Unsafe => Ok(()),
+        let exceptions = self.medium.store(&writes)?;
+        if self.options.durability == Durability::Flush {
+            self.medium.flush()?;
         }
+        Ok(Written::new(&*self.medium, exceptions))
     }
 
     /// Commits the epoch, or poisons the cache.
-    fn settle(&self, core: &mut Core, batch: Vec<Frozen>, outcome: Result<()>) -> Result<Progress> {
-        let (slots, numbers): (Vec<Sx>, Vec<u64>) = batch.iter().map(|f| (f.slot, f.no.get())).unzip();
+    fn settle(&self, core: &mut Core, batch: Vec<Frozen>, outcome: Result<Written>) -> Result<Progress> {
+        let slots = medium::places(&batch);
         drop(batch);
         let result = match outcome {
-            Ok(()) => {
-                slots.iter().for_each(|&sx| core.graph.commit(sx));
-                let joined = numbers.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
-                let count = |n: usize| u64::try_from(n).expect("64-bit machine");
+            Ok(written) => {
+                let joined = slots.windows(2).filter(|pair| pair[0].0.get() + 1 == pair[1].0.get()).count();
+                let count = |n: usize| to_u64(n);
                 core.graph.stats.write_requests += count(slots.len() - joined);
                 core.graph.stats.epochs += 1;
                 core.graph.stats.flushes += u64::from(self.options.durability == Durability::Flush);
+                Self::commit_written(core, &slots, written);
                 Ok(Progress::Wrote(slots.len()))
             }
             Err(error) => {
                 // The patches stay in flight for ever: nobody knows how much of them is on the medium.
-                core.poison = Some(poison_of(&error, &numbers));
+                core.poison = Some(poison_of(&error, &slots));
                 Err(error)
             }
         };
-        for sx in slots {
+        for (_, sx) in slots {
             let slot = core.graph.slot(sx);
             if slot.is_clean() && slot.kind.is_journal() && !slot.is_pinned() {
                 // Nobody reads the log.
@@ -236,9 +251,9 @@ fn is_copy(core: &Core, frozen: &Frozen) -> bool {
 }
 
 /// What later callers are told after a failed epoch.
-fn poison_of(error: &Error, numbers: &[u64]) -> Error {
-    let first: Vec<String> = numbers.iter().take(8).map(u64::to_string).collect();
-    let more = if numbers.len() > 8 { ", …" } else { "" };
-    let text = format!("{error}; changes to {} blocks were lost ({}{more})", numbers.len(), first.join(", "));
+fn poison_of(error: &Error, lost: &[(BlockNo, Sx)]) -> Error {
+    let first: Vec<String> = lost.iter().take(8).map(|(no, _)| no.to_string()).collect();
+    let more = if lost.len() > 8 { ", …" } else { "" };
+    let text = format!("{error}; changes to {} blocks were lost ({}{more})", lost.len(), first.join(", "));
     Error::Poisoned(text.into())
 }

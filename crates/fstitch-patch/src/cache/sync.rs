@@ -55,7 +55,7 @@ impl Cache {
     /// # Errors
     /// `EIO`, with what is wrong.
     pub fn intact(&self) -> Result<()> {
-        self.shared.device.intact().inspect_err(|error| {
+        self.shared.medium.intact().inspect_err(|error| {
             let why =
                 if let Error::Io { source, .. } = error { source.to_string() } else { error.to_string() };
             self.shared.poison(&why);
@@ -105,7 +105,7 @@ impl Shared {
                 }
             }
             if self.write_epoch(Goal::Everything)? == Progress::Idle {
-                return Err(Error::Errno(Errno::BUSY));
+                return Err(self.core().failures.first().unwrap_or(Error::Errno(Errno::BUSY)));
             }
         }
     }
@@ -153,7 +153,7 @@ impl Shared {
     fn flush_if_unsafe(&self) -> Result<()> {
         match self.options.durability {
             Durability::Flush => Ok(()),
-            Durability::Unsafe => self.device.flush().map_err(lost),
+            Durability::Unsafe => self.medium.flush().map_err(lost),
         }
     }
 }

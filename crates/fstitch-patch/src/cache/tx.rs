@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use fstitch_core::num::to_usize;
+use fstitch_core::waiting::note_change;
 use fstitch_core::{BlockBuf, BlockNo};
 
 use super::groups::Mine;
@@ -44,6 +46,7 @@ impl<'a> Tx<'a> {
     }
 
     fn change(&mut self, block: &Block, change: Change, new: &Contents<'_>, befores: &[PatchId]) -> PatchId {
+        note_change();
         let site = self.site(block);
         match self.mine.is_empty() {
             true => self.core.graph.change(site, change, new, befores),
@@ -117,7 +120,7 @@ impl<'a> Tx<'a> {
             let (word, low) = (at / 64, at % 64);
             let run = (64 - low).min(end - at);
             let mask = (u64::MAX >> (64 - run)) << low;
-            let index = usize::try_from(word).expect("64-bit machine") * 8;
+            let index = to_usize(word) * 8;
             let now = fstitch_core::Le::u64(self.data(block), index) & mask;
             assert_eq!(now, if value { 0 } else { mask }, "bits {at}.. of block {} flip", block.no);
             let id = self.change(block, Change::Bits { word, mask }, &Contents::Flip, befores);

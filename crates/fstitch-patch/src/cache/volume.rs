@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use fstitch_core::lock::Mutex;
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockNo, Error, IoOp, Result};
 
 use super::journal::Journal;
-use super::{Cache, Core, Shared};
+use super::{Cache, Core, Run, Shared};
 use crate::graph::patch::Vx;
 use crate::graph::{Arrangement, Logging};
 use crate::{Ordering, PatchId};
@@ -46,6 +48,11 @@ pub trait Placement: Send + Sync {
         self.find(no).ok_or_else(|| outside(no))
     }
 
+    /// The runs of neighbours that all blocks lie in, where they stay so.
+    fn runs(&self) -> Option<Vec<Run>> {
+        None
+    }
+
     /// The volume below whose journal takes the contents of files, and with them every change of this one.
     fn logged_by(&self) -> Option<Arc<Cache>> {
         None
@@ -73,6 +80,10 @@ impl Placement for Linear {
 
     fn find(&self, no: BlockNo) -> Option<Spot> {
         (no.get() < self.count).then(|| Spot::stable(BlockNo(self.first.get() + no.get())))
+    }
+
+    fn runs(&self) -> Option<Vec<Run>> {
+        Some(vec![Run { own: BlockNo(0), device: self.first, count: self.count }])
     }
 }
 
@@ -112,6 +123,18 @@ impl Placement for Pieces {
     fn fill(&self, no: BlockNo) -> Result<Spot> {
         let (piece, inner) = self.piece(no).ok_or_else(|| outside(no))?;
         piece.fill(inner)
+    }
+
+    fn runs(&self) -> Option<Vec<Run>> {
+        let mut runs = Vec::new();
+        let mut before = 0;
+        for piece in &self.0 {
+            runs.extend(
+                piece.runs()?.into_iter().map(|run| Run { own: BlockNo(before + run.own.get()), ..run }),
+            );
+            before += piece.block_count();
+        }
+        Some(runs)
     }
 
     fn logged_by(&self) -> Option<Arc<Cache>> {
@@ -192,7 +215,7 @@ impl Cache {
         own.ordering = options.ordering;
         Ok(Arc::new(Self {
             shared,
-            flusher: std::sync::Mutex::new(None),
+            flusher: Mutex::new(None),
             volume,
             below,
             block_count: placement.block_count(),
@@ -230,7 +253,7 @@ impl Cache {
         self.below.as_ref()?;
         let core = self.shared.core();
         let blocks = core.journal(self.volume)?.log_blocks();
-        Some(usize::try_from(blocks).expect("64-bit machine") * self.shared.block_size)
+        Some(to_usize(blocks) * self.shared.block_size)
     }
 
     /// Whether all changes go through the journal of the volume below.

@@ -2,6 +2,7 @@
 
 use super::patch::{Patch, Px};
 use crate::PatchId;
+use fstitch_core::num::to_usize;
 
 #[derive(Debug)]
 enum Place {
@@ -130,7 +131,7 @@ impl Arena {
     }
 
     fn at(px: Px) -> usize {
-        usize::try_from(px).expect("64-bit machine")
+        to_usize(px)
     }
 }
 

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::patch::{Birth, Change, NO_SLOT, Patch, Px, Site, Sx, Undo, Vx};
 use super::{Graph, at};
 use crate::PatchId;
+use crate::observer::What;
 
 /// The new contents that come with a change.
 pub(crate) enum Contents<'a> {
@@ -39,6 +40,7 @@ impl Graph {
         befores: &[PatchId],
     ) -> PatchId {
         if let Some(hard) = self.joins_at_once(site, befores) {
+            self.tell_joined(hard);
             self.assert_inside(site.slot, change);
             self.apply(site.slot, change, new);
             return self.arena.id(hard);
@@ -206,6 +208,7 @@ impl Graph {
         let outside: Befores = befores.iter().copied().filter(|&px| self.patch(px).slot != sx).collect();
         let hard = self.harden(sx);
         self.stats.patches_merged_hard += 1;
+        self.tell_joined(hard);
         self.join(hard, &outside);
         self.apply(sx, change, new);
         hard
@@ -217,6 +220,7 @@ impl Graph {
         let overlapped = self.overlapped(sx, change);
         if let Some(target) = self.overlap_target(site, change, &overlapped, befores) {
             self.stats.patches_merged_overlap += 1;
+            self.tell_joined(target);
             self.widen_undo(target, change);
             self.join(target, befores);
             self.apply(sx, change, new);
@@ -318,6 +322,10 @@ impl Graph {
         patch.hard = hard;
         patch.born = Birth::at(born);
         let px = self.arena.insert(patch);
+        self.tell(|graph| {
+            let slot = graph.slot(site.slot);
+            What::Made { patch: graph.arena.id(px), block: slot.no, kind: slot.kind, role: graph.role_of(px) }
+        });
         let slot = &mut self.slots[at(site.slot)];
         if slot.patches.is_empty() {
             slot.dirtied_at = born;

@@ -42,6 +42,7 @@ impl Graph {
         if block != NO_SLOT && !same_block && !gathers && !flying {
             self.slots[at(block)].external += 1;
         }
+        self.tell_waits(after, before);
     }
 
     /// Removes the edge as if `before` had committed; the id stays in `befores`, where it is a no-op once

@@ -8,6 +8,7 @@ use super::patch::{Change, NO_SLOT, Px, Sx, Undo, Vx};
 use super::slot::OfBlock;
 use super::{Graph, at};
 use crate::PatchId;
+use crate::observer::What;
 
 /// How many edges one dropped patch may turn into.
 const EDGE_LIMIT: usize = 256;
@@ -74,6 +75,7 @@ impl Graph {
         let undo = patch.set_undo(Undo::None);
         self.stats.undo_bytes_now -= undo.size();
         self.stats.patches_eliminated += 1;
+        self.tell(|graph| What::Emptied { patch: graph.arena.id(px) });
         if let Some(hard) = implicit {
             self.add_edge(px, hard);
         }
@@ -177,6 +179,7 @@ impl Graph {
         if slot.patches.is_empty() {
             self.strike_dirty(sx);
         }
+        self.tell(|graph| What::Dropped { patch: graph.arena.id(px) });
         let gone = self.arena.remove(px);
         self.stats.undo_bytes_now -= gone.undo().size();
         self.stats.patches_eliminated += 1;

@@ -3,6 +3,7 @@
 use super::Graph;
 use super::patch::{Change, NO_SLOT, Patch, Px, Role, Site, Vx};
 use crate::PatchId;
+use crate::observer::What;
 use fstitch_core::BlockNo;
 
 /// How many of the newest members of a gather are looked at for one that comes after a new member.
@@ -54,6 +55,7 @@ impl Graph {
         let Some(px) = self.arena.resolve(held) else { panic!("a held patch cannot have committed") };
         assert!(self.patch(px).role == Role::Held, "only held patches are released");
         self.patch_mut(px).role = Role::Ordinary;
+        self.tell(|_| What::Released { patch: held });
         if self.patch(px).outer == 0 {
             self.commit_empties(vec![px]);
             self.note_live();
@@ -158,6 +160,7 @@ impl Graph {
         let mut patch = Patch::new(site, Change::Empty);
         patch.role = role;
         let px = self.arena.insert(patch);
+        self.tell(|graph| What::MadeEmpty { patch: graph.arena.id(px), role: graph.role_of(px) });
         self.note_live();
         px
     }

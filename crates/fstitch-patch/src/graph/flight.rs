@@ -1,12 +1,15 @@
 //! Write-out: which patches of a block are ready, what is written, and what happens then.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo};
 
-use super::patch::{Change, NO_SLOT, Px, Role, Sx, Undo};
+use super::patch::{Change, NO_SLOT, Px, Role, Sx, Undo, Vx};
 use super::slot::OfBlock;
 use super::{Graph, at};
+use crate::PatchId;
+use crate::observer::What;
 
 /// A block's image on its way to the medium.
 #[derive(Clone, Debug)]
@@ -54,13 +57,13 @@ impl Graph {
 
     /// The patches of a block that can be written now, in creation order: those whose befores are committed or
     /// in the set themselves.
-    fn ready_set(&self, sx: Sx) -> OfBlock {
+    pub(super) fn ready_set(&self, sx: Sx) -> OfBlock {
         let slot = &self.slots[at(sx)];
         if slot.hard.is_some_and(|hard| !self.is_free_of_outer(hard)) {
             return OfBlock::new();
         }
         let mut ready: OfBlock = OfBlock::with_capacity(slot.patches.len());
-        let mut members = std::collections::BTreeSet::new();
+        let mut members = BTreeSet::new();
         // Inner befores stand earlier in the list, but for the few that came with a merge: hence the repetition.
         loop {
             let before = members.len();
@@ -97,6 +100,7 @@ impl Graph {
         let whole = self.readiness(sx) == Readiness::All;
         let ready = if whole { self.take_all(sx) } else { self.take_ready(sx) };
         assert!(!ready.is_empty(), "nothing of block {} is ready", self.slots[at(sx)].no);
+        self.tell_launched(sx, ready.len());
         self.slots[at(sx)].flying = ready;
         self.stats.blocks_written += 1;
         self.stats.blocks_written_undone += u64::from(!whole);
@@ -162,11 +166,12 @@ impl Graph {
         for &px in &flying {
             debug_assert!(
                 self.live_befores(px).all(|b| flying.contains(&b)),
-                "in-flight safety: befores are committed or on the same block"
+                "in-flight safety: befores are committed or on the same block, the record of where it went included"
             );
             self.settle(px, &mut empties);
         }
         for px in flying {
+            self.tell(|graph| What::Committed { patch: graph.arena.id(px) });
             let gone = self.arena.remove(px);
             self.stats.undo_bytes_now -= gone.undo().size();
         }
@@ -183,6 +188,8 @@ impl Graph {
             let patch = self.patch(after);
             if patch.slot == NO_SLOT && patch.outer == 0 && patch.role != Role::Held {
                 empties.push(after);
+            } else if patch.in_flight && patch.outer == 0 && !same_block {
+                self.landing.push(patch.slot);
             }
         }
     }
@@ -191,7 +198,74 @@ impl Graph {
     pub(super) fn commit_empties(&mut self, mut empties: Vec<Px>) {
         while let Some(px) = empties.pop() {
             self.settle(px, &mut empties);
+            self.tell(|graph| What::Committed { patch: graph.arena.id(px) });
             self.arena.remove(px);
         }
+        while let Some(sx) = self.landing.pop() {
+            // Each of its patches told that it can.
+            if let Some(place) = self.resting.iter().position(|&resting| resting == sx) {
+                self.resting.swap_remove(place);
+                self.commit(sx);
+                self.landed.push(sx);
+            }
+        }
+    }
+
+    /// A block in flight is stored elsewhere: it commits with `record`, the change that says where. False if that waits for
+    /// something that is in flight itself, such as this block.
+    pub(crate) fn rest(&mut self, sx: Sx, record: PatchId) -> bool {
+        let Some(record) = self.arena.resolve(record).and_then(|px| self.standing(px)) else {
+            self.commit(sx);
+            return true;
+        };
+        if self.waits_for_flight(record) {
+            return false;
+        }
+        for px in self.slots[at(sx)].flying.clone() {
+            self.add_edge(px, record);
+        }
+        self.resting.push(sx);
+        true
+    }
+
+    /// The blocks that are stored elsewhere and not found there yet.
+    pub(crate) fn resting(&self) -> &[Sx] {
+        &self.resting
+    }
+
+    /// Whether a block is one of them.
+    pub(super) fn is_resting(&self, sx: Sx) -> bool {
+        self.resting.contains(&sx)
+    }
+
+    /// Whether a patch waits, directly or not, for one that is in flight.
+    fn waits_for_flight(&self, px: Px) -> bool {
+        let (mut todo, mut seen) = (vec![px], BTreeSet::from([px]));
+        while let Some(px) = todo.pop() {
+            if self.patch(px).in_flight {
+                return true;
+            }
+            let befores = self.live_befores(px).chain(self.implicit_before(px));
+            todo.extend(befores.filter(|&before| seen.insert(before)));
+        }
+        false
+    }
+
+    /// The blocks that have committed because a change elsewhere has, since this was asked last.
+    pub(crate) fn take_landed(&mut self) -> Vec<Sx> {
+        std::mem::take(&mut self.landed)
+    }
+
+    /// Whether there are any.
+    pub(crate) fn has_landed(&self) -> bool {
+        !self.landed.is_empty()
+    }
+
+    /// The volumes through which the patches were made that are in flight on a block.
+    pub(crate) fn volumes_in_flight(&self, sx: Sx) -> Vec<Vx> {
+        let mut volumes: Vec<Vx> =
+            self.slots[at(sx)].flying.iter().map(|&px| self.patch(px).volume).collect();
+        volumes.dedup();
+        volumes
     }
 }

@@ -37,7 +37,12 @@ impl Graph {
             assert!(self.patch(*before).afters.contains(&px), "befores have afters");
             if patch.in_flight {
                 let lower = self.patch(*before);
-                assert!(lower.in_flight && lower.slot == patch.slot, "in-flight safety of {px}");
+                let is_safe = if self.same_block(px, *before) {
+                    lower.in_flight
+                } else {
+                    self.resting.contains(&patch.slot)
+                };
+                assert!(is_safe, "in-flight safety of {px}");
             }
         }
         assert_eq!(patch.slot == NO_SLOT, matches!(patch.change(), super::patch::Change::Empty));

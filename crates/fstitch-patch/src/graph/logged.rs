@@ -235,6 +235,7 @@ impl Graph {
         let (held, serial) = (running.held, running.serial);
         if let Some(&Home { patch, .. }) = running.homes.get(&sx) {
             self.stats.patches_merged_logged += 1;
+            self.tell_joined(patch);
             self.apply(sx, change, new);
             return patch;
         }

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::create::Befores;
 use super::patch::{Change, Px, Sx, Undo};
 use super::{Graph, at};
+use crate::observer::What;
 
 impl Graph {
     /// Adds the befores of a change that joins `target`.
@@ -70,6 +71,7 @@ impl Graph {
         self.uncount(px);
         let slot = &mut self.slots[at(sx)];
         slot.patches.retain(|other| other != px);
+        self.tell(|graph| What::Merged { patch: graph.arena.id(px), into: graph.arena.id(holder) });
         let gone = self.arena.forward(px, holder);
         self.stats.undo_bytes_now -= gone.undo().size();
         self.stats.patches_converted += 1;

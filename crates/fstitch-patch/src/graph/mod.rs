@@ -9,8 +9,29 @@
 //!   edges.rs    edges and the counts that they keep           eliminate.rs  dropping what will never be seen
 //!   empty.rs    empty, held and gathering patches             invariants.rs the checks of debug builds and tests
 //!   logged.rs   changes where a journal is kept              moment.rs     when it is
-//!   contents.rs contents of files, the oldest first
+//!   contents.rs contents of files, the oldest first          watch.rs      events for who looks on
+//!   view.rs     a part of the graph as plain values          why.rs        why a block cannot be written
 //! ```
+//!
+//! `Px`, `Sx` and `Vx` are the places of a **p**atch, of a **s**lot (a cached block) and of a **v**olume among theirs.
+//!
+//! # Invariants (numbers of `docs/design/patch.md`)
+//!
+//! 1. What a committed patch depends on is committed.
+//! 2. What an in-flight patch of a block depends on is committed or in flight on that block; one version of a block is in flight
+//!    at a time.
+//! 3. The graph has no cycle.
+//! 4. A slot holds the newest data.
+//! 5. Every write-out of a block commits at least one patch.
+//! 6. A `PatchId` never dangles.
+//! 7. Undo is exact.
+//!
+//! # States and transitions of a patch
+//! *made* [`change_plain`, `change_logged`, `empty`, `hold`, `gather`] → *waiting*, until its befores are committed or in flight with
+//! it; or *joined* to another at once, which holds its data from then on [`create`, `merge`] → *in flight* [`launch`] → *committed*
+//! [`commit`, `commit_empties`]: its place is free, its id answers "committed". What went elsewhere stays in flight until its record has
+//! committed [`rest`]. A patch that nobody will ever see is *dropped*
+//! while it is not in flight [`drop_changes`, `hollow`]; a held one waits to be *released* [`release`]. What fails in flight stays there.
 
 mod arena;
 mod contents;
@@ -27,13 +48,18 @@ pub(crate) mod patch;
 pub(crate) mod slot;
 #[cfg(test)]
 mod tests;
+mod view;
 mod walk;
+mod watch;
+mod why;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Clock};
 
+use crate::observer::Ring;
 use crate::{Optimizations, PatchId, PatchState, Stats};
 use arena::Arena;
 use contents::Contents;
@@ -43,6 +69,7 @@ pub(crate) use logged::{Arrangement, Home, Logging, Running};
 use patch::{Patch, Px, Sx, Vx};
 pub(crate) use slot::Slot;
 pub(crate) use walk::{Closure, Mark};
+pub(crate) use why::{Obstacle, Root};
 
 /// Patches, edges and blocks.
 #[derive(Debug)]
@@ -67,6 +94,12 @@ pub(crate) struct Graph {
     moment: moment::Moment,
     /// A home patch was made: where no journal was ever kept nobody looks for one.
     has_homes: bool,
+    /// Blocks stored elsewhere, those of them whose record has just committed, and those that have committed for that.
+    resting: Vec<Sx>,
+    landing: Vec<Sx>,
+    landed: Vec<Sx>,
+    /// Where events are put while somebody looks on.
+    ring: Option<Box<Ring>>,
     pub(crate) stats: Stats,
 }
 
@@ -85,6 +118,10 @@ impl Graph {
             join_age: Duration::MAX,
             moment: moment::Moment::new(clock),
             has_homes: false,
+            resting: Vec::new(),
+            landing: Vec::new(),
+            landed: Vec::new(),
+            ring: None,
             stats: Stats::default(),
         }
     }
@@ -194,8 +231,14 @@ impl Graph {
 
     /// Memory of patches and undo data, in bytes; edges are estimated at 16 bytes a patch beyond the inline ones.
     pub(crate) fn patch_bytes(&self) -> usize {
-        let undo = usize::try_from(self.stats.undo_bytes_now).expect("64-bit machine");
+        let undo = to_usize(self.stats.undo_bytes_now);
         self.arena.bytes() + 16 * self.arena.live() + undo
+    }
+
+    /// When it is now.
+    pub(crate) fn now(&self) -> Duration {
+        self.moment.pass();
+        self.moment.at()
     }
 
     /// Time has passed since the last change.
@@ -204,7 +247,7 @@ impl Graph {
     }
 
     fn note_live(&mut self) {
-        self.stats.patches_live = u64::try_from(self.arena.live()).expect("64-bit machine");
+        self.stats.patches_live = to_u64(self.arena.live());
         self.stats.patches_peak = self.stats.patches_peak.max(self.stats.patches_live);
     }
 
@@ -234,5 +277,5 @@ impl Graph {
 
 /// A place as an index.
 fn at(place: u32) -> usize {
-    usize::try_from(place).expect("64-bit machine")
+    to_usize(place)
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockBuf, BlockNo};
 use smallvec::SmallVec;
 
@@ -111,7 +112,7 @@ impl Undo {
             Self::Bits(_) => 8,
             Self::Block(block) => block.len(),
         };
-        u64::try_from(len).expect("64-bit machine")
+        to_u64(len)
     }
 }
 

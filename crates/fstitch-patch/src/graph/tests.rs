@@ -3,6 +3,8 @@
 //! What it prevents: an optimisation that writes a change before what it depends on, loses one, undoes too much
 //! or too little, or leaves something that can never be written.
 
+mod watched;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +52,8 @@ struct World {
     gathered: (PatchId, Vec<usize>),
     /// For the canary: the graph is not told of the dependencies.
     forgets: bool,
+    /// What somebody knows who hears of events only.
+    replay: watched::Replay,
 }
 
 impl World {
@@ -58,6 +62,7 @@ impl World {
         let mut graph = Graph::new(optimizations, Arc::clone(&clock) as Arc<dyn Clock>);
         // Soon there are no marks left, and all are wiped.
         graph.mark = u32::MAX - 20;
+        graph.watch(Some(Box::new(crate::observer::Ring::new(1 << 16))));
         let initial: Vec<Vec<u8>> = (0..BLOCKS).map(|n| vec![u8::try_from(n).unwrap(); BLOCK_SIZE]).collect();
         let slots = (0..BLOCKS)
             .map(|n| {
@@ -77,6 +82,7 @@ impl World {
             held: vec![],
             gathered: (PatchId::NONE, vec![]),
             forgets: false,
+            replay: watched::Replay::default(),
         }
     }
 
@@ -338,6 +344,7 @@ impl World {
         }
         assert!((0..self.changes.len()).all(|at| self.state(at) == PatchState::Committed));
         assert_eq!(self.graph.arena.live(), 0, "nothing is left behind");
+        self.check_replay();
         self.check_medium();
     }
 }
@@ -385,7 +392,7 @@ fn run(seed: u64, combination: u8, steps: usize, forgets: bool) {
     }
     // In half of the runs nearly everything happens within one tick of the clock.
     let ticks = if seed.chance(1, 2) { 1 } else { 8 };
-    for _ in 0..steps {
+    for step in 1..=steps {
         if seed.chance(1, ticks) {
             world.clock.advance(Duration::from_secs(seed.below(3)));
         }
@@ -421,6 +428,10 @@ fn run(seed: u64, combination: u8, steps: usize, forgets: bool) {
         }
         world.check_cache();
         world.check_walks(&mut seed);
+        world.check_replay();
+        if step % 4 == 0 {
+            world.check_view(step % 7);
+        }
     }
     world.drain();
 }

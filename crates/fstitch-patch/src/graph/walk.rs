@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::patch::{NO_SLOT, Px};
+use super::patch::{NO_SLOT, Px, Sx};
 use super::{Graph, at};
 use crate::PatchId;
 
@@ -115,10 +115,11 @@ impl Graph {
     }
 
     /// Whether a walk can go on from here: not from patches that wait for nothing, and not from those in flight,
-    /// which wait only for others on their block that are in flight as well.
+    /// which wait only for others on their block that are in flight as well, unless they are stored elsewhere.
     fn leads_on(&self, px: Px) -> bool {
         let patch = self.patch(px);
-        !patch.in_flight && (!patch.befores().is_empty() || self.implicit_before(px).is_some())
+        (!patch.in_flight || patch.outer > 0)
+            && (!patch.befores().is_empty() || self.implicit_before(px).is_some())
     }
 
     /// The before at position `n`; behind the last stored one the implicit edge to the block's hard patch.
@@ -154,7 +155,7 @@ impl Graph {
     /// The same for these very patches, home patches included.
     pub(crate) fn mark_closure_of(&mut self, targets: Vec<Px>, as_what: Mark) -> Closure {
         let (stamp, [mark, _]) = (self.next_stamp(), self.next_marks());
-        let mut closure = Closure { stamp, mark, pending: false, held: false };
+        let mut closure = Closure { stamp, mark, pending: false, held: false, flying: None };
         for &px in &targets {
             self.patch_mut(px).mark = mark;
         }
@@ -165,6 +166,9 @@ impl Graph {
             let patch = self.patch(px);
             closure.held |= patch.role == super::patch::Role::Held;
             let (slot, in_flight) = (patch.slot, patch.in_flight);
+            if in_flight && patch.outer == 0 {
+                closure.flying = Some(slot);
+            }
             if slot != NO_SLOT && !in_flight {
                 match as_what {
                     Mark::Wanted => self.slots[at(slot)].wanted = stamp,
@@ -216,4 +220,6 @@ pub(crate) struct Closure {
     pub(crate) pending: bool,
     /// A held patch must be released first.
     pub(crate) held: bool,
+    /// A block in flight that is not stored elsewhere: between two epochs one that has failed.
+    pub(crate) flying: Option<Sx>,
 }

@@ -1,6 +1,6 @@
 //! Where the blocks of a journal are on its device.
 
-use fstitch_core::{BlockNo, Error, Result};
+use fstitch_core::{BlockNo, Error, Result, Structure};
 
 /// Neighbouring blocks of the journal that are neighbours on the device as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,7 @@ impl Area {
 }
 
 fn damaged(problem: String) -> Error {
-    Error::corrupt("journal's blocks", None, problem)
+    Error::corrupt(Structure::JournalArea, None, problem)
 }
 
 #[cfg(test)]

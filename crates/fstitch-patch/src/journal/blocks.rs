@@ -11,6 +11,7 @@
 //! and is followed by 16 bytes of identifier unless it says that the identifier is the one before. Descriptors and
 //! revoke blocks with checksums end with four bytes of it.
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{Be, Timestamp};
 
 use super::checksum::{START, crc32c};
@@ -85,7 +86,7 @@ impl Shape {
     #[must_use]
     pub fn new(superblock: &Superblock) -> Self {
         Self {
-            block_size: usize::try_from(superblock.block_size).expect("64-bit machine"),
+            block_size: to_usize(superblock.block_size),
             is_wide: superblock.features.is_wide(),
             checksums: superblock.features.checksums(),
             seed: crc32c(START, &superblock.uuid),

@@ -4,7 +4,7 @@
 //! twelve bytes: magic, type, sequence. The superblock is 1024 bytes at the start of its block; version 1 ends
 //! behind `s_errno`. Every field: `docs/spec/jbd.md`.
 
-use fstitch_core::{Be, Error, Result};
+use fstitch_core::{Be, Error, Result, Structure};
 
 use super::checksum::{START, crc32c};
 
@@ -458,7 +458,7 @@ fn superblock_sum(raw: &[u8]) -> u32 {
 }
 
 fn damaged(problem: String) -> Error {
-    Error::corrupt("journal superblock", None, problem)
+    Error::corrupt(Structure::JournalSuperblock, None, problem)
 }
 
 #[cfg(test)]

@@ -1,13 +1,18 @@
 //! A journal on a device: its superblock, and its blocks by number.
 
+use std::sync::Arc;
+
+use fstitch_core::num::to_usize;
 use fstitch_core::{
-    BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, IoOp, Result, Timestamp,
+    BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, IoOp, Result, Structure,
+    Timestamp,
 };
 
 use super::area::Area;
 use super::blocks::Shape;
 use super::format::{SUPERBLOCK_SIZE, Sequence, Superblock};
 use super::scan::{Scan, Walk};
+use super::writer::{Described, Writer};
 
 /// What copies are allowed to go home to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +51,7 @@ impl<'d> Log<'d> {
     pub fn open(device: &'d dyn BlockDevice, area: &'d Area, home: Home) -> Result<Self> {
         let block_size = device.geometry().block_size;
         let at = area.superblock()?;
-        let mut raw = BlockBuf::zeroed(usize::try_from(block_size).expect("64-bit machine"));
+        let mut raw = BlockBuf::zeroed(to_usize(block_size));
         if raw.len() < SUPERBLOCK_SIZE {
             return Err(Error::Unsupported(format!("a journal in blocks of {block_size} bytes")));
         }
@@ -177,7 +182,7 @@ impl<'d> Log<'d> {
     #[must_use]
     pub fn apply_max(&self) -> usize {
         let per_descriptor = self.shape().tags_max();
-        let log = usize::try_from(self.superblock.log_blocks()).expect("64-bit machine");
+        let log = to_usize(self.superblock.log_blocks());
         // One block is the commit's, one of the log stays unused; each descriptor has its copies.
         let groups = (log - 2).div_ceil(per_descriptor + 1);
         log.saturating_sub(2 + groups)
@@ -200,28 +205,18 @@ impl<'d> Log<'d> {
         assert!(!blocks.is_empty() && blocks.len() <= self.apply_max(), "{} blocks", blocks.len());
         if let Some((home, _)) = blocks.iter().find(|(home, _)| !self.may_go_home(home.get())) {
             return Err(Error::corrupt(
-                "journal",
+                Structure::Journal,
                 *home,
                 "the block is the journal's own, or beyond the volume",
             ));
         }
-        let (shape, sequence) = (self.shape(), self.superblock.sequence);
-        let first = self.superblock.first;
+        let (shape, first) = (self.shape(), self.superblock.first);
+        let mut writer = Writer::new(shape, self.superblock.sequence);
         let mut at = first;
-        let mut sum = super::checksum::START;
-        let mut block = BlockBuf::zeroed(self.block_size());
         for part in blocks.chunks(shape.tags_max()) {
-            let mut copies: Vec<BlockBuf> = part.iter().map(|(_, data)| data.clone()).collect();
-            let mut tags = Vec::with_capacity(part.len());
-            for ((home, _), copy) in part.iter().zip(&mut copies) {
-                let escaped = super::blocks::escape(copy);
-                tags.push(shape.tag_for(home.get(), escaped, sequence, copy));
-            }
-            shape.put_descriptor(&mut block, sequence, &tags);
-            sum = copies
-                .iter()
-                .fold(super::checksum::crc32(sum, &block), |sum, copy| super::checksum::crc32(sum, copy));
-            let mut writes = vec![(at, BlockKind::JournalDescriptor, &block[..])];
+            let part = part.iter().map(|(home, data)| (*home, Arc::new(data.clone())));
+            let Described { descriptor, copies } = writer.describe(part);
+            let mut writes = vec![(at, BlockKind::JournalDescriptor, &descriptor[..])];
             at += 1;
             for copy in &copies {
                 writes.push((at, BlockKind::JournalData, &copy[..]));
@@ -230,8 +225,7 @@ impl<'d> Log<'d> {
             self.write(&writes)?;
         }
         // No flush before the commit block: nobody looks at it before the superblock says so.
-        shape.put_commit(&mut block, sequence, now, sum);
-        self.write(&[(at, BlockKind::JournalCommit, &block)])?;
+        self.write(&[(at, BlockKind::JournalCommit, &writer.commit(now))])?;
         self.flush()?;
         self.change_superblock(|superblock| superblock.start = first)
     }

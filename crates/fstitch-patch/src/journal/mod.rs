@@ -10,6 +10,7 @@
 //!
 //! - [`format`](mod@format), [`blocks`]: bytes and their meaning, both ways; [`checksum`].
 //! - [`Log`]: a journal on a device. [`Log::walk`] reads its records, [`Log::scan`] finds its whole transactions.
+//! - `Writer`: what the blocks of a transaction are, for the cache's transactions and for [`Log::apply`].
 //! - [`replay`](fn@replay): brings copies home and empties the log.
 
 mod area;
@@ -19,8 +20,10 @@ pub mod format;
 mod log;
 mod replay;
 mod scan;
+mod writer;
 
 pub use area::Area;
 pub use log::{Home, Log};
-pub use replay::{Progress, Replayed, Stage, replay};
+pub use replay::{KindOf, Progress, Replayed, Stage, replay};
 pub use scan::{End, Record, Scan, Walk, Why};
+pub(crate) use writer::{Described, Writer};

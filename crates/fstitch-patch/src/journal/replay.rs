@@ -14,7 +14,8 @@
 
 use std::collections::BTreeMap;
 
-use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, BlockWrite, Error, Result};
+use fstitch_core::num::to_u64;
+use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, BlockWrite, Error, Result, Structure};
 
 use super::blocks::unescape;
 use super::format::Sequence;
@@ -65,14 +66,18 @@ struct Copy {
 
 type Copies = BTreeMap<u64, Copy>;
 
+/// What a copy is a copy of, by the number and the contents of the block: a log does not say.
+pub type KindOf<'a> = &'a dyn Fn(BlockNo, &[u8]) -> BlockKind;
+
 /// Writes the newest copy of every block that was not revoked to `home`, then empties the log. Does nothing if it is
-/// empty already.
+/// empty already. Each block goes home as what `kind_of` says that it is.
 ///
 /// # Errors
 /// When a device fails; the log is then as it was or, if its superblock was being written, empty.
 pub fn replay(
     log: &mut Log<'_>,
     home: &dyn BlockDevice,
+    kind_of: KindOf<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Replayed> {
     log.check_home(home)?;
@@ -82,7 +87,7 @@ pub fn replay(
     }
     let mut copies = newest_copies(log, &scan)?;
     let revoked = drop_revoked(log, &scan, &mut copies)?;
-    let written = write_home(log, home, &copies, progress)?;
+    let written = write_home(log, (home, kind_of), &copies, progress)?;
     home.flush()?;
     log.reset(scan.restart(log))?;
     Ok(Replayed { scan, written, revoked })
@@ -97,7 +102,7 @@ fn for_each_record(log: &Log<'_>, scan: &Scan, mut each: impl FnMut(Record)) -> 
     if walk.passed() == scan.blocks {
         return Ok(());
     }
-    Err(Error::corrupt("journal", None, "it reads differently the second time"))
+    Err(Error::corrupt(Structure::Journal, None, "it reads differently the second time"))
 }
 
 /// The walk goes forward in time, so a later copy takes an earlier one's place.
@@ -133,7 +138,7 @@ fn drop_revoked(log: &Log<'_>, scan: &Scan, copies: &mut Copies) -> Result<u64> 
 
 fn write_home(
     log: &Log<'_>,
-    home: &dyn BlockDevice,
+    (home, kind_of): (&dyn BlockDevice, KindOf<'_>),
     copies: &Copies,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<u64> {
@@ -150,12 +155,13 @@ fn write_home(
                 unescape(data);
             }
         }
-        // What a copy is, only the file system knows; to the journal all are data.
-        let kind = BlockKind::Data;
         let writes: Vec<BlockWrite<'_>> = part
             .iter()
             .zip(buffers.iter())
-            .map(|((block, _), data)| BlockWrite { block: BlockNo(*block), kind, data })
+            .map(|(&(block, _), data)| {
+                let block = BlockNo(block);
+                BlockWrite { block, kind: kind_of(block, data), data }
+            })
             .collect();
         home.write(&writes)?;
         done += wide(part.len());
@@ -165,5 +171,5 @@ fn write_home(
 }
 
 fn wide(count: usize) -> u64 {
-    u64::try_from(count).expect("64-bit machine")
+    to_u64(count)
 }

@@ -6,6 +6,7 @@
 //! What cannot be the leavings of a crash (a tag that points nowhere, a block of an unknown type, a wrong checksum)
 //! ends the log as well, but [`Why::is_damage`] says so.
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockBuf, BlockKind, Result, Timestamp};
 
 use super::blocks::{Commit, Shape, Tag};
@@ -351,7 +352,7 @@ impl Scan {
             last_commit: None,
             end: End { at: 0, sequence: Sequence(0), is_torn: false, why: Why::Empty },
         };
-        let count = |len: usize| u64::try_from(len).expect("64-bit machine");
+        let count = |len: usize| to_u64(len);
         while let Some(record) = walk.next()? {
             match record {
                 Record::Descriptor { tags, .. } => copies += count(tags.len()),

@@ -55,6 +55,11 @@ impl Connection {
         self.next()?.context("the mount's daemon closed the connection without an answer")
     }
 
+    /// Says that nothing more will be asked, which ends a trace.
+    pub fn send_no_more(&self) -> std::io::Result<()> {
+        self.stream.get_ref().shutdown(std::net::Shutdown::Write)
+    }
+
     /// The next answer; `None` when the daemon has gone.
     pub fn next(&mut self) -> Result<Option<Response>> {
         let mut line = String::new();
@@ -106,6 +111,19 @@ pub fn why_silent(found: &mounts::Found) -> String {
         "its daemon has no control socket in {}: another user may have mounted it, or with another XDG_RUNTIME_DIR",
         directory.display()
     )
+}
+
+/// Connects to the daemon that serves the volume mounted at `path`, or in the file or device `path`.
+pub fn of_mount_or_image(path: &Path) -> Result<Connection> {
+    if let Some(connection) = Connection::to_mount(path) {
+        return Ok(connection);
+    }
+    let Ok(image) = path.canonicalize() else { return Connection::required(path) };
+    let is_it = |status: &Status| Path::new(&status.image).canonicalize().is_ok_and(|its| its == image);
+    match all_mounts().into_iter().find(is_it) {
+        Some(status) => Connection::required(Path::new(&status.mountpoint)),
+        None => Connection::required(path),
+    }
 }
 
 /// All mounts of this user whose daemon answers, in the order of their mount points. A daemon does not ask itself: it may be in the

@@ -5,8 +5,11 @@
 
 pub mod awake;
 pub mod client;
+pub mod graph;
+pub mod kind;
 pub mod server;
 pub mod stack;
+pub mod trace;
 
 use std::fs::DirBuilder;
 use std::os::unix::ffi::OsStrExt;
@@ -14,6 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use fstitch_core::num::to_u64;
 use serde::{Deserialize, Serialize};
 
 /// What a client asks.
@@ -41,6 +45,13 @@ pub enum Request {
         #[serde(default)]
         flush: u64,
     },
+    /// Show what waits to be written, and why.
+    Graph {
+        /// At most so many blocks and patches.
+        limit: usize,
+    },
+    /// Tell what becomes of patches, until the client sends no more.
+    Trace,
     /// Answer when the volume has been unmounted and everything is on the medium.
     Wait,
 }
@@ -61,6 +72,14 @@ pub enum Response {
     Reopened,
     /// To `Cut`.
     Cut(Cut),
+    /// To `Graph`.
+    Graph(Box<graph::Graph>),
+    /// To `Trace`, first.
+    TraceBegan(trace::Head),
+    /// To `Trace`: what has happened since the last answer.
+    Trace(trace::Batch),
+    /// To `Trace`, last: that was all.
+    TraceEnded,
     /// To `Wait`: all is on the medium, and the process is about to end.
     Unmounted,
     /// Still at work.
@@ -159,7 +178,7 @@ pub struct Journal {
 
 impl From<fstitch_patch::JournalStatus> for Journal {
     fn from(status: fstitch_patch::JournalStatus) -> Self {
-        let count = |n: usize| u64::try_from(n).expect("64-bit machine");
+        let count = |n: usize| to_u64(n);
         Self {
             log_blocks: status.log_blocks,
             used_blocks: status.used_blocks,
@@ -235,6 +254,9 @@ mod tests {
         let line = |request: &Request| serde_json::to_string(request).unwrap();
         assert_eq!(line(&Request::Status), r#"{"command":"status"}"#);
         assert_eq!(line(&Request::Fsck { repair: true }), r#"{"command":"fsck","repair":true}"#);
+        assert_eq!(line(&Request::Graph { limit: 9 }), r#"{"command":"graph","limit":9}"#);
+        assert_eq!(line(&Request::Trace), r#"{"command":"trace"}"#);
+        assert_eq!(serde_json::to_string(&Response::TraceEnded).unwrap(), r#""trace-ended""#);
         let cut = Request::Cut { survivors: "seed=3".into(), flush: 2 };
         assert_eq!(line(&cut), r#"{"command":"cut","survivors":"seed=3","flush":2}"#);
         let cut = serde_json::to_string(&Response::Cut(Cut { survived: 1, lost: 2, unwritten: 3 })).unwrap();
@@ -281,10 +303,51 @@ mod tests {
         let status = Status { journal, stack: Some(stack), ..Status::default() };
         listed("`status`", serde_json::to_value(status).unwrap());
         listed("`stats`", serde_json::to_value(crate::stats::Stats::default()).unwrap());
+        listed("`graph`", serde_json::to_value(full_graph()).unwrap());
+        let head = trace::Head { fstitch_trace: trace::VERSION, ..trace::Head::default() };
+        listed("`trace`", serde_json::to_value(head).unwrap());
         listed("`fsck`", serde_json::to_value(crate::fsck::Report::default()).unwrap());
         let page = documented("The protocol").into_iter().collect::<String>();
         for key in ["survived", "lost", "unwritten", "dirty_bytes"] {
             assert!(page.contains(key), "the protocol lacks {key}");
+        }
+    }
+
+    /// A moment with one of everything.
+    fn full_graph() -> graph::Graph {
+        let whys = [
+            graph::Why::Patch {
+                patch: 1,
+                before: 2,
+                block: 3,
+                kind: kind::Kind::Inode,
+                standing: graph::Standing::Ready,
+                group: None,
+                others: 0,
+            },
+            graph::Why::Transaction { patch: 1, volume: 0, sequence: 1, operations: 1, closing: false },
+            graph::Why::Held { patch: 1, held: 2, group: None },
+            graph::Why::Chain { patch: 1, empty: 2 },
+            graph::Why::Elsewhere { patch: 1, record: 2 },
+            graph::Why::Failed { error: "EIO".into() },
+        ];
+        let block = |why| graph::Block {
+            why: Some(why),
+            patches: vec![graph::Patch::default()],
+            ..graph::Block::default()
+        };
+        graph::Graph {
+            epoch: Some(graph::Epoch::default()),
+            blocks: whys.map(block).into(),
+            empties: vec![graph::Patch::default()],
+            edges: vec![graph::Edge::default()],
+            journals: vec![graph::Journal {
+                running: Some(graph::Running::default()),
+                closed: vec![graph::Closed::default()],
+                ..graph::Journal::default()
+            }],
+            patchgroups: vec![graph::Group::default()],
+            ..graph::Graph::default()
         }
     }
 

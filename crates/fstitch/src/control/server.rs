@@ -9,7 +9,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use fstitch_core::lock::Unpoisoned;
+use rustix::event::{PollFd, PollFlags, Timespec};
 
+use super::graph::Graph;
+use super::trace::{Batch, Happened, Head};
 use super::{Cut, Progress, Request, Response, Status};
 
 /// Connections served at a time; further ones are told to come back.
@@ -18,6 +22,13 @@ const CONNECTIONS_MAX: usize = 32;
 const REQUEST_MAX: u64 = 4096;
 /// How often a waiting client hears of the progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often a client hears what became of patches.
+const TRACE_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+/// After so many times without news it hears that there are none.
+const TRACE_SILENCE: u64 = 10;
+/// Events of a line, at most.
+const TRACE_LINE: usize = 4096;
 
 /// What the daemon lets clients see and do.
 pub trait Served: Send + Sync + 'static {
@@ -33,6 +44,14 @@ pub trait Served: Send + Sync + 'static {
     fn reopen(&self) -> Result<()>;
     /// For `cut`.
     fn cut(&self, survivors: &str, flush: u64) -> Result<Cut>;
+    /// For `graph`.
+    fn graph(&self, limit: usize) -> Result<Graph>;
+    /// For `trace`: from now on it is noted what becomes of patches. Fails where somebody has that done.
+    fn begin_trace(&self) -> Result<Head>;
+    /// What has happened since the last time.
+    fn next_trace(&self) -> Result<Vec<Happened>>;
+    /// The rest; nothing is noted any more.
+    fn end_trace(&self) -> Vec<Happened>;
 }
 
 /// How the mount ended: `None` while it lasts.
@@ -77,7 +96,7 @@ impl Server {
     pub fn finish(mut self, result: Result<(), String>) {
         // Before anybody hears of the end: who hears it may mount again at once, with a socket of the same name.
         self.remove_socket();
-        *self.shared.end.lock().expect("no panic while held") = Some(result);
+        *self.shared.end.lock().unpoisoned() = Some(result);
         self.shared.ended.notify_all();
         let deadline = Duration::from_secs(2);
         let mut waited = Duration::ZERO;
@@ -135,6 +154,7 @@ fn serve(stream: &UnixStream, shared: &Shared) -> Result<()> {
     BufReader::new(std::io::Read::take(stream, REQUEST_MAX)).read_line(&mut line)?;
     let response = match serde_json::from_str(&line) {
         Ok(Request::Wait) => return wait(stream, shared),
+        Ok(Request::Trace) => return trace(stream, &*shared.served),
         Ok(request) => answer(&request, &*shared.served),
         Err(error) => Response::Error(format!("this is no request: {error}")),
     };
@@ -149,13 +169,14 @@ fn answer(request: &Request, served: &dyn Served) -> Response {
         Request::Sync => served.sync().map(|()| Response::Synced),
         Request::Reopen => served.reopen().map(|()| Response::Reopened),
         Request::Cut { survivors, flush } => served.cut(survivors, *flush).map(Response::Cut),
-        Request::Wait => Ok(Response::Error("waiting is answered elsewhere".into())),
+        Request::Graph { limit } => served.graph(*limit).map(|graph| Response::Graph(Box::new(graph))),
+        Request::Wait | Request::Trace => Ok(Response::Error("this is answered elsewhere".into())),
     };
     result.unwrap_or_else(|error| Response::Error(crate::output::reasons(&error)))
 }
 
 fn wait(stream: &UnixStream, shared: &Shared) -> Result<()> {
-    let mut end = shared.end.lock().expect("no panic while held");
+    let mut end = shared.end.lock().unpoisoned();
     loop {
         if let Some(result) = &*end {
             let response = match result {
@@ -167,12 +188,58 @@ fn wait(stream: &UnixStream, shared: &Shared) -> Result<()> {
         drop(end);
         let dirty_bytes = shared.served.status().dirty_bytes;
         send(stream, &Response::Progress(Progress { dirty_bytes }))?;
-        let held = shared.end.lock().expect("no panic while held");
+        let held = shared.end.lock().unpoisoned();
         end = match &*held {
             Some(_) => held,
-            None => shared.ended.wait_timeout(held, PROGRESS_INTERVAL).expect("no panic while held").0,
+            None => shared.ended.wait_timeout(held, PROGRESS_INTERVAL).unpoisoned().0,
         };
     }
+}
+
+/// Tells what becomes of patches until the client sends no more, or goes away.
+fn trace(stream: &UnixStream, served: &dyn Served) -> Result<()> {
+    let head = match served.begin_trace() {
+        Ok(head) => head,
+        Err(error) => return send(stream, &Response::Error(crate::output::reasons(&error))),
+    };
+    // A client that does not read keeps nobody waiting for ever, and no memory: what finds no room is counted.
+    stream.set_write_timeout(Some(Duration::from_secs(30)))?;
+    let told = send(stream, &Response::TraceBegan(head)).and_then(|()| tell_until_end(stream, served));
+    let rest = served.end_trace();
+    let end = told?;
+    send_events(stream, rest)?;
+    send(stream, &end)
+}
+
+/// Returns what is to be said last.
+fn tell_until_end(stream: &UnixStream, served: &dyn Served) -> Result<Response> {
+    let mut told_at = 0;
+    for round in 0_u64.. {
+        let events = match served.next_trace() {
+            Ok(events) => events,
+            Err(error) => return Ok(Response::Error(crate::output::reasons(&error))),
+        };
+        // Now and then a client hears that nothing happens, which tells whether it is there.
+        if !events.is_empty() || round >= told_at + TRACE_SILENCE {
+            told_at = round;
+            send_events(stream, events)?;
+        }
+        let mut poll = [PollFd::new(stream, PollFlags::IN)];
+        if rustix::event::poll(&mut poll, Some(&TRACE_INTERVAL))? > 0 {
+            break;
+        }
+    }
+    Ok(Response::TraceEnded)
+}
+
+fn send_events(stream: &UnixStream, events: Vec<Happened>) -> Result<()> {
+    if events.is_empty() {
+        return send(stream, &Response::Trace(Batch::default()));
+    }
+    for events in events.chunks(TRACE_LINE) {
+        send(stream, &Response::Trace(Batch { events: events.to_vec() }))?;
+    }
+    Ok(())
 }
 
 fn send(mut stream: &UnixStream, response: &Response) -> Result<()> {
@@ -184,6 +251,7 @@ fn send(mut stream: &UnixStream, response: &Response) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::super::client::Connection;
+    use super::super::trace::TraceEvent;
     use super::*;
 
     struct Fixed;
@@ -209,6 +277,18 @@ mod tests {
             anyhow::ensure!(survivors == "all", "only all");
             Ok(Cut { survived: 3, lost: flush, unwritten: 0 })
         }
+        fn graph(&self, limit: usize) -> Result<Graph> {
+            Ok(Graph { patches: limit, ..Graph::default() })
+        }
+        fn begin_trace(&self) -> Result<Head> {
+            Ok(Head { patches: 5, ..Head::default() })
+        }
+        fn next_trace(&self) -> Result<Vec<Happened>> {
+            Ok(vec![Happened { at_us: 1, event: TraceEvent::Stalled }; TRACE_LINE + 1])
+        }
+        fn end_trace(&self) -> Vec<Happened> {
+            vec![Happened { at_us: 2, event: TraceEvent::Poisoned }]
+        }
     }
 
     #[test]
@@ -226,6 +306,26 @@ mod tests {
         assert_eq!(cut("none"), Response::Error("only all".into()));
         server.finish(Ok(()));
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_trace_goes_on_until_the_client_sends_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        let _server = Server::start_at(path.clone(), Arc::new(Fixed)).unwrap();
+        let mut tracing = Connection::open(&path).unwrap();
+        let first = tracing.ask(&Request::Trace).unwrap();
+        assert!(matches!(first, Response::TraceBegan(head) if head.patches == 5));
+        let mut sizes = Vec::new();
+        for _ in 0..4 {
+            let Some(Response::Trace(batch)) = tracing.next().unwrap() else { panic!("a batch is next") };
+            sizes.push(batch.events.len());
+        }
+        assert_eq!(sizes, [TRACE_LINE, 1, TRACE_LINE, 1], "lines are bounded");
+        tracing.send_no_more().unwrap();
+        let rest: Vec<Response> = std::iter::from_fn(|| tracing.next().unwrap()).collect();
+        let [.., Response::Trace(last), Response::TraceEnded] = &rest[..] else { panic!("{rest:?}") };
+        assert_eq!(last.events, [Happened { at_us: 2, event: TraceEvent::Poisoned }]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::{Context, Result, bail, ensure};
+use fstitch_core::num::to_u64;
 use fstitch_core::{Errno, FileKind, Timestamp};
 use indicatif::ProgressBar;
 
@@ -409,7 +410,7 @@ struct Rest<'a> {
 impl std::io::Read for Rest<'_> {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         let read = self.reader.read_at(self.at, buf).map_err(std::io::Error::other)?;
-        self.at += u64::try_from(read).expect("64-bit machine");
+        self.at += to_u64(read);
         Ok(read)
     }
 }

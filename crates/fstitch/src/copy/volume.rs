@@ -242,7 +242,7 @@ fn lost_fields(meta: &Meta, kept: &Attr) -> Vec<String> {
     if meta.kind != FileKind::Symlink && meta.perm != kept.perm {
         lost.push(format!("its mode {:04o} is lost: it is {:04o}", meta.perm, kept.perm));
     }
-    let show = |time: Timestamp| crate::ls::show_time(time);
+    let show = |time: Timestamp| fstitch_formats::show::time(time);
     for (what, asked, got) in
         [("last change", meta.mtime, kept.mtime), ("last access", meta.atime, kept.atime)]
     {

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
+use fstitch_core::lock::Unpoisoned;
 use fstitch_crashlab::{GroupCounts, GroupOptions, judge_group_program};
 use serde::Serialize;
 
@@ -77,11 +78,11 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= programs.end || !total.lock().expect("no panic while held").1.is_empty() {
+                    if number >= programs.end || !total.lock().unpoisoned().1.is_empty() {
                         return;
                     }
                     let judged = judge_group_program(&*system, number, options);
-                    let mut total = total.lock().expect("no panic while held");
+                    let mut total = total.lock().unpoisoned();
                     match judged {
                         Ok(counts) => total.0.add(&counts),
                         Err(violation) => total.1.push(violation.to_string()),
@@ -94,7 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
             });
         }
     });
-    let (counts, violations) = total.into_inner().expect("no panic while held");
+    let (counts, violations) = total.into_inner().unpoisoned();
     let report = Report {
         system: system.name(),
         level: options.level.to_string(),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use fstitch_core::num::to_u64;
 use fstitch_crashlab::{
     LabOptions, Needed, Replay, Row, StateId, minimise as smallest, story, svg, timeline,
 };
@@ -146,7 +147,7 @@ impl Shown {
 
 /// Runs `crash replay`.
 pub fn replay(arguments: &ReplayArguments) -> Result<Outcome> {
-    let replay = Replay::new(arguments.id.clone(), LabOptions::default())?;
+    let replay = Replay::new(arguments.id.clone(), LabOptions::default(), fstitch_systems::system)?;
     if let Some(path) = &arguments.output {
         std::fs::write(path, replay.image().bytes())
             .with_context(|| format!("writing {}", path.display()))?;
@@ -162,7 +163,7 @@ pub fn replay(arguments: &ReplayArguments) -> Result<Outcome> {
 
 /// Runs `crash show`.
 pub fn show(arguments: &ShowArguments) -> Result<Outcome> {
-    let replay = Replay::new(arguments.id.clone(), LabOptions::default())?;
+    let replay = Replay::new(arguments.id.clone(), LabOptions::default(), fstitch_systems::system)?;
     if let Some(path) = &arguments.svg {
         std::fs::write(path, svg(&replay)).with_context(|| format!("writing {}", path.display()))?;
     }
@@ -177,12 +178,12 @@ pub fn show(arguments: &ShowArguments) -> Result<Outcome> {
 /// Runs `crash minimise`.
 pub fn minimise(arguments: &MinimiseArguments) -> Result<Outcome> {
     let options = LabOptions { choices_per_cut: arguments.states_per_cut.max(1), ..LabOptions::default() };
-    let replay = Replay::new(arguments.id.clone(), options)?;
+    let replay = Replay::new(arguments.id.clone(), options, fstitch_systems::system)?;
     let operations = replay.workload.ops.len();
-    let all = u64::try_from(operations).expect("64-bit machine");
+    let all = to_u64(operations);
     let watch = Watch::new(arguments.json, all, "operations can go")?;
     let found = smallest(&replay, &mut |left| {
-        let gone = u64::try_from(operations - left).expect("64-bit machine");
+        let gone = to_u64(operations - left);
         watch.tell(gone, all, &|| format!("{left} left"))
     });
     let outcome = watch.end(Outcome::SUCCESS);
@@ -190,7 +191,7 @@ pub fn minimise(arguments: &MinimiseArguments) -> Result<Outcome> {
         text("the search finds no such violation in this workload\n")?;
         return Ok(Outcome::FAILURE);
     };
-    let smaller = Replay::new(found.id, LabOptions::default())?;
+    let smaller = Replay::new(found.id, LabOptions::default(), fstitch_systems::system)?;
     if arguments.json {
         json(&Verdict::of(&smaller))?;
     } else {

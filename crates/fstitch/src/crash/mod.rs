@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Subcommand;
-use fstitch_crashlab::{Consistency, Ext2System, Level, System};
+use fstitch_crashlab::{Consistency, Level, System};
+use fstitch_systems::Ext2System;
 
 use crate::output::{Outcome, usage};
 
@@ -123,6 +124,6 @@ impl SystemArguments {
             None => system.to_string(),
         };
         // Reading the name checks that such a volume is possible.
-        fstitch_crashlab::system(&name).map_err(usage)
+        fstitch_systems::system(&name).map_err(usage)
     }
 }

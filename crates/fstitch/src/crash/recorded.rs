@@ -1,13 +1,10 @@
 //! `fstitch crash replay-log`: what power cuts could have left of a recorded log.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
-use fstitch_core::Le;
+use anyhow::{Context, Result, anyhow, ensure};
 use fstitch_crashlab::{
-    Base, Consistency, E2fsck, Ext2System, LabOptions, Level, Question, Recorded, RecordedId,
-    RecordedOptions, RecordedOutcome,
+    Base, Consistency, LabOptions, Level, Question, Recorded, RecordedId, RecordedOptions, RecordedOutcome,
 };
 
 use super::run::{Report, Violation, so_far, table};
@@ -79,11 +76,11 @@ pub struct Arguments {
 
 /// Runs `crash replay-log`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
+    let recorded = recorded(arguments)?;
     ensure!(
-        arguments.e2fsck == 0 || E2fsck::is_installed(),
+        arguments.e2fsck == 0 || recorded.system.reference().is_none_or(|checker| checker.is_installed()),
         "e2fsck is not installed; without --e2fsck only our own checker judges"
     );
-    let recorded = recorded(arguments)?;
     let lab = LabOptions {
         level: arguments.level,
         choices_per_cut: arguments.states_per_cut,
@@ -103,41 +100,18 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 }
 
 fn recorded(arguments: &Arguments) -> Result<Recorded> {
-    let block_size = crate::probe::ext2_block_size(&arguments.base, 0)?;
+    let block_size = crate::probe::volume(&arguments.base, 0)?.block_size;
     let bytes = std::fs::read(&arguments.base)
         .with_context(|| format!("reading the base image {}", arguments.base.display()))?;
-    let size_kib = u32::try_from(bytes.len() >> 10).context("the base image is larger than 4 TiB")?;
-    let consistency = mechanism(arguments, &bytes)?;
-    let system =
-        Ext2System { size_kib, block_size, consistency, cache_kib: CACHE_KIB, ..Ext2System::default() };
+    let (system, consistency) = fstitch_systems::of_image(&bytes, block_size, arguments.consistency)
+        .map_err(|why| anyhow!("{}: {why}", arguments.base.display()))?;
     Ok(Recorded {
-        system: Arc::new(system),
+        system,
         base: Base::new(block_size, bytes),
         log: arguments.log.clone(),
         flushes: consistency != Consistency::Async,
     })
 }
-
-/// What is said to have ordered the writes, unless it cannot have: who judges a volume by rules that it never had finds nothing.
-fn mechanism(arguments: &Arguments, base: &[u8]) -> Result<Consistency> {
-    let compat = base.get(COMPATIBLE..COMPATIBLE + 4).map_or(0, |field| Le::u32(field, 0));
-    let journaled = compat & HAS_JOURNAL != 0;
-    let suits = if journaled { Consistency::Ordered } else { Consistency::Soft };
-    let consistency = arguments.consistency.unwrap_or(suits);
-    ensure!(
-        journaled || consistency.journal_mode().is_none(),
-        "`{consistency}` is kept by a journal, and {} is an ext2 volume, which has none: its writes were ordered by soft, sync or async",
-        arguments.base.display()
-    );
-    Ok(consistency)
-}
-
-/// Where the superblock says which compatible features there are, and the one that stands for a journal.
-const COMPATIBLE: usize = 1024 + 92;
-const HAS_JOURNAL: u32 = 4;
-
-/// Real volumes are not as small as the laboratory's own.
-const CACHE_KIB: u32 = 16 << 10;
 
 fn search(
     arguments: &Arguments,

@@ -165,7 +165,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         max_violations: arguments.violations.max(1),
     };
     ensure!(
-        arguments.e2fsck == 0 || fstitch_crashlab::E2fsck::is_installed(),
+        arguments.e2fsck == 0 || system.reference().is_none_or(|checker| checker.is_installed()),
         "e2fsck is not installed; without --e2fsck only our own checker judges"
     );
     let lab = Lab::new(system, options)?;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{Clock, SystemClock};
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::SIGINT;
@@ -67,7 +68,7 @@ impl Watch {
                 bar.set_message(message());
             }
             Show::Lines(last) => {
-                let mut last = last.lock().expect("no panic while held");
+                let mut last = last.lock().unpoisoned();
                 let now = self.clock.elapsed();
                 if now >= *last + LINE_EVERY {
                     *last = now;

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use fstitch_core::num::to_u64;
 
 /// Where files are looked for, in this order.
 const SOURCES: [&str; 5] =
@@ -47,7 +48,7 @@ pub fn collect(list: &Path) -> Result<Tree> {
 
 /// Bytes of the generated file `number`.
 pub fn generated_size(number: usize) -> u64 {
-    let number = u64::try_from(number).expect("64-bit machine");
+    let number = to_u64(number);
     (number * 7919) % 60_000
 }
 

@@ -63,7 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
             direct: Direct::Auto,
         },
     )?;
-    volume.cache.start_flusher()?;
+    volume.fs.start()?;
     Writer { place: &Inside(&*volume.fs), sources, journal }.forever()
 }
 

@@ -8,7 +8,7 @@ use std::io::{BufRead, Write};
 
 use anyhow::Result;
 use fstitch_core::CheckReport;
-use fstitch_fs::check::{RepairMode, RepairReport};
+use fstitch_core::{RepairMode, RepairReport};
 
 use super::counted;
 

@@ -6,20 +6,19 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
-use fstitch_core::{BlockDevice, CheckReport, Clock, Error, FindingClass, Overlay, SystemClock};
+use anyhow::{Context, Result, anyhow, bail};
+use fstitch_core::{
+    BlockDevice, CheckReport, Clock, Error, FindingClass, Overlay, RepairMode, RepairOptions, SystemClock,
+};
 use fstitch_disk::{DiskOptions, FileDisk};
-use fstitch_fs::check::{RepairMode, RepairOptions, find_backup, repair_ext2};
-use fstitch_fs::ext2;
-use fstitch_fs::ext2::layout::superblock::{STATE_ERROR, STATE_VALID};
+use fstitch_formats::{FORMATS, Format, Recovery};
 use serde::{Deserialize, Serialize};
 
 use crate::control::client::Connection;
 use crate::control::{Request, Response};
-use crate::journal;
 use crate::open;
-use crate::output::{Outcome, json, reasons, spinner, text};
-use crate::probe;
+use crate::output::{Outcome, json, spinner, text};
+use crate::{probe, recovery};
 
 /// fsck(8): nothing is wrong.
 const CLEAN: Outcome = Outcome(0);
@@ -70,7 +69,7 @@ pub struct Arguments {
 pub struct Report {
     /// What the journal brought, if there was something to replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub journal: Option<journal::Report>,
+    pub journal: Option<Recovery>,
     /// The volume was marked clean and was not looked at further.
     pub skipped_clean: bool,
     /// How many findings there were.
@@ -260,103 +259,82 @@ fn offline(arguments: &Arguments) -> Result<Report> {
         read_only: mode == RepairMode::No && !asks,
         ..DiskOptions::default()
     };
-    let other = probe::not_ext2(&arguments.image, disk.offset)?;
-    if let Some(other) = other.as_ref().filter(|other| other.certain) {
+    let found = probe::format(&arguments.image, disk.offset)?;
+    if let Some(other) = found.as_ref().err().filter(|other| other.certain) {
         bail!("{}", other.text);
     }
     let disk = match open::disk(&arguments.image, &disk) {
         Err(error) if asks => return Err(error.context("cannot repair (-n only checks)")),
         disk => disk?,
     };
-    if let Some(other) = other
-        && find_backup(&disk)?.is_none()
-    {
-        bail!("{}; nor is there a superblock where its copies would be", other.text);
-    }
-    let had_journal = has_journal(&disk);
-    if mode == RepairMode::No && !asks && must_recover(&disk)? {
+    let format = match found {
+        Ok(format) => format,
+        Err(other) => with_backup(&disk)?
+            .ok_or_else(|| anyhow!("{}; nor is there a superblock where its copies would be", other.text))?,
+    };
+    let had_journal = format.has_journal(&disk);
+    let external = arguments.volume.journal.as_deref();
+    if mode == RepairMode::No && !asks && must_recover(format, &disk)? {
         let view = Overlay::new(&disk);
-        let journal = journal::recover_in_memory(&view, arguments.volume.journal.as_deref())
-            .context("the journal cannot be replayed")?;
-        return check(arguments, &view, RepairMode::No, journal);
+        let journal =
+            recovery::recover_in_memory(format, &view, external).context("the journal cannot be replayed")?;
+        return check(arguments, (format, &view), RepairMode::No, journal);
     }
-    let journal = if mode != RepairMode::No || asks { recover(arguments, &disk)? } else { None };
-    let mut report = check(arguments, &disk, mode, journal)?;
-    if had_journal && report.left == 0 && report.tried && !has_journal(&disk) {
-        report.new_journal = renew_journal(&disk)?;
+    let journal = if mode != RepairMode::No || asks { recover(arguments, format, &disk)? } else { None };
+    let mut report = check(arguments, (format, &disk), mode, journal)?;
+    if had_journal && report.left == 0 && report.tried && !format.has_journal(&disk) {
+        let renewed = format.renew_journal(&disk, SystemClock::new().now());
+        report.new_journal = renewed.context("making another journal")?;
     }
     Ok(report)
 }
 
-/// Whether the superblock, as far as it can be read, says that the volume has a journal in itself.
-fn has_journal(disk: &FileDisk) -> bool {
-    let Ok((raw, volume)) = ext2::journal::read_superblock(disk) else { return false };
-    match ext2::journal::locate(&volume, &raw) {
-        Ok(place) => matches!(place, Some(ext2::journal::Place::Inode(_))),
-        // It says so, but not where.
-        Err(_) => true,
+/// The format of a volume whose start cannot be read, if there is something to repair it by.
+fn with_backup(disk: &FileDisk) -> Result<Option<&'static dyn Format>> {
+    for format in FORMATS {
+        if format.has_backup(disk)? {
+            return Ok(Some(*format));
+        }
     }
-}
-
-/// Gives a volume whose journal was beyond repair another one, so that it stays what it was; its blocks. `None` where
-/// there is no room for one.
-fn renew_journal(disk: &FileDisk) -> Result<Option<u32>> {
-    let options = ext2::journal::AddOptions { blocks: None, now: SystemClock::new().now(), is_zero: false };
-    match ext2::journal::add(disk, options) {
-        Ok(blocks) => Ok(Some(blocks)),
-        Err(Error::Unsupported(_)) => Ok(None),
-        Err(error) => Err(error).context("making another journal"),
-    }
+    Ok(None)
 }
 
 /// Whether the volume is one that must be recovered. One whose superblock is damaged must be repaired first.
-fn must_recover(disk: &FileDisk) -> Result<bool> {
-    match ext2::journal::needs_recovery(disk) {
+fn must_recover(format: &dyn Format, disk: &FileDisk) -> Result<bool> {
+    match format.needs_recovery(disk) {
         Err(Error::Corrupt(_)) => Ok(false),
         other => Ok(other?),
     }
 }
 
 /// Replays the journal. With `-y`, one that cannot be replayed is given up: the volume goes on without.
-fn recover(arguments: &Arguments, disk: &FileDisk) -> Result<Option<journal::Report>> {
-    if !must_recover(disk)? {
+fn recover(arguments: &Arguments, format: &dyn Format, disk: &FileDisk) -> Result<Option<Recovery>> {
+    if !must_recover(format, disk)? {
         return Ok(None);
     }
-    let recover = || journal::recover(disk, arguments.volume.journal.as_deref());
-    let mut recovered = recover();
-    let damaged = recovered.as_ref().is_err_and(is_damage);
-    if arguments.yes && damaged && ext2::journal::restore(disk, SystemClock::new().now())? {
-        recovered = recover();
-    }
-    match recovered {
-        Err(error) if arguments.yes && is_damage(&error) => {
-            ext2::journal::abandon(disk)?;
-            let lost = format!("{}; what it held is lost", reasons(&error));
-            Ok(Some(journal::Report { problems: vec![lost], ..journal::Report::default() }))
-        }
-        other => other.context("the journal cannot be replayed (-y goes on without it)"),
-    }
-}
-
-fn is_damage(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(Error::Corrupt(_)))
+    let external = arguments.volume.journal.as_deref();
+    let recovered = match arguments.yes {
+        true => recovery::recover_or_give_up(format, disk, external),
+        false => recovery::recover(format, disk, external),
+    };
+    recovered.context("the journal cannot be replayed (-y goes on without it)")
 }
 
 fn check(
     arguments: &Arguments,
-    disk: &dyn BlockDevice,
+    (format, disk): (&dyn Format, &dyn BlockDevice),
     mode: RepairMode,
-    journal: Option<journal::Report>,
+    journal: Option<Recovery>,
 ) -> Result<Report> {
     let asks = arguments.asks();
-    if !arguments.force && is_marked_clean(disk) {
+    if !arguments.force && format.is_marked_clean(disk) {
         return Ok(Report { journal, skipped_clean: true, ..Report::default() });
     }
     let repair = |mode| {
         let display = spinner(arguments.json);
         display.set_message("checking");
         display.enable_steady_tick(std::time::Duration::from_millis(100));
-        let done = repair_ext2(disk, RepairOptions { mode, now: SystemClock::new().now() });
+        let done = format.repair(disk, RepairOptions { mode, now: SystemClock::new().now() });
         display.finish_and_clear();
         done.with_context(|| format!("checking {}", arguments.image.display()))
     };
@@ -371,13 +349,6 @@ fn check(
     report.told = asks;
     report.tried = done.runs > 1;
     Ok(report)
-}
-
-/// Whether the superblock says that the volume was unmounted in an orderly way and has no known errors. One that
-/// cannot be read says no such thing, and a journal that nobody can use contradicts it.
-fn is_marked_clean(disk: &dyn BlockDevice) -> bool {
-    ext2::Ext2::probe(disk).is_ok_and(|volume| volume.state & (STATE_VALID | STATE_ERROR) == STATE_VALID)
-        && ext2::journal::is_sound(disk).unwrap_or(false)
 }
 
 #[cfg(test)]

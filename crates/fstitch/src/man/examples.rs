@@ -64,6 +64,14 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("status", "fstitch status", "shows this user's mounts, also those whose daemon is dead"),
     ("status", "fstitch status --json /mnt", "one of them, for programs"),
     ("stats", "fstitch stats /mnt", "shows the counters of a mount"),
+    ("graph", "fstitch graph /mnt", "lists the blocks that are not on the medium, and why"),
+    ("graph", "fstitch graph --dot --limit 50 /mnt", "for Graphviz: `| dot -Tsvg > graph.svg`"),
+    ("graph", "fstitch graph --json disk.img", "of the mount that has this image, for programs"),
+    ("trace", "fstitch trace record /mnt -o trace.jsonl", "records until Ctrl-C"),
+    ("trace", "fstitch trace show trace.jsonl", "shows what was written when, and what waited"),
+    ("trace record", "fstitch trace record /mnt -o trace.jsonl --seconds 10", "records for ten seconds"),
+    ("trace show", "fstitch trace show trace.jsonl", "shows a trace epoch by epoch"),
+    ("trace show", "fstitch trace show --json trace.jsonl", "for programs"),
     (
         "depend",
         "fstitch depend 'sort < in > out' 'rm in'",
@@ -110,7 +118,10 @@ const RELATED: &[(&str, &[&str])] = &[
     ("tune", &["fstitch-mkfs(1)", "fstitch-info(1)", "tune2fs(8)"]),
     ("journal dump", &["fstitch-info(1)", "debugfs(8)"]),
     ("status", &["fstitch-stats(1)", "fstitch-umount(1)"]),
-    ("stats", &["fstitch-status(1)"]),
+    ("stats", &["fstitch-status(1)", "fstitch-graph(1)", "fstitch-trace(1)"]),
+    ("graph", &["fstitch-trace(1)", "fstitch-stats(1)", "dot(1)"]),
+    ("trace record", &["fstitch-graph(1)"]),
+    ("trace show", &["fstitch-graph(1)"]),
     ("depend", &["fstitch-order(1)", "patchgroup(3)"]),
     ("order", &["fstitch-depend(1)", "patchgroup(3)", "fsync(2)"]),
 ];
@@ -150,6 +161,7 @@ mod tests {
                     || line == &format!("fstitch {path}")
                     || *path == "mkfs"
                     || *path == "journal"
+                    || *path == "trace"
                     || *path == "crash",
                 "{line} is no example of `{path}`"
             );

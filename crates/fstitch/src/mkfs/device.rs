@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use fstitch_core::BlockDevice;
 use fstitch_disk::{DiskOptions, FileDisk};
-use fstitch_fs::ext2::journal::{JournalDevice, add_device, release_device};
+use fstitch_formats::Journals;
+use fstitch_formats::ext::{JournalDevice, release_device};
 
 use super::show_uuid;
 use crate::open;
@@ -33,8 +34,8 @@ impl Opened {
     }
 
     /// Makes it the journal of the volume on `volume`; returns its blocks.
-    pub fn give_to(&self, volume: &dyn BlockDevice) -> Result<u32> {
-        let added = add_device(volume, &self.disk, self.number()?);
+    pub fn give_to(&self, journals: &dyn Journals, volume: &dyn BlockDevice) -> Result<u32> {
+        let added = journals.add_device(volume, &self.disk, self.number()?);
         added.with_context(|| format!("the journal {}", self.path.display()))
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use fstitch_disk::DiskOptions;
-use fstitch_fs::ext2::journal::{DeviceOptions, make_device};
+use fstitch_formats::ext::{DeviceOptions, make_device};
 use serde::Serialize;
 
 use super::{Target, blame, show_uuid, uuid};

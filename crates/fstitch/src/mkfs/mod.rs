@@ -4,73 +4,62 @@ pub mod device;
 mod fill;
 mod journal;
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::builder::TypedValueParser;
+use clap::{Arg, ArgAction, ArgMatches, Args as _, Command};
 use fstitch_core::Error;
 use fstitch_disk::{DiskOptions, FileDisk};
-use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, MkfsSummary, mkfs};
-use serde::Serialize;
+use fstitch_formats::make::{self, Asked, Fresh, Made, Making, Word, WordKind};
+use fstitch_formats::show::parse_uuid;
+use fstitch_formats::{FORMATS, Format};
+use serde_json::{Map, Value};
+
+pub use fstitch_formats::show::uuid as show_uuid;
 
 use crate::open;
 use crate::output::{Outcome, json, spinner, usage};
 
-/// Arguments of `mkfs`.
-#[derive(clap::Args)]
-pub struct Arguments {
-    #[command(subcommand)]
-    format: Format,
-}
-
-#[derive(clap::Subcommand)]
-enum Format {
-    /// Make an ext2 volume, as mke2fs would
-    Ext2(Box<Ext2>),
-    /// Make an ext3 volume: ext2 with a journal
-    Ext3(Box<Ext2>),
-    /// Make a journal that has a device or an image for itself
+/// Arguments of `mkfs`: what is to be made.
+pub enum Arguments {
+    /// A volume.
+    Volume(Box<Wanted>),
+    /// A journal on a device of its own.
     Journal(journal::Arguments),
 }
 
+/// The volume that is wanted.
+pub struct Wanted {
+    format: &'static dyn Format,
+    kind: &'static str,
+    common: Common,
+    /// The values of the format's own words.
+    words: BTreeMap<&'static str, Vec<String>>,
+}
+
+/// What can be said of every volume.
 #[derive(clap::Args)]
-struct Ext2 {
-    /// Bytes per block: 1024, 2048 or 4096
-    #[arg(short = 'b', long, value_name = "BYTES", value_parser = asked_block_size)]
+struct Common {
+    /// Bytes per block; what suits the volume by default
+    #[arg(short = 'b', long, value_name = "BYTES")]
     block_size: Option<u32>,
-    /// Bytes per inode: 128, 256, … up to the block size
-    #[arg(short = 'I', long, value_name = "BYTES")]
-    inode_size: Option<u32>,
-    /// Number of inodes
-    #[arg(short = 'N', long, value_name = "COUNT")]
-    inodes: Option<u32>,
-    /// One inode for so many bytes of the volume
-    #[arg(short = 'i', long, value_name = "BYTES")]
-    bytes_per_inode: Option<u64>,
     /// Label, at most 16 bytes
     #[arg(short = 'L', long)]
     label: Option<String>,
     /// UUID, `random` or `time`; random by default
     #[arg(short = 'U', long)]
     uuid: Option<String>,
-    /// Percent of the blocks that only the superuser may use
-    #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=50))]
-    reserved: u32,
     /// Extended options: root_owner[=UID:GID] (the owner of the root directory; without a value, and by default, the user
-    /// who makes the volume), stride=N, stripe_width=N, discard, offset=BYTES, hash_seed=UUID (that of directory hashes; by
-    /// default it goes with a UUID that was given)
+    /// who makes the volume), offset=BYTES
     #[arg(short = 'E', long, value_name = "LIST")]
     extended: Vec<String>,
-    /// Features: ext_attr, resize_inode, dir_index, filetype, sparse_super, large_file; ^NAME switches one off
-    #[arg(short = 'O', long, value_name = "LIST")]
-    features: Vec<String>,
-    /// A journal, with which it is ext3: size=BYTES, in MiB without a unit; what suits the volume by default. Or
-    /// device=PATH, that of `mkfs journal`
+    /// A journal: size=BYTES, in MiB without a unit; what suits the volume by default. Or device=PATH, that of
+    /// `mkfs journal`
     #[arg(short = 'J', long, value_name = "size=BYTES|device=PATH", value_parser = asked_journal)]
     journal: Option<AskedJournal>,
-    /// Revision of the format, 0 or 1
-    #[arg(short = 'r', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
-    revision: u32,
     /// Overwrite what the medium seems to hold
     #[arg(short = 'F', long)]
     force: bool,
@@ -97,28 +86,83 @@ struct Ext2 {
     size: Option<String>,
 }
 
-/// What was made, for `--json`.
-#[derive(Serialize)]
-struct Made {
-    image: String,
-    block_size_bytes: u32,
-    blocks: u64,
-    groups: u64,
-    inodes: u64,
-    inode_size_bytes: u32,
-    free_blocks: u64,
-    reserved_blocks: u64,
-    journal_blocks: Option<u32>,
-    uuid: String,
-    superblock_backups: Vec<u64>,
+/// The command that makes journals.
+const JOURNAL: &str = "journal";
+
+/// The command that makes volumes of this kind.
+fn command(format: &'static dyn Format, kind: &'static str) -> Command {
+    let mut command = Common::augment_args(Command::new(kind)).about(format.about(kind));
+    if format.journals().is_none() {
+        command = command.mut_arg("journal", |arg| arg.hide(true));
+    }
+    if !format.extended_words().is_empty() {
+        command = command.mut_arg("extended", |arg| {
+            let common = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            arg.help(format!("{common}, {}", format.extended_words()))
+        });
+    }
+    command.args(format.words().iter().map(argument))
+}
+
+fn argument(word: &Word) -> Arg {
+    let arg = Arg::new(word.name).short(word.letter).long(word.name).value_name(word.value).help(word.about);
+    match word.kind {
+        WordKind::List => arg.action(ArgAction::Append),
+        WordKind::Number(first, last, default) => {
+            let numbers = clap::value_parser!(u64).range(first..=last);
+            let arg = arg.value_parser(numbers.map(|number| number.to_string()));
+            match default {
+                Some(number) => arg.default_value(number),
+                None => arg,
+            }
+        }
+    }
+}
+
+impl clap::Args for Arguments {
+    fn augment_args(command: Command) -> Command {
+        let kinds = FORMATS
+            .iter()
+            .flat_map(|&format| format.names().iter().map(move |&kind| self::command(format, kind)));
+        let journal = Command::new(JOURNAL).about("Make a journal that has a device or an image for itself");
+        let journal = journal::Arguments::augment_args(journal);
+        command.subcommand_required(true).arg_required_else_help(true).subcommands(kinds).subcommand(journal)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for Arguments {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let missing = || clap::Error::new(clap::error::ErrorKind::MissingSubcommand);
+        let (name, matches) = matches.subcommand().ok_or_else(missing)?;
+        if name == JOURNAL {
+            return journal::Arguments::from_arg_matches(matches).map(Self::Journal);
+        }
+        let format = fstitch_formats::by_name(name).ok_or_else(missing)?;
+        let kind = format.names().iter().copied().find(|kind| *kind == name).ok_or_else(missing)?;
+        let values = |word: &Word| {
+            let values = matches.get_many::<String>(word.name).unwrap_or_default();
+            (word.name, values.cloned().collect())
+        };
+        let words = format.words().iter().map(values).collect();
+        let common = Common::from_arg_matches(matches)?;
+        Ok(Self::Volume(Box::new(Wanted { format, kind, common, words })))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 /// Runs `mkfs`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
-    match &arguments.format {
-        Format::Ext2(volume) => make(volume, MkfsJournal::None),
-        Format::Ext3(volume) => make(volume, MkfsJournal::Suitable),
-        Format::Journal(arguments) => journal::run(arguments),
+    match arguments {
+        Arguments::Volume(wanted) => make(wanted),
+        Arguments::Journal(arguments) => journal::run(arguments),
     }
 }
 
@@ -149,55 +193,52 @@ fn asked_block_size(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Makes a volume, with the journal that was asked for, else with `journal`.
-fn make(arguments: &Ext2, journal: MkfsJournal) -> Result<Outcome> {
-    let mut options = options(arguments)?;
-    let device = match &arguments.journal {
+/// Makes a volume, with the journal that was asked for, else with what goes with its kind.
+fn make(wanted: &Wanted) -> Result<Outcome> {
+    let common = &wanted.common;
+    let mut asked = asked(wanted)?;
+    let device = match &common.journal {
         None | Some(AskedJournal::Bytes(_)) => None,
-        Some(AskedJournal::Device(path)) => Some(device::for_new_volume(path, &mut options.block_size)?),
+        Some(AskedJournal::Device(path)) => Some(device::for_new_volume(path, &mut asked.block_size)?),
     };
-    options.journal = match &arguments.journal {
-        None => journal,
-        Some(AskedJournal::Bytes(bytes)) => MkfsJournal::Bytes(*bytes),
-        Some(AskedJournal::Device(_)) => MkfsJournal::None,
-    };
-    let kind = if matches!(options.journal, MkfsJournal::None) { "ext2" } else { "ext3" };
-    let (size, prepared) = prepare_image(arguments, &mut options, kind)?;
-    options.device_is_zero = prepared.is_new();
-    let made = write(arguments, &options, (size, device)).and_then(|mut summary| {
-        let failed = fill::fill(arguments, &mut summary)?;
-        Ok((summary, failed))
+    let plan = wanted.format.plan(&asked).map_err(blame)?;
+    let (size, prepared) = prepare_image(common, plan.name())?;
+    let made = write(wanted, &asked, &*plan, (size, prepared, device)).and_then(|mut made| {
+        let failed = fill::fill(common, &mut made)?;
+        Ok((made, failed))
     });
-    let (summary, failed) = made.inspect_err(|_| prepared.undo(&arguments.image))?;
-    report(arguments, &options, &summary)?;
+    let (made, failed) = made.inspect_err(|_| prepared.undo(&common.image))?;
+    report(common, &asked, made)?;
     Ok(if failed == 0 { Outcome::SUCCESS } else { Outcome::FAILURE })
 }
 
-fn options(arguments: &Ext2) -> Result<MkfsOptions> {
-    let uuid = uuid(arguments.uuid.as_deref())?;
-    let seed = hash_seed(arguments, &uuid)?;
-    let mut options = MkfsOptions::new(uuid, seed, crate::epoch::now()?);
-    options.block_size = arguments.block_size;
-    options.inode_size = arguments.inode_size;
-    options.inodes = arguments.inodes;
-    options.bytes_per_inode = arguments.bytes_per_inode;
-    options.label = arguments.label.clone().unwrap_or_default().into_bytes();
-    options.reserved_percent = arguments.reserved;
-    options.revision = arguments.revision;
-    for list in &arguments.features {
-        options.features.apply(list).map_err(|error| usage(format!("{error}, in `-O {list}`")))?;
+/// What is asked of the format.
+fn asked(wanted: &Wanted) -> Result<Asked> {
+    let common = &wanted.common;
+    if common.journal.is_some() && wanted.format.journals().is_none() {
+        return Err(usage(format!("{} volumes have no journals", wanted.kind)));
     }
-    options.root_owner = this_user();
-    for list in &arguments.extended {
-        // What `root_owner` means without a value depends on who asks, of which the format knows nothing.
-        let is_theirs = |word: &&str| {
-            word.trim() == "root_owner" || ["offset=", "hash_seed="].iter().any(|name| word.starts_with(name))
-        };
-        let ours: Vec<&str> = list.split(',').filter(|word| !is_theirs(word)).collect();
-        let applied = options.apply_extended(&ours.join(","));
-        applied.map_err(|error| usage(format!("{error}, in `-E {list}`")))?;
-    }
-    Ok(options)
+    // What `root_owner` means without a value depends on who asks, of which the format knows nothing; where the volume
+    // starts is not its business.
+    let is_ours = |word: &&str| word.trim() == "root_owner" || word.starts_with("offset=");
+    let theirs = |list: &String| list.split(',').filter(|word| !is_ours(word)).collect::<Vec<_>>().join(",");
+    Ok(Asked {
+        kind: wanted.kind,
+        block_size: common.block_size,
+        label: common.label.clone().unwrap_or_default().into_bytes(),
+        uuid: uuid(common.uuid.as_deref())?,
+        is_repeatable: !matches!(common.uuid.as_deref(), None | Some("random" | "time")),
+        random: random_uuid()?,
+        now: crate::epoch::now()?,
+        root_owner: this_user(),
+        journal: match &common.journal {
+            None => make::AskedJournal::Usual,
+            Some(AskedJournal::Bytes(bytes)) => make::AskedJournal::Bytes(*bytes),
+            Some(AskedJournal::Device(_)) => make::AskedJournal::None,
+        },
+        extended: common.extended.iter().map(theirs).collect(),
+        words: wanted.words.clone(),
+    })
 }
 
 /// The owner of what this user makes.
@@ -206,51 +247,34 @@ fn this_user() -> (u32, u32) {
 }
 
 /// The value of an extended option, as it was given last.
-fn extended<'a>(arguments: &'a Ext2, name: &str) -> Option<&'a str> {
-    let words = arguments.extended.iter().flat_map(|list| list.split(','));
+fn extended<'a>(common: &'a Common, name: &str) -> Option<&'a str> {
+    let words = common.extended.iter().flat_map(|list| list.split(','));
     words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('=')).next_back()
 }
 
 /// Where the volume starts: `--offset`, mke2fs's way of saying it, or the start of its partition.
-fn offset(arguments: &Ext2) -> Result<u64> {
-    match (extended(arguments, "offset"), arguments.partition) {
+fn offset(common: &Common) -> Result<u64> {
+    match (extended(common, "offset"), common.partition) {
         (Some(_), Some(_)) => Err(usage("`--partition` and `-E offset=` exclude each other")),
         (Some(value), None) => {
             crate::size::bytes(value).map_err(|text| usage(format!("{text}, in `-E offset={value}`")))
         }
-        (None, Some(number)) => open::partition_start(&arguments.image, number),
-        (None, None) => Ok(arguments.offset),
-    }
-}
-
-/// The seed of directory hashes: that which was asked for, or that of a UUID that was, so that both need not be given for
-/// an image that can be made again.
-fn hash_seed(arguments: &Ext2, uuid: &[u8; 16]) -> Result<[u8; 16]> {
-    match (extended(arguments, "hash_seed"), arguments.uuid.as_deref()) {
-        (Some(text), _) => {
-            parse_uuid(text).ok_or_else(|| usage(format!("`hash_seed={text}`: it has the form of a UUID")))
-        }
-        (None, None | Some("random" | "time")) => random_uuid(),
-        (None, Some(_)) => Ok(MkfsOptions::hash_seed_for(uuid)),
+        (None, Some(number)) => open::partition_start(&common.image, number),
+        (None, None) => Ok(common.offset),
     }
 }
 
 /// Creates the image, or makes sure that an existing one holds nothing of value. Returns the volume's size in
 /// bytes, if one was given, and what was done to the file.
-fn prepare_image(arguments: &Ext2, options: &mut MkfsOptions, kind: &str) -> Result<(Option<u64>, Prepared)> {
-    let unit = u64::from(arguments.block_size.unwrap_or(1024));
-    let size = match &arguments.size {
+fn prepare_image(common: &Common, kind: &str) -> Result<(Option<u64>, Prepared)> {
+    let unit = u64::from(common.block_size.unwrap_or(1024));
+    let size = match &common.size {
         Some(text) => Some(crate::size::volume(text, unit).map_err(usage)?),
         None => None,
     };
-    let size = within_partition(arguments, size)?;
-    let target =
-        Target { image: &arguments.image, offset: offset(arguments)?, size, force: arguments.force, kind };
-    let prepared = target.prepare()?;
-    if let (false, Some(size), Some(block_size)) = (prepared.is_new(), size, options.block_size) {
-        options.blocks = Some(size / u64::from(block_size));
-    }
-    Ok((size, prepared))
+    let size = within_partition(common, size)?;
+    let target = Target { image: &common.image, offset: offset(common)?, size, force: common.force, kind };
+    Ok((size, target.prepare()?))
 }
 
 /// What was done to the image before anything was made in it.
@@ -292,9 +316,9 @@ fn blame(error: Error) -> anyhow::Error {
 }
 
 /// The size of a volume in a partition: all of it, or what was asked for if it has that.
-fn within_partition(arguments: &Ext2, size: Option<u64>) -> Result<Option<u64>> {
-    let Some(number) = arguments.partition else { return Ok(size) };
-    let len = open::partition(&arguments.image, number)?.len;
+fn within_partition(common: &Common, size: Option<u64>) -> Result<Option<u64>> {
+    let Some(number) = common.partition else { return Ok(size) };
+    let len = open::partition(&common.image, number)?.len;
     match size {
         Some(size) if size > len => {
             let (asked, has) = (crate::size::show(size), crate::size::show(len));
@@ -359,59 +383,54 @@ fn grow_file(image: &Path, size: Option<u64>, offset: u64) -> Result<Prepared> {
     Ok(Prepared::Nothing)
 }
 
-/// Makes the volume, of `size` bytes if that is given, with its journal on `device` if there is one.
+/// Makes the volume, of `size` bytes if that is given, with its journal on `journal` if there is one.
 fn write(
-    arguments: &Ext2,
-    options: &MkfsOptions,
-    (size, device): (Option<u64>, Option<device::Opened>),
-) -> Result<MkfsSummary> {
+    wanted: &Wanted,
+    asked: &Asked,
+    plan: &dyn Making,
+    (size, prepared, journal): (Option<u64>, Prepared, Option<device::Opened>),
+) -> Result<Made> {
+    let common = &wanted.common;
     let disk = DiskOptions {
-        block_size: options.block_size.unwrap_or(1024),
-        offset: offset(arguments)?,
+        block_size: asked.block_size.unwrap_or(1024),
+        offset: offset(common)?,
         size,
         ..DiskOptions::default()
     };
-    let disk = open::disk(&arguments.image, &disk)?;
-    let context = || format!("making a volume on {}", arguments.image.display());
-    let display = spinner(arguments.quiet || arguments.json);
-    let summary = mkfs(&disk, options, &mut |done, of| {
+    let disk = open::disk(&common.image, &disk)?;
+    let context = || format!("making a volume on {}", common.image.display());
+    let display = spinner(common.quiet || common.json);
+    let fresh = Fresh { device: &disk, is_zero: prepared.is_new(), bytes: size };
+    let made = plan.make(fresh, &mut |done, of| {
         display.set_message(format!("group {done} of {of}"));
         display.tick();
     });
     display.finish_and_clear();
-    let mut summary = summary.map_err(blame).with_context(context)?;
-    if let Some(journal) = device {
-        summary.journal_blocks = Some(journal.give_to(&disk).with_context(context)?);
+    let mut made = made.map_err(blame).with_context(context)?;
+    if let (Some(journal), Some(journals)) = (journal, wanted.format.journals()) {
+        let blocks = journal.give_to(journals, &disk).with_context(context)?;
+        made.values.insert("journal_blocks".to_owned(), blocks.into());
+        made.name = wanted.format.names().get(1).copied().unwrap_or(made.name);
     }
-    Ok(summary)
+    Ok(made)
 }
 
-fn report(arguments: &Ext2, options: &MkfsOptions, summary: &MkfsSummary) -> Result<Outcome> {
-    let uuid = show_uuid(&options.uuid);
-    if arguments.json {
-        json(&Made {
-            image: arguments.image.display().to_string(),
-            block_size_bytes: summary.block_size,
-            blocks: summary.blocks,
-            groups: summary.groups,
-            inodes: summary.inodes,
-            inode_size_bytes: summary.inode_size,
-            free_blocks: summary.free_blocks,
-            reserved_blocks: summary.reserved_blocks,
-            journal_blocks: summary.journal_blocks,
-            uuid,
-            superblock_backups: summary.backups.iter().map(|block| block.get()).collect(),
-        })?;
-    } else if !arguments.quiet {
-        let bytes = summary.blocks * u64::from(summary.block_size);
+fn report(common: &Common, asked: &Asked, made: Made) -> Result<Outcome> {
+    let image = common.image.display().to_string();
+    if common.json {
+        let mut shown = Map::from_iter([("image".to_owned(), Value::from(image))]);
+        shown.extend(made.values);
+        json(&shown)?;
+    } else if !common.quiet {
+        let bytes = made.blocks * u64::from(made.block_size);
+        let inodes = made.inodes.map(|inodes| format!(", {inodes} inodes")).unwrap_or_default();
         println!(
-            "{}: {}, {} in {} blocks of {} bytes, {} inodes, UUID {uuid}",
-            arguments.image.display(),
-            if summary.journal_blocks.is_some() { "ext3" } else { "ext2" },
+            "{image}: {}, {} in {} blocks of {} bytes{inodes}, UUID {}",
+            made.name,
             crate::size::show(bytes),
-            summary.blocks,
-            summary.block_size,
-            summary.inodes
+            made.blocks,
+            made.block_size,
+            show_uuid(&asked.uuid)
         );
     }
     Ok(Outcome::SUCCESS)
@@ -445,40 +464,12 @@ fn random_uuid() -> Result<[u8; 16]> {
     Ok(bytes)
 }
 
-fn parse_uuid(text: &str) -> Option<[u8; 16]> {
-    let dashes = text.char_indices().filter(|(_, c)| *c == '-').map(|(at, _)| at);
-    let digits: String = text.chars().filter(|c| *c != '-').collect();
-    let lawful = dashes.eq([8, 13, 18, 23]) && digits.len() == 32 && digits.is_ascii();
-    let mut bytes = [0; 16];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(digits.get(at * 2..at * 2 + 2)?, 16).ok()?;
-    }
-    lawful.then_some(bytes)
-}
-
-/// A UUID as people write it.
-pub fn show_uuid(uuid: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (at, byte) in uuid.iter().enumerate() {
-        if [4, 6, 8, 10].contains(&at) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn uuids_survive_writing_and_reading() {
-        let text = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
-        assert_eq!(show_uuid(&parse_uuid(text).unwrap()), text);
-        assert_eq!(parse_uuid("6ba7b8109dad-11d1-80b4-00c04fd430c8"), None);
-        assert_eq!(parse_uuid("6ba7b810-9dad-11d1-80b4-00c04fd430cg"), None);
-        assert_eq!(parse_uuid(""), None);
+    fn uuids_differ() {
         assert_ne!(random_uuid().unwrap(), random_uuid().unwrap());
     }
 }

@@ -5,16 +5,22 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use fstitch_core::Consistency;
 use fstitch_core::FileSystem;
+use fstitch_core::lock::Unpoisoned;
 use fstitch_disk::Direct;
-use fstitch_fs::ext2::arrange::{Arrangement, Consistency};
+use fstitch_formats::Health;
+use fstitch_fs::arrange::Arrangement;
 use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
 use fstitch_fuse::{AwakeWatch, IdleClass, Mount, MountOptions, UnmountOnSignal};
 
 use super::reopen::Reopenable;
+use super::watch::{GRAPH_MAX, Heard, cache_of};
 use super::{Atime, Options, Plan, background};
+use crate::control::graph::Graph;
 use crate::control::server::{Served, Server};
 use crate::control::stack::StackStatus;
+use crate::control::trace::{Happened, Head};
 use crate::control::{Cut, Status};
 use crate::live::Live;
 use crate::open::{self, Access, Options as OpenOptions, Volume};
@@ -50,7 +56,7 @@ pub fn serve_as_child(serve: impl FnOnce(Place) -> Result<()>) -> Result<Outcome
 pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     let volume = Volume::open(&plan.image, &open_options(plan)).map_err(|error| hint(plan, error))?;
     if !plan.options.read_only {
-        volume.cache.start_flusher()?;
+        volume.fs.start()?;
     }
     let seat = (plan.options.read_only && plan.live.is_none())
         .then(|| Arc::new(Reopenable::new(Arc::clone(&volume.fs))));
@@ -61,7 +67,8 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     // A descriptor is known to others by the path of its file, if that has one.
     let source = plan.image.canonicalize().unwrap_or_else(|_| plan.image.clone()).display().to_string();
     let places = (source.clone(), plan.mountpoint.as_path());
-    let mount = Mount::new(fs, &mount_options(&plan.options, places, plan.workers, volume.consistency)?)?;
+    let mount =
+        Mount::new(fs, &mount_options(&plan.options, places, plan.workers, volume.fs.consistency())?)?;
     let status = Status {
         image: source,
         mountpoint: plan.mountpoint.display().to_string(),
@@ -197,6 +204,8 @@ pub struct Daemon {
     cut: OnceLock<Cut>,
     /// How the volume is opened for writing, if it was opened for reading only.
     reopening: OnceLock<Reopening>,
+    /// What was heard of patches, while somebody has that noted.
+    heard: Heard,
 }
 
 /// What it takes to open a volume anew while it is mounted.
@@ -219,10 +228,10 @@ impl Daemon {
             writeback_cache: options.writeback_cache,
             pid: std::process::id(),
             offset_bytes: options.offset,
-            format: volume.format().to_owned(),
-            consistency: volume.consistency.to_string(),
+            format: volume.fs.format_name().to_owned(),
+            consistency: volume.fs.consistency().to_string(),
             read_only: options.read_only,
-            was_unclean: volume.was_unclean(),
+            was_unclean: volume.fs.was_unclean(),
             ..places
         };
         Self {
@@ -234,11 +243,12 @@ impl Daemon {
             stack: None,
             cut: OnceLock::new(),
             reopening: OnceLock::new(),
+            heard: Heard::default(),
         }
     }
 
     fn shown(&self) -> MutexGuard<'_, Status> {
-        self.status.lock().expect("no panic while held")
+        self.status.lock().unpoisoned()
     }
 
     /// From now on the volume may be opened for writing.
@@ -262,7 +272,7 @@ impl Daemon {
 
     /// Runs `work` on the volume while it is open.
     pub fn with<T>(&self, work: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
-        match &*self.volume.read().expect("no panic while held") {
+        match &*self.volume.read().unpoisoned() {
             Some(volume) => work(volume),
             None => bail!("the volume has been unmounted"),
         }
@@ -272,8 +282,11 @@ impl Daemon {
     pub fn close(&self) -> Result<()> {
         // Whoever opens it anew comes to an end first: nothing may be left open behind an unmount.
         let reopening = self.reopening.get();
-        let _one = reopening.map(|reopening| reopening.one.lock().expect("no panic while held"));
-        let volume = self.volume.write().expect("no panic while held").take();
+        let _one = reopening.map(|reopening| reopening.one.lock().unpoisoned());
+        let volume = self.volume.write().unpoisoned().take();
+        if let Some(volume) = &volume {
+            self.heard.end(volume);
+        }
         if let Some(reopening) = reopening {
             reopening.seat.close();
         }
@@ -329,7 +342,7 @@ impl Daemon {
 
     fn say(&self, text: &str) {
         tracing::info!("{text}");
-        text.clone_into(&mut self.recovery.lock().expect("no panic while held"));
+        text.clone_into(&mut self.recovery.lock().unpoisoned());
     }
 }
 
@@ -359,12 +372,12 @@ impl Served for Daemon {
     fn status(&self) -> Status {
         let now = self.with(|volume| {
             let volatile = volume.live.as_ref().map_or(0, Live::volatile_bytes);
-            let journal = volume.cache.journal_status().map(Into::into);
-            Ok((volume.cache.poisoned(), volume.cache.stats().dirty_bytes, volatile, journal))
+            let journal = volume.fs.cache().and_then(|cache| cache.journal_status()).map(Into::into);
+            Ok((volume.fs.health(), volatile, journal))
         });
-        let (failure, dirty_bytes, volatile_bytes, journal) = now.unwrap_or_default();
+        let (Health { failure, dirty_bytes }, volatile_bytes, journal) = now.unwrap_or_default();
         Status {
-            recovery: self.recovery.lock().expect("no panic while held").clone(),
+            recovery: self.recovery.lock().unpoisoned().clone(),
             failure: failure.map(|error| error.to_string()).unwrap_or_default(),
             dirty_bytes,
             volatile_bytes,
@@ -377,7 +390,7 @@ impl Served for Daemon {
 
     fn stats(&self) -> Result<crate::stats::Stats> {
         self.with(|volume| {
-            let cache = (&volume.cache.stats()).into();
+            let cache = volume.fs.cache().map(|cache| (&cache.stats()).into()).unwrap_or_default();
             Ok(crate::stats::Stats { cache, device: volume.disk.stats().into() })
         })
     }
@@ -397,24 +410,24 @@ impl Served for Daemon {
             bail!("this mount accepts changes, or is one that cannot come to: unmount it and mount it anew");
         };
         {
-            let _one = reopening.one.lock().expect("no panic while held");
+            let _one = reopening.one.lock().unpoisoned();
             if !self.shown().read_only {
                 return Ok(());
             }
             // Nobody waits for the volume meanwhile: who opens it asks all mounts for their status, this one too.
-            let volume = self.volume.write().expect("no panic while held").take();
+            let volume = self.volume.write().unpoisoned().take();
             let volume = volume.context("the volume has been unmounted")?;
             let open =
                 |access| Volume::open(&reopening.image, &OpenOptions { access, ..reopening.options.clone() });
             let (volume, refused) = reopening.seat.reopen(volume, open)?;
             if refused.is_none() {
-                volume.cache.start_flusher()?;
+                volume.fs.start()?;
                 let mut status = self.shown();
                 status.read_only = false;
-                status.consistency = volume.consistency.to_string();
-                status.was_unclean = volume.was_unclean();
+                status.consistency = volume.fs.consistency().to_string();
+                status.was_unclean = volume.fs.was_unclean();
             }
-            *self.volume.write().expect("no panic while held") = Some(volume);
+            *self.volume.write().unpoisoned() = Some(volume);
             if let Some(why) = refused {
                 return Err(
                     why.context("the volume cannot be opened for writing, and stays mounted read-only")
@@ -441,8 +454,7 @@ impl Served for Daemon {
             }
             // The medium first, at whatever moment this is; the rest only learns what has happened.
             let cut = live.cut(survivors);
-            let block_size = u64::try_from(volume.cache.block_size()).expect("64-bit machine");
-            let dirty = volume.cache.stats().dirty_bytes / block_size;
+            let dirty = volume.fs.health().dirty_bytes / u64::from(volume.fs.statfs()?.block_size);
             if let Some(served) = self.served.as_ref().and_then(Weak::upgrade) {
                 served.abandon(CUT)?;
             }
@@ -453,19 +465,28 @@ impl Served for Daemon {
             Ok(self.cut.get_or_init(|| cut).clone())
         })
     }
+
+    fn graph(&self, limit: usize) -> Result<Graph> {
+        self.with(|volume| Ok(cache_of(volume)?.view(limit.min(GRAPH_MAX)).into()))
+    }
+
+    fn begin_trace(&self) -> Result<Head> {
+        self.with(|volume| self.heard.begin(volume, &self.shown()))
+    }
+
+    fn next_trace(&self) -> Result<Vec<Happened>> {
+        self.with(|volume| self.heard.next(volume))
+    }
+
+    fn end_trace(&self) -> Vec<Happened> {
+        // Closing the volume has ended it as well.
+        let _ended = self.with(|volume| {
+            self.heard.end(volume);
+            Ok(())
+        });
+        self.heard.take()
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_reclaimed_and_why_nothing_was() {
-        let done = Reclaimed { inodes: 3, kept: 2, complete: true, ..Reclaimed::default() };
-        let said = reclaimed(&done);
-        assert!(said.contains("3 inodes") && said.contains("2 inodes that had lost"), "{said}");
-        let refused = Reclaimed { refusal: Some("the volume is damaged".into()), ..Reclaimed::default() };
-        let said = reclaimed(&refused);
-        assert!(said.starts_with("NOTHING was reclaimed") && said.contains("fstitch fsck"), "{said}");
-    }
-}
+mod tests;

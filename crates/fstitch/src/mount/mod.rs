@@ -8,6 +8,7 @@ mod helper;
 mod options;
 mod reopen;
 mod stack;
+mod watch;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

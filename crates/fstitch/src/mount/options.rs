@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
-use fstitch_fs::ext2::arrange::Consistency;
+use fstitch_core::Consistency;
 use fstitch_fuse::{AwakeMode, Transport};
 use fstitch_patch::Optimizations;
 

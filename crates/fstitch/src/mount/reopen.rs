@@ -8,13 +8,13 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use anyhow::{Context, Error as Refusal, Result as Outcome};
 use fstitch_core::groups::{GroupCall, GroupId};
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::waiting::Waiting;
 use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, FallocateMode, FileSystem, InodeFlags, InodeNo,
     RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
 };
-use fstitch_fs::ext2::Ext2;
-use fstitch_fs::uhfs::Uhfs;
+use fstitch_formats as formats;
 
 use crate::open::{Access, Volume};
 
@@ -22,26 +22,26 @@ use crate::open::{Access, Volume};
 pub struct Reopenable {
     root: InodeNo,
     /// `None` when it could not be opened again, and everything fails.
-    current: RwLock<Option<Arc<Uhfs<Ext2>>>>,
+    current: RwLock<Option<Arc<dyn formats::Volume>>>,
 }
 
 impl Reopenable {
     /// Begins with `fs`.
-    pub fn new(fs: Arc<Uhfs<Ext2>>) -> Self {
+    pub fn new(fs: Arc<dyn formats::Volume>) -> Self {
         Self { root: fs.root(), current: RwLock::new(Some(fs)) }
     }
 
     /// The file system as it is open now; waits while it is opened anew.
-    fn current(&self) -> RwLockReadGuard<'_, Option<Arc<Uhfs<Ext2>>>> {
+    fn current(&self) -> RwLockReadGuard<'_, Option<Arc<dyn formats::Volume>>> {
         self.current.try_read().unwrap_or_else(|_| {
             let _waiting = Waiting::begin();
-            self.current.read().expect("no panic while held")
+            self.current.read().unpoisoned()
         })
     }
 
     /// Lets go of the file system: the mount has ended.
     pub fn close(&self) {
-        *self.current.write().expect("no panic while held") = None;
+        *self.current.write().unpoisoned() = None;
     }
 
     /// Closes `volume` and returns what `open` opens when it is told to write, or else to read, with the reason.
@@ -50,7 +50,7 @@ impl Reopenable {
         volume: Volume,
         open: impl Fn(Access) -> Outcome<Volume>,
     ) -> Outcome<(Volume, Option<Refusal>)> {
-        let mut current = self.current.write().expect("no panic while held");
+        let mut current = self.current.write().unpoisoned();
         let references = current.take().map(|fs| fs.references()).unwrap_or_default();
         // The lock on the image goes with the last of it.
         drop(volume);

@@ -26,3 +26,4 @@ mod shutdown;
 mod stack;
 mod unprivileged;
 mod usage;
+mod watch;

@@ -1,6 +1,17 @@
 //! mount(8), umount(8) and fstab through the helper `mount.fuse.fstitch`, in a mount table of the test's own where
 //! the helper alone stands in `/sbin`.
 
+use std::fs::File;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::thread::sleep;
+use std::time::Duration;
+
+use fstitch_disk::{DiskOptions, FileDisk};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
 use crate::harness::{Place, Ran, needs, needs_root};
 
 /// Runs `script` where mount(8) finds the helper. It begins in a directory with the volume `a.img` and the empty
@@ -110,4 +121,59 @@ fn a_mount_in_use_is_busy_until_it_is_detached() {
     let Some(ran) = with_helper(&place, script) else { return };
     assert!(ran.err.contains("busy"), "{}", ran.err);
     assert!(ran.ok().starts_with("kept\n"));
+}
+
+/// Locks an image for reading, by nobody who can be found, as by a process that has just been killed: whoever wants to write
+/// waits some seconds for its end. The lock goes with what is returned.
+fn lock_by_nobody(image: &str) -> [UnixStream; 2] {
+    let file = File::open(image).unwrap();
+    let (sender, receiver) = UnixStream::pair().unwrap();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    let files = [file.as_fd()];
+    assert!(rights.push(SendAncillaryMessage::ScmRights(&files)));
+    sendmsg(&sender, &[IoSlice::new(b"x")], &mut rights, SendFlags::empty()).unwrap();
+    // A lock belongs to all descriptors of one opening, and so, soon, to the one that is on its way alone.
+    let options = DiskOptions { block_size: 1024, read_only: true, ..DiskOptions::default() };
+    drop(FileDisk::from_fd(file.into(), options).unwrap());
+    [sender, receiver]
+}
+
+#[test]
+fn an_unmount_waits_for_whoever_opens_the_volume_anew() {
+    let place = Place::new();
+    let script = "comes() { for _ in $(seq 1000); do eval \"$1\" && return; sleep 0.01; done; exit 9; }\n\
+                  mount -t fuse.fstitch a.img m\necho one > m/a\n$F umount m\n\
+                  comes 'mount -t fuse.fstitch a.img m -o ro'\n: > mounted\ncomes '[ -e held ]'\n\
+                  mount -o remount,rw m 2>&- &\nR=$!\nsleep 0.3\n\
+                  (timeout 30 $F umount m; echo $? > ended) &\nU=$!\n\
+                  comes '! grep -q \" $D/m \" /proc/self/mounts'\n: > gone\nwait $U\nwait $R || true\n";
+    std::thread::scope(|scope| {
+        let script = scope.spawn(|| with_helper(&place, script));
+        let comes = |name: &str| {
+            while !place.at(name).exists() && !script.is_finished() {
+                sleep(Duration::from_millis(5));
+            }
+            place.at(name).exists()
+        };
+        if comes("mounted") {
+            let image = place.text("a.img");
+            let locked = lock_by_nobody(&image);
+            File::create(place.at("held")).unwrap();
+            assert!(comes("gone"), "the mount is taken away while the volume is opened");
+            sleep(Duration::from_millis(300));
+            assert!(!place.at("ended").exists(), "it is still being opened");
+            drop(locked);
+            assert!(comes("ended"));
+            // Not a moment later.
+            let options = DiskOptions { block_size: 1024, ..DiskOptions::default() };
+            FileDisk::open(&image, options).expect("the volume is let go");
+        }
+        let Some(ran) = script.join().unwrap() else { return };
+        ran.ok();
+        assert_eq!(std::fs::read_to_string(place.at("ended")).unwrap(), "0\n");
+        let image = place.text("a.img");
+        crate::harness::fstitch(&format!("fsck -fn {image}")).ok();
+        assert_eq!(crate::harness::fstitch(&format!("cat {image}:/a")).ok(), "one\n");
+    });
 }

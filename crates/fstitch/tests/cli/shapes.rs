@@ -33,7 +33,7 @@ fn commands_that_read_print_json() {
 #[test]
 fn every_command_has_help_and_a_manual_page() {
     let place = Place::new();
-    let commands = "mkfs mount umount fsck ls cp cat rm mkdir mv ln chmod chown touch truncate info tune status stats demo \
+    let commands = "mkfs mount umount fsck ls cp cat rm mkdir mv ln chmod chown touch truncate info tune status stats graph trace demo \
                     completions man";
     let pages = place.directory("man");
     fstitch(&format!("man {pages}")).ok();

@@ -10,7 +10,7 @@
 //!   are one unflown patch: the medium never held the name. An exchange does not count as making a name: until it is
 //!   on the medium, the inode has its other name there.
 
-use fstitch_core::{Errno, Error, FileKind, InodeNo, Result};
+use fstitch_core::{Errno, Error, FileKind, InodeNo, Result, Structure};
 use fstitch_patch::{Block, PatchId, PatchIds};
 
 use super::add::slot_block;
@@ -28,7 +28,11 @@ impl Ext2 {
         let entry = self.entries(&bytes, slot.block).from(slot.offset.min(bytes.len())).next().transpose()?;
         match entry {
             Some(entry) if u64::from(entry.ino) == slot.ino.get() && entry.ino != 0 => Ok(block),
-            _ => Err(Error::corrupt("directory entry", slot.block, "changed while it was in use")),
+            _ => Err(Error::corrupt(
+                Structure::DirectoryEntry(None),
+                slot.block,
+                "changed while it was in use",
+            )),
         }
     }
 
@@ -76,7 +80,11 @@ impl Ext2 {
     fn forget_name(&self, dir: &Inode, slot: &NameSlot, block: &Block) -> Result<(u32, u64)> {
         let mut memory = self.dir_memory(dir)?;
         let Some(at) = memory.position(slot.block) else {
-            return Err(Error::corrupt("directory entry", slot.block, "in a block of another directory"));
+            return Err(Error::corrupt(
+                Structure::DirectoryEntry(None),
+                slot.block,
+                "in a block of another directory",
+            ));
         };
         let position = self.dir_position(at, slot.offset);
         let bytes = block.snapshot();

@@ -7,8 +7,10 @@ use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
+use fstitch_core::lock::Mutex;
+use fstitch_core::order::rank;
 use fstitch_patch::Cache;
 use rustc_hash::{FxHashMap, FxHasher};
 
@@ -115,13 +117,13 @@ impl NameIndex {
 pub(in crate::ext2) struct IndexCache {
     bytes_max: usize,
     total: Arc<AtomicUsize>,
-    listed: Mutex<Listed>,
+    listed: Mutex<Listed, rank::Indexes>,
 }
 
 /// Directories with an index, the one that got it first in front.
 #[derive(Debug)]
 struct Listed {
-    queue: VecDeque<Weak<Mutex<DirMemory>>>,
+    queue: VecDeque<Weak<Mutex<DirMemory, rank::Names>>>,
     /// The length at which forgotten ones are looked for.
     tidy_at: usize,
 }
@@ -148,8 +150,8 @@ impl IndexCache {
 
     /// Lists a directory that has just got an index, and drops the oldest indexes while there are too many.
     /// Indexes in use at the moment are left alone.
-    pub(super) fn admit(&self, dir: &Arc<Mutex<DirMemory>>) {
-        let mut listed = self.listed.lock().expect("no panic while held");
+    pub(super) fn admit(&self, dir: &Arc<Mutex<DirMemory, rank::Names>>) {
+        let mut listed = self.listed.lock();
         let Listed { queue, tidy_at } = &mut *listed;
         queue.push_back(Arc::downgrade(dir));
         let mut tries = queue.len();
@@ -157,7 +159,7 @@ impl IndexCache {
             tries -= 1;
             let Some(oldest) = queue.pop_front() else { break };
             let Some(memory) = oldest.upgrade() else { continue };
-            let dropped = memory.try_lock().map(|mut memory| memory.drop_index()).is_ok();
+            let dropped = memory.try_lock().map(|mut memory| memory.drop_index()).is_some();
             if !dropped {
                 queue.push_back(oldest);
             }
@@ -210,14 +212,14 @@ mod tests {
     fn the_oldest_indexes_go_first() {
         let all = IndexCache::new(NAMES_MIN * NAME_BYTES);
         let cache = cache();
-        let dirs: Vec<Arc<Mutex<DirMemory>>> = (0..3).map(|_| Arc::default()).collect();
+        let dirs: Vec<Arc<Mutex<DirMemory, rank::Names>>> = (0..3).map(|_| Arc::default()).collect();
         for dir in &dirs {
             let mut index = all.start(&cache);
             index.insert(b"x", 1);
-            dir.lock().unwrap().index = Some(index);
+            dir.lock().index = Some(index);
             all.admit(dir);
         }
-        let kept: Vec<bool> = dirs.iter().map(|dir| dir.lock().unwrap().index.is_some()).collect();
+        let kept: Vec<bool> = dirs.iter().map(|dir| dir.lock().index.is_some()).collect();
         assert_eq!(kept, [false, false, true]);
     }
 
@@ -225,18 +227,19 @@ mod tests {
     fn directories_that_are_forgotten_do_not_stay_listed() {
         let all = IndexCache::new(1 << 20);
         let cache = cache();
-        let kept: Vec<Arc<Mutex<DirMemory>>> = (0..100).map(|_| Arc::default()).collect();
+        let kept: Vec<Arc<Mutex<DirMemory, rank::Names>>> = (0..100).map(|_| Arc::default()).collect();
         for dir in &kept {
-            dir.lock().unwrap().index = Some(all.start(&cache));
+            dir.lock().index = Some(all.start(&cache));
             all.admit(dir);
         }
         for _ in 0..5_000 {
             all.admit(&Arc::default());
         }
-        let listed = all.listed.lock().unwrap();
+        let listed = all.listed.lock();
         assert!(listed.queue.len() <= 2 * kept.len() + 1, "{}", listed.queue.len());
-        let is_listed =
-            |dir: &Arc<Mutex<DirMemory>>| listed.queue.iter().any(|one| one.ptr_eq(&Arc::downgrade(dir)));
+        let is_listed = |dir: &Arc<Mutex<DirMemory, rank::Names>>| {
+            listed.queue.iter().any(|one| one.ptr_eq(&Arc::downgrade(dir)))
+        };
         assert!(kept.iter().all(is_listed));
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! **Crash cases.** In between, the volume has no journal and is not clean: a check gives back what inode 8 has taken.
 
-use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Le, Result, Timestamp};
+use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Le, Result, Structure, Timestamp};
 use fstitch_patch::journal::format::{self, INCOMPAT_REVOKE};
 
 use super::copies::{self, S_JNL_BLOCKS, S_JNL_BLOCKS_LEN};
@@ -82,7 +82,7 @@ pub fn add(device: &dyn BlockDevice, options: AddOptions) -> Result<u32> {
     let inode = &mut table[offset..offset + usize::from(shape.inode_size)];
     if I_MODE.get(inode) != 0 || (0..POINTERS).any(|at| pointer_field(at).get(inode) != 0) {
         let problem = "there is no journal, but its inode is in use: check the volume first";
-        return Err(Error::corrupt(format!("inode {JOURNAL_INO}"), inode_at, problem));
+        return Err(Error::corrupt(Structure::Inode(u64::from(JOURNAL_INO)), inode_at, problem));
     }
     let taken = take(&volume, &shape, with_map)?;
     let map = Map::build(&taken.blocks, blocks, &shape);

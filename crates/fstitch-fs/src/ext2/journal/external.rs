@@ -11,7 +11,7 @@
 //! **Crash cases.** A device that is being made is none before its last write. In between, the volume has no journal and
 //! is not clean; the journal belongs to it already, so that trying again succeeds.
 
-use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Result, Timestamp};
+use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Result, Structure, Timestamp};
 use fstitch_patch::journal::format::{self, INCOMPAT_REVOKE, USERS_MAX, offset};
 
 use super::copies;
@@ -128,7 +128,7 @@ impl JournalDevice {
 }
 
 fn damaged(problem: String) -> Error {
-    Error::corrupt("external journal", None, problem)
+    Error::corrupt(Structure::ExternalJournal, None, problem)
 }
 
 /// The block behind the one that holds byte 1024.

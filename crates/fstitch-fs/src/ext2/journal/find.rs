@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use fstitch_core::{Be, BlockDevice, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result};
+use fstitch_core::{Be, BlockDevice, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result, Structure};
 use fstitch_patch::journal::{Area, Home, Log, format};
 
+use super::super::source::BlockSource;
 use super::create::BLOCKS_MIN;
 use super::external::JournalDevice;
 use super::raw::{JOURNAL_INO, S_JOURNAL_INUM, S_JOURNAL_UUID, Superblock};
-use crate::check::BlockSource;
 use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
 use crate::ext2::layout::inode::{self, DIRECT, DiskInode, POINTERS};
@@ -50,7 +50,7 @@ pub fn locate(shape: &Superblock, raw: &[u8]) -> Result<Option<Place>> {
     uuid.copy_from_slice(&raw[S_JOURNAL_UUID..S_JOURNAL_UUID + 16]);
     match S_JOURNAL_INUM.get(raw) {
         0 if uuid == [0; 16] => Err(Error::corrupt(
-            "superblock",
+            Structure::Superblock,
             None,
             "there is a journal, but neither an inode nor a device for it",
         )),
@@ -106,7 +106,7 @@ pub(super) fn show_uuid(uuid: &[u8; 16]) -> String {
 
 /// The area of an external journal: journal blocks are numbered as its device's.
 fn external_area(device: &dyn BlockDevice, block_size: u32, uuid: &[u8; 16]) -> Result<Area> {
-    let damaged = |problem: String| Error::corrupt("external journal", None, problem);
+    let damaged = |problem: String| Error::corrupt(Structure::ExternalJournal, None, problem);
     let found = JournalDevice::read(device)?;
     if found.uuid != *uuid {
         let (found, expected) = (show_uuid(&found.uuid), show_uuid(uuid));
@@ -127,10 +127,10 @@ pub(super) fn internal(
     let reserved = ino != JOURNAL_INO && (ino < shape.first_ino || shape.is_own_inode(ino));
     if reserved || ino > shape.inodes_count {
         let problem = format!("a journal is inode {JOURNAL_INO} or a file's");
-        return Err(Error::corrupt(format!("journal inode {ino}"), None, problem));
+        return Err(Error::corrupt(Structure::JournalInode(u64::from(ino)), None, problem));
     }
     let inode = read_inode(volume, shape, ino)?;
-    whole_file(volume, shape, &format!("journal inode {ino}"), &inode)
+    whole_file(volume, shape, Structure::JournalInode(u64::from(ino)), &inode)
 }
 
 /// A journal that is a file of the volume, as far as can be told without its log: its blocks, and its superblock's bytes
@@ -164,7 +164,7 @@ impl Internal {
             format::Superblock::parse(&raw[..format::SUPERBLOCK_SIZE], shape.block_size, area.count())?;
         if superblock.len < BLOCKS_MIN {
             let problem = format!("{} blocks, expected at least {BLOCKS_MIN}", superblock.len);
-            return Err(Error::corrupt("journal superblock", None, problem));
+            return Err(Error::corrupt(Structure::JournalSuperblock, None, problem));
         }
         Ok(Self { area, raw, superblock })
     }
@@ -182,7 +182,7 @@ fn check_second_log(raw: &[u8]) -> Result<()> {
     };
     if superblock.len.saturating_sub(blocks) < BLOCKS_MIN {
         let problem = format!("{blocks} of {} blocks for fast commits", superblock.len);
-        return Err(Error::corrupt("journal superblock", None, problem));
+        return Err(Error::corrupt(Structure::JournalSuperblock, None, problem));
     }
     Ok(())
 }
@@ -194,7 +194,7 @@ fn check_second_log(raw: &[u8]) -> Result<()> {
 pub(crate) fn whole_file(
     volume: &dyn BlockSource,
     shape: &Superblock,
-    what: &str,
+    what: Structure,
     inode: &DiskInode,
 ) -> Result<(Area, BTreeSet<u32>)> {
     let damaged = |problem: String| Error::corrupt(what, None, problem);
@@ -284,7 +284,7 @@ struct File<'a> {
     /// Indirect blocks that were followed: each only once, so that a damaged map cannot blow up.
     seen: BTreeSet<u32>,
     /// What the file is.
-    what: &'a str,
+    what: Structure,
 }
 
 impl File<'_> {

@@ -14,6 +14,7 @@ mod copies;
 mod create;
 mod external;
 mod find;
+mod kinds;
 mod orphans;
 mod recover;
 mod restore;

@@ -9,7 +9,9 @@
 
 use std::collections::BTreeMap;
 
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result, Timestamp};
+use fstitch_core::{
+    BlockBuf, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result, Structure, Timestamp,
+};
 use fstitch_patch::journal::{Log, replay};
 
 use super::raw::{
@@ -71,7 +73,7 @@ pub(super) struct Pass<'a, 'd> {
     log: &'a mut Log<'d>,
     now: Timestamp,
     /// Blocks changed since the last batch.
-    changed: BTreeMap<BlockNo, BlockBuf>,
+    changed: BTreeMap<BlockNo, (BlockKind, BlockBuf)>,
     batch_max: usize,
 }
 
@@ -120,9 +122,14 @@ impl<'a, 'd> Pass<'a, 'd> {
         if self.changed.is_empty() {
             return Ok(());
         }
-        let blocks: Vec<(BlockNo, BlockBuf)> = std::mem::take(&mut self.changed).into_iter().collect();
+        let (mut kinds, mut blocks) = (BTreeMap::new(), Vec::new());
+        for (no, (kind, block)) in std::mem::take(&mut self.changed) {
+            kinds.insert(no, kind);
+            blocks.push((no, block));
+        }
         self.log.apply(&blocks, self.now)?;
-        replay(self.log, &self.volume, &mut |_| {})?;
+        let kind_of = |no: BlockNo, _: &[u8]| kinds.get(&no).copied().unwrap_or(BlockKind::Data);
+        replay(self.log, &self.volume, &kind_of, &mut |_| {})?;
         Ok(())
     }
 
@@ -133,7 +140,7 @@ impl<'a, 'd> Pass<'a, 'd> {
     // ---- blocks ----
 
     fn read(&self, no: BlockNo, kind: BlockKind) -> Result<BlockBuf> {
-        if let Some(block) = self.changed.get(&no) {
+        if let Some((_, block)) = self.changed.get(&no) {
             return Ok(block.clone());
         }
         let mut block = BlockBuf::zeroed(self.volume.block_size());
@@ -144,9 +151,9 @@ impl<'a, 'd> Pass<'a, 'd> {
     fn change(&mut self, no: BlockNo, kind: BlockKind) -> Result<&mut BlockBuf> {
         if !self.changed.contains_key(&no) {
             let block = self.read(no, kind)?;
-            self.changed.insert(no, block);
+            self.changed.insert(no, (kind, block));
         }
-        Ok(self.changed.get_mut(&no).expect("just inserted"))
+        Ok(&mut self.changed.get_mut(&no).expect("just inserted").1)
     }
 
     /// A field of the superblock as it is now.
@@ -191,8 +198,9 @@ impl<'a, 'd> Pass<'a, 'd> {
     // ---- freeing ----
 
     fn free_block(&mut self, block: u32) -> Result<()> {
-        let damaged =
-            |problem: &str| Error::corrupt("orphan", None, format!("its block {block} is {problem}"));
+        let damaged = |problem: &str| {
+            Error::corrupt(Structure::Orphan, None, format!("its block {block} is {problem}"))
+        };
         if block <= self.shape.first_data_block() || block >= self.shape.blocks_count {
             return Err(damaged("outside the volume"));
         }
@@ -233,12 +241,12 @@ impl<'a, 'd> Pass<'a, 'd> {
     /// Gives up an inode's share in its block of attributes.
     fn free_attributes(&mut self, block: u32) -> Result<()> {
         if block <= self.shape.first_data_block() || block >= self.shape.blocks_count {
-            return Err(Error::corrupt("orphan", None, format!("attributes in block {block}")));
+            return Err(Error::corrupt(Structure::Orphan, None, format!("attributes in block {block}")));
         }
         let no = BlockNo(u64::from(block));
         let bytes = self.read(no, BlockKind::Data)?;
         if H_MAGIC.get(&bytes) != XATTR_MAGIC {
-            return Err(Error::corrupt("orphan", no, "no attributes are there"));
+            return Err(Error::corrupt(Structure::Orphan, no, "no attributes are there"));
         }
         match H_REFCOUNT.get(&bytes) {
             0 | 1 => self.free_block(block),
@@ -270,7 +278,7 @@ impl<'a, 'd> Pass<'a, 'd> {
             return Ok(Freed::All);
         }
         if pointer <= self.shape.first_data_block() || pointer >= self.shape.blocks_count {
-            return Err(Error::corrupt("orphan", None, format!("its indirect block {pointer}")));
+            return Err(Error::corrupt(Structure::Orphan, None, format!("its indirect block {pointer}")));
         }
         let pointers = u64::from(self.shape.pointers_per_block());
         let span = (1..levels).fold(1, |span, _| span * pointers);
@@ -334,7 +342,7 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     fn load(&self, ino: u32) -> Result<Orphan> {
         let damaged =
-            |problem: &str| Error::corrupt("list of orphans", None, format!("inode {ino} {problem}"));
+            |problem: &str| Error::corrupt(Structure::OrphanList, None, format!("inode {ino} {problem}"));
         let lowest = self.shape.first_ino.max(JOURNAL_INO + 1);
         if ino > self.shape.inodes_count || ino < lowest || self.shape.is_own_inode(ino) {
             return Err(damaged("is none for files"));
@@ -444,7 +452,11 @@ impl<'a, 'd> Pass<'a, 'd> {
             rest %= span;
         }
         if pointer != 0 && (pointer <= self.shape.first_data_block() || pointer >= self.shape.blocks_count) {
-            return Err(Error::corrupt("orphan", None, format!("its block {pointer} is outside the volume")));
+            return Err(Error::corrupt(
+                Structure::Orphan,
+                None,
+                format!("its block {pointer} is outside the volume"),
+            ));
         }
         Ok((pointer != 0).then(|| BlockNo(u64::from(pointer))))
     }

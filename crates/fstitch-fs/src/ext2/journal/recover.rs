@@ -7,11 +7,12 @@
 //! **Crash cases.** Every step can be repeated, and the flag stays until the last. A volume whose flag is clear has a
 //! log that nobody may replay, whatever it holds: the kernel empties it, and so do we before we use it.
 
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Timestamp};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Structure, Timestamp};
 use fstitch_patch::journal::{Log, Progress, Replayed, replay};
 
 use super::create::clear_backup;
 use super::find::{Internal, Journal, Place, locate};
+use super::kinds::Kinds;
 use super::orphans::{Orphans, Pass};
 use super::raw::{
     S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_JOURNAL_DEV,
@@ -63,7 +64,7 @@ pub fn read_superblock(device: &dyn BlockDevice) -> Result<(Vec<u8>, Superblock)
     let view = BlockView::new(device, SUPERBLOCK_SIZE);
     let mut raw = vec![0; SUPERBLOCK_SIZE];
     if view.block_count() < 2 {
-        return Err(Error::corrupt("superblock", None, "the device is too small to hold one"));
+        return Err(Error::corrupt(Structure::Superblock, None, "the device is too small to hold one"));
     }
     view.read(BlockNo(1), BlockKind::Superblock, &mut raw)?;
     let shape = parse(&raw, device)?;
@@ -148,7 +149,7 @@ pub fn recover(device: &dyn BlockDevice, options: &mut Options<'_>) -> Result<Op
     let Some(place) = locate(&shape, &raw)? else {
         if is_dirty(&raw) {
             let problem = "the journal must be replayed (needs_recovery), but there is none";
-            return Err(Error::corrupt("superblock", None, problem));
+            return Err(Error::corrupt(Structure::Superblock, None, problem));
         }
         return Ok(None);
     };
@@ -203,7 +204,10 @@ impl Work<'_, '_> {
             };
         }
         if !self.log.is_empty() {
-            let replayed = replay(self.log, &self.volume, options.progress)?;
+            let (_, shape) = read_superblock(self.device)?;
+            let kinds = Kinds::read(&self.volume, &shape)?;
+            let kind_of = |block: BlockNo, contents: &[u8]| kinds.of(block, contents);
+            let replayed = replay(self.log, &self.volume, &kind_of, options.progress)?;
             if replayed.scan.end.why.is_damage() {
                 self.recovered.errors.push(replayed.scan.end.to_string());
             }

@@ -2,14 +2,15 @@
 //!
 //! **Crash cases.** The inode is stable before the superblock names it. Cut before that, the journal is as lost as it was.
 
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, InodeNo, Le, Result, Timestamp};
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, InodeNo, Le, Result, Structure, Timestamp};
 
+use super::super::source::BlockSource;
 use super::copies::S_JNL_BLOCKS;
 use super::create::put_inode;
 use super::find::{Internal, Place, inode_place, locate, whole_file};
 use super::raw::{JOURNAL_INO, S_JNL_BACKUP_TYPE, S_JOURNAL_INUM, Superblock};
 use super::recover::{read_superblock, write_superblock};
-use crate::check::BlockSource;
 use crate::ext2::layout::inode::{DiskInode, I_BLOCKS, POINTERS};
 use crate::ext2::num::{idx, small};
 use crate::ext2::view::BlockView;
@@ -39,8 +40,9 @@ pub(crate) fn from_backup(
     put_inode(&mut inode, &pointers, (word(POINTERS + 1), word(POINTERS)), shape, now);
     let read = || {
         let disk = DiskInode::parse(&inode, InodeNo(u64::from(JOURNAL_INO)), BlockNo(0), shape)?;
-        let (area, map) = whole_file(volume, shape, "the copy of the journal's inode", &disk)?;
-        let owned = area.count() + u64::try_from(map.len()).expect("64-bit machine");
+        let (area, map) =
+            whole_file(volume, shape, Structure::Other("the copy of the journal's inode"), &disk)?;
+        let owned = area.count() + to_u64(map.len());
         match Internal::in_area(volume, shape, area) {
             // A journal that only others can read is none the less the journal.
             Ok(_) | Err(Error::Unsupported(_)) => Ok(owned),
@@ -49,7 +51,7 @@ pub(crate) fn from_backup(
     };
     match read() {
         Ok(owned) => {
-            let owned = small(usize::try_from(owned).expect("64-bit machine"));
+            let owned = small(to_usize(owned));
             I_BLOCKS.put(&mut inode, owned.saturating_mul(shape.block_size / 512));
             Ok(Some(inode))
         }

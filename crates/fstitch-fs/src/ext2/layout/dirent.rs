@@ -3,7 +3,7 @@
 //! **Layout.** Inode (4 bytes), length of the entry (2), length of the name (1), kind (1), name, padding to
 //! four bytes. The lengths of a block's entries add up to the block. An entry with inode 0 is free space.
 
-use fstitch_core::{BlockNo, Error, FileKind, Result};
+use fstitch_core::{BlockNo, Error, FileKind, Result, Structure};
 
 use super::field::fields;
 use super::superblock::Superblock;
@@ -203,7 +203,7 @@ impl<'a> Entries<'a> {
                 format!("name {:?}", String::from_utf8_lossy(&rest[HEADER..HEADER + name_len]))
             }
         };
-        Error::corrupt(format!("directory entry at byte {}", self.at), self.block, problem)
+        Error::corrupt(Structure::DirectoryEntry(Some(self.at)), self.block, problem)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! **Layout.** 32 bytes each, in an array that starts in the block behind the superblock.
 
-use fstitch_core::{BlockNo, Error, Result};
+use fstitch_core::{BlockNo, Error, Result, Structure};
 
 use super::field::fields;
 use super::superblock::Superblock;
@@ -68,7 +68,7 @@ impl GroupDescriptor {
     pub fn parse(bytes: &[u8], group: u32, volume: &Superblock, block: BlockNo) -> Result<Self> {
         let descriptor = Self::raw(bytes);
         let damaged =
-            |problem: String| Error::corrupt(format!("descriptor of group {group}"), block, problem);
+            |problem: String| Error::corrupt(Structure::Descriptor(u64::from(group)), block, problem);
         let first = u64::from(volume.group_start(group)) + u64::from(volume.group_overhead(group));
         let end = u64::from(volume.group_start(group)) + u64::from(volume.group_blocks(group));
         let table = u64::from(descriptor.inode_table);

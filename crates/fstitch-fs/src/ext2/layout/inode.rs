@@ -3,7 +3,7 @@
 //! **Layout.** `s_inode_size` bytes each in the group's table. The first 128 bytes are the original inode;
 //! larger ones continue with `i_extra_isize` bytes of fixed fields and then with extended attributes.
 
-use fstitch_core::{BlockNo, Error, FileKind, InodeNo, Result, Timestamp};
+use fstitch_core::{BlockNo, Error, FileKind, InodeNo, Result, Structure, Timestamp};
 
 use super::field::fields;
 use super::superblock::Superblock;
@@ -136,7 +136,7 @@ impl DiskInode {
     /// # Errors
     /// `Corrupt`.
     pub fn parse(raw: &[u8], ino: InodeNo, block: BlockNo, volume: &Superblock) -> Result<Self> {
-        let damaged = |problem: String| Error::corrupt(format!("inode {ino}"), block, problem);
+        let damaged = |problem: String| Error::corrupt(Structure::Inode(ino.get()), block, problem);
         let mode = I_MODE.get(raw);
         let kind = FileKind::from_mode(mode).ok_or_else(|| damaged(format!("mode {mode:#o}")))?;
         let extra_isize = if raw.len() > GOOD_OLD_SIZE { I_EXTRA_ISIZE.get(raw) } else { 0 };

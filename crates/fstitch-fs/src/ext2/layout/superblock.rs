@@ -3,7 +3,7 @@
 //! **Layout.** 1024 bytes at byte 1024 of the volume, whatever the block size, so that a boot sector fits
 //! before it; copies (for `e2fsck`) at the start of some groups. Our own offsets are checked below.
 
-use fstitch_core::{Error, Result};
+use fstitch_core::{Error, Result, Structure};
 
 use super::feature::{Features, compat, ro_compat};
 use super::field::fields;
@@ -540,7 +540,7 @@ fn array(raw: &[u8], at: usize) -> [u8; 16] {
 }
 
 fn damaged(problem: String) -> Error {
-    Error::corrupt("superblock", None, problem)
+    Error::corrupt(Structure::Superblock, None, problem)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! **Layout.** Entries grow upwards from the start of the area, values downwards from its end, four zero
 //! bytes end the entries. A block starts with a header that counts the inodes which share it.
 
-use fstitch_core::{BlockNo, Error, Result};
+use fstitch_core::{BlockNo, Error, Result, Structure};
 
 use super::field::fields;
 use crate::ext2::num::{idx, small};
@@ -166,9 +166,8 @@ impl XattrSet {
     /// # Errors
     /// `Corrupt`: `block` is where the area lies.
     pub fn parse(area: &[u8], first: usize, block: BlockNo) -> Result<Self> {
-        let damaged = |at: usize, problem: &str| {
-            Error::corrupt(format!("attribute entry at byte {at}"), block, problem)
-        };
+        let damaged =
+            |at: usize, problem: &str| Error::corrupt(Structure::AttributeEntry(at), block, problem);
         let mut set = Self::default();
         let mut at = first;
         loop {
@@ -229,7 +228,7 @@ impl XattrSet {
     /// # Errors
     /// `Corrupt`.
     pub fn parse_block(bytes: &[u8], block: BlockNo) -> Result<(Self, u32)> {
-        let damaged = |problem: String| Error::corrupt("attribute block", block, problem);
+        let damaged = |problem: String| Error::corrupt(Structure::AttributeBlock, block, problem);
         if H_MAGIC.get(bytes) != XATTR_MAGIC {
             return Err(damaged(format!("magic {:#010x}", H_MAGIC.get(bytes))));
         }

@@ -17,6 +17,7 @@ mod plan;
 mod resize;
 mod write;
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, BlockNo, Error, Result};
 
 pub use options::{MkfsFeatures, MkfsJournal, MkfsOptions};
@@ -129,5 +130,5 @@ fn short(n: u64) -> u16 {
 
 /// A number of the plan as an index into memory.
 fn index(n: u64) -> usize {
-    usize::try_from(n).expect("64-bit machine")
+    to_usize(n)
 }

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 
 use fstitch_core::Le;
+use fstitch_core::num::to_u64;
 
 use super::image::NewFile;
 use super::plan::{DIRECT_BLOCKS, Plan};
@@ -37,7 +38,7 @@ pub(super) fn build(plan: &Plan, root: u64, staged: &mut BTreeMap<u64, Vec<u8>>)
         staged.insert(primary, list);
     }
     staged.insert(root, table);
-    let copies = u64::try_from(copies.len()).expect("64-bit machine");
+    let copies = to_u64(copies.len());
     let owned = 1 + plan.reserved_desc_blocks * (1 + copies);
     let mut pointers = [0; 15];
     pointers[DOUBLE_INDIRECT] = narrow(root);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result};
 
 use super::image::{self, DESC_SIZE, GroupUse, NewFile, SUPER_OFFSET, SUPER_SIZE};
@@ -122,7 +123,7 @@ impl<'a> Writer<'a> {
     }
 
     fn new_directory(&self, mode: u16, links: u16, blocks: &[u64]) -> NewFile {
-        let count = u64::try_from(blocks.len()).expect("64-bit machine");
+        let count = to_u64(blocks.len());
         let mut pointers = [0; 15];
         for (pointer, &block) in pointers.iter_mut().zip(blocks) {
             *pointer = narrow(block);
@@ -199,7 +200,7 @@ impl<'a> Writer<'a> {
     }
 
     fn write_zeros(&self, start: u64, count: u64, kind: BlockKind) -> Result<()> {
-        let step = u64::try_from(ZEROS).expect("64-bit machine") / self.plan.block_size;
+        let step = to_u64(ZEROS) / self.plan.block_size;
         let mut at = start;
         while at < start + count {
             let n = step.min(start + count - at);

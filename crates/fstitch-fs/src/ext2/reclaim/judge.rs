@@ -4,13 +4,15 @@
 //! judged: it may look half done, and nothing of it is what a crash has left. Everything else is as it was at the beginning, so a
 //! finding about it is one about that moment.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fstitch_core::lock::Mutex;
+use fstitch_core::order::rank;
 use fstitch_core::{BlockKind, BlockNo, Errno, FindingClass, Result};
 
+use super::super::check::{Judgement, judge_source};
+use super::super::source::BlockSource;
 use super::Watch;
-use crate::check::{BlockSource, Judgement, judge_source};
 use crate::ext2::Inode;
 use crate::ext2::layout::superblock::STATE_ERROR;
 use crate::ext2::leftovers::Leftovers;
@@ -22,7 +24,7 @@ use crate::uhfs::ReclaimHooks;
 #[derive(Debug, Default)]
 pub(in crate::ext2) struct Judged {
     /// Why nothing may be reclaimed, for good.
-    refusal: Mutex<Option<String>>,
+    refusal: Mutex<Option<String>, rank::Leaf>,
 }
 
 /// Whether the reclaimer may do its work.
@@ -72,7 +74,7 @@ impl BlockSource for Moving<'_> {
 impl Ext2 {
     /// Judges the volume, unless that was done.
     pub(super) fn judge(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<Verdict> {
-        if let Some(reason) = self.judged.refusal.lock().expect("no panic while held").clone() {
+        if let Some(reason) = self.judged.refusal.lock().clone() {
             return Ok(Verdict::Refused(reason));
         }
         if self.sb.state & STATE_ERROR != 0 {
@@ -111,7 +113,7 @@ impl Ext2 {
             self.mark_damaged();
             Ok(())
         })?;
-        *self.judged.refusal.lock().expect("no panic while held") = Some(reason.clone());
+        *self.judged.refusal.lock() = Some(reason.clone());
         Ok(reason)
     }
 }

@@ -27,6 +27,7 @@ mod references;
 mod scan;
 mod watch;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{Error, FileKind, InodeNo, Result};
 
 use super::alloc::FreedAfter;
@@ -116,8 +117,8 @@ impl Ext2 {
     /// Starts a pass: nothing is under way at this moment.
     fn start_pass(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<()> {
         hooks.quiesced(3 * self.block_size(), &mut || {
-            // What is taken ahead from now on is known to the watch.
-            self.give_back_ahead();
+            // What is preallocated from now on is known to the watch.
+            self.give_back_preallocated();
             self.watch.start();
         })
     }
@@ -222,7 +223,7 @@ impl Ext2 {
             }
         }
         if valid.is_empty() {
-            done.left_alone += u64::try_from(twice.len()).expect("64-bit machine");
+            done.left_alone += to_u64(twice.len());
             return Ok(());
         }
         let mut stale: Vec<(InodeNo, u32, Vec<u8>)> = Vec::new();

@@ -1,6 +1,6 @@
 //! Reading all inodes and directories of a volume through its cache.
 
-use fstitch_core::{BlockKind, BlockNo, Error, FileKind, InodeNo, Result};
+use fstitch_core::{BlockKind, BlockNo, Error, FileKind, InodeNo, Result, Structure};
 
 use super::super::bitmap;
 use super::super::blockmap::pointer;
@@ -163,7 +163,7 @@ impl Ext2 {
             return Ok(());
         }
         *left = left.checked_sub(1).ok_or_else(|| {
-            Error::corrupt(format!("inode {ino}"), None, "it has more blocks than the volume")
+            Error::corrupt(Structure::Inode(u64::from(ino)), None, "it has more blocks than the volume")
         })?;
         if levels == 0 {
             visit(block, Some(first));
@@ -174,7 +174,7 @@ impl Ext2 {
         let lawful = if reserved { block < self.sb.blocks_count } else { self.is_file_run(block, 1)? };
         if !lawful {
             let problem = format!("its indirect block {block} is outside the blocks for files");
-            return Err(Error::corrupt(format!("inode {ino}"), None, problem));
+            return Err(Error::corrupt(Structure::Inode(u64::from(ino)), None, problem));
         }
         visit(block, None);
         let bytes = self.cache.read(BlockNo(u64::from(block)), BlockKind::Indirect)?.snapshot();

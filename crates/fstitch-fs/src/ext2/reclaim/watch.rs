@@ -1,8 +1,9 @@
 //! What changed since a pass of the scan began, so that the scan never judges what was in motion.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fstitch_core::lock::Mutex;
+use fstitch_core::order::rank;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::num::{idx, small};
@@ -11,7 +12,7 @@ use super::super::num::{idx, small};
 #[derive(Debug, Default)]
 pub(in super::super) struct Watch {
     active: AtomicBool,
-    changes: Mutex<Changes>,
+    changes: Mutex<Changes, rank::Leaf>,
 }
 
 #[derive(Debug, Default)]
@@ -28,20 +29,20 @@ const CHUNK: u32 = 512 * 64;
 impl Watch {
     /// Forgets everything and watches from now on.
     pub(super) fn start(&self) {
-        *self.changes.lock().expect("no panic while held") = Changes::default();
+        *self.changes.lock() = Changes::default();
         self.active.store(true, Ordering::SeqCst);
     }
 
     /// Watches no longer.
     pub(super) fn stop(&self) {
         self.active.store(false, Ordering::SeqCst);
-        *self.changes.lock().expect("no panic while held") = Changes::default();
+        *self.changes.lock() = Changes::default();
     }
 
     /// Names, count of names or blocks of an inode are about to change.
     pub(in super::super) fn inode(&self, ino: u32) {
         if self.active.load(Ordering::SeqCst) {
-            self.changes.lock().expect("no panic while held").inodes.insert(ino);
+            self.changes.lock().inodes.insert(ino);
         }
     }
 
@@ -50,7 +51,7 @@ impl Watch {
         if !self.active.load(Ordering::SeqCst) {
             return;
         }
-        let mut changes = self.changes.lock().expect("no panic while held");
+        let mut changes = self.changes.lock();
         for block in start..start + count {
             let chunk = changes.blocks.entry(block / CHUNK).or_insert_with(|| Box::new([0; 512]));
             chunk[idx(block % CHUNK / 64)] |= 1 << (block % 64);
@@ -58,17 +59,17 @@ impl Watch {
     }
 
     pub(super) fn inode_changed(&self, ino: u32) -> bool {
-        self.changes.lock().expect("no panic while held").inodes.contains(&ino)
+        self.changes.lock().inodes.contains(&ino)
     }
 
     /// Whether any inode of `first..end` changed.
     pub(super) fn any_inode_in(&self, first: u32, end: u32) -> bool {
-        let changes = self.changes.lock().expect("no panic while held");
+        let changes = self.changes.lock();
         changes.inodes.iter().any(|ino| (first..end).contains(ino))
     }
 
     pub(super) fn block_changed(&self, block: u32) -> bool {
-        let changes = self.changes.lock().expect("no panic while held");
+        let changes = self.changes.lock();
         let chunk = changes.blocks.get(&(block / CHUNK));
         chunk.is_some_and(|chunk| chunk[idx(block % CHUNK / 64)] >> (block % 64) & 1 == 1)
     }

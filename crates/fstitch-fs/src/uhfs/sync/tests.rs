@@ -164,6 +164,6 @@ fn a_file_found_while_its_way_changes() {
     rig.mkdir("/q");
     rig.rename("/p", "/q/p");
     rig.fs.inherit_stability(&found.0, &origin.unwrap());
-    rig.fs.fsync(found.0.ino, false).unwrap();
+    rig.fs.fsync(found.0.ino(), false).unwrap();
     assert!(rig.cut().has("/q/p/d/f"), "its fsync has returned");
 }

@@ -1,10 +1,12 @@
 //! The toy's file blocks.
 
-use fstitch_core::{BlockNo, Errno, Result};
-use fstitch_fs::uhfs::{Allocation, Extent};
+use std::sync::Arc;
+
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Errno, Result};
+use fstitch_fs::uhfs::{Allocation, Extent, Writable};
 use fstitch_patch::{PatchId, PatchIds, PatchState};
 
-use super::{DATA_START, ToyFs, ToyInode};
+use super::{DATA_START, Event, ToyFs, ToyInode};
 
 impl ToyFs {
     pub(super) fn map_blocks(&self, inode: &ToyInode, index: u64, max: u64) -> Extent {
@@ -55,6 +57,34 @@ impl ToyFs {
         }
         let label = format!("pointers {}+{} of {}", allocation.index, allocation.count, inode.0);
         Ok(PatchIds::from_slice(&[self.0.inode_event(&mut tables, inode.0, label, &befores)]))
+    }
+
+    /// Copies a block of the file to another place: bit and copy → pointer → the old place is free.
+    pub(super) fn move_block(
+        &self,
+        inode: &ToyInode,
+        (index, old): (u64, BlockNo),
+        befores: &[PatchId],
+    ) -> Result<Writable> {
+        let Allocation { start, reuse, bits, .. } = self.allocate_blocks(inode, index, 1)?;
+        let cache = &self.0.cache;
+        let contents = Arc::new(BlockBuf::copy_of(&cache.read(old, BlockKind::Data)?.snapshot()));
+        let block = cache.fresh(start, BlockKind::Data)?;
+        let copied = cache.lock().init(&block, contents, &reuse);
+        let mut after = bits;
+        after.push(copied);
+        after.extend_from_slice(befores);
+        let mut tables = self.0.tables();
+        tables.raw_mut(inode).blocks.insert(index, start.get());
+        let label = format!("move {index} of {}", inode.0);
+        let moved = self.0.inode_event(&mut tables, inode.0, label, &after);
+        tables.used.remove(&old.get());
+        tables.freed.insert(old.get(), moved);
+        if tables.events.len() < 100_000 {
+            tables.events.push(Event { label: format!("copy {index} of {}", inode.0), patch: copied });
+        }
+        let extent = Extent { start: Some(start), count: 1 };
+        Ok(Writable { extent, moved: PatchIds::from_slice(&[moved]) })
     }
 
     pub(super) fn detach_blocks(

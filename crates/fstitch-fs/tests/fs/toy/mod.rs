@@ -7,13 +7,16 @@ mod blocks;
 mod names;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fstitch_core::{
     Attr, BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, Caller, Errno, FileKind, InodeFlags, InodeNo,
     ManualClock, MemDevice, Result, StatFs, XattrSetMode,
 };
-use fstitch_fs::uhfs::{Allocation, AttrChange, ClearedName, Extent, Limits, LowLevelFs, NameSlot, NewInode};
+use fstitch_fs::uhfs::{
+    Allocation, AttrChange, ClearedName, Extent, Limits, LowLevelFs, NameSlot, NewInode, Writable,
+};
 use fstitch_patch::{Cache, CacheOptions, PatchId, PatchIds, PatchState};
 
 /// Blocks at the start of the device that take turns in holding the micro-operations' patches.
@@ -70,6 +73,8 @@ pub struct Toy {
     device: Arc<MemDevice>,
     cache: Arc<Cache>,
     tables: Mutex<Tables>,
+    /// What is overwritten goes elsewhere.
+    moves: AtomicBool,
 }
 
 /// A mount of the volume.
@@ -102,7 +107,17 @@ impl Toy {
         };
         let root = Raw::new((ROOT, 0), ROOT, &new, block_size);
         tables.inodes.insert(ROOT, root);
-        Arc::new(Self { device, cache, tables: Mutex::new(tables) })
+        Arc::new(Self { device, cache, tables: Mutex::new(tables), moves: AtomicBool::new(false) })
+    }
+
+    /// From now on a block of a file that is overwritten is copied to another place first, as where writing is copying.
+    pub fn move_what_changes(&self) {
+        self.moves.store(true, Ordering::Relaxed);
+    }
+
+    /// The inode's blocks.
+    pub fn blocks_of(&self, ino: InodeNo) -> BTreeMap<u64, u64> {
+        self.tables().inodes[&ino].blocks.clone()
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -137,6 +152,11 @@ impl Toy {
     /// What the medium holds of the inode's block `index`.
     pub fn on_medium(&self, ino: InodeNo, index: u64) -> Vec<u8> {
         let block = self.tables().inodes[&ino].blocks[&index];
+        self.read_medium(block)
+    }
+
+    /// What the medium holds in this block.
+    pub fn read_medium(&self, block: u64) -> Vec<u8> {
         let mut data = vec![0; self.cache.block_size()];
         let read = BlockRead { block: BlockNo(block), kind: BlockKind::Data, data: &mut data };
         self.device.read(&mut [read]).unwrap();
@@ -348,6 +368,23 @@ impl LowLevelFs for ToyFs {
 
     fn attach(&self, inode: &mut ToyInode, allocation: Allocation, contents: &[PatchId]) -> Result<PatchIds> {
         self.attach_blocks(inode, &allocation, contents)
+    }
+
+    fn writable(
+        &self,
+        _caller: &Caller,
+        inode: &mut ToyInode,
+        (index, extent): (u64, Extent),
+        befores: &[PatchId],
+    ) -> Result<Writable> {
+        match extent.start {
+            Some(old) if self.moves_blocks() => self.move_block(inode, (index, old), befores),
+            _ => Ok(Writable { extent, moved: PatchIds::new() }),
+        }
+    }
+
+    fn moves_blocks(&self) -> bool {
+        self.0.moves.load(Ordering::Relaxed)
     }
 
     fn give_back(&self, _inode: &mut ToyInode, allocation: Allocation) {

@@ -1,33 +1,31 @@
 //! A transaction closes: what it changed becomes blocks of the log.
 //!
-//! **Layout.** Revoke blocks, then descriptors, each followed by the copies that it describes, then the commit block.
+//! **Layout.** As [`Writer`] has it.
 //!
 //! **Orderings.** Copies, descriptors and revokes → the tail patch that gave their blocks back. Commit record → all of them,
 //! the transaction's plain contents, the previous commit record. Home patches → commit record, by the held patch.
 
 use std::sync::Arc;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error};
 
 use super::{Closed, Core, Journal, Shared};
 use crate::PatchId;
 use crate::graph::patch::{Change, Px, Site, Sx, Vx};
 use crate::graph::{ChangeContents as Contents, Home, Running};
-use crate::journal::blocks::{self, Tag};
-use crate::journal::checksum::{START, crc32};
-use crate::journal::format::Sequence;
+use crate::journal::{Described, Writer};
+use crate::observer::What;
 
 /// A transaction on its way into the log.
 struct Closing {
     volume: Vx,
-    sequence: Sequence,
     /// Blocks with copies, in order of their numbers.
     homes: Vec<(BlockNo, Sx, Px)>,
     revoked: Vec<u64>,
     /// What the commit record comes after.
     befores: Vec<PatchId>,
-    /// Over descriptors and copies, where commit records have it.
-    sum: u32,
+    writer: Writer,
 }
 
 impl Shared {
@@ -54,6 +52,7 @@ impl Shared {
             let all = journal.superblock.log_blocks();
             let why = format!("a transaction of {need} blocks does not fit the journal's {all}");
             core.poison.get_or_insert_with(|| Error::Poisoned(why.into()));
+            core.tell(|_| What::Poisoned);
             return;
         }
         self.log(core, volume, running, need);
@@ -63,8 +62,7 @@ impl Shared {
     /// Blocks of the log that the transaction takes.
     fn log_need(core: &Core, volume: Vx, running: &Running) -> u32 {
         let shape = &Self::journal(core, volume).shape;
-        let (copies, revokes) = (running.homes.len(), running.revoked.len());
-        let need = copies + copies.div_ceil(shape.tags_max()) + revokes.div_ceil(shape.revokes_max()) + 1;
+        let need = Writer::need(shape, running.homes.len(), running.revoked.len());
         u32::try_from(need).unwrap_or(u32::MAX)
     }
 
@@ -77,13 +75,13 @@ impl Shared {
         let sequence = journal.next;
         journal.next = sequence.next();
         let start = journal.ring.head();
+        let writer = Writer::new(journal.shape, sequence);
         let mut closing = Closing {
             volume,
-            sequence,
             homes,
             revoked: running.revoked.iter().map(|no| no.get()).collect(),
             befores: vec![running.data, last_commit],
-            sum: START,
+            writer,
         };
         self.log_revokes(core, &mut closing);
         self.log_copies(core, &mut closing);
@@ -108,57 +106,40 @@ impl Shared {
         let journal = core.journal_mut(volume).expect("a journal is kept");
         journal.closed_count += 1;
         journal.logged_blocks += u64::from(need);
-        journal.revoked += u64::try_from(closing.revoked.len()).expect("64-bit machine");
+        journal.revoked += to_u64(closing.revoked.len());
         let (held, serial) = (running.held, running.serial);
         journal.closed.push_back(Closed { serial, sequence, start, len: need, held, done, blocks });
     }
 
     fn log_revokes(&self, core: &mut Core, closing: &mut Closing) {
-        let shape = Self::journal(core, closing.volume).shape;
-        for revoked in closing.revoked.chunks(shape.revokes_max()) {
-            let mut block = BlockBuf::zeroed(self.block_size);
-            shape.put_revoke(&mut block, closing.sequence, revoked);
+        for block in closing.writer.revokes(&closing.revoked) {
             let patch = self.put_log_block(core, closing.volume, BlockKind::JournalRevoke, Arc::new(block));
             closing.befores.push(patch);
         }
     }
 
     fn log_copies(&self, core: &mut Core, closing: &mut Closing) {
-        let shape = Self::journal(core, closing.volume).shape;
-        let (sequence, volume) = (closing.sequence, closing.volume);
-        for homes in closing.homes.chunks(shape.tags_max()) {
-            let copies: Vec<(Tag, Arc<BlockBuf>)> = homes
-                .iter()
-                .map(|&(no, sx, _)| {
-                    let (copy, is_escaped) = escaped(core.graph.slot(sx).loaded());
-                    (shape.tag_for(no.get(), is_escaped, sequence, &copy), copy)
-                })
-                .collect();
-            let tags: Vec<Tag> = copies.iter().map(|&(tag, _)| tag).collect();
-            let mut block = BlockBuf::zeroed(self.block_size);
-            shape.put_descriptor(&mut block, sequence, &tags);
-            closing.sum = crc32(closing.sum, &block);
-            let patch = self.put_log_block(core, volume, BlockKind::JournalDescriptor, Arc::new(block));
+        let volume = closing.volume;
+        let tags_max = Self::journal(core, volume).shape.tags_max();
+        for homes in closing.homes.chunks(tags_max) {
+            let contents = homes.iter().map(|&(no, sx, _)| {
+                let slot = core.graph.slot(sx);
+                (no, self.seals.sealed(slot.no, slot.kind, slot.loaded()))
+            });
+            let Described { descriptor, copies } = closing.writer.describe(contents);
+            let descriptor = Arc::new(descriptor);
+            let patch = self.put_log_block(core, volume, BlockKind::JournalDescriptor, descriptor);
             closing.befores.push(patch);
-            for (_, copy) in copies {
-                if shape.checksums() == crate::journal::format::Checksums::Commit {
-                    closing.sum = crc32(closing.sum, &copy);
-                }
+            for copy in copies {
                 closing.befores.push(self.put_log_block(core, volume, BlockKind::JournalData, copy));
             }
         }
     }
 
     fn log_commit(&self, core: &mut Core, closing: &Closing) -> PatchId {
-        let mut block = BlockBuf::zeroed(self.block_size);
-        let shape = Self::journal(core, closing.volume).shape;
-        shape.put_commit(&mut block, closing.sequence, self.clock.now(), closing.sum);
-        self.put_log_block_after(
-            core,
-            closing.volume,
-            (BlockKind::JournalCommit, Arc::new(block)),
-            &closing.befores,
-        )
+        let block = closing.writer.commit(self.clock.now());
+        let block = (BlockKind::JournalCommit, Arc::new(block));
+        self.put_log_block_after(core, closing.volume, block, &closing.befores)
     }
 
     fn journal(core: &Core, volume: Vx) -> &Journal {
@@ -195,16 +176,4 @@ impl Shared {
         let (site, change) = (Site { volume, slot, no: block }, Change::Bytes { offset: 0, len });
         core.graph.change_plain(site, change, &Contents::Block(contents), &all)
     }
-}
-
-/// A block's contents as the log may hold them, and whether they had to be changed for that.
-fn escaped(contents: &Arc<BlockBuf>) -> (Arc<BlockBuf>, bool) {
-    let mut start = [0; 4];
-    start.copy_from_slice(&contents[..4]);
-    if !blocks::escape(&mut start) {
-        return (Arc::clone(contents), false);
-    }
-    let mut copy = BlockBuf::clone(contents);
-    let is_escaped = blocks::escape(&mut copy);
-    (Arc::new(copy), is_escaped)
 }

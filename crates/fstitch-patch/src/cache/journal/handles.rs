@@ -1,8 +1,8 @@
 //! Operations under way, and when a transaction closes.
 
-use std::sync::MutexGuard;
-
+use fstitch_core::lock::MutexGuard;
 use fstitch_core::order::{Rank, assert_below};
+use fstitch_core::waiting;
 use fstitch_core::{Errno, Error, Result};
 
 use super::super::step::{Goal, Progress};
@@ -62,6 +62,24 @@ impl Cache {
     /// # Errors
     /// [`Error::Poisoned`] after a failed write.
     pub fn begin(&self, contents: usize, blocks: usize) -> Result<Handle<'_>> {
+        self.begin_if(contents, blocks, || Ok(()))
+    }
+
+    /// The same for the first step of an operation, which has changed nothing yet.
+    ///
+    /// # Errors
+    /// Those of [`Cache::begin`]; [`Error::WouldWait`] while a transaction closes, if this thread refuses to wait. It has no part
+    /// in the transaction then, and was none of the reasons to close it.
+    pub fn begin_first(&self, contents: usize, blocks: usize) -> Result<Handle<'_>> {
+        self.begin_if(contents, blocks, waiting::ask)
+    }
+
+    fn begin_if(
+        &self,
+        contents: usize,
+        blocks: usize,
+        may_wait: impl Fn() -> Result<()>,
+    ) -> Result<Handle<'_>> {
         assert_below(Rank::Inode, "beginning a step");
         let (shared, volume) = (&*self.shared, self.volume);
         let mut core = shared.core();
@@ -93,21 +111,26 @@ impl Cache {
                 shared.close(&mut core, volume);
                 continue;
             }
+            may_wait()?;
             journal.closing = true;
             core = shared.wait(core);
         }
     }
 
     /// If `patch` waits for the running transaction, closes it, so that later changes can come after `patch`. To be
-    /// called holding no lock and no handle. Returns whether it closed one.
+    /// called holding no lock and no handle, by an operation that has changed nothing yet. Returns whether it closed one.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] after a failed write.
+    /// [`Error::Poisoned`] after a failed write; [`Error::WouldWait`] where operations are under way in it and this thread refuses
+    /// to wait: then it goes on as if nobody had asked.
     pub fn close_before(&self, patch: PatchId) -> Result<bool> {
         let shared = &*self.shared;
         let core = shared.core();
         if !core.graph.awaits_running(self.volume, patch) {
             return Ok(false);
+        }
+        if core.journal(self.volume).is_some_and(|journal| journal.handles > 0) {
+            waiting::ask()?;
         }
         shared.close_running(core, self.volume)?;
         Ok(true)
@@ -178,6 +201,9 @@ impl Shared {
             // After a failure nothing is closed any more.
             Self::check_poison(core)?;
             let closure = mark(&mut core.graph);
+            if let Some(error) = closure.flying.and_then(|slot| core.failures.of(slot)) {
+                return Err(error);
+            }
             if !closure.held {
                 return Ok(if closure.pending { Way::Open } else { Way::Gone });
             }

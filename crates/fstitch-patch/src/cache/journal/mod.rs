@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockKind, Errno, Error, Result};
 
 pub use handles::Handle;
@@ -146,8 +147,7 @@ impl Cache {
         superblock.features.incompat |= INCOMPAT_REVOKE;
         superblock.start = superblock.first;
         let room = shared.options.cache_size / 8 / shared.block_size;
-        let log_blocks =
-            usize::try_from(superblock.log_blocks() / TRANSACTION_SHARE).expect("64-bit machine");
+        let log_blocks = to_usize(superblock.log_blocks() / TRANSACTION_SHARE);
         let journal = Journal {
             mode: config.mode,
             area: config.area,
@@ -262,6 +262,26 @@ impl Journal {
 
     pub(super) fn commit_interval(&self) -> Duration {
         self.commit_interval
+    }
+
+    /// The number that the transaction gets which is closed next.
+    pub(super) fn next_sequence(&self) -> u32 {
+        self.next.0
+    }
+
+    /// Operations in the middle of a step.
+    pub(super) fn operations(&self) -> usize {
+        self.handles
+    }
+
+    /// No others begin one, because the transaction is to be closed.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// The closed transactions that are not all home: number, blocks, and what is stable when they are.
+    pub(super) fn closed(&self) -> impl ExactSizeIterator<Item = (u32, usize, PatchId)> + '_ {
+        self.closed.iter().map(|closed| (closed.sequence.0, closed.blocks.len(), closed.held))
     }
 
     pub(super) fn log_blocks(&self) -> u32 {

@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use fstitch_core::Consistency;
+use fstitch_core::num::to_u64;
+use fstitch_core::order;
 use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, Error, FileKind, FileSystem, Geometry, IoOp, Overlay,
     SystemClock,
 };
 use fstitch_disk::DiskOptions;
-use fstitch_fs::ext2::arrange::{self, Arrangement, Chosen, Consistency};
-use fstitch_fs::ext2::layout::feature::compat;
-use fstitch_fs::ext2::{Ext2, journal};
-use fstitch_fs::uhfs::{Uhfs, UhfsOptions};
+use fstitch_formats as formats;
+use fstitch_formats::{Cached, Format, OwnJournal};
+use fstitch_fs::arrange::{Arrangement, Chosen};
+use fstitch_fs::uhfs::UhfsOptions;
 use fstitch_patch::CacheOptions;
 
 use super::check::{Place, Volume};
@@ -79,7 +82,7 @@ struct Looking<'a> {
 /// A volume that was looked at.
 struct Looked {
     seen: Seen,
-    fs: Arc<Uhfs<Ext2>>,
+    fs: Arc<dyn formats::Volume>,
     /// The blocks of the log that takes contents as well: its own, or one below.
     log: Option<u64>,
 }
@@ -88,8 +91,9 @@ impl Looking<'_> {
     fn look(&mut self, volume: &Volume) -> Result<()> {
         let device = |at: usize| self.devices[at].clone().context("its device is not there");
         let (blocks, external) = (device(volume.device)?, volume.journal.map(device).transpose()?);
+        let format = format_of(&*blocks)?;
         if is_to_be_recovered(volume, (&*blocks, external.as_deref()), self.plan.block_size)? {
-            crate::journal::recover_with(&*blocks, external.as_deref())?;
+            crate::recovery::recover_with(format, &*blocks, external.as_deref())?;
         }
         let read_only = volume.options.read_only;
         let mut arrangement = Arrangement {
@@ -98,18 +102,16 @@ impl Looking<'_> {
             cache: CacheOptions { read_only, cache_size: 0, ..CacheOptions::default() },
             ..Arrangement::default()
         };
-        let mut chosen = Chosen::new(&*blocks, &arrangement)?;
+        let mut chosen = cached(format)?.choose(&*blocks, &arrangement)?;
         let log_of =
             |device: usize| self.plan.stack.holder(device).and_then(|holder| self.volumes[holder].log);
         let below = Below { device: log_of(volume.device), journal: volume.journal.and_then(log_of) };
         let log = below.settle(&mut chosen, volume)?;
         arrangement.cache.read_only = true;
         arrangement.fs = UhfsOptions { read_only: true, ..UhfsOptions::default() };
-        let (fs, _) = arrange::open(blocks, &arrangement, Arc::new(SystemClock::new()))?;
-        let has_journal = fs.format().superblock().features.compat & compat::HAS_JOURNAL != 0;
-        let seen =
-            Seen { format: if has_journal { "ext3" } else { "ext2" }, consistency: chosen.consistency };
-        self.volumes.push(Looked { seen, fs: Arc::new(fs), log });
+        let fs = format.open(blocks, &arrangement, Arc::new(SystemClock::new()))?;
+        let seen = Seen { format: fs.format_name(), consistency: chosen.consistency };
+        self.volumes.push(Looked { seen, fs, log });
         Ok(())
     }
 
@@ -148,6 +150,25 @@ pub fn regular<'a>(fs: &'a dyn FileSystem, path: &str) -> Result<Held<'a>> {
     Ok(found)
 }
 
+/// The format of the volume that begins at the first block of `device`.
+///
+/// # Errors
+/// When there is none, or it cannot be read.
+pub fn format_of(device: &dyn BlockDevice) -> Result<&'static dyn Format> {
+    let found = formats::probe_device(device)?;
+    found.with_context(|| format!("it holds no {} volume", formats::all_names()))
+}
+
+/// What a stack needs of a format.
+///
+/// # Errors
+/// When volumes of the format cannot be in a stack.
+pub fn cached(format: &dyn Format) -> Result<&dyn Cached> {
+    format.cached().with_context(|| {
+        format!("volumes of the format {} keep no cache, and cannot be in a stack", format.names()[0])
+    })
+}
+
 /// Whether a volume must be recovered before it is used. Fails if it cannot be part of a stack with such blocks.
 /// `devices` are its own and that of its journal.
 pub fn is_to_be_recovered(
@@ -155,17 +176,17 @@ pub fn is_to_be_recovered(
     devices: (&dyn BlockDevice, Option<&dyn BlockDevice>),
     block_size: u32,
 ) -> Result<bool> {
-    let (raw, shape) = journal::read_superblock(devices.0)?;
+    let format = format_of(devices.0)?;
+    let seen = format.look(devices.0)?;
     ensure!(
-        shape.block_size == block_size,
+        seen.block_size == block_size,
         "it has blocks of {} bytes and the others have {block_size}: in a stack all are of one size",
-        shape.block_size
+        seen.block_size
     );
-    let place = journal::locate(&shape, &raw)?;
-    if let (Some(_), Some(journal::Place::Inode(_)) | None) = (devices.1, place) {
+    if devices.1.is_some() && seen.journal != OwnJournal::Device {
         bail!("it has no journal on a device of its own: leave `journal` out");
     }
-    let needed = journal::needs_recovery(devices.0)?;
+    let needed = format.needs_recovery(devices.0)?;
     ensure!(
         !needed || !volume.options.read_only,
         "it was not unmounted, and its journal must be replayed: mount it read-write once, or run `fstitch fsck`"
@@ -197,7 +218,7 @@ impl Below {
             let own = own.filter(|_| chosen.consistency == Consistency::Full);
             return Ok(own.map(|own| own.area.count()));
         };
-        if let Some(asked) = volume.options.consistency.filter(|asked| asked.journal_mode().is_some()) {
+        if let Some(asked) = volume.options.consistency.filter(|asked| asked.is_journaled()) {
             bail!(
                 "consistency `{asked}`: the journal of the volume that it is in takes all its changes, as that has \
                  `full`; leave `consistency` out"
@@ -212,7 +233,7 @@ impl Below {
 
 /// The blocks of a file of a volume that is only read.
 struct FileBlocks {
-    fs: Arc<Uhfs<Ext2>>,
+    fs: Arc<dyn formats::Volume>,
     ino: u64,
     geometry: Geometry,
 }
@@ -223,12 +244,13 @@ impl BlockDevice for FileBlocks {
     }
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> fstitch_core::Result<()> {
+        let _below = order::Below::enter();
         for read in reads {
             let offset = read.block.get().checked_mul(u64::from(self.geometry.block_size));
             let offset = offset.ok_or_else(|| refused(IoOp::Read, read.block))?;
             let mut done = 0;
             while done < read.data.len() {
-                let at = offset + u64::try_from(done).expect("64-bit machine");
+                let at = offset + to_u64(done);
                 match self.fs.read(fstitch_core::InodeNo(self.ino), at, &mut read.data[done..])? {
                     0 => return Err(refused(IoOp::Read, read.block)),
                     more => done += more,

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow};
 use fstitch_core::{BlockDevice, BlockNo, Concat, Errno, Error, StatsDevice, SystemClock};
 use fstitch_disk::DiskOptions;
-use fstitch_fs::ext2::Ext2;
-use fstitch_fs::ext2::arrange::{Arrangement, Chosen};
-use fstitch_fs::loopback::Loopback;
-use fstitch_fs::uhfs::{Uhfs, UhfsOptions};
+use fstitch_formats as formats;
+use fstitch_formats::Format;
+use fstitch_fs::arrange::Arrangement;
+use fstitch_fs::uhfs::UhfsOptions;
 use fstitch_patch::{Cache, CacheOptions, Linear, Pieces, Placement, VolumeDevice, VolumeOptions};
 
 use super::check::{self, Place};
-use super::look::{Below, is_to_be_recovered, regular};
+use super::look::{Below, cached, format_of, is_to_be_recovered, regular};
 use super::settle::Plan;
 use crate::open::Volume;
 
@@ -109,10 +109,10 @@ fn media(plan: &Plan) -> Result<Media> {
 }
 
 /// The blocks of a file of an open volume.
-fn file(fs: &Arc<Uhfs<Ext2>>, path: &str, read_only: bool, engine: &Arc<Cache>) -> Result<Blocks> {
+fn file(fs: &Arc<dyn formats::Volume>, path: &str, read_only: bool, engine: &Arc<Cache>) -> Result<Blocks> {
     let found = regular(&**fs, path)?;
     let placement: Arc<dyn Placement> =
-        Loopback::attach(fs, found.ino(), read_only).map_err(|error| match error {
+        Arc::clone(fs).pin(found.ino(), read_only).map_err(|error| match error {
             Error::Errno(Errno::BUSY) => anyhow!("it is another device of the stack as well"),
             error => error.into(),
         })?;
@@ -156,7 +156,9 @@ impl Opening<'_> {
     /// Returns the volume and, for volumes in it, what `logs` keeps.
     fn open_on(&self, volume: &check::Volume, devices: &[Blocks]) -> Result<(Volume, Option<u64>)> {
         let (blocks, external) = (&devices[0], devices.get(1));
-        self.recover(volume, blocks, external)?;
+        let format = format_of(&*blocks.device)?;
+        let cached = cached(format)?;
+        self.recover(volume, format, (blocks, external))?;
         let read_only = volume.options.read_only;
         let mut arrangement = Arrangement {
             consistency: volume.options.consistency,
@@ -165,7 +167,7 @@ impl Opening<'_> {
             cache: CacheOptions { read_only, ..self.opened.engine.options().clone() },
             fs: UhfsOptions { read_only, atime: volume.options.atime.into(), ..UhfsOptions::default() },
         };
-        let mut chosen = Chosen::new(&*blocks.device, &arrangement)?;
+        let mut chosen = cached.choose(&*blocks.device, &arrangement)?;
         let log_of = |device: usize| self.plan.stack.holder(device).and_then(|holder| self.logs[holder]);
         let below = Below { device: log_of(volume.device), journal: volume.journal.and_then(log_of) };
         let log = below.settle(&mut chosen, volume)?;
@@ -182,18 +184,22 @@ impl Opening<'_> {
         };
         let options = VolumeOptions { ordering: chosen.ordering(), read_only };
         let cache = self.opened.engine.volume(placement, options)?;
-        let consistency = chosen.consistency;
-        let fs = Arc::new(chosen.open_in(Arc::clone(&cache), arrangement.fs)?);
-        Ok((Volume { fs, cache, disk: Arc::clone(&self.disk) as _, live: None, consistency }, log))
+        let fs = cached.open_in(chosen, cache, arrangement.fs)?;
+        Ok((Volume { fs, disk: Arc::clone(&self.disk) as _, live: None }, log))
     }
 
     /// Recovers a volume that was not unmounted.
-    fn recover(&self, volume: &check::Volume, blocks: &Blocks, external: Option<&Blocks>) -> Result<()> {
+    fn recover(
+        &self,
+        volume: &check::Volume,
+        format: &dyn Format,
+        (blocks, external): (&Blocks, Option<&Blocks>),
+    ) -> Result<()> {
         let external = external.map(|external| &*external.device);
         if !is_to_be_recovered(volume, (&*blocks.device, external), self.plan.block_size)? {
             return Ok(());
         }
-        match crate::journal::recover_with(&*blocks.device, external)? {
+        match crate::recovery::recover_with(format, &*blocks.device, external)? {
             Some(report) if !report.problems.is_empty() => {
                 tracing::warn!("volume `{}`: {}", volume.name, report.describe());
             }
@@ -204,7 +210,7 @@ impl Opening<'_> {
     }
 
     /// Attaches the files of a volume that are devices.
-    fn attach(&mut self, number: usize, fs: &Arc<Uhfs<Ext2>>) -> Result<()> {
+    fn attach(&mut self, number: usize, fs: &Arc<dyn formats::Volume>) -> Result<()> {
         let stack = &self.plan.stack;
         for (at, (device, blocks)) in stack.devices.iter().zip(&mut self.blocks).enumerate() {
             let Place::File { volume, path } = &device.place else { continue };

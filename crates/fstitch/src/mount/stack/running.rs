@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 
+use fstitch_core::lock::Unpoisoned;
 use fstitch_patch::Cache;
 
 use super::check::{Part, Place};
@@ -40,7 +41,7 @@ impl Running {
     }
 
     fn states(&self) -> MutexGuard<'_, Vec<VolumeState>> {
-        self.states.lock().expect("no panic while held")
+        self.states.lock().unpoisoned()
     }
 
     /// How the stack is doing, for who asks about `volume`.
@@ -61,7 +62,7 @@ impl Running {
             states[volume] = VolumeState::Kept;
         }
         while self.inner[volume].iter().any(|&inner| states[inner] != VolumeState::Closed) {
-            states = self.changed.wait(states).expect("no panic while held");
+            states = self.changed.wait(states).unpoisoned();
         }
     }
 

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
-use fstitch_core::FileSystem;
-use fstitch_fs::ext2::Ext2;
-use fstitch_fs::uhfs::Uhfs;
+use fstitch_formats as formats;
 use fstitch_fuse::{Mount, UnmountOnSignal, Unmounter};
 use fstitch_patch::Placement;
 
@@ -32,8 +30,8 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     let Opened { engine, volumes } = Opened::new(plan)?;
     let mut shown = planned(plan);
     for (shown, member) in shown.volumes.iter_mut().zip(&volumes) {
-        member.volume.format().clone_into(&mut shown.format);
-        shown.consistency = member.volume.consistency.to_string();
+        member.volume.fs.format_name().clone_into(&mut shown.format);
+        shown.consistency = member.volume.fs.consistency().to_string();
     }
     let running = Arc::new(Running::new(plan, shown, &engine));
     let mut served =
@@ -114,7 +112,7 @@ impl Served<'_> {
     fn mount(&self, described: &Volume, member: &Member, at: &Path) -> Result<Mount> {
         let workers = described.options.workers.unwrap_or(DEFAULT_WORKERS);
         let places = (self.source(described), at);
-        let options = mount_options(&described.options, places, workers, member.volume.consistency)?;
+        let options = mount_options(&described.options, places, workers, member.volume.fs.consistency())?;
         Ok(Mount::new(Arc::clone(&member.volume.fs) as _, &options)?)
     }
 
@@ -203,7 +201,7 @@ impl Served<'_> {
 struct Session {
     number: usize,
     running: Arc<Running>,
-    fs: Arc<Uhfs<Ext2>>,
+    fs: Arc<dyn formats::Volume>,
     mount: Option<Mount>,
     daemon: Arc<Daemon>,
     placements: Vec<Arc<dyn Placement>>,

@@ -104,8 +104,9 @@ fn block_size(stack: &Stack, extents: &[Option<Extent>]) -> Result<u32> {
     for (device, extent) in stack.devices.iter().zip(extents) {
         let Some(extent) = extent else { continue };
         let name = device.name.as_str();
-        let size = crate::probe::ext2_block_size(&extent.path, extent.start)
-            .with_context(|| format!("device `{name}`"))?;
+        let size = crate::probe::volume(&extent.path, extent.start)
+            .with_context(|| format!("device `{name}`"))?
+            .block_size;
         match first {
             Some((other, expected)) if expected != size => bail!(
                 "device `{name}` has blocks of {size} bytes and device `{other}` of {expected}: in a stack all are of \

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fstitch_fs::ext2::arrange::Consistency;
+use fstitch_core::Consistency;
 
 use super::*;
 

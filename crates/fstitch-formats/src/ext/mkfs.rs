@@ -1,0 +1,158 @@
+//! Making a volume, as mke2fs would.
+
+use fstitch_core::{Error, Result};
+use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, MkfsSummary, mkfs};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::make::{Asked, AskedJournal, Fresh, Made, Making, Word, WordKind};
+
+/// The words of mke2fs that are not everybody's.
+pub const WORDS: &[Word] = &[
+    Word {
+        name: "inode-size",
+        letter: 'I',
+        value: "BYTES",
+        about: "Bytes per inode: 128, 256, … up to the block size",
+        kind: WordKind::Number(0, u32::MAX as u64, None),
+    },
+    Word {
+        name: "inodes",
+        letter: 'N',
+        value: "COUNT",
+        about: "Number of inodes",
+        kind: WordKind::Number(0, u32::MAX as u64, None),
+    },
+    Word {
+        name: "bytes-per-inode",
+        letter: 'i',
+        value: "BYTES",
+        about: "One inode for so many bytes of the volume",
+        kind: WordKind::Number(0, u64::MAX, None),
+    },
+    Word {
+        name: "reserved",
+        letter: 'm',
+        value: "PERCENT",
+        about: "Percent of the blocks that only the superuser may use",
+        kind: WordKind::Number(0, 50, Some("5")),
+    },
+    Word {
+        name: "features",
+        letter: 'O',
+        value: "LIST",
+        about: "Features: ext_attr, resize_inode, dir_index, filetype, sparse_super, large_file; ^NAME switches one off",
+        kind: WordKind::List,
+    },
+    Word {
+        name: "revision",
+        letter: 'r',
+        value: "REVISION",
+        about: "Revision of the format, 0 or 1",
+        kind: WordKind::Number(0, 1, Some("1")),
+    },
+];
+
+/// A volume that is to be made.
+pub struct Plan(MkfsOptions);
+
+/// What was made. Field names are a contract.
+#[derive(Serialize)]
+struct Shown {
+    block_size_bytes: u32,
+    blocks: u64,
+    groups: u64,
+    inodes: u64,
+    inode_size_bytes: u32,
+    free_blocks: u64,
+    reserved_blocks: u64,
+    journal_blocks: Option<u32>,
+    uuid: String,
+    superblock_backups: Vec<u64>,
+}
+
+/// Takes what was asked for apart.
+pub fn plan(asked: &Asked) -> Result<Plan> {
+    if let Some(bytes) = asked.block_size.filter(|bytes| ![1024, 2048, 4096].contains(bytes)) {
+        let why = format!("blocks of {bytes} bytes: 1024, 2048 and 4096 are possible");
+        return Err(Error::Unsupported(why));
+    }
+    let seed = if asked.is_repeatable { MkfsOptions::hash_seed_for(&asked.uuid) } else { asked.random };
+    let mut options = MkfsOptions::new(asked.uuid, seed, asked.now);
+    options.block_size = asked.block_size;
+    options.inode_size = asked.number("inode-size");
+    options.inodes = asked.number("inodes");
+    options.bytes_per_inode = asked.number("bytes-per-inode");
+    options.label.clone_from(&asked.label);
+    options.reserved_percent = asked.number("reserved").unwrap_or(options.reserved_percent);
+    options.revision = asked.number("revision").unwrap_or(options.revision);
+    options.root_owner = asked.root_owner;
+    for list in asked.values("features") {
+        options.features.apply(list).map_err(|error| name_culprit(error, "-O", list))?;
+    }
+    for list in &asked.extended {
+        extend(&mut options, list).map_err(|error| name_culprit(error, "-E", list))?;
+    }
+    options.journal = match asked.journal {
+        AskedJournal::Usual if asked.kind == "ext3" => MkfsJournal::Suitable,
+        AskedJournal::Usual | AskedJournal::None => MkfsJournal::None,
+        AskedJournal::Bytes(bytes) => MkfsJournal::Bytes(bytes),
+    };
+    Ok(Plan(options))
+}
+
+fn name_culprit(error: Error, letter: &str, list: &str) -> Error {
+    Error::Unsupported(format!("{error}, in `{letter} {list}`"))
+}
+
+/// `hash_seed=UUID` has a value of its own form; the rest are words of the format.
+fn extend(options: &mut MkfsOptions, list: &str) -> Result<()> {
+    let (seeds, others): (Vec<&str>, Vec<&str>) =
+        list.split(',').partition(|word| word.starts_with("hash_seed="));
+    for word in seeds {
+        let text = word.trim_start_matches("hash_seed=");
+        options.hash_seed = crate::show::parse_uuid(text)
+            .ok_or_else(|| Error::Unsupported(format!("`hash_seed={text}`: it has the form of a UUID")))?;
+    }
+    options.apply_extended(&others.join(","))
+}
+
+impl Making for Plan {
+    fn name(&self) -> &'static str {
+        if matches!(self.0.journal, MkfsJournal::None) { "ext2" } else { "ext3" }
+    }
+
+    fn make(&self, fresh: Fresh<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Made> {
+        let mut options = self.0.clone();
+        options.device_is_zero = fresh.is_zero;
+        if let (false, Some(bytes), Some(block_size)) = (fresh.is_zero, fresh.bytes, options.block_size) {
+            options.blocks = Some(bytes / u64::from(block_size));
+        }
+        let summary = mkfs(fresh.device, &options, progress)?;
+        made(&options, &summary)
+    }
+}
+
+fn made(options: &MkfsOptions, summary: &MkfsSummary) -> Result<Made> {
+    let shown = Shown {
+        block_size_bytes: summary.block_size,
+        blocks: summary.blocks,
+        groups: summary.groups,
+        inodes: summary.inodes,
+        inode_size_bytes: summary.inode_size,
+        free_blocks: summary.free_blocks,
+        reserved_blocks: summary.reserved_blocks,
+        journal_blocks: summary.journal_blocks,
+        uuid: crate::show::uuid(&options.uuid),
+        superblock_backups: summary.backups.iter().map(|block| block.get()).collect(),
+    };
+    let values = serde_json::to_value(&shown).map_err(|error| Error::Unsupported(error.to_string()))?;
+    let Value::Object(values) = values else { unreachable!("a struct is an object") };
+    Ok(Made {
+        name: if summary.journal_blocks.is_some() { "ext3" } else { "ext2" },
+        block_size: summary.block_size,
+        blocks: summary.blocks,
+        inodes: Some(summary.inodes),
+        values,
+    })
+}

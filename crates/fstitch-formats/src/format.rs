@@ -1,0 +1,269 @@
+//! A format, as the programs above see it.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use fstitch_core::{BlockDevice, Clock, RepairOptions, RepairReport, Result, Timestamp};
+use fstitch_fs::arrange::{Arrangement, Chosen};
+use fstitch_fs::uhfs::UhfsOptions;
+use fstitch_patch::Cache;
+use fstitch_patch::journal::Progress;
+use serde::{Deserialize, Serialize};
+
+use crate::make::{Asked, Making, Word};
+use crate::{Description, Volume};
+
+/// A format. Media are given in blocks of the volume's size unless it says otherwise.
+pub trait Format: Send + Sync {
+    /// What kinds of volumes it has are called; the first stands for all.
+    fn names(&self) -> &'static [&'static str];
+    /// What a medium with such a volume holds, such as `an ext2, ext3 or ext4 volume`.
+    fn thing(&self) -> &'static str;
+    /// Why a medium has no such volume, and what can be done about it, as a message says it.
+    fn absent(&self) -> &'static str;
+    /// Whether the medium that begins with `head` ([`crate::PROBE_LEN`] bytes, or all) has such a volume: bytes of its blocks, or
+    /// why it cannot be one.
+    fn probe(&self, head: &[u8]) -> Option<std::result::Result<u32, String>>;
+    /// Looks at a volume, changing nothing.
+    ///
+    /// # Errors
+    /// `Io`; `Corrupt` where the volume cannot be used; `Unsupported` by the names of features.
+    fn look(&self, device: &dyn BlockDevice) -> Result<Look>;
+    /// Whether a volume must be recovered before it is used.
+    ///
+    /// # Errors
+    /// As [`Format::look`].
+    fn needs_recovery(&self, device: &dyn BlockDevice) -> Result<bool> {
+        let _ = device;
+        Ok(false)
+    }
+    /// Does what must be done before a volume is used that was not unmounted. `None` if there was nothing to do.
+    ///
+    /// # Errors
+    /// As [`Format::look`].
+    fn recover(&self, device: &dyn BlockDevice, how: &mut Recovering<'_>) -> Result<Option<Recovery>> {
+        let _ = (device, how);
+        Ok(None)
+    }
+    /// Opens a volume that needs no recovery (any more).
+    ///
+    /// # Errors
+    /// As [`Format::look`]; `Unsupported` for a mechanism that the volume cannot have.
+    fn open(
+        &self,
+        device: Arc<dyn BlockDevice>,
+        arrangement: &Arrangement,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<dyn Volume>>;
+    /// What a stack needs of it; `None` for a format whose volumes live in no cache.
+    fn cached(&self) -> Option<&dyn Cached> {
+        None
+    }
+    /// What a volume is, for people and programs; `external` is the device of its journal. With `details`, every part.
+    ///
+    /// # Errors
+    /// As [`Format::look`].
+    fn describe(
+        &self,
+        device: &dyn BlockDevice,
+        external: Option<&dyn BlockDevice>,
+        details: bool,
+    ) -> Result<Description>;
+
+    // ---- making ----
+
+    /// What the command is about that makes a volume of this kind.
+    fn about(&self, kind: &str) -> &'static str;
+    /// The words that it knows beside everybody's.
+    fn words(&self) -> &'static [Word] {
+        &[]
+    }
+    /// The extended words (`-E`) that it knows beside everybody's, for help.
+    fn extended_words(&self) -> &'static str {
+        ""
+    }
+    /// Judges what is asked for, as far as it can be before the medium is touched.
+    ///
+    /// # Errors
+    /// `Unsupported`, naming what cannot be had.
+    fn plan(&self, asked: &Asked) -> Result<Box<dyn Making>>;
+    /// Changes the label or the UUID of a volume that nobody uses and that needs no recovery.
+    ///
+    /// # Errors
+    /// As [`Format::look`]; `Unsupported` for what a volume of this format cannot be called.
+    fn identify(&self, device: &dyn BlockDevice, identity: &Identity) -> Result<()>;
+    /// What can be done with the journal of a volume; `None` for a format without journals.
+    fn journals(&self) -> Option<&dyn Journals> {
+        None
+    }
+
+    // ---- checking: media are given in blocks of 1024 bytes, whatever the volume's are ----
+
+    /// Whether the volume says that it was unmounted in an orderly way and has no known errors.
+    fn is_marked_clean(&self, device: &dyn BlockDevice) -> bool;
+    /// Whether there is something to repair by, although the start of the volume cannot be read.
+    ///
+    /// # Errors
+    /// When the medium fails.
+    fn has_backup(&self, device: &dyn BlockDevice) -> Result<bool> {
+        let _ = device;
+        Ok(false)
+    }
+    /// Checks, and mends what `options` allow.
+    ///
+    /// # Errors
+    /// When the medium fails; `Unsupported` by the names of features.
+    fn repair(&self, device: &dyn BlockDevice, options: RepairOptions) -> Result<RepairReport>;
+    /// As [`Format::recover`], but what cannot be recovered is given up: the volume goes on without, and the report says what is lost.
+    ///
+    /// # Errors
+    /// When the medium fails.
+    fn recover_or_give_up(
+        &self,
+        device: &dyn BlockDevice,
+        how: &mut Recovering<'_>,
+    ) -> Result<Option<Recovery>> {
+        self.recover(device, how)
+    }
+    /// Whether the volume, as far as it can be read, has a journal in itself.
+    fn has_journal(&self, device: &dyn BlockDevice) -> bool {
+        let _ = device;
+        false
+    }
+    /// Gives a volume whose journal was beyond repair another one; its blocks. `None` where there is no room.
+    ///
+    /// # Errors
+    /// When the medium fails.
+    fn renew_journal(&self, device: &dyn BlockDevice, now: Timestamp) -> Result<Option<u32>> {
+        let _ = (device, now);
+        Ok(None)
+    }
+}
+
+/// A format whose volumes live in a cache, which several of them may share.
+pub trait Cached: Send + Sync {
+    /// What suits a volume, which needs no recovery (any more).
+    ///
+    /// # Errors
+    /// As [`Format::look`]; `Unsupported` for a mechanism that the volume cannot have.
+    fn choose(&self, device: &dyn BlockDevice, arrangement: &Arrangement) -> Result<Chosen>;
+    /// Opens the volume in `cache`, which has its blocks and behind them those of the device of its journal.
+    ///
+    /// # Errors
+    /// As [`Format::look`].
+    fn open_in(&self, chosen: Chosen, cache: Arc<Cache>, options: UhfsOptions) -> Result<Arc<dyn Volume>>;
+}
+
+/// A format whose volumes may have a journal, which is added or taken away while nobody uses them and nothing is to be recovered.
+pub trait Journals: Send + Sync {
+    /// Adds a journal of so many blocks, or of what suits the volume; returns its blocks.
+    ///
+    /// # Errors
+    /// As [`Format::look`]; `Unsupported` where there is one, or no room.
+    fn add(&self, device: &dyn BlockDevice, blocks: Option<u32>, now: Timestamp) -> Result<u32>;
+    /// Has the journal on `journal`, a device of its own that the system knows by `number` (0 for none); returns its blocks.
+    ///
+    /// # Errors
+    /// The same, and for what is no such device, or another volume's.
+    fn add_device(&self, device: &dyn BlockDevice, journal: &dyn BlockDevice, number: u32) -> Result<u32>;
+    /// Takes the journal away.
+    ///
+    /// # Errors
+    /// As [`Format::look`]; `Unsupported` where there is none.
+    fn remove(&self, device: &dyn BlockDevice) -> Result<()>;
+    /// The UUID by which the device of its journal knows a volume.
+    ///
+    /// # Errors
+    /// As [`Format::look`].
+    fn uuid(&self, device: &dyn BlockDevice) -> Result<[u8; 16]>;
+}
+
+/// What a volume is called; `None` leaves it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Its label; an empty one takes it away.
+    pub label: Option<Vec<u8>>,
+    /// Its UUID; zeros for none.
+    pub uuid: Option<[u8; 16]>,
+}
+
+/// Where a volume's journal is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnJournal {
+    /// It has none.
+    None,
+    /// In the volume.
+    Inside,
+    /// On a device of its own.
+    Device,
+}
+
+/// What can be seen of a volume at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Where its journal is.
+    pub journal: OwnJournal,
+}
+
+/// How to recover.
+pub struct Recovering<'a> {
+    /// The device of the journal, if it has one of its own.
+    pub external: Option<&'a dyn BlockDevice>,
+    /// The time for what is freed.
+    pub now: Timestamp,
+    /// Nothing is written for good, as the device keeps changes in memory.
+    pub for_reading: bool,
+    /// Is told how far a journal's replay is.
+    pub progress: &'a mut dyn FnMut(Progress),
+}
+
+impl std::fmt::Debug for Recovering<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Recovering(for_reading: {})", self.for_reading)
+    }
+}
+
+/// What a recovery did. Field names are a contract (`docs/control-socket.md`).
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Recovery {
+    /// Nothing reached the image: what follows describes a recovery in memory.
+    pub in_memory: bool,
+    /// Transactions that were replayed.
+    pub transactions: u32,
+    /// Blocks written to their places.
+    pub blocks: u64,
+    /// Blocks whose copies were revoked.
+    pub revoked: u64,
+    /// Inodes freed that had no name any more.
+    pub orphans_freed: u32,
+    /// Files cut to their length.
+    pub orphans_cut: u32,
+    /// What is wrong, so that the volume must be checked.
+    pub problems: Vec<String>,
+}
+
+impl Recovery {
+    /// For people, without a newline at its end.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let place = if self.in_memory { "in memory only: the image is as it was; " } else { "" };
+        let mut shown = format!(
+            "{place}journal replayed: {} transactions, {} blocks, {} revoked",
+            self.transactions, self.blocks, self.revoked
+        );
+        if self.orphans_freed + self.orphans_cut > 0 {
+            // Writing to a string cannot fail.
+            let _ = write!(
+                shown,
+                "; {} deleted files freed, {} files cut to their length",
+                self.orphans_freed, self.orphans_cut
+            );
+        }
+        for problem in &self.problems {
+            let _ = write!(shown, "\n  DAMAGE: {problem}");
+        }
+        shown
+    }
+}

@@ -1,0 +1,334 @@
+//! What a run of the passes knows: the volume, and what was found in it so far.
+
+use std::collections::BTreeMap;
+
+use fstitch_core::{BlockKind, BlockNo, CheckReport, FindingClass, Result, Timestamp};
+
+use super::super::source::BlockSource;
+use super::bits::Bits;
+use crate::ext2::layout::group::GroupDescriptor;
+use crate::ext2::layout::inode;
+use crate::ext2::layout::superblock::{SUPERBLOCK_SIZE, Superblock};
+use crate::ext2::leftovers::Leftovers;
+use crate::ext2::num::idx;
+
+/// What to do about a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mending {
+    /// Report only.
+    Nothing,
+    /// Mend what a crash allows.
+    Allowed,
+    /// Mend everything. With `keep`, all inodes without a name go to lost+found; else those that a crash need not have left.
+    Everything {
+        /// Unexpected damage was seen, so that nameless inodes may have been somebody's.
+        keep: bool,
+    },
+}
+
+/// The volume behind its source: geometry, and inodes by number.
+pub(super) struct Volume<'a> {
+    pub(super) source: &'a dyn BlockSource,
+    pub(super) shape: Superblock,
+    pub(super) raw_super: Vec<u8>,
+    pub(super) groups: Vec<GroupDescriptor>,
+}
+
+impl Volume<'_> {
+    pub(super) fn block_size(&self) -> usize {
+        idx(self.shape.block_size)
+    }
+
+    pub(super) fn blocks(&self) -> u64 {
+        u64::from(self.shape.blocks_count)
+    }
+
+    /// Whether a pointer may point at `block`.
+    pub(super) fn is_valid(&self, block: u32) -> bool {
+        block >= self.shape.first_data_block().max(1) && block < self.shape.blocks_count
+    }
+
+    pub(super) fn read(&self, block: u32, kind: BlockKind, into: &mut [u8]) -> Result<()> {
+        self.source.read(BlockNo(u64::from(block)), kind, into)
+    }
+
+    pub(super) fn write(&self, block: u32, kind: BlockKind, data: &[u8]) -> Result<()> {
+        self.source.write(BlockNo(u64::from(block)), kind, data)
+    }
+
+    fn place(&self, ino: u32) -> (u32, usize) {
+        let group = idx(self.shape.group_of_inode(ino));
+        let (block, offset) = inode::place(&self.shape, self.groups[group].inode_table, ino);
+        (u32::try_from(block.get()).expect("tables are inside the volume"), offset)
+    }
+
+    /// The bytes of inode `ino`, which must exist.
+    pub(super) fn read_inode(&self, ino: u32) -> Result<Vec<u8>> {
+        let (block, offset) = self.place(ino);
+        let mut bytes = vec![0; self.block_size()];
+        self.read(block, BlockKind::Inode, &mut bytes)?;
+        Ok(bytes[offset..offset + usize::from(self.shape.inode_size)].to_vec())
+    }
+
+    /// Replaces the bytes of inode `ino`.
+    pub(super) fn write_inode(&self, ino: u32, raw: &[u8]) -> Result<()> {
+        let (block, offset) = self.place(ino);
+        let mut bytes = vec![0; self.block_size()];
+        self.read(block, BlockKind::Inode, &mut bytes)?;
+        bytes[offset..offset + raw.len()].copy_from_slice(raw);
+        self.write(block, BlockKind::Inode, &bytes)
+    }
+
+    /// Writes the primary superblock from `raw_super`.
+    pub(super) fn write_super(&self) -> Result<()> {
+        self.write_super_bytes(&self.raw_super)
+    }
+
+    /// Writes these bytes as the primary superblock.
+    pub(super) fn write_super_bytes(&self, raw: &[u8]) -> Result<()> {
+        let block = self.shape.first_data_block();
+        let offset = self.shape.offset_in_block();
+        let mut bytes = vec![0; self.block_size()];
+        self.read(block, BlockKind::Superblock, &mut bytes)?;
+        bytes[offset..offset + SUPERBLOCK_SIZE].copy_from_slice(raw);
+        self.write(block, BlockKind::Superblock, &bytes)
+    }
+
+    /// Writes the primary descriptor of `group` from `groups`.
+    pub(super) fn write_descriptor(&self, group: u32) -> Result<()> {
+        let (block, offset) = self.shape.descriptor_place(group);
+        let mut bytes = vec![0; self.block_size()];
+        self.read(block, BlockKind::GroupDescriptor, &mut bytes)?;
+        self.groups[idx(group)].encode_into(&mut bytes[offset..]);
+        self.write(block, BlockKind::GroupDescriptor, &bytes)
+    }
+}
+
+/// In use: it has links.
+pub(super) const USED: u8 = 0x08;
+/// Its contents make no sense; why is in [`State::bad`].
+pub(super) const BAD: u8 = 0x10;
+/// A directory that a path from the root leads to.
+pub(super) const REACHED: u8 = 0x20;
+/// The bits that hold the kind, coded as in directory entries.
+pub(super) const KIND: u8 = 0x07;
+/// The code of a directory.
+pub(super) const DIRECTORY: u8 = 2;
+
+/// What a directory says about itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dir {
+    pub(super) ino: u32,
+    /// The inode that `..` names; 0 when there is none.
+    pub(super) dotdot: u32,
+    /// The directory that it belongs to; 0 when there is none. [after pass 3]
+    pub(super) parent: u32,
+    /// Subdirectories that belong to it. [after pass 3]
+    pub(super) children: u32,
+}
+
+/// An extended attribute block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct XattrUse {
+    /// Inodes that point at it.
+    pub(super) seen: u32,
+    /// Inodes that its header counts.
+    pub(super) counted: u32,
+}
+
+/// The first second whose changes are not of the mount before, but of this repair, or wrong.
+fn until(now: Timestamp) -> u32 {
+    match u32::try_from(now.secs) {
+        Ok(0) | Err(_) => u32::MAX,
+        Ok(secs) => secs,
+    }
+}
+
+/// Everything found so far.
+pub(super) struct State {
+    pub(super) mending: Mending,
+    pub(super) now: Timestamp,
+    pub(super) report: CheckReport,
+    /// Changes made to the medium in this run.
+    pub(super) mended: u64,
+    /// Blocks that something owns.
+    pub(super) used: Bits,
+    /// Blocks that more than one thing claims.
+    pub(super) shared: Bits,
+    /// Kind and flags of each inode, by number.
+    pub(super) inodes: Vec<u8>,
+    /// Links that each inode counts.
+    pub(super) links: Vec<u16>,
+    /// Names that each inode has.
+    pub(super) names: Vec<u16>,
+    /// Directories, by number.
+    pub(super) dirs: Vec<Dir>,
+    /// (parent, child) for each name of a directory.
+    pub(super) edges: Vec<(u32, u32)>,
+    /// Extended attribute blocks.
+    pub(super) xattrs: BTreeMap<u32, XattrUse>,
+    /// Why inodes are [`BAD`].
+    pub(super) bad: BTreeMap<u32, &'static str>,
+    /// Whether it is to be said what may be freed: what no path leads to is looked at like everything else.
+    pub(super) judging: bool,
+    /// What the mount before can have left.
+    pub(super) leftovers: Leftovers,
+    /// Times from this one on are not of that mount, in seconds.
+    pub(super) until: u32,
+    /// Where lost+found had room last, by block.
+    pub(super) lost_room: usize,
+    /// Some file needs the `large_file` feature.
+    pub(super) large_file: bool,
+    /// Problems inside directories: (directory, code, text). [until pass 3 knows which have a path]
+    pending: Vec<(u32, &'static str, String)>,
+}
+
+impl State {
+    pub(super) fn new(volume: &Volume<'_>, mending: Mending, now: Timestamp) -> Self {
+        let inodes = idx(volume.shape.inodes_count) + 1;
+        Self {
+            mending,
+            now,
+            report: CheckReport::default(),
+            mended: 0,
+            used: Bits::new(volume.blocks()),
+            shared: Bits::new(volume.blocks()),
+            inodes: vec![0; inodes],
+            links: vec![0; inodes],
+            names: vec![0; inodes],
+            dirs: Vec::new(),
+            edges: Vec::new(),
+            xattrs: BTreeMap::new(),
+            bad: BTreeMap::new(),
+            judging: false,
+            leftovers: Leftovers::of(&volume.raw_super),
+            until: until(now),
+            lost_room: 0,
+            large_file: false,
+            pending: Vec::new(),
+        }
+    }
+
+    /// Reports a finding; true when it shall be mended now.
+    #[must_use]
+    pub(super) fn problem(
+        &mut self,
+        class: FindingClass,
+        code: &'static str,
+        text: impl Into<String>,
+    ) -> bool {
+        self.report.push(class, code, text);
+        let mend = match self.mending {
+            Mending::Nothing => false,
+            Mending::Allowed => class == FindingClass::Allowed,
+            Mending::Everything { .. } => true,
+        };
+        self.mended += u64::from(mend);
+        mend
+    }
+
+    /// Damage; true when it shall be mended now.
+    #[must_use]
+    pub(super) fn corrupt(&mut self, code: &'static str, text: impl Into<String>) -> bool {
+        self.problem(FindingClass::Corrupt, code, text)
+    }
+
+    /// What a crash allows; true when it shall be mended now.
+    #[must_use]
+    pub(super) fn allowed(&mut self, code: &'static str, text: impl Into<String>) -> bool {
+        self.problem(FindingClass::Allowed, code, text)
+    }
+
+    /// Damage inside directory `dir`; true when it shall be mended now.
+    ///
+    /// A directory that no path leads to was being deleted or was never finished, and may be in any shape: it
+    /// is freed as a whole. So the judgement waits for pass 3, unless everything is mended anyway.
+    #[must_use]
+    pub(super) fn dir_problem(&mut self, dir: u32, code: &'static str, text: String) -> bool {
+        if matches!(self.mending, Mending::Everything { .. }) {
+            return self.corrupt(code, text);
+        }
+        if self.pending.len() < CheckReport::MAX_FINDINGS {
+            self.pending.push((dir, code, text));
+        } else {
+            self.hopeless(code, text);
+        }
+        false
+    }
+
+    /// Reports the problems inside directories that have a path. [once pass 3 knows]
+    pub(super) fn settle_dir_problems(&mut self, volume: &Volume<'_>) {
+        for (dir, code, text) in std::mem::take(&mut self.pending) {
+            let reached = self.inodes[idx(dir)] & REACHED != 0;
+            // Of a directory that is being freed, the length is put right last.
+            let counts = self.judging && code != "dir-bad-size";
+            if (reached || counts) && !(code == "dir-bad-size" && volume.source.inode_moves(dir)) {
+                self.hopeless(code, text);
+            }
+        }
+    }
+
+    /// Damage that is not mended.
+    pub(super) fn hopeless(&mut self, code: &'static str, text: impl Into<String>) {
+        self.report.push(FindingClass::Corrupt, code, text);
+    }
+
+    /// Whether inode `ino` is in use.
+    pub(super) fn is_used(&self, ino: u32) -> bool {
+        self.inodes[idx(ino)] & USED != 0
+    }
+
+    /// Whether inode `ino` is a directory in use.
+    pub(super) fn is_dir(&self, ino: u32) -> bool {
+        let state = self.inodes[idx(ino)];
+        state & USED != 0 && state & KIND == DIRECTORY
+    }
+
+    /// Whether inode `ino` has a name that a path leads to.
+    pub(super) fn is_named(&self, ino: u32) -> bool {
+        if self.is_dir(ino) { self.inodes[idx(ino)] & REACHED != 0 } else { self.names[idx(ino)] > 0 }
+    }
+
+    /// The place of directory `ino` in `dirs`.
+    pub(super) fn dir_index(&self, ino: u32) -> Option<usize> {
+        self.dirs.binary_search_by_key(&ino, |dir| dir.ino).ok()
+    }
+
+    /// Counts one more name of inode `ino`.
+    pub(super) fn add_name(&mut self, ino: u32) {
+        let count = &mut self.names[idx(ino)];
+        *count = count.saturating_add(1);
+    }
+
+    /// Notes a claim of `block`, which must be valid; false when it had an owner already.
+    pub(super) fn claim(&mut self, block: u32) -> bool {
+        let block = u64::from(block);
+        if !self.used.set(block) {
+            return true;
+        }
+        self.shared.set(block);
+        false
+    }
+
+    /// Notes inode `ino` as senseless.
+    pub(super) fn mark_bad(&mut self, ino: u32, code: &'static str) {
+        self.inodes[idx(ino)] |= BAD;
+        self.bad.entry(ino).or_insert(code);
+    }
+
+    /// The time as a deletion time, which is never 0.
+    pub(super) fn dtime(&self) -> u32 {
+        let low = u32::try_from(self.now.secs.rem_euclid(1 << 32)).expect("reduced modulo 2^32");
+        low.max(1)
+    }
+
+    /// The first inodes that are reserved count as used whatever they hold.
+    pub(super) fn is_reserved(volume: &Volume<'_>, ino: u32) -> bool {
+        ino < volume.shape.first_ino
+    }
+
+    /// Whether block `at` has an owner.
+    pub(super) fn has_owner(&self, at: u32) -> bool {
+        self.used.get(u64::from(at))
+    }
+}

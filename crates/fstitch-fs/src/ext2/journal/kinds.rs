@@ -1,0 +1,67 @@
+//! What a block is whose copy a log brings home: the log does not say, and its inodes are not known yet.
+//!
+//! Superblocks, descriptors, bitmaps and tables are where they have always been. The others show by their contents: attributes
+//! have a magic number, a directory's block is a chain of entries, pointers lie within the volume. Contents that look like one of
+//! these are taken for it, which happens only where contents are journaled; an empty block of pointers is one of pointers.
+
+use fstitch_core::{BlockKind, BlockNo, Le, Result};
+
+use super::super::layout::dirent::entries;
+use super::super::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
+use super::super::layout::superblock::Superblock;
+use super::super::layout::xattr::XATTR_MAGIC;
+use super::super::num::idx;
+use super::super::view::BlockView;
+
+/// Kinds of blocks of a volume.
+pub(super) struct Kinds<'a> {
+    volume: &'a Superblock,
+    groups: Vec<GroupDescriptor>,
+}
+
+impl<'a> Kinds<'a> {
+    /// Of a volume as it is on the medium: where its structures are does not change.
+    pub(super) fn read(view: &BlockView<'_>, volume: &'a Superblock) -> Result<Self> {
+        let mut table = vec![0; idx(volume.descriptor_blocks()) * view.block_size()];
+        view.read(BlockNo(u64::from(volume.first_data_block()) + 1), BlockKind::GroupDescriptor, &mut table)?;
+        let groups = table.chunks_exact(DESCRIPTOR_SIZE).take(idx(volume.group_count()));
+        Ok(Self { volume, groups: groups.map(GroupDescriptor::raw).collect() })
+    }
+
+    /// What a block is that holds this.
+    pub(super) fn of(&self, block: BlockNo, contents: &[u8]) -> BlockKind {
+        self.by_place(block).unwrap_or_else(|| self.by_contents(block, contents))
+    }
+
+    fn by_place(&self, block: BlockNo) -> Option<BlockKind> {
+        let no = u32::try_from(block.get()).ok()?;
+        let within = no.checked_sub(self.volume.first_data_block())?;
+        let group = within / self.volume.blocks_per_group;
+        let at = self.groups.get(idx(group))?;
+        let table = u64::from(at.inode_table)
+            ..u64::from(at.inode_table) + u64::from(self.volume.inode_table_blocks());
+        // In some groups: a superblock, the descriptors, and blocks that are reserved for more of these.
+        let head = self.volume.group_overhead(group);
+        match within % self.volume.blocks_per_group {
+            0 if head > 0 => Some(BlockKind::Superblock),
+            n if n < head && n <= self.volume.descriptor_blocks() => Some(BlockKind::GroupDescriptor),
+            _ if no == at.block_bitmap => Some(BlockKind::BlockBitmap),
+            _ if no == at.inode_bitmap => Some(BlockKind::InodeBitmap),
+            _ if table.contains(&u64::from(no)) => Some(BlockKind::Inode),
+            _ => None,
+        }
+    }
+
+    fn by_contents(&self, block: BlockNo, contents: &[u8]) -> BlockKind {
+        if Le::u32(contents, 0) == XATTR_MAGIC {
+            return BlockKind::Attribute;
+        }
+        if entries(contents, block, self.volume).all(|entry| entry.is_ok()) {
+            return BlockKind::Directory;
+        }
+        let mut pointers = contents.chunks_exact(4).map(|word| Le::u32(word, 0));
+        let is_pointer =
+            |no: u32| no == 0 || (self.volume.first_data_block()..self.volume.blocks_count).contains(&no);
+        if pointers.all(is_pointer) { BlockKind::Indirect } else { BlockKind::Data }
+    }
+}

@@ -1,0 +1,269 @@
+//! Seals: what a format puts into a block at the moment of writing.
+//!
+//! What it prevents: a checksum of other contents than those that are written (patches undone, a block changed while it is in
+//! flight, a copy in a journal), an image that is used before anybody looked at it, and a cost where no format asks.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fstitch_core::{
+    BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, Le, ManualClock, MemDevice,
+    Result, Seed, Structure,
+};
+use fstitch_patch::journal::Area;
+use fstitch_patch::journal::format::{SUPERBLOCK_SIZE, Superblock};
+use fstitch_patch::{
+    Cache, CacheOptions, JournalConfig, JournalMode, Linear, Optimizations, PatchId, Placement, Seal, Spot,
+    VolumeOptions,
+};
+
+const BLOCK: usize = 1024;
+/// Where the sum is.
+const SUM_AT: usize = BLOCK - 8;
+/// Blocks that are changed; the even ones have sums.
+const BLOCKS: u64 = 12;
+/// The journal.
+const AREA: (u64, u64) = (100, 40);
+const SEALED: BlockKind = BlockKind::Inode;
+const PLAIN: BlockKind = BlockKind::Data;
+
+fn kind_of(block: u64) -> BlockKind {
+    if block.is_multiple_of(2) { SEALED } else { PLAIN }
+}
+
+/// A sum over the block and its number.
+fn sum(block: u64, image: &[u8]) -> u64 {
+    image[..SUM_AT].iter().fold(block ^ 0xcbf2_9ce4_8422_2325, |sum, &byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn is_sealed(block: u64, image: &[u8]) -> bool {
+    Le::u64(image, SUM_AT) == sum(block, image)
+}
+
+#[derive(Default)]
+struct Sums {
+    sealed: AtomicU64,
+    verified: AtomicU64,
+}
+
+impl Seal for Sums {
+    fn covers(&self, kind: BlockKind) -> bool {
+        kind == SEALED
+    }
+
+    fn seal(&self, block: BlockNo, kind: BlockKind, image: &mut [u8]) {
+        assert_eq!(kind, SEALED);
+        self.sealed.fetch_add(1, Ordering::Relaxed);
+        Le::put_u64(image, SUM_AT, sum(block.get(), image));
+    }
+
+    fn verify(&self, block: BlockNo, _kind: BlockKind, image: &[u8]) -> Result<()> {
+        self.verified.fetch_add(1, Ordering::Relaxed);
+        // What was never written has none.
+        if is_sealed(block.get(), image) || image.iter().all(|&byte| byte == 0) {
+            return Ok(());
+        }
+        Err(Error::corrupt(Structure::Other("inode table"), block, "its sum is another one"))
+    }
+}
+
+/// A device that looks at what it is given to write.
+struct Watch {
+    memory: MemDevice,
+    /// The first block of the volume.
+    first: u64,
+    wrong: Mutex<Vec<u64>>,
+    copies: AtomicU64,
+}
+
+impl Watch {
+    fn new(first: u64) -> Arc<Self> {
+        let memory = MemDevice::new(1024, 256);
+        Arc::new(Self { memory, first, wrong: Mutex::default(), copies: AtomicU64::new(0) })
+    }
+
+    fn look(&self, write: &BlockWrite<'_>) {
+        let right = match write.kind {
+            SEALED => is_sealed(write.block.get() - self.first, write.data),
+            BlockKind::JournalData => {
+                self.copies.fetch_add(1, Ordering::Relaxed);
+                // A block that has a sum says so.
+                Le::u64(write.data, 8) != 1 || (0..BLOCKS).any(|home| is_sealed(home, write.data))
+            }
+            _ => true,
+        };
+        if !right {
+            self.wrong.lock().unwrap().push(write.block.get());
+        }
+    }
+}
+
+impl BlockDevice for Watch {
+    fn geometry(&self) -> Geometry {
+        self.memory.geometry()
+    }
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.memory.read(reads)
+    }
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        writes.iter().for_each(|write| self.look(write));
+        self.memory.write(writes)
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    fn discard(&self, _start: BlockNo, _count: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn cache(device: &Arc<Watch>, combination: u8) -> Arc<Cache> {
+    let optimizations = Optimizations::combination(combination);
+    let options = CacheOptions { optimizations, ..CacheOptions::default() };
+    Cache::new(Arc::clone(device) as _, options, Arc::new(ManualClock::new()))
+}
+
+/// Changes a few bytes of a block, after some earlier changes. Blocks with sums say so at byte 8.
+fn change(cache: &Cache, seed: &mut Seed, patches: &mut Vec<PatchId>) {
+    let block = seed.below(BLOCKS);
+    let held = cache.read(BlockNo(block), kind_of(block)).unwrap();
+    let offset = 16 + usize::try_from(seed.below(60)).unwrap() * 16;
+    let befores: Vec<PatchId> = (0..seed.below(3))
+        .filter_map(|_| patches.get(usize::try_from(seed.below(64)).unwrap()).copied())
+        .collect();
+    let mut tx = cache.lock();
+    let mark = u64::from(kind_of(block) == SEALED).to_le_bytes();
+    tx.bytes(&held, 8, &mark, &[]);
+    patches.push(tx.bytes(&held, offset, &seed.next_u64().to_le_bytes(), &befores));
+    drop(tx);
+    if patches.len() > 64 {
+        patches.remove(0);
+    }
+}
+
+#[test]
+fn whatever_is_written_has_the_sum_of_what_is_written() {
+    let mut undone = 0;
+    for combination in 0..16 {
+        let (device, sums) = (Watch::new(0), Arc::new(Sums::default()));
+        let cache = cache(&device, combination);
+        cache.set_seal(Arc::clone(&sums) as _).unwrap();
+        let (mut seed, mut patches) = (Seed::new(u64::from(combination)), Vec::new());
+        for _ in 0..400 {
+            change(&cache, &mut seed, &mut patches);
+            if seed.chance(1, 3) {
+                cache.step_blocks(&mut |_| seed.chance(1, 2)).unwrap();
+            }
+        }
+        cache.sync_all().unwrap();
+        assert!(device.wrong.lock().unwrap().is_empty(), "{combination}: {:?}", device.wrong);
+        assert!(sums.sealed.load(Ordering::Relaxed) > 50);
+        undone += cache.stats().blocks_written_undone;
+    }
+    assert!(undone > 50, "patches were undone: {undone}");
+}
+
+#[test]
+fn what_was_read_is_looked_at_before_it_is_seen() {
+    let device = Watch::new(0);
+    let (mut seed, mut patches) = (Seed::new(7), Vec::new());
+    let first = cache(&device, 15);
+    first.set_seal(Arc::new(Sums::default())).unwrap();
+    (0..100).for_each(|_| change(&first, &mut seed, &mut patches));
+    first.sync_all().unwrap();
+    // One of each kind goes bad.
+    for block in [4, 5] {
+        let mut data = vec![0; BLOCK];
+        device.memory.read(&mut [BlockRead { block: BlockNo(block), kind: PLAIN, data: &mut data }]).unwrap();
+        data[600] ^= 1;
+        device.memory.write(&[BlockWrite { block: BlockNo(block), kind: PLAIN, data: &data }]).unwrap();
+    }
+    let (again, sums) = (cache(&device, 15), Arc::new(Sums::default()));
+    again.set_seal(Arc::clone(&sums) as _).unwrap();
+    for block in 0..BLOCKS {
+        let found = again.read(BlockNo(block), kind_of(block));
+        match found {
+            Err(Error::Corrupt(corruption)) => assert_eq!((block, corruption.block), (4, Some(BlockNo(4)))),
+            Err(error) => panic!("block {block}: {error}"),
+            Ok(_) => assert_ne!(block, 4, "the bad one"),
+        }
+    }
+    assert_eq!(sums.verified.load(Ordering::Relaxed), BLOCKS / 2);
+    // It can be asked for again, and is looked at again.
+    assert!(again.read(BlockNo(4), SEALED).is_err());
+    assert_eq!(sums.verified.load(Ordering::Relaxed), BLOCKS / 2 + 1);
+}
+
+#[test]
+fn copies_in_a_journal_have_the_sums_of_their_contents() {
+    for mode in [JournalMode::Metadata, JournalMode::Ordered, JournalMode::Full] {
+        let device = Watch::new(0);
+        let superblock = Superblock::new(1024, u32::try_from(AREA.1).unwrap(), 1, [9; 16]);
+        let mut block = vec![0; BLOCK];
+        superblock.encode_into(&mut block[..SUPERBLOCK_SIZE]);
+        let write = BlockWrite { block: BlockNo(AREA.0), kind: BlockKind::JournalSuperblock, data: &block };
+        device.memory.write(&[write]).unwrap();
+        let cache = cache(&device, 15);
+        cache.set_seal(Arc::new(Sums::default())).unwrap();
+        let area = Area::of_file([(BlockNo(AREA.0), AREA.1)]).unwrap();
+        let commit_interval = Duration::from_secs(5);
+        cache.start_journal(JournalConfig { mode, area, commit_interval }).unwrap();
+        let (mut seed, mut patches) = (Seed::new(3), Vec::new());
+        for _ in 0..60 {
+            let handle = cache.begin(0, 2).unwrap();
+            (0..3).for_each(|_| change(&cache, &mut seed, &mut patches));
+            drop(handle);
+            if seed.chance(1, 4) {
+                cache.close_transaction().unwrap();
+            }
+            cache.step_blocks(&mut |_| seed.chance(1, 2)).unwrap();
+        }
+        cache.sync_all().unwrap();
+        assert!(device.wrong.lock().unwrap().is_empty(), "{mode:?}: {:?}", device.wrong);
+        assert!(device.copies.load(Ordering::Relaxed) > 20, "{mode:?}");
+    }
+}
+
+/// Every second block of the device.
+struct Scattered;
+
+impl Placement for Scattered {
+    fn block_count(&self) -> u64 {
+        BLOCKS
+    }
+
+    fn find(&self, no: BlockNo) -> Option<Spot> {
+        Some(Spot::stable(BlockNo(2 * no.get())))
+    }
+}
+
+#[test]
+fn a_volume_on_a_part_of_the_device_seals_by_its_own_numbers() {
+    let device = Watch::new(30);
+    let engine = cache(&device, 15);
+    let placement = Arc::new(Linear { first: BlockNo(30), count: BLOCKS });
+    let volume = engine.volume(placement, VolumeOptions::default()).unwrap();
+    volume.set_seal(Arc::new(Sums::default())).unwrap();
+    let (mut seed, mut patches) = (Seed::new(5), Vec::new());
+    (0..200).for_each(|_| change(&volume, &mut seed, &mut patches));
+    volume.sync_all().unwrap();
+    assert!(device.wrong.lock().unwrap().is_empty(), "{:?}", device.wrong);
+    let scattered = engine.volume(Arc::new(Scattered), VolumeOptions::default()).unwrap();
+    assert!(matches!(scattered.set_seal(Arc::new(Sums::default())), Err(Error::Unsupported(_))));
+}
+
+#[test]
+fn where_no_format_asks_nothing_is_touched() {
+    let device = Watch::new(0);
+    let cache = cache(&device, 15);
+    let block = cache.read(BlockNo(2), SEALED).unwrap();
+    cache.lock().bytes(&block, SUM_AT, b"whatever", &[]);
+    cache.sync_all().unwrap();
+    let image = device.memory.image();
+    assert_eq!(&image[2 * BLOCK + SUM_AT..3 * BLOCK], b"whatever");
+}

@@ -1,0 +1,366 @@
+//! Soft updates on ext2 and journals on ext3 in the laboratory, and the laboratory itself: what it must find, and that its failures replay.
+//!
+//! What it prevents: a crash that leaves more than soft updates allow, and a laboratory that would not notice.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
+
+mod kinds;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use fstitch_crashlab::medium::Atom;
+use fstitch_crashlab::workload::{Workload, families, find};
+use fstitch_crashlab::{
+    Base, GroupCounts, GroupOptions, Lab, LabOptions, Level, Limits, Outcome, Replay, Selection, StateId,
+    judge_group_program, minimise, soak, story, svg, timeline,
+};
+use fstitch_systems::{Ext2System, system};
+
+/// Runs the first `count` workloads of a family.
+fn run(system: &str, family: &str, count: u64, options: LabOptions) -> Outcome {
+    let lab = Lab::new(fstitch_systems::system(system).unwrap(), options).unwrap();
+    let (family, _) = find(family).unwrap();
+    let limits = Limits { states: u64::MAX, violations: options.max_violations, threads: 2 };
+    soak(
+        &lab,
+        &*family,
+        &Selection::Range(0..count.min(family.len())),
+        limits,
+        &|_| ControlFlow::Continue(()),
+    )
+}
+
+/// Nothing is found; enough was looked at.
+fn lawful(system: &str, family: &str, count: u64, states_per_cut: u64) {
+    let options = LabOptions { choices_per_cut: states_per_cut, ..LabOptions::default() };
+    let outcome = run(system, family, count, options);
+    println!("{system} {family}: {:?}", outcome.counts);
+    for found in &outcome.found {
+        println!("{}\n  replay: fstitch crash replay '{}'", found.violation, found.id);
+    }
+    assert!(outcome.found.is_empty(), "{} violations", outcome.found.len());
+    assert!(
+        outcome.counts.checked > 100 && outcome.counts.cuts > outcome.counts.workloads,
+        "{:?}",
+        outcome.counts
+    );
+}
+
+#[test]
+fn every_single_operation_with_every_sync() {
+    lawful("ext2-soft", "seq1", u64::MAX >> 1, 256);
+}
+
+#[test]
+fn pairs_of_operations() {
+    // One in a thousand; `cargo xtask soak` runs all of them.
+    let lab = Lab::new(
+        Arc::new(Ext2System::default()),
+        LabOptions { choices_per_cut: 64, ..LabOptions::default() },
+    );
+    let (family, _) = find("seq2").unwrap();
+    let limits = Limits { states: u64::MAX, violations: 1, threads: 2 };
+    let outcome =
+        soak(&lab.unwrap(), &*family, &Selection::Sample { seed: 5, draws: 0..460 }, limits, &|_| {
+            ControlFlow::Continue(())
+        });
+    assert_eq!(outcome.found, []);
+}
+
+#[test]
+fn random_runs_on_every_kind_of_volume() {
+    for system in [
+        "ext2-soft-o0",
+        "ext2-soft-o1-c256",
+        "ext2-soft-o2-b2048",
+        "ext2-soft-o7-i256",
+        "ext2-soft-b4096-i256",
+        "ext2-soft-s16",
+    ] {
+        lawful(system, "random", 4, 48);
+    }
+}
+
+#[test]
+fn applications() {
+    for family in ["writers", "postmark", "mail", "editor", "db"] {
+        lawful("ext2-soft", family, 1, 32);
+    }
+}
+
+/// Every operation is whole or not at all, and there is nothing to find after recovery.
+#[test]
+fn journals_and_every_single_operation() {
+    for mode in ["ordered", "metadata", "full"] {
+        lawful(&format!("ext3-{mode}"), "seq1", u64::MAX >> 1, 16);
+    }
+}
+
+#[test]
+fn journals_and_random_runs_on_every_kind_of_volume() {
+    for system in [
+        "ext3-ordered-o0",
+        "ext3-ordered-c256-s16",
+        "ext3-ordered-b2048-i256-k8192",
+        "ext3-full-o1-i256",
+        "ext3-full-b4096-k16384",
+        "ext3-metadata-o2-c256",
+    ] {
+        lawful(system, "random", 6, 24);
+    }
+}
+
+#[test]
+fn journals_under_applications_and_on_full_volumes() {
+    for (system, family) in [
+        ("ext3-ordered", "writers"),
+        ("ext3-ordered", "mail"),
+        ("ext3-full", "db"),
+        ("ext3-full", "editor"),
+        ("ext3-metadata", "writers"),
+    ] {
+        lawful(system, family, 6, 24);
+    }
+    lawful("ext3-ordered", "brim", 3, 16);
+}
+
+/// The same promises where the journal is a device of its own.
+#[test]
+fn journals_on_their_own_device_and_every_single_operation() {
+    for mode in ["ordered", "metadata", "full"] {
+        lawful(&format!("ext3-{mode}-x1"), "seq1", u64::MAX >> 1, 12);
+    }
+}
+
+#[test]
+fn journals_on_their_own_device_and_random_runs_on_every_kind_of_volume() {
+    for system in ["ext3-ordered-c256-s16-x1", "ext3-full-b4096-k8192-x1", "ext3-metadata-o2-i256-b2048-x1"] {
+        lawful(system, "random", 6, 24);
+        assert_eq!(system.parse::<Ext2System>().unwrap().to_string().len(), system.len(), "{system}");
+    }
+    for (system, family) in
+        [("ext3-ordered-x1", "writers"), ("ext3-full-x1", "db"), ("ext3-metadata-x1", "mail")]
+    {
+        lawful(system, family, 3, 24);
+    }
+    assert!("ext2-soft-x1".parse::<Ext2System>().is_err(), "there is no journal");
+}
+
+/// In a file of another volume the orderings are kept, whatever that volume promises about contents; the last one has
+/// figure 6 of the paper: volume and journal in files, on soft updates.
+#[test]
+fn loopback_volumes_and_every_single_operation() {
+    for system in ["ext2-soft@ext3-metadata+sparse", "ext3-ordered-x1@ext2-soft+sparse"] {
+        lawful(system, "seq1", u64::MAX >> 1, 12);
+    }
+    for outer in [
+        "ext2-soft+sparse",
+        "ext2-async",
+        "ext2-sync",
+        "ext3-ordered+sparse",
+        "ext3-full+sparse",
+        "ext3-full",
+    ] {
+        lawful(&format!("ext2-soft@{outer}"), "seq1", 200, 12);
+    }
+    // Transactions that take everything make operations whole, without any order of the inner volume's own.
+    lawful("ext2-async@ext3-full", "seq1", 200, 12);
+}
+
+#[test]
+fn loopback_volumes_and_random_runs() {
+    for system in [
+        "ext2-soft-o0@ext2-soft+sparse",
+        "ext2-soft-i256-b2048@ext3-metadata-b2048+sparse",
+        "ext2-soft@ext3-ordered-x1-c256+sparse",
+        "ext2-soft-s16@ext3-full+sparse",
+        "ext3-ordered-x1@ext2-soft+sparse",
+        "ext3-full@ext3-ordered+sparse",
+        "ext3-metadata@ext2-async",
+    ] {
+        lawful(system, "random", 6, 24);
+    }
+    lawful("ext2-soft@ext3-metadata+sparse", "writers", 3, 24);
+    lawful("ext3-ordered@ext2-soft+sparse", "db", 1, 24);
+}
+
+/// The same volume on a device that writes the file and passes no flush on, as the comparison.
+#[test]
+fn loopback_volumes_without_patches_are_found_corrupt_at_once() {
+    for outer in ["ext2-async", "ext2-soft", "ext3-metadata", "ext3-ordered"] {
+        let options = LabOptions { choices_per_cut: 64, ..LabOptions::default() };
+        let outcome = run(&format!("ext2-soft@{outer}+unordered"), "seq1", 20, options);
+        assert!(!outcome.found.is_empty(), "{outer}: {:?}", outcome.counts);
+    }
+    for impossible in
+        ["ext2-soft@", "ext2-soft@ext2-soft+dense", "ext3-ordered@ext3-full", "ext2-soft@ext2-soft-b2048"]
+    {
+        assert!(fstitch_systems::system(impossible).is_err(), "{impossible}");
+    }
+}
+
+#[test]
+fn milder_media_are_survived_too() {
+    for level in [Level::M0, Level::M1] {
+        let options = LabOptions { level, choices_per_cut: 64, ..LabOptions::default() };
+        assert_eq!(run("ext2-soft", "random", 4, options).found, []);
+    }
+}
+
+#[test]
+fn a_run_without_ordering_is_found_corrupt_at_once() {
+    let options = LabOptions { choices_per_cut: 256, ..LabOptions::default() };
+    let outcome = run("ext2-async", "seq1", 20, options);
+    assert!(!outcome.found.is_empty(), "{:?}", outcome.counts);
+}
+
+#[test]
+fn failures_replay_shrink_and_are_shown() {
+    let options = LabOptions { choices_per_cut: 256, ..LabOptions::default() };
+    let found = run("ext2-async", "random", 1, options).found.remove(0);
+    let id: StateId = found.id.to_string().parse().unwrap();
+    let replay = Replay::new(id, options, fstitch_systems::system).unwrap();
+    assert_eq!(replay.verdict, Err(found.violation.clone()));
+    let smallest = minimise(&replay, &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(smallest.violation.code, found.violation.code);
+    let smallest =
+        Replay::new(smallest.id.to_string().parse().unwrap(), options, fstitch_systems::system).unwrap();
+    assert_eq!(smallest.verdict.as_ref().unwrap_err().code, found.violation.code);
+    assert!(smallest.workload.ops.len() <= 3, "{}", smallest.workload.text());
+    assert!(smallest.lost().count() <= 2, "{}", smallest.id);
+    let text = timeline(&smallest);
+    assert!(text.contains("LOST") && text.contains("the power fails"), "{text}");
+    let drawing = svg(&smallest);
+    assert!(drawing.starts_with("<svg") && drawing.contains("LOST"), "{drawing}");
+}
+
+/// Prevents a drawing that shows everything but why: which write needed which, by the names of files.
+#[test]
+fn a_story_tells_what_needed_what() {
+    let lab = Lab::new(system("ext2-async").unwrap(), LabOptions::default()).unwrap();
+    let workload = Workload::parse("mkdir /d|create /d/new;write /d/new 0 3000;sync").unwrap();
+    let recording = lab.record(&workload).unwrap();
+    let mut cut = None;
+    fstitch_crashlab::medium::for_each_cut(lab.history(&recording), &recording.log, &mut |found| {
+        if found.atoms.iter().any(|atom| atom.block == bitmap(&found.base)) {
+            cut = Some(found.clone());
+        }
+    });
+    let cut = cut.unwrap();
+    // Everything arrived but the bitmap of inodes.
+    let newest = |atom: &Atom| u8::try_from(atom.candidates.len() - 1).unwrap();
+    let choice = cut.atoms.iter().map(|atom| if atom.block == bitmap(&cut.base) { 0 } else { newest(atom) });
+    let id = StateId {
+        system: "ext2-async".into(),
+        workload: format!("ops/{}", workload.text()),
+        level: Level::M2,
+        cut: cut.at,
+        choice: choice.collect(),
+    };
+    let replay = Replay::new(id, LabOptions::default(), fstitch_systems::system).unwrap();
+    let told = story(&replay);
+    assert_eq!(told.violation.as_ref().unwrap().0, "inode-marked-free", "{told:?}");
+    let blocks: Vec<&str> = told.blocks.values().map(String::as_str).collect();
+    for what in ["names in /d", "contents of /d/new", "bitmap of inodes", "superblock"] {
+        assert!(blocks.contains(&what), "{what}: {blocks:?}");
+    }
+    let broken: Vec<&str> =
+        told.needs.iter().filter(|need| need.broken).map(|need| need.why.as_str()).collect();
+    assert!(broken.len() == 1 && broken[0].ends_with("needs its bit"), "{broken:?}");
+    let kept = |why: &str| told.needs.iter().any(|need| !need.broken && need.why.starts_with(why));
+    assert!(
+        kept("the name \"new\" needs inode") && kept("a pointer of /d/new needs block"),
+        "{:?}",
+        told.needs
+    );
+    let drawing = svg(&replay);
+    assert!(drawing.contains("url(#broken)") && drawing.contains("names in /d"), "{drawing}");
+}
+
+/// The block of the first group's bitmap of inodes, by its descriptor.
+fn bitmap(base: &Base) -> u64 {
+    u64::from(u32::from_le_bytes(base.block(2)[4..8].try_into().unwrap()))
+}
+
+#[test]
+fn lawful_states_replay_as_lawful() {
+    let lab = Lab::new(Arc::new(Ext2System::default()), LabOptions::default()).unwrap();
+    let workload = Workload::parse("create /a|append /a 3000;fsync /a").unwrap();
+    let recording = lab.record(&workload).unwrap();
+    let mut cuts = vec![];
+    fstitch_crashlab::medium::for_each_cut(lab.history(&recording), &recording.log, &mut |cut| {
+        cuts.push(cut.clone())
+    });
+    let cut = cuts.iter().find(|cut| cut.atoms.len() > 2).unwrap();
+    let choice = vec![0; cut.atoms.len()];
+    let id = StateId {
+        system: "ext2-soft".into(),
+        workload: workload.name,
+        level: Level::M2,
+        cut: cut.at,
+        choice,
+    };
+    assert_eq!(
+        Replay::new(id.clone(), LabOptions::default(), fstitch_systems::system).unwrap().verdict,
+        Ok(())
+    );
+    let gone = StateId { cut: 1_000_000, ..id };
+    assert!(Replay::new(gone, LabOptions::default(), fstitch_systems::system).is_err());
+}
+
+#[test]
+fn every_family_has_a_first_workload() {
+    for family in families() {
+        let workload = family.get(0).unwrap();
+        assert!(!workload.ops.is_empty() && !family.about().is_empty(), "{}", family.name());
+        let text = workload.text();
+        assert_eq!(Workload::parse(&text).unwrap().text(), text);
+    }
+}
+
+/// Some programs of groups: `fstitch crash groups` runs any number of them.
+fn ordered_groups(system: &str, level: Level, programs: std::ops::Range<u64>) {
+    let tested = fstitch_systems::system(system).unwrap();
+    let mut counts = GroupCounts::default();
+    for number in programs {
+        match judge_group_program(&*tested, number, GroupOptions { level, ..GroupOptions::default() }) {
+            Ok(more) => counts.add(&more),
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    println!("{system} at {level}: {counts:?}");
+    assert!(counts.telling > counts.programs, "{counts:?}");
+}
+
+#[test]
+fn groups_are_ordered_under_every_mechanism() {
+    for system in [
+        "ext2-soft",
+        "ext2-soft-o0",
+        "ext2-soft-c256",
+        "ext2-sync",
+        "ext3-ordered",
+        "ext3-metadata",
+        "ext3-full",
+        "ext3-ordered-c256",
+        "ext2-soft@ext3-ordered+sparse",
+        "ext3-metadata@ext2-soft",
+        "ext2-soft@ext3-full",
+    ] {
+        ordered_groups(system, Level::M2, 0..8);
+    }
+    // A torn block is as good as none where a log has it, or where nothing points to it yet.
+    for system in ["ext3-ordered", "ext3-metadata", "ext3-full"] {
+        ordered_groups(system, Level::M3, 0..8);
+    }
+}
+
+#[test]
+fn operations_that_are_not_told_of_their_groups_are_noticed() {
+    let deaf = GroupOptions { is_deaf: true, ..GroupOptions::default() };
+    for system in ["ext2-soft", "ext3-metadata", "ext3-ordered"] {
+        let tested = fstitch_systems::system(system).unwrap();
+        let noticed = (0..200).any(|number| judge_group_program(&*tested, number, deaf).is_err());
+        assert!(noticed, "{system}");
+    }
+}
