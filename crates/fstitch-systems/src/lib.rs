@@ -9,7 +9,7 @@
 //!   fstitch-fs, fstitch-patch
 //! ```
 //!
-//! A new system is a file here and a line in [`SYSTEMS`].
+//! A new system is a file here and a line in `SYSTEMS`.
 #![forbid(unsafe_code)]
 
 mod anatomy;
