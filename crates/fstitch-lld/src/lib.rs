@@ -1,0 +1,5 @@
+//! A logical disk: blocks and lists in a log, with concurrent atomic recovery units. Design: `docs/design/lld.md`.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails where it cannot go on"))]
+
+mod tree;
