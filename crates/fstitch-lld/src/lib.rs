@@ -2,4 +2,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails where it cannot go on"))]
 
+mod chunk;
+mod record;
 mod tree;
+
+pub use record::{BlockId, Label, ListId};

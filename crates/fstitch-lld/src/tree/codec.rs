@@ -126,8 +126,9 @@ impl<K: Fixed + Ord, V: Fixed> Node<K, V> {
         match self {
             Self::Leaf(entries) => entries.is_sorted_by(|a, b| a.0 < b.0),
             Self::Inner(children) => {
-                children.is_sorted_by(|a, b| a.first < b.first)
-                    && children.iter().all(|child| child.count > 0)
+                let sum = children.iter().try_fold(0, |sum: u64, child| sum.checked_add(child.count));
+                let counts = sum.is_some() && children.iter().all(|child| child.count > 0);
+                counts && children.is_sorted_by(|a, b| a.first < b.first)
             }
         }
     }
