@@ -75,15 +75,15 @@ pub(crate) fn summary_blocks(descriptors: usize, record_bytes: usize, block_size
 }
 
 impl Summary {
-    /// Writes the summary of a chunk. Returns it in whole blocks, and its sum.
+    /// Writes the summary of a chunk into at least so many blocks. Returns it, and its sum.
     pub(crate) fn encode(
         chain: &Chain,
         data: &[Descriptor],
         records: &[u8],
-        block_size: usize,
+        (block_size, at_least): (usize, usize),
     ) -> (Vec<u8>, u32) {
         let small = |number: usize| u32::try_from(number).expect("a chunk is within a segment");
-        let blocks = summary_blocks(data.len(), records.len(), block_size);
+        let blocks = summary_blocks(data.len(), records.len(), block_size).max(at_least);
         let mut bytes = vec![0; blocks * block_size];
         Le::put_u32(&mut bytes, 0, MAGIC);
         Le::put_u16(&mut bytes, 4, VERSION);
@@ -118,7 +118,7 @@ impl Summary {
         let (count, records) = (Le::u32(first, 40), Le::u32(first, 44));
         let blocks = Le::u32(first, 52);
         let needed = to_u64(HEAD) + u64::from(count) * to_u64(DESCRIPTOR) + u64::from(records);
-        let fits = needed.div_ceil(to_u64(first.len())) == u64::from(blocks) && blocks <= segment_blocks;
+        let fits = needed.div_ceil(to_u64(first.len())) <= u64::from(blocks) && blocks <= segment_blocks;
         (Le::u32(first, 0) == MAGIC && Le::u16(first, 4) == VERSION && fits).then_some(blocks)
     }
 
@@ -206,7 +206,7 @@ mod tests {
         for n in 0..writes {
             Record::Write { block: u64::from(n) + 100, data: n }.put(&mut records);
         }
-        let (bytes, sum) = Summary::encode(&CHAIN, &data, &records, BLOCK);
+        let (bytes, sum) = Summary::encode(&CHAIN, &data, &records, (BLOCK, 0));
         (bytes, sum, data, records)
     }
 
@@ -245,9 +245,9 @@ mod tests {
     fn a_record_of_data_that_are_not_there_is_refused() {
         let mut records = Vec::new();
         Record::Write { block: 1, data: 0 }.put(&mut records);
-        let (bytes, _) = Summary::encode(&CHAIN, &[], &records, BLOCK);
+        let (bytes, _) = Summary::encode(&CHAIN, &[], &records, (BLOCK, 0));
         assert!(Summary::decode(&bytes, BLOCK).is_none());
-        let (bytes, _) = Summary::encode(&CHAIN, &[], &[77], BLOCK);
+        let (bytes, _) = Summary::encode(&CHAIN, &[], &[77], (BLOCK, 0));
         assert!(Summary::decode(&bytes, BLOCK).is_none(), "no record");
     }
 }

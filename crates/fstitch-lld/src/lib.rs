@@ -3,9 +3,17 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails where it cannot go on"))]
 
 mod chunk;
+mod disk;
+mod log;
 mod pages;
 mod record;
+mod recovery;
+mod shape;
 mod state;
+mod stream;
 mod tree;
 
+pub use disk::{At, Disk, FormatOptions, Options};
+pub use log::Counters;
 pub use record::{BlockId, Label, ListId};
+pub use recovery::Recovered;

@@ -78,7 +78,7 @@ pub(crate) struct Table<K, V> {
 
 impl<K: Fixed + Ord, V: Fixed> Table<K, V> {
     /// An empty one, or that whose root and number of entries are given.
-    fn new(
+    pub(crate) fn new(
         device: &Arc<dyn BlockDevice>,
         tree: u8,
         budget: &Arc<Budget>,

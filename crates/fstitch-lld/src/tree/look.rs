@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fstitch_core::Result;
 use fstitch_core::num::{to_u64, to_usize};
 
-use super::{Fixed, Link, Node, Pages, Tree, child_of};
+use super::{Fixed, Link, Node, Pages, Place, Tree, child_of};
 
 /// A node on the way down.
 enum Step<'a, K, V> {
@@ -140,6 +140,13 @@ impl<K: Fixed + Ord, V: Fixed> Tree<K, V> {
         }
     }
 
+    /// Where its pages on the medium are.
+    pub(crate) fn places(&self, pages: &impl Pages<K, V>) -> Result<Vec<Place>> {
+        let mut places = Vec::new();
+        places_below(&self.root, pages, &mut places)?;
+        Ok(places)
+    }
+
     /// Calls `each` for the entries from a key on, in their order, until it returns false.
     pub(crate) fn walk(
         &self,
@@ -173,4 +180,15 @@ fn walk_below<K: Fixed + Ord, V: Fixed>(
             Ok(true)
         }
     }
+}
+
+fn places_below<K, V>(link: &Link<K, V>, pages: &impl Pages<K, V>, places: &mut Vec<Place>) -> Result<()> {
+    if let Link::Medium(place) = link {
+        places.push(*place);
+    }
+    let step = enter(link, pages)?;
+    if let Node::Inner(children) = step.node() {
+        children.iter().try_for_each(|child| places_below(&child.link, pages, places))?;
+    }
+    Ok(())
 }

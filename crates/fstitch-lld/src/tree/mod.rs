@@ -25,6 +25,7 @@ use std::sync::Arc;
 use fstitch_core::Result;
 
 pub use codec::Fixed;
+pub(crate) use save::Sink;
 
 /// Where a page is, and its sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
