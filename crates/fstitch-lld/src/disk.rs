@@ -12,7 +12,8 @@ use crate::record::{BlockId, Label, ListId, Record};
 use crate::recovery::{Recovered, recover};
 use crate::shape::Shape;
 use crate::state::BlockEntry;
-use crate::stream::{Keeping, Stream};
+use crate::stream::{Keeping, RECORD_MAX, Stream};
+use crate::unit::{EndError, ListOp, Seen, Unit};
 
 /// How a disk is made.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +32,23 @@ impl Default for FormatOptions {
     }
 }
 
+/// Which version of a block or list is read (\[A\] §3.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Visibility {
+    /// Everybody reads what any unit has changed last: the first option of the paper.
+    Latest,
+    /// Everybody reads what is committed, units too: the second.
+    Committed,
+    /// A unit reads what it has changed, and everybody else what is committed: the third, as the paper's prototype.
+    #[default]
+    Own,
+}
+
 /// How a disk is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// What is read while units are open.
+    pub visibility: Visibility,
     /// Bytes of maps that may be in memory.
     pub cache_size: usize,
     /// Bytes of log after which a checkpoint is made: what recovery has to read.
@@ -42,7 +57,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cache_size: 128 << 20, checkpoint_interval: 64 << 20 }
+        Self { visibility: Visibility::default(), cache_size: 128 << 20, checkpoint_interval: 64 << 20 }
     }
 }
 
@@ -67,10 +82,8 @@ pub enum At {
 pub struct Disk {
     stream: Mutex<Stream, rank::Epoch>,
     block_size: usize,
+    visibility: Visibility,
 }
-
-/// No record takes more bytes.
-const RECORD_MAX: usize = 64;
 
 impl Disk {
     /// Makes an empty disk on a device.
@@ -92,7 +105,7 @@ impl Disk {
         let recovered = recover(&mut stream)?;
         stream.save()?;
         let block_size = to_usize(shape.block_size);
-        Ok((Self { stream: Mutex::new(stream), block_size }, recovered))
+        Ok((Self { stream: Mutex::new(stream), block_size, visibility: options.visibility }, recovered))
     }
 
     /// Bytes of a block.
@@ -193,10 +206,34 @@ impl Disk {
     /// # Errors
     /// `ENOENT` if there is none, `EINVAL` if `into` is not one block; [`Error::Corrupt`] if its contents are damaged.
     pub fn read(&self, block: BlockId, into: &mut [u8]) -> Result<()> {
+        self.read_as(None, block, into)
+    }
+
+    fn read_as(&self, unit: Option<u64>, block: BlockId, into: &mut [u8]) -> Result<()> {
         if into.len() != self.block_size {
             return Err(Errno::INVAL.into());
         }
         let stream = self.stream();
+        let unit = unit.and_then(|unit| stream.units.open.get(&unit));
+        let shadow = match self.visibility {
+            Visibility::Latest => stream.units.newest_contents(block),
+            Visibility::Committed => None,
+            Visibility::Own => unit.and_then(|unit| unit.contents(block)),
+        };
+        if let Some(shadow) = shadow {
+            into.copy_from_slice(&shadow);
+            return Ok(());
+        }
+        // Where it is and whether it is there is the unit's own business.
+        let seen =
+            Seen { unit: unit.filter(|_| self.visibility != Visibility::Committed), state: &stream.state };
+        if unit.is_some() && seen.list_of(block)?.is_none() {
+            return Err(Errno::NOENT.into());
+        }
+        if seen.unit.is_some_and(|unit| unit.has_made(block)) {
+            into.fill(0);
+            return Ok(());
+        }
         let entry = Self::entry(&stream, block)?;
         stream.read(block, &entry, into)
     }
@@ -221,17 +258,16 @@ impl Disk {
     /// # Errors
     /// `ENOENT` if there is no such list.
     pub fn block_at(&self, list: ListId, position: u64) -> Result<Option<BlockId>> {
+        self.block_at_as(None, list, position)
+    }
+
+    fn block_at_as(&self, unit: Option<u64>, list: ListId, position: u64) -> Result<Option<BlockId>> {
         let stream = self.stream();
-        let entry = stream.state.lists.get(&list)?.ok_or(Errno::NOENT)?;
-        if entry.sparse {
-            return stream.state.order.get(&(list, position));
+        let seen = self.seen(&stream, unit, list);
+        if seen.list(list)?.ok_or(Errno::NOENT)? {
+            return seen.at(list, position);
         }
-        if position >= entry.blocks {
-            return Ok(None);
-        }
-        let order = &stream.state.order;
-        let first = order.tree.rank(&(list, 0), &order.pages)?;
-        Ok(order.tree.select(first + position, &order.pages)?.map(|(_, block)| block))
+        if position >= seen.len(list)? { Ok(None) } else { seen.select(list, position) }
     }
 
     /// How many blocks a list has.
@@ -239,7 +275,31 @@ impl Disk {
     /// # Errors
     /// `ENOENT` if there is no such list.
     pub fn list_len(&self, list: ListId) -> Result<u64> {
-        Ok(self.stream().state.lists.get(&list)?.ok_or(Errno::NOENT)?.blocks)
+        self.list_len_as(None, list)
+    }
+
+    fn list_len_as(&self, unit: Option<u64>, list: ListId) -> Result<u64> {
+        let stream = self.stream();
+        let seen = self.seen(&stream, unit, list);
+        seen.list(list)?.ok_or(Errno::NOENT)?;
+        seen.len(list)
+    }
+
+    /// Whose version of a list is read.
+    fn seen<'a>(&self, stream: &'a Stream, unit: Option<u64>, list: ListId) -> Seen<'a> {
+        let unit = match self.visibility {
+            Visibility::Latest => stream.units.newest_view(list),
+            Visibility::Committed => None,
+            Visibility::Own => unit.and_then(|unit| stream.units.open.get(&unit)),
+        };
+        Seen { unit, state: &stream.state }
+    }
+
+    /// Begins a unit (\[A\] §3): its operations happen all at once when it ends, or not at all.
+    #[must_use]
+    pub fn begin(&self) -> Aru<'_> {
+        let unit = self.stream().units.begin();
+        Aru { disk: self, unit, has_ended: false }
     }
 
     /// Makes everything stable that has returned.
@@ -261,4 +321,196 @@ impl Disk {
             done => done,
         }
     }
+}
+
+/// An atomic recovery unit that has not ended. Dropping it aborts it.
+pub struct Aru<'a> {
+    disk: &'a Disk,
+    unit: u64,
+    has_ended: bool,
+}
+
+impl Drop for Aru<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.disk.stream().units.open.remove(&self.unit);
+        }
+    }
+}
+
+impl Aru<'_> {
+    fn change<T>(&self, work: impl FnOnce(&mut Unit, &mut Stream, u64) -> Result<T>) -> Result<T> {
+        let stream = &mut *self.disk.stream();
+        stream.check_poison()?;
+        let now = stream.units.tick();
+        let mut unit = stream.units.open.remove(&self.unit).expect("it has not ended");
+        let done = work(&mut unit, stream, now);
+        stream.units.open.insert(self.unit, unit);
+        done
+    }
+
+    /// As [`Disk::new_list`]; nobody else sees the list before the end.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new_list(&self, sparse: bool) -> Result<ListId> {
+        self.change(|unit, stream, now| {
+            let list = stream.state.next_list;
+            stream.state.next_list += 1;
+            unit.make_list(list, sparse, now);
+            Ok(list)
+        })
+    }
+
+    /// As [`Disk::delete_list`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete_list(&self, list: ListId) -> Result<()> {
+        self.change(|unit, stream, now| {
+            Seen { unit: Some(unit), state: &stream.state }.list(list)?.ok_or(Errno::NOENT)?;
+            unit.delete_list(list, &stream.state, now)
+        })
+    }
+
+    /// As [`Disk::new_block`]. The number is nobody else's from now on; the block is in its list at the end (\[A\] §3.3).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new_block(&self, list: ListId, at: At) -> Result<BlockId> {
+        self.change(|unit, stream, now| {
+            let block = stream.state.next_block;
+            unit.insert(block, list, at, &stream.state, now)?;
+            stream.state.next_block += 1;
+            Ok(block)
+        })
+    }
+
+    /// As [`Disk::delete_block`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete_block(&self, block: BlockId) -> Result<()> {
+        self.change(|unit, stream, now| {
+            let list = Seen { unit: Some(unit), state: &stream.state }.list_of(block)?.ok_or(Errno::NOENT)?;
+            unit.delete(block, list, &stream.state, now)
+        })
+    }
+
+    /// As [`Disk::write`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write(&self, block: BlockId, contents: &[u8]) -> Result<()> {
+        if contents.len() != self.disk.block_size {
+            return Err(Errno::INVAL.into());
+        }
+        self.change(|unit, stream, now| {
+            let list = Seen { unit: Some(unit), state: &stream.state }.list_of(block)?.ok_or(Errno::NOENT)?;
+            unit.write(block, list, contents.into(), now);
+            Ok(())
+        })
+    }
+
+    /// As [`Disk::read`]; by default it sees what the unit has written.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read(&self, block: BlockId, into: &mut [u8]) -> Result<()> {
+        self.disk.read_as(Some(self.unit), block, into)
+    }
+
+    /// As [`Disk::block_at`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn block_at(&self, list: ListId, position: u64) -> Result<Option<BlockId>> {
+        self.disk.block_at_as(Some(self.unit), list, position)
+    }
+
+    /// As [`Disk::list_len`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn list_len(&self, list: ListId) -> Result<u64> {
+        self.disk.list_len_as(Some(self.unit), list)
+    }
+
+    /// Everything happens now.
+    ///
+    /// # Errors
+    /// [`EndError`], and nothing has happened.
+    pub fn end(self) -> Result<(), EndError> {
+        let disk = self.disk;
+        self.end_in(&mut disk.stream())
+    }
+
+    /// Everything happens now, and is stable.
+    ///
+    /// # Errors
+    /// As [`Aru::end`]; if the medium fails, nobody knows.
+    pub fn end_durable(self) -> Result<(), EndError> {
+        let disk = self.disk;
+        let stream = &mut *disk.stream();
+        self.end_in(stream)?;
+        Ok(stream.flush()?)
+    }
+
+    fn end_in(mut self, stream: &mut Stream) -> Result<(), EndError> {
+        self.has_ended = true;
+        let mut unit = stream.units.open.remove(&self.unit).expect("it has not ended");
+        unit.check(&stream.state)?;
+        // Each insertion may have labels moved.
+        stream.make_room_for_unit(2 * unit.list_ops().len() + unit.writes() + 2, unit.writes())?;
+        stream.ending = Some(self.unit);
+        let done = perform_unit(stream, &mut unit);
+        stream.ending = None;
+        if let Err(error) = &done {
+            // A part of it is noted: without its end it will never happen, and nothing after it either.
+            stream.poison.get_or_insert(Error::Poisoned(error.to_string().into()));
+        }
+        Ok(done?)
+    }
+
+    /// Nothing happens.
+    pub fn abort(self) {}
+}
+
+/// Does what a unit does, which can be done.
+fn perform_unit(stream: &mut Stream, unit: &mut Unit) -> Result<()> {
+    let perform = |stream: &mut Stream, record: &Record| {
+        stream.make_room(RECORD_MAX, 0, false)?;
+        stream.perform(record)
+    };
+    perform(stream, &Record::Begin)?;
+    for op in unit.list_ops().to_vec() {
+        match op {
+            ListOp::NewList { list, sparse } => perform(stream, &Record::NewList { list, sparse })?,
+            ListOp::DeleteList { list } => {
+                stream.forget_contents_of(list)?;
+                perform(stream, &Record::DeleteList { list })?;
+            }
+            ListOp::Delete { block } => perform(stream, &Record::Delete { block })?,
+            ListOp::Insert { block, list, at } => {
+                stream.make_room(2 * RECORD_MAX, 0, false)?;
+                let label = match at {
+                    At::Position(position) => position,
+                    At::Start => Disk::gap(stream, list, None)?,
+                    At::After(before) => {
+                        let label = stream.state.block(before)?.label;
+                        Disk::gap(stream, list, Some(label))?
+                    }
+                };
+                stream.perform(&Record::Insert { block, list, label })?;
+            }
+        }
+    }
+    for (block, contents) in unit.take_writes() {
+        // It may have been deleted with its list after it was written.
+        if stream.state.blocks.get(&block)?.is_some() {
+            stream.make_room(RECORD_MAX, 1, false)?;
+            stream.perform_write(block, contents, false);
+        }
+    }
+    perform(stream, &Record::Commit)
 }

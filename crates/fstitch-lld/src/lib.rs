@@ -12,8 +12,10 @@ mod shape;
 mod state;
 mod stream;
 mod tree;
+mod unit;
 
-pub use disk::{At, Disk, FormatOptions, Options};
+pub use disk::{Aru, At, Disk, FormatOptions, Options, Visibility};
 pub use log::Counters;
 pub use record::{BlockId, Label, ListId};
 pub use recovery::Recovered;
+pub use unit::{Conflict, EndError};

@@ -12,7 +12,10 @@ use crate::record::{BlockId, ListId, Record};
 use crate::shape::{Checkpoint, Position, Shape};
 use crate::state::{BlockEntry, Room, State, Table, damaged};
 use crate::tree::{Fixed, Node, Place, Sink, Tree};
+use crate::unit::Units;
 
+/// No record takes more bytes.
+pub(crate) const RECORD_MAX: usize = 64;
 /// Segments that clients' writes leave for checkpoints, the cleaner and deletions.
 const RESERVE: u64 = 3;
 /// Of the pages that may be kept, how many may have changed before a checkpoint is made, in percent.
@@ -36,6 +39,10 @@ pub(crate) struct Stream {
     budget: Arc<Budget>,
     /// Why nothing is written any more.
     pub(crate) poison: Option<Error>,
+    /// The units that have not ended.
+    pub(crate) units: Units,
+    /// The one that is ending: what is noted is its own, and no checkpoint is made.
+    pub(crate) ending: Option<u64>,
 }
 
 impl Fixed for Usage {
@@ -149,6 +156,8 @@ impl Stream {
             interval,
             budget,
             poison: None,
+            units: Units::default(),
+            ending: None,
         })
     }
 
@@ -199,12 +208,12 @@ impl Stream {
         self.check_poison()?;
         let units = u32::try_from(data).expect("a few blocks") * self.shape.block_units();
         let reserve = if is_client { RESERVE } else { 0 };
-        if self.due == 0 && self.log.is_empty() {
+        if self.due == 0 && self.log.is_empty() && self.ending.is_none() {
             self.save_if_possible()?;
         }
         while !self.log.has_room(records, data, units) {
             if self.log.is_empty() {
-                if to_u64(self.segments.free.len()) <= reserve {
+                if to_u64(self.segments.free.len()) <= reserve && self.ending.is_none() {
                     self.save_if_possible()?;
                 }
                 if to_u64(self.segments.free.len()) <= reserve {
@@ -220,11 +229,36 @@ impl Stream {
         Ok(())
     }
 
+    /// Makes sure that so many records and blocks can be noted without a checkpoint between them.
+    ///
+    /// # Errors
+    /// `ENOSPC`, and those of the device.
+    pub(crate) fn make_room_for_unit(&mut self, records: usize, blocks: usize) -> Result<()> {
+        self.check_poison()?;
+        let units = to_u64(blocks) * u64::from(self.shape.block_units());
+        // A summary takes less than a block for eight of data, and a segment ends at most a block early.
+        let bytes = to_u64(records * RECORD_MAX + blocks * 64);
+        let more = bytes.div_ceil(u64::from(self.shape.unit)) + 2;
+        let room = u64::from(self.shape.segment_units - self.shape.block_units() - 2);
+        let needed = (units + more).div_ceil(room) + 1;
+        if needed == 2
+            && self.log.has_room(records * RECORD_MAX, blocks, u32::try_from(units).unwrap_or(u32::MAX))
+        {
+            return Ok(());
+        }
+        let lacks = |stream: &Self| to_u64(stream.segments.free.len()) < needed + RESERVE;
+        if lacks(self) || self.due == 0 {
+            self.save_if_possible()?;
+        }
+        if lacks(self) { Err(Errno::NOSPC.into()) } else { Ok(()) }
+    }
+
     /// Does what a record says, and notes it. There must be room.
     pub(crate) fn perform(&mut self, record: &Record) -> Result<()> {
         if let Record::Delete { block } = record {
             self.log.drop_contents(*block);
         }
+        self.units.before(record, &self.state, self.ending)?;
         let done = self.state.apply(record, &|_| (0, 0, 0), &mut self.segments);
         self.noted(done)?;
         self.log.note(record);

@@ -58,7 +58,7 @@ struct Rig {
 }
 
 fn options() -> Options {
-    Options { cache_size: 1 << 20, checkpoint_interval: 256 << 10 }
+    Options { cache_size: 1 << 20, checkpoint_interval: 256 << 10, ..Options::default() }
 }
 
 impl Rig {
