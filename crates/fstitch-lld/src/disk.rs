@@ -7,13 +7,14 @@ use fstitch_core::num::to_usize;
 use fstitch_core::order::rank;
 use fstitch_core::{BlockDevice, Errno, Error, Result};
 
+use crate::conflict::{EndError, check};
 use crate::log::Counters;
 use crate::record::{BlockId, Label, ListId, Record};
 use crate::recovery::{Recovered, recover};
 use crate::shape::Shape;
 use crate::state::BlockEntry;
 use crate::stream::{Keeping, RECORD_MAX, Stream};
-use crate::unit::{EndError, ListOp, Seen, Unit};
+use crate::unit::{ListOp, Seen, Unit};
 
 /// How a disk is made.
 #[derive(Clone, Copy, Debug)]
@@ -310,6 +311,14 @@ impl Disk {
         self.stream().flush()
     }
 
+    /// Makes everything stable, and has recovery begin here: what was only needed before is free. Happens by itself every now and then.
+    ///
+    /// # Errors
+    /// `ENOSPC` if the maps have no room: then everything is as it was. Those of the device, from then on for ever.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.stream().save()
+    }
+
     /// Makes everything stable, and the next opening short.
     ///
     /// # Errors
@@ -459,7 +468,7 @@ impl Aru<'_> {
     fn end_in(mut self, stream: &mut Stream) -> Result<(), EndError> {
         self.has_ended = true;
         let mut unit = stream.units.open.remove(&self.unit).expect("it has not ended");
-        unit.check(&stream.state)?;
+        check(&unit, &stream.state)?;
         // Each insertion may have labels moved.
         stream.make_room_for_unit(2 * unit.list_ops().len() + unit.writes() + 2, unit.writes())?;
         stream.ending = Some(self.unit);

@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails where it cannot go on"))]
 
 mod chunk;
+mod conflict;
 mod disk;
 mod log;
 mod pages;
@@ -14,8 +15,8 @@ mod stream;
 mod tree;
 mod unit;
 
+pub use conflict::{Conflict, EndError};
 pub use disk::{Aru, At, Disk, FormatOptions, Options, Visibility};
 pub use log::Counters;
 pub use record::{BlockId, Label, ListId};
 pub use recovery::Recovered;
-pub use unit::{Conflict, EndError};

@@ -236,13 +236,13 @@ impl Log {
         let unit = self.shape.unit_bytes();
         let (summary, sum) = Summary::encode(&chain, descriptors, records, (unit, at_least));
         let first = self.shape.segment_start(segment) + u64::from(offset);
-        let kinds = std::iter::repeat(BlockKind::JournalDescriptor).take(summary.len() / unit).chain(
+        let kinds = std::iter::repeat_n(BlockKind::JournalDescriptor, summary.len() / unit).chain(
             descriptors.iter().flat_map(|descriptor| {
                 let kind = match descriptor.kind {
                     DataKind::Page => BlockKind::Indirect,
                     DataKind::Block | DataKind::Spilled => BlockKind::Data,
                 };
-                std::iter::repeat(kind).take(to_usize(descriptor.len))
+                std::iter::repeat_n(kind, to_usize(descriptor.len))
             }),
         );
         let pieces = summary.chunks(unit).chain(data.iter().flat_map(|data| data.chunks(unit)));

@@ -44,7 +44,7 @@ impl Shape {
     ) -> Result<Self> {
         let geometry = device.geometry();
         let unit = geometry.block_size;
-        let refused = |what: String| Err(Error::Unsupported(what.into()));
+        let refused = |what: String| Err(Error::Unsupported(what));
         if !(512..=4096).contains(&unit) || !unit.is_power_of_two() {
             return refused(format!(
                 "a device with blocks of {unit} bytes; a logical disk needs 512 to 4096"
@@ -147,20 +147,17 @@ impl Shape {
         }
         let version = Le::u32(&block, 8);
         if version != VERSION {
-            return Err(Error::Unsupported(format!("version {version} of the logical disk's format").into()));
+            return Err(Error::Unsupported(format!("version {version} of the logical disk's format")));
         }
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&block[12..28]);
         let (unit, block_size, segment_units) =
             (Le::u32(&block, 28), Le::u32(&block, 32), Le::u32(&block, 36));
         if unit != device.geometry().block_size {
-            return Err(Error::Unsupported(
-                format!(
-                    "the disk was made for blocks of {unit} bytes, the device has {}",
-                    device.geometry().block_size
-                )
-                .into(),
-            ));
+            return Err(Error::Unsupported(format!(
+                "the disk was made for blocks of {unit} bytes, the device has {}",
+                device.geometry().block_size
+            )));
         }
         let segment_bytes = u64::from(segment_units) * u64::from(unit);
         let fits = u32::try_from(segment_bytes)

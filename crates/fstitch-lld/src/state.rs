@@ -355,6 +355,9 @@ mod tests {
 
     use super::*;
 
+    /// Where the next block goes in a list of so many.
+    type Place = &'static dyn Fn(&mut Seed, usize) -> usize;
+
     struct Nobody;
 
     impl Room for Nobody {
@@ -406,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_list_is_in_the_order_in_which_it_was_made_wherever_blocks_are_inserted() {
-        let places: [&dyn Fn(&mut Seed, usize) -> usize; 5] = [
+        let places: [Place; 5] = [
             &|_, _| 0,
             &|_, len| len,
             &|seed, len| to_usize(seed.below(to_u64(len) + 1)),

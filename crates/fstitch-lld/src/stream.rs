@@ -208,11 +208,11 @@ impl Stream {
         self.check_poison()?;
         let units = u32::try_from(data).expect("a few blocks") * self.shape.block_units();
         let reserve = if is_client { RESERVE } else { 0 };
-        if self.due == 0 && self.log.is_empty() && self.ending.is_none() {
-            self.save_if_possible()?;
-        }
         while !self.log.has_room(records, data, units) {
             if self.log.is_empty() {
+                if self.ending.is_none() && (self.due == 0 || self.is_full_of_changes()) {
+                    self.save_if_possible()?;
+                }
                 if to_u64(self.segments.free.len()) <= reserve && self.ending.is_none() {
                     self.save_if_possible()?;
                 }
@@ -301,7 +301,7 @@ impl Stream {
     }
 
     /// Whether so many pages have changed that a checkpoint should be made.
-    pub(crate) fn is_full_of_changes(&self) -> bool {
+    fn is_full_of_changes(&self) -> bool {
         self.state.changed_pages() * 100 > self.budget.most * CHANGED_MAX
     }
 

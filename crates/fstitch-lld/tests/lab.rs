@@ -16,7 +16,7 @@ use fstitch_crashlab::{LabOptions, Level, Oracle, Outcome, Past, Recorder, Subje
 use fstitch_lld::{At, BlockId, Disk, FormatOptions, ListId, Options};
 
 const BLOCK: usize = 512;
-const LISTS: ListId = 40;
+const LISTS: ListId = 400;
 
 /// The lists, and what fills their blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,15 +56,16 @@ impl Subject for Opened {
     }
 }
 
-/// What the disk was after each number of operations.
-struct Versions(Vec<Shown>);
+/// What the disk was after each number of operations, and how many of them each promise covers.
+struct Versions(Vec<Shown>, Vec<usize>);
 
 impl Oracle for Versions {
     type Shown = Shown;
 
     fn at(&self, progress: Progress) -> Judge<'_, Shown> {
         let count = |n: u32| usize::try_from(n).unwrap();
-        let window = count(progress.promises)..=count(progress.begun);
+        let promised = count(progress.promises).checked_sub(1).map_or(0, |last| self.1[last]);
+        let window = promised..=count(progress.begun);
         Box::new(move |shown| match self.0[window.clone()].contains(shown) {
             true => Ok(()),
             false => Err(Violation::new("not-a-moment", format!("{shown:?} is none of {window:?}"))),
@@ -77,18 +78,35 @@ struct Rig {
     base: Arc<Base>,
     disk: Disk,
     versions: Vec<Shown>,
+    promised: Vec<usize>,
     next: u8,
 }
 
 impl Rig {
-    fn new() -> Self {
-        let made = Arc::new(MemDevice::from_image(512, vec![0; (10 * 128 + 9) * 512]));
+    /// A disk that has been used, and whose end was a power cut: chunks of other times lie in its segments.
+    fn new(seed: &mut Seed) -> Self {
+        let made = Arc::new(MemDevice::from_image(512, vec![0; (40 * 128 + 9) * 512]));
         let format = FormatOptions { block_size: 512, segment_size: 64 << 10, ..FormatOptions::default() };
         Disk::format(Arc::clone(&made) as Arc<dyn BlockDevice>, &format).unwrap();
+        let mut shown = Shown::default();
+        for life in 0..seed.below(4) {
+            let (disk, _) = Disk::open(Arc::clone(&made) as Arc<dyn BlockDevice>, &options()).unwrap();
+            shown = Opened.show(Arc::new(MemDevice::from_image(512, made.image()))).unwrap();
+            for _ in 0..seed.below(150) {
+                match seed.below(3) {
+                    0 => unit(&disk, &mut shown, seed, life.to_le_bytes()[0] + 1, false),
+                    _ => simple(&disk, &mut shown, seed, life.to_le_bytes()[0] + 1),
+                }
+            }
+            if seed.below(2) == 0 {
+                disk.flush().unwrap();
+            }
+            shown = Opened.show(Arc::new(MemDevice::from_image(512, made.image()))).unwrap();
+        }
         let base = Base::new(512, made.image());
         let recorder = Arc::new(Recorder::new(Image::new(Arc::clone(&base))));
         let (disk, _) = Disk::open(Arc::clone(&recorder) as Arc<dyn BlockDevice>, &options()).unwrap();
-        Self { recorder, base, disk, versions: vec![Shown::default()], next: 0 }
+        Self { recorder, base, disk, versions: vec![shown], promised: Vec::new(), next: 0 }
     }
 
     /// An operation that is atomic.
@@ -106,10 +124,10 @@ impl Rig {
         self.promise();
     }
 
-    fn promise(&self) {
-        if let Some(no) = self.versions.len().checked_sub(2) {
-            self.recorder.mark(Mark::Promise(u32::try_from(no).unwrap()));
-        }
+    /// Everything is stable.
+    fn promise(&mut self) {
+        self.recorder.mark(Mark::Promise(u32::try_from(self.promised.len()).unwrap()));
+        self.promised.push(self.versions.len() - 1);
     }
 
     fn fill(&mut self) -> u8 {
@@ -120,7 +138,7 @@ impl Rig {
     fn explore(self, name: &str, options: LabOptions) -> Outcome {
         drop(self.disk);
         let names = ("logical-disk".to_owned(), name.to_owned());
-        let oracle = Versions(self.versions);
+        let oracle = Versions(self.versions, self.promised);
         Past { names, base: self.base, log: self.recorder.take(), subject: &Opened, oracle: &oracle }
             .judge(options)
     }
@@ -161,7 +179,8 @@ fn simple(disk: &Disk, shown: &mut Shown, seed: &mut Seed, fill: u8) {
 /// A unit that makes, writes and deletes in one or two lists.
 fn unit(disk: &Disk, shown: &mut Shown, seed: &mut Seed, fill: u8, durable: bool) {
     let unit = disk.begin();
-    for _ in 0..=seed.below(5) {
+    let most = [5, 5, 5, 60][to_usize(seed.below(4))];
+    for _ in 0..=seed.below(most) {
         match (seed.below(6), pick(shown, seed)) {
             (0, _) | (_, None) => drop(shown.0.insert(unit.new_list(false).unwrap(), Vec::new())),
             (1, Some((list, Some((at, block))))) => {
@@ -185,10 +204,15 @@ fn unit(disk: &Disk, shown: &mut Shown, seed: &mut Seed, fill: u8, durable: bool
 }
 
 fn program(number: u64, operations: u64) -> Rig {
-    let (mut rig, mut seed) = (Rig::new(), Seed::new(number));
+    let mut seed = Seed::new(number);
+    let mut rig = Rig::new(&mut seed);
     for _ in 0..operations {
         let fill = rig.fill();
-        match seed.below(10) {
+        match seed.below(12) {
+            10 => {
+                rig.disk.checkpoint().unwrap();
+                rig.promise();
+            }
             0 => rig.flush(),
             1 => {
                 rig.operate(|disk, shown| unit(disk, shown, &mut seed, fill, true));
@@ -204,10 +228,10 @@ fn program(number: u64, operations: u64) -> Rig {
 #[test]
 fn random_programs_survive_cuts_at_every_level() {
     let mut states = 0;
-    for number in 0..24 {
+    for number in 0..16 {
         let level = Level::ALL[to_usize(number % to_u64(Level::ALL.len()))];
         let lab = LabOptions { level, choices_per_cut: 64, ..LabOptions::default() };
-        let outcome = program(number, 60).explore(&format!("random/{number}"), lab);
+        let outcome = program(number, 120).explore(&format!("random/{number}"), lab);
         assert_eq!(outcome.found, [], "run {number} at {level}");
         states += outcome.counts.generated;
     }

@@ -233,6 +233,43 @@ fn options(visibility: Visibility) -> Options {
     Options { cache_size: 1 << 20, checkpoint_interval: 256 << 10, visibility }
 }
 
+/// Ends one of the units, or aborts it. Whether it was done, if it was to be.
+fn end_one(
+    streams: &mut Vec<Stream<'_>>,
+    committed: &mut Model,
+    seed: &mut Seed,
+    (number, step): (u64, u64),
+) -> Option<bool> {
+    let at = to_usize(seed.below(to_u64(streams.len())));
+    let Stream { aru, ops, dropped, .. } = streams.swap_remove(at);
+    if seed.below(6) == 0 {
+        aru.abort();
+        return None;
+    }
+    let mut after = committed.clone();
+    let done = ops.iter().try_for_each(|op| match op {
+        Op::Write(block, _) if dropped.contains(block) => Some(()),
+        op => after.perform(op),
+    });
+    match aru.end() {
+        Ok(()) => {
+            assert!(done.is_some(), "run {number}, step {step}: {ops:?}");
+            for op in &ops {
+                if let Op::DeleteList(list) = op {
+                    list_is_gone(streams, *list);
+                }
+            }
+            *committed = after;
+            Some(true)
+        }
+        Err(EndError::Conflict(_)) => {
+            assert!(done.is_none(), "run {number}, step {step}: {ops:?}");
+            Some(false)
+        }
+        Err(EndError::Disk(error)) => panic!("run {number}, step {step}: {error}"),
+    }
+}
+
 /// Several units at once, and operations outside of them; a failure every now and then.
 fn random_run(number: u64) -> (u32, u32) {
     let mut seed = Seed::new(number);
@@ -256,33 +293,10 @@ fn random_run(number: u64) -> (u32, u32) {
                 streams[at].step(&committed, &mut seed);
             }
             6 if !streams.is_empty() && seed.below(2) == 0 => {
-                let at = to_usize(seed.below(to_u64(streams.len())));
-                let Stream { aru, ops, dropped, .. } = streams.swap_remove(at);
-                if seed.below(6) == 0 {
-                    aru.abort();
-                    continue;
-                }
-                let mut after = committed.clone();
-                let done = ops.iter().try_for_each(|op| match op {
-                    Op::Write(block, _) if dropped.contains(block) => Some(()),
-                    op => after.perform(op),
-                });
-                match aru.end() {
-                    Ok(()) => {
-                        assert!(done.is_some(), "run {number}, step {step}: {ops:?}");
-                        for op in &ops {
-                            if let Op::DeleteList(list) = op {
-                                list_is_gone(&mut streams, *list);
-                            }
-                        }
-                        committed = after;
-                        ended += 1;
-                    }
-                    Err(EndError::Conflict(_)) => {
-                        assert!(done.is_none(), "run {number}, step {step}: {ops:?}");
-                        refused += 1;
-                    }
-                    Err(EndError::Disk(error)) => panic!("run {number}, step {step}: {error}"),
+                match end_one(&mut streams, &mut committed, &mut seed, (number, step)) {
+                    Some(true) => ended += 1,
+                    Some(false) => refused += 1,
+                    None => continue,
                 }
             }
             _ => {
@@ -346,10 +360,10 @@ fn outside(disk: &Disk, committed: &Model, seed: &mut Seed) -> Option<Op> {
 #[test]
 fn units_see_their_own_versions_and_happen_as_a_whole() {
     let (mut ended, mut refused) = (0, 0);
-    for number in 0..60 {
+    for number in 0..40 {
         let (more_ended, more_refused) = random_run(number);
         ended += more_ended;
         refused += more_refused;
     }
-    assert!(ended > 300 && refused > 100, "{ended} ended, {refused} refused");
+    assert!(ended > 200 && refused > 60, "{ended} ended, {refused} refused");
 }

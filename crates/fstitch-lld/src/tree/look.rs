@@ -132,14 +132,6 @@ impl<K: Fixed + Ord, V: Fixed> Tree<K, V> {
         }
     }
 
-    /// The last entry whose key is smaller.
-    pub(crate) fn before(&self, key: &K, pages: &impl Pages<K, V>) -> Result<Option<(K, V)>> {
-        match self.rank(key, pages)? {
-            0 => Ok(None),
-            rank => self.select(rank - 1, pages),
-        }
-    }
-
     /// Where its pages on the medium are.
     pub(crate) fn places(&self, pages: &impl Pages<K, V>) -> Result<Vec<Place>> {
         let mut places = Vec::new();

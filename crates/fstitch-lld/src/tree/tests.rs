@@ -111,7 +111,6 @@ impl Rig {
         let pair = |(key, value): (&Key, &u64)| (*key, *value);
         assert_eq!(tree.get(&key, medium).unwrap(), self.model.get(&key).copied());
         assert_eq!(tree.at_or_after(&key, medium).unwrap(), self.model.range(key..).next().map(pair));
-        assert_eq!(tree.before(&key, medium).unwrap(), self.model.range(..key).next_back().map(pair));
         let rank = to_u64(self.model.range(..key).count());
         assert_eq!(tree.rank(&key, medium).unwrap(), rank);
         assert_eq!(tree.select(rank, medium).unwrap(), self.model.iter().nth(to_usize(rank)).map(pair));
