@@ -1,0 +1,22 @@
+//! A logical disk: blocks and lists in a log, with concurrent atomic recovery units. Design: `docs/design/lld.md`.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails where it cannot go on"))]
+
+mod chunk;
+mod conflict;
+mod disk;
+mod log;
+mod pages;
+mod record;
+mod recovery;
+mod shape;
+mod state;
+mod stream;
+mod tree;
+mod unit;
+
+pub use conflict::{Conflict, EndError};
+pub use disk::{Aru, At, Disk, FormatOptions, Options, Visibility};
+pub use log::Counters;
+pub use record::{BlockId, Label, ListId};
+pub use recovery::Recovered;

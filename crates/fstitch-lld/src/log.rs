@@ -1,0 +1,349 @@
+//! The log: chunks are put together in memory, and written one behind the other, segment by segment.
+//!
+//! **Invariants.** 1. What the open chunk says has happened in the state already, but for the places of its data, which are known when
+//! it is written. 2. A segment is begun only when it is free, and its successor is chosen then. 3. Chunks are written in the order of
+//! their numbers.
+
+use std::sync::Arc;
+
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockWrite, Errno, Result};
+use rustc_hash::FxHashMap;
+
+use crate::chunk::{Chain, DataKind, Descriptor, Summary, summary_blocks};
+use crate::pages::PAGE;
+use crate::record::{BlockId, Record};
+use crate::shape::{Position, Shape};
+use crate::state::Room;
+
+/// Contents of a block.
+pub(crate) type Contents = Arc<[u8]>;
+
+/// What a segment is used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Blocks of the device that somebody refers to.
+    pub(crate) live: u32,
+    /// The last chunk that was written to it.
+    pub(crate) newest: u64,
+}
+
+/// All segments.
+pub(crate) struct Segments {
+    shape: Shape,
+    pub(crate) usage: Vec<Usage>,
+    /// Of each that has changed since the last checkpoint.
+    pub(crate) changed: rustc_hash::FxHashSet<u64>,
+    /// Those that may be written, the next one last.
+    pub(crate) free: Vec<u64>,
+}
+
+impl Segments {
+    pub(crate) fn new(shape: Shape) -> Self {
+        let usage = vec![Usage::default(); to_usize(shape.segments)];
+        Self { shape, usage, changed: rustc_hash::FxHashSet::default(), free: Vec::new() }
+    }
+
+    fn at(&mut self, place: u64) -> &mut Usage {
+        let segment = self.shape.segment_of(place).expect("places were checked where they were read");
+        self.changed.insert(segment);
+        &mut self.usage[to_usize(segment)]
+    }
+
+    /// Finds those that are free: nothing in them is in use, and no chunk that is not older than `number`.
+    pub(crate) fn find_free(&mut self, number: u64, taken: [u64; 2]) {
+        let is_free = |&segment: &u64| {
+            let usage = self.usage[to_usize(segment)];
+            usage.live == 0 && usage.newest < number && !taken.contains(&segment)
+        };
+        self.free = (0..self.shape.segments).rev().filter(is_free).collect();
+    }
+}
+
+impl Room for Segments {
+    fn used(&mut self, place: u64, len: u32) {
+        self.at(place).live += len;
+    }
+
+    fn left(&mut self, place: u64, len: u32) {
+        let usage = self.at(place);
+        usage.live = usage.live.checked_sub(len).expect("what was used is left once");
+    }
+}
+
+/// Data of the open chunk.
+struct Item {
+    descriptor: Descriptor,
+    bytes: Contents,
+}
+
+/// The log of a disk that is open for writing.
+pub(crate) struct Log {
+    device: Arc<dyn BlockDevice>,
+    shape: Shape,
+    epoch: u32,
+    /// Where the open chunk goes.
+    position: Position,
+    /// Up to this chunk everything is stable.
+    stable: u64,
+    records: Vec<u8>,
+    data: Vec<Item>,
+    data_units: u32,
+    /// The newest contents of blocks that the open chunk has, and whether a simple operation wrote them.
+    written: FxHashMap<BlockId, (u32, bool)>,
+    pub(crate) counters: Counters,
+}
+
+/// What the log has done since the disk was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Chunks written.
+    pub chunks: u64,
+    /// Bytes of them, summaries and pages included.
+    pub bytes: u64,
+    /// Bytes of blocks that clients wrote.
+    pub client_bytes: u64,
+    /// Flushes of the device.
+    pub flushes: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+}
+
+/// Where data of a chunk have come to lie.
+pub(crate) struct Laid {
+    pub(crate) block: BlockId,
+    pub(crate) place: u64,
+    pub(crate) len: u32,
+    pub(crate) sum: u32,
+}
+
+impl Log {
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, shape: Shape, epoch: u32, position: Position) -> Self {
+        Self {
+            device,
+            shape,
+            epoch,
+            position,
+            stable: position.number - 1,
+            records: Vec::new(),
+            data: Vec::new(),
+            data_units: 0,
+            written: FxHashMap::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Where the next chunk goes.
+    pub(crate) fn position(&self) -> Position {
+        self.position
+    }
+
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Whether the open chunk says nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.data.is_empty()
+    }
+
+    /// The contents of a block that the open chunk has.
+    pub(crate) fn contents(&self, block: BlockId) -> Option<Contents> {
+        let (at, _) = self.written.get(&block)?;
+        Some(Arc::clone(&self.data[to_usize(*at)].bytes))
+    }
+
+    /// The blocks of which the open chunk has contents.
+    pub(crate) fn blocks(&self) -> Vec<BlockId> {
+        self.written.keys().copied().collect()
+    }
+
+    /// The block is no more: nothing of the open chunk is its contents.
+    pub(crate) fn drop_contents(&mut self, block: BlockId) {
+        self.written.remove(&block);
+    }
+
+    /// Whether the open chunk has room for so many more records' bytes and so much more data.
+    pub(crate) fn has_room(&self, records: usize, data: usize, units: u32) -> bool {
+        let summary =
+            summary_blocks(self.data.len() + data, self.records.len() + records, self.shape.unit_bytes());
+        let needed = to_u64(summary) + u64::from(self.data_units) + u64::from(units);
+        needed <= u64::from(self.shape.segment_units - self.position.offset)
+    }
+
+    /// Notes a record. There must be room.
+    pub(crate) fn note(&mut self, record: &Record) {
+        record.put(&mut self.records);
+    }
+
+    /// Notes that a block has new contents. There must be room. A simple operation replaces what another simple one has in the same
+    /// chunk: the chunk is there as a whole or not at all.
+    pub(crate) fn note_write(&mut self, block: BlockId, bytes: Contents, is_simple: bool) {
+        self.counters.client_bytes += to_u64(bytes.len());
+        let sum = crc32c::crc32c(&bytes);
+        if let (Some((at, true)), true) = (self.written.get(&block), is_simple) {
+            let item = &mut self.data[to_usize(*at)];
+            (item.bytes, item.descriptor.sum) = (bytes, sum);
+            return;
+        }
+        let at = u32::try_from(self.data.len()).expect("a chunk is within a segment");
+        let len = self.shape.block_units();
+        self.data
+            .push(Item { descriptor: Descriptor { kind: DataKind::Block, owner: block, len, sum }, bytes });
+        self.data_units += len;
+        self.written.insert(block, (at, is_simple));
+        self.note(&Record::Write { block, data: at });
+    }
+
+    /// Writes the open chunk. Returns where the newest contents of its blocks lie. The log goes on behind it.
+    ///
+    /// # Errors
+    /// If the device fails; nobody knows then what is on it.
+    pub(crate) fn close(&mut self, segments: &mut Segments) -> Result<Vec<Laid>> {
+        if self.is_empty() {
+            return Ok(Vec::new());
+        }
+        let descriptors: Vec<Descriptor> = self.data.iter().map(|item| item.descriptor).collect();
+        let records = std::mem::take(&mut self.records);
+        let items = std::mem::take(&mut self.data);
+        let bytes: Vec<&[u8]> = items.iter().map(|item| &item.bytes[..]).collect();
+        let start = self.write_chunk(&descriptors, &records, &bytes, 0, segments)?;
+        self.data_units = 0;
+        let mut places = Vec::with_capacity(descriptors.len());
+        let mut next = start;
+        for descriptor in &descriptors {
+            places.push(next);
+            next += u64::from(descriptor.len);
+        }
+        let laid = self.written.drain().map(|(block, (at, _))| {
+            let Descriptor { len, sum, .. } = descriptors[to_usize(at)];
+            Laid { block, place: places[to_usize(at)], len, sum }
+        });
+        Ok(laid.collect())
+    }
+
+    /// Writes a chunk whose summary takes at least so many blocks. Returns where its data begin.
+    fn write_chunk(
+        &mut self,
+        descriptors: &[Descriptor],
+        records: &[u8],
+        data: &[&[u8]],
+        at_least: usize,
+        segments: &mut Segments,
+    ) -> Result<u64> {
+        let Position { number, link, segment, offset, next_segment } = self.position;
+        let chain = Chain { number, epoch: self.epoch, link, stable: self.stable, next_segment };
+        let unit = self.shape.unit_bytes();
+        let (summary, sum) = Summary::encode(&chain, descriptors, records, (unit, at_least));
+        let first = self.shape.segment_start(segment) + u64::from(offset);
+        let kinds = std::iter::repeat_n(BlockKind::JournalDescriptor, summary.len() / unit).chain(
+            descriptors.iter().flat_map(|descriptor| {
+                let kind = match descriptor.kind {
+                    DataKind::Page => BlockKind::Indirect,
+                    DataKind::Block | DataKind::Spilled => BlockKind::Data,
+                };
+                std::iter::repeat_n(kind, to_usize(descriptor.len))
+            }),
+        );
+        let pieces = summary.chunks(unit).chain(data.iter().flat_map(|data| data.chunks(unit)));
+        let blocks = (first..).zip(kinds).zip(pieces);
+        let writes: Vec<BlockWrite<'_>> =
+            blocks.map(|((block, kind), data)| BlockWrite { block: BlockNo(block), kind, data }).collect();
+        self.device.write(&writes)?;
+        let len = u32::try_from(writes.len()).expect("a chunk is within a segment");
+        segments.at(first).newest = number;
+        self.counters.chunks += 1;
+        self.counters.bytes += u64::from(len) * to_u64(unit);
+        self.position = Position { number: number + 1, link: sum, offset: offset + len, ..self.position };
+        Ok(first + to_u64(summary.len() / unit))
+    }
+
+    /// Goes on in the next segment, which must not be the last free one.
+    ///
+    /// # Errors
+    /// `ENOSPC` if there is none behind it.
+    pub(crate) fn next_segment(&mut self, segments: &mut Segments) -> Result<()> {
+        let after = segments.free.pop().ok_or(Errno::NOSPC)?;
+        self.position =
+            Position { segment: self.position.next_segment, offset: 0, next_segment: after, ..self.position };
+        Ok(())
+    }
+
+    /// Makes all chunks that are written stable.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        if self.stable + 1 < self.position.number {
+            self.device.flush()?;
+            self.counters.flushes += 1;
+            self.stable = self.position.number - 1;
+        }
+        Ok(())
+    }
+
+    /// Begins a chunk of pages, as many as the segment has room for.
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    pub(crate) fn begin_pages(&mut self, segments: &mut Segments) -> Result<PageRun> {
+        assert!(self.is_empty(), "pages have chunks of their own");
+        loop {
+            let left = self.shape.segment_units - self.position.offset;
+            let page_units = u32::try_from(PAGE / self.shape.unit_bytes()).expect("a page has a few blocks");
+            let mut room = to_usize(left / page_units);
+            let summary = |room: usize| summary_blocks(room, 0, self.shape.unit_bytes());
+            while room > 0 && to_u64(summary(room)) + to_u64(room) * u64::from(page_units) > u64::from(left) {
+                room -= 1;
+            }
+            if room > 0 {
+                let first = self.shape.segment_start(self.position.segment) + u64::from(self.position.offset);
+                let (summary, pages) = (summary(room), Vec::new());
+                return Ok(PageRun { first: first + to_u64(summary), summary, room, page_units, pages });
+            }
+            self.next_segment(segments)?;
+        }
+    }
+
+    /// Writes a chunk of pages.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn end_pages(&mut self, run: &PageRun, segments: &mut Segments) -> Result<()> {
+        if run.pages.is_empty() {
+            return Ok(());
+        }
+        let descriptor = |(tree, page): &(u8, Vec<u8>)| Descriptor {
+            kind: DataKind::Page,
+            owner: u64::from(*tree),
+            len: run.page_units,
+            sum: crc32c::crc32c(page),
+        };
+        let descriptors: Vec<Descriptor> = run.pages.iter().map(descriptor).collect();
+        let data: Vec<&[u8]> = run.pages.iter().map(|(_, page)| &page[..]).collect();
+        let start = self.write_chunk(&descriptors, &[], &data, run.summary, segments)?;
+        assert_eq!(start, run.first, "pages are where their parents say");
+        Ok(())
+    }
+}
+
+/// A chunk of pages whose places are known while it is put together.
+pub(crate) struct PageRun {
+    first: u64,
+    summary: usize,
+    room: usize,
+    page_units: u32,
+    pages: Vec<(u8, Vec<u8>)>,
+}
+
+impl PageRun {
+    /// Adds a page. Returns where it will be, or `None` if there is no room.
+    pub(crate) fn add(&mut self, tree: u8, page: &[u8]) -> Option<(u64, u32)> {
+        if self.pages.len() == self.room {
+            return None;
+        }
+        let place = self.first + to_u64(self.pages.len()) * u64::from(self.page_units);
+        self.pages.push((tree, page.to_vec()));
+        Some((place, self.page_units))
+    }
+}

@@ -1,0 +1,185 @@
+//! What a failure has left: the newest checkpoint, and the chunks behind it as far as they are whole.
+//!
+//! Nothing is written before everything is read. The first thing that is written is a checkpoint.
+
+use fstitch_core::num::to_usize;
+use fstitch_core::{BlockKind, Result};
+
+use crate::chunk::{DataKind, Summary};
+use crate::pages::read_run;
+use crate::record::Record;
+use crate::shape::Position;
+use crate::stream::Stream;
+
+/// What opening a disk did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Chunks behind the newest checkpoint that were done again; none of a disk that was closed.
+    pub chunks: u64,
+    /// What they say, in records.
+    pub records: u64,
+    /// A unit whose end is not in the log, so that nothing of it happened.
+    pub unfinished: bool,
+    /// A chunk whose summary is there, and not all its data: the log ends before it.
+    pub torn: bool,
+}
+
+/// A chunk behind the checkpoint.
+struct Found {
+    summary: Summary,
+    /// Where its data begin.
+    data: u64,
+    /// Where its segment goes on.
+    segment: u64,
+    end: u32,
+}
+
+/// Does again what the log says behind the newest checkpoint, and has the log go on there.
+///
+/// # Errors
+/// Those of the device, and `Corrupt` where the log says what cannot be.
+pub(crate) fn recover(stream: &mut Stream) -> Result<Recovered> {
+    let mut recovered = Recovered::default();
+    let mut chunks = follow(stream)?;
+    let stable = chunks.iter().map(|chunk| chunk.summary.chain.stable).max().unwrap_or(0);
+    // What a flush has covered is not read; the first of the others that is not whole ends the log.
+    for at in 0..chunks.len() {
+        if chunks[at].summary.chain.number > stable && !is_whole(stream, &chunks[at])? {
+            chunks.truncate(at);
+            recovered.torn = true;
+            break;
+        }
+    }
+    replay(stream, &chunks, &mut recovered)?;
+    let before = stream.checkpoint().position;
+    let position = chunks.last().map_or(before, |last| Position {
+        number: last.summary.chain.number + 1,
+        link: last.summary.sum,
+        segment: last.segment,
+        offset: last.end,
+        next_segment: last.summary.chain.next_segment,
+    });
+    let epoch = stream.checkpoint().epoch + 1;
+    stream.go_on_at(position, epoch);
+    Ok(recovered)
+}
+
+/// The chain of summaries behind the checkpoint.
+fn follow(stream: &Stream) -> Result<Vec<Found>> {
+    let checkpoint = stream.checkpoint();
+    let Position { mut number, mut link, mut segment, mut offset, mut next_segment } = checkpoint.position;
+    let mut epoch = checkpoint.epoch;
+    let mut chunks = Vec::new();
+    loop {
+        let mut found = None;
+        for (at, from) in [(segment, offset), (next_segment, 0)] {
+            let summary = summary_at(stream, at, from)?;
+            let fits = |summary: &Summary| {
+                let chain = &summary.chain;
+                chain.number == number && chain.link == link && chain.epoch >= epoch
+            };
+            found = summary.filter(fits).map(|summary| (at, from, summary));
+            if found.is_some() {
+                break;
+            }
+        }
+        let Some((at, from, summary)) = found else { return Ok(chunks) };
+        let end = from + summary.blocks + summary.data_blocks();
+        let data = stream.shape.segment_start(at) + u64::from(from + summary.blocks);
+        (number, link, epoch) = (number + 1, summary.sum, summary.chain.epoch);
+        (segment, offset, next_segment) = (at, end, summary.chain.next_segment);
+        chunks.push(Found { summary, data, segment: at, end });
+    }
+}
+
+/// The summary at a place, if there is one whose chunk fits its segment.
+fn summary_at(stream: &Stream, segment: u64, offset: u32) -> Result<Option<Summary>> {
+    let shape = &stream.shape;
+    if segment >= shape.segments || offset >= shape.segment_units {
+        return Ok(None);
+    }
+    let place = shape.segment_start(segment) + u64::from(offset);
+    let left = shape.segment_units - offset;
+    let mut bytes = vec![0; shape.unit_bytes()];
+    read_run(&**stream.device(), place, BlockKind::JournalDescriptor, &mut bytes)?;
+    let Some(blocks) = Summary::probe(&bytes, left) else { return Ok(None) };
+    if blocks > 1 {
+        let first = bytes.len();
+        bytes.resize(first * to_usize(blocks), 0);
+        read_run(&**stream.device(), place + 1, BlockKind::JournalDescriptor, &mut bytes[first..])?;
+    }
+    let summary = Summary::decode(&bytes, shape.unit_bytes());
+    Ok(summary.filter(|summary| {
+        let fits = summary.blocks.checked_add(summary.data_blocks()).is_some_and(|units| units <= left);
+        fits && summary.chain.next_segment < shape.segments
+    }))
+}
+
+/// Whether all data of a chunk have their sums.
+fn is_whole(stream: &Stream, chunk: &Found) -> Result<bool> {
+    let unit = stream.shape.unit_bytes();
+    let mut place = chunk.data;
+    for descriptor in &chunk.summary.data {
+        let mut bytes = vec![0; to_usize(descriptor.len) * unit];
+        let kind = if descriptor.kind == DataKind::Page { BlockKind::Indirect } else { BlockKind::Data };
+        read_run(&**stream.device(), place, kind, &mut bytes)?;
+        if crc32c::crc32c(&bytes) != descriptor.sum {
+            return Ok(false);
+        }
+        place += u64::from(descriptor.len);
+    }
+    Ok(true)
+}
+
+/// A record, and where the data of its chunk are.
+struct Held {
+    record: Record,
+    found: (u64, u32, u32),
+}
+
+fn replay(stream: &mut Stream, chunks: &[Found], recovered: &mut Recovered) -> Result<()> {
+    let mut unit: Option<Vec<Held>> = None;
+    for chunk in chunks {
+        let mut places = Vec::with_capacity(chunk.summary.data.len());
+        let mut next = chunk.data;
+        for data in &chunk.summary.data {
+            places.push((next, data.len, data.sum));
+            next += u64::from(data.len);
+        }
+        let segment = to_usize(chunk.segment);
+        stream.segments.usage[segment].newest = chunk.summary.chain.number;
+        // A record names the data that were written last in its chunk: a simple operation may have replaced them.
+        for record in chunk.summary.records() {
+            recovered.records += 1;
+            let found = match record {
+                Record::Write { data, .. } | Record::Moved { data, .. } => places[to_usize(data)],
+                _ => (0, 0, 0),
+            };
+            match (record, &mut unit) {
+                (Record::Begin, _) => unit = Some(Vec::new()),
+                (Record::Commit, held) => {
+                    for held in held.take().unwrap_or_default() {
+                        apply(stream, &held)?;
+                    }
+                }
+                (_, Some(held)) => held.push(Held { record, found }),
+                (_, None) => apply(stream, &Held { record, found })?,
+            }
+        }
+        recovered.chunks += 1;
+    }
+    recovered.unfinished = unit.is_some();
+    Ok(())
+}
+
+fn apply(stream: &mut Stream, held: &Held) -> Result<()> {
+    let Stream { state, segments, shape, .. } = stream;
+    if let Record::Found { place, len, .. } = held.record {
+        let last = place.saturating_add(u64::from(len)).saturating_sub(1);
+        let inside = shape.segment_of(place).is_some_and(|segment| shape.segment_of(last) == Some(segment));
+        if !inside {
+            return Err(crate::state::damaged(format!("a record names the place {place}")));
+        }
+    }
+    state.apply(&held.record, &|_| held.found, segments)
+}

@@ -1,0 +1,431 @@
+//! The committed stream: the state, the log that says how it came about, and checkpoints that make the log short.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use fstitch_core::num::to_u64;
+use fstitch_core::{BlockDevice, BlockKind, Errno, Error, Result};
+
+use crate::log::{Contents, Laid, Log, PageRun, Segments, Usage};
+use crate::pages::{Budget, PAGE, PageCache, read_run};
+use crate::record::{BlockId, ListId, Record};
+use crate::shape::{Checkpoint, Position, Shape};
+use crate::state::{BlockEntry, Room, State, Table, damaged};
+use crate::tree::{Fixed, Node, Place, Sink, Tree};
+use crate::unit::Units;
+
+/// No record takes more bytes.
+pub(crate) const RECORD_MAX: usize = 64;
+/// Segments that clients' writes leave for checkpoints, the cleaner and deletions.
+const RESERVE: u64 = 3;
+/// Of the pages that may be kept, how many may have changed before a checkpoint is made, in percent.
+const CHANGED_MAX: usize = 50;
+
+/// The committed stream of a disk.
+pub(crate) struct Stream {
+    device: Arc<dyn BlockDevice>,
+    pub(crate) shape: Shape,
+    pub(crate) state: State,
+    /// The segments as the newest checkpoint has them.
+    usage: Table<u64, Usage>,
+    /// Blocks of the device that pages of that tree take, by segment: they are in nobody's count, their own least of all.
+    own: Own,
+    pub(crate) segments: Segments,
+    pub(crate) log: Log,
+    checkpoint: Checkpoint,
+    /// Chunks from which on a checkpoint is due.
+    pub(crate) due: u64,
+    interval: u64,
+    budget: Arc<Budget>,
+    /// Why nothing is written any more.
+    pub(crate) poison: Option<Error>,
+    /// The units that have not ended.
+    pub(crate) units: Units,
+    /// The one that is ending: what is noted is its own, and no checkpoint is made.
+    pub(crate) ending: Option<u64>,
+}
+
+impl Fixed for Usage {
+    const SIZE: usize = 12;
+
+    fn put(&self, bytes: &mut [u8]) {
+        fstitch_core::Le::put_u32(bytes, 0, self.live);
+        fstitch_core::Le::put_u64(bytes, 4, self.newest);
+    }
+
+    fn get(bytes: &[u8]) -> Self {
+        Self { live: fstitch_core::Le::u32(bytes, 0), newest: fstitch_core::Le::u64(bytes, 4) }
+    }
+}
+
+/// The pages of the tree of segments.
+#[derive(Default)]
+struct Own(rustc_hash::FxHashMap<u64, u32>);
+
+/// Writes the pages of a tree.
+struct Saver<'a, K, V> {
+    log: &'a mut Log,
+    segments: &'a mut Segments,
+    run: &'a mut PageRun,
+    pages: &'a PageCache<K, V>,
+    /// Where pages are noted, if not with everything else.
+    own: Option<&'a mut Own>,
+    shape: Shape,
+}
+
+impl<K: Fixed + Ord, V: Fixed> Sink<K, V> for Saver<'_, K, V> {
+    fn page_size(&self) -> usize {
+        PAGE
+    }
+
+    fn write(&mut self, page: &[u8]) -> Result<u64> {
+        let tree = self.pages.tree();
+        let (place, len) = loop {
+            if let Some(added) = self.run.add(tree, page) {
+                break added;
+            }
+            self.log.end_pages(self.run, self.segments)?;
+            *self.run = self.log.begin_pages(self.segments)?;
+        };
+        match &mut self.own {
+            None => self.segments.used(place, len),
+            Some(own) => {
+                let segment = self.shape.segment_of(place).expect("pages are in segments");
+                *own.0.entry(segment).or_default() += len;
+            }
+        }
+        Ok(place)
+    }
+
+    fn keep(&mut self, place: Place, node: Node<K, V>) {
+        self.pages.keep(place, Arc::new(node));
+    }
+}
+
+/// How a disk is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keeping {
+    /// Bytes of pages that may be in memory.
+    pub(crate) cache_size: usize,
+    /// Bytes of log after which a checkpoint is made.
+    pub(crate) checkpoint_bytes: u64,
+}
+
+impl Stream {
+    /// Makes an empty disk.
+    pub(crate) fn format(device: Arc<dyn BlockDevice>, shape: Shape, keeping: Keeping) -> Result<()> {
+        shape.write(&*device)?;
+        let position = Position { number: 1, link: 0, segment: 0, offset: 0, next_segment: 1 };
+        let nowhere = (Place { block: 0, sum: 0 }, 0);
+        let checkpoint =
+            Checkpoint { number: 0, epoch: 1, position, roots: [nowhere; 4], next_block: 1, next_list: 1 };
+        let mut stream = Self::at(device, shape, keeping, checkpoint, false)?;
+        stream.segments.find_free(u64::MAX, [0, 1]);
+        stream.save()
+    }
+
+    /// The stream as a checkpoint has it.
+    fn at(
+        device: Arc<dyn BlockDevice>,
+        shape: Shape,
+        keeping: Keeping,
+        checkpoint: Checkpoint,
+        is_saved: bool,
+    ) -> Result<Self> {
+        let most = (keeping.cache_size / PAGE).max(64);
+        let budget = Arc::new(Budget { most, kept: AtomicUsize::new(0) });
+        let [blocks, order, lists, usage] = checkpoint.roots;
+        let mut state = State::new(&device, &budget, is_saved.then_some([blocks, order, lists]));
+        (state.next_block, state.next_list) = (checkpoint.next_block, checkpoint.next_list);
+        let log = Log::new(Arc::clone(&device), shape, checkpoint.epoch, checkpoint.position);
+        let segment_bytes = u64::from(shape.segment_units) * u64::from(shape.unit);
+        let interval = (keeping.checkpoint_bytes / segment_bytes).clamp(1, (shape.segments / 8).max(1));
+        let usage = Table::new(&device, 4, &budget, is_saved.then_some(usage));
+        let segments = Segments::new(shape);
+        let own = Own::default();
+        Ok(Self {
+            device,
+            shape,
+            state,
+            usage,
+            own,
+            segments,
+            log,
+            checkpoint,
+            due: interval,
+            interval,
+            budget,
+            poison: None,
+            units: Units::default(),
+            ending: None,
+        })
+    }
+
+    /// The contents of a block in the committed state.
+    ///
+    /// # Errors
+    /// Those of the device, and [`Error::Corrupt`] if its sum is wrong.
+    pub(crate) fn read(&self, block: BlockId, entry: &BlockEntry, into: &mut [u8]) -> Result<()> {
+        if let Some(contents) = self.log.contents(block) {
+            into.copy_from_slice(&contents);
+            return Ok(());
+        }
+        if entry.place == 0 {
+            into.fill(0);
+            return Ok(());
+        }
+        read_run(&*self.device, entry.place, BlockKind::Data, into)?;
+        let sum = crc32c::crc32c(into);
+        if sum != entry.sum {
+            return Err(damaged(format!(
+                "the contents of block {block}: their sum is {sum:#010x}, not {:#010x}",
+                entry.sum
+            )));
+        }
+        Ok(())
+    }
+
+    /// Fails once nothing is written any more.
+    pub(crate) fn check_poison(&self) -> Result<()> {
+        self.poison.clone().map_or(Ok(()), Err)
+    }
+
+    /// Remembers a failure after which nobody knows what is on the medium.
+    fn noted<T>(&mut self, done: Result<T>) -> Result<T> {
+        if let Err(error) = &done
+            && error.errno() != Errno::NOSPC
+        {
+            self.poison.get_or_insert(Error::Poisoned(error.to_string().into()));
+        }
+        done
+    }
+
+    /// Makes room for so many more bytes of records and pieces of data in the open chunk. Blocks that clients write leave the reserve.
+    ///
+    /// # Errors
+    /// `ENOSPC`, and those of the device.
+    pub(crate) fn make_room(&mut self, records: usize, data: usize, is_client: bool) -> Result<()> {
+        self.check_poison()?;
+        let units = u32::try_from(data).expect("a few blocks") * self.shape.block_units();
+        let reserve = if is_client { RESERVE } else { 0 };
+        while !self.log.has_room(records, data, units) {
+            if self.log.is_empty() {
+                if self.ending.is_none() && (self.due == 0 || self.is_full_of_changes()) {
+                    self.save_if_possible()?;
+                }
+                if to_u64(self.segments.free.len()) <= reserve && self.ending.is_none() {
+                    self.save_if_possible()?;
+                }
+                if to_u64(self.segments.free.len()) <= reserve {
+                    return Err(Errno::NOSPC.into());
+                }
+                let done = self.log.next_segment(&mut self.segments);
+                self.noted(done)?;
+                self.due = self.due.saturating_sub(1);
+            } else {
+                self.close()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that so many records and blocks can be noted without a checkpoint between them.
+    ///
+    /// # Errors
+    /// `ENOSPC`, and those of the device.
+    pub(crate) fn make_room_for_unit(&mut self, records: usize, blocks: usize) -> Result<()> {
+        self.check_poison()?;
+        let units = to_u64(blocks) * u64::from(self.shape.block_units());
+        // A summary takes less than a block for eight of data, and a segment ends at most a block early.
+        let bytes = to_u64(records * RECORD_MAX + blocks * 64);
+        let more = bytes.div_ceil(u64::from(self.shape.unit)) + 2;
+        let room = u64::from(self.shape.segment_units - self.shape.block_units() - 2);
+        let needed = (units + more).div_ceil(room) + 1;
+        if needed == 2
+            && self.log.has_room(records * RECORD_MAX, blocks, u32::try_from(units).unwrap_or(u32::MAX))
+        {
+            return Ok(());
+        }
+        let lacks = |stream: &Self| to_u64(stream.segments.free.len()) < needed + RESERVE;
+        if lacks(self) || self.due == 0 {
+            self.save_if_possible()?;
+        }
+        if lacks(self) { Err(Errno::NOSPC.into()) } else { Ok(()) }
+    }
+
+    /// Does what a record says, and notes it. There must be room.
+    pub(crate) fn perform(&mut self, record: &Record) -> Result<()> {
+        if let Record::Delete { block } = record {
+            self.log.drop_contents(*block);
+        }
+        self.units.before(record, &self.state, self.ending)?;
+        let done = self.state.apply(record, &|_| (0, 0, 0), &mut self.segments);
+        self.noted(done)?;
+        self.log.note(record);
+        Ok(())
+    }
+
+    /// Forgets what the open chunk has of a list's blocks.
+    pub(crate) fn forget_contents_of(&mut self, list: ListId) -> Result<()> {
+        for block in self.log.blocks() {
+            if self.state.blocks.get(&block)?.is_some_and(|entry| entry.list == list) {
+                self.log.drop_contents(block);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes new contents of a block. There must be room.
+    pub(crate) fn perform_write(&mut self, block: BlockId, contents: Contents, is_simple: bool) {
+        self.log.note_write(block, contents, is_simple);
+    }
+
+    /// Writes the open chunk.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        let closed = self.log.close(&mut self.segments);
+        let laid = self.noted(closed)?;
+        for Laid { block, place, len, sum } in laid {
+            let record = Record::Found { block, place, len, sum };
+            let done = self.state.apply(&record, &|_| (0, 0, 0), &mut self.segments);
+            self.noted(done)?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything stable that was noted.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.check_poison()?;
+        self.close()?;
+        let done = self.log.flush();
+        self.noted(done)
+    }
+
+    /// Whether so many pages have changed that a checkpoint should be made.
+    fn is_full_of_changes(&self) -> bool {
+        self.state.changed_pages() * 100 > self.budget.most * CHANGED_MAX
+    }
+
+    /// Makes a checkpoint if pages have room.
+    fn save_if_possible(&mut self) -> Result<()> {
+        match self.save() {
+            Err(error) if error.errno() == Errno::NOSPC => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Makes a checkpoint: from now on recovery begins here, and what was only needed before is free.
+    ///
+    /// # Errors
+    /// `ENOSPC` if the pages have no room: then the older checkpoint holds. Those of the device.
+    pub(crate) fn save(&mut self) -> Result<()> {
+        self.check_poison()?;
+        self.close()?;
+        let done = self.save_all();
+        self.noted(done)
+    }
+
+    fn save_all(&mut self) -> Result<()> {
+        let shape = self.shape;
+        let Self { state, usage, own, segments, log, .. } = self;
+        let mut run = log.begin_pages(segments)?;
+        let blocks = save_tree(&mut state.blocks, log, segments, &mut run, None, shape)?;
+        let order = save_tree(&mut state.order, log, segments, &mut run, None, shape)?;
+        let lists = save_tree(&mut state.lists, log, segments, &mut run, None, shape)?;
+        for segment in std::mem::take(&mut segments.changed) {
+            usage.insert(segment, segments.usage[fstitch_core::num::to_usize(segment)])?;
+        }
+        let root = save_tree(usage, log, segments, &mut run, Some(own), shape)?;
+        log.end_pages(&run, segments)?;
+        log.flush()?;
+        let checkpoint = Checkpoint {
+            number: self.checkpoint.number + 1,
+            epoch: log.epoch(),
+            position: log.position(),
+            roots: [blocks, order, lists, root],
+            next_block: state.next_block,
+            next_list: state.next_list,
+        };
+        checkpoint.write(&*self.device, &shape)?;
+        log.counters.checkpoints += 1;
+        self.checkpoint = checkpoint;
+        self.due = self.interval;
+        self.find_free();
+        Ok(())
+    }
+
+    /// Finds the segments that are free since the newest checkpoint.
+    fn find_free(&mut self) {
+        let position = self.log.position();
+        self.segments.find_free(self.checkpoint.position.number, [position.segment, position.next_segment]);
+        let own = &self.own.0;
+        self.segments.free.retain(|segment| own.get(segment).is_none_or(|units| *units == 0));
+    }
+
+    /// Opens a disk: the newest checkpoint, and what the log says after it. `recover` does that.
+    pub(crate) fn open(device: Arc<dyn BlockDevice>, shape: Shape, keeping: Keeping) -> Result<Self> {
+        let checkpoint = Checkpoint::newest(&*device, &shape)?;
+        let mut stream = Self::at(device, shape, keeping, checkpoint, true)?;
+        let Self { usage, segments, own, .. } = &mut stream;
+        let mut wrong = None;
+        usage.tree.walk(&0, &usage.pages, &mut |&segment, &entry| {
+            match usize::try_from(segment).ok().and_then(|at| segments.usage.get_mut(at)) {
+                Some(place) => *place = entry,
+                None => wrong = Some(segment),
+            }
+            wrong.is_none()
+        })?;
+        if let Some(segment) = wrong {
+            return Err(damaged(format!("there is no segment {segment}")));
+        }
+        let page_units = u32::try_from(PAGE / shape.unit_bytes()).expect("a page has a few blocks");
+        for place in usage.tree.places(&usage.pages)? {
+            let segment = shape.segment_of(place.block);
+            let segment = segment.ok_or_else(|| damaged(format!("a page lies in block {}", place.block)))?;
+            *own.0.entry(segment).or_default() += page_units;
+        }
+        Ok(stream)
+    }
+
+    /// The log goes on there, in a new epoch.
+    pub(crate) fn go_on_at(&mut self, position: Position, epoch: u32) {
+        self.log = Log::new(Arc::clone(&self.device), self.shape, epoch, position);
+        self.find_free();
+    }
+
+    /// The newest checkpoint.
+    pub(crate) fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    pub(crate) fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+}
+
+/// Saves a tree, and gives back the places that it has left.
+fn save_tree<K: Fixed + Ord, V: Fixed>(
+    table: &mut Table<K, V>,
+    log: &mut Log,
+    segments: &mut Segments,
+    run: &mut PageRun,
+    mut own: Option<&mut Own>,
+    shape: Shape,
+) -> Result<(Place, u64)> {
+    let Table { tree, pages } = table;
+    let units = u32::try_from(PAGE / shape.unit_bytes()).expect("a page has a few blocks");
+    for left in tree.take_left() {
+        pages.forget(left);
+        match &mut own {
+            None => segments.left(left.block, units),
+            Some(own) => {
+                let segment = shape.segment_of(left.block).expect("pages are in segments");
+                let count = own.0.get_mut(&segment).expect("what was used is left once");
+                *count -= units;
+            }
+        }
+    }
+    let name = pages.tree();
+    let mut saver = Saver { log, segments, run, pages, own, shape };
+    let place = tree.save(name, &mut saver)?;
+    Ok((place, Tree::len(tree)))
+}

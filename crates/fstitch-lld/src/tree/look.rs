@@ -1,0 +1,186 @@
+//! Looking things up: by key, by position, and one behind the other.
+
+use std::sync::Arc;
+
+use fstitch_core::Result;
+use fstitch_core::num::{to_u64, to_usize};
+
+use super::{Fixed, Link, Node, Pages, Place, Tree, child_of};
+
+/// A node on the way down.
+enum Step<'a, K, V> {
+    Memory(&'a Node<K, V>),
+    Loaded(Arc<Node<K, V>>),
+}
+
+impl<K, V> Step<'_, K, V> {
+    fn node(&self) -> &Node<K, V> {
+        match self {
+            Self::Memory(node) => node,
+            Self::Loaded(node) => node,
+        }
+    }
+}
+
+fn enter<'a, K, V>(link: &'a Link<K, V>, pages: &impl Pages<K, V>) -> Result<Step<'a, K, V>> {
+    Ok(match link {
+        Link::Memory(node) => Step::Memory(node),
+        Link::Medium(place) => Step::Loaded(pages.load(*place)?),
+    })
+}
+
+/// What becomes of a descent at a node.
+enum Turn<T> {
+    /// It goes on below this child.
+    Below(usize),
+    /// It ends here.
+    End(T),
+}
+
+/// Goes down from `link`, each time where `choose` says.
+fn descend<K, V, T>(
+    link: &Link<K, V>,
+    pages: &impl Pages<K, V>,
+    choose: &mut dyn FnMut(&Node<K, V>) -> Turn<T>,
+) -> Result<T> {
+    let mut step = enter(link, pages)?;
+    loop {
+        let child = match choose(step.node()) {
+            Turn::End(found) => return Ok(found),
+            Turn::Below(child) => child,
+        };
+        step = match step {
+            Step::Memory(Node::Inner(children)) => enter(&children[child].link, pages)?,
+            Step::Loaded(node) => {
+                let Node::Inner(children) = &*node else { panic!("a leaf has no children") };
+                // What is on the medium leads to the medium.
+                let Link::Medium(place) = children[child].link else {
+                    panic!("a loaded page has been changed")
+                };
+                Step::Loaded(pages.load(place)?)
+            }
+            Step::Memory(Node::Leaf(_)) => panic!("a leaf has no children"),
+        };
+    }
+}
+
+impl<K: Fixed + Ord, V: Fixed> Tree<K, V> {
+    /// The value of a key.
+    pub(crate) fn get(&self, key: &K, pages: &impl Pages<K, V>) -> Result<Option<V>> {
+        descend(&self.root, pages, &mut |node| match node {
+            Node::Inner(children) => Turn::Below(child_of(children, key)),
+            Node::Leaf(entries) => {
+                let found = entries.binary_search_by(|entry| entry.0.cmp(key));
+                Turn::End(found.ok().map(|at| entries[at].1))
+            }
+        })
+    }
+
+    /// How many keys are smaller.
+    pub(crate) fn rank(&self, key: &K, pages: &impl Pages<K, V>) -> Result<u64> {
+        let mut before = 0;
+        descend(&self.root, pages, &mut |node| match node {
+            Node::Inner(children) => {
+                let child = child_of(children, key);
+                before += children[..child].iter().map(|child| child.count).sum::<u64>();
+                Turn::Below(child)
+            }
+            Node::Leaf(entries) => {
+                Turn::End(before + to_u64(entries.partition_point(|entry| entry.0 < *key)))
+            }
+        })
+    }
+
+    /// The entry at a position.
+    pub(crate) fn select(&self, position: u64, pages: &impl Pages<K, V>) -> Result<Option<(K, V)>> {
+        if position >= self.count {
+            return Ok(None);
+        }
+        let mut left = position;
+        descend(&self.root, pages, &mut |node| match node {
+            Node::Inner(children) => {
+                let mut child = 0;
+                while left >= children[child].count && child + 1 < children.len() {
+                    left -= children[child].count;
+                    child += 1;
+                }
+                Turn::Below(child)
+            }
+            Node::Leaf(entries) => Turn::End(entries.get(to_usize(left)).copied()),
+        })
+    }
+
+    /// The first entry whose key is not smaller.
+    pub(crate) fn at_or_after(&self, key: &K, pages: &impl Pages<K, V>) -> Result<Option<(K, V)>> {
+        // Where the leaf in which the key would be has none, it is the first of the next one.
+        let mut next: Option<K> = None;
+        let found = descend(&self.root, pages, &mut |node| match node {
+            Node::Inner(children) => {
+                let child = child_of(children, key);
+                if let Some(after) = children.get(child + 1) {
+                    next = Some(after.first);
+                }
+                Turn::Below(child)
+            }
+            Node::Leaf(entries) => {
+                Turn::End(entries.get(entries.partition_point(|entry| entry.0 < *key)).copied())
+            }
+        })?;
+        match (found, next) {
+            (None, Some(next)) => self.at_or_after(&next, pages),
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// Where its pages on the medium are.
+    pub(crate) fn places(&self, pages: &impl Pages<K, V>) -> Result<Vec<Place>> {
+        let mut places = Vec::new();
+        places_below(&self.root, pages, &mut places)?;
+        Ok(places)
+    }
+
+    /// Calls `each` for the entries from a key on, in their order, until it returns false.
+    pub(crate) fn walk(
+        &self,
+        from: &K,
+        pages: &impl Pages<K, V>,
+        each: &mut dyn FnMut(&K, &V) -> bool,
+    ) -> Result<()> {
+        walk_below(&self.root, from, pages, each).map(|_| ())
+    }
+}
+
+/// Returns whether to go on.
+fn walk_below<K: Fixed + Ord, V: Fixed>(
+    link: &Link<K, V>,
+    from: &K,
+    pages: &impl Pages<K, V>,
+    each: &mut dyn FnMut(&K, &V) -> bool,
+) -> Result<bool> {
+    let step = enter(link, pages)?;
+    match step.node() {
+        Node::Leaf(entries) => {
+            let start = entries.partition_point(|entry| entry.0 < *from);
+            Ok(entries[start..].iter().all(|(key, value)| each(key, value)))
+        }
+        Node::Inner(children) => {
+            for child in &children[child_of(children, from)..] {
+                if !walk_below(&child.link, from, pages, each)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }
+    }
+}
+
+fn places_below<K, V>(link: &Link<K, V>, pages: &impl Pages<K, V>, places: &mut Vec<Place>) -> Result<()> {
+    if let Link::Medium(place) = link {
+        places.push(*place);
+    }
+    let step = enter(link, pages)?;
+    if let Node::Inner(children) = step.node() {
+        children.iter().try_for_each(|child| places_below(&child.link, pages, places))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,486 @@
+//! Atomic recovery units: what they have changed and nobody else sees, and how it becomes the committed state (\[A\] §3, §4).
+//!
+//! A unit's view of a list that it has changed is a difference to the committed list: places where it has another block, or none.
+//! Whoever changes such a list in the committed state enters the opposite here, so that the view stays what it was.
+//!
+//! **Invariants.** 1. A view without `difference` at a place is the committed list there. 2. A unit's operations happen at its end as
+//! if they were done then, or it fails and none has. 3. Between `Begin` and `Commit` nothing else is noted, and no checkpoint is made.
+
+use std::collections::BTreeMap;
+
+use fstitch_core::num::to_u64;
+use fstitch_core::{Errno, Error, Result};
+use rustc_hash::FxHashMap;
+
+use crate::disk::At;
+use crate::log::Contents;
+use crate::record::{BlockId, Label, ListId, Record};
+use crate::state::State;
+
+/// A place in a list as a unit sees it: a label, and room for what it puts between two labels.
+type Spot = u128;
+
+fn spot(label: Label) -> Spot {
+    Spot::from(label) << 64
+}
+
+fn label_of(spot: Spot) -> Option<Label> {
+    let label = u64::try_from(spot >> 64).expect("64 bits remain");
+    (self::spot(label) == spot).then_some(label)
+}
+
+/// An operation on lists, to be done again at the end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ListOp {
+    NewList { list: ListId, sparse: bool },
+    DeleteList { list: ListId },
+    Insert { block: BlockId, list: ListId, at: At },
+    Delete { block: BlockId },
+}
+
+/// What a unit has of a block.
+#[derive(Clone, Debug)]
+enum Shadow {
+    /// It wrote this, as the so many-th change of all units, when the block was in that list: for the unit it still is, whatever
+    /// becomes of the committed version.
+    Contents(Contents, u64, ListId),
+    Deleted,
+}
+
+/// A list that a unit has changed.
+#[derive(Debug, Default)]
+struct View {
+    /// It was made by the unit; whether it is sparse.
+    made: Option<bool>,
+    /// The unit has deleted it, or somebody else has.
+    gone: bool,
+    /// Other blocks than the committed list has, or none.
+    difference: BTreeMap<Spot, Option<BlockId>>,
+    /// Where blocks are that are not at their label.
+    spots: FxHashMap<BlockId, Spot>,
+    /// When it was changed last, counted over all units.
+    at: u64,
+    /// Where the blocks were that were moved apart last.
+    moved_from: Vec<(Spot, BlockId)>,
+}
+
+/// A unit that has not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Unit {
+    shadows: FxHashMap<BlockId, Shadow>,
+    views: FxHashMap<ListId, View>,
+    ops: Vec<ListOp>,
+    /// Blocks that it has made, and in which list.
+    made: FxHashMap<BlockId, ListId>,
+}
+
+/// All units that have not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Units {
+    pub(crate) open: FxHashMap<u64, Unit>,
+    next: u64,
+    /// Changes of all units.
+    clock: u64,
+}
+
+impl Units {
+    pub(crate) fn begin(&mut self) -> u64 {
+        self.next += 1;
+        self.open.insert(self.next, Unit::default());
+        self.next
+    }
+
+    /// The next moment.
+    pub(crate) fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// The newest shadow of a block among all units.
+    pub(crate) fn newest_contents(&self, block: BlockId) -> Option<Contents> {
+        let of = |unit: &Unit| match unit.shadows.get(&block) {
+            Some(Shadow::Contents(contents, at, _)) => Some((*at, contents.clone())),
+            _ => None,
+        };
+        self.open.values().filter_map(of).max_by_key(|(at, _)| *at).map(|(_, contents)| contents)
+    }
+
+    /// The unit that has changed a list last.
+    pub(crate) fn newest_view(&self, list: ListId) -> Option<&Unit> {
+        let units = self.open.values().filter(|unit| unit.views.contains_key(&list));
+        units.max_by_key(|unit| unit.views[&list].at)
+    }
+
+    /// The committed state is about to change: the views of all units but `except` stay what they are.
+    pub(crate) fn before(&mut self, record: &Record, state: &State, except: Option<u64>) -> Result<()> {
+        let units = self.open.iter_mut().filter(|(id, _)| Some(**id) != except).map(|(_, unit)| unit);
+        let views = |list: ListId| units.filter_map(move |unit| unit.views.get_mut(&list));
+        match *record {
+            Record::Insert { list, label, .. } => {
+                for view in views(list) {
+                    view.difference.entry(spot(label)).or_insert(None);
+                }
+            }
+            Record::Delete { block } => {
+                let Some(entry) = state.blocks.get(&block)? else { return Ok(()) };
+                views(entry.list).for_each(|view| view.keep(entry.label, block));
+            }
+            Record::DeleteList { list } => views(list).for_each(|view| view.gone = true),
+            Record::Relabel { list, from, count, label, step } => {
+                let mut views = views(list).peekable();
+                if views.peek().is_none() {
+                    return Ok(());
+                }
+                let mut old = Vec::new();
+                state.order.tree.walk(&(list, from), &state.order.pages, &mut |&(of, label), &block| {
+                    let takes = of == list && to_u64(old.len()) < count;
+                    if takes {
+                        old.push((label, block));
+                    }
+                    takes
+                })?;
+                for view in views {
+                    old.iter().for_each(|&(label, block)| view.keep(label, block));
+                    for n in 0..count {
+                        view.difference.entry(spot(label + n * step)).or_insert(None);
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl View {
+    /// The block stays at its label, although the committed list will not have it there.
+    fn keep(&mut self, label: Label, block: BlockId) {
+        if let std::collections::btree_map::Entry::Vacant(vacant) = self.difference.entry(spot(label)) {
+            vacant.insert(Some(block));
+            self.spots.insert(block, spot(label));
+        }
+    }
+
+    /// The first spot from one on that has a block.
+    fn next(&self, list: ListId, from: Spot, state: &State) -> Result<Option<(Spot, BlockId)>> {
+        let mut own = self.difference.range(from..).filter_map(|(spot, block)| Some((*spot, (*block)?)));
+        let own = own.next();
+        if self.made.is_some() {
+            return Ok(own);
+        }
+        let mut label = u64::try_from((from + Spot::from(u64::MAX)) >> 64).unwrap_or(u64::MAX);
+        loop {
+            let found = state.order.tree.at_or_after(&(list, label), &state.order.pages)?;
+            let Some(((of, at), block)) = found.filter(|((of, _), _)| *of == list) else { return Ok(own) };
+            debug_assert_eq!(of, list);
+            if own.is_some_and(|(own, _)| own <= spot(at)) {
+                return Ok(own);
+            }
+            if !self.difference.contains_key(&spot(at)) {
+                return Ok(Some((spot(at), block)));
+            }
+            let Some(next) = at.checked_add(1) else { return Ok(own) };
+            label = next;
+        }
+    }
+
+    /// Each difference in its order, with what it adds to the number of blocks.
+    fn effects(&self, list: ListId, state: &State) -> Result<Vec<(Spot, Option<BlockId>, i64)>> {
+        let mut effects = Vec::with_capacity(self.difference.len());
+        for (&at, &block) in &self.difference {
+            let has = match label_of(at).filter(|_| self.made.is_none()) {
+                Some(label) => state.order.get(&(list, label))?.is_some(),
+                None => false,
+            };
+            effects.push((at, block, i64::from(block.is_some()) - i64::from(has)));
+        }
+        Ok(effects)
+    }
+}
+
+/// What a unit is asked of its view.
+pub(crate) struct Seen<'a> {
+    pub(crate) unit: Option<&'a Unit>,
+    pub(crate) state: &'a State,
+}
+
+impl Seen<'_> {
+    fn view(&self, list: ListId) -> Option<&View> {
+        self.unit?.views.get(&list)
+    }
+
+    /// Whether there is a list; if so whether it is sparse.
+    pub(crate) fn list(&self, list: ListId) -> Result<Option<bool>> {
+        match self.view(list) {
+            Some(view) if view.gone => Ok(None),
+            Some(View { made: Some(sparse), .. }) => Ok(Some(*sparse)),
+            _ => Ok(self.state.lists.get(&list)?.map(|entry| entry.sparse)),
+        }
+    }
+
+    /// How many blocks a list has.
+    pub(crate) fn len(&self, list: ListId) -> Result<u64> {
+        let committed = self.state.lists.get(&list)?.map_or(0, |entry| entry.blocks);
+        let Some(view) = self.view(list) else { return Ok(committed) };
+        let more: i64 = view.effects(list, self.state)?.iter().map(|effect| effect.2).sum();
+        Ok(committed.saturating_add_signed(more))
+    }
+
+    /// The block at a position of an ordered list.
+    pub(crate) fn select(&self, list: ListId, position: u64) -> Result<Option<BlockId>> {
+        let order = &self.state.order;
+        let first = order.tree.rank(&(list, 0), &order.pages)?;
+        let effects = match self.view(list) {
+            Some(view) => view.effects(list, self.state)?,
+            None => Vec::new(),
+        };
+        let is_made = self.view(list).is_some_and(|view| view.made.is_some());
+        let mut sum = 0_i64;
+        for (at, block, effect) in effects {
+            let before = if is_made {
+                0
+            } else {
+                // Those with a smaller label: one behind it is at the label above.
+                let label = label_of(at)
+                    .unwrap_or_else(|| u64::try_from(at >> 64).expect("64 bits remain").saturating_add(1));
+                order.tree.rank(&(list, label), &order.pages)? - first
+            };
+            let here = before.saturating_add_signed(sum);
+            if position < here {
+                break;
+            }
+            if position == here && block.is_some() {
+                return Ok(block);
+            }
+            sum += effect;
+        }
+        if is_made {
+            return Ok(None);
+        }
+        let Some(at) =
+            first.checked_add_signed(0).and_then(|first| (first + position).checked_add_signed(-sum))
+        else {
+            return Ok(None);
+        };
+        let found = order.tree.select(at, &order.pages)?;
+        Ok(found.filter(|((of, _), _)| *of == list).map(|(_, block)| block))
+    }
+
+    /// The block at a position of a sparse list.
+    pub(crate) fn at(&self, list: ListId, position: u64) -> Result<Option<BlockId>> {
+        if let Some(view) = self.view(list) {
+            if let Some(block) = view.difference.get(&spot(position)) {
+                return Ok(*block);
+            }
+            if view.made.is_some() {
+                return Ok(None);
+            }
+        }
+        self.state.order.get(&(list, position))
+    }
+
+    /// The list that a block is in, if there is such a block.
+    pub(crate) fn list_of(&self, block: BlockId) -> Result<Option<ListId>> {
+        if let Some(unit) = self.unit {
+            match unit.shadows.get(&block) {
+                Some(Shadow::Deleted) => return Ok(None),
+                Some(Shadow::Contents(_, _, list)) => {
+                    return Ok(Some(*list).filter(|list| self.view(*list).is_none_or(|view| !view.gone)));
+                }
+                None => {}
+            }
+            if let Some(list) = unit.made.get(&block) {
+                return Ok((!unit.views[list].gone).then_some(*list));
+            }
+        }
+        let list = self.state.blocks.get(&block)?.map(|entry| entry.list);
+        Ok(list.filter(|list| self.view(*list).is_none_or(|view| !view.gone)))
+    }
+
+    /// A block's spot in its list.
+    fn spot_of(&self, list: ListId, block: BlockId) -> Result<Option<Spot>> {
+        if let Some(spot) = self.view(list).and_then(|view| view.spots.get(&block)) {
+            return Ok(Some(*spot));
+        }
+        let entry = self.state.blocks.get(&block)?.filter(|entry| entry.list == list);
+        let Some(entry) = entry else { return Ok(None) };
+        // One that somebody else has put there since is not seen.
+        let hidden = self.view(list).is_some_and(|view| view.difference.contains_key(&spot(entry.label)));
+        Ok((!hidden).then_some(spot(entry.label)))
+    }
+}
+
+impl Unit {
+    /// The unit's own contents of a block.
+    pub(crate) fn contents(&self, block: BlockId) -> Option<Contents> {
+        match self.shadows.get(&block) {
+            Some(Shadow::Contents(contents, ..)) => Some(contents.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether it has made the block.
+    pub(crate) fn has_made(&self, block: BlockId) -> bool {
+        self.made.contains_key(&block)
+    }
+
+    /// Contents that it has to write at its end.
+    pub(crate) fn writes(&self) -> usize {
+        self.shadows.values().filter(|shadow| matches!(shadow, Shadow::Contents(..))).count()
+    }
+
+    /// Operations on lists that it has to do at its end.
+    pub(crate) fn list_ops(&self) -> &[ListOp] {
+        &self.ops
+    }
+
+    /// Contents in the order of their blocks, which is the same every time.
+    pub(crate) fn take_writes(&mut self) -> Vec<(BlockId, Contents)> {
+        let contents = |(block, shadow)| match shadow {
+            Shadow::Contents(contents, ..) => Some((block, contents)),
+            Shadow::Deleted => None,
+        };
+        let mut writes: Vec<_> = self.shadows.drain().filter_map(contents).collect();
+        writes.sort_unstable_by_key(|(block, _)| *block);
+        writes
+    }
+
+    pub(crate) fn write(&mut self, block: BlockId, list: ListId, contents: Contents, at: u64) {
+        self.shadows.insert(block, Shadow::Contents(contents, at, list));
+    }
+
+    pub(crate) fn make_list(&mut self, list: ListId, sparse: bool, at: u64) {
+        self.views.insert(list, View { made: Some(sparse), at, ..View::default() });
+        self.ops.push(ListOp::NewList { list, sparse });
+    }
+
+    /// Deletes a list; what the unit has of its blocks goes nowhere.
+    ///
+    /// # Errors
+    /// Those of pages.
+    pub(crate) fn delete_list(&mut self, list: ListId, state: &State, at: u64) -> Result<()> {
+        let mut gone = Vec::new();
+        let seen = Seen { unit: Some(self), state };
+        for &block in self.shadows.keys() {
+            if seen.list_of(block)? == Some(list) {
+                gone.push(block);
+            }
+        }
+        gone.iter().for_each(|block| drop(self.shadows.remove(block)));
+        let view = self.views.entry(list).or_default();
+        (view.gone, view.at) = (true, at);
+        self.ops.push(ListOp::DeleteList { list });
+        Ok(())
+    }
+
+    /// Puts a new block into a list. Its place is where it would be in the unit's view.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EEXIST` and `EINVAL` as for the disk's own operation.
+    pub(crate) fn insert(
+        &mut self,
+        block: BlockId,
+        list: ListId,
+        at: At,
+        state: &State,
+        now: u64,
+    ) -> Result<()> {
+        let seen = Seen { unit: Some(self), state };
+        let sparse = seen.list(list)?.ok_or(Errno::NOENT)?;
+        let new = match (at, sparse) {
+            (At::Position(position), true) => match seen.at(list, position)? {
+                Some(_) => return Err(Errno::EXIST.into()),
+                None => spot(position),
+            },
+            (At::Start, false) => self.spot_behind(list, None, state)?,
+            (At::After(before), false) => {
+                if seen.list_of(before)? != Some(list) {
+                    return Err(Errno::NOENT.into());
+                }
+                let before = seen.spot_of(list, before)?.ok_or(Errno::NOENT)?;
+                self.spot_behind(list, Some(before), state)?
+            }
+            _ => return Err(Errno::INVAL.into()),
+        };
+        let view = self.views.entry(list).or_default();
+        view.difference.insert(new, Some(block));
+        view.spots.insert(block, new);
+        view.at = now;
+        self.made.insert(block, list);
+        self.ops.push(ListOp::Insert { block, list, at });
+        Ok(())
+    }
+
+    /// A free spot behind another one, or at the beginning.
+    fn spot_behind(&mut self, list: ListId, after: Option<Spot>, state: &State) -> Result<Spot> {
+        let view = self.views.entry(list).or_default();
+        for is_spread in [false, true] {
+            let low = after.map(|after| if is_spread { view.moved(after) } else { after });
+            let next = view.next(list, low.map_or(0, |low| low + 1), state)?.map(|(spot, _)| spot);
+            let high = next.unwrap_or(Spot::MAX);
+            let from = low.unwrap_or(0);
+            // Appended blocks leave room for those that come behind them.
+            let found = if next.is_none() && high - from > 1 << 100 {
+                from + (1 << 97)
+            } else {
+                from + (high - from) / 2
+            };
+            if found > from && found < high {
+                return Ok(found);
+            }
+            view.spread(list, from, state)?;
+        }
+        Err(Error::Unsupported("so many blocks of one unit in one place".into()))
+    }
+
+    pub(crate) fn delete(&mut self, block: BlockId, list: ListId, state: &State, now: u64) -> Result<()> {
+        let spot = Seen { unit: Some(self), state }.spot_of(list, block)?.ok_or(Errno::NOENT)?;
+        let view = self.views.entry(list).or_default();
+        view.difference.insert(spot, None);
+        view.spots.remove(&block);
+        view.at = now;
+        self.shadows.insert(block, Shadow::Deleted);
+        self.ops.push(ListOp::Delete { block });
+        Ok(())
+    }
+
+    /// The blocks that it writes at its end.
+    pub(crate) fn written(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let contents =
+            |(block, shadow): (&BlockId, &Shadow)| matches!(shadow, Shadow::Contents(..)).then_some(*block);
+        self.shadows.iter().filter_map(contents)
+    }
+}
+
+impl View {
+    /// The unit's own blocks around a spot move apart, between the two committed labels around them.
+    fn spread(&mut self, list: ListId, around: Spot, state: &State) -> Result<()> {
+        let low = (around >> 64) << 64;
+        let high = match u64::try_from(around >> 64).expect("64 bits remain").checked_add(1) {
+            Some(label) => {
+                let next = state.order.tree.at_or_after(&(list, label), &state.order.pages)?;
+                next.filter(|((of, _), _)| *of == list).map_or(Spot::MAX, |((_, label), _)| spot(label))
+            }
+            None => Spot::MAX,
+        };
+        let own: Vec<(Spot, BlockId)> = self
+            .difference
+            .range(low + 1..high)
+            .filter_map(|(spot, block)| Some((*spot, (*block)?)))
+            .collect();
+        self.difference.retain(|spot, block| !(*spot > low && *spot < high && block.is_some()));
+        let step = (high - low) / (Spot::from(to_u64(own.len())) + 2);
+        for (n, (_, block)) in (1..).zip(&own) {
+            let spot = low + n * step;
+            self.difference.insert(spot, Some(*block));
+            self.spots.insert(*block, spot);
+        }
+        self.moved_from = own.iter().map(|(spot, block)| (*spot, *block)).collect();
+        Ok(())
+    }
+
+    fn moved(&self, spot: Spot) -> Spot {
+        let block = self.moved_from.iter().find(|(old, _)| *old == spot).map(|(_, block)| *block);
+        block.and_then(|block| self.spots.get(&block).copied()).unwrap_or(spot)
+    }
+}

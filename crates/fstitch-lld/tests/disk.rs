@@ -1,0 +1,202 @@
+//! The disk against a model of maps and vectors, closed and opened, and cut off at any moment.
+//!
+//! What it prevents: an operation that answers something else than the model, contents or lists that differ after a failure from what
+//! they were at one moment before it, and a flush that keeps no promise.
+
+#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{BlockDevice, Errno, Error, MemDevice, Seed};
+use fstitch_lld::{At, BlockId, Disk, FormatOptions, ListId, Options};
+
+const BLOCK: usize = 4096;
+
+/// What a disk should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Model {
+    lists: BTreeMap<ListId, Vec<BlockId>>,
+    contents: BTreeMap<BlockId, u8>,
+}
+
+impl Model {
+    /// What the disk is, as far as these lists and blocks go.
+    fn of(disk: &Disk, lists: u64) -> Self {
+        let mut model = Self::default();
+        for list in 1..lists {
+            let Ok(len) = disk.list_len(list) else { continue };
+            let blocks: Vec<BlockId> = (0..len).map(|at| disk.block_at(list, at).unwrap().unwrap()).collect();
+            assert_eq!(disk.block_at(list, len).unwrap(), None);
+            for &block in &blocks {
+                let mut bytes = vec![0xff; BLOCK];
+                disk.read(block, &mut bytes).unwrap();
+                assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+                model.contents.insert(block, bytes[0]);
+            }
+            model.lists.insert(list, blocks);
+        }
+        model
+    }
+
+    fn pick(&self, seed: &mut Seed) -> Option<(ListId, usize, BlockId)> {
+        let lists: Vec<_> = self.lists.iter().filter(|(_, blocks)| !blocks.is_empty()).collect();
+        let (list, blocks) = lists.get(to_usize(seed.below(to_u64(lists.len()).max(1))))?;
+        let at = to_usize(seed.below(to_u64(blocks.len())));
+        Some((**list, at, blocks[at]))
+    }
+}
+
+struct Rig {
+    device: Arc<MemDevice>,
+    disk: Disk,
+    model: Model,
+    /// The model after each operation since the last flush, which is the first.
+    since: Vec<Model>,
+    lists: u64,
+}
+
+fn options() -> Options {
+    Options { cache_size: 1 << 20, checkpoint_interval: 256 << 10, ..Options::default() }
+}
+
+impl Rig {
+    fn new(bytes: usize) -> Self {
+        let device = Arc::new(MemDevice::from_image(512, vec![0; bytes]));
+        let format = FormatOptions { segment_size: 64 << 10, ..FormatOptions::default() };
+        Disk::format(Arc::clone(&device) as Arc<dyn BlockDevice>, &format).unwrap();
+        let (disk, recovered) = Disk::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &options()).unwrap();
+        assert_eq!(recovered, fstitch_lld::Recovered::default());
+        Self { device, disk, model: Model::default(), since: vec![Model::default()], lists: 1 }
+    }
+
+    fn step(&mut self, seed: &mut Seed, number: u64) {
+        let Self { disk, model, lists, .. } = self;
+        let picked = model.pick(seed);
+        match (seed.below(20), picked) {
+            (0, _) if model.lists.len() < 6 => {
+                let list = disk.new_list(false).unwrap();
+                assert_eq!(list, *lists);
+                *lists += 1;
+                model.lists.insert(list, Vec::new());
+            }
+            (1, Some((list, ..))) if seed.below(4) == 0 => {
+                disk.delete_list(list).unwrap();
+                for block in model.lists.remove(&list).unwrap() {
+                    model.contents.remove(&block);
+                }
+            }
+            (2..6, Some((list, at, block))) => {
+                let new = disk.new_block(list, At::After(block)).unwrap();
+                model.lists.get_mut(&list).unwrap().insert(at + 1, new);
+                model.contents.insert(new, 0);
+            }
+            (6..8, _) => {
+                let Some((&list, blocks)) = model.lists.iter_mut().next_back() else { return };
+                let new = disk.new_block(list, At::Start).unwrap();
+                blocks.insert(0, new);
+                model.contents.insert(new, 0);
+            }
+            (8..11, Some((list, at, block))) => {
+                disk.delete_block(block).unwrap();
+                model.lists.get_mut(&list).unwrap().remove(at);
+                model.contents.remove(&block);
+                assert!(matches!(disk.read(block, &mut [0; BLOCK]), Err(Error::Errno(Errno::NOENT))));
+            }
+            (11..18, Some((_, _, block))) => {
+                let byte = number.to_le_bytes()[0];
+                disk.write(block, &[byte; BLOCK]).unwrap();
+                model.contents.insert(block, byte);
+            }
+            (18, _) => {
+                disk.flush().unwrap();
+                self.since.clear();
+            }
+            (_, Some((_, _, block))) => {
+                let mut bytes = [1; BLOCK];
+                disk.read(block, &mut bytes).unwrap();
+                assert_eq!(bytes, [model.contents[&block]; BLOCK]);
+            }
+            _ => {}
+        }
+        self.since.push(self.model.clone());
+    }
+
+    /// A failure at this moment: what was written is there.
+    fn cut(&self) -> Model {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_image(512, self.device.image()));
+        let (disk, _) = Disk::open(Arc::clone(&device), &options()).unwrap();
+        let found = Model::of(&disk, self.lists);
+        drop(disk);
+        // Once more, from the checkpoint that opening it has made.
+        let (disk, recovered) = Disk::open(device, &options()).unwrap();
+        assert_eq!(recovered.chunks, 0);
+        assert_eq!(Model::of(&disk, self.lists), found);
+        found
+    }
+}
+
+#[test]
+fn random_programs_answer_as_the_model_and_survive_cuts() {
+    for number in 0..30 {
+        let (mut rig, mut seed) = (Rig::new(16 << 20), Seed::new(number));
+        for step in 0..800 {
+            rig.step(&mut seed, step);
+            if step % 37 == 0 {
+                let found = rig.cut();
+                assert!(
+                    rig.since.contains(&found),
+                    "run {number}, step {step}: no moment since the last flush"
+                );
+            }
+            if step % 211 == 0 {
+                assert_eq!(Model::of(&rig.disk, rig.lists), rig.model);
+                let Rig { device, disk, model, lists, .. } = rig;
+                disk.close().unwrap();
+                let opened = Disk::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &options()).unwrap();
+                assert_eq!(opened.1.chunks, 0, "it was closed");
+                rig = Rig { device, disk: opened.0, since: vec![model.clone()], model, lists };
+                assert_eq!(Model::of(&rig.disk, rig.lists), rig.model);
+            }
+        }
+    }
+}
+
+#[test]
+fn sparse_lists_are_addressed_by_position() {
+    let rig = Rig::new(4 << 20);
+    let list = rig.disk.new_list(true).unwrap();
+    let block = rig.disk.new_block(list, At::Position(1 << 40)).unwrap();
+    rig.disk.write(block, &[7; BLOCK]).unwrap();
+    assert_eq!(rig.disk.block_at(list, 1 << 40).unwrap(), Some(block));
+    assert_eq!(rig.disk.block_at(list, 0).unwrap(), None);
+    let refused = |at| rig.disk.new_block(list, at).unwrap_err().errno();
+    assert_eq!(refused(At::Position(1 << 40)), Errno::EXIST);
+    assert_eq!((refused(At::Start), refused(At::After(block))), (Errno::INVAL, Errno::INVAL));
+}
+
+#[test]
+fn a_full_disk_refuses_and_deletes() {
+    let rig = Rig::new(1 << 20);
+    let list = rig.disk.new_list(false).unwrap();
+    let mut blocks = Vec::new();
+    let refused = loop {
+        let block = match rig.disk.new_block(list, At::Start) {
+            Ok(block) => block,
+            Err(error) => break error,
+        };
+        blocks.push(block);
+        if let Err(error) = rig.disk.write(block, &[9; BLOCK]) {
+            break error;
+        }
+    };
+    assert_eq!(refused.errno(), Errno::NOSPC);
+    assert!(blocks.len() > 80, "{} blocks in a disk of 1 MiB", blocks.len());
+    rig.disk.delete_list(list).unwrap();
+    rig.disk.flush().unwrap();
+    let list = rig.disk.new_list(false).unwrap();
+    let block = rig.disk.new_block(list, At::Start).unwrap();
+    rig.disk.write(block, &[3; BLOCK]).unwrap();
+    rig.disk.close().unwrap();
+}
