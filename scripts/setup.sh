@@ -44,6 +44,7 @@ test | proofs)
     need mandoc mandoc
     need zsh zsh
     need fish fish
+    need dot graphviz
     # File systems that fsck must tell from its own.
     need mkfs.vfat dosfstools
     need mkfs.xfs xfsprogs

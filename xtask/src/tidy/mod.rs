@@ -1,11 +1,11 @@
 //! Rules of the house: crate directions, sizes of files and functions, reasons for dependencies, words that
-//! stand for unfinished work, links between documents, results without their sources. Each rule has a seeded violation in
-//! `tests.rs` that it
-//! must find.
+//! stand for unfinished work, links between documents, results without their sources, programs that tests need. Each rule
+//! has a seeded violation in `tests.rs` that it must find.
 
 mod docs;
 mod drawing;
 mod manifest;
+mod programs;
 mod results;
 mod source;
 #[cfg(test)]
@@ -66,6 +66,7 @@ impl SourceFile<'_> {
 pub fn check(root: &Path) -> Result<Report> {
     let mut report = Report::default();
     let mut drawing = drawing::Drawing::read(root)?;
+    let programs = programs::Programs::read(root)?;
     for path in files(root)? {
         let Ok(text) = std::fs::read_to_string(root.join(&path)) else {
             continue;
@@ -76,7 +77,10 @@ pub fn check(root: &Path) -> Result<Report> {
         let extension = path.extension().and_then(|name| name.to_str()).unwrap_or_default();
         text::check(&file, &mut report);
         match extension {
-            "rs" => source::check(&file, &mut report),
+            "rs" => {
+                source::check(&file, &mut report);
+                programs.check(&file, &mut report);
+            }
             "md" => docs::check(root, &file, &mut report),
             _ => {}
         }

@@ -197,3 +197,16 @@ fn results_of_other_sources_than_they_say_are_found() {
 fn a_source_that_does_not_parse_is_found() {
     assert_eq!(broken(&[("a.rs", "fn f( {")]), ["syntax"]);
 }
+
+#[test]
+fn a_program_that_nobody_installs_is_found() {
+    let script = (
+        "scripts/setup.sh",
+        "test | proofs)\n    need fish fish\n    ;;\nbench)\n    need dot graphviz\n    ;;\n",
+    );
+    let test = |program| format!("fn f() {{\n    if needs(\"{program}\") {{}}\n}}\n");
+    let broken = |program| broken(&[script, ("crates/a/tests/b.rs", &test(program))]);
+    assert_eq!(broken("dot"), ["program"]);
+    assert!(broken("fish").is_empty());
+    assert!(broken("tar").is_empty());
+}
