@@ -44,7 +44,7 @@ pub(crate) struct Descriptor {
 /// What leads from one chunk to the next, and what a chunk says of all before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
-    /// Chunks are numbered from 1.
+    /// Chunks of the log are numbered from 1. One with number 0 is no part of it: what the cleaner has written.
     pub(crate) number: u64,
     /// How often the disk has been opened for writing.
     pub(crate) epoch: u32,
@@ -181,7 +181,7 @@ fn are_records(mut bytes: &[u8], data: usize) -> bool {
     while !bytes.is_empty() {
         let refers = match Record::take(&mut bytes) {
             None => return false,
-            Some(Record::Write { data, .. } | Record::Moved { data, .. }) => Some(to_usize(data)),
+            Some(Record::Write { data, .. }) => Some(to_usize(data)),
             Some(_) => None,
         };
         if refers.is_some_and(|refers| refers >= data) {

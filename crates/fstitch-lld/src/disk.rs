@@ -68,6 +68,15 @@ impl Options {
     }
 }
 
+/// How much a disk can store, in bytes of blocks and of what leads to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// All there is.
+    pub all: u64,
+    /// What is taken, at most: what has changed since the last checkpoint may count twice.
+    pub used: u64,
+}
+
 /// Where in its list a new block goes (\[A\] §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
@@ -119,6 +128,13 @@ impl Disk {
         self.stream.lock()
     }
 
+    /// How much can be stored.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        let (all, used) = self.stream().space_bytes();
+        Space { all, used }
+    }
+
     /// What has been written since the disk was opened.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -131,7 +147,8 @@ impl Disk {
     /// `ENOSPC`; [`Error::Poisoned`] after a failed write.
     pub fn new_list(&self, sparse: bool) -> Result<ListId> {
         let stream = &mut *self.stream();
-        stream.make_room(RECORD_MAX, 0, true)?;
+        stream.make_space(stream.page_units().into())?;
+        stream.make_room(RECORD_MAX, 0)?;
         let list = stream.state.next_list;
         stream.perform(&Record::NewList { list, sparse })?;
         Ok(list)
@@ -144,7 +161,7 @@ impl Disk {
     pub fn delete_list(&self, list: ListId) -> Result<()> {
         let stream = &mut *self.stream();
         stream.state.lists.get(&list)?.ok_or(Errno::NOENT)?;
-        stream.make_room(RECORD_MAX, 0, false)?;
+        stream.make_room(RECORD_MAX, 0)?;
         // Those that the open chunk has contents of are few.
         stream.forget_contents_of(list)?;
         stream.perform(&Record::DeleteList { list })
@@ -158,7 +175,8 @@ impl Disk {
     pub fn new_block(&self, list: ListId, at: At) -> Result<BlockId> {
         let stream = &mut *self.stream();
         let entry = stream.state.lists.get(&list)?.ok_or(Errno::NOENT)?;
-        stream.make_room(2 * RECORD_MAX, 0, true)?;
+        stream.make_space(stream.page_units().into())?;
+        stream.make_room(2 * RECORD_MAX, 0)?;
         let label = match (at, entry.sparse) {
             (At::Position(position), true) => {
                 if stream.state.order.get(&(list, position))?.is_some() {
@@ -194,7 +212,7 @@ impl Disk {
     pub fn delete_block(&self, block: BlockId) -> Result<()> {
         let stream = &mut *self.stream();
         Self::entry(stream, block)?;
-        stream.make_room(RECORD_MAX, 0, false)?;
+        stream.make_room(RECORD_MAX, 0)?;
         stream.perform(&Record::Delete { block })
     }
 
@@ -248,8 +266,9 @@ impl Disk {
             return Err(Errno::INVAL.into());
         }
         let stream = &mut *self.stream();
-        Self::entry(stream, block)?;
-        stream.make_room(RECORD_MAX, 1, true)?;
+        let entry = Self::entry(stream, block)?;
+        stream.make_space(stream.net_units(block, &entry))?;
+        stream.make_room(RECORD_MAX, 1)?;
         stream.perform_write(block, contents.into(), true);
         Ok(())
     }
@@ -469,6 +488,7 @@ impl Aru<'_> {
         self.has_ended = true;
         let mut unit = stream.units.open.remove(&self.unit).expect("it has not ended");
         check(&unit, &stream.state)?;
+        stream.make_space(unit_space(&unit, stream)?)?;
         // Each insertion may have labels moved.
         stream.make_room_for_unit(2 * unit.list_ops().len() + unit.writes() + 2, unit.writes())?;
         stream.ending = Some(self.unit);
@@ -485,10 +505,21 @@ impl Aru<'_> {
     pub fn abort(self) {}
 }
 
+/// Blocks of the device that a unit takes more than it gives back, at most.
+fn unit_space(unit: &Unit, stream: &Stream) -> Result<u64> {
+    let mut units = 0;
+    for block in unit.written() {
+        let entry = stream.state.blocks.get(&block)?.unwrap_or_default();
+        units += stream.net_units(block, &entry);
+    }
+    let pages = if unit.inserts() { stream.page_units() } else { 0 };
+    Ok(units + u64::from(pages))
+}
+
 /// Does what a unit does, which can be done.
 fn perform_unit(stream: &mut Stream, unit: &mut Unit) -> Result<()> {
     let perform = |stream: &mut Stream, record: &Record| {
-        stream.make_room(RECORD_MAX, 0, false)?;
+        stream.make_room(RECORD_MAX, 0)?;
         stream.perform(record)
     };
     perform(stream, &Record::Begin)?;
@@ -501,7 +532,7 @@ fn perform_unit(stream: &mut Stream, unit: &mut Unit) -> Result<()> {
             }
             ListOp::Delete { block } => perform(stream, &Record::Delete { block })?,
             ListOp::Insert { block, list, at } => {
-                stream.make_room(2 * RECORD_MAX, 0, false)?;
+                stream.make_room(2 * RECORD_MAX, 0)?;
                 let label = match at {
                     At::Position(position) => position,
                     At::Start => Disk::gap(stream, list, None)?,
@@ -517,7 +548,7 @@ fn perform_unit(stream: &mut Stream, unit: &mut Unit) -> Result<()> {
     for (block, contents) in unit.take_writes() {
         // It may have been deleted with its list after it was written.
         if stream.state.blocks.get(&block)?.is_some() {
-            stream.make_room(RECORD_MAX, 1, false)?;
+            stream.make_room(RECORD_MAX, 1)?;
             stream.perform_write(block, contents, false);
         }
     }

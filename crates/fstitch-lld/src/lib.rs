@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails where it cannot go on"))]
 
 mod chunk;
+mod cleaner;
 mod conflict;
 mod disk;
 mod log;
@@ -10,13 +11,14 @@ mod pages;
 mod record;
 mod recovery;
 mod shape;
+mod space;
 mod state;
 mod stream;
 mod tree;
 mod unit;
 
 pub use conflict::{Conflict, EndError};
-pub use disk::{Aru, At, Disk, FormatOptions, Options, Visibility};
+pub use disk::{Aru, At, Disk, FormatOptions, Options, Space, Visibility};
 pub use log::Counters;
 pub use record::{BlockId, Label, ListId};
 pub use recovery::Recovered;

@@ -24,8 +24,10 @@ pub(crate) type Contents = Arc<[u8]>;
 pub(crate) struct Usage {
     /// Blocks of the device that somebody refers to.
     pub(crate) live: u32,
-    /// The last chunk that was written to it.
+    /// The last chunk of the log that was written to it.
     pub(crate) newest: u64,
+    /// The chunk that was the newest one when the youngest of its data were written by a client.
+    pub(crate) age: u64,
 }
 
 /// All segments.
@@ -36,12 +38,14 @@ pub(crate) struct Segments {
     pub(crate) changed: rustc_hash::FxHashSet<u64>,
     /// Those that may be written, the next one last.
     pub(crate) free: Vec<u64>,
+    /// Blocks of the device that are in use in all of them.
+    pub(crate) live: u64,
 }
 
 impl Segments {
     pub(crate) fn new(shape: Shape) -> Self {
         let usage = vec![Usage::default(); to_usize(shape.segments)];
-        Self { shape, usage, changed: rustc_hash::FxHashSet::default(), free: Vec::new() }
+        Self { shape, usage, changed: rustc_hash::FxHashSet::default(), free: Vec::new(), live: 0 }
     }
 
     fn at(&mut self, place: u64) -> &mut Usage {
@@ -50,8 +54,20 @@ impl Segments {
         &mut self.usage[to_usize(segment)]
     }
 
+    /// A chunk of the log was written around that place.
+    pub(crate) fn written(&mut self, place: u64, number: u64) {
+        let usage = self.at(place);
+        (usage.newest, usage.age) = (number, number);
+    }
+
+    /// Data of that age were written around that place, and no part of the log.
+    pub(crate) fn aged(&mut self, place: u64, age: u64) {
+        let usage = self.at(place);
+        usage.age = if usage.live == 0 { age } else { usage.age.max(age) };
+    }
+
     /// Finds those that are free: nothing in them is in use, and no chunk that is not older than `number`.
-    pub(crate) fn find_free(&mut self, number: u64, taken: [u64; 2]) {
+    pub(crate) fn find_free(&mut self, number: u64, taken: &[u64]) {
         let is_free = |&segment: &u64| {
             let usage = self.usage[to_usize(segment)];
             usage.live == 0 && usage.newest < number && !taken.contains(&segment)
@@ -63,11 +79,13 @@ impl Segments {
 impl Room for Segments {
     fn used(&mut self, place: u64, len: u32) {
         self.at(place).live += len;
+        self.live += u64::from(len);
     }
 
     fn left(&mut self, place: u64, len: u32) {
         let usage = self.at(place);
         usage.live = usage.live.checked_sub(len).expect("what was used is left once");
+        self.live -= u64::from(len);
     }
 }
 
@@ -86,6 +104,8 @@ pub(crate) struct Log {
     position: Position,
     /// Up to this chunk everything is stable.
     stable: u64,
+    /// Something else was written that is not stable.
+    beside: bool,
     records: Vec<u8>,
     data: Vec<Item>,
     data_units: u32,
@@ -107,6 +127,12 @@ pub struct Counters {
     pub flushes: u64,
     /// Checkpoints.
     pub checkpoints: u64,
+    /// Segments that the cleaner has emptied.
+    pub cleaned: u64,
+    /// Bytes of blocks that it has moved.
+    pub moved_bytes: u64,
+    /// Segments that it leaves as they are because something in them cannot be read.
+    pub unreadable: u64,
 }
 
 /// Where data of a chunk have come to lie.
@@ -125,6 +151,7 @@ impl Log {
             epoch,
             position,
             stable: position.number - 1,
+            beside: false,
             records: Vec::new(),
             data: Vec::new(),
             data_units: 0,
@@ -140,6 +167,11 @@ impl Log {
 
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch
+    }
+
+    /// Blocks of the device that data of the open chunk take.
+    pub(crate) fn data_units(&self) -> u32 {
+        self.data_units
     }
 
     /// Whether the open chunk says nothing.
@@ -236,6 +268,34 @@ impl Log {
         let unit = self.shape.unit_bytes();
         let (summary, sum) = Summary::encode(&chain, descriptors, records, (unit, at_least));
         let first = self.shape.segment_start(segment) + u64::from(offset);
+        let len = self.put(first, &summary, descriptors, data)?;
+        segments.written(first, number);
+        self.position = Position { number: number + 1, link: sum, offset: offset + len, ..self.position };
+        Ok(first + to_u64(summary.len() / unit))
+    }
+
+    /// Writes data that are no part of the log, with a summary that says what they are. Returns where they begin, and how many blocks of
+    /// the device all of it takes.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn write_beside(
+        &mut self,
+        first: u64,
+        descriptors: &[Descriptor],
+        data: &[&[u8]],
+    ) -> Result<(u64, u32)> {
+        let chain = Chain { number: 0, epoch: self.epoch, link: 0, stable: 0, next_segment: 0 };
+        let unit = self.shape.unit_bytes();
+        let (summary, _) = Summary::encode(&chain, descriptors, &[], (unit, 0));
+        self.beside = true;
+        let len = self.put(first, &summary, descriptors, data)?;
+        Ok((first + to_u64(summary.len() / unit), len))
+    }
+
+    /// Writes a summary and its data. Returns how many blocks of the device they take.
+    fn put(&mut self, first: u64, summary: &[u8], descriptors: &[Descriptor], data: &[&[u8]]) -> Result<u32> {
+        let unit = self.shape.unit_bytes();
         let kinds = std::iter::repeat_n(BlockKind::JournalDescriptor, summary.len() / unit).chain(
             descriptors.iter().flat_map(|descriptor| {
                 let kind = match descriptor.kind {
@@ -251,11 +311,9 @@ impl Log {
             blocks.map(|((block, kind), data)| BlockWrite { block: BlockNo(block), kind, data }).collect();
         self.device.write(&writes)?;
         let len = u32::try_from(writes.len()).expect("a chunk is within a segment");
-        segments.at(first).newest = number;
         self.counters.chunks += 1;
         self.counters.bytes += u64::from(len) * to_u64(unit);
-        self.position = Position { number: number + 1, link: sum, offset: offset + len, ..self.position };
-        Ok(first + to_u64(summary.len() / unit))
+        Ok(len)
     }
 
     /// Goes on in the next segment, which must not be the last free one.
@@ -274,10 +332,11 @@ impl Log {
     /// # Errors
     /// If the device fails.
     pub(crate) fn flush(&mut self) -> Result<()> {
-        if self.stable + 1 < self.position.number {
+        if self.stable + 1 < self.position.number || self.beside {
             self.device.flush()?;
             self.counters.flushes += 1;
             self.stable = self.position.number - 1;
+            self.beside = false;
         }
         Ok(())
     }

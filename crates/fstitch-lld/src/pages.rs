@@ -72,6 +72,17 @@ impl<K: Fixed + Ord, V: Fixed> PageCache<K, V> {
         }
     }
 
+    /// The first key of a page that need not be part of the tree any more; `None` if it has none.
+    ///
+    /// # Errors
+    /// Those of the device, and if it is no page.
+    pub(crate) fn first_key(&self, place: Place) -> Result<Option<K>> {
+        let mut page = vec![0; PAGE];
+        read_run(&*self.device, place.block, BlockKind::Indirect, &mut page)?;
+        let node: Node<K, V> = Node::decode(self.tree, &page, place)?;
+        Ok(node.first())
+    }
+
     /// The page is no part of the tree any more.
     pub(crate) fn forget(&self, place: Place) {
         if self.shelf.lock().kept.remove(&place).is_some() {

@@ -30,8 +30,6 @@ pub(crate) enum Record {
     Delete { block: BlockId },
     /// The labels of `count` blocks, from that with the label `from` on, are `label` and those `step` behind each other.
     Relabel { list: ListId, from: Label, count: u64, label: Label, step: u64 },
-    /// The block was at that place, and is this chunk's data of this number.
-    Moved { block: BlockId, from: u64, data: u32 },
 }
 
 impl Record {
@@ -51,7 +49,6 @@ impl Record {
             Self::Insert { block, list, label } => record(7, &[block, list, label]),
             Self::Delete { block } => record(8, &[block]),
             Self::Relabel { list, from, count, label, step } => record(9, &[list, from, count, label, step]),
-            Self::Moved { block, from, data } => record(10, &[block, from, data.into()]),
         }
     }
 
@@ -79,7 +76,6 @@ impl Record {
             9 => {
                 Self::Relabel { list: next()?, from: next()?, count: next()?, label: next()?, step: next()? }
             }
-            10 => Self::Moved { block: next()?, from: next()?, data: small(next()?)? },
             _ => return None,
         })
     }
@@ -117,7 +113,7 @@ mod tests {
     use super::*;
 
     fn any_record() -> impl Strategy<Value = Record> {
-        let ids = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), 0_u8..10);
+        let ids = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), 0_u8..9);
         ids.prop_map(|(a, b, c, d, e, kind)| {
             let small = |number: u64| u32::try_from(number >> 32).unwrap();
             match kind {
@@ -129,8 +125,7 @@ mod tests {
                 5 => Record::DeleteList { list: a },
                 6 => Record::Insert { block: a, list: b, label: c },
                 7 => Record::Delete { block: a },
-                8 => Record::Relabel { list: a, from: b, count: c, label: d, step: e },
-                _ => Record::Moved { block: a, from: b, data: small(c) },
+                _ => Record::Relabel { list: a, from: b, count: c, label: d, step: e },
             }
         })
     }

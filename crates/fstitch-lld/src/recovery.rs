@@ -3,12 +3,12 @@
 //! Nothing is written before everything is read. The first thing that is written is a checkpoint.
 
 use fstitch_core::num::to_usize;
-use fstitch_core::{BlockKind, Result};
+use fstitch_core::{BlockDevice, BlockKind, Result};
 
 use crate::chunk::{DataKind, Summary};
 use crate::pages::read_run;
 use crate::record::Record;
-use crate::shape::Position;
+use crate::shape::{Position, Shape};
 use crate::stream::Stream;
 
 /// What opening a disk did.
@@ -73,7 +73,7 @@ fn follow(stream: &Stream) -> Result<Vec<Found>> {
     loop {
         let mut found = None;
         for (at, from) in [(segment, offset), (next_segment, 0)] {
-            let summary = summary_at(stream, at, from)?;
+            let summary = summary_at(&stream.shape, &**stream.device(), at, from)?;
             let fits = |summary: &Summary| {
                 let chain = &summary.chain;
                 chain.number == number && chain.link == link && chain.epoch >= epoch
@@ -93,20 +93,24 @@ fn follow(stream: &Stream) -> Result<Vec<Found>> {
 }
 
 /// The summary at a place, if there is one whose chunk fits its segment.
-fn summary_at(stream: &Stream, segment: u64, offset: u32) -> Result<Option<Summary>> {
-    let shape = &stream.shape;
+pub(crate) fn summary_at(
+    shape: &Shape,
+    device: &dyn BlockDevice,
+    segment: u64,
+    offset: u32,
+) -> Result<Option<Summary>> {
     if segment >= shape.segments || offset >= shape.segment_units {
         return Ok(None);
     }
     let place = shape.segment_start(segment) + u64::from(offset);
     let left = shape.segment_units - offset;
     let mut bytes = vec![0; shape.unit_bytes()];
-    read_run(&**stream.device(), place, BlockKind::JournalDescriptor, &mut bytes)?;
+    read_run(device, place, BlockKind::JournalDescriptor, &mut bytes)?;
     let Some(blocks) = Summary::probe(&bytes, left) else { return Ok(None) };
     if blocks > 1 {
         let first = bytes.len();
         bytes.resize(first * to_usize(blocks), 0);
-        read_run(&**stream.device(), place + 1, BlockKind::JournalDescriptor, &mut bytes[first..])?;
+        read_run(device, place + 1, BlockKind::JournalDescriptor, &mut bytes[first..])?;
     }
     let summary = Summary::decode(&bytes, shape.unit_bytes());
     Ok(summary.filter(|summary| {
@@ -146,13 +150,12 @@ fn replay(stream: &mut Stream, chunks: &[Found], recovered: &mut Recovered) -> R
             places.push((next, data.len, data.sum));
             next += u64::from(data.len);
         }
-        let segment = to_usize(chunk.segment);
-        stream.segments.usage[segment].newest = chunk.summary.chain.number;
+        stream.segments.written(chunk.data, chunk.summary.chain.number);
         // A record names the data that were written last in its chunk: a simple operation may have replaced them.
         for record in chunk.summary.records() {
             recovered.records += 1;
             let found = match record {
-                Record::Write { data, .. } | Record::Moved { data, .. } => places[to_usize(data)],
+                Record::Write { data, .. } => places[to_usize(data)],
                 _ => (0, 0, 0),
             };
             match (record, &mut unit) {

@@ -3,6 +3,7 @@
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockWrite, Corruption, Error, Le, Result, Structure};
 
+use crate::chunk::summary_blocks;
 use crate::pages::read_run;
 use crate::tree::Place;
 
@@ -13,6 +14,8 @@ const SIZE: usize = 64;
 const CHECKPOINTS: [u64; 2] = [1, 2];
 /// Blocks in front of the first segment.
 const FIRST: u64 = 8;
+/// With fewer there is no room to clean in.
+const SEGMENTS_MIN: u64 = 24;
 
 /// What a disk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +67,9 @@ impl Shape {
         let segment_units = segment_bytes / unit;
         // The copy of the superblock is the last block.
         let segments = geometry.block_count.saturating_sub(FIRST + 1) / u64::from(segment_units);
-        if segments < 8 {
+        if segments < SEGMENTS_MIN {
             return refused(format!(
-                "{} bytes have room for {segments} segments of {segment_bytes}, and 8 are needed",
+                "{} bytes have room for {segments} segments of {segment_bytes}, and {SEGMENTS_MIN} are needed",
                 geometry.bytes()
             ));
         }
@@ -81,6 +84,19 @@ impl Shape {
     /// Blocks of the device that a block of the disk takes.
     pub(crate) fn block_units(&self) -> u32 {
         self.block_size / self.unit
+    }
+
+    /// Blocks of the device that data of full blocks can take in a segment.
+    pub(crate) fn usable_units(&self) -> u32 {
+        let fits = |blocks: u32| {
+            let summary = summary_blocks(to_usize(blocks), to_usize(blocks) * 16, self.unit_bytes());
+            to_u64(summary) + u64::from(blocks * self.block_units()) <= u64::from(self.segment_units)
+        };
+        let mut blocks = self.segment_units / self.block_units();
+        while !fits(blocks) {
+            blocks -= 1;
+        }
+        blocks * self.block_units()
     }
 
     /// Where a segment begins.
@@ -194,6 +210,8 @@ pub(crate) struct Checkpoint {
     pub(crate) position: Position,
     /// The roots of blocks, order, lists and segments, and how many entries they have.
     pub(crate) roots: [(Place, u64); 4],
+    /// Pages of the first three.
+    pub(crate) pages: u64,
     pub(crate) next_block: u64,
     pub(crate) next_list: u64,
 }
@@ -219,6 +237,7 @@ impl Checkpoint {
             Le::put_u64(bytes, 8, count);
             Le::put_u32(bytes, 16, place.sum);
         }
+        Le::put_u64(&mut block, 160, self.pages);
         let sum = crc32c::crc32c(&block[..CHECKPOINT_SIZE - 4]);
         Le::put_u32(&mut block, CHECKPOINT_SIZE - 4, sum);
         block
@@ -244,6 +263,7 @@ impl Checkpoint {
                 next_segment: Le::u64(block, 32),
             },
             roots: [root(0), root(1), root(2), root(3)],
+            pages: Le::u64(block, 160),
             next_block: Le::u64(block, 48),
             next_list: Le::u64(block, 56),
         })

@@ -170,10 +170,6 @@ impl State {
             Record::Begin | Record::Commit => Ok(()),
             Record::Write { block, data } => self.set_place(block, found(data), room),
             Record::Found { block, place, len, sum } => self.set_place(block, (place, len, sum), room),
-            Record::Moved { block, from, data } => match self.blocks.get(&block)? {
-                Some(entry) if entry.place == from => self.set_place(block, found(data), room),
-                _ => Ok(()),
-            },
             Record::NewList { list, sparse } => {
                 self.next_list = self.next_list.max(list.saturating_add(1));
                 match self.lists.insert(list, ListEntry { sparse, blocks: 0 })? {
@@ -190,7 +186,16 @@ impl State {
         }
     }
 
-    fn set_place(&mut self, block: BlockId, place: (u64, u32, u32), room: &mut dyn Room) -> Result<()> {
+    /// The block's contents are somewhere else now.
+    ///
+    /// # Errors
+    /// Those of pages.
+    pub(crate) fn set_place(
+        &mut self,
+        block: BlockId,
+        place: (u64, u32, u32),
+        room: &mut dyn Room,
+    ) -> Result<()> {
         let old = self.block(block)?;
         let (place, len, sum) = place;
         self.blocks.insert(block, BlockEntry { place, len, sum, ..old })?;

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, BlockKind, Errno, Error, Result};
+use rustc_hash::FxHashSet;
 
+use crate::cleaner::Cold;
 use crate::log::{Contents, Laid, Log, PageRun, Segments, Usage};
 use crate::pages::{Budget, PAGE, PageCache, read_run};
 use crate::record::{BlockId, ListId, Record};
@@ -16,10 +17,6 @@ use crate::unit::Units;
 
 /// No record takes more bytes.
 pub(crate) const RECORD_MAX: usize = 64;
-/// Segments that clients' writes leave for checkpoints, the cleaner and deletions.
-const RESERVE: u64 = 3;
-/// Of the pages that may be kept, how many may have changed before a checkpoint is made, in percent.
-const CHANGED_MAX: usize = 50;
 
 /// The committed stream of a disk.
 pub(crate) struct Stream {
@@ -27,18 +24,24 @@ pub(crate) struct Stream {
     pub(crate) shape: Shape,
     pub(crate) state: State,
     /// The segments as the newest checkpoint has them.
-    usage: Table<u64, Usage>,
+    pub(crate) usage: Table<u64, Usage>,
     /// Blocks of the device that pages of that tree take, by segment: they are in nobody's count, their own least of all.
-    own: Own,
+    pub(crate) own: Own,
+    /// Pages of the other trees that are on the medium.
+    pub(crate) pages: u64,
     pub(crate) segments: Segments,
     pub(crate) log: Log,
     checkpoint: Checkpoint,
     /// Chunks from which on a checkpoint is due.
     pub(crate) due: u64,
     interval: u64,
-    budget: Arc<Budget>,
+    pub(crate) budget: Arc<Budget>,
     /// Why nothing is written any more.
     pub(crate) poison: Option<Error>,
+    /// Where the cleaner goes on writing.
+    pub(crate) cold: Option<Cold>,
+    /// Segments that the cleaner leaves as they are.
+    pub(crate) unreadable: FxHashSet<u64>,
     /// The units that have not ended.
     pub(crate) units: Units,
     /// The one that is ending: what is noted is its own, and no checkpoint is made.
@@ -46,34 +49,91 @@ pub(crate) struct Stream {
 }
 
 impl Fixed for Usage {
-    const SIZE: usize = 12;
+    const SIZE: usize = 20;
 
     fn put(&self, bytes: &mut [u8]) {
         fstitch_core::Le::put_u32(bytes, 0, self.live);
         fstitch_core::Le::put_u64(bytes, 4, self.newest);
+        fstitch_core::Le::put_u64(bytes, 12, self.age);
     }
 
     fn get(bytes: &[u8]) -> Self {
-        Self { live: fstitch_core::Le::u32(bytes, 0), newest: fstitch_core::Le::u64(bytes, 4) }
+        Self {
+            live: fstitch_core::Le::u32(bytes, 0),
+            newest: fstitch_core::Le::u64(bytes, 4),
+            age: fstitch_core::Le::u64(bytes, 12),
+        }
     }
 }
 
 /// The pages of the tree of segments.
 #[derive(Default)]
-struct Own(rustc_hash::FxHashMap<u64, u32>);
+pub(crate) struct Own {
+    by_segment: rustc_hash::FxHashMap<u64, u32>,
+    pub(crate) all: u64,
+}
+
+impl Own {
+    pub(crate) fn of(&self, segment: u64) -> u32 {
+        self.by_segment.get(&segment).copied().unwrap_or(0)
+    }
+
+    fn used(&mut self, segment: u64, units: u32) {
+        *self.by_segment.entry(segment).or_default() += units;
+        self.all += u64::from(units);
+    }
+
+    fn left(&mut self, segment: u64, units: u32) {
+        let count = self.by_segment.get_mut(&segment).expect("what was used is left once");
+        *count -= units;
+        if *count == 0 {
+            self.by_segment.remove(&segment);
+        }
+        self.all -= u64::from(units);
+    }
+}
+
+/// Where pages are counted.
+enum Count<'a> {
+    /// With all that is in use, and how many they are.
+    Pages(&'a mut u64),
+    /// Those of the tree of segments.
+    Own(&'a mut Own),
+}
+
+impl Count<'_> {
+    fn used(&mut self, place: u64, units: u32, shape: &Shape, segments: &mut Segments) {
+        match self {
+            Self::Pages(pages) => {
+                **pages += 1;
+                segments.used(place, units);
+            }
+            Self::Own(own) => own.used(shape.segment_of(place).expect("pages are in segments"), units),
+        }
+    }
+
+    fn left(&mut self, place: u64, units: u32, shape: &Shape, segments: &mut Segments) {
+        match self {
+            Self::Pages(pages) => {
+                **pages -= 1;
+                segments.left(place, units);
+            }
+            Self::Own(own) => own.left(shape.segment_of(place).expect("pages are in segments"), units),
+        }
+    }
+}
 
 /// Writes the pages of a tree.
-struct Saver<'a, K, V> {
+struct Saver<'a, 'b, K, V> {
     log: &'a mut Log,
     segments: &'a mut Segments,
     run: &'a mut PageRun,
     pages: &'a PageCache<K, V>,
-    /// Where pages are noted, if not with everything else.
-    own: Option<&'a mut Own>,
+    count: &'a mut Count<'b>,
     shape: Shape,
 }
 
-impl<K: Fixed + Ord, V: Fixed> Sink<K, V> for Saver<'_, K, V> {
+impl<K: Fixed + Ord, V: Fixed> Sink<K, V> for Saver<'_, '_, K, V> {
     fn page_size(&self) -> usize {
         PAGE
     }
@@ -87,13 +147,7 @@ impl<K: Fixed + Ord, V: Fixed> Sink<K, V> for Saver<'_, K, V> {
             self.log.end_pages(self.run, self.segments)?;
             *self.run = self.log.begin_pages(self.segments)?;
         };
-        match &mut self.own {
-            None => self.segments.used(place, len),
-            Some(own) => {
-                let segment = self.shape.segment_of(place).expect("pages are in segments");
-                *own.0.entry(segment).or_default() += len;
-            }
-        }
+        self.count.used(place, len, &self.shape, self.segments);
         Ok(place)
     }
 
@@ -117,10 +171,17 @@ impl Stream {
         shape.write(&*device)?;
         let position = Position { number: 1, link: 0, segment: 0, offset: 0, next_segment: 1 };
         let nowhere = (Place { block: 0, sum: 0 }, 0);
-        let checkpoint =
-            Checkpoint { number: 0, epoch: 1, position, roots: [nowhere; 4], next_block: 1, next_list: 1 };
+        let checkpoint = Checkpoint {
+            number: 0,
+            epoch: 1,
+            position,
+            roots: [nowhere; 4],
+            pages: 0,
+            next_block: 1,
+            next_list: 1,
+        };
         let mut stream = Self::at(device, shape, keeping, checkpoint, false)?;
-        stream.segments.find_free(u64::MAX, [0, 1]);
+        stream.segments.find_free(u64::MAX, &[0, 1]);
         stream.save()
     }
 
@@ -149,6 +210,7 @@ impl Stream {
             state,
             usage,
             own,
+            pages: checkpoint.pages,
             segments,
             log,
             checkpoint,
@@ -156,6 +218,8 @@ impl Stream {
             interval,
             budget,
             poison: None,
+            cold: None,
+            unreadable: FxHashSet::default(),
             units: Units::default(),
             ending: None,
         })
@@ -185,72 +249,25 @@ impl Stream {
         Ok(())
     }
 
+    /// Blocks of the device that new contents of a block take more than its old ones.
+    pub(crate) fn net_units(&self, block: BlockId, entry: &BlockEntry) -> u64 {
+        let has = entry.place != 0 || self.log.contents(block).is_some();
+        if has { 0 } else { self.shape.block_units().into() }
+    }
+
     /// Fails once nothing is written any more.
     pub(crate) fn check_poison(&self) -> Result<()> {
         self.poison.clone().map_or(Ok(()), Err)
     }
 
     /// Remembers a failure after which nobody knows what is on the medium.
-    fn noted<T>(&mut self, done: Result<T>) -> Result<T> {
+    pub(crate) fn noted<T>(&mut self, done: Result<T>) -> Result<T> {
         if let Err(error) = &done
             && error.errno() != Errno::NOSPC
         {
             self.poison.get_or_insert(Error::Poisoned(error.to_string().into()));
         }
         done
-    }
-
-    /// Makes room for so many more bytes of records and pieces of data in the open chunk. Blocks that clients write leave the reserve.
-    ///
-    /// # Errors
-    /// `ENOSPC`, and those of the device.
-    pub(crate) fn make_room(&mut self, records: usize, data: usize, is_client: bool) -> Result<()> {
-        self.check_poison()?;
-        let units = u32::try_from(data).expect("a few blocks") * self.shape.block_units();
-        let reserve = if is_client { RESERVE } else { 0 };
-        while !self.log.has_room(records, data, units) {
-            if self.log.is_empty() {
-                if self.ending.is_none() && (self.due == 0 || self.is_full_of_changes()) {
-                    self.save_if_possible()?;
-                }
-                if to_u64(self.segments.free.len()) <= reserve && self.ending.is_none() {
-                    self.save_if_possible()?;
-                }
-                if to_u64(self.segments.free.len()) <= reserve {
-                    return Err(Errno::NOSPC.into());
-                }
-                let done = self.log.next_segment(&mut self.segments);
-                self.noted(done)?;
-                self.due = self.due.saturating_sub(1);
-            } else {
-                self.close()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes sure that so many records and blocks can be noted without a checkpoint between them.
-    ///
-    /// # Errors
-    /// `ENOSPC`, and those of the device.
-    pub(crate) fn make_room_for_unit(&mut self, records: usize, blocks: usize) -> Result<()> {
-        self.check_poison()?;
-        let units = to_u64(blocks) * u64::from(self.shape.block_units());
-        // A summary takes less than a block for eight of data, and a segment ends at most a block early.
-        let bytes = to_u64(records * RECORD_MAX + blocks * 64);
-        let more = bytes.div_ceil(u64::from(self.shape.unit)) + 2;
-        let room = u64::from(self.shape.segment_units - self.shape.block_units() - 2);
-        let needed = (units + more).div_ceil(room) + 1;
-        if needed == 2
-            && self.log.has_room(records * RECORD_MAX, blocks, u32::try_from(units).unwrap_or(u32::MAX))
-        {
-            return Ok(());
-        }
-        let lacks = |stream: &Self| to_u64(stream.segments.free.len()) < needed + RESERVE;
-        if lacks(self) || self.due == 0 {
-            self.save_if_possible()?;
-        }
-        if lacks(self) { Err(Errno::NOSPC.into()) } else { Ok(()) }
     }
 
     /// Does what a record says, and notes it. There must be room.
@@ -300,19 +317,6 @@ impl Stream {
         self.noted(done)
     }
 
-    /// Whether so many pages have changed that a checkpoint should be made.
-    fn is_full_of_changes(&self) -> bool {
-        self.state.changed_pages() * 100 > self.budget.most * CHANGED_MAX
-    }
-
-    /// Makes a checkpoint if pages have room.
-    fn save_if_possible(&mut self) -> Result<()> {
-        match self.save() {
-            Err(error) if error.errno() == Errno::NOSPC => Ok(()),
-            done => done,
-        }
-    }
-
     /// Makes a checkpoint: from now on recovery begins here, and what was only needed before is free.
     ///
     /// # Errors
@@ -326,15 +330,15 @@ impl Stream {
 
     fn save_all(&mut self) -> Result<()> {
         let shape = self.shape;
-        let Self { state, usage, own, segments, log, .. } = self;
+        let Self { state, usage, own, pages, segments, log, .. } = self;
         let mut run = log.begin_pages(segments)?;
-        let blocks = save_tree(&mut state.blocks, log, segments, &mut run, None, shape)?;
-        let order = save_tree(&mut state.order, log, segments, &mut run, None, shape)?;
-        let lists = save_tree(&mut state.lists, log, segments, &mut run, None, shape)?;
+        let blocks = save_tree(&mut state.blocks, log, segments, &mut run, Count::Pages(pages), shape)?;
+        let order = save_tree(&mut state.order, log, segments, &mut run, Count::Pages(pages), shape)?;
+        let lists = save_tree(&mut state.lists, log, segments, &mut run, Count::Pages(pages), shape)?;
         for segment in std::mem::take(&mut segments.changed) {
             usage.insert(segment, segments.usage[fstitch_core::num::to_usize(segment)])?;
         }
-        let root = save_tree(usage, log, segments, &mut run, Some(own), shape)?;
+        let root = save_tree(usage, log, segments, &mut run, Count::Own(own), shape)?;
         log.end_pages(&run, segments)?;
         log.flush()?;
         let checkpoint = Checkpoint {
@@ -342,6 +346,7 @@ impl Stream {
             epoch: log.epoch(),
             position: log.position(),
             roots: [blocks, order, lists, root],
+            pages: *pages,
             next_block: state.next_block,
             next_list: state.next_list,
         };
@@ -355,10 +360,17 @@ impl Stream {
 
     /// Finds the segments that are free since the newest checkpoint.
     fn find_free(&mut self) {
+        let taken = self.taken();
+        self.segments.find_free(self.checkpoint.position.number, &taken);
+        let own = &self.own;
+        self.segments.free.retain(|segment| own.of(*segment) == 0);
+    }
+
+    /// The segments that are being written.
+    pub(crate) fn taken(&self) -> Vec<u64> {
         let position = self.log.position();
-        self.segments.find_free(self.checkpoint.position.number, [position.segment, position.next_segment]);
-        let own = &self.own.0;
-        self.segments.free.retain(|segment| own.get(segment).is_none_or(|units| *units == 0));
+        let cold = self.cold.map(|cold| cold.segment);
+        [position.segment, position.next_segment].into_iter().chain(cold).collect()
     }
 
     /// Opens a disk: the newest checkpoint, and what the log says after it. `recover` does that.
@@ -369,7 +381,10 @@ impl Stream {
         let mut wrong = None;
         usage.tree.walk(&0, &usage.pages, &mut |&segment, &entry| {
             match usize::try_from(segment).ok().and_then(|at| segments.usage.get_mut(at)) {
-                Some(place) => *place = entry,
+                Some(place) => {
+                    *place = entry;
+                    segments.live += u64::from(entry.live);
+                }
                 None => wrong = Some(segment),
             }
             wrong.is_none()
@@ -381,7 +396,7 @@ impl Stream {
         for place in usage.tree.places(&usage.pages)? {
             let segment = shape.segment_of(place.block);
             let segment = segment.ok_or_else(|| damaged(format!("a page lies in block {}", place.block)))?;
-            *own.0.entry(segment).or_default() += page_units;
+            own.used(segment, page_units);
         }
         Ok(stream)
     }
@@ -408,24 +423,17 @@ fn save_tree<K: Fixed + Ord, V: Fixed>(
     log: &mut Log,
     segments: &mut Segments,
     run: &mut PageRun,
-    mut own: Option<&mut Own>,
+    mut count: Count<'_>,
     shape: Shape,
 ) -> Result<(Place, u64)> {
     let Table { tree, pages } = table;
     let units = u32::try_from(PAGE / shape.unit_bytes()).expect("a page has a few blocks");
     for left in tree.take_left() {
         pages.forget(left);
-        match &mut own {
-            None => segments.left(left.block, units),
-            Some(own) => {
-                let segment = shape.segment_of(left.block).expect("pages are in segments");
-                let count = own.0.get_mut(&segment).expect("what was used is left once");
-                *count -= units;
-            }
-        }
+        count.left(left.block, units, &shape, segments);
     }
     let name = pages.tree();
-    let mut saver = Saver { log, segments, run, pages, own, shape };
+    let mut saver = Saver { log, segments, run, pages, count: &mut count, shape };
     let place = tree.save(name, &mut saver)?;
     Ok((place, Tree::len(tree)))
 }

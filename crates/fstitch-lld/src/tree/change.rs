@@ -49,6 +49,17 @@ impl<K: Fixed + Ord, V: Fixed> Tree<K, V> {
         Ok(old)
     }
 
+    /// Has the page at a place, whose first key this is, in memory, so that it is written somewhere else next time. Returns whether it
+    /// is one of the tree's.
+    pub(crate) fn touch<P: Pages<K, V>>(&mut self, key: Option<&K>, place: Place, pages: &P) -> Result<bool> {
+        if !self.has_page(key, place, pages)? {
+            return Ok(false);
+        }
+        let mut work = Work::new(pages, &mut self.changed, &mut self.left);
+        work.touch(&mut self.root, key, place)?;
+        Ok(true)
+    }
+
     /// Takes away roots with one child.
     fn lower(&mut self) -> Result<()> {
         while let Link::Memory(root) = &mut self.root
@@ -135,6 +146,25 @@ impl<'a, P> Work<'a, P> {
                 let right = Node::Inner(children.split_off(half));
                 Ok((old, Some(self.beside(right))))
             }
+        }
+    }
+
+    fn touch<K: Fixed + Ord, V: Fixed>(
+        &mut self,
+        link: &mut Link<K, V>,
+        key: Option<&K>,
+        place: Place,
+    ) -> Result<()>
+    where
+        P: Pages<K, V>,
+    {
+        let is_it = matches!(link, Link::Medium(at) if *at == place);
+        match (self.take(link)?, key) {
+            (Node::Inner(children), Some(key)) if !is_it => {
+                let at = child_of(children, key);
+                self.touch(&mut children[at].link, Some(key), place)
+            }
+            _ => Ok(()),
         }
     }
 

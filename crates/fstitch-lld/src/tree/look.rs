@@ -132,6 +132,19 @@ impl<K: Fixed + Ord, V: Fixed> Tree<K, V> {
         }
     }
 
+    /// Whether the page at a place, whose first key this is, is one of the tree's.
+    pub(crate) fn has_page(&self, key: Option<&K>, place: Place, pages: &impl Pages<K, V>) -> Result<bool> {
+        let is_it = |link: &Link<K, V>| matches!(link, Link::Medium(at) if *at == place);
+        let Some(key) = key.filter(|_| !is_it(&self.root)) else { return Ok(is_it(&self.root)) };
+        descend(&self.root, pages, &mut |node| match node {
+            Node::Inner(children) => {
+                let child = child_of(children, key);
+                if is_it(&children[child].link) { Turn::End(true) } else { Turn::Below(child) }
+            }
+            Node::Leaf(_) => Turn::End(false),
+        })
+    }
+
     /// Where its pages on the medium are.
     pub(crate) fn places(&self, pages: &impl Pages<K, V>) -> Result<Vec<Place>> {
         let mut places = Vec::new();

@@ -130,7 +130,7 @@ impl<K: Fixed + Ord, V: Fixed> Node<K, V> {
     }
 
     /// The smallest key.
-    fn first(&self) -> Option<K> {
+    pub(crate) fn first(&self) -> Option<K> {
         match self {
             Self::Leaf(entries) => entries.first().map(|entry| entry.0),
             Self::Inner(children) => children.first().map(|child| child.first),

@@ -1,0 +1,265 @@
+//! The cleaner: what is alive in some segments moves together, so that those are free.
+//!
+//! What it writes is no part of the log. The contents of blocks go to a segment of their own, apart from what clients write now, in the
+//! order of their lists; the state in memory says where they are; and the checkpoint at the end of each pass makes that last. A failure
+//! before it finds the older checkpoint, and the segments that are being emptied as they were. Pages of trees do not move: they
+//! count as changed, and the checkpoint writes them.
+//!
+//! **Invariants.** 1. A segment is emptied only of what its summaries name; where something in it cannot be read, it stays as it
+//! is. 2. It is free only after a checkpoint in which nothing is in it. 3. Contents are moved only if their sum is right.
+
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{BlockKind, BlockNo, BlockRead, Errno, Error, Result};
+
+use crate::chunk::{DataKind, Descriptor, Summary, summary_blocks};
+use crate::record::BlockId;
+use crate::state::{BlockEntry, Table};
+use crate::stream::Stream;
+use crate::tree::{Fixed, Place};
+
+/// Passes that may give nothing before it is said that there is nothing to be had: pages that move leave room elsewhere first.
+const PATIENCE: u32 = 12;
+/// Bytes that a pass moves at most, unless one segment has more.
+const PASS_BYTES: u64 = 16 << 20;
+
+/// The segment that is written with what has been alive for long, and how far it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cold {
+    pub(crate) segment: u64,
+    offset: u32,
+}
+
+/// Contents that are alive.
+struct Alive {
+    block: BlockId,
+    entry: BlockEntry,
+    bytes: Vec<u8>,
+}
+
+/// A segment that may be emptied.
+struct Candidate {
+    segment: u64,
+    live: u32,
+    score: u64,
+}
+
+impl Stream {
+    /// Empties segments until so many are free, or no more can be had.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn clean(&mut self, wanted: u64) -> Result<()> {
+        let (mut best, mut patience) = (self.segments.free.len(), PATIENCE);
+        while to_u64(self.segments.free.len()) < wanted && patience > 0 {
+            match self.pass(wanted) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if error.errno() == Errno::NOSPC => break,
+                Err(error) => return Err(error),
+            }
+            patience -= 1;
+            if self.segments.free.len() > best {
+                (best, patience) = (self.segments.free.len(), PATIENCE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Empties some segments. Returns whether there were any.
+    fn pass(&mut self, wanted: u64) -> Result<bool> {
+        let victims = self.victims(wanted);
+        if victims.is_empty() {
+            return Ok(false);
+        }
+        let (mut alive, mut age) = (Vec::new(), 0);
+        for &segment in &victims {
+            match self.alive_in(segment) {
+                Ok(found) => {
+                    alive.extend(found);
+                    age = age.max(self.segments.usage[to_usize(segment)].age);
+                    self.log.counters.cleaned += 1;
+                }
+                Err(Error::Io { .. } | Error::Corrupt(_)) => {
+                    self.unreadable.insert(segment);
+                    self.log.counters.unreadable += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        alive.sort_unstable_by_key(|alive| (alive.entry.list, alive.entry.label));
+        self.move_all(&alive, age)?;
+        self.save()?;
+        Ok(true)
+    }
+
+    /// The segments that are worth most, as many as can be emptied with what is free.
+    fn victims(&self, wanted: u64) -> Vec<u64> {
+        let mut candidates = self.candidates();
+        candidates.sort_unstable_by_key(|candidate| std::cmp::Reverse(candidate.score));
+        let usable = u64::from(self.shape.usable_units());
+        let free = to_u64(self.segments.free.len());
+        let (block, page) = (u64::from(self.shape.block_units()), u64::from(self.page_units()));
+        let most = PASS_BYTES / u64::from(self.shape.unit);
+        let (mut victims, mut live, mut gain) = (Vec::new(), 0, 0);
+        for Candidate { segment, live: here, .. } in candidates {
+            let moved = live + u64::from(here);
+            // What moves changes a page for each block, at most.
+            let pages = (moved / block.min(page)).min(self.pages + self.changed_pages());
+            let fits = moved.div_ceil(usable) + self.checkpoint_segments(pages) <= free;
+            let is_enough = gain > usable * (wanted + 1).saturating_sub(free) || moved > most;
+            if !victims.is_empty() && (!fits || is_enough) {
+                break;
+            }
+            if fits {
+                gain += usable - u64::from(here);
+                live = moved;
+                victims.push(segment);
+            }
+        }
+        victims
+    }
+
+    /// Every segment that would give something, by cost and benefit: what is gained, the longer the better, for what is read and
+    /// written.
+    fn candidates(&self) -> Vec<Candidate> {
+        let taken = self.taken();
+        let now = self.log.position().number;
+        let all = u64::from(self.shape.usable_units());
+        let segments = (0..).zip(&self.segments.usage);
+        let candidate = |(segment, usage): (u64, &crate::log::Usage)| {
+            let live = usage.live + self.own.of(segment);
+            let gain = all.checked_sub(u64::from(live) + u64::from(self.shape.block_units()))?;
+            let may = live > 0 && !taken.contains(&segment) && !self.unreadable.contains(&segment);
+            let age = now.saturating_sub(usage.age) + 1;
+            let score = gain.saturating_mul(age.min(1 << 40)) / (all + u64::from(live));
+            may.then_some(Candidate { segment, live, score })
+        };
+        segments.filter_map(candidate).collect()
+    }
+
+    /// What is alive in a segment: contents are returned, pages count as changed from now on.
+    fn alive_in(&mut self, segment: u64) -> Result<Vec<Alive>> {
+        let mut offset = 0;
+        let (mut alive, mut pages) = (Vec::new(), Vec::new());
+        while let Some(summary) = self.summary_at(segment, offset)? {
+            offset += summary.blocks;
+            for data in &summary.data {
+                let place = self.shape.segment_start(segment) + u64::from(offset);
+                offset += data.len;
+                match data.kind {
+                    DataKind::Block | DataKind::Spilled => {
+                        let entry = self.state.blocks.get(&data.owner)?;
+                        if let Some(entry) = entry.filter(|entry| entry.place == place) {
+                            alive.push(Alive { block: data.owner, entry, bytes: Vec::new() });
+                        }
+                    }
+                    DataKind::Page => pages.push((data.owner, Place { block: place, sum: data.sum })),
+                }
+            }
+        }
+        self.read_all(&mut alive)?;
+        for (tree, place) in pages {
+            self.touch_page(tree, place)?;
+        }
+        let left = self.segments.usage[to_usize(segment)].live;
+        let known: u32 = alive.iter().map(|alive| alive.entry.len).sum();
+        if known > left {
+            return Err(crate::state::damaged(format!("segment {segment} has more in use than it counts")));
+        }
+        Ok(alive)
+    }
+
+    /// The summary at a place; `None` behind the last one.
+    fn summary_at(&self, segment: u64, offset: u32) -> Result<Option<Summary>> {
+        crate::recovery::summary_at(&self.shape, &**self.device(), segment, offset)
+    }
+
+    fn read_all(&self, alive: &mut [Alive]) -> Result<()> {
+        let unit = self.shape.unit_bytes();
+        for alive in alive.iter_mut() {
+            alive.bytes = vec![0; to_usize(alive.entry.len) * unit];
+        }
+        let mut reads = Vec::new();
+        for alive in alive.iter_mut() {
+            for (block, data) in (alive.entry.place..).zip(alive.bytes.chunks_mut(unit)) {
+                reads.push(BlockRead { block: BlockNo(block), kind: BlockKind::Data, data });
+            }
+        }
+        self.device().read(&mut reads)?;
+        match alive.iter().find(|alive| crc32c::crc32c(&alive.bytes) != alive.entry.sum) {
+            Some(bad) => Err(crate::state::damaged(format!("the contents of block {}", bad.block))),
+            None => Ok(()),
+        }
+    }
+
+    /// Has a page of one of the trees written again at the next checkpoint.
+    fn touch_page(&mut self, tree: u64, place: Place) -> Result<()> {
+        match tree {
+            1 => touch(&mut self.state.blocks, place),
+            2 => touch(&mut self.state.order, place),
+            3 => touch(&mut self.state.lists, place),
+            4 => touch(&mut self.usage, place),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes contents to where what is cold goes.
+    fn move_all(&mut self, mut alive: &[Alive], age: u64) -> Result<()> {
+        while !alive.is_empty() {
+            let (cold, room) = self.cold_room()?;
+            let (now, later) = alive.split_at(room.min(alive.len()));
+            self.move_to(cold, now, age)?;
+            alive = later;
+        }
+        Ok(())
+    }
+
+    /// Where contents can go, and how many blocks of them.
+    fn cold_room(&mut self) -> Result<(Cold, usize)> {
+        loop {
+            let cold = match self.cold {
+                Some(cold) => cold,
+                None => Cold { segment: self.segments.free.pop().ok_or(Errno::NOSPC)?, offset: 0 },
+            };
+            self.cold = Some(cold);
+            let left = self.shape.segment_units - cold.offset;
+            let mut room = to_usize(left / self.shape.block_units());
+            let needs = |room: usize| to_u64(summary_blocks(room, 0, self.shape.unit_bytes()));
+            let units = u64::from(self.shape.block_units());
+            while room > 0 && needs(room) + to_u64(room) * units > u64::from(left) {
+                room -= 1;
+            }
+            if room > 0 {
+                return Ok((cold, room));
+            }
+            self.cold = None;
+        }
+    }
+
+    fn move_to(&mut self, cold: Cold, alive: &[Alive], age: u64) -> Result<()> {
+        let descriptor = |alive: &Alive| Descriptor {
+            kind: DataKind::Block,
+            owner: alive.block,
+            len: alive.entry.len,
+            sum: alive.entry.sum,
+        };
+        let descriptors: Vec<Descriptor> = alive.iter().map(descriptor).collect();
+        let data: Vec<&[u8]> = alive.iter().map(|alive| &alive.bytes[..]).collect();
+        let first = self.shape.segment_start(cold.segment) + u64::from(cold.offset);
+        let written = self.log.write_beside(first, &descriptors, &data);
+        let (mut place, len) = self.noted(written)?;
+        self.cold = Some(Cold { offset: cold.offset + len, ..cold });
+        self.segments.aged(first, age);
+        for Alive { block, entry, bytes } in alive {
+            self.state.set_place(*block, (place, entry.len, entry.sum), &mut self.segments)?;
+            self.log.counters.moved_bytes += to_u64(bytes.len());
+            place += u64::from(entry.len);
+        }
+        Ok(())
+    }
+}
+
+fn touch<K: Fixed + Ord, V: Fixed>(table: &mut Table<K, V>, place: Place) -> Result<()> {
+    let key = table.pages.first_key(place)?;
+    table.tree.touch(key.as_ref(), place, &table.pages).map(drop)
+}

@@ -1,0 +1,183 @@
+//! Who may take how much of the disk.
+//!
+//! What is alive may take most of the segments; the rest is what the cleaner and checkpoints work with, so that they always can. Two
+//! questions are asked of everything that is to be noted: is there *space*, which only what stays takes, and *room*, which everything
+//! takes until the cleaner comes by.
+
+use fstitch_core::num::to_u64;
+use fstitch_core::{Errno, Result};
+
+use crate::pages::PAGE;
+use crate::stream::{RECORD_MAX, Stream};
+
+/// Free segments that a pass of the cleaner fills before it has emptied any.
+const RESERVE: u64 = 4;
+/// What is being written and never full: the log's segment, the next one, the cleaner's, and some that are full of small chunks.
+const OPEN: u64 = 5;
+/// Of all segments, how many are never full, in percent.
+const SPARE_PERCENT: u64 = 4;
+/// Changed pages with which a checkpoint is made, at most.
+const CHANGED_MAX: u64 = 8192;
+/// Changed pages below which a checkpoint gives nothing back that is worth it.
+const CHANGED_MIN: u64 = 32;
+/// Bytes that a block takes in the trees, as a rule: an entry in that of blocks and one in that of orders, in pages that are not full.
+const MAP_BYTES: u64 = 90;
+
+impl Stream {
+    /// Blocks of the device that a page takes.
+    pub(crate) fn page_units(&self) -> u32 {
+        u32::try_from(PAGE / self.shape.unit_bytes()).expect("a page has a few blocks")
+    }
+
+    /// Pages that the next checkpoint has to write, and those that lead to them.
+    pub(crate) fn changed_pages(&self) -> u64 {
+        to_u64(self.state.changed_pages() + self.usage.tree.changed_pages())
+    }
+
+    /// Pages that a segment has room for.
+    fn pages_per_segment(&self) -> u64 {
+        let page = u64::from(self.page_units());
+        (u64::from(self.shape.segment_units) / page).saturating_sub(1).max(1)
+    }
+
+    /// Segments that a checkpoint would take now, and after so many more changes.
+    pub(crate) fn checkpoint_segments(&self, more: u64) -> u64 {
+        // Each segment that has changed is an entry of the tree of segments, and many share a page.
+        let usage = to_u64(self.segments.changed.len()).min(self.shape.segments / 64 + 1) + 3;
+        (self.changed_pages() + usage + more).div_ceil(self.pages_per_segment()) + 1
+    }
+
+    /// Pages that may have changed before a checkpoint is made: half of what may be kept.
+    fn changed_most(&self) -> u64 {
+        to_u64(self.budget.most / 2).min(CHANGED_MAX)
+    }
+
+    /// Segments that the largest checkpoint takes.
+    fn largest_checkpoint(&self) -> u64 {
+        let pages = (self.pages + self.changed_pages()).min(self.changed_most());
+        self.checkpoint_segments(pages.saturating_sub(self.changed_pages()) + 8)
+    }
+
+    /// Blocks of the device that what is alive may take: what remains when the cleaner and checkpoints have theirs.
+    pub(crate) fn space(&self) -> u64 {
+        let segments = self.shape.segments;
+        let spare = (segments * SPARE_PERCENT).div_ceil(100);
+        let bytes =
+            segments * u64::from(self.shape.segment_units) / u64::from(self.shape.block_units()) * MAP_BYTES;
+        let map = bytes.div_ceil(to_u64(PAGE)).min(CHANGED_MAX);
+        let checkpoints = 2 * (map.div_ceil(self.pages_per_segment()) + 1);
+        segments.saturating_sub(spare + checkpoints + RESERVE + OPEN) * u64::from(self.shape.usable_units())
+    }
+
+    /// Blocks of the device that it takes.
+    pub(crate) fn space_used(&self) -> u64 {
+        let changed = self.changed_pages() * u64::from(self.page_units());
+        self.segments.live + self.own.all + u64::from(self.log.data_units()) + changed
+    }
+
+    /// Makes sure that there is space for so many more blocks of the device.
+    ///
+    /// # Errors
+    /// `ENOSPC`, and those of the device.
+    pub(crate) fn make_space(&mut self, units: u64) -> Result<()> {
+        self.check_poison()?;
+        if self.space_used() + units <= self.space() {
+            return Ok(());
+        }
+        // What has changed since the last checkpoint counts twice, and what the open chunk replaces is not given back yet.
+        if self.changed_pages() > CHANGED_MIN || !self.log.is_empty() {
+            self.save_if_possible()?;
+        }
+        if self.space_used() + units <= self.space() { Ok(()) } else { Err(Errno::NOSPC.into()) }
+    }
+
+    /// Makes room for so many more bytes of records and pieces of data in the open chunk.
+    ///
+    /// # Errors
+    /// `ENOSPC`, and those of the device.
+    pub(crate) fn make_room(&mut self, records: usize, data: usize) -> Result<()> {
+        self.check_poison()?;
+        let units = u32::try_from(data).expect("a few blocks") * self.shape.block_units();
+        if self.ending.is_none() {
+            // What has changed must fit what is free, or no checkpoint would ever be possible.
+            if self.checkpoint_segments(8) + RESERVE > to_u64(self.segments.free.len()) {
+                self.make_free(1)?;
+            }
+            if self.changed_pages() > self.changed_most() {
+                self.save_if_possible()?;
+            }
+        }
+        while !self.log.has_room(records, data, units) {
+            if self.log.is_empty() {
+                self.begin_segment()?;
+            } else {
+                self.close()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_segment(&mut self) -> Result<()> {
+        if self.ending.is_none() {
+            if self.due == 0 {
+                self.save_if_possible()?;
+            }
+            self.make_free(1)?;
+        }
+        let done = self.log.next_segment(&mut self.segments);
+        self.noted(done)?;
+        self.due = self.due.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Makes sure that so many segments can be taken, and that cleaning and a checkpoint are possible after that.
+    fn make_free(&mut self, segments: u64) -> Result<()> {
+        // One checkpoint at any time, and one at the end of a pass, which changes pages by what it moves.
+        let low = segments + RESERVE + 2 * self.largest_checkpoint();
+        if to_u64(self.segments.free.len()) < low {
+            self.save_if_possible()?;
+        }
+        if to_u64(self.segments.free.len()) < low {
+            // Some more than that, so that the next ones find them.
+            self.clean(low + (self.shape.segments / 32).clamp(2, 64))?;
+        }
+        // What is kept for the cleaner is there to be taken where it has found nothing.
+        let least = segments + 1 + self.checkpoint_segments(0);
+        if to_u64(self.segments.free.len()) < least { Err(Errno::NOSPC.into()) } else { Ok(()) }
+    }
+
+    /// Makes sure that so many records and blocks can be noted without a checkpoint between them.
+    ///
+    /// # Errors
+    /// `ENOSPC`, and those of the device.
+    pub(crate) fn make_room_for_unit(&mut self, records: usize, blocks: usize) -> Result<()> {
+        self.check_poison()?;
+        let units = to_u64(blocks) * u64::from(self.shape.block_units());
+        if self.due == 0 {
+            self.save_if_possible()?;
+        }
+        // A summary takes less than a block for eight of data, and a segment ends at most a block early.
+        let bytes = to_u64(records * RECORD_MAX + blocks * 64);
+        let more = bytes.div_ceil(u64::from(self.shape.unit)) + 2;
+        let room = u64::from(self.shape.segment_units - self.shape.block_units() - 2);
+        let needed = (units + more).div_ceil(room) + 1;
+        // Each record changes a leaf of up to three trees, and there are not many more pages than there are.
+        let pages = to_u64(records * 3 + blocks).min(self.pages + self.changed_pages() + to_u64(records));
+        let segments = needed + pages.div_ceil(self.pages_per_segment());
+        self.make_free(segments)
+    }
+
+    /// Makes a checkpoint if pages have room.
+    pub(crate) fn save_if_possible(&mut self) -> Result<()> {
+        match self.save() {
+            Err(error) if error.errno() == Errno::NOSPC => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Bytes that clients can store, and how many of them are taken.
+    pub(crate) fn space_bytes(&self) -> (u64, u64) {
+        let unit = u64::from(self.shape.unit);
+        (self.space() * unit, self.space_used().min(self.space()) * unit)
+    }
+}

@@ -1,0 +1,110 @@
+//! The cleaner under loads that fill the disk.
+//!
+//! What it prevents: contents that are lost or come back when they are moved, a disk that refuses what it has space for, and a disk that
+//! cannot go on because what is dead is spread over everything.
+
+#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+use std::sync::Arc;
+
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{BlockDevice, MemDevice, Seed};
+use fstitch_lld::{At, BlockId, Counters, Disk, FormatOptions, Options};
+
+const BLOCK: usize = 4096;
+
+struct Rig {
+    device: Arc<MemDevice>,
+    disk: Disk,
+    blocks: Vec<(BlockId, u64)>,
+}
+
+fn options() -> Options {
+    Options { cache_size: 4 << 20, checkpoint_interval: 1 << 20, ..Options::default() }
+}
+
+fn filled(value: u64) -> Vec<u8> {
+    value.to_le_bytes().repeat(BLOCK / 8)
+}
+
+impl Rig {
+    /// A disk of which so many percent are taken.
+    fn new(bytes: usize, percent: u64) -> Self {
+        let device = Arc::new(MemDevice::from_image(4096, vec![0; bytes]));
+        let format = FormatOptions { segment_size: 64 << 10, ..FormatOptions::default() };
+        Disk::format(Arc::clone(&device) as Arc<dyn BlockDevice>, &format).unwrap();
+        let (disk, _) = Disk::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &options()).unwrap();
+        let list = disk.new_list(true).unwrap();
+        let space = disk.space().all;
+        let mut blocks = Vec::new();
+        while disk.space().used * 100 < space * percent {
+            let block = disk.new_block(list, At::Position(to_u64(blocks.len()))).unwrap();
+            disk.write(block, &filled(block)).unwrap();
+            blocks.push((block, block));
+        }
+        Self { device, disk, blocks }
+    }
+
+    fn overwrite(&mut self, at: usize, value: u64) {
+        let (block, old) = &mut self.blocks[at];
+        self.disk.write(*block, &filled(value)).unwrap();
+        *old = value;
+    }
+
+    fn compare(&self, disk: &Disk) {
+        let mut bytes = vec![0; BLOCK];
+        for &(block, value) in &self.blocks {
+            disk.read(block, &mut bytes).unwrap();
+            assert!(bytes == filled(value), "block {block}");
+        }
+    }
+
+    /// Everything is there, in what is open and after a failure.
+    fn end(self) -> Counters {
+        self.compare(&self.disk);
+        self.disk.flush().unwrap();
+        let image: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_image(4096, self.device.image()));
+        self.compare(&Disk::open(image, &options()).unwrap().0);
+        let counters = self.disk.counters();
+        assert_eq!(counters.unreadable, 0);
+        counters
+    }
+}
+
+/// Bytes written for each byte that clients wrote, after so many turns over all blocks.
+fn amplification(percent: u64, turns: usize, next: &mut dyn FnMut(&mut Seed, usize) -> usize) -> f64 {
+    let (mut rig, mut seed) = (Rig::new(32 << 20, percent), Seed::new(percent));
+    let before = rig.disk.counters();
+    for turn in 0..turns * rig.blocks.len() {
+        let at = next(&mut seed, rig.blocks.len());
+        rig.overwrite(at, to_u64(turn) << 20);
+    }
+    let after = rig.end();
+    assert!(after.cleaned > before.cleaned);
+    let bytes = |number: u64| f64::from(u32::try_from(number >> 12).unwrap());
+    bytes(after.bytes - before.bytes) / bytes(after.client_bytes - before.client_bytes)
+}
+
+fn uniform(seed: &mut Seed, len: usize) -> usize {
+    to_usize(seed.below(to_u64(len)))
+}
+
+#[test]
+fn a_disk_that_is_full_goes_on() {
+    for percent in [50, 80, 90, 97, 100] {
+        let factor = amplification(percent, 4, &mut uniform);
+        println!("{percent} %: {factor:.2}");
+        assert!(factor < 60.0, "{percent} % full: {factor} bytes for each");
+    }
+}
+
+#[test]
+fn what_is_cold_is_left_alone() {
+    let mut hot = |seed: &mut Seed, len: usize| {
+        let hot = len / 10;
+        if seed.below(10) < 9 { uniform(seed, hot) } else { hot + uniform(seed, len - hot) }
+    };
+    let (apart, mixed) = (amplification(80, 6, &mut hot), amplification(80, 6, &mut uniform));
+    println!("hot and cold {apart:.2}, uniform {mixed:.2}");
+    assert!(apart < mixed, "{apart} bytes for each, and {mixed} where all are written alike");
+}
