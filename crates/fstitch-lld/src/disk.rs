@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fstitch_core::lock::{Mutex, MutexGuard};
-use fstitch_core::num::to_usize;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::order::rank;
 use fstitch_core::{BlockDevice, Errno, Error, Result};
 
@@ -336,6 +336,17 @@ impl Disk {
     /// `ENOSPC` if the maps have no room: then everything is as it was. Those of the device, from then on for ever.
     pub fn checkpoint(&self) -> Result<()> {
         self.stream().save()
+    }
+
+    /// Empties some segments, so that as many as this are free for whoever comes next. Happens by itself when few are.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn clean(&self, segments: u64) -> Result<()> {
+        let stream = &mut *self.stream();
+        stream.check_poison()?;
+        let wanted = to_u64(stream.segments.free.len()) + segments;
+        stream.clean(wanted)
     }
 
     /// Makes everything stable, and the next opening short.

@@ -79,6 +79,8 @@ struct Rig {
     disk: Disk,
     versions: Vec<Shown>,
     promised: Vec<usize>,
+    /// How often the cleaner has found something to do.
+    cleaned: u64,
     next: u8,
 }
 
@@ -106,7 +108,7 @@ impl Rig {
         let base = Base::new(512, made.image());
         let recorder = Arc::new(Recorder::new(Image::new(Arc::clone(&base))));
         let (disk, _) = Disk::open(Arc::clone(&recorder) as Arc<dyn BlockDevice>, &options()).unwrap();
-        Self { recorder, base, disk, versions: vec![shown], promised: Vec::new(), next: 0 }
+        Self { recorder, base, disk, versions: vec![shown], promised: Vec::new(), cleaned: 0, next: 0 }
     }
 
     /// An operation that is atomic.
@@ -208,7 +210,16 @@ fn program(number: u64, operations: u64) -> Rig {
     let mut rig = Rig::new(&mut seed);
     for _ in 0..operations {
         let fill = rig.fill();
-        match seed.below(12) {
+        match seed.below(13) {
+            11 => {
+                let before = rig.disk.counters().cleaned;
+                rig.disk.clean(1 + seed.below(4)).unwrap();
+                // It ends with a checkpoint if it has done anything.
+                if rig.disk.counters().cleaned > before {
+                    rig.cleaned += 1;
+                    rig.promise();
+                }
+            }
             10 => {
                 rig.disk.checkpoint().unwrap();
                 rig.promise();
@@ -227,13 +238,16 @@ fn program(number: u64, operations: u64) -> Rig {
 
 #[test]
 fn random_programs_survive_cuts_at_every_level() {
-    let mut states = 0;
+    let (mut states, mut cleaned) = (0, 0);
     for number in 0..16 {
         let level = Level::ALL[to_usize(number % to_u64(Level::ALL.len()))];
         let lab = LabOptions { level, choices_per_cut: 64, ..LabOptions::default() };
-        let outcome = program(number, 120).explore(&format!("random/{number}"), lab);
+        let rig = program(number, 120);
+        cleaned += rig.cleaned;
+        let outcome = rig.explore(&format!("random/{number}"), lab);
         assert_eq!(outcome.found, [], "run {number} at {level}");
         states += outcome.counts.generated;
     }
     assert!(states > 1_000, "{states} states");
+    assert!(cleaned > 50, "cleaned {cleaned} times");
 }
