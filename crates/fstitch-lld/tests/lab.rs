@@ -16,7 +16,8 @@ use fstitch_crashlab::{LabOptions, Level, Oracle, Outcome, Past, Recorder, Subje
 use fstitch_lld::{At, BlockId, Disk, FormatOptions, ListId, Options};
 
 const BLOCK: usize = 512;
-const LISTS: ListId = 400;
+/// More than a program makes.
+const LISTS: ListId = 1000;
 
 /// The lists, and what fills their blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,7 +37,7 @@ impl Subject for Opened {
         let fail = |error: fstitch_core::Error| Violation::new("unreadable", error.to_string());
         let (disk, _) = Disk::open(device, &options()).map_err(fail)?;
         let mut shown = Shown::default();
-        for list in 1..LISTS {
+        for list in 1..=LISTS {
             let Ok(len) = disk.list_len(list) else { continue };
             let mut blocks = Vec::new();
             for at in 0..len {
@@ -52,6 +53,10 @@ impl Subject for Opened {
             }
             shown.0.insert(list, blocks);
         }
+        assert!(
+            shown.0.last_key_value().is_none_or(|(last, _)| *last < LISTS),
+            "some lists are not looked at"
+        );
         Ok(shown)
     }
 }
@@ -92,9 +97,12 @@ impl Rig {
         Disk::format(Arc::clone(&made) as Arc<dyn BlockDevice>, &format).unwrap();
         let mut shown = Shown::default();
         for life in 0..seed.below(4) {
-            let (disk, _) = Disk::open(Arc::clone(&made) as Arc<dyn BlockDevice>, &options()).unwrap();
+            // A long life without a checkpoint: recovery finds many chunks, in segments where nothing is alive any more.
+            let rarely = Options { checkpoint_interval: 64 << 20, ..options() };
+            let (options, most) = if seed.below(2) == 0 { (rarely, 1200) } else { (options(), 150) };
+            let (disk, _) = Disk::open(Arc::clone(&made) as Arc<dyn BlockDevice>, &options).unwrap();
             shown = Opened.show(Arc::new(MemDevice::from_image(512, made.image()))).unwrap();
-            for _ in 0..seed.below(150) {
+            for _ in 0..seed.below(most) {
                 match seed.below(3) {
                     0 => unit(&disk, &mut shown, seed, life.to_le_bytes()[0] + 1, false),
                     _ => simple(&disk, &mut shown, seed, life.to_le_bytes()[0] + 1),
@@ -157,6 +165,7 @@ fn pick(shown: &Shown, seed: &mut Seed) -> Option<(ListId, Option<(usize, BlockI
 /// One simple operation.
 fn simple(disk: &Disk, shown: &mut Shown, seed: &mut Seed, fill: u8) {
     match (seed.below(10), pick(shown, seed)) {
+        (0, _) if shown.0.len() > 60 => {}
         (0, _) | (_, None) => drop(shown.0.insert(disk.new_list(false).unwrap(), Vec::new())),
         (1, Some((list, _))) if shown.0.len() > 3 => {
             disk.delete_list(list).unwrap();
@@ -184,6 +193,7 @@ fn unit(disk: &Disk, shown: &mut Shown, seed: &mut Seed, fill: u8, durable: bool
     let most = [5, 5, 5, 60][to_usize(seed.below(4))];
     for _ in 0..=seed.below(most) {
         match (seed.below(6), pick(shown, seed)) {
+            (0, _) if shown.0.len() > 60 => {}
             (0, _) | (_, None) => drop(shown.0.insert(unit.new_list(false).unwrap(), Vec::new())),
             (1, Some((list, Some((at, block))))) => {
                 unit.delete_block(block).unwrap();
@@ -250,4 +260,40 @@ fn random_programs_survive_cuts_at_every_level() {
     }
     assert!(states > 1_000, "{states} states");
     assert!(cleaned > 50, "cleaned {cleaned} times");
+}
+
+/// The log behind the checkpoint is long, and in many of its segments nothing is alive any more: what recovery writes must not lie there
+/// before its checkpoint is stable.
+fn recovering() -> Rig {
+    const WRITTEN: usize = 280;
+    let made = Arc::new(MemDevice::from_image(512, vec![0; (60 * 128 + 9) * 512]));
+    let format = FormatOptions { block_size: 512, segment_size: 64 << 10, ..FormatOptions::default() };
+    Disk::format(Arc::clone(&made) as Arc<dyn BlockDevice>, &format).unwrap();
+    let rarely = Options { checkpoint_interval: 64 << 20, cache_size: 8 << 20, ..options() };
+    let (disk, _) = Disk::open(Arc::clone(&made) as Arc<dyn BlockDevice>, &rarely).unwrap();
+    let before = disk.counters().checkpoints;
+    let list = disk.new_list(false).unwrap();
+    let blocks: Vec<BlockId> = (0..2500).map(|_| disk.new_block(list, At::Start).unwrap()).collect();
+    for round in 1..=2 {
+        blocks[..WRITTEN].iter().for_each(|block| disk.write(*block, &[round; BLOCK]).unwrap());
+    }
+    disk.flush().unwrap();
+    assert_eq!(disk.counters().checkpoints, before);
+    let all = blocks.iter().enumerate().rev();
+    let all = all.map(|(at, block)| (*block, if at < WRITTEN { 2 } else { 0 })).collect();
+    let shown = Shown(BTreeMap::from([(list, all)]));
+    let base = Base::new(512, made.image());
+    let recorder = Arc::new(Recorder::new(Image::new(Arc::clone(&base))));
+    let (disk, recovered) = Disk::open(Arc::clone(&recorder) as Arc<dyn BlockDevice>, &options()).unwrap();
+    assert!(recovered.chunks > 4, "{recovered:?}");
+    Rig { recorder, base, disk, versions: vec![shown], promised: Vec::new(), cleaned: 0, next: 0 }
+}
+
+#[test]
+fn a_failure_during_recovery_is_recovered_from() {
+    for level in Level::ALL {
+        let lab = LabOptions { level, choices_per_cut: 64, ..LabOptions::default() };
+        let outcome = recovering().explore(&format!("recovery/{level}"), lab);
+        assert_eq!(outcome.found, [], "{level}");
+    }
 }
