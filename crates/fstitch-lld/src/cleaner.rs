@@ -12,7 +12,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockKind, BlockNo, BlockRead, Errno, Error, Result};
 
 use crate::chunk::{DataKind, Descriptor, Summary, summary_blocks};
-use crate::record::BlockId;
+use crate::record::{BlockId, Label, ListId};
 use crate::state::{BlockEntry, Table};
 use crate::stream::Stream;
 use crate::tree::{Fixed, Place};
@@ -34,6 +34,11 @@ struct Alive {
     block: BlockId,
     entry: BlockEntry,
     bytes: Vec<u8>,
+}
+
+/// The order in which what is alive is written.
+fn place_in_list(alive: &Alive) -> (ListId, Label) {
+    (alive.entry.list, alive.entry.label)
 }
 
 /// A segment that may be emptied.
@@ -67,6 +72,9 @@ impl Stream {
 
     /// Empties some segments. Returns whether there were any.
     fn pass(&mut self, wanted: u64) -> Result<bool> {
+        // What is in the queue must be where it is looked for.
+        let written = self.log.write_queue();
+        self.noted(written)?;
         let victims = self.victims(wanted);
         if victims.is_empty() {
             return Ok(false);
@@ -86,8 +94,8 @@ impl Stream {
                 Err(error) => return Err(error),
             }
         }
-        alive.sort_unstable_by_key(|alive| (alive.entry.list, alive.entry.label));
-        self.move_all(&alive, age)?;
+        alive.sort_unstable_by_key(place_in_list);
+        self.move_all(alive, age)?;
         self.save()?;
         Ok(true)
     }
@@ -204,11 +212,11 @@ impl Stream {
     }
 
     /// Writes contents to where what is cold goes.
-    fn move_all(&mut self, mut alive: &[Alive], age: u64) -> Result<()> {
+    fn move_all(&mut self, mut alive: Vec<Alive>, age: u64) -> Result<()> {
         while !alive.is_empty() {
             let (cold, room) = self.cold_room()?;
-            let (now, later) = alive.split_at(room.min(alive.len()));
-            self.move_to(cold, now, age)?;
+            let later = alive.split_off(room.min(alive.len()));
+            self.move_to(cold, alive, age)?;
             alive = later;
         }
         Ok(())
@@ -219,7 +227,10 @@ impl Stream {
         loop {
             let cold = match self.cold {
                 Some(cold) => cold,
-                None => Cold { segment: self.segments.free.pop().ok_or(Errno::NOSPC)?, offset: 0 },
+                None => {
+                    self.log.begins_segment();
+                    Cold { segment: self.segments.free.pop().ok_or(Errno::NOSPC)?, offset: 0 }
+                }
             };
             self.cold = Some(cold);
             let left = self.shape.segment_units - cold.offset;
@@ -236,7 +247,7 @@ impl Stream {
         }
     }
 
-    fn move_to(&mut self, cold: Cold, alive: &[Alive], age: u64) -> Result<()> {
+    fn move_to(&mut self, cold: Cold, alive: Vec<Alive>, age: u64) -> Result<()> {
         let descriptor = |alive: &Alive| Descriptor {
             kind: DataKind::Block,
             owner: alive.block,
@@ -244,15 +255,18 @@ impl Stream {
             sum: alive.entry.sum,
         };
         let descriptors: Vec<Descriptor> = alive.iter().map(descriptor).collect();
-        let data: Vec<&[u8]> = alive.iter().map(|alive| &alive.bytes[..]).collect();
+        let owners: Vec<_> = alive.iter().map(|alive| (alive.block, alive.entry)).collect();
+        let data = alive.into_iter().map(|alive| (DataKind::Block, alive.bytes.into())).collect();
         let first = self.shape.segment_start(cold.segment) + u64::from(cold.offset);
-        let written = self.log.write_beside(first, &descriptors, &data);
-        let (mut place, len) = self.noted(written)?;
+        let (mut place, len) = self.log.queue_beside(first, &descriptors, data);
+        // Nobody reads these from the queue.
+        let written = self.log.write_queue();
+        self.noted(written)?;
         self.cold = Some(Cold { offset: cold.offset + len, ..cold });
         self.segments.aged(first, age);
-        for Alive { block, entry, bytes } in alive {
-            self.state.set_place(*block, (place, entry.len, entry.sum), &mut self.segments)?;
-            self.log.counters.moved_bytes += to_u64(bytes.len());
+        for (block, entry) in owners {
+            self.state.set_place(block, (place, entry.len, entry.sum), &mut self.segments)?;
+            self.log.counters.moved_bytes += u64::from(entry.len) * u64::from(self.shape.unit);
             place += u64::from(entry.len);
         }
         Ok(())

@@ -1,19 +1,21 @@
 //! The disk: what clients call.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use fstitch_core::lock::{Mutex, MutexGuard};
+use fstitch_core::lock::{Condvar, Mutex, MutexGuard};
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::order::rank;
-use fstitch_core::{BlockDevice, Errno, Error, Result};
+use fstitch_core::{BlockDevice, BlockKind, Errno, Error, Result};
 
 use crate::conflict::{EndError, check};
 use crate::log::Counters;
+use crate::pages::read_run;
 use crate::record::{BlockId, Label, ListId, Record};
 use crate::recovery::{Recovered, recover};
 use crate::shape::Shape;
-use crate::state::BlockEntry;
-use crate::stream::{Keeping, RECORD_MAX, Stream};
+use crate::state::{BlockEntry, damaged};
+use crate::stream::{Found, Keeping, RECORD_MAX, Stream};
 use crate::unit::{ListOp, Seen, Unit};
 
 /// How a disk is made.
@@ -91,6 +93,11 @@ pub enum At {
 /// A logical disk (\[A\] §2). Operations outside of units are atomic by themselves, and happen in the order in which they return.
 pub struct Disk {
     stream: Mutex<Stream, rank::Epoch>,
+    /// Something has been written, or nobody writes any more.
+    written: Condvar,
+    device: Arc<dyn BlockDevice>,
+    /// Bytes in the queue with which whoever has filled it writes them.
+    queue_bytes: u64,
     block_size: usize,
     visibility: Visibility,
 }
@@ -111,11 +118,19 @@ impl Disk {
     /// [`Error::Corrupt`] if it is damaged or none, [`Error::Unsupported`] if it is of another version; those of the device.
     pub fn open(device: Arc<dyn BlockDevice>, options: &Options) -> Result<(Self, Recovered)> {
         let shape = Shape::read(&*device)?;
-        let mut stream = Stream::open(device, shape, options.keeping())?;
+        let mut stream = Stream::open(Arc::clone(&device), shape, options.keeping())?;
         let recovered = recover(&mut stream)?;
         stream.save()?;
         let block_size = to_usize(shape.block_size);
-        Ok((Self { stream: Mutex::new(stream), block_size, visibility: options.visibility }, recovered))
+        let disk = Self {
+            stream: Mutex::new(stream),
+            written: Condvar::new(),
+            device,
+            queue_bytes: u64::from(shape.segment_units) * u64::from(shape.unit),
+            block_size,
+            visibility: options.visibility,
+        };
+        Ok((disk, recovered))
     }
 
     /// Bytes of a block.
@@ -126,6 +141,72 @@ impl Disk {
 
     fn stream(&self) -> MutexGuard<'_, Stream> {
         self.stream.lock()
+    }
+
+    /// Waits until something has been written.
+    fn wait<'a>(&'a self, stream: MutexGuard<'a, Stream>) -> MutexGuard<'a, Stream> {
+        self.written.wait(stream, |_| panic!("another thread panicked with the disk in its hands"))
+    }
+
+    /// Writes what is queued, and if asked for makes it stable, while others go on with the stream. Nobody else may be writing.
+    fn write_out<'a>(&'a self, mut stream: MutexGuard<'a, Stream>, flush: bool) -> MutexGuard<'a, Stream> {
+        let queue = stream.log.take_queue();
+        let medium = Arc::clone(&stream.log.medium);
+        stream.log.is_writing = true;
+        // The medium is taken before the stream is let go, so that nobody who has the stream can overtake.
+        let mut writing = medium.hold();
+        drop(stream);
+        let mut done = writing.write(&queue);
+        if flush && done.is_ok() {
+            done = writing.flush();
+        }
+        let reached = writing.reached().clone();
+        drop(writing);
+        let mut stream = self.stream.lock();
+        stream.log.is_writing = false;
+        stream.log.has_reached(&reached);
+        stream.noted(done).ok();
+        self.written.notify_all();
+        stream
+    }
+
+    /// Everything up to now is stable when this returns: one thread writes and flushes for all who wait.
+    fn make_stable<'a>(&'a self, mut stream: MutexGuard<'a, Stream>) -> Result<()> {
+        let newest = stream.log.newest();
+        loop {
+            if stream.log.stable() >= newest {
+                return stream.check_poison();
+            }
+            stream.check_poison()?;
+            if stream.log.is_writing {
+                stream = self.wait(stream);
+            } else {
+                stream.close()?;
+                stream = self.write_out(stream, true);
+            }
+        }
+    }
+
+    /// One operation outside of units.
+    fn operate<T>(&self, work: impl FnOnce(&mut Stream) -> Result<T>) -> Result<T> {
+        let mut stream = self.stream();
+        let done = work(&mut stream);
+        self.settle(stream);
+        done
+    }
+
+    /// Keeps what is queued within bounds, after an operation.
+    fn settle<'a>(&'a self, mut stream: MutexGuard<'a, Stream>) {
+        while stream.log.queued_bytes() >= self.queue_bytes && stream.poison.is_none() {
+            if !stream.log.is_writing {
+                drop(self.write_out(stream, false));
+                return;
+            }
+            if stream.log.queued_bytes() < 4 * self.queue_bytes {
+                return;
+            }
+            stream = self.wait(stream);
+        }
     }
 
     /// How much can be stored.
@@ -146,12 +227,13 @@ impl Disk {
     /// # Errors
     /// `ENOSPC`; [`Error::Poisoned`] after a failed write.
     pub fn new_list(&self, sparse: bool) -> Result<ListId> {
-        let stream = &mut *self.stream();
-        stream.make_space(stream.page_units().into())?;
-        stream.make_room(RECORD_MAX, 0)?;
-        let list = stream.state.next_list;
-        stream.perform(&Record::NewList { list, sparse })?;
-        Ok(list)
+        self.operate(|stream| {
+            stream.make_space(stream.page_units().into())?;
+            stream.make_room(RECORD_MAX, 0)?;
+            let list = stream.state.next_list;
+            stream.perform(&Record::NewList { list, sparse })?;
+            Ok(list)
+        })
     }
 
     /// Removes a list with its blocks.
@@ -159,12 +241,13 @@ impl Disk {
     /// # Errors
     /// `ENOENT` if there is none.
     pub fn delete_list(&self, list: ListId) -> Result<()> {
-        let stream = &mut *self.stream();
-        stream.state.lists.get(&list)?.ok_or(Errno::NOENT)?;
-        stream.make_room(RECORD_MAX, 0)?;
-        // Those that the open chunk has contents of are few.
-        stream.forget_contents_of(list)?;
-        stream.perform(&Record::DeleteList { list })
+        self.operate(|stream| {
+            stream.state.lists.get(&list)?.ok_or(Errno::NOENT)?;
+            stream.make_room(RECORD_MAX, 0)?;
+            // Those that the open chunk has contents of are few.
+            stream.forget_contents_of(list)?;
+            stream.perform(&Record::DeleteList { list })
+        })
     }
 
     /// Makes a block, which reads as zeros.
@@ -173,27 +256,28 @@ impl Disk {
     /// `ENOENT` if there is no such list, or no such block in it; `EEXIST` if the position is taken; `EINVAL` if the place is none of
     /// this kind of list; `ENOSPC`.
     pub fn new_block(&self, list: ListId, at: At) -> Result<BlockId> {
-        let stream = &mut *self.stream();
-        let entry = stream.state.lists.get(&list)?.ok_or(Errno::NOENT)?;
-        stream.make_space(stream.page_units().into())?;
-        stream.make_room(2 * RECORD_MAX, 0)?;
-        let label = match (at, entry.sparse) {
-            (At::Position(position), true) => {
-                if stream.state.order.get(&(list, position))?.is_some() {
-                    return Err(Errno::EXIST.into());
+        self.operate(|stream| {
+            let entry = stream.state.lists.get(&list)?.ok_or(Errno::NOENT)?;
+            stream.make_space(stream.page_units().into())?;
+            stream.make_room(2 * RECORD_MAX, 0)?;
+            let label = match (at, entry.sparse) {
+                (At::Position(position), true) => {
+                    if stream.state.order.get(&(list, position))?.is_some() {
+                        return Err(Errno::EXIST.into());
+                    }
+                    position
                 }
-                position
-            }
-            (At::Start, false) => Self::gap(stream, list, None)?,
-            (At::After(block), false) => {
-                let before = stream.state.blocks.get(&block)?.filter(|before| before.list == list);
-                Self::gap(stream, list, Some(before.ok_or(Errno::NOENT)?.label))?
-            }
-            _ => return Err(Errno::INVAL.into()),
-        };
-        let block = stream.state.next_block;
-        stream.perform(&Record::Insert { block, list, label })?;
-        Ok(block)
+                (At::Start, false) => Self::gap(stream, list, None)?,
+                (At::After(block), false) => {
+                    let before = stream.state.blocks.get(&block)?.filter(|before| before.list == list);
+                    Self::gap(stream, list, Some(before.ok_or(Errno::NOENT)?.label))?
+                }
+                _ => return Err(Errno::INVAL.into()),
+            };
+            let block = stream.state.next_block;
+            stream.perform(&Record::Insert { block, list, label })?;
+            Ok(block)
+        })
     }
 
     /// A label in an ordered list; others move where there is none.
@@ -210,10 +294,11 @@ impl Disk {
     /// # Errors
     /// `ENOENT` if there is none.
     pub fn delete_block(&self, block: BlockId) -> Result<()> {
-        let stream = &mut *self.stream();
-        Self::entry(stream, block)?;
-        stream.make_room(RECORD_MAX, 0)?;
-        stream.perform(&Record::Delete { block })
+        self.operate(|stream| {
+            Self::entry(stream, block)?;
+            stream.make_room(RECORD_MAX, 0)?;
+            stream.perform(&Record::Delete { block })
+        })
     }
 
     fn entry(stream: &Stream, block: BlockId) -> Result<BlockEntry> {
@@ -253,8 +338,40 @@ impl Disk {
             into.fill(0);
             return Ok(());
         }
-        let entry = Self::entry(&stream, block)?;
-        stream.read(block, &entry, into)
+        let found = stream.find(block, &Self::entry(&stream, block)?);
+        let begun = Arc::clone(stream.log.begun());
+        drop(stream);
+        self.read_found(block, found, &begun, into)
+    }
+
+    /// Reads what was found with the stream, which is not held any more.
+    fn read_found(&self, block: BlockId, mut found: Found, begun: &AtomicU64, into: &mut [u8]) -> Result<()> {
+        loop {
+            let (entry, at) = match found {
+                Found::Zeros => {
+                    into.fill(0);
+                    return Ok(());
+                }
+                Found::Memory(contents) => {
+                    into.copy_from_slice(&contents);
+                    return Ok(());
+                }
+                Found::Medium(entry, at) => (entry, at),
+            };
+            read_run(&*self.device, entry.place, BlockKind::Data, into)?;
+            let sum = crc32c::crc32c(into);
+            let is_right = sum == entry.sum;
+            if is_right && begun.load(Ordering::SeqCst) == at {
+                return Ok(());
+            }
+            // A segment was begun meanwhile: was it that one?
+            let stream = self.stream();
+            let now = Self::entry(&stream, block)?;
+            if now.place == entry.place {
+                return if is_right { Ok(()) } else { Err(wrong_sum(block, sum, entry.sum)) };
+            }
+            found = stream.find(block, &now);
+        }
     }
 
     /// Writes a block.
@@ -265,12 +382,13 @@ impl Disk {
         if contents.len() != self.block_size {
             return Err(Errno::INVAL.into());
         }
-        let stream = &mut *self.stream();
-        let entry = Self::entry(stream, block)?;
-        stream.make_space(stream.net_units(block, &entry))?;
-        stream.make_room(RECORD_MAX, 1)?;
-        stream.perform_write(block, contents.into(), true);
-        Ok(())
+        self.operate(|stream| {
+            let entry = Self::entry(stream, block)?;
+            stream.make_space(stream.net_units(block, &entry))?;
+            stream.make_room(RECORD_MAX, 1)?;
+            stream.perform_write(block, contents.into(), true);
+            Ok(())
+        })
     }
 
     /// The block at a position of a list: the position in an ordered list, or the client's own in a sparse one.
@@ -327,7 +445,7 @@ impl Disk {
     /// # Errors
     /// Those of the device, from then on for ever.
     pub fn flush(&self) -> Result<()> {
-        self.stream().flush()
+        self.make_stable(self.stream())
     }
 
     /// Makes everything stable, and has recovery begin here: what was only needed before is free. Happens by itself every now and then.
@@ -360,6 +478,10 @@ impl Disk {
             done => done,
         }
     }
+}
+
+fn wrong_sum(block: BlockId, sum: u32, right: u32) -> Error {
+    damaged(format!("the contents of block {block}: their sum is {sum:#010x}, not {right:#010x}"))
 }
 
 /// An atomic recovery unit that has not ended. Dropping it aborts it.
@@ -481,7 +603,10 @@ impl Aru<'_> {
     /// [`EndError`], and nothing has happened.
     pub fn end(self) -> Result<(), EndError> {
         let disk = self.disk;
-        self.end_in(&mut disk.stream())
+        let mut stream = disk.stream();
+        let done = self.end_in(&mut stream);
+        disk.settle(stream);
+        done
     }
 
     /// Everything happens now, and is stable.
@@ -490,9 +615,9 @@ impl Aru<'_> {
     /// As [`Aru::end`]; if the medium fails, nobody knows.
     pub fn end_durable(self) -> Result<(), EndError> {
         let disk = self.disk;
-        let stream = &mut *disk.stream();
-        self.end_in(stream)?;
-        Ok(stream.flush()?)
+        let mut stream = disk.stream();
+        self.end_in(&mut stream)?;
+        Ok(disk.make_stable(stream)?)
     }
 
     fn end_in(mut self, stream: &mut Stream) -> Result<(), EndError> {

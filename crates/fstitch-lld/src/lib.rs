@@ -16,6 +16,7 @@ mod state;
 mod stream;
 mod tree;
 mod unit;
+mod writer;
 
 pub use conflict::{Conflict, EndError};
 pub use disk::{Aru, At, Disk, FormatOptions, Options, Space, Visibility};

@@ -4,10 +4,12 @@
 //! it is written. 2. A segment is begun only when it is free, and its successor is chosen then. 3. Chunks are written in the order of
 //! their numbers.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fstitch_core::num::{to_u64, to_usize};
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockWrite, Errno, Result};
+use fstitch_core::{BlockDevice, Errno, Result};
 use rustc_hash::FxHashMap;
 
 use crate::chunk::{Chain, DataKind, Descriptor, Summary, summary_blocks};
@@ -15,6 +17,7 @@ use crate::pages::PAGE;
 use crate::record::{BlockId, Record};
 use crate::shape::{Position, Shape};
 use crate::state::Room;
+use crate::writer::{Medium, Reached, Sealed};
 
 /// Contents of a block.
 pub(crate) type Contents = Arc<[u8]>;
@@ -97,20 +100,29 @@ struct Item {
 
 /// The log of a disk that is open for writing.
 pub(crate) struct Log {
-    device: Arc<dyn BlockDevice>,
+    pub(crate) medium: Arc<Medium>,
     shape: Shape,
     epoch: u32,
     /// Where the open chunk goes.
     position: Position,
-    /// Up to this chunk everything is stable.
+    /// Up to this chunk everything is stable, for all that is known here.
     stable: u64,
-    /// Something else was written that is not stable.
-    beside: bool,
     records: Vec<u8>,
     data: Vec<Item>,
     data_units: u32,
     /// The newest contents of blocks that the open chunk has, and whether a simple operation wrote them.
     written: FxHashMap<BlockId, (u32, bool)>,
+    /// What is to be written, in the order of the numbers.
+    queue: Vec<Sealed>,
+    queued_bytes: u64,
+    /// A thread is writing what was queued.
+    pub(crate) is_writing: bool,
+    /// Contents that may not be on the medium yet, by their place.
+    flying: FxHashMap<u64, Contents>,
+    /// Of each chunk that may not be there yet, its number and where its data are.
+    flights: VecDeque<(u64, Vec<u64>)>,
+    /// How often a segment was begun: until then what was found in it does not change.
+    begun: Arc<AtomicU64>,
     pub(crate) counters: Counters,
 }
 
@@ -145,17 +157,23 @@ pub(crate) struct Laid {
 
 impl Log {
     pub(crate) fn new(device: Arc<dyn BlockDevice>, shape: Shape, epoch: u32, position: Position) -> Self {
+        let stable = position.number - 1;
         Self {
-            device,
+            medium: Arc::new(Medium::new(device, shape.unit_bytes(), stable)),
             shape,
             epoch,
             position,
-            stable: position.number - 1,
-            beside: false,
+            stable,
             records: Vec::new(),
             data: Vec::new(),
             data_units: 0,
             written: FxHashMap::default(),
+            queue: Vec::new(),
+            queued_bytes: 0,
+            is_writing: false,
+            flying: FxHashMap::default(),
+            flights: VecDeque::new(),
+            begun: Arc::default(),
             counters: Counters::default(),
         }
     }
@@ -227,22 +245,19 @@ impl Log {
         self.note(&Record::Write { block, data: at });
     }
 
-    /// Writes the open chunk. Returns where the newest contents of its blocks lie. The log goes on behind it.
-    ///
-    /// # Errors
-    /// If the device fails; nobody knows then what is on it.
-    pub(crate) fn close(&mut self, segments: &mut Segments) -> Result<Vec<Laid>> {
+    /// Ends the open chunk: it has its place, and will be written. Returns where the newest contents of its blocks lie. The log goes on
+    /// behind it.
+    pub(crate) fn seal(&mut self, segments: &mut Segments) -> Vec<Laid> {
         if self.is_empty() {
-            return Ok(Vec::new());
+            return Vec::new();
         }
-        let descriptors: Vec<Descriptor> = self.data.iter().map(|item| item.descriptor).collect();
-        let records = std::mem::take(&mut self.records);
         let items = std::mem::take(&mut self.data);
-        let bytes: Vec<&[u8]> = items.iter().map(|item| &item.bytes[..]).collect();
-        let start = self.write_chunk(&descriptors, &records, &bytes, 0, segments)?;
+        let records = std::mem::take(&mut self.records);
+        let descriptors: Vec<Descriptor> = items.iter().map(|item| item.descriptor).collect();
+        let data = items.into_iter().map(|item| (item.descriptor.kind, item.bytes)).collect();
+        let mut next = self.queue_chunk(&descriptors, &records, data, 0, segments);
         self.data_units = 0;
         let mut places = Vec::with_capacity(descriptors.len());
-        let mut next = start;
         for descriptor in &descriptors {
             places.push(next);
             next += u64::from(descriptor.len);
@@ -251,69 +266,122 @@ impl Log {
             let Descriptor { len, sum, .. } = descriptors[to_usize(at)];
             Laid { block, place: places[to_usize(at)], len, sum }
         });
-        Ok(laid.collect())
+        laid.collect()
     }
 
-    /// Writes a chunk whose summary takes at least so many blocks. Returns where its data begin.
-    fn write_chunk(
+    /// Queues a chunk whose summary takes at least so many blocks. Returns where its data begin.
+    fn queue_chunk(
         &mut self,
         descriptors: &[Descriptor],
         records: &[u8],
-        data: &[&[u8]],
+        data: Vec<(DataKind, Contents)>,
         at_least: usize,
         segments: &mut Segments,
-    ) -> Result<u64> {
+    ) -> u64 {
         let Position { number, link, segment, offset, next_segment } = self.position;
         let chain = Chain { number, epoch: self.epoch, link, stable: self.stable, next_segment };
         let unit = self.shape.unit_bytes();
         let (summary, sum) = Summary::encode(&chain, descriptors, records, (unit, at_least));
         let first = self.shape.segment_start(segment) + u64::from(offset);
-        let len = self.put(first, &summary, descriptors, data)?;
+        let start = first + to_u64(summary.len() / unit);
+        let mut places = Vec::with_capacity(data.len());
+        let mut end = start;
+        for (descriptor, (kind, contents)) in descriptors.iter().zip(&data) {
+            if *kind != DataKind::Page {
+                places.push(end);
+                self.flying.insert(end, Arc::clone(contents));
+            }
+            end += u64::from(descriptor.len);
+        }
+        self.flights.push_back((number, places));
+        self.enqueue(Sealed { number, first, summary, data });
         segments.written(first, number);
+        let len = u32::try_from(end - first).expect("a chunk is within a segment");
         self.position = Position { number: number + 1, link: sum, offset: offset + len, ..self.position };
-        Ok(first + to_u64(summary.len() / unit))
+        start
     }
 
-    /// Writes data that are no part of the log, with a summary that says what they are. Returns where they begin, and how many blocks of
+    fn enqueue(&mut self, sealed: Sealed) {
+        self.counters.chunks += 1;
+        self.counters.bytes += sealed.bytes();
+        self.queued_bytes += sealed.bytes();
+        self.queue.push(sealed);
+    }
+
+    /// Queues data that are no part of the log, with a summary that says what they are. Returns where they begin, and how many blocks of
     /// the device all of it takes.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub(crate) fn write_beside(
+    pub(crate) fn queue_beside(
         &mut self,
         first: u64,
         descriptors: &[Descriptor],
-        data: &[&[u8]],
-    ) -> Result<(u64, u32)> {
+        data: Vec<(DataKind, Contents)>,
+    ) -> (u64, u32) {
         let chain = Chain { number: 0, epoch: self.epoch, link: 0, stable: 0, next_segment: 0 };
         let unit = self.shape.unit_bytes();
         let (summary, _) = Summary::encode(&chain, descriptors, &[], (unit, 0));
-        self.beside = true;
-        let len = self.put(first, &summary, descriptors, data)?;
-        Ok((first + to_u64(summary.len() / unit), len))
+        let start = first + to_u64(summary.len() / unit);
+        let units = descriptors.iter().map(|data| u64::from(data.len)).sum::<u64>();
+        let len = u32::try_from(start - first + units).expect("it is within a segment");
+        self.enqueue(Sealed { number: 0, first, summary, data });
+        (start, len)
     }
 
-    /// Writes a summary and its data. Returns how many blocks of the device they take.
-    fn put(&mut self, first: u64, summary: &[u8], descriptors: &[Descriptor], data: &[&[u8]]) -> Result<u32> {
-        let unit = self.shape.unit_bytes();
-        let kinds = std::iter::repeat_n(BlockKind::JournalDescriptor, summary.len() / unit).chain(
-            descriptors.iter().flat_map(|descriptor| {
-                let kind = match descriptor.kind {
-                    DataKind::Page => BlockKind::Indirect,
-                    DataKind::Block | DataKind::Spilled => BlockKind::Data,
-                };
-                std::iter::repeat_n(kind, to_usize(descriptor.len))
-            }),
-        );
-        let pieces = summary.chunks(unit).chain(data.iter().flat_map(|data| data.chunks(unit)));
-        let blocks = (first..).zip(kinds).zip(pieces);
-        let writes: Vec<BlockWrite<'_>> =
-            blocks.map(|((block, kind), data)| BlockWrite { block: BlockNo(block), kind, data }).collect();
-        self.device.write(&writes)?;
-        let len = u32::try_from(writes.len()).expect("a chunk is within a segment");
-        self.counters.chunks += 1;
-        self.counters.bytes += u64::from(len) * to_u64(unit);
-        Ok(len)
+    /// Takes what is queued, to write it without the stream.
+    pub(crate) fn take_queue(&mut self) -> Vec<Sealed> {
+        self.queued_bytes = 0;
+        std::mem::take(&mut self.queue)
+    }
+
+    /// Bytes that are queued.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes
+    }
+
+    /// Writes what is queued; if somebody else is writing, waits for him.
+    ///
+    /// # Errors
+    /// If the device fails; nobody knows then what is on it.
+    pub(crate) fn write_queue(&mut self) -> Result<()> {
+        let queue = self.take_queue();
+        let medium = Arc::clone(&self.medium);
+        let mut writing = medium.hold();
+        writing.write(&queue)?;
+        self.has_reached(writing.reached());
+        Ok(())
+    }
+
+    /// Takes note of how far the medium is.
+    pub(crate) fn has_reached(&mut self, reached: &Reached) {
+        self.stable = self.stable.max(reached.stable);
+        self.counters.flushes = reached.flushes;
+        while let Some((_, places)) = self.flights.pop_front_if(|(number, _)| *number <= reached.written) {
+            places.iter().for_each(|place| drop(self.flying.remove(place)));
+        }
+    }
+
+    /// The chunk with which everything that was noted so far is stable.
+    pub(crate) fn newest(&self) -> u64 {
+        if self.is_empty() { self.position.number - 1 } else { self.position.number }
+    }
+
+    /// The last chunk that is stable, for all that is known here.
+    pub(crate) fn stable(&self) -> u64 {
+        self.stable
+    }
+
+    /// Contents that may not be on the medium yet.
+    pub(crate) fn flying(&self, place: u64) -> Option<Contents> {
+        self.flying.get(&place).cloned()
+    }
+
+    /// How often a segment was begun.
+    pub(crate) fn begun(&self) -> &Arc<AtomicU64> {
+        &self.begun
+    }
+
+    /// A segment will be written from its beginning.
+    pub(crate) fn begins_segment(&self) {
+        self.begun.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Goes on in the next segment, which must not be the last free one.
@@ -322,22 +390,23 @@ impl Log {
     /// `ENOSPC` if there is none behind it.
     pub(crate) fn next_segment(&mut self, segments: &mut Segments) -> Result<()> {
         let after = segments.free.pop().ok_or(Errno::NOSPC)?;
+        self.begins_segment();
         self.position =
             Position { segment: self.position.next_segment, offset: 0, next_segment: after, ..self.position };
         Ok(())
     }
 
-    /// Makes all chunks that are written stable.
+    /// Makes everything stable that is written or queued.
     ///
     /// # Errors
     /// If the device fails.
     pub(crate) fn flush(&mut self) -> Result<()> {
-        if self.stable + 1 < self.position.number || self.beside {
-            self.device.flush()?;
-            self.counters.flushes += 1;
-            self.stable = self.position.number - 1;
-            self.beside = false;
-        }
+        let queue = self.take_queue();
+        let medium = Arc::clone(&self.medium);
+        let mut writing = medium.hold();
+        writing.write(&queue)?;
+        writing.flush()?;
+        self.has_reached(writing.reached());
         Ok(())
     }
 
@@ -372,17 +441,17 @@ impl Log {
         if run.pages.is_empty() {
             return Ok(());
         }
-        let descriptor = |(tree, page): &(u8, Vec<u8>)| Descriptor {
+        let descriptor = |(tree, page): &(u8, Contents)| Descriptor {
             kind: DataKind::Page,
             owner: u64::from(*tree),
             len: run.page_units,
             sum: crc32c::crc32c(page),
         };
         let descriptors: Vec<Descriptor> = run.pages.iter().map(descriptor).collect();
-        let data: Vec<&[u8]> = run.pages.iter().map(|(_, page)| &page[..]).collect();
-        let start = self.write_chunk(&descriptors, &[], &data, run.summary, segments)?;
+        let data = run.pages.iter().map(|(_, page)| (DataKind::Page, Arc::clone(page))).collect();
+        let start = self.queue_chunk(&descriptors, &[], data, run.summary, segments);
         assert_eq!(start, run.first, "pages are where their parents say");
-        Ok(())
+        self.write_queue()
     }
 }
 
@@ -392,7 +461,7 @@ pub(crate) struct PageRun {
     summary: usize,
     room: usize,
     page_units: u32,
-    pages: Vec<(u8, Vec<u8>)>,
+    pages: Vec<(u8, Contents)>,
 }
 
 impl PageRun {
@@ -402,7 +471,7 @@ impl PageRun {
             return None;
         }
         let place = self.first + to_u64(self.pages.len()) * u64::from(self.page_units);
-        self.pages.push((tree, page.to_vec()));
+        self.pages.push((tree, page.into()));
         Some((place, self.page_units))
     }
 }

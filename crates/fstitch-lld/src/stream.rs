@@ -1,14 +1,14 @@
 //! The committed stream: the state, the log that says how it came about, and checkpoints that make the log short.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fstitch_core::{BlockDevice, BlockKind, Errno, Error, Result};
+use fstitch_core::{BlockDevice, Errno, Error, Result};
 use rustc_hash::FxHashSet;
 
 use crate::cleaner::Cold;
 use crate::log::{Contents, Laid, Log, PageRun, Segments, Usage};
-use crate::pages::{Budget, PAGE, PageCache, read_run};
+use crate::pages::{Budget, PAGE, PageCache};
 use crate::record::{BlockId, ListId, Record};
 use crate::shape::{Checkpoint, Position, Shape};
 use crate::state::{BlockEntry, Room, State, Table, damaged};
@@ -156,6 +156,15 @@ impl<K: Fixed + Ord, V: Fixed> Sink<K, V> for Saver<'_, '_, K, V> {
     }
 }
 
+/// Where contents are.
+pub(crate) enum Found {
+    /// Nobody has written them.
+    Zeros,
+    Memory(Contents),
+    /// On the medium, as long as no segment is begun.
+    Medium(BlockEntry, u64),
+}
+
 /// How a disk is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keeping {
@@ -225,28 +234,14 @@ impl Stream {
         })
     }
 
-    /// The contents of a block in the committed state.
-    ///
-    /// # Errors
-    /// Those of the device, and [`Error::Corrupt`] if its sum is wrong.
-    pub(crate) fn read(&self, block: BlockId, entry: &BlockEntry, into: &mut [u8]) -> Result<()> {
-        if let Some(contents) = self.log.contents(block) {
-            into.copy_from_slice(&contents);
-            return Ok(());
+    /// Where the contents of a block are in the committed state.
+    pub(crate) fn find(&self, block: BlockId, entry: &BlockEntry) -> Found {
+        let memory = self.log.contents(block).or_else(|| self.log.flying(entry.place));
+        match memory {
+            Some(contents) => Found::Memory(contents),
+            None if entry.place == 0 => Found::Zeros,
+            None => Found::Medium(*entry, self.log.begun().load(Ordering::SeqCst)),
         }
-        if entry.place == 0 {
-            into.fill(0);
-            return Ok(());
-        }
-        read_run(&*self.device, entry.place, BlockKind::Data, into)?;
-        let sum = crc32c::crc32c(into);
-        if sum != entry.sum {
-            return Err(damaged(format!(
-                "the contents of block {block}: their sum is {sum:#010x}, not {:#010x}",
-                entry.sum
-            )));
-        }
-        Ok(())
     }
 
     /// Blocks of the device that new contents of a block take more than its old ones.
@@ -297,10 +292,9 @@ impl Stream {
         self.log.note_write(block, contents, is_simple);
     }
 
-    /// Writes the open chunk.
+    /// Ends the open chunk, so that it can be written.
     pub(crate) fn close(&mut self) -> Result<()> {
-        let closed = self.log.close(&mut self.segments);
-        let laid = self.noted(closed)?;
+        let laid = self.log.seal(&mut self.segments);
         for Laid { block, place, len, sum } in laid {
             let record = Record::Found { block, place, len, sum };
             let done = self.state.apply(&record, &|_| (0, 0, 0), &mut self.segments);
