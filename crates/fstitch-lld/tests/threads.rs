@@ -1,0 +1,178 @@
+//! Many threads on one disk.
+//!
+//! What it prevents: a flush for each of those who wait together, contents that a reader gets from a segment that has been given to
+//! somebody else, and a thread that waits for ever after the medium has failed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use fstitch_core::num::to_u64;
+use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Errno, Error, Geometry, MemDevice, Seed};
+use fstitch_lld::{At, BlockId, Disk, FormatOptions, Options};
+
+const BLOCK: usize = 4096;
+
+/// A device whose flushes take their time, and fail if they are told to.
+struct Slow {
+    inner: MemDevice,
+    fails: AtomicBool,
+}
+
+impl BlockDevice for Slow {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<(), Error> {
+        self.inner.read(reads)
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<(), Error> {
+        self.inner.write(writes)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        thread::sleep(Duration::from_millis(3));
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(Errno::IO.into());
+        }
+        self.inner.flush()
+    }
+
+    fn discard(&self, start: BlockNo, count: u64) -> Result<(), Error> {
+        self.inner.discard(start, count)
+    }
+}
+
+fn disk(bytes: usize, segment_size: u32) -> (Arc<Slow>, Disk) {
+    let inner = MemDevice::from_image(4096, vec![0; bytes]);
+    let device = Arc::new(Slow { inner, fails: AtomicBool::new(false) });
+    let format = FormatOptions { segment_size, ..FormatOptions::default() };
+    Disk::format(Arc::clone(&device) as Arc<dyn BlockDevice>, &format).unwrap();
+    let options = Options { checkpoint_interval: 1 << 20, ..Options::default() };
+    let (disk, _) = Disk::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &options).unwrap();
+    (device, disk)
+}
+
+fn filled(value: u64) -> Vec<u8> {
+    value.to_le_bytes().repeat(BLOCK / 8)
+}
+
+/// So many threads end so many durable units of four blocks each. Returns the blocks, with what is in them.
+fn durable_units(disk: &Disk, threads: u64, units: u64) -> Vec<(BlockId, u64)> {
+    let work = |thread: u64| {
+        let list = disk.new_list(false).unwrap();
+        let mut done = Vec::new();
+        for number in 0..units {
+            let unit = disk.begin();
+            for part in 0..4 {
+                let block = unit.new_block(list, At::Start).unwrap();
+                let value = (thread << 32) + (number << 8) + part;
+                unit.write(block, &filled(value)).unwrap();
+                done.push((block, value));
+            }
+            unit.end_durable().unwrap();
+        }
+        done
+    };
+    thread::scope(|scope| {
+        let started: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        started.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn threads_that_wait_together_share_a_flush() {
+    let (device, disk) = disk(64 << 20, 512 << 10);
+    let before = disk.counters();
+    let alone = durable_units(&disk, 1, 20);
+    let after_one = disk.counters();
+    // One for each, and two for a checkpoint.
+    let flushes = after_one.flushes - before.flushes;
+    assert!(
+        flushes <= 20 + 2 * (after_one.checkpoints - before.checkpoints),
+        "{flushes} flushes for 20 units"
+    );
+    let together = durable_units(&disk, 16, 20);
+    let after = disk.counters();
+    let flushes = after.flushes - after_one.flushes;
+    assert!(flushes < 320 / 2, "{flushes} flushes for 320 units of 16 threads");
+    // Everything that was promised is there, although nothing was closed.
+    let image: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_image(4096, device.inner.image()));
+    let (found, _) = Disk::open(image, &Options::default()).unwrap();
+    let mut bytes = vec![0; BLOCK];
+    for (block, value) in alone.into_iter().chain(together) {
+        found.read(block, &mut bytes).unwrap();
+        assert!(bytes == filled(value), "block {block}");
+    }
+}
+
+#[test]
+fn readers_and_writers_meet_the_cleaner() {
+    let (_, disk) = disk(16 << 20, 64 << 10);
+    let list = disk.new_list(false).unwrap();
+    let share = disk.space().all / 4096 * 8 / 10 / 4;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (disk, is_over) = (&disk, &is_over);
+        let writers: Vec<_> = (0..4)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let mut seed = Seed::new(thread);
+                    let mut blocks: Vec<(BlockId, u64)> = Vec::new();
+                    let mut bytes = vec![0; BLOCK];
+                    for number in 0..3 * share {
+                        let value = (thread << 32) + number;
+                        let at = usize::try_from(seed.below(to_u64(blocks.len()).max(1))).unwrap();
+                        if to_u64(blocks.len()) < share {
+                            let block = disk.new_block(list, At::Start).unwrap();
+                            disk.write(block, &filled(value)).unwrap();
+                            blocks.push((block, value));
+                        } else {
+                            disk.write(blocks[at].0, &filled(value)).unwrap();
+                            blocks[at].1 = value;
+                        }
+                        let (block, value) =
+                            blocks[usize::try_from(seed.below(to_u64(blocks.len()))).unwrap()];
+                        disk.read(block, &mut bytes).unwrap();
+                        assert!(bytes == filled(value), "block {block}");
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(move || {
+            while !is_over.load(Ordering::SeqCst) {
+                disk.clean(2).unwrap();
+                disk.flush().unwrap();
+            }
+        });
+        let done: Vec<_> = writers.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        is_over.store(true, Ordering::SeqCst);
+        done.into_iter().for_each(|done| done.unwrap());
+    });
+    assert!(disk.counters().cleaned > 0);
+}
+
+#[test]
+fn a_failed_flush_fails_for_all_who_wait_and_for_ever() {
+    let (device, disk) = disk(64 << 20, 512 << 10);
+    let list = disk.new_list(false).unwrap();
+    disk.flush().unwrap();
+    device.fails.store(true, Ordering::SeqCst);
+    let done = thread::scope(|scope| {
+        let work = || {
+            let unit = disk.begin();
+            unit.new_block(list, At::Start).is_ok() && unit.end_durable().is_ok()
+        };
+        let started: Vec<_> = (0..8).map(|_| scope.spawn(work)).collect();
+        started.into_iter().any(|thread| thread.join().unwrap())
+    });
+    assert!(!done, "nobody was told that it is stable");
+    device.fails.store(false, Ordering::SeqCst);
+    assert!(matches!(disk.flush(), Err(Error::Poisoned(_))));
+    assert!(disk.new_list(false).is_err());
+}
