@@ -134,7 +134,7 @@ impl Stream {
         let now = self.log.position().number;
         let all = u64::from(self.shape.usable_units());
         let segments = (0..).zip(&self.segments.usage);
-        let candidate = |(segment, usage): (u64, &crate::log::Usage)| {
+        let candidate = |(segment, usage): (u64, &crate::segments::Usage)| {
             let live = usage.live + self.own.of(segment);
             let gain = all.checked_sub(u64::from(live) + u64::from(self.shape.block_units()))?;
             let may = live > 0 && !taken.contains(&segment) && !self.unreadable.contains(&segment);

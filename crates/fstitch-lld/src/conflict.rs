@@ -5,7 +5,7 @@ use std::fmt;
 use fstitch_core::{Error, Result};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::disk::At;
+use crate::options::At;
 use crate::record::{BlockId, ListId};
 use crate::state::State;
 use crate::unit::{ListOp, Unit};

@@ -8,87 +8,15 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::order::rank;
 use fstitch_core::{BlockDevice, BlockKind, Errno, Error, Result};
 
-use crate::conflict::{EndError, check};
 use crate::log::Counters;
+use crate::options::{At, FormatOptions, Options, Space, Visibility};
 use crate::pages::read_run;
 use crate::record::{BlockId, Label, ListId, Record};
 use crate::recovery::{Recovered, recover};
 use crate::shape::Shape;
 use crate::state::{BlockEntry, damaged};
-use crate::stream::{Found, Keeping, RECORD_MAX, Stream};
-use crate::unit::{ListOp, Seen, Unit};
-
-/// How a disk is made.
-#[derive(Clone, Copy, Debug)]
-pub struct FormatOptions {
-    /// Bytes of a block: a power of two, from the device's to 64 KiB.
-    pub block_size: u32,
-    /// Bytes of a segment: a power of two from 64 KiB to 64 MiB, at least 16 blocks.
-    pub segment_size: u32,
-    /// Names the disk.
-    pub uuid: [u8; 16],
-}
-
-impl Default for FormatOptions {
-    fn default() -> Self {
-        Self { block_size: 4096, segment_size: 512 << 10, uuid: [0; 16] }
-    }
-}
-
-/// Which version of a block or list is read (\[A\] §3.3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Visibility {
-    /// Everybody reads what any unit has changed last: the first option of the paper.
-    Latest,
-    /// Everybody reads what is committed, units too: the second.
-    Committed,
-    /// A unit reads what it has changed, and everybody else what is committed: the third, as the paper's prototype.
-    #[default]
-    Own,
-}
-
-/// How a disk is opened.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// What is read while units are open.
-    pub visibility: Visibility,
-    /// Bytes of maps that may be in memory.
-    pub cache_size: usize,
-    /// Bytes of log after which a checkpoint is made: what recovery has to read.
-    pub checkpoint_interval: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { visibility: Visibility::default(), cache_size: 128 << 20, checkpoint_interval: 64 << 20 }
-    }
-}
-
-impl Options {
-    fn keeping(&self) -> Keeping {
-        Keeping { cache_size: self.cache_size, checkpoint_bytes: self.checkpoint_interval }
-    }
-}
-
-/// How much a disk can store, in bytes of blocks and of what leads to them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
-    /// All there is.
-    pub all: u64,
-    /// What is taken, at most: what has changed since the last checkpoint may count twice.
-    pub used: u64,
-}
-
-/// Where in its list a new block goes (\[A\] §2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
-    /// In front of all others.
-    Start,
-    /// Behind this block.
-    After(BlockId),
-    /// In a sparse list, at this position.
-    Position(u64),
-}
+use crate::stream::{Found, RECORD_MAX, Stream};
+use crate::unit::Seen;
 
 /// A logical disk (\[A\] §2). Operations outside of units are atomic by themselves, and happen in the order in which they return.
 pub struct Disk {
@@ -98,7 +26,7 @@ pub struct Disk {
     device: Arc<dyn BlockDevice>,
     /// Bytes in the queue with which whoever has filled it writes them.
     queue_bytes: u64,
-    block_size: usize,
+    pub(crate) block_size: usize,
     visibility: Visibility,
 }
 
@@ -139,7 +67,7 @@ impl Disk {
         self.block_size
     }
 
-    fn stream(&self) -> MutexGuard<'_, Stream> {
+    pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
         self.stream.lock()
     }
 
@@ -171,7 +99,7 @@ impl Disk {
     }
 
     /// Everything up to now is stable when this returns: one thread writes and flushes for all who wait.
-    fn make_stable<'a>(&'a self, mut stream: MutexGuard<'a, Stream>) -> Result<()> {
+    pub(crate) fn make_stable<'a>(&'a self, mut stream: MutexGuard<'a, Stream>) -> Result<()> {
         let newest = stream.log.newest();
         loop {
             if stream.log.stable() >= newest {
@@ -196,7 +124,7 @@ impl Disk {
     }
 
     /// Keeps what is queued within bounds, after an operation.
-    fn settle<'a>(&'a self, mut stream: MutexGuard<'a, Stream>) {
+    pub(crate) fn settle<'a>(&'a self, mut stream: MutexGuard<'a, Stream>) {
         while stream.log.queued_bytes() >= self.queue_bytes && stream.poison.is_none() {
             if !stream.log.is_writing {
                 drop(self.write_out(stream, false));
@@ -281,7 +209,7 @@ impl Disk {
     }
 
     /// A label in an ordered list; others move where there is none.
-    fn gap(stream: &mut Stream, list: ListId, after: Option<Label>) -> Result<Label> {
+    pub(crate) fn gap(stream: &mut Stream, list: ListId, after: Option<Label>) -> Result<Label> {
         let gap = stream.state.gap(list, after)?;
         if let Some(relabel) = gap.relabel {
             stream.perform(&relabel)?;
@@ -313,7 +241,7 @@ impl Disk {
         self.read_as(None, block, into)
     }
 
-    fn read_as(&self, unit: Option<u64>, block: BlockId, into: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_as(&self, unit: Option<u64>, block: BlockId, into: &mut [u8]) -> Result<()> {
         if into.len() != self.block_size {
             return Err(Errno::INVAL.into());
         }
@@ -399,7 +327,12 @@ impl Disk {
         self.block_at_as(None, list, position)
     }
 
-    fn block_at_as(&self, unit: Option<u64>, list: ListId, position: u64) -> Result<Option<BlockId>> {
+    pub(crate) fn block_at_as(
+        &self,
+        unit: Option<u64>,
+        list: ListId,
+        position: u64,
+    ) -> Result<Option<BlockId>> {
         let stream = self.stream();
         let seen = self.seen(&stream, unit, list);
         if seen.list(list)?.ok_or(Errno::NOENT)? {
@@ -416,7 +349,7 @@ impl Disk {
         self.list_len_as(None, list)
     }
 
-    fn list_len_as(&self, unit: Option<u64>, list: ListId) -> Result<u64> {
+    pub(crate) fn list_len_as(&self, unit: Option<u64>, list: ListId) -> Result<u64> {
         let stream = self.stream();
         let seen = self.seen(&stream, unit, list);
         seen.list(list)?.ok_or(Errno::NOENT)?;
@@ -431,13 +364,6 @@ impl Disk {
             Visibility::Own => unit.and_then(|unit| stream.units.open.get(&unit)),
         };
         Seen { unit, state: &stream.state }
-    }
-
-    /// Begins a unit (\[A\] §3): its operations happen all at once when it ends, or not at all.
-    #[must_use]
-    pub fn begin(&self) -> Aru<'_> {
-        let unit = self.stream().units.begin();
-        Aru { disk: self, unit, has_ended: false }
     }
 
     /// Makes everything stable that has returned.
@@ -482,211 +408,4 @@ impl Disk {
 
 fn wrong_sum(block: BlockId, sum: u32, right: u32) -> Error {
     damaged(format!("the contents of block {block}: their sum is {sum:#010x}, not {right:#010x}"))
-}
-
-/// An atomic recovery unit that has not ended. Dropping it aborts it.
-pub struct Aru<'a> {
-    disk: &'a Disk,
-    unit: u64,
-    has_ended: bool,
-}
-
-impl Drop for Aru<'_> {
-    fn drop(&mut self) {
-        if !self.has_ended {
-            self.disk.stream().units.open.remove(&self.unit);
-        }
-    }
-}
-
-impl Aru<'_> {
-    fn change<T>(&self, work: impl FnOnce(&mut Unit, &mut Stream, u64) -> Result<T>) -> Result<T> {
-        let stream = &mut *self.disk.stream();
-        stream.check_poison()?;
-        let now = stream.units.tick();
-        let mut unit = stream.units.open.remove(&self.unit).expect("it has not ended");
-        let done = work(&mut unit, stream, now);
-        stream.units.open.insert(self.unit, unit);
-        done
-    }
-
-    /// As [`Disk::new_list`]; nobody else sees the list before the end.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn new_list(&self, sparse: bool) -> Result<ListId> {
-        self.change(|unit, stream, now| {
-            let list = stream.state.next_list;
-            stream.state.next_list += 1;
-            unit.make_list(list, sparse, now);
-            Ok(list)
-        })
-    }
-
-    /// As [`Disk::delete_list`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn delete_list(&self, list: ListId) -> Result<()> {
-        self.change(|unit, stream, now| {
-            Seen { unit: Some(unit), state: &stream.state }.list(list)?.ok_or(Errno::NOENT)?;
-            unit.delete_list(list, &stream.state, now)
-        })
-    }
-
-    /// As [`Disk::new_block`]. The number is nobody else's from now on; the block is in its list at the end (\[A\] §3.3).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn new_block(&self, list: ListId, at: At) -> Result<BlockId> {
-        self.change(|unit, stream, now| {
-            let block = stream.state.next_block;
-            unit.insert(block, list, at, &stream.state, now)?;
-            stream.state.next_block += 1;
-            Ok(block)
-        })
-    }
-
-    /// As [`Disk::delete_block`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn delete_block(&self, block: BlockId) -> Result<()> {
-        self.change(|unit, stream, now| {
-            let list = Seen { unit: Some(unit), state: &stream.state }.list_of(block)?.ok_or(Errno::NOENT)?;
-            unit.delete(block, list, &stream.state, now)
-        })
-    }
-
-    /// As [`Disk::write`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn write(&self, block: BlockId, contents: &[u8]) -> Result<()> {
-        if contents.len() != self.disk.block_size {
-            return Err(Errno::INVAL.into());
-        }
-        self.change(|unit, stream, now| {
-            let list = Seen { unit: Some(unit), state: &stream.state }.list_of(block)?.ok_or(Errno::NOENT)?;
-            unit.write(block, list, contents.into(), now);
-            Ok(())
-        })
-    }
-
-    /// As [`Disk::read`]; by default it sees what the unit has written.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn read(&self, block: BlockId, into: &mut [u8]) -> Result<()> {
-        self.disk.read_as(Some(self.unit), block, into)
-    }
-
-    /// As [`Disk::block_at`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn block_at(&self, list: ListId, position: u64) -> Result<Option<BlockId>> {
-        self.disk.block_at_as(Some(self.unit), list, position)
-    }
-
-    /// As [`Disk::list_len`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn list_len(&self, list: ListId) -> Result<u64> {
-        self.disk.list_len_as(Some(self.unit), list)
-    }
-
-    /// Everything happens now.
-    ///
-    /// # Errors
-    /// [`EndError`], and nothing has happened.
-    pub fn end(self) -> Result<(), EndError> {
-        let disk = self.disk;
-        let mut stream = disk.stream();
-        let done = self.end_in(&mut stream);
-        disk.settle(stream);
-        done
-    }
-
-    /// Everything happens now, and is stable.
-    ///
-    /// # Errors
-    /// As [`Aru::end`]; if the medium fails, nobody knows.
-    pub fn end_durable(self) -> Result<(), EndError> {
-        let disk = self.disk;
-        let mut stream = disk.stream();
-        self.end_in(&mut stream)?;
-        Ok(disk.make_stable(stream)?)
-    }
-
-    fn end_in(mut self, stream: &mut Stream) -> Result<(), EndError> {
-        self.has_ended = true;
-        let mut unit = stream.units.open.remove(&self.unit).expect("it has not ended");
-        check(&unit, &stream.state)?;
-        stream.make_space(unit_space(&unit, stream)?)?;
-        // Each insertion may have labels moved.
-        stream.make_room_for_unit(2 * unit.list_ops().len() + unit.writes() + 2, unit.writes())?;
-        stream.ending = Some(self.unit);
-        let done = perform_unit(stream, &mut unit);
-        stream.ending = None;
-        if let Err(error) = &done {
-            // A part of it is noted: without its end it will never happen, and nothing after it either.
-            stream.poison.get_or_insert(Error::Poisoned(error.to_string().into()));
-        }
-        Ok(done?)
-    }
-
-    /// Nothing happens.
-    pub fn abort(self) {}
-}
-
-/// Blocks of the device that a unit takes more than it gives back, at most.
-fn unit_space(unit: &Unit, stream: &Stream) -> Result<u64> {
-    let mut units = 0;
-    for block in unit.written() {
-        let entry = stream.state.blocks.get(&block)?.unwrap_or_default();
-        units += stream.net_units(block, &entry);
-    }
-    let pages = if unit.inserts() { stream.page_units() } else { 0 };
-    Ok(units + u64::from(pages))
-}
-
-/// Does what a unit does, which can be done.
-fn perform_unit(stream: &mut Stream, unit: &mut Unit) -> Result<()> {
-    let perform = |stream: &mut Stream, record: &Record| {
-        stream.make_room(RECORD_MAX, 0)?;
-        stream.perform(record)
-    };
-    perform(stream, &Record::Begin)?;
-    for op in unit.list_ops().to_vec() {
-        match op {
-            ListOp::NewList { list, sparse } => perform(stream, &Record::NewList { list, sparse })?,
-            ListOp::DeleteList { list } => {
-                stream.forget_contents_of(list)?;
-                perform(stream, &Record::DeleteList { list })?;
-            }
-            ListOp::Delete { block } => perform(stream, &Record::Delete { block })?,
-            ListOp::Insert { block, list, at } => {
-                stream.make_room(2 * RECORD_MAX, 0)?;
-                let label = match at {
-                    At::Position(position) => position,
-                    At::Start => Disk::gap(stream, list, None)?,
-                    At::After(before) => {
-                        let label = stream.state.block(before)?.label;
-                        Disk::gap(stream, list, Some(label))?
-                    }
-                };
-                stream.perform(&Record::Insert { block, list, label })?;
-            }
-        }
-    }
-    for (block, contents) in unit.take_writes() {
-        // It may have been deleted with its list after it was written.
-        if stream.state.blocks.get(&block)?.is_some() {
-            stream.make_room(RECORD_MAX, 1)?;
-            stream.perform_write(block, contents, false);
-        }
-    }
-    perform(stream, &Record::Commit)
 }

@@ -2,14 +2,17 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails where it cannot go on"))]
 
+mod aru;
 mod chunk;
 mod cleaner;
 mod conflict;
 mod disk;
 mod log;
+mod options;
 mod pages;
 mod record;
 mod recovery;
+mod segments;
 mod shape;
 mod space;
 mod state;
@@ -18,8 +21,10 @@ mod tree;
 mod unit;
 mod writer;
 
+pub use aru::Aru;
 pub use conflict::{Conflict, EndError};
-pub use disk::{Aru, At, Disk, FormatOptions, Options, Space, Visibility};
+pub use disk::Disk;
 pub use log::Counters;
+pub use options::{At, FormatOptions, Options, Space, Visibility};
 pub use record::{BlockId, Label, ListId};
 pub use recovery::Recovered;

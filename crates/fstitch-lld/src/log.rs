@@ -15,82 +15,12 @@ use rustc_hash::FxHashMap;
 use crate::chunk::{Chain, DataKind, Descriptor, Summary, summary_blocks};
 use crate::pages::PAGE;
 use crate::record::{BlockId, Record};
+use crate::segments::Segments;
 use crate::shape::{Position, Shape};
-use crate::state::Room;
 use crate::writer::{Medium, Reached, Sealed};
 
 /// Contents of a block.
 pub(crate) type Contents = Arc<[u8]>;
-
-/// What a segment is used for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
-    /// Blocks of the device that somebody refers to.
-    pub(crate) live: u32,
-    /// The last chunk of the log that was written to it.
-    pub(crate) newest: u64,
-    /// The chunk that was the newest one when the youngest of its data were written by a client.
-    pub(crate) age: u64,
-}
-
-/// All segments.
-pub(crate) struct Segments {
-    shape: Shape,
-    pub(crate) usage: Vec<Usage>,
-    /// Of each that has changed since the last checkpoint.
-    pub(crate) changed: rustc_hash::FxHashSet<u64>,
-    /// Those that may be written, the next one last.
-    pub(crate) free: Vec<u64>,
-    /// Blocks of the device that are in use in all of them.
-    pub(crate) live: u64,
-}
-
-impl Segments {
-    pub(crate) fn new(shape: Shape) -> Self {
-        let usage = vec![Usage::default(); to_usize(shape.segments)];
-        Self { shape, usage, changed: rustc_hash::FxHashSet::default(), free: Vec::new(), live: 0 }
-    }
-
-    fn at(&mut self, place: u64) -> &mut Usage {
-        let segment = self.shape.segment_of(place).expect("places were checked where they were read");
-        self.changed.insert(segment);
-        &mut self.usage[to_usize(segment)]
-    }
-
-    /// A chunk of the log was written around that place.
-    pub(crate) fn written(&mut self, place: u64, number: u64) {
-        let usage = self.at(place);
-        (usage.newest, usage.age) = (number, number);
-    }
-
-    /// Data of that age were written around that place, and no part of the log.
-    pub(crate) fn aged(&mut self, place: u64, age: u64) {
-        let usage = self.at(place);
-        usage.age = if usage.live == 0 { age } else { usage.age.max(age) };
-    }
-
-    /// Finds those that are free: nothing in them is in use, and no chunk that is not older than `number`.
-    pub(crate) fn find_free(&mut self, number: u64, taken: &[u64]) {
-        let is_free = |&segment: &u64| {
-            let usage = self.usage[to_usize(segment)];
-            usage.live == 0 && usage.newest < number && !taken.contains(&segment)
-        };
-        self.free = (0..self.shape.segments).rev().filter(is_free).collect();
-    }
-}
-
-impl Room for Segments {
-    fn used(&mut self, place: u64, len: u32) {
-        self.at(place).live += len;
-        self.live += u64::from(len);
-    }
-
-    fn left(&mut self, place: u64, len: u32) {
-        let usage = self.at(place);
-        usage.live = usage.live.checked_sub(len).expect("what was used is left once");
-        self.live -= u64::from(len);
-    }
-}
 
 /// Data of the open chunk.
 struct Item {
@@ -354,7 +284,8 @@ impl Log {
     pub(crate) fn has_reached(&mut self, reached: &Reached) {
         self.stable = self.stable.max(reached.stable);
         self.counters.flushes = reached.flushes;
-        while let Some((_, places)) = self.flights.pop_front_if(|(number, _)| *number <= reached.written) {
+        while self.flights.front().is_some_and(|(number, _)| *number <= reached.written) {
+            let (_, places) = self.flights.pop_front().expect("there is one");
             places.iter().for_each(|place| drop(self.flying.remove(place)));
         }
     }

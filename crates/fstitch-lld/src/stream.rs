@@ -7,9 +7,10 @@ use fstitch_core::{BlockDevice, Errno, Error, Result};
 use rustc_hash::FxHashSet;
 
 use crate::cleaner::Cold;
-use crate::log::{Contents, Laid, Log, PageRun, Segments, Usage};
+use crate::log::{Contents, Laid, Log, PageRun};
 use crate::pages::{Budget, PAGE, PageCache};
 use crate::record::{BlockId, ListId, Record};
+use crate::segments::{Own, Segments, Usage};
 use crate::shape::{Checkpoint, Position, Shape};
 use crate::state::{BlockEntry, Room, State, Table, damaged};
 use crate::tree::{Fixed, Node, Place, Sink, Tree};
@@ -46,51 +47,6 @@ pub(crate) struct Stream {
     pub(crate) units: Units,
     /// The one that is ending: what is noted is its own, and no checkpoint is made.
     pub(crate) ending: Option<u64>,
-}
-
-impl Fixed for Usage {
-    const SIZE: usize = 20;
-
-    fn put(&self, bytes: &mut [u8]) {
-        fstitch_core::Le::put_u32(bytes, 0, self.live);
-        fstitch_core::Le::put_u64(bytes, 4, self.newest);
-        fstitch_core::Le::put_u64(bytes, 12, self.age);
-    }
-
-    fn get(bytes: &[u8]) -> Self {
-        Self {
-            live: fstitch_core::Le::u32(bytes, 0),
-            newest: fstitch_core::Le::u64(bytes, 4),
-            age: fstitch_core::Le::u64(bytes, 12),
-        }
-    }
-}
-
-/// The pages of the tree of segments.
-#[derive(Default)]
-pub(crate) struct Own {
-    by_segment: rustc_hash::FxHashMap<u64, u32>,
-    pub(crate) all: u64,
-}
-
-impl Own {
-    pub(crate) fn of(&self, segment: u64) -> u32 {
-        self.by_segment.get(&segment).copied().unwrap_or(0)
-    }
-
-    fn used(&mut self, segment: u64, units: u32) {
-        *self.by_segment.entry(segment).or_default() += units;
-        self.all += u64::from(units);
-    }
-
-    fn left(&mut self, segment: u64, units: u32) {
-        let count = self.by_segment.get_mut(&segment).expect("what was used is left once");
-        *count -= units;
-        if *count == 0 {
-            self.by_segment.remove(&segment);
-        }
-        self.all -= u64::from(units);
-    }
 }
 
 /// Where pages are counted.

@@ -12,8 +12,8 @@ use fstitch_core::num::to_u64;
 use fstitch_core::{Errno, Error, Result};
 use rustc_hash::FxHashMap;
 
-use crate::disk::At;
 use crate::log::Contents;
+use crate::options::At;
 use crate::record::{BlockId, Label, ListId, Record};
 use crate::state::State;
 

@@ -1,0 +1,254 @@
+//! Units as clients have them, and how they end (\[A\] §3, §4).
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use fstitch_core::{Errno, Error, Result};
+
+use crate::conflict::{EndError, check};
+use crate::disk::Disk;
+use crate::options::At;
+use crate::record::{BlockId, ListId, Record};
+use crate::stream::{RECORD_MAX, Stream};
+use crate::unit::{ListOp, Seen, Unit};
+
+/// An atomic recovery unit that has not ended. Dropping it aborts it.
+pub struct Aru<'a> {
+    disk: Handle<'a>,
+    unit: u64,
+    has_ended: bool,
+}
+
+/// Whose disk a unit is of.
+#[derive(Clone)]
+enum Handle<'a> {
+    Borrowed(&'a Disk),
+    Shared(Arc<Disk>),
+}
+
+impl Deref for Handle<'_> {
+    type Target = Disk;
+
+    fn deref(&self) -> &Disk {
+        match self {
+            Self::Borrowed(disk) => disk,
+            Self::Shared(disk) => disk,
+        }
+    }
+}
+
+impl Disk {
+    /// Begins a unit (\[A\] §3): its operations happen all at once when it ends, or not at all.
+    #[must_use]
+    pub fn begin(&self) -> Aru<'_> {
+        let unit = self.stream().units.begin();
+        Aru { disk: Handle::Borrowed(self), unit, has_ended: false }
+    }
+
+    /// As [`Disk::begin`], for a unit that keeps the disk.
+    #[must_use]
+    pub fn begin_shared(self: &Arc<Self>) -> Aru<'static> {
+        let unit = self.stream().units.begin();
+        Aru { disk: Handle::Shared(Arc::clone(self)), unit, has_ended: false }
+    }
+}
+
+impl Drop for Aru<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.disk.stream().units.open.remove(&self.unit);
+        }
+    }
+}
+
+impl Aru<'_> {
+    fn change<T>(&self, work: impl FnOnce(&mut Unit, &mut Stream, u64) -> Result<T>) -> Result<T> {
+        let stream = &mut *self.disk.stream();
+        stream.check_poison()?;
+        let now = stream.units.tick();
+        let mut unit = stream.units.open.remove(&self.unit).expect("it has not ended");
+        let done = work(&mut unit, stream, now);
+        stream.units.open.insert(self.unit, unit);
+        done
+    }
+
+    /// As [`Disk::new_list`]; nobody else sees the list before the end.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new_list(&self, sparse: bool) -> Result<ListId> {
+        self.change(|unit, stream, now| {
+            let list = stream.state.next_list;
+            stream.state.next_list += 1;
+            unit.make_list(list, sparse, now);
+            Ok(list)
+        })
+    }
+
+    /// As [`Disk::delete_list`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete_list(&self, list: ListId) -> Result<()> {
+        self.change(|unit, stream, now| {
+            Seen { unit: Some(unit), state: &stream.state }.list(list)?.ok_or(Errno::NOENT)?;
+            unit.delete_list(list, &stream.state, now)
+        })
+    }
+
+    /// As [`Disk::new_block`]. The number is nobody else's from now on; the block is in its list at the end (\[A\] §3.3).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new_block(&self, list: ListId, at: At) -> Result<BlockId> {
+        self.change(|unit, stream, now| {
+            let block = stream.state.next_block;
+            unit.insert(block, list, at, &stream.state, now)?;
+            stream.state.next_block += 1;
+            Ok(block)
+        })
+    }
+
+    /// As [`Disk::delete_block`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete_block(&self, block: BlockId) -> Result<()> {
+        self.change(|unit, stream, now| {
+            let list = Seen { unit: Some(unit), state: &stream.state }.list_of(block)?.ok_or(Errno::NOENT)?;
+            unit.delete(block, list, &stream.state, now)
+        })
+    }
+
+    /// As [`Disk::write`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write(&self, block: BlockId, contents: &[u8]) -> Result<()> {
+        if contents.len() != self.disk.block_size {
+            return Err(Errno::INVAL.into());
+        }
+        self.change(|unit, stream, now| {
+            let list = Seen { unit: Some(unit), state: &stream.state }.list_of(block)?.ok_or(Errno::NOENT)?;
+            unit.write(block, list, contents.into(), now);
+            Ok(())
+        })
+    }
+
+    /// As [`Disk::read`]; by default it sees what the unit has written.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read(&self, block: BlockId, into: &mut [u8]) -> Result<()> {
+        self.disk.read_as(Some(self.unit), block, into)
+    }
+
+    /// As [`Disk::block_at`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn block_at(&self, list: ListId, position: u64) -> Result<Option<BlockId>> {
+        self.disk.block_at_as(Some(self.unit), list, position)
+    }
+
+    /// As [`Disk::list_len`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn list_len(&self, list: ListId) -> Result<u64> {
+        self.disk.list_len_as(Some(self.unit), list)
+    }
+
+    /// Everything happens now.
+    ///
+    /// # Errors
+    /// [`EndError`], and nothing has happened.
+    pub fn end(self) -> Result<(), EndError> {
+        let disk = self.disk.clone();
+        let mut stream = disk.stream();
+        let done = self.end_in(&mut stream);
+        disk.settle(stream);
+        done
+    }
+
+    /// Everything happens now, and is stable.
+    ///
+    /// # Errors
+    /// As [`Aru::end`]; if the medium fails, nobody knows.
+    pub fn end_durable(self) -> Result<(), EndError> {
+        let disk = self.disk.clone();
+        let mut stream = disk.stream();
+        self.end_in(&mut stream)?;
+        Ok(disk.make_stable(stream)?)
+    }
+
+    fn end_in(mut self, stream: &mut Stream) -> Result<(), EndError> {
+        self.has_ended = true;
+        let mut unit = stream.units.open.remove(&self.unit).expect("it has not ended");
+        check(&unit, &stream.state)?;
+        stream.make_space(unit_space(&unit, stream)?)?;
+        // Each insertion may have labels moved.
+        stream.make_room_for_unit(2 * unit.list_ops().len() + unit.writes() + 2, unit.writes())?;
+        stream.ending = Some(self.unit);
+        let done = perform_unit(stream, &mut unit);
+        stream.ending = None;
+        if let Err(error) = &done {
+            // A part of it is noted: without its end it will never happen, and nothing after it either.
+            stream.poison.get_or_insert(Error::Poisoned(error.to_string().into()));
+        }
+        Ok(done?)
+    }
+
+    /// Nothing happens.
+    pub fn abort(self) {}
+}
+
+/// Blocks of the device that a unit takes more than it gives back, at most.
+fn unit_space(unit: &Unit, stream: &Stream) -> Result<u64> {
+    let mut units = 0;
+    for block in unit.written() {
+        let entry = stream.state.blocks.get(&block)?.unwrap_or_default();
+        units += stream.net_units(block, &entry);
+    }
+    let pages = if unit.inserts() { stream.page_units() } else { 0 };
+    Ok(units + u64::from(pages))
+}
+
+/// Does what a unit does, which can be done.
+fn perform_unit(stream: &mut Stream, unit: &mut Unit) -> Result<()> {
+    let perform = |stream: &mut Stream, record: &Record| {
+        stream.make_room(RECORD_MAX, 0)?;
+        stream.perform(record)
+    };
+    perform(stream, &Record::Begin)?;
+    for op in unit.list_ops().to_vec() {
+        match op {
+            ListOp::NewList { list, sparse } => perform(stream, &Record::NewList { list, sparse })?,
+            ListOp::DeleteList { list } => {
+                stream.forget_contents_of(list)?;
+                perform(stream, &Record::DeleteList { list })?;
+            }
+            ListOp::Delete { block } => perform(stream, &Record::Delete { block })?,
+            ListOp::Insert { block, list, at } => {
+                stream.make_room(2 * RECORD_MAX, 0)?;
+                let label = match at {
+                    At::Position(position) => position,
+                    At::Start => Disk::gap(stream, list, None)?,
+                    At::After(before) => {
+                        let label = stream.state.block(before)?.label;
+                        Disk::gap(stream, list, Some(label))?
+                    }
+                };
+                stream.perform(&Record::Insert { block, list, label })?;
+            }
+        }
+    }
+    for (block, contents) in unit.take_writes() {
+        // It may have been deleted with its list after it was written.
+        if stream.state.blocks.get(&block)?.is_some() {
+            stream.make_room(RECORD_MAX, 1)?;
+            stream.perform_write(block, contents, false);
+        }
+    }
+    perform(stream, &Record::Commit)
+}

@@ -1,0 +1,76 @@
+//! How a disk is made and opened, and what its operations are told.
+
+use crate::record::BlockId;
+use crate::stream::Keeping;
+
+/// How a disk is made.
+#[derive(Clone, Copy, Debug)]
+pub struct FormatOptions {
+    /// Bytes of a block: a power of two, from the device's to 64 KiB.
+    pub block_size: u32,
+    /// Bytes of a segment: a power of two from 64 KiB to 64 MiB, at least 16 blocks.
+    pub segment_size: u32,
+    /// Names the disk.
+    pub uuid: [u8; 16],
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self { block_size: 4096, segment_size: 512 << 10, uuid: [0; 16] }
+    }
+}
+
+/// Which version of a block or list is read (\[A\] §3.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Visibility {
+    /// Everybody reads what any unit has changed last: the first option of the paper.
+    Latest,
+    /// Everybody reads what is committed, units too: the second.
+    Committed,
+    /// A unit reads what it has changed, and everybody else what is committed: the third, as the paper's prototype.
+    #[default]
+    Own,
+}
+
+/// How a disk is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What is read while units are open.
+    pub visibility: Visibility,
+    /// Bytes of maps that may be in memory.
+    pub cache_size: usize,
+    /// Bytes of log after which a checkpoint is made: what recovery has to read.
+    pub checkpoint_interval: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { visibility: Visibility::default(), cache_size: 128 << 20, checkpoint_interval: 64 << 20 }
+    }
+}
+
+impl Options {
+    pub(crate) fn keeping(&self) -> Keeping {
+        Keeping { cache_size: self.cache_size, checkpoint_bytes: self.checkpoint_interval }
+    }
+}
+
+/// How much a disk can store, in bytes of blocks and of what leads to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// All there is.
+    pub all: u64,
+    /// What is taken, at most: what has changed since the last checkpoint may count twice.
+    pub used: u64,
+}
+
+/// Where in its list a new block goes (\[A\] §2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// In front of all others.
+    Start,
+    /// Behind this block.
+    After(BlockId),
+    /// In a sparse list, at this position.
+    Position(u64),
+}
