@@ -143,12 +143,82 @@ impl Aru<'_> {
         self.disk.read_as(Some(self.unit), block, into)
     }
 
+    /// As [`Disk::read_at`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_at(&self, list: ListId, position: u64, into: &mut [u8]) -> Result<()> {
+        self.disk.read_at_as(Some(self.unit), list, position, into)
+    }
+
+    /// As [`Disk::write_at`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_at(&self, list: ListId, position: u64, contents: &[u8]) -> Result<()> {
+        if contents.len() != self.disk.block_size {
+            return Err(Errno::INVAL.into());
+        }
+        self.change(|unit, stream, now| {
+            let block = match (Seen { unit: Some(unit), state: &stream.state }).at(list, position)? {
+                Some(block) => block,
+                None => {
+                    let block = stream.state.next_block;
+                    unit.insert(block, list, At::Position(position), &stream.state, now)?;
+                    stream.state.next_block += 1;
+                    block
+                }
+            };
+            unit.write(block, list, contents.into(), now);
+            Ok(())
+        })
+    }
+
+    /// As [`Disk::delete_range`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete_range(&self, list: ListId, from: u64, last: u64) -> Result<u64> {
+        let (mut removed, mut from) = (0, from);
+        while let Some((position, block)) = self.next_at(list, from)?.filter(|(at, _)| *at <= last) {
+            self.delete_block(block)?;
+            removed += 1;
+            let Some(next) = position.checked_add(1) else { break };
+            from = next;
+        }
+        Ok(removed)
+    }
+
+    /// As [`Disk::next_at`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn next_at(&self, list: ListId, position: u64) -> Result<Option<(u64, BlockId)>> {
+        self.disk.next_at_as(Some(self.unit), list, position)
+    }
+
     /// As [`Disk::block_at`].
     ///
     /// # Errors
     /// As there.
     pub fn block_at(&self, list: ListId, position: u64) -> Result<Option<BlockId>> {
         self.disk.block_at_as(Some(self.unit), list, position)
+    }
+
+    /// As [`Disk::block_after`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn block_after(&self, list: ListId, block: BlockId) -> Result<Option<BlockId>> {
+        self.disk.neighbour_as(Some(self.unit), list, block, true)
+    }
+
+    /// As [`Disk::block_before`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn block_before(&self, list: ListId, block: BlockId) -> Result<Option<BlockId>> {
+        self.disk.neighbour_as(Some(self.unit), list, block, false)
     }
 
     /// As [`Disk::list_len`].

@@ -18,6 +18,9 @@ use crate::state::{BlockEntry, damaged};
 use crate::stream::{Found, RECORD_MAX, Stream};
 use crate::unit::Seen;
 
+/// Blocks that are removed at a time.
+const STRETCH: u64 = 4096;
+
 /// A logical disk (\[A\] §2). Operations outside of units are atomic by themselves, and happen in the order in which they return.
 pub struct Disk {
     stream: Mutex<Stream, rank::Epoch>,
@@ -229,6 +232,119 @@ impl Disk {
         })
     }
 
+    /// Removes the blocks of a sparse list at the positions from one up to another one. Not all at once: so many blocks at a time that
+    /// others need not wait. Returns how many there were.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such list, `EINVAL` if it is not sparse.
+    pub fn delete_range(&self, list: ListId, from: u64, last: u64) -> Result<u64> {
+        let mut removed = 0;
+        let mut from = Some(from);
+        while let Some(start) = from {
+            let (count, next) = self.operate(|stream| Self::delete_stretch(stream, list, start, last))?;
+            removed += count;
+            from = next;
+        }
+        Ok(removed)
+    }
+
+    /// Removes some blocks. Returns how many, and where to go on.
+    fn delete_stretch(stream: &mut Stream, list: ListId, from: u64, last: u64) -> Result<(u64, Option<u64>)> {
+        let entry = stream.state.lists.get(&list)?.ok_or(Errno::NOENT)?;
+        if !entry.sparse {
+            return Err(Errno::INVAL.into());
+        }
+        stream.make_room(RECORD_MAX, 0)?;
+        let stretch = stream.state.stretch(list, from, last, STRETCH)?;
+        let (Some(&(from, _)), Some(&(last, _))) = (stretch.first(), stretch.last()) else {
+            return Ok((0, None));
+        };
+        stretch.iter().for_each(|(_, block)| stream.log.drop_contents(*block));
+        stream.perform(&Record::DeleteRange { list, from, last })?;
+        let is_all = to_u64(stretch.len()) < STRETCH;
+        Ok((to_u64(stretch.len()), last.checked_add(1).filter(|_| !is_all)))
+    }
+
+    /// Reads the block at a position of a sparse list; zeros where there is none.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such list; `EINVAL` if `into` is not one block; [`Error::Corrupt`] if its contents are damaged.
+    pub fn read_at(&self, list: ListId, position: u64, into: &mut [u8]) -> Result<()> {
+        self.read_at_as(None, list, position, into)
+    }
+
+    pub(crate) fn read_at_as(
+        &self,
+        unit: Option<u64>,
+        list: ListId,
+        position: u64,
+        into: &mut [u8],
+    ) -> Result<()> {
+        let mut missed = None;
+        loop {
+            let Some(block) = self.block_at_as(unit, list, position)? else {
+                into.fill(0);
+                return Ok(());
+            };
+            match self.read_as(unit, block, into) {
+                // Somebody has removed it meanwhile, or it is in the unit's version of the list only.
+                Err(Error::Errno(Errno::NOENT)) if missed != Some(block) => missed = Some(block),
+                done => return done,
+            }
+        }
+    }
+
+    /// Writes the block at a position of a sparse list; makes it where there is none.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such list, `EINVAL` if it is not sparse or `contents` are not one block; `ENOSPC`.
+    pub fn write_at(&self, list: ListId, position: u64, contents: &[u8]) -> Result<()> {
+        if contents.len() != self.block_size {
+            return Err(Errno::INVAL.into());
+        }
+        self.operate(|stream| {
+            let entry = stream.state.lists.get(&list)?.ok_or(Errno::NOENT)?;
+            if !entry.sparse {
+                return Err(Errno::INVAL.into());
+            }
+            let there = stream.state.order.get(&(list, position))?;
+            let net = match there {
+                Some(block) => stream.net_units(block, &Self::entry(stream, block)?),
+                None => u64::from(stream.shape.block_units() + stream.page_units()),
+            };
+            stream.make_space(net)?;
+            stream.make_room(2 * RECORD_MAX, 1)?;
+            let block = there.unwrap_or(stream.state.next_block);
+            if there.is_none() {
+                stream.perform(&Record::Insert { block, list, label: position })?;
+            }
+            stream.perform_write(block, contents.into(), true);
+            Ok(())
+        })
+    }
+
+    /// The first position of a sparse list from one on that has a block.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such list, `EINVAL` if it is not sparse.
+    pub fn next_at(&self, list: ListId, position: u64) -> Result<Option<(u64, BlockId)>> {
+        self.next_at_as(None, list, position)
+    }
+
+    pub(crate) fn next_at_as(
+        &self,
+        unit: Option<u64>,
+        list: ListId,
+        position: u64,
+    ) -> Result<Option<(u64, BlockId)>> {
+        let stream = self.stream();
+        let seen = self.seen(&stream, unit, list);
+        if !seen.list(list)?.ok_or(Errno::NOENT)? {
+            return Err(Errno::INVAL.into());
+        }
+        seen.next(list, position)
+    }
+
     fn entry(stream: &Stream, block: BlockId) -> Result<BlockEntry> {
         stream.state.blocks.get(&block)?.ok_or(Error::Errno(Errno::NOENT))
     }
@@ -339,6 +455,35 @@ impl Disk {
             return seen.at(list, position);
         }
         if position >= seen.len(list)? { Ok(None) } else { seen.select(list, position) }
+    }
+
+    /// The block behind one in its list; `None` behind the last one.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such list, or no such block in it.
+    pub fn block_after(&self, list: ListId, block: BlockId) -> Result<Option<BlockId>> {
+        self.neighbour_as(None, list, block, true)
+    }
+
+    /// The block in front of one in its list; `None` in front of the first one.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such list, or no such block in it.
+    pub fn block_before(&self, list: ListId, block: BlockId) -> Result<Option<BlockId>> {
+        self.neighbour_as(None, list, block, false)
+    }
+
+    pub(crate) fn neighbour_as(
+        &self,
+        unit: Option<u64>,
+        list: ListId,
+        block: BlockId,
+        forwards: bool,
+    ) -> Result<Option<BlockId>> {
+        let stream = self.stream();
+        let seen = self.seen(&stream, unit, list);
+        seen.list(list)?.ok_or(Errno::NOENT)?;
+        seen.neighbour(list, block, forwards)?.ok_or(Error::Errno(Errno::NOENT))
     }
 
     /// How many blocks a list has.

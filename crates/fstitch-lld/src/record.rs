@@ -28,6 +28,8 @@ pub(crate) enum Record {
     Insert { block: BlockId, list: ListId, label: Label },
     /// A block goes.
     Delete { block: BlockId },
+    /// The blocks of a list go whose labels are not below `from` and not above `last`.
+    DeleteRange { list: ListId, from: Label, last: Label },
     /// The labels of `count` blocks, from that with the label `from` on, are `label` and those `step` behind each other.
     Relabel { list: ListId, from: Label, count: u64, label: Label, step: u64 },
 }
@@ -48,6 +50,7 @@ impl Record {
             Self::DeleteList { list } => record(6, &[list]),
             Self::Insert { block, list, label } => record(7, &[block, list, label]),
             Self::Delete { block } => record(8, &[block]),
+            Self::DeleteRange { list, from, last } => record(10, &[list, from, last]),
             Self::Relabel { list, from, count, label, step } => record(9, &[list, from, count, label, step]),
         }
     }
@@ -76,6 +79,7 @@ impl Record {
             9 => {
                 Self::Relabel { list: next()?, from: next()?, count: next()?, label: next()?, step: next()? }
             }
+            10 => Self::DeleteRange { list: next()?, from: next()?, last: next()? },
             _ => return None,
         })
     }
@@ -113,7 +117,7 @@ mod tests {
     use super::*;
 
     fn any_record() -> impl Strategy<Value = Record> {
-        let ids = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), 0_u8..9);
+        let ids = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), 0_u8..10);
         ids.prop_map(|(a, b, c, d, e, kind)| {
             let small = |number: u64| u32::try_from(number >> 32).unwrap();
             match kind {
@@ -125,6 +129,7 @@ mod tests {
                 5 => Record::DeleteList { list: a },
                 6 => Record::Insert { block: a, list: b, label: c },
                 7 => Record::Delete { block: a },
+                8 => Record::DeleteRange { list: a, from: b, last: c },
                 _ => Record::Relabel { list: a, from: b, count: c, label: d, step: e },
             }
         })

@@ -180,6 +180,7 @@ impl State {
             Record::DeleteList { list } => self.delete_list(list, room),
             Record::Insert { block, list, label } => self.insert(block, list, label),
             Record::Delete { block } => self.delete(block, room),
+            Record::DeleteRange { list, from, last } => self.delete_range(list, from, last, room),
             Record::Relabel { list, from, count, label, step } => {
                 self.relabel(list, from, count, label, step)
             }
@@ -235,9 +236,22 @@ impl State {
 
     fn delete_list(&mut self, list: ListId, room: &mut dyn Room) -> Result<()> {
         self.list(list)?;
-        while let Some(((of, label), block)) = self.order.tree.at_or_after(&(list, 0), &self.order.pages)?
-            && of == list
-        {
+        self.remove_range(list, 0, Label::MAX, room)?;
+        self.lists.remove(&list)?;
+        Ok(())
+    }
+
+    fn delete_range(&mut self, list: ListId, from: Label, last: Label, room: &mut dyn Room) -> Result<()> {
+        let entry = self.list(list)?;
+        let removed = self.remove_range(list, from, last, room)?;
+        self.lists.insert(list, ListEntry { blocks: entry.blocks.saturating_sub(removed), ..entry })?;
+        Ok(())
+    }
+
+    /// Removes the blocks of a stretch, and returns how many there were.
+    fn remove_range(&mut self, list: ListId, from: Label, last: Label, room: &mut dyn Room) -> Result<u64> {
+        let mut removed = 0;
+        while let Some((label, block)) = self.next_in(list, from)?.filter(|(label, _)| *label <= last) {
             self.order.remove(&(list, label))?;
             let Some(old) = self.blocks.remove(&block)? else {
                 return Err(damaged(format!("block {block} of list {list} is missing")));
@@ -245,20 +259,46 @@ impl State {
             if old.place != 0 {
                 room.left(old.place, old.len);
             }
+            removed += 1;
         }
-        self.lists.remove(&list)?;
-        Ok(())
+        Ok(removed)
     }
 
-    fn relabel(&mut self, list: ListId, from: Label, count: u64, label: Label, step: u64) -> Result<()> {
-        let mut blocks = Vec::new();
+    /// The first block of a list whose label is not below this one.
+    pub(crate) fn next_in(&self, list: ListId, from: Label) -> Result<Option<(Label, BlockId)>> {
+        let found = self.order.tree.at_or_after(&(list, from), &self.order.pages)?;
+        Ok(found.filter(|((of, _), _)| *of == list).map(|((_, label), block)| (label, block)))
+    }
+
+    /// The last block of a list whose label is below this one.
+    pub(crate) fn previous_in(&self, list: ListId, below: Label) -> Result<Option<(Label, BlockId)>> {
+        let rank = self.order.tree.rank(&(list, below), &self.order.pages)?;
+        let Some(at) = rank.checked_sub(1) else { return Ok(None) };
+        let found = self.order.tree.select(at, &self.order.pages)?;
+        Ok(found.filter(|((of, _), _)| *of == list).map(|((_, label), block)| (label, block)))
+    }
+
+    /// The blocks of a list with labels from one up to another one, at most so many.
+    pub(crate) fn stretch(
+        &self,
+        list: ListId,
+        from: Label,
+        last: Label,
+        most: u64,
+    ) -> Result<Vec<(Label, BlockId)>> {
+        let mut found = Vec::new();
         self.order.tree.walk(&(list, from), &self.order.pages, &mut |&(of, label), &block| {
-            let takes = of == list && to_u64(blocks.len()) < count;
+            let takes = of == list && label <= last && to_u64(found.len()) < most;
             if takes {
-                blocks.push((label, block));
+                found.push((label, block));
             }
             takes
         })?;
+        Ok(found)
+    }
+
+    fn relabel(&mut self, list: ListId, from: Label, count: u64, label: Label, step: u64) -> Result<()> {
+        let blocks = self.stretch(list, from, Label::MAX, count)?;
         if to_u64(blocks.len()) != count {
             return Err(damaged(format!("list {list} has fewer than {count} blocks from label {from} on")));
         }

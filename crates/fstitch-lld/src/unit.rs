@@ -126,19 +126,22 @@ impl Units {
                 views(entry.list).for_each(|view| view.keep(entry.label, block));
             }
             Record::DeleteList { list } => views(list).for_each(|view| view.gone = true),
+            Record::DeleteRange { list, from, last } => {
+                let mut views = views(list).peekable();
+                if views.peek().is_none() {
+                    return Ok(());
+                }
+                let old = state.stretch(list, from, last, u64::MAX)?;
+                for view in views {
+                    old.iter().for_each(|&(label, block)| view.keep(label, block));
+                }
+            }
             Record::Relabel { list, from, count, label, step } => {
                 let mut views = views(list).peekable();
                 if views.peek().is_none() {
                     return Ok(());
                 }
-                let mut old = Vec::new();
-                state.order.tree.walk(&(list, from), &state.order.pages, &mut |&(of, label), &block| {
-                    let takes = of == list && to_u64(old.len()) < count;
-                    if takes {
-                        old.push((label, block));
-                    }
-                    takes
-                })?;
+                let old = state.stretch(list, from, Label::MAX, count)?;
                 for view in views {
                     old.iter().for_each(|&(label, block)| view.keep(label, block));
                     for n in 0..count {
@@ -181,6 +184,28 @@ impl View {
             }
             let Some(next) = at.checked_add(1) else { return Ok(own) };
             label = next;
+        }
+    }
+
+    /// The last spot below one that has a block.
+    fn previous(&self, list: ListId, below: Spot, state: &State) -> Result<Option<(Spot, BlockId)>> {
+        let mut own =
+            self.difference.range(..below).rev().filter_map(|(spot, block)| Some((*spot, (*block)?)));
+        let own = own.next();
+        if self.made.is_some() {
+            return Ok(own);
+        }
+        // The first label whose spot is not below.
+        let mut label = u64::try_from((below + Spot::from(u64::MAX)) >> 64).unwrap_or(u64::MAX);
+        loop {
+            let Some((at, block)) = state.previous_in(list, label)? else { return Ok(own) };
+            if own.is_some_and(|(own, _)| own >= spot(at)) {
+                return Ok(own);
+            }
+            if !self.difference.contains_key(&spot(at)) {
+                return Ok(Some((spot(at), block)));
+            }
+            label = at;
         }
     }
 
@@ -277,6 +302,34 @@ impl Seen<'_> {
             }
         }
         self.state.order.get(&(list, position))
+    }
+
+    /// The first block of a sparse list at a position or behind it.
+    pub(crate) fn next(&self, list: ListId, position: u64) -> Result<Option<(u64, BlockId)>> {
+        let Some(view) = self.view(list) else { return self.state.next_in(list, position) };
+        let found = view.next(list, spot(position), self.state)?;
+        Ok(found.and_then(|(at, block)| Some((label_of(at)?, block))))
+    }
+
+    /// The block behind one of a list, or in front of it.
+    pub(crate) fn neighbour(
+        &self,
+        list: ListId,
+        block: BlockId,
+        forwards: bool,
+    ) -> Result<Option<Option<BlockId>>> {
+        let Some(at) = self.spot_of(list, block)? else { return Ok(None) };
+        let found = match (self.view(list), label_of(at), forwards) {
+            (Some(view), _, true) => view.next(list, at + 1, self.state)?.map(|(_, block)| block),
+            (Some(view), _, false) => view.previous(list, at, self.state)?.map(|(_, block)| block),
+            (None, Some(label), true) => match label.checked_add(1) {
+                Some(next) => self.state.next_in(list, next)?.map(|(_, block)| block),
+                None => None,
+            },
+            (None, Some(label), false) => self.state.previous_in(list, label)?.map(|(_, block)| block),
+            (None, None, _) => None,
+        };
+        Ok(Some(found))
     }
 
     /// The list that a block is in, if there is such a block.

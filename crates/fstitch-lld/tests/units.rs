@@ -199,6 +199,14 @@ impl<'a> Stream<'a> {
             assert_eq!(self.aru.list_len(list).unwrap(), to_u64(expected.len()), "list {list}");
             let seen = (0..to_u64(expected.len())).map(|at| self.aru.block_at(list, at).unwrap().unwrap());
             assert_eq!(seen.collect::<Vec<_>>(), expected, "list {list}");
+            for pair in expected.windows(2) {
+                assert_eq!(self.aru.block_after(list, pair[0]).unwrap(), Some(pair[1]), "list {list}");
+                assert_eq!(self.aru.block_before(list, pair[1]).unwrap(), Some(pair[0]), "list {list}");
+            }
+            if let (Some(first), Some(last)) = (expected.first(), expected.last()) {
+                assert_eq!(self.aru.block_before(list, *first).unwrap(), None, "list {list}");
+                assert_eq!(self.aru.block_after(list, *last).unwrap(), None, "list {list}");
+            }
             for block in expected {
                 let contents = match self.contents.get(&block) {
                     Some(own) => *own,
