@@ -9,8 +9,9 @@ use crate::conflict::{EndError, check};
 use crate::disk::Disk;
 use crate::options::At;
 use crate::record::{BlockId, ListId, Record};
+use crate::segments::Run;
 use crate::stream::{RECORD_MAX, Stream};
-use crate::unit::{ListOp, Seen, Unit};
+use crate::unit::{ListOp, Seen, Stored, Unit};
 
 /// An atomic recovery unit that has not ended. Dropping it aborts it.
 pub struct Aru<'a> {
@@ -56,19 +57,37 @@ impl Disk {
 impl Drop for Aru<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.disk.stream().units.open.remove(&self.unit);
+            self.disk.stream().forget_unit(self.unit);
         }
     }
 }
 
 impl Aru<'_> {
+    /// A change that takes memory for a block.
+    fn change_contents<T>(&self, work: impl FnOnce(&mut Unit, &mut Stream, u64) -> Result<T>) -> Result<T> {
+        self.change_with(self.disk.block_size, work)
+    }
+
     fn change<T>(&self, work: impl FnOnce(&mut Unit, &mut Stream, u64) -> Result<T>) -> Result<T> {
+        self.change_with(0, work)
+    }
+
+    fn change_with<T>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&mut Unit, &mut Stream, u64) -> Result<T>,
+    ) -> Result<T> {
         let stream = &mut *self.disk.stream();
         stream.check_poison()?;
+        if bytes > 0 {
+            stream.make_memory(bytes)?;
+        }
         let now = stream.units.tick();
         let mut unit = stream.units.open.remove(&self.unit).expect("it has not ended");
         let done = work(&mut unit, stream, now);
+        let left = std::mem::take(&mut unit.left);
         stream.units.open.insert(self.unit, unit);
+        left.into_iter().for_each(|run| stream.leave_spilled(run));
         done
     }
 
@@ -128,7 +147,7 @@ impl Aru<'_> {
         if contents.len() != self.disk.block_size {
             return Err(Errno::INVAL.into());
         }
-        self.change(|unit, stream, now| {
+        self.change_contents(|unit, stream, now| {
             let list = Seen { unit: Some(unit), state: &stream.state }.list_of(block)?.ok_or(Errno::NOENT)?;
             unit.write(block, list, contents.into(), now);
             Ok(())
@@ -159,7 +178,7 @@ impl Aru<'_> {
         if contents.len() != self.disk.block_size {
             return Err(Errno::INVAL.into());
         }
-        self.change(|unit, stream, now| {
+        self.change_contents(|unit, stream, now| {
             let block = match (Seen { unit: Some(unit), state: &stream.state }).at(list, position)? {
                 Some(block) => block,
                 None => {
@@ -254,11 +273,11 @@ impl Aru<'_> {
 
     fn end_in(mut self, stream: &mut Stream) -> Result<(), EndError> {
         self.has_ended = true;
+        if let Err(error) = self.prepare(stream) {
+            stream.forget_unit(self.unit);
+            return Err(error);
+        }
         let mut unit = stream.units.open.remove(&self.unit).expect("it has not ended");
-        check(&unit, &stream.state)?;
-        stream.make_space(unit_space(&unit, stream)?)?;
-        // Each insertion may have labels moved.
-        stream.make_room_for_unit(2 * unit.list_ops().len() + unit.writes() + 2, unit.writes())?;
         stream.ending = Some(self.unit);
         let done = perform_unit(stream, &mut unit);
         stream.ending = None;
@@ -269,6 +288,18 @@ impl Aru<'_> {
         Ok(done?)
     }
 
+    /// Makes sure that it can be done.
+    fn prepare(&self, stream: &mut Stream) -> Result<(), EndError> {
+        stream.check_poison()?;
+        let unit = &stream.units.open[&self.unit];
+        check(unit, &stream.state)?;
+        let (space, in_memory) = (unit_space(unit, stream)?, unit.written_in_memory().count());
+        // Each insertion may have labels moved.
+        let records = 2 * unit.list_ops().len() + unit.writes() + 2;
+        stream.make_space(space)?;
+        Ok(stream.make_room_for_unit(records, in_memory)?)
+    }
+
     /// Nothing happens.
     pub fn abort(self) {}
 }
@@ -276,7 +307,7 @@ impl Aru<'_> {
 /// Blocks of the device that a unit takes more than it gives back, at most.
 fn unit_space(unit: &Unit, stream: &Stream) -> Result<u64> {
     let mut units = 0;
-    for block in unit.written() {
+    for block in unit.written_in_memory() {
         let entry = stream.state.blocks.get(&block)?.unwrap_or_default();
         units += stream.net_units(block, &entry);
     }
@@ -313,11 +344,21 @@ fn perform_unit(stream: &mut Stream, unit: &mut Unit) -> Result<()> {
             }
         }
     }
-    for (block, contents) in unit.take_writes() {
+    for (block, stored) in unit.take_writes() {
         // It may have been deleted with its list after it was written.
-        if stream.state.blocks.get(&block)?.is_some() {
-            stream.make_room(RECORD_MAX, 1)?;
-            stream.perform_write(block, contents, false);
+        let is_there = stream.state.blocks.get(&block)?.is_some();
+        match stored {
+            Stored::Memory(contents) if is_there => {
+                stream.make_room(RECORD_MAX, 1)?;
+                stream.perform_write(block, contents, false);
+            }
+            Stored::Memory(_) => {}
+            Stored::Spilled(Run { place, len, sum }) => {
+                if is_there {
+                    perform(stream, &Record::Found { block, place, len, sum })?;
+                }
+                stream.leave_spilled(Run { place, len, sum });
+            }
         }
     }
     perform(stream, &Record::Commit)

@@ -12,8 +12,10 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockKind, BlockNo, BlockRead, Errno, Error, Result};
 
 use crate::chunk::{DataKind, Descriptor, Summary, summary_blocks};
+use crate::log::Contents;
 use crate::record::{BlockId, Label, ListId};
-use crate::state::{BlockEntry, Table};
+use crate::segments::Run;
+use crate::state::Table;
 use crate::stream::Stream;
 use crate::tree::{Fixed, Place};
 
@@ -29,16 +31,30 @@ pub(crate) struct Cold {
     offset: u32,
 }
 
+/// What is written beside the log, each in segments of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beside {
+    /// What has been alive for long.
+    Cold,
+    /// What units have no memory for.
+    Spilled,
+}
+
 /// Contents that are alive.
 struct Alive {
     block: BlockId,
-    entry: BlockEntry,
+    run: Run,
+    owner: Owner,
     bytes: Vec<u8>,
 }
 
-/// The order in which what is alive is written.
-fn place_in_list(alive: &Alive) -> (ListId, Label) {
-    (alive.entry.list, alive.entry.label)
+/// Who has contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    /// The committed state, in that list and at that label.
+    Committed(ListId, Label),
+    /// A unit that has not ended.
+    Unit(u64),
 }
 
 /// A segment that may be emptied.
@@ -94,7 +110,7 @@ impl Stream {
                 Err(error) => return Err(error),
             }
         }
-        alive.sort_unstable_by_key(place_in_list);
+        alive.sort_unstable_by_key(|alive| (alive.owner, alive.block));
         self.move_all(alive, age)?;
         self.save()?;
         Ok(true)
@@ -135,7 +151,7 @@ impl Stream {
         let all = u64::from(self.shape.usable_units());
         let segments = (0..).zip(&self.segments.usage);
         let candidate = |(segment, usage): (u64, &crate::segments::Usage)| {
-            let live = usage.live + self.own.of(segment);
+            let live = usage.live + self.own.of(segment) + self.spilled_in(segment);
             let gain = all.checked_sub(u64::from(live) + u64::from(self.shape.block_units()))?;
             let may = live > 0 && !taken.contains(&segment) && !self.unreadable.contains(&segment);
             let age = now.saturating_sub(usage.age) + 1;
@@ -154,12 +170,16 @@ impl Stream {
             for data in &summary.data {
                 let place = self.shape.segment_start(segment) + u64::from(offset);
                 offset += data.len;
+                let run = Run { place, len: data.len, sum: data.sum };
                 match data.kind {
                     DataKind::Block | DataKind::Spilled => {
-                        let entry = self.state.blocks.get(&data.owner)?;
-                        if let Some(entry) = entry.filter(|entry| entry.place == place) {
-                            alive.push(Alive { block: data.owner, entry, bytes: Vec::new() });
-                        }
+                        let owner = self.owner_of(data.owner, place)?;
+                        alive.extend(owner.map(|owner| Alive {
+                            block: data.owner,
+                            run,
+                            owner,
+                            bytes: Vec::new(),
+                        }));
                     }
                     DataKind::Page => pages.push((data.owner, Place { block: place, sum: data.sum })),
                 }
@@ -169,12 +189,21 @@ impl Stream {
         for (tree, place) in pages {
             self.touch_page(tree, place)?;
         }
-        let left = self.segments.usage[to_usize(segment)].live;
-        let known: u32 = alive.iter().map(|alive| alive.entry.len).sum();
-        if known > left {
+        let counted = self.segments.usage[to_usize(segment)].live + self.spilled_in(segment);
+        let known: u32 = alive.iter().map(|alive| alive.run.len).sum();
+        if known > counted {
             return Err(crate::state::damaged(format!("segment {segment} has more in use than it counts")));
         }
         Ok(alive)
+    }
+
+    /// Whose contents are at a place that a descriptor has for a block.
+    fn owner_of(&self, block: BlockId, place: u64) -> Result<Option<Owner>> {
+        if let Some((unit, _)) = self.spilled_at(place) {
+            return Ok(Some(Owner::Unit(unit)));
+        }
+        let entry = self.state.blocks.get(&block)?.filter(|entry| entry.place == place);
+        Ok(entry.map(|entry| Owner::Committed(entry.list, entry.label)))
     }
 
     /// The summary at a place; `None` behind the last one.
@@ -185,16 +214,16 @@ impl Stream {
     fn read_all(&self, alive: &mut [Alive]) -> Result<()> {
         let unit = self.shape.unit_bytes();
         for alive in alive.iter_mut() {
-            alive.bytes = vec![0; to_usize(alive.entry.len) * unit];
+            alive.bytes = vec![0; to_usize(alive.run.len) * unit];
         }
         let mut reads = Vec::new();
         for alive in alive.iter_mut() {
-            for (block, data) in (alive.entry.place..).zip(alive.bytes.chunks_mut(unit)) {
+            for (block, data) in (alive.run.place..).zip(alive.bytes.chunks_mut(unit)) {
                 reads.push(BlockRead { block: BlockNo(block), kind: BlockKind::Data, data });
             }
         }
         self.device().read(&mut reads)?;
-        match alive.iter().find(|alive| crc32c::crc32c(&alive.bytes) != alive.entry.sum) {
+        match alive.iter().find(|alive| crc32c::crc32c(&alive.bytes) != alive.run.sum) {
             Some(bad) => Err(crate::state::damaged(format!("the contents of block {}", bad.block))),
             None => Ok(()),
         }
@@ -214,26 +243,26 @@ impl Stream {
     /// Writes contents to where what is cold goes.
     fn move_all(&mut self, mut alive: Vec<Alive>, age: u64) -> Result<()> {
         while !alive.is_empty() {
-            let (cold, room) = self.cold_room()?;
+            let (_, room) = self.room_beside(Beside::Cold)?;
             let later = alive.split_off(room.min(alive.len()));
-            self.move_to(cold, alive, age)?;
+            self.move_to(alive, age)?;
             alive = later;
         }
         Ok(())
     }
 
-    /// Where contents can go, and how many blocks of them.
-    fn cold_room(&mut self) -> Result<(Cold, usize)> {
+    /// Where something can be written beside the log, and how many blocks of contents.
+    pub(crate) fn room_beside(&mut self, what: Beside) -> Result<(Cold, usize)> {
         loop {
-            let cold = match self.cold {
-                Some(cold) => cold,
+            let found = match self.beside(what) {
+                Some(open) => *open,
                 None => {
                     self.log.begins_segment();
                     Cold { segment: self.segments.free.pop().ok_or(Errno::NOSPC)?, offset: 0 }
                 }
             };
-            self.cold = Some(cold);
-            let left = self.shape.segment_units - cold.offset;
+            *self.beside(what) = Some(found);
+            let left = self.shape.segment_units - found.offset;
             let mut room = to_usize(left / self.shape.block_units());
             let needs = |room: usize| to_u64(summary_blocks(room, 0, self.shape.unit_bytes()));
             let units = u64::from(self.shape.block_units());
@@ -241,33 +270,57 @@ impl Stream {
                 room -= 1;
             }
             if room > 0 {
-                return Ok((cold, room));
+                return Ok((found, room));
             }
-            self.cold = None;
+            *self.beside(what) = None;
         }
     }
 
-    fn move_to(&mut self, cold: Cold, alive: Vec<Alive>, age: u64) -> Result<()> {
-        let descriptor = |alive: &Alive| Descriptor {
-            kind: DataKind::Block,
-            owner: alive.block,
-            len: alive.entry.len,
-            sum: alive.entry.sum,
-        };
-        let descriptors: Vec<Descriptor> = alive.iter().map(descriptor).collect();
-        let owners: Vec<_> = alive.iter().map(|alive| (alive.block, alive.entry)).collect();
-        let data = alive.into_iter().map(|alive| (DataKind::Block, alive.bytes.into())).collect();
-        let first = self.shape.segment_start(cold.segment) + u64::from(cold.offset);
-        let (mut place, len) = self.log.queue_beside(first, &descriptors, data);
+    fn beside(&mut self, what: Beside) -> &mut Option<Cold> {
+        match what {
+            Beside::Cold => &mut self.cold,
+            Beside::Spilled => &mut self.spill_to,
+        }
+    }
+
+    /// Writes contents for which there is room. Returns where they begin.
+    pub(crate) fn write_beside(
+        &mut self,
+        what: Beside,
+        descriptors: &[Descriptor],
+        data: Vec<(DataKind, Contents)>,
+    ) -> Result<u64> {
+        let open = self.beside(what).expect("there is room");
+        let first = self.shape.segment_start(open.segment) + u64::from(open.offset);
+        let (place, len) = self.log.queue_beside(first, descriptors, data);
         // Nobody reads these from the queue.
         let written = self.log.write_queue();
         self.noted(written)?;
-        self.cold = Some(Cold { offset: cold.offset + len, ..cold });
-        self.segments.aged(first, age);
-        for (block, entry) in owners {
-            self.state.set_place(block, (place, entry.len, entry.sum), &mut self.segments)?;
-            self.log.counters.moved_bytes += u64::from(entry.len) * u64::from(self.shape.unit);
-            place += u64::from(entry.len);
+        *self.beside(what) = Some(Cold { offset: open.offset + len, ..open });
+        Ok(place)
+    }
+
+    fn move_to(&mut self, alive: Vec<Alive>, age: u64) -> Result<()> {
+        let descriptor = |alive: &Alive| Descriptor {
+            kind: if let Owner::Unit(_) = alive.owner { DataKind::Spilled } else { DataKind::Block },
+            owner: alive.block,
+            len: alive.run.len,
+            sum: alive.run.sum,
+        };
+        let descriptors: Vec<Descriptor> = alive.iter().map(descriptor).collect();
+        let owners: Vec<_> = alive.iter().map(|alive| (alive.block, alive.run, alive.owner)).collect();
+        let data = alive.into_iter().map(|alive| (DataKind::Block, alive.bytes.into())).collect();
+        let mut place = self.write_beside(Beside::Cold, &descriptors, data)?;
+        self.segments.aged(place, age);
+        for (block, run, owner) in owners {
+            match owner {
+                Owner::Committed(..) => {
+                    self.state.set_place(block, (place, run.len, run.sum), &mut self.segments)?;
+                }
+                Owner::Unit(unit) => self.set_spilled(unit, block, Run { place, ..run }),
+            }
+            self.log.counters.moved_bytes += u64::from(run.len) * u64::from(self.shape.unit);
+            place += u64::from(run.len);
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The disk: what clients call.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use fstitch_core::lock::{Condvar, Mutex, MutexGuard};
 use fstitch_core::num::{to_u64, to_usize};
@@ -16,7 +16,7 @@ use crate::recovery::{Recovered, recover};
 use crate::shape::Shape;
 use crate::state::{BlockEntry, damaged};
 use crate::stream::{Found, RECORD_MAX, Stream};
-use crate::unit::Seen;
+use crate::unit::{Seen, Stored};
 
 /// Blocks that are removed at a time.
 const STRETCH: u64 = 4096;
@@ -361,37 +361,12 @@ impl Disk {
         if into.len() != self.block_size {
             return Err(Errno::INVAL.into());
         }
-        let stream = self.stream();
-        let unit = unit.and_then(|unit| stream.units.open.get(&unit));
-        let shadow = match self.visibility {
-            Visibility::Latest => stream.units.newest_contents(block),
-            Visibility::Committed => None,
-            Visibility::Own => unit.and_then(|unit| unit.contents(block)),
+        let (mut found, begun) = {
+            let stream = self.stream();
+            (self.find_as(&stream, unit, block)?, Arc::clone(stream.log.begun()))
         };
-        if let Some(shadow) = shadow {
-            into.copy_from_slice(&shadow);
-            return Ok(());
-        }
-        // Where it is and whether it is there is the unit's own business.
-        let seen =
-            Seen { unit: unit.filter(|_| self.visibility != Visibility::Committed), state: &stream.state };
-        if unit.is_some() && seen.list_of(block)?.is_none() {
-            return Err(Errno::NOENT.into());
-        }
-        if seen.unit.is_some_and(|unit| unit.has_made(block)) {
-            into.fill(0);
-            return Ok(());
-        }
-        let found = stream.find(block, &Self::entry(&stream, block)?);
-        let begun = Arc::clone(stream.log.begun());
-        drop(stream);
-        self.read_found(block, found, &begun, into)
-    }
-
-    /// Reads what was found with the stream, which is not held any more.
-    fn read_found(&self, block: BlockId, mut found: Found, begun: &AtomicU64, into: &mut [u8]) -> Result<()> {
         loop {
-            let (entry, at) = match found {
+            let (run, at) = match found {
                 Found::Zeros => {
                     into.fill(0);
                     return Ok(());
@@ -400,22 +375,45 @@ impl Disk {
                     into.copy_from_slice(&contents);
                     return Ok(());
                 }
-                Found::Medium(entry, at) => (entry, at),
+                Found::Medium(run, at) => (run, at),
             };
-            read_run(&*self.device, entry.place, BlockKind::Data, into)?;
+            read_run(&*self.device, run.place, BlockKind::Data, into)?;
             let sum = crc32c::crc32c(into);
-            let is_right = sum == entry.sum;
+            let is_right = sum == run.sum;
             if is_right && begun.load(Ordering::SeqCst) == at {
                 return Ok(());
             }
             // A segment was begun meanwhile: was it that one?
-            let stream = self.stream();
-            let now = Self::entry(&stream, block)?;
-            if now.place == entry.place {
-                return if is_right { Ok(()) } else { Err(wrong_sum(block, sum, entry.sum)) };
+            found = self.find_as(&self.stream(), unit, block)?;
+            if matches!(found, Found::Medium(now, _) if now.place == run.place) {
+                return if is_right { Ok(()) } else { Err(wrong_sum(block, sum, run.sum)) };
             }
-            found = stream.find(block, &now);
         }
+    }
+
+    /// Where the version of a block is that is to be read.
+    fn find_as(&self, stream: &Stream, unit: Option<u64>, block: BlockId) -> Result<Found> {
+        let unit = unit.and_then(|unit| stream.units.open.get(&unit));
+        let shadow = match self.visibility {
+            Visibility::Latest => stream.units.newest_contents(block),
+            Visibility::Committed => None,
+            Visibility::Own => unit.and_then(|unit| unit.contents(block)),
+        };
+        match shadow {
+            Some(Stored::Memory(contents)) => return Ok(Found::Memory(contents)),
+            Some(Stored::Spilled(run)) => return Ok(stream.on_medium(run)),
+            None => {}
+        }
+        // Where it is and whether it is there is the unit's own business.
+        let seen =
+            Seen { unit: unit.filter(|_| self.visibility != Visibility::Committed), state: &stream.state };
+        if unit.is_some() && seen.list_of(block)?.is_none() {
+            return Err(Errno::NOENT.into());
+        }
+        if seen.unit.is_some_and(|unit| unit.has_made(block)) {
+            return Ok(Found::Zeros);
+        }
+        Ok(stream.find(block, &Self::entry(stream, block)?))
     }
 
     /// Writes a block.

@@ -15,6 +15,7 @@ mod recovery;
 mod segments;
 mod shape;
 mod space;
+mod spill;
 mod state;
 mod stream;
 mod tree;

@@ -73,7 +73,9 @@ pub struct Counters {
     pub cleaned: u64,
     /// Bytes of blocks that it has moved.
     pub moved_bytes: u64,
-    /// Segments that it leaves as they are because something in them cannot be read.
+    /// Bytes of blocks that units have written before their end, because there was no memory for them.
+    pub spilled_bytes: u64,
+    /// Segments that the cleaner leaves as they are because something in them cannot be read.
     pub unreadable: u64,
 }
 

@@ -132,7 +132,29 @@ fn is_whole(stream: &Stream, chunk: &Found) -> Result<bool> {
         }
         place += u64::from(descriptor.len);
     }
+    // What units have spilled is beside the log.
+    for record in chunk.summary.records() {
+        if let Record::Found { place, len, sum, .. } = record {
+            check_place(&stream.shape, place, len)?;
+            let mut bytes = vec![0; to_usize(len) * unit];
+            read_run(&**stream.device(), place, BlockKind::Data, &mut bytes)?;
+            if crc32c::crc32c(&bytes) != sum {
+                return Ok(false);
+            }
+        }
+    }
     Ok(true)
+}
+
+/// Whether contents can be there.
+fn check_place(shape: &Shape, place: u64, len: u32) -> Result<()> {
+    let last = place.saturating_add(u64::from(len)).saturating_sub(1);
+    let inside = shape.segment_of(place).is_some_and(|segment| shape.segment_of(last) == Some(segment));
+    if inside && len > 0 {
+        Ok(())
+    } else {
+        Err(crate::state::damaged(format!("a record names the place {place}")))
+    }
 }
 
 /// A record, and where the data of its chunk are.
@@ -158,6 +180,10 @@ fn replay(stream: &mut Stream, chunks: &[Found], recovered: &mut Recovered) -> R
                 Record::Write { data, .. } => places[to_usize(data)],
                 _ => (0, 0, 0),
             };
+            if let Record::Found { place, len, .. } = record {
+                check_place(&stream.shape, place, len)?;
+                stream.segments.referred(place, chunk.summary.chain.number);
+            }
             match (record, &mut unit) {
                 (Record::Begin, _) => unit = Some(Vec::new()),
                 (Record::Commit, held) => {
@@ -176,13 +202,6 @@ fn replay(stream: &mut Stream, chunks: &[Found], recovered: &mut Recovered) -> R
 }
 
 fn apply(stream: &mut Stream, held: &Held) -> Result<()> {
-    let Stream { state, segments, shape, .. } = stream;
-    if let Record::Found { place, len, .. } = held.record {
-        let last = place.saturating_add(u64::from(len)).saturating_sub(1);
-        let inside = shape.segment_of(place).is_some_and(|segment| shape.segment_of(last) == Some(segment));
-        if !inside {
-            return Err(crate::state::damaged(format!("a record names the place {place}")));
-        }
-    }
+    let Stream { state, segments, .. } = stream;
     state.apply(&held.record, &|_| held.found, segments)
 }

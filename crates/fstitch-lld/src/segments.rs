@@ -8,12 +8,23 @@ use crate::shape::Shape;
 use crate::state::Room;
 use crate::tree::Fixed;
 
+/// Contents on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// The block of the device where they begin.
+    pub(crate) place: u64,
+    /// Blocks of the device that they take.
+    pub(crate) len: u32,
+    /// CRC-32C of them.
+    pub(crate) sum: u32,
+}
+
 /// What a segment is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// Blocks of the device that somebody refers to.
     pub(crate) live: u32,
-    /// The last chunk of the log that was written to it.
+    /// The last chunk of the log that was written to it, or refers to what is in it.
     pub(crate) newest: u64,
     /// The chunk that was the newest one when the youngest of its data were written by a client.
     pub(crate) age: u64,
@@ -47,6 +58,12 @@ impl Segments {
     pub(crate) fn written(&mut self, place: u64, number: u64) {
         let usage = self.at(place);
         (usage.newest, usage.age) = (number, number);
+    }
+
+    /// A chunk refers to data at that place: they must be there as long as the chunk may be needed.
+    pub(crate) fn referred(&mut self, place: u64, number: u64) {
+        let usage = self.at(place);
+        usage.newest = usage.newest.max(number);
     }
 
     /// Data of that age were written around that place, and no part of the log.

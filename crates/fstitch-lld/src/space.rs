@@ -72,7 +72,7 @@ impl Stream {
     /// Blocks of the device that it takes.
     pub(crate) fn space_used(&self) -> u64 {
         let changed = self.changed_pages() * u64::from(self.page_units());
-        self.segments.live + self.own.all + u64::from(self.log.data_units()) + changed
+        self.segments.live + self.own.all + self.spilled.all + u64::from(self.log.data_units()) + changed
     }
 
     /// Makes sure that there is space for so many more blocks of the device.
@@ -131,7 +131,7 @@ impl Stream {
     }
 
     /// Makes sure that so many segments can be taken, and that cleaning and a checkpoint are possible after that.
-    fn make_free(&mut self, segments: u64) -> Result<()> {
+    pub(crate) fn make_free(&mut self, segments: u64) -> Result<()> {
         // One checkpoint at any time, and one at the end of a pass, which changes pages by what it moves.
         let low = segments + RESERVE + 2 * self.largest_checkpoint();
         if to_u64(self.segments.free.len()) < low {

@@ -10,7 +10,7 @@ use crate::cleaner::Cold;
 use crate::log::{Contents, Laid, Log, PageRun};
 use crate::pages::{Budget, PAGE, PageCache};
 use crate::record::{BlockId, ListId, Record};
-use crate::segments::{Own, Segments, Usage};
+use crate::segments::{Own, Run, Segments, Usage};
 use crate::shape::{Checkpoint, Position, Shape};
 use crate::state::{BlockEntry, Room, State, Table, damaged};
 use crate::tree::{Fixed, Node, Place, Sink, Tree};
@@ -41,6 +41,12 @@ pub(crate) struct Stream {
     pub(crate) poison: Option<Error>,
     /// Where the cleaner goes on writing.
     pub(crate) cold: Option<Cold>,
+    /// Where units spill to.
+    pub(crate) spill_to: Option<Cold>,
+    /// Blocks of the device that units have spilled, by segment.
+    pub(crate) spilled: Own,
+    /// Bytes of maps and of units that may be in memory.
+    pub(crate) cache_size: usize,
     /// Segments that the cleaner leaves as they are.
     pub(crate) unreadable: FxHashSet<u64>,
     /// The units that have not ended.
@@ -118,7 +124,7 @@ pub(crate) enum Found {
     Zeros,
     Memory(Contents),
     /// On the medium, as long as no segment is begun.
-    Medium(BlockEntry, u64),
+    Medium(Run, u64),
 }
 
 /// How a disk is kept.
@@ -184,6 +190,9 @@ impl Stream {
             budget,
             poison: None,
             cold: None,
+            spill_to: None,
+            spilled: Own::default(),
+            cache_size: keeping.cache_size,
             unreadable: FxHashSet::default(),
             units: Units::default(),
             ending: None,
@@ -196,8 +205,13 @@ impl Stream {
         match memory {
             Some(contents) => Found::Memory(contents),
             None if entry.place == 0 => Found::Zeros,
-            None => Found::Medium(*entry, self.log.begun().load(Ordering::SeqCst)),
+            None => self.on_medium(Run { place: entry.place, len: entry.len, sum: entry.sum }),
         }
+    }
+
+    /// Contents that are on the medium now.
+    pub(crate) fn on_medium(&self, run: Run) -> Found {
+        Found::Medium(run, self.log.begun().load(Ordering::SeqCst))
     }
 
     /// Blocks of the device that new contents of a block take more than its old ones.
@@ -223,12 +237,15 @@ impl Stream {
 
     /// Does what a record says, and notes it. There must be room.
     pub(crate) fn perform(&mut self, record: &Record) -> Result<()> {
-        if let Record::Delete { block } = record {
+        if let Record::Delete { block } | Record::Found { block, .. } = record {
             self.log.drop_contents(*block);
         }
         self.units.before(record, &self.state, self.ending)?;
         let done = self.state.apply(record, &|_| (0, 0, 0), &mut self.segments);
         self.noted(done)?;
+        if let Record::Found { place, .. } = record {
+            self.segments.referred(*place, self.log.position().number);
+        }
         self.log.note(record);
         Ok(())
     }
@@ -312,15 +329,15 @@ impl Stream {
     fn find_free(&mut self) {
         let taken = self.taken();
         self.segments.find_free(self.checkpoint.position.number, &taken);
-        let own = &self.own;
-        self.segments.free.retain(|segment| own.of(*segment) == 0);
+        let (own, spilled) = (&self.own, &self.spilled);
+        self.segments.free.retain(|segment| own.of(*segment) == 0 && spilled.of(*segment) == 0);
     }
 
     /// The segments that are being written.
     pub(crate) fn taken(&self) -> Vec<u64> {
         let position = self.log.position();
-        let cold = self.cold.map(|cold| cold.segment);
-        [position.segment, position.next_segment].into_iter().chain(cold).collect()
+        let beside = [self.cold, self.spill_to].into_iter().flatten().map(|open| open.segment);
+        [position.segment, position.next_segment].into_iter().chain(beside).collect()
     }
 
     /// Opens a disk: the newest checkpoint, and what the log says after it. `recover` does that.

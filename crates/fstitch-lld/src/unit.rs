@@ -7,6 +7,7 @@
 //! if they were done then, or it fails and none has. 3. Between `Begin` and `Commit` nothing else is noted, and no checkpoint is made.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fstitch_core::num::to_u64;
 use fstitch_core::{Errno, Error, Result};
@@ -15,6 +16,7 @@ use rustc_hash::FxHashMap;
 use crate::log::Contents;
 use crate::options::At;
 use crate::record::{BlockId, Label, ListId, Record};
+use crate::segments::Run;
 use crate::state::State;
 
 /// A place in a list as a unit sees it: a label, and room for what it puts between two labels.
@@ -43,8 +45,16 @@ pub(crate) enum ListOp {
 enum Shadow {
     /// It wrote this, as the so many-th change of all units, when the block was in that list: for the unit it still is, whatever
     /// becomes of the committed version.
-    Contents(Contents, u64, ListId),
+    Contents(Stored, u64, ListId),
     Deleted,
+}
+
+/// Contents that a unit has written.
+#[derive(Clone, Debug)]
+pub(crate) enum Stored {
+    Memory(Contents),
+    /// There was no memory left.
+    Spilled(Run),
 }
 
 /// A list that a unit has changed.
@@ -72,6 +82,10 @@ pub(crate) struct Unit {
     ops: Vec<ListOp>,
     /// Blocks that it has made, and in which list.
     made: FxHashMap<BlockId, ListId>,
+    /// Bytes of contents in memory.
+    pub(crate) memory: usize,
+    /// What it had spilled and needs no more, until somebody takes note of it.
+    pub(crate) left: Vec<Run>,
 }
 
 /// All units that have not ended.
@@ -81,6 +95,8 @@ pub(crate) struct Units {
     next: u64,
     /// Changes of all units.
     clock: u64,
+    /// What is spilled: where, of which unit, and which block.
+    pub(crate) spilled: FxHashMap<u64, (u64, BlockId)>,
 }
 
 impl Units {
@@ -97,12 +113,17 @@ impl Units {
     }
 
     /// The newest shadow of a block among all units.
-    pub(crate) fn newest_contents(&self, block: BlockId) -> Option<Contents> {
+    pub(crate) fn newest_contents(&self, block: BlockId) -> Option<Stored> {
         let of = |unit: &Unit| match unit.shadows.get(&block) {
-            Some(Shadow::Contents(contents, at, _)) => Some((*at, contents.clone())),
+            Some(Shadow::Contents(stored, at, _)) => Some((*at, stored.clone())),
             _ => None,
         };
-        self.open.values().filter_map(of).max_by_key(|(at, _)| *at).map(|(_, contents)| contents)
+        self.open.values().filter_map(of).max_by_key(|(at, _)| *at).map(|(_, stored)| stored)
+    }
+
+    /// Bytes of contents that all units have in memory.
+    pub(crate) fn memory(&self) -> usize {
+        self.open.values().map(|unit| unit.memory).sum()
     }
 
     /// The unit that has changed a list last.
@@ -365,10 +386,61 @@ impl Seen<'_> {
 
 impl Unit {
     /// The unit's own contents of a block.
-    pub(crate) fn contents(&self, block: BlockId) -> Option<Contents> {
+    pub(crate) fn contents(&self, block: BlockId) -> Option<Stored> {
         match self.shadows.get(&block) {
-            Some(Shadow::Contents(contents, ..)) => Some(contents.clone()),
+            Some(Shadow::Contents(stored, ..)) => Some(stored.clone()),
             _ => None,
+        }
+    }
+
+    /// What it has in memory, in the order of lists and blocks.
+    pub(crate) fn in_memory(&self) -> Vec<(ListId, BlockId, Contents)> {
+        let of = |(block, shadow): (&BlockId, &Shadow)| match shadow {
+            Shadow::Contents(Stored::Memory(contents), _, list) => {
+                Some((*list, *block, Arc::clone(contents)))
+            }
+            _ => None,
+        };
+        let mut found: Vec<_> = self.shadows.iter().filter_map(of).collect();
+        found.sort_unstable_by_key(|(list, block, _)| (*list, *block));
+        found
+    }
+
+    /// Contents that it wrote are somewhere else now. Returns where they were if they were spilled before.
+    pub(crate) fn set_spilled(&mut self, block: BlockId, run: Run) -> Option<Run> {
+        let Some(Shadow::Contents(stored, ..)) = self.shadows.get_mut(&block) else {
+            panic!("what is spilled is a shadow");
+        };
+        match std::mem::replace(stored, Stored::Spilled(run)) {
+            Stored::Memory(contents) => {
+                self.memory -= contents.len();
+                None
+            }
+            Stored::Spilled(old) => Some(old),
+        }
+    }
+
+    /// All that it has spilled.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+        let spilled = self.shadows.values().filter_map(|shadow| match shadow {
+            Shadow::Contents(Stored::Spilled(run), ..) => Some(*run),
+            _ => None,
+        });
+        spilled.chain(self.left.iter().copied())
+    }
+
+    fn set_shadow(&mut self, block: BlockId, shadow: Option<Shadow>) {
+        if let Some(Shadow::Contents(Stored::Memory(contents), ..)) = &shadow {
+            self.memory += contents.len();
+        }
+        let old = match shadow {
+            Some(shadow) => self.shadows.insert(block, shadow),
+            None => self.shadows.remove(&block),
+        };
+        match old {
+            Some(Shadow::Contents(Stored::Memory(contents), ..)) => self.memory -= contents.len(),
+            Some(Shadow::Contents(Stored::Spilled(run), ..)) => self.left.push(run),
+            Some(Shadow::Deleted) | None => {}
         }
     }
 
@@ -393,9 +465,9 @@ impl Unit {
     }
 
     /// Contents in the order of their blocks, which is the same every time.
-    pub(crate) fn take_writes(&mut self) -> Vec<(BlockId, Contents)> {
+    pub(crate) fn take_writes(&mut self) -> Vec<(BlockId, Stored)> {
         let contents = |(block, shadow)| match shadow {
-            Shadow::Contents(contents, ..) => Some((block, contents)),
+            Shadow::Contents(stored, ..) => Some((block, stored)),
             Shadow::Deleted => None,
         };
         let mut writes: Vec<_> = self.shadows.drain().filter_map(contents).collect();
@@ -404,7 +476,7 @@ impl Unit {
     }
 
     pub(crate) fn write(&mut self, block: BlockId, list: ListId, contents: Contents, at: u64) {
-        self.shadows.insert(block, Shadow::Contents(contents, at, list));
+        self.set_shadow(block, Some(Shadow::Contents(Stored::Memory(contents), at, list)));
     }
 
     pub(crate) fn make_list(&mut self, list: ListId, sparse: bool, at: u64) {
@@ -424,7 +496,7 @@ impl Unit {
                 gone.push(block);
             }
         }
-        gone.iter().for_each(|block| drop(self.shadows.remove(block)));
+        gone.iter().for_each(|block| self.set_shadow(*block, None));
         let view = self.views.entry(list).or_default();
         (view.gone, view.at) = (true, at);
         self.ops.push(ListOp::DeleteList { list });
@@ -497,9 +569,15 @@ impl Unit {
         view.difference.insert(spot, None);
         view.spots.remove(&block);
         view.at = now;
-        self.shadows.insert(block, Shadow::Deleted);
+        self.set_shadow(block, Some(Shadow::Deleted));
         self.ops.push(ListOp::Delete { block });
         Ok(())
+    }
+
+    /// Those of the blocks that it writes at its end whose contents are in memory.
+    pub(crate) fn written_in_memory(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let is_in_memory = |shadow: &Shadow| matches!(shadow, Shadow::Contents(Stored::Memory(_), ..));
+        self.shadows.iter().filter(move |(_, shadow)| is_in_memory(shadow)).map(|(block, _)| *block)
     }
 
     /// The blocks that it writes at its end.

@@ -24,7 +24,8 @@ const LISTS: ListId = 1000;
 struct Shown(BTreeMap<ListId, Vec<(BlockId, u8)>>);
 
 fn options() -> Options {
-    Options { cache_size: 1 << 20, checkpoint_interval: 64 << 10, ..Options::default() }
+    // Units that write more than twelve blocks spill.
+    Options { cache_size: 24 << 10, checkpoint_interval: 64 << 10, ..Options::default() }
 }
 
 /// Opens a disk and reads everything.
@@ -248,18 +249,19 @@ fn program(number: u64, operations: u64) -> Rig {
 
 #[test]
 fn random_programs_survive_cuts_at_every_level() {
-    let (mut states, mut cleaned) = (0, 0);
+    let (mut states, mut cleaned, mut spilled) = (0, 0, 0);
     for number in 0..16 {
         let level = Level::ALL[to_usize(number % to_u64(Level::ALL.len()))];
         let lab = LabOptions { level, choices_per_cut: 64, ..LabOptions::default() };
         let rig = program(number, 120);
         cleaned += rig.cleaned;
+        spilled += rig.disk.counters().spilled_bytes;
         let outcome = rig.explore(&format!("random/{number}"), lab);
         assert_eq!(outcome.found, [], "run {number} at {level}");
         states += outcome.counts.generated;
     }
     assert!(states > 1_000, "{states} states");
-    assert!(cleaned > 50, "cleaned {cleaned} times");
+    assert!(cleaned > 50 && spilled > 100_000, "cleaned {cleaned} times, {spilled} bytes spilled");
 }
 
 /// The log behind the checkpoint is long, and in many of its segments nothing is alive any more: what recovery writes must not lie there
