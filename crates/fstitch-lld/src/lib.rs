@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails where it cannot go on"))]
 
 mod aru;
+mod catalogue;
 mod chunk;
 mod cleaner;
 mod conflict;
@@ -20,12 +21,15 @@ mod state;
 mod stream;
 mod tree;
 mod unit;
+mod volume;
 mod writer;
 
 pub use aru::Aru;
+pub use catalogue::{FIRST_LIST, NAME_MAX, VolumeInfo, Volumes};
 pub use conflict::{Conflict, EndError};
 pub use disk::Disk;
 pub use log::Counters;
 pub use options::{At, FormatOptions, Options, Space, Visibility};
 pub use record::{BlockId, Label, ListId};
 pub use recovery::Recovered;
+pub use volume::{Extent, Shared, Store, Volume};
