@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering;
 use fstitch_core::lock::{Condvar, Mutex, MutexGuard};
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::order::rank;
-use fstitch_core::{BlockDevice, BlockKind, Errno, Error, Result};
+use fstitch_core::{BlockDevice, BlockKind, CheckReport, Errno, Error, Result};
 
+use crate::check::Progress;
 use crate::log::Counters;
-use crate::options::{At, FormatOptions, Options, Space, Visibility};
+use crate::options::{At, FormatOptions, Info, Options, Space, Visibility};
 use crate::pages::read_run;
 use crate::record::{BlockId, Label, ListId, Record};
 use crate::recovery::{Recovered, recover};
@@ -46,12 +47,24 @@ impl Disk {
     /// Opens a disk, and says what was done again after a failure.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it is damaged or none, [`Error::Unsupported`] if it is of another version; those of the device.
+    /// [`Error::Corrupt`] if it is damaged or none, also if something is damaged that was stable: then it can be opened for reading; [`Error::Unsupported`] if it is of another version; those of the device.
     pub fn open(device: Arc<dyn BlockDevice>, options: &Options) -> Result<(Self, Recovered)> {
         let shape = Shape::read(&*device)?;
         let mut stream = Stream::open(Arc::clone(&device), shape, options.keeping())?;
         let recovered = recover(&mut stream)?;
-        stream.save()?;
+        if let Some(what) = &recovered.damaged
+            && !options.read_only
+            && !options.accept_loss
+        {
+            return Err(damaged(format!(
+                "{what}; what was before it can be read, and the rest can be given up"
+            )));
+        }
+        if options.read_only {
+            stream.poison = Some(Errno::ROFS.into());
+        } else {
+            stream.save()?;
+        }
         let block_size = to_usize(shape.block_size);
         let disk = Self {
             stream: Mutex::new(stream),
@@ -536,12 +549,43 @@ impl Disk {
         stream.clean(wanted)
     }
 
+    /// Checks everything, also the contents of blocks if asked for; calls `each` every now and then. Nobody else has the disk meanwhile.
+    ///
+    /// # Errors
+    /// Those of the device where it is not what is checked.
+    pub fn check(&self, contents: bool, each: &mut dyn FnMut(Progress)) -> Result<CheckReport> {
+        crate::check::check(&self.stream(), contents, each)
+    }
+
+    /// What the disk is.
+    #[must_use]
+    pub fn info(&self) -> Info {
+        let stream = self.stream();
+        let (checkpoint, shape) = (stream.checkpoint(), &stream.shape);
+        Info {
+            uuid: shape.uuid,
+            block_size: shape.block_size,
+            segment_size: shape.unit * shape.segment_units,
+            segments: shape.segments,
+            free_segments: to_u64(stream.segments.free.len()),
+            blocks: stream.state.blocks.tree.len(),
+            lists: stream.state.lists.tree.len(),
+            checkpoint: checkpoint.number,
+            epoch: checkpoint.epoch,
+            chunk: stream.log.position().number - 1,
+            open_units: stream.units.open.len(),
+        }
+    }
+
     /// Makes everything stable, and the next opening short.
     ///
     /// # Errors
     /// As [`Disk::flush`].
     pub fn close(self) -> Result<()> {
         let mut stream = self.stream();
+        if matches!(stream.poison, Some(Error::Errno(Errno::ROFS))) {
+            return Ok(());
+        }
         match stream.save() {
             Err(error) if error.errno() == Errno::NOSPC => stream.flush(),
             done => done,

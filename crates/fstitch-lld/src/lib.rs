@@ -4,6 +4,7 @@
 
 mod aru;
 mod catalogue;
+mod check;
 mod chunk;
 mod cleaner;
 mod conflict;
@@ -26,10 +27,11 @@ mod writer;
 
 pub use aru::Aru;
 pub use catalogue::{FIRST_LIST, NAME_MAX, VolumeInfo, Volumes};
+pub use check::Progress;
 pub use conflict::{Conflict, EndError};
 pub use disk::Disk;
 pub use log::Counters;
-pub use options::{At, FormatOptions, Options, Space, Visibility};
+pub use options::{At, FormatOptions, Info, Options, Space, Visibility};
 pub use record::{BlockId, Label, ListId};
 pub use recovery::Recovered;
 pub use volume::{Extent, Shared, Store, Volume};

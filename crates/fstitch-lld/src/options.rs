@@ -41,11 +41,21 @@ pub struct Options {
     pub cache_size: usize,
     /// Bytes of log after which a checkpoint is made: what recovery has to read.
     pub checkpoint_interval: u64,
+    /// Nothing is written: what a failure has left is done again in memory only.
+    pub read_only: bool,
+    /// Goes on from an older state than was promised, where what was stable is damaged: what is behind it is written over.
+    pub accept_loss: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { visibility: Visibility::default(), cache_size: 128 << 20, checkpoint_interval: 64 << 20 }
+        Self {
+            visibility: Visibility::default(),
+            cache_size: 128 << 20,
+            checkpoint_interval: 64 << 20,
+            read_only: false,
+            accept_loss: false,
+        }
     }
 }
 
@@ -73,4 +83,31 @@ pub enum At {
     After(BlockId),
     /// In a sparse list, at this position.
     Position(u64),
+}
+
+/// What a disk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Its name.
+    pub uuid: [u8; 16],
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Bytes of a segment.
+    pub segment_size: u32,
+    /// Segments that there are.
+    pub segments: u64,
+    /// Those that may be written.
+    pub free_segments: u64,
+    /// Blocks that there are.
+    pub blocks: u64,
+    /// Lists that there are.
+    pub lists: u64,
+    /// The number of the newest checkpoint.
+    pub checkpoint: u64,
+    /// How often the disk has been opened for writing.
+    pub epoch: u32,
+    /// The newest chunk of the log.
+    pub chunk: u64,
+    /// Units that have not ended.
+    pub open_units: usize,
 }

@@ -5,14 +5,19 @@
 use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, BlockKind, Result};
 
-use crate::chunk::{DataKind, Summary};
+use crate::chunk::{Chain, DataKind, Summary};
 use crate::pages::read_run;
 use crate::record::Record;
 use crate::shape::{Position, Shape};
 use crate::stream::Stream;
 
+/// How many of the segments that were free at the checkpoint are looked at, which are those that the log took first.
+const AHEAD: usize = 64;
+/// How far behind the end of the log it is looked for what should not be there, in each of two segments.
+const LOOK_BYTES: usize = 4 << 20;
+
 /// What opening a disk did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Chunks behind the newest checkpoint that were done again; none of a disk that was closed.
     pub chunks: u64,
@@ -22,6 +27,8 @@ pub struct Recovered {
     pub unfinished: bool,
     /// A chunk whose summary is there, and not all its data: the log ends before it.
     pub torn: bool,
+    /// Something that was stable is damaged, so that the state is an older one than was promised; and what.
+    pub damaged: Option<String>,
 }
 
 /// A chunk behind the checkpoint.
@@ -40,6 +47,7 @@ struct Found {
 /// Those of the device, and `Corrupt` where the log says what cannot be.
 pub(crate) fn recover(stream: &mut Stream) -> Result<Recovered> {
     let mut recovered = Recovered::default();
+    let ahead = stream.free_ahead(AHEAD);
     let mut chunks = follow(stream)?;
     let stable = chunks.iter().map(|chunk| chunk.summary.chain.stable).max().unwrap_or(0);
     // What a flush has covered is not read; the first of the others that is not whole ends the log.
@@ -51,17 +59,45 @@ pub(crate) fn recover(stream: &mut Stream) -> Result<Recovered> {
         }
     }
     replay(stream, &chunks, &mut recovered)?;
-    let before = stream.checkpoint().position;
-    let position = chunks.last().map_or(before, |last| Position {
+    let end = end_of(stream, &chunks);
+    recovered.damaged = beyond(stream, &end, chunks.last().map(|last| last.summary.chain.epoch), &ahead)?;
+    let epoch = stream.checkpoint().epoch + 1;
+    stream.go_on_at(end, epoch);
+    Ok(recovered)
+}
+
+/// Where the log goes on.
+fn end_of(stream: &Stream, chunks: &[Found]) -> Position {
+    chunks.last().map_or(stream.checkpoint().position, |last| Position {
         number: last.summary.chain.number + 1,
         link: last.summary.sum,
         segment: last.segment,
         offset: last.end,
         next_segment: last.summary.chain.next_segment,
-    });
-    let epoch = stream.checkpoint().epoch + 1;
-    stream.go_on_at(position, epoch);
-    Ok(recovered)
+    })
+}
+
+/// Looks for chunks behind the end of the log that say that what is missing there was stable. A failure of power leaves none: what was
+/// written in its last moments was put together before a flush that would have covered what is missing.
+fn beyond(stream: &Stream, end: &Position, epoch: Option<u32>, ahead: &[u64]) -> Result<Option<String>> {
+    let (shape, epoch) = (&stream.shape, epoch.unwrap_or(stream.checkpoint().epoch));
+    let most = u32::try_from(LOOK_BYTES / shape.unit_bytes()).expect("it is small");
+    let near = [(end.segment, end.offset, most), (end.next_segment, 0, most)];
+    let far = ahead.iter().map(|segment| (*segment, 0, 1));
+    for (segment, from, count) in near.into_iter().chain(far) {
+        for offset in from..shape.segment_units.min(from.saturating_add(count)) {
+            let Some(found) = summary_at(shape, &**stream.device(), segment, offset)? else { continue };
+            let Chain { number, stable, .. } = found.chain;
+            if number > end.number && stable >= end.number && found.chain.epoch >= epoch {
+                let lost = end.number;
+                return Ok(Some(format!(
+                    "chunk {lost} of the log, in segment {} from block {} on, is damaged: chunk {number} says that it was stable",
+                    end.segment, end.offset
+                )));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// The chain of summaries behind the checkpoint.

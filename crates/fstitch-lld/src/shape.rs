@@ -151,7 +151,7 @@ impl Shape {
         Self::read_at(device, 0).or_else(|error| Self::read_at(device, last).map_err(|_| error))
     }
 
-    fn read_at(device: &dyn BlockDevice, at: u64) -> Result<Self> {
+    pub(crate) fn read_at(device: &dyn BlockDevice, at: u64) -> Result<Self> {
         let mut block = vec![0; to_usize(device.geometry().block_size)];
         read_run(device, at, BlockKind::Superblock, &mut block)?;
         let wrong = |problem: &str| Err(damaged(Structure::Superblock, at, problem.to_owned()));

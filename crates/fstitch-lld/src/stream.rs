@@ -333,6 +333,12 @@ impl Stream {
         self.segments.free.retain(|segment| own.of(*segment) == 0 && spilled.of(*segment) == 0);
     }
 
+    /// The first of the segments that are free, in the order in which they are taken.
+    pub(crate) fn free_ahead(&mut self, most: usize) -> Vec<u64> {
+        self.find_free();
+        self.segments.free.iter().rev().take(most).copied().collect()
+    }
+
     /// The segments that are being written.
     pub(crate) fn taken(&self) -> Vec<u64> {
         let position = self.log.position();

@@ -65,6 +65,7 @@ impl Rig {
         self.disk.flush().unwrap();
         let image: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_image(4096, self.device.image()));
         self.compare(&Disk::open(image, &options()).unwrap().0);
+        assert!(self.disk.check(true, &mut |_| {}).unwrap().is_clean());
         let counters = self.disk.counters();
         assert_eq!(counters.unreadable, 0);
         counters

@@ -147,6 +147,7 @@ fn random_run(number: u64, cache_size: usize) -> u64 {
             assert!(since.contains(&committed(&found, list)), "run {number}, step {step}: no moment");
         }
     }
+    assert!(disk.check(true, &mut |_| {}).unwrap().is_clean());
     disk.counters().spilled_bytes
 }
 

@@ -238,7 +238,7 @@ fn same(disk: &Disk, model: &Model, lists: ListId) -> bool {
 }
 
 fn options(visibility: Visibility) -> Options {
-    Options { cache_size: 1 << 20, checkpoint_interval: 256 << 10, visibility }
+    Options { cache_size: 1 << 20, checkpoint_interval: 256 << 10, visibility, ..Options::default() }
 }
 
 /// Ends one of the units, or aborts it. Whether it was done, if it was to be.
@@ -333,6 +333,7 @@ fn random_run(number: u64) -> (u32, u32) {
             );
         }
     }
+    assert!(disk.check(true, &mut |_| {}).unwrap().is_clean());
     (ended, refused)
 }
 

@@ -114,11 +114,8 @@ fn a_unit_s_writes_are_seen_when_it_has_ended() {
     assert_eq!(taken, 2);
     unit.take().unwrap().end_durable().unwrap();
     assert_eq!([get(&volume, 5), get(&volume, 6), get(&volume, 7)], [2, 0, 2]);
-    let stale = inside.read(&mut [BlockRead {
-        block: BlockNo(5),
-        kind: BlockKind::Data,
-        data: &mut [0; BLOCK],
-    }]);
+    let stale =
+        inside.read(&mut [BlockRead { block: BlockNo(5), kind: BlockKind::Data, data: &mut [0; BLOCK] }]);
     assert_eq!(stale.unwrap_err().errno(), Errno::STALE);
     let aborted = Shared::begin(volumes.disk());
     put(&volume.in_unit(&aborted), 5, 3);

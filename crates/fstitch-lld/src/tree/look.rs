@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fstitch_core::Result;
 use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{Error, Result};
 
 use super::{Fixed, Link, Node, Pages, Place, Tree, child_of};
 
@@ -152,6 +152,13 @@ impl<K: Fixed + Ord, V: Fixed> Tree<K, V> {
         Ok(places)
     }
 
+    /// Reads all pages. Returns where they are on the medium, and which of them cannot be read.
+    pub(crate) fn survey(&self, pages: &impl Pages<K, V>) -> (Vec<Place>, Vec<(Place, Error)>) {
+        let (mut places, mut damaged) = (Vec::new(), Vec::new());
+        survey_below(&self.root, pages, &mut places, &mut damaged);
+        (places, damaged)
+    }
+
     /// Calls `each` for the entries from a key on, in their order, until it returns false.
     pub(crate) fn walk(
         &self,
@@ -196,4 +203,26 @@ fn places_below<K, V>(link: &Link<K, V>, pages: &impl Pages<K, V>, places: &mut 
         children.iter().try_for_each(|child| places_below(&child.link, pages, places))?;
     }
     Ok(())
+}
+
+fn survey_below<K, V>(
+    link: &Link<K, V>,
+    pages: &impl Pages<K, V>,
+    places: &mut Vec<Place>,
+    damaged: &mut Vec<(Place, Error)>,
+) {
+    let step = match (enter(link, pages), link) {
+        (Ok(step), _) => step,
+        (Err(error), Link::Medium(place)) => {
+            damaged.push((*place, error));
+            return;
+        }
+        (Err(_), Link::Memory(_)) => panic!("what is in memory is there"),
+    };
+    if let Link::Medium(place) = link {
+        places.push(*place);
+    }
+    if let Node::Inner(children) = step.node() {
+        children.iter().for_each(|child| survey_below(&child.link, pages, places, damaged));
+    }
 }

@@ -1,0 +1,143 @@
+//! Damaged media.
+//!
+//! What it prevents: a panic, a hang or wrong contents on a medium whose bytes are no longer what was written; a unit that was flushed and
+//! is gone without a word although its segments are whole.
+
+#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+use std::sync::Arc;
+
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{BlockDevice, MemDevice, Seed};
+use fstitch_lld::{At, BlockId, Disk, FormatOptions, ListId, Options};
+
+const BLOCK: usize = 512;
+const SEGMENT: usize = 64 << 10;
+
+/// Lists with their blocks, and what is in those.
+type Lists = Vec<(ListId, Vec<(BlockId, u8)>)>;
+
+/// A disk with some lists, of which a part is in the checkpoint and a part in the log behind it; and what it has.
+fn image() -> (Vec<u8>, Lists) {
+    let device = Arc::new(MemDevice::from_image(512, vec![0; 4 << 20]));
+    let format = FormatOptions { segment_size: 64 << 10, block_size: 512, ..FormatOptions::default() };
+    Disk::format(Arc::clone(&device) as Arc<dyn BlockDevice>, &format).unwrap();
+    let (disk, _) = Disk::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &Options::default()).unwrap();
+    let mut all = Vec::new();
+    for number in 0..20 {
+        let unit = disk.begin();
+        let list = unit.new_list(false).unwrap();
+        let mut blocks = Vec::new();
+        for byte in 1..40 {
+            let block = unit.new_block(list, At::Start).unwrap();
+            unit.write(block, &[byte; BLOCK]).unwrap();
+            blocks.insert(0, (block, byte));
+        }
+        unit.end_durable().unwrap();
+        all.push((list, blocks));
+        if number == 10 {
+            disk.checkpoint().unwrap();
+        }
+    }
+    disk.flush().unwrap();
+    // One more, so that what was flushed is known to be.
+    disk.new_list(false).unwrap();
+    disk.flush().unwrap();
+    (device.image(), all)
+}
+
+/// Damages an image in one of many ways.
+fn damage(image: &mut Vec<u8>, seed: &mut Seed) -> String {
+    let len = to_u64(image.len());
+    // What is written lies at the beginning.
+    let at = to_usize(if seed.below(4) == 0 { seed.below(len) } else { seed.below(700 << 10) });
+    let within = |at: usize, count: usize| at..(at + count).min(to_usize(len));
+    match seed.below(6) {
+        0 => {
+            let bit = 1 << seed.below(8);
+            image[at] ^= bit;
+            format!("bit {bit:#x} of byte {at}")
+        }
+        1 => {
+            let at = at / 512 * 512;
+            image[within(at, 512)].fill(0);
+            format!("block at byte {at} zeroed")
+        }
+        2 => {
+            let at = at / SEGMENT * SEGMENT + 8 * 512;
+            image[within(at, SEGMENT)].fill(0);
+            format!("segment at byte {at} zeroed")
+        }
+        3 => {
+            let (from, to) = (at / 512 * 512, to_usize(seed.below(700 << 10)) / 512 * 512);
+            let block = image[within(from, 512)].to_vec();
+            image[to..to + block.len()].copy_from_slice(&block);
+            format!("block at byte {from} copied to byte {to}")
+        }
+        4 => {
+            let segment = |number: usize| number * SEGMENT + 8 * 512;
+            let (from, to) = (segment(to_usize(seed.below(10))), segment(to_usize(seed.below(10))));
+            let bytes = image[from..from + SEGMENT].to_vec();
+            image[to..to + SEGMENT].copy_from_slice(&bytes);
+            format!("segment at byte {from} copied to byte {to}")
+        }
+        _ => {
+            let blocks = to_usize(seed.below(len / 512));
+            image.truncate(blocks.max(1) * 512);
+            format!("cut off behind {blocks} blocks")
+        }
+    }
+}
+
+/// How many of the lists are there as they were. Contents are right or refused.
+fn right(disk: &Disk, all: &[(ListId, Vec<(BlockId, u8)>)]) -> usize {
+    let is_right = |(list, blocks): &&(ListId, Vec<(BlockId, u8)>)| {
+        let mut bytes = [0; BLOCK];
+        (0..).zip(blocks).all(|(at, (block, byte))| {
+            let found = disk.block_at(*list, at);
+            let is_read =
+                matches!(found, Ok(Some(found)) if found == *block) && disk.read(*block, &mut bytes).is_ok();
+            assert!(!is_read || bytes == [*byte; BLOCK], "wrong contents of block {block}");
+            is_read
+        })
+    };
+    all.iter().filter(is_right).count()
+}
+
+#[test]
+fn damage_is_refused_or_said() {
+    let (sound, all) = image();
+    let mut seed = Seed::new(7);
+    let (mut refused, mut said, mut nothing) = (0, 0, 0);
+    for number in 0..300 {
+        let mut bytes = sound.clone();
+        let what = damage(&mut bytes, &mut seed);
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_image(512, bytes));
+        let read_only = Options { read_only: true, ..Options::default() };
+        let Ok((disk, recovered)) = Disk::open(Arc::clone(&device), &read_only) else {
+            refused += 1;
+            continue;
+        };
+        let report = disk.check(true, &mut |_| {});
+        let lost = right(&disk, &all) < all.len();
+        let is_said =
+            report.is_ok_and(|report| !report.is_clean()) || recovered.damaged.is_some() || recovered.torn;
+        assert!(
+            !lost || is_said,
+            "image {number}, {what}: something is lost, and nobody says so: {recovered:?}"
+        );
+        if lost {
+            said += 1
+        } else {
+            nothing += 1
+        }
+        // It can be used as far as it goes.
+        if let Ok((disk, _)) = Disk::open(device, &Options::default()) {
+            let _ = disk.new_list(false).and_then(|list| disk.new_block(list, At::Start));
+            let _ = disk.clean(2);
+            let _ = disk.close();
+        }
+    }
+    println!("{refused} refused, {said} said, {nothing} without a consequence");
+    assert!(refused > 20 && said > 20 && nothing > 20);
+}
