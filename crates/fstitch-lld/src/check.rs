@@ -77,7 +77,9 @@ impl Check<'_> {
             self.damage("page", text);
         }
         let len = self.stream.page_units();
-        places.iter().for_each(|place| self.uses(Run { place: place.block, len, sum: 0 }));
+        // What the tree has left is counted until the next checkpoint.
+        let all = places.iter().chain(table.tree.left());
+        all.for_each(|place| self.uses(Run { place: place.block, len, sum: 0 }));
         Ok(damaged.is_empty())
     }
 

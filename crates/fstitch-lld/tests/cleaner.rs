@@ -65,7 +65,8 @@ impl Rig {
         self.disk.flush().unwrap();
         let image: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_image(4096, self.device.image()));
         self.compare(&Disk::open(image, &options()).unwrap().0);
-        assert!(self.disk.check(true, &mut |_| {}).unwrap().is_clean());
+        let report = self.disk.check(true, &mut |_| {}).unwrap();
+        assert!(report.is_clean(), "{:?}", report.findings.first());
         let counters = self.disk.counters();
         assert_eq!(counters.unreadable, 0);
         counters

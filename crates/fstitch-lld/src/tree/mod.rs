@@ -106,6 +106,11 @@ impl<K: Fixed + Ord, V: Fixed> Tree<K, V> {
         self.changed
     }
 
+    /// Pages on the medium that the tree has left, and that count as its own until they are taken.
+    pub(crate) fn left(&self) -> &[Place] {
+        &self.left
+    }
+
     /// Pages on the medium that the tree has left since this was asked last.
     pub(crate) fn take_left(&mut self) -> Vec<Place> {
         std::mem::take(&mut self.left)
