@@ -49,6 +49,13 @@ test | proofs)
     need mkfs.vfat dosfstools
     need mkfs.xfs xfsprogs
     need mkfs.btrfs btrfs-progs
+    # Clients of the NBD server.
+    need nbdinfo libnbd-bin
+    need nbdcopy libnbd-bin
+    need nbdsh python3-libnbd
+    need qemu-img qemu-utils
+    need qemu-io qemu-utils
+    need fio fio
     ;;
 bench)
     need fusermount3 fuse3
