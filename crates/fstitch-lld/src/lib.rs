@@ -34,4 +34,5 @@ pub use log::Counters;
 pub use options::{At, FormatOptions, Info, Options, Space, Visibility};
 pub use record::{BlockId, Label, ListId};
 pub use recovery::Recovered;
+pub use shape::device_block_size;
 pub use volume::{Extent, Shared, Store, Volume};

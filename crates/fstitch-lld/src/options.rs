@@ -3,6 +3,11 @@
 use crate::record::BlockId;
 use crate::stream::Keeping;
 
+/// Segments beyond which they are made larger, as long as they may.
+const SEGMENTS_MOST: u64 = 1 << 18;
+/// Bytes of the largest segment.
+const SEGMENT_MAX: u32 = 64 << 20;
+
 /// How a disk is made.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
@@ -17,6 +22,20 @@ pub struct FormatOptions {
 impl Default for FormatOptions {
     fn default() -> Self {
         Self { block_size: 4096, segment_size: 512 << 10, uuid: [0; 16] }
+    }
+}
+
+impl FormatOptions {
+    /// What suits a device of so many bytes: segments of 512 KiB as in the paper, and larger ones where there would be more of them than
+    /// memory should hold.
+    #[must_use]
+    pub fn for_bytes(bytes: u64) -> Self {
+        let default = Self::default();
+        let mut segment_size = default.segment_size;
+        while bytes / u64::from(segment_size) > SEGMENTS_MOST && segment_size < SEGMENT_MAX {
+            segment_size *= 2;
+        }
+        Self { segment_size, ..default }
     }
 }
 

@@ -30,6 +30,13 @@ pub(crate) struct Shape {
     pub(crate) segments: u64,
 }
 
+/// Bytes of a block of the device for which a disk was made, by the first bytes of it; `None` if it is no logical disk.
+#[must_use]
+pub fn device_block_size(head: &[u8]) -> Option<u32> {
+    let unit = Le::u32(head.get(..SIZE)?, 28);
+    (head.starts_with(MAGIC) && (512..=4096).contains(&unit) && unit.is_power_of_two()).then_some(unit)
+}
+
 fn damaged(what: Structure, block: u64, problem: String) -> Error {
     Error::Corrupt(Corruption { what, block: Some(BlockNo(block)), problem }.into())
 }

@@ -29,6 +29,7 @@ mod graph;
 mod info;
 mod journal;
 mod live;
+mod lld;
 mod location;
 mod ls;
 mod man;
@@ -122,6 +123,8 @@ enum Command {
     /// Run a program whose fsync orders and does not wait
     #[command(long_about = order::HELP)]
     Order(order::Arguments),
+    /// Make, look into and serve logical disks
+    Lld(lld::Arguments),
     /// Cut the power at every moment of a workload, and judge every image that is left
     Crash(Box<crash::Arguments>),
     /// Race this program against the kernel's file systems and others, on this machine
@@ -197,6 +200,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Info(arguments) => info::run(arguments),
         Command::Tune(arguments) => tune::run(arguments),
         Command::Journal(arguments) => journal::run(arguments),
+        Command::Lld(arguments) => lld::run(arguments),
         Command::Status(arguments) => status::run(arguments),
         Command::Stats(arguments) => stats::run(arguments),
         Command::Graph(arguments) => graph::run(arguments),

@@ -29,7 +29,8 @@ const GPT: &str = "a partition table (GPT)";
 const BOOT: &str = "a partition table or boot sector";
 
 /// Signatures of things that must not be overwritten unasked, and that no repair may touch.
-const SIGNATURES: [Known; 31] = [
+const SIGNATURES: [Known; 32] = [
+    known(0, b"FSLDISK\0", "a logical disk"),
     known(0, b"XFSB", "an XFS volume"),
     known(65_600, b"_BHRfS_M", "a Btrfs volume"),
     known(1024, b"\x10\x20\xf5\xf2", "an F2FS volume"),

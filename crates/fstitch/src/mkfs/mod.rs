@@ -279,7 +279,7 @@ fn prepare_image(common: &Common, kind: &str) -> Result<(Option<u64>, Prepared)>
 
 /// What was done to the image before anything was made in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Prepared {
+pub enum Prepared {
     /// It was there, and long enough.
     Nothing,
     /// It was made.
@@ -295,7 +295,7 @@ impl Prepared {
     }
 
     /// Takes it back when nothing came of the rest.
-    fn undo(self, image: &Path) {
+    pub fn undo(self, image: &Path) {
         // The reason why nothing came of it is what the user must hear, not that this failed as well.
         let _ = match self {
             Self::Nothing => Ok(()),
@@ -308,7 +308,7 @@ impl Prepared {
 }
 
 /// What the format cannot be is wrong usage: it was asked for.
-fn blame(error: Error) -> anyhow::Error {
+pub fn blame(error: Error) -> anyhow::Error {
     match error {
         Error::Unsupported(_) => usage(error),
         other => other.into(),
@@ -330,21 +330,21 @@ fn within_partition(common: &Common, size: Option<u64>) -> Result<Option<u64>> {
 }
 
 /// Where something is to be made.
-struct Target<'a> {
-    image: &'a Path,
+pub struct Target<'a> {
+    pub image: &'a Path,
     /// Where it starts, in bytes.
-    offset: u64,
+    pub offset: u64,
     /// Its size in bytes, if one was given.
-    size: Option<u64>,
+    pub size: Option<u64>,
     /// Whatever is there may be overwritten.
-    force: bool,
+    pub force: bool,
     /// What is to be made, as the command says it.
-    kind: &'a str,
+    pub kind: &'a str,
 }
 
 impl Target<'_> {
     /// Creates the image, or makes sure that an existing one holds nothing of value and is long enough.
-    fn prepare(&self) -> Result<Prepared> {
+    pub fn prepare(&self) -> Result<Prepared> {
         let image = self.image.display();
         if self.image.symlink_metadata().is_err() {
             let Some(size) = self.size else {
@@ -437,7 +437,7 @@ fn report(common: &Common, asked: &Asked, made: Made) -> Result<Outcome> {
 }
 
 /// The UUID that was asked for.
-fn uuid(asked: Option<&str>) -> Result<[u8; 16]> {
+pub fn uuid(asked: Option<&str>) -> Result<[u8; 16]> {
     match asked {
         None | Some("random" | "time") => random_uuid(),
         Some(text) => parse_uuid(text).ok_or_else(|| usage(format!("`-U {text}`: that is not a UUID"))),

@@ -1,0 +1,165 @@
+//! The volumes of a disk as exports of an NBD server, each also as a unit sees it.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use fstitch_core::lock::Mutex;
+use fstitch_core::num::to_u64;
+use fstitch_core::order::rank;
+use fstitch_core::{BlockDevice, BlockNo, Errno, Result};
+use fstitch_lld::{Shared, Volume, Volumes};
+use fstitch_nbd::{DeviceExport, Export, Exports, Extent, Features, Listed, ZeroOptions};
+
+use crate::size;
+
+/// Extents that are asked for at a time.
+const EXTENTS: usize = 256;
+
+/// Units that have begun and not ended, by the token that stands for each.
+#[derive(Default)]
+pub struct Units(Mutex<BTreeMap<String, Arc<Shared>>, rank::Reclaim>);
+
+impl Units {
+    /// Begins a unit under a token that nobody has.
+    pub fn begin(&self, token: &str, volumes: &Volumes) {
+        self.0.lock().insert(token.to_owned(), Shared::begin(volumes.disk()));
+    }
+
+    /// The unit, which nobody finds any more.
+    pub fn take(&self, token: &str) -> Option<Arc<Shared>> {
+        self.0.lock().remove(token)
+    }
+
+    fn find(&self, token: &str) -> Option<Arc<Shared>> {
+        self.0.lock().get(token).cloned()
+    }
+}
+
+/// What is served.
+pub struct Served {
+    pub volumes: Volumes,
+    pub units: Units,
+    /// The smallest part of a block that clients may read and write.
+    pub minimum: u32,
+    pub read_only: bool,
+}
+
+impl Exports for Served {
+    fn list(&self) -> Result<Vec<Listed>> {
+        let line = |bytes| format!("{} on a logical disk", size::show(bytes));
+        let volumes = self.volumes.list()?.into_iter();
+        Ok(volumes.map(|volume| Listed { description: line(volume.bytes), name: volume.name }).collect())
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn Export>> {
+        let (name, token) = match name.split_once("?aru=") {
+            Some((name, token)) => (name, Some(token)),
+            None => (name, None),
+        };
+        let volume = self.volumes.volume(name)?;
+        let volume = match token {
+            Some(token) => volume.in_unit(&self.units.find(token).ok_or(Errno::NOENT)?),
+            None => volume,
+        };
+        Ok(Arc::new(VolumeExport::new(name, volume, self.minimum, self.read_only)?))
+    }
+}
+
+/// A volume, as clients of NBD see it.
+struct VolumeExport {
+    name: String,
+    volume: Arc<Volume>,
+    bytes: DeviceExport,
+    unit: u64,
+}
+
+impl VolumeExport {
+    fn new(name: &str, volume: Volume, minimum: u32, read_only: bool) -> Result<Self> {
+        let volume = Arc::new(volume);
+        let unit = u64::from(volume.geometry().block_size);
+        let bytes = DeviceExport::new(Arc::clone(&volume) as Arc<dyn BlockDevice>, minimum, read_only)?;
+        Ok(Self { name: name.to_owned(), volume, bytes, unit })
+    }
+
+    /// The whole blocks within some bytes: the first, and how many.
+    fn whole(&self, offset: u64, len: u64) -> (u64, u64) {
+        let (first, last) = (offset.div_ceil(self.unit), (offset + len) / self.unit);
+        (first, last.saturating_sub(first))
+    }
+}
+
+impl Export for VolumeExport {
+    fn size(&self) -> u64 {
+        self.bytes.size()
+    }
+
+    fn features(&self) -> Features {
+        Features { has_status: true, ..self.bytes.features() }
+    }
+
+    fn name(&self) -> Option<String> {
+        Some(self.name.clone())
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.bytes.read(offset, into)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8], fua: bool) -> Result<()> {
+        self.bytes.write(offset, bytes, fua)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.bytes.flush()
+    }
+
+    fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.bytes.trim(offset, len, fua)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, how: ZeroOptions) -> Result<()> {
+        if !how.may_trim {
+            return self.bytes.write_zeroes(offset, len, how);
+        }
+        let (first, count) = self.whole(offset, len);
+        let edges = if count == 0 {
+            [(offset, len), (offset, 0)]
+        } else {
+            let (start, end) = (first * self.unit, (first + count) * self.unit);
+            [(offset, start - offset), (end, offset + len - end)]
+        };
+        // A part of a block is written, which is as quick as a block gets.
+        for (offset, len) in edges.into_iter().filter(|(_, len)| *len > 0) {
+            let how = ZeroOptions { fast: false, fua: false, ..how };
+            self.bytes.write_zeroes(offset, len, how)?;
+        }
+        self.volume.discard(BlockNo(first), count)?;
+        if how.fua { self.flush() } else { Ok(()) }
+    }
+
+    fn status(&self, offset: u64, len: u64, sink: &mut dyn FnMut(Extent) -> ControlFlow<()>) -> Result<()> {
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let first = at / self.unit;
+            let count = end.div_ceil(self.unit) - first;
+            for extent in self.volume.extents(first, count, EXTENTS)? {
+                let stop = ((extent.start + extent.count) * self.unit).min(end);
+                let found = if extent.allocated { Extent::data(stop - at) } else { Extent::hole(stop - at) };
+                at = stop;
+                if sink(found).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a token.
+pub const TOKEN: usize = 32;
+
+/// Whether something could be a token.
+pub fn is_token(text: &str) -> bool {
+    to_u64(text.len()) == to_u64(TOKEN) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
