@@ -271,6 +271,35 @@ impl Disk {
         if position >= seen.len(list)? { Ok(None) } else { seen.select(list, position) }
     }
 
+    /// The first block of a sparse list at a position or behind it, with its position: what follows a gap is found without asking for
+    /// every position of it.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such list, `EINVAL` if it is ordered.
+    pub fn first_at(&self, list: ListId, position: u64) -> Result<Option<(u64, BlockId)>> {
+        self.first_at_as(None, list, position)
+    }
+
+    fn first_at_as(&self, unit: Option<u64>, list: ListId, position: u64) -> Result<Option<(u64, BlockId)>> {
+        let stream = self.stream();
+        let seen = self.seen(&stream, unit, list);
+        if seen.list(list)?.ok_or(Errno::NOENT)? {
+            seen.first_at(list, position)
+        } else {
+            Err(Errno::INVAL.into())
+        }
+    }
+
+    /// The first list with this number or a higher one, in the committed state.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn next_list(&self, from: ListId) -> Result<Option<ListId>> {
+        let stream = self.stream();
+        let lists = &stream.state.lists;
+        Ok(lists.tree.at_or_after(&from, &lists.pages)?.map(|(list, _)| list))
+    }
+
     /// How many blocks a list has.
     ///
     /// # Errors
@@ -435,6 +464,14 @@ impl Aru<'_> {
     /// As there.
     pub fn block_at(&self, list: ListId, position: u64) -> Result<Option<BlockId>> {
         self.disk.block_at_as(Some(self.unit), list, position)
+    }
+
+    /// As [`Disk::first_at`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn first_at(&self, list: ListId, position: u64) -> Result<Option<(u64, BlockId)>> {
+        self.disk.first_at_as(Some(self.unit), list, position)
     }
 
     /// As [`Disk::list_len`].

@@ -279,6 +279,17 @@ impl Seen<'_> {
         self.state.order.get(&(list, position))
     }
 
+    /// The first block of a sparse list at a position or behind it.
+    pub(crate) fn first_at(&self, list: ListId, position: u64) -> Result<Option<(u64, BlockId)>> {
+        let State { order, .. } = self.state;
+        if let Some(view) = self.view(list) {
+            let found = view.next(list, spot(position), self.state)?;
+            return Ok(found.and_then(|(at, block)| Some((label_of(at)?, block))));
+        }
+        let found = order.tree.at_or_after(&(list, position), &order.pages)?;
+        Ok(found.filter(|((of, _), _)| *of == list).map(|((_, label), block)| (label, block)))
+    }
+
     /// The list that a block is in, if there is such a block.
     pub(crate) fn list_of(&self, block: BlockId) -> Result<Option<ListId>> {
         if let Some(unit) = self.unit {
