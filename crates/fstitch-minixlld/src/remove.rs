@@ -33,10 +33,10 @@ impl MinixLld {
         let is_rmdir = kind == FileKind::Directory;
         let mut change = self.change()?;
         let dir = self.live(&change, parent)?;
-        self.check_name(&dir, name, (!is_rmdir).then_some(Errno::ISDIR))?;
         if is_rmdir {
             check_rmdir_name(name)?;
         }
+        self.check_name(&dir, name, Some(Errno::ISDIR))?;
         let found = dir::find(&change, &self.place(parent, name))?.ok_or(Errno::NOENT)?;
         let victim = change.inode(found.ino)?;
         let is_empty = || dir::is_empty(&change, found.ino);

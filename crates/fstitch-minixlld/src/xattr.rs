@@ -153,7 +153,7 @@ impl MinixLld {
         mode: XattrSetMode,
     ) -> Result<()> {
         rules::check_name(name)?;
-        let mut change = self.change()?;
+        let change = self.change()?;
         let mut inode = self.live(&change, ino)?;
         rules::check_change(&inode.seen(), name)?;
         check_namespace(name)?;
