@@ -108,7 +108,10 @@ impl Check<'_> {
         let bytes = u64::from(inode.xattr_bytes);
         let xattrs = if bytes <= room { 0 } else { bytes.div_ceil(unit) };
         if let Some((position, _)) = self.fs.first_at(list, XATTRS_AT + xattrs)? {
-            self.say("block-behind-end", format!("inode {list} has attributes at {position}, behind the last"));
+            self.say(
+                "block-behind-end",
+                format!("inode {list} has attributes at {position}, behind the last"),
+            );
         }
         Ok(())
     }
@@ -142,12 +145,16 @@ impl Check<'_> {
     fn name(&mut self, dir: InodeNo, ino: InodeNo, kind: FileKind, name: &[u8]) {
         let name = String::from_utf8_lossy(name);
         let Some(seen) = self.inodes.get_mut(&ino).filter(|_| is_inode(ino)) else {
-            return self.say("dangling-name", format!("{name} in directory {dir} names inode {ino}, which is none"));
+            return self
+                .say("dangling-name", format!("{name} in directory {dir} names inode {ino}, which is none"));
         };
         seen.names += 1;
         let Inode { kind: real, parent, .. } = seen.inode;
         if real != kind {
-            self.say("kind-wrong", format!("{name} in directory {dir} is a {kind:?}, and its inode a {real:?}"));
+            self.say(
+                "kind-wrong",
+                format!("{name} in directory {dir} is a {kind:?}, and its inode a {real:?}"),
+            );
         }
         if real == FileKind::Directory {
             if parent != dir {
@@ -169,7 +176,10 @@ impl Check<'_> {
                 _ => *names,
             };
             if inode.nlink != counted {
-                wrong.push(("link-count", format!("inode {ino} counts {} names and has {counted}", inode.nlink)));
+                wrong.push((
+                    "link-count",
+                    format!("inode {ino} counts {} names and has {counted}", inode.nlink),
+                ));
             }
             if inode.is_dir() && *names > u32::from(*ino != ROOT) {
                 wrong.push(("directory-names", format!("directory {ino} has {names} names")));

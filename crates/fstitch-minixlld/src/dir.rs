@@ -157,7 +157,12 @@ pub(crate) fn list(blocks: &impl Blocks, dir: InodeNo, after: u64) -> Result<Vec
         let listed: Vec<Listed> = entries
             .iter()
             .filter(|named| named.key > after)
-            .map(|named| Listed { key: named.key, ino: named.ino, kind: named.kind, name: named.name.to_vec() })
+            .map(|named| Listed {
+                key: named.key,
+                ino: named.ino,
+                kind: named.kind,
+                name: named.name.to_vec(),
+            })
             .collect();
         if !listed.is_empty() {
             return Ok(listed);

@@ -195,7 +195,9 @@ impl MinixLld {
         match whence {
             SeekFrom::Data => {
                 let data = self.first_data(ino, n)?.map(|(n, _)| n * unit);
-                data.filter(|start| *start < inode.size).map(|start| start.max(offset)).ok_or(Errno::NXIO.into())
+                data.filter(|start| *start < inode.size)
+                    .map(|start| start.max(offset))
+                    .ok_or(Errno::NXIO.into())
             }
             SeekFrom::Hole => {
                 while n * unit < inode.size && self.first_data(ino, n)?.is_some_and(|(found, _)| found == n) {
@@ -223,7 +225,8 @@ fn punch(change: &Change<'_>, ino: InodeNo, (start, end): (u64, u64)) -> Result<
 /// medium before they are written.
 fn allocate(change: &Change<'_>, ino: InodeNo, (start, end): (u64, u64), zeroes: bool) -> Result<()> {
     let unit = change.unit();
-    for n in start / unit..end.div_ceil(unit) {
+    let blocks = if start < end { start / unit..end.div_ceil(unit) } else { 0..0 };
+    for n in blocks {
         let (from, to) = ((n * unit).max(start), ((n + 1) * unit).min(end));
         let is_there = change.first_data(ino, n)?.is_some_and(|(found, _)| found == n);
         match (is_there, to - from == unit) {

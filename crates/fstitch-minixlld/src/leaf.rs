@@ -161,7 +161,7 @@ mod tests {
         bad[9] = 255;
         assert!(decode(&bad).is_err());
         bad = good;
-        bad[HEAD] = 0xff;
+        bad[HEAD + 1] = 0xff;
         assert!(decode(&bad).is_err(), "the first key is behind the second");
     }
 

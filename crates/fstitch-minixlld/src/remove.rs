@@ -92,7 +92,8 @@ impl MinixLld {
         let (from_dir, to_dir) = (self.live(&change, from.0)?, self.live(&change, to.0)?);
         to_dir.seen().attr.expect_directory()?;
         from_dir.seen().attr.expect_directory()?;
-        for (dir, (_, name), on_dots) in [(&to_dir, to, dots_as_target(mode)), (&from_dir, from, Errno::BUSY)] {
+        for (dir, (_, name), on_dots) in [(&to_dir, to, dots_as_target(mode)), (&from_dir, from, Errno::BUSY)]
+        {
             self.check_name(dir, name, Some(on_dots))?;
         }
         let source = dir::find(&change, &self.place(from.0, from.1))?.ok_or(Errno::NOENT)?;

@@ -10,7 +10,11 @@ mod support;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use fstitch_crashlab::{Counts, Lab, LabOptions, Level, Limits, Selection, soak, workload};
+use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, CheckReport, Geometry, Result};
+use fstitch_crashlab::medium::Base;
+use fstitch_crashlab::{
+    Counts, Lab, LabOptions, Level, Limits, Mounted, Promise, Selection, System, soak, workload,
+};
 use support::Minix;
 
 /// Runs a sample of a family at every level.
@@ -54,4 +58,74 @@ fn rare_operations_and_held_files_survive() {
 fn random_programs_survive() {
     let counts = run("random", 1, 16);
     assert!(counts.cuts > 100, "{counts:?}");
+}
+
+/// A device that says that it has flushed, and has not.
+struct Lying(Arc<dyn BlockDevice>);
+
+impl BlockDevice for Lying {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.0.read(reads)
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        self.0.write(writes)
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+        self.0.discard(start, count)
+    }
+}
+
+/// MinixLLD that works on such a device.
+struct Forgetful(Minix);
+
+impl System for Forgetful {
+    fn name(&self) -> String {
+        "minixlld-forgetful".to_owned()
+    }
+
+    fn format(&self) -> Result<Arc<Base>> {
+        self.0.format()
+    }
+
+    fn promise(&self) -> Promise {
+        self.0.promise()
+    }
+
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>> {
+        self.0.mount(Arc::new(Lying(device)))
+    }
+
+    fn open(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>> {
+        self.0.open(device)
+    }
+
+    fn check(&self, device: &Arc<dyn BlockDevice>) -> Result<CheckReport> {
+        self.0.check(device)
+    }
+
+    fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<()> {
+        self.0.recover(device)
+    }
+
+    fn repair(&self, device: &Arc<dyn BlockDevice>) -> Result<CheckReport> {
+        self.0.repair(device)
+    }
+}
+
+#[test]
+fn a_sync_that_does_nothing_is_found() {
+    let lab = Lab::new(Arc::new(Forgetful(Minix::default())), LabOptions::default()).unwrap();
+    let (family, _) = workload::find("ops/create /a;append /a 5000;sync;create /b").unwrap();
+    let outcome = lab.run(&family.get(0).unwrap(), 0);
+    assert!(!outcome.found.is_empty(), "{:?}", outcome.counts);
 }

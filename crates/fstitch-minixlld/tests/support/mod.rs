@@ -1,6 +1,10 @@
 //! Volumes for tests, and MinixLLD as a system of the crash laboratory.
 
-#![allow(clippy::unwrap_used, dead_code, reason = "tests fail where they cannot go on, and each uses a part of this")]
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    reason = "tests fail where they cannot go on, and each uses a part of this"
+)]
 
 use std::sync::Arc;
 use std::time::Duration;
