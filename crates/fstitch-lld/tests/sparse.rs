@@ -36,7 +36,9 @@ fn a_list_with_gaps_is_walked_block_by_block() {
     let disk = disk();
     let (list, next) = (disk.new_list(true).unwrap(), disk.new_list(true).unwrap());
     let positions = [0, 7, 1 << 40, u64::MAX];
-    positions.iter().for_each(|&position| drop(disk.new_block(list, At::Position(position)).unwrap()));
+    for position in positions {
+        disk.new_block(list, At::Position(position)).unwrap();
+    }
     disk.new_block(next, At::Position(3)).unwrap();
     assert_eq!(committed(&disk, list), positions);
     let block = disk.block_at(list, 7).unwrap();
