@@ -468,6 +468,16 @@ impl Disk {
         if position >= seen.len(list)? { Ok(None) } else { seen.select(list, position) }
     }
 
+    /// The first list with this number or a higher one, in the committed state.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn next_list(&self, from: ListId) -> Result<Option<ListId>> {
+        let stream = self.stream();
+        let lists = &stream.state.lists;
+        Ok(lists.tree.at_or_after(&from, &lists.pages)?.map(|(list, _)| list))
+    }
+
     /// The block behind one in its list; `None` behind the last one.
     ///
     /// # Errors

@@ -206,3 +206,35 @@ fn a_full_disk_refuses_and_deletes() {
     rig.disk.write(block, &[3; BLOCK]).unwrap();
     rig.disk.close().unwrap();
 }
+
+#[test]
+fn a_disk_that_units_have_filled_can_be_opened_and_emptied() {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(512, (16 << 20) / 512));
+    Disk::format(Arc::clone(&device), &FormatOptions::default()).unwrap();
+    let options = Options { cache_size: 1 << 20, checkpoint_interval: 1 << 20, ..Options::default() };
+    let (disk, _) = Disk::open(Arc::clone(&device), &options).unwrap();
+    let list = disk.new_list(true).unwrap();
+    let (mut blocks, mut most, mut refused) = (0, 256, 0);
+    // Units get smaller as room runs out.
+    while refused < 20 {
+        let unit = disk.begin();
+        let written =
+            (blocks..blocks + most).try_for_each(|position| unit.write_at(list, position, &[1; BLOCK]));
+        if written.is_ok() && unit.end().is_ok() {
+            blocks += most;
+        } else {
+            (refused, most) = (refused + 1, (most / 2).max(1));
+        }
+    }
+    disk.flush().unwrap();
+    drop(disk);
+    let (disk, _) = Disk::open(Arc::clone(&device), &options).unwrap();
+    assert_eq!(disk.list_len(list).unwrap(), blocks);
+    let unit = disk.begin();
+    unit.delete_range(list, 0, blocks / 2).unwrap();
+    unit.end_durable().unwrap();
+    disk.close().unwrap();
+    let (disk, _) = Disk::open(device, &options).unwrap();
+    (0..blocks / 4).for_each(|position| disk.write_at(list, position, &[2; BLOCK]).unwrap());
+    assert!(disk.check(true, &mut |_| {}).unwrap().is_clean());
+}

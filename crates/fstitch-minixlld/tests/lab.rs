@@ -1,0 +1,131 @@
+//! MinixLLD in the crash laboratory: after a power cut at any moment the tree is what it was after some of its operations, one behind
+//! the other, and not before the last sync.
+//!
+//! What it prevents: half an operation, a lost sync, an inode that belongs to nobody, a volume that cannot be mounted.
+
+#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+mod support;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, CheckReport, Geometry, Result};
+use fstitch_crashlab::medium::Base;
+use fstitch_crashlab::{
+    Counts, Lab, LabOptions, Level, Limits, Mounted, Promise, Selection, System, soak, workload,
+};
+use support::Minix;
+
+/// Runs a sample of a family at every level.
+fn run(family: &str, draws: u64, choices: u64) -> Counts {
+    let mut counts = Counts::default();
+    for (seed, level) in (1..).zip(Level::ALL) {
+        let options = LabOptions { level, choices_per_cut: choices, ..LabOptions::default() };
+        let lab = Lab::new(Arc::new(Minix::default()), options).unwrap();
+        let (family, _) = workload::find(family).unwrap();
+        let limits = Limits { states: u64::MAX, violations: 1, threads: 2 };
+        let selection = Selection::Sample { seed, draws: 0..draws };
+        let outcome = soak(&lab, &*family, &selection, limits, &|_| ControlFlow::Continue(()));
+        let found: Vec<String> =
+            outcome.found.iter().map(|found| format!("{}: {}", found.id, found.violation)).collect();
+        assert_eq!(found, [""; 0], "at {level}");
+        counts.add(&outcome.counts);
+    }
+    counts
+}
+
+#[test]
+fn single_operations_survive() {
+    let counts = run("seq1", 40, 64);
+    assert!(counts.checked > 500, "{counts:?}");
+    assert!(counts.aftermaths > 0, "{counts:?}");
+}
+
+#[test]
+fn pairs_of_operations_survive() {
+    let counts = run("seq2", 15, 32);
+    assert!(counts.checked > 200, "{counts:?}");
+}
+
+#[test]
+fn rare_operations_and_held_files_survive() {
+    run("rare1", 10, 32);
+    run("rare2", 5, 32);
+}
+
+#[test]
+fn random_programs_survive() {
+    let counts = run("random", 1, 16);
+    assert!(counts.cuts > 100, "{counts:?}");
+}
+
+/// A device that says that it has flushed, and has not.
+struct Lying(Arc<dyn BlockDevice>);
+
+impl BlockDevice for Lying {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.0.read(reads)
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        self.0.write(writes)
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+        self.0.discard(start, count)
+    }
+}
+
+/// MinixLLD that works on such a device.
+struct Forgetful(Minix);
+
+impl System for Forgetful {
+    fn name(&self) -> String {
+        "minixlld-forgetful".to_owned()
+    }
+
+    fn format(&self) -> Result<Arc<Base>> {
+        self.0.format()
+    }
+
+    fn promise(&self) -> Promise {
+        self.0.promise()
+    }
+
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>> {
+        self.0.mount(Arc::new(Lying(device)))
+    }
+
+    fn open(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>> {
+        self.0.open(device)
+    }
+
+    fn check(&self, device: &Arc<dyn BlockDevice>) -> Result<CheckReport> {
+        self.0.check(device)
+    }
+
+    fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<()> {
+        self.0.recover(device)
+    }
+
+    fn repair(&self, device: &Arc<dyn BlockDevice>) -> Result<CheckReport> {
+        self.0.repair(device)
+    }
+}
+
+#[test]
+fn a_sync_that_does_nothing_is_found() {
+    let lab = Lab::new(Arc::new(Forgetful(Minix::default())), LabOptions::default()).unwrap();
+    let (family, _) = workload::find("ops/create /a;append /a 5000;sync;create /b").unwrap();
+    let outcome = lab.run(&family.get(0).unwrap(), 0);
+    assert!(!outcome.found.is_empty(), "{:?}", outcome.counts);
+}
