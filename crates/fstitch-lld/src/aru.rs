@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{Errno, Error, Result};
 
 use crate::conflict::{EndError, check};
@@ -10,6 +11,7 @@ use crate::disk::Disk;
 use crate::options::At;
 use crate::record::{BlockId, ListId, Record};
 use crate::segments::Run;
+use crate::space::Needs;
 use crate::stream::{RECORD_MAX, Stream};
 use crate::unit::{ListOp, Seen, Stored, Unit};
 
@@ -293,15 +295,34 @@ impl Aru<'_> {
         stream.check_poison()?;
         let unit = &stream.units.open[&self.unit];
         check(unit, &stream.state)?;
-        let (space, in_memory) = (unit_space(unit, stream)?, unit.written_in_memory().count());
-        // Each insertion may have labels moved.
-        let records = 2 * unit.list_ops().len() + unit.writes() + 2;
+        let (space, needs) = (unit_space(unit, stream)?, needs(unit));
         stream.make_space(space)?;
-        Ok(stream.make_room_for_unit(records, in_memory)?)
+        Ok(stream.make_room_for_unit(&needs)?)
     }
 
     /// Nothing happens.
     pub fn abort(self) {}
+}
+
+/// What the end of a unit takes until the cleaner comes by.
+fn needs(unit: &Unit) -> Needs {
+    let mut needs = Needs { blocks: to_u64(unit.written_in_memory().count()), ..Needs::default() };
+    let mut deleted = Needs::default();
+    for op in unit.list_ops() {
+        match op {
+            ListOp::Delete { .. } | ListOp::DeleteList { .. } => deleted.add(1, 11),
+            ListOp::NewList { .. } => needs.add(1, 12),
+            ListOp::Insert { at: At::Position(_), .. } => needs.add(1, 31),
+            // Labels of others may move.
+            ListOp::Insert { .. } => needs.add(2, 51),
+        }
+    }
+    needs.inserts = needs.records;
+    needs.add(deleted.records, 11);
+    // Those that are spilled need no room but for the record.
+    needs.add(to_u64(unit.writes()), 32);
+    needs.add(2, 1);
+    needs
 }
 
 /// Blocks of the device that a unit takes more than it gives back, at most.

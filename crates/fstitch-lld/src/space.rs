@@ -8,7 +8,7 @@ use fstitch_core::num::to_u64;
 use fstitch_core::{Errno, Result};
 
 use crate::pages::PAGE;
-use crate::stream::{RECORD_MAX, Stream};
+use crate::stream::Stream;
 
 /// Free segments that a pass of the cleaner fills before it has emptied any.
 const RESERVE: u64 = 4;
@@ -22,6 +22,32 @@ const CHANGED_MAX: u64 = 8192;
 const CHANGED_MIN: u64 = 32;
 /// Bytes that a block takes in the trees, as a rule: an entry in that of blocks and one in that of orders, in pages that are not full.
 const MAP_BYTES: u64 = 90;
+
+/// What a block takes in a summary, at most: its descriptor and its record.
+const BLOCK_BYTES: u64 = 24 + 16;
+/// How many blocks that are made take a page more, at least: their entries fill a page of blocks, and half of one of orders.
+const INSERTS_PER_PAGE: u64 = 40;
+
+/// What the end of a unit needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needs {
+    /// Records.
+    pub(crate) records: u64,
+    /// Bytes of those that are no writes.
+    pub(crate) bytes: u64,
+    /// Blocks and lists that are made.
+    pub(crate) inserts: u64,
+    /// Contents that are in memory.
+    pub(crate) blocks: u64,
+}
+
+impl Needs {
+    /// Adds so many records of so many bytes at most.
+    pub(crate) fn add(&mut self, records: u64, bytes: u64) {
+        self.records += records;
+        self.bytes += records * bytes;
+    }
+}
 
 impl Stream {
     /// Blocks of the device that a page takes.
@@ -146,25 +172,24 @@ impl Stream {
         if to_u64(self.segments.free.len()) < least { Err(Errno::NOSPC.into()) } else { Ok(()) }
     }
 
-    /// Makes sure that so many records and blocks can be noted without a checkpoint between them.
+    /// Makes sure that a unit can end without a checkpoint in between.
     ///
     /// # Errors
     /// `ENOSPC`, and those of the device.
-    pub(crate) fn make_room_for_unit(&mut self, records: usize, blocks: usize) -> Result<()> {
+    pub(crate) fn make_room_for_unit(&mut self, needs: &Needs) -> Result<()> {
         self.check_poison()?;
-        let units = to_u64(blocks) * u64::from(self.shape.block_units());
         if self.due == 0 {
             self.save_if_possible()?;
         }
-        // A summary takes less than a block for eight of data, and a segment ends at most a block early.
-        let bytes = to_u64(records * RECORD_MAX + blocks * 64);
-        let more = bytes.div_ceil(u64::from(self.shape.unit)) + 2;
+        let units = needs.blocks * u64::from(self.shape.block_units());
+        // Summaries of all chunks, of which a segment ends at most a block early.
+        let more = (needs.bytes + needs.blocks * BLOCK_BYTES).div_ceil(u64::from(self.shape.unit)) + 2;
         let room = u64::from(self.shape.segment_units - self.shape.block_units() - 2);
-        let needed = (units + more).div_ceil(room) + 1;
-        // Each record changes a leaf of up to three trees, and there are not many more pages than there are.
-        let pages = to_u64(records * 3 + blocks).min(self.pages + self.changed_pages() + to_u64(records));
-        let segments = needed + pages.div_ceil(self.pages_per_segment());
-        self.make_free(segments)
+        let segments = (units + more).div_ceil(room) + 1;
+        // A record changes a leaf of up to three trees; no more than there are, and what blocks that are made add to them.
+        let most = self.pages + self.changed_pages() + needs.inserts / INSERTS_PER_PAGE + 8;
+        let pages = (needs.records * 3).min(most);
+        self.make_free(segments + pages.div_ceil(self.pages_per_segment()))
     }
 
     /// Makes a checkpoint if pages have room.
