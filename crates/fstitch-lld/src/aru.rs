@@ -295,8 +295,13 @@ impl Aru<'_> {
         stream.check_poison()?;
         let unit = &stream.units.open[&self.unit];
         check(unit, &stream.state)?;
-        let (space, needs) = (unit_space(unit, stream)?, needs(unit));
-        stream.make_space(space)?;
+        let (contents, needs) = (new_contents(unit, stream)?, needs(unit));
+        let pages = if needs.inserts > 0 { u64::from(stream.page_units()) } else { 0 };
+        if contents > 0 {
+            stream.make_space(contents + pages)?;
+        } else {
+            stream.make_space_for_pages(pages)?;
+        }
         Ok(stream.make_room_for_unit(&needs)?)
     }
 
@@ -325,15 +330,14 @@ fn needs(unit: &Unit) -> Needs {
     needs
 }
 
-/// Blocks of the device that a unit takes more than it gives back, at most.
-fn unit_space(unit: &Unit, stream: &Stream) -> Result<u64> {
+/// Blocks of the device that contents of a unit take more than what they replace.
+fn new_contents(unit: &Unit, stream: &Stream) -> Result<u64> {
     let mut units = 0;
     for block in unit.written_in_memory() {
         let entry = stream.state.blocks.get(&block)?.unwrap_or_default();
         units += stream.net_units(block, &entry);
     }
-    let pages = if unit.inserts() { stream.page_units() } else { 0 };
-    Ok(units + u64::from(pages))
+    Ok(units)
 }
 
 /// Does what a unit does, which can be done.

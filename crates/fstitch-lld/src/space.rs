@@ -106,15 +106,26 @@ impl Stream {
     /// # Errors
     /// `ENOSPC`, and those of the device.
     pub(crate) fn make_space(&mut self, units: u64) -> Result<()> {
+        self.make_space_within(units, self.space())
+    }
+
+    /// As [`Stream::make_space`], for what stores nothing new and may take a part of what is spare for its pages: a removal must be
+    /// possible on a full disk, and what remembers it takes a little.
+    pub(crate) fn make_space_for_pages(&mut self, units: u64) -> Result<()> {
+        let spare = self.shape.segments.div_ceil(100) * u64::from(self.shape.usable_units());
+        self.make_space_within(units, self.space() + spare)
+    }
+
+    fn make_space_within(&mut self, units: u64, limit: u64) -> Result<()> {
         self.check_poison()?;
-        if self.space_used() + units <= self.space() {
+        if self.space_used() + units <= limit {
             return Ok(());
         }
         // What has changed since the last checkpoint counts twice, and what the open chunk replaces is not given back yet.
         if self.changed_pages() > CHANGED_MIN || !self.log.is_empty() {
             self.save_if_possible()?;
         }
-        if self.space_used() + units <= self.space() { Ok(()) } else { Err(Errno::NOSPC.into()) }
+        if self.space_used() + units <= limit { Ok(()) } else { Err(Errno::NOSPC.into()) }
     }
 
     /// Makes room for so many more bytes of records and pieces of data in the open chunk.

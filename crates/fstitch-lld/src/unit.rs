@@ -454,11 +454,6 @@ impl Unit {
         self.shadows.values().filter(|shadow| matches!(shadow, Shadow::Contents(..))).count()
     }
 
-    /// Whether it makes anything.
-    pub(crate) fn inserts(&self) -> bool {
-        self.ops.iter().any(|op| matches!(op, ListOp::Insert { .. } | ListOp::NewList { .. }))
-    }
-
     /// Operations on lists that it has to do at its end.
     pub(crate) fn list_ops(&self) -> &[ListOp] {
         &self.ops
