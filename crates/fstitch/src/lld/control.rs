@@ -4,7 +4,7 @@
 //! aborted.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub enum Answer {
 
 /// Serves the socket until the process ends.
 pub fn serve(path: &Path, served: &Arc<Served>) -> Result<()> {
-    let listener = UnixListener::bind(path).with_context(|| path.display().to_string())?;
+    let listener = bind(path).with_context(|| path.display().to_string())?;
     let served = Arc::clone(served);
     thread::Builder::new().name("lld-control".to_owned()).spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -64,6 +64,21 @@ pub fn serve(path: &Path, served: &Arc<Served>) -> Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// Listens at a socket; one that a killed server has left is taken over.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        done => done,
+    }
+}
+
+fn is_abandoned(path: &Path) -> bool {
+    UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Units that began on one connection; those that are left when it ends are aborted.
@@ -85,7 +100,7 @@ fn talk(served: &Served, stream: &UnixStream) {
     let mut lines = BufReader::new(stream);
     loop {
         let mut line = String::new();
-        match std::io::Read::take(&mut lines, LINE_MAX).read_line(&mut line) {
+        match io::Read::take(&mut lines, LINE_MAX).read_line(&mut line) {
             Ok(len) if len > 0 && line.ends_with('\n') => {}
             _ => return,
         }

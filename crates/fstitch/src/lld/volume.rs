@@ -102,6 +102,7 @@ fn change(
 ) -> Result<Outcome> {
     let volumes = super::open_volumes(disk)?;
     work(&volumes).with_context(|| format!("volume {name} of {}", disk.display()))?;
+    volumes.disk().checkpoint().with_context(|| disk.display().to_string())?;
     Ok(Outcome::SUCCESS)
 }
 
