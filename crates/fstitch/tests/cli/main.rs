@@ -15,6 +15,7 @@ mod harness;
 mod install;
 mod journal;
 mod live;
+mod lld;
 mod lost;
 mod mount8;
 mod patchgroups;
