@@ -256,7 +256,7 @@ fn random_programs_survive_cuts_at_every_level() {
     let (mut states, mut cleaned, mut spilled) = (0, 0, 0);
     for number in 0..16 {
         let level = Level::ALL[to_usize(number % to_u64(Level::ALL.len()))];
-        let lab = LabOptions { level, choices_per_cut: 32, ..LabOptions::default() };
+        let lab = LabOptions { level, choices_per_cut: 16, ..LabOptions::default() };
         let rig = program(number, 120);
         cleaned += rig.cleaned;
         spilled += rig.disk.counters().spilled_bytes;
@@ -298,7 +298,7 @@ fn recovering() -> Rig {
 #[test]
 fn a_failure_during_recovery_is_recovered_from() {
     for level in Level::ALL {
-        let lab = LabOptions { level, choices_per_cut: 32, ..LabOptions::default() };
+        let lab = LabOptions { level, choices_per_cut: 16, ..LabOptions::default() };
         let outcome = recovering().explore(&format!("recovery/{level}"), lab);
         assert_eq!(outcome.found, [], "{level}");
     }
