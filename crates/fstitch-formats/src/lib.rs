@@ -24,6 +24,7 @@ mod described;
 pub mod ext;
 mod format;
 pub mod make;
+mod minixlld;
 pub mod show;
 mod volume;
 
@@ -32,7 +33,7 @@ pub use format::{Cached, Format, Identity, Journals, Look, OwnJournal, Recoverin
 pub use volume::{Health, References, Volume};
 
 /// All formats. What is common comes first: it is what an empty medium is told to become.
-pub const FORMATS: &[&dyn Format] = &[&ext::Ext];
+pub const FORMATS: &[&dyn Format] = &[&ext::Ext, &minixlld::Minix];
 
 /// Bytes from the start of a medium that [`Format::probe`] wants to see.
 pub const PROBE_LEN: usize = 68 << 10;

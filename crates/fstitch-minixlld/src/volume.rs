@@ -227,6 +227,26 @@ impl MinixLld {
         &self.disk
     }
 
+    /// The references that are held, for who opens the volume anew.
+    #[must_use]
+    pub fn references(&self) -> Vec<(InodeNo, u64)> {
+        self.table.references()
+    }
+
+    /// Takes over references that were held when the volume was open before.
+    pub fn take_over(&self, references: &[(InodeNo, u64)]) {
+        for &(ino, count) in references {
+            // An inode that is gone answers `ESTALE` to whoever still asks for it.
+            let _ = self.node(ino, count);
+        }
+    }
+
+    /// Why the volume takes no changes any more, if so.
+    #[must_use]
+    pub fn failed(&self) -> Option<Error> {
+        self.changes.lock().end.clone()
+    }
+
     pub(crate) fn table(&self) -> &Table<Node> {
         &self.table
     }
