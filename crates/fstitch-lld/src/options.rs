@@ -5,6 +5,10 @@ use crate::stream::Keeping;
 
 /// Segments beyond which they are made larger, as long as they may.
 const SEGMENTS_MOST: u64 = 1 << 18;
+/// Segments below which they are made smaller.
+const SEGMENTS_LEAST: u64 = 128;
+/// Bytes of the smallest segment.
+const SEGMENT_MIN: u32 = 64 << 10;
 /// Bytes of the largest segment.
 const SEGMENT_MAX: u32 = 64 << 20;
 
@@ -26,14 +30,17 @@ impl Default for FormatOptions {
 }
 
 impl FormatOptions {
-    /// What suits a device of so many bytes: segments of 512 KiB as in the paper, and larger ones where there would be more of them than
-    /// memory should hold.
+    /// What suits a device of so many bytes: segments of 512 KiB as in the paper, smaller ones where there would be few, and larger ones
+    /// where there would be more of them than memory should hold.
     #[must_use]
     pub fn for_bytes(bytes: u64) -> Self {
         let default = Self::default();
         let mut segment_size = default.segment_size;
         while bytes / u64::from(segment_size) > SEGMENTS_MOST && segment_size < SEGMENT_MAX {
             segment_size *= 2;
+        }
+        while bytes / u64::from(segment_size) < SEGMENTS_LEAST && segment_size > SEGMENT_MIN {
+            segment_size /= 2;
         }
         Self { segment_size, ..default }
     }
@@ -89,7 +96,7 @@ impl Options {
 pub struct Space {
     /// All there is.
     pub all: u64,
-    /// What is taken, at most: what has changed since the last checkpoint may count twice.
+    /// What is taken. A client is refused a little before all is taken, while maps that have changed are written.
     pub used: u64,
 }
 

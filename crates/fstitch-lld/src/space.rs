@@ -8,6 +8,8 @@ use fstitch_core::num::to_u64;
 use fstitch_core::{Errno, Result};
 
 use crate::pages::PAGE;
+use crate::record::BlockId;
+use crate::state::State;
 use crate::stream::Stream;
 
 /// Free segments that a pass of the cleaner fills before it has emptied any.
@@ -211,9 +213,17 @@ impl Stream {
         }
     }
 
-    /// Bytes that clients can store, and how many of them are taken.
+    /// Bytes that clients can store, and how many of them are taken: what would be alive if everything were written now.
     pub(crate) fn space_bytes(&self) -> (u64, u64) {
+        let State { blocks, order, lists, .. } = &self.state;
+        let left = blocks.tree.left().len() + order.tree.left().len() + lists.tree.left().len();
+        let left = (to_u64(left + self.usage.tree.left().len())) * u64::from(self.page_units());
+        let pages = self.changed_pages() * u64::from(self.page_units());
+        let is_new = |block: &BlockId| matches!(blocks.get(block), Ok(Some(entry)) if entry.place == 0);
+        let new = to_u64(self.log.blocks().iter().filter(|block| is_new(block)).count());
+        let new = new * u64::from(self.shape.block_units());
+        let used = self.segments.live + self.own.all + self.spilled.all + new + pages - left;
         let unit = u64::from(self.shape.unit);
-        (self.space() * unit, self.space_used().min(self.space()) * unit)
+        (self.space() * unit, used.min(self.space()) * unit)
     }
 }

@@ -37,4 +37,4 @@ mod volume;
 mod xattr;
 
 pub use layout::Volume;
-pub use volume::{MinixLld, MkfsOptions, Options, mkfs};
+pub use volume::{MinixLld, MkfsOptions, Options, identify, mkfs};

@@ -12,7 +12,7 @@ pub(crate) struct Space {
     pub(crate) free: u64,
 }
 
-/// The room on a disk. What has changed since its last checkpoint may count twice.
+/// The room on a disk.
 pub(crate) fn space(disk: &Disk) -> Space {
     let block = to_u64(disk.block_size());
     let space = disk.space();

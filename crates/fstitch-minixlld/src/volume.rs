@@ -152,6 +152,30 @@ pub fn mkfs(disk: &Disk, options: &MkfsOptions) -> Result<()> {
     }
 }
 
+/// Gives a volume that nobody uses another label or UUID, and makes it stable; `None` leaves it.
+///
+/// # Errors
+/// `EINVAL` for a label that is too long; [`Error::Corrupt`] if the disk holds no volume; those of the disk.
+pub fn identify(disk: &Disk, label: Option<Vec<u8>>, uuid: Option<[u8; 16]>) -> Result<()> {
+    let (block, mut volume) = volume_on(disk)?;
+    volume.label = label.unwrap_or(volume.label);
+    volume.uuid = uuid.unwrap_or(volume.uuid);
+    if volume.label.len() > 64 || volume.label.contains(&0) {
+        return Err(Errno::INVAL.into());
+    }
+    disk.write(block, &volume.encode(disk.block_size()))?;
+    disk.flush()
+}
+
+/// The volume that is on a disk, and the block that says so.
+fn volume_on(disk: &Disk) -> Result<(BlockId, Volume)> {
+    let none = || Error::corrupt(Structure::Superblock, None, "the logical disk holds no MinixLLD");
+    let block = or_absent(disk.block_at(VOLUME, 0))?.ok_or_else(none)?;
+    let mut bytes = vec![0; disk.block_size()];
+    disk.read(block, &mut bytes)?;
+    Ok((block, Volume::decode(&bytes)?))
+}
+
 impl Blocks for MinixLld {
     fn block_size(&self) -> usize {
         self.disk.block_size()
@@ -179,11 +203,7 @@ impl MinixLld {
     /// # Errors
     /// [`Error::Corrupt`] if the disk holds none, [`Error::Unsupported`] if it is of another version; those of the disk.
     pub fn open(disk: Disk, options: Options, clock: Arc<dyn Clock>) -> Result<Self> {
-        let none = || Error::corrupt(Structure::Superblock, None, "the logical disk holds no MinixLLD");
-        let block = or_absent(disk.block_at(VOLUME, 0))?.ok_or_else(none)?;
-        let mut bytes = vec![0; disk.block_size()];
-        disk.read(block, &mut bytes)?;
-        let volume = Volume::decode(&bytes)?;
+        let (_, volume) = volume_on(&disk)?;
         let fs = Self {
             disk,
             clock,

@@ -15,7 +15,10 @@ use fstitch_minixlld::{MinixLld, Options};
 use serde_json::{Map, Value};
 
 use crate::make::{Asked, Making};
-use crate::{Description, Field, Format, Health, Identity, Look, OwnJournal, References, Volume, show};
+use crate::{
+    Description, Field, Format, Health, Identity, Look, OwnJournal, Recovering, Recovery, References, Volume,
+    show,
+};
 use lent::lend;
 
 /// Files on a logical disk.
@@ -54,6 +57,23 @@ impl Format for Minix {
     fn look(&self, device: &dyn BlockDevice) -> Result<Look> {
         lend(device, None, |device| look_into(look_at(device)?.0).map(drop))?;
         Ok(Look { block_size: device.geometry().block_size, journal: OwnJournal::None })
+    }
+
+    fn needs_recovery(&self, device: &dyn BlockDevice) -> Result<bool> {
+        lend(device, None, |device| Ok(look_at(device)?.1.chunks > 0))
+    }
+
+    /// Opening does again what the log says, and closing makes a checkpoint of it.
+    fn recover(&self, device: &dyn BlockDevice, how: &mut Recovering<'_>) -> Result<Option<Recovery>> {
+        let in_memory = how.for_reading;
+        lend(device, None, |device| {
+            let (disk, recovered) = Disk::open(device, &fstitch_lld::Options::default())?;
+            disk.close()?;
+            let transactions = u32::try_from(recovered.chunks).unwrap_or(u32::MAX);
+            let recovery =
+                Recovery { in_memory, transactions, blocks: recovered.records, ..Recovery::default() };
+            Ok((recovered.chunks > 0).then_some(recovery))
+        })
     }
 
     fn open(
@@ -123,13 +143,19 @@ impl Format for Minix {
         Ok(Box::new(mkfs::plan(asked)?))
     }
 
-    fn identify(&self, _device: &dyn BlockDevice, _identity: &Identity) -> Result<()> {
-        Err(Error::Unsupported("another label or UUID for a volume on a logical disk".into()))
+    fn identify(&self, device: &dyn BlockDevice, identity: &Identity) -> Result<()> {
+        let Identity { label, uuid } = identity.clone();
+        lend(device, None, |device| {
+            let (disk, _) = Disk::open(device, &fstitch_lld::Options::default())?;
+            fstitch_minixlld::identify(&disk, label, uuid)?;
+            disk.close()
+        })
     }
 
-    /// The log says what was done, and opening does it again: no mark is needed, and there is none.
-    fn is_marked_clean(&self, _device: &dyn BlockDevice) -> bool {
-        false
+    /// Nothing is behind the newest checkpoint, which is what an unmount leaves.
+    fn is_marked_clean(&self, device: &dyn BlockDevice) -> bool {
+        let found = lend(device, None, |device| look_at(device).map(|(_, recovered)| recovered));
+        found.is_ok_and(|recovered| recovered.chunks == 0 && recovered.damaged.is_none())
     }
 
     /// Everything is checked. There is nothing that a crash leaves to be mended; what is damaged is reported.
