@@ -229,7 +229,7 @@ mod tests {
     use clap::CommandFactory;
 
     /// Commands that change something, run programs or print what is no data: they need no JSON.
-    const NOT_READING: [&str; 23] = [
+    const NOT_READING: [&str; 27] = [
         "mkfs",
         "umount",
         "cp",
@@ -252,6 +252,10 @@ mod tests {
         "truncate",
         "fuse2fs",
         "trace record",
+        "lld volume create",
+        "lld volume resize",
+        "lld volume remove",
+        "lld unit",
         "help",
     ];
 

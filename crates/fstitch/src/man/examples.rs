@@ -21,6 +21,38 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "fstitch mkfs ext3 -J device=log.img disk.img 1G",
         "with the journal that `mkfs journal` made",
     ),
+    (
+        "mkfs minixlld",
+        "fstitch mkfs minixlld disk.img 1G",
+        "makes a logical disk with a file system in a new file",
+    ),
+    ("lld", "fstitch lld format disk.lld 10G", "makes a logical disk in a new file"),
+    ("lld", "fstitch lld serve disk.lld --socket lld.sock", "serves its volumes over NBD"),
+    ("lld format", "fstitch lld format disk.lld 10G", "in a new file"),
+    ("lld format", "fstitch lld format -b 512 -s 64K disk.lld 64M", "a small one, with blocks of 512 bytes"),
+    ("lld info", "fstitch lld info disk.lld", "shows how much is free, and the volumes"),
+    ("lld check", "fstitch lld check disk.lld", "reads and compares everything"),
+    (
+        "lld check",
+        "fstitch lld check --maps-only --json disk.lld",
+        "not the contents of blocks, for programs",
+    ),
+    ("lld volume", "fstitch lld volume create disk.lld root 20G", "makes a volume"),
+    (
+        "lld volume create",
+        "fstitch lld volume create disk.lld root 20G",
+        "which takes nothing until it is written",
+    ),
+    ("lld volume list", "fstitch lld volume list disk.lld", "with what each of them takes"),
+    ("lld volume resize", "fstitch lld volume resize disk.lld root 30G", "makes it larger"),
+    ("lld volume remove", "fstitch lld volume remove disk.lld root", "with all that is in it"),
+    ("lld serve", "fstitch lld serve disk.lld --socket lld.sock", "over a Unix socket"),
+    (
+        "lld serve",
+        "fstitch lld serve disk.lld --listen 127.0.0.1:10809 --control control.sock",
+        "over TCP to this machine, and with units",
+    ),
+    ("lld unit", "fstitch lld unit control.sock ./install.sh", "all that the command changes, or nothing"),
     ("mkfs journal", "fstitch mkfs journal log.img 64M", "makes a journal in a file of its own"),
     ("mount", "fstitch mount disk.img /mnt", "mounts an image"),
     (
@@ -162,6 +194,8 @@ mod tests {
                     || *path == "mkfs"
                     || *path == "journal"
                     || *path == "trace"
+                    || *path == "lld"
+                    || *path == "lld volume"
                     || *path == "crash",
                 "{line} is no example of `{path}`"
             );
