@@ -267,11 +267,11 @@ impl Disk {
         if !entry.sparse {
             return Err(Errno::INVAL.into());
         }
-        stream.make_room(RECORD_MAX, 0)?;
         let stretch = stream.state.stretch(list, from, last, STRETCH)?;
         let (Some(&(from, _)), Some(&(last, _))) = (stretch.first(), stretch.last()) else {
             return Ok((0, None));
         };
+        stream.make_room(RECORD_MAX, 0)?;
         stretch.iter().for_each(|(_, block)| stream.log.drop_contents(*block));
         stream.perform(&Record::DeleteRange { list, from, last })?;
         let is_all = to_u64(stretch.len()) < STRETCH;

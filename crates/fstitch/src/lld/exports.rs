@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use fstitch_core::lock::Mutex;
-use fstitch_core::num::to_u64;
 use fstitch_core::order::rank;
 use fstitch_core::{BlockDevice, BlockNo, Errno, Result};
 use fstitch_lld::{Shared, Volume, Volumes};
@@ -161,5 +160,5 @@ pub const TOKEN: usize = 32;
 
 /// Whether something could be a token.
 pub fn is_token(text: &str) -> bool {
-    to_u64(text.len()) == to_u64(TOKEN) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    text.len() == TOKEN && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -80,9 +80,14 @@ impl Drop for Server {
 
 impl Server {
     fn new(place: &Place) -> Self {
+        Self::with(place, &[])
+    }
+
+    fn with(place: &Place, words: &[&str]) -> Self {
         let (disk, socket, control) = (place.text("d.lld"), place.text("s"), place.text("c"));
         let child = Command::new(PROGRAM)
             .args(["lld", "serve", &disk, "--socket", &socket, "--control", &control])
+            .args(words)
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
@@ -184,4 +189,22 @@ fn a_command_in_a_unit_does_all_or_nothing() {
     write(2, "exit 3").refused(1, "nothing has happened");
     assert!(reads(1));
     run(PROGRAM, ["lld", "unit", &control, "/no/such/program"]).refused(1, "/no/such/program");
+}
+
+#[test]
+fn a_disk_that_is_served_for_reading_is_not_changed() {
+    if !needs("qemu-io") {
+        return;
+    }
+    let place = Place::new();
+    fstitch(&format!("lld format {} 64M", place.text("d.lld"))).ok();
+    fstitch(&format!("lld volume create {} v 16M", place.text("d.lld"))).ok();
+    let before = fs::read(place.at("d.lld")).unwrap();
+    let server = Server::with(&place, &["--read-only"]);
+    let uri = format!("nbd+unix:///v?socket={}", place.text("s"));
+    let read = run("qemu-io", ["-f", "raw", "-r", "-c", "read -P 0 0 64k", &uri]).ok();
+    assert!(!read.contains("verification failed"), "{read}");
+    assert_ne!(run("qemu-io", ["-f", "raw", "-c", "write 0 64k", &uri]).code, 0);
+    drop(server);
+    assert!(fs::read(place.at("d.lld")).unwrap() == before);
 }
