@@ -10,9 +10,29 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::orderings::{LIST, Ordering, Work, check_list, copy_tree, without};
+use crate::orderings::{
+    LIBRARY, LIST, Ordering, Tests, Verdict, Work, check_list, copy_tree, judge, without,
+};
+use crate::soak::{PAGE, SOURCES, replace_between, sources_of};
 
 const MUTANTS: &str = "crates/fstitch-systems/tests/mutants.txt";
+const LLD_MUTANTS: &str = "crates/fstitch-lld/tests/mutants.txt";
+/// The crates that results of the logical disk are of.
+const LLD_SOURCES: [&str; 4] = ["fstitch-core", "fstitch-crashlab", "fstitch-lld", "fstitch-nbd"];
+/// What finds its bugs, the quick ones first.
+const LLD_TESTS: &Tests = &[
+    ("fstitch-lld", LIBRARY, ""),
+    ("fstitch-lld", "disk", ""),
+    ("fstitch-lld", "units", ""),
+    ("fstitch-lld", "sparse", ""),
+    ("fstitch-lld", "walk", ""),
+    ("fstitch-lld", "volumes", ""),
+    ("fstitch-lld", "lab", ""),
+    ("fstitch-lld", "threads", ""),
+    ("fstitch-lld", "damage", ""),
+    ("fstitch-lld", "cleaner", ""),
+    ("fstitch-nbd", "stable", ""),
+];
 
 /// The least share of the bugs that must be found, in percent.
 const SCORE: usize = 95;
@@ -26,6 +46,9 @@ pub struct Options {
     /// Only check that every entry still fits the source
     #[arg(long)]
     fits: bool,
+    /// The bugs of the logical disk, which its tests must find, instead of those of the file systems
+    #[arg(long)]
+    lld: bool,
     #[command(flatten)]
     work: Work,
     /// Only write what the file of results says into docs/crash-results.md
@@ -35,20 +58,19 @@ pub struct Options {
 
 /// Seeds one bug after the other.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut bugs = check_list(root, MUTANTS)?;
-    bugs.extend(check_list(root, LIST)?.into_iter().filter(|ordering| !ordering.redundant));
-    // No image differs without these: they would be no bugs on the volumes that the laboratory has.
-    bugs.retain(|bug| !bug.survives);
+    let mut bugs = listed(root, options.lld)?;
     if options.fits {
         return Ok(());
     }
     if let (true, Some(results)) = (options.publish, &options.work.results) {
-        return publish(root, &bugs, results);
+        return publish(root, &bugs, results, if options.lld { "lld-mutants" } else { "mutants" });
     }
     bugs.retain(|bug| options.only.as_ref().is_none_or(|only| bug.name.contains(only)));
-    let bugs = options.work.left(bugs, &crate::soak::sources(root, "HEAD")?, is_found)?;
-    let copy = options.work.copy.clone().unwrap_or_else(|| root.join("target/mutants"));
+    let sources = sources_of(root, "HEAD", if options.lld { &LLD_SOURCES } else { &SOURCES })?;
+    let bugs = options.work.left(bugs, &sources, is_found)?;
+    let copy = options.work.copy_at(&root.join("target/mutants"))?;
     copy_tree(root, &copy)?;
+    let hunt = if options.lld { hunt_lld } else { hunt };
     let mut patience = PATIENCE;
     if options.only.is_none() {
         #[expect(clippy::disallowed_methods, reason = "how long the machine takes is no logic of a library")]
@@ -76,13 +98,29 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// The bugs of the file systems, or of the logical disk.
+fn listed(root: &Path, is_lld: bool) -> Result<Vec<Ordering>> {
+    let mut bugs = if is_lld {
+        check_list(root, LLD_MUTANTS)?
+    } else {
+        let mut bugs = check_list(root, MUTANTS)?;
+        bugs.extend(check_list(root, LIST)?);
+        bugs
+    };
+    bugs.retain(|bug| !bug.redundant);
+    // No image differs without these: they would be no bugs on the volumes that the laboratory has.
+    bugs.retain(|bug| !bug.survives);
+    Ok(bugs)
+}
+
 /// Checks that every seeded bug still fits the source.
 pub fn check_fits(root: &Path) -> Result<()> {
-    check_list(root, MUTANTS).map(drop)
+    check_list(root, MUTANTS)?;
+    check_list(root, LLD_MUTANTS).map(drop)
 }
 
 /// Writes the score and what found each bug into the page.
-fn publish(root: &Path, bugs: &[Ordering], results: &Path) -> Result<()> {
+fn publish(root: &Path, bugs: &[Ordering], results: &Path, name: &str) -> Result<()> {
     let known = std::fs::read_to_string(results).with_context(|| format!("reading {}", results.display()))?;
     let fate = |bug: &Ordering| {
         let line = known.lines().rev().find_map(|line| line.strip_prefix(&format!("{}: ", bug.name)));
@@ -99,7 +137,7 @@ fn publish(root: &Path, bugs: &[Ordering], results: &Path) -> Result<()> {
     for (bug, fate) in &judged {
         table.push_str(&format!("| {} | {fate} |\n", bug.name.replace('|', "\\|")));
     }
-    crate::soak::replace_between(&root.join(crate::soak::PAGE), "mutants", &table)
+    replace_between(&root.join(PAGE), name, &table)
 }
 
 /// How long the search may take at least: a bug may also make everything wait for ever.
@@ -120,6 +158,14 @@ pub(crate) fn is_found(said: &str) -> bool {
 fn hunt(copy: &Path, patience: Duration) -> Result<Option<String>> {
     let said = ask(copy, ("hunt", "hunt"), &[], patience)?;
     Ok(said.map(|said| said.chars().take(160).collect()))
+}
+
+/// Runs the tests of the logical disk in the copy; which of them failed. Each has a patience of its own.
+fn hunt_lld(copy: &Path, _: Duration) -> Result<Option<String>> {
+    Ok(match judge(copy, LLD_TESTS, "0..16")? {
+        Verdict::Caught(test) => Some(test),
+        Verdict::Survived => None,
+    })
 }
 
 /// Builds an example of `fstitch-systems` by a profile. Returns the program.

@@ -27,7 +27,9 @@ pub(crate) const LIST: &str = "crates/fstitch-fs/tests/orderings.txt";
 const JOURNAL_LIST: &str = "crates/fstitch-patch/tests/journal-orderings.txt";
 
 /// Tests that are asked one after the other, the quick ones first: package, binary and names.
-type Tests = [(&'static str, &'static str, &'static str)];
+pub(crate) type Tests = [(&'static str, &'static str, &'static str)];
+/// In place of a binary: the tests beside the code.
+pub(crate) const LIBRARY: &str = "lib";
 const TESTS: &Tests = &[
     ("fstitch-fs", "fs", "orders"),
     ("fstitch-fs", "fs", "moves"),
@@ -39,8 +41,11 @@ const JOURNAL_TESTS: &Tests = &[
     ("fstitch-patch", "volumes", ""),
     ("fstitch-patch", "seal", ""),
     ("fstitch-patch", "groups", ""),
+    ("fstitch-patch", "medium", ""),
     ("fstitch-fs", "journal", "kept"),
+    ("fstitch-fs", "journal", "groups"),
     ("fstitch-fs", "fs", "loopback"),
+    ("fstitch-fs", "fs", "groups"),
     ("fstitch-systems", "lab", "loopback"),
     ("fstitch-systems", "lab", "groups"),
 ];
@@ -75,7 +80,7 @@ pub struct Work {
     share: Option<(usize, usize)>,
     /// Where the copy of the tree is kept
     #[arg(long, value_name = "DIRECTORY")]
-    pub(crate) copy: Option<PathBuf>,
+    copy: Option<PathBuf>,
     /// Append what becomes of each entry to this file, and leave out those that went well already, on the same sources
     #[arg(long, value_name = "FILE")]
     pub(crate) results: Option<PathBuf>,
@@ -87,6 +92,12 @@ fn share(text: &str) -> Result<(usize, usize), String> {
 }
 
 impl Work {
+    /// Where the copy is kept, by a path that holds from everywhere.
+    pub(crate) fn copy_at(&self, usual: &Path) -> Result<PathBuf> {
+        let given = self.copy.as_deref().unwrap_or(usual);
+        std::path::absolute(given).with_context(|| given.display().to_string())
+    }
+
     /// The entries of this share that did not go well yet on `sources`: what went wrong in an earlier part is run again, so that the
     /// verdict at the end is of all of them.
     pub(crate) fn left(
@@ -143,7 +154,7 @@ pub struct Ordering {
 
 /// What became of one removal.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+pub(crate) enum Verdict {
     /// This test failed.
     Caught(String),
     Survived,
@@ -162,7 +173,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     }
     let went_well = |said: &str| said == "redundant" || said.starts_with("caught by");
     let orderings = options.work.left(orderings, &crate::soak::sources(root, "HEAD")?, went_well)?;
-    let copy = options.work.copy.clone().unwrap_or_else(|| root.join("target/orderings"));
+    let copy = options.work.copy_at(&root.join("target/orderings"))?;
     copy_tree(root, &copy)?;
     if let Verdict::Caught(test) = judge(&copy, tests, &options.seeds)? {
         bail!("{test} fails with every ordering in place");
@@ -259,11 +270,15 @@ fn remove_others(copy: &Path, at: &Path, names: &BTreeSet<&str>) -> Result<()> {
 }
 
 /// Runs the tests in `copy` until one fails. A copy that does not compile is an error, not a finding.
-fn judge(copy: &Path, tests: &Tests, seeds: &str) -> Result<Verdict> {
+pub(crate) fn judge(copy: &Path, tests: &Tests, seeds: &str) -> Result<Verdict> {
     let target: PathBuf = copy.join("target");
     let cargo = |package, binary| {
         let mut command = Command::new("timeout");
-        command.args([PATIENCE, env!("CARGO"), "test", "-q", "-p", package, "--test", binary]);
+        command.args([PATIENCE, env!("CARGO"), "test", "-q", "-p", package]);
+        match binary {
+            LIBRARY => command.arg("--lib"),
+            binary => command.args(["--test", binary]),
+        };
         command.current_dir(copy).env("CARGO_TARGET_DIR", &target).env("FSTITCH_CRASH_SEEDS", seeds);
         command
     };

@@ -186,8 +186,13 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 
 /// What the results hold for: the sources of the libraries at a commit, by git's hashes of their folders, as far as it has them.
 pub fn sources(root: &Path, commit: &str) -> Result<String> {
+    sources_of(root, commit, &SOURCES)
+}
+
+/// The same of some crates.
+pub fn sources_of(root: &Path, commit: &str, crates: &[&str]) -> Result<String> {
     let mut all = String::new();
-    for folder in SOURCES {
+    for folder in crates {
         let object = format!("{commit}:crates/{folder}/src");
         let output =
             Command::new("git").args(["rev-parse", "--short=12", &object]).current_dir(root).output()?;

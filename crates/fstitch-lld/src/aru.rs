@@ -44,15 +44,13 @@ impl Disk {
     /// Begins a unit (\[A\] §3): its operations happen all at once when it ends, or not at all.
     #[must_use]
     pub fn begin(&self) -> Aru<'_> {
-        let unit = self.stream().units.begin();
-        Aru { disk: Handle::Borrowed(self), unit, has_ended: false }
+        Aru { disk: Handle::Borrowed(self), unit: self.begin_unit(), has_ended: false }
     }
 
     /// As [`Disk::begin`], for a unit that keeps the disk.
     #[must_use]
     pub fn begin_shared(self: &Arc<Self>) -> Aru<'static> {
-        let unit = self.stream().units.begin();
-        Aru { disk: Handle::Shared(Arc::clone(self)), unit, has_ended: false }
+        Aru { disk: Handle::Shared(Arc::clone(self)), unit: self.begin_unit(), has_ended: false }
     }
 }
 
@@ -61,6 +59,7 @@ impl Drop for Aru<'_> {
         if !self.has_ended {
             self.disk.stream().forget_unit(self.unit);
         }
+        self.disk.has_ended();
     }
 }
 

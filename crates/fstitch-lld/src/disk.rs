@@ -27,6 +27,8 @@ pub struct Disk {
     stream: Mutex<Stream, rank::Epoch>,
     /// Something has been written, or nobody writes any more.
     written: Condvar,
+    /// A unit has ended, for those who wait for their turn; `None` if nobody need.
+    turns: Option<Condvar>,
     device: Arc<dyn BlockDevice>,
     /// Bytes in the queue with which whoever has filled it writes them.
     queue_bytes: u64,
@@ -69,6 +71,7 @@ impl Disk {
         let disk = Self {
             stream: Mutex::new(stream),
             written: Condvar::new(),
+            turns: options.sequential.then(Condvar::new),
             device,
             queue_bytes: u64::from(shape.segment_units) * u64::from(shape.unit),
             block_size,
@@ -90,6 +93,22 @@ impl Disk {
     /// Waits until something has been written.
     fn wait<'a>(&'a self, stream: MutexGuard<'a, Stream>) -> MutexGuard<'a, Stream> {
         self.written.wait(stream, |_| panic!("another thread panicked with the disk in its hands"))
+    }
+
+    /// A unit begins, when it may.
+    pub(crate) fn begin_unit(&self) -> u64 {
+        let mut stream = self.stream();
+        if let Some(turns) = &self.turns {
+            while !stream.units.open.is_empty() {
+                stream = turns.wait(stream, |_| panic!("another thread panicked with the disk in its hands"));
+            }
+        }
+        stream.units.begin()
+    }
+
+    /// A unit has ended or is dropped.
+    pub(crate) fn has_ended(&self) {
+        self.turns.iter().for_each(Condvar::notify_all);
     }
 
     /// Writes what is queued, and if asked for makes it stable, while others go on with the stream. Nobody else may be writing.

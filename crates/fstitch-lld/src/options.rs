@@ -69,6 +69,9 @@ pub struct Options {
     pub checkpoint_interval: u64,
     /// Nothing is written: what a failure has left is done again in memory only.
     pub read_only: bool,
+    /// One unit at a time, as the older prototype of \[A\] §5 has them: a unit begins when the one before has ended. A thread that
+    /// begins one while it has another waits for itself, for ever.
+    pub sequential: bool,
     /// Goes on from an older state than was promised, where what was stable is damaged: what is behind it is written over.
     pub accept_loss: bool,
 }
@@ -80,6 +83,7 @@ impl Default for Options {
             cache_size: 128 << 20,
             checkpoint_interval: 64 << 20,
             read_only: false,
+            sequential: false,
             accept_loss: false,
         }
     }

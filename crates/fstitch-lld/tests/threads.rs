@@ -5,8 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ const BLOCK: usize = 4096;
 struct Slow {
     inner: MemDevice,
     fails: AtomicBool,
+    /// What a failure of power would leave, if it is to be known: what had been written when the last flush began.
+    stable: Option<Mutex<Vec<u8>>>,
 }
 
 impl BlockDevice for Slow {
@@ -36,7 +38,11 @@ impl BlockDevice for Slow {
     }
 
     fn flush(&self) -> Result<(), Error> {
+        let written = self.stable.as_ref().map(|_| self.inner.image());
         thread::sleep(Duration::from_millis(3));
+        if let (Some(stable), Some(written)) = (&self.stable, written) {
+            *stable.lock().unwrap() = written;
+        }
         if self.fails.load(Ordering::SeqCst) {
             return Err(Errno::IO.into());
         }
@@ -50,7 +56,11 @@ impl BlockDevice for Slow {
 
 fn disk(bytes: usize, segment_size: u32) -> (Arc<Slow>, Disk) {
     let inner = MemDevice::from_image(4096, vec![0; bytes]);
-    let device = Arc::new(Slow { inner, fails: AtomicBool::new(false) });
+    on(Slow { inner, fails: AtomicBool::new(false), stable: None }, segment_size)
+}
+
+fn on(device: Slow, segment_size: u32) -> (Arc<Slow>, Disk) {
+    let device = Arc::new(device);
     let format = FormatOptions { segment_size, ..FormatOptions::default() };
     Disk::format(Arc::clone(&device) as Arc<dyn BlockDevice>, &format).unwrap();
     let options = Options { checkpoint_interval: 1 << 20, ..Options::default() };
@@ -109,6 +119,65 @@ fn threads_that_wait_together_share_a_flush() {
         found.read(block, &mut bytes).unwrap();
         assert!(bytes == filled(value), "block {block}");
     }
+}
+
+#[test]
+fn what_a_thread_was_told_is_stable_survives_although_others_write() {
+    let inner = MemDevice::from_image(4096, vec![0; 8 << 20]);
+    let stable = Some(Mutex::default());
+    let (device, disk) = on(Slow { inner, fails: AtomicBool::new(false), stable }, 64 << 10);
+    let work = |thread: u64| {
+        let list = disk.new_list(false).unwrap();
+        for number in 0..12 {
+            let unit = disk.begin();
+            let block = unit.new_block(list, At::Start).unwrap();
+            let value = (thread << 32) + number;
+            unit.write(block, &filled(value)).unwrap();
+            if number % 3 == 0 {
+                unit.end().unwrap();
+                disk.flush().unwrap();
+            } else {
+                unit.end_durable().unwrap();
+            }
+            let image = device.stable.as_ref().unwrap().lock().unwrap().clone();
+            let left: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_image(4096, image));
+            let (found, _) = Disk::open(left, &Options::default()).unwrap();
+            let mut bytes = vec![0; BLOCK];
+            found.read(block, &mut bytes).unwrap();
+            assert!(bytes == filled(value), "block {block}");
+        }
+    };
+    thread::scope(|scope| {
+        for thread in 0..6 {
+            let work = &work;
+            scope.spawn(move || work(thread));
+        }
+    });
+}
+
+#[test]
+fn units_take_turns_where_they_are_to() {
+    let inner = MemDevice::from_image(4096, vec![0; 8 << 20]);
+    let device = Arc::new(inner) as Arc<dyn BlockDevice>;
+    let format = FormatOptions { segment_size: 64 << 10, ..FormatOptions::default() };
+    Disk::format(Arc::clone(&device), &format).unwrap();
+    let options = Options { sequential: true, ..Options::default() };
+    let (disk, _) = Disk::open(device, &options).unwrap();
+    let is_open = AtomicBool::new(false);
+    let work = || {
+        for number in 0..50 {
+            let unit = disk.begin();
+            assert!(!is_open.swap(true, Ordering::SeqCst), "one at a time");
+            unit.new_list(false).unwrap();
+            thread::yield_now();
+            is_open.store(false, Ordering::SeqCst);
+            if number % 3 > 0 {
+                unit.end().unwrap();
+            }
+        }
+    };
+    thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
+    assert_eq!(disk.info().lists, 4 * 33, "those that were dropped have made none");
 }
 
 #[test]

@@ -13,12 +13,13 @@ use std::sync::Arc;
 
 use fstitch_core::lock::{MutexGuard, RwLockWriteGuard};
 use fstitch_core::{Errno, InodeFlags, InodeNo, Result, Timestamp};
-use fstitch_lld::{Aru, At, BlockId, EndError, ListId};
+use fstitch_lld::{At, BlockId, EndError, ListId};
 
 use crate::blocks::{Blocks, Image, Key, Known};
 use crate::inode::Inode;
 use crate::layout::{INODE_AT, KEPT};
 use crate::volume::{Life, MinixLld, Node};
+use crate::work::Work;
 
 /// What becomes of an inode that loses its last name.
 enum Fate {
@@ -46,7 +47,7 @@ impl Drop for Fates {
 /// A change that has not ended.
 pub(crate) struct Change<'a> {
     fs: &'a MinixLld,
-    unit: Aru<'a>,
+    unit: Work<'a>,
     now: Timestamp,
     /// Blocks of metadata that are different now.
     blocks: BTreeMap<Key, Known>,
@@ -96,7 +97,7 @@ impl<'a> Change<'a> {
     pub(crate) fn begin(fs: &'a MinixLld, changes: MutexGuard<'a, Life>) -> Self {
         Self {
             fs,
-            unit: fs.disk().begin(),
+            unit: Work::begin(fs.disk(), fs.in_units()),
             now: fs.now(),
             blocks: BTreeMap::new(),
             inodes: BTreeMap::new(),

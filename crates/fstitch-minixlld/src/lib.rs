@@ -34,6 +34,7 @@ mod posix;
 mod remove;
 mod space;
 mod volume;
+mod work;
 mod xattr;
 
 pub use layout::Volume;

@@ -49,11 +49,14 @@ pub struct Options {
     pub idle_nodes: usize,
     /// Blocks of inodes, directories and attributes that are remembered.
     pub blocks: usize,
+    /// Whether every operation is a unit. Without, a failure leaves halves of operations: it is for measuring what units cost, and for
+    /// seeing that the laboratory misses them.
+    pub units: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { atime: AtimePolicy::default(), read_only: false, idle_nodes: 4096, blocks: 4096 }
+        Self { atime: AtimePolicy::default(), read_only: false, idle_nodes: 4096, blocks: 4096, units: true }
     }
 }
 
@@ -239,6 +242,10 @@ impl MinixLld {
     #[must_use]
     pub fn volume(&self) -> &Volume {
         &self.volume
+    }
+
+    pub(crate) fn in_units(&self) -> bool {
+        self.options.units
     }
 
     /// The disk below, for those who look on: nobody else may change it.

@@ -85,47 +85,71 @@ impl BlockDevice for Lying {
     }
 }
 
-/// MinixLLD that works on such a device.
-struct Forgetful(Minix);
+/// How a flaw gets into a mount.
+type Mount = fn(Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>>;
 
-impl System for Forgetful {
+/// MinixLLD with a flaw.
+struct Flawed {
+    minix: Minix,
+    name: &'static str,
+    mount: Mount,
+}
+
+impl System for Flawed {
     fn name(&self) -> String {
-        "minixlld-forgetful".to_owned()
+        self.name.to_owned()
     }
 
     fn format(&self) -> Result<Arc<Base>> {
-        self.0.format()
+        self.minix.format()
     }
 
     fn promise(&self) -> Promise {
-        self.0.promise()
+        self.minix.promise()
     }
 
     fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>> {
-        self.0.mount(Arc::new(Lying(device)))
+        (self.mount)(device)
     }
 
     fn open(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>> {
-        self.0.open(device)
+        self.minix.open(device)
     }
 
     fn check(&self, device: &Arc<dyn BlockDevice>) -> Result<CheckReport> {
-        self.0.check(device)
+        self.minix.check(device)
     }
 
     fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<()> {
-        self.0.recover(device)
+        self.minix.recover(device)
     }
 
     fn repair(&self, device: &Arc<dyn BlockDevice>) -> Result<CheckReport> {
-        self.0.repair(device)
+        self.minix.repair(device)
     }
+}
+
+/// What the laboratory finds in a program.
+fn found(flawed: Flawed, program: &str) -> bool {
+    let lab = Lab::new(Arc::new(flawed), LabOptions::default()).unwrap();
+    let (family, _) = workload::find(program).unwrap();
+    !lab.run(&family.get(0).unwrap(), 0).found.is_empty()
 }
 
 #[test]
 fn a_sync_that_does_nothing_is_found() {
-    let lab = Lab::new(Arc::new(Forgetful(Minix::default())), LabOptions::default()).unwrap();
-    let (family, _) = workload::find("ops/create /a;append /a 5000;sync;create /b").unwrap();
-    let outcome = lab.run(&family.get(0).unwrap(), 0);
-    assert!(!outcome.found.is_empty(), "{:?}", outcome.counts);
+    let mount = |device| Minix::default().mount(Arc::new(Lying(device)));
+    let forgetful = Flawed { minix: Minix::default(), name: "minixlld-forgetful", mount };
+    assert!(found(forgetful, "ops/create /a;append /a 5000;sync;create /b"));
+}
+
+#[test]
+fn operations_that_are_no_units_are_found() {
+    for program in [
+        "ops/create /a;append /a 70000;sync;rename /a /b",
+        "ops/mkdir /d;sync;mkdir /d/e;create /d/f;append /d/f 300000;unlink /d/f",
+    ] {
+        let apart = Flawed { minix: Minix::default(), name: "minixlld-apart", mount: Minix::mount_apart };
+        assert!(found(apart, program), "{program}");
+    }
 }

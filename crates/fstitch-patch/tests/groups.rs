@@ -138,6 +138,32 @@ fn contents_after_metadata_of_the_running_transaction_are_part_of_it() {
     }
 }
 
+/// Prevents a group's contents that come after the commit record because others, in the same block, do.
+#[test]
+fn contents_over_others_that_wait_for_the_running_transaction_are_part_of_it() {
+    for mode in WITHOUT_CONTENTS {
+        let cache = journaled(mode);
+        let change = |no: u64, kind, befores: &[PatchId]| {
+            let _step = cache.begin(BLOCK, 4).unwrap();
+            let block = cache.fresh(BlockNo(no), kind).unwrap();
+            cache.lock().bytes(&block, 0, &[5; 100], befores)
+        };
+        // Nobody's: contents that come after metadata.
+        let metadata = change(1, BlockKind::Inode, &[]);
+        let waiting = change(2, BlockKind::Data, &[metadata]);
+        assert!(!is_logged(&cache, waiting), "{mode:?}");
+        let (one, two) = (group(&cache), group(&cache));
+        let over = change_in(&cache, one, 2, BlockKind::Data);
+        depend(&cache, two, one);
+        let after = change_in(&cache, two, 3, BlockKind::Inode);
+        assert!(is_logged(&cache, over), "{mode:?}");
+        cache.close_transaction().unwrap();
+        while cache.step_blocks(&mut |no| no != BlockNo(2)).unwrap() > 0 {}
+        assert!(committed(&cache, over) && committed(&cache, after), "{mode:?}: one transaction has both");
+        cache.stop_journal().unwrap();
+    }
+}
+
 #[test]
 fn contents_of_new_blocks_wait_for_nothing_and_are_waited_for() {
     for mode in WITHOUT_CONTENTS {

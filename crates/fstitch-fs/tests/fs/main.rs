@@ -8,6 +8,7 @@ mod crashes;
 mod dirsync;
 mod driver;
 mod ext2;
+mod groups;
 mod loopback;
 mod marks;
 mod moves;

@@ -27,7 +27,7 @@ const JOURNALED: [Consistency; 3] = [Consistency::Ordered, Consistency::Metadata
 const REGULAR: u16 = 0o100_644;
 
 /// A new ext3 volume with the smallest journal, in blocks of 1 KiB.
-fn base(blocks: u64, journal: MkfsJournal) -> MemDevice {
+pub(crate) fn base(blocks: u64, journal: MkfsJournal) -> MemDevice {
     let device = MemDevice::new(1024, blocks);
     let mut options = MkfsOptions::new([1; 16], [2; 16], NOW);
     options.block_size = Some(1024);
@@ -37,9 +37,9 @@ fn base(blocks: u64, journal: MkfsJournal) -> MemDevice {
     device
 }
 
-const SMALLEST: MkfsJournal = MkfsJournal::Blocks(1024);
+pub(crate) const SMALLEST: MkfsJournal = MkfsJournal::Blocks(1024);
 
-fn mounted(device: Arc<dyn BlockDevice>, mechanism: Consistency) -> Uhfs<Ext2> {
+pub(crate) fn mounted(device: Arc<dyn BlockDevice>, mechanism: Consistency) -> Uhfs<Ext2> {
     let arrangement = Arrangement { consistency: Some(mechanism), ..Arrangement::default() };
     opened(device, &arrangement).unwrap().0
 }
@@ -48,7 +48,7 @@ fn opened(device: Arc<dyn BlockDevice>, arrangement: &Arrangement) -> Result<(Uh
     open::<Ext2>(device, arrangement, Arc::new(ManualClock::new()))
 }
 
-fn make(fs: &dyn FileSystem, dir: InodeNo, name: &str) -> Entry {
+pub(crate) fn make(fs: &dyn FileSystem, dir: InodeNo, name: &str) -> Entry {
     fs.mknod(&Caller::default(), dir, name.as_bytes(), REGULAR, 0).unwrap()
 }
 
@@ -67,7 +67,7 @@ fn fill(fs: &dyn FileSystem, ino: InodeNo, byte: u8, len: u64) -> u64 {
     at
 }
 
-fn contents(fs: &dyn FileSystem, name: &str) -> Option<Vec<u8>> {
+pub(crate) fn contents(fs: &dyn FileSystem, name: &str) -> Option<Vec<u8>> {
     let entry = fs.walk(name.as_bytes()).ok()?;
     let mut data = vec![0; usize::try_from(entry.attr.size).unwrap()];
     let done = fs.read(entry.attr.ino, 0, &mut data).unwrap();

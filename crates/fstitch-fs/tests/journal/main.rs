@@ -6,6 +6,7 @@ mod create;
 mod exchange;
 mod external;
 mod failing;
+mod groups;
 mod kept;
 mod scattered;
 mod space;

@@ -146,8 +146,16 @@ impl Mounted for Running {
 
 impl Minix {
     fn attach(device: Arc<dyn BlockDevice>, read_only: bool) -> Result<(MinixLld, Recovered)> {
+        Self::attach_with(device, Options { read_only, ..options() })
+    }
+
+    /// Mounts one whose operations are no units.
+    pub fn mount_apart(device: Arc<dyn BlockDevice>) -> Result<Box<dyn Mounted>> {
+        Ok(Box::new(Running(Self::attach_with(device, Options { units: false, ..options() })?.0)))
+    }
+
+    fn attach_with(device: Arc<dyn BlockDevice>, options: Options) -> Result<(MinixLld, Recovered)> {
         let (disk, recovered) = Disk::open(device, &disk_options())?;
-        let options = Options { read_only, ..options() };
         Ok((MinixLld::open(disk, options, clock())?, recovered))
     }
 }
