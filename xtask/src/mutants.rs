@@ -23,6 +23,7 @@ const LLD_SOURCES: [&str; 4] = ["fstitch-core", "fstitch-crashlab", "fstitch-lld
 const LLD_TESTS: &Tests = &[
     ("fstitch-lld", LIBRARY, ""),
     ("fstitch-lld", "disk", ""),
+    ("fstitch-lld", "format", ""),
     ("fstitch-lld", "units", ""),
     ("fstitch-lld", "sparse", ""),
     ("fstitch-lld", "walk", ""),

@@ -24,6 +24,11 @@ pub trait Format: Send + Sync {
     /// Whether the medium that begins with `head` ([`crate::PROBE_LEN`] bytes, or all) has such a volume: bytes of its blocks, or
     /// why it cannot be one.
     fn probe(&self, head: &[u8]) -> Option<std::result::Result<u32, String>>;
+    /// Bytes of the blocks in which a volume is checked and mended whose first bytes say that its own have `block_size`. Those, unless
+    /// what is damaged there must not keep it from being mended.
+    fn checked_in(&self, block_size: u32) -> u32 {
+        block_size
+    }
     /// Looks at a volume, changing nothing.
     ///
     /// # Errors

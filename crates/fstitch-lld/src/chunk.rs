@@ -69,6 +69,15 @@ pub(crate) struct Summary {
     pub(crate) blocks: u32,
 }
 
+/// What summaries of one disk have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    /// Bytes of a block of the device.
+    pub(crate) unit: usize,
+    /// With what sums begin: chunks of another disk that was on the medium before are no chunks.
+    pub(crate) seed: u32,
+}
+
 /// Blocks of so many bytes that a summary takes.
 pub(crate) fn summary_blocks(descriptors: usize, record_bytes: usize, block_size: usize) -> usize {
     (HEAD + descriptors * DESCRIPTOR + record_bytes).div_ceil(block_size)
@@ -77,14 +86,15 @@ pub(crate) fn summary_blocks(descriptors: usize, record_bytes: usize, block_size
 impl Summary {
     /// Writes the summary of a chunk into at least so many blocks. Returns it, and its sum.
     pub(crate) fn encode(
+        form: Form,
         chain: &Chain,
         data: &[Descriptor],
         records: &[u8],
-        (block_size, at_least): (usize, usize),
+        at_least: usize,
     ) -> (Vec<u8>, u32) {
         let small = |number: usize| u32::try_from(number).expect("a chunk is within a segment");
-        let blocks = summary_blocks(data.len(), records.len(), block_size).max(at_least);
-        let mut bytes = vec![0; blocks * block_size];
+        let blocks = summary_blocks(data.len(), records.len(), form.unit).max(at_least);
+        let mut bytes = vec![0; blocks * form.unit];
         Le::put_u32(&mut bytes, 0, MAGIC);
         Le::put_u16(&mut bytes, 4, VERSION);
         Le::put_u64(&mut bytes, 8, chain.number);
@@ -108,7 +118,7 @@ impl Summary {
             Le::put_u32(bytes, 16, data.sum);
         }
         rest[..records.len()].copy_from_slice(records);
-        let sum = crc32c::crc32c(&bytes);
+        let sum = crc32c::crc32c_append(form.seed, &bytes);
         Le::put_u32(&mut bytes, SUM_AT, sum);
         (bytes, sum)
     }
@@ -123,10 +133,10 @@ impl Summary {
     }
 
     /// Reads a summary from its blocks, of which there are as many as [`Summary::probe`] says. `None` if it is none, or damaged.
-    pub(crate) fn decode(bytes: &[u8], block_size: usize) -> Option<Self> {
-        let blocks = Self::probe(&bytes[..block_size], u32::MAX)?;
+    pub(crate) fn decode(form: Form, bytes: &[u8]) -> Option<Self> {
+        let blocks = Self::probe(&bytes[..form.unit], u32::MAX)?;
         let sum = Le::u32(bytes, SUM_AT);
-        if to_usize(blocks) * block_size != bytes.len() || sum_of(bytes) != sum {
+        if to_usize(blocks) * form.unit != bytes.len() || sum_of(form.seed, bytes) != sum {
             return None;
         }
         let (count, records) = (to_usize(Le::u32(bytes, 40)), to_usize(Le::u32(bytes, 44)));
@@ -160,8 +170,8 @@ impl Summary {
 }
 
 /// The sum that a summary should have.
-fn sum_of(bytes: &[u8]) -> u32 {
-    let sum = crc32c::crc32c(&bytes[..SUM_AT]);
+fn sum_of(seed: u32, bytes: &[u8]) -> u32 {
+    let sum = crc32c::crc32c_append(seed, &bytes[..SUM_AT]);
     let sum = crc32c::crc32c_append(sum, &[0; 4]);
     crc32c::crc32c_append(sum, &bytes[SUM_AT + 4..])
 }
@@ -197,6 +207,7 @@ mod tests {
 
     const CHAIN: Chain = Chain { number: 7, epoch: 3, link: 0x1234_5678, stable: 5, next_segment: 9 };
     const BLOCK: usize = 512;
+    const FORM: Form = Form { unit: BLOCK, seed: 99 };
 
     fn example(writes: u32) -> (Vec<u8>, u32, Vec<Descriptor>, Vec<u8>) {
         let data: Vec<Descriptor> = (0..writes)
@@ -206,7 +217,7 @@ mod tests {
         for n in 0..writes {
             Record::Write { block: u64::from(n) + 100, data: n }.put(&mut records);
         }
-        let (bytes, sum) = Summary::encode(&CHAIN, &data, &records, (BLOCK, 0));
+        let (bytes, sum) = Summary::encode(FORM, &CHAIN, &data, &records, 0);
         (bytes, sum, data, records)
     }
 
@@ -216,7 +227,7 @@ mod tests {
             let (bytes, sum, data, records) = example(writes);
             let blocks = Summary::probe(&bytes[..BLOCK], 1000).unwrap();
             assert_eq!(to_usize(blocks) * BLOCK, bytes.len());
-            let read = Summary::decode(&bytes, BLOCK).unwrap();
+            let read = Summary::decode(FORM, &bytes).unwrap();
             assert_eq!((read.chain, &read.data, &read.records, read.sum), (CHAIN, &data, &records, sum));
             assert_eq!(read.data_blocks(), 8 * writes);
             assert_eq!(read.records().count(), to_usize(writes));
@@ -232,22 +243,24 @@ mod tests {
                 damaged[at] ^= 1 << bit;
                 let blocks = Summary::probe(&damaged[..BLOCK], 1000);
                 let is_whole = blocks.is_some_and(|blocks| to_usize(blocks) * BLOCK == damaged.len());
-                assert!(!is_whole || Summary::decode(&damaged, BLOCK).is_none(), "byte {at}");
+                assert!(!is_whole || Summary::decode(FORM, &damaged).is_none(), "byte {at}");
             }
         }
         // Half of it is an older one.
         let mut torn = bytes.clone();
         torn[BLOCK..].fill(0);
-        assert!(Summary::decode(&torn, BLOCK).is_none());
+        assert!(Summary::decode(FORM, &torn).is_none());
+        // It is another disk's.
+        assert!(Summary::decode(Form { seed: 98, ..FORM }, &bytes).is_none());
     }
 
     #[test]
     fn a_record_of_data_that_are_not_there_is_refused() {
         let mut records = Vec::new();
         Record::Write { block: 1, data: 0 }.put(&mut records);
-        let (bytes, _) = Summary::encode(&CHAIN, &[], &records, (BLOCK, 0));
-        assert!(Summary::decode(&bytes, BLOCK).is_none());
-        let (bytes, _) = Summary::encode(&CHAIN, &[], &[77], (BLOCK, 0));
-        assert!(Summary::decode(&bytes, BLOCK).is_none(), "no record");
+        let (bytes, _) = Summary::encode(FORM, &CHAIN, &[], &records, 0);
+        assert!(Summary::decode(FORM, &bytes).is_none());
+        let (bytes, _) = Summary::encode(FORM, &CHAIN, &[], &[77], 0);
+        assert!(Summary::decode(FORM, &bytes).is_none(), "no record");
     }
 }

@@ -42,7 +42,8 @@ impl Disk {
     /// # Errors
     /// [`Error::Unsupported`] if the sizes do not fit; those of the device.
     pub fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {
-        let shape = Shape::fitting(&*device, options.uuid, options.block_size, options.segment_size)?;
+        let fitting = Shape::fitting(&*device, options.uuid, options.block_size, options.segment_size)?;
+        let shape = Shape { generation: Shape::generations(&*device)?, ..fitting };
         Stream::format(device, shape, Options::default().keeping())
     }
 
@@ -312,6 +313,9 @@ impl Disk {
         position: u64,
         into: &mut [u8],
     ) -> Result<()> {
+        if into.len() != self.block_size {
+            return Err(Errno::INVAL.into());
+        }
         let mut missed = None;
         loop {
             let Some(block) = self.block_at_as(unit, list, position)? else {

@@ -212,10 +212,10 @@ impl Log {
     ) -> u64 {
         let Position { number, link, segment, offset, next_segment } = self.position;
         let chain = Chain { number, epoch: self.epoch, link, stable: self.stable, next_segment };
-        let unit = self.shape.unit_bytes();
-        let (summary, sum) = Summary::encode(&chain, descriptors, records, (unit, at_least));
+        let form = self.shape.form();
+        let (summary, sum) = Summary::encode(form, &chain, descriptors, records, at_least);
         let first = self.shape.segment_start(segment) + u64::from(offset);
-        let start = first + to_u64(summary.len() / unit);
+        let start = first + to_u64(summary.len() / form.unit);
         let mut places = Vec::with_capacity(data.len());
         let mut end = start;
         for (descriptor, (kind, contents)) in descriptors.iter().zip(&data) {
@@ -249,9 +249,9 @@ impl Log {
         data: Vec<(DataKind, Contents)>,
     ) -> (u64, u32) {
         let chain = Chain { number: 0, epoch: self.epoch, link: 0, stable: 0, next_segment: 0 };
-        let unit = self.shape.unit_bytes();
-        let (summary, _) = Summary::encode(&chain, descriptors, &[], (unit, 0));
-        let start = first + to_u64(summary.len() / unit);
+        let form = self.shape.form();
+        let (summary, _) = Summary::encode(form, &chain, descriptors, &[], 0);
+        let start = first + to_u64(summary.len() / form.unit);
         let units = descriptors.iter().map(|data| u64::from(data.len)).sum::<u64>();
         let len = u32::try_from(start - first + units).expect("it is within a segment");
         self.enqueue(Sealed { number: 0, first, summary, data });

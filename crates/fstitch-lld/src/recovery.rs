@@ -148,7 +148,7 @@ pub(crate) fn summary_at(
         bytes.resize(first * to_usize(blocks), 0);
         read_run(device, place + 1, BlockKind::JournalDescriptor, &mut bytes[first..])?;
     }
-    let summary = Summary::decode(&bytes, shape.unit_bytes());
+    let summary = Summary::decode(shape.form(), &bytes);
     Ok(summary.filter(|summary| {
         let fits = summary.blocks.checked_add(summary.data_blocks()).is_some_and(|units| units <= left);
         fits && summary.chain.next_segment < shape.segments

@@ -3,12 +3,12 @@
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockWrite, Corruption, Error, Le, Result, Structure};
 
-use crate::chunk::summary_blocks;
+use crate::chunk::{Form, summary_blocks};
 use crate::pages::read_run;
 use crate::tree::Place;
 
 const MAGIC: &[u8; 8] = b"FSLDISK\0";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const SIZE: usize = 64;
 /// The blocks of the device where checkpoints are, in turn.
 const CHECKPOINTS: [u64; 2] = [1, 2];
@@ -21,6 +21,8 @@ const SEGMENTS_MIN: u64 = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) uuid: [u8; 16],
+    /// How many logical disks were made on the medium before.
+    pub(crate) generation: u32,
     /// Bytes of a block of the device.
     pub(crate) unit: u32,
     /// Bytes of a block of the disk.
@@ -39,6 +41,11 @@ pub fn device_block_size(head: &[u8]) -> Option<u32> {
 
 fn damaged(what: Structure, block: u64, problem: String) -> Error {
     Error::Corrupt(Corruption { what, block: Some(BlockNo(block)), problem }.into())
+}
+
+/// Whether a superblock's sum is right.
+fn is_summed(block: &[u8]) -> bool {
+    Le::u32(block, SIZE - 4) == crc32c::crc32c(&block[..SIZE - 4])
 }
 
 impl Shape {
@@ -80,7 +87,7 @@ impl Shape {
                 geometry.bytes()
             ));
         }
-        Ok(Self { uuid, unit, block_size, segment_units, segments })
+        Ok(Self { uuid, generation: 0, unit, block_size, segment_units, segments })
     }
 
     /// Bytes of a segment's block of the device.
@@ -106,6 +113,12 @@ impl Shape {
         blocks * self.block_units()
     }
 
+    /// What its summaries have in common.
+    pub(crate) fn form(&self) -> Form {
+        let seed = crc32c::crc32c_append(crc32c::crc32c(&self.uuid), &self.generation.to_le_bytes());
+        Form { unit: self.unit_bytes(), seed }
+    }
+
     /// Where a segment begins.
     pub(crate) fn segment_start(&self, segment: u64) -> u64 {
         FIRST + segment * u64::from(self.segment_units)
@@ -117,7 +130,7 @@ impl Shape {
         (segment < self.segments).then_some(segment)
     }
 
-    fn encode(&self) -> Vec<u8> {
+    fn encode(&self, is_made: bool) -> Vec<u8> {
         let mut block = vec![0; self.unit_bytes()];
         block[..8].copy_from_slice(MAGIC);
         Le::put_u32(&mut block, 8, VERSION);
@@ -126,27 +139,51 @@ impl Shape {
         Le::put_u32(&mut block, 32, self.block_size);
         Le::put_u32(&mut block, 36, self.segment_units);
         Le::put_u64(&mut block, 40, self.segments);
+        Le::put_u32(&mut block, 48, self.generation);
+        Le::put_u32(&mut block, 52, u32::from(!is_made));
         let sum = crc32c::crc32c(&block[..SIZE - 4]);
         Le::put_u32(&mut block, SIZE - 4, sum);
         block
     }
 
-    /// Writes the superblock and its copy, and empties the places of checkpoints.
-    pub(crate) fn write(&self, device: &dyn BlockDevice) -> Result<()> {
-        let (block, empty) = (self.encode(), vec![0; self.unit_bytes()]);
+    /// How many disks were made on a device, for all that can be read there.
+    pub(crate) fn generations(device: &dyn BlockDevice) -> Result<u32> {
+        let geometry = device.geometry();
+        let mut newest = 0;
+        for at in [0, geometry.block_count.saturating_sub(1)] {
+            let mut block = vec![0; to_usize(geometry.block_size)];
+            read_run(device, at, BlockKind::Superblock, &mut block)?;
+            if &block[..8] == MAGIC && is_summed(&block) {
+                newest = newest.max(Le::u32(&block, 48).saturating_add(1));
+            }
+        }
+        Ok(newest)
+    }
+
+    /// Writes the superblock and its copy: nothing else of a disk that is being made counts.
+    fn write(&self, device: &dyn BlockDevice, is_made: bool) -> Result<()> {
+        let block = self.encode(is_made);
         let kind = BlockKind::Superblock;
         let last = device.geometry().block_count - 1;
-        let empties = CHECKPOINTS.map(|at| BlockWrite {
-            block: BlockNo(at),
-            kind: BlockKind::JournalSuperblock,
-            data: &empty,
-        });
-        device.write(&empties)?;
-        device.flush()?;
         device.write(&[
             BlockWrite { block: BlockNo(0), kind, data: &block },
             BlockWrite { block: BlockNo(last), kind, data: &block },
-        ])
+        ])?;
+        device.flush()
+    }
+
+    /// A disk is being made: what was there before is none any more, and its checkpoints are gone.
+    pub(crate) fn begin(&self, device: &dyn BlockDevice) -> Result<()> {
+        self.write(device, false)?;
+        let empty = vec![0; self.unit_bytes()];
+        let kind = BlockKind::JournalSuperblock;
+        device.write(&CHECKPOINTS.map(|at| BlockWrite { block: BlockNo(at), kind, data: &empty }))?;
+        device.flush()
+    }
+
+    /// The disk is made: its first checkpoint is stable.
+    pub(crate) fn finish(&self, device: &dyn BlockDevice) -> Result<()> {
+        self.write(device, true)
     }
 
     /// Reads the superblock, or its copy if it is damaged.
@@ -165,12 +202,15 @@ impl Shape {
         if &block[..8] != MAGIC {
             return wrong("this is no logical disk");
         }
-        if Le::u32(&block, SIZE - 4) != crc32c::crc32c(&block[..SIZE - 4]) {
+        if !is_summed(&block) {
             return wrong("its sum is wrong");
         }
         let version = Le::u32(&block, 8);
         if version != VERSION {
             return Err(Error::Unsupported(format!("version {version} of the logical disk's format")));
+        }
+        if Le::u32(&block, 52) != 0 {
+            return wrong("it was being made, and that did not come to its end");
         }
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&block[12..28]);
@@ -185,7 +225,8 @@ impl Shape {
         let segment_bytes = u64::from(segment_units) * u64::from(unit);
         let fits = u32::try_from(segment_bytes)
             .is_ok_and(|bytes| Self::fitting(device, uuid, block_size, bytes).is_ok());
-        let shape = Self { uuid, unit, block_size, segment_units, segments: Le::u64(&block, 40) };
+        let (segments, generation) = (Le::u64(&block, 40), Le::u32(&block, 48));
+        let shape = Self { uuid, generation, unit, block_size, segment_units, segments };
         let end =
             shape.segments.checked_mul(u64::from(segment_units)).and_then(|units| units.checked_add(FIRST));
         if !fits || end.is_none_or(|end| end >= device.geometry().block_count) {

@@ -139,7 +139,7 @@ pub(crate) struct Keeping {
 impl Stream {
     /// Makes an empty disk.
     pub(crate) fn format(device: Arc<dyn BlockDevice>, shape: Shape, keeping: Keeping) -> Result<()> {
-        shape.write(&*device)?;
+        shape.begin(&*device)?;
         let position = Position { number: 1, link: 0, segment: 0, offset: 0, next_segment: 1 };
         let nowhere = (Place { block: 0, sum: 0 }, 0);
         let checkpoint = Checkpoint {
@@ -151,9 +151,10 @@ impl Stream {
             next_block: 1,
             next_list: 1,
         };
-        let mut stream = Self::at(device, shape, keeping, checkpoint, false)?;
+        let mut stream = Self::at(Arc::clone(&device), shape, keeping, checkpoint, false)?;
         stream.segments.find_free(u64::MAX, &[0, 1]);
-        stream.save()
+        stream.save()?;
+        shape.finish(&*device)
     }
 
     /// The stream as a checkpoint has it.

@@ -177,6 +177,19 @@ fn sparse_lists_are_addressed_by_position() {
 }
 
 #[test]
+fn a_buffer_that_is_not_one_block_is_refused_also_for_a_gap() {
+    let rig = Rig::new(4 << 20);
+    let list = rig.disk.new_list(true).unwrap();
+    rig.disk.write_at(list, 1, &[1; BLOCK]).unwrap();
+    for position in [0, 1] {
+        for len in [0, 1, BLOCK - 1, BLOCK + 1] {
+            let refused = rig.disk.read_at(list, position, &mut vec![0; len]).unwrap_err();
+            assert_eq!(refused.errno(), Errno::INVAL, "{len} bytes at {position}");
+        }
+    }
+}
+
+#[test]
 fn a_full_disk_refuses_and_deletes() {
     let rig = Rig::new(2 << 20);
     let list = rig.disk.new_list(false).unwrap();

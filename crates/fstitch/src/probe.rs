@@ -110,6 +110,9 @@ pub struct Found {
     pub block_size: u32,
 }
 
+/// Bytes of a block where no volume says it.
+pub const UNTOLD_BLOCK: u32 = 1024;
+
 /// What is there instead of a volume of ours.
 pub struct Other {
     /// For people.
@@ -128,11 +131,15 @@ pub fn volume(path: &Path, offset: u64) -> Result<Found> {
     }
 }
 
-/// The format of the volume at byte `offset` of the medium, whatever else is to be said of it; or what is there instead.
-pub fn format(path: &Path, offset: u64) -> Result<Result<&'static dyn Format, Other>> {
+/// The volume at byte `offset` of the medium as one to be checked, in the blocks for that, whatever else is to be said of it; or what is
+/// there instead.
+pub fn format(path: &Path, offset: u64) -> Result<Result<Found, Other>> {
     let bytes = start(path, offset)?;
-    let found = fstitch_formats::probe(&bytes);
-    Ok(found.map(|(format, _)| format).ok_or_else(|| other_than_ours(&bytes, path, offset)))
+    let found = fstitch_formats::probe(&bytes).map(|(format, block_size)| {
+        let block_size = format.checked_in(block_size.unwrap_or(UNTOLD_BLOCK));
+        Found { format, block_size }
+    });
+    Ok(found.ok_or_else(|| other_than_ours(&bytes, path, offset)))
 }
 
 fn other_than_ours(bytes: &[u8], path: &Path, offset: u64) -> Other {

@@ -30,6 +30,7 @@ const MAGIC: [u8; 2] = [0x53, 0xef];
 const LOG_BLOCK_SIZE_AT: usize = 1048;
 /// The largest of such powers: 64 KiB.
 const LOG_BLOCK_SIZE_MAX: u32 = 6;
+const BLOCK_SIZE_MIN: u32 = 1024;
 
 /// ext2, and with a journal ext3.
 pub struct Ext;
@@ -54,12 +55,17 @@ impl Format for Ext {
         let field =
             head.get(LOG_BLOCK_SIZE_AT..LOG_BLOCK_SIZE_AT + 4).and_then(|field| field.try_into().ok());
         Some(match field.map_or(0, u32::from_le_bytes) {
-            log @ 0..=LOG_BLOCK_SIZE_MAX => Ok(1024 << log),
+            log @ 0..=LOG_BLOCK_SIZE_MAX => Ok(BLOCK_SIZE_MIN << log),
             log => Err(format!(
                 "says that its blocks are 2^{} bytes; 1024 to 65536 are possible",
                 u64::from(log) + 10
             )),
         })
+    }
+
+    fn checked_in(&self, _block_size: u32) -> u32 {
+        // The smallest, which fits all: the superblock that says it may be damaged.
+        BLOCK_SIZE_MIN
     }
 
     fn look(&self, device: &dyn BlockDevice) -> Result<Look> {

@@ -9,7 +9,7 @@ use fstitch_core::{BlockDevice, MemDevice, Result};
 use fstitch_crashlab::medium::{Base, Image, Mark, Progress};
 use fstitch_crashlab::oracle::{Judge, Violation};
 use fstitch_crashlab::{Counts, LabOptions, Level, Oracle, Outcome, Past, Recorder, Subject};
-use fstitch_lld::{BlockId, Disk, FormatOptions, ListId, Options};
+use fstitch_lld::{At, BlockId, Disk, FormatOptions, ListId, Options};
 
 pub const BLOCK: usize = 512;
 
@@ -30,7 +30,22 @@ pub fn options() -> Options {
 pub fn formatted(segments: usize) -> Arc<MemDevice> {
     let made = Arc::new(MemDevice::from_image(512, vec![0; (segments * 128 + 9) * 512]));
     let format = FormatOptions { block_size: 512, segment_size: 64 << 10, ..FormatOptions::default() };
-    Disk::format(Arc::clone(&made) as Arc<dyn BlockDevice>, &format).unwrap();
+    let device = || Arc::clone(&made) as Arc<dyn BlockDevice>;
+    // Another disk was there before: nothing of it may come back.
+    Disk::format(device(), &format).unwrap();
+    let (disk, _) = Disk::open(device(), &options()).unwrap();
+    for fill in 1..40 {
+        let list = disk.new_list(fill % 2 == 0).unwrap();
+        if fill % 2 == 0 {
+            disk.write_at(list, 1, &[fill; BLOCK]).unwrap();
+        } else {
+            let block = disk.new_block(list, At::Start).unwrap();
+            disk.write(block, &[fill; BLOCK]).unwrap();
+        }
+        disk.flush().unwrap();
+    }
+    drop(disk);
+    Disk::format(device(), &format).unwrap();
     made
 }
 

@@ -252,14 +252,14 @@ fn offline(arguments: &Arguments) -> Result<Report> {
         (true, _) => RepairMode::Preen,
         _ => RepairMode::No,
     };
+    let offset = arguments.volume.start(&arguments.image)?;
+    let found = probe::format(&arguments.image, offset)?;
     let disk = DiskOptions {
-        // A damaged superblock must not keep the volume from being repaired, so the smallest block serves all.
-        block_size: 1024,
-        offset: arguments.volume.start(&arguments.image)?,
+        block_size: found.as_ref().map_or(probe::UNTOLD_BLOCK, |found| found.block_size),
+        offset,
         read_only: mode == RepairMode::No && !asks,
         ..DiskOptions::default()
     };
-    let found = probe::format(&arguments.image, disk.offset)?;
     if let Some(other) = found.as_ref().err().filter(|other| other.certain) {
         bail!("{}", other.text);
     }
@@ -268,7 +268,7 @@ fn offline(arguments: &Arguments) -> Result<Report> {
         disk => disk?,
     };
     let format = match found {
-        Ok(format) => format,
+        Ok(found) => found.format,
         Err(other) => with_backup(&disk)?
             .ok_or_else(|| anyhow!("{}; nor is there a superblock where its copies would be", other.text))?,
     };

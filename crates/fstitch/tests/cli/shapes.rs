@@ -31,6 +31,32 @@ fn commands_that_read_print_json() {
 }
 
 #[test]
+fn every_command_knows_every_format_in_every_block_size() {
+    let place = Place::new();
+    std::fs::write(place.at("greeting"), "hello").unwrap();
+    for kind in fstitch_formats::FORMATS.iter().flat_map(|format| format.names()) {
+        let mut sizes = Vec::new();
+        for bytes in [512, 1024, 2048, 4096] {
+            let image = place.text(&format!("{kind}-{bytes}.img"));
+            if fstitch(&format!("mkfs {kind} -b {bytes} {image} 16M")).code != 0 {
+                continue;
+            }
+            sizes.push(bytes);
+            fstitch(&format!("cp {} {image}:/", place.text("greeting"))).ok();
+            assert_eq!(fstitch(&format!("cat {image}:/greeting")).ok(), "hello");
+            assert!(fstitch(&format!("ls {image}:/")).ok().contains("greeting"), "{kind} {bytes}");
+            fstitch(&format!("tune -L shelf {image}")).ok();
+            assert!(fstitch(&format!("info {image}")).ok().contains("shelf"), "{kind} {bytes}");
+            for mode in ["-fn", "-fp", "-fy"] {
+                let report = json(fstitch(&format!("fsck {mode} --json {image}")));
+                assert_eq!(report["total"], 0, "{kind} {bytes} {mode}: {report}");
+            }
+        }
+        assert!(sizes.len() >= 3, "{kind} has blocks of {sizes:?} bytes only");
+    }
+}
+
+#[test]
 fn every_command_has_help_and_a_manual_page() {
     let place = Place::new();
     let commands = "mkfs mount umount fsck ls cp cat rm mkdir mv ln chmod chown touch truncate info tune status stats graph trace demo \
