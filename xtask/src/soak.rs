@@ -1,6 +1,6 @@
 //! The long runs of the crash laboratory, in pieces that are never done twice, and their results as a page.
 //!
-//! `cargo xtask soak` appends one line of JSON for every finished piece to `target/soak/results.jsonl`; it can be stopped at
+//! `cargo xtask soak` appends one line of JSON for every finished piece to `proofs/soak.jsonl`; it can be stopped at
 //! any time and goes on with the next piece. A piece counts for the sources of the libraries that it was run on: when
 //! they change, everything is run again. `--publish` writes the totals into `docs/crash-results.md`.
 
@@ -161,12 +161,11 @@ pub struct Options {
 
 /// Runs what is missing, or publishes.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    let results = root.join("target/soak/results.jsonl");
+    let results = root.join("proofs/soak.jsonl");
     let sources = sources(root, "HEAD")?;
     if options.publish {
         return publish(root, &results, &sources);
     }
-    std::fs::create_dir_all(root.join("target/soak"))?;
     let program = build(root)?;
     let mut seconds = 0.0;
     for job in jobs().iter().filter(|job| options.only.as_ref().is_none_or(|only| job.name.contains(only))) {

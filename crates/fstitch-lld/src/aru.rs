@@ -269,6 +269,7 @@ impl Aru<'_> {
         let disk = self.disk.clone();
         let mut stream = disk.stream();
         self.end_in(&mut stream)?;
+        stream.log.counters.durable += 1;
         Ok(disk.make_stable(stream)?)
     }
 
@@ -282,6 +283,7 @@ impl Aru<'_> {
         stream.ending = Some(self.unit);
         let done = perform_unit(stream, &mut unit);
         stream.ending = None;
+        stream.log.counters.units += 1;
         if let Err(error) = &done {
             // A part of it is noted: without its end it will never happen, and nothing after it either.
             stream.poison.get_or_insert(Error::Poisoned(error.to_string().into()));

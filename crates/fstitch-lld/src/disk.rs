@@ -607,6 +607,7 @@ impl Disk {
             epoch: checkpoint.epoch,
             chunk: stream.log.position().number - 1,
             open_units: stream.units.open.len(),
+            shadows: stream.units.shadows(),
         }
     }
 

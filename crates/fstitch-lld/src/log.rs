@@ -65,6 +65,10 @@ pub struct Counters {
     pub bytes: u64,
     /// Bytes of blocks that clients wrote.
     pub client_bytes: u64,
+    /// Units that have ended, not those that were aborted or in conflict.
+    pub units: u64,
+    /// Those of them that were to be stable.
+    pub durable: u64,
     /// Flushes of the device.
     pub flushes: u64,
     /// Checkpoints.

@@ -140,4 +140,6 @@ pub struct Info {
     pub chunk: u64,
     /// Units that have not ended.
     pub open_units: usize,
+    /// Versions of blocks that those have written, beside the committed ones.
+    pub shadows: usize,
 }

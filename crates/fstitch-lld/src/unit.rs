@@ -126,6 +126,12 @@ impl Units {
         self.open.values().map(|unit| unit.memory).sum()
     }
 
+    /// Versions of blocks that units have written.
+    pub(crate) fn shadows(&self) -> usize {
+        let is_written = |shadow: &&Shadow| matches!(shadow, Shadow::Contents(..));
+        self.open.values().map(|unit| unit.shadows.values().filter(is_written).count()).sum()
+    }
+
     /// The unit that has changed a list last.
     pub(crate) fn newest_view(&self, list: ListId) -> Option<&Unit> {
         let units = self.open.values().filter(|unit| unit.views.contains_key(&list));

@@ -1,4 +1,4 @@
-//! The control socket of a server of volumes: units begin and end there.
+//! The control socket of a server of volumes: units begin and end there, and volumes come and go while others are in use.
 //!
 //! A line is a request or an answer, in JSON. A unit belongs to the connection on which it began: when that is lost, the unit is
 //! aborted.
@@ -11,10 +11,12 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context, Result, bail};
-use fstitch_lld::EndError;
+use fstitch_lld::{EndError, Volumes};
 use serde::{Deserialize, Serialize};
 
 use super::exports::{Served, TOKEN, is_token};
+use super::stats::Stats;
+use super::volume::Shown;
 use crate::mkfs::uuid;
 
 /// A request that is longer is none.
@@ -34,6 +36,16 @@ pub enum Request {
     },
     /// Nothing of the unit of this token happens.
     Abort { token: String },
+    /// What the disk and its server have done.
+    Stats,
+    /// The volumes.
+    Volumes,
+    /// Makes a volume.
+    Create { name: String, size_bytes: u64 },
+    /// Gives a volume another size.
+    Resize { name: String, size_bytes: u64 },
+    /// Removes a volume that nobody has open.
+    Remove { name: String },
 }
 
 fn yes() -> bool {
@@ -48,6 +60,10 @@ pub enum Answer {
     Begun { token: String },
     /// It was done.
     Done,
+    /// What was asked for.
+    Stats(Box<Stats>),
+    /// All that there are, by their names.
+    Volumes(Vec<Shown>),
     /// It was not done.
     Failed { error: String },
 }
@@ -122,11 +138,27 @@ fn answer(begun: &mut Begun<'_>, request: Request) -> Answer {
         },
         Request::End { token, durable } => end(begun, &token, durable),
         Request::Abort { token } => find(begun, &token).map(|unit| drop(unit.take())),
+        Request::Stats => return Answer::Stats(Box::new(Stats::of(begun.served))),
+        Request::Volumes => match begun.served.shown() {
+            Ok(volumes) => return Answer::Volumes(volumes),
+            Err(error) => Err(error.into()),
+        },
+        Request::Create { name, size_bytes } => change(begun, &name, |all| all.create(&name, size_bytes)),
+        Request::Resize { name, size_bytes } => change(begun, &name, |all| all.resize(&name, size_bytes)),
+        Request::Remove { name } => change(begun, &name, |all| all.remove(&name)),
     };
     match done {
         Ok(()) => Answer::Done,
         Err(error) => Answer::Failed { error: crate::output::reasons(&error) },
     }
+}
+
+fn change(
+    begun: &Begun<'_>,
+    name: &str,
+    work: impl FnOnce(&Volumes) -> fstitch_core::Result<()>,
+) -> Result<()> {
+    work(&begun.served.volumes).with_context(|| format!("volume {name}"))
 }
 
 fn begin(begun: &mut Begun<'_>) -> Result<String> {
@@ -155,6 +187,12 @@ pub fn send<T: Serialize>(mut stream: &UnixStream, value: &T) -> Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
     Ok(stream.write_all(&line)?)
+}
+
+/// Whether there is a socket at a path, not a disk.
+pub fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 /// A client's side.

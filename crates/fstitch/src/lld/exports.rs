@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fstitch_core::lock::Mutex;
 use fstitch_core::order::rank;
 use fstitch_core::{BlockDevice, BlockNo, Errno, Result};
-use fstitch_lld::{Shared, Volume, Volumes};
+use fstitch_lld::{Recovered, Shared, Volume, Volumes};
 use fstitch_nbd::{DeviceExport, Export, Exports, Extent, Features, Listed, ZeroOptions};
 
+use super::volume::Shown;
 use crate::size;
 
 /// Extents that are asked for at a time.
@@ -42,6 +44,18 @@ pub struct Served {
     /// The smallest part of a block that clients may read and write.
     pub minimum: u32,
     pub read_only: bool,
+    /// What opening the disk did again.
+    pub recovered: Recovered,
+    /// How long it took.
+    pub opened_in: Duration,
+}
+
+impl Served {
+    /// The volumes, as they are shown.
+    pub fn shown(&self) -> Result<Vec<Shown>> {
+        let block_size = self.volumes.disk().info().block_size;
+        Ok(self.volumes.list()?.into_iter().map(|volume| Shown::new(volume, block_size)).collect())
+    }
 }
 
 impl Exports for Served {

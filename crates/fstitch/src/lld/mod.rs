@@ -2,10 +2,12 @@
 
 mod check;
 mod control;
+mod dump;
 mod exports;
 mod format;
 mod info;
 mod serve;
+mod stats;
 mod unit;
 mod volume;
 
@@ -35,6 +37,12 @@ enum Command {
     Info(info::Arguments),
     /// Check every sum, map, list and count
     Check(check::Arguments),
+    /// Show what lies in the segments
+    #[command(long_about = dump::HELP)]
+    Dump(dump::Arguments),
+    /// Show what a disk that is served has done
+    #[command(long_about = stats::HELP)]
+    Stats(stats::Arguments),
     /// Make, list, resize and remove volumes
     Volume(volume::Arguments),
     /// Serve the volumes over NBD
@@ -51,6 +59,8 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Format(arguments) => format::run(arguments),
         Command::Info(arguments) => info::run(arguments),
         Command::Check(arguments) => check::run(arguments),
+        Command::Dump(arguments) => dump::run(arguments),
+        Command::Stats(arguments) => stats::run(arguments),
         Command::Volume(arguments) => volume::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),
         Command::Unit(arguments) => unit::run(arguments),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use fstitch_lld::{Options, Volumes};
@@ -90,7 +90,9 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("handling signals")?;
     let cache_size = usize::try_from(arguments.cache_size).context("--cache-size")?;
     let options = Options { cache_size, read_only: arguments.read_only, ..Options::default() };
+    let began = Instant::now();
     let (disk, recovered) = super::open(&arguments.disk, &options)?;
+    let opened_in = began.elapsed();
     let name = arguments.disk.display();
     if recovered.chunks > 0 {
         eprintln!("fstitch: {name}: {} chunks of the log were done again", recovered.chunks);
@@ -101,7 +103,8 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     }
     let volumes = Volumes::open(Arc::clone(&disk)).with_context(|| name.to_string())?;
     let (units, read_only) = (Units::default(), arguments.read_only);
-    let served = Arc::new(Served { volumes, units, minimum: arguments.minimum, read_only });
+    let minimum = arguments.minimum;
+    let served = Arc::new(Served { volumes, units, minimum, read_only, recovered, opened_in });
     let server = listen(arguments, &served)?;
     eprintln!("fstitch: {name} is served");
     let (stop, stopped) = mpsc::channel();

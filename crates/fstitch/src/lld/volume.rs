@@ -1,11 +1,12 @@
 //! `fstitch lld volume`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use fstitch_lld::{Options, VolumeInfo, Volumes};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::control::{Answer, Client, Request, is_socket};
 use crate::output::{Outcome, json, text};
 use crate::size;
 
@@ -30,7 +31,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct Sized {
-    /// The logical disk
+    /// The logical disk, or the control socket of its server
     #[arg(value_name = "DISK")]
     disk: PathBuf,
     /// The volume's name
@@ -46,14 +47,14 @@ struct List {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The logical disk; nothing is written to it
+    /// The logical disk, to which nothing is written, or the control socket of its server
     #[arg(value_name = "DISK")]
     disk: PathBuf,
 }
 
 #[derive(clap::Args)]
 struct Remove {
-    /// The logical disk
+    /// The logical disk, or the control socket of its server
     #[arg(value_name = "DISK")]
     disk: PathBuf,
     /// The volume's name
@@ -62,7 +63,7 @@ struct Remove {
 }
 
 /// A volume. Field names are a contract.
-#[derive(Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Shown {
     name: String,
     size_bytes: u64,
@@ -88,18 +89,39 @@ impl Shown {
 /// Runs `lld volume`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     match &arguments.command {
-        Command::Create(at) => change(&at.disk, &at.name, |volumes| volumes.create(&at.name, at.size)),
-        Command::Resize(at) => change(&at.disk, &at.name, |volumes| volumes.resize(&at.name, at.size)),
-        Command::Remove(at) => change(&at.disk, &at.name, |volumes| volumes.remove(&at.name)),
+        Command::Create(at) => change(
+            &at.disk,
+            &at.name,
+            |volumes| volumes.create(&at.name, at.size),
+            &Request::Create { name: at.name.clone(), size_bytes: at.size },
+        ),
+        Command::Resize(at) => change(
+            &at.disk,
+            &at.name,
+            |volumes| volumes.resize(&at.name, at.size),
+            &Request::Resize { name: at.name.clone(), size_bytes: at.size },
+        ),
+        Command::Remove(at) => change(
+            &at.disk,
+            &at.name,
+            |volumes| volumes.remove(&at.name),
+            &Request::Remove { name: at.name.clone() },
+        ),
         Command::List(arguments) => list(arguments),
     }
 }
 
+/// Changes the volumes of a disk, or has the server do it that has the disk.
 fn change(
-    disk: &std::path::Path,
+    disk: &Path,
     name: &str,
     work: impl FnOnce(&Volumes) -> fstitch_core::Result<()>,
+    request: &Request,
 ) -> Result<Outcome> {
+    if is_socket(disk) {
+        Client::new(disk)?.ask(request).with_context(|| disk.display().to_string())?;
+        return Ok(Outcome::SUCCESS);
+    }
     let volumes = super::open_volumes(disk)?;
     work(&volumes).with_context(|| format!("volume {name} of {}", disk.display()))?;
     volumes.disk().checkpoint().with_context(|| disk.display().to_string())?;
@@ -107,18 +129,28 @@ fn change(
 }
 
 fn list(arguments: &List) -> Result<Outcome> {
-    let read_only = Options { read_only: true, ..Options::default() };
-    let (disk, _) = super::open(&arguments.disk, &read_only)?;
-    let block_size = disk.info().block_size;
-    let volumes = match disk.info().lists {
-        0 => Vec::new(),
-        _ => Volumes::open(disk).with_context(|| arguments.disk.display().to_string())?.list()?,
-    };
-    let shown: Vec<Shown> = volumes.into_iter().map(|volume| Shown::new(volume, block_size)).collect();
+    let shown = if is_socket(&arguments.disk) { served(&arguments.disk)? } else { stored(&arguments.disk)? };
     if arguments.json {
         json(&shown)?;
     } else {
         text(&shown.iter().map(|volume| volume.line() + "\n").collect::<String>())?;
     }
     Ok(Outcome::SUCCESS)
+}
+
+fn served(control: &Path) -> Result<Vec<Shown>> {
+    match Client::new(control)?.ask(&Request::Volumes)? {
+        Answer::Volumes(volumes) => Ok(volumes),
+        other => bail!("{}: an unexpected answer: {other:?}", control.display()),
+    }
+}
+
+fn stored(path: &Path) -> Result<Vec<Shown>> {
+    let (disk, _) = super::open(path, &Options { read_only: true, ..Options::default() })?;
+    let block_size = disk.info().block_size;
+    let volumes = match disk.info().lists {
+        0 => Vec::new(),
+        _ => Volumes::open(disk).with_context(|| path.display().to_string())?.list()?,
+    };
+    Ok(volumes.into_iter().map(|volume| Shown::new(volume, block_size)).collect())
 }

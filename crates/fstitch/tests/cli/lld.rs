@@ -47,6 +47,64 @@ fn volumes_are_made_and_found() {
 }
 
 #[test]
+fn what_lies_on_a_disk_is_shown() {
+    let place = Place::new();
+    let disk = place.text("d.lld");
+    fstitch(&format!("lld format {disk} 64M")).ok();
+    fstitch(&format!("lld volume create {disk} a 16M")).ok();
+    let shown = fstitch(&format!("lld dump --records {disk}")).ok();
+    assert!(shown.contains("segment 0 at block 8") && shown.contains("NewList { list: 2, sparse: true }"), "{shown}");
+    let lines = fstitch(&format!("lld dump --json {disk}")).ok();
+    let segments: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(segments.len(), 127);
+    // The chunks of the log are numbered without a gap, each linked to the one before.
+    let chunks: Vec<&Value> = segments.iter().flat_map(|segment| segment["chunks"].as_array().unwrap()).collect();
+    assert!(chunks.len() > 2);
+    for (chunk, number) in chunks.iter().zip(1..) {
+        assert_eq!(chunk["number"], number);
+    }
+    for pair in chunks.windows(2) {
+        assert_eq!(pair[0]["sum"], pair[1]["link"]);
+    }
+    let one = fstitch(&format!("lld dump --json --segment 0 {disk}")).ok();
+    assert_eq!(lines.lines().next(), one.lines().next());
+    fstitch(&format!("lld dump --segment 127 {disk}")).refused(2, "there are 127");
+    fstitch(&format!("lld stats {disk}")).refused(1, "is no socket");
+}
+
+#[test]
+fn a_server_says_what_it_does_and_changes_its_volumes() {
+    let place = Place::new();
+    let (disk, control) = (place.text("d.lld"), place.text("c"));
+    fstitch(&format!("lld format {disk} 64M")).ok();
+    let server = Server::new(&place);
+    fstitch(&format!("lld volume create {control} a 16M")).ok();
+    fstitch(&format!("lld volume create {control} b 1M")).ok();
+    fstitch(&format!("lld volume create {control} a 1M")).refused(1, "volume a");
+    fstitch(&format!("lld volume resize {control} a 32M")).ok();
+    fstitch(&format!("lld volume remove {control} b")).ok();
+    fstitch(&format!("lld volume remove {control} b")).refused(1, "volume b");
+    let volumes = json(&format!("lld volume list --json {control}"));
+    assert_eq!(volumes.as_array().unwrap().len(), 1);
+    assert_eq!(volumes[0]["size_bytes"], 32 << 20);
+    let before = json(&format!("lld stats --json {control}"));
+    let mut units = Control::new(&place);
+    units.begin();
+    let ended = units.begin();
+    let open = json(&format!("lld stats --json {control}"));
+    assert_eq!(open["open_units"], 2);
+    assert_eq!(units.ask(&format!("{{\"end\":{{\"token\":\"{ended}\"}}}}")), "done");
+    let after = json(&format!("lld stats --json {control}"));
+    let grown = |name: &str| after[name].as_u64().unwrap() - before[name].as_u64().unwrap();
+    assert_eq!((grown("units"), grown("durable_units")), (1, 1));
+    assert!(after["written_bytes"].as_u64() > after["client_bytes"].as_u64());
+    assert!(fstitch(&format!("lld stats {control}")).ok().contains("open now             1 units with 0 versions"));
+    drop(server);
+    fstitch(&format!("lld stats {control}")).refused(1, "Connection refused");
+    assert_eq!(json(&format!("lld volume list --json {disk}"))[0]["size_bytes"], 32 << 20);
+}
+
+#[test]
 fn what_is_no_logical_disk_is_refused_and_damage_is_said() {
     let place = Place::new();
     let (disk, volume) = (place.text("d.lld"), place.volume("v.img"));
