@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fstitch_core::{BlockDevice, Error, Geometry};
+use fstitch_core::{BlockDevice, BlockNo, Error};
 use fstitch_disk::{DiskOptions, FileDisk};
 use fstitch_lld::{Disk, FormatOptions, Options, Recovered};
 
@@ -111,14 +111,19 @@ fn write(path: &Path, asked: &LldFormat, block_size: u32) -> Result<()> {
     let size = (asked.size > 0).then_some(asked.size);
     let blocks = DiskOptions { block_size: block_size.min(UNIT_MAX), size, ..DiskOptions::default() };
     let device: Arc<dyn BlockDevice> = Arc::new(medium(path, &blocks)?);
-    let default = FormatOptions::for_bytes(Geometry::bytes(&device.geometry()));
+    let default = FormatOptions::for_bytes(device.geometry().bytes());
     let segment_size = if asked.segment_size == 0 { default.segment_size } else { asked.segment_size };
     let uuid = if asked.uuid == [0; 16] { random_uuid()? } else { asked.uuid };
-    Disk::format(device, &FormatOptions { block_size, segment_size, uuid }).map_err(|error| match error {
+    let options = FormatOptions { block_size, segment_size, uuid };
+    let format = || Disk::format(Arc::clone(&device), &options);
+    format().map_err(|error| match error {
         // Nothing was read that could be of another version.
         Error::Unsupported(text) => Failure::invalid(text),
         other => other.into(),
-    })
+    })?;
+    // Now that the sizes fit, what was there before is given back, lest the log of an older disk be taken for this one's.
+    device.discard(BlockNo(0), device.geometry().block_count)?;
+    Ok(format()?)
 }
 
 /// A version 4 UUID out of the kernel's randomness.
@@ -151,10 +156,14 @@ mod tests {
         assert_eq!(errno(format(&path, &sized(16 << 20))), libc::EEXIST);
         let first = open(&path, &Options::default()).unwrap().0.info().uuid;
         assert!(first != [0; 16]);
-        let over = LldFormat { flags: 1, uuid: [7; 16], block_size: 512, ..sized(32 << 20) };
+        let disk = open(&path, &Options::default()).unwrap().0;
+        (0..9).for_each(|_| disk.new_list(false).and_then(|_| disk.flush()).unwrap());
+        drop(disk);
+        let over = LldFormat { flags: 1, uuid: [7; 16], ..sized(32 << 20) };
         format(&path, &over).unwrap();
-        let info = open(&path, &Options::default()).unwrap().0.info();
-        assert_eq!((info.uuid, info.block_size), ([7; 16], 512));
+        let (disk, recovered) = open(&path, &Options::default()).unwrap();
+        let info = disk.info();
+        assert_eq!((info.uuid, info.lists, recovered), ([7; 16], 0, Recovered::default()));
         assert_eq!(path.metadata().unwrap().len(), 32 << 20);
     }
 
