@@ -27,7 +27,7 @@
  *     EIO             the medium has failed
  *     ENOTRECOVERABLE a defect of the library; the disk can be closed and opened again
  *
- * The calls may be made from any thread, several at once. A child that has been forked must not use its parent's disks.
+ * The calls may be made from any thread, several at once. A child that has been forked finds nothing of its parent's open.
  *
  * Link with -lfstitch_lld (pkg-config: fstitch_lld). User's page: docs/lld.md of Featherstitch.
  * MIT OR Apache-2.0. */

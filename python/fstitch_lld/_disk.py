@@ -1,13 +1,15 @@
 """Disks."""
 
+import contextlib
 import ctypes
+import errno
 import os
 import uuid as uuids
 import warnings
 import weakref
 from typing import Any, Iterator, List, Optional, Union
 
-from ._library import call, found, number, word
+from ._library import call, found, number, whole, word
 from ._operations import Operations
 from ._unit import Unit
 from ._values import (
@@ -42,8 +44,8 @@ class Disk(Operations):
 
     def __init__(self, handle: int, recovered: Recovered) -> None:
         self._handle = handle
-        self._block_size = call("lld_block_size", handle)
         self._open: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._block_size = call("lld_block_size", handle)
         #: What opening did after a crash.
         self.recovered = recovered
 
@@ -59,7 +61,7 @@ class Disk(Operations):
     ) -> None:
         """Makes an empty disk in a file, which is made with this size, or with overwrite in whatever is there. What is 0 has
         defaults that suit the size."""
-        options = FormatOptionsC(size=size, block_size=block_size, segment_size=segment_size)
+        options = FormatOptionsC(whole(size), whole(block_size, 32), whole(segment_size, 32))
         options.flags = OVERWRITE if overwrite else 0
         if uuid is not None:
             options.uuid[:] = uuid.bytes
@@ -78,8 +80,9 @@ class Disk(Operations):
         accept_loss: bool = False,
     ) -> "Disk":
         """Opens a disk. What has been made stable is there, whatever has happened since; recovered says what was done for it.
-        One program at a time has it open for writing: BlockingIOError's cousin is OSError with EBUSY."""
-        options = OpenOptionsC(cache_size=cache_size, checkpoint_interval=checkpoint_interval, visibility=visibility)
+        One program at a time has it open for writing; others are refused with EBUSY."""
+        options = OpenOptionsC(whole(cache_size), whole(checkpoint_interval))
+        options.visibility = whole(visibility, 32)
         flags = ((READ_ONLY, read_only), (SEQUENTIAL, sequential), (ACCEPT_LOSS, accept_loss))
         options.flags = sum(flag for flag, is_set in flags if is_set)
         done = RecoveredC()
@@ -184,7 +187,14 @@ class Disk(Operations):
         for what in list(self._open):
             if what._handle is not None:
                 what.abort() if isinstance(what, Unit) else what.close()
-        call("lld_close", self._handle)
+        try:
+            call("lld_close", self._handle)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                # Another thread is in the middle of something: the disk is still open.
+                raise
+            self._handle = None
+            raise
         self._handle = None
 
     def __enter__(self) -> "Disk":
@@ -196,4 +206,5 @@ class Disk(Operations):
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
             warnings.warn(f"a logical disk was not closed: {self!r}", ResourceWarning, source=self, stacklevel=2)
-            self.close()
+            with contextlib.suppress(OSError):
+                self.close()

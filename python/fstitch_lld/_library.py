@@ -4,7 +4,7 @@ import ctypes
 import errno
 import functools
 import os
-from typing import Any, Callable
+from typing import Any, Optional, Tuple
 
 _NAME = "libfstitch_lld.so.0"
 
@@ -85,8 +85,17 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+def whole(number: Any, bits: int = 64) -> Any:
+    """A number that C has; without this it would be another one there."""
+    if isinstance(number, int) and not 0 <= number < 1 << bits:
+        raise OverflowError(f"{number} is no number of {bits} bits without a sign")
+    return number
+
+
 def call(name: str, *arguments: Any) -> int:
     """Makes a call; returns what it answers, and raises what it fails with."""
+    for argument in arguments:
+        whole(argument)
     answer = getattr(_library(), name)(*arguments)
     if answer is None or answer < 0:
         number, text = ctypes.get_errno(), _library().lld_error().decode(errors="replace")
@@ -101,20 +110,20 @@ def number(name: str, *arguments: Any) -> int:
     return place.value
 
 
-def found(name: str, *arguments: Any) -> "int | None":
+def found(name: str, *arguments: Any) -> Optional[int]:
     """The same for a call that may find nothing."""
     place = ctypes.c_uint64()
     return place.value if call(name, *arguments, ctypes.byref(place)) else None
 
 
-def filled(size: int, work: Callable[[Any], int]) -> bytes:
-    """Bytes that a call puts into memory; as many as it answers, if it does."""
+def filled(size: int, name: str, *arguments: Any) -> bytes:
+    """What a call puts into memory of this size."""
     memory = ctypes.create_string_buffer(size)
-    answer = work(memory)
-    return memory.raw[: answer or size]
+    call(name, *arguments, memory, size)
+    return memory.raw
 
 
-def memory_of(data: Any) -> "tuple[Any, int]":
+def memory_of(data: Any) -> Tuple[Any, int]:
     """The memory of bytes, or of whatever has a buffer, and its size."""
     if not isinstance(data, bytes):
         data = bytes(memoryview(data))

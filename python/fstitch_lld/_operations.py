@@ -51,8 +51,7 @@ class Operations:
 
     def read(self, block: int) -> bytes:
         """The contents of a block."""
-        size = self.block_size
-        return filled(size, lambda memory: self._call("read", block, memory, size))
+        return filled(self.block_size, self._prefix + "read", self._handle, block)
 
     def write(self, block: int, data: Any) -> None:
         """Writes a block; the data must be of its size."""
@@ -60,8 +59,7 @@ class Operations:
 
     def read_at(self, list: int, position: int) -> bytes:
         """The contents of the block at a position of a sparse list; zeros where there is none."""
-        size = self.block_size
-        return filled(size, lambda memory: self._call("read_at", list, position, memory, size))
+        return filled(self.block_size, self._prefix + "read_at", self._handle, list, position)
 
     def write_at(self, list: int, position: int, data: Any) -> None:
         """Writes the block at a position of a sparse list; makes it where there is none."""
@@ -99,7 +97,9 @@ class Operations:
 
     def blocks(self, list: int) -> Iterator[int]:
         """The blocks of a list in their order. The list may change meanwhile, but not the block that was given last."""
-        block = self.block_at(list, 0) if self.list_len(list) else None
+        block = self.block_at(list, 0)
+        if block is None and self.list_len(list) > 0:
+            _, block = self.next_at(list) or (0, None)
         while block is not None:
             yield block
             block = self.block_after(list, block)

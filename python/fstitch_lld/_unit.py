@@ -1,5 +1,6 @@
 """Units."""
 
+import contextlib
 import errno
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -65,4 +66,5 @@ class Unit(Operations):
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
-            self.abort()
+            with contextlib.suppress(OSError):
+                self.abort()

@@ -1,8 +1,10 @@
 """Volumes: bytes on the blocks of a sparse list."""
 
-from typing import TYPE_CHECKING, Any, Optional
+import contextlib
+import ctypes
+from typing import TYPE_CHECKING, Any, Optional, Tuple
 
-from ._library import call, filled, memory_of, word
+from ._library import call, memory_of, whole, word
 
 if TYPE_CHECKING:
     from ._disk import Disk
@@ -30,11 +32,11 @@ class Volume:
     def pwrite(self, data: Any, offset: int) -> int:
         """Writes bytes, none of them if not all are in the volume, and returns how many. Each block is written as a whole; several
         are so in a unit."""
-        return call("lld_volume_pwrite", self._handle, *memory_of(data), _offset(offset))
+        return call("lld_volume_pwrite", self._handle, *memory_of(data), offset)
 
     def trim(self, offset: int, size: int) -> None:
         """Has bytes read as zeros, and gives the blocks back that they take."""
-        call("lld_volume_trim", self._handle, _offset(offset), _offset(size))
+        call("lld_volume_trim", self._handle, offset, size)
 
     def flush(self) -> None:
         """Makes everything stable that has been written."""
@@ -54,7 +56,8 @@ class Volume:
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
-            self.close()
+            with contextlib.suppress(OSError):
+                self.close()
 
 
 class UnitVolume:
@@ -75,30 +78,17 @@ class UnitVolume:
 
     def pwrite(self, data: Any, offset: int) -> int:
         """As of the volume; seen by nobody else before the unit's end."""
-        return call("lld_unit_pwrite", *self._handles(), *memory_of(data), _offset(offset))
+        return call("lld_unit_pwrite", *self._handles(), *memory_of(data), offset)
 
     def trim(self, offset: int, size: int) -> None:
         """As of the volume; seen by nobody else before the unit's end."""
-        call("lld_unit_trim", *self._handles(), _offset(offset), _offset(size))
+        call("lld_unit_trim", *self._handles(), offset, size)
 
-    def _handles(self) -> "tuple[Optional[int], Optional[int]]":
+    def _handles(self) -> Tuple[Optional[int], Optional[int]]:
         return self._unit._handle, self._volume._handle
 
 
 def _pread(name: str, handles: Any, size: int, offset: int) -> bytes:
-    memory = bytearray(_offset(size))
-    answer = 0
-
-    def work(memory: Any) -> int:
-        nonlocal answer
-        answer = call(name, *handles, memory, size, _offset(offset))
-        return answer
-
-    data = filled(len(memory), work)
-    return data[:answer]
-
-
-def _offset(number: int) -> int:
-    if number < 0:
-        raise ValueError("a negative offset or size")
-    return number
+    memory = ctypes.create_string_buffer(max(whole(size), 1))
+    count = call(name, *handles, memory, size, offset)
+    return memory.raw[:count]

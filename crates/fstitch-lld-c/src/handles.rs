@@ -1,7 +1,8 @@
 //! What is open: disks, units and volumes, each by a number that no other one ever has again.
 //!
 //! C programs hold the number as a pointer, which leads nowhere. It is looked up by each call: one that was closed, that is of another
-//! kind or that was never given out is told, and nothing is followed.
+//! kind or that was never given out is told, and nothing is followed. A child that was forked finds nothing of its parent's: what it has is a
+//! copy of a disk that goes on without it.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -68,7 +69,7 @@ pub(crate) enum Open {
 pub(crate) trait Kind: Sized {
     const NAME: &'static str;
     fn of(open: &Open) -> Option<&Arc<Self>>;
-    fn into(self: Arc<Self>) -> Open;
+    fn open(self: Arc<Self>) -> Open;
 }
 
 macro_rules! kinds {
@@ -80,7 +81,7 @@ macro_rules! kinds {
                 if let Open::$variant(found) = open { Some(found) } else { None }
             }
 
-            fn into(self: Arc<Self>) -> Open {
+            fn open(self: Arc<Self>) -> Open {
                 Open::$variant(self)
             }
         }
@@ -95,7 +96,15 @@ kinds! {
 
 struct Table {
     last: usize,
-    open: BTreeMap<usize, Open>,
+    /// With the process that has opened it.
+    open: BTreeMap<usize, (u32, Open)>,
+}
+
+impl Table {
+    fn find<T: Kind>(&self, number: usize) -> Result<Arc<T>> {
+        let found = self.open.get(&number).filter(|(process, _)| *process == std::process::id());
+        found.and_then(|(_, open)| T::of(open)).cloned().ok_or_else(unknown::<T>)
+    }
 }
 
 /// C programs name what is open by a number alone, so there is one table for the process.
@@ -115,7 +124,7 @@ pub(crate) fn add<T: Kind>(open: Arc<T>) -> usize {
     let mut table = table_mut();
     table.last += STEP;
     let number = table.last;
-    table.open.insert(number, open.into());
+    table.open.insert(number, (std::process::id(), open.open()));
     number
 }
 
@@ -125,13 +134,13 @@ fn unknown<T: Kind>() -> Failure {
 
 /// What has a number.
 pub(crate) fn find<T: Kind>(number: usize) -> Result<Arc<T>> {
-    table().open.get(&number).and_then(T::of).cloned().ok_or_else(unknown::<T>)
+    table().find(number)
 }
 
 /// What has a number, which is nobody's from now on.
 pub(crate) fn take<T: Kind>(number: usize) -> Result<Arc<T>> {
     let mut table = table_mut();
-    let found = table.open.get(&number).and_then(T::of).cloned().ok_or_else(unknown::<T>)?;
+    let found = table.find(number)?;
     table.open.remove(&number);
     Ok(found)
 }
@@ -139,26 +148,18 @@ pub(crate) fn take<T: Kind>(number: usize) -> Result<Arc<T>> {
 /// Takes a disk that nothing else is open of.
 pub(crate) fn take_disk(number: usize) -> Result<Disk> {
     let mut table = table_mut();
-    let found = table.open.remove(&number);
-    match found {
-        Some(Open::Disk(opened)) => match Arc::try_unwrap(opened) {
-            Ok(Opened { disk, volumes, .. }) => {
-                drop(volumes);
-                Ok(Arc::into_inner(disk).expect("whoever has it has what was taken, too"))
-            }
-            Err(opened) => {
-                table.open.insert(number, Open::Disk(opened));
-                Err(Failure::new(
-                    libc::EBUSY,
-                    "units or volumes of the disk are open, or a call is under way",
-                ))
-            }
-        },
-        other => {
-            other.into_iter().for_each(|other| drop(table.open.insert(number, other)));
-            Err(unknown::<Opened>())
+    let opened = table.find::<Opened>(number)?;
+    table.open.remove(&number);
+    let Opened { disk, volumes, .. } = match Arc::try_unwrap(opened) {
+        Ok(alone) => alone,
+        Err(opened) => {
+            table.open.insert(number, (std::process::id(), opened.open()));
+            let text = "units or volumes of the disk are open, or a call is under way";
+            return Err(Failure::new(libc::EBUSY, text));
         }
-    }
+    };
+    drop(volumes);
+    Ok(Arc::into_inner(disk).expect("whoever has it has what was taken, too"))
 }
 
 fn unpoisoned<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {

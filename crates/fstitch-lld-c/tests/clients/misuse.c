@@ -1,4 +1,7 @@
 /* Handles, memory and words that are none: each is told, and nothing is followed. */
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "check.h"
 
 enum { BLOCK = 4096 };
@@ -146,6 +149,14 @@ int main(int argc, char **argv) {
     all_fail(NULL, NULL, NULL);
     all_fail((lld_disk *)&mine, (lld_unit *)&mine, (lld_volume *)&mine);
     all_fail((lld_disk *)unit, (lld_unit *)volume, (lld_volume *)disk);
+    pid_t child = fork();
+    IS(child >= 0);
+    if (child == 0) {
+        all_fail(disk, unit, volume);
+        _exit(0);
+    }
+    int status;
+    IS(waitpid(child, &status, 0) == child && status == 0);
     memory(disk, volume);
     words(argv[1], disk);
     ends(disk);

@@ -26,7 +26,7 @@ fn all_who_name_the_calls_name_the_same() {
     let calls = words(&read("fstitch_lld.h"), true);
     assert!(calls.len() > 60 && calls.contains("lld_error"), "{calls:?}");
     assert_eq!(
-        words(&read("tests/c/every_call.c"), true),
+        words(&read("tests/clients/every_call.c"), true),
         calls,
         "the program that uses every call, and says what failed"
     );

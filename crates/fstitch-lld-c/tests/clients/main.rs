@@ -1,8 +1,9 @@
-//! The library as C programs have it: compiled and linked as its users do, each with the shared and with the static kind. What it prevents:
-//! calls that the header describes and the library lacks, wrong use that is followed, and units that a kill leaves in pieces.
+//! The library as C and Python programs have it: compiled, linked and installed as their users do. What it prevents: calls that the header
+//! describes and the library lacks, wrong use that is followed, and units that a kill leaves in pieces.
 #![expect(clippy::unwrap_used, reason = "these are tests, their helpers included")]
 
 mod names;
+mod python;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -38,7 +39,21 @@ fn run(command: &mut Command) -> String {
     out
 }
 
-/// A directory with the library in both kinds, and a program that is linked with one of them.
+/// A directory with the library in both kinds.
+fn library() -> TempDir {
+    let place = tempfile::tempdir().unwrap();
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--locked", "-p", "fstitch-lld-c"]).current_dir(CRATE);
+    run(cargo.env("CARGO_TARGET_DIR", target));
+    for (from, to) in [("libfstitch_lld.so", "libfstitch_lld.so.0"), ("libfstitch_lld.a", "libfstitch_lld.a")]
+    {
+        fs::copy(target.join("debug").join(from), place.path().join(to)).unwrap();
+    }
+    place
+}
+
+/// A program that is linked with the library, in a directory with it.
 struct Built {
     place: TempDir,
     program: PathBuf,
@@ -50,20 +65,11 @@ impl Built {
         if !needs("cc") {
             return None;
         }
-        let place = tempfile::tempdir().unwrap();
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--locked", "-p", "fstitch-lld-c"]).current_dir(CRATE);
-        run(cargo.env("CARGO_TARGET_DIR", target));
-        for (from, to) in
-            [("libfstitch_lld.so", "libfstitch_lld.so.0"), ("libfstitch_lld.a", "libfstitch_lld.a")]
-        {
-            fs::copy(target.join("debug").join(from), place.path().join(to)).unwrap();
-        }
+        let place = library();
         let output = place.path().join(program);
         let mut cc = Command::new("cc");
         cc.args(["-std=c99", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
-        cc.args([&format!("-I{CRATE}"), &format!("{CRATE}/tests/c/{program}.c"), "-o"]).arg(&output);
+        cc.args([&format!("-I{CRATE}"), &format!("{CRATE}/tests/clients/{program}.c"), "-o"]).arg(&output);
         match kind {
             Kind::Shared => cc.arg(place.path().join("libfstitch_lld.so.0")),
             Kind::Static => cc.arg(place.path().join("libfstitch_lld.a")).args(["-lm", "-ldl"]),
