@@ -108,6 +108,17 @@ fn wrong_use_is_told_and_not_followed() {
     says("misuse", "all told");
 }
 
+/// No byte is read or written beside the caller's memory, whatever it hands over.
+#[test]
+fn memory_is_used_as_it_was_given() {
+    for program in ["every_call", "misuse"] {
+        let Some(built) = Built::new(program, Kind::Shared).filter(|_| needs("valgrind")) else { return };
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["-q", "--error-exitcode=9"]).arg(&built.program).arg(built.disk());
+        run(valgrind.env("LD_LIBRARY_PATH", built.place.path()));
+    }
+}
+
 #[test]
 fn damage_is_told() {
     says("damaged", "all found");
