@@ -299,6 +299,52 @@ mod tests {
         }
     }
 
+    /// Blocks that know who may be at them meanwhile.
+    struct Watched<'a>(&'a Opened);
+
+    impl Watched<'_> {
+        fn is_alone(&self) -> bool {
+            self.0.parts.try_read().is_err()
+        }
+    }
+
+    impl Positions for Watched<'_> {
+        const IS_UNIT: bool = false;
+
+        fn block_at(&self, list: ListId, position: u64) -> fstitch_core::Result<Option<BlockId>> {
+            assert!(self.is_alone());
+            self.0.disk.block_at(list, position)
+        }
+
+        fn read_at(&self, list: ListId, position: u64, into: &mut [u8]) -> fstitch_core::Result<()> {
+            assert!(self.is_alone(), "what is read here is written again");
+            self.0.disk.read_at(list, position, into)
+        }
+
+        fn write_at(&self, list: ListId, position: u64, contents: &[u8]) -> fstitch_core::Result<()> {
+            assert!(self.0.parts.try_write().is_err(), "somebody may change a part of this block");
+            assert_eq!(self.is_alone(), position < 2);
+            self.0.disk.write_at(list, position, contents)
+        }
+
+        fn delete_range(&self, list: ListId, from: u64, last: u64) -> fstitch_core::Result<u64> {
+            assert!(self.0.parts.try_write().is_err(), "somebody may change a part of this block");
+            self.0.disk.delete_range(list, from, last)
+        }
+    }
+
+    #[test]
+    fn nobody_else_writes_while_a_part_is_changed() {
+        let (on, list) = opened(Visibility::Own);
+        let watched = Watched(&on);
+        let bytes = Bytes::new(&on, &watched, list, SIZE);
+        bytes.write(500, &[1; 524]).unwrap();
+        bytes.write(0, &[2; 100]).unwrap();
+        bytes.write(1024, &[3; 1024]).unwrap();
+        bytes.trim(10, 600).unwrap();
+        bytes.trim(1024, 512).unwrap();
+    }
+
     #[test]
     fn parts_of_one_block_are_not_lost() {
         let (on, list) = opened(Visibility::Own);
