@@ -14,17 +14,20 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 PROFILE ?= release
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 CLIENT := crates/fstitch-client-c
+LLD := crates/fstitch-lld-c
 # What is raced: what `make optimized` makes, or with PLAIN=1 a plain release build, which takes neither root nor FUSE.
 RACED := $(TARGET)/$(if $(PLAIN),release,optimized)/fstitch
 # What is installed: a plain build, or with OPTIMIZED=1 what `make optimized` makes.
 PROGRAM := $(if $(OPTIMIZED),$(TARGET)/optimized,$(BUILT))/fstitch
 LIBRARY := $(BUILT)/libpatchgroup.so
+LLD_LIBRARY := $(BUILT)/libfstitch_lld.so
 # What they are made of: newer than all of it, they are installed without cargo, which root may not have.
 SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src -type f)
 CLIENT_SOURCES := $(filter Cargo.% crates/fstitch-client%,$(SOURCES))
-PROGRAM_SOURCES := $(filter-out $(CLIENT)/%,$(SOURCES))
+LLD_SOURCES := $(filter Cargo.% crates/fstitch-core/% crates/fstitch-disk/% crates/fstitch-lld/% $(LLD)/%,$(SOURCES))
+PROGRAM_SOURCES := $(filter-out $(CLIENT)/% $(LLD)/%,$(SOURCES))
 
-.PHONY: demo test install uninstall build optimized build-client install-client proofs studies bench clean
+.PHONY: demo test install uninstall build optimized build-client install-client build-lld install-lld proofs studies bench clean
 
 # Makes an ext2 image, mounts it, unpacks a tree, kills the mount in mid-write, checks, and tells what it saw.
 demo: build
@@ -67,6 +70,12 @@ build-client:
 	$(CARGO) build --profile $(PROFILE) --locked -p fstitch-client-c
 	@touch -c $(LIBRARY) $(LIBRARY:.so=.a)
 
+# What C programs need to use logical disks; `pip install ./python` has the module for Python, which loads it.
+build-lld:
+	@scripts/setup.sh build
+	$(CARGO) build --profile $(PROFILE) --locked -p fstitch-lld-c
+	@touch -c $(LLD_LIBRARY) $(LLD_LIBRARY:.so=.a)
+
 # Built when it is missing or older than its sources; `make build` builds in any case.
 $(PROGRAM): $(PROGRAM_SOURCES)
 	@$(call need_cargo,$@)
@@ -76,8 +85,12 @@ $(LIBRARY): $(CLIENT_SOURCES)
 	@$(call need_cargo,$@)
 	$(MAKE) build-client
 
+$(LLD_LIBRARY): $(LLD_SOURCES)
+	@$(call need_cargo,$@)
+	$(MAKE) build-lld
+
 need_cargo = command -v $(CARGO) >/dev/null 2>&1 || { echo "$(1) is missing or older than its sources, and there is no \
-$(CARGO) here: run \`make build build-client\` as the user who has Rust's toolchain, then this again" >&2; exit 1; }
+$(CARGO) here: run \`make build build-client build-lld\` as the user who has Rust's toolchain, then this again" >&2; exit 1; }
 
 # Where things go, packaged or not.
 BIN := $(DESTDIR)$(PREFIX)/bin
@@ -88,6 +101,15 @@ ZSH := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 FISH := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 HELPERS := $(if $(MOUNT_HELPER_DIR),$(addprefix $(DESTDIR)$(MOUNT_HELPER_DIR)/,mount.fuse.fstitch mount.fstitch))
 CALLS := pg_open pg_use pg_create pg_depend pg_engage pg_disengage pg_engage_fd pg_disengage_fd pg_sync pg_close
+LLD_CALLS := lld_error lld_format lld_open lld_close lld_block_size lld_flush lld_checkpoint lld_clean lld_check lld_space lld_info \
+	lld_counters lld_new_list lld_delete_list lld_next_list lld_new_block lld_new_block_after lld_new_block_at \
+	lld_delete_block lld_read lld_write lld_read_at lld_write_at lld_block_at lld_delete_range lld_next_at lld_block_after \
+	lld_block_before lld_list_len lld_begin lld_end lld_end_durable lld_abort lld_unit_new_list lld_unit_delete_list \
+	lld_unit_new_block lld_unit_new_block_after lld_unit_new_block_at lld_unit_delete_block lld_unit_read lld_unit_write \
+	lld_unit_read_at lld_unit_write_at lld_unit_block_at lld_unit_delete_range lld_unit_next_at lld_unit_block_after \
+	lld_unit_block_before lld_unit_list_len lld_volume_create lld_volume_resize lld_volume_remove lld_volume_list \
+	lld_volume_open lld_volume_close lld_volume_size lld_volume_pread lld_volume_pwrite lld_volume_trim lld_volume_flush \
+	lld_unit_pread lld_unit_pwrite lld_unit_trim
 
 install-client: $(LIBRARY)
 	install -d $(LIB)/pkgconfig $(DESTDIR)$(PREFIX)/include $(MAN)/man3
@@ -103,10 +125,24 @@ install-client: $(LIBRARY)
 	@for call in $(CALLS); do echo ".so man3/patchgroup.3" > $(MAN)/man3/$$call.3; done
 	@$(learn_library)
 
+install-lld: $(LLD_LIBRARY)
+	install -d $(LIB)/pkgconfig $(DESTDIR)$(PREFIX)/include $(MAN)/man3
+	install -m 755 $(LLD_LIBRARY) $(LIB)/libfstitch_lld.so.0
+	$(STRIP) --strip-unneeded $(LIB)/libfstitch_lld.so.0
+	ln -sf libfstitch_lld.so.0 $(LIB)/libfstitch_lld.so
+	install -m 644 $(LLD_LIBRARY:.so=.a) $(LIB)/libfstitch_lld.a
+	$(STRIP) --strip-debug $(LIB)/libfstitch_lld.a
+	install -m 644 $(LLD)/fstitch_lld.h $(DESTDIR)$(PREFIX)/include/fstitch_lld.h
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)|" \
+		$(LLD)/fstitch_lld.pc.in > $(LIB)/pkgconfig/fstitch_lld.pc
+	install -m 644 $(LLD)/fstitch_lld.3 $(MAN)/man3/fstitch_lld.3
+	@for call in $(LLD_CALLS); do echo ".so man3/fstitch_lld.3" > $(MAN)/man3/$$call.3; done
+	@$(learn_library)
+
 # Programs find a new library when the linker's cache knows it. A package does that on the machine where it is unpacked.
 learn_library = if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then PATH="$$PATH:/usr/sbin:/sbin" ldconfig; fi
 
-install: $(PROGRAM) install-client
+install: $(PROGRAM) install-client install-lld
 	install -d $(BIN) $(MAN)/man1 $(MAN)/man8 $(BASH) $(ZSH) $(FISH) $(dir $(HELPERS))
 	install -m 755 -s --strip-program=$(STRIP) $(PROGRAM) $(BIN)/fstitch
 	@for helper in $(HELPERS); do ln -sfv $(PREFIX)/bin/fstitch $$helper; done
@@ -123,6 +159,8 @@ uninstall:
 	rm -f $(BASH)/fstitch $(ZSH)/_fstitch $(FISH)/fstitch.fish
 	rm -f $(LIB)/libpatchgroup.so.1 $(LIB)/libpatchgroup.so $(LIB)/libpatchgroup.a $(LIB)/pkgconfig/patchgroup.pc
 	rm -f $(DESTDIR)$(PREFIX)/include/patchgroup.h $(MAN)/man3/patchgroup.3 $(CALLS:%=$(MAN)/man3/%.3)
+	rm -f $(LIB)/libfstitch_lld.so.0 $(LIB)/libfstitch_lld.so $(LIB)/libfstitch_lld.a $(LIB)/pkgconfig/fstitch_lld.pc
+	rm -f $(DESTDIR)$(PREFIX)/include/fstitch_lld.h $(MAN)/man3/fstitch_lld.3 $(LLD_CALLS:%=$(MAN)/man3/%.3)
 	@$(learn_library)
 
 clean:

@@ -29,10 +29,10 @@ fn built() -> Option<Place> {
     fs::create_dir_all(place.at("target/debug")).unwrap();
     fs::copy(PROGRAM, place.at("target/debug/fstitch")).unwrap();
     let target = Path::new(PROGRAM).ancestors().nth(2).unwrap();
-    let mut library = Command::new(env!("CARGO"));
-    library.args(["build", "--quiet", "--locked", "-p", "fstitch-client-c"]).current_dir(root());
-    Ran::from(library.env("CARGO_TARGET_DIR", target).output().unwrap()).ok();
-    for name in ["libpatchgroup.so", "libpatchgroup.a"] {
+    let mut libraries = Command::new(env!("CARGO"));
+    libraries.args(["build", "--quiet", "--locked", "-p", "fstitch-client-c", "-p", "fstitch-lld-c"]);
+    Ran::from(libraries.current_dir(root()).env("CARGO_TARGET_DIR", target).output().unwrap()).ok();
+    for name in ["libpatchgroup.so", "libpatchgroup.a", "libfstitch_lld.so", "libfstitch_lld.a"] {
         fs::copy(target.join("debug").join(name), place.at("target/debug").join(name)).unwrap();
     }
     Some(place)
@@ -65,16 +65,23 @@ fn everything_is_installed_where_it_is_looked_for_without_a_build() {
         "sbin/mount.fstitch",
         "sbin/mount.fuse.fstitch",
         "usr/local/bin/fstitch",
+        "usr/local/include/fstitch_lld.h",
         "usr/local/include/patchgroup.h",
+        "usr/local/lib/libfstitch_lld.a",
+        "usr/local/lib/libfstitch_lld.so",
+        "usr/local/lib/libfstitch_lld.so.0",
         "usr/local/lib/libpatchgroup.a",
         "usr/local/lib/libpatchgroup.so",
         "usr/local/lib/libpatchgroup.so.1",
+        "usr/local/lib/pkgconfig/fstitch_lld.pc",
         "usr/local/lib/pkgconfig/patchgroup.pc",
         "usr/local/share/bash-completion/completions/fstitch",
         "usr/local/share/fish/vendor_completions.d/fstitch.fish",
         "usr/local/share/man/man1/fstitch.1",
         "usr/local/share/man/man1/fstitch-mkfs-ext2.1",
         "usr/local/share/man/man1/fstitch-mount.1",
+        "usr/local/share/man/man3/fstitch_lld.3",
+        "usr/local/share/man/man3/lld_unit_trim.3",
         "usr/local/share/man/man3/patchgroup.3",
         "usr/local/share/man/man3/pg_create.3",
         "usr/local/share/man/man8/mount.fstitch.8",
@@ -99,8 +106,11 @@ fn a_prefix_of_ones_own_gets_no_mount_helper_unless_asked() {
     assert!(said.contains("no mount helper was installed"), "{said}");
     let home = format!("d{}/home/.local", place.text("").trim_end_matches('/'));
     assert!(place.at(&format!("{home}/bin/fstitch")).exists() && !place.at("d/sbin").exists());
-    let pc = fs::read_to_string(place.at(&format!("{home}/lib/pkgconfig/patchgroup.pc"))).unwrap();
-    assert!(pc.contains(&format!("prefix={}", place.text("home/.local"))), "{pc}");
+    for name in ["patchgroup", "fstitch_lld"] {
+        let pc = fs::read_to_string(place.at(&format!("{home}/lib/pkgconfig/{name}.pc"))).unwrap();
+        assert!(pc.contains(&format!("prefix={}", place.text("home/.local"))), "{pc}");
+        assert!(pc.contains("Version: 0.") && !pc.contains('@'), "{pc}");
+    }
     make(&place, &["install", "PREFIX=/opt/f", "MOUNT_HELPER_DIR=/usr/sbin", "DESTDIR=@/e"]).ok();
     assert_eq!(
         fs::read_link(place.at("e/usr/sbin/mount.fuse.fstitch")).unwrap(),
@@ -113,26 +123,62 @@ fn what_is_not_built_is_not_installed_without_cargo() {
     let Some(place) = built() else { return };
     fs::remove_file(place.at("target/debug/fstitch")).unwrap();
     let ran = make(&place, &["install", "DESTDIR=@/d"]);
-    assert!(ran.code != 0 && ran.err.contains("run `make build build-client` as the user"), "{ran:?}");
+    assert!(
+        ran.code != 0 && ran.err.contains("run `make build build-client build-lld` as the user"),
+        "{ran:?}"
+    );
     assert!(!place.at("d/usr/local/bin").exists());
 }
 
 #[test]
-fn c_programs_are_linked_with_it_statically_too() {
+fn a_library_that_is_not_built_is_not_installed_without_cargo() {
+    let Some(place) = built() else { return };
+    fs::remove_file(place.at("target/debug/libfstitch_lld.so")).unwrap();
+    let ran = make(&place, &["install-lld", "DESTDIR=@/d"]);
+    assert!(ran.code != 0 && ran.err.contains("libfstitch_lld.so is missing or older"), "{ran:?}");
+    assert!(!place.at("d").exists());
+    make(&place, &["install-client", "DESTDIR=@/d"]).ok();
+}
+
+/// A program of both libraries.
+const BOTH: &str = "#include <errno.h>
+#include <fstitch_lld.h>
+#include <patchgroup.h>
+#include <string.h>
+int main(void) {
+    return pg_create() == -1 && errno && lld_begin(NULL) == NULL && errno == EINVAL && strlen(lld_error()) > 9 ? 0 : 1;
+}
+";
+
+#[test]
+fn c_programs_are_linked_with_them_statically_too() {
     let Some(place) = built() else { return };
     if !needs("pkg-config") {
         return;
     }
-    make(&place, &["install-client", "PREFIX=@/p"]).ok();
-    let program = "#include <errno.h>\n#include <patchgroup.h>\nint main(void) { return pg_create() == -1 && errno ? 0 : 1; }\n";
-    fs::write(place.at("program.c"), program).unwrap();
-    let script = format!(
-        "cd {0}\nexport PKG_CONFIG_PATH={0}/p/lib/pkgconfig LD_LIBRARY_PATH={0}/p/lib\n\
-         cc program.c -o dynamic $(pkg-config --cflags --libs patchgroup)\n./dynamic\n\
-         cc -static program.c -o static $(pkg-config --static --cflags --libs patchgroup) 2>warnings || {{ cat warnings >&2; exit 1; }}\n./static\n",
-        place.text("").trim_end_matches('/')
-    );
-    run("sh", ["-ec", &script]).ok();
+    make(&place, &["install-client", "install-lld", "PREFIX=@/p"]).ok();
+    fs::write(place.at("both.c"), BOTH).unwrap();
+    let lines = |dropped: &str| -> String {
+        BOTH.replace(dropped, "1").lines().map(|line| format!("{line}\n")).collect()
+    };
+    fs::write(
+        place.at("patchgroup.c"),
+        lines("lld_begin(NULL) == NULL && errno == EINVAL && strlen(lld_error()) > 9"),
+    )
+    .unwrap();
+    fs::write(place.at("fstitch_lld.c"), lines("pg_create() == -1 && errno")).unwrap();
+    for (program, libraries) in
+        [("patchgroup", "patchgroup"), ("fstitch_lld", "fstitch_lld"), ("both", "patchgroup fstitch_lld")]
+    {
+        let script = format!(
+            "cd {0}\nexport PKG_CONFIG_PATH={0}/p/lib/pkgconfig LD_LIBRARY_PATH={0}/p/lib\n\
+             cc {program}.c -o dynamic $(pkg-config --cflags --libs {libraries})\n./dynamic\n\
+             cc -static {program}.c -o static $(pkg-config --static --cflags --libs {libraries}) 2>warnings \
+             || {{ cat warnings >&2; exit 1; }}\n./static\n",
+            place.text("").trim_end_matches('/')
+        );
+        run("sh", ["-ec", &script]).ok();
+    }
 }
 
 #[test]

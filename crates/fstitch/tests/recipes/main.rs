@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use fstitch_core::{Clock, SystemClock};
 use page::{End, Section, commands, sections};
@@ -60,10 +60,31 @@ fn is_installed(program: &str) -> bool {
     probe.is_ok_and(|status| status.success())
 }
 
+/// Where cargo puts what it builds.
+fn target() -> &'static Path {
+    Path::new(PROGRAM).ancestors().nth(2).unwrap()
+}
+
+/// Builds the library for C programs, which `make` installs then without cargo.
+fn lld_library_is_built() -> bool {
+    static BUILT: OnceLock<bool> = OnceLock::new();
+    *BUILT.get_or_init(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "-p", "fstitch-lld-c"]).current_dir(root());
+        let status = cargo.env("CARGO_TARGET_DIR", target()).status().unwrap();
+        assert!(status.success(), "the library is not built");
+        // Cargo leaves alone what has not changed, and make asks for the time.
+        let libraries =
+            ["libfstitch_lld.so", "libfstitch_lld.a"].map(|name| target().join("debug").join(name));
+        Command::new("touch").args(libraries).status().unwrap().success()
+    })
+}
+
 fn lacks(need: &str) -> bool {
     match need {
         "fuse" => !Path::new("/dev/fuse").exists(),
         "root" => !rustix::process::geteuid().is_root(),
+        "lld-library" => !lld_library_is_built(),
         program => !is_installed(program),
     }
 }
@@ -141,6 +162,7 @@ fn run(section: &Section, unshare: &[&str]) -> Result<(), String> {
         .env("HOME", place.path().join("home"))
         .env("BIN", &bin)
         .env("TREE", root())
+        .env("TARGET", target())
         .env_remove("XDG_RUNTIME_DIR")
         .stdin(Stdio::null())
         .output()

@@ -1,17 +1,18 @@
-"""Builds the module's wheel with nothing but Python (PEP 517, PEP 427)."""
+"""Builds the wheel of both modules with nothing but Python (PEP 517, PEP 427)."""
 
 import base64
 import hashlib
 import pathlib
 import zipfile
 
-_NAME, _VERSION = "patchgroup", "0.1.0"
+_NAME, _VERSION = "featherstitch", "0.1.0"
+_MODULES = ("fstitch_lld", "patchgroup")
 _INFO = f"{_NAME}-{_VERSION}.dist-info"
 _METADATA = f"""\
 Metadata-Version: 2.1
 Name: {_NAME}
 Version: {_VERSION}
-Summary: These changes before those, without waiting for the disk: patchgroups of Featherstitch volumes
+Summary: Featherstitch for programs: order without waiting (patchgroup) and logical disks (fstitch_lld)
 License: MIT OR Apache-2.0
 Requires-Python: >=3.9
 """
@@ -20,7 +21,8 @@ _WHEEL = "Wheel-Version: 1.0\nGenerator: featherstitch\nRoot-Is-Purelib: true\nT
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """Called by pip, in the directory of this file."""
-    sources = sorted(pathlib.Path(_NAME).glob("*.py"))
+    modules = (path for module in _MODULES for path in pathlib.Path(module).iterdir())
+    sources = sorted(path for path in modules if path.suffix == ".py" or path.name == "py.typed")
     files = {path.as_posix(): path.read_bytes() for path in sources}
     files[f"{_INFO}/METADATA"] = _METADATA.encode()
     files[f"{_INFO}/WHEEL"] = _WHEEL.encode()
