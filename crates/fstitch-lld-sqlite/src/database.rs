@@ -252,11 +252,6 @@ impl Database {
         self.base.shared.lock().locks.is_reserved()
     }
 
-    /// Whether a transaction's writes go into a unit now.
-    pub(crate) fn is_open(&self) -> bool {
-        matches!(self.state, State::Open(_))
-    }
-
     /// The file is not needed any more: its disk, to be closed if it was the last.
     pub(crate) fn close(mut self) -> Arc<Opened> {
         self.unlock(Level::None);

@@ -114,7 +114,13 @@ impl Disks {
             done => (done, !how.may_write),
         };
         let disk = Arc::new(disk.map_err(|error| of(&error))?);
-        let volumes = Volumes::open(Arc::clone(&disk)).map_err(|error| of(&error))?;
+        let volumes = Volumes::open(Arc::clone(&disk)).map_err(|error| match error {
+            // Who may not write cannot make the catalogue either.
+            Error::Errno(Errno::ROFS) => {
+                Failure::new(code::CANTOPEN, format!("{} has no volumes", path.display()))
+            }
+            error => of(&error),
+        })?;
         Ok(Opened {
             path: path.to_owned(),
             disk,

@@ -48,8 +48,11 @@ impl Failure {
         }
     }
 
-    /// The same with what it is about.
+    /// The same with what it is about, unless it says so.
     pub(crate) fn about(self, what: &str) -> Self {
+        if self.text.starts_with(what) {
+            return self;
+        }
         Self { text: format!("{what}: {}", self.text), ..self }
     }
 }

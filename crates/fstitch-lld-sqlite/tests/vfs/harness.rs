@@ -64,10 +64,13 @@ pub fn small() -> Options {
     Options { cache_size: 256 << 10, checkpoint_interval: 256 << 10, ..Options::default() }
 }
 
-/// A device with an empty disk.
+/// A device with an empty disk, for so many segments of 64 KiB.
 pub fn formatted(segments: usize, block_size: u32) -> Arc<MemDevice> {
-    let made = Arc::new(MemDevice::from_image(512, vec![0; (segments * 128 + 9 * 8) * 512]));
-    let format = FormatOptions { block_size, segment_size: 64 << 10, ..FormatOptions::default() };
+    // The smallest segment has sixteen blocks.
+    let segment_size = (64 << 10).max(16 * block_size);
+    let bytes = segments * (64 << 10) + 9 * usize::try_from(block_size.max(4096)).unwrap();
+    let made = Arc::new(MemDevice::from_image(512, vec![0; bytes]));
+    let format = FormatOptions { block_size, segment_size, ..FormatOptions::default() };
     Disk::format(Arc::clone(&made) as Arc<dyn BlockDevice>, &format).unwrap();
     made
 }
