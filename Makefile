@@ -19,12 +19,14 @@ RACED := $(TARGET)/$(if $(PLAIN),release,optimized)/fstitch
 # What is installed: a plain build, or with OPTIMIZED=1 what `make optimized` makes.
 PROGRAM := $(if $(OPTIMIZED),$(TARGET)/optimized,$(BUILT))/fstitch
 LIBRARY := $(BUILT)/libpatchgroup.so
+EXTENSION := $(BUILT)/libfstitch_lld_sqlite.so
 # What they are made of: newer than all of it, they are installed without cargo, which root may not have.
 SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src -type f)
 CLIENT_SOURCES := $(filter Cargo.% crates/fstitch-client%,$(SOURCES))
-PROGRAM_SOURCES := $(filter-out $(CLIENT)/%,$(SOURCES))
+EXTENSION_SOURCES := $(filter Cargo.% $(foreach crate,core disk lld lld-sqlite,crates/fstitch-$(crate)/%),$(SOURCES))
+PROGRAM_SOURCES := $(filter-out $(CLIENT)/% crates/fstitch-lld-sqlite/%,$(SOURCES))
 
-.PHONY: demo test install uninstall build optimized build-client install-client proofs studies bench clean
+.PHONY: demo test install uninstall build optimized build-client install-client build-sqlite install-sqlite proofs studies bench clean
 
 # Makes an ext2 image, mounts it, unpacks a tree, kills the mount in mid-write, checks, and tells what it saw.
 demo: build
@@ -52,7 +54,7 @@ proofs: build
 	@FSTITCH=$(BUILT)/fstitch scripts/all-proofs.sh
 
 # Real programs, what ordering buys them and what a crash leaves of them: the numbers of docs/studies.md. Half an hour.
-studies: build build-client
+studies: build build-client build-sqlite
 	@scripts/setup.sh studies
 	@FSTITCH=$(BUILT)/fstitch studies/run.sh
 
@@ -67,6 +69,12 @@ build-client:
 	$(CARGO) build --profile $(PROFILE) --locked -p fstitch-client-c
 	@touch -c $(LIBRARY) $(LIBRARY:.so=.a)
 
+# What SQLite loads to keep databases in a logical disk.
+build-sqlite:
+	@scripts/setup.sh build
+	$(CARGO) build --profile $(PROFILE) --locked -p fstitch-lld-sqlite
+	@touch -c $(EXTENSION)
+
 # Built when it is missing or older than its sources; `make build` builds in any case.
 $(PROGRAM): $(PROGRAM_SOURCES)
 	@$(call need_cargo,$@)
@@ -76,8 +84,12 @@ $(LIBRARY): $(CLIENT_SOURCES)
 	@$(call need_cargo,$@)
 	$(MAKE) build-client
 
+$(EXTENSION): $(EXTENSION_SOURCES)
+	@$(call need_cargo,$@)
+	$(MAKE) build-sqlite
+
 need_cargo = command -v $(CARGO) >/dev/null 2>&1 || { echo "$(1) is missing or older than its sources, and there is no \
-$(CARGO) here: run \`make build build-client\` as the user who has Rust's toolchain, then this again" >&2; exit 1; }
+$(CARGO) here: run \`make build build-client build-sqlite\` as the user who has Rust's toolchain, then this again" >&2; exit 1; }
 
 # Where things go, packaged or not.
 BIN := $(DESTDIR)$(PREFIX)/bin
@@ -103,10 +115,15 @@ install-client: $(LIBRARY)
 	@for call in $(CALLS); do echo ".so man3/patchgroup.3" > $(MAN)/man3/$$call.3; done
 	@$(learn_library)
 
+install-sqlite: $(EXTENSION)
+	install -d $(LIB)/sqlite3
+	install -m 755 $(EXTENSION) $(LIB)/sqlite3/fstitch_lld_sqlite.so
+	$(STRIP) --strip-unneeded $(LIB)/sqlite3/fstitch_lld_sqlite.so
+
 # Programs find a new library when the linker's cache knows it. A package does that on the machine where it is unpacked.
 learn_library = if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then PATH="$$PATH:/usr/sbin:/sbin" ldconfig; fi
 
-install: $(PROGRAM) install-client
+install: $(PROGRAM) install-client install-sqlite
 	install -d $(BIN) $(MAN)/man1 $(MAN)/man8 $(BASH) $(ZSH) $(FISH) $(dir $(HELPERS))
 	install -m 755 -s --strip-program=$(STRIP) $(PROGRAM) $(BIN)/fstitch
 	@for helper in $(HELPERS); do ln -sfv $(PREFIX)/bin/fstitch $$helper; done
@@ -122,6 +139,7 @@ uninstall:
 	rm -f $(MAN)/man1/fstitch.1 $(MAN)/man1/fstitch-*.1 $(MAN)/man8/mount.fuse.fstitch.8 $(MAN)/man8/mount.fstitch.8
 	rm -f $(BASH)/fstitch $(ZSH)/_fstitch $(FISH)/fstitch.fish
 	rm -f $(LIB)/libpatchgroup.so.1 $(LIB)/libpatchgroup.so $(LIB)/libpatchgroup.a $(LIB)/pkgconfig/patchgroup.pc
+	rm -f $(LIB)/sqlite3/fstitch_lld_sqlite.so
 	rm -f $(DESTDIR)$(PREFIX)/include/patchgroup.h $(MAN)/man3/patchgroup.3 $(CALLS:%=$(MAN)/man3/%.3)
 	@$(learn_library)
 

@@ -8,6 +8,7 @@
 //! | open | a unit has what was written |
 //! | joined | a unit of several databases has it |
 //! | failed | a write failed, so the unit is gone, and SQLite is about to write back what was there before: that is there |
+//! | restored | it has done so, and nothing was written since |
 //!
 //! | from | on | to |
 //! |---|---|---|
@@ -15,11 +16,13 @@
 //! | open | `SYNC` with a super-journal's name | joined |
 //! | open | `COMMIT_PHASETWO` | idle: **the unit ends**, durably if there was an `xSync` |
 //! | open | an error of a write | failed: the unit is aborted |
-//! | open, failed | unlock, close, `ROLLBACK_ATOMIC_WRITE` | idle: the unit is aborted |
-//! | failed | `SYNC` | idle: SQLite has written back all there was |
+//! | open, failed, restored | unlock, close, `ROLLBACK_ATOMIC_WRITE` | idle: the unit is aborted |
+//! | failed | `SYNC` | restored |
+//! | restored | write, truncate | open |
+//! | failed, restored | `COMMIT_PHASETWO` | idle, with an error: SQLite means what was not written |
 //! | joined | the super-journal is removed | joined: **the unit of all ends** |
 //! | joined, ended | anything | idle |
-//! | joined, not ended | write, `SYNC`, unlock, close | failed, failed, idle, idle: the unit of all is given up |
+//! | joined, not ended | write, `SYNC`, unlock, close | failed, restored, idle, idle: the unit of all is given up |
 //!
 //! **Invariants.** 1. Nothing is written but in a unit. 2. A unit ends only on the word that the transaction is complete. 3. An answer
 //! to that word, after an `xSync`, is given when the unit is stable.
@@ -53,6 +56,7 @@ enum State {
     Open(Transaction),
     Joined(Arc<Group>),
     Failed,
+    Restored,
 }
 
 impl Database {
@@ -153,7 +157,7 @@ impl Database {
             group.give_up();
             self.state = State::Failed;
         }
-        if matches!(self.state, State::Idle) {
+        if matches!(self.state, State::Idle | State::Restored) {
             self.state = State::Open(Transaction::begin(&self.base));
         }
         let State::Open(transaction) = &mut self.state else { return Ok(()) };
@@ -177,7 +181,7 @@ impl Database {
         match &mut self.state {
             State::Open(transaction) => transaction.is_durable = true,
             State::Joined(group) => group.make_durable(),
-            State::Failed => {}
+            State::Failed | State::Restored => {}
             State::Idle if self.is_read_only => {}
             State::Idle => self.base.disk.flush().map_err(|error| Failure::of(code::FSYNC, &error))?,
         }
@@ -191,14 +195,14 @@ impl Database {
             (State::Open(_), Some(name)) => self.join(name),
             (State::Joined(group), _) => {
                 group.give_up();
-                self.state = State::Failed;
+                self.state = State::Restored;
                 Ok(())
             }
             (State::Failed, _) => {
-                self.state = State::Idle;
+                self.state = State::Restored;
                 Ok(())
             }
-            (State::Open(_) | State::Idle, _) => Ok(()),
+            (State::Open(_) | State::Idle | State::Restored, _) => Ok(()),
         }
     }
 
@@ -220,7 +224,7 @@ impl Database {
                 group.give_up();
                 Err(Failure::new(code::WRITE, "a transaction over several databases was not completed"))
             }
-            State::Failed => Err(Failure::new(code::WRITE, "what could not be written cannot be committed")),
+            State::Failed | State::Restored => Err(Failure::new(code::WRITE, "what could not be written cannot be committed")),
         }
     }
 

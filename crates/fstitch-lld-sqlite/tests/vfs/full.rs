@@ -12,13 +12,15 @@ use crate::harness::{MEMORY, Medium, WITHOUT_BATCHES, check, code, formatted, on
 #[test]
 fn a_full_disk_refuses_and_leaves_the_database_good() {
     for vfs in [MEMORY, WITHOUT_BATCHES] {
-        for journal in ["delete", "persist", "off"] {
+        for (journal, locking) in
+            [("delete", "normal"), ("persist", "normal"), ("off", "normal"), ("delete", "exclusive"), ("memory", "exclusive")]
+        {
             for cache in [5, 5000] {
                 // What is left of a database when it is emptied fits the memory for units: a quarter of this.
                 let options = Options { cache_size: 2 << 20, ..small() };
                 let medium = Medium::new(formatted(100, 512), options);
                 let base = open(&medium.name("db", vfs)).unwrap();
-                let asked = format!("pragma journal_mode={journal}; pragma cache_size={cache}; pragma synchronous=off");
+                let asked = format!("pragma locking_mode={locking}; pragma journal_mode={journal}; pragma cache_size={cache}; pragma synchronous=off");
                 base.execute_batch(&asked).unwrap();
                 fill(&base, 0, 50, 1000);
                 let mut rows = 50;
@@ -31,7 +33,7 @@ fn a_full_disk_refuses_and_leaves_the_database_good() {
                     assert!(rows < 100_000, "it is never full");
                 };
                 assert!(rows > 300, "{rows}");
-                let what = format!("{vfs} {journal} {cache} after {rows}");
+                let what = format!("{vfs} {journal} {locking} {cache} after {rows}");
                 assert_eq!(code::<()>(Err(refused)), ffi::SQLITE_FULL, "{what}");
                 assert_eq!(one::<i64>(&base, "select count(*) from t"), rows, "{what}");
                 check(&base);

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fstitch_core::{BlockDevice, Seed};
 use fstitch_disk::{DiskOptions, FileDisk};
@@ -23,8 +24,18 @@ pub fn make_disk(path: &Path, bytes: u64) {
     Disk::format(device, &FormatOptions::for_bytes(bytes)).unwrap();
 }
 
+/// Opens the database. The kernel may need a moment to close what a killed process had open.
 fn opened(path: &str) -> Connection {
-    open(&format!("file:{path}/db?vfs={FILES}")).unwrap()
+    let name = format!("file:{path}/db?vfs={FILES}");
+    for _ in 0..200 {
+        match open(&name) {
+            Err(rusqlite::Error::SqliteFailure(error, _)) if error.code == rusqlite::ErrorCode::DatabaseBusy => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            done => return done.unwrap(),
+        }
+    }
+    panic!("{path} stays locked");
 }
 
 /// The number of transactions that are there: all of their rows, and no others.

@@ -8,10 +8,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fstitch_core::{BlockDevice, Result as CoreResult, Seed};
+use fstitch_core::num::to_u64;
+use fstitch_core::{BlockDevice, Le, Result as CoreResult, Seed};
 use fstitch_crashlab::medium::{Base, Image, Mark, Progress};
 use fstitch_crashlab::oracle::{Judge, Violation};
 use fstitch_crashlab::{Counts, LabOptions, Level, Oracle, Past, Recorder, Subject};
+use fstitch_lld::{Disk, Volumes};
 use rusqlite::Connection;
 
 use crate::harness::{MEMORY, Medium, WITHOUT_BATCHES, formatted, one, open, small};
@@ -35,12 +37,16 @@ fn opened(medium: &Medium, vfs: &str) -> rusqlite::Result<Connection> {
 }
 
 /// Opens the disk, checks it, and reads both databases through SQLite.
-struct Opened;
+struct Opened {
+    /// Transactions over both databases end before what they cut off is cut off.
+    may_be_long: bool,
+}
 
 impl Subject for Opened {
     type Shown = String;
 
     fn show(&self, device: Arc<dyn BlockDevice>) -> CoreResult<String, Violation> {
+        let sizes = sizes(&device)?;
         let medium = Medium::new(device, small());
         let fail = |error: rusqlite::Error| Violation::new("unreadable", error.to_string());
         let base = opened(&medium, MEMORY).map_err(fail)?;
@@ -50,8 +56,31 @@ impl Subject for Opened {
                 return Err(Violation::new("integrity", said));
             }
         }
+        for (name, size) in ["main", "b"].iter().zip(sizes) {
+            let of = |pragma: &str| base.query_row(&format!("pragma {name}.{pragma}"), [], |row| row.get::<_, u64>(0));
+            let right = of("page_count").map_err(fail)? * of("page_size").map_err(fail)?;
+            if size < right || (size > right && !self.may_be_long) {
+                return Err(Violation::new("size", format!("{name} has {size} bytes of {right}")));
+            }
+        }
         shown(&base).map_err(fail)
     }
+}
+
+/// Bytes of both databases, as their volumes say.
+fn sizes(device: &Arc<dyn BlockDevice>) -> CoreResult<[u64; 2], Violation> {
+    let fail = |error: fstitch_core::Error| Violation::new("unreadable", error.to_string());
+    let (disk, _) = Disk::open(Arc::clone(device), &small()).map_err(fail)?;
+    let disk = Arc::new(disk);
+    let volumes = Volumes::open(Arc::clone(&disk)).map_err(fail)?;
+    let mut sizes = [0; 2];
+    for (name, size) in ["a", "b"].iter().zip(&mut sizes) {
+        let mut last = vec![0; disk.block_size()];
+        let list = volumes.volume(name).map_err(fail)?.list();
+        disk.read_at(list, (1 << 48) / to_u64(disk.block_size()), &mut last).map_err(fail)?;
+        *size = Le::u64(&last, 16);
+    }
+    Ok(sizes)
 }
 
 /// What the databases held after each number of transactions, and how many of them each promise covers.
@@ -132,11 +161,11 @@ impl Rig {
     }
 
     fn explore(self, name: &str, options: LabOptions) -> Counts {
-        let Self { recorder, base, medium, sql, versions, promised, .. } = self;
+        let Self { recorder, base, medium, sql, versions, promised, has_journal } = self;
         drop((sql, medium));
         let names = ("sqlite".to_owned(), name.to_owned());
         let oracle = Versions(versions, promised);
-        let past = Past { names, base, log: recorder.take(), subject: &Opened, oracle: &oracle };
+        let past = Past { names, base, log: recorder.take(), subject: &Opened { may_be_long: has_journal }, oracle: &oracle };
         let outcome = past.judge(options);
         assert_eq!(outcome.found, [], "{name} at {}", options.level);
         outcome.counts
@@ -164,7 +193,7 @@ fn statements(seed: &mut Seed, may_be_both: bool) -> String {
 }
 
 fn numbers() -> Range<u64> {
-    let Ok(given) = std::env::var("FSTITCH_CRASH_SEEDS") else { return 0..6 };
+    let Ok(given) = std::env::var("FSTITCH_CRASH_SEEDS") else { return 0..40 };
     let (first, end) = given.split_once("..").expect("FSTITCH_CRASH_SEEDS=first..end");
     first.parse().expect("a number")..end.parse().expect("a number")
 }

@@ -30,9 +30,10 @@ fn built() -> Option<Place> {
     fs::copy(PROGRAM, place.at("target/debug/fstitch")).unwrap();
     let target = Path::new(PROGRAM).ancestors().nth(2).unwrap();
     let mut library = Command::new(env!("CARGO"));
-    library.args(["build", "--quiet", "--locked", "-p", "fstitch-client-c"]).current_dir(root());
+    library.args(["build", "--quiet", "--locked", "-p", "fstitch-client-c", "-p", "fstitch-lld-sqlite"]);
+    library.current_dir(root());
     Ran::from(library.env("CARGO_TARGET_DIR", target).output().unwrap()).ok();
-    for name in ["libpatchgroup.so", "libpatchgroup.a"] {
+    for name in ["libpatchgroup.so", "libpatchgroup.a", "libfstitch_lld_sqlite.so"] {
         fs::copy(target.join("debug").join(name), place.at("target/debug").join(name)).unwrap();
     }
     Some(place)
@@ -70,6 +71,7 @@ fn everything_is_installed_where_it_is_looked_for_without_a_build() {
         "usr/local/lib/libpatchgroup.so",
         "usr/local/lib/libpatchgroup.so.1",
         "usr/local/lib/pkgconfig/patchgroup.pc",
+        "usr/local/lib/sqlite3/fstitch_lld_sqlite.so",
         "usr/local/share/bash-completion/completions/fstitch",
         "usr/local/share/fish/vendor_completions.d/fstitch.fish",
         "usr/local/share/man/man1/fstitch.1",
@@ -113,7 +115,7 @@ fn what_is_not_built_is_not_installed_without_cargo() {
     let Some(place) = built() else { return };
     fs::remove_file(place.at("target/debug/fstitch")).unwrap();
     let ran = make(&place, &["install", "DESTDIR=@/d"]);
-    assert!(ran.code != 0 && ran.err.contains("run `make build build-client` as the user"), "{ran:?}");
+    assert!(ran.code != 0 && ran.err.contains("run `make build build-client build-sqlite` as the user"), "{ran:?}");
     assert!(!place.at("d/usr/local/bin").exists());
 }
 

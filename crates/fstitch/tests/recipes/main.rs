@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use fstitch_core::{Clock, SystemClock};
 use page::{End, Section, commands, sections};
@@ -116,6 +116,18 @@ fn script(section: &Section) -> String {
     script
 }
 
+/// The extension for SQLite, built once.
+fn extension() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let target = Path::new(PROGRAM).ancestors().nth(2).unwrap();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--locked", "-p", "fstitch-lld-sqlite"]).current_dir(root());
+        assert!(build.env("CARGO_TARGET_DIR", target).status().unwrap().success(), "the extension for SQLite");
+        target.join("debug/libfstitch_lld_sqlite.so")
+    })
+}
+
 /// Runs a section and returns what it printed, if it failed.
 fn run(section: &Section, unshare: &[&str]) -> Result<(), String> {
     let place = tempfile::tempdir().unwrap();
@@ -130,6 +142,7 @@ fn run(section: &Section, unshare: &[&str]) -> Result<(), String> {
         }
     }
     fs::write(place.path().join("script"), script(section)).unwrap();
+    let uses_extension = section.run().flat_map(|block| &block.given).any(|given| given.contains("$SQLITE_EXTENSION"));
     let bin = place.path().join("bin");
     let path = format!("{}:{}:/usr/sbin:/sbin", bin.display(), std::env::var("PATH").unwrap());
     let output = Command::new("timeout")
@@ -141,6 +154,7 @@ fn run(section: &Section, unshare: &[&str]) -> Result<(), String> {
         .env("HOME", place.path().join("home"))
         .env("BIN", &bin)
         .env("TREE", root())
+        .env("SQLITE_EXTENSION", if uses_extension { extension() } else { Path::new("") })
         .env_remove("XDG_RUNTIME_DIR")
         .stdin(Stdio::null())
         .output()
