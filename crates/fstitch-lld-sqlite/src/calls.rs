@@ -103,14 +103,17 @@ unsafe extern "C" fn open_file(
     let system = unsafe { system(vfs) };
     if name.is_null() || flags & open::TEMPORARY != 0 {
         // SAFETY: the default file system is called as SQLite calls it; the memory is large enough for its files.
-        return unsafe { ((*system.root).open.expect("every file system opens"))(system.root, name, file, flags, out) };
+        return unsafe {
+            ((*system.root).open.expect("every file system opens"))(system.root, name, file, flags, out)
+        };
     }
     // SAFETY: the memory is SQLite's for this file; without methods it is not open.
     unsafe { (*file).methods = std::ptr::null() };
     // SAFETY: a name ends with a zero byte.
     let name = unsafe { CStr::from_ptr(name) };
     system.answer(system.open(name, flags).map(|(handle, flags)| {
-        let slot = Slot { file: File { methods: &raw const METHODS }, handle: Box::into_raw(Box::new(handle)) };
+        let slot =
+            Slot { file: File { methods: &raw const METHODS }, handle: Box::into_raw(Box::new(handle)) };
         // SAFETY: there is memory for `Slot`; `out` is null or a number's.
         unsafe {
             file.cast::<Slot>().write(slot);
@@ -133,7 +136,12 @@ unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, _: c_int, out: *
     code::OK
 }
 
-unsafe extern "C" fn full_pathname(vfs: *mut Vfs, name: *const c_char, room: c_int, out: *mut c_char) -> c_int {
+unsafe extern "C" fn full_pathname(
+    vfs: *mut Vfs,
+    name: *const c_char,
+    room: c_int,
+    out: *mut c_char,
+) -> c_int {
     // SAFETY: as above.
     let (system, name) = unsafe { (system(vfs), CStr::from_ptr(name)) };
     system.answer(system.full_name(name).and_then(|full| {

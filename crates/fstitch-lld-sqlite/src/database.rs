@@ -207,7 +207,9 @@ impl Database {
     }
 
     fn join(&mut self, name: &str) -> Result<()> {
-        let State::Open(transaction) = std::mem::replace(&mut self.state, State::Failed) else { return Ok(()) };
+        let State::Open(transaction) = std::mem::replace(&mut self.state, State::Failed) else {
+            return Ok(());
+        };
         let group = self.opened.group(name)?;
         group.join(&self.base, &transaction)?;
         self.state = State::Joined(group);
@@ -224,7 +226,9 @@ impl Database {
                 group.give_up();
                 Err(Failure::new(code::WRITE, "a transaction over several databases was not completed"))
             }
-            State::Failed | State::Restored => Err(Failure::new(code::WRITE, "what could not be written cannot be committed")),
+            State::Failed | State::Restored => {
+                Err(Failure::new(code::WRITE, "what could not be written cannot be committed"))
+            }
         }
     }
 

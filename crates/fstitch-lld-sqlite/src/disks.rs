@@ -40,7 +40,10 @@ impl Place {
         match (path.parent().filter(|disk| !disk.as_os_str().is_empty()), volume) {
             (Some(disk), Some(volume)) => Ok(Self { disk: disk.to_owned(), volume: volume.to_owned() }),
             _ => {
-                let text = format!("{} is not DISK/VOLUME: the path of a logical disk and a name in it", path.display());
+                let text = format!(
+                    "{} is not DISK/VOLUME: the path of a logical disk and a name in it",
+                    path.display()
+                );
                 Err(Failure::new(code::CANTOPEN, text))
             }
         }
@@ -156,9 +159,11 @@ fn is_forbidden(error: &Error) -> bool {
 impl Opened {
     fn base(&self, place: &Place, how: How) -> Result<Arc<Base>> {
         if self.is_read_only && how.may_write && how.may_create {
-            let found = self.volumes.list().is_ok_and(|all| all.iter().any(|volume| volume.name == place.volume));
+            let found =
+                self.volumes.list().is_ok_and(|all| all.iter().any(|volume| volume.name == place.volume));
             if !found {
-                return Err(Failure::new(code::CANTOPEN, "the disk is open for reading only").about(&self.name(place)));
+                return Err(Failure::new(code::CANTOPEN, "the disk is open for reading only")
+                    .about(&self.name(place)));
             }
         }
         let mut bases = self.bases.lock().get(&place.volume).and_then(Weak::upgrade);

@@ -45,7 +45,8 @@ struct Member {
 impl Group {
     /// Begins on a disk.
     pub(crate) fn begin(disk: &Arc<Disk>) -> Self {
-        let joint = Joint { outcome: Outcome::Open(disk.begin_shared()), is_durable: false, members: Vec::new() };
+        let joint =
+            Joint { outcome: Outcome::Open(disk.begin_shared()), is_durable: false, members: Vec::new() };
         Self(Mutex::new(joint))
     }
 

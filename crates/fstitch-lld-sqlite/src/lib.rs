@@ -56,7 +56,12 @@ static LOADED: OnceLock<&'static System> = OnceLock::new();
 ///
 /// # Safety
 /// `api` is what SQLite has given to the entry point of an extension.
-pub unsafe fn register(api: *const Api, name: &'static CStr, opener: Opener, has_batches: bool) -> Result<()> {
+pub unsafe fn register(
+    api: *const Api,
+    name: &'static CStr,
+    opener: Opener,
+    has_batches: bool,
+) -> Result<()> {
     // SAFETY: the caller's promise.
     let host = unsafe { Host::new(api) }?;
     // SAFETY: as above.
@@ -98,7 +103,9 @@ pub fn open_file(path: &Path, read_only: bool) -> fstitch_core::Result<Disk> {
     let device: Arc<dyn BlockDevice> = Arc::new(FileDisk::open(path, options)?);
     match Disk::open(device, &Options { read_only, ..Options::default() }) {
         Ok((disk, _)) => Ok(disk),
-        Err(Error::Corrupt(_)) if found.is_none() => Err(Error::Unsupported("this is no logical disk".into())),
+        Err(Error::Corrupt(_)) if found.is_none() => {
+            Err(Error::Unsupported("this is no logical disk".into()))
+        }
         Err(error) => Err(error),
     }
 }

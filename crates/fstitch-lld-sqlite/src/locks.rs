@@ -73,7 +73,9 @@ impl Locks {
             Level::Shared if others < Level::Pending => Level::Shared,
             Level::Reserved if own == Level::Shared && others < Level::Reserved => Level::Reserved,
             Level::Pending | Level::Exclusive if others == Level::None => wanted,
-            Level::Pending | Level::Exclusive if own > Level::None && others < Level::Reserved => Level::Pending,
+            Level::Pending | Level::Exclusive if own > Level::None && others < Level::Reserved => {
+                Level::Pending
+            }
             _ => return false,
         };
         self.0.insert(who, reached);
@@ -131,7 +133,9 @@ mod tests {
         let mut locks = Locks::default();
         assert!(locks.lock(1, Level::Shared) && locks.lock(1, Level::Exclusive));
         locks.unlock(1, Level::None);
-        assert!(locks.lock(1, Level::Shared) && locks.lock(2, Level::Shared) && locks.lock(2, Level::Reserved));
+        assert!(
+            locks.lock(1, Level::Shared) && locks.lock(2, Level::Shared) && locks.lock(2, Level::Reserved)
+        );
         assert!(!locks.lock(1, Level::Exclusive), "somebody else will write");
         assert_eq!(locks.level(1), Level::Shared);
     }
@@ -139,7 +143,8 @@ mod tests {
     /// Every level that one has, against every level that another one wants.
     #[test]
     fn every_two_levels() {
-        const LEVELS: [Level; 5] = [Level::None, Level::Shared, Level::Reserved, Level::Pending, Level::Exclusive];
+        const LEVELS: [Level; 5] =
+            [Level::None, Level::Shared, Level::Reserved, Level::Pending, Level::Exclusive];
         for has in LEVELS {
             for wants in LEVELS {
                 let mut locks = Locks::default();

@@ -34,7 +34,13 @@ unsafe impl Send for System {}
 unsafe impl Sync for System {}
 
 impl System {
-    pub(crate) fn new(host: Host, root: *mut Vfs, name: &'static CStr, opener: Opener, has_batches: bool) -> Self {
+    pub(crate) fn new(
+        host: Host,
+        root: *mut Vfs,
+        name: &'static CStr,
+        opener: Opener,
+        has_batches: bool,
+    ) -> Self {
         Self { host, root, name, has_batches, disks: Disks::new(opener), last: Mutex::default() }
     }
 
@@ -127,7 +133,9 @@ impl System {
         let name = Path::new(OsStr::from_bytes(name.to_bytes()));
         let whole = std::path::absolute(name)
             .map_err(|error| Failure::new(code::CANTOPEN, format!("{}: {error}", name.display())))?;
-        let Ok(place) = Place::of(whole.as_os_str()) else { return Ok(whole.into_os_string().into_encoded_bytes()) };
+        let Ok(place) = Place::of(whole.as_os_str()) else {
+            return Ok(whole.into_os_string().into_encoded_bytes());
+        };
         let disk = std::fs::canonicalize(&place.disk).unwrap_or(place.disk);
         Ok(disk.join(place.volume).into_os_string().into_encoded_bytes())
     }

@@ -116,3 +116,54 @@ impl Transaction {
         Ok(head)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fstitch_core::{BlockDevice, MemDevice};
+    use fstitch_lld::{Disk, FormatOptions, Options, Volumes};
+
+    use super::*;
+    use crate::base::volume_bytes;
+
+    fn base() -> Base {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_image(512, vec![0; 4 << 20]));
+        Disk::format(Arc::clone(&device), &FormatOptions::for_bytes(4 << 20)).unwrap();
+        let disk = Arc::new(Disk::open(device, &Options::default()).unwrap().0);
+        let volumes = Volumes::open(Arc::clone(&disk)).unwrap();
+        volumes.create("db", volume_bytes(disk.block_size())).unwrap();
+        Base::open(&disk, volumes.volume("db").unwrap()).unwrap()
+    }
+
+    /// SQLite writes what it has made longer before it reads it. That is no reason to show what was cut off.
+    #[test]
+    fn what_was_cut_off_is_zeros() {
+        let base = base();
+        for sizes in [[5000, 100], [9000, 4096], [9000, 4095], [20_000, 0]] {
+            let mut transaction = Transaction::begin(&base);
+            transaction.write(&base, 0, &[7; 20_000]).unwrap();
+            sizes.into_iter().for_each(|size| transaction.truncate(&base, size).unwrap());
+            transaction.truncate(&base, 20_000).unwrap();
+            let mut block = vec![1; base.block_size];
+            for position in 0..5 {
+                transaction.read(&base, position, &mut block).unwrap();
+                let from = to_usize(position) * base.block_size;
+                let right = |at: usize| if from + at < to_usize(sizes[1]) { 7 } else { 0 };
+                assert!((0..base.block_size).all(|at| block[at] == right(at)), "{sizes:?} {position}");
+            }
+        }
+    }
+
+    /// Blocks are given back, and the size is there with what it is of.
+    #[test]
+    fn what_is_empty_takes_nothing() {
+        let base = base();
+        for (size, blocks) in [(20_000, 6), (0, 1)] {
+            let mut transaction = Transaction::begin(&base);
+            transaction.write(&base, 0, &[7; 20_000]).unwrap();
+            transaction.truncate(&base, size).unwrap();
+            transaction.end(&base).unwrap();
+            assert_eq!(base.disk.list_len(base.list).unwrap(), blocks);
+            assert_eq!(base.shared.lock().size, size);
+        }
+    }
+}

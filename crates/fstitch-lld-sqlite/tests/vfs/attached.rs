@@ -23,7 +23,8 @@ fn both_are_changed_or_none() {
         for cache in [2, 2000] {
             let medium = Medium::usual();
             let base = two(&medium, vfs);
-            base.execute_batch(&format!("pragma main.cache_size={cache}; pragma b.cache_size={cache}")).unwrap();
+            base.execute_batch(&format!("pragma main.cache_size={cache}; pragma b.cache_size={cache}"))
+                .unwrap();
             for n in 0..50 {
                 base.execute_batch(&format!(
                     "begin; insert into x values({n}, hex(zeroblob(2000))); insert into y select n, text from x where n = {n}; {}",
@@ -32,7 +33,11 @@ fn both_are_changed_or_none() {
                 .unwrap();
             }
             base.execute_batch("begin; delete from x where n > 30; delete from y where n > 30; commit; vacuum main; vacuum b").unwrap();
-            assert_eq!(one::<i64>(&base, "select count(*) from x join y using(n, text)"), 24, "{vfs} {cache}");
+            assert_eq!(
+                one::<i64>(&base, "select count(*) from x join y using(n, text)"),
+                24,
+                "{vfs} {cache}"
+            );
             base.close().unwrap();
             for (name, table) in [("a", "x"), ("b", "y")] {
                 let base = open(&medium.name(name, vfs)).unwrap();
@@ -75,7 +80,8 @@ fn a_transaction_that_cannot_be_atomic_is_refused() {
     for (main, other) in [(0, 1), (0, 2), (2, 0), (1, 0)] {
         let base = open(&names[main]).unwrap();
         base.execute("attach ? as b", [&names[other]]).unwrap();
-        base.execute_batch("create table if not exists main.x(n); create table if not exists b.x(n)").unwrap();
+        base.execute_batch("create table if not exists main.x(n); create table if not exists b.x(n)")
+            .unwrap();
         let counts = |base: &Connection| -> (i64, i64) {
             (one(base, "select count(*) from main.x"), one(base, "select count(*) from b.x"))
         };
@@ -95,14 +101,20 @@ fn a_transaction_that_cannot_be_atomic_is_refused() {
 fn temporary_tables_and_databases_in_memory_need_no_disk() {
     let medium = Medium::usual();
     let base = medium.open("db");
-    base.execute_batch("pragma temp_store=file; attach ':memory:' as m; create temp table t2(n, text); create table m.t3(n)").unwrap();
+    base.execute_batch(
+        "pragma temp_store=file; attach ':memory:' as m; create temp table t2(n, text); create table m.t3(n)",
+    )
+    .unwrap();
     fill(&base, 0, 100, 100);
     base.execute_batch(
         "pragma temp.cache_size=2; begin; insert into t2 select n, hex(zeroblob(5000)) from t; insert into m.t3 select n from t2;
          update t set text = 'both'; commit",
     )
     .unwrap();
-    assert_eq!(one::<i64>(&base, "select count(*) from t join t2 using(n) join t3 using(n) where t.text = 'both'"), 100);
+    assert_eq!(
+        one::<i64>(&base, "select count(*) from t join t2 using(n) join t3 using(n) where t.text = 'both'"),
+        100
+    );
     // Sorting more than memory holds.
     base.execute_batch("pragma cache_size=2; create index i on t2(text, n)").unwrap();
     check(&base);

@@ -27,7 +27,8 @@ fn what_was_committed_is_there_when_it_is_opened_again() {
             let base = open(&medium.name("db", vfs)).unwrap();
             assert_eq!(one::<String>(&base, &format!("pragma journal_mode={journal}")), journal);
             fill(&base, 0, 500, 100);
-            base.execute_batch("update t set text = 'x' where n % 3 = 0; delete from t where n % 3 = 1").unwrap();
+            base.execute_batch("update t set text = 'x' where n % 3 = 0; delete from t where n % 3 = 1")
+                .unwrap();
             check(&base);
             base.close().unwrap();
             let base = open(&medium.name("db", vfs)).unwrap();
@@ -82,7 +83,10 @@ fn savepoints_take_back_their_part() {
         // A statement that fails in the middle takes back what it did, and no more.
         base.execute_batch("create unique index u on t(substr(text, 1, 8))").unwrap();
         base.execute_batch("begin; insert into t values(2000, 'first')").unwrap();
-        let failed = base.execute("insert into t select n + 5000, case n when 150 then 'kept' else 'new' || n end from t", []);
+        let failed = base.execute(
+            "insert into t select n + 5000, case n when 150 then 'kept' else 'new' || n end from t",
+            [],
+        );
         assert_eq!(code(failed), rusqlite::ffi::SQLITE_CONSTRAINT_UNIQUE);
         base.execute_batch("commit").unwrap();
         assert_eq!(one::<i64>(&base, "select count(*) from t"), 152);
@@ -97,7 +101,10 @@ fn pages_and_blocks_of_every_size() {
             let device = formatted(512, block);
             let medium = Medium::new(Arc::clone(&device) as Arc<_>, small());
             let base = medium.open("db");
-            base.execute_batch(&format!("pragma page_size={page}; pragma auto_vacuum=full; pragma cache_size=5")).unwrap();
+            base.execute_batch(&format!(
+                "pragma page_size={page}; pragma auto_vacuum=full; pragma cache_size=5"
+            ))
+            .unwrap();
             fill(&base, 0, 200, 1000);
             let full: i64 = one(&base, "pragma page_count");
             base.execute_batch("delete from t where n >= 20").unwrap();
@@ -188,7 +195,8 @@ fn a_write_ahead_log_is_refused_by_name() {
         if exclusive {
             base.execute_batch("pragma locking_mode=exclusive").unwrap();
         }
-        let refused = base.query_row("pragma journal_mode=WAL", [], |row| row.get::<_, String>(0)).unwrap_err();
+        let refused =
+            base.query_row("pragma journal_mode=WAL", [], |row| row.get::<_, String>(0)).unwrap_err();
         assert!(refused.to_string().contains("no write-ahead log on a logical disk"), "{refused}");
         fill(&base, i64::from(exclusive), 1, 10);
         assert_eq!(one::<String>(&base, "pragma journal_mode"), "delete");
@@ -200,10 +208,16 @@ fn exclusive_locking_commits_and_rolls_back() {
     for journal in ["delete", "truncate", "persist", "memory"] {
         let medium = Medium::usual();
         let base = open(&medium.name("db", WITHOUT_BATCHES)).unwrap();
-        base.execute_batch(&format!("pragma locking_mode=exclusive; pragma journal_mode={journal}; pragma cache_size=5")).unwrap();
+        base.execute_batch(&format!(
+            "pragma locking_mode=exclusive; pragma journal_mode={journal}; pragma cache_size=5"
+        ))
+        .unwrap();
         for round in 0..5 {
             fill(&base, round * 100, 100, 300);
-            base.execute_batch("begin; update t set text = 'gone'; insert into t select n + 10000, text from t; rollback").unwrap();
+            base.execute_batch(
+                "begin; update t set text = 'gone'; insert into t select n + 10000, text from t; rollback",
+            )
+            .unwrap();
             base.execute_batch("begin immediate; commit").unwrap();
         }
         base.close().unwrap();

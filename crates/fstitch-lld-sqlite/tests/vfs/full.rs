@@ -12,15 +12,21 @@ use crate::harness::{MEMORY, Medium, WITHOUT_BATCHES, check, code, formatted, on
 #[test]
 fn a_full_disk_refuses_and_leaves_the_database_good() {
     for vfs in [MEMORY, WITHOUT_BATCHES] {
-        for (journal, locking) in
-            [("delete", "normal"), ("persist", "normal"), ("off", "normal"), ("delete", "exclusive"), ("memory", "exclusive")]
-        {
+        for (journal, locking) in [
+            ("delete", "normal"),
+            ("persist", "normal"),
+            ("off", "normal"),
+            ("delete", "exclusive"),
+            ("memory", "exclusive"),
+        ] {
             for cache in [5, 5000] {
                 // What is left of a database when it is emptied fits the memory for units: a quarter of this.
                 let options = Options { cache_size: 2 << 20, ..small() };
                 let medium = Medium::new(formatted(100, 512), options);
                 let base = open(&medium.name("db", vfs)).unwrap();
-                let asked = format!("pragma locking_mode={locking}; pragma journal_mode={journal}; pragma cache_size={cache}; pragma synchronous=off");
+                let asked = format!(
+                    "pragma locking_mode={locking}; pragma journal_mode={journal}; pragma cache_size={cache}; pragma synchronous=off"
+                );
                 base.execute_batch(&asked).unwrap();
                 fill(&base, 0, 50, 1000);
                 let mut rows = 50;
@@ -44,7 +50,11 @@ fn a_full_disk_refuses_and_leaves_the_database_good() {
                 }
                 check(&base);
                 // What memory has room for needs none on the disk. What it has not does, so it is removed bit by bit.
-                while base.execute("delete from t where n in (select max(n) from t where n >= 100)", []).unwrap() > 0 {}
+                while base
+                    .execute("delete from t where n in (select max(n) from t where n >= 100)", [])
+                    .unwrap()
+                    > 0
+                {}
                 base.execute_batch("vacuum").unwrap();
                 fill(&base, 200, 100, 1000);
                 assert_eq!(one::<i64>(&base, "select count(*) from t"), 200);
@@ -78,7 +88,9 @@ fn several_databases_on_a_full_disk_stay_together() {
         base.execute_batch("rollback").unwrap();
     }
     assert!(rows > 20, "{rows}");
-    for query in ["select count(*) from x", "select count(*) from y", "select count(*) from x join y using(n, text)"] {
+    for query in
+        ["select count(*) from x", "select count(*) from y", "select count(*) from x join y using(n, text)"]
+    {
         assert_eq!(one::<i64>(&base, query), rows, "{query}");
     }
     check(&base);
@@ -104,5 +116,9 @@ fn what_is_no_database_is_said_to_be_none() {
     std::fs::write(directory.path().join("text"), "a text\n".repeat(10_000)).unwrap();
     assert_eq!(code(open(&at("text/db"))), ffi::SQLITE_NOTADB, "no disk");
     let create = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
-    assert_eq!(code(open_with(&medium.name("new", MEMORY), create)), ffi::SQLITE_CANTOPEN, "it may not be made");
+    assert_eq!(
+        code(open_with(&medium.name("new", MEMORY), create)),
+        ffi::SQLITE_CANTOPEN,
+        "it may not be made"
+    );
 }

@@ -29,7 +29,9 @@ fn opened(path: &str) -> Connection {
     let name = format!("file:{path}/db?vfs={FILES}");
     for _ in 0..200 {
         match open(&name) {
-            Err(rusqlite::Error::SqliteFailure(error, _)) if error.code == rusqlite::ErrorCode::DatabaseBusy => {
+            Err(rusqlite::Error::SqliteFailure(error, _))
+                if error.code == rusqlite::ErrorCode::DatabaseBusy =>
+            {
                 std::thread::sleep(Duration::from_millis(50));
             }
             done => return done.unwrap(),
@@ -76,7 +78,10 @@ fn what_was_acknowledged_survives_twenty_kills() {
     let name = path.to_str().unwrap();
     make_disk(&path, 64 << 20);
     let base = opened(name);
-    base.execute_batch("create table t(number, part, bytes); create table last(n); insert into last values(0)").unwrap();
+    base.execute_batch(
+        "create table t(number, part, bytes); create table last(n); insert into last values(0)",
+    )
+    .unwrap();
     drop(base);
     let (mut seed, mut there) = (Seed::new(11), 0);
     for _ in 0..KILLS {
@@ -84,7 +89,9 @@ fn what_was_acknowledged_survives_twenty_kills() {
         let mut victim = Command::new(std::env::current_exe().unwrap());
         let mut victim = victim.args(this).env(VICTIM, name).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
-        let mut told = lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("committed ")?.parse::<i64>().ok());
+        let mut told = lines
+            .map_while(Result::ok)
+            .filter_map(|line| line.strip_prefix("committed ")?.parse::<i64>().ok());
         let acknowledged = told.nth(usize::try_from(seed.below(25)).unwrap()).unwrap();
         victim.kill().unwrap();
         // It may have told of more before it died.
@@ -92,7 +99,10 @@ fn what_was_acknowledged_survives_twenty_kills() {
         victim.wait().unwrap();
         let base = opened(name);
         let found = transactions(&base);
-        assert!((acknowledged..=acknowledged + 1).contains(&found), "{acknowledged} were told of, {found} are there");
+        assert!(
+            (acknowledged..=acknowledged + 1).contains(&found),
+            "{acknowledged} were told of, {found} are there"
+        );
         assert!(found > there);
         there = found;
         base.close().unwrap();

@@ -22,7 +22,9 @@ use crate::harness::{MEMORY, Medium, WITHOUT_BATCHES, formatted, one, open, smal
 fn shown(base: &Connection) -> rusqlite::Result<String> {
     let mut all = String::new();
     for table in ["main.x", "b.y"] {
-        let query = format!("select group_concat(n || ' ' || length(text) || ' ' || substr(text, 1, 8), ';') from (select * from {table} order by n)");
+        let query = format!(
+            "select group_concat(n || ' ' || length(text) || ' ' || substr(text, 1, 8), ';') from (select * from {table} order by n)"
+        );
         let rows: Option<String> = base.query_row(&query, [], |row| row.get(0))?;
         all.push_str(&rows.unwrap_or_default());
         all.push('|');
@@ -57,7 +59,9 @@ impl Subject for Opened {
             }
         }
         for (name, size) in ["main", "b"].iter().zip(sizes) {
-            let of = |pragma: &str| base.query_row(&format!("pragma {name}.{pragma}"), [], |row| row.get::<_, u64>(0));
+            let of = |pragma: &str| {
+                base.query_row(&format!("pragma {name}.{pragma}"), [], |row| row.get::<_, u64>(0))
+            };
             let right = of("page_count").map_err(fail)? * of("page_size").map_err(fail)?;
             if size < right || (size > right && !self.may_be_long) {
                 return Err(Violation::new("size", format!("{name} has {size} bytes of {right}")));
@@ -135,7 +139,8 @@ impl Rig {
         let medium = Medium::new(Arc::clone(&recorder) as Arc<dyn BlockDevice>, small());
         let sql = opened(&medium, vfs).unwrap();
         let cache = if seed.below(2) == 0 { 2 } else { 1000 };
-        let journal = ["delete", "truncate", "persist", "memory", "off"][usize::try_from(seed.below(5)).unwrap()];
+        let journal =
+            ["delete", "truncate", "persist", "memory", "off"][usize::try_from(seed.below(5)).unwrap()];
         sql.execute_batch(&format!(
             "pragma main.cache_size={cache}; pragma b.cache_size={cache}; pragma journal_mode={journal}"
         ))
@@ -165,7 +170,13 @@ impl Rig {
         drop((sql, medium));
         let names = ("sqlite".to_owned(), name.to_owned());
         let oracle = Versions(versions, promised);
-        let past = Past { names, base, log: recorder.take(), subject: &Opened { may_be_long: has_journal }, oracle: &oracle };
+        let past = Past {
+            names,
+            base,
+            log: recorder.take(),
+            subject: &Opened { may_be_long: has_journal },
+            oracle: &oracle,
+        };
         let outcome = past.judge(options);
         assert_eq!(outcome.found, [], "{name} at {}", options.level);
         outcome.counts
@@ -208,7 +219,8 @@ fn every_state_after_a_power_cut_is_after_some_transaction() {
         for round in 0..24 {
             if round % 6 == 0 {
                 let synchronous = ["off", "normal", "full"][usize::try_from(seed.below(3)).unwrap()];
-                let asked = format!("pragma main.synchronous={synchronous}; pragma b.synchronous={synchronous}");
+                let asked =
+                    format!("pragma main.synchronous={synchronous}; pragma b.synchronous={synchronous}");
                 rig.sql.execute_batch(&asked).unwrap();
             }
             let is_tied = rig.has_journal && one::<i64>(&rig.sql, "pragma synchronous") > 0;

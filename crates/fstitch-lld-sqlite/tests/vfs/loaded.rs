@@ -22,7 +22,8 @@ fn extension() -> PathBuf {
 
 /// Whether a program is installed; if not, says that the test is skipped.
 fn needs(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
+    let found =
+        Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
     let found = found.is_ok_and(|status| status.success());
     if !found {
         println!("skipped: {program} is not installed");
@@ -34,7 +35,8 @@ fn needs(program: &str) -> bool {
 fn sqlite(directory: &Path, lines: &str) -> Ran {
     let load = format!(".load {}", extension().display());
     let mut shell = Command::new("sqlite3");
-    let output = shell.args(["-batch", ":memory:", "-cmd", &load]).arg(lines).current_dir(directory).output().unwrap();
+    let output =
+        shell.args(["-batch", ":memory:", "-cmd", &load]).arg(lines).current_dir(directory).output().unwrap();
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     Ran { is_ok: output.status.success(), out: text(&output.stdout), err: text(&output.stderr) }
 }
@@ -60,7 +62,10 @@ fn the_systems_own_sqlite_keeps_databases_in_a_disk() {
          .vfsname\n",
     );
     assert!(made.is_ok && made.out.contains("lld"), "{}{}", made.out, made.err);
-    let read = script(at, ".open file:d.lld/db?vfs=lld\nselect count(*), sum(length(text)) from t;\npragma integrity_check;\n");
+    let read = script(
+        at,
+        ".open file:d.lld/db?vfs=lld\nselect count(*), sum(length(text)) from t;\npragma integrity_check;\n",
+    );
     assert_eq!(read.out, "2000|2000000\nok\n", "{}", read.err);
 }
 
@@ -83,7 +88,11 @@ fn what_cannot_be_opened_is_told_in_words() {
         let name = if name.contains('?') { name } else { format!("{name}?vfs=lld") };
         let ran = script(at, &format!("attach 'file:{name}' as a;\nselect lld_error();\n"));
         assert!(ran.out.contains(said), "{name}: {}{}", ran.out, ran.err);
-        assert!(ran.err.contains("unable to open database") || ran.err.contains("file is not a database"), "{}", ran.err);
+        assert!(
+            ran.err.contains("unable to open database") || ran.err.contains("file is not a database"),
+            "{}",
+            ran.err
+        );
     }
 }
 
@@ -99,7 +108,11 @@ fn one_process_at_a_time_has_the_disk() {
     base.execute_batch("create table t(n); insert into t values(7)").unwrap();
     let query = "attach 'file:d.lld/db?vfs=lld' as a;\nselect lld_error();\n";
     let refused = script(at, query);
-    assert!(refused.err.contains("unable to open database") && refused.err.contains("(5)"), "{}", refused.err);
+    assert!(
+        refused.err.contains("unable to open database") && refused.err.contains("(5)"),
+        "{}",
+        refused.err
+    );
     assert!(refused.out.contains("is in use"), "{}{}", refused.out, refused.err);
     base.close().unwrap();
     let read = script(at, &format!("{query}select n from t;\n"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ffi};
 
 use crate::basics::fill;
-use crate::harness::{Medium, check, code, one, open, MEMORY, WITHOUT_BATCHES};
+use crate::harness::{MEMORY, Medium, WITHOUT_BATCHES, check, code, one, open};
 
 #[test]
 fn readers_and_a_writer_take_turns() {
@@ -55,7 +55,10 @@ fn threads_that_write_at_once_lose_nothing() {
         let medium = Medium::usual();
         let name = medium.name("db", vfs);
         let base = open(&name).unwrap();
-        base.execute_batch("create table t(n integer primary key, v integer); insert into t values(0, 1000), (1, 0), (2, 0)").unwrap();
+        base.execute_batch(
+            "create table t(n integer primary key, v integer); insert into t values(0, 1000), (1, 0), (2, 0)",
+        )
+        .unwrap();
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
                 let name = &name;

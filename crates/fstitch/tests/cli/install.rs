@@ -115,7 +115,10 @@ fn what_is_not_built_is_not_installed_without_cargo() {
     let Some(place) = built() else { return };
     fs::remove_file(place.at("target/debug/fstitch")).unwrap();
     let ran = make(&place, &["install", "DESTDIR=@/d"]);
-    assert!(ran.code != 0 && ran.err.contains("run `make build build-client build-sqlite` as the user"), "{ran:?}");
+    assert!(
+        ran.code != 0 && ran.err.contains("run `make build build-client build-sqlite` as the user"),
+        "{ran:?}"
+    );
     assert!(!place.at("d/usr/local/bin").exists());
 }
 

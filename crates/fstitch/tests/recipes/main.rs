@@ -123,7 +123,10 @@ fn extension() -> &'static Path {
         let target = Path::new(PROGRAM).ancestors().nth(2).unwrap();
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "--locked", "-p", "fstitch-lld-sqlite"]).current_dir(root());
-        assert!(build.env("CARGO_TARGET_DIR", target).status().unwrap().success(), "the extension for SQLite");
+        assert!(
+            build.env("CARGO_TARGET_DIR", target).status().unwrap().success(),
+            "the extension for SQLite"
+        );
         target.join("debug/libfstitch_lld_sqlite.so")
     })
 }
@@ -142,7 +145,8 @@ fn run(section: &Section, unshare: &[&str]) -> Result<(), String> {
         }
     }
     fs::write(place.path().join("script"), script(section)).unwrap();
-    let uses_extension = section.run().flat_map(|block| &block.given).any(|given| given.contains("$SQLITE_EXTENSION"));
+    let uses_extension =
+        section.run().flat_map(|block| &block.given).any(|given| given.contains("$SQLITE_EXTENSION"));
     let bin = place.path().join("bin");
     let path = format!("{}:{}:/usr/sbin:/sbin", bin.display(), std::env::var("PATH").unwrap());
     let output = Command::new("timeout")
