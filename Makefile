@@ -21,13 +21,17 @@ RACED := $(TARGET)/$(if $(PLAIN),release,optimized)/fstitch
 PROGRAM := $(if $(OPTIMIZED),$(TARGET)/optimized,$(BUILT))/fstitch
 LIBRARY := $(BUILT)/libpatchgroup.so
 LLD_LIBRARY := $(BUILT)/libfstitch_lld.so
+EXTENSION := $(BUILT)/libfstitch_lld_sqlite.so
 # What they are made of: newer than all of it, they are installed without cargo, which root may not have.
 SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src -type f)
 CLIENT_SOURCES := $(filter Cargo.% crates/fstitch-client%,$(SOURCES))
-LLD_SOURCES := $(filter Cargo.% crates/fstitch-core/% crates/fstitch-disk/% crates/fstitch-lld/% $(LLD)/%,$(SOURCES))
-PROGRAM_SOURCES := $(filter-out $(CLIENT)/% $(LLD)/%,$(SOURCES))
+DISK_SOURCES := $(filter Cargo.% $(foreach crate,core disk lld,crates/fstitch-$(crate)/%),$(SOURCES))
+LLD_SOURCES := $(DISK_SOURCES) $(filter $(LLD)/%,$(SOURCES))
+EXTENSION_SOURCES := $(DISK_SOURCES) $(filter crates/fstitch-lld-sqlite/%,$(SOURCES))
+PROGRAM_SOURCES := $(filter-out $(CLIENT)/% $(LLD)/% crates/fstitch-lld-sqlite/%,$(SOURCES))
 
-.PHONY: demo test install uninstall build optimized build-client install-client build-lld install-lld proofs studies bench clean
+.PHONY: demo test install uninstall build optimized build-client install-client build-lld install-lld build-sqlite install-sqlite
+.PHONY: proofs studies bench clean
 
 # Makes an ext2 image, mounts it, unpacks a tree, kills the mount in mid-write, checks, and tells what it saw.
 demo: build
@@ -55,7 +59,7 @@ proofs: build
 	@FSTITCH=$(BUILT)/fstitch scripts/all-proofs.sh
 
 # Real programs, what ordering buys them and what a crash leaves of them: the numbers of docs/studies.md. Half an hour.
-studies: build build-client
+studies: build build-client build-sqlite
 	@scripts/setup.sh studies
 	@FSTITCH=$(BUILT)/fstitch studies/run.sh
 
@@ -76,6 +80,12 @@ build-lld:
 	$(CARGO) build --profile $(PROFILE) --locked -p fstitch-lld-c
 	@touch -c $(LLD_LIBRARY) $(LLD_LIBRARY:.so=.a)
 
+# What SQLite loads to keep databases in a logical disk.
+build-sqlite:
+	@scripts/setup.sh build
+	$(CARGO) build --profile $(PROFILE) --locked -p fstitch-lld-sqlite
+	@touch -c $(EXTENSION)
+
 # Built when it is missing or older than its sources; `make build` builds in any case.
 $(PROGRAM): $(PROGRAM_SOURCES)
 	@$(call need_cargo,$@)
@@ -88,6 +98,10 @@ $(LIBRARY): $(CLIENT_SOURCES)
 $(LLD_LIBRARY): $(LLD_SOURCES)
 	@$(call need_cargo,$@)
 	$(MAKE) build-lld
+
+$(EXTENSION): $(EXTENSION_SOURCES)
+	@$(call need_cargo,$@)
+	$(MAKE) build-sqlite
 
 need_cargo = command -v $(CARGO) >/dev/null 2>&1 || { echo "$(1) is missing or older than its sources, and there is no \
 $(CARGO) here: run \`make build build-client build-lld\` as the user who has Rust's toolchain, then this again" >&2; exit 1; }
@@ -139,10 +153,15 @@ install-lld: $(LLD_LIBRARY)
 	@for call in $(LLD_CALLS); do echo ".so man3/fstitch_lld.3" > $(MAN)/man3/$$call.3; done
 	@$(learn_library)
 
+install-sqlite: $(EXTENSION)
+	install -d $(LIB)/sqlite3
+	install -m 755 $(EXTENSION) $(LIB)/sqlite3/fstitch_lld_sqlite.so
+	$(STRIP) --strip-unneeded $(LIB)/sqlite3/fstitch_lld_sqlite.so
+
 # Programs find a new library when the linker's cache knows it. A package does that on the machine where it is unpacked.
 learn_library = if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then PATH="$$PATH:/usr/sbin:/sbin" ldconfig; fi
 
-install: $(PROGRAM) install-client install-lld
+install: $(PROGRAM) install-client install-lld install-sqlite
 	install -d $(BIN) $(MAN)/man1 $(MAN)/man8 $(BASH) $(ZSH) $(FISH) $(dir $(HELPERS))
 	install -m 755 -s --strip-program=$(STRIP) $(PROGRAM) $(BIN)/fstitch
 	@for helper in $(HELPERS); do ln -sfv $(PREFIX)/bin/fstitch $$helper; done
@@ -158,6 +177,7 @@ uninstall:
 	rm -f $(MAN)/man1/fstitch.1 $(MAN)/man1/fstitch-*.1 $(MAN)/man8/mount.fuse.fstitch.8 $(MAN)/man8/mount.fstitch.8
 	rm -f $(BASH)/fstitch $(ZSH)/_fstitch $(FISH)/fstitch.fish
 	rm -f $(LIB)/libpatchgroup.so.1 $(LIB)/libpatchgroup.so $(LIB)/libpatchgroup.a $(LIB)/pkgconfig/patchgroup.pc
+	rm -f $(LIB)/sqlite3/fstitch_lld_sqlite.so
 	rm -f $(DESTDIR)$(PREFIX)/include/patchgroup.h $(MAN)/man3/patchgroup.3 $(CALLS:%=$(MAN)/man3/%.3)
 	rm -f $(LIB)/libfstitch_lld.so.0 $(LIB)/libfstitch_lld.so $(LIB)/libfstitch_lld.a $(LIB)/pkgconfig/fstitch_lld.pc
 	rm -f $(DESTDIR)$(PREFIX)/include/fstitch_lld.h $(MAN)/man3/fstitch_lld.3 $(LLD_CALLS:%=$(MAN)/man3/%.3)

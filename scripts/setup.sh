@@ -56,6 +56,7 @@ test | proofs)
     need qemu-img qemu-utils
     need qemu-io qemu-utils
     need fio fio
+    need sqlite3 sqlite3
     ;;
 bench)
     need fusermount3 fuse3

@@ -3,10 +3,12 @@
 Each transaction inserts one row and counts it in another table, so that a database that has transaction n has all before it,
 and one that has a part of one is seen. Asked of every crash state: `pragma integrity_check` is ok and the transactions are
 a prefix, the two tables agreeing. Compared: synchronous=FULL (what everybody should use), the same under `fstitch order`,
-and synchronous=OFF, which promises nothing; in rollback-journal and WAL mode; on our mounts and on the kernel's ext4.
+and synchronous=OFF, which promises nothing; in rollback-journal and WAL mode; on our mounts and on the kernel's ext4. And
+without a journal, on a logical disk (docs/lld.md): what a crash leaves there is judged by the tests of that extension.
 """
 
 import os
+import sqlite3
 import sys
 
 import study
@@ -22,6 +24,44 @@ def writer(volume, journal, synchronous, transactions, wrap=()):
     )
 
 
+def extension(binary):
+    """What SQLite loads to keep databases in a logical disk, built beside the program; `None`, said aloud, if it cannot be."""
+    found = os.path.join(os.path.dirname(binary), "libfstitch_lld_sqlite.so")
+    if not hasattr(sqlite3.Connection, "enable_load_extension"):
+        print(f"     skipped: no logical disk: the SQLite of {sys.executable} loads no extensions")
+    elif not os.path.exists(found):
+        print(f"     skipped: no logical disk: {found} is not built")
+    else:
+        return found
+    return None
+
+
+def without_journal(all_of_it, options):
+    loaded = extension(all_of_it.binary)
+    if not loaded:
+        return
+    for synchronous in ("full", "off"):
+        def writes(transactions, synchronous=synchronous):
+            return lambda disk: study.common.run(
+                sys.executable, WRITER, f"file:{disk.at}/base?vfs=lld", "delete", synchronous, str(transactions), loaded
+            )
+
+        make = study.logical_disks(all_of_it.binary)
+        way = f"no journal: synchronous={synchronous.upper()}"
+        each(all_of_it, all_of_it.measure(way, make, writes(0), writes(options.transactions)), options)
+
+
+def each(all_of_it, row, options):
+    """Notes what a transaction costs."""
+    count = options.transactions
+    said = (
+        f"{count / row.seconds:,.0f} transactions a second, {row.blocks * study.BLOCK_SIZE / count:,.0f} bytes and "
+        f"{row.flushes / count:.2f} flushes each"
+    )
+    all_of_it.notes[f"{row.way}, {row.volume}"] = said
+    print(f"     {row.way}, {row.volume}: {said}", flush=True)
+
+
 def prepare(journal):
     """The empty database is made before anything is counted or cut."""
     return lambda volume: writer(volume, journal, "full", 0)
@@ -33,7 +73,9 @@ def measure(all_of_it, options):
             def load(volume):
                 writer(volume, journal, synchronous, options.transactions, volume.order() if order else ())
 
-            all_of_it.measure(f"{journal}: {way}", make, prepare(journal), load)
+            row = all_of_it.measure(f"{journal}: {way}", make, prepare(journal), load)
+            if synchronous == "full" and not order:
+                each(all_of_it, row, options)
 
         for mechanism in study.MECHANISMS:
             make = study.ours(all_of_it.binary, mechanism)
@@ -77,6 +119,7 @@ def main():
     all_of_it = study.Study("sqlite", options)
     with summary.case("what it costs"):
         measure(all_of_it, options)
+        without_journal(all_of_it, options)
     with summary.case("what a crash leaves"):
         crash(all_of_it, options)
     all_of_it.save()

@@ -91,9 +91,38 @@ class KernelVolume:
         common.run("sync", "-f", self.at)
 
     def counters(self):
-        with open(f"/sys/block/{self.device}/stat", encoding="ascii") as file:
-            fields = [int(word) for word in file.read().split()]
-        return fields[4], fields[6] * 512 // BLOCK_SIZE, fields[15]
+        return loop_counters(self.device)
+
+
+class LogicalDisk:
+    """A logical disk on a loop device; the counters are the loop device's. What works on it opens it itself."""
+
+    mechanism = "logical disk"
+
+    def __init__(self, binary, work, size="512M"):
+        self.image, self.binary = f"{work}/disk.img", binary
+        common.run("truncate", "-s", size, self.image)
+
+    def __enter__(self):
+        self.at = common.run("losetup", "-f", "--show", self.image).stdout.strip()
+        common.run(self.binary, "lld", "format", "--force", self.at)
+        return self
+
+    def __exit__(self, kind, value, trace):
+        common.run("losetup", "-d", self.at)
+
+    def settle(self):
+        """It was closed by whoever worked on it, and so everything is stable."""
+
+    def counters(self):
+        return loop_counters(os.path.basename(self.at))
+
+
+def loop_counters(device):
+    """Write requests, blocks and flushes of a loop device so far."""
+    with open(f"/sys/block/{device}/stat", encoding="ascii") as file:
+        fields = [int(word) for word in file.read().split()]
+    return fields[4], fields[6] * 512 // BLOCK_SIZE, fields[15]
 
 
 @dataclasses.dataclass
@@ -239,6 +268,11 @@ def ours(binary, mechanism, size="512M"):
 def kernels(kind, size="512M"):
     """A maker of the kernel's volumes for `Study.measure`."""
     return lambda work: KernelVolume(work, kind, size)
+
+
+def logical_disks(binary, size="512M"):
+    """A maker of logical disks for `Study.measure`."""
+    return lambda work: LogicalDisk(binary, work, size)
 
 
 def arguments(description):

@@ -1,4 +1,7 @@
-"""Makes the database if it is not there, and does so many small transactions: writer.py BASE JOURNAL SYNCHRONOUS COUNT."""
+"""Makes the database if it is not there, and does so many small transactions: writer.py BASE JOURNAL SYNCHRONOUS COUNT [EXTENSION].
+
+With an extension, which is loaded first, BASE is a URI.
+"""
 
 import sqlite3
 import sys
@@ -6,7 +9,11 @@ import sys
 
 def main():
     path, journal, synchronous, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-    base = sqlite3.connect(path, isolation_level=None)
+    if len(sys.argv) > 5:
+        loader = sqlite3.connect(":memory:")
+        loader.enable_load_extension(True)
+        loader.load_extension(sys.argv[5])
+    base = sqlite3.connect(path, isolation_level=None, uri=len(sys.argv) > 5)
     base.execute(f"pragma journal_mode={journal}")
     base.execute(f"pragma synchronous={synchronous}")
     # Checkpoints of the log belong to what is tried, so they come often.

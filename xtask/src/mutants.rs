@@ -18,7 +18,8 @@ use crate::soak::{PAGE, SOURCES, replace_between, sources_of};
 const MUTANTS: &str = "crates/fstitch-systems/tests/mutants.txt";
 const LLD_MUTANTS: &str = "crates/fstitch-lld/tests/mutants.txt";
 /// The crates that results of the logical disk are of.
-const LLD_SOURCES: [&str; 4] = ["fstitch-core", "fstitch-crashlab", "fstitch-lld", "fstitch-nbd"];
+const LLD_SOURCES: [&str; 5] =
+    ["fstitch-core", "fstitch-crashlab", "fstitch-lld", "fstitch-lld-sqlite", "fstitch-nbd"];
 /// What finds its bugs, the quick ones first.
 const LLD_TESTS: &Tests = &[
     ("fstitch-lld", LIBRARY, ""),
@@ -33,6 +34,8 @@ const LLD_TESTS: &Tests = &[
     ("fstitch-lld", "damage", ""),
     ("fstitch-lld", "cleaner", ""),
     ("fstitch-nbd", "stable", ""),
+    ("fstitch-lld-sqlite", LIBRARY, ""),
+    ("fstitch-lld-sqlite", "vfs", ""),
 ];
 
 /// The least share of the bugs that must be found, in percent.

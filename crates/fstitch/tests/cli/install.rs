@@ -30,9 +30,9 @@ fn built() -> Option<Place> {
     fs::copy(PROGRAM, place.at("target/debug/fstitch")).unwrap();
     let target = Path::new(PROGRAM).ancestors().nth(2).unwrap();
     let mut libraries = Command::new(env!("CARGO"));
-    libraries.args(["build", "--quiet", "--locked", "-p", "fstitch-client-c", "-p", "fstitch-lld-c"]);
+    libraries.args(["build", "--quiet", "--locked", "-p", "fstitch-client-c", "-p", "fstitch-lld-c", "-p", "fstitch-lld-sqlite"]);
     Ran::from(libraries.current_dir(root()).env("CARGO_TARGET_DIR", target).output().unwrap()).ok();
-    for name in ["libpatchgroup.so", "libpatchgroup.a", "libfstitch_lld.so", "libfstitch_lld.a"] {
+    for name in ["libpatchgroup.so", "libpatchgroup.a", "libfstitch_lld.so", "libfstitch_lld.a", "libfstitch_lld_sqlite.so"] {
         fs::copy(target.join("debug").join(name), place.at("target/debug").join(name)).unwrap();
     }
     Some(place)
@@ -75,6 +75,7 @@ fn everything_is_installed_where_it_is_looked_for_without_a_build() {
         "usr/local/lib/libpatchgroup.so.1",
         "usr/local/lib/pkgconfig/fstitch_lld.pc",
         "usr/local/lib/pkgconfig/patchgroup.pc",
+        "usr/local/lib/sqlite3/fstitch_lld_sqlite.so",
         "usr/local/share/bash-completion/completions/fstitch",
         "usr/local/share/fish/vendor_completions.d/fstitch.fish",
         "usr/local/share/man/man1/fstitch.1",
@@ -124,7 +125,7 @@ fn what_is_not_built_is_not_installed_without_cargo() {
     fs::remove_file(place.at("target/debug/fstitch")).unwrap();
     let ran = make(&place, &["install", "DESTDIR=@/d"]);
     assert!(
-        ran.code != 0 && ran.err.contains("run `make build build-client build-lld` as the user"),
+        ran.code != 0 && ran.err.contains("run `make build build-client build-lld build-sqlite` as the user"),
         "{ran:?}"
     );
     assert!(!place.at("d/usr/local/bin").exists());

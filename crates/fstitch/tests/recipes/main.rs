@@ -137,6 +137,21 @@ fn script(section: &Section) -> String {
     script
 }
 
+/// The extension for SQLite, built once.
+fn extension() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let target = Path::new(PROGRAM).ancestors().nth(2).unwrap();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--locked", "-p", "fstitch-lld-sqlite"]).current_dir(root());
+        assert!(
+            build.env("CARGO_TARGET_DIR", target).status().unwrap().success(),
+            "the extension for SQLite"
+        );
+        target.join("debug/libfstitch_lld_sqlite.so")
+    })
+}
+
 /// Runs a section and returns what it printed, if it failed.
 fn run(section: &Section, unshare: &[&str]) -> Result<(), String> {
     let place = tempfile::tempdir().unwrap();
@@ -151,6 +166,8 @@ fn run(section: &Section, unshare: &[&str]) -> Result<(), String> {
         }
     }
     fs::write(place.path().join("script"), script(section)).unwrap();
+    let uses_extension =
+        section.run().flat_map(|block| &block.given).any(|given| given.contains("$SQLITE_EXTENSION"));
     let bin = place.path().join("bin");
     let path = format!("{}:{}:/usr/sbin:/sbin", bin.display(), std::env::var("PATH").unwrap());
     let output = Command::new("timeout")
@@ -163,6 +180,7 @@ fn run(section: &Section, unshare: &[&str]) -> Result<(), String> {
         .env("BIN", &bin)
         .env("TREE", root())
         .env("TARGET", target())
+        .env("SQLITE_EXTENSION", if uses_extension { extension() } else { Path::new("") })
         .env_remove("XDG_RUNTIME_DIR")
         .stdin(Stdio::null())
         .output()
