@@ -151,6 +151,7 @@ struct lld_info {
     uint64_t epoch;      /* how often the disk was opened for writing */
     uint64_t chunk;      /* number of the newest part of the log */
     uint64_t open_units;
+    uint64_t shadows;    /* versions of blocks that open units have written */
 };
 int lld_info(lld_disk *disk, struct lld_info *info);
 
@@ -165,6 +166,8 @@ struct lld_counters {
     uint64_t moved_bytes;   /* for that */
     uint64_t spilled_bytes; /* of units, before their end, for want of memory */
     uint64_t unreadable;    /* segments that stay as they are, because something in them cannot be read */
+    uint64_t units;         /* that have ended, not those that were aborted or in conflict */
+    uint64_t durable;       /* those of them that were to be stable */
 };
 int lld_counters(lld_disk *disk, struct lld_counters *counters);
 

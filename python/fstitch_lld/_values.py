@@ -52,6 +52,8 @@ class Info(NamedTuple):
     #: The number of the newest part of the log.
     chunk: int
     open_units: int
+    #: Versions of blocks that open units have written.
+    shadows: int
 
 
 class Space(NamedTuple):
@@ -73,6 +75,10 @@ class Counters(NamedTuple):
     moved_bytes: int
     spilled_bytes: int
     unreadable: int
+    #: Units that have ended, not those that were aborted or in conflict.
+    units: int
+    #: Those of them that were to be stable.
+    durable: int
 
 
 class Checked(NamedTuple):

@@ -129,6 +129,7 @@ pub struct LldInfo {
     pub epoch: u64,
     pub chunk: u64,
     pub open_units: u64,
+    pub shadows: u64,
 }
 
 impl From<Info> for LldInfo {
@@ -145,6 +146,7 @@ impl From<Info> for LldInfo {
             epoch: info.epoch.into(),
             chunk: info.chunk,
             open_units: fstitch_core::num::to_u64(info.open_units),
+            shadows: fstitch_core::num::to_u64(info.shadows),
         }
     }
 }
@@ -170,6 +172,8 @@ pub struct LldCounters {
     pub moved_bytes: u64,
     pub spilled_bytes: u64,
     pub unreadable: u64,
+    pub units: u64,
+    pub durable: u64,
 }
 
 impl From<Counters> for LldCounters {
@@ -184,6 +188,8 @@ impl From<Counters> for LldCounters {
             moved_bytes,
             spilled_bytes,
             unreadable,
+            units,
+            durable,
         } = counters;
         Self {
             chunks,
@@ -195,6 +201,8 @@ impl From<Counters> for LldCounters {
             moved_bytes,
             spilled_bytes,
             unreadable,
+            units,
+            durable,
         }
     }
 }

@@ -170,6 +170,7 @@ static void questions(lld_disk *disk) {
     IS(lld_clean(disk, 2) == 0 && lld_clean(disk, UINT64_MAX) == 0);
     IS(lld_counters(disk, &after) == 0 && after.checkpoints > before.checkpoints && after.client_bytes > 5 * BLOCK);
     IS(after.flushes > 0 && after.bytes > after.client_bytes && after.chunks > 0 && after.unreadable == 0);
+    IS(after.units > 0 && after.durable > 0 && after.durable <= after.units);
     IS(lld_space(disk, &space) == 0 && space.used > 5 * BLOCK && space.used < space.all && space.all < 32 << 20);
     IS(lld_info(disk, &info) == 0 && info.uuid[0] == 7 && info.uuid[1] == 0);
     IS(info.block_size == BLOCK && info.segment_size == 64 << 10 && info.segments > 400 && info.segments < 512);

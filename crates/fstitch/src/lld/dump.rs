@@ -147,7 +147,11 @@ fn lines(out: &mut impl Write, segment: &DumpedSegment, records: bool) -> Result
         )?;
         if records {
             for data in &chunk.data {
-                writeln!(out, "    block {}: {} {}, sum {:#010x}", data.place, data.kind, data.owner, data.sum)?;
+                writeln!(
+                    out,
+                    "    block {}: {} {}, sum {:#010x}",
+                    data.place, data.kind, data.owner, data.sum
+                )?;
             }
             chunk.records.iter().try_for_each(|record| writeln!(out, "    {record}"))?;
         }

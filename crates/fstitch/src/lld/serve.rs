@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use fstitch_core::{Clock, SystemClock};
 use fstitch_lld::{Options, Volumes};
 use fstitch_nbd::{Kind, Server};
 use rustix::fs::Mode;
@@ -90,9 +91,9 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("handling signals")?;
     let cache_size = usize::try_from(arguments.cache_size).context("--cache-size")?;
     let options = Options { cache_size, read_only: arguments.read_only, ..Options::default() };
-    let began = Instant::now();
+    let clock = SystemClock::new();
     let (disk, recovered) = super::open(&arguments.disk, &options)?;
-    let opened_in = began.elapsed();
+    let opened_in = clock.elapsed();
     let name = arguments.disk.display();
     if recovered.chunks > 0 {
         eprintln!("fstitch: {name}: {} chunks of the log were done again", recovered.chunks);

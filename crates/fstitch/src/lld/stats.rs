@@ -126,15 +126,23 @@ impl Stats {
         let cleaned = format!("{} segments, {} moved", self.segments_cleaned, size::show(self.moved_bytes));
         line("cleaned", cleaned)?;
         if self.segments_unreadable > 0 {
-            line("NOT READABLE", format!("{} segments, which are left as they are", self.segments_unreadable))?;
+            line(
+                "NOT READABLE",
+                format!("{} segments, which are left as they are", self.segments_unreadable),
+            )?;
         }
         line("segments free", format!("{} of {}", self.free_segments, self.segments))?;
-        let space = format!("{}, of which {} is used", size::show(self.space_bytes), size::show(self.used_bytes));
+        let space =
+            format!("{}, of which {} is used", size::show(self.space_bytes), size::show(self.used_bytes));
         line("space", space)?;
         let Recovery { chunks, records, micros, .. } = &self.recovery;
         line(
             "opened in",
-            format!("{}.{:03} ms, with {records} records in {chunks} chunks done again", micros / 1000, micros % 1000),
+            format!(
+                "{}.{:03} ms, with {records} records in {chunks} chunks done again",
+                micros / 1000,
+                micros % 1000
+            ),
         )?;
         Ok(shown)
     }
@@ -144,7 +152,9 @@ impl Stats {
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let name = arguments.control.display();
     if !is_socket(&arguments.control) {
-        bail!("{name} is no socket: these are the numbers of a server (`fstitch lld serve --control`); `fstitch lld info` shows a disk");
+        bail!(
+            "{name} is no socket: these are the numbers of a server (`fstitch lld serve --control`); `fstitch lld info` shows a disk"
+        );
     }
     let stats = match Client::new(&arguments.control)?.ask(&Request::Stats)? {
         Answer::Stats(stats) => stats,

@@ -38,7 +38,11 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "not the contents of blocks, for programs",
     ),
     ("lld dump", "fstitch lld dump disk.lld", "shows every segment with its chunks"),
-    ("lld dump", "fstitch lld dump --segment 3 --records disk.lld", "shows what one of them says has happened"),
+    (
+        "lld dump",
+        "fstitch lld dump --segment 3 --records disk.lld",
+        "shows what one of them says has happened",
+    ),
     ("lld stats", "fstitch lld stats control.sock", "shows what a server's disk has done"),
     ("lld volume", "fstitch lld volume create disk.lld root 20G", "makes a volume"),
     (

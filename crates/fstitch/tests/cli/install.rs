@@ -30,9 +30,25 @@ fn built() -> Option<Place> {
     fs::copy(PROGRAM, place.at("target/debug/fstitch")).unwrap();
     let target = Path::new(PROGRAM).ancestors().nth(2).unwrap();
     let mut libraries = Command::new(env!("CARGO"));
-    libraries.args(["build", "--quiet", "--locked", "-p", "fstitch-client-c", "-p", "fstitch-lld-c", "-p", "fstitch-lld-sqlite"]);
+    libraries.args([
+        "build",
+        "--quiet",
+        "--locked",
+        "-p",
+        "fstitch-client-c",
+        "-p",
+        "fstitch-lld-c",
+        "-p",
+        "fstitch-lld-sqlite",
+    ]);
     Ran::from(libraries.current_dir(root()).env("CARGO_TARGET_DIR", target).output().unwrap()).ok();
-    for name in ["libpatchgroup.so", "libpatchgroup.a", "libfstitch_lld.so", "libfstitch_lld.a", "libfstitch_lld_sqlite.so"] {
+    for name in [
+        "libpatchgroup.so",
+        "libpatchgroup.a",
+        "libfstitch_lld.so",
+        "libfstitch_lld.a",
+        "libfstitch_lld_sqlite.so",
+    ] {
         fs::copy(target.join("debug").join(name), place.at("target/debug").join(name)).unwrap();
     }
     Some(place)

@@ -53,12 +53,16 @@ fn what_lies_on_a_disk_is_shown() {
     fstitch(&format!("lld format {disk} 64M")).ok();
     fstitch(&format!("lld volume create {disk} a 16M")).ok();
     let shown = fstitch(&format!("lld dump --records {disk}")).ok();
-    assert!(shown.contains("segment 0 at block 8") && shown.contains("NewList { list: 2, sparse: true }"), "{shown}");
+    assert!(
+        shown.contains("segment 0 at block 8") && shown.contains("NewList { list: 2, sparse: true }"),
+        "{shown}"
+    );
     let lines = fstitch(&format!("lld dump --json {disk}")).ok();
     let segments: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(segments.len(), 127);
     // The chunks of the log are numbered without a gap, each linked to the one before.
-    let chunks: Vec<&Value> = segments.iter().flat_map(|segment| segment["chunks"].as_array().unwrap()).collect();
+    let chunks: Vec<&Value> =
+        segments.iter().flat_map(|segment| segment["chunks"].as_array().unwrap()).collect();
     assert!(chunks.len() > 2);
     for (chunk, number) in chunks.iter().zip(1..) {
         assert_eq!(chunk["number"], number);
@@ -98,7 +102,11 @@ fn a_server_says_what_it_does_and_changes_its_volumes() {
     let grown = |name: &str| after[name].as_u64().unwrap() - before[name].as_u64().unwrap();
     assert_eq!((grown("units"), grown("durable_units")), (1, 1));
     assert!(after["written_bytes"].as_u64() > after["client_bytes"].as_u64());
-    assert!(fstitch(&format!("lld stats {control}")).ok().contains("open now             1 units with 0 versions"));
+    assert!(
+        fstitch(&format!("lld stats {control}"))
+            .ok()
+            .contains("open now             1 units with 0 versions")
+    );
     drop(server);
     fstitch(&format!("lld stats {control}")).refused(1, "Connection refused");
     assert_eq!(json(&format!("lld volume list --json {disk}"))[0]["size_bytes"], 32 << 20);
