@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -343,6 +344,11 @@ class Module(unittest.TestCase):
         ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
         self.assertEqual(ran.returncode, 1)
         self.assertIn("ImportError: /nowhere/lib.so cannot be loaded", ran.stderr)
+
+    def test_the_calls_are_those_of_the_header(self):
+        with open(os.path.join(os.path.dirname(__file__), "../../fstitch_lld.h")) as header:
+            calls = set(re.findall(r"\b(lld_\w+)\(", header.read()))
+        self.assertEqual({"lld_error", *fstitch_lld._library._CALLS}, calls)
 
     def test_everything_public_says_what_it_is_for(self):
         for name in fstitch_lld.__all__:
