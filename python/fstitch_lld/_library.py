@@ -8,9 +8,11 @@ from typing import Any, Optional, Tuple
 
 _NAME = "libfstitch_lld.so.0"
 
-#: What a call gets: a handle, a number, a whole number of C, memory and its size, a place for a number, a word, a structure.
+#: What a call gets: a handle, a number, a whole number of C, the size of memory, memory, a structure, a word, and a
+#: place for a number.
 _HANDLE, _NUMBER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_size_t
-_MEMORY, _PLACE, _WORD, _STRUCTURE = ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64), ctypes.c_char_p, ctypes.c_void_p
+_MEMORY, _STRUCTURE, _WORD = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
+_PLACE = ctypes.POINTER(ctypes.c_uint64)
 
 #: Of a disk (lld_…) and of a unit (lld_unit_…), behind the handle.
 _OPERATIONS = {
@@ -63,7 +65,8 @@ _CALLS = {
     "lld_unit_pread": (ctypes.c_ssize_t, [_HANDLE, _HANDLE, _MEMORY, _SIZE, _NUMBER]),
     "lld_unit_pwrite": (ctypes.c_ssize_t, [_HANDLE, _HANDLE, _MEMORY, _SIZE, _NUMBER]),
     "lld_unit_trim": (_INT, [_HANDLE, _HANDLE, _NUMBER, _NUMBER]),
-    **{prefix + name: (_INT, [_HANDLE] + rest) for prefix in ("lld_", "lld_unit_") for name, rest in _OPERATIONS.items()},
+    **{"lld_" + name: (_INT, [_HANDLE] + rest) for name, rest in _OPERATIONS.items()},
+    **{"lld_unit_" + name: (_INT, [_HANDLE] + rest) for name, rest in _OPERATIONS.items()},
 }
 
 
@@ -77,7 +80,8 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(name, use_errno=True)
     except OSError as error:
-        raise ImportError(f"{name} cannot be loaded, which `make install-lld` of Featherstitch installs: {error}") from None
+        text = f"{name} cannot be loaded, which `make install-lld` of Featherstitch installs: {error}"
+        raise ImportError(text) from None
     library.lld_error.restype, library.lld_error.argtypes = ctypes.c_char_p, []
     for call, (answer, arguments) in _CALLS.items():
         function = getattr(library, call)
