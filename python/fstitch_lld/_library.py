@@ -4,7 +4,7 @@ import ctypes
 import errno
 import functools
 import os
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 _NAME = "libfstitch_lld.so.0"
 
@@ -15,7 +15,7 @@ _MEMORY, _STRUCTURE, _WORD = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
 _PLACE = ctypes.POINTER(ctypes.c_uint64)
 
 #: Of a disk (lld_…) and of a unit (lld_unit_…), behind the handle.
-_OPERATIONS = {
+_OPERATIONS: Dict[str, List[Any]] = {
     "new_list": [_INT, _PLACE],
     "delete_list": [_NUMBER],
     "new_block": [_NUMBER, _PLACE],
@@ -34,7 +34,7 @@ _OPERATIONS = {
     "list_len": [_NUMBER, _PLACE],
 }
 
-_CALLS = {
+_CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "lld_format": (_INT, [_WORD, _STRUCTURE]),
     "lld_open": (_HANDLE, [_WORD, _STRUCTURE, _STRUCTURE]),
     "lld_close": (_INT, [_HANDLE]),
@@ -100,7 +100,7 @@ def call(name: str, *arguments: Any) -> int:
     """Makes a call; returns what it answers, and raises what it fails with."""
     for argument in arguments:
         whole(argument)
-    answer = getattr(_library(), name)(*arguments)
+    answer: Optional[int] = getattr(_library(), name)(*arguments)
     if answer is None or answer < 0:
         number, text = ctypes.get_errno(), _library().lld_error().decode(errors="replace")
         raise (Conflict if number == errno.ECANCELED else OSError)(number, text)
