@@ -27,8 +27,7 @@ CLIENT_SOURCES := $(filter Cargo.% crates/fstitch-client%,$(SOURCES))
 LLD_SOURCES := $(filter Cargo.% crates/fstitch-core/% crates/fstitch-disk/% crates/fstitch-lld/% $(LLD)/%,$(SOURCES))
 PROGRAM_SOURCES := $(filter-out $(CLIENT)/% $(LLD)/%,$(SOURCES))
 
-.PHONY: demo test install uninstall build optimized build-client install-client build-lld install-lld proofs studies bench \
-	clean
+.PHONY: demo test install uninstall build optimized build-client install-client build-lld install-lld proofs studies bench clean
 
 # Makes an ext2 image, mounts it, unpacks a tree, kills the mount in mid-write, checks, and tells what it saw.
 demo: build
@@ -102,8 +101,8 @@ ZSH := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 FISH := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 HELPERS := $(if $(MOUNT_HELPER_DIR),$(addprefix $(DESTDIR)$(MOUNT_HELPER_DIR)/,mount.fuse.fstitch mount.fstitch))
 CALLS := pg_open pg_use pg_create pg_depend pg_engage pg_disengage pg_engage_fd pg_disengage_fd pg_sync pg_close
-LLD_CALLS := lld_error lld_format lld_open lld_close lld_block_size lld_flush lld_checkpoint lld_clean lld_check lld_space \
-	lld_info lld_counters lld_new_list lld_delete_list lld_next_list lld_new_block lld_new_block_after lld_new_block_at \
+LLD_CALLS := lld_error lld_format lld_open lld_close lld_block_size lld_flush lld_checkpoint lld_clean lld_check lld_space lld_info \
+	lld_counters lld_new_list lld_delete_list lld_next_list lld_new_block lld_new_block_after lld_new_block_at \
 	lld_delete_block lld_read lld_write lld_read_at lld_write_at lld_block_at lld_delete_range lld_next_at lld_block_after \
 	lld_block_before lld_list_len lld_begin lld_end lld_end_durable lld_abort lld_unit_new_list lld_unit_delete_list \
 	lld_unit_new_block lld_unit_new_block_after lld_unit_new_block_at lld_unit_delete_block lld_unit_read lld_unit_write \
