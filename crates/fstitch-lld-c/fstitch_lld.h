@@ -1,22 +1,24 @@
 /* Logical disks: blocks and lists instead of sectors, and any changes as a whole.
  *
- * Changes that are made in a unit are seen by nobody else before its end, and happen all at once there: after a crash at
- * any moment all of them are there, or none.
+ * Changes that are made in a unit are seen by nobody else before its end, and happen all at once there: after a crash
+ * at any moment all of them are there, or none.
  *
  *     lld_format ──► lld_open ──► lld_begin ──► lld_unit_… any number of times ──► lld_end, lld_end_durable, lld_abort
  *                        │                                                                                  │
  *                        └── lld_… outside of units: each call is a unit of its own ◄───────────────────────┘
  *
- * What has returned is stable when lld_flush, lld_checkpoint, lld_end_durable or lld_close has returned; a crash leaves what was stable, and
- * of the rest a prefix, in the order in which the calls have returned. One program at a time has a disk open for writing.
+ * What has returned is stable when lld_flush, lld_checkpoint, lld_end_durable or lld_close has returned; a crash
+ * leaves what was stable, and of the rest a prefix, in the order in which the calls have returned. One program at a
+ * time has a disk open for writing.
  *
- * Functions return -1 (those that return a pointer: NULL) when they fail, with errno and a text (lld_error); then nothing has
- * happened unless they say otherwise. Handles, which are no addresses of anything, are looked up by each call: NULL, one that was
- * closed, ended or aborted, and one of another kind are EINVAL. So are places and memory that are NULL. Other errors:
+ * Functions return -1 (those that return a pointer: NULL) when they fail, with errno and a text (lld_error); then
+ * nothing has happened unless they say otherwise. Handles, which are no addresses of anything, are looked up by each
+ * call: NULL, one that was closed, ended or aborted, and one of another kind are EINVAL. So are places and memory
+ * that are NULL. Other errors:
  *
  *     ENOENT          there is no such list, block or volume, or no such block in the list
  *     EEXIST          the position, or the name, is taken
- *     EINVAL          not for this kind of list; memory that is not of the size of a block; a name or a size that cannot be
+ *     EINVAL          not for this kind of list; memory of another size than a block; a name or size that cannot be
  *     ENOSPC          the disk is full
  *     EBUSY           somebody has the disk, or the volume, open
  *     EROFS           the disk is open for reading only, or does not accept changes since a write has failed
@@ -25,9 +27,10 @@
  *     EUCLEAN         something on the disk is damaged, or this is none
  *     EOPNOTSUPP      a disk of another version, or one that is used for something else; neither file nor block device
  *     EIO             the medium has failed
- *     ENOTRECOVERABLE a defect of the library; the disk can be closed and opened again
+ *     ENOTRECOVERABLE a defect of the library; the disk must be closed, and may be opened again
  *
- * The calls may be made from any thread, several at once. A child that has been forked finds nothing of its parent's open.
+ * The calls may be made from any thread, several at once. A child that has been forked finds nothing of its parent's
+ * open.
  *
  * Link with -lfstitch_lld (pkg-config: fstitch_lld). User's page: docs/lld.md of Featherstitch.
  * MIT OR Apache-2.0. */
@@ -65,19 +68,21 @@ struct lld_format_options {
     uint32_t reserved[7];
 };
 
-/* Makes an empty disk in a file, which is made with it, or on a block device. What is there already is EEXIST without LLD_OVERWRITE. */
+/* Makes an empty disk in a file, which is made with it, or on a block device. What is there already is EEXIST without
+ * LLD_OVERWRITE. */
 int lld_format(const char *path, const struct lld_format_options *options);
 
 /* Nothing is written: what a crash has left is done again in memory only. */
 #define LLD_READ_ONLY 1u
 /* One unit at a time: lld_begin waits for the end of the unit before. */
 #define LLD_SEQUENTIAL 2u
-/* Goes on from an older state than was promised where what was stable is damaged: what is behind it is written over. */
+/* Goes on from an older state than was promised where what was stable is damaged: what is behind it is written over.
+ * */
 #define LLD_ACCEPT_LOSS 4u
 
-/* What is read while units are open: a unit sees its own changes and everybody else what has ended; everybody, units too, sees what has
- * ended; everybody sees the newest change of all. With the last two a part of a block of a volume cannot be changed in a unit, with
- * the last one nowhere (EOPNOTSUPP). */
+/* What is read while units are open: a unit sees its own changes and everybody else what has ended; everybody, units
+ * too, sees what has ended; everybody sees the newest change of all. With the last two a part of a block of a volume
+ * cannot be changed in a unit, with the last one nowhere (EOPNOTSUPP). */
 #define LLD_SEE_OWN 0u
 #define LLD_SEE_COMMITTED 1u
 #define LLD_SEE_LATEST 2u
@@ -103,8 +108,8 @@ struct lld_recovered {
 /* Opens a disk. recovered may be NULL. */
 lld_disk *lld_open(const char *path, const struct lld_open_options *options, struct lld_recovered *recovered);
 
-/* Makes everything stable, and the next opening short. EBUSY, and the disk stays open, while units or volumes of it are; with any other
- * error it is closed. */
+/* Makes everything stable, and the next opening short. EBUSY, and the disk stays open, while units or volumes of it
+ * are; with any other error it is closed. */
 int lld_close(lld_disk *disk);
 
 /* Bytes of a block. */
@@ -127,8 +132,9 @@ struct lld_checked {
     uint64_t text_size; /* bytes that the whole text takes, with its end */
 };
 
-/* Checks every map, list and count, and with contents != 0 every block. The findings are written to text, one a line, as far as size bytes
- * have room for them; text may be NULL if size is 0. Everybody else waits meanwhile. Returns 0 also if something is wrong. */
+/* Checks every map, list and count, and with contents != 0 every block. The findings are written to text, one a line,
+ * as far as size bytes have room for them; text may be NULL if size is 0. Everybody else waits meanwhile. Returns 0
+ * also if something is wrong. */
 int lld_check(lld_disk *disk, int contents, struct lld_checked *checked, char *text, size_t size);
 
 /* How much a disk can store, in bytes. */
@@ -173,9 +179,10 @@ int lld_counters(lld_disk *disk, struct lld_counters *counters);
 
 /* ---- Lists and blocks ---- */
 
-/* A block has a number and is in one list. An ordered list has its blocks one behind the other; a sparse list has them at positions that the
- * program chooses, with gaps between them. Numbers begin with 1; what was removed leaves its number to nobody. List 1 is the
- * catalogue of a disk with volumes: who wants both makes a volume first, or its own lists are in the way (EOPNOTSUPP). */
+/* A block has a number and is in one list. An ordered list has its blocks one behind the other; a sparse list has
+ * them at positions that the program chooses, with gaps between them. Numbers begin with 1; what was removed leaves
+ * its number to nobody. List 1 is the catalogue of a disk with volumes: who wants both makes a volume first, or its
+ * own lists are in the way (EOPNOTSUPP). */
 
 /* Makes a list: ordered, or with sparse != 0 sparse. */
 int lld_new_list(lld_disk *disk, int sparse, uint64_t *list);
@@ -186,8 +193,8 @@ int lld_delete_list(lld_disk *disk, uint64_t list);
 /* The first list from this number on. Returns 1, or 0 if there is none. */
 int lld_next_list(lld_disk *disk, uint64_t from, uint64_t *list);
 
-/* Make a block, which reads as zeros: in front of all others of an ordered list, behind another one of it, or at a position of a
- * sparse list. */
+/* Make a block, which reads as zeros: in front of all others of an ordered list, behind another one of it, or at a
+ * position of a sparse list. */
 int lld_new_block(lld_disk *disk, uint64_t list, uint64_t *block);
 int lld_new_block_after(lld_disk *disk, uint64_t list, uint64_t before, uint64_t *block);
 int lld_new_block_at(lld_disk *disk, uint64_t list, uint64_t position, uint64_t *block);
@@ -199,18 +206,20 @@ int lld_delete_block(lld_disk *disk, uint64_t block);
 int lld_read(lld_disk *disk, uint64_t block, void *into, size_t size);
 int lld_write(lld_disk *disk, uint64_t block, const void *from, size_t size);
 
-/* The same with the block at a position of a sparse list. Where there is none zeros are read, and one is made to be written. */
+/* The same with the block at a position of a sparse list. Where there is none zeros are read, and one is made to be
+ * written. */
 int lld_read_at(lld_disk *disk, uint64_t list, uint64_t position, void *into, size_t size);
 int lld_write_at(lld_disk *disk, uint64_t list, uint64_t position, const void *from, size_t size);
 
 /* The block at a position of a list; of an ordered one it is counted from 0. Returns 1, or 0 if there is none. */
 int lld_block_at(lld_disk *disk, uint64_t list, uint64_t position, uint64_t *block);
 
-/* Removes the blocks of a sparse list from one position to another one, that one too; not all at once, outside of a unit. removed, how
- * many there were, may be NULL. */
+/* Removes the blocks of a sparse list from one position to another one, that one too; not all at once, outside of a
+ * unit. removed, how many there were, may be NULL. */
 int lld_delete_range(lld_disk *disk, uint64_t list, uint64_t from, uint64_t last, uint64_t *removed);
 
-/* The first position of a sparse list from one on that has a block, and the block, which may be NULL. Returns 1, or 0 if there is none. */
+/* The first position of a sparse list from one on that has a block, and the block, which may be NULL. Returns 1, or 0
+ * if there is none. */
 int lld_next_at(lld_disk *disk, uint64_t list, uint64_t from, uint64_t *position, uint64_t *block);
 
 /* The neighbours of a block in its list. Return 1, or 0 behind the last and in front of the first one. */
@@ -225,8 +234,8 @@ int lld_list_len(lld_disk *disk, uint64_t list, uint64_t *len);
 /* Begins a unit. */
 lld_unit *lld_begin(lld_disk *disk);
 
-/* Everything happens now, and is stable after the second one. The unit has ended, also if this fails; then nothing of it has happened, but
- * where the medium fails nobody knows. */
+/* Everything happens now, and is stable after the second one. The unit has ended, also if this fails; then nothing of
+ * it has happened, but where the medium fails nobody knows. */
 int lld_end(lld_unit *unit);
 int lld_end_durable(lld_unit *unit);
 
@@ -264,8 +273,8 @@ struct lld_volume_info {
     char name[208];
 };
 
-/* Makes a volume, which takes nothing until it is written. The size is a multiple of a block's; a name is UTF-8 without control characters,
- * '/' and '?'. This, resizing and removing are stable when they return. */
+/* Makes a volume, which takes nothing until it is written. The size is a multiple of a block's; a name is UTF-8
+ * without control characters, '/' and '?'. This, resizing and removing are stable when they return. */
 int lld_volume_create(lld_disk *disk, const char *name, uint64_t size);
 
 /* Changes its size, also while it is open. What is beyond a smaller one is gone. */
@@ -286,11 +295,12 @@ int64_t lld_volume_size(lld_volume *volume);
 /* Reads up to size bytes; returns how many there were before the end. */
 ssize_t lld_volume_pread(lld_volume *volume, void *into, size_t size, uint64_t offset);
 
-/* Writes size bytes, none if not all of them are in the volume (EINVAL), and returns size. Each block is written as a whole; several of them
- * are so in a unit. */
+/* Writes size bytes, none if not all of them are in the volume (EINVAL), and returns size. Each block is written as a
+ * whole; several of them are so in a unit, while outside of one a failure may come after the first ones. */
 ssize_t lld_volume_pwrite(lld_volume *volume, const void *from, size_t size, uint64_t offset);
 
-/* Has bytes, all of which must be in the volume, read as zeros, and gives the blocks back that they take. */
+/* Has bytes, all of which must be in the volume, read as zeros, and gives the blocks back that they take; several at
+ * once in a unit only. */
 int lld_volume_trim(lld_volume *volume, uint64_t offset, uint64_t size);
 
 /* Makes everything stable that has been written, as lld_flush. */

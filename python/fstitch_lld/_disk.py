@@ -39,8 +39,8 @@ Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 
 class Disk(Operations):
-    """A logical disk that is open. Each operation outside of a unit happens as a whole by itself. As a context manager it closes
-    itself; units that are open then are aborted."""
+    """A logical disk that is open. Each operation outside of a unit happens as a whole by itself. As a context manager
+    it closes itself; units that are open then are aborted."""
 
     def __init__(self, handle: int, recovered: Recovered) -> None:
         self._handle = handle
@@ -59,8 +59,8 @@ class Disk(Operations):
         uuid: Optional[uuids.UUID] = None,
         overwrite: bool = False,
     ) -> None:
-        """Makes an empty disk in a file, which is made with this size, or with overwrite in whatever is there. What is 0 has
-        defaults that suit the size."""
+        """Makes an empty disk in a file, which is made with this size, or with overwrite in whatever is there. What is 0
+        has defaults that suit the size."""
         options = FormatOptionsC(whole(size), whole(block_size, 32), whole(segment_size, 32))
         options.flags = OVERWRITE if overwrite else 0
         if uuid is not None:
@@ -79,8 +79,8 @@ class Disk(Operations):
         sequential: bool = False,
         accept_loss: bool = False,
     ) -> "Disk":
-        """Opens a disk. What has been made stable is there, whatever has happened since; recovered says what was done for it.
-        One program at a time has it open for writing; others are refused with EBUSY."""
+        """Opens a disk. What has been made stable is there, whatever has happened since; recovered says what was done
+        for it. One program at a time has it open for writing; others are refused with EBUSY."""
         options = OpenOptionsC(whole(cache_size), whole(checkpoint_interval))
         options.visibility = whole(visibility, 32)
         flags = ((READ_ONLY, read_only), (SEQUENTIAL, sequential), (ACCEPT_LOSS, accept_loss))

@@ -4,16 +4,18 @@ import ctypes
 import errno
 import functools
 import os
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 _NAME = "libfstitch_lld.so.0"
 
-#: What a call gets: a handle, a number, a whole number of C, memory and its size, a place for a number, a word, a structure.
+#: What a call gets: a handle, a number, a whole number of C, the size of memory, memory, a structure, a word, and a
+#: place for a number.
 _HANDLE, _NUMBER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_size_t
-_MEMORY, _PLACE, _WORD, _STRUCTURE = ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64), ctypes.c_char_p, ctypes.c_void_p
+_MEMORY, _STRUCTURE, _WORD = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
+_PLACE = ctypes.POINTER(ctypes.c_uint64)
 
 #: Of a disk (lld_…) and of a unit (lld_unit_…), behind the handle.
-_OPERATIONS = {
+_OPERATIONS: Dict[str, List[Any]] = {
     "new_list": [_INT, _PLACE],
     "delete_list": [_NUMBER],
     "new_block": [_NUMBER, _PLACE],
@@ -32,7 +34,7 @@ _OPERATIONS = {
     "list_len": [_NUMBER, _PLACE],
 }
 
-_CALLS = {
+_CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "lld_format": (_INT, [_WORD, _STRUCTURE]),
     "lld_open": (_HANDLE, [_WORD, _STRUCTURE, _STRUCTURE]),
     "lld_close": (_INT, [_HANDLE]),
@@ -63,7 +65,8 @@ _CALLS = {
     "lld_unit_pread": (ctypes.c_ssize_t, [_HANDLE, _HANDLE, _MEMORY, _SIZE, _NUMBER]),
     "lld_unit_pwrite": (ctypes.c_ssize_t, [_HANDLE, _HANDLE, _MEMORY, _SIZE, _NUMBER]),
     "lld_unit_trim": (_INT, [_HANDLE, _HANDLE, _NUMBER, _NUMBER]),
-    **{prefix + name: (_INT, [_HANDLE] + rest) for prefix in ("lld_", "lld_unit_") for name, rest in _OPERATIONS.items()},
+    **{"lld_" + name: (_INT, [_HANDLE] + rest) for name, rest in _OPERATIONS.items()},
+    **{"lld_unit_" + name: (_INT, [_HANDLE] + rest) for name, rest in _OPERATIONS.items()},
 }
 
 
@@ -77,7 +80,8 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(name, use_errno=True)
     except OSError as error:
-        raise ImportError(f"{name} cannot be loaded, which `make install-lld` of Featherstitch installs: {error}") from None
+        text = f"{name} cannot be loaded, which `make install-lld` of Featherstitch installs: {error}"
+        raise ImportError(text) from None
     library.lld_error.restype, library.lld_error.argtypes = ctypes.c_char_p, []
     for call, (answer, arguments) in _CALLS.items():
         function = getattr(library, call)
@@ -96,7 +100,7 @@ def call(name: str, *arguments: Any) -> int:
     """Makes a call; returns what it answers, and raises what it fails with."""
     for argument in arguments:
         whole(argument)
-    answer = getattr(_library(), name)(*arguments)
+    answer: Optional[int] = getattr(_library(), name)(*arguments)
     if answer is None or answer < 0:
         number, text = ctypes.get_errno(), _library().lld_error().decode(errors="replace")
         raise (Conflict if number == errno.ECANCELED else OSError)(number, text)

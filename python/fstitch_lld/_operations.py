@@ -36,7 +36,8 @@ class Operations:
         self._call("delete_list", list)
 
     def new_block(self, list: int, *, after: Optional[int] = None, position: Optional[int] = None) -> int:
-        """Makes a block, which reads as zeros: in front of all others, behind another one, or at a position of a sparse list."""
+        """Makes a block, which reads as zeros: in front of all others, behind another one, or at a position of a sparse
+        list."""
         if after is not None and position is not None:
             raise ValueError("a block goes behind another one or to a position, not both")
         if after is not None:
@@ -70,8 +71,8 @@ class Operations:
         return self._found("block_at", list, position)
 
     def delete_range(self, list: int, start: int, stop: int) -> int:
-        """Removes the blocks of a sparse list at the positions from start up to stop, which stays. Returns how many there were.
-        Outside of a unit not all at once."""
+        """Removes the blocks of a sparse list at the positions from start up to stop, which stays. Returns how many there
+        were. Outside of a unit not all at once."""
         if stop <= start:
             return 0
         return self._number("delete_range", list, start, stop - 1)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class Unit(Operations):
-    """An atomic recovery unit: what is done in it is seen by nobody else before its end, and happens as a whole. As a context
-    manager it ends when its body does, and is aborted if that raises. One that is forgotten is aborted, too."""
+    """An atomic recovery unit: what is done in it is seen by nobody else before its end, and happens as a whole. As a
+    context manager it ends when its body does, and is aborted if that raises. One that is forgotten is aborted, too."""
 
     _prefix = "lld_unit_"
 
@@ -42,8 +42,8 @@ class Unit(Operations):
         return UnitVolume(self, volume)
 
     def end(self, durable: Optional[bool] = None) -> None:
-        """Everything happens now, and is stable if asked for. Raises Conflict, and nothing has happened, if others have removed
-        what it builds on. The unit has ended, also if this raises."""
+        """Everything happens now, and is stable if asked for. Raises Conflict, and nothing has happened, if others have
+        removed what it builds on. The unit has ended, also if this raises."""
         durable = self._durable if durable is None else durable
         call("lld_end_durable" if durable else "lld_end", self._take())
 

@@ -142,7 +142,8 @@ class InfoC(ctypes.Structure):
         ("uuid", ctypes.c_uint8 * 16),
         ("block_size", ctypes.c_uint32),
         ("segment_size", ctypes.c_uint32),
-    ] + [(name, ctypes.c_uint64) for name in Info._fields[3:]]
+        *((name, ctypes.c_uint64) for name in Info._fields[3:]),
+    ]
 
 
 class SpaceC(ctypes.Structure):

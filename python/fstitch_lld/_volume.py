@@ -30,8 +30,8 @@ class Volume:
         return _pread("lld_volume_pread", (self._handle,), size, offset)
 
     def pwrite(self, data: Any, offset: int) -> int:
-        """Writes bytes, none of them if not all are in the volume, and returns how many. Each block is written as a whole; several
-        are so in a unit."""
+        """Writes bytes, none of them if not all are in the volume, and returns how many. Each block is written as a whole;
+        several are so in a unit."""
         return call("lld_volume_pwrite", self._handle, *memory_of(data), offset)
 
     def trim(self, offset: int, size: int) -> None:

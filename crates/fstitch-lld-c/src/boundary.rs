@@ -173,26 +173,26 @@ mod tests {
     fn a_panic_ends_here() {
         let quiet = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
-        assert_eq!(call::<c_int>("lld_x", || panic!("seeded {}", 7)), -1);
-        assert_eq!(last(), (libc::ENOTRECOVERABLE, "lld_x: a defect of the library: seeded 7".to_owned()));
-        assert_eq!(attempt::<u8>("lld_y", || panic!("plain")), None);
+        assert_eq!(call::<c_int>("a_call", || panic!("seeded {}", 7)), -1);
+        assert_eq!(last(), (libc::ENOTRECOVERABLE, "a_call: a defect of the library: seeded 7".to_owned()));
+        assert_eq!(attempt::<u8>("another", || panic!("plain")), None);
         assert!(last().1.ends_with("plain"));
         std::panic::set_hook(quiet);
     }
 
     #[test]
     fn a_text_belongs_to_its_thread() {
-        let fail = |text: &str| call::<c_int>("lld_x", || Err(Failure::invalid(text)));
+        let fail = |text: &str| call::<c_int>("a_call", || Err(Failure::invalid(text)));
         assert_eq!(fail("mine\0"), -1);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // SAFETY: as above.
                 assert!(unsafe { CStr::from_ptr(lld_error()) }.is_empty());
                 fail("another");
-                assert_eq!(last().1, "lld_x: another");
+                assert_eq!(last().1, "a_call: another");
             });
         });
-        assert_eq!(last(), (libc::EINVAL, "lld_x: mine?".to_owned()));
+        assert_eq!(last(), (libc::EINVAL, "a_call: mine?".to_owned()));
     }
 
     #[test]

@@ -15,7 +15,7 @@ enum { BLOCK = 512, WRITES = 300, THREADS = 2, SPARE = 8 };
 
 static lld_disk *disk;
 
-/* What the n-th unit does of a thread: every block of a sparse list is n, and the ordered one has n % SPARE + 1 blocks. */
+/* What a thread's n-th unit does: every block of the sparse list is n, and the ordered one has n % SPARE + 1 blocks. */
 struct thread {
     pthread_t thread;
     uint64_t no, sparse, ordered, unit;
@@ -56,7 +56,8 @@ static void *work(void *argument) {
             char line[96];
             struct lld_counters counters;
             IS(lld_counters(disk, &counters) == 0);
-            int len = snprintf(line, sizeof line, "%" PRIu64 " %" PRIu64 " %" PRIu64 "\n", of->no, n, counters.spilled_bytes);
+            const char *format = "%" PRIu64 " %" PRIu64 " %" PRIu64 "\n";
+            int len = snprintf(line, sizeof line, format, of->no, n, counters.spilled_bytes);
             IS(write(STDOUT_FILENO, line, len) == len);
         } else {
             IS(lld_end(unit) == 0);
@@ -131,6 +132,6 @@ int main(int argc, char **argv) {
         return 1;
     }
     IS(lld_close(disk) == 0);
-    printf("whole after %" PRIu64 " chunks, %s\n", recovered.chunks, recovered.unfinished ? "one unfinished" : "none unfinished");
+    printf("whole after %" PRIu64 " chunks, %s unfinished\n", recovered.chunks, recovered.unfinished ? "one" : "none");
     return 0;
 }

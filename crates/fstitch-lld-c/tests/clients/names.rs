@@ -1,4 +1,4 @@
-//! The calls by their names: in the header, the manual page, the Makefile and the program that uses them all.
+//! The calls by their names: in the header, the library, the manual page, the Makefile and the program that uses them all.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,6 +30,12 @@ fn all_who_name_the_calls_name_the_same() {
         calls,
         "the program that uses every call, and says what failed"
     );
+    let sources =
+        ["blocks", "boundary", "disk", "unit", "volumes"].map(|name| read(&format!("src/{name}.rs")));
+    let mut defined = words(&sources.concat(), false);
+    // What stands for all of them.
+    defined.retain(|word| !word.ends_with('_'));
+    assert_eq!(defined, calls, "what the library has");
     let manual = words(&read("fstitch_lld.3").replace("\\-", "-"), false);
     let missing: Vec<_> = calls.difference(&manual).collect();
     assert!(missing.is_empty(), "not in the manual page: {missing:?}");
