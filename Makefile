@@ -104,7 +104,7 @@ $(EXTENSION): $(EXTENSION_SOURCES)
 	$(MAKE) build-sqlite
 
 need_cargo = command -v $(CARGO) >/dev/null 2>&1 || { echo "$(1) is missing or older than its sources, and there is no \
-$(CARGO) here: run \`make build build-client build-lld\` as the user who has Rust's toolchain, then this again" >&2; exit 1; }
+$(CARGO) here: run \`make build build-client build-lld build-sqlite\` as the user who has Rust's toolchain, then this again" >&2; exit 1; }
 
 # Where things go, packaged or not.
 BIN := $(DESTDIR)$(PREFIX)/bin
