@@ -1,7 +1,7 @@
 //! What of SQLite's C interface is used here: the facts of its headers `sqlite3.h` and `sqlite3ext.h`, in Rust's words.
 //!
 //! An extension is given a table of SQLite's functions, whose order never changes. The layouts are compared with those of another
-//! source in `tests/abi.rs`.
+//! source in `tests/vfs/interface.rs`.
 
 use std::ffi::{c_char, c_double, c_int, c_void};
 

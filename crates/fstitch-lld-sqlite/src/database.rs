@@ -81,6 +81,7 @@ impl Database {
 
     /// Reads, with zeros behind the end; says whether all was there.
     pub(crate) fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<bool> {
+        self.base.check()?;
         let there = to_usize(self.size().saturating_sub(offset).min(to_u64(into.len())));
         let (found, missing) = into.split_at_mut(there);
         let base = Arc::clone(&self.base);
@@ -137,6 +138,7 @@ impl Database {
     }
 
     fn check_end(&self, end: u64) -> Result<()> {
+        self.base.check()?;
         if self.is_read_only {
             return Err(Failure::new(code::READONLY, "the disk is open for reading only"));
         }

@@ -81,7 +81,10 @@ impl Transaction {
     pub(crate) fn end(self, base: &Base) -> std::result::Result<(), Failure> {
         let head = self.prepare(base).map_err(|error| Failure::of_end(&error.into()))?;
         let done = if self.is_durable { self.unit.end_durable() } else { self.unit.end() };
-        done.map_err(|error| Failure::of_end(&error))?;
+        done.map_err(|error| {
+            base.has_failed();
+            Failure::of_end(&error)
+        })?;
         base.publish(self.size, head);
         Ok(())
     }
