@@ -148,6 +148,7 @@ pub(crate) mod control {
     pub(crate) const PRAGMA: c_int = 14;
     pub(crate) const SYNC: c_int = 21;
     pub(crate) const COMMIT_PHASETWO: c_int = 22;
+    pub(crate) const PDB: c_int = 30;
     pub(crate) const BEGIN_ATOMIC_WRITE: c_int = 31;
     pub(crate) const COMMIT_ATOMIC_WRITE: c_int = 32;
     pub(crate) const ROLLBACK_ATOMIC_WRITE: c_int = 33;
