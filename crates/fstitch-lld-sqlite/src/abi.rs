@@ -1,7 +1,7 @@
 //! What of SQLite's C interface is used here: the facts of its headers `sqlite3.h` and `sqlite3ext.h`, in Rust's words.
 //!
 //! An extension is given a table of SQLite's functions, whose order never changes. The layouts are compared with those of another
-//! source in `tests/abi.rs`.
+//! source in `tests/vfs/interface.rs`.
 
 use std::ffi::{c_char, c_double, c_int, c_void};
 
@@ -148,6 +148,7 @@ pub(crate) mod control {
     pub(crate) const PRAGMA: c_int = 14;
     pub(crate) const SYNC: c_int = 21;
     pub(crate) const COMMIT_PHASETWO: c_int = 22;
+    pub(crate) const PDB: c_int = 30;
     pub(crate) const BEGIN_ATOMIC_WRITE: c_int = 31;
     pub(crate) const COMMIT_ATOMIC_WRITE: c_int = 32;
     pub(crate) const ROLLBACK_ATOMIC_WRITE: c_int = 33;

@@ -65,6 +65,8 @@ pub(crate) struct Shared {
     /// The first block, which every transaction looks at.
     pub(crate) head: Option<Arc<[u8]>>,
     pub(crate) locks: Locks,
+    /// The medium has failed at the end of a unit, and nobody knows whether that has happened.
+    is_unknown: bool,
     /// The next connection's number.
     next: u64,
 }
@@ -87,7 +89,7 @@ impl Base {
         disk.read_at(list, at, &mut meta).map_err(of)?;
         let is_empty = disk.list_len(list).map_err(of)? == 0;
         let size = if is_empty { 0 } else { decode(&meta)? };
-        let shared = Shared { size, head: None, locks: Locks::default(), next: 0 };
+        let shared = Shared { size, head: None, locks: Locks::default(), is_unknown: false, next: 0 };
         let shared = Mutex::new(shared);
         Ok(Self { disk: Arc::clone(disk), list, block_size, _volume: volume, shared })
     }
@@ -124,6 +126,28 @@ impl Base {
         shared.size = size;
         if head.is_some() {
             shared.head = head;
+        }
+    }
+
+    /// A unit of it did not end. If that was not for want of room, what is there is known when the disk is opened again.
+    pub(crate) fn has_failed(&self) {
+        // Who can make stable what is there has lost nothing.
+        if self.disk.flush().is_err() {
+            self.shared.lock().is_unknown = true;
+        }
+    }
+
+    /// Whether what is there is known.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.shared.lock().is_unknown {
+            true => Err(Failure::new(
+                code::READ,
+                "the medium failed in a commit: open the disk again to see what is there",
+            )),
+            false => Ok(()),
         }
     }
 

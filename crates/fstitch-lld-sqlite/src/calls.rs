@@ -316,6 +316,8 @@ unsafe extern "C" fn file_control(file: *mut File, number: c_int, argument: *mut
         },
         // SAFETY: the argument is null or a string.
         control::SYNC => handle.hear(Said::Written(unsafe { string(argument.cast()) })),
+        // SAFETY: the argument is the place of a pointer, which is not followed.
+        control::PDB => unsafe { handle.hear(Said::Connection((*argument.cast::<*const c_void>()).addr())) },
         // SAFETY: the argument is that of a pragma.
         control::PRAGMA => unsafe { pragma(handle, argument.cast()) },
         _ => Said::of(number).and_then(|said| handle.hear(said)),

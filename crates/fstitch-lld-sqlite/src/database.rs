@@ -14,7 +14,7 @@
 //! |---|---|---|
 //! | idle | write, truncate | open: a unit begins |
 //! | open | `SYNC` with a super-journal's name | joined |
-//! | open | `COMMIT_PHASETWO` | idle: **the unit ends**, durably if there was an `xSync` |
+//! | open | `COMMIT_PHASETWO` | idle: **the unit ends**, durably if there was an `xSync`. Other databases of the connection that are written, too, are joined first |
 //! | open | an error of a write | failed: the unit is aborted |
 //! | open, failed, restored | unlock, close, `ROLLBACK_ATOMIC_WRITE` | idle: the unit is aborted |
 //! | failed | `SYNC` | restored |
@@ -30,9 +30,12 @@
 //! Who ends a unit only when SQLite has finished its own journal must not fail in a way that SQLite does not expect there: it takes a
 //! full disk or an I/O error as a reason to forget all that it has in memory, which is what is wanted.
 
+use std::ffi::c_int;
 use std::sync::Arc;
 
+use fstitch_core::lock::{Mutex, MutexGuard};
 use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::order::rank;
 
 use crate::abi::code;
 use crate::base::Base;
@@ -45,10 +48,15 @@ use crate::transaction::Transaction;
 /// Such a file.
 pub(crate) struct Database {
     pub(crate) opened: Arc<Opened>,
-    base: Arc<Base>,
     number: u64,
     is_read_only: bool,
-    state: State,
+    side: Arc<Side>,
+}
+
+/// What other databases of the connection may see of it.
+pub(crate) struct Side {
+    base: Arc<Base>,
+    state: Mutex<State, rank::Marking>,
 }
 
 enum State {
@@ -59,31 +67,68 @@ enum State {
     Restored,
 }
 
+impl Side {
+    /// Its state; a unit of several that has ended needs none any more.
+    fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        if let State::Joined(group) = &*state
+            && group.has_ended()
+        {
+            *state = State::Idle;
+        }
+        state
+    }
+
+    /// Whether it waits for nothing but the word that the transaction is complete.
+    pub(crate) fn is_written(&self) -> bool {
+        matches!(&*self.state(), State::Open(transaction) if transaction.is_written)
+    }
+
+    /// Joins a transaction over several databases.
+    fn join(&self, group: &Arc<Group>) -> Result<()> {
+        let mut state = self.state();
+        let State::Open(transaction) = std::mem::replace(&mut *state, State::Failed) else { return Ok(()) };
+        group.join(&self.base, &transaction)?;
+        *state = State::Joined(Arc::clone(group));
+        Ok(())
+    }
+}
+
 impl Database {
     pub(crate) fn new(opened: Arc<Opened>, base: Arc<Base>, is_read_only: bool) -> Self {
         let number = base.number();
-        Self { opened, base, number, is_read_only, state: State::Idle }
+        let side = Arc::new(Side { base, state: Mutex::new(State::Idle) });
+        Self { opened, number, is_read_only, side }
+    }
+
+    fn base(&self) -> &Arc<Base> {
+        &self.side.base
+    }
+
+    /// The connection that it belongs to.
+    pub(crate) fn belongs_to(&self, connection: usize) {
+        self.opened.belongs(&self.side, connection);
     }
 
     /// Bytes of it, as this connection sees it.
-    pub(crate) fn size(&mut self) -> u64 {
-        self.settle();
-        match &self.state {
+    pub(crate) fn size(&self) -> u64 {
+        match &*self.side.state() {
             State::Open(transaction) => transaction.size,
-            _ => self.base.shared.lock().size,
+            _ => self.base().shared.lock().size,
         }
     }
 
     /// Bytes of a block of the disk.
     pub(crate) fn block_size(&self) -> usize {
-        self.base.block_size
+        self.base().block_size
     }
 
     /// Reads, with zeros behind the end; says whether all was there.
-    pub(crate) fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<bool> {
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
+        let base = self.base();
+        base.check()?;
         let there = to_usize(self.size().saturating_sub(offset).min(to_u64(into.len())));
         let (found, missing) = into.split_at_mut(there);
-        let base = Arc::clone(&self.base);
         for piece in base.pieces(offset, found.len()) {
             let part = &mut found[piece.at..piece.at + piece.len];
             if piece.len == base.block_size {
@@ -99,129 +144,117 @@ impl Database {
     }
 
     fn read_block(&self, position: u64, into: &mut [u8]) -> Result<()> {
-        let of = |error| Failure::of(code::READ, &error);
-        match &self.state {
-            State::Open(transaction) => return transaction.read(&self.base, position, into).map_err(of),
-            State::Joined(group) if group.read(&self.base, position, into).map_err(of)? => return Ok(()),
+        let (base, of) = (self.base(), |error| Failure::of(code::READ, &error));
+        match &*self.side.state() {
+            State::Open(transaction) => return transaction.read(base, position, into).map_err(of),
+            State::Joined(group) if group.read(base, position, into).map_err(of)? => return Ok(()),
             _ => {}
         }
         if position > 0 {
-            return self.base.disk.read_at(self.base.list, position, into).map_err(of);
+            return base.disk.read_at(base.list, position, into).map_err(of);
         }
         let (head, level) = {
-            let shared = self.base.shared.lock();
+            let shared = base.shared.lock();
             (shared.head.clone(), shared.locks.level(self.number))
         };
         if let Some(head) = head {
             into.copy_from_slice(&head);
             return Ok(());
         }
-        self.base.disk.read_at(self.base.list, position, into).map_err(of)?;
+        base.disk.read_at(base.list, position, into).map_err(of)?;
         // Who holds no lock may have read what is not committed any more.
         if level >= Level::Shared {
-            self.base.shared.lock().head = Some((&*into).into());
+            base.shared.lock().head = Some((&*into).into());
         }
         Ok(())
     }
 
     /// Writes in the transaction's unit.
-    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_end(offset.saturating_add(to_u64(data.len())))?;
         self.change(code::WRITE, |base, transaction| transaction.write(base, offset, data))
     }
 
     /// Changes the size in the transaction's unit.
-    pub(crate) fn truncate(&mut self, size: u64) -> Result<()> {
+    pub(crate) fn truncate(&self, size: u64) -> Result<()> {
         self.check_end(size)?;
         self.change(code::TRUNCATE, |base, transaction| transaction.truncate(base, size))
     }
 
     fn check_end(&self, end: u64) -> Result<()> {
+        self.base().check()?;
         if self.is_read_only {
             return Err(Failure::new(code::READONLY, "the disk is open for reading only"));
         }
-        if !self.base.fits(end) {
+        if !self.base().fits(end) {
             return Err(Failure::new(code::FULL, "a database that is larger than SQLite allows"));
         }
         Ok(())
     }
 
     fn change(
-        &mut self,
-        failing: std::ffi::c_int,
+        &self,
+        failing: c_int,
         work: impl FnOnce(&Base, &mut Transaction) -> fstitch_core::Result<()>,
     ) -> Result<()> {
-        self.settle();
-        if let State::Joined(group) = &self.state {
+        let mut state = self.side.state();
+        if let State::Joined(group) = &*state {
             // It is written after all was said: SQLite takes it back.
             group.give_up();
-            self.state = State::Failed;
+            *state = State::Failed;
         }
-        if matches!(self.state, State::Idle | State::Restored) {
-            self.state = State::Open(Transaction::begin(&self.base));
+        if matches!(*state, State::Idle | State::Restored) {
+            *state = State::Open(Transaction::begin(self.base()));
         }
-        let State::Open(transaction) = &mut self.state else { return Ok(()) };
-        work(&self.base, transaction).map_err(|error| {
-            self.state = State::Failed;
+        let State::Open(transaction) = &mut *state else { return Ok(()) };
+        work(self.base(), transaction).map_err(|error| {
+            *state = State::Failed;
             Failure::of(failing, &error)
         })
     }
 
-    /// A unit of several that has ended needs no state any more.
-    fn settle(&mut self) {
-        if let State::Joined(group) = &self.state
-            && group.has_ended()
-        {
-            self.state = State::Idle;
-        }
-    }
-
     /// What the transaction does is to be stable when it has ended; without one, what is there.
-    pub(crate) fn sync(&mut self) -> Result<()> {
-        match &mut self.state {
+    pub(crate) fn sync(&self) -> Result<()> {
+        match &mut *self.side.state() {
             State::Open(transaction) => transaction.is_durable = true,
             State::Joined(group) => group.make_durable(),
             State::Failed | State::Restored => {}
             State::Idle if self.is_read_only => {}
-            State::Idle => self.base.disk.flush().map_err(|error| Failure::of(code::FSYNC, &error))?,
+            State::Idle => self.base().disk.flush().map_err(|error| Failure::of(code::FSYNC, &error))?,
         }
         Ok(())
     }
 
-    /// All of a transaction is written; if it is one of several databases, this is the name of what ties them together.
-    pub(crate) fn written(&mut self, together: Option<&str>) -> Result<()> {
-        self.settle();
-        match (&self.state, together) {
-            (State::Open(_), Some(name)) => self.join(name),
+    /// All of a transaction is written; if it is one of several databases, this may be the name of what ties them together.
+    pub(crate) fn written(&self, together: Option<&str>) -> Result<()> {
+        let mut state = self.side.state();
+        match (&mut *state, together) {
+            (State::Open(_), Some(name)) => {
+                drop(state);
+                let group = self.opened.group(name);
+                let group = group.inspect_err(|_| *self.side.state() = State::Failed)?;
+                return self.side.join(&group);
+            }
+            (State::Open(transaction), None) => transaction.is_written = true,
             (State::Joined(group), _) => {
                 group.give_up();
-                self.state = State::Restored;
-                Ok(())
+                *state = State::Restored;
             }
-            (State::Failed, _) => {
-                self.state = State::Restored;
-                Ok(())
-            }
-            (State::Open(_) | State::Idle | State::Restored, _) => Ok(()),
+            (State::Failed, _) => *state = State::Restored,
+            (State::Idle | State::Restored, _) => {}
         }
-    }
-
-    fn join(&mut self, name: &str) -> Result<()> {
-        let State::Open(transaction) = std::mem::replace(&mut self.state, State::Failed) else {
-            return Ok(());
-        };
-        let group = self.opened.group(name)?;
-        group.join(&self.base, &transaction)?;
-        self.state = State::Joined(group);
         Ok(())
     }
 
     /// The transaction is complete.
-    pub(crate) fn commit(&mut self) -> Result<()> {
-        self.settle();
-        match std::mem::replace(&mut self.state, State::Idle) {
+    pub(crate) fn commit(&self) -> Result<()> {
+        let state = std::mem::replace(&mut *self.side.state(), State::Idle);
+        match state {
             State::Idle => Ok(()),
-            State::Open(transaction) => transaction.end(&self.base),
+            State::Open(transaction) => match &*self.opened.written_with(&self.side) {
+                [] => transaction.end(self.base()),
+                others => self.commit_with(&transaction, others),
+            },
             State::Joined(group) => {
                 group.give_up();
                 Err(Failure::new(code::WRITE, "a transaction over several databases was not completed"))
@@ -232,37 +265,47 @@ impl Database {
         }
     }
 
+    /// The first of several databases that nothing ties together hears that the transaction is complete: it is for all of them.
+    fn commit_with(&self, transaction: &Transaction, others: &[Arc<Side>]) -> Result<()> {
+        let group = Arc::new(Group::begin(&self.base().disk));
+        group.join(self.base(), transaction)?;
+        others.iter().try_for_each(|other| other.join(&group))?;
+        group.end()
+    }
+
     /// The transaction is given up.
-    pub(crate) fn abort(&mut self) {
-        if let State::Joined(group) = std::mem::replace(&mut self.state, State::Idle) {
+    pub(crate) fn abort(&self) {
+        let state = std::mem::replace(&mut *self.side.state(), State::Idle);
+        if let State::Joined(group) = state {
             group.give_up();
         }
     }
 
     /// Takes a lock, or says that others are in the way.
-    pub(crate) fn lock(&mut self, wanted: Level) -> bool {
-        self.base.shared.lock().locks.lock(self.number, wanted)
+    pub(crate) fn lock(&self, wanted: Level) -> bool {
+        self.base().shared.lock().locks.lock(self.number, wanted)
     }
 
     /// Gives locks up. A transaction that was not committed by then never is.
-    pub(crate) fn unlock(&mut self, left: Level) {
+    pub(crate) fn unlock(&self, left: Level) {
         self.abort();
-        self.base.shared.lock().locks.unlock(self.number, left);
+        self.base().shared.lock().locks.unlock(self.number, left);
     }
 
     /// What it holds.
     pub(crate) fn level(&self) -> Level {
-        self.base.shared.lock().locks.level(self.number)
+        self.base().shared.lock().locks.level(self.number)
     }
 
     /// Whether some connection writes, or will.
     pub(crate) fn is_reserved(&self) -> bool {
-        self.base.shared.lock().locks.is_reserved()
+        self.base().shared.lock().locks.is_reserved()
     }
 
     /// The file is not needed any more: its disk, to be closed if it was the last.
-    pub(crate) fn close(mut self) -> Arc<Opened> {
+    pub(crate) fn close(self) -> Arc<Opened> {
         self.unlock(Level::None);
+        self.opened.belongs_to_none(&self.side);
         self.opened
     }
 }

@@ -15,6 +15,7 @@ use fstitch_lld::{Disk, Volumes};
 
 use crate::abi::code;
 use crate::base::{Base, volume_bytes};
+use crate::database::Side;
 use crate::failure::{Failure, Result};
 use crate::group::Group;
 use crate::volatile::{Volatile, Volatiles};
@@ -72,6 +73,8 @@ pub(crate) struct Opened {
     pub(crate) volatiles: Volatiles,
     bases: Mutex<BTreeMap<String, Weak<Base>>, rank::Leaf>,
     groups: Mutex<BTreeMap<String, Arc<Group>>, rank::Leaf>,
+    /// Files of databases that are open, by their connections.
+    sides: Mutex<Vec<(usize, Arc<Side>)>, rank::Leaf>,
 }
 
 impl Disks {
@@ -132,6 +135,7 @@ impl Disks {
             volatiles: Volatiles::default(),
             bases: Mutex::default(),
             groups: Mutex::default(),
+            sides: Mutex::default(),
         })
     }
 
@@ -230,6 +234,30 @@ impl Opened {
         )
     }
 
+    /// A file belongs to a connection.
+    pub(crate) fn belongs(&self, side: &Arc<Side>, connection: usize) {
+        self.belongs_to_none(side);
+        self.sides.lock().push((connection, Arc::clone(side)));
+    }
+
+    /// It does so no more.
+    pub(crate) fn belongs_to_none(&self, side: &Arc<Side>) {
+        self.sides.lock().retain(|(_, other)| !Arc::ptr_eq(other, side));
+    }
+
+    /// The other files of its connection that are written, and wait for the word that their transaction is complete.
+    pub(crate) fn written_with(&self, side: &Arc<Side>) -> Vec<Arc<Side>> {
+        let sides = self.sides.lock().clone();
+        let is_it = |other: &Arc<Side>| Arc::ptr_eq(other, side);
+        let Some(connection) =
+            sides.iter().find(|(_, other)| is_it(other)).map(|(connection, _)| *connection)
+        else {
+            return Vec::new();
+        };
+        let of_it = sides.into_iter().filter(|(other, side)| *other == connection && !is_it(side));
+        of_it.map(|(_, side)| side).filter(|side| side.is_written()).collect()
+    }
+
     /// The transaction over several databases that a super-journal ties together.
     ///
     /// # Errors
@@ -277,8 +305,8 @@ impl Opened {
     /// Makes all stable, and the next opening short.
     fn close(self: Arc<Self>) -> Result<()> {
         let Some(opened) = Arc::into_inner(self) else { return Ok(()) };
-        let Self { disk, volumes, path, bases, groups, .. } = opened;
-        drop((volumes, bases, groups));
+        let Self { disk, volumes, path, bases, groups, sides, .. } = opened;
+        drop((volumes, bases, groups, sides));
         let Some(disk) = Arc::into_inner(disk) else { return Ok(()) };
         disk.close().map_err(|error| Failure::of(code::FSYNC, &error).about(&path.display().to_string()))
     }

@@ -85,7 +85,10 @@ impl Group {
         let mut joint = self.0.lock();
         let Outcome::Open(unit) = std::mem::replace(&mut joint.outcome, Outcome::Gone) else { return Ok(()) };
         let done = if joint.is_durable { unit.end_durable() } else { unit.end() };
-        done.map_err(|error| Failure::of_end(&error))?;
+        if let Err(error) = done {
+            joint.members.drain(..).for_each(|member| member.base.has_failed());
+            return Err(Failure::of_end(&error));
+        }
         joint.outcome = Outcome::Ended;
         for member in joint.members.drain(..) {
             member.base.publish(member.size, member.head);

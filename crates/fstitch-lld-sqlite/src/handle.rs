@@ -35,6 +35,8 @@ pub(crate) enum Said<'a> {
     EndBatch,
     /// It is given up.
     AbortBatch,
+    /// It belongs to the connection at this address.
+    Connection(usize),
     /// A pragma, its value, and where the answer goes.
     Pragma(&'a str, Option<&'a str>, &'a mut Option<String>),
 }
@@ -130,6 +132,10 @@ impl Handle {
             Said::BeginBatch | Said::EndBatch => Ok(()),
             Said::AbortBatch => {
                 database.abort();
+                Ok(())
+            }
+            Said::Connection(connection) => {
+                database.belongs_to(connection);
                 Ok(())
             }
             Said::Pragma(name, value, answer) => return hear_pragma(database, name, value, answer),

@@ -21,13 +21,16 @@ pub(crate) struct Transaction {
     cut: Option<u64>,
     /// SQLite wants it to be stable when it has ended.
     pub(crate) is_durable: bool,
+    /// SQLite has written all of it.
+    pub(crate) is_written: bool,
 }
 
 impl Transaction {
     /// Begins in the committed state.
     pub(crate) fn begin(base: &Base) -> Self {
         let size = base.shared.lock().size;
-        Self { unit: base.disk.begin_shared(), size, written: BTreeSet::new(), cut: None, is_durable: false }
+        let unit = base.disk.begin_shared();
+        Self { unit, size, written: BTreeSet::new(), cut: None, is_durable: false, is_written: false }
     }
 
     /// Reads a block.
@@ -48,6 +51,7 @@ impl Transaction {
                 self.put(base, piece.position, &block)?;
             }
         }
+        self.is_written = false;
         self.size = self.size.max(offset + to_u64(data.len()));
         Ok(())
     }
@@ -81,7 +85,10 @@ impl Transaction {
     pub(crate) fn end(self, base: &Base) -> std::result::Result<(), Failure> {
         let head = self.prepare(base).map_err(|error| Failure::of_end(&error.into()))?;
         let done = if self.is_durable { self.unit.end_durable() } else { self.unit.end() };
-        done.map_err(|error| Failure::of_end(&error))?;
+        done.map_err(|error| {
+            base.has_failed();
+            Failure::of_end(&error)
+        })?;
         base.publish(self.size, head);
         Ok(())
     }

@@ -228,6 +228,39 @@ fn exclusive_locking_commits_and_rolls_back() {
     }
 }
 
+/// Whole databases come and go, also between different sizes of pages.
+#[test]
+fn backups_go_both_ways() {
+    for page in [512, 4096, 32768] {
+        let medium = Medium::usual();
+        let (mut base, elsewhere) = (medium.open("db"), Connection::open_in_memory().unwrap());
+        base.execute_batch(&format!("pragma page_size={page}")).unwrap();
+        fill(&base, 0, 300, 2000);
+        fill(&elsewhere, 1000, 100, 3000);
+        let mut back = Connection::open_in_memory().unwrap();
+        let all = |from: &Connection, to: &mut Connection| {
+            rusqlite::backup::Backup::new(from, to)?.run_to_completion(7, std::time::Duration::ZERO, None)
+        };
+        all(&base, &mut back).unwrap();
+        assert_eq!(one::<i64>(&back, "select count(*) from t"), 300);
+        drop(all(&elsewhere, &mut base));
+        all(&elsewhere, &mut base).unwrap();
+        assert_eq!(one::<i64>(&base, "select min(n) * count(*) from t"), 100_000);
+        check(&base);
+        base.execute("vacuum into ?", [medium.name("copy", MEMORY)]).unwrap();
+        drop(base);
+        for name in ["db", "copy"] {
+            let base = medium.open(name);
+            assert_eq!(
+                one::<i64>(&base, "select count(*) from t where length(text) = 3000"),
+                100,
+                "{name} {page}"
+            );
+            check(&base);
+        }
+    }
+}
+
 #[test]
 fn counters_are_told() {
     let medium = Medium::usual();

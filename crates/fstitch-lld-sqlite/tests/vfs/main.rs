@@ -6,6 +6,7 @@
 
 mod attached;
 mod basics;
+mod failing;
 mod full;
 mod harness;
 mod interface;
