@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use fstitch_core::{BlockDevice, Caller, Clock, Consistency, FileSystem, Seed, SystemClock};
-use fstitch_lld::{Disk, FormatOptions};
+use fstitch_lld::Disk;
 use fstitch_minixlld::{MinixLld, MkfsOptions};
 
 use crate::contender::{Contender, Kernel, Medium, Tools};
@@ -72,10 +72,7 @@ impl Who {
     pub fn make(self, tools: &Tools, image: &Path) -> Result<Opened> {
         match self {
             Self::Minix { .. } => {
-                let device = inside::disk(image)? as Arc<dyn BlockDevice>;
-                let format = FormatOptions::for_bytes(device.geometry().bytes());
-                Disk::format(Arc::clone(&device), &format)?;
-                let disk = Disk::open(device, &fstitch_lld::Options::default())?.0;
+                let disk = super::fresh(&inside::disk(image)?, &fstitch_lld::Options::default())?;
                 let options = MkfsOptions {
                     uuid: [7; 16],
                     label: Vec::new(),

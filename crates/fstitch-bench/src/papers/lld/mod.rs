@@ -21,7 +21,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use fstitch_core::BlockDevice;
+use fstitch_core::num::to_usize;
+use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, BlockWrite};
 use fstitch_lld::{Disk, FormatOptions, Options};
 use tempfile::TempPath;
 
@@ -126,10 +127,26 @@ fn sparse(directory: &Path, bytes: u64) -> Result<tempfile::NamedTempFile> {
 
 /// An empty disk on a medium, with segments as they suit its size.
 fn fresh(device: &inside::Disk, options: &Options) -> Result<Disk> {
+    wipe(device)?;
     let device = Arc::clone(device) as Arc<dyn BlockDevice>;
     let format = FormatOptions::for_bytes(device.geometry().bytes());
     Disk::format(Arc::clone(&device), &format)?;
     Ok(Disk::open(device, options)?.0)
+}
+
+/// Writes over all of a medium: recovery must not find the chunks of the disk before, which formatting leaves where they are.
+fn wipe(device: &inside::Disk) -> Result<()> {
+    let piece = BlockBuf::copy_of(&FILLER[..]);
+    let blocks = device.geometry().block_count;
+    let pieces = piece.chunks_exact(to_usize(inside::BLOCK_SIZE));
+    for first in (0..blocks).step_by(pieces.len()) {
+        let writes: Vec<_> = (first..blocks)
+            .zip(pieces.clone())
+            .map(|(block, data)| BlockWrite { block: BlockNo(block), kind: BlockKind::Data, data })
+            .collect();
+        device.write(&writes)?;
+    }
+    Ok(device.flush()?)
 }
 
 /// What reached a medium so far, in bytes.
@@ -163,10 +180,14 @@ mod tests {
     #[test]
     fn an_image_is_there_to_its_last_byte() {
         let directory = tempfile::tempdir().unwrap();
-        let image = image(directory.path(), 3 << 20).unwrap();
+        let image = image(directory.path(), 9 << 20).unwrap();
         let bytes = std::fs::read(&image).unwrap();
-        assert_eq!(bytes.len(), 3 << 20);
+        assert_eq!(bytes.len(), 9 << 20);
         assert!(bytes.iter().all(|byte| *byte == FILLER[0]));
+        let device = inside::disk(&image).unwrap();
+        drop(fresh(&device, &Options::default()).unwrap());
+        wipe(&device).unwrap();
+        assert_eq!(std::fs::read(&image).unwrap(), bytes, "nothing of a disk is left");
         let said = circumstances(&[("disk", directory.path())], 5);
         assert_eq!(said.contains("A DEBUG BUILD"), cfg!(debug_assertions), "{said}");
         assert!(said.contains("medians of 5") && said.contains("`disk` is a file"), "{said}");
