@@ -179,7 +179,8 @@ pub(crate) mod tests {
 
     /// A table with little work, on two directories that go with it.
     pub(crate) fn quick(make: Make) -> Table {
-        let (disk, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let disk = tempfile::tempdir().unwrap();
+        let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let setting = Setting {
             scale: Scale::Quick,
             tree: &Tree::made_up(2, 2000),
