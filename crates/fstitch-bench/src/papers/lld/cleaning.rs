@@ -83,7 +83,7 @@ struct Found {
     all: f64,
     /// The same of contents alone: those of clients, and those that the cleaner moved.
     contents: f64,
-    /// Of the medium, how much holds contents.
+    /// Of the medium, how much is alive: contents and maps.
     medium: f64,
     /// The same without the segments that are kept free.
     in_use: f64,
@@ -173,7 +173,8 @@ fn measure(device: &inside::Disk, bytes: u64, taken: u64, pattern: Pattern) -> R
     let client = seconds(now.client_bytes - before.1.client_bytes);
     ensure!(now.client_bytes - before.1.client_bytes == round * 4096, "the disk counts what was written");
     let (all, info) = (seconds(after - before.0), disk.info());
-    let live = seconds(blocks * 4096) / seconds(u64::from(info.segment_size));
+    // Maps are alive as well.
+    let live = seconds(disk.space().used) / seconds(u64::from(info.segment_size));
     let segments = seconds(info.segments);
     Ok(Found {
         all: all / client,

@@ -56,6 +56,8 @@ struct Found {
     crashed: Vec<f64>,
     /// Records that were done again after each crash.
     records: Vec<u64>,
+    /// Blocks that were read for that.
+    read: Vec<u64>,
 }
 
 pub fn table(setting: &Setting<'_>) -> Result<Table> {
@@ -86,6 +88,11 @@ fn show(setting: &Setting<'_>, amount: Amount, found: &Found) -> Result<Table> {
             "records that are done again then",
             "",
             spread(found.records.iter().map(|count| seconds(*count)).collect())?,
+        ),
+        plain_row(
+            "blocks that are read for that",
+            "",
+            spread(found.read.iter().map(|count| seconds(*count)).collect())?,
         ),
         plain_row("random writes a second", "", once(seconds(amount.writes) / found.writing)),
         plain_row("bytes written for each", "", once(seconds(found.written) / seconds(found.client))),
@@ -138,7 +145,7 @@ fn measure(directory: &Path, amount: Amount) -> Result<Found> {
     let client = disk.counters().client_bytes - counted;
     ensure!(client == amount.writes * 4096, "the disk counts what was written");
     let (resident, reached) = (memory("VmRSS")?, written(&device) - before);
-    let (mut clean, mut crashed, mut records) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut clean, mut crashed, mut records, mut read) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..amount.repeats {
         disk.close()?;
         clean.push(timed(|| open(&device).map(drop))?);
@@ -148,7 +155,7 @@ fn measure(directory: &Path, amount: Amount) -> Result<Found> {
         (0..interval * 9 / 10).try_for_each(|_| write(&disk))?;
         disk.flush()?;
         drop(disk);
-        let mut found = None;
+        let (mut found, before) = (None, device.stats().blocks_read.get());
         crashed.push(timed(|| {
             found = Some(Disk::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &options())?);
             Ok(())
@@ -156,6 +163,7 @@ fn measure(directory: &Path, amount: Amount) -> Result<Found> {
         let (opened, recovered) = found.context("the disk was opened")?;
         ensure!(recovered.damaged.is_none() && !recovered.torn, "a crash leaves nothing behind a flush");
         records.push(recovered.records);
+        read.push(device.stats().blocks_read.get() - before);
         disk = opened;
     }
     let most = memory("VmHWM")?;
@@ -167,6 +175,7 @@ fn measure(directory: &Path, amount: Amount) -> Result<Found> {
         clean,
         crashed,
         records,
+        read,
     })
 }
 
@@ -207,6 +216,7 @@ mod tests {
         assert!(found.resident.iter().all(|bytes| *bytes > 1 << 20), "{found:?}");
         assert!(found.resident[2] >= found.resident[1], "{found:?}");
         let times = found.clean.iter().chain(&found.crashed);
+        assert!(found.read.iter().all(|count| *count > 0), "what is done again must be read: {found:?}");
         assert!(times.clone().count() == 4 && times.clone().all(|time| time.is_finite() && *time > 0.0));
         assert!(
             found.records.iter().all(|count| *count >= 900),
