@@ -68,6 +68,8 @@ bench)
     need sqlite3 sqlite3
     need postmark postmark
     need fio fio
+    # Beside our NBD server.
+    need nbdkit nbdkit
     [ -e /usr/src/linux-source-6.1.tar.xz ] || missing+=(linux-source-6.1)
     ;;
 studies)

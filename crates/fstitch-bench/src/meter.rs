@@ -4,6 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use fstitch_core::{Clock, SystemClock};
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::place::Place;
@@ -153,6 +154,22 @@ pub(crate) fn process_seconds(pid: &str) -> Result<f64> {
     Ok(ticks_to_seconds(ticks.sum::<Result<u64, _>>()?))
 }
 
+/// Processor seconds of this process alone, to the nanosecond.
+pub(crate) fn own_seconds() -> f64 {
+    clock_seconds(ClockId::ProcessCPUTime)
+}
+
+/// Processor seconds of this thread.
+pub(crate) fn thread_seconds() -> f64 {
+    clock_seconds(ClockId::ThreadCPUTime)
+}
+
+fn clock_seconds(clock: ClockId) -> f64 {
+    let now = clock_gettime(clock);
+    let count = |number: i64| seconds(u64::try_from(number).expect("clocks of processor time begin at 0"));
+    count(now.tv_sec) + count(now.tv_nsec) / 1e9
+}
+
 /// Processor seconds of the machine since it was started, in which it was not idle.
 fn machine_seconds() -> Result<f64> {
     let text = fs::read_to_string("/proc/stat").context("the processor time of the machine")?;
@@ -175,5 +192,13 @@ mod tests {
             sum = (0..100_000).fold(sum, u64::wrapping_add);
         }
         assert!(machine_seconds().unwrap() > machine, "{sum}");
+        let (process, thread) = (own_seconds(), thread_seconds());
+        std::thread::spawn(move || (0..3_000_000).fold(sum, |sum, one| std::hint::black_box(sum ^ one)))
+            .join()
+            .unwrap();
+        assert!(
+            own_seconds() - process > 4.0 * (thread_seconds() - thread),
+            "another thread's time is not this one's"
+        );
     }
 }

@@ -6,7 +6,7 @@ use crate::contender::{Contender, Medium};
 use crate::meter::Sample;
 
 /// How this program was built.
-const BUILD: &str = match option_env!("FSTITCH_BUILD") {
+pub(crate) const BUILD: &str = match option_env!("FSTITCH_BUILD") {
     Some(_) => "optimised for what it did while it was watched (`make optimized`)",
     None => "a plain build",
 };

@@ -8,7 +8,7 @@ use fstitch_core::{Clock, SystemClock};
 use fstitch_fuse::Transport;
 
 use crate::contender::{Contender, Medium, Tools};
-use crate::papers::{self, Setting};
+use crate::papers::{self, Chosen, Setting};
 use crate::processors;
 use crate::race::{Plan, Say, Step, prepare};
 use crate::results::{Machine, Results};
@@ -49,8 +49,8 @@ pub struct Wanted {
     pub transport: Transport,
     /// Whether the race is run.
     pub race: bool,
-    /// Whether the papers' tables and the scale are measured.
-    pub tables: bool,
+    /// The papers' tables, and what is measured without rivals.
+    pub tables: Chosen,
 }
 
 /// Does all of it.
@@ -90,19 +90,17 @@ pub fn run(wanted: &Wanted, say: &mut Say<'_>) -> Result<Results> {
         transport: wanted.transport,
     };
     let tools = Tools { fstitch: wanted.fstitch.clone(), mountpoint: mountpoint.path().canonicalize()? };
-    if wanted.tables {
-        let place = |wanted: &Option<tempfile::TempDir>| {
-            wanted.as_ref().map_or_else(|| scratch.path().to_owned(), |place| place.path().to_owned())
-        };
-        let setting =
-            Setting { scale: wanted.scale, tree: &tree, disk: place(&disk), memory: place(&memory) };
-        let mut done = 0;
-        papers::tables(&setting, &mut results, &mut |what| {
-            say(&Step { done, total: papers::COUNT, what })?;
-            done += 1;
-            Ok(())
-        })?;
-    }
+    let place = |wanted: &Option<tempfile::TempDir>| {
+        wanted.as_ref().map_or_else(|| scratch.path().to_owned(), |place| place.path().to_owned())
+    };
+    let setting = Setting {
+        scale: wanted.scale,
+        tree: &tree,
+        disk: place(&disk),
+        memory: place(&memory),
+        fstitch: Some(wanted.fstitch.clone()),
+    };
+    papers::tables(&wanted.tables, &setting, &mut results, say)?;
     if wanted.race {
         for medium in &plan.media {
             say(&Step { done: 0, total: 0, what: &format!("writing the image of medium {}", medium.name) })?;

@@ -110,3 +110,14 @@ fn what_is_cold_is_left_alone() {
     println!("hot and cold {apart:.2}, uniform {mixed:.2}");
     assert!(apart < mixed, "{apart} bytes for each, and {mixed} where all are written alike");
 }
+
+#[test]
+fn as_much_is_cleaned_as_can_be() {
+    let mut rig = Rig::new(8 << 20, 60);
+    for at in (0..rig.blocks.len()).step_by(2) {
+        rig.overwrite(at, 7);
+    }
+    let before = rig.disk.info().free_segments;
+    rig.disk.clean(u64::MAX).unwrap();
+    assert!(rig.disk.info().free_segments > before);
+}

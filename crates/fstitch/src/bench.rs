@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fstitch_bench::contender::Contender;
+use fstitch_bench::papers::Chosen;
 use fstitch_bench::race::Step;
 use fstitch_bench::results::Results;
 use fstitch_bench::session::{self, Wanted};
 use fstitch_bench::workload::{ALL, Scale, Workload};
-use fstitch_bench::{limit, report, warm};
+use fstitch_bench::{limit, papers, report, warm};
 use fstitch_fuse::Transport;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -64,6 +65,9 @@ pub struct Arguments {
     /// The papers' tables only, without the race
     #[arg(long, conflicts_with_all = ["no_tables", "only", "contenders"])]
     no_race: bool,
+    /// Tables only, those whose names contain one of these words, separated by commas, without the race
+    #[arg(long, value_name = "WORDS", value_delimiter = ',', conflicts_with_all = ["no_tables", "only", "contenders"])]
+    tables: Vec<String>,
     /// Print all results, or with --list what there is, as JSON
     #[arg(long)]
     json: bool,
@@ -76,7 +80,7 @@ pub struct Arguments {
     /// Measure nothing: take the results of an earlier run
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// List workloads and contenders
+    /// List workloads, contenders and tables
     #[arg(long)]
     list: bool,
     /// Serve the file system in memory that shows the limit of FUSE
@@ -85,6 +89,9 @@ pub struct Arguments {
     /// Touch so many MiB of memory and end, so that the machine has them ready
     #[arg(long, value_name = "MIB", hide = true)]
     touch: Option<u64>,
+    /// Measure a large logical disk in this directory, for its table
+    #[arg(long, value_name = "DIR", hide = true)]
+    lld_large: Option<PathBuf>,
 }
 
 /// The smallest images, in bytes.
@@ -98,6 +105,10 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     }
     if let Some(mib) = arguments.touch {
         warm::heap(mib);
+        return Ok(Outcome::SUCCESS);
+    }
+    if let Some(directory) = &arguments.lld_large {
+        text(&papers::large_logical_disk(directory, scale(arguments))?)?;
         return Ok(Outcome::SUCCESS);
     }
     if arguments.list {
@@ -132,11 +143,16 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     Ok(if failed { Outcome::FAILURE } else { Outcome::SUCCESS })
 }
 
+fn scale(arguments: &Arguments) -> Scale {
+    if arguments.quick { Scale::Quick } else { Scale::Full }
+}
+
 /// What `--list` prints. The field names are a contract.
 #[derive(Serialize)]
 struct Listed {
     workloads: Vec<ListedWorkload>,
     contenders: Vec<ListedContender>,
+    tables: Vec<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -162,6 +178,7 @@ impl Listed {
         Self {
             workloads: ALL.iter().map(workload).collect(),
             contenders: contenders.map(contender).collect(),
+            tables: papers::names(),
         }
     }
 
@@ -174,6 +191,10 @@ impl Listed {
         for contender in &self.contenders {
             let safe = if contender.survives_a_power_cut { "  (survives a power cut)" } else { "" };
             said.push_str(&format!("  {:22}{safe}\n", contender.name));
+        }
+        said.push_str("tables:\n");
+        for table in &self.tables {
+            said.push_str(&format!("  {table}\n"));
         }
         said
     }
@@ -207,9 +228,12 @@ fn measure(arguments: &Arguments) -> Result<Results> {
     }
     let medium =
         |name: &str, path: &Path| arguments.media.iter().any(|asked| asked == name).then(|| path.to_owned());
-    let scale = if arguments.quick { Scale::Quick } else { Scale::Full };
+    let tables = match arguments.no_tables {
+        true => Chosen::none(),
+        false => Chosen::new(&arguments.tables).map_err(|error| usage(error.to_string()))?,
+    };
     let wanted = Wanted {
-        scale,
+        scale: scale(arguments),
         repetitions: arguments.repetitions.max(1),
         time: arguments.time.unwrap_or(Duration::from_secs(if arguments.quick { 240 } else { 2100 })),
         contenders,
@@ -219,9 +243,9 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         memory: medium("memory", &arguments.memory),
         source: arguments.source.clone(),
         fstitch: std::env::current_exe().context("the path of this program")?,
-        race: !arguments.no_race,
+        race: !arguments.no_race && arguments.tables.is_empty(),
         transport: arguments.transport,
-        tables: !arguments.no_tables,
+        tables,
     };
     let bar = progress()?;
     let stop = interruption()?;

@@ -262,6 +262,14 @@ impl Tools {
         start::start(self, contender, &medium.image)
     }
 
+    /// Starts `contender` on the medium as it is.
+    ///
+    /// # Errors
+    /// As [`Tools::start`].
+    pub fn resume(&self, contender: Contender, medium: &Medium) -> Result<Running> {
+        start::start(self, contender, &medium.image)
+    }
+
     /// Whether `contender` can be started here; the reason if not.
     #[must_use]
     pub fn lacks(&self, contender: Contender) -> Option<String> {

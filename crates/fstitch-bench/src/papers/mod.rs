@@ -4,6 +4,7 @@
 
 mod counts;
 mod files;
+mod lld;
 mod optimizations;
 mod race;
 mod recovery;
@@ -12,7 +13,7 @@ mod scale;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use fstitch_core::Consistency;
 use fstitch_core::{BlockDevice, Clock, SystemClock};
 use fstitch_fs::ext2::journal;
@@ -20,6 +21,7 @@ use fstitch_patch::CacheOptions;
 
 use crate::inside::{self, Disk, Inside};
 use crate::place::Within;
+use crate::race::{Say, Step};
 use crate::results::{Results, Table};
 use crate::workload::{Scale, Tree};
 
@@ -33,12 +35,17 @@ pub struct Setting<'a> {
     pub disk: PathBuf,
     /// A directory for sparse images in memory.
     pub memory: PathBuf,
+    /// The program `fstitch`, for what is measured in a process of its own.
+    pub fstitch: Option<PathBuf>,
 }
 
 type Make = fn(&Setting<'_>) -> Result<Table>;
 
-/// The tables that are measured, with names for those who wait.
-const MEASURED: [(&str, Make); 7] = [
+/// What some process of its own measures for the table of large logical disks, as JSON.
+pub use self::lld::child as large_logical_disk;
+
+/// The tables that are measured, with names for those who wait and for those who choose.
+const MEASURED: [(&str, Make); 14] = [
     ("patches per block", counts::table),
     ("cost per operation", scale::operations),
     ("cost by size of the volume", scale::volumes),
@@ -46,22 +53,59 @@ const MEASURED: [(&str, Make); 7] = [
     ("optimisations", optimizations::table),
     ("files by size", files::table),
     ("PostMark as configured in 2000", files::mail),
+    ("lld log", lld::log),
+    ("lld cleaning", lld::cleaning),
+    ("lld large", lld::large),
+    ("lld minix units", lld::units),
+    ("lld minix small files", lld::small_files),
+    ("lld minix large file", lld::large_file),
+    ("lld served", lld::served),
 ];
 
-/// How many tables are measured.
-pub const COUNT: usize = MEASURED.len();
+/// Tables that are wanted.
+#[derive(Clone, Debug)]
+pub struct Chosen(Vec<(&'static str, Make)>);
 
-/// Measures all tables. What fails is noted as a gap.
+impl Chosen {
+    /// Those whose names contain one of some words; all of them for no words.
+    ///
+    /// # Errors
+    /// If there are none: the message says which exist.
+    pub fn new(words: &[String]) -> Result<Self> {
+        let fits = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
+        let chosen: Vec<_> = MEASURED.into_iter().filter(|(name, _)| fits(name)).collect();
+        if chosen.is_empty() {
+            bail!("no table's name contains `{}`: there are {}", words.join("` or `"), names().join(", "));
+        }
+        Ok(Self(chosen))
+    }
+
+    /// No table at all.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(Vec::new())
+    }
+}
+
+/// The names of all tables that are measured.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    MEASURED.iter().map(|(name, _)| *name).collect()
+}
+
+/// Measures tables. What fails is noted as a gap.
 ///
 /// # Errors
-/// Those of `say`, which is told of each.
+/// Those of `say`, which is told of each: how many are done, of how many, and which is next.
 pub fn tables(
+    chosen: &Chosen,
     setting: &Setting<'_>,
     results: &mut Results,
-    say: &mut dyn FnMut(&str) -> Result<()>,
+    say: &mut Say<'_>,
 ) -> Result<()> {
-    for (name, make) in MEASURED {
-        say(name)?;
+    for (done, (name, make)) in chosen.0.iter().enumerate() {
+        let name = *name;
+        say(&Step { done, total: chosen.0.len(), what: name })?;
         match make(setting) {
             Ok(table) => results.tables.push(table),
             Err(error) => {
@@ -127,4 +171,42 @@ fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
 
 fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A table with little work, on two directories that go with it.
+    pub(crate) fn quick(make: Make) -> Table {
+        let disk = tempfile::tempdir().unwrap();
+        let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let setting = Setting {
+            scale: Scale::Quick,
+            tree: &Tree::made_up(2, 2000),
+            disk: disk.path().to_owned(),
+            memory: memory.path().to_owned(),
+            fstitch: None,
+        };
+        let table = make(&setting).unwrap();
+        assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{table:?}");
+        table
+    }
+
+    #[test]
+    fn tables_are_chosen_by_parts_of_their_names() {
+        let chosen = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            Chosen::new(&words).map(|chosen| chosen.0.into_iter().map(|(name, _)| name).collect::<Vec<_>>())
+        };
+        assert_eq!(chosen(&[]).unwrap(), names());
+        assert_eq!(
+            chosen(&["large", "mount"]).unwrap(),
+            ["time to mount", "lld large", "lld minix large file"]
+        );
+        assert_eq!(chosen(&["lld"]).unwrap().len(), 7);
+        let error = chosen(&["tape", "wire"]).unwrap_err().to_string();
+        assert!(error.starts_with("no table's name contains `tape` or `wire`: there are "), "{error}");
+        assert!(names().iter().all(|name| error.contains(name)), "{error}");
+    }
 }

@@ -154,7 +154,8 @@ fn row(out: &mut String, results: &Results, at: Place<'_>, contender: Contender)
     );
 }
 
-fn table(out: &mut String, table: &Table) {
+/// A table, with what is said of it.
+pub(super) fn table(out: &mut String, table: &Table) {
     let _ = writeln!(out, "### {}\n\n{}\n", table.title, table.about);
     let _ = writeln!(out, "| {} |\n|{}", table.columns.join(" | "), "---|".repeat(table.columns.len()));
     for row in &table.rows {

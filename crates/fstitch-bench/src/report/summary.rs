@@ -26,7 +26,8 @@ fn found(results: &Results) -> String {
     text
 }
 
-/// The defaults' ratios; then one line for each phase and contender: seconds, and how that compares with soft updates through FUSE.
+/// The defaults' ratios; then one line for each phase and contender: seconds, and how that compares with soft updates through FUSE; then
+/// the tables.
 #[must_use]
 pub fn summary(results: &Results) -> String {
     let mut text = found(results);
@@ -68,6 +69,9 @@ pub fn summary(results: &Results) -> String {
             }
             text.push('\n');
         }
+    }
+    for table in &results.tables {
+        super::markdown::table(&mut text, table);
     }
     for gap in &results.gaps {
         let _ = writeln!(text, "not measured: {}: {}", gap.what, gap.why);

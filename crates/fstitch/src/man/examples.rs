@@ -136,6 +136,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("crash cut", "fstitch crash cut /mnt --survivors seed=7", "some of what was volatile survives"),
     ("bench", "fstitch bench --quick", "races for a few minutes"),
     ("bench", "fstitch bench --only small --contenders fuse-soft,fuse2fs", "one workload and two contenders"),
+    ("bench", "fstitch bench --tables lld --json", "measures logical disks"),
     ("demo", "fstitch demo", "fills a volume, kills the writer, and looks at what is left"),
     ("completions", "fstitch completions bash", "prints what bash reads"),
     ("man", "fstitch man man1", "writes the manual pages into a directory"),

@@ -77,3 +77,31 @@ fn a_race_refuses_what_it_does_not_know() {
     let soft = listed["contenders"].as_array().unwrap().iter().find(|known| known["name"] == "fuse-soft");
     assert_eq!(soft.unwrap()["survives_a_power_cut"], true);
 }
+
+/// A table that is measured in a process of its own, and nothing else.
+#[test]
+fn tables_are_made_one_by_one() {
+    let place = Place::new();
+    let at = place.text("");
+    let line = format!("bench --quick --tables large --disk {at} --memory {at} --json");
+    let results: serde_json::Value = serde_json::from_str(&fstitch(&line).ok()).unwrap();
+    assert_eq!(results["gaps"].as_array().unwrap().len(), 0, "{}", results["gaps"]);
+    assert_eq!(results["cells"].as_array().unwrap().len(), 0, "nobody races");
+    let tables = results["tables"].as_array().unwrap();
+    let names: Vec<&str> = tables.iter().map(|table| table["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["lld large", "lld minix large file"]);
+    let about = tables[0]["about"].as_str().unwrap();
+    assert_eq!(about.contains("A DEBUG BUILD"), cfg!(debug_assertions), "{about}");
+    for row in tables[0]["rows"].as_array().unwrap() {
+        let number = row[1].as_str().unwrap().split(' ').next().unwrap().parse::<f64>().unwrap();
+        assert!(number.is_finite() && number > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn tables_that_nobody_has_are_refused() {
+    let said = "no table's name contains `tape`: there are patches per block, ";
+    fstitch("bench --tables tape").refused(2, said);
+    fstitch("bench --tables lld --no-tables").refused(2, "cannot be used with");
+    assert!(fstitch("bench --list").ok().contains("lld served"));
+}
