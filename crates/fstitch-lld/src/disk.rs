@@ -578,7 +578,7 @@ impl Disk {
     pub fn clean(&self, segments: u64) -> Result<()> {
         let stream = &mut *self.stream();
         stream.check_poison()?;
-        let wanted = to_u64(stream.segments.free.len()).saturating_add(segments);
+        let wanted = to_u64(stream.segments.free.len()).saturating_add(segments).min(stream.shape.segments);
         stream.clean(wanted)
     }
 
