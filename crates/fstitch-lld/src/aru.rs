@@ -13,7 +13,8 @@ use crate::record::{BlockId, ListId, Record};
 use crate::segments::Run;
 use crate::space::Needs;
 use crate::stream::{RECORD_MAX, Stream};
-use crate::unit::{ListOp, Seen, Stored, Unit};
+use crate::unit::{ListOp, Stored, Unit};
+use crate::view::Seen;
 
 /// An atomic recovery unit that has not ended. Dropping it aborts it.
 pub struct Aru<'a> {

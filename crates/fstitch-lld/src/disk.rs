@@ -1,23 +1,20 @@
 //! The disk: what clients call.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use fstitch_core::lock::{Condvar, Mutex, MutexGuard};
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::order::rank;
-use fstitch_core::{BlockDevice, BlockKind, CheckReport, Errno, Error, Result};
+use fstitch_core::{BlockDevice, CheckReport, Errno, Error, Result};
 
 use crate::check::Progress;
 use crate::log::Counters;
 use crate::options::{At, FormatOptions, Info, Options, Space, Visibility};
-use crate::pages::read_run;
 use crate::record::{BlockId, Label, ListId, Record};
 use crate::recovery::{Recovered, recover};
 use crate::shape::Shape;
 use crate::state::{BlockEntry, damaged};
-use crate::stream::{Found, RECORD_MAX, Stream};
-use crate::unit::{Seen, Stored};
+use crate::stream::{RECORD_MAX, Stream};
 
 /// Blocks that are removed at a time.
 const STRETCH: u64 = 4096;
@@ -29,11 +26,11 @@ pub struct Disk {
     written: Condvar,
     /// A unit has ended, for those who wait for their turn; `None` if nobody need.
     turns: Option<Condvar>,
-    device: Arc<dyn BlockDevice>,
+    pub(crate) device: Arc<dyn BlockDevice>,
     /// Bytes in the queue with which whoever has filled it writes them.
     queue_bytes: u64,
     pub(crate) block_size: usize,
-    visibility: Visibility,
+    pub(crate) visibility: Visibility,
 }
 
 impl Disk {
@@ -298,38 +295,6 @@ impl Disk {
         Ok((to_u64(stretch.len()), last.checked_add(1).filter(|_| !is_all)))
     }
 
-    /// Reads the block at a position of a sparse list; zeros where there is none.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is no such list; `EINVAL` if `into` is not one block; [`Error::Corrupt`] if its contents are damaged.
-    pub fn read_at(&self, list: ListId, position: u64, into: &mut [u8]) -> Result<()> {
-        self.read_at_as(None, list, position, into)
-    }
-
-    pub(crate) fn read_at_as(
-        &self,
-        unit: Option<u64>,
-        list: ListId,
-        position: u64,
-        into: &mut [u8],
-    ) -> Result<()> {
-        if into.len() != self.block_size {
-            return Err(Errno::INVAL.into());
-        }
-        let mut missed = None;
-        loop {
-            let Some(block) = self.block_at_as(unit, list, position)? else {
-                into.fill(0);
-                return Ok(());
-            };
-            match self.read_as(unit, block, into) {
-                // Somebody has removed it meanwhile, or it is in the unit's version of the list only.
-                Err(Error::Errno(Errno::NOENT)) if missed != Some(block) => missed = Some(block),
-                done => return done,
-            }
-        }
-    }
-
     /// Writes the block at a position of a sparse list; makes it where there is none.
     ///
     /// # Errors
@@ -359,97 +324,8 @@ impl Disk {
         })
     }
 
-    /// The first position of a sparse list from one on that has a block.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is no such list, `EINVAL` if it is not sparse.
-    pub fn next_at(&self, list: ListId, position: u64) -> Result<Option<(u64, BlockId)>> {
-        self.next_at_as(None, list, position)
-    }
-
-    pub(crate) fn next_at_as(
-        &self,
-        unit: Option<u64>,
-        list: ListId,
-        position: u64,
-    ) -> Result<Option<(u64, BlockId)>> {
-        let stream = self.stream();
-        let seen = self.seen(&stream, unit, list);
-        if !seen.list(list)?.ok_or(Errno::NOENT)? {
-            return Err(Errno::INVAL.into());
-        }
-        seen.next(list, position)
-    }
-
-    fn entry(stream: &Stream, block: BlockId) -> Result<BlockEntry> {
+    pub(crate) fn entry(stream: &Stream, block: BlockId) -> Result<BlockEntry> {
         stream.state.blocks.get(&block)?.ok_or(Error::Errno(Errno::NOENT))
-    }
-
-    /// Reads a block.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is none, `EINVAL` if `into` is not one block; [`Error::Corrupt`] if its contents are damaged.
-    pub fn read(&self, block: BlockId, into: &mut [u8]) -> Result<()> {
-        self.read_as(None, block, into)
-    }
-
-    pub(crate) fn read_as(&self, unit: Option<u64>, block: BlockId, into: &mut [u8]) -> Result<()> {
-        if into.len() != self.block_size {
-            return Err(Errno::INVAL.into());
-        }
-        let (mut found, begun) = {
-            let stream = self.stream();
-            (self.find_as(&stream, unit, block)?, Arc::clone(stream.log.begun()))
-        };
-        loop {
-            let (run, at) = match found {
-                Found::Zeros => {
-                    into.fill(0);
-                    return Ok(());
-                }
-                Found::Memory(contents) => {
-                    into.copy_from_slice(&contents);
-                    return Ok(());
-                }
-                Found::Medium(run, at) => (run, at),
-            };
-            read_run(&*self.device, run.place, BlockKind::Data, into)?;
-            let sum = crc32c::crc32c(into);
-            let is_right = sum == run.sum;
-            if is_right && begun.load(Ordering::SeqCst) == at {
-                return Ok(());
-            }
-            // A segment was begun meanwhile: was it that one?
-            found = self.find_as(&self.stream(), unit, block)?;
-            if matches!(found, Found::Medium(now, _) if now.place == run.place) {
-                return if is_right { Ok(()) } else { Err(wrong_sum(block, sum, run.sum)) };
-            }
-        }
-    }
-
-    /// Where the version of a block is that is to be read.
-    fn find_as(&self, stream: &Stream, unit: Option<u64>, block: BlockId) -> Result<Found> {
-        let unit = unit.and_then(|unit| stream.units.open.get(&unit));
-        let shadow = match self.visibility {
-            Visibility::Latest => stream.units.newest_contents(block),
-            Visibility::Committed => None,
-            Visibility::Own => unit.and_then(|unit| unit.contents(block)),
-        };
-        match shadow {
-            Some(Stored::Memory(contents)) => return Ok(Found::Memory(contents)),
-            Some(Stored::Spilled(run)) => return Ok(stream.on_medium(run)),
-            None => {}
-        }
-        // Where it is and whether it is there is the unit's own business.
-        let seen =
-            Seen { unit: unit.filter(|_| self.visibility != Visibility::Committed), state: &stream.state };
-        if unit.is_some() && seen.list_of(block)?.is_none() {
-            return Err(Errno::NOENT.into());
-        }
-        if seen.unit.is_some_and(|unit| unit.has_made(block)) {
-            return Ok(Found::Zeros);
-        }
-        Ok(stream.find(block, &Self::entry(stream, block)?))
     }
 
     /// Writes a block.
@@ -467,92 +343,6 @@ impl Disk {
             stream.perform_write(block, contents.into(), true);
             Ok(())
         })
-    }
-
-    /// The block at a position of a list: the position in an ordered list, or the client's own in a sparse one.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is no such list.
-    pub fn block_at(&self, list: ListId, position: u64) -> Result<Option<BlockId>> {
-        self.block_at_as(None, list, position)
-    }
-
-    pub(crate) fn block_at_as(
-        &self,
-        unit: Option<u64>,
-        list: ListId,
-        position: u64,
-    ) -> Result<Option<BlockId>> {
-        let stream = self.stream();
-        let seen = self.seen(&stream, unit, list);
-        if seen.list(list)?.ok_or(Errno::NOENT)? {
-            return seen.at(list, position);
-        }
-        if position >= seen.len(list)? { Ok(None) } else { seen.select(list, position) }
-    }
-
-    /// The first list with this number or a higher one, in the committed state.
-    ///
-    /// # Errors
-    /// Those of the device.
-    pub fn next_list(&self, from: ListId) -> Result<Option<ListId>> {
-        let stream = self.stream();
-        let lists = &stream.state.lists;
-        Ok(lists.tree.at_or_after(&from, &lists.pages)?.map(|(list, _)| list))
-    }
-
-    /// The block behind one in its list; `None` behind the last one.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is no such list, or no such block in it.
-    pub fn block_after(&self, list: ListId, block: BlockId) -> Result<Option<BlockId>> {
-        self.neighbour_as(None, list, block, true)
-    }
-
-    /// The block in front of one in its list; `None` in front of the first one.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is no such list, or no such block in it.
-    pub fn block_before(&self, list: ListId, block: BlockId) -> Result<Option<BlockId>> {
-        self.neighbour_as(None, list, block, false)
-    }
-
-    pub(crate) fn neighbour_as(
-        &self,
-        unit: Option<u64>,
-        list: ListId,
-        block: BlockId,
-        forwards: bool,
-    ) -> Result<Option<BlockId>> {
-        let stream = self.stream();
-        let seen = self.seen(&stream, unit, list);
-        seen.list(list)?.ok_or(Errno::NOENT)?;
-        seen.neighbour(list, block, forwards)?.ok_or(Error::Errno(Errno::NOENT))
-    }
-
-    /// How many blocks a list has.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is no such list.
-    pub fn list_len(&self, list: ListId) -> Result<u64> {
-        self.list_len_as(None, list)
-    }
-
-    pub(crate) fn list_len_as(&self, unit: Option<u64>, list: ListId) -> Result<u64> {
-        let stream = self.stream();
-        let seen = self.seen(&stream, unit, list);
-        seen.list(list)?.ok_or(Errno::NOENT)?;
-        seen.len(list)
-    }
-
-    /// Whose version of a list is read.
-    fn seen<'a>(&self, stream: &'a Stream, unit: Option<u64>, list: ListId) -> Seen<'a> {
-        let unit = match self.visibility {
-            Visibility::Latest => stream.units.newest_view(list),
-            Visibility::Committed => None,
-            Visibility::Own => unit.and_then(|unit| stream.units.open.get(&unit)),
-        };
-        Seen { unit, state: &stream.state }
     }
 
     /// Makes everything stable that has returned.
@@ -625,8 +415,4 @@ impl Disk {
             done => done,
         }
     }
-}
-
-fn wrong_sum(block: BlockId, sum: u32, right: u32) -> Error {
-    damaged(format!("the contents of block {block}: their sum is {sum:#010x}, not {right:#010x}"))
 }

@@ -13,6 +13,7 @@ mod dump;
 mod log;
 mod options;
 mod pages;
+mod read;
 mod record;
 mod recovery;
 mod segments;
@@ -23,6 +24,7 @@ mod state;
 mod stream;
 mod tree;
 mod unit;
+mod view;
 mod volume;
 mod writer;
 

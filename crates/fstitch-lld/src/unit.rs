@@ -6,10 +6,8 @@
 //! **Invariants.** 1. A view without `difference` at a place is the committed list there. 2. A unit's operations happen at its end as
 //! if they were done then, or it fails and none has. 3. Between `Begin` and `Commit` nothing else is noted, and no checkpoint is made.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fstitch_core::num::to_u64;
 use fstitch_core::{Errno, Error, Result};
 use rustc_hash::FxHashMap;
 
@@ -18,18 +16,7 @@ use crate::options::At;
 use crate::record::{BlockId, Label, ListId, Record};
 use crate::segments::Run;
 use crate::state::State;
-
-/// A place in a list as a unit sees it: a label, and room for what it puts between two labels.
-type Spot = u128;
-
-fn spot(label: Label) -> Spot {
-    Spot::from(label) << 64
-}
-
-fn label_of(spot: Spot) -> Option<Label> {
-    let label = u64::try_from(spot >> 64).expect("64 bits remain");
-    (self::spot(label) == spot).then_some(label)
-}
+use crate::view::{Seen, Spot, View, spot};
 
 /// An operation on lists, to be done again at the end.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +29,7 @@ pub(crate) enum ListOp {
 
 /// What a unit has of a block.
 #[derive(Clone, Debug)]
-enum Shadow {
+pub(crate) enum Shadow {
     /// It wrote this, as the so many-th change of all units, when the block was in that list: for the unit it still is, whatever
     /// becomes of the committed version.
     Contents(Stored, u64, ListId),
@@ -57,31 +44,14 @@ pub(crate) enum Stored {
     Spilled(Run),
 }
 
-/// A list that a unit has changed.
-#[derive(Debug, Default)]
-struct View {
-    /// It was made by the unit; whether it is sparse.
-    made: Option<bool>,
-    /// The unit has deleted it, or somebody else has.
-    gone: bool,
-    /// Other blocks than the committed list has, or none.
-    difference: BTreeMap<Spot, Option<BlockId>>,
-    /// Where blocks are that are not at their label.
-    spots: FxHashMap<BlockId, Spot>,
-    /// When it was changed last, counted over all units.
-    at: u64,
-    /// Where the blocks were that were moved apart last.
-    moved_from: Vec<(Spot, BlockId)>,
-}
-
 /// A unit that has not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Unit {
-    shadows: FxHashMap<BlockId, Shadow>,
-    views: FxHashMap<ListId, View>,
+    pub(crate) shadows: FxHashMap<BlockId, Shadow>,
+    pub(crate) views: FxHashMap<ListId, View>,
     ops: Vec<ListOp>,
     /// Blocks that it has made, and in which list.
-    made: FxHashMap<BlockId, ListId>,
+    pub(crate) made: FxHashMap<BlockId, ListId>,
     /// Bytes of contents in memory.
     pub(crate) memory: usize,
     /// What it had spilled and needs no more, until somebody takes note of it.
@@ -179,214 +149,6 @@ impl Units {
             _ => {}
         }
         Ok(())
-    }
-}
-
-impl View {
-    /// The block stays at its label, although the committed list will not have it there.
-    fn keep(&mut self, label: Label, block: BlockId) {
-        if let std::collections::btree_map::Entry::Vacant(vacant) = self.difference.entry(spot(label)) {
-            vacant.insert(Some(block));
-            self.spots.insert(block, spot(label));
-        }
-    }
-
-    /// The first spot from one on that has a block.
-    fn next(&self, list: ListId, from: Spot, state: &State) -> Result<Option<(Spot, BlockId)>> {
-        let mut own = self.difference.range(from..).filter_map(|(spot, block)| Some((*spot, (*block)?)));
-        let own = own.next();
-        if self.made.is_some() {
-            return Ok(own);
-        }
-        let mut label = u64::try_from((from + Spot::from(u64::MAX)) >> 64).unwrap_or(u64::MAX);
-        loop {
-            let found = state.order.tree.at_or_after(&(list, label), &state.order.pages)?;
-            let Some(((of, at), block)) = found.filter(|((of, _), _)| *of == list) else { return Ok(own) };
-            debug_assert_eq!(of, list);
-            if own.is_some_and(|(own, _)| own <= spot(at)) {
-                return Ok(own);
-            }
-            if !self.difference.contains_key(&spot(at)) {
-                return Ok(Some((spot(at), block)));
-            }
-            let Some(next) = at.checked_add(1) else { return Ok(own) };
-            label = next;
-        }
-    }
-
-    /// The last spot below one that has a block.
-    fn previous(&self, list: ListId, below: Spot, state: &State) -> Result<Option<(Spot, BlockId)>> {
-        let mut own =
-            self.difference.range(..below).rev().filter_map(|(spot, block)| Some((*spot, (*block)?)));
-        let own = own.next();
-        if self.made.is_some() {
-            return Ok(own);
-        }
-        // The first label whose spot is not below.
-        let mut label = u64::try_from((below + Spot::from(u64::MAX)) >> 64).unwrap_or(u64::MAX);
-        loop {
-            let Some((at, block)) = state.previous_in(list, label)? else { return Ok(own) };
-            if own.is_some_and(|(own, _)| own >= spot(at)) {
-                return Ok(own);
-            }
-            if !self.difference.contains_key(&spot(at)) {
-                return Ok(Some((spot(at), block)));
-            }
-            label = at;
-        }
-    }
-
-    /// Each difference in its order, with what it adds to the number of blocks.
-    fn effects(&self, list: ListId, state: &State) -> Result<Vec<(Spot, Option<BlockId>, i64)>> {
-        let mut effects = Vec::with_capacity(self.difference.len());
-        for (&at, &block) in &self.difference {
-            let has = match label_of(at).filter(|_| self.made.is_none()) {
-                Some(label) => state.order.get(&(list, label))?.is_some(),
-                None => false,
-            };
-            effects.push((at, block, i64::from(block.is_some()) - i64::from(has)));
-        }
-        Ok(effects)
-    }
-}
-
-/// What a unit is asked of its view.
-pub(crate) struct Seen<'a> {
-    pub(crate) unit: Option<&'a Unit>,
-    pub(crate) state: &'a State,
-}
-
-impl Seen<'_> {
-    fn view(&self, list: ListId) -> Option<&View> {
-        self.unit?.views.get(&list)
-    }
-
-    /// Whether there is a list; if so whether it is sparse.
-    pub(crate) fn list(&self, list: ListId) -> Result<Option<bool>> {
-        match self.view(list) {
-            Some(view) if view.gone => Ok(None),
-            Some(View { made: Some(sparse), .. }) => Ok(Some(*sparse)),
-            _ => Ok(self.state.lists.get(&list)?.map(|entry| entry.sparse)),
-        }
-    }
-
-    /// How many blocks a list has.
-    pub(crate) fn len(&self, list: ListId) -> Result<u64> {
-        let committed = self.state.lists.get(&list)?.map_or(0, |entry| entry.blocks);
-        let Some(view) = self.view(list) else { return Ok(committed) };
-        let more: i64 = view.effects(list, self.state)?.iter().map(|effect| effect.2).sum();
-        Ok(committed.saturating_add_signed(more))
-    }
-
-    /// The block at a position of an ordered list.
-    pub(crate) fn select(&self, list: ListId, position: u64) -> Result<Option<BlockId>> {
-        let order = &self.state.order;
-        let first = order.tree.rank(&(list, 0), &order.pages)?;
-        let effects = match self.view(list) {
-            Some(view) => view.effects(list, self.state)?,
-            None => Vec::new(),
-        };
-        let is_made = self.view(list).is_some_and(|view| view.made.is_some());
-        let mut sum = 0_i64;
-        for (at, block, effect) in effects {
-            let before = if is_made {
-                0
-            } else {
-                // Those with a smaller label: one behind it is at the label above.
-                let label = label_of(at)
-                    .unwrap_or_else(|| u64::try_from(at >> 64).expect("64 bits remain").saturating_add(1));
-                order.tree.rank(&(list, label), &order.pages)? - first
-            };
-            let here = before.saturating_add_signed(sum);
-            if position < here {
-                break;
-            }
-            if position == here && block.is_some() {
-                return Ok(block);
-            }
-            sum += effect;
-        }
-        if is_made {
-            return Ok(None);
-        }
-        let Some(at) =
-            first.checked_add_signed(0).and_then(|first| (first + position).checked_add_signed(-sum))
-        else {
-            return Ok(None);
-        };
-        let found = order.tree.select(at, &order.pages)?;
-        Ok(found.filter(|((of, _), _)| *of == list).map(|(_, block)| block))
-    }
-
-    /// The block at a position of a sparse list.
-    pub(crate) fn at(&self, list: ListId, position: u64) -> Result<Option<BlockId>> {
-        if let Some(view) = self.view(list) {
-            if let Some(block) = view.difference.get(&spot(position)) {
-                return Ok(*block);
-            }
-            if view.made.is_some() {
-                return Ok(None);
-            }
-        }
-        self.state.order.get(&(list, position))
-    }
-
-    /// The first block of a sparse list at a position or behind it.
-    pub(crate) fn next(&self, list: ListId, position: u64) -> Result<Option<(u64, BlockId)>> {
-        let Some(view) = self.view(list) else { return self.state.next_in(list, position) };
-        let found = view.next(list, spot(position), self.state)?;
-        Ok(found.and_then(|(at, block)| Some((label_of(at)?, block))))
-    }
-
-    /// The block behind one of a list, or in front of it.
-    pub(crate) fn neighbour(
-        &self,
-        list: ListId,
-        block: BlockId,
-        forwards: bool,
-    ) -> Result<Option<Option<BlockId>>> {
-        let Some(at) = self.spot_of(list, block)? else { return Ok(None) };
-        let found = match (self.view(list), label_of(at), forwards) {
-            (Some(view), _, true) => view.next(list, at + 1, self.state)?.map(|(_, block)| block),
-            (Some(view), _, false) => view.previous(list, at, self.state)?.map(|(_, block)| block),
-            (None, Some(label), true) => match label.checked_add(1) {
-                Some(next) => self.state.next_in(list, next)?.map(|(_, block)| block),
-                None => None,
-            },
-            (None, Some(label), false) => self.state.previous_in(list, label)?.map(|(_, block)| block),
-            (None, None, _) => None,
-        };
-        Ok(Some(found))
-    }
-
-    /// The list that a block is in, if there is such a block.
-    pub(crate) fn list_of(&self, block: BlockId) -> Result<Option<ListId>> {
-        if let Some(unit) = self.unit {
-            match unit.shadows.get(&block) {
-                Some(Shadow::Deleted) => return Ok(None),
-                Some(Shadow::Contents(_, _, list)) => {
-                    return Ok(Some(*list).filter(|list| self.view(*list).is_none_or(|view| !view.gone)));
-                }
-                None => {}
-            }
-            if let Some(list) = unit.made.get(&block) {
-                return Ok((!unit.views[list].gone).then_some(*list));
-            }
-        }
-        let list = self.state.blocks.get(&block)?.map(|entry| entry.list);
-        Ok(list.filter(|list| self.view(*list).is_none_or(|view| !view.gone)))
-    }
-
-    /// A block's spot in its list.
-    fn spot_of(&self, list: ListId, block: BlockId) -> Result<Option<Spot>> {
-        if let Some(spot) = self.view(list).and_then(|view| view.spots.get(&block)) {
-            return Ok(Some(*spot));
-        }
-        let entry = self.state.blocks.get(&block)?.filter(|entry| entry.list == list);
-        let Some(entry) = entry else { return Ok(None) };
-        // One that somebody else has put there since is not seen.
-        let hidden = self.view(list).is_some_and(|view| view.difference.contains_key(&spot(entry.label)));
-        Ok((!hidden).then_some(spot(entry.label)))
     }
 }
 
@@ -586,38 +348,5 @@ impl Unit {
         let contents =
             |(block, shadow): (&BlockId, &Shadow)| matches!(shadow, Shadow::Contents(..)).then_some(*block);
         self.shadows.iter().filter_map(contents)
-    }
-}
-
-impl View {
-    /// The unit's own blocks around a spot move apart, between the two committed labels around them.
-    fn spread(&mut self, list: ListId, around: Spot, state: &State) -> Result<()> {
-        let low = (around >> 64) << 64;
-        let high = match u64::try_from(around >> 64).expect("64 bits remain").checked_add(1) {
-            Some(label) => {
-                let next = state.order.tree.at_or_after(&(list, label), &state.order.pages)?;
-                next.filter(|((of, _), _)| *of == list).map_or(Spot::MAX, |((_, label), _)| spot(label))
-            }
-            None => Spot::MAX,
-        };
-        let own: Vec<(Spot, BlockId)> = self
-            .difference
-            .range(low + 1..high)
-            .filter_map(|(spot, block)| Some((*spot, (*block)?)))
-            .collect();
-        self.difference.retain(|spot, block| !(*spot > low && *spot < high && block.is_some()));
-        let step = (high - low) / (Spot::from(to_u64(own.len())) + 2);
-        for (n, (_, block)) in (1..).zip(&own) {
-            let spot = low + n * step;
-            self.difference.insert(spot, Some(*block));
-            self.spots.insert(*block, spot);
-        }
-        self.moved_from = own.iter().map(|(spot, block)| (*spot, *block)).collect();
-        Ok(())
-    }
-
-    fn moved(&self, spot: Spot) -> Spot {
-        let block = self.moved_from.iter().find(|(old, _)| *old == spot).map(|(_, block)| *block);
-        block.and_then(|block| self.spots.get(&block).copied()).unwrap_or(spot)
     }
 }
