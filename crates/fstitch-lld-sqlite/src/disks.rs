@@ -97,16 +97,20 @@ impl Disks {
             Some(opened) => Arc::clone(opened),
             None => Arc::new(self.open_disk(&place.disk, how)?),
         };
-        let base = opened.base(place, how);
-        if base.is_ok() {
-            open.insert(place.disk.clone(), Arc::clone(&opened));
-        } else if !open.contains_key(&place.disk) {
-            // Nothing was changed, so nothing is lost by what may go wrong now.
-            opened.close().ok();
-            return base.map(|_| unreachable!("it failed"));
-        }
         let is_read_only = opened.is_read_only || !how.may_write;
-        base.map(|base| (opened, base, is_read_only))
+        match opened.base(place, how) {
+            Ok(base) => {
+                open.insert(place.disk.clone(), Arc::clone(&opened));
+                Ok((opened, base, is_read_only))
+            }
+            Err(failure) => {
+                if !open.contains_key(&place.disk) {
+                    // Nothing was changed, so nothing is lost by what may go wrong now.
+                    opened.close().ok();
+                }
+                Err(failure)
+            }
+        }
     }
 
     fn open_disk(&self, path: &Path, how: How) -> Result<Opened> {
@@ -162,22 +166,13 @@ fn is_forbidden(error: &Error) -> bool {
 
 impl Opened {
     fn base(&self, place: &Place, how: How) -> Result<Arc<Base>> {
-        if self.is_read_only && how.may_write && how.may_create {
-            let found =
-                self.volumes.list().is_ok_and(|all| all.iter().any(|volume| volume.name == place.volume));
-            if !found {
-                return Err(Failure::new(code::CANTOPEN, "the disk is open for reading only")
-                    .about(&self.name(place)));
-            }
+        if let Some(base) = self.bases.lock().get(&place.volume).and_then(Weak::upgrade) {
+            return Ok(base);
         }
-        let mut bases = self.bases.lock().get(&place.volume).and_then(Weak::upgrade);
-        if bases.is_none() {
-            let base = self.open_base(place, how).map_err(|failure| failure.about(&self.name(place)))?;
-            let base = Arc::new(base);
-            self.bases.lock().insert(place.volume.clone(), Arc::downgrade(&base));
-            bases = Some(base);
-        }
-        Ok(bases.expect("it was opened"))
+        let base = self.open_base(place, how).map_err(|failure| failure.about(&self.name(place)))?;
+        let base = Arc::new(base);
+        self.bases.lock().insert(place.volume.clone(), Arc::downgrade(&base));
+        Ok(base)
     }
 
     fn open_base(&self, place: &Place, how: How) -> Result<Base> {
@@ -190,6 +185,9 @@ impl Opened {
             done => done,
         };
         let volume = volume.map_err(|error| match error {
+            Error::Errno(Errno::NOENT) if how.may_create => {
+                Failure::new(code::CANTOPEN, "there is no such volume, and the disk is open for reading only")
+            }
             Error::Errno(Errno::NOENT) => Failure::new(code::CANTOPEN, "there is no such volume"),
             Error::Errno(Errno::INVAL) => Failure::new(
                 code::CANTOPEN,
