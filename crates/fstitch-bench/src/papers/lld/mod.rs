@@ -98,12 +98,16 @@ fn circumstances(media: &[(&str, &Path)], repeats: usize) -> String {
     format!("{build} {}; {often}.", media.join(", "))
 }
 
+/// Whether files in a directory are in memory.
+fn is_memory(directory: &Path) -> bool {
+    let found = rustix::fs::statfs(directory);
+    found.is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS))
+}
+
 /// What files in a directory are.
 fn medium(directory: &Path) -> &'static str {
     match rustix::fs::statfs(directory) {
-        Ok(found) if u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS) => {
-            "a file in memory, through the kernel's pages"
-        }
+        Ok(_) if is_memory(directory) => "a file in memory, through the kernel's pages",
         Ok(_) => "a file on a disk, past the kernel's pages where its file system allows that",
         Err(_) => "a file on something that does not say what it is",
     }
