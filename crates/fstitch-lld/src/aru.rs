@@ -276,13 +276,16 @@ impl Aru<'_> {
 
     fn end_in(mut self, stream: &mut Stream) -> Result<(), EndError> {
         self.has_ended = true;
-        if let Err(error) = self.prepare(stream) {
-            stream.forget_unit(self.unit);
-            return Err(error);
-        }
+        let needs = match self.prepare(stream) {
+            Ok(needs) => needs,
+            Err(error) => {
+                stream.forget_unit(self.unit);
+                return Err(error);
+            }
+        };
         let mut unit = stream.units.open.remove(&self.unit).expect("it has not ended");
         stream.ending = Some(self.unit);
-        let done = perform_unit(stream, &mut unit);
+        let done = perform_unit(stream, &mut unit, &needs);
         stream.ending = None;
         stream.log.counters.units += 1;
         if let Err(error) = &done {
@@ -293,7 +296,7 @@ impl Aru<'_> {
     }
 
     /// Makes sure that it can be done.
-    fn prepare(&self, stream: &mut Stream) -> Result<(), EndError> {
+    fn prepare(&self, stream: &mut Stream) -> Result<Needs, EndError> {
         stream.check_poison()?;
         let unit = &stream.units.open[&self.unit];
         check(unit, &stream.state)?;
@@ -304,7 +307,8 @@ impl Aru<'_> {
         } else {
             stream.make_space_for_pages(pages)?;
         }
-        Ok(stream.make_room_for_unit(&needs)?)
+        stream.make_room_for_unit(&needs)?;
+        Ok(needs)
     }
 
     /// Nothing happens.
@@ -343,12 +347,13 @@ fn new_contents(unit: &Unit, stream: &Stream) -> Result<u64> {
 }
 
 /// Does what a unit does, which can be done.
-fn perform_unit(stream: &mut Stream, unit: &mut Unit) -> Result<()> {
+fn perform_unit(stream: &mut Stream, unit: &mut Unit, needs: &Needs) -> Result<()> {
     let perform = |stream: &mut Stream, record: &Record| {
         stream.make_room(RECORD_MAX, 0)?;
         stream.perform(record)
     };
     perform(stream, &Record::Begin)?;
+    let (chunk, is_whole) = (stream.log.position().number, stream.has_room_for_rest(needs));
     for op in unit.list_ops().to_vec() {
         match op {
             ListOp::NewList { list, sparse } => perform(stream, &Record::NewList { list, sparse })?,
@@ -377,7 +382,7 @@ fn perform_unit(stream: &mut Stream, unit: &mut Unit) -> Result<()> {
         match stored {
             Stored::Memory(contents) if is_there => {
                 stream.make_room(RECORD_MAX, 1)?;
-                stream.perform_write(block, contents, false);
+                stream.perform_write(block, contents, is_whole);
             }
             Stored::Memory(_) => {}
             Stored::Spilled(Run { place, len, sum }) => {
@@ -388,5 +393,7 @@ fn perform_unit(stream: &mut Stream, unit: &mut Unit) -> Result<()> {
             }
         }
     }
-    perform(stream, &Record::Commit)
+    perform(stream, &Record::Commit)?;
+    assert!(!is_whole || stream.log.position().number == chunk, "a unit took more than it needs");
+    Ok(())
 }

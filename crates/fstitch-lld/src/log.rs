@@ -40,8 +40,8 @@ pub(crate) struct Log {
     records: Vec<u8>,
     data: Vec<Item>,
     data_units: u32,
-    /// The newest contents of blocks that the open chunk has, and whether a simple operation wrote them.
-    written: FxHashMap<BlockId, (u32, bool)>,
+    /// The newest contents of blocks that the open chunk has.
+    written: FxHashMap<BlockId, u32>,
     /// What is to be written, in the order of the numbers.
     queue: Vec<Sealed>,
     queued_bytes: u64,
@@ -135,8 +135,8 @@ impl Log {
 
     /// The contents of a block that the open chunk has.
     pub(crate) fn contents(&self, block: BlockId) -> Option<Contents> {
-        let (at, _) = self.written.get(&block)?;
-        Some(Arc::clone(&self.data[to_usize(*at)].bytes))
+        let at = *self.written.get(&block)?;
+        Some(Arc::clone(&self.data[to_usize(at)].bytes))
     }
 
     /// The blocks of which the open chunk has contents.
@@ -162,12 +162,12 @@ impl Log {
         record.put(&mut self.records);
     }
 
-    /// Notes that a block has new contents. There must be room. A simple operation replaces what another simple one has in the same
-    /// chunk: the chunk is there as a whole or not at all.
-    pub(crate) fn note_write(&mut self, block: BlockId, bytes: Contents, is_simple: bool) {
+    /// Notes that a block has new contents. There must be room. Who is in the open chunk as a whole replaces what others have there: the
+    /// chunk is there as a whole or not at all, and all who have something in it have ended with it.
+    pub(crate) fn note_write(&mut self, block: BlockId, bytes: Contents, is_whole: bool) {
         self.counters.client_bytes += to_u64(bytes.len());
         let sum = crc32c::crc32c(&bytes);
-        if let (Some((at, true)), true) = (self.written.get(&block), is_simple) {
+        if let (Some(at), true) = (self.written.get(&block), is_whole) {
             let item = &mut self.data[to_usize(*at)];
             (item.bytes, item.descriptor.sum) = (bytes, sum);
             return;
@@ -177,7 +177,7 @@ impl Log {
         self.data
             .push(Item { descriptor: Descriptor { kind: DataKind::Block, owner: block, len, sum }, bytes });
         self.data_units += len;
-        self.written.insert(block, (at, is_simple));
+        self.written.insert(block, at);
         self.note(&Record::Write { block, data: at });
     }
 
@@ -198,7 +198,7 @@ impl Log {
             places.push(next);
             next += u64::from(descriptor.len);
         }
-        let laid = self.written.drain().map(|(block, (at, _))| {
+        let laid = self.written.drain().map(|(block, at)| {
             let Descriptor { len, sum, .. } = descriptors[to_usize(at)];
             Laid { block, place: places[to_usize(at)], len, sum }
         });

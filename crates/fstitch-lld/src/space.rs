@@ -10,7 +10,7 @@ use fstitch_core::{Errno, Result};
 use crate::pages::PAGE;
 use crate::record::BlockId;
 use crate::state::State;
-use crate::stream::Stream;
+use crate::stream::{RECORD_MAX, Stream};
 
 /// Free segments that a pass of the cleaner fills before it has emptied any.
 const RESERVE: u64 = 4;
@@ -203,6 +203,17 @@ impl Stream {
         let most = self.pages + self.changed_pages() + needs.inserts / INSERTS_PER_PAGE + 8;
         let pages = (needs.records * 3).min(most);
         self.make_free(segments + pages.div_ceil(self.pages_per_segment()))
+    }
+
+    /// Whether what a unit needs behind its beginning fits the open chunk.
+    pub(crate) fn has_room_for_rest(&self, needs: &Needs) -> bool {
+        // The last record is noted when there would be room for one more.
+        let bytes = usize::try_from(needs.bytes).ok().and_then(|bytes| bytes.checked_add(2 * RECORD_MAX));
+        let units = needs.blocks.checked_mul(self.shape.block_units().into());
+        match (bytes, usize::try_from(needs.blocks), units.map(u32::try_from)) {
+            (Some(bytes), Ok(blocks), Some(Ok(units))) => self.log.has_room(bytes, blocks, units),
+            _ => false,
+        }
     }
 
     /// Makes a checkpoint if pages have room.

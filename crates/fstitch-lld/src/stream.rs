@@ -261,9 +261,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Notes new contents of a block. There must be room.
-    pub(crate) fn perform_write(&mut self, block: BlockId, contents: Contents, is_simple: bool) {
-        self.log.note_write(block, contents, is_simple);
+    /// Notes new contents of a block. There must be room. With `is_whole` nothing of the operation or unit is in another chunk.
+    pub(crate) fn perform_write(&mut self, block: BlockId, contents: Contents, is_whole: bool) {
+        self.log.note_write(block, contents, is_whole);
     }
 
     /// Ends the open chunk, so that it can be written.

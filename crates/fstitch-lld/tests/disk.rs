@@ -251,3 +251,23 @@ fn a_disk_that_units_have_filled_can_be_opened_and_emptied() {
     (0..blocks / 4).for_each(|position| disk.write_at(list, position, &[2; BLOCK]).unwrap());
     assert!(disk.check(true, &mut |_| {}).unwrap().is_clean());
 }
+
+#[test]
+fn units_of_one_chunk_write_a_block_once() {
+    let rig = Rig::new(16 << 20);
+    let list = rig.disk.new_list(true).unwrap();
+    rig.disk.write_at(list, 0, &[1; BLOCK]).unwrap();
+    rig.disk.flush().unwrap();
+    let before = rig.disk.counters().bytes;
+    for fill in 2..52 {
+        let unit = rig.disk.begin();
+        unit.write_at(list, 0, &[fill; BLOCK]).unwrap();
+        unit.end().unwrap();
+    }
+    rig.disk.flush().unwrap();
+    let written = rig.disk.counters().bytes - before;
+    assert!(written <= 3 * to_u64(BLOCK), "{written} bytes for one block");
+    let mut bytes = vec![0; BLOCK];
+    rig.disk.read_at(list, 0, &mut bytes).unwrap();
+    assert_eq!(bytes, [51; BLOCK]);
+}
