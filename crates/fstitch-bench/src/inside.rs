@@ -25,7 +25,7 @@ pub type Disk = Arc<StatsDevice<FileDisk>>;
 /// As [`FileDisk::open`].
 pub fn disk(image: &Path) -> Result<Disk> {
     let options = DiskOptions { block_size: BLOCK_SIZE, ..DiskOptions::default() };
-    Ok(Arc::new(StatsDevice::new(FileDisk::open(image, options)?)))
+    Ok(Arc::new(StatsDevice::new(FileDisk::open_when_let_go(image, &options)?)))
 }
 
 /// The cache that a mount has by default.

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, RwLock};
+use std::time::Duration;
 
 use fstitch_core::lock::Unpoisoned;
 use fstitch_core::num::{to_u64, to_usize};
@@ -46,6 +47,11 @@ pub struct FileDisk {
     truncated: OnceLock<(io::ErrorKind, String)>,
 }
 
+/// How long a lock may be held by a process that is gone.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// How often such a lock is tried.
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
+
 impl FileDisk {
     /// Opens the image file or block device at `path`.
     ///
@@ -56,6 +62,27 @@ impl FileDisk {
     pub fn open(path: impl AsRef<Path>, options: DiskOptions) -> Result<Self> {
         options.validate()?;
         Self::new(Medium::open(path.as_ref(), options.read_only)?, options)
+    }
+
+    /// The same, but waits up to five seconds for a lock whose owner cannot be seen: the kernel gives back that of a killed process some
+    /// moments after it has gone, because requests under way hold the file, and a process that was just forked has what its parent had
+    /// until it runs its program.
+    ///
+    /// # Errors
+    /// As [`FileDisk::open`].
+    pub fn open_when_let_go(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self> {
+        let mut waited = Duration::ZERO;
+        loop {
+            match Self::open(path.as_ref(), options.clone()) {
+                Err(Error::Locked(who))
+                    if who.contains("another process has it") && waited < LOCK_PATIENCE =>
+                {
+                    std::thread::sleep(LOCK_INTERVAL);
+                    waited += LOCK_INTERVAL;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Takes a descriptor that is open already, for instance one that was passed by a process with more

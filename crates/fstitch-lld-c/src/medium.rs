@@ -5,7 +5,6 @@ use std::fs::OpenOptions;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use fstitch_core::{BlockDevice, BlockNo, Error};
 use fstitch_disk::{DiskOptions, FileDisk};
@@ -19,26 +18,6 @@ const HEAD: usize = 4096;
 /// The largest block of a device that a disk is made for.
 const UNIT_MAX: u32 = 4096;
 
-/// How long a disk may stay locked by a process that is gone.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// How often the lock is tried.
-const LOCK_INTERVAL: Duration = Duration::from_millis(10);
-
-/// Opens a medium. The kernel gives back the lock of a killed process some moments after it has gone, because requests under way hold
-/// the file; that is waited for. Whoever can still be seen is not.
-fn medium(path: &Path, options: &DiskOptions) -> Result<FileDisk, Error> {
-    let mut waited = Duration::ZERO;
-    loop {
-        match FileDisk::open(path, options.clone()) {
-            Err(Error::Locked(who)) if who.contains("another process has it") && waited < LOCK_PATIENCE => {
-                std::thread::sleep(LOCK_INTERVAL);
-                waited += LOCK_INTERVAL;
-            }
-            done => return done,
-        }
-    }
-}
-
 /// Opens a disk with the blocks of the device that it was made for.
 pub(crate) fn open(path: &Path, options: &Options) -> Result<(Disk, Recovered)> {
     let open = || -> Result<_, Error> {
@@ -46,7 +25,7 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Disk, Recovered)> 
         // Where the superblock is damaged its copy is looked for.
         let block_size = fstitch_lld::device_block_size(&head).unwrap_or(UNIT_MAX);
         let blocks = DiskOptions { block_size, read_only: options.read_only, ..DiskOptions::default() };
-        Disk::open(Arc::new(medium(path, &blocks)?), options)
+        Disk::open(Arc::new(FileDisk::open_when_let_go(path, &blocks)?), options)
     };
     open().map_err(|error| about(path, error))
 }
@@ -110,7 +89,7 @@ fn prepare(path: &Path, size: u64, overwrite: bool) -> Result<Prepared> {
 fn write(path: &Path, asked: &LldFormat, block_size: u32) -> Result<()> {
     let size = (asked.size > 0).then_some(asked.size);
     let blocks = DiskOptions { block_size: block_size.min(UNIT_MAX), size, ..DiskOptions::default() };
-    let device: Arc<dyn BlockDevice> = Arc::new(medium(path, &blocks)?);
+    let device: Arc<dyn BlockDevice> = Arc::new(FileDisk::open_when_let_go(path, &blocks)?);
     let default = FormatOptions::for_bytes(device.geometry().bytes());
     let segment_size = if asked.segment_size == 0 { default.segment_size } else { asked.segment_size };
     let uuid = if asked.uuid == [0; 16] { random_uuid()? } else { asked.uuid };

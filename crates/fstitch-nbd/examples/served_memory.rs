@@ -1,5 +1,5 @@
 //! Serves sparse memory at a Unix socket, or a TCP address if it has a colon, until a signal comes:
-//! `cargo run --release -p fstitch-nbd --example memory -- /tmp/nbd.sock 1073741824`, then `nbdinfo nbd+unix:///?socket=/tmp/nbd.sock`.
+//! `cargo run --release -p fstitch-nbd --example served_memory -- /tmp/nbd.sock 1073741824`, then `nbdinfo nbd+unix:///?socket=/tmp/nbd.sock`.
 
 use std::error::Error;
 use std::sync::Arc;
