@@ -12,6 +12,8 @@ use crate::tree::{Fixed, Node, Pages, Place};
 
 /// Bytes of a page, whatever the blocks of the device and of the disk are.
 pub(crate) const PAGE: usize = 4096;
+/// How many pages are read at once.
+const TOGETHER: usize = 512;
 
 /// What all trees of a disk may keep, in pages.
 #[derive(Debug)]
@@ -106,6 +108,31 @@ impl<K: Fixed + Ord, V: Fixed> Pages<K, V> for PageCache<K, V> {
         let node = Arc::new(Node::decode(self.tree, &page, place)?);
         self.keep(place, Arc::clone(&node));
         Ok(node)
+    }
+
+    fn load_all(&self, places: &[Place]) -> Result<Vec<Arc<Node<K, V>>>> {
+        let missing: Vec<Place> = {
+            let shelf = self.shelf.lock();
+            places.iter().filter(|place| !shelf.kept.contains_key(place)).copied().collect()
+        };
+        let size = fstitch_core::num::to_usize(self.device.geometry().block_size);
+        let mut loaded = FxHashMap::default();
+        for missing in missing.chunks(TOGETHER) {
+            let mut bytes = vec![0; missing.len() * PAGE];
+            let mut reads = Vec::with_capacity(bytes.len() / size);
+            for (page, place) in bytes.chunks_mut(PAGE).zip(missing) {
+                for (block, data) in (place.block..).zip(page.chunks_mut(size)) {
+                    reads.push(BlockRead { block: BlockNo(block), kind: BlockKind::Indirect, data });
+                }
+            }
+            self.device.read(&mut reads)?;
+            for (page, place) in bytes.chunks(PAGE).zip(missing) {
+                let node = Arc::new(Node::decode(self.tree, page, *place)?);
+                self.keep(*place, Arc::clone(&node));
+                loaded.insert(*place, node);
+            }
+        }
+        places.iter().map(|place| loaded.remove(place).map_or_else(|| self.load(*place), Ok)).collect()
     }
 }
 

@@ -2,12 +2,12 @@
 //!
 //! Nothing is written before everything is read. The first thing that is written is a checkpoint.
 
-use fstitch_core::num::to_usize;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, BlockKind, Result};
 
-use crate::chunk::{Chain, DataKind, Summary};
+use crate::chunk::{Chain, DataKind, Descriptor, Summary};
 use crate::pages::read_run;
-use crate::record::Record;
+use crate::record::{BlockId, Record};
 use crate::shape::{Position, Shape};
 use crate::stream::Stream;
 
@@ -15,6 +15,10 @@ use crate::stream::Stream;
 const AHEAD: usize = 64;
 /// How far behind the end of the log it is looked for what should not be there, in each of two segments.
 const LOOK_BYTES: usize = 4 << 20;
+/// Bytes of a chunk that are read at once.
+const PIECE_BYTES: usize = 1 << 20;
+/// Pages are read ahead for so many records at once, at most.
+const BATCH: usize = 4096;
 
 /// What opening a disk did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,7 +89,7 @@ fn beyond(stream: &Stream, end: &Position, epoch: Option<u32>, ahead: &[u64]) ->
     let near = [(end.segment, end.offset, most), (end.next_segment, 0, most)];
     let far = ahead.iter().map(|segment| (*segment, 0, 1));
     for (segment, from, count) in near.into_iter().chain(far) {
-        for offset in from..shape.segment_units.min(from.saturating_add(count)) {
+        for offset in summaries_in(stream, segment, from, count)? {
             let Some(found) = summary_at(shape, &**stream.device(), segment, offset)? else { continue };
             let Chain { number, stable, .. } = found.chain;
             if number > end.number && stable >= end.number && found.chain.epoch >= epoch {
@@ -98,6 +102,23 @@ fn beyond(stream: &Stream, end: &Position, epoch: Option<u32>, ahead: &[u64]) ->
         }
     }
     Ok(None)
+}
+
+/// Where in a part of a segment something looks like a summary.
+fn summaries_in(stream: &Stream, segment: u64, from: u32, count: u32) -> Result<Vec<u32>> {
+    let shape = &stream.shape;
+    let end = shape.segment_units.min(from.saturating_add(count));
+    if segment >= shape.segments || from >= end {
+        return Ok(Vec::new());
+    }
+    let mut bytes = vec![0; to_usize(end - from) * shape.unit_bytes()];
+    let place = shape.segment_start(segment) + u64::from(from);
+    read_run(&**stream.device(), place, BlockKind::JournalDescriptor, &mut bytes)?;
+    let units = (from..).zip(bytes.chunks(shape.unit_bytes()));
+    let looks = |(offset, bytes): (u32, &[u8])| {
+        Summary::probe(bytes, shape.segment_units - offset).map(|_| offset)
+    };
+    Ok(units.filter_map(looks).collect())
 }
 
 /// The chain of summaries behind the checkpoint.
@@ -155,18 +176,34 @@ pub(crate) fn summary_at(
     }))
 }
 
-/// Whether all data of a chunk have their sums.
+/// Whether all data of a chunk have their sums. They are read in large pieces: most of the time of a recovery would go into waiting for
+/// one block after the other.
 fn is_whole(stream: &Stream, chunk: &Found) -> Result<bool> {
     let unit = stream.shape.unit_bytes();
     let mut place = chunk.data;
-    for descriptor in &chunk.summary.data {
-        let mut bytes = vec![0; to_usize(descriptor.len) * unit];
-        let kind = if descriptor.kind == DataKind::Page { BlockKind::Indirect } else { BlockKind::Data };
+    let mut left = &chunk.summary.data[..];
+    let mut bytes = Vec::new();
+    while let Some(first) = left.first() {
+        let mut size = 0;
+        let fits = |data: &&Descriptor| {
+            size += to_usize(data.len) * unit;
+            size <= PIECE_BYTES
+        };
+        let (piece, rest) = left.split_at(left.iter().take_while(fits).count().max(1));
+        let units = piece.iter().map(|data| to_usize(data.len)).sum::<usize>();
+        let kind = if first.kind == DataKind::Page { BlockKind::Indirect } else { BlockKind::Data };
+        bytes.resize(units * unit, 0);
         read_run(&**stream.device(), place, kind, &mut bytes)?;
-        if crc32c::crc32c(&bytes) != descriptor.sum {
-            return Ok(false);
+        let mut from = 0;
+        for data in piece {
+            let end = from + to_usize(data.len) * unit;
+            if crc32c::crc32c(&bytes[from..end]) != data.sum {
+                return Ok(false);
+            }
+            from = end;
         }
-        place += u64::from(descriptor.len);
+        place += to_u64(units);
+        left = rest;
     }
     // What units have spilled is beside the log.
     for record in chunk.summary.records() {
@@ -193,6 +230,40 @@ fn check_place(shape: &Shape, place: u64, len: u32) -> Result<()> {
     }
 }
 
+/// Pages that records will ask for, read together: one by one each of them would be waited for.
+#[derive(Default)]
+struct Ahead {
+    /// For the chunks before this one pages have been read.
+    chunks: usize,
+}
+
+impl Ahead {
+    /// Reads pages for the next chunks, as many as have a batch of records. What cannot be read is found out by whoever needs it.
+    fn read(&mut self, stream: &Stream, chunks: &[Found], batch: usize) {
+        let (mut blocks, mut places): (Vec<BlockId>, Vec<_>) = (Vec::new(), Vec::new());
+        for chunk in chunks {
+            for record in chunk.summary.records() {
+                match record {
+                    Record::Write { block, .. } | Record::Found { block, .. } | Record::Delete { block } => {
+                        blocks.push(block);
+                    }
+                    Record::Insert { list, label, .. } => places.push((list, label)),
+                    _ => {}
+                }
+            }
+            self.chunks += 1;
+            if blocks.len() + places.len() >= batch {
+                break;
+            }
+        }
+        blocks.sort_unstable();
+        places.sort_unstable();
+        let state = &stream.state;
+        state.blocks.tree.read_ahead(&blocks, &state.blocks.pages).ok();
+        state.order.tree.read_ahead(&places, &state.order.pages).ok();
+    }
+}
+
 /// A record, and where the data of its chunk are.
 struct Held {
     record: Record,
@@ -201,7 +272,12 @@ struct Held {
 
 fn replay(stream: &mut Stream, chunks: &[Found], recovered: &mut Recovered) -> Result<()> {
     let mut unit: Option<Vec<Held>> = None;
-    for chunk in chunks {
+    let batch = (stream.budget.most / 8).clamp(1, BATCH);
+    let mut ahead = Ahead::default();
+    for (at, chunk) in chunks.iter().enumerate() {
+        if at >= ahead.chunks {
+            ahead.read(stream, &chunks[at..], batch);
+        }
         let mut places = Vec::with_capacity(chunk.summary.data.len());
         let mut next = chunk.data;
         for data in &chunk.summary.data {

@@ -7,9 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fstitch_core::num::{to_u64, to_usize};
-use fstitch_core::{BlockDevice, Errno, Error, MemDevice, Seed};
+use fstitch_core::{
+    BlockDevice, BlockNo, BlockRead, BlockWrite, Errno, Error, Geometry, MemDevice, Result, Seed,
+};
 use fstitch_lld::{At, BlockId, Disk, FormatOptions, ListId, Options};
 
 const BLOCK: usize = 4096;
@@ -270,4 +273,66 @@ fn units_of_one_chunk_write_a_block_once() {
     let mut bytes = vec![0; BLOCK];
     rig.disk.read_at(list, 0, &mut bytes).unwrap();
     assert_eq!(bytes, [51; BLOCK]);
+}
+
+/// A device that counts how often it is asked, and for how many blocks: each time it is waited for.
+struct Asked {
+    below: MemDevice,
+    times: AtomicU64,
+}
+
+impl BlockDevice for Asked {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.times.fetch_add(1, Ordering::Relaxed);
+        self.below.read(reads)
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        self.below.write(writes)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.below.flush()
+    }
+
+    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+        self.below.discard(start, count)
+    }
+}
+
+#[test]
+fn recovery_asks_for_many_pages_at_once() {
+    const BLOCKS: u64 = 40_000;
+    let asked = Arc::new(Asked { below: MemDevice::new(512, (64 << 20) / 512), times: AtomicU64::new(0) });
+    let device: Arc<dyn BlockDevice> = Arc::clone(&asked) as _;
+    let format = FormatOptions { block_size: 512, ..FormatOptions::default() };
+    Disk::format(Arc::clone(&device), &format).unwrap();
+    let (disk, _) = Disk::open(Arc::clone(&device), &Options::default()).unwrap();
+    let list = disk.new_list(true).unwrap();
+    (0..BLOCKS).for_each(|position| disk.write_at(list, position, &[1; 512]).unwrap());
+    disk.close().unwrap();
+    let (disk, _) = Disk::open(Arc::clone(&device), &Options::default()).unwrap();
+    let mut seed = Seed::new(1);
+    for round in 0..4 {
+        (0..500).for_each(|_| disk.write_at(list, seed.below(BLOCKS), &[2; 512]).unwrap());
+        // The last ones are not flushed: recovery looks into them.
+        if round < 2 {
+            disk.flush().unwrap();
+        } else {
+            disk.begin().end().unwrap();
+        }
+    }
+    // Everything that is queued is written, and nothing says that it is stable.
+    asked.times.store(0, Ordering::Relaxed);
+    let pages = BLOCKS * 40 / 4096;
+    drop(disk);
+    let (disk, recovered) = Disk::open(device, &Options::default()).unwrap();
+    let times = asked.times.load(Ordering::Relaxed);
+    assert!(recovered.records > 900, "{recovered:?}");
+    assert!(times < pages / 4, "asked {times} times, with about {pages} pages");
+    assert!(disk.check(true, &mut |_| {}).unwrap().is_clean());
 }

@@ -22,6 +22,51 @@ impl<K, V> Step<'_, K, V> {
     }
 }
 
+/// A child of a node.
+enum Next<'a, K, V> {
+    Memory(&'a Node<K, V>),
+    Medium(Place),
+}
+
+impl<'a, K, V> Step<'a, K, V> {
+    fn child(&self, at: usize) -> Next<'a, K, V> {
+        match self {
+            Self::Memory(Node::Inner(children)) => match &children[at].link {
+                Link::Memory(node) => Next::Memory(node),
+                Link::Medium(place) => Next::Medium(*place),
+            },
+            // What is on the medium leads to the medium.
+            Self::Loaded(node) => match &**node {
+                Node::Inner(children) => match children[at].link {
+                    Link::Medium(place) => Next::Medium(place),
+                    Link::Memory(_) => panic!("a loaded page has been changed"),
+                },
+                Node::Leaf(_) => panic!("a leaf has no children"),
+            },
+            Self::Memory(Node::Leaf(_)) => panic!("a leaf has no children"),
+        }
+    }
+}
+
+/// Which children lead to which of some ascending keys.
+fn split<'k, K: Ord, V>(node: &Node<K, V>, keys: &'k [K]) -> Vec<(usize, &'k [K])> {
+    let (mut below, mut left) = (Vec::new(), keys);
+    if let Node::Inner(children) = node {
+        for at in 0..children.len() {
+            let here = match children.get(at + 1) {
+                Some(next) => left.partition_point(|key| *key < next.first),
+                None => left.len(),
+            };
+            let (keys, rest) = left.split_at(here);
+            left = rest;
+            if !keys.is_empty() {
+                below.push((at, keys));
+            }
+        }
+    }
+    below
+}
+
 fn enter<'a, K, V>(link: &'a Link<K, V>, pages: &impl Pages<K, V>) -> Result<Step<'a, K, V>> {
     Ok(match link {
         Link::Memory(node) => Step::Memory(node),
@@ -49,17 +94,9 @@ fn descend<K, V, T>(
             Turn::End(found) => return Ok(found),
             Turn::Below(child) => child,
         };
-        step = match step {
-            Step::Memory(Node::Inner(children)) => enter(&children[child].link, pages)?,
-            Step::Loaded(node) => {
-                let Node::Inner(children) = &*node else { panic!("a leaf has no children") };
-                // What is on the medium leads to the medium.
-                let Link::Medium(place) = children[child].link else {
-                    panic!("a loaded page has been changed")
-                };
-                Step::Loaded(pages.load(place)?)
-            }
-            Step::Memory(Node::Leaf(_)) => panic!("a leaf has no children"),
+        step = match step.child(child) {
+            Next::Memory(node) => Step::Memory(node),
+            Next::Medium(place) => Step::Loaded(pages.load(place)?),
         };
     }
 }
@@ -143,6 +180,29 @@ impl<K: Fixed + Ord, V: Fixed> Tree<K, V> {
             }
             Node::Leaf(_) => Turn::End(false),
         })
+    }
+
+    /// Has the pages in memory that lead to keys, which ascend: those of each level all at once.
+    pub(crate) fn read_ahead(&self, keys: &[K], pages: &impl Pages<K, V>) -> Result<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let mut level = vec![(enter(&self.root, pages)?, keys)];
+        while !level.is_empty() {
+            let (mut below, mut places) = (Vec::new(), Vec::new());
+            for (step, keys) in &level {
+                for (at, keys) in split(step.node(), keys) {
+                    match step.child(at) {
+                        Next::Memory(node) => below.push((Step::Memory(node), keys)),
+                        Next::Medium(place) => places.push((place, keys)),
+                    }
+                }
+            }
+            let loaded = pages.load_all(&places.iter().map(|(place, _)| *place).collect::<Vec<_>>())?;
+            below.extend(loaded.into_iter().map(Step::Loaded).zip(places.into_iter().map(|(_, keys)| keys)));
+            level = below;
+        }
+        Ok(())
     }
 
     /// Where its pages on the medium are.

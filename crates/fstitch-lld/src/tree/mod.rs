@@ -71,6 +71,13 @@ pub(crate) trait Pages<K, V> {
     /// # Errors
     /// If it cannot be read, or is damaged.
     fn load(&self, place: Place) -> Result<Arc<Node<K, V>>>;
+    /// The pages at some places, in their order. Waits once for all that are not in memory, where it can.
+    ///
+    /// # Errors
+    /// If one of them cannot be read, or is damaged.
+    fn load_all(&self, places: &[Place]) -> Result<Vec<Arc<Node<K, V>>>> {
+        places.iter().map(|place| self.load(*place)).collect()
+    }
 }
 
 /// An ordered map with positions.

@@ -147,6 +147,28 @@ fn a_tree_is_a_map_with_positions_however_often_it_is_forgotten() {
 }
 
 #[test]
+fn what_is_read_ahead_is_what_lookups_need() {
+    let mut rig = Rig::new();
+    (0..3_000).for_each(|n| rig.insert((n % 3, n * 7), n));
+    rig.reopen();
+    // A part of the way is in memory.
+    rig.insert((1, 4), 0);
+    for number in 0..20 {
+        let mut seed = Seed::new(number);
+        let mut keys: Vec<Key> = (0..=seed.below(50)).map(|_| (seed.below(4), seed.below(22_000))).collect();
+        keys.sort_unstable();
+        rig.medium.kept.borrow_mut().clear();
+        rig.tree.read_ahead(&keys, &rig.medium).unwrap();
+        let ahead = rig.medium.kept.borrow().len();
+        rig.medium.kept.borrow_mut().clear();
+        keys.iter().for_each(|key| drop(rig.tree.get(key, &rig.medium).unwrap()));
+        let needed = rig.medium.kept.borrow().len();
+        assert!(needed > 0, "the keys lead somewhere");
+        assert_eq!(ahead, needed, "seed {number}");
+    }
+}
+
+#[test]
 fn ascending_keys_fill_pages() {
     let mut rig = Rig::new();
     (0..10_000).for_each(|n| rig.insert((0, n), n));
