@@ -57,6 +57,9 @@ const char *lld_error(void);
 
 /* Whatever is at the path may be written over. */
 #define LLD_OVERWRITE 1u
+/* What is cold is compressed, by LZ4, when it is moved and takes less then. Blocks take more again when they are
+ * written: on a disk that is full with compressed ones that can fail with ENOSPC. */
+#define LLD_COMPRESS 2u
 
 /* How a disk is made. Zeros everywhere are the defaults, which NULL stands for, too; reserved must be zeros. */
 struct lld_format_options {
@@ -64,7 +67,7 @@ struct lld_format_options {
     uint32_t block_size;   /* bytes of a block: a power of two from 512 to 65536; 0: 4096 */
     uint32_t segment_size; /* bytes of a segment: a power of two from 64 KiB to 64 MiB; 0: what suits the size */
     uint8_t uuid[16];      /* zeros: random */
-    uint32_t flags;        /* LLD_OVERWRITE */
+    uint32_t flags;        /* LLD_OVERWRITE, LLD_COMPRESS */
     uint32_t reserved[7];
 };
 
@@ -158,6 +161,7 @@ struct lld_info {
     uint64_t chunk;      /* number of the newest part of the log */
     uint64_t open_units;
     uint64_t shadows;    /* versions of blocks that open units have written */
+    uint64_t compression; /* 1: what is cold is compressed */
 };
 int lld_info(lld_disk *disk, struct lld_info *info);
 
@@ -174,6 +178,7 @@ struct lld_counters {
     uint64_t unreadable;    /* segments that stay as they are, because something in them cannot be read */
     uint64_t units;         /* that have ended, not those that were aborted or in conflict */
     uint64_t durable;       /* those of them that were to be stable */
+    uint64_t packed_bytes;  /* that blocks take less because they were compressed */
 };
 int lld_counters(lld_disk *disk, struct lld_counters *counters);
 

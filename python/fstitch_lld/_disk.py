@@ -14,6 +14,7 @@ from ._operations import Operations
 from ._unit import Unit
 from ._values import (
     ACCEPT_LOSS,
+    COMPRESS,
     OVERWRITE,
     READ_ONLY,
     SEQUENTIAL,
@@ -58,11 +59,12 @@ class Disk(Operations):
         segment_size: int = 0,
         uuid: Optional[uuids.UUID] = None,
         overwrite: bool = False,
+        compress: bool = False,
     ) -> None:
         """Makes an empty disk in a file, which is made with this size, or with overwrite in whatever is there. What is 0
-        has defaults that suit the size."""
+        has defaults that suit the size. With compress what is cold takes less room where it can."""
         options = FormatOptionsC(whole(size), whole(block_size, 32), whole(segment_size, 32))
-        options.flags = OVERWRITE if overwrite else 0
+        options.flags = (OVERWRITE if overwrite else 0) | (COMPRESS if compress else 0)
         if uuid is not None:
             options.uuid[:] = uuid.bytes
         call("lld_format", os.fsencode(path), ctypes.byref(options))

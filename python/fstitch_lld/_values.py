@@ -4,7 +4,7 @@ import ctypes
 import enum
 from typing import List, NamedTuple, Optional
 
-OVERWRITE = 1
+OVERWRITE, COMPRESS = 1, 2
 READ_ONLY, SEQUENTIAL, ACCEPT_LOSS = 1, 2, 4
 NAME_SIZE = 208
 
@@ -54,6 +54,8 @@ class Info(NamedTuple):
     open_units: int
     #: Versions of blocks that open units have written.
     shadows: int
+    #: 1: what is cold is compressed.
+    compression: int
 
 
 class Space(NamedTuple):
@@ -79,6 +81,8 @@ class Counters(NamedTuple):
     units: int
     #: Those of them that were to be stable.
     durable: int
+    #: Bytes that blocks take less because they were compressed.
+    packed_bytes: int
 
 
 class Checked(NamedTuple):

@@ -3,12 +3,13 @@
 use std::ffi::c_char;
 
 use fstitch_core::num::to_usize;
-use fstitch_lld::{Counters, Info, Options, Recovered, Visibility, VolumeInfo};
+use fstitch_lld::{Compression, Counters, Info, Options, Recovered, Visibility, VolumeInfo};
 
 use crate::failure::{Failure, Result};
 
-/// `LLD_OVERWRITE`, for formatting.
+/// `LLD_OVERWRITE` and `LLD_COMPRESS`, for formatting.
 const OVERWRITE: u32 = 1;
+const COMPRESS: u32 = 2;
 /// `LLD_READ_ONLY` and the others for opening.
 const READ_ONLY: u32 = 1;
 const SEQUENTIAL: u32 = 2;
@@ -34,8 +35,13 @@ pub struct LldFormat {
 impl LldFormat {
     /// Whether what is there may be written over.
     pub(crate) fn overwrites(&self) -> Result<bool> {
-        refuse_unknown(self.flags, OVERWRITE, &self.reserved)?;
+        refuse_unknown(self.flags, OVERWRITE | COMPRESS, &self.reserved)?;
         Ok(self.flags & OVERWRITE != 0)
+    }
+
+    /// How the cleaner keeps what it moves.
+    pub(crate) fn compression(&self) -> Compression {
+        if self.flags & COMPRESS == 0 { Compression::None } else { Compression::Lz4 }
     }
 }
 
@@ -130,6 +136,7 @@ pub struct LldInfo {
     pub chunk: u64,
     pub open_units: u64,
     pub shadows: u64,
+    pub compression: u64,
 }
 
 impl From<Info> for LldInfo {
@@ -147,6 +154,7 @@ impl From<Info> for LldInfo {
             chunk: info.chunk,
             open_units: fstitch_core::num::to_u64(info.open_units),
             shadows: fstitch_core::num::to_u64(info.shadows),
+            compression: u64::from(info.compression == Compression::Lz4),
         }
     }
 }
@@ -174,6 +182,7 @@ pub struct LldCounters {
     pub unreadable: u64,
     pub units: u64,
     pub durable: u64,
+    pub packed_bytes: u64,
 }
 
 impl From<Counters> for LldCounters {
@@ -190,6 +199,7 @@ impl From<Counters> for LldCounters {
             unreadable,
             units,
             durable,
+            packed_bytes,
         } = counters;
         Self {
             chunks,
@@ -203,6 +213,7 @@ impl From<Counters> for LldCounters {
             unreadable,
             units,
             durable,
+            packed_bytes,
         }
     }
 }
@@ -252,7 +263,8 @@ mod tests {
             assert!(odd.options().is_err(), "{odd:?}");
         }
         assert_eq!(LldFormat { flags: 1, ..LldFormat::default() }.overwrites(), Ok(true));
-        assert!(LldFormat { flags: 2, ..LldFormat::default() }.overwrites().is_err());
+        assert_eq!(LldFormat { flags: 2, ..LldFormat::default() }.compression(), Compression::Lz4);
+        assert!(LldFormat { flags: 4, ..LldFormat::default() }.overwrites().is_err());
         assert!(LldFormat { reserved: [1; 7], ..LldFormat::default() }.overwrites().is_err());
     }
 

@@ -88,12 +88,13 @@ fn prepare(path: &Path, size: u64, overwrite: bool) -> Result<Prepared> {
 
 fn write(path: &Path, asked: &LldFormat, block_size: u32) -> Result<()> {
     let size = (asked.size > 0).then_some(asked.size);
-    let blocks = DiskOptions { block_size: block_size.min(UNIT_MAX), size, ..DiskOptions::default() };
+    let options = FormatOptions { block_size, compression: asked.compression(), ..FormatOptions::default() };
+    let blocks = DiskOptions { block_size: options.device_blocks(), size, ..DiskOptions::default() };
     let device: Arc<dyn BlockDevice> = Arc::new(FileDisk::open_when_let_go(path, &blocks)?);
     let default = FormatOptions::for_bytes(device.geometry().bytes());
     let segment_size = if asked.segment_size == 0 { default.segment_size } else { asked.segment_size };
     let uuid = if asked.uuid == [0; 16] { random_uuid()? } else { asked.uuid };
-    let options = FormatOptions { block_size, segment_size, uuid };
+    let options = FormatOptions { segment_size, uuid, ..options };
     let format = || Disk::format(Arc::clone(&device), &options);
     format().map_err(|error| match error {
         // Nothing was read that could be of another version.

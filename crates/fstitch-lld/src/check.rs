@@ -4,6 +4,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockKind, BlockNo, BlockRead, CheckReport, FindingClass, Result};
 use rustc_hash::FxHashMap;
 
+use crate::pack::unpack;
 use crate::pages::PageCache;
 use crate::record::{BlockId, ListId};
 use crate::segments::Run;
@@ -163,7 +164,8 @@ impl Check<'_> {
     }
 
     fn contents(&mut self, batch: &[(BlockId, BlockEntry)]) {
-        let unit = self.stream.shape.unit_bytes();
+        let (unit, full) = (self.stream.shape.unit_bytes(), self.stream.shape.block_units());
+        let mut block_bytes = vec![0; to_usize(full) * unit];
         for (block, entry) in batch {
             if self.stream.log.flying(entry.place).is_some() {
                 continue;
@@ -186,6 +188,13 @@ impl Check<'_> {
                     let text = format!(
                         "the contents of block {block} of list {}, {place}: their sum is {sum:#010x}, not {:#010x}",
                         entry.list, entry.sum
+                    );
+                    self.damage("contents", text);
+                }
+                Ok(()) if entry.len < full && !unpack(&bytes, &mut block_bytes) => {
+                    let text = format!(
+                        "the contents of block {block} of list {}, {place}: they are not what was compressed",
+                        entry.list
                     );
                     self.damage("contents", text);
                 }

@@ -25,6 +25,8 @@ pub(crate) enum DataKind {
     Block,
     /// A page of a tree.
     Page,
+    /// Contents of a block that take fewer blocks of the device than a block of the disk has.
+    Packed,
     /// Contents of a block in a unit that has not ended: nothing refers to them but that unit.
     Spilled,
 }
@@ -112,6 +114,7 @@ impl Summary {
                 DataKind::Block => 1,
                 DataKind::Page => 2,
                 DataKind::Spilled => 3,
+                DataKind::Packed => 4,
             };
             Le::put_u32(bytes, 4, data.len);
             Le::put_u64(bytes, 8, data.owner);
@@ -181,6 +184,7 @@ fn descriptor(bytes: &[u8]) -> Option<Descriptor> {
         1 => DataKind::Block,
         2 => DataKind::Page,
         3 => DataKind::Spilled,
+        4 => DataKind::Packed,
         _ => return None,
     };
     Some(Descriptor { kind, owner: Le::u64(bytes, 8), len: Le::u32(bytes, 4), sum: Le::u32(bytes, 16) })

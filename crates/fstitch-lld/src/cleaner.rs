@@ -13,6 +13,7 @@ use fstitch_core::{BlockKind, BlockNo, BlockRead, Errno, Error, Result};
 
 use crate::chunk::{DataKind, Descriptor, Summary, summary_blocks};
 use crate::log::Contents;
+use crate::pack::{Compression, packed};
 use crate::record::{BlockId, Label, ListId};
 use crate::segments::Run;
 use crate::state::Table;
@@ -41,9 +42,9 @@ pub(crate) enum Beside {
 }
 
 /// Contents that are alive.
-struct Alive {
+pub(crate) struct Alive {
     block: BlockId,
-    run: Run,
+    pub(crate) run: Run,
     owner: Owner,
     bytes: Vec<u8>,
 }
@@ -100,20 +101,41 @@ impl Stream {
             match self.alive_in(segment) {
                 Ok(found) => {
                     alive.extend(found);
-                    age = age.max(self.segments.usage[to_usize(segment)].age);
+                    age = age.max(self.age_of(segment));
                     self.log.counters.cleaned += 1;
                 }
-                Err(Error::Io { .. } | Error::Corrupt(_)) => {
-                    self.unreadable.insert(segment);
-                    self.log.counters.unreadable += 1;
-                }
+                Err(Error::Io { .. } | Error::Corrupt(_)) => self.leave_unreadable(segment),
                 Err(error) => return Err(error),
             }
         }
-        alive.sort_unstable_by_key(|alive| (alive.owner, alive.block));
-        self.move_all(alive, age)?;
+        if self.shape.compression != Compression::None {
+            self.pack(&mut alive);
+        }
+        self.move_in_order(alive, age)?;
         self.save()?;
         Ok(true)
+    }
+
+    /// Something in a segment cannot be read: it stays as it is.
+    pub(crate) fn leave_unreadable(&mut self, segment: u64) {
+        self.unreadable.insert(segment);
+        self.log.counters.unreadable += 1;
+    }
+
+    /// The age of what is youngest in a segment.
+    pub(crate) fn age_of(&self, segment: u64) -> u64 {
+        self.segments.usage[to_usize(segment)].age
+    }
+
+    /// Blocks of the device in a segment that are alive.
+    pub(crate) fn alive_units(&self, segment: u64) -> u32 {
+        self.segments.usage[to_usize(segment)].live + self.own.of(segment) + self.spilled_in(segment)
+    }
+
+    /// Moves contents, those of a list together.
+    pub(crate) fn move_in_order(&mut self, mut alive: Vec<Alive>, age: u64) -> Result<()> {
+        alive.sort_unstable_by_key(|alive| (alive.owner, alive.block));
+        self.move_all(alive, age)
     }
 
     /// The segments that are worth most, as many as can be emptied with what is free.
@@ -149,20 +171,19 @@ impl Stream {
         let taken = self.taken();
         let now = self.log.position().number;
         let all = u64::from(self.shape.usable_units());
-        let segments = (0..).zip(&self.segments.usage);
-        let candidate = |(segment, usage): (u64, &crate::segments::Usage)| {
-            let live = usage.live + self.own.of(segment) + self.spilled_in(segment);
+        let candidate = |segment: u64| {
+            let live = self.alive_units(segment);
             let gain = all.checked_sub(u64::from(live) + u64::from(self.shape.block_units()))?;
             let may = live > 0 && !taken.contains(&segment) && !self.unreadable.contains(&segment);
-            let age = now.saturating_sub(usage.age) + 1;
+            let age = now.saturating_sub(self.age_of(segment)) + 1;
             let score = gain.saturating_mul(age.min(1 << 40)) / (all + u64::from(live));
             may.then_some(Candidate { segment, live, score })
         };
-        segments.filter_map(candidate).collect()
+        (0..self.shape.segments).filter_map(candidate).collect()
     }
 
     /// What is alive in a segment: contents are returned, pages count as changed from now on.
-    fn alive_in(&mut self, segment: u64) -> Result<Vec<Alive>> {
+    pub(crate) fn alive_in(&mut self, segment: u64) -> Result<Vec<Alive>> {
         let mut offset = 0;
         let (mut alive, mut pages) = (Vec::new(), Vec::new());
         while let Some(summary) = self.summary_at(segment, offset)? {
@@ -172,7 +193,7 @@ impl Stream {
                 offset += data.len;
                 let run = Run { place, len: data.len, sum: data.sum };
                 match data.kind {
-                    DataKind::Block | DataKind::Spilled => {
+                    DataKind::Block | DataKind::Packed | DataKind::Spilled => {
                         let owner = self.owner_of(data.owner, place)?;
                         alive.extend(owner.map(|owner| Alive {
                             block: data.owner,
@@ -240,15 +261,39 @@ impl Stream {
         }
     }
 
+    /// Compresses committed contents where that takes fewer blocks of the device. What units have spilled is young.
+    pub(crate) fn pack(&mut self, alive: &mut [Alive]) {
+        let (unit, full) = (self.shape.unit_bytes(), self.shape.block_units());
+        for alive in alive.iter_mut().filter(|alive| alive.run.len == full) {
+            if let (Owner::Committed(..), Some(bytes)) = (alive.owner, packed(&alive.bytes, unit)) {
+                self.log.counters.packed_bytes += to_u64(alive.bytes.len() - bytes.len());
+                alive.run.len = u32::try_from(bytes.len() / unit).expect("it is less than a block");
+                alive.run.sum = crc32c::crc32c(&bytes);
+                alive.bytes = bytes;
+            }
+        }
+    }
+
     /// Writes contents to where what is cold goes.
     fn move_all(&mut self, mut alive: Vec<Alive>, age: u64) -> Result<()> {
         while !alive.is_empty() {
-            let (_, room) = self.room_beside(Beside::Cold)?;
-            let later = alive.split_off(room.min(alive.len()));
+            let (open, _) = self.room_beside(Beside::Cold)?;
+            let later = alive.split_off(self.fitting(open, &alive));
             self.move_to(alive, age)?;
             alive = later;
         }
         Ok(())
+    }
+
+    /// How many of some contents fit one piece there, where there is room for a block.
+    fn fitting(&self, open: Cold, alive: &[Alive]) -> usize {
+        let left = u64::from(self.shape.segment_units - open.offset);
+        let mut units = 0;
+        let fits = |(at, alive): &(usize, &Alive)| {
+            units += u64::from(alive.run.len);
+            to_u64(summary_blocks(at + 1, 0, self.shape.unit_bytes())) + units <= left
+        };
+        alive.iter().enumerate().take_while(fits).count()
     }
 
     /// Where something can be written beside the log, and how many blocks of contents.
@@ -258,7 +303,12 @@ impl Stream {
                 Some(open) => *open,
                 None => {
                     self.log.begins_segment();
-                    Cold { segment: self.segments.free.pop().ok_or(Errno::NOSPC)?, offset: 0 }
+                    let segment = self.segments.take()?;
+                    // What the cleaner writes was packed where it could be.
+                    if what == Beside::Cold {
+                        self.segments.packed.insert(segment);
+                    }
+                    Cold { segment, offset: 0 }
                 }
             };
             *self.beside(what) = Some(found);
@@ -301,8 +351,13 @@ impl Stream {
     }
 
     fn move_to(&mut self, alive: Vec<Alive>, age: u64) -> Result<()> {
+        let full = self.shape.block_units();
         let descriptor = |alive: &Alive| Descriptor {
-            kind: if let Owner::Unit(_) = alive.owner { DataKind::Spilled } else { DataKind::Block },
+            kind: match alive.owner {
+                Owner::Unit(_) => DataKind::Spilled,
+                Owner::Committed(..) if alive.run.len < full => DataKind::Packed,
+                Owner::Committed(..) => DataKind::Block,
+            },
             owner: alive.block,
             len: alive.run.len,
             sum: alive.run.sum,

@@ -40,7 +40,8 @@ impl Disk {
     /// [`Error::Unsupported`] if the sizes do not fit; those of the device.
     pub fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {
         let fitting = Shape::fitting(&*device, options.uuid, options.block_size, options.segment_size)?;
-        let shape = Shape { generation: Shape::generations(&*device)?, ..fitting };
+        let generation = Shape::generations(&*device)?;
+        let shape = Shape { generation, compression: options.compression, ..fitting };
         Stream::format(device, shape, Options::default().keeping())
     }
 
@@ -389,6 +390,7 @@ impl Disk {
             uuid: shape.uuid,
             block_size: shape.block_size,
             segment_size: shape.unit * shape.segment_units,
+            compression: shape.compression,
             segments: shape.segments,
             free_segments: to_u64(stream.segments.free.len()),
             blocks: stream.state.blocks.tree.len(),

@@ -13,7 +13,7 @@ use crate::stream::Stream;
 /// Data of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DumpedData {
-    /// `contents`, `page` or `spilled`.
+    /// `contents`, `page`, `spilled` or `packed`.
     pub kind: &'static str,
     /// The number of the block, or of the tree.
     pub owner: u64,
@@ -120,6 +120,7 @@ fn chunk(summary: &Summary, place: u64, unit: u64) -> DumpedChunk {
             DataKind::Block => "contents",
             DataKind::Page => "page",
             DataKind::Spilled => "spilled",
+            DataKind::Packed => "packed",
         };
         DumpedData { kind, owner: data.owner, place, bytes: u64::from(data.len) * unit, sum: data.sum }
     });

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fstitch_core::num::{to_u64, to_usize};
-use fstitch_core::{BlockDevice, Errno, Result};
+use fstitch_core::{BlockDevice, Result};
 use rustc_hash::FxHashMap;
 
 use crate::chunk::{Chain, DataKind, Descriptor, Summary, summary_blocks};
@@ -79,6 +79,8 @@ pub struct Counters {
     pub moved_bytes: u64,
     /// Bytes of blocks that units have written before their end, because there was no memory for them.
     pub spilled_bytes: u64,
+    /// Bytes that blocks take less because the cleaner has compressed them.
+    pub packed_bytes: u64,
     /// Segments that the cleaner leaves as they are because something in them cannot be read.
     pub unreadable: u64,
 }
@@ -326,7 +328,7 @@ impl Log {
     /// # Errors
     /// `ENOSPC` if there is none behind it.
     pub(crate) fn next_segment(&mut self, segments: &mut Segments) -> Result<()> {
-        let after = segments.free.pop().ok_or(Errno::NOSPC)?;
+        let after = segments.take()?;
         self.begins_segment();
         self.position =
             Position { segment: self.position.next_segment, offset: 0, next_segment: after, ..self.position };

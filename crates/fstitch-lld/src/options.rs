@@ -1,5 +1,6 @@
 //! How a disk is made and opened, and what its operations are told.
 
+use crate::pack::Compression;
 use crate::record::BlockId;
 use crate::stream::Keeping;
 
@@ -21,11 +22,13 @@ pub struct FormatOptions {
     pub segment_size: u32,
     /// Names the disk.
     pub uuid: [u8; 16],
+    /// How the cleaner keeps what it moves. Blocks that are larger than the device's may become smaller.
+    pub compression: Compression,
 }
 
 impl Default for FormatOptions {
     fn default() -> Self {
-        Self { block_size: 4096, segment_size: 512 << 10, uuid: [0; 16] }
+        Self { block_size: 4096, segment_size: 512 << 10, uuid: [0; 16], compression: Compression::None }
     }
 }
 
@@ -43,6 +46,16 @@ impl FormatOptions {
             segment_size /= 2;
         }
         Self { segment_size, ..default }
+    }
+
+    /// Bytes of the blocks in which a device that can have any should be opened: those of the disk, and with compression an eighth of
+    /// them, so that what is packed can be smaller.
+    #[must_use]
+    pub fn device_blocks(&self) -> u32 {
+        match self.compression {
+            Compression::None => self.block_size.min(4096),
+            Compression::Lz4 => (self.block_size / 8).clamp(512, 4096),
+        }
     }
 }
 
@@ -124,6 +137,8 @@ pub struct Info {
     pub block_size: u32,
     /// Bytes of a segment.
     pub segment_size: u32,
+    /// How the cleaner keeps what it moves.
+    pub compression: Compression,
     /// Segments that there are.
     pub segments: u64,
     /// Those that may be written.

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockKind, Errno, Error, Result};
 
 use crate::disk::Disk;
 use crate::options::Visibility;
+use crate::pack::unpack;
 use crate::pages::read_run;
 use crate::record::{BlockId, ListId};
+use crate::segments::Run;
 use crate::state::damaged;
 use crate::stream::{Found, Stream};
 use crate::unit::Stored;
@@ -97,18 +100,33 @@ impl Disk {
                 }
                 Found::Medium(run, at) => (run, at),
             };
-            read_run(&*self.device, run.place, BlockKind::Data, into)?;
-            let sum = crc32c::crc32c(into);
+            let (sum, is_block) = self.read_medium(run, into)?;
             let is_right = sum == run.sum;
             if is_right && begun.load(Ordering::SeqCst) == at {
-                return Ok(());
+                return if is_block { Ok(()) } else { Err(not_packed(block)) };
             }
             // A segment was begun meanwhile: was it that one?
             found = self.find_as(&self.stream(), unit, block)?;
             if matches!(found, Found::Medium(now, _) if now.place == run.place) {
-                return if is_right { Ok(()) } else { Err(wrong_sum(block, sum, run.sum)) };
+                return match (is_right, is_block) {
+                    (true, true) => Ok(()),
+                    (true, false) => Err(not_packed(block)),
+                    (false, _) => Err(wrong_sum(block, sum, run.sum)),
+                };
             }
         }
+    }
+
+    /// Reads what lies somewhere now. Returns its sum, and whether it is the contents of a block.
+    fn read_medium(&self, run: Run, into: &mut [u8]) -> Result<(u32, bool)> {
+        let len = to_usize(run.len) * to_usize(self.device.geometry().block_size);
+        if len >= into.len() {
+            read_run(&*self.device, run.place, BlockKind::Data, into)?;
+            return Ok((crc32c::crc32c(into), true));
+        }
+        let mut packed = vec![0; len];
+        read_run(&*self.device, run.place, BlockKind::Data, &mut packed)?;
+        Ok((crc32c::crc32c(&packed), unpack(&packed, into)))
     }
 
     /// Where the version of a block is that is to be read.
@@ -221,6 +239,12 @@ impl Disk {
         };
         Seen { unit, state: &stream.state }
     }
+}
+
+fn not_packed(block: BlockId) -> Error {
+    damaged(format!(
+        "the contents of block {block}: their sum is right, and they are not what was compressed"
+    ))
 }
 
 fn wrong_sum(block: BlockId, sum: u32, right: u32) -> Error {

@@ -115,9 +115,8 @@ fn summaries_in(stream: &Stream, segment: u64, from: u32, count: u32) -> Result<
     let place = shape.segment_start(segment) + u64::from(from);
     read_run(&**stream.device(), place, BlockKind::JournalDescriptor, &mut bytes)?;
     let units = (from..).zip(bytes.chunks(shape.unit_bytes()));
-    let looks = |(offset, bytes): (u32, &[u8])| {
-        Summary::probe(bytes, shape.segment_units - offset).map(|_| offset)
-    };
+    let looks =
+        |(offset, bytes): (u32, &[u8])| Summary::probe(bytes, shape.segment_units - offset).map(|_| offset);
     Ok(units.filter_map(looks).collect())
 }
 

@@ -1,7 +1,7 @@
 //! The segments: how much of each is in use, and which are free.
 
-use fstitch_core::Le;
 use fstitch_core::num::to_usize;
+use fstitch_core::{Errno, Le, Result};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::shape::Shape;
@@ -40,12 +40,31 @@ pub(crate) struct Segments {
     pub(crate) free: Vec<u64>,
     /// Blocks of the device that are in use in all of them.
     pub(crate) live: u64,
+    /// Those of which it is known that nothing in them can be packed any more.
+    pub(crate) packed: FxHashSet<u64>,
 }
 
 impl Segments {
     pub(crate) fn new(shape: Shape) -> Self {
         let usage = vec![Usage::default(); to_usize(shape.segments)];
-        Self { shape, usage, changed: FxHashSet::default(), free: Vec::new(), live: 0 }
+        Self {
+            shape,
+            usage,
+            changed: FxHashSet::default(),
+            free: Vec::new(),
+            live: 0,
+            packed: FxHashSet::default(),
+        }
+    }
+
+    /// Takes the next one that is free.
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    pub(crate) fn take(&mut self) -> Result<u64> {
+        let taken = self.free.pop().ok_or(Errno::NOSPC)?;
+        self.packed.remove(&taken);
+        Ok(taken)
     }
 
     fn at(&mut self, place: u64) -> &mut Usage {

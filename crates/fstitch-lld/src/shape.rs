@@ -4,6 +4,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockWrite, Corruption, Error, Le, Result, Structure};
 
 use crate::chunk::{Form, summary_blocks};
+use crate::pack::Compression;
 use crate::pages::read_run;
 use crate::tree::Place;
 
@@ -30,6 +31,8 @@ pub(crate) struct Shape {
     /// Blocks of the device in a segment.
     pub(crate) segment_units: u32,
     pub(crate) segments: u64,
+    /// How the cleaner keeps what it moves.
+    pub(crate) compression: Compression,
 }
 
 /// Bytes of a block of the device for which a disk was made, by the first bytes of it; `None` if it is no logical disk.
@@ -87,7 +90,8 @@ impl Shape {
                 geometry.bytes()
             ));
         }
-        Ok(Self { uuid, generation: 0, unit, block_size, segment_units, segments })
+        let compression = Compression::None;
+        Ok(Self { uuid, generation: 0, unit, block_size, segment_units, segments, compression })
     }
 
     /// Bytes of a segment's block of the device.
@@ -141,6 +145,7 @@ impl Shape {
         Le::put_u64(&mut block, 40, self.segments);
         Le::put_u32(&mut block, 48, self.generation);
         Le::put_u32(&mut block, 52, u32::from(!is_made));
+        Le::put_u32(&mut block, 56, self.compression.number());
         let sum = crc32c::crc32c(&block[..SIZE - 4]);
         Le::put_u32(&mut block, SIZE - 4, sum);
         block
@@ -212,6 +217,9 @@ impl Shape {
         if Le::u32(&block, 52) != 0 {
             return wrong("it was being made, and that did not come to its end");
         }
+        let compression = Le::u32(&block, 56);
+        let compression = Compression::numbered(compression)
+            .ok_or_else(|| Error::Unsupported(format!("compression of kind {compression}")))?;
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&block[12..28]);
         let (unit, block_size, segment_units) =
@@ -226,7 +234,7 @@ impl Shape {
         let fits = u32::try_from(segment_bytes)
             .is_ok_and(|bytes| Self::fitting(device, uuid, block_size, bytes).is_ok());
         let (segments, generation) = (Le::u64(&block, 40), Le::u32(&block, 48));
-        let shape = Self { uuid, generation, unit, block_size, segment_units, segments };
+        let shape = Self { uuid, generation, unit, block_size, segment_units, segments, compression };
         let end =
             shape.segments.checked_mul(u64::from(segment_units)).and_then(|units| units.checked_add(FIRST));
         if !fits || end.is_none_or(|end| end >= device.geometry().block_count) {

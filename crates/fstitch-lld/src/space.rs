@@ -127,6 +127,9 @@ impl Stream {
         if self.changed_pages() > CHANGED_MIN || !self.log.is_empty() {
             self.save_if_possible()?;
         }
+        if self.space_used() + units > limit {
+            self.squeeze(limit.saturating_sub(units))?;
+        }
         if self.space_used() + units <= limit { Ok(()) } else { Err(Errno::NOSPC.into()) }
     }
 

@@ -217,8 +217,9 @@ impl Stream {
 
     /// Blocks of the device that new contents of a block take more than its old ones.
     pub(crate) fn net_units(&self, block: BlockId, entry: &BlockEntry) -> u64 {
-        let has = entry.place != 0 || self.log.contents(block).is_some();
-        if has { 0 } else { self.shape.block_units().into() }
+        let full = self.shape.block_units();
+        let has = if self.log.contents(block).is_some() { full } else { entry.len };
+        full.saturating_sub(has).into()
     }
 
     /// Fails once nothing is written any more.

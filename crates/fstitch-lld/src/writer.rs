@@ -41,7 +41,7 @@ impl Sealed {
         let data = self.data.iter().flat_map(move |(kind, data)| {
             let kind = match kind {
                 DataKind::Page => BlockKind::Indirect,
-                DataKind::Block | DataKind::Spilled => BlockKind::Data,
+                DataKind::Block | DataKind::Spilled | DataKind::Packed => BlockKind::Data,
             };
             data.chunks(unit).map(move |piece| (kind, piece))
         });

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use fstitch_core::num::{to_u64, to_usize};
-use fstitch_core::{BlockDevice, MemDevice, Seed};
-use fstitch_lld::{At, BlockId, Counters, Disk, FormatOptions, Options};
+use fstitch_core::{BlockDevice, Errno, MemDevice, Seed};
+use fstitch_lld::{At, BlockId, Compression, Counters, Disk, FormatOptions, Options};
 
 const BLOCK: usize = 4096;
 
@@ -120,4 +120,102 @@ fn as_much_is_cleaned_as_can_be() {
     let before = rig.disk.info().free_segments;
     rig.disk.clean(u64::MAX).unwrap();
     assert!(rig.disk.info().free_segments > before);
+}
+
+/// A block of which so many of 32 parts are noise.
+fn noisy(parts: u64, value: u64) -> Vec<u8> {
+    let mut seed = Seed::new(value);
+    let noise = to_usize(parts) * BLOCK / 32;
+    (0..BLOCK).map(|at| if at < noise { seed.below(256).to_le_bytes()[0] } else { 7 }).collect()
+}
+
+fn packing(bytes: usize) -> (Arc<MemDevice>, Disk) {
+    let device = Arc::new(MemDevice::from_image(512, vec![0; bytes]));
+    let format =
+        FormatOptions { segment_size: 64 << 10, compression: Compression::Lz4, ..FormatOptions::default() };
+    Disk::format(Arc::clone(&device) as Arc<dyn BlockDevice>, &format).unwrap();
+    let (disk, _) = Disk::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &options()).unwrap();
+    assert_eq!(disk.info().compression, Compression::Lz4);
+    (device, disk)
+}
+
+#[test]
+fn what_is_moved_is_compressed_and_reads_as_it_was_written() {
+    let (device, disk) = packing(8 << 20);
+    let list = disk.new_list(true).unwrap();
+    let mut blocks = Vec::new();
+    for at in 0..700 {
+        disk.write_at(list, at, &noisy(at % 33, at)).unwrap();
+        blocks.push((at, at % 33, at));
+    }
+    // Something is dead everywhere, so that everything is worth moving.
+    for (at, parts, value) in blocks.iter_mut().step_by(5) {
+        *value += 1000;
+        disk.write_at(list, *at, &noisy(*parts, *value)).unwrap();
+    }
+    disk.flush().unwrap();
+    let (before, free) = (disk.space().used, disk.info().free_segments);
+    disk.clean(u64::MAX).unwrap();
+    let (after, saved) = (disk.space().used, disk.counters().packed_bytes);
+    assert!(saved > 700 * 4096 / 4, "{saved} bytes of {}", 700 * 4096);
+    assert!(before - after > saved - saved / 8, "{before} bytes, then {after}, with {saved} saved");
+    assert!(disk.info().free_segments > free + saved / (64 << 10) / 2);
+    let compare = |disk: &Disk| {
+        let mut bytes = vec![0; BLOCK];
+        for &(at, parts, value) in &blocks {
+            disk.read_at(list, at, &mut bytes).unwrap();
+            assert!(bytes == noisy(parts, value), "position {at}");
+        }
+        let report = disk.check(true, &mut |_| {}).unwrap();
+        assert!(report.is_clean(), "{:?}", report.findings.first());
+    };
+    compare(&disk);
+    // What is packed is moved as it is.
+    blocks
+        .iter()
+        .step_by(3)
+        .for_each(|(at, parts, value)| disk.write_at(list, *at, &noisy(*parts, *value)).unwrap());
+    disk.clean(u64::MAX).unwrap();
+    compare(&disk);
+    drop(disk);
+    let (disk, _) = Disk::open(device, &options()).unwrap();
+    compare(&disk);
+    // Also in a unit.
+    let unit = disk.begin();
+    let mut bytes = vec![0; BLOCK];
+    unit.read_at(list, 1, &mut bytes).unwrap();
+    assert!(bytes == noisy(1, 1));
+    unit.write_at(list, 1, &noisy(2, 2)).unwrap();
+    unit.end().unwrap();
+    disk.read_at(list, 1, &mut bytes).unwrap();
+    assert!(bytes == noisy(2, 2));
+}
+
+#[test]
+fn a_disk_that_is_full_with_packed_blocks_refuses_to_unpack_them_and_loses_nothing() {
+    let (_, disk) = packing(4 << 20);
+    let list = disk.new_list(true).unwrap();
+    let mut blocks = 0;
+    // Twice as much as there is space for, as it is written.
+    while disk.write_at(list, blocks, &noisy(1, blocks)).is_ok() {
+        blocks += 1;
+        if blocks % 100 == 0 {
+            disk.clean(u64::MAX).unwrap();
+        }
+    }
+    let fits = disk.space().all / to_u64(BLOCK);
+    assert!(blocks > 2 * fits, "{blocks} blocks where {fits} have space");
+    let refused =
+        (0..blocks).find_map(|at| disk.write_at(list, at, &noisy(32, at)).err().map(|error| (at, error)));
+    let (at, error) = refused.unwrap();
+    assert_eq!(error.errno(), Errno::NOSPC);
+    let mut bytes = vec![0; BLOCK];
+    for (other, parts) in (0..blocks).map(|other| (other, if other < at { 32 } else { 1 })) {
+        disk.read_at(list, other, &mut bytes).unwrap();
+        assert!(bytes == noisy(parts, other), "position {other}");
+    }
+    disk.delete_range(list, 0, blocks / 2).unwrap();
+    disk.write_at(list, at, &noisy(32, 1)).unwrap();
+    disk.flush().unwrap();
+    assert!(disk.check(true, &mut |_| {}).unwrap().is_clean());
 }

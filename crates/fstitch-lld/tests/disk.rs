@@ -336,3 +336,33 @@ fn recovery_asks_for_many_pages_at_once() {
     assert!(times < pages / 4, "asked {times} times, with about {pages} pages");
     assert!(disk.check(true, &mut |_| {}).unwrap().is_clean());
 }
+
+#[test]
+fn a_chunk_is_looked_at_to_its_end_however_large_it_is() {
+    let device = Arc::new(MemDevice::new(4096, (128 << 20) / 4096));
+    let format = FormatOptions { segment_size: 4 << 20, ..FormatOptions::default() };
+    Disk::format(Arc::clone(&device) as Arc<dyn BlockDevice>, &format).unwrap();
+    let (disk, _) = Disk::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &Options::default()).unwrap();
+    let list = disk.new_list(true).unwrap();
+    disk.flush().unwrap();
+    // Two segments, of which nobody says that they are stable.
+    (0..2100).for_each(|position| disk.write_at(list, position, &[0xa5; BLOCK]).unwrap());
+    drop(disk);
+    let whole = device.image();
+    let written: Vec<usize> = whole
+        .chunks(BLOCK)
+        .enumerate()
+        .filter(|(_, block)| *block == [0xa5; BLOCK])
+        .map(|(at, _)| at)
+        .collect();
+    assert!(written.len() > 1000, "{} blocks are there", written.len());
+    let lens = [0, 100, 300, 600, 900].map(|at| {
+        let mut damaged = whole.clone();
+        damaged[written[at] * BLOCK + 7] ^= 1;
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_image(4096, damaged));
+        let (disk, recovered) = Disk::open(device, &Options::default()).unwrap();
+        assert!(recovered.torn, "block {at}: {recovered:?}");
+        disk.list_len(list).unwrap()
+    });
+    assert!(lens.iter().all(|len| *len < 100), "the log ends before the chunk: {lens:?}");
+}

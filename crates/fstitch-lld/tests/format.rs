@@ -14,7 +14,7 @@ use fstitch_lld::{Disk, FormatOptions, ListId, Options};
 const BLOCK: usize = 512;
 
 fn shape(uuid: u8, segment_size: u32) -> FormatOptions {
-    FormatOptions { block_size: 512, segment_size, uuid: [uuid; 16] }
+    FormatOptions { block_size: 512, segment_size, uuid: [uuid; 16], ..FormatOptions::default() }
 }
 
 fn open(medium: &Arc<MemDevice>) -> Disk {

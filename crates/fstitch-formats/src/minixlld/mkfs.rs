@@ -60,6 +60,7 @@ impl Plan {
             block_size: self.block_size.unwrap_or(usual.block_size),
             segment_size: self.segment_size.unwrap_or(usual.segment_size),
             uuid: self.options.uuid,
+            ..usual
         };
         Disk::format(Arc::clone(&device), &format)?;
         let (disk, _) = Disk::open(device, &fstitch_lld::Options::default())?;

@@ -65,6 +65,22 @@ class Disks(OfDisk):
             self.assertEqual((info.uuid, info.block_size, info.segment_size), (name.bytes, 512, 1 << 16))
             self.assertEqual((disk.block_size, info.lists, info.open_units), (512, 0, 0))
             self.assertEqual(disk.recovered, (0, 0, False, False, None))
+            self.assertEqual(info.compression, 0)
+
+    def test_what_is_cold_is_compressed(self):
+        self.disk.close()
+        Disk.format(self.path, 8 << 20, segment_size=1 << 16, overwrite=True, compress=True)
+        with Disk.open(self.path) as disk:
+            self.assertEqual(disk.info().compression, 1)
+            some = disk.new_list(sparse=True)
+            for position in range(200):
+                disk.write_at(some, position, bytes([position]) * 4096)
+            for position in range(0, 200, 4):
+                disk.write_at(some, position, bytes([position]) * 4096)
+            disk.flush()
+            disk.clean(8)
+            self.assertGreater(disk.counters().packed_bytes, 100 * 3584)
+            self.assertEqual(disk.read_at(some, 7), b"\x07" * 4096)
 
     def test_one_opener_at_a_time(self):
         self.assertIn("in use", str(self.fails(errno.EBUSY, Disk.open, self.path)))

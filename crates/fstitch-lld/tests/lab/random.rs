@@ -6,18 +6,19 @@ use std::sync::Arc;
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, MemDevice, Seed};
 use fstitch_crashlab::{Level, Subject};
-use fstitch_lld::{Aru, At, BlockId, Disk, ListId, Options};
+use fstitch_lld::{Aru, At, BlockId, Compression, Disk, ListId, Options};
 
-use crate::rig::{BLOCK, Opened, Rig, Shown, choices, explore_all, formatted, options, shown};
+use crate::rig::{Opened, Rig, Shown, choices, explore_all, filled, formatted, formatted_as, options, shown};
 
 /// Lists of each kind, at most.
 const LISTS: usize = 60;
 /// Positions of sparse lists.
 const POSITIONS: u64 = 40;
 
-/// A disk that has been used, and whose end was a power cut: chunks of other times lie in its segments.
-fn used(seed: &mut Seed) -> Rig {
-    let made = formatted(40);
+/// A disk that has been used, and whose end was a power cut: chunks of other times lie in its segments. Its cleaner compresses, if asked
+/// for.
+fn used(seed: &mut Seed, packs: bool) -> Rig {
+    let made = if packs { formatted_as(60, 1024, Compression::Lz4) } else { formatted(40) };
     let mut shows = Shown::default();
     for life in 0..seed.below(4) {
         // A long life without a checkpoint: recovery finds many chunks, in segments where nothing is alive any more.
@@ -85,7 +86,7 @@ fn simple(disk: &Disk, shown: &mut Shown, seed: &mut Seed, fill: u8) {
             shown.ordered.get_mut(&list).unwrap().insert(found.map_or(0, |(at, _)| at + 1), (block, 0));
         }
         (_, Some((list, Some((at, block))))) => {
-            disk.write(block, &[fill; BLOCK]).unwrap();
+            disk.write(block, &filled(disk, fill)).unwrap();
             shown.ordered.get_mut(&list).unwrap()[at].1 = fill;
         }
         _ => {}
@@ -107,7 +108,7 @@ fn simple_sparse(disk: &Disk, shown: &mut Shown, seed: &mut Seed, fill: u8) {
             shown.sparse.remove(&list);
         }
         (_, Some(list)) => {
-            disk.write_at(list, position, &[fill; BLOCK]).unwrap();
+            disk.write_at(list, position, &filled(disk, fill)).unwrap();
             let block = disk.block_at(list, position).unwrap().unwrap();
             wrote_at(shown, list, position, block, fill);
         }
@@ -119,13 +120,13 @@ fn unit(disk: &Disk, shown: &mut Shown, seed: &mut Seed, fill: u8, durable: bool
     let unit = disk.begin();
     let most = [5, 5, 5, 60][to_usize(seed.below(4))];
     for _ in 0..=seed.below(most) {
-        in_unit(&unit, shown, seed, fill);
+        in_unit(disk, &unit, shown, seed, fill);
     }
     if durable { unit.end_durable().unwrap() } else { unit.end().unwrap() }
 }
 
 /// An operation of a unit.
-fn in_unit(unit: &Aru<'_>, shown: &mut Shown, seed: &mut Seed, fill: u8) {
+fn in_unit(disk: &Disk, unit: &Aru<'_>, shown: &mut Shown, seed: &mut Seed, fill: u8) {
     if let (0, Some(list)) = (seed.below(4), pick_sparse(shown, seed)) {
         let position = seed.below(POSITIONS);
         if seed.below(4) == 0 {
@@ -133,7 +134,7 @@ fn in_unit(unit: &Aru<'_>, shown: &mut Shown, seed: &mut Seed, fill: u8) {
             unit.delete_range(list, position, last).unwrap();
             remove(shown, list, position, last);
         } else {
-            unit.write_at(list, position, &[fill; BLOCK]).unwrap();
+            unit.write_at(list, position, &filled(disk, fill)).unwrap();
             let block = unit.block_at(list, position).unwrap().unwrap();
             wrote_at(shown, list, position, block, fill);
         }
@@ -148,11 +149,11 @@ fn in_unit(unit: &Aru<'_>, shown: &mut Shown, seed: &mut Seed, fill: u8) {
         }
         (2..4, Some((list, found))) => {
             let block = unit.new_block(list, found.map_or(At::Start, |(_, block)| At::After(block))).unwrap();
-            unit.write(block, &[fill; BLOCK]).unwrap();
+            unit.write(block, &filled(disk, fill)).unwrap();
             shown.ordered.get_mut(&list).unwrap().insert(found.map_or(0, |(at, _)| at + 1), (block, fill));
         }
         (_, Some((list, Some((at, block))))) => {
-            unit.write(block, &[fill; BLOCK]).unwrap();
+            unit.write(block, &filled(disk, fill)).unwrap();
             shown.ordered.get_mut(&list).unwrap()[at].1 = fill;
         }
         _ => {}
@@ -161,7 +162,7 @@ fn in_unit(unit: &Aru<'_>, shown: &mut Shown, seed: &mut Seed, fill: u8) {
 
 fn program(number: u64, operations: u64) -> Rig {
     let mut seed = Seed::new(number);
-    let mut rig = used(&mut seed);
+    let mut rig = used(&mut seed, number % 2 == 1);
     for _ in 0..operations {
         let fill = rig.fill();
         match seed.below(13) {
@@ -188,17 +189,19 @@ fn seeds() -> Range<u64> {
 
 #[test]
 fn random_programs_survive_cuts_at_every_level() {
-    let totals = std::sync::Mutex::new((0, 0));
+    let totals = std::sync::Mutex::new((0, 0, 0));
     let counts = explore_all(seeds(), choices(16), &|number| {
         let level = Level::ALL[to_usize(number % to_u64(Level::ALL.len()))];
         let rig = program(number, 120);
         let mut totals = totals.lock().unwrap();
         totals.0 += rig.cleaned;
         totals.1 += rig.disk.counters().spilled_bytes;
+        totals.2 += rig.disk.counters().packed_bytes;
         (rig, format!("random/{number}"), vec![level])
     });
-    let (cleaned, spilled) = *totals.lock().unwrap();
-    println!("cleaned {cleaned} times, {spilled} bytes spilled");
+    let (cleaned, spilled, packed) = *totals.lock().unwrap();
+    println!("cleaned {cleaned} times, {spilled} bytes spilled, {packed} saved by compressing");
     assert!(counts.generated > 100 * counts.workloads, "{counts:?}");
     assert!(cleaned > counts.workloads && spilled > 5_000 * counts.workloads);
+    assert!(packed > 2_000 * counts.workloads, "of every other disk the cleaner packs what it moves");
 }

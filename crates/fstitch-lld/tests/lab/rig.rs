@@ -9,7 +9,7 @@ use fstitch_core::{BlockDevice, MemDevice, Result};
 use fstitch_crashlab::medium::{Base, Image, Mark, Progress};
 use fstitch_crashlab::oracle::{Judge, Violation};
 use fstitch_crashlab::{Counts, LabOptions, Level, Oracle, Outcome, Past, Recorder, Subject};
-use fstitch_lld::{At, BlockId, Disk, FormatOptions, ListId, Options};
+use fstitch_lld::{At, BlockId, Compression, Disk, FormatOptions, ListId, Options};
 
 pub const BLOCK: usize = 512;
 
@@ -22,14 +22,25 @@ pub struct Shown {
 }
 
 pub fn options() -> Options {
-    // Units that write more than twelve blocks spill.
+    // Units that write more than twelve blocks spill, or more than six of the larger ones.
     Options { cache_size: 24 << 10, checkpoint_interval: 64 << 10, ..Options::default() }
 }
 
-/// A medium of so many segments with an empty disk.
+/// What fills a block.
+pub fn filled(disk: &Disk, fill: u8) -> Vec<u8> {
+    vec![fill; disk.block_size()]
+}
+
+/// A medium of so many segments with an empty disk, whose blocks are those of the medium.
 pub fn formatted(segments: usize) -> Arc<MemDevice> {
+    formatted_as(segments, 512, Compression::None)
+}
+
+/// As [`formatted`], of which the cleaner makes a block of two out of each block that it moves, if asked for.
+pub fn formatted_as(segments: usize, block_size: u32, compression: Compression) -> Arc<MemDevice> {
     let made = Arc::new(MemDevice::from_image(512, vec![0; (segments * 128 + 9) * 512]));
-    let format = FormatOptions { block_size: 512, segment_size: 64 << 10, ..FormatOptions::default() };
+    let format =
+        FormatOptions { block_size, segment_size: 64 << 10, compression, ..FormatOptions::default() };
     let device = || Arc::clone(&made) as Arc<dyn BlockDevice>;
     // Another disk was there before: nothing of it may come back.
     Disk::format(device(), &format).unwrap();
@@ -37,10 +48,10 @@ pub fn formatted(segments: usize) -> Arc<MemDevice> {
     for fill in 1..40 {
         let list = disk.new_list(fill % 2 == 0).unwrap();
         if fill % 2 == 0 {
-            disk.write_at(list, 1, &[fill; BLOCK]).unwrap();
+            disk.write_at(list, 1, &filled(&disk, fill)).unwrap();
         } else {
             let block = disk.new_block(list, At::Start).unwrap();
-            disk.write(block, &[fill; BLOCK]).unwrap();
+            disk.write(block, &filled(&disk, fill)).unwrap();
         }
         disk.flush().unwrap();
     }
@@ -95,11 +106,11 @@ fn sparse(disk: &Disk, list: ListId) -> Result<BTreeMap<u64, (BlockId, u8)>, Vio
     Ok(blocks)
 }
 
-/// What fills a block.
+/// The byte that fills a block.
 fn contents(disk: &Disk, block: BlockId) -> Result<u8, Violation> {
-    let mut bytes = [0xff; BLOCK];
+    let mut bytes = filled(disk, 0xff);
     disk.read(block, &mut bytes).map_err(|error| Violation::new("unreadable", error.to_string()))?;
-    if bytes == [bytes[0]; BLOCK] {
+    if bytes == filled(disk, bytes[0]) {
         Ok(bytes[0])
     } else {
         Err(Violation::new("torn-block", format!("block {block}")))

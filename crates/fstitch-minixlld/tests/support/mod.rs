@@ -41,7 +41,7 @@ fn disk_options() -> DiskOptions {
 
 /// Makes a volume on a device.
 pub fn make(device: &Arc<dyn BlockDevice>, block_size: u32, segment_size: u32) {
-    let format = FormatOptions { block_size, segment_size, uuid: [9; 16] };
+    let format = FormatOptions { block_size, segment_size, uuid: [9; 16], ..FormatOptions::default() };
     Disk::format(Arc::clone(device), &format).unwrap();
     let (disk, _) = Disk::open(Arc::clone(device), &disk_options()).unwrap();
     let owner = Caller::default();

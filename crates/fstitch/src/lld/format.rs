@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use fstitch_core::BlockDevice;
 use fstitch_disk::DiskOptions;
-use fstitch_lld::{Disk, FormatOptions, Options};
+use fstitch_lld::{Compression, Disk, FormatOptions, Options};
 use serde::Serialize;
 
 use crate::mkfs::{Target, blame, show_uuid, uuid};
@@ -25,6 +25,9 @@ pub struct Arguments {
     /// default
     #[arg(short = 's', long, value_name = "BYTES", value_parser = bytes)]
     segment_size: Option<u32>,
+    /// Compress what is cold when the cleaner moves it, by LZ4, where it then takes less
+    #[arg(long, value_name = "KIND", default_value = "none", value_parser = compression)]
+    compress: Compression,
     /// UUID, or `random`
     #[arg(short = 'U', long)]
     uuid: Option<String>,
@@ -49,6 +52,11 @@ fn bytes(text: &str) -> Result<u32, String> {
     u32::try_from(size::bytes(text)?).map_err(|_| format!("{text} is too large"))
 }
 
+fn compression(text: &str) -> Result<Compression, String> {
+    let known = [Compression::None, Compression::Lz4];
+    known.into_iter().find(|known| known.name() == text).ok_or_else(|| "it is `none` or `lz4`".to_owned())
+}
+
 /// What was made. Field names are a contract.
 #[derive(Serialize)]
 struct Made {
@@ -56,6 +64,7 @@ struct Made {
     uuid: String,
     block_size_bytes: u32,
     segment_size_bytes: u32,
+    compression: &'static str,
     segments: u64,
     space_bytes: u64,
 }
@@ -88,14 +97,19 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 fn make(arguments: &Arguments) -> Result<Made> {
     let path = &arguments.disk;
     let disk = path.display().to_string();
-    let block_size = arguments.block_size.min(4096);
+    let chosen = FormatOptions {
+        block_size: arguments.block_size,
+        compression: arguments.compress,
+        ..FormatOptions::default()
+    };
+    let block_size = chosen.device_blocks();
     let options = DiskOptions { block_size, size: arguments.size, ..DiskOptions::default() };
     let device: Arc<dyn BlockDevice> = Arc::new(open::disk(path, &options)?);
     let default = FormatOptions::for_bytes(device.geometry().bytes());
     let options = FormatOptions {
-        block_size: arguments.block_size,
         segment_size: arguments.segment_size.unwrap_or(default.segment_size),
         uuid: uuid(arguments.uuid.as_deref())?,
+        ..chosen
     };
     Disk::format(Arc::clone(&device), &options).map_err(blame).with_context(|| disk.clone())?;
     let read_only = Options { read_only: true, ..Options::default() };
@@ -106,6 +120,7 @@ fn make(arguments: &Arguments) -> Result<Made> {
         uuid: show_uuid(&info.uuid),
         block_size_bytes: info.block_size,
         segment_size_bytes: info.segment_size,
+        compression: info.compression.name(),
         segments: info.segments,
         space_bytes: space.all,
     })

@@ -31,6 +31,7 @@ struct Info {
     uuid: String,
     block_size_bytes: u32,
     segment_size_bytes: u32,
+    compression: &'static str,
     segments: u64,
     free_segments: u64,
     space_bytes: u64,
@@ -70,6 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         uuid: show_uuid(&info.uuid),
         block_size_bytes: info.block_size,
         segment_size_bytes: info.segment_size,
+        compression: info.compression.name(),
         segments: info.segments,
         free_segments: info.free_segments,
         space_bytes: space.all,
@@ -109,6 +111,7 @@ fn lines(info: &Info) -> Result<String> {
             info.free_segments
         ),
     )?;
+    line("compression", info.compression.to_owned())?;
     line(
         "space",
         format!("{}, of which {} is used", size::show(info.space_bytes), size::show(info.used_bytes)),

@@ -80,6 +80,8 @@ struct Summary {
     checkpoints: u64,
     segments_cleaned: u64,
     spilled_bytes: u64,
+    /// Bytes that blocks take less because the cleaner has compressed them.
+    packed_bytes: u64,
 }
 
 /// Runs `lld serve`.
@@ -163,5 +165,6 @@ fn summary(server: &Server, disk: &fstitch_lld::Disk) -> Summary {
         checkpoints: counters.checkpoints,
         segments_cleaned: counters.cleaned,
         spilled_bytes: counters.spilled_bytes,
+        packed_bytes: counters.packed_bytes,
     }
 }

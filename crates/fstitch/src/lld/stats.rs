@@ -44,6 +44,8 @@ pub struct Stats {
     segments_unreadable: u64,
     moved_bytes: u64,
     spilled_bytes: u64,
+    /// Bytes that blocks take less because the cleaner has compressed them.
+    packed_bytes: u64,
     /// Now.
     open_units: u64,
     /// Versions of blocks that open units have written, beside the committed ones.
@@ -81,6 +83,7 @@ impl Stats {
             segments_unreadable: counters.unreadable,
             moved_bytes: counters.moved_bytes,
             spilled_bytes: counters.spilled_bytes,
+            packed_bytes: counters.packed_bytes,
             open_units: to_u64(info.open_units),
             shadow_versions: to_u64(info.shadows),
             free_segments: info.free_segments,
@@ -125,6 +128,9 @@ impl Stats {
         line("checkpoints", self.checkpoints.to_string())?;
         let cleaned = format!("{} segments, {} moved", self.segments_cleaned, size::show(self.moved_bytes));
         line("cleaned", cleaned)?;
+        if self.packed_bytes > 0 {
+            line("compressed", format!("{} less than it was", size::show(self.packed_bytes)))?;
+        }
         if self.segments_unreadable > 0 {
             line(
                 "NOT READABLE",

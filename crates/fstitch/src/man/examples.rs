@@ -29,6 +29,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("lld", "fstitch lld format disk.lld 10G", "makes a logical disk in a new file"),
     ("lld", "fstitch lld serve disk.lld --socket lld.sock", "serves its volumes over NBD"),
     ("lld format", "fstitch lld format disk.lld 10G", "in a new file"),
+    ("lld format", "fstitch lld format --compress lz4 disk.lld 10G", "one that compresses what is cold"),
     ("lld format", "fstitch lld format -b 512 -s 64K disk.lld 64M", "a small one, with blocks of 512 bytes"),
     ("lld info", "fstitch lld info disk.lld", "shows how much is free, and the volumes"),
     ("lld check", "fstitch lld check disk.lld", "reads and compares everything"),

@@ -47,6 +47,18 @@ fn volumes_are_made_and_found() {
 }
 
 #[test]
+fn a_disk_that_compresses_says_so() {
+    let place = Place::new();
+    let disk = place.text("d.lld");
+    fstitch(&format!("lld format --compress zip {disk} 64M")).refused(2, "`none` or `lz4`");
+    let made = json(&format!("lld format --json --compress lz4 {disk} 64M"));
+    assert_eq!((&made["compression"], &made["block_size_bytes"]), (&Value::from("lz4"), &Value::from(4096)));
+    assert_eq!(json(&format!("lld info --json {disk}"))["compression"], "lz4");
+    fstitch(&format!("lld volume create {disk} a 16M")).ok();
+    assert!(fstitch(&format!("lld check {disk}")).ok().contains("nothing is wrong"));
+}
+
+#[test]
 fn what_lies_on_a_disk_is_shown() {
     let place = Place::new();
     let disk = place.text("d.lld");
