@@ -276,6 +276,10 @@ impl Aru<'_> {
 
     fn end_in(mut self, stream: &mut Stream) -> Result<(), EndError> {
         self.has_ended = true;
+        if stream.units.open[&self.unit].has_done_nothing() {
+            stream.forget_unit(self.unit);
+            return Ok(note_empty(stream)?);
+        }
         let needs = match self.prepare(stream) {
             Ok(needs) => needs,
             Err(error) => {
@@ -313,6 +317,16 @@ impl Aru<'_> {
 
     /// Nothing happens.
     pub fn abort(self) {}
+}
+
+/// Notes a unit that has done nothing: nobody can be in conflict with it, and it takes no space.
+fn note_empty(stream: &mut Stream) -> Result<()> {
+    // Both records are in one chunk.
+    stream.make_room(2 * RECORD_MAX, 0)?;
+    stream.log.note(&Record::Begin);
+    stream.log.note(&Record::Commit);
+    stream.log.counters.units += 1;
+    Ok(())
 }
 
 /// What the end of a unit takes until the cleaner comes by.
@@ -382,7 +396,8 @@ fn perform_unit(stream: &mut Stream, unit: &mut Unit, needs: &Needs) -> Result<(
         match stored {
             Stored::Memory(contents) if is_there => {
                 stream.make_room(RECORD_MAX, 1)?;
-                stream.perform_write(block, contents, is_whole);
+                let sum = crc32c::crc32c(&contents);
+                stream.perform_write(block, (contents, sum), is_whole);
             }
             Stored::Memory(_) => {}
             Stored::Spilled(Run { place, len, sum }) => {

@@ -8,7 +8,7 @@ use fstitch_core::order::rank;
 use fstitch_core::{BlockDevice, CheckReport, Errno, Error, Result};
 
 use crate::check::Progress;
-use crate::log::Counters;
+use crate::log::{Contents, Counters};
 use crate::options::{At, FormatOptions, Info, Options, Space, Visibility};
 use crate::record::{BlockId, Label, ListId, Record};
 use crate::recovery::{Recovered, recover};
@@ -304,23 +304,23 @@ impl Disk {
         if contents.len() != self.block_size {
             return Err(Errno::INVAL.into());
         }
+        let contents = summed(contents);
         self.operate(|stream| {
             let entry = stream.state.lists.get(&list)?.ok_or(Errno::NOENT)?;
             if !entry.sparse {
                 return Err(Errno::INVAL.into());
             }
             let there = stream.state.order.get(&(list, position))?;
-            let net = match there {
-                Some(block) => stream.net_units(block, &Self::entry(stream, block)?),
-                None => u64::from(stream.shape.block_units() + stream.page_units()),
-            };
-            stream.make_space(net)?;
+            match there {
+                Some(block) => stream.make_space_to_write(block)?,
+                None => stream.make_space((stream.shape.block_units() + stream.page_units()).into())?,
+            }
             stream.make_room(2 * RECORD_MAX, 1)?;
             let block = there.unwrap_or(stream.state.next_block);
             if there.is_none() {
                 stream.perform(&Record::Insert { block, list, label: position })?;
             }
-            stream.perform_write(block, contents.into(), true);
+            stream.perform_write(block, contents, true);
             Ok(())
         })
     }
@@ -337,11 +337,12 @@ impl Disk {
         if contents.len() != self.block_size {
             return Err(Errno::INVAL.into());
         }
+        let contents = summed(contents);
         self.operate(|stream| {
-            let entry = Self::entry(stream, block)?;
-            stream.make_space(stream.net_units(block, &entry))?;
+            Self::entry(stream, block)?;
+            stream.make_space_to_write(block)?;
             stream.make_room(RECORD_MAX, 1)?;
-            stream.perform_write(block, contents.into(), true);
+            stream.perform_write(block, contents, true);
             Ok(())
         })
     }
@@ -417,4 +418,9 @@ impl Disk {
             done => done,
         }
     }
+}
+
+/// Contents to keep, and their sum: made by whoever writes them, before he has the disk.
+fn summed(contents: &[u8]) -> (Contents, u32) {
+    (contents.into(), crc32c::crc32c(contents))
 }

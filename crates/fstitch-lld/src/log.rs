@@ -164,11 +164,10 @@ impl Log {
         record.put(&mut self.records);
     }
 
-    /// Notes that a block has new contents. There must be room. Who is in the open chunk as a whole replaces what others have there: the
+    /// Notes that a block has new contents, whose sum this is. There must be room. Who is in the open chunk as a whole replaces what others have there: the
     /// chunk is there as a whole or not at all, and all who have something in it have ended with it.
-    pub(crate) fn note_write(&mut self, block: BlockId, bytes: Contents, is_whole: bool) {
+    pub(crate) fn note_write(&mut self, block: BlockId, (bytes, sum): (Contents, u32), is_whole: bool) {
         self.counters.client_bytes += to_u64(bytes.len());
-        let sum = crc32c::crc32c(&bytes);
         if let (Some(at), true) = (self.written.get(&block), is_whole) {
             let item = &mut self.data[to_usize(*at)];
             (item.bytes, item.descriptor.sum) = (bytes, sum);
@@ -204,7 +203,10 @@ impl Log {
             let Descriptor { len, sum, .. } = descriptors[to_usize(at)];
             Laid { block, place: places[to_usize(at)], len, sum }
         });
-        laid.collect()
+        // Neighbours are in the same pages.
+        let mut laid: Vec<Laid> = laid.collect();
+        laid.sort_unstable_by_key(|laid| laid.block);
+        laid
     }
 
     /// Queues a chunk whose summary takes at least so many blocks. Returns where its data begin.

@@ -9,6 +9,7 @@ use fstitch_core::{Errno, Result};
 
 use crate::pages::PAGE;
 use crate::record::BlockId;
+use crate::shape::Shape;
 use crate::state::State;
 use crate::stream::{RECORD_MAX, Stream};
 
@@ -51,6 +52,22 @@ impl Needs {
     }
 }
 
+/// Blocks of the device that what is alive may take: what remains when the cleaner and checkpoints have theirs.
+pub(crate) fn space_of(shape: &Shape) -> u64 {
+    let segments = shape.segments;
+    let spare = (segments * SPARE_PERCENT).div_ceil(100);
+    let bytes = segments * u64::from(shape.segment_units) / u64::from(shape.block_units()) * MAP_BYTES;
+    let map = bytes.div_ceil(to_u64(PAGE)).min(CHANGED_MAX);
+    let checkpoints = 2 * (map.div_ceil(pages_per_segment(shape)) + 1);
+    segments.saturating_sub(spare + checkpoints + RESERVE + OPEN) * u64::from(shape.usable_units())
+}
+
+/// Pages that a segment has room for.
+fn pages_per_segment(shape: &Shape) -> u64 {
+    let page = to_u64(PAGE) / u64::from(shape.unit);
+    (u64::from(shape.segment_units) / page).saturating_sub(1).max(1)
+}
+
 impl Stream {
     /// Blocks of the device that a page takes.
     pub(crate) fn page_units(&self) -> u32 {
@@ -64,8 +81,7 @@ impl Stream {
 
     /// Pages that a segment has room for.
     fn pages_per_segment(&self) -> u64 {
-        let page = u64::from(self.page_units());
-        (u64::from(self.shape.segment_units) / page).saturating_sub(1).max(1)
+        pages_per_segment(&self.shape)
     }
 
     /// Segments that a checkpoint would take now, and after so many more changes.
@@ -86,17 +102,6 @@ impl Stream {
         self.checkpoint_segments(pages.saturating_sub(self.changed_pages()) + 8)
     }
 
-    /// Blocks of the device that what is alive may take: what remains when the cleaner and checkpoints have theirs.
-    pub(crate) fn space(&self) -> u64 {
-        let segments = self.shape.segments;
-        let spare = (segments * SPARE_PERCENT).div_ceil(100);
-        let bytes =
-            segments * u64::from(self.shape.segment_units) / u64::from(self.shape.block_units()) * MAP_BYTES;
-        let map = bytes.div_ceil(to_u64(PAGE)).min(CHANGED_MAX);
-        let checkpoints = 2 * (map.div_ceil(self.pages_per_segment()) + 1);
-        segments.saturating_sub(spare + checkpoints + RESERVE + OPEN) * u64::from(self.shape.usable_units())
-    }
-
     /// Blocks of the device that it takes.
     pub(crate) fn space_used(&self) -> u64 {
         let changed = self.changed_pages() * u64::from(self.page_units());
@@ -108,14 +113,27 @@ impl Stream {
     /// # Errors
     /// `ENOSPC`, and those of the device.
     pub(crate) fn make_space(&mut self, units: u64) -> Result<()> {
-        self.make_space_within(units, self.space())
+        self.make_space_within(units, self.space)
+    }
+
+    /// Makes sure that there is space for new contents of a block that is there. Only where little is left it is asked what the block
+    /// has.
+    ///
+    /// # Errors
+    /// As [`Stream::make_space`].
+    pub(crate) fn make_space_to_write(&mut self, block: BlockId) -> Result<()> {
+        if self.space_used() + u64::from(self.shape.block_units()) <= self.space {
+            return self.check_poison();
+        }
+        let entry = self.state.block(block)?;
+        self.make_space(self.net_units(block, &entry))
     }
 
     /// As [`Stream::make_space`], for what stores nothing new and may take a part of what is spare for its pages: a removal must be
     /// possible on a full disk, and what remembers it takes a little.
     pub(crate) fn make_space_for_pages(&mut self, units: u64) -> Result<()> {
         let spare = self.shape.segments.div_ceil(100) * u64::from(self.shape.usable_units());
-        self.make_space_within(units, self.space() + spare)
+        self.make_space_within(units, self.space + spare)
     }
 
     fn make_space_within(&mut self, units: u64, limit: u64) -> Result<()> {
@@ -238,6 +256,6 @@ impl Stream {
         let new = new * u64::from(self.shape.block_units());
         let used = self.segments.live + self.own.all + self.spilled.all + new + pages - left;
         let unit = u64::from(self.shape.unit);
-        (self.space() * unit, used.min(self.space()) * unit)
+        (self.space * unit, used.min(self.space) * unit)
     }
 }

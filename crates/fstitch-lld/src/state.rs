@@ -197,9 +197,10 @@ impl State {
         place: (u64, u32, u32),
         room: &mut dyn Room,
     ) -> Result<()> {
-        let old = self.block(block)?;
         let (place, len, sum) = place;
-        self.blocks.insert(block, BlockEntry { place, len, sum, ..old })?;
+        let Table { tree, pages } = &mut self.blocks;
+        let old = tree.update(&block, pages, |entry| *entry = BlockEntry { place, len, sum, ..*entry })?;
+        let old = old.ok_or_else(|| damaged(format!("block {block} is missing")))?;
         if old.place != 0 {
             room.left(old.place, old.len);
         }

@@ -12,6 +12,7 @@ use crate::pages::{Budget, PAGE, PageCache};
 use crate::record::{BlockId, ListId, Record};
 use crate::segments::{Own, Run, Segments, Usage};
 use crate::shape::{Checkpoint, Position, Shape};
+use crate::space::space_of;
 use crate::state::{BlockEntry, Room, State, Table, damaged};
 use crate::tree::{Fixed, Node, Place, Sink, Tree};
 use crate::unit::Units;
@@ -47,6 +48,8 @@ pub(crate) struct Stream {
     pub(crate) spilled: Own,
     /// Bytes of maps and of units that may be in memory.
     pub(crate) cache_size: usize,
+    /// Blocks of the device that what is alive may take.
+    pub(crate) space: u64,
     /// Segments that the cleaner leaves as they are.
     pub(crate) unreadable: FxHashSet<u64>,
     /// The units that have not ended.
@@ -194,6 +197,7 @@ impl Stream {
             spill_to: None,
             spilled: Own::default(),
             cache_size: keeping.cache_size,
+            space: space_of(&shape),
             unreadable: FxHashSet::default(),
             units: Units::default(),
             ending: None,
@@ -262,8 +266,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Notes new contents of a block. There must be room. With `is_whole` nothing of the operation or unit is in another chunk.
-    pub(crate) fn perform_write(&mut self, block: BlockId, contents: Contents, is_whole: bool) {
+    /// Notes new contents of a block, with their sum. There must be room. With `is_whole` nothing of the operation or unit is in another chunk.
+    pub(crate) fn perform_write(&mut self, block: BlockId, contents: (Contents, u32), is_whole: bool) {
         self.log.note_write(block, contents, is_whole);
     }
 
@@ -271,8 +275,7 @@ impl Stream {
     pub(crate) fn close(&mut self) -> Result<()> {
         let laid = self.log.seal(&mut self.segments);
         for Laid { block, place, len, sum } in laid {
-            let record = Record::Found { block, place, len, sum };
-            let done = self.state.apply(&record, &|_| (0, 0, 0), &mut self.segments);
+            let done = self.state.set_place(block, (place, len, sum), &mut self.segments);
             self.noted(done)?;
         }
         Ok(())

@@ -212,6 +212,11 @@ impl Unit {
         }
     }
 
+    /// Whether there is nothing to be done at its end.
+    pub(crate) fn has_done_nothing(&self) -> bool {
+        self.shadows.is_empty() && self.ops.is_empty()
+    }
+
     /// Whether it has made the block.
     pub(crate) fn has_made(&self, block: BlockId) -> bool {
         self.made.contains_key(&block)

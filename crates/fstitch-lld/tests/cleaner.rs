@@ -214,6 +214,10 @@ fn a_disk_that_is_full_with_packed_blocks_refuses_to_unpack_them_and_loses_nothi
         disk.read_at(list, other, &mut bytes).unwrap();
         assert!(bytes == noisy(parts, other), "position {other}");
     }
+    // What takes its full length is written again as often as one likes.
+    for round in 1..12 {
+        (0..at).for_each(|other| disk.write_at(list, other, &noisy(32, round * 10_000 + other)).unwrap());
+    }
     disk.delete_range(list, 0, blocks / 2).unwrap();
     disk.write_at(list, at, &noisy(32, 1)).unwrap();
     disk.flush().unwrap();

@@ -36,6 +36,33 @@ impl<K: Fixed + Ord, V: Fixed> Tree<K, V> {
         Ok(old)
     }
 
+    /// Changes the value of a key that should be there. Returns the old one.
+    pub(crate) fn update<P: Pages<K, V>>(
+        &mut self,
+        key: &K,
+        pages: &P,
+        change: impl FnOnce(&mut V),
+    ) -> Result<Option<V>> {
+        let mut work = Work::new(pages, &mut self.changed, &mut self.left);
+        let mut link = &mut self.root;
+        loop {
+            match work.take(link)? {
+                Node::Inner(children) => {
+                    let at = child_of(children, key);
+                    link = &mut children[at].link;
+                }
+                Node::Leaf(entries) => {
+                    let found = entries.binary_search_by(|entry| entry.0.cmp(key));
+                    return Ok(found.ok().map(|at| {
+                        let old = entries[at].1;
+                        change(&mut entries[at].1);
+                        old
+                    }));
+                }
+            }
+        }
+    }
+
     /// Removes a key. Returns its value.
     pub(crate) fn remove<P: Pages<K, V>>(&mut self, key: &K, pages: &P) -> Result<Option<V>> {
         // Nothing comes into memory for a key that is not there.

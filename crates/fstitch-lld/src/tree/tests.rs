@@ -76,6 +76,12 @@ impl Rig {
         assert_eq!(old, self.model.remove(&key), "{key:?}");
     }
 
+    fn update(&mut self, key: Key, value: u64) {
+        let old = self.tree.update(&key, &self.medium, |there| *there = value).unwrap();
+        let there = self.model.get_mut(&key).map(|there| std::mem::replace(there, value));
+        assert_eq!(old, there, "{key:?}");
+    }
+
     fn save(&mut self) -> Place {
         for left in self.tree.take_left() {
             assert!(self.medium.pages.borrow_mut().remove(&left.block).is_some(), "left once");
@@ -128,7 +134,8 @@ fn a_tree_is_a_map_with_positions_however_often_it_is_forgotten() {
             let inserts = if (step / 500) % 2 == 0 { 6 } else { 2 };
             match seed.below(10) {
                 n if n < inserts => rig.insert(key, step),
-                n if n < 8 => rig.remove(key),
+                n if n < 7 => rig.remove(key),
+                7 => rig.update(key, step),
                 8 => rig.ask(key),
                 _ if seed.below(8) == 0 => rig.reopen(),
                 _ => drop(rig.save()),
