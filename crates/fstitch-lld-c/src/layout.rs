@@ -71,6 +71,7 @@ impl LldOpen {
             visibility,
             cache_size: if self.cache_size == 0 { default.cache_size } else { to_usize(self.cache_size) },
             checkpoint_interval: or(self.checkpoint_interval, default.checkpoint_interval),
+            background: default.background,
             read_only: self.flags & READ_ONLY != 0,
             sequential: self.flags & SEQUENTIAL != 0,
             accept_loss: self.flags & ACCEPT_LOSS != 0,

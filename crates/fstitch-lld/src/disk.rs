@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use fstitch_core::lock::{Condvar, Mutex, MutexGuard};
+use fstitch_core::lock::{Condvar, MutexGuard};
 use fstitch_core::num::{to_u64, to_usize};
-use fstitch_core::order::rank;
 use fstitch_core::{BlockDevice, CheckReport, Errno, Error, Result};
 
 use crate::check::Progress;
@@ -13,6 +12,7 @@ use crate::options::{At, FormatOptions, Info, Options, Space, Visibility};
 use crate::record::{BlockId, Label, ListId, Record};
 use crate::recovery::{Recovered, recover};
 use crate::shape::Shape;
+use crate::shared::Held;
 use crate::state::{BlockEntry, damaged};
 use crate::stream::{RECORD_MAX, Stream};
 
@@ -21,14 +21,10 @@ const STRETCH: u64 = 4096;
 
 /// A logical disk (\[A\] §2). Operations outside of units are atomic by themselves, and happen in the order in which they return.
 pub struct Disk {
-    stream: Mutex<Stream, rank::Epoch>,
-    /// Something has been written, or nobody writes any more.
-    written: Condvar,
+    held: Held,
     /// A unit has ended, for those who wait for their turn; `None` if nobody need.
     turns: Option<Condvar>,
     pub(crate) device: Arc<dyn BlockDevice>,
-    /// Bytes in the queue with which whoever has filled it writes them.
-    queue_bytes: u64,
     pub(crate) block_size: usize,
     pub(crate) visibility: Visibility,
 }
@@ -68,11 +64,9 @@ impl Disk {
         }
         let block_size = to_usize(shape.block_size);
         let disk = Self {
-            stream: Mutex::new(stream),
-            written: Condvar::new(),
+            held: Held::new(stream, options.background),
             turns: options.sequential.then(Condvar::new),
             device,
-            queue_bytes: u64::from(shape.segment_units) * u64::from(shape.unit),
             block_size,
             visibility: options.visibility,
         };
@@ -86,12 +80,7 @@ impl Disk {
     }
 
     pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
-        self.stream.lock()
-    }
-
-    /// Waits until something has been written.
-    fn wait<'a>(&'a self, stream: MutexGuard<'a, Stream>) -> MutexGuard<'a, Stream> {
-        self.written.wait(stream, |_| panic!("another thread panicked with the disk in its hands"))
+        self.held.shared().lock()
     }
 
     /// A unit begins, when it may.
@@ -110,43 +99,9 @@ impl Disk {
         self.turns.iter().for_each(Condvar::notify_all);
     }
 
-    /// Writes what is queued, and if asked for makes it stable, while others go on with the stream. Nobody else may be writing.
-    fn write_out<'a>(&'a self, mut stream: MutexGuard<'a, Stream>, flush: bool) -> MutexGuard<'a, Stream> {
-        let queue = stream.log.take_queue();
-        let medium = Arc::clone(&stream.log.medium);
-        stream.log.is_writing = true;
-        // The medium is taken before the stream is let go, so that nobody who has the stream can overtake.
-        let mut writing = medium.hold();
-        drop(stream);
-        let mut done = writing.write(&queue);
-        if flush && done.is_ok() {
-            done = writing.flush();
-        }
-        let reached = writing.reached().clone();
-        drop(writing);
-        let mut stream = self.stream.lock();
-        stream.log.is_writing = false;
-        stream.log.has_reached(&reached);
-        stream.noted(done).ok();
-        self.written.notify_all();
-        stream
-    }
-
-    /// Everything up to now is stable when this returns: one thread writes and flushes for all who wait.
-    pub(crate) fn make_stable<'a>(&'a self, mut stream: MutexGuard<'a, Stream>) -> Result<()> {
-        let newest = stream.log.newest();
-        loop {
-            if stream.log.stable() >= newest {
-                return stream.check_poison();
-            }
-            stream.check_poison()?;
-            if stream.log.is_writing {
-                stream = self.wait(stream);
-            } else {
-                stream.close()?;
-                stream = self.write_out(stream, true);
-            }
-        }
+    /// Everything up to now is stable when this returns.
+    pub(crate) fn make_stable<'a>(&'a self, stream: MutexGuard<'a, Stream>) -> Result<()> {
+        self.held.shared().make_stable(stream)
     }
 
     /// One operation outside of units.
@@ -158,17 +113,8 @@ impl Disk {
     }
 
     /// Keeps what is queued within bounds, after an operation.
-    pub(crate) fn settle<'a>(&'a self, mut stream: MutexGuard<'a, Stream>) {
-        while stream.log.queued_bytes() >= self.queue_bytes && stream.poison.is_none() {
-            if !stream.log.is_writing {
-                drop(self.write_out(stream, false));
-                return;
-            }
-            if stream.log.queued_bytes() < 4 * self.queue_bytes {
-                return;
-            }
-            stream = self.wait(stream);
-        }
+    pub(crate) fn settle<'a>(&'a self, stream: MutexGuard<'a, Stream>) {
+        self.held.settle(stream);
     }
 
     /// How much can be stored.

@@ -19,6 +19,7 @@ mod record;
 mod recovery;
 mod segments;
 mod shape;
+mod shared;
 mod space;
 mod spill;
 mod squeeze;

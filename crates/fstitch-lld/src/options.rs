@@ -85,6 +85,9 @@ pub struct Options {
     /// One unit at a time, as the older prototype of \[A\] §5 has them: a unit begins when the one before has ended. A thread that
     /// begins one while it has another waits for itself, for ever.
     pub sequential: bool,
+    /// A thread writes segments that are full, while whoever has filled them goes on; otherwise he writes them himself, and what is
+    /// written when depends on nothing but what is done.
+    pub background: bool,
     /// Goes on from an older state than was promised, where what was stable is damaged: what is behind it is written over.
     pub accept_loss: bool,
 }
@@ -97,6 +100,7 @@ impl Default for Options {
             checkpoint_interval: 64 << 20,
             read_only: false,
             sequential: false,
+            background: true,
             accept_loss: false,
         }
     }

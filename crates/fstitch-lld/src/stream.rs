@@ -12,6 +12,7 @@ use crate::pages::{Budget, PAGE, PageCache};
 use crate::record::{BlockId, ListId, Record};
 use crate::segments::{Own, Run, Segments, Usage};
 use crate::shape::{Checkpoint, Position, Shape};
+use crate::shared::Told;
 use crate::space::space_of;
 use crate::state::{BlockEntry, Room, State, Table, damaged};
 use crate::tree::{Fixed, Node, Place, Sink, Tree};
@@ -38,6 +39,8 @@ pub(crate) struct Stream {
     pub(crate) due: u64,
     interval: u64,
     pub(crate) budget: Arc<Budget>,
+    /// What the thread in the background is told.
+    pub(crate) told: Told,
     /// Why nothing is written any more.
     pub(crate) poison: Option<Error>,
     /// Where the cleaner goes on writing.
@@ -192,6 +195,7 @@ impl Stream {
             due: interval,
             interval,
             budget,
+            told: Told::default(),
             poison: None,
             cold: None,
             spill_to: None,

@@ -86,7 +86,11 @@ impl Medium {
 
     /// Waits for the right to write.
     pub(crate) fn hold(&self) -> Writing<'_> {
-        Writing { medium: self, reached: self.reached.lock() }
+        let panicked = || Error::Poisoned("a thread panicked while it wrote".into());
+        let reached = self.reached.lock_mended(|reached| {
+            reached.failed.get_or_insert_with(panicked);
+        });
+        Writing { medium: self, reached }
     }
 }
 

@@ -222,4 +222,8 @@ fn a_disk_that_is_full_with_packed_blocks_refuses_to_unpack_them_and_loses_nothi
     disk.write_at(list, at, &noisy(32, 1)).unwrap();
     disk.flush().unwrap();
     assert!(disk.check(true, &mut |_| {}).unwrap().is_clean());
+    // Segments that were packed and are written anew can be packed again.
+    disk.delete_range(list, 0, blocks).unwrap();
+    let again = (0..).take_while(|at| disk.write_at(list, *at, &noisy(1, *at)).is_ok()).count();
+    assert!(to_u64(again) > 2 * fits, "{again} blocks where {fits} have space");
 }

@@ -16,10 +16,13 @@ use fstitch_lld::{At, BlockId, Disk, FormatOptions, Options};
 
 const BLOCK: usize = 4096;
 
-/// A device whose flushes take their time, and fail if they are told to.
+/// A device whose flushes take their time, and that fails or panics if it is told to.
 struct Slow {
     inner: MemDevice,
     fails: AtomicBool,
+    panics: AtomicBool,
+    /// The names of threads that have written, if they are to be known.
+    writers: Option<Mutex<Vec<String>>>,
     /// What a failure of power would leave, if it is to be known: what had been written when the last flush began.
     stable: Option<Mutex<Vec<u8>>>,
 }
@@ -34,6 +37,13 @@ impl BlockDevice for Slow {
     }
 
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<(), Error> {
+        if let Some(writers) = &self.writers {
+            writers.lock().unwrap().push(thread::current().name().unwrap_or_default().to_owned());
+        }
+        assert!(!self.panics.load(Ordering::SeqCst), "the device is told to");
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(Errno::IO.into());
+        }
         self.inner.write(writes)
     }
 
@@ -54,9 +64,21 @@ impl BlockDevice for Slow {
     }
 }
 
+impl Slow {
+    fn new(bytes: usize) -> Self {
+        let inner = MemDevice::from_image(4096, vec![0; bytes]);
+        Self {
+            inner,
+            fails: AtomicBool::new(false),
+            panics: AtomicBool::new(false),
+            writers: None,
+            stable: None,
+        }
+    }
+}
+
 fn disk(bytes: usize, segment_size: u32) -> (Arc<Slow>, Disk) {
-    let inner = MemDevice::from_image(4096, vec![0; bytes]);
-    on(Slow { inner, fails: AtomicBool::new(false), stable: None }, segment_size)
+    on(Slow::new(bytes), segment_size)
 }
 
 fn on(device: Slow, segment_size: u32) -> (Arc<Slow>, Disk) {
@@ -123,9 +145,8 @@ fn threads_that_wait_together_share_a_flush() {
 
 #[test]
 fn what_a_thread_was_told_is_stable_survives_although_others_write() {
-    let inner = MemDevice::from_image(4096, vec![0; 8 << 20]);
     let stable = Some(Mutex::default());
-    let (device, disk) = on(Slow { inner, fails: AtomicBool::new(false), stable }, 64 << 10);
+    let (device, disk) = on(Slow { stable, ..Slow::new(8 << 20) }, 64 << 10);
     let work = |thread: u64| {
         let list = disk.new_list(false).unwrap();
         for number in 0..12 {
@@ -244,4 +265,58 @@ fn a_failed_flush_fails_for_all_who_wait_and_for_ever() {
     device.fails.store(false, Ordering::SeqCst);
     assert!(matches!(disk.flush(), Err(Error::Poisoned(_))));
     assert!(disk.new_list(false).is_err());
+}
+
+#[test]
+fn full_segments_are_written_while_others_are_composed() {
+    let writers = Some(Mutex::default());
+    let (device, disk) = on(Slow { writers, ..Slow::new(64 << 20) }, 512 << 10);
+    let list = disk.new_list(true).unwrap();
+    device.writers.as_ref().unwrap().lock().unwrap().clear();
+    (0..4000).for_each(|at| disk.write_at(list, at, &filled(at)).unwrap());
+    disk.flush().unwrap();
+    let writers = device.writers.as_ref().unwrap().lock().unwrap().clone();
+    let behind = writers.iter().filter(|name| *name == "lld-writer").count();
+    assert!(behind > 3, "{writers:?}");
+    let mut bytes = vec![0; BLOCK];
+    for at in 0..4000 {
+        disk.read_at(list, at, &mut bytes).unwrap();
+        assert!(bytes == filled(at), "position {at}");
+    }
+    drop(disk);
+    let (disk, _) = Disk::open(device as Arc<dyn BlockDevice>, &Options::default()).unwrap();
+    assert!(disk.check(true, &mut |_| {}).unwrap().is_clean());
+    assert_eq!(disk.list_len(list).unwrap(), 4000);
+}
+
+/// A disk that makes no checkpoints by itself, so that only the thread behind writes.
+fn rarely_saved() -> (Arc<Slow>, Disk) {
+    let (device, disk) = disk(64 << 20, 512 << 10);
+    drop(disk);
+    let (disk, _) = Disk::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &Options::default()).unwrap();
+    (device, disk)
+}
+
+/// Writes until that fails, which it must before long; then everything does, and the disk can be let go.
+fn fails_before_long(disk: Disk) {
+    let list = disk.new_list(true).unwrap();
+    let done = (0..4000).find_map(|at| disk.write_at(list, at, &filled(at)).err());
+    assert!(matches!(done, Some(Error::Poisoned(_))), "{done:?}");
+    assert!(matches!(disk.flush(), Err(Error::Poisoned(_))));
+    assert!(disk.begin().end_durable().is_err() && disk.checkpoint().is_err());
+    drop(disk);
+}
+
+#[test]
+fn a_write_that_fails_behind_is_told_to_all_who_come() {
+    let (device, disk) = rarely_saved();
+    device.fails.store(true, Ordering::SeqCst);
+    fails_before_long(disk);
+}
+
+#[test]
+fn nobody_waits_for_a_thread_that_has_panicked() {
+    let (device, disk) = rarely_saved();
+    device.panics.store(true, Ordering::SeqCst);
+    fails_before_long(disk);
 }

@@ -61,7 +61,7 @@ fn get_ready() {
 
 /// How disks here are opened: units that write more than a few blocks spill, and checkpoints are often.
 pub fn small() -> Options {
-    Options { cache_size: 256 << 10, checkpoint_interval: 256 << 10, ..Options::default() }
+    Options { cache_size: 256 << 10, checkpoint_interval: 256 << 10, background: false, ..Options::default() }
 }
 
 /// A device with an empty disk, for so many segments of 64 KiB.

@@ -22,8 +22,8 @@ pub struct Shown {
 }
 
 pub fn options() -> Options {
-    // Units that write more than twelve blocks spill, or more than six of the larger ones.
-    Options { cache_size: 24 << 10, checkpoint_interval: 64 << 10, ..Options::default() }
+    // The same program writes the same every time. Units that write more than twelve blocks spill, or more than six of the larger ones.
+    Options { cache_size: 24 << 10, checkpoint_interval: 64 << 10, background: false, ..Options::default() }
 }
 
 /// What fills a block.

@@ -36,7 +36,12 @@ pub fn options() -> Options {
 }
 
 fn disk_options() -> DiskOptions {
-    DiskOptions { cache_size: 1 << 20, checkpoint_interval: 1 << 20, ..DiskOptions::default() }
+    DiskOptions {
+        cache_size: 1 << 20,
+        checkpoint_interval: 1 << 20,
+        background: false,
+        ..DiskOptions::default()
+    }
 }
 
 /// Makes a volume on a device.
