@@ -69,7 +69,7 @@ pub struct Counters {
     pub units: u64,
     /// Those of them that were to be stable.
     pub durable: u64,
-    /// Flushes of the device.
+    /// Flushes of the device, those of checkpoints included.
     pub flushes: u64,
     /// Checkpoints.
     pub checkpoints: u64,
@@ -293,7 +293,7 @@ impl Log {
     /// Takes note of how far the medium is.
     pub(crate) fn has_reached(&mut self, reached: &Reached) {
         self.stable = self.stable.max(reached.stable);
-        self.counters.flushes = reached.flushes;
+        self.counters.flushes = reached.flushes + self.counters.checkpoints;
         while self.flights.front().is_some_and(|(number, _)| *number <= reached.written) {
             let (_, places) = self.flights.pop_front().expect("there is one");
             places.iter().for_each(|place| drop(self.flying.remove(place)));

@@ -12,6 +12,8 @@ use crate::tree::{Fixed, Node, Pages, Place};
 
 /// Bytes of a page, whatever the blocks of the device and of the disk are.
 pub(crate) const PAGE: usize = 4096;
+/// Places in the line that may have gone without anybody looking.
+const LINE_MIN: usize = 1024;
 /// How many pages are read at once.
 const TOGETHER: usize = 512;
 
@@ -29,6 +31,16 @@ struct Shelf<K, V> {
     kept: FxHashMap<Place, Kept<K, V>>,
     /// In the order in which they came; some have gone.
     line: std::collections::VecDeque<Place>,
+}
+
+impl<K, V> Shelf<K, V> {
+    /// Those that have gone leave the line when they are the most of it.
+    fn tidy(&mut self) {
+        if self.line.len() > 2 * self.kept.len() + LINE_MIN {
+            let kept = &self.kept;
+            self.line.retain(|place| kept.contains_key(place));
+        }
+    }
 }
 
 /// The pages of one tree.
@@ -55,6 +67,7 @@ impl<K: Fixed + Ord, V: Fixed> PageCache<K, V> {
         let mut shelf = self.shelf.lock();
         if shelf.kept.insert(place, (node, false)).is_none() {
             shelf.line.push_back(place);
+            shelf.tidy();
             self.budget.kept.fetch_add(1, Ordering::Relaxed);
         }
         // Those used since they were looked at last stay for another round.
@@ -74,15 +87,18 @@ impl<K: Fixed + Ord, V: Fixed> PageCache<K, V> {
         }
     }
 
+    fn read(&self, place: Place) -> Result<Node<K, V>> {
+        let mut page = vec![0; PAGE];
+        read_run(&*self.device, place.block, BlockKind::Indirect, &mut page)?;
+        Node::decode(self.tree, &page, place)
+    }
+
     /// The first key of a page that need not be part of the tree any more; `None` if it has none.
     ///
     /// # Errors
     /// Those of the device, and if it is no page.
     pub(crate) fn first_key(&self, place: Place) -> Result<Option<K>> {
-        let mut page = vec![0; PAGE];
-        read_run(&*self.device, place.block, BlockKind::Indirect, &mut page)?;
-        let node: Node<K, V> = Node::decode(self.tree, &page, place)?;
-        Ok(node.first())
+        Ok(self.read(place)?.first())
     }
 
     /// The page is no part of the tree any more.
@@ -103,11 +119,21 @@ impl<K: Fixed + Ord, V: Fixed> Pages<K, V> for PageCache<K, V> {
             *used = true;
             return Ok(Arc::clone(node));
         }
-        let mut page = vec![0; PAGE];
-        read_run(&*self.device, place.block, BlockKind::Indirect, &mut page)?;
-        let node = Arc::new(Node::decode(self.tree, &page, place)?);
+        let node = Arc::new(self.read(place)?);
         self.keep(place, Arc::clone(&node));
         Ok(node)
+    }
+
+    /// A page in memory that is changed is not kept as it was, too.
+    fn take(&self, place: Place) -> Result<Node<K, V>> {
+        let kept = self.shelf.lock().kept.remove(&place);
+        match kept {
+            Some((node, _)) => {
+                self.budget.kept.fetch_sub(1, Ordering::Relaxed);
+                Ok(Arc::try_unwrap(node).unwrap_or_else(|node| node.copied()))
+            }
+            None => self.read(place),
+        }
     }
 
     fn load_all(&self, places: &[Place]) -> Result<Vec<Arc<Node<K, V>>>> {

@@ -14,8 +14,9 @@ use fstitch_core::{Error, Result};
 
 use crate::stream::Stream;
 
-/// With so many times the bytes in the queue whoever fills it waits for those who write.
-const QUEUES: u64 = 4;
+/// With so many segments in the queue, and so many bytes, whoever fills it waits for those who write.
+const QUEUED_SEGMENTS: u64 = 2;
+const QUEUED_BYTES: u64 = 2 << 20;
 
 /// What the background is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,7 +119,7 @@ impl Shared {
                 stream.told.write = true;
                 self.told.notify_all();
             }
-            if stream.log.queued_bytes() < QUEUES * self.queue_bytes {
+            if stream.log.queued_bytes() < QUEUED_BYTES.max(QUEUED_SEGMENTS * self.queue_bytes) {
                 return;
             }
             stream = self.wait(stream);

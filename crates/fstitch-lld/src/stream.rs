@@ -327,7 +327,9 @@ impl Stream {
             next_list: state.next_list,
         };
         checkpoint.write(&*self.device, &shape)?;
+        // A checkpoint is flushed by itself.
         log.counters.checkpoints += 1;
+        log.counters.flushes += 1;
         self.checkpoint = checkpoint;
         self.due = self.interval;
         self.find_free();

@@ -342,7 +342,9 @@ fn a_chunk_is_looked_at_to_its_end_however_large_it_is() {
     let device = Arc::new(MemDevice::new(4096, (128 << 20) / 4096));
     let format = FormatOptions { segment_size: 4 << 20, ..FormatOptions::default() };
     Disk::format(Arc::clone(&device) as Arc<dyn BlockDevice>, &format).unwrap();
-    let (disk, _) = Disk::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &Options::default()).unwrap();
+    // Who has filled a segment has written it when he goes on.
+    let by_itself = Options { background: false, ..Options::default() };
+    let (disk, _) = Disk::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &by_itself).unwrap();
     let list = disk.new_list(true).unwrap();
     disk.flush().unwrap();
     // Two segments, of which nobody says that they are stable.

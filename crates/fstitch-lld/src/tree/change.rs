@@ -121,7 +121,7 @@ impl<'a, P> Work<'a, P> {
         P: Pages<K, V>,
     {
         if let Link::Medium(place) = *link {
-            let node = self.pages.load(place)?.copied();
+            let node = self.pages.take(place)?;
             self.left.push(place);
             *self.changed += 1;
             *link = Link::Memory(Box::new(node));
@@ -272,7 +272,7 @@ fn depth<K, V>(link: &Link<K, V>) -> usize {
 
 impl<K: Fixed + Ord, V: Fixed> Node<K, V> {
     /// A page as it is on the medium, to be changed.
-    fn copied(&self) -> Self {
+    pub(crate) fn copied(&self) -> Self {
         match self {
             Self::Leaf(entries) => Self::Leaf(entries.clone()),
             Self::Inner(children) => Self::Inner(children.iter().map(Child::copied).collect()),

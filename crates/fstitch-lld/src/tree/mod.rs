@@ -71,6 +71,11 @@ pub(crate) trait Pages<K, V> {
     /// # Errors
     /// If it cannot be read, or is damaged.
     fn load(&self, place: Place) -> Result<Arc<Node<K, V>>>;
+    /// The page at a place that the tree leaves, to be changed: nobody asks for it any more.
+    ///
+    /// # Errors
+    /// As [`Pages::load`].
+    fn take(&self, place: Place) -> Result<Node<K, V>>;
     /// The pages at some places, in their order. Waits once for all that are not in memory, where it can.
     ///
     /// # Errors

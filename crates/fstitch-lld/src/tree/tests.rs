@@ -37,6 +37,13 @@ impl Pages<Key, u64> for Medium {
         self.kept.borrow_mut().insert(place, Arc::clone(&node));
         Ok(node)
     }
+
+    fn take(&self, place: Place) -> Result<Node<Key, u64>> {
+        let node = self.load(place)?.copied();
+        // Whoever asked for it again would not find it.
+        self.kept.borrow_mut().remove(&place);
+        Ok(node)
+    }
 }
 
 impl Sink<Key, u64> for Medium {
