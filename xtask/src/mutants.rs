@@ -18,7 +18,7 @@ use crate::soak::{PAGE, SOURCES, replace_between, sources_of};
 const MUTANTS: &str = "crates/fstitch-systems/tests/mutants.txt";
 const LLD_MUTANTS: &str = "crates/fstitch-lld/tests/mutants.txt";
 /// The crates that results of the logical disk are of.
-const LLD_SOURCES: [&str; 5] =
+pub const LLD_SOURCES: [&str; 5] =
     ["fstitch-core", "fstitch-crashlab", "fstitch-lld", "fstitch-lld-sqlite", "fstitch-nbd"];
 /// What finds its bugs, the quick ones first.
 const LLD_TESTS: &Tests = &[

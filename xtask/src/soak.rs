@@ -151,6 +151,9 @@ pub struct Options {
     /// Only the runs whose names contain this
     #[arg(long)]
     only: Option<String>,
+    /// The long forms of the logical disk's tests instead of the file systems' runs
+    #[arg(long)]
+    lld: bool,
     /// Stop after so many minutes, at the end of a piece
     #[arg(long, value_name = "MINUTES")]
     minutes: Option<f64>,
@@ -161,6 +164,9 @@ pub struct Options {
 
 /// Runs what is missing, or publishes.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
+    if options.lld {
+        return crate::soak_lld::run(root, options.only.as_deref(), options.minutes, options.publish);
+    }
     let results = root.join("proofs/soak.jsonl");
     let sources = sources(root, "HEAD")?;
     if options.publish {
@@ -205,11 +211,16 @@ pub fn sources_of(root: &Path, commit: &str, crates: &[&str]) -> Result<String> 
 
 /// The commit that comes first with these sources, for people who want to see them.
 fn commit_of(root: &Path, sources: &str) -> Result<String> {
+    commit_with(root, sources, &SOURCES)
+}
+
+/// The same of some crates.
+pub fn commit_with(root: &Path, sources: &str, crates: &[&str]) -> Result<String> {
     let output = Command::new("git").args(["rev-list", "--reverse", "HEAD"]).current_dir(root).output()?;
     ensure!(output.status.success(), "git rev-list ended with {}", output.status);
     for commit in String::from_utf8(output.stdout)?.lines() {
         // Early commits lack some of the folders.
-        if self::sources(root, commit).is_ok_and(|found| found == sources) {
+        if sources_of(root, commit, crates).is_ok_and(|found| found == sources) {
             return Ok(commit.get(..12).unwrap_or(commit).to_owned());
         }
     }
@@ -362,7 +373,7 @@ pub fn replace_between(page: &Path, name: &str, table: &str) -> Result<()> {
 }
 
 /// A number with commas.
-fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {

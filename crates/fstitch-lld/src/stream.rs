@@ -21,6 +21,9 @@ use crate::unit::Units;
 /// No record takes more bytes.
 pub(crate) const RECORD_MAX: usize = 64;
 
+/// Bytes of pages in the queue with which a checkpoint writes them.
+const QUEUED_PAGES: u64 = 2 << 20;
+
 /// The committed stream of a disk.
 pub(crate) struct Stream {
     device: Arc<dyn BlockDevice>,
@@ -113,6 +116,10 @@ impl<K: Fixed + Ord, V: Fixed> Sink<K, V> for Saver<'_, '_, K, V> {
                 break added;
             }
             self.log.end_pages(self.run, self.segments)?;
+            // A checkpoint may have more pages than should be in memory once more.
+            if self.log.queued_bytes() >= QUEUED_PAGES {
+                self.log.write_queue()?;
+            }
             *self.run = self.log.begin_pages(self.segments)?;
         };
         self.count.used(place, len, &self.shape, self.segments);

@@ -12,6 +12,9 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, Errno, MemDevice, Seed};
 use fstitch_lld::{Aru, At, BlockId, Disk, EndError, FormatOptions, ListId, Options, Visibility};
 
+/// Steps of a program, and after how many the power goes.
+const STEPS: u64 = 600;
+const CUT_EVERY: u64 = 29;
 const BLOCK: usize = 512;
 
 /// Lists, and what blocks have.
@@ -291,7 +294,7 @@ fn random_run(number: u64) -> (u32, u32) {
     let mut streams: Vec<Stream<'_>> = Vec::new();
     let mut lists = 1;
     let (mut ended, mut refused) = (0, 0);
-    for step in 0..600 {
+    for step in 0..STEPS {
         if streams.len() < 4 && seed.below(3) == 0 {
             streams.push(Stream::new(&disk));
         }
@@ -323,7 +326,7 @@ fn random_run(number: u64) -> (u32, u32) {
             disk.flush().unwrap();
             since = vec![committed.clone()];
         }
-        if step % 29 == 0 {
+        if step % CUT_EVERY == 0 {
             assert!(same(&disk, &committed, lists), "run {number}, step {step}");
             let cut: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_image(512, device.image()));
             let (found, _) = Disk::open(cut, &options(Visibility::Own)).unwrap();
@@ -366,13 +369,29 @@ fn outside(disk: &Disk, committed: &Model, seed: &mut Seed) -> Option<Op> {
     })
 }
 
+/// Those that are asked for by a variable, as first..end, or so many.
+fn numbers(variable: &str, sample: u64) -> std::ops::Range<u64> {
+    let Ok(given) = std::env::var(variable) else { return 0..sample };
+    let (first, end) = given.split_once("..").expect("it is first..end");
+    first.parse().expect("a number")..end.parse().expect("a number")
+}
+
 #[test]
 fn units_see_their_own_versions_and_happen_as_a_whole() {
     let (mut ended, mut refused) = (0, 0);
-    for number in 0..40 {
+    let numbers = numbers("FSTITCH_LLD_PROGRAMS", 40);
+    for number in numbers.clone() {
         let (more_ended, more_refused) = random_run(number);
         ended += more_ended;
         refused += more_refused;
     }
-    assert!(ended > 200 && refused > 60, "{ended} ended, {refused} refused");
+    let programs = numbers.end - numbers.start;
+    let (steps, cuts) = (programs * STEPS, programs * STEPS.div_ceil(CUT_EVERY));
+    println!(
+        "{programs} programs, {steps} operations, {cuts} cuts, {cuts} states, of which {cuts} were recovered and read"
+    );
+    assert!(
+        u64::from(ended) > 5 * programs && 2 * u64::from(refused) > 3 * programs,
+        "{ended} ended, {refused} refused"
+    );
 }

@@ -24,7 +24,7 @@ fn main() {
     };
     let lab = Lab::new(Arc::new(Minix::default()), options).unwrap();
     let (family, _) = workload::find(family).unwrap();
-    let limits = Limits { states: u64::MAX, violations: 3, threads: 1 };
+    let limits = Limits { states: u64::MAX, violations: 3, threads: 2 };
     let selection = match from.as_str() {
         "sample" => Selection::Sample { seed: 11, draws: 0..to.parse().unwrap() },
         from => Selection::Range(from.parse().unwrap()..to.parse().unwrap()),
@@ -34,4 +34,10 @@ fn main() {
         println!("{}\n  {}", found.id, found.violation);
     }
     println!("{:?}", outcome.counts);
+    let counts = &outcome.counts;
+    println!(
+        "{} programs, {} operations, {} cuts, {} states, of which {} were recovered and read",
+        counts.workloads, counts.operations, counts.cuts, counts.generated, counts.checked
+    );
+    assert!(outcome.found.is_empty(), "{} violations", outcome.found.len());
 }

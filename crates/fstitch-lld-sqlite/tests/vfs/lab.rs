@@ -231,7 +231,7 @@ fn every_state_after_a_power_cut_is_after_some_transaction() {
         total.add(&rig.explore(&number.to_string(), options));
     }
     println!(
-        "{} programs, {} transactions, {} cuts, {} states, of which {} were opened and read",
+        "{} programs, {} operations, {} cuts, {} states, of which {} were recovered and read",
         total.workloads, total.operations, total.cuts, total.generated, total.checked
     );
     assert!(total.checked > 20 * total.workloads, "{total:?}");
