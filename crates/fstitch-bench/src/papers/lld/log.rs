@@ -192,8 +192,7 @@ fn durable_units(table: &mut Table, name: &str, directory: &Path, amount: Amount
             let took = timed(|| all(threads, |thread| durable(&disk, &places[len(thread)], count)))?;
             let counted = device.stats().flushes.get() - before.0;
             let now = disk.counters();
-            // The disk does not count the flush behind the place of a checkpoint.
-            let known = now.flushes - before.1.flushes + now.checkpoints - before.1.checkpoints;
+            let known = now.flushes - before.1.flushes;
             ensure!(counted == known, "the device counts {counted} flushes, and the disk {known}");
             flushes.push(seconds(counted) / seconds(count * threads));
             rates.push(seconds(count * threads) / took);
