@@ -36,6 +36,7 @@ def more_options(parser):
 
 # The mechanisms, and those that keep a journal.
 MECHANISMS = ("soft", "sync", "async", "ordered", "metadata", "full")
+MINIXLLD = "minixlld"
 JOURNALED = ("ordered", "metadata", "full")
 
 
@@ -46,13 +47,20 @@ def mechanism(parser):
     )
 
 
+def minixlld(parser):
+    """The option for a volume of MinixLLD, which has one mechanism of its own."""
+    parser.add_argument("--minixlld", action="store_true", help="a volume of MinixLLD instead of ext2 or ext3")
+
+
 def mechanisms(options):
+    if getattr(options, "minixlld", False):
+        return (MINIXLLD,)
     return MECHANISMS if options.consistency == "all" else (options.consistency,)
 
 
 def make_volume(binary, mechanism, block_size, image, size):
     """A volume that the mechanism can be used on."""
-    kind = "ext3" if mechanism in JOURNALED else "ext2"
+    kind = MINIXLLD if mechanism == MINIXLLD else "ext3" if mechanism in JOURNALED else "ext2"
     run(binary, "mkfs", kind, "-q", "-b", str(block_size), image, size)
 
 
@@ -184,6 +192,21 @@ def kernel_mount(image, directory, options="rw", kind="ext2"):
         yield directory
     finally:
         run("umount", directory)
+
+
+def asked(mechanism, *others):
+    """Mount options for a mechanism and others."""
+    words = [] if mechanism == MINIXLLD else [f"consistency={mechanism}"]
+    words += [word for word in others if word]
+    return ["-o", ",".join(words)] if words else []
+
+
+def clean(binary, image, mechanism):
+    """The judges find nothing at all."""
+    if mechanism != MINIXLLD:
+        e2fsck_clean(image)
+    if fsck(binary, image, "-n")["total"]:
+        raise Failure("our fsck finds something")
 
 
 def e2fsck_clean(image):

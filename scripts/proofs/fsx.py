@@ -33,12 +33,10 @@ def exercise(options, binary, fsx, work, block_size, mechanism, extra):
     config = f"{work}/fsx.toml"
     with open(config, "w", encoding="utf-8") as file:
         file.write(CONFIG)
-    with common.Mount(binary, image, directory, "-o", f"consistency={mechanism},{options.also}", *extra):
+    with common.Mount(binary, image, directory, *common.asked(mechanism, options.also), *extra):
         operations = ["-N", str(options.operations), "-S", str(options.seed)]
         common.run(fsx, "-f", config, *operations, "-P", work, f"{directory}/file")
-    common.e2fsck_clean(image)
-    if common.fsck(binary, image, "-n")["total"]:
-        raise common.Failure("our fsck finds something")
+    common.clean(binary, image, mechanism)
 
 
 def main():
@@ -46,6 +44,7 @@ def main():
     parser.add_argument("--operations", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
     common.mechanism(parser)
+    common.minixlld(parser)
     common.more_options(parser)
     options = parser.parse_args()
     common.require(root=True, fuse=True, commands=("e2fsck",))

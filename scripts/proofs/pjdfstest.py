@@ -41,7 +41,7 @@ def exercise(binary, suite, work, block_size, words):
     mechanism, also = words
     common.make_volume(binary, mechanism, block_size, image, "256M")
     os.makedirs(f"{work}/other", exist_ok=True)
-    with common.Mount(binary, image, directory, "-o", f"allow_other,consistency={mechanism},{also}"):
+    with common.Mount(binary, image, directory, *common.asked(mechanism, "allow_other", also)):
         os.mkdir(f"{directory}/t")
         os.chmod(directory, 0o755)
         os.chmod(work, 0o755)
@@ -59,12 +59,13 @@ def exercise(binary, suite, work, block_size, words):
     if unexpected:
         details = "\n".join(line for line in output.splitlines() if any(name in line for name in unexpected))
         raise common.Failure(f"{len(unexpected)} unexpected failures:\n{details[:6000]}")
-    common.e2fsck_clean(image)
+    common.clean(binary, image, mechanism)
 
 
 def main():
     parser = common.arguments(__doc__)
     common.mechanism(parser)
+    common.minixlld(parser)
     common.more_options(parser)
     options = parser.parse_args()
     common.require(root=True, fuse=True, commands=("e2fsck",))
