@@ -47,7 +47,7 @@ const JOBS: [Job; 12] = [
         package: "fstitch-lld",
         asked: Asked::Test("lab", "random::", &[SEEDS, ("FSTITCH_CRASH_CHOICES", "96")]),
         total: 1500,
-        piece: 100,
+        piece: 25,
     },
     Job {
         name: "raw interface: failures during recovery",
