@@ -199,7 +199,7 @@ fn publish(root: &Path, results: &Path, sources: &str) -> Result<()> {
     let lines = read(results)?;
     let commit = commit_with(root, sources, &all_sources())?;
     let mut table = format!(
-        "Sources: commit `{commit}` (git's hashes of {}: `{sources}`).\n\n| run | programs | operations | cuts | states | recovered and read | seconds |\n|---|---:|---:|---:|---:|---:|---:|\n",
+        "Sources: those of {} at commit `{commit}`.\n\n| run | programs | operations | cuts | states | recovered and read | seconds |\n|---|---:|---:|---:|---:|---:|---:|\n",
         all_sources().join(", ")
     );
     let (mut all, mut missing) = ([0; 5], Vec::new());
