@@ -17,11 +17,12 @@ use rustix::fs::FallocateFlags;
 
 use crate::bounce::{Bounce, is_aligned};
 use crate::engine::{self, Failure};
+use crate::lock::{self, Refusal};
 use crate::medium::{Kind, Medium, open_error};
 use crate::mode::Mode;
 use crate::plan::{Direction, Layout, Plan};
 use crate::ring::RingPool;
-use crate::{Direct, DiskOptions, Uring, lock, sys};
+use crate::{Direct, DiskOptions, Uring, sys};
 
 /// The most bytes of a batch that are worked on at a time, which bounds bounce buffers.
 const CHUNK_BYTES_MAX: usize = 64 << 20;
@@ -60,29 +61,30 @@ impl FileDisk {
     /// options that nothing can satisfy and for what is neither file nor block device; [`Error::Io`] with
     /// [`IoOp::Open`] for everything else.
     pub fn open(path: impl AsRef<Path>, options: DiskOptions) -> Result<Self> {
-        options.validate()?;
-        Self::new(Medium::open(path.as_ref(), options.read_only)?, options)
+        Self::open_or_refuse(path.as_ref(), options).map_err(|refusal| refusal.error)
     }
 
-    /// The same, but waits up to five seconds for a lock whose owner cannot be seen: the kernel gives back that of a killed process some
-    /// moments after it has gone, because requests under way hold the file, and a process that was just forked has what its parent had
-    /// until it runs its program.
+    /// The same, but waits up to five seconds for a lock whose owner is about to let go of it: one that has gone already and cannot be
+    /// seen, or a child of this process that has not run its program yet.
     ///
     /// # Errors
     /// As [`FileDisk::open`].
     pub fn open_when_let_go(path: impl AsRef<Path>, options: &DiskOptions) -> Result<Self> {
         let mut waited = Duration::ZERO;
         loop {
-            match Self::open(path.as_ref(), options.clone()) {
-                Err(Error::Locked(who))
-                    if who.contains("another process has it") && waited < LOCK_PATIENCE =>
-                {
+            match Self::open_or_refuse(path.as_ref(), options.clone()) {
+                Err(refusal) if refusal.passes && waited < LOCK_PATIENCE => {
                     std::thread::sleep(LOCK_INTERVAL);
                     waited += LOCK_INTERVAL;
                 }
-                done => return done,
+                done => return done.map_err(|refusal| refusal.error),
             }
         }
+    }
+
+    fn open_or_refuse(path: &Path, options: DiskOptions) -> std::result::Result<Self, Refusal> {
+        options.validate()?;
+        Self::new(Medium::open(path, options.read_only)?, options)
     }
 
     /// Takes a descriptor that is open already, for instance one that was passed by a process with more
@@ -92,7 +94,7 @@ impl FileDisk {
     /// As [`FileDisk::open`]; also when the descriptor is not open for what the options ask.
     pub fn from_fd(fd: OwnedFd, options: DiskOptions) -> Result<Self> {
         options.validate()?;
-        Self::new(Medium::from_fd(fd, options.read_only)?, options)
+        Self::new(Medium::from_fd(fd, options.read_only)?, options).map_err(|refusal| refusal.error)
     }
 
     /// Creates an image file of `bytes` zeros that takes no room until it is written. An existing file is
@@ -193,7 +195,7 @@ impl FileDisk {
         self.claim.is_some()
     }
 
-    fn new(medium: Medium, options: DiskOptions) -> Result<Self> {
+    fn new(medium: Medium, options: DiskOptions) -> std::result::Result<Self, Refusal> {
         let claim = if options.lock { lock::acquire(&medium, &options)? } else { None };
         let layout = medium.layout(&options)?;
         let mode = RwLock::new(Mode::choose(&medium, layout, options.direct)?);

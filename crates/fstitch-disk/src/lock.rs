@@ -21,8 +21,26 @@ use crate::{DiskOptions, sys, users};
 /// What to do when another process is in the way.
 const ADVICE_PROCESS: &str = "unmount it there or end that process, then try again";
 
+/// Why a volume cannot be had.
+pub(crate) struct Refusal {
+    pub(crate) error: Error,
+    /// Whether who has it lets go of it without being asked: the kernel gives back the lock of a killed process some moments after it
+    /// has gone, because requests under way hold the file, and a process that we have just forked has what we had until it runs its
+    /// program.
+    pub(crate) passes: bool,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self { error, passes: false }
+    }
+}
+
 /// Protects the volume until the medium's descriptor and the returned claim are closed.
-pub(crate) fn acquire(medium: &Medium, options: &DiskOptions) -> Result<Option<OwnedFd>> {
+pub(crate) fn acquire(
+    medium: &Medium,
+    options: &DiskOptions,
+) -> std::result::Result<Option<OwnedFd>, Refusal> {
     let range =
         LockRange { start: options.offset, len: options.size.unwrap_or(0), exclusive: !options.read_only };
     if options.read_only {
@@ -39,22 +57,22 @@ pub(crate) fn acquire(medium: &Medium, options: &DiskOptions) -> Result<Option<O
         Kind::BlockDevice { .. } => {
             // The lock comes first: its message names the process.
             lock_range(medium, range)?;
-            claim(medium)
+            Ok(claim(medium)?)
         }
     }
 }
 
-fn lock_range(medium: &Medium, range: LockRange) -> Result<()> {
+fn lock_range(medium: &Medium, range: LockRange) -> std::result::Result<(), Refusal> {
     let Err(error) = sys::lock(medium.file.as_fd(), range) else { return Ok(()) };
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EACCES) => Err(locked_by_process(medium, range)),
         Some(libc::EINVAL | libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => lock_whole(medium, range),
-        _ => Err(open_error(&medium.name, error)),
+        _ => Err(open_error(&medium.name, error).into()),
     }
 }
 
 /// Some file systems know only locks of whole files.
-fn lock_whole(medium: &Medium, range: LockRange) -> Result<()> {
+fn lock_whole(medium: &Medium, range: LockRange) -> std::result::Result<(), Refusal> {
     let operation = if range.exclusive {
         FlockOperation::NonBlockingLockExclusive
     } else {
@@ -66,17 +84,19 @@ fn lock_whole(medium: &Medium, range: LockRange) -> Result<()> {
         Err(errno) => {
             let error = io::Error::from(errno);
             let problem = format!("its file system cannot lock it against a second writer ({error})");
-            Err(open_error(&medium.name, io::Error::new(error.kind(), problem)))
+            Err(open_error(&medium.name, io::Error::new(error.kind(), problem)).into())
         }
     }
 }
 
-fn locked_by_process(medium: &Medium, range: LockRange) -> Error {
+fn locked_by_process(medium: &Medium, range: LockRange) -> Refusal {
     let owner = sys::lock_owner(medium.file.as_fd(), range)
-        .map(users::describe)
-        .or_else(|| users::process_with(&medium.stat, range, medium.file.as_raw_fd()))
-        .unwrap_or_else(|| "another process".to_owned());
-    in_use(&medium.name, &format!("{owner} has it open"), ADVICE_PROCESS)
+        .or_else(|| users::process_with(&medium.stat, range, medium.file.as_raw_fd()));
+    let name = owner.map_or_else(|| "another process".to_owned(), users::describe);
+    Refusal {
+        error: in_use(&medium.name, &format!("{name} has it open"), ADVICE_PROCESS),
+        passes: owner.is_none_or(users::is_passing),
+    }
 }
 
 fn refuse_loop_device(medium: &Medium) -> Result<()> {

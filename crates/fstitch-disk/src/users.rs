@@ -56,9 +56,9 @@ pub(crate) fn loop_device_over(file: &Stat) -> Option<LoopDevice> {
     None
 }
 
-/// A process that has a lock on a part of `range` of this file, or at least has the file open, described for
-/// a message. `own_fd` is our own descriptor, which does not count.
-pub(crate) fn process_with(file: &Stat, range: LockRange, own_fd: i32) -> Option<String> {
+/// A process that has a lock on a part of `range` of this file, or at least has the file open. `own_fd` is
+/// our own descriptor, which does not count.
+pub(crate) fn process_with(file: &Stat, range: LockRange, own_fd: i32) -> Option<u32> {
     let mut second_best = None;
     for process in fs::read_dir("/proc").ok()?.filter_map(std::result::Result::ok) {
         let Ok(pid) = process.file_name().to_string_lossy().parse::<u32>() else { continue };
@@ -72,12 +72,12 @@ pub(crate) fn process_with(file: &Stat, range: LockRange, own_fd: i32) -> Option
             }
             let info = fs::read_to_string(process.path().join("fdinfo").join(&number)).unwrap_or_default();
             if info.lines().any(|line| is_lock_within(line, range)) {
-                return Some(describe(pid));
+                return Some(pid);
             }
             second_best.get_or_insert(pid);
         }
     }
-    second_best.map(describe)
+    second_best
 }
 
 /// Whether both are the same file or, through whatever node, the same block device.
@@ -95,6 +95,13 @@ pub(crate) fn describe(pid: u32) -> String {
         Ok(command) => format!("process {pid} ({})", command.trim()),
         Err(_) => format!("process {pid}"),
     }
+}
+
+/// Whether a process has gone, or is a child of ours: what a child has of ours it loses when it runs its program.
+pub(crate) fn is_passing(pid: u32) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    parent.and_then(|pid| pid.trim().parse().ok()) == Some(std::process::id())
 }
 
 /// Whether a line of fdinfo, which ends in the first byte and the last byte or `EOF`, is a lock that

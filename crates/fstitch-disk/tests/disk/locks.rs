@@ -1,5 +1,8 @@
 //! One writer, or several readers, of each volume; never both.
 
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use fstitch_core::{Errno, Error};
@@ -97,4 +100,52 @@ fn locks_of_other_programs_count_and_are_named() {
     assert_locked(FileDisk::open(&path, options(1024)), &[&wanted]);
     drop(other);
     FileDisk::open(&path, options(1024)).unwrap();
+}
+
+/// Starts a program in a thread, and stops the child between its fork and its exec, where it has what we have, until `let_go` is written.
+#[test]
+fn a_child_that_has_not_run_its_program_yet_is_waited_for() {
+    let (_folder, path) = folder_alone().image(1 << 20);
+    let disk = FileDisk::open(&path, options(1024)).unwrap();
+    let (mut forked, tell) = std::io::pipe().unwrap();
+    let (wait, mut let_go) = std::io::pipe().unwrap();
+    let (tell_fd, wait_fd) = (tell.as_raw_fd(), wait.as_raw_fd());
+    let starting = std::thread::spawn(move || {
+        let mut program = Command::new("true");
+        // SAFETY: between fork and exec it makes two system calls on memory of its own and descriptors that this thread keeps open.
+        let started = unsafe {
+            program.pre_exec(move || {
+                let mut byte = [1u8];
+                let told = libc::write(tell_fd, byte.as_ptr().cast(), 1);
+                let waited = libc::read(wait_fd, byte.as_mut_ptr().cast(), 1);
+                if told == 1 && waited == 1 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+            })
+        };
+        let status = started.status();
+        drop((tell, wait));
+        status
+    });
+    forked.read_exact(&mut [0]).unwrap();
+    drop(disk);
+    let wanted = "has it open; unmount it there or end that process";
+    assert_locked(FileDisk::open(&path, options(1024)), &[wanted]);
+    let waiting = {
+        let path = path.clone();
+        std::thread::spawn(move || FileDisk::open_when_let_go(&path, &options(1024)))
+    };
+    // Whoever does not wait has failed by now, or fails in a moment: the child has the lock until this is written.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(!waiting.is_finished(), "the child has the lock, and is waited for");
+    let_go.write_all(&[1]).unwrap();
+    assert!(starting.join().unwrap().unwrap().success());
+    waiting.join().unwrap().unwrap();
+}
+
+/// Nobody waits for a program that keeps what it has.
+#[test]
+fn a_lock_of_this_process_is_not_waited_for() {
+    let (_folder, path) = image(1 << 20);
+    let _first = FileDisk::open(&path, options(1024)).unwrap();
+    let pid = format!("this process ({}) has it open", std::process::id());
+    assert_locked(FileDisk::open_when_let_go(&path, &options(1024)), &[&pid]);
 }
