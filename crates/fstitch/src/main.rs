@@ -40,6 +40,7 @@ mod open;
 mod order;
 mod output;
 mod paths;
+mod policy;
 mod probe;
 mod recovery;
 mod size;
@@ -125,6 +126,8 @@ enum Command {
     Order(order::Arguments),
     /// Make, look into and serve logical disks
     Lld(lld::Arguments),
+    /// Say what is done when a disk fails, by kind of block
+    Policy(policy::Arguments),
     /// Cut the power at every moment of a workload, and judge every image that is left
     Crash(Box<crash::Arguments>),
     /// Race this program against the kernel's file systems and others, on this machine
@@ -201,6 +204,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Tune(arguments) => tune::run(arguments),
         Command::Journal(arguments) => journal::run(arguments),
         Command::Lld(arguments) => lld::run(arguments),
+        Command::Policy(arguments) => policy::run(arguments),
         Command::Status(arguments) => status::run(arguments),
         Command::Stats(arguments) => stats::run(arguments),
         Command::Graph(arguments) => graph::run(arguments),

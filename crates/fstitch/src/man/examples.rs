@@ -119,6 +119,23 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ),
     ("order", "fstitch order -- git gc", "fsync orders, and does not wait"),
     ("order", "fstitch order --durable-every 5s -- make", "and a crash loses no more than five seconds"),
+    ("policy", "fstitch policy list", "shows what comes with the program"),
+    ("policy", "fstitch policy explain laptop inode write --fault eio", "says what will happen"),
+    ("policy list", "fstitch policy list", "shows what comes with the program"),
+    ("policy show", "fstitch policy show laptop", "prints its text, to begin one of your own with"),
+    ("policy show", "fstitch policy show --chains d-graid", "what holds for each kind of block"),
+    (
+        "policy check",
+        "fstitch policy check mine.toml",
+        "names the line that cannot be right, and what would be",
+    ),
+    ("policy check", "fstitch policy check --disks 3 mine.toml", "for a volume on three disks"),
+    ("policy explain", "fstitch policy explain laptop inode write --fault eio", "says what will happen"),
+    (
+        "policy explain",
+        "fstitch policy explain defence-in-depth inode read --fault corrupt --lost copies,repair",
+        "when that is lost, too",
+    ),
     ("crash", "fstitch crash run seq1", "cuts the power at every moment of all workloads of one operation"),
     ("crash run", "fstitch crash run seq2 --sample 5000", "a sample of the workloads of two operations"),
     (
@@ -205,6 +222,7 @@ mod tests {
                     || *path == "trace"
                     || *path == "lld"
                     || *path == "lld volume"
+                    || *path == "policy"
                     || *path == "crash",
                 "{line} is no example of `{path}`"
             );

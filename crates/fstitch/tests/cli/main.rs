@@ -19,6 +19,7 @@ mod lld;
 mod lost;
 mod mount8;
 mod patchgroups;
+mod policy;
 mod questions;
 mod recorded;
 mod refusals;
