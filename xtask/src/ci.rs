@@ -2,6 +2,7 @@
 
 mod io_uring;
 mod report;
+mod user;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -31,6 +32,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     })?;
     step("tests", || tests(root))?;
     step("mounts over io_uring", || mounts_over_io_uring(root))?;
+    step("tests as a user", || tests_as_a_user(root))?;
     if options.quick {
         return Ok(());
     }
@@ -80,6 +82,27 @@ fn mounts_over_io_uring(root: &Path) -> Result<()> {
     watched(root, "io_uring", &mut command, |line| filter.shows(line))
 }
 
+/// The tests of the program and of mounts as nobody, who is not allowed everything: what is root's alone is skipped there, and nothing else.
+fn tests_as_a_user(root: &Path) -> Result<()> {
+    for suite in user::SUITES {
+        match user::command(root, suite)? {
+            Ok(mut command) => {
+                let mut filter = report::Tests::default();
+                let skipped = run_watched(root, "user", &mut command, |line| filter.shows(line))?;
+                let (roots, others): (Vec<_>, Vec<_>) =
+                    skipped.into_iter().partition(|line| line.starts_with(ROOTS));
+                println!("{} tests are root's alone", roots.len());
+                judge_skips(root, &others)?;
+            }
+            Err(why) => println!("left out: {why}"),
+        }
+    }
+    Ok(())
+}
+
+/// How tests say that they are root's alone.
+const ROOTS: &str = "skipped: only root may";
+
 /// Instructions by operation, never seconds. A process of its own, so that a missing valgrind is judged like a skipped test.
 fn counts(root: &Path) -> Result<()> {
     let program = std::env::current_exe().context("the path of this program")?;
@@ -95,12 +118,17 @@ fn proofs(root: &Path) -> Result<()> {
 
 /// Runs `command`, writes all that it prints to a log, shows the lines that `shows` picks, and fails when it failed or
 /// skipped something that it must not. What failed is shown once more at the end, where people look first.
-fn watched(
+fn watched(root: &Path, name: &str, command: &mut Command, shows: impl FnMut(&str) -> bool) -> Result<()> {
+    judge_skips(root, &run_watched(root, name, command, shows)?)
+}
+
+/// The same, and returns what was skipped.
+fn run_watched(
     root: &Path,
     name: &str,
     command: &mut Command,
     mut shows: impl FnMut(&str) -> bool,
-) -> Result<()> {
+) -> Result<Vec<String>> {
     let path = root.join(format!("target/ci/{name}.log"));
     std::fs::create_dir_all(root.join("target/ci"))?;
     let mut log =
@@ -126,7 +154,7 @@ fn watched(
         println!("-- what failed in the step `{name}` (all of it: {})\n{failures}", path.display());
         bail!("{command:?} ended with {status}");
     }
-    judge_skips(root, &skipped)
+    Ok(skipped)
 }
 
 /// On a machine that can run everything, a skipped test is a failure unless `.ci/allowed-skips` lists it.

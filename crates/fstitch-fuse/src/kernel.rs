@@ -223,7 +223,14 @@ fn explain(said: &str) -> MountError {
     if said.contains("/dev/fuse") && said.contains("ermission denied") {
         return MountError::FuseDeviceForbidden;
     }
-    MountError::Fusermount(said.trim().to_owned())
+    let said = said.trim();
+    // The helper is root when it looks, and FUSE lets in only the user whose mount it is.
+    let advice = if said.contains("bad mount point") && said.contains("ermission denied") {
+        " (inside another FUSE mount, that one must have allow_other)"
+    } else {
+        ""
+    };
+    MountError::Fusermount(format!("{said}{advice}"))
 }
 
 /// Receives the descriptor of the connection; `None` if the helper closed the socket without one.
@@ -292,6 +299,8 @@ mod tests {
         assert!(matches!(explain(said), MountError::AllowOtherForbidden));
         let said = "fusermount3: failed to open /dev/fuse: Permission denied";
         assert!(matches!(explain(said), MountError::FuseDeviceForbidden));
-        assert!(matches!(explain("else"), MountError::Fusermount(_)));
+        assert!(matches!(explain("else"), MountError::Fusermount(said) if said == "else"));
+        let said = explain("fusermount3: bad mount point /one/two: Permission denied\n").to_string();
+        assert!(said.ends_with("that one must have allow_other)"), "{said}");
     }
 }

@@ -248,7 +248,7 @@ fn keeps_awake() -> bool {
 #[test]
 fn processors_are_kept_awake_while_requests_come() {
     if let Err(e) = fstitch_fuse::keep_awake() {
-        println!("skipped: {e}");
+        println!("skipped: only root may keep processors from sleeping by /dev/cpu_dma_latency: {e}");
         return;
     }
     let Some(m) = mount_with(Arc::new(Model::new()), |options| options.awake = fstitch_fuse::AwakeMode::On)

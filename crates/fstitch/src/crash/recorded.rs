@@ -50,8 +50,8 @@ pub struct Arguments {
     /// Stop after so many violations
     #[arg(long, default_value_t = 1, value_name = "N")]
     violations: usize,
-    /// Ask this of every tree that is left, each different one once: a command of the shell, run in a copy of the tree; an
-    /// exit status other than 0 is a violation
+    /// Ask this of every tree that is left, each different one once: a command of the shell, run in a copy of the tree with
+    /// its owners, which is why only root may ask; an exit status other than 0 is a violation
     #[arg(long, value_name = "CMD")]
     ask: Option<String>,
     /// The directory of the volume that is asked about; states in which it is not there are not asked about
@@ -90,6 +90,10 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         seed: arguments.seed,
         max_violations: arguments.violations.max(1),
     };
+    ensure!(
+        arguments.ask.is_none() || rustix::process::geteuid().is_root(),
+        "--ask unpacks the trees that are left with their owners, which only root may do"
+    );
     let ask =
         |command: &String| Question::new(command, &arguments.ask_in).context("making a directory to ask in");
     let mut question = arguments.ask.as_ref().map(ask).transpose()?;

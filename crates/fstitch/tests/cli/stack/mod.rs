@@ -278,6 +278,10 @@ fn disks_partitions_and_mount_points_in_one_another() {
         text += &format!("[[volume]]\nname = \"v{no}\"\ndevice = \"p{no}\"\nmount = \"{mount}\"\n");
     }
     fs::write(place.at("stack.toml"), &text).unwrap();
+    // fusermount3 is root when it looks at the inner mount point, and may not look into the outer mount.
+    if !needs_root() {
+        return;
+    }
     let failed = fstitch(&format!("mount --stack {}", place.text("stack.toml")));
     if failed.err.contains("/dev/fuse") || failed.err.contains("is not permitted") {
         println!("skipped: {}", failed.err);
