@@ -3,6 +3,7 @@
 //! ```text
 //!   text (TOML) ──► Policy: a chain of steps for each kind of block, for reads and writes     policy/
 //!                     │
+//!                     ├──► Shepherd: carries it out, over a device                           engine/, map/
 //!                     ├──► check: what cannot be right is refused, with line and remedy       policy/check.rs
 //!                     └──► explain: what will happen when something fails                     model/
 //! ```
@@ -10,12 +11,15 @@
 //! This crate owns policies and what they mean. It never decides where a block lies in a file system, and keeps no order of its own:
 //! what must be stable before something else is a patch of the cache above.
 //!
-//! So far it holds the policies and the model that says what they do; the engine that carries them out is built to this model and
-//! compared with it.
+//! The engine carries out `verify`, `sanity`, `mirror near|far`, `retry`, `notify` and the ends so far; a policy with other steps is
+//! refused by their names. It is compared with the model in every cell (`tests/matrix.rs`).
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails where it cannot go on"))]
 
+pub mod engine;
+mod map;
 pub mod model;
 pub mod policy;
 
+pub use engine::{Options, Shepherd};
 pub use policy::{BadPolicy, Policy, VolumeFacts};

@@ -1,0 +1,93 @@
+//! What has gone wrong, for people and programs.
+
+use std::collections::BTreeMap;
+
+use fstitch_core::BlockNo;
+
+use crate::model::{Event, Seen};
+use crate::policy::{Direction, Kind};
+
+/// A fault, and what was done about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incident {
+    /// What the block is.
+    pub kind: Kind,
+    /// Whether it was read or written.
+    pub direction: Direction,
+    /// Which block.
+    pub block: BlockNo,
+    /// In order.
+    pub events: Vec<Event>,
+    /// What the caller saw.
+    pub seen: Seen,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// The disk reported an error of a read.
+    Read,
+    /// The disk reported an error of a write.
+    Write,
+    /// A sum did not fit.
+    Sum,
+    /// A rule of the format was broken.
+    Rule,
+    /// The caller got an error.
+    Propagated,
+    /// A copy was read in place of the home.
+    CopyRead,
+    /// A home got its contents back.
+    Renewed,
+    /// A home could not get them back.
+    NotRenewed,
+    /// A copy could not be written: there is one fewer than asked for.
+    CopyLost,
+    /// Taken as it was after a crash, though it fitted no sum: written then, or damaged.
+    UnverifiedAfterCrash,
+    /// A block of a map was lost in both places.
+    MapLost,
+}
+
+/// Counts by kind of block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    counts: BTreeMap<(Kind, Trouble), u64>,
+}
+
+impl Health {
+    /// How often something happened to blocks of this kind.
+    #[must_use]
+    pub fn of(&self, kind: Kind, trouble: Trouble) -> u64 {
+        self.counts.get(&(kind, trouble)).copied().unwrap_or(0)
+    }
+
+    /// The same over all kinds.
+    #[must_use]
+    pub fn all(&self, trouble: Trouble) -> u64 {
+        self.counts.iter().filter(|((_, other), _)| *other == trouble).map(|(_, count)| count).sum()
+    }
+
+    pub(super) fn add(&mut self, kind: Kind, trouble: Trouble, count: u64) {
+        if count > 0 {
+            *self.counts.entry((kind, trouble)).or_default() += count;
+        }
+    }
+
+    pub(super) fn count(&mut self, incident: &Incident) {
+        for event in &incident.events {
+            let trouble = match (event, incident.direction) {
+                (Event::Reported, Direction::Read) => Trouble::Read,
+                (Event::Reported, Direction::Write) => Trouble::Write,
+                (Event::SumDiffers, _) => Trouble::Sum,
+                (Event::RuleBroken, _) => Trouble::Rule,
+                (Event::CopyRead, _) => Trouble::CopyRead,
+                (Event::Renewed, _) => Trouble::Renewed,
+                (Event::NotRenewed, _) => Trouble::NotRenewed,
+                (Event::Ended(_), _) => Trouble::Propagated,
+                _ => continue,
+            };
+            self.add(incident.kind, trouble, 1);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Maps for a volume that has none, or whose maps do not count any more.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU8;
+use std::sync::{Arc, Mutex, RwLock};
+
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::to_u64;
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result};
+
+use super::{Health, Options, Shepherd, State, Trouble, WORKING, keeps, supported};
+use crate::map::head::SEALED_MAX;
+use crate::map::shape::POLICY_MAX;
+use crate::map::{Area, Doubt, Head, Owners, Part, Shape, Sums};
+use crate::policy::{Direction, Kind, Policy, Standing};
+
+/// Is told how many of how many blocks have been gone over.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// Blocks that are gone over before what was found is made stable.
+const BATCH: usize = 4096;
+
+impl Shepherd {
+    /// Makes the maps of a volume on `device` in `area`, blocks of it that nobody else uses or moves. `blocks` are all others that hold
+    /// something, with what they hold; of these sums are made and copies. `sealed` are numbers of the sectors of 512 bytes that every other
+    /// program writes when it writes anything; at most four.
+    ///
+    /// # Errors
+    /// `Unsupported` for a policy that is refused, or an area that is too small; when the medium fails.
+    pub fn format(
+        device: Arc<dyn BlockDevice>,
+        area: &[BlockNo],
+        uuid: [u8; 16],
+        policy: &str,
+        sealed: &[u64],
+        blocks: &[(BlockNo, BlockKind)],
+        progress: Progress<'_>,
+    ) -> Result<()> {
+        let parsed =
+            Policy::parse(policy).map_err(|refused| Error::Unsupported(format!("this policy: {refused}")))?;
+        if policy.len() > POLICY_MAX {
+            let what = format!("a policy of {} bytes, which is more than {POLICY_MAX}", policy.len());
+            return Err(Error::Unsupported(what));
+        }
+        let geometry = device.geometry();
+        let sectors = geometry.bytes() / 512;
+        if sealed.len() > SEALED_MAX || sealed.iter().any(|sector| *sector >= sectors) {
+            return Err(Error::Unsupported(format!("sealing the sectors {sealed:?} of {sectors}")));
+        }
+        let shape = Shape::fit(geometry.block_size, geometry.block_count, to_u64(area.len()))?;
+        let area = Area { device, blocks: area.to_vec(), shape, uuid };
+        let mut head = Head {
+            volume: shape.volume,
+            spares: shape.spares,
+            policy_len: u32::try_from(policy.len()).expect("it is short"),
+            in_use: false,
+            seals: [0; 2],
+            sealed: sealed.to_vec(),
+            // Whatever the area held before is older.
+            generation: area.read(Part::Head, 0).map_or(0, |(generation, _)| generation),
+        };
+        let doubt = Doubt::none(&area)?;
+        area.write(&Head::policy_writes(&area, policy))?;
+        empty_sums(&area)?;
+        let seal = head.seal(&area, &[]);
+        head.seals = [seal; 2];
+        let owners = Owners::new(&area);
+        let shepherd = Self::over(
+            parsed,
+            area,
+            Options::default(),
+            State {
+                head,
+                doubt,
+                sums: Sums::new(BATCH),
+                owners,
+                failed: BTreeSet::new(),
+                is_foreign: false,
+                seal_moves: false,
+            },
+        );
+        shepherd.go_over(blocks, progress)?;
+        // It is what makes the rest count.
+        let mut state = shepherd.state();
+        let head = state.head.next_write();
+        shepherd.area.write(&[head])
+    }
+
+    /// A shepherd with this state.
+    pub(super) fn over(policy: Policy, area: Area, options: Options, state: State) -> Self {
+        let mut health = Health::default();
+        health.add(
+            Kind::Map(crate::policy::MapKind::Sums),
+            Trouble::MapLost,
+            state.sums.lost_pages + state.owners.lost_pages,
+        );
+        Self {
+            policy,
+            area,
+            options,
+            gate: RwLock::new(()),
+            state: Mutex::new(state),
+            health: Mutex::new(health),
+            mode: AtomicU8::new(WORKING),
+        }
+    }
+
+    /// Makes sums and copies of blocks as they are.
+    pub(super) fn go_over(&self, blocks: &[(BlockNo, BlockKind)], progress: Progress<'_>) -> Result<()> {
+        let total = to_u64(blocks.len());
+        let mut done = 0;
+        for batch in blocks.chunks(BATCH) {
+            for (block, kind) in batch {
+                self.take_in(*block, *kind);
+            }
+            self.settle()?;
+            done += to_u64(batch.len());
+            progress(done, total);
+        }
+        Ok(())
+    }
+
+    /// Sum and copies of one block. What cannot be read has neither.
+    fn take_in(&self, block: BlockNo, kind: BlockKind) {
+        let chain = self.chain(kind, Direction::Write);
+        if !keeps(chain) || self.owns(block) {
+            return;
+        }
+        let Ok(data) = self.area.read_at(block, kind) else {
+            self.health.lock().unpoisoned().add(Kind::Block(kind), Trouble::Read, 1);
+            return;
+        };
+        let mut state = self.state();
+        if chain.stands(Standing::Verify) {
+            let sum = crate::map::sums::sum_of(&self.area.uuid, block, &data);
+            state.sums.set(&self.area, block, sum);
+        }
+        self.assign(&mut state, Kind::Block(kind), chain, block);
+        let at: Vec<BlockNo> = state.owners.of(block).iter().map(|spare| self.area.spare(*spare)).collect();
+        let copies = vec![data; at.len()];
+        let lost: Vec<u64> =
+            self.area.write_each(&at, &copies).into_iter().map(|no| state.owners.of(block)[no]).collect();
+        for spare in lost {
+            state.owners.give_up(&self.area, block, spare);
+            self.health.lock().unpoisoned().add(Kind::Block(kind), Trouble::CopyLost, 1);
+        }
+    }
+}
+
+/// Writes a map of sums that says nothing.
+pub(super) fn empty_sums(area: &Area) -> Result<()> {
+    let empty = vec![0; area.shape.payload()];
+    let indexes: Vec<u64> = (0..area.shape.blocks(Part::Sums)).collect();
+    for some in indexes.chunks(256) {
+        let write = |index: &u64| {
+            let generation = area.read(Part::Sums, *index).map_or(0, |(generation, _)| generation) + 1;
+            crate::map::area::MapWrite {
+                part: Part::Sums,
+                index: *index,
+                generation,
+                contents: empty.clone(),
+            }
+        };
+        area.write(&some.iter().map(write).collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+/// Refuses a policy with what is not built yet.
+pub(super) fn checked(text: &str, options: &Options) -> Result<Policy> {
+    let policy = Policy::parse(text)
+        .map_err(|refused| Error::Unsupported(format!("the volume's policy: {refused}")))?;
+    supported(&policy, options)?;
+    Ok(policy)
+}

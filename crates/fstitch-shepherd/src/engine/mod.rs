@@ -1,0 +1,277 @@
+//! The shepherd: a device over a device that does what a policy says.
+//!
+//! # States of a run of 64 blocks
+//!
+//! ```text
+//!   agreed ──[write::prepare: the bit is stable before the write is issued]──► in doubt
+//!   in doubt ──[settle: homes and copies flushed, then sums and owners, then the bit]──► agreed
+//!   in doubt ──(crash)──[recover: each block is examined]──► agreed
+//! ```
+//!
+//! # Invariants
+//!
+//! Those of `docs/design/shepherd.md`, as far as they concern what is built:
+//!
+//! - **S1.** A home that has a sum or copies is written only while its run's bit is stable, so in an agreed run sum, home and copies
+//!   are of one version.
+//! - **S2.** What a crash left in a run in doubt is taken as it is if it can be read.
+//! - **S4.** A spare is given away only when no stable map names it ([`crate::map`], M2).
+//! - **S5.** Nothing is copied over another copy unless it was compared with its sum, or S2 says that there is none that counts.
+//!
+//! A run with a block whose home could not be written stays in doubt until it can be.
+
+mod health;
+mod make;
+mod read;
+mod recover;
+mod settle;
+mod write;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::time::Duration;
+
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
+
+use crate::map::shape::RUN;
+use crate::map::{Area, Doubt, Head, Owners, Sums};
+use crate::model::{Event, Seen};
+use crate::policy::{Answer, Chain, Direction, End, Kind, Place, Policy, Standing};
+
+pub use health::{Health, Incident, Trouble};
+pub use make::Progress;
+pub use recover::Opened;
+
+/// The rules by which a format judges its own blocks.
+pub trait Rules: Send + Sync {
+    /// Why a block of this kind cannot hold this; `None` if it may.
+    fn judge(&self, kind: BlockKind, block: BlockNo, data: &[u8]) -> Option<String>;
+}
+
+type Pause = Arc<dyn Fn(Duration) + Send + Sync>;
+type Watch = Arc<dyn Fn(&Incident) + Send + Sync>;
+
+/// What a shepherd is given beside the disk.
+#[derive(Clone)]
+pub struct Options {
+    /// Waits between attempts.
+    pub pause: Pause,
+    /// Is told of every fault, and of what was done about it, in the thread that met it.
+    pub watch: Watch,
+    /// What `sanity` asks; without it, policies that have `sanity` are refused.
+    pub rules: Option<Arc<dyn Rules>>,
+    /// Blocks of the map of sums in memory, but for those that are not on the medium yet.
+    pub pages_max: usize,
+    /// Runs in doubt before sums and copies are brought up to date by a write.
+    pub doubt_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pause: Arc::new(std::thread::sleep),
+            watch: Arc::new(|_| {}),
+            rules: None,
+            pages_max: 4096,
+            doubt_max: 4096,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Options(pages_max: {}, doubt_max: {})", self.pages_max, self.doubt_max)
+    }
+}
+
+/// What changes.
+struct State {
+    head: Head,
+    doubt: Doubt,
+    sums: Sums,
+    owners: Owners,
+    /// Runs with a home that could not be written.
+    failed: BTreeSet<u64>,
+    /// Somebody else has written to the volume, and the maps were not renewed since: the seal stays as it is.
+    is_foreign: bool,
+    /// A sealed sector was written since the last flush, so a cut may leave either of the two.
+    seal_moves: bool,
+}
+
+const WORKING: u8 = 0;
+const READ_ONLY: u8 = 1;
+const STOPPED: u8 = 2;
+
+/// A device that follows a policy.
+pub struct Shepherd {
+    policy: Policy,
+    area: Area,
+    options: Options,
+    /// Shared by writes on their way, from what they note to the disk's answer; taken before the state.
+    gate: RwLock<()>,
+    state: Mutex<State>,
+    health: Mutex<Health>,
+    /// [`WORKING`], [`READ_ONLY`] or [`STOPPED`]; it only grows.
+    mode: AtomicU8,
+}
+
+impl fmt::Debug for Shepherd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shepherd({}, {} blocks of maps)", self.policy.description, self.area.len())
+    }
+}
+
+fn run_of(block: BlockNo) -> u64 {
+    block.get() / RUN
+}
+
+/// Whether a chain of writes keeps something of a block besides its home.
+fn keeps(chain: &Chain) -> bool {
+    chain.stands(Standing::Verify) || chain.keeps_copies()
+}
+
+impl Shepherd {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unpoisoned()
+    }
+
+    fn disk(&self) -> &dyn BlockDevice {
+        &*self.area.device
+    }
+
+    /// What the policy says of a kind of block.
+    fn chain(&self, kind: BlockKind, direction: Direction) -> &Chain {
+        self.policy.chain(Kind::Block(kind), direction)
+    }
+
+    /// The policy that it follows.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Faults so far, since it was opened.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.health.lock().unpoisoned().clone()
+    }
+
+    /// Whether a block is one of the shepherd's own.
+    #[must_use]
+    pub fn owns(&self, block: BlockNo) -> bool {
+        self.area.blocks.contains(&block)
+    }
+
+    /// Ends a chain: what becomes of the volume.
+    fn end(&self, end: End) {
+        let mode = match end {
+            End::Propagate => return,
+            End::ReadOnly => READ_ONLY,
+            End::Stop => STOPPED,
+        };
+        self.mode.fetch_max(mode, Ordering::Relaxed);
+    }
+
+    /// Refuses what a policy has stopped.
+    fn lets(&self, op: IoOp, block: BlockNo) -> Result<()> {
+        let mode = self.mode.load(Ordering::Relaxed);
+        let why = match (mode, op) {
+            (STOPPED, _) => "its policy has stopped the volume after a fault",
+            (READ_ONLY, IoOp::Write | IoOp::Discard) => {
+                "its policy has made the volume read-only after a fault"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::io(op, block, std::io::Error::other(why)))
+    }
+
+    /// Makes everything stable that was written before this began.
+    fn flush_disk(&self) -> Result<()> {
+        let moved = std::mem::take(&mut self.state().seal_moves);
+        let flushed = self.disk().flush();
+        if flushed.is_err() && moved {
+            self.state().seal_moves = true;
+        }
+        flushed
+    }
+
+    fn tell(&self, incident: Incident) {
+        self.health.lock().unpoisoned().count(&incident);
+        (self.options.watch)(&incident);
+    }
+}
+
+/// Refuses a policy with steps that are not built yet, or that need what is not given.
+fn supported(policy: &Policy, options: &Options) -> Result<()> {
+    for kind in Kind::ALL {
+        for direction in Direction::ALL {
+            let chain = policy.chain(kind, direction);
+            let standing = chain.standing.iter().find(|standing| match standing {
+                Standing::Verify | Standing::Mirror { place: Place::Near | Place::Far, .. } => false,
+                Standing::Sanity => options.rules.is_none(),
+                Standing::Mirror { place: Place::OtherDisk, .. }
+                | Standing::AllDisks
+                | Standing::Parity { .. } => true,
+            });
+            let answer = chain.answers.iter().find(|answer| match answer {
+                Answer::Retry(_) | Answer::Copies | Answer::Notify => false,
+                Answer::Reconstruct
+                | Answer::Repair
+                | Answer::Remap
+                | Answer::FullCheck
+                | Answer::Remount => true,
+            });
+            let step = standing.map(ToString::to_string).or_else(|| answer.map(ToString::to_string));
+            if let Some(step) = step {
+                return Err(Error::Unsupported(format!(
+                    "the step `{step}` of a policy, for {}",
+                    kind.name()
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl BlockDevice for Shepherd {
+    fn geometry(&self) -> Geometry {
+        self.disk().geometry()
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.load(reads)
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        match self.put(writes)?.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.lets(IoOp::Flush, BlockNo(0))?;
+        self.flush_disk()
+    }
+
+    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+        self.lets(IoOp::Discard, start)?;
+        self.forget(start, count)?;
+        self.disk().discard(start, count)
+    }
+
+    fn intact(&self) -> Result<()> {
+        self.disk().intact()
+    }
+}
+
+/// Words for stories of faults.
+fn seen(result: &Result<()>) -> Seen {
+    if result.is_ok() { Seen::Right } else { Seen::Error }
+}
+
+/// What a chain does in order.
+type Events = Vec<Event>;

@@ -1,0 +1,135 @@
+//! Reads: what is compared, and what is done where it is not what was written.
+
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::to_usize;
+use fstitch_core::{BlockRead, BlockWrite, Error, IoOp, Result};
+
+use super::{Events, Incident, Shepherd, keeps, run_of, seen};
+use crate::map::sums::sum_of;
+use crate::model::Event;
+use crate::policy::{Answer, Direction, Kind, Standing};
+
+impl Shepherd {
+    /// Reads a batch.
+    ///
+    /// # Errors
+    /// That of the first block whose chain ended without its contents.
+    pub(super) fn load(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        let Some(first) = reads.first() else { return Ok(()) };
+        self.lets(IoOp::Read, first.block)?;
+        let mut as_a_whole = self.disk().read(reads);
+        let alone = reads.len() == 1;
+        for read in reads {
+            // Of several nobody knows which has failed: each is asked for once more by itself.
+            let result = match &mut as_a_whole {
+                Err(_) if !alone => self.disk().read(std::slice::from_mut(read)),
+                result => std::mem::replace(result, Ok(())),
+            };
+            let Err((event, error)) = self.believe(read, result) else { continue };
+            let (events, result) = self.answer_read(read, event, error);
+            let (kind, block) = (Kind::Block(read.kind), read.block);
+            self.tell(Incident { kind, direction: Direction::Read, block, seen: seen(&result), events });
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Whether what was read is believed; if not, who noticed, and the error that it comes to.
+    fn believe(&self, read: &BlockRead<'_>, result: Result<()>) -> std::result::Result<(), (Event, Error)> {
+        result.map_err(|error| (Event::Reported, error))?;
+        let chain = self.chain(read.kind, Direction::Read);
+        let wrong = |event, why: String| {
+            let error = Error::io(IoOp::Read, read.block, std::io::Error::other(why));
+            Err((event, error.of_kind(read.kind)))
+        };
+        if chain.stands(Standing::Verify) {
+            let sum = self.state().sums.get(&self.area, read.block);
+            if sum != 0 && sum != sum_of(&self.area.uuid, read.block, read.data) {
+                return wrong(Event::SumDiffers, "its contents do not fit their sum".into());
+            }
+        }
+        if chain.stands(Standing::Sanity) {
+            let rules = self.options.rules.as_deref();
+            if let Some(why) = rules.and_then(|rules| rules.judge(read.kind, read.block, read.data)) {
+                return wrong(Event::RuleBroken, why);
+            }
+        }
+        Ok(())
+    }
+
+    /// The chain of a read that has failed once.
+    fn answer_read(&self, read: &mut BlockRead<'_>, event: Event, error: Error) -> (Events, Result<()>) {
+        let chain = self.chain(read.kind, Direction::Read);
+        let mut events = vec![event];
+        let mut error = error;
+        for answer in &chain.answers {
+            match answer {
+                Answer::Retry(retry) => {
+                    let mut again = || {
+                        let result = self.disk().read(std::slice::from_mut(read));
+                        self.believe(read, result).map_err(|(_, error)| error)
+                    };
+                    match self.ask_again(*retry, &mut again) {
+                        Ok(attempt) => {
+                            events.push(Event::AskedAgain(attempt));
+                            return (events, Ok(()));
+                        }
+                        Err((attempts, last)) => {
+                            events.push(Event::AskedInVain(attempts));
+                            error = last.unwrap_or(error);
+                        }
+                    }
+                }
+                Answer::Copies if self.read_copy(read) => {
+                    events.push(Event::CopyRead);
+                    events.push(if self.renew_home(read) { Event::Renewed } else { Event::NotRenewed });
+                    return (events, Ok(()));
+                }
+                Answer::Copies => events.push(Event::NoCopy),
+                Answer::Notify => events.push(Event::Notified),
+                other => unreachable!("`{other}` was refused when the policy was loaded"),
+            }
+        }
+        events.push(Event::Ended(chain.end));
+        self.end(chain.end);
+        (events, Err(error.of_kind(read.kind)))
+    }
+
+    /// Reads a copy that is believed, the nearest first; whether there is one.
+    fn read_copy(&self, read: &mut BlockRead<'_>) -> bool {
+        let mut spares = self.state().owners.of(read.block).to_vec();
+        spares.sort_by_key(|spare| self.area.spare(*spare).get().abs_diff(read.block.get()));
+        let mut data = vec![0; to_usize(self.area.shape.block_size)];
+        for spare in spares {
+            let at = self.area.spare(spare);
+            let found = self.disk().read(&mut [BlockRead { block: at, kind: read.kind, data: &mut data }]);
+            let copy = BlockRead { block: read.block, kind: read.kind, data: &mut data };
+            if self.believe(&copy, found).is_ok() {
+                read.data.copy_from_slice(&data);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Writes what a copy held to its home; whether that worked.
+    fn renew_home(&self, read: &BlockRead<'_>) -> bool {
+        if self.lets(IoOp::Write, read.block).is_err() {
+            return false;
+        }
+        let _gate = self.gate.read().unpoisoned();
+        let write = BlockWrite { block: read.block, kind: read.kind, data: read.data };
+        let run = run_of(read.block);
+        let in_doubt = {
+            let mut state = self.state();
+            let new = std::iter::once(run).filter(|run| !state.doubt.has(*run)).collect();
+            // The map may be what cannot be written; then the home stays as it is.
+            keeps(self.chain(read.kind, Direction::Write)) && state.doubt.set(&self.area, &new).is_ok()
+        };
+        let is_written = in_doubt && self.disk().write(&[write]).is_ok();
+        if !is_written {
+            self.state().failed.insert(run);
+        }
+        is_written
+    }
+}

@@ -1,0 +1,51 @@
+//! Runs in doubt are agreed again, and the end.
+
+use std::collections::BTreeSet;
+
+use fstitch_core::Result;
+use fstitch_core::lock::Unpoisoned;
+
+use super::Shepherd;
+
+impl Shepherd {
+    /// Makes everything stable, and sums and copies with it: after this no run is in doubt but those with a home that cannot be written.
+    /// Writes wait meanwhile.
+    ///
+    /// # Errors
+    /// If a flush fails, or a block of the maps can be written in neither place; the runs stay in doubt then.
+    pub fn settle(&self) -> Result<()> {
+        let _nobody_writes = self.gate.write().unpoisoned();
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let agreed: BTreeSet<u64> = state.doubt.runs().filter(|run| !state.failed.contains(run)).collect();
+        let mut writes = state.sums.next_writes();
+        writes.extend(state.owners.next_writes(&self.area));
+        // Homes and copies before what is said of them.
+        self.disk().flush()?;
+        state.seal_moves = false;
+        if agreed.is_empty() && writes.is_empty() {
+            return Ok(());
+        }
+        self.area.write(&writes)?;
+        state.sums.written();
+        state.owners.written();
+        state.doubt.clear(&self.area, &agreed)
+    }
+
+    /// Settles, and leaves the volume to others.
+    ///
+    /// # Errors
+    /// As [`Shepherd::settle`].
+    pub fn close(&self) -> Result<()> {
+        self.settle()?;
+        let mut state = self.state();
+        // Bits that were cleared may be on their way still; nobody looks at the seal before they are there.
+        self.disk().flush()?;
+        if !state.is_foreign {
+            let seal = state.head.seal(&self.area, &[]);
+            state.head.seals = [seal; 2];
+        }
+        state.head.in_use = false;
+        self.area.write(&[state.head.next_write()])
+    }
+}

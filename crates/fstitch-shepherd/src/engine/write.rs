@@ -1,0 +1,268 @@
+//! Writes: what must be stable first, the write itself, and what is done where it fails.
+
+use std::collections::BTreeSet;
+
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::to_u64;
+use fstitch_core::{BlockNo, BlockWrite, Error, IoOp, Result};
+
+use super::{Events, Incident, Shepherd, State, Trouble, keeps, run_of, seen};
+use crate::map::sums::sum_of;
+use crate::model::Event;
+use crate::policy::{Answer, Chain, Direction, Kind, Place, Standing};
+
+/// A copy of a block, on its way: its place in the batch, and where it goes.
+type Copy = (usize, BlockNo);
+
+impl Shepherd {
+    /// Writes a batch; the blocks that could not be written, each with the error that its chain ended with.
+    ///
+    /// # Errors
+    /// If nothing of it was written, as the policy has stopped the volume; if the maps cannot be brought up to date.
+    pub fn put(&self, writes: &[BlockWrite<'_>]) -> Result<Vec<(BlockNo, Error)>> {
+        let Some(first) = writes.first() else { return Ok(Vec::new()) };
+        self.lets(IoOp::Write, first.block)?;
+        let gate = self.gate.read().unpoisoned();
+        let failed = match self.prepare(writes).and_then(|copies| self.write_with(writes, &copies)) {
+            Ok(()) => Vec::new(),
+            Err(error) => self.one_by_one(writes, &error),
+        };
+        drop(gate);
+        self.settle_if_much()?;
+        Ok(failed)
+    }
+
+    /// Has in doubt, stably, what is about to be written, and notes the sums and copies that it will have.
+    fn prepare(&self, writes: &[BlockWrite<'_>]) -> Result<Vec<Copy>> {
+        let mut copies = Vec::new();
+        let mut guard = self.state();
+        let state = &mut *guard;
+        self.seal(state, writes)?;
+        let tracked: Vec<bool> = writes.iter().map(|write| self.is_tracked(state, write)).collect();
+        let new: BTreeSet<u64> = (writes.iter().zip(&tracked))
+            .filter(|(_, tracked)| **tracked)
+            .map(|(write, _)| run_of(write.block))
+            .filter(|run| !state.doubt.has(*run))
+            .collect();
+        if !new.is_empty() {
+            state.doubt.set(&self.area, &new)?;
+        }
+        for (no, write) in writes.iter().enumerate().filter(|(no, _)| tracked[*no]) {
+            let chain = self.chain(write.kind, Direction::Write);
+            let sum = if chain.stands(Standing::Verify) {
+                sum_of(&self.area.uuid, write.block, write.data)
+            } else {
+                0
+            };
+            state.sums.set(&self.area, write.block, sum);
+            self.assign(state, Kind::Block(write.kind), chain, write.block);
+            let spares = state.owners.of(write.block).iter();
+            copies.extend(spares.map(|spare| (no, self.area.spare(*spare))));
+        }
+        Ok(copies)
+    }
+
+    /// Whether the maps say something of a block, or will.
+    fn is_tracked(&self, state: &mut State, write: &BlockWrite<'_>) -> bool {
+        keeps(self.chain(write.kind, Direction::Write))
+            || !state.owners.of(write.block).is_empty()
+            || (self.keeps_sums() && state.sums.get(&self.area, write.block) != 0)
+    }
+
+    /// Whether any kind of block has sums: else nobody needs to look for one.
+    pub(super) fn keeps_sums(&self) -> bool {
+        self.policy.any_standing(|standing| *standing == Standing::Verify)
+    }
+
+    /// Gives a block as many spares as its chain asks for, and takes away what is beyond that.
+    pub(super) fn assign(&self, state: &mut State, kind: Kind, chain: &Chain, block: BlockNo) {
+        let wanted = chain.copies(1);
+        while state.owners.of(block).len() > wanted {
+            let spare = state.owners.of(block)[wanted];
+            state.owners.take(&self.area, block, spare);
+        }
+        for standing in &chain.standing {
+            let Standing::Mirror { place, copies } = standing else { continue };
+            let wish = match place {
+                Place::Far => BlockNo((block.get() + state.head.volume / 2) % state.head.volume.max(1)),
+                Place::Near | Place::OtherDisk => block,
+            };
+            for _ in 0..*copies {
+                if state.owners.of(block).len() >= wanted {
+                    break;
+                }
+                if state.owners.give(&self.area, block, wish).is_none() {
+                    self.health.lock().unpoisoned().add(kind, Trouble::CopyLost, 1);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Writes homes and copies at once.
+    fn write_with(&self, writes: &[BlockWrite<'_>], copies: &[Copy]) -> Result<()> {
+        let mut batch = writes.to_vec();
+        batch.extend(copies.iter().map(|(no, at)| BlockWrite { block: *at, ..writes[*no] }));
+        let written = self.disk().write(&batch);
+        // A flush that somebody else began meanwhile may not have reached it.
+        let mut state = self.state();
+        state.seal_moves |= writes.iter().any(|write| state.head.seals(&self.area, write.block));
+        written
+    }
+
+    /// A batch has failed, and nobody knows where: each block by itself, but where there was only one.
+    fn one_by_one(&self, writes: &[BlockWrite<'_>], first: &Error) -> Vec<(BlockNo, Error)> {
+        let mut failed = Vec::new();
+        for write in writes {
+            let (kind, block) = (Kind::Block(write.kind), write.block);
+            let was_alone = writes.len() == 1 && self.state().owners.of(block).is_empty();
+            let result = if was_alone { Err(first.clone()) } else { self.write_home(write) };
+            if let Err(error) = result {
+                let (events, result) = self.answer_write(write, error);
+                if result.is_err() {
+                    self.state().failed.insert(run_of(block));
+                }
+                self.tell(Incident { kind, direction: Direction::Write, block, seen: seen(&result), events });
+                failed.extend(result.err().map(|error| (block, error)));
+            }
+            let spares = self.state().owners.of(block).to_vec();
+            for spare in spares {
+                self.write_copy(write, spare);
+            }
+        }
+        failed
+    }
+
+    /// One home by itself, with all that must be stable before.
+    fn write_home(&self, write: &BlockWrite<'_>) -> Result<()> {
+        self.prepare(std::slice::from_ref(write))?;
+        self.write_with(std::slice::from_ref(write), &[])
+    }
+
+    /// Writes a copy, to another spare if it must be. One fewer is no failure of the write: its home is what counts.
+    fn write_copy(&self, write: &BlockWrite<'_>, spare: u64) {
+        let mut spare = spare;
+        for is_last in [false, true] {
+            let at = self.area.spare(spare);
+            if self.disk().write(&[BlockWrite { block: at, ..*write }]).is_ok() {
+                return;
+            }
+            let mut state = self.state();
+            state.owners.give_up(&self.area, write.block, spare);
+            match state.owners.give(&self.area, write.block, at) {
+                Some(other) if !is_last => spare = other,
+                Some(other) => state.owners.take(&self.area, write.block, other),
+                None => break,
+            }
+        }
+        self.health.lock().unpoisoned().add(Kind::Block(write.kind), Trouble::CopyLost, 1);
+    }
+
+    /// The chain of a write that has failed once.
+    fn answer_write(&self, write: &BlockWrite<'_>, error: Error) -> (Events, Result<()>) {
+        let chain = self.chain(write.kind, Direction::Write);
+        let mut events = vec![Event::Reported];
+        let mut error = error;
+        for answer in &chain.answers {
+            match answer {
+                Answer::Retry(retry) => {
+                    let mut again = || self.write_home(write);
+                    match self.ask_again(*retry, &mut again) {
+                        Ok(attempt) => {
+                            events.push(Event::AskedAgain(attempt));
+                            return (events, Ok(()));
+                        }
+                        Err((attempts, last)) => {
+                            events.push(Event::AskedInVain(attempts));
+                            error = last.unwrap_or(error);
+                        }
+                    }
+                }
+                Answer::Notify => events.push(Event::Notified),
+                other => unreachable!("`{other}` was refused when the policy was loaded"),
+            }
+        }
+        events.push(Event::Ended(chain.end));
+        self.end(chain.end);
+        (events, Err(error.of_kind(write.kind)))
+    }
+
+    /// Nothing is kept any more of blocks that hold nothing.
+    pub(super) fn forget(&self, start: BlockNo, count: u64) -> Result<()> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let end = start.get().saturating_add(count).min(state.head.volume);
+        let mut runs = BTreeSet::new();
+        let keeps_sums = self.keeps_sums();
+        for block in (start.get()..end).map(BlockNo) {
+            if !state.owners.of(block).is_empty() || (keeps_sums && state.sums.get(&self.area, block) != 0) {
+                runs.insert(run_of(block));
+            }
+        }
+        let new: BTreeSet<u64> = runs.iter().copied().filter(|run| !state.doubt.has(*run)).collect();
+        if !new.is_empty() {
+            state.doubt.set(&self.area, &new)?;
+        }
+        for block in (start.get()..end).map(BlockNo).filter(|block| runs.contains(&run_of(*block))) {
+            state.sums.set(&self.area, block, 0);
+            while let Some(spare) = state.owners.of(block).first().copied() {
+                state.owners.take(&self.area, block, spare);
+            }
+        }
+        Ok(())
+    }
+
+    /// Before a sealed sector changes, the head knows what it will be.
+    fn seal(&self, state: &mut State, writes: &[BlockWrite<'_>]) -> Result<()> {
+        let sealed = writes.iter().filter(|write| state.head.seals(&self.area, write.block));
+        let instead: Vec<(BlockNo, &[u8])> = sealed.map(|write| (write.block, write.data)).collect();
+        if instead.is_empty() || state.is_foreign {
+            return Ok(());
+        }
+        if state.seal_moves {
+            self.disk().flush()?;
+        }
+        let before = state.head.seal(&self.area, &[]);
+        let after = state.head.seal(&self.area, &instead);
+        if before != after {
+            state.head.seals = [before, after];
+            self.area.write(&[state.head.next_write()])?;
+            state.seal_moves = true;
+        }
+        Ok(())
+    }
+
+    /// Asks again until it succeeds, as often and as long as the step says: the attempt that did, or how many there were.
+    pub(super) fn ask_again(
+        &self,
+        retry: crate::policy::Retry,
+        ask: &mut dyn FnMut() -> Result<()>,
+    ) -> std::result::Result<u32, (u32, Option<Error>)> {
+        let mut last = None;
+        let mut waited = std::time::Duration::ZERO;
+        for attempt in 1..=retry.times {
+            if !retry.delay.is_zero() {
+                waited += retry.delay;
+                if waited > retry.within {
+                    return Err((attempt - 1, last));
+                }
+                (self.options.pause)(retry.delay);
+            }
+            match ask() {
+                Ok(()) => return Ok(attempt),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err((retry.times, last))
+    }
+
+    /// Brings the maps up to date when many runs are in doubt.
+    fn settle_if_much(&self) -> Result<()> {
+        let is_much = {
+            let state = self.state();
+            state.doubt.len() > self.options.doubt_max + state.failed.len()
+                || state.sums.dirty() > to_u64(self.options.pages_max)
+        };
+        if is_much { self.settle() } else { Ok(()) }
+    }
+}

@@ -1,0 +1,126 @@
+//! The blocks that the maps have, and how their blocks are read and written.
+
+use std::sync::Arc;
+
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Result};
+
+use super::block::{self, HEADER, Identity};
+use super::{Part, Shape};
+
+/// How blocks of the shepherd's own are named below it: to the disk they are a file's.
+const KIND: BlockKind = BlockKind::Data;
+
+/// A block of a map on its way to the medium.
+pub(crate) struct MapWrite {
+    pub(crate) part: Part,
+    pub(crate) index: u64,
+    pub(crate) generation: u64,
+    pub(crate) contents: Vec<u8>,
+}
+
+/// The area of a volume's maps.
+pub(crate) struct Area {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) blocks: Vec<BlockNo>,
+    pub(crate) shape: Shape,
+    pub(crate) uuid: [u8; 16],
+}
+
+impl Area {
+    fn at(&self, place: u64) -> BlockNo {
+        self.blocks[to_usize(place)]
+    }
+
+    /// Where a spare is on the device.
+    pub(crate) fn spare(&self, spare: u64) -> BlockNo {
+        self.at(self.shape.spare(spare))
+    }
+
+    /// Reads a block of the device, by itself.
+    pub(crate) fn read_at(&self, block: BlockNo, kind: BlockKind) -> Result<Vec<u8>> {
+        let mut data = vec![0; to_usize(self.shape.block_size)];
+        self.device.read(&mut [BlockRead { block, kind, data: &mut data }])?;
+        Ok(data)
+    }
+
+    /// One of the two of a block, whatever is in it; `None` where it cannot be read.
+    pub(crate) fn raw(&self, half: u64, part: Part, index: u64) -> Option<Vec<u8>> {
+        self.read_at(self.at(self.shape.place(half, part, index)), KIND).ok()
+    }
+
+    /// Generation and contents of a block; `None` if neither of the two is what it should be.
+    pub(crate) fn read(&self, part: Part, index: u64) -> Option<(u64, Vec<u8>)> {
+        let identity = Identity { part, index, uuid: self.uuid };
+        let one = |half| {
+            let bytes = self.raw(half, part, index)?;
+            block::generation(&bytes, identity).map(|generation| (generation, bytes))
+        };
+        let newest = [0, 1].into_iter().filter_map(one).max_by_key(|(generation, _)| *generation);
+        newest.map(|(generation, mut bytes)| (generation, bytes.split_off(HEADER)))
+    }
+
+    /// Writes blocks, first one of the two and then, behind a flush, the other. They are stable when it returns.
+    ///
+    /// # Errors
+    /// If a flush fails, or a block can be written in neither place.
+    pub(crate) fn write(&self, writes: &[MapWrite]) -> Result<()> {
+        let encoded: Vec<Vec<u8>> = writes
+            .iter()
+            .map(|write| {
+                let identity = Identity { part: write.part, index: write.index, uuid: self.uuid };
+                block::encode(self.shape.block_size, identity, write.generation, &write.contents)
+            })
+            .collect();
+        let places: Vec<(Part, u64)> = writes.iter().map(|write| (write.part, write.index)).collect();
+        self.write_raw(&places, &encoded, true)
+    }
+
+    /// The same with bytes that are whole blocks. What is atomic in itself needs no flush between the two (`apart`).
+    pub(crate) fn write_raw(&self, places: &[(Part, u64)], blocks: &[Vec<u8>], apart: bool) -> Result<()> {
+        let mut lost: Vec<u8> = vec![0; places.len()];
+        for half in 0..2 {
+            let at: Vec<BlockNo> =
+                places.iter().map(|(part, index)| self.at(self.shape.place(half, *part, *index))).collect();
+            for failed in self.write_each(&at, blocks) {
+                lost[failed] += 1;
+            }
+            if apart || half == 1 {
+                self.device.flush()?;
+            }
+        }
+        match lost.iter().position(|halves| *halves == 2) {
+            Some(both) => {
+                let (part, index) = places[both];
+                let block = self.at(self.shape.place(0, part, index));
+                let reason = std::io::Error::other("neither place of a block of the maps can be written");
+                Err(fstitch_core::Error::io(fstitch_core::IoOp::Write, block, reason))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Writes blocks to both places, stable whenever the next flush makes them so. That one is lost may be.
+    pub(crate) fn write_unflushed(&self, places: &[(Part, u64)], blocks: &[Vec<u8>]) {
+        for half in 0..2 {
+            let at: Vec<BlockNo> =
+                places.iter().map(|(part, index)| self.at(self.shape.place(half, *part, *index))).collect();
+            self.write_each(&at, blocks);
+        }
+    }
+
+    /// Writes blocks; which of them could not be.
+    pub(crate) fn write_each(&self, at: &[BlockNo], blocks: &[Vec<u8>]) -> Vec<usize> {
+        let batch: Vec<BlockWrite<'_>> =
+            at.iter().zip(blocks).map(|(at, data)| BlockWrite { block: *at, kind: KIND, data }).collect();
+        if self.device.write(&batch).is_ok() {
+            return Vec::new();
+        }
+        (0..at.len()).filter(|no| self.device.write(&batch[*no..=*no]).is_err()).collect()
+    }
+
+    /// Blocks of the device that are the maps'.
+    pub(crate) fn len(&self) -> u64 {
+        to_u64(self.blocks.len())
+    }
+}

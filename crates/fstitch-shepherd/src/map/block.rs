@@ -1,0 +1,90 @@
+//! A block of a map, which says what it is.
+//!
+//! ```text
+//!    0 magic "FSHP"   4 version, part   8 index   16 UUID of the volume   32 generation   40 CRC32C of all but this   44 zero   48 contents
+//! ```
+
+use fstitch_core::Le;
+use fstitch_core::num::to_usize;
+
+use super::Part;
+
+/// Bytes before the contents.
+pub(crate) const HEADER: usize = 48;
+const MAGIC: u32 = u32::from_le_bytes(*b"FSHP");
+const VERSION: u16 = 1;
+const SUM: usize = 40;
+
+/// What a block of a map is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) part: Part,
+    pub(crate) index: u64,
+    pub(crate) uuid: [u8; 16],
+}
+
+fn code(part: Part) -> u16 {
+    match part {
+        Part::Head => 1,
+        Part::Policy => 2,
+        Part::Doubt => 3,
+        Part::Sums => 4,
+        Part::Owners => 5,
+    }
+}
+
+fn sum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&bytes[..SUM]), &bytes[SUM + 4..])
+}
+
+/// A block with these contents.
+pub(crate) fn encode(block_size: u32, identity: Identity, generation: u64, contents: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; to_usize(block_size)];
+    Le::put_u32(&mut bytes, 0, MAGIC);
+    Le::put_u16(&mut bytes, 4, VERSION);
+    Le::put_u16(&mut bytes, 6, code(identity.part));
+    Le::put_u64(&mut bytes, 8, identity.index);
+    bytes[16..32].copy_from_slice(&identity.uuid);
+    Le::put_u64(&mut bytes, 32, generation);
+    bytes[HEADER..HEADER + contents.len()].copy_from_slice(contents);
+    let sum = sum(&bytes);
+    Le::put_u32(&mut bytes, SUM, sum);
+    bytes
+}
+
+/// The generation of a block, if it is what it should be.
+pub(crate) fn generation(bytes: &[u8], identity: Identity) -> Option<u64> {
+    let is_it = Le::u32(bytes, 0) == MAGIC
+        && Le::u16(bytes, 4) == VERSION
+        && Le::u16(bytes, 6) == code(identity.part)
+        && Le::u64(bytes, 8) == identity.index
+        && bytes[16..32] == identity.uuid
+        && Le::u32(bytes, SUM) == sum(bytes);
+    is_it.then(|| Le::u64(bytes, 32))
+}
+
+/// The UUID of the volume whose head a block is; the caller does not know it yet.
+pub(crate) fn uuid_of_head(bytes: &[u8]) -> Option<[u8; 16]> {
+    let uuid = bytes.get(16..32)?.try_into().ok()?;
+    generation(bytes, Identity { part: Part::Head, index: 0, uuid }).map(|_| uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_only_itself() {
+        let identity = Identity { part: Part::Sums, index: 7, uuid: [9; 16] };
+        let bytes = encode(512, identity, 3, &[1; 464]);
+        assert_eq!(generation(&bytes, identity), Some(3));
+        assert_eq!(generation(&bytes, Identity { index: 8, ..identity }), None);
+        assert_eq!(generation(&bytes, Identity { part: Part::Owners, ..identity }), None);
+        assert_eq!(generation(&bytes, Identity { uuid: [8; 16], ..identity }), None);
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert_eq!(generation(&damaged, identity), None, "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The head of the maps: what volume they are of, what it is to follow, and whether anybody else has written to it.
+//!
+//! ```text
+//!    0 blocks of the volume   8 spares   16 bytes of the policy's text   20 in use (1) or not   24 two seals   32 sealed sectors: count
+//!   40 their numbers, at most 4
+//! ```
+//!
+//! A **seal** is the sum of sectors of 512 bytes that every program writes when it writes anything: where a volume's superblock has its
+//! times and its state. While the volume is in use two are kept, of what these sectors are and of what they are about to be, so that after
+//! a crash one of them fits: a medium writes a sector as a whole, and there is a flush between two changes of sealed sectors.
+
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{BlockKind, BlockNo, Error, Le, Result, Structure};
+
+use super::area::MapWrite;
+use super::shape::POLICY_MAX;
+use super::{Area, Part, block};
+
+/// Most sectors that are sealed.
+pub(crate) const SEALED_MAX: usize = 4;
+const CONTENTS: usize = 40 + 8 * SEALED_MAX;
+
+/// What the head says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) volume: u64,
+    pub(crate) spares: u64,
+    pub(crate) policy_len: u32,
+    pub(crate) in_use: bool,
+    pub(crate) seals: [u32; 2],
+    /// Numbers of sectors of the volume.
+    pub(crate) sealed: Vec<u64>,
+    pub(crate) generation: u64,
+}
+
+fn corrupt(area: &Area, problem: &str) -> Error {
+    let first = area.blocks.first().copied();
+    Error::corrupt(Structure::Other("maps of the shepherd"), first, problem)
+}
+
+impl Head {
+    /// Reads it, and the text of the policy.
+    ///
+    /// # Errors
+    /// `Corrupt` if neither copy is whole.
+    pub(crate) fn read(area: &Area) -> Result<(Self, String)> {
+        let (generation, contents) =
+            area.read(Part::Head, 0).ok_or_else(|| corrupt(area, "neither head is whole"))?;
+        let count = to_usize(Le::u32(&contents, 32)).min(SEALED_MAX);
+        let head = Self {
+            volume: Le::u64(&contents, 0),
+            spares: Le::u64(&contents, 8),
+            policy_len: Le::u32(&contents, 16),
+            in_use: Le::u32(&contents, 20) == 1,
+            seals: [Le::u32(&contents, 24), Le::u32(&contents, 28)],
+            sealed: (0..count).map(|at| Le::u64(&contents, 40 + 8 * at)).collect(),
+            generation,
+        };
+        let text = head.text(area)?;
+        Ok((head, text))
+    }
+
+    fn text(&self, area: &Area) -> Result<String> {
+        let len = to_usize(self.policy_len);
+        if len > POLICY_MAX {
+            return Err(corrupt(area, "the policy is longer than any"));
+        }
+        let mut bytes = Vec::new();
+        for index in 0..to_u64(len).div_ceil(to_u64(area.shape.payload())) {
+            let found = area
+                .read(Part::Policy, index)
+                .ok_or_else(|| corrupt(area, "the policy is lost in both places"))?;
+            bytes.extend(found.1);
+        }
+        bytes.truncate(len);
+        String::from_utf8(bytes).map_err(|_| corrupt(area, "the policy is no text"))
+    }
+
+    /// The head as a block of its next generation.
+    pub(crate) fn next_write(&mut self) -> MapWrite {
+        self.generation += 1;
+        let mut contents = vec![0; CONTENTS];
+        Le::put_u64(&mut contents, 0, self.volume);
+        Le::put_u64(&mut contents, 8, self.spares);
+        Le::put_u32(&mut contents, 16, self.policy_len);
+        Le::put_u32(&mut contents, 20, u32::from(self.in_use));
+        Le::put_u32(&mut contents, 24, self.seals[0]);
+        Le::put_u32(&mut contents, 28, self.seals[1]);
+        let count = u32::try_from(self.sealed.len()).expect("few blocks are sealed");
+        Le::put_u32(&mut contents, 32, count);
+        for (at, sector) in self.sealed.iter().enumerate() {
+            Le::put_u64(&mut contents, 40 + 8 * at, *sector);
+        }
+        MapWrite { part: Part::Head, index: 0, generation: self.generation, contents }
+    }
+
+    /// The text of a policy as blocks.
+    pub(crate) fn policy_writes(area: &Area, text: &str) -> Vec<MapWrite> {
+        let pieces = text.as_bytes().chunks(area.shape.payload());
+        let write = |(index, piece): (u64, &[u8])| {
+            let generation = area.read(Part::Policy, index).map_or(0, |(generation, _)| generation) + 1;
+            MapWrite { part: Part::Policy, index, generation, contents: piece.to_vec() }
+        };
+        (0..).zip(pieces).map(write).collect()
+    }
+
+    /// The block of a sealed sector, and where in it the sector begins.
+    fn place(area: &Area, sector: u64) -> (BlockNo, usize) {
+        let in_block = u64::from(area.shape.block_size / 512);
+        (BlockNo(sector / in_block), 512 * to_usize(sector % in_block))
+    }
+
+    /// Whether a block has a sealed sector.
+    pub(crate) fn seals(&self, area: &Area, block: BlockNo) -> bool {
+        self.sealed.iter().any(|sector| Self::place(area, *sector).0 == block)
+    }
+
+    /// The seal of the sealed sectors as they are on the medium, or with `instead` in place of some blocks.
+    pub(crate) fn seal(&self, area: &Area, instead: &[(BlockNo, &[u8])]) -> u32 {
+        let mut sum = crc32c::crc32c(&area.uuid);
+        for (block, at) in self.sealed.iter().map(|sector| Self::place(area, *sector)) {
+            sum = match instead.iter().find(|(other, _)| *other == block) {
+                Some((_, data)) => crc32c::crc32c_append(sum, &data[at..at + 512]),
+                None => match area.read_at(block, BlockKind::Superblock) {
+                    Ok(data) => crc32c::crc32c_append(sum, &data[at..at + 512]),
+                    // What cannot be read was not written by somebody else for that reason.
+                    Err(_) => crc32c::crc32c_append(sum, &[0]),
+                },
+            };
+        }
+        sum
+    }
+}
+
+/// The UUID that the heads in an area name.
+pub(crate) fn uuid(halves: impl Iterator<Item = Vec<u8>>) -> Option<[u8; 16]> {
+    halves.into_iter().find_map(|bytes| block::uuid_of_head(&bytes))
+}

@@ -1,0 +1,150 @@
+//! Which block each spare is a copy of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fstitch_core::num::to_usize;
+use fstitch_core::{BlockNo, Le};
+
+use super::area::MapWrite;
+use super::{Area, Part};
+
+/// What the map says of a spare that cannot be written.
+const BAD: u64 = u64::MAX;
+/// Of a free one.
+const FREE: u64 = 0;
+
+/// The owners, whole in memory: about 100 bytes for each copy that there is.
+#[derive(Debug, Default)]
+pub(crate) struct Owners {
+    copies: BTreeMap<BlockNo, Vec<u64>>,
+    free: BTreeSet<u64>,
+    /// Given up in memory, and still named on the medium [M2].
+    leaving: Vec<u64>,
+    /// What the medium shall say, by spare.
+    said: Vec<u64>,
+    /// Blocks of the map that are not on the medium yet, and all generations.
+    dirty: BTreeSet<u64>,
+    generations: Vec<u64>,
+    pub(crate) lost_pages: u64,
+}
+
+impl Owners {
+    /// Reads the map. Spares of a block of the map that is lost in both places are free.
+    pub(crate) fn load(area: &Area) -> Self {
+        let shape = &area.shape;
+        let mut owners = Self { said: vec![FREE; to_usize(shape.spares)], ..Self::default() };
+        let entries = shape.entries(Part::Owners);
+        for index in 0..shape.blocks(Part::Owners) {
+            let found = area.read(Part::Owners, index);
+            owners.lost_pages += u64::from(found.is_none());
+            owners.generations.push(found.as_ref().map_or(0, |(generation, _)| *generation));
+            let Some((_, contents)) = found else { continue };
+            let first = index * entries;
+            for spare in first..(first + entries).min(shape.spares) {
+                owners.said[to_usize(spare)] = Le::u64(&contents, 8 * to_usize(spare - first));
+            }
+        }
+        for (said, spare) in owners.said.iter().zip(0..) {
+            match *said {
+                FREE => drop(owners.free.insert(spare)),
+                BAD => {}
+                home if home > shape.volume => drop(owners.free.insert(spare)),
+                home => owners.copies.entry(BlockNo(home - 1)).or_default().push(spare),
+            }
+        }
+        owners
+    }
+
+    /// An empty map for a new volume.
+    pub(crate) fn new(area: &Area) -> Self {
+        Self {
+            free: (0..area.shape.spares).collect(),
+            said: vec![FREE; to_usize(area.shape.spares)],
+            dirty: (0..area.shape.blocks(Part::Owners)).collect(),
+            generations: vec![0; to_usize(area.shape.blocks(Part::Owners))],
+            ..Self::default()
+        }
+    }
+
+    /// The spares with copies of a block.
+    pub(crate) fn of(&self, home: BlockNo) -> &[u64] {
+        self.copies.get(&home).map_or(&[], Vec::as_slice)
+    }
+
+    fn say(&mut self, area: &Area, spare: u64, what: u64) {
+        self.said[to_usize(spare)] = what;
+        self.dirty.insert(spare / area.shape.entries(Part::Owners));
+    }
+
+    /// Gives a block another spare: the nearest to `wish` on the device. `None` if there is none.
+    pub(crate) fn give(&mut self, area: &Area, home: BlockNo, wish: BlockNo) -> Option<u64> {
+        // The blocks of the area ascend nearly everywhere, so the neighbours of the wished place are the nearest.
+        let spare = self.nearest(area, wish)?;
+        self.free.remove(&spare);
+        self.copies.entry(home).or_default().push(spare);
+        self.say(area, spare, home.get() + 1);
+        Some(spare)
+    }
+
+    fn nearest(&self, area: &Area, wish: BlockNo) -> Option<u64> {
+        let at = |spare: u64| area.spare(spare);
+        let (mut low, mut high) = (0, area.shape.spares);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if at(middle) < wish {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let behind = self.free.range(low..).next();
+        let before = self.free.range(..low).next_back();
+        let distance = |spare: &&u64| at(**spare).get().abs_diff(wish.get());
+        [before, behind].into_iter().flatten().min_by_key(distance).copied()
+    }
+
+    /// Takes a copy away; its spare is free after the medium says so.
+    pub(crate) fn take(&mut self, area: &Area, home: BlockNo, spare: u64) {
+        self.forget(home, spare);
+        self.leaving.push(spare);
+        self.say(area, spare, FREE);
+    }
+
+    /// Takes a copy away whose spare cannot be written.
+    pub(crate) fn give_up(&mut self, area: &Area, home: BlockNo, spare: u64) {
+        self.forget(home, spare);
+        self.say(area, spare, BAD);
+    }
+
+    fn forget(&mut self, home: BlockNo, spare: u64) {
+        if let Some(copies) = self.copies.get_mut(&home) {
+            copies.retain(|other| *other != spare);
+            if copies.is_empty() {
+                self.copies.remove(&home);
+            }
+        }
+    }
+
+    /// All that is not on the medium yet, in its next generation.
+    pub(crate) fn next_writes(&mut self, area: &Area) -> Vec<MapWrite> {
+        let entries = area.shape.entries(Part::Owners);
+        let mut writes = Vec::new();
+        for &index in &self.dirty {
+            let generation = &mut self.generations[to_usize(index)];
+            *generation += 1;
+            let mut contents = vec![0; area.shape.payload()];
+            let first = index * entries;
+            for spare in first..(first + entries).min(area.shape.spares) {
+                Le::put_u64(&mut contents, 8 * to_usize(spare - first), self.said[to_usize(spare)]);
+            }
+            writes.push(MapWrite { part: Part::Owners, index, generation: *generation, contents });
+        }
+        writes
+    }
+
+    /// What [`Owners::next_writes`] gave is on the medium.
+    pub(crate) fn written(&mut self) {
+        self.dirty.clear();
+        self.free.extend(self.leaving.drain(..));
+    }
+}

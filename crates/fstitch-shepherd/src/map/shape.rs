@@ -1,0 +1,142 @@
+//! Where the parts of the maps are in their area.
+
+use fstitch_core::{Error, Result};
+
+use super::block::HEADER;
+use super::doubt::RUNS_IN_SECTOR;
+
+/// A part of the maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    Head,
+    Policy,
+    Doubt,
+    Sums,
+    Owners,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 5] = [Self::Head, Self::Policy, Self::Doubt, Self::Sums, Self::Owners];
+}
+
+/// Bytes of a policy's text at most.
+pub(crate) const POLICY_MAX: usize = 16 << 10;
+/// Blocks of the volume that one bit of doubt is for.
+pub(crate) const RUN: u64 = 64;
+
+/// Sizes, from which all places follow. Counts are of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) block_size: u32,
+    /// Of the volume.
+    pub(crate) volume: u64,
+    pub(crate) spares: u64,
+}
+
+impl Shape {
+    /// The most spares that an area of so many blocks has room for.
+    ///
+    /// # Errors
+    /// `Unsupported`, naming how many blocks the maps take, if there is no room for them.
+    pub(crate) fn fit(block_size: u32, volume: u64, area: u64) -> Result<Self> {
+        let without = Self { block_size, volume, spares: 0 };
+        let Some(room) = area.checked_sub(2 * without.half()) else {
+            let needed = 2 * without.half();
+            return Err(Error::Unsupported(format!(
+                "maps of {needed} blocks for a volume of {volume} in an area of {area}"
+            )));
+        };
+        // Each block of owners is there twice.
+        let each = without.entries(Part::Owners);
+        let mut spares = room * each / (each + 2);
+        while (Self { spares, ..without }).area() > area {
+            spares -= 1;
+        }
+        Ok(Self { spares, ..without })
+    }
+
+    /// Bytes of a block behind its head.
+    pub(crate) fn payload(&self) -> usize {
+        fstitch_core::num::to_usize(self.block_size) - HEADER
+    }
+
+    /// Entries in a block of a part; of `Doubt`, runs.
+    pub(crate) fn entries(&self, part: Part) -> u64 {
+        let payload = fstitch_core::num::to_u64(self.payload());
+        match part {
+            Part::Head => 1,
+            Part::Policy => payload,
+            Part::Doubt => u64::from(self.block_size / 512) * RUNS_IN_SECTOR,
+            Part::Sums => payload / 4,
+            Part::Owners => payload / 8,
+        }
+    }
+
+    /// Blocks of a part, in one half.
+    pub(crate) fn blocks(&self, part: Part) -> u64 {
+        let entries = match part {
+            Part::Head => 1,
+            Part::Policy => fstitch_core::num::to_u64(POLICY_MAX),
+            Part::Doubt => self.runs(),
+            Part::Sums => self.volume,
+            Part::Owners => self.spares,
+        };
+        entries.div_ceil(self.entries(part))
+    }
+
+    /// Runs of the volume.
+    pub(crate) fn runs(&self) -> u64 {
+        self.volume.div_ceil(RUN)
+    }
+
+    /// Blocks of one half.
+    fn half(&self) -> u64 {
+        Part::ALL.into_iter().map(|part| self.blocks(part)).sum()
+    }
+
+    /// Blocks of the area that are in use.
+    pub(crate) fn area(&self) -> u64 {
+        2 * self.half() + self.spares
+    }
+
+    /// Where in the area a block of a part is, in half 0 or 1.
+    pub(crate) fn place(&self, half: u64, part: Part, index: u64) -> u64 {
+        debug_assert!(half < 2 && index < self.blocks(part));
+        let before: u64 =
+            Part::ALL.into_iter().take_while(|other| *other != part).map(|other| self.blocks(other)).sum();
+        half * self.half() + before + index
+    }
+
+    /// Where in the area a spare is.
+    pub(crate) fn spare(&self, spare: u64) -> u64 {
+        debug_assert!(spare < self.spares);
+        2 * self.half() + spare
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn parts_do_not_overlap_and_the_area_is_used_up() {
+        for (block_size, volume, area) in [(1024, 8192, 600), (4096, 100_000, 5_000), (512, 10, 90)] {
+            let shape = Shape::fit(block_size, volume, area).unwrap();
+            let mut seen = BTreeSet::new();
+            for half in 0..2 {
+                for part in Part::ALL {
+                    seen.extend((0..shape.blocks(part)).map(|index| shape.place(half, part, index)));
+                }
+            }
+            seen.extend((0..shape.spares).map(|spare| shape.spare(spare)));
+            let count = fstitch_core::num::to_u64(seen.len());
+            assert_eq!(count, shape.area(), "nothing is twice in one place");
+            assert_eq!(seen.into_iter().next_back(), Some(count - 1), "there are no gaps");
+            assert!(shape.area() <= area && shape.area() + 3 > area, "{shape:?} leaves room in {area}");
+        }
+        let refused = Shape::fit(1024, 1 << 20, 100).unwrap_err();
+        assert!(refused.to_string().contains("in an area of 100"), "{refused}");
+    }
+}

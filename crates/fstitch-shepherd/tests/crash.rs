@@ -1,0 +1,230 @@
+//! The shepherd in the crash laboratory: after a power cut at any moment, and another in recovery, each block is a version that it may be,
+//! and every copy that the policy asks for is there.
+//!
+//! What it prevents: sums that call right contents wrong after a crash, copies of another version than the home, spares that two blocks
+//! have, maps that cannot be read.
+//!
+//! `FSTITCH_CRASH_SEEDS=first..end` says how many programs are cut, `FSTITCH_CRASH_CHOICES=N` how many states at each cut.
+#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, IoOp, MemDevice, Seed};
+use fstitch_crashlab::medium::{Base, Image, Mark, Progress};
+use fstitch_crashlab::oracle::{Judge, Violation};
+use fstitch_crashlab::{
+    Counts, Defect, Fault, FaultDevice, FaultPlan, LabOptions, Level, Oracle, Outcome, Past, Recorder,
+    Subject, Times,
+};
+use fstitch_shepherd::{Options, Shepherd};
+
+const BLOCK: usize = 1024;
+const VOLUME: u64 = 320;
+/// Blocks that are written: of four runs.
+const HOMES: [u64; 10] = [10, 11, 12, 70, 71, 130, 131, 132, 200, 201];
+
+/// Sums and copies of metadata, sums of data; copies alone; sums alone; two copies.
+const POLICIES: [&str; 4] = [
+    "[metadata]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror far\"]\n[data]\nread = [\"verify\"]\nwrite = [\"verify\"]",
+    "[metadata]\nread = [\"mirror\"]\nwrite = [\"mirror near\"]",
+    "[all]\nread = [\"verify\"]\nwrite = [\"verify\"]",
+    "[metadata]\nread = [\"mirror\", \"verify\"]\nwrite = [\"verify\", \"mirror near 2\"]",
+];
+
+fn area() -> Vec<BlockNo> {
+    (220..300).map(BlockNo).collect()
+}
+
+/// What a block is, as it is read.
+fn kind(block: u64) -> BlockKind {
+    if block.is_multiple_of(2) { BlockKind::Inode } else { BlockKind::Data }
+}
+
+fn options() -> Options {
+    Options { doubt_max: 2, pages_max: 1, ..Options::default() }
+}
+
+fn open(device: Arc<dyn BlockDevice>) -> Result<Shepherd, Violation> {
+    let opened = Shepherd::open(device, &area(), options());
+    let (shepherd, opened) = opened.map_err(|error| Violation::new("unreadable", error.to_string()))?;
+    if opened.is_foreign || opened.maps_lost > 0 {
+        return Err(Violation::new("maps", format!("{opened:?}")));
+    }
+    Ok(shepherd)
+}
+
+/// The two sectors of each home.
+type Shown = Vec<[u8; 2]>;
+
+fn read(shepherd: &Shepherd, block: u64) -> Result<[u8; 2], Violation> {
+    let mut data = vec![0; BLOCK];
+    let read = shepherd.read(&mut [BlockRead { block: BlockNo(block), kind: kind(block), data: &mut data }]);
+    read.map_err(|error| Violation::new("unreadable", error.to_string()))?;
+    let halves = [data[0], data[512]];
+    match data[..512].iter().all(|byte| *byte == halves[0])
+        && data[512..].iter().all(|byte| *byte == halves[1])
+    {
+        true => Ok(halves),
+        false => Err(Violation::new("torn-sector", format!("block {block}"))),
+    }
+}
+
+/// Opens what a cut has left, once more with another cut meanwhile, and reads everything twice: from homes, and without them.
+struct Reopened {
+    policy: &'static str,
+}
+
+impl Subject for Reopened {
+    type Shown = Shown;
+
+    fn show(&self, device: Arc<dyn BlockDevice>) -> Result<Shown, Violation> {
+        let disk = Arc::new(FaultDevice::new(device, FaultPlan::default()));
+        let under = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+        let cut = Fault { op: Some(IoOp::Write), nth: 6, ..Fault::new(Defect::Dead) };
+        disk.set_plan(FaultPlan::one(cut));
+        drop(Shepherd::open(under(), &area(), options()));
+        disk.set_plan(FaultPlan::default());
+        let shepherd = open(under())?;
+        let shown: Shown = HOMES.iter().map(|block| read(&shepherd, *block)).collect::<Result<_, _>>()?;
+        if !self.policy.contains("mirror") {
+            return Ok(shown);
+        }
+        for (block, held) in
+            HOMES.into_iter().zip(&shown).filter(|(block, _)| kind(*block) == BlockKind::Inode)
+        {
+            let lost =
+                Fault { blocks: Some(block..block + 1), times: Times::Sticky, ..Fault::new(Defect::Error) };
+            disk.set_plan(FaultPlan::one(lost));
+            if read(&shepherd, block)? != *held {
+                return Err(Violation::new("other-copy", format!("block {block} and its copy differ")));
+            }
+            disk.set_plan(FaultPlan::default());
+        }
+        Ok(shown)
+    }
+}
+
+/// What was written to each home, by the operations that did.
+struct Written {
+    writes: Vec<(usize, usize, u8)>,
+    promised: Vec<usize>,
+}
+
+impl Oracle for Written {
+    type Shown = Shown;
+
+    fn at(&self, progress: Progress) -> Judge<'_, Shown> {
+        let count = |n: u32| usize::try_from(n).unwrap();
+        let promised = count(progress.promises).checked_sub(1).map_or(0, |last| self.promised[last]);
+        let begun = count(progress.begun);
+        Box::new(move |shown| {
+            for (home, halves) in shown.iter().enumerate() {
+                let mine = self.writes.iter().filter(|(_, at, _)| *at == home);
+                let stable =
+                    mine.clone().rfind(|(operation, ..)| *operation < promised).map_or(0, |(.., fill)| *fill);
+                let lawful = |half: &u8| {
+                    let window = |(operation, _, fill): &(usize, usize, u8)| {
+                        (promised..begun).contains(operation) && fill == half
+                    };
+                    *half == stable || mine.clone().any(window)
+                };
+                if !halves.iter().all(lawful) {
+                    let what = format!("block {} holds {halves:?}; stable is {stable}", HOMES[home]);
+                    return Err(Violation::new("not-a-version", what));
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A random program, and all that cuts may leave of it.
+fn explore(number: u64, level: Level, choices: u64) -> Outcome {
+    let policy = POLICIES[usize::try_from(number % 4).unwrap()];
+    let made = Arc::new(MemDevice::new(1024, VOLUME));
+    let blocks: Vec<(BlockNo, BlockKind)> =
+        HOMES.iter().map(|block| (BlockNo(*block), kind(*block))).collect();
+    let device = Arc::clone(&made) as Arc<dyn BlockDevice>;
+    Shepherd::format(device, &area(), [7; 16], policy, &[2], &blocks, &mut |_, _| {}).unwrap();
+    let base = Base::new(1024, made.image());
+    let recorder = Arc::new(Recorder::new(Image::new(Arc::clone(&base))));
+    let shepherd = open(Arc::clone(&recorder) as Arc<dyn BlockDevice>).unwrap();
+    let mut seed = Seed::new(number);
+    let mut oracle = Written { writes: Vec::new(), promised: Vec::new() };
+    let mut operations = 0;
+    for fill in 1..=18 {
+        match seed.below(5) {
+            0 => {
+                shepherd.flush().unwrap();
+                promise(&recorder, &mut oracle, operations);
+            }
+            1 => {
+                shepherd.settle().unwrap();
+                promise(&recorder, &mut oracle, operations);
+            }
+            _ => {
+                recorder.mark(Mark::Begin(u32::try_from(operations).unwrap()));
+                write_some(&shepherd, &mut seed, &mut oracle, (operations, fill));
+                recorder.mark(Mark::End(u32::try_from(operations).unwrap()));
+                operations += 1;
+            }
+        }
+    }
+    if seed.below(2) == 0 {
+        shepherd.close().unwrap();
+        promise(&recorder, &mut oracle, operations);
+    }
+    drop(shepherd);
+    let names = ("shepherd".to_owned(), format!("random-{number}"));
+    let options = LabOptions { level, choices_per_cut: choices, ..LabOptions::default() };
+    Past { names, base, log: recorder.take(), subject: &Reopened { policy }, oracle: &oracle }.judge(options)
+}
+
+fn promise(recorder: &Recorder<Image>, oracle: &mut Written, operations: usize) {
+    recorder.mark(Mark::Promise(u32::try_from(oracle.promised.len()).unwrap()));
+    oracle.promised.push(operations);
+}
+
+/// A batch of one to three blocks; now and then a block is what it was not before, and the superblock is among them.
+fn write_some(shepherd: &Shepherd, seed: &mut Seed, oracle: &mut Written, (operation, fill): (usize, u8)) {
+    let data = vec![fill; BLOCK];
+    let first = usize::try_from(seed.below(10)).unwrap();
+    let count = usize::try_from(seed.below(3)).unwrap() + 1;
+    let mut writes = Vec::new();
+    for home in (first..HOMES.len()).take(count) {
+        let block = HOMES[home];
+        let kind = if kind(block) == BlockKind::Data && seed.below(4) == 0 {
+            BlockKind::Directory
+        } else {
+            kind(block)
+        };
+        writes.push(BlockWrite { block: BlockNo(block), kind, data: &data });
+        oracle.writes.push((operation, home, fill));
+    }
+    if seed.below(6) == 0 {
+        writes.push(BlockWrite { block: BlockNo(1), kind: BlockKind::Superblock, data: &data });
+    }
+    shepherd.write(&writes).unwrap();
+}
+
+fn seeds(sample: Range<u64>) -> Range<u64> {
+    let Ok(given) = std::env::var("FSTITCH_CRASH_SEEDS") else { return sample };
+    let (first, end) = given.split_once("..").expect("first..end");
+    first.parse().expect("a number")..end.parse().expect("a number")
+}
+
+#[test]
+fn every_cut_leaves_versions_and_their_copies() {
+    let choices = std::env::var("FSTITCH_CRASH_CHOICES").map_or(24, |given| given.parse().expect("a number"));
+    let mut total = Counts::default();
+    for number in seeds(0..24) {
+        for level in [Level::M1, Level::M2, Level::M3] {
+            let outcome = explore(number, level, choices);
+            assert_eq!(outcome.found, [], "program {number} at {level}");
+            total.add(&outcome.counts);
+        }
+    }
+    println!("{total:?}");
+    assert!(total.cuts > 0 && total.checked > total.cuts, "{total:?}");
+}
