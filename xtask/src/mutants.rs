@@ -38,6 +38,32 @@ const LLD_TESTS: &Tests = &[
     ("fstitch-lld-sqlite", "vfs", ""),
 ];
 
+const SHEPHERD_MUTANTS: &str = "crates/fstitch-shepherd/tests/mutants.txt";
+const SHEPHERD_TESTS: &Tests = &[
+    ("fstitch-shepherd", LIBRARY, ""),
+    ("fstitch-shepherd", "matrix", ""),
+    ("fstitch-shepherd", "maps", ""),
+    ("fstitch-shepherd", "crash", ""),
+];
+
+/// Bugs that the tests of some crates must find.
+struct Own {
+    list: &'static str,
+    /// The crates that results are of.
+    sources: &'static [&'static str],
+    tests: &'static Tests,
+    /// Where the page has them.
+    section: &'static str,
+}
+
+const LLD: Own = Own { list: LLD_MUTANTS, sources: &LLD_SOURCES, tests: LLD_TESTS, section: "lld-mutants" };
+const SHEPHERD: Own = Own {
+    list: SHEPHERD_MUTANTS,
+    sources: &["fstitch-core", "fstitch-crashlab", "fstitch-shepherd"],
+    tests: SHEPHERD_TESTS,
+    section: "shepherd-mutants",
+};
+
 /// The least share of the bugs that must be found, in percent.
 const SCORE: usize = 95;
 
@@ -53,6 +79,9 @@ pub struct Options {
     /// The bugs of the logical disk, which its tests must find, instead of those of the file systems
     #[arg(long)]
     lld: bool,
+    /// The same of the shepherd
+    #[arg(long, conflicts_with = "lld")]
+    shepherd: bool,
     #[command(flatten)]
     work: Work,
     /// Only write what the file of results says into docs/crash-results.md
@@ -60,21 +89,34 @@ pub struct Options {
     publish: bool,
 }
 
+impl Options {
+    /// Whose bugs; `None` for those of the file systems, which the laboratory must find.
+    fn own(&self) -> Option<&'static Own> {
+        if self.lld {
+            return Some(&LLD);
+        }
+        self.shepherd.then_some(&SHEPHERD)
+    }
+}
+
 /// Seeds one bug after the other.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut bugs = listed(root, options.lld)?;
+    let mut bugs = listed(root, options.own())?;
     if options.fits {
         return Ok(());
     }
     if let (true, Some(results)) = (options.publish, &options.work.results) {
-        return publish(root, &bugs, results, if options.lld { "lld-mutants" } else { "mutants" });
+        return publish(root, &bugs, results, options.own().map_or("mutants", |own| own.section));
     }
     bugs.retain(|bug| options.only.as_ref().is_none_or(|only| bug.name.contains(only)));
-    let sources = sources_of(root, "HEAD", if options.lld { &LLD_SOURCES } else { &SOURCES })?;
+    let sources = sources_of(root, "HEAD", options.own().map_or(&SOURCES, |own| own.sources))?;
     let bugs = options.work.left(bugs, &sources, is_found)?;
     let copy = options.work.copy_at(&root.join("target/mutants"))?;
     copy_tree(root, &copy)?;
-    let hunt = if options.lld { hunt_lld } else { hunt };
+    let hunt = |copy: &Path, patience| match options.own() {
+        Some(own) => hunt_own(copy, own.tests),
+        None => hunt(copy, patience),
+    };
     let mut patience = PATIENCE;
     if options.only.is_none() {
         #[expect(clippy::disallowed_methods, reason = "how long the machine takes is no logic of a library")]
@@ -102,10 +144,10 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The bugs of the file systems, or of the logical disk.
-fn listed(root: &Path, is_lld: bool) -> Result<Vec<Ordering>> {
-    let mut bugs = if is_lld {
-        check_list(root, LLD_MUTANTS)?
+/// The bugs of the file systems, or of some crates of their own.
+fn listed(root: &Path, own: Option<&Own>) -> Result<Vec<Ordering>> {
+    let mut bugs = if let Some(own) = own {
+        check_list(root, own.list)?
     } else {
         let mut bugs = check_list(root, MUTANTS)?;
         bugs.extend(check_list(root, LIST)?);
@@ -120,6 +162,7 @@ fn listed(root: &Path, is_lld: bool) -> Result<Vec<Ordering>> {
 /// Checks that every seeded bug still fits the source.
 pub fn check_fits(root: &Path) -> Result<()> {
     check_list(root, MUTANTS)?;
+    check_list(root, SHEPHERD_MUTANTS)?;
     check_list(root, LLD_MUTANTS).map(drop)
 }
 
@@ -164,9 +207,9 @@ fn hunt(copy: &Path, patience: Duration) -> Result<Option<String>> {
     Ok(said.map(|said| said.chars().take(160).collect()))
 }
 
-/// Runs the tests of the logical disk in the copy; which of them failed. Each has a patience of its own.
-fn hunt_lld(copy: &Path, _: Duration) -> Result<Option<String>> {
-    Ok(match judge(copy, LLD_TESTS, "0..16")? {
+/// Runs tests in the copy; which of them failed. Each has a patience of its own.
+fn hunt_own(copy: &Path, tests: &Tests) -> Result<Option<String>> {
+    Ok(match judge(copy, tests, "0..16")? {
         Verdict::Caught(test) => Some(test),
         Verdict::Survived => None,
     })

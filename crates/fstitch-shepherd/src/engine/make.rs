@@ -94,8 +94,10 @@ impl Shepherd {
             Trouble::MapLost,
             state.sums.lost_pages + state.owners.lost_pages,
         );
+        let keeps_sums = policy.any_standing(|standing| *standing == Standing::Verify);
         Self {
             policy,
+            keeps_sums,
             area,
             options,
             gate: RwLock::new(()),

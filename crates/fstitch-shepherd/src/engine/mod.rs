@@ -108,6 +108,8 @@ const STOPPED: u8 = 2;
 /// A device that follows a policy.
 pub struct Shepherd {
     policy: Policy,
+    /// Whether any kind of block has sums: else nobody needs to look for one.
+    keeps_sums: bool,
     area: Area,
     options: Options,
     /// Shared by writes on their way, from what they note to the disk's answer; taken before the state.

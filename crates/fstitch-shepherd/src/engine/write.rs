@@ -66,12 +66,7 @@ impl Shepherd {
     fn is_tracked(&self, state: &mut State, write: &BlockWrite<'_>) -> bool {
         keeps(self.chain(write.kind, Direction::Write))
             || !state.owners.of(write.block).is_empty()
-            || (self.keeps_sums() && state.sums.get(&self.area, write.block) != 0)
-    }
-
-    /// Whether any kind of block has sums: else nobody needs to look for one.
-    pub(super) fn keeps_sums(&self) -> bool {
-        self.policy.any_standing(|standing| *standing == Standing::Verify)
+            || (self.keeps_sums && state.sums.get(&self.area, write.block) != 0)
     }
 
     /// Gives a block as many spares as its chain asks for, and takes away what is beyond that.
@@ -193,9 +188,10 @@ impl Shepherd {
         let state = &mut *guard;
         let end = start.get().saturating_add(count).min(state.head.volume);
         let mut runs = BTreeSet::new();
-        let keeps_sums = self.keeps_sums();
         for block in (start.get()..end).map(BlockNo) {
-            if !state.owners.of(block).is_empty() || (keeps_sums && state.sums.get(&self.area, block) != 0) {
+            if !state.owners.of(block).is_empty()
+                || (self.keeps_sums && state.sums.get(&self.area, block) != 0)
+            {
                 runs.insert(run_of(block));
             }
         }

@@ -86,10 +86,15 @@ impl Doubt {
         self.runs.len()
     }
 
-    /// Has these runs in doubt, which is stable when it returns.
+    /// Has these runs in doubt that were not, which is stable when it returns; none of them is if it fails.
     pub(crate) fn set(&mut self, area: &Area, runs: &BTreeSet<u64>) -> Result<()> {
         self.runs.extend(runs);
-        self.write(area, runs, true)
+        let stable = self.write(area, runs, true);
+        if stable.is_err() {
+            // The medium may say that they are: then they are looked at in vain.
+            self.runs.retain(|run| !runs.contains(run));
+        }
+        stable
     }
 
     /// Clears these. If the medium forgets it, they are looked at once more than needed.

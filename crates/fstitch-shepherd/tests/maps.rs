@@ -1,0 +1,264 @@
+//! Maps that are damaged, of another volume, or out of date.
+//!
+//! What it prevents: right contents that are called wrong because a map was lost, a copy that is made over something that was not
+//! looked at, and damage of the maps that nobody hears of.
+#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+use std::sync::Arc;
+
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, IoOp, MemDevice, Seed};
+use fstitch_crashlab::{Defect, Fault, FaultDevice, FaultPlan, Times};
+use fstitch_shepherd::engine::{Opened, Trouble};
+use fstitch_shepherd::{Options, Shepherd};
+
+const BLOCK: usize = 512;
+const VOLUME: u64 = 1000;
+const AREA: (u64, u64) = (700, 850);
+const KIND: BlockKind = BlockKind::Inode;
+const POLICY: &str = "[metadata]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror far\"]";
+
+fn area() -> Vec<BlockNo> {
+    (AREA.0..AREA.1).map(BlockNo).collect()
+}
+
+fn homes() -> impl Iterator<Item = u64> {
+    (0..30).map(|no| 3 + no * 20)
+}
+
+fn read(device: &dyn BlockDevice, block: u64) -> Result<Vec<u8>, Error> {
+    let mut data = vec![0; BLOCK];
+    device.read(&mut [BlockRead { block: BlockNo(block), kind: KIND, data: &mut data }]).map(|()| data)
+}
+
+fn write(device: &dyn BlockDevice, block: u64, fill: u8) -> Result<(), Error> {
+    device.write(&[BlockWrite { block: BlockNo(block), kind: KIND, data: &[fill; BLOCK] }])
+}
+
+fn open(disk: &Arc<MemDevice>) -> Result<(Shepherd, Opened), Error> {
+    Shepherd::open(Arc::clone(disk) as Arc<dyn BlockDevice>, &area(), Options::default())
+}
+
+/// A volume whose homes hold their own numbers, closed.
+fn made() -> Arc<MemDevice> {
+    let disk = Arc::new(MemDevice::new(512, VOLUME));
+    let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+    let blocks: Vec<_> = homes().map(|block| (BlockNo(block), KIND)).collect();
+    let mut seen = Vec::new();
+    Shepherd::format(device(), &area(), [5; 16], POLICY, &[2], &blocks, &mut |done, all| {
+        seen.push((done, all))
+    })
+    .unwrap();
+    assert_eq!(seen.last(), Some(&(30, 30)), "progress reaches its end");
+    let (shepherd, opened) = open(&disk).unwrap();
+    assert_eq!(opened, Opened::default());
+    for block in homes() {
+        write(&shepherd, block, fill(block)).unwrap();
+    }
+    shepherd.close().unwrap();
+    disk
+}
+
+fn fill(block: u64) -> u8 {
+    u8::try_from(block % 251).unwrap() + 1
+}
+
+fn zero(disk: &MemDevice, block: u64) {
+    disk.write(&[BlockWrite { block: BlockNo(block), kind: KIND, data: &[0; BLOCK] }]).unwrap();
+}
+
+#[track_caller]
+fn assert_all_right(shepherd: &Shepherd) {
+    for block in homes() {
+        assert_eq!(read(shepherd, block).unwrap(), vec![fill(block); BLOCK], "block {block}");
+    }
+}
+
+/// Each block of the area by itself: whatever it was, nothing is lost, and every home still has a copy or is itself whole.
+#[test]
+fn any_block_of_the_maps_may_be_lost() {
+    let image = made().image();
+    for lost in AREA.0..AREA.1 {
+        let disk = Arc::new(MemDevice::from_image(512, image.clone()));
+        zero(&disk, lost);
+        let (shepherd, opened) = open(&disk).unwrap();
+        assert!(!opened.is_foreign && opened.maps_lost == 0, "block {lost}: {opened:?}");
+        assert_all_right(&shepherd);
+        assert_eq!(shepherd.health().all(Trouble::Sum), 0, "block {lost}");
+        shepherd.close().unwrap();
+    }
+}
+
+/// A home and a block of the maps: only if the copy itself is lost as well there is nothing to read.
+#[test]
+fn a_home_and_a_block_of_the_maps_may_be_lost() {
+    let image = made().image();
+    let mut unreadable = 0;
+    for lost in AREA.0..AREA.1 {
+        let disk = Arc::new(MemDevice::from_image(512, image.clone()));
+        zero(&disk, lost);
+        zero(&disk, 43);
+        let (shepherd, _) = open(&disk).unwrap();
+        match read(&shepherd, 43) {
+            Ok(data) => assert_eq!(data, vec![fill(43); BLOCK], "block {lost}"),
+            Err(error) => {
+                assert!(error.to_string().contains("do not fit their sum"), "{error}");
+                unreadable += 1;
+            }
+        }
+    }
+    assert_eq!(unreadable, 1, "its copy is one block");
+}
+
+/// Both halves: what they said is not known any more. Nothing right is called wrong, and it is said.
+#[test]
+fn what_both_halves_have_lost_is_said() {
+    let image = made().image();
+    let (first, end) = (AREA.0, AREA.0 + half());
+    let mut said = 0;
+    for lost in first..end {
+        let disk = Arc::new(MemDevice::from_image(512, image.clone()));
+        zero(&disk, lost);
+        zero(&disk, lost + half());
+        match open(&disk) {
+            Ok((shepherd, opened)) => {
+                assert_all_right(&shepherd);
+                said += u64::from(opened.maps_lost > 0 || opened.examined > 0);
+            }
+            Err(error) => {
+                assert!(error.to_string().contains("maps of the shepherd"), "block {lost}: {error}");
+                said += 1;
+            }
+        }
+    }
+    assert!(said >= 4, "head, policy, doubt and owners: {said}");
+}
+
+/// Blocks of one half of the maps of this test, found by where the second head is.
+fn half() -> u64 {
+    let disk = made();
+    let is_head = |block: &u64| {
+        let data = read(&*disk, *block).unwrap();
+        data.starts_with(b"FSHP") && data[6] == 1
+    };
+    (AREA.0 + 1..AREA.1).find(is_head).unwrap() - AREA.0
+}
+
+#[test]
+fn who_else_has_written_is_noticed_and_copies_are_made_anew() {
+    let disk = made();
+    // The kernel writes a home, and the superblock's times.
+    write(&*disk, 63, 0xee).unwrap();
+    write(&*disk, 2, 0x11).unwrap();
+    let (shepherd, opened) = open(&disk).unwrap();
+    assert!(opened.is_foreign);
+    assert_eq!(read(&shepherd, 63).unwrap(), vec![0xee; BLOCK], "what was written since is believed");
+    shepherd.close().unwrap();
+    assert!(open(&disk).unwrap().1.is_foreign, "it is foreign until the maps are made anew");
+    let (shepherd, _) = open(&disk).unwrap();
+    let blocks: Vec<_> = homes().map(|block| (BlockNo(block), KIND)).collect();
+    shepherd.renew(&blocks, &mut |_, _| {}).unwrap();
+    shepherd.close().unwrap();
+    let (shepherd, opened) = open(&disk).unwrap();
+    assert!(!opened.is_foreign);
+    zero(&disk, 63);
+    assert_eq!(read(&shepherd, 63).unwrap(), vec![0xee; BLOCK], "the new copy is of the new contents");
+    assert_eq!(read(&*disk, 63).unwrap(), vec![0xee; BLOCK], "and the home has it again");
+}
+
+#[test]
+fn maps_of_something_else_are_refused() {
+    let disk = made();
+    let shifted: Vec<BlockNo> = (AREA.0 + 1..AREA.1).map(BlockNo).collect();
+    let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+    let refused = Shepherd::open(device(), &shifted, Options::default()).unwrap_err();
+    assert!(matches!(&refused, Error::Corrupt(_)), "{refused}");
+    let mut image = disk.image();
+    image.resize(image.len() + 100 * BLOCK, 0);
+    let larger = Arc::new(MemDevice::from_image(512, image));
+    let refused = open(&larger).unwrap_err();
+    assert!(refused.to_string().contains("of another size"), "{refused}");
+    let few: Vec<BlockNo> = (AREA.0..AREA.0 + 5).map(BlockNo).collect();
+    let refused = Shepherd::format(device(), &few, [5; 16], POLICY, &[2], &[], &mut |_, _| {}).unwrap_err();
+    assert!(refused.to_string().contains("in an area of 5"), "{refused}");
+    let refused = Shepherd::format(device(), &area(), [5; 16], "[x]", &[2], &[], &mut |_, _| {}).unwrap_err();
+    assert!(refused.to_string().contains("line 1: there is no kind of block `x`"), "{refused}");
+    let refused =
+        Shepherd::format(device(), &area(), [5; 16], POLICY, &[VOLUME], &[], &mut |_, _| {}).unwrap_err();
+    assert!(refused.to_string().contains("sealing the sectors"), "{refused}");
+    let long = format!("# {}\n{POLICY}", "x".repeat(20_000));
+    let refused = Shepherd::format(device(), &area(), [5; 16], &long, &[2], &[], &mut |_, _| {}).unwrap_err();
+    assert!(refused.to_string().contains("which is more than"), "{refused}");
+}
+
+/// Bits of the area are flipped: refused, or opened with everything right; never a panic.
+#[test]
+fn damaged_maps_never_make_right_contents_wrong() {
+    let image = made().image();
+    let mut seed = Seed::new(11);
+    for _ in 0..400 {
+        let mut damaged = image.clone();
+        for _ in 0..=seed.below(6) {
+            let first = AREA.0 * 512;
+            let at = usize::try_from(first + seed.below((AREA.1 - AREA.0) * 512)).unwrap();
+            damaged[at] ^= 1 << seed.below(8);
+        }
+        if let Ok((shepherd, _)) = open(&Arc::new(MemDevice::from_image(512, damaged))) {
+            assert_all_right(&shepherd);
+        }
+    }
+}
+
+/// More copies than spares: the homes are written, and `health` says how many copies there are fewer.
+#[test]
+fn copies_that_have_no_room_are_counted() {
+    let disk = made();
+    let (shepherd, _) = open(&disk).unwrap();
+    let mut written = 0;
+    for block in (0..AREA.0).filter(|block| *block != 2) {
+        write(&shepherd, block, 9).unwrap();
+        written += 1;
+    }
+    let lost = shepherd.health().of(fstitch_shepherd::policy::Kind::Block(KIND), Trouble::CopyLost);
+    assert!(lost > 0 && lost < written, "{lost} of {written}");
+    shepherd.close().unwrap();
+    let (shepherd, _) = open(&disk).unwrap();
+    assert_eq!(read(&shepherd, 600).unwrap(), vec![9; BLOCK]);
+}
+
+/// A spare that cannot be written is given up for another; the block still has a copy.
+#[test]
+fn a_bad_spare_is_replaced() {
+    let disk = Arc::new(FaultDevice::new(MemDevice::from_image(512, made().image()), FaultPlan::default()));
+    let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+    let (shepherd, _) = Shepherd::open(device(), &area(), Options::default()).unwrap();
+    // All spares of the first twenty fail.
+    let spares = AREA.0 + 2 * half();
+    let bad = Fault {
+        op: Some(IoOp::Write),
+        blocks: Some(spares..spares + 8),
+        times: Times::Sticky,
+        ..Fault::new(Defect::Error)
+    };
+    disk.set_plan(FaultPlan::one(bad));
+    for block in homes() {
+        write(&shepherd, block, fill(block) ^ 0x80).unwrap();
+    }
+    shepherd.settle().unwrap();
+    disk.set_plan(FaultPlan::default());
+    for block in homes() {
+        zero(disk.device(), block);
+        assert_eq!(read(&shepherd, block).unwrap(), vec![fill(block) ^ 0x80; BLOCK], "block {block}");
+    }
+}
+
+/// What was discarded has neither a sum nor a copy.
+#[test]
+fn what_is_discarded_is_forgotten() {
+    let disk = made();
+    let (shepherd, _) = open(&disk).unwrap();
+    shepherd.discard(BlockNo(40), 30).unwrap();
+    zero(&disk, 43);
+    assert_eq!(read(&shepherd, 43).unwrap(), vec![0; BLOCK]);
+    shepherd.close().unwrap();
+    assert_eq!(read(&open(&disk).unwrap().0, 43).unwrap(), vec![0; BLOCK]);
+}
