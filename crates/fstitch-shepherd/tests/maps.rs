@@ -262,3 +262,54 @@ fn what_is_discarded_is_forgotten() {
     shepherd.close().unwrap();
     assert_eq!(read(&open(&disk).unwrap().0, 43).unwrap(), vec![0; BLOCK]);
 }
+
+/// The bit of doubt of a run cannot be made stable at first: the write fails, and the next one does not take the bit for stable.
+#[test]
+fn a_bit_that_could_not_be_written_is_written_the_next_time() {
+    let disk = Arc::new(FaultDevice::new(MemDevice::from_image(512, made().image()), FaultPlan::default()));
+    let under = Arc::clone(&disk) as Arc<dyn BlockDevice>;
+    let (shepherd, _) = Shepherd::open(under, &area(), Options::default()).unwrap();
+    let is_doubt = |block: &u64| read(disk.device(), *block).unwrap().starts_with(b"FSDB");
+    let fault = |block: u64| Fault {
+        op: Some(IoOp::Write),
+        blocks: Some(block..block + 1),
+        times: Times::Sticky,
+        ..Fault::new(Defect::Error)
+    };
+    let faults: Vec<Fault> = (AREA.0..AREA.1).filter(is_doubt).map(fault).collect();
+    assert_eq!(faults.len(), 2, "there is one block, in both halves");
+    disk.set_plan(FaultPlan { faults, ..FaultPlan::default() });
+    write(&shepherd, 43, 0x77).unwrap_err();
+    assert_eq!(read(&shepherd, 43).unwrap(), vec![fill(43); BLOCK], "nothing was written");
+    disk.set_plan(FaultPlan::default());
+    write(&shepherd, 43, 0x78).unwrap();
+    let cut = Arc::new(MemDevice::from_image(512, disk.device().image()));
+    let (shepherd, opened) = open(&cut).unwrap();
+    assert!(opened.examined > 0 && opened.unverified == 1, "{opened:?}");
+    assert_eq!(read(&shepherd, 43).unwrap(), vec![0x78; BLOCK]);
+}
+
+/// A home that could not be written keeps its old contents, of which there is no sum any more: they are not called wrong for ever.
+#[test]
+fn a_home_that_was_not_written_is_looked_at_again() {
+    let disk = Arc::new(FaultDevice::new(MemDevice::new(512, VOLUME), FaultPlan::default()));
+    let under = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+    let policy = "[all]\nread = [\"verify\"]\nwrite = [\"verify\"]";
+    let blocks = [(BlockNo(43), KIND)];
+    Shepherd::format(under(), &area(), [5; 16], policy, &[2], &blocks, &mut |_, _| {}).unwrap();
+    let (shepherd, _) = Shepherd::open(under(), &area(), Options::default()).unwrap();
+    write(&shepherd, 43, 1).unwrap();
+    let bad = Fault {
+        blocks: Some(43..44),
+        op: Some(IoOp::Write),
+        times: Times::Sticky,
+        ..Fault::new(Defect::Error)
+    };
+    disk.set_plan(FaultPlan::one(bad));
+    write(&shepherd, 43, 2).unwrap_err();
+    shepherd.close().unwrap();
+    disk.set_plan(FaultPlan::default());
+    let (shepherd, opened) = Shepherd::open(under(), &area(), Options::default()).unwrap();
+    assert_eq!(opened.unverified, 1, "{opened:?}");
+    assert_eq!(read(&shepherd, 43).unwrap(), vec![1; BLOCK]);
+}
