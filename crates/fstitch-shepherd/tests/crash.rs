@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, IoOp, MemDevice, Seed};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, IoOp, MemDevice, Overlay, Seed};
 use fstitch_crashlab::medium::{Base, Image, Mark, Progress};
 use fstitch_crashlab::oracle::{Judge, Violation};
 use fstitch_crashlab::{
@@ -23,6 +23,9 @@ const BLOCK: usize = 1024;
 const VOLUME: u64 = 320;
 /// Blocks that are written: of four runs.
 const HOMES: [u64; 10] = [10, 11, 12, 70, 71, 130, 131, 132, 200, 201];
+
+/// Those of them that hold something at first, and so have copies.
+const FIRST_WITH_COPIES: [u64; 4] = [10, 11, 70, 130];
 
 /// Sums and copies of metadata, sums of data; copies alone; sums alone; two copies.
 const POLICIES: [&str; 4] = [
@@ -54,8 +57,12 @@ fn open(device: Arc<dyn BlockDevice>) -> Result<Shepherd, Violation> {
     Ok(shepherd)
 }
 
-/// The two sectors of each home.
-type Shown = Vec<[u8; 2]>;
+/// The two sectors of each home; and once more of those with copies, whose homes were unreadable before anything was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shown {
+    homes: Vec<[u8; 2]>,
+    copies: Vec<(usize, Option<[u8; 2]>)>,
+}
 
 fn read(shepherd: &Shepherd, block: u64) -> Result<[u8; 2], Violation> {
     let mut data = vec![0; BLOCK];
@@ -75,33 +82,55 @@ struct Reopened {
     policy: &'static str,
 }
 
+type Faulty = Arc<FaultDevice<Arc<dyn BlockDevice>>>;
+
+fn lost(block: u64) -> FaultPlan {
+    let fault = Fault { blocks: Some(block..block + 1), times: Times::Sticky, ..Fault::new(Defect::Error) };
+    FaultPlan::one(fault)
+}
+
+impl Reopened {
+    /// Homes that have copies, whatever happens.
+    fn mirrored(&self) -> impl Iterator<Item = (usize, u64)> {
+        let any = self.policy.contains("mirror");
+        HOMES.into_iter().enumerate().filter(move |(_, block)| any && kind(*block) == BlockKind::Inode)
+    }
+
+    /// A home is lost as well as the power: what its copies hold; `None` if it has none.
+    fn without(&self, device: Arc<dyn BlockDevice>, block: u64) -> Result<Option<[u8; 2]>, Violation> {
+        let disk: Faulty = Arc::new(FaultDevice::new(Arc::new(Overlay::new(device)), lost(block)));
+        match read(&open(disk)?, block) {
+            Err(violation) if violation.text.contains("injected") => Ok(None),
+            found => found.map(Some),
+        }
+    }
+}
+
 impl Subject for Reopened {
     type Shown = Shown;
 
     fn show(&self, device: Arc<dyn BlockDevice>) -> Result<Shown, Violation> {
-        let disk = Arc::new(FaultDevice::new(device, FaultPlan::default()));
+        let copies = self.mirrored().map(|(at, block)| Ok((at, self.without(Arc::clone(&device), block)?)));
+        let copies = copies.collect::<Result<Vec<_>, Violation>>()?;
+        let disk: Faulty = Arc::new(FaultDevice::new(device, FaultPlan::default()));
         let under = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
         let cut = Fault { op: Some(IoOp::Write), nth: 6, ..Fault::new(Defect::Dead) };
         disk.set_plan(FaultPlan::one(cut));
         drop(Shepherd::open(under(), &area(), options()));
         disk.set_plan(FaultPlan::default());
         let shepherd = open(under())?;
-        let shown: Shown = HOMES.iter().map(|block| read(&shepherd, *block)).collect::<Result<_, _>>()?;
-        if !self.policy.contains("mirror") {
-            return Ok(shown);
-        }
-        for (block, held) in
-            HOMES.into_iter().zip(&shown).filter(|(block, _)| kind(*block) == BlockKind::Inode)
-        {
-            let lost =
-                Fault { blocks: Some(block..block + 1), times: Times::Sticky, ..Fault::new(Defect::Error) };
-            disk.set_plan(FaultPlan::one(lost));
-            if read(&shepherd, block)? != *held {
+        let homes: Vec<_> = HOMES.iter().map(|block| read(&shepherd, *block)).collect::<Result<_, _>>()?;
+        for (at, block) in self.mirrored() {
+            if copies.contains(&(at, None)) {
+                continue;
+            }
+            disk.set_plan(lost(block));
+            if read(&shepherd, block)? != homes[at] {
                 return Err(Violation::new("other-copy", format!("block {block} and its copy differ")));
             }
             disk.set_plan(FaultPlan::default());
         }
-        Ok(shown)
+        Ok(Shown { homes, copies })
     }
 }
 
@@ -119,7 +148,8 @@ impl Oracle for Written {
         let promised = count(progress.promises).checked_sub(1).map_or(0, |last| self.promised[last]);
         let begun = count(progress.begun);
         Box::new(move |shown| {
-            for (home, halves) in shown.iter().enumerate() {
+            let homes = shown.homes.iter().copied().map(Some).enumerate();
+            for (home, halves) in homes.chain(shown.copies.iter().copied()) {
                 let mine = self.writes.iter().filter(|(_, at, _)| *at == home);
                 let stable =
                     mine.clone().rfind(|(operation, ..)| *operation < promised).map_or(0, |(.., fill)| *fill);
@@ -129,7 +159,12 @@ impl Oracle for Written {
                     };
                     *half == stable || mine.clone().any(window)
                 };
-                if !halves.iter().all(lawful) {
+                let is_lawful = match halves {
+                    Some(halves) => halves.iter().all(lawful),
+                    // It has a copy from its first write on, which the flush behind that has promised.
+                    None => stable == 0 && !FIRST_WITH_COPIES.contains(&HOMES[home]),
+                };
+                if !is_lawful {
                     let what = format!("block {} holds {halves:?}; stable is {stable}", HOMES[home]);
                     return Err(Violation::new("not-a-version", what));
                 }
@@ -143,8 +178,7 @@ impl Oracle for Written {
 fn explore(number: u64, level: Level, choices: u64) -> Outcome {
     let policy = POLICIES[usize::try_from(number % 4).unwrap()];
     let made = Arc::new(MemDevice::new(1024, VOLUME));
-    let blocks: Vec<(BlockNo, BlockKind)> =
-        HOMES.iter().map(|block| (BlockNo(*block), kind(*block))).collect();
+    let blocks = FIRST_WITH_COPIES.map(|block| (BlockNo(block), kind(block)));
     let device = Arc::clone(&made) as Arc<dyn BlockDevice>;
     Shepherd::format(device, &area(), [7; 16], policy, &[2], &blocks, &mut |_, _| {}).unwrap();
     let base = Base::new(1024, made.image());

@@ -228,8 +228,15 @@ fn copies_that_have_no_room_are_counted() {
 /// A spare that cannot be written is given up for another; the block still has a copy.
 #[test]
 fn a_bad_spare_is_replaced() {
-    let disk = Arc::new(FaultDevice::new(MemDevice::from_image(512, made().image()), FaultPlan::default()));
+    bad_spares(POLICY);
+    bad_spares("[metadata]\nread = [\"mirror\"]\nwrite = [\"mirror far\"]");
+}
+
+fn bad_spares(policy: &str) {
+    let disk = Arc::new(FaultDevice::new(MemDevice::new(512, VOLUME), FaultPlan::default()));
     let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+    let blocks: Vec<_> = homes().map(|block| (BlockNo(block), KIND)).collect();
+    Shepherd::format(device(), &area(), [5; 16], policy, &[2], &blocks, &mut |_, _| {}).unwrap();
     let (shepherd, _) = Shepherd::open(device(), &area(), Options::default()).unwrap();
     // All spares of the first twenty fail.
     let spares = AREA.0 + 2 * half();
@@ -244,9 +251,10 @@ fn a_bad_spare_is_replaced() {
         write(&shepherd, block, fill(block) ^ 0x80).unwrap();
     }
     shepherd.settle().unwrap();
-    disk.set_plan(FaultPlan::default());
     for block in homes() {
-        zero(disk.device(), block);
+        let lost =
+            Fault { blocks: Some(block..block + 1), times: Times::Sticky, ..Fault::new(Defect::Error) };
+        disk.set_plan(FaultPlan::one(lost));
         assert_eq!(read(&shepherd, block).unwrap(), vec![fill(block) ^ 0x80; BLOCK], "block {block}");
     }
 }
@@ -312,4 +320,30 @@ fn a_home_that_was_not_written_is_looked_at_again() {
     let (shepherd, opened) = Shepherd::open(under(), &area(), Options::default()).unwrap();
     assert_eq!(opened.unverified, 1, "{opened:?}");
     assert_eq!(read(&shepherd, 43).unwrap(), vec![1; BLOCK]);
+}
+
+/// Each block of either half in turn takes no writes any more: the other one is newer, and counts.
+#[test]
+fn a_block_of_the_maps_that_takes_no_writes_is_outvoted_by_its_younger_twin() {
+    let image = made().image();
+    for stuck in AREA.0..AREA.0 + 2 * half() {
+        let disk =
+            Arc::new(FaultDevice::new(MemDevice::from_image(512, image.clone()), FaultPlan::default()));
+        let under = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+        let fault =
+            Fault { blocks: Some(stuck..stuck + 1), op: Some(IoOp::Write), ..Fault::new(Defect::Error) };
+        disk.set_plan(FaultPlan::one(Fault { times: Times::Sticky, ..fault }));
+        let (shepherd, _) = Shepherd::open(under(), &area(), Options::default()).unwrap();
+        for block in homes() {
+            write(&shepherd, block, fill(block) ^ 0x40).unwrap();
+        }
+        shepherd.close().unwrap();
+        disk.set_plan(FaultPlan::default());
+        let (shepherd, opened) = Shepherd::open(under(), &area(), Options::default()).unwrap();
+        assert_eq!(opened, Opened::default(), "block {stuck}");
+        for block in homes() {
+            assert_eq!(read(&shepherd, block).unwrap(), vec![fill(block) ^ 0x40; BLOCK], "block {stuck}");
+        }
+        assert_eq!(shepherd.health().all(Trouble::Sum), 0, "block {stuck}");
+    }
 }

@@ -100,35 +100,33 @@ impl Shepherd {
         let fits = |data: &[u8]| sum == 0 || sum == sum_of(&self.area.uuid, block, data);
         // What kind of block it is nobody knows here.
         let kind = BlockKind::Data;
-        let copies =
-            || spares.iter().filter_map(|spare| self.area.read_at(self.area.spare(*spare), kind).ok());
-        let contents = match self.area.read_at(block, kind) {
-            Ok(data) => {
-                if !fits(&data) {
-                    opened.unverified += 1;
-                    state.sums.set(&self.area, block, sum_of(&self.area.uuid, block, &data));
-                }
-                data
-            }
-            Err(_) => match copies().find(|data| fits(data)) {
-                Some(data) => {
-                    let lost = self.area.write_each(&[block], std::slice::from_ref(&data));
-                    opened.restored += u64::from(lost.is_empty());
-                    if !lost.is_empty() {
-                        state.failed.insert(block.get() / RUN);
-                    }
-                    data
-                }
-                None => {
-                    state.failed.insert(block.get() / RUN);
-                    return;
-                }
-            },
+        let home = self.area.read_at(block, kind).ok();
+        let home_is_lost = home.is_none();
+        let Some(contents) = home.or_else(|| self.best_copy(&spares, &fits)) else {
+            state.failed.insert(block.get() / RUN);
+            return;
         };
+        if !fits(&contents) {
+            opened.unverified += 1;
+            state.sums.set(&self.area, block, sum_of(&self.area.uuid, block, &contents));
+        }
+        if home_is_lost && self.area.write_each(&[block], std::slice::from_ref(&contents)).is_empty() {
+            opened.restored += 1;
+        } else if home_is_lost {
+            state.failed.insert(block.get() / RUN);
+        }
         let at: Vec<BlockNo> = spares.iter().map(|spare| self.area.spare(*spare)).collect();
         for no in self.area.write_each(&at, &vec![contents; at.len()]) {
             state.owners.give_up(&self.area, block, spares[no]);
         }
+    }
+
+    /// A copy that fits the last stable sum, or else any that can be read: it was stable, perhaps, when its sum was not yet.
+    fn best_copy(&self, spares: &[u64], fits: &dyn Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
+        let read = |spare: &u64| self.area.read_at(self.area.spare(*spare), BlockKind::Data).ok();
+        let mut copies: Vec<Vec<u8>> = spares.iter().filter_map(read).collect();
+        let best = copies.iter().position(|copy| fits(copy)).unwrap_or(0);
+        (best < copies.len()).then(|| copies.swap_remove(best))
     }
 }
 

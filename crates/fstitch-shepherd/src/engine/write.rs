@@ -59,7 +59,23 @@ impl Shepherd {
             let spares = state.owners.of(write.block).iter();
             copies.extend(spares.map(|spare| (no, self.area.spare(*spare))));
         }
+        if state.owners.has_given() {
+            self.name_spares(state, writes, &copies)?;
+        }
         Ok(copies)
+    }
+
+    /// The medium learns whose the spares are that were given away just now: who loses a home in a crash must find its copies, though the
+    /// run was not settled [M2]. A spare holds what it is a copy of before it is called one.
+    fn name_spares(&self, state: &mut State, writes: &[BlockWrite<'_>], copies: &[Copy]) -> Result<()> {
+        let at: Vec<BlockNo> = copies.iter().map(|(_, at)| *at).collect();
+        let contents: Vec<&[u8]> = copies.iter().map(|(no, _)| writes[*no].data).collect();
+        // Those that cannot be written are given up when the batch fails, which has them again.
+        self.area.write_each(&at, &contents);
+        self.disk().flush()?;
+        self.area.write(&state.owners.next_writes(&self.area))?;
+        state.owners.written();
+        Ok(())
     }
 
     /// Whether the maps say something of a block, or will.

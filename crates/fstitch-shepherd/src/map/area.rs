@@ -110,9 +110,12 @@ impl Area {
     }
 
     /// Writes blocks; which of them could not be.
-    pub(crate) fn write_each(&self, at: &[BlockNo], blocks: &[Vec<u8>]) -> Vec<usize> {
-        let batch: Vec<BlockWrite<'_>> =
-            at.iter().zip(blocks).map(|(at, data)| BlockWrite { block: *at, kind: KIND, data }).collect();
+    pub(crate) fn write_each<B: AsRef<[u8]>>(&self, at: &[BlockNo], blocks: &[B]) -> Vec<usize> {
+        let batch: Vec<BlockWrite<'_>> = at
+            .iter()
+            .zip(blocks)
+            .map(|(at, data)| BlockWrite { block: *at, kind: KIND, data: data.as_ref() })
+            .collect();
         if self.device.write(&batch).is_ok() {
             return Vec::new();
         }

@@ -22,6 +22,8 @@ pub(crate) struct Owners {
     leaving: Vec<u64>,
     /// What the medium shall say, by spare.
     said: Vec<u64>,
+    /// A spare was given away that the medium does not know of yet.
+    has_given: bool,
     /// Blocks of the map that are not on the medium yet, and all generations.
     dirty: BTreeSet<u64>,
     generations: Vec<u64>,
@@ -83,6 +85,7 @@ impl Owners {
         self.free.remove(&spare);
         self.copies.entry(home).or_default().push(spare);
         self.say(area, spare, home.get() + 1);
+        self.has_given = true;
         Some(spare)
     }
 
@@ -142,8 +145,14 @@ impl Owners {
         writes
     }
 
+    /// Whether a spare was given away that the medium does not know of yet.
+    pub(crate) fn has_given(&self) -> bool {
+        self.has_given
+    }
+
     /// What [`Owners::next_writes`] gave is on the medium.
     pub(crate) fn written(&mut self) {
+        self.has_given = false;
         self.dirty.clear();
         self.free.extend(self.leaving.drain(..));
     }
