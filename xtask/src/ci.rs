@@ -6,10 +6,11 @@ mod user;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 /// What a run leaves out.
 #[derive(clap::Args)]
@@ -72,12 +73,31 @@ fn tests(root: &Path) -> Result<()> {
     watched(root, "tests", &mut command, |line| filter.shows(line))
 }
 
+/// The program of a package's test, of what was built for all tests: asking for the package alone would build others, with fewer
+/// features.
+fn test_program(root: &Path, package: &str, test: &str) -> Result<PathBuf> {
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--quiet", "--workspace", "--locked", "--no-run", "--message-format=json"])
+        .current_dir(root)
+        .output()?;
+    ensure!(output.status.success(), "the build ended with {}", output.status);
+    let place = format!("crates/{package}#");
+    String::from_utf8(output.stdout)?
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == test)
+        .filter(|message| message["package_id"].as_str().is_some_and(|id| id.contains(&place)))
+        .find_map(|message| Some(PathBuf::from(message["executable"].as_str()?)))
+        .with_context(|| format!("cargo names no program for the test {test} of {package}"))
+}
+
 /// The tests of mounts once more, with requests that come through io_uring.
 fn mounts_over_io_uring(root: &Path) -> Result<()> {
     let Some(_on) = io_uring::switch_on()? else { return Ok(()) };
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["test", "--locked", "-p", "fstitch-fuse", "--test", "mounted", "--", "--show-output"]);
-    command.env("FSTITCH_TRANSPORT", "io_uring");
+    let (package, test) = ("fstitch-fuse", "mounted");
+    let mut command = Command::new(test_program(root, package, test)?);
+    command.arg("--show-output").env("FSTITCH_TRANSPORT", "io_uring");
+    command.current_dir(root.join("crates").join(package));
     let mut filter = report::Tests::default();
     watched(root, "io_uring", &mut command, |line| filter.shows(line))
 }
@@ -88,7 +108,8 @@ fn tests_as_a_user(root: &Path) -> Result<()> {
         match user::command(root, suite)? {
             Ok(mut command) => {
                 let mut filter = report::Tests::default();
-                let skipped = run_watched(root, "user", &mut command, |line| filter.shows(line))?;
+                let name = format!("user-{}", suite.0);
+                let skipped = run_watched(root, &name, &mut command, |line| filter.shows(line))?;
                 let (roots, others): (Vec<_>, Vec<_>) =
                     skipped.into_iter().partition(|line| line.starts_with(ROOTS));
                 println!("{} tests are root's alone", roots.len());
@@ -112,12 +133,12 @@ fn counts(root: &Path) -> Result<()> {
 /// The short form of each proof script that a change must not break.
 fn proofs(root: &Path) -> Result<()> {
     let script = root.join("scripts/ci-proofs.sh");
-    cargo(root, &["build", "--quiet", "--locked", "-p", "fstitch"])?;
+    // The program is there, for the tests have run it; asking for it alone would build all of it again, with fewer features.
     watched(root, "proofs", &mut Command::new(script), report::proof_shows)
 }
 
-/// Runs `command`, writes all that it prints to a log, shows the lines that `shows` picks, and fails when it failed or
-/// skipped something that it must not. What failed is shown once more at the end, where people look first.
+/// Runs `command`, in the root unless it says where, writes all that it prints to a log, shows the lines that `shows` picks, and fails
+/// when it failed or skipped something that it must not. What failed is shown once more at the end, where people look first.
 fn watched(root: &Path, name: &str, command: &mut Command, shows: impl FnMut(&str) -> bool) -> Result<()> {
     judge_skips(root, &run_watched(root, name, command, shows)?)
 }
@@ -133,7 +154,10 @@ fn run_watched(
     std::fs::create_dir_all(root.join("target/ci"))?;
     let mut log =
         BufWriter::new(File::create(&path).with_context(|| format!("creating {}", path.display()))?);
-    let mut child = command.current_dir(root).stdout(Stdio::piped()).spawn()?;
+    if command.get_current_dir().is_none() {
+        command.current_dir(root);
+    }
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
     let output = child.stdout.take().context("the output was piped")?;
     let mut skipped = Vec::new();
     let mut failures = report::Failures::default();

@@ -4,8 +4,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use anyhow::Result;
 
 /// nobody's number, on every system.
 const NOBODY: u32 = 65_534;
@@ -22,7 +21,7 @@ pub fn command(root: &Path, (package, test): (&str, &str)) -> Result<Result<Comm
     if !is_root {
         return Ok(Err("only root becomes another user, and these tests were run as this one"));
     }
-    let program = built(root, package, test)?;
+    let program = super::test_program(root, package, test)?;
     let home = root.join("target/ci/user");
     std::fs::create_dir_all(&home)?;
     chown(&home, Some(NOBODY), Some(NOBODY))?;
@@ -49,31 +48,6 @@ pub fn command(root: &Path, (package, test): (&str, &str)) -> Result<Result<Comm
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script]);
     Ok(Ok(command))
-}
-
-/// The program of a suite, which has been built.
-fn built(root: &Path, package: &str, test: &str) -> Result<PathBuf> {
-    let output = Command::new(env!("CARGO"))
-        .args([
-            "test",
-            "--quiet",
-            "--locked",
-            "--no-run",
-            "--message-format=json",
-            "-p",
-            package,
-            "--test",
-            test,
-        ])
-        .current_dir(root)
-        .output()?;
-    ensure!(output.status.success(), "the build ended with {}", output.status);
-    String::from_utf8(output.stdout)?
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["target"]["name"] == test)
-        .find_map(|message| Some(PathBuf::from(message["executable"].as_str()?)))
-        .with_context(|| format!("cargo names no program for the test {test} of {package}"))
 }
 
 /// The outermost folder on the way to `path` that others may not pass.
