@@ -65,8 +65,12 @@ struct Shown {
 }
 
 fn read(shepherd: &Shepherd, block: u64) -> Result<[u8; 2], Violation> {
+    read_as(shepherd, block, kind(block))
+}
+
+fn read_as(shepherd: &Shepherd, block: u64, kind: BlockKind) -> Result<[u8; 2], Violation> {
     let mut data = vec![0; BLOCK];
-    let read = shepherd.read(&mut [BlockRead { block: BlockNo(block), kind: kind(block), data: &mut data }]);
+    let read = shepherd.read(&mut [BlockRead { block: BlockNo(block), kind, data: &mut data }]);
     read.map_err(|error| Violation::new("unreadable", error.to_string()))?;
     let halves = [data[0], data[512]];
     match data[..512].iter().all(|byte| *byte == halves[0])
@@ -90,16 +94,17 @@ fn lost(block: u64) -> FaultPlan {
 }
 
 impl Reopened {
-    /// Homes that have copies, whatever happens.
+    /// Homes that may have copies: half of them always, others while they are a directory's.
     fn mirrored(&self) -> impl Iterator<Item = (usize, u64)> {
         let any = self.policy.contains("mirror");
-        HOMES.into_iter().enumerate().filter(move |(_, block)| any && kind(*block) == BlockKind::Inode)
+        HOMES.into_iter().enumerate().filter(move |_| any)
     }
 
     /// A home is lost as well as the power: what its copies hold; `None` if it has none.
     fn without(&self, device: Arc<dyn BlockDevice>, block: u64) -> Result<Option<[u8; 2]>, Violation> {
         let disk: Faulty = Arc::new(FaultDevice::new(Arc::new(Overlay::new(device)), lost(block)));
-        match read(&open(disk)?, block) {
+        // Whatever it is, it may have been a directory's.
+        match read_as(&open(disk)?, block, BlockKind::Inode) {
             Err(violation) if violation.text.contains("injected") => Ok(None),
             found => found.map(Some),
         }
@@ -121,7 +126,7 @@ impl Subject for Reopened {
         let shepherd = open(under())?;
         let homes: Vec<_> = HOMES.iter().map(|block| read(&shepherd, *block)).collect::<Result<_, _>>()?;
         for (at, block) in self.mirrored() {
-            if copies.contains(&(at, None)) {
+            if kind(block) == BlockKind::Data || copies.contains(&(at, None)) {
                 continue;
             }
             disk.set_plan(lost(block));
@@ -162,6 +167,7 @@ impl Oracle for Written {
                 let is_lawful = match halves {
                     Some(halves) => halves.iter().all(lawful),
                     // It has a copy from its first write on, which the flush behind that has promised.
+                    None if kind(HOMES[home]) == BlockKind::Data => true,
                     None => stable == 0 && !FIRST_WITH_COPIES.contains(&HOMES[home]),
                 };
                 if !is_lawful {

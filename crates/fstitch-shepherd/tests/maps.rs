@@ -347,3 +347,25 @@ fn a_block_of_the_maps_that_takes_no_writes_is_outvoted_by_its_younger_twin() {
         assert_eq!(shepherd.health().all(Trouble::Sum), 0, "block {stuck}");
     }
 }
+
+/// `stop` and `read-only` are of the whole volume, from the first fault on.
+#[test]
+fn the_end_of_a_chain_is_the_volume_s() {
+    for (end, reads) in [("stop", false), ("read-only", true), ("propagate", true)] {
+        let disk = Arc::new(FaultDevice::new(MemDevice::new(512, VOLUME), FaultPlan::default()));
+        let under = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+        let policy = format!("[metadata]\nwrite = [\"{end}\"]");
+        Shepherd::format(under(), &area(), [5; 16], &policy, &[2], &[], &mut |_, _| {}).unwrap();
+        let (shepherd, _) = Shepherd::open(under(), &area(), Options::default()).unwrap();
+        write(&shepherd, 50, 1).unwrap();
+        disk.set_plan(FaultPlan::one(Fault { blocks: Some(43..44), ..Fault::new(Defect::Error) }));
+        write(&shepherd, 43, 2).unwrap_err();
+        assert_eq!(read(&shepherd, 50).is_ok(), reads, "{end}");
+        assert_eq!(shepherd.flush().is_ok(), reads, "{end}");
+        let written = write(&shepherd, 50, 3);
+        assert_eq!(written.is_ok(), end == "propagate", "{end}");
+        if let Err(error) = written {
+            assert!(error.to_string().contains("its policy has"), "{error}");
+        }
+    }
+}

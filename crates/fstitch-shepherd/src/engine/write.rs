@@ -59,15 +59,15 @@ impl Shepherd {
             let spares = state.owners.of(write.block).iter();
             copies.extend(spares.map(|spare| (no, self.area.spare(*spare))));
         }
-        if state.owners.has_given() {
-            self.name_spares(state, writes, &copies)?;
+        if state.owners.has_news() {
+            self.tell_owners(state, writes, &copies)?;
         }
         Ok(copies)
     }
 
-    /// The medium learns whose the spares are that were given away just now: who loses a home in a crash must find its copies, though the
-    /// run was not settled [M2]. A spare holds what it is a copy of before it is called one.
-    fn name_spares(&self, state: &mut State, writes: &[BlockWrite<'_>], copies: &[Copy]) -> Result<()> {
+    /// The medium learns whose the spares are that were given and taken just now, before any home is written [M2]: who loses a home in a
+    /// crash must find its copies, and none that is older than what was flushed. A spare holds what it is a copy of before it is called one.
+    fn tell_owners(&self, state: &mut State, writes: &[BlockWrite<'_>], copies: &[Copy]) -> Result<()> {
         let at: Vec<BlockNo> = copies.iter().map(|(_, at)| *at).collect();
         let contents: Vec<&[u8]> = copies.iter().map(|(no, _)| writes[*no].data).collect();
         // Those that cannot be written are given up when the batch fails, which has them again.
@@ -139,6 +139,13 @@ impl Shepherd {
             let spares = self.state().owners.of(block).to_vec();
             for spare in spares {
                 self.write_copy(write, spare);
+            }
+        }
+        let mut state = self.state();
+        if state.owners.has_news() {
+            // A copy that was given up is older than its home. If the maps cannot be written either, nothing is promised of the batch.
+            if let Err(error) = self.tell_owners(&mut state, &[], &[]) {
+                failed.extend(writes.iter().map(|write| (write.block, error.clone())));
             }
         }
         failed
@@ -220,6 +227,9 @@ impl Shepherd {
             while let Some(spare) = state.owners.of(block).first().copied() {
                 state.owners.take(&self.area, block, spare);
             }
+        }
+        if state.owners.has_news() {
+            self.tell_owners(state, &[], &[])?;
         }
         Ok(())
     }

@@ -22,8 +22,8 @@ pub(crate) struct Owners {
     leaving: Vec<u64>,
     /// What the medium shall say, by spare.
     said: Vec<u64>,
-    /// A spare was given away that the medium does not know of yet.
-    has_given: bool,
+    /// The medium does not know of it yet whose a spare is, or is not any more.
+    has_news: bool,
     /// Blocks of the map that are not on the medium yet, and all generations.
     dirty: BTreeSet<u64>,
     generations: Vec<u64>,
@@ -75,6 +75,7 @@ impl Owners {
 
     fn say(&mut self, area: &Area, spare: u64, what: u64) {
         self.said[to_usize(spare)] = what;
+        self.has_news = true;
         self.dirty.insert(spare / area.shape.entries(Part::Owners));
     }
 
@@ -85,7 +86,6 @@ impl Owners {
         self.free.remove(&spare);
         self.copies.entry(home).or_default().push(spare);
         self.say(area, spare, home.get() + 1);
-        self.has_given = true;
         Some(spare)
     }
 
@@ -145,14 +145,14 @@ impl Owners {
         writes
     }
 
-    /// Whether a spare was given away that the medium does not know of yet.
-    pub(crate) fn has_given(&self) -> bool {
-        self.has_given
+    /// Whether the medium does not know of it yet whose a spare is, or is not any more.
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_news
     }
 
     /// What [`Owners::next_writes`] gave is on the medium.
     pub(crate) fn written(&mut self) {
-        self.has_given = false;
+        self.has_news = false;
         self.dirty.clear();
         self.free.extend(self.leaving.drain(..));
     }
