@@ -369,3 +369,21 @@ fn the_end_of_a_chain_is_the_volume_s() {
         }
     }
 }
+
+/// A copy could not be written and was given up: it does not come back, older than what was flushed, when the home is lost with the power.
+#[test]
+fn a_copy_that_was_given_up_does_not_come_back() {
+    let disk = Arc::new(FaultDevice::new(MemDevice::from_image(512, made().image()), FaultPlan::default()));
+    let under = Arc::clone(&disk) as Arc<dyn BlockDevice>;
+    let (shepherd, _) = Shepherd::open(under, &area(), Options::default()).unwrap();
+    let spares = AREA.0 + 2 * half();
+    let fault = Fault { blocks: Some(spares..AREA.1), op: Some(IoOp::Write), ..Fault::new(Defect::Error) };
+    disk.set_plan(FaultPlan::one(Fault { times: Times::Sticky, ..fault }));
+    write(&shepherd, 43, 0x77).unwrap();
+    shepherd.flush().unwrap();
+    let cut = FaultDevice::new(MemDevice::from_image(512, disk.device().image()), FaultPlan::default());
+    let lost = Fault { blocks: Some(43..44), times: Times::Sticky, ..Fault::new(Defect::Error) };
+    cut.set_plan(FaultPlan::one(lost));
+    let (shepherd, _) = Shepherd::open(Arc::new(cut), &area(), Options::default()).unwrap();
+    read(&shepherd, 43).unwrap_err();
+}
