@@ -387,3 +387,31 @@ fn a_copy_that_was_given_up_does_not_come_back() {
     let (shepherd, _) = Shepherd::open(Arc::new(cut), &area(), Options::default()).unwrap();
     read(&shepherd, 43).unwrap_err();
 }
+
+/// There is one spare, and in one batch a block ceases to have a copy and another one is to get one: the spare is still the first one's
+/// as far as the medium knows, so it is not given away yet.
+#[test]
+fn a_spare_is_given_away_when_the_medium_knows_that_it_is_free() {
+    let disk = Arc::new(MemDevice::new(512, VOLUME));
+    let under = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+    let blocks = [(BlockNo(43), KIND)];
+    let format = |count: u64| {
+        let area: Vec<BlockNo> = (AREA.0..AREA.0 + count).map(BlockNo).collect();
+        Shepherd::format(under(), &area, [5; 16], POLICY, &[2], &blocks, &mut |_, _| {}).map(|()| area)
+    };
+    let without_spares = (1..200).find(|count| format(*count).is_ok()).unwrap();
+    // A spare, and a block of owners in each half.
+    let area = format(without_spares + 3).unwrap();
+    let (shepherd, _) = Shepherd::open(under(), &area, Options::default()).unwrap();
+    let kind = fstitch_shepherd::policy::Kind::Block(KIND);
+    let lost = || shepherd.health().of(kind, Trouble::CopyLost);
+    write(&shepherd, 43, 1).unwrap();
+    assert_eq!(lost(), 0, "it has its copy");
+    let data = [2; BLOCK];
+    let no_more = BlockWrite { block: BlockNo(43), kind: BlockKind::Data, data: &data };
+    let new = BlockWrite { block: BlockNo(63), kind: KIND, data: &data };
+    shepherd.write(&[no_more, new]).unwrap();
+    assert_eq!(lost(), 1, "there is no spare that the medium calls free");
+    write(&shepherd, 63, 3).unwrap();
+    assert_eq!(lost(), 1, "now there is");
+}
