@@ -1,4 +1,4 @@
-//! What is done when a disk fails, by kind of block. Design: `docs/design/shepherd.md`; paper: I/O shepherding ([C]).
+//! What is done when a disk fails, by kind of block. Design: `docs/design/shepherd.md`; paper: I/O shepherding (\[C\]).
 //!
 //! ```text
 //!   text (TOML) ──► Policy: a chain of steps for each kind of block, for reads and writes     policy/

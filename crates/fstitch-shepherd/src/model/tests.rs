@@ -15,7 +15,7 @@ fn told(name: &str, kind: Kind, direction: Direction, scenario: &Scenario) -> (V
     (story.events.iter().map(|event| event.name()).collect(), story.seen)
 }
 
-/// [C] figure 13: four runs of one policy, each with one defence fewer.
+/// \[C\] figure 13: four runs of one policy, each with one defence fewer.
 #[test]
 fn defence_in_depth_goes_from_one_defence_to_the_next() {
     let mut scenario = Scenario::of(Fault::Corrupt);

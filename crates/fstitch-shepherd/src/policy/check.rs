@@ -33,7 +33,7 @@ fn refuse(direction: Direction, what: impl Into<String>, remedy: &'static str) -
     Err(Refusal { what: what.into(), remedy, direction })
 }
 
-/// The journal's blocks and the maps' may have little ([C] §4.1.5).
+/// The journal's blocks and the maps' may have little (\[C\] §4.1.5).
 fn restricted(kind: Kind, chain: &Chain, direction: Direction) -> Result<(), Refusal> {
     let group = kind.group();
     if !group.is_restricted() {

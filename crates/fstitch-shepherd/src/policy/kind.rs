@@ -50,7 +50,7 @@ impl Group {
         }
     }
 
-    /// Whether a change of a map cannot be asked for here, because it would need what has just failed ([C] §4.1.5).
+    /// Whether a change of a map cannot be asked for here, because it would need what has just failed (\[C\] §4.1.5).
     #[must_use]
     pub const fn is_restricted(self) -> bool {
         matches!(self, Self::Journal | Self::Maps)

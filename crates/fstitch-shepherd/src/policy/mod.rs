@@ -1,4 +1,4 @@
-//! Policies: a chain of steps for each kind of block and direction ([C] §3.2).
+//! Policies: a chain of steps for each kind of block and direction (\[C\] §3.2).
 
 mod chain;
 mod check;

@@ -11,7 +11,7 @@ pub struct Shipped {
 
 macro_rules! shipped {
     ($($name:literal),* $(,)?) => {
-        /// All of them, in the order of [C], then our own.
+        /// All of them, in the order of \[C\], then our own.
         pub const SHIPPED: &[Shipped] =
             &[$(Shipped { name: $name, text: include_str!(concat!("../../policies/", $name, ".toml")) }),*];
     };
