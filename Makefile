@@ -158,8 +158,10 @@ install-sqlite: $(EXTENSION)
 	install -m 755 $(EXTENSION) $(LIB)/sqlite3/fstitch_lld_sqlite.so
 	$(STRIP) --strip-unneeded $(LIB)/sqlite3/fstitch_lld_sqlite.so
 
-# Programs find a new library when the linker's cache knows it. A package does that on the machine where it is unpacked.
-learn_library = if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then PATH="$$PATH:/usr/sbin:/sbin" ldconfig; fi
+# Programs find a new library when the linker's cache knows it. A package does that on the machine where it is unpacked. Of two that make
+# the cache at the same moment one fails, so those who install at once take turns.
+learn_library = if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then PATH="$$PATH:/usr/sbin:/sbin"; \
+	turn=$$(command -v flock >/dev/null && echo flock /etc); $$turn ldconfig; fi
 
 install: $(PROGRAM) install-client install-lld install-sqlite
 	install -d $(BIN) $(MAN)/man1 $(MAN)/man8 $(BASH) $(ZSH) $(FISH) $(dir $(HELPERS))
