@@ -45,7 +45,9 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         return Ok(());
     }
     races.retain(|race| options.only.as_ref().is_none_or(|only| race.name.contains(only)));
-    let copy = options.copy.clone().unwrap_or_else(|| root.join("target/races"));
+    // By a path that holds from everywhere: what is built there is run from the copy.
+    let usual = root.join("target/races");
+    let copy = std::path::absolute(options.copy.as_deref().unwrap_or(&usual))?;
     copy_tree(root, &copy)?;
     if let Some(found) = ask(&copy, ASKED, &[], PATIENCE)? {
         bail!("the laboratory finds something in the tree as it is: {found}");
