@@ -11,7 +11,7 @@ use fstitch_patch::journal::Progress;
 use serde::{Deserialize, Serialize};
 
 use crate::make::{Asked, Making, Word};
-use crate::{Description, Volume};
+use crate::{Description, KeepsMaps, Volume};
 
 /// A format. Media are given in blocks of the volume's size unless it says otherwise.
 pub trait Format: Send + Sync {
@@ -99,6 +99,11 @@ pub trait Format: Send + Sync {
     fn identify(&self, device: &dyn BlockDevice, identity: &Identity) -> Result<()>;
     /// What can be done with the journal of a volume; `None` for a format without journals.
     fn journals(&self) -> Option<&dyn Journals> {
+        None
+    }
+
+    /// What a volume needs to follow a policy of the shepherd; `None` for a format that has no room for maps.
+    fn keeps_maps(&self) -> Option<&dyn KeepsMaps> {
         None
     }
 

@@ -24,12 +24,14 @@ mod described;
 pub mod ext;
 mod format;
 pub mod make;
+mod maps;
 mod minixlld;
 pub mod show;
 mod volume;
 
 pub use described::{Description, Field};
 pub use format::{Cached, Format, Identity, Journals, Look, OwnJournal, Recovering, Recovery};
+pub use maps::{KeepsMaps, MapsAt};
 pub use volume::{Health, References, Volume};
 
 /// All formats. What is common comes first: it is what an empty medium is told to become.

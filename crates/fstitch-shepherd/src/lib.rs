@@ -21,5 +21,5 @@ mod map;
 pub mod model;
 pub mod policy;
 
-pub use engine::{Options, Shepherd};
+pub use engine::{Options, Room, Rules, Shepherd, Stretch};
 pub use policy::{BadPolicy, Policy, VolumeFacts};

@@ -17,7 +17,7 @@ use fstitch_crashlab::{
     Counts, Defect, Fault, FaultDevice, FaultPlan, LabOptions, Level, Oracle, Outcome, Past, Recorder,
     Subject, Times,
 };
-use fstitch_shepherd::{Options, Shepherd};
+use fstitch_shepherd::{Options, Shepherd, Stretch};
 
 const BLOCK: usize = 1024;
 const VOLUME: u64 = 320;
@@ -27,12 +27,14 @@ const HOMES: [u64; 10] = [10, 11, 12, 70, 71, 130, 131, 132, 200, 201];
 /// Those of them that hold something at first, and so have copies.
 const FIRST_WITH_COPIES: [u64; 4] = [10, 11, 70, 130];
 
-/// Sums and copies of metadata, sums of data; copies alone; sums alone; two copies.
-const POLICIES: [&str; 4] = [
+/// Sums and copies of metadata, sums of data; copies alone; sums alone; two copies; moves alone; moves with all of it.
+const POLICIES: [&str; 6] = [
     "[metadata]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror far\"]\n[data]\nread = [\"verify\"]\nwrite = [\"verify\"]",
     "[metadata]\nread = [\"mirror\"]\nwrite = [\"mirror near\"]",
     "[all]\nread = [\"verify\"]\nwrite = [\"verify\"]",
     "[metadata]\nread = [\"mirror\", \"verify\"]\nwrite = [\"verify\", \"mirror near 2\"]",
+    "[all]\nwrite = [\"remap\"]",
+    "[metadata]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror far\", \"remap\"]\n[data]\nread = [\"verify\"]\nwrite = [\"verify\", \"remap\"]",
 ];
 
 fn area() -> Vec<BlockNo> {
@@ -180,17 +182,34 @@ impl Oracle for Written {
     }
 }
 
+/// A disk on which three homes cannot be written any more, each from some write of it on; and some spares.
+fn worn(seed: &mut Seed) -> FaultPlan {
+    let fails = |block: u64, nth: u64| Fault {
+        blocks: Some(block..block + 1),
+        op: Some(IoOp::Write),
+        nth,
+        times: Times::Sticky,
+        ..Fault::new(Defect::Error)
+    };
+    let homes = [0; 3].map(|_| HOMES[usize::try_from(seed.below(10)).unwrap()]);
+    let homes = homes.map(|home| fails(home, 1 + seed.below(3)));
+    let spares = [0; 2].map(|_| fails(290 + seed.below(10), 1 + seed.below(2)));
+    FaultPlan { faults: homes.into_iter().chain(spares).collect(), ..FaultPlan::default() }
+}
+
 /// A random program, and all that cuts may leave of it.
 fn explore(number: u64, level: Level, choices: u64) -> Outcome {
-    let policy = POLICIES[usize::try_from(number % 4).unwrap()];
+    let policy = POLICIES[usize::try_from(number).unwrap() % POLICIES.len()];
     let made = Arc::new(MemDevice::new(1024, VOLUME));
-    let blocks = FIRST_WITH_COPIES.map(|block| (BlockNo(block), kind(block)));
+    let blocks = FIRST_WITH_COPIES.map(|block| Stretch::one(BlockNo(block), kind(block)));
     let device = Arc::clone(&made) as Arc<dyn BlockDevice>;
     Shepherd::format(device, &area(), [7; 16], policy, &[2], &blocks, &mut |_, _| {}).unwrap();
     let base = Base::new(1024, made.image());
     let recorder = Arc::new(Recorder::new(Image::new(Arc::clone(&base))));
-    let shepherd = open(Arc::clone(&recorder) as Arc<dyn BlockDevice>).unwrap();
     let mut seed = Seed::new(number);
+    let plan = if policy.contains("remap") { worn(&mut seed) } else { FaultPlan::default() };
+    let disk = FaultDevice::new(Arc::clone(&recorder), plan);
+    let shepherd = open(Arc::new(disk)).unwrap();
     let mut oracle = Written { writes: Vec::new(), promised: Vec::new() };
     let mut operations = 0;
     for fill in 1..=18 {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, IoOp, MemDevice, Seed};
 use fstitch_crashlab::{Defect, Fault, FaultDevice, FaultPlan, Times};
 use fstitch_shepherd::engine::{Opened, Trouble};
-use fstitch_shepherd::{Options, Shepherd};
+use fstitch_shepherd::{Options, Shepherd, Stretch};
 
 const BLOCK: usize = 512;
 const VOLUME: u64 = 1000;
@@ -42,7 +42,7 @@ fn open(disk: &Arc<MemDevice>) -> Result<(Shepherd, Opened), Error> {
 fn made() -> Arc<MemDevice> {
     let disk = Arc::new(MemDevice::new(512, VOLUME));
     let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
-    let blocks: Vec<_> = homes().map(|block| (BlockNo(block), KIND)).collect();
+    let blocks: Vec<_> = homes().map(|block| Stretch::one(BlockNo(block), KIND)).collect();
     let mut seen = Vec::new();
     Shepherd::format(device(), &area(), [5; 16], POLICY, &[2], &blocks, &mut |done, all| {
         seen.push((done, all))
@@ -155,7 +155,7 @@ fn who_else_has_written_is_noticed_and_copies_are_made_anew() {
     shepherd.close().unwrap();
     assert!(open(&disk).unwrap().1.is_foreign, "it is foreign until the maps are made anew");
     let (shepherd, _) = open(&disk).unwrap();
-    let blocks: Vec<_> = homes().map(|block| (BlockNo(block), KIND)).collect();
+    let blocks: Vec<_> = homes().map(|block| Stretch::one(BlockNo(block), KIND)).collect();
     shepherd.renew(&blocks, &mut |_, _| {}).unwrap();
     shepherd.close().unwrap();
     let (shepherd, opened) = open(&disk).unwrap();
@@ -235,7 +235,7 @@ fn a_bad_spare_is_replaced() {
 fn bad_spares(policy: &str) {
     let disk = Arc::new(FaultDevice::new(MemDevice::new(512, VOLUME), FaultPlan::default()));
     let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
-    let blocks: Vec<_> = homes().map(|block| (BlockNo(block), KIND)).collect();
+    let blocks: Vec<_> = homes().map(|block| Stretch::one(BlockNo(block), KIND)).collect();
     Shepherd::format(device(), &area(), [5; 16], policy, &[2], &blocks, &mut |_, _| {}).unwrap();
     let (shepherd, _) = Shepherd::open(device(), &area(), Options::default()).unwrap();
     // All spares of the first twenty fail.
@@ -303,7 +303,7 @@ fn a_home_that_was_not_written_is_looked_at_again() {
     let disk = Arc::new(FaultDevice::new(MemDevice::new(512, VOLUME), FaultPlan::default()));
     let under = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
     let policy = "[all]\nread = [\"verify\"]\nwrite = [\"verify\"]";
-    let blocks = [(BlockNo(43), KIND)];
+    let blocks = [Stretch::one(BlockNo(43), KIND)];
     Shepherd::format(under(), &area(), [5; 16], policy, &[2], &blocks, &mut |_, _| {}).unwrap();
     let (shepherd, _) = Shepherd::open(under(), &area(), Options::default()).unwrap();
     write(&shepherd, 43, 1).unwrap();
@@ -394,7 +394,7 @@ fn a_copy_that_was_given_up_does_not_come_back() {
 fn a_spare_is_given_away_when_the_medium_knows_that_it_is_free() {
     let disk = Arc::new(MemDevice::new(512, VOLUME));
     let under = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
-    let blocks = [(BlockNo(43), KIND)];
+    let blocks = [Stretch::one(BlockNo(43), KIND)];
     let format = |count: u64| {
         let area: Vec<BlockNo> = (AREA.0..AREA.0 + count).map(BlockNo).collect();
         Shepherd::format(under(), &area, [5; 16], POLICY, &[2], &blocks, &mut |_, _| {}).map(|()| area)

@@ -11,7 +11,7 @@ use fstitch_crashlab::{Defect, Fault as Injected, FaultDevice, FaultPlan, Times}
 use fstitch_shepherd::engine::{Incident, Rules};
 use fstitch_shepherd::model::{Event, Fault, Scenario, Seen, explain};
 use fstitch_shepherd::policy::{Direction, Kind, SHIPPED, Standing};
-use fstitch_shepherd::{Options, Policy, Shepherd};
+use fstitch_shepherd::{Options, Policy, Shepherd, Stretch};
 
 const BLOCK: usize = 1024;
 const VOLUME: u64 = 512;
@@ -22,7 +22,7 @@ const OTHER: u64 = 41;
 const MARK: u8 = 0xa5;
 
 /// More than is shipped: steps in other orders, and together.
-const OWN: [(&str, &str); 5] = [
+const OWN: [(&str, &str); 7] = [
     ("verify-retry", "[all]\nread = [\"verify\", \"retry 4\"]\nwrite = [\"verify\", \"retry 4\", \"stop\"]"),
     (
         "everything",
@@ -33,14 +33,41 @@ const OWN: [(&str, &str); 5] = [
         "[all]\nread = [\"mirror\", \"retry 3\"]\nwrite = [\"mirror near 2\", \"notify\", \"retry 1\"]",
     ),
     ("judged", "[metadata]\nread = [\"sanity\", \"mirror\"]\nwrite = [\"mirror far\"]"),
+    (
+        "repaired",
+        "[metadata]\nread = [\"verify\", \"sanity\", \"repair\"]\nwrite = [\"verify\", \"remap\", \"stop\"]",
+    ),
+    (
+        "moved-late",
+        "[all]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror near\", \"retry 2\", \"notify\", \"remap\", \"read-only\"]",
+    ),
     ("delayed", "[all]\nread = [\"retry 9 100ms within 250ms\"]\nwrite = [\"retry 9 100ms within 250ms\"]"),
 ];
+
+/// Damage that is its own repair.
+fn damaged(data: &[u8]) -> Vec<u8> {
+    let mut data = data.to_vec();
+    data[0] ^= 1;
+    data[700] ^= 0x80;
+    data
+}
 
 struct Marks;
 
 impl Rules for Marks {
     fn judge(&self, kind: BlockKind, _: BlockNo, data: &[u8]) -> Option<String> {
         (kind != BlockKind::Data && data[0] != MARK).then(|| "it has no mark".into())
+    }
+
+    /// The damage that this test does, and no other.
+    fn repair(
+        &self,
+        _: BlockKind,
+        _: BlockNo,
+        data: &[u8],
+        _: &dyn Fn(BlockNo, BlockKind) -> Option<Vec<u8>>,
+    ) -> Option<Vec<u8>> {
+        (data[0] == MARK ^ 1).then(|| damaged(data))
     }
 }
 
@@ -62,7 +89,7 @@ impl Rig {
         let disk = Arc::new(FaultDevice::new(MemDevice::new(1024, VOLUME), FaultPlan::default()));
         let area: Vec<BlockNo> = (200..400).map(BlockNo).collect();
         let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
-        let blocks = [(BlockNo(HOME), kind), (BlockNo(OTHER), kind)];
+        let blocks = [HOME, OTHER].map(|block| Stretch::one(BlockNo(block), kind));
         Shepherd::format(device(), &area, [3; 16], policy, &[2], &blocks, &mut |_, _| {}).unwrap();
         let told = Arc::new(Mutex::new(Vec::new()));
         let teller = Arc::clone(&told);
@@ -127,12 +154,7 @@ fn fail_reads(rig: &Rig, fault: Fault) {
         }
         Fault::Slow => rig.fails(Defect::Slow { ms: 5 }, Times::Sticky),
         Fault::Dead => rig.disk.set_plan(FaultPlan::one(Injected::new(Defect::Dead))),
-        Fault::Corrupt => {
-            let mut data = new;
-            data[0] ^= 1;
-            data[700] ^= 0x80;
-            rig.put_under(&data);
-        }
+        Fault::Corrupt => rig.put_under(&damaged(&new)),
         Fault::Zeroed => rig.put_under(&vec![0; BLOCK]),
         Fault::Torn => {
             let mut data = new;
@@ -162,7 +184,7 @@ fn fail_writes(rig: &Rig, fault: Fault, in_company: bool) {
 /// What the model knows of this disk: there is one, so all copies die with it.
 fn scenario(fault: Fault, data: &[u8]) -> Scenario {
     let lives = fault != Fault::Dead;
-    Scenario { copies: lives, breaks_rules: data[0] != MARK, ..Scenario::of(fault) }
+    Scenario { copies: lives, spares: lives, breaks_rules: data[0] != MARK, ..Scenario::of(fault) }
 }
 
 /// What an engine cannot know or do is no event of its own.
@@ -261,8 +283,20 @@ fn every_cell_is_as_the_model_says() {
             }
         }
     }
-    let shipped =
-        ["propagate", "retry", "ntfs", "reiserfs", "stop", "sanity", "checksum", "mirror-near", "mirror-far"];
+    let shipped = [
+        "propagate",
+        "retry",
+        "ntfs",
+        "reiserfs",
+        "stop",
+        "sanity",
+        "checksum",
+        "mirror-near",
+        "mirror-far",
+        "remap",
+        "remap-mirror",
+        "laptop",
+    ];
     assert_eq!(carried_out[..shipped.len()], shipped, "what is built is refused by nobody");
     assert_eq!(carried_out.len(), shipped.len() + OWN.len());
     assert_eq!(cells, carried_out.len() * 14 * 2 * 12);

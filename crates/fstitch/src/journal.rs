@@ -110,11 +110,11 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 }
 
 fn dump(arguments: &DumpArguments) -> Result<Outcome> {
-    let (disk, _) = arguments.volume.open_disk(&arguments.image, Access::ReadOnly)?;
+    let disk = arguments.volume.open_kept(&arguments.image, Access::ReadOnly)?.device;
     let block_size = disk.geometry().block_size;
     let external = open_external(arguments.volume.journal.as_deref(), block_size, Access::ReadOnly)?;
     let external = external.as_ref().map(|disk| -> &dyn BlockDevice { disk });
-    let dumped = look(&disk, external, |journal, log| match log {
+    let dumped = look(&*disk, external, |journal, log| match log {
         Some(log) => read(journal, log),
         None => bail!("the journal cannot be read: {}", journal.state()),
     });

@@ -24,6 +24,7 @@ mod demo;
 mod depend;
 mod edit;
 mod epoch;
+mod faults;
 mod fsck;
 mod graph;
 mod info;
@@ -43,6 +44,7 @@ mod paths;
 mod policy;
 mod probe;
 mod recovery;
+mod shepherd;
 mod size;
 mod stats;
 mod status;
@@ -106,7 +108,7 @@ enum Command {
     Truncate(edit::times::Truncate),
     /// Show what a volume is
     Info(info::Arguments),
-    /// Give an unmounted volume another label, UUID or journal
+    /// Give an unmounted volume another label, UUID, journal or policy
     Tune(tune::Arguments),
     /// Look into the journal of an ext3 volume
     Journal(journal::Arguments),
@@ -128,6 +130,12 @@ enum Command {
     Lld(lld::Arguments),
     /// Say what is done when a disk fails, by kind of block
     Policy(policy::Arguments),
+    /// Read and compare everything that a volume's policy keeps of it, and mend what can be
+    Scrub(shepherd::scrub::Arguments),
+    /// Show how a volume that follows a policy is doing, and what to do about it
+    Health(shepherd::health::Arguments),
+    /// Show an image as a file on a disk that fails as it is told
+    Faults(faults::Arguments),
     /// Cut the power at every moment of a workload, and judge every image that is left
     Crash(Box<crash::Arguments>),
     /// Race this program against the kernel's file systems and others, on this machine
@@ -205,6 +213,9 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Journal(arguments) => journal::run(arguments),
         Command::Lld(arguments) => lld::run(arguments),
         Command::Policy(arguments) => policy::run(arguments),
+        Command::Faults(arguments) => faults::run(arguments),
+        Command::Scrub(arguments) => shepherd::scrub::run(arguments),
+        Command::Health(arguments) => shepherd::health::run(arguments),
         Command::Status(arguments) => status::run(arguments),
         Command::Stats(arguments) => stats::run(arguments),
         Command::Graph(arguments) => graph::run(arguments),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use fstitch_core::{BlockDevice, Consistency, DeviceStats, Error, Overlay, StatsDevice, Timestamp};
 use fstitch_disk::{Direct, DiskOptions, FileDisk, TableEntry};
 use fstitch_formats as formats;
@@ -17,6 +17,7 @@ use fstitch_patch::{CacheOptions, Optimizations};
 use crate::live::{self, Live};
 use crate::probe::Found;
 use crate::recovery;
+use crate::shepherd::{self, Hook, Kept};
 
 /// Arguments of every command that works on an image.
 #[derive(clap::Args, Clone, Debug)]
@@ -72,6 +73,8 @@ pub struct Options {
     pub epoch: Option<Timestamp>,
     /// Whether the kernel's page cache is passed by.
     pub direct: Direct,
+    /// What is run on faults of which the volume's policy says `notify`.
+    pub on_fault: Option<String>,
 }
 
 /// An open volume with everything below it.
@@ -82,6 +85,31 @@ pub struct Volume {
     pub disk: Arc<dyn Counted>,
     /// The volatile cache before the medium, if its power can be cut.
     pub live: Option<Live>,
+    /// The shepherd before the medium, if the volume follows a policy.
+    pub kept: Option<Kept>,
+}
+
+/// A volume's disk, as everybody is to see it.
+pub struct OpenedDisk {
+    /// In blocks of the volume's size.
+    pub device: Arc<dyn BlockDevice>,
+    /// The shepherd, if the volume follows a policy: to be closed by who changes the volume.
+    pub kept: Option<Kept>,
+    /// The volume's format.
+    pub format: &'static dyn Format,
+    raw: Arc<dyn BlockDevice>,
+}
+
+impl OpenedDisk {
+    /// The disk below the shepherd, for who gives the volume a policy or takes it away.
+    pub fn raw(&self) -> Arc<dyn BlockDevice> {
+        Arc::clone(&self.raw)
+    }
+
+    /// Leaves the volume to others.
+    pub fn close(self) -> Result<()> {
+        self.kept.map_or(Ok(()), |kept| kept.close())
+    }
 }
 
 /// What counts the requests that reach a medium, or several as one.
@@ -120,12 +148,23 @@ impl Arguments {
             epoch,
             // One after the other is read and written here, in small pieces: the kernel reads ahead and writes behind.
             direct: Direct::Never,
+            on_fault: None,
         })
     }
 
     /// Opens the disk alone, in blocks of the volume's size, and says which format it is.
     pub fn open_disk(&self, image: &Path, access: Access) -> Result<(FileDisk, &'static dyn Format)> {
         open_disk(image, self.start(image)?, access, Direct::Auto)
+    }
+
+    /// The same, through the shepherd if the volume follows a policy.
+    pub fn open_kept(&self, image: &Path, access: Access) -> Result<OpenedDisk> {
+        let (disk, format) = self.open_disk(image, access)?;
+        let disk: Arc<dyn BlockDevice> = Arc::new(disk);
+        let name = image.display().to_string();
+        let kept = shepherd::over(&disk, format, access, (&name, None)).with_context(|| name.clone())?;
+        let device = kept.as_ref().map_or_else(|| Arc::clone(&disk), Kept::device);
+        Ok(OpenedDisk { device, kept, format, raw: disk })
     }
 
     /// Where the volume starts in `image`, in bytes.
@@ -226,11 +265,10 @@ pub fn mounted_at(image: &Path) -> Option<String> {
 
 /// The medium after recovery: itself, or, for readers of one that needs it, a view of what it would be.
 fn recovered(
-    disk: &Arc<StatsDevice<FileDisk>>,
+    device: Arc<dyn BlockDevice>,
     format: &dyn Format,
     options: &Options,
 ) -> Result<Arc<dyn BlockDevice>> {
-    let device: Arc<dyn BlockDevice> = Arc::clone(disk) as _;
     if !format.needs_recovery(&device)? {
         return Ok(device);
     }
@@ -273,7 +311,9 @@ pub struct Seen {
 pub fn look(image: &Path, options: &Options) -> Result<Seen> {
     let name = || image.display().to_string();
     let (disk, format) = open_disk(image, options.offset, options.access, options.direct)?;
-    let view = Overlay::new(disk);
+    let disk: Arc<dyn BlockDevice> = Arc::new(disk);
+    let kept = shepherd::over(&disk, format, Access::ReadOnly, (&name(), None)).with_context(name)?;
+    let view = Overlay::new(kept.as_ref().map_or(disk, Kept::device));
     let report = match format.needs_recovery(&view).with_context(name)? {
         true => recovery::recover_in_memory(format, &view, options.journal.as_deref()).with_context(name)?,
         false => None,
@@ -313,7 +353,19 @@ impl Volume {
             read_only,
             ..CacheOptions::default()
         };
-        let below = recovered(&disk, format, options).with_context(|| format!("{}", image.display()))?;
+        let name = || image.display().to_string();
+        let raw: Arc<dyn BlockDevice> = Arc::clone(&disk) as _;
+        let hook = options.on_fault.clone().map(|command| Hook::start(command, name())).transpose()?;
+        let kept =
+            shepherd::over(&raw, format, options.access, (&name(), hook.as_ref())).with_context(name)?;
+        ensure!(
+            kept.is_none() || options.live.is_none(),
+            "{}: the power of a volume that follows a policy cannot be cut by a command",
+            name()
+        );
+        let device = kept.as_ref().map_or(raw, Kept::device);
+        let below = recovered(device, format, options).with_context(name)?;
+        kept.as_ref().map_or(Ok(()), |kept| kept.renew(format)).with_context(name)?;
         let live = options.live.as_ref().map(|live| Live::new(&disk, live)).transpose()?;
         let device = live.as_ref().map_or(below, Live::device);
         let block_size = device.geometry().block_size;
@@ -326,12 +378,22 @@ impl Volume {
             fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
         };
         let opened = format.open(device, &arrangement, crate::epoch::clock(options.epoch));
-        let fs = opened.with_context(|| format!("{}", image.display()))?;
-        Ok(Self { fs, disk, live })
+        let fs = opened.with_context(name)?;
+        Ok(Self { fs, disk, live, kept })
     }
 
     /// Makes everything stable and marks the volume clean.
     pub fn close(self) -> Result<()> {
-        Ok(self.fs.unmount()?)
+        let unmounted = self.fs.unmount();
+        let finished = self.finish();
+        unmounted?;
+        finished
+    }
+
+    /// Ends what lies below the file system, which has been unmounted.
+    pub fn finish(self) -> Result<()> {
+        let finished = self.live.map_or(Ok(()), |mut live| live.finish());
+        let closed = self.kept.map_or(Ok(()), |kept| kept.close());
+        finished.and(closed)
     }
 }

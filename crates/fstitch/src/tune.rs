@@ -1,20 +1,24 @@
 //! `fstitch tune`: what can be changed of a volume that is not mounted.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use fstitch_core::BlockDevice;
 use fstitch_formats::Identity;
 
 use crate::mkfs::device::Opened;
 use crate::open::{self, Access};
 use crate::output::{Outcome, text};
+use crate::shepherd::adopt::{Wanted, abandon, adopt};
 
 /// Arguments of `tune`.
 #[derive(clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
     change: Change,
+    /// With --policy: blocks for copies and for what is moved, instead of what suits the volume
+    #[arg(long, value_name = "BLOCKS", requires = "policy")]
+    spares: Option<u64>,
     /// Where the volume starts in the image, in bytes
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = crate::size::bytes)]
     offset: u64,
@@ -46,6 +50,10 @@ struct Change {
     /// UUID, `random`, or `clear` for none
     #[arg(short = 'U', long, value_parser = crate::mkfs::new_uuid)]
     uuid: Option<[u8; 16]>,
+    /// What is done when the disk fails: the name of a policy that comes with the program (`fstitch policy list`), a file, or
+    /// `none`
+    #[arg(long, value_name = "NAME|FILE|none")]
+    policy: Option<String>,
 }
 
 /// The least that a journal can have, in bytes, of blocks of whatever size.
@@ -67,45 +75,64 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         journal: None,
     };
     let name = || format!("{}", arguments.image.display());
-    let (disk, format) = volume.open_disk(&arguments.image, Access::ReadWrite)?;
+    let policy = match arguments.change.policy.as_deref() {
+        None | Some("none") => None,
+        Some(policy) => Some(Wanted::read(policy, arguments.spares)?),
+    };
+    let opened = volume.open_kept(&arguments.image, Access::ReadWrite)?;
+    let (through, format) = (Arc::clone(&opened.device), opened.format);
+    let disk = &*through;
     let journals = || {
         let journals = format.journals();
         journals.with_context(|| format!("{}: {} volumes have no journals", name(), format.names()[0]))
     };
-    let Change { add_journal, no_journal, journal_device, label, uuid } = &arguments.change;
+    let Change { add_journal, no_journal, journal_device, label, uuid, policy: wanted } = &arguments.change;
     let in_use = journal_device.as_deref().filter(|_| *no_journal);
-    if let Some(report) = crate::recovery::recover(format, &disk, in_use).with_context(name)? {
+    if let Some(report) = crate::recovery::recover(format, disk, in_use).with_context(name)? {
         text(&format!("{}: {}\n", name(), report.describe()))?;
     }
     if let Some(bytes) = *add_journal {
         let block_size = disk.geometry().block_size;
         let blocks = crate::journal::blocks_of(bytes, block_size)?;
-        let blocks = journals()?.add(&disk, blocks, crate::epoch::now()?).with_context(name)?;
+        let blocks = journals()?.add(disk, blocks, crate::epoch::now()?).with_context(name)?;
         let size = crate::size::show(u64::from(blocks) * u64::from(block_size));
         text(&format!("{}: a journal of {size} was added\n", name()))?;
     }
     let device = journal_device.as_deref().map(Opened::new).transpose()?;
     if *no_journal {
         let journals = journals()?;
-        let user = journals.uuid(&disk).with_context(name)?;
+        let user = journals.uuid(disk).with_context(name)?;
         device.as_ref().map_or(Ok(()), |device| device.require_user(&user))?;
-        journals.remove(&disk).with_context(name)?;
+        journals.remove(disk).with_context(name)?;
         device.map_or(Ok(()), |device| device.take_from(&user))?;
         text(&format!("{}: the volume has no journal now\n", name()))?;
     } else if let Some(device) = device {
-        device.give_to(journals()?, &disk).with_context(name)?;
+        device.give_to(journals()?, disk).with_context(name)?;
         text(&format!("{}: its journal is on {} now\n", name(), device.path().display()))?;
     }
     // After the journal was taken away, which may have known the volume by its UUID.
     if label.is_some() || uuid.is_some() {
         let identity = Identity { label: label.clone().map(String::into_bytes), uuid: *uuid };
-        format.identify(&disk, &identity).with_context(name)?;
+        format.identify(disk, &identity).with_context(name)?;
     }
     if let Some(label) = label {
         text(&format!("{}: its label is `{label}` now\n", name()))?;
     }
     if let Some(uuid) = uuid {
         text(&format!("{}: its UUID is {} now\n", name(), crate::mkfs::show_uuid(uuid)))?;
+    }
+    let raw = opened.raw();
+    drop(through);
+    opened.close()?;
+    if let Some(policy) = &policy {
+        text(&format!("{}: {}\n", name(), adopt(&raw, format, &name(), policy).with_context(name)?))?;
+    } else if wanted.is_some() {
+        let had = abandon(&raw, format, &name()).with_context(name)?;
+        text(&format!(
+            "{}: {}\n",
+            name(),
+            if had { "it follows no policy now" } else { "it followed no policy" }
+        ))?;
     }
     Ok(Outcome::SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 mod info;
 pub mod journal;
+mod maps;
 mod mkfs;
 
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use fstitch_patch::Cache;
 
 use crate::make::{Asked, Making, Word};
 use crate::{
-    Cached, Description, Format, Identity, Journals, Look, OwnJournal, Recovering, Recovery, Volume,
+    Cached, Description, Format, Identity, Journals, KeepsMaps, Look, OwnJournal, Recovering, Recovery,
+    Volume,
 };
 
 /// Where the magic number is, in bytes from the start.
@@ -145,6 +147,10 @@ impl Format for Ext {
     }
 
     fn journals(&self) -> Option<&dyn Journals> {
+        Some(self)
+    }
+
+    fn keeps_maps(&self) -> Option<&dyn KeepsMaps> {
         Some(self)
     }
 

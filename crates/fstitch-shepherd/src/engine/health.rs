@@ -22,6 +22,33 @@ pub struct Incident {
     pub seen: Seen,
 }
 
+impl std::fmt::Display for Incident {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {} block {}", self.direction.name(), self.kind.name(), self.block)?;
+        let mut between = ": ";
+        for event in &self.events {
+            write!(f, "{between}{event}")?;
+            between = "; ";
+        }
+        Ok(())
+    }
+}
+
+/// What the maps have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Blocks for copies and for what is moved.
+    pub spares: u64,
+    /// Of these, free ones.
+    pub free: u64,
+    /// And those that cannot be written.
+    pub bad: u64,
+    /// Copies that there are.
+    pub copies: u64,
+    /// Blocks that are not at home.
+    pub moved: u64,
+}
+
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
@@ -49,6 +76,41 @@ pub enum Trouble {
     MapLost,
 }
 
+impl Trouble {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Read,
+        Self::Write,
+        Self::Sum,
+        Self::Rule,
+        Self::Propagated,
+        Self::CopyRead,
+        Self::Renewed,
+        Self::NotRenewed,
+        Self::CopyLost,
+        Self::UnverifiedAfterCrash,
+        Self::MapLost,
+    ];
+
+    /// A word for programs. It is a contract.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read-errors",
+            Self::Write => "write-errors",
+            Self::Sum => "sums-that-differ",
+            Self::Rule => "rules-broken",
+            Self::Propagated => "propagated",
+            Self::CopyRead => "copies-read",
+            Self::Renewed => "renewed",
+            Self::NotRenewed => "not-renewed",
+            Self::CopyLost => "copies-lost",
+            Self::UnverifiedAfterCrash => "unverified-after-a-crash",
+            Self::MapLost => "maps-lost",
+        }
+    }
+}
+
 /// Counts by kind of block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
@@ -66,6 +128,11 @@ impl Health {
     #[must_use]
     pub fn all(&self, trouble: Trouble) -> u64 {
         self.counts.iter().filter(|((_, other), _)| *other == trouble).map(|(_, count)| count).sum()
+    }
+
+    /// All counts that are not 0.
+    pub fn counts(&self) -> impl Iterator<Item = (Kind, Trouble, u64)> + '_ {
+        self.counts.iter().map(|((kind, trouble), count)| (*kind, *trouble, *count))
     }
 
     pub(super) fn add(&mut self, kind: Kind, trouble: Trouble, count: u64) {

@@ -14,15 +14,63 @@ use crate::map::shape::POLICY_MAX;
 use crate::map::{Area, Doubt, Head, Owners, Part, Shape, Sums};
 use crate::policy::{Direction, Kind, Policy, Standing};
 
+/// Blocks that hold something, all of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// The first.
+    pub start: BlockNo,
+    /// How many there are.
+    pub count: u64,
+    /// What they hold.
+    pub kind: BlockKind,
+}
+
+impl Stretch {
+    /// One block.
+    #[must_use]
+    pub const fn one(block: BlockNo, kind: BlockKind) -> Self {
+        Self { start: block, count: 1, kind }
+    }
+
+    fn blocks(self) -> impl Iterator<Item = BlockNo> {
+        (self.start.get()..self.start.get() + self.count).map(BlockNo)
+    }
+}
+
+/// How many blocks the maps of a volume take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Each half of the parts, of which every block is there twice.
+    pub half: u64,
+    /// Blocks for copies.
+    pub spares: u64,
+}
+
+impl Room {
+    /// For a volume of `blocks` blocks, with so many spares.
+    #[must_use]
+    pub fn new(block_size: u32, blocks: u64, spares: u64) -> Self {
+        Self { half: Shape { block_size, volume: blocks, spares }.half(), spares }
+    }
+
+    /// All of them.
+    #[must_use]
+    pub const fn blocks(self) -> u64 {
+        2 * self.half + self.spares
+    }
+}
+
 /// Is told how many of how many blocks have been gone over.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Blocks that are gone over before what was found is made stable.
 const BATCH: usize = 4096;
+/// Blocks that are read at once.
+const AT_ONCE: usize = 256;
 
 impl Shepherd {
     /// Makes the maps of a volume on `device` in `area`, blocks of it that nobody else uses or moves. `blocks` are all others that hold
-    /// something, with what they hold; of these sums are made and copies. `sealed` are numbers of the sectors of 512 bytes that every other
+    /// something; of these sums are made and copies. `sealed` are numbers of the sectors of 512 bytes that every other
     /// program writes when it writes anything; at most four.
     ///
     /// # Errors
@@ -33,7 +81,7 @@ impl Shepherd {
         uuid: [u8; 16],
         policy: &str,
         sealed: &[u64],
-        blocks: &[(BlockNo, BlockKind)],
+        blocks: &[Stretch],
         progress: Progress<'_>,
     ) -> Result<()> {
         let parsed =
@@ -47,8 +95,14 @@ impl Shepherd {
         if sealed.len() > SEALED_MAX || sealed.iter().any(|sector| *sector >= sectors) {
             return Err(Error::Unsupported(format!("sealing the sectors {sealed:?} of {sectors}")));
         }
+        if geometry.block_count > crate::map::owners::BLOCKS_MAX {
+            return Err(Error::Unsupported(format!(
+                "a policy for a volume of {} blocks",
+                geometry.block_count
+            )));
+        }
         let shape = Shape::fit(geometry.block_size, geometry.block_count, to_u64(area.len()))?;
-        let area = Area { device, blocks: area.to_vec(), shape, uuid };
+        let area = Area::new(device, area, shape, uuid);
         let mut head = Head {
             volume: shape.volume,
             spares: shape.spares,
@@ -108,41 +162,52 @@ impl Shepherd {
     }
 
     /// Makes sums and copies of blocks as they are.
-    pub(super) fn go_over(&self, blocks: &[(BlockNo, BlockKind)], progress: Progress<'_>) -> Result<()> {
-        let total = to_u64(blocks.len());
+    pub(super) fn go_over(&self, blocks: &[Stretch], progress: Progress<'_>) -> Result<()> {
+        let keeping = |stretch: &&Stretch| keeps(self.chain(stretch.kind, Direction::Write));
+        let total = blocks.iter().filter(keeping).map(|stretch| stretch.count).sum();
         let mut done = 0;
-        for batch in blocks.chunks(BATCH) {
-            for (block, kind) in batch {
-                self.take_in(*block, *kind);
+        let mut unsettled = 0;
+        for stretch in blocks.iter().filter(keeping) {
+            let blocks: Vec<BlockNo> = stretch.blocks().filter(|block| !self.owns(*block)).collect();
+            for some in blocks.chunks(AT_ONCE) {
+                self.take_in(some, stretch.kind);
+                unsettled += some.len();
+                if unsettled >= BATCH {
+                    self.settle()?;
+                    done += to_u64(std::mem::take(&mut unsettled));
+                    progress(done, total);
+                }
             }
-            self.settle()?;
-            done += to_u64(batch.len());
-            progress(done, total);
         }
+        self.settle()?;
+        progress(total, total);
         Ok(())
     }
 
-    /// Sum and copies of one block. What cannot be read has neither.
-    fn take_in(&self, block: BlockNo, kind: BlockKind) {
+    /// Sums and copies of some blocks. What cannot be read has neither.
+    fn take_in(&self, blocks: &[BlockNo], kind: BlockKind) {
         let chain = self.chain(kind, Direction::Write);
-        if !keeps(chain) || self.owns(block) {
-            return;
-        }
-        let Ok(data) = self.area.read_at(block, kind) else {
-            self.health.lock().unpoisoned().add(Kind::Block(kind), Trouble::Read, 1);
-            return;
-        };
+        let mut copies: Vec<(BlockNo, u64, usize)> = Vec::new();
+        let found = self.area.read_each(blocks, kind);
+        let lost = to_u64(found.iter().filter(|data| data.is_none()).count());
+        self.health.lock().unpoisoned().add(Kind::Block(kind), Trouble::Read, lost);
         let mut state = self.state();
-        if chain.stands(Standing::Verify) {
-            let sum = crate::map::sums::sum_of(&self.area.uuid, block, &data);
-            state.sums.set(&self.area, block, sum);
+        for (no, (block, data)) in blocks.iter().zip(&found).enumerate() {
+            let Some(data) = data else { continue };
+            if chain.stands(Standing::Verify) {
+                let sum = crate::map::sums::sum_of(&self.area.uuid, *block, data);
+                state.sums.set(&self.area, *block, sum);
+            }
+            self.assign(&mut state, Kind::Block(kind), chain, *block);
+            copies.extend(state.owners.of(*block).iter().map(|spare| (*block, *spare, no)));
         }
-        self.assign(&mut state, Kind::Block(kind), chain, block);
-        let at: Vec<BlockNo> = state.owners.of(block).iter().map(|spare| self.area.spare(*spare)).collect();
-        let copies = vec![data; at.len()];
-        let lost: Vec<u64> =
-            self.area.write_each(&at, &copies).into_iter().map(|no| state.owners.of(block)[no]).collect();
-        for spare in lost {
+        let at: Vec<BlockNo> = copies.iter().map(|(_, spare, _)| self.area.spare(*spare)).collect();
+        let contents: Vec<&[u8]> = copies
+            .iter()
+            .map(|(.., no)| found[*no].as_deref().expect("only what was read is copied"))
+            .collect();
+        for no in self.area.write_each(&at, &contents) {
+            let (block, spare, _) = copies[no];
             state.owners.give_up(&self.area, block, spare);
             self.health.lock().unpoisoned().add(Kind::Block(kind), Trouble::CopyLost, 1);
         }

@@ -24,6 +24,8 @@ mod health;
 mod make;
 mod read;
 mod recover;
+mod remap;
+mod scrub;
 mod settle;
 mod write;
 
@@ -41,14 +43,26 @@ use crate::map::{Area, Doubt, Head, Owners, Sums};
 use crate::model::{Event, Seen};
 use crate::policy::{Answer, Chain, Direction, End, Kind, Place, Policy, Standing};
 
-pub use health::{Health, Incident, Trouble};
-pub use make::Progress;
+pub use health::{Health, Holdings, Incident, Trouble};
+pub use make::{Progress, Room, Stretch};
 pub use recover::Opened;
+pub use scrub::Scrubbed;
 
 /// The rules by which a format judges its own blocks.
 pub trait Rules: Send + Sync {
     /// Why a block of this kind cannot hold this; `None` if it may.
     fn judge(&self, kind: BlockKind, block: BlockNo, data: &[u8]) -> Option<String>;
+    /// What a block of this kind that holds `data` must hold, if there is but one answer; `read` reads other blocks of the volume.
+    fn repair(
+        &self,
+        kind: BlockKind,
+        block: BlockNo,
+        data: &[u8],
+        read: &dyn Fn(BlockNo, BlockKind) -> Option<Vec<u8>>,
+    ) -> Option<Vec<u8>> {
+        let _ = (kind, block, data, read);
+        None
+    }
 }
 
 type Pause = Arc<dyn Fn(Duration) + Send + Sync>;
@@ -141,7 +155,7 @@ impl Shepherd {
     }
 
     fn disk(&self) -> &dyn BlockDevice {
-        &*self.area.device
+        &self.area.device
     }
 
     /// What the policy says of a kind of block.
@@ -161,10 +175,31 @@ impl Shepherd {
         self.health.lock().unpoisoned().clone()
     }
 
+    /// What the maps have.
+    #[must_use]
+    pub fn holdings(&self) -> Holdings {
+        let state = self.state();
+        Holdings {
+            spares: self.area.shape.spares,
+            free: state.owners.free(),
+            bad: state.owners.bad(),
+            copies: state.owners.homes().map(|(_, spares)| fstitch_core::num::to_u64(spares.len())).sum(),
+            moved: fstitch_core::num::to_u64(state.owners.moved().count()),
+        }
+    }
+
+    /// Refuses a policy that cannot be carried out with these options, by the name of a step.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn check(policy: &Policy, options: &Options) -> Result<()> {
+        supported(policy, options)
+    }
+
     /// Whether a block is one of the shepherd's own.
     #[must_use]
     pub fn owns(&self, block: BlockNo) -> bool {
-        self.area.blocks.contains(&block)
+        self.area.has(block)
     }
 
     /// Ends a chain: what becomes of the volume.
@@ -219,12 +254,9 @@ fn supported(policy: &Policy, options: &Options) -> Result<()> {
                 | Standing::Parity { .. } => true,
             });
             let answer = chain.answers.iter().find(|answer| match answer {
-                Answer::Retry(_) | Answer::Copies | Answer::Notify => false,
-                Answer::Reconstruct
-                | Answer::Repair
-                | Answer::Remap
-                | Answer::FullCheck
-                | Answer::Remount => true,
+                Answer::Retry(_) | Answer::Copies | Answer::Notify | Answer::Remap => false,
+                Answer::Repair => options.rules.is_none(),
+                Answer::Reconstruct | Answer::FullCheck | Answer::Remount => true,
             });
             let step = standing.map(ToString::to_string).or_else(|| answer.map(ToString::to_string));
             if let Some(step) = step {

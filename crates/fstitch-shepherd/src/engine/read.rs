@@ -82,10 +82,17 @@ impl Shepherd {
                 }
                 Answer::Copies if self.read_copy(read) => {
                     events.push(Event::CopyRead);
-                    events.push(if self.renew_home(read) { Event::Renewed } else { Event::NotRenewed });
+                    events.push(self.renew_home(read));
                     return (events, Ok(()));
                 }
                 Answer::Copies => events.push(Event::NoCopy),
+                // Only what was read can be repaired.
+                Answer::Repair if event != Event::Reported && self.repair(read) => {
+                    events.push(Event::Repaired);
+                    events.push(self.renew_all(read));
+                    return (events, Ok(()));
+                }
+                Answer::Repair => events.push(Event::NoRepair),
                 Answer::Notify => events.push(Event::Notified),
                 other => unreachable!("`{other}` was refused when the policy was loaded"),
             }
@@ -112,10 +119,10 @@ impl Shepherd {
         false
     }
 
-    /// Writes what a copy held to its home; whether that worked.
-    fn renew_home(&self, read: &BlockRead<'_>) -> bool {
+    /// Writes what a copy held to its home, or to a spare if that fails and the block's chain says so.
+    fn renew_home(&self, read: &BlockRead<'_>) -> Event {
         if self.lets(IoOp::Write, read.block).is_err() {
-            return false;
+            return Event::NotRenewed;
         }
         let _gate = self.gate.read().unpoisoned();
         let write = BlockWrite { block: read.block, kind: read.kind, data: read.data };
@@ -126,10 +133,47 @@ impl Shepherd {
             // The map may be what cannot be written; then the home stays as it is.
             keeps(self.chain(read.kind, Direction::Write)) && state.doubt.set(&self.area, &new).is_ok()
         };
-        let is_written = in_doubt && self.disk().write(&[write]).is_ok();
-        if !is_written {
-            self.state().failed.insert(run);
+        self.renewed(&write, in_doubt && self.disk().write(&[write]).is_ok())
+    }
+
+    /// What was repaired goes to home and copies: none of them was right.
+    fn renew_all(&self, read: &BlockRead<'_>) -> Event {
+        if self.lets(IoOp::Write, read.block).is_err() {
+            return Event::NotRenewed;
         }
-        is_written
+        let _gate = self.gate.read().unpoisoned();
+        let write = BlockWrite { block: read.block, kind: read.kind, data: read.data };
+        let is_written = self.write_home(&write).is_ok();
+        if is_written {
+            let spares = self.state().owners.of(write.block).to_vec();
+            spares.into_iter().for_each(|spare| self.write_copy(&write, spare));
+        }
+        self.renewed(&write, is_written)
+    }
+
+    /// How a home fares that was to get its contents back.
+    fn renewed(&self, write: &BlockWrite<'_>, is_written: bool) -> Event {
+        if is_written {
+            return Event::Renewed;
+        }
+        if self.chain(write.kind, Direction::Write).answers.contains(&Answer::Remap) && self.move_home(write)
+        {
+            return Event::RenewedElsewhere;
+        }
+        self.state().failed.insert(run_of(write.block));
+        Event::NotRenewed
+    }
+
+    /// Repairs what was read by the format's rules; whether there was one way to.
+    fn repair(&self, read: &mut BlockRead<'_>) -> bool {
+        let Some(rules) = &self.options.rules else { return false };
+        let other = |block, kind| self.area.read_at(block, kind).ok();
+        let Some(repaired) = rules.repair(read.kind, read.block, read.data, &other) else { return false };
+        let is_right =
+            repaired.len() == read.data.len() && rules.judge(read.kind, read.block, &repaired).is_none();
+        if is_right {
+            read.data.copy_from_slice(&repaired);
+        }
+        is_right
     }
 }

@@ -28,6 +28,12 @@ pub struct Opened {
     pub restored: u64,
     /// Blocks of the maps that were lost in both places.
     pub maps_lost: u64,
+    /// Blocks that are not at home, because that could not be written.
+    pub moved: u64,
+    /// Of those, after somebody else has written: homes that were written since, which count.
+    pub moved_at_home: Vec<BlockNo>,
+    /// And those that were not, so that what was moved counts; what the other has read there was old.
+    pub moved_kept: Vec<BlockNo>,
 }
 
 impl Shepherd {
@@ -46,7 +52,7 @@ impl Shepherd {
         opened.is_foreign = !head.seals.contains(&head.seal(&area, &[]));
         let (doubt, owners) = if opened.is_foreign {
             empty_sums(&area)?;
-            (Doubt::none(&area)?, Owners::new(&area))
+            (Doubt::none(&area)?, Owners::load(&area).only_moved(&area))
         } else {
             (Doubt::load(&area), Owners::load(&area))
         };
@@ -57,6 +63,16 @@ impl Shepherd {
         let state =
             State { head, doubt, sums, owners, failed: BTreeSet::new(), is_foreign, seal_moves: false };
         let shepherd = Self::over(policy, area, options, state);
+        {
+            let mut state = shepherd.state();
+            for (block, there) in state.owners.moved() {
+                shepherd.area.device.put(block, Some(shepherd.area.spare(there.spare)));
+            }
+            if is_foreign {
+                (opened.moved_at_home, opened.moved_kept) = shepherd.judge_moved(&mut state)?;
+            }
+            opened.moved = fstitch_core::num::to_u64(state.owners.moved().count());
+        }
         shepherd.examine_all(&mut opened)?;
         Ok((shepherd, opened))
     }
@@ -65,7 +81,7 @@ impl Shepherd {
     ///
     /// # Errors
     /// When the medium fails.
-    pub fn renew(&self, blocks: &[(BlockNo, BlockKind)], progress: super::Progress<'_>) -> Result<()> {
+    pub fn renew(&self, blocks: &[super::Stretch], progress: super::Progress<'_>) -> Result<()> {
         self.go_over(blocks, progress)?;
         let mut state = self.state();
         let seal = state.head.seal(&self.area, &[]);
@@ -138,7 +154,7 @@ fn no_maps(area: &Area, why: &str) -> Error {
 fn shaped(device: Arc<dyn BlockDevice>, blocks: &[BlockNo]) -> Result<Area> {
     let geometry = device.geometry();
     let shape = Shape::fit(geometry.block_size, geometry.block_count, to_u64(blocks.len()))?;
-    let mut area = Area { device, blocks: blocks.to_vec(), shape, uuid: [0; 16] };
+    let mut area = Area::new(device, blocks, shape, [0; 16]);
     let halves = [0, 1].map(|half| area.raw(half, Part::Head, 0));
     area.uuid = head::uuid(halves.into_iter().flatten()).ok_or_else(|| no_maps(&area, "there is no head"))?;
     Ok(area)

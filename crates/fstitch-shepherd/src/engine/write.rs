@@ -67,7 +67,12 @@ impl Shepherd {
 
     /// The medium learns whose the spares are that were given and taken just now, before any home is written [M2]: who loses a home in a
     /// crash must find its copies, and none that is older than what was flushed. A spare holds what it is a copy of before it is called one.
-    fn tell_owners(&self, state: &mut State, writes: &[BlockWrite<'_>], copies: &[Copy]) -> Result<()> {
+    pub(super) fn tell_owners(
+        &self,
+        state: &mut State,
+        writes: &[BlockWrite<'_>],
+        copies: &[Copy],
+    ) -> Result<()> {
         let at: Vec<BlockNo> = copies.iter().map(|(_, at)| *at).collect();
         let contents: Vec<&[u8]> = copies.iter().map(|(no, _)| writes[*no].data).collect();
         // Those that cannot be written are given up when the batch fails, which has them again.
@@ -152,13 +157,13 @@ impl Shepherd {
     }
 
     /// One home by itself, with all that must be stable before.
-    fn write_home(&self, write: &BlockWrite<'_>) -> Result<()> {
+    pub(super) fn write_home(&self, write: &BlockWrite<'_>) -> Result<()> {
         self.prepare(std::slice::from_ref(write))?;
         self.write_with(std::slice::from_ref(write), &[])
     }
 
     /// Writes a copy, to another spare if it must be. One fewer is no failure of the write: its home is what counts.
-    fn write_copy(&self, write: &BlockWrite<'_>, spare: u64) {
+    pub(super) fn write_copy(&self, write: &BlockWrite<'_>, spare: u64) {
         let mut spare = spare;
         for is_last in [false, true] {
             let at = self.area.spare(spare);
@@ -196,6 +201,11 @@ impl Shepherd {
                         }
                     }
                 }
+                Answer::Remap if self.move_home(write) => {
+                    events.push(Event::Moved);
+                    return (events, Ok(()));
+                }
+                Answer::Remap => events.push(Event::NoSpare),
                 Answer::Notify => events.push(Event::Notified),
                 other => unreachable!("`{other}` was refused when the policy was loaded"),
             }
@@ -237,7 +247,9 @@ impl Shepherd {
     /// Before a sealed sector changes, the head knows what it will be.
     fn seal(&self, state: &mut State, writes: &[BlockWrite<'_>]) -> Result<()> {
         let sealed = writes.iter().filter(|write| state.head.seals(&self.area, write.block));
-        let instead: Vec<(BlockNo, &[u8])> = sealed.map(|write| (write.block, write.data)).collect();
+        // What was moved does not change at home.
+        let at_home = sealed.filter(|write| !self.area.device.has(write.block));
+        let instead: Vec<(BlockNo, &[u8])> = at_home.map(|write| (write.block, write.data)).collect();
         if instead.is_empty() || state.is_foreign {
             return Ok(());
         }

@@ -6,7 +6,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Result};
 
 use super::block::{self, HEADER, Identity};
-use super::{Part, Shape};
+use super::{Moved, Part, Shape};
 
 /// How blocks of the shepherd's own are named below it: to the disk they are a file's.
 const KIND: BlockKind = BlockKind::Data;
@@ -21,13 +21,31 @@ pub(crate) struct MapWrite {
 
 /// The area of a volume's maps.
 pub(crate) struct Area {
-    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) device: Moved,
     pub(crate) blocks: Vec<BlockNo>,
+    /// The same in order of their numbers.
+    sorted: Vec<BlockNo>,
     pub(crate) shape: Shape,
     pub(crate) uuid: [u8; 16],
 }
 
 impl Area {
+    pub(crate) fn new(
+        device: Arc<dyn BlockDevice>,
+        blocks: &[BlockNo],
+        shape: Shape,
+        uuid: [u8; 16],
+    ) -> Self {
+        let mut sorted = blocks.to_vec();
+        sorted.sort_unstable();
+        Self { device: Moved::new(device), blocks: blocks.to_vec(), sorted, shape, uuid }
+    }
+
+    /// Whether a block of the device is one of these.
+    pub(crate) fn has(&self, block: BlockNo) -> bool {
+        self.sorted.binary_search(&block).is_ok()
+    }
+
     fn at(&self, place: u64) -> BlockNo {
         self.blocks[to_usize(place)]
     }
@@ -41,6 +59,28 @@ impl Area {
     pub(crate) fn read_at(&self, block: BlockNo, kind: BlockKind) -> Result<Vec<u8>> {
         let mut data = vec![0; to_usize(self.shape.block_size)];
         self.device.read(&mut [BlockRead { block, kind, data: &mut data }])?;
+        Ok(data)
+    }
+
+    /// Reads blocks at once, and where that fails each by itself; `None` for those that cannot be read.
+    pub(crate) fn read_each(&self, blocks: &[BlockNo], kind: BlockKind) -> Vec<Option<Vec<u8>>> {
+        let mut found: Vec<Vec<u8>> =
+            blocks.iter().map(|_| vec![0; to_usize(self.shape.block_size)]).collect();
+        let mut reads: Vec<BlockRead<'_>> = blocks
+            .iter()
+            .zip(&mut found)
+            .map(|(block, data)| BlockRead { block: *block, kind, data })
+            .collect();
+        if self.device.read(&mut reads).is_ok() {
+            return found.into_iter().map(Some).collect();
+        }
+        blocks.iter().map(|block| self.read_at(*block, kind).ok()).collect()
+    }
+
+    /// Reads what is at the home of a block, whether it was moved or not.
+    pub(crate) fn read_home(&self, block: BlockNo, kind: BlockKind) -> Result<Vec<u8>> {
+        let mut data = vec![0; to_usize(self.shape.block_size)];
+        self.device.below().read(&mut [BlockRead { block, kind, data: &mut data }])?;
         Ok(data)
     }
 

@@ -121,7 +121,8 @@ impl Head {
         for (block, at) in self.sealed.iter().map(|sector| Self::place(area, *sector)) {
             sum = match instead.iter().find(|(other, _)| *other == block) {
                 Some((_, data)) => crc32c::crc32c_append(sum, &data[at..at + 512]),
-                None => match area.read_at(block, BlockKind::Superblock) {
+                // Somebody else writes it at home, wherever we do.
+                None => match area.read_home(block, BlockKind::Superblock) {
                     Ok(data) => crc32c::crc32c_append(sum, &data[at..at + 512]),
                     // What cannot be read was not written by somebody else for that reason.
                     Err(_) => crc32c::crc32c_append(sum, &[0]),

@@ -15,7 +15,7 @@
 //! | policy | the text |
 //! | doubt | a bit for each run of 64 blocks of the volume, in sectors that speak for themselves ([`doubt`]) |
 //! | sums | CRC32C of (volume, number, contents) of each block, 0 for none |
-//! | owners | of each spare the block that it is a copy of |
+//! | owners | of each spare the block that it is a copy of, or that was moved there |
 //!
 //! Every block but those of `doubt` begins with what it is ([`block`]): magic, part, index, UUID, generation and a sum.
 //!
@@ -30,6 +30,7 @@ pub(crate) mod area;
 pub(crate) mod block;
 pub(crate) mod doubt;
 pub(crate) mod head;
+pub(crate) mod moved;
 pub(crate) mod owners;
 pub(crate) mod shape;
 pub(crate) mod sums;
@@ -37,6 +38,7 @@ pub(crate) mod sums;
 pub(crate) use area::Area;
 pub(crate) use doubt::Doubt;
 pub(crate) use head::Head;
+pub(crate) use moved::Moved;
 pub(crate) use owners::Owners;
 pub(crate) use shape::{Part, Shape};
 pub(crate) use sums::Sums;

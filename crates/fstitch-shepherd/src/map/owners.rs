@@ -1,4 +1,4 @@
-//! Which block each spare is a copy of.
+//! Which block each spare is a copy of, or has taken the place of.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,34 @@ use super::{Area, Part};
 const BAD: u64 = u64::MAX;
 /// Of a free one.
 const FREE: u64 = 0;
+/// What is added for a spare that a block was moved to.
+const MOVED: u64 = 1 << 62;
+/// Bits of the block, plus 1.
+const HOME_BITS: u32 = 40;
+const HOME_MASK: u64 = (1 << HOME_BITS) - 1;
+/// Bits of the sum of what was at home when a block was moved, behind those.
+const WAS_MASK: u32 = (1 << 22) - 1;
+/// Blocks of the largest volume.
+pub(crate) const BLOCKS_MAX: u64 = HOME_MASK - 1;
+
+/// Where a block was moved to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    pub(crate) spare: u64,
+    /// By which what was at home then is known again; 0 if it could not be read.
+    pub(crate) was: u32,
+}
+
+/// By what the contents of a home are known again.
+pub(crate) fn mark_of(contents: &[u8]) -> u32 {
+    (crc32c::crc32c(contents) & WAS_MASK).max(1)
+}
 
 /// The owners, whole in memory: about 100 bytes for each copy that there is.
 #[derive(Debug, Default)]
 pub(crate) struct Owners {
     copies: BTreeMap<BlockNo, Vec<u64>>,
+    moved: BTreeMap<BlockNo, Elsewhere>,
     free: BTreeSet<u64>,
     /// Given up in memory, and still named on the medium [M2].
     leaving: Vec<u64>,
@@ -46,15 +69,88 @@ impl Owners {
                 owners.said[to_usize(spare)] = Le::u64(&contents, 8 * to_usize(spare - first));
             }
         }
-        for (said, spare) in owners.said.iter().zip(0..) {
-            match *said {
+        for (said, spare) in owners.said.clone().into_iter().zip(0..) {
+            match said {
                 FREE => drop(owners.free.insert(spare)),
                 BAD => {}
+                said if said & MOVED != 0 && (1..=shape.volume).contains(&(said & HOME_MASK)) => {
+                    let was = u32::try_from(said >> HOME_BITS).unwrap_or(0) & WAS_MASK;
+                    owners.found_moved(area, BlockNo((said & HOME_MASK) - 1), Elsewhere { spare, was });
+                }
                 home if home > shape.volume => drop(owners.free.insert(spare)),
                 home => owners.copies.entry(BlockNo(home - 1)).or_default().push(spare),
             }
         }
         owners
+    }
+
+    /// A block was moved to a spare. To two, where that to another one was cut short: either may be the one, so one that can be read is.
+    fn found_moved(&mut self, area: &Area, home: BlockNo, there: Elsewhere) {
+        let is_readable =
+            |there: &Elsewhere| area.read_at(area.spare(there.spare), fstitch_core::BlockKind::Data).is_ok();
+        match self.moved.get(&home).copied() {
+            Some(other) if is_readable(&other) => {}
+            _ => drop(self.moved.insert(home, there)),
+        }
+    }
+
+    /// All copies are given up, whatever they are of; what was moved stays.
+    pub(crate) fn only_moved(mut self, area: &Area) -> Self {
+        let copies: Vec<u64> = std::mem::take(&mut self.copies).into_values().flatten().collect();
+        for spare in copies {
+            self.say(area, spare, FREE);
+            self.leaving.push(spare);
+        }
+        self.dirty = (0..area.shape.blocks(Part::Owners)).collect();
+        self
+    }
+
+    /// Blocks that are not at home.
+    pub(crate) fn moved(&self) -> impl Iterator<Item = (BlockNo, Elsewhere)> + '_ {
+        self.moved.iter().map(|(home, there)| (*home, *there))
+    }
+
+    /// Spares that nobody has.
+    pub(crate) fn free(&self) -> u64 {
+        fstitch_core::num::to_u64(self.free.len())
+    }
+
+    /// Spares that cannot be written.
+    pub(crate) fn bad(&self) -> u64 {
+        fstitch_core::num::to_u64(self.said.iter().filter(|said| **said == BAD).count())
+    }
+
+    /// Blocks that have copies.
+    pub(crate) fn homes(&self) -> impl Iterator<Item = (BlockNo, &[u64])> {
+        self.copies.iter().map(|(home, spares)| (*home, spares.as_slice()))
+    }
+
+    /// Sets the free spare nearest to `wish` apart. `None` if there is none.
+    pub(crate) fn pick(&mut self, area: &Area, wish: BlockNo) -> Option<u64> {
+        let spare = self.nearest(area, wish)?;
+        self.free.remove(&spare);
+        Some(spare)
+    }
+
+    /// A spare that was set apart has a block that was moved. Where it was before, if that is another spare, which is named still.
+    pub(crate) fn move_to(&mut self, area: &Area, home: BlockNo, there: Elsewhere) -> Option<Elsewhere> {
+        let said = MOVED | u64::from(there.was) << HOME_BITS | (home.get() + 1);
+        self.say(area, there.spare, said);
+        self.moved.insert(home, there)
+    }
+
+    /// A spare that nobody has any more cannot be written.
+    pub(crate) fn condemn(&mut self, area: &Area, spare: u64) {
+        self.free.remove(&spare);
+        self.say(area, spare, BAD);
+    }
+
+    /// A block is at home again.
+    pub(crate) fn bring_home(&mut self, area: &Area, home: BlockNo) {
+        if let Some(there) = self.moved.remove(&home) {
+            self.leaving.push(there.spare);
+            self.say(area, there.spare, FREE);
+        }
     }
 
     /// An empty map for a new volume.

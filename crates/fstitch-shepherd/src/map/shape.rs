@@ -90,7 +90,7 @@ impl Shape {
     }
 
     /// Blocks of one half.
-    fn half(&self) -> u64 {
+    pub(crate) fn half(&self) -> u64 {
         Part::ALL.into_iter().map(|part| self.blocks(part)).sum()
     }
 

@@ -55,4 +55,9 @@ impl Policy {
     pub fn any_standing(&self, wanted: impl Fn(&Standing) -> bool) -> bool {
         self.chains.iter().flatten().any(|chain| chain.standing.iter().any(&wanted))
     }
+
+    /// Whether any chain has such an answer.
+    pub fn any_answer(&self, wanted: impl Fn(&Answer) -> bool) -> bool {
+        self.chains.iter().flatten().any(|chain| chain.answers.iter().any(&wanted))
+    }
 }

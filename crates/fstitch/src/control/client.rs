@@ -126,6 +126,17 @@ pub fn of_mount_or_image(path: &Path) -> Result<Connection> {
     }
 }
 
+/// Connects to the daemon that has the volume mounted at `path`, or in the file or device `path`; `None` if nobody has.
+///
+/// # Errors
+/// If `path` is a directory and no mount of ours.
+pub fn if_mounted(path: &Path) -> Result<Option<Connection>> {
+    if path.is_dir() || mounts::at(&absolute(path)).is_some() {
+        return Connection::required(path).map(Some);
+    }
+    Ok(of_mount_or_image(path).ok())
+}
+
 /// All mounts of this user whose daemon answers, in the order of their mount points. A daemon does not ask itself: it may be in the
 /// middle of something.
 pub fn all_mounts() -> Vec<Status> {

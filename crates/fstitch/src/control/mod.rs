@@ -52,6 +52,13 @@ pub enum Request {
     },
     /// Tell what becomes of patches, until the client sends no more.
     Trace,
+    /// How a volume that follows a policy is doing.
+    Health,
+    /// Read and compare what the maps of a policy speak of: a part of the volume.
+    Scrub {
+        /// The block where it begins.
+        from: u64,
+    },
     /// Answer when the volume has been unmounted and everything is on the medium.
     Wait,
 }
@@ -80,6 +87,10 @@ pub enum Response {
     Trace(trace::Batch),
     /// To `Trace`, last: that was all.
     TraceEnded,
+    /// To `Health`.
+    Health(Box<crate::shepherd::health::Health>),
+    /// To `Scrub`.
+    Scrub(crate::shepherd::scrub::Found),
     /// To `Wait`: all is on the medium, and the process is about to end.
     Unmounted,
     /// Still at work.
@@ -307,6 +318,12 @@ mod tests {
         let head = trace::Head { fstitch_trace: trace::VERSION, ..trace::Head::default() };
         listed("`trace`", serde_json::to_value(head).unwrap());
         listed("`fsck`", serde_json::to_value(crate::fsck::Report::default()).unwrap());
+        let health = crate::shepherd::health::Health {
+            counts: vec![crate::shepherd::health::Count::default()],
+            ..Default::default()
+        };
+        listed("`health`", serde_json::to_value(health).unwrap());
+        listed("`scrub`", serde_json::to_value(crate::shepherd::scrub::Found::default()).unwrap());
         let page = documented("The protocol").into_iter().collect::<String>();
         for key in ["survived", "lost", "unwritten", "dirty_bytes"] {
             assert!(page.contains(key), "the protocol lacks {key}");

@@ -46,6 +46,10 @@ pub trait Served: Send + Sync + 'static {
     fn cut(&self, survivors: &str, flush: u64) -> Result<Cut>;
     /// For `graph`.
     fn graph(&self, limit: usize) -> Result<Graph>;
+    /// For `health`.
+    fn health(&self) -> Result<crate::shepherd::health::Health>;
+    /// For `scrub`.
+    fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found>;
     /// For `trace`: from now on it is noted what becomes of patches. Fails where somebody has that done.
     fn begin_trace(&self) -> Result<Head>;
     /// What has happened since the last time.
@@ -170,6 +174,8 @@ fn answer(request: &Request, served: &dyn Served) -> Response {
         Request::Reopen => served.reopen().map(|()| Response::Reopened),
         Request::Cut { survivors, flush } => served.cut(survivors, *flush).map(Response::Cut),
         Request::Graph { limit } => served.graph(*limit).map(|graph| Response::Graph(Box::new(graph))),
+        Request::Health => served.health().map(|health| Response::Health(Box::new(health))),
+        Request::Scrub { from } => served.scrub(*from).map(Response::Scrub),
         Request::Wait | Request::Trace => Ok(Response::Error("this is answered elsewhere".into())),
     };
     result.unwrap_or_else(|error| Response::Error(crate::output::reasons(&error)))
@@ -279,6 +285,12 @@ mod tests {
         }
         fn graph(&self, limit: usize) -> Result<Graph> {
             Ok(Graph { patches: limit, ..Graph::default() })
+        }
+        fn health(&self) -> Result<crate::shepherd::health::Health> {
+            anyhow::bail!("no policy")
+        }
+        fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found> {
+            Ok(crate::shepherd::scrub::Found { next_block: Some(from), ..Default::default() })
         }
         fn begin_trace(&self) -> Result<Head> {
             Ok(Head { patches: 5, ..Head::default() })

@@ -61,6 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
             live: None,
             epoch: None,
             direct: Direct::Auto,
+            on_fault: None,
         },
     )?;
     volume.fs.start()?;

@@ -5,19 +5,23 @@ mod ask;
 use std::fmt::Write;
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
+use fstitch_core::num::to_usize;
 use fstitch_core::{
     BlockDevice, CheckReport, Clock, Error, FindingClass, Overlay, RepairMode, RepairOptions, SystemClock,
 };
 use fstitch_disk::{DiskOptions, FileDisk};
-use fstitch_formats::{FORMATS, Format, Recovery};
+use fstitch_formats::{FORMATS, Format, MapsAt, Recovery};
+use fstitch_fs::ext2::view::BlockView;
 use serde::{Deserialize, Serialize};
 
 use crate::control::client::Connection;
 use crate::control::{Request, Response};
-use crate::open;
+use crate::open::{self, Access};
 use crate::output::{Outcome, json, spinner, text};
+use crate::shepherd::{self, Kept};
 use crate::{probe, recovery};
 
 /// fsck(8): nothing is wrong.
@@ -267,30 +271,94 @@ fn offline(arguments: &Arguments) -> Result<Report> {
         Err(error) if asks => return Err(error.context("cannot repair (-n only checks)")),
         disk => disk?,
     };
+    let access = if mode == RepairMode::No && !asks { Access::ReadOnly } else { Access::ReadWrite };
+    let kept = through_policy(arguments, offset, disk, access)?;
+    let view = kept.view();
+    let disk: &dyn BlockDevice = &view;
     let format = match found {
         Ok(found) => found.format,
-        Err(other) => with_backup(&disk)?
+        Err(other) => with_backup(disk)?
             .ok_or_else(|| anyhow!("{}; nor is there a superblock where its copies would be", other.text))?,
     };
-    let had_journal = format.has_journal(&disk);
+    let had_journal = format.has_journal(disk);
     let external = arguments.volume.journal.as_deref();
-    if mode == RepairMode::No && !asks && must_recover(format, &disk)? {
-        let view = Overlay::new(&disk);
+    if mode == RepairMode::No && !asks && must_recover(format, disk)? {
+        let view = Overlay::new(disk);
         let journal =
             recovery::recover_in_memory(format, &view, external).context("the journal cannot be replayed")?;
         return check(arguments, (format, &view), RepairMode::No, journal);
     }
-    let journal = if mode != RepairMode::No || asks { recover(arguments, format, &disk)? } else { None };
-    let mut report = check(arguments, (format, &disk), mode, journal)?;
-    if had_journal && report.left == 0 && report.tried && !format.has_journal(&disk) {
-        let renewed = format.renew_journal(&disk, SystemClock::new().now());
+    let journal = if mode != RepairMode::No || asks { recover(arguments, format, disk)? } else { None };
+    let mut report = check(arguments, (format, disk), mode, journal)?;
+    if had_journal && report.left == 0 && report.tried && !format.has_journal(disk) {
+        let renewed = format.renew_journal(disk, SystemClock::new().now());
         report.new_journal = renewed.context("making another journal")?;
     }
+    kept.close(format)?;
     Ok(report)
 }
 
+/// A volume to be checked, on its disk or on the shepherd that its policy has put before it.
+enum Checked {
+    Plain(FileDisk),
+    Kept { kept: Kept, device: Arc<dyn BlockDevice>, unit: usize },
+}
+
+impl Checked {
+    /// The volume in the blocks in which it is checked.
+    fn view(&self) -> BlockView<'_> {
+        match self {
+            Self::Plain(disk) => BlockView::new(disk, to_usize(disk.geometry().block_size)),
+            Self::Kept { device, unit, .. } => BlockView::new(&**device, *unit),
+        }
+    }
+
+    /// What was mended is known to the maps as well.
+    fn close(&self, format: &dyn Format) -> Result<()> {
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Kept { kept, .. } => {
+                kept.renew(format)?;
+                kept.close()
+            }
+        }
+    }
+}
+
+/// Puts the shepherd before the disk of a volume that follows a policy. Maps that cannot be used keep nobody from checking.
+fn through_policy(arguments: &Arguments, offset: u64, disk: FileDisk, access: Access) -> Result<Checked> {
+    let Ok(probe::Found { format, block_size }) = probe::volume(&arguments.image, offset) else {
+        return Ok(Checked::Plain(disk));
+    };
+    let unit = to_usize(disk.geometry().block_size);
+    let keeps = format.keeps_maps();
+    let maps = keeps.and_then(|keeps| keeps.maps(&BlockView::new(&disk, to_usize(block_size))).ok());
+    if !matches!(maps, Some(MapsAt::Here(_))) {
+        return Ok(Checked::Plain(disk));
+    }
+    // The same disk may not be open twice.
+    drop(disk);
+    let options =
+        DiskOptions { block_size, offset, read_only: access == Access::ReadOnly, ..DiskOptions::default() };
+    let disk: Arc<dyn BlockDevice> = Arc::new(open::disk(&arguments.image, &options)?);
+    let name = arguments.image.display().to_string();
+    match shepherd::over(&disk, format, access, (&name, None)) {
+        Ok(Some(kept)) => Ok(Checked::Kept { device: kept.device(), kept, unit }),
+        Ok(None) => bail!("{name}: its policy was taken away meanwhile"),
+        Err(error) => {
+            tracing::warn!(
+                "{name}: {}; it is checked as if it followed none",
+                crate::output::reasons(&error)
+            );
+            drop(disk);
+            let options = DiskOptions { block_size: u32::try_from(unit)?, ..options };
+            Ok(Checked::Plain(open::disk(&arguments.image, &options)?))
+        }
+    }
+}
+
 /// The format of a volume whose start cannot be read, if there is something to repair it by.
-fn with_backup(disk: &FileDisk) -> Result<Option<&'static dyn Format>> {
+fn with_backup(disk: &dyn BlockDevice) -> Result<Option<&'static dyn Format>> {
     for format in FORMATS {
         if format.has_backup(disk)? {
             return Ok(Some(*format));
@@ -300,7 +368,7 @@ fn with_backup(disk: &FileDisk) -> Result<Option<&'static dyn Format>> {
 }
 
 /// Whether the volume is one that must be recovered. One whose superblock is damaged must be repaired first.
-fn must_recover(format: &dyn Format, disk: &FileDisk) -> Result<bool> {
+fn must_recover(format: &dyn Format, disk: &dyn BlockDevice) -> Result<bool> {
     match format.needs_recovery(disk) {
         Err(Error::Corrupt(_)) => Ok(false),
         other => Ok(other?),
@@ -308,7 +376,7 @@ fn must_recover(format: &dyn Format, disk: &FileDisk) -> Result<bool> {
 }
 
 /// Replays the journal. With `-y`, one that cannot be replayed is given up: the volume goes on without.
-fn recover(arguments: &Arguments, format: &dyn Format, disk: &FileDisk) -> Result<Option<Recovery>> {
+fn recover(arguments: &Arguments, format: &dyn Format, disk: &dyn BlockDevice) -> Result<Option<Recovery>> {
     if !must_recover(format, disk)? {
         return Ok(None);
     }

@@ -20,8 +20,9 @@ use serde_json::{Map, Value};
 
 pub use fstitch_formats::show::uuid as show_uuid;
 
-use crate::open;
-use crate::output::{Outcome, json, spinner, usage};
+use crate::open::{self, Access};
+use crate::output::{Outcome, json, spinner, text, usage};
+use crate::shepherd::adopt;
 
 /// Arguments of `mkfs`: what is to be made.
 pub enum Arguments {
@@ -66,6 +67,12 @@ struct Common {
     /// Fill the volume with what is in this directory or tar archive, `-` for an archive on standard input
     #[arg(short = 'd', long = "from", value_name = "DIRECTORY|TAR")]
     source: Option<PathBuf>,
+    /// What is done when the disk fails: the name of a policy that comes with the program (`fstitch policy list`), or a file
+    #[arg(long, value_name = "NAME|FILE")]
+    policy: Option<String>,
+    /// With --policy: blocks for copies and for what is moved, instead of what suits the volume
+    #[arg(long, value_name = "BLOCKS", requires = "policy")]
+    spares: Option<u64>,
     /// Where the volume starts in the image
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = crate::size::bytes)]
     offset: u64,
@@ -201,15 +208,32 @@ fn make(wanted: &Wanted) -> Result<Outcome> {
         None | Some(AskedJournal::Bytes(_)) => None,
         Some(AskedJournal::Device(path)) => Some(device::for_new_volume(path, &mut asked.block_size)?),
     };
+    let policy =
+        common.policy.as_deref().map(|policy| adopt::Wanted::read(policy, common.spares)).transpose()?;
+    if policy.is_some() && wanted.format.keeps_maps().is_none() {
+        return Err(usage(format!("{} volumes cannot follow a policy", wanted.kind)));
+    }
     let plan = wanted.format.plan(&asked).map_err(blame)?;
     let (size, prepared) = prepare_image(common, plan.name())?;
     let made = write(wanted, &asked, &*plan, (size, prepared, device)).and_then(|mut made| {
         let failed = fill::fill(common, &mut made)?;
-        Ok((made, failed))
+        let said = policy.as_ref().map(|policy| follow(common, policy)).transpose()?;
+        Ok((made, failed, said))
     });
-    let (made, failed) = made.inspect_err(|_| prepared.undo(&common.image))?;
+    let (made, failed, said) = made.inspect_err(|_| prepared.undo(&common.image))?;
     report(common, &asked, made)?;
+    if let Some(said) = said.filter(|_| !common.quiet && !common.json) {
+        text(&format!("{}: {said}\n", common.image.display()))?;
+    }
     Ok(if failed == 0 { Outcome::SUCCESS } else { Outcome::FAILURE })
+}
+
+/// Has the volume that was just made follow a policy; what is to be said about it.
+fn follow(common: &Common, policy: &adopt::Wanted) -> Result<String> {
+    let volume = open::Arguments { offset: offset(common)?, partition: None, cache_size: 0, journal: None };
+    let name = common.image.display().to_string();
+    let opened = volume.open_kept(&common.image, Access::ReadWrite)?;
+    adopt::adopt(&opened.raw(), opened.format, &name, policy).with_context(|| name.clone())
 }
 
 /// What is asked of the format.

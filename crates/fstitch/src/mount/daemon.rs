@@ -124,6 +124,7 @@ pub fn open_options(plan: &Plan) -> OpenOptions {
         atime: plan.options.atime.into(),
         epoch: None,
         direct: Direct::Auto,
+        on_fault: plan.options.on_fault.clone(),
     }
 }
 
@@ -290,10 +291,7 @@ impl Daemon {
         if let Some(reopening) = reopening {
             reopening.seat.close();
         }
-        match volume.and_then(|volume| volume.live) {
-            Some(mut live) => live.finish(),
-            None => Ok(()),
-        }
+        volume.map_or(Ok(()), Volume::finish)
     }
 
     /// After an unclean unmount, reclaims in the background what the crash left behind. Unmounting stops it.
@@ -468,6 +466,23 @@ impl Served for Daemon {
 
     fn graph(&self, limit: usize) -> Result<Graph> {
         self.with(|volume| Ok(cache_of(volume)?.view(limit.min(GRAPH_MAX)).into()))
+    }
+
+    fn health(&self) -> Result<crate::shepherd::health::Health> {
+        self.with(|volume| {
+            let kept = volume.kept.as_ref().context("the volume follows no policy")?;
+            Ok(crate::shepherd::health::of(kept.shepherd(), kept.opened()))
+        })
+    }
+
+    fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found> {
+        self.with(|volume| {
+            let kept = volume
+                .kept
+                .as_ref()
+                .context("the volume follows no policy, so there is nothing to compare")?;
+            crate::shepherd::scrub::part(kept.shepherd(), from)
+        })
     }
 
     fn begin_trace(&self) -> Result<Head> {

@@ -1,8 +1,8 @@
 //! `fstitch mount`, and what mount(8) calls as `mount.fuse.fstitch`.
 
-mod background;
+pub mod background;
 mod check;
-mod daemon;
+pub mod daemon;
 mod fuse2fs;
 mod helper;
 mod options;
@@ -86,6 +86,8 @@ Mount options (-o):
   durable_every=TIME             with it: make everything stable that often, as in 5s
   commit=SECONDS                 age at which a journal's transaction is committed (default 5)
   journal_path=PATH              the device of the volume's journal, if it has one of its own
+  on_fault=COMMAND               run this on faults of which the volume's policy says `notify`, with FSTITCH_STORY and others in its
+                                 environment; a name without commas: the rest goes into a script
   awake=auto|on|off              keep idle processors awake while requests come: several times as fast in virtual machines and
                                  where processors sleep deeply. auto (default): where waking one was measured to be slow, only
                                  while requests come fast, not on battery; on (or `awake`): from the first request; see `status`
@@ -283,7 +285,7 @@ fn run_plan(mut plan: Plan, foreground: bool) -> Result<Outcome> {
 }
 
 /// Mounts with a daemon, and returns when the mount answers.
-fn run_in_background(serve: impl FnOnce(daemon::Place) -> Result<()>) -> Result<Outcome> {
+pub fn run_in_background(serve: impl FnOnce(daemon::Place) -> Result<()>) -> Result<Outcome> {
     if background::is_daemon() {
         return daemon::serve_as_child(serve);
     }

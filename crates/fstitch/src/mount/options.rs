@@ -72,6 +72,8 @@ pub struct Options {
     pub no_recovery: bool,
     /// The device of an external journal.
     pub journal: Option<PathBuf>,
+    /// What is run on faults of which the volume's policy says `notify`.
+    pub on_fault: Option<String>,
     /// Options for the kernel (`nosuid`, `nodev`, `noexec`, …).
     pub kernel: Vec<String>,
 }
@@ -275,6 +277,7 @@ impl Options {
             "partition" => self.partition = Some(number()?),
             "offset" => self.offset = crate::size::bytes(value)?,
             "journal_path" => self.journal = Some(PathBuf::from(value)),
+            "on_fault" => self.on_fault = Some(value.to_owned()),
             "cache_size" => self.cache_size = Some(crate::size::bytes(value)?),
             "workers" => {
                 let workers = value.parse().map_err(|_| format!("`{value}` is not a number"))?;

@@ -47,7 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 const TEXT_MAX: u64 = 1 << 20;
 
 /// The text of a policy: of one that comes with the program, or in a file.
-fn text_of(name: &str) -> Result<String> {
+pub fn text_of(name: &str) -> Result<String> {
     if let Some(known) = shipped(name) {
         return Ok(known.text.to_owned());
     }

@@ -24,6 +24,7 @@ mod questions;
 mod recorded;
 mod refusals;
 mod shapes;
+mod shepherd;
 mod shutdown;
 mod stack;
 mod unprivileged;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use fstitch_core::{BlockDevice, BlockNo, Concat, Errno, Error, StatsDevice, SystemClock};
 use fstitch_disk::DiskOptions;
 use fstitch_formats as formats;
@@ -158,6 +158,13 @@ impl Opening<'_> {
         let (blocks, external) = (&devices[0], devices.get(1));
         let format = format_of(&*blocks.device)?;
         let cached = cached(format)?;
+        if let Some(keeps) = format.keeps_maps()
+            && matches!(keeps.maps(&*blocks.device)?, formats::MapsAt::Here(_))
+        {
+            bail!(
+                "it follows a policy of the shepherd, which volumes of a stack cannot: `fstitch tune --policy none` takes it away"
+            );
+        }
         self.recover(volume, format, (blocks, external))?;
         let read_only = volume.options.read_only;
         let mut arrangement = Arrangement {
@@ -185,7 +192,7 @@ impl Opening<'_> {
         let options = VolumeOptions { ordering: chosen.ordering(), read_only };
         let cache = self.opened.engine.volume(placement, options)?;
         let fs = cached.open_in(chosen, cache, arrangement.fs)?;
-        Ok((Volume { fs, disk: Arc::clone(&self.disk) as _, live: None }, log))
+        Ok((Volume { fs, disk: Arc::clone(&self.disk) as _, live: None, kept: None }, log))
     }
 
     /// Recovers a volume that was not unmounted.

@@ -1,0 +1,180 @@
+//! The maps of a policy in an ext2 or ext3 volume.
+//!
+//! **Layout.** They are the contents of inode 5, which the format reserves for a boot loader: a regular file of mode 0600 without a name,
+//! so that nobody can open, move or delete it, while e2fsck and the kernel count its blocks. [`MARK`] in its `osd1` says that the maps are
+//! to be used.
+//!
+//! **States and transitions.** Those of [`KeepsMaps`]. *Taking room*: the mark of a clean volume is taken away → bitmaps and counts → the
+//! file's map, then its inode → counts and mark in one write of the superblock. *Giving back*: the same way back, the inode first.
+//!
+//! **Crash cases.** In between the volume is not clean. What inode 5 does not have yet, or has no more, is a leak, which a check or the
+//! reclaimer gives back; it never has blocks that somebody else could be given, because the bitmaps are stable while it has them.
+
+mod census;
+mod rules;
+mod space;
+
+use std::sync::Arc;
+
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Le, Result, Structure, Timestamp};
+use fstitch_fs::ext2::journal as jbd;
+use fstitch_fs::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
+use fstitch_fs::ext2::layout::inode::{self, DIRECT, I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
+use fstitch_fs::ext2::layout::superblock::Superblock;
+use fstitch_fs::ext2::view::BlockView;
+use fstitch_shepherd::{Room, Rules, Stretch};
+
+use super::Ext;
+use crate::{KeepsMaps, MapsAt};
+
+/// The inode of the maps: the boot loader's.
+const MAPS_INO: u32 = 5;
+/// Where an inode keeps what its system likes.
+const I_OSD1: usize = 0x24;
+/// What stands there when the maps are to be used.
+const MARK: u32 = u32::from_le_bytes(*b"FSHP");
+/// A regular file that root may read and write.
+const MODE: u16 = 0o100_600;
+/// The sector of the superblock with the times, counts and states that every program writes.
+const SEALED: u64 = 2;
+
+/// A volume that is looked at as it is on the medium.
+struct Raw<'d> {
+    view: BlockView<'d>,
+    shape: Superblock,
+}
+
+impl<'d> Raw<'d> {
+    fn read(device: &'d dyn BlockDevice) -> Result<Self> {
+        let (_, shape) = jbd::read_superblock(device)?;
+        Ok(Self { view: BlockView::new(device, to_usize(shape.block_size)), shape })
+    }
+
+    fn block(&self, no: u32, kind: BlockKind) -> Result<BlockBuf> {
+        let mut bytes = BlockBuf::zeroed(self.view.block_size());
+        self.view.read(BlockNo(u64::from(no)), kind, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn group(&self, group: u32) -> Result<GroupDescriptor> {
+        let (no, offset) = self.shape.descriptor_place(group);
+        let bytes = self.block(no, BlockKind::GroupDescriptor)?;
+        let raw = bytes.get(offset..offset + DESCRIPTOR_SIZE).unwrap_or_default();
+        GroupDescriptor::parse(raw, group, &self.shape, BlockNo(u64::from(no)))
+    }
+
+    /// The block of the maps' inode, with its contents, and where in it the inode is.
+    fn maps_inode(&self) -> Result<(BlockNo, BlockBuf, usize)> {
+        let (at, offset) = inode::place(&self.shape, self.group(0)?.inode_table, MAPS_INO);
+        let mut bytes = BlockBuf::zeroed(self.view.block_size());
+        self.view.read(at, BlockKind::Inode, &mut bytes)?;
+        Ok((at, bytes, offset))
+    }
+
+    fn is_block(&self, no: u32) -> bool {
+        (self.shape.first_data_block()..self.shape.blocks_count).contains(&no)
+    }
+
+    /// Calls `visit` with every block that the pointers of an inode lead to, and whether it is one of pointers; those of one array in a
+    /// call of their own each, those of pointers before what they lead to. What cannot be a block's number is passed over.
+    fn walk(&self, inode: &[u8], visit: &mut dyn FnMut(u32, bool)) -> Result<()> {
+        // Of a map that is damaged there is no more than this.
+        let mut left = self.shape.blocks_count;
+        for at in 0..POINTERS {
+            let levels = at.saturating_sub(DIRECT - 1);
+            self.walk_tree((pointer_field(at).get(inode), levels), &mut left, visit)?;
+        }
+        Ok(())
+    }
+
+    fn walk_tree(
+        &self,
+        (no, levels): (u32, usize),
+        left: &mut u32,
+        visit: &mut dyn FnMut(u32, bool),
+    ) -> Result<()> {
+        if !self.is_block(no) || *left == 0 {
+            return Ok(());
+        }
+        *left -= 1;
+        visit(no, levels > 0);
+        if levels == 0 {
+            return Ok(());
+        }
+        let pointers = self.block(no, BlockKind::Indirect)?;
+        for word in pointers.chunks_exact(4) {
+            self.walk_tree((Le::u32(word, 0), levels - 1), left, visit)?;
+        }
+        Ok(())
+    }
+
+    /// Where the maps are. Their inode is believed only as a whole.
+    fn maps(&self) -> Result<MapsAt> {
+        if !self.shape.is_dynamic() {
+            return Ok(MapsAt::Nowhere);
+        }
+        let (at, table, offset) = self.maps_inode()?;
+        let inode = &table[offset..offset + usize::from(self.shape.inode_size)];
+        let size = u64::from(I_SIZE.get(inode)) | u64::from(I_SIZE_HIGH.get(inode)) << 32;
+        if I_MODE.get(inode) != MODE || size == 0 {
+            return Ok(MapsAt::Nowhere);
+        }
+        let mut blocks = Vec::new();
+        self.walk(inode, &mut |no, is_pointers| {
+            if !is_pointers {
+                blocks.push(BlockNo(u64::from(no)));
+            }
+        })?;
+        let is_marked = Le::u32(inode, I_OSD1) == MARK;
+        if is_marked && to_u64(blocks.len()) * u64::from(self.shape.block_size) != size {
+            let problem = format!("the maps of a policy have {} blocks and {size} bytes", blocks.len());
+            return Err(Error::corrupt(Structure::Inode(u64::from(MAPS_INO)), at, problem));
+        }
+        Ok(if is_marked { MapsAt::Here(blocks) } else { MapsAt::Unfinished(blocks) })
+    }
+}
+
+impl KeepsMaps for Ext {
+    fn maps(&self, device: &dyn BlockDevice) -> Result<MapsAt> {
+        Raw::read(device)?.maps()
+    }
+
+    fn make_room(&self, device: &dyn BlockDevice, room: Room, now: Timestamp) -> Result<Vec<BlockNo>> {
+        space::take(device, room, now)
+    }
+
+    fn finish(&self, device: &dyn BlockDevice, are_used: bool) -> Result<()> {
+        let raw = Raw::read(device)?;
+        let (at, mut table, offset) = raw.maps_inode()?;
+        Le::put_u32(&mut table, offset + I_OSD1, if are_used { MARK } else { 0 });
+        raw.view.flush()?;
+        raw.view.write(at, BlockKind::Inode, &table)?;
+        raw.view.flush()
+    }
+
+    fn give_back(&self, device: &dyn BlockDevice) -> Result<()> {
+        space::give_back(device)
+    }
+
+    fn census(&self, device: &dyn BlockDevice) -> Result<Vec<Stretch>> {
+        census::take(&Raw::read(device)?)
+    }
+
+    fn free(&self, device: &dyn BlockDevice) -> Result<u64> {
+        let raw = Raw::read(device)?;
+        (0..raw.shape.group_count()).map(|group| Ok(u64::from(raw.group(group)?.free_blocks))).sum()
+    }
+
+    fn sealed(&self) -> Vec<u64> {
+        vec![SEALED]
+    }
+
+    fn uuid(&self, device: &dyn BlockDevice) -> Result<[u8; 16]> {
+        Ok(Raw::read(device)?.shape.uuid)
+    }
+
+    fn rules(&self, device: &dyn BlockDevice) -> Result<Arc<dyn Rules>> {
+        Ok(Arc::new(rules::ExtRules { shape: Raw::read(device)?.shape }))
+    }
+}

@@ -1,0 +1,188 @@
+//! Everything that the maps speak of is read and compared, and mended where it can be.
+
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::to_u64;
+use fstitch_core::{BlockKind, BlockNo, BlockWrite, IoOp, Result};
+
+use super::{Health, Shepherd, State, Trouble, run_of};
+use crate::map::sums::sum_of;
+use crate::policy::Kind;
+
+/// What a scrub of some blocks has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Blocks that have sums or copies.
+    pub blocks: u64,
+    /// Blocks that were read, copies included.
+    pub read: u64,
+    /// Homes that could not be read or were not what was written, and have their contents again.
+    pub restored: Vec<BlockNo>,
+    /// The same, which cannot be written: their copies are read until they can.
+    pub not_restored: Vec<BlockNo>,
+    /// Copies that were lost or not what they should be, and were written again.
+    pub copies_written: u64,
+    /// Blocks of which nothing is left that is right.
+    pub lost: Vec<BlockNo>,
+    /// Blocks that have no sum, and a copy that is another than their home: nobody can know which one is right.
+    pub differing: Vec<BlockNo>,
+}
+
+impl Scrubbed {
+    /// Adds what was found elsewhere.
+    pub fn add(&mut self, other: Self) {
+        self.blocks += other.blocks;
+        self.read += other.read;
+        self.restored.extend(other.restored);
+        self.not_restored.extend(other.not_restored);
+        self.copies_written += other.copies_written;
+        self.lost.extend(other.lost);
+        self.differing.extend(other.differing);
+    }
+
+    /// Whether all is as it should be, or is again.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.lost.is_empty() && self.differing.is_empty() && self.not_restored.is_empty()
+    }
+}
+
+/// A block that the maps speak of.
+struct Kept {
+    block: BlockNo,
+    sum: u32,
+    spares: Vec<u64>,
+}
+
+impl Shepherd {
+    /// Blocks of the volume.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.area.shape.volume
+    }
+
+    /// Looks at `count` blocks from `from` on: their homes, and all copies. Writes wait meanwhile, so it is asked for little at a time.
+    /// `kind` says what blocks hold, for the counters.
+    ///
+    /// # Errors
+    /// When the maps cannot be written.
+    pub fn scrub(&self, from: BlockNo, count: u64, kind: &dyn Fn(BlockNo) -> BlockKind) -> Result<Scrubbed> {
+        let _nobody_writes = self.gate.write().unpoisoned();
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let mut done = Scrubbed::default();
+        let end = from.get().saturating_add(count).min(self.area.shape.volume);
+        let kept: Vec<Kept> = (from.get()..end)
+            .map(BlockNo)
+            .filter_map(|block| {
+                let sum = if self.keeps_sums { state.sums.get(&self.area, block) } else { 0 };
+                let spares = state.owners.of(block).to_vec();
+                (sum != 0 || !spares.is_empty() || self.area.device.has(block)).then_some(Kept {
+                    block,
+                    sum,
+                    spares,
+                })
+            })
+            .collect();
+        let blocks: Vec<BlockNo> = kept.iter().map(|kept| kept.block).collect();
+        let homes = self.area.read_each(&blocks, BlockKind::Data);
+        done.blocks = to_u64(blocks.len());
+        done.read = done.blocks;
+        for (kept, home) in kept.iter().zip(homes) {
+            self.scrub_one(state, kept, home, kind(kept.block), &mut done);
+        }
+        if state.owners.has_news() {
+            self.tell_owners(state, &[], &[])?;
+        }
+        Ok(done)
+    }
+
+    fn scrub_one(
+        &self,
+        state: &mut State,
+        kept: &Kept,
+        home: Option<Vec<u8>>,
+        kind: BlockKind,
+        done: &mut Scrubbed,
+    ) {
+        let fits = |data: &[u8]| kept.sum == 0 || kept.sum == sum_of(&self.area.uuid, kept.block, data);
+        let at: Vec<BlockNo> = kept.spares.iter().map(|spare| self.area.spare(*spare)).collect();
+        let copies = self.area.read_each(&at, BlockKind::Data);
+        done.read += to_u64(copies.len());
+        let right = match &home {
+            Some(data) if fits(data) => data,
+            _ => {
+                let trouble = if home.is_none() { Trouble::Read } else { Trouble::Sum };
+                self.count(kind, trouble, 1);
+                let Some(copy) = copies.iter().flatten().find(|copy| fits(copy)) else {
+                    done.lost.push(kept.block);
+                    return;
+                };
+                self.count(kind, Trouble::CopyRead, 1);
+                if self.restore(state, kept.block, copy) {
+                    self.count(kind, Trouble::Renewed, 1);
+                    done.restored.push(kept.block);
+                } else {
+                    self.count(kind, Trouble::NotRenewed, 1);
+                    done.not_restored.push(kept.block);
+                }
+                copy
+            }
+        };
+        let is_right = |copy: &Option<Vec<u8>>| copy.as_ref().is_some_and(|copy| copy == right);
+        let wrong: Vec<u64> = kept
+            .spares
+            .iter()
+            .zip(&copies)
+            .filter(|(_, copy)| !is_right(copy))
+            .map(|(spare, _)| *spare)
+            .collect();
+        if kept.sum == 0 && copies.iter().flatten().any(|copy| copy != right) {
+            // Nothing is copied over another copy unless it was compared with its sum [S5].
+            done.differing.push(kept.block);
+            return;
+        }
+        for spare in wrong {
+            let at = self.area.spare(spare);
+            if self.area.write_each(&[at], std::slice::from_ref(right)).is_empty() {
+                done.copies_written += 1;
+                continue;
+            }
+            state.owners.give_up(&self.area, kept.block, spare);
+            let other = state.owners.give(&self.area, kept.block, at);
+            match other.map(|other| {
+                (other, self.area.write_each(&[self.area.spare(other)], std::slice::from_ref(right)))
+            }) {
+                Some((_, failed)) if failed.is_empty() => done.copies_written += 1,
+                Some((other, _)) => {
+                    state.owners.give_up(&self.area, kept.block, other);
+                    self.count(kind, Trouble::CopyLost, 1);
+                }
+                None => self.count(kind, Trouble::CopyLost, 1),
+            }
+        }
+    }
+
+    /// Writes a home again, which has its run in doubt first; whether that worked, and what it holds then is right.
+    fn restore(&self, state: &mut State, block: BlockNo, contents: &[u8]) -> bool {
+        if self.lets(IoOp::Write, block).is_err() {
+            return false;
+        }
+        let run = run_of(block);
+        let new = std::iter::once(run).filter(|run| !state.doubt.has(*run)).collect();
+        let write = BlockWrite { block, kind: BlockKind::Data, data: contents };
+        let is_written = state.doubt.set(&self.area, &new).is_ok()
+            && self.disk().write(&[write]).is_ok()
+            && self.area.read_at(block, BlockKind::Data).is_ok_and(|now| now == contents);
+        if is_written {
+            state.failed.remove(&run);
+        } else {
+            state.failed.insert(run);
+        }
+        is_written
+    }
+
+    fn count(&self, kind: BlockKind, trouble: Trouble, count: u64) {
+        let mut health: std::sync::MutexGuard<'_, Health> = self.health.lock().unpoisoned();
+        health.add(Kind::Block(kind), trouble, count);
+    }
+}

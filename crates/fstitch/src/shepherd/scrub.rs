@@ -1,0 +1,261 @@
+//! `fstitch scrub`: everything that the maps of a policy speak of is read and compared.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo};
+use fstitch_shepherd::engine::Scrubbed;
+use fstitch_shepherd::{Shepherd, Stretch};
+use serde::{Deserialize, Serialize};
+
+use crate::control::client::if_mounted;
+use crate::control::{Request, Response};
+use crate::open::{self, Access};
+use crate::output::{Outcome, json, spinner, text};
+
+/// Blocks that are looked at while writes wait.
+const STEP: u64 = 256;
+/// Of a mounted volume: bytes that one request looks at.
+const REQUEST_BYTES: u64 = 64 << 20;
+/// Blocks that are named one by one.
+const NAMED_MAX: usize = 1000;
+
+/// Arguments of `scrub`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// At most so many bytes a second
+    #[arg(long, value_name = "BYTES", value_parser = crate::size::bytes)]
+    rate: Option<u64>,
+    /// Begin at this block, where an earlier scrub was stopped
+    #[arg(long, value_name = "BLOCK", default_value_t = 0)]
+    from: u64,
+    #[command(flatten)]
+    volume: open::Arguments,
+    /// The image file or block device; or the mount point of a volume that is mounted
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+}
+
+/// What a scrub found. Field names are a contract (`docs/control-socket.md`).
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Found {
+    /// Blocks of the volume that have sums or copies.
+    pub blocks: u64,
+    /// Blocks that were read, copies included.
+    pub blocks_read: u64,
+    /// The block where it goes on; none at the end.
+    pub next_block: Option<u64>,
+    /// Blocks that could not be read or were not what was written, and are again.
+    pub restored: Vec<u64>,
+    /// The same, which cannot be written: their copies are read until they can.
+    pub not_restored: Vec<u64>,
+    /// Copies that were written again.
+    pub copies_written: u64,
+    /// Blocks of which nothing is left that is right.
+    pub lost: Vec<u64>,
+    /// Blocks without a sum that have a copy which is another than their home.
+    pub differing: Vec<u64>,
+}
+
+impl Found {
+    fn new(done: Scrubbed, next_block: Option<u64>) -> Self {
+        let numbers =
+            |blocks: Vec<BlockNo>| blocks.into_iter().take(NAMED_MAX).map(BlockNo::get).collect::<Vec<u64>>();
+        Self {
+            blocks: done.blocks,
+            blocks_read: done.read,
+            next_block,
+            restored: numbers(done.restored),
+            not_restored: numbers(done.not_restored),
+            copies_written: done.copies_written,
+            lost: numbers(done.lost),
+            differing: numbers(done.differing),
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.blocks += other.blocks;
+        self.blocks_read += other.blocks_read;
+        self.next_block = other.next_block;
+        self.restored.extend(other.restored);
+        self.not_restored.extend(other.not_restored);
+        self.copies_written += other.copies_written;
+        self.lost.extend(other.lost);
+        self.differing.extend(other.differing);
+    }
+
+    fn is_sound(&self) -> bool {
+        self.lost.is_empty() && self.differing.is_empty() && self.not_restored.is_empty()
+    }
+
+    fn describe(&self, name: &str) -> Result<String> {
+        let mut shown = String::new();
+        for (blocks, what) in [
+            (&self.restored, "was damaged, and has been restored from a copy"),
+            (&self.not_restored, "cannot be written: its copy is read in its place"),
+            (&self.lost, "is LOST: neither it nor a copy is what was written"),
+            (&self.differing, "DIFFERS from its copy, and no sum says which of them is right"),
+        ] {
+            for block in blocks {
+                writeln!(shown, "block {block} {what}")?;
+            }
+        }
+        let verdict = match (self.is_sound(), self.restored.len(), self.copies_written) {
+            (true, 0, 0) => "all of it is as it was written".to_owned(),
+            (true, blocks, copies) => format!(
+                "all of it is as it was written again: {blocks} blocks and {copies} copies were restored"
+            ),
+            (false, ..) => format!(
+                "{} blocks lost, {} in doubt, {} without a home",
+                self.lost.len(),
+                self.differing.len(),
+                self.not_restored.len()
+            ),
+        };
+        writeln!(
+            shown,
+            "{name}: {} blocks read, {} of them copies; {verdict}",
+            self.blocks_read,
+            self.blocks_read - self.blocks
+        )?;
+        Ok(shown)
+    }
+}
+
+/// Goes over a whole volume.
+pub fn all(
+    shepherd: &Shepherd,
+    kind: &dyn Fn(BlockNo) -> BlockKind,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Scrubbed> {
+    let mut done = Scrubbed::default();
+    for from in (0..shepherd.blocks()).step_by(usize::try_from(STEP)?) {
+        done.add(shepherd.scrub(BlockNo(from), STEP, kind)?);
+        progress(from + STEP, shepherd.blocks());
+    }
+    shepherd.settle()?;
+    Ok(done)
+}
+
+/// Goes over a part of a mounted volume.
+pub fn part(shepherd: &Shepherd, from: u64) -> Result<Found> {
+    let mut done = Scrubbed::default();
+    let block_size = u64::from(shepherd.geometry().block_size);
+    let mut at = from;
+    while at < shepherd.blocks() && done.read * block_size < REQUEST_BYTES {
+        done.add(shepherd.scrub(BlockNo(at), STEP, &|_| BlockKind::Data)?);
+        at += STEP;
+    }
+    if at >= shepherd.blocks() {
+        shepherd.settle()?;
+    }
+    let next = (at < shepherd.blocks()).then_some(at);
+    Ok(Found::new(done, next))
+}
+
+/// Waits so that no more than `rate` bytes a second are read.
+struct Pace {
+    began: Instant,
+    rate: Option<u64>,
+}
+
+impl Pace {
+    fn wait(&self, bytes: u64) {
+        let Some(rate) = self.rate.filter(|rate| *rate > 0) else { return };
+        let due = Duration::from_secs_f64(to_f64(bytes) / to_f64(rate));
+        std::thread::sleep(due.saturating_sub(self.began.elapsed()));
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "what is waited for and shown need not be exact")]
+fn to_f64(n: u64) -> f64 {
+    n as f64
+}
+
+/// Runs `scrub`.
+pub fn run(arguments: &Arguments) -> Result<Outcome> {
+    let name = arguments.image.display().to_string();
+    let found = match if_mounted(&arguments.image)? {
+        Some(_) => mounted(arguments)?,
+        None => unmounted(arguments)?,
+    };
+    if arguments.json {
+        json(&found)?;
+    } else {
+        text(&found.describe(&name)?)?;
+    }
+    Ok(if found.is_sound() { Outcome::SUCCESS } else { Outcome::FAILURE })
+}
+
+fn mounted(arguments: &Arguments) -> Result<Found> {
+    let display = spinner(arguments.json);
+    let pace = Pace { began: Instant::now(), rate: arguments.rate };
+    let mut found = Found::default();
+    let mut from = Some(arguments.from);
+    while let Some(at) = from {
+        let mut connection = if_mounted(&arguments.image)?.context("the volume was unmounted meanwhile")?;
+        let answer = connection.ask(&Request::Scrub { from: at })?;
+        match answer {
+            Response::Scrub(part) => found.add(part),
+            Response::Error(reason) => bail!("{reason}"),
+            other => bail!("an unexpected answer: {other:?}"),
+        }
+        from = found.next_block;
+        display.set_message(format!("{} blocks read, up to block {}", found.blocks_read, from.unwrap_or(at)));
+        display.tick();
+        pace.wait(found.blocks_read * 4096);
+    }
+    display.finish_and_clear();
+    Ok(found)
+}
+
+fn unmounted(arguments: &Arguments) -> Result<Found> {
+    let opened = arguments.volume.open_kept(&arguments.image, Access::ReadWrite)?;
+    let name = || arguments.image.display().to_string();
+    let kept = opened
+        .kept
+        .as_ref()
+        .with_context(|| format!("{}: it follows no policy, so there is nothing to compare", name()))?;
+    if let Some(report) =
+        crate::recovery::recover(opened.format, &*opened.device, arguments.volume.journal.as_deref())?
+    {
+        tracing::info!("{}: {}", name(), report.describe());
+    }
+    kept.renew(opened.format)?;
+    let keeps = opened.format.keeps_maps().context("a format with maps keeps maps")?;
+    let blocks = keeps.census(&*opened.device)?;
+    let shepherd: &Arc<Shepherd> = kept.shepherd();
+    let display = spinner(arguments.json);
+    let pace = Pace { began: Instant::now(), rate: arguments.rate };
+    let block_size = u64::from(shepherd.geometry().block_size);
+    let kind = |block: BlockNo| kind_of(&blocks, block);
+    let mut done = Scrubbed::default();
+    let all = shepherd.blocks();
+    let mut at = arguments.from;
+    while at < all {
+        done.add(shepherd.scrub(BlockNo(at), STEP, &kind)?);
+        at += STEP;
+        let left = pace.began.elapsed().as_secs_f64() * to_f64(all.saturating_sub(at)) / to_f64(at.max(1));
+        display.set_message(format!("{} of {all} blocks, {left:.0} s left", at.min(all)));
+        display.tick();
+        pace.wait(done.read * block_size);
+    }
+    display.finish_and_clear();
+    kept.close()?;
+    Ok(Found::new(done, None))
+}
+
+/// What a block holds, by the census.
+fn kind_of(blocks: &[Stretch], block: BlockNo) -> BlockKind {
+    let at = blocks.partition_point(|stretch| stretch.start <= block);
+    let found = at.checked_sub(1).and_then(|at| blocks.get(at));
+    found
+        .filter(|stretch| block.get() < stretch.start.get() + stretch.count)
+        .map_or(BlockKind::Data, |stretch| stretch.kind)
+}

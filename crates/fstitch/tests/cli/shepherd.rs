@@ -1,0 +1,223 @@
+//! Volumes that follow a policy, through the commands. What it prevents: a policy that is followed by a test's device and by no volume; a
+//! volume with a policy that other programs find fault with; maps that are believed after somebody else has written; damage that a policy
+//! should have mended, or hidden.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Mounted, Place, fstitch, needs, needs_root, run};
+
+/// A file that is found again among the blocks of an image.
+fn contents(seed: u8) -> Vec<u8> {
+    (0..64_u32 << 10).map(|at| (at / 7 % 251) as u8 ^ seed).collect()
+}
+
+/// A volume of 32 MiB with files and a policy.
+fn volume(place: &Place, kind: &str, policy: &str) -> String {
+    let image = place.text("a.img");
+    fs::write(place.at("one"), contents(1)).unwrap();
+    fs::write(place.at("two"), contents(2)).unwrap();
+    fstitch(&format!("mkfs {kind} -q --policy {policy} {image} 32M")).ok();
+    let (one, two) = (place.text("one"), place.text("two"));
+    fstitch(&format!("mkdir {image}:/d")).ok();
+    fstitch(&format!("cp -q {one} {two} {image}:/d")).ok();
+    image
+}
+
+/// Where in an image the contents begin, in all places.
+fn places_of(image: &str, wanted: &[u8]) -> Vec<u64> {
+    let bytes = fs::read(image).unwrap();
+    (0..bytes.len() - wanted.len())
+        .step_by(1024)
+        .filter(|at| bytes[*at..*at + 1024] == wanted[..1024])
+        .map(|at| at as u64)
+        .collect()
+}
+
+fn damage(image: &str, at: u64) {
+    let file = fs::OpenOptions::new().write(true).open(image).unwrap();
+    file.write_all_at(&[0x5a; 300], at + 100).unwrap();
+}
+
+#[track_caller]
+fn is_sound(image: &str) {
+    fstitch(&format!("fsck -nf {image}")).ok();
+    if needs("e2fsck") {
+        let checked = run("e2fsck", ["-fn", image]);
+        assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+    }
+}
+
+#[test]
+fn a_volume_is_made_with_a_policy_and_loses_it() {
+    for kind in ["ext2", "ext3"] {
+        let place = Place::new();
+        let image = volume(&place, kind, "laptop");
+        is_sound(&image);
+        assert!(
+            fstitch(&format!("info {image}"))
+                .ok()
+                .contains("policy               For the one disk of a laptop")
+        );
+        let health = fstitch(&format!("health {image}")).ok();
+        assert!(health.starts_with(&format!("{image}: good\n")), "{health}");
+        let free = |image: &str| {
+            let shown: Value = serde_json::from_str(&fstitch(&format!("info --json {image}")).ok()).unwrap();
+            shown["free_blocks"].as_u64().unwrap()
+        };
+        let with = free(&image);
+        assert!(fstitch(&format!("tune --policy none {image}")).ok().contains("it follows no policy now"));
+        is_sound(&image);
+        assert!(free(&image) > with, "its room is given back");
+        assert!(fstitch(&format!("tune --policy none {image}")).ok().contains("it followed no policy"));
+        assert_eq!(
+            fstitch(&format!("cat {image}:/d/one")).out.len(),
+            fstitch(&format!("cat {image}:/d/one")).out.len()
+        );
+        fstitch(&format!("health {image}")).refused(1, "it follows no policy");
+        fstitch(&format!("scrub {image}")).refused(1, "it follows no policy");
+        // And again, with another one.
+        let said = fstitch(&format!("tune --policy checksum {image}")).ok();
+        assert!(said.contains("it follows the policy `checksum` now"), "{said}");
+        let said = fstitch(&format!("tune --policy mirror-far {image}")).ok();
+        assert!(said.contains("copies"), "{said}");
+        is_sound(&image);
+        fstitch(&format!("scrub {image}")).ok();
+    }
+}
+
+#[test]
+fn damage_is_mended_from_a_copy() {
+    let place = Place::new();
+    let image = volume(&place, "ext3", "mirror-far");
+    let at = places_of(&image, &contents(1));
+    assert_eq!(at.len(), 2, "a file is there twice: {at:?}");
+    // Of two that differ, without a sum, nobody knows which is right.
+    damage(&image, at[1]);
+    let scrub = fstitch(&format!("scrub {image}"));
+    assert_eq!(scrub.code, 1, "{}{}", scrub.out, scrub.err);
+    assert!(scrub.out.contains("DIFFERS from its copy"), "{}", scrub.out);
+
+    let mine = place.text("mine.toml");
+    let chains = "[all]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror far\"]\n";
+    fs::write(&mine, chains).unwrap();
+    let place = Place::new();
+    let image = volume(&place, "ext3", &mine);
+    let at = places_of(&image, &contents(1));
+    assert_eq!(at.len(), 2);
+    for (which, at) in at.iter().enumerate() {
+        damage(&image, *at);
+        let out = place.text(&format!("out{which}"));
+        fstitch(&format!("cp -q {image}:/d/one {out}")).ok();
+        assert!(fs::read(&out).unwrap() == contents(1), "read in place {which}");
+        let found: Value = serde_json::from_str(&fstitch(&format!("scrub --json {image}")).ok()).unwrap();
+        let mended =
+            found["restored"].as_array().unwrap().len() as u64 + found["copies_written"].as_u64().unwrap();
+        assert_eq!(mended, 1, "{found}");
+        assert_eq!(places_of(&image, &contents(1)).len(), 2, "both are right again");
+    }
+    is_sound(&image);
+}
+
+#[test]
+fn damage_without_a_copy_is_never_returned() {
+    let place = Place::new();
+    let image = volume(&place, "ext2", "checksum");
+    let at = places_of(&image, &contents(1));
+    assert_eq!(at.len(), 1);
+    damage(&image, at[0]);
+    let out = place.text("out");
+    fstitch(&format!("cp -q {image}:/d/one {out}")).refused(1, "its contents do not fit their sum");
+    fstitch(&format!("cp -q {image}:/d/two {out}")).ok();
+    let scrub = fstitch(&format!("scrub {image}"));
+    assert_eq!(scrub.code, 1);
+    assert!(scrub.out.contains("is LOST"), "{}", scrub.out);
+    // Who writes it anew has it again.
+    let one = place.text("one");
+    fstitch(&format!("rm {image}:/d/one")).ok();
+    fstitch(&format!("cp -q {one} {image}:/d/one")).ok();
+    fstitch(&format!("scrub {image}")).ok();
+    is_sound(&image);
+}
+
+#[test]
+fn what_another_program_writes_counts_and_is_said() {
+    if !needs("debugfs") {
+        return;
+    }
+    let place = Place::new();
+    let image = volume(&place, "ext2", "laptop");
+    let written = run("debugfs", ["-w", "-R", &format!("write {} three", place.text("two")), &image]);
+    assert_eq!(written.code, 0, "{}", written.err);
+    let listed = fstitch(&format!("touch {image}:/new"));
+    assert!(listed.err.contains("another program has written to it"), "{}", listed.err);
+    listed.ok();
+    let again = fstitch(&format!("touch {image}:/newer"));
+    assert!(!again.err.contains("another program"), "{}", again.err);
+    fs::write(place.at("x"), "").unwrap();
+    fstitch(&format!("cp -q {image}:/three {}", place.text("x"))).ok();
+    assert!(fs::read(place.at("x")).unwrap() == contents(2));
+    is_sound(&image);
+    fstitch(&format!("scrub {image}")).ok();
+}
+
+#[test]
+fn a_mount_follows_its_policy() {
+    if !needs_root() {
+        return;
+    }
+    let place = Place::new();
+    let mine = place.text("mine.toml");
+    let chains = "[all]\nread = [\"verify\", \"mirror\", \"notify\"]\nwrite = [\"verify\", \"mirror far\"]\n";
+    fs::write(&mine, chains).unwrap();
+    let image = volume(&place, "ext3", &mine);
+    let at = place.directory("mnt");
+    let Some(mounted) = Mounted::new("", &image, &at) else { return };
+    let file = mounted.path().join("later");
+    fs::write(&file, contents(9)).unwrap();
+    fs::File::open(&file).unwrap().sync_all().unwrap();
+    let health: Value = serde_json::from_str(&fstitch(&format!("health --json {at}")).ok()).unwrap();
+    assert_eq!(health["verdict"], json!("good"), "{health}");
+    let copies = health["copies"].as_u64().unwrap();
+    assert!(copies > 100, "{health}");
+    fstitch(&format!("scrub {at}")).ok();
+    mounted.end();
+    let homes = places_of(&image, &contents(9));
+    assert_eq!(homes.len(), 2, "{homes:?}");
+    damage(&image, homes[0]);
+    let Some(mounted) = Mounted::new("", &image, &at) else { return };
+    assert!(fs::read(mounted.path().join("later")).unwrap() == contents(9), "from the copy");
+    let health = fstitch(&format!("health {at}"));
+    assert_eq!(health.code, 1, "{}", health.out);
+    assert!(
+        health.out.contains("degraded\n  because 1 blocks were damaged, and restored from copies"),
+        "{}",
+        health.out
+    );
+    mounted.end();
+    is_sound(&image);
+    let Some(mounted) = Mounted::new("-o ro", &image, &at) else { return };
+    assert!(fs::read(mounted.path().join("later")).unwrap() == contents(9));
+    mounted.end();
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_changed() {
+    let place = Place::new();
+    let image = place.text("a.img");
+    fstitch(&format!("mkfs ext2 -q --policy d-graid {image} 8M"))
+        .refused(1, "asks for 2 disks; the volume is on one");
+    assert!(!place.at("a.img").exists());
+    fstitch(&format!("mkfs minixlld -q --policy checksum {image} 8M"))
+        .refused(2, "minixlld volumes cannot follow a policy");
+    let image = place.volume("b.img");
+    let before = fs::read(&image).unwrap();
+    fstitch(&format!("tune --policy parity {image}")).refused(1, "the step `parity");
+    fstitch(&format!("tune --policy nobody {image}")).refused(1, "no policy `nobody`");
+    fstitch(&format!("tune --policy mirror-far --spares 1000000 {image}")).refused(1, "are free");
+    fstitch(&format!("tune --spares 10 {image}")).refused(2, "--policy");
+    assert!(fs::read(&image).unwrap() == before);
+    is_sound(&image);
+}
