@@ -130,6 +130,23 @@ impl Health {
         self.counts.iter().filter(|((_, other), _)| *other == trouble).map(|(_, count)| count).sum()
     }
 
+    /// As the map has them.
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        let all = Kind::ALL.into_iter().flat_map(|kind| Trouble::ALL.map(|trouble| self.of(kind, trouble)));
+        all.collect()
+    }
+
+    pub(super) fn from_numbers(numbers: &[u64]) -> Self {
+        let all = Kind::ALL.into_iter().flat_map(|kind| Trouble::ALL.map(|trouble| (kind, trouble)));
+        Self {
+            counts: all
+                .zip(numbers)
+                .filter(|(_, count)| **count > 0)
+                .map(|(of, count)| (of, *count))
+                .collect(),
+        }
+    }
+
     /// All counts that are not 0.
     pub fn counts(&self) -> impl Iterator<Item = (Kind, Trouble, u64)> + '_ {
         self.counts.iter().map(|((kind, trouble), count)| (*kind, *trouble, *count))

@@ -11,7 +11,7 @@ use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result};
 use super::{Health, Options, Shepherd, State, Trouble, WORKING, keeps, supported};
 use crate::map::head::SEALED_MAX;
 use crate::map::shape::POLICY_MAX;
-use crate::map::{Area, Doubt, Head, Owners, Part, Shape, Sums};
+use crate::map::{Area, Counters, Doubt, Head, Owners, Part, Shape, Sums};
 use crate::policy::{Direction, Kind, Policy, Standing};
 
 /// Blocks that hold something, all of one kind.
@@ -119,6 +119,7 @@ impl Shepherd {
         let seal = head.seal(&area, &[]);
         head.seals = [seal; 2];
         let owners = Owners::new(&area);
+        let counters = Counters::none(&area);
         let shepherd = Self::over(
             parsed,
             area,
@@ -128,6 +129,7 @@ impl Shepherd {
                 doubt,
                 sums: Sums::new(BATCH),
                 owners,
+                counters,
                 failed: BTreeSet::new(),
                 is_foreign: false,
                 seal_moves: false,

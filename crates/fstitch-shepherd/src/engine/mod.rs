@@ -39,7 +39,7 @@ use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
 
 use crate::map::shape::RUN;
-use crate::map::{Area, Doubt, Head, Owners, Sums};
+use crate::map::{Area, Counters, Doubt, Head, Owners, Sums};
 use crate::model::{Event, Seen};
 use crate::policy::{Answer, Chain, Direction, End, Kind, Place, Policy, Standing};
 
@@ -107,6 +107,7 @@ struct State {
     doubt: Doubt,
     sums: Sums,
     owners: Owners,
+    counters: Counters,
     /// Runs with a home that could not be written.
     failed: BTreeSet<u64>,
     /// Somebody else has written to the volume, and the maps were not renewed since: the seal stays as it is.
@@ -173,6 +174,13 @@ impl Shepherd {
     #[must_use]
     pub fn health(&self) -> Health {
         self.health.lock().unpoisoned().clone()
+    }
+
+    /// Faults since the volume follows its policy.
+    #[must_use]
+    pub fn lifetime(&self) -> Health {
+        let since = self.health().numbers();
+        Health::from_numbers(&self.state().counters.total(&since))
     }
 
     /// What the maps have.

@@ -10,7 +10,7 @@ use super::make::{checked, empty_sums};
 use super::{Options, Shepherd, State};
 use crate::map::shape::RUN;
 use crate::map::sums::sum_of;
-use crate::map::{Area, Doubt, Head, Owners, Part, Shape, Sums, head};
+use crate::map::{Area, Counters, Doubt, Head, Owners, Part, Shape, Sums, head};
 
 /// What was found at opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,8 +60,16 @@ impl Shepherd {
         area.write(&[head.next_write()])?;
         let sums = Sums::new(options.pages_max);
         let is_foreign = opened.is_foreign;
-        let state =
-            State { head, doubt, sums, owners, failed: BTreeSet::new(), is_foreign, seal_moves: false };
+        let state = State {
+            head,
+            doubt,
+            sums,
+            owners,
+            counters: Counters::load(&area),
+            failed: BTreeSet::new(),
+            is_foreign,
+            seal_moves: false,
+        };
         let shepherd = Self::over(policy, area, options, state);
         {
             let mut state = shepherd.state();

@@ -20,6 +20,8 @@ impl Shepherd {
         let agreed: BTreeSet<u64> = state.doubt.runs().filter(|run| !state.failed.contains(run)).collect();
         let mut writes = state.sums.next_writes();
         writes.extend(state.owners.next_writes(&self.area));
+        let since = self.health().numbers();
+        writes.extend(state.counters.next_writes(&self.area, &since));
         // Homes and copies before what is said of them.
         self.disk().flush()?;
         state.seal_moves = false;

@@ -30,6 +30,7 @@ fn code(part: Part) -> u16 {
         Part::Doubt => 3,
         Part::Sums => 4,
         Part::Owners => 5,
+        Part::Counters => 6,
     }
 }
 

@@ -6,7 +6,7 @@
 //! so that no scratch takes both; behind them are the spares.
 //!
 //! ```text
-//!   head │ policy… │ doubt… │ sums… │ owners… ║ the same again ║ spare │ spare │ …
+//!   head │ policy… │ doubt… │ sums… │ owners… │ counters ║ the same again ║ spare │ spare │ …
 //! ```
 //!
 //! | part | holds |
@@ -16,6 +16,7 @@
 //! | doubt | a bit for each run of 64 blocks of the volume, in sectors that speak for themselves ([`doubt`]) |
 //! | sums | CRC32C of (volume, number, contents) of each block, 0 for none |
 //! | owners | of each spare the block that it is a copy of, or that was moved there |
+//! | counters | what has happened since the volume follows the policy, by kind of block |
 //!
 //! Every block but those of `doubt` begins with what it is ([`block`]): magic, part, index, UUID, generation and a sum.
 //!
@@ -28,6 +29,7 @@
 
 pub(crate) mod area;
 pub(crate) mod block;
+pub(crate) mod counters;
 pub(crate) mod doubt;
 pub(crate) mod head;
 pub(crate) mod moved;
@@ -36,6 +38,7 @@ pub(crate) mod shape;
 pub(crate) mod sums;
 
 pub(crate) use area::Area;
+pub(crate) use counters::Counters;
 pub(crate) use doubt::Doubt;
 pub(crate) use head::Head;
 pub(crate) use moved::Moved;

@@ -13,10 +13,12 @@ pub(crate) enum Part {
     Doubt,
     Sums,
     Owners,
+    Counters,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 5] = [Self::Head, Self::Policy, Self::Doubt, Self::Sums, Self::Owners];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Head, Self::Policy, Self::Doubt, Self::Sums, Self::Owners, Self::Counters];
 }
 
 /// Bytes of a policy's text at most.
@@ -68,7 +70,7 @@ impl Shape {
             Part::Policy => payload,
             Part::Doubt => u64::from(self.block_size / 512) * RUNS_IN_SECTOR,
             Part::Sums => payload / 4,
-            Part::Owners => payload / 8,
+            Part::Owners | Part::Counters => payload / 8,
         }
     }
 
@@ -80,6 +82,7 @@ impl Shape {
             Part::Doubt => self.runs(),
             Part::Sums => self.volume,
             Part::Owners => self.spares,
+            Part::Counters => fstitch_core::num::to_u64(super::counters::COUNTERS),
         };
         entries.div_ceil(self.entries(part))
     }

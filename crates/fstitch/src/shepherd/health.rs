@@ -47,7 +47,7 @@ pub struct Health {
     pub copies: u64,
     /// Blocks that are not at home, because that could not be written.
     pub moved: u64,
-    /// What has happened since it was opened.
+    /// What has happened since the volume follows its policy.
     pub counts: Vec<Count>,
 }
 
@@ -64,7 +64,7 @@ pub struct Count {
 
 /// Looks at a volume that is open.
 pub fn of(shepherd: &Shepherd, opened: &Opened) -> Health {
-    let (counted, holdings) = (shepherd.health(), shepherd.holdings());
+    let (counted, holdings) = (shepherd.lifetime(), shepherd.holdings());
     let mut health = Health {
         policy: shepherd.policy().description.clone(),
         spares: holdings.spares,

@@ -221,3 +221,68 @@ fn what_cannot_be_is_refused_before_anything_is_changed() {
     assert!(fs::read(&image).unwrap() == before);
     is_sound(&image);
 }
+
+/// Ends a `faults serve`.
+struct Faulty(String);
+
+impl Drop for Faulty {
+    fn drop(&mut self) {
+        let _ = run("umount", ["-l", &self.0]);
+    }
+}
+
+#[test]
+fn a_disk_that_fails_is_survived_as_the_policy_says() {
+    if !needs_root() {
+        return;
+    }
+    let place = Place::new();
+    let image = volume(&place, "ext3", "laptop");
+    let (faulty, at) = (place.directory("faulty"), place.directory("mnt"));
+    let served = run(crate::harness::PROGRAM, ["faults", "serve", &image, "", &faulty]);
+    if served.err.contains("/dev/fuse") {
+        println!("skipped: {}", served.err.trim());
+        return;
+    }
+    served.ok();
+    let end = Faulty(faulty.clone());
+    let plan = |text: &str| fs::write(format!("{faulty}/plan"), text).unwrap();
+    let device = format!("{faulty}/image");
+    let Some(mounted) = Mounted::new("", &device, &at) else { return };
+    // Homes that cannot be written are moved, and nobody notices.
+    plan("error write kind=Inode nth=2 times=30");
+    for number in 0..40 {
+        fs::write(mounted.path().join(format!("file{number}")), contents(number)).unwrap();
+    }
+    fs::File::open(mounted.path()).unwrap().sync_all().unwrap();
+    mounted.end();
+    assert!(fs::read_to_string(format!("{faulty}/struck")).unwrap().contains("error 30"));
+    plan("");
+    let refused = fs::write(format!("{faulty}/plan"), "flood");
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(22));
+    let health: Value = serde_json::from_str(&fstitch(&format!("health --json {device}")).out).unwrap();
+    assert_eq!(health["verdict"], json!("failing"), "{health}");
+    assert!(health["moved"].as_u64().unwrap() > 0, "{health}");
+    let Some(mounted) = Mounted::new("", &device, &at) else { return };
+    // What cannot be read for a while is asked for again, or read from a copy.
+    plan("error read kind=Inode nth=1 every=2 times=20; error read kind=Directory nth=1 every=2 times=20");
+    for number in 0..40 {
+        assert!(
+            fs::read(mounted.path().join(format!("file{number}"))).unwrap() == contents(number),
+            "file {number}"
+        );
+    }
+    plan("");
+    mounted.end();
+    drop(end);
+    fstitch(&format!("fsck -nf {image}")).ok();
+    fstitch(&format!("scrub {image}")).ok();
+    // The disk is well again: what was moved goes home, and others find a sound volume.
+    fstitch(&format!("tune --policy none {image}")).ok();
+    is_sound(&image);
+    for number in 0..40 {
+        let out = place.text("out");
+        fstitch(&format!("cp -q {image}:/file{number} {out}")).ok();
+        assert!(fs::read(&out).unwrap() == contents(number), "file {number}");
+    }
+}
