@@ -27,13 +27,16 @@ const HOMES: [u64; 10] = [10, 11, 12, 70, 71, 130, 131, 132, 200, 201];
 /// Those of them that hold something at first, and so have copies.
 const FIRST_WITH_COPIES: [u64; 4] = [10, 11, 70, 130];
 
-/// Sums and copies of metadata, sums of data; copies alone; sums alone; two copies; moves alone; moves with all of it.
-const POLICIES: [&str; 6] = [
+/// Sums and copies of metadata, sums of data; copies alone; sums alone; two copies; moves alone; moves with all
+/// of it; parity, with moves.
+const POLICIES: [&str; 8] = [
     "[metadata]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror far\"]\n[data]\nread = [\"verify\"]\nwrite = [\"verify\"]",
     "[metadata]\nread = [\"mirror\"]\nwrite = [\"mirror near\"]",
     "[all]\nread = [\"verify\"]\nwrite = [\"verify\"]",
     "[metadata]\nread = [\"mirror\", \"verify\"]\nwrite = [\"verify\", \"mirror near 2\"]",
     "[all]\nwrite = [\"remap\"]",
+    "[all]\nread = [\"verify\", \"parity\"]\nwrite = [\"verify\", \"parity 8\"]",
+    "[all]\nread = [\"parity\"]\nwrite = [\"parity 3\", \"remap\"]",
     "[metadata]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror far\", \"remap\"]\n[data]\nread = [\"verify\"]\nwrite = [\"verify\", \"remap\"]",
 ];
 

@@ -170,7 +170,10 @@ fn fail_reads(rig: &Rig, fault: Fault) {
 fn fail_writes(rig: &Rig, fault: Fault, in_company: bool) {
     match fault {
         Fault::Transient(times) => {
-            rig.fails(Defect::Error, Times::Transient(u64::from(times) + u64::from(in_company)));
+            // What is read for parity is not what fails.
+            let times = Times::Transient(u64::from(times) + u64::from(in_company));
+            let fault = Injected { op: Some(IoOp::Write), times, ..Injected::new(Defect::Error) };
+            rig.disk.set_plan(FaultPlan::one(Injected { blocks: Some(HOME..HOME + 1), ..fault }));
         }
         Fault::Corrupt => rig.fails(Defect::Corrupted { bits: 3 }, Times::Transient(1)),
         // A disk that writes zeros is not among the lab's; that nobody notices is the same.
@@ -184,7 +187,13 @@ fn fail_writes(rig: &Rig, fault: Fault, in_company: bool) {
 /// What the model knows of this disk: there is one, so all copies die with it.
 fn scenario(fault: Fault, data: &[u8]) -> Scenario {
     let lives = fault != Fault::Dead;
-    Scenario { copies: lives, spares: lives, breaks_rules: data[0] != MARK, ..Scenario::of(fault) }
+    Scenario {
+        copies: lives,
+        parity: lives,
+        spares: lives,
+        breaks_rules: data[0] != MARK,
+        ..Scenario::of(fault)
+    }
 }
 
 /// What an engine cannot know or do is no event of its own.
@@ -207,7 +216,7 @@ fn cell(name: &str, text: &str, kind: BlockKind, direction: Direction, fault: Fa
             rig.read(HOME, kind, &contents(2))
         }
         Direction::Write => {
-            fail_writes(&rig, fault, chain.keeps_copies());
+            fail_writes(&rig, fault, chain.keeps_copies() || chain.keeps_parity());
             rig.write(HOME, kind, &contents(3))
         }
     };
@@ -295,7 +304,9 @@ fn every_cell_is_as_the_model_says() {
         "mirror-far",
         "remap",
         "remap-mirror",
+        "parity",
         "laptop",
+        "sd-card",
     ];
     assert_eq!(carried_out[..shipped.len()], shipped, "what is built is refused by nobody");
     assert_eq!(carried_out.len(), shipped.len() + OWN.len());

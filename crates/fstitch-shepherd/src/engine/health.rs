@@ -47,6 +47,8 @@ pub struct Holdings {
     pub copies: u64,
     /// Blocks that are not at home.
     pub moved: u64,
+    /// Groups of blocks that have parity.
+    pub groups: u64,
 }
 
 /// What is counted.

@@ -152,6 +152,8 @@ impl Shepherd {
         );
         let keeps_sums = policy.any_standing(|standing| *standing == Standing::Verify);
         Self {
+            group: u64::from(super::group_of(&policy)),
+            parity: Mutex::default(),
             policy,
             keeps_sums,
             area,
@@ -173,6 +175,9 @@ impl Shepherd {
             let blocks: Vec<BlockNo> = stretch.blocks().filter(|block| !self.owns(*block)).collect();
             for some in blocks.chunks(AT_ONCE) {
                 self.take_in(some, stretch.kind);
+                if self.chain(stretch.kind, Direction::Write).keeps_parity() {
+                    self.take_in_parity(some);
+                }
                 unsettled += some.len();
                 if unsettled >= BATCH {
                     self.settle()?;

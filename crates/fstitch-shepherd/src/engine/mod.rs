@@ -22,6 +22,7 @@
 
 mod health;
 mod make;
+mod parity;
 mod read;
 mod recover;
 mod remap;
@@ -127,6 +128,10 @@ pub struct Shepherd {
     keeps_sums: bool,
     area: Area,
     options: Options,
+    /// Blocks of a group of parity; 0 without.
+    group: u64,
+    /// Held over what changes parity or is computed by it; taken after the gate and before the state.
+    parity: Mutex<()>,
     /// Shared by writes on their way, from what they note to the disk's answer; taken before the state.
     gate: RwLock<()>,
     state: Mutex<State>,
@@ -147,7 +152,7 @@ fn run_of(block: BlockNo) -> u64 {
 
 /// Whether a chain of writes keeps something of a block besides its home.
 fn keeps(chain: &Chain) -> bool {
-    chain.stands(Standing::Verify) || chain.keeps_copies()
+    chain.stands(Standing::Verify) || chain.keeps_copies() || chain.keeps_parity()
 }
 
 impl Shepherd {
@@ -193,6 +198,7 @@ impl Shepherd {
             bad: state.owners.bad(),
             copies: state.owners.homes().map(|(_, spares)| fstitch_core::num::to_u64(spares.len())).sum(),
             moved: fstitch_core::num::to_u64(state.owners.moved().count()),
+            groups: state.owners.groups(),
         }
     }
 
@@ -249,22 +255,34 @@ impl Shepherd {
     }
 }
 
+/// Blocks of a group of parity; 0 without.
+fn group_of(policy: &Policy) -> u8 {
+    let width = |standing: &Standing| match standing {
+        Standing::Parity { blocks } => Some(*blocks),
+        _ => None,
+    };
+    policy.standing().find_map(width).unwrap_or(0)
+}
+
 /// Refuses a policy with steps that are not built yet, or that need what is not given.
 fn supported(policy: &Policy, options: &Options) -> Result<()> {
+    let width = group_of(policy);
     for kind in Kind::ALL {
         for direction in Direction::ALL {
             let chain = policy.chain(kind, direction);
             let standing = chain.standing.iter().find(|standing| match standing {
                 Standing::Verify | Standing::Mirror { place: Place::Near | Place::Far, .. } => false,
                 Standing::Sanity => options.rules.is_none(),
-                Standing::Mirror { place: Place::OtherDisk, .. }
-                | Standing::AllDisks
-                | Standing::Parity { .. } => true,
+                // Which blocks are a group does not depend on what they hold.
+                Standing::Parity { blocks } => *blocks != width,
+                Standing::Mirror { place: Place::OtherDisk, .. } | Standing::AllDisks => true,
             });
             let answer = chain.answers.iter().find(|answer| match answer {
-                Answer::Retry(_) | Answer::Copies | Answer::Notify | Answer::Remap => false,
+                Answer::Retry(_) | Answer::Copies | Answer::Notify | Answer::Remap | Answer::Reconstruct => {
+                    false
+                }
                 Answer::Repair => options.rules.is_none(),
-                Answer::Reconstruct | Answer::FullCheck | Answer::Remount => true,
+                Answer::FullCheck | Answer::Remount => true,
             });
             let step = standing.map(ToString::to_string).or_else(|| answer.map(ToString::to_string));
             if let Some(step) = step {
@@ -302,7 +320,8 @@ impl BlockDevice for Shepherd {
     fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
         self.lets(IoOp::Discard, start)?;
         self.forget(start, count)?;
-        self.disk().discard(start, count)
+        // What is discarded may read as anything, and parity is of what is there.
+        if self.group > 0 { Ok(()) } else { self.disk().discard(start, count) }
     }
 
     fn intact(&self) -> Result<()> {

@@ -35,7 +35,11 @@ impl Shepherd {
     }
 
     /// Whether what was read is believed; if not, who noticed, and the error that it comes to.
-    fn believe(&self, read: &BlockRead<'_>, result: Result<()>) -> std::result::Result<(), (Event, Error)> {
+    pub(super) fn believe(
+        &self,
+        read: &BlockRead<'_>,
+        result: Result<()>,
+    ) -> std::result::Result<(), (Event, Error)> {
         result.map_err(|error| (Event::Reported, error))?;
         let chain = self.chain(read.kind, Direction::Read);
         let wrong = |event, why: String| {
@@ -86,6 +90,12 @@ impl Shepherd {
                     return (events, Ok(()));
                 }
                 Answer::Copies => events.push(Event::NoCopy),
+                Answer::Reconstruct if self.read_parity(read) => {
+                    events.push(Event::Reconstructed);
+                    events.push(self.renew_home(read));
+                    return (events, Ok(()));
+                }
+                Answer::Reconstruct => events.push(Event::NoParity),
                 // Only what was read can be repaired.
                 Answer::Repair if event != Event::Reported && self.repair(read) => {
                     events.push(Event::Repaired);
@@ -147,6 +157,8 @@ impl Shepherd {
         if is_written {
             let spares = self.state().owners.of(write.block).to_vec();
             spares.into_iter().for_each(|spare| self.write_copy(&write, spare));
+            let _alone = self.parity.lock().unpoisoned();
+            self.mend_parity(self.groups_of(std::iter::once(write.block)).into_iter());
         }
         self.renewed(&write, is_written)
     }

@@ -102,23 +102,40 @@ impl Shepherd {
     fn examine_all(&self, opened: &mut Opened) -> Result<()> {
         let mut guard = self.state();
         let state = &mut *guard;
-        let runs: Vec<u64> = state.doubt.runs().collect();
-        for run in runs {
+        let mut lost = Vec::new();
+        let in_doubt: Vec<u64> = state.doubt.runs().collect();
+        for run in &in_doubt {
             for block in (run * RUN..((run + 1) * RUN).min(state.head.volume)).map(BlockNo) {
-                self.examine(state, block, opened);
+                if !self.examine(state, block, opened) {
+                    lost.push(block);
+                }
             }
         }
         opened.maps_lost = state.sums.lost_pages + state.owners.lost_pages;
         drop(guard);
+        let right: Vec<BlockNo> =
+            lost.into_iter().filter(|block| self.examine_by_parity(*block, opened)).collect();
+        self.renew_parity(&in_doubt, &right);
         self.settle()
     }
 
-    /// One block of a run in doubt: invariant S2.
-    fn examine(&self, state: &mut State, block: BlockNo, opened: &mut Opened) {
+    /// A home that cannot be read and has no copy. Parity may be of another moment than the blocks are, so only what fits the block's sum is
+    /// believed; then its group's parity is what it should be, whether the home can be written again or not.
+    fn examine_by_parity(&self, block: BlockNo, opened: &mut Opened) -> bool {
+        let sum = self.state().sums.get(&self.area, block);
+        let computed = self.from_parity(block);
+        let computed = computed.filter(|data| sum != 0 && sum == sum_of(&self.area.uuid, block, data));
+        let Some(data) = computed else { return false };
+        opened.restored += u64::from(self.restore(block, &data));
+        true
+    }
+
+    /// One block of a run in doubt: invariant S2. False if nothing can be read of it.
+    fn examine(&self, state: &mut State, block: BlockNo, opened: &mut Opened) -> bool {
         let sum = state.sums.get(&self.area, block);
         let spares = state.owners.of(block).to_vec();
         if sum == 0 && spares.is_empty() {
-            return;
+            return true;
         }
         opened.examined += 1;
         let fits = |data: &[u8]| sum == 0 || sum == sum_of(&self.area.uuid, block, data);
@@ -128,7 +145,7 @@ impl Shepherd {
         let home_is_lost = home.is_none();
         let Some(contents) = home.or_else(|| self.best_copy(&spares, &fits)) else {
             state.failed.insert(block.get() / RUN);
-            return;
+            return false;
         };
         if !fits(&contents) {
             opened.unverified += 1;
@@ -143,6 +160,7 @@ impl Shepherd {
         for no in self.area.write_each(&at, &vec![contents; at.len()]) {
             state.owners.give_up(&self.area, block, spares[no]);
         }
+        true
     }
 
     /// A copy that fits the last stable sum, or else any that can be read: it was stable, perhaps, when its sum was not yet.

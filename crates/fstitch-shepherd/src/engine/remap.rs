@@ -33,12 +33,12 @@ impl Shepherd {
     /// The maps learn where a block is, and then everybody.
     fn note_move(&self, state: &mut State, block: BlockNo, there: Elsewhere) -> Result<()> {
         let before = state.owners.move_to(&self.area, block, there);
-        self.tell_owners(state, &[], &[])?;
+        self.tell_owners(state, &[])?;
         self.area.device.put(block, Some(self.area.spare(there.spare)));
         if let Some(before) = before {
             // The spare that it had could not be written either. It is given up only now: of two that are named one counts, of none none.
             state.owners.condemn(&self.area, before.spare);
-            self.tell_owners(state, &[], &[])?;
+            self.tell_owners(state, &[])?;
         }
         Ok(())
     }
@@ -59,7 +59,7 @@ impl Shepherd {
             }
         }
         if state.owners.has_news() {
-            self.tell_owners(state, &[], &[])?;
+            self.tell_owners(state, &[])?;
         }
         Ok((at_home, kept))
     }
@@ -91,7 +91,7 @@ impl Shepherd {
             }
         }
         if state.owners.has_news() {
-            self.tell_owners(state, &[], &[])?;
+            self.tell_owners(state, &[])?;
         }
         self.health_of_moved(left.len());
         Ok(left)

@@ -67,58 +67,58 @@ impl Shepherd {
     /// When the maps cannot be written.
     pub fn scrub(&self, from: BlockNo, count: u64, kind: &dyn Fn(BlockNo) -> BlockKind) -> Result<Scrubbed> {
         let _nobody_writes = self.gate.write().unpoisoned();
-        let mut guard = self.state();
-        let state = &mut *guard;
         let mut done = Scrubbed::default();
         let end = from.get().saturating_add(count).min(self.area.shape.volume);
-        let kept: Vec<Kept> = (from.get()..end)
-            .map(BlockNo)
-            .filter_map(|block| {
-                let sum = if self.keeps_sums { state.sums.get(&self.area, block) } else { 0 };
-                let spares = state.owners.of(block).to_vec();
-                (sum != 0 || !spares.is_empty() || self.area.device.has(block)).then_some(Kept {
-                    block,
-                    sum,
-                    spares,
-                })
-            })
-            .collect();
+        let kept: Vec<Kept> = {
+            let mut guard = self.state();
+            let state = &mut *guard;
+            let blocks = (from.get()..end).map(BlockNo).filter(|block| !self.owns(*block));
+            blocks.filter_map(|block| self.kept(state, block)).collect()
+        };
         let blocks: Vec<BlockNo> = kept.iter().map(|kept| kept.block).collect();
         let homes = self.area.read_each(&blocks, BlockKind::Data);
         done.blocks = to_u64(blocks.len());
         done.read = done.blocks;
         for (kept, home) in kept.iter().zip(homes) {
-            self.scrub_one(state, kept, home, kind(kept.block), &mut done);
+            self.scrub_one(kept, home, kind(kept.block), &mut done);
         }
+        let (groups, mended) = self.scrub_parity(from.get()..end);
+        done.read += groups;
+        done.copies_written += mended;
+        let mut state = self.state();
         if state.owners.has_news() {
-            self.tell_owners(state, &[], &[])?;
+            self.tell_owners(&mut state, &[])?;
         }
         Ok(done)
     }
 
-    fn scrub_one(
-        &self,
-        state: &mut State,
-        kept: &Kept,
-        home: Option<Vec<u8>>,
-        kind: BlockKind,
-        done: &mut Scrubbed,
-    ) {
+    /// A block that the maps speak of.
+    fn kept(&self, state: &mut State, block: BlockNo) -> Option<Kept> {
+        let sum = if self.keeps_sums { state.sums.get(&self.area, block) } else { 0 };
+        let spares = state.owners.of(block).to_vec();
+        let is_kept =
+            sum != 0 || !spares.is_empty() || self.area.device.has(block) || self.has_parity(state, block);
+        is_kept.then_some(Kept { block, sum, spares })
+    }
+
+    fn scrub_one(&self, kept: &Kept, home: Option<Vec<u8>>, kind: BlockKind, done: &mut Scrubbed) {
         let fits = |data: &[u8]| kept.sum == 0 || kept.sum == sum_of(&self.area.uuid, kept.block, data);
         let at: Vec<BlockNo> = kept.spares.iter().map(|spare| self.area.spare(*spare)).collect();
         let copies = self.area.read_each(&at, BlockKind::Data);
         done.read += to_u64(copies.len());
+        let computed;
         let right = match &home {
             Some(data) if fits(data) => data,
             _ => {
                 let trouble = if home.is_none() { Trouble::Read } else { Trouble::Sum };
                 self.count(kind, trouble, 1);
-                let Some(copy) = copies.iter().flatten().find(|copy| fits(copy)) else {
+                computed = self.from_parity(kept.block);
+                let Some(copy) = copies.iter().chain([&computed]).flatten().find(|copy| fits(copy)) else {
                     done.lost.push(kept.block);
                     return;
                 };
                 self.count(kind, Trouble::CopyRead, 1);
-                if self.restore(state, kept.block, copy) {
+                if self.restore(kept.block, copy) {
                     self.count(kind, Trouble::Renewed, 1);
                     done.restored.push(kept.block);
                 } else {
@@ -141,6 +141,8 @@ impl Shepherd {
             done.differing.push(kept.block);
             return;
         }
+        let mut guard = self.state();
+        let state = &mut *guard;
         for spare in wrong {
             let at = self.area.spare(spare);
             if self.area.write_each(&[at], std::slice::from_ref(right)).is_empty() {
@@ -163,10 +165,12 @@ impl Shepherd {
     }
 
     /// Writes a home again, which has its run in doubt first; whether that worked, and what it holds then is right.
-    fn restore(&self, state: &mut State, block: BlockNo, contents: &[u8]) -> bool {
+    pub(super) fn restore(&self, block: BlockNo, contents: &[u8]) -> bool {
         if self.lets(IoOp::Write, block).is_err() {
             return false;
         }
+        let mut guard = self.state();
+        let state = &mut *guard;
         let run = run_of(block);
         let new = std::iter::once(run).filter(|run| !state.doubt.has(*run)).collect();
         let write = BlockWrite { block, kind: BlockKind::Data, data: contents };

@@ -4,15 +4,21 @@ use std::collections::BTreeSet;
 
 use fstitch_core::lock::Unpoisoned;
 use fstitch_core::num::to_u64;
-use fstitch_core::{BlockNo, BlockWrite, Error, IoOp, Result};
+use fstitch_core::{BlockKind, BlockNo, BlockWrite, Error, IoOp, Result};
 
+use super::parity::Renewed;
 use super::{Events, Incident, Shepherd, State, Trouble, keeps, run_of, seen};
 use crate::map::sums::sum_of;
 use crate::model::Event;
 use crate::policy::{Answer, Chain, Direction, Kind, Place, Standing};
 
-/// A copy of a block, on its way: its place in the batch, and where it goes.
-type Copy = (usize, BlockNo);
+/// A copy of a block, or the parity of some, on its way to a spare.
+#[derive(Clone, Copy)]
+pub(super) struct Copy<'w> {
+    kind: BlockKind,
+    data: &'w [u8],
+    at: BlockNo,
+}
 
 impl Shepherd {
     /// Writes a batch; the blocks that could not be written, each with the error that its chain ended with.
@@ -23,17 +29,21 @@ impl Shepherd {
         let Some(first) = writes.first() else { return Ok(Vec::new()) };
         self.lets(IoOp::Write, first.block)?;
         let gate = self.gate.read().unpoisoned();
-        let failed = match self.prepare(writes).and_then(|copies| self.write_with(writes, &copies)) {
+        let alone = (self.group > 0).then(|| self.parity.lock().unpoisoned());
+        let parity = if self.group > 0 { self.new_parity(writes) } else { Vec::new() };
+        let written = self.prepare(writes, &parity).and_then(|copies| self.write_with(writes, &copies));
+        let failed = match written {
             Ok(()) => Vec::new(),
             Err(error) => self.one_by_one(writes, &error),
         };
+        drop(alone);
         drop(gate);
         self.settle_if_much()?;
         Ok(failed)
     }
 
     /// Has in doubt, stably, what is about to be written, and notes the sums and copies that it will have.
-    fn prepare(&self, writes: &[BlockWrite<'_>]) -> Result<Vec<Copy>> {
+    fn prepare<'w>(&self, writes: &[BlockWrite<'w>], parity: &'w [Renewed]) -> Result<Vec<Copy<'w>>> {
         let mut copies = Vec::new();
         let mut guard = self.state();
         let state = &mut *guard;
@@ -47,7 +57,7 @@ impl Shepherd {
         if !new.is_empty() {
             state.doubt.set(&self.area, &new)?;
         }
-        for (no, write) in writes.iter().enumerate().filter(|(no, _)| tracked[*no]) {
+        for (_, write) in writes.iter().enumerate().filter(|(no, _)| tracked[*no]) {
             let chain = self.chain(write.kind, Direction::Write);
             let sum = if chain.stands(Standing::Verify) {
                 sum_of(&self.area.uuid, write.block, write.data)
@@ -57,24 +67,21 @@ impl Shepherd {
             state.sums.set(&self.area, write.block, sum);
             self.assign(state, Kind::Block(write.kind), chain, write.block);
             let spares = state.owners.of(write.block).iter();
-            copies.extend(spares.map(|spare| (no, self.area.spare(*spare))));
+            let copy = |spare: &u64| Copy { kind: write.kind, data: write.data, at: self.area.spare(*spare) };
+            copies.extend(spares.map(copy));
         }
+        self.assign_parity(state, parity, |data, at| copies.push(Copy { kind: BlockKind::Data, data, at }));
         if state.owners.has_news() {
-            self.tell_owners(state, writes, &copies)?;
+            self.tell_owners(state, &copies)?;
         }
         Ok(copies)
     }
 
     /// The medium learns whose the spares are that were given and taken just now, before any home is written [M2]: who loses a home in a
     /// crash must find its copies, and none that is older than what was flushed. A spare holds what it is a copy of before it is called one.
-    pub(super) fn tell_owners(
-        &self,
-        state: &mut State,
-        writes: &[BlockWrite<'_>],
-        copies: &[Copy],
-    ) -> Result<()> {
-        let at: Vec<BlockNo> = copies.iter().map(|(_, at)| *at).collect();
-        let contents: Vec<&[u8]> = copies.iter().map(|(no, _)| writes[*no].data).collect();
+    pub(super) fn tell_owners(&self, state: &mut State, copies: &[Copy<'_>]) -> Result<()> {
+        let at: Vec<BlockNo> = copies.iter().map(|copy| copy.at).collect();
+        let contents: Vec<&[u8]> = copies.iter().map(|copy| copy.data).collect();
         // Those that cannot be written are given up when the batch fails, which has them again.
         self.area.write_each(&at, &contents);
         self.disk().flush()?;
@@ -87,6 +94,7 @@ impl Shepherd {
     fn is_tracked(&self, state: &mut State, write: &BlockWrite<'_>) -> bool {
         keeps(self.chain(write.kind, Direction::Write))
             || !state.owners.of(write.block).is_empty()
+            || self.has_parity(state, write.block)
             || (self.keeps_sums && state.sums.get(&self.area, write.block) != 0)
     }
 
@@ -116,9 +124,13 @@ impl Shepherd {
     }
 
     /// Writes homes and copies at once.
-    fn write_with(&self, writes: &[BlockWrite<'_>], copies: &[Copy]) -> Result<()> {
+    fn write_with(&self, writes: &[BlockWrite<'_>], copies: &[Copy<'_>]) -> Result<()> {
         let mut batch = writes.to_vec();
-        batch.extend(copies.iter().map(|(no, at)| BlockWrite { block: *at, ..writes[*no] }));
+        batch.extend(copies.iter().map(|copy| BlockWrite {
+            block: copy.at,
+            kind: copy.kind,
+            data: copy.data,
+        }));
         let written = self.disk().write(&batch);
         // A flush that somebody else began meanwhile may not have reached it.
         let mut state = self.state();
@@ -131,7 +143,10 @@ impl Shepherd {
         let mut failed = Vec::new();
         for write in writes {
             let (kind, block) = (Kind::Block(write.kind), write.block);
-            let was_alone = writes.len() == 1 && self.state().owners.of(block).is_empty();
+            let was_alone = writes.len() == 1 && {
+                let state = self.state();
+                state.owners.of(block).is_empty() && !self.has_parity(&state, block)
+            };
             let result = if was_alone { Err(first.clone()) } else { self.write_home(write) };
             if let Err(error) = result {
                 let (events, result) = self.answer_write(write, error);
@@ -146,10 +161,11 @@ impl Shepherd {
                 self.write_copy(write, spare);
             }
         }
+        self.mend_parity(self.groups_of(writes.iter().map(|write| write.block)).into_iter());
         let mut state = self.state();
         if state.owners.has_news() {
             // A copy that was given up is older than its home. If the maps cannot be written either, nothing is promised of the batch.
-            if let Err(error) = self.tell_owners(&mut state, &[], &[]) {
+            if let Err(error) = self.tell_owners(&mut state, &[]) {
                 failed.extend(writes.iter().map(|write| (write.block, error.clone())));
             }
         }
@@ -158,7 +174,7 @@ impl Shepherd {
 
     /// One home by itself, with all that must be stable before.
     pub(super) fn write_home(&self, write: &BlockWrite<'_>) -> Result<()> {
-        self.prepare(std::slice::from_ref(write))?;
+        self.prepare(std::slice::from_ref(write), &[])?;
         self.write_with(std::slice::from_ref(write), &[])
     }
 
@@ -239,7 +255,7 @@ impl Shepherd {
             }
         }
         if state.owners.has_news() {
-            self.tell_owners(state, &[], &[])?;
+            self.tell_owners(state, &[])?;
         }
         Ok(())
     }

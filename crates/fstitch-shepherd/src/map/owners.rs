@@ -14,6 +14,8 @@ const BAD: u64 = u64::MAX;
 const FREE: u64 = 0;
 /// What is added for a spare that a block was moved to.
 const MOVED: u64 = 1 << 62;
+/// What is added for one with the parity of a group; then the rest is the group's number.
+const PARITY: u64 = 1 << 61;
 /// Bits of the block, plus 1.
 const HOME_BITS: u32 = 40;
 const HOME_MASK: u64 = (1 << HOME_BITS) - 1;
@@ -40,6 +42,7 @@ pub(crate) fn mark_of(contents: &[u8]) -> u32 {
 pub(crate) struct Owners {
     copies: BTreeMap<BlockNo, Vec<u64>>,
     moved: BTreeMap<BlockNo, Elsewhere>,
+    parity: BTreeMap<u64, u64>,
     free: BTreeSet<u64>,
     /// Given up in memory, and still named on the medium [M2].
     leaving: Vec<u64>,
@@ -77,6 +80,12 @@ impl Owners {
                     let was = u32::try_from(said >> HOME_BITS).unwrap_or(0) & WAS_MASK;
                     owners.found_moved(area, BlockNo((said & HOME_MASK) - 1), Elsewhere { spare, was });
                 }
+                said if said & PARITY != 0 && (1..=shape.volume).contains(&(said & HOME_MASK)) => {
+                    // Of two either is computed anew before it is believed, as a crash was between them.
+                    if let Some(other) = owners.parity.insert((said & HOME_MASK) - 1, spare) {
+                        owners.free.insert(other);
+                    }
+                }
                 home if home > shape.volume => drop(owners.free.insert(spare)),
                 home => owners.copies.entry(BlockNo(home - 1)).or_default().push(spare),
             }
@@ -96,7 +105,8 @@ impl Owners {
 
     /// All copies are given up, whatever they are of; what was moved stays.
     pub(crate) fn only_moved(mut self, area: &Area) -> Self {
-        let copies: Vec<u64> = std::mem::take(&mut self.copies).into_values().flatten().collect();
+        let mut copies: Vec<u64> = std::mem::take(&mut self.copies).into_values().flatten().collect();
+        copies.extend(std::mem::take(&mut self.parity).into_values());
         for spare in copies {
             self.say(area, spare, FREE);
             self.leaving.push(spare);
@@ -108,6 +118,40 @@ impl Owners {
     /// Blocks that are not at home.
     pub(crate) fn moved(&self) -> impl Iterator<Item = (BlockNo, Elsewhere)> + '_ {
         self.moved.iter().map(|(home, there)| (*home, *there))
+    }
+
+    /// The spare with the parity of a group.
+    pub(crate) fn parity(&self, group: u64) -> Option<u64> {
+        self.parity.get(&group).copied()
+    }
+
+    /// Groups that have parity.
+    pub(crate) fn groups(&self) -> u64 {
+        fstitch_core::num::to_u64(self.parity.len())
+    }
+
+    /// The group whose parity is in a block of the device.
+    pub(crate) fn group_at(&self, area: &Area, at: BlockNo) -> Option<u64> {
+        self.parity.iter().find(|(_, spare)| area.spare(**spare) == at).map(|(group, _)| *group)
+    }
+
+    /// Gives a group a spare for its parity: the nearest to `wish`. `None` if there is none.
+    pub(crate) fn give_parity(&mut self, area: &Area, group: u64, wish: BlockNo) -> Option<u64> {
+        let spare = self.pick(area, wish)?;
+        self.parity.insert(group, spare);
+        self.say(area, spare, PARITY | (group + 1));
+        Some(spare)
+    }
+
+    /// A group has no parity any more; its spare cannot be written, or is free after the medium says so.
+    pub(crate) fn take_parity(&mut self, area: &Area, group: u64, is_bad: bool) {
+        let Some(spare) = self.parity.remove(&group) else { return };
+        if is_bad {
+            self.say(area, spare, BAD);
+        } else {
+            self.leaving.push(spare);
+            self.say(area, spare, FREE);
+        }
     }
 
     /// Spares that nobody has.

@@ -56,6 +56,11 @@ impl Policy {
         self.chains.iter().flatten().any(|chain| chain.standing.iter().any(&wanted))
     }
 
+    /// All standing steps of all chains.
+    pub fn standing(&self) -> impl Iterator<Item = &Standing> {
+        self.chains.iter().flatten().flat_map(|chain| &chain.standing)
+    }
+
     /// Whether any chain has such an answer.
     pub fn any_answer(&self, wanted: impl Fn(&Answer) -> bool) -> bool {
         self.chains.iter().flatten().any(|chain| chain.answers.iter().any(&wanted))

@@ -41,11 +41,17 @@ fn spares(policy: &Policy, blocks: &[Stretch], volume: u64, free: u64) -> u64 {
         |kind| u64::try_from(policy.chain(Kind::Block(kind), Direction::Write).copies(1)).unwrap_or(0);
     let needed: u64 = blocks.iter().map(|stretch| stretch.count * copies(stretch.kind)).sum();
     let of_data = copies(fstitch_core::BlockKind::Data);
+    let moves = policy.any_answer(|answer| *answer == fstitch_shepherd::policy::Answer::Remap);
+    let for_growth = if needed > 0 && of_data == 0 { needed / 2 + 64 } else { 0 };
+    let group = policy.standing().find_map(|standing| match standing {
+        fstitch_shepherd::policy::Standing::Parity { blocks } => Some(u64::from(*blocks)),
+        _ => None,
+    });
+    // Each group has one, whatever is in it.
+    let needed = needed + group.map_or(0, |group| volume.div_ceil(group));
     let left = free.saturating_sub(needed);
     // Each block that files get takes so many more.
     let for_data = left * of_data / (of_data + 1);
-    let moves = policy.any_answer(|answer| *answer == fstitch_shepherd::policy::Answer::Remap);
-    let for_growth = if needed > 0 && of_data == 0 { needed / 2 + 64 } else { 0 };
     let for_moves = if moves { (volume / 200).max(64) } else { 0 };
     needed + (for_data + for_growth + for_moves).min(left / 2)
 }

@@ -45,6 +45,8 @@ pub struct Health {
     pub spares_bad: u64,
     /// Copies that there are.
     pub copies: u64,
+    /// Groups of blocks that have parity.
+    pub groups: u64,
     /// Blocks that are not at home, because that could not be written.
     pub moved: u64,
     /// What has happened since the volume follows its policy.
@@ -71,6 +73,7 @@ pub fn of(shepherd: &Shepherd, opened: &Opened) -> Health {
         spares_free: holdings.free,
         spares_bad: holdings.bad,
         copies: holdings.copies,
+        groups: holdings.groups,
         moved: holdings.moved,
         counts: counted
             .counts()
@@ -139,6 +142,7 @@ impl Health {
             "spares", self.spares, self.spares_free, self.spares_bad
         )?;
         writeln!(shown, "  {:<20} {}", "copies", self.copies)?;
+        writeln!(shown, "  {:<20} {}", "groups with parity", self.groups)?;
         writeln!(shown, "  {:<20} {}", "moved blocks", self.moved)?;
         for count in &self.counts {
             writeln!(shown, "  {:<20} {} of {}", count.what, count.count, count.kind)?;

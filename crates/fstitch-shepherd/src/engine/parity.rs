@@ -1,0 +1,244 @@
+//! Parity: one block for a group of neighbours, by which any one of them is computed from the others.
+//!
+//! A group is `K` blocks in a row, whatever they hold; the shepherd's own among them count as zeros. It has parity from the first write of a
+//! block whose chain asks for it; from then on every write to any of its blocks brings it up to date, in the same batch. While the run of one
+//! of its blocks is in doubt after a crash its parity is nothing; opening computes it anew from the blocks (S8).
+
+use std::collections::BTreeMap;
+
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::num::to_usize;
+use fstitch_core::{BlockKind, BlockNo, BlockRead, BlockWrite};
+
+use super::{Shepherd, State, Trouble};
+use crate::map::shape::RUN;
+use crate::map::sums::sum_of;
+use crate::policy::{Direction, Kind, MapKind};
+
+/// Of a group, what its parity is about to be; `None` if that cannot be computed, and the group has none any more.
+pub(super) type Renewed = (u64, Option<Vec<u8>>);
+
+fn take_in(sum: &mut [u8], block: &[u8]) {
+    for (byte, other) in sum.iter_mut().zip(block) {
+        *byte ^= other;
+    }
+}
+
+impl Shepherd {
+    fn group_of(&self, block: BlockNo) -> u64 {
+        block.get() / self.group
+    }
+
+    /// Whether a block is one of a group that has parity.
+    pub(super) fn has_parity(&self, state: &State, block: BlockNo) -> bool {
+        self.group > 0 && state.owners.parity(self.group_of(block)).is_some()
+    }
+
+    /// The blocks of a group that are not the shepherd's.
+    fn members(&self, group: u64) -> impl Iterator<Item = BlockNo> + '_ {
+        let end = ((group + 1) * self.group).min(self.area.shape.volume);
+        (group * self.group..end).map(BlockNo).filter(|block| !self.owns(*block))
+    }
+
+    /// What some blocks hold, if all of them can be read and are what was written.
+    fn verified(&self, blocks: &[BlockNo]) -> Option<Vec<Vec<u8>>> {
+        let found: Vec<Vec<u8>> =
+            self.area.read_each(blocks, BlockKind::Data).into_iter().collect::<Option<_>>()?;
+        if self.keeps_sums {
+            let mut state = self.state();
+            let fits = |(block, data): (&BlockNo, &Vec<u8>)| match state.sums.get(&self.area, *block) {
+                0 => true,
+                sum => sum == sum_of(&self.area.uuid, *block, data),
+            };
+            if !blocks.iter().zip(&found).all(fits) {
+                return None;
+            }
+        }
+        Some(found)
+    }
+
+    fn zeros(&self) -> Vec<u8> {
+        vec![0; to_usize(self.area.shape.block_size)]
+    }
+
+    /// The parity that groups have after a batch; before its sums are noted. The caller holds the lock of parity.
+    pub(super) fn new_parity(&self, writes: &[BlockWrite<'_>]) -> Vec<Renewed> {
+        let mut groups: BTreeMap<u64, BTreeMap<BlockNo, &[u8]>> = BTreeMap::new();
+        {
+            let state = self.state();
+            for write in writes.iter().filter(|write| !self.owns(write.block)) {
+                let group = self.group_of(write.block);
+                let asks = self.chain(write.kind, Direction::Write).keeps_parity();
+                if asks || state.owners.parity(group).is_some() {
+                    groups.entry(group).or_default().insert(write.block, write.data);
+                }
+            }
+        }
+        groups.into_iter().map(|(group, new)| (group, self.parity_with(group, &new))).collect()
+    }
+
+    /// From the old parity and the old blocks, or from the others, whichever takes fewer reads; the other way if that fails.
+    fn parity_with(&self, group: u64, new: &BTreeMap<BlockNo, &[u8]>) -> Option<Vec<u8>> {
+        let members: Vec<BlockNo> = self.members(group).collect();
+        let spare = self.state().owners.parity(group);
+        let by_old = || {
+            let mut sum = self.area.read_at(self.area.spare(spare?), BlockKind::Data).ok()?;
+            let written: Vec<BlockNo> = new.keys().copied().collect();
+            self.verified(&written)?.iter().for_each(|block| take_in(&mut sum, block));
+            new.values().for_each(|block| take_in(&mut sum, block));
+            Some(sum)
+        };
+        let by_others = || {
+            let others: Vec<BlockNo> =
+                members.iter().copied().filter(|block| !new.contains_key(block)).collect();
+            let mut sum = self.zeros();
+            self.verified(&others)?.iter().for_each(|block| take_in(&mut sum, block));
+            new.values().for_each(|block| take_in(&mut sum, block));
+            Some(sum)
+        };
+        if spare.is_some() && 2 * new.len() < members.len() {
+            by_old().or_else(by_others)
+        } else {
+            by_others().or_else(by_old)
+        }
+    }
+
+    /// Gives groups their spares, or takes them away; where each parity goes.
+    pub(super) fn assign_parity<'w>(
+        &self,
+        state: &mut State,
+        renewed: &'w [Renewed],
+        mut put: impl FnMut(&'w [u8], BlockNo),
+    ) {
+        for (group, parity) in renewed {
+            let Some(parity) = parity else {
+                self.lose_parity(state, *group);
+                continue;
+            };
+            let wish = BlockNo((group * self.group + state.head.volume / 2) % state.head.volume.max(1));
+            match state.owners.parity(*group).or_else(|| state.owners.give_parity(&self.area, *group, wish)) {
+                Some(spare) => put(parity, self.area.spare(spare)),
+                None => self.lose_parity(state, *group),
+            }
+        }
+    }
+
+    fn lose_parity(&self, state: &mut State, group: u64) {
+        state.owners.take_parity(&self.area, group, false);
+        self.health.lock().unpoisoned().add(Kind::Map(MapKind::Parity), Trouble::CopyLost, 1);
+    }
+
+    /// Computes the parity of groups anew from their blocks, and writes it. Those of which a block cannot be read have none any more.
+    /// The caller holds the lock of parity; the maps are not told yet.
+    pub(super) fn mend_parity(&self, groups: impl Iterator<Item = u64>) {
+        for group in groups {
+            if self.state().owners.parity(group).is_none() {
+                continue;
+            }
+            let members: Vec<BlockNo> = self.members(group).collect();
+            let computed = self.verified(&members).map(|blocks| {
+                let mut sum = self.zeros();
+                blocks.iter().for_each(|block| take_in(&mut sum, block));
+                sum
+            });
+            let mut state = self.state();
+            let mut failed = computed.is_none();
+            if let (Some(sum), Some(spare)) = (&computed, state.owners.parity(group)) {
+                failed =
+                    !self.area.write_each(&[self.area.spare(spare)], std::slice::from_ref(sum)).is_empty();
+            }
+            if failed {
+                state.owners.take_parity(&self.area, group, computed.is_some());
+                self.health.lock().unpoisoned().add(Kind::Map(MapKind::Parity), Trouble::CopyLost, 1);
+            }
+        }
+    }
+
+    /// The groups of some blocks; none if the policy has no parity.
+    pub(super) fn groups_of(&self, blocks: impl Iterator<Item = BlockNo>) -> std::collections::BTreeSet<u64> {
+        if self.group == 0 {
+            std::collections::BTreeSet::new()
+        } else {
+            blocks.map(|block| self.group_of(block)).collect()
+        }
+    }
+
+    /// After a crash: the parity of all groups with a block in these runs is computed anew, but of those by which some blocks are right.
+    pub(super) fn renew_parity(&self, runs: &[u64], right: &[BlockNo]) {
+        let _alone = self.parity.lock().unpoisoned();
+        let blocks = runs.iter().flat_map(|run| run * RUN..(run + 1) * RUN).map(BlockNo);
+        let kept = self.groups_of(right.iter().copied());
+        self.mend_parity(self.groups_of(blocks).into_iter().filter(|group| !kept.contains(group)));
+    }
+
+    /// Makes the parity of groups that have none, for blocks that are gone over.
+    pub(super) fn take_in_parity(&self, blocks: &[BlockNo]) {
+        let _alone = self.parity.lock().unpoisoned();
+        let groups = self.groups_of(blocks.iter().copied());
+        let missing = |group: &u64| self.state().owners.parity(*group).is_none();
+        let none = BTreeMap::new();
+        let groups: Vec<u64> = groups.into_iter().filter(missing).collect();
+        let renewed: Vec<Renewed> =
+            groups.into_iter().map(|group| (group, self.parity_with(group, &none))).collect();
+        let mut writes: Vec<(&[u8], BlockNo)> = Vec::new();
+        let mut state = self.state();
+        self.assign_parity(&mut state, &renewed, |parity, at| writes.push((parity, at)));
+        let at: Vec<BlockNo> = writes.iter().map(|(_, at)| *at).collect();
+        let contents: Vec<&[u8]> = writes.iter().map(|(parity, _)| *parity).collect();
+        for no in self.area.write_each(&at, &contents) {
+            if let Some(group) = state.owners.group_at(&self.area, at[no]) {
+                state.owners.take_parity(&self.area, group, true);
+            }
+        }
+    }
+
+    /// Computes a block from the others of its group; whether that is believed.
+    pub(super) fn read_parity(&self, read: &mut BlockRead<'_>) -> bool {
+        let Some(mut computed) = self.from_parity(read.block) else { return false };
+        let copy = BlockRead { block: read.block, kind: read.kind, data: &mut computed };
+        if self.believe(&copy, Ok(())).is_err() {
+            return false;
+        }
+        read.data.copy_from_slice(&computed);
+        true
+    }
+
+    /// What a block holds by the others of its group and their parity.
+    pub(super) fn from_parity(&self, block: BlockNo) -> Option<Vec<u8>> {
+        if self.group == 0 {
+            return None;
+        }
+        let _alone = self.parity.lock().unpoisoned();
+        let group = self.group_of(block);
+        let spare = self.state().owners.parity(group)?;
+        let others: Vec<BlockNo> = self.members(group).filter(|other| *other != block).collect();
+        let blocks = self.verified(&others)?;
+        let mut sum = self.area.read_at(self.area.spare(spare), BlockKind::Data).ok()?;
+        blocks.iter().for_each(|other| take_in(&mut sum, other));
+        Some(sum)
+    }
+
+    /// Compares the parity of the groups that begin in a range of blocks; how many there are, and those that were wrong and are right again.
+    /// Groups with a block that is not what was written are left alone.
+    pub(super) fn scrub_parity(&self, range: std::ops::Range<u64>) -> (u64, u64) {
+        if self.group == 0 {
+            return (0, 0);
+        }
+        let _alone = self.parity.lock().unpoisoned();
+        let (mut looked_at, mut mended) = (0, 0);
+        for group in range.start.div_ceil(self.group)..range.end.div_ceil(self.group) {
+            let Some(spare) = self.state().owners.parity(group) else { continue };
+            looked_at += 1;
+            let members: Vec<BlockNo> = self.members(group).collect();
+            let Some(blocks) = self.verified(&members) else { continue };
+            let mut sum = self.zeros();
+            blocks.iter().for_each(|block| take_in(&mut sum, block));
+            if self.area.read_at(self.area.spare(spare), BlockKind::Data).is_ok_and(|parity| parity == sum) {
+                continue;
+            }
+            mended += 1;
+            self.mend_parity(std::iter::once(group));
+        }
+        (looked_at, mended)
+    }
+}

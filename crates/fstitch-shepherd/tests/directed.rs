@@ -1,0 +1,270 @@
+//! Parity, moved blocks and scrub, case by case.
+//!
+//! What it prevents: a block computed from a group that is not of one moment; a group of which a write makes no parity; a block that is
+//! found at its old home; damage that a scrub passes over, or copies.
+#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+use std::sync::Arc;
+
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, IoOp, MemDevice};
+use fstitch_crashlab::{Defect, Fault, FaultDevice, FaultPlan, Times};
+use fstitch_shepherd::engine::{Opened, Trouble};
+use fstitch_shepherd::{Options, Shepherd, Stretch};
+
+const BLOCK: usize = 1024;
+const VOLUME: u64 = 400;
+const KIND: BlockKind = BlockKind::Data;
+const PARITY: &str = "[all]\nread = [\"verify\", \"parity\"]\nwrite = [\"verify\", \"parity 8\"]";
+const BARE: &str = "[all]\nread = [\"parity\"]\nwrite = [\"parity 8\"]";
+const MOVES: &str = "[all]\nread = [\"verify\"]\nwrite = [\"verify\", \"remap\"]";
+
+type Disk = Arc<FaultDevice<MemDevice>>;
+
+fn area() -> Vec<BlockNo> {
+    (250..390).map(BlockNo).collect()
+}
+
+fn homes() -> std::ops::Range<u64> {
+    32..96
+}
+
+fn made(policy: &str) -> Disk {
+    let disk = Arc::new(FaultDevice::new(MemDevice::new(1024, VOLUME), FaultPlan::default()));
+    let blocks = [Stretch { start: BlockNo(homes().start), count: 64, kind: KIND }];
+    let device = Arc::clone(&disk) as Arc<dyn BlockDevice>;
+    Shepherd::format(device, &area(), [9; 16], policy, &[2], &blocks, &mut |_, _| {}).unwrap();
+    disk
+}
+
+fn open(disk: &Disk) -> (Shepherd, Opened) {
+    Shepherd::open(Arc::clone(disk) as Arc<dyn BlockDevice>, &area(), Options::default()).unwrap()
+}
+
+fn write(device: &dyn BlockDevice, block: u64, fill: u8) -> Result<(), Error> {
+    device.write(&[BlockWrite { block: BlockNo(block), kind: KIND, data: &[fill; BLOCK] }])
+}
+
+fn read(device: &dyn BlockDevice, block: u64) -> Result<u8, Error> {
+    let mut data = vec![0; BLOCK];
+    device.read(&mut [BlockRead { block: BlockNo(block), kind: KIND, data: &mut data }])?;
+    assert!(data.iter().all(|byte| *byte == data[0]), "block {block} is of one piece");
+    Ok(data[0])
+}
+
+fn fails(disk: &Disk, blocks: std::ops::Range<u64>, op: Option<IoOp>) {
+    let fault = Fault { blocks: Some(blocks), op, times: Times::Sticky, ..Fault::new(Defect::Error) };
+    disk.set_plan(FaultPlan::one(fault));
+}
+
+fn fill(block: u64) -> u8 {
+    u8::try_from(block).unwrap()
+}
+
+#[test]
+fn any_block_of_a_group_is_computed_from_the_others() {
+    for policy in [PARITY, BARE] {
+        let disk = made(policy);
+        let (shepherd, _) = open(&disk);
+        // One by one, some at once, all of a group, and one twice.
+        for block in homes() {
+            write(&shepherd, block, fill(block)).unwrap();
+        }
+        let datas: Vec<[u8; BLOCK]> = (40..48).map(|block| [fill(block) ^ 0x80; BLOCK]).collect();
+        let writes: Vec<BlockWrite<'_>> = (40..48)
+            .zip(&datas)
+            .map(|(block, data)| BlockWrite { block: BlockNo(block), kind: KIND, data })
+            .collect();
+        shepherd.write(&writes).unwrap();
+        shepherd.write(&writes[1..3]).unwrap();
+        let twice = [writes[0], BlockWrite { data: &[7; BLOCK], ..writes[0] }];
+        shepherd.write(&twice).unwrap();
+        let wanted = |block: u64| match block {
+            40 => 7,
+            41..48 => fill(block) ^ 0x80,
+            _ => fill(block),
+        };
+        let check = |shepherd: &Shepherd| {
+            for block in homes() {
+                fails(&disk, block..block + 1, None);
+                assert_eq!(read(shepherd, block).unwrap(), wanted(block), "{policy}: block {block}");
+                disk.set_plan(FaultPlan::default());
+            }
+        };
+        check(&shepherd);
+        shepherd.close().unwrap();
+        check(&open(&disk).0);
+        // Two of one group are one too many.
+        let (shepherd, _) = open(&disk);
+        fails(&disk, 50..52, None);
+        assert!(read(&shepherd, 50).is_err());
+    }
+}
+
+/// A group in doubt is believed where a sum bears it out, and never otherwise.
+#[test]
+fn after_a_crash_parity_is_believed_with_a_sum_alone() {
+    for (policy, is_restored) in [(PARITY, true), (BARE, false)] {
+        let disk = made(policy);
+        let (shepherd, _) = open(&disk);
+        for block in homes() {
+            write(&shepherd, block, fill(block)).unwrap();
+        }
+        shepherd.settle().unwrap();
+        // Of another group of the same run of 64 blocks, which is in doubt with it.
+        write(&shepherd, 70, 1).unwrap();
+        shepherd.flush().unwrap();
+        drop(shepherd);
+        fails(&disk, 80..81, Some(IoOp::Read));
+        let (shepherd, opened) = open(&disk);
+        assert!(opened.was_in_use);
+        let found = read(&shepherd, 80);
+        assert_eq!(found.is_ok(), is_restored, "{policy}: {opened:?}");
+        assert!(found.is_err() || found.unwrap() == fill(80));
+        disk.set_plan(FaultPlan::default());
+        assert_eq!(read(&shepherd, 70).unwrap(), 1);
+        fails(&disk, 70..71, None);
+        assert_eq!(read(&shepherd, 70).unwrap(), 1, "the group that was written is right again");
+    }
+}
+
+#[test]
+fn a_group_whose_block_cannot_be_written_promises_nothing() {
+    let disk = made(PARITY);
+    let (shepherd, _) = open(&disk);
+    for block in homes() {
+        write(&shepherd, block, fill(block)).unwrap();
+    }
+    fails(&disk, 40..41, Some(IoOp::Write));
+    assert!(write(&shepherd, 40, 1).is_err());
+    disk.set_plan(FaultPlan::default());
+    let holdings = shepherd.holdings();
+    assert_eq!(holdings.groups, 7, "{holdings:?}");
+    // Written at last, the group has parity again.
+    write(&shepherd, 40, 2).unwrap();
+    assert_eq!(shepherd.holdings().groups, 8);
+    fails(&disk, 41..42, None);
+    assert_eq!(read(&shepherd, 41).unwrap(), fill(41));
+}
+
+#[test]
+fn moved_blocks_are_found_until_they_are_home_again() {
+    let disk = made(MOVES);
+    let (shepherd, _) = open(&disk);
+    for block in homes() {
+        write(&shepherd, block, fill(block)).unwrap();
+    }
+    fails(&disk, 40..48, Some(IoOp::Write));
+    for block in 40..48 {
+        write(&shepherd, block, 200).unwrap();
+        assert_eq!(read(&shepherd, block).unwrap(), 200);
+    }
+    assert_eq!(shepherd.holdings().moved, 8);
+    drop(shepherd);
+    let (shepherd, opened) = open(&disk);
+    assert_eq!(opened.moved, 8);
+    for block in homes() {
+        assert_eq!(
+            read(&shepherd, block).unwrap(),
+            if (40..48).contains(&block) { 200 } else { fill(block) }
+        );
+    }
+    assert_eq!(shepherd.bring_home().unwrap().len(), 8, "they cannot be written at home yet");
+    disk.set_plan(FaultPlan::default());
+    assert_eq!(shepherd.bring_home().unwrap(), []);
+    assert_eq!(shepherd.holdings().moved, 0);
+    shepherd.close().unwrap();
+    assert_eq!(read(disk.device(), 44).unwrap(), 200, "at home");
+}
+
+#[test]
+fn a_spare_that_fails_is_left_for_another() {
+    let disk = made(MOVES);
+    let (shepherd, _) = open(&disk);
+    let spares = shepherd.holdings().spares;
+    let home = Fault {
+        blocks: Some(40..41),
+        op: Some(IoOp::Write),
+        times: Times::Sticky,
+        ..Fault::new(Defect::Error)
+    };
+    disk.set_plan(FaultPlan::one(home.clone()));
+    write(&shepherd, 40, 1).unwrap();
+    // All of the area that is not the maps' own, but for what lies behind the first few spares.
+    let first = area()[0].get() + area().len() as u64 - spares;
+    let spare = Fault { blocks: Some(first..first + 3), ..home.clone() };
+    disk.set_plan(FaultPlan { faults: vec![home, spare], ..FaultPlan::default() });
+    write(&shepherd, 40, 2).unwrap();
+    assert_eq!(read(&shepherd, 40).unwrap(), 2);
+    let holdings = shepherd.holdings();
+    assert_eq!((holdings.moved, holdings.bad), (1, 3), "{holdings:?}");
+    drop(shepherd);
+    let (shepherd, _) = open(&disk);
+    assert_eq!(read(&shepherd, 40).unwrap(), 2);
+    assert_eq!(shepherd.holdings().bad, 3);
+}
+
+/// Who does not know of moved blocks writes them at home, or does not.
+#[test]
+fn what_others_write_at_home_counts() {
+    let disk = made(MOVES);
+    let (shepherd, _) = open(&disk);
+    fails(&disk, 40..42, Some(IoOp::Write));
+    write(&shepherd, 40, 200).unwrap();
+    write(&shepherd, 41, 201).unwrap();
+    disk.set_plan(FaultPlan::default());
+    shepherd.close().unwrap();
+    write(disk.device(), 41, 77).unwrap();
+    // And the superblock, as everybody does.
+    write(disk.device(), 1, 1).unwrap();
+    let (shepherd, opened) = open(&disk);
+    assert!(opened.is_foreign);
+    assert_eq!((opened.moved_at_home, opened.moved_kept), (vec![BlockNo(41)], vec![BlockNo(40)]));
+    assert_eq!((read(&shepherd, 40).unwrap(), read(&shepherd, 41).unwrap()), (200, 77));
+}
+
+#[test]
+fn a_scrub_finds_all_damage_and_copies_none_of_it() {
+    let policy = "[all]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror near\"]";
+    let disk = made(policy);
+    let (shepherd, _) = open(&disk);
+    for block in homes() {
+        write(&shepherd, block, fill(block)).unwrap();
+    }
+    shepherd.close().unwrap();
+    let image = disk.device().image();
+    let at = |block: u64, image: &[u8]| {
+        let wanted = vec![fill(block); BLOCK];
+        let all = (0..VOLUME).filter(|no| image[*no as usize * BLOCK..][..BLOCK] == wanted[..]);
+        all.collect::<Vec<u64>>()
+    };
+    let [home, copy] = at(50, &image)[..] else { panic!("a block and its copy") };
+    let all = |shepherd: &Shepherd| shepherd.scrub(BlockNo(0), VOLUME, &|_| KIND).unwrap();
+    let (shepherd, _) = open(&disk);
+    let sound = all(&shepherd);
+    assert!(sound.is_sound() && sound.blocks == 64 && sound.read == 128, "{sound:?}");
+    for (damaged, is_home) in [(home, true), (copy, false)] {
+        write(disk.device(), damaged, 99).unwrap();
+        let found = all(&shepherd);
+        assert_eq!(found.restored.len(), usize::from(is_home), "{found:?}");
+        assert_eq!(found.copies_written, u64::from(!is_home));
+        assert_eq!(at(50, &disk.device().image()), [home, copy]);
+    }
+    write(disk.device(), home, 99).unwrap();
+    write(disk.device(), copy, 98).unwrap();
+    let found = all(&shepherd);
+    assert_eq!((found.lost, found.copies_written), (vec![BlockNo(50)], 0));
+    assert_eq!(read(disk.device(), copy).unwrap(), 98, "nothing wrong is copied");
+    assert!(shepherd.health().of(fstitch_shepherd::policy::Kind::Block(KIND), Trouble::Sum) > 0);
+
+    // Parity that is not what it should be.
+    let disk = made(PARITY);
+    let (shepherd, _) = open(&disk);
+    for block in homes() {
+        write(&shepherd, block, fill(block)).unwrap();
+    }
+    assert!(all(&shepherd).is_sound());
+    write(disk.device(), 60, 99).unwrap();
+    let found = all(&shepherd);
+    assert_eq!(found.restored, [BlockNo(60)]);
+    assert_eq!(all(&shepherd).restored, []);
+}
