@@ -57,7 +57,7 @@ impl Shepherd {
         if !new.is_empty() {
             state.doubt.set(&self.area, &new)?;
         }
-        for (_, write) in writes.iter().enumerate().filter(|(no, _)| tracked[*no]) {
+        for (write, _) in writes.iter().zip(&tracked).filter(|(_, tracked)| **tracked) {
             let chain = self.chain(write.kind, Direction::Write);
             let sum = if chain.stands(Standing::Verify) {
                 sum_of(&self.area.uuid, write.block, write.data)
