@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, IoOp, MemDevice};
 use fstitch_crashlab::{Defect, Fault, FaultDevice, FaultPlan, Times};
-use fstitch_shepherd::engine::{Opened, Trouble};
+use fstitch_shepherd::engine::{Opened, Rules, Trouble};
 use fstitch_shepherd::{Options, Shepherd, Stretch};
 
 const BLOCK: usize = 1024;
@@ -267,4 +267,56 @@ fn a_scrub_finds_all_damage_and_copies_none_of_it() {
     let found = all(&shepherd);
     assert_eq!(found.restored, [BlockNo(60)]);
     assert_eq!(all(&shepherd).restored, []);
+}
+
+/// A format whose blocks begin with a mark, and whose repair is what the test wants.
+struct Canon(u8);
+
+impl Rules for Canon {
+    fn judge(&self, _: BlockKind, _: BlockNo, data: &[u8]) -> Option<String> {
+        (data[0] == 0).then(|| "it begins with nothing".to_owned())
+    }
+
+    fn repair(
+        &self,
+        _: BlockKind,
+        _: BlockNo,
+        data: &[u8],
+        _: &dyn Fn(BlockNo, BlockKind) -> Option<Vec<u8>>,
+    ) -> Option<Vec<u8>> {
+        Some(vec![self.0; data.len()])
+    }
+}
+
+#[test]
+fn what_was_repaired_is_what_counts_if_it_keeps_the_rules() {
+    let policy = "[metadata]\nread = [\"verify\", \"sanity\", \"mirror\", \"repair\"]\nwrite = [\"verify\", \"mirror far\"]";
+    for (repaired, is_believed) in [(5, true), (0, false)] {
+        let disk = Arc::new(FaultDevice::new(MemDevice::new(1024, VOLUME), FaultPlan::default()));
+        let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+        Shepherd::format(device(), &area(), [9; 16], policy, &[2], &[], &mut |_, _| {}).unwrap();
+        let options = Options { rules: Some(Arc::new(Canon(repaired))), ..Options::default() };
+        let (shepherd, _) = Shepherd::open(device(), &area(), options).unwrap();
+        let kind = BlockKind::Inode;
+        let read = || {
+            let mut data = vec![0; BLOCK];
+            shepherd.read(&mut [BlockRead { block: BlockNo(40), kind, data: &mut data }]).map(|()| data[0])
+        };
+        shepherd.write(&[BlockWrite { block: BlockNo(40), kind, data: &[3; BLOCK] }]).unwrap();
+        shepherd.settle().unwrap();
+        // Home and copy.
+        let image = disk.device().image();
+        for block in (0..VOLUME).filter(|no| image[*no as usize * BLOCK..][..BLOCK] == [3; BLOCK]) {
+            write(disk.device(), block, 9).unwrap();
+        }
+        assert_eq!(read().ok(), is_believed.then_some(repaired));
+        let (sums, repairs) = (shepherd.health().all(Trouble::Sum), shepherd.health().all(Trouble::Renewed));
+        assert_eq!((sums, repairs), (1, u64::from(is_believed)));
+        if is_believed {
+            assert_eq!(read().unwrap(), repaired);
+            assert_eq!(shepherd.health().all(Trouble::Sum), 1, "its sum is that of what was repaired");
+            fails(&disk, 40..41, Some(IoOp::Read));
+            assert_eq!(read().unwrap(), repaired, "and so is its copy");
+        }
+    }
 }

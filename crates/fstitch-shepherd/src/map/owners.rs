@@ -135,7 +135,7 @@ impl Owners {
         self.parity.iter().find(|(_, spare)| area.spare(**spare) == at).map(|(group, _)| *group)
     }
 
-    /// Gives a group a spare for its parity: the nearest to `wish`. `None` if there is none.
+    /// Gives a group a spare for its parity: the first behind `wish`. `None` if there is none.
     pub(crate) fn give_parity(&mut self, area: &Area, group: u64, wish: BlockNo) -> Option<u64> {
         let spare = self.pick(area, wish)?;
         self.parity.insert(group, spare);
@@ -169,9 +169,9 @@ impl Owners {
         self.copies.iter().map(|(home, spares)| (*home, spares.as_slice()))
     }
 
-    /// Sets the free spare nearest to `wish` apart. `None` if there is none.
+    /// Sets the first free spare behind `wish` apart. `None` if there is none.
     pub(crate) fn pick(&mut self, area: &Area, wish: BlockNo) -> Option<u64> {
-        let spare = self.nearest(area, wish)?;
+        let spare = self.behind(area, wish)?;
         self.free.remove(&spare);
         Some(spare)
     }
@@ -219,17 +219,16 @@ impl Owners {
         self.dirty.insert(spare / area.shape.entries(Part::Owners));
     }
 
-    /// Gives a block another spare: the nearest to `wish` on the device. `None` if there is none.
+    /// Gives a block another spare: the first behind `wish` on the device. `None` if there is none.
     pub(crate) fn give(&mut self, area: &Area, home: BlockNo, wish: BlockNo) -> Option<u64> {
-        // The blocks of the area ascend nearly everywhere, so the neighbours of the wished place are the nearest.
-        let spare = self.nearest(area, wish)?;
+        let spare = self.behind(area, wish)?;
         self.free.remove(&spare);
         self.copies.entry(home).or_default().push(spare);
         self.say(area, spare, home.get() + 1);
         Some(spare)
     }
 
-    fn nearest(&self, area: &Area, wish: BlockNo) -> Option<u64> {
+    fn behind(&self, area: &Area, wish: BlockNo) -> Option<u64> {
         let at = |spare: u64| area.spare(spare);
         let (mut low, mut high) = (0, area.shape.spares);
         while low < high {
@@ -240,10 +239,8 @@ impl Owners {
                 high = middle;
             }
         }
-        let behind = self.free.range(low..).next();
-        let before = self.free.range(..low).next_back();
-        let distance = |spare: &&u64| at(**spare).get().abs_diff(wish.get());
-        [before, behind].into_iter().flatten().min_by_key(distance).copied()
+        // Behind the wished place, so that the copies of neighbours are neighbours in the same order, and go out in one request.
+        self.free.range(low..).next().or_else(|| self.free.first()).copied()
     }
 
     /// Takes a copy away; its spare is free after the medium says so.

@@ -332,9 +332,13 @@ fn through_policy(arguments: &Arguments, offset: u64, disk: FileDisk, access: Ac
     };
     let unit = to_usize(disk.geometry().block_size);
     let keeps = format.keeps_maps();
-    let maps = keeps.and_then(|keeps| keeps.maps(&BlockView::new(&disk, to_usize(block_size))).ok());
-    if !matches!(maps, Some(MapsAt::Here(_))) {
-        return Ok(Checked::Plain(disk));
+    match keeps.map(|keeps| keeps.maps(&BlockView::new(&disk, to_usize(block_size)))) {
+        Some(Ok(MapsAt::Here(_))) => {}
+        Some(Err(error)) => {
+            tracing::warn!("whether the volume follows a policy cannot be told: {error}");
+            return Ok(Checked::Plain(disk));
+        }
+        None | Some(Ok(_)) => return Ok(Checked::Plain(disk)),
     }
     // The same disk may not be open twice.
     drop(disk);

@@ -72,8 +72,9 @@ impl<'d> Raw<'d> {
         Ok((at, bytes, offset))
     }
 
+    /// Whether a pointer leads to a block; 0 is none.
     fn is_block(&self, no: u32) -> bool {
-        (self.shape.first_data_block()..self.shape.blocks_count).contains(&no)
+        no != 0 && (self.shape.first_data_block()..self.shape.blocks_count).contains(&no)
     }
 
     /// Calls `visit` with every block that the pointers of an inode lead to, and whether it is one of pointers; those of one array in a
