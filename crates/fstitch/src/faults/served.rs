@@ -11,7 +11,7 @@ use fstitch_core::{
     SetAttr, StatFs, SystemClock, Timestamp, XattrSetMode,
 };
 use fstitch_crashlab::{FaultDevice, FaultPlan};
-use fstitch_formats::Format;
+use fstitch_formats::{Format, KeepsMaps, MapsAt};
 use fstitch_shepherd::Stretch;
 
 const ROOT: InodeNo = InodeNo(1);
@@ -64,13 +64,23 @@ impl Served {
         let mut kinds = self.kinds.lock().unpoisoned();
         let asks_for_kinds = self.plan.lock().unpoisoned().faults.iter().any(|fault| fault.kind.is_some());
         if asks_for_kinds && kinds.at.is_none_or(|at| at.elapsed() > BELIEVED) {
-            let census = self.format.keeps_maps().map(|keeps| keeps.census(&*self.disk));
-            if let Some(Ok(blocks)) = census {
+            if let Some(Ok(blocks)) = self.format.keeps_maps().map(|keeps| self.census(keeps)) {
                 kinds.blocks = blocks;
             }
             kinds.at = Some(Instant::now());
         }
         kinds
+    }
+
+    /// What the blocks are; those of the maps of a policy are of a kind that no volume has at home, so that a plan names none of them by
+    /// their kind.
+    fn census(&self, keeps: &dyn KeepsMaps) -> Result<Vec<Stretch>> {
+        let mut blocks = keeps.census(&*self.disk)?;
+        if let MapsAt::Here(maps) | MapsAt::Unfinished(maps) = keeps.maps(&*self.disk)? {
+            blocks.extend(maps.into_iter().map(|block| Stretch::one(block, BlockKind::JournalCommit)));
+            blocks.sort_unstable_by_key(|stretch| stretch.start);
+        }
+        Ok(blocks)
     }
 
     fn plan_text(&self) -> Vec<u8> {
