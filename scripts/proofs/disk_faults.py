@@ -52,7 +52,11 @@ class Mounted:
         self.loop = None
         os.makedirs(self.faulty, exist_ok=True)
         os.makedirs(self.at, exist_ok=True)
-        common.run(binary, "faults", "serve", image, "", self.faulty)
+        for _ in range(100):
+            # Whoever served the image before may not have ended yet.
+            if common.run(binary, "faults", "serve", image, "", self.faulty, ok=(0, 1)).returncode == 0:
+                break
+            time.sleep(0.1)
         self.ours = policy is not None
         if self.ours:
             common.run(binary, "mount", "-o", "cache_size=4M", f"{self.faulty}/image", self.at)
@@ -89,8 +93,9 @@ class Mounted:
         self.leave()
         if self.loop:
             subprocess.run(["losetup", "--detach", self.loop], check=False, capture_output=True)
-        for _ in range(50):
-            if subprocess.run(["umount", self.faulty], check=False, capture_output=True).returncode == 0:
+        for _ in range(300):
+            subprocess.run(["umount", self.faulty], check=False, capture_output=True)
+            if not os.path.ismount(self.faulty):
                 break
             time.sleep(0.1)
 
