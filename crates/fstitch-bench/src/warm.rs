@@ -39,6 +39,7 @@ pub(crate) fn before(contender: Contender, tools: &Tools, scratch: &Path, mib: u
         | Contender::LeftAlone
         | Contender::Mounted(_)
         | Contender::Cached(_)
+        | Contender::Following(_)
         | Contender::Memory
         | Contender::DeviceSoft
         | Contender::DeviceMemory => {

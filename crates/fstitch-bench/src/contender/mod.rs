@@ -32,6 +32,8 @@ pub enum Contender {
     DeviceMemory,
     /// Mounted with the kernel's write-back cache (`writeback_cache`), which leaves no patchgroups.
     Cached(Consistency),
+    /// `ordered` on a volume that follows a policy of this name.
+    Following(&'static str),
     /// The reference implementation's own FUSE server.
     Fuse2fs,
     /// The kernel's driver.
@@ -39,6 +41,10 @@ pub enum Contender {
     /// The kernel's memory, without any format: the limit of the system calls.
     Tmpfs,
 }
+
+/// The policies that are raced: those of \[C\] that one disk can follow, and what is recommended for a laptop.
+const POLICIES: [&str; 7] =
+    ["propagate", "checksum", "sanity", "parity", "mirror-near", "mirror-far", "laptop"];
 
 /// What the kernel's driver is asked to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +61,7 @@ pub enum Kernel {
 
 impl Contender {
     /// All of them, in the order of reports.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 29] = [
         Self::Defaults,
         Self::LeftAlone,
         Self::Mounted(Consistency::Soft),
@@ -73,6 +79,13 @@ impl Contender {
         Self::DeviceMemory,
         Self::Cached(Consistency::Soft),
         Self::Cached(Consistency::Ordered),
+        Self::Following(POLICIES[0]),
+        Self::Following(POLICIES[1]),
+        Self::Following(POLICIES[2]),
+        Self::Following(POLICIES[3]),
+        Self::Following(POLICIES[4]),
+        Self::Following(POLICIES[5]),
+        Self::Following(POLICIES[6]),
         Self::Fuse2fs,
         Self::Kernel(Kernel::Ext2),
         Self::Kernel(Kernel::Ext3Ordered),
@@ -92,6 +105,7 @@ impl Contender {
             Self::DeviceSoft => "device-soft".into(),
             Self::DeviceMemory => "device-memory".into(),
             Self::Cached(mode) => format!("cached-{mode}"),
+            Self::Following(policy) => format!("policy-{policy}"),
             Self::Fuse2fs => "fuse2fs".into(),
             Self::Kernel(Kernel::Ext2) => "kernel-ext2".into(),
             Self::Kernel(Kernel::Ext3Ordered) => "kernel-ext3-ordered".into(),
@@ -113,7 +127,7 @@ impl Contender {
         match self {
             Self::Mounted(mode) | Self::InProcess(mode) | Self::Cached(mode) => mode != Consistency::Async,
             Self::Kernel(kernel) => kernel != Kernel::Ext2,
-            Self::Defaults | Self::LeftAlone | Self::DeviceSoft => true,
+            Self::Defaults | Self::LeftAlone | Self::DeviceSoft | Self::Following(_) => true,
             Self::Memory | Self::DeviceMemory | Self::Fuse2fs | Self::Tmpfs => false,
         }
     }
@@ -145,6 +159,7 @@ impl Contender {
             Self::DeviceSoft | Self::DeviceMemory => TRANSPORTS.contains(&workload),
             Self::Cached(Consistency::Soft) => CACHED.contains(&workload),
             Self::Cached(_) => workload == "postmark",
+            Self::Following(_) => ["postmark", "tree"].contains(&workload),
             _ => true,
         }
     }
@@ -183,7 +198,7 @@ impl Contender {
             | Self::Fuse2fs
             | Self::Kernel(Kernel::Ext2) => Some("ext2"),
             Self::Kernel(Kernel::Ext4) => Some("ext4"),
-            Self::Kernel(_) => Some("ext3"),
+            Self::Kernel(_) | Self::Following(_) => Some("ext3"),
             Self::Memory | Self::DeviceMemory | Self::Tmpfs => None,
         }
     }
@@ -259,6 +274,9 @@ impl Tools {
         if let Some(format) = contender.format() {
             process::format(format, &medium.image)?;
         }
+        if let Contender::Following(policy) = contender {
+            start::follow(self, policy, &medium.image)?;
+        }
         start::start(self, contender, &medium.image)
     }
 
@@ -284,6 +302,7 @@ impl Tools {
             | Contender::LeftAlone
             | Contender::Mounted(_)
             | Contender::Cached(_)
+            | Contender::Following(_)
             | Contender::Memory
             | Contender::DeviceSoft
             | Contender::DeviceMemory

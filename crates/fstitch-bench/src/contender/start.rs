@@ -52,6 +52,7 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
         Contender::Mounted(mode) => mount_tuned(tools, &format!("consistency={mode}"), image)?,
         Contender::DeviceSoft => mount_tuned(tools, "consistency=soft,transport=device", image)?,
         Contender::Cached(mode) => mount_tuned(tools, &format!("consistency={mode},writeback_cache"), image)?,
+        Contender::Following(_) => mount_tuned(tools, "consistency=ordered", image)?,
         Contender::Memory => mount_memory(tools, "auto")?,
         Contender::DeviceMemory => mount_memory(tools, "device")?,
         Contender::Fuse2fs => {
@@ -76,6 +77,14 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
         _ => None,
     };
     Ok(Running { place: Arc::new(Host::new(at)?), host: Some(at.to_owned()), server, kind })
+}
+
+/// Has the volume in `image` follow a policy.
+pub fn follow(tools: &Tools, policy: &str, image: &Path) -> Result<()> {
+    let program = tools.fstitch.to_str().context("the program's path is not text")?;
+    let words = ["tune", "--policy", policy].map(OsStr::new);
+    run(program, &words.into_iter().chain([image.as_os_str()]).collect::<Vec<_>>())?;
+    Ok(())
 }
 
 /// In a setting that the bench itself has made: what becomes of idle processors is said by the workload, not by the mount.

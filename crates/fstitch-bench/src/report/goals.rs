@@ -115,6 +115,7 @@ pub fn goals(results: &Results) -> Vec<Goal> {
             "Operations per second over FUSE, against a file system in memory behind the same front end",
             fuse_limit,
         ),
+        make("Time of `ordered` on a volume that follows a policy, against one that follows none", following),
         make("Time, against fuse2fs", fuse2fs),
         make("Time of safe configurations, against the kernel's driver", kernel),
         make("Time of soft updates, against no order at all, where nothing calls fsync", soft_and_async),
@@ -142,6 +143,29 @@ fn found(collector: &mut Collector<'_>) {
         for (phase, _) in &PHASES[..2] {
             let sides = (Contender::Defaults, &[Contender::Kernel(Kernel::Ext2)][..]);
             collector.check((medium, *phase), sides, wall, Wanted::AtMost(1.5));
+        }
+    }
+}
+
+fn following(collector: &mut Collector<'_>) {
+    const LIMITS: [(&str, f64, f64); 7] = [
+        ("propagate", 1.02, 1.02),
+        ("checksum", 1.05, 1.05),
+        ("sanity", 1.01, 1.01),
+        ("parity", 1.10, 1.02),
+        ("mirror-near", 1.35, 1.35),
+        ("mirror-far", 1.35, 1.35),
+        ("laptop", 1.10, 1.10),
+    ];
+    let none = Contender::Mounted(Consistency::Ordered);
+    for medium in MEDIA {
+        for (policy, mail, tree) in LIMITS {
+            for (phase, limit) in
+                [(("postmark", "all"), mail), (("tree", "untar"), tree), (("tree", "delete"), tree)]
+            {
+                let sides = (Contender::Following(policy), &[none][..]);
+                collector.check((medium, phase), sides, wall, Wanted::AtMost(limit));
+            }
         }
     }
 }
