@@ -320,3 +320,212 @@ fn what_was_repaired_is_what_counts_if_it_keeps_the_rules() {
         }
     }
 }
+
+fn block_write(block: u64, kind: BlockKind, data: &[u8]) -> BlockWrite<'_> {
+    BlockWrite { block: BlockNo(block), kind, data }
+}
+
+/// Rot at home that was noticed, and could not be written: the copy must outlive the next opening.
+#[test]
+fn a_copy_that_fits_outlives_a_home_that_does_not() {
+    let policy = "[all]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror far\"]";
+    let disk = made(policy);
+    let (shepherd, _) = open(&disk);
+    for block in homes() {
+        write(&shepherd, block, fill(block)).unwrap();
+    }
+    shepherd.close().unwrap();
+    write(disk.device(), 50, 99).unwrap();
+    fails(&disk, 50..51, Some(IoOp::Write));
+    let (shepherd, _) = open(&disk);
+    assert_eq!(shepherd.scrub(BlockNo(0), VOLUME, &|_| KIND).unwrap().not_restored, [BlockNo(50)]);
+    shepherd.close().unwrap();
+    let (shepherd, opened) = open(&disk);
+    assert_eq!((opened.unverified, read(&shepherd, 50).unwrap()), (0, fill(50)), "{opened:?}");
+    // And with a cut, and another block of the run under way.
+    write(&shepherd, 51, 1).unwrap();
+    shepherd.flush().unwrap();
+    drop(shepherd);
+    disk.set_plan(FaultPlan::default());
+    let (shepherd, opened) = open(&disk);
+    assert_eq!(opened.restored, 1, "the home has its contents again");
+    assert_eq!((read(&shepherd, 50).unwrap(), read(&shepherd, 51).unwrap()), (fill(50), 1));
+    assert_eq!(read(disk.device(), 50).unwrap(), fill(50));
+}
+
+/// Two kinds of blocks in one group, of which one asks for parity, in one batch.
+#[test]
+fn parity_is_of_all_blocks_of_a_batch() {
+    let policy = "[data]\nread = [\"parity\"]\nwrite = [\"parity 8\"]";
+    let disk = Arc::new(FaultDevice::new(MemDevice::new(1024, VOLUME), FaultPlan::default()));
+    let device = Arc::clone(&disk) as Arc<dyn BlockDevice>;
+    Shepherd::format(device, &area(), [9; 16], policy, &[2], &[], &mut |_, _| {}).unwrap();
+    let (shepherd, _) = open(&disk);
+    let (data, inode) = ([5; BLOCK], [6; BLOCK]);
+    shepherd.write(&[block_write(41, BlockKind::Inode, &inode), block_write(40, KIND, &data)]).unwrap();
+    fails(&disk, 40..41, None);
+    assert_eq!(read(&shepherd, 40).unwrap(), 5);
+}
+
+/// A half of the maps' block that takes no writes gets another place, and is not believed when it is old.
+#[test]
+fn an_old_half_of_a_map_is_not_believed() {
+    let disk = made(MOVES);
+    let own = area()[0].get()..area()[0].get() + area().len() as u64;
+    let (shepherd, _) = open(&disk);
+    let first_spare = own.end - shepherd.holdings().spares;
+    drop(shepherd);
+    // Each block of the parts by itself, but for the heads and the sectors of doubt, which are whole in themselves.
+    let mut relocated = 0;
+    for stuck in own.start..first_spare {
+        let disk = made(MOVES);
+        let (shepherd, _) = open(&disk);
+        for block in homes() {
+            write(&shepherd, block, fill(block)).unwrap();
+        }
+        shepherd.settle().unwrap();
+        let sticky = |blocks, op| Fault {
+            blocks: Some(blocks),
+            op,
+            times: Times::Sticky,
+            ..Fault::new(Defect::Error)
+        };
+        let home = sticky(40..41, Some(IoOp::Write));
+        let faults = vec![sticky(stuck..stuck + 1, Some(IoOp::Write)), home];
+        disk.set_plan(FaultPlan { faults, ..FaultPlan::default() });
+        write(&shepherd, 40, 200).unwrap();
+        write(&shepherd, 41, 201).unwrap();
+        shepherd.settle().unwrap();
+        drop(shepherd);
+        // The other half is torn: of what there are two, one is left, be it the one that was stuck or another.
+        let image = disk.device().image();
+        let count = (first_spare - own.start) / 2;
+        let twin = if stuck < own.start + count { stuck + count } else { stuck - count };
+        let damaged = Arc::new(FaultDevice::new(MemDevice::from_image(1024, image), FaultPlan::default()));
+        write(damaged.device(), twin, 0).unwrap();
+        let (shepherd, opened) = open(&damaged);
+        if opened.is_foreign {
+            // The head has no other place; then everything is made anew, and what was moved is kept.
+            continue;
+        }
+        relocated += 1;
+        assert_eq!(read(&shepherd, 40).unwrap(), 200, "block {stuck}: {opened:?}");
+        assert_eq!(read(&shepherd, 41).unwrap(), 201, "block {stuck}: {opened:?}");
+    }
+    assert!(relocated > 4, "{relocated}");
+}
+
+/// A move that the maps could not be told of at once.
+#[test]
+fn a_move_that_was_not_told_is_not_half_made() {
+    let disk = made(MOVES);
+    let (shepherd, _) = open(&disk);
+    for block in homes() {
+        write(&shepherd, block, fill(block)).unwrap();
+    }
+    shepherd.settle().unwrap();
+    let home = Fault { blocks: Some(40..41), op: Some(IoOp::Write), ..Fault::new(Defect::Error) };
+    let flush = |nth| Fault { op: Some(IoOp::Flush), nth, ..Fault::new(Defect::Error) };
+    for nth in 1..8 {
+        disk.set_plan(FaultPlan { faults: vec![home.clone(), flush(nth)], ..FaultPlan::default() });
+        let _ = write(&shepherd, 40, 100 + nth as u8);
+        disk.set_plan(FaultPlan::default());
+        let last = 150 + nth as u8;
+        write(&shepherd, 40, last).unwrap();
+        shepherd.flush().unwrap();
+        let copy = Arc::new(FaultDevice::new(
+            MemDevice::from_image(1024, disk.device().image()),
+            FaultPlan::default(),
+        ));
+        assert_eq!(read(&open(&copy).0, 40).unwrap(), last, "flush {nth} failed");
+    }
+}
+
+/// Two spares are named for one block where a cut was between: the one that lost must not come back.
+#[test]
+fn of_two_spares_the_other_is_given_back() {
+    let disk = made("[all]\nwrite = [\"remap\"]");
+    let (shepherd, _) = open(&disk);
+    let spares = shepherd.holdings().spares;
+    let first = area()[0].get() + area().len() as u64 - spares;
+    let sticky = |block: u64| Fault {
+        blocks: Some(block..block + 1),
+        op: Some(IoOp::Write),
+        times: Times::Sticky,
+        ..Fault::new(Defect::Error)
+    };
+    disk.set_plan(FaultPlan::one(sticky(40)));
+    write(&shepherd, 40, 1).unwrap();
+    let at = |fill: u8, disk: &Disk| {
+        (first..first + 8).find(|no| read(disk.device(), *no).is_ok_and(|found| found == fill))
+    };
+    let one = at(1, &disk).unwrap();
+    // The power goes when the second spare is named, and the first one still is.
+    let flushes = |nth| Fault { op: Some(IoOp::Flush), nth, ..Fault::new(Defect::Dead) };
+    for nth in 2..6 {
+        let disk = Arc::new(FaultDevice::new(
+            MemDevice::from_image(1024, disk.device().image()),
+            FaultPlan::default(),
+        ));
+        let (shepherd, _) = open(&disk);
+        let faults = vec![sticky(40), sticky(one), flushes(nth)];
+        disk.set_plan(FaultPlan { faults, ..FaultPlan::default() });
+        let _ = write(&shepherd, 40, 2);
+        drop(shepherd);
+        disk.set_plan(FaultPlan { faults: vec![sticky(40), sticky(one)], ..FaultPlan::default() });
+        let (shepherd, _) = open(&disk);
+        assert!([1, 2].contains(&read(&shepherd, 40).unwrap()));
+        write(&shepherd, 40, 3).unwrap();
+        shepherd.flush().unwrap();
+        drop(shepherd);
+        assert_eq!(read(&open(&disk).0, 40).unwrap(), 3, "flush {nth}");
+    }
+}
+
+/// An error is not somebody else's write.
+#[test]
+fn a_superblock_that_cannot_be_read_is_not_foreign() {
+    let disk = made("[all]\nread = [\"mirror\"]\nwrite = [\"mirror far\"]");
+    let (shepherd, _) = open(&disk);
+    write(&shepherd, 40, 7).unwrap();
+    shepherd.close().unwrap();
+    let fault =
+        |times| Fault { blocks: Some(1..2), op: Some(IoOp::Read), times, ..Fault::new(Defect::Error) };
+    disk.set_plan(FaultPlan::one(fault(Times::Transient(2))));
+    assert!(!open(&disk).1.is_foreign, "it is asked again");
+    disk.set_plan(FaultPlan::one(fault(Times::Sticky)));
+    let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+    let refused = Shepherd::open(device(), &area(), Options::default()).unwrap_err();
+    assert!(
+        refused.to_string().contains("by which it is told whether another program has written"),
+        "{refused}"
+    );
+    disk.set_plan(FaultPlan::default());
+    fails(&disk, 40..41, None);
+    assert_eq!(read(&open(&disk).0, 40).unwrap(), 7, "its copy is there still");
+}
+
+/// What could not be prepared is not moved: its sum would be that of before.
+#[test]
+fn a_block_moves_with_its_sum() {
+    let disk = made(MOVES);
+    let (shepherd, _) = open(&disk);
+    write(&shepherd, 40, 1).unwrap();
+    shepherd.settle().unwrap();
+    let flush = Fault { op: Some(IoOp::Flush), ..Fault::new(Defect::Error) };
+    disk.set_plan(FaultPlan::one(flush));
+    let is_written = write(&shepherd, 40, 2).is_ok();
+    disk.set_plan(FaultPlan::default());
+    let found = read(&shepherd, 40).unwrap();
+    assert!(found == 2 || (!is_written && found == 1), "{is_written}: {found}");
+    shepherd.close().unwrap();
+    assert_eq!(read(&open(&disk).0, 40).unwrap(), found);
+}
+
+#[test]
+fn the_maps_own_blocks_are_nobody_else_s() {
+    let disk = made(PARITY);
+    let (shepherd, _) = open(&disk);
+    let refused = write(&shepherd, 300, 1).unwrap_err();
+    assert!(refused.to_string().contains("keeps its maps in"), "{refused}");
+}

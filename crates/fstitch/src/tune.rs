@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use fstitch_core::BlockDevice;
 use fstitch_formats::Identity;
 
 use crate::mkfs::device::Opened;
 use crate::open::{self, Access};
 use crate::output::{Outcome, text};
-use crate::shepherd::adopt::{Wanted, abandon, adopt};
+use crate::shepherd::adopt::{Wanted, abandon, adopt, are_damaged, give_up};
 
 /// Arguments of `tune`.
 #[derive(clap::Args)]
@@ -79,7 +80,16 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         None | Some("none") => None,
         Some(policy) => Some(Wanted::read(policy, arguments.spares)?),
     };
-    let opened = volume.open_kept(&arguments.image, Access::ReadWrite)?;
+    let opened = match volume.open_kept(&arguments.image, Access::ReadWrite) {
+        Err(error) if arguments.change.policy.as_deref() == Some("none") && are_damaged(&error) => {
+            let (disk, format) = volume.open_disk(&arguments.image, Access::ReadWrite)?;
+            let disk: Arc<dyn BlockDevice> = Arc::new(disk);
+            let said = give_up(&disk, format).with_context(|| crate::output::reasons(&error))?;
+            text(&format!("{}: {said}\n", name()))?;
+            return Ok(Outcome::SUCCESS);
+        }
+        opened => opened?,
+    };
     let (through, format) = (Arc::clone(&opened.device), opened.format);
     let disk = &*through;
     let journals = || {

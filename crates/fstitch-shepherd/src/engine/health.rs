@@ -129,7 +129,10 @@ impl Health {
     /// The same over all kinds.
     #[must_use]
     pub fn all(&self, trouble: Trouble) -> u64 {
-        self.counts.iter().filter(|((_, other), _)| *other == trouble).map(|(_, count)| count).sum()
+        self.counts
+            .iter()
+            .filter(|((_, other), _)| *other == trouble)
+            .fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
     /// As the map has them.
@@ -156,7 +159,8 @@ impl Health {
 
     pub(super) fn add(&mut self, kind: Kind, trouble: Trouble, count: u64) {
         if count > 0 {
-            *self.counts.entry((kind, trouble)).or_default() += count;
+            let counter = self.counts.entry((kind, trouble)).or_default();
+            *counter = counter.saturating_add(count);
         }
     }
 

@@ -111,13 +111,13 @@ impl Shepherd {
             seals: [0; 2],
             sealed: sealed.to_vec(),
             // Whatever the area held before is older.
+            relocated: Vec::new(),
             generation: area.read(Part::Head, 0).map_or(0, |(generation, _)| generation),
         };
         let doubt = Doubt::none(&area)?;
         area.write(&Head::policy_writes(&area, policy))?;
         empty_sums(&area)?;
-        let seal = head.seal(&area, &[]);
-        head.seals = [seal; 2];
+        head.seals = [head.seal(&area, &[]).ok_or_else(unsealed)?; 2];
         let owners = Owners::new(&area);
         let counters = Counters::none(&area);
         let shepherd = Self::over(
@@ -238,6 +238,14 @@ pub(super) fn empty_sums(area: &Area) -> Result<()> {
         area.write(&some.iter().map(write).collect::<Vec<_>>())?;
     }
     Ok(())
+}
+
+/// Nobody can tell whether somebody else has written.
+pub(super) fn unsealed() -> Error {
+    let reason = std::io::Error::other(
+        "the superblock cannot be read, by which it is told whether another program has written",
+    );
+    Error::io(fstitch_core::IoOp::Read, BlockNo(0), reason)
 }
 
 /// Refuses a policy with what is not built yet.

@@ -23,6 +23,7 @@
 mod health;
 mod make;
 mod parity;
+mod places;
 mod read;
 mod recover;
 mod remap;
@@ -78,6 +79,8 @@ pub struct Options {
     pub watch: Watch,
     /// What `sanity` asks; without it, policies that have `sanity` are refused.
     pub rules: Option<Arc<dyn Rules>>,
+    /// Nothing that is written is kept: maps that are of no use are not made empty, but passed over.
+    pub read_only: bool,
     /// Blocks of the map of sums in memory, but for those that are not on the medium yet.
     pub pages_max: usize,
     /// Runs in doubt before sums and copies are brought up to date by a write.
@@ -90,6 +93,7 @@ impl Default for Options {
             pause: Arc::new(std::thread::sleep),
             watch: Arc::new(|_| {}),
             rules: None,
+            read_only: false,
             pages_max: 4096,
             doubt_max: 4096,
         }

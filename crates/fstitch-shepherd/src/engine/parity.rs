@@ -66,11 +66,17 @@ impl Shepherd {
         let mut groups: BTreeMap<u64, BTreeMap<BlockNo, &[u8]>> = BTreeMap::new();
         {
             let state = self.state();
-            for write in writes.iter().filter(|write| !self.owns(write.block)) {
+            for write in writes.iter().filter(|write| write.block.get() < self.area.shape.volume) {
                 let group = self.group_of(write.block);
                 let asks = self.chain(write.kind, Direction::Write).keeps_parity();
                 if asks || state.owners.parity(group).is_some() {
-                    groups.entry(group).or_default().insert(write.block, write.data);
+                    groups.entry(group).or_default();
+                }
+            }
+            // Whatever is written of a group is in its parity, whether it asks for that or not.
+            for write in writes {
+                if let Some(new) = groups.get_mut(&self.group_of(write.block)) {
+                    new.insert(write.block, write.data);
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Structure};
 
-use super::make::{checked, empty_sums};
+use super::make::{checked, empty_sums, unsealed};
 use super::{Options, Shepherd, State};
 use crate::map::shape::RUN;
 use crate::map::sums::sum_of;
@@ -43,23 +43,34 @@ impl Shepherd {
     /// `Corrupt` if there are no maps, or not of this device; `Unsupported` by the name of a step; when the medium fails.
     pub fn open(device: Arc<dyn BlockDevice>, area: &[BlockNo], options: Options) -> Result<(Self, Opened)> {
         let area = shaped(device, area)?;
-        let (mut head, text) = Head::read(&area)?;
+        let mut head = Head::read(&area)?;
         if (head.volume, head.spares) != (area.shape.volume, area.shape.spares) {
             return Err(no_maps(&area, "they are of a volume of another size"));
         }
-        let policy = checked(&text, &options)?;
+        for (place, spare) in &head.relocated {
+            let (place, spare) = (u64::from(*place), u64::from(*spare));
+            if place >= area.len() || spare >= area.shape.spares {
+                return Err(no_maps(&area, "a block of them is in a spare that there is not"));
+            }
+            area.device.put(area.at(place), Some(area.spare(spare)));
+        }
+        let policy = checked(&head.text(&area)?, &options)?;
         let mut opened = Opened { was_in_use: head.in_use, ..Opened::default() };
-        opened.is_foreign = !head.seals.contains(&head.seal(&area, &[]));
-        let (doubt, owners) = if opened.is_foreign {
-            empty_sums(&area)?;
+        opened.is_foreign = !head.seals.contains(&head.seal(&area, &[]).ok_or_else(unsealed)?);
+        let (doubt, mut owners) = if opened.is_foreign {
+            if !options.read_only {
+                empty_sums(&area)?;
+            }
             (Doubt::none(&area)?, Owners::load(&area).only_moved(&area))
         } else {
             (Doubt::load(&area), Owners::load(&area))
         };
+        head.relocated.iter().for_each(|(_, spare)| owners.reserve(u64::from(*spare)));
         head.in_use = true;
         area.write(&[head.next_write()])?;
-        let sums = Sums::new(options.pages_max);
         let is_foreign = opened.is_foreign;
+        let is_blank = is_foreign && options.read_only;
+        let sums = if is_blank { Sums::blank(options.pages_max) } else { Sums::new(options.pages_max) };
         let state = State {
             head,
             doubt,
@@ -92,8 +103,7 @@ impl Shepherd {
     pub fn renew(&self, blocks: &[super::Stretch], progress: super::Progress<'_>) -> Result<()> {
         self.go_over(blocks, progress)?;
         let mut state = self.state();
-        let seal = state.head.seal(&self.area, &[]);
-        state.head.seals = [seal; 2];
+        state.head.seals = [state.head.seal(&self.area, &[]).ok_or_else(unsealed)?; 2];
         self.area.write(&[state.head.next_write()])?;
         state.is_foreign = false;
         Ok(())
@@ -102,86 +112,132 @@ impl Shepherd {
     fn examine_all(&self, opened: &mut Opened) -> Result<()> {
         let mut guard = self.state();
         let state = &mut *guard;
-        let mut lost = Vec::new();
+        let mut unsure = Vec::new();
         let in_doubt: Vec<u64> = state.doubt.runs().collect();
         for run in &in_doubt {
             for block in (run * RUN..((run + 1) * RUN).min(state.head.volume)).map(BlockNo) {
-                if !self.examine(state, block, opened) {
-                    lost.push(block);
-                }
+                unsure.extend(self.examine(state, block, opened));
             }
         }
         opened.maps_lost = state.sums.lost_pages + state.owners.lost_pages;
         drop(guard);
-        let right: Vec<BlockNo> =
-            lost.into_iter().filter(|block| self.examine_by_parity(*block, opened)).collect();
+        // Before any of them is taken as it is: parity is of blocks that fit their sums.
+        let computed: Vec<Option<Vec<u8>>> = unsure.iter().map(|unsure| self.by_parity(unsure)).collect();
+        let mut right = Vec::new();
+        for (unsure, computed) in unsure.into_iter().zip(computed) {
+            match computed {
+                Some(data) => {
+                    opened.restored += u64::from(self.restore(unsure.block, &data));
+                    right.push(unsure.block);
+                }
+                None => self.take_as_it_is(unsure, opened),
+            }
+        }
         self.renew_parity(&in_doubt, &right);
         self.settle()
     }
 
-    /// A home that cannot be read and has no copy. Parity may be of another moment than the blocks are, so only what fits the block's sum is
-    /// believed; then its group's parity is what it should be, whether the home can be written again or not.
-    fn examine_by_parity(&self, block: BlockNo, opened: &mut Opened) -> bool {
-        let sum = self.state().sums.get(&self.area, block);
-        let computed = self.from_parity(block);
-        let computed = computed.filter(|data| sum != 0 && sum == sum_of(&self.area.uuid, block, data));
-        let Some(data) = computed else { return false };
-        opened.restored += u64::from(self.restore(block, &data));
-        true
+    /// What a block holds by parity. That may be of another moment than the blocks are, so only what fits the block's sum is believed; then its
+    /// group's parity is what it should be, whether the home can be written again or not.
+    fn by_parity(&self, unsure: &Unsure) -> Option<Vec<u8>> {
+        let computed = self.from_parity(unsure.block);
+        computed.filter(|data| unsure.sum != 0 && unsure.sum == sum_of(&self.area.uuid, unsure.block, data))
     }
 
-    /// One block of a run in doubt: invariant S2. False if nothing can be read of it.
-    fn examine(&self, state: &mut State, block: BlockNo, opened: &mut Opened) -> bool {
+    /// One block of a run in doubt: invariant S2. What fits its last stable sum is right, be it a copy: what was flushed after that was
+    /// flushed to home and copies alike, and then none of them would fit. Returns a block of which nothing fits.
+    fn examine(&self, state: &mut State, block: BlockNo, opened: &mut Opened) -> Option<Unsure> {
         let sum = state.sums.get(&self.area, block);
         let spares = state.owners.of(block).to_vec();
         if sum == 0 && spares.is_empty() {
-            return true;
+            return None;
         }
         opened.examined += 1;
-        let fits = |data: &[u8]| sum == 0 || sum == sum_of(&self.area.uuid, block, data);
+        let fits = |data: &Vec<u8>| sum == 0 || sum == sum_of(&self.area.uuid, block, data);
         // What kind of block it is nobody knows here.
-        let kind = BlockKind::Data;
-        let home = self.area.read_at(block, kind).ok();
-        let home_is_lost = home.is_none();
-        let Some(contents) = home.or_else(|| self.best_copy(&spares, &fits)) else {
-            state.failed.insert(block.get() / RUN);
-            return false;
-        };
-        if !fits(&contents) {
-            opened.unverified += 1;
-            state.sums.set(&self.area, block, sum_of(&self.area.uuid, block, &contents));
-        }
-        if home_is_lost && self.area.write_each(&[block], std::slice::from_ref(&contents)).is_empty() {
-            opened.restored += 1;
-        } else if home_is_lost {
-            state.failed.insert(block.get() / RUN);
-        }
+        let home = self.area.read_at(block, BlockKind::Data).ok();
         let at: Vec<BlockNo> = spares.iter().map(|spare| self.area.spare(*spare)).collect();
-        for no in self.area.write_each(&at, &vec![contents; at.len()]) {
-            state.owners.give_up(&self.area, block, spares[no]);
-        }
-        true
+        let copies = self.area.read_each(&at, BlockKind::Data);
+        let Some(right) = [&home].into_iter().chain(&copies).flatten().find(|data| fits(data)).cloned()
+        else {
+            return Some(Unsure { block, sum, home, copies });
+        };
+        self.make_alike(state, (block, &spares), (home.as_deref(), &copies), &right, opened);
+        None
     }
 
-    /// A copy that fits the last stable sum, or else any that can be read: it was stable, perhaps, when its sum was not yet.
-    fn best_copy(&self, spares: &[u64], fits: &dyn Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
-        let read = |spare: &u64| self.area.read_at(self.area.spare(*spare), BlockKind::Data).ok();
-        let mut copies: Vec<Vec<u8>> = spares.iter().filter_map(read).collect();
-        let best = copies.iter().position(|copy| fits(copy)).unwrap_or(0);
-        (best < copies.len()).then(|| copies.swap_remove(best))
+    /// Nothing of a block fits its sum: what was under way counts, as it is. The home first; a copy only if that cannot be read.
+    fn take_as_it_is(&self, unsure: Unsure, opened: &mut Opened) {
+        let Unsure { block, home, copies, .. } = unsure;
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let Some(right) = home.clone().or_else(|| copies.iter().flatten().next().cloned()) else {
+            state.failed.insert(block.get() / RUN);
+            return;
+        };
+        opened.unverified += 1;
+        state.sums.set(&self.area, block, sum_of(&self.area.uuid, block, &right));
+        let spares = state.owners.of(block).to_vec();
+        self.make_alike(state, (block, &spares), (home.as_deref(), &copies), &right, opened);
     }
+
+    /// Home and copies hold the same again, where they do not.
+    fn make_alike(
+        &self,
+        state: &mut State,
+        (block, spares): (BlockNo, &[u64]),
+        (home, copies): (Option<&[u8]>, &[Option<Vec<u8>>]),
+        right: &[u8],
+        opened: &mut Opened,
+    ) {
+        if home != Some(right) {
+            if self.area.write_each(&[block], &[right]).is_empty() {
+                opened.restored += 1;
+            } else {
+                state.failed.insert(block.get() / RUN);
+            }
+        }
+        for (spare, copy) in spares.iter().zip(copies) {
+            let is_right = copy.as_deref() == Some(right);
+            if !is_right && !self.area.write_each(&[self.area.spare(*spare)], &[right]).is_empty() {
+                state.owners.give_up(&self.area, block, *spare);
+            }
+        }
+    }
+}
+
+/// A block in doubt of which nothing fits its sum.
+struct Unsure {
+    block: BlockNo,
+    sum: u32,
+    home: Option<Vec<u8>>,
+    copies: Vec<Option<Vec<u8>>>,
 }
 
 fn no_maps(area: &Area, why: &str) -> Error {
     Error::corrupt(Structure::Other("maps of the shepherd"), area.blocks.first().copied(), why)
 }
 
-/// The area with the shape that its size gives it, of the volume that its heads name.
+/// The area, shaped for the volume that its heads name. The medium may have grown behind it.
 fn shaped(device: Arc<dyn BlockDevice>, blocks: &[BlockNo]) -> Result<Area> {
     let geometry = device.geometry();
-    let shape = Shape::fit(geometry.block_size, geometry.block_count, to_u64(blocks.len()))?;
-    let mut area = Area::new(device, blocks, shape, [0; 16]);
+    if blocks.iter().any(|block| block.get() >= geometry.block_count) {
+        let first = blocks.first().copied();
+        return Err(Error::corrupt(
+            Structure::Other("maps of the shepherd"),
+            first,
+            "they end behind the medium",
+        ));
+    }
+    let shape = |volume| Shape::fit(geometry.block_size, volume, to_u64(blocks.len()));
+    let mut area = Area::new(device, blocks, shape(geometry.block_count)?, [0; 16]);
+    // The first head is the first block, whatever the shape is; where the second one is goes by the shape.
     let halves = [0, 1].map(|half| area.raw(half, Part::Head, 0));
-    area.uuid = head::uuid(halves.into_iter().flatten()).ok_or_else(|| no_maps(&area, "there is no head"))?;
+    let found = head::volume(halves.into_iter().flatten());
+    let (uuid, volume) = found.ok_or_else(|| no_maps(&area, "there is no head"))?;
+    if volume > geometry.block_count {
+        return Err(no_maps(&area, "they are of a volume that is larger than this medium"));
+    }
+    (area.uuid, area.shape) = (uuid, shape(volume)?);
     Ok(area)
 }

@@ -33,8 +33,9 @@ impl Shepherd {
     /// The maps learn where a block is, and then everybody.
     fn note_move(&self, state: &mut State, block: BlockNo, there: Elsewhere) -> Result<()> {
         let before = state.owners.move_to(&self.area, block, there);
-        self.tell_owners(state, &[])?;
+        // First: if the medium cannot be told now it is later, and may know of it by then.
         self.area.device.put(block, Some(self.area.spare(there.spare)));
+        self.tell_owners(state, &[])?;
         if let Some(before) = before {
             // The spare that it had could not be written either. It is given up only now: of two that are named one counts, of none none.
             state.owners.condemn(&self.area, before.spare);

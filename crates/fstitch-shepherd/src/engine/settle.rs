@@ -28,7 +28,7 @@ impl Shepherd {
         if agreed.is_empty() && writes.is_empty() {
             return Ok(());
         }
-        self.area.write(&writes)?;
+        self.write_maps(state, &writes)?;
         state.sums.written();
         state.owners.written();
         state.doubt.clear(&self.area, &agreed)
@@ -44,7 +44,8 @@ impl Shepherd {
         // Bits that were cleared may be on their way still; nobody looks at the seal before they are there.
         self.disk().flush()?;
         if !state.is_foreign {
-            let seal = state.head.seal(&self.area, &[]);
+            // If it cannot be read it is what it was to be.
+            let seal = state.head.seal(&self.area, &[]).unwrap_or(state.head.seals[1]);
             state.head.seals = [seal; 2];
         }
         state.head.in_use = false;

@@ -28,6 +28,11 @@ impl Shepherd {
     pub fn put(&self, writes: &[BlockWrite<'_>]) -> Result<Vec<(BlockNo, Error)>> {
         let Some(first) = writes.first() else { return Ok(Vec::new()) };
         self.lets(IoOp::Write, first.block)?;
+        if let Some(write) = writes.iter().find(|write| self.owns(write.block)) {
+            let reason =
+                std::io::Error::other("it is one of the blocks that the volume's policy keeps its maps in");
+            return Err(Error::io(IoOp::Write, write.block, reason));
+        }
         let gate = self.gate.read().unpoisoned();
         let alone = (self.group > 0).then(|| self.parity.lock().unpoisoned());
         let parity = if self.group > 0 { self.new_parity(writes) } else { Vec::new() };
@@ -85,13 +90,18 @@ impl Shepherd {
         // Those that cannot be written are given up when the batch fails, which has them again.
         self.area.write_each(&at, &contents);
         self.disk().flush()?;
-        self.area.write(&state.owners.next_writes(&self.area))?;
+        let writes = state.owners.next_writes(&self.area);
+        self.write_maps(state, &writes)?;
         state.owners.written();
         Ok(())
     }
 
     /// Whether the maps say something of a block, or will.
     fn is_tracked(&self, state: &mut State, write: &BlockWrite<'_>) -> bool {
+        if write.block.get() >= state.head.volume {
+            // The medium has grown behind the volume that the maps are of.
+            return false;
+        }
         keeps(self.chain(write.kind, Direction::Write))
             || !state.owners.of(write.block).is_empty()
             || self.has_parity(state, write.block)
@@ -217,7 +227,10 @@ impl Shepherd {
                         }
                     }
                 }
-                Answer::Remap if self.move_home(write) => {
+                // A block that moves without its sum would be believed by nobody.
+                Answer::Remap
+                    if self.prepare(std::slice::from_ref(write), &[]).is_ok() && self.move_home(write) =>
+                {
                     events.push(Event::Moved);
                     return (events, Ok(()));
                 }
@@ -272,8 +285,9 @@ impl Shepherd {
         if state.seal_moves {
             self.disk().flush()?;
         }
-        let before = state.head.seal(&self.area, &[]);
-        let after = state.head.seal(&self.area, &instead);
+        // What cannot be read is what was written last.
+        let before = state.head.seal(&self.area, &[]).unwrap_or(state.head.seals[1]);
+        let after = state.head.seal(&self.area, &instead).unwrap_or(before);
         if before != after {
             state.head.seals = [before, after];
             self.area.write(&[state.head.next_write()])?;

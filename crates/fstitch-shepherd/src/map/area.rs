@@ -46,7 +46,8 @@ impl Area {
         self.sorted.binary_search(&block).is_ok()
     }
 
-    fn at(&self, place: u64) -> BlockNo {
+    /// Where a place of the area is on the device.
+    pub(crate) fn at(&self, place: u64) -> BlockNo {
         self.blocks[to_usize(place)]
     }
 
@@ -105,15 +106,25 @@ impl Area {
     /// # Errors
     /// If a flush fails, or a block can be written in neither place.
     pub(crate) fn write(&self, writes: &[MapWrite]) -> Result<()> {
-        let encoded: Vec<Vec<u8>> = writes
-            .iter()
-            .map(|write| {
-                let identity = Identity { part: write.part, index: write.index, uuid: self.uuid };
-                block::encode(self.shape.block_size, identity, write.generation, &write.contents)
-            })
-            .collect();
         let places: Vec<(Part, u64)> = writes.iter().map(|write| (write.part, write.index)).collect();
-        self.write_raw(&places, &encoded, true)
+        self.write_raw(&places, &self.encoded(writes), true)
+    }
+
+    fn encoded(&self, writes: &[MapWrite]) -> Vec<Vec<u8>> {
+        let encode = |write: &MapWrite| {
+            let identity = Identity { part: write.part, index: write.index, uuid: self.uuid };
+            block::encode(self.shape.block_size, identity, write.generation, &write.contents)
+        };
+        writes.iter().map(encode).collect()
+    }
+
+    /// Writes one half of blocks; the places of those that could not be, with what was to be there.
+    pub(crate) fn write_half(&self, half: u64, writes: &[MapWrite]) -> Vec<(u64, Vec<u8>)> {
+        let places: Vec<u64> =
+            writes.iter().map(|write| self.shape.place(half, write.part, write.index)).collect();
+        let at: Vec<BlockNo> = places.iter().map(|place| self.at(*place)).collect();
+        let encoded = self.encoded(writes);
+        self.write_each(&at, &encoded).into_iter().map(|no| (places[no], encoded[no].clone())).collect()
     }
 
     /// The same with bytes that are whole blocks. What is atomic in itself needs no flush between the two (`apart`).

@@ -61,13 +61,15 @@ pub(crate) fn generation(bytes: &[u8], identity: Identity) -> Option<u64> {
         && Le::u64(bytes, 8) == identity.index
         && bytes[16..32] == identity.uuid
         && Le::u32(bytes, SUM) == sum(bytes);
-    is_it.then(|| Le::u64(bytes, 32))
+    // One more must always be possible: nobody counts that far.
+    let generation = Le::u64(bytes, 32);
+    (is_it && generation < 1 << 63).then_some(generation)
 }
 
-/// The UUID of the volume whose head a block is; the caller does not know it yet.
-pub(crate) fn uuid_of_head(bytes: &[u8]) -> Option<[u8; 16]> {
+/// Of a block that is a head: its volume's UUID and blocks, which the caller does not know yet.
+pub(crate) fn volume_of_head(bytes: &[u8]) -> Option<([u8; 16], u64)> {
     let uuid = bytes.get(16..32)?.try_into().ok()?;
-    generation(bytes, Identity { part: Part::Head, index: 0, uuid }).map(|_| uuid)
+    generation(bytes, Identity { part: Part::Head, index: 0, uuid }).map(|_| (uuid, Le::u64(bytes, HEADER)))
 }
 
 #[cfg(test)]

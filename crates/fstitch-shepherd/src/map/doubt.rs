@@ -150,4 +150,5 @@ fn is_sector(bytes: &[u8], sector: u64, area: &Area) -> bool {
         && Le::u64(bytes, 8) == sector
         && bytes[16..24] == area.uuid[..8]
         && Le::u32(bytes, 4) == sum(bytes)
+        && Le::u64(bytes, 24) < 1 << 63
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!    0 blocks of the volume   8 spares   16 bytes of the policy's text   20 in use (1) or not   24 two seals   32 sealed sectors: count
-//!   40 their numbers, at most 4
+//!   40 their numbers, at most 4   72 blocks of the maps that are in spares: count   76 0   80 at most 16 pairs of place and spare, 4 each
 //! ```
 //!
 //! A **seal** is the sum of sectors of 512 bytes that every program writes when it writes anything: where a volume's superblock has its
@@ -16,9 +16,14 @@ use super::area::MapWrite;
 use super::shape::POLICY_MAX;
 use super::{Area, Part, block};
 
+/// How often a sealed sector is asked for before it counts as unreadable.
+const SEAL_READS: u32 = 4;
 /// Most sectors that are sealed.
 pub(crate) const SEALED_MAX: usize = 4;
-const CONTENTS: usize = 40 + 8 * SEALED_MAX;
+/// Most blocks of the maps that can be in spares.
+pub(crate) const RELOCATED_MAX: usize = 16;
+const RELOCATED: usize = 40 + 8 * SEALED_MAX;
+const CONTENTS: usize = RELOCATED + 8 + 8 * RELOCATED_MAX;
 
 /// What the head says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +35,8 @@ pub(crate) struct Head {
     pub(crate) seals: [u32; 2],
     /// Numbers of sectors of the volume.
     pub(crate) sealed: Vec<u64>,
+    /// Places in the area that cannot be written, and the spares that their blocks are in.
+    pub(crate) relocated: Vec<(u32, u32)>,
     pub(crate) generation: u64,
 }
 
@@ -39,11 +46,11 @@ fn corrupt(area: &Area, problem: &str) -> Error {
 }
 
 impl Head {
-    /// Reads it, and the text of the policy.
+    /// Reads it.
     ///
     /// # Errors
     /// `Corrupt` if neither copy is whole.
-    pub(crate) fn read(area: &Area) -> Result<(Self, String)> {
+    pub(crate) fn read(area: &Area) -> Result<Self> {
         let (generation, contents) =
             area.read(Part::Head, 0).ok_or_else(|| corrupt(area, "neither head is whole"))?;
         let count = to_usize(Le::u32(&contents, 32)).min(SEALED_MAX);
@@ -54,13 +61,20 @@ impl Head {
             in_use: Le::u32(&contents, 20) == 1,
             seals: [Le::u32(&contents, 24), Le::u32(&contents, 28)],
             sealed: (0..count).map(|at| Le::u64(&contents, 40 + 8 * at)).collect(),
+            relocated: (0..to_usize(Le::u32(&contents, RELOCATED)).min(RELOCATED_MAX))
+                .map(|at| RELOCATED + 8 + 8 * at)
+                .map(|at| (Le::u32(&contents, at), Le::u32(&contents, at + 4)))
+                .collect(),
             generation,
         };
-        let text = head.text(area)?;
-        Ok((head, text))
+        Ok(head)
     }
 
-    fn text(&self, area: &Area) -> Result<String> {
+    /// The text of the policy.
+    ///
+    /// # Errors
+    /// `Corrupt` if a block of it is lost in both places.
+    pub(crate) fn text(&self, area: &Area) -> Result<String> {
         let len = to_usize(self.policy_len);
         if len > POLICY_MAX {
             return Err(corrupt(area, "the policy is longer than any"));
@@ -91,6 +105,12 @@ impl Head {
         for (at, sector) in self.sealed.iter().enumerate() {
             Le::put_u64(&mut contents, 40 + 8 * at, *sector);
         }
+        let count = u32::try_from(self.relocated.len()).expect("few are in spares");
+        Le::put_u32(&mut contents, RELOCATED, count);
+        for (at, (place, spare)) in self.relocated.iter().enumerate() {
+            Le::put_u32(&mut contents, RELOCATED + 8 + 8 * at, *place);
+            Le::put_u32(&mut contents, RELOCATED + 12 + 8 * at, *spare);
+        }
         MapWrite { part: Part::Head, index: 0, generation: self.generation, contents }
     }
 
@@ -115,25 +135,25 @@ impl Head {
         self.sealed.iter().any(|sector| Self::place(area, *sector).0 == block)
     }
 
-    /// The seal of the sealed sectors as they are on the medium, or with `instead` in place of some blocks.
-    pub(crate) fn seal(&self, area: &Area, instead: &[(BlockNo, &[u8])]) -> u32 {
+    /// The seal of the sealed sectors as they are on the medium, or with `instead` in place of some blocks; `None` if one cannot be read.
+    pub(crate) fn seal(&self, area: &Area, instead: &[(BlockNo, &[u8])]) -> Option<u32> {
         let mut sum = crc32c::crc32c(&area.uuid);
         for (block, at) in self.sealed.iter().map(|sector| Self::place(area, *sector)) {
             sum = match instead.iter().find(|(other, _)| *other == block) {
                 Some((_, data)) => crc32c::crc32c_append(sum, &data[at..at + 512]),
                 // Somebody else writes it at home, wherever we do.
-                None => match area.read_home(block, BlockKind::Superblock) {
-                    Ok(data) => crc32c::crc32c_append(sum, &data[at..at + 512]),
-                    // What cannot be read was not written by somebody else for that reason.
-                    Err(_) => crc32c::crc32c_append(sum, &[0]),
-                },
+                None => {
+                    let read = || area.read_home(block, BlockKind::Superblock).ok();
+                    let data = (0..SEAL_READS).find_map(|_| read())?;
+                    crc32c::crc32c_append(sum, &data[at..at + 512])
+                }
             };
         }
-        sum
+        Some(sum)
     }
 }
 
-/// The UUID that the heads in an area name.
-pub(crate) fn uuid(halves: impl Iterator<Item = Vec<u8>>) -> Option<[u8; 16]> {
-    halves.into_iter().find_map(|bytes| block::uuid_of_head(&bytes))
+/// The volume that the heads in an area name: its UUID, and its blocks.
+pub(crate) fn volume(halves: impl Iterator<Item = Vec<u8>>) -> Option<([u8; 16], u64)> {
+    halves.into_iter().find_map(|bytes| block::volume_of_head(&bytes))
 }

@@ -72,34 +72,40 @@ impl Owners {
                 owners.said[to_usize(spare)] = Le::u64(&contents, 8 * to_usize(spare - first));
             }
         }
+        let mut losers = Vec::new();
         for (said, spare) in owners.said.clone().into_iter().zip(0..) {
             match said {
                 FREE => drop(owners.free.insert(spare)),
                 BAD => {}
                 said if said & MOVED != 0 && (1..=shape.volume).contains(&(said & HOME_MASK)) => {
                     let was = u32::try_from(said >> HOME_BITS).unwrap_or(0) & WAS_MASK;
-                    owners.found_moved(area, BlockNo((said & HOME_MASK) - 1), Elsewhere { spare, was });
+                    let home = BlockNo((said & HOME_MASK) - 1);
+                    let loser = owners.found_moved(area, home, Elsewhere { spare, was });
+                    losers.extend(loser);
                 }
                 said if said & PARITY != 0 && (1..=shape.volume).contains(&(said & HOME_MASK)) => {
                     // Of two either is computed anew before it is believed, as a crash was between them.
-                    if let Some(other) = owners.parity.insert((said & HOME_MASK) - 1, spare) {
-                        owners.free.insert(other);
-                    }
+                    losers.extend(owners.parity.insert((said & HOME_MASK) - 1, spare));
                 }
                 home if home > shape.volume => drop(owners.free.insert(spare)),
                 home => owners.copies.entry(BlockNo(home - 1)).or_default().push(spare),
             }
         }
+        for spare in losers {
+            owners.leaving.push(spare);
+            owners.say(area, spare, FREE);
+        }
         owners
     }
 
     /// A block was moved to a spare. To two, where that to another one was cut short: either may be the one, so one that can be read is.
-    fn found_moved(&mut self, area: &Area, home: BlockNo, there: Elsewhere) {
+    /// Returns the other one.
+    fn found_moved(&mut self, area: &Area, home: BlockNo, there: Elsewhere) -> Option<u64> {
         let is_readable =
             |there: &Elsewhere| area.read_at(area.spare(there.spare), fstitch_core::BlockKind::Data).is_ok();
         match self.moved.get(&home).copied() {
-            Some(other) if is_readable(&other) => {}
-            _ => drop(self.moved.insert(home, there)),
+            Some(other) if is_readable(&other) => Some(there.spare),
+            _ => self.moved.insert(home, there).map(|other| other.spare),
         }
     }
 
@@ -169,6 +175,11 @@ impl Owners {
         self.copies.iter().map(|(home, spares)| (*home, spares.as_slice()))
     }
 
+    /// A spare is somebody's of whom the map does not say it: a block of the maps is there.
+    pub(crate) fn reserve(&mut self, spare: u64) {
+        self.free.remove(&spare);
+    }
+
     /// Sets the first free spare behind `wish` apart. `None` if there is none.
     pub(crate) fn pick(&mut self, area: &Area, wish: BlockNo) -> Option<u64> {
         let spare = self.behind(area, wish)?;
@@ -203,7 +214,10 @@ impl Owners {
             free: (0..area.shape.spares).collect(),
             said: vec![FREE; to_usize(area.shape.spares)],
             dirty: (0..area.shape.blocks(Part::Owners)).collect(),
-            generations: vec![0; to_usize(area.shape.blocks(Part::Owners))],
+            // Whatever the area held before is older.
+            generations: (0..area.shape.blocks(Part::Owners))
+                .map(|index| area.read(Part::Owners, index).map_or(0, |(generation, _)| generation))
+                .collect(),
             ..Self::default()
         }
     }

@@ -28,6 +28,8 @@ struct Page {
 pub(crate) struct Sums {
     pages: BTreeMap<u64, Page>,
     pages_max: usize,
+    /// What is on the medium is of no use.
+    is_blank: bool,
     /// Blocks of the map that are lost in both places: what they said is not known any more.
     pub(crate) lost_pages: u64,
 }
@@ -35,14 +37,20 @@ pub(crate) struct Sums {
 impl Sums {
     /// With so many blocks of the map in memory at most, but for those that must be there.
     pub(crate) fn new(pages_max: usize) -> Self {
-        Self { pages: BTreeMap::new(), pages_max: pages_max.max(1), lost_pages: 0 }
+        Self { pages: BTreeMap::new(), pages_max: pages_max.max(1), is_blank: false, lost_pages: 0 }
+    }
+
+    /// The same, of a volume of which no sums are known, whatever the medium says.
+    pub(crate) fn blank(pages_max: usize) -> Self {
+        Self { is_blank: true, ..Self::new(pages_max) }
     }
 
     fn page(&mut self, area: &Area, index: u64) -> &mut Page {
         if !self.pages.contains_key(&index) {
             self.make_room();
-            let (generation, contents) = area.read(Part::Sums, index).unwrap_or_else(|| {
-                self.lost_pages += 1;
+            let found = if self.is_blank { None } else { area.read(Part::Sums, index) };
+            let (generation, contents) = found.unwrap_or_else(|| {
+                self.lost_pages += u64::from(!self.is_blank);
                 (0, vec![0; area.shape.payload()])
             });
             self.pages.insert(index, Page { generation, contents, is_dirty: false });

@@ -13,7 +13,7 @@ use fstitch_core::{
     BlockDevice, CheckReport, Clock, Error, FindingClass, Overlay, RepairMode, RepairOptions, SystemClock,
 };
 use fstitch_disk::{DiskOptions, FileDisk};
-use fstitch_formats::{FORMATS, Format, MapsAt, Recovery};
+use fstitch_formats::{FORMATS, Format, KeepsMaps, MapsAt, Recovery};
 use fstitch_fs::ext2::view::BlockView;
 use serde::{Deserialize, Serialize};
 
@@ -325,14 +325,24 @@ impl Checked {
     }
 }
 
-/// Puts the shepherd before the disk of a volume that follows a policy. Maps that cannot be used keep nobody from checking.
+/// How often it is asked where maps are.
+const MAPS_ASKED: u32 = 4;
+
+/// Puts the shepherd before the disk of a volume that follows a policy. Maps that cannot be used keep nobody from looking, but from mending.
 fn through_policy(arguments: &Arguments, offset: u64, disk: FileDisk, access: Access) -> Result<Checked> {
     let Ok(probe::Found { format, block_size }) = probe::volume(&arguments.image, offset) else {
         return Ok(Checked::Plain(disk));
     };
     let unit = to_usize(disk.geometry().block_size);
     let keeps = format.keeps_maps();
-    match keeps.map(|keeps| keeps.maps(&BlockView::new(&disk, to_usize(block_size)))) {
+    let view = BlockView::new(&disk, to_usize(block_size));
+    // What is asked in vain is asked again: much depends on the answer.
+    let ask = |keeps: &dyn KeepsMaps| {
+        let mut asked = (0..MAPS_ASKED).map(|_| keeps.maps(&view));
+        let answer = asked.find(|answer| !matches!(answer, Err(Error::Io { .. })));
+        answer.unwrap_or_else(|| keeps.maps(&view))
+    };
+    match keeps.map(ask) {
         Some(Ok(MapsAt::Here(_))) => {}
         Some(Err(error)) => {
             tracing::warn!("whether the volume follows a policy cannot be told: {error}");
@@ -349,6 +359,10 @@ fn through_policy(arguments: &Arguments, offset: u64, disk: FileDisk, access: Ac
     match shepherd::over(&disk, format, access, (&name, None)) {
         Ok(Some(kept)) => Ok(Checked::Kept { device: kept.device(), kept, unit }),
         Ok(None) => bail!("{name}: its policy was taken away meanwhile"),
+        // What was moved would be taken for what it was before, and mended to death.
+        Err(error) if access == Access::ReadWrite => {
+            Err(error.context("nothing was checked (-n checks it as if it followed no policy)"))
+        }
         Err(error) => {
             tracing::warn!(
                 "{name}: {}; it is checked as if it followed none",

@@ -140,11 +140,7 @@ pub fn abandon(device: &Arc<dyn BlockDevice>, format: &dyn Format, name: &str) -
             kept.close()?;
         }
         Ok(None) => bail!("the maps of the policy have gone meanwhile"),
-        // Damaged maps help nobody; what they knew is lost with or without them.
-        Err(error) => {
-            tracing::warn!("{name}: {}", crate::output::reasons(&error));
-            keeps.finish(&**device, false)?;
-        }
+        Err(error) => return Err(error),
     }
     keeps.give_back(&**device)?;
     Ok(true)
@@ -168,6 +164,24 @@ fn leave_nothing_behind(kept: &Kept) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Whether opening failed because maps are damaged, and not because a disk was asked in vain, or a step is not known here.
+pub fn are_damaged(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| matches!(cause.downcast_ref(), Some(fstitch_core::Error::Corrupt(_))))
+}
+
+/// Has the volume follow no policy although its maps are damaged, so that nobody can say what only they knew. What is to be said.
+pub fn give_up(device: &Arc<dyn BlockDevice>, format: &dyn Format) -> Result<&'static str> {
+    let keeps = keeper(format)?;
+    ensure!(matches!(keeps.maps(&**device)?, MapsAt::Here(_)), "it follows no policy");
+    keeps.finish(&**device, false)?;
+    Ok(match keeps.give_back(&**device) {
+        Ok(()) => "its maps are damaged: it follows no policy now, and what was moved is what it was before",
+        Err(_) => {
+            "its maps are damaged: it follows no policy now, and what was moved is what it was before. Check it, and run this again, which gives back their room"
+        }
+    })
 }
 
 fn keeper(format: &dyn Format) -> Result<&dyn KeepsMaps> {

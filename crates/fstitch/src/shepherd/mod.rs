@@ -56,7 +56,7 @@ pub fn over(
         Access::ReadWrite => Arc::clone(device),
         Access::ReadOnly => Arc::new(Overlay::new(Arc::clone(device))) as Arc<dyn BlockDevice>,
     };
-    let options = options(keeps, &**device, name, hook)?;
+    let options = Options { read_only: access == Access::ReadOnly, ..options(keeps, &**device, name, hook)? };
     let opened = Shepherd::open(below, &area, options).context(
         "the maps of the volume's policy cannot be used; `fstitch tune --policy none` takes them away, and what only they knew with them",
     );

@@ -14,6 +14,7 @@ mod census;
 mod rules;
 mod space;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use fstitch_core::num::{to_u64, to_usize};
@@ -43,12 +44,15 @@ const SEALED: u64 = 2;
 struct Raw<'d> {
     view: BlockView<'d>,
     shape: Superblock,
+    /// Blocks that may be visited yet: of maps that are damaged there is no end.
+    left: Cell<u64>,
 }
 
 impl<'d> Raw<'d> {
     fn read(device: &'d dyn BlockDevice) -> Result<Self> {
         let (_, shape) = jbd::read_superblock(device)?;
-        Ok(Self { view: BlockView::new(device, to_usize(shape.block_size)), shape })
+        let left = Cell::new(2 * u64::from(shape.blocks_count));
+        Ok(Self { view: BlockView::new(device, to_usize(shape.block_size)), shape, left })
     }
 
     fn block(&self, no: u32, kind: BlockKind) -> Result<BlockBuf> {
@@ -80,32 +84,23 @@ impl<'d> Raw<'d> {
     /// Calls `visit` with every block that the pointers of an inode lead to, and whether it is one of pointers; those of one array in a
     /// call of their own each, those of pointers before what they lead to. What cannot be a block's number is passed over.
     fn walk(&self, inode: &[u8], visit: &mut dyn FnMut(u32, bool)) -> Result<()> {
-        // Of a map that is damaged there is no more than this.
-        let mut left = self.shape.blocks_count;
         for at in 0..POINTERS {
             let levels = at.saturating_sub(DIRECT - 1);
-            self.walk_tree((pointer_field(at).get(inode), levels), &mut left, visit)?;
+            self.walk_tree((pointer_field(at).get(inode), levels), visit)?;
         }
         Ok(())
     }
 
-    fn walk_tree(
-        &self,
-        (no, levels): (u32, usize),
-        left: &mut u32,
-        visit: &mut dyn FnMut(u32, bool),
-    ) -> Result<()> {
-        if !self.is_block(no) || *left == 0 {
-            return Ok(());
-        }
-        *left -= 1;
+    fn walk_tree(&self, (no, levels): (u32, usize), visit: &mut dyn FnMut(u32, bool)) -> Result<()> {
+        let Some(left) = self.left.get().checked_sub(1).filter(|_| self.is_block(no)) else { return Ok(()) };
+        self.left.set(left);
         visit(no, levels > 0);
         if levels == 0 {
             return Ok(());
         }
         let pointers = self.block(no, BlockKind::Indirect)?;
         for word in pointers.chunks_exact(4) {
-            self.walk_tree((Le::u32(word, 0), levels - 1), left, visit)?;
+            self.walk_tree((Le::u32(word, 0), levels - 1), visit)?;
         }
         Ok(())
     }
