@@ -200,7 +200,7 @@ impl Shepherd {
 
     /// Computes a block from the others of its group; whether that is believed.
     pub(super) fn read_parity(&self, read: &mut BlockRead<'_>) -> bool {
-        let Some(mut computed) = self.from_parity(read.block) else { return false };
+        let Some(mut computed) = self.computed_by_parity(read.block) else { return false };
         let copy = BlockRead { block: read.block, kind: read.kind, data: &mut computed };
         if self.believe(&copy, Ok(())).is_err() {
             return false;
@@ -210,7 +210,7 @@ impl Shepherd {
     }
 
     /// What a block holds by the others of its group and their parity.
-    pub(super) fn from_parity(&self, block: BlockNo) -> Option<Vec<u8>> {
+    pub(super) fn computed_by_parity(&self, block: BlockNo) -> Option<Vec<u8>> {
         if self.group == 0 {
             return None;
         }

@@ -140,7 +140,7 @@ impl Shepherd {
     /// What a block holds by parity. That may be of another moment than the blocks are, so only what fits the block's sum is believed; then its
     /// group's parity is what it should be, whether the home can be written again or not.
     fn by_parity(&self, unsure: &Unsure) -> Option<Vec<u8>> {
-        let computed = self.from_parity(unsure.block);
+        let computed = self.computed_by_parity(unsure.block);
         computed.filter(|data| unsure.sum != 0 && unsure.sum == sum_of(&self.area.uuid, unsure.block, data))
     }
 

@@ -112,7 +112,7 @@ impl Shepherd {
             _ => {
                 let trouble = if home.is_none() { Trouble::Read } else { Trouble::Sum };
                 self.count(kind, trouble, 1);
-                computed = self.from_parity(kept.block);
+                computed = self.computed_by_parity(kept.block);
                 let Some(copy) = copies.iter().chain([&computed]).flatten().find(|copy| fits(copy)) else {
                     done.lost.push(kept.block);
                     return;

@@ -1,7 +1,7 @@
 //! The file system of one image: the image, the plan, and what has struck.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fstitch_core::lock::Unpoisoned;
 use fstitch_core::num::{to_u64, to_usize};
@@ -27,7 +27,7 @@ const PLAN_MAX: u64 = 64 << 10;
 /// What the blocks are.
 struct Kinds {
     blocks: Vec<Stretch>,
-    at: Option<Instant>,
+    at: Option<Duration>,
 }
 
 /// An image whose disk fails.
@@ -40,10 +40,12 @@ pub(super) struct Served {
     /// A request that is no whole blocks reads the others first, and nobody may write them meanwhile.
     writing: Mutex<()>,
     began: Timestamp,
+    clock: SystemClock,
 }
 
 impl Served {
     pub(super) fn new(disk: Arc<dyn BlockDevice>, format: &'static dyn Format, plan: FaultPlan) -> Self {
+        let clock = SystemClock::new();
         Self {
             faulty: FaultDevice::new(Arc::clone(&disk), plan.clone()),
             disk,
@@ -51,7 +53,8 @@ impl Served {
             kinds: Mutex::new(Kinds { blocks: Vec::new(), at: None }),
             plan: Mutex::new(plan),
             writing: Mutex::default(),
-            began: SystemClock::new().now(),
+            began: clock.now(),
+            clock,
         }
     }
 
@@ -63,11 +66,11 @@ impl Served {
     fn kinds(&self) -> MutexGuard<'_, Kinds> {
         let mut kinds = self.kinds.lock().unpoisoned();
         let asks_for_kinds = self.plan.lock().unpoisoned().faults.iter().any(|fault| fault.kind.is_some());
-        if asks_for_kinds && kinds.at.is_none_or(|at| at.elapsed() > BELIEVED) {
+        if asks_for_kinds && kinds.at.is_none_or(|at| self.clock.elapsed() > at + BELIEVED) {
             if let Some(Ok(blocks)) = self.format.keeps_maps().map(|keeps| self.census(keeps)) {
                 kinds.blocks = blocks;
             }
-            kinds.at = Some(Instant::now());
+            kinds.at = Some(self.clock.elapsed());
         }
         kinds
     }

@@ -300,7 +300,7 @@ fn offline(arguments: &Arguments) -> Result<Report> {
 
 /// A volume to be checked, on its disk or on the shepherd that its policy has put before it.
 enum Checked {
-    Plain(FileDisk),
+    Plain(Box<FileDisk>),
     Kept { kept: Kept, device: Arc<dyn BlockDevice>, unit: usize },
 }
 
@@ -308,7 +308,7 @@ impl Checked {
     /// The volume in the blocks in which it is checked.
     fn view(&self) -> BlockView<'_> {
         match self {
-            Self::Plain(disk) => BlockView::new(disk, to_usize(disk.geometry().block_size)),
+            Self::Plain(disk) => BlockView::new(&**disk, to_usize(disk.geometry().block_size)),
             Self::Kept { device, unit, .. } => BlockView::new(&**device, *unit),
         }
     }
@@ -331,7 +331,7 @@ const MAPS_ASKED: u32 = 4;
 /// Puts the shepherd before the disk of a volume that follows a policy. Maps that cannot be used keep nobody from looking, but from mending.
 fn through_policy(arguments: &Arguments, offset: u64, disk: FileDisk, access: Access) -> Result<Checked> {
     let Ok(probe::Found { format, block_size }) = probe::volume(&arguments.image, offset) else {
-        return Ok(Checked::Plain(disk));
+        return Ok(Checked::Plain(Box::new(disk)));
     };
     let unit = to_usize(disk.geometry().block_size);
     let keeps = format.keeps_maps();
@@ -346,9 +346,9 @@ fn through_policy(arguments: &Arguments, offset: u64, disk: FileDisk, access: Ac
         Some(Ok(MapsAt::Here(_))) => {}
         Some(Err(error)) => {
             tracing::warn!("whether the volume follows a policy cannot be told: {error}");
-            return Ok(Checked::Plain(disk));
+            return Ok(Checked::Plain(Box::new(disk)));
         }
-        None | Some(Ok(_)) => return Ok(Checked::Plain(disk)),
+        None | Some(Ok(_)) => return Ok(Checked::Plain(Box::new(disk))),
     }
     // The same disk may not be open twice.
     drop(disk);
@@ -370,7 +370,7 @@ fn through_policy(arguments: &Arguments, offset: u64, disk: FileDisk, access: Ac
             );
             drop(disk);
             let options = DiskOptions { block_size: u32::try_from(unit)?, ..options };
-            Ok(Checked::Plain(open::disk(&arguments.image, &options)?))
+            Ok(Checked::Plain(Box::new(open::disk(&arguments.image, &options)?)))
         }
     }
 }

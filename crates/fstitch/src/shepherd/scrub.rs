@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use fstitch_core::{BlockDevice, BlockKind, BlockNo};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, Clock, SystemClock};
 use fstitch_shepherd::engine::Scrubbed;
 use fstitch_shepherd::{Shepherd, Stretch};
 use serde::{Deserialize, Serialize};
@@ -161,7 +161,7 @@ pub fn part(shepherd: &Shepherd, from: u64) -> Result<Found> {
 
 /// Waits so that no more than `rate` bytes a second are read.
 struct Pace {
-    began: Instant,
+    clock: SystemClock,
     rate: Option<u64>,
 }
 
@@ -169,7 +169,7 @@ impl Pace {
     fn wait(&self, bytes: u64) {
         let Some(rate) = self.rate.filter(|rate| *rate > 0) else { return };
         let due = Duration::from_secs_f64(to_f64(bytes) / to_f64(rate));
-        std::thread::sleep(due.saturating_sub(self.began.elapsed()));
+        std::thread::sleep(due.saturating_sub(self.clock.elapsed()));
     }
 }
 
@@ -195,7 +195,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 
 fn mounted(arguments: &Arguments) -> Result<Found> {
     let display = spinner(arguments.json);
-    let pace = Pace { began: Instant::now(), rate: arguments.rate };
+    let pace = Pace { clock: SystemClock::new(), rate: arguments.rate };
     let mut found = Found::default();
     let mut from = Some(arguments.from);
     while let Some(at) = from {
@@ -232,7 +232,7 @@ fn unmounted(arguments: &Arguments) -> Result<Found> {
     let blocks = keeps.census(&*opened.device)?;
     let shepherd: &Arc<Shepherd> = kept.shepherd();
     let display = spinner(arguments.json);
-    let pace = Pace { began: Instant::now(), rate: arguments.rate };
+    let pace = Pace { clock: SystemClock::new(), rate: arguments.rate };
     let block_size = u64::from(shepherd.geometry().block_size);
     let kind = |block: BlockNo| kind_of(&blocks, block);
     let mut done = Scrubbed::default();
@@ -241,7 +241,7 @@ fn unmounted(arguments: &Arguments) -> Result<Found> {
     while at < all {
         done.add(shepherd.scrub(BlockNo(at), STEP, &kind)?);
         at += STEP;
-        let left = pace.began.elapsed().as_secs_f64() * to_f64(all.saturating_sub(at)) / to_f64(at.max(1));
+        let left = pace.clock.elapsed().as_secs_f64() * to_f64(all.saturating_sub(at)) / to_f64(at.max(1));
         display.set_message(format!("{} of {all} blocks, {left:.0} s left", at.min(all)));
         display.tick();
         pace.wait(done.read * block_size);

@@ -4,10 +4,11 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fstitch_core::lock::Unpoisoned;
+use fstitch_core::{Clock, SystemClock};
 use fstitch_shepherd::engine::Incident;
 use fstitch_shepherd::model::Event;
 
@@ -71,13 +72,14 @@ fn run(command: &str, name: &str, told: &Told) {
 
 /// Lines that were written in this minute.
 struct Lines {
-    since: Instant,
+    since: Duration,
     count: u64,
 }
 
 /// What is called for each fault.
 pub(super) fn watch(name: String, hook: Option<Hook>) -> Arc<dyn Fn(&Incident) + Send + Sync> {
-    let lines = Mutex::new(Lines { since: Instant::now(), count: 0 });
+    let clock = SystemClock::new();
+    let lines = Mutex::new(Lines { since: clock.elapsed(), count: 0 });
     Arc::new(move |incident| {
         if let Some(hook) = &hook
             && incident.events.contains(&Event::Notified)
@@ -85,11 +87,11 @@ pub(super) fn watch(name: String, hook: Option<Hook>) -> Arc<dyn Fn(&Incident) +
             hook.tell(incident);
         }
         let mut lines = lines.lock().unpoisoned();
-        if lines.since.elapsed() > MINUTE {
+        if clock.elapsed() > lines.since + MINUTE {
             if lines.count > LINES_MAX {
                 tracing::warn!("{name}: {} more faults in the last minute", lines.count - LINES_MAX);
             }
-            *lines = Lines { since: Instant::now(), count: 0 };
+            *lines = Lines { since: clock.elapsed(), count: 0 };
         }
         lines.count += 1;
         if lines.count <= LINES_MAX {

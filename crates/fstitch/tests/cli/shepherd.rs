@@ -305,3 +305,36 @@ fn a_disk_that_fails_is_survived_as_the_policy_says() {
         assert!(fs::read(&out).unwrap() == contents(number), "file {number}");
     }
 }
+
+/// Nothing is mended behind the back of maps that cannot be used, and there is a way out.
+#[test]
+fn damaged_maps_are_given_up_when_that_is_asked_for() {
+    let place = Place::new();
+    let image = volume(&place, "ext2", "checksum");
+    let bytes = fs::read(&image).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&image).unwrap();
+    // The heads: part 1 of what begins with the magic number.
+    let heads = (0..bytes.len()).step_by(1024).filter(|at| bytes[*at..].starts_with(b"FSHP\x01\x00\x01\x00"));
+    let heads: Vec<usize> = heads.collect();
+    assert_eq!(heads.len(), 2);
+    for at in heads {
+        file.write_all_at(&[0; 1024], at as u64).unwrap();
+    }
+    let before = fs::read(&image).unwrap();
+    let said = "the maps of the volume's policy cannot be used; `fstitch tune --policy none` takes them away";
+    fstitch(&format!("ls {image}:/")).refused(1, said);
+    fstitch(&format!("fsck -fy {image}")).refused(8, "nothing was checked (-n checks it");
+    fstitch(&format!("tune -L name {image}")).refused(1, said);
+    fstitch(&format!("tune --policy laptop {image}")).refused(1, said);
+    let looked = fstitch(&format!("fsck -nf {image}"));
+    assert!(looked.err.contains("it is checked as if it followed none"), "{}", looked.err);
+    looked.ok();
+    assert!(fs::read(&image).unwrap() == before, "nothing was changed");
+    assert!(fstitch(&format!("tune --policy none {image}")).ok().contains("it follows no policy now"));
+    is_sound(&image);
+    let out = place.text("out");
+    fstitch(&format!("cp -q {image}:/d/one {out}")).ok();
+    assert!(fs::read(&out).unwrap() == contents(1));
+    fstitch(&format!("tune --policy checksum {image}")).ok();
+    is_sound(&image);
+}
