@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fstitch_core::BlockDevice;
-use fstitch_formats::Identity;
+use fstitch_formats::{Format, Identity};
 
 use crate::mkfs::device::Opened;
 use crate::open::{self, Access};
@@ -82,11 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     };
     let opened = match volume.open_kept(&arguments.image, Access::ReadWrite) {
         Err(error) if arguments.change.policy.as_deref() == Some("none") && are_damaged(&error) => {
-            let (disk, format) = volume.open_disk(&arguments.image, Access::ReadWrite)?;
-            let disk: Arc<dyn BlockDevice> = Arc::new(disk);
-            let said = give_up(&disk, format).with_context(|| crate::output::reasons(&error))?;
-            text(&format!("{}: {said}\n", name()))?;
-            return Ok(Outcome::SUCCESS);
+            return without_maps(&volume, arguments, &error);
         }
         opened => opened?,
     };
@@ -134,15 +130,35 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let raw = opened.raw();
     drop(through);
     opened.close()?;
-    if let Some(policy) = &policy {
-        text(&format!("{}: {}\n", name(), adopt(&raw, format, &name(), policy).with_context(name)?))?;
-    } else if wanted.is_some() {
-        let had = abandon(&raw, format, &name()).with_context(name)?;
+    if wanted.is_some() {
         text(&format!(
             "{}: {}\n",
             name(),
-            if had { "it follows no policy now" } else { "it followed no policy" }
+            follow(&raw, format, &name(), policy.as_ref()).with_context(name)?
         ))?;
     }
+    Ok(Outcome::SUCCESS)
+}
+
+/// Has a volume follow a policy, or none. What is to be said.
+fn follow(
+    raw: &Arc<dyn BlockDevice>,
+    format: &dyn Format,
+    name: &str,
+    policy: Option<&Wanted>,
+) -> Result<String> {
+    match policy {
+        Some(policy) => adopt(raw, format, name, policy),
+        None if abandon(raw, format, name)? => Ok("it follows no policy now".to_owned()),
+        None => Ok("it followed no policy".to_owned()),
+    }
+}
+
+/// Takes a policy away whose maps cannot be used.
+fn without_maps(volume: &open::Arguments, arguments: &Arguments, why: &anyhow::Error) -> Result<Outcome> {
+    let (disk, format) = volume.open_disk(&arguments.image, Access::ReadWrite)?;
+    let disk: Arc<dyn BlockDevice> = Arc::new(disk);
+    let said = give_up(&disk, format).with_context(|| crate::output::reasons(why))?;
+    text(&format!("{}: {said}\n", arguments.image.display()))?;
     Ok(Outcome::SUCCESS)
 }
