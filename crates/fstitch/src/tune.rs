@@ -86,8 +86,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         }
         opened => opened?,
     };
-    let (through, format) = (Arc::clone(&opened.device), opened.format);
-    let disk = &*through;
+    let (disk, format) = (&*opened.device, opened.format);
     let journals = || {
         let journals = format.journals();
         journals.with_context(|| format!("{}: {} volumes have no journals", name(), format.names()[0]))
@@ -128,7 +127,6 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         text(&format!("{}: its UUID is {} now\n", name(), crate::mkfs::show_uuid(uuid)))?;
     }
     let raw = opened.raw();
-    drop(through);
     opened.close()?;
     if wanted.is_some() {
         text(&format!(
