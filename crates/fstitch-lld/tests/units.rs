@@ -395,3 +395,89 @@ fn units_see_their_own_versions_and_happen_as_a_whole() {
         "{ended} ended, {refused} refused"
     );
 }
+
+/// A disk that is read like that, and an ordered list on it with so many blocks.
+fn with_list(visibility: Visibility, len: usize) -> (Disk, ListId, Vec<BlockId>) {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_image(512, vec![0; 8 << 20]));
+    let format = FormatOptions { segment_size: 64 << 10, block_size: 512, ..FormatOptions::default() };
+    Disk::format(Arc::clone(&device), &format).unwrap();
+    let (disk, _) = Disk::open(device, &options(visibility)).unwrap();
+    let list = disk.new_list(false).unwrap();
+    let mut blocks: Vec<BlockId> = (0..len).map(|_| disk.new_block(list, At::Start).unwrap()).collect();
+    blocks.reverse();
+    (disk, list, blocks)
+}
+
+/// The blocks of a list as a unit sees them.
+fn seen(unit: &Aru<'_>, list: ListId) -> Vec<BlockId> {
+    (0..unit.list_len(list).unwrap()).map(|at| unit.block_at(list, at).unwrap().unwrap()).collect()
+}
+
+#[test]
+fn a_list_that_others_delete_takes_along_what_a_unit_has_put_into_it() {
+    let (disk, list, _) = with_list(Visibility::Own, 2);
+    let unit = disk.begin();
+    let (written, made) =
+        (unit.new_block(list, At::Start).unwrap(), unit.new_block(list, At::Start).unwrap());
+    unit.write(written, &[7; BLOCK]).unwrap();
+    disk.delete_list(list).unwrap();
+    assert_eq!(unit.list_len(list).unwrap_err().errno(), Errno::NOENT);
+    for block in [written, made] {
+        assert_eq!(unit.write(block, &[8; BLOCK]).unwrap_err().errno(), Errno::NOENT, "block {block}");
+        assert_eq!(unit.delete_block(block).unwrap_err().errno(), Errno::NOENT, "block {block}");
+    }
+    assert_eq!(unit.read(made, &mut [0; BLOCK]).unwrap_err().errno(), Errno::NOENT);
+    assert!(matches!(unit.end(), Err(EndError::Conflict(_))));
+    assert_eq!(disk.info().blocks, 0);
+}
+
+#[test]
+fn a_unit_sees_its_list_although_others_fill_a_place_until_labels_move() {
+    let (disk, list, blocks) = with_list(Visibility::Own, 3);
+    let unit = disk.begin();
+    let own = unit.new_block(list, At::After(blocks[1])).unwrap();
+    let expected = [blocks[0], blocks[1], own, blocks[2]];
+    // Each takes half of what is left there: labels have 64 bits, so that those of others have moved long before the end.
+    let mut others = vec![blocks[0]];
+    for _ in 0..200 {
+        others.insert(1, disk.new_block(list, At::After(blocks[0])).unwrap());
+        assert_eq!(seen(&unit, list), expected, "with {} of others", others.len() - 1);
+    }
+    for pair in expected.windows(2) {
+        assert_eq!(unit.block_after(list, pair[0]).unwrap(), Some(pair[1]));
+        assert_eq!(unit.block_before(list, pair[1]).unwrap(), Some(pair[0]));
+    }
+    unit.end().unwrap();
+    others.extend(&expected[1..]);
+    let committed = (0..disk.list_len(list).unwrap()).map(|at| disk.block_at(list, at).unwrap().unwrap());
+    assert_eq!(committed.collect::<Vec<_>>(), others);
+}
+
+#[test]
+fn the_latest_version_is_that_of_whoever_wrote_last() {
+    let (disk, _, blocks) = with_list(Visibility::Latest, 1);
+    disk.write(blocks[0], &[1; BLOCK]).unwrap();
+    let units = [0; 3].map(|_| disk.begin());
+    let mut bytes = [0xff; BLOCK];
+    for (fill, writer) in (2..).zip([0, 1, 2, 0, 2, 1, 1, 0]) {
+        units[writer].write(blocks[0], &[fill; BLOCK]).unwrap();
+        disk.read(blocks[0], &mut bytes).unwrap();
+        assert_eq!(bytes, [fill; BLOCK], "to the disk");
+        for unit in &units {
+            unit.read(blocks[0], &mut bytes).unwrap();
+            assert_eq!(bytes, [fill; BLOCK], "to a unit");
+        }
+    }
+    // Who has written last is gone: then whoever did before him.
+    let [last, before, first] = units;
+    last.abort();
+    disk.read(blocks[0], &mut bytes).unwrap();
+    assert_eq!(bytes, [8; BLOCK]);
+    // A version that is committed is older than any that is not.
+    before.end().unwrap();
+    disk.read(blocks[0], &mut bytes).unwrap();
+    assert_eq!(bytes, [6; BLOCK]);
+    first.abort();
+    disk.read(blocks[0], &mut bytes).unwrap();
+    assert_eq!(bytes, [8; BLOCK]);
+}

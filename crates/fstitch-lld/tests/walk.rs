@@ -65,6 +65,24 @@ fn a_unit_walks_its_own_version_and_nobody_else_does() {
 }
 
 #[test]
+fn a_unit_walks_what_others_have_removed_as_a_stretch() {
+    let disk = disk();
+    let list = disk.new_list(true).unwrap();
+    for position in [2, 5, 9, 12] {
+        disk.new_block(list, At::Position(position)).unwrap();
+    }
+    let unit = disk.begin();
+    unit.new_block(list, At::Position(7)).unwrap();
+    let own = |list| walk(|from| unit.next_at(list, from).unwrap().map(|(position, _)| position));
+    assert_eq!(disk.delete_range(list, 3, 10).unwrap(), 2);
+    assert_eq!(own(list), [2, 5, 7, 9, 12]);
+    assert_eq!(unit.list_len(list).unwrap(), 5);
+    assert_eq!(committed(&disk, list), [2, 12]);
+    unit.end().unwrap();
+    assert_eq!(committed(&disk, list), [2, 7, 12]);
+}
+
+#[test]
 fn ordered_lists_have_no_positions_of_the_client() {
     let disk = disk();
     let list = disk.new_list(false).unwrap();
