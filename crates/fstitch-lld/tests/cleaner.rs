@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, Errno, MemDevice, Seed};
-use fstitch_lld::{At, BlockId, Compression, Counters, Disk, FormatOptions, Options};
+use fstitch_lld::{At, BlockId, Compression, Counters, Disk, FormatOptions, ListId, Options};
 
 const BLOCK: usize = 4096;
 
@@ -226,4 +226,59 @@ fn a_disk_that_is_full_with_packed_blocks_refuses_to_unpack_them_and_loses_nothi
     disk.delete_range(list, 0, blocks).unwrap();
     let again = (0..).take_while(|at| disk.write_at(list, *at, &noisy(1, *at)).is_ok()).count();
     assert!(to_u64(again) > 2 * fits, "{again} blocks where {fits} have space");
+}
+
+/// A disk of blocks that nobody has written, in a sparse list: as many as there are, or as have space.
+fn unwritten(device: &Arc<MemDevice>, options: &Options, most: u64) -> (Disk, ListId, u64) {
+    let format = FormatOptions { segment_size: 64 << 10, ..FormatOptions::default() };
+    Disk::format(Arc::clone(device) as Arc<dyn BlockDevice>, &format).unwrap();
+    let (disk, _) = Disk::open(Arc::clone(device) as Arc<dyn BlockDevice>, options).unwrap();
+    let list = disk.new_list(true).unwrap();
+    let made = (0..most).take_while(|at| match disk.new_block(list, At::Position(*at)) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error.errno(), Errno::NOSPC);
+            false
+        }
+    });
+    let made = to_u64(made.count());
+    (disk, list, made)
+}
+
+#[test]
+fn the_last_space_is_given_to_one_block_only() {
+    let device = Arc::new(MemDevice::from_image(4096, vec![0; 4 << 20]));
+    let (disk, list, made) = unwritten(&device, &options(), 1000);
+    assert_eq!(made, 1000);
+    // Those that have space are written; the others are refused.
+    let written = (0..made).take_while(|at| disk.write_at(list, *at, &filled(*at)).is_ok()).count();
+    let written = to_u64(written);
+    assert!(written < made && written > 300, "{written} of {made}");
+    assert_eq!(disk.write_at(list, written, &filled(0)).unwrap_err().errno(), Errno::NOSPC);
+    // What is taken is what was given: without one of them there is space for one again.
+    disk.checkpoint().unwrap();
+    assert_eq!(disk.space().used, disk.space().all);
+    assert_eq!(disk.delete_range(list, 0, 0).unwrap(), 1);
+    disk.checkpoint().unwrap();
+    let space = disk.space();
+    assert_eq!(space.all - space.used, to_u64(BLOCK), "{space:?}");
+    disk.write_at(list, written, &filled(1)).unwrap();
+    assert_eq!(disk.write_at(list, written + 1, &filled(1)).unwrap_err().errno(), Errno::NOSPC);
+    assert!(disk.check(true, &mut |_| {}).unwrap().is_clean());
+}
+
+#[test]
+fn a_checkpoint_is_possible_whatever_is_removed_from_a_disk_that_is_full_of_maps() {
+    let device = Arc::new(MemDevice::from_image(4096, vec![0; 4 << 20]));
+    let options = Options { cache_size: 16 << 20, checkpoint_interval: 16 << 20, ..Options::default() };
+    let (disk, list, made) = unwritten(&device, &options, u64::MAX);
+    disk.checkpoint().unwrap();
+    let (free, before) = (disk.info().free_segments, disk.space());
+    assert!(before.used / (64 << 10) > 2 * free, "{before:?}, {free} segments are free");
+    // One block of each page: all of them change, and nothing is written that would begin a segment.
+    let removed = (0..made).step_by(40).map(|at| disk.delete_range(list, at, at).unwrap()).sum::<u64>();
+    assert_eq!(removed, made.div_ceil(40));
+    disk.checkpoint().unwrap();
+    assert_eq!(disk.list_len(list).unwrap(), made - removed);
+    assert!(disk.check(true, &mut |_| {}).unwrap().is_clean());
 }

@@ -164,3 +164,34 @@ fn damage_is_refused_or_said() {
     println!("0 programs, 0 operations, 0 cuts, {images} states, of which {images} were recovered and read");
     assert!(refused > 20 && said > 20 && nothing > 20);
 }
+
+#[test]
+fn a_checkpoint_that_is_half_written_leaves_the_one_before_it() {
+    let device = Arc::new(MemDevice::from_image(512, vec![0; 4 << 20]));
+    let format = FormatOptions { segment_size: 64 << 10, block_size: 512, ..FormatOptions::default() };
+    let open = |image: Vec<u8>| {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_image(512, image));
+        Disk::open(device, &Options::default())
+    };
+    Disk::format(Arc::clone(&device) as Arc<dyn BlockDevice>, &format).unwrap();
+    let (disk, _) = Disk::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &Options::default()).unwrap();
+    let list = disk.new_list(true).unwrap();
+    let mut places = Vec::new();
+    for number in 0..4 {
+        disk.write_at(list, number, &[7; BLOCK]).unwrap();
+        let before = device.image();
+        disk.checkpoint().unwrap();
+        let mut image = device.image();
+        // The first eight blocks are no segment's.
+        let written = differs(&before[..8 * BLOCK], &image[..8 * BLOCK]);
+        let place = written.start / BLOCK;
+        assert_eq!(place, (written.end - 1) / BLOCK, "it is in one block");
+        places.push(place);
+        image[place * BLOCK + 96..(place + 1) * BLOCK].fill(0);
+        let (found, recovered) = open(image).unwrap_or_else(|error| panic!("checkpoint {number}: {error}"));
+        assert!(recovered.damaged.is_none(), "checkpoint {number}: {recovered:?}");
+        assert_eq!(found.list_len(list).unwrap(), number + 1);
+        assert!(found.check(true, &mut |_| {}).unwrap().is_clean(), "checkpoint {number}");
+    }
+    assert!(places.windows(2).all(|pair| pair[0] != pair[1]), "in turn: {places:?}");
+}

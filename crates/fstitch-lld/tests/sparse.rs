@@ -186,3 +186,28 @@ fn a_unit_that_has_no_space_changes_nothing() {
     assert_eq!(committed(&disk, list), Model::from([(0, 1)]));
     (0..100).for_each(|position| disk.write_at(list, position, &[3; BLOCK]).unwrap());
 }
+
+#[test]
+fn a_segment_says_which_chunk_needs_what_was_spilled_in_it() {
+    let (_, disk, list) = disk(24 << 10);
+    let unit = disk.begin();
+    (0..60).for_each(|position| unit.write_at(list, position, &[5; BLOCK]).unwrap());
+    let spilled = || {
+        let mut segments = Vec::new();
+        let each = &mut |found: fstitch_lld::DumpedSegment| {
+            let has = found.chunks.iter().flat_map(|chunk| &chunk.data).any(|data| data.kind == "spilled");
+            segments.extend(has.then_some((found.segment, found.newest)));
+            Ok::<_, fstitch_core::Error>(())
+        };
+        disk.dump(0..disk.info().segments, each).unwrap();
+        segments
+    };
+    let before = spilled();
+    assert!(!before.is_empty() && before.iter().all(|(_, newest)| *newest == 0), "{before:?}");
+    unit.end().unwrap();
+    disk.flush().unwrap();
+    // Its records are in one chunk, which is the last one.
+    let newest = disk.info().chunk;
+    let after = spilled();
+    assert_eq!(after, before.iter().map(|(segment, _)| (*segment, newest)).collect::<Vec<_>>());
+}

@@ -5,9 +5,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Errno, Error, MemDevice};
+use fstitch_core::{
+    BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Errno, Error, Geometry, MemDevice, Result,
+};
 use fstitch_lld::{Disk, Extent, FormatOptions, Options, Shared, Volume, Volumes};
 
 const BLOCK: usize = 4096;
@@ -129,4 +131,67 @@ fn a_disk_that_is_used_for_something_else_has_no_volumes() {
     let disk = open(&device);
     disk.new_list(false).unwrap();
     assert!(matches!(Volumes::open(disk), Err(Error::Unsupported(_))));
+}
+
+/// A device that keeps what a failure of power would leave after each time that it is asked to write.
+struct Kept {
+    now: MemDevice,
+    then: Mutex<Vec<Vec<u8>>>,
+}
+
+impl BlockDevice for Kept {
+    fn geometry(&self) -> Geometry {
+        self.now.geometry()
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.now.read(reads)
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        self.now.write(writes)?;
+        self.then.lock().unwrap().push(self.now.image());
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.now.flush()
+    }
+
+    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+        self.now.discard(start, count)
+    }
+}
+
+#[test]
+fn a_volume_that_is_cut_off_has_all_of_its_old_size_or_its_new_one() {
+    let made = device();
+    let volumes = Volumes::open(open(&made)).unwrap();
+    volumes.create("v", 4 * MIB).unwrap();
+    let volume = volumes.volume("v").unwrap();
+    put(&volume, 0, 1);
+    put(&volume, 1023, 2);
+    volume.flush().unwrap();
+    let kept = Arc::new(Kept { now: MemDevice::from_image(4096, made.image()), then: Mutex::default() });
+    let (disk, _) = Disk::open(Arc::clone(&kept) as Arc<dyn BlockDevice>, &Options::default()).unwrap();
+    let volumes = Volumes::open(Arc::new(disk)).unwrap();
+    let opened = volumes.volume("v").unwrap();
+    volumes.resize("v", 2 * MIB).unwrap();
+    opened.flush().unwrap();
+    let (mut old, mut new) = (0, 0);
+    for (at, image) in kept.then.lock().unwrap().drain(..).enumerate() {
+        let volumes = Volumes::open(open(&Arc::new(MemDevice::from_image(4096, image)))).unwrap();
+        let volume = volumes.volume("v").unwrap();
+        assert_eq!(get(&volume, 0), 1);
+        if volume.geometry().bytes() == 4 * MIB {
+            old += 1;
+            assert_eq!(get(&volume, 1023), 2, "after write {at} it has its old size");
+        } else {
+            new += 1;
+            assert_eq!(volume.geometry().bytes(), 2 * MIB);
+            volumes.resize("v", 4 * MIB).unwrap();
+            assert_eq!(get(&volume, 1023), 0, "after write {at} it was cut off");
+        }
+    }
+    assert!(old > 0 && new > 1, "{old} old, {new} new");
 }
