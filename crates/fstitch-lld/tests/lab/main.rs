@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
+mod directed;
 mod random;
 mod recovery;
 mod rig;
