@@ -529,3 +529,21 @@ fn the_maps_own_blocks_are_nobody_else_s() {
     let refused = write(&shepherd, 300, 1).unwrap_err();
     assert!(refused.to_string().contains("keeps its maps in"), "{refused}");
 }
+
+/// A head has no other place than its own: of two the younger one counts.
+#[test]
+fn a_head_that_takes_no_writes_is_outvoted() {
+    let disk = made(MOVES);
+    let head = area()[0].get();
+    fails(&disk, head..head + 1, Some(IoOp::Write));
+    let (shepherd, _) = open(&disk);
+    for fill in 1..4 {
+        shepherd.write(&[block_write(1, BlockKind::Superblock, &[fill; BLOCK])]).unwrap();
+        shepherd.flush().unwrap();
+    }
+    write(&shepherd, 40, 7).unwrap();
+    shepherd.close().unwrap();
+    let (shepherd, opened) = open(&disk);
+    assert!(!opened.is_foreign && !opened.was_in_use, "{opened:?}");
+    assert_eq!(read(&shepherd, 40).unwrap(), 7);
+}
