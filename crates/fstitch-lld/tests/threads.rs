@@ -6,13 +6,13 @@
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Errno, Error, Geometry, MemDevice, Seed};
-use fstitch_lld::{At, BlockId, Disk, FormatOptions, Options};
+use fstitch_lld::{At, BlockId, Disk, FormatOptions, ListId, Options};
 
 const BLOCK: usize = 4096;
 
@@ -267,26 +267,145 @@ fn a_failed_flush_fails_for_all_who_wait_and_for_ever() {
     assert!(disk.new_list(false).is_err());
 }
 
-#[test]
-fn full_segments_are_written_while_others_are_composed() {
-    let writers = Some(Mutex::default());
-    let (device, disk) = on(Slow { writers, ..Slow::new(64 << 20) }, 512 << 10);
-    let list = disk.new_list(true).unwrap();
-    device.writers.as_ref().unwrap().lock().unwrap().clear();
-    (0..4000).for_each(|at| disk.write_at(list, at, &filled(at)).unwrap());
-    disk.flush().unwrap();
-    let writers = device.writers.as_ref().unwrap().lock().unwrap().clone();
-    let behind = writers.iter().filter(|name| *name == "lld-writer").count();
-    assert!(behind > 3, "{writers:?}");
+/// What has become of the first write of the thread behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum First {
+    Awaited,
+    Begun,
+    /// It may go on.
+    LetGo,
+    Done,
+}
+
+/// A device on which the first write of the thread behind takes until it is let go, or until others have had so many turns.
+struct Paused {
+    inner: Slow,
+    first: Mutex<First>,
+    changed: Condvar,
+    turns: Option<u32>,
+}
+
+impl Paused {
+    /// A disk on it that makes no checkpoints by itself, so that nobody but the thread behind writes what is full.
+    fn disk(turns: Option<u32>) -> (Arc<Self>, Disk) {
+        let inner = Slow { writers: Some(Mutex::default()), ..Slow::new(128 << 20) };
+        let device =
+            Arc::new(Self { inner, first: Mutex::new(First::Awaited), changed: Condvar::new(), turns });
+        Disk::format(Arc::clone(&device) as Arc<dyn BlockDevice>, &FormatOptions::default()).unwrap();
+        let (disk, _) = Disk::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &Options::default()).unwrap();
+        (device, disk)
+    }
+
+    fn first(&self) -> First {
+        *self.first.lock().unwrap()
+    }
+
+    fn set(&self, now: First) {
+        *self.first.lock().unwrap() = now;
+        self.changed.notify_all();
+    }
+
+    fn wait_for(&self, what: First) {
+        drop(self.changed.wait_while(self.first.lock().unwrap(), |now| *now != what).unwrap());
+    }
+}
+
+impl BlockDevice for Paused {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<(), Error> {
+        self.inner.read(reads)
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<(), Error> {
+        if thread::current().name() != Some("lld-writer") || self.first() != First::Awaited {
+            return self.inner.write(writes);
+        }
+        self.set(First::Begun);
+        match self.turns {
+            None => self.wait_for(First::LetGo),
+            Some(turns) => {
+                (0..turns).take_while(|_| self.first() == First::Begun).for_each(|_| thread::yield_now())
+            }
+        }
+        let done = self.inner.write(writes);
+        self.set(First::Done);
+        done
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, start: BlockNo, count: u64) -> Result<(), Error> {
+        self.inner.discard(start, count)
+    }
+}
+
+/// Everything is at its position, now and after a failure.
+fn has_all(disk: Disk, device: Arc<dyn BlockDevice>, list: ListId, count: u64) {
     let mut bytes = vec![0; BLOCK];
-    for at in 0..4000 {
+    for at in 0..count {
         disk.read_at(list, at, &mut bytes).unwrap();
         assert!(bytes == filled(at), "position {at}");
     }
     drop(disk);
-    let (disk, _) = Disk::open(device as Arc<dyn BlockDevice>, &Options::default()).unwrap();
+    let (disk, _) = Disk::open(device, &Options::default()).unwrap();
     assert!(disk.check(true, &mut |_| {}).unwrap().is_clean());
-    assert_eq!(disk.list_len(list).unwrap(), 4000);
+    assert_eq!(disk.list_len(list).unwrap(), count);
+}
+
+#[test]
+fn full_segments_are_written_while_others_are_composed() {
+    let (device, disk) = Paused::disk(None);
+    let list = disk.new_list(true).unwrap();
+    // Two segments, which are what the thread behind is told of, and less than what one waits for.
+    (0..300).for_each(|at| disk.write_at(list, at, &filled(at)).unwrap());
+    device.wait_for(First::Begun);
+    (300..500).for_each(|at| disk.write_at(list, at, &filled(at)).unwrap());
+    let mut bytes = vec![0; BLOCK];
+    for at in 0..500 {
+        disk.read_at(list, at, &mut bytes).unwrap();
+        assert!(bytes == filled(at), "position {at}");
+    }
+    assert_eq!(device.first(), First::Begun, "nobody has waited for it");
+    device.set(First::LetGo);
+    // Whoever composes waits for the thread behind now and then, so that it has its part, whoever the processor is given to.
+    (500..3500).for_each(|at| disk.write_at(list, at, &filled(at)).unwrap());
+    disk.flush().unwrap();
+    assert_eq!(disk.counters().checkpoints, 1, "that of opening it");
+    let writers = device.inner.writers.as_ref().unwrap().lock().unwrap().clone();
+    let behind = writers.iter().filter(|name| *name == "lld-writer").count();
+    assert!(behind > 3, "{writers:?}");
+    has_all(disk, device, list, 3500);
+}
+
+#[test]
+fn full_segments_are_written_by_whoever_comes_first() {
+    // Checkpoints take what the thread behind was told to write.
+    let (device, disk) = disk(64 << 20, 512 << 10);
+    let list = disk.new_list(true).unwrap();
+    (0..4000).for_each(|at| disk.write_at(list, at, &filled(at)).unwrap());
+    disk.flush().unwrap();
+    assert!(disk.counters().checkpoints > 3);
+    has_all(disk, device, list, 4000);
+}
+
+#[test]
+fn nobody_writes_any_more_when_the_disk_is_let_go() {
+    let (device, disk) = Paused::disk(Some(100_000));
+    let list = disk.new_list(true).unwrap();
+    (0..300).for_each(|at| disk.write_at(list, at, &filled(at)).unwrap());
+    device.wait_for(First::Begun);
+    drop(disk);
+    // What is still under way then is not waited for by this test.
+    let mut first = device.first.lock().unwrap();
+    let was = std::mem::replace(&mut *first, First::LetGo);
+    drop(first);
+    assert_eq!(was, First::Done);
+    assert_eq!(Arc::strong_count(&device), 1, "nobody has the device");
 }
 
 /// A disk that makes no checkpoints by itself, so that only the thread behind writes.
