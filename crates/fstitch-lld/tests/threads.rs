@@ -435,7 +435,8 @@ fn a_write_that_fails_behind_is_told_to_all_who_come() {
 
 #[test]
 fn nobody_waits_for_a_thread_that_has_panicked() {
-    let (device, disk) = rarely_saved();
-    device.panics.store(true, Ordering::SeqCst);
+    // Whoever composes has filled the queue by then, and waits.
+    let (device, disk) = Paused::disk(Some(100_000));
+    device.inner.panics.store(true, Ordering::SeqCst);
     fails_before_long(disk);
 }
