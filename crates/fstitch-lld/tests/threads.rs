@@ -395,7 +395,7 @@ fn full_segments_are_written_by_whoever_comes_first() {
 
 #[test]
 fn nobody_writes_any_more_when_the_disk_is_let_go() {
-    let (device, disk) = Paused::disk(Some(100_000));
+    let (device, disk) = Paused::disk(Some(3000));
     let list = disk.new_list(true).unwrap();
     (0..300).for_each(|at| disk.write_at(list, at, &filled(at)).unwrap());
     device.wait_for(First::Begun);
@@ -436,7 +436,7 @@ fn a_write_that_fails_behind_is_told_to_all_who_come() {
 #[test]
 fn nobody_waits_for_a_thread_that_has_panicked() {
     // Whoever composes has filled the queue by then, and waits.
-    let (device, disk) = Paused::disk(Some(100_000));
+    let (device, disk) = Paused::disk(Some(3000));
     device.inner.panics.store(true, Ordering::SeqCst);
     fails_before_long(disk);
 }
