@@ -43,6 +43,7 @@ const SHEPHERD_TESTS: &Tests = &[
     ("fstitch-shepherd", LIBRARY, ""),
     ("fstitch-shepherd", "matrix", ""),
     ("fstitch-shepherd", "maps", ""),
+    ("fstitch-shepherd", "directed", ""),
     ("fstitch-shepherd", "crash", ""),
 ];
 
