@@ -547,3 +547,21 @@ fn a_head_that_takes_no_writes_is_outvoted() {
     assert!(!opened.is_foreign && !opened.was_in_use, "{opened:?}");
     assert_eq!(read(&shepherd, 40).unwrap(), 7);
 }
+
+/// Sums of two blocks of the map, with room for one in memory.
+#[test]
+fn sums_that_are_not_on_the_medium_stay_in_memory() {
+    let disk = made(MOVES);
+    let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+    let options = Options { pages_max: 1, ..Options::default() };
+    let (shepherd, _) = Shepherd::open(device(), &area(), options).unwrap();
+    for (block, fill) in [(40, 1), (245, 2), (41, 3), (246, 4)] {
+        write(&shepherd, block, fill).unwrap();
+    }
+    shepherd.close().unwrap();
+    let (shepherd, _) = open(&disk);
+    for (block, fill) in [(40, 1), (245, 2), (41, 3), (246, 4)] {
+        assert_eq!(read(&shepherd, block).unwrap(), fill);
+        assert_eq!(shepherd.health().all(Trouble::Sum), 0);
+    }
+}
