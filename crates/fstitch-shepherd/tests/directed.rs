@@ -565,3 +565,19 @@ fn sums_that_are_not_on_the_medium_stay_in_memory() {
         assert_eq!(shepherd.health().all(Trouble::Sum), 0);
     }
 }
+
+#[test]
+fn what_has_happened_is_known_after_reopening() {
+    let disk = made(MOVES);
+    let (shepherd, _) = open(&disk);
+    fails(&disk, 40..41, Some(IoOp::Write));
+    write(&shepherd, 40, 1).unwrap();
+    disk.set_plan(FaultPlan::default());
+    let all = |shepherd: &Shepherd| shepherd.lifetime().all(Trouble::Write);
+    assert_eq!((shepherd.health().all(Trouble::Write), all(&shepherd)), (1, 1));
+    shepherd.close().unwrap();
+    let (shepherd, _) = open(&disk);
+    assert_eq!((shepherd.health().all(Trouble::Write), all(&shepherd)), (0, 1));
+    drop(shepherd);
+    assert_eq!(all(&open(&disk).0), 1, "and after a crash");
+}
