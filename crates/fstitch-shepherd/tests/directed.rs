@@ -578,3 +578,31 @@ fn what_has_happened_is_known_after_reopening() {
     drop(shepherd);
     assert_eq!(all(&open(&disk).0), 1, "and after a crash");
 }
+
+/// A spare that takes no writes is never named: a cut before the batch is answered would leave it in the map.
+#[test]
+fn a_spare_that_takes_no_writes_is_not_called_a_copy() {
+    let policy = "[all]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror near\"]";
+    for nth in 1..12 {
+        let disk = Arc::new(FaultDevice::new(MemDevice::new(1024, VOLUME), FaultPlan::default()));
+        let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+        Shepherd::format(device(), &area(), [9; 16], policy, &[2], &[], &mut |_, _| {}).unwrap();
+        let (shepherd, _) = open(&disk);
+        let first = area()[0].get() + area().len() as u64 - shepherd.holdings().spares;
+        let worn = Fault {
+            blocks: Some(first..first + 1),
+            op: Some(IoOp::Write),
+            times: Times::Sticky,
+            ..Fault::new(Defect::Error)
+        };
+        let dies = Fault { op: Some(IoOp::Flush), nth, ..Fault::new(Defect::Dead) };
+        disk.set_plan(FaultPlan { faults: vec![worn, dies], ..FaultPlan::default() });
+        let _ = write(&shepherd, 40, 7);
+        drop(shepherd);
+        fails(&disk, 40..41, None);
+        let (shepherd, _) = open(&disk);
+        if let Ok(found) = read(&shepherd, 40) {
+            assert_eq!(found, 7, "flush {nth}: what no spare holds is nobody's copy");
+        }
+    }
+}

@@ -114,7 +114,7 @@ impl Shepherd {
         &self,
         state: &mut State,
         renewed: &'w [Renewed],
-        mut put: impl FnMut(&'w [u8], BlockNo),
+        mut put: impl FnMut(u64, &'w [u8], BlockNo),
     ) {
         for (group, parity) in renewed {
             let Some(parity) = parity else {
@@ -123,7 +123,7 @@ impl Shepherd {
             };
             let wish = BlockNo((group * self.group + state.head.volume / 2) % state.head.volume.max(1));
             match state.owners.parity(*group).or_else(|| state.owners.give_parity(&self.area, *group, wish)) {
-                Some(spare) => put(parity, self.area.spare(spare)),
+                Some(spare) => put(*group, parity, self.area.spare(spare)),
                 None => self.lose_parity(state, *group),
             }
         }
@@ -188,7 +188,7 @@ impl Shepherd {
             groups.into_iter().map(|group| (group, self.parity_with(group, &none))).collect();
         let mut writes: Vec<(&[u8], BlockNo)> = Vec::new();
         let mut state = self.state();
-        self.assign_parity(&mut state, &renewed, |parity, at| writes.push((parity, at)));
+        self.assign_parity(&mut state, &renewed, |_, parity, at| writes.push((parity, at)));
         let at: Vec<BlockNo> = writes.iter().map(|(_, at)| *at).collect();
         let contents: Vec<&[u8]> = writes.iter().map(|(parity, _)| *parity).collect();
         for no in self.area.write_each(&at, &contents) {

@@ -12,9 +12,19 @@ use crate::map::sums::sum_of;
 use crate::model::Event;
 use crate::policy::{Answer, Chain, Direction, Kind, Place, Standing};
 
+/// What a spare has a copy of.
+#[derive(Clone, Copy)]
+enum Of {
+    /// A block, in this spare.
+    Block(BlockNo, u64),
+    /// A group: its parity.
+    Group(u64),
+}
+
 /// A copy of a block, or the parity of some, on its way to a spare.
 #[derive(Clone, Copy)]
 pub(super) struct Copy<'w> {
+    of: Of,
     kind: BlockKind,
     data: &'w [u8],
     at: BlockNo,
@@ -72,10 +82,17 @@ impl Shepherd {
             state.sums.set(&self.area, write.block, sum);
             self.assign(state, Kind::Block(write.kind), chain, write.block);
             let spares = state.owners.of(write.block).iter();
-            let copy = |spare: &u64| Copy { kind: write.kind, data: write.data, at: self.area.spare(*spare) };
+            let copy = |spare: &u64| Copy {
+                of: Of::Block(write.block, *spare),
+                kind: write.kind,
+                data: write.data,
+                at: self.area.spare(*spare),
+            };
             copies.extend(spares.map(copy));
         }
-        self.assign_parity(state, parity, |data, at| copies.push(Copy { kind: BlockKind::Data, data, at }));
+        self.assign_parity(state, parity, |group, data, at| {
+            copies.push(Copy { of: Of::Group(group), kind: BlockKind::Data, data, at });
+        });
         if state.owners.has_news() {
             self.tell_owners(state, &copies)?;
         }
@@ -87,8 +104,12 @@ impl Shepherd {
     pub(super) fn tell_owners(&self, state: &mut State, copies: &[Copy<'_>]) -> Result<()> {
         let at: Vec<BlockNo> = copies.iter().map(|copy| copy.at).collect();
         let contents: Vec<&[u8]> = copies.iter().map(|copy| copy.data).collect();
-        // Those that cannot be written are given up when the batch fails, which has them again.
-        self.area.write_each(&at, &contents);
+        for no in self.area.write_each(&at, &contents) {
+            match copies[no].of {
+                Of::Block(block, spare) => state.owners.give_up(&self.area, block, spare),
+                Of::Group(group) => state.owners.take_parity(&self.area, group, true),
+            }
+        }
         self.disk().flush()?;
         let writes = state.owners.next_writes(&self.area);
         self.write_maps(state, &writes)?;
