@@ -148,6 +148,8 @@ impl Subject for Reopened {
 struct Written {
     writes: Vec<(usize, usize, u8)>,
     promised: Vec<usize>,
+    /// Spares take no writes: with a home that is lost as well a copy may be as well.
+    spares_fail: bool,
 }
 
 impl Oracle for Written {
@@ -172,7 +174,7 @@ impl Oracle for Written {
                 let is_lawful = match halves {
                     Some(halves) => halves.iter().all(lawful),
                     // It has a copy from its first write on, which the flush behind that has promised.
-                    None if kind(HOMES[home]) == BlockKind::Data => true,
+                    None if kind(HOMES[home]) == BlockKind::Data || self.spares_fail => true,
                     None => stable == 0 && !FIRST_WITH_COPIES.contains(&HOMES[home]),
                 };
                 if !is_lawful {
@@ -185,8 +187,8 @@ impl Oracle for Written {
     }
 }
 
-/// A disk on which three homes cannot be written any more, each from some write of it on; and some spares.
-fn worn(seed: &mut Seed) -> FaultPlan {
+/// A disk on which three homes cannot be written any more, each from some write of it on; and perhaps some spares.
+fn worn(seed: &mut Seed, spares_fail: bool) -> FaultPlan {
     let fails = |block: u64, nth: u64| Fault {
         blocks: Some(block..block + 1),
         op: Some(IoOp::Write),
@@ -197,6 +199,7 @@ fn worn(seed: &mut Seed) -> FaultPlan {
     let homes = [0; 3].map(|_| HOMES[usize::try_from(seed.below(10)).unwrap()]);
     let homes = homes.map(|home| fails(home, 1 + seed.below(3)));
     let spares = [0; 2].map(|_| fails(290 + seed.below(10), 1 + seed.below(2)));
+    let spares = spares.into_iter().filter(|_| spares_fail);
     FaultPlan { faults: homes.into_iter().chain(spares).collect(), ..FaultPlan::default() }
 }
 
@@ -210,10 +213,11 @@ fn explore(number: u64, level: Level, choices: u64) -> Outcome {
     let base = Base::new(1024, made.image());
     let recorder = Arc::new(Recorder::new(Image::new(Arc::clone(&base))));
     let mut seed = Seed::new(number);
-    let plan = if policy.contains("remap") { worn(&mut seed) } else { FaultPlan::default() };
+    let spares_fail = policy.contains("remap") && (!policy.contains("mirror") || number / 8 % 2 == 1);
+    let plan = if policy.contains("remap") { worn(&mut seed, spares_fail) } else { FaultPlan::default() };
     let disk = FaultDevice::new(Arc::clone(&recorder), plan);
     let shepherd = open(Arc::new(disk)).unwrap();
-    let mut oracle = Written { writes: Vec::new(), promised: Vec::new() };
+    let mut oracle = Written { writes: Vec::new(), promised: Vec::new(), spares_fail };
     let mut operations = 0;
     for fill in 1..=18 {
         match seed.below(5) {

@@ -12,6 +12,9 @@ use crate::map::sums::sum_of;
 use crate::model::Event;
 use crate::policy::{Answer, Chain, Direction, Kind, Place, Standing};
 
+/// Spares that are tried for one that cannot be written.
+const SPARES_TRIED: usize = 4;
+
 /// What a spare has a copy of.
 #[derive(Clone, Copy)]
 enum Of {
@@ -106,7 +109,7 @@ impl Shepherd {
         let contents: Vec<&[u8]> = copies.iter().map(|copy| copy.data).collect();
         for no in self.area.write_each(&at, &contents) {
             match copies[no].of {
-                Of::Block(block, spare) => state.owners.give_up(&self.area, block, spare),
+                Of::Block(block, spare) => self.replace_spare(state, (block, spare), copies[no].data),
                 Of::Group(group) => state.owners.take_parity(&self.area, group, true),
             }
         }
@@ -115,6 +118,20 @@ impl Shepherd {
         self.write_maps(state, &writes)?;
         state.owners.written();
         Ok(())
+    }
+
+    /// Gives a block another spare for one that cannot be written, with the same contents.
+    fn replace_spare(&self, state: &mut State, (block, spare): (BlockNo, u64), data: &[u8]) {
+        let mut bad = spare;
+        for _ in 0..SPARES_TRIED {
+            state.owners.give_up(&self.area, block, bad);
+            let Some(other) = state.owners.give(&self.area, block, self.area.spare(bad)) else { return };
+            if self.area.write_each(&[self.area.spare(other)], &[data]).is_empty() {
+                return;
+            }
+            bad = other;
+        }
+        state.owners.give_up(&self.area, block, bad);
     }
 
     /// Whether the maps say something of a block, or will.
