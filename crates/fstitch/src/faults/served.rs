@@ -14,6 +14,8 @@ use fstitch_crashlab::{FaultDevice, FaultPlan};
 use fstitch_formats::{Format, KeepsMaps, MapsAt};
 use fstitch_shepherd::Stretch;
 
+use crate::shepherd::kind_of;
+
 const ROOT: InodeNo = InodeNo(1);
 const IMAGE: InodeNo = InodeNo(2);
 const PLAN: InodeNo = InodeNo(3);
@@ -138,7 +140,7 @@ impl Served {
             .zip(first..)
             .map(|(data, block)| BlockRead {
                 block: BlockNo(block),
-                kind: kind_of(&kinds.blocks, block),
+                kind: kind_of(&kinds.blocks, BlockNo(block)),
                 data,
             })
             .collect();
@@ -174,7 +176,7 @@ impl Served {
             .zip(first..)
             .map(|(data, block)| BlockWrite {
                 block: BlockNo(block),
-                kind: kind_of(&kinds.blocks, block),
+                kind: kind_of(&kinds.blocks, BlockNo(block)),
                 data,
             })
             .collect();
@@ -197,14 +199,6 @@ impl Served {
 
 fn to_usize_saturated(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
-}
-
-/// What a block holds.
-pub(super) fn kind_of(blocks: &[Stretch], block: u64) -> BlockKind {
-    let at = blocks.partition_point(|stretch| stretch.start.get() <= block);
-    let found = at.checked_sub(1).and_then(|at| blocks.get(at));
-    let found = found.filter(|stretch| block < stretch.start.get() + stretch.count);
-    found.map_or(BlockKind::Data, |stretch| stretch.kind)
 }
 
 fn part(text: &[u8], offset: u64, buf: &mut [u8]) -> usize {

@@ -8,10 +8,10 @@ mod watch;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use fstitch_core::{BlockDevice, Overlay};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, Overlay};
 use fstitch_formats::{Format, KeepsMaps, MapsAt};
 use fstitch_shepherd::engine::Opened;
-use fstitch_shepherd::{Options, Shepherd};
+use fstitch_shepherd::{Options, Shepherd, Stretch};
 
 use crate::open::Access;
 use crate::output::spinner;
@@ -140,4 +140,13 @@ impl Kept {
             Access::ReadOnly => Ok(()),
         }
     }
+}
+
+/// What a block holds, by the census of a volume; data where that does not know it.
+pub fn kind_of(blocks: &[Stretch], block: BlockNo) -> BlockKind {
+    let at = blocks.partition_point(|stretch| stretch.start <= block);
+    let found = at.checked_sub(1).and_then(|at| blocks.get(at));
+    found
+        .filter(|stretch| block.get() < stretch.start.get() + stretch.count)
+        .map_or(BlockKind::Data, |stretch| stretch.kind)
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Clock, SystemClock};
+use fstitch_shepherd::Shepherd;
 use fstitch_shepherd::engine::Scrubbed;
-use fstitch_shepherd::{Shepherd, Stretch};
 use serde::{Deserialize, Serialize};
 
 use crate::control::client::if_mounted;
@@ -234,7 +234,7 @@ fn unmounted(arguments: &Arguments) -> Result<Found> {
     let display = spinner(arguments.json);
     let pace = Pace { clock: SystemClock::new(), rate: arguments.rate };
     let block_size = u64::from(shepherd.geometry().block_size);
-    let kind = |block: BlockNo| kind_of(&blocks, block);
+    let kind = |block: BlockNo| super::kind_of(&blocks, block);
     let mut done = Scrubbed::default();
     let all = shepherd.blocks();
     let mut at = arguments.from;
@@ -249,13 +249,4 @@ fn unmounted(arguments: &Arguments) -> Result<Found> {
     display.finish_and_clear();
     kept.close()?;
     Ok(Found::new(done, None))
-}
-
-/// What a block holds, by the census.
-fn kind_of(blocks: &[Stretch], block: BlockNo) -> BlockKind {
-    let at = blocks.partition_point(|stretch| stretch.start <= block);
-    let found = at.checked_sub(1).and_then(|at| blocks.get(at));
-    found
-        .filter(|stretch| block.get() < stretch.start.get() + stretch.count)
-        .map_or(BlockKind::Data, |stretch| stretch.kind)
 }
