@@ -16,10 +16,12 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails where it cannot go on"))]
 
+pub mod disks;
 pub mod engine;
 mod map;
 pub mod model;
 pub mod policy;
 
+pub use disks::Array;
 pub use engine::{Options, Room, Rules, Shepherd, Stretch};
 pub use policy::{BadPolicy, Policy, VolumeFacts};

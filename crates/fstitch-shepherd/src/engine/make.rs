@@ -84,12 +84,7 @@ impl Shepherd {
         blocks: &[Stretch],
         progress: Progress<'_>,
     ) -> Result<()> {
-        let parsed =
-            Policy::parse(policy).map_err(|refused| Error::Unsupported(format!("this policy: {refused}")))?;
-        if policy.len() > POLICY_MAX {
-            let what = format!("a policy of {} bytes, which is more than {POLICY_MAX}", policy.len());
-            return Err(Error::Unsupported(what));
-        }
+        let parsed = Self::admitted(policy)?;
         let geometry = device.geometry();
         let sectors = geometry.bytes() / 512;
         if sealed.len() > SEALED_MAX || sealed.iter().any(|sector| *sector >= sectors) {
@@ -103,27 +98,69 @@ impl Shepherd {
         }
         let shape = Shape::fit(geometry.block_size, geometry.block_count, to_u64(area.len()))?;
         let area = Area::new(device, area, shape, uuid);
+        Self::fill(area, parsed, (policy, sealed), Options::default(), |shepherd| {
+            shepherd.go_over(blocks, progress)
+        })
+    }
+
+    /// Makes the maps of an array's volume, which holds nothing yet.
+    ///
+    /// # Errors
+    /// As [`Shepherd::format`].
+    pub fn format_array(array: &Arc<crate::disks::Array>, policy: &str) -> Result<()> {
+        let parsed = Self::admitted(policy)?;
+        let options = Options { disks: Some(Arc::clone(array)), ..Options::default() };
+        supported(&parsed, &Options { rules: Some(Arc::new(Unjudged)), ..options.clone() })?;
+        let blocks = array.area();
+        let label = array.label();
+        let shape = Shape::fit(label.block_size, label.volume(), to_u64(blocks.len()))?;
+        assert_eq!(2 * shape.half(), label.zone, "what is on all disks is both halves of the parts");
+        let area = Area::new(Arc::clone(array) as _, &blocks, shape, label.uuid);
+        Self::fill(area, parsed, (policy, &[]), options, Self::settle)
+    }
+
+    /// The policy of new maps.
+    fn admitted(policy: &str) -> Result<Policy> {
+        let parsed =
+            Policy::parse(policy).map_err(|refused| Error::Unsupported(format!("this policy: {refused}")))?;
+        if policy.len() > POLICY_MAX {
+            let what = format!("a policy of {} bytes, which is more than {POLICY_MAX}", policy.len());
+            return Err(Error::Unsupported(what));
+        }
+        Ok(parsed)
+    }
+
+    /// Empty maps, then what is put into them, and at last the head.
+    fn fill(
+        area: Area,
+        policy: Policy,
+        (text, sealed): (&str, &[u64]),
+        options: Options,
+        with: impl FnOnce(&Self) -> Result<()>,
+    ) -> Result<()> {
+        let shape = area.shape;
         let mut head = Head {
             volume: shape.volume,
             spares: shape.spares,
-            policy_len: u32::try_from(policy.len()).expect("it is short"),
+            policy_len: u32::try_from(text.len()).expect("it is short"),
             in_use: false,
             seals: [0; 2],
+            lost: 0,
             sealed: sealed.to_vec(),
             // Whatever the area held before is older.
             relocated: Vec::new(),
             generation: area.read(Part::Head, 0).map_or(0, |(generation, _)| generation),
         };
         let doubt = Doubt::none(&area)?;
-        area.write(&Head::policy_writes(&area, policy))?;
+        area.write(&Head::policy_writes(&area, text))?;
         empty_sums(&area)?;
         head.seals = [head.seal(&area, &[]).ok_or_else(unsealed)?; 2];
         let owners = Owners::new(&area);
         let counters = Counters::none(&area);
         let shepherd = Self::over(
-            parsed,
+            policy,
             area,
-            Options::default(),
+            options,
             State {
                 head,
                 doubt,
@@ -133,9 +170,10 @@ impl Shepherd {
                 failed: BTreeSet::new(),
                 is_foreign: false,
                 seal_moves: false,
+                lost_said: 0,
             },
         );
-        shepherd.go_over(blocks, progress)?;
+        with(&shepherd)?;
         // It is what makes the rest count.
         let mut state = shepherd.state();
         let head = state.head.next_write();
@@ -161,6 +199,7 @@ impl Shepherd {
             gate: RwLock::new(()),
             state: Mutex::new(state),
             health: Mutex::new(health),
+            bare: Mutex::default(),
             mode: AtomicU8::new(WORKING),
         }
     }
@@ -218,6 +257,15 @@ impl Shepherd {
             state.owners.give_up(&self.area, block, spare);
             self.health.lock().unpoisoned().add(Kind::Block(kind), Trouble::CopyLost, 1);
         }
+    }
+}
+
+/// Rules for a volume that holds nothing yet.
+struct Unjudged;
+
+impl super::Rules for Unjudged {
+    fn judge(&self, _: BlockKind, _: BlockNo, _: &[u8]) -> Option<String> {
+        None
     }
 }
 

@@ -20,6 +20,7 @@
 //!
 //! A run with a block whose home could not be written stays in doubt until it can be.
 
+mod disks;
 mod health;
 mod make;
 mod parity;
@@ -40,6 +41,7 @@ use std::time::Duration;
 use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
 
+use crate::disks::Array;
 use crate::map::shape::RUN;
 use crate::map::{Area, Counters, Doubt, Head, Owners, Sums};
 use crate::model::{Event, Seen};
@@ -79,6 +81,8 @@ pub struct Options {
     pub watch: Watch,
     /// What `sanity` asks; without it, policies that have `sanity` are refused.
     pub rules: Option<Arc<dyn Rules>>,
+    /// The disks, if the volume is on several.
+    pub disks: Option<Arc<Array>>,
     /// Nothing that is written is kept: maps that are of no use are not made empty, but passed over.
     pub read_only: bool,
     /// Blocks of the map of sums in memory, but for those that are not on the medium yet.
@@ -93,6 +97,7 @@ impl Default for Options {
             pause: Arc::new(std::thread::sleep),
             watch: Arc::new(|_| {}),
             rules: None,
+            disks: None,
             read_only: false,
             pages_max: 4096,
             doubt_max: 4096,
@@ -119,6 +124,8 @@ struct State {
     is_foreign: bool,
     /// A sealed sector was written since the last flush, so a cut may leave either of the two.
     seal_moves: bool,
+    /// Of the head's count of lost blocks, what the medium says.
+    lost_said: u32,
 }
 
 const WORKING: u8 = 0;
@@ -140,6 +147,8 @@ pub struct Shepherd {
     gate: RwLock<()>,
     state: Mutex<State>,
     health: Mutex<Health>,
+    /// Disks with a home that was written since the last flush, and has no copy on another one.
+    bare: Mutex<BTreeSet<usize>>,
     /// [`WORKING`], [`READ_ONLY`] or [`STOPPED`]; it only grows.
     mode: AtomicU8,
 }
@@ -246,7 +255,7 @@ impl Shepherd {
     /// Makes everything stable that was written before this began.
     fn flush_disk(&self) -> Result<()> {
         let moved = std::mem::take(&mut self.state().seal_moves);
-        let flushed = self.disk().flush();
+        let flushed = self.disk().flush().and_then(|()| self.lost_with_disks());
         if flushed.is_err() && moved {
             self.state().seal_moves = true;
         }
@@ -271,15 +280,17 @@ fn group_of(policy: &Policy) -> u8 {
 /// Refuses a policy with steps that are not built yet, or that need what is not given.
 fn supported(policy: &Policy, options: &Options) -> Result<()> {
     let width = group_of(policy);
+    let disks = options.disks.as_ref().map_or(1, |array| array.disks());
     for kind in Kind::ALL {
         for direction in Direction::ALL {
             let chain = policy.chain(kind, direction);
             let standing = chain.standing.iter().find(|standing| match standing {
                 Standing::Verify | Standing::Mirror { place: Place::Near | Place::Far, .. } => false,
                 Standing::Sanity => options.rules.is_none(),
-                // Which blocks are a group does not depend on what they hold.
-                Standing::Parity { blocks } => *blocks != width,
-                Standing::Mirror { place: Place::OtherDisk, .. } | Standing::AllDisks => true,
+                // Which blocks are a group does not depend on what they hold, and all of them may be on one disk.
+                Standing::Parity { blocks } => *blocks != width || options.disks.is_some(),
+                Standing::Mirror { place: Place::OtherDisk, copies } => usize::from(*copies) >= disks,
+                Standing::AllDisks => disks < 2,
             });
             let answer = chain.answers.iter().find(|answer| match answer {
                 Answer::Retry(_) | Answer::Copies | Answer::Notify | Answer::Remap | Answer::Reconstruct => {
@@ -302,7 +313,10 @@ fn supported(policy: &Policy, options: &Options) -> Result<()> {
 
 impl BlockDevice for Shepherd {
     fn geometry(&self) -> Geometry {
-        self.disk().geometry()
+        let geometry = self.disk().geometry();
+        // Behind the volume of an array are its maps.
+        let block_count = self.options.disks.as_ref().map_or(geometry.block_count, |array| array.volume());
+        Geometry { block_count, ..geometry }
     }
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {

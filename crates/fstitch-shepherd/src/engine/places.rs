@@ -34,7 +34,8 @@ impl Shepherd {
         let at = self.area.at(place);
         self.health.lock().unpoisoned().add(Kind::Map(MapKind::Sums), Trouble::Write, 1);
         for _ in 0..TRIED {
-            if state.head.relocated.len() >= RELOCATED_MAX {
+            // What is on all disks has no other place: there who cannot write it is put out.
+            if state.head.relocated.len() >= RELOCATED_MAX || self.options.disks.is_some() {
                 break;
             }
             let Some(spare) = state.owners.pick(&self.area, at) else { break };

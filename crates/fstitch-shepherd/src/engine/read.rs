@@ -17,6 +17,9 @@ impl Shepherd {
     pub(super) fn load(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
         let Some(first) = reads.first() else { return Ok(()) };
         self.lets(IoOp::Read, first.block)?;
+        if self.options.disks.is_some() && self.read_idler(reads) {
+            return Ok(());
+        }
         let mut as_a_whole = self.disk().read(reads);
         let alone = reads.len() == 1;
         for read in reads {
@@ -26,6 +29,9 @@ impl Shepherd {
                 result => std::mem::replace(result, Ok(())),
             };
             let Err((event, error)) = self.believe(read, result) else { continue };
+            if self.options.disks.is_some() && self.read_elsewhere(read) {
+                continue;
+            }
             let (events, result) = self.answer_read(read, event, error);
             let (kind, block) = (Kind::Block(read.kind), read.block);
             self.tell(Incident { kind, direction: Direction::Read, block, seen: seen(&result), events });
@@ -46,6 +52,9 @@ impl Shepherd {
             let error = Error::io(IoOp::Read, read.block, std::io::Error::other(why));
             Err((event, error.of_kind(read.kind)))
         };
+        if self.is_lost(read.block) {
+            return wrong(Event::Reported, "the only one was on a disk that has failed".into());
+        }
         if chain.stands(Standing::Verify) && read.block.get() < self.area.shape.volume {
             let sum = self.state().sums.get(&self.area, read.block);
             if sum != 0 && sum != sum_of(&self.area.uuid, read.block, read.data) {
@@ -113,7 +122,7 @@ impl Shepherd {
     }
 
     /// Reads a copy that is believed, the nearest first; whether there is one.
-    fn read_copy(&self, read: &mut BlockRead<'_>) -> bool {
+    pub(super) fn read_copy(&self, read: &mut BlockRead<'_>) -> bool {
         let mut spares = self.state().owners.of(read.block).to_vec();
         spares.sort_by_key(|spare| self.area.spare(*spare).get().abs_diff(read.block.get()));
         let mut data = vec![0; to_usize(self.area.shape.block_size)];

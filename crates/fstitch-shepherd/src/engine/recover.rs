@@ -9,7 +9,7 @@ use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Structure};
 use super::make::{checked, empty_sums, unsealed};
 use super::{Options, Shepherd, State};
 use crate::map::shape::RUN;
-use crate::map::sums::sum_of;
+use crate::map::sums::{LOST, sum_of};
 use crate::map::{Area, Counters, Doubt, Head, Owners, Part, Shape, Sums, head};
 
 /// What was found at opening.
@@ -42,9 +42,13 @@ impl Shepherd {
     /// # Errors
     /// `Corrupt` if there are no maps, or not of this device; `Unsupported` by the name of a step; when the medium fails.
     pub fn open(device: Arc<dyn BlockDevice>, area: &[BlockNo], options: Options) -> Result<(Self, Opened)> {
-        let area = shaped(device, area)?;
+        let volume = options.disks.as_ref().map(|array| array.volume());
+        let area = shaped(device, area, volume)?;
         let mut head = Head::read(&area)?;
-        if (head.volume, head.spares) != (area.shape.volume, area.shape.spares) {
+        let zone = options.disks.as_ref().map(|array| array.label().zone);
+        if (head.volume, head.spares) != (area.shape.volume, area.shape.spares)
+            || zone.is_some_and(|zone| zone != 2 * area.shape.half())
+        {
             return Err(no_maps(&area, "they are of a volume of another size"));
         }
         for (place, spare) in &head.relocated {
@@ -56,6 +60,9 @@ impl Shepherd {
         }
         let policy = checked(&head.text(&area)?, &options)?;
         let mut opened = Opened { was_in_use: head.in_use, ..Opened::default() };
+        if let Some(array) = options.disks.as_ref().filter(|_| head.in_use && !options.read_only) {
+            array.make_alike()?;
+        }
         opened.is_foreign = !head.seals.contains(&head.seal(&area, &[]).ok_or_else(unsealed)?);
         let (doubt, mut owners) = if opened.is_foreign {
             if !options.read_only {
@@ -68,6 +75,7 @@ impl Shepherd {
         head.relocated.iter().for_each(|(_, spare)| owners.reserve(u64::from(*spare)));
         head.in_use = true;
         area.write(&[head.next_write()])?;
+        let lost_said = head.lost;
         let is_foreign = opened.is_foreign;
         let is_blank = is_foreign && options.read_only;
         let sums = if is_blank { Sums::blank(options.pages_max) } else { Sums::new(options.pages_max) };
@@ -80,6 +88,7 @@ impl Shepherd {
             failed: BTreeSet::new(),
             is_foreign,
             seal_moves: false,
+            lost_said,
         };
         let shepherd = Self::over(policy, area, options, state);
         {
@@ -149,7 +158,7 @@ impl Shepherd {
     fn examine(&self, state: &mut State, block: BlockNo, opened: &mut Opened) -> Option<Unsure> {
         let sum = state.sums.get(&self.area, block);
         let spares = state.owners.of(block).to_vec();
-        if sum == 0 && spares.is_empty() {
+        if (sum == 0 && spares.is_empty()) || sum == LOST {
             return None;
         }
         opened.examined += 1;
@@ -190,7 +199,7 @@ impl Shepherd {
         right: &[u8],
         opened: &mut Opened,
     ) {
-        if home != Some(right) {
+        if home != Some(right) && self.serves(block) {
             if self.area.write_each(&[block], &[right]).is_empty() {
                 opened.restored += 1;
             } else {
@@ -219,7 +228,7 @@ fn no_maps(area: &Area, why: &str) -> Error {
 }
 
 /// The area, shaped for the volume that its heads name. The medium may have grown behind it.
-fn shaped(device: Arc<dyn BlockDevice>, blocks: &[BlockNo]) -> Result<Area> {
+fn shaped(device: Arc<dyn BlockDevice>, blocks: &[BlockNo], told: Option<u64>) -> Result<Area> {
     let geometry = device.geometry();
     if blocks.iter().any(|block| block.get() >= geometry.block_count) {
         let first = blocks.first().copied();
@@ -230,7 +239,7 @@ fn shaped(device: Arc<dyn BlockDevice>, blocks: &[BlockNo]) -> Result<Area> {
         ));
     }
     let shape = |volume| Shape::fit(geometry.block_size, volume, to_u64(blocks.len()));
-    let mut area = Area::new(device, blocks, shape(geometry.block_count)?, [0; 16]);
+    let mut area = Area::new(device, blocks, shape(told.unwrap_or(geometry.block_count))?, [0; 16]);
     // The first head is the first block, whatever the shape is; where the second one is goes by the shape.
     let halves = [0, 1].map(|half| area.raw(half, Part::Head, 0));
     let found = head::volume(halves.into_iter().flatten());

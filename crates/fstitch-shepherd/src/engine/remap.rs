@@ -20,8 +20,14 @@ impl Shepherd {
         let mut guard = self.state();
         let state = &mut *guard;
         for _ in 0..TRIED {
-            let Some(spare) = state.owners.pick(&self.area, write.block) else { return false };
-            if !self.area.write_each(&[self.area.spare(spare)], &[write.data]).is_empty() {
+            let Some(spare) = self.pick_for_move(state, write.block) else { return false };
+            let failed = self.area.write_each(&[self.area.spare(spare)], &[write.data]);
+            if !self.spare_takes(spare) {
+                // Its disk has gone out meanwhile.
+                state.owners.release(spare);
+                continue;
+            }
+            if !failed.is_empty() {
                 state.owners.condemn(&self.area, spare);
                 continue;
             }

@@ -23,6 +23,8 @@ pub struct Scrubbed {
     pub copies_written: u64,
     /// Blocks of which nothing is left that is right.
     pub lost: Vec<BlockNo>,
+    /// Blocks that are on fewer disks than they should be, because a disk is out or not rebuilt yet.
+    pub degraded: u64,
     /// Blocks that have no sum, and a copy that is another than their home: nobody can know which one is right.
     pub differing: Vec<BlockNo>,
 }
@@ -36,6 +38,7 @@ impl Scrubbed {
         self.not_restored.extend(other.not_restored);
         self.copies_written += other.copies_written;
         self.lost.extend(other.lost);
+        self.degraded += other.degraded;
         self.differing.extend(other.differing);
     }
 
@@ -94,7 +97,7 @@ impl Shepherd {
 
     /// A block that the maps speak of.
     fn kept(&self, state: &mut State, block: BlockNo) -> Option<Kept> {
-        let sum = if self.keeps_sums { state.sums.get(&self.area, block) } else { 0 };
+        let sum = if self.has_sums(state) { state.sums.get(&self.area, block) } else { 0 };
         let spares = state.owners.of(block).to_vec();
         let is_kept =
             sum != 0 || !spares.is_empty() || self.area.device.has(block) || self.has_parity(state, block);
@@ -103,20 +106,30 @@ impl Shepherd {
 
     fn scrub_one(&self, kept: &Kept, home: Option<Vec<u8>>, kind: BlockKind, done: &mut Scrubbed) {
         let fits = |data: &[u8]| kept.sum == 0 || kept.sum == sum_of(&self.area.uuid, kept.block, data);
-        let at: Vec<BlockNo> = kept.spares.iter().map(|spare| self.area.spare(*spare)).collect();
+        let at: Vec<BlockNo> =
+            kept.spares.iter().map(|spare| self.area.spare(*spare)).filter(|at| self.serves(*at)).collect();
+        done.degraded += u64::from(at.len() < kept.spares.len());
         let copies = self.area.read_each(&at, BlockKind::Data);
         done.read += to_u64(copies.len());
         let computed;
         let right = match &home {
             Some(data) if fits(data) => data,
             _ => {
-                let trouble = if home.is_none() { Trouble::Read } else { Trouble::Sum };
-                self.count(kind, trouble, 1);
+                let is_here = self.serves(kept.block);
+                if is_here {
+                    let trouble = if home.is_none() { Trouble::Read } else { Trouble::Sum };
+                    self.count(kind, trouble, 1);
+                }
                 computed = self.computed_by_parity(kept.block);
                 let Some(copy) = copies.iter().chain([&computed]).flatten().find(|copy| fits(copy)) else {
                     done.lost.push(kept.block);
                     return;
                 };
+                if !is_here {
+                    // Its successor will have it.
+                    done.degraded += 1;
+                    return;
+                }
                 self.count(kind, Trouble::CopyRead, 1);
                 if self.restore(kept.block, copy) {
                     self.count(kind, Trouble::Renewed, 1);
@@ -129,9 +142,8 @@ impl Shepherd {
             }
         };
         let is_right = |copy: &Option<Vec<u8>>| copy.as_ref().is_some_and(|copy| copy == right);
-        let wrong: Vec<u64> = kept
-            .spares
-            .iter()
+        let served = kept.spares.iter().filter(|spare| self.serves(self.area.spare(**spare)));
+        let wrong: Vec<u64> = served
             .zip(&copies)
             .filter(|(_, copy)| !is_right(copy))
             .map(|(spare, _)| *spare)
@@ -150,7 +162,7 @@ impl Shepherd {
                 continue;
             }
             state.owners.give_up(&self.area, kept.block, spare);
-            let other = state.owners.give(&self.area, kept.block, at);
+            let other = self.give_like(state, kept.block, at);
             match other.map(|other| {
                 (other, self.area.write_each(&[self.area.spare(other)], std::slice::from_ref(right)))
             }) {

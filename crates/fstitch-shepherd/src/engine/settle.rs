@@ -15,6 +15,11 @@ impl Shepherd {
     /// If a flush fails, or a block of the maps can be written in neither place; the runs stay in doubt then.
     pub fn settle(&self) -> Result<()> {
         let _nobody_writes = self.gate.write().unpoisoned();
+        self.settle_alone()
+    }
+
+    /// The same by who has the gate.
+    pub(super) fn settle_alone(&self) -> Result<()> {
         let mut guard = self.state();
         let state = &mut *guard;
         let agreed: BTreeSet<u64> = state.doubt.runs().filter(|run| !state.failed.contains(run)).collect();
@@ -22,6 +27,7 @@ impl Shepherd {
         writes.extend(state.owners.next_writes(&self.area));
         let since = self.health().numbers();
         writes.extend(state.counters.next_writes(&self.area, &since));
+        self.say_lost(state)?;
         // Homes and copies before what is said of them.
         self.disk().flush()?;
         state.seal_moves = false;

@@ -10,7 +10,7 @@ use super::parity::Renewed;
 use super::{Events, Incident, Shepherd, State, Trouble, keeps, run_of, seen};
 use crate::map::sums::sum_of;
 use crate::model::Event;
-use crate::policy::{Answer, Chain, Direction, Kind, Place, Standing};
+use crate::policy::{Answer, Chain, Direction, Kind, Standing};
 
 /// Spares that are tried for one that cannot be written.
 const SPARES_TRIED: usize = 4;
@@ -51,7 +51,7 @@ impl Shepherd {
         let parity = if self.group > 0 { self.new_parity(writes) } else { Vec::new() };
         let written = self.prepare(writes, &parity).and_then(|copies| self.write_with(writes, &copies));
         let failed = match written {
-            Ok(()) => Vec::new(),
+            Ok(()) => self.without_a_disk(writes),
             Err(error) => self.one_by_one(writes, &error),
         };
         drop(alone);
@@ -75,6 +75,7 @@ impl Shepherd {
         if !new.is_empty() {
             state.doubt.set(&self.area, &new)?;
         }
+        self.find_again(state, writes)?;
         for (write, _) in writes.iter().zip(&tracked).filter(|(_, tracked)| **tracked) {
             let chain = self.chain(write.kind, Direction::Write);
             let sum = if chain.stands(Standing::Verify) {
@@ -125,7 +126,7 @@ impl Shepherd {
         let mut bad = spare;
         for _ in 0..SPARES_TRIED {
             state.owners.give_up(&self.area, block, bad);
-            let Some(other) = state.owners.give(&self.area, block, self.area.spare(bad)) else { return };
+            let Some(other) = self.give_like(state, block, self.area.spare(bad)) else { return };
             if self.area.write_each(&[self.area.spare(other)], &[data]).is_empty() {
                 return;
             }
@@ -143,27 +144,32 @@ impl Shepherd {
         keeps(self.chain(write.kind, Direction::Write))
             || !state.owners.of(write.block).is_empty()
             || self.has_parity(state, write.block)
-            || (self.keeps_sums && state.sums.get(&self.area, write.block) != 0)
+            || (self.has_sums(state) && state.sums.get(&self.area, write.block) != 0)
+    }
+
+    /// Whether the map of sums says anything.
+    pub(super) fn has_sums(&self, state: &State) -> bool {
+        self.keeps_sums || state.head.lost > 0
     }
 
     /// Gives a block as many spares as its chain asks for, and takes away what is beyond that.
     pub(super) fn assign(&self, state: &mut State, kind: Kind, chain: &Chain, block: BlockNo) {
-        let wanted = chain.copies(1);
+        let wanted = chain.copies(self.options.disks.as_ref().map_or(1, |array| array.disks()));
         while state.owners.of(block).len() > wanted {
             let spare = state.owners.of(block)[wanted];
             state.owners.take(&self.area, block, spare);
         }
         for standing in &chain.standing {
-            let Standing::Mirror { place, copies } = standing else { continue };
-            let wish = match place {
-                Place::Far => BlockNo((block.get() + state.head.volume / 2) % state.head.volume.max(1)),
-                Place::Near | Place::OtherDisk => block,
+            let copies = match standing {
+                Standing::Mirror { copies, .. } => usize::from(*copies),
+                Standing::AllDisks => wanted,
+                _ => continue,
             };
-            for _ in 0..*copies {
+            for _ in 0..copies {
                 if state.owners.of(block).len() >= wanted {
                     break;
                 }
-                if state.owners.give(&self.area, block, wish).is_none() {
+                if !self.give_copy(state, block, *standing) {
                     self.health.lock().unpoisoned().add(kind, Trouble::CopyLost, 1);
                     break;
                 }
@@ -183,6 +189,7 @@ impl Shepherd {
         // A flush that somebody else began meanwhile may not have reached it.
         let mut state = self.state();
         state.seal_moves |= writes.iter().any(|write| state.head.seals(&self.area, write.block));
+        self.note_bare(&state, writes);
         written
     }
 
@@ -190,19 +197,14 @@ impl Shepherd {
     fn one_by_one(&self, writes: &[BlockWrite<'_>], first: &Error) -> Vec<(BlockNo, Error)> {
         let mut failed = Vec::new();
         for write in writes {
-            let (kind, block) = (Kind::Block(write.kind), write.block);
+            let block = write.block;
             let was_alone = writes.len() == 1 && {
                 let state = self.state();
                 state.owners.of(block).is_empty() && !self.has_parity(&state, block)
             };
             let result = if was_alone { Err(first.clone()) } else { self.write_home(write) };
             if let Err(error) = result {
-                let (events, result) = self.answer_write(write, error);
-                if result.is_err() {
-                    self.state().failed.insert(run_of(block));
-                }
-                self.tell(Incident { kind, direction: Direction::Write, block, seen: seen(&result), events });
-                failed.extend(result.err().map(|error| (block, error)));
+                failed.extend(self.failed_write(write, error).err().map(|error| (block, error)));
             }
             let spares = self.state().owners.of(block).to_vec();
             for spare in spares {
@@ -223,7 +225,30 @@ impl Shepherd {
     /// One home by itself, with all that must be stable before.
     pub(super) fn write_home(&self, write: &BlockWrite<'_>) -> Result<()> {
         self.prepare(std::slice::from_ref(write), &[])?;
-        self.write_with(std::slice::from_ref(write), &[])
+        self.write_with(std::slice::from_ref(write), &[])?;
+        self.kept_by_a_disk(write)
+    }
+
+    /// Of a batch that was written, the blocks that no disk has kept, after their chains.
+    fn without_a_disk(&self, writes: &[BlockWrite<'_>]) -> Vec<(BlockNo, Error)> {
+        let mut failed = Vec::new();
+        for write in writes {
+            if let Err(error) = self.kept_by_a_disk(write) {
+                failed.extend(self.failed_write(write, error).err().map(|error| (write.block, error)));
+            }
+        }
+        failed
+    }
+
+    /// The chain of a write that has failed, and what is told of it.
+    fn failed_write(&self, write: &BlockWrite<'_>, error: Error) -> Result<()> {
+        let (kind, block) = (Kind::Block(write.kind), write.block);
+        let (events, result) = self.answer_write(write, error);
+        if result.is_err() {
+            self.state().failed.insert(run_of(block));
+        }
+        self.tell(Incident { kind, direction: Direction::Write, block, seen: seen(&result), events });
+        result
     }
 
     /// Writes a copy, to another spare if it must be. One fewer is no failure of the write: its home is what counts.
@@ -236,7 +261,7 @@ impl Shepherd {
             }
             let mut state = self.state();
             state.owners.give_up(&self.area, write.block, spare);
-            match state.owners.give(&self.area, write.block, at) {
+            match self.give_like(&mut state, write.block, at) {
                 Some(other) if !is_last => spare = other,
                 Some(other) => state.owners.take(&self.area, write.block, other),
                 None => break,
@@ -290,7 +315,7 @@ impl Shepherd {
         let mut runs = BTreeSet::new();
         for block in (start.get()..end).map(BlockNo) {
             if !state.owners.of(block).is_empty()
-                || (self.keeps_sums && state.sums.get(&self.area, block) != 0)
+                || (self.has_sums(state) && state.sums.get(&self.area, block) != 0)
             {
                 runs.insert(run_of(block));
             }

@@ -1,7 +1,7 @@
 //! The head of the maps: what volume they are of, what it is to follow, and whether anybody else has written to it.
 //!
 //! ```text
-//!    0 blocks of the volume   8 spares   16 bytes of the policy's text   20 in use (1) or not   24 two seals   32 sealed sectors: count
+//!    0 blocks of the volume   8 spares   16 bytes of the policy's text   20 in use (1) or not   24 two seals   32 sealed sectors: count   36 blocks that are lost
 //!   40 their numbers, at most 4   72 blocks of the maps that are in spares: count   76 0   80 at most 16 pairs of place and spare, 4 each
 //! ```
 //!
@@ -33,6 +33,8 @@ pub(crate) struct Head {
     pub(crate) policy_len: u32,
     pub(crate) in_use: bool,
     pub(crate) seals: [u32; 2],
+    /// Blocks that are marked as lost.
+    pub(crate) lost: u32,
     /// Numbers of sectors of the volume.
     pub(crate) sealed: Vec<u64>,
     /// Places in the area that cannot be written, and the spares that their blocks are in.
@@ -60,6 +62,7 @@ impl Head {
             policy_len: Le::u32(&contents, 16),
             in_use: Le::u32(&contents, 20) == 1,
             seals: [Le::u32(&contents, 24), Le::u32(&contents, 28)],
+            lost: Le::u32(&contents, 36),
             sealed: (0..count).map(|at| Le::u64(&contents, 40 + 8 * at)).collect(),
             relocated: (0..to_usize(Le::u32(&contents, RELOCATED)).min(RELOCATED_MAX))
                 .map(|at| RELOCATED + 8 + 8 * at)
@@ -102,6 +105,7 @@ impl Head {
         Le::put_u32(&mut contents, 28, self.seals[1]);
         let count = u32::try_from(self.sealed.len()).expect("few blocks are sealed");
         Le::put_u32(&mut contents, 32, count);
+        Le::put_u32(&mut contents, 36, self.lost);
         for (at, sector) in self.sealed.iter().enumerate() {
             Le::put_u64(&mut contents, 40 + 8 * at, *sector);
         }

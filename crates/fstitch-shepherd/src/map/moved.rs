@@ -35,6 +35,14 @@ impl Moved {
         self.are_any.store(!places.is_empty(), Ordering::Release);
     }
 
+    /// Where a block is.
+    pub(crate) fn place(&self, block: BlockNo) -> BlockNo {
+        if !self.are_any.load(Ordering::Acquire) {
+            return block;
+        }
+        self.places.read().unpoisoned().get(&block).copied().unwrap_or(block)
+    }
+
     /// Whether a block is not at home.
     pub(crate) fn has(&self, block: BlockNo) -> bool {
         self.are_any.load(Ordering::Acquire) && self.places.read().unpoisoned().contains_key(&block)

@@ -1,6 +1,7 @@
 //! Which block each spare is a copy of, or has taken the place of.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use fstitch_core::num::to_usize;
 use fstitch_core::{BlockNo, Le};
@@ -194,6 +195,20 @@ impl Owners {
         self.moved.insert(home, there)
     }
 
+    /// A spare that was set apart is free again.
+    pub(crate) fn release(&mut self, spare: u64) {
+        self.free.insert(spare);
+    }
+
+    /// Spares in some blocks that could not be written are free: they are on another disk now.
+    pub(crate) fn forgive(&mut self, area: &Area, blocks: &Range<BlockNo>) {
+        let spares = Self::first_from(area, blocks.start)..Self::first_from(area, blocks.end);
+        for spare in spares.filter(|spare| self.said[to_usize(*spare)] == BAD).collect::<Vec<_>>() {
+            self.say(area, spare, FREE);
+            self.leaving.push(spare);
+        }
+    }
+
     /// A spare that nobody has any more cannot be written.
     pub(crate) fn condemn(&mut self, area: &Area, spare: u64) {
         self.free.remove(&spare);
@@ -242,17 +257,37 @@ impl Owners {
         Some(spare)
     }
 
-    fn behind(&self, area: &Area, wish: BlockNo) -> Option<u64> {
-        let at = |spare: u64| area.spare(spare);
+    /// The first free spare behind `wish` among those in some blocks, else the first of these. `None` if there is none.
+    pub(crate) fn pick_in(&mut self, area: &Area, blocks: &Range<BlockNo>, wish: BlockNo) -> Option<u64> {
+        let all = Self::first_from(area, blocks.start)..Self::first_from(area, blocks.end);
+        let low = Self::first_from(area, wish).clamp(all.start, all.end);
+        let found = self.free.range(low..all.end).next().or_else(|| self.free.range(all).next()).copied()?;
+        self.free.remove(&found);
+        Some(found)
+    }
+
+    /// A spare that was set apart has a copy of a block.
+    pub(crate) fn copy_to(&mut self, area: &Area, home: BlockNo, spare: u64) {
+        self.copies.entry(home).or_default().push(spare);
+        self.say(area, spare, home.get() + 1);
+    }
+
+    /// The first spare at a block or behind it.
+    fn first_from(area: &Area, block: BlockNo) -> u64 {
         let (mut low, mut high) = (0, area.shape.spares);
         while low < high {
             let middle = low + (high - low) / 2;
-            if at(middle) < wish {
+            if area.spare(middle) < block {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
+        low
+    }
+
+    fn behind(&self, area: &Area, wish: BlockNo) -> Option<u64> {
+        let low = Self::first_from(area, wish);
         // Behind the wished place, so that the copies of neighbours are neighbours in the same order, and go out in one request.
         self.free.range(low..).next().or_else(|| self.free.first()).copied()
     }

@@ -8,12 +8,15 @@ use fstitch_core::{BlockNo, Le};
 use super::area::MapWrite;
 use super::{Area, Part};
 
-/// The sum of a block: it names the volume and the block, so that a block of another place does not fit. Never 0.
+/// In place of the sum of a block of which nothing is left.
+pub(crate) const LOST: u32 = u32::MAX;
+
+/// The sum of a block: it names the volume and the block, so that a block of another place does not fit. Never 0, and never [`LOST`].
 pub(crate) fn sum_of(uuid: &[u8; 16], block: BlockNo, data: &[u8]) -> u32 {
     let mut head = [0; 24];
     head[..16].copy_from_slice(uuid);
     Le::put_u64(&mut head, 16, block.get());
-    crc32c::crc32c_append(crc32c::crc32c(&head), data).max(1)
+    crc32c::crc32c_append(crc32c::crc32c(&head), data).clamp(1, LOST - 1)
 }
 
 /// A block of the map in memory.
