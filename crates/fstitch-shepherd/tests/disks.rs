@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fstitch_core::{
-    BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, MemDevice, Overlay, Result,
-    Seed,
+    BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, MemDevice, Overlay,
+    Result, Seed,
 };
 use fstitch_crashlab::medium::{Base, Image, Mark, Progress};
 use fstitch_crashlab::oracle::{Judge, Violation};
@@ -158,7 +158,8 @@ fn open(given: &[Option<Arc<dyn BlockDevice>>]) -> Result<(Shepherd, Opened, Fou
     let (array, found) = Array::open(given, false)?;
     let array = Arc::new(array);
     let area = array.area();
-    let options = Options { doubt_max: 2, pages_max: 1, disks: Some(Arc::clone(&array)), ..Options::default() };
+    let options =
+        Options { doubt_max: 2, pages_max: 1, disks: Some(Arc::clone(&array)), ..Options::default() };
     let (shepherd, opened) = Shepherd::open(array, &area, options)?;
     Ok((shepherd, opened, found))
 }
@@ -246,7 +247,11 @@ fn each_disk_may_die_and_be_replaced_while_the_volume_is_in_use() {
                 assert_eq!(found.missing, [other]);
                 for block in 0..volume {
                     let expected = if block == 20 || block == volume - 1 { [3; 2] } else { expected(block) };
-                    assert_eq!(get(&shepherd, block).unwrap(), expected, "block {block} from {dying} for {other}");
+                    assert_eq!(
+                        get(&shepherd, block).unwrap(),
+                        expected,
+                        "block {block} from {dying} for {other}"
+                    );
                 }
             }
         }
@@ -383,7 +388,11 @@ struct Shown {
 
 impl Reopened {
     /// What is read without some disks, and whether the others are whole.
-    fn view(&self, device: &Arc<dyn BlockDevice>, away: &[usize]) -> std::result::Result<(View, bool), Violation> {
+    fn view(
+        &self,
+        device: &Arc<dyn BlockDevice>,
+        away: &[usize],
+    ) -> std::result::Result<(View, bool), Violation> {
         let unreadable = |error: Error| Violation::new("unreadable", format!("{error}, without {away:?}"));
         let machine = Machine::new(Overlay::new(Arc::clone(device)), self.disks);
         let mut given = disks(&machine);
@@ -395,7 +404,22 @@ impl Reopened {
         if opened.maps_lost > 0 {
             return Err(Violation::new("maps", format!("{opened:?}")));
         }
-        let view = self.homes.iter().map(|home| get(&shepherd, *home).inspect_err(|e| if *home==367 {eprintln!("{e} {opened:?} {found:?} {:?} away {away:?}", shepherd.disks().unwrap().label())}).ok()).collect();
+        let view = self
+            .homes
+            .iter()
+            .map(|home| {
+                get(&shepherd, *home)
+                    .inspect_err(|e| {
+                        if *home == 367 {
+                            eprintln!(
+                                "{e} {opened:?} {found:?} {:?} away {away:?}",
+                                shepherd.disks().unwrap().label()
+                            )
+                        }
+                    })
+                    .ok()
+            })
+            .collect();
         Ok((view, found.degraded.is_empty()))
     }
 }
@@ -495,8 +519,14 @@ fn explore(number: u64, level: Level, choices: u64) -> Outcome {
     let mut is_replaced = false;
     for fill in 1..=16 {
         match seed.below(6) {
-            0 => {eprintln!("flush"); shepherd.flush().unwrap()},
-            1 => {eprintln!("settle");shepherd.settle().unwrap()},
+            0 => {
+                eprintln!("flush");
+                shepherd.flush().unwrap()
+            }
+            1 => {
+                eprintln!("settle");
+                shepherd.settle().unwrap()
+            }
             2 if dies == 2 => {
                 eprintln!("rebuild? {:?}", shepherd.disks().unwrap().state(dying));
                 let is_out = matches!(shepherd.disks().unwrap().state(dying), DiskState::Out { .. });
@@ -518,7 +548,11 @@ fn explore(number: u64, level: Level, choices: u64) -> Outcome {
         recorder.mark(Mark::Promise(u32::try_from(oracle.promised.len()).unwrap()));
         oracle.promised.push(operations);
     }
-    eprintln!("homes {:?} {:?} dying {dying}", homes, homes.iter().map(|h| shepherd.disks().unwrap().disk_of(BlockNo(*h))).collect::<Vec<_>>());
+    eprintln!(
+        "homes {:?} {:?} dying {dying}",
+        homes,
+        homes.iter().map(|h| shepherd.disks().unwrap().disk_of(BlockNo(*h))).collect::<Vec<_>>()
+    );
     drop(shepherd);
     let names = ("shepherd".to_owned(), format!("disks-{number}"));
     let options = LabOptions { level, choices_per_cut: choices, ..LabOptions::default() };

@@ -146,7 +146,8 @@ impl Array {
             if found.places[disk].replace(at).is_some() {
                 return Err(refuse(format!("disk {disk} is there twice: one is a copy of the other")));
             }
-            devices[disk] = Some(Arc::clone(device)).filter(|_| !matches!(member.state, DiskState::Out { .. }));
+            devices[disk] =
+                Some(Arc::clone(device)).filter(|_| !matches!(member.state, DiskState::Out { .. }));
         }
         let atomic_size = devices.iter().flatten().map(|device| device.geometry().atomic_size).min();
         let layout = Layout::new(&newest, atomic_size.unwrap_or(512));
@@ -167,13 +168,10 @@ impl Array {
     /// Who is missing is put out, and all labels are the newest.
     fn begin(&self, found: &mut Found, are_alike: bool) -> Result<()> {
         let now = self.now();
-        let is_missing = |disk: &usize| {
-            now.devices[*disk].is_none() && now.label.disks[*disk].state.takes()
-        };
+        let is_missing = |disk: &usize| now.devices[*disk].is_none() && now.label.disks[*disk].state.takes();
         found.missing = (0..now.devices.len()).filter(is_missing).collect();
-        let is_here = |disk: usize| {
-            now.devices[disk].is_some() && now.label.disks[disk].state == DiskState::Whole
-        };
+        let is_here =
+            |disk: usize| now.devices[disk].is_some() && now.label.disks[disk].state == DiskState::Whole;
         if !(0..self.disks()).any(is_here) {
             let stand = |disk: usize| {
                 let here = if now.devices[disk].is_some() { "" } else { ", not there" };
@@ -364,11 +362,11 @@ impl Array {
     /// A hot spare, and its device.
     pub(crate) fn hot(&self) -> Option<(usize, Arc<dyn BlockDevice>, [u8; 16])> {
         let now = self.now();
-        let found = (self.disks()..now.devices.len()).find_map(|disk| {
+
+        (self.disks()..now.devices.len()).find_map(|disk| {
             let device = now.devices[disk].as_ref()?;
             Some((disk, Arc::clone(device), now.label.disks[disk].uuid))
-        });
-        found
+        })
     }
 
     /// Notes up to where a disk has been rebuilt. `is_said`: on the medium as well.
@@ -412,7 +410,9 @@ impl Array {
             }
             Hot::Remove(disk) => {
                 if label.disks.get(disk).is_none_or(|member| member.state != DiskState::Hot) {
-                    return Err(Error::Unsupported(format!("taking away disk {disk}, which is no hot spare")));
+                    return Err(Error::Unsupported(format!(
+                        "taking away disk {disk}, which is no hot spare"
+                    )));
                 }
                 label.disks.remove(disk);
                 devices.remove(disk);

@@ -25,7 +25,8 @@ pub struct Plan {
 
 /// Of 64 blocks that a disk has beside labels and zone, those that are the volume's.
 fn share(policy: &Policy, disks: usize) -> u64 {
-    let copies = |kind| u64::try_from(policy.chain(Kind::Block(kind), Direction::Write).copies(disks)).unwrap_or(0);
+    let copies =
+        |kind| u64::try_from(policy.chain(Kind::Block(kind), Direction::Write).copies(disks)).unwrap_or(0);
     let of_data = copies(BlockKind::Data);
     let kinds = [BlockKind::Inode, BlockKind::Directory, BlockKind::Indirect, BlockKind::JournalData];
     let of_others = kinds.into_iter().map(copies).max().unwrap_or(0);
@@ -54,7 +55,9 @@ pub fn label_of(plan: &Plan, policy: &Policy) -> Result<Label> {
         is_enough
             .then_some(Member { uuid: *uuid, blocks: own, spares: room - own, state: DiskState::Whole })
             .ok_or_else(|| {
-                Error::Unsupported(format!("a disk of {blocks} blocks in an array that needs {zone} for its maps"))
+                Error::Unsupported(format!(
+                    "a disk of {blocks} blocks in an array that needs {zone} for its maps"
+                ))
             })
     };
     let mut disks = plan.disks.iter().map(member).collect::<Result<Vec<_>>>()?;

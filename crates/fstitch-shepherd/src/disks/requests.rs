@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fstitch_core::num::to_usize;
-use fstitch_core::{
-    BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result,
-};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
 
 use super::DiskState;
 use super::array::{Array, Now};

@@ -72,7 +72,11 @@ impl Shepherd {
     /// Whether blocks that were written just now are kept by a disk: the first that is not.
     pub(super) fn kept_by_a_disk(&self, write: &BlockWrite<'_>) -> Result<()> {
         let Some(array) = self.array().filter(|array| array.is_degraded()) else { return Ok(()) };
-        if self.reaches(&self.state(), array, write.block) { Ok(()) } else { Err(Self::unreached(write.block)) }
+        if self.reaches(&self.state(), array, write.block) {
+            Ok(())
+        } else {
+            Err(Self::unreached(write.block))
+        }
     }
 
     /// Notes which disks have what no other one has, until it is flushed.
@@ -118,9 +122,8 @@ impl Shepherd {
         }
         let Some(at) = self.idler_places(array, own, reads) else { return false };
         let moved = reads.iter_mut().zip(at);
-        let mut moved: Vec<BlockRead<'_>> = moved
-            .map(|(read, block)| BlockRead { block, kind: read.kind, data: &mut *read.data })
-            .collect();
+        let mut moved: Vec<BlockRead<'_>> =
+            moved.map(|(read, block)| BlockRead { block, kind: read.kind, data: &mut *read.data }).collect();
         self.disk().read(&mut moved).is_ok() && reads.iter().all(|read| self.believe(read, Ok(())).is_ok())
     }
 
@@ -160,7 +163,8 @@ impl Shepherd {
             (Standing::Mirror { place: place @ (Place::Near | Place::Far), .. }, Some(own)) => {
                 let (range, near) = array.spares_for(block, own);
                 let half = (range.end.get() - range.start.get()) / 2;
-                let far = BlockNo(range.start.get() + (near.get() - range.start.get() + half) % (2 * half).max(1));
+                let far =
+                    BlockNo(range.start.get() + (near.get() - range.start.get() + half) % (2 * half).max(1));
                 let wish = if place == Place::Near { near } else { far };
                 let found = state.owners.pick_in(&self.area, &range, wish);
                 found.or_else(|| self.pick_elsewhere(state, array, block, own))
@@ -277,7 +281,8 @@ impl Shepherd {
     /// `Unsupported` if the volume is not on several disks, or no whole one would be left.
     pub fn put_disk_out(&self, disk: usize) -> Result<()> {
         let array = self.array().filter(|array| disk < array.disks());
-        let array = array.ok_or_else(|| Error::Unsupported(format!("putting out disk {disk} of the volume")))?;
+        let array =
+            array.ok_or_else(|| Error::Unsupported(format!("putting out disk {disk} of the volume")))?;
         if array.put_out(disk) {
             return Ok(());
         }
@@ -314,7 +319,8 @@ impl Shepherd {
         hot: Option<usize>,
     ) -> Result<()> {
         let array = self.array().filter(|array| disk < array.disks());
-        let array = array.ok_or_else(|| Error::Unsupported(format!("replacing disk {disk} of the volume")))?;
+        let array =
+            array.ok_or_else(|| Error::Unsupported(format!("replacing disk {disk} of the volume")))?;
         let _nobody_writes = self.gate.write().unpoisoned();
         let mut state = self.state();
         array.replace(disk, device, uuid, hot)?;
@@ -341,8 +347,10 @@ impl Shepherd {
         let end = next.saturating_add(count).min(array.volume());
         let mut done = Rebuilt { disk, next: end, ..Rebuilt::default() };
         let mut state = self.state();
-        let wanted: Vec<Wanted> =
-            (next..end).map(BlockNo).filter_map(|block| self.wanted(&mut state, array, disk, block)).collect();
+        let wanted: Vec<Wanted> = (next..end)
+            .map(BlockNo)
+            .filter_map(|block| self.wanted(&mut state, array, disk, block))
+            .collect();
         self.rebuild_blocks(&mut state, &wanted, &mut done);
         if state.owners.has_news() {
             self.tell_owners(&mut state, &[])?;
@@ -363,8 +371,7 @@ impl Shepherd {
         let at = self.area.device.place(block);
         let is_home = array.disk_of(at) == Some(disk);
         let copies = state.owners.of(block).iter().map(|spare| (*spare, self.area.spare(*spare)));
-        let (spares, others): (Vec<_>, Vec<_>) =
-            copies.partition(|(_, at)| array.disk_of(*at) == Some(disk));
+        let (spares, others): (Vec<_>, Vec<_>) = copies.partition(|(_, at)| array.disk_of(*at) == Some(disk));
         if !is_home && spares.is_empty() {
             return None;
         }
@@ -380,7 +387,8 @@ impl Shepherd {
     }
 
     fn rebuild_blocks(&self, state: &mut State, wanted: &[Wanted], done: &mut Rebuilt) {
-        let firsts: Vec<BlockNo> = wanted.iter().filter_map(|wanted| wanted.sources.first().copied()).collect();
+        let firsts: Vec<BlockNo> =
+            wanted.iter().filter_map(|wanted| wanted.sources.first().copied()).collect();
         let mut firsts = self.area.read_each(&firsts, BlockKind::Data).into_iter();
         let mut at: Vec<BlockNo> = Vec::new();
         let mut of: Vec<(usize, Option<u64>)> = Vec::new();
@@ -415,7 +423,8 @@ impl Shepherd {
     /// What a block holds: from the first source that fits its sum.
     fn right(&self, wanted: &Wanted, first: Option<Vec<u8>>) -> Option<Vec<u8>> {
         let fits = |data: &Vec<u8>| {
-            wanted.sum == 0 || (wanted.sum != LOST && wanted.sum == sum_of(&self.area.uuid, wanted.block, data))
+            wanted.sum == 0
+                || (wanted.sum != LOST && wanted.sum == sum_of(&self.area.uuid, wanted.block, data))
         };
         first.filter(fits).or_else(|| {
             let others = wanted.sources.iter().skip(1);

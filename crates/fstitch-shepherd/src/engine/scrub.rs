@@ -143,19 +143,28 @@ impl Shepherd {
         };
         let is_right = |copy: &Option<Vec<u8>>| copy.as_ref().is_some_and(|copy| copy == right);
         let served = kept.spares.iter().filter(|spare| self.serves(self.area.spare(**spare)));
-        let wrong: Vec<u64> = served
-            .zip(&copies)
-            .filter(|(_, copy)| !is_right(copy))
-            .map(|(spare, _)| *spare)
-            .collect();
+        let wrong: Vec<u64> =
+            served.zip(&copies).filter(|(_, copy)| !is_right(copy)).map(|(spare, _)| *spare).collect();
         if kept.sum == 0 && copies.iter().flatten().any(|copy| copy != right) {
             // Nothing is copied over another copy unless it was compared with its sum [S5].
             done.differing.push(kept.block);
             return;
         }
+        self.rewrite_copies(kept, &wrong, right, kind, done);
+    }
+
+    /// Writes copies again, to another spare where that fails.
+    fn rewrite_copies(
+        &self,
+        kept: &Kept,
+        wrong: &[u64],
+        right: &Vec<u8>,
+        kind: BlockKind,
+        done: &mut Scrubbed,
+    ) {
         let mut guard = self.state();
         let state = &mut *guard;
-        for spare in wrong {
+        for spare in wrong.iter().copied() {
             let at = self.area.spare(spare);
             if self.area.write_each(&[at], std::slice::from_ref(right)).is_empty() {
                 done.copies_written += 1;
