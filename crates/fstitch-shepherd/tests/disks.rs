@@ -20,7 +20,7 @@ use fstitch_crashlab::oracle::{Judge, Violation};
 use fstitch_crashlab::{Counts, LabOptions, Level, Oracle, Outcome, Past, Recorder, Subject};
 use fstitch_shepherd::disks::{DiskState, Found, Hot, Plan, label_of, write_labels};
 use fstitch_shepherd::engine::Opened;
-use fstitch_shepherd::{Array, Options, Policy, Shepherd};
+use fstitch_shepherd::{Array, Options, Policy, Shepherd, Stretch};
 
 const BLOCK: usize = 1024;
 /// Blocks of each disk.
@@ -307,12 +307,18 @@ fn what_has_no_copy_is_lost_with_its_disk_and_says_so() {
     let on_the_first = shepherd.disks().unwrap().disk_of(BlockNo(1));
     assert_eq!(on_the_first, Some(0));
     put(&shepherd, 1, 2).unwrap();
+    let written = [Stretch { start: BlockNo(0), count: 30, kind: BlockKind::Data }];
+    let data: Vec<BlockNo> = (0..30).filter(|block| kind(*block) == BlockKind::Data).map(BlockNo).collect();
+    assert_eq!(shepherd.lost_without(&written, None), []);
+    assert_eq!(shepherd.lost_without(&written, Some(0)), data, "directories have a copy elsewhere");
+    assert_eq!(shepherd.lost_without(&written, Some(1)), []);
     machine.kill(0);
     shepherd.flush().unwrap_err();
     shepherd.flush().unwrap();
     put(&shepherd, 1, 3).unwrap_err();
     get(&shepherd, 1).unwrap_err();
     assert_eq!(get(&shepherd, 12).unwrap(), [1; 2], "a directory has a copy");
+    assert_eq!(shepherd.lost_without(&written, None), data);
     shepherd.replace_disk(0, &fresh(), [99; 16]).unwrap();
     let lost = rebuild(&shepherd);
     let data_of_the_first = (0..volume)
@@ -324,6 +330,7 @@ fn what_has_no_copy_is_lost_with_its_disk_and_says_so() {
     assert!(error.contains("the only one was on a disk that has failed"), "{error}");
     put(&shepherd, 1, 4).unwrap();
     assert_eq!(get(&shepherd, 1).unwrap(), [4; 2], "it is written again");
+    assert_eq!(shepherd.lost_without(&written, None), data[1..], "what the new disk holds there is nothing");
     get(&shepherd, 2).unwrap_err();
 }
 

@@ -200,6 +200,18 @@ fn sum(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&bytes[..SUM]), &bytes[SUM + 4..])
 }
 
+/// Bytes from the start of a disk that [`find`] wants to see.
+pub const LABELS_LEN: usize = 2 << 16;
+
+/// Which disk a medium is that begins with these bytes, and what its label says, whatever the size of its blocks; `None` if it is no disk of
+/// an array.
+#[must_use]
+pub fn find(start: &[u8]) -> Option<(usize, Label)> {
+    let places = (10..=16).flat_map(|size: u32| [0, 1_usize << size].map(|at| (at, 1_usize << size)));
+    let labels = places.filter_map(|(at, size)| Label::decode(start.get(at..at + size)?));
+    labels.max_by_key(|(_, label)| label.generation)
+}
+
 /// The label on a disk: the newer one of its two places.
 pub(crate) fn read(device: &dyn fstitch_core::BlockDevice) -> Option<(usize, Label)> {
     use fstitch_core::{BlockKind, BlockNo, BlockRead};
@@ -245,6 +257,20 @@ mod tests {
             damaged[at] ^= 4;
             assert_eq!(Label::decode(&damaged), None, "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_label_is_found_whatever_the_blocks() {
+        for block_size in [1024, 4096, 65_536] {
+            let older = Label { block_size, generation: 6, ..label() };
+            let newer = Label { generation: 7, ..older.clone() };
+            let mut start = [older.encode(1), newer.encode(1)].concat();
+            assert_eq!(find(&start), Some((1, newer.clone())));
+            start[to_usize(block_size) + 9] ^= 1;
+            assert_eq!(find(&start), Some((1, older)), "the newer one is damaged");
+        }
+        assert_eq!(find(&[0; LABELS_LEN]), None);
+        assert_eq!(find(&label().encode(0)[..1000]), None);
     }
 
     #[test]

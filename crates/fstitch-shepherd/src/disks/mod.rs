@@ -11,5 +11,5 @@ mod make;
 mod requests;
 
 pub use array::{Array, DiskFaults, Found, Hot};
-pub use label::{DISKS_MAX, DiskState, Label, Member};
+pub use label::{DISKS_MAX, DiskState, LABELS_LEN, Label, Member, find};
 pub use make::{Plan, label_of, write_labels};

@@ -49,6 +49,8 @@ pub struct Holdings {
     pub moved: u64,
     /// Groups of blocks that have parity.
     pub groups: u64,
+    /// Blocks of which a disk had the only one, that has failed; those that nobody uses are counted as well.
+    pub lost: u64,
 }
 
 /// What is counted.

@@ -32,7 +32,7 @@ impl Stretch {
         Self { start: block, count: 1, kind }
     }
 
-    fn blocks(self) -> impl Iterator<Item = BlockNo> {
+    pub(super) fn blocks(self) -> impl Iterator<Item = BlockNo> {
         (self.start.get()..self.start.get() + self.count).map(BlockNo)
     }
 }

@@ -30,6 +30,7 @@ mod recover;
 mod remap;
 mod scrub;
 mod settle;
+mod without;
 mod write;
 
 use std::collections::BTreeSet;
@@ -212,6 +213,7 @@ impl Shepherd {
             copies: state.owners.homes().map(|(_, spares)| fstitch_core::num::to_u64(spares.len())).sum(),
             moved: fstitch_core::num::to_u64(state.owners.moved().count()),
             groups: state.owners.groups(),
+            lost: u64::from(state.head.lost),
         }
     }
 
