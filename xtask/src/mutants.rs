@@ -43,7 +43,9 @@ const SHEPHERD_TESTS: &Tests = &[
     ("fstitch-shepherd", LIBRARY, ""),
     ("fstitch-shepherd", "matrix", ""),
     ("fstitch-shepherd", "maps", ""),
+    ("fstitch-shepherd", "remedies", ""),
     ("fstitch-shepherd", "directed", ""),
+    ("fstitch-shepherd", "disks", ""),
     ("fstitch-shepherd", "crash", ""),
 ];
 

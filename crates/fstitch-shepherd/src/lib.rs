@@ -11,8 +11,8 @@
 //! This crate owns policies and what they mean. It never decides where a block lies in a file system, and keeps no order of its own:
 //! what must be stable before something else is a patch of the cache above.
 //!
-//! The engine carries out `verify`, `sanity`, `mirror near|far`, `retry`, `notify` and the ends so far; a policy with other steps is
-//! refused by their names. It is compared with the model in every cell (`tests/matrix.rs`).
+//! The engine is compared with the model in every cell (`tests/matrix.rs`). `full-check` and `remount` are carried out by whoever has opened the
+//! volume (`Remedy`); where nobody does, a policy that has them is refused by their names.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails where it cannot go on"))]
 
@@ -23,5 +23,5 @@ pub mod model;
 pub mod policy;
 
 pub use disks::Array;
-pub use engine::{Options, Room, Rules, Shepherd, Stretch};
+pub use engine::{Era, Options, Remedy, Room, Rules, Shepherd, Stretch};
 pub use policy::{BadPolicy, Policy, VolumeFacts};

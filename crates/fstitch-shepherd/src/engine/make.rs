@@ -199,6 +199,7 @@ impl Shepherd {
             gate: RwLock::new(()),
             state: Mutex::new(state),
             health: Mutex::new(health),
+            desk: Arc::default(),
             bare: Mutex::default(),
             mode: AtomicU8::new(WORKING),
         }
@@ -296,7 +297,7 @@ pub(super) fn unsealed() -> Error {
     Error::io(fstitch_core::IoOp::Read, BlockNo(0), reason)
 }
 
-/// Refuses a policy with what is not built yet.
+/// Refuses a policy that cannot be carried out with these options.
 pub(super) fn checked(text: &str, options: &Options) -> Result<Policy> {
     let policy = Policy::parse(text)
         .map_err(|refused| Error::Unsupported(format!("the volume's policy: {refused}")))?;

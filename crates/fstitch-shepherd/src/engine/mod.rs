@@ -28,6 +28,7 @@ mod places;
 mod read;
 mod recover;
 mod remap;
+mod remedy;
 mod scrub;
 mod settle;
 mod without;
@@ -51,6 +52,7 @@ use crate::policy::{Answer, Chain, Direction, End, Kind, Place, Policy, Standing
 pub use health::{Health, Holdings, Incident, Trouble};
 pub use make::{Progress, Room, Stretch};
 pub use recover::Opened;
+pub use remedy::{Era, Remedy};
 pub use scrub::Scrubbed;
 
 /// The rules by which a format judges its own blocks.
@@ -82,6 +84,10 @@ pub struct Options {
     pub watch: Watch,
     /// What `sanity` asks; without it, policies that have `sanity` are refused.
     pub rules: Option<Arc<dyn Rules>>,
+    /// What `full-check` and `remount` ask for; without it, policies that have one of them are refused.
+    pub remedy: Option<Arc<dyn Remedy>>,
+    /// How long a read waits for a remedy before that counts as in vain.
+    pub patience: Duration,
     /// The disks, if the volume is on several.
     pub disks: Option<Arc<Array>>,
     /// Nothing that is written is kept: maps that are of no use are not made empty, but passed over.
@@ -98,6 +104,8 @@ impl Default for Options {
             pause: Arc::new(std::thread::sleep),
             watch: Arc::new(|_| {}),
             rules: None,
+            remedy: None,
+            patience: Duration::from_secs(600),
             disks: None,
             read_only: false,
             pages_max: 4096,
@@ -148,6 +156,7 @@ pub struct Shepherd {
     gate: RwLock<()>,
     state: Mutex<State>,
     health: Mutex<Health>,
+    desk: Arc<remedy::Desk>,
     /// Disks with a home that was written since the last flush, and has no copy on another one.
     bare: Mutex<BTreeSet<usize>>,
     /// [`WORKING`], [`READ_ONLY`] or [`STOPPED`]; it only grows.
@@ -279,7 +288,7 @@ fn group_of(policy: &Policy) -> u8 {
     policy.standing().find_map(width).unwrap_or(0)
 }
 
-/// Refuses a policy with steps that are not built yet, or that need what is not given.
+/// Refuses a policy with steps that need what is not given.
 fn supported(policy: &Policy, options: &Options) -> Result<()> {
     let width = group_of(policy);
     let disks = options.disks.as_ref().map_or(1, |array| array.disks());
@@ -299,7 +308,7 @@ fn supported(policy: &Policy, options: &Options) -> Result<()> {
                     false
                 }
                 Answer::Repair => options.rules.is_none(),
-                Answer::FullCheck | Answer::Remount => true,
+                Answer::FullCheck | Answer::Remount => options.remedy.is_none(),
             });
             let step = standing.map(ToString::to_string).or_else(|| answer.map(ToString::to_string));
             if let Some(step) = step {
@@ -322,14 +331,11 @@ impl BlockDevice for Shepherd {
     }
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
-        self.load(reads)
+        self.load(reads, true)
     }
 
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
-        match self.put(writes)?.into_iter().next() {
-            Some((_, error)) => Err(error),
-            None => Ok(()),
-        }
+        self.write_for(writes, true)
     }
 
     fn flush(&self) -> Result<()> {

@@ -4,17 +4,18 @@ use fstitch_core::lock::Unpoisoned;
 use fstitch_core::num::to_usize;
 use fstitch_core::{BlockRead, BlockWrite, Error, IoOp, Result};
 
+use super::remedy::Asked;
 use super::{Events, Incident, Shepherd, keeps, run_of, seen};
 use crate::map::sums::sum_of;
 use crate::model::Event;
 use crate::policy::{Answer, Direction, Kind, Standing};
 
 impl Shepherd {
-    /// Reads a batch.
+    /// Reads a batch. `asks`: faults may ask for remedies.
     ///
     /// # Errors
     /// That of the first block whose chain ended without its contents.
-    pub(super) fn load(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+    pub(super) fn load(&self, reads: &mut [BlockRead<'_>], asks: bool) -> Result<()> {
         let Some(first) = reads.first() else { return Ok(()) };
         self.lets(IoOp::Read, first.block)?;
         if self.options.disks.is_some() && self.read_idler(reads) {
@@ -32,7 +33,7 @@ impl Shepherd {
             if self.options.disks.is_some() && self.read_elsewhere(read) {
                 continue;
             }
-            let (events, result) = self.answer_read(read, event, error);
+            let (events, result) = self.answer_read(read, (event, error), asks);
             let (kind, block) = (Kind::Block(read.kind), read.block);
             self.tell(Incident { kind, direction: Direction::Read, block, seen: seen(&result), events });
             result?;
@@ -71,26 +72,23 @@ impl Shepherd {
     }
 
     /// The chain of a read that has failed once.
-    fn answer_read(&self, read: &mut BlockRead<'_>, event: Event, error: Error) -> (Events, Result<()>) {
+    fn answer_read(
+        &self,
+        read: &mut BlockRead<'_>,
+        (event, error): (Event, Error),
+        asks: bool,
+    ) -> (Events, Result<()>) {
         let chain = self.chain(read.kind, Direction::Read);
         let mut events = vec![event];
         let mut error = error;
         for answer in &chain.answers {
             match answer {
                 Answer::Retry(retry) => {
-                    let mut again = || {
-                        let result = self.disk().read(std::slice::from_mut(read));
-                        self.believe(read, result).map_err(|(_, error)| error)
-                    };
-                    match self.ask_again(*retry, &mut again) {
-                        Ok(attempt) => {
-                            events.push(Event::AskedAgain(attempt));
-                            return (events, Ok(()));
-                        }
-                        Err((attempts, last)) => {
-                            events.push(Event::AskedInVain(attempts));
-                            error = last.unwrap_or(error);
-                        }
+                    let (event, result) = self.retry(*retry, error, &mut || self.read_again(read));
+                    events.push(event);
+                    match result {
+                        Ok(()) => return (events, Ok(())),
+                        Err(last) => error = last,
                     }
                 }
                 Answer::Copies if self.read_copy(read) => {
@@ -113,12 +111,33 @@ impl Shepherd {
                 }
                 Answer::Repair => events.push(Event::NoRepair),
                 Answer::Notify => events.push(Event::Notified),
+                Answer::FullCheck
+                    if asks && self.remedied(Asked::FullCheck) && self.read_again(read).is_ok() =>
+                {
+                    events.push(Event::Checked);
+                    return (events, Ok(()));
+                }
+                Answer::FullCheck => events.push(Event::CheckedInVain),
+                Answer::Remount if asks && self.remedied(Asked::Remount) => {
+                    events.push(Event::Remounted);
+                    match self.read_again(read) {
+                        Ok(()) => return (events, Ok(())),
+                        Err(last) => error = last,
+                    }
+                }
+                Answer::Remount => events.push(Event::RemountedInVain),
                 other => unreachable!("`{other}` was refused when the policy was loaded"),
             }
         }
         events.push(Event::Ended(chain.end));
         self.end(chain.end);
         (events, Err(error.of_kind(read.kind)))
+    }
+
+    /// Asks for a block once more.
+    fn read_again(&self, read: &mut BlockRead<'_>) -> Result<()> {
+        let result = self.disk().read(std::slice::from_mut(read));
+        self.believe(read, result).map_err(|(_, error)| error)
     }
 
     /// Reads a copy that is believed, the nearest first; whether there is one.

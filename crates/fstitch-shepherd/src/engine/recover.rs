@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use fstitch_core::lock::Unpoisoned;
 use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Structure};
 
@@ -101,7 +102,10 @@ impl Shepherd {
             }
             opened.moved = fstitch_core::num::to_u64(state.owners.moved().count());
         }
-        shepherd.examine_all(&mut opened)?;
+        {
+            let _nobody_writes = shepherd.gate.write().unpoisoned();
+            shepherd.examine_all(&mut opened)?;
+        }
         Ok((shepherd, opened))
     }
 
@@ -118,7 +122,8 @@ impl Shepherd {
         Ok(())
     }
 
-    fn examine_all(&self, opened: &mut Opened) -> Result<()> {
+    /// Every run in doubt is looked at, and agreed again. By who has the gate.
+    pub(super) fn examine_all(&self, opened: &mut Opened) -> Result<()> {
         let mut guard = self.state();
         let state = &mut *guard;
         let mut unsure = Vec::new();
@@ -143,7 +148,7 @@ impl Shepherd {
             }
         }
         self.renew_parity(&in_doubt, &right);
-        self.settle()
+        self.settle_alone()
     }
 
     /// What a block holds by parity. That may be of another moment than the blocks are, so only what fits the block's sum is believed; then its

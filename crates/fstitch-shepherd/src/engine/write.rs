@@ -7,6 +7,7 @@ use fstitch_core::num::to_u64;
 use fstitch_core::{BlockKind, BlockNo, BlockWrite, Error, IoOp, Result};
 
 use super::parity::Renewed;
+use super::remedy::Asked;
 use super::{Events, Incident, Shepherd, State, Trouble, keeps, run_of, seen};
 use crate::map::sums::sum_of;
 use crate::model::Event;
@@ -39,6 +40,18 @@ impl Shepherd {
     /// # Errors
     /// If nothing of it was written, as the policy has stopped the volume; if the maps cannot be brought up to date.
     pub fn put(&self, writes: &[BlockWrite<'_>]) -> Result<Vec<(BlockNo, Error)>> {
+        self.put_for(writes, true)
+    }
+
+    /// The same as a device does it; `asks`: faults may ask for remedies.
+    pub(super) fn write_for(&self, writes: &[BlockWrite<'_>], asks: bool) -> Result<()> {
+        match self.put_for(writes, asks)?.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn put_for(&self, writes: &[BlockWrite<'_>], asks: bool) -> Result<Vec<(BlockNo, Error)>> {
         let Some(first) = writes.first() else { return Ok(Vec::new()) };
         self.lets(IoOp::Write, first.block)?;
         if let Some(write) = writes.iter().find(|write| self.owns(write.block)) {
@@ -51,8 +64,8 @@ impl Shepherd {
         let parity = if self.group > 0 { self.new_parity(writes) } else { Vec::new() };
         let written = self.prepare(writes, &parity).and_then(|copies| self.write_with(writes, &copies));
         let failed = match written {
-            Ok(()) => self.without_a_disk(writes),
-            Err(error) => self.one_by_one(writes, &error),
+            Ok(()) => self.without_a_disk(writes, asks),
+            Err(error) => self.one_by_one(writes, &error, asks),
         };
         drop(alone);
         drop(gate);
@@ -194,7 +207,7 @@ impl Shepherd {
     }
 
     /// A batch has failed, and nobody knows where: each block by itself, but where there was only one.
-    fn one_by_one(&self, writes: &[BlockWrite<'_>], first: &Error) -> Vec<(BlockNo, Error)> {
+    fn one_by_one(&self, writes: &[BlockWrite<'_>], first: &Error, asks: bool) -> Vec<(BlockNo, Error)> {
         let mut failed = Vec::new();
         for write in writes {
             let block = write.block;
@@ -204,7 +217,7 @@ impl Shepherd {
             };
             let result = if was_alone { Err(first.clone()) } else { self.write_home(write) };
             if let Err(error) = result {
-                failed.extend(self.failed_write(write, error).err().map(|error| (block, error)));
+                failed.extend(self.failed_write(write, error, asks).err().map(|error| (block, error)));
             }
             let spares = self.state().owners.of(block).to_vec();
             for spare in spares {
@@ -230,20 +243,20 @@ impl Shepherd {
     }
 
     /// Of a batch that was written, the blocks that no disk has kept, after their chains.
-    fn without_a_disk(&self, writes: &[BlockWrite<'_>]) -> Vec<(BlockNo, Error)> {
+    fn without_a_disk(&self, writes: &[BlockWrite<'_>], asks: bool) -> Vec<(BlockNo, Error)> {
         let mut failed = Vec::new();
         for write in writes {
             if let Err(error) = self.kept_by_a_disk(write) {
-                failed.extend(self.failed_write(write, error).err().map(|error| (write.block, error)));
+                failed.extend(self.failed_write(write, error, asks).err().map(|error| (write.block, error)));
             }
         }
         failed
     }
 
     /// The chain of a write that has failed, and what is told of it.
-    fn failed_write(&self, write: &BlockWrite<'_>, error: Error) -> Result<()> {
+    fn failed_write(&self, write: &BlockWrite<'_>, error: Error, asks: bool) -> Result<()> {
         let (kind, block) = (Kind::Block(write.kind), write.block);
-        let (events, result) = self.answer_write(write, error);
+        let (events, result) = self.answer_write(write, error, asks);
         if result.is_err() {
             self.state().failed.insert(run_of(block));
         }
@@ -271,23 +284,18 @@ impl Shepherd {
     }
 
     /// The chain of a write that has failed once.
-    fn answer_write(&self, write: &BlockWrite<'_>, error: Error) -> (Events, Result<()>) {
+    fn answer_write(&self, write: &BlockWrite<'_>, error: Error, asks: bool) -> (Events, Result<()>) {
         let chain = self.chain(write.kind, Direction::Write);
         let mut events = vec![Event::Reported];
         let mut error = error;
         for answer in &chain.answers {
             match answer {
                 Answer::Retry(retry) => {
-                    let mut again = || self.write_home(write);
-                    match self.ask_again(*retry, &mut again) {
-                        Ok(attempt) => {
-                            events.push(Event::AskedAgain(attempt));
-                            return (events, Ok(()));
-                        }
-                        Err((attempts, last)) => {
-                            events.push(Event::AskedInVain(attempts));
-                            error = last.unwrap_or(error);
-                        }
+                    let (event, result) = self.retry(*retry, error, &mut || self.write_home(write));
+                    events.push(event);
+                    match result {
+                        Ok(()) => return (events, Ok(())),
+                        Err(last) => error = last,
                     }
                 }
                 // A block that moves without its sum would be believed by nobody.
@@ -299,12 +307,31 @@ impl Shepherd {
                 }
                 Answer::Remap => events.push(Event::NoSpare),
                 Answer::Notify => events.push(Event::Notified),
+                // This write is among what is given up.
+                Answer::Remount if asks && self.ask(Asked::Remount) => {
+                    events.push(Event::Remounted);
+                    return (events, Err(error.of_kind(write.kind)));
+                }
+                Answer::Remount => events.push(Event::RemountedInVain),
                 other => unreachable!("`{other}` was refused when the policy was loaded"),
             }
         }
         events.push(Event::Ended(chain.end));
         self.end(chain.end);
         (events, Err(error.of_kind(write.kind)))
+    }
+
+    /// A step that asks again: what happened, and the last error.
+    pub(super) fn retry(
+        &self,
+        retry: crate::policy::Retry,
+        error: Error,
+        ask: &mut dyn FnMut() -> Result<()>,
+    ) -> (Event, Result<()>) {
+        match self.ask_again(retry, ask) {
+            Ok(attempt) => (Event::AskedAgain(attempt), Ok(())),
+            Err((attempts, last)) => (Event::AskedInVain(attempts), Err(last.unwrap_or(error))),
+        }
     }
 
     /// Nothing is kept any more of blocks that hold nothing.
@@ -360,7 +387,7 @@ impl Shepherd {
     }
 
     /// Asks again until it succeeds, as often and as long as the step says: the attempt that did, or how many there were.
-    pub(super) fn ask_again(
+    fn ask_again(
         &self,
         retry: crate::policy::Retry,
         ask: &mut dyn FnMut() -> Result<()>,

@@ -92,6 +92,17 @@ impl Sums {
         }
     }
 
+    /// What the medium says counts again, but for blocks of which nothing is left.
+    pub(crate) fn go_back(&mut self, area: &Area) {
+        let entries = area.shape.entries(Part::Sums);
+        for (index, page) in std::mem::take(&mut self.pages) {
+            let sums = page.contents.chunks_exact(4).zip(index * entries..);
+            for (_, block) in sums.filter(|(sum, _)| page.is_dirty && Le::u32(sum, 0) == LOST) {
+                self.set(area, BlockNo(block), LOST);
+            }
+        }
+    }
+
     /// All that is not on the medium yet, in its next generation.
     pub(crate) fn next_writes(&mut self) -> Vec<MapWrite> {
         let dirty = self.pages.iter_mut().filter(|(_, page)| page.is_dirty);

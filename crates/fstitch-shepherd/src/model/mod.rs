@@ -108,6 +108,8 @@ pub struct Scenario {
     pub repairable: bool,
     /// Whether the volume is sound after a full check.
     pub checkable: bool,
+    /// Whether the volume can be opened anew.
+    pub remountable: bool,
     /// Whether the home can be written.
     pub writable: bool,
     /// Whether there is a spare that can be written, and room in the map.
@@ -125,6 +127,7 @@ impl Scenario {
             parity: true,
             repairable: matches!(fault, Fault::Corrupt),
             checkable: true,
+            remountable: true,
             writable: !matches!(fault, Fault::Error | Fault::Dead),
             spares: true,
         }
@@ -168,6 +171,8 @@ pub enum Event {
     Notified,
     /// What was not stable was given up, and the volume recovered.
     Remounted,
+    /// That was not possible.
+    RemountedInVain,
     /// The right contents were written to the home.
     Renewed,
     /// They were written to a spare, because the home cannot be.

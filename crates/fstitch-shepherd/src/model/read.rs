@@ -60,6 +60,10 @@ fn try_answer(
             events.push(Event::Notified);
             return false;
         }
+        Answer::Remount if !scenario.remountable => {
+            events.push(Event::RemountedInVain);
+            return false;
+        }
         Answer::Remount => {
             events.push(Event::Remounted);
             let fails = scenario.fault.is_reported(*asked) || scenario.fault.is_wrong();
@@ -67,8 +71,9 @@ fn try_answer(
             return !fails;
         }
         Answer::FullCheck => {
-            // A check repairs what it reads; it cannot read what the disk does not give, unless it may be written anew.
-            let helps = scenario.checkable && scenario.fault.is_wrong();
+            // A check repairs what it reads; what the disk does not give it cannot, and a check takes its time.
+            let helps = scenario.checkable && !scenario.fault.is_reported(*asked);
+            *asked = asked.saturating_add(1);
             events.push(if helps { Event::Checked } else { Event::CheckedInVain });
             return helps;
         }

@@ -31,6 +31,7 @@ pub(super) fn story(write: &Chain, scenario: &Scenario) -> Story {
             }
             Answer::Remap => events.push(Event::NoSpare),
             Answer::Notify => events.push(Event::Notified),
+            Answer::Remount if !scenario.remountable => events.push(Event::RemountedInVain),
             Answer::Remount => {
                 // The volume goes on; this write is among what was given up.
                 events.push(Event::Remounted);
