@@ -82,7 +82,7 @@ const JOBS: [Job; 12] = [
     minix("MinixLLD: every operation at M2", "M2 seq1 {first} {end} 4096", 1360, 1360),
     minix("MinixLLD: every operation at M3", "M3 seq1 {first} {end} 4096", 1360, 1360),
     minix("MinixLLD: two operations at M2, a sample", "M2 seq2 sample {count} 256", 20_000, 20_000),
-    minix("MinixLLD: random programs at M4, a sample", "M4 random sample {count} 32", 100, 100),
+    minix("MinixLLD: random programs at M3, a sample", "M3 random sample {count} 32", 100, 100),
 ];
 
 const fn minix(name: &'static str, words: &'static str, total: u64, piece: u64) -> Job {
