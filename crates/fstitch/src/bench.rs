@@ -74,6 +74,9 @@ pub struct Arguments {
     /// Write the report into this file (Markdown), plots and results into a directory beside it
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Put the tables of this run into this file, an earlier report, in the place of those with the same titles
+    #[arg(long, value_name = "FILE", conflicts_with = "report")]
+    update: Option<PathBuf>,
     /// Write the ratios of the defaults between the marks `defaults` of this file, the project's README
     #[arg(long, value_name = "FILE")]
     readme: Option<PathBuf>,
@@ -126,6 +129,12 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     };
     if let Some(file) = &arguments.report {
         report::write(&results, file)?;
+    }
+    if let Some(file) = &arguments.update {
+        let name = || file.display().to_string();
+        let page = std::fs::read_to_string(file).with_context(name)?;
+        let new = report::with_tables(&page, &results).with_context(name)?;
+        std::fs::write(file, new).with_context(name)?;
     }
     if let Some(file) = &arguments.readme {
         let name = || file.display().to_string();

@@ -98,6 +98,28 @@ fn tables_are_made_one_by_one() {
     }
 }
 
+/// What is measured alone goes into the report of a whole run, whose other parts stay.
+#[test]
+fn a_report_takes_newer_tables() {
+    let place = Place::new();
+    let at = place.text("");
+    let line = format!("bench --quick --tables cleaning --disk {at} --memory {at} --json");
+    let results = fstitch(&line).ok();
+    let (from, page) = (place.text("results.json"), place.text("report.md"));
+    std::fs::write(&from, &results).unwrap();
+    let results: serde_json::Value = serde_json::from_str(&results).unwrap();
+    let title = results["tables"][0]["title"].as_str().unwrap();
+    std::fs::write(&page, format!("# Benchmarks\n\n### {title}\n\nOlder.\n\n## The race\n\nStays.\n"))
+        .unwrap();
+    fstitch(&format!("bench --from {from} --update {page}")).ok();
+    let new = std::fs::read_to_string(&page).unwrap();
+    assert!(new.contains("| 95 % |") && new.contains("Of a run of its own: "), "{new}");
+    assert!(!new.contains("Older.") && new.ends_with("## The race\n\nStays.\n"), "{new}");
+    std::fs::write(&page, "# Benchmarks\n").unwrap();
+    fstitch(&format!("bench --from {from} --update {page}")).refused(1, "the report has no table");
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), "# Benchmarks\n", "nothing is written then");
+}
+
 #[test]
 fn tables_that_nobody_has_are_refused() {
     let said = "no table's name contains `tape`: there are patches per block, ";
