@@ -9,6 +9,7 @@ import subprocess
 import study
 
 PAGE = os.path.join(study.common.REPOSITORY, "docs", "studies.md")
+STUDIES = ["gzip", "versions", "imap", "sqlite", "dpkg"]
 COST = ["way", "volume", "until it returned", "until all was stable", "write requests", "blocks of 4 KiB", "flushes"]
 CRASH = ["way", "volume", "crash states", "different trees asked about", "broken"]
 
@@ -19,16 +20,21 @@ def table(head, rows):
     return "\n".join(lines)
 
 
-def of_study(name):
+def of_study(name, where, before):
+    """The tables of a study; `where` says on what it was made if that is not said of the whole page. Crash states that were not made
+    stay as they were `before`."""
     with open(f"{study.RESULTS}/{name}.json", encoding="utf-8") as file:
         results = json.load(file)
-    parts = []
+    parts = [f"Of a run of its own: {where}\n"] if where else []
     if results["rows"]:
         runs = max(row["runs"] for row in results["rows"])
         parts.append("One run of each way.\n" if runs == 1 else f"Medians of {runs} runs, ± half of the range.\n")
         parts.append(table(COST, [study.Row(**row).cells() for row in results["rows"]]) + "\n")
     if results["judged"]:
         parts.append(table(CRASH, [study.Judged(**judged).cells() for judged in results["judged"]]) + "\n")
+    elif kept := re.search(rf"(?:^Crash states .*\n\n)?^\| {re.escape(' | '.join(CRASH))} \|\n(?:\|.*\n)*", before, re.M):
+        said = "" if kept[0].startswith("Crash") else "Crash states are of the run that the head of this page names.\n\n"
+        parts.append(said + kept[0])
     parts += [f"- {key}: {value}" for key, value in results["notes"].items()]
     return "\n".join(parts)
 
@@ -41,21 +47,24 @@ def machine():
     ).stdout.strip()
     return (
         f"{os.cpu_count()} cores ({model.group(1).strip() if model else platform.machine()}), Linux {platform.release()}, "
-        f"commit {commit or 'unknown'}; one command: `make studies`."
+        f"commit {commit or 'unknown'}"
     )
 
 
 def main():
     with open(PAGE, encoding="utf-8") as file:
         page = file.read()
-    for name in sorted(os.listdir(study.RESULTS)):
-        name = name.removesuffix(".json")
-        mark = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
+    names = sorted(name.removesuffix(".json") for name in os.listdir(study.RESULTS))
+    # What is said of the machine at the head of the page is true of all studies, or is not changed.
+    where = None if names == sorted(STUDIES) else f"{machine()}."
+    for name in names:
+        mark = re.compile(rf"(<!-- {re.escape(name)} -->\n)(.*?)(<!-- end -->)", re.S)
         if not mark.search(page):
             raise SystemExit(f"{PAGE} has no place for the study {name}")
-        page = mark.sub(lambda found, name=name: f"{found[1]}{of_study(name).rstrip()}\n{found[2]}", page)
-    mark = re.compile(r"(<!-- machine -->\n).*?(<!-- end -->)", re.S)
-    page = mark.sub(lambda found: f"{found[1]}{machine()}\n{found[2]}", page)
+        page = mark.sub(lambda found, name=name: f"{found[1]}{of_study(name, where, found[2]).rstrip()}\n{found[3]}", page)
+    if not where:
+        mark = re.compile(r"(<!-- machine -->\n).*?(<!-- end -->)", re.S)
+        page = mark.sub(lambda found: f"{found[1]}{machine()}; one command: `make studies`.\n{found[2]}", page)
     with open(PAGE, "w", encoding="utf-8") as file:
         file.write(page)
     print(f"{PAGE} has the numbers of this run")

@@ -113,6 +113,7 @@ def main():
     parser = study.arguments(__doc__)
     parser.add_argument("--transactions", type=int, default=1000, help="transactions that are timed (default 1000)")
     parser.add_argument("--recorded", type=int, default=1000, help="transactions that are cut (default 1000)")
+    parser.add_argument("--timed", action="store_true", help="only what it costs; crash states stay as they are on the page")
     options = study.options_of(parser)
     study.common.require(root=True, fuse=True, loop=True)
     summary = study.common.Summary("SQLite")
@@ -120,8 +121,9 @@ def main():
     with summary.case("what it costs"):
         measure(all_of_it, options)
         without_journal(all_of_it, options)
-    with summary.case("what a crash leaves"):
-        crash(all_of_it, options)
+    if not options.timed:
+        with summary.case("what a crash leaves"):
+            crash(all_of_it, options)
     all_of_it.save()
     summary.end()
 
