@@ -9,5 +9,6 @@ status=0
 ./crash-kill.sh --seed ci --runs 16 --seconds 2 || status=1
 ./rewrites.sh --seed ci --rounds 1 --sample 8 --seconds 2 || status=1
 ./stack.sh --seed ci --runs 20 --seconds 2 || status=1
+./nbd.sh --seed ci --kills 2 || status=1
 ./memory.sh --bytes $((256 << 20)) --cache $((16 << 20)) || status=1
 exit $status

@@ -57,6 +57,8 @@ test | proofs)
     need qemu-io qemu-utils
     need fio fio
     need sqlite3 sqlite3
+    # It boots a kernel that has a driver for Minix.
+    [ "$purpose" = test ] || need qemu-system-x86_64 qemu-system-x86
     ;;
 bench)
     need fusermount3 fuse3
