@@ -8,8 +8,8 @@ mod machine;
 
 use std::sync::Arc;
 
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, IoOp, MemDevice, Overlay};
-use fstitch_shepherd::Shepherd;
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, MemDevice, Overlay};
+use fstitch_shepherd::Stretch;
 use fstitch_shepherd::disks::{Array, DiskState, Found, Hot};
 use machine::*;
 

@@ -46,13 +46,26 @@ impl Layout {
 }
 
 /// What the array is at a moment.
+#[derive(Clone)]
 pub(super) struct Now {
     pub(super) label: Label,
     /// By disk; `None` for one that is out.
     pub(super) devices: Vec<Option<Arc<dyn BlockDevice>>>,
+    /// Of the disk that is rebuilt, up to where it is; labels say it when it is stable, and less before.
+    pub(super) built: Option<(usize, u64)>,
 }
 
 impl Now {
+    /// How a disk stands.
+    pub(super) fn state(&self, disk: usize) -> DiskState {
+        match (self.label.disks[disk].state, self.built) {
+            (DiskState::Rebuilding { next }, Some((built, further))) if built == disk => {
+                DiskState::Rebuilding { next: next.max(further) }
+            }
+            (state, _) => state,
+        }
+    }
+
     /// A disk that takes writes.
     pub(super) fn taking(&self, disk: usize) -> Option<&Arc<dyn BlockDevice>> {
         self.devices[disk].as_ref().filter(|_| self.label.disks[disk].state.takes())
@@ -155,7 +168,7 @@ impl Array {
             counts: layout.parts.iter().map(|_| Counts::default()).collect(),
             layout,
             is_read_only,
-            now: RwLock::new(Arc::new(Now { label: newest, devices })),
+            now: RwLock::new(Arc::new(Now { label: newest, devices, built: None })),
             changing: Mutex::default(),
             is_degraded: AtomicBool::new(false),
         };
@@ -225,7 +238,7 @@ impl Array {
     /// How a disk stands.
     #[must_use]
     pub fn state(&self, disk: usize) -> DiskState {
-        self.now().label.disks[disk].state
+        self.now().state(disk)
     }
 
     /// What a disk has reported.
@@ -245,7 +258,11 @@ impl Array {
     fn change(&self, label: Label, devices: Vec<Option<Arc<dyn BlockDevice>>>) {
         let is_degraded =
             label.disks.iter().any(|disk| !matches!(disk.state, DiskState::Whole | DiskState::Hot));
-        *self.now.write().unpoisoned() = Arc::new(Now { label, devices });
+        let is_rebuilt = |disk: usize| matches!(label.disks[disk].state, DiskState::Rebuilding { .. });
+        let mut now = self.now.write().unpoisoned();
+        let built = now.built.filter(|(disk, _)| is_rebuilt(*disk));
+        *now = Arc::new(Now { label, devices, built });
+        drop(now);
         self.is_degraded.store(is_degraded, Ordering::Release);
     }
 
@@ -332,7 +349,9 @@ impl Array {
                 geometry.block_count
             )));
         }
-        self.copy_zone(&now, device)?;
+        // Whatever it was before, in this array or in another, it is not any more.
+        label::wipe(&**device)?;
+        self.copy_zone(device)?;
         label.generation += 1;
         let mut devices = now.devices.clone();
         (label.disks[disk].state, label.disks[disk].uuid) = (DiskState::Rebuilding { next: 0 }, uuid);
@@ -377,8 +396,14 @@ impl Array {
         if !matches!(label.disks[disk].state, DiskState::Rebuilding { .. }) {
             return Err(self.dead(disk));
         }
-        label.disks[disk].state = state;
+        if is_said {
+            label.disks[disk].state = state;
+        }
         self.change(label, now.devices.clone());
+        if let DiskState::Rebuilding { next } = state {
+            let mut now = self.now.write().unpoisoned();
+            *now = Arc::new(Now { built: Some((disk, next)), ..Now::clone(&now) });
+        }
         if is_said && !self.tell(&[]) {
             return Err(self.dead(disk));
         }
@@ -404,6 +429,7 @@ impl Array {
                         geometry.block_count
                     )));
                 }
+                label::wipe(&**device)?;
                 label.disks.push(super::Member { uuid, blocks: 0, spares: 0, state: DiskState::Hot });
                 devices.push(Some(Arc::clone(device)));
                 label.check()?;

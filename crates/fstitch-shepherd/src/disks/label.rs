@@ -135,6 +135,9 @@ impl Label {
             && small(self.zone)
             && self.disks.iter().all(|disk| small(disk.blocks) && small(disk.spares))
             && self.disks.iter().any(|disk| disk.state != DiskState::Hot)
+            // Hot spares come last, and have nothing.
+            && self.disks.is_sorted_by_key(|disk| disk.state == DiskState::Hot)
+            && self.disks.iter().all(|disk| disk.state != DiskState::Hot || disk.blocks + disk.spares == 0)
     }
 
     /// Blocks that a disk must have.
@@ -224,6 +227,15 @@ pub(crate) fn read(device: &dyn fstitch_core::BlockDevice) -> Option<(usize, Lab
     [0, 1].into_iter().filter_map(one).max_by_key(|(_, label)| label.generation)
 }
 
+/// A disk has no label any more, in neither place.
+pub(crate) fn wipe(device: &dyn fstitch_core::BlockDevice) -> Result<()> {
+    use fstitch_core::{BlockKind, BlockNo, BlockWrite};
+    let data = vec![0; to_usize(device.geometry().block_size)];
+    let blank = |place| BlockWrite { block: BlockNo(place), kind: BlockKind::Superblock, data: &data };
+    device.write(&[blank(0), blank(1)])?;
+    device.flush()
+}
+
 /// Writes the label of a disk, and makes it stable.
 pub(crate) fn write(device: &dyn fstitch_core::BlockDevice, label: &Label, disk: usize) -> Result<()> {
     use fstitch_core::{BlockKind, BlockNo, BlockWrite};
@@ -278,6 +290,12 @@ mod tests {
         let mut huge = label();
         huge.disks[0].blocks = u64::MAX;
         assert_eq!(Label::decode(&huge.encode(0)), None);
+        let mut hot_first = label();
+        hot_first.disks.rotate_right(1);
+        assert_eq!(Label::decode(&hot_first.encode(0)), None);
+        let mut hot_with_blocks = label();
+        hot_with_blocks.disks[3].blocks = 1;
+        assert_eq!(Label::decode(&hot_with_blocks.encode(0)), None);
         let none = Label { first: 0, ..label() };
         assert_eq!(Label::decode(&none.encode(0)), None);
     }

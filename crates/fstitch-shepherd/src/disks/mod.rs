@@ -9,6 +9,7 @@ mod array;
 mod label;
 mod make;
 mod requests;
+mod zone;
 
 pub use array::{Array, DiskFaults, Found, Hot};
 pub use label::{DISKS_MAX, DiskState, LABELS_LEN, Label, Member, find};

@@ -1,16 +1,11 @@
 //! Requests to an array: each goes to the disk that has the block, or to all.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fstitch_core::num::to_usize;
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
+use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
 
 use super::DiskState;
 use super::array::{Array, Now};
-
-/// Blocks of the zone that are copied at once.
-const AT_ONCE: u64 = 256;
 
 /// Where a block of the array is: on all disks, or on one; with its number there.
 #[derive(Clone, Copy)]
@@ -60,6 +55,19 @@ impl Array {
         !self.is_degraded() || self.now().taking(disk).is_some()
     }
 
+    /// The disks, as bits, of those that have some blocks and serve them.
+    pub(crate) fn having(&self, blocks: impl Iterator<Item = BlockNo>) -> u16 {
+        let now = self.now();
+        let served = blocks.filter(|block| self.serves_now(&now, *block));
+        served.filter_map(|block| self.disk_of(block)).fold(0, |disks, disk| disks | 1 << disk)
+    }
+
+    /// The disks, as bits, that keep what is written to them.
+    pub(crate) fn all_taking(&self) -> u16 {
+        let now = self.now();
+        (0..self.disks()).filter(|disk| now.taking(*disk).is_some()).fold(0, |disks, disk| disks | 1 << disk)
+    }
+
     /// Whether what a block holds can be asked for: its disk is whole, or has been rebuilt so far [D3].
     #[must_use]
     pub fn serves(&self, block: BlockNo) -> bool {
@@ -69,7 +77,7 @@ impl Array {
     fn serves_now(&self, now: &Now, block: BlockNo) -> bool {
         let Some(disk) = self.disk_of(block) else { return true };
         now.devices[disk].is_some()
-            && match now.label.disks[disk].state {
+            && match now.state(disk) {
                 DiskState::Whole => true,
                 DiskState::Rebuilding { next } => block.get() < next && block.get() < self.layout.volume,
                 DiskState::Out { .. } | DiskState::Hot => false,
@@ -158,71 +166,6 @@ impl Array {
             None if is_written => Ok(()),
             None => Err(Self::out(0, IoOp::Write, writes[0].block)),
         }
-    }
-
-    /// Reads the zone of the first disk that has it, and writes it to another one: the first half of it is stable before the second is begun.
-    pub(super) fn copy_zone(&self, now: &Now, to: &Arc<dyn BlockDevice>) -> Result<()> {
-        let from = (0..self.disks()).find_map(|disk| now.taking(disk));
-        let from = from.ok_or_else(|| Self::out(0, IoOp::Read, BlockNo(self.layout.volume)))?;
-        let (first, zone) = (self.layout.first, self.layout.zone);
-        for half in [first..first + zone / 2, first + zone / 2..first + zone] {
-            let mut next = half.start;
-            while next < half.end {
-                let end = half.end.min(next + AT_ONCE);
-                self.copy_blocks(&**from, &**to, next..end)?;
-                next = end;
-            }
-            to.flush()?;
-        }
-        Ok(())
-    }
-
-    /// Blocks that differ are written.
-    fn copy_blocks(
-        &self,
-        from: &dyn BlockDevice,
-        to: &dyn BlockDevice,
-        range: std::ops::Range<u64>,
-    ) -> Result<()> {
-        let size = to_usize(self.layout.block_size);
-        let read = |device: &dyn BlockDevice| -> Result<Vec<Vec<u8>>> {
-            let mut found: Vec<Vec<u8>> = range.clone().map(|_| vec![0; size]).collect();
-            let pairs = range.clone().zip(&mut found);
-            let mut reads: Vec<BlockRead<'_>> = pairs
-                .map(|(block, data)| BlockRead { block: BlockNo(block), kind: BlockKind::Data, data })
-                .collect();
-            device.read(&mut reads)?;
-            Ok(found)
-        };
-        let right = read(from)?;
-        let there = read(to).unwrap_or_default();
-        let writes: Vec<BlockWrite<'_>> = range
-            .clone()
-            .zip(&right)
-            .enumerate()
-            .filter(|(no, (_, data))| there.get(*no) != Some(data))
-            .map(|(_, (block, data))| BlockWrite { block: BlockNo(block), kind: BlockKind::Data, data })
-            .collect();
-        if writes.is_empty() { Ok(()) } else { to.write(&writes) }
-    }
-
-    /// After a crash: the zones of all disks are alike again [D5]. Nobody else uses the array yet.
-    pub(crate) fn make_alike(&self) -> Result<()> {
-        let now = self.now();
-        let mut taking = (0..self.disks()).filter(|disk| now.taking(*disk).is_some());
-        let first = taking.next();
-        for disk in taking {
-            let Some(device) = now.taking(disk) else { continue };
-            if let Err(error) = self.copy_zone(&now, device) {
-                let from_first = first.is_some_and(|first| self.put_out_if_dead(first));
-                if !from_first && !self.put_out(disk) {
-                    return Err(error);
-                }
-                // Who has been put out may be the one that all others were made like.
-                return self.make_alike();
-            }
-        }
-        Ok(())
     }
 }
 
@@ -321,7 +264,12 @@ impl BlockDevice for Array {
             let end = (start.get().saturating_add(count)).min(part.homes + part.blocks);
             if from < end {
                 let own = self.layout.first + self.layout.zone + from - part.homes;
-                device.discard(BlockNo(own), end - from)?;
+                // What a dead disk does not forget nobody reads.
+                if let Err(error) = device.discard(BlockNo(own), end - from)
+                    && !self.put_out_if_dead(disk)
+                {
+                    return Err(error);
+                }
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Several disks: where copies go, what a disk that is out has taken with it, and how its successor gets what it had.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fstitch_core::lock::Unpoisoned;
@@ -27,6 +28,13 @@ pub struct Rebuilt {
     pub lost: Vec<BlockNo>,
     /// Blocks that the new disk does not take.
     pub failed: u64,
+}
+
+/// Sets of disks, as bits, that alone have something which was written since the last flush; with the number of the last such write.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bare {
+    sets: BTreeMap<u16, u64>,
+    writes: u64,
 }
 
 /// A block of which the disk that is rebuilt has something.
@@ -57,10 +65,10 @@ impl Shepherd {
         self.array().is_none_or(|array| array.serves(self.area.device.place(block)))
     }
 
-    /// Whether a block that was just written is kept by a disk: its own, or one with a copy [D2].
-    fn reaches(&self, state: &State, array: &Array, block: BlockNo) -> bool {
-        array.takes(self.area.device.place(block))
-            || state.owners.of(block).iter().any(|spare| array.takes(self.area.spare(*spare)))
+    /// Whether a block that was just written is kept by a disk from which it can be read: its own, or one with a copy [D2].
+    pub(super) fn reaches(&self, state: &State, array: &Array, block: BlockNo) -> bool {
+        array.serves(self.area.device.place(block))
+            || state.owners.of(block).iter().any(|spare| array.serves(self.area.spare(*spare)))
     }
 
     /// The error of a block whose disk is out and that has no copy elsewhere.
@@ -79,32 +87,41 @@ impl Shepherd {
         }
     }
 
-    /// Notes which disks have what no other one has, until it is flushed.
+    /// Notes which disks have what was written just now, until it is flushed.
     pub(super) fn note_bare(&self, state: &State, writes: &[BlockWrite<'_>]) {
         let Some(array) = self.array() else { return };
         let mut bare = self.bare.lock().unpoisoned();
+        bare.writes += 1;
+        let number = bare.writes;
         for write in writes {
-            let disk = array.disk_of(self.area.device.place(write.block));
-            let elsewhere = |spare: &u64| {
-                let at = self.area.spare(*spare);
-                array.disk_of(at) != disk && array.takes(at)
-            };
-            if !state.owners.of(write.block).iter().any(elsewhere) {
-                bare.extend(disk);
+            let copies = state.owners.of(write.block).iter().map(|spare| self.area.spare(*spare));
+            let places = std::iter::once(self.area.device.place(write.block)).chain(copies);
+            let having = array.having(places);
+            // Of what no disk has, the write says so.
+            if having != 0 {
+                bare.sets.insert(having, number);
             }
         }
     }
 
-    /// After a flush: whether a disk that has gone out since the last one had what no other one has.
-    pub(super) fn lost_with_disks(&self) -> Result<()> {
+    /// After a flush, whether all disks have gone out that had something written `before` it. Later writes are the next one's.
+    pub(super) fn lost_with_disks(&self, before: &Bare) -> Result<()> {
         let Some(array) = self.array() else { return Ok(()) };
-        let bare = std::mem::take(&mut *self.bare.lock().unpoisoned());
-        match bare.into_iter().find(|disk| !array.takes_disk(*disk)) {
-            Some(disk) => {
-                let reason = format!("disk {disk} of the array has failed, with blocks that had no copy");
-                Err(Error::io(IoOp::Flush, BlockNo(0), std::io::Error::other(reason)))
-            }
-            None => Ok(()),
+        let taking = array.all_taking();
+        self.bare.lock().unpoisoned().sets.retain(|_, number| *number > before.writes);
+        if before.sets.keys().all(|disks| disks & taking != 0) {
+            return Ok(());
+        }
+        let reason = "a disk of the array has failed, with blocks that no other one has";
+        Err(Error::io(IoOp::Flush, BlockNo(0), std::io::Error::other(reason)))
+    }
+
+    /// A disk's successor has nothing of what was written before.
+    fn bare_without(&self, disk: usize) {
+        let mut bare = self.bare.lock().unpoisoned();
+        for (disks, number) in std::mem::take(&mut bare.sets) {
+            let left = bare.sets.entry(disks & !(1 << disk)).or_default();
+            *left = number.max(*left);
         }
     }
 
@@ -207,6 +224,35 @@ impl Shepherd {
         })
     }
 
+    /// A copy from which a block can be read that would be nowhere else: its disk is being rebuilt and has not come to it, or its copies are
+    /// on such a disk. It is there until the disk is whole.
+    pub(super) fn give_a_served_copy(&self, state: &mut State, block: BlockNo) {
+        let Some(array) = self.array().filter(|array| array.is_degraded()) else { return };
+        let at = self.area.device.place(block);
+        let has_any = array.takes(at) || !state.owners.of(block).is_empty();
+        if has_any && !self.reaches(state, array, block) {
+            let own = array.disk_of(at);
+            let found = self.pick_elsewhere(state, array, block, own);
+            if let Some(spare) = found {
+                state.owners.copy_to(&self.area, block, spare);
+            }
+        }
+    }
+
+    /// Which of a block's copies is one too many; `None` while it could be read from nowhere else.
+    pub(super) fn one_too_many(&self, state: &State, block: BlockNo) -> Option<u64> {
+        let copies = state.owners.of(block);
+        let Some(array) = self.array().filter(|array| array.is_degraded()) else {
+            return copies.last().copied();
+        };
+        let serves = |spare: &u64| array.serves(self.area.spare(*spare));
+        if let Some(away) = copies.iter().rev().find(|spare| !serves(spare)) {
+            return Some(*away);
+        }
+        let is_enough = copies.len() > 1 || array.serves(self.area.device.place(block));
+        copies.last().copied().filter(|_| is_enough)
+    }
+
     /// Another spare for a copy, in place of one that cannot be written.
     pub(super) fn give_like(&self, state: &mut State, block: BlockNo, bad: BlockNo) -> Option<u64> {
         let Some(array) = self.array() else { return state.owners.give(&self.area, block, bad) };
@@ -242,11 +288,10 @@ impl Shepherd {
 
     /// Whether nothing is left of a block [D4].
     pub(super) fn is_lost(&self, block: BlockNo) -> bool {
-        if self.options.disks.is_none() || block.get() >= self.area.shape.volume {
+        if self.options.disks.is_none() {
             return false;
         }
-        let mut state = self.state();
-        state.head.lost > 0 && state.sums.get(&self.area, block) == LOST
+        self.is_marked(&mut self.state(), block)
     }
 
     /// Blocks that are about to be written are not lost any more. The mark goes when they are stable: before, a crash would leave what the
@@ -255,24 +300,40 @@ impl Shepherd {
         if state.head.lost == 0 {
             return Ok(());
         }
-        let lost: Vec<BlockWrite<'_>> = writes
-            .iter()
-            .copied()
-            .filter(|write| write.block.get() < self.area.shape.volume)
-            .filter(|write| state.sums.get(&self.area, write.block) == LOST)
-            .collect();
+        let lost: Vec<BlockWrite<'_>> =
+            writes.iter().copied().filter(|write| self.is_marked(state, write.block)).collect();
         if lost.is_empty() {
             return Ok(());
         }
-        // Where that fails the write itself will, and is answered by its chain.
-        if self.disk().write(&lost).is_ok() {
-            self.disk().flush()?;
+        // Where one fails the write itself will, and is answered by its chain; nothing is there yet.
+        let written = lost.iter().filter(|write| self.disk().write(std::slice::from_ref(write)).is_ok());
+        let written: Vec<BlockNo> = written.map(|write| write.block).collect();
+        if written.is_empty() {
+            return Ok(());
         }
-        lost.iter().for_each(|write| state.sums.set(&self.area, write.block, 0));
+        self.disk().flush()?;
+        self.no_longer_lost(state, &written)
+    }
+
+    /// Blocks that hold something again, stably.
+    fn no_longer_lost(&self, state: &mut State, blocks: &[BlockNo]) -> Result<()> {
+        blocks.iter().for_each(|block| state.sums.set(&self.area, *block, 0));
         let writes = state.sums.next_writes();
         self.write_maps(state, &writes)?;
         state.sums.written();
         Ok(())
+    }
+
+    /// A block that is in a spare now, stably, is not lost.
+    pub(super) fn found_in_a_spare(&self, state: &mut State, block: BlockNo) -> Result<()> {
+        if self.is_marked(state, block) { self.no_longer_lost(state, &[block]) } else { Ok(()) }
+    }
+
+    /// Whether a block is marked as lost.
+    pub(super) fn is_marked(&self, state: &mut State, block: BlockNo) -> bool {
+        state.head.lost > 0
+            && block.get() < self.area.shape.volume
+            && state.sums.get(&self.area, block) == LOST
     }
 
     /// Puts a disk out that somebody is about to replace.
@@ -324,6 +385,7 @@ impl Shepherd {
         let _nobody_writes = self.gate.write().unpoisoned();
         let mut state = self.state();
         array.replace(disk, device, uuid, hot)?;
+        self.bare_without(disk);
         let (range, _) = array.spares_for(BlockNo(0), disk);
         state.owners.forgive(&self.area, &range);
         if state.owners.has_news() {
@@ -356,6 +418,9 @@ impl Shepherd {
             self.tell_owners(&mut state, &[])?;
         }
         drop(state);
+        if matches!(array.state(disk), DiskState::Out { .. }) {
+            return Ok(Some(Rebuilt { next, ..done }));
+        }
         let is_done = end >= array.volume();
         let is_said = is_done || end / SAID_EVERY != next / SAID_EVERY;
         if is_said {
@@ -412,9 +477,11 @@ impl Shepherd {
         done.failed += to_u64(failed.len());
         for no in failed {
             let (wanted, spare) = (&wanted[of[no].0], of[no].1);
-            match spare {
-                Some(spare) => state.owners.give_up(&self.area, wanted.block, spare),
-                None => drop(state.failed.insert(super::run_of(wanted.block))),
+            match (spare, self.array()) {
+                (Some(spare), _) => self.replace_spare(state, (wanted.block, spare), &contents[no]),
+                // Who does not take a home would be asked for it.
+                (None, Some(array)) => drop(array.put_out(done.disk)),
+                (None, None) => {}
             }
             self.health.lock().unpoisoned().add(Kind::Block(BlockKind::Data), Trouble::CopyLost, 1);
         }

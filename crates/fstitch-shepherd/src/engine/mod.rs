@@ -157,8 +157,8 @@ pub struct Shepherd {
     state: Mutex<State>,
     health: Mutex<Health>,
     desk: Arc<remedy::Desk>,
-    /// Disks with a home that was written since the last flush, and has no copy on another one.
-    bare: Mutex<BTreeSet<usize>>,
+    /// What was written since the last flush, by the disks that have it.
+    bare: Mutex<disks::Bare>,
     /// [`WORKING`], [`READ_ONLY`] or [`STOPPED`]; it only grows.
     mode: AtomicU8,
 }
@@ -266,7 +266,8 @@ impl Shepherd {
     /// Makes everything stable that was written before this began.
     fn flush_disk(&self) -> Result<()> {
         let moved = std::mem::take(&mut self.state().seal_moves);
-        let flushed = self.disk().flush().and_then(|()| self.lost_with_disks());
+        let before = self.bare.lock().unpoisoned().clone();
+        let flushed = self.disk().flush().and_then(|()| self.lost_with_disks(&before));
         if flushed.is_err() && moved {
             self.state().seal_moves = true;
         }

@@ -42,6 +42,7 @@ impl Shepherd {
         // First: if the medium cannot be told now it is later, and may know of it by then.
         self.area.device.put(block, Some(self.area.spare(there.spare)));
         self.tell_owners(state, &[])?;
+        self.found_in_a_spare(state, block)?;
         if let Some(before) = before {
             // The spare that it had could not be written either. It is given up only now: of two that are named one counts, of none none.
             state.owners.condemn(&self.area, before.spare);

@@ -96,7 +96,9 @@ impl Shepherd {
             } else {
                 0
             };
-            state.sums.set(&self.area, write.block, sum);
+            if !self.is_marked(state, write.block) {
+                state.sums.set(&self.area, write.block, sum);
+            }
             self.assign(state, Kind::Block(write.kind), chain, write.block);
             let spares = state.owners.of(write.block).iter();
             let copy = |spare: &u64| Copy {
@@ -135,7 +137,7 @@ impl Shepherd {
     }
 
     /// Gives a block another spare for one that cannot be written, with the same contents.
-    fn replace_spare(&self, state: &mut State, (block, spare): (BlockNo, u64), data: &[u8]) {
+    pub(super) fn replace_spare(&self, state: &mut State, (block, spare): (BlockNo, u64), data: &[u8]) {
         let mut bad = spare;
         for _ in 0..SPARES_TRIED {
             state.owners.give_up(&self.area, block, bad);
@@ -157,6 +159,7 @@ impl Shepherd {
         keeps(self.chain(write.kind, Direction::Write))
             || !state.owners.of(write.block).is_empty()
             || self.has_parity(state, write.block)
+            || !self.serves(write.block)
             || (self.has_sums(state) && state.sums.get(&self.area, write.block) != 0)
     }
 
@@ -169,7 +172,7 @@ impl Shepherd {
     pub(super) fn assign(&self, state: &mut State, kind: Kind, chain: &Chain, block: BlockNo) {
         let wanted = chain.copies(self.options.disks.as_ref().map_or(1, |array| array.disks()));
         while state.owners.of(block).len() > wanted {
-            let spare = state.owners.of(block)[wanted];
+            let Some(spare) = self.one_too_many(state, block) else { break };
             state.owners.take(&self.area, block, spare);
         }
         for standing in &chain.standing {
@@ -188,6 +191,7 @@ impl Shepherd {
                 }
             }
         }
+        self.give_a_served_copy(state, block);
     }
 
     /// Writes homes and copies at once.
@@ -215,14 +219,19 @@ impl Shepherd {
                 let state = self.state();
                 state.owners.of(block).is_empty() && !self.has_parity(&state, block)
             };
-            let result = if was_alone { Err(first.clone()) } else { self.write_home(write) };
-            if let Err(error) = result {
-                failed.extend(self.failed_write(write, error, asks).err().map(|error| (block, error)));
-            }
+            let mut result = if was_alone { Err(first.clone()) } else { self.write_home(write) };
             let spares = self.state().owners.of(block).to_vec();
+            if result.is_err() {
+                result = result.or_else(|error| self.failed_write(write, error, asks));
+            }
             for spare in spares {
                 self.write_copy(write, spare);
             }
+            // A copy may have been all that there was to be of it.
+            let kept = result.and_then(|()| {
+                self.kept_by_a_disk(write).or_else(|error| self.failed_write(write, error, asks))
+            });
+            failed.extend(kept.err().map(|error| (block, error)));
         }
         self.mend_parity(self.groups_of(writes.iter().map(|write| write.block)).into_iter());
         let mut state = self.state();
