@@ -35,9 +35,13 @@ pub struct Machine<D> {
     pub medium: D,
     dirty: Mutex<Vec<bool>>,
     dead: Vec<AtomicBool>,
-    /// Requests until a disk dies.
+    /// Writes and flushes until a disk dies.
     pub left: Vec<AtomicU64>,
-    /// Requests until the power fails, for all at once.
+    /// Writes and flushes until one of a disk fails, once.
+    pub hiccup: Vec<AtomicU64>,
+    /// Writes and flushes that a disk was asked for.
+    pub asked: Vec<AtomicU64>,
+    /// Writes and flushes until the power fails, for all at once.
     pub power: AtomicU64,
     /// Blocks of disks of which requests fail.
     bad: Mutex<Vec<(usize, IoOp, Range<u64>)>>,
@@ -56,6 +60,8 @@ impl<D: BlockDevice> Machine<D> {
             dirty: Mutex::new(vec![false; disks]),
             dead: (0..disks).map(|_| AtomicBool::new(false)).collect(),
             left: (0..disks).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            hiccup: (0..disks).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            asked: (0..disks).map(|_| AtomicU64::new(0)).collect(),
             power: AtomicU64::new(u64::MAX),
             bad: Mutex::default(),
         })
@@ -90,18 +96,28 @@ impl<D> Machine<D> {
 }
 
 impl<D: BlockDevice> Disk<D> {
+    /// Only writes and flushes are counted.
     fn ask(&self, op: IoOp) -> Result<()> {
+        let counted = u64::from(op != IoOp::Read);
         let is_over = |left: &AtomicU64| {
             let is_over = left.load(Ordering::SeqCst) == 0;
-            left.fetch_sub(u64::from(!is_over), Ordering::SeqCst);
+            left.fetch_sub(if is_over { 0 } else { counted }, Ordering::SeqCst);
             is_over
         };
+        self.machine.asked[self.no].fetch_add(counted, Ordering::SeqCst);
         if is_over(&self.machine.left[self.no]) {
             self.machine.kill(self.no);
         }
         let no_power = is_over(&self.machine.power);
         if no_power || self.machine.dead[self.no].load(Ordering::SeqCst) {
             return Err(Error::io(op, BlockNo(0), std::io::Error::other("the disk is dead")));
+        }
+        let hiccup = &self.machine.hiccup[self.no];
+        if counted == 1 && is_over(hiccup) {
+            hiccup.store(u64::MAX, Ordering::SeqCst);
+            // It may be put out for that, and is not flushed any more then: nobody else is to wait for it.
+            self.machine.dirty.lock().unwrap()[self.no] = false;
+            return Err(Error::io(op, BlockNo(0), std::io::Error::other("this once")));
         }
         Ok(())
     }
