@@ -46,7 +46,10 @@ const SHEPHERD_TESTS: &Tests = &[
     ("fstitch-shepherd", "remedies", ""),
     ("fstitch-shepherd", "directed", ""),
     ("fstitch-shepherd", "disks", ""),
+    ("fstitch-shepherd", "degraded", ""),
+    ("fstitch-shepherd", "matrix_disks", ""),
     ("fstitch-shepherd", "crash", ""),
+    ("fstitch-shepherd", "arrays", ""),
 ];
 
 /// Bugs that the tests of some crates must find.

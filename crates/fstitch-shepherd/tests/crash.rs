@@ -4,9 +4,11 @@
 //! What it prevents: sums that call right contents wrong after a crash, copies of another version than the home, spares that two blocks
 //! have, maps that cannot be read.
 //!
-//! `FSTITCH_CRASH_SEEDS=first..end` says how many programs are cut, three for each number, `FSTITCH_CRASH_CHOICES=N` how many states at each cut.
+//! `FSTITCH_CRASH_SEEDS=first..end` says how many programs are cut, three for each number, `FSTITCH_CRASH_CHOICES=N` how many states at each
+//! cut, `FSTITCH_CRASH_EVERY=N` which share of the faults is met (1: all).
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use fstitch_crashlab::{
     Counts, Defect, Fault, FaultDevice, FaultPlan, LabOptions, Level, Oracle, Outcome, Past, Recorder,
     Subject, Times,
 };
-use fstitch_shepherd::{Options, Shepherd, Stretch};
+use fstitch_shepherd::{Options, Remedy, Rules, Shepherd, Stretch};
 
 const BLOCK: usize = 1024;
 const VOLUME: u64 = 320;
@@ -49,8 +51,28 @@ fn kind(block: u64) -> BlockKind {
     if block.is_multiple_of(2) { BlockKind::Inode } else { BlockKind::Data }
 }
 
+/// Who can neither judge nor check anything.
+struct Nothing;
+
+impl Rules for Nothing {
+    fn judge(&self, _: BlockKind, _: BlockNo, _: &[u8]) -> Option<String> {
+        None
+    }
+}
+
+impl Remedy for Nothing {
+    fn full_check(&self) -> bool {
+        false
+    }
+
+    fn remount(&self) -> bool {
+        false
+    }
+}
+
 fn options() -> Options {
-    Options { doubt_max: 2, pages_max: 1, ..Options::default() }
+    let (rules, remedy) = (Some(Arc::new(Nothing) as _), Some(Arc::new(Nothing) as _));
+    Options { doubt_max: 2, pages_max: 1, rules, remedy, ..Options::default() }
 }
 
 fn open(device: Arc<dyn BlockDevice>) -> Result<Shepherd, Violation> {
@@ -147,6 +169,8 @@ impl Subject for Reopened {
 /// What was written to each home, by the operations that did.
 struct Written {
     writes: Vec<(usize, usize, u8)>,
+    /// Those that have failed: nothing is promised of them, and nothing forbids them. By operation and home.
+    failed: BTreeSet<(usize, usize)>,
     promised: Vec<usize>,
     /// Spares take no writes: with a home that is lost as well a copy may be as well.
     spares_fail: bool,
@@ -163,11 +187,15 @@ impl Oracle for Written {
             let homes = shown.homes.iter().copied().map(Some).enumerate();
             for (home, halves) in homes.chain(shown.copies.iter().copied()) {
                 let mine = self.writes.iter().filter(|(_, at, _)| *at == home);
-                let stable =
-                    mine.clone().rfind(|(operation, ..)| *operation < promised).map_or(0, |(.., fill)| *fill);
+                let has_failed = |operation: usize| self.failed.contains(&(operation, home));
+                let last =
+                    mine.clone().rfind(|(operation, ..)| *operation < promised && !has_failed(*operation));
+                let stable = last.map_or(0, |(.., fill)| *fill);
                 let lawful = |half: &u8| {
                     let window = |(operation, _, fill): &(usize, usize, u8)| {
-                        (promised..begun).contains(operation) && fill == half
+                        let is_late = last.is_none_or(|(last, ..)| operation > last);
+                        let is_open = *operation >= promised || (has_failed(*operation) && is_late);
+                        is_open && *operation < begun && fill == half
                     };
                     *half == stable || mine.clone().any(window)
                 };
@@ -217,26 +245,9 @@ fn explore(number: u64, level: Level, choices: u64) -> Outcome {
     let plan = if policy.contains("remap") { worn(&mut seed, spares_fail) } else { FaultPlan::default() };
     let disk = FaultDevice::new(Arc::clone(&recorder), plan);
     let shepherd = open(Arc::new(disk)).unwrap();
-    let mut oracle = Written { writes: Vec::new(), promised: Vec::new(), spares_fail };
-    let mut operations = 0;
-    for fill in 1..=18 {
-        match seed.below(5) {
-            0 => {
-                shepherd.flush().unwrap();
-                promise(&recorder, &mut oracle, operations);
-            }
-            1 => {
-                shepherd.settle().unwrap();
-                promise(&recorder, &mut oracle, operations);
-            }
-            _ => {
-                recorder.mark(Mark::Begin(u32::try_from(operations).unwrap()));
-                write_some(&shepherd, &mut seed, &mut oracle, (operations, fill));
-                recorder.mark(Mark::End(u32::try_from(operations).unwrap()));
-                operations += 1;
-            }
-        }
-    }
+    let mut oracle =
+        Written { writes: Vec::new(), failed: BTreeSet::new(), promised: Vec::new(), spares_fail };
+    let operations = program(&shepherd, (&recorder, 18), &mut seed, &mut oracle, true);
     if seed.below(2) == 0 {
         shepherd.close().unwrap();
         promise(&recorder, &mut oracle, operations);
@@ -245,6 +256,98 @@ fn explore(number: u64, level: Level, choices: u64) -> Outcome {
     let names = ("shepherd".to_owned(), format!("random-{number}"));
     let options = LabOptions { level, choices_per_cut: choices, ..LabOptions::default() };
     Past { names, base, log: recorder.take(), subject: &Reopened { policy }, oracle: &oracle }.judge(options)
+}
+
+/// Random operations; how many writes. `succeeds`: nothing may fail.
+fn program(
+    shepherd: &Shepherd,
+    (recorder, steps): (&Recorder<Image>, u8),
+    seed: &mut Seed,
+    oracle: &mut Written,
+    succeeds: bool,
+) -> usize {
+    let mut operations = 0;
+    for fill in 1..=steps {
+        let stable = match seed.below(5) {
+            0 => shepherd.flush(),
+            1 => shepherd.settle(),
+            _ => {
+                recorder.mark(Mark::Begin(u32::try_from(operations).unwrap()));
+                write_some(shepherd, seed, oracle, (operations, fill));
+                recorder.mark(Mark::End(u32::try_from(operations).unwrap()));
+                operations += 1;
+                continue;
+            }
+        };
+        assert!(stable.is_ok() || !succeeds, "{stable:?}");
+        if stable.is_ok() {
+            promise(recorder, oracle, operations);
+        }
+    }
+    assert!(oracle.failed.is_empty() || !succeeds, "{:?}", oracle.failed);
+    operations
+}
+
+/// What befalls the one disk: its `nth` write or flush fails, once; or the disk is dead from that write on.
+const FAULTS: [(Defect, Option<IoOp>); 3] = [
+    (Defect::Error, Some(IoOp::Write)),
+    (Defect::Error, Some(IoOp::Flush)),
+    (Defect::Dead, Some(IoOp::Write)),
+];
+
+/// Policies that answer a fault, by name.
+const ANSWERING: [&str; 4] = ["remap", "remap-mirror", "parity", "defence-in-depth"];
+
+/// A program that meets a fault at its `nth` write or flush; whether it came so far, and what cuts leave of it.
+fn explore_fault(number: u64, which: usize, nth: u64, choices: u64) -> (bool, Outcome) {
+    let name = ANSWERING[usize::try_from(number).unwrap() % ANSWERING.len()];
+    let policy = fstitch_shepherd::policy::shipped(name).unwrap().text;
+    let made = Arc::new(MemDevice::new(1024, VOLUME));
+    let blocks = FIRST_WITH_COPIES.map(|block| Stretch::one(BlockNo(block), kind(block)));
+    let device = Arc::clone(&made) as Arc<dyn BlockDevice>;
+    Shepherd::format(device, &area(), [7; 16], policy, &[2], &blocks, &mut |_, _| {}).unwrap();
+    let base = Base::new(1024, made.image());
+    let recorder = Arc::new(Recorder::new(Image::new(Arc::clone(&base))));
+    let disk = Arc::new(FaultDevice::new(Arc::clone(&recorder), FaultPlan::default()));
+    let shepherd = open(Arc::clone(&disk) as Arc<dyn BlockDevice>).unwrap();
+    let (defect, op) = FAULTS[which];
+    disk.set_plan(FaultPlan::one(Fault { op, nth, ..Fault::new(defect) }));
+    let mut oracle =
+        Written { writes: Vec::new(), failed: BTreeSet::new(), promised: Vec::new(), spares_fail: true };
+    program(&shepherd, (&recorder, 10), &mut Seed::new(number), &mut oracle, false);
+    let has_struck = !disk.injected().is_empty();
+    drop(shepherd);
+    let names = ("shepherd".to_owned(), format!("fault-{number}"));
+    let level = [Level::M1, Level::M2, Level::M3][usize::try_from(nth % 3).unwrap()];
+    let options = LabOptions { level, choices_per_cut: choices, ..LabOptions::default() };
+    let subject = Reopened { policy };
+    let outcome =
+        Past { names, base, log: recorder.take(), subject: &subject, oracle: &oracle }.judge(options);
+    assert_eq!(outcome.found, [], "program {number}, {defect:?} of {op:?} number {nth} at {level}");
+    (has_struck, outcome)
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |given| given.parse().expect("a number"))
+}
+
+#[test]
+fn a_fault_in_any_write_or_flush_leaves_versions() {
+    let (choices, every) = (number("FSTITCH_CRASH_CHOICES", 4), number("FSTITCH_CRASH_EVERY", 29));
+    let mut total = Counts::default();
+    for program in seeds(0..8) {
+        for which in 0..FAULTS.len() {
+            for nth in (1 + program % every..).step_by(usize::try_from(every).unwrap()) {
+                let (has_struck, outcome) = explore_fault(program, which, nth, choices);
+                if !has_struck {
+                    break;
+                }
+                total.add(&outcome.counts);
+            }
+        }
+    }
+    println!("faults: {total:?}");
+    assert!(total.cuts > 0 && total.checked > total.cuts, "{total:?}");
 }
 
 fn promise(recorder: &Recorder<Image>, oracle: &mut Written, operations: usize) {
@@ -271,7 +374,12 @@ fn write_some(shepherd: &Shepherd, seed: &mut Seed, oracle: &mut Written, (opera
     if seed.below(6) == 0 {
         writes.push(BlockWrite { block: BlockNo(1), kind: BlockKind::Superblock, data: &data });
     }
-    shepherd.write(&writes).unwrap();
+    let failed: BTreeSet<BlockNo> = match shepherd.put(&writes) {
+        Ok(failed) => failed.into_iter().map(|(block, _)| block).collect(),
+        Err(_) => writes.iter().map(|write| write.block).collect(),
+    };
+    let homes = (0..HOMES.len()).filter(|home| failed.contains(&BlockNo(HOMES[*home])));
+    oracle.failed.extend(homes.map(|home| (operation, home)));
 }
 
 fn seeds(sample: Range<u64>) -> Range<u64> {
@@ -282,7 +390,7 @@ fn seeds(sample: Range<u64>) -> Range<u64> {
 
 #[test]
 fn every_cut_leaves_versions_and_their_copies() {
-    let choices = std::env::var("FSTITCH_CRASH_CHOICES").map_or(24, |given| given.parse().expect("a number"));
+    let choices = number("FSTITCH_CRASH_CHOICES", 24);
     let mut total = Counts::default();
     for number in seeds(0..16).flat_map(|seed| 3 * seed..3 * seed + 3) {
         for level in [Level::M1, Level::M2, Level::M3] {

@@ -151,9 +151,13 @@ impl Shepherd {
         self.settle_alone()
     }
 
-    /// What a block holds by parity. That may be of another moment than the blocks are, so only what fits the block's sum is believed; then its
-    /// group's parity is what it should be, whether the home can be written again or not.
+    /// What a block that cannot be read holds by parity. That may be of another moment than the blocks are, so only what fits the block's sum is
+    /// believed; then its group's parity is what it should be, whether the home can be written again or not. Of one that can be read it says
+    /// nothing: two blocks of a group that were being written alike leave parity as it was, which then speaks for what was there before.
     fn by_parity(&self, unsure: &Unsure) -> Option<Vec<u8>> {
+        if unsure.home.is_some() {
+            return None;
+        }
         let computed = self.computed_by_parity(unsure.block);
         computed.filter(|data| unsure.sum != 0 && unsure.sum == sum_of(&self.area.uuid, unsure.block, data))
     }

@@ -102,6 +102,8 @@ pub struct Scenario {
     pub breaks_rules: bool,
     /// Whether a copy, where copies are kept, can be read and is right.
     pub copies: bool,
+    /// Whether copies and spares are on other disks too, which live on where the home's dies.
+    pub elsewhere: bool,
     /// Whether all others of the block's parity group, and the parity, can be read and are right.
     pub parity: bool,
     /// Whether the format's rules allow for one repair only.
@@ -124,6 +126,7 @@ impl Scenario {
             fault,
             breaks_rules: matches!(fault, Fault::Corrupt | Fault::Zeroed | Fault::Misdirected),
             copies: true,
+            elsewhere: false,
             parity: true,
             repairable: matches!(fault, Fault::Corrupt),
             checkable: true,

@@ -101,9 +101,21 @@ fn a_story_is_shown_line_by_line() {
 fn scenarios() -> impl Strategy<Value = Scenario> {
     let fault =
         prop_oneof![(0_usize..10).prop_map(|at| Fault::ALL[at]), (0_u32..9).prop_map(Fault::Transient)];
-    (fault, prop::array::uniform8(any::<bool>())).prop_map(|(fault, flags)| {
-        let [breaks_rules, copies, parity, repairable, checkable, remountable, writable, spares] = flags;
-        Scenario { fault, breaks_rules, copies, parity, repairable, checkable, remountable, writable, spares }
+    (fault, prop::array::uniform9(any::<bool>())).prop_map(|(fault, flags)| {
+        let [breaks_rules, copies, elsewhere, parity, repairable, checkable, remountable, writable, spares] =
+            flags;
+        Scenario {
+            fault,
+            breaks_rules,
+            copies,
+            elsewhere,
+            parity,
+            repairable,
+            checkable,
+            remountable,
+            writable,
+            spares,
+        }
     })
 }
 

@@ -3,12 +3,17 @@
 use super::{Event, Fault, Scenario, Seen, Story, ask_again};
 use crate::policy::{Answer, Chain};
 
-/// What a write does. A copy that is stored does not make up for a home that is not: nobody would know that the home is old.
+/// What a write does. A copy that is stored does not make up for a home that is not, but where its disk is dead: nobody would know that the home
+/// is old.
 pub(super) fn story(write: &Chain, scenario: &Scenario) -> Story {
     let mut events = Vec::new();
     let served = |events, is_latent| Story { events, seen: Seen::Right, end: None, is_latent };
     if scenario.fault == Fault::Slow {
         return served(vec![Event::Waited], false);
+    }
+    if scenario.fault == Fault::Dead && scenario.elsewhere && write.keeps_copies() {
+        // The disk is put out, so everybody knows that its home is old: a copy is enough.
+        return served(Vec::new(), false);
     }
     if !scenario.fault.is_reported(0) {
         let is_latent = scenario.fault.is_wrong();
