@@ -52,6 +52,15 @@ const SHEPHERD_TESTS: &Tests = &[
     ("fstitch-shepherd", "arrays", ""),
 ];
 
+const BPFS_MUTANTS: &str = "crates/fstitch-bpfs/tests/mutants.txt";
+const BPFS_TESTS: &Tests = &[
+    ("fstitch-bpfs", LIBRARY, ""),
+    ("fstitch-bpfs", "figure", ""),
+    ("fstitch-bpfs", "damage", ""),
+    ("fstitch-bpfs", "model", ""),
+    ("fstitch-bpfs", "crash", ""),
+];
+
 /// Bugs that the tests of some crates must find.
 struct Own {
     list: &'static str,
@@ -68,6 +77,13 @@ const SHEPHERD: Own = Own {
     sources: &["fstitch-core", "fstitch-crashlab", "fstitch-shepherd"],
     tests: SHEPHERD_TESTS,
     section: "shepherd-mutants",
+};
+
+const BPFS: Own = Own {
+    list: BPFS_MUTANTS,
+    sources: &["fstitch-core", "fstitch-posix", "fstitch-bpfs"],
+    tests: BPFS_TESTS,
+    section: "bpfs-mutants",
 };
 
 /// The least share of the bugs that must be found, in percent.
@@ -88,6 +104,9 @@ pub struct Options {
     /// The same of the shepherd
     #[arg(long, conflicts_with = "lld")]
     shepherd: bool,
+    /// The same of BPFS
+    #[arg(long, conflicts_with_all = ["lld", "shepherd"])]
+    bpfs: bool,
     #[command(flatten)]
     work: Work,
     /// Only write what the file of results says into docs/crash-results.md
@@ -100,6 +119,9 @@ impl Options {
     fn own(&self) -> Option<&'static Own> {
         if self.lld {
             return Some(&LLD);
+        }
+        if self.bpfs {
+            return Some(&BPFS);
         }
         self.shepherd.then_some(&SHEPHERD)
     }
@@ -169,6 +191,7 @@ fn listed(root: &Path, own: Option<&Own>) -> Result<Vec<Ordering>> {
 pub fn check_fits(root: &Path) -> Result<()> {
     check_list(root, MUTANTS)?;
     check_list(root, SHEPHERD_MUTANTS)?;
+    check_list(root, BPFS_MUTANTS)?;
     check_list(root, LLD_MUTANTS).map(drop)
 }
 

@@ -1,0 +1,104 @@
+//! What there is, as a change has it.
+
+use fstitch_core::Result;
+
+use super::{Change, Draft};
+use crate::inode::Inode;
+use crate::layout::{Field, INODES_IN_BLOCK, ROOT_SLOT, slot};
+use crate::pm::Block;
+use crate::tree::{self, Node, Tree, leaves, span};
+
+impl Change<'_> {
+    pub(super) fn inode_leaf(ino: u64) -> Node {
+        Node::leaf(Tree::Inodes, ino / INODES_IN_BLOCK)
+    }
+
+    pub(super) const SUPER: Node = Node { tree: Tree::Super, level: 0, index: 0 };
+
+    pub(super) fn super_at() -> u16 {
+        u16::try_from(ROOT_SLOT / 8).expect("it is in the first block")
+    }
+
+    /// Bytes of a file that can be reached on the medium: what is behind them is hidden.
+    pub(super) fn reached(&self, ino: u64) -> u64 {
+        if self.born == Some(ino) { 0 } else { self.state.field(ino, Field::Size) }
+    }
+
+    /// A word of an inode, with this change.
+    pub(crate) fn field(&self, ino: u64, field: Field) -> u64 {
+        let noted = self.drafts.get(&Self::inode_leaf(ino)).and_then(|draft| draft.words.get(&field.of(ino)));
+        noted.map_or_else(|| self.state.field(ino, field), |word| word.value())
+    }
+
+    /// An inode, with this change.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is none.
+    pub(crate) fn inode(&self, ino: u64) -> Result<Inode> {
+        Inode::from_words(ino, |field| self.field(ino, field))
+    }
+
+    /// The word at the top of a tree; of a file of which nothing counts yet, none.
+    pub(super) fn top(&self, tree: Tree) -> u64 {
+        match tree {
+            Tree::File(ino) if self.reached(ino) == 0 => 0,
+            Tree::File(ino) => self.field(ino, Field::Root),
+            Tree::Xattrs(ino) => self.field(ino, Field::Xattrs),
+            Tree::Inodes | Tree::Super => {
+                let noted =
+                    self.drafts.get(&Self::SUPER).and_then(|draft| draft.words.get(&Self::super_at()));
+                noted.map_or_else(|| self.state.inode_file(), |word| word.value())
+            }
+        }
+    }
+
+    pub(super) fn height(&self, tree: Tree) -> u8 {
+        self.heights.get(&tree).copied().unwrap_or_else(|| tree::height(self.top(tree)))
+    }
+
+    pub(super) fn is_fresh(&self, node: Node) -> bool {
+        self.drafts.get(&node).is_some_and(|draft| draft.fresh.is_some())
+    }
+
+    /// The block that is at a place of a tree on the medium, and can be reached.
+    pub(super) fn block(&self, node: Node) -> Option<Block> {
+        if let Tree::File(ino) = node.tree
+            && node.index.checked_mul(span(node.level))? >= leaves(self.reached(ino))
+        {
+            return None;
+        }
+        let height = self.height(node.tree);
+        if node.level >= height {
+            let is_top = node.level == height && node.index == 0;
+            return if is_top { self.state.gate.follow(self.top(node.tree)) } else { None };
+        }
+        let (parent, at) = node.parent();
+        let word = match self.drafts.get(&parent) {
+            Some(draft) if draft.words.contains_key(&at) => draft.words[&at].value(),
+            Some(Draft { fresh: Some(_), is_bare: true, .. }) => 0,
+            Some(Draft { image: Some(image), .. }) => word_of(image, at),
+            Some(Draft { fresh: Some(fresh), .. }) => word_of(self.state.gate.fresh(fresh), at),
+            _ => self.state.gate.word(slot(self.block(parent)?.at(), at)),
+        };
+        self.state.gate.follow(word)
+    }
+
+    pub(super) fn exists(&self, node: Node) -> bool {
+        self.is_fresh(node) || self.block(node).is_some()
+    }
+
+    /// What a block of contents holds; `None` for a hole.
+    pub(crate) fn contents(&self, tree: Tree, index: u64) -> Option<&[u8]> {
+        let node = Node::leaf(tree, index);
+        match self.drafts.get(&node) {
+            Some(Draft { image: Some(image), .. }) => return Some(image),
+            Some(Draft { fresh: Some(fresh), .. }) => return Some(self.state.gate.fresh(fresh)),
+            _ => {}
+        }
+        self.block(node).map(|block| self.state.gate.block(block))
+    }
+}
+
+fn word_of(bytes: &[u8], at: u16) -> u64 {
+    fstitch_core::Le::u64(bytes, usize::from(at) * 8)
+}

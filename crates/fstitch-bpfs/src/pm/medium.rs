@@ -1,0 +1,261 @@
+//! The memory itself: mapped, read by everybody, stored to by the gate alone, and written back line by line where that is needed.
+
+use std::fs::File;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{BlockNo, Error, IoOp, Result};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::LINE;
+
+/// What a store that was followed by a fence survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Nothing: the memory goes with the process.
+    None,
+    /// The end of the process, however it comes; not of the machine.
+    Process,
+    /// A power cut.
+    Power,
+}
+
+/// A region of memory.
+pub struct Medium {
+    base: NonNull<u8>,
+    len: usize,
+    durability: Durability,
+    file: Option<Arc<File>>,
+    write_back: WriteBack,
+}
+
+/// How a line leaves the processor's caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WriteBack {
+    /// It need not.
+    Nothing,
+    #[cfg(target_arch = "x86_64")]
+    Clwb,
+    #[cfg(target_arch = "x86_64")]
+    Clflushopt,
+    #[cfg(target_arch = "x86_64")]
+    Clflush,
+}
+
+// SAFETY: the mapping belongs to this value alone, and its address is used only through `&self` for reading and `&mut self` for storing.
+unsafe impl Send for Medium {}
+// SAFETY: as above: whoever shares it only reads.
+unsafe impl Sync for Medium {}
+
+impl std::fmt::Debug for Medium {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Medium")
+            .field("len", &self.len)
+            .field("durability", &self.durability)
+            .finish_non_exhaustive()
+    }
+}
+
+fn failed(error: rustix::io::Errno) -> Error {
+    Error::io(IoOp::Open, BlockNo(0), error.into())
+}
+
+impl Medium {
+    /// So many bytes of volatile memory, all zeros.
+    ///
+    /// # Errors
+    /// When there is no such memory.
+    pub fn memory(len: u64) -> Result<Self> {
+        let len = to_usize(len);
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping, wherever the kernel likes.
+        let base =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, flags) }.map_err(failed)?;
+        Ok(Self::over(base.cast(), len, None, Durability::None, WriteBack::Nothing))
+    }
+
+    /// A copy of an image, in volatile memory.
+    ///
+    /// # Errors
+    /// When there is no such memory.
+    pub fn copy_of(image: &[u8]) -> Result<Self> {
+        let mut medium = Self::memory(to_u64(image.len()))?;
+        medium.store(0, image);
+        Ok(medium)
+    }
+
+    /// A file, as far as it goes. On a file system that maps persistent memory itself (DAX) stores survive a power cut; else they
+    /// are in the kernel's memory when the process ends, and a sync writes them to the disk, in no order. With `read_only`,
+    /// a copy in memory changes, and the file does not.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn file(file: File, read_only: bool) -> Result<Self> {
+        let len = file.metadata().map_err(|error| Error::io(IoOp::Open, BlockNo(0), error))?.len();
+        let len = to_usize(len);
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping. The image's lock keeps other programs of ours from the file; what strangers write to it while it is
+        // mapped is damage, as on any disk, and is looked at as damage: no bytes of the mapping are trusted.
+        let map = |flags| unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, &file, 0) };
+        if read_only {
+            let base = map(MapFlags::PRIVATE).map_err(failed)?;
+            return Ok(Self::over(base.cast(), len, None, Durability::None, WriteBack::Nothing));
+        }
+        if let (Ok(base), Some(write_back)) =
+            (map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC), WriteBack::detect())
+        {
+            return Ok(Self::over(base.cast(), len, Some(Arc::new(file)), Durability::Power, write_back));
+        }
+        let base = map(MapFlags::SHARED).map_err(failed)?;
+        Ok(Self::over(base.cast(), len, Some(Arc::new(file)), Durability::Process, WriteBack::Nothing))
+    }
+
+    fn over(
+        base: *mut u8,
+        len: usize,
+        file: Option<Arc<File>>,
+        durability: Durability,
+        write_back: WriteBack,
+    ) -> Self {
+        let base = NonNull::new(base).expect("a mapping is not at address 0");
+        Self { base, len, durability, file, write_back }
+    }
+
+    /// Bytes of it.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        to_u64(self.len)
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What stores survive.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    /// The first block.
+    pub(crate) fn head(&self) -> &[u8] {
+        self.bytes(0, super::BLOCK)
+    }
+
+    /// Some bytes.
+    ///
+    /// # Panics
+    /// If they are not all inside: whoever calls has compared numbers from the medium with its length.
+    pub(super) fn bytes(&self, at: u64, len: usize) -> &[u8] {
+        let at = to_usize(at);
+        assert!(len <= self.len && at <= self.len - len, "{len} bytes at {at} of {}", self.len);
+        // SAFETY: inside the mapping, which lives as long as this borrow; stores need `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), len) }
+    }
+
+    /// Stores bytes that nobody reaches, in any order.
+    pub(super) fn store(&mut self, at: u64, bytes: &[u8]) {
+        let at = to_usize(at);
+        assert!(
+            bytes.len() <= self.len && at <= self.len - bytes.len(),
+            "{} bytes at {at} of {}",
+            bytes.len(),
+            self.len
+        );
+        // SAFETY: inside the mapping; `bytes` is not of it, because it is borrowed and this is exclusive.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) }
+    }
+
+    /// Stores an aligned word at once.
+    pub(super) fn store_word(&mut self, at: u64, word: u64) {
+        let place = self.place(at, 8);
+        // SAFETY: aligned, inside the mapping (`place`), and used by nobody else meanwhile.
+        unsafe { AtomicU64::from_ptr(place.cast()) }.store(word.to_le(), Ordering::Release);
+    }
+
+    /// Stores an aligned half of a word at once.
+    pub(super) fn store_half(&mut self, at: u64, half: u32) {
+        let place = self.place(at, 4);
+        // SAFETY: as above.
+        unsafe { AtomicU32::from_ptr(place.cast()) }.store(half.to_le(), Ordering::Release);
+    }
+
+    fn place(&mut self, at: u64, size: usize) -> *mut u8 {
+        let at = to_usize(at);
+        assert!(
+            at.is_multiple_of(size) && at < self.len && self.len - at >= size,
+            "a word at {at} of {}",
+            self.len
+        );
+        // SAFETY: inside the mapping.
+        unsafe { self.base.as_ptr().add(at) }
+    }
+
+    /// Begins to write back the line at `at`.
+    pub(super) fn write_back(&self, at: u64) {
+        debug_assert!(at.is_multiple_of(LINE));
+        let line = self.bytes(at, 1).as_ptr();
+        match self.write_back {
+            WriteBack::Nothing => {}
+            // SAFETY: the line is mapped, and the instruction was seen to be there.
+            #[cfg(target_arch = "x86_64")]
+            WriteBack::Clwb => unsafe {
+                std::arch::asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags))
+            },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            WriteBack::Clflushopt => unsafe {
+                std::arch::asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags));
+            },
+            // SAFETY: every processor of this kind has it.
+            #[cfg(target_arch = "x86_64")]
+            WriteBack::Clflush => unsafe { std::arch::x86_64::_mm_clflush(line) },
+        }
+    }
+
+    /// What was begun to be written back is durable when this returns.
+    pub(super) fn drain(&self) {
+        match self.write_back {
+            // The order in which a process that ends leaves its stores is that of the program.
+            WriteBack::Nothing => fence(Ordering::Release),
+            // SAFETY: every processor of this kind has it.
+            #[cfg(target_arch = "x86_64")]
+            _ => unsafe { std::arch::x86_64::_mm_sfence() },
+        }
+    }
+
+    /// The file whose contents the kernel writes to a disk when it is asked to, if stores do not survive a power cut by themselves.
+    pub(super) fn behind(&self) -> Option<&Arc<File>> {
+        self.file.as_ref().filter(|_| self.durability == Durability::Process)
+    }
+}
+
+impl Drop for Medium {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's, and no borrow outlives it. There is nobody to tell of a failure, which leaves it mapped.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+impl WriteBack {
+    /// The instruction that costs least.
+    #[cfg(target_arch = "x86_64")]
+    fn detect() -> Option<Self> {
+        let features = std::arch::x86_64::__cpuid_count(7, 0).ebx;
+        Some(match (features >> 24 & 1, features >> 23 & 1) {
+            (1, _) => Self::Clwb,
+            (_, 1) => Self::Clflushopt,
+            _ => Self::Clflush,
+        })
+    }
+
+    /// On other processors memory that is persistent by itself is not used as such.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn detect() -> Option<Self> {
+        None
+    }
+}
