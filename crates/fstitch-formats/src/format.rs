@@ -11,7 +11,7 @@ use fstitch_patch::journal::Progress;
 use serde::{Deserialize, Serialize};
 
 use crate::make::{Asked, Making, Word};
-use crate::{Description, KeepsMaps, Volume};
+use crate::{Description, KeepsMaps, NamesBlocks, Volume};
 
 /// A format. Media are given in blocks of the volume's size unless it says otherwise.
 pub trait Format: Send + Sync {
@@ -104,6 +104,11 @@ pub trait Format: Send + Sync {
 
     /// What a volume needs to follow a policy of the shepherd; `None` for a format that has no room for maps.
     fn keeps_maps(&self) -> Option<&dyn KeepsMaps> {
+        None
+    }
+
+    /// Who says what blocks belong to; `None` for a format whose blocks have no places that stay.
+    fn names_blocks(&self) -> Option<&dyn NamesBlocks> {
         None
     }
 

@@ -28,11 +28,13 @@ mod maps;
 mod minixlld;
 pub mod show;
 mod volume;
+pub mod whose;
 
 pub use described::{Description, Field};
 pub use format::{Cached, Format, Identity, Journals, Look, OwnJournal, Recovering, Recovery};
 pub use maps::{KeepsMaps, MapsAt};
 pub use volume::{Health, References, Volume};
+pub use whose::{NamesBlocks, Owner, Owners};
 
 /// All formats. What is common comes first: it is what an empty medium is told to become.
 pub const FORMATS: &[&dyn Format] = &[&ext::Ext, &minixlld::Minix];

@@ -20,8 +20,8 @@ use fstitch_patch::Cache;
 
 use crate::make::{Asked, Making, Word};
 use crate::{
-    Cached, Description, Format, Identity, Journals, KeepsMaps, Look, OwnJournal, Recovering, Recovery,
-    Volume,
+    Cached, Description, Format, Identity, Journals, KeepsMaps, Look, NamesBlocks, OwnJournal, Recovering,
+    Recovery, Volume,
 };
 
 /// Where the magic number is, in bytes from the start.
@@ -151,6 +151,10 @@ impl Format for Ext {
     }
 
     fn keeps_maps(&self) -> Option<&dyn KeepsMaps> {
+        Some(self)
+    }
+
+    fn names_blocks(&self) -> Option<&dyn NamesBlocks> {
         Some(self)
     }
 

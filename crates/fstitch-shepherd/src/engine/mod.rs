@@ -31,6 +31,7 @@ mod remap;
 mod remedy;
 mod scrub;
 mod settle;
+mod short;
 mod without;
 mod write;
 
@@ -54,6 +55,7 @@ pub use make::{Progress, Room, Stretch};
 pub use recover::Opened;
 pub use remedy::{Era, Remedy};
 pub use scrub::Scrubbed;
+pub use short::Counted;
 
 /// The rules by which a format judges its own blocks.
 pub trait Rules: Send + Sync {

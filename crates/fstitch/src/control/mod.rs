@@ -54,6 +54,11 @@ pub enum Request {
     Trace,
     /// How a volume that follows a policy is doing.
     Health,
+    /// Name whom blocks belong to.
+    Whose {
+        /// Numbers of blocks of the volume.
+        blocks: Vec<u64>,
+    },
     /// Read and compare what the maps of a policy speak of: a part of the volume.
     Scrub {
         /// The block where it begins.
@@ -89,6 +94,8 @@ pub enum Response {
     TraceEnded,
     /// To `Health`.
     Health(Box<crate::shepherd::health::Health>),
+    /// To `Whose`.
+    Whose(crate::shepherd::whose::Whose),
     /// To `Scrub`.
     Scrub(crate::shepherd::scrub::Found),
     /// To `Wait`: all is on the medium, and the process is about to end.
@@ -320,6 +327,8 @@ mod tests {
         listed("`fsck`", serde_json::to_value(crate::fsck::Report::default()).unwrap());
         let health = crate::shepherd::health::Health {
             counts: vec![crate::shepherd::health::Count::default()],
+            damaged: named(),
+            short: named(),
             ..Default::default()
         };
         listed("`health`", serde_json::to_value(health).unwrap());
@@ -328,6 +337,12 @@ mod tests {
         for key in ["survived", "lost", "unwritten", "dirty_bytes"] {
             assert!(page.contains(key), "the protocol lacks {key}");
         }
+    }
+
+    /// Somebody to whom something belongs.
+    fn named() -> crate::shepherd::whose::Whose {
+        let owners = vec![crate::shepherd::whose::Named::default()];
+        crate::shepherd::whose::Whose { owners, ..Default::default() }
     }
 
     /// A moment with one of everything.

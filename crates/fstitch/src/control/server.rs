@@ -48,6 +48,8 @@ pub trait Served: Send + Sync + 'static {
     fn graph(&self, limit: usize) -> Result<Graph>;
     /// For `health`.
     fn health(&self) -> Result<crate::shepherd::health::Health>;
+    /// For `whose`.
+    fn whose(&self, blocks: &[u64]) -> Result<crate::shepherd::whose::Whose>;
     /// For `scrub`.
     fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found>;
     /// For `trace`: from now on it is noted what becomes of patches. Fails where somebody has that done.
@@ -175,6 +177,7 @@ fn answer(request: &Request, served: &dyn Served) -> Response {
         Request::Cut { survivors, flush } => served.cut(survivors, *flush).map(Response::Cut),
         Request::Graph { limit } => served.graph(*limit).map(|graph| Response::Graph(Box::new(graph))),
         Request::Health => served.health().map(|health| Response::Health(Box::new(health))),
+        Request::Whose { blocks } => served.whose(blocks).map(Response::Whose),
         Request::Scrub { from } => served.scrub(*from).map(Response::Scrub),
         Request::Wait | Request::Trace => Ok(Response::Error("this is answered elsewhere".into())),
     };
@@ -288,6 +291,9 @@ mod tests {
         }
         fn health(&self) -> Result<crate::shepherd::health::Health> {
             anyhow::bail!("no policy")
+        }
+        fn whose(&self, blocks: &[u64]) -> Result<crate::shepherd::whose::Whose> {
+            Ok(crate::shepherd::whose::Whose { others: blocks.len() as u64, ..Default::default() })
         }
         fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found> {
             Ok(crate::shepherd::scrub::Found { next_block: Some(from), ..Default::default() })

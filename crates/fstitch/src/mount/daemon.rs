@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use fstitch_core::Consistency;
-use fstitch_core::FileSystem;
 use fstitch_core::lock::Unpoisoned;
+use fstitch_core::{BlockDevice, BlockNo, Consistency, FileSystem};
 use fstitch_disk::Direct;
-use fstitch_formats::Health;
+use fstitch_formats::{Format, Health};
 use fstitch_fs::arrange::Arrangement;
 use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
 use fstitch_fuse::{AwakeWatch, IdleClass, Mount, MountOptions, UnmountOnSignal};
+use fstitch_patch::VolumeDevice;
 
 use super::reopen::Reopenable;
 use super::watch::{GRAPH_MAX, Heard, cache_of};
@@ -471,7 +471,18 @@ impl Served for Daemon {
     fn health(&self) -> Result<crate::shepherd::health::Health> {
         self.with(|volume| {
             let kept = volume.kept.as_ref().context("the volume follows no policy")?;
-            Ok(crate::shepherd::health::of(kept.shepherd(), kept.opened()))
+            let (format, newest) = newest(volume)?;
+            let health = crate::shepherd::health::of(kept.shepherd(), kept.opened());
+            Ok(health.with_names(kept, format, &*newest, &[&**kept.shepherd(), &*newest]))
+        })
+    }
+
+    fn whose(&self, blocks: &[u64]) -> Result<crate::shepherd::whose::Whose> {
+        self.with(|volume| {
+            let kept = volume.kept.as_ref().context("the volume follows no policy")?;
+            let (format, newest) = newest(volume)?;
+            let blocks: Vec<BlockNo> = blocks.iter().copied().map(BlockNo).collect();
+            Ok(kept.whose(format, &*newest, &blocks))
         })
     }
 
@@ -481,7 +492,8 @@ impl Served for Daemon {
                 .kept
                 .as_ref()
                 .context("the volume follows no policy, so there is nothing to compare")?;
-            crate::shepherd::scrub::part(kept.shepherd(), from)
+            let (format, newest) = newest(volume)?;
+            crate::shepherd::scrub::part(kept, format, &*newest, from)
         })
     }
 
@@ -501,6 +513,18 @@ impl Served for Daemon {
         });
         self.heard.take()
     }
+}
+
+/// The format of a volume, and its blocks as they are now, whether they have been written or not.
+fn newest(volume: &Volume) -> Result<(&'static dyn Format, Arc<dyn BlockDevice>)> {
+    let name = volume.fs.format_name();
+    let format = fstitch_formats::by_name(name).with_context(|| format!("no format `{name}`"))?;
+    let newest = match (volume.fs.cache(), &volume.kept) {
+        (Some(cache), _) => Arc::new(VolumeDevice::new(Arc::clone(cache))) as Arc<dyn BlockDevice>,
+        (None, Some(kept)) => kept.device(),
+        (None, None) => bail!("its blocks cannot be looked at"),
+    };
+    Ok((format, newest))
 }
 
 #[cfg(test)]

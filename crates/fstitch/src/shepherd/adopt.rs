@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use fstitch_core::BlockDevice;
+use fstitch_core::{BlockDevice, BlockNo};
 use fstitch_formats::{Format, KeepsMaps, MapsAt};
 use fstitch_shepherd::policy::{Direction, Kind};
 use fstitch_shepherd::{Policy, Room, Shepherd, Stretch, VolumeFacts};
@@ -64,7 +64,7 @@ pub fn adopt(
     wanted: &Wanted,
 ) -> Result<String> {
     let keeps = keeper(format)?;
-    Shepherd::check(&wanted.policy, &options(keeps, &**device, name, None)?)
+    Shepherd::check(&wanted.policy, &options(keeps, &**device, name, (None, &Arc::default()))?)
         .with_context(|| wanted.name.clone())?;
     abandon(device, format, name)?;
     let geometry = device.geometry();
@@ -101,7 +101,8 @@ pub fn adopt(
     )?;
     display.finish_and_clear();
     // That the maps are to be used is written through them: it changes a block that they speak of.
-    let (shepherd, _) = Shepherd::open(Arc::clone(device), &area, options(keeps, &**device, name, None)?)?;
+    let (shepherd, _) =
+        Shepherd::open(Arc::clone(device), &area, options(keeps, &**device, name, (None, &Arc::default()))?)?;
     keeps.finish(&shepherd, true)?;
     shepherd.close()?;
     let holdings = shepherd.holdings();
@@ -111,9 +112,12 @@ pub fn adopt(
     if holdings.copies > 0 {
         write!(said, ", {} of that for {} copies", size(holdings.copies), holdings.copies)?;
     }
-    let short = shepherd.health().all(fstitch_shepherd::engine::Trouble::CopyLost);
+    let short = shepherd.short_of_copies(&blocks, 0).count;
     if short > 0 {
-        write!(said, "; {short} copies found no room: give it more with --spares")?;
+        write!(
+            said,
+            "; {short} blocks have fewer copies than it asks for, as there is no room: give it more with --spares"
+        )?;
     }
     Ok(said)
 }
@@ -134,7 +138,7 @@ pub fn abandon(device: &Arc<dyn BlockDevice>, format: &dyn Format, name: &str) -
     }
     match over(device, format, Access::ReadWrite, (name, None)) {
         Ok(Some(kept)) => {
-            leave_nothing_behind(&kept)?;
+            leave_nothing_behind(&kept, format)?;
             // Through the maps, so that a cut leaves a volume that follows its policy or none.
             keeps.finish(&*kept.device(), false)?;
             kept.close()?;
@@ -147,20 +151,23 @@ pub fn abandon(device: &Arc<dyn BlockDevice>, format: &dyn Format, name: &str) -
 }
 
 /// Nothing may be readable by the maps alone.
-fn leave_nothing_behind(kept: &Kept) -> Result<()> {
+fn leave_nothing_behind(kept: &Kept, format: &dyn Format) -> Result<()> {
     let shepherd = kept.shepherd();
+    let whose = |blocks: &[BlockNo]| kept.whose(format, &**shepherd, blocks).some();
     let moved = shepherd.bring_home()?;
     if let Some(first) = moved.first() {
         bail!(
-            "{} blocks cannot be written at home, block {first} among them: without the policy they would be lost. Copy the volume to another disk",
-            moved.len()
+            "{} blocks cannot be written at home, block {first} among them: without the policy they would be lost ({}). Copy the volume to another disk",
+            moved.len(),
+            whose(&moved)
         );
     }
     let found = super::scrub::all(shepherd, &|_| fstitch_core::BlockKind::Data, &mut |_, _| {})?;
     if let Some(first) = found.not_restored.first() {
         bail!(
-            "{} blocks can be read from copies alone, block {first} among them: without the policy they would be lost. Copy the volume to another disk",
-            found.not_restored.len()
+            "{} blocks can be read from copies alone, block {first} among them: without the policy they would be lost ({}). Copy the volume to another disk",
+            found.not_restored.len(),
+            whose(&found.not_restored)
         );
     }
     Ok(())

@@ -2,12 +2,19 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use fstitch_shepherd::Shepherd;
+use fstitch_core::num::to_u64;
+use fstitch_core::{BlockDevice, BlockNo, Overlay};
+use fstitch_formats::Format;
+use fstitch_formats::whose::Role;
 use fstitch_shepherd::engine::{Opened, Trouble};
+use fstitch_shepherd::{Shepherd, Stretch};
 use serde::{Deserialize, Serialize};
 
+use super::Kept;
+use super::whose::Whose;
 use crate::control::client::if_mounted;
 use crate::control::{Request, Response};
 use crate::open::{self, Access};
@@ -21,6 +28,9 @@ pub struct Arguments {
     json: bool,
     #[command(flatten)]
     volume: open::Arguments,
+    /// Say whom this block belongs to, and nothing else; may be given several times
+    #[arg(long, value_name = "NUMBER")]
+    block: Vec<u64>,
     /// The mount point of a volume that is mounted; or an image file or block device
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
@@ -51,6 +61,12 @@ pub struct Health {
     pub moved: u64,
     /// What has happened since the volume follows its policy.
     pub counts: Vec<Count>,
+    /// Whom blocks belong to that cannot be read.
+    pub damaged: Whose,
+    /// Blocks of which there are fewer copies than the policy asks for.
+    pub short_blocks: u64,
+    /// Whom they belong to.
+    pub short: Whose,
 }
 
 /// How often something has happened to blocks of one kind.
@@ -126,7 +142,53 @@ pub fn of(shepherd: &Shepherd, opened: &Opened) -> Health {
     health
 }
 
+/// Blocks with too few copies whose owners are looked for.
+const SHORT_MAX: usize = 1 << 16;
+
 impl Health {
+    /// The same with the names of what is damaged, as `device` has it now, and of what has too few copies: of blocks that hold the same kind of thing in
+    /// all of `states`, because what was not written yet has none. All of the volume is looked at, if there is a reason to.
+    pub fn with_names(
+        mut self,
+        kept: &Kept,
+        format: &dyn Format,
+        device: &dyn BlockDevice,
+        states: &[&dyn BlockDevice],
+    ) -> Self {
+        let shepherd = kept.shepherd();
+        self.damaged = kept.whose(format, device, &kept.damaged());
+        // Nobody misses what they held.
+        self.damaged.owners.retain(|owner| owner.role != Role::Free.name());
+        let is_degraded = shepherd.disks().is_some_and(|array| array.is_degraded());
+        if is_degraded || shepherd.lifetime().all(Trouble::CopyLost) > 0 {
+            match in_all(format, states) {
+                Ok(blocks) => {
+                    let short = shepherd.short_of_copies(&blocks, SHORT_MAX);
+                    self.short_blocks = short.count;
+                    self.short = kept.whose(format, device, &short.first);
+                    self.short.others += short.count - to_u64(short.first.len());
+                }
+                Err(error) => tracing::warn!("copies were not counted: {}", crate::output::reasons(&error)),
+            }
+        }
+        let damaged = self.damaged.blocks();
+        if damaged > 0 {
+            self.verdict = "failing".to_owned();
+            self.causes.push(format!("{damaged} blocks cannot be read"));
+            self.remedies.push("restore the files named below from a backup".to_owned());
+        }
+        if self.short_blocks > 0 {
+            if self.verdict == "good" {
+                self.verdict = "degraded".to_owned();
+            }
+            self.causes.push(format!("{} blocks have fewer copies than the policy asks", self.short_blocks));
+            self.remedies.push(
+                "give it more room for copies (`fstitch tune --policy NAME --spares BLOCKS`), or the disk that is missing".to_owned(),
+            );
+        }
+        self
+    }
+
     fn describe(&self, name: &str) -> Result<String> {
         let mut shown = format!("{name}: {}\n", self.verdict);
         for cause in &self.causes {
@@ -147,12 +209,61 @@ impl Health {
         for count in &self.counts {
             writeln!(shown, "  {:<20} {} of {}", count.what, count.count, count.kind)?;
         }
+        shown.push_str(&self.damaged.describe("damaged"));
+        shown.push_str(&self.short.describe("too few copies"));
         Ok(shown)
     }
 }
 
+/// The blocks that hold the same kind of thing in all states of a volume.
+fn in_all(format: &dyn Format, states: &[&dyn BlockDevice]) -> Result<Vec<Stretch>> {
+    let keeps = format.keeps_maps().context("a format with maps keeps maps")?;
+    let mut all: Option<Vec<Stretch>> = None;
+    for state in states {
+        let here = keeps.census(*state)?;
+        all = Some(all.map_or_else(|| here.clone(), |before| common(&before, &here)));
+    }
+    Ok(all.unwrap_or_default())
+}
+
+/// What is in both of two lists, each in order.
+fn common(one: &[Stretch], other: &[Stretch]) -> Vec<Stretch> {
+    let end = |stretch: &Stretch| stretch.start.get() + stretch.count;
+    let (mut ones, mut others) = (one.iter().peekable(), other.iter().peekable());
+    let mut common = Vec::new();
+    while let (Some(a), Some(b)) = (ones.peek(), others.peek()) {
+        let (from, to) = (a.start.max(b.start), end(a).min(end(b)));
+        if a.kind == b.kind && from.get() < to {
+            common.push(Stretch { start: from, count: to - from.get(), kind: a.kind });
+        }
+        if end(a) <= end(b) {
+            ones.next();
+        } else {
+            others.next();
+        }
+    }
+    common
+}
+
+/// A volume that nobody has mounted, as it would be after recovery.
+fn unmounted(arguments: &Arguments, work: impl FnOnce(&Kept, &dyn Format, &dyn BlockDevice)) -> Result<()> {
+    let name = || arguments.image.display().to_string();
+    let opened = arguments.volume.open_kept(&arguments.image, Access::ReadOnly)?;
+    let kept = opened.kept.as_ref().with_context(|| format!("{}: it follows no policy", name()))?;
+    let view = Overlay::new(Arc::clone(&opened.device));
+    if opened.format.needs_recovery(&view).unwrap_or(false) {
+        crate::recovery::recover_in_memory(opened.format, &view, arguments.volume.journal.as_deref())
+            .with_context(name)?;
+    }
+    work(kept, opened.format, &view);
+    Ok(())
+}
+
 /// Runs `health`: success if it is good.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
+    if !arguments.block.is_empty() {
+        return whose(arguments);
+    }
     let name = arguments.image.display().to_string();
     let health = match if_mounted(&arguments.image)? {
         Some(mut connection) => match connection.ask(&Request::Health)? {
@@ -161,9 +272,11 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
             other => bail!("an unexpected answer: {other:?}"),
         },
         None => {
-            let opened = arguments.volume.open_kept(&arguments.image, Access::ReadOnly)?;
-            let kept = opened.kept.with_context(|| format!("{name}: it follows no policy"))?;
-            of(kept.shepherd(), kept.opened())
+            let mut health = Health::default();
+            unmounted(arguments, |kept, format, view| {
+                health = of(kept.shepherd(), kept.opened()).with_names(kept, format, view, &[view]);
+            })?;
+            health
         }
     };
     if arguments.json {
@@ -172,4 +285,52 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         text(&health.describe(&name)?)?;
     }
     Ok(if health.verdict == "good" { Outcome::SUCCESS } else { Outcome::FAILURE })
+}
+
+/// Says whom blocks belong to.
+fn whose(arguments: &Arguments) -> Result<Outcome> {
+    let mut found = Whose::default();
+    match if_mounted(&arguments.image)? {
+        Some(mut connection) => match connection.ask(&Request::Whose { blocks: arguments.block.clone() })? {
+            Response::Whose(whose) => found = whose,
+            Response::Error(reason) => bail!("{reason}"),
+            other => bail!("an unexpected answer: {other:?}"),
+        },
+        None => unmounted(arguments, |kept, format, view| {
+            let blocks: Vec<BlockNo> = arguments.block.iter().copied().map(BlockNo).collect();
+            found = kept.whose(format, view, &blocks);
+        })?,
+    }
+    if arguments.json {
+        json(&found)?;
+    } else {
+        text(&found.describe("block of"))?;
+    }
+    Ok(Outcome::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use fstitch_core::BlockKind;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_the_same_in_both_states_counts() {
+        let stretch = |start, count, kind| Stretch { start: BlockNo(start), count, kind };
+        let before = [stretch(10, 10, BlockKind::Data), stretch(30, 5, BlockKind::Directory)];
+        let after = [
+            stretch(5, 8, BlockKind::Data),
+            stretch(15, 1, BlockKind::Data),
+            stretch(16, 4, BlockKind::Inode),
+            stretch(30, 9, BlockKind::Directory),
+        ];
+        let common = common(&before, &after);
+        let expected = [
+            stretch(10, 3, BlockKind::Data),
+            stretch(15, 1, BlockKind::Data),
+            stretch(30, 5, BlockKind::Directory),
+        ];
+        assert_eq!(common, expected);
+    }
 }

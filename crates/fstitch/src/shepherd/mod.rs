@@ -4,6 +4,7 @@ pub mod adopt;
 pub mod health;
 pub mod scrub;
 mod watch;
+pub mod whose;
 
 use std::sync::Arc;
 
@@ -15,14 +16,17 @@ use fstitch_shepherd::{Options, Shepherd, Stretch};
 
 use crate::open::Access;
 use crate::output::spinner;
+use crate::shepherd::whose::Whose;
 
 pub use watch::Hook;
+use watch::Noted;
 
 /// A volume that follows a policy, as it is below everything.
 pub struct Kept {
     shepherd: Arc<Shepherd>,
     opened: Opened,
     access: Access,
+    noted: Arc<Noted>,
 }
 
 /// What a shepherd is told about who wants to hear of faults.
@@ -30,11 +34,14 @@ fn options(
     keeps: &dyn KeepsMaps,
     device: &dyn BlockDevice,
     name: &str,
-    hook: Option<&Hook>,
+    (hook, noted): (Option<&Hook>, &Arc<Noted>),
 ) -> Result<Options> {
-    let watch = watch::watch(name.to_owned(), hook.cloned());
+    let watch = watch::watch(name.to_owned(), hook.cloned(), Arc::clone(noted));
     Ok(Options { watch, rules: Some(keeps.rules(device)?), ..Options::default() })
 }
+
+/// Blocks that are lost with a disk, at most, whose owners are named.
+const LOST_MAX: usize = 1000;
 
 /// Puts the shepherd over the disk of a volume that follows a policy. Who only reads writes nothing: what would be is kept in memory.
 pub fn over(
@@ -56,12 +63,14 @@ pub fn over(
         Access::ReadWrite => Arc::clone(device),
         Access::ReadOnly => Arc::new(Overlay::new(Arc::clone(device))) as Arc<dyn BlockDevice>,
     };
-    let options = Options { read_only: access == Access::ReadOnly, ..options(keeps, &**device, name, hook)? };
+    let noted = Arc::default();
+    let options = options(keeps, &**device, name, (hook, &noted))?;
+    let options = Options { read_only: access == Access::ReadOnly, ..options };
     let opened = Shepherd::open(below, &area, options).context(
         "the maps of the volume's policy cannot be used; `fstitch tune --policy none` takes them away, and what only they knew with them",
     );
     let (shepherd, opened) = opened?;
-    let kept = Kept { shepherd: Arc::new(shepherd), opened, access };
+    let kept = Kept { shepherd: Arc::new(shepherd), opened, access, noted };
     kept.say(name);
     Ok(Some(kept))
 }
@@ -83,6 +92,23 @@ impl Kept {
     /// What was found at opening.
     pub fn opened(&self) -> &Opened {
         &self.opened
+    }
+
+    /// Blocks that were asked for in vain since the volume was opened, and still cannot be read.
+    pub fn damaged(&self) -> Vec<BlockNo> {
+        let noted = self.noted.blocks().into_iter();
+        let mut damaged: Vec<BlockNo> = noted.filter(|block| !self.shepherd.is_whole(*block)).collect();
+        damaged.extend(self.shepherd.lost_with_a_disk(LOST_MAX).first);
+        damaged
+    }
+
+    /// Names whom blocks belong to, as `device`, which is this or a cache over it, has it. Nobody hears of the faults on the way.
+    pub fn whose(&self, format: &dyn Format, device: &dyn BlockDevice, blocks: &[BlockNo]) -> Whose {
+        let found = self.noted.quietly(|| whose::name(format, device, blocks));
+        found.unwrap_or_else(|error| {
+            tracing::warn!("{}", crate::output::reasons(&error));
+            Whose { others: fstitch_core::num::to_u64(blocks.len()), ..Whose::default() }
+        })
     }
 
     /// Tells what opening has found.

@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Clock, SystemClock};
+use fstitch_formats::Format;
 use fstitch_shepherd::Shepherd;
 use fstitch_shepherd::engine::Scrubbed;
 use serde::{Deserialize, Serialize};
 
+use super::Kept;
+use super::whose::Whose;
 use crate::control::client::if_mounted;
 use crate::control::{Request, Response};
 use crate::open::{self, Access};
@@ -61,9 +64,23 @@ pub struct Found {
     pub lost: Vec<u64>,
     /// Blocks without a sum that have a copy which is another than their home.
     pub differing: Vec<u64>,
+    /// Whom the lost, differing and not restored ones belong to.
+    pub damaged: Whose,
 }
 
 impl Found {
+    /// The same with the owners of what is damaged, as `device` has them.
+    fn named(done: Scrubbed, next_block: Option<u64>, by: (&Kept, &dyn Format, &dyn BlockDevice)) -> Self {
+        let (kept, format, device) = by;
+        let damaged: Vec<BlockNo> = [&done.lost, &done.differing, &done.not_restored]
+            .into_iter()
+            .flat_map(|blocks| blocks.iter().take(NAMED_MAX).copied())
+            .collect();
+        kept.noted.add(&done.lost);
+        let damaged = kept.whose(format, device, &damaged);
+        Self { damaged, ..Self::new(done, next_block) }
+    }
+
     fn new(done: Scrubbed, next_block: Option<u64>) -> Self {
         let numbers =
             |blocks: Vec<BlockNo>| blocks.into_iter().take(NAMED_MAX).map(BlockNo::get).collect::<Vec<u64>>();
@@ -76,6 +93,7 @@ impl Found {
             copies_written: done.copies_written,
             lost: numbers(done.lost),
             differing: numbers(done.differing),
+            damaged: Whose::default(),
         }
     }
 
@@ -88,6 +106,7 @@ impl Found {
         self.copies_written += other.copies_written;
         self.lost.extend(other.lost);
         self.differing.extend(other.differing);
+        self.damaged.add(other.damaged);
     }
 
     fn is_sound(&self) -> bool {
@@ -106,6 +125,7 @@ impl Found {
                 writeln!(shown, "block {block} {what}")?;
             }
         }
+        shown.push_str(&self.damaged.describe("damaged"));
         let verdict = match (self.is_sound(), self.restored.len(), self.copies_written) {
             (true, 0, 0) => "all of it is as it was written".to_owned(),
             (true, blocks, copies) => format!(
@@ -143,8 +163,9 @@ pub fn all(
     Ok(done)
 }
 
-/// Goes over a part of a mounted volume.
-pub fn part(shepherd: &Shepherd, from: u64) -> Result<Found> {
+/// Goes over a part of a mounted volume, whose blocks are now as `device` has them.
+pub fn part(kept: &Kept, format: &dyn Format, device: &dyn BlockDevice, from: u64) -> Result<Found> {
+    let shepherd = kept.shepherd();
     let mut done = Scrubbed::default();
     let block_size = u64::from(shepherd.geometry().block_size);
     let mut at = from;
@@ -156,7 +177,7 @@ pub fn part(shepherd: &Shepherd, from: u64) -> Result<Found> {
         shepherd.settle()?;
     }
     let next = (at < shepherd.blocks()).then_some(at);
-    Ok(Found::new(done, next))
+    Ok(Found::named(done, next, (kept, format, device)))
 }
 
 /// Waits so that no more than `rate` bytes a second are read.
@@ -229,7 +250,8 @@ fn unmounted(arguments: &Arguments) -> Result<Found> {
     }
     kept.renew(opened.format)?;
     let keeps = opened.format.keeps_maps().context("a format with maps keeps maps")?;
-    let blocks = keeps.census(&*opened.device)?;
+    // It says of which kind blocks are that are counted, which is no reason not to mend them.
+    let blocks = kept.noted.quietly(|| keeps.census(&*opened.device)).unwrap_or_default();
     let shepherd: &Arc<Shepherd> = kept.shepherd();
     let display = spinner(arguments.json);
     let pace = Pace { clock: SystemClock::new(), rate: arguments.rate };
@@ -247,6 +269,7 @@ fn unmounted(arguments: &Arguments) -> Result<Found> {
         pace.wait(done.read * block_size);
     }
     display.finish_and_clear();
+    let found = Found::named(done, None, (kept, opened.format, &*opened.device));
     kept.close()?;
-    Ok(Found::new(done, None))
+    Ok(found)
 }

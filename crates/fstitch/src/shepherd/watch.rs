@@ -1,16 +1,18 @@
-//! Who hears of faults: the log, and a command of the user's.
+//! Who hears of faults: the log, a command of the user's, and who asks later which blocks are damaged.
 
+use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fstitch_core::lock::Unpoisoned;
-use fstitch_core::{Clock, SystemClock};
+use fstitch_core::{BlockNo, Clock, SystemClock};
 use fstitch_shepherd::engine::Incident;
-use fstitch_shepherd::model::Event;
+use fstitch_shepherd::model::{Event, Seen};
 
 /// Lines of the log in a minute: a disk that fails with everything must not fill another one.
 const LINES_MAX: u64 = 100;
@@ -70,6 +72,44 @@ fn run(command: &str, name: &str, told: &Told) {
     }
 }
 
+/// Blocks that are remembered.
+const NOTED_MAX: usize = 1000;
+
+/// Blocks that somebody asked for in vain since the volume was opened.
+#[derive(Default)]
+pub(super) struct Noted {
+    blocks: Mutex<BTreeSet<BlockNo>>,
+    /// Threads whose faults nobody is to hear of.
+    quiet: Mutex<Vec<ThreadId>>,
+}
+
+impl Noted {
+    /// All of them.
+    pub(super) fn blocks(&self) -> Vec<BlockNo> {
+        self.blocks.lock().unpoisoned().iter().copied().collect()
+    }
+
+    /// Blocks of which somebody knows otherwise that they are damaged.
+    pub(super) fn add(&self, blocks: &[BlockNo]) {
+        let mut noted = self.blocks.lock().unpoisoned();
+        let room = NOTED_MAX.saturating_sub(noted.len());
+        noted.extend(blocks.iter().take(room));
+    }
+
+    /// Does something in this thread whose faults nobody hears of: a command that is told of a fault, and asks what was hurt, would else be told
+    /// of the faults that are met on the way to the answer.
+    pub(super) fn quietly<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.quiet.lock().unpoisoned().push(std::thread::current().id());
+        let done = work();
+        self.quiet.lock().unpoisoned().retain(|thread| *thread != std::thread::current().id());
+        done
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.quiet.lock().unpoisoned().contains(&std::thread::current().id())
+    }
+}
+
 /// Lines that were written in this minute.
 struct Lines {
     since: Duration,
@@ -77,10 +117,20 @@ struct Lines {
 }
 
 /// What is called for each fault.
-pub(super) fn watch(name: String, hook: Option<Hook>) -> Arc<dyn Fn(&Incident) + Send + Sync> {
+pub(super) fn watch(
+    name: String,
+    hook: Option<Hook>,
+    noted: Arc<Noted>,
+) -> Arc<dyn Fn(&Incident) + Send + Sync> {
     let clock = SystemClock::new();
     let lines = Mutex::new(Lines { since: clock.elapsed(), count: 0 });
     Arc::new(move |incident| {
+        if noted.is_quiet() {
+            return;
+        }
+        if incident.seen != Seen::Right {
+            noted.add(&[incident.block]);
+        }
         if let Some(hook) = &hook
             && incident.events.contains(&Event::Notified)
         {

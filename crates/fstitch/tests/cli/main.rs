@@ -30,3 +30,4 @@ mod stack;
 mod unprivileged;
 mod usage;
 mod watch;
+mod whose;

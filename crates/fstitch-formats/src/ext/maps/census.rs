@@ -66,7 +66,7 @@ pub(super) fn take(raw: &Raw<'_>) -> Result<Vec<Stretch>> {
 }
 
 /// The inode of the volume's journal, if it is in one.
-fn journal_ino(raw: &Raw<'_>) -> Option<u32> {
+pub(super) fn journal_ino(raw: &Raw<'_>) -> Option<u32> {
     let (bytes, shape) = jbd::read_superblock(&raw.view).ok()?;
     match jbd::locate(&shape, &bytes).ok()?? {
         jbd::Place::Inode(ino) => Some(ino),

@@ -13,6 +13,8 @@
 mod census;
 mod rules;
 mod space;
+mod tree;
+mod whose;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -46,13 +48,33 @@ struct Raw<'d> {
     shape: Superblock,
     /// Blocks that may be visited yet: of maps that are damaged there is no end.
     left: Cell<u64>,
+    /// Blocks of pointers that cannot be read are passed over, and counted.
+    passes_over: bool,
+    unread: Cell<u64>,
 }
 
 impl<'d> Raw<'d> {
     fn read(device: &'d dyn BlockDevice) -> Result<Self> {
         let (_, shape) = jbd::read_superblock(device)?;
         let left = Cell::new(2 * u64::from(shape.blocks_count));
-        Ok(Self { view: BlockView::new(device, to_usize(shape.block_size)), shape, left })
+        let view = BlockView::new(device, to_usize(shape.block_size));
+        Ok(Self { view, shape, left, passes_over: false, unread: Cell::new(0) })
+    }
+
+    /// The same for who goes on where something cannot be read.
+    fn read_what_can_be(device: &'d dyn BlockDevice) -> Result<Self> {
+        Ok(Self { passes_over: true, ..Self::read(device)? })
+    }
+
+    /// Counts what could not be read, for who goes on; else it is the end.
+    fn pass_over<T>(&self, found: Result<T>) -> Result<Option<T>> {
+        match found {
+            Err(_) if self.passes_over => {
+                self.unread.set(self.unread.get() + 1);
+                Ok(None)
+            }
+            found => found.map(Some),
+        }
     }
 
     fn block(&self, no: u32, kind: BlockKind) -> Result<BlockBuf> {
@@ -98,7 +120,7 @@ impl<'d> Raw<'d> {
         if levels == 0 {
             return Ok(());
         }
-        let pointers = self.block(no, BlockKind::Indirect)?;
+        let Some(pointers) = self.pass_over(self.block(no, BlockKind::Indirect))? else { return Ok(()) };
         for word in pointers.chunks_exact(4) {
             self.walk_tree((Le::u32(word, 0), levels - 1), visit)?;
         }
