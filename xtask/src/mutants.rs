@@ -40,14 +40,14 @@ const LLD_TESTS: &Tests = &[
 
 const SHEPHERD_MUTANTS: &str = "crates/fstitch-shepherd/tests/mutants.txt";
 const SHEPHERD_TESTS: &Tests = &[
-    ("fstitch-shepherd", LIBRARY, ""),
-    ("fstitch-shepherd", "matrix", ""),
-    ("fstitch-shepherd", "maps", ""),
-    ("fstitch-shepherd", "remedies", ""),
-    ("fstitch-shepherd", "directed", ""),
-    ("fstitch-shepherd", "disks", ""),
     ("fstitch-shepherd", "degraded", ""),
+    ("fstitch-shepherd", "directed", ""),
+    ("fstitch-shepherd", "remedies", ""),
+    ("fstitch-shepherd", "disks", ""),
+    ("fstitch-shepherd", "maps", ""),
+    ("fstitch-shepherd", "matrix", ""),
     ("fstitch-shepherd", "matrix_disks", ""),
+    ("fstitch-shepherd", LIBRARY, ""),
     ("fstitch-shepherd", "crash", ""),
     ("fstitch-shepherd", "arrays", ""),
 ];
