@@ -318,3 +318,18 @@ fn what_is_written_while_a_flush_is_under_way_is_of_the_next_one() {
     machine.kill(0);
     shepherd.flush().unwrap_err();
 }
+
+#[test]
+fn a_copy_that_a_successor_does_not_have_yet_is_not_read() {
+    let rig = rig(MIRRORED, 2);
+    put(&rig.shepherd, 1, 1).unwrap();
+    rig.shepherd.flush().unwrap();
+    rig.replace(1);
+    let home = rig.homes(0).start + 1;
+    rig.machine.spoil(0, IoOp::Read, home..home + 1);
+    get(&rig.shepherd, 1).unwrap_err();
+    rig.machine.mend();
+    rebuild(&rig.shepherd);
+    rig.machine.spoil(0, IoOp::Read, home..home + 1);
+    assert_eq!(get(&rig.shepherd, 1).unwrap(), [1; 2]);
+}
