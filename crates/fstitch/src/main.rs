@@ -22,6 +22,7 @@ mod copy;
 mod crash;
 mod demo;
 mod depend;
+mod disks;
 mod edit;
 mod epoch;
 mod faults;
@@ -134,6 +135,8 @@ enum Command {
     Scrub(shepherd::scrub::Arguments),
     /// Show how a volume that follows a policy is doing, and what to do about it
     Health(shepherd::health::Arguments),
+    /// Show, replace, add and remove the disks of a volume on several
+    Disk(disks::command::Arguments),
     /// Show an image as a file on a disk that fails as it is told
     Faults(faults::Arguments),
     /// Cut the power at every moment of a workload, and judge every image that is left
@@ -213,6 +216,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Journal(arguments) => journal::run(arguments),
         Command::Lld(arguments) => lld::run(arguments),
         Command::Policy(arguments) => policy::run(arguments),
+        Command::Disk(arguments) => disks::command::run(arguments),
         Command::Faults(arguments) => faults::run(arguments),
         Command::Scrub(arguments) => shepherd::scrub::run(arguments),
         Command::Health(arguments) => shepherd::health::run(arguments),
@@ -244,7 +248,11 @@ mod tests {
     use clap::CommandFactory;
 
     /// Commands that change something, run programs or print what is no data: they need no JSON.
-    const NOT_READING: [&str; 28] = [
+    const NOT_READING: [&str; 32] = [
+        "disk replace",
+        "disk add",
+        "disk remove",
+        "disk rebuild",
         "faults serve",
         "mkfs",
         "umount",

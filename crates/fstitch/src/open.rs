@@ -13,11 +13,12 @@ use fstitch_formats::Format;
 use fstitch_fs::arrange::Arrangement;
 use fstitch_fs::uhfs::{AtimePolicy, UhfsOptions};
 use fstitch_patch::{CacheOptions, Optimizations};
+use fstitch_shepherd::Array;
 
 use crate::live::{self, Live};
-use crate::probe::Found;
-use crate::recovery;
+use crate::probe::{self, Found};
 use crate::shepherd::{self, Hook, Kept};
+use crate::{disks, recovery};
 
 /// Arguments of every command that works on an image.
 #[derive(clap::Args, Clone, Debug)]
@@ -159,18 +160,67 @@ impl Arguments {
 
     /// The same, through the shepherd if the volume follows a policy.
     pub fn open_kept(&self, image: &Path, access: Access) -> Result<OpenedDisk> {
-        let (disk, format) = self.open_disk(image, access)?;
-        let disk: Arc<dyn BlockDevice> = Arc::new(disk);
-        let name = image.display().to_string();
-        let kept = shepherd::over(&disk, format, access, (&name, None)).with_context(|| name.clone())?;
-        let device = kept.as_ref().map_or_else(|| Arc::clone(&disk), Kept::device);
-        Ok(OpenedDisk { device, kept, format, raw: disk })
+        let below = below(image, (self.start(image)?, access, Direct::Auto), None)?;
+        Ok(OpenedDisk { device: below.device(), kept: below.kept, format: below.format, raw: below.raw })
     }
 
     /// Where the volume starts in `image`, in bytes.
     pub fn start(&self, image: &Path) -> Result<u64> {
         self.partition.map_or(Ok(self.offset), |number| partition_start(image, number))
     }
+}
+
+/// The disk or the disks of a volume, and the shepherd before them if it follows a policy.
+struct Below {
+    raw: Arc<dyn BlockDevice>,
+    counted: Arc<dyn Counted>,
+    kept: Option<Kept>,
+    format: &'static dyn Format,
+    /// The disk, if there is but one.
+    alone: Option<Arc<StatsDevice<FileDisk>>>,
+}
+
+impl Below {
+    /// The volume, as everybody is to see it.
+    fn device(&self) -> Arc<dyn BlockDevice> {
+        self.kept.as_ref().map_or_else(|| Arc::clone(&self.raw), Kept::device)
+    }
+}
+
+/// Opens what is below a volume's file system: of `place`, where it starts, what for, and how.
+fn below(
+    image: &Path,
+    (offset, access, direct): (u64, Access, Direct),
+    hook: Option<&Hook>,
+) -> Result<Below> {
+    let name = || image.display().to_string();
+    if disks::is_several(image) {
+        ensure!(offset == 0, "{}: a volume on several disks starts where they do, not at an offset", name());
+        let (kept, counted) = array(image, access, direct, hook)?;
+        let format = probe::on_device(&*kept.device()).with_context(name)?.format;
+        kept.judge_by(format).with_context(name)?;
+        let raw = Arc::clone(&counted) as Arc<dyn BlockDevice>;
+        return Ok(Below { raw, counted, kept: Some(kept), format, alone: None });
+    }
+    let (disk, format) = open_disk(image, offset, access, direct)?;
+    let disk = Arc::new(StatsDevice::new(disk));
+    let raw: Arc<dyn BlockDevice> = Arc::clone(&disk) as _;
+    let kept = shepherd::over(&raw, format, access, (&name(), hook)).with_context(name)?;
+    Ok(Below { raw, counted: Arc::clone(&disk) as _, kept, format, alone: Some(disk) })
+}
+
+/// Opens the disks of an array, with the shepherd before them, whatever is on it.
+pub fn array(
+    image: &Path,
+    access: Access,
+    direct: Direct,
+    hook: Option<&Hook>,
+) -> Result<(Kept, Arc<StatsDevice<Arc<Array>>>)> {
+    let disks = disks::open(image, access, direct)?;
+    let counted = Arc::new(StatsDevice::new(Arc::clone(disks.array())));
+    let name = image.display().to_string();
+    let kept = shepherd::over_disks(disks, Arc::clone(&counted) as _, (&name, hook)).with_context(|| name)?;
+    Ok((kept, counted))
 }
 
 /// Where partition `number` of the disk `image` starts, in bytes.
@@ -180,6 +230,7 @@ pub fn partition_start(image: &Path, number: u32) -> Result<u64> {
 
 /// Partition `number` of the disk `image`.
 pub fn partition(image: &Path, number: u32) -> Result<TableEntry> {
+    ensure!(!disks::is_several(image), "{}: a volume on several disks has all of them", image.display());
     let table = fstitch_disk::partitions(image).with_context(|| image.display().to_string())?;
     let Some(entries) = table else { bail!("{} has no partition table", image.display()) };
     match entries.iter().find(|entry| entry.number == number) {
@@ -197,7 +248,9 @@ fn open_disk(
     access: Access,
     direct: Direct,
 ) -> Result<(FileDisk, &'static dyn Format)> {
-    let Found { format, block_size } = crate::probe::volume(image, offset)?;
+    let found = probe::volume(image, offset);
+    let found = found.map_err(|error| disks::alone(image).filter(|_| offset == 0).unwrap_or(error));
+    let Found { format, block_size } = found?;
     let read_only = access == Access::ReadOnly;
     let options = DiskOptions { block_size, offset, read_only, direct, ..DiskOptions::default() };
     Ok((disk(image, &options)?, format))
@@ -248,17 +301,19 @@ pub fn is_only_readable(image: &Path) -> bool {
     let refused = |error: &std::io::Error| {
         matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
     };
-    let writing = std::fs::OpenOptions::new().write(true).open(image);
-    writing.is_err_and(|error| refused(&error)) && std::fs::File::open(image).is_ok()
+    disks::names(image).iter().any(|image| {
+        let writing = std::fs::OpenOptions::new().write(true).open(image);
+        writing.is_err_and(|error| refused(&error)) && std::fs::File::open(image).is_ok()
+    })
 }
 
 /// Where this user has the image mounted, in another process: who opens a volume anew is not in his own way.
 pub fn mounted_at(image: &Path) -> Option<String> {
-    let image = image.canonicalize().ok()?;
+    let is_it = |path: &str| disks::same(Path::new(path), image);
     let same = |status: &crate::control::Status| {
         let devices = status.stack.iter().flat_map(|stack| &stack.devices);
         let mut media = devices.filter(|device| device.volume.is_none());
-        Path::new(&status.image) == image || media.any(|device| Path::new(&device.path) == image)
+        is_it(&status.image) || media.any(|device| is_it(&device.path))
     };
     crate::control::client::all_mounts().into_iter().find(same).map(|status| status.mountpoint)
 }
@@ -304,16 +359,27 @@ pub struct Seen {
     pub recovery: Option<String>,
 }
 
+/// What is below a volume at which is only looked, opened as it would be to change it, as far as locks and rights go.
+fn below_for_looking(image: &Path, options: &Options) -> Result<Below> {
+    let name = image.display().to_string();
+    if disks::is_several(image) {
+        return below(image, (options.offset, Access::ReadOnly, options.direct), None);
+    }
+    let (disk, format) = open_disk(image, options.offset, options.access, options.direct)?;
+    let disk = Arc::new(StatsDevice::new(disk));
+    let raw: Arc<dyn BlockDevice> = Arc::clone(&disk) as _;
+    let kept = shepherd::over(&raw, format, Access::ReadOnly, (&name, None)).with_context(|| name)?;
+    Ok(Below { raw, counted: Arc::clone(&disk) as _, kept, format, alone: Some(disk) })
+}
+
 /// Opens the volume in `image` as [`Volume::open`] does, and changes nothing: what recovery writes stays in memory.
 ///
 /// # Errors
 /// What would make opening it fail.
 pub fn look(image: &Path, options: &Options) -> Result<Seen> {
     let name = || image.display().to_string();
-    let (disk, format) = open_disk(image, options.offset, options.access, options.direct)?;
-    let disk: Arc<dyn BlockDevice> = Arc::new(disk);
-    let kept = shepherd::over(&disk, format, Access::ReadOnly, (&name(), None)).with_context(name)?;
-    let view = Overlay::new(kept.as_ref().map_or(disk, Kept::device));
+    let below = below_for_looking(image, options)?;
+    let (format, view) = (below.format, Overlay::new(below.device()));
     let report = match format.needs_recovery(&view).with_context(name)? {
         true => recovery::recover_in_memory(format, &view, options.journal.as_deref()).with_context(name)?,
         false => None,
@@ -341,8 +407,9 @@ pub fn look(image: &Path, options: &Options) -> Result<Seen> {
 impl Volume {
     /// Opens the volume in `image`.
     pub fn open(image: &Path, options: &Options) -> Result<Self> {
-        let (disk, format) = open_disk(image, options.offset, options.access, options.direct)?;
-        let disk = Arc::new(StatsDevice::new(disk));
+        let name = || image.display().to_string();
+        let hook = options.on_fault.clone().map(|command| Hook::start(command, name())).transpose()?;
+        let below = below(image, (options.offset, options.access, options.direct), hook.as_ref())?;
         let read_only = options.access == Access::ReadOnly;
         let cache_size =
             usize::try_from(options.cache_size).context("the cache size does not fit this machine")?;
@@ -353,20 +420,17 @@ impl Volume {
             read_only,
             ..CacheOptions::default()
         };
-        let name = || image.display().to_string();
-        let raw: Arc<dyn BlockDevice> = Arc::clone(&disk) as _;
-        let hook = options.on_fault.clone().map(|command| Hook::start(command, name())).transpose()?;
-        let kept =
-            shepherd::over(&raw, format, options.access, (&name(), hook.as_ref())).with_context(name)?;
+        let device = below.device();
+        let Below { counted, kept, format, alone, .. } = below;
         ensure!(
             kept.is_none() || options.live.is_none(),
             "{}: the power of a volume that follows a policy cannot be cut by a command",
             name()
         );
-        let device = kept.as_ref().map_or(raw, Kept::device);
         let below = recovered(device, format, options).with_context(name)?;
         kept.as_ref().map_or(Ok(()), |kept| kept.renew(format)).with_context(name)?;
-        let live = options.live.as_ref().map(|live| Live::new(&disk, live)).transpose()?;
+        let live = options.live.as_ref().zip(alone.as_ref());
+        let live = live.map(|(live, disk)| Live::new(disk, live)).transpose()?;
         let device = live.as_ref().map_or(below, Live::device);
         let block_size = device.geometry().block_size;
         let journal = recovery::open_external(options.journal.as_deref(), block_size, options.access)?;
@@ -379,7 +443,7 @@ impl Volume {
         };
         let opened = format.open(device, &arrangement, crate::epoch::clock(options.epoch));
         let fs = opened.with_context(name)?;
-        Ok(Self { fs, disk, live, kept })
+        Ok(Self { fs, disk: counted, live, kept })
     }
 
     /// Makes everything stable and marks the volume clean.

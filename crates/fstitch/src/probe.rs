@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use fstitch_core::num::to_usize;
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead};
 use fstitch_formats::{Format, PROBE_LEN, all_names};
 
 /// A thing that is no volume of ours.
@@ -29,8 +31,9 @@ const GPT: &str = "a partition table (GPT)";
 const BOOT: &str = "a partition table or boot sector";
 
 /// Signatures of things that must not be overwritten unasked, and that no repair may touch.
-const SIGNATURES: [Known; 32] = [
+const SIGNATURES: [Known; 33] = [
     known(0, b"FSLDISK\0", "a logical disk"),
+    wrapped(0, b"FSDK", "a disk of an array", "name all of its disks, with commas between them"),
     known(0, b"XFSB", "an XFS volume"),
     known(65_600, b"_BHRfS_M", "a Btrfs volume"),
     known(1024, b"\x10\x20\xf5\xf2", "an F2FS volume"),
@@ -128,6 +131,41 @@ pub fn volume(path: &Path, offset: u64) -> Result<Found> {
         Some((format, Ok(block_size))) => Ok(Found { format, block_size }),
         Some((_, Err(why))) => bail!("{} {why}", place(path, offset)),
         None => bail!("{}", other_than_ours(&bytes, path, offset).text),
+    }
+}
+
+/// The volume at the first block of a device that has one of several disks.
+pub fn on_device(device: &dyn BlockDevice) -> Result<Found> {
+    let geometry = device.geometry();
+    let size = to_usize(geometry.block_size);
+    let mut failed = None;
+    let mut head = Vec::new();
+    let count = u64::try_from(PROBE_LEN.div_ceil(size))?.min(geometry.block_count);
+    for block in (0..count).map(BlockNo) {
+        if matches!(fstitch_formats::probe(&head), Some((_, Ok(_)))) {
+            break;
+        }
+        let mut data = vec![0; size];
+        let read = BlockRead { block, kind: BlockKind::Superblock, data: &mut data };
+        // What follows need not be readable to know what this is.
+        match device.read(&mut [read]) {
+            Ok(()) => head.extend(data),
+            Err(error) => {
+                failed.get_or_insert(error);
+                head.resize(head.len() + size, 0);
+            }
+        }
+    }
+    match (fstitch_formats::probe(&head), failed) {
+        (Some((format, Ok(block_size))), _) if block_size == geometry.block_size => {
+            Ok(Found { format, block_size })
+        }
+        (Some((_, Ok(block_size))), _) => {
+            bail!("its volume has blocks of {block_size} bytes, and the array of {}", geometry.block_size)
+        }
+        (Some((_, Err(why))), _) => bail!("its volume {why}"),
+        (None, Some(error)) => Err(error).context("reading the start of its volume"),
+        (None, None) => bail!("there is no volume on it: making it was cut short"),
     }
 }
 

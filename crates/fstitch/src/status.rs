@@ -192,6 +192,12 @@ fn describe(mount: &Status) -> Result<String> {
             journal.used_blocks, journal.log_blocks, journal.transactions
         )?;
     }
+    if let Some(array) = &mount.array {
+        for (cause, _) in array.causes() {
+            writeln!(shown, "  DEGRADED: {cause}")?;
+        }
+        shown.push_str(&array.describe());
+    }
     if !mount.recovery.is_empty() {
         writeln!(shown, "  {}", mount.recovery)?;
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use fstitch_core::BlockDevice;
 use fstitch_formats::{Format, Identity};
 
@@ -67,6 +67,16 @@ fn journal_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+const OF_AN_ARRAY: &str = "the policy of a volume on several disks is the one that it was made with, which says how much of each is for copies; \
+    `fstitch mkfs --policy` makes another volume";
+
+fn refuse_array(arguments: &Arguments) -> Result<()> {
+    if arguments.change.policy.is_some() && crate::disks::is_several(&arguments.image) {
+        bail!("{}: {OF_AN_ARRAY}", arguments.image.display());
+    }
+    Ok(())
+}
+
 /// Runs `tune`. A volume that was not unmounted is recovered first.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let volume = open::Arguments {
@@ -76,9 +86,10 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         journal: None,
     };
     let name = || format!("{}", arguments.image.display());
+    refuse_array(arguments)?;
     let policy = match arguments.change.policy.as_deref() {
         None | Some("none") => None,
-        Some(policy) => Some(Wanted::read(policy, arguments.spares)?),
+        Some(policy) => Some(Wanted::read(policy, arguments.spares, 1)?),
     };
     let opened = match volume.open_kept(&arguments.image, Access::ReadWrite) {
         Err(error) if arguments.change.policy.as_deref() == Some("none") && are_damaged(&error) => {

@@ -28,10 +28,15 @@ fn share(policy: &Policy, disks: usize) -> u64 {
     let copies =
         |kind| u64::try_from(policy.chain(Kind::Block(kind), Direction::Write).copies(disks)).unwrap_or(0);
     let of_data = copies(BlockKind::Data);
-    let kinds = [BlockKind::Inode, BlockKind::Directory, BlockKind::Indirect, BlockKind::JournalData];
-    let of_others = kinds.into_iter().map(copies).max().unwrap_or(0);
-    // Metadata is a thirtieth of a volume, more or less; and some is for what is moved.
-    let beyond = of_others.saturating_sub(of_data) * 2 + 2;
+    let more = |kinds: &[BlockKind]| {
+        kinds.iter().map(|kind| copies(*kind)).max().unwrap_or(0).saturating_sub(of_data)
+    };
+    // Of small volumes tables of inodes and a journal are a twelfth each; what leads to files is a thirtieth, more or less; and some is for
+    // what is moved.
+    let beyond = more(&[BlockKind::Inode]) * 5
+        + more(&[BlockKind::JournalData]) * 5
+        + more(&[BlockKind::Directory, BlockKind::Indirect]) * 2
+        + 2;
     (64_u64.saturating_sub(beyond) / (of_data + 1)).max(1)
 }
 

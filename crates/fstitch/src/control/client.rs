@@ -118,8 +118,7 @@ pub fn of_mount_or_image(path: &Path) -> Result<Connection> {
     if let Some(connection) = Connection::to_mount(path) {
         return Ok(connection);
     }
-    let Ok(image) = path.canonicalize() else { return Connection::required(path) };
-    let is_it = |status: &Status| Path::new(&status.image).canonicalize().is_ok_and(|its| its == image);
+    let is_it = |status: &Status| crate::disks::same(Path::new(&status.image), path);
     match all_mounts().into_iter().find(is_it) {
         Some(status) => Connection::required(Path::new(&status.mountpoint)),
         None => Connection::required(path),

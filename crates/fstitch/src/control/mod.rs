@@ -59,6 +59,13 @@ pub enum Request {
         /// Numbers of blocks of the volume.
         blocks: Vec<u64>,
     },
+    /// How the disks of a volume on several stand.
+    Disks,
+    /// Change them.
+    Disk {
+        /// How.
+        change: crate::disks::Change,
+    },
     /// Read and compare what the maps of a policy speak of: a part of the volume.
     Scrub {
         /// The block where it begins.
@@ -96,6 +103,13 @@ pub enum Response {
     Health(Box<crate::shepherd::health::Health>),
     /// To `Whose`.
     Whose(crate::shepherd::whose::Whose),
+    /// To `Disks` and `Disk`.
+    Disks {
+        /// How they stand.
+        list: crate::disks::DiskList,
+        /// What was done; empty after `Disks`.
+        said: String,
+    },
     /// To `Scrub`.
     Scrub(crate::shepherd::scrub::Found),
     /// To `Wait`: all is on the medium, and the process is about to end.
@@ -173,6 +187,9 @@ pub struct Status {
     /// The stack that the volume belongs to, if it is served with others. Daemons before this field do not send it.
     #[serde(default)]
     pub stack: Option<stack::StackStatus>,
+    /// The disks, if the volume is on several. Daemons before this field do not send it.
+    #[serde(default)]
+    pub array: Option<crate::disks::DiskList>,
 }
 
 /// How a mount's journal is doing.
@@ -318,7 +335,9 @@ mod tests {
             volumes: vec![stack::VolumeStatus::default()],
             ..stack::StackStatus::default()
         };
-        let status = Status { journal, stack: Some(stack), ..Status::default() };
+        let disks = vec![Default::default()];
+        let array = Some(crate::disks::DiskList { disks, ..Default::default() });
+        let status = Status { journal, stack: Some(stack), array: array.clone(), ..Status::default() };
         listed("`status`", serde_json::to_value(status).unwrap());
         listed("`stats`", serde_json::to_value(crate::stats::Stats::default()).unwrap());
         listed("`graph`", serde_json::to_value(full_graph()).unwrap());
@@ -329,9 +348,11 @@ mod tests {
             counts: vec![crate::shepherd::health::Count::default()],
             damaged: named(),
             short: named(),
+            array: array.clone(),
             ..Default::default()
         };
         listed("`health`", serde_json::to_value(health).unwrap());
+        listed("`disks`", serde_json::to_value(array).unwrap());
         listed("`scrub`", serde_json::to_value(crate::shepherd::scrub::Found::default()).unwrap());
         let page = documented("The protocol").into_iter().collect::<String>();
         for key in ["survived", "lost", "unwritten", "dirty_bytes"] {

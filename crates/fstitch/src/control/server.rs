@@ -50,6 +50,10 @@ pub trait Served: Send + Sync + 'static {
     fn health(&self) -> Result<crate::shepherd::health::Health>;
     /// For `whose`.
     fn whose(&self, blocks: &[u64]) -> Result<crate::shepherd::whose::Whose>;
+    /// For `disks`.
+    fn disks(&self) -> Result<crate::disks::DiskList>;
+    /// For `disk`: what is to be said.
+    fn change_disks(&self, change: &crate::disks::Change) -> Result<String>;
     /// For `scrub`.
     fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found>;
     /// For `trace`: from now on it is noted what becomes of patches. Fails where somebody has that done.
@@ -176,6 +180,10 @@ fn answer(request: &Request, served: &dyn Served) -> Response {
         Request::Reopen => served.reopen().map(|()| Response::Reopened),
         Request::Cut { survivors, flush } => served.cut(survivors, *flush).map(Response::Cut),
         Request::Graph { limit } => served.graph(*limit).map(|graph| Response::Graph(Box::new(graph))),
+        Request::Disks => served.disks().map(|list| Response::Disks { list, said: String::new() }),
+        Request::Disk { change } => {
+            served.change_disks(change).and_then(|said| Ok(Response::Disks { list: served.disks()?, said }))
+        }
         Request::Health => served.health().map(|health| Response::Health(Box::new(health))),
         Request::Whose { blocks } => served.whose(blocks).map(Response::Whose),
         Request::Scrub { from } => served.scrub(*from).map(Response::Scrub),
@@ -294,6 +302,12 @@ mod tests {
         }
         fn whose(&self, blocks: &[u64]) -> Result<crate::shepherd::whose::Whose> {
             Ok(crate::shepherd::whose::Whose { others: blocks.len() as u64, ..Default::default() })
+        }
+        fn disks(&self) -> Result<crate::disks::DiskList> {
+            Ok(crate::disks::DiskList::default())
+        }
+        fn change_disks(&self, _: &crate::disks::Change) -> Result<String> {
+            anyhow::bail!("one disk")
         }
         fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found> {
             Ok(crate::shepherd::scrub::Found { next_block: Some(from), ..Default::default() })

@@ -8,8 +8,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use fstitch_crashlab::FaultPlan;
+use fstitch_disk::{DiskOptions, FileDisk};
+use fstitch_formats::Format;
 use fstitch_fuse::{Mount, MountOptions, UnmountOnSignal};
 
+use crate::disks;
 use crate::mount::{background, daemon, run_in_background};
 use crate::open::{self, Access};
 use crate::output::Outcome;
@@ -45,7 +48,7 @@ struct Serve {
     foreground: bool,
     #[command(flatten)]
     volume: open::Arguments,
-    /// The image file or block device, with a volume
+    /// The image file or block device, with a volume; or one disk of several, whose blocks have no kinds
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
     /// What fails, such as `error read kind=Inode times=all`; empty for nothing yet
@@ -67,8 +70,20 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     run_in_background(|place| serve(arguments, plan, place))
 }
 
-fn serve(arguments: &Serve, plan: FaultPlan, place: daemon::Place) -> Result<()> {
+/// The image, and the format of the volume in it. Of one disk of several nobody knows what its blocks are.
+fn opened(arguments: &Serve) -> Result<(FileDisk, Option<&'static dyn Format>)> {
+    if arguments.volume.start(&arguments.image)? == 0
+        && let Some(block_size) = disks::block_size_of(&arguments.image)
+    {
+        let disk = DiskOptions { block_size, ..DiskOptions::default() };
+        return Ok((open::disk(&arguments.image, &disk)?, None));
+    }
     let (disk, format) = arguments.volume.open_disk(&arguments.image, Access::ReadWrite)?;
+    Ok((disk, Some(format)))
+}
+
+fn serve(arguments: &Serve, plan: FaultPlan, place: daemon::Place) -> Result<()> {
+    let (disk, format) = opened(arguments)?;
     let mountpoint = arguments.mountpoint.canonicalize();
     let mountpoint = mountpoint.with_context(|| format!("{}", arguments.mountpoint.display()))?;
     let served = Arc::new(Served::new(Arc::new(disk), format, plan));

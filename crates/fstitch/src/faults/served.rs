@@ -36,7 +36,8 @@ struct Kinds {
 pub(super) struct Served {
     disk: Arc<dyn BlockDevice>,
     faulty: FaultDevice<Arc<dyn BlockDevice>>,
-    format: &'static dyn Format,
+    /// None of a disk that is one of several.
+    format: Option<&'static dyn Format>,
     kinds: Mutex<Kinds>,
     plan: Mutex<FaultPlan>,
     /// A request that is no whole blocks reads the others first, and nobody may write them meanwhile.
@@ -46,7 +47,11 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn new(disk: Arc<dyn BlockDevice>, format: &'static dyn Format, plan: FaultPlan) -> Self {
+    pub(super) fn new(
+        disk: Arc<dyn BlockDevice>,
+        format: Option<&'static dyn Format>,
+        plan: FaultPlan,
+    ) -> Self {
         let clock = SystemClock::new();
         Self {
             faulty: FaultDevice::new(Arc::clone(&disk), plan.clone()),
@@ -69,7 +74,9 @@ impl Served {
         let mut kinds = self.kinds.lock().unpoisoned();
         let asks_for_kinds = self.plan.lock().unpoisoned().faults.iter().any(|fault| fault.kind.is_some());
         if asks_for_kinds && kinds.at.is_none_or(|at| self.clock.elapsed() > at + BELIEVED) {
-            if let Some(Ok(blocks)) = self.format.keeps_maps().map(|keeps| self.census(keeps)) {
+            if let Some(Ok(blocks)) =
+                self.format.and_then(|format| format.keeps_maps()).map(|keeps| self.census(keeps))
+            {
                 kinds.blocks = blocks;
             }
             kinds.at = Some(self.clock.elapsed());

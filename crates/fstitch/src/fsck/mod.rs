@@ -12,7 +12,7 @@ use fstitch_core::num::to_usize;
 use fstitch_core::{
     BlockDevice, CheckReport, Clock, Error, FindingClass, Overlay, RepairMode, RepairOptions, SystemClock,
 };
-use fstitch_disk::{DiskOptions, FileDisk};
+use fstitch_disk::{Direct, DiskOptions, FileDisk};
 use fstitch_formats::{FORMATS, Format, KeepsMaps, MapsAt, Recovery};
 use fstitch_fs::ext2::view::BlockView;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use crate::control::{Request, Response};
 use crate::open::{self, Access};
 use crate::output::{Outcome, json, spinner, text};
 use crate::shepherd::{self, Kept};
-use crate::{probe, recovery};
+use crate::{disks, probe, recovery};
 
 /// fsck(8): nothing is wrong.
 const CLEAN: Outcome = Outcome(0);
@@ -256,23 +256,12 @@ fn offline(arguments: &Arguments) -> Result<Report> {
         (true, _) => RepairMode::Preen,
         _ => RepairMode::No,
     };
-    let offset = arguments.volume.start(&arguments.image)?;
-    let found = probe::format(&arguments.image, offset)?;
-    let disk = DiskOptions {
-        block_size: found.as_ref().map_or(probe::UNTOLD_BLOCK, |found| found.block_size),
-        offset,
-        read_only: mode == RepairMode::No && !asks,
-        ..DiskOptions::default()
-    };
-    if let Some(other) = found.as_ref().err().filter(|other| other.certain) {
-        bail!("{}", other.text);
-    }
-    let disk = match open::disk(&arguments.image, &disk) {
-        Err(error) if asks => return Err(error.context("cannot repair (-n only checks)")),
-        disk => disk?,
-    };
     let access = if mode == RepairMode::No && !asks { Access::ReadOnly } else { Access::ReadWrite };
-    let kept = through_policy(arguments, offset, disk, access)?;
+    let (kept, found) = if disks::is_several(&arguments.image) {
+        on_disks(arguments, access)?
+    } else {
+        on_disk(arguments, asks, access)?
+    };
     let view = kept.view();
     let disk: &dyn BlockDevice = &view;
     let format = match found {
@@ -298,10 +287,50 @@ fn offline(arguments: &Arguments) -> Result<Report> {
     Ok(report)
 }
 
+/// The volume on one disk, and what it seems to be.
+fn on_disk(
+    arguments: &Arguments,
+    asks: bool,
+    access: Access,
+) -> Result<(Checked, Result<probe::Found, probe::Other>)> {
+    let offset = arguments.volume.start(&arguments.image)?;
+    let found = probe::format(&arguments.image, offset)?;
+    let disk = DiskOptions {
+        block_size: found.as_ref().map_or(probe::UNTOLD_BLOCK, |found| found.block_size),
+        offset,
+        read_only: access == Access::ReadOnly,
+        ..DiskOptions::default()
+    };
+    if let Some(other) = found.as_ref().err().filter(|other| other.certain) {
+        let alone = disks::alone(&arguments.image).filter(|_| offset == 0);
+        return Err(alone.unwrap_or_else(|| anyhow!("{}", other.text)));
+    }
+    let disk = match open::disk(&arguments.image, &disk) {
+        Err(error) if asks => return Err(error.context("cannot repair (-n only checks)")),
+        disk => disk?,
+    };
+    Ok((through_policy(arguments, offset, disk, access)?, found))
+}
+
+/// The volume on several disks. What it is may be too damaged to tell: then there may be copies of its superblock.
+fn on_disks(arguments: &Arguments, access: Access) -> Result<(Checked, Result<probe::Found, probe::Other>)> {
+    let (kept, _) = open::array(&arguments.image, access, Direct::Auto, None)?;
+    let device = kept.device();
+    let found = probe::on_device(&*device).map_err(|error| probe::Other {
+        text: format!("{}: {}", arguments.image.display(), crate::output::reasons(&error)),
+        certain: false,
+    });
+    if let Ok(found) = &found {
+        kept.judge_by(found.format)?;
+    }
+    let unit = to_usize(device.geometry().block_size);
+    Ok((Checked::Kept { kept: Box::new(kept), device, unit }, found))
+}
+
 /// A volume to be checked, on its disk or on the shepherd that its policy has put before it.
 enum Checked {
     Plain(Box<FileDisk>),
-    Kept { kept: Kept, device: Arc<dyn BlockDevice>, unit: usize },
+    Kept { kept: Box<Kept>, device: Arc<dyn BlockDevice>, unit: usize },
 }
 
 impl Checked {
@@ -357,7 +386,7 @@ fn through_policy(arguments: &Arguments, offset: u64, disk: FileDisk, access: Ac
     let disk: Arc<dyn BlockDevice> = Arc::new(open::disk(&arguments.image, &options)?);
     let name = arguments.image.display().to_string();
     match shepherd::over(&disk, format, access, (&name, None)) {
-        Ok(Some(kept)) => Ok(Checked::Kept { device: kept.device(), kept, unit }),
+        Ok(Some(kept)) => Ok(Checked::Kept { device: kept.device(), kept: Box::new(kept), unit }),
         Ok(None) => bail!("{name}: its policy was taken away meanwhile"),
         // What was moved would be taken for what it was before, and mended to death.
         Err(error) if access == Access::ReadWrite => {

@@ -1,5 +1,6 @@
 //! `fstitch mkfs`: makes volumes, and journals on devices of their own.
 
+mod array;
 pub mod device;
 mod fill;
 mod journal;
@@ -85,10 +86,11 @@ struct Common {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The image file or block device; a file is created if a size is given
+    /// The image file or block device; a file is created if a size is given. Several disks, with commas between them, are one volume: with
+    /// --policy
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
-    /// Size of the volume, such as 64M or 2G; without a unit it counts blocks, with `s` sectors of 512 bytes
+    /// Size of the volume, or of each of several disks, such as 64M or 2G; without a unit it counts blocks, with `s` sectors of 512 bytes
     #[arg(value_name = "SIZE")]
     size: Option<String>,
 }
@@ -203,13 +205,16 @@ fn asked_block_size(text: &str) -> Result<u32, String> {
 /// Makes a volume, with the journal that was asked for, else with what goes with its kind.
 fn make(wanted: &Wanted) -> Result<Outcome> {
     let common = &wanted.common;
+    if crate::disks::is_several(&common.image) {
+        return array::make(wanted);
+    }
     let mut asked = asked(wanted)?;
     let device = match &common.journal {
         None | Some(AskedJournal::Bytes(_)) => None,
         Some(AskedJournal::Device(path)) => Some(device::for_new_volume(path, &mut asked.block_size)?),
     };
     let policy =
-        common.policy.as_deref().map(|policy| adopt::Wanted::read(policy, common.spares)).transpose()?;
+        common.policy.as_deref().map(|policy| adopt::Wanted::read(policy, common.spares, 1)).transpose()?;
     if policy.is_some() && wanted.format.keeps_maps().is_none() {
         return Err(usage(format!("{} volumes cannot follow a policy", wanted.kind)));
     }
@@ -478,7 +483,7 @@ pub fn new_uuid(text: &str) -> Result<[u8; 16], String> {
 }
 
 /// A version 4 UUID out of the kernel's randomness.
-fn random_uuid() -> Result<[u8; 16]> {
+pub fn random_uuid() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     let mut source = std::fs::File::open("/dev/urandom").context("opening /dev/urandom")?;
     source.read_exact(&mut bytes)?;

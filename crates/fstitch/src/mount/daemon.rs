@@ -22,9 +22,11 @@ use crate::control::server::{Served, Server};
 use crate::control::stack::StackStatus;
 use crate::control::trace::{Happened, Head};
 use crate::control::{Cut, Status};
+use crate::disks::{self, DiskList, Disks};
 use crate::live::Live;
 use crate::open::{self, Access, Options as OpenOptions, Volume};
 use crate::output::Outcome;
+use crate::shepherd::Kept;
 
 /// Why a mount whose power was cut answers nothing.
 const CUT: &str = "the power is gone, cut by a command: what was not stable is lost";
@@ -65,7 +67,8 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
         None => Arc::clone(&volume.fs) as _,
     };
     // A descriptor is known to others by the path of its file, if that has one.
-    let source = plan.image.canonicalize().unwrap_or_else(|_| plan.image.clone()).display().to_string();
+    let source =
+        crate::disks::canonical(&plan.image).unwrap_or_else(|_| plan.image.clone()).display().to_string();
     let places = (source.clone(), plan.mountpoint.as_path());
     let mount =
         Mount::new(fs, &mount_options(&plan.options, places, plan.workers, volume.fs.consistency())?)?;
@@ -92,6 +95,7 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
         Daemon::recover(&served)?;
     }
     Daemon::let_go(&served)?;
+    Daemon::keep_disks(&served, plan.options.rebuild_rate)?;
     let result = mount.run();
     drop(signals);
     // The image is closed, and its lock given back, before anybody hears that the unmount is done.
@@ -217,6 +221,8 @@ struct Reopening {
     options: OpenOptions,
     /// Reclaims what a crash has left.
     recovers: bool,
+    /// Bytes a second that are written to a disk that is rebuilt.
+    rebuild_rate: Option<u64>,
     /// Held by whoever opens it anew, or closes it.
     one: Mutex<()>,
 }
@@ -263,6 +269,7 @@ impl Daemon {
             options,
             one: Mutex::new(()),
             recovers,
+            rebuild_rate: plan.options.rebuild_rate,
         });
     }
 
@@ -328,6 +335,24 @@ impl Daemon {
         Ok(())
     }
 
+    /// Rebuilds disks that were replaced, and has hot spares take the places of those that fail, as long as the volume is open. `rate`: bytes a second.
+    pub fn keep_disks(served: &Arc<Self>, rate: Option<u64>) -> Result<()> {
+        if served.shown().read_only || served.with(|volume| several(volume).map(|_| ())).is_err() {
+            return Ok(());
+        }
+        let served = Arc::downgrade(served);
+        std::thread::Builder::new().name("disks".into()).spawn(move || {
+            let mut keeper = disks::Keeper::default();
+            while let Some(daemon) = served.upgrade() {
+                let kept = |volume: &Volume| disks::keep(several(volume)?.0, &mut keeper, rate);
+                let Ok(pause) = daemon.with(kept) else { return };
+                drop(daemon);
+                std::thread::sleep(pause);
+            }
+        })?;
+        Ok(())
+    }
+
     /// Reclaims, and returns how many things were mended.
     fn reclaim(&self) -> Result<u64> {
         let done = self.with(|volume| Ok(volume.fs.reclaim()?))?;
@@ -342,6 +367,12 @@ impl Daemon {
         tracing::info!("{text}");
         text.clone_into(&mut self.recovery.lock().unpoisoned());
     }
+}
+
+/// The disks of a volume that is on several.
+fn several(volume: &Volume) -> Result<(&Kept, &Disks)> {
+    let kept = volume.kept.as_ref().and_then(|kept| Some((kept, kept.disks()?)));
+    kept.context("the volume is not on several disks")
 }
 
 fn reclaimed(done: &Reclaimed) -> String {
@@ -371,9 +402,12 @@ impl Served for Daemon {
         let now = self.with(|volume| {
             let volatile = volume.live.as_ref().map_or(0, Live::volatile_bytes);
             let journal = volume.fs.cache().and_then(|cache| cache.journal_status()).map(Into::into);
-            Ok((volume.fs.health(), volatile, journal))
+            let array = several(volume).ok().map(|(_, disks)| (disks::list(disks), disks.list()));
+            Ok((volume.fs.health(), volatile, journal, array))
         });
-        let (Health { failure, dirty_bytes }, volatile_bytes, journal) = now.unwrap_or_default();
+        let (Health { failure, dirty_bytes }, volatile_bytes, journal, array) = now.unwrap_or_default();
+        let shown = self.shown().clone();
+        let (array, image) = array.map_or((None, shown.image.clone()), |(array, image)| (Some(array), image));
         Status {
             recovery: self.recovery.lock().unpoisoned().clone(),
             failure: failure.map(|error| error.to_string()).unwrap_or_default(),
@@ -382,7 +416,9 @@ impl Served for Daemon {
             journal,
             awake: self.awake.as_ref().map(|awake| awake.report().into()),
             stack: self.stack.as_ref().map(|tell| tell()),
-            ..self.shown().clone()
+            array,
+            image,
+            ..shown
         }
     }
 
@@ -437,6 +473,7 @@ impl Served for Daemon {
                 Self::recover(&daemon)?;
             }
             Self::let_go(&daemon)?;
+            Self::keep_disks(&daemon, reopening.rebuild_rate)?;
         }
         Ok(())
     }
@@ -468,12 +505,22 @@ impl Served for Daemon {
         self.with(|volume| Ok(cache_of(volume)?.view(limit.min(GRAPH_MAX)).into()))
     }
 
+    fn disks(&self) -> Result<DiskList> {
+        self.with(|volume| Ok(disks::list(several(volume)?.1)))
+    }
+
+    fn change_disks(&self, change: &disks::Change) -> Result<String> {
+        ensure!(!self.shown().read_only, "the volume is mounted for reading only");
+        self.with(|volume| change.apply(several(volume)?.0))
+    }
+
     fn health(&self) -> Result<crate::shepherd::health::Health> {
         self.with(|volume| {
             let kept = volume.kept.as_ref().context("the volume follows no policy")?;
             let (format, newest) = newest(volume)?;
             let health = crate::shepherd::health::of(kept.shepherd(), kept.opened());
-            Ok(health.with_names(kept, format, &*newest, &[&**kept.shepherd(), &*newest]))
+            let named = health.with_names(kept, format, &*newest, &[&**kept.shepherd(), &*newest]);
+            Ok(named.on_disks(kept.disks()))
         })
     }
 

@@ -88,6 +88,8 @@ Mount options (-o):
   journal_path=PATH              the device of the volume's journal, if it has one of its own
   on_fault=COMMAND               run this on faults of which the volume's policy says `notify`, with FSTITCH_STORY and others in its
                                  environment; a name without commas: the rest goes into a script
+  rebuild_rate=BYTES             of a volume on several disks: write at most so many bytes a second to a disk that is rebuilt;
+                                 without it half of the time is left to others
   awake=auto|on|off              keep idle processors awake while requests come: several times as fast in virtual machines and
                                  where processors sleep deeply. auto (default): where waking one was measured to be slow, only
                                  while requests come fast, not on battery; on (or `awake`): from the first request; see `status`
@@ -195,7 +197,7 @@ fn settle_image(image: &mut PathBuf) -> Result<()> {
     if ["/proc/self/fd", "/dev/fd"].iter().any(|fds| image.starts_with(fds)) {
         std::fs::metadata(&*image).with_context(name)?;
     } else {
-        *image = image.canonicalize().with_context(name)?;
+        *image = crate::disks::canonical(image)?;
     }
     Ok(())
 }

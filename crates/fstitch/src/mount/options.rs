@@ -74,6 +74,8 @@ pub struct Options {
     pub journal: Option<PathBuf>,
     /// What is run on faults of which the volume's policy says `notify`.
     pub on_fault: Option<String>,
+    /// Bytes a second that are written to a disk that is rebuilt.
+    pub rebuild_rate: Option<u64>,
     /// Options for the kernel (`nosuid`, `nodev`, `noexec`, …).
     pub kernel: Vec<String>,
 }
@@ -278,6 +280,7 @@ impl Options {
             "offset" => self.offset = crate::size::bytes(value)?,
             "journal_path" => self.journal = Some(PathBuf::from(value)),
             "on_fault" => self.on_fault = Some(value.to_owned()),
+            "rebuild_rate" => self.rebuild_rate = Some(crate::size::bytes(value)?),
             "cache_size" => self.cache_size = Some(crate::size::bytes(value)?),
             "workers" => {
                 let workers = value.parse().map_err(|_| format!("`{value}` is not a number"))?;

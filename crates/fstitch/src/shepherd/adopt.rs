@@ -24,14 +24,29 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Reads a policy that comes with the program, or a file.
-    pub fn read(name: &str, spares: Option<u64>) -> Result<Self> {
+    /// Reads a policy that comes with the program, or a file, for a volume on so many disks.
+    pub fn read(name: &str, spares: Option<u64>, disks: usize) -> Result<Self> {
         let text = crate::policy::text_of(name)?;
         let policy = Policy::parse(&text).map_err(|refused| anyhow::anyhow!("{name}: {refused}"))?;
         policy
-            .check_volume(&text, &VolumeFacts { disks: 1 })
+            .check_volume(&text, &VolumeFacts { disks })
             .map_err(|refused| anyhow::anyhow!("{name}: {refused}"))?;
         Ok(Self { name: name.to_owned(), text, policy, spares })
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// As it is written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// What it says.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
     }
 }
 

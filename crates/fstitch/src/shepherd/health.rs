@@ -67,6 +67,9 @@ pub struct Health {
     pub short_blocks: u64,
     /// Whom they belong to.
     pub short: Whose,
+    /// The disks, if the volume is on several.
+    #[serde(default)]
+    pub array: Option<crate::disks::DiskList>,
 }
 
 /// How often something has happened to blocks of one kind.
@@ -189,6 +192,19 @@ impl Health {
         self
     }
 
+    /// The same with the disks of a volume on several.
+    pub fn on_disks(mut self, disks: Option<&crate::disks::Disks>) -> Self {
+        self.array = disks.map(crate::disks::list);
+        for (cause, remedy) in self.array.iter().flat_map(crate::disks::DiskList::causes) {
+            if self.verdict == "good" {
+                "degraded".clone_into(&mut self.verdict);
+            }
+            self.causes.push(cause);
+            self.remedies.push(remedy);
+        }
+        self
+    }
+
     fn describe(&self, name: &str) -> Result<String> {
         let mut shown = format!("{name}: {}\n", self.verdict);
         for cause in &self.causes {
@@ -206,6 +222,9 @@ impl Health {
         writeln!(shown, "  {:<20} {}", "copies", self.copies)?;
         writeln!(shown, "  {:<20} {}", "groups with parity", self.groups)?;
         writeln!(shown, "  {:<20} {}", "moved blocks", self.moved)?;
+        if let Some(array) = &self.array {
+            shown.push_str(&array.describe());
+        }
         for count in &self.counts {
             writeln!(shown, "  {:<20} {} of {}", count.what, count.count, count.kind)?;
         }
@@ -275,6 +294,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
             let mut health = Health::default();
             unmounted(arguments, |kept, format, view| {
                 health = of(kept.shepherd(), kept.opened()).with_names(kept, format, view, &[view]);
+                health = std::mem::take(&mut health).on_disks(kept.disks());
             })?;
             health
         }

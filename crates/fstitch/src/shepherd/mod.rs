@@ -6,14 +6,15 @@ pub mod scrub;
 mod watch;
 pub mod whose;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Overlay};
 use fstitch_formats::{Format, KeepsMaps, MapsAt};
 use fstitch_shepherd::engine::Opened;
-use fstitch_shepherd::{Options, Shepherd, Stretch};
+use fstitch_shepherd::{Options, Rules, Shepherd, Stretch};
 
+use crate::disks::Disks;
 use crate::open::Access;
 use crate::output::spinner;
 use crate::shepherd::whose::Whose;
@@ -27,6 +28,30 @@ pub struct Kept {
     opened: Opened,
     access: Access,
     noted: Arc<Noted>,
+    /// The disks, if the volume is on several.
+    disks: Option<Disks>,
+    /// The format's rules, which are found through the shepherd where that is in front of several disks.
+    late: Arc<Late>,
+}
+
+/// Rules that are not known before the volume can be read.
+#[derive(Default)]
+struct Late(OnceLock<Arc<dyn Rules>>);
+
+impl Rules for Late {
+    fn judge(&self, kind: BlockKind, block: BlockNo, data: &[u8]) -> Option<String> {
+        self.0.get()?.judge(kind, block, data)
+    }
+
+    fn repair(
+        &self,
+        kind: BlockKind,
+        block: BlockNo,
+        data: &[u8],
+        read: &dyn Fn(BlockNo, BlockKind) -> Option<Vec<u8>>,
+    ) -> Option<Vec<u8>> {
+        self.0.get()?.repair(kind, block, data, read)
+    }
 }
 
 /// What a shepherd is told about who wants to hear of faults.
@@ -70,9 +95,36 @@ pub fn over(
         "the maps of the volume's policy cannot be used; `fstitch tune --policy none` takes them away, and what only they knew with them",
     );
     let (shepherd, opened) = opened?;
-    let kept = Kept { shepherd: Arc::new(shepherd), opened, access, noted };
+    let kept =
+        Kept { shepherd: Arc::new(shepherd), opened, access, noted, disks: None, late: Arc::default() };
     kept.say(name);
     Ok(Some(kept))
+}
+
+/// Puts the shepherd over the disks of an array, seen as `device`. What the format says of its blocks is told later, by [`Kept::judge_by`].
+pub fn over_disks(
+    disks: Disks,
+    device: Arc<dyn BlockDevice>,
+    (name, hook): (&str, Option<&Hook>),
+) -> Result<Kept> {
+    let access = disks.access();
+    let below = match access {
+        Access::ReadWrite => device,
+        Access::ReadOnly => Arc::new(Overlay::new(device)) as Arc<dyn BlockDevice>,
+    };
+    let (late, noted) = (Arc::new(Late::default()), Arc::default());
+    let options = Options {
+        watch: watch::watch(name.to_owned(), hook.cloned(), Arc::clone(&noted)),
+        rules: Some(Arc::clone(&late) as _),
+        disks: Some(Arc::clone(disks.array())),
+        read_only: access == Access::ReadOnly,
+        ..Options::default()
+    };
+    let opened = Shepherd::open(below, &disks.array().area(), options);
+    let (shepherd, opened) = opened.context("the maps of the array's policy cannot be used")?;
+    let kept = Kept { shepherd: Arc::new(shepherd), opened, access, noted, disks: Some(disks), late };
+    kept.say(name);
+    Ok(kept)
 }
 
 const UNFINISHED: &str = "giving the volume a policy was cut short: it follows none; \
@@ -87,6 +139,20 @@ impl Kept {
     /// Who keeps it.
     pub fn shepherd(&self) -> &Arc<Shepherd> {
         &self.shepherd
+    }
+
+    /// The disks, if the volume is on several.
+    pub fn disks(&self) -> Option<&Disks> {
+        self.disks.as_ref()
+    }
+
+    /// From now on blocks are judged by the rules of a format.
+    pub fn judge_by(&self, format: &dyn Format) -> Result<()> {
+        let Some(keeps) = format.keeps_maps() else { return Ok(()) };
+        let rules = keeps.rules(&*self.shepherd)?;
+        // Who asks a second time has the same rules.
+        let _known = self.late.0.set(rules);
+        Ok(())
     }
 
     /// What was found at opening.
@@ -166,6 +232,13 @@ impl Kept {
             Access::ReadOnly => Ok(()),
         }
     }
+}
+
+/// Whether a block holds something, by the census of a volume.
+pub fn is_known(blocks: &[Stretch], block: BlockNo) -> bool {
+    let at = blocks.partition_point(|stretch| stretch.start <= block);
+    let found = at.checked_sub(1).and_then(|at| blocks.get(at));
+    found.is_some_and(|stretch| block.get() < stretch.start.get() + stretch.count)
 }
 
 /// What a block holds, by the census of a volume; data where that does not know it.

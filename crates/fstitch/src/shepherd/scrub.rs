@@ -269,6 +269,8 @@ fn unmounted(arguments: &Arguments) -> Result<Found> {
         pace.wait(done.read * block_size);
     }
     display.finish_and_clear();
+    // Free blocks of a disk that was replaced are marked as lost as well, and nobody misses them.
+    done.lost.retain(|block| super::is_known(&blocks, *block));
     let found = Found::named(done, None, (kept, opened.format, &*opened.device));
     kept.close()?;
     Ok(found)

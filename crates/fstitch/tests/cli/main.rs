@@ -7,6 +7,7 @@ mod bench;
 mod copy;
 mod dead;
 mod devices;
+mod disks;
 mod edit;
 mod filled;
 mod foreign;
