@@ -343,7 +343,18 @@ impl BlockDevice for Shepherd {
 
     fn flush(&self) -> Result<()> {
         self.lets(IoOp::Flush, BlockNo(0))?;
-        self.flush_disk()
+        let has_failed = self.area.device.take_failed_flush();
+        match self.flush_disk() {
+            Ok(()) if has_failed => {
+                let why = "a flush before this one has failed: what was written before it may be lost";
+                Err(Error::io(IoOp::Flush, BlockNo(0), std::io::Error::other(why)))
+            }
+            flushed => {
+                // Its own failure is told.
+                self.area.device.take_failed_flush();
+                flushed
+            }
+        }
     }
 
     fn discard(&self, start: BlockNo, count: u64) -> Result<()> {

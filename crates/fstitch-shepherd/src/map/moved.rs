@@ -13,11 +13,24 @@ pub(crate) struct Moved {
     places: RwLock<BTreeMap<BlockNo, BlockNo>>,
     /// Whether there are any: most disks have none, and pay nothing.
     are_any: AtomicBool,
+    /// A flush has failed, and who waits for what was written before it has not been told.
+    has_failed: AtomicBool,
 }
 
 impl Moved {
     pub(crate) fn new(below: Arc<dyn BlockDevice>) -> Self {
-        Self { below, places: RwLock::default(), are_any: AtomicBool::new(false) }
+        Self {
+            below,
+            places: RwLock::default(),
+            are_any: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether a flush has failed since this was asked last. A disk says that once, and whatever was written before may be lost although the
+    /// next one succeeds: so whoever flushes next is told, also where a flush of the shepherd's own was tried again.
+    pub(crate) fn take_failed_flush(&self) -> bool {
+        self.has_failed.swap(false, Ordering::AcqRel)
     }
 
     /// The disk itself, on which each block is at home.
@@ -83,7 +96,11 @@ impl BlockDevice for Moved {
     }
 
     fn flush(&self) -> Result<()> {
-        self.below.flush()
+        let flushed = self.below.flush();
+        if flushed.is_err() {
+            self.has_failed.store(true, Ordering::Release);
+        }
+        flushed
     }
 
     fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
