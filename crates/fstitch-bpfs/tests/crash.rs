@@ -414,6 +414,23 @@ fn every_operation_survives_in_every_epoch() {
     assert!(counts.states > 1_000, "{counts:?}");
 }
 
+/// A file that became shorter, and that is not durable yet, grows again.
+#[test]
+fn what_an_end_hides_is_written_when_it_hides_it() {
+    let (images, mut counts) = (images(), Counts::default());
+    let path = |path: &[u8]| path.to_vec();
+    let pairs = [
+        [Op::Truncate(target(b"f"), 3), Op::Write(target(b"f"), 5, 100, 6)],
+        [Op::Truncate(target(b"big"), 5000), Op::Write(target(b"big"), 5005, 50, 6)],
+        [Op::Unlink(path(b"f")), Op::Create(path(b"other"), 0o644)],
+        [Op::Unlink(path(b"h")), Op::Create(path(b"i"), 0o644)],
+    ];
+    for pair in pairs {
+        Judge::new(Optimizations::ALL_OF_THE_PAPER, Caching::Epochs).run(&images, &pair, &mut counts);
+    }
+    counts.say();
+}
+
 /// The tree with times of their own, and with one for all.
 fn images() -> [Vec<u8>; 2] {
     [prepared(false), prepared(true)]
