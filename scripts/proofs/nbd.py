@@ -5,6 +5,9 @@
   - Through nbdfuse and a loop device the kernel's ext4 has a volume: every kind of file is there after a restart of all of it.
   - The server is killed at a random moment while fio writes with a flush after every eight writes; everything before the last
     flush that was answered is there, by fio's own verification.
+  - The server is killed while a client of our own, which is libnbd and nbd/versions.py, writes to one disk on several connections:
+    every sector has a version that is no older than the last answered flush or write with FUA says. The disk as it was before the last
+    flush, and before the last write with FUA, is found to lack it.
   - The same with the kernel's ext4 above nbdfuse, under the loads of crash_kill.py: after ext4 has replayed its journal everything
     that an fsync had promised is there, and e2fsck finds nothing.
 After each `fstitch lld check` finds nothing. Kills are made by their number and the seed alone.
@@ -26,8 +29,11 @@ import trees
 BLOCK_SIZE = 4096
 COMMANDS = ("nbdinfo", "nbdcopy", "nbdsh", "nbdfuse", "qemu-img", "qemu-io", "fio", "losetup", "mkfs.ext4", "e2fsck", "git")
 PATIENCE = 30
+VERSIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nbd", "versions.py")
 # fio: writes between flushes; what each of its processes writes, in MiB; how many of them.
 FLUSH_EVERY, FIO_MIB, FIO_JOBS = 8, 32, 3
+# The disk and the volume that our own client fills many times over, so that the cleaner works.
+LIBNBD_DISK, LIBNBD_SIZE = "32M", "8M"
 NBDSH = """
 assert h.get_size() == {size}, h.get_size()
 assert h.can_flush() and h.can_fua() and h.can_trim() and h.can_zero() and h.can_fast_zero() and h.can_cache()
@@ -156,6 +162,11 @@ class Ext4:
         self.detach()
 
 
+def with_libnbd():
+    """The environment in which Python has libnbd: that of the distribution has, and another one may come first."""
+    return {**os.environ, "PATH": f"/usr/bin:{os.environ['PATH']}"}
+
+
 def copies(server, work):
     """nbdinfo, nbdcopy and qemu-img: files go there and back, and holes are holes."""
     data = random.Random(1).randbytes(20_000_000 + 512)
@@ -191,9 +202,7 @@ def requests(server, work):
         with open(f"{work}/script", "w", encoding="utf-8") as file:
             file.write(NBDSH.format(size=8 << 20))
         run = f"exec(open('{work}/script').read())"
-        # The distribution's Python has the distribution's modules, and another one may come first.
-        path = {**os.environ, "PATH": f"/usr/bin:{os.environ['PATH']}"}
-        common.run("nbdsh", "--base-allocation", "-u", server.uri("small"), "-c", run, env=path)
+        common.run("nbdsh", "--base-allocation", "-u", server.uri("small"), "-c", run, env=with_libnbd())
         commands = (
             "write -P 7 1M 256k", "write -f -P 8 1100k 3k", "write -z 1M 32k", "discard 1152k 64k", "flush", "read -P 0 1M 32k",
             "read -P 7 1056k 44k", "read -P 8 1100k 3k", "read -P 0 1152k 64k", "read -P 7 1216k 64k",
@@ -264,7 +273,7 @@ def killed_under_fio(server, source):
             running.append(
                 subprocess.Popen(command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             )
-        time.sleep(source.uniform(0.4, 2.5))
+        time.sleep(source.uniform(0.4, 1.5))
     finally:
         server.kill()
         said = [process.communicate()[0] for process in running]
@@ -297,6 +306,73 @@ def sees_what_is_missing(server, words, stable):
             if done.returncode == 0:
                 raise common.Failure("fio finds what was never written")
             return
+
+
+def versions(server, *words):
+    """The words that start our own client, or its judge."""
+    return ["python3", VERSIONS, words[0], server.uri("volume"), *words[1:]]
+
+
+def killed_under_libnbd(server, work, kills, source):
+    """One disk, whose server dies again and again: what one death left must be there after the next one, too."""
+    server.create("volume", LIBNBD_SIZE)
+    total = [0, 0, 0]
+    for number in range(kills):
+        server.start("volume")
+        command = versions(server, "write", f"{work}/state", str(source.randrange(10**9)))
+        client = subprocess.Popen(command, env=with_libnbd(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            time.sleep(source.uniform(0.5, 2.0))
+            if server.process.poll() is not None:
+                raise common.Failure(f"the server ended by itself, with {server.process.returncode}")
+        finally:
+            server.kill()
+            said, errors = client.communicate()
+        if client.returncode:
+            raise common.Failure(f"kill {number}: {errors.strip()}")
+        judged(server, work, f"kill {number}")
+        total = [sum(counts) for counts in zip(total, map(int, said.split()))]
+    print(f"     {total[0]} writes, {total[1]} flushes and {total[2]} writes with FUA were answered", flush=True)
+    if not all(total):
+        raise common.Failure("too little was answered to say anything")
+
+
+def judged(server, work, what):
+    """The disk is whole, and every sector has a version that it must have."""
+    server.check()
+    with server.serving("volume"):
+        done = common.run(*versions(server, "judge", f"{work}/state"), ok=None, env=with_libnbd())
+    if done.returncode:
+        raise common.Failure(f"{what}: {done.stderr.strip()}")
+
+
+def misses_the_last(server, work, kind):
+    """The judge sees it when all that is lost is what the last answered flush, or the last write with FUA, says is there."""
+    server.create("volume", LIBNBD_SIZE)
+
+    def writes_and_dies(seed):
+        server.start("volume")
+        try:
+            common.run(*versions(server, "write", f"{work}/state", seed, "--last", kind), env=with_libnbd())
+        finally:
+            server.kill()
+
+    writes_and_dies("1")
+    judged(server, work, "the first one")
+    common.copy_sparse(server.disk, f"{work}/before")
+    writes_and_dies("2")
+    common.copy_sparse(f"{work}/state", f"{work}/state.2")
+    judged(server, work, "the second one")
+    common.copy_sparse(f"{work}/state.2", f"{work}/state")
+    common.copy_sparse(f"{work}/before", server.disk)
+    try:
+        judged(server, work, "the disk before")
+    except common.Failure as failure:
+        if "are not what was answered" not in str(failure):
+            raise
+        print(f"     before the last one: {str(failure).splitlines()[0]}", flush=True)
+    else:
+        raise common.Failure("the disk as it was before the last one lacks nothing")
 
 
 def killed_under_ext4(server, work, kind, source):
@@ -334,7 +410,7 @@ def killed_under_ext4(server, work, kind, source):
 
 def main():
     parser = common.arguments(__doc__)
-    parser.add_argument("--kills", type=int, default=20, help="kills under fio, and as many under ext4 (default 20)")
+    parser.add_argument("--kills", type=int, default=20, help="kills under fio, and as many under libnbd and under ext4 (default 20)")
     parser.add_argument("--seed", default=None, help="repeats the kills of an earlier invocation")
     options = parser.parse_args()
     common.require(root=True, fuse=True, loop=True, commands=COMMANDS)
@@ -344,9 +420,9 @@ def main():
     summary = common.Summary(f"a logical disk over NBD, {options.kills} kills of each kind (seed {seed})")
 
     @contextlib.contextmanager
-    def case(name):
+    def case(name, size="512M"):
         with summary.case(name), common.workdir(options, "nbd") as work:
-            yield Server(binary, work), work
+            yield Server(binary, work, size), work
 
     with case("nbdinfo, nbdcopy, qemu-img") as (server, work):
         copies(server, work)
@@ -360,6 +436,12 @@ def main():
     for number in range(options.kills):
         with case(f"kill {number} under fio") as (server, _):
             stable += killed_under_fio(server, random.Random(f"{seed}/fio/{number}"))
+    if options.kills:
+        for kind in ("flush", "fua"):
+            with case(f"a lost {kind} is seen", LIBNBD_DISK) as (server, work):
+                misses_the_last(server, work, kind)
+        with case(f"{options.kills} kills under libnbd", LIBNBD_DISK) as (server, work):
+            killed_under_libnbd(server, work, options.kills, random.Random(f"{seed}/libnbd"))
     for number in range(options.kills):
         kind = crash_kill.KINDS[number % len(crash_kill.KINDS)]
         with case(f"kill {number} under ext4: {kind}") as (server, work):

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fstitch_core::lock::Mutex;
 use fstitch_core::order::rank;
 use fstitch_core::{BlockDevice, BlockNo, Errno, Result};
-use fstitch_lld::{Recovered, Shared, Volume, Volumes};
+use fstitch_lld::{ListId, Recovered, Shared, Volume, Volumes};
 use fstitch_nbd::{DeviceExport, Export, Exports, Extent, Features, Listed, ZeroOptions};
 
 use super::volume::Shown;
@@ -37,10 +37,34 @@ impl Units {
     }
 }
 
+/// What an export is of: the list of a volume, which is nobody else's ever again, and the token of a unit.
+type Key = (ListId, Option<String>);
+
+/// The exports that connections have.
+///
+/// All connections to one have the same: it knows who changes parts of which blocks, and keeps two changes of one block apart.
+#[derive(Default)]
+pub struct Opened(Mutex<BTreeMap<Key, Weak<VolumeExport>>, rank::Reclaim>);
+
+impl Opened {
+    /// The export that others have already, or this one.
+    fn one_for_all(&self, key: Key, export: VolumeExport) -> Arc<VolumeExport> {
+        let mut opened = self.0.lock();
+        opened.retain(|_, export| export.strong_count() > 0);
+        if let Some(found) = opened.get(&key).and_then(Weak::upgrade) {
+            return found;
+        }
+        let export = Arc::new(export);
+        opened.insert(key, Arc::downgrade(&export));
+        export
+    }
+}
+
 /// What is served.
 pub struct Served {
     pub volumes: Volumes,
     pub units: Units,
+    pub opened: Opened,
     /// The smallest part of a block that clients may read and write.
     pub minimum: u32,
     pub read_only: bool,
@@ -75,12 +99,14 @@ impl Exports for Served {
             Some(token) => volume.in_unit(&self.units.find(token).ok_or(Errno::NOENT)?),
             None => volume,
         };
-        Ok(Arc::new(VolumeExport::new(name, volume, self.minimum, self.read_only)?))
+        let key = (volume.list(), token.map(str::to_owned));
+        let export = VolumeExport::new(name, volume, self.minimum, self.read_only)?;
+        Ok(self.opened.one_for_all(key, export))
     }
 }
 
 /// A volume, as clients of NBD see it.
-struct VolumeExport {
+pub struct VolumeExport {
     name: String,
     volume: Arc<Volume>,
     bytes: DeviceExport,
@@ -175,4 +201,74 @@ pub const TOKEN: usize = 32;
 /// Whether something could be a token.
 pub fn is_token(text: &str) -> bool {
     text.len() == TOKEN && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use fstitch_core::MemDevice;
+    use fstitch_lld::{Disk, FormatOptions, Options};
+
+    use super::*;
+
+    const BLOCK: usize = 4096;
+    /// So many that threads meet even where they have to take turns.
+    const ROUNDS: u32 = 60_000;
+
+    fn served() -> Served {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_image(4096, vec![0; 64 << 20]));
+        Disk::format(Arc::clone(&device), &FormatOptions::default()).unwrap();
+        let (disk, recovered) = Disk::open(device, &Options::default()).unwrap();
+        let volumes = Volumes::open(Arc::new(disk)).unwrap();
+        volumes.create("v", 1 << 20).unwrap();
+        let (units, minimum, read_only, opened_in) = (Units::default(), 512, false, Duration::ZERO);
+        Served { volumes, units, opened: Opened::default(), minimum, read_only, recovered, opened_in }
+    }
+
+    /// Writes its half of a block, alternating with other work there, and finds what it wrote each time.
+    fn keeps_its_half(export: &dyn Export, half: usize) {
+        let (offset, mut found) = ((half * BLOCK / 2) as u64, vec![0; BLOCK / 2]);
+        for round in 0..ROUNDS {
+            let byte = u8::try_from(round % 250).unwrap() + 1;
+            export.write(offset, &vec![byte; BLOCK / 2], false).unwrap();
+            export.read(offset, &mut found).unwrap();
+            assert!(
+                found.iter().all(|&found| found == byte),
+                "half {half}, round {round}: another one is there"
+            );
+        }
+    }
+
+    #[test]
+    fn connections_that_change_parts_of_one_block_keep_each_others() {
+        let served = served();
+        for token in [None, Some("t")] {
+            if let Some(token) = token {
+                served.units.begin(token, &served.volumes);
+            }
+            let name = token.map_or("v".to_owned(), |token| format!("v?aru={token}"));
+            // As two connections open it.
+            let exports = [served.open(&name).unwrap(), served.open(&name).unwrap()];
+            thread::scope(|scope| {
+                for (half, export) in exports.iter().enumerate() {
+                    scope.spawn(move || keeps_its_half(export.as_ref(), half));
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn what_is_opened_again_is_another_volume_if_it_was_made_again() {
+        let served = served();
+        let first = served.open("v").unwrap();
+        first.write(0, &[7; BLOCK], false).unwrap();
+        drop(first);
+        served.volumes.remove("v").unwrap();
+        served.volumes.create("v", 2 << 20).unwrap();
+        let again = served.open("v").unwrap();
+        let mut found = [1; BLOCK];
+        again.read(0, &mut found).unwrap();
+        assert_eq!((again.size(), found), (2 << 20, [0; BLOCK]));
+    }
 }

@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::control;
-use super::exports::{Served, Units};
+use super::exports::{Opened, Served, Units};
 use crate::output::{Outcome, json, usage};
 use crate::size;
 
@@ -105,9 +105,9 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         return Err(usage(format!("--minimum is a power of two, and at most a block of {block_size} bytes")));
     }
     let volumes = Volumes::open(Arc::clone(&disk)).with_context(|| name.to_string())?;
-    let (units, read_only) = (Units::default(), arguments.read_only);
+    let (units, opened, read_only) = (Units::default(), Opened::default(), arguments.read_only);
     let minimum = arguments.minimum;
-    let served = Arc::new(Served { volumes, units, minimum, read_only, recovered, opened_in });
+    let served = Arc::new(Served { volumes, units, opened, minimum, read_only, recovered, opened_in });
     let server = listen(arguments, &served)?;
     eprintln!("fstitch: {name} is served");
     let (stop, stopped) = mpsc::channel();
