@@ -232,7 +232,7 @@ def verified(server):
     server.create("volume", "256M")
     with server.serving("volume"):
         words = ("--name=all", "--rw=randwrite", "--bsrange=512-128k", "--bs_unaligned=0", "--blockalign=512", "--iodepth=32")
-        _, counts = fio(server, *words, "--size=64M", "--numjobs=2", "--offset_increment=64M", "--group_reporting", "--loops=2")
+        _, counts = fio(server, *words, "--size=32M", "--numjobs=2", "--offset_increment=32M", "--group_reporting", "--loops=2")
         print(f"     {counts['write']['total_ios']} writes, {counts['read']['total_ios']} verified", flush=True)
         if counts["error"] or counts["read"]["total_ios"] < counts["write"]["total_ios"] // 4:
             raise common.Failure(f"fio ended with {counts['error']}")
@@ -322,7 +322,7 @@ def killed_under_libnbd(server, work, kills, source):
         command = versions(server, "write", f"{work}/state", str(source.randrange(10**9)))
         client = subprocess.Popen(command, env=with_libnbd(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
-            time.sleep(source.uniform(0.5, 2.0))
+            time.sleep(source.uniform(0.5, 1.5))
             if server.process.poll() is not None:
                 raise common.Failure(f"the server ended by itself, with {server.process.returncode}")
         finally:
