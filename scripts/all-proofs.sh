@@ -3,7 +3,7 @@
 set -uo pipefail
 cd "$(dirname "$0")"
 failed=()
-for proof in interchange journal journal-stress fsx pjdfstest linux-source memory rewrites crash-kill recorded stack nbd minix; do
+for proof in interchange journal journal-stress fsx pjdfstest linux-source memory rewrites crash-kill recorded stack pull nbd minix; do
     echo "== $proof"
     ./$proof.sh || failed+=("$proof")
 done
