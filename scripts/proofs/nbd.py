@@ -31,7 +31,7 @@ COMMANDS = ("nbdinfo", "nbdcopy", "nbdsh", "nbdfuse", "qemu-img", "qemu-io", "fi
 PATIENCE = 30
 VERSIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nbd", "versions.py")
 # fio: writes between flushes; what each of its processes writes, in MiB; how many of them.
-FLUSH_EVERY, FIO_MIB, FIO_JOBS = 8, 32, 3
+FLUSH_EVERY, FIO_MIB, FIO_JOBS = 8, 32, 2
 # The disk and the volume that our own client fills many times over, so that the cleaner works.
 LIBNBD_DISK, LIBNBD_SIZE = "32M", "8M"
 NBDSH = """
