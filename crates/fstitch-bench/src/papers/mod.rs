@@ -9,6 +9,7 @@ mod optimizations;
 mod race;
 mod recovery;
 mod scale;
+mod shepherd;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ type Make = fn(&Setting<'_>) -> Result<Table>;
 pub use self::lld::child as large_logical_disk;
 
 /// The tables that are measured, with names for those who wait and for those who choose.
-const MEASURED: [(&str, Make); 14] = [
+const MEASURED: [(&str, Make); 16] = [
     ("patches per block", counts::table),
     ("cost per operation", scale::operations),
     ("cost by size of the volume", scale::volumes),
@@ -60,6 +61,8 @@ const MEASURED: [(&str, Make); 14] = [
     ("lld minix small files", lld::small_files),
     ("lld minix large file", lld::large_file),
     ("lld served", lld::served),
+    ("shepherd steps", shepherd::steps),
+    ("shepherd scrub", shepherd::scrub),
 ];
 
 /// Tables that are wanted.
