@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fstitch_core::lock::Mutex;
 use fstitch_core::order::rank;
-use fstitch_core::{BlockDevice, BlockNo, Errno, Result};
+use fstitch_core::{BlockDevice, Errno, Result};
 use fstitch_lld::{ListId, Recovered, Shared, Volume, Volumes};
 use fstitch_nbd::{DeviceExport, Export, Exports, Extent, Features, Listed, ZeroOptions};
 
@@ -173,8 +173,8 @@ impl Export for VolumeExport {
             let how = ZeroOptions { fast: false, fua: false, ..how };
             self.bytes.write_zeroes(offset, len, how)?;
         }
-        self.volume.discard(BlockNo(first), count)?;
-        if how.fua { self.flush() } else { Ok(()) }
+        // Whoever writes a part of one of these blocks meanwhile has read the rest of it before: one comes after the other.
+        self.bytes.trim(first * self.unit, count * self.unit, how.fua)
     }
 
     fn status(&self, offset: u64, len: u64, sink: &mut dyn FnMut(Extent) -> ControlFlow<()>) -> Result<()> {
