@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Clock, SystemClock};
 use fstitch_formats::Format;
-use fstitch_shepherd::Shepherd;
+use fstitch_formats::whose::Role;
 use fstitch_shepherd::engine::Scrubbed;
+use fstitch_shepherd::{Shepherd, Stretch};
 use serde::{Deserialize, Serialize};
 
 use super::Kept;
@@ -269,9 +271,25 @@ fn unmounted(arguments: &Arguments) -> Result<Found> {
         pace.wait(done.read * block_size);
     }
     display.finish_and_clear();
-    // Free blocks of a disk that was replaced are marked as lost as well, and nobody misses them.
-    done.lost.retain(|block| super::is_known(&blocks, *block));
+    forget_free(&mut done, &blocks, (kept, opened.format, &*opened.device));
     let found = Found::named(done, None, (kept, opened.format, &*opened.device));
     kept.close()?;
     Ok(found)
+}
+
+/// Free blocks of a disk that was replaced are marked as lost as well, and those that the format keeps in reserve: nobody misses them. Unless all
+/// that the census does not know are such ones, all are told.
+fn forget_free(done: &mut Scrubbed, blocks: &[Stretch], by: (&Kept, &dyn Format, &dyn BlockDevice)) {
+    let (kept, format, device) = by;
+    if kept.disks().is_none() {
+        return;
+    }
+    let is_unknown = |block: &BlockNo| !super::is_known(blocks, *block);
+    let unknown: Vec<BlockNo> = done.lost.iter().copied().filter(is_unknown).collect();
+    let whose = kept.whose(format, device, &unknown);
+    let nobodys = [Role::Free.name(), Role::Reserved.name()];
+    let free = whose.owners.iter().filter(|owner| nobodys.contains(&owner.role.as_str()));
+    if whose.unread == 0 && free.map(|owner| owner.blocks).sum::<u64>() == to_u64(unknown.len()) {
+        done.lost.retain(|block| !is_unknown(block));
+    }
 }
