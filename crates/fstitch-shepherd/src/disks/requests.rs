@@ -68,7 +68,7 @@ impl Array {
         (0..self.disks()).filter(|disk| now.taking(*disk).is_some()).fold(0, |disks, disk| disks | 1 << disk)
     }
 
-    /// Whether what a block holds can be asked for: its disk is whole, or has been rebuilt so far [D3].
+    /// Whether what a block holds can be asked for: its disk is whole, or has been rebuilt so far (D3).
     #[must_use]
     pub fn serves(&self, block: BlockNo) -> bool {
         !self.is_degraded() || self.serves_now(&self.now(), block)
