@@ -349,11 +349,13 @@ impl BlockDevice for Shepherd {
                 let why = "a flush before this one has failed: what was written before it may be lost";
                 Err(Error::io(IoOp::Flush, BlockNo(0), std::io::Error::other(why)))
             }
-            flushed => {
-                // Its own failure is told.
+            Err(error) => {
+                // It is told of its own failure now.
                 self.area.device.take_failed_flush();
-                flushed
+                Err(error)
             }
+            // One that failed meanwhile, for another thread, is for who flushes next.
+            Ok(()) => Ok(()),
         }
     }
 
