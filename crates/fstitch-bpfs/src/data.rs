@@ -235,7 +235,7 @@ fn zero(change: &mut Change<'_>, ino: u64, (from, to): (u64, u64)) -> Result<()>
     let edges = if first > end {
         vec![(from, to)]
     } else {
-        vec![(from, first * BLOCK_BYTES), (end * BLOCK_BYTES, to)]
+        vec![(from, to.min(first * BLOCK_BYTES)), (end * BLOCK_BYTES, to)]
     };
     for (from, to) in edges {
         let is_there = from < to && change.contents(Tree::File(ino), from / BLOCK_BYTES).is_some();

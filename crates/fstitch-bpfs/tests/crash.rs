@@ -111,6 +111,7 @@ fn operations() -> Vec<Op> {
         Op::Fallocate(target(b"big"), 100, 9000, 2),
         Op::Fallocate(target(b"big"), 4096, 8192, 2),
         Op::Fallocate(target(b"big"), 0, 50_000, 3),
+        Op::Fallocate(target(b"big"), 39_990, 10, 2),
         Op::Fallocate(target(b"f"), 0, 9000, 0),
         Op::Chmod(target(b"f"), 0o400),
         Op::Chown(target(b"f"), 7, 8),

@@ -137,3 +137,19 @@ proptest! {
         drop(medium.mount());
     }
 }
+
+/// The end of a hole is the end of the file, which is in the middle of a block.
+#[test]
+fn a_hole_at_the_end_makes_no_file_longer() {
+    for column in COLUMNS {
+        let path = || Target::Path(b"a".to_vec());
+        let medium = InFile::new(64 << 20, options(column));
+        let ops = [
+            Op::Create(b"a".to_vec(), 0o644),
+            Op::Write(path(), 53_247, 8_195, 7),
+            Op::Fallocate(path(), 61_441, 1, 2),
+            Op::Fallocate(path(), 57_000, 4_442, 4),
+        ];
+        compare(&medium, 4096, &medium.clock, &ops);
+    }
+}
