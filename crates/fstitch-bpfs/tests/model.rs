@@ -138,6 +138,87 @@ proptest! {
     }
 }
 
+/// Places around the borders of words, blocks and blocks of pointers.
+fn border() -> impl Strategy<Value = u64> {
+    let borders =
+        vec![0_u64, 8, 64, 4096, 2 * 4096, 3 * 4096, 511 * 4096, 512 * 4096, 513 * 4096, 600 * 4096];
+    (proptest::sample::select(borders), -9..10_i64).prop_map(|(at, by)| at.saturating_add_signed(by))
+}
+
+/// What gives a file blocks, takes them away, and moves its end, on few files: so blocks are used again all the time.
+fn shape() -> impl Strategy<Value = Op> {
+    let name = || proptest::sample::select(vec![b"a".to_vec(), b"b".to_vec()]);
+    let file = move || name().prop_map(Target::Path);
+    let len = || prop_oneof![1..20_u64, 4000..4200_u64, 1..13_000_u64];
+    prop_oneof![
+        3 => name().prop_map(|name| Op::Create(name, 0o644)),
+        2 => name().prop_map(Op::Unlink),
+        5 => (file(), border(), len(), any::<u8>())
+            .prop_map(|(file, at, len, byte)| Op::Write(file, at, usize::try_from(len).unwrap(), byte)),
+        3 => (file(), border()).prop_map(|(file, size)| Op::Truncate(file, size)),
+        5 => (file(), border(), len(), 0..5_u8).prop_map(|(file, at, len, mode)| Op::Fallocate(file, at, len, mode)),
+        1 => Just(Op::Remount),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn files_have_their_shape(
+        ops in proptest::collection::vec(shape(), 1..24),
+        column in 0..COLUMNS.len(),
+    ) {
+        let medium = InFile::new(16 << 20, options(COLUMNS[column]));
+        compare(&medium, 4096, &medium.clock, &ops);
+        drop(medium.mount());
+    }
+}
+
+/// A tree that becomes higher while its file becomes longer: what its new blocks of pointers held before does not count.
+#[test]
+fn a_longer_file_shows_nothing_of_what_was_before() {
+    for column in COLUMNS {
+        let medium = InFile::new(64 << 20, options(column));
+        let ops = [
+            Op::Create(b"a".to_vec(), 0o644),
+            Op::Write(Target::Path(b"a".to_vec()), 0, 1, 7),
+            Op::Fallocate(Target::Path(b"a".to_vec()), 8_192, 1, 0),
+        ];
+        compare(&medium, 4096, &medium.clock, &ops);
+        drop(medium.mount());
+    }
+}
+
+/// What is punched lies behind all that the tree of a sparse file has.
+#[test]
+fn a_hole_in_a_hole_is_nothing() {
+    for column in COLUMNS {
+        let path = || Target::Path(b"a".to_vec());
+        let medium = InFile::new(64 << 20, options(column));
+        let ops = [
+            Op::Create(b"a".to_vec(), 0o644),
+            Op::Write(path(), 0, 1, 7),
+            Op::Truncate(path(), 2_093_057),
+            Op::Fallocate(path(), 4_096, 4_096, 2),
+        ];
+        compare(&medium, 4096, &medium.clock, &ops);
+        drop(medium.mount());
+    }
+}
+
+/// The word in which a file ends is zeroed up to the end, and behind it, by one operation.
+#[test]
+fn a_word_that_is_changed_twice_is_changed_once() {
+    for column in COLUMNS {
+        let path = || Target::Path(b"a".to_vec());
+        let medium = InFile::new(64 << 20, options(column));
+        let ops =
+            [Op::Create(b"a".to_vec(), 0o644), Op::Write(path(), 3, 6, 7), Op::Fallocate(path(), 1, 9, 3)];
+        compare(&medium, 4096, &medium.clock, &ops);
+    }
+}
+
 /// The end of a hole is the end of the file, which is in the middle of a block.
 #[test]
 fn a_hole_at_the_end_makes_no_file_longer() {

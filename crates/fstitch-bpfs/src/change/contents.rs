@@ -93,7 +93,8 @@ impl Change<'_> {
     /// The same by a commit of its own, which nobody can see (\[D\] §3.3.3).
     pub(super) fn raise_by_itself(&mut self, ino: u64, (old, height): (u8, u8)) -> Result<()> {
         let top = self.state.gate.follow(self.top(Tree::File(ino))).expect("it was seen");
-        let count = leaves(self.reached(ino));
+        // Pointers of what counts now, and of what this change has already said will count.
+        let count = leaves(self.reached(ino).max(self.field(ino, Field::Size)));
         let (mut word, mut linked) = (Word::of(top, 0), Vec::new());
         for level in old + 1..=height {
             let mut fresh = match self.state.take() {
@@ -177,7 +178,9 @@ impl Change<'_> {
         let reached = to_usize(self.reached(ino).saturating_sub(start).min(BLOCK_BYTES));
         // The word in which the end is can be reached, whoever wrote what behind it.
         let hidden_from = reached.next_multiple_of(8);
-        if self.state.options.append && from >= reached {
+        // What this change has noted of that word would be written over what is hidden in it now.
+        let is_noted = from < hidden_from && self.is_noted(node, from);
+        if self.state.options.append && from >= reached && !is_noted {
             self.veil_tail(ino, block, (start, from), bytes);
             return Ok(());
         }
@@ -191,6 +194,11 @@ impl Change<'_> {
             return Ok(());
         }
         self.put_copy(node, block, from, bytes)
+    }
+
+    fn is_noted(&self, node: Node, from: usize) -> bool {
+        let at = u16::try_from(from / 8).expect("a block has 512 words");
+        self.drafts.get(&node).is_some_and(|draft| draft.words.contains_key(&at))
     }
 
     pub(super) fn veil_tail(&mut self, ino: u64, block: Block, (start, from): (u64, usize), bytes: &[u8]) {

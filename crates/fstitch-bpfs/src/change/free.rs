@@ -44,8 +44,10 @@ impl Change<'_> {
     }
 
     pub(super) fn punch_below(&mut self, ino: u64, node: Node, (first, end): (u64, u64)) {
-        let Some(block) = self.block(node) else { return };
         let (base, each) = (node.index * span(node.level), span(node.level));
+        // A tree may be lower than its file is long.
+        let is_outside = end <= base || base.saturating_add(each) <= first;
+        let Some(block) = self.block(node).filter(|_| !is_outside) else { return };
         if first <= base && base.saturating_add(each) <= end {
             let height = if node.level == self.height(node.tree) { node.level } else { 0 };
             let below = self.blocks_of(block, node.level, leaves(self.reached(ino)).saturating_sub(base));

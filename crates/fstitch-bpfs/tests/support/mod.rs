@@ -6,7 +6,7 @@
     reason = "tests fail where they cannot go on, and each uses a part of this"
 )]
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use fstitch_bpfs::{Bpfs, Medium, MkfsOptions, Optimizations, Options, Watch, mkfs};
@@ -31,6 +31,29 @@ pub fn mkfs_options() -> MkfsOptions {
     MkfsOptions { uuid: [7; 16], label: b"test".to_vec(), now: NOW, owner: Caller::default() }
 }
 
+/// What stood on the medium before: words that lead into the volume, out of it and nowhere. Nothing of it may ever count.
+static EARLIER: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        state >> 20
+    };
+    let words = (0..(4 << 20) / 8).map(|_| match next() % 4 {
+        0 => 0,
+        1 => (next() << 20) | next(),
+        _ => ((next() % 1024) << 12) | (next() % 4),
+    });
+    words.flat_map(u64::to_le_bytes).collect()
+});
+
+/// An empty volume over what was there before.
+fn format(file: &std::fs::File, bytes: u64) {
+    file.set_len(bytes).unwrap();
+    let len = EARLIER.len().min(usize::try_from(bytes).unwrap());
+    std::os::unix::fs::FileExt::write_all_at(file, &EARLIER[..len], 0).unwrap();
+    mkfs(Medium::file(file.try_clone().unwrap(), false).unwrap(), &mkfs_options()).unwrap();
+}
+
 /// A volume in a file that disappears with the test.
 pub struct InFile {
     pub file: tempfile::NamedTempFile,
@@ -41,8 +64,7 @@ pub struct InFile {
 impl InFile {
     pub fn new(bytes: u64, options: Options) -> Self {
         let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(bytes).unwrap();
-        mkfs(Medium::file(file.reopen().unwrap(), false).unwrap(), &mkfs_options()).unwrap();
+        format(&open(&file), bytes);
         Self { file, clock: clock(), options }
     }
 
@@ -61,8 +83,7 @@ fn open(file: &tempfile::NamedTempFile) -> std::fs::File {
 /// An empty volume, as an image.
 pub fn empty(bytes: u64) -> Vec<u8> {
     let file = tempfile::tempfile().unwrap();
-    file.set_len(bytes).unwrap();
-    mkfs(Medium::file(file.try_clone().unwrap(), false).unwrap(), &mkfs_options()).unwrap();
+    format(&file, bytes);
     let mut image = vec![0; usize::try_from(bytes).unwrap()];
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut image, 0).unwrap();
     image
