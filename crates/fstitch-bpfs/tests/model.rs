@@ -7,6 +7,8 @@
 #[path = "../../fstitch-fs/tests/fs/driver.rs"]
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod driver;
+#[path = "../../fstitch-fs/tests/fs/shape.rs"]
+mod shape;
 mod support;
 
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use driver::{Op, Path, Target, compare};
 use fstitch_bpfs::{Caching, Optimizations, Options};
 use fstitch_core::FileSystem;
 use proptest::prelude::*;
+use shape::shape;
 use support::{InFile, options};
 
 impl driver::Medium for InFile {
@@ -138,35 +141,16 @@ proptest! {
     }
 }
 
-/// Places around the borders of words, blocks and blocks of pointers.
-fn border() -> impl Strategy<Value = u64> {
-    let borders =
-        vec![0_u64, 8, 64, 4096, 2 * 4096, 3 * 4096, 511 * 4096, 512 * 4096, 513 * 4096, 600 * 4096];
-    (proptest::sample::select(borders), -9..10_i64).prop_map(|(at, by)| at.saturating_add_signed(by))
-}
-
-/// What gives a file blocks, takes them away, and moves its end, on few files: so blocks are used again all the time.
-fn shape() -> impl Strategy<Value = Op> {
-    let name = || proptest::sample::select(vec![b"a".to_vec(), b"b".to_vec()]);
-    let file = move || name().prop_map(Target::Path);
-    let len = || prop_oneof![1..20_u64, 4000..4200_u64, 1..13_000_u64];
-    prop_oneof![
-        3 => name().prop_map(|name| Op::Create(name, 0o644)),
-        2 => name().prop_map(Op::Unlink),
-        5 => (file(), border(), len(), any::<u8>())
-            .prop_map(|(file, at, len, byte)| Op::Write(file, at, usize::try_from(len).unwrap(), byte)),
-        3 => (file(), border()).prop_map(|(file, size)| Op::Truncate(file, size)),
-        5 => (file(), border(), len(), 0..5_u8).prop_map(|(file, at, len, mode)| Op::Fallocate(file, at, len, mode)),
-        1 => Just(Op::Remount),
-    ]
-}
+/// Borders of words, lines, blocks and blocks of pointers.
+const BORDERS: [u64; 10] =
+    [0, 8, 64, 4096, 2 * 4096, 3 * 4096, 511 * 4096, 512 * 4096, 513 * 4096, 600 * 4096];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
     #[test]
     fn files_have_their_shape(
-        ops in proptest::collection::vec(shape(), 1..24),
+        ops in proptest::collection::vec(shape(&BORDERS), 1..24),
         column in 0..COLUMNS.len(),
     ) {
         let medium = InFile::new(16 << 20, options(COLUMNS[column]));

@@ -7,6 +7,8 @@
 #[path = "../../fstitch-fs/tests/fs/driver.rs"]
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod driver;
+#[path = "../../fstitch-fs/tests/fs/shape.rs"]
+mod shape;
 mod support;
 
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use std::sync::Arc;
 use driver::{Op, Path, Target, compare};
 use fstitch_core::FileSystem;
 use proptest::prelude::*;
+use shape::shape;
 use support::Medium;
 
 impl driver::Medium for Medium {
@@ -121,6 +124,21 @@ proptest! {
         let medium = Medium::new(block_size, 96 << 20);
         compare(&medium, block_size, &medium.clock, &ops);
         // No inode is left that nobody names.
+        support::check(&medium.mount());
+    }
+}
+
+/// Borders of blocks of every size, and of the first pages of a file.
+const BORDERS: [u64; 9] = [0, 512, 1024, 2048, 4096, 8192, 16_384, 65_536, 1 << 20];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn files_have_their_shape(ops in proptest::collection::vec(shape(&BORDERS), 1..24), size in 0..4_u32) {
+        let block_size = 512 << size;
+        let medium = Medium::new(block_size, 96 << 20);
+        compare(&medium, block_size, &medium.clock, &ops);
         support::check(&medium.mount());
     }
 }

@@ -6,9 +6,13 @@
     reason = "tests fail where they cannot go on, and each uses a part of this"
 )]
 
+#[path = "../../../fstitch-fs/tests/fs/earlier.rs"]
+mod earlier;
+
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
+use earlier::earlier;
 use fstitch_bpfs::{Bpfs, Medium, MkfsOptions, Optimizations, Options, Watch, mkfs};
 use fstitch_core::{Caller, FileSystem, InodeNo, ManualClock, Timestamp};
 use fstitch_posix::time::AtimePolicy;
@@ -31,20 +35,8 @@ pub fn mkfs_options() -> MkfsOptions {
     MkfsOptions { uuid: [7; 16], label: b"test".to_vec(), now: NOW, owner: Caller::default() }
 }
 
-/// What stood on the medium before: words that lead into the volume, out of it and nowhere. Nothing of it may ever count.
-static EARLIER: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = || {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        state >> 20
-    };
-    let words = (0..(4 << 20) / 8).map(|_| match next() % 4 {
-        0 => 0,
-        1 => (next() << 20) | next(),
-        _ => ((next() % 1024) << 12) | (next() % 4),
-    });
-    words.flat_map(u64::to_le_bytes).collect()
-});
+/// What stood on the medium before. Nothing of it may ever count.
+static EARLIER: LazyLock<Vec<u8>> = LazyLock::new(|| earlier(4 << 20));
 
 /// An empty volume over what was there before.
 fn format(file: &std::fs::File, bytes: u64) {

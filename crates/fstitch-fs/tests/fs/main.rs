@@ -7,6 +7,7 @@
 mod crashes;
 mod dirsync;
 mod driver;
+mod earlier;
 mod ext2;
 mod groups;
 mod loopback;
@@ -17,5 +18,6 @@ mod parked;
 mod prealloc;
 mod properties;
 mod rig;
+mod shape;
 mod threads;
 mod toy;

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, FileSystem, ManualClock, MemDevice, Timestamp};
 use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
@@ -12,6 +13,8 @@ use fstitch_patch::{Cache, CacheOptions, Optimizations};
 use proptest::prelude::*;
 
 use crate::driver::{Medium, Op, Path, Target, compare};
+use crate::earlier::earlier;
+use crate::shape::shape;
 use crate::toy::{Toy, ToyFs};
 
 fn options() -> UhfsOptions {
@@ -44,7 +47,12 @@ pub struct Ext2Medium {
 
 impl Ext2Medium {
     pub fn new(block_size: u32, bytes: u64, options: CacheOptions, clock: &Arc<ManualClock>) -> Self {
-        let device = Arc::new(MemDevice::new(block_size, bytes / u64::from(block_size)));
+        Self::over(vec![0; to_usize(bytes)], block_size, options, clock)
+    }
+
+    /// A new volume over what the medium held before.
+    pub fn over(earlier: Vec<u8>, block_size: u32, options: CacheOptions, clock: &Arc<ManualClock>) -> Self {
+        let device = Arc::new(MemDevice::from_image(block_size, earlier));
         let mut made = MkfsOptions::new([7; 16], [9; 16], Timestamp::default());
         made.block_size = Some(block_size);
         mkfs(&*device, &made, &mut |_, _| ()).unwrap();
@@ -270,6 +278,38 @@ proptest! {
         let clock = Arc::new(ManualClock::new());
         let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
         let medium = Ext2Medium::new(block_size, 16 << 20, cache_options(cache_size, optimizations), &clock);
+        compare(&medium, block_size, &clock, &ops);
+        medium.judge();
+    }
+}
+
+/// Borders of an ext2 file with blocks of 1 KiB, and of 4 KiB: the last direct block, the first indirect block, and the next.
+const BORDERS: [u64; 10] = [
+    0,
+    1024,
+    4096,
+    8192,
+    12 << 10,
+    13 << 10,
+    (12 + 256) << 10,
+    (12 + 256 + 256) << 10,
+    12 << 12,
+    (12 + 1024) << 12,
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn files_of_ext2_have_their_shape(
+        ops in proptest::collection::vec(shape(&BORDERS), 1..24),
+        (block_size, small, optimizations) in (0..3_u32, any::<bool>(), 0..16_u8),
+    ) {
+        let block_size = 1024 << block_size;
+        let clock = Arc::new(ManualClock::new());
+        let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
+        let options = cache_options(cache_size, optimizations);
+        let medium = Ext2Medium::over(earlier(16 << 20), block_size, options, &clock);
         compare(&medium, block_size, &clock, &ops);
         medium.judge();
     }
