@@ -7,7 +7,7 @@ mod mutants;
 mod orderings;
 mod races;
 mod soak;
-mod soak_lld;
+mod soak_tests;
 mod tidy;
 
 use std::path::{Path, PathBuf};

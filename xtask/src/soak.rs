@@ -13,6 +13,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::soak_tests::{self, BPFS, LLD, SHEPHERD};
+
 /// Where the totals are published.
 pub const PAGE: &str = "docs/crash-results.md";
 
@@ -154,6 +156,12 @@ pub struct Options {
     /// The long forms of the logical disk's tests instead of the file systems' runs
     #[arg(long)]
     lld: bool,
+    /// The same of the shepherd's
+    #[arg(long, conflicts_with = "lld")]
+    shepherd: bool,
+    /// The same of BPFS's
+    #[arg(long, conflicts_with_all = ["lld", "shepherd"])]
+    bpfs: bool,
     /// Stop after so many minutes, at the end of a piece
     #[arg(long, value_name = "MINUTES")]
     minutes: Option<f64>,
@@ -164,8 +172,10 @@ pub struct Options {
 
 /// Runs what is missing, or publishes.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    if options.lld {
-        return crate::soak_lld::run(root, options.only.as_deref(), options.minutes, options.publish);
+    let own = [(options.lld, LLD), (options.shepherd, SHEPHERD), (options.bpfs, BPFS)];
+    if let Some((_, subject)) = own.iter().find(|(is_asked, _)| *is_asked) {
+        let bounds = (options.only.as_deref(), options.minutes);
+        return soak_tests::run(root, subject, bounds, options.publish);
     }
     let results = root.join("proofs/soak.jsonl");
     let sources = sources(root, "HEAD")?;

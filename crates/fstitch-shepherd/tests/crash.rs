@@ -8,6 +8,9 @@
 //! cut, `FSTITCH_CRASH_EVERY=N` which share of the faults is met (1: all).
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
+#[path = "machine/said.rs"]
+mod said;
+
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,6 +23,7 @@ use fstitch_crashlab::{
     Subject, Times,
 };
 use fstitch_shepherd::{Options, Remedy, Rules, Shepherd, Stretch};
+use said::say;
 
 const BLOCK: usize = 1024;
 const VOLUME: u64 = 320;
@@ -346,7 +350,7 @@ fn a_fault_in_any_write_or_flush_leaves_versions() {
             }
         }
     }
-    println!("faults: {total:?}");
+    say(&total);
     assert!(total.cuts > 0 && total.checked > total.cuts, "{total:?}");
 }
 
@@ -399,6 +403,6 @@ fn every_cut_leaves_versions_and_their_copies() {
             total.add(&outcome.counts);
         }
     }
-    println!("{total:?}");
+    say(&total);
     assert!(total.cuts > 0 && total.checked > total.cuts, "{total:?}");
 }

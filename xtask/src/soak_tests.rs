@@ -1,7 +1,7 @@
-//! The long forms of the logical disk's tests, in pieces that are never done twice, and their results as a table of the page.
+//! The long forms of some crates' own tests, in pieces that are never done twice, and their results as a table of the page.
 //!
 //! Each piece is a test or an example in a release build that says at its end, in one line, what it has looked at; if it ends well nothing
-//! was found. Results are for the sources of the crates that are in [`crate::mutants::LLD_SOURCES`], and of MinixLLD.
+//! was found. Results are for the sources of the crates that a subject names.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -13,6 +13,103 @@ use serde_json::{Value, json};
 
 use crate::mutants::LLD_SOURCES;
 use crate::soak::{PAGE, commit_with, grouped, replace_between, sources_of};
+
+/// What is proven by tests of its own.
+pub struct Subject {
+    /// What it is called in messages.
+    name: &'static str,
+    /// The file of results, below `proofs`.
+    results: &'static str,
+    /// Where the page has them.
+    section: &'static str,
+    /// The crates that results are of.
+    sources: &'static [&'static str],
+    jobs: &'static [Job],
+}
+
+/// The logical disk and what stands on it.
+pub const LLD: Subject = Subject {
+    name: "the logical disk",
+    results: "lld-soak.jsonl",
+    section: "lld",
+    sources: &LLD_AND_MINIX,
+    jobs: &LLD_JOBS,
+};
+
+/// The shepherd over one disk and over several.
+pub const SHEPHERD: Subject = Subject {
+    name: "the shepherd",
+    results: "shepherd-soak.jsonl",
+    section: "shepherd-soak",
+    sources: &["fstitch-core", "fstitch-crashlab", "fstitch-shepherd"],
+    jobs: &[
+        Job {
+            name: "one disk: random programs, cut everywhere and again in recovery, homes lost, spares worn out",
+            package: "fstitch-shepherd",
+            asked: Asked::Test("crash", "every_cut_leaves_versions_and_their_copies", &[SEEDS, CHOICES]),
+            total: 200,
+            piece: 10,
+        },
+        Job {
+            name: "one disk: a failure of every second write and flush, once and for ever, cut everywhere",
+            package: "fstitch-shepherd",
+            asked: Asked::Test(
+                "crash",
+                "a_fault_in_any_write_or_flush",
+                &[SEEDS, CHOICES, ("FSTITCH_CRASH_EVERY", "2")],
+            ),
+            total: 8,
+            piece: 1,
+        },
+        Job {
+            name: "two to four disks: every 17th death and failure at a write or flush of any of them, cut everywhere",
+            package: "fstitch-shepherd",
+            asked: Asked::Test(
+                "arrays",
+                "every_cut_leaves_versions_on",
+                &[SEEDS, ("FSTITCH_CRASH_EVERY", "17"), ("FSTITCH_CRASH_CHOICES", "24")],
+            ),
+            total: 15,
+            piece: 1,
+        },
+    ],
+};
+
+/// BPFS in memory.
+pub const BPFS: Subject = Subject {
+    name: "BPFS",
+    results: "bpfs-soak.jsonl",
+    section: "bpfs-soak",
+    sources: &["fstitch-core", "fstitch-posix", "fstitch-bpfs"],
+    jobs: &[
+        bpfs(
+            "every operation, cut at every store",
+            "every_operation_survives_at",
+            &[("FSTITCH_CRASH_STEP", "1")],
+            1,
+            1,
+        ),
+        bpfs(
+            "every operation, subsets of every epoch",
+            "every_operation_survives_in",
+            &[("FSTITCH_CRASH_STEP", "1")],
+            1,
+            1,
+        ),
+        bpfs("every two operations", "pairs_of_operations", &[("FSTITCH_CRASH_STEP", "1")], 1, 1),
+        bpfs("random programs", "random_programs", &[SEEDS], 2000, 100),
+    ],
+};
+
+const fn bpfs(
+    name: &'static str,
+    test: &'static str,
+    variables: &'static [(&'static str, &'static str)],
+    total: u64,
+    piece: u64,
+) -> Job {
+    Job { name, package: "fstitch-bpfs", asked: Asked::Test("crash", test, variables), total, piece }
+}
 
 /// A long run: what it is called, what is run, how many of what there are and how many to a piece.
 struct Job {
@@ -34,7 +131,19 @@ enum Asked {
 
 const SEEDS: (&str, &str) = ("FSTITCH_CRASH_SEEDS", "{first}..{end}");
 
-const JOBS: [Job; 12] = [
+const CHOICES: (&str, &str) = ("FSTITCH_CRASH_CHOICES", "200");
+
+const LLD_AND_MINIX: [&str; LLD_SOURCES.len() + 1] = {
+    let mut all = ["fstitch-minixlld"; LLD_SOURCES.len() + 1];
+    let mut at = 0;
+    while at < LLD_SOURCES.len() {
+        all[at] = LLD_SOURCES[at];
+        at += 1;
+    }
+    all
+};
+
+const LLD_JOBS: [Job; 12] = [
     Job {
         name: "raw interface: every operation and every two, with and without units",
         package: "fstitch-lld",
@@ -92,23 +201,20 @@ const fn minix(name: &'static str, words: &'static str, total: u64, piece: u64) 
 /// What a piece says that it has looked at.
 const COLUMNS: [&str; 5] = ["programs", "operations", "cuts", "states", "recovered and read"];
 
-fn sources(root: &Path) -> Result<String> {
-    sources_of(root, "HEAD", &all_sources())
-}
-
-fn all_sources() -> Vec<&'static str> {
-    LLD_SOURCES.iter().copied().chain(["fstitch-minixlld"]).collect()
-}
-
 /// Runs what is missing, for so many minutes, or publishes.
-pub fn run(root: &Path, only: Option<&str>, minutes: Option<f64>, publishes: bool) -> Result<()> {
-    let results = root.join("proofs/lld-soak.jsonl");
-    let sources = sources(root)?;
+pub fn run(
+    root: &Path,
+    subject: &Subject,
+    (only, minutes): (Option<&str>, Option<f64>),
+    publishes: bool,
+) -> Result<()> {
+    let results = root.join("proofs").join(subject.results);
+    let sources = sources_of(root, "HEAD", subject.sources)?;
     if publishes {
-        return publish(root, &results, &sources);
+        return publish(root, subject, &results, &sources);
     }
     let mut seconds = 0.0;
-    for job in JOBS.iter().filter(|job| only.is_none_or(|only| job.name.contains(only))) {
+    for job in subject.jobs.iter().filter(|job| only.is_none_or(|only| job.name.contains(only))) {
         for first in (0..job.total).step_by(usize::try_from(job.piece)?) {
             if minutes.is_some_and(|minutes| seconds >= minutes * 60.0) {
                 println!("stopped; the same command goes on here");
@@ -131,7 +237,7 @@ pub fn run(root: &Path, only: Option<&str>, minutes: Option<f64>, publishes: boo
             writeln!(file, "{line}")?;
         }
     }
-    publish(root, &results, &sources)
+    publish(root, subject, &results, &sources)
 }
 
 fn read(results: &Path) -> Result<Vec<Value>> {
@@ -195,15 +301,15 @@ fn counts_of(line: &str) -> Option<[u64; 5]> {
     numbers.try_into().ok()
 }
 
-fn publish(root: &Path, results: &Path, sources: &str) -> Result<()> {
+fn publish(root: &Path, subject: &Subject, results: &Path, sources: &str) -> Result<()> {
     let lines = read(results)?;
-    let commit = commit_with(root, sources, &all_sources())?;
+    let commit = commit_with(root, sources, subject.sources)?;
     let mut table = format!(
         "Sources: those of {} at commit `{commit}`.\n\n| run | programs | operations | cuts | states | recovered and read | seconds |\n|---|---:|---:|---:|---:|---:|---:|\n",
-        all_sources().join(", ")
+        subject.sources.join(", ")
     );
     let (mut all, mut missing) = ([0; 5], Vec::new());
-    for job in &JOBS {
+    for job in subject.jobs {
         let pieces: Vec<&Value> = lines.iter().filter(|line| is_of(line, job, sources)).collect();
         if u64::try_from(pieces.len())? < job.total.div_ceil(job.piece) {
             missing.push(job.name);
@@ -227,8 +333,8 @@ fn publish(root: &Path, results: &Path, sources: &str) -> Result<()> {
         write!(table, " Not run to the end: {}.", missing.join("; "))?;
     }
     table.push('\n');
-    replace_between(&root.join(PAGE), "lld", &table)?;
-    println!("{PAGE}: {} states of the logical disk", grouped(all[3]));
+    replace_between(&root.join(PAGE), subject.section, &table)?;
+    println!("{PAGE}: {} states of {}", grouped(all[3]), subject.name);
     if lines.is_empty() { bail!("nothing has been run") } else { Ok(()) }
 }
 
