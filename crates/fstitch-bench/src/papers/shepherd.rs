@@ -14,8 +14,6 @@ use crate::results::Table;
 
 const KIND: BlockKind = BlockKind::Data;
 const UUID: [u8; 16] = [7; 16];
-/// Blocks that are scrubbed in one go, as the command does on a volume that is in use.
-const AT_ONCE: u64 = 256;
 /// Repetitions; the middle one counts.
 const REPEATS: usize = 5;
 
@@ -242,7 +240,7 @@ pub fn scrub(setting: &Setting<'_>) -> Result<Table> {
             "In process, an image of {} MiB on the disk that is read past the kernel's cache; the device is read in requests of {} MiB, one after the other. \
              Medians of {REPEATS}, MB/s of all that is read, copies included. Wanted: at least 0.8.",
             (2 * blocks * u64::from(BLOCK_SIZE)) >> 20,
-            (AT_ONCE * u64::from(BLOCK_SIZE)) >> 20
+            (Shepherd::SCRUBBED_AT_ONCE * u64::from(BLOCK_SIZE)) >> 20
         ),
         columns: strings(["what is kept", "read", "the device", "scrub", "ratio"]),
         ..Table::default()
@@ -292,7 +290,7 @@ fn fill(disk: &dyn BlockDevice, blocks: std::ops::Range<u64>) -> Result<()> {
 
 /// Reads blocks one after the other, as much at once as a scrub does.
 fn sequential(disk: &dyn BlockDevice, blocks: u64) -> Result<()> {
-    let at_once = AT_ONCE;
+    let at_once = Shepherd::SCRUBBED_AT_ONCE;
     let mut bytes = vec![0; to_usize(at_once * u64::from(BLOCK_SIZE))];
     for at in (0..blocks).step_by(to_usize(at_once)) {
         let mut batch: Vec<BlockRead<'_>> = (at..blocks.min(at + at_once))
@@ -307,8 +305,8 @@ fn sequential(disk: &dyn BlockDevice, blocks: u64) -> Result<()> {
 /// Scrubs everything; the blocks that were read.
 fn whole(shepherd: &Shepherd) -> Result<u64> {
     let mut read = 0;
-    for from in (0..shepherd.blocks()).step_by(to_usize(AT_ONCE)) {
-        let found = shepherd.scrub(BlockNo(from), AT_ONCE, &|_| KIND)?;
+    for from in (0..shepherd.blocks()).step_by(to_usize(Shepherd::SCRUBBED_AT_ONCE)) {
+        let found = shepherd.scrub(BlockNo(from), Shepherd::SCRUBBED_AT_ONCE, &|_| KIND)?;
         ensure!(
             found.is_sound() && found.copies_written == 0,
             "a volume that nothing has happened to: {found:?}"

@@ -189,7 +189,7 @@ impl Shepherd {
             (_, own) => self.pick_elsewhere(state, array, block, own),
         };
         if let Some(spare) = found {
-            state.owners.copy_to(&self.area, block, spare);
+            state.owners.copy_to(block, spare);
         }
         found.is_some()
     }
@@ -234,7 +234,7 @@ impl Shepherd {
             let own = array.disk_of(at);
             let found = self.pick_elsewhere(state, array, block, own);
             if let Some(spare) = found {
-                state.owners.copy_to(&self.area, block, spare);
+                state.owners.copy_to(block, spare);
             }
         }
     }
@@ -263,7 +263,7 @@ impl Shepherd {
             state.owners.pick_in(&self.area, &range, bad)
         });
         let spare = on_the_same.or_else(|| self.pick_elsewhere(state, array, block, own))?;
-        state.owners.copy_to(&self.area, block, spare);
+        state.owners.copy_to(block, spare);
         Some(spare)
     }
 
@@ -389,7 +389,7 @@ impl Shepherd {
         let (range, _) = array.spares_for(BlockNo(0), disk);
         state.owners.forgive(&self.area, &range);
         if state.owners.has_news() {
-            self.tell_owners(&mut state, &[])?;
+            self.tell_owners(&mut state)?;
         }
         Ok(())
     }
@@ -415,7 +415,7 @@ impl Shepherd {
             .collect();
         self.rebuild_blocks(&mut state, &wanted, &mut done);
         if state.owners.has_news() {
-            self.tell_owners(&mut state, &[])?;
+            self.tell_owners(&mut state)?;
         }
         drop(state);
         if matches!(array.state(disk), DiskState::Out { .. }) {

@@ -258,6 +258,7 @@ impl Shepherd {
             state.owners.give_up(&self.area, block, spare);
             self.health.lock().unpoisoned().add(Kind::Block(kind), Trouble::CopyLost, 1);
         }
+        copies.into_iter().for_each(|(block, spare, _)| state.owners.holds(&self.area, block, spare));
     }
 }
 

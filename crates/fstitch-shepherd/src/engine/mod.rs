@@ -265,11 +265,18 @@ impl Shepherd {
         Err(Error::io(op, block, std::io::Error::other(why)))
     }
 
-    /// Makes everything stable that was written before this began.
-    fn flush_disk(&self) -> Result<()> {
-        let moved = std::mem::take(&mut self.state().seal_moves);
+    /// Makes everything stable that was written before this began, and has the medium know of its copies.
+    fn flush_all(&self) -> Result<()> {
         let before = self.bare.lock().unpoisoned().clone();
-        let flushed = self.disk().flush().and_then(|()| self.lost_with_disks(&before));
+        let mut state = self.state();
+        let moved = std::mem::take(&mut state.seal_moves);
+        let flushed = if state.owners.has_news() {
+            self.tell_owners(&mut state)
+        } else {
+            drop(state);
+            self.disk().flush()
+        };
+        let flushed = flushed.and_then(|()| self.lost_with_disks(&before));
         if flushed.is_err() && moved {
             self.state().seal_moves = true;
         }
@@ -344,7 +351,7 @@ impl BlockDevice for Shepherd {
     fn flush(&self) -> Result<()> {
         self.lets(IoOp::Flush, BlockNo(0))?;
         let has_failed = self.area.device.take_failed_flush();
-        match self.flush_disk() {
+        match self.flush_all() {
             Ok(()) if has_failed => {
                 let why = "a flush before this one has failed: what was written before it may be lost";
                 Err(Error::io(IoOp::Flush, BlockNo(0), std::io::Error::other(why)))

@@ -142,7 +142,7 @@ impl Shepherd {
 
     /// Reads a copy that is believed, the nearest first; whether there is one.
     pub(super) fn read_copy(&self, read: &mut BlockRead<'_>) -> bool {
-        let mut spares = self.state().owners.of(read.block).to_vec();
+        let mut spares = self.state().owners.written_of(read.block);
         spares.sort_by_key(|spare| self.area.spare(*spare).get().abs_diff(read.block.get()));
         let mut data = vec![0; to_usize(self.area.shape.block_size)];
         for spare in spares {

@@ -41,12 +41,12 @@ impl Shepherd {
         let before = state.owners.move_to(&self.area, block, there);
         // First: if the medium cannot be told now it is later, and may know of it by then.
         self.area.device.put(block, Some(self.area.spare(there.spare)));
-        self.tell_owners(state, &[])?;
+        self.tell_owners(state)?;
         self.found_in_a_spare(state, block)?;
         if let Some(before) = before {
             // The spare that it had could not be written either. It is given up only now: of two that are named one counts, of none none.
             state.owners.condemn(&self.area, before.spare);
-            self.tell_owners(state, &[])?;
+            self.tell_owners(state)?;
         }
         Ok(())
     }
@@ -67,7 +67,7 @@ impl Shepherd {
             }
         }
         if state.owners.has_news() {
-            self.tell_owners(state, &[])?;
+            self.tell_owners(state)?;
         }
         Ok((at_home, kept))
     }
@@ -99,7 +99,7 @@ impl Shepherd {
             }
         }
         if state.owners.has_news() {
-            self.tell_owners(state, &[])?;
+            self.tell_owners(state)?;
         }
         self.health_of_moved(left.len());
         Ok(left)

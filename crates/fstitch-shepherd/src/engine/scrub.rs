@@ -54,9 +54,20 @@ struct Kept {
     block: BlockNo,
     sum: u32,
     spares: Vec<u64>,
+    /// Of its spares those on disks that can be asked.
+    served: Vec<u64>,
+}
+
+/// What was read of a block: its home, and its copies as far as they are served.
+struct Seen<'f> {
+    home: Option<&'f [u8]>,
+    copies: Vec<Option<&'f [u8]>>,
 }
 
 impl Shepherd {
+    /// Blocks that a scrub is best asked for: fewer leave the disk idle between requests, more have writes wait.
+    pub const SCRUBBED_AT_ONCE: u64 = 2048;
+
     /// Blocks of the volume.
     #[must_use]
     pub fn blocks(&self) -> u64 {
@@ -78,19 +89,29 @@ impl Shepherd {
             let blocks = (from.get()..end).map(BlockNo).filter(|block| !self.owns(*block));
             blocks.filter_map(|block| self.kept(state, block)).collect()
         };
-        let blocks: Vec<BlockNo> = kept.iter().map(|kept| kept.block).collect();
-        let homes = self.area.read_each(&blocks, BlockKind::Data);
-        done.blocks = to_u64(blocks.len());
-        done.read = done.blocks;
-        for (kept, home) in kept.iter().zip(homes) {
-            self.scrub_one(kept, home, kind(kept.block), &mut done);
+        // All of it in one request: homes, and behind them the copies of each.
+        let homes = kept.iter().map(|kept| kept.block);
+        let copies = kept.iter().flat_map(|kept| kept.served.iter().map(|spare| self.area.spare(*spare)));
+        let all: Vec<BlockNo> = homes.chain(copies).collect();
+        let found = self.area.read_many(&all, BlockKind::Data);
+        (done.blocks, done.read) = (to_u64(kept.len()), to_u64(all.len()));
+        let mut next = kept.len();
+        for (no, kept) in kept.iter().enumerate() {
+            let copies = (next..next + kept.served.len()).map(|no| found.of(no)).collect();
+            next += kept.served.len();
+            self.scrub_one(kept, &Seen { home: found.of(no), copies }, kind, &mut done);
         }
-        let (groups, mended) = self.scrub_parity(from.get()..end);
+        let is_sound = done.restored.is_empty() && done.is_sound();
+        let home_of = |block: &BlockNo| {
+            let no = kept.binary_search_by_key(block, |kept| kept.block).ok()?;
+            if is_sound { found.of(no) } else { None }
+        };
+        let (groups, mended) = self.scrub_parity(from.get()..end, &home_of);
         done.read += groups;
         done.copies_written += mended;
         let mut state = self.state();
         if state.owners.has_news() {
-            self.tell_owners(&mut state, &[])?;
+            self.tell_owners(&mut state)?;
         }
         Ok(done)
     }
@@ -101,27 +122,33 @@ impl Shepherd {
         let spares = state.owners.of(block).to_vec();
         let is_kept =
             sum != 0 || !spares.is_empty() || self.area.device.has(block) || self.has_parity(state, block);
-        is_kept.then_some(Kept { block, sum, spares })
+        let served = spares.iter().copied().filter(|spare| self.serves(self.area.spare(*spare))).collect();
+        is_kept.then_some(Kept { block, sum, spares, served })
     }
 
-    fn scrub_one(&self, kept: &Kept, home: Option<Vec<u8>>, kind: BlockKind, done: &mut Scrubbed) {
+    fn scrub_one(
+        &self,
+        kept: &Kept,
+        seen: &Seen<'_>,
+        kind: &dyn Fn(BlockNo) -> BlockKind,
+        done: &mut Scrubbed,
+    ) {
         let fits = |data: &[u8]| kept.sum == 0 || kept.sum == sum_of(&self.area.uuid, kept.block, data);
-        let at: Vec<BlockNo> =
-            kept.spares.iter().map(|spare| self.area.spare(*spare)).filter(|at| self.serves(*at)).collect();
-        done.degraded += u64::from(at.len() < kept.spares.len());
-        let copies = self.area.read_each(&at, BlockKind::Data);
-        done.read += to_u64(copies.len());
+        done.degraded += u64::from(kept.served.len() < kept.spares.len());
+        let Seen { home, copies } = seen;
         let computed;
-        let right = match &home {
+        let right = match home {
             Some(data) if fits(data) => data,
             _ => {
+                let kind = kind(kept.block);
                 let is_here = self.serves(kept.block);
                 if is_here {
                     let trouble = if home.is_none() { Trouble::Read } else { Trouble::Sum };
                     self.count(kind, trouble, 1);
                 }
                 computed = self.computed_by_parity(kept.block);
-                let Some(copy) = copies.iter().chain([&computed]).flatten().find(|copy| fits(copy)) else {
+                let others = copies.iter().copied().chain([computed.as_deref()]);
+                let Some(copy) = others.flatten().find(|copy| fits(copy)) else {
                     done.lost.push(kept.block);
                     return;
                 };
@@ -141,41 +168,37 @@ impl Shepherd {
                 copy
             }
         };
-        let is_right = |copy: &Option<Vec<u8>>| copy.as_ref().is_some_and(|copy| copy == right);
-        let served = kept.spares.iter().filter(|spare| self.serves(self.area.spare(**spare)));
-        let wrong: Vec<u64> =
-            served.zip(&copies).filter(|(_, copy)| !is_right(copy)).map(|(spare, _)| *spare).collect();
-        if kept.sum == 0 && copies.iter().flatten().any(|copy| copy != right) {
+        let is_right = |copy: &Option<&[u8]>| copy.as_ref().is_some_and(|copy| *copy == right);
+        let read = kept.served.iter().zip(copies);
+        let wrong: Vec<u64> = read.filter(|(_, copy)| !is_right(copy)).map(|(spare, _)| *spare).collect();
+        if wrong.is_empty() {
+            return;
+        }
+        if kept.sum == 0 && copies.iter().flatten().any(|copy| *copy != right) {
             // Nothing is copied over another copy unless it was compared with its sum [S5].
             done.differing.push(kept.block);
             return;
         }
-        self.rewrite_copies(kept, &wrong, right, kind, done);
+        self.rewrite_copies(kept, &wrong, right, kind(kept.block), done);
     }
 
     /// Writes copies again, to another spare where that fails.
-    fn rewrite_copies(
-        &self,
-        kept: &Kept,
-        wrong: &[u64],
-        right: &Vec<u8>,
-        kind: BlockKind,
-        done: &mut Scrubbed,
-    ) {
+    fn rewrite_copies(&self, kept: &Kept, wrong: &[u64], right: &[u8], kind: BlockKind, done: &mut Scrubbed) {
         let mut guard = self.state();
         let state = &mut *guard;
         for spare in wrong.iter().copied() {
             let at = self.area.spare(spare);
-            if self.area.write_each(&[at], std::slice::from_ref(right)).is_empty() {
+            if self.area.write_each(&[at], &[right]).is_empty() {
                 done.copies_written += 1;
                 continue;
             }
             state.owners.give_up(&self.area, kept.block, spare);
             let other = self.give_like(state, kept.block, at);
-            match other.map(|other| {
-                (other, self.area.write_each(&[self.area.spare(other)], std::slice::from_ref(right)))
-            }) {
-                Some((_, failed)) if failed.is_empty() => done.copies_written += 1,
+            match other.map(|other| (other, self.area.write_each(&[self.area.spare(other)], &[right]))) {
+                Some((other, failed)) if failed.is_empty() => {
+                    state.owners.holds(&self.area, kept.block, other);
+                    done.copies_written += 1;
+                }
                 Some((other, _)) => {
                     state.owners.give_up(&self.area, kept.block, other);
                     self.count(kind, Trouble::CopyLost, 1);

@@ -16,19 +16,11 @@ use crate::policy::{Answer, Chain, Direction, Kind, Standing};
 /// Spares that are tried for one that cannot be written.
 const SPARES_TRIED: usize = 4;
 
-/// What a spare has a copy of.
-#[derive(Clone, Copy)]
-enum Of {
-    /// A block, in this spare.
-    Block(BlockNo, u64),
-    /// A group: its parity.
-    Group(u64),
-}
-
 /// A copy of a block, or the parity of some, on its way to a spare.
 #[derive(Clone, Copy)]
 pub(super) struct Copy<'w> {
-    of: Of,
+    /// The block, and the spare; none for parity.
+    of: Option<(BlockNo, u64)>,
     kind: BlockKind,
     data: &'w [u8],
     at: BlockNo,
@@ -76,6 +68,8 @@ impl Shepherd {
     /// Has in doubt, stably, what is about to be written, and notes the sums and copies that it will have.
     fn prepare<'w>(&self, writes: &[BlockWrite<'w>], parity: &'w [Renewed]) -> Result<Vec<Copy<'w>>> {
         let mut copies = Vec::new();
+        // Before the lock, which reads need as well.
+        let sums = self.sums_of(writes);
         let mut guard = self.state();
         let state = &mut *guard;
         self.seal(state, writes)?;
@@ -86,49 +80,49 @@ impl Shepherd {
             .filter(|run| !state.doubt.has(*run))
             .collect();
         if !new.is_empty() {
+            let new = state.doubt.with_those_ahead(&self.area, new);
             state.doubt.set(&self.area, &new)?;
         }
         self.find_again(state, writes)?;
-        for (write, _) in writes.iter().zip(&tracked).filter(|(_, tracked)| **tracked) {
-            let chain = self.chain(write.kind, Direction::Write);
-            let sum = if chain.stands(Standing::Verify) {
-                sum_of(&self.area.uuid, write.block, write.data)
-            } else {
-                0
-            };
+        for (no, write) in writes.iter().enumerate().filter(|(no, _)| tracked[*no]) {
             if !self.is_marked(state, write.block) {
-                state.sums.set(&self.area, write.block, sum);
+                state.sums.set(&self.area, write.block, sums.get(no).copied().unwrap_or(0));
             }
+            let chain = self.chain(write.kind, Direction::Write);
             self.assign(state, Kind::Block(write.kind), chain, write.block);
             let spares = state.owners.of(write.block).iter();
             let copy = |spare: &u64| Copy {
-                of: Of::Block(write.block, *spare),
+                of: Some((write.block, *spare)),
                 kind: write.kind,
                 data: write.data,
                 at: self.area.spare(*spare),
             };
             copies.extend(spares.map(copy));
         }
-        self.assign_parity(state, parity, |group, data, at| {
-            copies.push(Copy { of: Of::Group(group), kind: BlockKind::Data, data, at });
+        self.assign_parity(state, parity, |_, data, at| {
+            copies.push(Copy { of: None, kind: BlockKind::Data, data, at });
         });
-        if state.owners.has_news() {
-            self.tell_owners(state, &copies)?;
+        if state.owners.is_short() {
+            self.tell_owners(state)?;
         }
         Ok(copies)
     }
 
-    /// The medium learns whose the spares are that were given and taken just now, before any home is written [M2]: who loses a home in a
-    /// crash must find its copies, and none that is older than what was flushed. A spare holds what it is a copy of before it is called one.
-    pub(super) fn tell_owners(&self, state: &mut State, copies: &[Copy<'_>]) -> Result<()> {
-        let at: Vec<BlockNo> = copies.iter().map(|copy| copy.at).collect();
-        let contents: Vec<&[u8]> = copies.iter().map(|copy| copy.data).collect();
-        for no in self.area.write_each(&at, &contents) {
-            match copies[no].of {
-                Of::Block(block, spare) => self.replace_spare(state, (block, spare), copies[no].data),
-                Of::Group(group) => state.owners.take_parity(&self.area, group, true),
-            }
+    /// The sums that blocks are about to have, 0 for none; nothing at all if no kind of block has any.
+    fn sums_of(&self, writes: &[BlockWrite<'_>]) -> Vec<u32> {
+        if !self.keeps_sums {
+            return Vec::new();
         }
+        let sum = |write: &BlockWrite<'_>| match self.chain(write.kind, Direction::Write) {
+            chain if chain.stands(Standing::Verify) => sum_of(&self.area.uuid, write.block, write.data),
+            _ => 0,
+        };
+        writes.iter().map(sum).collect()
+    }
+
+    /// The medium learns whose the spares are that hold something since, and which are nobody's any more, behind a flush [M2]: it has homes and
+    /// copies before it is told of them. Until a flush is answered nobody was promised that a home which is lost in a crash has a copy.
+    pub(super) fn tell_owners(&self, state: &mut State) -> Result<()> {
         self.disk().flush()?;
         let writes = state.owners.next_writes(&self.area);
         self.write_maps(state, &writes)?;
@@ -143,6 +137,7 @@ impl Shepherd {
             state.owners.give_up(&self.area, block, bad);
             let Some(other) = self.give_like(state, block, self.area.spare(bad)) else { return };
             if self.area.write_each(&[self.area.spare(other)], &[data]).is_empty() {
+                state.owners.holds(&self.area, block, other);
                 return;
             }
             bad = other;
@@ -171,6 +166,9 @@ impl Shepherd {
     /// Gives a block as many spares as its chain asks for, and takes away what is beyond that.
     pub(super) fn assign(&self, state: &mut State, kind: Kind, chain: &Chain, block: BlockNo) {
         let wanted = chain.copies(self.options.disks.as_ref().map_or(1, |array| array.disks()));
+        if self.options.disks.is_none() && state.owners.of(block).len() == wanted {
+            return;
+        }
         while state.owners.of(block).len() > wanted {
             let Some(spare) = self.one_too_many(state, block) else { break };
             state.owners.take(&self.area, block, spare);
@@ -196,17 +194,26 @@ impl Shepherd {
 
     /// Writes homes and copies at once.
     fn write_with(&self, writes: &[BlockWrite<'_>], copies: &[Copy<'_>]) -> Result<()> {
-        let mut batch = writes.to_vec();
-        batch.extend(copies.iter().map(|copy| BlockWrite {
-            block: copy.at,
-            kind: copy.kind,
-            data: copy.data,
-        }));
-        let written = self.disk().write(&batch);
+        let written = if copies.is_empty() {
+            self.disk().write(writes)
+        } else {
+            let mut batch = writes.to_vec();
+            batch.extend(copies.iter().map(|copy| BlockWrite {
+                block: copy.at,
+                kind: copy.kind,
+                data: copy.data,
+            }));
+            self.disk().write(&batch)
+        };
         // A flush that somebody else began meanwhile may not have reached it.
         let mut state = self.state();
         state.seal_moves |= writes.iter().any(|write| state.head.seals(&self.area, write.block));
         self.note_bare(&state, writes);
+        if written.is_ok() && state.owners.has_unwritten() {
+            for (block, spare) in copies.iter().filter_map(|copy| copy.of) {
+                state.owners.holds(&self.area, block, spare);
+            }
+        }
         written
     }
 
@@ -237,7 +244,7 @@ impl Shepherd {
         let mut state = self.state();
         if state.owners.has_news() {
             // A copy that was given up is older than its home. If the maps cannot be written either, nothing is promised of the batch.
-            if let Err(error) = self.tell_owners(&mut state, &[]) {
+            if let Err(error) = self.tell_owners(&mut state) {
                 failed.extend(writes.iter().map(|write| (write.block, error.clone())));
             }
         }
@@ -278,10 +285,12 @@ impl Shepherd {
         let mut spare = spare;
         for is_last in [false, true] {
             let at = self.area.spare(spare);
-            if self.disk().write(&[BlockWrite { block: at, ..*write }]).is_ok() {
+            let written = self.disk().write(&[BlockWrite { block: at, ..*write }]);
+            let mut state = self.state();
+            if written.is_ok() {
+                state.owners.holds(&self.area, write.block, spare);
                 return;
             }
-            let mut state = self.state();
             state.owners.give_up(&self.area, write.block, spare);
             match self.give_like(&mut state, write.block, at) {
                 Some(other) if !is_last => spare = other,
@@ -367,7 +376,7 @@ impl Shepherd {
             }
         }
         if state.owners.has_news() {
-            self.tell_owners(state, &[])?;
+            self.tell_owners(state)?;
         }
         Ok(())
     }

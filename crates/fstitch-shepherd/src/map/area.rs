@@ -1,5 +1,6 @@
 //! The blocks that the maps have, and how their blocks are read and written.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fstitch_core::num::{to_u64, to_usize};
@@ -17,6 +18,21 @@ pub(crate) struct MapWrite {
     pub(crate) index: u64,
     pub(crate) generation: u64,
     pub(crate) contents: Vec<u8>,
+}
+
+/// What some blocks hold.
+pub(crate) struct Found {
+    unit: usize,
+    bytes: Vec<u8>,
+    /// Those that cannot be read.
+    failed: BTreeSet<usize>,
+}
+
+impl Found {
+    /// Of the block of this number among those that were asked for; `None` if it cannot be read.
+    pub(crate) fn of(&self, no: usize) -> Option<&[u8]> {
+        (!self.failed.contains(&no)).then(|| &self.bytes[no * self.unit..(no + 1) * self.unit])
+    }
 }
 
 /// The area of a volume's maps.
@@ -76,6 +92,22 @@ impl Area {
             return found.into_iter().map(Some).collect();
         }
         blocks.iter().map(|block| self.read_at(*block, kind).ok()).collect()
+    }
+
+    /// The same for many blocks, in one piece of memory.
+    pub(crate) fn read_many(&self, blocks: &[BlockNo], kind: BlockKind) -> Found {
+        let unit = to_usize(self.shape.block_size);
+        let mut bytes = vec![0; unit * blocks.len()];
+        let reads = blocks.iter().zip(bytes.chunks_exact_mut(unit));
+        let mut reads: Vec<BlockRead<'_>> =
+            reads.map(|(block, data)| BlockRead { block: *block, kind, data }).collect();
+        let failed = match self.device.read(&mut reads) {
+            Ok(()) => BTreeSet::new(),
+            Err(_) => {
+                (0..reads.len()).filter(|no| self.device.read(&mut reads[*no..=*no]).is_err()).collect()
+            }
+        };
+        Found { unit, bytes, failed }
     }
 
     /// Reads what is at the home of a block, whether it was moved or not.

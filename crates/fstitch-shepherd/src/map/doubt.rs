@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use fstitch_core::num::to_usize;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{Le, Result};
 
 use super::{Area, Part};
@@ -16,6 +16,8 @@ use super::{Area, Part};
 const SECTOR: usize = 512;
 const HEADER: usize = 32;
 const MAGIC: u32 = u32::from_le_bytes(*b"FSDB");
+/// Most runs that are in doubt before anything of them is written: 16 MiB of blocks of 4 KiB, which are read in vain after a crash.
+const AHEAD_MAX: u64 = 64;
 /// Runs whose bits are in one sector.
 pub(crate) const RUNS_IN_SECTOR: u64 = 480 * 8;
 
@@ -84,6 +86,19 @@ impl Doubt {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.runs.len()
+    }
+
+    /// Some runs that are about to be in doubt, and those behind each that will be next if it is one of a row: as many as there are in the row
+    /// before it, so that a stream of writes pays for few flushes, and writes here and there have nothing in doubt in vain.
+    pub(crate) fn with_those_ahead(&self, area: &Area, mut runs: BTreeSet<u64>) -> BTreeSet<u64> {
+        let end = area.shape.runs();
+        for run in runs.clone() {
+            let is_before = |other: &u64| self.has(*other) || runs.contains(other);
+            let row = (run.saturating_sub(AHEAD_MAX)..run).rev().take_while(is_before).count();
+            let ahead = run + 1..(run + 1 + to_u64(row)).min(end);
+            runs.extend(ahead.take_while(|other| !self.has(*other)));
+        }
+        runs
     }
 
     /// Has these runs in doubt that were not, which is stable when it returns; none of them is if it fails.

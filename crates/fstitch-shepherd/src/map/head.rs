@@ -136,7 +136,9 @@ impl Head {
 
     /// Whether a block has a sealed sector.
     pub(crate) fn seals(&self, area: &Area, block: BlockNo) -> bool {
-        self.sealed.iter().any(|sector| Self::place(area, *sector).0 == block)
+        let in_block = u64::from(area.shape.block_size / 512);
+        let first = block.get().saturating_mul(in_block);
+        self.sealed.iter().any(|sector| sector.wrapping_sub(first) < in_block)
     }
 
     /// The seal of the sealed sectors as they are on the medium, or with `instead` in place of some blocks; `None` if one cannot be read.

@@ -45,6 +45,8 @@ pub(crate) struct Owners {
     moved: BTreeMap<BlockNo, Elsewhere>,
     parity: BTreeMap<u64, u64>,
     free: BTreeSet<u64>,
+    /// Given in memory, and not written yet: the medium is not told of a copy before it is one.
+    unwritten: BTreeSet<u64>,
     /// Given up in memory, and still named on the medium [M2].
     leaving: Vec<u64>,
     /// What the medium shall say, by spare.
@@ -161,6 +163,11 @@ impl Owners {
         }
     }
 
+    /// Whether there would be free spares if the medium knew of them.
+    pub(crate) fn is_short(&self) -> bool {
+        self.free.is_empty() && !self.leaving.is_empty()
+    }
+
     /// Spares that nobody has.
     pub(crate) fn free(&self) -> u64 {
         fstitch_core::num::to_u64(self.free.len())
@@ -252,8 +259,7 @@ impl Owners {
     pub(crate) fn give(&mut self, area: &Area, home: BlockNo, wish: BlockNo) -> Option<u64> {
         let spare = self.behind(area, wish)?;
         self.free.remove(&spare);
-        self.copies.entry(home).or_default().push(spare);
-        self.say(area, spare, home.get() + 1);
+        self.copy_to(home, spare);
         Some(spare)
     }
 
@@ -266,10 +272,27 @@ impl Owners {
         Some(found)
     }
 
-    /// A spare that was set apart has a copy of a block.
-    pub(crate) fn copy_to(&mut self, area: &Area, home: BlockNo, spare: u64) {
+    /// A spare that was set apart is to have a copy of a block.
+    pub(crate) fn copy_to(&mut self, home: BlockNo, spare: u64) {
         self.copies.entry(home).or_default().push(spare);
-        self.say(area, spare, home.get() + 1);
+        self.unwritten.insert(spare);
+    }
+
+    /// The spares that hold a copy of a block, or did before one that is under way.
+    pub(crate) fn written_of(&self, home: BlockNo) -> Vec<u64> {
+        self.of(home).iter().copied().filter(|spare| !self.unwritten.contains(spare)).collect()
+    }
+
+    /// Whether spares were given that have not been written.
+    pub(crate) fn has_unwritten(&self) -> bool {
+        !self.unwritten.is_empty()
+    }
+
+    /// A spare holds what it is a copy of: the medium may be told, behind the next flush.
+    pub(crate) fn holds(&mut self, area: &Area, home: BlockNo, spare: u64) {
+        if self.unwritten.remove(&spare) {
+            self.say(area, spare, home.get() + 1);
+        }
     }
 
     /// The first spare at a block or behind it.
@@ -295,6 +318,11 @@ impl Owners {
     /// Takes a copy away; its spare is free after the medium says so.
     pub(crate) fn take(&mut self, area: &Area, home: BlockNo, spare: u64) {
         self.forget(home, spare);
+        if self.unwritten.remove(&spare) {
+            // The medium has never heard of it.
+            self.free.insert(spare);
+            return;
+        }
         self.leaving.push(spare);
         self.say(area, spare, FREE);
     }
@@ -302,6 +330,7 @@ impl Owners {
     /// Takes a copy away whose spare cannot be written.
     pub(crate) fn give_up(&mut self, area: &Area, home: BlockNo, spare: u64) {
         self.forget(home, spare);
+        self.unwritten.remove(&spare);
         self.say(area, spare, BAD);
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockNo, Le};
 
 use super::area::MapWrite;
@@ -31,6 +31,8 @@ struct Page {
 pub(crate) struct Sums {
     pages: BTreeMap<u64, Page>,
     pages_max: usize,
+    /// How many of them are not.
+    dirty: u64,
     /// What is on the medium is of no use.
     is_blank: bool,
     /// Blocks of the map that are lost in both places: what they said is not known any more.
@@ -40,7 +42,7 @@ pub(crate) struct Sums {
 impl Sums {
     /// With so many blocks of the map in memory at most, but for those that must be there.
     pub(crate) fn new(pages_max: usize) -> Self {
-        Self { pages: BTreeMap::new(), pages_max: pages_max.max(1), is_blank: false, lost_pages: 0 }
+        Self { pages: BTreeMap::new(), pages_max: pages_max.max(1), dirty: 0, is_blank: false, lost_pages: 0 }
     }
 
     /// The same, of a volume of which no sums are known, whatever the medium says.
@@ -88,7 +90,8 @@ impl Sums {
         let page = self.page(area, index);
         if Le::u32(&page.contents, at) != sum {
             Le::put_u32(&mut page.contents, at, sum);
-            page.is_dirty = true;
+            let was_dirty = std::mem::replace(&mut page.is_dirty, true);
+            self.dirty += u64::from(!was_dirty);
         }
     }
 
@@ -124,11 +127,12 @@ impl Sums {
         for page in self.pages.values_mut() {
             page.is_dirty = false;
         }
+        self.dirty = 0;
         self.make_room();
     }
 
     /// Blocks of the map that wait to be written.
     pub(crate) fn dirty(&self) -> u64 {
-        to_u64(self.pages.values().filter(|page| page.is_dirty).count())
+        self.dirty
     }
 }

@@ -22,7 +22,7 @@ use crate::open::{self, Access};
 use crate::output::{Outcome, json, spinner, text};
 
 /// Blocks that are looked at while writes wait.
-const STEP: u64 = 256;
+const STEP: u64 = Shepherd::SCRUBBED_AT_ONCE;
 /// Of a mounted volume: bytes that one request looks at.
 const REQUEST_BYTES: u64 = 64 << 20;
 /// Blocks that are named one by one.
