@@ -42,6 +42,7 @@ const SHEPHERD_MUTANTS: &str = "crates/fstitch-shepherd/tests/mutants.txt";
 const SHEPHERD_TESTS: &Tests = &[
     ("fstitch-shepherd", "degraded", ""),
     ("fstitch-shepherd", "directed", ""),
+    ("fstitch-shepherd", "meanwhile", ""),
     ("fstitch-shepherd", "remedies", ""),
     ("fstitch-shepherd", "disks", ""),
     ("fstitch-shepherd", "maps", ""),

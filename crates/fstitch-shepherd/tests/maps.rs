@@ -397,10 +397,10 @@ fn a_copy_that_was_given_up_does_not_come_back() {
 }
 
 /// There is one spare, and in one batch a block ceases to have a copy and another one is to get one: the spare is still the first one's
-/// as far as the medium knows, so it is not given away yet.
+/// as far as the medium knows, so it is not given away where that cannot be told.
 #[test]
 fn a_spare_is_given_away_when_the_medium_knows_that_it_is_free() {
-    let disk = Arc::new(MemDevice::new(512, VOLUME));
+    let disk = Arc::new(FaultDevice::new(MemDevice::new(512, VOLUME), FaultPlan::default()));
     let under = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
     let blocks = [Stretch::one(BlockNo(43), KIND)];
     let format = |count: u64| {
@@ -418,8 +418,13 @@ fn a_spare_is_given_away_when_the_medium_knows_that_it_is_free() {
     let data = [2; BLOCK];
     let no_more = BlockWrite { block: BlockNo(43), kind: BlockKind::Data, data: &data };
     let new = BlockWrite { block: BlockNo(63), kind: KIND, data: &data };
+    disk.set_plan(FaultPlan::one(Fault { op: Some(IoOp::Flush), ..Fault::new(Defect::Error) }));
     shepherd.write(&[no_more, new]).unwrap();
     assert_eq!(lost(), 1, "there is no spare that the medium calls free");
+    shepherd.flush().expect_err("one has failed");
     write(&shepherd, 63, 3).unwrap();
     assert_eq!(lost(), 1, "now there is");
+    let back = BlockWrite { block: BlockNo(63), kind: BlockKind::Data, data: &data };
+    shepherd.write(&[back, BlockWrite { block: BlockNo(43), kind: KIND, data: &data }]).unwrap();
+    assert_eq!(lost(), 1, "the medium is told in the midst of the batch");
 }

@@ -255,6 +255,10 @@ impl Shepherd {
 
     /// Another spare for a copy, in place of one that cannot be written.
     pub(super) fn give_like(&self, state: &mut State, block: BlockNo, bad: BlockNo) -> Option<u64> {
+        self.pick_or_wait(state, |this, state| this.give_like_now(state, block, bad))
+    }
+
+    fn give_like_now(&self, state: &mut State, block: BlockNo, bad: BlockNo) -> Option<u64> {
         let Some(array) = self.array() else { return state.owners.give(&self.area, block, bad) };
         let own = array.disk_of(self.area.device.place(block));
         let same = array.disk_of(bad).filter(|disk| array.takes_disk(*disk));

@@ -267,20 +267,23 @@ impl Shepherd {
 
     /// Makes everything stable that was written before this began, and has the medium know of its copies.
     fn flush_all(&self) -> Result<()> {
+        let moved = std::mem::take(&mut self.state().seal_moves);
         let before = self.bare.lock().unpoisoned().clone();
-        let mut state = self.state();
-        let moved = std::mem::take(&mut state.seal_moves);
-        let flushed = if state.owners.has_news() {
-            self.tell_owners(&mut state)
-        } else {
-            drop(state);
-            self.disk().flush()
-        };
-        let flushed = flushed.and_then(|()| self.lost_with_disks(&before));
+        let flushed = self.flush_and_tell().and_then(|()| self.lost_with_disks(&before));
         if flushed.is_err() && moved {
             self.state().seal_moves = true;
         }
         flushed
+    }
+
+    /// Without news it is the disk's flush alone, over which nobody waits.
+    fn flush_and_tell(&self) -> Result<()> {
+        let mut state = self.state();
+        if state.owners.has_news() {
+            return self.tell_owners(&mut state);
+        }
+        drop(state);
+        self.disk().flush()
     }
 
     fn tell(&self, incident: Incident) {

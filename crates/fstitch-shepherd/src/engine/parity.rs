@@ -177,7 +177,8 @@ impl Shepherd {
                 continue;
             };
             let wish = BlockNo((group * self.group + state.head.volume / 2) % state.head.volume.max(1));
-            match state.owners.parity(*group).or_else(|| state.owners.give_parity(&self.area, *group, wish)) {
+            let give = |this: &Self, state: &mut State| state.owners.give_parity(&this.area, *group, wish);
+            match state.owners.parity(*group).or_else(|| self.pick_or_wait(state, give)) {
                 Some(spare) => put(*group, parity, self.area.spare(spare)),
                 None => self.lose_parity(state, *group),
             }

@@ -188,6 +188,7 @@ impl Shepherd {
             let _alone = self.parity.lock().unpoisoned();
             self.mend_parity(self.groups_of(std::iter::once(write.block)).into_iter());
         }
+        self.write_new_copies(&write);
         self.renewed(&write, is_written)
     }
 

@@ -20,7 +20,8 @@ impl Shepherd {
         let mut guard = self.state();
         let state = &mut *guard;
         for _ in 0..TRIED {
-            let Some(spare) = self.pick_for_move(state, write.block) else { return false };
+            let pick = |this: &Self, state: &mut State| this.pick_for_move(state, write.block);
+            let Some(spare) = self.pick_or_wait(state, pick) else { return false };
             let failed = self.area.write_each(&[self.area.spare(spare)], &[write.data]);
             if !self.spare_takes(spare) {
                 // Its disk has gone out meanwhile.

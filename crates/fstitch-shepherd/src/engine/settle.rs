@@ -22,6 +22,7 @@ impl Shepherd {
     pub(super) fn settle_alone(&self) -> Result<()> {
         let mut guard = self.state();
         let state = &mut *guard;
+        debug_assert!(!state.owners.has_unwritten(), "whoever has the gate sees no write on its way");
         let agreed: BTreeSet<u64> = state.doubt.runs().filter(|run| !state.failed.contains(run)).collect();
         let mut writes = state.sums.next_writes();
         writes.extend(state.owners.next_writes(&self.area));

@@ -102,10 +102,21 @@ impl Shepherd {
         self.assign_parity(state, parity, |_, data, at| {
             copies.push(Copy { of: None, kind: BlockKind::Data, data, at });
         });
-        if state.owners.is_short() {
-            self.tell_owners(state)?;
-        }
         Ok(copies)
+    }
+
+    /// Picks a spare; where there is none, once more after the medium was told of those that are nobody's any more. If it cannot be told, who
+    /// flushes next learns of that.
+    pub(super) fn pick_or_wait<T>(
+        &self,
+        state: &mut State,
+        pick: impl Fn(&Self, &mut State) -> Option<T>,
+    ) -> Option<T> {
+        let picked = pick(self, state);
+        if picked.is_none() && state.owners.has_leaving() && self.tell_owners(state).is_ok() {
+            return pick(self, state);
+        }
+        picked
     }
 
     /// The sums that blocks are about to have, 0 for none; nothing at all if no kind of block has any.
@@ -183,7 +194,9 @@ impl Shepherd {
                 if state.owners.of(block).len() >= wanted {
                     break;
                 }
-                if !self.give_copy(state, block, *standing) {
+                let give =
+                    |this: &Self, state: &mut State| this.give_copy(state, block, *standing).then_some(());
+                if self.pick_or_wait(state, give).is_none() {
                     self.health.lock().unpoisoned().add(kind, Trouble::CopyLost, 1);
                     break;
                 }
@@ -238,6 +251,7 @@ impl Shepherd {
             let kept = result.and_then(|()| {
                 self.kept_by_a_disk(write).or_else(|error| self.failed_write(write, error, asks))
             });
+            self.write_new_copies(write);
             failed.extend(kept.err().map(|error| (block, error)));
         }
         self.mend_parity(self.groups_of(writes.iter().map(|write| write.block)).into_iter());
@@ -264,6 +278,7 @@ impl Shepherd {
         for write in writes {
             if let Err(error) = self.kept_by_a_disk(write) {
                 failed.extend(self.failed_write(write, error, asks).err().map(|error| (write.block, error)));
+                self.write_new_copies(write);
             }
         }
         failed
@@ -278,6 +293,12 @@ impl Shepherd {
         }
         self.tell(Incident { kind, direction: Direction::Write, block, seen: seen(&result), events });
         result
+    }
+
+    /// Writes the copies that a block was given while its home was tried again: no spare stays given and unwritten after a batch.
+    pub(super) fn write_new_copies(&self, write: &BlockWrite<'_>) {
+        let spares = self.state().owners.unwritten_of(write.block);
+        spares.into_iter().for_each(|spare| self.write_copy(write, spare));
     }
 
     /// Writes a copy, to another spare if it must be. One fewer is no failure of the write: its home is what counts.

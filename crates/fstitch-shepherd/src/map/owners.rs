@@ -163,9 +163,9 @@ impl Owners {
         }
     }
 
-    /// Whether there would be free spares if the medium knew of them.
-    pub(crate) fn is_short(&self) -> bool {
-        self.free.is_empty() && !self.leaving.is_empty()
+    /// Whether more spares would be free if the medium knew of it.
+    pub(crate) fn has_leaving(&self) -> bool {
+        !self.leaving.is_empty()
     }
 
     /// Spares that nobody has.
@@ -283,6 +283,11 @@ impl Owners {
         self.of(home).iter().copied().filter(|spare| !self.unwritten.contains(spare)).collect()
     }
 
+    /// The spares that were given to a block and have not been written.
+    pub(crate) fn unwritten_of(&self, home: BlockNo) -> Vec<u64> {
+        self.of(home).iter().copied().filter(|spare| self.unwritten.contains(spare)).collect()
+    }
+
     /// Whether spares were given that have not been written.
     pub(crate) fn has_unwritten(&self) -> bool {
         !self.unwritten.is_empty()
@@ -290,7 +295,7 @@ impl Owners {
 
     /// A spare holds what it is a copy of: the medium may be told, behind the next flush.
     pub(crate) fn holds(&mut self, area: &Area, home: BlockNo, spare: u64) {
-        if self.unwritten.remove(&spare) {
+        if self.of(home).contains(&spare) && self.unwritten.remove(&spare) {
             self.say(area, spare, home.get() + 1);
         }
     }

@@ -98,6 +98,7 @@ impl Sums {
     /// What the medium says counts again, but for blocks of which nothing is left.
     pub(crate) fn go_back(&mut self, area: &Area) {
         let entries = area.shape.entries(Part::Sums);
+        self.dirty = 0;
         for (index, page) in std::mem::take(&mut self.pages) {
             let sums = page.contents.chunks_exact(4).zip(index * entries..);
             for (_, block) in sums.filter(|(sum, _)| page.is_dirty && Le::u32(sum, 0) == LOST) {
