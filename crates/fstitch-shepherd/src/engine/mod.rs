@@ -15,7 +15,8 @@
 //! - **S1.** A home that has a sum or copies is written only while its run's bit is stable, so in an agreed run sum, home and copies
 //!   are of one version.
 //! - **S2.** What a crash left in a run in doubt is taken as it is if it can be read.
-//! - **S4.** A spare is given away only when no stable map names it (`map`, M2).
+//! - **S4.** A spare is given away only when no stable map names it, and is named as a copy behind a flush of what it holds (`map`, M2). A
+//!   flush is answered when everything that was written before it is named.
 //! - **S5.** Nothing is copied over another copy unless it was compared with its sum, or S2 says that there is none that counts.
 //!
 //! A run with a block whose home could not be written stays in doubt until it can be.

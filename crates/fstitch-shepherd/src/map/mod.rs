@@ -24,8 +24,8 @@
 //!
 //! - **M1.** Of each block of a map at least one of the two is whole at any moment: they are written one after the other, with a flush
 //!   between. The one of the higher generation counts.
-//! - **M2.** A spare names a home in `owners` on the medium before it is relied on, and is given away only after the medium says that it
-//!   is free.
+//! - **M2.** A spare names a home in `owners` on the medium before the flush is answered that promises the copy, and behind a flush of the
+//!   copy; it is given away only after the medium says that it is free.
 
 pub(crate) mod area;
 pub(crate) mod block;
