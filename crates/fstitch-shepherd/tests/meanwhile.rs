@@ -219,3 +219,19 @@ fn sums_that_wait_to_be_written_are_bounded() {
     let is_known = |block| read(&after, BlockNo(block)).is_err();
     assert_eq!([0, 512, 1024].map(is_known), [true, true, false]);
 }
+
+#[test]
+fn what_is_ahead_of_a_stream_is_in_doubt_on_the_medium() {
+    let disk = Arc::new(MemDevice::new(512, VOLUME));
+    let shepherd = opened(Arc::clone(&disk) as Arc<dyn BlockDevice>, SUMS);
+    let ahead = BlockNo(130);
+    write(&shepherd, ahead).unwrap();
+    shepherd.settle().unwrap();
+    // Two runs in a row, so that the third one is in doubt with them; then it is written, which no bit is set for any more.
+    write(&shepherd, BlockNo(0)).unwrap();
+    write(&shepherd, BlockNo(64)).unwrap();
+    shepherd.write(&[BlockWrite { block: ahead, kind: KIND, data: &[8; BLOCK] }]).unwrap();
+    let cut = MemDevice::from_image(512, disk.image());
+    let (after, _) = Shepherd::open(Arc::new(cut), &area(), Options::default()).unwrap();
+    assert_eq!(read(&after, ahead).unwrap(), [8; BLOCK]);
+}
