@@ -59,6 +59,7 @@ const BPFS_TESTS: &Tests = &[
     ("fstitch-bpfs", "figure", ""),
     ("fstitch-bpfs", "damage", ""),
     ("fstitch-bpfs", "model", ""),
+    ("fstitch-bpfs", "library", ""),
     ("fstitch-bpfs", "crash", ""),
 ];
 

@@ -27,6 +27,7 @@ mod data;
 mod dir;
 mod inode;
 mod layout;
+mod library;
 mod names;
 #[allow(unsafe_code, reason = "the mapping, and the instructions that write lines back")]
 pub mod pm;
