@@ -24,6 +24,13 @@ fn area() -> Vec<BlockNo> {
     (250..390).map(BlockNo).collect()
 }
 
+/// Blocks of each of the two lists of the area, before the spares and behind them.
+const LIST: u64 = 1;
+
+fn first_spare(shepherd: &Shepherd) -> u64 {
+    area()[0].get() + area().len() as u64 - LIST - shepherd.holdings().spares
+}
+
 fn homes() -> std::ops::Range<u64> {
     32..96
 }
@@ -180,7 +187,6 @@ fn moved_blocks_are_found_until_they_are_home_again() {
 fn a_spare_that_fails_is_left_for_another() {
     let disk = made(MOVES);
     let (shepherd, _) = open(&disk);
-    let spares = shepherd.holdings().spares;
     let home = Fault {
         blocks: Some(40..41),
         op: Some(IoOp::Write),
@@ -190,7 +196,7 @@ fn a_spare_that_fails_is_left_for_another() {
     disk.set_plan(FaultPlan::one(home.clone()));
     write(&shepherd, 40, 1).unwrap();
     // All of the area that is not the maps' own, but for what lies behind the first few spares.
-    let first = area()[0].get() + area().len() as u64 - spares;
+    let first = first_spare(&shepherd);
     let spare = Fault { blocks: Some(first..first + 3), ..home.clone() };
     disk.set_plan(FaultPlan { faults: vec![home, spare], ..FaultPlan::default() });
     write(&shepherd, 40, 2).unwrap();
@@ -373,11 +379,12 @@ fn an_old_half_of_a_map_is_not_believed() {
     let disk = made(MOVES);
     let own = area()[0].get()..area()[0].get() + area().len() as u64;
     let (shepherd, _) = open(&disk);
-    let first_spare = own.end - shepherd.holdings().spares;
+    let first_spare = first_spare(&shepherd);
     drop(shepherd);
     // Each block of the parts by itself, but for the heads and the sectors of doubt, which are whole in themselves.
     let mut relocated = 0;
-    for stuck in own.start..first_spare {
+    let behind_the_halves = first_spare - LIST;
+    for stuck in own.start..behind_the_halves {
         let disk = made(MOVES);
         let (shepherd, _) = open(&disk);
         for block in homes() {
@@ -399,7 +406,7 @@ fn an_old_half_of_a_map_is_not_believed() {
         drop(shepherd);
         // The other half is torn: of what there are two, one is left, be it the one that was stuck or another.
         let image = disk.device().image();
-        let count = (first_spare - own.start) / 2;
+        let count = (behind_the_halves - own.start) / 2;
         let twin = if stuck < own.start + count { stuck + count } else { stuck - count };
         let damaged = Arc::new(FaultDevice::new(MemDevice::from_image(1024, image), FaultPlan::default()));
         write(damaged.device(), twin, 0).unwrap();
@@ -445,8 +452,7 @@ fn a_move_that_was_not_told_is_not_half_made() {
 fn of_two_spares_the_other_is_given_back() {
     let disk = made("[all]\nwrite = [\"remap\"]");
     let (shepherd, _) = open(&disk);
-    let spares = shepherd.holdings().spares;
-    let first = area()[0].get() + area().len() as u64 - spares;
+    let first = first_spare(&shepherd);
     let sticky = |block: u64| Fault {
         blocks: Some(block..block + 1),
         op: Some(IoOp::Write),
@@ -590,7 +596,7 @@ fn a_spare_that_takes_no_writes_is_not_called_a_copy() {
         let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
         Shepherd::format(device(), &area(), [9; 16], policy, &[2], &[], &mut |_, _| {}).unwrap();
         let (shepherd, _) = open(&disk);
-        let first = area()[0].get() + area().len() as u64 - shepherd.holdings().spares;
+        let first = first_spare(&shepherd);
         let worn = Fault {
             blocks: Some(first..first + 1),
             op: Some(IoOp::Write),

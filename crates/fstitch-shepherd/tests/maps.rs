@@ -14,6 +14,8 @@ use fstitch_shepherd::{Options, Shepherd, Stretch};
 const BLOCK: usize = 512;
 const VOLUME: u64 = 1000;
 const AREA: (u64, u64) = (700, 850);
+/// Blocks of each of the two lists of the area.
+const LIST: u64 = 1;
 const KIND: BlockKind = BlockKind::Inode;
 const POLICY: &str = "[metadata]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror far\"]";
 
@@ -247,7 +249,7 @@ fn bad_spares(policy: &str) {
     Shepherd::format(device(), &area(), [5; 16], policy, &[2], &blocks, &mut |_, _| {}).unwrap();
     let (shepherd, _) = Shepherd::open(device(), &area(), Options::default()).unwrap();
     // All spares of the first twenty fail.
-    let spares = AREA.0 + 2 * half();
+    let spares = AREA.0 + 2 * half() + LIST;
     let bad = Fault {
         op: Some(IoOp::Write),
         blocks: Some(spares..spares + 8),
@@ -384,7 +386,7 @@ fn a_copy_that_was_given_up_does_not_come_back() {
     let disk = Arc::new(FaultDevice::new(MemDevice::from_image(512, made().image()), FaultPlan::default()));
     let under = Arc::clone(&disk) as Arc<dyn BlockDevice>;
     let (shepherd, _) = Shepherd::open(under, &area(), Options::default()).unwrap();
-    let spares = AREA.0 + 2 * half();
+    let spares = AREA.0 + 2 * half() + LIST;
     let fault = Fault { blocks: Some(spares..AREA.1), op: Some(IoOp::Write), ..Fault::new(Defect::Error) };
     disk.set_plan(FaultPlan::one(Fault { times: Times::Sticky, ..fault }));
     write(&shepherd, 43, 0x77).unwrap();

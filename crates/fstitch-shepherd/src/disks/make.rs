@@ -48,7 +48,7 @@ pub fn label_of(plan: &Plan, policy: &Policy) -> Result<Label> {
     let share = share(policy, plan.disks.len());
     let all: u64 = plan.disks.iter().map(|(_, blocks)| blocks).sum();
     // A little more than will be needed: sizes depend on each other.
-    let most = Shape { block_size: plan.block_size, volume: all, spares: all };
+    let most = Shape { block_size: plan.block_size, volume: all, spares: all, list: 0 };
     if plan.block_size < 1024 {
         return Err(Error::Unsupported("an array with blocks of fewer than 1024 bytes".into()));
     }
@@ -75,7 +75,7 @@ pub fn label_of(plan: &Plan, policy: &Policy) -> Result<Label> {
         }
         disks.push(Member { uuid: *uuid, blocks: 0, spares: 0, state: DiskState::Hot });
     }
-    let shape = Shape { block_size: plan.block_size, volume, spares };
+    let shape = Shape { block_size: plan.block_size, volume, spares, list: 0 };
     let label = Label {
         uuid: plan.uuid,
         generation: 1,

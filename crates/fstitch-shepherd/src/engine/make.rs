@@ -9,9 +9,9 @@ use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result};
 
 use super::{Health, Options, Shepherd, State, Trouble, WORKING, keeps, supported};
-use crate::map::head::SEALED_MAX;
+use crate::map::head::{Lists, SEALED_MAX};
 use crate::map::shape::POLICY_MAX;
-use crate::map::{Area, Counters, Doubt, Head, Owners, Part, Shape, Sums};
+use crate::map::{Area, Counters, Doubt, Head, Owners, Part, Shape, Sums, list};
 use crate::policy::{Direction, Kind, Policy, Standing};
 
 /// Blocks that hold something, all of one kind.
@@ -40,6 +40,8 @@ impl Stretch {
 /// How many blocks the maps of a volume take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
+    /// Bytes of a block.
+    pub block_size: u32,
     /// Each half of the parts, of which every block is there twice.
     pub half: u64,
     /// Blocks for copies.
@@ -50,13 +52,19 @@ impl Room {
     /// For a volume of `blocks` blocks, with so many spares.
     #[must_use]
     pub fn new(block_size: u32, blocks: u64, spares: u64) -> Self {
-        Self { half: Shape { block_size, volume: blocks, spares }.half(), spares }
+        Self { block_size, half: Shape { block_size, volume: blocks, spares, list: 0 }.half(), spares }
     }
 
-    /// All of them.
+    /// Blocks that each of the two lists takes which say where the blocks of an area are.
+    #[must_use]
+    pub fn list(self, area: &[BlockNo]) -> u64 {
+        list::blocks_for(self.block_size, area)
+    }
+
+    /// All of them, if they are where lists of one block can say it.
     #[must_use]
     pub const fn blocks(self) -> u64 {
-        2 * self.half + self.spares
+        2 * (self.half + 1) + self.spares
     }
 }
 
@@ -96,7 +104,8 @@ impl Shepherd {
                 geometry.block_count
             )));
         }
-        let shape = Shape::fit(geometry.block_size, geometry.block_count, to_u64(area.len()))?;
+        let list = list::blocks_for(geometry.block_size, area);
+        let shape = Shape::fit(geometry.block_size, geometry.block_count, to_u64(area.len()), list)?;
         let area = Area::new(device, area, shape, uuid);
         Self::fill(area, parsed, (policy, sealed), Options::default(), |shepherd| {
             shepherd.go_over(blocks, progress)
@@ -113,7 +122,7 @@ impl Shepherd {
         supported(&parsed, &Options { rules: Some(Arc::new(Unjudged)), ..options.clone() })?;
         let blocks = array.area();
         let label = array.label();
-        let shape = Shape::fit(label.block_size, label.volume(), to_u64(blocks.len()))?;
+        let shape = Shape::fit(label.block_size, label.volume(), to_u64(blocks.len()), 0)?;
         assert_eq!(2 * shape.half(), label.zone, "what is on all disks is both halves of the parts");
         let area = Area::new(Arc::clone(array) as _, &blocks, shape, label.uuid);
         Self::fill(area, parsed, (policy, &[]), options, Self::settle)
@@ -149,11 +158,13 @@ impl Shepherd {
             sealed: sealed.to_vec(),
             // Whatever the area held before is older.
             relocated: Vec::new(),
+            lists: Lists::of(&area),
             generation: area.read(Part::Head, 0).map_or(0, |(generation, _)| generation),
         };
         let doubt = Doubt::none(&area)?;
         area.write(&Head::policy_writes(&area, text))?;
         empty_sums(&area)?;
+        list::write(&area)?;
         head.seals = [head.seal(&area, &[]).ok_or_else(unsealed)?; 2];
         let owners = Owners::new(&area);
         let counters = Counters::none(&area);
@@ -304,4 +315,55 @@ pub(super) fn checked(text: &str, options: &Options) -> Result<Policy> {
         .map_err(|refused| Error::Unsupported(format!("the volume's policy: {refused}")))?;
     supported(&policy, options)?;
     Ok(policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use fstitch_core::{BlockRead, BlockWrite, MemDevice};
+
+    use super::*;
+    use crate::engine::heads;
+
+    const POLICY: &str = "[metadata]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror far\"]";
+
+    fn made(list: u64) -> Arc<MemDevice> {
+        let disk = Arc::new(MemDevice::new(512, 1000));
+        let blocks: Vec<BlockNo> = (700..850).map(BlockNo).collect();
+        let shape = Shape::fit(512, 1000, 150, list).unwrap();
+        let area = Area::new(Arc::clone(&disk) as _, &blocks, shape, [5; 16]);
+        let policy = Shepherd::admitted(POLICY).unwrap();
+        Shepherd::fill(area, policy, (POLICY, &[2]), Options::default(), Shepherd::settle).unwrap();
+        disk
+    }
+
+    /// Maps of the first version are read, are written as they were, and stay of that version; nobody finds them by a search.
+    #[test]
+    fn maps_without_lists_are_used_as_they_are() {
+        for (list, seen) in [(0, 0), (1, 2)] {
+            let disk = made(list);
+            let blocks: Vec<BlockNo> = (700..850).map(BlockNo).collect();
+            for (round, lost) in [(1, None), (2, Some(700)), (3, None)] {
+                // The second head says as well as the first one what version they are of.
+                if let Some(block) = lost.map(BlockNo) {
+                    disk.write(&[BlockWrite { block, kind: BlockKind::Data, data: &[0; 512] }]).unwrap();
+                }
+                let opened = Shepherd::open(Arc::clone(&disk) as _, &blocks, Options::default());
+                let (shepherd, opened) = opened.unwrap();
+                assert!(!opened.is_foreign && opened.maps_lost == 0, "{opened:?}");
+                assert_eq!(shepherd.area.shape.list, list);
+                let (block, kind) = (BlockNo(40), BlockKind::Inode);
+                shepherd.write(&[BlockWrite { block, kind, data: &[round; 512] }]).unwrap();
+                shepherd.close().unwrap();
+                disk.write(&[BlockWrite { block, kind, data: &[0xbb; 512] }]).unwrap();
+                let (shepherd, _) =
+                    Shepherd::open(Arc::clone(&disk) as _, &blocks, Options::default()).unwrap();
+                let mut data = [0; 512];
+                shepherd.read(&mut [BlockRead { block, kind, data: &mut data }]).unwrap();
+                assert_eq!(data, [round; 512], "the copy");
+                shepherd.close().unwrap();
+            }
+            let found = heads(&*disk, super::super::Reach::Ends, &mut |_, _| {});
+            assert_eq!(found.len(), seen);
+        }
+    }
 }

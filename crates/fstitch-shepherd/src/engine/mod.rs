@@ -30,7 +30,9 @@ mod read;
 mod recover;
 mod remap;
 mod remedy;
+mod rescue;
 mod scrub;
+mod search;
 mod settle;
 mod short;
 mod without;
@@ -55,7 +57,9 @@ pub use health::{Health, Holdings, Incident, Trouble};
 pub use make::{Progress, Room, Stretch};
 pub use recover::Opened;
 pub use remedy::{Era, Remedy};
+pub use rescue::{Asked, Rescue};
 pub use scrub::Scrubbed;
+pub use search::{Found, Reach, Sighting, heads};
 pub use short::Counted;
 
 /// The rules by which a format judges its own blocks.

@@ -9,9 +9,11 @@ use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Structure};
 
 use super::make::{checked, empty_sums, unsealed};
 use super::{Options, Shepherd, State};
+use crate::map::head::Lists;
 use crate::map::shape::RUN;
 use crate::map::sums::{LOST, sum_of};
-use crate::map::{Area, Counters, Doubt, Head, Owners, Part, Shape, Sums, head};
+use crate::map::{Area, Counters, Doubt, Head, Owners, Part, Shape, Sums, head, list};
+use crate::policy::Policy;
 
 /// What was found at opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,28 +45,13 @@ impl Shepherd {
     /// # Errors
     /// `Corrupt` if there are no maps, or not of this device; `Unsupported` by the name of a step; when the medium fails.
     pub fn open(device: Arc<dyn BlockDevice>, area: &[BlockNo], options: Options) -> Result<(Self, Opened)> {
-        let volume = options.disks.as_ref().map(|array| array.volume());
-        let area = shaped(device, area, volume)?;
-        let mut head = Head::read(&area)?;
-        let zone = options.disks.as_ref().map(|array| array.label().zone);
-        if (head.volume, head.spares) != (area.shape.volume, area.shape.spares)
-            || zone.is_some_and(|zone| zone != 2 * area.shape.half())
-        {
-            return Err(no_maps(&area, "they are of a volume of another size"));
-        }
-        for (place, spare) in &head.relocated {
-            let (place, spare) = (u64::from(*place), u64::from(*spare));
-            if place >= area.len() || spare >= area.shape.spares {
-                return Err(no_maps(&area, "a block of them is in a spare that there is not"));
-            }
-            area.device.put(area.at(place), Some(area.spare(spare)));
-        }
-        let policy = checked(&head.text(&area)?, &options)?;
+        let (area, mut head, policy) = known(device, area, &options)?;
         let mut opened = Opened { was_in_use: head.in_use, ..Opened::default() };
         if let Some(array) = options.disks.as_ref().filter(|_| head.in_use && !options.read_only) {
             array.make_alike()?;
         }
         opened.is_foreign = !head.seals.contains(&head.seal(&area, &[]).ok_or_else(unsealed)?);
+        list::mend(&area)?;
         let (doubt, mut owners) = if opened.is_foreign {
             if !options.read_only {
                 empty_sums(&area)?;
@@ -236,6 +223,33 @@ fn no_maps(area: &Area, why: &str) -> Error {
     Error::corrupt(Structure::Other("maps of the shepherd"), area.blocks.first().copied(), why)
 }
 
+/// The area with what its head says, blocks of it that are in spares, and the policy.
+pub(super) fn known(
+    device: Arc<dyn BlockDevice>,
+    area: &[BlockNo],
+    options: &Options,
+) -> Result<(Area, Head, Policy)> {
+    let volume = options.disks.as_ref().map(|array| array.volume());
+    let area = shaped(device, area, volume)?;
+    let head = Head::read(&area)?;
+    let zone = options.disks.as_ref().map(|array| array.label().zone);
+    if (head.volume, head.spares) != (area.shape.volume, area.shape.spares)
+        || zone.is_some_and(|zone| zone != 2 * area.shape.half())
+        || head.lists != Lists::of(&area)
+    {
+        return Err(no_maps(&area, "they are of a volume of another size"));
+    }
+    for (place, spare) in &head.relocated {
+        let (place, spare) = (u64::from(*place), u64::from(*spare));
+        if place >= area.len() || spare >= area.shape.spares {
+            return Err(no_maps(&area, "a block of them is in a spare that there is not"));
+        }
+        area.device.put(area.at(place), Some(area.spare(spare)));
+    }
+    let policy = checked(&head.text(&area)?, options)?;
+    Ok((area, head, policy))
+}
+
 /// The area, shaped for the volume that its heads name. The medium may have grown behind it.
 fn shaped(device: Arc<dyn BlockDevice>, blocks: &[BlockNo], told: Option<u64>) -> Result<Area> {
     let geometry = device.geometry();
@@ -247,15 +261,20 @@ fn shaped(device: Arc<dyn BlockDevice>, blocks: &[BlockNo], told: Option<u64>) -
             "they end behind the medium",
         ));
     }
-    let shape = |volume| Shape::fit(geometry.block_size, volume, to_u64(blocks.len()));
-    let mut area = Area::new(device, blocks, shape(told.unwrap_or(geometry.block_count))?, [0; 16]);
+    let shape = |volume, list| Shape::fit(geometry.block_size, volume, to_u64(blocks.len()), list);
+    let mut area = Area::new(device, blocks, shape(told.unwrap_or(geometry.block_count), 0)?, [0; 16]);
     // The first head is the first block, whatever the shape is; where the second one is goes by the shape.
-    let halves = [0, 1].map(|half| area.raw(half, Part::Head, 0));
-    let found = head::volume(halves.into_iter().flatten());
-    let (uuid, volume) = found.ok_or_else(|| no_maps(&area, "there is no head"))?;
-    if volume > geometry.block_count {
+    let mut found = area.raw(0, Part::Head, 0).and_then(|bytes| head::named(&bytes));
+    for list in [list::blocks_for(geometry.block_size, blocks), 0] {
+        let Ok(shape) = shape(area.shape.volume, list) else { continue };
+        area.shape = shape;
+        found = found.or_else(|| head::named(&area.raw(1, Part::Head, 0)?));
+    }
+    let named = found.ok_or_else(|| no_maps(&area, "there is no head"))?;
+    if named.volume > geometry.block_count {
         return Err(no_maps(&area, "they are of a volume that is larger than this medium"));
     }
-    (area.uuid, area.shape) = (uuid, shape(volume)?);
+    let list = named.lists.map_or(0, |lists| u64::from(lists.blocks));
+    (area.uuid, area.shape) = (named.uuid, shape(named.volume, list)?);
     Ok(area)
 }

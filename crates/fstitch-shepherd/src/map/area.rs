@@ -122,9 +122,15 @@ impl Area {
         self.read_at(self.at(self.shape.place(half, part, index)), KIND).ok()
     }
 
+    /// What a block of the maps says that it is.
+    pub(crate) fn identity(&self, part: Part, index: u64) -> Identity {
+        let version = if self.shape.list > 0 { block::LISTED } else { block::UNLISTED };
+        Identity { version, part, index, uuid: self.uuid }
+    }
+
     /// Generation and contents of a block; `None` if neither of the two is what it should be.
     pub(crate) fn read(&self, part: Part, index: u64) -> Option<(u64, Vec<u8>)> {
-        let identity = Identity { part, index, uuid: self.uuid };
+        let identity = self.identity(part, index);
         let one = |half| {
             let bytes = self.raw(half, part, index)?;
             block::generation(&bytes, identity).map(|generation| (generation, bytes))
@@ -144,7 +150,7 @@ impl Area {
 
     fn encoded(&self, writes: &[MapWrite]) -> Vec<Vec<u8>> {
         let encode = |write: &MapWrite| {
-            let identity = Identity { part: write.part, index: write.index, uuid: self.uuid };
+            let identity = self.identity(write.part, write.index);
             block::encode(self.shape.block_size, identity, write.generation, &write.contents)
         };
         writes.iter().map(encode).collect()

@@ -3,6 +3,7 @@
 //! ```text
 //!    0 blocks of the volume   8 spares   16 bytes of the policy's text   20 in use (1) or not   24 two seals   32 sealed sectors: count   36 blocks that are lost
 //!   40 their numbers, at most 4   72 blocks of the maps that are in spares: count   76 0   80 at most 16 pairs of place and spare, 4 each
+//!  208 bytes of a block   212 blocks of each list of the area   216 the first block of the one   224 of the other   (0 without lists)
 //! ```
 //!
 //! A **seal** is the sum of sectors of 512 bytes that every program writes when it writes anything: where a volume's superblock has its
@@ -23,7 +24,8 @@ pub(crate) const SEALED_MAX: usize = 4;
 /// Most blocks of the maps that can be in spares.
 pub(crate) const RELOCATED_MAX: usize = 16;
 const RELOCATED: usize = 40 + 8 * SEALED_MAX;
-const CONTENTS: usize = RELOCATED + 8 + 8 * RELOCATED_MAX;
+const LIST: usize = RELOCATED + 8 + 8 * RELOCATED_MAX;
+const CONTENTS: usize = LIST + 24;
 
 /// What the head says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +41,45 @@ pub(crate) struct Head {
     pub(crate) sealed: Vec<u64>,
     /// Places in the area that cannot be written, and the spares that their blocks are in.
     pub(crate) relocated: Vec<(u32, u32)>,
+    /// Where the lists of the area begin, if it has any.
+    pub(crate) lists: Option<Lists>,
     pub(crate) generation: u64,
+}
+
+/// Where it is said which blocks the area has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lists {
+    pub(crate) block_size: u32,
+    /// Blocks of each.
+    pub(crate) blocks: u32,
+    /// The first block of each.
+    pub(crate) first: [BlockNo; 2],
+}
+
+impl Lists {
+    /// Those of an area.
+    pub(crate) fn of(area: &Area) -> Option<Self> {
+        let blocks = u32::try_from(area.shape.list).ok().filter(|blocks| *blocks > 0)?;
+        let first = [0, 1].map(|half| area.at(area.shape.place(half, Part::List, 0)));
+        Some(Self { block_size: area.shape.block_size, blocks, first })
+    }
+
+    fn parse(contents: &[u8]) -> Option<Self> {
+        if contents.len() < CONTENTS {
+            return None;
+        }
+        let block_size = Le::u32(contents, LIST);
+        let first = [LIST + 8, LIST + 16].map(|at| BlockNo(Le::u64(contents, at)));
+        Some(Self { block_size, blocks: Le::u32(contents, LIST + 4), first }).filter(|_| block_size > 0)
+    }
+
+    fn put(self, contents: &mut [u8]) {
+        Le::put_u32(contents, LIST, self.block_size);
+        Le::put_u32(contents, LIST + 4, self.blocks);
+        for (at, first) in [LIST + 8, LIST + 16].into_iter().zip(self.first) {
+            Le::put_u64(contents, at, first.get());
+        }
+    }
 }
 
 fn corrupt(area: &Area, problem: &str) -> Error {
@@ -68,6 +108,7 @@ impl Head {
                 .map(|at| RELOCATED + 8 + 8 * at)
                 .map(|at| (Le::u32(&contents, at), Le::u32(&contents, at + 4)))
                 .collect(),
+            lists: Lists::parse(&contents),
             generation,
         };
         Ok(head)
@@ -115,6 +156,9 @@ impl Head {
             Le::put_u32(&mut contents, RELOCATED + 8 + 8 * at, *place);
             Le::put_u32(&mut contents, RELOCATED + 12 + 8 * at, *spare);
         }
+        if let Some(lists) = self.lists {
+            lists.put(&mut contents);
+        }
         MapWrite { part: Part::Head, index: 0, generation: self.generation, contents }
     }
 
@@ -159,7 +203,25 @@ impl Head {
     }
 }
 
-/// The volume that the heads in an area name: its UUID, and its blocks.
-pub(crate) fn volume(halves: impl Iterator<Item = Vec<u8>>) -> Option<([u8; 16], u64)> {
-    halves.into_iter().find_map(|bytes| block::volume_of_head(&bytes))
+/// What a head says to who does not know yet what volume it is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) uuid: [u8; 16],
+    /// Blocks of the volume.
+    pub(crate) volume: u64,
+    pub(crate) lists: Option<Lists>,
+}
+
+/// What a block says if it is a head.
+pub(crate) fn named(bytes: &[u8]) -> Option<Named> {
+    let (identity, contents) = block::head(bytes)?;
+    let lists = Lists::parse(contents);
+    // One of the new version without a list, or the reverse, nobody has written.
+    let is_sound = lists.is_some() == (identity.version == block::LISTED);
+    is_sound.then(|| Named { uuid: identity.uuid, volume: Le::u64(contents, 0), lists })
+}
+
+/// Bytes of a block, as what begins as a head says it.
+pub(crate) fn block_size(bytes: &[u8]) -> Option<u32> {
+    bytes.get(block::HEADER..).and_then(Lists::parse).map(|lists| lists.block_size)
 }

@@ -6,7 +6,7 @@
 //! so that no scratch takes both; behind them are the spares.
 //!
 //! ```text
-//!   head │ policy… │ doubt… │ sums… │ owners… │ counters ║ the same again ║ spare │ spare │ …
+//!   head │ policy… │ doubt… │ sums… │ owners… │ counters ║ the same again ║ list… ║ spare │ spare │ … ║ list…
 //! ```
 //!
 //! | part | holds |
@@ -17,6 +17,7 @@
 //! | sums | CRC32C of (volume, number, contents) of each block, 0 for none |
 //! | owners | of each spare the block that it is a copy of, or that was moved there |
 //! | counters | what has happened since the volume follows the policy, by kind of block |
+//! | list | which blocks of the volume the area is, for who cannot ask the format ([`list`]) |
 //!
 //! Every block but those of `doubt` begins with what it is ([`block`]): magic, part, index, UUID, generation and a sum.
 //!
@@ -32,6 +33,7 @@ pub(crate) mod block;
 pub(crate) mod counters;
 pub(crate) mod doubt;
 pub(crate) mod head;
+pub(crate) mod list;
 pub(crate) mod moved;
 pub(crate) mod owners;
 pub(crate) mod shape;

@@ -4,6 +4,7 @@ use fstitch_core::{Error, Result};
 
 use super::block::HEADER;
 use super::doubt::RUNS_IN_SECTOR;
+use super::list;
 
 /// A part of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,9 +15,12 @@ pub(crate) enum Part {
     Sums,
     Owners,
     Counters,
+    /// Where the blocks of the area are. It is in no half.
+    List,
 }
 
 impl Part {
+    /// Those of a half, in their order.
     pub(crate) const ALL: [Self; 6] =
         [Self::Head, Self::Policy, Self::Doubt, Self::Sums, Self::Owners, Self::Counters];
 }
@@ -33,6 +37,8 @@ pub(crate) struct Shape {
     /// Of the volume.
     pub(crate) volume: u64,
     pub(crate) spares: u64,
+    /// Blocks of each of the two lists of the area; 0 for maps that have none.
+    pub(crate) list: u64,
 }
 
 impl Shape {
@@ -40,10 +46,10 @@ impl Shape {
     ///
     /// # Errors
     /// `Unsupported`, naming how many blocks the maps take, if there is no room for them.
-    pub(crate) fn fit(block_size: u32, volume: u64, area: u64) -> Result<Self> {
-        let without = Self { block_size, volume, spares: 0 };
-        let Some(room) = area.checked_sub(2 * without.half()) else {
-            let needed = 2 * without.half();
+    pub(crate) fn fit(block_size: u32, volume: u64, area: u64, list: u64) -> Result<Self> {
+        let without = Self { block_size, volume, spares: 0, list: list.min(area) };
+        let Some(room) = area.checked_sub(without.area()) else {
+            let needed = without.area();
             return Err(Error::Unsupported(format!(
                 "maps of {needed} blocks for a volume of {volume} in an area of {area}"
             )));
@@ -71,12 +77,14 @@ impl Shape {
             Part::Doubt => u64::from(self.block_size / 512) * RUNS_IN_SECTOR,
             Part::Sums => payload / 4,
             Part::Owners | Part::Counters => payload / 8,
+            Part::List => list::entries(self.block_size),
         }
     }
 
     /// Blocks of a part, in one half.
     pub(crate) fn blocks(&self, part: Part) -> u64 {
         let entries = match part {
+            Part::List => return self.list,
             Part::Head => 1,
             Part::Policy => fstitch_core::num::to_u64(POLICY_MAX),
             Part::Doubt => self.runs(),
@@ -99,12 +107,15 @@ impl Shape {
 
     /// Blocks of the area that are in use.
     pub(crate) fn area(&self) -> u64 {
-        2 * self.half() + self.spares
+        2 * (self.half() + self.list) + self.spares
     }
 
     /// Where in the area a block of a part is, in half 0 or 1.
     pub(crate) fn place(&self, half: u64, part: Part, index: u64) -> u64 {
         debug_assert!(half < 2 && index < self.blocks(part));
+        if part == Part::List {
+            return 2 * self.half() + half * (self.list + self.spares) + index;
+        }
         let before: u64 =
             Part::ALL.into_iter().take_while(|other| *other != part).map(|other| self.blocks(other)).sum();
         half * self.half() + before + index
@@ -113,7 +124,7 @@ impl Shape {
     /// Where in the area a spare is.
     pub(crate) fn spare(&self, spare: u64) -> u64 {
         debug_assert!(spare < self.spares);
-        2 * self.half() + spare
+        2 * self.half() + self.list + spare
     }
 }
 
@@ -125,11 +136,13 @@ mod tests {
 
     #[test]
     fn parts_do_not_overlap_and_the_area_is_used_up() {
-        for (block_size, volume, area) in [(1024, 8192, 600), (4096, 100_000, 5_000), (512, 10, 90)] {
-            let shape = Shape::fit(block_size, volume, area).unwrap();
+        for (block_size, volume, area, list) in
+            [(1024, 8192, 600, 0), (4096, 100_000, 5_000, 3), (512, 10, 90, 1), (1024, 8192, 600, 5)]
+        {
+            let shape = Shape::fit(block_size, volume, area, list).unwrap();
             let mut seen = BTreeSet::new();
             for half in 0..2 {
-                for part in Part::ALL {
+                for part in Part::ALL.into_iter().chain([Part::List]) {
                     seen.extend((0..shape.blocks(part)).map(|index| shape.place(half, part, index)));
                 }
             }
@@ -139,7 +152,11 @@ mod tests {
             assert_eq!(seen.into_iter().next_back(), Some(count - 1), "there are no gaps");
             assert!(shape.area() <= area && shape.area() + 3 > area, "{shape:?} leaves room in {area}");
         }
-        let refused = Shape::fit(1024, 1 << 20, 100).unwrap_err();
-        assert!(refused.to_string().contains("in an area of 100"), "{refused}");
+        let half = Shape { block_size: 1024, volume: 8192, spares: 0, list: 0 }.half();
+        assert!(Shape::fit(1024, 8192, 2 * half, 0).is_ok());
+        for (volume, area, list) in [(1 << 20, 100, 0), (8192, 2 * half, 1), (8192, 2 * half, u64::MAX)] {
+            let refused = Shape::fit(1024, volume, area, list).unwrap_err().to_string();
+            assert!(refused.contains(&format!("in an area of {area}")), "{refused}");
+        }
     }
 }

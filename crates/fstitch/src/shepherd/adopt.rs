@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, BlockNo};
 use fstitch_formats::{Format, KeepsMaps, MapsAt};
 use fstitch_shepherd::policy::{Direction, Kind};
@@ -123,7 +124,7 @@ pub fn adopt(
     let holdings = shepherd.holdings();
     let size = |blocks: u64| crate::size::show(blocks * u64::from(geometry.block_size));
     let mut said =
-        format!("it follows the policy `{}` now; its maps take {}", wanted.name, size(room.blocks()));
+        format!("it follows the policy `{}` now; its maps take {}", wanted.name, size(to_u64(area.len())));
     if holdings.copies > 0 {
         write!(said, ", {} of that for {} copies", size(holdings.copies), holdings.copies)?;
     }

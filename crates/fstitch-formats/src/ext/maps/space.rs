@@ -64,24 +64,13 @@ pub(super) fn take(device: &dyn BlockDevice, room: Room, now: Timestamp) -> Resu
         );
     }
     let per_block = to_usize(raw.shape.pointers_per_block());
-    let Ok(blocks) = u32::try_from(2 * room.half + room.spares) else {
-        return unsupported(format!("maps of {} blocks", 2 * room.half + room.spares));
-    };
-    let size = u64::from(blocks) * u64::from(raw.shape.block_size);
+    let Taken { data, behind } = choose(&Free::read(&raw)?, room, per_block)?;
+    let needed = data.len() + behind.len();
+    let size = to_u64(data.len()) * u64::from(raw.shape.block_size);
     if size > size_max(raw.shape.block_size) {
+        let blocks = data.len();
         return unsupported(format!("maps of {blocks} blocks: a file of this volume has fewer"));
     }
-    let mut free = Free::read(&raw)?;
-    let pointers = pointer_blocks(to_usize(blocks), per_block);
-    let needed = to_usize(blocks) + pointers;
-    if needed > free.count() {
-        return unsupported(format!("maps that take {needed} blocks: only {} are free", free.count()));
-    }
-    let half = to_usize(room.half);
-    let mut data = free.lowest(half);
-    let behind = free.lowest(pointers);
-    data.extend(free.highest(half));
-    data.extend(free.spread(to_usize(room.spares)));
     let map = Map::build(&data, behind.clone(), per_block);
     let inode = &mut table[offset..offset + inode_size];
     I_MODE.put(inode, MODE);
@@ -117,6 +106,44 @@ pub(super) fn take(device: &dyn BlockDevice, room: Room, now: Timestamp) -> Resu
     count(&mut superblock, taken.len(), false);
     put_superblock(device, &mut superblock, true)?;
     Ok(data.into_iter().map(|no| BlockNo(u64::from(no))).collect())
+}
+
+/// Blocks for maps, and for the pointers to them.
+struct Taken {
+    data: Vec<u32>,
+    behind: Vec<u32>,
+}
+
+/// Chooses blocks: the halves and the lists at the ends of the volume. How long the lists are depends on where the blocks are, which are more if
+/// the lists are longer.
+fn choose(all: &Free, room: Room, per_block: usize) -> Result<Taken> {
+    let [half, spares] = [room.half, room.spares].map(to_usize);
+    let mut list = 1;
+    loop {
+        let blocks = half.saturating_add(list).saturating_mul(2).saturating_add(spares);
+        if u32::try_from(blocks).is_err() {
+            return unsupported(format!("maps of {blocks} blocks"));
+        }
+        let pointers = pointer_blocks(blocks, per_block);
+        if blocks + pointers > all.count() {
+            let needed = blocks + pointers;
+            return unsupported(format!("maps that take {needed} blocks: only {} are free", all.count()));
+        }
+        let mut free = all.clone();
+        let mut data = free.lowest(half);
+        let behind = free.lowest(pointers);
+        data.extend(free.highest(half));
+        let lists = [free.lowest(list), free.highest(list)];
+        data.extend(&lists[0]);
+        data.extend(free.spread(spares));
+        data.extend(&lists[1]);
+        let area: Vec<BlockNo> = data.iter().map(|no| BlockNo(u64::from(*no))).collect();
+        let longer = to_usize(room.list(&area));
+        if longer <= list {
+            return Ok(Taken { data, behind });
+        }
+        list = longer;
+    }
 }
 
 /// See [`crate::KeepsMaps::give_back`].
@@ -180,6 +207,7 @@ fn mark(raw: &Raw<'_>, blocks: &BTreeSet<u32>, are_used: bool) -> Result<()> {
 }
 
 /// The free blocks of each group, in order.
+#[derive(Clone)]
 struct Free(Vec<Vec<u32>>);
 
 impl Free {
