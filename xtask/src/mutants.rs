@@ -43,6 +43,7 @@ const SHEPHERD_TESTS: &Tests = &[
     ("fstitch-shepherd", "degraded", ""),
     ("fstitch-shepherd", "directed", ""),
     ("fstitch-shepherd", "meanwhile", ""),
+    ("fstitch-shepherd", "parity", ""),
     ("fstitch-shepherd", "remedies", ""),
     ("fstitch-shepherd", "disks", ""),
     ("fstitch-shepherd", "maps", ""),
