@@ -143,6 +143,19 @@ def bars(title, y_name, groups, names, height=260, top=0, line=None):
     return body
 
 
+def actions(title, x_name, rows, top=0):
+    """Bars of time, one below the other, each with what was done in it: `rows` are triples of a name, a length and the actions in their order."""
+    most = max(length for _, length, _ in rows)
+    wide, each = WIDTH - LEFT - RIGHT, 66
+    body = [text(8, top + 20, title, size=14)]
+    for number, (name, length, done) in enumerate(rows):
+        y = top + TOP + each * number
+        body.append(text(8, y + 12, f"{name}: {length:.3g} {x_name}"))
+        body.append(f'<rect x="{LEFT}" y="{y + 18}" width="{max(2, wide * length / most):.1f}" height="10" fill="{COLOURS[number % len(COLOURS)]}"/>')
+        body.append(text(LEFT, y + 44, " \u2192 ".join(done), size=11))
+    return body
+
+
 def write(path, *plots, height=260):
     """Writes plots, one below the other. Each is a function of where it begins."""
     body = [part for number, plot in enumerate(plots) for part in plot(number * height)]
