@@ -243,6 +243,77 @@ fn what_a_failed_write_noted_is_forgotten_when_the_volume_recovers() {
     rig.shepherd.close().unwrap();
 }
 
+/// Has had enough.
+struct Unwilling;
+
+impl Remedy for Unwilling {
+    fn is_willing(&self) -> bool {
+        false
+    }
+
+    fn full_check(&self) -> bool {
+        unreachable!("nobody asks who is not willing")
+    }
+
+    fn remount(&self) -> bool {
+        unreachable!("nobody asks who is not willing")
+    }
+}
+
+#[test]
+fn of_who_is_not_willing_nothing_is_asked_and_the_chain_goes_on() {
+    let policy = "[all]\nread = [\"remount\", \"retry 1\"]\nwrite = [\"remount\", \"retry 1\"]";
+    let disk = Arc::new(FaultDevice::new(MemDevice::new(1024, VOLUME), FaultPlan::default()));
+    let area: Vec<BlockNo> = (200..400).map(BlockNo).collect();
+    let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+    Shepherd::format(device(), &area, [3; 16], policy, &[2], &[], &mut |_, _| {}).unwrap();
+    let options = Options { remedy: Some(Arc::new(Unwilling)), ..Options::default() };
+    let (shepherd, _) = Shepherd::open(device(), &area, options).unwrap();
+    let fails_once = |op| {
+        let blocks = Some(HOME.get()..HOME.get() + 1);
+        let fault = Fault { blocks, op: Some(op), times: Times::Transient(1), ..Fault::new(Defect::Error) };
+        disk.set_plan(FaultPlan::one(fault));
+    };
+    fails_once(IoOp::Write);
+    put(&shepherd, 2).unwrap();
+    fails_once(IoOp::Read);
+    assert_eq!(get(&shepherd).unwrap(), 2);
+    shepherd.await_remedy();
+}
+
+#[test]
+fn what_lies_there_is_read_whether_it_is_believed_or_not() {
+    let rig = rig(CHECKED, LONG, |_| false);
+    rig.damage();
+    let mut data = vec![0; BLOCK];
+    let mut reads = [BlockRead { block: HOME, kind: BlockKind::Inode, data: &mut data }];
+    rig.shepherd.read_as_it_lies(&mut reads).unwrap();
+    assert_eq!(data, [9; BLOCK]);
+    assert_eq!((rig.remedy.calls(), rig.events().len()), (0, 0), "it is no fault");
+}
+
+#[test]
+fn while_an_opening_is_still_its_writes_wait() {
+    let rig = rig(CHECKED, LONG, |_| false);
+    let era = Era::new(Arc::clone(&rig.shepherd));
+    let (began, begins) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let writer = era.while_still(|| {
+            let era = &era;
+            let writer = scope.spawn(move || {
+                began.send(()).unwrap();
+                put(era, 2)
+            });
+            begins.recv().unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(get(&*rig.shepherd).unwrap(), 1, "what is still is looked at from outside");
+            writer
+        });
+        writer.join().unwrap().unwrap();
+    });
+    assert_eq!(get(&era).unwrap(), 2);
+}
+
 #[test]
 fn who_cannot_do_it_is_not_asked_for_it() {
     for (policy, step) in [(CHECKED, "full-check"), (OPENED_ANEW, "remount")] {

@@ -21,6 +21,11 @@ use super::{Opened, Shepherd};
 /// time, while requests of the volume wait for them: so neither may wait until an operation of the volume has ended that was begun before.
 /// Writes and flushes do not wait, and may be waited for.
 pub trait Remedy: Send + Sync {
+    /// Whether it would do either now. If not, the step is in vain, and the chain goes on: of a fault that comes back each time somebody has to have
+    /// enough.
+    fn is_willing(&self) -> bool {
+        true
+    }
     /// Stops the volume, checks it as `fsck -p` would, and lets it go on; whether it is sound now.
     fn full_check(&self) -> bool;
     /// Gives up what is not stable, recovers the volume as after a crash, and lets it go on; whether it does.
@@ -92,6 +97,9 @@ impl Shepherd {
                 None => break,
             }
         }
+        if !remedy.is_willing() {
+            return None;
+        }
         let desk = Arc::clone(&self.desk);
         let begun = std::thread::Builder::new().name("remedy".into()).spawn(move || {
             let mut ends = Ends { desk, asked, helped: false };
@@ -117,6 +125,23 @@ impl Shepherd {
     /// Asks for a remedy that nobody waits for; whether one is under way.
     pub(super) fn ask(&self, asked: Asked) -> bool {
         self.ask_for(asked, false).is_some()
+    }
+
+    /// Waits until no remedy is under way, as long as somebody waits for one at most. In a remedy's own thread there is nothing to wait for.
+    pub fn await_remedy(&self) {
+        let others =
+            |turn: &mut Turn| turn.under_way.is_some_and(|(_, thread)| thread != std::thread::current().id());
+        let turn = self.desk.turn.lock().unpoisoned();
+        drop(self.desk.ended.wait_timeout_while(turn, self.options.patience, others));
+    }
+
+    /// Reads what lies where blocks are, whether that is believed or not: for a check that judges by itself.
+    ///
+    /// # Errors
+    /// When the disk cannot be read, or the policy has stopped the volume.
+    pub fn read_as_it_lies(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.lets(IoOp::Read, reads.first().map_or(BlockNo(0), |read| read.block))?;
+        self.disk().read(reads)
     }
 
     /// What was under way is examined as after a crash, for a remedy that gives it up: sums that are not stable are of blocks that may not
@@ -161,6 +186,12 @@ impl Era {
     /// Everything that is asked of it fails from now on. When this returns nothing of it is on its way to the disk any more.
     pub fn end(&self) {
         *self.is_over.write().unpoisoned() = true;
+    }
+
+    /// Does something while nothing of it changes the disk: what would waits.
+    pub fn while_still<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _nobody_writes = self.is_over.write().unpoisoned();
+        work()
     }
 
     fn goes_on(&self, op: IoOp, block: BlockNo) -> Result<RwLockReadGuard<'_, bool>> {
