@@ -65,6 +65,7 @@ mod transport;
 mod unmount;
 mod wire;
 
+pub use adapter::Invalidator;
 pub use awake::{AwakeMode, AwakeReport, AwakeWatch, IdleClass, Means, keep_awake};
 pub use error::MountError;
 pub use kernel::{is_dead, remount};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fstitch_core::FileSystem;
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, Invalidator};
 use crate::awake::{Awake, AwakeWatch};
 use crate::kernel;
 use crate::ordered::OrderedFsync;
@@ -26,6 +26,7 @@ pub struct Mount {
     fs: Arc<Supervised>,
     scopes: Arc<Scopes>,
     awake: AwakeWatch,
+    invalidator: Invalidator,
     unmounter: Unmounter,
     /// With `auto_unmount`: closes when the process dies.
     _guard: Option<OwnedFd>,
@@ -67,6 +68,7 @@ impl Mount {
                 let (workers, guard) = (options.workers, connection.guard);
                 let transport = session.0.transport();
                 Ok(Self {
+                    invalidator: session.1.invalidator(),
                     session: Some(session),
                     transport,
                     workers,
@@ -109,6 +111,12 @@ impl Mount {
     #[must_use]
     pub fn awake(&self) -> AwakeWatch {
         self.awake.clone()
+    }
+
+    /// Tells the kernel of changes that were not made by its requests.
+    #[must_use]
+    pub fn invalidator(&self) -> Invalidator {
+        self.invalidator.clone()
     }
 
     /// Tells who uses ordered fsync.

@@ -25,6 +25,7 @@ use self::answer::{answer, answer_change, answer_value};
 use self::convert::{bits16, set_time, statfs, wide};
 use self::core::{Core, Durability, Write, lacks_space};
 pub(crate) use self::invalidate::Invalidations;
+pub use self::invalidate::Invalidator;
 use self::privileges::CAPABILITY;
 use crate::pool::Pool;
 use crate::transport::Server;

@@ -9,7 +9,7 @@ use super::answer::{ErrorLog, answer, answer_change};
 use super::convert::View;
 use super::core::{Core, lacks_space};
 use super::privileges::WithoutCapability;
-use super::{Adapter, Invalidations, patchgroups};
+use super::{Adapter, Invalidations, Invalidator, patchgroups};
 use crate::MountOptions;
 use crate::pool::Pool;
 use crate::scopes::{Asker, Scopes, Work};
@@ -53,6 +53,11 @@ impl Adapter {
 
     pub(crate) fn invalidations(&self) -> Invalidations {
         self.invalidations.clone()
+    }
+
+    pub(crate) fn invalidator(&self) -> Invalidator {
+        let core = Arc::downgrade(&self.core);
+        Invalidator { invalidations: self.invalidations(), view: self.core.view, core }
     }
 
     pub(crate) fn scopes(&self) -> Arc<Scopes> {

@@ -15,6 +15,8 @@ const MESSAGE_MAX: usize = TRANSFER_MAX + 4096;
 
 /// The number of the notice that has attributes fetched again.
 const INVALIDATE_INODE: i32 = 2;
+/// The number of the notice that has a name looked up again.
+const INVALIDATE_ENTRY: i32 = 3;
 
 /// The connection to the kernel.
 #[derive(Debug)]
@@ -60,6 +62,17 @@ impl Device {
     /// Has it drop the pages of `node` as well; dirty ones arrive before.
     pub(crate) fn invalidate_contents(&self, node: Node) -> Result<()> {
         self.invalidate(node, 0)
+    }
+
+    /// Has it look `name` up again in `parent`.
+    pub(crate) fn invalidate_name(&self, parent: Node, name: &[u8]) -> Result<()> {
+        let len = u32::try_from(name.len()).map_err(std::io::Error::other)?;
+        let mut notice = Vec::from(parent.0.to_ne_bytes());
+        notice.extend(len.to_ne_bytes());
+        notice.extend(0_u32.to_ne_bytes());
+        notice.extend(name);
+        notice.push(0);
+        self.send(0, INVALIDATE_ENTRY, [&notice, &[]])
     }
 
     /// `offset`: where pages are dropped from, to the end; nowhere if it is negative.
