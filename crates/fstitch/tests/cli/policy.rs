@@ -54,6 +54,18 @@ fn mistakes_are_named_with_their_lines() {
 }
 
 #[test]
+fn copies_without_a_journals_copies_are_pointed_out() {
+    let said = fstitch("policy check defence-in-depth").ok();
+    assert!(said.contains("defence-in-depth: nothing is wrong with it\n"), "{said}");
+    assert!(said.contains("but metadata has copies and the journal has none"), "{said}");
+    let verdict = answer("policy check --json defence-in-depth");
+    assert_eq!((&verdict["right"], verdict["warnings"].as_array().unwrap().len()), (&json!(true), 1));
+    for policy in ["mirror-far", "laptop", "checksum", "reboot"] {
+        assert!(!fstitch(&format!("policy check {policy}")).ok().contains("but "), "{policy}");
+    }
+}
+
+#[test]
 fn what_will_happen_is_told() {
     let told = fstitch("policy explain laptop inode write --fault eio").ok();
     let expected = "the disk reports an error\nretry: 2 attempts, in vain\nremap: written to a spare, and noted\nthe caller gets what it asked \
