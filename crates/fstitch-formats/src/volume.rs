@@ -32,7 +32,7 @@ pub trait Volume: FileSystem {
         false
     }
     /// The cache that its blocks are in; `None` for a format that keeps none.
-    fn cache(&self) -> Option<&Arc<Cache>> {
+    fn cache(&self) -> Option<Arc<Cache>> {
         None
     }
     /// Begins to write changes out in the background; without this they are written by syncs alone.
@@ -45,7 +45,7 @@ pub trait Volume: FileSystem {
     /// How it is doing.
     fn health(&self) -> Health {
         let of =
-            |cache: &Arc<Cache>| Health { failure: cache.poisoned(), dirty_bytes: cache.stats().dirty_bytes };
+            |cache: Arc<Cache>| Health { failure: cache.poisoned(), dirty_bytes: cache.stats().dirty_bytes };
         self.cache().map(of).unwrap_or_default()
     }
     /// Frees what a crash has left marked as used, while the volume is in use.
@@ -88,8 +88,8 @@ impl<L: CachedFormat> Volume for Uhfs<L> {
         self.format().was_unclean()
     }
 
-    fn cache(&self) -> Option<&Arc<Cache>> {
-        Some(self.format().cache())
+    fn cache(&self) -> Option<Arc<Cache>> {
+        Some(Arc::clone(self.format().cache()))
     }
 
     fn reclaim(&self) -> Result<Reclaimed> {

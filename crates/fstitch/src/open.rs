@@ -13,7 +13,7 @@ use fstitch_formats::Format;
 use fstitch_fs::arrange::Arrangement;
 use fstitch_fs::uhfs::{AtimePolicy, UhfsOptions};
 use fstitch_patch::{CacheOptions, Optimizations};
-use fstitch_shepherd::Array;
+use fstitch_shepherd::{Array, Era};
 
 use crate::live::{self, Live};
 use crate::probe::{self, Found};
@@ -87,7 +87,9 @@ pub struct Volume {
     /// The volatile cache before the medium, if its power can be cut.
     pub live: Option<Live>,
     /// The shepherd before the medium, if the volume follows a policy.
-    pub kept: Option<Kept>,
+    pub kept: Option<Arc<Kept>>,
+    /// What it is open on, if its policy has steps that only a mount can carry out.
+    pub era: Option<Arc<Era>>,
 }
 
 /// A volume's disk, as everybody is to see it.
@@ -404,23 +406,52 @@ pub fn look(image: &Path, options: &Options) -> Result<Seen> {
     })
 }
 
+/// Opens the file system on a device that needs no recovery any more.
+fn file_system(
+    device: Arc<dyn BlockDevice>,
+    format: &dyn Format,
+    options: &Options,
+) -> Result<Arc<dyn formats::Volume>> {
+    let read_only = options.access == Access::ReadOnly;
+    let cache_size =
+        usize::try_from(options.cache_size).context("the cache size does not fit this machine")?;
+    let cache = CacheOptions {
+        cache_size,
+        write_back_age: options.write_back_age,
+        optimizations: options.optimizations,
+        read_only,
+        ..CacheOptions::default()
+    };
+    let block_size = device.geometry().block_size;
+    let journal = recovery::open_external(options.journal.as_deref(), block_size, options.access)?;
+    let arrangement = Arrangement {
+        consistency: options.consistency,
+        commit_interval: options.commit_interval,
+        journal: journal.map(|disk| Arc::new(disk) as Arc<dyn BlockDevice>),
+        cache,
+        fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
+    };
+    Ok(format.open(device, &arrangement, crate::epoch::clock(options.epoch))?)
+}
+
+/// Recovers what is on `device`, and opens it, for who has it open below already.
+pub fn anew(
+    device: Arc<dyn BlockDevice>,
+    format: &dyn Format,
+    options: &Options,
+) -> Result<Arc<dyn formats::Volume>> {
+    file_system(recovered(device, format, options)?, format, options)
+}
+
 impl Volume {
     /// Opens the volume in `image`.
     pub fn open(image: &Path, options: &Options) -> Result<Self> {
         let name = || image.display().to_string();
         let hook = options.on_fault.clone().map(|command| Hook::start(command, name())).transpose()?;
         let below = below(image, (options.offset, options.access, options.direct), hook.as_ref())?;
-        let read_only = options.access == Access::ReadOnly;
-        let cache_size =
-            usize::try_from(options.cache_size).context("the cache size does not fit this machine")?;
-        let cache = CacheOptions {
-            cache_size,
-            write_back_age: options.write_back_age,
-            optimizations: options.optimizations,
-            read_only,
-            ..CacheOptions::default()
-        };
-        let device = below.device();
+        let needs = |kept: &&Kept| options.access == Access::ReadWrite && kept.needs_attendance();
+        let era = below.kept.as_ref().filter(needs).map(|kept| Arc::new(kept.era()));
+        let device = era.clone().map_or_else(|| below.device(), |era| era as _);
         let Below { counted, kept, format, alone, .. } = below;
         ensure!(
             kept.is_none() || options.live.is_none(),
@@ -432,18 +463,8 @@ impl Volume {
         let live = options.live.as_ref().zip(alone.as_ref());
         let live = live.map(|(live, disk)| Live::new(disk, live)).transpose()?;
         let device = live.as_ref().map_or(below, Live::device);
-        let block_size = device.geometry().block_size;
-        let journal = recovery::open_external(options.journal.as_deref(), block_size, options.access)?;
-        let arrangement = Arrangement {
-            consistency: options.consistency,
-            commit_interval: options.commit_interval,
-            journal: journal.map(|disk| Arc::new(disk) as Arc<dyn BlockDevice>),
-            cache,
-            fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
-        };
-        let opened = format.open(device, &arrangement, crate::epoch::clock(options.epoch));
-        let fs = opened.with_context(name)?;
-        Ok(Self { fs, disk: counted, live, kept })
+        let fs = file_system(device, format, options).with_context(name)?;
+        Ok(Self { fs, disk: counted, live, kept: kept.map(Arc::new), era })
     }
 
     /// Makes everything stable and marks the volume clean.

@@ -1,22 +1,22 @@
 //! The process that serves a mount, from opening the volume to the last write.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fstitch_core::lock::Unpoisoned;
-use fstitch_core::{BlockDevice, BlockNo, Consistency, FileSystem};
-use fstitch_disk::Direct;
+use fstitch_core::{BlockDevice, BlockNo, FileSystem};
 use fstitch_formats::{Format, Health};
-use fstitch_fs::arrange::Arrangement;
-use fstitch_fs::uhfs::{AtimePolicy, Reclaimed};
-use fstitch_fuse::{AwakeWatch, IdleClass, Mount, MountOptions, UnmountOnSignal};
+use fstitch_fs::uhfs::Reclaimed;
+use fstitch_fuse::{AwakeWatch, Invalidator, Mount, UnmountOnSignal};
 use fstitch_patch::VolumeDevice;
 
+use super::gate::{self, Gate};
 use super::reopen::Reopenable;
+pub use super::terms::{mount_options, open_options};
 use super::watch::{GRAPH_MAX, Heard, cache_of};
-use super::{Atime, Options, Plan, background};
+use super::{Options, Plan, background};
 use crate::control::graph::Graph;
 use crate::control::server::{Served, Server};
 use crate::control::stack::StackStatus;
@@ -24,7 +24,7 @@ use crate::control::trace::{Happened, Head};
 use crate::control::{Cut, Status};
 use crate::disks::{self, DiskList, Disks};
 use crate::live::Live;
-use crate::open::{self, Access, Options as OpenOptions, Volume};
+use crate::open::{self, Options as OpenOptions, Volume};
 use crate::output::Outcome;
 use crate::shepherd::Kept;
 
@@ -57,6 +57,7 @@ pub fn serve_as_child(serve: impl FnOnce(Place) -> Result<()>) -> Result<Outcome
 /// Opens the volume, mounts it, serves it until it is unmounted, and makes everything stable.
 pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     let volume = Volume::open(&plan.image, &open_options(plan)).map_err(|error| hint(plan, error))?;
+    let (volume, gate) = gated(plan, volume)?;
     if !plan.options.read_only {
         volume.fs.start()?;
     }
@@ -79,6 +80,7 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
         ..Status::default()
     };
     let served = Arc::new(Daemon::new(status, &plan.options, volume, Some(&mount)));
+    served.goes_through(gate);
     if let Some(seat) = seat {
         served.let_reopen(seat, plan);
     }
@@ -105,87 +107,35 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     result
 }
 
+/// Puts a gate before a volume whose policy has steps that only a mount can carry out.
+///
+/// # Errors
+/// For what cannot be had with such a policy.
+fn gated(plan: &Plan, volume: Volume) -> Result<(Volume, Option<Arc<Gate>>)> {
+    let name = plan.image.display().to_string();
+    let (volume, gate) = gate::before(volume, name, &open_options(plan), !plan.options.no_recovery)?;
+    for (is_asked, option, why) in [
+        (
+            plan.options.writeback_cache,
+            "writeback_cache",
+            "the kernel would keep lengths of files that were given up",
+        ),
+        (plan.options.ordered_fsync, "fsync=ordered", "what is given up is the newest, whatever the order"),
+    ] {
+        ensure!(
+            gate.is_none() || !is_asked,
+            "{}: `{option}` is not to be had with the volume's policy, which has it opened anew after a fault (`full-check`, `remount`): {why}",
+            plan.image.display()
+        );
+    }
+    Ok((volume, gate))
+}
+
 /// Says what could be done about an image that this user may read but not change.
 fn hint(plan: &Plan, error: anyhow::Error) -> anyhow::Error {
     match plan.options.read_only || !open::is_only_readable(&plan.image) {
         true => error,
         false => anyhow!("{}; `-o ro` mounts it for reading", crate::output::reasons(&error)),
-    }
-}
-
-/// How a mount opens its volume.
-pub fn open_options(plan: &Plan) -> OpenOptions {
-    OpenOptions {
-        access: if plan.options.read_only { Access::ReadOnly } else { Access::ReadWrite },
-        offset: plan.options.offset,
-        cache_size: plan.cache_size,
-        write_back_age: plan.write_back_age,
-        optimizations: plan.optimizations,
-        consistency: plan.options.consistency,
-        commit_interval: plan.options.commit_interval.unwrap_or(Arrangement::default().commit_interval),
-        journal: plan.options.journal.clone(),
-        live: plan.live.clone(),
-        atime: plan.options.atime.into(),
-        epoch: None,
-        direct: Direct::Auto,
-        on_fault: plan.options.on_fault.clone(),
-    }
-}
-
-/// The options for the kernel. `places` are what is mounted and where.
-///
-/// # Errors
-/// Where they contradict what the volume promises.
-pub fn mount_options(
-    asked: &Options,
-    places: (String, &Path),
-    workers: usize,
-    consistency: Consistency,
-) -> Result<MountOptions> {
-    ensure!(
-        !(asked.writeback_cache && consistency == Consistency::Full),
-        "`writeback_cache` and `consistency=full` exclude each other: full keeps contents in the order of the calls, and a kernel that keeps \
-         writes back changes it; `consistency=ordered` goes with it"
-    );
-    let mut options = MountOptions::new(places.1, places.0);
-    options.read_only = asked.read_only;
-    options.allow_other = asked.allow_other;
-    options.default_permissions = !asked.no_default_permissions;
-    options.awake = asked.awake;
-    options.idle_class = Some(IdleClass(fstitch_disk::enter_idle_class));
-    options.auto_unmount = asked.auto_unmount;
-    options.writeback_cache = asked.writeback_cache;
-    options.transport = asked.transport;
-    options.sync = asked.sync;
-    options.ordered_fsync = asked.ordered_fsync;
-    options.durable_every = asked.durable_every;
-    options.noatime = asked.atime == Atime::Never;
-    options.workers = workers;
-    options.owners.shown_uid = asked.uid;
-    options.owners.shown_gid = asked.gid;
-    for option in &asked.kernel {
-        match option.as_str() {
-            "nosuid" => options.suid = false,
-            "suid" => options.suid = true,
-            "nodev" => options.dev = false,
-            "dev" => options.dev = true,
-            "noexec" => options.exec = false,
-            "exec" => options.exec = true,
-            "lazytime" => options.lazytime = true,
-            "nolazytime" => options.lazytime = false,
-            _ => {}
-        }
-    }
-    Ok(options)
-}
-
-impl From<Atime> for AtimePolicy {
-    fn from(atime: Atime) -> Self {
-        match atime {
-            Atime::Relative => Self::RelAtime,
-            Atime::Never => Self::NoAtime,
-            Atime::Always => Self::StrictAtime,
-        }
     }
 }
 
@@ -211,6 +161,10 @@ pub struct Daemon {
     reopening: OnceLock<Reopening>,
     /// What was heard of patches, while somebody has that noted.
     heard: Heard,
+    /// What the volume is behind, if its policy has it opened anew after faults.
+    gate: Mutex<Option<Arc<Gate>>>,
+    /// How the kernel is told of what it cannot know.
+    kernel: Option<Invalidator>,
 }
 
 /// What it takes to open a volume anew while it is mounted.
@@ -251,11 +205,21 @@ impl Daemon {
             cut: OnceLock::new(),
             reopening: OnceLock::new(),
             heard: Heard::default(),
+            gate: Mutex::default(),
+            kernel: mount.map(Mount::invalidator),
         }
     }
 
     fn shown(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unpoisoned()
+    }
+
+    /// The volume is behind this, if it needs to be.
+    fn goes_through(&self, gate: Option<Arc<Gate>>) {
+        if let (Some(gate), Some(kernel)) = (&gate, &self.kernel) {
+            gate.connect(kernel.clone());
+        }
+        *self.gate.lock().unpoisoned() = gate;
     }
 
     /// From now on the volume may be opened for writing.
@@ -294,6 +258,9 @@ impl Daemon {
         let volume = self.volume.write().unpoisoned().take();
         if let Some(volume) = &volume {
             self.heard.end(volume);
+        }
+        if let Some(gate) = self.gate.lock().unpoisoned().take() {
+            gate.close();
         }
         if let Some(reopening) = reopening {
             reopening.seat.close();
@@ -371,11 +338,12 @@ impl Daemon {
 
 /// The disks of a volume that is on several.
 fn several(volume: &Volume) -> Result<(&Kept, &Disks)> {
-    let kept = volume.kept.as_ref().and_then(|kept| Some((kept, kept.disks()?)));
+    let kept = volume.kept.as_deref().and_then(|kept| Some((kept, kept.disks()?)));
     kept.context("the volume is not on several disks")
 }
 
-fn reclaimed(done: &Reclaimed) -> String {
+/// What was reclaimed, for people.
+pub fn reclaimed(done: &Reclaimed) -> String {
     if let Some(reason) = &done.refusal {
         return format!(
             "NOTHING was reclaimed after the last crash: {reason}; unmount, and run `fstitch fsck -n`, then `-y`"
@@ -451,9 +419,17 @@ impl Served for Daemon {
             // Nobody waits for the volume meanwhile: who opens it asks all mounts for their status, this one too.
             let volume = self.volume.write().unpoisoned().take();
             let volume = volume.context("the volume has been unmounted")?;
-            let open =
-                |access| Volume::open(&reopening.image, &OpenOptions { access, ..reopening.options.clone() });
+            let through = Mutex::default();
+            let open = |access| {
+                let options = OpenOptions { access, ..reopening.options.clone() };
+                let volume = Volume::open(&reopening.image, &options)?;
+                let name = reopening.image.display().to_string();
+                let (volume, gate) = gate::before(volume, name, &options, reopening.recovers)?;
+                *through.lock().unpoisoned() = gate;
+                Ok(volume)
+            };
             let (volume, refused) = reopening.seat.reopen(volume, open)?;
+            self.goes_through(through.into_inner().unpoisoned());
             if refused.is_none() {
                 volume.fs.start()?;
                 let mut status = self.shown();
@@ -518,8 +494,11 @@ impl Served for Daemon {
         self.with(|volume| {
             let kept = volume.kept.as_ref().context("the volume follows no policy")?;
             let (format, newest) = newest(volume)?;
-            let health = crate::shepherd::health::of(kept.shepherd(), kept.opened());
-            let named = health.with_names(kept, format, &*newest, &[&**kept.shepherd(), &*newest]);
+            let mut health = crate::shepherd::health::of(kept.shepherd(), kept.opened());
+            if let Some(gate) = &*self.gate.lock().unpoisoned() {
+                health = health.with_remedies(gate.carried());
+            }
+            let named = health.with_names(kept, format, &*newest, &[&*kept.device(), &*newest]);
             Ok(named.on_disks(kept.disks()))
         })
     }
@@ -567,7 +546,7 @@ fn newest(volume: &Volume) -> Result<(&'static dyn Format, Arc<dyn BlockDevice>)
     let name = volume.fs.format_name();
     let format = fstitch_formats::by_name(name).with_context(|| format!("no format `{name}`"))?;
     let newest = match (volume.fs.cache(), &volume.kept) {
-        (Some(cache), _) => Arc::new(VolumeDevice::new(Arc::clone(cache))) as Arc<dyn BlockDevice>,
+        (Some(cache), _) => Arc::new(VolumeDevice::new(cache)) as Arc<dyn BlockDevice>,
         (None, Some(kept)) => kept.device(),
         (None, None) => bail!("its blocks cannot be looked at"),
     };

@@ -4,10 +4,12 @@ pub mod background;
 mod check;
 pub mod daemon;
 mod fuse2fs;
+pub mod gate;
 mod helper;
 mod options;
 mod reopen;
 mod stack;
+mod terms;
 mod watch;
 
 use std::path::{Path, PathBuf};

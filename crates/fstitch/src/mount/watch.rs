@@ -36,7 +36,7 @@ impl Observer for Ear {
 }
 
 /// The cache of a volume.
-pub fn cache_of(volume: &Volume) -> Result<&Arc<Cache>> {
+pub fn cache_of(volume: &Volume) -> Result<Arc<Cache>> {
     volume.fs.cache().context("this format keeps no patches")
 }
 

@@ -80,8 +80,11 @@ pub fn adopt(
     wanted: &Wanted,
 ) -> Result<String> {
     let keeps = keeper(format)?;
-    Shepherd::check(&wanted.policy, &options(keeps, &**device, name, (None, &Arc::default()))?)
-        .with_context(|| wanted.name.clone())?;
+    Shepherd::check(
+        &wanted.policy,
+        &options(keeps, &**device, name, (None, &Arc::default()), Arc::default())?,
+    )
+    .with_context(|| wanted.name.clone())?;
     abandon(device, format, name)?;
     let geometry = device.geometry();
     let uuid = keeps.uuid(&**device)?;
@@ -117,8 +120,11 @@ pub fn adopt(
     )?;
     display.finish_and_clear();
     // That the maps are to be used is written through them: it changes a block that they speak of.
-    let (shepherd, _) =
-        Shepherd::open(Arc::clone(device), &area, options(keeps, &**device, name, (None, &Arc::default()))?)?;
+    let (shepherd, _) = Shepherd::open(
+        Arc::clone(device),
+        &area,
+        options(keeps, &**device, name, (None, &Arc::default()), Arc::default())?,
+    )?;
     keeps.finish(&shepherd, true)?;
     shepherd.close()?;
     let holdings = shepherd.holdings();

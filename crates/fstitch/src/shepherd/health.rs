@@ -67,6 +67,12 @@ pub struct Health {
     pub short_blocks: u64,
     /// Whom they belong to.
     pub short: Whose,
+    /// How often it was checked while in use, since it was mounted, because its policy says so of a fault.
+    #[serde(default)]
+    pub full_checks: u64,
+    /// How often it was opened anew, since it was mounted, for the same reason.
+    #[serde(default)]
+    pub remounts: u64,
     /// The disks, if the volume is on several.
     #[serde(default)]
     pub array: Option<crate::disks::DiskList>,
@@ -185,9 +191,38 @@ impl Health {
                 self.verdict = "degraded".to_owned();
             }
             self.causes.push(format!("{} blocks have fewer copies than the policy asks", self.short_blocks));
-            self.remedies.push(
-                "give it more room for copies (`fstitch tune --policy NAME --spares BLOCKS`), or the disk that is missing".to_owned(),
-            );
+            let remedy = match kept.disks() {
+                // The room for copies is what it was made with.
+                Some(_) => {
+                    "give it the disk that is missing (`fstitch disk replace`); if none is, copy it to an array of larger disks: how much of \
+                     it is for copies stays what it was made with"
+                }
+                None => "give it more room for copies (`fstitch tune --policy NAME --spares BLOCKS`)",
+            };
+            self.remedies.push(remedy.to_owned());
+        }
+        self
+    }
+
+    /// The same with what its mount has carried out.
+    pub fn with_remedies(mut self, carried: crate::mount::gate::Carried) -> Self {
+        (self.full_checks, self.remounts) = (carried.full_checks, carried.remounts);
+        for (count, what) in [
+            (self.full_checks, "times it was checked while in use, after a fault"),
+            (self.remounts, "times it was opened anew after a fault, and what was not stable was given up"),
+        ] {
+            if count == 0 {
+                continue;
+            }
+            if self.verdict == "good" {
+                "degraded".clone_into(&mut self.verdict);
+            }
+            self.causes.push(format!("{count} {what}"));
+            let remedy =
+                "the log of the mount names the faults; if they go on, copy the volume to another disk";
+            if !self.remedies.iter().any(|other| other == remedy) {
+                self.remedies.push(remedy.to_owned());
+            }
         }
         self
     }

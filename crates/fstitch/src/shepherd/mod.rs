@@ -1,24 +1,27 @@
 //! Volumes that follow a policy: the shepherd lies between the disk and whoever uses a volume, commands and mounts alike.
 
 pub mod adopt;
+mod attendant;
 pub mod health;
 pub mod scrub;
 mod watch;
 pub mod whose;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::{Context, Result};
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Overlay};
 use fstitch_formats::{Format, KeepsMaps, MapsAt};
 use fstitch_shepherd::engine::Opened;
-use fstitch_shepherd::{Options, Rules, Shepherd, Stretch};
+use fstitch_shepherd::policy::Answer;
+use fstitch_shepherd::{Era, Options, Remedy, Rules, Shepherd, Stretch};
 
 use crate::disks::Disks;
 use crate::open::Access;
 use crate::output::spinner;
 use crate::shepherd::whose::Whose;
 
+use attendant::Attendant;
 pub use watch::Hook;
 use watch::Noted;
 
@@ -32,6 +35,8 @@ pub struct Kept {
     disks: Option<Disks>,
     /// The format's rules, which are found through the shepherd where that is in front of several disks.
     late: Arc<Late>,
+    /// Who is asked for `full-check` and `remount`.
+    attendant: Arc<Attendant>,
 }
 
 /// Rules that are not known before the volume can be read.
@@ -60,9 +65,15 @@ fn options(
     device: &dyn BlockDevice,
     name: &str,
     (hook, noted): (Option<&Hook>, &Arc<Noted>),
+    attendant: Arc<Attendant>,
 ) -> Result<Options> {
     let watch = watch::watch(name.to_owned(), hook.cloned(), Arc::clone(noted));
-    Ok(Options { watch, rules: Some(keeps.rules(device)?), ..Options::default() })
+    Ok(Options {
+        watch,
+        rules: Some(keeps.rules(device)?),
+        remedy: Some(attendant as _),
+        ..Options::default()
+    })
 }
 
 /// Blocks that are lost with a disk, at most, whose owners are named.
@@ -88,15 +99,15 @@ pub fn over(
         Access::ReadWrite => Arc::clone(device),
         Access::ReadOnly => Arc::new(Overlay::new(Arc::clone(device))) as Arc<dyn BlockDevice>,
     };
-    let noted = Arc::default();
-    let options = options(keeps, &**device, name, (hook, &noted))?;
+    let (noted, attendant) = (Arc::default(), Arc::<Attendant>::default());
+    let options = options(keeps, &**device, name, (hook, &noted), Arc::clone(&attendant))?;
     let options = Options { read_only: access == Access::ReadOnly, ..options };
     let opened = Shepherd::open(below, &area, options).context(
         "the maps of the volume's policy cannot be used; `fstitch tune --policy none` takes them away, and what only they knew with them",
     );
     let (shepherd, opened) = opened?;
-    let kept =
-        Kept { shepherd: Arc::new(shepherd), opened, access, noted, disks: None, late: Arc::default() };
+    let late = Arc::default();
+    let kept = Kept { shepherd: Arc::new(shepherd), opened, access, noted, disks: None, late, attendant };
     kept.say(name);
     Ok(Some(kept))
 }
@@ -113,16 +124,19 @@ pub fn over_disks(
         Access::ReadOnly => Arc::new(Overlay::new(device)) as Arc<dyn BlockDevice>,
     };
     let (late, noted) = (Arc::new(Late::default()), Arc::default());
+    let attendant = Arc::<Attendant>::default();
     let options = Options {
         watch: watch::watch(name.to_owned(), hook.cloned(), Arc::clone(&noted)),
         rules: Some(Arc::clone(&late) as _),
+        remedy: Some(Arc::clone(&attendant) as _),
         disks: Some(Arc::clone(disks.array())),
         read_only: access == Access::ReadOnly,
         ..Options::default()
     };
     let opened = Shepherd::open(below, &disks.array().area(), options);
     let (shepherd, opened) = opened.context("the maps of the array's policy cannot be used")?;
-    let kept = Kept { shepherd: Arc::new(shepherd), opened, access, noted, disks: Some(disks), late };
+    let (shepherd, disks) = (Arc::new(shepherd), Some(disks));
+    let kept = Kept { shepherd, opened, access, noted, disks, late, attendant };
     kept.say(name);
     Ok(kept)
 }
@@ -131,9 +145,25 @@ const UNFINISHED: &str = "giving the volume a policy was cut short: it follows n
     `fstitch tune --policy` begins anew, with `none` it gives back the room";
 
 impl Kept {
-    /// The volume, as everybody else is to see it.
+    /// The volume, as everybody else is to see it. What fails here never has the volume checked or opened anew: that is for those who use the
+    /// file system.
     pub fn device(&self) -> Arc<dyn BlockDevice> {
-        Arc::clone(&self.shepherd) as _
+        if self.needs_attendance() { Arc::new(self.era()) } else { Arc::clone(&self.shepherd) as _ }
+    }
+
+    /// Whether its policy has steps that only a mount can carry out.
+    pub fn needs_attendance(&self) -> bool {
+        self.shepherd.policy().any_answer(|answer| matches!(answer, Answer::FullCheck | Answer::Remount))
+    }
+
+    /// A new opening of the volume.
+    pub fn era(&self) -> Era {
+        Era::new(Arc::clone(&self.shepherd))
+    }
+
+    /// From now on `mount` carries out what only a mount can.
+    pub fn attended_by(&self, mount: Weak<dyn Remedy>) {
+        self.attendant.take_over(mount);
     }
 
     /// Who keeps it.

@@ -138,6 +138,11 @@ impl Mounted {
         Some(Self { at: PathBuf::from(at) })
     }
 
+    /// One that is there already.
+    pub fn found(at: &str) -> Self {
+        Self { at: PathBuf::from(at) }
+    }
+
     pub fn path(&self) -> &Path {
         &self.at
     }

@@ -24,6 +24,7 @@ mod policy;
 mod questions;
 mod recorded;
 mod refusals;
+mod remedies;
 mod shapes;
 mod shepherd;
 mod shutdown;

@@ -233,7 +233,6 @@ fn what_cannot_be_is_refused_before_anything_is_changed() {
         .refused(2, "minixlld volumes cannot follow a policy");
     let image = place.volume("b.img");
     let before = fs::read(&image).unwrap();
-    fstitch(&format!("tune --policy reboot {image}")).refused(1, "the step `remount` of a policy");
     fstitch(&format!("tune --policy nobody {image}")).refused(1, "no policy `nobody`");
     fstitch(&format!("tune --policy mirror-far --spares 1000000 {image}")).refused(1, "are free");
     fstitch(&format!("tune --spares 10 {image}")).refused(2, "--policy");
