@@ -61,6 +61,9 @@ const BPFS_TESTS: &Tests = &[
     ("fstitch-bpfs", "damage", ""),
     ("fstitch-bpfs", "model", ""),
     ("fstitch-bpfs", "library", ""),
+    ("fstitch-bpfs", "log", ""),
+    ("fstitch-bpfs", "fsck", ""),
+    ("fstitch-bpfs", "lab", ""),
     ("fstitch-bpfs", "crash", ""),
 ];
 

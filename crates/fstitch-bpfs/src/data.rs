@@ -23,7 +23,10 @@ pub(crate) enum Author<'a> {
 }
 
 /// Reads bytes of a file that are all before its end.
-pub(crate) fn read(state: &State, inode: &Inode, offset: u64, into: &mut [u8]) {
+///
+/// # Errors
+/// Those of a device that contents come from.
+pub(crate) fn read(state: &State, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<()> {
     let mut done = 0;
     while done < into.len() {
         let at = offset + to_u64(done);
@@ -31,11 +34,15 @@ pub(crate) fn read(state: &State, inode: &Inode, offset: u64, into: &mut [u8]) {
         let len = (BLOCK - from).min(into.len() - done);
         let piece = &mut into[done..done + len];
         match tree::leaf(&state.gate, inode.contents(), at / BLOCK_BYTES) {
-            Some(block) => piece.copy_from_slice(&state.gate.block(block)[from..from + len]),
+            Some(block) => {
+                state.gate.load(block)?;
+                piece.copy_from_slice(&state.gate.block(block)[from..from + len]);
+            }
             None => piece.fill(0),
         }
         done += len;
     }
+    Ok(())
 }
 
 impl Bpfs {
@@ -46,7 +53,7 @@ impl Bpfs {
             expect_regular(inode.kind)?;
             let left = usize::try_from(inode.size.saturating_sub(offset)).unwrap_or(usize::MAX);
             let len = left.min(buf.len());
-            read(&core.state, &inode, offset, &mut buf[..len]);
+            read(&core.state, &inode, offset, &mut buf[..len])?;
             (inode, len)
         };
         if !buf.is_empty() {
@@ -66,7 +73,7 @@ impl Bpfs {
                 return Err(Errno::UCLEAN.into());
             }
             let mut target = vec![0; to_usize(inode.size)];
-            read(&core.state, &inode, 0, &mut target);
+            read(&core.state, &inode, 0, &mut target)?;
             (inode, target)
         };
         self.accessed(&inode);
@@ -85,7 +92,9 @@ impl Bpfs {
         }
         let Ok(mut change) = core.change(now) else { return };
         change.set_time(inode.ino, Field::Atime, crate::layout::time_word(now));
-        let _ = change.finish(|_| ());
+        let done = change.finish(|_| ());
+        drop(core);
+        let _ = self.durably(done);
     }
 
     /// Writes `data`, or as much as there is room for: at least a byte.
@@ -272,7 +281,7 @@ fn check_write_back(state: &State, inode: &Inode, offset: u64, data: &[u8]) -> R
     }
     let left = usize::try_from(inode.size.saturating_sub(offset)).unwrap_or(usize::MAX);
     let mut old = vec![0; left.min(data.len())];
-    read(state, inode, offset, &mut old);
+    read(state, inode, offset, &mut old)?;
     let is_kept = |(old, new): (&u8, &u8)| old == new || *old == 0;
     if old.iter().zip(data).all(is_kept) { Ok(()) } else { Err(Errno::PERM.into()) }
 }

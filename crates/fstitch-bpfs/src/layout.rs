@@ -4,6 +4,7 @@
 //!   block 0   superblock: who the volume is, the root of the inode file, the micro-journal
 //!   block 1   the first 128 bytes of block 0 again
 //!   block 2…  trees: inodes, contents, directories, attributes, and their pointers
+//!   behind    the log, where the volume is on a device
 //! ```
 //!
 //! A **pointer** is a word: block number in the upper 61 bits, below it the height of the tree at its top. 0 points to nothing, and
@@ -13,6 +14,7 @@
 
 use fstitch_core::{Error, InodeNo, Le, Result, Structure, Timestamp};
 
+use crate::log::{HEADERS, LOG_MAX, LOG_MIN, Shape};
 use crate::pm::{BLOCK, BLOCK_BYTES, Slot};
 
 pub(crate) const ROOT: InodeNo = InodeNo(1);
@@ -40,7 +42,8 @@ pub(crate) const ENTRY_MIN: usize = 16;
 /// The slot of the inode file's root.
 pub(crate) const ROOT_SLOT: u64 = 128;
 const MAGIC: &[u8; 8] = b"FSTCHBPF";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+const LOG: usize = 12;
 const LABEL: usize = 40;
 const SUM: usize = 104;
 
@@ -53,14 +56,22 @@ pub struct Identity {
     pub label: Vec<u8>,
     /// Blocks of 4 KiB.
     pub blocks: u64,
+    /// Blocks of the log behind them; 0 where there is none.
+    pub log: u32,
 }
 
 impl Identity {
+    /// Whether a medium begins as one with a volume does.
+    pub(crate) fn is_there(bytes: &[u8]) -> bool {
+        bytes.starts_with(MAGIC)
+    }
+
     /// The first 128 bytes of the superblock.
     pub(crate) fn encode(&self) -> [u8; BLOCK] {
         let mut block = [0; BLOCK];
         block[..8].copy_from_slice(MAGIC);
         Le::put_u32(&mut block, 8, VERSION);
+        Le::put_u32(&mut block, LOG, self.log);
         block[16..32].copy_from_slice(&self.uuid);
         Le::put_u64(&mut block, 32, self.blocks);
         block[LABEL..LABEL + self.label.len()].copy_from_slice(&self.label);
@@ -73,7 +84,7 @@ impl Identity {
     /// `Corrupt` for what is no superblock of ours, `Unsupported` for one of another version.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let damaged = |what: &str| Error::corrupt(Structure::Superblock, None, what);
-        if !bytes.starts_with(MAGIC) {
+        if !Self::is_there(bytes) {
             return Err(damaged("it is not that of a BPFS volume"));
         }
         if crc32c::crc32c(&bytes[..SUM]) != Le::u32(bytes, SUM) {
@@ -86,7 +97,22 @@ impl Identity {
         let label = &bytes[LABEL..LABEL + 64];
         let len = label.iter().position(|byte| *byte == 0).unwrap_or(label.len());
         let uuid = bytes[16..32].try_into().expect("16 bytes");
-        Ok(Self { uuid, label: label[..len].to_vec(), blocks: Le::u64(bytes, 32) })
+        let (blocks, log) = (Le::u64(bytes, 32), Le::u32(bytes, LOG));
+        if log != 0 && !(LOG_MIN..=LOG_MAX).contains(&u64::from(log)) {
+            return Err(damaged(&format!("it says that the log has {log} blocks")));
+        }
+        Ok(Self { uuid, label: label[..len].to_vec(), blocks, log })
+    }
+
+    /// Blocks of the medium that are the volume's, with its log.
+    pub(crate) fn whole(&self) -> u64 {
+        self.blocks.saturating_add(self.log.into())
+    }
+
+    /// Where the log is.
+    pub(crate) fn log_shape(&self) -> Shape {
+        let ring = u64::from(self.log).saturating_sub(HEADERS);
+        Shape { first: self.blocks, ring }
     }
 
     /// What seeds the places of names in memory.
@@ -210,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_superblock_is_read_as_it_is_written() {
-        let identity = Identity { uuid: [7; 16], label: b"a label".to_vec(), blocks: 256 };
+        let identity = Identity { uuid: [7; 16], label: b"a label".to_vec(), blocks: 256, log: 16 };
         let mut block = identity.encode();
         assert_eq!(Identity::decode(&block).unwrap(), identity);
         block[40] ^= 1;

@@ -6,7 +6,7 @@
 //! contents, never repairs, and knows no patches (\[D\] §3.1 says why).
 //!
 //! ```text
-//!   posix     FileSystem                    check     what a bug would leave
+//!   posix     FileSystem                    check     what a bug would leave; fsck what damage has left
 //!     │
 //!   names  data  attr  xattr                the operations, each of which is a change
 //!     │
@@ -16,6 +16,8 @@
 //!   tree  inode  layout                     where everything is
 //!     ▼
 //!   pm        the gate: Fresh, Hidden, Fenced, Committed
+//!     │
+//!   log       on a device: lines in groups, flushes, homes
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails where it cannot go on"))]
 #![deny(unsafe_code)]
@@ -24,10 +26,13 @@ mod attr;
 mod change;
 mod check;
 mod data;
+mod device;
 mod dir;
+mod fsck;
 mod inode;
 mod layout;
 mod library;
+mod log;
 mod names;
 #[allow(unsafe_code, reason = "the mapping, and the instructions that write lines back")]
 pub mod pm;
@@ -38,7 +43,10 @@ mod tree;
 mod volume;
 mod xattr;
 
+pub use device::{identify_on, mkfs_on, probe, recover_on, rename_on};
+pub use fsck::fsck;
 pub use layout::Identity;
+pub use log::{LogCounts, Recovered};
 pub use pm::{Caching, Counts, Durability, Medium, Watch};
 pub use state::Optimizations;
 pub use volume::{Bpfs, MkfsOptions, Options, identify, mkfs};

@@ -43,7 +43,9 @@ impl Bpfs {
         }
         drop_privileges(&mut change, &inode, caller);
         change.touch_contents(inode.ino);
-        change.finish(|_| ())
+        let done = change.finish(|_| ());
+        drop(core);
+        self.durably(done)
     }
 
     /// Shows `take` the bytes of a file from `offset` on, `len` of them or as many as there are, in pieces of at most a block, where they
@@ -70,7 +72,10 @@ impl Bpfs {
             let piece = (BLOCK_BYTES - from).min(len - done);
             let range = to_usize(from)..to_usize(from + piece);
             match tree::leaf(&core.state.gate, inode.contents(), at / BLOCK_BYTES) {
-                Some(block) => take(&core.state.gate.block(block)[range])?,
+                Some(block) => {
+                    core.state.gate.load(block)?;
+                    take(&core.state.gate.block(block)[range])?;
+                }
                 None => take(&ZEROS[range])?,
             }
             done += piece;

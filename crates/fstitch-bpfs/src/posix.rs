@@ -53,7 +53,7 @@ impl FileSystem for Bpfs {
     }
 
     fn setattr(&self, caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        self.do_setattr(caller, ino, set)
+        self.durably(self.do_setattr(caller, ino, set))
     }
 
     fn readlink(&self, ino: InodeNo) -> Result<Vec<u8>> {
@@ -62,33 +62,41 @@ impl FileSystem for Bpfs {
 
     fn mknod(&self, caller: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: u32) -> Result<Entry> {
         let (kind, rdev) = node_kind(mode, rdev)?;
-        self.make(&Make { caller, parent, name: Some(name), kind, perm: mode & 0o7777, rdev, target: b"" })
+        self.durably(self.make(&Make {
+            caller,
+            parent,
+            name: Some(name),
+            kind,
+            perm: mode & 0o7777,
+            rdev,
+            target: b"",
+        }))
     }
 
     fn mkdir(&self, caller: &Caller, parent: InodeNo, name: &[u8], perm: u16) -> Result<Entry> {
         let (kind, perm) = (FileKind::Directory, directory_perm(perm));
-        self.make(&Make { caller, parent, name: Some(name), kind, perm, rdev: 0, target: b"" })
+        self.durably(self.make(&Make { caller, parent, name: Some(name), kind, perm, rdev: 0, target: b"" }))
     }
 
     fn symlink(&self, caller: &Caller, parent: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
-        self.do_symlink(caller, (parent, name), target)
+        self.durably(self.do_symlink(caller, (parent, name), target))
     }
 
     fn link(&self, _caller: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry> {
-        self.do_link(ino, (parent, name))
+        self.durably(self.do_link(ino, (parent, name)))
     }
 
     fn tmpfile(&self, caller: &Caller, parent: InodeNo, perm: u16) -> Result<Entry> {
         let (kind, perm) = (FileKind::Regular, perm & 0o7777);
-        self.make(&Make { caller, parent, name: None, kind, perm, rdev: 0, target: b"" })
+        self.durably(self.make(&Make { caller, parent, name: None, kind, perm, rdev: 0, target: b"" }))
     }
 
     fn unlink(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.do_remove((parent, name), FileKind::Regular)
+        self.durably(self.do_remove((parent, name), FileKind::Regular))
     }
 
     fn rmdir(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.do_remove((parent, name), FileKind::Directory)
+        self.durably(self.do_remove((parent, name), FileKind::Directory))
     }
 
     fn rename(
@@ -98,7 +106,7 @@ impl FileSystem for Bpfs {
         to: (InodeNo, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        self.do_rename(from, to, mode)
+        self.durably(self.do_rename(from, to, mode))
     }
 
     fn read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -106,11 +114,11 @@ impl FileSystem for Bpfs {
     }
 
     fn write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
-        self.write_as(Author::Caller(caller), ino, offset, data)
+        self.durably(self.write_as(Author::Caller(caller), ino, offset, data))
     }
 
     fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> Result<usize> {
-        self.write_as(Author::Earlier { stamps }, ino, offset, data)
+        self.durably(self.write_as(Author::Earlier { stamps }, ino, offset, data))
     }
 
     fn fallocate(
@@ -121,7 +129,7 @@ impl FileSystem for Bpfs {
         len: u64,
         mode: FallocateMode,
     ) -> Result<()> {
-        self.do_fallocate(caller, ino, (offset, len), mode)
+        self.durably(self.do_fallocate(caller, ino, (offset, len), mode))
     }
 
     fn seek(&self, ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64> {
@@ -179,7 +187,7 @@ impl FileSystem for Bpfs {
         value: &[u8],
         mode: XattrSetMode,
     ) -> Result<()> {
-        self.do_setxattr(ino, (name, value), mode)
+        self.durably(self.do_setxattr(ino, (name, value), mode))
     }
 
     fn listxattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {
@@ -187,7 +195,7 @@ impl FileSystem for Bpfs {
     }
 
     fn removexattr(&self, _caller: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
-        self.do_removexattr(ino, name)
+        self.durably(self.do_removexattr(ino, name))
     }
 
     fn flags(&self, ino: InodeNo) -> Result<InodeFlags> {
@@ -195,7 +203,7 @@ impl FileSystem for Bpfs {
     }
 
     fn set_flags(&self, caller: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()> {
-        self.do_set_flags(caller, ino, flags)
+        self.durably(self.do_set_flags(caller, ino, flags))
     }
 
     fn check(&self) -> Result<CheckReport> {
@@ -210,7 +218,7 @@ impl FileSystem for Bpfs {
         let done = match self.make_durable() {
             // It ended before.
             Err(error) if error.errno() == Errno::ROFS => return Ok(()),
-            done => done,
+            done => done.and_then(|()| self.close()),
         };
         self.end_life(Errno::ROFS.into());
         done

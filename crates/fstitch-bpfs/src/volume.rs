@@ -21,6 +21,7 @@ use crate::change::Change;
 use crate::dir::{self, Found, Index, Indexes};
 use crate::inode::Inode;
 use crate::layout::{Field, INODE, Identity, NAME_MAX, ROOT, ROOT_SLOT, time_word};
+use crate::log::Recovered;
 use crate::pm::{BLOCK, BLOCK_BYTES, Caching, Counts, Durability, Gate, Medium, Slot, Space, Watch};
 use crate::scan::scan;
 use crate::state::{Optimizations, State};
@@ -51,6 +52,8 @@ pub struct Options {
     pub optimizations: Optimizations,
     /// When stores are durable.
     pub caching: Caching,
+    /// What an operation on a device survives when it returns: with [`Durability::Power`] its lines were flushed, else written.
+    pub durability: Durability,
 }
 
 impl Default for Options {
@@ -61,6 +64,7 @@ impl Default for Options {
             idle_nodes: 4096,
             optimizations: Optimizations::default(),
             caching: Caching::default(),
+            durability: Durability::Power,
         }
     }
 }
@@ -93,6 +97,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// Why there are no changes any more.
+    pub(crate) fn end(&self) -> Option<&Error> {
+        self.end.as_ref()
+    }
+
     /// # Errors
     /// Why there are no changes any more.
     pub(crate) fn change(&mut self, now: Timestamp) -> Result<Change<'_>> {
@@ -111,6 +120,8 @@ pub struct Bpfs {
     clock: Arc<dyn Clock>,
     options: Options,
     identity: Identity,
+    /// What opening its log has found.
+    pub(crate) recovered: Option<Recovered>,
 }
 
 impl std::fmt::Debug for Bpfs {
@@ -124,6 +135,14 @@ impl std::fmt::Debug for Bpfs {
 /// # Errors
 /// `EINVAL` for a label that is too long, `ENOSPC` if the medium is too small.
 pub fn mkfs(medium: Medium, options: &MkfsOptions) -> Result<()> {
+    match found(medium, options)?.behind() {
+        Some(file) => file.sync_data().map_err(|error| Error::io(IoOp::Flush, BlockNo(0), error)),
+        None => Ok(()),
+    }
+}
+
+/// Stores an empty volume.
+pub(crate) fn found(medium: Medium, options: &MkfsOptions) -> Result<Gate> {
     let MkfsOptions { uuid, label, now, owner } = options;
     if label.len() > 64 || label.contains(&0) {
         return Err(Errno::INVAL.into());
@@ -149,14 +168,11 @@ pub fn mkfs(medium: Medium, options: &MkfsOptions) -> Result<()> {
     }
     gate.write(&mut inodes, 0, &image);
     let (root, linked) = inodes.link(0);
-    let identity = Identity { uuid: *uuid, label: label.clone(), blocks };
+    let identity = Identity { uuid: *uuid, label: label.clone(), blocks, log: 0 };
     let mut superblock = identity.encode();
     fstitch_core::Le::put_u64(&mut superblock, usize::try_from(ROOT_SLOT).expect("small"), root.value());
     gate.found(&superblock, linked);
-    match gate.behind() {
-        Some(file) => file.sync_data().map_err(|error| Error::io(IoOp::Flush, BlockNo(0), error)),
-        None => Ok(()),
-    }
+    Ok(gate)
 }
 
 /// Who the volume on a medium is.
@@ -168,12 +184,18 @@ pub fn identify(medium: &Medium) -> Result<Identity> {
         return Err(Error::corrupt(fstitch_core::Structure::Volume, None, "it is too small for a volume"));
     }
     let identity = Identity::decode(medium.head())?;
-    if identity.blocks > medium.len() / BLOCK_BYTES {
-        let (blocks, there) = (identity.blocks, medium.len() / BLOCK_BYTES);
+    check_room(&identity, medium.len() / BLOCK_BYTES)?;
+    Ok(identity)
+}
+
+/// Fails if a volume is not all there.
+pub(crate) fn check_room(identity: &Identity, there: u64) -> Result<()> {
+    let blocks = identity.whole();
+    if blocks > there {
         let what = format!("it says that the volume has {blocks} blocks, and there are {there}");
         return Err(Error::corrupt(fstitch_core::Structure::Superblock, None, what));
     }
-    Ok(identity)
+    Ok(())
 }
 
 impl Bpfs {
@@ -196,10 +218,27 @@ impl Bpfs {
         watch: Option<Box<dyn Watch>>,
     ) -> Result<Self> {
         let identity = identify(&medium)?;
-        let mut gate = Gate::new(medium, options.caching, watch)?;
+        if identity.log > 0 {
+            let what = "a volume with a log without it: it is opened on its device (`Bpfs::open_on`)";
+            return Err(Error::Unsupported(what.into()));
+        }
+        let gate = Gate::new(medium, options.caching, watch)?;
+        Self::begin(gate, identity, options, clock)
+    }
+
+    /// What is known beside the medium is found out.
+    pub(crate) fn begin(
+        mut gate: Gate,
+        identity: Identity,
+        options: Options,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
         gate.limit(identity.blocks);
         gate.recover();
-        let (space, inodes) = scan(&gate, gate.word(Slot::at(ROOT_SLOT)))?;
+        let scanned = scan(&gate, gate.word(Slot::at(ROOT_SLOT)));
+        // What could not be read is not damage.
+        gate.check_loaded()?;
+        let (space, inodes) = scanned?;
         let state = State { gate, space, inodes, options: options.optimizations };
         Ok(Self {
             core: RwLock::new(Core { state, end: None }),
@@ -208,6 +247,7 @@ impl Bpfs {
             clock,
             options,
             identity,
+            recovered: None,
         })
     }
 
@@ -355,16 +395,24 @@ impl Bpfs {
         self.table.evict(|_| Some(()));
     }
 
+    /// Everything is where it belongs, and the medium says that the volume is closed.
+    pub(crate) fn close(&self) -> Result<()> {
+        self.core.write().state.gate.close()
+    }
+
     /// Makes everything durable.
     pub(crate) fn make_durable(&self) -> Result<()> {
-        let file = {
+        let (file, log) = {
             let mut core = self.core.write();
             if let Some(error) = &core.end {
                 return Err(error.clone());
             }
             core.state.barrier();
-            core.state.gate.behind()
+            (core.state.gate.behind(), core.state.gate.log().cloned())
         };
+        if let Some(log) = log {
+            return self.or_end(log.sync());
+        }
         match file {
             Some(file) if !self.options.read_only => {
                 file.sync_data().map_err(|error| Error::io(IoOp::Flush, BlockNo(0), error))

@@ -61,7 +61,9 @@ pub(crate) fn load(state: &State, inode: &Inode) -> Result<Xattrs> {
     }
     let missing = || Error::corrupt(Structure::AttributeBlock, None, "it is missing");
     let block = |index| {
-        tree::leaf(&state.gate, inode.xattrs, index).map(|block| state.gate.block(block)).ok_or_else(missing)
+        let block = tree::leaf(&state.gate, inode.xattrs, index).ok_or_else(missing)?;
+        state.gate.load(block)?;
+        Ok::<_, Error>(state.gate.block(block))
     };
     let first = block(0)?;
     let len = Le::u64(first, 0);

@@ -3,6 +3,7 @@
 //! **Layout.** The micro-journal is in the first block, two lines from byte 256: a sum (32 bits), how many words (8) and a number that
 //! counts up (24), 8 bytes of nothing, then for each word its address and its new value.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -12,11 +13,15 @@ use fstitch_core::{Error, Result, Structure};
 use super::medium::{Durability, Medium};
 use super::space::{Block, Fresh, Linked};
 use super::{BLOCK, BLOCK_BYTES, LINE};
+use crate::log::Log;
 
 /// The first block of trees.
 pub const FIRST_BLOCK: u64 = 2;
 const JOURNAL: u64 = 256;
 const ENTRIES: u64 = JOURNAL + 16;
+const LINE_LEN: usize = 64;
+/// Lines of a record that are kept for what a commit stores: its words and times, and a run that begins within a line.
+const KEPT_LINES: usize = 32;
 /// Words that one commit may change.
 pub const JOURNAL_WORDS: usize = 7;
 
@@ -140,6 +145,9 @@ pub struct Gate {
     has_record: bool,
     counts: Counts,
     watch: Option<Box<dyn Watch>>,
+    /// What makes it survive on a device, and the lines that are not in a record of it yet.
+    log: Option<Arc<Log>>,
+    lines: BTreeSet<u64>,
 }
 
 impl std::fmt::Debug for Gate {
@@ -164,12 +172,37 @@ impl Gate {
         }
         let (dirty, hiding, counts) = (Vec::new(), Vec::new(), Counts::default());
         let blocks = medium.len() / BLOCK_BYTES;
-        Ok(Self { medium, blocks, caching, dirty, hiding, has_record: false, counts, watch })
+        let (log, lines) = (None, BTreeSet::new());
+        Ok(Self { medium, blocks, caching, dirty, hiding, has_record: false, counts, watch, log, lines })
     }
 
     /// The volume has so many blocks, which are not more than the medium's.
     pub(crate) fn limit(&mut self, blocks: u64) {
         self.blocks = self.blocks.min(blocks);
+    }
+
+    /// Everything that is stored from now on goes to a log as well, commit by commit.
+    pub(crate) fn follow_by(&mut self, log: Arc<Log>) {
+        self.log = Some(log);
+    }
+
+    /// The log that everything goes to.
+    pub(crate) fn log(&self) -> Option<&Arc<Log>> {
+        self.log.as_ref()
+    }
+
+    /// Brings a block to memory where it comes from a device.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn load(&self, block: Block) -> Result<()> {
+        self.medium.load(block.at(), BLOCK)
+    }
+
+    /// # Errors
+    /// Why something was read as zeros since this was asked before.
+    pub(crate) fn check_loaded(&self) -> Result<()> {
+        self.medium.take_failure().map_or(Ok(()), Err)
     }
 
     /// Some bytes, which must be inside.
@@ -257,6 +290,7 @@ impl Gate {
     /// Everything that was stored is durable, or comes before whatever is stored later.
     pub fn barrier(&mut self) {
         self.write_back();
+        self.record();
     }
 
     /// The file that is to be synced after a barrier for all of it to survive a power cut, if there is one.
@@ -271,7 +305,7 @@ impl Gate {
 
     /// Carries out what a commit of several words was about to, before anything else is done.
     pub fn recover(&mut self) -> bool {
-        let Some(words) = self.record() else { return false };
+        let Some(words) = self.journaled() else { return false };
         words.iter().for_each(|(slot, word)| self.put(*slot, *word));
         self.write_back();
         self.store_half(JOURNAL + 4, 0);
@@ -280,7 +314,7 @@ impl Gate {
     }
 
     /// The words of a record that counts.
-    pub fn record(&self) -> Option<Vec<(Slot, Word)>> {
+    pub fn journaled(&self) -> Option<Vec<(Slot, Word)>> {
         let header = self.word(Slot(JOURNAL));
         let (sum, tail) = (header & u64::from(u32::MAX), header >> 32);
         let count = to_usize(tail & 0xff);
@@ -308,11 +342,46 @@ impl Gate {
     }
 
     fn store(&mut self, at: u64, bytes: &[u8]) {
-        if bytes.is_empty() {
+        let mut done = 0;
+        while done < bytes.len() {
+            // What nobody can reach may be in several records, of which none is longer than a log can take.
+            let room = self.log.as_ref().map_or(usize::MAX, |log| log.record_lines() - KEPT_LINES);
+            if self.lines.len() >= room {
+                self.record();
+            }
+            let len =
+                (bytes.len() - done).min(room.saturating_sub(self.lines.len()).saturating_mul(LINE_LEN));
+            self.medium.store(at + to_u64(done), &bytes[done..done + len]);
+            self.note(at + to_u64(done), len);
+            done += len;
+        }
+    }
+
+    /// Everything that was stored is the next record of the log, if there is one.
+    fn record(&mut self) {
+        let Some(log) = &self.log else { return };
+        if self.lines.is_empty() {
             return;
         }
-        self.medium.store(at, bytes);
-        self.note(at, bytes.len());
+        let medium = &self.medium;
+        if let Some(error) = medium.take_failure() {
+            // What could not be read may be in lines that were stored to: nothing of that may reach the device.
+            log.fail(error);
+        }
+        let contents = |line: u64| (line, crate::log::line(medium.bytes(line * LINE, LINE_LEN)));
+        let lines = std::mem::take(&mut self.lines).into_iter().map(contents).collect();
+        log.append(lines, &|block| medium.bytes(block * BLOCK_BYTES, BLOCK).to_vec());
+    }
+
+    /// Everything is at home on the device, and the log says that the volume is closed.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.write_back();
+        self.record();
+        let Some(log) = &self.log else { return Ok(()) };
+        log.close(&|block| self.medium.bytes(block * BLOCK_BYTES, BLOCK).to_vec())
     }
 
     fn store_half(&mut self, at: u64, half: u32) {
@@ -323,6 +392,9 @@ impl Gate {
     fn note(&mut self, at: u64, len: usize) {
         self.counts.bytes += to_u64(len);
         self.dirty.push((at, to_u64(len)));
+        if self.log.is_some() {
+            self.lines.extend(crate::log::lines_of(at, len));
+        }
         if let Some(watch) = &self.watch {
             watch.store(at, self.medium.bytes(at, len));
         }
@@ -404,6 +476,11 @@ impl<'g> Fenced<'g> {
         let gate = self.gate;
         debug_assert!(gate.is_settled(), "a commit with stores under way");
         gate.counts.commits += to_u64(words.len());
+        if gate.log.is_some() {
+            // The words are in one record of the log.
+            words.iter().for_each(|(slot, word)| gate.put(*slot, *word));
+            return Committed { gate };
+        }
         gate.counts.journaled += 1;
         let count = (gate.word(Slot(JOURNAL)) >> 40).wrapping_add(1) & 0xff_ffff;
         let tail = count << 8 | to_u64(words.len());
@@ -451,6 +528,7 @@ impl Drop for Committed<'_> {
         if self.gate.caching == Caching::WriteThrough {
             self.gate.write_back();
         }
+        self.gate.record();
     }
 }
 

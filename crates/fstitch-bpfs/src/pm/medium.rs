@@ -9,7 +9,9 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockNo, Error, IoOp, Result};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::LINE;
+use super::source::Source;
+use super::{BLOCK_BYTES, LINE};
+use crate::log::Pages;
 
 /// What a store that was followed by a fence survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub struct Medium {
     durability: Durability,
     file: Option<Arc<File>>,
     write_back: WriteBack,
+    /// Where what was not looked at yet comes from.
+    source: Option<Source>,
 }
 
 /// How a line leaves the processor's caches.
@@ -86,6 +90,50 @@ impl Medium {
         Ok(medium)
     }
 
+    /// So many pages of a device, each of which comes to memory when it is looked at for the first time. What is stored goes with the
+    /// process, unless somebody writes it to the device.
+    ///
+    /// # Errors
+    /// When there is no such memory.
+    pub(crate) fn pages(pages: Pages, count: u64, durability: Durability) -> Result<Self> {
+        let mut medium = Self::memory(count * BLOCK_BYTES)?;
+        medium.durability = durability;
+        medium.source = Some(Source::new(pages, count));
+        Ok(medium)
+    }
+
+    /// Brings bytes of the device to memory, if that was not done yet.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) fn load(&self, at: u64, len: usize) -> Result<()> {
+        let Some(source) = &self.source else { return Ok(()) };
+        source.load(at, len, |from, bytes| {
+            let from = to_usize(from);
+            assert!(
+                bytes.len() <= self.len && from <= self.len - bytes.len(),
+                "bytes at {from} of {}",
+                self.len
+            );
+            // SAFETY: inside the mapping. Nobody has a slice of it or stores to it: both load it before, and this does it once.
+            unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(from), bytes.len())
+            }
+        })
+    }
+
+    /// The same where nobody can be told of a failure now: it is kept, and what is not there reads as zeros.
+    fn bring(&self, at: u64, len: usize) {
+        if let (Some(source), Err(error)) = (&self.source, self.load(at, len)) {
+            source.failed(error);
+        }
+    }
+
+    /// Why something was zeros, if so.
+    pub(super) fn take_failure(&self) -> Option<Error> {
+        self.source.as_ref().and_then(Source::take_failure)
+    }
+
     /// A file, as far as it goes. On a file system that maps persistent memory itself (DAX) stores survive a power cut; else they
     /// are in the kernel's memory when the process ends, and a sync writes them to the disk, in no order. With `read_only`,
     /// a copy in memory changes, and the file does not.
@@ -120,7 +168,7 @@ impl Medium {
         write_back: WriteBack,
     ) -> Self {
         let base = NonNull::new(base).expect("a mapping is not at address 0");
-        Self { base, len, durability, file, write_back }
+        Self { base, len, durability, file, write_back, source: None }
     }
 
     /// Bytes of it.
@@ -153,6 +201,7 @@ impl Medium {
     pub(super) fn bytes(&self, at: u64, len: usize) -> &[u8] {
         let at = to_usize(at);
         assert!(len <= self.len && at <= self.len - len, "{len} bytes at {at} of {}", self.len);
+        self.bring(to_u64(at), len);
         // SAFETY: inside the mapping, which lives as long as this borrow; stores need `&mut self`.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), len) }
     }
@@ -166,6 +215,7 @@ impl Medium {
             bytes.len(),
             self.len
         );
+        self.bring(to_u64(at), bytes.len());
         // SAFETY: inside the mapping; `bytes` is not of it, because it is borrowed and this is exclusive.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) }
     }
@@ -191,6 +241,7 @@ impl Medium {
             "a word at {at} of {}",
             self.len
         );
+        self.bring(to_u64(at), size);
         // SAFETY: inside the mapping.
         unsafe { self.base.as_ptr().add(at) }
     }

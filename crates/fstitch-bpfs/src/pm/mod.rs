@@ -96,6 +96,7 @@
 
 mod gate;
 mod medium;
+mod source;
 mod space;
 
 pub(crate) use gate::JOURNAL_WORDS;

@@ -1,0 +1,302 @@
+//! What returning and syncing mean on a device, how often it is flushed, and what becomes of a log that is too small, stale or failing.
+//!
+//! What it prevents: an operation that returned and is lost, groups of an earlier opening that count again, a write that is longer than the
+//! log, a failure that nobody is told of.
+
+#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+#[path = "../../fstitch-fs/tests/fs/driver.rs"]
+#[allow(dead_code, reason = "other tests use the rest of it")]
+mod driver;
+#[path = "support/device.rs"]
+mod on_device;
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use driver::{Leaf, Op, Side, Target};
+use fstitch_bpfs::{Bpfs, Durability, identify_on};
+use fstitch_core::{
+    BlockDevice, BlockNo, BlockRead, BlockWrite, Errno, Error, FileSystem, Geometry, IoOp, MemDevice, Result,
+    Seed,
+};
+use on_device::{device, on_device, open};
+use support::{CALLER, create};
+
+/// Blocks and their bytes.
+type Batch = Vec<(u64, Vec<u8>)>;
+
+/// A device whose writes are lost until they are flushed, and which is slow or fails if asked to.
+struct Cautious {
+    now: Arc<MemDevice>,
+    stable: Mutex<Vec<u8>>,
+    /// Batches since the last flush.
+    since: Mutex<Vec<Batch>>,
+    flushes: AtomicU64,
+    delay: Duration,
+    fails: AtomicBool,
+}
+
+impl Cautious {
+    fn new(now: Arc<MemDevice>, delay: Duration) -> Arc<Self> {
+        let (stable, since) = (Mutex::new(now.image()), Mutex::default());
+        let (flushes, fails) = (AtomicU64::new(0), AtomicBool::new(false));
+        Arc::new(Self { now, stable, since, flushes, delay, fails })
+    }
+
+    /// What is there without anything that was not flushed.
+    fn cut(&self) -> Arc<MemDevice> {
+        Arc::new(MemDevice::from_image(512, self.stable.lock().unwrap().clone()))
+    }
+
+    fn fail(&self) -> Result<()> {
+        let error = || Error::io(IoOp::Write, BlockNo(0), std::io::Error::other("asked to"));
+        if self.fails.load(Ordering::Relaxed) { Err(error()) } else { Ok(()) }
+    }
+}
+
+impl BlockDevice for Cautious {
+    fn geometry(&self) -> Geometry {
+        self.now.geometry()
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.now.read(reads)
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        self.fail()?;
+        let batch = writes.iter().map(|write| (write.block.0, write.data.to_vec())).collect();
+        self.since.lock().unwrap().push(batch);
+        self.now.write(writes)
+    }
+
+    fn flush(&self) -> Result<()> {
+        std::thread::sleep(self.delay);
+        self.fail()?;
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        let mut stable = self.stable.lock().unwrap();
+        for (block, bytes) in self.since.lock().unwrap().drain(..).flatten() {
+            let at = usize::try_from(block * 512).unwrap();
+            stable[at..at + bytes.len()].copy_from_slice(&bytes);
+        }
+        Ok(())
+    }
+
+    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+        self.now.discard(start, count)
+    }
+}
+
+type Tree = BTreeMap<Vec<u8>, Leaf>;
+
+fn mount(device: &Arc<Cautious>, durability: Durability) -> Arc<Bpfs> {
+    let shared = Arc::<Cautious>::clone(device);
+    Arc::new(Bpfs::open_on(shared, on_device(durability), support::clock()).unwrap())
+}
+
+/// The tree on a device that nobody has open.
+fn tree_on(device: &Arc<MemDevice>) -> Tree {
+    let copy = Arc::new(MemDevice::from_image(512, device.image()));
+    let fs = open(&copy, on_device(Durability::Power));
+    support::check(&fs);
+    Side::new(Arc::new(fs)).tree()
+}
+
+/// Any operation, by a number.
+fn operation(seed: &mut Seed) -> Op {
+    let names = ["a", "b", "c", "d", "d/a", "d/b", "e", "e/a"];
+    let path = |seed: &mut Seed| names[usize::try_from(seed.below(8)).unwrap()].as_bytes().to_vec();
+    let target = |seed: &mut Seed| Target::Path(path(seed));
+    match seed.below(12) {
+        0 | 1 => Op::Create(path(seed), 0o644),
+        2 => Op::Mkdir(path(seed), 0o755),
+        3 | 4 => {
+            let (offset, len) = (seed.below(30_000), seed.below(9000));
+            Op::Write(target(seed), offset, usize::try_from(len).unwrap(), 3)
+        }
+        5 => Op::Unlink(path(seed)),
+        6 => Op::Rmdir(path(seed)),
+        7 => Op::Rename(path(seed), path(seed), true),
+        8 => Op::Link(target(seed), path(seed)),
+        9 => Op::Truncate(target(seed), seed.below(40_000)),
+        10 => Op::SetXattr(target(seed), 1, usize::try_from(seed.below(3000)).unwrap(), 0),
+        _ => Op::Symlink(path(seed), vec![b't'; 100]),
+    }
+}
+
+fn runs() -> u64 {
+    std::env::var("FSTITCH_BPFS_LOG").map_or(3, |runs| runs.parse().unwrap())
+}
+
+#[test]
+fn what_has_returned_survives_without_anything_that_was_not_flushed() {
+    for run in 0..runs() {
+        for log in [16, 40] {
+            let device = Cautious::new(device(4 << 20, log), Duration::ZERO);
+            let fs = mount(&device, Durability::Power);
+            let mut side = Side::new(Arc::<Bpfs>::clone(&fs) as Arc<dyn FileSystem>);
+            let mut seed = Seed::new(run);
+            for number in 0..120 {
+                let op = operation(&mut seed);
+                let _ = side.run(&op);
+                if number % 3 == 0 {
+                    assert_eq!(tree_on(&device.cut()), side.tree(), "run {run}, operation {number}: {op:?}");
+                }
+            }
+            let counts = fs.log_counts().unwrap();
+            assert!(counts.home_blocks > 0, "{counts:?}");
+        }
+    }
+}
+
+#[test]
+fn what_has_returned_survives_the_process_and_what_was_synced_a_cut() {
+    for run in 0..runs() {
+        let device = Cautious::new(device(4 << 20, 16), Duration::ZERO);
+        let fs = mount(&device, Durability::Process);
+        let mut side = Side::new(Arc::<Bpfs>::clone(&fs) as Arc<dyn FileSystem>);
+        let mut seed = Seed::new(run);
+        let (mut trees, mut synced) = (vec![side.tree()], 0);
+        for number in 0..90 {
+            let op = operation(&mut seed);
+            let _ = side.run(&op);
+            trees.push(side.tree());
+            if number % 17 == 16 {
+                fs.sync().unwrap();
+                synced = trees.len() - 1;
+                assert_eq!(&tree_on(&device.cut()), trees.last().unwrap());
+            }
+            if number % 3 == 0 {
+                assert_eq!(&tree_on(&device.now), trees.last().unwrap(), "run {run}, {number}: {op:?}");
+                let left = tree_on(&device.cut());
+                let found = trees.iter().rposition(|tree| *tree == left);
+                assert!(found.is_some_and(|found| found >= synced || trees[found] == trees[synced]));
+            }
+        }
+        let flushes = device.flushes.load(Ordering::Relaxed);
+        assert!(flushes < 60, "{flushes} flushes of 90 operations, 5 of which were syncs");
+    }
+}
+
+#[test]
+fn one_thread_flushes_once_for_each_operation() {
+    let device = Cautious::new(device(4 << 20, 16), Duration::ZERO);
+    let fs = mount(&device, Durability::Power);
+    let before = device.flushes.load(Ordering::Relaxed);
+    for number in 0..200 {
+        create(&*fs, fs.root(), format!("file-{number}").as_bytes());
+    }
+    let flushes = device.flushes.load(Ordering::Relaxed) - before;
+    println!("{flushes} flushes of 200 operations");
+    assert!((200..=220).contains(&flushes), "{flushes} flushes");
+}
+
+#[test]
+fn sixteen_threads_share_flushes() {
+    let device = Cautious::new(device(8 << 20, 128), Duration::from_millis(4));
+    let fs = mount(&device, Durability::Power);
+    let before = device.flushes.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        for thread in 0..16 {
+            let fs = &fs;
+            scope.spawn(move || {
+                for number in 0..25 {
+                    create(&**fs, fs.root(), format!("file-{thread}-{number}").as_bytes());
+                }
+            });
+        }
+    });
+    let flushes = device.flushes.load(Ordering::Relaxed) - before;
+    println!("{flushes} flushes of 400 operations");
+    assert!(flushes <= 80, "{flushes} flushes of 400 operations");
+    let names = tree_on(&device.cut()).len();
+    assert_eq!(names, Side::new(fs as Arc<dyn FileSystem>).tree().len());
+}
+
+#[test]
+fn an_operation_may_be_longer_than_the_log() {
+    let device = Cautious::new(device(8 << 20, 16), Duration::ZERO);
+    let fs = mount(&device, Durability::Power);
+    let file = create(&*fs, fs.root(), b"long");
+    let contents: Vec<u8> = (0..3_000_000_u32).map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1]).collect();
+    assert_eq!(fs.write(&CALLER, file, 10, &contents).unwrap(), contents.len());
+    assert_eq!(fs.write(&CALLER, file, 5, &contents).unwrap(), contents.len());
+    let cut = device.cut();
+    let again = open(&cut, on_device(Durability::Power));
+    let found = again.lookup(again.root(), b"long").unwrap().attr.ino;
+    let mut read = vec![0; contents.len()];
+    assert_eq!(again.read(found, 5, &mut read).unwrap(), contents.len());
+    assert!(read == contents);
+    support::check(&again);
+}
+
+/// Group A arrives, B does not, C does: C must not count when another group has taken the place of B.
+#[test]
+fn a_group_of_an_earlier_opening_never_counts() {
+    let made = device(4 << 20, 16);
+    let device = Cautious::new(Arc::clone(&made), Duration::ZERO);
+    let fs = mount(&device, Durability::Process);
+    for name in [b"a", b"b", b"c"] {
+        create(&*fs, fs.root(), name);
+    }
+    // Of the three batches the second is lost.
+    let mut image = device.stable.lock().unwrap().clone();
+    let since = device.since.lock().unwrap().clone();
+    assert_eq!(since.len(), 3);
+    for (block, bytes) in since[0].iter().chain(&since[2]) {
+        let at = usize::try_from(block * 512).unwrap();
+        image[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    let left = Cautious::new(Arc::new(MemDevice::from_image(512, image)), Duration::ZERO);
+    let fs = mount(&left, Durability::Process);
+    assert_eq!(fs.recovered().unwrap().groups, 1);
+    create(&*fs, fs.root(), b"d");
+    let names: Vec<_> = tree_on(&left.now).into_keys().collect();
+    assert_eq!(names, [&b""[..], b"/a", b"/d"]);
+}
+
+#[test]
+fn a_failure_is_told_and_ends_all_changes() {
+    let device = Cautious::new(device(4 << 20, 16), Duration::ZERO);
+    let fs = mount(&device, Durability::Power);
+    create(&*fs, fs.root(), b"before");
+    device.fails.store(true, Ordering::Relaxed);
+    let errno = |result: Result<fstitch_core::Entry>| result.map(drop).unwrap_err().errno();
+    assert_eq!(errno(fs.mknod(&CALLER, fs.root(), b"lost", 0o100_644, 0)), Errno::IO);
+    device.fails.store(false, Ordering::Relaxed);
+    assert_eq!(errno(fs.mknod(&CALLER, fs.root(), b"later", 0o100_644, 0)), Errno::IO);
+    assert!(fs.sync().is_err() && fs.failed().is_some());
+    let names: Vec<_> = tree_on(&device.cut()).into_keys().collect();
+    assert_eq!(names, [&b""[..], b"/before"]);
+}
+
+#[test]
+fn an_unmount_brings_everything_home() {
+    let made = device(4 << 20, 16);
+    let fs = open(&made, on_device(Durability::Power));
+    create(&fs, fs.root(), b"a");
+    let (_, found) = identify_on(Arc::<MemDevice>::clone(&made)).unwrap();
+    assert!(found.was_open && found.groups > 0);
+    fs.unmount().unwrap();
+    let (_, found) = identify_on(Arc::<MemDevice>::clone(&made)).unwrap();
+    assert!(!found.was_open && found.groups == 0);
+    let names: Vec<_> = tree_on(&made).into_keys().collect();
+    assert_eq!(names, [&b""[..], b"/a"]);
+}
+
+#[test]
+fn looking_changes_nothing() {
+    let made = device(4 << 20, 16);
+    let fs = open(&made, on_device(Durability::Power));
+    create(&fs, fs.root(), b"a");
+    let before = made.image();
+    let options = fstitch_bpfs::Options { read_only: true, ..on_device(Durability::Power) };
+    let looked = open(&made, options);
+    assert!(looked.lookup(looked.root(), b"a").is_ok());
+    looked.unmount().unwrap();
+    assert!(made.image() == before);
+}
