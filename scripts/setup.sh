@@ -35,6 +35,7 @@ demo)
 test | proofs)
     need fusermount3 fuse3
     need e2fsck e2fsprogs
+    need dumpe2fs e2fsprogs
     need python3 python3-minimal
     need setfattr attr
     need setfacl acl

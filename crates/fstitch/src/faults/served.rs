@@ -54,7 +54,7 @@ impl Served {
     ) -> Self {
         let clock = SystemClock::new();
         Self {
-            faulty: FaultDevice::new(Arc::clone(&disk), plan.clone()),
+            faulty: FaultDevice::with_delay(Arc::clone(&disk), plan.clone(), Arc::new(std::thread::sleep)),
             disk,
             format,
             kinds: Mutex::new(Kinds { blocks: Vec::new(), at: None }),

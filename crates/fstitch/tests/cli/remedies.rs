@@ -326,6 +326,26 @@ fn a_fault_that_stays_is_left_to_the_rest_of_the_chain() {
     }
 }
 
+/// As in \[C\] figure 8: the disk answers nothing for more than a second, so the first openings fail as well.
+#[test]
+fn a_disk_that_is_away_for_a_second_is_waited_for() {
+    let Some(rig) = Rig::new("ext3", REBOOT, "", filled) else { return };
+    rig.plan("error read times=all; error write times=all");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(1500));
+            rig.plan(WELL);
+        });
+        assert_eq!(content(&rig, "d/file7"), "contents 7", "{}", rig.log());
+    });
+    assert_eq!(rig.remounts(), 1, "{}", rig.log());
+    let file = open(&rig, "file");
+    file.write_all_at(b"back", 0).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    rig.end();
+}
+
 /// The first block of each group's bitmap of blocks.
 fn bitmaps(image: &str) -> Vec<u64> {
     let shown = run("dumpe2fs", [image]).ok();

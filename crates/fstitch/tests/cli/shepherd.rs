@@ -5,6 +5,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
+use fstitch_core::{Clock, SystemClock};
 use serde_json::{Value, json};
 
 use crate::harness::{Mounted, Place, fstitch, needs, needs_root, run};
@@ -303,6 +304,30 @@ fn a_disk_that_fails_is_survived_as_the_policy_says() {
         fstitch(&format!("cp -q {image}:/file{number} {out}")).ok();
         assert!(fs::read(&out).unwrap() == contents(number), "file {number}");
     }
+}
+
+/// A disk that is called slow takes its time: of a minute's timeout above it nothing is learnt if it answers at once.
+#[test]
+fn a_slow_disk_takes_its_time() {
+    if !needs_root() {
+        return;
+    }
+    let place = Place::new();
+    let image = volume(&place, "ext2", "propagate");
+    let faulty = place.directory("faulty");
+    let served = run(crate::harness::PROGRAM, ["faults", "serve", &image, "slow=1000 read times=1", &faulty]);
+    if served.err.contains("/dev/fuse") {
+        println!("skipped: {}", served.err.trim());
+        return;
+    }
+    served.ok();
+    let _end = Faulty(faulty.clone());
+    let clock = SystemClock::new();
+    let disk = fs::File::open(format!("{faulty}/image")).unwrap();
+    disk.read_exact_at(&mut [0; 1024], 4096).unwrap();
+    let took = clock.elapsed().as_millis();
+    assert!(took >= 1000, "it took {took} ms");
+    assert!(fs::read_to_string(format!("{faulty}/struck")).unwrap().contains("slow 1"));
 }
 
 /// Nothing is mended behind the back of maps that cannot be used, and there is a way out.

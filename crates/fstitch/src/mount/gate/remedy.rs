@@ -38,8 +38,9 @@ pub(super) const GONE: &str =
 /// Remedies in [`WHILE`], at most: a fault that comes back as often is left to the rest of its chain.
 const REMEDIES_MAX: usize = 3;
 const WHILE: Duration = Duration::from_secs(60);
-/// How often it is tried to open a volume anew, and the pause between: what has just failed may fail for a while.
-const OPENED_MAX: u32 = 4;
+/// How often it is tried to open a volume anew, and the pause between: what has just failed may fail for a while. Ten seconds are what a disk takes to
+/// be reset, and less than most programs' patience; after them the volume is given up, and nobody waits any more.
+const OPENED_MAX: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(250);
 /// Bytes of the blocks in which a volume is checked.
 const CHECKED_IN: usize = 1024;
