@@ -13,7 +13,7 @@ from figures.volumes import Contender
 DISKS = 10
 DIRECTORIES, FILES = 50, 20
 COPIES = (1, 2, 4, 10)
-SPEED_DISKS, SPEED_COPIES = 4, (1, 2, 3, 4)
+SPEED_DISKS, SPEED_COPIES, SPEED_DIRECTORIES = 4, (1, 2, 3, 4), 20
 
 
 def contents(directory, number):
@@ -66,7 +66,7 @@ def available(setting, image, gone):
 def availability(setting, data):
     """With so many copies, how much is left when so many disks are gone."""
     found = data.setdefault("figure14", {}).setdefault("available", {})
-    source, rounds = random.Random(1), 1 if setting.quick else 6
+    source, rounds = random.Random(1), 1 if setting.quick else 4
     for copies in COPIES[:: 3 if setting.quick else 1]:
         contender = Contender(f"d-graid {copies}", volumes.dgraid(copies), DISKS)
         # Of small blocks, so that groups are small and directories, which go to one each, are on all disks.
@@ -90,12 +90,12 @@ def availability(setting, data):
 def speed(setting, data):
     """Seconds for files that are written synchronously, by copies of metadata, on four disks."""
     found = data.setdefault("figure14", {}).setdefault("seconds", {})
-    for _ in range(1 if setting.quick else 5):
+    for _ in range(1 if setting.quick else 3):
         for copies in SPEED_COPIES[:: 3 if setting.quick else 1]:
             contender = Contender(f"d-graid {copies}", volumes.dgraid(copies), SPEED_DISKS)
             image = volumes.make(setting.binary, setting.work, contender, 64 * SPEED_DISKS)
             with volumes.mounted(setting.binary, image, f"{setting.work}/at") as mount:
-                seconds = fill(mount.directory, 3 if setting.quick else DIRECTORIES, synchronously=True)
+                seconds = fill(mount.directory, 3 if setting.quick else SPEED_DIRECTORIES, synchronously=True)
             found.setdefault(str(copies), []).append(round(seconds, 3))
             for disk in image.split(","):
                 os.remove(disk)
