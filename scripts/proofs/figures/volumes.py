@@ -31,10 +31,10 @@ class Contender(NamedTuple):
     disks: int = 1
 
 
-def dgraid(copies):
-    """The policy `d-graid`, with so many of superblocks, descriptors and directories instead of one on each disk."""
+def dgraid(copies, inodes=False):
+    """The policy `d-graid`, with so many of superblocks, descriptors and directories instead of one on each disk; and of inodes, if those are meant."""
     others = f'write = ["mirror other-disk {copies - 1}", "remap"]' if copies > 1 else 'read = ["retry 2"]\nwrite = ["remap"]'
-    return COPIES.format(copies=copies, tables="".join(f"[{kind}]\n{others}\n" for kind in LEADING))
+    return COPIES.format(copies=copies, tables="".join(f"[{kind}]\n{others}\n" for kind in (*LEADING, *(["inode"] if inodes else []))))
 
 
 def transient():
