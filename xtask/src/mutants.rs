@@ -42,6 +42,7 @@ const SHEPHERD_MUTANTS: &str = "crates/fstitch-shepherd/tests/mutants.txt";
 const SHEPHERD_TESTS: &Tests = &[
     ("fstitch-shepherd", "degraded", ""),
     ("fstitch-shepherd", "directed", ""),
+    ("fstitch-shepherd", "moved", ""),
     ("fstitch-shepherd", "meanwhile", ""),
     ("fstitch-shepherd", "parity", ""),
     ("fstitch-shepherd", "remedies", ""),
@@ -50,6 +51,7 @@ const SHEPHERD_TESTS: &Tests = &[
     ("fstitch-shepherd", "matrix", ""),
     ("fstitch-shepherd", "matrix_disks", ""),
     ("fstitch-shepherd", LIBRARY, ""),
+    ("fstitch-formats", "lost", ""),
     ("fstitch-shepherd", "crash", ""),
     ("fstitch-shepherd", "arrays", ""),
 ];

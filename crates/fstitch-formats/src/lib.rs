@@ -26,6 +26,7 @@ mod format;
 pub mod make;
 mod maps;
 mod minixlld;
+pub mod search;
 pub mod show;
 mod volume;
 pub mod whose;

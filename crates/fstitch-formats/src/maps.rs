@@ -30,6 +30,17 @@ pub trait KeepsMaps: Send + Sync {
     /// # Errors
     /// When the medium fails; `Corrupt` where the maps have a place that cannot be one.
     fn maps(&self, device: &dyn BlockDevice) -> Result<MapsAt>;
+    /// Whether the volume says that its maps are in these blocks, in this order. It need not read all that it says, but what does not depend on
+    /// blocks of pointers.
+    ///
+    /// # Errors
+    /// When the medium fails; `Corrupt` where it cannot be told.
+    fn follows(&self, device: &dyn BlockDevice, area: &[BlockNo]) -> Result<bool>;
+    /// Whether a volume that says it has no maps may have some nevertheless: what says so looks wiped, or overwritten.
+    ///
+    /// # Errors
+    /// When the medium fails; `Corrupt` where it cannot be told.
+    fn may_hide(&self, device: &dyn BlockDevice) -> Result<bool>;
     /// Takes free blocks of a volume that nobody uses and that is clean: first one half of the parts and, far from it, the other, then the
     /// spares, spread over the volume.
     ///
@@ -63,6 +74,8 @@ pub trait KeepsMaps: Send + Sync {
     /// # Errors
     /// When the medium fails.
     fn uuid(&self, device: &dyn BlockDevice) -> Result<[u8; 16]>;
+    /// The UUID in a copy of the superblock that can be read.
+    fn uuid_of_backup(&self, device: &dyn BlockDevice) -> Option<[u8; 16]>;
     /// The rules by which its blocks are judged.
     ///
     /// # Errors

@@ -133,6 +133,30 @@ fn a_lost_block_that_cannot_be_written_stays_lost() {
     assert_eq!(get(&rig.reopened(0, &[]), 1).unwrap(), [2; 2]);
 }
 
+/// What was lost and holds something again, or nobody wants any more, is not counted: not now, and not after the next opening.
+#[test]
+fn what_was_lost_leaves_the_count() {
+    let rig = rig(SOME, 2);
+    rig.replace(0);
+    let lost = rebuild(&rig.shepherd);
+    let count = u64::try_from(lost.len()).unwrap();
+    assert!(count > 20, "the data of a disk");
+    assert_eq!(rig.shepherd.holdings().lost, count);
+    for (no, block) in (1..).zip(&lost[..5]) {
+        put(&rig.shepherd, block.get(), 3).unwrap();
+        assert_eq!(rig.shepherd.holdings().lost, count - no);
+    }
+    lost[5..].iter().for_each(|block| rig.shepherd.discard(*block, 1).unwrap());
+    assert_eq!(rig.shepherd.holdings().lost, count - 5, "the medium still has their marks");
+    rig.shepherd.settle().unwrap();
+    assert_eq!(rig.shepherd.holdings().lost, 0);
+    assert_eq!(rig.shepherd.lost_with_a_disk(9).first, []);
+    rig.shepherd.close().unwrap();
+    let again = rig.reopened(0, &[]);
+    assert_eq!(again.holdings().lost, 0);
+    lost[..5].iter().for_each(|block| assert_eq!(get(&again, block.get()).unwrap(), [3; 2]));
+}
+
 #[test]
 fn a_lost_block_that_moves_is_found() {
     let rig = rig(

@@ -183,6 +183,12 @@ struct Below {
 }
 
 impl Below {
+    fn of_lost(lost: shepherd::lost::Lost) -> Self {
+        let raw = Arc::clone(&lost.disk) as Arc<dyn BlockDevice>;
+        let counted = Arc::clone(&lost.disk) as _;
+        Self { raw, counted, kept: Some(lost.kept), format: lost.format, alone: Some(lost.disk) }
+    }
+
     /// The volume, as everybody is to see it.
     fn device(&self) -> Arc<dyn BlockDevice> {
         self.kept.as_ref().map_or_else(|| Arc::clone(&self.raw), Kept::device)
@@ -204,6 +210,33 @@ fn below(
         let raw = Arc::clone(&counted) as Arc<dyn BlockDevice>;
         return Ok(Below { raw, counted, kept: Some(kept), format, alone: None });
     }
+    on_one_disk(image, (offset, access, direct), hook)
+}
+
+/// The same on one disk. What is lost there by which the maps of its policy would be found may be in those maps.
+fn on_one_disk(image: &Path, place: shepherd::lost::Place, hook: Option<&Hook>) -> Result<Below> {
+    let usual = match as_usual(image, place, hook) {
+        Ok(below) if below.kept.is_some() || !shepherd::lost::may_hide(&*below.raw, below.format) => {
+            return Ok(below);
+        }
+        Err(error) if !shepherd::lost::is_worth_a_search(&error) => return Err(error),
+        // The same disk may not be open twice.
+        usual => usual.map(drop),
+    };
+    match (shepherd::lost::open(image, (place, place.1), &usual, hook)?, usual) {
+        (Some(lost), _) => Ok(Below::of_lost(lost)),
+        (None, Ok(())) => as_usual(image, place, hook),
+        (None, Err(error)) => Err(error),
+    }
+}
+
+/// The same where the volume says itself where its maps are.
+fn as_usual(
+    image: &Path,
+    (offset, access, direct): shepherd::lost::Place,
+    hook: Option<&Hook>,
+) -> Result<Below> {
+    let name = || image.display().to_string();
     let (disk, format) = open_disk(image, offset, access, direct)?;
     let disk = Arc::new(StatsDevice::new(disk));
     let raw: Arc<dyn BlockDevice> = Arc::clone(&disk) as _;
@@ -244,7 +277,8 @@ pub fn partition(image: &Path, number: u32) -> Result<TableEntry> {
     }
 }
 
-fn open_disk(
+/// Opens a disk alone, by what is at its beginning.
+pub fn open_disk(
     image: &Path,
     offset: u64,
     access: Access,
@@ -366,6 +400,11 @@ fn below_for_looking(image: &Path, options: &Options) -> Result<Below> {
     let name = image.display().to_string();
     if disks::is_several(image) {
         return below(image, (options.offset, Access::ReadOnly, options.direct), None);
+    }
+    let place = (options.offset, options.access, options.direct);
+    // Who looks has nothing given back.
+    if let Some(lost) = shepherd::lost::instead(image, place, Access::ReadOnly)? {
+        return Ok(Below::of_lost(lost));
     }
     let (disk, format) = open_disk(image, options.offset, options.access, options.direct)?;
     let disk = Arc::new(StatsDevice::new(disk));

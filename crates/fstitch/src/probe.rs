@@ -130,9 +130,24 @@ pub fn volume(path: &Path, offset: u64) -> Result<Found> {
     match fstitch_formats::probe(&bytes) {
         Some((format, Ok(block_size))) => Ok(Found { format, block_size }),
         Some((_, Err(why))) => bail!("{} {why}", place(path, offset)),
-        None => bail!("{}", other_than_ours(&bytes, path, offset).text),
+        None => match other_than_ours(&bytes, path, offset) {
+            Other { text, certain: true } => bail!("{text}"),
+            Other { text, certain: false } => Err(Nothing(text).into()),
+        },
     }
 }
+
+/// There is nothing known: it may be a volume whose start is lost.
+#[derive(Debug)]
+pub struct Nothing(String);
+
+impl std::fmt::Display for Nothing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Nothing {}
 
 /// The volume at the first block of a device that has one of several disks.
 pub fn on_device(device: &dyn BlockDevice) -> Result<Found> {

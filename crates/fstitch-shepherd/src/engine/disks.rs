@@ -321,11 +321,25 @@ impl Shepherd {
 
     /// Blocks that hold something again, stably.
     fn no_longer_lost(&self, state: &mut State, blocks: &[BlockNo]) -> Result<()> {
-        blocks.iter().for_each(|block| state.sums.set(&self.area, *block, 0));
+        for block in blocks {
+            self.take_mark(state, *block);
+        }
         let writes = state.sums.next_writes();
         self.write_maps(state, &writes)?;
         state.sums.written();
+        self.count_marks(state);
         Ok(())
+    }
+
+    /// A block has no sum any more, and is not marked as lost.
+    pub(super) fn take_mark(&self, state: &mut State, block: BlockNo) {
+        state.marks_taken += u32::from(self.is_marked(state, block));
+        state.sums.set(&self.area, block, 0);
+    }
+
+    /// Marks that are stably gone are not counted any more. Never before: who finds a count of none looks for no marks.
+    pub(super) fn count_marks(&self, state: &mut State) {
+        state.head.lost = state.head.lost.saturating_sub(std::mem::take(&mut state.marks_taken));
     }
 
     /// A block that is in a spare now, stably, is not lost.
@@ -509,8 +523,9 @@ impl Shepherd {
             state.owners.take(&self.area, wanted.block, *spare);
         }
         if wanted.home.is_some() {
+            // It may have been lost with an earlier disk.
+            state.head.lost = state.head.lost.saturating_add(u32::from(wanted.sum != LOST));
             state.sums.set(&self.area, wanted.block, LOST);
-            state.head.lost = state.head.lost.saturating_add(1);
             done.lost.push(wanted.block);
         }
     }

@@ -182,6 +182,7 @@ impl Shepherd {
                 is_foreign: false,
                 seal_moves: false,
                 lost_said: 0,
+                marks_taken: 0,
             },
         );
         with(&shepherd)?;

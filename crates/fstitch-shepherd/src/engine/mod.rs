@@ -99,6 +99,8 @@ pub struct Options {
     pub disks: Option<Arc<Array>>,
     /// Nothing that is written is kept: maps that are of no use are not made empty, but passed over.
     pub read_only: bool,
+    /// [`Shepherd::rescue`] has shown that nobody else has written: a superblock that cannot be read does not matter.
+    pub is_ours: bool,
     /// Blocks of the map of sums in memory, but for those that are not on the medium yet.
     pub pages_max: usize,
     /// Runs in doubt before sums and copies are brought up to date by a write.
@@ -115,6 +117,7 @@ impl Default for Options {
             patience: Duration::from_secs(600),
             disks: None,
             read_only: false,
+            is_ours: false,
             pages_max: 4096,
             doubt_max: 4096,
         }
@@ -142,6 +145,8 @@ struct State {
     seal_moves: bool,
     /// Of the head's count of lost blocks, what the medium says.
     lost_said: u32,
+    /// Marks of lost blocks that are gone in memory, and may still be on the medium.
+    marks_taken: u32,
 }
 
 const WORKING: u8 = 0;

@@ -50,7 +50,11 @@ impl Shepherd {
         if let Some(array) = options.disks.as_ref().filter(|_| head.in_use && !options.read_only) {
             array.make_alike()?;
         }
-        opened.is_foreign = !head.seals.contains(&head.seal(&area, &[]).ok_or_else(unsealed)?);
+        opened.is_foreign = match head.seal(&area, &[]) {
+            Some(seal) => !head.seals.contains(&seal),
+            None if options.is_ours => false,
+            None => return Err(unsealed()),
+        };
         list::mend(&area)?;
         let (doubt, mut owners) = if opened.is_foreign {
             if !options.read_only {
@@ -77,6 +81,7 @@ impl Shepherd {
             is_foreign,
             seal_moves: false,
             lost_said,
+            marks_taken: 0,
         };
         let shepherd = Self::over(policy, area, options, state);
         {

@@ -156,6 +156,7 @@ impl Shepherd {
             let mut guard = self.state();
             let state = &mut *guard;
             state.sums.go_back(&self.area);
+            state.marks_taken = 0;
             state.failed.clear();
         }
         self.examine_all(&mut opened)?;

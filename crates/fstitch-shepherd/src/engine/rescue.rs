@@ -23,7 +23,7 @@ use fstitch_core::{
 };
 
 use super::search::Found;
-use super::{Options, Shepherd, State, run_of};
+use super::{Options, Remedy, Rules, Shepherd, State, run_of};
 use crate::map::sums::{LOST, sum_of};
 use crate::map::{Counters, Doubt, Owners, Sums};
 
@@ -44,6 +44,27 @@ pub trait Asked {
     /// # Errors
     /// `Corrupt` if it cannot be told; when the medium fails.
     fn follows(&self, device: &dyn BlockDevice, area: &[BlockNo]) -> Result<bool>;
+    /// The UUID in a copy of the superblock that the format keeps, if there is one.
+    fn uuid_of_backup(&self, device: &dyn BlockDevice) -> Option<[u8; 16]>;
+}
+
+/// For a volume at which is only looked: who judges nothing, and mends nothing.
+struct Nobody;
+
+impl Rules for Nobody {
+    fn judge(&self, _: BlockKind, _: BlockNo, _: &[u8]) -> Option<String> {
+        None
+    }
+}
+
+impl Remedy for Nobody {
+    fn full_check(&self) -> bool {
+        false
+    }
+
+    fn remount(&self) -> bool {
+        false
+    }
 }
 
 /// What must be given back to a volume so that its format finds its maps.
@@ -67,14 +88,16 @@ impl Shepherd {
     pub fn rescue(
         device: Arc<dyn BlockDevice>,
         found: &Found,
-        options: Options,
         asked: &dyn Asked,
         progress: super::Progress<'_>,
     ) -> Result<Rescue> {
+        let (rules, remedy) = (Some(Arc::new(Nobody) as _), Some(Arc::new(Nobody) as _));
+        let options = Options { rules, remedy, read_only: true, ..Options::default() };
         let (area, head, policy) = super::recover::known(device, &found.area, &options)?;
         let sums = Sums::new(options.pages_max);
         let state = State {
             lost_said: head.lost,
+            marks_taken: 0,
             doubt: Doubt::load(&area),
             owners: Owners::load(&area),
             counters: Counters::load(&area),
@@ -100,7 +123,12 @@ impl Shepherd {
 
     /// Whether the volume's superblock is at home. Then it decides whose maps these are, and whether anybody else has written.
     fn superblock_is_there(&self, asked: &dyn Asked, uuid: [u8; 16]) -> Result<bool> {
-        let Ok(own) = asked.uuid(self.area.device.below()) else { return Ok(false) };
+        let below = self.area.device.below();
+        let Ok(own) = asked.uuid(below) else {
+            let is_other = asked.uuid_of_backup(below).is_some_and(|other| other != uuid);
+            let why = "they are of another volume than a copy of the superblock";
+            return if is_other { Err(refused(why)) } else { Ok(false) };
+        };
         if own != uuid {
             return Err(refused("they are of another volume than the superblock"));
         }
@@ -192,6 +220,7 @@ impl Shepherd {
             }
             progress(last.get() + 1, volume);
         }
+        progress(volume, volume);
         match differing.first() {
             Some(first) => Err(refused(format!(
                 "{} of {} blocks are not what they were when they were used, block {first} among them: \

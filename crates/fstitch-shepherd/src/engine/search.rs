@@ -16,7 +16,7 @@ const BLOCK_MAX: u32 = 65_536;
 /// Bytes that are read at once.
 const CHUNK: u64 = 1 << 20;
 /// Bytes at each end of a disk where heads are looked for first: maps take the first free blocks, and the last.
-const END: u64 = 16 << 20;
+const END: u64 = 64 << 20;
 /// Heads that are kept; those of the highest generations.
 const HEADS_MAX: usize = 64;
 /// Most chunks in a row that are passed over behind some that could not be read at all.

@@ -37,6 +37,7 @@ impl Shepherd {
         }
         self.write_maps(state, &writes)?;
         state.sums.written();
+        self.count_marks(state);
         state.owners.written();
         state.doubt.clear(&self.area, &agreed)
     }

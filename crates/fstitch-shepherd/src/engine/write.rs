@@ -391,7 +391,7 @@ impl Shepherd {
             state.doubt.set(&self.area, &new)?;
         }
         for block in (start.get()..end).map(BlockNo).filter(|block| runs.contains(&run_of(*block))) {
-            state.sums.set(&self.area, block, 0);
+            self.take_mark(state, block);
             while let Some(spare) = state.owners.of(block).first().copied() {
                 state.owners.take(&self.area, block, spare);
             }

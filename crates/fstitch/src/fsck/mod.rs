@@ -21,7 +21,7 @@ use crate::control::client::Connection;
 use crate::control::{Request, Response};
 use crate::open::{self, Access};
 use crate::output::{Outcome, json, spinner, text};
-use crate::shepherd::{self, Kept};
+use crate::shepherd::{self, Kept, lost};
 use crate::{disks, probe, recovery};
 
 /// fsck(8): nothing is wrong.
@@ -294,6 +294,15 @@ fn on_disk(
     access: Access,
 ) -> Result<(Checked, Result<probe::Found, probe::Other>)> {
     let offset = arguments.volume.start(&arguments.image)?;
+    if let Some(lost) = lost::instead(&arguments.image, (offset, access, Direct::Auto), access)? {
+        let device = lost.kept.device();
+        let block_size = lost.format.checked_in(device.geometry().block_size);
+        let (kept, unit) = (Box::new(lost.kept), to_usize(block_size));
+        return Ok((
+            Checked::Kept { kept, device, unit },
+            Ok(probe::Found { format: lost.format, block_size }),
+        ));
+    }
     let found = probe::format(&arguments.image, offset)?;
     let disk = DiskOptions {
         block_size: found.as_ref().map_or(probe::UNTOLD_BLOCK, |found| found.block_size),

@@ -3,6 +3,7 @@
 pub mod adopt;
 mod attendant;
 pub mod health;
+pub mod lost;
 pub mod scrub;
 mod watch;
 pub mod whose;

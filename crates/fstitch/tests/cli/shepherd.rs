@@ -362,3 +362,38 @@ fn damaged_maps_are_given_up_when_that_is_asked_for() {
     fstitch(&format!("tune --policy checksum {image}")).ok();
     is_sound(&image);
 }
+
+/// The blocks that lead to the maps of a volume are lost, one after the other and all of them; every command that opens it says so, and goes on.
+#[test]
+fn maps_are_found_by_a_search() {
+    let place = Place::new();
+    let image = volume(&place, "ext3 -b 4096", "mirror-near");
+    let before = fs::read(&image).unwrap();
+    let word = |at: usize| u32::from_le_bytes(before[at..at + 4].try_into().unwrap()) as usize;
+    // The superblock, the descriptors, and the block of the inode table with inode 5.
+    let inode_size = word(1024 + 88) & 0xffff;
+    let leading = [0, 1, word(4096 + 8) + 4 * inode_size / 4096];
+    for lost in [&leading[..1], &leading[1..2], &leading[2..], &leading[..]] {
+        for fill in [0, 0xa5] {
+            let mut bytes = before.clone();
+            lost.iter().for_each(|block| bytes[block * 4096..(block + 1) * 4096].fill(fill));
+            fs::write(&image, &bytes).unwrap();
+            let commands = ["ls {}:/d", "info {}", "fsck -n {}", "health {}", "cat {}:/d/one"];
+            for command in commands.map(|command| command.replace("{}", &image)) {
+                let ran = fstitch(&command);
+                assert_eq!(ran.code, 0, "{command} without {lost:?}: {}{}", ran.out, ran.err);
+                assert!(ran.err.contains("the maps were found by a search"), "{command}: {}", ran.err);
+            }
+            assert!(fs::read(&image).unwrap() == bytes, "who only reads changes nothing");
+            for command in ["fsck -p {}", "scrub {}", "tune --policy none {}"] {
+                fs::write(&image, &bytes).unwrap();
+                let ran = fstitch(&command.replace("{}", &image));
+                assert_eq!(ran.code, 0, "{command} without {lost:?}: {}{}", ran.out, ran.err);
+                assert!(ran.err.contains("the maps were found by a search"), "{command}: {}", ran.err);
+                is_sound(&image);
+                let again = fstitch(&format!("ls {image}:/d"));
+                assert!(!again.err.contains("search"), "{command} gives back what is lost: {}", again.err);
+            }
+        }
+    }
+}

@@ -21,10 +21,11 @@ use std::sync::Arc;
 
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Le, Result, Structure, Timestamp};
+use fstitch_fs::ext2::check::find_backup;
 use fstitch_fs::ext2::journal as jbd;
 use fstitch_fs::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
 use fstitch_fs::ext2::layout::inode::{self, DIRECT, I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
-use fstitch_fs::ext2::layout::superblock::Superblock;
+use fstitch_fs::ext2::layout::superblock::{ROOT_INO, S_UUID, Superblock};
 use fstitch_fs::ext2::view::BlockView;
 use fstitch_shepherd::{Room, Rules, Stretch};
 
@@ -39,6 +40,9 @@ const I_OSD1: usize = 0x24;
 const MARK: u32 = u32::from_le_bytes(*b"FSHP");
 /// A regular file that root may read and write.
 const MODE: u16 = 0o100_600;
+/// The bits of `i_mode` that say what an inode is, and what they are of a directory.
+const FORMAT_MASK: u16 = 0o170_000;
+const DIRECTORY: u16 = 0o040_000;
 /// The sector of the superblock with the times, counts and states that every program writes.
 const SEALED: u64 = 2;
 
@@ -153,9 +157,49 @@ impl<'d> Raw<'d> {
     }
 }
 
+impl Raw<'_> {
+    /// Whether the maps' inode says that they are used and where these blocks are, as far as it says so itself.
+    fn follows(&self, area: &[BlockNo]) -> Result<bool> {
+        let (_, table, offset) = self.maps_inode()?;
+        let inode = &table[offset..offset + usize::from(self.shape.inode_size)];
+        let size = u64::from(I_SIZE.get(inode)) | u64::from(I_SIZE_HIGH.get(inode)) << 32;
+        let is_them =
+            (0..DIRECT).zip(area).all(|(at, block)| u64::from(pointer_field(at).get(inode)) == block.get());
+        Ok(self.shape.is_dynamic()
+            && I_MODE.get(inode) == MODE
+            && Le::u32(inode, I_OSD1) == MARK
+            && size == to_u64(area.len()) * u64::from(self.shape.block_size)
+            && is_them)
+    }
+
+    /// Whether the block of the maps' inode looks wiped or overwritten: nothing is in it at all, there is something in that inode that is not
+    /// ours, or the root, which is before it, is no directory.
+    fn may_hide(&self) -> Result<bool> {
+        if !self.shape.is_dynamic() {
+            return Ok(false);
+        }
+        let (at, table, offset) = self.maps_inode()?;
+        let size = usize::from(self.shape.inode_size);
+        let (root_at, root) = inode::place(&self.shape, self.group(0)?.inode_table, ROOT_INO);
+        let is_no_directory = |inode: &[u8]| I_MODE.get(inode) & FORMAT_MASK != DIRECTORY;
+        Ok(table.iter().all(|byte| *byte == 0)
+            || table[offset..offset + size].iter().any(|byte| *byte != 0)
+            || root_at == at && is_no_directory(&table[root..root + size]))
+    }
+}
+
 impl KeepsMaps for Ext {
     fn maps(&self, device: &dyn BlockDevice) -> Result<MapsAt> {
         Raw::read(device)?.maps()
+    }
+
+    fn follows(&self, device: &dyn BlockDevice, area: &[BlockNo]) -> Result<bool> {
+        Raw::read(device)?.follows(area)
+    }
+
+    fn may_hide(&self, device: &dyn BlockDevice) -> Result<bool> {
+        let raw = Raw::read(device)?;
+        Ok(raw.maps()? == MapsAt::Nowhere && raw.may_hide()?)
     }
 
     fn make_room(&self, device: &dyn BlockDevice, room: Room, now: Timestamp) -> Result<Vec<BlockNo>> {
@@ -190,6 +234,11 @@ impl KeepsMaps for Ext {
 
     fn uuid(&self, device: &dyn BlockDevice) -> Result<[u8; 16]> {
         Ok(Raw::read(device)?.shape.uuid)
+    }
+
+    fn uuid_of_backup(&self, device: &dyn BlockDevice) -> Option<[u8; 16]> {
+        let backup = find_backup(device).ok()??;
+        backup.get(S_UUID..S_UUID + 16)?.try_into().ok()
     }
 
     fn rules(&self, device: &dyn BlockDevice) -> Result<Arc<dyn Rules>> {
