@@ -37,6 +37,9 @@ def more_options(parser):
 # The mechanisms, and those that keep a journal.
 MECHANISMS = ("soft", "sync", "async", "ordered", "metadata", "full")
 MINIXLLD = "minixlld"
+BPFS = "bpfs"
+# Formats of their own, each with one mechanism.
+OWN = (MINIXLLD, BPFS)
 JOURNALED = ("ordered", "metadata", "full")
 
 
@@ -47,20 +50,27 @@ def mechanism(parser):
     )
 
 
-def minixlld(parser):
-    """The option for a volume of MinixLLD, which has one mechanism of its own."""
+def formats(parser):
+    """The options for volumes of formats that have one mechanism of their own."""
     parser.add_argument("--minixlld", action="store_true", help="a volume of MinixLLD instead of ext2 or ext3")
+    parser.add_argument("--bpfs", action="store_true", help="a volume of BPFS instead of ext2 or ext3")
 
 
 def mechanisms(options):
-    if getattr(options, "minixlld", False):
-        return (MINIXLLD,)
+    own = tuple(name for name in OWN if getattr(options, name, False))
+    if own:
+        return own
     return MECHANISMS if options.consistency == "all" else (options.consistency,)
+
+
+def block_sizes(mechanism):
+    """Sizes of blocks to be tried: BPFS has one alone."""
+    return (4096,) if mechanism == BPFS else (1024, 4096)
 
 
 def make_volume(binary, mechanism, block_size, image, size):
     """A volume that the mechanism can be used on."""
-    kind = MINIXLLD if mechanism == MINIXLLD else "ext3" if mechanism in JOURNALED else "ext2"
+    kind = mechanism if mechanism in OWN else "ext3" if mechanism in JOURNALED else "ext2"
     run(binary, "mkfs", kind, "-q", "-b", str(block_size), image, size)
 
 
@@ -196,14 +206,14 @@ def kernel_mount(image, directory, options="rw", kind="ext2"):
 
 def asked(mechanism, *others):
     """Mount options for a mechanism and others."""
-    words = [] if mechanism == MINIXLLD else [f"consistency={mechanism}"]
+    words = [] if mechanism in OWN else [f"consistency={mechanism}"]
     words += [word for word in others if word]
     return ["-o", ",".join(words)] if words else []
 
 
 def clean(binary, image, mechanism):
     """The judges find nothing at all."""
-    if mechanism != MINIXLLD:
+    if mechanism not in OWN:
         e2fsck_clean(image)
     if fsck(binary, image, "-n")["total"]:
         raise Failure("our fsck finds something")

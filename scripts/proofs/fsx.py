@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--operations", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
     common.mechanism(parser)
-    common.minixlld(parser)
+    common.formats(parser)
     common.more_options(parser)
     options = parser.parse_args()
     common.require(root=True, fuse=True, commands=("e2fsck",))
@@ -54,7 +54,7 @@ def main():
     summary = common.Summary(f"fsx, {options.operations} operations (seed {options.seed})")
     caches = (("default cache", []), ("cache of 1 MiB", ["--cache-size", "1M"]))
     for mechanism in common.mechanisms(options):
-        for block_size, (name, extra) in ((size, cache) for size in (1024, 4096) for cache in caches):
+        for block_size, (name, extra) in ((size, cache) for size in common.block_sizes(mechanism) for cache in caches):
             case = f"{mechanism}, {block_size}-byte blocks, {name}"
             with summary.case(case), common.workdir(options, "fsx") as work:
                 exercise(options, binary, fsx, work, block_size, mechanism, extra)

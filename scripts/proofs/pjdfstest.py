@@ -65,14 +65,14 @@ def exercise(binary, suite, work, block_size, words):
 def main():
     parser = common.arguments(__doc__)
     common.mechanism(parser)
-    common.minixlld(parser)
+    common.formats(parser)
     common.more_options(parser)
     options = parser.parse_args()
     common.require(root=True, fuse=True, commands=("e2fsck",))
     binary, suite = common.program(options), tools.crate("pjdfstest", "0.2")
     summary = common.Summary("pjdfstest")
     for mechanism in common.mechanisms(options):
-        for block_size in (1024, 4096):
+        for block_size in common.block_sizes(mechanism):
             case = f"{mechanism}, {block_size}-byte blocks"
             with summary.case(case), common.workdir(options, "pjdfstest") as work:
                 exercise(binary, suite, work, block_size, (mechanism, options.also))

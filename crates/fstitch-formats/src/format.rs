@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use fstitch_core::{BlockDevice, Clock, RepairOptions, RepairReport, Result, Timestamp};
+use fstitch_core::{BlockDevice, Clock, Consistency, RepairOptions, RepairReport, Result, Timestamp};
 use fstitch_fs::arrange::{Arrangement, Chosen};
 use fstitch_fs::uhfs::UhfsOptions;
 use fstitch_patch::Cache;
@@ -60,6 +60,11 @@ pub trait Format: Send + Sync {
         arrangement: &Arrangement,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<dyn Volume>>;
+    /// The mechanism by which a volume keeps what `asked` says; `None` for a format that gives no choice of that.
+    fn durability(&self, asked: Durability) -> Option<Consistency> {
+        let _ = asked;
+        None
+    }
     /// What a stack needs of it; `None` for a format whose volumes live in no cache.
     fn cached(&self) -> Option<&dyn Cached> {
         None
@@ -191,6 +196,38 @@ pub trait Journals: Send + Sync {
     /// # Errors
     /// As [`Format::look`].
     fn uuid(&self, device: &dyn BlockDevice) -> Result<[u8; 16]>;
+}
+
+/// What an operation survives when it has returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The end of the process, however it comes.
+    Process,
+    /// A power cut.
+    Power,
+}
+
+impl Durability {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Power => "power",
+        }
+    }
+}
+
+impl std::str::FromStr for Durability {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Self, String> {
+        match name {
+            "process" => Ok(Self::Process),
+            "power" => Ok(Self::Power),
+            _ => Err(format!("`durability={name}`: it is `power` or `process`")),
+        }
+    }
 }
 
 /// What a volume is called; `None` leaves it.

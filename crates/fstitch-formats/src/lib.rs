@@ -20,9 +20,11 @@
 use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, Result};
 
+mod bpfs;
 mod described;
 pub mod ext;
 mod format;
+mod lent;
 pub mod make;
 mod maps;
 mod minixlld;
@@ -32,13 +34,13 @@ mod volume;
 pub mod whose;
 
 pub use described::{Description, Field};
-pub use format::{Cached, Format, Identity, Journals, Look, OwnJournal, Recovering, Recovery};
+pub use format::{Cached, Durability, Format, Identity, Journals, Look, OwnJournal, Recovering, Recovery};
 pub use maps::{KeepsMaps, MapsAt};
 pub use volume::{Health, References, Volume};
 pub use whose::{NamesBlocks, Owner, Owners};
 
 /// All formats. What is common comes first: it is what an empty medium is told to become.
-pub const FORMATS: &[&dyn Format] = &[&ext::Ext, &minixlld::Minix];
+pub const FORMATS: &[&dyn Format] = &[&ext::Ext, &minixlld::Minix, &bpfs::BpfsFormat];
 
 /// Bytes from the start of a medium that [`Format::probe`] wants to see.
 pub const PROBE_LEN: usize = 68 << 10;

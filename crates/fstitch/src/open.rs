@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use fstitch_core::{BlockDevice, Consistency, DeviceStats, Error, Overlay, StatsDevice, Timestamp};
 use fstitch_disk::{Direct, DiskOptions, FileDisk, TableEntry};
 use fstitch_formats as formats;
-use fstitch_formats::Format;
+use fstitch_formats::{Durability, Format};
 use fstitch_fs::arrange::Arrangement;
 use fstitch_fs::uhfs::{AtimePolicy, UhfsOptions};
 use fstitch_patch::{CacheOptions, Optimizations};
@@ -47,6 +47,15 @@ pub enum Access {
     ReadWrite,
 }
 
+/// What an operation survives when it has returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survives {
+    /// Nobody hears of it before the volume is closed, which makes all of them stable.
+    UntilClosed,
+    /// What a mount was asked for, or as much as there is.
+    Asked(Option<Durability>),
+}
+
 /// How a volume is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -64,6 +73,8 @@ pub struct Options {
     pub atime: AtimePolicy,
     /// The consistency mechanism; `None` for what suits the volume.
     pub consistency: Option<Consistency>,
+    /// What an operation survives where the format gives a choice.
+    pub survives: Survives,
     /// Age at which a journal's transaction is committed.
     pub commit_interval: Duration,
     /// The device of an external journal.
@@ -145,6 +156,7 @@ impl Arguments {
             atime: AtimePolicy::NoAtime,
             // What a journal keeps of the past depends on when it was written.
             consistency: epoch.map(|_| Consistency::Soft),
+            survives: Survives::UntilClosed,
             commit_interval: Arrangement::default().commit_interval,
             journal: self.journal.clone(),
             live: None,
@@ -383,6 +395,28 @@ fn recovered(
     Ok(device)
 }
 
+/// The mechanism that goes with what was asked for.
+fn mechanism(format: &dyn Format, options: &Options) -> Result<Option<Consistency>> {
+    let name = format.names().first().unwrap_or(&"this");
+    let of = |durability| format.durability(durability);
+    match options.survives {
+        Survives::UntilClosed => Ok(of(Durability::Process).or(options.consistency)),
+        Survives::Asked(Some(asked)) if of(asked).is_none() => {
+            bail!(
+                "`durability={}` is for volumes without a cache, and this is {name}: `consistency=` says what its operations survive",
+                asked.name()
+            )
+        }
+        Survives::Asked(asked) => match (of(asked.unwrap_or(Durability::Power)), options.consistency) {
+            (Some(_), Some(consistency)) => bail!(
+                "`consistency={consistency}` is not for {name}, every operation of which is atomic and in order: `durability=power` or \
+                 `durability=process` says what it survives"
+            ),
+            (of_format, consistency) => Ok(of_format.or(consistency)),
+        },
+    }
+}
+
 /// A volume that could be opened.
 pub struct Seen {
     /// The format's name.
@@ -429,7 +463,7 @@ pub fn look(image: &Path, options: &Options) -> Result<Seen> {
     let journal = recovery::open_external(options.journal.as_deref(), block_size, options.access)?;
     let read_only = options.access == Access::ReadOnly;
     let arrangement = Arrangement {
-        consistency: options.consistency,
+        consistency: mechanism(format, options).with_context(name)?,
         commit_interval: options.commit_interval,
         journal: journal.map(|disk| Arc::new(Overlay::new(disk)) as Arc<dyn BlockDevice>),
         cache: CacheOptions { read_only, ..CacheOptions::default() },
@@ -464,7 +498,7 @@ fn file_system(
     let block_size = device.geometry().block_size;
     let journal = recovery::open_external(options.journal.as_deref(), block_size, options.access)?;
     let arrangement = Arrangement {
-        consistency: options.consistency,
+        consistency: mechanism(format, options)?,
         commit_interval: options.commit_interval,
         journal: journal.map(|disk| Arc::new(disk) as Arc<dyn BlockDevice>),
         cache,

@@ -7,7 +7,7 @@ use fstitch_lld::{Disk, FormatOptions};
 use fstitch_minixlld::MkfsOptions;
 use serde_json::{Map, Value};
 
-use super::lent::lend;
+use crate::lent::lend;
 use crate::make::{Asked, AskedJournal, Fresh, Made, Making};
 use crate::show;
 

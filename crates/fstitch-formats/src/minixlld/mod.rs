@@ -1,6 +1,5 @@
 //! MinixLLD: files on a logical disk, every operation of which is an atomic recovery unit.
 
-mod lent;
 mod mkfs;
 
 use std::sync::Arc;
@@ -14,12 +13,12 @@ use fstitch_lld::{Disk, device_block_size};
 use fstitch_minixlld::{MinixLld, Options};
 use serde_json::{Map, Value};
 
+use crate::lent::lend;
 use crate::make::{Asked, Making};
 use crate::{
     Description, Field, Format, Health, Identity, Look, OwnJournal, Recovering, Recovery, References, Volume,
     show,
 };
-use lent::lend;
 
 /// Files on a logical disk.
 pub struct Minix;

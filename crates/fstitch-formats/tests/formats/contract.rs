@@ -13,6 +13,11 @@ use fstitch_fs::arrange::Arrangement;
 const ROOT: Caller = Caller { uid: 0, gid: 0, tid: 0, umask: 0o022 };
 const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
 
+/// Bytes of a block, of which BPFS has one size alone.
+pub fn block_size(kind: &str) -> u32 {
+    if kind == "bpfs" { 4096 } else { 1024 }
+}
+
 /// A new volume of this kind in memory.
 pub fn made(format: &dyn Format, kind: &'static str) -> MemDevice {
     let number = |kind: &WordKind| match kind {
@@ -23,7 +28,7 @@ pub fn made(format: &dyn Format, kind: &'static str) -> MemDevice {
         format.words().iter().map(|word| (word.name, number(&word.kind).into_iter().collect())).collect();
     let asked = Asked {
         kind,
-        block_size: Some(1024),
+        block_size: Some(block_size(kind)),
         label: b"first".to_vec(),
         uuid: [7; 16],
         is_repeatable: true,
@@ -38,7 +43,7 @@ pub fn made(format: &dyn Format, kind: &'static str) -> MemDevice {
     let medium = MemDevice::new(1024, 8 << 10);
     let fresh = Fresh { device: &medium, is_zero: true, bytes: Some(8 << 20) };
     let made = plan.make(fresh, &mut |_, _| {}).unwrap();
-    assert_eq!((made.name, made.block_size), (plan.name(), 1024));
+    assert_eq!((made.name, made.block_size), (plan.name(), block_size(kind)));
     assert!(made.values.contains_key("blocks"));
     medium
 }
@@ -75,7 +80,7 @@ fn shown(format: &dyn Format, medium: &MemDevice, name: &str) -> String {
 /// Goes through all of it.
 pub fn keeps_contract(format: &'static dyn Format, kind: &'static str) {
     let medium = Arc::new(made(format, kind));
-    assert_eq!(format.look(&*medium).unwrap().block_size, 1024);
+    assert_eq!(format.look(&*medium).unwrap().block_size, block_size(kind));
     assert!(format.is_marked_clean(&*medium) && !format.needs_recovery(&*medium).unwrap());
     let left = works(format, kind, &medium);
     survives_a_cut(format, left);

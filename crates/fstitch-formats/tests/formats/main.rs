@@ -87,7 +87,7 @@ fn formats_are_found_by_name_and_by_their_first_bytes() {
             assert_eq!(found.names(), format.names());
             let medium = contract::made(*format, kind);
             let (found, block_size) = probe_among(WITH_TOY, &medium.image()).unwrap();
-            assert_eq!((found.names(), block_size), (format.names(), Ok(1024)));
+            assert_eq!((found.names(), block_size), (format.names(), Ok(contract::block_size(kind))));
         }
     }
     assert!(by_name_among(WITH_TOY, "fat").is_none());

@@ -14,7 +14,7 @@ use fstitch_patch::Optimizations;
 
 use super::place::{Inside, Mounted, Place};
 use super::tree::{FILES_MIN, generated_size};
-use crate::open::{Access, Options, Volume};
+use crate::open::{Access, Options, Survives, Volume};
 use crate::output::Outcome;
 
 /// One file of so many is promised.
@@ -56,6 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
             optimizations: Optimizations::ALL,
             atime: AtimePolicy::NoAtime,
             consistency: None,
+            survives: Survives::Asked(None),
             commit_interval: Duration::from_secs(5),
             journal: None,
             live: None,

@@ -83,6 +83,8 @@ Mount options (-o):
   consistency=MECHANISM          soft (soft updates), ordered, metadata or full (journals), sync (names are stable when
                                  calls return), async (no order: a crash may ruin the volume); default: ordered
                                  where the volume has a journal, soft where it has none
+  durability=power|process       of a BPFS: when a call returns, what it did survives a power cut (default), or the end of the
+                                 daemon, and a power cut when it is synced
   fsync=ordered                  fsync of every program orders and does not wait: what was done last may be missing after
                                  a crash (see `fstitch order --help`); never the default, which is fsync=durable
   durable_every=TIME             with it: make everything stable that often, as in 5s

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use fstitch_core::Consistency;
+use fstitch_formats::Durability;
 use fstitch_fuse::{AwakeMode, Transport};
 use fstitch_patch::Optimizations;
 
@@ -62,6 +63,8 @@ pub struct Options {
     pub write_back_age: Option<Duration>,
     /// The consistency mechanism; what suits the volume if none is named.
     pub consistency: Option<Consistency>,
+    /// What an operation survives, for volumes that give the choice.
+    pub durability: Option<Durability>,
     /// Age at which a journal's transaction is committed.
     pub commit_interval: Option<Duration>,
     /// The optimisations to switch off.
@@ -106,13 +109,15 @@ fn columns(line: &str) -> (&str, &str) {
 }
 
 /// The values of words that have few.
-const VALUES: [&str; 14] = [
+const VALUES: [&str; 16] = [
     "consistency=soft",
     "consistency=ordered",
     "consistency=metadata",
     "consistency=full",
     "consistency=sync",
     "consistency=async",
+    "durability=power",
+    "durability=process",
     "fsync=ordered",
     "fsync=durable",
     "awake=auto",
@@ -299,6 +304,7 @@ impl Options {
             }
             "durable_every" => self.durable_every = Some(crate::size::duration(value)?),
             "consistency" => self.consistency = Some(value.parse()?),
+            "durability" => self.durability = Some(value.parse()?),
             "commit" => self.commit_interval = Some(crate::size::duration(value)?),
             _ => return Ok(false),
         }

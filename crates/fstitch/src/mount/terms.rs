@@ -10,7 +10,7 @@ use fstitch_fs::uhfs::AtimePolicy;
 use fstitch_fuse::{IdleClass, MountOptions};
 
 use super::{Atime, Options, Plan};
-use crate::open::{Access, Options as OpenOptions};
+use crate::open::{Access, Options as OpenOptions, Survives};
 
 /// How a mount opens its volume.
 pub fn open_options(plan: &Plan) -> OpenOptions {
@@ -21,6 +21,7 @@ pub fn open_options(plan: &Plan) -> OpenOptions {
         write_back_age: plan.write_back_age,
         optimizations: plan.optimizations,
         consistency: plan.options.consistency,
+        survives: Survives::Asked(plan.options.durability),
         commit_interval: plan.options.commit_interval.unwrap_or(Arrangement::default().commit_interval),
         journal: plan.options.journal.clone(),
         live: plan.live.clone(),

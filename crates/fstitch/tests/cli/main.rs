@@ -4,6 +4,7 @@
 
 mod awake;
 mod bench;
+mod bpfs;
 mod copy;
 mod dead;
 mod devices;

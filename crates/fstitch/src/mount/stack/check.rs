@@ -259,6 +259,7 @@ impl Checker<'_> {
             (options.cache_size.is_some(), "cache_size", "a key of the whole stack"),
             (options.write_back_age.is_some(), "write_back_age", "a key of the whole stack"),
             (!options.without.is_empty(), "without", "no option of a volume in a stack"),
+            (options.durability.is_some(), "durability", "no option of a volume in a stack"),
             (options.remount, "remount", "no option of a volume in a stack"),
         ];
         match elsewhere.into_iter().find(|(given, ..)| *given) {

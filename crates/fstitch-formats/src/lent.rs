@@ -1,6 +1,6 @@
 //! Devices that are lent to something which wants to own its device.
 //!
-//! A logical disk keeps its device; checkers and makers are lent theirs for the time of a call. So the disk runs on a thread of its own with a
+//! A logical disk and BPFS keep their devices; checkers and makers are lent theirs for the time of a call. So what keeps one runs on a thread of its own with a
 //! device whose requests this thread, which has the real one, serves until the other has ended.
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ struct Lent {
 }
 
 /// Runs `work` with the first `blocks` blocks of a device, or all of them, as a device that it may keep until it ends.
-pub(super) fn lend<R: Send>(
+pub(crate) fn lend<R: Send>(
     device: &dyn BlockDevice,
     blocks: Option<u64>,
     work: impl FnOnce(Arc<dyn BlockDevice>) -> R + Send,
