@@ -24,6 +24,7 @@ mod trees;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use fstitch_core::num::to_usize;
@@ -232,10 +233,10 @@ impl Fsck<'_> {
         let mut blocks: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for Fix { at, word } in &self.fixes {
             let number = at / BLOCK_BYTES;
-            if !blocks.contains_key(&number) {
-                blocks.insert(number, self.block(number)?);
-            }
-            let bytes = blocks.get_mut(&number).expect("it was read");
+            let bytes = match blocks.entry(number) {
+                Entry::Occupied(there) => there.into_mut(),
+                Entry::Vacant(new) => new.insert(self.block(number)?),
+            };
             Le::put_u64(bytes, to_usize(at % BLOCK_BYTES), *word);
         }
         for (number, bytes) in &blocks {
