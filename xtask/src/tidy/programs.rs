@@ -11,9 +11,9 @@ use super::{Report, SourceFile};
 const SCRIPT: &str = "scripts/setup.sh";
 
 /// Programs of every machine that can build, and those in packages that the script installs for another one.
-const STOCK: [&str; 14] = [
-    "bash", "cc", "debugfs", "gzip", "make", "mke2fs", "mkfifo", "mount", "script", "setpriv", "sh", "strip",
-    "tar", "unshare",
+const STOCK: [&str; 15] = [
+    "bash", "cc", "debugfs", "dumpe2fs", "gzip", "make", "mke2fs", "mkfifo", "mount", "script", "setpriv",
+    "sh", "strip", "tar", "unshare",
 ];
 
 /// The programs that a machine has after the script has run.
