@@ -337,8 +337,8 @@ fn damaged_maps_are_given_up_when_that_is_asked_for() {
     let image = volume(&place, "ext2", "checksum");
     let bytes = fs::read(&image).unwrap();
     let file = fs::OpenOptions::new().write(true).open(&image).unwrap();
-    // The heads: part 1 of what begins with the magic number.
-    let heads = (0..bytes.len()).step_by(1024).filter(|at| bytes[*at..].starts_with(b"FSHP\x01\x00\x01\x00"));
+    // The heads: part 1 of what begins with the magic number, in the second version.
+    let heads = (0..bytes.len()).step_by(1024).filter(|at| bytes[*at..].starts_with(b"FSHP\x02\x00\x01\x00"));
     let heads: Vec<usize> = heads.collect();
     assert_eq!(heads.len(), 2);
     for at in heads {
