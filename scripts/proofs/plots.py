@@ -1,5 +1,7 @@
 """Small plots as SVG, without any library: lines over an axis, bars in groups, and bars of time."""
 
+import textwrap
+
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 760, 70, 170, 34, 44
 COLOURS = ("#2f5f9e", "#d9822b", "#4c9a5b", "#a0457d", "#7aa6d8", "#8a8a8a", "#b8a12f", "#c0504d", "#3b3b3b", "#6fb7b0")
 
@@ -152,7 +154,8 @@ def actions(title, x_name, rows, top=0):
         y = top + TOP + each * number
         body.append(text(8, y + 12, f"{name}: {length:.3g} {x_name}"))
         body.append(f'<rect x="{LEFT}" y="{y + 18}" width="{max(2, wide * length / most):.1f}" height="10" fill="{COLOURS[number % len(COLOURS)]}"/>')
-        body.append(text(LEFT, y + 44, " \u2192 ".join(done), size=11))
+        said = textwrap.wrap(" \u2192 ".join(done), 110)
+        body += [text(LEFT, y + 42 + 13 * at, line, size=11) for at, line in enumerate(said)]
     return body
 
 
