@@ -134,6 +134,7 @@ fn runs() -> u64 {
 
 #[test]
 fn what_has_returned_survives_without_anything_that_was_not_flushed() {
+    let mut home_blocks = 0;
     for run in 0..runs() {
         for log in [16, 40] {
             let device = Cautious::new(device(4 << 20, log), Duration::ZERO);
@@ -147,10 +148,10 @@ fn what_has_returned_survives_without_anything_that_was_not_flushed() {
                     assert_eq!(tree_on(&device.cut()), side.tree(), "run {run}, operation {number}: {op:?}");
                 }
             }
-            let counts = fs.log_counts().unwrap();
-            assert!(counts.home_blocks > 0, "{counts:?}");
+            home_blocks += fs.log_counts().unwrap().home_blocks;
         }
     }
+    assert!(home_blocks > 0, "no log was full, so none was carried home");
 }
 
 #[test]
