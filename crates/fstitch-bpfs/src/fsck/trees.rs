@@ -46,11 +46,14 @@ impl Fsck<'_> {
         let mut leaves = Leaves::new();
         let top = self.word(at)?;
         let height = top & 7;
-        if top >> 3 == 0 || end == 0 {
+        if end == 0 {
             return Ok(leaves);
         }
         if height > u64::from(HEIGHT_MAX) {
             self.fix("height", format!("{whose}: its tree is {height} high"), Fix { at, word: 0 });
+            return Ok(leaves);
+        }
+        if top >> 3 == 0 {
             return Ok(leaves);
         }
         if let Some(why) = self.point(top >> 3) {
