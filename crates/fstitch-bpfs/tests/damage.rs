@@ -61,31 +61,35 @@ fn visit(fs: &dyn FileSystem, ino: InodeNo, depth: u32) {
 fn damage(image: &mut Vec<u8>, seed: &mut Seed) {
     let len = image.len() as u64;
     // What is used is at the beginning.
-    let used = 64 * 4096;
+    let used = 64 * 4096_usize;
+    // Words that are neither nothing nor contents, which are one byte again and again.
+    let counts = |at: &usize| image[*at..at + 8].iter().any(|byte| *byte != image[*at]);
+    let words: Vec<usize> = (0..used).step_by(8).filter(counts).collect();
     let place = |seed: &mut Seed, bound: u64| usize::try_from(seed.below(bound)).unwrap();
     for _ in 0..=seed.below(3) {
         match seed.below(6) {
-            0 => image[place(seed, used)] ^= 1 << seed.below(8),
+            0 => image[words[place(seed, words.len() as u64)] + place(seed, 8)] ^= 1 << seed.below(8),
             1 => {
-                let at = place(seed, used / 8) * 8;
+                let at = words[place(seed, words.len() as u64)];
                 image[at..at + 8].copy_from_slice(&(seed.next_u64() >> seed.below(64)).to_le_bytes());
             }
             2 => {
-                let block = place(seed, used / 4096) * 4096;
+                let block = place(seed, (used / 4096) as u64) * 4096;
                 image[block..block + 4096].fill(0);
             }
             3 => {
-                let (from, to) = (place(seed, used / 4096) * 4096, place(seed, used / 4096) * 4096);
+                let (from, to) =
+                    (place(seed, (used / 4096) as u64) * 4096, place(seed, (used / 4096) as u64) * 4096);
                 image.copy_within(from..from + 4096, to);
             }
             4 => {
                 // A pointer to some block, or a number of some inode.
-                let at = place(seed, used / 8) * 8;
+                let at = words[place(seed, words.len() as u64)];
                 image[at..at + 8].copy_from_slice(&(seed.below(300) << 3).to_le_bytes());
             }
             _ if seed.below(8) == 0 => image.truncate(place(seed, len)),
             _ => {
-                let block = place(seed, used / 4096) * 4096;
+                let block = place(seed, (used / 4096) as u64) * 4096;
                 let byte = u8::try_from(seed.below(256)).unwrap();
                 image[block..block + 4096].fill(byte);
             }
