@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fstitch_bpfs::{Bpfs, Medium, Optimizations, identify};
 use fstitch_core::{FileKind, FileSystem, InodeNo, Seed};
-use support::{CALLER, clock, create, empty, options, watched};
+use support::{CALLER, EARLIER, clock, create, empty, options, watched};
 
 fn filled() -> Vec<u8> {
     let (fs, _) = watched(&empty(1 << 20), options(Optimizations::ALL), &clock());
@@ -62,8 +62,11 @@ fn damage(image: &mut Vec<u8>, seed: &mut Seed) {
     let len = image.len() as u64;
     // What is used is at the beginning.
     let used = 64 * 4096_usize;
-    // Words that are neither nothing nor contents, which are one byte again and again.
-    let counts = |at: &usize| image[*at..at + 8].iter().any(|byte| *byte != image[*at]);
+    // Words that were written, and are not contents, which are one byte again and again.
+    let counts = |at: &usize| {
+        let word = &image[*at..at + 8];
+        word != &EARLIER[*at..at + 8] && word.iter().any(|byte| *byte != word[0])
+    };
     let words: Vec<usize> = (0..used).step_by(8).filter(counts).collect();
     let place = |seed: &mut Seed, bound: u64| usize::try_from(seed.below(bound)).unwrap();
     for _ in 0..=seed.below(3) {

@@ -36,7 +36,7 @@ pub fn mkfs_options() -> MkfsOptions {
 }
 
 /// What stood on the medium before. Nothing of it may ever count.
-static EARLIER: LazyLock<Vec<u8>> = LazyLock::new(|| earlier(4 << 20));
+pub static EARLIER: LazyLock<Vec<u8>> = LazyLock::new(|| earlier(4 << 20));
 
 /// An empty volume over what was there before.
 fn format(file: &std::fs::File, bytes: u64) {
