@@ -69,7 +69,7 @@ pub const SHEPHERD: Subject = Subject {
                 "every_cut_leaves_versions_on",
                 &[SEEDS, ("FSTITCH_CRASH_EVERY", "1"), ("FSTITCH_CRASH_CHOICES", "24")],
             ),
-            total: 30,
+            total: 15,
             piece: 1,
         },
     ],
