@@ -43,8 +43,8 @@ pub enum Contender {
 }
 
 /// The policies that are raced: those of \[C\] that one disk can follow, and what is recommended for a laptop.
-const POLICIES: [&str; 7] =
-    ["propagate", "checksum", "sanity", "parity", "mirror-near", "mirror-far", "laptop"];
+const POLICIES: [&str; 8] =
+    ["propagate", "checksum", "sanity", "parity", "mirror-near", "mirror-far", "defence-in-depth", "laptop"];
 
 /// What the kernel's driver is asked to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,7 +61,7 @@ pub enum Kernel {
 
 impl Contender {
     /// All of them, in the order of reports.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Defaults,
         Self::LeftAlone,
         Self::Mounted(Consistency::Soft),
@@ -86,6 +86,7 @@ impl Contender {
         Self::Following(POLICIES[4]),
         Self::Following(POLICIES[5]),
         Self::Following(POLICIES[6]),
+        Self::Following(POLICIES[7]),
         Self::Fuse2fs,
         Self::Kernel(Kernel::Ext2),
         Self::Kernel(Kernel::Ext3Ordered),

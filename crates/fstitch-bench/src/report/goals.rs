@@ -148,13 +148,14 @@ fn found(collector: &mut Collector<'_>) {
 }
 
 fn following(collector: &mut Collector<'_>) {
-    const LIMITS: [(&str, f64, f64); 7] = [
+    const LIMITS: [(&str, f64, f64); 8] = [
         ("propagate", 1.02, 1.02),
         ("checksum", 1.05, 1.05),
         ("sanity", 1.01, 1.01),
         ("parity", 1.10, 1.02),
         ("mirror-near", 1.35, 1.35),
         ("mirror-far", 1.35, 1.35),
+        ("defence-in-depth", 1.10, 1.10),
         ("laptop", 1.10, 1.10),
     ];
     let none = Contender::Mounted(Consistency::Ordered);
