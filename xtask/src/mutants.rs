@@ -195,8 +195,20 @@ fn listed(root: &Path, own: Option<&Own>) -> Result<Vec<Ordering>> {
     Ok(bugs)
 }
 
+/// The tests that are to find seeded bugs are there: one that a merge has lost would only be missed by who runs the whole list.
+fn are_there(root: &Path, tests: &Tests) -> Result<()> {
+    for (package, binary, _) in tests.iter().filter(|test| test.1 != LIBRARY) {
+        let tests = root.join("crates").join(package).join("tests");
+        let is_there =
+            tests.join(format!("{binary}.rs")).exists() || tests.join(binary).join("main.rs").exists();
+        ensure!(is_there, "{package} has no test `{binary}`, which is to find seeded bugs");
+    }
+    Ok(())
+}
+
 /// Checks that every seeded bug still fits the source.
 pub fn check_fits(root: &Path) -> Result<()> {
+    [LLD, SHEPHERD, BPFS].iter().try_for_each(|own| are_there(root, own.tests))?;
     check_list(root, MUTANTS)?;
     check_list(root, SHEPHERD_MUTANTS)?;
     check_list(root, BPFS_MUTANTS)?;
