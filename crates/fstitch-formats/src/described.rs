@@ -21,3 +21,15 @@ pub struct Description {
     /// For programs. Keys are a contract.
     pub values: Map<String, Value>,
 }
+
+impl Description {
+    /// A volume without parts.
+    pub(crate) fn of(
+        fields: impl IntoIterator<Item = (&'static str, String)>,
+        values: impl IntoIterator<Item = (&'static str, Value)>,
+    ) -> Self {
+        let fields = fields.into_iter().map(|(name, text)| Field { name, text }).collect();
+        let values = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Self { fields, parts: Vec::new(), values }
+    }
+}

@@ -4,14 +4,16 @@
 //! taken for those of this one, whose blocks would be overwritten by theirs.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
 
-use std::collections::{BTreeMap, BTreeSet};
+#[path = "formats/asked.rs"]
+mod asked;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use fstitch_core::{
-    BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, IoOp, MemDevice, Overlay, Timestamp,
-};
+use asked::{NOW, asked};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, IoOp, MemDevice, Overlay};
 use fstitch_crashlab::{Defect, Fault, FaultDevice, FaultPlan, Times};
-use fstitch_formats::make::{Asked, AskedJournal, Fresh, WordKind};
+use fstitch_formats::make::{Asked, Fresh};
 use fstitch_formats::search::{Rescued, SEARCHED_IN, Searched, search};
 use fstitch_formats::{Format, KeepsMaps, MapsAt};
 use fstitch_shepherd::policy::shipped;
@@ -20,7 +22,6 @@ use fstitch_shepherd::{Options, Remedy, Room, Rules, Shepherd};
 const BLOCK: u32 = SEARCHED_IN;
 /// Of three groups, the second of which has a copy of the superblock.
 const BLOCKS: u64 = 20_000;
-const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
 const SUPERBLOCK: u64 = 1;
 const DESCRIPTORS: u64 = 2;
 
@@ -54,25 +55,7 @@ fn keeps(kind: &str) -> &'static dyn KeepsMaps {
 /// Makes a volume over whatever a disk holds.
 fn mkfs(disk: &MemDevice, kind: &'static str, uuid: u8, blocks: u64) {
     let format: &dyn Format = fstitch_formats::by_name(kind).unwrap();
-    let number = |kind: &WordKind| match kind {
-        WordKind::Number(_, _, default) => default.map(str::to_owned),
-        WordKind::List => None,
-    };
-    let words: BTreeMap<_, _> =
-        format.words().iter().map(|word| (word.name, number(&word.kind).into_iter().collect())).collect();
-    let asked = Asked {
-        kind,
-        block_size: Some(BLOCK),
-        label: b"lost".to_vec(),
-        uuid: [uuid; 16],
-        is_repeatable: true,
-        random: [9; 16],
-        now: NOW,
-        root_owner: (0, 0),
-        journal: AskedJournal::Usual,
-        extended: Vec::new(),
-        words,
-    };
+    let asked = Asked { uuid: [uuid; 16], ..asked(format, kind, BLOCK, "lost") };
     let fresh = Fresh { device: disk, is_zero: false, bytes: Some(blocks * u64::from(BLOCK)) };
     format.plan(&asked).unwrap().make(fresh, &mut |_, _| {}).unwrap();
 }

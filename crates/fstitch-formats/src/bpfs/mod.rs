@@ -9,13 +9,13 @@ use fstitch_core::{
     BlockDevice, Clock, Consistency, Error, FileSystem, RepairOptions, RepairReport, Result, SystemClock,
 };
 use fstitch_fs::arrange::Arrangement;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::lent::lend;
 use crate::make::{Asked, Making};
 use crate::{
-    Description, Durability, Field, Format, Health, Identity, Look, OwnJournal, Recovering, Recovery,
-    References, Volume, show,
+    Description, Durability, Format, Health, Identity, Look, OwnJournal, Recovering, Recovery, References,
+    Volume, show,
 };
 
 /// BPFS on a device.
@@ -146,9 +146,7 @@ impl Format for BpfsFormat {
                 ("log_bytes", log.into()),
                 ("log_groups", found.groups.into()),
             ];
-            let fields = fields.into_iter().map(|(name, text)| Field { name, text }).collect();
-            let values = Map::from_iter(values.map(|(name, value)| (name.to_owned(), value)));
-            Ok(Description { fields, parts: Vec::new(), values })
+            Ok(Description::of(fields, values))
         })
     }
 

@@ -11,13 +11,12 @@ use fstitch_core::{
 use fstitch_fs::arrange::Arrangement;
 use fstitch_lld::{Disk, device_block_size};
 use fstitch_minixlld::{MinixLld, Options};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::lent::lend;
 use crate::make::{Asked, Making};
 use crate::{
-    Description, Field, Format, Health, Identity, Look, OwnJournal, Recovering, Recovery, References, Volume,
-    show,
+    Description, Format, Health, Identity, Look, OwnJournal, Recovering, Recovery, References, Volume, show,
 };
 
 /// Files on a logical disk.
@@ -124,9 +123,7 @@ impl Format for Minix {
                 ("space_bytes", space.all.into()),
                 ("used_bytes", space.used.into()),
             ];
-            let fields = fields.into_iter().map(|(name, text)| Field { name, text }).collect();
-            let values = Map::from_iter(values.map(|(name, value)| (name.to_owned(), value)));
-            Ok(Description { fields, parts: Vec::new(), values })
+            Ok(Description::of(fields, values))
         })
     }
 

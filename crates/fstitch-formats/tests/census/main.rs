@@ -5,6 +5,8 @@
 //! `FSTITCH_CENSUS=all` goes through every n; without it some of each kind are taken.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
 
+#[path = "../formats/asked.rs"]
+mod asked;
 mod volume;
 mod work;
 

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fstitch_core::{BlockDevice, FileKind, FileSystem, ManualClock, MemDevice, Result, Timestamp};
+use fstitch_core::{BlockDevice, FileKind, FileSystem, ManualClock, MemDevice, Result};
 use fstitch_crashlab::{FaultDevice, FaultPlan, Requests};
-use fstitch_formats::make::{Asked, AskedJournal, Fresh, WordKind};
+use fstitch_formats::make::Fresh;
 use fstitch_formats::{Format, KeepsMaps, MapsAt, Recovering, Volume};
 use fstitch_fs::arrange::Arrangement;
 use fstitch_shepherd::policy::Policy;
 use fstitch_shepherd::{Options, Room, Rules, Shepherd};
 
+use crate::asked::{NOW, asked};
 use crate::work;
 
 const BLOCK: u32 = 1024;
-const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
 /// Blocks for copies.
 const SPARES: u64 = 2200;
 
@@ -65,25 +65,7 @@ pub fn follows(text: &str) -> bool {
 
 fn fresh(kind: &'static str) -> MemDevice {
     let (format, _) = format(kind);
-    let number = |kind: &WordKind| match kind {
-        WordKind::Number(_, _, default) => default.map(str::to_owned),
-        WordKind::List => None,
-    };
-    let words: BTreeMap<_, _> =
-        format.words().iter().map(|word| (word.name, number(&word.kind).into_iter().collect())).collect();
-    let asked = Asked {
-        kind,
-        block_size: Some(BLOCK),
-        label: b"census".to_vec(),
-        uuid: [7; 16],
-        is_repeatable: true,
-        random: [9; 16],
-        now: NOW,
-        root_owner: (0, 0),
-        journal: AskedJournal::Usual,
-        extended: Vec::new(),
-        words,
-    };
+    let asked = asked(format, kind, BLOCK, "census");
     let medium = MemDevice::new(BLOCK, 8 << 10);
     let fresh = Fresh { device: &medium, is_zero: true, bytes: Some(8 << 20) };
     format.plan(&asked).unwrap().make(fresh, &mut |_, _| {}).unwrap();

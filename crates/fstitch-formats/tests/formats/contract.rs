@@ -1,17 +1,17 @@
 //! The contract of a format, as a run through everything that the programs above ask of one.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fstitch_core::{
-    Caller, Consistency, Errno, ManualClock, MemDevice, RepairMode, RepairOptions, Result, SetAttr, Timestamp,
+    Caller, Consistency, Errno, ManualClock, MemDevice, RepairMode, RepairOptions, Result, SetAttr,
 };
-use fstitch_formats::make::{Asked, AskedJournal, Fresh, WordKind};
+use fstitch_formats::make::Fresh;
 use fstitch_formats::{Format, Identity, Recovering, Volume};
 use fstitch_fs::arrange::Arrangement;
 
+use crate::asked::{NOW, asked};
+
 const ROOT: Caller = Caller { uid: 0, gid: 0, tid: 0, umask: 0o022 };
-const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
 
 /// Bytes of a block, of which BPFS has one size alone.
 pub fn block_size(kind: &str) -> u32 {
@@ -20,25 +20,7 @@ pub fn block_size(kind: &str) -> u32 {
 
 /// A new volume of this kind in memory.
 pub fn made(format: &dyn Format, kind: &'static str) -> MemDevice {
-    let number = |kind: &WordKind| match kind {
-        WordKind::Number(_, _, default) => default.map(str::to_owned),
-        WordKind::List => None,
-    };
-    let words: BTreeMap<_, _> =
-        format.words().iter().map(|word| (word.name, number(&word.kind).into_iter().collect())).collect();
-    let asked = Asked {
-        kind,
-        block_size: Some(block_size(kind)),
-        label: b"first".to_vec(),
-        uuid: [7; 16],
-        is_repeatable: true,
-        random: [9; 16],
-        now: NOW,
-        root_owner: (0, 0),
-        journal: AskedJournal::Usual,
-        extended: Vec::new(),
-        words,
-    };
+    let asked = asked(format, kind, block_size(kind), "first");
     let plan = format.plan(&asked).unwrap();
     let medium = MemDevice::new(1024, 8 << 10);
     let fresh = Fresh { device: &medium, is_zero: true, bytes: Some(8 << 20) };
