@@ -18,6 +18,7 @@ use super::layout::inode::{self as raw, DiskInode};
 use super::layout::xattr::XattrSet;
 use super::layout::{Field, FieldInt};
 use super::num::idx64;
+use super::seal;
 use super::volume::Ext2;
 use super::xattr::body_range;
 use crate::gather::Gather;
@@ -192,6 +193,16 @@ impl Ext2 {
         }
     }
 
+    /// The word that says whose an inode's blocks are, for those that have sums.
+    pub(super) fn owner_of(&self, inode: &Inode) -> u64 {
+        self.owner_word(inode.ino, inode.disk.generation)
+    }
+
+    /// The same of an inode that is being made.
+    pub(super) fn owner_word(&self, ino: u32, generation: u32) -> u64 {
+        if self.sb.features.has_sums() { seal::owner(ino, generation) } else { 0 }
+    }
+
     /// Reads an inode that has names.
     pub(super) fn load_inode(&self, ino: InodeNo) -> Result<Inode> {
         let inode = self.load_any(ino)?;
@@ -215,6 +226,9 @@ impl Ext2 {
             && (super::layout::inode::I_MODE.get(raw) == 0 || super::layout::inode::I_DTIME.get(raw) != 0);
         if free {
             return Err(Errno::STALE.into());
+        }
+        if let Some(seal) = &self.seal {
+            seal.check_inode(number, at.0)?;
         }
         let disk = DiskInode::parse(raw, ino, at.0, &self.sb)?;
         let gather = self.memory.inodes().gathers.get(&number).copied().unwrap_or_default();
