@@ -295,6 +295,16 @@ pub fn symlink_pointers(target: &[u8]) -> [u32; POINTERS] {
     block
 }
 
+/// An inode's words from their bytes.
+#[must_use]
+pub fn words(bytes: &[u8; FAST_SYMLINK]) -> [u32; POINTERS] {
+    let mut block = [0; POINTERS];
+    for (at, pointer) in block.iter_mut().enumerate() {
+        *pointer = fstitch_core::Le::u32(bytes, at * 4);
+    }
+    block
+}
+
 /// The longest file, in bytes: what three levels of indirect blocks reach, and at most what the 32-bit count
 /// of 512-byte units can express with all indirect blocks counted.
 #[must_use]

@@ -9,6 +9,7 @@
 //! Nothing here changes a medium or knows patches.
 
 pub mod dirent;
+pub mod extent;
 pub mod feature;
 mod field;
 pub mod group;
