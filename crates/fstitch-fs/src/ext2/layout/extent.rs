@@ -280,7 +280,10 @@ fn leaf<'a>(used: impl Iterator<Item = &'a [u8]>, expected: &Expected) -> Result
         let after = extents.last().map_or(u64::from(expected.range.0), Extent::end);
         if len == 0 || u64::from(block) < after || extent.end() > expected.range.1 {
             let end = expected.range.1;
-            return Err(format!("an extent of file blocks {block}..{}, expected in {after}..{end}", extent.end()));
+            return Err(format!(
+                "an extent of file blocks {block}..{}, expected in {after}..{end}",
+                extent.end()
+            ));
         }
         let start = u64::from(extent.start) | u64::from(EE_START_HI.get(raw)) << 32;
         if start == 0 || start + u64::from(len) > u64::from(expected.blocks_count) {

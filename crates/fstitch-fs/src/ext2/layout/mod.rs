@@ -8,6 +8,7 @@
 //!
 //! Nothing here changes a medium or knows patches.
 
+pub mod checksum;
 pub mod dirent;
 pub mod extent;
 pub mod feature;
