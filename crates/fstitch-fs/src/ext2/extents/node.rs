@@ -5,6 +5,7 @@ use std::ops::Range;
 use fstitch_core::{BlockNo, Error, Result, Structure};
 
 use crate::ext2::layout::extent::{Entries, Extent, Index, Node, UNWRITTEN_MAX, WRITTEN_MAX};
+use crate::ext2::layout::inode::POINTERS;
 
 /// All file blocks that a tree may hold.
 pub(super) const ALL: Range<u64> = 0..1 << 32;
@@ -95,6 +96,14 @@ pub(super) fn child_for(node: &Node, index: u64, range: &Range<u64>) -> Option<(
     let child = *nodes.get(at)?;
     let end = nodes.get(at + 1).map_or(range.end, |next| u64::from(next.block));
     Some((at, child, u64::from(child.block)..end))
+}
+
+/// The words of a new inode that has these blocks from its start on, if any.
+pub(in crate::ext2) fn new_root(run: Option<(u32, u32)>) -> [u32; POINTERS] {
+    let mut root = Node::empty_root();
+    let extent = run.map(|(start, len)| Extent { block: 0, len, start, unwritten: false });
+    extents_mut(&mut root).extend(extent);
+    root.root_words()
 }
 
 /// The bytes that differ, from the first to the last.

@@ -23,10 +23,10 @@ use super::node::{
 use crate::ext2::layout::extent::{DEPTH_MAX, Entries, Extent, Index, Node, UNWRITTEN_MAX};
 
 /// Entries that one edit adds at most; a node has room for that many beside a root's.
-pub(super) const ADDED_MAX: usize = 2;
+pub(in crate::ext2) const ADDED_MAX: usize = 2;
 
 /// Where nodes come from.
-pub(super) trait Nodes {
+pub(in crate::ext2) trait Nodes {
     /// Reads the node in `block`, which has `depth` levels below and holds file blocks of `range`.
     fn read(&mut self, block: u32, depth: u16, range: &Range<u64>) -> Result<Node>;
     /// A block for a new node.
@@ -36,14 +36,14 @@ pub(super) trait Nodes {
 }
 
 /// A node: in this block, or the root.
-pub(super) type At = Option<u32>;
+pub(in crate::ext2) type At = Option<u32>;
 
 /// A node that was read or made.
 #[derive(Debug)]
-pub(super) struct Held {
-    pub(super) node: Node,
-    pub(super) is_new: bool,
-    pub(super) is_changed: bool,
+pub(in crate::ext2) struct Held {
+    pub(in crate::ext2) node: Node,
+    pub(in crate::ext2) is_new: bool,
+    pub(in crate::ext2) is_changed: bool,
 }
 
 /// The way to a leaf.
@@ -58,16 +58,16 @@ struct Path {
 
 /// Blocks that a file has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lost {
-    pub(super) start: u32,
-    pub(super) count: u32,
+pub(in crate::ext2) struct Lost {
+    pub(in crate::ext2) start: u32,
+    pub(in crate::ext2) count: u32,
     /// The node that pointed at them.
-    pub(super) from: At,
+    pub(in crate::ext2) from: At,
 }
 
 /// What a tree says of a file block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(in crate::ext2) enum Found {
     /// This extent holds it.
     In(Extent),
     /// It is in a hole that ends here.
@@ -76,17 +76,17 @@ pub(super) enum Found {
 
 /// A tree with what was read and changed of it.
 #[derive(Debug)]
-pub(super) struct Tree<N> {
-    pub(super) source: N,
-    pub(super) root: Node,
-    pub(super) nodes: BTreeMap<u32, Held>,
+pub(in crate::ext2) struct Tree<N> {
+    pub(in crate::ext2) source: N,
+    pub(in crate::ext2) root: Node,
+    pub(in crate::ext2) nodes: BTreeMap<u32, Held>,
     /// Nodes given up, with those that pointed at them.
-    pub(super) freed: BTreeMap<u32, At>,
-    pub(super) lost: Vec<Lost>,
+    pub(in crate::ext2) freed: BTreeMap<u32, At>,
+    pub(in crate::ext2) lost: Vec<Lost>,
 }
 
 impl<N: Nodes> Tree<N> {
-    pub(super) fn new(root: Node, source: N) -> Self {
+    pub(in crate::ext2) fn new(root: Node, source: N) -> Self {
         Self { source, root, nodes: BTreeMap::new(), freed: BTreeMap::new(), lost: Vec::new() }
     }
 
@@ -134,13 +134,20 @@ impl<N: Nodes> Tree<N> {
     }
 
     /// What is at file block `index`.
-    pub(super) fn find(&mut self, index: u64) -> Result<Found> {
+    pub(in crate::ext2) fn find(&mut self, index: u64) -> Result<Found> {
         let path = self.path(index)?;
         Ok(found_in(self.node(path.leaf), index, path.range.end))
     }
 
+    /// The last extent.
+    pub(in crate::ext2) fn last(&mut self) -> Result<Option<Extent>> {
+        let path = self.path(ALL.end - 1)?;
+        let Entries::Leaf(extents) = &self.node(path.leaf).entries else { return Ok(None) };
+        Ok(extents.last().copied())
+    }
+
     /// How many new nodes an edit at `index` takes that adds `added` extents.
-    pub(super) fn nodes_needed(&mut self, index: u64, added: usize) -> Result<usize> {
+    pub(in crate::ext2) fn nodes_needed(&mut self, index: u64, added: usize) -> Result<usize> {
         let path = self.path(index)?;
         let (mut needed, mut added, mut at) = (0, added, path.leaf);
         for &(parent, _) in path.steps.iter().rev() {
@@ -153,7 +160,7 @@ impl<N: Nodes> Tree<N> {
     }
 
     /// Whether an extent that is put in joins another.
-    pub(super) fn would_join(&mut self, extent: Extent) -> Result<bool> {
+    pub(in crate::ext2) fn would_join(&mut self, extent: Extent) -> Result<bool> {
         let path = self.path(u64::from(extent.block))?;
         let Entries::Leaf(extents) = &self.node(path.leaf).entries else { return Ok(false) };
         let at = extents.partition_point(|other| other.block < extent.block);
@@ -165,7 +172,7 @@ impl<N: Nodes> Tree<N> {
     ///
     /// # Errors
     /// `Corrupt` if that is no hole, and those of reading and taking nodes.
-    pub(super) fn insert(&mut self, extent: Extent) -> Result<()> {
+    pub(in crate::ext2) fn insert(&mut self, extent: Extent) -> Result<()> {
         let path = self.path(u64::from(extent.block))?;
         let limit = path.range.end;
         let extents = extents_mut(self.change(path.leaf));
@@ -181,7 +188,7 @@ impl<N: Nodes> Tree<N> {
     }
 
     /// Says of the blocks of `range` that are there whether they are written.
-    pub(super) fn mark(&mut self, range: &Range<u64>, unwritten: bool) -> Result<()> {
+    pub(in crate::ext2) fn mark(&mut self, range: &Range<u64>, unwritten: bool) -> Result<()> {
         self.edit_each(range, |extents, range, _| {
             let Some((first, last)) = met(extents, range) else { return };
             let mut parts = Vec::new();
@@ -204,7 +211,7 @@ impl<N: Nodes> Tree<N> {
     }
 
     /// Takes the blocks of `range` out of the file; they are listed in [`Tree::lost`].
-    pub(super) fn remove(&mut self, range: &Range<u64>) -> Result<()> {
+    pub(in crate::ext2) fn remove(&mut self, range: &Range<u64>) -> Result<()> {
         self.edit_each(range, |extents, range, lost| {
             let Some((first, last)) = met(extents, range) else { return };
             let mut parts = Vec::new();
@@ -308,7 +315,7 @@ impl<N: Nodes> Tree<N> {
 }
 
 /// What a leaf says of file block `index`; behind its extents there is nothing up to `end`.
-pub(super) fn found_in(leaf: &Node, index: u64, end: u64) -> Found {
+pub(in crate::ext2) fn found_in(leaf: &Node, index: u64, end: u64) -> Found {
     let Entries::Leaf(extents) = &leaf.entries else { return Found::HoleTo(end) };
     match extents.get(extents.partition_point(|extent| extent.end() <= index)) {
         Some(extent) if u64::from(extent.block) <= index => Found::In(*extent),

@@ -159,7 +159,7 @@ pub fn recover(device: &dyn BlockDevice, options: &mut Options<'_>) -> Result<Op
     if idle && !has_stale_log(device, &shape, place)? {
         return Ok(None);
     }
-    let foreign = shape.features.read_only_because(false);
+    let foreign = shape.features.read_only_because(true);
     if !foreign.is_empty() && !options.for_reading {
         let names = foreign.join(", ");
         return Err(Error::Unsupported(format!("replaying the journal of a volume with feature {names}")));
