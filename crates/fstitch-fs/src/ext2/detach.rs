@@ -300,7 +300,7 @@ impl Ext2 {
 
     /// Reads an indirect block for the last time and frees it. A block that is free already is not followed: damage may
     /// have tied the tree into a circle.
-    pub(super) fn take_leave(&self, block: u32, after: FreedAfter) -> Result<Arc<BlockBuf>> {
+    fn take_leave(&self, block: u32, after: FreedAfter) -> Result<Arc<BlockBuf>> {
         let damaged = |problem: &str| Error::corrupt(Structure::Indirect, BlockNo(u64::from(block)), problem);
         if !self.is_file_run(block, 1)? {
             return Err(damaged("outside the blocks for files"));

@@ -162,6 +162,11 @@ impl Inode {
         self.disk.has_blocks(volume.sb.block_size)
     }
 
+    /// The inode as the word that tells seals whose a block is.
+    pub(super) fn owner(&self) -> u64 {
+        u64::from(self.ino) | u64::from(self.disk.generation) << 32
+    }
+
     /// Whether its block map is extents.
     pub(super) fn has_extents(&self) -> bool {
         self.disk.has_extents()

@@ -151,7 +151,7 @@ impl Ext2 {
             if held.is_new {
                 let mut bytes = BlockBuf::zeroed(self.block_size());
                 held.node.encode_into(&mut bytes);
-                let block = self.cache.fresh(at, BlockKind::Indirect)?;
+                let block = self.cache.fresh_owned(at, BlockKind::Indirect, tree.source.inode.owner())?;
                 let run = tree.source.used.iter().find(|run| run.start == no).cloned();
                 let differs = 0..bytes.len();
                 images.push(Image { block, no, bytes, differs, new: run });

@@ -5,8 +5,9 @@
 //! blocks.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use fstitch_core::{Error, Result};
+use fstitch_core::{BlockBuf, Error, Result};
 use fstitch_patch::{PatchId, PatchIds};
 
 use super::map::expected;
@@ -93,11 +94,27 @@ impl Ext2 {
     ) -> Result<()> {
         let root = Node::parse_root(words, inode.at.0, self.sb.blocks_count)?;
         let mut removal = Removal::new(ALL.start, ALL.end, &[]);
-        self.free_node(&root, &ALL, after, &mut removal);
+        self.free_node(inode, (&root, &ALL), after, &mut removal);
         removal.failed.map_or(Ok(()), Err)
     }
 
-    fn free_node(&self, node: &Node, range: &Range<u64>, after: FreedAfter, removal: &mut Removal<'_>) {
+    /// Reads a node for the last time and frees it, unless it is free already: damage may have two trees share it.
+    fn leave_node(&self, inode: &Inode, block: u32, after: FreedAfter) -> Result<Arc<BlockBuf>> {
+        let bytes = self.read_node_block(inode, block)?.snapshot();
+        if !self.is_used(block)? {
+            return Err(damaged(Some(block), "it is marked as free"));
+        }
+        self.free_blocks(block, 1, after)?;
+        Ok(bytes)
+    }
+
+    fn free_node(
+        &self,
+        inode: &Inode,
+        (node, range): (&Node, &Range<u64>),
+        after: FreedAfter,
+        removal: &mut Removal<'_>,
+    ) {
         let nodes = match &node.entries {
             Entries::Leaf(extents) => {
                 for extent in extents {
@@ -109,13 +126,13 @@ impl Ext2 {
         };
         for entry in nodes {
             let Some((_, child, below)) = child_for(node, u64::from(entry.block), range) else { continue };
-            let read = self.take_leave(child.node, after).and_then(|bytes| {
+            let read = self.leave_node(inode, child.node, after).and_then(|bytes| {
                 removal.freed += 1;
                 let expected = expected(self.sb.blocks_count, child.node, node.depth - 1, &below);
                 Node::parse(&bytes, &expected)
             });
             match read {
-                Ok(child) => self.free_node(&child, &below, after, removal),
+                Ok(child) => self.free_node(inode, (&child, &below), after, removal),
                 Err(error) => drop(removal.failed.get_or_insert(error)),
             }
         }

@@ -46,8 +46,7 @@ impl Ext2 {
         if !self.is_file_run(block, 1)? {
             return Err(inode.damaged(format!("its extent node {block} is outside the blocks for files")));
         }
-        let _ = inode;
-        self.cache.read(BlockNo(u64::from(block)), BlockKind::Indirect)
+        self.cache.read_owned(BlockNo(u64::from(block)), BlockKind::Indirect, inode.owner())
     }
 
     /// Reads a node with `depth` levels below that holds file blocks of `range`.
