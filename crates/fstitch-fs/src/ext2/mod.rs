@@ -27,6 +27,7 @@ pub mod check;
 mod detach;
 pub mod device;
 mod dir;
+mod extents;
 mod groups;
 pub mod identity;
 mod inode;

@@ -16,16 +16,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use fstitch_core::lock::Mutex;
 use fstitch_core::order::rank;
 use fstitch_core::{BlockKind, BlockNo, Error, Le, Result, Structure};
-use fstitch_patch::Seal;
+use fstitch_patch::{Bitmap, Seal};
 
+use super::layout::Field;
 use super::layout::checksum::{
     InodeSums, Placed, Sums, has_directory_tail, index_counts, is_placed, kept_of_bitmap_sum, place,
     seal_superblock,
 };
-use super::layout::group::GroupDescriptor;
+use super::layout::group::{
+    BG_BLOCK_BITMAP_CSUM_HI, BG_BLOCK_BITMAP_CSUM_LO, BG_INODE_BITMAP_CSUM_HI, BG_INODE_BITMAP_CSUM_LO,
+    GroupDescriptor, LARGE_DESCRIPTOR_SIZE,
+};
 use super::layout::superblock::Superblock;
 use super::layout::xattr::XATTR_MAGIC;
-use super::num::low32;
+use super::num::{high16, low16, low32};
 
 /// The seal of a volume.
 pub(super) struct Sealer {
@@ -220,6 +224,27 @@ impl Seal for Sealer {
                 self.sums.seal_attributes(block.get(), image);
             }
             _ => {}
+        }
+    }
+
+    fn settle(&self, bitmaps: &[Bitmap<'_>], put: &mut dyn FnMut(BlockNo, usize, &[u8])) {
+        let mut known = self.known.lock();
+        for bitmap in bitmaps {
+            let Some(sum) = self.bitmap_sum(bitmap.kind, bitmap.contents) else { return };
+            let Some((group, settled)) = known.bitmaps.get_mut(&low32(bitmap.block.get())) else { continue };
+            *settled = Some(sum);
+            let (block, at) = self.shape.descriptor_place(*group);
+            let (low, high) = match bitmap.kind {
+                BlockKind::BlockBitmap => (BG_BLOCK_BITMAP_CSUM_LO, BG_BLOCK_BITMAP_CSUM_HI),
+                _ => (BG_INODE_BITMAP_CSUM_LO, BG_INODE_BITMAP_CSUM_HI),
+            };
+            let mut put_half = |field: Field<u16>, half: u16| {
+                put(BlockNo(u64::from(block)), at + field.offset(), &half.to_le_bytes());
+            };
+            put_half(low, low16(sum));
+            if self.shape.descriptor_size() >= LARGE_DESCRIPTOR_SIZE {
+                put_half(high, high16(sum));
+            }
         }
     }
 

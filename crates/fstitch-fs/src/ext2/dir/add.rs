@@ -98,7 +98,7 @@ impl Ext2 {
             self.detach_range(dir, at, u64::MAX, &[])?;
         }
         let allocation = self.allocate_run(caller, dir, at, 1)?;
-        let block = match self.cache.fresh_owned(allocation.start, BlockKind::Directory, self.owner_of(dir)) {
+        let block = match self.cache.fresh_owned(allocation.start, BlockKind::Directory, dir.owner()) {
             Ok(block) => block,
             Err(error) => {
                 self.give_back_allocation(dir, allocation);

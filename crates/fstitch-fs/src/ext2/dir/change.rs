@@ -23,7 +23,7 @@ use crate::uhfs::{ClearedName, FreedName, NameSlot};
 impl Ext2 {
     /// The block of a slot, in which the entry was checked to be what the caller has found.
     fn open_slot(&self, dir: &Inode, slot: &NameSlot) -> Result<Block> {
-        let block = self.dir_block(self.owner_of(dir), slot_block(slot.block))?;
+        let block = self.dir_block(dir.owner(), slot_block(slot.block))?;
         let bytes = block.snapshot();
         let entry = self.entries(&bytes, slot.block).from(slot.offset.min(bytes.len())).next().transpose()?;
         match entry {

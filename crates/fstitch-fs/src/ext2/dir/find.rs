@@ -130,7 +130,7 @@ impl Ext2 {
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let block_size = u64::from(self.sb.block_size);
-        let owner = self.owner_of(dir);
+        let owner = dir.owner();
         let list: Arc<[u32]> = self.dir_memory(dir)?.list().into();
         let first = idx64((cookie / block_size).min(dir.dir_blocks(self)));
         for (at, &no) in list.iter().enumerate().skip(first) {

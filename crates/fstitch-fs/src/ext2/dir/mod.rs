@@ -129,7 +129,7 @@ impl Ext2 {
             at += extent.count;
         }
         memory.rooms = Rooms::unknown(blocks.len());
-        memory.owner = self.owner_of(dir);
+        memory.owner = dir.owner();
         memory.blocks = Some(blocks);
         Ok(())
     }

@@ -52,12 +52,12 @@ pub struct Orphans {
 }
 
 /// An inode that is worked on.
-struct Orphan {
+pub(super) struct Orphan {
     ino: u32,
     group: u32,
     /// Where its bytes are.
-    at: (BlockNo, usize),
-    disk: DiskInode,
+    pub(super) at: (BlockNo, usize),
+    pub(super) disk: DiskInode,
 }
 
 /// What a batch has changed that has sums: they are put right when it is complete.
@@ -86,8 +86,8 @@ enum Freed {
 
 /// Works off the list of orphans.
 pub(super) struct Pass<'a, 'd> {
-    volume: BlockView<'a>,
-    shape: Superblock,
+    pub(super) volume: BlockView<'a>,
+    pub(super) shape: Superblock,
     log: &'a mut Log<'d>,
     now: Timestamp,
     /// Blocks changed since the last batch.
@@ -162,7 +162,7 @@ impl<'a, 'd> Pass<'a, 'd> {
         Ok(())
     }
 
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.changed.len() + STEP_MAX > self.batch_max
     }
 
@@ -212,7 +212,7 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     // ---- blocks ----
 
-    fn read(&self, no: BlockNo, kind: BlockKind) -> Result<BlockBuf> {
+    pub(super) fn read(&self, no: BlockNo, kind: BlockKind) -> Result<BlockBuf> {
         if let Some((_, block)) = self.changed.get(&no) {
             return Ok(block.clone());
         }
@@ -221,7 +221,7 @@ impl<'a, 'd> Pass<'a, 'd> {
         Ok(block)
     }
 
-    fn change(&mut self, no: BlockNo, kind: BlockKind) -> Result<&mut BlockBuf> {
+    pub(super) fn change(&mut self, no: BlockNo, kind: BlockKind) -> Result<&mut BlockBuf> {
         if kind == BlockKind::Indirect
             && let Some(sums) = self.summed.nodes_of
         {
@@ -232,6 +232,11 @@ impl<'a, 'd> Pass<'a, 'd> {
             self.changed.insert(no, (kind, block));
         }
         Ok(&mut self.changed.get_mut(&no).expect("just inserted").1)
+    }
+
+    /// What was changed of a block does not matter any more.
+    pub(super) fn forget(&mut self, no: BlockNo) {
+        self.changed.remove(&no);
     }
 
     /// A field of the superblock as it is now.
@@ -281,7 +286,7 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     // ---- freeing ----
 
-    fn free_block(&mut self, block: u32) -> Result<()> {
+    pub(super) fn free_block(&mut self, block: u32) -> Result<()> {
         let damaged = |problem: &str| {
             Error::corrupt(Structure::Orphan, None, format!("its block {block} is {problem}"))
         };
@@ -400,6 +405,9 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     /// Frees the inode's blocks from the end to file block `keep`; whether that is finished.
     fn free_from(&mut self, orphan: &mut Orphan, keep: u64) -> Result<bool> {
+        if orphan.disk.has_extents() {
+            return self.free_extents(orphan, keep);
+        }
         let pointers = u64::from(self.shape.pointers_per_block());
         let mut count = 0;
         let mut finished = true;
@@ -419,9 +427,14 @@ impl<'a, 'd> Pass<'a, 'd> {
                 }
             }
         }
+        self.lose_sectors(orphan, count);
+        Ok(finished)
+    }
+
+    /// Takes blocks from the inode's count of them.
+    pub(super) fn lose_sectors(&self, orphan: &mut Orphan, count: u32) {
         orphan.disk.sectors =
             orphan.disk.sectors.saturating_sub(u64::from(count) * u64::from(self.shape.block_size / 512));
-        Ok(finished)
     }
 
     // ---- the list ----
@@ -531,6 +544,9 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     /// Where file block `index` is.
     fn block_at(&self, orphan: &Orphan, index: u64) -> Result<Option<BlockNo>> {
+        if orphan.disk.has_extents() {
+            return self.extent_at(orphan, index);
+        }
         let pointers = u64::from(self.shape.pointers_per_block());
         let root = (0..POINTERS).rev().find(|&at| tree_first(at, pointers) <= index).expect("the first is 0");
         let levels = root.saturating_sub(DIRECT - 1);
