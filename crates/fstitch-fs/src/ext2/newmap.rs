@@ -231,7 +231,9 @@ mod tests {
     fn a_tree_names_all_blocks_in_their_order() {
         let far: Vec<u32> = (0..30_000).map(|at| 1_000_000 + 2 * at).collect();
         let whole: Vec<u32> = (7..100_000).collect();
-        for data in [&whole[..5], &whole[..], &far[..4], &far[..5], &far[..84 * 4], &far[..84 * 4 + 1], &far[..]] {
+        for data in
+            [&whole[..5], &whole[..], &far[..4], &far[..5], &far[..84 * 4], &far[..84 * 4 + 1], &far[..]]
+        {
             let shape = shape(true);
             let spare: Vec<u32> = (0..small(shape.nodes(data))).map(|at| 500_000 + at).collect();
             let map = shape.build(data, &spare);

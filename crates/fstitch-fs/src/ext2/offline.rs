@@ -6,7 +6,7 @@
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, Result, Structure};
 
 use super::layout::checksum::{block_bitmap_sum, kept_of_bitmap_sum, put_block_bitmap_sum};
-use super::layout::group::{BG_FREE_BLOCKS_COUNT, BG_FLAGS, BLOCK_UNINIT, GroupDescriptor};
+use super::layout::group::{BG_FLAGS, BG_FREE_BLOCKS_COUNT, BLOCK_UNINIT, GroupDescriptor};
 use super::layout::superblock::Superblock;
 use super::num::idx;
 use super::source::BlockSource;

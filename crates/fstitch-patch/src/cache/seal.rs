@@ -1,33 +1,49 @@
 //! Seals: what a format puts into a block when all the rest of it is settled, such as a checksum.
 //!
 //! A checksum over a block cannot be part of a patch: what is written is the newest contents with those patches undone that are not
-//! ready, and only then is known what the sum is of. So the cache asks the format at two moments: when an image is frozen to be
-//! written, to its place or into a journal, and when one was read. In between, the bytes of the seal in memory mean nothing.
+//! ready, and only then is known what the sum is of. So the cache asks the format at three moments: when an image is frozen to be
+//! written to its place, when a transaction is closed that has logged the block, and when an image was read. In between, the bytes of
+//! the seal in memory mean nothing.
+//!
+//! **Owners.** Some seals are also about whose the block is, which it does not say: the format's word for that comes with
+//! [`Cache::read_owned`] and [`Cache::fresh_owned`] and is kept with the cached block. A block that came into the cache without an
+//! owner is verified when the first one asks. Its image is as it was read: nobody changes a block of an owner's without
+//! having said whose it is. If a damaged volume has it both in a file and as an owner's, it was changed as the file's, and is
+//! judged by what it holds now. Where the owner is another one the block is refused, and who was refused is refused again: its owner
+//! stays what it was. Only who makes the block anew replaces it.
+//!
+//! **Under a journal** the block is sealed in memory when its transaction closes: the copy in the log, the image that goes home and
+//! what later changes undo are one image, sealed by what the block was then. Afterwards it may become another one's, or of another kind, before
+//! its old image is home. Without a journal an image is sealed by what the block is when it is frozen, so there kind and owner
+//! of a block must stay until its changes are stable.
 //!
 //! **Invariants.** 1. Every image of a sealed kind that reaches the medium was sealed after its last change. 2. None that was read is
-//! seen by anybody before it was verified. Where no format asks for it, both cost one look at a flag for an epoch and a read.
+//! seen by anybody before it was verified, as far as whose it is was known, and by no owner before it was verified as theirs. Where no
+//! format asks for it, all of it costs one look at a flag for an epoch, a transaction and a read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fstitch_core::lock::RwLock;
 use fstitch_core::order::rank;
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, Result};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, Result, Structure};
 
-use super::{Cache, Mapping};
+use super::{Block, Cache, Mapping, Shared};
 use crate::graph::Frozen;
 
 /// A format's seal.
 pub trait Seal: Send + Sync {
     /// Whether blocks of this kind have one.
     fn covers(&self, kind: BlockKind) -> bool;
-    /// Seals the image of a block of the volume: nothing of it changes any more. Must not use the cache.
-    fn seal(&self, block: BlockNo, kind: BlockKind, image: &mut [u8]);
-    /// Looks at an image that was read. Must not use the cache.
+    /// Seals the image of a block of the volume: nothing of it changes any more. `owner` is what was said last, 0 if nothing was.
+    /// Must not use the cache.
+    fn seal(&self, block: BlockNo, kind: BlockKind, owner: u64, image: &mut [u8]);
+    /// Looks at an image that was read. With `owner` 0 nobody has said whose it is: what cannot be judged without is asked about
+    /// again when somebody has. Must not use the cache.
     ///
     /// # Errors
     /// [`Error::Corrupt`] when its seal is another one.
-    fn verify(&self, block: BlockNo, kind: BlockKind, image: &[u8]) -> Result<()>;
+    fn verify(&self, block: BlockNo, kind: BlockKind, owner: u64, image: &[u8]) -> Result<()>;
 }
 
 /// Blocks of a volume that are neighbours on the device.
@@ -47,6 +63,9 @@ impl Run {
         Some(BlockNo(self.own.get() + within))
     }
 }
+
+/// A block's number on the device, its kind and its owner.
+type Described = (BlockNo, BlockKind, u64);
 
 /// Blocks of a volume, and its seal.
 type Sealed = (Run, Arc<dyn Seal>);
@@ -75,28 +94,62 @@ impl Seals {
         seal.covers(kind).then(|| work(&**seal, own))
     }
 
-    /// The sealed image of a block of the device.
-    pub(super) fn sealed(&self, block: BlockNo, kind: BlockKind, image: &Arc<BlockBuf>) -> Arc<BlockBuf> {
-        let sealed = self.with(block, kind, |seal, own| {
-            let mut image = BlockBuf::clone(image);
-            seal.seal(own, kind, &mut image);
-            Arc::new(image)
-        });
-        sealed.unwrap_or_else(|| Arc::clone(image))
+    /// Whether no volume has one.
+    pub(super) fn are_none(&self) -> bool {
+        !self.any.load(Ordering::Acquire)
+    }
+
+    /// Seals the image of a block of the device; a copy of it where others have it too.
+    pub(super) fn seal_in_place(&self, (block, kind, owner): Described, image: &mut Arc<BlockBuf>) {
+        self.with(block, kind, |seal, own| seal.seal(own, kind, owner, &mut Arc::make_mut(image)[..]));
     }
 
     /// Seals what is about to be written.
     pub(super) fn seal(&self, batch: &mut [Frozen]) {
-        if self.any.load(Ordering::Acquire) {
-            for frozen in batch {
-                frozen.image = self.sealed(frozen.no, frozen.kind, &frozen.image);
-            }
+        if self.are_none() {
+            return;
+        }
+        for frozen in batch.iter_mut().filter(|frozen| !frozen.is_logged) {
+            self.seal_in_place((frozen.no, frozen.kind, frozen.owner), &mut frozen.image);
         }
     }
 
     /// Looks at what was read.
-    pub(super) fn verify(&self, block: BlockNo, kind: BlockKind, image: &[u8]) -> Result<()> {
-        self.with(block, kind, |seal, own| seal.verify(own, kind, image)).unwrap_or(Ok(()))
+    pub(super) fn verify(&self, (block, kind, owner): Described, image: &[u8]) -> Result<()> {
+        self.with(block, kind, |seal, own| seal.verify(own, kind, owner, image)).unwrap_or(Ok(()))
+    }
+
+    /// Whether a block of the device has one.
+    fn covers(&self, block: BlockNo, kind: BlockKind) -> bool {
+        self.with(block, kind, |_, _| ()).is_some()
+    }
+}
+
+impl Shared {
+    /// Gives a block to its owner, if it is theirs.
+    pub(super) fn claim(&self, block: &Block, kind: BlockKind, owner: u64) -> Result<()> {
+        loop {
+            let (no, image) = {
+                let core = self.core();
+                let slot = core.graph.slot(block.slot);
+                if owner == 0 || slot.owner == owner || !self.seals.covers(slot.no, kind) {
+                    return Ok(());
+                }
+                if slot.owner != 0 {
+                    let structure = Structure::Other("owner of a block");
+                    return Err(Error::corrupt(structure, block.no, "it is in use as another one's"));
+                }
+                (slot.no, Arc::clone(slot.loaded()))
+            };
+            self.seals.verify((no, kind, owner), &image)?;
+            let mut core = self.core();
+            let slot = core.graph.slot_mut(block.slot);
+            // It may have been changed or given away meanwhile.
+            if slot.owner == 0 && Arc::ptr_eq(&image, slot.loaded()) {
+                (slot.kind, slot.owner) = (kind, owner);
+                return Ok(());
+            }
+        }
     }
 }
 

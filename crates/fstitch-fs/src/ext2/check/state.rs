@@ -99,7 +99,8 @@ impl Volume<'_> {
         let (block, offset) = self.shape.descriptor_place(group);
         let mut bytes = vec![0; self.block_size()];
         self.read(block, BlockKind::GroupDescriptor, &mut bytes)?;
-        self.groups[idx(group)].encode_into(&mut bytes[offset..]);
+        let bytes_of = &mut bytes[offset..offset + self.shape.descriptor_size()];
+        self.groups[idx(group)].encode_into(bytes_of, self.shape.features.has_group_sums());
         self.write(block, BlockKind::GroupDescriptor, &bytes)
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn raw_superblock(device: &dyn BlockDevice) -> Result<Vec<u8>> {
 /// Reads and checks a superblock beyond what is needed to use it.
 pub(super) fn parse(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
     let shape = Superblock::parse(raw, device_bytes)?;
-    let foreign = shape.features.read_only_because();
+    let foreign = shape.features.read_only_because(false);
     if !foreign.is_empty() {
         // What such a feature adds may be in good order in a way that looks like damage here, and mending would
         // damage it: the files of quotas, checksums, bitmaps that are not written yet.
@@ -146,7 +146,7 @@ fn other_descriptor(volume: &Volume<'_>, tables: &[u8], group: u32) -> Result<Op
     ];
     let mut raw = [0; DESCRIPTOR_SIZE];
     Ok(candidates.into_iter().find(|candidate| {
-        candidate.encode_into(&mut raw);
+        candidate.encode_into(&mut raw, shape.features.has_group_sums());
         GroupDescriptor::parse(&raw, group, shape, BlockNo(0)).is_ok()
     }))
 }

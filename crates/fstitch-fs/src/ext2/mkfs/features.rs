@@ -234,7 +234,9 @@ impl MkfsFeatures {
             return refuse("feature inline_data with inodes of 128 bytes");
         }
         if self.meta_bg && self.resize_inode {
-            return refuse("features meta_bg and resize_inode at once: `^resize_inode` switches the latter off");
+            return refuse(
+                "features meta_bg and resize_inode at once: `^resize_inode` switches the latter off",
+            );
         }
         // Checksums of all metadata include those of descriptors, in another form.
         self.uninit_bg &= !self.metadata_csum;

@@ -2,8 +2,8 @@
 
 use fstitch_core::{Le, Timestamp};
 
-use super::options::MkfsOptions;
 use super::layout::Places;
+use super::options::MkfsOptions;
 use super::plan::{FIRST_INO, ORPHAN_INO, Plan};
 use super::{index, narrow, short};
 use crate::ext2::layout::checksum::{
@@ -155,8 +155,12 @@ pub(super) fn descriptor(raw: &mut [u8], sums: Sums, (group, places): (u64, &Pla
     };
     descriptor.encode_into(raw, is_summed);
     let [blocks, inodes] = usage.sums;
-    blocks.map_or((), |sum| put_block_bitmap_sum(raw, sum));
-    inodes.map_or((), |sum| put_inode_bitmap_sum(raw, sum));
+    if let Some(sum) = blocks {
+        put_block_bitmap_sum(raw, sum);
+    }
+    if let Some(sum) = inodes {
+        put_inode_bitmap_sum(raw, sum);
+    }
     sums.seal_descriptor(narrow(group), raw);
 }
 

@@ -7,8 +7,8 @@
 //!   group 0 (of 16)                                                                group 1 …
 //!   superblock, descriptors, reserved │ block bitmaps │ inode bitmaps │ tables … │ copies │ data …
 //! ```
-//! Where not all fit behind each other, which small blocks may bring about, the first place that has room for all is theirs, else
-//! each has the first that is free. That is what mke2fs does, so that others who know the manner find nothing unusual.
+//! The first place that has room for many of them is where they begin; where not all fit behind each other, which small blocks bring
+//! about, the next have the next that is free. That is what mke2fs does, so that others who know the manner find nothing unusual.
 
 use fstitch_core::{Error, Result};
 
@@ -56,12 +56,13 @@ impl Layout {
         let range = (plan.group_start(first), plan.group_start(last) + plan.group_len(last));
         // The last group may get neighbours when the volume grows: their bitmaps shall have a place.
         let room = if count == 1 { plan.groups_per_flex } else { count };
-        let block_bitmaps = self.together(range, range.0, &Wanted { count, room, len: 1 })?;
+        let far = plan.blocks_per_group / 8;
+        let block_bitmaps = self.together(range, range.0, &Wanted { count, room, len: 1, far })?;
         let behind = block_bitmaps[0] + room;
-        let inode_bitmaps = self.together(range, behind, &Wanted { count, room, len: 1 })?;
+        let inode_bitmaps = self.together(range, behind, &Wanted { count, room, len: 1, far })?;
         let behind = inode_bitmaps[0] + room;
         let len = plan.table_blocks;
-        let tables = self.together(range, behind, &Wanted { count, room: count, len })?;
+        let tables = self.together(range, behind, &Wanted { count, room: count, len, far })?;
         let places = block_bitmaps.into_iter().zip(inode_bitmaps).zip(tables);
         self.groups.extend(places.map(|((block_bitmap, inode_bitmap), inode_table)| Places {
             block_bitmap,
@@ -73,29 +74,29 @@ impl Layout {
 
     /// Takes places in `from..to` for structures of one kind, preferably from `goal` on.
     fn together(&mut self, (from, to): (u64, u64), goal: u64, wanted: &Wanted) -> Result<Vec<u64>> {
-        let Wanted { count, room, len } = *wanted;
-        let ample = self.space.find(goal, to, room * len);
-        if let Some(start) = ample.or_else(|| self.space.find(from, to, count * len)) {
-            self.space.take(start, count * len);
-            return Ok((0..count).map(|at| start + at * len).collect());
-        }
+        let Wanted { count, room, len, far } = *wanted;
+        let mut next = self.space.find(goal, to, (room * len).min(far).max(len)).unwrap_or(from);
         let mut places = Vec::new();
         for _ in 0..count {
-            let Some(start) = self.space.find(from, to, len) else {
+            let found = self.space.find(next, to, len).or_else(|| self.space.find(from, to, len));
+            let Some(start) = found else {
                 return Err(Error::Unsupported(format!(
                     "no room for the bitmaps and inode tables of {count} groups in blocks {from} to {to}: fewer inodes need less"
                 )));
             };
             self.space.take(start, len);
             places.push(start);
+            next = start + len;
         }
         Ok(places)
     }
 }
 
-/// So many structures of one kind, each of `len` blocks, if possible where there would be room for `room` of them.
+/// So many structures of one kind, each of `len` blocks, if possible where there would be room for `room` of them; no place is
+/// looked for that has more than `far` blocks.
 struct Wanted {
     count: u64,
     room: u64,
     len: u64,
+    far: u64,
 }

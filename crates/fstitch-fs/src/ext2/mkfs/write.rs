@@ -94,7 +94,8 @@ impl<'a> Writer<'a> {
 
     /// Takes the next free block.
     fn allocate_one(&mut self) -> Result<u64> {
-        let too_small = || Error::Unsupported(format!("a volume of {} blocks is too small", self.plan.blocks));
+        let too_small =
+            || Error::Unsupported(format!("a volume of {} blocks is too small", self.plan.blocks));
         self.allocate(1).ok_or_else(too_small)
     }
 

@@ -83,6 +83,7 @@ impl Shared {
             befores: vec![running.data, last_commit],
             writer,
         };
+        self.seal_homes(core, &closing);
         self.log_revokes(core, &mut closing);
         self.log_copies(core, &mut closing);
         let commit = self.log_commit(core, &closing);
@@ -111,6 +112,19 @@ impl Shared {
         journal.closed.push_back(Closed { serial, sequence, start, len: need, held, done, blocks });
     }
 
+    /// Seals the blocks in memory: copies and homes are one image, and what a later transaction undoes of it is sealed too.
+    fn seal_homes(&self, core: &mut Core, closing: &Closing) {
+        if self.seals.are_none() {
+            return;
+        }
+        for &(_, sx, _) in &closing.homes {
+            let slot = core.graph.slot_mut(sx);
+            if let Some(data) = &mut slot.data {
+                self.seals.seal_in_place((slot.no, slot.kind, slot.owner), data);
+            }
+        }
+    }
+
     fn log_revokes(&self, core: &mut Core, closing: &mut Closing) {
         for block in closing.writer.revokes(&closing.revoked) {
             let patch = self.put_log_block(core, closing.volume, BlockKind::JournalRevoke, Arc::new(block));
@@ -124,7 +138,7 @@ impl Shared {
         for homes in closing.homes.chunks(tags_max) {
             let contents = homes.iter().map(|&(no, sx, _)| {
                 let slot = core.graph.slot(sx);
-                (no, self.seals.sealed(slot.no, slot.kind, slot.loaded()))
+                (no, Arc::clone(slot.loaded()))
             });
             let Described { descriptor, copies } = closing.writer.describe(contents);
             let descriptor = Arc::new(descriptor);
