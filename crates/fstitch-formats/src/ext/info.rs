@@ -234,8 +234,7 @@ fn lines(info: &Info) -> Vec<(&'static str, String)> {
 
 /// The groups as a table.
 fn group_lines(groups: &[Group]) -> Vec<String> {
-    const HEADINGS: &str =
-        "group  first block  block bitmap  inode bitmap  inode table  free blocks  free inodes  directories  never written";
+    const HEADINGS: &str = "group  first block  block bitmap  inode bitmap  inode table  free blocks  free inodes  directories  never written";
     let line = |group: &Group| {
         format!(
             "{:>5} {:>12} {:>13} {:>13} {:>12} {:>12} {:>12} {:>12}  {}",

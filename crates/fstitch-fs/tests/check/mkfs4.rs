@@ -266,7 +266,11 @@ impl KernelMount {
     /// Mounts, or says why that is not possible here. What the kernel says of the volume itself is a failure.
     fn new(image: &str, at: &str) -> Option<Self> {
         let (code, text) = run("mount", &["-t", "ext4", "-o", "loop", image, at]);
-        if code != 0 && ["only root", "permission", "loop device", "unknown filesystem"].iter().any(|why| text.contains(why)) {
+        if code != 0
+            && ["only root", "permission", "loop device", "unknown filesystem"]
+                .iter()
+                .any(|why| text.contains(why))
+        {
             println!("skipped: {}", text.trim());
             return None;
         }

@@ -128,7 +128,12 @@ fn a_journal_comes_and_goes() {
     }
     let place = Place::new();
     let image = place.text("a.img");
-    for list in ["^has_journal", "^has_journal,^metadata_csum,uninit_bg", "^has_journal,^flex_bg", "^has_journal,^64bit,^extent"] {
+    for list in [
+        "^has_journal",
+        "^has_journal,^metadata_csum,uninit_bg",
+        "^has_journal,^flex_bg",
+        "^has_journal,^64bit,^extent",
+    ] {
         fstitch(&format!("mkfs ext4 -F -q -O {list} {image} 100M")).ok();
         let before = info(&image)["free_blocks"].as_u64().unwrap();
         for size in ["", "=9M"] {
@@ -151,7 +156,12 @@ fn a_label_is_changed_and_a_uuid_where_no_sum_depends_on_it() {
     }
     let place = Place::new();
     let image = place.text("a.img");
-    for (list, has_sums) in [("^extra_isize", true), ("^metadata_csum,uninit_bg", true), ("metadata_csum_seed", false), ("^metadata_csum", false)] {
+    for (list, has_sums) in [
+        ("^extra_isize", true),
+        ("^metadata_csum,uninit_bg", true),
+        ("metadata_csum_seed", false),
+        ("^metadata_csum", false),
+    ] {
         fstitch(&format!("mkfs ext4 -F -q -O {list} {image} 40M")).ok();
         fstitch(&format!("tune -L named {image}")).ok();
         run("e2fsck", ["-fn", &image]).ok();
@@ -166,7 +176,9 @@ fn a_label_is_changed_and_a_uuid_where_no_sum_depends_on_it() {
         run("e2fsck", ["-fn", &image]).ok();
         // Every copy says the same, and its sum is right.
         let backup = info(&image)["superblock_backups"][0].as_u64().unwrap().to_string();
-        let said = run("dumpe2fs", ["-h", "-o", "blocksize=1024", "-o", &format!("superblock={backup}"), &image]).ok();
+        let said =
+            run("dumpe2fs", ["-h", "-o", "blocksize=1024", "-o", &format!("superblock={backup}"), &image])
+                .ok();
         assert!(said.contains("named"), "{said}");
     }
 }
