@@ -9,6 +9,7 @@ use super::super::source::BlockSource;
 use super::create::BLOCKS_MIN;
 use super::external::JournalDevice;
 use super::raw::{JOURNAL_INO, S_JOURNAL_INUM, S_JOURNAL_UUID, Superblock};
+use crate::ext2::extents::walk;
 use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::{self, DIRECT, DiskInode, POINTERS};
@@ -206,7 +207,11 @@ pub(crate) fn whole_file(
         return Err(damaged(format!("{blocks} blocks on a volume of {}", shape.blocks_count)));
     }
     let mut file = File { volume, shape, left: blocks, runs: Vec::new(), seen: BTreeSet::new(), what };
-    for (at, &pointer) in inode.block.iter().enumerate().take(POINTERS) {
+    if inode.has_extents() {
+        file.extents(inode)?;
+    }
+    let pointers = if inode.has_extents() { 0 } else { POINTERS };
+    for (at, &pointer) in inode.block.iter().enumerate().take(pointers) {
         file.tree(pointer, at.saturating_sub(DIRECT - 1))?;
     }
     let area = Area::of_file(file.runs)?;
@@ -290,6 +295,45 @@ struct File<'a> {
 impl File<'_> {
     fn damaged(&self, problem: String) -> Error {
         Error::corrupt(self.what, None, problem)
+    }
+
+    /// Everything that the extents of an inode map.
+    fn extents(&mut self, inode: &DiskInode) -> Result<()> {
+        let (volume, blocks_count) = (self.volume, self.shape.blocks_count);
+        let mut read = |node: u32| {
+            let mut block = vec![0; volume.block_size()];
+            volume.read(BlockNo(u64::from(node)), BlockKind::Indirect, &mut block)?;
+            Ok(block)
+        };
+        let mut next = 0;
+        let mut source = walk::Source { blocks_count, read: &mut read };
+        walk::walk((&inode.block, BlockNo(0)), &mut source, &mut |part| match part {
+            walk::Part::Node(node) if !self.seen.insert(node) => {
+                Err(self.damaged(format!("extent node {node} is there twice")))
+            }
+            walk::Part::Node(_) => Ok(()),
+            walk::Part::Extent(extent) => {
+                let count = self.left.min(u64::from(extent.len));
+                if count > 0 && (u64::from(extent.block) != next || extent.unwritten) {
+                    return Err(self.damaged(format!("there is a hole {} blocks before its end", self.left)));
+                }
+                if extent.start <= self.shape.first_data_block() {
+                    return Err(
+                        self.damaged(format!("block {} is outside the blocks for files", extent.start))
+                    );
+                }
+                next = extent.end();
+                self.left -= count;
+                if count > 0 {
+                    self.runs.push((BlockNo(u64::from(extent.start)), count));
+                }
+                Ok(())
+            }
+        })?;
+        match self.left {
+            0 => Ok(()),
+            left => Err(self.damaged(format!("there is a hole {left} blocks before its end"))),
+        }
     }
 
     /// Everything under `pointer`, which is `levels` above the file's blocks.

@@ -80,12 +80,12 @@ fn parse(raw: &[u8], device: &dyn BlockDevice) -> Result<Superblock> {
     Ok(shape)
 }
 
-/// Writes the superblock, with its own sum.
+/// Writes the superblock, with its sum put right, and makes it stable.
 pub(in crate::ext2) fn write_superblock(device: &dyn BlockDevice, raw: &[u8]) -> Result<()> {
     let view = BlockView::new(device, SUPERBLOCK_SIZE);
-    let mut sealed = raw.to_vec();
-    seal_superblock(&mut sealed);
-    view.write(BlockNo(1), BlockKind::Superblock, &sealed)?;
+    let mut raw = raw.to_vec();
+    seal_superblock(&mut raw);
+    view.write(BlockNo(1), BlockKind::Superblock, &raw)?;
     view.flush()
 }
 
@@ -163,7 +163,7 @@ pub fn recover(device: &dyn BlockDevice, options: &mut Options<'_>) -> Result<Op
     if idle && !has_stale_log(device, &shape, place)? {
         return Ok(None);
     }
-    let foreign = shape.features.read_only_because(false);
+    let foreign = shape.features.read_only_because(true);
     if !foreign.is_empty() && !options.for_reading {
         let names = foreign.join(", ");
         return Err(Error::Unsupported(format!("replaying the journal of a volume with feature {names}")));
