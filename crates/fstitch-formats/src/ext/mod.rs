@@ -39,7 +39,7 @@ pub struct Ext;
 
 impl Format for Ext {
     fn names(&self) -> &'static [&'static str] {
-        &["ext2", "ext3"]
+        &["ext2", "ext3", "ext4"]
     }
 
     fn thing(&self) -> &'static str {
@@ -125,6 +125,7 @@ impl Format for Ext {
     fn about(&self, kind: &str) -> &'static str {
         match kind {
             "ext3" => "Make an ext3 volume: ext2 with a journal",
+            "ext4" => "Make an ext4 volume, as mke2fs would",
             _ => "Make an ext2 volume, as mke2fs would",
         }
     }

@@ -53,6 +53,7 @@ pub(crate) fn from_backup(
         Ok(owned) => {
             let owned = small(to_usize(owned));
             I_BLOCKS.put(&mut inode, owned.saturating_mul(shape.block_size / 512));
+            shape.sums.seal_inode(JOURNAL_INO, &mut inode);
             Ok(Some(inode))
         }
         Err(Error::Corrupt(_)) => Ok(None),
