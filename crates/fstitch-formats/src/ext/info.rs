@@ -4,7 +4,7 @@ use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Timestamp};
 use fstitch_fs::ext2::journal::read_superblock;
 use fstitch_fs::ext2::layout::feature::{compat, incompat};
-use fstitch_fs::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
+use fstitch_fs::ext2::layout::group::GroupDescriptor;
 use fstitch_fs::ext2::layout::superblock::{S_FEATURE_INCOMPAT, STATE_ERROR, STATE_VALID, Superblock};
 use fstitch_fs::ext2::view::BlockView;
 use serde::Serialize;
@@ -91,7 +91,7 @@ fn read_groups(device: &dyn BlockDevice, volume: &Superblock) -> Result<Vec<Grou
             view.read(block, BlockKind::GroupDescriptor, &mut bytes)?;
             held = Some(block);
         }
-        let descriptor = bytes.get(offset..offset + DESCRIPTOR_SIZE);
+        let descriptor = bytes.get(offset..offset + volume.descriptor_size());
         let found = GroupDescriptor::parse(descriptor.unwrap_or_default(), group, volume, block)?;
         groups.push(Group {
             group,
@@ -122,7 +122,7 @@ fn collect(volume: &Superblock, groups: Vec<Group>) -> Info {
         uuid: show::uuid(&volume.uuid),
         revision: volume.revision,
         features: volume.features.all_names(),
-        read_only_because: volume.features.read_only_because(),
+        read_only_because: volume.features.read_only_because(volume.has_journal()),
         state,
         block_size_bytes: volume.block_size,
         blocks: volume.blocks_count,

@@ -19,7 +19,7 @@ use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 use super::alloc::{Goal, Run};
 use super::blockmap::{Path, Reached};
 use super::inode::Inode;
-use super::layout::inode::{I_BLOCKS, pointer_field};
+use super::layout::inode::pointer_field;
 use super::num::{idx, idx64, small};
 use super::volume::Ext2;
 use crate::uhfs::Allocation;
@@ -45,7 +45,7 @@ impl Ext2 {
         let path = self.path(index)?;
         let room = path.leaf_first + path.leaf_len - index;
         let want = want.min(room);
-        let taken_sectors = u64::from(inode.disk.sectors) + (want + 3) * u64::from(self.sectors_per_block());
+        let taken_sectors = inode.disk.sectors + (want + 3) * self.sectors_per_block();
         if taken_sectors > u64::from(u32::MAX) {
             return Err(Errno::FBIG.into());
         }
@@ -285,18 +285,15 @@ impl Ext2 {
     /// Adds to the inode's count of blocks: a hint, without dependencies.
     pub(super) fn add_sectors(&self, tx: &mut Tx<'_>, inode: &mut Inode, block: &Block, blocks: u32) {
         self.watch.inode(inode.ino);
-        inode.disk.sectors = inode.disk.sectors.saturating_add(blocks * self.sectors_per_block());
-        let sectors = inode.disk.sectors;
-        inode.put(tx, block, (I_BLOCKS, sectors), &[]);
+        inode.disk.sectors = inode.disk.sectors.saturating_add(u64::from(blocks) * self.sectors_per_block());
+        self.put_sectors(tx, inode, block);
     }
 
     /// Takes from the inode's count of blocks.
     pub(super) fn sub_sectors(&self, tx: &mut Tx<'_>, inode: &mut Inode, block: &Block, blocks: u32) {
         self.watch.inode(inode.ino);
-        inode.disk.sectors =
-            inode.disk.sectors.saturating_sub(blocks.saturating_mul(self.sectors_per_block()));
-        let sectors = inode.disk.sectors;
-        inode.put(tx, block, (I_BLOCKS, sectors), &[]);
+        inode.disk.sectors = inode.disk.sectors.saturating_sub(u64::from(blocks) * self.sectors_per_block());
+        self.put_sectors(tx, inode, block);
     }
 }
 

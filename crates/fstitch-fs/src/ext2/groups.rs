@@ -12,9 +12,7 @@ use fstitch_core::{BlockKind, BlockNo, Error, Result, Structure};
 use fstitch_patch::{Block, Blocks, Tx};
 
 use super::layout::Field;
-use super::layout::group::{
-    BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_USED_DIRS_COUNT, DESCRIPTOR_SIZE, GroupDescriptor,
-};
+use super::layout::group::{BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_USED_DIRS_COUNT, GroupDescriptor};
 use super::layout::superblock::Superblock;
 use super::num::idx;
 use super::pending::Pending;
@@ -108,7 +106,8 @@ impl Ext2 {
         let (block, offset) = self.sb.descriptor_place(no);
         let block = BlockNo(u64::from(block));
         let bytes = self.cache.read(block, BlockKind::GroupDescriptor)?.snapshot();
-        let at = GroupDescriptor::parse(&bytes[offset..offset + DESCRIPTOR_SIZE], no, &self.sb, block)?;
+        let size = self.sb.descriptor_size();
+        let at = GroupDescriptor::parse(&bytes[offset..offset + size], no, &self.sb, block)?;
         let group = Group {
             no,
             at,
@@ -221,7 +220,7 @@ impl Ext2 {
                 held = Some((block, read.snapshot()));
             }
             let Some((_, bytes)) = &held else { unreachable!("just read") };
-            if !each(no, &GroupDescriptor::raw(&bytes[offset..offset + DESCRIPTOR_SIZE])) {
+            if !each(no, &GroupDescriptor::raw(&bytes[offset..offset + self.sb.descriptor_size()])) {
                 break;
             }
         }
@@ -230,8 +229,8 @@ impl Ext2 {
 
     /// All blocks of the descriptor table, in order.
     pub(super) fn all_descriptor_blocks(&self) -> Result<Vec<Block>> {
-        let first = self.sb.first_data_block() + 1;
-        (first..first + self.sb.descriptor_blocks())
+        self.sb
+            .all_descriptor_blocks()
             .map(|block| self.cache.read(BlockNo(u64::from(block)), BlockKind::GroupDescriptor))
             .collect()
     }
@@ -240,8 +239,8 @@ impl Ext2 {
     pub(super) fn sum_descriptors(&self, tx: &Tx<'_>, blocks: &[Block]) -> (u32, u32) {
         let (mut free_blocks, mut free_inodes) = (0_u32, 0_u32);
         for no in 0..self.sb.group_count() {
-            let (block, offset) = self.sb.descriptor_place(no);
-            let bytes = &tx.data(&blocks[idx(block - self.sb.first_data_block() - 1)])[offset..];
+            let (_, offset) = self.sb.descriptor_place(no);
+            let bytes = &tx.data(&blocks[idx(no / self.sb.descriptors_per_block())])[offset..];
             free_blocks = free_blocks.saturating_add(u32::from(BG_FREE_BLOCKS_COUNT.get(bytes)));
             free_inodes = free_inodes.saturating_add(u32::from(BG_FREE_INODES_COUNT.get(bytes)));
         }

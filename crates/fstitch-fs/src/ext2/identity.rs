@@ -38,7 +38,7 @@ pub fn identify(device: &dyn BlockDevice, identity: &Identity) -> Result<()> {
         return refuse("changing the identity of a volume that must be recovered first".into());
     }
     let (mut raw, shape) = read_superblock(device)?;
-    let foreign = shape.features.read_only_because();
+    let foreign = shape.features.read_only_because(false);
     if !foreign.is_empty() {
         return refuse(format!("changing a volume with feature {}", foreign.join(", ")));
     }

@@ -13,8 +13,10 @@ use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 use super::alloc::Run;
 use super::blockmap::LeafHint;
 use super::dir::DirMemory;
+use super::layout::feature::ro_compat;
+use super::layout::inode::{self as raw, DiskInode};
 use super::layout::xattr::XattrSet;
-use super::layout::{Field, FieldInt, inode::DiskInode};
+use super::layout::{Field, FieldInt};
 use super::num::idx64;
 use super::volume::Ext2;
 use super::xattr::body_range;
@@ -180,6 +182,16 @@ impl Ext2 {
         self.cache.read(inode.at.0, BlockKind::Inode)
     }
 
+    /// Patches the fields that hold the inode's storage: a hint, without dependencies.
+    pub(super) fn put_sectors(&self, tx: &mut Tx<'_>, inode: &mut Inode, block: &Block) {
+        let (low, high) = inode.disk.storage_fields(self.sb.block_size);
+        inode.put(tx, block, (raw::I_BLOCKS, low), &[]);
+        let counted_high = self.sb.features.has_ro_compat(ro_compat::HUGE_FILE);
+        if counted_high && raw::I_BLOCKS_HIGH.get(&tx.data(block)[inode.at.1..]) != high {
+            inode.put(tx, block, (raw::I_BLOCKS_HIGH, high), &[]);
+        }
+    }
+
     /// Reads an inode that has names.
     pub(super) fn load_inode(&self, ino: InodeNo) -> Result<Inode> {
         let inode = self.load_any(ino)?;
@@ -235,7 +247,7 @@ impl Ext2 {
             gid: disk.gid,
             rdev: disk.rdev(),
             size: disk.size,
-            blocks: u64::from(disk.sectors),
+            blocks: disk.sectors,
             blksize: self.sb.block_size,
             atime: disk.atime,
             mtime: disk.mtime,

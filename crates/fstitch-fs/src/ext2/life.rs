@@ -205,7 +205,7 @@ impl Ext2 {
         let size = usize::from(self.sb.inode_size);
         inode.disk.generation = raw::I_GENERATION.get(&tx.data(block)[at.1..]).wrapping_add(1);
         let mut bytes: SmallVec<[u8; 256]> = SmallVec::from_elem(0, size);
-        inode.disk.encode_into(&mut bytes);
+        inode.disk.encode_into(&mut bytes, self.sb.block_size);
         bytes[size - parts.body.len()..].copy_from_slice(&parts.body);
         inode.born = inode.put_bytes(&mut tx, block, (0, &bytes), &befores);
         for &bit in &parts.number.bits {

@@ -117,10 +117,8 @@ impl Ext2 {
             let problem = format!("blocks of {} bytes, opened with {block_size}", sb.block_size);
             return Err(Error::corrupt(Structure::Superblock, None, problem));
         }
-        let forbidding = sb.features.read_only_because();
-        if !cache.options().read_only && !forbidding.is_empty() {
-            let names = forbidding.join(", ");
-            return Err(Error::Unsupported(format!("writing with feature {names}: mount read-only")));
+        if !cache.options().read_only {
+            check_writable(&sb, true)?;
         }
         let unclean = sb.state & STATE_VALID == 0 || sb.state & STATE_ERROR != 0;
         let opened_at = low32(cache.clock().now().secs.max(0).cast_unsigned());
@@ -187,8 +185,8 @@ impl Ext2 {
     }
 
     /// Units of 512 bytes in a block.
-    pub(super) fn sectors_per_block(&self) -> u32 {
-        self.sb.block_size / 512
+    pub(super) fn sectors_per_block(&self) -> u64 {
+        u64::from(self.sb.block_size / 512)
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -355,6 +353,7 @@ impl Ext2 {
     pub(super) fn start_use(&self) -> Result<()> {
         let mut patches = Vec::new();
         let is_journaled = self.has_journal_in_use();
+        check_writable(&self.sb, is_journaled)?;
         {
             let mut tx = self.cache.lock();
             let mounts = self.field(&tx, S_MNT_COUNT).saturating_add(1);
@@ -417,4 +416,21 @@ impl Ext2 {
             self.cache.poison(&error.to_string());
         }
     }
+}
+
+/// Refuses to write a volume with features that we cannot keep valid, by name.
+fn check_writable(sb: &Superblock, journaled: bool) -> Result<()> {
+    let forbidding = sb.features.read_only_because(journaled);
+    if forbidding.is_empty() {
+        return Ok(());
+    }
+    let names = forbidding.join(", ");
+    Err(Error::Unsupported(if sb.features.needs_journal() {
+        format!(
+            "writing with feature {names} and without a journal: mount read-only, \
+             or give the volume one with fstitch tune --journal"
+        )
+    } else {
+        format!("writing with feature {names}: mount read-only")
+    }))
 }

@@ -294,13 +294,13 @@ impl Ext2 {
             }
             _ => {}
         }
-        let sectors = inode.disk.sectors;
         if inode.disk.kind != FileKind::Symlink {
             if had != (to != 0) {
-                inode.put(tx, block, (I_BLOCKS, sectors), &[]);
+                self.put_sectors(tx, inode, block);
             }
             return inode.put(tx, block, (I_FILE_ACL, to), befores);
         }
+        let (sectors, _) = inode.disk.storage_fields(self.sb.block_size);
         let (from, end) = (I_BLOCKS.offset(), I_FILE_ACL.end());
         let mut bytes = tx.data(block)[inode.at.1 + from..inode.at.1 + end].to_vec();
         bytes[..4].copy_from_slice(&sectors.to_le_bytes());

@@ -23,7 +23,8 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Le, Result, Structure, Timestamp};
 use fstitch_fs::ext2::check::find_backup;
 use fstitch_fs::ext2::journal as jbd;
-use fstitch_fs::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
+use fstitch_fs::ext2::layout::feature::{Features, PLAIN};
+use fstitch_fs::ext2::layout::group::GroupDescriptor;
 use fstitch_fs::ext2::layout::inode::{self, DIRECT, I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
 use fstitch_fs::ext2::layout::superblock::{ROOT_INO, S_UUID, Superblock};
 use fstitch_fs::ext2::view::BlockView;
@@ -60,6 +61,11 @@ struct Raw<'d> {
 impl<'d> Raw<'d> {
     fn read(device: &'d dyn BlockDevice) -> Result<Self> {
         let (_, shape) = jbd::read_superblock(device)?;
+        let beyond = Features { compat: 0, ro_compat: 0, ..shape.features.beyond(&PLAIN) }.all_names();
+        if !beyond.is_empty() {
+            let names = beyond.join(", ");
+            return Err(Error::Unsupported(format!("what blocks are on a volume with feature {names}")));
+        }
         let left = Cell::new(2 * u64::from(shape.blocks_count));
         let view = BlockView::new(device, to_usize(shape.block_size));
         Ok(Self { view, shape, left, passes_over: false, unread: Cell::new(0) })
@@ -90,7 +96,7 @@ impl<'d> Raw<'d> {
     fn group(&self, group: u32) -> Result<GroupDescriptor> {
         let (no, offset) = self.shape.descriptor_place(group);
         let bytes = self.block(no, BlockKind::GroupDescriptor)?;
-        let raw = bytes.get(offset..offset + DESCRIPTOR_SIZE).unwrap_or_default();
+        let raw = bytes.get(offset..offset + self.shape.descriptor_size()).unwrap_or_default();
         GroupDescriptor::parse(raw, group, &self.shape, BlockNo(u64::from(no)))
     }
 

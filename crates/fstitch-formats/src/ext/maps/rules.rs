@@ -4,7 +4,7 @@ use fstitch_core::num::to_usize;
 use fstitch_core::{BlockKind, BlockNo, InodeNo, Le};
 use fstitch_fs::ext2::layout::dirent::entries;
 use fstitch_fs::ext2::layout::feature::compat;
-use fstitch_fs::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
+use fstitch_fs::ext2::layout::group::GroupDescriptor;
 use fstitch_fs::ext2::layout::inode::{DiskInode, I_DTIME, I_LINKS_COUNT};
 use fstitch_fs::ext2::layout::superblock::{
     MAGIC, S_BLOCK_GROUP_NR, S_BLOCKS_COUNT, S_MAGIC, S_STATE, S_UUID, STATE_VALID, SUPERBLOCK_SIZE,
@@ -97,7 +97,7 @@ impl ExtRules {
         let no = within.checked_sub(1).filter(|no| *no < self.shape.descriptor_blocks())?;
         let first = no * self.shape.descriptors_per_block();
         let groups = first..self.shape.group_count();
-        data.chunks_exact(DESCRIPTOR_SIZE).zip(groups).find_map(|(raw, group)| {
+        data.chunks_exact(self.shape.descriptor_size()).zip(groups).find_map(|(raw, group)| {
             GroupDescriptor::parse(raw, group, &self.shape, block).err().map(|error| error.to_string())
         })
     }

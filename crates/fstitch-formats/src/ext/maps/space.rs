@@ -30,7 +30,7 @@ fn unsupported<T>(what: impl Into<String>) -> Result<T> {
 /// A volume that may be changed as it is, and its superblock's bytes.
 fn ready(device: &dyn BlockDevice) -> Result<(Raw<'_>, Vec<u8>)> {
     let (bytes, shape) = jbd::read_superblock(device)?;
-    let foreign = shape.features.read_only_because();
+    let foreign = shape.features.read_only_because(false);
     if !foreign.is_empty() {
         return unsupported(format!("changing a volume with feature {}", foreign.join(", ")));
     }

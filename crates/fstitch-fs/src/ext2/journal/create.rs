@@ -153,7 +153,7 @@ pub fn remove(device: &dyn BlockDevice) -> Result<()> {
 /// The superblock of a volume that may be changed as it is.
 pub(super) fn ready(device: &dyn BlockDevice) -> Result<(Vec<u8>, Superblock)> {
     let (raw, shape) = read_superblock(device)?;
-    let foreign = shape.features.read_only_because();
+    let foreign = shape.features.read_only_because(false);
     if !foreign.is_empty() {
         return Err(Error::Unsupported(format!("changing a volume with feature {}", foreign.join(", "))));
     }

@@ -10,7 +10,7 @@ use super::create::BLOCKS_MIN;
 use super::external::JournalDevice;
 use super::raw::{JOURNAL_INO, S_JOURNAL_INUM, S_JOURNAL_UUID, Superblock};
 use crate::ext2::layout::feature::compat;
-use crate::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
+use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::{self, DIRECT, DiskInode, POINTERS};
 use crate::ext2::num::idx;
 use crate::ext2::view::BlockView;
@@ -253,7 +253,7 @@ pub(super) fn read_descriptor(
     let mut block = vec![0; volume.block_size()];
     let table = BlockNo(u64::from(table));
     volume.read(table, BlockKind::GroupDescriptor, &mut block)?;
-    GroupDescriptor::parse(&block[offset..offset + DESCRIPTOR_SIZE], group, shape, table)
+    GroupDescriptor::parse(&block[offset..offset + shape.descriptor_size()], group, shape, table)
 }
 
 /// Where an inode is: block and offset in it.

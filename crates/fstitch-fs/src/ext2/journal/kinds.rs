@@ -7,25 +7,36 @@
 use fstitch_core::{BlockKind, BlockNo, Le, Result};
 
 use super::super::layout::dirent::entries;
-use super::super::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
+use super::super::layout::group::GroupDescriptor;
 use super::super::layout::superblock::Superblock;
 use super::super::layout::xattr::XATTR_MAGIC;
-use super::super::num::idx;
 use super::super::view::BlockView;
 
 /// Kinds of blocks of a volume.
 pub(super) struct Kinds<'a> {
     volume: &'a Superblock,
-    groups: Vec<GroupDescriptor>,
+    /// Bitmaps and tables by their first blocks, with their lengths: they may lie in other groups than their own.
+    places: Vec<(u32, u32, BlockKind)>,
 }
 
 impl<'a> Kinds<'a> {
     /// Of a volume as it is on the medium: where its structures are does not change.
     pub(super) fn read(view: &BlockView<'_>, volume: &'a Superblock) -> Result<Self> {
-        let mut table = vec![0; idx(volume.descriptor_blocks()) * view.block_size()];
-        view.read(BlockNo(u64::from(volume.first_data_block()) + 1), BlockKind::GroupDescriptor, &mut table)?;
-        let groups = table.chunks_exact(DESCRIPTOR_SIZE).take(idx(volume.group_count()));
-        Ok(Self { volume, groups: groups.map(GroupDescriptor::raw).collect() })
+        let groups = GroupDescriptor::read_all(volume, |block, into| {
+            view.read(block, BlockKind::GroupDescriptor, into)
+        })?;
+        let mut places: Vec<_> = groups
+            .iter()
+            .flat_map(|at| {
+                [
+                    (at.block_bitmap, 1, BlockKind::BlockBitmap),
+                    (at.inode_bitmap, 1, BlockKind::InodeBitmap),
+                    (at.inode_table, volume.inode_table_blocks(), BlockKind::Inode),
+                ]
+            })
+            .collect();
+        places.sort_unstable_by_key(|&(first, ..)| first);
+        Ok(Self { volume, places })
     }
 
     /// What a block is that holds this.
@@ -37,18 +48,16 @@ impl<'a> Kinds<'a> {
         let no = u32::try_from(block.get()).ok()?;
         let within = no.checked_sub(self.volume.first_data_block())?;
         let group = within / self.volume.blocks_per_group;
-        let at = self.groups.get(idx(group))?;
-        let table = u64::from(at.inode_table)
-            ..u64::from(at.inode_table) + u64::from(self.volume.inode_table_blocks());
         // In some groups: a superblock, the descriptors, and blocks that are reserved for more of these.
         let head = self.volume.group_overhead(group);
         match within % self.volume.blocks_per_group {
-            0 if head > 0 => Some(BlockKind::Superblock),
+            0 if self.volume.has_superblock(group) => Some(BlockKind::Superblock),
             n if n < head && n <= self.volume.descriptor_blocks() => Some(BlockKind::GroupDescriptor),
-            _ if no == at.block_bitmap => Some(BlockKind::BlockBitmap),
-            _ if no == at.inode_bitmap => Some(BlockKind::InodeBitmap),
-            _ if table.contains(&u64::from(no)) => Some(BlockKind::Inode),
-            _ => None,
+            _ => {
+                let behind = self.places.partition_point(|&(first, ..)| first <= no);
+                let &(first, count, kind) = self.places.get(behind.checked_sub(1)?)?;
+                (no - first < count).then_some(kind)
+            }
         }
     }
 

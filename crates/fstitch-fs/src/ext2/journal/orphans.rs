@@ -18,12 +18,13 @@ use super::raw::{
     JOURNAL_INO, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_LAST_ORPHAN, S_MKFS_TIME, Superblock,
 };
 use crate::ext2::layout::Field;
+use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::group::{
-    BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_USED_DIRS_COUNT, DESCRIPTOR_SIZE, GroupDescriptor,
+    BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_USED_DIRS_COUNT, GroupDescriptor,
 };
 use crate::ext2::layout::inode::{
-    self, DIRECT, DiskInode, I_BLOCKS, I_DTIME, I_FILE_ACL, I_LINKS_COUNT, I_SIZE, I_SIZE_HIGH, POINTERS,
-    pointer_field,
+    self, DIRECT, DiskInode, I_BLOCKS, I_BLOCKS_HIGH, I_DTIME, I_FILE_ACL, I_LINKS_COUNT, I_SIZE,
+    I_SIZE_HIGH, POINTERS, pointer_field,
 };
 use crate::ext2::layout::xattr::{H_MAGIC, H_REFCOUNT, XATTR_MAGIC};
 use crate::ext2::num::{idx, idx64, low32, wide};
@@ -173,7 +174,7 @@ impl<'a, 'd> Pass<'a, 'd> {
         let (no, offset) = self.shape.descriptor_place(group);
         let no = BlockNo(u64::from(no));
         let block = self.read(no, BlockKind::GroupDescriptor)?;
-        let bytes = &block[offset..offset + DESCRIPTOR_SIZE];
+        let bytes = &block[offset..offset + self.shape.descriptor_size()];
         Ok((no, offset, GroupDescriptor::parse(bytes, group, &self.shape, no)?))
     }
 
@@ -334,7 +335,7 @@ impl<'a, 'd> Pass<'a, 'd> {
             }
         }
         orphan.disk.sectors =
-            orphan.disk.sectors.saturating_sub(count.saturating_mul(self.shape.block_size / 512));
+            orphan.disk.sectors.saturating_sub(u64::from(count) * u64::from(self.shape.block_size / 512));
         Ok(finished)
     }
 
@@ -414,8 +415,13 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     /// Writes what freeing blocks has changed of the inode.
     fn put_blocks(&mut self, orphan: &Orphan) -> Result<()> {
+        let (low, high) = orphan.disk.storage_fields(self.shape.block_size);
+        let counted_high = self.shape.features.has_ro_compat(ro_compat::HUGE_FILE);
         let bytes = &mut self.change(orphan.at.0, BlockKind::Inode)?[orphan.at.1..];
-        I_BLOCKS.put(bytes, orphan.disk.sectors);
+        I_BLOCKS.put(bytes, low);
+        if counted_high {
+            I_BLOCKS_HIGH.put(bytes, high);
+        }
         for (at, &pointer) in orphan.disk.block.iter().enumerate() {
             pointer_field(at).put(bytes, pointer);
         }

@@ -20,8 +20,8 @@ use super::raw::{
     Superblock,
 };
 use crate::ext2::layout::feature::{compat, incompat};
-use crate::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
-use crate::ext2::num::{idx, wide};
+use crate::ext2::layout::group::GroupDescriptor;
+use crate::ext2::num::idx;
 use crate::ext2::view::BlockView;
 
 /// How to recover.
@@ -74,7 +74,9 @@ pub fn read_superblock(device: &dyn BlockDevice) -> Result<(Vec<u8>, Superblock)
 fn parse(raw: &[u8], device: &dyn BlockDevice) -> Result<Superblock> {
     let mut settled = raw.to_vec();
     set_dirty(&mut settled, false);
-    Superblock::parse(&settled, device.geometry().bytes())
+    let shape = Superblock::parse_unsummed(&settled, device.geometry().bytes())?;
+    shape.check_sum(raw)?;
+    Ok(shape)
 }
 
 pub(in crate::ext2) fn write_superblock(device: &dyn BlockDevice, raw: &[u8]) -> Result<()> {
@@ -157,7 +159,7 @@ pub fn recover(device: &dyn BlockDevice, options: &mut Options<'_>) -> Result<Op
     if idle && !has_stale_log(device, &shape, place)? {
         return Ok(None);
     }
-    let foreign = shape.features.read_only_because();
+    let foreign = shape.features.read_only_because(false);
     if !foreign.is_empty() && !options.for_reading {
         let names = foreign.join(", ");
         return Err(Error::Unsupported(format!("replaying the journal of a volume with feature {names}")));
@@ -271,15 +273,13 @@ impl Work<'_, '_> {
     fn finish(&self) -> Result<()> {
         let (mut raw, shape) = read_superblock(self.device)?;
         let (mut blocks, mut inodes) = (0_u64, 0_u64);
-        let mut table = vec![0; idx(shape.descriptor_blocks()) * self.volume.block_size()];
-        let first = BlockNo(u64::from(shape.first_data_block()) + 1);
-        self.volume.read(first, BlockKind::GroupDescriptor, &mut table)?;
-        for bytes in table.chunks_exact(DESCRIPTOR_SIZE).take(idx(shape.group_count())) {
-            let group = GroupDescriptor::raw(bytes);
+        let groups = GroupDescriptor::read_all(&shape, |block, into| {
+            self.volume.read(block, BlockKind::GroupDescriptor, into)
+        })?;
+        for group in groups {
             blocks += u64::from(group.free_blocks);
             inodes += u64::from(group.free_inodes);
         }
-        debug_assert!(wide(table.len()) >= u64::from(shape.group_count()) * wide(DESCRIPTOR_SIZE));
         for (field, sum) in [(S_FREE_BLOCKS_COUNT, blocks), (S_FREE_INODES_COUNT, inodes)] {
             if let Ok(sum) = u32::try_from(sum) {
                 field.put(&mut raw, sum);

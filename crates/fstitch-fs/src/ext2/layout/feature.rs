@@ -46,6 +46,26 @@ pub mod incompat {
     pub const JOURNAL_DEV: u32 = 0x8;
     /// Descriptors are spread over the volume.
     pub const META_BG: u32 = 0x10;
+    /// Inodes may map their blocks by extents.
+    pub const EXTENTS: u32 = 0x40;
+    /// Descriptors of 64 bytes, block numbers of 64 bits.
+    pub const BIT64: u32 = 0x80;
+    /// A block tells other machines that the volume is in use.
+    pub const MMP: u32 = 0x100;
+    /// Bitmaps and inode tables may lie in other groups.
+    pub const FLEX_BG: u32 = 0x200;
+    /// Values of attributes may have an inode of their own.
+    pub const EA_INODE: u32 = 0x400;
+    /// The seed of all sums is in the superblock, not the volume's identifier.
+    pub const CSUM_SEED: u32 = 0x2000;
+    /// Directories of 4 GiB and more, and indexes of three levels.
+    pub const LARGE_DIR: u32 = 0x4000;
+    /// Small files and directories lie in their inodes.
+    pub const INLINE_DATA: u32 = 0x8000;
+    /// Names and contents may be encrypted.
+    pub const ENCRYPT: u32 = 0x1_0000;
+    /// Names may be looked up whatever their case.
+    pub const CASEFOLD: u32 = 0x2_0000;
 }
 
 /// Read-only compatible features.
@@ -56,10 +76,22 @@ pub mod ro_compat {
     pub const LARGE_FILE: u32 = 0x2;
     /// Never used; kept for old images.
     pub const BTREE_DIR: u32 = 0x4;
+    /// The storage of a file is counted in 48 bits, and may be counted in blocks.
+    pub const HUGE_FILE: u32 = 0x8;
+    /// Descriptors have sums (CRC-16) and say which bitmaps and inodes were never written.
+    pub const UNINIT_BG: u32 = 0x10;
     /// Directories of too many subdirectories count 1 link.
     pub const DIR_NLINK: u32 = 0x20;
     /// Inodes have space for nanoseconds and creation times.
     pub const EXTRA_ISIZE: u32 = 0x40;
+    /// Blocks are allocated in clusters.
+    pub const BIGALLOC: u32 = 0x200;
+    /// All metadata have sums (CRC-32C).
+    pub const METADATA_CSUM: u32 = 0x400;
+    /// Files may be sealed with a tree of hashes.
+    pub const VERITY: u32 = 0x8000;
+    /// The orphan file may hold numbers.
+    pub const ORPHAN_PRESENT: u32 = 0x1_0000;
 }
 
 /// Compatible features that we keep valid when we write and check, though we may not use them. The others own inodes or
@@ -73,14 +105,34 @@ pub const COMPAT_KNOWN: u32 = compat::DIR_PREALLOC
     | compat::FAST_COMMIT
     | compat::STABLE_INODES
     | compat::ORPHAN_FILE;
-/// Incompatible features that we know.
-pub const INCOMPAT_KNOWN: u32 = incompat::FILETYPE;
-/// Read-only compatible features that we keep valid when we write.
-pub const RO_COMPAT_KNOWN: u32 = ro_compat::SPARSE_SUPER
-    | ro_compat::LARGE_FILE
-    | ro_compat::BTREE_DIR
-    | ro_compat::DIR_NLINK
-    | ro_compat::EXTRA_ISIZE;
+/// Incompatible features with which a volume may be read.
+pub const INCOMPAT_READ: u32 = incompat::FILETYPE
+    | incompat::META_BG
+    | incompat::EXTENTS
+    | incompat::BIT64
+    | incompat::MMP
+    | incompat::FLEX_BG
+    | incompat::EA_INODE
+    | incompat::CSUM_SEED
+    | incompat::LARGE_DIR
+    | incompat::INLINE_DATA
+    | incompat::ENCRYPT
+    | incompat::CASEFOLD;
+/// Features without sums, extents and groups that were never written: their structures change sector by sector, so that
+/// soft updates order them, and tools that work without a mount keep them valid.
+pub const PLAIN: Features = Features {
+    compat: COMPAT_KNOWN,
+    incompat: incompat::FILETYPE,
+    ro_compat: ro_compat::SPARSE_SUPER
+        | ro_compat::LARGE_FILE
+        | ro_compat::BTREE_DIR
+        | ro_compat::DIR_NLINK
+        | ro_compat::EXTRA_ISIZE,
+};
+/// Features that we keep valid when all changes go through the journal (`docs/design/ext4.md`, "Changes of several
+/// sectors"). What is in neither set forbids writing by name.
+pub const JOURNALED: Features =
+    Features { compat: PLAIN.compat, incompat: PLAIN.incompat, ro_compat: PLAIN.ro_compat };
 
 const COMPAT_NAMES: &[(u32, &str)] = &[
     (0x1, "dir_prealloc"),
@@ -164,11 +216,7 @@ impl Features {
                     .into(),
             ));
         }
-        // Compatible by its word, yet it moves the tables of all groups.
-        if self.compat & compat::SPARSE_SUPER2 != 0 {
-            return Err(Error::Unsupported("feature sparse_super2, which belongs to ext4".into()));
-        }
-        match self.incompat & !INCOMPAT_KNOWN {
+        match self.incompat & !INCOMPAT_READ {
             0 => Ok(()),
             unknown => Err(Error::Unsupported(format!(
                 "incompatible feature {}",
@@ -177,12 +225,51 @@ impl Features {
         }
     }
 
-    /// Names of the features that allow only reading; empty when the volume may be written.
+    /// Names of the features that allow only reading; empty when the volume may be written: through its journal if it is
+    /// `journaled`, else in place.
     #[must_use]
-    pub fn read_only_because(&self) -> Vec<String> {
-        let mut all = names(self.compat & !COMPAT_KNOWN, COMPAT_NAMES);
-        all.extend(names(self.ro_compat & !RO_COMPAT_KNOWN, RO_COMPAT_NAMES));
-        all
+    pub fn read_only_because(&self, journaled: bool) -> Vec<String> {
+        self.beyond(if journaled { &JOURNALED } else { &PLAIN }).all_names()
+    }
+
+    /// Whether a journal would allow writing, which is forbidden without.
+    #[must_use]
+    pub fn needs_journal(&self) -> bool {
+        self.beyond(&JOURNALED) == Self::default() && self.beyond(&PLAIN) != Self::default()
+    }
+
+    /// What is set here and not in `known`.
+    #[must_use]
+    pub const fn beyond(&self, known: &Self) -> Self {
+        Self {
+            compat: self.compat & !known.compat,
+            incompat: self.incompat & !known.incompat,
+            ro_compat: self.ro_compat & !known.ro_compat,
+        }
+    }
+
+    /// Whether all metadata have sums (`metadata_csum`).
+    #[must_use]
+    pub const fn has_sums(&self) -> bool {
+        self.ro_compat & ro_compat::METADATA_CSUM != 0
+    }
+
+    /// Whether descriptors have sums and say what was never written (`metadata_csum` or `uninit_bg`).
+    #[must_use]
+    pub const fn has_group_sums(&self) -> bool {
+        self.ro_compat & (ro_compat::METADATA_CSUM | ro_compat::UNINIT_BG) != 0
+    }
+
+    /// Whether the incompatible features `bits` are set.
+    #[must_use]
+    pub const fn has_incompat(&self, bits: u32) -> bool {
+        self.incompat & bits == bits
+    }
+
+    /// Whether the read-only compatible features `bits` are set.
+    #[must_use]
+    pub const fn has_ro_compat(&self, bits: u32) -> bool {
+        self.ro_compat & bits == bits
     }
 
     /// The names of all features, as `dumpe2fs` prints them.
@@ -234,8 +321,8 @@ mod tests {
 
     #[test]
     fn unknown_features_are_refused_by_name() {
-        let extents = Features { incompat: 0x42, ..Features::default() };
-        assert!(extents.check_incompat().unwrap_err().to_string().contains("extent"));
+        let dirdata = Features { incompat: 0x1002, ..Features::default() };
+        assert!(dirdata.check_incompat().unwrap_err().to_string().contains("dirdata"));
         let odd = Features { incompat: 0x8000_0000, ..Features::default() };
         assert!(odd.check_incompat().unwrap_err().to_string().contains("0x80000000"));
         let dirty = Features { incompat: incompat::RECOVER, ..Features::default() };
@@ -243,30 +330,30 @@ mod tests {
     }
 
     #[test]
-    fn unknown_read_only_features_forbid_writing() {
-        let sums = Features { ro_compat: 0x403, ..Features::default() };
-        assert_eq!(sums.read_only_because(), ["metadata_csum"]);
-        assert!(Features { ro_compat: 0x43, ..Features::default() }.read_only_because().is_empty());
+    fn what_can_be_read_is_not_written_for_that() {
+        for journaled in [false, true] {
+            let foreign = Features { incompat: 0x2_0002, ro_compat: 0x8103, ..Features::default() };
+            assert!(foreign.check_incompat().is_ok());
+            assert_eq!(foreign.read_only_because(journaled), ["casefold", "quota", "verity"]);
+            let plain = Features { ro_compat: 0x43, ..Features::default() };
+            assert!(plain.read_only_because(journaled).is_empty());
+        }
+        let extents = Features { incompat: 0x42, ..Features::default() };
+        assert_eq!(extents.read_only_because(false), ["extent"]);
     }
 
     #[test]
     fn compatible_features_that_own_something_unknown_forbid_writing() {
         let known = Features { compat: COMPAT_KNOWN, ..Features::default() };
-        assert!(known.read_only_because().is_empty());
-        let others = ["imagic_inodes", "lazy_bg", "exclude_inode", "snapshot_bitmap"];
+        assert!(known.read_only_because(false).is_empty());
+        let others = ["imagic_inodes", "lazy_bg", "exclude_inode", "snapshot_bitmap", "sparse_super2"];
         for name in others {
             let mut features = known;
             assert!(features.set_by_name(name, true));
-            assert_eq!(features.read_only_because(), [name]);
+            assert_eq!(features.read_only_because(false), [name]);
         }
         let unknown = Features { compat: 0x2000, ..Features::default() };
-        assert_eq!(unknown.read_only_because(), ["0x2000"]);
-    }
-
-    #[test]
-    fn a_layout_with_two_backups_is_refused() {
-        let moved = Features { compat: compat::SPARSE_SUPER2, ..Features::default() };
-        assert!(moved.check_incompat().unwrap_err().to_string().contains("sparse_super2"));
+        assert_eq!(unknown.read_only_because(true), ["0x2000"]);
     }
 
     #[test]

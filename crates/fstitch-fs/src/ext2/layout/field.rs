@@ -31,7 +31,7 @@ macro_rules! field_int {
     )*};
 }
 
-field_int!(u8, u16, u32);
+field_int!(u8, u16, u32, u64);
 
 /// A field of an on-disk structure: an integer type at an offset in bytes from the structure's start.
 #[derive(Clone, Copy, Debug)]

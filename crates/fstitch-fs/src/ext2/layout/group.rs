@@ -1,14 +1,25 @@
 //! Group descriptors: where a group's bitmaps and inode table are, and its summary counters.
 //!
-//! **Layout.** 32 bytes each, in an array that starts in the block behind the superblock.
+//! **Layout.** 32 bytes each, or `s_desc_size` bytes (64) with the feature `64bit`, in an array that starts in the block
+//! behind the superblock; with `meta_bg` each block of it lies in the first of the groups that it describes.
 
 use fstitch_core::{BlockNo, Error, Result, Structure};
 
+use super::feature::incompat;
 use super::field::fields;
 use super::superblock::Superblock;
+use crate::ext2::num::idx;
 
-/// Bytes of a descriptor.
+/// Bytes of a descriptor without the feature `64bit`.
 pub const DESCRIPTOR_SIZE: usize = 32;
+/// Bytes of a descriptor that has all fields below.
+pub const LARGE_DESCRIPTOR_SIZE: usize = 64;
+/// `bg_flags`: inode bitmap and table were never written: no inode is in use.
+pub const INODE_UNINIT: u16 = 1;
+/// `bg_flags`: the block bitmap was never written: only metadata are in use.
+pub const BLOCK_UNINIT: u16 = 2;
+/// `bg_flags`: the inode table holds zeros where no inode was.
+pub const INODE_ZEROED: u16 = 4;
 
 fields! {
     /// Block of the block bitmap.
@@ -23,11 +34,42 @@ fields! {
     BG_FREE_INODES_COUNT: u16 @ 14;
     /// Inodes that are directories.
     BG_USED_DIRS_COUNT: u16 @ 16;
-    /// Flags of later formats.
+    /// [`INODE_UNINIT`] and the others.
     BG_FLAGS: u16 @ 18;
+    /// Sum of the block bitmap, low half.
+    BG_BLOCK_BITMAP_CSUM_LO: u16 @ 24;
+    /// Sum of the inode bitmap, low half.
+    BG_INODE_BITMAP_CSUM_LO: u16 @ 26;
+    /// Inodes at the table's end that were never used.
+    BG_ITABLE_UNUSED: u16 @ 28;
+    /// Sum of the descriptor.
+    BG_CHECKSUM: u16 @ 30;
+    /// High halves, in large descriptors only: block of the block bitmap.
+    BG_BLOCK_BITMAP_HI: u32 @ 32;
+    /// Block of the inode bitmap.
+    BG_INODE_BITMAP_HI: u32 @ 36;
+    /// First block of the inode table.
+    BG_INODE_TABLE_HI: u32 @ 40;
+    /// Free blocks.
+    BG_FREE_BLOCKS_COUNT_HI: u16 @ 44;
+    /// Free inodes.
+    BG_FREE_INODES_COUNT_HI: u16 @ 46;
+    /// Directories.
+    BG_USED_DIRS_COUNT_HI: u16 @ 48;
+    /// Inodes at the table's end that were never used.
+    BG_ITABLE_UNUSED_HI: u16 @ 50;
+    /// Sum of the block bitmap.
+    BG_BLOCK_BITMAP_CSUM_HI: u16 @ 56;
+    /// Sum of the inode bitmap.
+    BG_INODE_BITMAP_CSUM_HI: u16 @ 58;
 }
 
-const _: () = assert!(BG_FLAGS.end() == 20 && BG_FLAGS.end() <= DESCRIPTOR_SIZE);
+const _: () = {
+    assert!(BG_FLAGS.end() + 4 == BG_BLOCK_BITMAP_CSUM_LO.offset());
+    assert!(BG_CHECKSUM.end() == DESCRIPTOR_SIZE && BG_BLOCK_BITMAP_HI.offset() == DESCRIPTOR_SIZE);
+    assert!(BG_ITABLE_UNUSED_HI.end() + 4 == BG_BLOCK_BITMAP_CSUM_HI.offset());
+    assert!(BG_INODE_BITMAP_CSUM_HI.end() + 4 == LARGE_DESCRIPTOR_SIZE);
+};
 
 /// A block group's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -44,10 +86,14 @@ pub struct GroupDescriptor {
     pub free_inodes: u16,
     /// Directories (a summary).
     pub used_dirs: u16,
+    /// [`INODE_UNINIT`] and the others; 0 where descriptors have no sums, for then nobody means them.
+    pub flags: u16,
+    /// Inodes at the table's end that were never used; 0 where descriptors have no sums.
+    pub itable_unused: u16,
 }
 
 impl GroupDescriptor {
-    /// Reads a descriptor without any check.
+    /// Reads a descriptor without any check. What only features give a meaning is read as it stands.
     #[must_use]
     pub fn raw(bytes: &[u8]) -> Self {
         Self {
@@ -57,50 +103,140 @@ impl GroupDescriptor {
             free_blocks: BG_FREE_BLOCKS_COUNT.get(bytes),
             free_inodes: BG_FREE_INODES_COUNT.get(bytes),
             used_dirs: BG_USED_DIRS_COUNT.get(bytes),
+            flags: BG_FLAGS.get(bytes),
+            itable_unused: BG_ITABLE_UNUSED.get(bytes),
         }
     }
 
-    /// Reads and checks the descriptor of `group`: its bitmaps and inode table lie inside the group, apart
-    /// from each other and behind the group's copy of superblock and descriptors.
+    /// Reads all descriptors of a volume without any check. `read` reads a block.
+    ///
+    /// # Errors
+    /// When reading fails.
+    pub fn read_all(
+        volume: &Superblock,
+        mut read: impl FnMut(BlockNo, &mut [u8]) -> Result<()>,
+    ) -> Result<Vec<Self>> {
+        let mut block = vec![0; idx(volume.block_size)];
+        let mut groups = Vec::with_capacity(idx(volume.group_count()));
+        for no in volume.all_descriptor_blocks() {
+            read(BlockNo(u64::from(no)), &mut block)?;
+            let left = idx(volume.group_count()) - groups.len();
+            groups.extend(block.chunks_exact(volume.descriptor_size()).take(left).map(Self::raw));
+        }
+        Ok(groups)
+    }
+
+    /// Reads and checks the descriptor of `group`, all `s_desc_size` bytes of it: its sum is right, its bitmaps and inode
+    /// table lie where they may, apart from each other and behind the copy of superblock and descriptors in the groups where
+    /// they lie. That is this group, or with `flex_bg` any.
     ///
     /// # Errors
     /// `Corrupt`, naming the group. `block` is where the descriptor lies.
     pub fn parse(bytes: &[u8], group: u32, volume: &Superblock, block: BlockNo) -> Result<Self> {
-        let descriptor = Self::raw(bytes);
+        if !volume.sums.is_descriptor_right(group, bytes) {
+            let problem = format!("checksum {:#06x}", BG_CHECKSUM.get(bytes));
+            return Err(Error::corrupt(Structure::Descriptor(u64::from(group)), block, problem));
+        }
+        Self::parse_unsummed(bytes, group, volume, block)
+    }
+
+    /// The same whatever its sum is: for checking.
+    ///
+    /// # Errors
+    /// As [`GroupDescriptor::parse`].
+    pub fn parse_unsummed(bytes: &[u8], group: u32, volume: &Superblock, block: BlockNo) -> Result<Self> {
+        let mut descriptor = Self::raw(bytes);
         let damaged =
             |problem: String| Error::corrupt(Structure::Descriptor(u64::from(group)), block, problem);
-        let first = u64::from(volume.group_start(group)) + u64::from(volume.group_overhead(group));
-        let end = u64::from(volume.group_start(group)) + u64::from(volume.group_blocks(group));
-        let table = u64::from(descriptor.inode_table);
-        let table_end = table + u64::from(volume.inode_table_blocks());
-        for (what, at, at_end) in [
-            ("block bitmap", u64::from(descriptor.block_bitmap), u64::from(descriptor.block_bitmap) + 1),
-            ("inode bitmap", u64::from(descriptor.inode_bitmap), u64::from(descriptor.inode_bitmap) + 1),
-            ("inode table", table, table_end),
-        ] {
-            if at < first || at_end > end {
-                return Err(damaged(format!("{what} at {at}..{at_end}, expected inside {first}..{end}")));
-            }
+        if has_high_half(bytes) {
+            return Err(damaged("a bitmap, the inode table or a count needs more than its low half".into()));
         }
-        let inside = |bitmap: u32| (table..table_end).contains(&u64::from(bitmap));
-        if descriptor.block_bitmap == descriptor.inode_bitmap
-            || inside(descriptor.block_bitmap)
-            || inside(descriptor.inode_bitmap)
-        {
-            return Err(damaged("bitmaps and inode table overlap".into()));
+        if !volume.features.has_group_sums() {
+            (descriptor.flags, descriptor.itable_unused) = (0, 0);
+        }
+        descriptor.check_places(group, volume).map_err(damaged)?;
+        if u32::from(descriptor.itable_unused) > volume.inodes_per_group {
+            return Err(damaged(format!("{} unused inodes", descriptor.itable_unused)));
         }
         Ok(descriptor)
     }
 
-    /// Writes the descriptor's fields into its 32 bytes; the others are kept.
-    pub fn encode_into(&self, bytes: &mut [u8]) {
+    fn check_places(&self, group: u32, volume: &Superblock) -> Result<(), String> {
+        let table = u64::from(self.inode_table);
+        let table_end = table + u64::from(volume.inode_table_blocks());
+        let home = u64::from(volume.group_start(group));
+        let home = home..home + u64::from(volume.group_blocks(group));
+        let roams = volume.features.has_incompat(incompat::FLEX_BG);
+        let bounds = if roams {
+            u64::from(volume.first_data_block()) + 1..u64::from(volume.blocks_count)
+        } else {
+            home.start + u64::from(volume.group_overhead(group))..home.end
+        };
+        for (what, at, at_end) in [
+            ("block bitmap", u64::from(self.block_bitmap), u64::from(self.block_bitmap) + 1),
+            ("inode bitmap", u64::from(self.inode_bitmap), u64::from(self.inode_bitmap) + 1),
+            ("inode table", table, table_end),
+        ] {
+            if at < bounds.start || at_end > bounds.end {
+                let (start, end) = (bounds.start, bounds.end);
+                return Err(format!("{what} at {at}..{at_end}, expected inside {start}..{end}"));
+            }
+            if roams && let Some(other) = overhead_met(volume, at, at_end) {
+                return Err(format!("{what} at {at}..{at_end} lies over the descriptors in group {other}"));
+            }
+        }
+        let inside = |bitmap: u32| (table..table_end).contains(&u64::from(bitmap));
+        if self.block_bitmap == self.inode_bitmap || inside(self.block_bitmap) || inside(self.inode_bitmap) {
+            return Err("bitmaps and inode table overlap".into());
+        }
+        Ok(())
+    }
+
+    /// Whether the block bitmap was never written.
+    #[must_use]
+    pub const fn is_block_uninit(&self) -> bool {
+        self.flags & BLOCK_UNINIT != 0
+    }
+
+    /// Whether inode bitmap and table were never written.
+    #[must_use]
+    pub const fn is_inode_uninit(&self) -> bool {
+        self.flags & INODE_UNINIT != 0
+    }
+
+    /// Writes the descriptor's fields into its bytes, all `s_desc_size` of them; the others are kept. Flags and unused inodes
+    /// are written only where they mean something (`summed`, [`super::feature::Features::has_group_sums`]).
+    pub fn encode_into(&self, bytes: &mut [u8], summed: bool) {
         BG_BLOCK_BITMAP.put(bytes, self.block_bitmap);
         BG_INODE_BITMAP.put(bytes, self.inode_bitmap);
         BG_INODE_TABLE.put(bytes, self.inode_table);
         BG_FREE_BLOCKS_COUNT.put(bytes, self.free_blocks);
         BG_FREE_INODES_COUNT.put(bytes, self.free_inodes);
         BG_USED_DIRS_COUNT.put(bytes, self.used_dirs);
+        if summed {
+            BG_FLAGS.put(bytes, self.flags);
+            BG_ITABLE_UNUSED.put(bytes, self.itable_unused);
+        }
+        if bytes.len() >= LARGE_DESCRIPTOR_SIZE {
+            bytes[BG_BLOCK_BITMAP_HI.offset()..BG_ITABLE_UNUSED_HI.end()].fill(0);
+        }
     }
+}
+
+/// Whether a large descriptor has numbers that need their high halves, which no volume below 2^32 blocks with groups of at
+/// most 65,528 blocks has.
+fn has_high_half(bytes: &[u8]) -> bool {
+    bytes.len() >= LARGE_DESCRIPTOR_SIZE
+        && bytes[BG_BLOCK_BITMAP_HI.offset()..BG_ITABLE_UNUSED_HI.end()].iter().any(|&byte| byte != 0)
+}
+
+/// The first group that has a part of `at..end`, which are blocks of the volume, in its copy of superblock and descriptors.
+fn overhead_met(volume: &Superblock, at: u64, end: u64) -> Option<u32> {
+    let (first, last) = (u32::try_from(at).ok()?, u32::try_from(end - 1).ok()?);
+    (volume.group_of(first)..=volume.group_of(last)).find(|&group| {
+        let start = u64::from(volume.group_start(group));
+        at < start + u64::from(volume.group_overhead(group)) && start < end
+    })
 }
 
 #[cfg(test)]
@@ -116,10 +252,18 @@ mod tests {
             free_blocks: 6,
             free_inodes: 7,
             used_dirs: 8,
+            flags: BLOCK_UNINIT,
+            itable_unused: 9,
         };
-        let mut bytes = [0xff; DESCRIPTOR_SIZE];
-        descriptor.encode_into(&mut bytes);
+        let mut bytes = [0xff; LARGE_DESCRIPTOR_SIZE];
+        descriptor.encode_into(&mut bytes[..DESCRIPTOR_SIZE], false);
+        assert_eq!(bytes[18..], [0xff; 46], "without sums nobody else has flags");
+        descriptor.encode_into(&mut bytes[..DESCRIPTOR_SIZE], true);
         assert_eq!(GroupDescriptor::raw(&bytes), descriptor);
-        assert_eq!(bytes[18..], [0xff; 14]);
+        assert_eq!(bytes[32..], [0xff; 32]);
+        assert!(has_high_half(&bytes));
+        descriptor.encode_into(&mut bytes, true);
+        assert!(!has_high_half(&bytes));
+        assert_eq!(bytes[52..], [0xff; 12], "sums are not the descriptor's");
     }
 }

@@ -5,9 +5,10 @@
 
 use fstitch_core::{BlockNo, Error, FileKind, InodeNo, Result, Structure, Timestamp};
 
+use super::feature::{Features, incompat, ro_compat};
 use super::field::fields;
 use super::superblock::Superblock;
-use crate::ext2::num::{high16, idx, low16, low32, small};
+use crate::ext2::num::{high16, idx, low16, low32, wide};
 use crate::ext2::{device, times};
 
 /// Bytes of the original inode.
@@ -24,9 +25,46 @@ pub const LINK_MAX: u32 = 32_000;
 pub const DIRECTORY_LINK_MAX: u32 = 65_000;
 /// Bytes of fixed fields that we give new large inodes.
 pub const EXTRA_ISIZE: u16 = 32;
-/// `i_flags` with meanings that we do not know how to keep: compressed blocks, encryption, a size counted in
+/// `i_flags`: the contents are encrypted.
+pub const ENCRYPT_FL: u32 = 0x800;
+/// `i_flags`: the directory has an index.
+pub const INDEX_FL: u32 = 0x1000;
+/// `i_flags`: storage is counted in blocks, not in units of 512 bytes.
+pub const HUGE_FILE_FL: u32 = 0x4_0000;
+/// `i_flags`: the 60 bytes of the map are the root of an extent tree.
+pub const EXTENTS_FL: u32 = 0x8_0000;
+/// `i_flags`: the file is sealed with a tree of hashes.
+pub const VERITY_FL: u32 = 0x10_0000;
+/// `i_flags`: the contents are the value of an attribute of other inodes.
+pub const EA_INODE_FL: u32 = 0x20_0000;
+/// `i_flags`: the contents lie in the inode.
+pub const INLINE_DATA_FL: u32 = 0x1000_0000;
+/// `i_flags`: names in the directory are looked up whatever their case.
+pub const CASEFOLD_FL: u32 = 0x4000_0000;
+/// `i_flags` with meanings that no feature of ext2 and ext3 has: compressed blocks, encryption, a size counted in
 /// blocks, extents, an attribute's value, inline data.
-pub const FLAGS_UNKNOWN: u32 = 0x200 | 0x800 | 0x4_0000 | 0x8_0000 | 0x20_0000 | 0x1000_0000;
+pub const FLAGS_UNKNOWN: u32 = 0x200 | ENCRYPT_FL | HUGE_FILE_FL | EXTENTS_FL | EA_INODE_FL | INLINE_DATA_FL;
+
+/// The `i_flags` of [`FLAGS_UNKNOWN`] that no feature of the volume allows.
+#[must_use]
+pub const fn foreign_flags(features: &Features) -> u32 {
+    let mut foreign = FLAGS_UNKNOWN;
+    let allowed = [
+        (features.has_incompat(incompat::ENCRYPT), ENCRYPT_FL),
+        (features.has_ro_compat(ro_compat::HUGE_FILE), HUGE_FILE_FL),
+        (features.has_incompat(incompat::EXTENTS), EXTENTS_FL),
+        (features.has_incompat(incompat::EA_INODE), EA_INODE_FL),
+        (features.has_incompat(incompat::INLINE_DATA), INLINE_DATA_FL),
+    ];
+    let mut at = 0;
+    while at < allowed.len() {
+        if allowed[at].0 {
+            foreign &= !allowed[at].1;
+        }
+        at += 1;
+    }
+    foreign
+}
 
 fields! {
     /// Kind and permissions.
@@ -57,14 +95,22 @@ fields! {
     I_GENERATION: u32 @ 0x64;
     /// Block of extended attributes.
     I_FILE_ACL: u32 @ 0x68;
-    /// Length, high half (regular files).
+    /// Length, high half (regular files; with the feature `large_dir` directories, too).
     I_SIZE_HIGH: u32 @ 0x6c;
+    /// Storage, bits 32 to 47 (feature `huge_file`).
+    I_BLOCKS_HIGH: u16 @ 0x74;
+    /// Block of extended attributes, high half (feature `64bit`).
+    I_FILE_ACL_HIGH: u16 @ 0x76;
     /// Owner, high half.
     I_UID_HIGH: u16 @ 0x78;
     /// Group, high half.
     I_GID_HIGH: u16 @ 0x7a;
+    /// Sum of the inode, low half.
+    I_CHECKSUM_LO: u16 @ 0x7c;
     /// Bytes of fixed fields from 0x80 on.
     I_EXTRA_ISIZE: u16 @ 0x80;
+    /// Sum of the inode, high half.
+    I_CHECKSUM_HI: u16 @ 0x82;
     /// Nanoseconds and epoch bits of `I_CTIME`.
     I_CTIME_EXTRA: u32 @ 0x84;
     /// Those of `I_MTIME`.
@@ -99,8 +145,8 @@ pub struct DiskInode {
     pub nlink: u16,
     /// Length in bytes.
     pub size: u64,
-    /// Storage in units of 512 bytes.
-    pub sectors: u32,
+    /// Storage in units of 512 bytes, whatever units the inode is kept in.
+    pub sectors: u64,
     /// `chattr` flags.
     pub flags: u32,
     /// Last access.
@@ -143,17 +189,23 @@ impl DiskInode {
         if usize::from(extra_isize) > raw.len() - GOOD_OLD_SIZE || !extra_isize.is_multiple_of(4) {
             return Err(damaged(format!("{extra_isize} bytes of extra fields in {} bytes", raw.len())));
         }
-        let inode = Self::decode(raw, kind, mode, extra_isize);
-        if inode.flags & FLAGS_UNKNOWN != 0 {
+        let inode = Self::decode(raw, kind, mode, extra_isize).of(volume);
+        if inode.flags & foreign_flags(&volume.features) != 0 {
             return Err(damaged(format!(
                 "flags {:#x} belong to features that the volume lacks",
                 inode.flags
             )));
         }
-        if kind == FileKind::Directory && !inode.size.is_multiple_of(u64::from(volume.block_size)) {
+        if volume.features.has_incompat(incompat::BIT64) && I_FILE_ACL_HIGH.get(raw) != 0 {
+            return Err(damaged("its attributes lie behind block 2^32".into()));
+        }
+        if kind == FileKind::Directory
+            && !inode.has_inline_data()
+            && !inode.size.is_multiple_of(u64::from(volume.block_size))
+        {
             return Err(damaged(format!("directory of {} bytes, expected whole blocks", inode.size)));
         }
-        if inode.size > size_max(volume.block_size) {
+        if inode.size > inode.size_max(volume.block_size) {
             return Err(damaged(format!("{} bytes are more than a block map reaches", inode.size)));
         }
         if kind == FileKind::Symlink && inode.size > u64::from(volume.block_size) {
@@ -163,7 +215,10 @@ impl DiskInode {
     }
 
     fn decode(raw: &[u8], kind: FileKind, mode: u16, extra_isize: u16) -> Self {
-        let high = if kind == FileKind::Regular { I_SIZE_HIGH.get(raw) } else { 0 };
+        let high = match kind {
+            FileKind::Regular | FileKind::Directory => I_SIZE_HIGH.get(raw),
+            _ => 0,
+        };
         let extra = |field: super::Field<u32>| {
             if has_extra(extra_isize, field.end()) { field.get(raw) } else { 0 }
         };
@@ -179,7 +234,7 @@ impl DiskInode {
             gid: u32::from(I_GID.get(raw)) | u32::from(I_GID_HIGH.get(raw)) << 16,
             nlink: I_LINKS_COUNT.get(raw),
             size: u64::from(I_SIZE.get(raw)) | u64::from(high) << 32,
-            sectors: I_BLOCKS.get(raw),
+            sectors: u64::from(I_BLOCKS.get(raw)) | u64::from(I_BLOCKS_HIGH.get(raw)) << 32,
             flags: I_FLAGS.get(raw),
             atime: time(I_ATIME, I_ATIME_EXTRA),
             ctime: time(I_CTIME, I_CTIME_EXTRA),
@@ -194,21 +249,45 @@ impl DiskInode {
         }
     }
 
-    /// Writes all fields into the inode's bytes; bytes behind the extra fields (extended attributes) and
+    /// The inode as fields without a meaning on `volume` leave it.
+    fn of(mut self, volume: &Superblock) -> Self {
+        if self.kind == FileKind::Directory && !volume.features.has_incompat(incompat::LARGE_DIR) {
+            self.size &= u64::from(u32::MAX);
+        }
+        if !volume.features.has_ro_compat(ro_compat::HUGE_FILE) {
+            self.sectors &= u64::from(u32::MAX);
+        } else if self.flags & HUGE_FILE_FL != 0 {
+            self.sectors *= u64::from(volume.block_size / 512);
+        }
+        self
+    }
+
+    /// The two fields that hold its storage, in the units that its flags say.
+    #[must_use]
+    pub fn storage_fields(&self, block_size: u32) -> (u32, u16) {
+        let unit = if self.flags & HUGE_FILE_FL == 0 { 1 } else { u64::from(block_size / 512) };
+        let stored = self.sectors / unit;
+        (low32(stored), low16(low32(stored >> 32)))
+    }
+
+    /// Writes all fields into the inode's bytes but its sum; bytes behind the extra fields (extended attributes) and
     /// fields that we do not model are kept.
-    pub fn encode_into(&self, raw: &mut [u8]) {
+    pub fn encode_into(&self, raw: &mut [u8], block_size: u32) {
         I_MODE.put(raw, self.kind.mode_bits() | self.perm);
         I_UID.put(raw, low16(self.uid));
         I_UID_HIGH.put(raw, high16(self.uid));
         I_GID.put(raw, low16(self.gid));
         I_GID_HIGH.put(raw, high16(self.gid));
         I_SIZE.put(raw, low32(self.size));
-        if self.kind == FileKind::Regular {
+        // A directory of less than 4 GiB has 0 there: what other formats keep in these bytes is not for directories.
+        if self.kind == FileKind::Regular || self.size > u64::from(u32::MAX) {
             I_SIZE_HIGH.put(raw, low32(self.size >> 32));
         }
         I_DTIME.put(raw, self.dtime);
         I_LINKS_COUNT.put(raw, self.nlink);
-        I_BLOCKS.put(raw, self.sectors);
+        let (low, high) = self.storage_fields(block_size);
+        I_BLOCKS.put(raw, low);
+        I_BLOCKS_HIGH.put(raw, high);
         I_FLAGS.put(raw, self.flags);
         for (at, &pointer) in self.block.iter().enumerate() {
             pointer_field(at).put(raw, pointer);
@@ -243,15 +322,37 @@ impl DiskInode {
     /// Whether this is a symbolic link whose target is kept in the pointers.
     #[must_use]
     pub fn is_fast_symlink(&self, block_size: u32) -> bool {
-        let attributes = if self.xattr_block == 0 { 0 } else { block_size / 512 };
-        self.kind == FileKind::Symlink && self.sectors == attributes && self.size < 60
+        let attributes = if self.xattr_block == 0 { 0 } else { u64::from(block_size / 512) };
+        self.kind == FileKind::Symlink
+            && self.flags & (EXTENTS_FL | INLINE_DATA_FL) == 0
+            && self.sectors == attributes
+            && self.size < 60
+    }
+
+    /// Whether its map is an extent tree.
+    #[must_use]
+    pub const fn has_extents(&self) -> bool {
+        self.flags & (EXTENTS_FL | INLINE_DATA_FL) == EXTENTS_FL
+    }
+
+    /// Whether its contents lie in the inode itself.
+    #[must_use]
+    pub const fn has_inline_data(&self) -> bool {
+        self.flags & INLINE_DATA_FL != 0
+    }
+
+    /// How long it may become with the map that it has.
+    #[must_use]
+    pub fn size_max(&self, block_size: u32) -> u64 {
+        if self.flags & EXTENTS_FL == 0 { size_max(block_size) } else { size_max_extents(block_size) }
     }
 
     /// Whether the pointers point at blocks (of data or indirect).
     #[must_use]
     pub fn has_blocks(&self, block_size: u32) -> bool {
         match self.kind {
-            FileKind::Regular | FileKind::Directory => true,
+            FileKind::Regular | FileKind::Directory => !self.has_inline_data(),
+            FileKind::Symlink if self.has_inline_data() => false,
             FileKind::Symlink => !self.is_fast_symlink(block_size),
             _ => false,
         }
@@ -288,11 +389,23 @@ pub fn pointer_bytes(block: &[u32; POINTERS]) -> [u8; FAST_SYMLINK] {
 pub fn symlink_pointers(target: &[u8]) -> [u32; POINTERS] {
     let mut bytes = [0; FAST_SYMLINK];
     bytes[..target.len()].copy_from_slice(target);
+    words(&bytes)
+}
+
+/// The 60 bytes of an inode's map as pointers.
+#[must_use]
+pub fn words(bytes: &[u8; FAST_SYMLINK]) -> [u32; POINTERS] {
     let mut block = [0; POINTERS];
     for (at, pointer) in block.iter_mut().enumerate() {
-        *pointer = fstitch_core::Le::u32(&bytes, at * 4);
+        *pointer = fstitch_core::Le::u32(bytes, at * 4);
     }
     block
+}
+
+/// The longest file that extents map, in bytes: 2^32 - 1 blocks, so that a count of them has 32 bits.
+#[must_use]
+pub fn size_max_extents(block_size: u32) -> u64 {
+    u64::from(u32::MAX) * u64::from(block_size)
 }
 
 /// The longest file, in bytes: what three levels of indirect blocks reach, and at most what the 32-bit count
@@ -329,8 +442,8 @@ const _: () = assert!(FAST_SYMLINK == 60);
 
 /// Storage in units of 512 bytes that `blocks` blocks take.
 #[must_use]
-pub fn sectors(blocks: usize, block_size: u32) -> u32 {
-    small(blocks) * (block_size / 512)
+pub fn sectors(blocks: usize, block_size: u32) -> u64 {
+    wide(blocks) * u64::from(block_size / 512)
 }
 
 #[cfg(test)]
@@ -346,7 +459,7 @@ mod tests {
             gid: 0x2_3456,
             nlink: 3,
             size: 0x1_0000_0007,
-            sectors: 8,
+            sectors: 0x1_0000_0008,
             flags: 0x80,
             atime: time(1),
             ctime: time(2),
@@ -365,10 +478,24 @@ mod tests {
         for (size, extra) in [(128, 0), (256, 32), (256, 28), (512, 32)] {
             let inode = sample(extra);
             let mut raw = vec![0; size];
-            inode.encode_into(&mut raw);
+            inode.encode_into(&mut raw, 4096);
             let mode = I_MODE.get(&raw);
             assert_eq!(DiskInode::decode(&raw, FileKind::Regular, mode, extra), inode, "{size} {extra}");
         }
+    }
+
+    #[test]
+    fn storage_counted_in_blocks_stays_so() {
+        let inode = DiskInode { flags: HUGE_FILE_FL, ..sample(0) };
+        assert_eq!(inode.storage_fields(4096), (0x2000_0001, 0));
+        assert_eq!(sample(0).storage_fields(4096), (8, 1));
+    }
+
+    #[test]
+    fn features_allow_flags() {
+        let extents = Features { incompat: incompat::EXTENTS, ..Features::default() };
+        assert_eq!(foreign_flags(&Features::default()), FLAGS_UNKNOWN);
+        assert_eq!(foreign_flags(&extents), FLAGS_UNKNOWN & !EXTENTS_FL);
     }
 
     #[test]

@@ -8,7 +8,9 @@
 //!
 //! Nothing here changes a medium or knows patches.
 
+pub mod checksum;
 pub mod dirent;
+pub mod extent;
 pub mod feature;
 mod field;
 pub mod group;

@@ -3,12 +3,13 @@
 //! **Layout.** 1024 bytes at byte 1024 of the volume, whatever the block size, so that a boot sector fits
 //! before it; copies (for `e2fsck`) at the start of some groups. Our own offsets are checked below.
 
-use fstitch_core::{Error, Result, Structure};
+use fstitch_core::{Error, Le, Result, Structure};
 
-use super::feature::{Features, compat, ro_compat};
+use super::checksum::{CHECKSUM_CRC32C, Sums, is_superblock_right, seal_superblock};
+use super::feature::{Features, compat, incompat, ro_compat};
 use super::field::fields;
 use super::group::DESCRIPTOR_SIZE;
-use crate::ext2::num::{idx, small};
+use crate::ext2::num::idx;
 
 /// Where the superblock starts, in bytes from the volume's start.
 pub const SUPERBLOCK_OFFSET: usize = 1024;
@@ -112,14 +113,44 @@ fields! {
     S_JNL_BACKUP_TYPE: u8 @ 0xfd;
     /// Default mount options.
     S_DEFAULT_MOUNT_OPTS: u32 @ 0x100;
+    /// Bytes of a group descriptor, with the feature `64bit`.
+    S_DESC_SIZE: u16 @ 0xfe;
+    /// The first group of descriptors that lies by the rules of `meta_bg`.
+    S_FIRST_META_BG: u32 @ 0x104;
     /// When the volume was made.
     S_MKFS_TIME: u32 @ 0x108;
+    /// Blocks, high half.
+    S_BLOCKS_COUNT_HI: u32 @ 0x150;
+    /// Reserved blocks, high half.
+    S_R_BLOCKS_COUNT_HI: u32 @ 0x154;
+    /// Free blocks, high half.
+    S_FREE_BLOCKS_COUNT_HI: u32 @ 0x158;
     /// Bytes that all inodes have beyond the first 128.
     S_MIN_EXTRA_ISIZE: u16 @ 0x15c;
     /// Bytes that new inodes should have.
     S_WANT_EXTRA_ISIZE: u16 @ 0x15e;
     /// 1: directory hashes with signed characters, 2: unsigned.
     S_FLAGS: u32 @ 0x160;
+    /// Seconds between two words that the volume is in use.
+    S_MMP_INTERVAL: u16 @ 0x166;
+    /// The block that holds these.
+    S_MMP_BLOCK: u64 @ 0x168;
+    /// How many groups have their bitmaps and tables together, as a power of two.
+    S_LOG_GROUPS_PER_FLEX: u8 @ 0x174;
+    /// How metadata are summed: 1 for CRC-32C.
+    S_CHECKSUM_TYPE: u8 @ 0x175;
+    /// What was written in all of the volume's life, in KiB.
+    S_KBYTES_WRITTEN: u64 @ 0x178;
+    /// The inode of the users' quotas.
+    S_USR_QUOTA_INUM: u32 @ 0x240;
+    /// The inode of the groups' quotas.
+    S_GRP_QUOTA_INUM: u32 @ 0x244;
+    /// Blocks that never hold files, if somebody has counted them.
+    S_OVERHEAD_BLOCKS: u32 @ 0x248;
+    /// The inode of the projects' quotas.
+    S_PRJ_QUOTA_INUM: u32 @ 0x26c;
+    /// The seed of all sums, with the feature `metadata_csum_seed`.
+    S_CHECKSUM_SEED: u32 @ 0x270;
     /// The inode of the orphan file.
     S_ORPHAN_FILE_INUM: u32 @ 0x280;
     /// Ours, in bytes that the format reserves: a mount with soft updates is, or was, under way (`leftovers`).
@@ -130,6 +161,8 @@ fields! {
     S_SESSION_MTIME: u32 @ 0x3f0;
     /// `s_mnt_count` of that mount.
     S_SESSION_MOUNTS: u16 @ 0x3f4;
+    /// The superblock's own sum.
+    S_CHECKSUM: u32 @ 0x3fc;
 }
 
 /// The volume's identifier: 16 bytes from here.
@@ -140,6 +173,8 @@ pub const S_VOLUME_NAME: usize = 0x78;
 pub const S_LAST_MOUNTED: usize = 0x88;
 /// The identifier of the external journal: 16 bytes from here.
 pub const S_JOURNAL_UUID: usize = 0xd0;
+/// The two groups with copies of the superblock, with the feature `sparse_super2`: two words from here.
+pub const S_BACKUP_BGS: usize = 0x24c;
 /// Seed of the directory hash: 16 bytes from here.
 pub const S_HASH_SEED: usize = 0xec;
 
@@ -150,8 +185,8 @@ const _: () = {
     assert!(S_LAST_ORPHAN.end() == S_HASH_SEED && S_HASH_SEED + 16 == S_DEF_HASH_VERSION.offset());
     assert!(S_FLAGS.end() == 0x164 && S_FLAGS.end() < S_ORPHAN_FILE_INUM.offset());
     assert!(S_ORPHAN_FILE_INUM.end() < S_SESSION_MAGIC.offset());
-    // The last word of a superblock is a checksum in later formats.
-    assert!(S_SESSION_MOUNTS.end() <= SUPERBLOCK_SIZE - 4);
+    assert!(S_SESSION_MOUNTS.end() <= S_CHECKSUM.offset() && S_CHECKSUM.end() == SUPERBLOCK_SIZE);
+    assert!(S_OVERHEAD_BLOCKS.end() == S_BACKUP_BGS && S_CHECKSUM_SEED.end() < S_ORPHAN_FILE_INUM.offset());
 };
 
 /// A validated superblock: every derived number below is free of overflow and inside the device.
@@ -225,14 +260,49 @@ pub struct Superblock {
     pub flags: u32,
     /// The inode of the orphan file, 0 without the feature.
     pub orphan_file: u32,
+    /// Bytes of a group descriptor: 32, or a power of two from 64 on with the feature `64bit`.
+    pub desc_size: u16,
+    /// The first block of the descriptor table that lies by the rules of `meta_bg`; all before it lie behind each other.
+    pub first_meta_bg: u32,
+    /// How many groups have their bitmaps and tables together, as a power of two; 0 without `flex_bg`.
+    pub log_groups_per_flex: u8,
+    /// The two groups with copies of the superblock, with the feature `sparse_super2` (0 for none).
+    pub backup_groups: [u32; 2],
+    /// The inodes of the quotas of users, groups and projects, 0 for those that there are not.
+    pub quota_inodes: [u32; 3],
+    /// The block that tells whether the volume is in use elsewhere, 0 without the feature `mmp`.
+    pub mmp_block: u64,
+    /// How metadata are summed.
+    pub sums: Sums,
 }
 
 impl Superblock {
     /// Reads and checks the superblock in `raw` (1024 bytes) of a device of `device_bytes`.
     ///
     /// # Errors
-    /// `Unsupported` for incompatible features and block sizes; `Corrupt` for impossible values.
+    /// `Unsupported` for incompatible features and block sizes; `Corrupt` for impossible values and a wrong sum.
     pub fn parse(raw: &[u8], device_bytes: u64) -> Result<Self> {
+        let parsed = Self::parse_unsummed(raw, device_bytes)?;
+        parsed.check_sum(raw)?;
+        Ok(parsed)
+    }
+
+    /// Fails if the superblock's own sum is wrong. Apart from the rest, for who looks at a superblock with a flag changed.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub fn check_sum(&self, raw: &[u8]) -> Result<()> {
+        if is_superblock_right(raw) {
+            return Ok(());
+        }
+        Err(damaged(format!("checksum {:#010x}", S_CHECKSUM.get(raw))))
+    }
+
+    /// Reads and checks a superblock whose own sum is looked at elsewhere.
+    ///
+    /// # Errors
+    /// As [`Superblock::parse`].
+    pub fn parse_unsummed(raw: &[u8], device_bytes: u64) -> Result<Self> {
         if S_MAGIC.get(raw) != MAGIC {
             let found = S_MAGIC.get(raw);
             return Err(damaged(format!("magic {found:#06x}, expected {MAGIC:#06x}: not an ext2 volume")));
@@ -244,6 +314,7 @@ impl Superblock {
         let dynamic = revision == REVISION_DYNAMIC;
         let parsed = Self::decode(raw, dynamic, parse_block_size(raw)?);
         parsed.features.check_incompat()?;
+        parsed.check_later(raw)?;
         parsed.check_shape(raw, device_bytes)?;
         Ok(parsed)
     }
@@ -288,6 +359,24 @@ impl Superblock {
             extra_isize_min: S_MIN_EXTRA_ISIZE.get(raw),
             extra_isize_want: S_WANT_EXTRA_ISIZE.get(raw),
             flags: S_FLAGS.get(raw),
+            desc_size: match S_DESC_SIZE.get(raw) {
+                size if dynamic && features.has_incompat(incompat::BIT64) => size,
+                _ => u16::try_from(DESCRIPTOR_SIZE).expect("32"),
+            },
+            first_meta_bg: if dynamic && features.has_incompat(incompat::META_BG) {
+                S_FIRST_META_BG.get(raw)
+            } else {
+                u32::MAX
+            },
+            log_groups_per_flex: if dynamic && features.has_incompat(incompat::FLEX_BG) {
+                S_LOG_GROUPS_PER_FLEX.get(raw)
+            } else {
+                0
+            },
+            backup_groups: [Le::u32(raw, S_BACKUP_BGS), Le::u32(raw, S_BACKUP_BGS + 4)],
+            quota_inodes: [S_USR_QUOTA_INUM.get(raw), S_GRP_QUOTA_INUM.get(raw), S_PRJ_QUOTA_INUM.get(raw)],
+            mmp_block: if dynamic && features.has_incompat(incompat::MMP) { S_MMP_BLOCK.get(raw) } else { 0 },
+            sums: if dynamic { Sums::of(raw, &features) } else { Sums::None },
             orphan_file: if dynamic && features.compat & compat::ORPHAN_FILE != 0 {
                 S_ORPHAN_FILE_INUM.get(raw)
             } else {
@@ -296,7 +385,39 @@ impl Superblock {
         }
     }
 
+    /// What the features of ext4 allow and we do not know.
+    fn check_later(&self, raw: &[u8]) -> Result<()> {
+        let features = &self.features;
+        if features.has_incompat(incompat::BIT64) && S_BLOCKS_COUNT_HI.get(raw) != 0 {
+            return Err(Error::Unsupported("a volume of 2^32 blocks or more (feature 64bit)".into()));
+        }
+        if features.has_sums() && S_CHECKSUM_TYPE.get(raw) != CHECKSUM_CRC32C {
+            let kind = S_CHECKSUM_TYPE.get(raw);
+            return Err(Error::Unsupported(format!("checksums of kind {kind} (feature metadata_csum)")));
+        }
+        if features.has_ro_compat(ro_compat::BIGALLOC)
+            && S_FIRST_DATA_BLOCK.get(raw) != self.first_data_block()
+        {
+            return Err(Error::Unsupported("clusters of 1 KiB blocks (feature bigalloc)".into()));
+        }
+        let size = usize::from(self.desc_size);
+        let large = features.has_incompat(incompat::BIT64);
+        if size != DESCRIPTOR_SIZE && !(large && size.is_power_of_two() && (64..=1024).contains(&size)) {
+            return Err(damaged(format!("descriptors of {size} bytes")));
+        }
+        if self.log_groups_per_flex > 31 {
+            return Err(damaged(format!("2^{} groups in a flexible one", self.log_groups_per_flex)));
+        }
+        Ok(())
+    }
+
     fn check_shape(&self, raw: &[u8], device_bytes: u64) -> Result<()> {
+        let clusters = if self.features.has_ro_compat(ro_compat::BIGALLOC) {
+            // In blocks. Not more than 32 bits can hold.
+            1 << S_LOG_FRAG_SIZE.get(raw).saturating_sub(S_LOG_BLOCK_SIZE.get(raw)).min(12)
+        } else {
+            1
+        };
         let bits = self.block_size * 8;
         if !self.inode_size.is_power_of_two()
             || self.inode_size < 128
@@ -309,9 +430,10 @@ impl Superblock {
             return Err(damaged(format!("first data block {first}, expected {}", self.first_data_block())));
         }
         let per_group = self.blocks_per_group;
-        if per_group < 8 || per_group > bits || !per_group.is_multiple_of(8) {
+        let most = bits.saturating_mul(clusters);
+        if per_group < 8 || per_group > most || !per_group.is_multiple_of(8) {
             return Err(damaged(format!(
-                "{per_group} blocks per group, expected a multiple of 8 up to {bits}"
+                "{per_group} blocks per group, expected a multiple of 8 up to {most}"
             )));
         }
         let inodes = self.inodes_per_group;
@@ -349,10 +471,11 @@ impl Superblock {
     }
 
     /// Whether inode `ino` is the volume's own, in use though no directory names it: a reserved one other than the
-    /// root, or the orphan file's.
+    /// root, the orphan file's, or that of the projects' quotas.
     #[must_use]
     pub const fn is_own_inode(&self, ino: u32) -> bool {
-        (ino < self.first_ino && ino != ROOT_INO) || (ino == self.orphan_file && ino != 0)
+        let hidden = ino == self.orphan_file || ino == self.quota_inodes[2];
+        (ino < self.first_ino && ino != ROOT_INO) || (hidden && ino != 0)
     }
 
     /// The block that holds the superblock.
@@ -397,43 +520,85 @@ impl Superblock {
         (ino - 1) / self.inodes_per_group
     }
 
-    /// Whether `group` starts with a copy of the superblock and the descriptors.
+    /// Whether `group` starts with a copy of the superblock (and, without `meta_bg`, of the descriptors).
     #[must_use]
     pub const fn has_superblock(&self, group: u32) -> bool {
-        if self.features.ro_compat & ro_compat::SPARSE_SUPER == 0 || group <= 1 {
+        if group == 0 {
+            return true;
+        }
+        if self.features.compat & compat::SPARSE_SUPER2 != 0 {
+            return group == self.backup_groups[0] || group == self.backup_groups[1];
+        }
+        if self.features.ro_compat & ro_compat::SPARSE_SUPER == 0 || group == 1 {
             return true;
         }
         is_power(group, 3) || is_power(group, 5) || is_power(group, 7)
     }
 
-    /// Blocks of the descriptor table in use.
+    /// Bytes of a group descriptor.
+    #[must_use]
+    pub fn descriptor_size(&self) -> usize {
+        usize::from(self.desc_size)
+    }
+
+    /// Blocks of the descriptor table in use, wherever they lie.
     #[must_use]
     pub fn descriptor_blocks(&self) -> u32 {
         self.group_count().div_ceil(self.descriptors_per_block())
     }
 
+    /// Blocks of the descriptor table that lie behind each copy of the superblock: all of them without `meta_bg`.
+    #[must_use]
+    pub fn packed_descriptor_blocks(&self) -> u32 {
+        self.descriptor_blocks().min(self.first_meta_bg)
+    }
+
     /// Descriptors per block.
     #[must_use]
     pub fn descriptors_per_block(&self) -> u32 {
-        self.block_size / small(DESCRIPTOR_SIZE)
+        self.block_size / u32::from(self.desc_size)
+    }
+
+    /// Where block `index` of the descriptor table lies.
+    #[must_use]
+    pub fn descriptor_block(&self, index: u32) -> u32 {
+        if index < self.packed_descriptor_blocks() {
+            return self.first_data_block() + 1 + index;
+        }
+        let group = index * self.descriptors_per_block();
+        self.group_start(group) + u32::from(self.has_superblock(group))
+    }
+
+    /// All blocks of the descriptor table, in order.
+    pub fn all_descriptor_blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.descriptor_blocks()).map(|index| self.descriptor_block(index))
     }
 
     /// The block and the byte in it where the descriptor of `group` starts.
     #[must_use]
     pub fn descriptor_place(&self, group: u32) -> (u32, usize) {
         let per_block = self.descriptors_per_block();
-        (self.first_data_block() + 1 + group / per_block, idx(group % per_block) * DESCRIPTOR_SIZE)
+        (self.descriptor_block(group / per_block), idx(group % per_block) * self.descriptor_size())
+    }
+
+    /// Whether `group` holds a block of the descriptor table, or a copy of one, by the rules of `meta_bg`: the first, second
+    /// and last of the groups that it describes do.
+    #[must_use]
+    pub fn has_own_descriptors(&self, group: u32) -> bool {
+        let per_block = self.descriptors_per_block();
+        let within = group % per_block;
+        group / per_block >= self.first_meta_bg && (within <= 1 || within == per_block - 1)
     }
 
     /// Blocks at the start of `group` taken by copies of the superblock and descriptors, the ones reserved
     /// for growing included.
     #[must_use]
     pub fn group_overhead(&self, group: u32) -> u32 {
-        if self.has_superblock(group) {
-            1 + self.descriptor_blocks() + u32::from(self.reserved_gdt_blocks)
-        } else {
-            0
+        let copied = self.has_superblock(group);
+        if group / self.descriptors_per_block() >= self.first_meta_bg {
+            return u32::from(copied) + u32::from(self.has_own_descriptors(group));
         }
+        if copied { 1 + self.packed_descriptor_blocks() + u32::from(self.reserved_gdt_blocks) } else { 0 }
     }
 
     /// Blocks of a group's inode table.
@@ -454,14 +619,20 @@ impl Superblock {
         self.block_size / 4
     }
 
+    /// Whether it has a journal.
+    #[must_use]
+    pub const fn has_journal(&self) -> bool {
+        self.features.compat & compat::HAS_JOURNAL != 0
+    }
+
     /// Directory entries carry the kind of the inode.
     #[must_use]
     pub const fn has_filetype(&self) -> bool {
-        self.features.incompat & super::feature::incompat::FILETYPE != 0
+        self.features.incompat & incompat::FILETYPE != 0
     }
 
-    /// Writes the fields into the superblock's 1024 bytes; the ones that we do not model are kept. `group` is
-    /// the group that holds this copy.
+    /// Writes the fields into the superblock's 1024 bytes, its own sum included; the ones that we do not model or that only
+    /// ext4 has are kept. `group` is the group that holds this copy.
     pub fn encode_into(&self, raw: &mut [u8], group: u32) {
         self.encode_shape(raw);
         S_MTIME.put(raw, self.mount_time);
@@ -515,6 +686,7 @@ impl Superblock {
         S_MIN_EXTRA_ISIZE.put(raw, self.extra_isize_min);
         S_WANT_EXTRA_ISIZE.put(raw, self.extra_isize_want);
         S_FLAGS.put(raw, self.flags);
+        seal_superblock(raw);
     }
 }
 

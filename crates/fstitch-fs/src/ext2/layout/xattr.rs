@@ -28,6 +28,8 @@ fields! {
     H_BLOCKS: u32 @ 8;
     /// Hash of all entries.
     H_HASH: u32 @ 12;
+    /// The block's sum, on volumes with sums.
+    H_CHECKSUM: u32 @ 16;
 }
 
 fields! {
@@ -45,7 +47,7 @@ fields! {
     E_HASH: u32 @ 12;
 }
 
-const _: () = assert!(E_HASH.end() == ENTRY_HEADER && H_HASH.end() <= BLOCK_HEADER);
+const _: () = assert!(E_HASH.end() == ENTRY_HEADER && H_CHECKSUM.end() <= BLOCK_HEADER);
 
 /// `user.`
 pub const INDEX_USER: u8 = 1;

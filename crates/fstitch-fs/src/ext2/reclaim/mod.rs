@@ -287,7 +287,7 @@ impl Ext2 {
         done: &mut Reclaimed,
     ) -> Result<()> {
         let Some(disk) = &found.disk else { return Ok(()) };
-        let sectors = found.blocks.map(|blocks| blocks * self.sectors_per_block());
+        let sectors = found.blocks.map(|blocks| u64::from(blocks) * self.sectors_per_block());
         let high_links = disk.nlink > names;
         let wrong_sectors = sectors.is_some_and(|sectors| sectors != disk.sectors);
         if !(high_links || wrong_sectors || found.beyond_end) {
@@ -309,7 +309,7 @@ impl Ext2 {
             }
             if found.beyond_end || wrong_sectors {
                 let blocks = self.count_blocks(found.ino, &inode.disk)?;
-                self.set_sectors(inode, blocks * self.sectors_per_block())?;
+                self.set_sectors(inode, u64::from(blocks) * self.sectors_per_block())?;
                 corrected += 1;
             }
             if high_links && names > 0 {
@@ -435,11 +435,11 @@ impl Ext2 {
     }
 
     /// Sets an inode's count of blocks, a hint without order.
-    fn set_sectors(&self, inode: &mut Inode, sectors: u32) -> Result<()> {
+    fn set_sectors(&self, inode: &mut Inode, sectors: u64) -> Result<()> {
         let block = self.inode_block(inode)?;
         inode.disk.sectors = sectors;
         let mut tx = self.cache.lock();
-        inode.put(&mut tx, &block, (super::layout::inode::I_BLOCKS, sectors), &[]);
+        self.put_sectors(&mut tx, inode, &block);
         drop(tx);
         self.remember(inode);
         Ok(())

@@ -37,6 +37,13 @@ fn sample() -> Vec<u8> {
         extra_isize_want: 32,
         flags: 2,
         orphan_file: 0,
+        desc_size: 32,
+        first_meta_bg: u32::MAX,
+        log_groups_per_flex: 0,
+        backup_groups: [0; 2],
+        quota_inodes: [0; 3],
+        mmp_block: 0,
+        sums: Sums::None,
     };
     let mut raw = vec![0; SUPERBLOCK_SIZE];
     volume.encode_into(&mut raw, 0);
