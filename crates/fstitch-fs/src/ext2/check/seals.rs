@@ -92,6 +92,11 @@ impl Volume<'_> {
         !self.compares() || self.shape.sums.are_attributes_right(u64::from(block), bytes)
     }
 
+    /// Whether the sum of a block of the orphan file is right.
+    pub(super) fn orphan_sum_matches(&self, owner: InodeSums, block: u64, bytes: &[u8]) -> bool {
+        !self.compares() || owner.orphan_block(block, bytes).is_none_or(|sum| is_placed(bytes, sum))
+    }
+
     /// Whether the sum of a leaf is right; a leaf without a tail has a wrong one.
     pub(super) fn leaf_sum_matches(&self, owner: InodeSums, bytes: &[u8]) -> bool {
         let right = |sum| has_directory_tail(bytes) && is_placed(bytes, sum);
@@ -299,6 +304,14 @@ impl Volume<'_> {
             place(bytes, sum);
         }
         self.write(block, BlockKind::Directory, bytes)
+    }
+
+    /// Writes a block of the orphan file.
+    pub(super) fn write_orphans(&self, block: u32, owner: InodeSums, bytes: &mut [u8]) -> Result<()> {
+        if let Some(sum) = owner.orphan_block(u64::from(block), bytes) {
+            place(bytes, sum);
+        }
+        self.write(block, BlockKind::Data, bytes)
     }
 
     /// Writes an attribute block.

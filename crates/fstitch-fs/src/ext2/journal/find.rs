@@ -9,6 +9,7 @@ use super::super::source::BlockSource;
 use super::create::BLOCKS_MIN;
 use super::external::JournalDevice;
 use super::raw::{JOURNAL_INO, S_JOURNAL_INUM, S_JOURNAL_UUID, Superblock};
+use crate::ext2::layout::extent::{Entries, Expected, Extent, Node};
 use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::{self, DIRECT, DiskInode, POINTERS};
@@ -206,8 +207,16 @@ pub(crate) fn whole_file(
         return Err(damaged(format!("{blocks} blocks on a volume of {}", shape.blocks_count)));
     }
     let mut file = File { volume, shape, left: blocks, runs: Vec::new(), seen: BTreeSet::new(), what };
-    for (at, &pointer) in inode.block.iter().enumerate().take(POINTERS) {
-        file.tree(pointer, at.saturating_sub(DIRECT - 1))?;
+    if inode.has_extents() {
+        let root = Node::parse_root(&inode.block, BlockNo(0), shape.blocks_count)?;
+        file.extents(&root, (0, 1 << 32))?;
+        if file.left > 0 {
+            return Err(damaged(format!("there is a hole {} blocks before its end", file.left)));
+        }
+    } else {
+        for (at, &pointer) in inode.block.iter().enumerate().take(POINTERS) {
+            file.tree(pointer, at.saturating_sub(DIRECT - 1))?;
+        }
     }
     let area = Area::of_file(file.runs)?;
     for (start, count) in area.runs() {
@@ -290,6 +299,47 @@ struct File<'a> {
 impl File<'_> {
     fn damaged(&self, problem: String) -> Error {
         Error::corrupt(self.what, None, problem)
+    }
+
+    /// Everything in an extent node, which may map the file blocks of `range`. Recursion is as deep as the tree.
+    fn extents(&mut self, node: &Node, range: (u32, u64)) -> Result<()> {
+        match &node.entries {
+            Entries::Leaf(extents) => extents.iter().try_for_each(|extent| self.extent(extent)),
+            Entries::Inner(nodes) => {
+                for (at, index) in nodes.iter().enumerate() {
+                    let end = nodes.get(at + 1).map_or(range.1, |next| u64::from(next.block));
+                    if index.node <= self.shape.first_data_block() || !self.seen.insert(index.node) {
+                        return Err(self.damaged(format!("extent node {} is there twice", index.node)));
+                    }
+                    let at = BlockNo(u64::from(index.node));
+                    let mut block = vec![0; self.volume.block_size()];
+                    self.volume.read(at, BlockKind::Indirect, &mut block)?;
+                    let range = (index.block, end);
+                    let (depth, blocks_count) = (Some(node.depth - 1), self.shape.blocks_count);
+                    let below = Node::parse(&block, &Expected { at, depth, range, blocks_count })?;
+                    self.extents(&below, range)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// One extent, which must follow the one before.
+    fn extent(&mut self, extent: &Extent) -> Result<()> {
+        if self.left == 0 {
+            return Ok(());
+        }
+        let expected = self.runs.iter().map(|run| run.1).sum::<u64>();
+        if u64::from(extent.block) != expected || extent.unwritten {
+            return Err(self.damaged(format!("there is a hole {} blocks before its end", self.left)));
+        }
+        if extent.start <= self.shape.first_data_block() {
+            return Err(self.damaged(format!("block {} is outside the blocks for files", extent.start)));
+        }
+        let count = u64::from(extent.len).min(self.left);
+        self.left -= count;
+        self.runs.push((BlockNo(u64::from(extent.start)), count));
+        Ok(())
     }
 
     /// Everything under `pointer`, which is `levels` above the file's blocks.
