@@ -92,7 +92,8 @@ fn scan_part(
     }
     let shape = parts.shape(at, &bytes);
     let mut changed = sum(volume, state, parts, (at, shape), &mut bytes);
-    dir.is_hidden = !dir.is_inline && wide(at) * wide(volume.block_size()) >= u64::from(I_SIZE.get(&parts.raw));
+    dir.is_hidden =
+        !dir.is_inline && wide(at) * wide(volume.block_size()) >= u64::from(I_SIZE.get(&parts.raw));
     let end = parts.entries_len(volume, shape, &bytes);
     let mut scan = BlockScan { volume, state, dir, logical: at, block, bytes: &mut bytes[..end] };
     changed |= scan.run()?;
@@ -122,7 +123,11 @@ fn sum(
         }
         return mend;
     }
-    state.dir_problem(ino, "dir-sum", format!("the sum of block {at} (at {block}) of directory {ino} does not match"))
+    state.dir_problem(
+        ino,
+        "dir-sum",
+        format!("the sum of block {at} (at {block}) of directory {ino} does not match"),
+    )
 }
 
 fn report_tree(volume: &Volume<'_>, state: &mut State, dir: &mut DirScan, problem: &str) -> Result<()> {

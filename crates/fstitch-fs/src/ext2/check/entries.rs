@@ -232,9 +232,10 @@ impl BlockScan<'_, '_> {
     /// Whether inode `ino` is one, but in a part of its table that the group's descriptor has as never used.
     fn is_hidden_by_descriptor(&self, ino: u32) -> bool {
         self.volume.is_never_used(ino)
-            && self.volume.read_inode(ino).is_ok_and(|raw| {
-                I_LINKS_COUNT.get(&raw) != 0 && self.volume.inode_sum_matches(ino, &raw)
-            })
+            && self
+                .volume
+                .read_inode(ino)
+                .is_ok_and(|raw| I_LINKS_COUNT.get(&raw) != 0 && self.volume.inode_sum_matches(ino, &raw))
     }
 
     /// Removes a senseless entry, or gives the second of two equal names another one.

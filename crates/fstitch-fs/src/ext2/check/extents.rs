@@ -204,7 +204,8 @@ impl Walk<'_, '_> {
         }
         let first = u64::from(EI_BLOCK.get(&bytes[EXTENT_HEADER..]));
         if first != logical {
-            let text = format!("the node at block {block} begins with file block {first}, expected {logical}");
+            let text =
+                format!("the node at block {block} begins with file block {first}, expected {logical}");
             self.damaged("extent-index", text);
         }
         self.node(&bytes, depth - 1, high)

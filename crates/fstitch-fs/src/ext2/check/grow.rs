@@ -184,12 +184,7 @@ pub(super) fn parent_in(bytes: &[u8]) -> u32 {
 }
 
 /// Gives an inline directory a block, with one more name.
-fn move_out(
-    volume: &Volume<'_>,
-    state: &mut State,
-    parts: Parts,
-    entry: (u32, &[u8], u8),
-) -> Result<bool> {
+fn move_out(volume: &Volume<'_>, state: &mut State, parts: Parts, entry: (u32, &[u8], u8)) -> Result<bool> {
     let Some(block) = allocate(volume, state)? else { return Ok(false) };
     let parent = parts.inline_parent().unwrap_or(ROOT_INO);
     let mut bytes = Parts::empty_block(volume, Some((parts.ino, parent)));

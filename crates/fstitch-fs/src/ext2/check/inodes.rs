@@ -93,7 +93,12 @@ fn is_garbage(volume: &Volume<'_>, first: u32, block: &[u8]) -> bool {
 
 /// Examines one inode, and writes it back if it was mended. One with a wrong sum is what it says if that makes sense, but in
 /// the midst of garbage it is garbage.
-fn examine(volume: &Volume<'_>, state: &mut State, (ino, garbage): (u32, bool), raw: &mut [u8]) -> Result<()> {
+fn examine(
+    volume: &Volume<'_>,
+    state: &mut State,
+    (ino, garbage): (u32, bool),
+    raw: &mut [u8],
+) -> Result<()> {
     let matches = volume.inode_sum_matches(ino, raw);
     if garbage && !matches {
         let text = format!("inode {ino} has a wrong sum, as most in its block have");
@@ -111,7 +116,10 @@ fn examine(volume: &Volume<'_>, state: &mut State, (ino, garbage): (u32, bool), 
     } else {
         scan.live()?;
     }
-    if !matches && !garbage && scan.state.corrupt("inode-sum", format!("the sum of inode {ino} does not match")) {
+    if !matches
+        && !garbage
+        && scan.state.corrupt("inode-sum", format!("the sum of inode {ino} does not match"))
+    {
         scan.changed = true;
     }
     if scan.changed {

@@ -8,7 +8,9 @@ use fstitch_core::Result;
 use super::claims::allocate;
 use super::extents::ROOT;
 use super::state::{State, Volume};
-use crate::ext2::layout::extent::{Entries, Extent, Index, Node, ROOT_MAX, UNWRITTEN_MAX, WRITTEN_MAX, block_max};
+use crate::ext2::layout::extent::{
+    Entries, Extent, Index, Node, ROOT_MAX, UNWRITTEN_MAX, WRITTEN_MAX, block_max,
+};
 
 /// Puts a tree of `extents` (sound, in order) into the inode `ino`, whose bytes are `raw` and its caller's to write. False,
 /// with `raw` unchanged, if there is no room for its nodes.

@@ -79,7 +79,8 @@ fn parse_unsummed(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
         return Err(damaged(format!("{} reserved descriptor blocks", shape.reserved_gdt_blocks)));
     }
     let last = shape.group_count() - 1;
-    let tables = if shape.features.has_incompat(incompat::FLEX_BG) { 0 } else { shape.inode_table_blocks() + 2 };
+    let tables =
+        if shape.features.has_incompat(incompat::FLEX_BG) { 0 } else { shape.inode_table_blocks() + 2 };
     let needed = u64::from(shape.group_overhead(last)) + u64::from(tables);
     if u64::from(shape.group_blocks(last)) < needed {
         return Err(damaged("the last group is too small for its metadata".into()));
@@ -226,7 +227,8 @@ fn copies(shape: &Superblock, group: u32) -> Vec<(u32, usize)> {
         return holders.map(|holder| (shape.group_start(holder) + 1 + index, offset)).collect();
     }
     let first = index * per_block;
-    let holders = [first + 1, first + per_block - 1].into_iter().filter(|&holder| holder < shape.group_count());
+    let holders =
+        [first + 1, first + per_block - 1].into_iter().filter(|&holder| holder < shape.group_count());
     holders
         .map(|holder| (shape.group_start(holder) + u32::from(shape.has_superblock(holder)), offset))
         .collect()

@@ -147,8 +147,7 @@ impl Tree {
             return Err(Ok(format!("node {at} has names")));
         }
         let sizes = (blocks.len(), if volume.has_sums() { INDEX_TAIL } else { 0 });
-        read_entries(&bytes, NODE_ENTRIES, low, sizes)
-            .map_err(|problem| Ok(format!("node {at}: {problem}")))
+        read_entries(&bytes, NODE_ENTRIES, low, sizes).map_err(|problem| Ok(format!("node {at}: {problem}")))
     }
 
     fn refer(&mut self, at: usize, low: u32, high: u32) {

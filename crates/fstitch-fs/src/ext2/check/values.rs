@@ -21,7 +21,8 @@ pub(super) fn check_counts(volume: &Volume<'_>, state: &mut State) -> Result<()>
         if seen == 0 || seen == counted {
             continue;
         }
-        let text = format!("inode {ino}, a value of attributes, counts {counted} entries, {seen} refer to it");
+        let text =
+            format!("inode {ino}, a value of attributes, counts {counted} entries, {seen} refer to it");
         if state.corrupt("value-count", text) {
             COUNT.put(&mut raw, low32(seen));
             I_CTIME.put(&mut raw, low32(seen >> 32));

@@ -207,7 +207,11 @@ fn check_entries(
         let broken = |problem: String| Ok(Err(Bad { at, len: None, problem }));
         let Some(head) = area.get(at..at + 4) else {
             let (at, len) = last;
-            return Ok(Err(Bad { at, len, problem: format!("entries without an end, the last one at {at}") }));
+            return Ok(Err(Bad {
+                at,
+                len,
+                problem: format!("entries without an end, the last one at {at}"),
+            }));
         };
         if head == [0; 4] {
             break;
