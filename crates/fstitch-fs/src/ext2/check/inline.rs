@@ -4,7 +4,9 @@ use fstitch_core::{FileKind, Result};
 
 use super::inodes::Scan;
 use super::{extents, xattrs};
-use crate::ext2::layout::inode::{EXTENTS_FL, FAST_SYMLINK, I_FLAGS};
+use crate::ext2::layout::extent::Node;
+use crate::ext2::layout::feature::incompat;
+use crate::ext2::layout::inode::{EXTENTS_FL, FAST_SYMLINK, I_FLAGS, INLINE_DATA_FL};
 use crate::ext2::num::wide;
 
 impl Scan<'_, '_> {
@@ -15,8 +17,12 @@ impl Scan<'_, '_> {
         let room = wide(FAST_SYMLINK) + value.as_ref().map_or(0, |value| wide(value.len()));
         if value.is_none() {
             let text = format!("inode {ino} has its contents inside, but no attribute for them");
-            if self.state.corrupt("inline-attribute", text) && xattrs::add_inline_value(self.raw) {
+            if self.state.corrupt("inline-attribute", text) {
+                if !xattrs::add_inline_value(self.raw) {
+                    self.truncate();
+                }
                 self.changed = true;
+                return Ok(());
             }
         }
         let text = format!("inode {ino} has {size} bytes inside, with room for {room}");
@@ -36,6 +42,18 @@ impl Scan<'_, '_> {
         }
         self.block_count(attributes);
         Ok(())
+    }
+
+    /// Makes it one without contents, mapped as new ones are.
+    fn truncate(&mut self) {
+        let by_extents = self.volume.shape.features.has_incompat(incompat::EXTENTS);
+        let flags = self.get(I_FLAGS) & !(INLINE_DATA_FL | EXTENTS_FL);
+        self.put(I_FLAGS, flags | if by_extents { EXTENTS_FL } else { 0 });
+        self.raw[extents::ROOT].fill(0);
+        if by_extents {
+            Node::empty_root().encode_into(&mut self.raw[extents::ROOT]);
+        }
+        self.set_size(0);
     }
 
     /// Whether the contents are a target of `size` bytes.
