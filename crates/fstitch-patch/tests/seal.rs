@@ -56,13 +56,13 @@ impl Seal for Sums {
         kind == SEALED
     }
 
-    fn seal(&self, block: BlockNo, kind: BlockKind, image: &mut [u8]) {
+    fn seal(&self, block: BlockNo, kind: BlockKind, _owner: u64, image: &mut [u8]) {
         assert_eq!(kind, SEALED);
         self.sealed.fetch_add(1, Ordering::Relaxed);
         Le::put_u64(image, SUM_AT, sum(block.get(), image));
     }
 
-    fn verify(&self, block: BlockNo, _kind: BlockKind, image: &[u8]) -> Result<()> {
+    fn verify(&self, block: BlockNo, _kind: BlockKind, _owner: u64, image: &[u8]) -> Result<()> {
         self.verified.fetch_add(1, Ordering::Relaxed);
         // What was never written has none.
         if is_sealed(block.get(), image) || image.iter().all(|&byte| byte == 0) {

@@ -42,6 +42,9 @@ impl Ext2 {
         index: u64,
         want: u64,
     ) -> Result<Allocation> {
+        if inode.has_extents() {
+            return self.allocate_extent(caller, inode, index, want);
+        }
         let path = self.path(index)?;
         let room = path.leaf_first + path.leaf_len - index;
         let want = want.min(room);
@@ -71,7 +74,7 @@ impl Ext2 {
     }
 
     /// Takes 1 to `want` blocks for the file blocks from `index` on.
-    fn take_data(&self, caller: &Caller, inode: &mut Inode, index: u64, want: u32) -> Result<Run> {
+    pub(super) fn take_data(&self, caller: &Caller, inode: &mut Inode, index: u64, want: u32) -> Result<Run> {
         if let Some(run) = self.take_preallocated(inode, index, want) {
             return Ok(run);
         }
@@ -141,6 +144,7 @@ impl Ext2 {
         inode.outstanding = inode.outstanding.saturating_sub(1);
         inode.last = None;
         self.drop_reserved(inode);
+        self.drop_spare_nodes(inode);
     }
 
     /// Points the file at the allocated blocks. Returns the patches that make them reachable.
@@ -150,6 +154,9 @@ impl Ext2 {
         allocation: Allocation,
         contents: &[PatchId],
     ) -> Result<PatchIds> {
+        if inode.has_extents() {
+            return self.attach_extent(inode, allocation, contents);
+        }
         let path = self.path(allocation.index)?;
         let inode_block = self.inode_block(inode)?;
         let reached = self.follow(inode, &path)?;

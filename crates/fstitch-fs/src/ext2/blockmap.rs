@@ -205,8 +205,11 @@ impl Ext2 {
 
     /// The run at file block `index`, at most `max` blocks long.
     pub(super) fn map_run(&self, inode: &Inode, index: u64, max: u64) -> Result<Extent> {
+        if inode.has_extents() {
+            return self.map_extent(inode, index, max);
+        }
         let Some(path) = Path::to(index, self.pointers()) else {
-            return Ok(Extent { start: None, count: max.max(1) });
+            return Ok(Extent::hole(max.max(1)));
         };
         let reached = self.follow(inode, &path)?;
         self.run_at(inode, (&path, &reached), index, max)
@@ -226,7 +229,7 @@ impl Ext2 {
         let (first, count) = match reached {
             Reached::Missing { depth, .. } => {
                 let (first, span) = path.subtree(*depth, self.pointers());
-                return Ok(Extent { start: None, count: (first + span - index).min(max) });
+                return Ok(Extent::hole((first + span - index).min(max)));
             }
             Reached::Direct => run_of(at..len, |slot| inode.disk.block[slot]),
             Reached::Leaf(block) => {
@@ -235,13 +238,13 @@ impl Ext2 {
             }
         };
         if first == 0 {
-            return Ok(Extent { start: None, count: wide(count) });
+            return Ok(Extent::hole(wide(count)));
         }
         let run = u32::try_from(count).expect("at most the pointers of a block");
         if !self.is_file_run(first, run)? {
             return Err(inode.damaged(format!("file block {index} at {first}: outside the blocks for files")));
         }
-        Ok(Extent { start: Some(BlockNo(u64::from(first))), count: wide(count) })
+        Ok(Extent::of(BlockNo(u64::from(first)), wide(count)))
     }
 
     /// The way to file block `index`, `EFBIG` beyond the longest file.

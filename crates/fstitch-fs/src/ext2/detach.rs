@@ -42,15 +42,21 @@ struct Cut {
 }
 
 /// A range of file blocks, and what its removal does so far.
-struct Removal<'a> {
+pub(super) struct Removal<'a> {
     from: u64,
     to: u64,
     befores: &'a [PatchId],
     pointers: PatchIds,
     /// Blocks freed, indirect ones included.
-    freed: u32,
+    pub(super) freed: u32,
     /// The first damage or failure met after pointers were cleared: the rest leaks.
-    failed: Option<Error>,
+    pub(super) failed: Option<Error>,
+}
+
+impl<'a> Removal<'a> {
+    pub(super) fn new(from: u64, to: u64, befores: &'a [PatchId]) -> Self {
+        Self { from, to, befores, pointers: PatchIds::new(), freed: 0, failed: None }
+    }
 }
 
 /// A tree of `levels` indirect blocks over file blocks `first..first + span`; with 0 levels one data block.
@@ -71,9 +77,9 @@ impl Tree {
 
 /// Freed data blocks that follow each other, to be freed together.
 #[derive(Default)]
-struct Freed {
-    start: u32,
-    count: u32,
+pub(super) struct Freed {
+    pub(super) start: u32,
+    pub(super) count: u32,
 }
 
 impl Ext2 {
@@ -89,10 +95,13 @@ impl Ext2 {
         if from >= to || !inode.has_blocks(self) {
             return Ok(PatchIds::new());
         }
+        if inode.has_extents() {
+            return self.detach_extents(inode, (from, to), befores);
+        }
         let inode_block = self.inode_block(inode)?;
         inode.leaf.forget();
         let fates = self.plan(inode, from, to)?;
-        let mut removal = Removal { from, to, befores, pointers: PatchIds::new(), freed: 0, failed: None };
+        let mut removal = Removal::new(from, to, befores);
         self.cut_direct(inode, &inode_block, &mut removal);
         for (tree, root, fate) in fates {
             match fate {
@@ -305,7 +314,13 @@ impl Ext2 {
     }
 
     /// Frees a run of data blocks that `clearing` has made unreachable, in parts that were attached alike.
-    fn free_run(&self, inode: &mut Inode, freed: &mut Freed, clearing: PatchId, removal: &mut Removal<'_>) {
+    pub(super) fn free_run(
+        &self,
+        inode: &mut Inode,
+        freed: &mut Freed,
+        clearing: PatchId,
+        removal: &mut Removal<'_>,
+    ) {
         let (start, end) = (freed.start, freed.start.saturating_add(freed.count));
         let mut at = start;
         while at < end {
@@ -318,7 +333,7 @@ impl Ext2 {
         freed.count = 0;
     }
 
-    fn free_data(&self, freed: &mut Freed, after: FreedAfter, removal: &mut Removal<'_>) {
+    pub(super) fn free_data(&self, freed: &mut Freed, after: FreedAfter, removal: &mut Removal<'_>) {
         if freed.count == 0 {
             return;
         }
@@ -358,14 +373,7 @@ impl Ext2 {
 
     /// Frees all blocks of an inode that `clearing` has cleared; `after` is what that means for the medium.
     pub(super) fn free_all_blocks(&self, blocks: &[u32; POINTERS], after: FreedAfter) -> Result<()> {
-        let mut removal = Removal {
-            from: 0,
-            to: u64::MAX,
-            befores: &[],
-            pointers: PatchIds::new(),
-            freed: 0,
-            failed: None,
-        };
+        let mut removal = Removal::new(0, u64::MAX, &[]);
         let mut freed = Freed::default();
         for &block in blocks[..DIRECT].iter().filter(|&&block| block != 0) {
             if freed.count > 0 && freed.start.checked_add(freed.count) == Some(block) {

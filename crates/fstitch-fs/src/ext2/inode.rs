@@ -13,11 +13,13 @@ use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 use super::alloc::Run;
 use super::blockmap::LeafHint;
 use super::dir::DirMemory;
+use super::extents::NodeHint;
 use super::layout::feature::ro_compat;
 use super::layout::inode::{self as raw, DiskInode};
 use super::layout::xattr::XattrSet;
 use super::layout::{Field, FieldInt};
 use super::num::idx64;
+use super::seal;
 use super::volume::Ext2;
 use super::xattr::body_range;
 use crate::gather::Gather;
@@ -40,10 +42,14 @@ pub struct Inode {
     gather_listed: Gather,
     /// Indirect blocks taken for allocations not attached yet, by level and first file block.
     pub(super) reserved: BTreeMap<(usize, u64), Run>,
+    /// Blocks taken for new nodes of its extent tree.
+    pub(super) spare_nodes: Vec<Run>,
     /// Allocations not attached or given back yet.
     pub(super) outstanding: u32,
     /// The indirect block that was met last.
     pub(super) leaf: LeafHint,
+    /// The leaf of its extent tree that was met last.
+    pub(super) node_hint: NodeHint,
     /// The last allocation: the file block and the volume's block behind it.
     pub(super) last: Option<(u64, u32)>,
     /// How many file blocks somebody has said that it will have, all of them; 0 if nobody has.
@@ -113,8 +119,10 @@ impl Inode {
             gather,
             gather_listed: gather,
             reserved: BTreeMap::new(),
+            spare_nodes: Vec::new(),
             outstanding: 0,
             leaf: LeafHint::default(),
+            node_hint: NodeHint::default(),
             last: None,
             expected: 0,
             body_attributes: true,
@@ -153,6 +161,16 @@ impl Inode {
 
     pub(super) fn has_blocks(&self, volume: &Ext2) -> bool {
         self.disk.has_blocks(volume.sb.block_size)
+    }
+
+    /// The inode as the word that tells seals whose a block is.
+    pub(super) fn owner(&self) -> u64 {
+        seal::owner(self.ino, self.disk.generation)
+    }
+
+    /// Whether its block map is extents.
+    pub(super) fn has_extents(&self) -> bool {
+        self.disk.has_extents()
     }
 
     /// Its number of blocks, for directories.
@@ -216,6 +234,9 @@ impl Ext2 {
         if free {
             return Err(Errno::STALE.into());
         }
+        if let Some(seal) = &self.seal {
+            seal.check_inode(number, at.0)?;
+        }
         let disk = DiskInode::parse(raw, ino, at.0, &self.sb)?;
         let gather = self.memory.inodes().gathers.get(&number).copied().unwrap_or_default();
         let body = &raw[body_range(self.sb.inode_size, disk.extra_isize)];
@@ -269,11 +290,10 @@ impl Ext2 {
         if inode.disk.is_fast_symlink(self.sb.block_size) {
             return Ok(super::layout::inode::pointer_bytes(&inode.disk.block)[..len].to_vec());
         }
-        let block = inode.disk.block[0];
-        if !self.is_file_run(block, 1)? {
-            return Err(inode.damaged(format!("the target of the symbolic link in block {block}")));
-        }
-        let bytes = self.cache.read(BlockNo(u64::from(block)), BlockKind::Attribute)?.snapshot();
+        let Some(block) = self.map_run(inode, 0, 1)?.contents() else {
+            return Err(inode.damaged("a symbolic link without a target"));
+        };
+        let bytes = self.cache.read(block, BlockKind::Attribute)?.snapshot();
         Ok(bytes[..len.min(bytes.len())].to_vec())
     }
 }

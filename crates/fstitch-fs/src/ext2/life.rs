@@ -20,15 +20,17 @@ use fstitch_patch::{Block, PatchId, PatchIds};
 use smallvec::SmallVec;
 
 use super::alloc::{FreedAfter, Goal, Run};
+use super::extents;
 use super::inode::Inode;
-use super::layout::feature::compat;
+use super::layout::feature::{compat, incompat};
 use super::layout::inode::{
-    self as raw, DiskInode, FAST_SYMLINK, POINTERS, new_extra_isize, symlink_pointers,
+    self as raw, DiskInode, EXTENTS_FL, FAST_SYMLINK, POINTERS, new_extra_isize, symlink_pointers,
 };
 use super::layout::superblock::ROOT_INO;
 use super::layout::{dirent, xattr::XattrSet};
 use super::num::{low16, low32, wide};
 use super::orlov::{InodeWish, TakenInode};
+use super::seal::owner;
 use super::times;
 use super::volume::Ext2;
 use super::{acl, device};
@@ -117,12 +119,16 @@ impl Ext2 {
         let group = self.sb.group_of_inode(ino);
         match kind {
             FileKind::Directory => {
-                let first = self.first_block(caller, Goal::Group(group), BlockKind::Directory)?;
+                // The generation that the inode will have: nobody else changes a number that was taken.
+                let generation = raw::I_GENERATION.get(&block.snapshot()[at.1..]).wrapping_add(1);
+                let owner = owner(ino, generation);
+                let first = self.first_block(caller, Goal::Group(group), (BlockKind::Directory, owner))?;
                 let first = parts.data.insert(first);
-                dirent::put_first_entries(&mut first.contents, ino, parent.ino, self.sb.has_filetype());
+                let with = (self.sb.has_filetype(), self.sb.features.has_sums());
+                dirent::put_first_entries(&mut first.contents, ino, parent.ino, with);
             }
             FileKind::Symlink if new.target.len() >= FAST_SYMLINK => {
-                let first = self.first_block(caller, Goal::Group(group), BlockKind::Attribute)?;
+                let first = self.first_block(caller, Goal::Group(group), (BlockKind::Attribute, 0))?;
                 let first = parts.data.insert(first);
                 first.contents[..new.target.len()].copy_from_slice(new.target);
             }
@@ -132,9 +138,14 @@ impl Ext2 {
         Ok((at, block))
     }
 
-    fn first_block(&self, caller: &Caller, goal: Goal, kind: BlockKind) -> Result<FirstBlock> {
+    fn first_block(
+        &self,
+        caller: &Caller,
+        goal: Goal,
+        (kind, owner): (BlockKind, u64),
+    ) -> Result<FirstBlock> {
         let run = self.take_blocks(caller, goal, 1)?;
-        match self.cache.fresh(BlockNo(u64::from(run.start)), kind) {
+        match self.cache.fresh_owned(BlockNo(u64::from(run.start)), kind, owner) {
             Ok(block) => Ok(FirstBlock { run, block, contents: BlockBuf::zeroed(self.block_size()) }),
             Err(error) => {
                 self.give_back_run(&run);
@@ -164,7 +175,7 @@ impl Ext2 {
         if all.encode_body(&mut parts.body) {
             return Ok(());
         }
-        let first = self.first_block(caller, Goal::Apart(group), BlockKind::Attribute)?;
+        let first = self.first_block(caller, Goal::Apart(group), (BlockKind::Attribute, 0))?;
         let first = parts.attributes.insert(first);
         if all.encode_block(&mut first.contents, 1) { Ok(()) } else { Err(Errno::NOSPC.into()) }
     }
@@ -180,13 +191,20 @@ impl Ext2 {
     ) -> Result<Inode> {
         let extra_isize = new_extra_isize(&self.sb);
         let mut disk = self.fresh_fields(new, kind, extra_isize);
-        for (first, pointer) in
-            [(&parts.data, &mut disk.block[0]), (&parts.attributes, &mut disk.xattr_block)]
-        {
-            if let Some(first) = first {
-                *pointer = first.run.start;
-                disk.sectors += self.sectors_per_block();
-            }
+        let first_block = parts.data.as_ref().map(|first| first.run.start);
+        if disk.has_extents() {
+            disk.block = extents::new_root(first_block.map(|start| (start, 1)));
+        } else if let Some(start) = first_block {
+            disk.block[0] = start;
+        }
+        if let Some(first) = &parts.attributes {
+            disk.xattr_block = first.run.start;
+        }
+        for _ in [&parts.data, &parts.attributes].into_iter().flatten() {
+            disk.sectors += self.sectors_per_block();
+        }
+        if let Some(seal) = &self.seal {
+            seal.note_new_inode(parts.number.ino);
         }
         let mut inode = Inode::new(parts.number.ino, at, disk, Gather::default());
         inode.body_attributes = !new.xattrs.is_empty();
@@ -215,9 +233,9 @@ impl Ext2 {
         for block in blocks {
             inode.attached.insert(block, 1, inode.born);
         }
-        if kind == FileKind::Directory {
+        if let (FileKind::Directory, Some(start)) = (kind, first_block) {
             let link = PatchIds::from_slice(&[inode.born]);
-            self.memory.set_links(inode.disk.block[0], link, &self.cache);
+            self.memory.set_links(start, link, &self.cache);
         }
         if inode.disk.nlink == 0 {
             self.enter_orphan(&mut inode, block);
@@ -248,7 +266,7 @@ impl Ext2 {
                 _ => 0,
             },
             sectors: 0,
-            flags: new.flags.0 & FLAGS_INHERITABLE,
+            flags: new.flags.0 & FLAGS_INHERITABLE | self.map_flag(new, kind),
             atime: time,
             ctime: time,
             mtime: time,
@@ -261,15 +279,27 @@ impl Ext2 {
         }
     }
 
+    /// The flag of a new inode that will have blocks, on a volume where these are mapped by extents.
+    fn map_flag(&self, new: &NewInode<'_>, kind: FileKind) -> u32 {
+        let has_blocks = match kind {
+            FileKind::Regular | FileKind::Directory => true,
+            FileKind::Symlink => new.target.len() >= FAST_SYMLINK,
+            _ => false,
+        };
+        let by_extents = has_blocks && self.sb.features.has_incompat(incompat::EXTENTS);
+        if by_extents { EXTENTS_FL } else { 0 }
+    }
+
     /// Frees an inode with everything that it has, after `befores`.
     pub(super) fn end_inode(&self, inode: &mut Inode, befores: &[PatchId]) -> Result<()> {
         self.watch.inode(inode.ino);
         self.give_back_preallocated_of(inode.ino);
         let inode_block = self.inode_block(inode)?;
         self.leave_orphans(inode, &inode_block)?;
-        let has_blocks = inode.has_blocks(self);
+        let (has_blocks, has_extents) = (inode.has_blocks(self), inode.has_extents());
         let blocks = std::mem::take(&mut inode.disk.block);
         inode.leaf.forget();
+        inode.node_hint.forget();
         let xattr_block = std::mem::take(&mut inode.disk.xattr_block);
         let is_dir = inode.disk.kind == FileKind::Directory;
         let mut tx = self.cache.lock();
@@ -279,7 +309,11 @@ impl Ext2 {
         let never = self.cache.optimizations().elimination && tx.same(inode.born, end);
         let after = if never { FreedAfter::Nothing } else { FreedAfter::Pointer(end) };
         drop(tx);
-        let blocks_freed = if has_blocks { self.free_all_blocks(&blocks, after) } else { Ok(()) };
+        let blocks_freed = match (has_blocks, has_extents) {
+            (true, true) => self.free_all_extents(inode, &blocks, after),
+            (true, false) => self.free_all_blocks(&blocks, after),
+            (false, _) => Ok(()),
+        };
         let attributes_freed =
             if xattr_block == 0 { Ok(()) } else { self.release_xattr_block(xattr_block, after) };
         self.remember(inode);

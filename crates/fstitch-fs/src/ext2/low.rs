@@ -1,5 +1,6 @@
 //! ext2 as the generic file system sees it: each micro-operation leads to the module that does it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use fstitch_core::{
@@ -92,6 +93,41 @@ impl LowLevelFs for Ext2 {
 
     fn give_back(&self, inode: &mut Inode, allocation: Allocation) {
         self.give_back_allocation(inode, allocation);
+    }
+
+    fn has_unwritten(&self, inode: &Inode) -> bool {
+        inode.has_extents()
+    }
+
+    fn preallocate(
+        &self,
+        caller: &Caller,
+        inode: &mut Inode,
+        index: u64,
+        want: u64,
+    ) -> Result<(u64, PatchIds)> {
+        self.preallocate_extent(caller, inode, (index, want))
+    }
+
+    fn prepare_written(&self, inode: &mut Inode, index: u64, count: u64) -> Result<Range<u64>> {
+        self.prepare_extent_written(inode, index, count)
+    }
+
+    fn mark_written(&self, inode: &mut Inode, range: Range<u64>, contents: &[PatchId]) -> Result<PatchIds> {
+        self.mark_extents_written(inode, range, contents)
+    }
+
+    fn mark_unwritten(&self, inode: &mut Inode, range: Range<u64>) -> Result<PatchIds> {
+        self.mark_extents_unwritten(inode, range)
+    }
+
+    fn blocks_end(&self, inode: &Inode) -> Result<u64> {
+        if inode.has_extents() { self.extents_end(inode) } else { Ok(0) }
+    }
+
+    fn may_have_lost_blocks(&self, inode: &Inode) -> bool {
+        // Recovery has ended what a journal says, and nobody else writes extents.
+        self.is_unclean() && !inode.has_extents()
     }
 
     fn free_maps(&self) -> u64 {

@@ -79,7 +79,7 @@ impl State {
         let now = self.now;
         let node = self.known(ino);
         let before = node.bytes().map_or(0, super::sparse::SparseBytes::allocated);
-        if size < node.attr.size {
+        if size <= node.attr.size {
             node.bytes_mut().truncate(size);
         }
         node.attr.size = size;

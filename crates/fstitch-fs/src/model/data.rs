@@ -109,20 +109,24 @@ impl State {
         let size = node.attr.size;
         let before = node.bytes()?.allocated();
         let grows = matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange);
-        // Blocks behind the end of the file are damage to ext2, so ranges that keep the size stop at the end.
-        let within = (if grows { end } else { end.min(size) }).max(offset);
         let punches = mode == FallocateMode::PunchHole;
+        let unwritten = self.options.unwritten;
+        // Blocks with contents behind the end of the file are damage, so ranges that keep the size stop at the end.
+        let reaches = grows || (unwritten && !punches);
+        let within = (if reaches { end } else { end.min(size) }).max(offset);
         if !punches && node.bytes()?.missing(offset, within - offset) > self.blocks_free() {
             return Err(Errno::NOSPC.into());
         }
         let now = self.now;
         let node = self.known(ino);
         let zeroes = !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize);
-        if zeroes {
+        if zeroes && unwritten && !punches {
+            node.bytes_mut().empty(offset, within);
+        } else if zeroes {
             node.bytes_mut().punch(offset, within);
         }
         if !punches && within > offset {
-            node.bytes_mut().allocate(offset, within - offset);
+            node.bytes_mut().allocate(offset, within - offset, !unwritten);
         }
         if grows {
             node.attr.size = size.max(end);
@@ -150,7 +154,7 @@ impl State {
             return Err(Errno::PERM.into());
         }
         let file_end = node.attr.size.next_multiple_of(u64::from(self.options.block_size));
-        if mode == FallocateMode::AllocateKeepSize && end > file_end {
+        if mode == FallocateMode::AllocateKeepSize && end > file_end && !self.options.unwritten {
             return Err(Errno::OPNOTSUPP.into());
         }
         Ok(end)

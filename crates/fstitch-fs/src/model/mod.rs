@@ -62,6 +62,8 @@ pub struct ModelOptions {
     pub xattrs_max: usize,
     /// Whether reading updates access times (by the relatime rule).
     pub atime: bool,
+    /// Whether blocks can be allocated and not written: they are holes to who looks for data, and stay behind a file's end.
+    pub unwritten: bool,
 }
 
 impl Default for ModelOptions {
@@ -76,6 +78,7 @@ impl Default for ModelOptions {
             symlink_max: 4095,
             xattrs_max: 4000,
             atime: true,
+            unwritten: false,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A file's bytes with holes: blocks that were never written have no storage and read as zeros.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fstitch_core::SeekFrom;
 use fstitch_core::num::{to_u64, to_usize};
@@ -11,6 +11,8 @@ use fstitch_core::num::{to_u64, to_usize};
 pub(super) struct SparseBytes {
     block_size: usize,
     blocks: BTreeMap<u64, Box<[u8]>>,
+    /// Blocks with storage that have no contents.
+    unwritten: BTreeSet<u64>,
 }
 
 /// The part of one block that a byte range touches.
@@ -23,7 +25,7 @@ struct Piece {
 impl SparseBytes {
     pub(super) fn new(block_size: u32) -> Self {
         let block_size = to_usize(block_size);
-        Self { block_size, blocks: BTreeMap::new() }
+        Self { block_size, blocks: BTreeMap::new(), unwritten: BTreeSet::new() }
     }
 
     fn unit(&self) -> u64 {
@@ -32,7 +34,7 @@ impl SparseBytes {
 
     /// Number of blocks with storage.
     pub(super) fn allocated(&self) -> u64 {
-        wide(self.blocks.len())
+        wide(self.blocks.len() + self.unwritten.len())
     }
 
     /// Number of blocks that writing `len` bytes at `offset` would add.
@@ -41,7 +43,8 @@ impl SparseBytes {
             return 0;
         }
         let (first, last) = (offset / self.unit(), (offset + len - 1) / self.unit());
-        last - first + 1 - wide(self.blocks.range(first..=last).count())
+        let there = self.blocks.range(first..=last).count() + self.unwritten.range(first..=last).count();
+        last - first + 1 - wide(there)
     }
 
     fn piece(&self, offset: u64, len: usize) -> Piece {
@@ -64,6 +67,7 @@ impl SparseBytes {
 
     fn block_mut(&mut self, block: u64) -> &mut [u8] {
         let block_size = self.block_size;
+        self.unwritten.remove(&block);
         self.blocks.entry(block).or_insert_with(|| vec![0; block_size].into_boxed_slice())
     }
 
@@ -78,21 +82,48 @@ impl SparseBytes {
     }
 
     /// Gives storage to every block that the range touches.
-    pub(super) fn allocate(&mut self, offset: u64, len: u64) {
+    pub(super) fn allocate(&mut self, offset: u64, len: u64, written: bool) {
         let (first, end) = (offset / self.unit(), (offset + len).div_ceil(self.unit()));
         for block in first..end {
-            self.block_mut(block);
+            if self.blocks.contains_key(&block) {
+                continue;
+            }
+            if written {
+                self.block_mut(block);
+            } else {
+                self.unwritten.insert(block);
+            }
         }
+    }
+
+    /// Zeroes the range; blocks that lie in it completely lose their contents.
+    pub(super) fn empty(&mut self, offset: u64, end: u64) {
+        for block in self.whole_blocks(offset, end) {
+            if self.blocks.remove(&block).is_some() {
+                self.unwritten.insert(block);
+            }
+        }
+        self.zero_edges(offset, end);
+    }
+
+    /// Blocks with storage that lie in the range completely.
+    fn whole_blocks(&self, offset: u64, end: u64) -> Vec<u64> {
+        let whole = offset.div_ceil(self.unit())..end / self.unit();
+        if whole.is_empty() {
+            return Vec::new();
+        }
+        self.blocks
+            .range(whole.clone())
+            .map(|(block, _)| *block)
+            .chain(self.unwritten.range(whole).copied())
+            .collect()
     }
 
     /// Zeroes the range; blocks that lie in it completely lose their storage.
     pub(super) fn punch(&mut self, offset: u64, end: u64) {
-        let whole = offset.div_ceil(self.unit())..end / self.unit();
-        if whole.start < whole.end {
-            let gone: Vec<u64> = self.blocks.range(whole).map(|(block, _)| *block).collect();
-            for block in gone {
-                self.blocks.remove(&block);
-            }
+        for block in self.whole_blocks(offset, end) {
+            self.blocks.remove(&block);
+            self.unwritten.remove(&block);
         }
         self.zero_edges(offset, end);
     }
@@ -111,6 +142,7 @@ impl SparseBytes {
     /// Forgets everything from `size` on.
     pub(super) fn truncate(&mut self, size: u64) {
         self.blocks.split_off(&size.div_ceil(self.unit()));
+        self.unwritten.split_off(&size.div_ceil(self.unit()));
         if let Some(bytes) = self.blocks.get_mut(&(size / self.unit())) {
             let start = usize::try_from(size % wide(self.block_size)).expect("below a block's size");
             bytes[start..].fill(0);

@@ -89,7 +89,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     fn is_stable(&self, state: &State<L::Inode>) -> bool {
         // Blocks behind the end that a failed truncation left are known here only; after an unclean mount
         // every file is loaded with that suspicion anyway.
-        let remembers_trim = state.trim && !self.low.was_unclean();
+        let remembers_trim = state.trim && !self.low.may_have_lost_blocks(state.inode());
         // Without a name it could not be loaded again.
         if remembers_trim || self.low.attr(state.inode()).nlink == 0 {
             return false;

@@ -1,10 +1,11 @@
-//! Allocating, punching and zeroing ranges of files. Allocated blocks are initialised with zeros like written
-//! ones, since the format has no notion of a block that is allocated but unwritten.
+//! Allocating, punching and zeroing ranges of files. Where the format has no notion of a block that is allocated but
+//! unwritten, allocated blocks are initialised with zeros like written ones; see `preallocate` for the others.
 
 use fstitch_core::{Caller, Errno, FallocateMode, FileKind, InodeNo, Result};
 use fstitch_posix::change::check_fallocate;
 
 use super::node::Node;
+use super::preallocate::Wish;
 use super::read::{long, short};
 use super::volume::{ATTR_CHANGE_BLOCKS, Change};
 use super::write::{Fill, Source};
@@ -41,11 +42,15 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let _writer = self.writer(&change, &node)?;
         node.refuse_pinned()?;
-        let size = {
+        let (size, unwritten) = {
             let state = node.read()?;
             check_fallocate(self.low.flags(state.inode()), mode)?;
-            self.low.attr(state.inode()).size
+            (self.low.attr(state.inode()).size, self.low.has_unwritten(state.inode()))
         };
+        if unwritten && mode != FallocateMode::PunchHole {
+            let wish = Wish { caller, start: offset, end, mode };
+            return self.allocate_unwritten(&change, &node, &wish);
+        }
         let (source, grow) = match mode {
             FallocateMode::PunchHole => {
                 return self.punch(&change, &node, caller, (offset, end, size));
@@ -80,7 +85,12 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.finish_fallocate(&change, &node, caller)
     }
 
-    fn finish_fallocate(&self, change: &Change<'_>, node: &Node<L::Inode>, caller: &Caller) -> Result<()> {
+    pub(super) fn finish_fallocate(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        caller: &Caller,
+    ) -> Result<()> {
         change.reserve(0, ATTR_CHANGE_BLOCKS)?;
         let mut state = node.write()?;
         self.drop_privileges(&mut state, caller)?;
@@ -134,8 +144,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.finish_fallocate(change, node, caller)
     }
 
-    /// Zeroes part of a block, unless it is a hole.
-    fn zero_edge(
+    /// Zeroes part of a block, unless it reads as zeros anyway.
+    pub(super) fn zero_edge(
         &self,
         change: &Change<'_>,
         node: &Node<L::Inode>,
@@ -148,7 +158,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?;
         let mut state = node.write()?;
         let index = from / long(self.block_size());
-        if self.low.map(state.inode(), index, 1)?.start.is_some() {
+        if self.low.map(state.inode(), index, 1)?.contents().is_some() {
             let fill = Fill { caller, offset: from, len: short(to - from), source: Source::Zeros };
             self.fill_and_grow(&mut state, &fill, false)?;
         }

@@ -10,6 +10,7 @@
 //! Failing: a micro-operation reads and allocates all that it needs before it creates its first patch on
 //! anything reachable, so that an error leaves nothing half done (allocations are given back).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use fstitch_core::{
@@ -87,6 +88,28 @@ pub struct Extent {
     pub start: Option<BlockNo>,
     /// Number of blocks.
     pub count: u64,
+    /// They were written. Blocks that were not are the file's and read as zeros, whatever they hold. False for a hole.
+    pub written: bool,
+}
+
+impl Extent {
+    /// A run of blocks that are not there.
+    #[must_use]
+    pub const fn hole(count: u64) -> Self {
+        Self { start: None, count, written: false }
+    }
+
+    /// Blocks with contents from `start` on.
+    #[must_use]
+    pub const fn of(start: BlockNo, count: u64) -> Self {
+        Self { start: Some(start), count, written: true }
+    }
+
+    /// The first block of those with contents; `None` where all is zeros.
+    #[must_use]
+    pub fn contents(&self) -> Option<BlockNo> {
+        self.start.filter(|_| self.written)
+    }
 }
 
 /// Blocks of a file that may be overwritten.
@@ -290,6 +313,58 @@ pub trait LowLevelFs: Send + Sync + 'static {
     /// and the indirect blocks that become empty, each after its pointer was cleared.
     /// Returns the pointer patches.
     fn detach(&self, inode: &mut Self::Inode, from: u64, to: u64, befores: &[PatchId]) -> Result<PatchIds>;
+
+    // ---- blocks that are there and not written; formats without them need none of this ----
+
+    /// Whether the file can have blocks that were not written: these are kept behind its end as well.
+    fn has_unwritten(&self, inode: &Self::Inode) -> bool {
+        let _ = inode;
+        false
+    }
+    /// Gives the hole of at least `want` blocks at file block `index` 1 to `want` of them, unwritten. Returns how many, and the
+    /// pointer patches.
+    fn preallocate(
+        &self,
+        caller: &Caller,
+        inode: &mut Self::Inode,
+        index: u64,
+        want: u64,
+    ) -> Result<(u64, PatchIds)> {
+        let _ = (caller, inode, index, want);
+        Err(Errno::OPNOTSUPP.into())
+    }
+    /// The unwritten blocks `index..index + count` are to be filled: takes what [`LowLevelFs::mark_written`] will need. Returns which
+    /// file blocks must be filled, `index` among them: fewer, or more where there is no room to tell them from their neighbours,
+    /// which are unwritten too. What is taken and not needed is given back with the next of these calls.
+    fn prepare_written(&self, inode: &mut Self::Inode, index: u64, count: u64) -> Result<Range<u64>> {
+        let _ = (inode, index, count);
+        Err(Errno::OPNOTSUPP.into())
+    }
+    /// The same blocks were filled: they have contents from now on, after `contents`. Returns the pointer patches.
+    fn mark_written(
+        &self,
+        inode: &mut Self::Inode,
+        range: Range<u64>,
+        contents: &[PatchId],
+    ) -> Result<PatchIds> {
+        let _ = (inode, range, contents);
+        Err(Errno::OPNOTSUPP.into())
+    }
+    /// The blocks of `range` that are there read as zeros from now on. Returns the pointer patches.
+    fn mark_unwritten(&self, inode: &mut Self::Inode, range: Range<u64>) -> Result<PatchIds> {
+        let _ = (inode, range);
+        Err(Errno::OPNOTSUPP.into())
+    }
+    /// The file block behind the last one that is there, where blocks may be behind the file's end lawfully; else 0.
+    fn blocks_end(&self, inode: &Self::Inode) -> Result<u64> {
+        let _ = inode;
+        Ok(0)
+    }
+    /// Whether a crash may have left blocks behind the file's end that it has lost.
+    fn may_have_lost_blocks(&self, inode: &Self::Inode) -> bool {
+        let _ = inode;
+        self.was_unclean()
+    }
 
     /// Blocks that say which blocks are free: what is scattered over the volume changes as many of them when it is freed.
     fn free_maps(&self) -> u64;

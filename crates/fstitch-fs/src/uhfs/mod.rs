@@ -50,6 +50,7 @@ mod names;
 mod node;
 mod pinned;
 mod posix;
+mod preallocate;
 mod read;
 mod reclaim;
 mod remove;

@@ -78,10 +78,12 @@ impl<L: LowLevelFs> PinnedFile<L> {
     pub fn run(&self, index: u64, max: u64) -> Result<Extent> {
         let _below = Below::enter();
         let state = self.node.read()?;
-        self.fs.low.map(state.inode(), index, max)
+        let run = self.fs.low.map(state.inode(), index, max)?;
+        // What was not written has no contents that a volume could have.
+        Ok(if run.written { run } else { Extent::hole(run.count) })
     }
 
-    /// Gives the holes among `count` blocks from `index` on places, filled with zeros. Returns what the file's reaching them
+    /// Gives the holes and what was not written among `count` blocks from `index` on places, filled with zeros. Returns what the file's reaching them
     /// must come after. May be called by who holds locks of a file system that lives in this file.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let mut index = first;
         while index < end {
             let extent = self.low.map(inode, index, end - index)?;
-            if let Some(start) = extent.start {
+            if let Some(start) = extent.contents() {
                 wanted.extend((0..extent.count).map(|i| (BlockNo(start.get() + i), BlockKind::Data)));
                 indexes.extend(index..index + extent.count);
             }
@@ -93,7 +93,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         while index < last {
             // Best effort: the read that needs the pointers reports what is wrong with them.
             let Ok(extent) = self.low.map(inode, index, last - index) else { return };
-            if let Some(start) = extent.start {
+            if let Some(start) = extent.contents() {
                 wanted.extend((0..extent.count).map(|i| (BlockNo(start.get() + i), BlockKind::Data)));
             }
             index += extent.count;
@@ -114,7 +114,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let mut index = offset / unit;
         while index < end {
             let extent = self.low.map(state.inode(), index, end - index)?;
-            if extent.start.is_some() == (whence == SeekFrom::Data) {
+            if extent.contents().is_some() == (whence == SeekFrom::Data) {
                 return Ok(offset.max(index * unit));
             }
             index += extent.count;

@@ -176,7 +176,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         freed: &FreedName,
     ) -> Result<bool> {
         let attr = self.low.attr(state.inode());
-        let blocks = if attr.kind == FileKind::Regular { self.blocks_of(attr.size) } else { 0 };
+        let blocks = if attr.kind == FileKind::Regular { self.size_and_end(state)?.1 } else { 0 };
         let is_small = self.freeing(blocks).is_some_and(|blocks| blocks <= NAME_CHANGE_BLOCKS);
         // With a journal it enters the list of orphans with its name.
         if attr.nlink != 1 || !is_small || self.cache().is_journaled() {
@@ -279,7 +279,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             let state = node.read()?;
             let attr = self.low.attr(state.inode());
             let blocks = match attr.kind {
-                FileKind::Regular => self.blocks_of(attr.size),
+                FileKind::Regular => self.size_and_end(&state)?.1,
                 _ => 0,
             };
             (state.cleared.clone(), blocks)

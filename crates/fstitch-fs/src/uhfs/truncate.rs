@@ -36,8 +36,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         caller: &Caller,
         size: u64,
     ) -> Result<()> {
-        let old = self.low.attr(node.read()?.inode()).size;
-        let freeing = self.freeing(self.blocks_of(old).saturating_sub(self.blocks_of(size)));
+        let (old, end) = self.size_and_end(&*node.read()?)?;
+        let freeing = if size > old { 0 } else { end.saturating_sub(self.blocks_of(size)) };
+        let freeing = self.freeing(freeing);
         if freeing.is_none() {
             // Its steps wait one after the other.
             change.ask_to_wait()?;
@@ -48,20 +49,28 @@ impl<L: LowLevelFs> Uhfs<L> {
             None => change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?,
         }
         let mut state = node.write()?;
-        let old = self.low.attr(state.inode()).size;
+        let (old, end) = self.size_and_end(&state)?;
         if size > old {
             self.zero_gap(&mut state, old)?;
             let growth = state.growth;
             self.set_size(&mut state, size, &[growth])?;
         }
-        let shrunk = if size < old { Some(self.shrink(&mut state, size)?) } else { None };
+        // Whoever sets the length that a file has gives up what is behind it.
+        let cuts = size < old || (size == old && end > self.blocks_of(size));
+        let shrunk = if cuts { Some(self.shrink(&mut state, size)?) } else { None };
         self.drop_privileges(&mut state, caller)?;
         self.touch(&mut state, true)?;
         drop(state);
         let Some(shrunk) = shrunk else { return Ok(()) };
-        let range = (self.blocks_of(size), self.blocks_of(old));
+        let range = (self.blocks_of(size), end);
         self.detach_in_steps(change, node, range, &shrunk)?;
         self.end_trim(node)
+    }
+
+    /// A file's length, and the file block behind the last one that it has or had.
+    pub(super) fn size_and_end(&self, state: &State<L::Inode>) -> Result<(u64, u64)> {
+        let size = self.low.attr(state.inode()).size;
+        Ok((size, self.blocks_of(size).max(self.low.blocks_end(state.inode())?)))
     }
 
     /// Nothing is left behind the file's end: in the last step of freeing it.

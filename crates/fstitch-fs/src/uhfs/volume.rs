@@ -281,7 +281,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         let loaded = Cell::new(false);
         let node = self.table.get(ino, refs, |node: &Node<L::Inode>| {
             loaded.set(true);
-            node.set_loaded(self.low.load(ino)?, self.low.was_unclean());
+            let inode = self.low.load(ino)?;
+            let trim = self.low.may_have_lost_blocks(&inode);
+            node.set_loaded(inode, trim);
             Ok(())
         });
         if loaded.get() {

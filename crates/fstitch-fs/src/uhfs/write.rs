@@ -1,6 +1,7 @@
 //! Writing files. The order: (zeroed tail, cleared old pointers) and contents → pointers → size; times order
 //! nothing. Overwriting waits for nothing.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, Error, InodeFlags, InodeNo, Result};
@@ -23,8 +24,19 @@ pub(super) enum Source<'a> {
     Bytes(&'a [u8]),
     /// Zeros, over what is there.
     Zeros,
-    /// Zeros where there are holes; blocks that exist stay as they are.
+    /// Zeros where there are holes and unwritten blocks; blocks with contents stay as they are.
     ZerosInHoles,
+}
+
+impl Source<'_> {
+    /// Whether blocks that are there stay as they are, written or not.
+    fn leaves(self, written: bool) -> bool {
+        match self {
+            Self::Bytes(_) => false,
+            Self::Zeros => !written,
+            Self::ZerosInHoles => written,
+        }
+    }
 }
 
 /// A range of a file and what it is filled with.
@@ -53,6 +65,16 @@ pub(super) struct Filled {
     befores: PatchIds,
     /// Why it came no farther.
     error: Option<Error>,
+}
+
+/// Blocks of the volume that get their first contents in a file.
+struct NewBlocks<'a> {
+    /// The file blocks.
+    range: Range<u64>,
+    /// The first of them on the volume.
+    start: BlockNo,
+    /// What the contents come after.
+    reuse: &'a PatchIds,
 }
 
 /// A change of one block, prepared outside the core lock.
@@ -265,7 +287,17 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<(u64, PatchIds)> {
         let extent = self.low.map(state.inode(), index, max)?;
         match extent.start {
-            Some(_) if matches!(fill.source, Source::ZerosInHoles) => Ok((extent.count, PatchIds::new())),
+            Some(_) if fill.source.leaves(extent.written) => Ok((extent.count, PatchIds::new())),
+            Some(start) if !extent.written => {
+                let range = self.low.prepare_written(state.inode_mut(), index, extent.count)?;
+                let first = BlockNo(start.get() + range.start - index);
+                let place = NewBlocks { range: range.clone(), start: first, reuse: &PatchIds::new() };
+                let contents = self.init_blocks(state, fill, &place)?;
+                let pointers = self.low.mark_written(state.inode_mut(), range.clone(), &contents)?;
+                self.note_pointers(state, &pointers, contents);
+                self.order_growth(state, &range, &pointers);
+                Ok((range.end.min(index + extent.count) - index, pointers))
+            }
             Some(_) => {
                 let extent = self.writable(state, fill.caller, (index, extent))?;
                 let patches = self.overwrite(state, fill, (index, extent))?;
@@ -279,15 +311,19 @@ impl<L: LowLevelFs> Uhfs<L> {
                 let allocation = self.low.allocate(fill.caller, inode, index, count)?;
                 let count = allocation.count;
                 let pointers = self.fill_hole(state, fill, allocation)?;
-                // The file's last block, now no hole: were the file longer before its pointer, what is written there
-                // later would read as zeros.
-                let size = self.low.attr(state.inode()).size;
-                let (tail, used) = (size / long(self.block_size()), size % long(self.block_size()));
-                if used > 0 && (index..index + count).contains(&tail) {
-                    self.delay_growth(state, &pointers);
-                }
+                self.order_growth(state, &(index..index + count), &pointers);
                 Ok((count, pointers))
             }
+        }
+    }
+
+    /// The file's last block, if it is among these, has contents now: were the file longer before `pointers`, what is written there
+    /// later would read as zeros.
+    fn order_growth(&self, state: &mut State<L::Inode>, range: &Range<u64>, pointers: &[PatchId]) {
+        let size = self.low.attr(state.inode()).size;
+        let (tail, used) = (size / long(self.block_size()), size % long(self.block_size()));
+        if used > 0 && range.contains(&tail) {
+            self.delay_growth(state, pointers);
         }
     }
 
@@ -305,7 +341,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         &self,
         state: &mut State<L::Inode>,
         fill: &Fill<'_>,
-        (index, Extent { start, count }): (u64, Extent),
+        (index, Extent { start, count, .. }): (u64, Extent),
     ) -> Result<PatchIds> {
         let start = start.ok_or(Errno::IO)?;
         let unit = long(self.block_size());
@@ -342,35 +378,57 @@ impl<L: LowLevelFs> Uhfs<L> {
         fill: &Fill<'_>,
         allocation: Allocation,
     ) -> Result<PatchIds> {
+        let Allocation { index, start, count, .. } = allocation;
+        let place = NewBlocks { range: index..index + count, start, reuse: &allocation.reuse };
+        let contents = match self.init_blocks(state, fill, &place) {
+            Ok(contents) => contents,
+            Err(error) => {
+                self.low.give_back(state.inode_mut(), allocation);
+                return Err(error);
+            }
+        };
+        let pointers = self.low.attach(state.inode_mut(), allocation, &contents)?;
+        self.note_pointers(state, &pointers, contents);
+        Ok(pointers)
+    }
+
+    /// Initialises blocks whose old contents nobody sees, each in one patch.
+    fn init_blocks(
+        &self,
+        state: &mut State<L::Inode>,
+        fill: &Fill<'_>,
+        place: &NewBlocks<'_>,
+    ) -> Result<PatchIds> {
         let unit = long(self.block_size());
         let zeros = match fill.source {
             Source::Bytes(_) => None,
             _ => Some(Arc::new(BlockBuf::zeroed(self.block_size()))),
         };
-        let mut images = Vec::with_capacity(short(allocation.count));
-        for i in 0..allocation.count {
-            let fresh = self.cache().fresh(BlockNo(allocation.start.get() + i), BlockKind::Data);
-            let block = match fresh {
-                Ok(block) => block,
-                Err(error) => {
-                    self.low.give_back(state.inode_mut(), allocation);
-                    return Err(error);
+        let filled = fill.offset / unit..self.blocks_of(fill.offset + long(fill.len));
+        let mut images = Vec::with_capacity(short(place.range.end - place.range.start));
+        for (index, no) in place.range.clone().zip(place.start.get()..) {
+            let block = self.cache().fresh(BlockNo(no), BlockKind::Data)?;
+            let image = match &zeros {
+                Some(zeros) => Arc::clone(zeros),
+                None if !filled.contains(&index) => Arc::new(BlockBuf::zeroed(self.block_size())),
+                None => {
+                    let part = BlockPart::of(index * unit, unit, fill.offset, long(fill.len));
+                    whole_block(fill, part, self.block_size())
                 }
             };
-            let block_start = (allocation.index + i) * unit;
-            let part = BlockPart::of(block_start, unit, fill.offset, long(fill.len));
-            let image = zeros.clone().unwrap_or_else(|| whole_block(fill, part, self.block_size()));
             images.push((block, Image::New(image)));
         }
-        let contents = self.apply(state, images, &allocation.reuse);
-        let pointers = self.low.attach(state.inode_mut(), allocation, &contents)?;
-        if state.track.pointers != pointers {
-            self.note(state, Part::Contents, &pointers);
-            state.track.pointers.clone_from(&pointers);
+        Ok(self.apply(state, images, place.reuse))
+    }
+
+    /// Gathers the pointers to new contents, and what of the contents does not come before them.
+    fn note_pointers(&self, state: &mut State<L::Inode>, pointers: &PatchIds, contents: PatchIds) {
+        if state.track.pointers != *pointers {
+            self.note(state, Part::Contents, pointers);
+            state.track.pointers.clone_from(pointers);
         }
-        let loose = self.not_before(&pointers, contents);
+        let loose = self.not_before(pointers, contents);
         self.note(state, Part::Contents, &loose);
-        Ok(pointers)
     }
 
     /// Those of `contents` that none of `pointers` comes after: the others need not be gathered beside these.
@@ -434,7 +492,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             return Ok(None);
         }
         let extent = self.low.map(state.inode(), size / unit, 1)?;
-        if extent.start.is_none() {
+        if extent.contents().is_none() {
             return Ok(None);
         }
         // Cutting a file short must be possible where only the superuser has room.

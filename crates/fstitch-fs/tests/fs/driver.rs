@@ -59,6 +59,10 @@ pub trait Medium {
     fn link_max(&self) -> u32;
     /// A directory that a new volume holds, with its permissions.
     fn born_with(&self) -> Option<(&'static [u8], u16)>;
+    /// Whether blocks can be there and not written.
+    fn has_unwritten(&self) -> bool {
+        false
+    }
 }
 
 /// A file system with the inodes that are held on it.
@@ -82,7 +86,8 @@ fn set_flags(fs: &dyn FileSystem, ino: InodeNo, which: u8) -> Result<Answer> {
 /// remount and at the end. Returns the number of inodes that are left.
 pub fn compare(medium: &dyn Medium, block_size: u32, clock: &Arc<ManualClock>, ops: &[Op]) -> u64 {
     let link_max = medium.link_max();
-    let options = ModelOptions { block_size, link_max, atime: false, ..ModelOptions::default() };
+    let unwritten = medium.has_unwritten();
+    let options = ModelOptions { block_size, link_max, atime: false, unwritten, ..ModelOptions::default() };
     let model = Model::with(options, Arc::<ManualClock>::clone(clock));
     if let Some((name, perm)) = medium.born_with() {
         model.mkdir(&CALLER, model.root(), name, perm).unwrap();

@@ -9,6 +9,7 @@ mod dirsync;
 mod driver;
 mod earlier;
 mod ext2;
+mod extents;
 mod groups;
 mod loopback;
 mod marks;

@@ -28,6 +28,45 @@ impl Cache {
         Ok(blocks.pop().expect("one block was asked for"))
     }
 
+    /// A block of somebody's, whose seal is also about whose it is ([`super::Seal`]): as [`Cache::read`], but nobody gets it whose it
+    /// is not.
+    ///
+    /// # Errors
+    /// As for [`Cache::read`]; [`fstitch_core::Error::Corrupt`] if it is another one's.
+    pub fn read_owned(&self, block: BlockNo, kind: BlockKind, owner: u64) -> Result<Block> {
+        if self.shared.seals.are_none() {
+            return self.read(block, kind);
+        }
+        let is_theirs = |core: &Core, sx| core.graph.slot(sx).owner == owner;
+        let quick =
+            self.look_for(block, |core, sx| is_theirs(core, sx).then(|| self.shared.pin(core, sx)))?;
+        if let Some(Some(found)) = quick {
+            return Ok(found);
+        }
+        let mut blocks = self.read_for(&[(block, kind)], owner)?;
+        let found = blocks.pop().expect("one block was asked for");
+        self.shared.claim(&found, kind, owner)?;
+        Ok(found)
+    }
+
+    /// As [`Cache::read_owned`] and [`Block::snapshot`] together.
+    ///
+    /// # Errors
+    /// As for [`Cache::read_owned`].
+    pub fn read_owned_snapshot(
+        &self,
+        block: BlockNo,
+        kind: BlockKind,
+        owner: u64,
+    ) -> Result<(Block, Arc<BlockBuf>)> {
+        if self.shared.seals.are_none() {
+            return self.read_snapshot(block, kind);
+        }
+        let block = self.read_owned(block, kind, owner)?;
+        let contents = block.snapshot();
+        Ok((block, contents))
+    }
+
     /// The block with its newest contents as of now, as [`Cache::read`] and [`Block::snapshot`] together.
     ///
     /// # Errors
@@ -52,7 +91,12 @@ impl Cache {
         if let Some(found) = self.look_for_all(blocks, |core, sx| self.shared.pin(core, sx))? {
             return Ok(found);
         }
-        let wanted = self.wanted(blocks)?;
+        self.read_for(blocks, 0)
+    }
+
+    /// Blocks of an owner, which those are verified for that are not in the cache.
+    fn read_for(&self, blocks: &[(BlockNo, BlockKind)], owner: u64) -> Result<Blocks> {
+        let wanted = self.wanted(blocks, owner)?;
         loop {
             if let Some(found) = self.shared.find_or_load(&wanted)? {
                 return Ok(self.numbered(found, blocks));
@@ -107,7 +151,7 @@ impl Cache {
     }
 
     /// Where blocks are on the device.
-    fn wanted(&self, blocks: &[(BlockNo, BlockKind)]) -> Result<SmallVec<[Wanted; 2]>> {
+    fn wanted(&self, blocks: &[(BlockNo, BlockKind)], owner: u64) -> Result<SmallVec<[Wanted; 2]>> {
         let claimed = self.mapping.0.is_some();
         let wanted = |&(no, kind): &(BlockNo, BlockKind)| {
             self.check_inside(no)?;
@@ -116,7 +160,7 @@ impl Cache {
                 None if self.options.read_only => Spot::stable(HOLE),
                 None => self.mapping.fill(no)?,
             };
-            Ok(Wanted { spot, kind, claimed })
+            Ok(Wanted { spot, kind, owner, claimed })
         };
         blocks.iter().map(wanted).collect()
     }
@@ -139,6 +183,14 @@ impl Cache {
     /// # Errors
     /// [`fstitch_core::Error::Io`] if the block lies outside the device.
     pub fn fresh(&self, block: BlockNo, kind: BlockKind) -> Result<Block> {
+        self.fresh_owned(block, kind, 0)
+    }
+
+    /// The same for a block that becomes somebody's, whosever it was: its seal says whose.
+    ///
+    /// # Errors
+    /// As for [`Cache::fresh`].
+    pub fn fresh_owned(&self, block: BlockNo, kind: BlockKind, owner: u64) -> Result<Block> {
         self.check_inside(block)?;
         let spot = self.mapping.fill(block)?;
         let mut core = self.shared.core();
@@ -150,7 +202,7 @@ impl Cache {
             }
         };
         let slot = core.graph.slot_mut(sx);
-        slot.kind = kind;
+        (slot.kind, slot.owner) = (kind, owner);
         slot.reach = spot.after;
         Ok(Block { no: block, ..self.shared.pin(&core, sx) })
     }
@@ -183,6 +235,8 @@ const HOLE: BlockNo = BlockNo(u64::MAX);
 struct Wanted {
     spot: Spot,
     kind: BlockKind,
+    /// Whose it should be; 0 if nobody says.
+    owner: u64,
     /// By the volume whose it is: the kind is true.
     claimed: bool,
 }
@@ -201,7 +255,8 @@ impl Shared {
         let mut found: Vec<Option<Block>> = Vec::with_capacity(blocks.len());
         let mut missing: Vec<(usize, Sx, Block)> = Vec::new();
         let mut loading_elsewhere = false;
-        for (at, &Wanted { spot: Spot { block: no, after }, kind, claimed }) in blocks.iter().enumerate() {
+        for (at, &Wanted { spot: Spot { block: no, after }, kind, claimed, .. }) in blocks.iter().enumerate()
+        {
             match self.look_up(&mut core, no) {
                 Found::Loaded(sx) => {
                     core.graph.stats.cache_hits += 1;
@@ -260,8 +315,10 @@ impl Shared {
             .collect();
         assert_below(Rank::Core, "reading");
         let outcome = self.medium.read(&mut reads);
-        let verify = |read: &BlockRead<'_>| self.seals.verify(read.block, read.kind, read.data);
-        let outcome = outcome.and_then(|()| reads.iter().try_for_each(verify));
+        let verify = |(read, &(at, ..)): (&BlockRead<'_>, &(usize, Sx, Block))| {
+            self.seals.verify((read.block, read.kind, blocks[at].owner), read.data)
+        };
+        let outcome = outcome.and_then(|()| reads.iter().zip(&missing).try_for_each(verify));
         let mut core = self.core();
         if let Err(error) = outcome {
             core.graph.stats.read_errors += 1;
@@ -270,7 +327,8 @@ impl Shared {
         }
         let mut filled = Vec::with_capacity(missing.len());
         for ((at, sx, block), buffer) in missing.into_iter().zip(buffers) {
-            core.graph.slot_mut(sx).data = Some(Arc::new(buffer));
+            let slot = core.graph.slot_mut(sx);
+            (slot.data, slot.owner) = (Some(Arc::new(buffer)), blocks[at].owner);
             core.note_clean(sx);
             filled.push((at, block));
         }
@@ -304,7 +362,7 @@ impl Shared {
             Found::Missing => self.add_fresh(core, spot.block, kind),
         };
         let slot = core.graph.slot_mut(sx);
-        (slot.kind, slot.reach) = (kind, spot.after);
+        (slot.kind, slot.owner, slot.reach) = (kind, 0, spot.after);
         sx
     }
 

@@ -72,7 +72,7 @@ pub use load::{Blocks, Snapshots};
 use medium::Failures;
 pub use medium::{Exception, Fate, Medium};
 use seal::Seals;
-pub use seal::{Run, Seal};
+pub use seal::{Bitmap, Run, Seal};
 pub use tx::Tx;
 pub use volume::{Linear, Pieces, Placement, Spot, VolumeOptions};
 use volume::{Mapping, VolumeState};
@@ -341,6 +341,10 @@ fn after_panic(core: &mut Core) {
 
 /// Memory that a cached block takes beside its contents: its slot, its place in the index, and what alignment costs.
 const BLOCK_OVERHEAD: usize = 320;
+/// A pin's and the contents' counts, and two entries of the index where it has just grown.
+const BESIDE_SLOT: usize =
+    2 * 2 * size_of::<usize>() + 2 * size_of::<(BlockNo, Sx)>() + 2 * size_of::<usize>();
+const _: () = assert!(size_of::<crate::graph::Slot>() + BESIDE_SLOT <= BLOCK_OVERHEAD);
 
 impl Shared {
     #[track_caller]

@@ -17,6 +17,9 @@ pub(crate) struct Frozen {
     pub(crate) slot: Sx,
     pub(crate) no: BlockNo,
     pub(crate) kind: BlockKind,
+    pub(crate) owner: u64,
+    /// Its volume keeps a journal: what is sealed there was sealed as its transaction closed.
+    pub(crate) is_logged: bool,
     pub(crate) image: Arc<BlockBuf>,
 }
 
@@ -101,12 +104,13 @@ impl Graph {
         let ready = if whole { self.take_all(sx) } else { self.take_ready(sx) };
         assert!(!ready.is_empty(), "nothing of block {} is ready", self.slots[at(sx)].no);
         self.tell_launched(sx, ready.len());
+        let is_logged = ready.last().is_some_and(|&px| self.logging(self.patch(px).volume).is_some());
         self.slots[at(sx)].flying = ready;
         self.stats.blocks_written += 1;
         self.stats.blocks_written_undone += u64::from(!whole);
         let image = if whole { Arc::clone(self.slots[at(sx)].loaded()) } else { self.image_with_undo(sx) };
         let slot = &self.slots[at(sx)];
-        Frozen { slot: sx, no: slot.no, kind: slot.kind, image }
+        Frozen { slot: sx, no: slot.no, kind: slot.kind, owner: slot.owner, is_logged, image }
     }
 
     /// Marks all patches of a block in flight, out of its list and its counts.

@@ -102,6 +102,8 @@ impl Uncommitted {
 pub(crate) struct Slot {
     pub(crate) no: BlockNo,
     pub(crate) kind: BlockKind,
+    /// Whose it is, as a word that only the volume's format understands; 0 while nobody has said.
+    pub(crate) owner: u64,
     /// The newest contents (invariant 4); `None` while the first read is under way.
     pub(crate) data: Option<Arc<BlockBuf>>,
     /// Uncommitted patches in creation order, the hard one included.
@@ -148,6 +150,7 @@ impl Slot {
         Self {
             no,
             kind,
+            owner: 0,
             data,
             patches: Uncommitted::default(),
             hard: None,

@@ -9,7 +9,7 @@ use super::super::source::BlockSource;
 use super::create::BLOCKS_MIN;
 use super::external::JournalDevice;
 use super::raw::{JOURNAL_INO, S_JOURNAL_INUM, S_JOURNAL_UUID, Superblock};
-use crate::ext2::layout::extent::{Entries, Expected, Extent, Node};
+use crate::ext2::extents::walk;
 use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::{self, DIRECT, DiskInode, POINTERS};
@@ -208,15 +208,11 @@ pub(crate) fn whole_file(
     }
     let mut file = File { volume, shape, left: blocks, runs: Vec::new(), seen: BTreeSet::new(), what };
     if inode.has_extents() {
-        let root = Node::parse_root(&inode.block, BlockNo(0), shape.blocks_count)?;
-        file.extents(&root, (0, 1 << 32))?;
-        if file.left > 0 {
-            return Err(damaged(format!("there is a hole {} blocks before its end", file.left)));
-        }
-    } else {
-        for (at, &pointer) in inode.block.iter().enumerate().take(POINTERS) {
-            file.tree(pointer, at.saturating_sub(DIRECT - 1))?;
-        }
+        file.extents(inode)?;
+    }
+    let pointers = if inode.has_extents() { 0 } else { POINTERS };
+    for (at, &pointer) in inode.block.iter().enumerate().take(pointers) {
+        file.tree(pointer, at.saturating_sub(DIRECT - 1))?;
     }
     let area = Area::of_file(file.runs)?;
     for (start, count) in area.runs() {
@@ -244,9 +240,8 @@ fn check_run(
             (descriptor.inode_bitmap, 1),
             (descriptor.inode_table, shape.inode_table_blocks()),
         ];
-        let overlaps = |&(own, len): &(u32, u32)| {
-            len > 0 && start < u64::from(own) + u64::from(len) && u64::from(own) < end
-        };
+        let overlaps =
+            |&(own, len): &(u32, u32)| len > 0 && start < u64::from(own) + u64::from(len) && u64::from(own) < end;
         if own.iter().any(overlaps) {
             return Err(None);
         }
@@ -302,45 +297,43 @@ impl File<'_> {
         Error::corrupt(self.what, None, problem)
     }
 
-    /// Everything in an extent node, which may map the file blocks of `range`. Recursion is as deep as the tree.
-    fn extents(&mut self, node: &Node, range: (u32, u64)) -> Result<()> {
-        match &node.entries {
-            Entries::Leaf(extents) => extents.iter().try_for_each(|extent| self.extent(extent)),
-            Entries::Inner(nodes) => {
-                for (at, index) in nodes.iter().enumerate() {
-                    let end = nodes.get(at + 1).map_or(range.1, |next| u64::from(next.block));
-                    if index.node <= self.shape.first_data_block() || !self.seen.insert(index.node) {
-                        return Err(self.damaged(format!("extent node {} is there twice", index.node)));
-                    }
-                    let at = BlockNo(u64::from(index.node));
-                    let mut block = vec![0; self.volume.block_size()];
-                    self.volume.read(at, BlockKind::Indirect, &mut block)?;
-                    let range = (index.block, end);
-                    let (depth, blocks_count) = (Some(node.depth - 1), self.shape.blocks_count);
-                    let below = Node::parse(&block, &Expected { at, depth, range, blocks_count })?;
-                    self.extents(&below, range)?;
+    /// Everything that the extents of an inode map.
+    fn extents(&mut self, inode: &DiskInode) -> Result<()> {
+        let (volume, blocks_count) = (self.volume, self.shape.blocks_count);
+        let mut read = |node: u32| {
+            let mut block = vec![0; volume.block_size()];
+            volume.read(BlockNo(u64::from(node)), BlockKind::Indirect, &mut block)?;
+            Ok(block)
+        };
+        let mut next = 0;
+        let mut source = walk::Source { blocks_count, read: &mut read };
+        walk::walk((&inode.block, BlockNo(0)), &mut source, &mut |part| match part {
+            walk::Part::Node(node) if !self.seen.insert(node) => {
+                Err(self.damaged(format!("extent node {node} is there twice")))
+            }
+            walk::Part::Node(_) => Ok(()),
+            walk::Part::Extent(extent) => {
+                let count = self.left.min(u64::from(extent.len));
+                if count > 0 && (u64::from(extent.block) != next || extent.unwritten) {
+                    return Err(self.damaged(format!("there is a hole {} blocks before its end", self.left)));
+                }
+                if extent.start <= self.shape.first_data_block() {
+                    return Err(
+                        self.damaged(format!("block {} is outside the blocks for files", extent.start))
+                    );
+                }
+                next = extent.end();
+                self.left -= count;
+                if count > 0 {
+                    self.runs.push((BlockNo(u64::from(extent.start)), count));
                 }
                 Ok(())
             }
+        })?;
+        match self.left {
+            0 => Ok(()),
+            left => Err(self.damaged(format!("there is a hole {left} blocks before its end"))),
         }
-    }
-
-    /// One extent, which must follow the one before.
-    fn extent(&mut self, extent: &Extent) -> Result<()> {
-        if self.left == 0 {
-            return Ok(());
-        }
-        let expected = self.runs.iter().map(|run| run.1).sum::<u64>();
-        if u64::from(extent.block) != expected || extent.unwritten {
-            return Err(self.damaged(format!("there is a hole {} blocks before its end", self.left)));
-        }
-        if extent.start <= self.shape.first_data_block() {
-            return Err(self.damaged(format!("block {} is outside the blocks for files", extent.start)));
-        }
-        let count = u64::from(extent.len).min(self.left);
-        self.left -= count;
-        self.runs.push((BlockNo(u64::from(extent.start)), count));
-        Ok(())
     }
 
     /// Everything under `pointer`, which is `levels` above the file's blocks.

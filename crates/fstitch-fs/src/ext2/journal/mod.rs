@@ -15,6 +15,7 @@ mod create;
 mod external;
 mod find;
 mod kinds;
+mod orphan_extents;
 mod orphans;
 mod recover;
 mod restore;

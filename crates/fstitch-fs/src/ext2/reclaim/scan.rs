@@ -4,9 +4,12 @@ use fstitch_core::{BlockKind, BlockNo, Error, FileKind, InodeNo, Result, Structu
 
 use super::super::bitmap;
 use super::super::blockmap::pointer;
+use super::super::extents::walk;
 use super::super::groups::Map;
 use super::super::inode::Inode;
-use super::super::layout::inode::{DIRECT, DiskInode, I_DTIME, I_LINKS_COUNT, I_MODE, pointer_field};
+use super::super::layout::inode::{
+    DIRECT, DiskInode, EXTENTS_FL, I_DTIME, I_FLAGS, I_LINKS_COUNT, I_MODE, POINTERS, pointer_field,
+};
 use super::super::layout::{dirent, superblock::ROOT_INO};
 use super::super::num::{idx, idx64, wide};
 use super::super::volume::Ext2;
@@ -136,6 +139,9 @@ impl Ext2 {
         if !disk.has_blocks(self.sb.block_size) {
             return Ok(());
         }
+        if disk.has_extents() {
+            return self.visit_extents(ino, &disk.block, visit);
+        }
         let mut left = wide(idx(self.sb.blocks_count));
         for (at, &block) in disk.block[..DIRECT].iter().enumerate() {
             if block != 0 {
@@ -150,6 +156,37 @@ impl Ext2 {
             span *= self.pointers();
         }
         Ok(())
+    }
+
+    /// The same for a map of extents. Unwritten blocks have no place: they may be behind the end.
+    fn visit_extents(
+        &self,
+        ino: u32,
+        words: &[u32; POINTERS],
+        visit: &mut dyn FnMut(u32, Option<u64>),
+    ) -> Result<()> {
+        let at = self.inode_place(ino)?.0;
+        let mut read = |node: u32| {
+            if !self.is_file_run(node, 1)? {
+                let problem = format!("its extent node {node} is outside the blocks for files");
+                return Err(Error::corrupt(Structure::Inode(u64::from(ino)), at, problem));
+            }
+            Ok(self.cache.read(BlockNo(u64::from(node)), BlockKind::Indirect)?.snapshot().to_vec())
+        };
+        let mut source = walk::Source { blocks_count: self.sb.blocks_count, read: &mut read };
+        walk::walk((words, at), &mut source, &mut |part| {
+            match part {
+                walk::Part::Node(node) => visit(node, None),
+                walk::Part::Extent(extent) => {
+                    for (block, index) in
+                        (extent.start..extent.start + extent.len).zip(u64::from(extent.block)..)
+                    {
+                        visit(block, (!extent.unwritten).then_some(index));
+                    }
+                }
+            }
+            Ok(())
+        })
     }
 
     fn visit_tree(
@@ -244,6 +281,11 @@ impl Ext2 {
         let (block, at) = self.inode_place(ino)?;
         let bytes = self.cache.read(block, BlockKind::Inode)?.snapshot();
         let raw = &bytes[at..at + usize::from(self.sb.inode_size)];
+        if I_FLAGS.get(raw) & EXTENTS_FL != 0 {
+            let mut words = [0; POINTERS];
+            words.iter_mut().enumerate().for_each(|(at, word)| *word = pointer_field(at).get(raw));
+            return self.visit_extents(ino, &words, &mut |block, _| visit(block));
+        }
         (0..DIRECT).for_each(|at| visit(pointer_field(at).get(raw)));
         let mut left = wide(idx(self.sb.blocks_count));
         for levels in 1..=3 {

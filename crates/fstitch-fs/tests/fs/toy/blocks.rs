@@ -14,10 +14,10 @@ impl ToyFs {
         let blocks = &tables.raw(inode).blocks;
         let Some(&start) = blocks.get(&index) else {
             let next = blocks.range(index..).next().map_or(u64::MAX, |(&next, _)| next);
-            return Extent { start: None, count: max.min(next - index) };
+            return Extent::hole(max.min(next - index));
         };
         let run = (1..max).take_while(|i| blocks.get(&(index + i)) == Some(&(start + i)));
-        Extent { start: Some(BlockNo(start)), count: 1 + u64::try_from(run.count()).unwrap() }
+        Extent::of(BlockNo(start), 1 + u64::try_from(run.count()).unwrap())
     }
 
     pub(super) fn allocate_blocks(&self, inode: &ToyInode, index: u64, want: u64) -> Result<Allocation> {
@@ -83,7 +83,7 @@ impl ToyFs {
         if tables.events.len() < 100_000 {
             tables.events.push(Event { label: format!("copy {index} of {}", inode.0), patch: copied });
         }
-        let extent = Extent { start: Some(start), count: 1 };
+        let extent = Extent::of(start, 1);
         Ok(Writable { extent, moved: PatchIds::from_slice(&[moved]) })
     }
 

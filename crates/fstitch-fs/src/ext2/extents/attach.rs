@@ -1,0 +1,144 @@
+//! Giving blocks to files whose map is extents.
+
+use fstitch_core::{BlockNo, Caller, Errno, Result};
+use fstitch_patch::{PatchId, PatchIds};
+
+use super::change::{Changed, no32};
+use super::node::index32;
+use super::tree::ADDED_MAX;
+use crate::ext2::alloc::Run;
+use crate::ext2::inode::Inode;
+use crate::ext2::layout::extent::{DEPTH_MAX, Extent, UNWRITTEN_MAX};
+use crate::ext2::layout::feature::ro_compat;
+use crate::ext2::num::{idx64, small};
+use crate::ext2::volume::Ext2;
+use crate::uhfs::Allocation;
+
+/// Units of 512 bytes that the fields of an inode can count.
+const SECTORS_MAX: u64 = (1 << 48) - 1;
+/// File blocks end here: the last number means "none" to others.
+const END: u64 = 0xffff_ffff;
+
+impl Ext2 {
+    /// Takes 1 to `want` blocks for the hole of at least so many at file block `index`, and the nodes they need.
+    pub(in crate::ext2) fn allocate_extent(
+        &self,
+        caller: &Caller,
+        inode: &mut Inode,
+        index: u64,
+        want: u64,
+    ) -> Result<Allocation> {
+        let run = self.take_extent(caller, inode, (index, want), false)?;
+        inode.outstanding += 1;
+        Ok(Allocation {
+            index,
+            start: BlockNo(u64::from(run.start)),
+            count: u64::from(run.count),
+            reuse: run.reuse,
+            bits: run.bits,
+        })
+    }
+
+    fn take_extent(
+        &self,
+        caller: &Caller,
+        inode: &mut Inode,
+        (index, want): (u64, u64),
+        unwritten: bool,
+    ) -> Result<Run> {
+        let room = END.checked_sub(index).filter(|&room| room > 0).ok_or(Errno::FBIG)?;
+        let want = want.min(room).min(u64::from(UNWRITTEN_MAX));
+        self.expect_sectors(inode, want + u64::from(DEPTH_MAX) + 1)?;
+        let run = self.take_data(caller, inode, index, small(idx64(want)))?;
+        let extent = Extent { block: index32(index), len: run.count, start: run.start, unwritten };
+        if let Err(error) = self.reserve_for(caller, inode, extent) {
+            self.give_back_run(&run);
+            self.drop_spare_nodes(inode);
+            return Err(error);
+        }
+        inode.last = Some((index + u64::from(run.count), run.start + run.count));
+        Ok(run)
+    }
+
+    /// Fails if the inode's count of blocks cannot say so many more.
+    fn expect_sectors(&self, inode: &Inode, more: u64) -> Result<()> {
+        let huge = self.sb.features.has_ro_compat(ro_compat::HUGE_FILE);
+        let most = if huge { SECTORS_MAX } else { u64::from(u32::MAX) };
+        match inode.disk.sectors + more * self.sectors_per_block() {
+            sectors if sectors > most => Err(Errno::FBIG.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes blocks for the nodes that an extent needs.
+    fn reserve_for(&self, caller: &Caller, inode: &mut Inode, extent: Extent) -> Result<()> {
+        let mut tree = self.tree(inode)?;
+        let needed = if inode.outstanding > 0 {
+            // Those before it may split every node that it meets.
+            inode.spare_nodes.len() + usize::from(tree.root.depth) + 2
+        } else if tree.would_join(extent)? {
+            0
+        } else {
+            tree.nodes_needed(u64::from(extent.block), 1)?
+        };
+        drop(tree);
+        self.reserve_nodes(caller, inode, needed)
+    }
+
+    /// Points the file at the allocated blocks, after `contents` and their bits in the free map.
+    pub(in crate::ext2) fn attach_extent(
+        &self,
+        inode: &mut Inode,
+        allocation: Allocation,
+        contents: &[PatchId],
+    ) -> Result<PatchIds> {
+        let (start, len) = (no32(allocation.start), small(idx64(allocation.count)));
+        let extent = Extent { block: index32(allocation.index), len, start, unwritten: false };
+        let mut befores = PatchIds::from_slice(contents);
+        befores.extend_from_slice(&allocation.bits);
+        let patches = self.put_extent(inode, extent, &befores)?;
+        inode.outstanding = inode.outstanding.saturating_sub(1);
+        self.drop_spare_nodes(inode);
+        Ok(patches)
+    }
+
+    fn put_extent(&self, inode: &mut Inode, extent: Extent, befores: &[PatchId]) -> Result<PatchIds> {
+        let Changed { patches, made, .. } = self.change_tree(inode, befores, |tree| tree.insert(extent))?;
+        if let [patch] = patches[..] {
+            // Of several, none says alone that the file has the blocks.
+            inode.attached.insert(extent.start, extent.len, patch);
+        }
+        self.count_blocks_of(inode, extent.len + made, 0)?;
+        self.remember(inode);
+        Ok(patches)
+    }
+
+    /// Gives the hole of at least `want` blocks at `index` 1 to `want` unwritten ones.
+    pub(in crate::ext2) fn preallocate_extent(
+        &self,
+        caller: &Caller,
+        inode: &mut Inode,
+        (index, want): (u64, u64),
+    ) -> Result<(u64, PatchIds)> {
+        let run = self.take_extent(caller, inode, (index, want), true)?;
+        let extent = Extent { block: index32(index), len: run.count, start: run.start, unwritten: true };
+        let put = self.put_extent(inode, extent, &run.bits);
+        if put.is_err() {
+            self.give_back_run(&run);
+        }
+        self.drop_spare_nodes(inode);
+        Ok((u64::from(run.count), put?))
+    }
+
+    /// Blocks for the nodes that an edit at each of these places takes, at worst. Where only the superuser has room, that is enough:
+    /// the file has its blocks already.
+    pub(super) fn reserve_for_edits(&self, inode: &mut Inode, places: &[u64]) -> Result<()> {
+        let mut tree = self.tree(inode)?;
+        let mut needed = 0;
+        for &index in places {
+            needed += tree.nodes_needed(index, ADDED_MAX)?;
+        }
+        drop(tree);
+        self.reserve_nodes(&Caller::default(), inode, needed)
+    }
+}

@@ -1,0 +1,310 @@
+//! Trees of small nodes against a model: file blocks and where each is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fstitch_core::{BlockNo, Seed};
+
+use super::*;
+use crate::ext2::layout::extent::Expected;
+
+/// Bytes of a node beside its entries, and of an entry.
+const UNIT: usize = 12;
+/// File blocks that are worked on.
+const SPACE: u64 = 3000;
+
+/// Nodes as they are on a medium.
+#[derive(Debug, Default)]
+struct Medium {
+    nodes: BTreeMap<u32, Vec<u8>>,
+    next: u32,
+    room: u16,
+    /// Nodes that may be taken.
+    left: usize,
+}
+
+impl Nodes for &mut Medium {
+    fn read(&mut self, block: u32, depth: u16, range: &Range<u64>) -> Result<Node> {
+        let bytes = self.nodes.get(&block).expect("a node that is in the tree");
+        Node::parse(bytes, &expected(Some(depth), range))
+    }
+
+    fn take(&mut self) -> Result<u32> {
+        self.left = self.left.checked_sub(1).ok_or(Errno::NOSPC)?;
+        self.next += 1;
+        Ok(self.next)
+    }
+
+    fn room(&self) -> u16 {
+        self.room
+    }
+}
+
+fn expected(depth: Option<u16>, range: &Range<u64>) -> Expected {
+    let range = (u32::try_from(range.start).unwrap(), range.end);
+    Expected { at: BlockNo(0), depth, range, blocks_count: u32::MAX }
+}
+
+/// Where a file block is, and whether it is unwritten.
+type Model = BTreeMap<u64, (u32, bool)>;
+
+/// A file on a medium, and what it should be.
+struct Rig {
+    medium: Medium,
+    root: Node,
+    model: Model,
+    seed: Seed,
+    /// Where new blocks come from.
+    next: u32,
+}
+
+impl Rig {
+    fn new(room: u16, seed: u64) -> Self {
+        let medium = Medium { room, ..Medium::default() };
+        Self { medium, root: Node::empty_root(), model: Model::new(), seed: Seed::new(seed), next: 1 }
+    }
+
+    /// Runs an operation that takes at most `needed` nodes, and writes what has changed.
+    fn run<T>(
+        &mut self,
+        needed: usize,
+        work: impl FnOnce(&mut Tree<&mut Medium>) -> Result<T>,
+    ) -> Result<(T, Vec<Lost>)> {
+        self.medium.left = needed;
+        let mut tree = Tree::new(self.root.clone(), &mut self.medium);
+        let done = work(&mut tree)?;
+        let Tree { source, root, nodes, freed, lost } = tree;
+        for block in freed.keys() {
+            assert!(source.nodes.remove(block).is_some(), "only what was there is given up");
+        }
+        for (block, held) in nodes {
+            let bytes = source
+                .nodes
+                .entry(block)
+                .or_insert_with(|| vec![0xee; UNIT + UNIT * usize::from(source.room)]);
+            if held.is_changed {
+                held.node.encode_into(bytes);
+            }
+        }
+        self.root = root;
+        Ok((done, lost))
+    }
+
+    fn needed(&mut self, index: u64, added: usize) -> usize {
+        self.run(0, |tree| tree.nodes_needed(index, added)).unwrap().0
+    }
+
+    fn insert(&mut self) {
+        let block = self.seed.below(SPACE);
+        let hole = (block..SPACE).take_while(|index| !self.model.contains_key(index)).count().min(9);
+        if hole == 0 {
+            return;
+        }
+        let len = 1 + self.seed.below(u64::try_from(hole).unwrap());
+        let unwritten = self.seed.below(2) == 0;
+        // Now and then behind its neighbour, so that both are one.
+        let near = block.checked_sub(1).and_then(|before| self.model.get(&before));
+        let start = match near {
+            Some(&(start, _)) if self.seed.below(2) == 0 => start + 1,
+            _ => self.next + 1000,
+        };
+        if (start..start + 10).any(|block| self.model.values().any(|&(used, _)| used == block)) {
+            return;
+        }
+        self.next = start.max(self.next);
+        let extent = Extent {
+            block: u32::try_from(block).unwrap(),
+            len: u32::try_from(len).unwrap(),
+            start,
+            unwritten,
+        };
+        let joins = self.run(0, |tree| tree.would_join(extent)).unwrap().0;
+        let needed = if joins { 0 } else { self.needed(block, 1) };
+        self.run(needed, |tree| tree.insert(extent)).unwrap();
+        for (index, start) in (block..block + len).zip(start..) {
+            self.model.insert(index, (start, unwritten));
+        }
+    }
+
+    fn range(&mut self) -> Range<u64> {
+        let from = self.seed.below(SPACE);
+        let len = match self.seed.below(8) {
+            0 => SPACE,
+            1 => 1 + self.seed.below(300),
+            _ => 1 + self.seed.below(12),
+        };
+        from..(from + len).min(SPACE)
+    }
+
+    fn mark(&mut self) {
+        let range = self.range();
+        let unwritten = self.seed.below(2) == 0;
+        // Each end of a range may cut an extent in two.
+        let needed = self.needed(range.start, ADDED_MAX) + self.needed(range.end - 1, ADDED_MAX) + 1;
+        self.run(needed, |tree| tree.mark(&range, unwritten)).unwrap();
+        for (_, place) in self.model.range_mut(range) {
+            place.1 = unwritten;
+        }
+    }
+
+    fn remove(&mut self) {
+        let range = self.range();
+        let needed = self.needed(range.start, 1);
+        let ((), lost) = self.run(needed, |tree| tree.remove(&range)).unwrap();
+        let mut lost: Vec<u32> = lost.iter().flat_map(|lost| lost.start..lost.start + lost.count).collect();
+        let mut gone = Vec::new();
+        self.model.retain(|index, (start, _)| {
+            let stays = !range.contains(index);
+            if !stays {
+                gone.push(*start);
+            }
+            stays
+        });
+        lost.sort_unstable();
+        gone.sort_unstable();
+        assert_eq!(lost, gone);
+    }
+
+    /// Reads everything anew and compares; returns the depth and the number of extents.
+    fn check(&self) -> (u16, usize) {
+        let mut met = BTreeSet::new();
+        let mut extents = Vec::new();
+        self.walk(&self.root, &ALL, (&mut met, &mut extents));
+        assert!(self.medium.nodes.keys().eq(&met), "no node is lost, none is there twice");
+        let found: Model = extents
+            .iter()
+            .flat_map(|extent| {
+                (u64::from(extent.block)..extent.end())
+                    .zip((extent.start..).map(|start| (start, extent.unwritten)))
+            })
+            .collect();
+        assert_eq!(found, self.model);
+        let root = &self.root;
+        assert!(root.entries.len() <= 4 && (root.depth == 0 || !root.entries.is_empty()));
+        if let Entries::Inner(nodes) = &root.entries
+            && let [child] = nodes[..]
+        {
+            let bytes = &self.medium.nodes[&child.node];
+            let below = Node::parse(bytes, &expected(Some(root.depth - 1), &ALL)).unwrap();
+            assert!(below.entries.len() > 4, "it would fit into the root");
+        }
+        (root.depth, extents.len())
+    }
+
+    fn walk(&self, node: &Node, range: &Range<u64>, (met, extents): (&mut BTreeSet<u32>, &mut Vec<Extent>)) {
+        match &node.entries {
+            Entries::Leaf(spans) => {
+                assert!(
+                    spans.windows(2).all(|pair| joined(pair[0], pair[1]).is_none()),
+                    "{spans:?} can be shorter"
+                );
+                extents.extend_from_slice(spans);
+            }
+            Entries::Inner(nodes) => {
+                for child in nodes {
+                    let (_, _, range) = child_for(node, u64::from(child.block), range).unwrap();
+                    let bytes = &self.medium.nodes[&child.node];
+                    let below = Node::parse(bytes, &expected(Some(node.depth - 1), &range)).unwrap();
+                    assert_eq!(key(&below, 0), Some(child.block), "a parent knows where its child begins");
+                    assert!(met.insert(child.node));
+                    self.walk(&below, &range, (met, extents));
+                }
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        let index = self.seed.below(SPACE);
+        let found = self.run(0, |tree| tree.find(index)).unwrap().0;
+        match (found, self.model.get(&index)) {
+            (Found::In(extent), Some(&(start, unwritten))) => {
+                assert_eq!((extent.at(u32::try_from(index).unwrap()), extent.unwritten), (start, unwritten));
+            }
+            (Found::HoleTo(end), None) => {
+                let next = self.model.range(index..).next().map(|(&next, _)| next);
+                assert!(end > index && next.is_none_or(|next| end <= next));
+            }
+            (found, expected) => panic!("{index}: {found:?}, expected {expected:?}"),
+        }
+    }
+}
+
+#[test]
+fn random_operations_leave_what_the_model_says() {
+    let mut deepest = 0;
+    for seed in 0..40 {
+        let mut rig = Rig::new([6, 7, 12, 40][seed % 4], u64::try_from(seed).unwrap());
+        for step in 0..600 {
+            // It grows for a while, then shrinks.
+            match rig.seed.below(if step < 400 { 12 } else { 6 }) {
+                0 | 1 => rig.remove(),
+                2 | 3 => rig.mark(),
+                4 => rig.look(),
+                _ => rig.insert(),
+            }
+            deepest = deepest.max(rig.check().0);
+        }
+        rig.run(0, |tree| tree.remove(&ALL)).unwrap();
+        rig.model.clear();
+        assert_eq!(rig.check(), (0, 0), "seed {seed}");
+        assert!(rig.medium.nodes.is_empty());
+    }
+    assert!(deepest >= 3, "only {deepest} levels");
+}
+
+#[test]
+fn a_file_that_grows_at_its_end_fills_its_nodes() {
+    let mut rig = Rig::new(10, 1);
+    for at in 0..500_u32 {
+        let extent = Extent { block: 2 * at, len: 1, start: 10 + 2 * at, unwritten: false };
+        let needed = rig.needed(u64::from(extent.block), 1);
+        rig.run(needed, |tree| tree.insert(extent)).unwrap();
+        rig.model.insert(u64::from(extent.block), (extent.start, false));
+    }
+    let (depth, extents) = rig.check();
+    assert_eq!((depth, extents), (3, 500));
+    assert!(rig.medium.nodes.len() <= 50 + 5 + 2, "{} nodes", rig.medium.nodes.len());
+}
+
+#[test]
+fn a_failure_for_want_of_blocks_changes_nothing() {
+    let mut rig = Rig::new(6, 9);
+    let mut failed = 0;
+    for at in 0..60_u32 {
+        let extent = Extent { block: 3 * at, len: 2, start: 10 + 3 * at, unwritten: true };
+        let needed = rig.needed(u64::from(extent.block), 1);
+        if needed > 0 {
+            assert!(rig.run(needed - 1, |tree| tree.insert(extent)).is_err());
+            failed += 1;
+            rig.check();
+        }
+        rig.run(needed, |tree| tree.insert(extent)).unwrap();
+        let places = (u64::from(extent.block)..).zip([extent.start, extent.start + 1]);
+        rig.model.extend(places.map(|(index, start)| (index, (start, true))));
+        rig.check();
+    }
+    assert!(failed > 5);
+}
+
+#[test]
+fn what_is_no_hole_is_not_filled() {
+    let mut rig = Rig::new(6, 3);
+    let extent = |block, len| Extent { block, len, start: 100 + block, unwritten: false };
+    rig.run(0, |tree| tree.insert(extent(10, 5))).unwrap();
+    for (block, len) in [(10, 1), (14, 1), (9, 2), (8, 20), (12, 1)] {
+        assert!(rig.run(1, |tree| tree.insert(extent(block, len))).is_err(), "{block} {len}");
+    }
+    rig.run(0, |tree| tree.insert(extent(15, 2))).unwrap();
+    rig.run(0, |tree| tree.insert(extent(9, 1))).unwrap();
+    assert_eq!(rig.root.entries.len(), 1, "they are one extent");
+}
+
+#[test]
+fn the_longest_extent_becomes_two_when_it_is_unwritten() {
+    let mut rig = Rig::new(6, 3);
+    let whole = Extent { block: 0, len: 32_768, start: 100, unwritten: false };
+    rig.run(0, |tree| tree.insert(whole)).unwrap();
+    rig.run(0, |tree| tree.mark(&(0..40_000), true)).unwrap();
+    assert_eq!(rig.root.entries.len(), 2);
+    rig.run(0, |tree| tree.mark(&(0..40_000), false)).unwrap();
+    assert_eq!(rig.root.entries, Entries::Leaf(vec![whole]));
+}

@@ -1,0 +1,123 @@
+//! Allocating and zeroing ranges of files whose format has blocks that are there and read as zeros: nothing is written
+//! but what says so. Blocks behind the file's end stay until it is cut.
+//!
+//! The order: zeroed edges, then whole blocks unwritten, then holes filled with unwritten blocks, then the size. Each step is
+//! whole by itself, and a crash between two leaves a file of which a part was zeroed or allocated.
+
+use fstitch_core::{Caller, FallocateMode, Result};
+use fstitch_patch::PatchIds;
+
+use super::node::Node;
+use super::read::long;
+use super::volume::{ATTR_CHANGE_BLOCKS, Change};
+use super::{LowLevelFs, Uhfs};
+
+/// What one run of blocks in a hole dirties at most: a bitmap and its descriptor for it and for each new node of a map of several
+/// levels, the nodes, the inode, the superblock.
+const RUN_BLOCKS: usize = 32;
+/// So many bytes of a map say where a block is, at worst, where every second entry is free.
+const BYTES_PER_BLOCK: usize = 32;
+
+/// A range that is to be allocated or zeroed.
+pub(super) struct Wish<'a> {
+    pub(super) caller: &'a Caller,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) mode: FallocateMode,
+}
+
+impl Wish<'_> {
+    fn zeroes(&self) -> bool {
+        matches!(self.mode, FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize)
+    }
+
+    fn grows(&self) -> bool {
+        matches!(self.mode, FallocateMode::Allocate | FallocateMode::ZeroRange)
+    }
+}
+
+impl<L: LowLevelFs> Uhfs<L> {
+    /// Does what `wish` says, in steps. The caller holds the writer lock.
+    pub(super) fn allocate_unwritten(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        wish: &Wish<'_>,
+    ) -> Result<()> {
+        // What a failed truncation has left must go before something lawful lies behind the end.
+        self.trim_before_growth(change, node, wish.end)?;
+        let size = self.low.attr(node.read()?.inode()).size;
+        if wish.zeroes() {
+            self.zero_unwritten(change, node, wish)?;
+        }
+        match self.allocate_in_steps(change, node, wish) {
+            Ok(pointers) if wish.grows() && wish.end > size => {
+                change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?;
+                let mut state = node.write()?;
+                self.zero_gap(&mut state, size)?;
+                let mut befores = pointers;
+                befores.push(state.growth);
+                self.set_size(&mut state, wish.end, &befores)?;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                // What did not fit shall not leave a file that has grown by a part of it.
+                if wish.grows() && wish.end > size {
+                    self.resize(change, node, wish.caller, size)?;
+                }
+                return Err(error);
+            }
+        }
+        self.finish_fallocate(change, node, wish.caller)
+    }
+
+    /// Zeroes what there is in the range: whole blocks become unwritten.
+    fn zero_unwritten(&self, change: &Change<'_>, node: &Node<L::Inode>, wish: &Wish<'_>) -> Result<()> {
+        let unit = long(self.block_size());
+        let (first, last) = (wish.start.div_ceil(unit), wish.end / unit);
+        let edges = match first <= last {
+            true => [(wish.start, wish.end.min(first * unit)), ((last * unit).max(wish.start), wish.end)],
+            false => [(wish.start, wish.end), (wish.end, wish.end)],
+        };
+        for (from, to) in edges {
+            self.zero_edge(change, node, wish.caller, (from, to))?;
+        }
+        let step = long((self.step_blocks / 2).max(1) * self.block_size() / BYTES_PER_BLOCK);
+        let mut at = first;
+        while at < last {
+            let to = last.min(at.saturating_add(step));
+            change.reserve(0, self.step_blocks)?;
+            let mut state = node.write()?;
+            let patches = self.low.mark_unwritten(state.inode_mut(), at..to)?;
+            self.note(&mut state, super::node::Part::Contents, &patches);
+            at = to;
+        }
+        Ok(())
+    }
+
+    /// Fills the holes of the range with unwritten blocks; returns what a larger size must come after.
+    fn allocate_in_steps(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        wish: &Wish<'_>,
+    ) -> Result<PatchIds> {
+        let mut all = PatchIds::new();
+        let (mut at, end) = (wish.start / long(self.block_size()), self.blocks_of(wish.end));
+        while at < end {
+            change.reserve(0, RUN_BLOCKS)?;
+            let mut state = node.write()?;
+            let run = self.low.map(state.inode(), at, end - at)?;
+            if run.start.is_some() {
+                at += run.count;
+                continue;
+            }
+            let (count, pointers) = self.low.preallocate(wish.caller, state.inode_mut(), at, run.count)?;
+            self.note(&mut state, super::node::Part::Contents, &pointers);
+            // What the steps before have done is in this transaction or in earlier ones.
+            all.clone_from(&pointers);
+            at += count;
+        }
+        Ok(all)
+    }
+}

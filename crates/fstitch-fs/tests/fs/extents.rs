@@ -1,0 +1,339 @@
+//! Random operations on files whose blocks are mapped by extents, through a journal, against the model.
+//!
+//! What they prevent: a map that loses or mixes up blocks when it is split, joined or cut, what a block held before in an unwritten
+//! one, blocks behind an end that are lost or taken for damage, and a map that other implementations cannot read.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use fstitch_core::num::to_usize;
+use fstitch_core::{
+    Consistency, FallocateMode, FileKind, FileSystem, InodeNo, ManualClock, MemDevice, SetAttr, Timestamp,
+};
+use fstitch_fs::arrange::{Arrangement, open};
+use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::journal::{Options, recover};
+use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
+use fstitch_patch::CacheOptions;
+use proptest::prelude::*;
+
+use crate::driver::{Medium, Op, Target, compare};
+use crate::properties::{cache_options, op};
+use crate::rig::CALLER;
+use crate::shape::shape;
+
+/// Bytes of a volume.
+const SIZE: usize = 24 << 20;
+
+/// A path for an image of its own: tests run side by side.
+fn image_path() -> std::path::PathBuf {
+    static IMAGES: AtomicU64 = AtomicU64::new(0);
+    let no = IMAGES.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("fstitch-extents-{}-{no}.img", std::process::id()))
+}
+
+/// A new volume as the reference tools make it; `None`, said aloud, without them.
+fn made(block_size: u32) -> Option<Vec<u8>> {
+    static IMAGES: [OnceLock<Option<Vec<u8>>>; 3] = [const { OnceLock::new() }; 3];
+    let at = to_usize(block_size.trailing_zeros()) - 10;
+    let image = IMAGES[at].get_or_init(|| {
+        let path = image_path();
+        // Groups so small that files lie in many.
+        let groups = if block_size == 1024 { "1024" } else { "2048" };
+        let block_size = block_size.to_string();
+        let journal = if block_size == "4096" { "size=4" } else { "size=2" };
+        let options = [
+            "-q",
+            "-F",
+            "-t",
+            "ext3",
+            "-O",
+            "extent,^resize_inode",
+            "-N",
+            "512",
+            "-m",
+            "0",
+            "-b",
+            &block_size,
+        ];
+        let made = Command::new("mke2fs")
+            .args(options)
+            .args(["-g", groups, "-J", journal])
+            .arg(&path)
+            .arg(format!("{}k", SIZE / 1024))
+            .output();
+        let Ok(made) = made else {
+            println!("skipped: mke2fs is not installed");
+            return None;
+        };
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let image = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        Some(image)
+    });
+    image.clone()
+}
+
+/// A volume in memory; each mount has a cache of its own, so that everything comes from the medium.
+struct ExtentMedium {
+    device: Arc<MemDevice>,
+    options: CacheOptions,
+    mode: Consistency,
+    clock: Arc<ManualClock>,
+}
+
+impl ExtentMedium {
+    fn new(block_size: u32, options: CacheOptions, mode: Consistency) -> Option<Self> {
+        let mut image = made(block_size)?;
+        // What is free is not zero.
+        let zero = vec![0; to_usize(block_size)];
+        let used = used_blocks(&image, block_size);
+        for (no, block) in image.chunks_exact_mut(to_usize(block_size)).enumerate() {
+            if !used[no] && *block == zero[..] {
+                block.fill(0xdb);
+            }
+        }
+        let device = Arc::new(MemDevice::from_image(block_size, image));
+        Some(Self { device, options, mode, clock: Arc::new(ManualClock::new()) })
+    }
+
+    fn opened(&self) -> Uhfs<Ext2> {
+        let fs = UhfsOptions { atime: AtimePolicy::NoAtime, idle_nodes: Some(2), ..UhfsOptions::default() };
+        let (cache, consistency) = (self.options.clone(), Some(self.mode));
+        let arrangement = Arrangement { consistency, cache, fs, ..Arrangement::default() };
+        let device = Arc::<MemDevice>::clone(&self.device);
+        open::<Ext2>(device, &arrangement, Arc::<ManualClock>::clone(&self.clock)).unwrap().0
+    }
+
+    /// What the reference checker says.
+    fn judge(&self) {
+        let path = image_path();
+        std::fs::write(&path, self.device.image()).unwrap();
+        let judged = Command::new("e2fsck").arg("-fn").arg(&path).output().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let text = String::from_utf8_lossy(&judged.stdout);
+        assert!(judged.status.success(), "{text}");
+    }
+}
+
+/// Which blocks of a new volume are used, by its bitmaps.
+fn used_blocks(image: &[u8], block_size: u32) -> Vec<bool> {
+    let word = |at: usize| fstitch_core::Le::u32(image, at);
+    let unit = to_usize(block_size);
+    let (first, per_group) = (to_usize(word(1024 + 0x14)), to_usize(word(1024 + 0x20)));
+    let mut used = vec![true; image.len() / unit];
+    let table = (first + 1) * unit;
+    for no in first..used.len() {
+        let (group, bit) = ((no - first) / per_group, (no - first) % per_group);
+        let bitmap = to_usize(word(table + group * 32)) * unit;
+        used[no] = image[bitmap + bit / 8] & 1 << (bit % 8) != 0;
+    }
+    used
+}
+
+impl Medium for ExtentMedium {
+    fn mount(&self) -> Arc<dyn FileSystem> {
+        Arc::new(self.opened())
+    }
+
+    fn link_max(&self) -> u32 {
+        32_000
+    }
+
+    fn born_with(&self) -> Option<(&'static [u8], u16)> {
+        Some((b"lost+found", 0o700))
+    }
+
+    fn has_unwritten(&self) -> bool {
+        true
+    }
+}
+
+fn mode() -> impl Strategy<Value = Consistency> {
+    proptest::sample::select(vec![Consistency::Ordered, Consistency::Metadata, Consistency::Full])
+}
+
+fn run(block_size: u32, options: CacheOptions, mode: Consistency, ops: &[Op]) {
+    let Some(medium) = ExtentMedium::new(block_size, options, mode) else { return };
+    compare(&medium, block_size, &medium.clock, ops);
+    medium.judge();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn extents_answer_as_the_model(
+        ops in proptest::collection::vec(op(), 1..150),
+        (block_size, small, mode) in (0..3_u32, any::<bool>(), mode()),
+    ) {
+        let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
+        run(1024 << block_size, cache_options(cache_size, 15), mode, &ops);
+    }
+}
+
+/// Ends of extents and of what a leaf in the inode holds.
+const BORDERS: [u64; 8] = [0, 1024, 4096, 8192, 40 << 10, 84 << 10, 200 << 10, 340 << 12];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn files_of_extents_have_their_shape(
+        ops in proptest::collection::vec(shape(&BORDERS), 1..60),
+        (block_size, small, mode) in (0..3_u32, any::<bool>(), mode()),
+    ) {
+        let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
+        run(1024 << block_size, cache_options(cache_size, 15), mode, &ops);
+    }
+}
+
+/// Every other block of files, so that they need many extents, and then all sorts of ranges.
+fn scattered() -> impl Strategy<Value = Vec<Op>> {
+    let file = || Target::Path(b"a".to_vec());
+    let block = |at: u64| at * 1024;
+    let range = (0..2000_u64, 1..600_u64);
+    let op = prop_oneof![
+        4 => (0..2000_u64, any::<u8>()).prop_map(move |(at, byte)| Op::Write(file(), block(at), 1000, byte)),
+        4 => (range.clone(), 0..5_u8).prop_map(move |((at, len), mode)| Op::Fallocate(file(), block(at), block(len), mode)),
+        4 => (0..2000_u64, 1..6_u64, 0..5_u8)
+            .prop_map(move |(at, len, mode)| Op::Fallocate(file(), block(at), block(len), mode)),
+        1 => (0..2000_u64).prop_map(move |at| Op::Truncate(file(), block(at) + 7)),
+        1 => Just(Op::Fsync(file(), false)),
+        1 => Just(Op::Remount),
+    ];
+    (0..900_u64, proptest::collection::vec(op, 1..60)).prop_map(move |(pieces, ops)| {
+        let mut all = vec![Op::Create(b"a".to_vec(), 0o644)];
+        all.extend((0..pieces).map(|at| Op::Write(file(), block(2 * at), 1024, 1)));
+        all.extend(ops);
+        all
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn files_of_many_extents_answer_as_the_model(ops in scattered(), (small, mode) in (any::<bool>(), mode())) {
+        let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
+        run(1024, cache_options(cache_size, 15), mode, &ops);
+    }
+}
+
+/// The runs that a file consists of.
+fn runs(fs: &Uhfs<Ext2>, name: &str) -> Vec<(u64, u64)> {
+    let attr = fs.walk(name.as_bytes()).unwrap().attr;
+    let inode = fs.format().load(attr.ino).unwrap();
+    let end = attr.size.div_ceil(u64::from(attr.blksize));
+    let (mut at, mut runs) = (0, Vec::<(u64, u64)>::new());
+    while at < end {
+        let run = fs.format().map(&inode, at, end - at).unwrap();
+        if let Some(start) = run.start {
+            match runs.last_mut() {
+                Some((first, count)) if *first + *count == start.get() => *count += run.count,
+                _ => runs.push((start.get(), run.count)),
+            }
+        }
+        at += run.count;
+    }
+    runs
+}
+
+fn create(fs: &Uhfs<Ext2>, name: &str) -> InodeNo {
+    let mode = FileKind::Regular.mode_bits() | 0o644;
+    fs.mknod(&CALLER, fs.root(), name.as_bytes(), mode, 0).unwrap().attr.ino
+}
+
+#[test]
+fn blocks_kept_behind_the_end_survive_growth_and_go_with_a_cut() {
+    let Some(medium) = ExtentMedium::new(1024, cache_options(64 << 20, 15), Consistency::Ordered) else {
+        return;
+    };
+    let fs = medium.opened();
+    let ino = create(&fs, "a");
+    fs.write(&CALLER, ino, 0, &[1; 3000]).unwrap();
+    fs.fallocate(&CALLER, ino, 0, 500 << 10, FallocateMode::AllocateKeepSize).unwrap();
+    let blocks = |fs: &Uhfs<Ext2>| fs.walk(b"a").unwrap().attr.blocks;
+    assert_eq!((fs.getattr(ino).unwrap().size, blocks(&fs)), (3000, 1000));
+    fs.unmount().unwrap();
+    medium.judge();
+    let fs = medium.opened();
+    let ino = fs.walk(b"a").unwrap().attr.ino;
+    fs.write(&CALLER, ino, 100 << 10, &[2; 2000]).unwrap();
+    assert_eq!(blocks(&fs), 1000, "growth uses what was kept");
+    let mut read = vec![9; 110 << 10];
+    assert_eq!(fs.read(ino, 0, &mut read).unwrap(), (100 << 10) + 2000);
+    assert!(read[3000..100 << 10].iter().all(|&byte| byte == 0), "unwritten blocks read as zeros");
+    fs.unmount().unwrap();
+    medium.judge();
+    let fs = medium.opened();
+    let ino = fs.walk(b"a").unwrap().attr.ino;
+    let cut = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+    fs.setattr(&CALLER, ino, &cut((100 << 10) + 2000)).unwrap();
+    assert_eq!(blocks(&fs), 2 * 102, "a cut at the end frees what is behind it");
+    fs.unmount().unwrap();
+    medium.judge();
+}
+
+/// Power fails at every flush while unwritten blocks are written: what is read is zeros or what was written.
+#[test]
+fn a_power_cut_shows_no_old_contents() {
+    for mode in [Consistency::Ordered, Consistency::Full] {
+        let Some(medium) = ExtentMedium::new(1024, cache_options(64 << 20, 15), mode) else { return };
+        let mut images = Vec::new();
+        {
+            let fs = medium.opened();
+            let ino = create(&fs, "a");
+            fs.fallocate(&CALLER, ino, 0, 300 << 10, FallocateMode::Allocate).unwrap();
+            for step in 0..20_u64 {
+                fs.write(&CALLER, ino, (step * 37 % 20) * (15 << 10), &[7; 5000]).unwrap();
+                fs.fsync(ino, false).unwrap();
+                images.push(medium.device.image());
+            }
+            fs.fallocate(&CALLER, ino, 5 << 10, 200 << 10, FallocateMode::ZeroRange).unwrap();
+            fs.fsync(ino, false).unwrap();
+            images.push(medium.device.image());
+        }
+        for image in images {
+            let device = Arc::new(MemDevice::from_image(1024, image));
+            let progress = &mut |_| {};
+            let now = Timestamp::default();
+            let mut options = Options { external: None, now, for_reading: false, batch_max: 64, progress };
+            recover(&*device, &mut options).unwrap();
+            let cut = ExtentMedium {
+                device,
+                clock: Arc::clone(&medium.clock),
+                options: medium.options.clone(),
+                mode,
+            };
+            let fs = cut.opened();
+            let ino = fs.walk(b"a").unwrap().attr.ino;
+            let mut read = vec![9; 300 << 10];
+            assert_eq!(fs.read(ino, 0, &mut read).unwrap(), read.len());
+            assert!(read.iter().all(|byte| [0, 7].contains(byte)));
+            fs.unmount().unwrap();
+            cut.judge();
+        }
+    }
+}
+
+#[test]
+fn files_are_a_few_extents_however_they_are_appended_to() {
+    let Some(medium) = ExtentMedium::new(4096, cache_options(64 << 20, 15), Consistency::Ordered) else {
+        return;
+    };
+    let fs = medium.opened();
+    let files = [create(&fs, "a"), create(&fs, "b")];
+    for at in 0..1024_u64 {
+        for ino in files {
+            fs.write(&CALLER, ino, at * 4096, &[3; 4096]).unwrap();
+        }
+    }
+    for name in ["a", "b"] {
+        let runs = runs(&fs, name);
+        println!("{name}: {runs:?}");
+    }
+    fs.unmount().unwrap();
+    medium.judge();
+}
