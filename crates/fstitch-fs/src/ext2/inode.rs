@@ -12,8 +12,8 @@ use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 
 use super::alloc::Run;
 use super::blockmap::LeafHint;
-use super::extents::NodeHint;
 use super::dir::DirMemory;
+use super::extents::NodeHint;
 use super::layout::feature::ro_compat;
 use super::layout::inode::{self as raw, DiskInode};
 use super::layout::xattr::XattrSet;

@@ -20,8 +20,8 @@ use fstitch_patch::{Block, PatchId, PatchIds};
 use smallvec::SmallVec;
 
 use super::alloc::{FreedAfter, Goal, Run};
-use super::inode::Inode;
 use super::extents;
+use super::inode::Inode;
 use super::layout::feature::{compat, incompat};
 use super::layout::inode::{
     self as raw, DiskInode, EXTENTS_FL, FAST_SYMLINK, POINTERS, new_extra_isize, symlink_pointers,

@@ -113,12 +113,7 @@ impl LowLevelFs for Ext2 {
         self.prepare_extent_written(inode, index, count)
     }
 
-    fn mark_written(
-        &self,
-        inode: &mut Inode,
-        range: Range<u64>,
-        contents: &[PatchId],
-    ) -> Result<PatchIds> {
+    fn mark_written(&self, inode: &mut Inode, range: Range<u64>, contents: &[PatchId]) -> Result<PatchIds> {
         self.mark_extents_written(inode, range, contents)
     }
 

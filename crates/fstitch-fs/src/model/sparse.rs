@@ -112,7 +112,11 @@ impl SparseBytes {
         if whole.is_empty() {
             return Vec::new();
         }
-        self.blocks.range(whole.clone()).map(|(block, _)| *block).chain(self.unwritten.range(whole).copied()).collect()
+        self.blocks
+            .range(whole.clone())
+            .map(|(block, _)| *block)
+            .chain(self.unwritten.range(whole).copied())
+            .collect()
     }
 
     /// Zeroes the range; blocks that lie in it completely lose their storage.

@@ -85,7 +85,12 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.finish_fallocate(&change, &node, caller)
     }
 
-    pub(super) fn finish_fallocate(&self, change: &Change<'_>, node: &Node<L::Inode>, caller: &Caller) -> Result<()> {
+    pub(super) fn finish_fallocate(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        caller: &Caller,
+    ) -> Result<()> {
         change.reserve(0, ATTR_CHANGE_BLOCKS)?;
         let mut state = node.write()?;
         self.drop_privileges(&mut state, caller)?;

@@ -112,8 +112,7 @@ impl<L: LowLevelFs> Uhfs<L> {
                 at += run.count;
                 continue;
             }
-            let (count, pointers) =
-                self.low.preallocate(wish.caller, state.inode_mut(), at, run.count)?;
+            let (count, pointers) = self.low.preallocate(wish.caller, state.inode_mut(), at, run.count)?;
             self.note(&mut state, super::node::Part::Contents, &pointers);
             // What the steps before have done is in this transaction or in earlier ones.
             all.clone_from(&pointers);

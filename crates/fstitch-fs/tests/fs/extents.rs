@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fstitch_core::num::to_usize;
-use fstitch_core::{Consistency, FallocateMode, FileKind, FileSystem, InodeNo, ManualClock, MemDevice, SetAttr, Timestamp};
+use fstitch_core::{
+    Consistency, FallocateMode, FileKind, FileSystem, InodeNo, ManualClock, MemDevice, SetAttr, Timestamp,
+};
 use fstitch_fs::arrange::{Arrangement, open};
 use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::journal::{Options, recover};
@@ -41,7 +43,20 @@ fn made(block_size: u32) -> Option<Vec<u8>> {
         let groups = if block_size == 1024 { "1024" } else { "2048" };
         let block_size = block_size.to_string();
         let journal = if block_size == "4096" { "size=4" } else { "size=2" };
-        let options = ["-q", "-F", "-t", "ext3", "-O", "extent,^resize_inode", "-N", "512", "-m", "0", "-b", &block_size];
+        let options = [
+            "-q",
+            "-F",
+            "-t",
+            "ext3",
+            "-O",
+            "extent,^resize_inode",
+            "-N",
+            "512",
+            "-m",
+            "0",
+            "-b",
+            &block_size,
+        ];
         let made = Command::new("mke2fs")
             .args(options)
             .args(["-g", groups, "-J", journal])
@@ -55,9 +70,23 @@ fn made(block_size: u32) -> Option<Vec<u8>> {
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let image = std::fs::read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        Some(image)
+        Some(as_of_old(image, at))
     });
     image.clone()
+}
+
+/// The directories that a new volume has were made when the clock began.
+fn as_of_old(mut image: Vec<u8>, log_block: usize) -> Vec<u8> {
+    let unit = 1024 << log_block;
+    let table = if unit == 1024 { 2 } else { 1 };
+    let inodes = to_usize(fstitch_core::Le::u32(&image, table * unit + 8)) * unit;
+    let len = usize::from(fstitch_core::Le::u16(&image, 1024 + 0x58));
+    for ino in [2, 11] {
+        let inode = &mut image[inodes + (ino - 1) * len..][..len];
+        inode[0x8..0x14].fill(0);
+        inode[0x84..0x98].fill(0);
+    }
+    image
 }
 
 /// A volume in memory; each mount has a cache of its own, so that everything comes from the medium.
@@ -232,7 +261,9 @@ fn create(fs: &Uhfs<Ext2>, name: &str) -> InodeNo {
 
 #[test]
 fn blocks_kept_behind_the_end_survive_growth_and_go_with_a_cut() {
-    let Some(medium) = ExtentMedium::new(1024, cache_options(64 << 20, 15), Consistency::Ordered) else { return };
+    let Some(medium) = ExtentMedium::new(1024, cache_options(64 << 20, 15), Consistency::Ordered) else {
+        return;
+    };
     let fs = medium.opened();
     let ino = create(&fs, "a");
     fs.write(&CALLER, ino, 0, &[1; 3000]).unwrap();
@@ -284,7 +315,12 @@ fn a_power_cut_shows_no_old_contents() {
             let now = Timestamp::default();
             let mut options = Options { external: None, now, for_reading: false, batch_max: 64, progress };
             recover(&*device, &mut options).unwrap();
-            let cut = ExtentMedium { device, clock: Arc::clone(&medium.clock), options: medium.options.clone(), mode };
+            let cut = ExtentMedium {
+                device,
+                clock: Arc::clone(&medium.clock),
+                options: medium.options.clone(),
+                mode,
+            };
             let fs = cut.opened();
             let ino = fs.walk(b"a").unwrap().attr.ino;
             let mut read = vec![9; 300 << 10];
@@ -298,7 +334,9 @@ fn a_power_cut_shows_no_old_contents() {
 
 #[test]
 fn files_are_a_few_extents_however_they_are_appended_to() {
-    let Some(medium) = ExtentMedium::new(4096, cache_options(64 << 20, 15), Consistency::Ordered) else { return };
+    let Some(medium) = ExtentMedium::new(4096, cache_options(64 << 20, 15), Consistency::Ordered) else {
+        return;
+    };
     let fs = medium.opened();
     let files = [create(&fs, "a"), create(&fs, "b")];
     for at in 0..1024_u64 {

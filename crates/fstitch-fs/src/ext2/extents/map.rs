@@ -10,7 +10,8 @@ use super::node::{ALL, child_for, damaged, index32};
 use super::tree::{Found, found_in};
 use crate::ext2::inode::Inode;
 use crate::ext2::layout::extent::{
-    EE_BLOCK, EE_LEN, EE_START_LO, EH_ENTRIES, EXTENT_ENTRY, EXTENT_HEADER, Entries, Expected, Extent, Node, WRITTEN_MAX,
+    EE_BLOCK, EE_LEN, EE_START_LO, EH_ENTRIES, EXTENT_ENTRY, EXTENT_HEADER, Entries, Expected, Extent, Node,
+    WRITTEN_MAX,
 };
 use crate::ext2::volume::Ext2;
 use crate::uhfs;
@@ -50,7 +51,13 @@ impl Ext2 {
     }
 
     /// Reads a node with `depth` levels below that holds file blocks of `range`.
-    pub(super) fn read_node(&self, inode: &Inode, block: u32, depth: u16, range: &Range<u64>) -> Result<Node> {
+    pub(super) fn read_node(
+        &self,
+        inode: &Inode,
+        block: u32,
+        depth: u16,
+        range: &Range<u64>,
+    ) -> Result<Node> {
         let bytes = self.read_node_block(inode, block)?.snapshot();
         Node::parse(&bytes, &expected(self.sb.blocks_count, block, depth, range))
     }
@@ -139,7 +146,12 @@ mod tests {
     #[test]
     fn a_leaf_is_searched_as_it_lies() {
         let extents: Vec<Extent> = (0..50_u32)
-            .map(|at| Extent { block: 10 * at + 3, len: 1 + at % 7, start: 1000 + 10 * at, unwritten: at % 3 == 0 })
+            .map(|at| Extent {
+                block: 10 * at + 3,
+                len: 1 + at % 7,
+                start: 1000 + 10 * at,
+                unwritten: at % 3 == 0,
+            })
             .collect();
         let leaf = Node { depth: 0, max: 84, entries: Entries::Leaf(extents) };
         let mut bytes = vec![0; 1024];

@@ -53,7 +53,9 @@ fn below(
         Entries::Leaf(extents) => extents.iter().try_for_each(|extent| visit(Part::Extent(*extent))),
         Entries::Inner(nodes) => {
             for entry in nodes {
-                let Some((_, child, within)) = child_for(node, u64::from(entry.block), range) else { continue };
+                let Some((_, child, within)) = child_for(node, u64::from(entry.block), range) else {
+                    continue;
+                };
                 *left = left.checked_sub(1).ok_or_else(|| damaged(None, "more nodes than blocks"))?;
                 visit(Part::Node(child.node))?;
                 let bytes = (source.read)(child.node)?;

@@ -318,7 +318,9 @@ impl File<'_> {
                     return Err(self.damaged(format!("there is a hole {} blocks before its end", self.left)));
                 }
                 if extent.start <= self.shape.first_data_block() {
-                    return Err(self.damaged(format!("block {} is outside the blocks for files", extent.start)));
+                    return Err(
+                        self.damaged(format!("block {} is outside the blocks for files", extent.start))
+                    );
                 }
                 next = extent.end();
                 self.left -= count;

@@ -131,8 +131,11 @@ pub const PLAIN: Features = Features {
 };
 /// Features that we keep valid when all changes go through the journal (`docs/design/ext4.md`, "Changes of several
 /// sectors"). What is in neither set forbids writing by name.
-pub const JOURNALED: Features =
-    Features { compat: PLAIN.compat, incompat: PLAIN.incompat | incompat::EXTENTS, ro_compat: PLAIN.ro_compat };
+pub const JOURNALED: Features = Features {
+    compat: PLAIN.compat,
+    incompat: PLAIN.incompat | incompat::EXTENTS,
+    ro_compat: PLAIN.ro_compat,
+};
 
 const COMPAT_NAMES: &[(u32, &str)] = &[
     (0x1, "dir_prealloc"),

@@ -4,9 +4,9 @@ use fstitch_core::{BlockKind, BlockNo, Error, FileKind, InodeNo, Result, Structu
 
 use super::super::bitmap;
 use super::super::blockmap::pointer;
+use super::super::extents::walk;
 use super::super::groups::Map;
 use super::super::inode::Inode;
-use super::super::extents::walk;
 use super::super::layout::inode::{
     DIRECT, DiskInode, EXTENTS_FL, I_DTIME, I_FLAGS, I_LINKS_COUNT, I_MODE, POINTERS, pointer_field,
 };
@@ -178,7 +178,9 @@ impl Ext2 {
             match part {
                 walk::Part::Node(node) => visit(node, None),
                 walk::Part::Extent(extent) => {
-                    for (block, index) in (extent.start..extent.start + extent.len).zip(u64::from(extent.block)..) {
+                    for (block, index) in
+                        (extent.start..extent.start + extent.len).zip(u64::from(extent.block)..)
+                    {
                         visit(block, (!extent.unwritten).then_some(index));
                     }
                 }

@@ -64,7 +64,11 @@ impl Rig {
     }
 
     /// Runs an operation that takes at most `needed` nodes, and writes what has changed.
-    fn run<T>(&mut self, needed: usize, work: impl FnOnce(&mut Tree<&mut Medium>) -> Result<T>) -> Result<(T, Vec<Lost>)> {
+    fn run<T>(
+        &mut self,
+        needed: usize,
+        work: impl FnOnce(&mut Tree<&mut Medium>) -> Result<T>,
+    ) -> Result<(T, Vec<Lost>)> {
         self.medium.left = needed;
         let mut tree = Tree::new(self.root.clone(), &mut self.medium);
         let done = work(&mut tree)?;
@@ -73,7 +77,10 @@ impl Rig {
             assert!(source.nodes.remove(block).is_some(), "only what was there is given up");
         }
         for (block, held) in nodes {
-            let bytes = source.nodes.entry(block).or_insert_with(|| vec![0xee; UNIT + UNIT * usize::from(source.room)]);
+            let bytes = source
+                .nodes
+                .entry(block)
+                .or_insert_with(|| vec![0xee; UNIT + UNIT * usize::from(source.room)]);
             if held.is_changed {
                 held.node.encode_into(bytes);
             }
@@ -104,7 +111,12 @@ impl Rig {
             return;
         }
         self.next = start.max(self.next);
-        let extent = Extent { block: u32::try_from(block).unwrap(), len: u32::try_from(len).unwrap(), start, unwritten };
+        let extent = Extent {
+            block: u32::try_from(block).unwrap(),
+            len: u32::try_from(len).unwrap(),
+            start,
+            unwritten,
+        };
         let joins = self.run(0, |tree| tree.would_join(extent)).unwrap().0;
         let needed = if joins { 0 } else { self.needed(block, 1) };
         self.run(needed, |tree| tree.insert(extent)).unwrap();
@@ -161,7 +173,8 @@ impl Rig {
         let found: Model = extents
             .iter()
             .flat_map(|extent| {
-                (u64::from(extent.block)..extent.end()).zip((extent.start..).map(|start| (start, extent.unwritten)))
+                (u64::from(extent.block)..extent.end())
+                    .zip((extent.start..).map(|start| (start, extent.unwritten)))
             })
             .collect();
         assert_eq!(found, self.model);
@@ -180,7 +193,10 @@ impl Rig {
     fn walk(&self, node: &Node, range: &Range<u64>, (met, extents): (&mut BTreeSet<u32>, &mut Vec<Extent>)) {
         match &node.entries {
             Entries::Leaf(spans) => {
-                assert!(spans.windows(2).all(|pair| joined(pair[0], pair[1]).is_none()), "{spans:?} can be shorter");
+                assert!(
+                    spans.windows(2).all(|pair| joined(pair[0], pair[1]).is_none()),
+                    "{spans:?} can be shorter"
+                );
                 extents.extend_from_slice(spans);
             }
             Entries::Inner(nodes) => {
