@@ -3,7 +3,7 @@
 use fstitch_core::{BlockNo, Caller, Errno, Result};
 use fstitch_patch::{PatchId, PatchIds};
 
-use super::change::no32;
+use super::change::{Changed, no32};
 use super::node::index32;
 use super::tree::ADDED_MAX;
 use crate::ext2::alloc::Run;
@@ -103,6 +103,11 @@ impl Ext2 {
 
     fn put_extent(&self, inode: &mut Inode, extent: Extent, befores: &[PatchId]) -> Result<PatchIds> {
         let changed = self.change_tree(inode, befores, |tree| tree.insert(extent))?;
+        self.finish_put(inode, extent, changed)
+    }
+
+    /// The extent is in the tree.
+    fn finish_put(&self, inode: &mut Inode, extent: Extent, changed: Changed) -> Result<PatchIds> {
         if let [patch] = changed.patches[..] {
             // Of several, none says alone that the file has the blocks.
             inode.attached.insert(extent.start, extent.len, patch);
@@ -122,8 +127,8 @@ impl Ext2 {
     ) -> Result<(u64, PatchIds)> {
         let run = self.take_extent(caller, inode, (index, want), true)?;
         let extent = Extent { block: index32(index), len: run.count, start: run.start, unwritten: true };
-        match self.put_extent(inode, extent, &run.bits) {
-            Ok(patches) => Ok((u64::from(run.count), patches)),
+        match self.change_tree(inode, &run.bits, |tree| tree.insert(extent)) {
+            Ok(changed) => Ok((u64::from(run.count), self.finish_put(inode, extent, changed)?)),
             Err(error) => {
                 self.give_back_run(&run);
                 self.drop_spare_nodes(inode);
