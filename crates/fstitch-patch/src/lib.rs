@@ -23,8 +23,8 @@ mod stats;
 pub mod view;
 
 pub use cache::{
-    Block, Blocks, Cache, Exception, Fate, Handle, JournalConfig, JournalStatus, Linear, Medium, Pieces,
-    Placement, Run, Seal, Snapshots, Spot, Tx, VolumeDevice, VolumeOptions,
+    Bitmap, Block, Blocks, Cache, Exception, Fate, Handle, JournalConfig, JournalStatus, Linear, Medium,
+    Pieces, Placement, Run, Seal, Snapshots, Spot, Tx, VolumeDevice, VolumeOptions,
 };
 pub use id::{PatchId, PatchIds, PatchState};
 pub use observer::{Event, Observer, What};

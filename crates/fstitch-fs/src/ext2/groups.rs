@@ -4,26 +4,38 @@
 //! one pointer for each.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use fstitch_core::lock::{Mutex, MutexGuard};
 use fstitch_core::order::rank;
 use fstitch_core::{BlockKind, BlockNo, Error, Result, Structure};
 use fstitch_patch::{Block, Blocks, Tx};
+use smallvec::SmallVec;
 
 use super::layout::Field;
-use super::layout::group::{BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_USED_DIRS_COUNT, GroupDescriptor};
+use super::layout::checksum::{block_bitmap_sum, inode_bitmap_sum};
+use super::layout::feature::incompat;
+use super::layout::group::{
+    BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_ITABLE_UNUSED, BG_USED_DIRS_COUNT, BLOCK_UNINIT,
+    GroupDescriptor, INODE_UNINIT,
+};
 use super::layout::superblock::Superblock;
 use super::num::idx;
+use super::own::OwnRuns;
 use super::pending::Pending;
 use super::{bitmap, volume::Ext2};
 
 /// All groups of a volume.
-pub(super) struct Groups(Vec<OnceLock<Box<Group>>>);
+pub(super) struct Groups {
+    all: Vec<OnceLock<Box<Group>>>,
+    /// What is the volume's own, where groups may have theirs in others.
+    own: OnceLock<OwnRuns>,
+}
 
 impl Groups {
     pub(super) fn new(sb: &Superblock) -> Self {
-        Self(std::iter::repeat_with(OnceLock::new).take(idx(sb.group_count())).collect())
+        let all = std::iter::repeat_with(OnceLock::new).take(idx(sb.group_count())).collect();
+        Self { all, own: OnceLock::new() }
     }
 }
 
@@ -32,12 +44,16 @@ pub(super) struct Group {
     pub(super) no: u32,
     /// Where everything is; its counters are as found, not kept up to date.
     pub(super) at: GroupDescriptor,
-    descriptor: (BlockNo, usize),
+    pub(super) descriptor: (BlockNo, usize),
+    /// Which of its maps were never written: [`BLOCK_UNINIT`] and [`INODE_UNINIT`]. Cleared under `state`.
+    pub(super) unwritten: AtomicU16,
+    /// Keeps the descriptor in memory where it says what the bitmaps' sums are.
+    _pinned: Option<Block>,
     /// No inode is free, not even one that must be waited for `[state]`.
     pub(super) full: AtomicBool,
     /// The bitmaps were looked at: the group's own metadata is marked as used, the counters are right.
     examined: AtomicBool,
-    state: Mutex<GroupState, rank::Group>,
+    pub(super) state: Mutex<GroupState, rank::Group>,
 }
 
 /// Which of a group's bitmaps.
@@ -96,22 +112,40 @@ impl OpenGroup<'_> {
     }
 }
 
+impl OpenGroup<'_> {
+    /// Inode `bit` of the group is in use: the table counts as used up to it, where somebody counts.
+    pub(super) fn note_used(&self, tx: &mut Tx<'_>, bit: u32, inodes_per_group: u32) {
+        let at = self.group.descriptor.1 + BG_ITABLE_UNUSED.offset();
+        let unused = u32::from(BG_ITABLE_UNUSED.get(&tx.data(&self.descriptor)[self.group.descriptor.1..]));
+        if bit + unused >= inodes_per_group {
+            let left = u16::try_from(inodes_per_group - bit - 1).expect("less than the field has had");
+            tx.bytes(&self.descriptor, at, &left.to_le_bytes(), &[]);
+        }
+    }
+}
+
 impl Ext2 {
     /// The group `no`, which exists.
     pub(super) fn group(&self, no: u32) -> Result<&Group> {
-        let cell = &self.groups.0[idx(no)];
+        let cell = &self.groups.all[idx(no)];
         if let Some(group) = cell.get() {
             return Ok(group);
         }
         let (block, offset) = self.sb.descriptor_place(no);
         let block = BlockNo(u64::from(block));
-        let bytes = self.cache.read(block, BlockKind::GroupDescriptor)?.snapshot();
+        let descriptors = self.cache.read(block, BlockKind::GroupDescriptor)?;
+        let bytes = descriptors.snapshot();
         let size = self.sb.descriptor_size();
         let at = GroupDescriptor::parse(&bytes[offset..offset + size], no, &self.sb, block)?;
+        if let Some(seal) = &self.seal {
+            seal.note_group(no, &at);
+        }
         let group = Group {
             no,
             at,
             descriptor: (block, offset),
+            unwritten: AtomicU16::new(at.flags & (BLOCK_UNINIT | INODE_UNINIT)),
+            _pinned: self.sb.features.has_sums().then_some(descriptors),
             full: AtomicBool::new(false),
             examined: AtomicBool::new(false),
             state: Mutex::default(),
@@ -122,6 +156,7 @@ impl Ext2 {
     /// Reads what allocation in group `no` needs, with one of its bitmaps, and locks it.
     pub(super) fn open_group(&self, no: u32, map: Map) -> Result<OpenGroup<'_>> {
         let group = self.group(no)?;
+        self.write_maps(group, map)?;
         let block = |no: u32| BlockNo(u64::from(no));
         let blocks = (block(group.at.block_bitmap), BlockKind::BlockBitmap);
         let inodes = (block(group.at.inode_bitmap), BlockKind::InodeBitmap);
@@ -147,38 +182,87 @@ impl Ext2 {
         Ok(open)
     }
 
-    /// Looks at a group's bitmaps for the first time: refuses ones that offer the group's own metadata as free,
-    /// and corrects the counters of a volume that was not unmounted cleanly.
+    /// Looks at a group's bitmaps for the first time: refuses ones with a wrong sum and ones that offer the volume's own blocks
+    /// as free, and corrects the counters of a volume that was not unmounted cleanly.
     fn examine(&self, open: &OpenGroup<'_>, blocks: &Block, inodes: &Block) -> Result<()> {
         let group = open.group;
+        let (bytes, inode_bytes) = (blocks.snapshot(), inodes.snapshot());
+        let found = group.at.flags;
+        if let Some(seal) = &self.seal {
+            // As it was read: a map that was written only now has no sum yet.
+            let raw = open.descriptor.snapshot();
+            let raw = &raw[group.descriptor.1..group.descriptor.1 + self.sb.descriptor_size()];
+            if found & BLOCK_UNINIT == 0 {
+                seal.check_bitmap(BlockKind::BlockBitmap, blocks.no(), &bytes, block_bitmap_sum(raw))?;
+            }
+            if found & INODE_UNINIT == 0 {
+                seal.check_bitmap(BlockKind::InodeBitmap, inodes.no(), &inode_bytes, inode_bitmap_sum(raw))?;
+            }
+        }
         let start = self.sb.group_start(group.no);
-        let bytes = blocks.snapshot();
-        let overhead = self.sb.group_overhead(group.no);
-        let table = group.at.inode_table - start;
-        let own = [
-            (0, overhead),
-            (group.at.block_bitmap - start, 1),
-            (group.at.inode_bitmap - start, 1),
-            (table, self.sb.inode_table_blocks()),
-        ];
-        for (first, count) in own {
-            if let Some(free) = bitmap::next(&bytes, false, first, first + count) {
-                let problem = format!("block {} of the group's own metadata is marked as free", start + free);
-                return Err(Error::corrupt(
-                    Structure::BlockBitmap(u64::from(group.no)),
-                    blocks.no(),
-                    problem,
-                ));
+        if found & BLOCK_UNINIT == 0 {
+            for (first, end) in self.own_in(group) {
+                if let Some(free) = bitmap::next(&bytes, false, first, end) {
+                    let problem =
+                        format!("block {} of the volume's own metadata is marked as free", start + free);
+                    return Err(Error::corrupt(
+                        Structure::BlockBitmap(u64::from(group.no)),
+                        blocks.no(),
+                        problem,
+                    ));
+                }
             }
         }
         if self.is_unclean() && !self.cache.options().read_only {
-            let free_blocks = bitmap::count_free(&bytes, self.sb.group_blocks(group.no));
-            let free_inodes = bitmap::count_free(&inodes.snapshot(), self.sb.inodes_per_group);
+            let unwritten = group.unwritten.load(Ordering::Relaxed);
             let mut tx = self.cache.lock();
-            self.correct(&mut tx, open, BG_FREE_BLOCKS_COUNT, free_blocks);
-            self.correct(&mut tx, open, BG_FREE_INODES_COUNT, free_inodes);
+            if unwritten & BLOCK_UNINIT == 0 {
+                let free_blocks = bitmap::count_free(&bytes, self.sb.group_blocks(group.no));
+                self.correct(&mut tx, open, BG_FREE_BLOCKS_COUNT, free_blocks);
+            }
+            if unwritten & INODE_UNINIT == 0 {
+                let free_inodes = bitmap::count_free(&inode_bytes, self.sb.inodes_per_group);
+                self.correct(&mut tx, open, BG_FREE_INODES_COUNT, free_inodes);
+            }
         }
         Ok(())
+    }
+
+    /// Reads where all groups have their bitmaps and tables, if that may be in other groups.
+    pub(super) fn find_own(&self) -> Result<()> {
+        if !self.sb.features.has_incompat(incompat::FLEX_BG) {
+            return Ok(());
+        }
+        let mut found = Vec::with_capacity(idx(self.sb.group_count()));
+        for block in self.sb.all_descriptor_blocks() {
+            let block = BlockNo(u64::from(block));
+            let bytes = self.cache.read(block, BlockKind::GroupDescriptor)?.snapshot();
+            for raw in bytes.chunks_exact(self.sb.descriptor_size()) {
+                let no = u32::try_from(found.len()).expect("groups have 32-bit numbers");
+                if no == self.sb.group_count() {
+                    break;
+                }
+                // A damaged one is reported by who uses the group.
+                found.push(GroupDescriptor::parse(raw, no, &self.sb, block).ok());
+            }
+        }
+        let _first = self.groups.own.set(OwnRuns::of(&self.sb, &found));
+        Ok(())
+    }
+
+    /// The parts of a group that are the volume's own, as bits of its block bitmap.
+    pub(super) fn own_in(&self, group: &Group) -> SmallVec<[(u32, u32); 4]> {
+        let start = self.sb.group_start(group.no);
+        let end = start + self.sb.group_blocks(group.no);
+        let local;
+        let own = match self.groups.own.get() {
+            Some(own) => own,
+            None => {
+                local = OwnRuns::of_group(&self.sb, group.no, &group.at);
+                &local
+            }
+        };
+        own.within(start, end).map(|(first, last)| (first - start, last - start)).collect()
     }
 
     /// Sets a group's counter to what its bitmap says and tells the volume's total the difference.
@@ -255,6 +339,9 @@ impl Ext2 {
             return Ok(false);
         }
         let end = u32::try_from(end).expect("at most the number of blocks");
+        if let Some(own) = self.groups.own.get() {
+            return Ok(!own.meet(start, end));
+        }
         for no in self.sb.group_of(start)..=self.sb.group_of(end - 1) {
             let at = self.group(no)?.at;
             let first = self.sb.group_start(no);

@@ -19,6 +19,7 @@ use super::layout::inode::{self as raw, DiskInode};
 use super::layout::xattr::XattrSet;
 use super::layout::{Field, FieldInt};
 use super::num::idx64;
+use super::seal;
 use super::volume::Ext2;
 use super::xattr::body_range;
 use crate::gather::Gather;
@@ -164,7 +165,7 @@ impl Inode {
 
     /// The inode as the word that tells seals whose a block is.
     pub(super) fn owner(&self) -> u64 {
-        u64::from(self.ino) | u64::from(self.disk.generation) << 32
+        seal::owner(self.ino, self.disk.generation)
     }
 
     /// Whether its block map is extents.
@@ -232,6 +233,9 @@ impl Ext2 {
             && (super::layout::inode::I_MODE.get(raw) == 0 || super::layout::inode::I_DTIME.get(raw) != 0);
         if free {
             return Err(Errno::STALE.into());
+        }
+        if let Some(seal) = &self.seal {
+            seal.check_inode(number, at.0)?;
         }
         let disk = DiskInode::parse(raw, ino, at.0, &self.sb)?;
         let gather = self.memory.inodes().gathers.get(&number).copied().unwrap_or_default();

@@ -30,6 +30,7 @@ use super::layout::superblock::ROOT_INO;
 use super::layout::{dirent, xattr::XattrSet};
 use super::num::{low16, low32, wide};
 use super::orlov::{InodeWish, TakenInode};
+use super::seal::owner;
 use super::times;
 use super::volume::Ext2;
 use super::{acl, device};
@@ -118,12 +119,16 @@ impl Ext2 {
         let group = self.sb.group_of_inode(ino);
         match kind {
             FileKind::Directory => {
-                let first = self.first_block(caller, Goal::Group(group), BlockKind::Directory)?;
+                // The generation that the inode will have: nobody else changes a number that was taken.
+                let generation = raw::I_GENERATION.get(&block.snapshot()[at.1..]).wrapping_add(1);
+                let owner = owner(ino, generation);
+                let first = self.first_block(caller, Goal::Group(group), (BlockKind::Directory, owner))?;
                 let first = parts.data.insert(first);
-                dirent::put_first_entries(&mut first.contents, ino, parent.ino, self.sb.has_filetype());
+                let with = (self.sb.has_filetype(), self.sb.features.has_sums());
+                dirent::put_first_entries(&mut first.contents, ino, parent.ino, with);
             }
             FileKind::Symlink if new.target.len() >= FAST_SYMLINK => {
-                let first = self.first_block(caller, Goal::Group(group), BlockKind::Attribute)?;
+                let first = self.first_block(caller, Goal::Group(group), (BlockKind::Attribute, 0))?;
                 let first = parts.data.insert(first);
                 first.contents[..new.target.len()].copy_from_slice(new.target);
             }
@@ -133,9 +138,14 @@ impl Ext2 {
         Ok((at, block))
     }
 
-    fn first_block(&self, caller: &Caller, goal: Goal, kind: BlockKind) -> Result<FirstBlock> {
+    fn first_block(
+        &self,
+        caller: &Caller,
+        goal: Goal,
+        (kind, owner): (BlockKind, u64),
+    ) -> Result<FirstBlock> {
         let run = self.take_blocks(caller, goal, 1)?;
-        match self.cache.fresh(BlockNo(u64::from(run.start)), kind) {
+        match self.cache.fresh_owned(BlockNo(u64::from(run.start)), kind, owner) {
             Ok(block) => Ok(FirstBlock { run, block, contents: BlockBuf::zeroed(self.block_size()) }),
             Err(error) => {
                 self.give_back_run(&run);
@@ -165,7 +175,7 @@ impl Ext2 {
         if all.encode_body(&mut parts.body) {
             return Ok(());
         }
-        let first = self.first_block(caller, Goal::Apart(group), BlockKind::Attribute)?;
+        let first = self.first_block(caller, Goal::Apart(group), (BlockKind::Attribute, 0))?;
         let first = parts.attributes.insert(first);
         if all.encode_block(&mut first.contents, 1) { Ok(()) } else { Err(Errno::NOSPC.into()) }
     }
@@ -192,6 +202,9 @@ impl Ext2 {
         }
         for _ in [&parts.data, &parts.attributes].into_iter().flatten() {
             disk.sectors += self.sectors_per_block();
+        }
+        if let Some(seal) = &self.seal {
+            seal.note_new_inode(parts.number.ino);
         }
         let mut inode = Inode::new(parts.number.ino, at, disk, Gather::default());
         inode.body_attributes = !new.xattrs.is_empty();

@@ -117,6 +117,9 @@ impl Ext2 {
         // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
         let bits = tx.bits(&open.map, bit, 1, true, &[]);
         open.adjust(&mut tx, BG_FREE_INODES_COUNT, -1);
+        if self.sb.features.has_group_sums() {
+            open.note_used(&mut tx, bit, end);
+        }
         if is_dir {
             open.adjust(&mut tx, DIRS, 1);
         }

@@ -20,6 +20,7 @@ use fstitch_core::{
 use fstitch_patch::{Block, Cache, Ordering as Order, PatchId, Tx};
 
 use super::groups::Groups;
+use super::layout::feature::incompat;
 use super::layout::superblock::{
     ROOT_INO, S_FEATURE_COMPAT, S_FEATURE_RO_COMPAT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_MNT_COUNT,
     S_MTIME, S_SESSION_MAGIC, S_STATE, S_WTIME, STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE,
@@ -29,6 +30,7 @@ use super::layout::{Field, FieldInt, dirent, inode};
 use super::leftovers::RECORD_SIZE;
 use super::memory::Memory;
 use super::num::{idx, low32, small};
+use super::seal::Sealer;
 use super::view::BlockView;
 use crate::uhfs::Limits;
 
@@ -40,6 +42,8 @@ pub struct Ext2 {
     /// The block that holds the superblock, kept in memory.
     pub(super) sb_block: Block,
     pub(super) groups: Groups,
+    /// What sums the volume's metadata, if they have sums.
+    pub(super) seal: Option<Arc<Sealer>>,
     /// What is remembered about patches that are not stable yet.
     pub(super) memory: Memory,
     /// What the reclaimer must not judge.
@@ -120,10 +124,15 @@ impl Ext2 {
         if !cache.options().read_only {
             check_writable(&sb, true)?;
         }
+        let seal = Sealer::of(&sb).map(Arc::new);
+        if let Some(seal) = &seal {
+            cache.set_seal(Arc::<Sealer>::clone(seal))?;
+        }
         let unclean = sb.state & STATE_VALID == 0 || sb.state & STATE_ERROR != 0;
         let opened_at = low32(cache.clock().now().secs.max(0).cast_unsigned());
-        Ok(Self {
+        let volume = Self {
             groups: Groups::new(&sb),
+            seal,
             memory: Memory::new(cache.options().cache_size / 8),
             cache,
             sb_block,
@@ -141,7 +150,9 @@ impl Ext2 {
             barred: AtomicU64::new(0),
             orphans: Mutex::default(),
             preallocated: super::prealloc::Preallocated::default(),
-        })
+        };
+        volume.find_own()?;
+        Ok(volume)
     }
 
     /// The superblock as found when the volume was opened.
@@ -174,7 +185,11 @@ impl Ext2 {
         Limits {
             name_max: dirent::NAME_MAX,
             link_max: inode::LINK_MAX,
-            size_max: inode::size_max(self.sb.block_size),
+            size_max: if self.sb.features.has_incompat(incompat::EXTENTS) {
+                inode::size_max_extents(self.sb.block_size)
+            } else {
+                inode::size_max(self.sb.block_size)
+            },
             symlink_max: idx(self.sb.block_size) - 1,
             block_size: self.block_size(),
         }
@@ -312,7 +327,7 @@ impl Ext2 {
         *self.overhead.get_or_init(|| {
             let per_group = 2 + self.sb.inode_table_blocks();
             let all: u64 = (0..self.sb.group_count())
-                .map(|group| u64::from(self.sb.group_overhead(group) + per_group))
+                .map(|group| u64::from(self.sb.group_overhead(group)) + u64::from(per_group))
                 .sum();
             let all = all + u64::from(self.sb.first_data_block());
             low32(all.min(u64::from(self.sb.blocks_count)))

@@ -72,7 +72,7 @@ pub use load::{Blocks, Snapshots};
 use medium::Failures;
 pub use medium::{Exception, Fate, Medium};
 use seal::Seals;
-pub use seal::{Run, Seal};
+pub use seal::{Bitmap, Run, Seal};
 pub use tx::Tx;
 pub use volume::{Linear, Pieces, Placement, Spot, VolumeOptions};
 use volume::{Mapping, VolumeState};

@@ -1,8 +1,8 @@
 //! Seals: what a format puts into a block when all the rest of it is settled, such as a checksum.
 //!
 //! A checksum over a block cannot be part of a patch: what is written is the newest contents with those patches undone that are not
-//! ready, and only then is known what the sum is of. So the cache asks the format at three moments: when an image is frozen to be
-//! written to its place, when a transaction is closed that has logged the block, and when an image was read. In between, the bytes of
+//! ready, and only then is known what the sum is of. So the cache asks the format when an image is frozen to be written, or a
+//! transaction closes that has logged the block, and when an image was read. In between, the bytes of
 //! the seal in memory mean nothing.
 //!
 //! **Owners.** Some seals are also about whose the block is, which it does not say: the format's word for that comes with
@@ -12,14 +12,20 @@
 //! judged by what it holds now. Where the owner is another one the block is refused, and who was refused is refused again: its owner
 //! stays what it was. Only who makes the block anew replaces it.
 //!
-//! **Under a journal** the block is sealed in memory when its transaction closes: the copy in the log, the image that goes home and
-//! what later changes undo are one image, sealed by what the block was then. Afterwards it may become another one's, or of another kind, before
-//! its old image is home. Without a journal an image is sealed by what the block is when it is frozen, so there kind and owner
-//! of a block must stay until its changes are stable.
+//! **Under a journal** the block is sealed in memory when its transaction closes, and at no other time: the copy in the log, the image
+//! that goes home and what later changes undo are one image, sealed by what the block was then. Afterwards it may become another one's, or
+//! of another kind, before that image is home; and what a file's contents are that lie below it, or above, is nobody's to change. Without a
+//! journal an image is sealed by what the block is when it is frozen, so there kind and owner of a block must stay until its changes
+//! are stable.
+//!
+//! **Of bitmaps** the sums may be in other blocks, which are settled once for a transaction, when it closes and no operation is under way
+//! ([`Seal::settle`]). At any other moment what these blocks say about a changed bitmap means nothing. So whatever is read from the medium or
+//! from a log is a pair of one moment: bitmap and sum are in one transaction, whose log is replayed until both are home. A seal that
+//! remembers what it settled can verify a bitmap when it is read again: until its last transaction was home it was in memory.
 //!
 //! **Invariants.** 1. Every image of a sealed kind that reaches the medium was sealed after its last change. 2. None that was read is
 //! seen by anybody before it was verified, as far as whose it is was known, and by no owner before it was verified as theirs. Where no
-//! format asks for it, all of it costs one look at a flag for an epoch, a transaction and a read.
+//! format asks for it all of it costs one look at a flag for an epoch, a transaction and a read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fstitch_core::lock::RwLock;
 use fstitch_core::order::rank;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, Result, Structure};
+use smallvec::SmallVec;
 
 use super::{Block, Cache, Mapping, Shared};
 use crate::graph::Frozen;
@@ -44,6 +51,23 @@ pub trait Seal: Send + Sync {
     /// # Errors
     /// [`Error::Corrupt`] when its seal is another one.
     fn verify(&self, block: BlockNo, kind: BlockKind, owner: u64, image: &[u8]) -> Result<()>;
+    /// A transaction closes that has logged these bitmaps of the volume. What another block says about a bitmap, such as its sum in a
+    /// group's descriptor, is given to `put`, as block, place and bytes, and becomes part of the transaction. That block must be in
+    /// the cache: it is where the same transaction has changed it too, or a handle is kept; else nothing can
+    /// ever be stable any more, and the cache is poisoned. Called under the core lock: must not use the cache, and should take
+    /// microseconds.
+    fn settle(&self, _bitmaps: &[Bitmap<'_>], _put: &mut dyn FnMut(BlockNo, usize, &[u8])) {}
+}
+
+/// A bitmap as a transaction leaves it.
+#[derive(Clone, Copy, Debug)]
+pub struct Bitmap<'a> {
+    /// Its number in the volume.
+    pub block: BlockNo,
+    /// Of blocks or of inodes.
+    pub kind: BlockKind,
+    /// Its newest contents.
+    pub contents: &'a [u8],
 }
 
 /// Blocks of a volume that are neighbours on the device.
@@ -58,6 +82,11 @@ pub struct Run {
 }
 
 impl Run {
+    fn device_number(&self, own: BlockNo) -> Option<BlockNo> {
+        let within = own.get().checked_sub(self.own.get()).filter(|within| *within < self.count)?;
+        Some(BlockNo(self.device.get() + within))
+    }
+
     fn own_number(&self, device: BlockNo) -> Option<BlockNo> {
         let within = device.get().checked_sub(self.device.get()).filter(|within| *within < self.count)?;
         Some(BlockNo(self.own.get() + within))
@@ -67,8 +96,21 @@ impl Run {
 /// A block's number on the device, its kind and its owner.
 type Described = (BlockNo, BlockKind, u64);
 
-/// Blocks of a volume, and its seal.
-type Sealed = (Run, Arc<dyn Seal>);
+/// A volume that has a seal.
+struct Sealed {
+    runs: Vec<Run>,
+    seal: Arc<dyn Seal>,
+}
+
+impl Sealed {
+    fn own_number(&self, device: BlockNo) -> Option<BlockNo> {
+        self.runs.iter().find_map(|run| run.own_number(device))
+    }
+
+    fn device_number(&self, own: BlockNo) -> Option<BlockNo> {
+        self.runs.iter().find_map(|run| run.device_number(own))
+    }
+}
 
 /// The seals of all volumes.
 #[derive(Default)]
@@ -76,6 +118,19 @@ pub(super) struct Seals {
     /// There is one.
     any: AtomicBool,
     volumes: RwLock<Vec<Sealed>, rank::Leaf>,
+}
+
+/// A block of a transaction: its number on the device, its kind and its newest contents.
+pub(super) type Logged = (BlockNo, BlockKind, Arc<BlockBuf>);
+
+/// What a volume says about the bitmaps that a transaction has logged.
+pub(super) struct Said {
+    /// The block of the device that says it, if the volume has it there.
+    pub(super) device: Option<BlockNo>,
+    /// The block's number in the volume.
+    pub(super) own: BlockNo,
+    pub(super) offset: usize,
+    pub(super) bytes: SmallVec<[u8; 8]>,
 }
 
 impl Seals {
@@ -86,12 +141,12 @@ impl Seals {
         kind: BlockKind,
         work: impl FnOnce(&dyn Seal, BlockNo) -> T,
     ) -> Option<T> {
-        if !self.any.load(Ordering::Acquire) {
+        if self.are_none() {
             return None;
         }
         let volumes = self.volumes.read();
-        let (seal, own) = volumes.iter().find_map(|(run, seal)| Some((seal, run.own_number(block)?)))?;
-        seal.covers(kind).then(|| work(&**seal, own))
+        let (volume, own) = volumes.iter().find_map(|volume| Some((volume, volume.own_number(block)?)))?;
+        volume.seal.covers(kind).then(|| work(&*volume.seal, own))
     }
 
     /// Whether no volume has one.
@@ -117,6 +172,27 @@ impl Seals {
     /// Looks at what was read.
     pub(super) fn verify(&self, (block, kind, owner): Described, image: &[u8]) -> Result<()> {
         self.with(block, kind, |seal, own| seal.verify(own, kind, owner, image)).unwrap_or(Ok(()))
+    }
+
+    /// What the volumes whose bitmaps these are say about them.
+    pub(super) fn settle(&self, logged: &[Logged]) -> Vec<Said> {
+        let mut said = Vec::new();
+        for volume in &*self.volumes.read() {
+            let bitmaps: Vec<Bitmap<'_>> = logged
+                .iter()
+                .filter_map(|(device, kind, contents)| {
+                    Some(Bitmap { block: volume.own_number(*device)?, kind: *kind, contents })
+                })
+                .collect();
+            if bitmaps.is_empty() {
+                continue;
+            }
+            volume.seal.settle(&bitmaps, &mut |own, offset, bytes| {
+                let (device, bytes) = (volume.device_number(own), SmallVec::from_slice(bytes));
+                said.push(Said { device, own, offset, bytes });
+            });
+        }
+        said
     }
 
     /// Whether a block of the device has one.
@@ -170,7 +246,7 @@ impl Cache {
         };
         let seals = &self.shared.seals;
         let mut volumes = seals.volumes.write();
-        volumes.extend(runs.into_iter().map(|run| (run, Arc::clone(&seal))));
+        volumes.push(Sealed { runs, seal });
         seals.any.store(true, Ordering::Release);
         Ok(())
     }

@@ -18,7 +18,7 @@ pub(crate) struct Frozen {
     pub(crate) no: BlockNo,
     pub(crate) kind: BlockKind,
     pub(crate) owner: u64,
-    /// It is as a transaction has left it, which was sealed then.
+    /// Its volume keeps a journal: what is sealed there was sealed as its transaction closed.
     pub(crate) is_logged: bool,
     pub(crate) image: Arc<BlockBuf>,
 }
@@ -104,7 +104,7 @@ impl Graph {
         let ready = if whole { self.take_all(sx) } else { self.take_ready(sx) };
         assert!(!ready.is_empty(), "nothing of block {} is ready", self.slots[at(sx)].no);
         self.tell_launched(sx, ready.len());
-        let is_logged = self.has_homes && ready.iter().all(|&px| self.patch(px).home);
+        let is_logged = ready.last().is_some_and(|&px| self.logging(self.patch(px).volume).is_some());
         self.slots[at(sx)].flying = ready;
         self.stats.blocks_written += 1;
         self.stats.blocks_written_undone += u64::from(!whole);

@@ -11,14 +11,14 @@
 
 use std::sync::Arc;
 
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, InodeFlags, InodeNo, Result};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, InodeNo, Result};
 use fstitch_patch::{Block, PatchId, PatchIds};
 use smallvec::SmallVec;
 
 use super::room::{Found, Room, find_room};
 use super::{Ext2, Inode};
 use crate::ext2::layout::dirent::{self, D_REC_LEN, ENTRY_MIN, HEADER, NAME_MAX, entry_size, rec_len_field};
-use crate::ext2::layout::inode::I_FLAGS;
+use crate::ext2::layout::feature::incompat;
 use crate::ext2::memory::name_key;
 use crate::ext2::num::{low32, small, wide};
 use crate::uhfs::AttrChange;
@@ -37,6 +37,10 @@ impl Ext2 {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
+        if self.sb.features.has_sums() {
+            // Where the room is changes with it.
+            self.drop_index_flag(dir)?;
+        }
         let need = entry_size(name.len());
         let known = self.dir_memory(dir)?.has_room(need);
         if !known && self.search_room(dir, need)?.is_none() {
@@ -54,7 +58,7 @@ impl Ext2 {
                 memory.rooms.set(at, 0);
                 continue;
             }
-            let block = self.dir_block(no)?;
+            let block = self.dir_block(memory.owner, no)?;
             let bytes = block.snapshot();
             if let Some((last, Found { room, .. })) = &memory.room
                 && *last == at
@@ -82,7 +86,10 @@ impl Ext2 {
     fn grow(&self, caller: &Caller, dir: &mut Inode) -> Result<()> {
         let at = dir.dir_blocks(self);
         let size = (at + 1) * u64::from(self.sb.block_size);
-        if size > u64::from(u32::MAX) {
+        // Positions in a directory have 32 bits, in units of four bytes.
+        let most =
+            if self.sb.features.has_incompat(incompat::LARGE_DIR) { 4 } else { 1 } * u64::from(u32::MAX);
+        if size > most {
             return Err(Errno::NOSPC.into());
         }
         let stale = self.map_run(dir, at, 1)?;
@@ -91,7 +98,7 @@ impl Ext2 {
             self.detach_range(dir, at, u64::MAX, &[])?;
         }
         let allocation = self.allocate_run(caller, dir, at, 1)?;
-        let block = match self.cache.fresh(allocation.start, BlockKind::Directory) {
+        let block = match self.cache.fresh_owned(allocation.start, BlockKind::Directory, dir.owner()) {
             Ok(block) => block,
             Err(error) => {
                 self.give_back_allocation(dir, allocation);
@@ -99,7 +106,7 @@ impl Ext2 {
             }
         };
         let mut contents = BlockBuf::zeroed(self.block_size());
-        dirent::put_empty_block(&mut contents);
+        dirent::put_empty_leaf(&mut contents, self.sb.features.has_sums());
         // The block's contents after the end of its earlier life.
         let init = self.cache.lock().init(&block, Arc::new(contents), &allocation.reuse);
         // The pointer after the one before it, so that a crash leaves no hole, not even beyond the length.
@@ -129,22 +136,6 @@ impl Ext2 {
         Ok(())
     }
 
-    /// Clears the flag of a hash-tree index that this change makes stale; what the change must come after.
-    fn drop_index_flag(&self, dir: &mut Inode) -> Result<PatchId> {
-        if dir.disk.flags & InodeFlags::INDEX == 0 {
-            return Ok(self.memory.inodes().unindexed.get(&dir.ino).copied().unwrap_or_default());
-        }
-        let block = self.inode_block(dir)?;
-        let flags = dir.disk.flags & !InodeFlags::INDEX;
-        let mut tx = self.cache.lock();
-        let patch = dir.put(&mut tx, &block, (I_FLAGS, flags), &[]);
-        dir.disk.flags = flags;
-        drop(tx);
-        self.memory.inodes().unindexed.insert(dir.ino, patch, &self.cache);
-        self.remember(dir);
-        Ok(patch)
-    }
-
     /// Adds a name for which there is room, after `befores`. Returns what makes it reachable.
     pub(in crate::ext2) fn add(
         &self,
@@ -153,9 +144,10 @@ impl Ext2 {
         befores: &[PatchId],
     ) -> Result<PatchIds> {
         self.watch.inode(low32(new.ino.get()));
+        let unindexed = self.drop_index_flag(dir)?;
         let found = self.search_room(dir, entry_size(new.name.len()))?;
         let (at, block, room) = found.ok_or(Errno::NOSPC)?;
-        let mut chain = PatchIds::from_slice(&[self.drop_index_flag(dir)?]);
+        let mut chain = PatchIds::from_slice(&[unindexed]);
         let vanished = {
             let mut names = self.memory.names();
             chain.extend(names.structure.get(&block.no()).copied());

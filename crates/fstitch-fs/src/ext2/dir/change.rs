@@ -22,8 +22,8 @@ use crate::uhfs::{ClearedName, FreedName, NameSlot};
 
 impl Ext2 {
     /// The block of a slot, in which the entry was checked to be what the caller has found.
-    fn open_slot(&self, slot: &NameSlot) -> Result<Block> {
-        let block = self.dir_block(slot_block(slot.block))?;
+    fn open_slot(&self, dir: &Inode, slot: &NameSlot) -> Result<Block> {
+        let block = self.dir_block(dir.owner(), slot_block(slot.block))?;
         let bytes = block.snapshot();
         let entry = self.entries(&bytes, slot.block).from(slot.offset.min(bytes.len())).next().transpose()?;
         match entry {
@@ -44,7 +44,7 @@ impl Ext2 {
         befores: &[PatchId],
     ) -> Result<ClearedName> {
         self.watch.inode(low32(slot.ino.get()));
-        let block = self.open_slot(slot)?;
+        let block = self.open_slot(dir, slot)?;
         let key = self.forget_name(dir, slot, &block)?;
         let place = (slot.block, slot.offset);
         let created = {
@@ -107,7 +107,7 @@ impl Ext2 {
     ) -> Result<ClearedName> {
         self.watch.inode(low32(slot.ino.get()));
         self.watch.inode(low32(ino.get()));
-        let block = self.open_slot(slot)?;
+        let block = self.open_slot(dir, slot)?;
         let place = (slot.block, slot.offset);
         let (created, structure) = {
             let mut names = self.memory.names();
@@ -154,8 +154,8 @@ impl Ext2 {
         }
         self.watch.inode(low32(first.ino.get()));
         self.watch.inode(low32(second.ino.get()));
-        let block = self.open_slot(first)?;
-        self.open_slot(second)?;
+        let block = self.open_slot(dir, first)?;
+        self.open_slot(dir, second)?;
         let (low, high) = (first.offset.min(second.offset), first.offset.max(second.offset));
         let mut befores = PatchIds::from_slice(befores);
         befores.extend(self.memory.names().structure.get(&first.block).copied());

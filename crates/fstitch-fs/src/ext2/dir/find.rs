@@ -130,6 +130,7 @@ impl Ext2 {
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let block_size = u64::from(self.sb.block_size);
+        let owner = dir.owner();
         let list: Arc<[u32]> = self.dir_memory(dir)?.list().into();
         let first = idx64((cookie / block_size).min(dir.dir_blocks(self)));
         for (at, &no) in list.iter().enumerate().skip(first) {
@@ -137,7 +138,7 @@ impl Ext2 {
                 continue;
             }
             let block = BlockNo(u64::from(no));
-            let bytes = self.dir_block(no)?.snapshot();
+            let bytes = self.dir_block(owner, no)?.snapshot();
             for entry in self.entries(&bytes, block) {
                 let entry = entry?;
                 if entry.ino == 0 || self.dir_offset(at, entry.offset) < cookie {

@@ -19,6 +19,7 @@ mod change;
 mod find;
 mod index;
 mod room;
+mod unindex;
 
 use std::sync::Arc;
 
@@ -51,6 +52,8 @@ pub(super) struct DirMemory {
     index: Option<NameIndex>,
     /// An index would take too much memory, or something is damaged.
     no_index: bool,
+    /// Whose its blocks are, for their sums.
+    owner: u64,
 }
 
 impl DirMemory {
@@ -126,19 +129,20 @@ impl Ext2 {
             at += extent.count;
         }
         memory.rooms = Rooms::unknown(blocks.len());
+        memory.owner = dir.owner();
         memory.blocks = Some(blocks);
         Ok(())
     }
 
-    fn dir_block(&self, no: u32) -> Result<Block> {
-        self.cache.read(BlockNo(u64::from(no)), BlockKind::Directory)
+    fn dir_block(&self, owner: u64, no: u32) -> Result<Block> {
+        self.cache.read_owned(BlockNo(u64::from(no)), BlockKind::Directory, owner)
     }
 
     /// The newest contents of block `at` of the directory; `None` for a hole.
     fn dir_bytes(&self, memory: &DirMemory, at: usize) -> Result<Option<(BlockNo, Arc<BlockBuf>)>> {
         match memory.list()[at] {
             0 => Ok(None),
-            no => Ok(Some((BlockNo(u64::from(no)), self.dir_block(no)?.snapshot()))),
+            no => Ok(Some((BlockNo(u64::from(no)), self.dir_block(memory.owner, no)?.snapshot()))),
         }
     }
 

@@ -6,6 +6,7 @@ use super::raw::{
     MAGIC, S_FEATURE_COMPAT, S_JNL_BACKUP_TYPE, S_JOURNAL_DEV, S_JOURNAL_INUM, S_JOURNAL_UUID, S_MAGIC,
     S_UUID, SUPERBLOCK_SIZE, Superblock,
 };
+use crate::ext2::layout::checksum::seal_superblock;
 use crate::ext2::layout::feature::compat;
 use crate::ext2::view::BlockView;
 
@@ -24,6 +25,7 @@ pub(super) fn update(volume: &BlockView<'_>, shape: &Superblock, raw: &[u8]) -> 
         let copy = &mut block[..SUPERBLOCK_SIZE];
         if S_MAGIC.get(copy) == MAGIC && copy[S_UUID..S_UUID + 16] == raw[S_UUID..S_UUID + 16] {
             transfer(raw, copy);
+            seal_superblock(copy);
             volume.write(at, BlockKind::Superblock, &block)?;
         }
     }

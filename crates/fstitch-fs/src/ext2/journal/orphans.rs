@@ -7,7 +7,7 @@
 //! from its end forward, and stays on the list until the last: after each, the volume is consistent and its list
 //! says what is left to do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fstitch_core::{
     BlockBuf, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result, Structure, Timestamp,
@@ -18,6 +18,9 @@ use super::raw::{
     JOURNAL_INO, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_LAST_ORPHAN, S_MKFS_TIME, Superblock,
 };
 use crate::ext2::layout::Field;
+use crate::ext2::layout::checksum::{
+    self, InodeSums, Sums, put_block_bitmap_sum, put_inode_bitmap_sum, seal_superblock,
+};
 use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::group::{
     BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_USED_DIRS_COUNT, GroupDescriptor,
@@ -28,6 +31,7 @@ use crate::ext2::layout::inode::{
 };
 use crate::ext2::layout::xattr::{H_MAGIC, H_REFCOUNT, XATTR_MAGIC};
 use crate::ext2::num::{idx, idx64, low32, wide};
+use crate::ext2::own::OwnRuns;
 use crate::ext2::view::BlockView;
 
 /// Blocks that a batch changes at most, if nothing else is said, however large the journal is: they are in memory.
@@ -56,6 +60,19 @@ pub(super) struct Orphan {
     pub(super) disk: DiskInode,
 }
 
+/// What a batch has changed that has sums: they are put right when it is complete.
+#[derive(Clone, Default)]
+struct Summed {
+    /// Groups whose descriptors or bitmaps were changed.
+    groups: BTreeSet<u32>,
+    /// Inodes, and where they are.
+    inodes: BTreeMap<u32, (BlockNo, usize)>,
+    /// Extent nodes, with the sums of the inodes that they belong to.
+    nodes: BTreeMap<BlockNo, InodeSums>,
+    /// The sums of the inode that is worked on, if it has extents.
+    nodes_of: Option<InodeSums>,
+}
+
 /// What became of the blocks under a pointer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Freed {
@@ -76,6 +93,10 @@ pub(super) struct Pass<'a, 'd> {
     /// Blocks changed since the last batch.
     changed: BTreeMap<BlockNo, (BlockKind, BlockBuf)>,
     batch_max: usize,
+    /// The volume's own blocks.
+    own: OwnRuns,
+    /// What of the changed blocks has sums to be put right.
+    summed: Summed,
 }
 
 impl<'a, 'd> Pass<'a, 'd> {
@@ -93,7 +114,13 @@ impl<'a, 'd> Pass<'a, 'd> {
         if batch_max < 2 * STEP_MAX {
             return Err(Error::Unsupported(format!("transactions of only {batch_max} blocks, for orphans")));
         }
-        Ok(Self { volume, shape, log, now, changed: BTreeMap::new(), batch_max })
+        let groups = GroupDescriptor::read_all(&shape, |block, into| {
+            volume.read(block, BlockKind::GroupDescriptor, into)
+        })?;
+        let groups: Vec<_> = groups.into_iter().map(Some).collect();
+        let own = OwnRuns::of(&shape, &groups);
+        let (changed, summed) = (BTreeMap::new(), Summed::default());
+        Ok(Self { volume, shape, log, now, changed, batch_max, own, summed })
     }
 
     /// Frees and cuts all orphans.
@@ -123,6 +150,7 @@ impl<'a, 'd> Pass<'a, 'd> {
         if self.changed.is_empty() {
             return Ok(());
         }
+        self.seal()?;
         let (mut kinds, mut blocks) = (BTreeMap::new(), Vec::new());
         for (no, (kind, block)) in std::mem::take(&mut self.changed) {
             kinds.insert(no, kind);
@@ -138,6 +166,50 @@ impl<'a, 'd> Pass<'a, 'd> {
         self.changed.len() + STEP_MAX > self.batch_max
     }
 
+    /// Puts the sums of everything that the batch has changed in place. A bitmap's is its group's descriptor's, so descriptors
+    /// come after bitmaps.
+    fn seal(&mut self) -> Result<()> {
+        let summed = std::mem::take(&mut self.summed);
+        let (sums, size) = (self.shape.sums, self.shape.descriptor_size());
+        if sums == Sums::None {
+            return Ok(());
+        }
+        for group in summed.groups {
+            let (no, offset) = self.shape.descriptor_place(group);
+            let no = BlockNo(u64::from(no));
+            let at = GroupDescriptor::raw(&self.read(no, BlockKind::GroupDescriptor)?[offset..offset + size]);
+            let bitmap = |of: &Self, no: u32, bits| {
+                let changed = of.changed.get(&BlockNo(u64::from(no)));
+                changed.and_then(|(_, bytes)| sums.bitmap(bytes, bits))
+            };
+            let blocks = bitmap(self, at.block_bitmap, self.shape.blocks_per_group);
+            let inodes = bitmap(self, at.inode_bitmap, self.shape.inodes_per_group);
+            let raw = &mut self.change(no, BlockKind::GroupDescriptor)?[offset..offset + size];
+            if let Some(sum) = blocks {
+                put_block_bitmap_sum(raw, sum);
+            }
+            if let Some(sum) = inodes {
+                put_inode_bitmap_sum(raw, sum);
+            }
+            sums.seal_descriptor(group, raw);
+        }
+        for (ino, (no, at)) in summed.inodes {
+            let size = usize::from(self.shape.inode_size);
+            if let Some((_, block)) = self.changed.get_mut(&no) {
+                sums.seal_inode(ino, &mut block[at..at + size]);
+            }
+        }
+        for (no, sums) in summed.nodes {
+            if let Some((_, block)) = self.changed.get_mut(&no)
+                && let Some(placed) = sums.extent_node(block)
+            {
+                checksum::place(block, placed);
+            }
+        }
+        seal_superblock(self.superblock()?);
+        Ok(())
+    }
+
     // ---- blocks ----
 
     pub(super) fn read(&self, no: BlockNo, kind: BlockKind) -> Result<BlockBuf> {
@@ -150,6 +222,11 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     pub(super) fn change(&mut self, no: BlockNo, kind: BlockKind) -> Result<&mut BlockBuf> {
+        if kind == BlockKind::Indirect
+            && let Some(sums) = self.summed.nodes_of
+        {
+            self.summed.nodes.insert(no, sums);
+        }
         if !self.changed.contains_key(&no) {
             let block = self.read(no, kind)?;
             self.changed.insert(no, (kind, block));
@@ -180,7 +257,13 @@ impl<'a, 'd> Pass<'a, 'd> {
         let no = BlockNo(u64::from(no));
         let block = self.read(no, BlockKind::GroupDescriptor)?;
         let bytes = &block[offset..offset + self.shape.descriptor_size()];
-        Ok((no, offset, GroupDescriptor::parse(bytes, group, &self.shape, no)?))
+        // One that was changed gets its sum with the batch.
+        let parsed = if self.summed.groups.contains(&group) {
+            GroupDescriptor::parse_unsummed(bytes, group, &self.shape, no)?
+        } else {
+            GroupDescriptor::parse(bytes, group, &self.shape, no)?
+        };
+        Ok((no, offset, parsed))
     }
 
     /// Adds to a counter of a group.
@@ -213,15 +296,13 @@ impl<'a, 'd> Pass<'a, 'd> {
         let group = self.shape.group_of(block);
         let start = self.shape.group_start(group);
         let (no, offset, at) = self.descriptor(group)?;
-        let table = at.inode_table..at.inode_table + self.shape.inode_table_blocks();
-        let overhead = start..start + self.shape.group_overhead(group);
-        if block == at.block_bitmap
-            || block == at.inode_bitmap
-            || table.contains(&block)
-            || overhead.contains(&block)
-        {
+        if self.own.meet(block, block + 1) {
             return Err(damaged("the volume's own"));
         }
+        if at.is_block_uninit() {
+            return Err(damaged("free, as its whole group is"));
+        }
+        self.summed.groups.insert(group);
         if !self.clear_bit(at.block_bitmap, BlockKind::BlockBitmap, block - start)? {
             return Err(damaged("free"));
         }
@@ -234,6 +315,7 @@ impl<'a, 'd> Pass<'a, 'd> {
     fn free_inode(&mut self, orphan: &Orphan) -> Result<()> {
         let (no, offset, at) = self.descriptor(orphan.group)?;
         let bit = (orphan.ino - 1) % self.shape.inodes_per_group;
+        self.summed.groups.insert(orphan.group);
         self.clear_bit(at.inode_bitmap, BlockKind::InodeBitmap, bit)?;
         self.count((no, offset), BG_FREE_INODES_COUNT, true)?;
         if orphan.disk.kind == FileKind::Directory {
@@ -257,7 +339,10 @@ impl<'a, 'd> Pass<'a, 'd> {
         match H_REFCOUNT.get(&bytes) {
             0 | 1 => self.free_block(block),
             count => {
-                H_REFCOUNT.put(self.change(no, BlockKind::Data)?, count - 1);
+                let sums = self.shape.sums;
+                let bytes = self.change(no, BlockKind::Data)?;
+                H_REFCOUNT.put(bytes, count - 1);
+                sums.seal_attributes(no.get(), bytes);
                 Ok(())
             }
         }
@@ -377,15 +462,18 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     /// Frees or cuts the first orphan and takes it off the list, or does as much of it as the batch has room for.
     fn orphan(&mut self, ino: u32, done: &mut Orphans) -> Result<()> {
-        let before = self.changed.clone();
+        let before = (self.changed.clone(), self.summed.clone());
         let worked = self.load(ino).and_then(|orphan| self.finish(orphan, done));
         if worked.is_err() {
-            self.changed = before;
+            (self.changed, self.summed) = before;
         }
         worked
     }
 
     fn finish(&mut self, mut orphan: Orphan, done: &mut Orphans) -> Result<()> {
+        let sums = self.shape.sums.of_inode(orphan.ino, orphan.disk.generation);
+        self.summed.nodes_of = orphan.disk.has_extents().then_some(sums);
+        self.summed.inodes.insert(orphan.ino, orphan.at);
         let next = orphan.disk.dtime;
         let frees = orphan.disk.nlink == 0;
         let block_size = u64::from(self.shape.block_size);

@@ -19,6 +19,7 @@ use super::raw::{
     S_JOURNAL_INUM, S_JOURNAL_UUID, S_LAST_ORPHAN, S_STATE, STATE_ERROR, STATE_VALID, SUPERBLOCK_SIZE,
     Superblock,
 };
+use crate::ext2::layout::checksum::seal_superblock;
 use crate::ext2::layout::feature::{compat, incompat};
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::num::idx;
@@ -79,9 +80,12 @@ fn parse(raw: &[u8], device: &dyn BlockDevice) -> Result<Superblock> {
     Ok(shape)
 }
 
+/// Writes the superblock, with its sum put right, and makes it stable.
 pub(in crate::ext2) fn write_superblock(device: &dyn BlockDevice, raw: &[u8]) -> Result<()> {
     let view = BlockView::new(device, SUPERBLOCK_SIZE);
-    view.write(BlockNo(1), BlockKind::Superblock, raw)?;
+    let mut raw = raw.to_vec();
+    seal_superblock(&mut raw);
+    view.write(BlockNo(1), BlockKind::Superblock, &raw)?;
     view.flush()
 }
 

@@ -22,7 +22,7 @@
 
 use fstitch_core::Le;
 
-use super::dirent::{D_FILE_TYPE, D_INODE, D_NAME_LEN, D_REC_LEN};
+use super::dirent::{self, D_FILE_TYPE, D_INODE, D_NAME_LEN, D_REC_LEN};
 use super::extent;
 use super::feature::{Features, incompat, ro_compat};
 use super::field::fields;
@@ -44,6 +44,10 @@ pub const CHECKSUM_CRC32C: u8 = 1;
 pub const DIRECTORY_TAIL: usize = 12;
 /// The kind of that entry, which no inode has.
 pub const DIRECTORY_TAIL_KIND: u8 = 0xde;
+/// Where the first block of an indexed directory says what index it is.
+pub const INDEX_INFO: usize = 24;
+/// Which byte of that says how long it is.
+const INDEX_INFO_LENGTH: usize = 5;
 /// Bytes behind the entries of a directory index: a reserved word and the sum.
 pub const INDEX_TAIL: usize = 8;
 /// What the orphan file's blocks hold before their sums.
@@ -357,6 +361,25 @@ pub fn is_placed(raw: &[u8], (at, sum): Placed) -> bool {
 /// Puts a sum in its place.
 pub fn place(raw: &mut [u8], (at, sum): Placed) {
     Le::put_u32(raw, at, sum);
+}
+
+/// Where the count and the limit of entries are in a block of a directory's index; `None` if it is none. The first block of an
+/// indexed directory has `.` and `..` before them, the others an empty entry as long as the block.
+#[must_use]
+pub fn index_counts(raw: &[u8]) -> Option<usize> {
+    let first = dirent::rec_len(raw, raw.len());
+    if first == raw.len() && D_INODE.get(raw) == 0 {
+        return Some(dirent::HEADER);
+    }
+    let second = &raw[dirent::ENTRY_MIN..];
+    let info = &raw[INDEX_INFO..];
+    let rooted = first == dirent::ENTRY_MIN
+        && D_NAME_LEN.get(raw) == 1
+        && usize::from(D_REC_LEN.get(second)) == raw.len() - dirent::ENTRY_MIN
+        && D_NAME_LEN.get(second) == 2
+        && Le::u32(info, 0) == 0
+        && info[INDEX_INFO_LENGTH] == 8;
+    rooted.then_some(INDEX_INFO + 8)
 }
 
 /// Whether the directory block `raw` ends with a tail.

@@ -5,6 +5,7 @@
 
 use fstitch_core::{BlockNo, Error, FileKind, Result, Structure};
 
+use super::checksum::{DIRECTORY_TAIL, has_directory_tail, put_directory_tail};
 use super::field::fields;
 use super::superblock::Superblock;
 
@@ -113,9 +114,12 @@ pub struct Entries<'a> {
     filetype: bool,
 }
 
-/// The entries of the directory block `bytes`, which is `block` on the volume.
+/// The entries of the directory block `bytes`, which is `block` on the volume. The entry without a name that ends a block with a
+/// sum is none.
 #[must_use]
 pub fn entries<'a>(bytes: &'a [u8], block: BlockNo, volume: &Superblock) -> Entries<'a> {
+    let tail = if volume.features.has_sums() && has_directory_tail(bytes) { DIRECTORY_TAIL } else { 0 };
+    let bytes = &bytes[..bytes.len() - tail];
     Entries { bytes, at: 0, block, inodes_count: volume.inodes_count, filetype: volume.has_filetype() }
 }
 
@@ -285,18 +289,35 @@ pub fn put_entry(bytes: &mut [u8], ino: u32, rec_len: usize, name: &[u8], kind: 
 
 /// Fills a whole directory block with one piece of free space. A block of zeros would be damage.
 pub fn put_empty_block(bytes: &mut [u8]) {
+    put_empty_leaf(bytes, false);
+}
+
+/// The same, with a tail if the block is `summed`.
+pub fn put_empty_leaf(bytes: &mut [u8], summed: bool) {
     bytes.fill(0);
-    put_entry(bytes, 0, bytes.len(), b"", None);
+    let names = names_of(bytes, summed);
+    put_entry(names, 0, names.len(), b"", None);
+}
+
+/// The part of a directory block that holds names; with a sum (`summed`) the rest becomes a tail that lacks it.
+fn names_of(bytes: &mut [u8], summed: bool) -> &mut [u8] {
+    if !summed {
+        return bytes;
+    }
+    put_directory_tail(bytes);
+    let len = bytes.len() - DIRECTORY_TAIL;
+    &mut bytes[..len]
 }
 
 /// Fills a new directory's first block: `.`, `..` and free space.
 pub fn put_first_block(bytes: &mut [u8], ino: u32, parent: u32, filetype: bool) {
     bytes.fill(0);
-    put_first_entries(bytes, ino, parent, filetype);
+    put_first_entries(bytes, ino, parent, (filetype, false));
 }
 
-/// The same in a block of zeros.
-pub fn put_first_entries(bytes: &mut [u8], ino: u32, parent: u32, filetype: bool) {
+/// The same in a block of zeros, with a tail if it is `summed`.
+pub fn put_first_entries(bytes: &mut [u8], ino: u32, parent: u32, (filetype, summed): (bool, bool)) {
+    let bytes = names_of(bytes, summed);
     let kind = filetype.then_some(FileKind::Directory);
     put_entry(bytes, ino, ENTRY_MIN, b".", kind);
     put_entry(&mut bytes[ENTRY_MIN..], parent, ENTRY_MIN, b"..", kind);
@@ -379,6 +400,18 @@ mod tests {
         put_empty_block(&mut block);
         let all: Vec<_> = walk(&block).map(|entry| entry.unwrap()).collect();
         assert_eq!((all.len(), all[0].ino, all[0].used()), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_tail_is_no_room() {
+        let mut block = vec![0xee; 1024];
+        put_empty_leaf(&mut block, true);
+        assert!(has_directory_tail(&block));
+        let all: Vec<_> = walk(&block[..1012]).map(|entry| entry.unwrap()).collect();
+        assert_eq!((all.len(), all[0].rec_len), (1, 1012));
+        block.fill(0);
+        put_first_entries(&mut block, 12, 2, (true, true));
+        assert!(has_directory_tail(&block));
     }
 
     #[test]

@@ -132,9 +132,15 @@ pub const PLAIN: Features = Features {
 /// Features that we keep valid when all changes go through the journal (`docs/design/ext4.md`, "Changes of several
 /// sectors"). What is in neither set forbids writing by name.
 pub const JOURNALED: Features = Features {
-    compat: PLAIN.compat,
-    incompat: PLAIN.incompat | incompat::EXTENTS,
-    ro_compat: PLAIN.ro_compat,
+    compat: PLAIN.compat | compat::SPARSE_SUPER2,
+    incompat: PLAIN.incompat
+        | incompat::META_BG
+        | incompat::EXTENTS
+        | incompat::BIT64
+        | incompat::FLEX_BG
+        | incompat::CSUM_SEED
+        | incompat::LARGE_DIR,
+    ro_compat: PLAIN.ro_compat | ro_compat::HUGE_FILE | ro_compat::UNINIT_BG | ro_compat::METADATA_CSUM,
 };
 
 const COMPAT_NAMES: &[(u32, &str)] = &[

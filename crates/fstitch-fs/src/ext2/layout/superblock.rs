@@ -716,4 +716,4 @@ fn damaged(problem: String) -> Error {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::ext2) mod tests;

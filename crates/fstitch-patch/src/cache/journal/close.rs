@@ -1,5 +1,7 @@
 //! A transaction closes: what it changed becomes blocks of the log.
 //!
+//! First what the volume's seal says about changed bitmaps is settled, then every block is sealed ([`Seal`](super::super::Seal)).
+//!
 //! **Layout.** As [`Writer`] has it.
 //!
 //! **Orderings.** Copies, descriptors and revokes → the tail patch that gave their blocks back. Commit record → all of them,
@@ -8,12 +10,13 @@
 use std::sync::Arc;
 
 use fstitch_core::num::to_u64;
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, Result};
 
+use super::super::seal::{Logged, Said};
 use super::{Closed, Core, Journal, Shared};
 use crate::PatchId;
 use crate::graph::patch::{Change, Px, Site, Sx, Vx};
-use crate::graph::{ChangeContents as Contents, Home, Running};
+use crate::graph::{ChangeContents as Contents, Home, Running, Slot};
 use crate::journal::{Described, Writer};
 use crate::observer::What;
 
@@ -38,6 +41,11 @@ impl Shared {
         if core.poison.is_some() {
             return;
         }
+        if let Err(why) = self.settle_bitmaps(core, volume) {
+            core.poison = Some(why);
+            core.tell(|_| What::Poisoned);
+            return;
+        }
         let Some(running) = core.graph.take_running(volume) else { return };
         core.graph.new_moment();
         core.graph.release(running.data);
@@ -57,6 +65,31 @@ impl Shared {
         }
         self.log(core, volume, running, need);
         self.kick.notify_all();
+    }
+
+    /// What the volume says elsewhere about the bitmaps that the transaction has logged becomes part of it.
+    fn settle_bitmaps(&self, core: &mut Core, volume: Vx) -> Result<()> {
+        if self.seals.are_none() {
+            return Ok(());
+        }
+        let running = core.graph.logging(volume).and_then(|logging| logging.running.as_ref());
+        let slots =
+            running.into_iter().flat_map(|running| running.homes.keys()).map(|&sx| core.graph.slot(sx));
+        let is_bitmap = |slot: &&Slot| matches!(slot.kind, BlockKind::BlockBitmap | BlockKind::InodeBitmap);
+        let logged = |slot: &Slot| (slot.no, slot.kind, Arc::clone(slot.loaded()));
+        let mut bitmaps: Vec<Logged> = slots.filter(is_bitmap).map(logged).collect();
+        bitmaps.sort_unstable_by_key(|&(no, ..)| no);
+        for Said { device, own, offset, bytes } in self.seals.settle(&bitmaps) {
+            let slot = device.and_then(|no| core.index.get(&no).copied());
+            let Some(slot) = slot.filter(|&sx| core.graph.slot(sx).data.is_some()) else {
+                let why = format!("block {own}, which says what a bitmap is, is not in memory");
+                return Err(Error::Poisoned(why.into()));
+            };
+            let narrow = |n: usize| u32::try_from(n).expect("blocks are small");
+            let change = Change::Bytes { offset: narrow(offset), len: narrow(bytes.len()) };
+            core.graph.change(Site { volume, slot, no: own }, change, &Contents::Bytes(&bytes), &[]);
+        }
+        Ok(())
     }
 
     /// Blocks of the log that the transaction takes.

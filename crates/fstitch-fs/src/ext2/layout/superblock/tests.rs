@@ -1,5 +1,15 @@
 use super::*;
 
+/// The volume with more read-only compatible features.
+pub(in crate::ext2) fn sample_with(more: u32) -> Superblock {
+    let mut raw = sample();
+    let word = S_FEATURE_RO_COMPAT.get(&raw) | more;
+    S_FEATURE_RO_COMPAT.put(&mut raw, word);
+    S_CHECKSUM_TYPE.put(&mut raw, CHECKSUM_CRC32C);
+    seal_superblock(&mut raw);
+    Superblock::parse(&raw, 65_536 * 1024).unwrap()
+}
+
 /// A 64 MiB volume of 1 KiB blocks, encoded.
 fn sample() -> Vec<u8> {
     let volume = Superblock {

@@ -1,0 +1,319 @@
+//! The sums of metadata, put in place when an image is settled and looked at when one was read.
+//!
+//! **What is summed** is in [`super::layout::checksum`]. Here is who each block belongs to: a descriptor and a table of inodes say it
+//! by their places, which are told when a group is used first; a directory's block and an extent node by their *owner*, number
+//! and generation of the inode, which whoever reads or makes one tells the cache ([`Ext2::owner_of`](super::volume::Ext2)).
+//!
+//! **What is damaged stays so.** A block of inodes or descriptors is nobody's alone. One with a wrong sum is remembered, refused to
+//! who asks for it, and not summed again when its neighbours change: what is wrong must not look right. Who makes an inode anew
+//! takes it off the list.
+//!
+//! **Invariants.** 1. A bitmap's sum in its group's descriptor is the one of its contents in every closed transaction. 2. A bitmap that is
+//! read again is the one whose sum was settled last.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fstitch_core::lock::Mutex;
+use fstitch_core::order::rank;
+use fstitch_core::{BlockKind, BlockNo, Error, Le, Result, Structure};
+use fstitch_patch::{Bitmap, Seal};
+
+use super::layout::Field;
+use super::layout::checksum::{
+    InodeSums, Placed, Sums, has_directory_tail, index_counts, is_placed, kept_of_bitmap_sum, place,
+    seal_superblock,
+};
+use super::layout::group::{
+    BG_BLOCK_BITMAP_CSUM_HI, BG_BLOCK_BITMAP_CSUM_LO, BG_INODE_BITMAP_CSUM_HI, BG_INODE_BITMAP_CSUM_LO,
+    GroupDescriptor, LARGE_DESCRIPTOR_SIZE,
+};
+use super::layout::superblock::Superblock;
+use super::layout::xattr::XATTR_MAGIC;
+use super::num::{high16, low16, low32};
+
+/// The seal of a volume.
+pub(super) struct Sealer {
+    shape: Superblock,
+    sums: Sums,
+    known: Mutex<Known, rank::Leaf>,
+}
+
+/// What is known of the volume's blocks.
+#[derive(Default)]
+struct Known {
+    /// Groups by the first blocks of their inode tables.
+    tables: BTreeMap<u32, u32>,
+    /// Groups by their bitmaps, and the bitmaps' sums that were looked at or settled last.
+    bitmaps: BTreeMap<u32, (u32, Option<u32>)>,
+    /// Inodes with wrong sums.
+    bad_inodes: BTreeSet<u32>,
+    /// Groups whose descriptors have wrong sums.
+    bad_groups: BTreeSet<u32>,
+}
+
+/// The word that tells the cache whose a block is: an inode's number and its generation.
+pub(super) fn owner(ino: u32, generation: u32) -> u64 {
+    u64::from(ino) << 32 | u64::from(generation)
+}
+
+impl Sealer {
+    /// The seal of a volume with sums; `None` if it has none.
+    pub(super) fn of(shape: &Superblock) -> Option<Self> {
+        let known = Mutex::default();
+        (shape.sums != Sums::None).then(|| Self { shape: shape.clone(), sums: shape.sums, known })
+    }
+
+    /// Tells where a group's bitmaps and table are, before any of them is read.
+    pub(super) fn note_group(&self, group: u32, at: &GroupDescriptor) {
+        let mut known = self.known.lock();
+        known.tables.insert(at.inode_table, group);
+        known.bitmaps.entry(at.block_bitmap).or_insert((group, None));
+        known.bitmaps.entry(at.inode_bitmap).or_insert((group, None));
+    }
+
+    /// Compares a bitmap, as it was read first, with the sum that its group's descriptor has.
+    pub(super) fn check_bitmap(
+        &self,
+        kind: BlockKind,
+        block: BlockNo,
+        bytes: &[u8],
+        kept: u32,
+    ) -> Result<()> {
+        let Some(sum) = self.bitmap_sum(kind, bytes) else { return Ok(()) };
+        let mut known = self.known.lock();
+        let Some((group, settled)) = known.bitmaps.get_mut(&low32(block.get())) else { return Ok(()) };
+        if kept_of_bitmap_sum(sum, self.shape.descriptor_size()) != kept {
+            return Err(wrong(bitmap_of(kind, *group), block));
+        }
+        *settled = Some(sum);
+        Ok(())
+    }
+
+    fn bitmap_sum(&self, kind: BlockKind, bytes: &[u8]) -> Option<u32> {
+        self.sums.bitmap(
+            bytes,
+            match kind {
+                BlockKind::BlockBitmap => self.shape.blocks_per_group,
+                _ => self.shape.inodes_per_group,
+            },
+        )
+    }
+
+    /// Fails if the sum of an inode that was read was wrong.
+    pub(super) fn check_inode(&self, ino: u32, block: BlockNo) -> Result<()> {
+        if self.known.lock().bad_inodes.contains(&ino) {
+            return Err(wrong(Structure::Inode(u64::from(ino)), block));
+        }
+        Ok(())
+    }
+
+    /// An inode is made anew: whatever was there does not matter any more.
+    pub(super) fn note_new_inode(&self, ino: u32) {
+        self.known.lock().bad_inodes.remove(&ino);
+    }
+
+    /// The groups whose descriptors are in `block`.
+    fn groups_in(&self, block: u32) -> std::ops::Range<u32> {
+        let (shape, per_block) = (&self.shape, self.shape.descriptors_per_block());
+        let Some(within) = block.checked_sub(shape.first_data_block() + 1) else { return 0..0 };
+        let index = if within < shape.packed_descriptor_blocks() {
+            within
+        } else {
+            let index = shape.group_of(block) / per_block;
+            if index >= shape.descriptor_blocks() || shape.descriptor_block(index) != block {
+                return 0..0;
+            }
+            index
+        };
+        index * per_block..((index + 1) * per_block).min(shape.group_count())
+    }
+
+    /// Calls `each` for each descriptor in an image of `block`, with its group and where its bytes are.
+    fn each_descriptor(&self, block: u32, mut each: impl FnMut(u32, std::ops::Range<usize>)) {
+        let size = self.shape.descriptor_size();
+        for (group, at) in self.groups_in(block).zip(0_usize..) {
+            each(group, at * size..(at + 1) * size);
+        }
+    }
+
+    /// The number of the first inode in `block` of a table.
+    fn first_inode(&self, known: &Known, block: u32) -> Option<u32> {
+        let (&table, &group) = known.tables.range(..=block).next_back()?;
+        let within = block - table;
+        let first = group * self.shape.inodes_per_group + within * self.shape.inodes_per_block() + 1;
+        (within < self.shape.inode_table_blocks()).then_some(first)
+    }
+
+    /// The sum of the directory block or extent node `image`; `None` if there is no place for one.
+    fn owned(&self, kind: BlockKind, owner: u64, image: &[u8]) -> Option<Placed> {
+        let sums: InodeSums = self.sums.of_inode(low32(owner >> 32), low32(owner));
+        match kind {
+            BlockKind::Directory => match index_counts(image) {
+                Some(counts) => sums.directory_index(image, counts),
+                None if has_directory_tail(image) => sums.directory_leaf(image),
+                None => None,
+            },
+            _ => sums.extent_node(image),
+        }
+    }
+
+    fn seal_inodes(&self, block: u32, image: &mut [u8]) {
+        let known = self.known.lock();
+        let Some(first) = self.first_inode(&known, block) else { return };
+        let slots = image.chunks_exact_mut(usize::from(self.shape.inode_size));
+        for (ino, raw) in (first..).zip(slots) {
+            if !known.bad_inodes.contains(&ino) && !is_blank(raw) {
+                self.sums.seal_inode(ino, raw);
+            }
+        }
+    }
+
+    fn verify_inodes(&self, block: u32, image: &[u8]) {
+        let mut known = self.known.lock();
+        let Some(first) = self.first_inode(&known, block) else { return };
+        for (ino, raw) in (first..).zip(image.chunks_exact(usize::from(self.shape.inode_size))) {
+            if is_blank(raw) || self.sums.is_inode_right(ino, raw) {
+                known.bad_inodes.remove(&ino);
+            } else {
+                known.bad_inodes.insert(ino);
+            }
+        }
+    }
+}
+
+impl Seal for Sealer {
+    fn covers(&self, kind: BlockKind) -> bool {
+        match self.sums {
+            Sums::None => false,
+            Sums::Groups(_) => kind == BlockKind::GroupDescriptor,
+            Sums::All(_) => matches!(
+                kind,
+                BlockKind::Superblock
+                    | BlockKind::GroupDescriptor
+                    | BlockKind::BlockBitmap
+                    | BlockKind::InodeBitmap
+                    | BlockKind::Inode
+                    | BlockKind::Directory
+                    | BlockKind::Indirect
+                    | BlockKind::Attribute
+            ),
+        }
+    }
+
+    fn seal(&self, block: BlockNo, kind: BlockKind, owner: u64, image: &mut [u8]) {
+        let no = low32(block.get());
+        match kind {
+            BlockKind::Superblock if no == self.shape.first_data_block() => {
+                seal_superblock(&mut image[self.shape.offset_in_block()..]);
+            }
+            BlockKind::GroupDescriptor => {
+                let known = self.known.lock();
+                self.each_descriptor(no, |group, at| {
+                    if !known.bad_groups.contains(&group) {
+                        self.sums.seal_descriptor(group, &mut image[at]);
+                    }
+                });
+            }
+            BlockKind::Inode => self.seal_inodes(no, image),
+            BlockKind::Directory | BlockKind::Indirect if owner != 0 => {
+                if let Some(placed) = self.owned(kind, owner, image) {
+                    place(image, placed);
+                }
+            }
+            BlockKind::Attribute if Le::u32(image, 0) == XATTR_MAGIC => {
+                self.sums.seal_attributes(block.get(), image);
+            }
+            _ => {}
+        }
+    }
+
+    fn settle(&self, bitmaps: &[Bitmap<'_>], put: &mut dyn FnMut(BlockNo, usize, &[u8])) {
+        let mut known = self.known.lock();
+        for bitmap in bitmaps {
+            let Some(sum) = self.bitmap_sum(bitmap.kind, bitmap.contents) else { return };
+            let Some((group, settled)) = known.bitmaps.get_mut(&low32(bitmap.block.get())) else { continue };
+            *settled = Some(sum);
+            let (block, at) = self.shape.descriptor_place(*group);
+            let (low, high) = match bitmap.kind {
+                BlockKind::BlockBitmap => (BG_BLOCK_BITMAP_CSUM_LO, BG_BLOCK_BITMAP_CSUM_HI),
+                _ => (BG_INODE_BITMAP_CSUM_LO, BG_INODE_BITMAP_CSUM_HI),
+            };
+            let mut put_half = |field: Field<u16>, half: u16| {
+                put(BlockNo(u64::from(block)), at + field.offset(), &half.to_le_bytes());
+            };
+            put_half(low, low16(sum));
+            if self.shape.descriptor_size() >= LARGE_DESCRIPTOR_SIZE {
+                put_half(high, high16(sum));
+            }
+        }
+    }
+
+    fn verify(&self, block: BlockNo, kind: BlockKind, owner: u64, image: &[u8]) -> Result<()> {
+        let no = low32(block.get());
+        match kind {
+            BlockKind::GroupDescriptor => {
+                let mut known = self.known.lock();
+                self.each_descriptor(no, |group, at| {
+                    if self.sums.is_descriptor_right(group, &image[at]) {
+                        known.bad_groups.remove(&group);
+                    } else {
+                        known.bad_groups.insert(group);
+                    }
+                });
+                Ok(())
+            }
+            BlockKind::BlockBitmap | BlockKind::InodeBitmap => {
+                let known = self.known.lock();
+                match known.bitmaps.get(&no) {
+                    Some(&(group, Some(sum))) if self.bitmap_sum(kind, image) != Some(sum) => {
+                        Err(wrong(bitmap_of(kind, group), block))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            BlockKind::Inode => {
+                self.verify_inodes(no, image);
+                Ok(())
+            }
+            BlockKind::Directory | BlockKind::Indirect if owner != 0 => {
+                match self.owned(kind, owner, image) {
+                    Some(placed) if is_placed(image, placed) => Ok(()),
+                    _ => Err(wrong(owned_by(kind), block)),
+                }
+            }
+            BlockKind::Attribute if Le::u32(image, 0) == XATTR_MAGIC => {
+                if self.sums.are_attributes_right(block.get(), image) {
+                    return Ok(());
+                }
+                Err(wrong(Structure::AttributeBlock, block))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn bitmap_of(kind: BlockKind, group: u32) -> Structure {
+    match kind {
+        BlockKind::BlockBitmap => Structure::BlockBitmap(u64::from(group)),
+        _ => Structure::InodeBitmap(u64::from(group)),
+    }
+}
+
+fn owned_by(kind: BlockKind) -> Structure {
+    match kind {
+        BlockKind::Directory => Structure::Other("directory block"),
+        _ => Structure::Other("extent node"),
+    }
+}
+
+fn wrong(what: Structure, block: BlockNo) -> Error {
+    Error::corrupt(what, block, "its checksum is wrong")
+}
+
+/// Whether there was never an inode.
+fn is_blank(raw: &[u8]) -> bool {
+    raw.iter().fold(0, |any, &byte| any | byte) == 0
+}
+
+#[cfg(test)]
+mod tests;
