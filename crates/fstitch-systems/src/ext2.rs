@@ -1,4 +1,4 @@
-//! ext2 and ext3 as systems under test.
+//! ext2, ext3 and ext4 as systems under test.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use fstitch_core::{RepairMode, RepairOptions};
 use fstitch_fs::arrange::{self, Arrangement};
 use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
 use fstitch_fs::ext2::layout::feature::compat;
-use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
+use fstitch_fs::ext2::mkfs::{MkfsFeatures, MkfsJournal, MkfsOptions, mkfs};
 use fstitch_fs::ext2::{Ext2, journal};
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Reclaimed, Uhfs, UhfsOptions};
 use fstitch_patch::{CacheOptions, Optimizations};
@@ -46,6 +46,8 @@ const LOOKING_CACHE_BYTES: usize = 16 << 20;
 pub struct Ext2System {
     /// How changes are ordered.
     pub consistency: Consistency,
+    /// The volume has the features of ext4: extents, sums of metadata, flexible groups.
+    pub is_ext4: bool,
     /// Size of the volume in KiB.
     pub size_kib: u32,
     /// Block size in bytes.
@@ -74,6 +76,7 @@ impl Default for Ext2System {
     fn default() -> Self {
         Self {
             consistency: Consistency::Soft,
+            is_ext4: false,
             size_kib: 4096,
             block_size: 1024,
             inode_size: 128,
@@ -90,10 +93,10 @@ impl Default for Ext2System {
 
 impl fmt::Display for Ext2System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let format = if self.is_journaled() { "ext3" } else { "ext2" };
-        write!(f, "{format}-{}", self.consistency)?;
+        write!(f, "{}-{}", self.format_name(), self.consistency)?;
         let ours = self.parameters();
-        for ((letter, value), (_, default)) in ours.into_iter().zip(Self::default().parameters()) {
+        let usual = Self { is_ext4: self.is_ext4, ..Self::default() };
+        for ((letter, value), (_, default)) in ours.into_iter().zip(usual.sized().parameters()) {
             if value != default {
                 write!(f, "-{letter}{value}")?;
             }
@@ -103,7 +106,7 @@ impl fmt::Display for Ext2System {
 }
 
 /// What names look like.
-pub const NAMES: &str = "ext2-soft, ext2-sync, ext2-async, ext3-ordered, ext3-metadata or ext3-full, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step), -p0 (peculiarities), -j1024 (blocks of the journal), -x0 (1: the journal is a device of its own)";
+pub const NAMES: &str = "ext2-soft, ext2-sync, ext2-async, ext3-ordered, ext3-metadata or ext3-full, ext4-ordered, ext4-metadata or ext4-full, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step), -p0 (peculiarities), -j1024 (blocks of the journal), -x0 (1: the journal is a device of its own)";
 
 /// The system of this name.
 pub fn named(name: &str) -> Option<Arc<dyn System>> {
@@ -155,10 +158,10 @@ impl Ext2System {
 
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split('-');
-        let mut system = Self::default();
         let format = words.next()?;
+        let mut system = Self { is_ext4: format == "ext4", ..Self::default() }.sized();
         system.consistency = words.next()?.parse().ok()?;
-        (format == if system.is_journaled() { "ext3" } else { "ext2" }).then_some(())?;
+        (format == system.format_name()).then_some(())?;
         for word in words {
             let (letter, value) = word.split_at_checked(1)?;
             let value: u32 = value.parse().ok()?;
@@ -190,6 +193,22 @@ impl Ext2System {
             && self.peculiar <= peculiar::ALL
             && (1024..=1 << 20).contains(&self.journal_blocks)
             && self.external <= u32::from(self.is_journaled())
+            && (!self.is_ext4 || (self.is_journaled() && self.external == 0))
+    }
+
+    /// The sizes that suit the format: inodes of ext4 have room for all of their sums.
+    #[must_use]
+    pub fn sized(self) -> Self {
+        Self { inode_size: if self.is_ext4 { 256 } else { self.inode_size }, ..self }
+    }
+
+    /// What people call such a volume.
+    pub(crate) fn format_name(&self) -> &'static str {
+        match (self.is_ext4, self.is_journaled()) {
+            (true, _) => "ext4",
+            (false, true) => "ext3",
+            (false, false) => "ext2",
+        }
     }
 
     pub(crate) fn is_journaled(&self) -> bool {
@@ -361,6 +380,11 @@ impl System for Ext2System {
         options.block_size = Some(self.block_size);
         options.inode_size = Some(self.inode_size);
         options.inodes = Some(self.inodes);
+        if self.is_ext4 {
+            options.features = MkfsFeatures::EXT4;
+            // The journal as ext4 has it: a file of extents, with sums and numbers of 64 bits.
+            options.journal = MkfsJournal::Blocks(self.journal_blocks);
+        }
         options.features.resize_inode = false;
         options.features.ext_attr = self.peculiar & peculiar::NO_ATTRIBUTES == 0;
         options.features.large_file = self.peculiar & peculiar::NO_LARGE_FILES == 0;
@@ -373,7 +397,7 @@ impl System for Ext2System {
                 journal::make_device(&device, &options)?;
                 journal::add_device(&volume, &device, 0)?;
             }
-            None if self.is_journaled() => {
+            None if self.is_journaled() && !self.is_ext4 => {
                 let blocks = Some(self.journal_blocks);
                 journal::add(&volume, journal::AddOptions { blocks, now: NOW, is_zero: false })?;
             }

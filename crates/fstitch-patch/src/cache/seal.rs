@@ -117,7 +117,8 @@ impl Sealed {
 pub(super) struct Seals {
     /// There is one.
     any: AtomicBool,
-    volumes: RwLock<Vec<Sealed>, rank::Leaf>,
+    /// A seal is asked with this given back: the format looks up what it remembers.
+    volumes: RwLock<Vec<Arc<Sealed>>, rank::Leaf>,
 }
 
 /// A block of a transaction: its number on the device, its kind and its newest contents.
@@ -144,8 +145,8 @@ impl Seals {
         if self.are_none() {
             return None;
         }
-        let volumes = self.volumes.read();
-        let (volume, own) = volumes.iter().find_map(|volume| Some((volume, volume.own_number(block)?)))?;
+        let of = |volume: &Arc<Sealed>| Some((Arc::clone(volume), volume.own_number(block)?));
+        let (volume, own) = self.volumes.read().iter().find_map(of)?;
         volume.seal.covers(kind).then(|| work(&*volume.seal, own))
     }
 
@@ -177,7 +178,8 @@ impl Seals {
     /// What the volumes whose bitmaps these are say about them.
     pub(super) fn settle(&self, logged: &[Logged]) -> Vec<Said> {
         let mut said = Vec::new();
-        for volume in &*self.volumes.read() {
+        let volumes = self.volumes.read().clone();
+        for volume in volumes {
             let bitmaps: Vec<Bitmap<'_>> = logged
                 .iter()
                 .filter_map(|(device, kind, contents)| {
@@ -246,7 +248,7 @@ impl Cache {
         };
         let seals = &self.shared.seals;
         let mut volumes = seals.volumes.write();
-        volumes.push(Sealed { runs, seal });
+        volumes.push(Arc::new(Sealed { runs, seal }));
         seals.any.store(true, Ordering::Release);
         Ok(())
     }

@@ -63,11 +63,11 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 /// Which volume is made, and how it is mounted.
 #[derive(clap::Args)]
 struct SystemArguments {
-    /// The file system: ext2, or ext3, which has a journal
-    #[arg(long, default_value = "ext2", value_parser = ["ext2", "ext3"])]
+    /// The file system: ext2, or ext3 or ext4, which have a journal
+    #[arg(long, default_value = "ext2", value_parser = ["ext2", "ext3", "ext4"])]
     fs: String,
     /// The consistency mechanism: soft (soft updates), sync, or async (no order: the one that must be found corrupt) on ext2;
-    /// ordered, metadata or full (journals) on ext3
+    /// ordered, metadata or full (journals) on ext3 and ext4
     #[arg(long, value_name = "MECHANISM")]
     consistency: Option<Consistency>,
     /// Blocks of the journal
@@ -103,12 +103,12 @@ struct SystemArguments {
 impl SystemArguments {
     /// The system's name without its parameters.
     fn mechanism(&self) -> String {
-        let usual = if self.fs == "ext3" { Consistency::Ordered } else { Consistency::Soft };
+        let usual = if self.fs == "ext2" { Consistency::Soft } else { Consistency::Ordered };
         format!("{}-{}", self.fs, self.consistency.unwrap_or(usual))
     }
 
     fn system(&self) -> Result<Arc<dyn System>> {
-        let default = Ext2System::default();
+        let default = Ext2System { is_ext4: self.fs == "ext4", ..Ext2System::default() }.sized();
         let system = Ext2System {
             size_kib: self.size.unwrap_or(default.size_kib),
             block_size: self.block_size.unwrap_or(default.block_size),

@@ -60,15 +60,27 @@ struct Raw<'d> {
 
 impl<'d> Raw<'d> {
     fn read(device: &'d dyn BlockDevice) -> Result<Self> {
-        let (_, shape) = jbd::read_superblock(device)?;
-        let beyond = Features { compat: 0, ro_compat: 0, ..shape.features.beyond(&PLAIN) }.all_names();
-        if !beyond.is_empty() {
-            let names = beyond.join(", ");
-            return Err(Error::Unsupported(format!("what blocks are on a volume with feature {names}")));
+        let raw = Self::read_any(device)?;
+        match raw.foreign() {
+            None => Ok(raw),
+            Some(names) => {
+                Err(Error::Unsupported(format!("what blocks are on a volume with feature {names}")))
+            }
         }
+    }
+
+    /// The same of a volume that may have features with which nothing of ours takes room for maps.
+    fn read_any(device: &'d dyn BlockDevice) -> Result<Self> {
+        let (_, shape) = jbd::read_superblock(device)?;
         let left = Cell::new(2 * u64::from(shape.blocks_count));
         let view = BlockView::new(device, to_usize(shape.block_size));
         Ok(Self { view, shape, left, passes_over: false, unread: Cell::new(0) })
+    }
+
+    /// The features for which there are no maps: blocks are found by other means than pointers.
+    fn foreign(&self) -> Option<String> {
+        let beyond = Features { compat: 0, ro_compat: 0, ..self.shape.features.beyond(&PLAIN) }.all_names();
+        (!beyond.is_empty()).then(|| beyond.join(", "))
     }
 
     /// The same for who goes on where something cannot be read.
@@ -145,8 +157,16 @@ impl<'d> Raw<'d> {
         let (at, table, offset) = self.maps_inode()?;
         let inode = &table[offset..offset + usize::from(self.shape.inode_size)];
         let size = u64::from(I_SIZE.get(inode)) | u64::from(I_SIZE_HIGH.get(inode)) << 32;
+        let is_marked = Le::u32(inode, I_OSD1) == MARK;
         if I_MODE.get(inode) != MODE || size == 0 {
             return Ok(MapsAt::Nowhere);
+        }
+        if let Some(names) = self.foreign() {
+            // Whoever gave a volume that followed a policy such a feature did not know of it.
+            return match is_marked {
+                true => Err(Error::Unsupported(format!("a policy on a volume with feature {names}"))),
+                false => Ok(MapsAt::Nowhere),
+            };
         }
         let mut blocks = Vec::new();
         self.walk(inode, &mut |no, is_pointers| {
@@ -154,7 +174,6 @@ impl<'d> Raw<'d> {
                 blocks.push(BlockNo(u64::from(no)));
             }
         })?;
-        let is_marked = Le::u32(inode, I_OSD1) == MARK;
         if is_marked && to_u64(blocks.len()) * u64::from(self.shape.block_size) != size {
             let problem = format!("the maps of a policy have {} blocks and {size} bytes", blocks.len());
             return Err(Error::corrupt(Structure::Inode(u64::from(MAPS_INO)), at, problem));
@@ -181,7 +200,7 @@ impl Raw<'_> {
     /// Whether the block of the maps' inode looks wiped or overwritten: nothing is in it at all, there is something in that inode that is not
     /// ours, or the root, which is before it, is no directory.
     fn may_hide(&self) -> Result<bool> {
-        if !self.shape.is_dynamic() {
+        if !self.shape.is_dynamic() || self.foreign().is_some() {
             return Ok(false);
         }
         let (at, table, offset) = self.maps_inode()?;
@@ -196,7 +215,7 @@ impl Raw<'_> {
 
 impl KeepsMaps for Ext {
     fn maps(&self, device: &dyn BlockDevice) -> Result<MapsAt> {
-        Raw::read(device)?.maps()
+        Raw::read_any(device)?.maps()
     }
 
     fn follows(&self, device: &dyn BlockDevice, area: &[BlockNo]) -> Result<bool> {
@@ -204,7 +223,7 @@ impl KeepsMaps for Ext {
     }
 
     fn may_hide(&self, device: &dyn BlockDevice) -> Result<bool> {
-        let raw = Raw::read(device)?;
+        let raw = Raw::read_any(device)?;
         Ok(raw.maps()? == MapsAt::Nowhere && raw.may_hide()?)
     }
 
@@ -239,7 +258,7 @@ impl KeepsMaps for Ext {
     }
 
     fn uuid(&self, device: &dyn BlockDevice) -> Result<[u8; 16]> {
-        Ok(Raw::read(device)?.shape.uuid)
+        Ok(Raw::read_any(device)?.shape.uuid)
     }
 
     fn uuid_of_backup(&self, device: &dyn BlockDevice) -> Option<[u8; 16]> {
