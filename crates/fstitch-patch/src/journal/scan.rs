@@ -5,6 +5,10 @@
 //! transaction that never was finished, and one whose commit block was torn, look alike and are both not replayed.
 //! What cannot be the leavings of a crash (a tag that points nowhere, a block of an unknown type, a wrong checksum)
 //! ends the log as well, but [`Why::is_damage`] says so.
+//!
+//! A wrong checksum is what a crash leaves of a block that was on its way. What was written before a commit block that arrived was
+//! stable before it, and each commit block before the next one: so it is damage where a commit block of that transaction, or of the
+//! next one, is found further on, and only there.
 
 use fstitch_core::num::to_u64;
 use fstitch_core::{BlockBuf, BlockKind, Result, Timestamp};
@@ -62,6 +66,8 @@ pub enum Why {
     Type(u32),
     /// The log went all around: it is full, and what comes next was still waiting for its tail to move.
     Around,
+    /// A block of a transaction that never was finished did not arrive as a whole: its checksum is wrong.
+    Torn(&'static str),
     /// A checksum is wrong.
     Checksum(&'static str),
     /// A tag names this block, which is no home of copies: beyond the volume, or the journal's own.
@@ -88,6 +94,7 @@ impl std::fmt::Display for Why {
             Self::Sequence(found) => write!(f, "a block of transaction {found} is there"),
             Self::Type(code) => write!(f, "a block of unknown type {code} is there"),
             Self::Around => f.write_str("the log is full, all around"),
+            Self::Torn(what) => write!(f, "the {what} there did not arrive as a whole"),
             Self::Checksum(what) => write!(f, "the checksum of the {what} is wrong"),
             Self::Home(block) => {
                 write!(f, "a tag names block {block}, which is beyond the volume or the journal's own")
@@ -226,8 +233,8 @@ impl<'l> Walk<'l> {
         }
         match BlockType::of(header.code) {
             Some(BlockType::Descriptor) => self.descriptor(),
-            Some(BlockType::Revoke) => Ok(self.revoke()),
-            Some(BlockType::Commit) => Ok(self.commit()),
+            Some(BlockType::Revoke) => self.revoke(),
+            Some(BlockType::Commit) => self.commit(),
             _ => Ok(Err(Why::Type(header.code))),
         }
     }
@@ -241,7 +248,7 @@ impl<'l> Walk<'l> {
     fn descriptor(&mut self) -> Result<Result<Record, Why>> {
         let (at, sequence) = (self.at, self.sequence);
         if !self.shape.tail_is_right(&self.block[0]) {
-            return Ok(Err(self.bad_sum("descriptor")));
+            return Ok(Err(self.bad_sum("descriptor", self.sequence)?));
         }
         let tags = self.shape.tags(&self.block[0]);
         let blocks = u32::try_from(tags.len() + 1).expect("fewer tags than bytes");
@@ -256,7 +263,7 @@ impl<'l> Walk<'l> {
                 self.sum = crc32(self.sum, &self.block[0]);
             }
             if !self.verify(&tags)? {
-                return Ok(Err(self.bad_sum("copy of a block")));
+                return Ok(Err(self.bad_sum("copy of a block", self.sequence)?));
             }
         }
         self.pass(blocks);
@@ -294,38 +301,64 @@ impl<'l> Walk<'l> {
         Ok(true)
     }
 
-    fn revoke(&mut self) -> Result<Record, Why> {
+    fn revoke(&mut self) -> Result<Result<Record, Why>> {
         if !self.shape.tail_is_right(&self.block[0]) {
-            return Err(self.bad_sum("revoke block"));
+            return Ok(Err(self.bad_sum("revoke block", self.sequence)?));
         }
-        let blocks = self.shape.revokes(&self.block[0]).ok_or(Why::Revokes)?;
+        let Some(blocks) = self.shape.revokes(&self.block[0]) else { return Ok(Err(Why::Revokes)) };
         let record = Record::Revoke { at: self.at, sequence: self.sequence, blocks };
         self.pass(1);
-        Ok(record)
+        Ok(Ok(record))
     }
 
-    fn commit(&mut self) -> Result<Record, Why> {
+    fn commit(&mut self) -> Result<Result<Record, Why>> {
         if !self.shape.commit_is_right(&self.block[0]) {
-            return Err(self.bad_sum("commit block"));
+            return Ok(Err(self.bad_sum("commit block", self.sequence.next())?));
         }
         let commit = self.shape.commit(&self.block[0]);
         if self.verifies && commit.transaction_sum.is_some_and(|sum| sum != self.sum) {
-            return Err(self.bad_sum("transaction"));
+            return Ok(Err(self.bad_sum("transaction", self.sequence)?));
         }
         let record = Record::Commit { at: self.at, sequence: self.sequence, commit };
         self.pass(1);
         self.is_open = false;
         self.sequence = self.sequence.next();
         self.sum = START;
-        Ok(record)
+        Ok(Ok(record))
     }
 
-    /// A wrong checksum. Where commit blocks do not wait for what is before them it is a torn transaction's ordinary
-    /// look, and no damage.
-    fn bad_sum(&mut self, what: &'static str) -> Why {
+    /// A wrong checksum, of what was stable before the commit block of `sealed_by` was written. Where commit blocks do not wait for what
+    /// is before them it is a torn transaction's ordinary look, and no damage.
+    fn bad_sum(&mut self, what: &'static str, sealed_by: Sequence) -> Result<Why> {
         self.is_open = true;
         let tearing = self.log.superblock().features.incompat & INCOMPAT_ASYNC_COMMIT != 0;
-        if tearing { Why::NoBlock } else { Why::Checksum(what) }
+        let is_damage = !tearing && self.is_committed(sealed_by)?;
+        Ok(if is_damage { Why::Checksum(what) } else { Why::Torn(what) })
+    }
+
+    /// Whether a commit block of this transaction or of the one behind it is anywhere in the rest of the log, the place where the walk
+    /// is included. Copies do not look like one: what begins as a block of the journal's own is escaped.
+    fn is_committed(&self, sequence: Sequence) -> Result<bool> {
+        let mut blocks = vec![BlockBuf::zeroed(self.log.block_size()); COPIES_AT_ONCE];
+        let (mut at, mut left) = (self.at, self.left);
+        while left > 0 {
+            let count = left.min(u32::try_from(COPIES_AT_ONCE).expect("a small number"));
+            let part = &mut blocks[..usize::try_from(count).expect("a small number")];
+            let places = (0..count).map(|step| self.log.superblock().advance(at, step));
+            self.log.read(places, BlockKind::JournalDescriptor, part)?;
+            let is_commit = |block: &BlockBuf| {
+                Header::parse(block).is_some_and(|header| {
+                    BlockType::of(header.code) == Some(BlockType::Commit)
+                        && (header.sequence == sequence || header.sequence == sequence.next())
+                }) && self.shape.commit_is_right(block)
+            };
+            if part.iter().any(is_commit) {
+                return Ok(true);
+            }
+            at = self.log.superblock().advance(at, count);
+            left -= count;
+        }
+        Ok(false)
     }
 }
 
