@@ -242,6 +242,33 @@ fn damage_ends_the_log_before_its_transaction() {
     }
 }
 
+/// A power cut leaves halves of what was on its way: nothing of it was promised, and nobody has to be told of damage.
+#[test]
+fn a_transaction_that_never_ended_is_torn_whatever_of_it_arrived() {
+    for incompat in [format::INCOMPAT_CSUM_V2, format::INCOMPAT_CSUM_V3 | format::INCOMPAT_64BIT] {
+        // The descriptor, two copies, revokes, and the commit block, which did not arrive as a whole either.
+        for torn in 0..5_u32 {
+            let mut writer = Writer::new(incompat | format::INCOMPAT_REVOKE, 0, 1, 1);
+            writer.commit(&change(&[(200, 1)]));
+            let (area, first) = (writer.area.clone(), writer.at);
+            let last = Transaction { changes: vec![(201, 2), (202, 2)], revokes: vec![250] };
+            match torn {
+                4 => writer.commit(&last),
+                _ => _ = writer.open(&last),
+            }
+            let at = area.map(u64::from(first + torn)).unwrap();
+            let mut block = get(&writer.device, at);
+            block[BLOCK - 100] ^= 1;
+            put(&writer.device, at, &block);
+            let (done, homes) = replayed(&writer.device);
+            let end = done.scan.end;
+            assert!(matches!(end.why, Why::Torn(_)) && !end.why.is_damage(), "{incompat} {torn}: {end}");
+            assert!(end.is_torn);
+            assert_eq!(homes, BTreeMap::from([(200, contents(1))]), "{incompat} {torn}");
+        }
+    }
+}
+
 /// Commits a transaction whose first block is then changed.
 fn damaged_block(writer: &mut Writer, damage: &dyn Fn(&mut [u8])) {
     let at = writer.area.map(u64::from(writer.at)).unwrap();
