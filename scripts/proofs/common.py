@@ -54,6 +54,16 @@ def formats(parser):
     """The options for volumes of formats that have one mechanism of their own."""
     parser.add_argument("--minixlld", action="store_true", help="a volume of MinixLLD instead of ext2 or ext3")
     parser.add_argument("--bpfs", action="store_true", help="a volume of BPFS instead of ext2 or ext3")
+    journaled(parser)
+
+
+def journaled(parser):
+    """The option for which format has the journal of the mechanisms that keep one."""
+    parser.add_argument("--ext4", action="store_true", help="ext4 instead of ext3, with the usual features, for mechanisms with a journal")
+
+
+def journaled_kind(options):
+    return "ext4" if getattr(options, "ext4", False) else "ext3"
 
 
 def mechanisms(options):
@@ -68,9 +78,9 @@ def block_sizes(mechanism):
     return (4096,) if mechanism == BPFS else (1024, 4096)
 
 
-def make_volume(binary, mechanism, block_size, image, size):
+def make_volume(binary, mechanism, block_size, image, size, journaled="ext3"):
     """A volume that the mechanism can be used on."""
-    kind = mechanism if mechanism in OWN else "ext3" if mechanism in JOURNALED else "ext2"
+    kind = mechanism if mechanism in OWN else journaled if mechanism in JOURNALED else "ext2"
     run(binary, "mkfs", kind, "-q", "-b", str(block_size), image, size)
 
 

@@ -56,12 +56,13 @@ class Run:
         self.journal_mib = source.choice([1, 2, 4, 8]) * self.block_size // 1024
         self.commit = source.choice([1, 1, 5])
         self.also = options.also
+        self.format = common.journaled_kind(options) if self.consistency in JOURNALED else "ext2"
 
     def __str__(self):
         off = ",".join(self.off) or "none"
         cache = "1M" if self.small_cache else "default"
         return (
-            f"run {self.number}: {self.consistency}, {self.kind}, {self.block_size}-byte blocks, without {off}, cache {cache}, "
+            f"run {self.number}: {self.consistency} on {self.format}, {self.kind}, {self.block_size}-byte blocks, without {off}, cache {cache}, "
             f"age {self.age}, killed after {self.moment:.2f} s"
         )
 
@@ -106,7 +107,7 @@ def crash(binary, work, run):
     image, directory, journal = f"{work}/a.img", f"{work}/m", f"{work}/journal"
     if run.consistency in JOURNALED:
         journal_size = ["-J", f"size={run.journal_mib}"]
-        common.run("mke2fs", "-q", "-F", "-t", "ext3", "-b", str(run.block_size), *journal_size, image, "256M")
+        common.run("mke2fs", "-q", "-F", "-t", run.format, "-b", str(run.block_size), *journal_size, image, "256M")
     else:
         common.run(binary, "mkfs", "ext2", "-q", "-b", str(run.block_size), image, "256M")
     mount = common.Mount(binary, image, directory, *run.mount_options())
@@ -167,7 +168,7 @@ def judge_mounted(binary, image, directory, kept):
         raise common.Failure(f"after a clean unmount our fsck finds {report['findings'][:5]}")
 
 
-def judge_replays(binary, image, directory, kept):
+def judge_replays(binary, image, directory, kept, kind):
     """The three replays agree, leave nothing to find, and hold what was promised."""
     ours, kernels, e2fscks = image + ".ours", image + ".kernel", image + ".e2fsck"
     for copy in (ours, kernels, e2fscks):
@@ -177,12 +178,12 @@ def judge_replays(binary, image, directory, kept):
         raise common.Failure(f"our fsck finds {report['findings'][:5]}")
     common.run(binary, "fsck", "-f", "-p", ours, ok=(0, 1))
     common.run("e2fsck", "-p", e2fscks, ok=(0, 1))
-    with common.kernel_mount(kernels, directory, kind="ext3"):
+    with common.kernel_mount(kernels, directory, kind=kind):
         expected = common.manifest(directory)
         holds(directory, kept)
     for copy, who in ((ours, "us"), (kernels, "the kernel"), (e2fscks, "e2fsck")):
         common.e2fsck_clean(copy)
-        with common.kernel_mount(copy, directory, "ro", kind="ext3"):
+        with common.kernel_mount(copy, directory, "ro", kind=kind):
             common.same_trees(expected, common.manifest(directory), f"replayed by {who}")
         os.unlink(copy)
     return 0
@@ -229,6 +230,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=4.0, help="latest moment of a kill (default 4)")
     mechanisms = ("soft", "sync", *JOURNALED, *MECHANISMS)
     parser.add_argument("--consistency", default="soft", choices=mechanisms, help="the mechanism (default soft)")
+    common.journaled(parser)
     common.more_options(parser)
     options = parser.parse_args()
     journals = options.consistency not in ("soft", "sync")
@@ -242,13 +244,16 @@ def main():
     for number in numbers:
         run = Run(seed, number, options)
         repeat = f"{sys.argv[0]} --seed {seed} --only {number} --seconds {options.seconds}"
-        repeat += f" --consistency {options.consistency}" + (f" --also {options.also}" if options.also else "")
+        repeat += f" --consistency {options.consistency}" + (f" --also {options.also}" if options.also else "") + (" --ext4" if options.ext4 else "")
         with summary.case(str(run)), common.workdir(options, "crash") as work:
             try:
                 image, directory, journal = crash(binary, work, run)
                 kept = Promises(journal)
                 journaled = run.consistency in JOURNALED
-                found = judge_replays(binary, image, directory, kept) if journaled else judge_offline(binary, image)
+                if journaled:
+                    found = judge_replays(binary, image, directory, kept, run.format)
+                else:
+                    found = judge_offline(binary, image)
                 judge_mounted(binary, image, directory, kept)
             except (common.Failure, OSError, sqlite3.Error) as failure:
                 raise common.Failure(f"{failure}\n  repeat with: {repeat}") from failure

@@ -30,7 +30,7 @@ copy_file_range = 1.0
 
 def exercise(options, binary, fsx, work, block_size, mechanism, extra):
     image, directory = f"{work}/f.img", f"{work}/f"
-    common.make_volume(binary, mechanism, block_size, image, "64M")
+    common.make_volume(binary, mechanism, block_size, image, "64M", common.journaled_kind(options))
     config = f"{work}/fsx.toml"
     with open(config, "w", encoding="utf-8") as file:
         file.write(CONFIG)

@@ -33,13 +33,13 @@ def expected():
     return {line for line in lines if line}
 
 
-def exercise(binary, suite, work, block_size, words):
+def exercise(binary, suite, work, block_size, words, journaled):
     image, directory = f"{work}/p.img", f"{work}/p"
     config = f"{work}/pjdfstest.toml"
     with open(config, "w", encoding="utf-8") as file:
         file.write(CONFIG)
     mechanism, also = words
-    common.make_volume(binary, mechanism, block_size, image, "256M")
+    common.make_volume(binary, mechanism, block_size, image, "256M", journaled)
     os.makedirs(f"{work}/other", exist_ok=True)
     with common.Mount(binary, image, directory, *common.asked(mechanism, "allow_other", also)):
         os.mkdir(f"{directory}/t")
@@ -75,7 +75,7 @@ def main():
         for block_size in common.block_sizes(mechanism):
             case = f"{mechanism}, {block_size}-byte blocks"
             with summary.case(case), common.workdir(options, "pjdfstest") as work:
-                exercise(binary, suite, work, block_size, (mechanism, options.also))
+                exercise(binary, suite, work, block_size, (mechanism, options.also), common.journaled_kind(options))
     summary.end()
 
 

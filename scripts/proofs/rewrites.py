@@ -114,9 +114,9 @@ def sync(directory):
 
 
 def exercise(binary, at, case, seed, seconds):
-    mechanism, cache, block_size = case
+    (mechanism, kind), cache, block_size = case
     image, directory = f"{at}/r.img", f"{at}/m"
-    common.make_volume(binary, mechanism, block_size, image, "256M")
+    common.make_volume(binary, mechanism, block_size, image, "256M", kind)
     options = ("-o", f"consistency={mechanism}", "--cache-size", str(cache))
     with common.Mount(binary, image, directory, *options) as mount:
         failures = work(directory, seed, seconds)
@@ -145,12 +145,14 @@ def main():
     draw = random.Random(seed)
     summary = common.Summary("rewrites")
     for number in range(options.rounds):
-        cases = list(itertools.product(common.MECHANISMS, CACHES, BLOCK_SIZES))
+        kinds = [(mechanism, "ext3") for mechanism in common.MECHANISMS]
+        kinds += [(mechanism, "ext4") for mechanism in common.JOURNALED]
+        cases = list(itertools.product(kinds, CACHES, BLOCK_SIZES))
         if options.sample:
             cases = sorted(draw.sample(cases, options.sample))
         for case in cases:
-            mechanism, cache, block_size = case
-            name = f"round {number}, {mechanism}, cache {cache >> 10} KiB, {block_size}-byte blocks, seed {seed}"
+            (mechanism, kind), cache, block_size = case
+            name = f"round {number}, {mechanism}{' on ext4' if kind == 'ext4' else ''}, cache {cache >> 10} KiB, {block_size}-byte blocks, seed {seed}"
             with summary.case(name), common.workdir(options, "rewrites") as at:
                 exercise(binary, at, case, draw.randrange(1 << 32), options.seconds)
     summary.end()
