@@ -15,7 +15,7 @@ use std::sync::Arc;
 use fstitch_core::{BlockDevice, Consistency, FileSystem, ManualClock, MemDevice, Timestamp};
 use fstitch_fs::arrange::{Arrangement, open};
 use fstitch_fs::ext2::Ext2;
-use fstitch_fs::ext2::journal::{Options, Recovered, recover};
+use fstitch_fs::ext2::journal::{BATCH_MAX, Options, Recovered, recover};
 use fstitch_fs::uhfs::Uhfs;
 use support::{Scratch, e2fsck_image, have, run};
 use tree::{Tree, change, fill};
@@ -72,7 +72,8 @@ fn mounted(device: &Arc<MemDevice>, mechanism: Consistency) -> Uhfs<Ext2> {
 }
 
 fn recovered(device: &dyn BlockDevice) -> Option<Recovered> {
-    let mut options = Options { now: NOW, ..Options::default() };
+    let mut options =
+        Options { external: None, now: NOW, for_reading: false, batch_max: BATCH_MAX, progress: &mut |_| {} };
     recover(device, &mut options).unwrap()
 }
 
