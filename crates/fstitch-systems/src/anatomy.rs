@@ -46,7 +46,10 @@ impl Ext2Anatomy {
         let unit = size(volume.block_size);
         let descriptor = |group| {
             let (block, at) = volume.descriptor_place(group);
-            bytes.get(size(block) * unit + at..).filter(|rest| rest.len() >= volume.descriptor_size()).map(GroupDescriptor::raw)
+            bytes
+                .get(size(block) * unit + at..)
+                .filter(|rest| rest.len() >= volume.descriptor_size())
+                .map(GroupDescriptor::raw)
         };
         let groups = (0..volume.inodes_count.div_ceil(volume.inodes_per_group))
             .map(descriptor)
