@@ -240,8 +240,9 @@ fn check_run(
             (descriptor.inode_bitmap, 1),
             (descriptor.inode_table, shape.inode_table_blocks()),
         ];
-        let overlaps =
-            |&(own, len): &(u32, u32)| len > 0 && start < u64::from(own) + u64::from(len) && u64::from(own) < end;
+        let overlaps = |&(own, len): &(u32, u32)| {
+            len > 0 && start < u64::from(own) + u64::from(len) && u64::from(own) < end
+        };
         if own.iter().any(overlaps) {
             return Err(None);
         }
