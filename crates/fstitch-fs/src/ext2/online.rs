@@ -6,6 +6,7 @@ use fstitch_core::{BlockKind, BlockNo, CheckReport, Error, IoOp, Result};
 use fstitch_patch::Cache;
 
 use super::check::check_source;
+use super::layout::checksum::seal_superblock;
 use super::layout::feature::incompat;
 use super::layout::superblock::{S_FEATURE_INCOMPAT, S_LAST_ORPHAN, S_STATE, STATE_VALID, SUPERBLOCK_SIZE};
 use super::source::BlockSource;
@@ -69,6 +70,8 @@ impl Ext2 {
             S_FEATURE_INCOMPAT.put(&mut raw, word);
             S_LAST_ORPHAN.put(&mut raw, 0);
         }
+        // In memory its sum means nothing.
+        seal_superblock(&mut raw);
         raw
     }
 }
