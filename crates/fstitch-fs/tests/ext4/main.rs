@@ -98,6 +98,11 @@ fn what_we_write_is_what_the_kernel_reads() {
         let fs = mounted(&device, mechanism);
         fill(&fs, 1).unwrap_or_else(|error| panic!("{name}: {error}"));
         let expected = Tree::of(&fs);
+        // In memory sums mean nothing: neither the checker nor the reclaimer may take that for damage.
+        let report = fs.check().unwrap();
+        assert_eq!(report.total, 0, "{name}: {:?}", report.findings);
+        let reclaimed = fs.reclaim().unwrap();
+        assert_eq!(reclaimed.refusal, None, "{name}");
         fs.unmount().unwrap();
         drop(fs);
         e2fsck_is_content(&scratch, name, &device.image());

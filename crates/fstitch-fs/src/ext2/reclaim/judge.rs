@@ -62,6 +62,10 @@ impl BlockSource for Moving<'_> {
         self.cached.read(block, kind, into)
     }
 
+    fn is_in_use(&self) -> bool {
+        self.cached.is_in_use()
+    }
+
     fn inode_moves(&self, ino: u32) -> bool {
         self.watch.inode_changed(ino)
     }
