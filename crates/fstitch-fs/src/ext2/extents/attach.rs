@@ -7,6 +7,7 @@ use super::change::{Changed, no32};
 use super::node::index32;
 use super::tree::ADDED_MAX;
 use crate::ext2::alloc::Run;
+use crate::ext2::detach::Removal;
 use crate::ext2::inode::Inode;
 use crate::ext2::layout::extent::{DEPTH_MAX, Extent, UNWRITTEN_MAX};
 use crate::ext2::layout::feature::ro_compat;
@@ -96,21 +97,25 @@ impl Ext2 {
         let extent = Extent { block: index32(allocation.index), len, start, unwritten: false };
         let mut befores = PatchIds::from_slice(contents);
         befores.extend_from_slice(&allocation.bits);
-        let patches = self.put_extent(inode, extent, &befores)?;
         inode.outstanding = inode.outstanding.saturating_sub(1);
-        self.drop_spare_nodes(inode);
-        Ok(patches)
+        self.put_extent(inode, extent, &befores)
     }
 
     fn put_extent(&self, inode: &mut Inode, extent: Extent, befores: &[PatchId]) -> Result<PatchIds> {
-        let Changed { patches, made, .. } = self.change_tree(inode, befores, |tree| tree.insert(extent))?;
-        if let [patch] = patches[..] {
+        let changed = self.change_tree(inode, befores, |tree| tree.insert(extent))?;
+        self.finish_put(inode, extent, changed)
+    }
+
+    /// The extent is in the tree.
+    fn finish_put(&self, inode: &mut Inode, extent: Extent, changed: Changed) -> Result<PatchIds> {
+        if let [patch] = changed.patches[..] {
             // Of several, none says alone that the file has the blocks.
             inode.attached.insert(extent.start, extent.len, patch);
         }
-        self.count_blocks_of(inode, extent.len + made, 0)?;
+        let mut removal = Removal::new(0, 0, &[]);
+        self.finish_change(inode, (&changed, extent.len), &mut removal)?;
         self.remember(inode);
-        Ok(patches)
+        removal.failed.map_or(Ok(changed.patches), Err)
     }
 
     /// Gives the hole of at least `want` blocks at `index` 1 to `want` unwritten ones.
@@ -122,12 +127,14 @@ impl Ext2 {
     ) -> Result<(u64, PatchIds)> {
         let run = self.take_extent(caller, inode, (index, want), true)?;
         let extent = Extent { block: index32(index), len: run.count, start: run.start, unwritten: true };
-        let put = self.put_extent(inode, extent, &run.bits);
-        if put.is_err() {
-            self.give_back_run(&run);
+        match self.change_tree(inode, &run.bits, |tree| tree.insert(extent)) {
+            Ok(changed) => Ok((u64::from(run.count), self.finish_put(inode, extent, changed)?)),
+            Err(error) => {
+                self.give_back_run(&run);
+                self.drop_spare_nodes(inode);
+                Err(error)
+            }
         }
-        self.drop_spare_nodes(inode);
-        Ok((u64::from(run.count), put?))
     }
 
     /// Blocks for the nodes that an edit at each of these places takes, at worst. Where only the superuser has room, that is enough:

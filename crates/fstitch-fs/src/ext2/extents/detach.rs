@@ -10,6 +10,7 @@ use std::sync::Arc;
 use fstitch_core::{BlockBuf, Error, Result};
 use fstitch_patch::{PatchId, PatchIds};
 
+use super::change::Changed;
 use super::map::expected;
 use super::node::{ALL, child_for, damaged};
 use super::tree::Found;
@@ -51,19 +52,29 @@ impl Ext2 {
                 self.free_run(inode, &mut freed, clearing, &mut removal);
             }
         }
-        for &node in changed.freed.keys() {
-            if let Some(clearing) = expect_clearing(changed.clearing(Some(node)), &mut removal) {
-                inode.attached.remove(node, node.saturating_add(1));
-                let mut freed = Freed { start: node, count: 1 };
-                self.free_data(&mut freed, FreedAfter::Pointer(clearing), &mut removal);
-            }
-        }
-        self.count_blocks_of(inode, changed.made, removal.freed)?;
-        self.drop_spare_nodes(inode);
+        self.finish_change(inode, (&changed, 0), &mut removal)?;
         inode.last = None;
         self.give_back_preallocated_of(inode.ino);
         self.remember(inode);
         removal.failed.map_or(Ok(changed.patches), Err)
+    }
+
+    /// Frees the nodes that a change has made superfluous, of which joining leaves some as well, and counts what the inode got beside
+    /// `got` blocks of data, and lost. Blocks for nodes that were not needed are given back.
+    pub(super) fn finish_change(
+        &self,
+        inode: &mut Inode,
+        (changed, got): (&Changed, u32),
+        removal: &mut Removal<'_>,
+    ) -> Result<()> {
+        for &node in changed.freed.keys() {
+            if let Some(clearing) = expect_clearing(changed.clearing(Some(node)), removal) {
+                let mut freed = Freed { start: node, count: 1 };
+                self.free_data(&mut freed, FreedAfter::Pointer(clearing), removal);
+            }
+        }
+        self.drop_spare_nodes(inode);
+        self.count_blocks_of(inode, changed.made + got, removal.freed)
     }
 
     /// Whether any of the file blocks is there.

@@ -10,6 +10,7 @@ use fstitch_patch::{PatchId, PatchIds};
 
 use super::node::ALL;
 use super::tree::Found;
+use crate::ext2::detach::Removal;
 use crate::ext2::inode::Inode;
 use crate::ext2::volume::Ext2;
 
@@ -78,9 +79,9 @@ impl Ext2 {
                 return Err(error);
             }
         };
-        self.count_blocks_of(inode, changed.made, 0)?;
-        self.drop_spare_nodes(inode);
+        let mut removal = Removal::new(0, 0, &[]);
+        self.finish_change(inode, (&changed, 0), &mut removal)?;
         self.remember(inode);
-        Ok(changed.patches)
+        removal.failed.map_or(Ok(changed.patches), Err)
     }
 }
