@@ -144,6 +144,7 @@ impl Making for Plan {
     fn name(&self) -> &'static str {
         match self.kind {
             "ext4" => "ext4",
+            _ if self.options.features.is_of_ext4() => "ext4",
             _ if matches!(self.options.journal, MkfsJournal::None) => "ext2",
             _ => "ext3",
         }

@@ -109,6 +109,10 @@ impl Format for Ext {
         Ok(Arc::new(fs))
     }
 
+    fn needs_journal(&self, device: &dyn BlockDevice) -> Result<bool> {
+        Ok(jbd::read_superblock(device)?.1.features.needs_journal())
+    }
+
     fn cached(&self) -> Option<&dyn Cached> {
         Some(self)
     }
@@ -218,6 +222,10 @@ impl Journals for Ext {
 
     fn add_device(&self, device: &dyn BlockDevice, journal: &dyn BlockDevice, number: u32) -> Result<u32> {
         jbd::add_device(device, journal, number)
+    }
+
+    fn clear(&self, device: &dyn BlockDevice) -> Result<bool> {
+        jbd::clear(device)
     }
 
     fn remove(&self, device: &dyn BlockDevice) -> Result<()> {

@@ -123,6 +123,29 @@ pub(in crate::ext2) fn add_counted(device: &dyn BlockDevice, options: AddOptions
     Ok(Added { blocks, owned })
 }
 
+/// Makes the journal in the volume on `device` as it was when it was new, zeros but for its superblock; false if there is none in
+/// it. Nothing that is zero already is written.
+///
+/// # Errors
+/// `Unsupported` if the volume is not clean or must be recovered first: nothing was changed.
+pub fn clear(device: &dyn BlockDevice) -> Result<bool> {
+    let (raw, shape) = ready(device)?;
+    let Some(Place::Inode(ino)) = locate(&shape, &raw)? else { return Ok(false) };
+    let volume = BlockView::new(device, idx(shape.block_size));
+    let (area, _) = internal(&volume, &shape, ino)?;
+    let superblock = new_log_superblock(&shape, small(idx64(area.count())));
+    // The log is empty: whoever finds it cut short in between finds the same.
+    volume.write(area.superblock()?, BlockKind::JournalSuperblock, &superblock)?;
+    volume.flush()?;
+    let first = area.superblock()?.get();
+    for (start, count) in area.runs() {
+        let (start, end) = (start.get(), start.get() + count);
+        clear_run(&volume, if start == first { start + 1 } else { start }, end)?;
+    }
+    volume.flush()?;
+    Ok(true)
+}
+
 /// Takes the journal of the volume on `device` away; a volume without one stays as it is.
 ///
 /// # Errors
@@ -305,6 +328,20 @@ pub(super) fn write_zeros(volume: &BlockView<'_>, first: BlockNo, count: u64) ->
     Ok(())
 }
 
+/// The same for `from..to`, where what is zero already is not written.
+fn clear_run(volume: &BlockView<'_>, from: u64, to: u64) -> Result<()> {
+    let mut bytes = vec![0; ZEROS * volume.block_size()];
+    for at in (from..to).step_by(ZEROS) {
+        let count = (to - at).min(wide(ZEROS));
+        let part = &mut bytes[..idx64(count) * volume.block_size()];
+        volume.read(BlockNo(at), BlockKind::JournalData, part)?;
+        if part.iter().any(|&byte| byte != 0) {
+            write_zeros(volume, BlockNo(at), count)?;
+        }
+    }
+    Ok(())
+}
+
 fn write_log(
     volume: &BlockView<'_>,
     map: &NewMap,
@@ -319,11 +356,17 @@ fn write_log(
     for (block, bytes) in &map.nodes {
         volume.write(BlockNo(u64::from(*block)), BlockKind::Indirect, bytes)?;
     }
-    let mut superblock = format::Superblock::new(small(volume.block_size()), blocks, 1, shape.uuid);
+    let at = BlockNo(u64::from(map.data[0]));
+    volume.write(at, BlockKind::JournalSuperblock, &new_log_superblock(shape, blocks))
+}
+
+/// The block with the superblock of a new journal of so many blocks.
+fn new_log_superblock(shape: &Superblock, blocks: u32) -> BlockBuf {
+    let mut superblock = format::Superblock::new(shape.block_size, blocks, 1, shape.uuid);
     superblock.features.incompat = log_features(shape);
-    let mut block = BlockBuf::zeroed(volume.block_size());
+    let mut block = BlockBuf::zeroed(idx(shape.block_size));
     superblock.encode_into(&mut block[..format::SUPERBLOCK_SIZE]);
-    volume.write(BlockNo(u64::from(map.data[0])), BlockKind::JournalSuperblock, &block)
+    block
 }
 
 /// The incompatible features of the journal of such a volume.

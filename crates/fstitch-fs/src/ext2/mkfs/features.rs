@@ -189,6 +189,12 @@ impl MkfsFeatures {
         KNOWN.iter().map(|(name, ..)| *name).collect()
     }
 
+    /// Whether there is one that only ext4 has.
+    #[must_use]
+    pub fn is_of_ext4(self) -> bool {
+        self.words().format_name() == "ext4"
+    }
+
     /// The words of the superblock. A journal is not in them: who makes one says so.
     pub(super) fn words(mut self) -> Features {
         self.has_journal = false;
