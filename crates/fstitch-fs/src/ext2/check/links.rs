@@ -52,7 +52,8 @@ fn value(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<()> {
         if state.corrupt("value-unreferenced", text) {
             // It becomes an ordinary file without a name, which the next run takes to lost+found.
             let mut raw = volume.read_inode(ino)?;
-            I_FLAGS.put(&mut raw, I_FLAGS.get(&raw) & !EA_INODE_FL);
+            let flags = I_FLAGS.get(&raw);
+            I_FLAGS.put(&mut raw, flags & !EA_INODE_FL);
             volume.write_inode(ino, &raw)?;
         }
     } else if links != 1 {
