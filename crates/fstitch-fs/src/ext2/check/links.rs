@@ -11,8 +11,8 @@ use super::parts::Parts;
 use super::state::{BAD, Mending, State, USED, Volume};
 use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::inode::{
-    DIRECTORY_LINK_MAX, GOOD_OLD_SIZE, I_ATIME, I_BLOCKS, I_CTIME, I_DTIME, I_LINKS_COUNT, I_MODE, I_MTIME,
-    I_SIZE, pointer_field,
+    DIRECTORY_LINK_MAX, EA_INODE_FL, GOOD_OLD_SIZE, I_ATIME, I_BLOCKS, I_CTIME, I_DTIME, I_FLAGS,
+    I_LINKS_COUNT, I_MODE, I_MTIME, I_SIZE, pointer_field,
 };
 use crate::ext2::layout::superblock::{ROOT_INO, S_FEATURE_RO_COMPAT};
 use crate::ext2::num::idx;
@@ -50,7 +50,11 @@ fn value(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<()> {
     if state.value_uses(ino) == 0 {
         let text = format!("inode {ino} holds a value of attributes, but no entry refers to it");
         if state.corrupt("value-unreferenced", text) {
-            free(volume, state, ino)?;
+            // It becomes an ordinary file without a name, which the next run takes to lost+found.
+            let mut raw = volume.read_inode(ino)?;
+            let flags = I_FLAGS.get(&raw);
+            I_FLAGS.put(&mut raw, flags & !EA_INODE_FL);
+            volume.write_inode(ino, &raw)?;
         }
     } else if links != 1 {
         let text = format!("inode {ino} holds a value of attributes, but counts {links} links");

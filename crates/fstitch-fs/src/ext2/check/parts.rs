@@ -60,8 +60,8 @@ impl Parts {
             Place::Blocks(blocks(volume, state, (ino, &raw))?)
         } else {
             let root = extents::ROOT;
-            let mut ranges = vec![root.start + PARENT..root.end];
-            ranges.extend(xattrs::inline_value(&raw).filter(|range| !range.is_empty()));
+            let rest = xattrs::inline_value(&raw).filter(|range| !range.is_empty());
+            let ranges = std::iter::once(root.start + PARENT..root.end).chain(rest).collect();
             Place::Inode(ranges)
         };
         Ok(Self { ino, raw, owner, place })

@@ -12,7 +12,8 @@ use fstitch_fs::ext2::layout::extent::{
     EE_BLOCK, EE_LEN, EE_START_LO, EH_DEPTH, EH_ENTRIES, EH_MAGIC, EI_BLOCK,
 };
 use fstitch_fs::ext2::layout::inode::{
-    EXTENTS_FL, I_BLOCK, I_BLOCKS, I_CHECKSUM_LO, I_EXTRA_ISIZE, I_FILE_ACL, I_FLAGS, I_SIZE,
+    EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_CHECKSUM_LO, I_EXTRA_ISIZE, I_FILE_ACL, I_FLAGS,
+    I_SIZE,
 };
 
 use super::corpus::{filled, shape};
@@ -252,6 +253,49 @@ const INSIDE: &[Case] = &[
     }),
 ];
 
+/// The inode that holds a value of an attribute of `small13`.
+fn value_inode(image: &mut Image) -> String {
+    let raw = image.inode_bytes("small13");
+    let inside = 128 + usize::from(I_EXTRA_ISIZE.get(raw)) + 4;
+    let inside = raw[inside..].to_vec();
+    let block = Le::u32(raw, I_FILE_ACL.offset());
+    let behind = if block == 0 { Vec::new() } else { image.block(u64::from(block))[32..].to_vec() };
+    [inside, behind].iter().find_map(|entries| first_value_inode(entries)).expect("a large value")
+}
+
+/// The first inode of a value that the entries name.
+fn first_value_inode(entries: &[u8]) -> Option<String> {
+    let mut at = 0;
+    while at + 16 <= entries.len() && entries[at..at + 4] != [0; 4] {
+        let ino = Le::u32(entries, at + 4);
+        if ino != 0 {
+            return Some(format!("<{ino}>"));
+        }
+        at += 16 + usize::from(entries[at]).next_multiple_of(4);
+    }
+    None
+}
+
+/// Cases for volumes with values in inodes of their own.
+const VALUES: &[Case] = &[
+    case("a count of entries that is too high", "value-count", |image| {
+        let name = value_inode(image);
+        inode(image, &name, |raw| Le::put_u32(raw, 0x24, 7));
+    }),
+    case("a value that is none", "inode-unreferenced", |image| {
+        let name = value_inode(image);
+        inode(image, &name, |raw| I_FLAGS.put(raw, I_FLAGS.get(raw) & !EA_INODE_FL));
+    }),
+    case("a value of another length", "value-unreferenced", |image| {
+        let name = value_inode(image);
+        inode(image, &name, |raw| I_SIZE.put(raw, 59_000));
+    }),
+    case("a value with the sum of another one", "value-unreferenced", |image| {
+        let name = value_inode(image);
+        inode(image, &name, |raw| I_ATIME.put(raw, 1));
+    }),
+];
+
 /// How the files that we keep compare with those that the reference keeps, or what is wrong.
 fn judge(scratch: &Scratch, healthy: &[u8], case: &Case) -> Result<Option<Ordering>, String> {
     let name = case.name;
@@ -295,6 +339,11 @@ fn planted_damage_is_found_by_name_and_mended() {
 #[test]
 fn planted_damage_inside_inodes_is_found_by_name_and_mended() {
     check("inline", INSIDE);
+}
+
+#[test]
+fn planted_damage_to_values_in_inodes_is_found_by_name_and_mended() {
+    check("ea-inode", VALUES);
 }
 
 #[test]
