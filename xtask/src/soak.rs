@@ -115,6 +115,9 @@ fn jobs() -> Vec<Job> {
         jobs.extend(EXT3.jobs(&format!("ext3 {mode}"), &format!("--fs ext3 --consistency {mode}")));
     }
     for mode in ["ordered", "full", "metadata"] {
+        jobs.extend(EXT3.jobs(&format!("ext4 {mode}"), &format!("--fs ext4 --consistency {mode}")));
+    }
+    for mode in ["ordered", "full", "metadata"] {
         let system = format!("--fs ext3 --consistency {mode} --external-journal");
         jobs.extend(EXTERNAL.jobs(&format!("ext3 {mode}, external journal"), &system));
     }

@@ -1,4 +1,4 @@
-//! Soft updates on ext2 and journals on ext3 in the laboratory, and the laboratory itself: what it must find, and that its failures replay.
+//! Soft updates on ext2 and journals on ext3 and ext4 in the laboratory, and the laboratory itself: what it must find, and that its failures replay.
 //!
 //! What it prevents: a crash that leaves more than soft updates allow, and a laboratory that would not notice.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
@@ -122,6 +122,27 @@ fn journals_under_applications_and_on_full_volumes() {
         lawful(system, family, 6, 24);
     }
     lawful("ext3-ordered", "brim", 3, 16);
+}
+
+/// The same promises with extents, sums of metadata and flexible groups, and a journal with sums of its own.
+#[test]
+fn ext4_and_every_single_operation() {
+    for mode in ["ordered", "metadata", "full"] {
+        lawful(&format!("ext4-{mode}"), "seq1", u64::MAX >> 1, 8);
+    }
+}
+
+#[test]
+fn ext4_under_random_runs_and_applications() {
+    for system in
+        ["ext4-ordered-o0", "ext4-ordered-c256-s16", "ext4-full-b4096-k16384", "ext4-metadata-b2048-k8192"]
+    {
+        lawful(system, "random", 4, 24);
+    }
+    for (system, family) in [("ext4-ordered", "writers"), ("ext4-full", "db"), ("ext4-metadata", "mail")] {
+        lawful(system, family, 4, 24);
+    }
+    lawful("ext4-ordered", "brim", 3, 16);
 }
 
 /// The same promises where the journal is a device of its own.
