@@ -33,7 +33,7 @@ pub fn program(number: u64) -> Program {
     let before = workload.setup.iter().chain(&workload.ops[..first]).cloned().collect();
     let mut ops: Vec<Op> = workload.ops[first..].iter().take(STEPS).cloned().collect();
     // Some end with a promise, others in the middle of things.
-    if number / count % 2 == 0 {
+    if (number / count).is_multiple_of(2) {
         ops.push(Op::Sync);
     }
     Program { name: format!("{family}-{number}"), before, ops }

@@ -97,7 +97,7 @@ pub fn record(made: &Made, before: &Shown, number: u64, fault: Option<Fault>) ->
             assert!(fault.is_some(), "{} {}: {ends:?}", made.system, program.name);
         }
         assert!(
-            is_well || fault.is_some() || number % 4 == 0,
+            is_well || fault.is_some() || number.is_multiple_of(4),
             "{} {}: a call failed",
             made.system,
             program.name
