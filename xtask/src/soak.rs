@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::soak_tests::{self, BPFS, LLD, SHEPHERD};
+use crate::soak_tests::{self, BPFS, LLD, SHEPHERD, VOLUMES};
 
 /// Where the totals are published.
 pub const PAGE: &str = "docs/crash-results.md";
@@ -162,8 +162,11 @@ pub struct Options {
     /// The same of the shepherd's
     #[arg(long, conflicts_with = "lld")]
     shepherd: bool,
-    /// The same of BPFS's
+    /// The same of volumes that follow policies
     #[arg(long, conflicts_with_all = ["lld", "shepherd"])]
+    policies: bool,
+    /// The same of BPFS's
+    #[arg(long, conflicts_with_all = ["lld", "shepherd", "policies"])]
     bpfs: bool,
     /// Stop after so many minutes, at the end of a piece
     #[arg(long, value_name = "MINUTES")]
@@ -175,7 +178,8 @@ pub struct Options {
 
 /// Runs what is missing, or publishes.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    let own = [(options.lld, LLD), (options.shepherd, SHEPHERD), (options.bpfs, BPFS)];
+    let own =
+        [(options.lld, LLD), (options.shepherd, SHEPHERD), (options.policies, VOLUMES), (options.bpfs, BPFS)];
     if let Some((_, subject)) = own.iter().find(|(is_asked, _)| *is_asked) {
         let bounds = (options.only.as_deref(), options.minutes);
         return soak_tests::run(root, subject, bounds, options.publish);

@@ -75,6 +75,32 @@ pub const SHEPHERD: Subject = Subject {
     ],
 };
 
+/// File systems over the shepherd.
+pub const VOLUMES: Subject = Subject {
+    name: "volumes that follow policies",
+    results: "volumes-soak.jsonl",
+    section: "volumes-soak",
+    sources: &[
+        "fstitch-core",
+        "fstitch-patch",
+        "fstitch-fs",
+        "fstitch-crashlab",
+        "fstitch-shepherd",
+        "fstitch-formats",
+    ],
+    jobs: &[Job {
+        name: "full, ordered and soft over remap, remap-mirror, parity, defence-in-depth and d-graid: a failure of every 29th write or flush, cut everywhere and again in recovery",
+        package: "fstitch-formats",
+        asked: Asked::Test(
+            "shepherded",
+            "every_cut_after_a_fault",
+            &[SEEDS, ("FSTITCH_CRASH_EVERY", "29"), ("FSTITCH_CRASH_CHOICES", "6")],
+        ),
+        total: 16,
+        piece: 1,
+    }],
+};
+
 /// BPFS in memory.
 pub const BPFS: Subject = Subject {
     name: "BPFS",

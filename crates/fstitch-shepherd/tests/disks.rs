@@ -9,8 +9,8 @@ mod machine;
 use std::sync::Arc;
 
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, MemDevice, Overlay};
-use fstitch_shepherd::Stretch;
-use fstitch_shepherd::disks::{Array, DiskState, Found, Hot};
+use fstitch_shepherd::disks::{Array, DiskState, Found, Hot, Plan, label_of};
+use fstitch_shepherd::{Policy, Stretch};
 use machine::*;
 
 #[test]
@@ -186,4 +186,18 @@ fn the_last_disk_is_not_put_out() {
     put(&shepherd, 3, 3).unwrap_err();
     shepherd.flush().unwrap_err();
     assert_eq!(shepherd.disks().unwrap().state(1), DiskState::Whole);
+}
+
+/// Copies of little, on as many disks as there are, leave most of the room to the files.
+#[test]
+fn what_leads_to_files_is_on_ten_disks_and_leaves_room_for_the_files() {
+    let text = fstitch_shepherd::policy::shipped("d-graid").unwrap().text;
+    let size = 32 << 10;
+    let disks = (1..=10).map(|no| ([no; 16], size)).collect();
+    let plan = Plan { uuid: [7; 16], block_size: 1024, first: 2, disks, hot: Vec::new() };
+    let label = label_of(&plan, &Policy::parse(text).unwrap()).unwrap();
+    // Half of it would be the files' without those copies.
+    assert!(label.disks.iter().all(|disk| disk.blocks * 10 > (disk.blocks + disk.spares) * 3));
+    // Files, tables of inodes as large as mkfs makes them for small files, and of the rest what leads to files.
+    assert!(label.disks.iter().all(|disk| disk.spares > disk.blocks * (60 + 8 * 5 + 8 * 2) / 60));
 }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, IoOp, MemDevice};
 use fstitch_crashlab::{Defect, Fault, FaultDevice, FaultPlan, Times};
-use fstitch_shepherd::Shepherd;
+use fstitch_shepherd::{Shepherd, Stretch};
 
 use crate::small::{
-    BLOCK, Disk, LIST, MOVES, VOLUME, area, block_write, fails, fill, first_spare, homes, made, open, read,
-    write,
+    BLOCK, Disk, KIND, LIST, MOVES, VOLUME, area, block_write, fails, fill, first_spare, homes, made, open,
+    read, write,
 };
 
 #[test]
@@ -70,6 +70,29 @@ fn a_spare_that_fails_is_left_for_another() {
     let (shepherd, _) = open(&disk);
     assert_eq!(read(&shepherd, 40).unwrap(), 2);
     assert_eq!(shepherd.holdings().bad, 3);
+}
+
+/// The power goes between a home and its copy, whose spare takes no writes any more: recovery makes the copy elsewhere, because nobody would miss it.
+#[test]
+fn a_copy_that_cannot_be_made_alike_after_a_crash_is_made_elsewhere() {
+    let disk = made("[all]\nread = [\"mirror\"]\nwrite = [\"mirror far\"]");
+    let (shepherd, _) = open(&disk);
+    for fill in [201, 202] {
+        shepherd.settle().unwrap();
+        write(&shepherd, 40, fill).unwrap();
+    }
+    drop(shepherd);
+    let image = disk.device().image();
+    let is_it = |block: &u64| image[*block as usize * BLOCK..][..BLOCK] == [202; BLOCK];
+    let copy = area().iter().map(|block| block.get()).find(is_it).unwrap();
+    write(disk.device(), copy, 201).unwrap();
+    fails(&disk, copy..copy + 1, Some(IoOp::Write));
+    let (shepherd, _) = open(&disk);
+    assert_eq!(shepherd.short_of_copies(&[Stretch::one(BlockNo(40), KIND)], 1).count, 0);
+    drop(shepherd);
+    let (shepherd, _) = open(&disk);
+    fails(&disk, 40..41, None);
+    assert_eq!(read(&shepherd, 40).unwrap(), 202);
 }
 
 /// Who does not know of moved blocks writes them at home, or does not.

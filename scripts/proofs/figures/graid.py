@@ -12,8 +12,9 @@ from figures.volumes import Contender
 
 DISKS = 10
 DIRECTORIES, FILES = 50, 20
-# Copies of metadata, and whether inodes have as many: the policy that is shipped has those twice, like the files.
-LINES = ((1, False), (2, False), (4, False), (10, False), (4, True), (10, True))
+# Copies of superblocks, descriptors and directories, and whether inodes have as many or are there twice, like the files; and the policy that is shipped.
+SHIPPED = "as shipped"
+LINES = ((1, False), (2, False), (4, False), (10, False), (4, True), (10, True), SHIPPED)
 SPEED_DISKS, SPEED_COPIES, SPEED_DIRECTORIES = 4, (1, 2, 3, 4), 20
 
 
@@ -70,8 +71,13 @@ def availability(setting, data):
     source = random.Random(1)
     # Disks die in one order after the other, the same for every policy, so a line never rises.
     orders = [source.sample(range(DISKS), DISKS) for _ in range(1 if setting.quick else 5)]
-    for copies, inodes in LINES[:: 3 if setting.quick else 1]:
-        contender = Contender(f"d-graid {copies} {inodes}", volumes.dgraid(copies, inodes), DISKS)
+    for line in LINES[:: 3 if setting.quick else 1]:
+        if line == SHIPPED:
+            name, policy = SHIPPED, "d-graid"
+        else:
+            copies, inodes = line
+            name, policy = f"{copies} and inodes" if inodes else str(copies), volumes.dgraid(copies, inodes)
+        contender = Contender(f"d-graid {name}", policy, DISKS)
         # Of small blocks, so that groups are small and directories, which go to one each, are on all disks.
         image = volumes.make(setting.binary, setting.work, contender, 32 * DISKS, 1024)
         with volumes.mounted(setting.binary, image, f"{setting.work}/at") as mount:
@@ -81,12 +87,11 @@ def availability(setting, data):
             several = [available(setting, image, set(order[:dead])) for order in orders[: None if dead else 1]]
             points.append([dead, round(statistics.mean(several), 2), min(several), max(several)])
         points.append([DISKS, 0.0, 0.0, 0.0])
-        name = f"{copies} and inodes" if inodes else str(copies)
         found[name] = points
         print(f"figure 14 copies {name}: " + ", ".join(f"{dead} gone {mean:.1f} %" for dead, mean, _, _ in points), flush=True)
         for disk in image.split(","):
             os.remove(disk)
-        if points[0][1] != 100 or (copies > 1 and len(points) > 9 and points[1][1] != 100):
+        if points[0][1] != 100 or (line != (1, False) and len(points) > 9 and points[1][1] != 100):
             raise common.Failure("files are gone that have a copy on another disk")
         setting.save(data)
 

@@ -28,6 +28,7 @@ def contenders(binary, quick):
     found.append(volumes.defence(binary))
     for disks, copies in ((4, 4),) if quick else ((4, 1), (4, 4), (10, 10)):
         found.append(Contender(f"d-graid, {disks} disks, {copies} of metadata", volumes.dgraid(copies), disks))
+    found += [Contender(f"d-graid, {disks} disks, as shipped", "d-graid", disks) for disks in ((4,) if quick else (4, 10))]
     return found
 
 

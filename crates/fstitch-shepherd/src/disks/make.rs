@@ -31,13 +31,13 @@ fn share(policy: &Policy, disks: usize) -> u64 {
     let more = |kinds: &[BlockKind]| {
         kinds.iter().map(|kind| copies(*kind)).max().unwrap_or(0).saturating_sub(of_data)
     };
-    // Of small volumes tables of inodes and a journal are a twelfth each; what leads to files is a thirtieth, more or less; and some is for
-    // what is moved.
+    // Of each 60 blocks of a small volume tables of inodes and a journal are five each, and what leads to files is two, more or less. The part is the
+    // volume's, not the disk's: what a disk gives to copies shrinks the volume that is copied.
     let beyond = more(&[BlockKind::Inode]) * 5
         + more(&[BlockKind::JournalData]) * 5
-        + more(&[BlockKind::Directory, BlockKind::Indirect]) * 2
-        + 2;
-    (64_u64.saturating_sub(beyond) / (of_data + 1)).max(1)
+        + more(&[BlockKind::Directory, BlockKind::Indirect]) * 2;
+    // And two are for what is moved.
+    ((64 - 2) * 60 / ((of_data + 1) * 60 + beyond)).max(1)
 }
 
 /// The label that a new array has.

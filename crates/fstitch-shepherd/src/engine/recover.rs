@@ -208,9 +208,9 @@ impl Shepherd {
             }
         }
         for (spare, copy) in spares.iter().zip(copies) {
-            let is_right = copy.as_deref() == Some(right);
-            if !is_right && !self.area.write_each(&[self.area.spare(*spare)], &[right]).is_empty() {
-                state.owners.give_up(&self.area, block, *spare);
+            // One that is given up is no copy that a scrub would look for.
+            if copy.as_deref() != Some(right) {
+                self.rewrite_copy(state, block, *spare, right);
             }
         }
     }

@@ -182,30 +182,32 @@ impl Shepherd {
         self.rewrite_copies(kept, &wrong, right, kind(kept.block), done);
     }
 
-    /// Writes copies again, to another spare where that fails.
+    /// Writes copies again, and counts those that find no place.
     fn rewrite_copies(&self, kept: &Kept, wrong: &[u64], right: &[u8], kind: BlockKind, done: &mut Scrubbed) {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        for spare in wrong.iter().copied() {
-            let at = self.area.spare(spare);
-            if self.area.write_each(&[at], &[right]).is_empty() {
+        let mut state = self.state();
+        for spare in wrong {
+            if self.rewrite_copy(&mut state, kept.block, *spare, right) {
                 done.copies_written += 1;
-                continue;
-            }
-            state.owners.give_up(&self.area, kept.block, spare);
-            let other = self.give_like(state, kept.block, at);
-            match other.map(|other| (other, self.area.write_each(&[self.area.spare(other)], &[right]))) {
-                Some((other, failed)) if failed.is_empty() => {
-                    state.owners.holds(&self.area, kept.block, other);
-                    done.copies_written += 1;
-                }
-                Some((other, _)) => {
-                    state.owners.give_up(&self.area, kept.block, other);
-                    self.count(kind, Trouble::CopyLost, 1);
-                }
-                None => self.count(kind, Trouble::CopyLost, 1),
+            } else {
+                self.count(kind, Trouble::CopyLost, 1);
             }
         }
+    }
+
+    /// Writes a copy again, to another spare where that fails; whether it is there. The maps are not told yet.
+    pub(super) fn rewrite_copy(&self, state: &mut State, block: BlockNo, spare: u64, right: &[u8]) -> bool {
+        let at = self.area.spare(spare);
+        if self.area.write_each(&[at], &[right]).is_empty() {
+            return true;
+        }
+        state.owners.give_up(&self.area, block, spare);
+        let Some(other) = self.give_like(state, block, at) else { return false };
+        if self.area.write_each(&[self.area.spare(other)], &[right]).is_empty() {
+            state.owners.holds(&self.area, block, other);
+            return true;
+        }
+        state.owners.give_up(&self.area, block, other);
+        false
     }
 
     /// Writes a home again, which has its run in doubt first; whether that worked, and what it holds then is right.

@@ -18,7 +18,7 @@ use fstitch_shepherd::engine::Opened;
 use fstitch_shepherd::{Array, Options, Policy, Shepherd};
 
 pub const BLOCK: usize = 1024;
-/// Blocks of each disk.
+/// Blocks of each disk of an array that is made here.
 pub const DISK: u64 = 400;
 pub const DISKS: usize = 3;
 
@@ -33,6 +33,8 @@ pub const POLICIES: [&str; 3] = [
 /// has been flushed since it was written to: the medium has but one flush, and must not promise more than a disk does.
 pub struct Machine<D> {
     pub medium: D,
+    /// Blocks of each disk.
+    size: u64,
     dirty: Mutex<Vec<bool>>,
     dead: Vec<AtomicBool>,
     /// Writes and flushes until a disk dies.
@@ -50,12 +52,12 @@ pub struct Machine<D> {
 struct Disk<D> {
     machine: Arc<Machine<D>>,
     no: usize,
-    blocks: u64,
 }
 
 impl<D: BlockDevice> Machine<D> {
     pub fn new(medium: D, disks: usize) -> Arc<Self> {
         Arc::new(Self {
+            size: medium.geometry().block_count / u64::try_from(disks).unwrap(),
             medium,
             dirty: Mutex::new(vec![false; disks]),
             dead: (0..disks).map(|_| AtomicBool::new(false)).collect(),
@@ -123,14 +125,15 @@ impl<D: BlockDevice> Disk<D> {
     }
 
     fn at(&self, block: BlockNo) -> BlockNo {
-        assert!(block.get() < self.blocks, "block {block} of a disk of {}", self.blocks);
-        BlockNo(u64::try_from(self.no).unwrap() * DISK + block.get())
+        let size = self.machine.size;
+        assert!(block.get() < size, "block {block} of a disk of {size}");
+        BlockNo(u64::try_from(self.no).unwrap() * size + block.get())
     }
 }
 
 impl<D: BlockDevice> BlockDevice for Disk<D> {
     fn geometry(&self) -> Geometry {
-        Geometry { block_count: self.blocks, ..self.machine.medium.geometry() }
+        Geometry { block_count: self.machine.size, ..self.machine.medium.geometry() }
     }
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
@@ -165,7 +168,7 @@ impl<D: BlockDevice> BlockDevice for Disk<D> {
 }
 
 pub fn disks<D: BlockDevice + 'static>(machine: &Arc<Machine<D>>) -> Vec<Option<Arc<dyn BlockDevice>>> {
-    let disk = |no| Arc::new(Disk { machine: Arc::clone(machine), no, blocks: DISK }) as Arc<dyn BlockDevice>;
+    let disk = |no| Arc::new(Disk { machine: Arc::clone(machine), no }) as Arc<dyn BlockDevice>;
     (0..machine.dead.len()).map(|no| Some(disk(no))).collect()
 }
 
