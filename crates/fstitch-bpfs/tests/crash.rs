@@ -11,6 +11,8 @@
 #[path = "../../fstitch-fs/tests/fs/driver.rs"]
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod driver;
+#[path = "support/image.rs"]
+mod image;
 mod support;
 
 use std::collections::BTreeMap;
@@ -20,6 +22,7 @@ use std::time::Duration;
 use driver::{Leaf, Op, Side, Target};
 use fstitch_bpfs::{Bpfs, Caching, Medium, Optimizations, Options};
 use fstitch_core::{FileSystem, ManualClock, Seed};
+use image::Image;
 use support::{Event, Log, check, clock, empty, options, watched};
 
 type Tree = BTreeMap<Vec<u8>, Leaf>;
@@ -168,9 +171,8 @@ impl Judge {
     }
 
     /// Opens a state; what is there, and what opening it has stored.
-    fn open(&self, image: &[u8], clock: &Arc<ManualClock>, story: &str) -> (Tree, Vec<Event>) {
+    fn open(&self, medium: Medium, clock: &Arc<ManualClock>, story: &str) -> (Tree, Vec<Event>) {
         let log = Log::default();
-        let medium = Medium::copy_of(image).unwrap();
         let watch = Some(Box::new(log.clone()) as _);
         let opened = Bpfs::open_watched(medium, self.options, Arc::<ManualClock>::clone(clock), watch);
         let fs = opened.unwrap_or_else(|error| panic!("{story}: it cannot be opened: {error}"));
@@ -188,8 +190,8 @@ impl Judge {
         let (fs, log) = watched(image, self.options, &clock);
         let fs = Arc::new(fs);
         let mut side = Side::new(Arc::<Bpfs>::clone(&fs) as Arc<dyn FileSystem>);
-        let mut base = image.clone();
-        let mut trees = vec![self.open(&base, &clock, "at the beginning").0];
+        let mut base = Image::new(image.clone());
+        let mut trees = vec![self.open(base.medium(), &clock, "at the beginning").0];
         // Stores of operations before that are not durable yet.
         let mut epoch: Vec<(u64, Vec<u8>)> = Vec::new();
         counts.programs += 1;
@@ -206,7 +208,7 @@ impl Judge {
                 "{:?}, {:?}, operation {number} of {ops:?}",
                 self.options.optimizations, self.options.caching
             );
-            let (after, _) = self.open(&fs.image(), &clock, &story);
+            let (after, _) = self.open(Medium::copy_of(&fs.image()).unwrap(), &clock, &story);
             trees.push(after);
             match self.options.caching {
                 Caching::WriteThrough => {
@@ -217,13 +219,13 @@ impl Judge {
                 }
             }
         }
-        assert!(self.options.caching == Caching::Epochs || base == fs.image(), "a store went by");
+        assert!(self.options.caching == Caching::Epochs || base.bytes() == fs.image(), "a store went by");
     }
 
     /// One of some trees, and not an older one than `from`; which.
     fn judge(
         &self,
-        image: &[u8],
+        image: &mut Image,
         trees: &[Tree],
         from: usize,
         clock: &Arc<ManualClock>,
@@ -232,7 +234,7 @@ impl Judge {
     ) -> usize {
         counts.states += 1;
         counts.opened += 1;
-        let (tree, events) = self.open(image, clock, story);
+        let (tree, events) = self.open(image.medium(), clock, story);
         let found = trees.iter().rposition(|one| *one == tree);
         let found = found.unwrap_or_else(|| {
             panic!("{story}: it is neither before nor after: {:?}", difference(&tree, trees))
@@ -240,23 +242,24 @@ impl Judge {
         assert!(found >= from, "{story}: it was after, and is before again");
         if !events.is_empty() {
             // Opening is cut as well.
-            let mut state = image.to_vec();
+            let mark = image.mark();
             for event in &events {
                 let Event::Store(at, bytes) = event else { continue };
                 for (at, word) in words(*at, bytes) {
-                    apply(&mut state, at, word);
+                    image.apply_for_now(at, word);
                     counts.states += 1;
-                    let (again, _) = self.open(&state, clock, story);
+                    let (again, _) = self.open(image.medium(), clock, story);
                     assert_eq!(again, tree, "{story}: opening was cut off");
                 }
             }
+            image.back_to(mark);
         }
         found
     }
 
     fn prefixes(
         &self,
-        base: &mut [u8],
+        base: &mut Image,
         events: &[Event],
         trees: &[Tree],
         clock: &Arc<ManualClock>,
@@ -269,7 +272,7 @@ impl Judge {
             let pieces = words(*at, bytes);
             let many = pieces.len();
             for (number, (at, word)) in pieces.into_iter().enumerate() {
-                apply(base, at, word);
+                base.apply(at, word);
                 // Of long stores of contents the beginning, the end and some between.
                 if many <= 40 || number < 3 || number + 3 >= many || number % 61 == 0 {
                     counts.cuts += 1;
@@ -279,12 +282,20 @@ impl Judge {
         }
         if let [before, after] = trees {
             assert!(from == 1 || before == after, "{story}: it has returned, and is not durable");
+            // What is behind the last fence may not have reached the medium when the operation returned.
+            let last = events.iter().rposition(|event| matches!(event, Event::Fence));
+            let late = &events[last.map_or(0, |last| last + 1)..];
+            let is_late = late.iter().any(|event| matches!(event, Event::Store(..)));
+            assert!(
+                !is_late || before == after,
+                "{story}: it has returned, and no fence was behind its last store"
+            );
         }
     }
 
     fn epochs(
         &self,
-        (base, epoch): (&mut Vec<u8>, &mut Vec<(u64, Vec<u8>)>),
+        (base, epoch): (&mut Image, &mut Vec<(u64, Vec<u8>)>),
         events: &[Event],
         trees: &[Tree],
         clock: &Arc<ManualClock>,
@@ -299,7 +310,7 @@ impl Judge {
                 }
                 Event::Fence => {
                     for (at, word) in epoch.drain(..) {
-                        apply(base, at, &word);
+                        base.apply(at, &word);
                     }
                 }
             }
@@ -308,7 +319,7 @@ impl Judge {
 
     fn subsets(
         &self,
-        base: &[u8],
+        base: &mut Image,
         epoch: &[(u64, Vec<u8>)],
         trees: &[Tree],
         clock: &Arc<ManualClock>,
@@ -320,7 +331,7 @@ impl Judge {
         let few = epoch.len().min(6);
         let tail = epoch.len() - few;
         for choice in 0..self.choices + 2 * fstitch_core::num::to_u64(few) {
-            let mut state = base.to_vec();
+            let mark = base.mark();
             for (number, (at, word)) in epoch.iter().enumerate() {
                 let nth = number.checked_sub(tail).map(fstitch_core::num::to_u64);
                 let is_there = match choice.checked_sub(self.choices) {
@@ -330,10 +341,11 @@ impl Judge {
                     Some(one) => nth == Some(one / 2),
                 };
                 if is_there {
-                    apply(&mut state, *at, word);
+                    base.apply_for_now(*at, word);
                 }
             }
-            self.judge(&state, trees, 0, clock, story, counts);
+            self.judge(base, trees, 0, clock, story, counts);
+            base.back_to(mark);
         }
     }
 }
@@ -370,11 +382,6 @@ fn words(at: u64, bytes: &[u8]) -> Vec<(u64, &[u8])> {
         done += len;
     }
     pieces
-}
-
-fn apply(image: &mut [u8], at: u64, bytes: &[u8]) {
-    let at = usize::try_from(at).unwrap();
-    image[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
 const WRITE_THROUGH: [Optimizations; 6] = [
