@@ -84,7 +84,7 @@ impl Judge {
     }
 
     fn see(&self, fs: Bpfs) -> Tree {
-        Side::new(Arc::new(fs)).tree()
+        Side::brief(Arc::new(fs)).tree()
     }
 
     /// Opens a state; what is there, and what opening it has stored.
