@@ -14,7 +14,6 @@ What this cannot see is a line that was not written back: a kill of qemu loses n
 crash tests are for, which cut after every store and leave words of an epoch out.
 """
 
-import glob
 import os
 import random
 import re
@@ -214,13 +213,6 @@ def sees_what_is_lost(work, kernel, modules, program):
         raise common.Failure(f"an empty volume passed for one with 300 operations: {said}")
 
 
-def build():
-    """Our program."""
-    common.run("cargo", "build", "-q", "-p", "fstitch-bpfs", "--example", "dax", cwd=common.REPOSITORY)
-    target = os.environ.get("CARGO_TARGET_DIR", os.path.join(common.REPOSITORY, "target"))
-    return glob.glob(f"{target}/debug/examples/dax")[0]
-
-
 def main():
     parser = common.arguments(__doc__)
     parser.add_argument("--kills", type=int, default=5, help="kills of each case (default 5)")
@@ -233,7 +225,7 @@ def main():
     seed = options.seed or str(random.SystemRandom().randrange(10**9))
     summary, total = common.Summary(f"BPFS on persistent memory (seed {seed})"), 0
     with common.workdir(options, "dax") as work:
-        program = build()
+        program = common.example("fstitch-bpfs", "dax")
         kernel, modules = guests.debian_kernel(options, work)
         with summary.case("a volume that is older than what was printed is seen"):
             sees_what_is_lost(work, kernel, modules, program)

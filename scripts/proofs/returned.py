@@ -5,9 +5,11 @@
 The operations follow from the seed and from the tree that those before have left, which is kept beside (`Model`). JOURNAL is a file
 outside the mount: `begin N` is written before an operation, `done N` when it has returned. So whoever reads it can make the same
 tree again (`judge`): after a kill each operation that has returned is there and no other, but the one that was under way, which
-is there or not; of a write that the kernel has split, any number of its pieces.
+is there or not; of a write that the kernel has split, any number of its pieces; of a shared mapping that is synced, any of its pages.
 """
 
+import itertools
+import mmap
 import os
 import random
 import stat
@@ -85,16 +87,21 @@ class Model:
 
     def between(self, operation):
         """The trees that an operation under way may have left."""
-        trees = [self.snapshot()]
-        if operation[0] == "write":
-            _, path, offset, data = operation
-            borders = [at - offset for at in range(offset // PAGE * PAGE, offset + len(data), PAGE) if at > offset]
-            pieces = [("write", path, offset, data[:border]) for border in borders]
+        if operation[0] not in ("write", "map"):
+            ways = [[], [operation]]
         else:
-            pieces = []
-        for piece in [*pieces, operation]:
+            what, path, offset, data = operation
+            borders = [0, *(at - offset for at in range(offset // PAGE * PAGE, offset + len(data), PAGE) if at > offset), len(data)]
+            pieces = [("write", path, offset + start, data[start:end]) for start, end in itertools.pairwise(borders)]
+            if what == "write":
+                ways = [pieces[:count] for count in range(len(pieces) + 1)]
+            else:
+                ways = [way for count in range(len(pieces) + 1) for way in itertools.combinations(pieces, count)]
+        trees = []
+        for way in ways:
             tree = self.snapshot()
-            tree.apply(piece)
+            for piece in way:
+                tree.apply(piece)
             trees.append(tree)
         return trees
 
@@ -113,14 +120,17 @@ def draw(model, source, number):
     if len(files) < 5:
         return ("create", new(), 0o644)
     what = source.choices(
-        ["create", "write", "truncate", "mkdir", "rmdir", "symlink", "link", "unlink", "move", "over", "tree", "chmod", "xattr"],
-        [12, 30, 6, 4, 2, 3, 4, 10, 8, 5, 2, 3, 4],
+        ["create", "write", "truncate", "mkdir", "rmdir", "symlink", "link", "unlink", "move", "over", "tree", "chmod", "xattr", "map"],
+        [12, 30, 6, 4, 2, 3, 4, 10, 8, 5, 2, 3, 4, 4],
     )[0]
     path = source.choice(files)
     size = len(model.nodes[path].data)
     if what == "write":
         offset = source.choice([0, size, max(0, size - 5), source.randrange(size + 1), source.randrange(200_000)])
         return ("write", path, offset, source.randbytes(sizes(source) + 1))
+    if what == "map" and size > 0:
+        offset = source.randrange(size)
+        return ("map", path, offset, source.randbytes(min(size - offset, source.randrange(1, 7000))))
     if what == "truncate":
         return ("truncate", path, source.choice([0, size // 2, size + sizes(source)]))
     if what == "rmdir" and empty:
@@ -172,6 +182,8 @@ def carry_out(top, operation):
         getattr(os, what)(path, rest[0])
     elif what == "xattr":
         os.setxattr(path, "user.x", rest[0])
+    elif what == "map":
+        store_in_mappings(path, *rest)
     else:
         file = os.open(path, os.O_WRONLY)
         try:
@@ -180,6 +192,19 @@ def carry_out(top, operation):
             os.close(file)
         if written != len(rest[1]):
             raise common.Failure(f"{written} of {len(rest[1])} bytes were written")
+
+
+def store_in_mappings(path, offset, data):
+    """Stores into a private mapping, which changes nothing, and into a shared one, which is there when it was synced."""
+    with open(path, "r+b") as file:
+        before = os.pread(file.fileno(), len(data), offset)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as private:
+            private[offset : offset + len(data)] = data
+            if os.pread(file.fileno(), len(data), offset) != before:
+                raise common.Failure("a private mapping has changed its file")
+        with mmap.mmap(file.fileno(), 0) as shared:
+            shared[offset : offset + len(data)] = data
+            shared.flush()
 
 
 def found(top):
