@@ -29,6 +29,8 @@ import workloads
 
 KINDS = tuple(workloads.LOADS)
 EXACT = ("one", "two")
+# A mount takes milliseconds; this is generous for a machine that does much else.
+MOUNT_SECONDS_MAX = 20.0
 
 
 class Run:
@@ -96,7 +98,7 @@ def judge(binary, work, image, run):
         raise common.Failure(f"our fsck finds {report['findings'][:5]}")
     kept = crash_kill.Promises(f"{work}/program")
     with common.Mount(binary, image, f"{work}/m") as mount:
-        if mount.mount_seconds > crash_kill.MOUNT_SECONDS_MAX:
+        if mount.mount_seconds > MOUNT_SECONDS_MAX:
             raise common.Failure(f"mounting took {mount.mount_seconds:.1f} s")
         count = sum(returned.judge(f"{work}/m/{name}", run.seeds[name], f"{work}/{name}") for name in EXACT)
         crash_kill.holds(f"{work}/m/program", kept)

@@ -30,7 +30,7 @@ PROGRAMS = ("ndctl", "mkfs.ext4", "busybox")
 VOLUME = 32 << 20
 NVDIMM = 256 << 20
 # Seconds until a machine that says nothing is ended.
-PATIENCE = 240
+PATIENCE = 600
 # What a processor has, by what qemu calls it, and the instruction that is to be used.
 PROCESSORS = {"max": "clwb", "max,-clwb": "clflushopt", "max,-clwb,-clflushopt": "clflush"}
 MADE = {"ext4": f"""
@@ -119,7 +119,9 @@ class Machine:
                 return found[0]
             if not self.hear(1.0):
                 break
-        raise common.Failure(f"no `{pattern}`:\n{self.said.decode('utf-8', 'replace')[-1500:]}")
+        ended = self.process.poll()
+        how = "and says no more" if ended is None else f"and has ended with {ended}"
+        raise common.Failure(f"no `{pattern}`, {how}:\n{self.said.decode('utf-8', 'replace')[-1500:]}")
 
     def hear(self, seconds):
         """Takes what is said within so many seconds; false when nothing more will be."""

@@ -8,6 +8,7 @@ tree again (`judge`): after a kill each operation that has returned is there and
 is there or not; of a write that the kernel has split, any number of its pieces; of a shared mapping that is synced, any of its pages.
 """
 
+import contextlib
 import itertools
 import mmap
 import os
@@ -232,7 +233,9 @@ def found(top):
 
 def judge(top, seed, journal):
     """Fails unless all that had returned is there. Returns how many operations that are."""
-    with open(journal, encoding="utf-8") as file:
+    lines = []
+    # Who was killed before the first operation has not begun one.
+    with contextlib.suppress(FileNotFoundError), open(journal, encoding="utf-8") as file:
         lines = [line.split() for line in file if line.endswith("\n")]
     begun = max((int(line[1]) for line in lines if line[0] == "begin"), default=-1)
     done = max((int(line[1]) for line in lines if line[0] == "done"), default=-1)
