@@ -109,3 +109,26 @@ fn what_there_is_no_room_for_takes_none() {
         assert!(failed > 0, "{optimizations:?}: there was room for everything");
     });
 }
+
+/// As many words as the micro-journal takes, fewer and more.
+#[test]
+fn any_number_of_words_is_one_commit() {
+    each(1 << 20, |fs, optimizations| {
+        let ino = create(fs, fs.root(), b"a");
+        let mut expected = vec![1; 60_000];
+        fs.write(&CALLER, ino, 0, &expected).unwrap();
+        for count in 1..=14_u8 {
+            let word = [count + 1; 8];
+            // Two in each block.
+            let places: Vec<usize> = (0..usize::from(count)).map(|n| n / 2 * 4096 + n % 2 * 80).collect();
+            let ranges: Vec<(u64, &[u8])> = places.iter().map(|at| (*at as u64, &word[..])).collect();
+            fs.write_ranges(&CALLER, ino, &ranges).unwrap();
+            places.iter().for_each(|at| expected[*at..*at + 8].copy_from_slice(&word));
+            let opened =
+                Bpfs::open(Medium::copy_of(&fs.image()).unwrap(), options(optimizations), clock()).unwrap();
+            let mut found = vec![0; expected.len()];
+            assert_eq!(opened.read(ino, 0, &mut found).unwrap(), found.len());
+            assert!(found == expected, "{optimizations:?}: {count} words");
+        }
+    });
+}
