@@ -3,9 +3,11 @@
 set -uo pipefail
 cd "$(dirname "$0")"
 failed=()
-for proof in interchange journal journal-stress fsx pjdfstest linux-source memory rewrites crash-kill recorded stack pull nbd minix; do
+for proof in interchange journal journal-stress fsx pjdfstest linux-source memory rewrites crash-kill recorded stack pull nbd minix \
+    "fsx --bpfs" "pjdfstest --bpfs" bpfs-kill dax lackey; do
     echo "== $proof"
-    ./$proof.sh || failed+=("$proof")
+    read -r script options <<<"$proof"
+    ./"$script.sh" ${options:+"$options"} || failed+=("$proof")
 done
 [ ${#failed[@]} -eq 0 ] && echo "PASS all proofs" && exit 0
 echo "FAIL ${failed[*]}"

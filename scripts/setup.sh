@@ -58,8 +58,10 @@ test | proofs)
     need qemu-io qemu-utils
     need fio fio
     need sqlite3 sqlite3
-    # It boots a kernel that has a driver for Minix.
+    # It boots a kernel that has a driver for Minix, and one that has persistent memory.
     [ "$purpose" = test ] || need qemu-system-x86_64 qemu-system-x86
+    [ "$purpose" = test ] || need ndctl ndctl
+    [ "$purpose" = test ] || need busybox busybox-static
     ;;
 bench)
     need fusermount3 fuse3

@@ -95,6 +95,13 @@ def program(options):
     return max(found, key=os.path.getmtime)
 
 
+def example(package, name):
+    """An example of a package, built here."""
+    run("cargo", "build", "-q", "-p", package, "--example", name, cwd=REPOSITORY)
+    target = os.environ.get("CARGO_TARGET_DIR", os.path.join(REPOSITORY, "target"))
+    return os.path.join(target, "debug", "examples", name)
+
+
 def skip(reason):
     """Ends the script because the machine cannot do what it needs."""
     print(f"skipped: {os.path.basename(sys.argv[0])}: {reason}")

@@ -8,13 +8,14 @@ were set, sizes, contents, targets, devices; once more after a remount. fsck.min
 
 import difflib
 import os
-import platform
 import random
 import shutil
 import subprocess
 
 import common
+import guests
 import traces
+from guests import lines_of, read
 
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "minix", "trace.c")
 # What the kernel of a Debian machine needs for a disk of qemu's, and for Minix; those that are built in have no file.
@@ -24,81 +25,16 @@ SIZE = "256M"
 PATIENCE = 600
 
 
-def debian_kernel(options, work):
-    """The kernel and the directory of its modules: as given, or Debian's newest, fetched and unpacked."""
-    if options.kernel:
-        return os.path.abspath(options.kernel), os.path.abspath(options.modules)
-    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        common.skip("no Debian here to take a kernel from: give --kernel and --modules")
-    depends = common.run("apt-cache", "depends", "linux-image-amd64", ok=None).stdout.split()
-    packages = [word for word in depends if word.startswith("linux-image-")]
-    if len(packages) < 2:
-        common.skip("apt-cache knows no linux-image-amd64 (apt-get update may help)")
-    os.makedirs(f"{work}/package")
-    if subprocess.run(["apt-get", "download", packages[1]], cwd=f"{work}/package", capture_output=True, check=False).returncode:
-        common.skip(f"the package {packages[1]} cannot be downloaded here (apt-get update may help)")
-    common.run("dpkg-deb", "-x", f"{work}/package/{os.listdir(f'{work}/package')[0]}", f"{work}/kernel")
-    shutil.rmtree(f"{work}/package")
-    version = os.listdir(f"{work}/kernel/lib/modules")[0]
-    return f"{work}/kernel/boot/vmlinuz-{version}", f"{work}/kernel/lib/modules/{version}"
-
-
-def depends(path):
-    """The modules that a module needs, which it says of itself."""
-    said = read(path).split(b"\0depends=", 1)
-    return said[1].split(b"\0", 1)[0].decode().split(",") if len(said) > 1 else []
-
-
-def module_files(directory):
-    """The modules that are needed, those that others need first."""
-    found = {}
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            if name.endswith(".ko"):
-                found[name.removesuffix(".ko").replace("-", "_")] = os.path.join(parent, name)
-    order = []
-
-    def add(module):
-        if module not in found or found[module] in order:
-            return
-        for other in depends(found[module]):
-            add(other.replace("-", "_"))
-        order.append(found[module])
-
-    for module in MODULES:
-        add(module)
-    if not any("/minix.ko" in path for path in order):
-        common.skip("this kernel has no module for Minix")
-    return order
-
-
-def archive(path, entries):
-    """An archive as the kernel unpacks it (cpio's newc): name → contents, or None for a directory."""
-    with open(path, "wb") as file:
-        for no, (name, data) in enumerate([*entries.items(), ("TRAILER!!!", b"")]):
-            mode = 0o040755 if data is None else 0o100755
-            fields = [no + 1, mode, 0, 0, 1, 0, len(data or b""), 0, 0, 0, 0, len(name.encode()) + 1, 0]
-            head = b"070701" + b"".join(b"%08x" % field for field in fields) + name.encode() + b"\0"
-            file.write(head + bytes(-len(head) % 4) + (data or b"") + bytes(-len(data or b"") % 4))
-
-
-def read(path):
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def lines_of(text):
-    return [line.rstrip("\r") for line in text.split("\n") if line.startswith("> ")]
-
-
 def in_the_kernel(work, kernel, modules, parts, image):
     """Boots the kernel, which plays all parts, and returns what was said of each."""
-    files = module_files(modules)
+    files = guests.module_files(modules, MODULES)
+    if not any("/minix.ko" in path for path in files):
+        common.skip("this kernel has no module for Minix")
     entries = {"dev": None, "at": None, "init": read(f"{work}/trace")}
     entries |= {f"m{no}.ko": read(path) for no, path in enumerate(files)}
     entries["modules"] = "".join(f"/m{no}.ko\n" for no in range(len(files))).encode()
     entries |= {f"trace.{no}": read(path) for no, path in enumerate(parts)}
-    archive(f"{work}/initramfs", entries)
+    guests.archive(f"{work}/initramfs", entries)
     words = [
         "qemu-system-x86_64", "-accel", "tcg", "-m", "512", "-nographic", "-no-reboot", "-kernel", kernel, "-initrd",
         f"{work}/initramfs", "-append", "console=ttyS0 quiet loglevel=0 panic=-1 rdinit=/init", "-nic", "none", "-drive",
@@ -199,13 +135,9 @@ def main():
     parser.add_argument("--seeds", type=int, default=3, help="traces, each on fresh volumes (default 3)")
     parser.add_argument("--parts", type=int, default=4, help="parts of a trace, a remount after each (default 4)")
     parser.add_argument("--operations", type=int, default=2500, help="operations of a part (default 2500)")
-    parser.add_argument("--kernel", metavar="FILE", help="a kernel to boot instead of Debian's")
-    parser.add_argument("--modules", metavar="DIR", help="the directory of its modules")
+    guests.kernel_options(parser)
     options = parser.parse_args()
-    if bool(options.kernel) != bool(options.modules):
-        parser.error("--kernel and --modules go together")
-    if platform.machine() != "x86_64":
-        common.skip("the kernel that is booted is one for x86_64")
+    guests.check_options(parser, options)
     common.require(
         root=True, fuse=True, commands=("qemu-system-x86_64", "mkfs.minix", "fsck.minix", "cc")
     )
@@ -214,7 +146,7 @@ def main():
     with common.workdir(options, "minix") as work:
         if common.run("cc", "-O2", "-static", "-o", f"{work}/trace", SOURCE, ok=None).returncode:
             common.skip("cc cannot link a static program here")
-        kernel, modules = debian_kernel(options, work)
+        kernel, modules = guests.debian_kernel(options, work)
         for seed in range(options.seed, options.seed + options.seeds):
             with summary.case(f"{os.path.basename(kernel)}, seed {seed}"):
                 os.makedirs(f"{work}/{seed}")

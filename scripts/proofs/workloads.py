@@ -1,10 +1,12 @@
 """Loads for the crash test. Each runs as a process of its own and is ended by the mount's death.
 
-    workloads.py KIND DIRECTORY SEED JOURNAL
+    workloads.py KIND DIRECTORY SEED JOURNAL [unsynced]
 
 JOURNAL is a file outside the mount. Before a file that was promised stable is removed, `forget PATH` is written
 there; after an fsync has returned, `keep PATH SIZE HASH`. After a commit of git's that a sync made stable, `commit PATH COMMIT HASH`
 with the hash of its archive; after one of SQLite's, which syncs what it relies on, `rows PATH COUNT`.
+
+With `unsynced` nothing is synced, and all of that is promised when it has returned: for file systems that need no sync.
 """
 
 import errno
@@ -22,10 +24,14 @@ import tarfile
 class Load:
     """A directory to work in, a source of randomness, and the journal of promises."""
 
-    def __init__(self, directory, seed, journal):
-        self.top, self.random = directory, random.Random(seed)
+    def __init__(self, directory, seed, journal, syncs=True):
+        self.top, self.random, self.syncs = directory, random.Random(seed), syncs
         self.journal = open(journal, "a", buffering=1, encoding="utf-8")
         self.kept = []
+
+    def often(self, share):
+        """Whether to promise something now: ten times as often where that takes no sync."""
+        return self.random.random() < share * (1 if self.syncs else 10)
 
     def bytes(self, most):
         return self.random.randbytes(self.random.randrange(most))
@@ -39,7 +45,8 @@ class Load:
         with open(path, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if self.syncs:
+                os.fsync(file.fileno())
         self.journal.write(f"keep {os.path.relpath(path, self.top)} {len(data)} {hashlib.sha256(data).hexdigest()}\n")
         self.kept.append(path)
 
@@ -73,7 +80,7 @@ def untar(load):
         with tarfile.open(fileobj=io.BytesIO(data)) as tar:
             for member in tar:
                 tar.extract(member, directory, filter="data" if hasattr(tarfile, "data_filter") else None)
-                if load.random.random() < 0.02:
+                if load.often(0.02):
                     load.keep(load.random.randrange(10**9))
         change(load, directory)
         os.rename(directory, f"{load.top}/moved-{turn}")
@@ -172,7 +179,7 @@ def snapshots(load):
             with open(f"{at}/temporary", "wb") as file:
                 file.write(load.bytes(9000))
             os.rename(f"{at}/temporary", path)
-        if load.random.random() < 0.5:
+        if load.often(0.5):
             load.keep(load.random.randrange(10**9))
         if load.random.random() < 0.2:
             load.drop()
@@ -188,7 +195,8 @@ def git(load):
     environment.update(GIT_COMMITTER_NAME="a", GIT_COMMITTER_EMAIL="a@example.org")
 
     def ran(*words):
-        done = subprocess.run(["git", "-C", top, "-c", "core.fsync=all", "-c", "gc.auto=0", *words], capture_output=True, env=environment)
+        synced = "all" if load.syncs else "none"
+        done = subprocess.run(["git", "-C", top, "-c", f"core.fsync={synced}", "-c", "gc.auto=0", *words], capture_output=True, env=environment)
         if done.returncode != 0:
             # git's own message says what; the mount is gone, or main() finds that it is not.
             raise OSError(errno.EIO, f"git {words[0]}: {done.stderr.decode(errors='replace').strip()}")
@@ -196,7 +204,8 @@ def git(load):
 
     os.mkdir(top)
     ran("init", "-q", "-b", "main")
-    sync(top)
+    if load.syncs:
+        sync(top)
     files = []
     for turn in range(10**6):
         for number in range(10):
@@ -211,8 +220,9 @@ def git(load):
         ran("commit", "-q", "-m", f"turn {turn}")
         commit = ran("rev-parse", "HEAD").decode().strip()
         archived = hashlib.sha256(ran("archive", commit)).hexdigest()
-        if turn % 2 == 0:
-            sync(f"{top}/.git")
+        if turn % 2 == 0 or not load.syncs:
+            if load.syncs:
+                sync(f"{top}/.git")
             load.journal.write(f"commit repository {commit} {archived}\n")
 
 
@@ -240,7 +250,7 @@ def sqlite(load):
         base = sqlite3.connect(path, isolation_level=None)
         base.execute(f"pragma journal_mode={mode}")
         # `extra` syncs the directory after the journal was removed: only then is a commit durable.
-        base.execute("pragma synchronous=extra")
+        base.execute(f"pragma synchronous={'extra' if load.syncs else 'off'}")
         base.execute("create table t (id integer primary key, turn integer, text text)")
         count = 0
         for turn in range(10**6):
@@ -261,8 +271,8 @@ LOADS = {"untar": untar, "postmark": postmark, "git": git, "sqlite": sqlite, "sn
 
 
 def main():
-    kind, directory, seed, journal = sys.argv[1:]
-    load = Load(directory, int(seed), journal)
+    kind, directory, seed, journal, *how = sys.argv[1:]
+    load = Load(directory, int(seed), journal, syncs=how != ["unsynced"])
     try:
         LOADS[kind](load)
     except OSError as failure:

@@ -60,6 +60,7 @@ const BPFS_MUTANTS: &str = "crates/fstitch-bpfs/tests/mutants.txt";
 const BPFS_TESTS: &Tests = &[
     ("fstitch-bpfs", LIBRARY, ""),
     ("fstitch-bpfs", "figure", ""),
+    ("fstitch-bpfs", "directed", ""),
     ("fstitch-bpfs", "damage", ""),
     ("fstitch-bpfs", "model", ""),
     ("fstitch-bpfs", "library", ""),

@@ -11,15 +11,21 @@
 #[path = "../../fstitch-fs/tests/fs/driver.rs"]
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod driver;
+#[path = "support/image.rs"]
+mod image;
+#[path = "support/operations.rs"]
+mod operations;
 mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use driver::{Leaf, Op, Side, Target};
+use driver::{Leaf, Op, Side};
 use fstitch_bpfs::{Bpfs, Caching, Medium, Optimizations, Options};
 use fstitch_core::{FileSystem, ManualClock, Seed};
+use image::Image;
+use operations::{operations, preparations, target};
 use support::{Event, Log, check, clock, empty, options, watched};
 
 type Tree = BTreeMap<Vec<u8>, Leaf>;
@@ -53,78 +59,6 @@ struct Judge {
     choices: u64,
 }
 
-fn target(path: &[u8]) -> Target {
-    Target::Path(path.to_vec())
-}
-
-/// Operations of every kind, on a tree that has files, a directory with a file in it, and a link.
-fn operations() -> Vec<Op> {
-    let path = |path: &str| path.as_bytes().to_vec();
-    let write = |file: &str, offset, len| Op::Write(target(file.as_bytes()), offset, len, 6);
-    let long = "n".repeat(200);
-    vec![
-        Op::Create(path("new"), 0o644),
-        Op::Create(path("d/new"), 0o600),
-        Op::Create(path(&long), 0o644),
-        Op::Mkdir(path("e"), 0o755),
-        Op::Mkdir(path("d/e"), 0o700),
-        Op::Symlink(path("s"), b"to".to_vec()),
-        Op::Symlink(path("d/s"), vec![b't'; 300]),
-        Op::Device(path("dev"), 0o600, 0x1234),
-        Op::Link(target(b"f"), path("d/l")),
-        Op::Link(target(b"big"), path("l")),
-        Op::Unlink(path("f")),
-        Op::Unlink(path("d/g")),
-        Op::Unlink(path("big")),
-        Op::Unlink(path("h")),
-        Op::Rmdir(path("empty")),
-        Op::Rename(path("f"), path("f2"), true),
-        Op::Rename(path("f"), path("big"), true),
-        Op::Rename(path("f"), path("d/f"), true),
-        Op::Rename(path("f"), path("d/g"), true),
-        Op::Rename(path("d"), path("empty/d"), true),
-        Op::Rename(path("d"), path("d2"), true),
-        Op::Rename(path("d/g"), path("g"), false),
-        Op::Rename(path("empty"), path("d/empty"), false),
-        write("f", 0, 8),
-        write("f", 0, 3),
-        write("f", 4, 8),
-        write("f", 0, 16),
-        write("f", 5, 100),
-        write("f", 10, 4),
-        write("f", 4090, 12),
-        write("f", 20_000, 10),
-        write("f", 3_000_000, 5),
-        write("f", 0, 9000),
-        write("big", 0, 8),
-        write("big", 4090, 16),
-        write("big", 100, 4096),
-        write("big", 4096, 4096),
-        write("big", 9_000, 30_000),
-        write("big", 39_999, 10),
-        Op::WriteBack(target(b"big"), 4000, 200, 5),
-        Op::Truncate(target(b"f"), 0),
-        Op::Truncate(target(b"f"), 3),
-        Op::Truncate(target(b"f"), 50_000),
-        Op::Truncate(target(b"big"), 5000),
-        Op::Truncate(target(b"big"), 0),
-        Op::Fallocate(target(b"big"), 100, 9000, 2),
-        Op::Fallocate(target(b"big"), 4096, 8192, 2),
-        Op::Fallocate(target(b"big"), 0, 50_000, 3),
-        Op::Fallocate(target(b"big"), 39_990, 10, 2),
-        Op::Fallocate(target(b"f"), 0, 9000, 0),
-        Op::Chmod(target(b"f"), 0o400),
-        Op::Chown(target(b"f"), 7, 8),
-        Op::Utimes(target(b"f"), 77),
-        Op::Flags(target(b"f"), 2),
-        Op::SetXattr(target(b"f"), 1, 10, 0),
-        Op::SetXattr(target(b"d"), 2, 5000, 0),
-        Op::RemoveXattr(target(b"big"), 1),
-        Op::Tmpfile(path("d")),
-        Op::Hold(path("f")),
-    ]
-}
-
 /// The tree that operations begin on; with `one_time`, everything has happened at once.
 fn prepared(one_time: bool) -> Vec<u8> {
     let image = empty(1 << 20);
@@ -132,21 +66,7 @@ fn prepared(one_time: bool) -> Vec<u8> {
     let (fs, _) = watched(&image, options(Optimizations::ALL), &clock);
     let fs = Arc::new(fs);
     let mut side = Side::new(Arc::<Bpfs>::clone(&fs) as Arc<dyn FileSystem>);
-    let path = |path: &str| path.as_bytes().to_vec();
-    for op in [
-        Op::Create(path("f"), 0o4755),
-        Op::Write(target(b"f"), 0, 10, 2),
-        Op::Create(path("big"), 0o644),
-        Op::Write(target(b"big"), 0, 40_000, 4),
-        Op::SetXattr(target(b"big"), 1, 50, 0),
-        Op::Mkdir(path("d"), 0o755),
-        Op::Create(path("d/g"), 0o644),
-        Op::Write(target(b"d/g"), 5000, 10, 2),
-        Op::Mkdir(path("empty"), 0o755),
-        Op::Create(path("gone"), 0o644),
-        Op::Link(target(b"f"), path("h")),
-        Op::Unlink(path("gone")),
-    ] {
+    for op in preparations() {
         clock.advance(Duration::from_secs(u64::from(!one_time)));
         let answer = side.run(&op);
         assert!(!matches!(answer, driver::Answer::Failed(_)), "{op:?}: {answer:?}");
@@ -164,13 +84,12 @@ impl Judge {
     }
 
     fn see(&self, fs: Bpfs) -> Tree {
-        Side::new(Arc::new(fs)).tree()
+        Side::brief(Arc::new(fs)).tree()
     }
 
     /// Opens a state; what is there, and what opening it has stored.
-    fn open(&self, image: &[u8], clock: &Arc<ManualClock>, story: &str) -> (Tree, Vec<Event>) {
+    fn open(&self, medium: Medium, clock: &Arc<ManualClock>, story: &str) -> (Tree, Vec<Event>) {
         let log = Log::default();
-        let medium = Medium::copy_of(image).unwrap();
         let watch = Some(Box::new(log.clone()) as _);
         let opened = Bpfs::open_watched(medium, self.options, Arc::<ManualClock>::clone(clock), watch);
         let fs = opened.unwrap_or_else(|error| panic!("{story}: it cannot be opened: {error}"));
@@ -188,8 +107,8 @@ impl Judge {
         let (fs, log) = watched(image, self.options, &clock);
         let fs = Arc::new(fs);
         let mut side = Side::new(Arc::<Bpfs>::clone(&fs) as Arc<dyn FileSystem>);
-        let mut base = image.clone();
-        let mut trees = vec![self.open(&base, &clock, "at the beginning").0];
+        let mut base = Image::new(image.clone());
+        let mut trees = vec![self.open(base.medium(), &clock, "at the beginning").0];
         // Stores of operations before that are not durable yet.
         let mut epoch: Vec<(u64, Vec<u8>)> = Vec::new();
         counts.programs += 1;
@@ -206,7 +125,9 @@ impl Judge {
                 "{:?}, {:?}, operation {number} of {ops:?}",
                 self.options.optimizations, self.options.caching
             );
-            let (after, _) = self.open(&fs.image(), &clock, &story);
+            // What opening finds out anew may be wrong in memory.
+            check(&fs);
+            let (after, _) = self.open(Medium::copy_of(&fs.image()).unwrap(), &clock, &story);
             trees.push(after);
             match self.options.caching {
                 Caching::WriteThrough => {
@@ -217,13 +138,13 @@ impl Judge {
                 }
             }
         }
-        assert!(self.options.caching == Caching::Epochs || base == fs.image(), "a store went by");
+        assert!(self.options.caching == Caching::Epochs || base.bytes() == fs.image(), "a store went by");
     }
 
     /// One of some trees, and not an older one than `from`; which.
     fn judge(
         &self,
-        image: &[u8],
+        image: &mut Image,
         trees: &[Tree],
         from: usize,
         clock: &Arc<ManualClock>,
@@ -232,7 +153,7 @@ impl Judge {
     ) -> usize {
         counts.states += 1;
         counts.opened += 1;
-        let (tree, events) = self.open(image, clock, story);
+        let (tree, events) = self.open(image.medium(), clock, story);
         let found = trees.iter().rposition(|one| *one == tree);
         let found = found.unwrap_or_else(|| {
             panic!("{story}: it is neither before nor after: {:?}", difference(&tree, trees))
@@ -240,23 +161,24 @@ impl Judge {
         assert!(found >= from, "{story}: it was after, and is before again");
         if !events.is_empty() {
             // Opening is cut as well.
-            let mut state = image.to_vec();
+            let mark = image.mark();
             for event in &events {
                 let Event::Store(at, bytes) = event else { continue };
                 for (at, word) in words(*at, bytes) {
-                    apply(&mut state, at, word);
+                    image.apply_for_now(at, word);
                     counts.states += 1;
-                    let (again, _) = self.open(&state, clock, story);
+                    let (again, _) = self.open(image.medium(), clock, story);
                     assert_eq!(again, tree, "{story}: opening was cut off");
                 }
             }
+            image.back_to(mark);
         }
         found
     }
 
     fn prefixes(
         &self,
-        base: &mut [u8],
+        base: &mut Image,
         events: &[Event],
         trees: &[Tree],
         clock: &Arc<ManualClock>,
@@ -269,7 +191,7 @@ impl Judge {
             let pieces = words(*at, bytes);
             let many = pieces.len();
             for (number, (at, word)) in pieces.into_iter().enumerate() {
-                apply(base, at, word);
+                base.apply(at, word);
                 // Of long stores of contents the beginning, the end and some between.
                 if many <= 40 || number < 3 || number + 3 >= many || number % 61 == 0 {
                     counts.cuts += 1;
@@ -279,12 +201,20 @@ impl Judge {
         }
         if let [before, after] = trees {
             assert!(from == 1 || before == after, "{story}: it has returned, and is not durable");
+            // What is behind the last fence may not have reached the medium when the operation returned.
+            let last = events.iter().rposition(|event| matches!(event, Event::Fence));
+            let late = &events[last.map_or(0, |last| last + 1)..];
+            let is_late = late.iter().any(|event| matches!(event, Event::Store(..)));
+            assert!(
+                !is_late || before == after,
+                "{story}: it has returned, and no fence was behind its last store"
+            );
         }
     }
 
     fn epochs(
         &self,
-        (base, epoch): (&mut Vec<u8>, &mut Vec<(u64, Vec<u8>)>),
+        (base, epoch): (&mut Image, &mut Vec<(u64, Vec<u8>)>),
         events: &[Event],
         trees: &[Tree],
         clock: &Arc<ManualClock>,
@@ -299,7 +229,7 @@ impl Judge {
                 }
                 Event::Fence => {
                     for (at, word) in epoch.drain(..) {
-                        apply(base, at, &word);
+                        base.apply(at, &word);
                     }
                 }
             }
@@ -308,7 +238,7 @@ impl Judge {
 
     fn subsets(
         &self,
-        base: &[u8],
+        base: &mut Image,
         epoch: &[(u64, Vec<u8>)],
         trees: &[Tree],
         clock: &Arc<ManualClock>,
@@ -320,7 +250,7 @@ impl Judge {
         let few = epoch.len().min(6);
         let tail = epoch.len() - few;
         for choice in 0..self.choices + 2 * fstitch_core::num::to_u64(few) {
-            let mut state = base.to_vec();
+            let mark = base.mark();
             for (number, (at, word)) in epoch.iter().enumerate() {
                 let nth = number.checked_sub(tail).map(fstitch_core::num::to_u64);
                 let is_there = match choice.checked_sub(self.choices) {
@@ -330,10 +260,11 @@ impl Judge {
                     Some(one) => nth == Some(one / 2),
                 };
                 if is_there {
-                    apply(&mut state, *at, word);
+                    base.apply_for_now(*at, word);
                 }
             }
-            self.judge(&state, trees, 0, clock, story, counts);
+            self.judge(base, trees, 0, clock, story, counts);
+            base.back_to(mark);
         }
     }
 }
@@ -370,11 +301,6 @@ fn words(at: u64, bytes: &[u8]) -> Vec<(u64, &[u8])> {
         done += len;
     }
     pieces
-}
-
-fn apply(image: &mut [u8], at: u64, bytes: &[u8]) {
-    let at = usize::try_from(at).unwrap();
-    image[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
 const WRITE_THROUGH: [Optimizations; 6] = [

@@ -268,6 +268,14 @@ impl Change<'_> {
         let count = leaves(to_u64(framed.len()));
         let height = height_for(count);
         self.heights.insert(tree, height);
+        // Blocks of pointers are new as well: those that are there are the old attributes', and free.
+        for level in 1..=height {
+            for index in 0..count.div_ceil(span(level)) {
+                let fresh = Some(self.take(tree)?);
+                let draft = Draft { fresh, is_bare: true, ..Draft::default() };
+                self.drafts.insert(Node { tree, level, index }, draft);
+            }
+        }
         for (index, piece) in (0..).zip(framed.chunks(BLOCK)) {
             let mut fresh = self.take(tree)?;
             self.state.gate.write(&mut fresh, 0, piece);

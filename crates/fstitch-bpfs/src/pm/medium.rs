@@ -1,6 +1,8 @@
 //! The memory itself: mapped, read by everybody, stored to by the gate alone, and written back line by line where that is needed.
 
 use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -64,6 +66,19 @@ impl std::fmt::Debug for Medium {
 
 fn failed(error: rustix::io::Errno) -> Error {
     Error::io(IoOp::Open, BlockNo(0), error.into())
+}
+
+/// Bytes of a file or a device. Files and disks say it by their end; a character device that is memory has none, and its driver says
+/// it in the kernel's list of devices.
+fn len_of(mut file: &File) -> std::io::Result<u64> {
+    let about = file.metadata()?;
+    if !about.file_type().is_char_device() {
+        return file.seek(SeekFrom::End(0));
+    }
+    let device = about.rdev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let said = std::fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/size"))?;
+    said.trim().parse().map_err(|_| std::io::ErrorKind::InvalidData.into())
 }
 
 impl Medium {
@@ -134,14 +149,14 @@ impl Medium {
         self.source.as_ref().and_then(Source::take_failure)
     }
 
-    /// A file, as far as it goes. On a file system that maps persistent memory itself (DAX) stores survive a power cut; else they
-    /// are in the kernel's memory when the process ends, and a sync writes them to the disk, in no order. With `read_only`,
-    /// a copy in memory changes, and the file does not.
+    /// A file, as far as it goes, or a device. On a file system that maps persistent memory itself (DAX), and on a device that is such
+    /// memory (`/dev/dax0.0`), stores survive a power cut; else they are in the kernel's memory when the process ends, and a sync writes
+    /// them to the disk, in no order. With `read_only`, a copy in memory changes, and the file does not.
     ///
     /// # Errors
     /// Those of the kernel.
     pub fn file(file: File, read_only: bool) -> Result<Self> {
-        let len = file.metadata().map_err(|error| Error::io(IoOp::Open, BlockNo(0), error))?.len();
+        let len = len_of(&file).map_err(|error| Error::io(IoOp::Open, BlockNo(0), error))?;
         let len = to_usize(len);
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping. The image's lock keeps other programs of ours from the file; what strangers write to it while it is

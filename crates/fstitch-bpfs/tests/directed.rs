@@ -1,0 +1,134 @@
+//! What random operations meet seldom, under every set of optimisations.
+//!
+//! What it prevents: attributes whose blocks are free while they are used, contents of an earlier life, and room that an operation which
+//! had none has kept.
+
+#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+mod support;
+
+use fstitch_bpfs::{Bpfs, Medium, Optimizations};
+use fstitch_core::{FileSystem, InodeNo, SetAttr, XattrSetMode};
+use support::{CALLER, check, clock, create, empty, options, watched};
+
+const COLUMNS: [Optimizations; 6] = [
+    Optimizations::SHADOW_PAGING,
+    Optimizations::SHORT_CIRCUIT,
+    Optimizations::APPEND_AND_TIMES,
+    Optimizations::ALL_OF_THE_PAPER,
+    Optimizations::JOURNAL,
+    Optimizations::ALL,
+];
+
+fn each(bytes: u64, test: impl Fn(&Bpfs, Optimizations)) {
+    let image = empty(bytes);
+    for optimizations in COLUMNS {
+        let (fs, _) = watched(&image, options(optimizations), &clock());
+        test(&fs, optimizations);
+        check(&fs);
+    }
+}
+
+fn free(fs: &Bpfs) -> u64 {
+    fs.statfs().unwrap().blocks_free
+}
+
+fn resize(fs: &Bpfs, ino: InodeNo, size: u64) {
+    fs.setattr(&CALLER, ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+}
+
+/// Attributes of several blocks take the place of others, of as many blocks, fewer and more.
+#[test]
+fn attributes_of_several_blocks_take_the_place_of_others() {
+    each(1 << 20, |fs, optimizations| {
+        let ino = create(fs, fs.root(), b"a");
+        let before = free(fs);
+        for len in [10, 5000, 5000, 9000, 60_000, 100, 5000, 4089, 4090, 0, 8000] {
+            let value = vec![u8::try_from(len % 251).unwrap(); len];
+            fs.setxattr(&CALLER, ino, b"user.a", &value, XattrSetMode::Set).unwrap();
+            check(fs);
+            let opened =
+                Bpfs::open(Medium::copy_of(&fs.image()).unwrap(), options(optimizations), clock()).unwrap();
+            check(&opened);
+            assert!(opened.getxattr(ino, b"user.a").unwrap() == value, "{optimizations:?}: {len} bytes");
+        }
+        fs.removexattr(&CALLER, ino, b"user.a").unwrap();
+        assert_eq!(free(fs), before, "{optimizations:?}");
+    });
+}
+
+/// A file that became empty and long again holds nothing.
+#[test]
+fn a_file_that_grows_from_nothing_shows_nothing() {
+    each(1 << 20, |fs, optimizations| {
+        for old in [10, 20_000] {
+            for new in [5, 3000, 9000, 3_000_000] {
+                let ino = create(fs, fs.root(), b"a");
+                fs.write(&CALLER, ino, 0, &vec![7; old]).unwrap();
+                resize(fs, ino, 0);
+                resize(fs, ino, new);
+                check(fs);
+                let mut found = vec![1; usize::try_from(new).unwrap()];
+                assert_eq!(fs.read(ino, 0, &mut found).unwrap(), found.len());
+                assert!(found.iter().all(|byte| *byte == 0), "{optimizations:?}: {old} bytes, then {new}");
+                fs.unlink(&CALLER, fs.root(), b"a").unwrap();
+            }
+        }
+    });
+}
+
+/// Operations for which there is no room, wherever they find out.
+#[test]
+fn what_there_is_no_room_for_takes_none() {
+    each(1 << 20, |fs, optimizations| {
+        let ino = create(fs, fs.root(), b"a");
+        fs.write(&CALLER, ino, 0, &[1; 20_000]).unwrap();
+        let filler = create(fs, fs.root(), b"filler");
+        let mut failed = 0;
+        for left in (0..14).rev() {
+            let room = free(fs);
+            if room > left {
+                let size = fs.getattr(filler).unwrap().size;
+                let more = vec![2; usize::try_from((room - left) * 4096).unwrap()];
+                // It may take some blocks for pointers, so less may be left.
+                let _ = fs.write(&CALLER, filler, size, &more);
+            }
+            let before = free(fs);
+            let ranges: [(u64, &[u8]); 3] = [(10, &[3; 100]), (5000, &[3; 100]), (9000, &[3; 100])];
+            let tried = [
+                fs.write_ranges(&CALLER, ino, &ranges),
+                fs.setxattr(&CALLER, ino, b"user.a", &[4; 9000], XattrSetMode::Set),
+            ];
+            check(fs);
+            if tried.iter().all(Result::is_err) {
+                assert_eq!(free(fs), before, "{optimizations:?}: {left} blocks were left");
+                failed += 1;
+            }
+            let _ = fs.removexattr(&CALLER, ino, b"user.a");
+        }
+        assert!(failed > 0, "{optimizations:?}: there was room for everything");
+    });
+}
+
+/// As many words as the micro-journal takes, fewer and more.
+#[test]
+fn any_number_of_words_is_one_commit() {
+    each(1 << 20, |fs, optimizations| {
+        let ino = create(fs, fs.root(), b"a");
+        let mut expected = vec![1; 60_000];
+        fs.write(&CALLER, ino, 0, &expected).unwrap();
+        for count in 1..=14_u8 {
+            let word = [count + 1; 8];
+            // Two in each block.
+            let places: Vec<usize> = (0..usize::from(count)).map(|n| n / 2 * 4096 + n % 2 * 80).collect();
+            let ranges: Vec<(u64, &[u8])> = places.iter().map(|at| (*at as u64, &word[..])).collect();
+            fs.write_ranges(&CALLER, ino, &ranges).unwrap();
+            places.iter().for_each(|at| expected[*at..*at + 8].copy_from_slice(&word));
+            let opened =
+                Bpfs::open(Medium::copy_of(&fs.image()).unwrap(), options(optimizations), clock()).unwrap();
+            let mut found = vec![0; expected.len()];
+            assert_eq!(opened.read(ino, 0, &mut found).unwrap(), found.len());
+            assert!(found == expected, "{optimizations:?}: {count} words");
+        }
+    });
+}
