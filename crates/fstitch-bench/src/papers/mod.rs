@@ -80,7 +80,7 @@ const ASKED_FOR: [(&str, Make); 6] = [
     ("bpfs scan", bpfs::scan),
     ("bpfs bytes tree", bpfs::unpacking),
     ("bpfs bytes postmark", bpfs::postmark_small),
-    ("bpfs bytes large postmark", bpfs::postmark_large),
+    ("bpfs bytes big postmark", bpfs::postmark_large),
     ("bpfs bytes bonnie", bpfs::bonnie),
     ("bpfs bytes build", bpfs::build),
 ];
@@ -229,7 +229,7 @@ pub(crate) mod tests {
         assert_eq!(chosen(&[]).unwrap(), names()[..MEASURED.len()]);
         assert_eq!(
             chosen(&["large", "mount"]).unwrap(),
-            ["time to mount", "lld large", "lld minix large file", "bpfs bytes large postmark"]
+            ["time to mount", "lld large", "lld minix large file"]
         );
         assert_eq!(chosen(&["lld"]).unwrap().len(), 7);
         assert_eq!(chosen(&["bpfs bytes"]).unwrap(), names()[MEASURED.len() + 1..]);

@@ -162,7 +162,7 @@ pub fn postmark_large(setting: &Setting<'_>) -> Result<Table> {
     let about = "The program `postmark`: 500 files of 512 bytes to 16 MiB, its other settings as they are. The paper, on a machine of 1 GiB: BPFS about the same as the \
                  others, half of ext3 and ext4 with a journal of data.";
     let title = "BPFS: bytes of a large PostMark, [D] Fig 3.6";
-    table(setting, &benchmark, ("bpfs bytes large postmark", title, about.to_owned()))
+    table(setting, &benchmark, ("bpfs bytes big postmark", title, about.to_owned()))
 }
 
 /// Bonnie++.

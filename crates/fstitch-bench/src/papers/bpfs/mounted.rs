@@ -60,3 +60,26 @@ impl Drop for Mounted {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_programs_write_is_counted_with_what_it_takes() {
+        let (memory, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let at = at.path().canonicalize().unwrap();
+        let stored = |optimizations| {
+            let mut mounted = Mounted::new(memory.path(), 16 << 20, optimizations, &at).unwrap();
+            std::fs::write(at.join("file"), vec![1; 1 << 20]).unwrap();
+            let bytes = mounted.stored().bytes;
+            assert_eq!(mounted.stored().bytes, 0, "nothing since");
+            mounted.stop().unwrap();
+            assert!(!at.join("file").exists());
+            bytes
+        };
+        let (usual, shadow) = (stored(Optimizations::ALL), stored(Optimizations::SHADOW_PAGING));
+        assert!((1 << 20..(1 << 20) + 16_384).contains(&usual), "{usual}");
+        assert!(shadow > usual, "{shadow}");
+    }
+}

@@ -103,3 +103,30 @@ impl Drop for Looped {
         let _ = run("losetup", &[OsStr::new("-d"), self.device.as_os_str()]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sectors_of_what_was_written_are_counted_once() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(ALL[0].lacks().is_some_and(|why| why.contains("root")));
+            return;
+        }
+        let (images, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let at = at.path().canonicalize().unwrap();
+        let [ext2, .., journal] = ALL;
+        let mut written = Vec::new();
+        for rival in [ext2, journal] {
+            assert_eq!(rival.lacks(), None);
+            let mut looped = Looped::new(&rival, images.path(), 64 << 20, &at).unwrap();
+            std::fs::write(at.join("file"), vec![1; 4 << 20]).unwrap();
+            written.push(looped.written().unwrap());
+            assert!(looped.written().unwrap() < 1 << 20, "what was written is not written again");
+        }
+        assert!((4 << 20..6 << 20).contains(&written[0]), "{written:?}");
+        assert!(written[1] > 8 << 20, "a journal of data has it twice: {written:?}");
+        assert!(!at.join("file").exists());
+    }
+}
