@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what a purpose needs and this machine lacks: setup.sh build|optimized|demo|test|proofs|studies|bench.
+# Installs what a purpose needs and this machine lacks: setup.sh build|optimized|demo|test|proofs|studies|bench|bpfs.
 # Only Debian's package manager is known here; elsewhere, and without root or sudo, it says what is missing and
 # goes on, because every purpose has a reduced form that works without.
 set -euo pipefail
 
-purpose=${1:?"usage: setup.sh build|optimized|demo|test|proofs|studies|bench"}
+purpose=${1:?"usage: setup.sh build|optimized|demo|test|proofs|studies|bench|bpfs"}
 missing=()
 
 need() { # need COMMAND PACKAGE
@@ -75,6 +75,24 @@ bench)
     need fio fio
     # Beside our NBD server.
     need nbdkit nbdkit
+    [ -e /usr/src/linux-source-6.1.tar.xz ] || missing+=(linux-source-6.1)
+    ;;
+bpfs)
+    need fusermount3 fuse3
+    need mke2fs e2fsprogs
+    need mkfs.xfs xfsprogs
+    need mkfs.btrfs btrfs-progs
+    need losetup mount
+    need xz xz-utils
+    need postmark postmark
+    need bonnie++ bonnie++
+    need make make
+    need ld.gold binutils
+    need dpkg-source dpkg-dev
+    # What Apache is built with.
+    need apr-1-config libapr1-dev
+    need apu-1-config libaprutil1-dev
+    need pcre2-config libpcre2-dev
     [ -e /usr/src/linux-source-6.1.tar.xz ] || missing+=(linux-source-6.1)
     ;;
 studies)

@@ -43,6 +43,8 @@ pub struct Wanted {
     pub memory: Option<PathBuf>,
     /// The archive of kernel sources; Debian's if it is there, otherwise a tree is made up.
     pub source: Option<PathBuf>,
+    /// An archive of the sources of a program, which is built where a table asks for it.
+    pub program: Option<PathBuf>,
     /// The program `fstitch`.
     pub fstitch: PathBuf,
     /// Which way requests reach our servers; `Auto` is io_uring where it can be had.
@@ -99,6 +101,7 @@ pub fn run(wanted: &Wanted, say: &mut Say<'_>) -> Result<Results> {
         disk: place(&disk),
         memory: place(&memory),
         fstitch: Some(wanted.fstitch.clone()),
+        program: wanted.program.clone(),
     };
     papers::tables(&wanted.tables, &setting, &mut results, say)?;
     if wanted.race {
@@ -139,11 +142,14 @@ fn contenders(wanted: &Wanted, is_io_uring: bool) -> Vec<Contender> {
     if wanted.contenders.is_empty() { all(is_io_uring) } else { wanted.contenders.clone() }
 }
 
-/// All contenders but the conventional mode through FUSE, which is measured in process, and, without io_uring, those that
+/// All contenders but those that race only when they are named, the conventional mode through FUSE, which is measured in process, and, without io_uring, those that
 /// are to be compared with it.
 fn all(is_io_uring: bool) -> Vec<Contender> {
-    let takes_part =
-        |one: &Contender| !(one.is_synchronous() && one.is_mounted()) && (is_io_uring || !one.is_by_device());
+    let takes_part = |one: &Contender| {
+        !(one.is_synchronous() && one.is_mounted())
+            && (is_io_uring || !one.is_by_device())
+            && !one.is_asked_for()
+    };
     Contender::ALL.into_iter().chain([Contender::Tmpfs]).filter(takes_part).collect()
 }
 

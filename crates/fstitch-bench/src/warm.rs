@@ -41,6 +41,8 @@ pub(crate) fn before(contender: Contender, tools: &Tools, scratch: &Path, mib: u
         | Contender::Cached(_)
         | Contender::Following(_)
         | Contender::Memory
+        | Contender::Bpfs
+        | Contender::BpfsMemory
         | Contender::DeviceSoft
         | Contender::DeviceMemory => {
             // The kernel keeps what was written in pages of its own as well, at the same time.

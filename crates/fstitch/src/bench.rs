@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fstitch_bench::contender::Contender;
+use fstitch_bench::limit::InMemory;
 use fstitch_bench::papers::Chosen;
 use fstitch_bench::race::Step;
 use fstitch_bench::results::Results;
@@ -55,6 +56,9 @@ pub struct Arguments {
     /// tree is made up
     #[arg(long, value_name = "FILE")]
     source: Option<PathBuf>,
+    /// An archive of the sources of a program (configure, make) that is built for the table "bpfs bytes build"
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
     /// Which way requests reach our mounts: auto, io_uring or device. Root has the kernel offer io_uring while it runs, and not
     /// with `device`
     #[arg(long, value_name = "WAY", default_value = "auto")]
@@ -89,6 +93,9 @@ pub struct Arguments {
     /// Serve the file system in memory that shows the limit of FUSE
     #[arg(long, value_name = "DIR", hide = true)]
     serve_memory: Option<PathBuf>,
+    /// Serve BPFS in memory
+    #[arg(long, value_name = "DIR", hide = true)]
+    serve_bpfs: Option<PathBuf>,
     /// Touch so many MiB of memory and end, so that the machine has them ready
     #[arg(long, value_name = "MIB", hide = true)]
     touch: Option<u64>,
@@ -103,7 +110,11 @@ const IMAGE_MIN: u64 = 128 << 20;
 /// Races, and writes what came of it.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     if let Some(at) = &arguments.serve_memory {
-        limit::serve(at, arguments.transport)?;
+        limit::serve(InMemory::Model, at, arguments.transport)?;
+        return Ok(Outcome::SUCCESS);
+    }
+    if let Some(at) = &arguments.serve_bpfs {
+        limit::serve(InMemory::Bpfs, at, arguments.transport)?;
         return Ok(Outcome::SUCCESS);
     }
     if let Some(mib) = arguments.touch {
@@ -251,6 +262,7 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         disk: medium("disk", &arguments.disk),
         memory: medium("memory", &arguments.memory),
         source: arguments.source.clone(),
+        program: arguments.program.clone(),
         fstitch: std::env::current_exe().context("the path of this program")?,
         race: !arguments.no_race && arguments.tables.is_empty(),
         transport: arguments.transport,

@@ -22,8 +22,8 @@ class Source(NamedTuple):
         return ["dropbearkey"] if quick else ["dropbear"]
 
 
-def fetched(work):
-    """The original archive of the package, from the distribution's sources, without a change to what the machine asks its packages of."""
+def fetched(work, package=PACKAGE):
+    """The original archive of a package, from the distribution's sources, without a change to what the machine asks its packages of."""
     place = f"{work}/source"
     os.makedirs(f"{place}/lists/partial")
     with open("/etc/os-release", encoding="utf-8") as file:
@@ -31,10 +31,10 @@ def fetched(work):
     with open(f"{place}/sources.list", "w", encoding="utf-8") as file:
         file.write(f"deb-src http://deb.debian.org/debian {words.get('VERSION_CODENAME', 'stable')} main\n")
     command = ["apt-get", "-o", f"Dir::Etc::SourceList={place}/sources.list", "-o", "Dir::Etc::SourceParts=-", "-o", f"Dir::State::Lists={place}/lists"]
-    for words in (["update", "-qq"], ["source", "-qq", "--download-only", PACKAGE]):
+    for words in (["update", "-qq"], ["source", "-qq", "--download-only", package]):
         if subprocess.run([*command, *words], cwd=place, capture_output=True, check=False).returncode:
             return None
-    return next(iter(glob.glob(f"{place}/{PACKAGE}_*.orig.tar.*[z2]")), None)
+    return next(iter(glob.glob(f"{place}/{package}_*.orig.tar.*[z2]")), None)
 
 
 def prepare(setting, given):

@@ -26,6 +26,10 @@ pub enum Contender {
     InProcess(Consistency),
     /// A file system in memory behind the same front end: the limit of FUSE.
     Memory,
+    /// BPFS on the image, as `fstitch mount` has it: each operation waits for the medium.
+    Bpfs,
+    /// BPFS in memory, behind the same front end.
+    BpfsMemory,
     /// Soft updates, mounted through `/dev/fuse` where other mounts of ours use io_uring.
     DeviceSoft,
     /// The file system in memory, in the same way.
@@ -61,7 +65,7 @@ pub enum Kernel {
 
 impl Contender {
     /// All of them, in the order of reports.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 32] = [
         Self::Defaults,
         Self::LeftAlone,
         Self::Mounted(Consistency::Soft),
@@ -75,6 +79,8 @@ impl Contender {
         Self::InProcess(Consistency::Async),
         Self::InProcess(Consistency::Sync),
         Self::Memory,
+        Self::Bpfs,
+        Self::BpfsMemory,
         Self::DeviceSoft,
         Self::DeviceMemory,
         Self::Cached(Consistency::Soft),
@@ -103,6 +109,8 @@ impl Contender {
             Self::Mounted(mode) => format!("fuse-{mode}"),
             Self::InProcess(mode) => format!("in-{mode}"),
             Self::Memory => "fuse-memory".into(),
+            Self::Bpfs => "fuse-bpfs".into(),
+            Self::BpfsMemory => "fuse-bpfs-memory".into(),
             Self::DeviceSoft => "device-soft".into(),
             Self::DeviceMemory => "device-memory".into(),
             Self::Cached(mode) => format!("cached-{mode}"),
@@ -128,8 +136,8 @@ impl Contender {
         match self {
             Self::Mounted(mode) | Self::InProcess(mode) | Self::Cached(mode) => mode != Consistency::Async,
             Self::Kernel(kernel) => kernel != Kernel::Ext2,
-            Self::Defaults | Self::LeftAlone | Self::DeviceSoft | Self::Following(_) => true,
-            Self::Memory | Self::DeviceMemory | Self::Fuse2fs | Self::Tmpfs => false,
+            Self::Defaults | Self::LeftAlone | Self::Bpfs | Self::DeviceSoft | Self::Following(_) => true,
+            Self::Memory | Self::BpfsMemory | Self::DeviceMemory | Self::Fuse2fs | Self::Tmpfs => false,
         }
     }
 
@@ -137,6 +145,12 @@ impl Contender {
     #[must_use]
     pub fn is_by_device(self) -> bool {
         matches!(self, Self::DeviceSoft | Self::DeviceMemory)
+    }
+
+    /// Whether it races only when it is named: BPFS has tables of its own.
+    #[must_use]
+    pub fn is_asked_for(self) -> bool {
+        matches!(self, Self::Bpfs | Self::BpfsMemory)
     }
 
     /// Whether it takes part in a workload: what compares transports or caches does so where a goal asks for it, and on the machine as it
@@ -168,7 +182,7 @@ impl Contender {
     /// Whether it uses the medium at all.
     #[must_use]
     pub fn has_medium(self) -> bool {
-        !matches!(self, Self::Memory | Self::DeviceMemory | Self::Tmpfs)
+        !matches!(self, Self::Memory | Self::BpfsMemory | Self::DeviceMemory | Self::Tmpfs)
     }
 
     /// Whether programs can be run in it.
@@ -200,7 +214,7 @@ impl Contender {
             | Self::Kernel(Kernel::Ext2) => Some("ext2"),
             Self::Kernel(Kernel::Ext4) => Some("ext4"),
             Self::Kernel(_) | Self::Following(_) => Some("ext3"),
-            Self::Memory | Self::DeviceMemory | Self::Tmpfs => None,
+            Self::Memory | Self::Bpfs | Self::BpfsMemory | Self::DeviceMemory | Self::Tmpfs => None,
         }
     }
 }
@@ -275,6 +289,9 @@ impl Tools {
         if let Some(format) = contender.format() {
             process::format(format, &medium.image)?;
         }
+        if contender == Contender::Bpfs {
+            start::make_bpfs(self, &medium.image)?;
+        }
         if let Contender::Following(policy) = contender {
             start::follow(self, policy, &medium.image)?;
         }
@@ -305,6 +322,8 @@ impl Tools {
             | Contender::Cached(_)
             | Contender::Following(_)
             | Contender::Memory
+            | Contender::Bpfs
+            | Contender::BpfsMemory
             | Contender::DeviceSoft
             | Contender::DeviceMemory
             | Contender::Fuse2fs
@@ -318,3 +337,4 @@ impl Tools {
 }
 
 pub use process::version;
+pub(crate) use process::{run, unmount};

@@ -53,8 +53,10 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
         Contender::DeviceSoft => mount_tuned(tools, "consistency=soft,transport=device", image)?,
         Contender::Cached(mode) => mount_tuned(tools, &format!("consistency={mode},writeback_cache"), image)?,
         Contender::Following(_) => mount_tuned(tools, "consistency=ordered", image)?,
-        Contender::Memory => mount_memory(tools, "auto")?,
-        Contender::DeviceMemory => mount_memory(tools, "device")?,
+        Contender::Memory => mount_memory(tools, "--serve-memory", "auto")?,
+        Contender::Bpfs => mount_ours(tools, Some("awake=off"), image)?,
+        Contender::BpfsMemory => mount_memory(tools, "--serve-bpfs", "auto")?,
+        Contender::DeviceMemory => mount_memory(tools, "--serve-memory", "device")?,
         Contender::Fuse2fs => {
             let child = serve(Command::new("fuse2fs").arg("-f").arg(image).arg(at), at)?;
             Kind::Foreign { child, image: Some(image.to_owned()) }
@@ -87,6 +89,14 @@ pub fn follow(tools: &Tools, policy: &str, image: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Makes an empty BPFS volume of all of an image.
+pub fn make_bpfs(tools: &Tools, image: &Path) -> Result<()> {
+    let program = tools.fstitch.to_str().context("the program's path is not text")?;
+    let words = ["mkfs", "bpfs", "--force"].map(OsStr::new);
+    run(program, &words.into_iter().chain([image.as_os_str()]).collect::<Vec<_>>())?;
+    Ok(())
+}
+
 /// In a setting that the bench itself has made: what becomes of idle processors is said by the workload, not by the mount.
 fn mount_tuned(tools: &Tools, options: &str, image: &Path) -> Result<Kind> {
     mount_ours(tools, Some(&format!("{options},awake=off")), image)
@@ -102,9 +112,9 @@ fn mount_ours(tools: &Tools, options: Option<&str>, image: &Path) -> Result<Kind
     Ok(Kind::Server { fstitch: tools.fstitch.clone(), child: serve(&mut command, &tools.mountpoint)? })
 }
 
-fn mount_memory(tools: &Tools, transport: &str) -> Result<Kind> {
+fn mount_memory(tools: &Tools, what: &str, transport: &str) -> Result<Kind> {
     let mut command = Command::new(&tools.fstitch);
-    command.args(["bench", "--transport", transport, "--serve-memory"]).arg(&tools.mountpoint);
+    command.args(["bench", "--transport", transport, what]).arg(&tools.mountpoint);
     Ok(Kind::Foreign { child: serve(&mut command, &tools.mountpoint)?, image: None })
 }
 

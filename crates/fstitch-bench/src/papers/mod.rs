@@ -2,8 +2,10 @@
 //!
 //! All of it runs in this process: nothing but the file system and the medium is measured.
 
+mod bpfs;
 mod counts;
 mod files;
+mod goal;
 mod lld;
 mod optimizations;
 mod race;
@@ -38,15 +40,19 @@ pub struct Setting<'a> {
     pub memory: PathBuf,
     /// The program `fstitch`, for what is measured in a process of its own.
     pub fstitch: Option<PathBuf>,
+    /// An archive of the sources of a program, which is built.
+    pub program: Option<PathBuf>,
 }
 
 type Make = fn(&Setting<'_>) -> Result<Table>;
 
+/// BPFS in memory, for a process of its own that serves it.
+pub use self::bpfs::bpfs_in_memory;
 /// What some process of its own measures for the table of large logical disks, as JSON.
 pub use self::lld::child as large_logical_disk;
 
 /// The tables that are measured, with names for those who wait and for those who choose.
-const MEASURED: [(&str, Make); 16] = [
+const MEASURED: [(&str, Make); 20] = [
     ("patches per block", counts::table),
     ("cost per operation", scale::operations),
     ("cost by size of the volume", scale::volumes),
@@ -63,6 +69,20 @@ const MEASURED: [(&str, Make); 16] = [
     ("lld served", lld::served),
     ("shepherd steps", shepherd::steps),
     ("shepherd scrub", shepherd::scrub),
+    ("bpfs operations", bpfs::operations),
+    ("bpfs epochs", bpfs::epochs),
+    ("bpfs flushes", bpfs::flushes),
+    ("bpfs served", bpfs::served),
+];
+
+/// Tables that take so long that they are measured only when they are asked for.
+const ASKED_FOR: [(&str, Make); 6] = [
+    ("bpfs scan", bpfs::scan),
+    ("bpfs bytes tree", bpfs::unpacking),
+    ("bpfs bytes postmark", bpfs::postmark_small),
+    ("bpfs bytes big postmark", bpfs::postmark_large),
+    ("bpfs bytes bonnie", bpfs::bonnie),
+    ("bpfs bytes build", bpfs::build),
 ];
 
 /// Tables that are wanted.
@@ -70,13 +90,16 @@ const MEASURED: [(&str, Make); 16] = [
 pub struct Chosen(Vec<(&'static str, Make)>);
 
 impl Chosen {
-    /// Those whose names contain one of some words; all of them for no words.
+    /// Those whose names contain one of some words; for no words all that do not take very long.
     ///
     /// # Errors
     /// If there are none: the message says which exist.
     pub fn new(words: &[String]) -> Result<Self> {
-        let fits = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
-        let chosen: Vec<_> = MEASURED.into_iter().filter(|(name, _)| fits(name)).collect();
+        if words.is_empty() {
+            return Ok(Self(MEASURED.to_vec()));
+        }
+        let fits = |name: &str| words.iter().any(|word| name.contains(word.as_str()));
+        let chosen: Vec<_> = MEASURED.into_iter().chain(ASKED_FOR).filter(|(name, _)| fits(name)).collect();
         if chosen.is_empty() {
             bail!("no table's name contains `{}`: there are {}", words.join("` or `"), names().join(", "));
         }
@@ -93,7 +116,7 @@ impl Chosen {
 /// The names of all tables that are measured.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
-    MEASURED.iter().map(|(name, _)| *name).collect()
+    MEASURED.iter().chain(&ASKED_FOR).map(|(name, _)| *name).collect()
 }
 
 /// Measures tables. What fails is noted as a gap.
@@ -190,6 +213,7 @@ pub(crate) mod tests {
             disk: disk.path().to_owned(),
             memory: memory.path().to_owned(),
             fstitch: None,
+            program: None,
         };
         let table = make(&setting).unwrap();
         assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{table:?}");
@@ -202,12 +226,13 @@ pub(crate) mod tests {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             Chosen::new(&words).map(|chosen| chosen.0.into_iter().map(|(name, _)| name).collect::<Vec<_>>())
         };
-        assert_eq!(chosen(&[]).unwrap(), names());
+        assert_eq!(chosen(&[]).unwrap(), names()[..MEASURED.len()]);
         assert_eq!(
             chosen(&["large", "mount"]).unwrap(),
             ["time to mount", "lld large", "lld minix large file"]
         );
         assert_eq!(chosen(&["lld"]).unwrap().len(), 7);
+        assert_eq!(chosen(&["bpfs bytes"]).unwrap(), names()[MEASURED.len() + 1..]);
         let error = chosen(&["tape", "wire"]).unwrap_err().to_string();
         assert!(error.starts_with("no table's name contains `tape` or `wire`: there are "), "{error}");
         assert!(names().iter().all(|name| error.contains(name)), "{error}");

@@ -77,6 +77,8 @@ fn color(contender: Contender) -> &'static str {
         | Contender::Mounted(_)
         | Contender::Cached(_)
         | Contender::Following(_)
+        | Contender::Bpfs
+        | Contender::BpfsMemory
         | Contender::DeviceSoft => "#7aa6d8",
         Contender::InProcess(_) => "#2f5f9e",
         Contender::Memory | Contender::DeviceMemory | Contender::Tmpfs => "#b0b0b0",

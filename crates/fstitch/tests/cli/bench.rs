@@ -57,12 +57,15 @@ fn a_race_with_mounts_counts_what_reaches_devices() {
         return;
     }
     let place = Place::new();
-    let results = race(&place, "--only creates --contenders fuse-soft,fuse-memory,kernel-ext2,tmpfs");
-    for contender in ["fuse-soft", "fuse-memory", "kernel-ext2", "tmpfs"] {
+    const CONTENDERS: [&str; 6] =
+        ["fuse-soft", "fuse-memory", "fuse-bpfs", "fuse-bpfs-memory", "kernel-ext2", "tmpfs"];
+    let results = race(&place, &format!("--only creates --contenders {}", CONTENDERS.join(",")));
+    for contender in CONTENDERS {
         assert!(seconds(&results, contender, "with fsync").is_some(), "{contender}: {}", results["gaps"]);
     }
     for cell in results["cells"].as_array().unwrap() {
-        let has_medium = ["fuse-soft", "kernel-ext2"].iter().any(|name| cell["contender"] == *name);
+        let has_medium =
+            ["fuse-soft", "fuse-bpfs", "kernel-ext2"].iter().any(|name| cell["contender"] == *name);
         assert_eq!(cell["device"].is_object(), has_medium, "{cell}");
     }
 }
