@@ -69,7 +69,11 @@ fn mounted(device: &Arc<MemDevice>, mechanism: Consistency) -> Uhfs<Ext2> {
     let mut arrangement = Arrangement { consistency: Some(mechanism), ..Arrangement::default() };
     arrangement.cache.cache_size = 4 << 20;
     let clock = ManualClock::new();
-    open::<Ext2>(Arc::clone(device) as Arc<dyn BlockDevice>, &arrangement, Arc::new(clock)).unwrap().0
+    let opened = open::<Ext2>(Arc::clone(device) as Arc<dyn BlockDevice>, &arrangement, Arc::new(clock));
+    if opened.is_err() {
+        std::fs::write("/dev/shm/ext4-refused.img", device.image()).unwrap();
+    }
+    opened.unwrap().0
 }
 
 fn recovered(device: &dyn BlockDevice) -> Option<Recovered> {
