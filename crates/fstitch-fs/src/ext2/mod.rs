@@ -30,6 +30,7 @@ mod dir;
 mod extents;
 mod groups;
 pub mod identity;
+mod inline;
 mod inode;
 pub mod journal;
 mod journaled;
