@@ -229,9 +229,8 @@ pub(crate) fn whole_file(
 
 /// What groups are made of, wherever it lies. A damaged descriptor is an error only to who needs its group.
 fn own_runs(volume: &dyn BlockSource, shape: &Superblock) -> Result<OwnRuns> {
-    let groups = GroupDescriptor::read_all(shape, |block, into| {
-        volume.read(block, BlockKind::GroupDescriptor, into)
-    })?;
+    let groups =
+        GroupDescriptor::read_all(shape, |block, into| volume.read(block, BlockKind::GroupDescriptor, into))?;
     let groups: Vec<_> = groups.into_iter().map(Some).collect();
     Ok(OwnRuns::of(shape, &groups))
 }

@@ -125,6 +125,12 @@ pub fn entries<'a>(bytes: &'a [u8], block: BlockNo, volume: &Superblock) -> Entr
     Entries { bytes, at: 0, block, inodes_count: volume.inodes_count, filetype: volume.has_filetype() }
 }
 
+/// The entries in `bytes`, a part of an inode in `block` that holds some of a directory.
+#[must_use]
+pub fn inline_entries<'a>(bytes: &'a [u8], block: BlockNo, volume: &Superblock) -> Entries<'a> {
+    Entries { bytes, at: 0, block, inodes_count: volume.inodes_count, filetype: volume.has_filetype() }
+}
+
 impl<'a> Entries<'a> {
     /// The entries of a block of a volume with many inodes and no kinds.
     #[cfg(test)]
