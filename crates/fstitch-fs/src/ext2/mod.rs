@@ -3,7 +3,7 @@
 //! ```text
 //!   low ── LowLevelFs, one line each
 //!    ├─ volume ── superblock, counters, features, state
-//!    ├─ groups ── bitmap, pending ─ alloc (blocks), orlov (inodes); prealloc
+//!    ├─ groups ── bitmap, pending ─ alloc (blocks), orlov (inodes); prealloc, windows
 //!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach
 //!    ├─ dir ── find, add, change, index
 //!    └─ xattr ── acl
@@ -52,6 +52,7 @@ pub mod times;
 mod unwritten;
 pub mod view;
 mod volume;
+mod windows;
 mod xattr;
 
 pub use inode::Inode;
