@@ -171,7 +171,7 @@ impl Ext2 {
     }
 
     fn check_size(&self, inode: &Inode, size: u64, befores: &mut PatchIds) -> Result<()> {
-        if size > raw::size_max(self.sb.block_size) {
+        if size > inode.disk.size_max(self.sb.block_size) {
             return Err(Errno::FBIG.into());
         }
         if size >= LARGE_FILE && inode.disk.kind == FileKind::Regular {
@@ -185,10 +185,12 @@ impl Ext2 {
     fn edit_owner_and_mode(&self, inode: &mut Inode, change: &AttrChange, edits: &mut Edits) -> Result<()> {
         let disk = &mut inode.disk;
         if let Some(nlink) = change.nlink {
-            if nlink > raw::LINK_MAX {
+            let uncounted = disk.kind == FileKind::Directory && !self.counts_directories();
+            if nlink > self.link_max() && !uncounted {
                 return Err(Errno::MLINK.into());
             }
-            disk.nlink = low16(nlink);
+            // A directory with more than can be counted has 1 for good.
+            disk.nlink = if nlink > self.link_max() { 1 } else { low16(nlink) };
             edits.u16(raw::I_LINKS_COUNT, disk.nlink);
         }
         if let Some(perm) = change.perm {

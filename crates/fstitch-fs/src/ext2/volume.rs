@@ -20,7 +20,7 @@ use fstitch_core::{
 use fstitch_patch::{Block, Cache, Ordering as Order, PatchId, Tx};
 
 use super::groups::Groups;
-use super::layout::feature::incompat;
+use super::layout::feature::{Features, PLAIN, incompat, ro_compat};
 use super::layout::superblock::{
     ROOT_INO, S_FEATURE_COMPAT, S_FEATURE_RO_COMPAT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_MNT_COUNT,
     S_MTIME, S_SESSION_MAGIC, S_STATE, S_WTIME, STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE,
@@ -184,7 +184,11 @@ impl Ext2 {
     pub(super) fn format_limits(&self) -> Limits {
         Limits {
             name_max: dirent::NAME_MAX,
-            link_max: inode::LINK_MAX,
+            link_max: self.link_max(),
+            dir_link_max: match self.counts_directories() {
+                true => self.link_max(),
+                false => u32::MAX,
+            },
             size_max: if self.sb.features.has_incompat(incompat::EXTENTS) {
                 inode::size_max_extents(self.sb.block_size)
             } else {
@@ -193,6 +197,18 @@ impl Ext2 {
             symlink_max: idx(self.sb.block_size) - 1,
             block_size: self.block_size(),
         }
+    }
+
+    /// Names that an inode can have. Who knows no more than ext2 and ext3 have may count on fewer.
+    pub(super) fn link_max(&self) -> u32 {
+        let features = &self.sb.features;
+        let is_ext4 = Features { compat: 0, ..features.beyond(&PLAIN) } != Features::default();
+        if is_ext4 { inode::DIRECTORY_LINK_MAX } else { inode::LINK_MAX }
+    }
+
+    /// Whether a directory must count its subdirectories: without the feature `dir_nlink`, or where ext2's limit holds.
+    pub(super) fn counts_directories(&self) -> bool {
+        self.link_max() == inode::LINK_MAX || !self.sb.features.has_ro_compat(ro_compat::DIR_NLINK)
     }
 
     pub(super) fn block_size(&self) -> usize {

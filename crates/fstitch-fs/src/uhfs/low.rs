@@ -26,6 +26,8 @@ pub struct Limits {
     pub name_max: usize,
     /// Names of an inode.
     pub link_max: u32,
+    /// Links of a directory: its own two and those of its subdirectories.
+    pub dir_link_max: u32,
     /// Bytes in a file.
     pub size_max: u64,
     /// Bytes in a symbolic link's target.

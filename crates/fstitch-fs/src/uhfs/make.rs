@@ -63,7 +63,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         if make.name.is_some() {
             self.ask_to_sync_names(&dir)?;
         }
-        rules::check_room(&self.low.attr(dir.inode()), make.kind, self.low.limits().link_max)?;
+        rules::check_room(&self.low.attr(dir.inode()), make.kind, self.low.limits().dir_link_max)?;
         let heritage = self.heritage(&dir, make)?;
         if let Some(name) = make.name {
             self.low.prepare_name(make.caller, dir.inode_mut(), name)?;

@@ -215,7 +215,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         {
             self.refuse_second_name(locked.of(target))?;
         }
-        renamed.check_link_room(self.low.limits().link_max)
+        renamed.check_link_room(self.low.limits().dir_link_max)
     }
 
     /// Moves a name: the operation as its ordering.
@@ -423,7 +423,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             _ => None,
         };
         if let Some((gains, _)) = raised
-            && self.low.attr(locked.of(gains).inode()).nlink >= self.low.limits().link_max
+            && self.low.attr(locked.of(gains).inode()).nlink >= self.low.limits().dir_link_max
         {
             return Err(Errno::MLINK.into());
         }

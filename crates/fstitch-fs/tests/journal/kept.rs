@@ -53,7 +53,7 @@ pub(crate) fn make(fs: &dyn FileSystem, dir: InodeNo, name: &str) -> Entry {
 }
 
 /// Writes `byte` from the start on, as far as there is space; returns how much.
-fn fill(fs: &dyn FileSystem, ino: InodeNo, byte: u8, len: u64) -> u64 {
+pub(crate) fn fill(fs: &dyn FileSystem, ino: InodeNo, byte: u8, len: u64) -> u64 {
     let data = vec![byte; 16 << 10];
     let mut at = 0;
     while at < len {
@@ -130,7 +130,7 @@ impl BlockDevice for Watched {
 }
 
 /// The volume's blocks that the journal lies in.
-fn journal_blocks(device: &MemDevice) -> Vec<u64> {
+pub(crate) fn journal_blocks(device: &MemDevice) -> Vec<u64> {
     let (raw, shape) = read_superblock(device).unwrap();
     let view = BlockView::new(device, 1024);
     let journal = Journal::find(&view, &shape, locate(&shape, &raw).unwrap().unwrap(), None).unwrap();
@@ -138,7 +138,7 @@ fn journal_blocks(device: &MemDevice) -> Vec<u64> {
 }
 
 /// The volume after a power cut, recovered by us; it has no fault.
-fn after_cut(image: Vec<u8>) -> (Arc<MemDevice>, fstitch_fs::ext2::journal::Orphans) {
+pub(crate) fn after_cut(image: Vec<u8>) -> (Arc<MemDevice>, fstitch_fs::ext2::journal::Orphans) {
     let device = MemDevice::from_image(1024, image);
     let done = recovered(&device, 256).unwrap();
     let report = check_ext2(&device).unwrap();
@@ -147,7 +147,7 @@ fn after_cut(image: Vec<u8>) -> (Arc<MemDevice>, fstitch_fs::ext2::journal::Orph
 }
 
 /// The same, recovered by the reference.
-fn after_reference(scratch: &Scratch, image: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn after_reference(scratch: &Scratch, image: &[u8]) -> Option<Vec<u8>> {
     if !have("e2fsck") {
         return None;
     }

@@ -8,6 +8,7 @@ mod external;
 mod failing;
 mod groups;
 mod kept;
+mod later;
 mod scattered;
 mod space;
 #[allow(dead_code)]

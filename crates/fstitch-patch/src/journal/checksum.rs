@@ -8,26 +8,19 @@
 pub const START: u32 = u32::MAX;
 
 const CRC32_POLYNOMIAL: u32 = 0x04c1_1db7;
-const CRC32C_POLYNOMIAL: u32 = 0x82f6_3b78;
 
-static CRC32: [u32; 256] = table(true);
-static CRC32C: [u32; 256] = table(false);
+static CRC32: [u32; 256] = table();
 
-/// The remainders of all bytes; `high_first` says which bit of a byte comes first.
-const fn table(high_first: bool) -> [u32; 256] {
+/// The remainders of all bytes, the most significant bit first.
+const fn table() -> [u32; 256] {
     let mut table = [0; 256];
     let mut index: u32 = 0;
     let mut slot = 0;
     while slot < 256 {
-        let mut rest = if high_first { index << 24 } else { index };
+        let mut rest = index << 24;
         let mut bit = 0;
         while bit < 8 {
-            rest = match (high_first, rest & 0x8000_0000 != 0, rest & 1 != 0) {
-                (true, true, _) => (rest << 1) ^ CRC32_POLYNOMIAL,
-                (true, false, _) => rest << 1,
-                (false, _, true) => (rest >> 1) ^ CRC32C_POLYNOMIAL,
-                (false, _, false) => rest >> 1,
-            };
+            rest = if rest & 0x8000_0000 == 0 { rest << 1 } else { (rest << 1) ^ CRC32_POLYNOMIAL };
             bit += 1;
         }
         table[slot] = rest;
@@ -49,10 +42,8 @@ pub fn crc32(sum: u32, bytes: &[u8]) -> u32 {
 /// Continues the CRC-32C `sum` over `bytes`.
 #[must_use]
 pub fn crc32c(sum: u32, bytes: &[u8]) -> u32 {
-    bytes.iter().fold(sum, |sum, &byte| {
-        let [low, ..] = sum.to_le_bytes();
-        (sum >> 8) ^ CRC32C[usize::from(low ^ byte)]
-    })
+    // The crate inverts before and after, as most formats do.
+    !::crc32c::crc32c_append(!sum, bytes)
 }
 
 #[cfg(test)]

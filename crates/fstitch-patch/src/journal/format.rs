@@ -162,7 +162,7 @@ pub const INCOMPAT_ASYNC_COMMIT: u32 = 0x4;
 pub const INCOMPAT_CSUM_V2: u32 = 0x8;
 /// Incompatible feature: checksums of blocks, whole ones in larger tags.
 pub const INCOMPAT_CSUM_V3: u32 = 0x10;
-/// Incompatible feature: a second log of a format of its own behind the first.
+/// Incompatible feature: a second log of a format of its own behind the first ([`super::fast`]).
 pub const INCOMPAT_FAST_COMMIT: u32 = 0x20;
 
 const COMPAT_NAMES: [(u32, &str); 1] = [(COMPAT_CHECKSUM, "journal_checksum")];
@@ -174,8 +174,14 @@ const INCOMPAT_NAMES: [(u32, &str); 6] = [
     (INCOMPAT_CSUM_V3, "journal_checksum_v3"),
     (INCOMPAT_FAST_COMMIT, "fast_commit"),
 ];
-const INCOMPAT_KNOWN: u32 =
-    INCOMPAT_REVOKE | INCOMPAT_64BIT | INCOMPAT_ASYNC_COMMIT | INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3;
+const INCOMPAT_KNOWN: u32 = INCOMPAT_REVOKE
+    | INCOMPAT_64BIT
+    | INCOMPAT_ASYNC_COMMIT
+    | INCOMPAT_CSUM_V2
+    | INCOMPAT_CSUM_V3
+    | INCOMPAT_FAST_COMMIT;
+/// Blocks for fast commits where the superblock does not say how many.
+const FAST_BLOCKS: u32 = 256;
 
 /// The three feature words of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -288,6 +294,8 @@ pub struct Superblock {
     pub len: u32,
     /// The first block of the circular log.
     pub first: u32,
+    /// Blocks behind the log that are for fast commits; 0 without the feature.
+    pub fast_blocks: u32,
     /// The first transaction that is in the log, or would be.
     pub sequence: Sequence,
     /// The block where that transaction starts; 0 if the log is empty.
@@ -312,6 +320,7 @@ impl Superblock {
             block_size,
             len,
             first,
+            fast_blocks: 0,
             sequence: Sequence(1),
             start: 0,
             errno: 0,
@@ -358,35 +367,43 @@ impl Superblock {
         if is_v2 {
             uuid.copy_from_slice(&raw[offset::S_UUID..offset::S_UUID + 16]);
         }
+        let features = Features {
+            compat: v2(offset::S_FEATURE_COMPAT),
+            incompat: v2(offset::S_FEATURE_INCOMPAT),
+            ro_compat: v2(offset::S_FEATURE_RO_COMPAT),
+        };
+        let fast_blocks = match v2(offset::S_NUM_FC_BLKS) {
+            _ if !features.has(INCOMPAT_FAST_COMMIT) => 0,
+            0 => FAST_BLOCKS,
+            blocks => blocks,
+        };
         Ok(Self {
             is_v2,
             block_size: Be::u32(raw, offset::S_BLOCKSIZE),
             len: Be::u32(raw, offset::S_MAXLEN),
             first: Be::u32(raw, offset::S_FIRST),
+            fast_blocks,
             sequence: Sequence(Be::u32(raw, offset::S_SEQUENCE)),
             start: Be::u32(raw, offset::S_START),
             errno: Be::u32(raw, offset::S_ERRNO).cast_signed(),
-            features: Features {
-                compat: v2(offset::S_FEATURE_COMPAT),
-                incompat: v2(offset::S_FEATURE_INCOMPAT),
-                ro_compat: v2(offset::S_FEATURE_RO_COMPAT),
-            },
+            features,
             uuid,
             user_count: v2(offset::S_NR_USERS),
         })
     }
 
     fn check_shape(&self, blocks: u64) -> Result<()> {
-        let Self { len, first, start, .. } = *self;
+        let Self { len, first, start, fast_blocks, .. } = *self;
         if u64::from(len) > blocks {
             return Err(damaged(format!("{len} blocks, but there are only {blocks} for the journal")));
         }
+        let end = len.saturating_sub(fast_blocks);
         // A transaction of one block takes three: descriptor, copy, commit.
-        if first == 0 || len.saturating_sub(first) < 3 {
-            return Err(damaged(format!("a log of blocks {first}..{len}")));
+        if first == 0 || end.saturating_sub(first) < 3 {
+            return Err(damaged(format!("a log of blocks {first}..{end}")));
         }
-        if start != 0 && !(first..len).contains(&start) {
-            return Err(damaged(format!("the log starts at block {start}, expected {first}..{len}")));
+        if start != 0 && !(first..end).contains(&start) {
+            return Err(damaged(format!("the log starts at block {start}, expected {first}..{end}")));
         }
         Ok(())
     }
@@ -436,14 +453,25 @@ impl Superblock {
     /// Blocks of the circular log.
     #[must_use]
     pub const fn log_blocks(&self) -> u32 {
-        self.len - self.first
+        self.log_end() - self.first
+    }
+
+    /// The block behind the circular log's last.
+    const fn log_end(&self) -> u32 {
+        self.len - self.fast_blocks
+    }
+
+    /// The blocks that fast commits may lie in. The first one behind the log is not used.
+    #[must_use]
+    pub fn fast_area(&self) -> std::ops::Range<u32> {
+        if self.fast_blocks == 0 { 0..0 } else { self.log_end() + 1..self.len }
     }
 
     /// The block that is `count` after `at` in the circular log; `count` is at most [`Superblock::log_blocks`].
     #[must_use]
     pub fn advance(&self, at: u32, count: u32) -> u32 {
-        debug_assert!((self.first..self.len).contains(&at) && count <= self.log_blocks());
-        let left = self.len - at;
+        debug_assert!((self.first..self.log_end()).contains(&at) && count <= self.log_blocks());
+        let left = self.log_end() - at;
         if count < left { at + count } else { self.first + (count - left) }
     }
 }
@@ -492,13 +520,12 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         type Change = fn(&mut Superblock);
-        let cases: [(Change, &str); 9] = [
+        let cases: [(Change, &str); 8] = [
             (|s| s.len = 4097, "only 4096"),
             (|s| s.len = 3, "1..3"),
             (|s| s.first = 0, "0..4096"),
             (|s| s.start = 4096, "starts at block 4096"),
             (|s| s.block_size = 2048, "2048"),
-            (|s| s.features.incompat = INCOMPAT_FAST_COMMIT, "fast_commit"),
             (|s| s.features.incompat = 0x8000, "0x8000"),
             (|s| s.features.incompat = INCOMPAT_ASYNC_COMMIT, "journal_async_commit"),
             (|s| s.features.incompat = INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3, "at once"),
@@ -520,6 +547,28 @@ mod tests {
         let mut raw = encoded(&superblock);
         raw[offset::S_USERS + 5] ^= 1;
         assert!(Superblock::parse(&raw, 1024, 4096).unwrap_err().to_string().contains("checksum"));
+    }
+
+    #[test]
+    fn the_log_ends_where_fast_commits_begin() {
+        let parsed = |len: u32, said: u32, start: u32| {
+            let mut superblock = Superblock::new(1024, len, 1, [0; 16]);
+            superblock.features.incompat = INCOMPAT_FAST_COMMIT;
+            superblock.start = start;
+            let mut raw = encoded(&superblock);
+            Be::put_u32(&mut raw, offset::S_NUM_FC_BLKS, said);
+            Superblock::parse(&raw, 1024, u64::from(len))
+        };
+        let superblock = parsed(2000, 0, 5).unwrap();
+        assert_eq!((superblock.log_blocks(), superblock.fast_area()), (1743, 1745..2000));
+        assert_eq!(superblock.advance(1743, 1), 1);
+        let superblock = parsed(2000, 100, 1899).unwrap();
+        assert_eq!((superblock.log_blocks(), superblock.fast_area()), (1899, 1901..2000));
+        for (len, said, start) in [(2000, 100, 1900), (200, 0, 0), (2000, 1997, 0), (2000, u32::MAX, 0)] {
+            let error = parsed(len, said, start).unwrap_err().to_string();
+            assert!(error.contains("log"), "{error}");
+        }
+        assert_eq!(Superblock::new(1024, 2000, 1, [0; 16]).fast_area(), 0..0);
     }
 
     #[test]

@@ -89,6 +89,13 @@ impl<'d> Log<'d> {
         no < self.home.block_count && !(self.home.shares_device && self.area.contains(BlockNo(no)))
     }
 
+    /// The same for all of `count` blocks.
+    pub(super) fn may_all_go_home(&self, first: u64, count: u64) -> bool {
+        let end = first.saturating_add(count);
+        let meets = |(start, len): (BlockNo, u64)| first < start.get() + len && start.get() < end;
+        end <= self.home.block_count && !(self.home.shares_device && self.area.runs().any(meets))
+    }
+
     /// Reads the records of the log, in order, without judging copies.
     #[must_use]
     pub fn walk(&self) -> Walk<'_> {

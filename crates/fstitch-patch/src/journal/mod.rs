@@ -11,11 +11,12 @@
 //! - [`format`](mod@format), [`blocks`]: bytes and their meaning, both ways; [`checksum`].
 //! - [`Log`]: a journal on a device. [`Log::walk`] reads its records, [`Log::scan`] finds its whole transactions.
 //! - `Writer`: what the blocks of a transaction are, for the cache's transactions and for [`Log::apply`].
-//! - [`replay`](fn@replay): brings copies home and empties the log.
+//! - [`replay`](fn@replay): brings copies home and empties the log. [`fast`]: what a journal may have behind its log.
 
 mod area;
 pub mod blocks;
 pub mod checksum;
+pub mod fast;
 pub mod format;
 mod log;
 mod replay;
@@ -24,6 +25,6 @@ mod writer;
 
 pub use area::Area;
 pub use log::{Home, Log};
-pub use replay::{KindOf, Progress, Replayed, Stage, replay};
+pub use replay::{KindOf, Progress, Replayed, Stage, bring_home, replay};
 pub use scan::{End, Record, Scan, Walk, Why};
 pub(crate) use writer::{Described, Writer};

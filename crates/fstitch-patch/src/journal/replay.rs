@@ -73,7 +73,8 @@ pub type KindOf<'a> = &'a dyn Fn(BlockNo, &[u8]) -> BlockKind;
 /// empty already. Each block goes home as what `kind_of` says that it is.
 ///
 /// # Errors
-/// When a device fails; the log is then as it was or, if its superblock was being written, empty.
+/// When a device fails; the log is then as it was or, if its superblock was being written, empty. `Unsupported` for a journal with fast
+/// commits behind its log: whoever knows what they say brings the copies home, applies them, and empties the log.
 pub fn replay(
     log: &mut Log<'_>,
     home: &dyn BlockDevice,
@@ -85,11 +86,31 @@ pub fn replay(
     if log.is_empty() {
         return Ok(Replayed { scan, written: 0, revoked: 0 });
     }
+    if !log.fast_commits(scan.next())?.is_empty() {
+        return Err(Error::Unsupported("replaying fast commits".to_owned()));
+    }
+    let replayed = bring_home(log, home, kind_of, scan, progress)?;
+    log.reset(replayed.scan.restart(log))?;
+    Ok(replayed)
+}
+
+/// The part of [`replay`](fn@replay) that changes nothing of the log, which holds what `scan` has found. What is home is stable.
+/// It may be done again after a crash. Emptying the log is left: `log.reset(scan.restart(log))`.
+///
+/// # Errors
+/// When a device fails.
+pub fn bring_home(
+    log: &Log<'_>,
+    home: &dyn BlockDevice,
+    kind_of: KindOf<'_>,
+    scan: Scan,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Replayed> {
+    log.check_home(home)?;
     let mut copies = newest_copies(log, &scan)?;
     let revoked = drop_revoked(log, &scan, &mut copies)?;
     let written = write_home(log, (home, kind_of), &copies, progress)?;
     home.flush()?;
-    log.reset(scan.restart(log))?;
     Ok(Replayed { scan, written, revoked })
 }
 

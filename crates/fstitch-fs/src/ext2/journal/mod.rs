@@ -16,6 +16,7 @@ mod external;
 mod find;
 mod kinds;
 mod orphan_extents;
+mod orphan_file;
 mod orphans;
 mod recover;
 mod restore;

@@ -14,8 +14,10 @@ use fstitch_core::{
 };
 use fstitch_patch::journal::{Log, replay};
 
+use super::orphan_file::OrphanFile;
 use super::raw::{
-    JOURNAL_INO, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_LAST_ORPHAN, S_MKFS_TIME, Superblock,
+    JOURNAL_INO, S_FEATURE_RO_COMPAT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_LAST_ORPHAN, S_MKFS_TIME,
+    Superblock,
 };
 use crate::ext2::layout::Field;
 use crate::ext2::layout::checksum::{
@@ -58,6 +60,15 @@ pub(super) struct Orphan {
     /// Where its bytes are.
     pub(super) at: (BlockNo, usize),
     pub(super) disk: DiskInode,
+}
+
+/// Where an orphan's number stands.
+#[derive(Clone, Copy)]
+enum Origin<'f> {
+    /// It is the first of the list.
+    List,
+    /// In this block of the orphan file, at this byte.
+    File(&'f OrphanFile, (BlockNo, usize)),
 }
 
 /// What a batch has changed that has sums: they are put right when it is complete.
@@ -134,15 +145,42 @@ impl<'a, 'd> Pass<'a, 'd> {
             if first == 0 {
                 break;
             }
-            let worked = self.orphan(first, &mut done);
+            let worked = self.orphan(first, Origin::List, &mut done);
             // What stands before the damaged one was prepared in full, so it may go out before the error does.
             if worked.is_err() || self.is_full() {
                 self.send()?;
             }
             worked?;
         }
+        self.run_file(&mut done)?;
         self.send()?;
         Ok(done)
+    }
+
+    /// Does the same for the numbers in the orphan file, and says that there are none any more.
+    fn run_file(&mut self, done: &mut Orphans) -> Result<()> {
+        if !self.shape.features.has_ro_compat(ro_compat::ORPHAN_PRESENT) {
+            return Ok(());
+        }
+        if let Some(file) = OrphanFile::find(&self.volume, &self.shape)? {
+            for (no, slot) in file.slots() {
+                loop {
+                    let ino = Le::u32(&self.read(no, BlockKind::Data)?, slot);
+                    if ino == 0 {
+                        break;
+                    }
+                    let worked = self.orphan(ino, Origin::File(&file, (no, slot)), done);
+                    if worked.is_err() || self.is_full() {
+                        self.send()?;
+                    }
+                    worked?;
+                }
+            }
+        }
+        let raw = self.superblock()?;
+        let word = S_FEATURE_RO_COMPAT.get(raw) & !ro_compat::ORPHAN_PRESENT;
+        S_FEATURE_RO_COMPAT.put(raw, word);
+        Ok(())
     }
 
     /// Puts the changes made so far into the journal, and from there home.
@@ -461,16 +499,16 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     /// Frees or cuts the first orphan and takes it off the list, or does as much of it as the batch has room for.
-    fn orphan(&mut self, ino: u32, done: &mut Orphans) -> Result<()> {
+    fn orphan(&mut self, ino: u32, origin: Origin<'_>, done: &mut Orphans) -> Result<()> {
         let before = (self.changed.clone(), self.summed.clone());
-        let worked = self.load(ino).and_then(|orphan| self.finish(orphan, done));
+        let worked = self.load(ino).and_then(|orphan| self.finish(orphan, origin, done));
         if worked.is_err() {
             (self.changed, self.summed) = before;
         }
         worked
     }
 
-    fn finish(&mut self, mut orphan: Orphan, done: &mut Orphans) -> Result<()> {
+    fn finish(&mut self, mut orphan: Orphan, origin: Origin<'_>, done: &mut Orphans) -> Result<()> {
         let sums = self.shape.sums.of_inode(orphan.ino, orphan.disk.generation);
         self.summed.nodes_of = orphan.disk.has_extents().then_some(sums);
         self.summed.inodes.insert(orphan.ino, orphan.at);
@@ -510,7 +548,14 @@ impl<'a, 'd> Pass<'a, 'd> {
                 I_SIZE_HIGH.put(bytes, 0);
             }
         }
-        S_LAST_ORPHAN.put(self.superblock()?, next);
+        match origin {
+            Origin::List => S_LAST_ORPHAN.put(self.superblock()?, next),
+            Origin::File(file, (no, slot)) => {
+                let block = self.change(no, BlockKind::Data)?;
+                Le::put_u32(block, slot, 0);
+                file.seal(no, block);
+            }
+        }
         Ok(())
     }
 

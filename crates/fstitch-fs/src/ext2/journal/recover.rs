@@ -20,7 +20,7 @@ use super::raw::{
     Superblock,
 };
 use crate::ext2::layout::checksum::seal_superblock;
-use crate::ext2::layout::feature::{compat, incompat};
+use crate::ext2::layout::feature::{Features, compat, incompat, ro_compat};
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::num::idx;
 use crate::ext2::view::BlockView;
@@ -89,6 +89,11 @@ pub(in crate::ext2) fn write_superblock(device: &dyn BlockDevice, raw: &[u8]) ->
     view.flush()
 }
 
+/// Whether the list of orphans is not empty, or the orphan file may hold some.
+fn has_orphans(raw: &[u8], shape: &Superblock) -> bool {
+    S_LAST_ORPHAN.get(raw) != 0 || shape.features.has_ro_compat(ro_compat::ORPHAN_PRESENT)
+}
+
 /// Whether the volume on `device` must be recovered before it is used: its journal replayed, or its orphans finished.
 ///
 /// # Errors
@@ -99,7 +104,7 @@ pub fn needs_recovery(device: &dyn BlockDevice) -> Result<bool> {
         return Ok(true);
     }
     let Some(place) = locate(&shape, &raw)? else { return Ok(false) };
-    Ok(S_LAST_ORPHAN.get(&raw) != 0 || has_stale_log(device, &shape, place)?)
+    Ok(has_orphans(&raw, &shape) || has_stale_log(device, &shape, place)?)
 }
 
 /// Whether the log of a journal that the volume has in itself is not empty; one that cannot be read is for others to judge.
@@ -159,11 +164,14 @@ pub fn recover(device: &dyn BlockDevice, options: &mut Options<'_>) -> Result<Op
         }
         return Ok(None);
     };
-    let idle = !is_dirty(&raw) && S_LAST_ORPHAN.get(&raw) == 0;
+    let idle = !is_dirty(&raw) && !has_orphans(&raw, &shape);
     if idle && !has_stale_log(device, &shape, place)? {
         return Ok(None);
     }
-    let foreign = shape.features.read_only_because(true);
+    // Recovery ends it.
+    let settled =
+        Features { ro_compat: shape.features.ro_compat & !ro_compat::ORPHAN_PRESENT, ..shape.features };
+    let foreign = settled.read_only_because(true);
     if !foreign.is_empty() && !options.for_reading {
         let names = foreign.join(", ");
         return Err(Error::Unsupported(format!("replaying the journal of a volume with feature {names}")));
@@ -240,7 +248,7 @@ impl Work<'_, '_> {
 
     fn orphans(&mut self, is_foreign: bool, options: &Options<'_>) -> Result<()> {
         let (mut raw, shape) = read_superblock(self.device)?;
-        if S_LAST_ORPHAN.get(&raw) == 0 || is_foreign {
+        if !has_orphans(&raw, &shape) || is_foreign {
             return Ok(());
         }
         if S_STATE.get(&raw) & STATE_ERROR != 0 {

@@ -280,7 +280,14 @@ impl LowLevelFs for ToyFs {
 
     fn limits(&self) -> Limits {
         let block_size = self.0.cache.block_size();
-        Limits { name_max: 255, link_max: 40, size_max: 1 << 40, symlink_max: 1023, block_size }
+        Limits {
+            name_max: 255,
+            link_max: 40,
+            dir_link_max: 40,
+            size_max: 1 << 40,
+            symlink_max: 1023,
+            block_size,
+        }
     }
 
     fn statfs(&self) -> Result<StatFs> {

@@ -1,0 +1,194 @@
+//! The kernel's driver, on a loop device.
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use fstitch_core::{FileKind, Seed};
+
+use super::support::{Scratch, run};
+use super::tree::{Item, Tree, bytes};
+
+/// A mount that ends with the value.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    /// `None`, said aloud, where the kernel does not mount.
+    fn new(scratch: &Scratch, image: &Path) -> Option<Self> {
+        let at = scratch.path("mnt");
+        std::fs::create_dir_all(&at).unwrap();
+        let (code, said) =
+            run("mount", &["-t", "ext4", "-o", "loop", image.to_str().unwrap(), at.to_str().unwrap()]);
+        if code != 0 {
+            assert!(!is_root(), "the kernel does not mount it: {said}");
+            println!("skipped: {said}");
+            return None;
+        }
+        Some(Self(at))
+    }
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|found| found.uid() == 0)
+        && Path::new("/dev/loop-control").exists()
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let (code, said) = run("umount", &[self.0.to_str().unwrap()]);
+        assert_eq!(code, 0, "{said}");
+    }
+}
+
+/// The tree of a volume as the kernel has it.
+pub fn tree(scratch: &Scratch, image: &[u8]) -> Option<Tree> {
+    let path = scratch.path("kernel.img");
+    std::fs::write(&path, image).unwrap();
+    let mounted = Mounted::new(scratch, &path)?;
+    let mut tree = Tree::default();
+    walk(&mounted.0, &mounted.0, &mut tree);
+    Some(tree)
+}
+
+fn walk(root: &Path, dir: &Path, tree: &mut Tree) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.ends_with("lost+found") {
+            continue;
+        }
+        let found = item(&path);
+        let is_dir = found.kind == FileKind::Directory;
+        let name = [b"/", path.strip_prefix(root).unwrap().as_os_str().as_bytes()].concat();
+        tree.0.insert(name, found);
+        if is_dir {
+            walk(root, &path, tree);
+        }
+    }
+}
+
+fn item(path: &Path) -> Item {
+    let found = std::fs::symlink_metadata(path).unwrap();
+    let kind = FileKind::from_mode(u16::try_from(found.mode()).unwrap()).unwrap();
+    let contents = match kind {
+        FileKind::Regular => std::fs::read(path).unwrap(),
+        FileKind::Symlink => std::fs::read_link(path).unwrap().as_os_str().as_bytes().to_vec(),
+        _ => Vec::new(),
+    };
+    Item {
+        kind,
+        perm: u16::try_from(found.mode() & 0o7777).unwrap(),
+        uid: found.uid(),
+        nlink: u32::try_from(found.nlink()).unwrap(),
+        size: if kind == FileKind::Directory { 0 } else { found.len() },
+        contents,
+        mtime: (found.mtime(), u32::try_from(found.mtime_nsec()).unwrap()),
+        xattrs: xattrs(path),
+    }
+}
+
+/// The attributes of a file, from a tool, as the standard library has none for them.
+fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let (code, said) =
+        run("getfattr", &["-h", "-d", "-m", "-", "-e", "hex", "--absolute-names", path.to_str().unwrap()]);
+    assert_eq!(code, 0, "{said}");
+    let values = said.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
+    values.map(|(name, value)| (name.as_bytes().to_vec(), unhex(value))).collect()
+}
+
+fn unhex(value: &str) -> Vec<u8> {
+    let digits = value.strip_prefix("0x").unwrap_or_default().as_bytes();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// What `fill` writes, by the kernel; with a directory large enough for an index of its.
+fn fill(at: &Path) {
+    let mut seed = Seed::new(5);
+    let top = at.join("top");
+    std::fs::create_dir(&top).unwrap();
+    for (no, len) in [0, 1, 59, 60, 1000, 4096, 5000, 70_000, 300_000, 3_000_000].into_iter().enumerate() {
+        std::fs::write(top.join(format!("file-{no}")), bytes(&mut seed, len)).unwrap();
+    }
+    let mut holes = vec![0; 1_200_000];
+    for part in holes.chunks_mut(20_000) {
+        part[..700].copy_from_slice(&bytes(&mut seed, 700));
+    }
+    let file = std::fs::File::create(top.join("holes")).unwrap();
+    for (part, no) in holes.chunks(20_000).zip(0_u64..).rev_like() {
+        std::os::unix::fs::FileExt::write_all_at(&file, &part[..700], no * 20_000).unwrap();
+        file.sync_data().unwrap();
+    }
+    let mut dir = top.clone();
+    for depth in 0..6 {
+        dir.push(format!("d{depth}"));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("inside"), b"").unwrap();
+    }
+    let many = at.join("many");
+    std::fs::create_dir(&many).unwrap();
+    for no in 0..400 {
+        let path = many.join(format!("a name that is not short, number {no}"));
+        std::fs::write(&path, bytes(&mut seed, if no % 5 == 0 { 3000 } else { 0 })).unwrap();
+        if no % 50 == 0 {
+            set_xattr(&path, "user.small", "value");
+        }
+    }
+    let file = top.join("attributes");
+    std::fs::write(&file, b"").unwrap();
+    set_xattr(&file, "user.large", &"large".repeat(140));
+    set_xattr(&file, "trusted.other", "value");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    symlink("file-1", top.join("short")).unwrap();
+    symlink("long/".repeat(60), top.join("long")).unwrap();
+    std::fs::hard_link(&file, at.join("linked")).unwrap();
+}
+
+/// An iterator from its end, for the ones that know their length.
+trait RevLike: Iterator + Sized {
+    fn rev_like(self) -> std::vec::IntoIter<Self::Item> {
+        let mut all: Vec<Self::Item> = self.collect();
+        all.reverse();
+        all.into_iter()
+    }
+}
+
+impl<I: Iterator> RevLike for I {}
+
+fn set_xattr(path: &Path, name: &str, value: &str) {
+    let (code, said) = run("setfattr", &["-n", name, "-v", value, path.to_str().unwrap()]);
+    assert_eq!(code, 0, "{said}");
+}
+
+/// The volume after the kernel has filled it, with its tree.
+pub fn filled(scratch: &Scratch, image: &[u8]) -> Option<(Vec<u8>, Tree)> {
+    let path = scratch.path("kernel.img");
+    std::fs::write(&path, image).unwrap();
+    let mounted = Mounted::new(scratch, &path)?;
+    fill(&mounted.0);
+    let mut tree = Tree::default();
+    walk(&mounted.0, &mounted.0, &mut tree);
+    drop(mounted);
+    Some((std::fs::read(&path).unwrap(), tree))
+}
+
+/// The volume as a power cut leaves it while the kernel works on it, with files that are open and have no names.
+pub fn interrupted(scratch: &Scratch, image: &[u8]) -> Option<Vec<u8>> {
+    let path = scratch.path("kernel.img");
+    std::fs::write(&path, image).unwrap();
+    let mounted = Mounted::new(scratch, &path)?;
+    fill(&mounted.0);
+    run("sync", &["-f", mounted.0.to_str().unwrap()]);
+    let many = mounted.0.join("many");
+    let open: Vec<_> = [3, 5, 9].map(|no| mounted.0.join("top").join(format!("file-{no}"))).into();
+    let held: Vec<_> = open.iter().map(|path| std::fs::File::open(path).unwrap()).collect();
+    open.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    for no in (0..400).filter(|no| no % 4 == 1) {
+        std::fs::remove_file(many.join(format!("a name that is not short, number {no}"))).unwrap();
+    }
+    let last = std::fs::File::create(many.join("last")).unwrap();
+    last.sync_all().unwrap();
+    let left = std::fs::read(&path).unwrap();
+    drop((held, last));
+    drop(mounted);
+    Some(left)
+}

@@ -1,0 +1,161 @@
+//! ext4 as `mke2fs` makes it, between us, the kernel and e2fsck: a volume that one of them has written and another one finds
+//! different, or damaged.
+#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+mod kernel;
+mod sums;
+#[allow(dead_code)]
+#[path = "../check/support.rs"]
+mod support;
+mod tree;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fstitch_core::{BlockDevice, Consistency, FileSystem, ManualClock, MemDevice, Timestamp};
+use fstitch_fs::arrange::{Arrangement, open};
+use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::journal::{BATCH_MAX, Options, Recovered, recover};
+use fstitch_fs::uhfs::Uhfs;
+use support::{Scratch, e2fsck_image, have, run};
+use tree::{Tree, change, fill};
+
+const NOW: Timestamp = Timestamp { secs: 1_900_000_000, nanos: 0 };
+
+/// Shapes of volumes: a name, and what `mke2fs -t ext4` is told besides.
+const SHAPES: &[(&str, &[&str])] = &[
+    ("default", &[]),
+    ("1K", &["-b", "1024"]),
+    ("2K", &["-b", "2048"]),
+    ("small-groups", &["-b", "1024", "-g", "1024", "-N", "4096"]),
+    ("flex-4", &["-b", "1024", "-g", "2048", "-G", "4"]),
+    ("no-csum", &["-O", "^metadata_csum"]),
+    ("uninit_bg", &["-O", "^metadata_csum,uninit_bg", "-b", "1024", "-g", "2048"]),
+    ("no-flex", &["-O", "^flex_bg", "-b", "1024", "-g", "4096"]),
+    ("no-64bit", &["-O", "^64bit"]),
+    ("no-extent", &["-O", "^extent,^64bit"]),
+    ("no-huge", &["-O", "^huge_file,^dir_nlink,^extra_isize"]),
+    ("seed", &["-O", "metadata_csum_seed"]),
+    ("meta_bg", &["-O", "meta_bg,^resize_inode", "-b", "1024", "-g", "512", "-N", "4096"]),
+    ("sparse_super2", &["-O", "sparse_super2,^resize_inode", "-b", "1024", "-g", "2048"]),
+    ("large_dir", &["-O", "large_dir"]),
+    ("stable", &["-O", "stable_inodes"]),
+    ("no-orphan-file", &["-O", "^orphan_file"]),
+    ("128", &["-I", "128"]),
+    ("512", &["-I", "512"]),
+    ("not-lazy", &["-E", "lazy_itable_init=0,lazy_journal_init=0"]),
+];
+
+/// A new volume of 40 MiB.
+fn made(scratch: &Scratch, options: &[&str]) -> Vec<u8> {
+    let image = scratch.path("new.img");
+    let image = image.to_str().unwrap();
+    let mut all = vec!["-q", "-F", "-t", "ext4"];
+    all.extend_from_slice(options);
+    all.extend_from_slice(&[image, "40M"]);
+    let _ = std::fs::remove_file(image);
+    let (code, said) = run("mke2fs", &all);
+    assert_eq!(code, 0, "{said}");
+    std::fs::read(image).unwrap()
+}
+
+fn device(image: Vec<u8>) -> Arc<MemDevice> {
+    let log = u32::from_le_bytes(image[1024 + 0x18..1024 + 0x1c].try_into().unwrap());
+    Arc::new(MemDevice::from_image(1024 << log, image))
+}
+
+fn mounted(device: &Arc<MemDevice>, mechanism: Consistency) -> Uhfs<Ext2> {
+    let mut arrangement = Arrangement { consistency: Some(mechanism), ..Arrangement::default() };
+    arrangement.cache.cache_size = 4 << 20;
+    let clock = ManualClock::new();
+    let opened = open::<Ext2>(Arc::clone(device) as Arc<dyn BlockDevice>, &arrangement, Arc::new(clock));
+    if opened.is_err() {
+        std::fs::write("/dev/shm/ext4-refused.img", device.image()).unwrap();
+    }
+    opened.unwrap().0
+}
+
+fn recovered(device: &dyn BlockDevice) -> Option<Recovered> {
+    let mut options =
+        Options { external: None, now: NOW, for_reading: false, batch_max: BATCH_MAX, progress: &mut |_| {} };
+    recover(device, &mut options).unwrap()
+}
+
+fn e2fsck_is_content(scratch: &Scratch, name: &str, image: &[u8]) {
+    let (code, said) = e2fsck_image(scratch, "checked.img", image);
+    if code != 0 {
+        let _ = std::fs::write(Path::new("/dev/shm").join(format!("ext4-{name}.img")), image);
+    }
+    assert_eq!(code, 0, "{name}: {said}");
+}
+
+#[test]
+fn what_we_write_is_what_the_kernel_reads() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-ours");
+    for (at, (name, options)) in SHAPES.iter().enumerate() {
+        let image = made(&scratch, options);
+        let device = device(image);
+        let mechanism = [Consistency::Ordered, Consistency::Metadata, Consistency::Full][at % 3];
+        let fs = mounted(&device, mechanism);
+        fill(&fs, 1).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let expected = Tree::of(&fs);
+        fs.unmount().unwrap();
+        drop(fs);
+        e2fsck_is_content(&scratch, name, &device.image());
+        let again = mounted(&device, mechanism);
+        assert_eq!(Tree::of(&again), expected, "{name}: ours again");
+        change(&again, 2).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let expected = Tree::of(&again);
+        again.unmount().unwrap();
+        drop(again);
+        e2fsck_is_content(&scratch, name, &device.image());
+        if let Some(found) = kernel::tree(&scratch, &device.image()) {
+            assert_eq!(found, expected, "{name}: the kernel's");
+        }
+    }
+}
+
+#[test]
+fn what_the_kernel_writes_is_what_we_read_and_change() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-theirs");
+    for (name, options) in SHAPES {
+        let image = made(&scratch, options);
+        let Some((image, expected)) = kernel::filled(&scratch, &image) else { return };
+        let device = device(image);
+        let fs = mounted(&device, Consistency::Ordered);
+        assert_eq!(Tree::of(&fs), expected, "{name}: as the kernel has it");
+        change(&fs, 3).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let expected = Tree::of(&fs);
+        fs.unmount().unwrap();
+        drop(fs);
+        e2fsck_is_content(&scratch, name, &device.image());
+        assert_eq!(kernel::tree(&scratch, &device.image()).unwrap(), expected, "{name}: the kernel again");
+    }
+}
+
+#[test]
+fn what_the_kernel_leaves_in_its_journal_is_recovered() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-dirty");
+    for (name, options) in SHAPES {
+        let image = made(&scratch, options);
+        let Some(image) = kernel::interrupted(&scratch, &image) else { return };
+        let device = device(image.clone());
+        let done = recovered(&*device).unwrap_or_else(|| panic!("{name}: there is something to do"));
+        assert!(done.errors.is_empty() && done.replayed.is_some(), "{name}: {done:?}");
+        e2fsck_is_content(&scratch, name, &device.image());
+        let fs = mounted(&device, Consistency::Ordered);
+        let found = Tree::of(&fs);
+        fs.unmount().unwrap();
+        drop(fs);
+        assert_eq!(kernel::tree(&scratch, &image).unwrap(), found, "{name}: the kernel's recovery");
+    }
+}
