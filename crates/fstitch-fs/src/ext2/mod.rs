@@ -6,6 +6,9 @@
 //!    ├─ groups ── own (what is the volume's), unwritten, bitmap, pending ─ alloc (blocks), orlov (inodes); prealloc
 //!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach; extents; inline
 //!    ├─ dir ── find, add, change, index, unindex
+//!    ├─ groups ── bitmap, pending ─ alloc (blocks), orlov (inodes); prealloc, windows
+//!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach
+//!    ├─ dir ── find, add, change, index
 //!    └─ xattr ── acl
 //!   seal ── the sums of all that has sums
 //!   journal ── recovery before anything else: replay, orphans
@@ -56,6 +59,7 @@ pub mod times;
 mod unwritten;
 pub mod view;
 mod volume;
+mod windows;
 mod xattr;
 
 pub use inode::Inode;
