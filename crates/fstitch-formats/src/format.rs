@@ -60,6 +60,14 @@ pub trait Format: Send + Sync {
         arrangement: &Arrangement,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<dyn Volume>>;
+    /// Whether the volume on `device` can only be changed through its journal, whatever mechanism somebody would prefer.
+    ///
+    /// # Errors
+    /// As [`Format::look`].
+    fn needs_journal(&self, device: &dyn BlockDevice) -> Result<bool> {
+        let _ = device;
+        Ok(false)
+    }
     /// The mechanism by which a volume keeps what `asked` says; `None` for a format that gives no choice of that.
     fn durability(&self, asked: Durability) -> Option<Consistency> {
         let _ = asked;
@@ -186,6 +194,12 @@ pub trait Journals: Send + Sync {
     /// # Errors
     /// The same, and for what is no such device, or another volume's.
     fn add_device(&self, device: &dyn BlockDevice, journal: &dyn BlockDevice, number: u32) -> Result<u32>;
+    /// Makes a journal in the volume as it was when it was new, and says whether there is one: nothing tells any more what was
+    /// in it and when. The volume is clean, and nobody has it open.
+    ///
+    /// # Errors
+    /// As [`Format::look`]; `Unsupported` if the volume is not clean.
+    fn clear(&self, device: &dyn BlockDevice) -> Result<bool>;
     /// Takes the journal away.
     ///
     /// # Errors

@@ -73,6 +73,8 @@ pub struct Options {
     pub atime: AtimePolicy,
     /// The consistency mechanism; `None` for what suits the volume.
     pub consistency: Option<Consistency>,
+    /// The mechanism that is preferred where nobody asks for one, if the volume can be changed by it.
+    pub preferred: Option<Consistency>,
     /// What an operation survives where the format gives a choice.
     pub survives: Survives,
     /// Age at which a journal's transaction is committed.
@@ -101,6 +103,14 @@ pub struct Volume {
     pub kept: Option<Arc<Kept>>,
     /// What it is open on, if its policy has steps that only a mount can carry out.
     pub era: Option<Arc<Era>>,
+    /// The journal that is to be as new when the volume is closed, if one was needed and nothing may tell of the past.
+    pub told: Option<Told>,
+}
+
+/// A volume whose journal tells when it was changed.
+pub struct Told {
+    device: Arc<dyn BlockDevice>,
+    format: &'static dyn Format,
 }
 
 /// A volume's disk, as everybody is to see it.
@@ -155,7 +165,8 @@ impl Arguments {
             optimizations: Optimizations::ALL,
             atime: AtimePolicy::NoAtime,
             // What a journal keeps of the past depends on when it was written.
-            consistency: epoch.map(|_| Consistency::Soft),
+            consistency: None,
+            preferred: epoch.map(|_| Consistency::Soft),
             survives: Survives::UntilClosed,
             commit_interval: Arrangement::default().commit_interval,
             journal: self.journal.clone(),
@@ -396,11 +407,19 @@ fn recovered(
 }
 
 /// The mechanism that goes with what was asked for.
-fn mechanism(format: &dyn Format, options: &Options) -> Result<Option<Consistency>> {
+fn mechanism(
+    device: &dyn BlockDevice,
+    format: &dyn Format,
+    options: &Options,
+) -> Result<Option<Consistency>> {
     let name = format.names().first().unwrap_or(&"this");
+    let usual = match options.preferred {
+        Some(preferred) if options.consistency.is_none() => by_journal(device, format, preferred)?,
+        _ => options.consistency,
+    };
     let of = |durability| format.durability(durability);
     match options.survives {
-        Survives::UntilClosed => Ok(of(Durability::Process).or(options.consistency)),
+        Survives::UntilClosed => Ok(of(Durability::Process).or(usual)),
         Survives::Asked(Some(asked)) if of(asked).is_none() => {
             bail!(
                 "`durability={}` is for volumes without a cache, and this is {name}: `consistency=` says what its operations survive",
@@ -415,6 +434,19 @@ fn mechanism(format: &dyn Format, options: &Options) -> Result<Option<Consistenc
             (of_format, consistency) => Ok(of_format.or(consistency)),
         },
     }
+}
+
+/// The mechanism that is preferred, or what is next to it on a volume that needs its journal.
+fn by_journal(
+    device: &dyn BlockDevice,
+    format: &dyn Format,
+    preferred: Consistency,
+) -> Result<Option<Consistency>> {
+    Ok(match preferred {
+        preferred if preferred.is_journaled() || !format.needs_journal(device)? => Some(preferred),
+        Consistency::Async => Some(Consistency::Metadata),
+        _ => None,
+    })
 }
 
 /// A volume that could be opened.
@@ -463,7 +495,7 @@ pub fn look(image: &Path, options: &Options) -> Result<Seen> {
     let journal = recovery::open_external(options.journal.as_deref(), block_size, options.access)?;
     let read_only = options.access == Access::ReadOnly;
     let arrangement = Arrangement {
-        consistency: mechanism(format, options).with_context(name)?,
+        consistency: mechanism(&view, format, options).with_context(name)?,
         commit_interval: options.commit_interval,
         journal: journal.map(|disk| Arc::new(Overlay::new(disk)) as Arc<dyn BlockDevice>),
         cache: CacheOptions { read_only, ..CacheOptions::default() },
@@ -498,7 +530,7 @@ fn file_system(
     let block_size = device.geometry().block_size;
     let journal = recovery::open_external(options.journal.as_deref(), block_size, options.access)?;
     let arrangement = Arrangement {
-        consistency: mechanism(format, options)?,
+        consistency: mechanism(&device, format, options)?,
         commit_interval: options.commit_interval,
         journal: journal.map(|disk| Arc::new(disk) as Arc<dyn BlockDevice>),
         cache,
@@ -536,15 +568,23 @@ impl Volume {
         let live = options.live.as_ref().zip(alone.as_ref());
         let live = live.map(|(live, disk)| Live::new(disk, live)).transpose()?;
         let device = live.as_ref().map_or(below, Live::device);
+        let changes = options.epoch.is_some() && options.access == Access::ReadWrite;
+        let tells = changes && format.needs_journal(&device).with_context(name)?;
+        let told = tells.then(|| Told { device: Arc::clone(&device), format });
         let fs = file_system(device, format, options).with_context(name)?;
-        Ok(Self { fs, disk: counted, live, kept: kept.map(Arc::new), era })
+        Ok(Self { fs, disk: counted, live, kept: kept.map(Arc::new), era, told })
     }
 
     /// Makes everything stable and marks the volume clean.
     pub fn close(self) -> Result<()> {
         let unmounted = self.fs.unmount();
+        let cleared = match (&self.told, &unmounted) {
+            (Some(told), Ok(())) => told.format.journals().map_or(Ok(false), |all| all.clear(&told.device)),
+            _ => Ok(false),
+        };
         let finished = self.finish();
         unmounted?;
+        cleared?;
         finished
     }
 

@@ -3,7 +3,8 @@
 use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Timestamp};
 use fstitch_fs::ext2::journal::read_superblock;
-use fstitch_fs::ext2::layout::feature::{compat, incompat};
+use fstitch_fs::ext2::layout::checksum::Sums;
+use fstitch_fs::ext2::layout::feature::incompat;
 use fstitch_fs::ext2::layout::group::GroupDescriptor;
 use fstitch_fs::ext2::layout::superblock::{S_FEATURE_INCOMPAT, STATE_ERROR, STATE_VALID, Superblock};
 use fstitch_fs::ext2::view::BlockView;
@@ -15,7 +16,7 @@ use crate::{Description, Field, show};
 /// What is shown. Field names are a contract.
 #[derive(Serialize)]
 struct Info {
-    /// `ext2`, or `ext3` where there is a journal.
+    /// `ext2`, `ext3` where there is a journal, or `ext4` where there is what only that has.
     format: &'static str,
     label: String,
     uuid: String,
@@ -35,6 +36,13 @@ struct Info {
     first_ino: u32,
     blocks_per_group: u32,
     inodes_per_group: u32,
+    descriptor_size_bytes: u16,
+    /// Groups that have their bitmaps and inode tables together; 1 without `flex_bg`.
+    groups_per_flex: u64,
+    /// What is summed, and how; empty if nothing is.
+    checksums: &'static str,
+    /// The inode of the orphan file, 0 if there is none.
+    orphan_file: u32,
     mounted_at: String,
     written_at: String,
     checked_at: String,
@@ -56,6 +64,10 @@ struct Group {
     free_blocks: u16,
     free_inodes: u16,
     directories: u16,
+    /// Inodes at the table's end that were never used.
+    unused_inodes: u16,
+    /// What was never written: `inodes`, `blocks`.
+    uninitialised: Vec<&'static str>,
 }
 
 /// Describes the volume on `device`, with a line for each group if `details` are wanted.
@@ -103,6 +115,11 @@ fn read_groups(device: &dyn BlockDevice, volume: &Superblock) -> Result<Vec<Grou
             free_blocks: found.free_blocks,
             free_inodes: found.free_inodes,
             directories: found.used_dirs,
+            unused_inodes: found.itable_unused,
+            uninitialised: [(found.is_inode_uninit(), "inodes"), (found.is_block_uninit(), "blocks")]
+                .into_iter()
+                .filter_map(|(is_so, what)| is_so.then_some(what))
+                .collect(),
         });
     }
     Ok(groups)
@@ -117,7 +134,7 @@ fn collect(volume: &Superblock, groups: Vec<Group>) -> Info {
     let backups = (1..volume.group_count()).filter(|&group| volume.has_superblock(group));
     let label = volume.name.split(|&byte| byte == 0).next().unwrap_or_default();
     Info {
-        format: if volume.features.compat & compat::HAS_JOURNAL != 0 { "ext3" } else { "ext2" },
+        format: volume.features.format_name(),
         label: String::from_utf8_lossy(label).into_owned(),
         uuid: show::uuid(&volume.uuid),
         revision: volume.revision,
@@ -135,6 +152,10 @@ fn collect(volume: &Superblock, groups: Vec<Group>) -> Info {
         first_ino: volume.first_ino,
         blocks_per_group: volume.blocks_per_group,
         inodes_per_group: volume.inodes_per_group,
+        descriptor_size_bytes: volume.desc_size,
+        groups_per_flex: 1 << volume.log_groups_per_flex,
+        checksums: checksums(volume),
+        orphan_file: volume.orphan_file,
         mounted_at: time(volume.mount_time),
         written_at: time(volume.write_time),
         checked_at: time(volume.check_time),
@@ -144,6 +165,32 @@ fn collect(volume: &Superblock, groups: Vec<Group>) -> Info {
         journal: None,
         groups,
     }
+}
+
+/// How metadata are summed.
+fn checksums(volume: &Superblock) -> &'static str {
+    match volume.sums {
+        Sums::None => "",
+        Sums::Groups(_) => "CRC-16 of group descriptors, which begins with the UUID",
+        Sums::All(_) if volume.features.has_incompat(incompat::CSUM_SEED) => {
+            "CRC-32C of all metadata, with a seed of its own"
+        }
+        Sums::All(_) => "CRC-32C of all metadata, which begins with the UUID",
+    }
+}
+
+/// How the groups are laid out.
+fn groups(info: &Info) -> String {
+    let uninitialised = info.groups.iter().filter(|group| !group.uninitialised.is_empty()).count();
+    let together = match info.groups_per_flex {
+        1 => String::new(),
+        groups => format!(", the tables of {groups} together"),
+    };
+    let never_written = match uninitialised {
+        0 => String::new(),
+        groups => format!(", {groups} with something that was never written"),
+    };
+    format!("{} of {} blocks{together}{never_written}", info.groups.len(), info.blocks_per_group)
 }
 
 /// A time of the superblock, whose 32 bits have no sign; empty when it was never set.
@@ -174,7 +221,8 @@ fn lines(info: &Info) -> Vec<(&'static str, String)> {
             format!("{} in {} blocks, {} reserved", show::size(free), info.free_blocks, info.reserved_blocks),
         ),
         ("inodes", format!("{} of {} bytes, {} free", info.inodes, info.inode_size_bytes, info.free_inodes)),
-        ("groups", format!("{} of {} blocks", info.groups.len(), info.blocks_per_group)),
+        ("groups", groups(info)),
+        ("checksums", info.checksums.to_owned()),
         ("backups", info.superblock_backups.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
         ("made", info.made_at.clone()),
         ("mounted", info.mounted_at.clone()),
@@ -186,11 +234,10 @@ fn lines(info: &Info) -> Vec<(&'static str, String)> {
 
 /// The groups as a table.
 fn group_lines(groups: &[Group]) -> Vec<String> {
-    const HEADINGS: &str =
-        "group  first block  block bitmap  inode bitmap  inode table  free blocks  free inodes  directories";
+    const HEADINGS: &str = "group  first block  block bitmap  inode bitmap  inode table  free blocks  free inodes  directories  never written";
     let line = |group: &Group| {
         format!(
-            "{:>5} {:>12} {:>13} {:>13} {:>12} {:>12} {:>12} {:>12}",
+            "{:>5} {:>12} {:>13} {:>13} {:>12} {:>12} {:>12} {:>12}  {}",
             group.group,
             group.first_block,
             group.block_bitmap,
@@ -198,7 +245,8 @@ fn group_lines(groups: &[Group]) -> Vec<String> {
             group.inode_table,
             group.free_blocks,
             group.free_inodes,
-            group.directories
+            group.directories,
+            group.uninitialised.join(" ")
         )
     };
     std::iter::once(HEADINGS.to_owned()).chain(groups.iter().map(line)).collect()

@@ -1,7 +1,7 @@
 //! Making a volume, as mke2fs would.
 
 use fstitch_core::{Error, Result};
-use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, MkfsSummary, mkfs};
+use fstitch_fs::ext2::mkfs::{MkfsFeatures, MkfsJournal, MkfsOptions, MkfsSummary, mkfs};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -41,8 +41,15 @@ pub const WORDS: &[Word] = &[
         name: "features",
         letter: 'O',
         value: "LIST",
-        about: "Features: ext_attr, resize_inode, dir_index, filetype, sparse_super, large_file; ^NAME switches one off",
+        about: "Features, ^NAME to switch one off: has_journal, ext_attr, resize_inode, dir_index, sparse_super2, stable_inodes, orphan_file, filetype, meta_bg, extent, 64bit, flex_bg, ea_inode, metadata_csum_seed, large_dir, inline_data, sparse_super, large_file, huge_file, uninit_bg, dir_nlink, extra_isize, metadata_csum; `none` for none",
         kind: WordKind::List,
+    },
+    Word {
+        name: "groups-per-flex",
+        letter: 'G',
+        value: "COUNT",
+        about: "With flex_bg: how many groups have their bitmaps and inode tables together, a power of two; 16 by default",
+        kind: WordKind::Number(1, 1 << 20, None),
     },
     Word {
         name: "revision",
@@ -54,7 +61,10 @@ pub const WORDS: &[Word] = &[
 ];
 
 /// A volume that is to be made.
-pub struct Plan(MkfsOptions);
+pub struct Plan {
+    kind: &'static str,
+    options: MkfsOptions,
+}
 
 /// What was made. Field names are a contract.
 #[derive(Serialize)]
@@ -87,18 +97,31 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
     options.reserved_percent = asked.number("reserved").unwrap_or(options.reserved_percent);
     options.revision = asked.number("revision").unwrap_or(options.revision);
     options.root_owner = asked.root_owner;
+    if asked.kind == "ext4" && options.revision == 0 {
+        return Err(Error::Unsupported("an ext4 volume of revision 0, which has no features".into()));
+    }
+    options.groups_per_flex = asked.number("groups-per-flex");
+    options.features = match asked.kind {
+        "ext4" => MkfsFeatures::EXT4,
+        "ext3" => MkfsFeatures { has_journal: true, ..MkfsFeatures::EXT2 },
+        _ => MkfsFeatures::EXT2,
+    };
     for list in asked.values("features") {
         options.features.apply(list).map_err(|error| name_culprit(error, "-O", list))?;
     }
     for list in &asked.extended {
         extend(&mut options, list).map_err(|error| name_culprit(error, "-E", list))?;
     }
+    let has_journal = options.features.has_journal;
     options.journal = match asked.journal {
-        AskedJournal::Usual if asked.kind == "ext3" => MkfsJournal::Suitable,
+        AskedJournal::Usual if has_journal => MkfsJournal::Suitable,
         AskedJournal::Usual | AskedJournal::None => MkfsJournal::None,
+        AskedJournal::Bytes(_) if asked.kind != "ext2" && !has_journal => {
+            return Err(Error::Unsupported("a size of the journal together with `-O ^has_journal`".into()));
+        }
         AskedJournal::Bytes(bytes) => MkfsJournal::Bytes(bytes),
     };
-    Ok(Plan(options))
+    Ok(Plan { kind: asked.kind, options })
 }
 
 fn name_culprit(error: Error, letter: &str, list: &str) -> Error {
@@ -119,21 +142,26 @@ fn extend(options: &mut MkfsOptions, list: &str) -> Result<()> {
 
 impl Making for Plan {
     fn name(&self) -> &'static str {
-        if matches!(self.0.journal, MkfsJournal::None) { "ext2" } else { "ext3" }
+        match self.kind {
+            "ext4" => "ext4",
+            _ if self.options.features.is_of_ext4() => "ext4",
+            _ if matches!(self.options.journal, MkfsJournal::None) => "ext2",
+            _ => "ext3",
+        }
     }
 
     fn make(&self, fresh: Fresh<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Made> {
-        let mut options = self.0.clone();
+        let mut options = self.options.clone();
         options.device_is_zero = fresh.is_zero;
         if let (false, Some(bytes), Some(block_size)) = (fresh.is_zero, fresh.bytes, options.block_size) {
             options.blocks = Some(bytes / u64::from(block_size));
         }
         let summary = mkfs(fresh.device, &options, progress)?;
-        made(&options, &summary)
+        made(self.name(), &options, &summary)
     }
 }
 
-fn made(options: &MkfsOptions, summary: &MkfsSummary) -> Result<Made> {
+fn made(name: &'static str, options: &MkfsOptions, summary: &MkfsSummary) -> Result<Made> {
     let shown = Shown {
         block_size_bytes: summary.block_size,
         blocks: summary.blocks,
@@ -149,7 +177,7 @@ fn made(options: &MkfsOptions, summary: &MkfsSummary) -> Result<Made> {
     let values = serde_json::to_value(&shown).map_err(|error| Error::Unsupported(error.to_string()))?;
     let Value::Object(values) = values else { unreachable!("a struct is an object") };
     Ok(Made {
-        name: if summary.journal_blocks.is_some() { "ext3" } else { "ext2" },
+        name,
         block_size: summary.block_size,
         blocks: summary.blocks,
         inodes: Some(summary.inodes),

@@ -39,7 +39,7 @@ pub struct Ext;
 
 impl Format for Ext {
     fn names(&self) -> &'static [&'static str] {
-        &["ext2", "ext3"]
+        &["ext2", "ext3", "ext4"]
     }
 
     fn thing(&self) -> &'static str {
@@ -109,6 +109,10 @@ impl Format for Ext {
         Ok(Arc::new(fs))
     }
 
+    fn needs_journal(&self, device: &dyn BlockDevice) -> Result<bool> {
+        Ok(jbd::read_superblock(device)?.1.features.needs_journal())
+    }
+
     fn cached(&self) -> Option<&dyn Cached> {
         Some(self)
     }
@@ -125,6 +129,7 @@ impl Format for Ext {
     fn about(&self, kind: &str) -> &'static str {
         match kind {
             "ext3" => "Make an ext3 volume: ext2 with a journal",
+            "ext4" => "Make an ext4 volume, as mke2fs would",
             _ => "Make an ext2 volume, as mke2fs would",
         }
     }
@@ -217,6 +222,10 @@ impl Journals for Ext {
 
     fn add_device(&self, device: &dyn BlockDevice, journal: &dyn BlockDevice, number: u32) -> Result<u32> {
         jbd::add_device(device, journal, number)
+    }
+
+    fn clear(&self, device: &dyn BlockDevice) -> Result<bool> {
+        jbd::clear(device)
     }
 
     fn remove(&self, device: &dyn BlockDevice) -> Result<()> {

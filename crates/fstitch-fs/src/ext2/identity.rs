@@ -8,7 +8,10 @@
 use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Result};
 
 use super::journal::{Place, locate, needs_recovery, read_superblock, write_superblock};
+use super::layout::checksum::{Sums, seal_superblock};
+use super::layout::feature::incompat;
 use super::layout::superblock::{MAGIC, S_MAGIC, S_UUID, S_VOLUME_NAME, SUPERBLOCK_SIZE, Superblock};
+use super::mkfs::MkfsFeatures;
 use super::num::idx;
 use super::view::BlockView;
 
@@ -38,13 +41,21 @@ pub fn identify(device: &dyn BlockDevice, identity: &Identity) -> Result<()> {
         return refuse("changing the identity of a volume that must be recovered first".into());
     }
     let (mut raw, shape) = read_superblock(device)?;
-    let foreign = shape.features.read_only_because(false);
+    let foreign = MkfsFeatures::foreign(&shape.features);
     if !foreign.is_empty() {
         return refuse(format!("changing a volume with feature {}", foreign.join(", ")));
     }
     if identity.uuid.is_some() && matches!(locate(&shape, &raw)?, Some(Place::Device(_))) {
         return refuse(
             "another UUID for a volume whose journal is on a device of its own: take the journal away first"
+                .into(),
+        );
+    }
+    let is_seeded = shape.features.has_incompat(incompat::CSUM_SEED);
+    if identity.uuid.is_some_and(|uuid| uuid != shape.uuid) && shape.sums != Sums::None && !is_seeded {
+        return refuse(
+            "another UUID for a volume whose checksums all begin with it (feature metadata_csum or uninit_bg): give it \
+             feature metadata_csum_seed first (`tune2fs -O metadata_csum_seed`)"
                 .into(),
         );
     }
@@ -65,6 +76,7 @@ fn update_copies(device: &dyn BlockDevice, shape: &Superblock, identity: &Identi
         let ours = uuid == shape.uuid || identity.uuid.is_some_and(|new| uuid == new);
         if S_MAGIC.get(copy) == MAGIC && ours {
             put(copy, identity);
+            seal_superblock(copy);
             volume.write(at, BlockKind::Superblock, &block)?;
         }
     }

@@ -19,7 +19,7 @@ use fstitch_patch::{Block, Cache, JournalConfig, JournalMode, PatchId};
 
 use super::inode::Inode;
 use super::journal::{Journal, Place, locate, read_superblock};
-use super::layout::feature::{compat, incompat};
+use super::layout::feature::incompat;
 use super::layout::inode::I_DTIME;
 use super::layout::superblock::{S_FEATURE_INCOMPAT, S_LAST_ORPHAN};
 use super::view::BlockView;
@@ -46,7 +46,7 @@ impl CachedFormat for Ext2 {
     }
 
     fn name(&self) -> &'static str {
-        if self.superblock().features.compat & compat::HAS_JOURNAL != 0 { "ext3" } else { "ext2" }
+        self.superblock().features.format_name()
     }
 
     fn journal_config(

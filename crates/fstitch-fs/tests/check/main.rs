@@ -10,6 +10,7 @@ mod healthy;
 mod journal;
 mod many;
 mod mkfs;
+mod mkfs4;
 mod mutate;
 mod repair;
 mod support;

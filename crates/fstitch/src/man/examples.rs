@@ -21,6 +21,12 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "fstitch mkfs ext3 -J device=log.img disk.img 1G",
         "with the journal that `mkfs journal` made",
     ),
+    ("mkfs ext4", "fstitch mkfs ext4 disk.img 1G", "as mke2fs makes it"),
+    (
+        "mkfs ext4",
+        "fstitch mkfs ext4 -O orphan_file,^64bit -G 32 disk.img 1G",
+        "with other features, and the tables of 32 groups together",
+    ),
     (
         "mkfs minixlld",
         "fstitch mkfs minixlld disk.img 1G",

@@ -26,7 +26,7 @@ pub(super) fn fill(common: &Common, made: &mut Made) -> Result<u64> {
     let volume = open::Arguments { offset: offset(common)?, partition: None, cache_size: CACHE, journal };
     let mut options = volume.options(image, Access::ReadWrite)?;
     // Nothing is lost with a volume that is still being made: no order need be kept.
-    options.consistency = Some(Consistency::Async);
+    options.preferred = Some(Consistency::Async);
     let volume = Volume::open(image, &options)?;
     let rules = FillRules { epoch, quiet: common.quiet || common.json };
     let filled = copy(source, (&*volume.fs, image), rules).and_then(|failed| {

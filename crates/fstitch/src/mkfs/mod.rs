@@ -439,7 +439,10 @@ fn write(
     if let (Some(journal), Some(journals)) = (journal, wanted.format.journals()) {
         let blocks = journal.give_to(journals, &disk).with_context(context)?;
         made.values.insert("journal_blocks".to_owned(), blocks.into());
-        made.name = wanted.format.names().get(1).copied().unwrap_or(made.name);
+        let names = wanted.format.names();
+        if names.first() == Some(&made.name) {
+            made.name = names.get(1).copied().unwrap_or(made.name);
+        }
     }
     Ok(made)
 }

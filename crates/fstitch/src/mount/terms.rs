@@ -21,6 +21,7 @@ pub fn open_options(plan: &Plan) -> OpenOptions {
         write_back_age: plan.write_back_age,
         optimizations: plan.optimizations,
         consistency: plan.options.consistency,
+        preferred: None,
         survives: Survives::Asked(plan.options.durability),
         commit_interval: plan.options.commit_interval.unwrap_or(Arrangement::default().commit_interval),
         journal: plan.options.journal.clone(),

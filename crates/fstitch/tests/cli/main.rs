@@ -19,6 +19,7 @@ mod journal;
 mod live;
 mod lld;
 mod lost;
+mod mkfs4;
 mod mount8;
 mod patchgroups;
 mod policy;

@@ -39,7 +39,7 @@ const MISUSES: &[(&str, &str)] = &[
     ("mkfs ext2 -i 1 @/n.img 4M", "1 bytes per inode"),
     ("mkfs ext2 -L a-label-of-more-than-16-bytes @/n.img 4M", "label of more than 16 bytes"),
     ("mkfs ext2 -U nonsense @/n.img 4M", "nonsense"),
-    ("mkfs ext2 -O extents @/n.img 4M", "extents"),
+    ("mkfs ext2 -O bigalloc @/n.img 4M", "bigalloc"),
     ("mkfs ext2 -E nosuch @/n.img 4M", "nosuch"),
     ("mkfs ext2 -E root_owner=me @/n.img 4M", "root_owner=me"),
     ("mkfs ext2 -E offset=abc @/n.img 4M", "offset=abc"),

@@ -194,8 +194,17 @@ impl Raw<'_> {
     }
 }
 
+/// Whether a volume can follow a policy: one with features that nobody could have given a policy has none.
+fn can_have_maps(device: &dyn BlockDevice) -> Result<bool> {
+    let (_, shape) = jbd::read_superblock(device)?;
+    Ok(shape.features.beyond(&PLAIN).incompat == 0)
+}
+
 impl KeepsMaps for Ext {
     fn maps(&self, device: &dyn BlockDevice) -> Result<MapsAt> {
+        if !can_have_maps(device)? {
+            return Ok(MapsAt::Nowhere);
+        }
         Raw::read(device)?.maps()
     }
 
@@ -204,6 +213,9 @@ impl KeepsMaps for Ext {
     }
 
     fn may_hide(&self, device: &dyn BlockDevice) -> Result<bool> {
+        if !can_have_maps(device)? {
+            return Ok(false);
+        }
         let raw = Raw::read(device)?;
         Ok(raw.maps()? == MapsAt::Nowhere && raw.may_hide()?)
     }

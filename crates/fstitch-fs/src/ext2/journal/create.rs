@@ -1,7 +1,8 @@
 //! Giving an ext2 volume a journal, and taking one away. The volume is clean and nobody has it mounted.
 //!
-//! **Layout.** The journal is inode 8, in free blocks near the volume's middle, as contiguous as they are. Its first
-//! block is its superblock, the others are zero, so that nothing there looks like a transaction.
+//! **Layout.** The journal is inode 8, in free blocks near the volume's middle, as contiguous as they are; where files are mapped by
+//! extents, in the first of them that are contiguous enough. Its first block is its superblock, the others are zero, so that nothing
+//! there looks like a transaction. Its own features are those that the kernel would give it when it mounts the volume.
 //!
 //! **States and transitions.** *Without* → the mark of a clean volume is taken away → blocks, map and inode are written →
 //! feature and mark in one write of the superblock: *with*. Removing goes the same way back. The superblock's copies
@@ -10,7 +11,7 @@
 //! **Crash cases.** In between, the volume has no journal and is not clean: a check gives back what inode 8 has taken.
 
 use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Le, Result, Structure, Timestamp};
-use fstitch_patch::journal::format::{self, INCOMPAT_REVOKE};
+use fstitch_patch::journal::format::{self, INCOMPAT_64BIT, INCOMPAT_CSUM_V3, INCOMPAT_REVOKE};
 
 use super::copies::{self, S_JNL_BLOCKS, S_JNL_BLOCKS_LEN};
 use super::find::{Place, inode_place, internal, locate, read_descriptor};
@@ -20,21 +21,22 @@ use super::raw::{
 };
 use super::recover::{is_dirty, read_superblock, write_superblock};
 use crate::ext2::bitmap;
-use crate::ext2::layout::feature::compat;
-use crate::ext2::layout::group::BG_FREE_BLOCKS_COUNT;
+use crate::ext2::layout::extent::Node;
+use crate::ext2::layout::feature::{compat, incompat};
 use crate::ext2::layout::inode::{
-    DIRECT, I_ATIME, I_BLOCKS, I_CTIME, I_EXTRA_ISIZE, I_LINKS_COUNT, I_MODE, I_MTIME, I_SIZE, I_SIZE_HIGH,
-    POINTERS, new_extra_isize, pointer_field,
+    EXTENTS_FL, I_ATIME, I_BLOCKS, I_CTIME, I_EXTRA_ISIZE, I_FLAGS, I_LINKS_COUNT, I_MODE, I_MTIME, I_SIZE,
+    I_SIZE_HIGH, POINTERS, new_extra_isize, pointer_field,
 };
+use crate::ext2::mkfs::MkfsFeatures;
+use crate::ext2::newmap::{NewMap, Shape};
 use crate::ext2::num::{idx, idx64, low32, small, wide};
+use crate::ext2::offline::OfflineGroup;
 use crate::ext2::view::BlockView;
 
 /// The shortest journal that other systems accept, in blocks.
 pub const BLOCKS_MIN: u32 = 1024;
 /// The longest one.
 pub const BLOCKS_MAX: u32 = 10_240_000;
-/// Bytes of a pointer in a block map.
-const POINTER_SIZE: u32 = 4;
 /// Blocks of zeros that are written at once.
 const ZEROS: usize = 256;
 
@@ -65,16 +67,30 @@ pub const fn default_blocks(volume: u32) -> Option<u32> {
     })
 }
 
+/// A journal that was added.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::ext2) struct Added {
+    /// Its blocks.
+    pub(in crate::ext2) blocks: u32,
+    /// What it takes of the volume, with its map.
+    pub(in crate::ext2) owned: u32,
+}
+
 /// Adds a journal to the volume on `device`; returns its blocks.
 ///
 /// # Errors
 /// `Unsupported` if the volume is not clean, has one, or cannot have one of that size: nothing was changed.
 pub fn add(device: &dyn BlockDevice, options: AddOptions) -> Result<u32> {
+    add_counted(device, options).map(|added| added.blocks)
+}
+
+/// The same, and says how many blocks went.
+pub(in crate::ext2) fn add_counted(device: &dyn BlockDevice, options: AddOptions) -> Result<Added> {
     let (mut raw, shape) = ready(device)?;
     if locate(&shape, &raw)?.is_some() {
         return Err(Error::Unsupported("a second journal".into()));
     }
-    let (blocks, with_map) = space(shape.blocks_count, shape.block_size, options.blocks)?;
+    let blocks = size_of_log(shape.blocks_count, options.blocks)?;
     let volume = BlockView::new(device, idx(shape.block_size));
     let (inode_at, offset) = inode_place(&volume, &shape, JOURNAL_INO)?;
     let mut table = BlockBuf::zeroed(volume.block_size());
@@ -84,27 +100,50 @@ pub fn add(device: &dyn BlockDevice, options: AddOptions) -> Result<u32> {
         let problem = "there is no journal, but its inode is in use: check the volume first";
         return Err(Error::corrupt(Structure::Inode(u64::from(JOURNAL_INO)), inode_at, problem));
     }
-    let taken = take(&volume, &shape, with_map)?;
-    let map = Map::build(&taken.blocks, blocks, &shape);
-    put_inode(inode, &map.pointers, size(blocks, &shape), &shape, options.now);
-    let owned = small(map.data.len() + map.indirect.len());
+    let (taken, map) = take_mapped(&volume, &shape, blocks)?;
+    put_inode(inode, &map.root, size(blocks, &shape), &shape, options.now);
+    let owned = small(taken.blocks.len());
     I_BLOCKS.put(inode, owned * (shape.block_size / 512));
+    shape.sums.seal_inode(JOURNAL_INO, inode);
     mark(device, &mut raw, false)?;
-    write_log(&volume, &map, (blocks, &shape.uuid), options.is_zero)?;
+    write_log(&volume, &map, (blocks, &shape), options.is_zero)?;
     volume.flush()?;
     taken.write(&volume, &shape, true)?;
     // Inode 8 never has blocks that somebody else could be given.
     volume.flush()?;
     volume.write(inode_at, BlockKind::Inode, &table)?;
     volume.flush()?;
-    let free = S_FREE_BLOCKS_COUNT.get(&raw).saturating_sub(small(taken.blocks.len()));
+    let free = S_FREE_BLOCKS_COUNT.get(&raw).saturating_sub(owned);
     S_FREE_BLOCKS_COUNT.put(&mut raw, free);
     S_FEATURE_COMPAT.put(&mut raw, shape.features.compat | compat::HAS_JOURNAL);
     S_JOURNAL_INUM.put(&mut raw, JOURNAL_INO);
     put_backup(&mut raw, Some((&map, blocks, &shape)));
     copies::update(&volume, &shape, &raw)?;
     mark(device, &mut raw, true)?;
-    Ok(blocks)
+    Ok(Added { blocks, owned })
+}
+
+/// Makes the journal in the volume on `device` as it was when it was new, zeros but for its superblock; false if there is none in
+/// it. Nothing that is zero already is written.
+///
+/// # Errors
+/// `Unsupported` if the volume is not clean or must be recovered first: nothing was changed.
+pub fn clear(device: &dyn BlockDevice) -> Result<bool> {
+    let (raw, shape) = ready(device)?;
+    let Some(Place::Inode(ino)) = locate(&shape, &raw)? else { return Ok(false) };
+    let volume = BlockView::new(device, idx(shape.block_size));
+    let (area, _) = internal(&volume, &shape, ino)?;
+    let superblock = new_log_superblock(&shape, small(idx64(area.count())));
+    // The log is empty: whoever finds it cut short in between finds the same.
+    volume.write(area.superblock()?, BlockKind::JournalSuperblock, &superblock)?;
+    volume.flush()?;
+    let first = area.superblock()?.get();
+    for (start, count) in area.runs() {
+        let (start, end) = (start.get(), start.get() + count);
+        clear_run(&volume, if start == first { start + 1 } else { start }, end)?;
+    }
+    volume.flush()?;
+    Ok(true)
 }
 
 /// Takes the journal of the volume on `device` away; a volume without one stays as it is.
@@ -153,7 +192,7 @@ pub fn remove(device: &dyn BlockDevice) -> Result<()> {
 /// The superblock of a volume that may be changed as it is.
 pub(super) fn ready(device: &dyn BlockDevice) -> Result<(Vec<u8>, Superblock)> {
     let (raw, shape) = read_superblock(device)?;
-    let foreign = shape.features.read_only_because(false);
+    let foreign = MkfsFeatures::foreign(&shape.features);
     if !foreign.is_empty() {
         return Err(Error::Unsupported(format!("changing a volume with feature {}", foreign.join(", "))));
     }
@@ -168,16 +207,24 @@ pub(super) fn ready(device: &dyn BlockDevice) -> Result<(Vec<u8>, Superblock)> {
     Ok((raw, shape))
 }
 
-/// How many blocks a journal has on a volume of `volume` blocks, if `asked` were asked for, and how many it takes with
-/// its map.
-pub(in crate::ext2) fn space(volume: u32, block_size: u32, asked: Option<u32>) -> Result<(u32, u32)> {
+/// How many blocks a journal has on a volume of `volume` blocks, if `asked` were asked for.
+pub(in crate::ext2) fn size_of_log(volume: u32, asked: Option<u32>) -> Result<u32> {
     let small_volume = || Error::Unsupported(format!("a journal on a volume of only {volume} blocks"));
     let blocks = asked.or_else(|| default_blocks(volume)).ok_or_else(small_volume)?;
     if !(BLOCKS_MIN..=BLOCKS_MAX).contains(&blocks) {
         let text = format!("a journal of {blocks} blocks: {BLOCKS_MIN} to {BLOCKS_MAX} are possible");
         return Err(Error::Unsupported(text));
     }
-    Ok((blocks, blocks + map_blocks(blocks, block_size / POINTER_SIZE)))
+    Ok(blocks)
+}
+
+/// How the journal of a volume is mapped.
+fn map_shape(shape: &Superblock) -> Shape {
+    Shape {
+        block_size: shape.block_size,
+        extents: shape.features.has_incompat(incompat::EXTENTS),
+        sums: shape.sums.of_inode(JOURNAL_INO, 0),
+    }
 }
 
 /// Sets or clears the mark of a clean volume, with everything else in `raw`.
@@ -187,52 +234,75 @@ pub(super) fn mark(device: &dyn BlockDevice, raw: &mut [u8], clean: bool) -> Res
     write_superblock(device, raw)
 }
 
-/// Indirect blocks for a file of `blocks` blocks without holes.
-fn map_blocks(blocks: u32, pointers: u32) -> u32 {
-    let mut rest = u64::from(blocks).saturating_sub(wide(DIRECT));
-    let pointers = u64::from(pointers);
-    let (mut count, mut span) = (0, pointers);
-    for level in 1..=3_u32 {
-        let under = rest.min(span);
-        rest -= under;
-        let mut array = under;
-        for _ in 0..level {
-            array = array.div_ceil(pointers);
-            count += array;
-        }
-        span *= pointers;
-    }
-    low32(count)
-}
-
 /// Blocks that the journal takes, or gives back.
 struct Taken {
     blocks: Vec<u32>,
 }
 
-/// Finds free blocks from the volume's middle on.
-fn take(volume: &BlockView<'_>, shape: &Superblock, count: u32) -> Result<Taken> {
+/// Finds free blocks for a journal of so many and for its map, which takes the more the more scattered they are.
+fn take_mapped(volume: &BlockView<'_>, shape: &Superblock, blocks: u32) -> Result<(Taken, NewMap)> {
+    let mapped = map_shape(shape);
+    let mut nodes = mapped.nodes_at_least(blocks);
+    loop {
+        let mut found = take(volume, shape, blocks + nodes)?;
+        let (data, spare) = found.split_at(idx(blocks));
+        let needed = mapped.nodes(data);
+        if needed <= spare.len() {
+            let map = mapped.build(data, spare);
+            found.truncate(data.len() + needed);
+            return Ok((Taken { blocks: found }, map));
+        }
+        nodes = small(needed);
+    }
+}
+
+/// Finds free blocks from the volume's middle on, in ascending order: by extents the first that lie together, else, and where
+/// there is no such place, the first.
+fn take(volume: &BlockView<'_>, shape: &Superblock, count: u32) -> Result<Vec<u32>> {
     let groups = shape.group_count();
-    let mut blocks = Vec::with_capacity(idx(count));
-    let mut bits = vec![0; volume.block_size()];
-    for group in (groups / 2..groups).chain(0..groups / 2) {
-        if blocks.len() == idx(count) {
+    let together = map_shape(shape).extents;
+    let middle = if together { middle(volume, shape)? } else { groups / 2 };
+    let mut found: Vec<u32> = Vec::new();
+    let mut run: (u32, u32) = (0, 0);
+    for group in (middle..groups).chain(0..middle) {
+        if found.len() >= idx(count) && !together {
             break;
         }
-        let at = BlockNo(u64::from(read_descriptor(volume, shape, group)?.block_bitmap));
-        volume.read(at, BlockKind::BlockBitmap, &mut bits)?;
+        let here = OfflineGroup::read(volume, shape, group)?;
         let start = shape.group_start(group);
-        for (from, len) in bitmap::runs(&bits, false, 0, shape.group_blocks(group)) {
-            let len = len.min(count - small(blocks.len()));
-            blocks.extend(start + from..start + from + len);
+        for (from, len) in bitmap::runs(here.bits(), false, 0, shape.group_blocks(group)) {
+            run = if run.0 + run.1 == start + from { (run.0, run.1 + len) } else { (start + from, len) };
+            if together && run.1 >= count {
+                return Ok((run.0..run.0 + count).collect());
+            }
+            let len = len.min(count - small(found.len()));
+            found.extend(start + from..start + from + len);
         }
     }
-    if blocks.len() < idx(count) {
-        let free = blocks.len();
+    if found.len() < idx(count) {
+        let free = found.len();
         return Err(Error::Unsupported(format!("a journal that takes {count} blocks: only {free} are free")));
     }
-    blocks.sort_unstable();
-    Ok(Taken { blocks })
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The group near the volume's middle where a journal is looked for that lies together: the first of those that have their
+/// tables together, or on a smaller volume that of three with the most free blocks. So does mke2fs.
+fn middle(volume: &BlockView<'_>, shape: &Superblock) -> Result<u32> {
+    let middle = shape.group_of((shape.blocks_count / 2).max(shape.first_data_block()));
+    let log = u32::from(shape.log_groups_per_flex);
+    if log > 0 && middle.checked_shr(log).is_some_and(|rounded| rounded > 0) {
+        return Ok(middle >> log << log);
+    }
+    let mut best = (middle, 0);
+    for group in middle.saturating_sub(1)..=(middle + 1).min(shape.group_count() - 1) {
+        let free = read_descriptor(volume, shape, group)?.free_blocks;
+        if free > best.1 {
+            best = (group, free);
+        }
+    }
+    Ok(best.0)
 }
 
 impl Taken {
@@ -241,77 +311,9 @@ impl Taken {
         let mut sorted = self.blocks.clone();
         sorted.sort_unstable();
         for part in sorted.chunk_by(|&one, &two| shape.group_of(one) == shape.group_of(two)) {
-            let group = shape.group_of(part[0]);
-            let at = BlockNo(u64::from(read_descriptor(volume, shape, group)?.block_bitmap));
-            let mut bits = BlockBuf::zeroed(volume.block_size());
-            volume.read(at, BlockKind::BlockBitmap, &mut bits)?;
-            for &block in part {
-                let bit = block - shape.group_start(group);
-                let (byte, mask) = (&mut bits[idx(bit / 8)], 1 << (bit % 8));
-                debug_assert!((*byte & mask != 0) != used, "block {block} changes");
-                *byte ^= mask;
-            }
-            volume.write(at, BlockKind::BlockBitmap, &bits)?;
-            let (table, offset) = shape.descriptor_place(group);
-            let table = BlockNo(u64::from(table));
-            let mut block = BlockBuf::zeroed(volume.block_size());
-            volume.read(table, BlockKind::GroupDescriptor, &mut block)?;
-            let count = u16::try_from(part.len()).expect("a group has fewer blocks than 2^16");
-            let free = BG_FREE_BLOCKS_COUNT.get(&block[offset..]);
-            let free = if used { free.saturating_sub(count) } else { free.saturating_add(count) };
-            BG_FREE_BLOCKS_COUNT.put(&mut block[offset..], free);
-            volume.write(table, BlockKind::GroupDescriptor, &block)?;
+            OfflineGroup::read(volume, shape, shape.group_of(part[0]))?.mark(volume, part, used)?;
         }
         Ok(())
-    }
-}
-
-/// The journal's block map.
-pub(super) struct Map {
-    pointers: [u32; POINTERS],
-    /// Indirect blocks and what is in them.
-    indirect: Vec<(u32, Vec<u8>)>,
-    data: Vec<u32>,
-}
-
-impl Map {
-    /// Shares out `taken`: the first `blocks` hold the journal, the others its map.
-    fn build(taken: &[u32], blocks: u32, shape: &Superblock) -> Self {
-        let (data, spare) = taken.split_at(idx(blocks));
-        let mut map = Self { pointers: [0; POINTERS], indirect: Vec::new(), data: data.to_vec() };
-        let mut spare = spare.iter().copied();
-        let (direct, mut rest) = data.split_at(DIRECT.min(data.len()));
-        map.pointers[..direct.len()].copy_from_slice(direct);
-        let per_block = idx(shape.pointers_per_block());
-        let mut span = per_block;
-        for (at, levels) in (DIRECT..POINTERS).zip(1..) {
-            let (part, behind) = rest.split_at(span.min(rest.len()));
-            (rest, span) = (behind, span * per_block);
-            if part.is_empty() {
-                break;
-            }
-            let mut level = part.to_vec();
-            for _ in 0..levels {
-                level = map.gather(&level, per_block, &mut spare);
-            }
-            map.pointers[at] = level[0];
-        }
-        debug_assert!(rest.is_empty() && spare.next().is_none(), "the map was counted right");
-        map
-    }
-
-    /// Puts pointers into indirect blocks, and returns these.
-    fn gather(&mut self, level: &[u32], per_block: usize, spare: &mut impl Iterator<Item = u32>) -> Vec<u32> {
-        let parents = level.chunks(per_block).map(|part| {
-            let block = spare.next().expect("the map was counted before");
-            let mut bytes = vec![0; per_block * 4];
-            for (at, &pointer) in part.iter().enumerate() {
-                Le::put_u32(&mut bytes, at * 4, pointer);
-            }
-            self.indirect.push((block, bytes));
-            block
-        });
-        parents.collect()
     }
 }
 
@@ -326,10 +328,24 @@ pub(super) fn write_zeros(volume: &BlockView<'_>, first: BlockNo, count: u64) ->
     Ok(())
 }
 
+/// The same for `from..to`, where what is zero already is not written.
+fn clear_run(volume: &BlockView<'_>, from: u64, to: u64) -> Result<()> {
+    let mut bytes = vec![0; ZEROS * volume.block_size()];
+    for at in (from..to).step_by(ZEROS) {
+        let count = (to - at).min(wide(ZEROS));
+        let part = &mut bytes[..idx64(count) * volume.block_size()];
+        volume.read(BlockNo(at), BlockKind::JournalData, part)?;
+        if part.iter().any(|&byte| byte != 0) {
+            write_zeros(volume, BlockNo(at), count)?;
+        }
+    }
+    Ok(())
+}
+
 fn write_log(
     volume: &BlockView<'_>,
-    map: &Map,
-    (blocks, uuid): (u32, &[u8; 16]),
+    map: &NewMap,
+    (blocks, shape): (u32, &Superblock),
     is_zero: bool,
 ) -> Result<()> {
     if !is_zero {
@@ -337,14 +353,32 @@ fn write_log(
             write_zeros(volume, BlockNo(u64::from(run[0])), wide(run.len()))?;
         }
     }
-    for (block, bytes) in &map.indirect {
+    for (block, bytes) in &map.nodes {
         volume.write(BlockNo(u64::from(*block)), BlockKind::Indirect, bytes)?;
     }
-    let mut superblock = format::Superblock::new(small(volume.block_size()), blocks, 1, *uuid);
-    superblock.features.incompat = INCOMPAT_REVOKE;
-    let mut block = BlockBuf::zeroed(volume.block_size());
+    let at = BlockNo(u64::from(map.data[0]));
+    volume.write(at, BlockKind::JournalSuperblock, &new_log_superblock(shape, blocks))
+}
+
+/// The block with the superblock of a new journal of so many blocks.
+fn new_log_superblock(shape: &Superblock, blocks: u32) -> BlockBuf {
+    let mut superblock = format::Superblock::new(shape.block_size, blocks, 1, shape.uuid);
+    superblock.features.incompat = log_features(shape);
+    let mut block = BlockBuf::zeroed(idx(shape.block_size));
     superblock.encode_into(&mut block[..format::SUPERBLOCK_SIZE]);
-    volume.write(BlockNo(u64::from(map.data[0])), BlockKind::JournalSuperblock, &block)
+    block
+}
+
+/// The incompatible features of the journal of such a volume.
+fn log_features(shape: &Superblock) -> u32 {
+    let mut features = INCOMPAT_REVOKE;
+    if shape.features.has_incompat(incompat::BIT64) {
+        features |= INCOMPAT_64BIT;
+    }
+    if shape.features.has_sums() {
+        features |= INCOMPAT_CSUM_V3;
+    }
+    features
 }
 
 fn size(blocks: u32, shape: &Superblock) -> (u32, u32) {
@@ -352,11 +386,11 @@ fn size(blocks: u32, shape: &Superblock) -> (u32, u32) {
     (low32(bytes), low32(bytes >> 32))
 }
 
-/// Makes inode 8 a journal's, with these pointers and a length of two words, the low one first. How much it owns is left
-/// out.
+/// Makes inode 8 a journal's, with this root of its map and a length of two words, the low one first. How much it owns is left
+/// out, and so is its sum.
 pub(super) fn put_inode(
     inode: &mut [u8],
-    pointers: &[u32; POINTERS],
+    root: &[u32; POINTERS],
     (low, high): (u32, u32),
     shape: &Superblock,
     now: Timestamp,
@@ -370,8 +404,14 @@ pub(super) fn put_inode(
     for field in [I_ATIME, I_CTIME, I_MTIME] {
         field.put(inode, time);
     }
-    for (at, &pointer) in pointers.iter().enumerate() {
-        pointer_field(at).put(inode, pointer);
+    for (at, &word) in root.iter().enumerate() {
+        pointer_field(at).put(inode, word);
+    }
+    // A pointer that looks like the header of a node has no entries behind it that could be right.
+    let by_extents = shape.features.has_incompat(incompat::EXTENTS)
+        && Node::parse_root(root, BlockNo(0), shape.blocks_count).is_ok();
+    if by_extents {
+        I_FLAGS.put(inode, EXTENTS_FL);
     }
     if shape.inode_size > 128 {
         I_EXTRA_ISIZE.put(inode, new_extra_isize(shape));
@@ -384,12 +424,12 @@ pub(crate) fn clear_backup(raw: &mut [u8]) {
 }
 
 /// Keeps the journal's pointers in the superblock, or forgets them.
-pub(super) fn put_backup(raw: &mut [u8], journal: Option<(&Map, u32, &Superblock)>) {
+pub(super) fn put_backup(raw: &mut [u8], journal: Option<(&NewMap, u32, &Superblock)>) {
     raw[S_JNL_BLOCKS..S_JNL_BLOCKS + S_JNL_BLOCKS_LEN].fill(0);
     S_JNL_BACKUP_TYPE.put(raw, u8::from(journal.is_some()));
     if let Some((map, blocks, shape)) = journal {
         let (low, high) = size(blocks, shape);
-        for (at, &word) in map.pointers.iter().chain([&high, &low]).enumerate() {
+        for (at, &word) in map.root.iter().chain([&high, &low]).enumerate() {
             Le::put_u32(raw, S_JNL_BLOCKS + at * 4, word);
         }
     }

@@ -22,8 +22,8 @@ mod recover;
 mod restore;
 
 pub(crate) use create::clear_backup;
-pub(super) use create::space;
-pub use create::{AddOptions, BLOCKS_MAX, BLOCKS_MIN, add, default_blocks, remove};
+pub use create::{AddOptions, BLOCKS_MAX, BLOCKS_MIN, add, clear, default_blocks, remove};
+pub(super) use create::{add_counted, size_of_log};
 pub use external::{DeviceOptions, JournalDevice, add_device, make_device, release_device};
 pub(crate) use find::{Internal, whole_file};
 pub use find::{Journal, Place, locate};

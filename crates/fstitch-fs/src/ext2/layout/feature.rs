@@ -247,6 +247,19 @@ impl Features {
         self.beyond(&JOURNALED) == Self::default() && self.beyond(&PLAIN) != Self::default()
     }
 
+    /// The name that people know a volume with these features by: with what only ext4 has it is that, else a journal makes ext2
+    /// ext3.
+    #[must_use]
+    pub fn format_name(&self) -> &'static str {
+        if self.beyond(&PLAIN) != Self::default() {
+            "ext4"
+        } else if self.compat & compat::HAS_JOURNAL != 0 {
+            "ext3"
+        } else {
+            "ext2"
+        }
+    }
+
     /// What is set here and not in `known`.
     #[must_use]
     pub const fn beyond(&self, known: &Self) -> Self {
@@ -363,6 +376,20 @@ mod tests {
         }
         let unknown = Features { compat: 0x2000, ..Features::default() };
         assert_eq!(unknown.read_only_because(true), ["0x2000"]);
+    }
+
+    #[test]
+    fn a_volume_has_the_name_of_what_it_needs() {
+        let mut features = PLAIN;
+        features.compat = compat::DIR_INDEX;
+        assert_eq!(features.format_name(), "ext2");
+        assert!(features.set_by_name("has_journal", true));
+        assert_eq!(features.format_name(), "ext3");
+        for name in ["extent", "metadata_csum", "sparse_super2"] {
+            let mut later = features;
+            assert!(later.set_by_name(name, true));
+            assert_eq!(later.format_name(), "ext4");
+        }
     }
 
     #[test]

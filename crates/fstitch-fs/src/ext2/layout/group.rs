@@ -234,8 +234,9 @@ fn has_high_half(bytes: &[u8]) -> bool {
 fn overhead_met(volume: &Superblock, at: u64, end: u64) -> Option<u32> {
     let (first, last) = (u32::try_from(at).ok()?, u32::try_from(end - 1).ok()?);
     (volume.group_of(first)..=volume.group_of(last)).find(|&group| {
-        let start = u64::from(volume.group_start(group));
-        at < start + u64::from(volume.group_overhead(group)) && start < end
+        let (start, overhead) =
+            (u64::from(volume.group_start(group)), u64::from(volume.group_overhead(group)));
+        overhead > 0 && at < start + overhead && start < end
     })
 }
 

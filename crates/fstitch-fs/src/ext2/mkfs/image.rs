@@ -2,16 +2,24 @@
 
 use fstitch_core::{Le, Timestamp};
 
+use super::layout::Places;
 use super::options::MkfsOptions;
-use super::plan::{FIRST_INO, Plan};
+use super::plan::{FIRST_INO, ORPHAN_INO, Plan};
 use super::{index, narrow, short};
+use crate::ext2::layout::checksum::{
+    CHECKSUM_CRC32C, DIRECTORY_TAIL, InodeSums, ORPHAN_MAGIC, ORPHAN_TAIL, Sums, crc, place,
+    put_block_bitmap_sum, put_directory_tail, put_inode_bitmap_sum, seal_superblock,
+};
+use crate::ext2::layout::group::GroupDescriptor;
+use crate::ext2::layout::inode::I_FLAGS;
+use crate::ext2::layout::superblock::{
+    S_BACKUP_BGS, S_CHECKSUM_SEED, S_CHECKSUM_TYPE, S_DESC_SIZE, S_LOG_GROUPS_PER_FLEX, S_ORPHAN_FILE_INUM,
+};
 
 /// Bytes of the superblock.
 pub(super) const SUPER_SIZE: usize = 1024;
 /// Where the superblock is on the device.
 pub(super) const SUPER_OFFSET: usize = 1024;
-/// Bytes of a group descriptor.
-pub(super) const DESC_SIZE: usize = 32;
 /// Bytes of the fixed part of an inode.
 const GOOD_OLD_INODE: usize = 128;
 /// Bytes of the known fields after the fixed part.
@@ -29,16 +37,6 @@ fn extra(time: Timestamp) -> u32 {
     let signed = i64::from(low(time)) - if low(time) >> 31 == 1 { 1 << 32 } else { 0 };
     let epoch = ((time.secs - signed) >> 32) & 3;
     (time.nanos << 2) | u32::try_from(epoch).expect("two bits")
-}
-
-/// The compatible, incompatible and read-only-compatible feature words.
-fn feature_words(plan: &Plan) -> [u32; 3] {
-    let f = plan.features;
-    let compat =
-        (u32::from(f.ext_attr) << 3) | (u32::from(f.resize_inode) << 4) | (u32::from(f.dir_index) << 5);
-    let incompat = u32::from(f.filetype) << 1;
-    let ro_compat = u32::from(f.sparse_super) | (u32::from(f.large_file) << 1);
-    [compat, incompat, ro_compat]
 }
 
 /// The superblock; `free` counts free blocks and inodes of the whole volume, `group` holds this copy.
@@ -70,9 +68,16 @@ pub(super) fn superblock(plan: &Plan, options: &MkfsOptions, free: (u64, u64), g
     Le::put_u16(&mut raw, 0x3c, 1);
     if plan.revision > 0 {
         dynamic_fields(&mut raw, plan, options, group);
+        later_fields(&mut raw, plan);
     }
     raw[0x68..0x78].copy_from_slice(&options.uuid);
     raw[0x78..0x78 + options.label.len()].copy_from_slice(&options.label);
+    if plan.features.metadata_csum_seed {
+        // What the UUID gives, as long as it is this one.
+        let seed = crc(u32::MAX, &options.uuid);
+        S_CHECKSUM_SEED.put(&mut raw, seed);
+    }
+    seal_superblock(&mut raw);
     raw
 }
 
@@ -82,8 +87,9 @@ fn dynamic_fields(raw: &mut [u8], plan: &Plan, options: &MkfsOptions, group: u64
     Le::put_u16(raw, 0x58, short(plan.inode_size));
     // The field has 16 bits; readers of copies in higher groups do not look at it.
     Le::put_u16(raw, 0x5a, u16::try_from(group & 0xffff).expect("masked"));
-    for (i, word) in feature_words(plan).into_iter().enumerate() {
-        Le::put_u32(raw, 0x5c + 4 * i, word);
+    let words = plan.features.words();
+    for (at, word) in [(0x5c, words.compat), (0x60, words.incompat), (0x64, words.ro_compat)] {
+        Le::put_u32(raw, at, word);
     }
     Le::put_u16(raw, 0xce, short(plan.reserved_desc_blocks));
     raw[0xec..0xfc].copy_from_slice(&options.hash_seed);
@@ -100,22 +106,62 @@ fn dynamic_fields(raw: &mut [u8], plan: &Plan, options: &MkfsOptions, group: u64
     Le::put_u32(raw, 0x170, options.stripe_width);
 }
 
+/// The fields that only features of ext4 give a meaning.
+fn later_fields(raw: &mut [u8], plan: &Plan) {
+    if plan.features.bit64 {
+        S_DESC_SIZE.put(raw, short(plan.desc_size));
+    }
+    if plan.features.flex_bg {
+        let log = u8::try_from(plan.groups_per_flex.ilog2()).expect("a small power of two");
+        S_LOG_GROUPS_PER_FLEX.put(raw, log);
+    }
+    if plan.features.metadata_csum {
+        S_CHECKSUM_TYPE.put(raw, CHECKSUM_CRC32C);
+    }
+    if plan.features.sparse_super2 {
+        for (i, group) in plan.two_backups().into_iter().enumerate() {
+            Le::put_u32(raw, S_BACKUP_BGS + 4 * i, narrow(group));
+        }
+    }
+    if plan.features.orphan_file {
+        S_ORPHAN_FILE_INUM.put(raw, ORPHAN_INO);
+    }
+}
+
 /// What a group's descriptor says of its use.
 pub(super) struct GroupUse {
     pub(super) free_blocks: u64,
     pub(super) free_inodes: u64,
     pub(super) directories: u64,
+    /// What was left uninitialised, and what was not.
+    pub(super) flags: u16,
+    /// The sums of its bitmaps, where they were written.
+    pub(super) sums: [Option<u32>; 2],
 }
 
-/// The descriptor of `group`, written to `raw`.
-pub(super) fn descriptor(raw: &mut [u8], plan: &Plan, group: u64, usage: &GroupUse) {
-    let bitmaps = plan.group_start(group) + plan.bitmap_offset(group);
-    Le::put_u32(raw, 0, narrow(bitmaps));
-    Le::put_u32(raw, 4, narrow(bitmaps + 1));
-    Le::put_u32(raw, 8, narrow(bitmaps + 2));
-    Le::put_u16(raw, 12, short(usage.free_blocks));
-    Le::put_u16(raw, 14, short(usage.free_inodes));
-    Le::put_u16(raw, 16, short(usage.directories));
+/// The descriptor of `group`, written to `raw`, which is all of it.
+pub(super) fn descriptor(raw: &mut [u8], sums: Sums, (group, places): (u64, &Places), usage: &GroupUse) {
+    let is_summed = sums != Sums::None;
+    let descriptor = GroupDescriptor {
+        block_bitmap: narrow(places.block_bitmap),
+        inode_bitmap: narrow(places.inode_bitmap),
+        inode_table: narrow(places.inode_table),
+        free_blocks: short(usage.free_blocks),
+        free_inodes: short(usage.free_inodes),
+        used_dirs: short(usage.directories),
+        flags: usage.flags,
+        // The first inodes are in use, all others never were.
+        itable_unused: short(usage.free_inodes),
+    };
+    descriptor.encode_into(raw, is_summed);
+    let [blocks, inodes] = usage.sums;
+    if let Some(sum) = blocks {
+        put_block_bitmap_sum(raw, sum);
+    }
+    if let Some(sum) = inodes {
+        put_inode_bitmap_sum(raw, sum);
+    }
+    sums.seal_descriptor(narrow(group), raw);
 }
 
 /// The fields of one of the first inodes.
@@ -125,6 +171,8 @@ pub(super) struct NewFile {
     pub(super) owner: (u32, u32),
     pub(super) size: u64,
     pub(super) sectors: u32,
+    /// [`EXTENTS_FL`](crate::ext2::layout::inode::EXTENTS_FL), or nothing.
+    pub(super) flags: u32,
     pub(super) pointers: [u32; 15],
 }
 
@@ -145,6 +193,7 @@ pub(super) fn inode(plan: &Plan, now: Timestamp, file: &NewFile) -> Vec<u8> {
     Le::put_u16(&mut raw, 24, halves(gid).0);
     Le::put_u16(&mut raw, 26, file.links);
     Le::put_u32(&mut raw, 28, file.sectors);
+    I_FLAGS.put(&mut raw, file.flags);
     for (i, &pointer) in file.pointers.iter().enumerate() {
         Le::put_u32(&mut raw, 40 + 4 * i, pointer);
     }
@@ -171,26 +220,57 @@ fn entry(plan: &Plan, raw: &mut [u8], at: usize, span: usize, ino: u32, name: &[
     raw[at + 8..at + 8 + name.len()].copy_from_slice(name);
 }
 
-/// The first block of directory `ino`: itself, its parent, and perhaps one more name.
-pub(super) fn directory(plan: &Plan, ino: u32, parent: u32, more: Option<(u32, &[u8])>) -> Vec<u8> {
-    let size = index(plan.block_size);
-    let mut raw = vec![0; size];
-    entry(plan, &mut raw, 0, 12, ino, b".");
-    match more {
-        None => entry(plan, &mut raw, 12, size - 12, parent, b".."),
-        Some((child, name)) => {
-            entry(plan, &mut raw, 12, 12, parent, b"..");
-            entry(plan, &mut raw, 24, size - 24, child, name);
+/// Bytes of a directory block that entries may take: where blocks have sums, an entry without a name holds that.
+fn entries_end(plan: &Plan) -> usize {
+    index(plan.block_size) - if plan.features.metadata_csum { DIRECTORY_TAIL } else { 0 }
+}
+
+/// Ends a directory block with its sum, if it has one.
+fn sealed(mut raw: Vec<u8>, sums: InodeSums) -> Vec<u8> {
+    if sums.seed().is_some() {
+        put_directory_tail(&mut raw);
+        if let Some(sum) = sums.directory_leaf(&raw) {
+            place(&mut raw, sum);
         }
     }
     raw
 }
 
-/// A directory block without names: one empty entry that spans it.
-pub(super) fn empty_directory_block(plan: &Plan) -> Vec<u8> {
-    let size = index(plan.block_size);
-    let mut raw = vec![0; size];
-    entry(plan, &mut raw, 0, size, 0, b"");
+/// The first block of directory `ino`: itself, its parent, and perhaps one more name.
+pub(super) fn directory(
+    plan: &Plan,
+    sums: Sums,
+    (ino, parent): (u32, u32),
+    more: Option<(u32, &[u8])>,
+) -> Vec<u8> {
+    let end = entries_end(plan);
+    let mut raw = vec![0; index(plan.block_size)];
+    entry(plan, &mut raw, 0, 12, ino, b".");
+    match more {
+        None => entry(plan, &mut raw, 12, end - 12, parent, b".."),
+        Some((child, name)) => {
+            entry(plan, &mut raw, 12, 12, parent, b"..");
+            entry(plan, &mut raw, 24, end - 24, child, name);
+        }
+    }
+    sealed(raw, sums.of_inode(ino, 0))
+}
+
+/// A block without names of directory `ino`: one empty entry that spans it.
+pub(super) fn empty_directory_block(plan: &Plan, sums: Sums, ino: u32) -> Vec<u8> {
+    let mut raw = vec![0; index(plan.block_size)];
+    entry(plan, &mut raw, 0, entries_end(plan), 0, b"");
+    sealed(raw, sums.of_inode(ino, 0))
+}
+
+/// The block of the orphan file that lies in `block`, without any orphan.
+pub(super) fn orphan_block(plan: &Plan, sums: Sums, block: u64) -> Vec<u8> {
+    let mut raw = vec![0; index(plan.block_size)];
+    let at = raw.len() - ORPHAN_TAIL;
+    Le::put_u32(&mut raw, at, ORPHAN_MAGIC);
+    if let Some(sum) = sums.of_inode(ORPHAN_INO, 0).orphan_block(block, &raw) {
+        place(&mut raw, sum);
+    }
     raw
 }
 

@@ -1,4 +1,4 @@
-//! Making an ext2 volume.
+//! Making an ext2, ext3 or ext4 volume.
 //!
 //! # Layout
 //! Each group starts with (in some groups) a copy of the superblock, of all group descriptors and of blocks
@@ -11,20 +11,26 @@
 //!
 //! A journal is added to the finished volume, as to any other: cut there, it is one without a journal.
 
+mod features;
 mod image;
+mod layout;
 mod options;
 mod plan;
 mod resize;
+mod space;
 mod write;
 
 use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, BlockNo, Error, Result};
 
-pub use options::{MkfsFeatures, MkfsJournal, MkfsOptions};
+pub use features::MkfsFeatures;
+pub use options::{MkfsJournal, MkfsOptions};
 
 use self::plan::Plan;
 use self::write::Writer;
 use super::journal::{self, AddOptions};
+use super::layout::checksum::InodeSums;
+use super::newmap::Shape;
 
 /// What was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,26 +70,23 @@ pub fn mkfs(
         return Err(Error::Unsupported("a volume whose UUID is all zero".into()));
     }
     let mut writer = Writer::new(device, options, &plan)?;
-    writer.lay_out_files();
+    writer.lay_out_files()?;
     let log = plan_journal(options, &plan, writer.room())?;
     writer.wipe()?;
     writer.write_groups(progress)?;
     writer.write_staged()?;
     writer.finish()?;
-    if let Some(log) = log {
-        let asked =
-            AddOptions { blocks: Some(log.blocks), now: options.now, is_zero: options.device_is_zero };
-        journal::add(device, asked)?;
-    }
+    let asked = AddOptions { blocks: log, now: options.now, is_zero: options.device_is_zero };
+    let added = log.map(|_| journal::add_counted(device, asked)).transpose()?;
     Ok(MkfsSummary {
         block_size: narrow(plan.block_size),
         blocks: plan.blocks,
         groups: plan.groups,
         inodes: plan.inodes(),
         inode_size: narrow(plan.inode_size),
-        free_blocks: writer.free_blocks() - log.map_or(0, |log| u64::from(log.with_map)),
+        free_blocks: writer.free_blocks() - added.map_or(0, |added| u64::from(added.owned)),
         reserved_blocks: plan.reserved_blocks,
-        journal_blocks: log.map(|log| log.blocks),
+        journal_blocks: log,
         backups: (1..plan.groups)
             .filter(|&group| plan.has_super(group))
             .map(|group| BlockNo(plan.group_start(group)))
@@ -91,15 +94,8 @@ pub fn mkfs(
     })
 }
 
-/// The journal of a volume to be made.
-#[derive(Clone, Copy)]
-struct PlannedJournal {
-    blocks: u32,
-    with_map: u32,
-}
-
 /// Finds the journal's size, and refuses what the volume of `room` free blocks cannot have.
-fn plan_journal(options: &MkfsOptions, plan: &Plan, room: u64) -> Result<Option<PlannedJournal>> {
+fn plan_journal(options: &MkfsOptions, plan: &Plan, room: u64) -> Result<Option<u32>> {
     let asked = match options.journal {
         MkfsJournal::None => return Ok(None),
         MkfsJournal::Suitable => None,
@@ -110,12 +106,18 @@ fn plan_journal(options: &MkfsOptions, plan: &Plan, room: u64) -> Result<Option<
     if plan.revision == 0 {
         return Err(Error::Unsupported("a journal on a volume of revision 0".into()));
     }
-    let (blocks, with_map) = journal::space(narrow(plan.blocks), narrow(plan.block_size), asked)?;
+    let blocks = journal::size_of_log(narrow(plan.blocks), asked)?;
+    let map = Shape {
+        block_size: narrow(plan.block_size),
+        extents: plan.features.extent,
+        sums: InodeSums::default(),
+    };
+    let with_map = blocks + map.nodes_at_least(blocks);
     if u64::from(with_map) > room {
         let text = format!("a journal that takes {with_map} blocks: only {room} are free");
         return Err(Error::Unsupported(text));
     }
-    Ok(Some(PlannedJournal { blocks, with_map }))
+    Ok(Some(blocks))
 }
 
 /// A number of the plan as the format stores it.

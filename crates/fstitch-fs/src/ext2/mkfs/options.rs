@@ -2,72 +2,7 @@
 
 use fstitch_core::{Error, Result, Seed, Timestamp};
 
-/// The features of ext2 that a volume may have; all are on by default, as `mke2fs -t ext2` has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an independent feature bit of the format")]
-pub struct MkfsFeatures {
-    /// Extended attributes.
-    pub ext_attr: bool,
-    /// Reserved descriptor blocks, so that the volume can grow. Needs `sparse_super`.
-    pub resize_inode: bool,
-    /// Directories may have hash trees.
-    pub dir_index: bool,
-    /// Directory entries carry the kind of what they name.
-    pub filetype: bool,
-    /// Superblock copies in some groups only.
-    pub sparse_super: bool,
-    /// Files of 2 GiB and more.
-    pub large_file: bool,
-}
-
-impl MkfsFeatures {
-    /// No feature at all: what revision 0 of the format can have.
-    pub const NONE: Self = Self {
-        ext_attr: false,
-        resize_inode: false,
-        dir_index: false,
-        filetype: false,
-        sparse_super: false,
-        large_file: false,
-    };
-
-    /// Applies a list such as `^dir_index,resize_inode`; a caret, minus or nothing/plus switches off or on.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] names the first feature that we cannot make.
-    pub fn apply(&mut self, list: &str) -> Result<()> {
-        for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            let off = word.starts_with(['^', '-']);
-            let name = word.trim_start_matches(['^', '-', '+']);
-            match name {
-                "none" => *self = Self::NONE,
-                "ext_attr" => self.ext_attr = !off,
-                "resize_inode" => self.resize_inode = !off,
-                "dir_index" => self.dir_index = !off,
-                "filetype" => self.filetype = !off,
-                "sparse_super" => self.sparse_super = !off,
-                "large_file" => self.large_file = !off,
-                other => {
-                    return Err(Error::Unsupported(format!("making a volume with feature {other}")));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Default for MkfsFeatures {
-    fn default() -> Self {
-        Self {
-            ext_attr: true,
-            resize_inode: true,
-            dir_index: true,
-            filetype: true,
-            sparse_super: true,
-            large_file: true,
-        }
-    }
-}
+use super::features::MkfsFeatures;
 
 /// The journal of a new volume: with one it is ext3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,6 +43,8 @@ pub struct MkfsOptions {
     pub revision: u32,
     /// `-O`.
     pub features: MkfsFeatures,
+    /// `-G`: with `flex_bg`, how many groups have their bitmaps and tables together; a power of two, 16 by default.
+    pub groups_per_flex: Option<u32>,
     /// `-j`, and `-J size=`.
     pub journal: MkfsJournal,
     /// `-E root_owner=uid:gid`.
@@ -140,6 +77,7 @@ impl MkfsOptions {
             reserved_percent: 5,
             revision: 1,
             features: MkfsFeatures::default(),
+            groups_per_flex: None,
             journal: MkfsJournal::None,
             root_owner: (0, 0),
             stride: 0,
@@ -166,8 +104,9 @@ impl MkfsOptions {
 
     /// Applies a list of extended options (`-E`), such as `root_owner=1000:1000,stride=16,nodiscard`.
     ///
-    /// `lazy_itable_init` is accepted and ignored: ext2 cannot mark inode tables as not yet initialised, so
-    /// they are always zeroed. `resize=` is accepted and ignored too: room to grow is always reserved.
+    /// `lazy_itable_init` and `lazy_journal_init` are accepted and ignored: ext2 cannot mark inode tables as not yet
+    /// initialised, and on ext4 a volume that is complete is worth the time, so both are always zeroed. `resize=` is accepted
+    /// and ignored too: room to grow is always reserved.
     ///
     /// # Errors
     /// [`Error::Unsupported`] names the first option that is unknown or has a bad value.
@@ -187,7 +126,7 @@ impl MkfsOptions {
                 }
                 "discard" => self.discard = true,
                 "nodiscard" => self.discard = false,
-                "lazy_itable_init" | "resize" => {}
+                "lazy_itable_init" | "lazy_journal_init" | "resize" => {}
                 _ => return Err(bad()),
             }
         }
@@ -198,16 +137,6 @@ impl MkfsOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_switch_features_on_and_off() {
-        let mut features = MkfsFeatures::default();
-        features.apply("^dir_index, -resize_inode").unwrap();
-        assert!(!features.dir_index && !features.resize_inode && features.filetype);
-        features.apply("none,+filetype").unwrap();
-        assert_eq!(features, MkfsFeatures { filetype: true, ..MkfsFeatures::NONE });
-        assert!(features.apply("64bit").is_err());
-    }
 
     #[test]
     fn hash_seeds_differ_as_their_uuids_do() {

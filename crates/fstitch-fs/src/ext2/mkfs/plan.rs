@@ -2,16 +2,25 @@
 
 use fstitch_core::{Error, Result};
 
-use super::options::{MkfsFeatures, MkfsOptions};
+use super::features::MkfsFeatures;
+use super::options::{MkfsJournal, MkfsOptions};
 
 /// The first inode that is not reserved; it becomes lost+found.
 pub(super) const FIRST_INO: u32 = 11;
-/// Bytes of a group descriptor.
-const DESC_SIZE: u64 = 32;
+/// The inode of the orphan file, where there is one.
+pub(super) const ORPHAN_INO: u32 = 12;
+/// Groups whose bitmaps and tables lie together, unless another number was asked for.
+const GROUPS_PER_FLEX: u64 = 16;
+/// The most of them: more has no use, and the format counts them in its own way.
+const GROUPS_PER_FLEX_MAX: u64 = 1 << 20;
 /// A last group with fewer free blocks than this is not worth its metadata.
 const LAST_GROUP_MIN: u64 = 50;
 /// Bytes that lost+found has from the start, so that a repair need not allocate.
 const LOST_FOUND_BYTES: u64 = 16 * 1024;
+/// Blocks of the smallest and of the largest orphan file.
+const ORPHAN_BLOCKS: [u64; 2] = [32, 512];
+/// The orphan file has one block for so many of a volume that is neither small nor large.
+const ORPHAN_RATIO: u64 = 4096;
 /// Blocks that an inode names directly.
 pub(super) const DIRECT_BLOCKS: u64 = 12;
 
@@ -26,10 +35,14 @@ pub(super) struct Plan {
     pub(super) inode_size: u64,
     pub(super) inodes_per_group: u64,
     pub(super) table_blocks: u64,
+    pub(super) desc_size: u64,
+    /// Blocks of all descriptors.
     pub(super) desc_blocks: u64,
     pub(super) reserved_desc_blocks: u64,
     pub(super) reserved_blocks: u64,
     pub(super) lost_found_blocks: u64,
+    /// Groups whose structures lie together: 1 without `flex_bg`.
+    pub(super) groups_per_flex: u64,
     pub(super) features: MkfsFeatures,
     pub(super) revision: u32,
 }
@@ -48,7 +61,7 @@ fn is_power_of(mut n: u64, base: u64) -> bool {
 }
 
 /// Whether group `group` holds copies of the superblock and the descriptors.
-pub(super) fn has_super(group: u64, sparse: bool) -> bool {
+fn has_super(group: u64, sparse: bool) -> bool {
     !sparse || group <= 1 || [3, 5, 7].iter().any(|&base| is_power_of(group, base))
 }
 
@@ -96,10 +109,12 @@ impl Plan {
             inode_size,
             inodes_per_group: 0,
             table_blocks: 0,
+            desc_size: if features.bit64 { 64 } else { 32 },
             desc_blocks: 0,
             reserved_desc_blocks: 0,
             reserved_blocks: 0,
             lost_found_blocks: 0,
+            groups_per_flex: Self::groups_per_flex(options, &features)?,
             features,
             revision: options.revision,
         };
@@ -135,9 +150,21 @@ impl Plan {
             return refuse(format!("inodes of {inode_size} bytes; a power of two from 128 to {block_size}"));
         }
         let mut features = options.features;
-        // The list of copies in a reserved descriptor block has room for few groups only.
-        features.resize_inode &= features.sparse_super;
-        Ok((features, inode_size))
+        features.has_journal |= options.journal != MkfsJournal::None;
+        Ok((features.settled(inode_size)?, inode_size))
+    }
+
+    fn groups_per_flex(options: &MkfsOptions, features: &MkfsFeatures) -> Result<u64> {
+        match options.groups_per_flex.map(u64::from) {
+            _ if !features.flex_bg && options.groups_per_flex.is_some() => {
+                refuse("groups that lie together without feature flex_bg")
+            }
+            Some(groups) if !groups.is_power_of_two() || groups > GROUPS_PER_FLEX_MAX => {
+                refuse(format!("{groups} groups together; a power of two up to {GROUPS_PER_FLEX_MAX}"))
+            }
+            Some(groups) => Ok(groups),
+            None => Ok(if features.flex_bg { GROUPS_PER_FLEX } else { 1 }),
+        }
     }
 
     /// Finds the numbers of groups and inodes, dropping a last group that is too small for its metadata.
@@ -148,7 +175,7 @@ impl Plan {
                 return refuse(format!("a volume of {} blocks", self.blocks));
             }
             self.groups = (self.blocks - self.first_data_block).div_ceil(self.blocks_per_group);
-            self.desc_blocks = (self.groups * DESC_SIZE).div_ceil(self.block_size);
+            self.desc_blocks = (self.groups * self.desc_size).div_ceil(self.block_size);
             self.reserved_desc_blocks = self.reserved_descs();
             self.fit_inodes(wanted_inodes, exact)?;
             let last = self.groups - 1;
@@ -160,11 +187,15 @@ impl Plan {
             }
             break;
         }
-        if (0..self.groups.min(2)).any(|group| self.meta_len(group) >= self.group_len(group)) {
+        let is_too_full = |group| self.meta_len(group) >= self.group_len(group);
+        // Where tables may lie in other groups, who lays them out finds out.
+        if !self.features.flex_bg && (0..self.groups.min(2)).any(is_too_full) {
             return refuse(format!("{} blocks, too few for the metadata of so many inodes", self.blocks));
         }
         let free = self.free_without_files();
-        let fixed = 1 + u64::from(self.reserved_desc_blocks > 0);
+        // The orphan file's map may take a block as well.
+        let orphans = if self.features.orphan_file { self.orphan_blocks() + 1 } else { 0 };
+        let fixed = 1 + u64::from(self.reserved_desc_blocks > 0) + orphans;
         if free <= fixed {
             return refuse(format!("a volume of {} blocks is too small", self.blocks));
         }
@@ -181,8 +212,8 @@ impl Plan {
         }
         let target = (self.blocks * 1024).min(u64::from(u32::MAX));
         let groups = (target - self.first_data_block).div_ceil(self.blocks_per_group);
-        let wanted = (groups * DESC_SIZE).div_ceil(self.block_size) - self.desc_blocks;
-        wanted.min(self.block_size / 4)
+        let wanted = (groups * self.desc_size).div_ceil(self.block_size);
+        wanted.saturating_sub(self.desc_blocks).min(self.block_size / 4)
     }
 
     fn fit_inodes(&mut self, wanted: u64, exact: bool) -> Result<()> {
@@ -192,7 +223,7 @@ impl Plan {
         // inodes together are counted with 32 bits.
         let total_max = u64::from(u32::MAX) / self.groups / step * step;
         let max = (self.block_size * 8).min(65_536 - per_block) / step * step;
-        let per_group = wanted.max(u64::from(FIRST_INO) + 1).div_ceil(self.groups);
+        let per_group = wanted.max(self.used_inodes() + 1).div_ceil(self.groups);
         if per_group > max && exact {
             return refuse(format!("{wanted} inodes in {} groups; at most {max} in each", self.groups));
         }
@@ -201,9 +232,32 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether `group` holds copies of the superblock and the descriptors.
+    /// The two groups with copies that there are with `sparse_super2`; 0 for one that there is not.
+    pub(super) fn two_backups(&self) -> [u64; 2] {
+        let last = self.groups - 1;
+        [last.min(1), if last > 1 { last } else { 0 }]
+    }
+
+    /// Whether `group` holds copies of the superblock and, but with `meta_bg`, the descriptors.
     pub(super) fn has_super(&self, group: u64) -> bool {
+        if self.features.sparse_super2 {
+            return group == 0 || self.two_backups().contains(&group);
+        }
         has_super(group, self.features.sparse_super)
+    }
+
+    /// Descriptors in a block.
+    pub(super) fn descs_per_block(&self) -> u64 {
+        self.block_size / self.desc_size
+    }
+
+    /// The descriptor blocks that `group` holds: the first one's number and how many.
+    pub(super) fn descs_in(&self, group: u64) -> (u64, u64) {
+        if !self.features.meta_bg {
+            return (0, if self.has_super(group) { self.desc_blocks } else { 0 });
+        }
+        let (block, at) = (group / self.descs_per_block(), group % self.descs_per_block());
+        (block, u64::from(at < 2 || at == self.descs_per_block() - 1))
     }
 
     /// The first block of `group`.
@@ -216,19 +270,32 @@ impl Plan {
         (self.blocks - self.group_start(group)).min(self.blocks_per_group)
     }
 
-    /// Blocks before the bitmaps of `group`.
-    pub(super) fn bitmap_offset(&self, group: u64) -> u64 {
-        if self.has_super(group) { 1 + self.desc_blocks + self.reserved_desc_blocks } else { 0 }
+    /// Blocks of `group` before everything else: copies, and what is reserved for more descriptors.
+    pub(super) fn overhead(&self, group: u64) -> u64 {
+        let reserved = if self.has_super(group) { 1 + self.reserved_desc_blocks } else { 0 };
+        reserved + self.descs_in(group).1
     }
 
-    /// Blocks of metadata at the start of `group`.
-    pub(super) fn meta_len(&self, group: u64) -> u64 {
-        self.bitmap_offset(group) + 2 + self.table_blocks
+    /// Blocks of metadata that belong to `group`, wherever they lie.
+    fn meta_len(&self, group: u64) -> u64 {
+        self.overhead(group) + 2 + self.table_blocks
     }
 
     /// Blocks that no group's metadata takes.
     pub(super) fn free_without_files(&self) -> u64 {
-        (0..self.groups).map(|group| self.group_len(group).saturating_sub(self.meta_len(group))).sum()
+        let metadata: u64 = (0..self.groups).map(|group| self.meta_len(group)).sum();
+        (self.blocks - self.first_data_block).saturating_sub(metadata)
+    }
+
+    /// Blocks of the orphan file, as mke2fs has it; 0 if there is none.
+    pub(super) fn orphan_blocks(&self) -> u64 {
+        let [least, most] = ORPHAN_BLOCKS;
+        if self.features.orphan_file { (self.blocks / ORPHAN_RATIO).clamp(least, most) } else { 0 }
+    }
+
+    /// How many of the first inodes are in use.
+    pub(super) fn used_inodes(&self) -> u64 {
+        u64::from(if self.features.orphan_file { ORPHAN_INO } else { FIRST_INO })
     }
 
     /// All inodes.

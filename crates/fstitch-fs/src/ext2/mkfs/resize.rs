@@ -49,6 +49,7 @@ pub(super) fn build(plan: &Plan, root: u64, staged: &mut BTreeMap<u64, Vec<u8>>)
         // The highest byte that direct, indirect and double-indirect blocks can name.
         size: (per_block * per_block + per_block + DIRECT_BLOCKS) * plan.block_size,
         sectors: narrow(owned * plan.block_size / 512),
+        flags: 0,
         pointers,
     }
 }

@@ -5,10 +5,15 @@ use std::collections::BTreeMap;
 use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result};
 
-use super::image::{self, DESC_SIZE, GroupUse, NewFile, SUPER_OFFSET, SUPER_SIZE};
+use super::image::{self, GroupUse, NewFile, SUPER_OFFSET, SUPER_SIZE};
+use super::layout::Layout;
 use super::options::MkfsOptions;
-use super::plan::{FIRST_INO, Plan};
+use super::plan::{FIRST_INO, ORPHAN_INO, Plan};
 use super::{index, narrow, resize};
+use crate::ext2::layout::checksum::Sums;
+use crate::ext2::layout::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
+use crate::ext2::layout::inode::EXTENTS_FL;
+use crate::ext2::newmap::{NewMap, Shape};
 use crate::ext2::view::BlockView;
 
 /// Bytes of zeros written at once.
@@ -24,8 +29,8 @@ pub(super) struct Writer<'a> {
     device: &'a dyn BlockDevice,
     options: &'a MkfsOptions,
     plan: &'a Plan,
-    /// Data blocks taken in each group, from the first behind its metadata.
-    taken: BTreeMap<u64, u64>,
+    layout: Layout,
+    sums: Sums,
     /// Blocks that are not zero, apart from bitmaps and descriptors, written after the tables were zeroed.
     staged: BTreeMap<u64, Vec<u8>>,
     zeros: Vec<u8>,
@@ -45,7 +50,8 @@ impl<'a> Writer<'a> {
             device,
             options,
             plan,
-            taken: BTreeMap::new(),
+            layout: Layout::new(plan)?,
+            sums: Sums::of_superblock(&image::superblock(plan, options, (0, 0), 0)),
             staged: BTreeMap::new(),
             zeros: vec![0; ZEROS],
             descriptors: vec![0; index(plan.desc_blocks) * block],
@@ -60,7 +66,7 @@ impl<'a> Writer<'a> {
 
     /// Blocks that nothing will use once the first files are there.
     pub(super) fn room(&self) -> u64 {
-        self.plan.free_without_files() - self.taken.values().sum::<u64>()
+        self.plan.blocks - self.plan.first_data_block - self.layout.space.count()
     }
 
     /// Makes sure that nobody takes the device for a volume until it is one.
@@ -79,77 +85,106 @@ impl<'a> Writer<'a> {
         (SUPER_OFFSET + SUPER_SIZE).next_multiple_of(index(self.plan.block_size))
     }
 
+    /// Takes the first `count` free blocks that lie together.
+    fn allocate(&mut self, count: u64) -> Option<u64> {
+        let found = self.layout.space.find(self.plan.first_data_block, self.plan.blocks, count)?;
+        self.layout.space.take(found, count);
+        Some(found)
+    }
+
     /// Takes the next free block.
-    fn allocate(&mut self) -> u64 {
-        for group in 0..self.plan.groups {
-            let taken = self.taken.entry(group).or_insert(0);
-            let next = self.plan.meta_len(group) + *taken;
-            if next < self.plan.group_len(group) {
-                *taken += 1;
-                return self.plan.group_start(group) + next;
-            }
-        }
-        unreachable!("the plan has checked that the first files fit")
+    fn allocate_one(&mut self) -> Result<u64> {
+        let too_small =
+            || Error::Unsupported(format!("a volume of {} blocks is too small", self.plan.blocks));
+        self.allocate(1).ok_or_else(too_small)
+    }
+
+    /// Takes blocks for inode `ino`, together where extents make that worth it, and stages what its map needs.
+    fn allocate_file(&mut self, ino: u32, count: u64) -> Result<NewMap> {
+        let extents = self.plan.features.extent;
+        let together = if extents { self.allocate(count) } else { None };
+        let blocks = match together {
+            Some(start) => (start..start + count).collect(),
+            None => (0..count).map(|_| self.allocate_one()).collect::<Result<Vec<u64>>>()?,
+        };
+        let data: Vec<u32> = blocks.into_iter().map(narrow).collect();
+        let sums = self.sums.of_inode(ino, 0);
+        let shape = Shape { block_size: narrow(self.plan.block_size), extents, sums };
+        let spare: Vec<u32> =
+            (0..shape.nodes(&data)).map(|_| self.allocate_one().map(narrow)).collect::<Result<_>>()?;
+        let map = shape.build(&data, &spare);
+        self.staged.extend(map.nodes.iter().map(|(block, bytes)| (u64::from(*block), bytes.clone())));
+        Ok(map)
     }
 
     /// Stages the root directory, lost+found, and the reserved inodes.
-    pub(super) fn lay_out_files(&mut self) {
-        let now = self.options.now;
-        let block = index(self.plan.block_size);
-        let root = self.allocate();
+    pub(super) fn lay_out_files(&mut self) -> Result<()> {
+        let (plan, sums) = (self.plan, self.sums);
+        let map = self.allocate_file(ROOT_INO, 1)?;
         let name = Some((FIRST_INO, b"lost+found".as_slice()));
-        self.staged.insert(root, image::directory(self.plan, ROOT_INO, ROOT_INO, name));
-        let mut file = self.new_directory(0o040_755, 3, &[root]);
-        file.owner = self.options.root_owner;
-        self.put_inode(ROOT_INO, &image::inode(self.plan, now, &file));
+        let bytes = image::directory(plan, sums, (ROOT_INO, ROOT_INO), name);
+        self.staged.insert(u64::from(map.data[0]), bytes);
+        let root = NewFile { owner: self.options.root_owner, ..self.new_file((0o040_755, 3), &map) };
+        self.put_inode(ROOT_INO, &root);
 
-        let blocks: Vec<u64> = (0..self.plan.lost_found_blocks).map(|_| self.allocate()).collect();
-        for (i, &at) in blocks.iter().enumerate() {
+        let map = self.allocate_file(FIRST_INO, plan.lost_found_blocks)?;
+        for (i, &at) in map.data.iter().enumerate() {
             let bytes = match i {
-                0 => image::directory(self.plan, FIRST_INO, ROOT_INO, None),
-                _ => image::empty_directory_block(self.plan),
+                0 => image::directory(plan, sums, (FIRST_INO, ROOT_INO), None),
+                _ => image::empty_directory_block(plan, sums, FIRST_INO),
             };
-            debug_assert_eq!(bytes.len(), block);
-            self.staged.insert(at, bytes);
+            self.staged.insert(u64::from(at), bytes);
         }
-        let file = self.new_directory(0o040_700, 2, &blocks);
-        self.put_inode(FIRST_INO, &image::inode(self.plan, now, &file));
+        self.put_inode(FIRST_INO, &self.new_file((0o040_700, 2), &map));
 
-        if self.plan.reserved_desc_blocks > 0 {
-            let root = self.allocate();
-            let file = resize::build(self.plan, root, &mut self.staged);
-            self.put_inode(RESIZE_INO, &image::inode(self.plan, now, &file));
+        if plan.reserved_desc_blocks > 0 {
+            let root = self.allocate_one()?;
+            let file = resize::build(plan, root, &mut self.staged);
+            self.put_inode(RESIZE_INO, &file);
         }
+        if plan.features.orphan_file {
+            self.lay_out_orphan_file()?;
+        }
+        Ok(())
     }
 
-    fn new_directory(&self, mode: u16, links: u16, blocks: &[u64]) -> NewFile {
-        let count = to_u64(blocks.len());
-        let mut pointers = [0; 15];
-        for (pointer, &block) in pointers.iter_mut().zip(blocks) {
-            *pointer = narrow(block);
+    fn lay_out_orphan_file(&mut self) -> Result<()> {
+        let map = self.allocate_file(ORPHAN_INO, self.plan.orphan_blocks())?;
+        for &block in &map.data {
+            let bytes = image::orphan_block(self.plan, self.sums, u64::from(block));
+            self.staged.insert(u64::from(block), bytes);
         }
+        self.put_inode(ORPHAN_INO, &self.new_file((0o100_600, 1), &map));
+        Ok(())
+    }
+
+    fn new_file(&self, (mode, links): (u16, u16), map: &NewMap) -> NewFile {
+        let (count, nodes) = (to_u64(map.data.len()), to_u64(map.nodes.len()));
         NewFile {
             mode,
             links,
             owner: (0, 0),
             size: count * self.plan.block_size,
-            sectors: narrow(count * self.plan.block_size / 512),
-            pointers,
+            sectors: narrow((count + nodes) * self.plan.block_size / 512),
+            flags: if self.plan.features.extent { EXTENTS_FL } else { 0 },
+            pointers: map.root,
         }
     }
 
     /// Stages inode `ino` in its place in the inode table.
-    fn put_inode(&mut self, ino: u32, raw: &[u8]) {
+    fn put_inode(&mut self, ino: u32, file: &NewFile) {
         let plan = self.plan;
+        let mut raw = image::inode(plan, self.options.now, file);
+        self.sums.seal_inode(ino, &mut raw);
         let (group, slot) = self.place(ino);
-        let table = plan.group_start(group) + plan.bitmap_offset(group) + 2;
+        let table = self.layout.groups[index(group)].inode_table;
         let at = slot * plan.inode_size;
         let block = self
             .staged
             .entry(table + at / plan.block_size)
             .or_insert_with(|| vec![0; index(plan.block_size)]);
         let offset = index(at % plan.block_size);
-        block[offset..offset + raw.len()].copy_from_slice(raw);
+        block[offset..offset + raw.len()].copy_from_slice(&raw);
     }
 
     /// The group of inode `ino` and its index there.
@@ -169,34 +204,70 @@ impl<'a> Writer<'a> {
 
     fn write_group(&mut self, group: u64) -> Result<()> {
         let plan = self.plan;
-        let start = plan.group_start(group);
-        let bitmaps = start + plan.bitmap_offset(group);
-        let used = plan.meta_len(group) + self.taken.get(&group).copied().unwrap_or(0);
-        let free_blocks = plan.group_len(group) - used;
+        let places = self.layout.groups[index(group)];
         let first_ino = group * plan.inodes_per_group;
-        let used_inodes = u64::from(FIRST_INO).saturating_sub(first_ino).min(plan.inodes_per_group);
-        let directories = [ROOT_INO, FIRST_INO].into_iter().filter(|&ino| self.place(ino).0 == group).count();
-        let usage = GroupUse {
-            free_blocks,
-            free_inodes: plan.inodes_per_group - used_inodes,
-            directories: u64::try_from(directories).expect("at most two"),
-        };
-        self.free_blocks += free_blocks;
-        let at = index(group) * DESC_SIZE;
-        image::descriptor(&mut self.descriptors[at..at + DESC_SIZE], plan, group, &usage);
-
-        let block_bits = bitmap(plan.block_size, used, plan.group_len(group));
-        self.view.write(BlockNo(bitmaps), BlockKind::BlockBitmap, &block_bits)?;
-        let inode_bits = bitmap(plan.block_size, used_inodes, plan.inodes_per_group);
-        self.view.write(BlockNo(bitmaps + 1), BlockKind::InodeBitmap, &inode_bits)?;
+        let used_inodes = plan.used_inodes().saturating_sub(first_ino).min(plan.inodes_per_group);
+        let taken = self.taken_in(group);
+        let free_blocks = plan.group_len(group) - taken.iter().map(|(from, to)| to - from).sum::<u64>();
+        let flags = self.flags(group, free_blocks, used_inodes);
+        let block_bits = bitmap(plan.block_size, &taken, plan.group_len(group));
+        let inode_bits = bitmap(plan.block_size, &[(0, used_inodes)], plan.inodes_per_group);
+        let sum = |bits: &[u8], len| self.sums.bitmap(bits, narrow(len));
+        let mut sums = [None, None];
+        if flags & BLOCK_UNINIT == 0 {
+            sums[0] = sum(&block_bits, plan.blocks_per_group);
+            self.view.write(BlockNo(places.block_bitmap), BlockKind::BlockBitmap, &block_bits)?;
+        }
+        if flags & INODE_UNINIT == 0 {
+            sums[1] = sum(&inode_bits, plan.inodes_per_group);
+            self.view.write(BlockNo(places.inode_bitmap), BlockKind::InodeBitmap, &inode_bits)?;
+        }
         if !self.options.device_is_zero {
-            self.write_zeros(bitmaps + 2, plan.table_blocks, BlockKind::Inode)?;
+            self.write_zeros(places.inode_table, plan.table_blocks, BlockKind::Inode)?;
             if plan.has_super(group) {
-                let reserved = start + 1 + plan.desc_blocks;
+                let reserved = plan.group_start(group) + 1 + plan.desc_blocks;
                 self.write_zeros(reserved, plan.reserved_desc_blocks, BlockKind::Indirect)?;
             }
         }
+        let directories = [ROOT_INO, FIRST_INO].into_iter().filter(|&ino| self.place(ino).0 == group).count();
+        let free_inodes = plan.inodes_per_group - used_inodes;
+        let directories = to_u64(directories);
+        self.free_blocks += free_blocks;
+        let usage = GroupUse { free_blocks, free_inodes, directories, flags, sums };
+        let size = index(plan.desc_size);
+        let raw = &mut self.descriptors[index(group) * size..][..size];
+        image::descriptor(raw, self.sums, (group, &places), &usage);
         Ok(())
+    }
+
+    /// What is taken of `group`, as ranges from its first block on.
+    fn taken_in(&self, group: u64) -> Vec<(u64, u64)> {
+        let start = self.plan.group_start(group);
+        let taken = self.layout.space.taken(start, start + self.plan.group_len(group));
+        taken.into_iter().map(|(from, to)| (from - start, to - start)).collect()
+    }
+
+    /// What of a group is left uninitialised. A reader knows a bitmap that was not written only where nothing is used but the group's
+    /// own metadata, as far as they are in the group. The last group has a bitmap in any case, for its end is in it.
+    fn flags(&self, group: u64, free_blocks: u64, used_inodes: u64) -> u16 {
+        let plan = self.plan;
+        if !plan.features.has_group_sums() {
+            return 0;
+        }
+        let range = plan.group_start(group)..plan.group_start(group) + plan.group_len(group);
+        let places = self.layout.groups[index(group)];
+        let bitmaps = [places.block_bitmap, places.inode_bitmap].into_iter().filter(|at| range.contains(at));
+        let table = places.inode_table..places.inode_table + plan.table_blocks;
+        let in_table = table.end.min(range.end).saturating_sub(table.start.max(range.start));
+        let own = plan.overhead(group) + to_u64(bitmaps.count()) + in_table;
+        let mut flags = INODE_ZEROED;
+        if used_inodes == 0 {
+            flags |= INODE_UNINIT;
+        }
+        if group + 1 < plan.groups && free_blocks + own == plan.group_len(group) {
+            flags |= BLOCK_UNINIT;
+        }
+        flags
     }
 
     fn write_zeros(&self, start: u64, count: u64, kind: BlockKind) -> Result<()> {
@@ -222,11 +293,17 @@ impl<'a> Writer<'a> {
     pub(super) fn finish(&mut self) -> Result<()> {
         let plan = self.plan;
         let block = index(plan.block_size);
-        let free = (self.free_blocks, plan.inodes() - u64::from(FIRST_INO));
-        for group in (0..plan.groups).filter(|&group| plan.has_super(group)) {
+        let free = (self.free_blocks, plan.inodes() - plan.used_inodes());
+        for group in 0..plan.groups {
             let start = plan.group_start(group);
-            self.view.write(BlockNo(start + 1), BlockKind::GroupDescriptor, &self.descriptors)?;
-            if group > 0 {
+            let has_super = plan.has_super(group);
+            let (first, count) = plan.descs_in(group);
+            if count > 0 {
+                let bytes = &self.descriptors[index(first) * block..][..index(count) * block];
+                let at = BlockNo(start + u64::from(has_super));
+                self.view.write(at, BlockKind::GroupDescriptor, bytes)?;
+            }
+            if has_super && group > 0 {
                 let mut raw = image::superblock(plan, self.options, free, group);
                 raw.resize(block, 0);
                 self.view.write(BlockNo(start), BlockKind::Superblock, &raw)?;
@@ -241,11 +318,13 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A bitmap block: `used` bits set, then clear ones up to `len`, then padding, which is set.
-fn bitmap(block_size: u64, used: u64, len: u64) -> Vec<u8> {
+/// A bitmap block: bits of the ranges `used` are set, others clear up to `len`, and then comes padding, which is set.
+fn bitmap(block_size: u64, used: &[(u64, u64)], len: u64) -> Vec<u8> {
     let mut raw = vec![0; index(block_size)];
-    for bit in (0..used).chain(len..block_size * 8) {
-        raw[index(bit / 8)] |= 1 << (bit % 8);
+    for &(from, to) in used.iter().chain([&(len, block_size * 8)]) {
+        for bit in from..to {
+            raw[index(bit / 8)] |= 1 << (bit % 8);
+        }
     }
     raw
 }

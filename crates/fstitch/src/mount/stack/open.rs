@@ -192,7 +192,10 @@ impl Opening<'_> {
         let options = VolumeOptions { ordering: chosen.ordering(), read_only };
         let cache = self.opened.engine.volume(placement, options)?;
         let fs = cached.open_in(chosen, cache, arrangement.fs)?;
-        Ok((Volume { fs, disk: Arc::clone(&self.disk) as _, live: None, kept: None, era: None }, log))
+        Ok((
+            Volume { fs, disk: Arc::clone(&self.disk) as _, live: None, kept: None, era: None, told: None },
+            log,
+        ))
     }
 
     /// Recovers a volume that was not unmounted.
