@@ -81,6 +81,8 @@ ranks! {
     Seat, false;
     /// The core lock of the patch graph and cache index: held for microseconds, never across I/O.
     Core, false;
+    /// The list of volumes whose blocks are sealed, held while a format seals one.
+    Seals, false;
     /// What is looked up or noted at any place: nothing is taken inside.
     Leaf, false;
 }

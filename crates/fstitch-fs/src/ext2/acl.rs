@@ -27,7 +27,7 @@ pub(super) fn stored(full_name: &[u8], value: &[u8]) -> Result<Xattr> {
         return Err(Errno::RANGE.into());
     }
     let value = if is_acl(index) { to_stored(value).ok_or(Errno::INVAL)? } else { value.to_vec() };
-    Ok(Xattr { index, name: name.to_vec(), value })
+    Ok(Xattr { index, name: name.to_vec(), value, elsewhere: None })
 }
 
 /// The form that system calls use of a stored value; `None` if it is malformed.

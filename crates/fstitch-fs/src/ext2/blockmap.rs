@@ -208,6 +208,9 @@ impl Ext2 {
         if inode.has_extents() {
             return self.map_extent(inode, index, max);
         }
+        if inode.disk.has_inline_data() {
+            return Ok(Extent::hole(max.max(1)));
+        }
         let Some(path) = Path::to(index, self.pointers()) else {
             return Ok(Extent::hole(max.max(1)));
         };

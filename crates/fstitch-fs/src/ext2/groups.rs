@@ -351,7 +351,7 @@ impl Ext2 {
                 (at.inode_bitmap, 1),
                 (at.inode_table, self.sb.inode_table_blocks()),
             ];
-            if own.iter().any(|&(own, len)| start < own + len && own < end) {
+            if own.iter().any(|&(own, len)| len > 0 && start < own + len && own < end) {
                 return Ok(false);
             }
         }

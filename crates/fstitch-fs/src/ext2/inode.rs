@@ -286,6 +286,9 @@ impl Ext2 {
         if inode.disk.kind != FileKind::Symlink {
             return Err(Errno::INVAL.into());
         }
+        if inode.disk.has_inline_data() {
+            return self.inline_bytes(inode);
+        }
         let len = idx64(inode.disk.size);
         if inode.disk.is_fast_symlink(self.sb.block_size) {
             return Ok(super::layout::inode::pointer_bytes(&inode.disk.block)[..len].to_vec());

@@ -79,6 +79,10 @@ impl LowLevelFs for Ext2 {
         self.map_run(inode, index, max)
     }
 
+    fn inline_contents(&self, inode: &Inode) -> Result<Option<Vec<u8>>> {
+        if inode.disk.has_inline_data() { self.inline_bytes(inode).map(Some) } else { Ok(None) }
+    }
+
     fn expect(&self, inode: &mut Inode, size: u64) {
         self.expect_blocks(inode, size);
     }

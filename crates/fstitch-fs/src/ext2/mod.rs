@@ -3,10 +3,11 @@
 //! ```text
 //!   low ── LowLevelFs, one line each
 //!    ├─ volume ── superblock, counters, features, state
-//!    ├─ groups ── bitmap, pending ─ alloc (blocks), orlov (inodes); prealloc
-//!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach
-//!    ├─ dir ── find, add, change, index
+//!    ├─ groups ── own (what is the volume's), unwritten, bitmap, pending ─ alloc (blocks), orlov (inodes); prealloc
+//!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach; extents; inline
+//!    ├─ dir ── find, add, change, index, unindex
 //!    └─ xattr ── acl
+//!   seal ── the sums of all that has sums
 //!   journal ── recovery before anything else: replay, orphans
 //!   identity ── label and UUID of a volume that is not in use
 //!   reclaim ── what a crash has left, while the volume is in use; leftovers: what that can be
@@ -30,6 +31,7 @@ mod dir;
 mod extents;
 mod groups;
 pub mod identity;
+mod inline;
 mod inode;
 pub mod journal;
 mod journaled;

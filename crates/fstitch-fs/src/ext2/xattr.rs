@@ -54,18 +54,12 @@ pub(super) fn body_range(size: u16, extra_isize: u16) -> std::ops::Range<usize> 
 
 impl Ext2 {
     /// Bytes for attributes in the inode itself, from the inode's start; empty if it has none.
-    fn body_range(&self, inode: &Inode) -> std::ops::Range<usize> {
+    pub(super) fn body_range(&self, inode: &Inode) -> std::ops::Range<usize> {
         body_range(self.sb.inode_size, inode.disk.extra_isize)
     }
 
     fn read_places(&self, inode: &Inode) -> Result<Places> {
-        let range = self.body_range(inode);
-        let body = if range.len() < 8 {
-            XattrSet::default()
-        } else {
-            let bytes = self.inode_block(inode)?.snapshot();
-            XattrSet::parse_body(&bytes[inode.at.1 + range.start..inode.at.1 + range.end], inode.at.0)?
-        };
+        let body = self.read_body(inode)?;
         let block = match inode.disk.xattr_block {
             0 => XattrSet::default(),
             no => {
@@ -90,8 +84,16 @@ impl Ext2 {
             return Err(Errno::NODATA.into());
         }
         let places = self.read_places(inode)?;
-        let value = places.body.get(index, name).or_else(|| places.block.get(index, name));
-        let value = value.ok_or(Errno::NODATA)?;
+        let found = places.body.find(index, name).or_else(|| places.block.find(index, name));
+        let found = found.ok_or(Errno::NODATA)?;
+        let elsewhere;
+        let value = match found.elsewhere {
+            Some(at) => {
+                elsewhere = self.read_value(inode, at)?;
+                &elsewhere
+            }
+            None => &found.value,
+        };
         acl::wire(index, value).ok_or_else(|| inode.damaged("malformed access control list"))
     }
 

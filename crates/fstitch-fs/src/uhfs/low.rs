@@ -276,6 +276,12 @@ pub trait LowLevelFs: Send + Sync + 'static {
     }
     /// Damage was found: lets the volume say so, so that somebody checks it. Nothing is changed after this.
     fn note_damage(&self) {}
+    /// The contents of a file that has them elsewhere than in blocks, as many bytes as there are; the rest reads as zeros. `None` for
+    /// one with blocks.
+    fn inline_contents(&self, _inode: &Self::Inode) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
     /// Learns how long an empty file will be that is filled from its start to its end, so that its blocks can lie together.
     fn expect(&self, inode: &mut Self::Inode, size: u64) {
         let _ = (inode, size);

@@ -37,6 +37,13 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Reads bytes that are within the file, in batches that fit beside each other in a small cache.
     pub(super) fn read_range(&self, inode: &L::Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if let Some(contents) = self.low.inline_contents(inode)? {
+            let from = usize::try_from(offset).unwrap_or(usize::MAX).min(contents.len());
+            let len = buf.len().min(contents.len() - from);
+            buf[..len].copy_from_slice(&contents[from..from + len]);
+            buf[len..].fill(0);
+            return Ok(());
+        }
         let mut done = 0;
         while done < buf.len() {
             let len = self.step_len(offset + long(done), buf.len() - done);
@@ -108,6 +115,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         let size = self.low.attr(state.inode()).size;
         if offset >= size {
             return Err(Errno::NXIO.into());
+        }
+        if self.low.inline_contents(state.inode())?.is_some() {
+            return Ok(if whence == SeekFrom::Data { offset } else { size });
         }
         let unit = long(self.block_size());
         let end = self.blocks_of(size);

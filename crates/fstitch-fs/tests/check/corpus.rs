@@ -37,7 +37,7 @@ pub const SHAPES: &[Shape] = &[
 
 /// A tree with every kind of file, names of many lengths, a directory large enough for an index, and files
 /// with holes and two levels of indirect blocks.
-fn fill(dir: &Path) {
+pub fn fill(dir: &Path) {
     fs::create_dir_all(dir.join("a/b/c")).expect("directories");
     fs::create_dir_all(dir.join("many")).expect("directory");
     for i in 0..180 {

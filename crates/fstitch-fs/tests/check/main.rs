@@ -4,6 +4,7 @@
 
 mod corpus;
 mod damage;
+mod ext4;
 mod features;
 mod healthy;
 mod journal;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use fstitch_core::{BlockDevice, Consistency, FileSystem, ManualClock, MemDevice, Timestamp};
 use fstitch_fs::arrange::{Arrangement, open};
 use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::journal::{BATCH_MAX, Options, Recovered, recover};
 use fstitch_fs::uhfs::Uhfs;
 use support::{Scratch, e2fsck_image, have, run};
@@ -40,10 +41,25 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("sparse_super2", &["-O", "sparse_super2,^resize_inode", "-b", "1024", "-g", "2048"]),
     ("large_dir", &["-O", "large_dir"]),
     ("stable", &["-O", "stable_inodes"]),
-    ("no-orphan-file", &["-O", "^orphan_file"]),
+    ("orphan_file", &["-O", "orphan_file", "-b", "1024"]),
+    ("orphan_file-no-csum", &["-O", "orphan_file,^metadata_csum"]),
     ("128", &["-I", "128"]),
     ("512", &["-I", "512"]),
     ("not-lazy", &["-E", "lazy_itable_init=0,lazy_journal_init=0"]),
+];
+
+/// Shapes that are only read: what is named when somebody wants to write them, and what `mke2fs` is told.
+const READ_ONLY: &[(&str, &[&str])] = &[
+    ("inline_data", &["-O", "inline_data"]),
+    ("inline_data", &["-O", "inline_data,^metadata_csum", "-b", "1024", "-I", "512"]),
+    ("ea_inode", &["-O", "ea_inode", "-b", "1024"]),
+    ("quota", &["-O", "quota"]),
+    ("project", &["-O", "project,quota"]),
+    ("bigalloc", &["-O", "bigalloc", "-C", "16384"]),
+    ("casefold", &["-O", "casefold"]),
+    ("verity", &["-O", "verity"]),
+    ("encrypt", &["-O", "encrypt"]),
+    ("mmp", &["-O", "mmp"]),
 ];
 
 /// A new volume of 40 MiB.
@@ -68,7 +84,11 @@ fn mounted(device: &Arc<MemDevice>, mechanism: Consistency) -> Uhfs<Ext2> {
     let mut arrangement = Arrangement { consistency: Some(mechanism), ..Arrangement::default() };
     arrangement.cache.cache_size = 4 << 20;
     let clock = ManualClock::new();
-    open::<Ext2>(Arc::clone(device) as Arc<dyn BlockDevice>, &arrangement, Arc::new(clock)).unwrap().0
+    let opened = open::<Ext2>(Arc::clone(device) as Arc<dyn BlockDevice>, &arrangement, Arc::new(clock));
+    if opened.is_err() {
+        std::fs::write("/dev/shm/ext4-refused.img", device.image()).unwrap();
+    }
+    opened.unwrap().0
 }
 
 fn recovered(device: &dyn BlockDevice) -> Option<Recovered> {
@@ -83,6 +103,9 @@ fn e2fsck_is_content(scratch: &Scratch, name: &str, image: &[u8]) {
         let _ = std::fs::write(Path::new("/dev/shm").join(format!("ext4-{name}.img")), image);
     }
     assert_eq!(code, 0, "{name}: {said}");
+    // Our own checker agrees: nothing is damaged, neither by us nor by a crash that was recovered from.
+    let report = check_ext2(&*device(image.to_vec())).unwrap();
+    assert_eq!(report.corrupt, 0, "{name}: {:#?}", report.findings);
 }
 
 #[test]
@@ -133,6 +156,30 @@ fn what_the_kernel_writes_is_what_we_read_and_change() {
         e2fsck_is_content(&scratch, name, &device.image());
         assert_eq!(kernel::tree(&scratch, &device.image()).unwrap(), expected, "{name}: the kernel again");
     }
+}
+
+#[test]
+fn what_is_only_read_is_read_and_named() {
+    if !have("mke2fs") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-read-only");
+    let mut compared = 0;
+    for (name, options) in READ_ONLY {
+        let image = made(&scratch, options);
+        let refused =
+            open::<Ext2>(device(image.clone()), &Arrangement::default(), Arc::new(ManualClock::new()));
+        let refused = refused.err().unwrap_or_else(|| panic!("{name} is written")).to_string();
+        assert!(refused.contains(name), "{name}: {refused}");
+        // Not every kernel has all of them.
+        let Some((image, expected)) = kernel::filled_if_it_can(&scratch, &image) else { continue };
+        let mut arrangement = Arrangement::default();
+        (arrangement.cache.read_only, arrangement.fs.read_only) = (true, true);
+        let fs = open::<Ext2>(device(image), &arrangement, Arc::new(ManualClock::new())).unwrap().0;
+        assert_eq!(Tree::of(&fs), expected, "{options:?}");
+        compared += 1;
+    }
+    println!("{compared} of {} as the kernel has them", READ_ONLY.len());
 }
 
 #[test]

@@ -37,13 +37,15 @@ fn every_sum_of_a_volume_that_others_wrote_is_right() {
         let image = made(&scratch, options);
         let Some((image, _)) = kernel::filled(&scratch, &image) else { return };
         let found = compare(&image);
-        let with_sums = !matches!(*name, "no-csum" | "uninit_bg");
+        // Blocks that are found by pointers have sums, too, but are not looked for here.
+        let without = options.iter().any(|option| option.contains("^metadata_csum"));
+        let with_sums = !without && *name != "no-extent";
         assert_eq!(
             found.inodes > 400 && found.leaves > 3 && found.attributes > 0,
             with_sums,
             "{name}: {found:?}"
         );
-        assert_eq!(found.descriptors > 0, *name != "no-csum", "{name}");
+        assert_eq!(found.descriptors > 0, !without || *name == "uninit_bg", "{name}");
         assert!(
             !matches!(*name, "1K" | "small-groups") || (found.nodes > 0 && found.indexes > 0),
             "{name}: {found:?}"

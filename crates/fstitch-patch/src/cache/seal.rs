@@ -117,7 +117,7 @@ impl Sealed {
 pub(super) struct Seals {
     /// There is one.
     any: AtomicBool,
-    volumes: RwLock<Vec<Sealed>, rank::Leaf>,
+    volumes: RwLock<Vec<Sealed>, rank::Seals>,
 }
 
 /// A block of a transaction: its number on the device, its kind and its newest contents.

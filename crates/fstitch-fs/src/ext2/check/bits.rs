@@ -37,6 +37,25 @@ impl Bits {
         *word |= 1 << (at % 64);
         before
     }
+
+    /// Sets `count` bits from `first` on, all of which must exist, if none of them is set; else false.
+    pub(super) fn set_run(&mut self, first: u64, count: u64) -> bool {
+        assert!(first + count <= self.len, "bits {first}+{count} of {}", self.len);
+        let masks = || {
+            let end = first + count;
+            (first / 64..end.div_ceil(64)).map(move |word| {
+                let low = first.max(word * 64) - word * 64;
+                let bits = end.min(word * 64 + 64) - word * 64 - low;
+                let ones = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+                (idx64(word), ones << low)
+            })
+        };
+        if masks().any(|(word, mask)| self.words[word] & mask != 0) {
+            return false;
+        }
+        masks().for_each(|(word, mask)| self.words[word] |= mask);
+        true
+    }
 }
 
 /// Whether bit `at` of a bitmap block is set.
@@ -64,6 +83,10 @@ mod tests {
         assert!(!bits.set(199));
         assert!(bits.set(199) && bits.get(199) && !bits.get(130) && !bits.get(5000));
         assert_eq!((bits.word(192), bits.word(136), bits.word(135)), (1 << 7, 1 << 63, 0));
+        let mut runs = Bits::new(300);
+        assert!(runs.set_run(60, 200) && !runs.set_run(259, 5) && !runs.set_run(0, 61));
+        assert!(!runs.get(59) && runs.get(60) && runs.get(259) && !runs.get(260));
+        assert!(runs.set_run(260, 40) && runs.set_run(0, 60) && runs.set_run(10, 0));
         let mut block = [0; 4];
         put_bit(&mut block, 11, true);
         assert!(bit(&block, 11) && block == [0, 8, 0, 0]);

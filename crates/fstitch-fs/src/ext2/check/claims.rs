@@ -2,14 +2,18 @@
 
 use fstitch_core::{BlockKind, FileKind, Result};
 
+use super::extents::{self, Fate, VisitExtents, walk_extents};
 use super::inodes::Scan;
-use super::state::{State, Volume};
+use super::parts::blocks_max;
+use super::rebuild::rebuild;
+use super::seals::Map;
+use super::state::{Mending, State, Volume};
 use super::walk::{Pointer, Verdict, Visit, walk};
-use crate::ext2::layout::inode::{I_BLOCKS, pointer_field};
+use crate::ext2::layout::extent::Extent;
+use crate::ext2::layout::group::GroupDescriptor;
+use crate::ext2::layout::inode::{EXTENTS_FL, I_BLOCKS, I_FLAGS, pointer_field};
 use crate::ext2::num::{idx, wide};
 
-/// Blocks of a directory beyond which it cannot grow, in bytes.
-const DIRECTORY_MAX: u64 = 1 << 31;
 /// The double-indirect pointer, the only one that the resize inode uses.
 pub(super) const DOUBLE_INDIRECT: usize = 13;
 
@@ -18,12 +22,12 @@ pub(super) const DOUBLE_INDIRECT: usize = 13;
 pub(super) struct Totals {
     /// Blocks, indirect and attribute ones included.
     pub(super) blocks: u64,
-    /// One more than the last mapped file block.
+    /// One more than the last mapped file block that was written.
     pub(super) end: u64,
 }
 
 /// Claims the blocks of superblock copies, descriptors, bitmaps and inode tables.
-pub(super) fn claim_metadata(volume: &Volume<'_>, state: &mut State) {
+pub(super) fn claim_metadata(volume: &mut Volume<'_>, state: &mut State) {
     let shape = &volume.shape;
     let mut claim = |block: u32, group: u32, what: &str| {
         if !state.claim(block) {
@@ -46,12 +50,24 @@ pub(super) fn claim_metadata(volume: &Volume<'_>, state: &mut State) {
             claim(descriptor.inode_table + at, group, "inode table");
         }
     }
+    if volume.groups.iter().any(GroupDescriptor::is_block_uninit) {
+        volume.metadata = state.used.clone();
+    }
 }
 
-/// Claims what an inode points at.
-pub(super) fn claim_pointers(scan: &mut Scan<'_, '_>, kind: FileKind, totals: &mut Totals) -> Result<()> {
+/// Claims what an inode's map has, by pointers or by extents.
+pub(super) fn claim_map(scan: &mut Scan<'_, '_>, kind: FileKind, totals: &mut Totals) -> Result<()> {
+    let by_extents = I_FLAGS.get(scan.raw) & EXTENTS_FL != 0;
+    let keep = by_extents && matches!(scan.state.mending, Mending::Everything { .. });
     let mut visitor = Claimer { state: scan.state, ino: scan.ino, kind, totals };
-    scan.changed |= walk(scan.volume, scan.raw, &mut visitor)?;
+    if !by_extents {
+        scan.changed |= walk(scan.volume, scan.raw, &mut visitor)?;
+        return Ok(());
+    }
+    let seen = walk_extents(scan.volume, (scan.ino, scan.raw), keep, &mut visitor)?;
+    if seen.rebuild && rebuild(scan.volume, scan.state, (scan.ino, scan.raw), &seen.kept)? {
+        scan.changed = true;
+    }
     Ok(())
 }
 
@@ -102,8 +118,7 @@ impl Visit for Claimer<'_> {
         if volume.source.block_moves(pointer.block) {
             return Ok(Verdict::Skip);
         }
-        let too_far =
-            self.kind == FileKind::Directory && pointer.logical >= DIRECTORY_MAX / wide(volume.block_size());
+        let too_far = self.kind == FileKind::Directory && pointer.logical >= blocks_max(volume);
         if !volume.is_valid(pointer.block) || too_far {
             return Ok(self.invalid(pointer));
         }
@@ -127,7 +142,82 @@ impl Visit for Claimer<'_> {
     }
 }
 
+impl VisitExtents for Claimer<'_> {
+    fn node(&mut self, _: &Volume<'_>, block: u32, _: u64) -> Result<bool> {
+        self.totals.blocks += 1;
+        if self.state.claim(block) {
+            return Ok(true);
+        }
+        // What a second owner's node maps would be shared all over again.
+        let text = format!("node {block} of inode {} has another owner", self.ino);
+        let _ = self.state.corrupt("block-shared", text);
+        Ok(false)
+    }
+
+    fn extent(&mut self, volume: &Volume<'_>, extent: Extent) -> Result<Fate> {
+        if self.kind == FileKind::Directory && (extent.unwritten || extent.end() > blocks_max(volume)) {
+            return Ok(self.directory_extent(volume, extent));
+        }
+        self.totals.blocks += u64::from(extent.len);
+        if !extent.unwritten {
+            self.totals.end = extent.end();
+        }
+        if self.state.claim_run(extent.start, extent.len) {
+            return Ok(Fate::Keep);
+        }
+        let range = extent.start..extent.start + extent.len;
+        let text = format!("some of the blocks {range:?} of inode {} have another owner", self.ino);
+        if self.state.corrupt("block-shared", text) {
+            return self.own(volume, extent);
+        }
+        for block in range {
+            self.state.claim(block);
+        }
+        Ok(Fate::Keep)
+    }
+
+    fn damaged(&mut self, code: &'static str, text: String) -> bool {
+        self.state.corrupt(code, format!("map of inode {}: {text}", self.ino))
+    }
+}
+
 impl Claimer<'_> {
+    /// An extent that no directory can have: one that reads as zeros is taken as written, one beyond what a directory can
+    /// have is left out.
+    fn directory_extent(&mut self, volume: &Volume<'_>, extent: Extent) -> Fate {
+        let Extent { block, unwritten, .. } = extent;
+        let text = format!("directory {} has blocks from {block} on, unwritten: {unwritten}", self.ino);
+        if !self.state.corrupt("dir-extent", text) {
+            return Fate::Keep;
+        }
+        let far = extent.end() > blocks_max(volume);
+        Fate::Replace(if far { Vec::new() } else { vec![Extent { unwritten: false, ..extent }] })
+    }
+
+    /// What is left of an extent when the blocks that have another owner are copied, those of metadata included; blocks for
+    /// which there is no room become holes. What was only this inode's is claimed.
+    fn own(&mut self, volume: &Volume<'_>, extent: Extent) -> Result<Fate> {
+        let mut runs: Vec<Extent> = Vec::new();
+        for logical in extent.block..=extent.block + (extent.len - 1) {
+            let mut start = extent.at(logical);
+            if !self.state.claim(start) {
+                match self.copy_of(volume, start)? {
+                    Verdict::Set(0) => continue,
+                    Verdict::Set(fresh) => start = fresh,
+                    Verdict::Follow | Verdict::Skip => {}
+                }
+            }
+            let next = Extent { block: logical, len: 1, start, unwritten: extent.unwritten };
+            match runs.last_mut() {
+                Some(last) if last.end() == u64::from(logical) && last.start + last.len == start => {
+                    last.len += 1;
+                }
+                _ => runs.push(next),
+            }
+        }
+        Ok(Fate::Replace(runs))
+    }
+
     /// Gives this inode its own copy of a shared block, if there is room.
     ///
     /// Only blocks that neither a table of this run nor the bitmaps have as used are taken, so a block whose
@@ -149,14 +239,13 @@ pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<
     let shape = &volume.shape;
     let mut bytes = vec![0; volume.block_size()];
     for group in 0..shape.group_count() {
-        let bitmap = volume.groups[idx(group)].block_bitmap;
-        volume.read(bitmap, BlockKind::BlockBitmap, &mut bytes)?;
+        volume.read_bitmap(group, Map::Blocks, &mut bytes)?;
         let start = shape.group_start(group);
         let free = (0..shape.group_blocks(group))
             .find(|&at| !super::bits::bit(&bytes, idx(at)) && !state.has_owner(start + at));
         if let Some(at) = free {
             super::bits::put_bit(&mut bytes, idx(at), true);
-            volume.write(bitmap, BlockKind::BlockBitmap, &bytes)?;
+            volume.write_bitmap(group, Map::Blocks, &bytes)?;
             volume.source.flush()?;
             state.claim(start + at);
             return Ok(Some(start + at));
@@ -167,7 +256,29 @@ pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<
 
 /// Cuts off the blocks of a file from file block `end` on.
 pub(super) fn cut(scan: &mut Scan<'_, '_>, end: u64) -> Result<()> {
+    if I_FLAGS.get(scan.raw) & EXTENTS_FL != 0 {
+        return cut_extents(scan.volume, scan.state, (scan.ino, scan.raw), end);
+    }
     scan.changed |= walk(scan.volume, scan.raw, &mut Cutter { end })?;
+    Ok(())
+}
+
+/// The same for extents; the inode is the caller's to write.
+pub(super) fn cut_extents(
+    volume: &Volume<'_>,
+    state: &mut State,
+    (ino, raw): (u32, &mut [u8]),
+    end: u64,
+) -> Result<()> {
+    let mut kept = Vec::new();
+    extents::list(volume, state, (ino, raw), &mut |extent| {
+        let first = u64::from(extent.block);
+        if first < end {
+            let len = u32::try_from(extent.end().min(end) - first).expect("a part of an extent");
+            kept.push(Extent { len, ..extent });
+        }
+    })?;
+    rebuild(volume, state, (ino, raw), &kept)?;
     Ok(())
 }
 

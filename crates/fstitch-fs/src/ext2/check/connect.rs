@@ -6,14 +6,12 @@
 
 use std::collections::BTreeSet;
 
-use fstitch_core::{BlockKind, Result};
+use fstitch_core::Result;
 
-use super::dirs::{blocks_of, drop_index};
 use super::entries::entry_len;
-use super::inodes::INDEX;
+use super::parts::Parts;
 use super::state::{BAD, REACHED, State, Volume};
 use crate::ext2::layout::dirent::{D_INODE, D_NAME_LEN, ENTRY_MIN, HEADER};
-use crate::ext2::layout::inode::I_FLAGS;
 use crate::ext2::layout::superblock::ROOT_INO;
 use crate::ext2::num::idx;
 
@@ -172,17 +170,20 @@ fn judge_names(volume: &Volume<'_>, state: &mut State, at: usize, names: &[(u32,
 
 /// Removes the names of `child` from directory `parent`, all but the first if `keep_first`.
 fn remove_names(volume: &Volume<'_>, state: &State, parent: u32, child: u32, keep_first: bool) -> Result<()> {
-    let (blocks, _) = blocks_of(volume, state, parent)?;
+    let mut parts = Parts::of(volume, state, parent)?;
     let mut keep = keep_first;
-    let mut bytes = vec![0; volume.block_size()];
-    for (logical, &block) in blocks.iter().enumerate().filter(|(_, block)| **block != 0) {
-        volume.read(block, BlockKind::Directory, &mut bytes)?;
+    let mut bytes = Vec::new();
+    for part in 0..parts.count() {
+        if !parts.read(volume, part, &mut bytes)? {
+            continue;
+        }
+        let end = parts.entries_end(volume, part, &bytes);
         let mut changed = false;
         let mut at = 0;
-        while let Ok(len) = entry_len(&bytes, at) {
+        while let Ok(len) = entry_len(&bytes[..end], at) {
             let name_len = usize::from(D_NAME_LEN.get(&bytes[at..]));
             let name = &bytes[at + HEADER..at + HEADER + name_len];
-            let special = logical == 0 && matches!(name, b"." | b"..");
+            let special = part == 0 && matches!(name, b"." | b"..");
             if D_INODE.get(&bytes[at..]) == child && !special {
                 if keep {
                     keep = false;
@@ -194,7 +195,7 @@ fn remove_names(volume: &Volume<'_>, state: &State, parent: u32, child: u32, kee
             at += len;
         }
         if changed {
-            volume.write(block, BlockKind::Directory, &bytes)?;
+            parts.write(volume, part, &mut bytes)?;
         }
     }
     Ok(())
@@ -202,20 +203,19 @@ fn remove_names(volume: &Volume<'_>, state: &State, parent: u32, child: u32, kee
 
 /// Makes `..` of directory `ino` name `parent`.
 pub(super) fn set_dotdot(volume: &Volume<'_>, state: &State, ino: u32, parent: u32) -> Result<()> {
-    let (blocks, raw) = blocks_of(volume, state, ino)?;
-    let Some(&block) = blocks.first().filter(|&&block| block != 0) else {
+    let mut parts = Parts::of(volume, state, ino)?;
+    if parts.is_inline() {
+        return parts.put_inline_parent(volume, parent);
+    }
+    let mut bytes = Vec::new();
+    if parts.count() == 0 || !parts.read(volume, 0, &mut bytes)? {
         return Ok(());
-    };
-    let mut bytes = vec![0; volume.block_size()];
-    volume.read(block, BlockKind::Directory, &mut bytes)?;
+    }
     if let Ok(len) = entry_len(&bytes, 0)
         && len + ENTRY_MIN <= bytes.len()
     {
         D_INODE.put(&mut bytes[len..], parent);
-        volume.write(block, BlockKind::Directory, &bytes)?;
-    }
-    if I_FLAGS.get(&raw) & INDEX != 0 && bytes.len() < 2 * ENTRY_MIN {
-        drop_index(volume, ino)?;
+        parts.write(volume, 0, &mut bytes)?;
     }
     Ok(())
 }
@@ -274,18 +274,22 @@ fn uncount(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<()> {
 
 /// The inodes in use that directory `ino` names, itself and its parent aside.
 pub(super) fn named_in(volume: &Volume<'_>, state: &State, ino: u32) -> Result<Vec<u32>> {
-    let (blocks, _) = blocks_of(volume, state, ino)?;
+    let parts = Parts::of(volume, state, ino)?;
     let mut found = Vec::new();
-    let mut bytes = vec![0; volume.block_size()];
-    for (logical, &block) in blocks.iter().enumerate().filter(|(_, block)| **block != 0) {
-        volume.read(block, BlockKind::Directory, &mut bytes)?;
+    let mut bytes = Vec::new();
+    for part in 0..parts.count() {
+        if !parts.read(volume, part, &mut bytes)? {
+            continue;
+        }
+        let end = parts.entries_end(volume, part, &bytes);
+        let has_first = part == 0 && !parts.is_inline();
         let (mut at, mut index) = (0, 0);
-        while at < bytes.len()
-            && let Ok(len) = entry_len(&bytes, at)
+        while at < end
+            && let Ok(len) = entry_len(&bytes[..end], at)
         {
             let child = D_INODE.get(&bytes[at..]);
             let ordinary = (volume.shape.first_ino..=volume.shape.inodes_count).contains(&child);
-            if !(logical == 0 && index < 2) && ordinary && state.is_used(child) {
+            if !(has_first && index < 2) && ordinary && state.is_used(child) {
                 found.push(child);
             }
             at += len;

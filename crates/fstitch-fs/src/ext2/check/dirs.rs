@@ -1,15 +1,17 @@
 //! Pass 2: the entries of every directory.
 
-use fstitch_core::{BlockKind, Result};
+use fstitch_core::Result;
 use rustc_hash::FxHashSet;
 
 use super::entries::{BlockScan, Entry, FirstNames};
+use super::grow;
 use super::inodes::INDEX;
+use super::parts::{Parts, Shape};
 use super::state::{BAD, State, Volume};
 use super::tree::{self, Tree};
-use super::walk::{Pointer, Verdict, Visit, walk};
-use crate::ext2::layout::inode::{I_FLAGS, I_SIZE};
-use crate::ext2::num::{idx, low32, wide};
+use crate::ext2::layout::checksum::{has_directory_tail, put_directory_tail};
+use crate::ext2::layout::inode::{EXTENTS_FL, I_FLAGS, I_SIZE};
+use crate::ext2::num::{idx, wide};
 
 /// The directory being scanned.
 pub(super) struct DirScan {
@@ -24,41 +26,8 @@ pub(super) struct DirScan {
     pub(super) dotdot: u32,
     /// The block being scanned is behind the directory's end.
     pub(super) is_hidden: bool,
-}
-
-/// The blocks of a directory by file block number; 0 where there is none.
-struct Blocks<'a> {
-    state: &'a State,
-    list: Vec<u32>,
-}
-
-impl Visit for Blocks<'_> {
-    fn visit(&mut self, volume: &Volume<'_>, pointer: Pointer) -> Result<Verdict> {
-        if !volume.is_valid(pointer.block) {
-            return Ok(Verdict::Skip);
-        }
-        if pointer.level > 0 {
-            // A shared indirect block is damage that pass 1 reported; following it each time would let a
-            // hostile volume make us walk for ever.
-            let shared = self.state.shared.get(u64::from(pointer.block));
-            return Ok(if shared { Verdict::Skip } else { Verdict::Follow });
-        }
-        let at = crate::ext2::num::idx64(pointer.logical);
-        // Directories end at 2 GiB; the list stays small.
-        if pointer.logical < (1 << 31) / wide(volume.block_size()) {
-            self.list.resize(self.list.len().max(at + 1), 0);
-            self.list[at] = pointer.block;
-        }
-        Ok(Verdict::Skip)
-    }
-}
-
-/// The blocks of directory `ino`, and its inode.
-pub(super) fn blocks_of(volume: &Volume<'_>, state: &State, ino: u32) -> Result<(Vec<u32>, Vec<u8>)> {
-    let mut raw = volume.read_inode(ino)?;
-    let mut visitor = Blocks { state, list: Vec::new() };
-    walk(volume, &mut raw, &mut visitor)?;
-    Ok((visitor.list, raw))
+    /// The entries are in the inode, where `.` and `..` have none.
+    pub(super) is_inline: bool,
 }
 
 /// Scans the directory at `at` in the list of directories.
@@ -67,8 +36,7 @@ pub(super) fn scan_dir(volume: &Volume<'_>, state: &mut State, at: usize) -> Res
     if state.inodes[idx(ino)] & BAD != 0 {
         return Ok(());
     }
-    let (blocks, raw) = blocks_of(volume, state, ino)?;
-    let indexed = I_FLAGS.get(&raw) & INDEX != 0;
+    let mut parts = Parts::of(volume, state, ino)?;
     let mut dir = DirScan {
         ino,
         names: FxHashSet::default(),
@@ -76,28 +44,27 @@ pub(super) fn scan_dir(volume: &Volume<'_>, state: &mut State, at: usize) -> Res
         drop_tree: false,
         dotdot: 0,
         is_hidden: false,
+        is_inline: parts.is_inline(),
     };
-    if indexed {
-        match Tree::read(volume, &blocks) {
+    if I_FLAGS.get(&parts.raw) & INDEX != 0 {
+        match Tree::read(volume, parts.blocks()) {
             Ok(tree) => dir.tree = Some(tree),
             Err(problem) => report_tree(volume, state, &mut dir, &problem?)?,
         }
     }
-    let mut bytes = vec![0; volume.block_size()];
-    for (logical, &block) in blocks.iter().enumerate() {
-        if block == 0 {
-            hole(volume, state, ino, logical)?;
-            continue;
+    if let Some(parent) = parts.inline_parent() {
+        let exists = parent != 0 && parent <= volume.shape.inodes_count;
+        let text = format!("inline directory {ino} has parent {parent}");
+        if !exists && state.dir_problem(ino, "dir-dotdot-wrong", text) {
+            parts.put_inline_parent(volume, crate::ext2::layout::superblock::ROOT_INO)?;
         }
-        if volume.source.block_moves(block) {
-            continue;
-        }
-        volume.read(block, BlockKind::Directory, &mut bytes)?;
-        dir.is_hidden = wide(logical) * wide(volume.block_size()) >= u64::from(I_SIZE.get(&raw));
-        let mut scan = BlockScan { volume, state, dir: &mut dir, logical, block, bytes: &mut bytes };
-        if scan.run()? {
-            volume.write(block, BlockKind::Directory, &bytes)?;
-        }
+        dir.dotdot = parts.inline_parent().filter(|_| exists).unwrap_or(0);
+    }
+    if holes(volume, state, &parts)? {
+        return Ok(());
+    }
+    for part in 0..parts.count() {
+        scan_part(volume, state, &mut dir, (&mut parts, part))?;
     }
     state.dirs[at].dotdot = dir.dotdot;
     if let Some(tree) = dir.tree.take()
@@ -106,9 +73,61 @@ pub(super) fn scan_dir(volume: &Volume<'_>, state: &mut State, at: usize) -> Res
         report_tree(volume, state, &mut dir, &problem)?;
     }
     if dir.drop_tree {
-        drop_index(volume, ino)?;
+        drop_index(volume, state, ino)?;
     }
     Ok(())
+}
+
+/// Scans one part of a directory.
+fn scan_part(
+    volume: &Volume<'_>,
+    state: &mut State,
+    dir: &mut DirScan,
+    (parts, at): (&mut Parts, usize),
+) -> Result<()> {
+    let mut bytes = Vec::new();
+    let block = parts.block(at);
+    if !parts.read(volume, at, &mut bytes)? || volume.source.block_moves(block) {
+        return Ok(());
+    }
+    let shape = parts.shape(at, &bytes);
+    let mut changed = sum(volume, state, parts, (at, shape), &mut bytes);
+    dir.is_hidden =
+        !dir.is_inline && wide(at) * wide(volume.block_size()) >= u64::from(I_SIZE.get(&parts.raw));
+    let end = parts.entries_len(volume, shape, &bytes);
+    let mut scan = BlockScan { volume, state, dir, logical: at, block, bytes: &mut bytes[..end] };
+    changed |= scan.run()?;
+    if changed {
+        parts.write(volume, at, &mut bytes)?;
+    }
+    Ok(())
+}
+
+/// Judges the sum of a part; true when it is to be written with a right one.
+fn sum(
+    volume: &Volume<'_>,
+    state: &mut State,
+    parts: &Parts,
+    (at, shape): (usize, Shape),
+    bytes: &mut [u8],
+) -> bool {
+    if parts.sum_matches(volume, shape, bytes) {
+        return false;
+    }
+    let (ino, block) = (parts.ino, parts.block(at));
+    if shape == Shape::Leaf && !has_directory_tail(bytes) {
+        let text = format!("block {at} (at {block}) of directory {ino} does not end with a sum");
+        let mend = state.dir_problem(ino, "dir-tail", text);
+        if mend {
+            put_directory_tail(bytes);
+        }
+        return mend;
+    }
+    state.dir_problem(
+        ino,
+        "dir-sum",
+        format!("the sum of block {at} (at {block}) of directory {ino} does not match"),
+    )
 }
 
 fn report_tree(volume: &Volume<'_>, state: &mut State, dir: &mut DirScan, problem: &str) -> Result<()> {
@@ -121,47 +140,45 @@ fn report_tree(volume: &Volume<'_>, state: &mut State, dir: &mut DirScan, proble
     Ok(())
 }
 
-/// Without the flag, an indexed directory is an ordinary one: its index blocks look empty.
-pub(super) fn drop_index(volume: &Volume<'_>, ino: u32) -> Result<()> {
+/// Without the flag, an indexed directory is an ordinary one: its index blocks look empty. With sums they get the tails of
+/// leaves first.
+pub(super) fn drop_index(volume: &Volume<'_>, state: &State, ino: u32) -> Result<()> {
+    let mut parts = Parts::of(volume, state, ino)?;
+    if volume.has_sums() {
+        let mut bytes = Vec::new();
+        for at in 0..parts.count() {
+            if parts.read(volume, at, &mut bytes)? && parts.shape(at, &bytes) == Shape::Index {
+                let first = (at == 0).then(|| (ino, grow::parent_in(&bytes)));
+                parts.write(volume, at, &mut Parts::empty_block(volume, first))?;
+            }
+        }
+    }
     let mut raw = volume.read_inode(ino)?;
     let flags = I_FLAGS.get(&raw);
     I_FLAGS.put(&mut raw, flags & !INDEX);
     volume.write_inode(ino, &raw)
 }
 
-/// A directory has no holes: one is filled with an empty block.
-fn hole(volume: &Volume<'_>, state: &mut State, ino: u32, logical: usize) -> Result<()> {
-    let text = format!("directory {ino} has no block {logical}");
-    if state.dir_problem(ino, "dir-hole", text) && !fill_hole(volume, state, ino, logical)? {
-        state.mended -= 1;
-    }
-    Ok(())
-}
-
-/// Puts an empty block where directory `ino` has none; false when there is no room, or the hole is below an
-/// indirect block.
-fn fill_hole(volume: &Volume<'_>, state: &mut State, ino: u32, logical: usize) -> Result<bool> {
-    let mut raw = volume.read_inode(ino)?;
-    if logical >= crate::ext2::layout::inode::DIRECT {
-        return super::salvage::compact(volume, state, ino);
-    }
-    let Some(block) = super::claims::allocate(volume, state)? else {
+/// A directory has no holes. True when it is another one now, to be scanned by the next run: by extents, what is behind a
+/// hole moves up; by pointers, a hole is filled with an empty block.
+fn holes(volume: &Volume<'_>, state: &mut State, parts: &Parts) -> Result<bool> {
+    let holes: Vec<usize> = (0..parts.blocks().len()).filter(|&at| parts.block(at) == 0).collect();
+    let Some(&first) = holes.first() else { return Ok(false) };
+    let ino = parts.ino;
+    let text = format!("directory {ino} has no block {first}, and {} in all", holes.len());
+    if !state.dir_problem(ino, "dir-hole", text) {
         return Ok(false);
-    };
-    let mut bytes = vec![0; volume.block_size()];
-    if logical == 0 {
-        let filetype = volume.shape.has_filetype();
-        crate::ext2::layout::dirent::put_first_block(&mut bytes, ino, ino, filetype);
-    } else {
-        crate::ext2::layout::dirent::put_empty_block(&mut bytes);
     }
-    volume.write(block, BlockKind::Directory, &bytes)?;
-    volume.source.flush()?;
-    crate::ext2::layout::inode::pointer_field(logical).put(&mut raw, block);
-    let sectors = crate::ext2::layout::inode::I_BLOCKS.get(&raw);
-    let more = low32(wide(volume.block_size() / 512));
-    crate::ext2::layout::inode::I_BLOCKS.put(&mut raw, sectors.saturating_add(more));
-    volume.write_inode(ino, &raw)?;
+    if I_FLAGS.get(&parts.raw) & EXTENTS_FL != 0 {
+        grow::close_holes(volume, state, ino)?;
+        return Ok(true);
+    }
+    for logical in holes {
+        if !grow::fill_hole(volume, state, ino, logical)? {
+            state.mended -= 1;
+            break;
+        }
+    }
     Ok(true)
 }
 

@@ -10,6 +10,7 @@ use super::state::{DIRECTORY, KIND, State, Volume};
 use crate::ext2::layout::dirent::{
     D_FILE_TYPE, D_INODE, D_NAME_LEN, D_REC_LEN, ENTRY_MIN, HEADER, rec_len, rec_len_field,
 };
+use crate::ext2::layout::inode::I_LINKS_COUNT;
 use crate::ext2::layout::superblock::ROOT_INO;
 use crate::ext2::num::idx;
 
@@ -61,6 +62,9 @@ pub(super) fn entry_len(bytes: &[u8], at: usize) -> std::result::Result<usize, S
     Ok(len)
 }
 
+/// The code of an entry that names an inode which was not looked at.
+const UNSEEN: &str = "inode-unseen";
+
 /// What is wrong with an entry.
 type Problem = (&'static str, String);
 
@@ -72,7 +76,8 @@ impl BlockScan<'_, '_> {
     /// Examines all entries; true when the block was changed.
     pub(super) fn run(&mut self) -> Result<bool> {
         let mut changed = false;
-        if self.logical == 0 {
+        let has_first = self.logical == 0 && !self.dir.is_inline;
+        if has_first {
             changed |= self.first_names();
         }
         let (mut at, mut previous) = (0, None);
@@ -82,21 +87,27 @@ impl BlockScan<'_, '_> {
                 Ok(len) => len,
                 Err(problem) => {
                     let text = format!("{} offset {at}: {problem}", self.place());
-                    if self.state.dir_problem(self.dir.ino, "dirent-structure", text) {
-                        salvage::end_block_at(self.bytes, at, previous);
-                        self.dir.drop_tree |= self.dir.tree.is_some();
-                        changed = true;
+                    if !self.state.dir_problem(self.dir.ino, "dirent-structure", text) {
+                        break;
                     }
-                    break;
+                    self.dir.drop_tree |= self.dir.tree.is_some();
+                    changed = true;
+                    match salvage::shorten(self.bytes, at) {
+                        Some(len) => len,
+                        None => {
+                            salvage::end_block_at(self.bytes, at, previous);
+                            break;
+                        }
+                    }
                 }
             };
-            let first = match (self.logical, index) {
-                (0, 0) => FirstNames::Dot,
-                (0, 1) => FirstNames::DotDot,
+            let first = match index {
+                0 if has_first => FirstNames::Dot,
+                1 if has_first => FirstNames::DotDot,
                 _ => FirstNames::Other,
             };
             if D_INODE.get(&self.bytes[at..]) != 0 || first == FirstNames::DotDot {
-                changed |= self.entry(at, first);
+                changed |= self.entry(at, first)?;
             }
             index += 1;
             previous = Some(at);
@@ -120,7 +131,7 @@ impl BlockScan<'_, '_> {
     }
 
     /// Examines the entry at `at`; true when it was changed.
-    fn entry(&mut self, at: usize, first: FirstNames) -> bool {
+    fn entry(&mut self, at: usize, first: FirstNames) -> Result<bool> {
         let head = &self.bytes[at..];
         let name_len = usize::from(D_NAME_LEN.get(head));
         let name = head[HEADER..HEADER + name_len].to_vec();
@@ -135,18 +146,23 @@ impl BlockScan<'_, '_> {
                     if self.names_something(&entry) {
                         note(self.volume, self.state, self.dir, &entry);
                     }
-                    return false;
+                    return Ok(false);
                 }
                 (false, _) => {}
                 (true, FirstNames::Dot) => D_INODE.put(&mut self.bytes[at..], self.dir.ino),
                 (true, FirstNames::DotDot) => D_INODE.put(&mut self.bytes[at..], ROOT_INO),
+                (true, FirstNames::Other) if code == UNSEEN => {
+                    // The next run sees it.
+                    self.volume.use_whole_table(entry.ino)?;
+                    return Ok(false);
+                }
                 (true, FirstNames::Other) => {
                     self.mend_entry(at, code, &name);
-                    return true;
+                    return Ok(true);
                 }
             }
             self.note_first(at, first);
-            return mend;
+            return Ok(mend);
         }
         self.hidden(&entry);
         let changed = self.file_type(at, &entry);
@@ -154,7 +170,7 @@ impl BlockScan<'_, '_> {
         if first == FirstNames::Other {
             note_hash(self.dir, self.logical, &name);
         }
-        changed
+        Ok(changed)
     }
 
     fn note_first(&mut self, at: usize, first: FirstNames) {
@@ -201,6 +217,9 @@ impl BlockScan<'_, '_> {
         if ino < shape.first_ino || ino > shape.inodes_count || shape.is_own_inode(ino) {
             return Some(("dirent-bad-inode", format!("names inode {ino}")));
         }
+        if self.is_hidden_by_descriptor(ino) {
+            return Some((UNSEEN, format!("names inode {ino}, which its group has as never used")));
+        }
         // A number that was taken since the check began was free when the inodes were looked at.
         let moves = self.volume.source.inode_moves(ino);
         if !self.state.is_used(ino) && !moves {
@@ -208,6 +227,15 @@ impl BlockScan<'_, '_> {
         }
         (!self.dir.names.insert(name_hash(entry.name)) && !moves)
             .then(|| ("dirent-duplicate", format!("the name occurs twice (inode {ino})")))
+    }
+
+    /// Whether inode `ino` is one, but in a part of its table that the group's descriptor has as never used.
+    fn is_hidden_by_descriptor(&self, ino: u32) -> bool {
+        self.volume.is_never_used(ino)
+            && self
+                .volume
+                .read_inode(ino)
+                .is_ok_and(|raw| I_LINKS_COUNT.get(&raw) != 0 && self.volume.inode_sum_matches(ino, &raw))
     }
 
     /// Removes a senseless entry, or gives the second of two equal names another one.

@@ -4,15 +4,19 @@
 //! What it is made whole from, in this order: the copy of its inode in the superblock; nothing, then the volume is one
 //! without a journal, and inode 8 is found in use without need by pass 1.
 
-use fstitch_core::{BlockKind, Error, Result};
+use fstitch_core::{Be, BlockKind, Error, Result, Structure};
 use fstitch_patch::journal::format::{SUPERBLOCK_SIZE, offset};
 
+use super::inodes::first_block;
 use super::state::{State, Volume};
 use crate::ext2::journal::{Internal, Place, clear_backup, from_backup, locate};
+use crate::ext2::layout::checksum::crc;
 use crate::ext2::layout::feature::compat;
+use crate::ext2::layout::inode::I_SIZE;
 use crate::ext2::layout::superblock::{
     JOURNAL_INO, S_FEATURE_COMPAT, S_JOURNAL_DEV, S_JOURNAL_INUM, S_JOURNAL_UUID,
 };
+use crate::ext2::num::idx;
 
 /// Where the journal's UUID is in the superblock.
 const UUID: std::ops::Range<usize> = S_JOURNAL_UUID..S_JOURNAL_UUID + 16;
@@ -28,7 +32,8 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
         return Ok(());
     }
     let found = match locate(&volume.shape, &volume.raw_super) {
-        Ok(Some(Place::Inode(ino))) => Internal::read(volume.source, &volume.shape, ino),
+        Ok(Some(Place::Inode(ino))) => Internal::read(volume.source, &volume.shape, ino)
+            .and_then(|journal| whole_blocks(volume, ino).map(|()| journal)),
         // A journal on a device of its own is not there to be looked at.
         Ok(_) => return Ok(()),
         Err(error) => Err(error),
@@ -44,10 +49,43 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
             }
             Ok(())
         }
+        Err(Error::Unsupported(problem)) if !own_sum_matches(volume)? => {
+            if state.corrupt("journal-bad", format!("the journal's superblock has a wrong sum: {problem}")) {
+                mend(volume, state)?;
+            }
+            Ok(())
+        }
         // A feature has a name, and then others know what to do with the journal. It says nothing about the volume.
         Err(Error::Unsupported(text)) if !text.contains("0x") => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// A journal's length is one of whole blocks: the reference takes no other.
+fn whole_blocks(volume: &Volume<'_>, ino: u32) -> Result<()> {
+    let size = I_SIZE.get(&volume.read_inode(ino)?);
+    if idx(size).is_multiple_of(volume.block_size()) {
+        return Ok(());
+    }
+    let problem = format!("{size} bytes, expected whole blocks");
+    Err(Error::corrupt(Structure::JournalInode(u64::from(ino)), None, problem))
+}
+
+/// Whether the sum of the journal's superblock is right. On a volume with sums it has one whatever it says, so that a feature
+/// which nobody knows is told from a bit that has changed.
+fn own_sum_matches(volume: &Volume<'_>) -> Result<bool> {
+    let Place::Inode(ino) = locate(&volume.shape, &volume.raw_super)?.unwrap_or(Place::Device([0; 16]))
+    else {
+        return Ok(true);
+    };
+    let Some(first) = first_block(volume, &volume.read_inode(ino)?).filter(|_| volume.has_sums()) else {
+        return Ok(true);
+    };
+    let mut raw = vec![0; volume.block_size()];
+    volume.read(first, BlockKind::JournalSuperblock, &mut raw)?;
+    let found = Be::u32(&raw, offset::S_CHECKSUM);
+    Be::put_u32(&mut raw, offset::S_CHECKSUM, 0);
+    Ok(found == crc(u32::MAX, &raw[..SUPERBLOCK_SIZE]))
 }
 
 /// What the superblock says of a journal that the volume does not have.

@@ -1,18 +1,18 @@
 //! Pass 4: names against link counts, and inodes without a name.
 
-use fstitch_core::{BlockKind, Result};
+use fstitch_core::Result;
 
 use super::claims::allocate;
 use super::connect::{Orphans, named_in};
 use super::inodes::clear_inode;
 use super::journal;
 use super::lost::reconnect;
+use super::parts::Parts;
 use super::state::{BAD, Mending, State, USED, Volume};
-use crate::ext2::layout::dirent::put_first_block;
 use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::inode::{
-    DIRECTORY_LINK_MAX, GOOD_OLD_SIZE, I_ATIME, I_BLOCKS, I_CTIME, I_DTIME, I_LINKS_COUNT, I_MODE, I_MTIME,
-    I_SIZE, pointer_field,
+    DIRECTORY_LINK_MAX, EA_INODE_FL, GOOD_OLD_SIZE, I_ATIME, I_BLOCKS, I_CTIME, I_DTIME, I_FLAGS,
+    I_LINKS_COUNT, I_MODE, I_MTIME, I_SIZE, pointer_field,
 };
 use crate::ext2::layout::superblock::{ROOT_INO, S_FEATURE_RO_COMPAT};
 use crate::ext2::num::idx;
@@ -25,6 +25,10 @@ pub(super) fn run(volume: &Volume<'_>, state: &mut State, orphans: &Orphans) -> 
         if !state.is_used(ino) || volume.shape.is_own_inode(ino) {
             continue;
         }
+        if state.value_inodes.contains(&ino) && !state.is_named(ino) {
+            value(volume, state, ino)?;
+            continue;
+        }
         if !state.is_named(ino) {
             nameless(volume, state, ino, &tops)?;
         } else if volume.source.inode_moves(ino) {
@@ -35,6 +39,29 @@ pub(super) fn run(volume: &Volume<'_>, state: &mut State, orphans: &Orphans) -> 
             }
         } else {
             links(volume, state, ino)?;
+        }
+    }
+    Ok(())
+}
+
+/// An inode that holds a value of attributes has no name, and one link as long as an entry refers to it.
+fn value(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<()> {
+    let links = state.links[idx(ino)];
+    if state.value_uses(ino) == 0 {
+        let text = format!("inode {ino} holds a value of attributes, but no entry refers to it");
+        if state.corrupt("value-unreferenced", text) {
+            // It becomes an ordinary file without a name, which the next run takes to lost+found.
+            let mut raw = volume.read_inode(ino)?;
+            let flags = I_FLAGS.get(&raw);
+            I_FLAGS.put(&mut raw, flags & !EA_INODE_FL);
+            volume.write_inode(ino, &raw)?;
+        }
+    } else if links != 1 {
+        let text = format!("inode {ino} holds a value of attributes, but counts {links} links");
+        if state.corrupt("value-links", text) {
+            let mut raw = volume.read_inode(ino)?;
+            I_LINKS_COUNT.put(&mut raw, 1);
+            volume.write_inode(ino, &raw)?;
         }
     }
     Ok(())
@@ -166,10 +193,9 @@ pub(super) fn write_directory(
     parent: u32,
     block: u32,
 ) -> Result<()> {
-    let mut bytes = vec![0; volume.block_size()];
-    put_first_block(&mut bytes, ino, parent, volume.shape.has_filetype());
-    volume.write(block, BlockKind::Directory, &bytes)?;
     let mut raw = vec![0; usize::from(volume.shape.inode_size)];
+    let mut bytes = Parts::empty_block(volume, Some((ino, parent)));
+    volume.write_leaf(block, volume.owner(ino, &raw), &mut bytes)?;
     I_MODE.put(&mut raw, if ino == ROOT_INO { 0o040_755 } else { 0o040_700 });
     I_LINKS_COUNT.put(&mut raw, 2);
     I_DTIME.put(&mut raw, 0);

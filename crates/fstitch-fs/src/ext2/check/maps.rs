@@ -1,9 +1,11 @@
 //! Pass 5: bitmaps and counters against what the passes before have found.
 
-use fstitch_core::{BlockKind, Result};
+use fstitch_core::Result;
 
 use super::bits::put_bit;
+use super::seals::Map;
 use super::state::{State, USED, Volume};
+use crate::ext2::layout::group::{BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_USED_DIRS_COUNT};
 use crate::ext2::layout::superblock::{
     S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_SESSION_MAGIC, S_STATE, STATE_ERROR, STATE_VALID,
 };
@@ -97,10 +99,18 @@ impl Bitmap<'_> {
     }
 }
 
+/// Judges the sum of a bitmap; true when it is to be written with a right one. One that was never written has none.
+fn sum(volume: &Volume<'_>, state: &mut State, (group, map): (u32, Map), bytes: &[u8]) -> Result<bool> {
+    if volume.is_uninit(group, map)? || volume.bitmap_sum_matches(group, map, bytes)? {
+        return Ok(false);
+    }
+    Ok(state.corrupt("bitmap-sum", format!("the sum of a bitmap of group {group} ({map:?}) does not match")))
+}
+
 fn block_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u32> {
-    let at = volume.groups[idx(group)].block_bitmap;
     let mut bytes = vec![0; volume.block_size()];
-    volume.read(at, BlockKind::BlockBitmap, &mut bytes)?;
+    volume.read_bitmap(group, Map::Blocks, &mut bytes)?;
+    let summed = sum(volume, state, (group, Map::Blocks), &bytes)?;
     let start = volume.shape.group_start(group);
     let len = idx(volume.shape.group_blocks(group));
     let mut map = Bitmap { bytes: &mut bytes, len, changed: false };
@@ -123,17 +133,17 @@ fn block_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u3
         }
     }
     map.padding(state, || format!("block bitmap of group {group}"));
-    let (free, changed) = (map.free(), map.changed);
+    let (free, changed) = (map.free(), map.changed || summed);
     if changed {
-        volume.write(at, BlockKind::BlockBitmap, &bytes)?;
+        volume.write_bitmap(group, Map::Blocks, &bytes)?;
     }
     Ok(free)
 }
 
 fn inode_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u32> {
-    let at = volume.groups[idx(group)].inode_bitmap;
     let mut bytes = vec![0; volume.block_size()];
-    volume.read(at, BlockKind::InodeBitmap, &mut bytes)?;
+    volume.read_bitmap(group, Map::Inodes, &mut bytes)?;
+    let summed = sum(volume, state, (group, Map::Inodes), &bytes)?;
     let start = group * volume.shape.inodes_per_group + 1;
     let mut map = Bitmap { bytes: &mut bytes, len: idx(volume.shape.inodes_per_group), changed: false };
     let used = |state: &State, at: usize| {
@@ -162,9 +172,9 @@ fn inode_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u3
         }
     }
     map.padding(state, || format!("inode bitmap of group {group}"));
-    let (free, changed) = (map.free(), map.changed);
+    let (free, changed) = (map.free(), map.changed || summed);
     if changed {
-        volume.write(at, BlockKind::InodeBitmap, &bytes)?;
+        volume.write_bitmap(group, Map::Inodes, &bytes)?;
     }
     Ok(free)
 }
@@ -174,14 +184,14 @@ fn short(count: u32) -> u16 {
     u16::try_from(count).unwrap_or(u16::MAX)
 }
 
-fn group_counters(volume: &mut Volume<'_>, state: &mut State, group: u32, free: Free) -> Result<()> {
+fn group_counters(volume: &Volume<'_>, state: &mut State, group: u32, free: Free) -> Result<()> {
     let start = group * volume.shape.inodes_per_group + 1;
     let end = start + volume.shape.inodes_per_group;
     let low = state.dirs.partition_point(|dir| dir.ino < start);
     let high = state.dirs.partition_point(|dir| dir.ino < end);
     let directories = small(state.dirs[low..high].iter().filter(|dir| state.is_dir(dir.ino)).count());
     let expected = (short(free.blocks), short(free.inodes), short(directories));
-    let descriptor = &mut volume.groups[idx(group)];
+    let descriptor = &volume.groups[idx(group)];
     let found = (descriptor.free_blocks, descriptor.free_inodes, descriptor.used_dirs);
     if found == expected {
         return Ok(());
@@ -190,8 +200,11 @@ fn group_counters(volume: &mut Volume<'_>, state: &mut State, group: u32, free: 
         "group {group} counts (free blocks, free inodes, directories) {found:?}, it has {expected:?}"
     );
     if state.allowed("group-counters", text) {
-        (descriptor.free_blocks, descriptor.free_inodes, descriptor.used_dirs) = expected;
-        volume.write_descriptor(group)?;
+        volume.change_descriptor(group, |raw| {
+            BG_FREE_BLOCKS_COUNT.put(raw, expected.0);
+            BG_FREE_INODES_COUNT.put(raw, expected.1);
+            BG_USED_DIRS_COUNT.put(raw, expected.2);
+        })?;
     }
     Ok(())
 }

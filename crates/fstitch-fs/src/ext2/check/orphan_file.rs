@@ -6,16 +6,21 @@
 
 use fstitch_core::{BlockKind, BlockNo, Error, InodeNo, Le, Result, Structure};
 
+use super::inodes::first_block;
 use super::state::{State, Volume};
 use crate::ext2::journal::whole_file;
+use crate::ext2::layout::checksum::{ORPHAN_MAGIC, ORPHAN_TAIL};
 use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::inode::DiskInode;
 use crate::ext2::layout::superblock::{S_FEATURE_COMPAT, S_ORPHAN_FILE_INUM};
 
-/// What the last eight bytes of each block start with.
-const MAGIC: u32 = 0x0b10_ca04;
-/// Bytes of the magic number and the checksum.
-const TAIL: usize = 8;
+/// What is wrong with an orphan file.
+enum Problem {
+    /// Something that only giving it up mends.
+    Hopeless(String),
+    /// The end of this block, whose numbers are all 0.
+    Tail(u32, String),
+}
 
 /// Checks what the superblock says of an orphan file, and the file itself.
 pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
@@ -23,55 +28,72 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     let features = volume.shape.features.compat;
     let problem = match (features & compat::ORPHAN_FILE != 0, features & compat::HAS_JOURNAL != 0) {
         (false, _) if ino != 0 && volume.shape.is_dynamic() => {
-            Some(format!("the superblock names inode {ino} as orphan file, but the volume has none"))
+            let text = format!("the superblock names inode {ino} as orphan file, but the volume has none");
+            Some(Problem::Hopeless(text))
         }
         (false, _) => None,
-        (true, false) => Some("there is an orphan file, but no journal".into()),
+        (true, false) => Some(Problem::Hopeless("there is an orphan file, but no journal".into())),
         (true, true) => problem(volume, ino)?,
     };
-    if let Some(problem) = problem
-        && state.corrupt("orphan-file", problem)
-    {
-        give_up(volume, ino)?;
+    match problem {
+        Some(Problem::Hopeless(text)) if state.corrupt("orphan-file", text.as_str()) => give_up(volume, ino),
+        Some(Problem::Tail(block, text)) if state.corrupt("orphan-file", text.as_str()) => {
+            write_empty(volume, ino, block)
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// What is wrong with the orphan file.
-fn problem(volume: &Volume<'_>, ino: u32) -> Result<Option<String>> {
+fn problem(volume: &Volume<'_>, ino: u32) -> Result<Option<Problem>> {
     if ino < volume.shape.first_ino || ino > volume.shape.inodes_count {
-        return Ok(Some(format!("the orphan file is inode {ino}")));
+        return Ok(Some(Problem::Hopeless(format!("the orphan file is inode {ino}"))));
     }
     match contents(volume, ino) {
         Ok(problem) => Ok(problem),
-        Err(Error::Corrupt(problem)) => Ok(Some(problem.to_string())),
+        Err(Error::Corrupt(problem)) => Ok(Some(Problem::Hopeless(problem.to_string()))),
         Err(error) => Err(error),
     }
 }
 
-fn contents(volume: &Volume<'_>, ino: u32) -> Result<Option<String>> {
-    let disk =
-        DiskInode::parse(&volume.read_inode(ino)?, InodeNo(u64::from(ino)), BlockNo(0), &volume.shape)?;
+fn contents(volume: &Volume<'_>, ino: u32) -> Result<Option<Problem>> {
+    let raw = volume.read_inode(ino)?;
+    let owner = volume.owner(ino, &raw);
+    let disk = DiskInode::parse(&raw, InodeNo(u64::from(ino)), BlockNo(0), &volume.shape)?;
     let whole = disk.size.is_multiple_of(u64::from(volume.shape.block_size));
     if disk.size == 0 || !whole {
-        return Ok(Some(format!("the orphan file has {} bytes", disk.size)));
+        return Ok(Some(Problem::Hopeless(format!("the orphan file has {} bytes", disk.size))));
     }
     let (area, _) = whole_file(volume.source, &volume.shape, Structure::Other("orphan file"), &disk)?;
     let mut bytes = vec![0; volume.block_size()];
     for at in 0..area.count() {
-        volume.source.read(area.map(at)?, BlockKind::Data, &mut bytes)?;
-        if !is_block(&bytes) {
-            return Ok(Some(format!("block {at} of the orphan file has no magic number")));
+        let block = area.map(at)?;
+        volume.source.read(block, BlockKind::Data, &mut bytes)?;
+        if bytes[..bytes.len() - ORPHAN_TAIL].iter().any(|&byte| byte != 0) {
+            let text = format!("block {at} of the orphan file is in use, but orphan_present is off");
+            return Ok(Some(Problem::Hopeless(text)));
         }
-        if bytes[..bytes.len() - TAIL].iter().any(|&byte| byte != 0) {
-            return Ok(Some(format!("block {at} of the orphan file is in use, but orphan_present is off")));
-        }
+        let tail = match (is_block(&bytes), volume.orphan_sum_matches(owner, block.get(), &bytes)) {
+            (false, _) => "magic number",
+            (true, false) => "sum",
+            (true, true) => continue,
+        };
+        let block = u32::try_from(block.get()).expect("blocks of the volume have 32 bits");
+        return Ok(Some(Problem::Tail(block, format!("block {at} of the orphan file has a wrong {tail}"))));
     }
     Ok(None)
 }
 
+/// Writes a block without numbers.
+fn write_empty(volume: &Volume<'_>, ino: u32, block: u32) -> Result<()> {
+    let mut bytes = vec![0; volume.block_size()];
+    let at = bytes.len() - ORPHAN_TAIL;
+    Le::put_u32(&mut bytes, at, ORPHAN_MAGIC);
+    volume.write_orphans(block, volume.owner(ino, &volume.read_inode(ino)?), &mut bytes)
+}
+
 fn is_block(bytes: &[u8]) -> bool {
-    Le::u32(bytes, bytes.len() - TAIL) == MAGIC
+    Le::u32(bytes, bytes.len() - ORPHAN_TAIL) == ORPHAN_MAGIC
 }
 
 /// Makes the volume one without an orphan file. Its inode is freed if that is what it is; any other is found without a
@@ -93,10 +115,7 @@ fn give_up(volume: &Volume<'_>, ino: u32) -> Result<()> {
 /// Whether the first block of an inode is an orphan file's, which no other file's is.
 fn starts_like_one(volume: &Volume<'_>, ino: u32) -> Result<bool> {
     let raw = volume.read_inode(ino)?;
-    let first = crate::ext2::layout::inode::pointer_field(0).get(&raw);
-    if !volume.is_valid(first) {
-        return Ok(false);
-    }
+    let Some(first) = first_block(volume, &raw) else { return Ok(false) };
     let mut bytes = vec![0; volume.block_size()];
     volume.read(first, BlockKind::Data, &mut bytes)?;
     Ok(is_block(&bytes))

@@ -84,9 +84,9 @@ pub(super) fn run_device(device: &dyn BlockDevice, mending: Mending, now: Timest
         Err(error) => {
             let mut outcome = Outcome::hopeless(error)?;
             if matches!(mending, Mending::Everything { .. })
-                && let Some(backup) = supers::find_backup(device)?
+                && let Some(whole) = supers::restored(device, &raw)?
             {
-                supers::write_primary(device, &backup)?;
+                supers::write_primary(device, &whole)?;
                 outcome.mended = 1;
             }
             Ok(outcome)
@@ -138,7 +138,7 @@ impl Run {
         if state.mended > 0 {
             return Outcome::of(state, &volume);
         }
-        claims::claim_metadata(&volume, &mut state);
+        claims::claim_metadata(&mut volume, &mut state);
         for group in 0..volume.shape.group_count() {
             inodes::scan_group(&volume, &mut state, group)?;
         }

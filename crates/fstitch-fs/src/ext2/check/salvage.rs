@@ -1,16 +1,12 @@
 //! Bringing damaged directory blocks back into shape.
 
-use fstitch_core::Result;
-
 use super::entries::{entry_len, put_len};
-use super::state::{State, Volume};
+use super::state::Volume;
 use crate::ext2::layout::dirent::{
     D_FILE_TYPE, D_INODE, D_NAME_LEN, D_REC_LEN, ENTRY_MIN, HEADER, entry_size, put_first_block,
     rec_len_field,
 };
-use crate::ext2::layout::inode::{DIRECT, I_SIZE, POINTERS, pointer_field};
 use crate::ext2::layout::superblock::ROOT_INO;
-use crate::ext2::num::small;
 
 /// Makes free space of everything from `at` on, where the chain of entries breaks; `previous` is the last
 /// entry before.
@@ -23,6 +19,21 @@ pub(super) fn end_block_at(bytes: &mut [u8], at: usize, previous: Option<usize>)
             D_REC_LEN.put(&mut bytes[at..], rec_len_field(rest));
         }
     }
+}
+
+/// Gives the entry at `at`, whose length is wrong but whose name may be whole, the length that it needs, if something sound
+/// follows it there, or all that is left; `None` if it is no entry.
+pub(super) fn shorten(bytes: &mut [u8], at: usize) -> Option<usize> {
+    let head = bytes.get(at..at + HEADER)?;
+    let (ino, needed) = (D_INODE.get(head), entry_size(usize::from(D_NAME_LEN.get(head))));
+    let rest = bytes.len() - at;
+    if ino == 0 || needed == HEADER || needed > rest {
+        return None;
+    }
+    let followed = rest > needed && entry_len(bytes, at + needed).is_ok();
+    let len = if followed { needed } else { rest };
+    put_len(bytes, at, len);
+    Some(len)
 }
 
 /// Writes `.` and `..` and packs the sound entries of the block behind them. The parent is not known here:
@@ -71,23 +82,6 @@ pub(super) fn another_name(name: &[u8], n: u32) -> Vec<u8> {
         other[start - 1] = b'~';
     }
     other
-}
-
-/// Gets rid of a hole that lies below indirect blocks by ending the directory in front of it. Names behind it
-/// are lost; what they named is found again without a name.
-pub(super) fn compact(volume: &Volume<'_>, state: &State, ino: u32) -> Result<bool> {
-    let (blocks, mut raw) = super::dirs::blocks_of(volume, state, ino)?;
-    let Some(hole) = blocks.iter().position(|&block| block == 0) else {
-        return Ok(false);
-    };
-    // Everything behind the direct blocks goes; the direct ones are without holes when we come here.
-    let keep = hole.min(DIRECT);
-    for at in keep..POINTERS {
-        pointer_field(at).put(&mut raw, 0);
-    }
-    I_SIZE.put(&mut raw, small(keep * volume.block_size()));
-    volume.write_inode(ino, &raw)?;
-    Ok(true)
 }
 
 /// Adds a name to a directory block; false when it has no room.

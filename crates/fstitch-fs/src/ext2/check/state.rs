@@ -1,14 +1,14 @@
 //! What a run of the passes knows: the volume, and what was found in it so far.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use fstitch_core::{BlockKind, BlockNo, CheckReport, FindingClass, Result, Timestamp};
+use fstitch_core::{CheckReport, FindingClass, Timestamp};
 
 use super::super::source::BlockSource;
 use super::bits::Bits;
+use crate::ext2::layout::feature::{Features, PLAIN};
 use crate::ext2::layout::group::GroupDescriptor;
-use crate::ext2::layout::inode;
-use crate::ext2::layout::superblock::{SUPERBLOCK_SIZE, Superblock};
+use crate::ext2::layout::superblock::Superblock;
 use crate::ext2::leftovers::Leftovers;
 use crate::ext2::num::idx;
 
@@ -32,6 +32,8 @@ pub(super) struct Volume<'a> {
     pub(super) shape: Superblock,
     pub(super) raw_super: Vec<u8>,
     pub(super) groups: Vec<GroupDescriptor>,
+    /// Blocks of metadata, if bitmaps of some groups were never written. [after `claim_metadata`]
+    pub(super) metadata: Bits,
 }
 
 impl Volume<'_> {
@@ -47,62 +49,6 @@ impl Volume<'_> {
     pub(super) fn is_valid(&self, block: u32) -> bool {
         block >= self.shape.first_data_block().max(1) && block < self.shape.blocks_count
     }
-
-    pub(super) fn read(&self, block: u32, kind: BlockKind, into: &mut [u8]) -> Result<()> {
-        self.source.read(BlockNo(u64::from(block)), kind, into)
-    }
-
-    pub(super) fn write(&self, block: u32, kind: BlockKind, data: &[u8]) -> Result<()> {
-        self.source.write(BlockNo(u64::from(block)), kind, data)
-    }
-
-    fn place(&self, ino: u32) -> (u32, usize) {
-        let group = idx(self.shape.group_of_inode(ino));
-        let (block, offset) = inode::place(&self.shape, self.groups[group].inode_table, ino);
-        (u32::try_from(block.get()).expect("tables are inside the volume"), offset)
-    }
-
-    /// The bytes of inode `ino`, which must exist.
-    pub(super) fn read_inode(&self, ino: u32) -> Result<Vec<u8>> {
-        let (block, offset) = self.place(ino);
-        let mut bytes = vec![0; self.block_size()];
-        self.read(block, BlockKind::Inode, &mut bytes)?;
-        Ok(bytes[offset..offset + usize::from(self.shape.inode_size)].to_vec())
-    }
-
-    /// Replaces the bytes of inode `ino`.
-    pub(super) fn write_inode(&self, ino: u32, raw: &[u8]) -> Result<()> {
-        let (block, offset) = self.place(ino);
-        let mut bytes = vec![0; self.block_size()];
-        self.read(block, BlockKind::Inode, &mut bytes)?;
-        bytes[offset..offset + raw.len()].copy_from_slice(raw);
-        self.write(block, BlockKind::Inode, &bytes)
-    }
-
-    /// Writes the primary superblock from `raw_super`.
-    pub(super) fn write_super(&self) -> Result<()> {
-        self.write_super_bytes(&self.raw_super)
-    }
-
-    /// Writes these bytes as the primary superblock.
-    pub(super) fn write_super_bytes(&self, raw: &[u8]) -> Result<()> {
-        let block = self.shape.first_data_block();
-        let offset = self.shape.offset_in_block();
-        let mut bytes = vec![0; self.block_size()];
-        self.read(block, BlockKind::Superblock, &mut bytes)?;
-        bytes[offset..offset + SUPERBLOCK_SIZE].copy_from_slice(raw);
-        self.write(block, BlockKind::Superblock, &bytes)
-    }
-
-    /// Writes the primary descriptor of `group` from `groups`.
-    pub(super) fn write_descriptor(&self, group: u32) -> Result<()> {
-        let (block, offset) = self.shape.descriptor_place(group);
-        let mut bytes = vec![0; self.block_size()];
-        self.read(block, BlockKind::GroupDescriptor, &mut bytes)?;
-        let bytes_of = &mut bytes[offset..offset + self.shape.descriptor_size()];
-        self.groups[idx(group)].encode_into(bytes_of, self.shape.features.has_group_sums());
-        self.write(block, BlockKind::GroupDescriptor, &bytes)
-    }
 }
 
 /// In use: it has links.
@@ -115,6 +61,18 @@ pub(super) const REACHED: u8 = 0x20;
 pub(super) const KIND: u8 = 0x07;
 /// The code of a directory.
 pub(super) const DIRECTORY: u8 = 2;
+
+/// What may be found where all changes go through a journal: the list of orphans, and what no transaction keeps in step.
+const UNORDERED: [&str; 8] = [
+    "inode-orphan",
+    "inode-unlinked",
+    "superblock-counters",
+    "superblock-not-clean",
+    "journal-error",
+    "journal-inode-unused",
+    "links-uncounted",
+    "dirent-no-file-type",
+];
 
 /// What a directory says about itself.
 #[derive(Clone, Copy, Debug)]
@@ -135,6 +93,8 @@ pub(super) struct XattrUse {
     pub(super) seen: u32,
     /// Inodes that its header counts.
     pub(super) counted: u32,
+    /// Blocks of values that its entries have in inodes of their own.
+    pub(super) value_blocks: u64,
 }
 
 /// The first second whose changes are not of the mount before, but of this repair, or wrong.
@@ -168,10 +128,16 @@ pub(super) struct State {
     pub(super) edges: Vec<(u32, u32)>,
     /// Extended attribute blocks.
     pub(super) xattrs: BTreeMap<u32, XattrUse>,
+    /// Inodes that hold values of attributes.
+    pub(super) value_inodes: BTreeSet<u32>,
+    /// How many entries refer to inodes for their values.
+    value_uses: BTreeMap<u32, u64>,
     /// Why inodes are [`BAD`].
     pub(super) bad: BTreeMap<u32, &'static str>,
     /// Whether it is to be said what may be freed: what no path leads to is looked at like everything else.
     pub(super) judging: bool,
+    /// All changes go through a journal, whose transactions are whole.
+    journaled: bool,
     /// What the mount before can have left.
     pub(super) leftovers: Leftovers,
     /// Times from this one on are not of that mount, in seconds.
@@ -200,8 +166,11 @@ impl State {
             dirs: Vec::new(),
             edges: Vec::new(),
             xattrs: BTreeMap::new(),
+            value_inodes: BTreeSet::new(),
+            value_uses: BTreeMap::new(),
             bad: BTreeMap::new(),
             judging: false,
+            journaled: volume.shape.features.beyond(&PLAIN) != Features::default(),
             leftovers: Leftovers::of(&volume.raw_super),
             until: until(now),
             lost_room: 0,
@@ -234,10 +203,13 @@ impl State {
         self.problem(FindingClass::Corrupt, code, text)
     }
 
-    /// What a crash allows; true when it shall be mended now.
+    /// What a crash allows under soft updates; true when it shall be mended now. On a volume that only a journal changes, most
+    /// of it is damage.
     #[must_use]
     pub(super) fn allowed(&mut self, code: &'static str, text: impl Into<String>) -> bool {
-        self.problem(FindingClass::Allowed, code, text)
+        let lawful = !self.journaled || UNORDERED.contains(&code);
+        let class = if lawful { FindingClass::Allowed } else { FindingClass::Corrupt };
+        self.problem(class, code, text)
     }
 
     /// Damage inside directory `dir`; true when it shall be mended now.
@@ -309,6 +281,23 @@ impl State {
         }
         self.shared.set(block);
         false
+    }
+
+    /// Notes a claim of `count` blocks, if none of them has an owner yet; else false, and nothing is noted.
+    pub(super) fn claim_run(&mut self, first: u32, count: u32) -> bool {
+        self.used.set_run(u64::from(first), u64::from(count))
+    }
+
+    /// Counts entries of attributes whose values are in these inodes.
+    pub(super) fn refer_values(&mut self, inodes: &[u32]) {
+        for &ino in inodes {
+            *self.value_uses.entry(ino).or_default() += 1;
+        }
+    }
+
+    /// How many entries have their value in inode `ino`.
+    pub(super) fn value_uses(&self, ino: u32) -> u64 {
+        self.value_uses.get(&ino).copied().unwrap_or(0)
     }
 
     /// Notes inode `ino` as senseless.

@@ -5,11 +5,13 @@ use fstitch_core::{
 };
 
 use super::super::source::BlockSource;
+use super::bits::Bits;
 use super::claims::DOUBLE_INDIRECT;
 use super::state::{State, Volume};
 use super::{journal, orphan_file};
-use crate::ext2::layout::feature::compat;
-use crate::ext2::layout::group::{DESCRIPTOR_SIZE, GroupDescriptor};
+use crate::ext2::layout::checksum::seal_superblock;
+use crate::ext2::layout::feature::{COMPAT_KNOWN, Features, PLAIN, compat, incompat, ro_compat};
+use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::{I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
 use crate::ext2::layout::superblock::{
     RESIZE_INO, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE,
@@ -32,13 +34,34 @@ pub(super) fn raw_superblock(device: &dyn BlockDevice) -> Result<Vec<u8>> {
     Ok(raw)
 }
 
+/// Features with which a volume is checked. What others add may be in good order in a way that looks like damage here, and
+/// mending would damage it: the files of quotas, clusters, encrypted names.
+const CHECKED: Features = Features {
+    compat: COMPAT_KNOWN | compat::SPARSE_SUPER2,
+    incompat: incompat::FILETYPE
+        | incompat::META_BG
+        | incompat::EXTENTS
+        | incompat::BIT64
+        | incompat::FLEX_BG
+        | incompat::EA_INODE
+        | incompat::CSUM_SEED
+        | incompat::LARGE_DIR
+        | incompat::INLINE_DATA,
+    ro_compat: PLAIN.ro_compat | ro_compat::HUGE_FILE | ro_compat::UNINIT_BG | ro_compat::METADATA_CSUM,
+};
+
 /// Reads and checks a superblock beyond what is needed to use it.
 pub(super) fn parse(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
-    let shape = Superblock::parse(raw, device_bytes)?;
-    let foreign = shape.features.read_only_because(false);
+    let shape = parse_unsummed(raw, device_bytes)?;
+    shape.check_sum(raw)?;
+    Ok(shape)
+}
+
+/// The same whatever the superblock's own sum is.
+fn parse_unsummed(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
+    let shape = Superblock::parse_unsummed(raw, device_bytes)?;
+    let foreign = shape.features.beyond(&CHECKED).all_names();
     if !foreign.is_empty() {
-        // What such a feature adds may be in good order in a way that looks like damage here, and mending would
-        // damage it: the files of quotas, checksums, bitmaps that are not written yet.
         let names = foreign.join(", ");
         return Err(Error::Unsupported(format!("checking a volume with feature {names}: use e2fsck")));
     }
@@ -56,11 +79,35 @@ pub(super) fn parse(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
         return Err(damaged(format!("{} reserved descriptor blocks", shape.reserved_gdt_blocks)));
     }
     let last = shape.group_count() - 1;
-    let needed = u64::from(shape.group_overhead(last)) + u64::from(shape.inode_table_blocks()) + 2;
+    let tables =
+        if shape.features.has_incompat(incompat::FLEX_BG) { 0 } else { shape.inode_table_blocks() + 2 };
+    let needed = u64::from(shape.group_overhead(last)) + u64::from(tables);
     if u64::from(shape.group_blocks(last)) < needed {
         return Err(damaged("the last group is too small for its metadata".into()));
     }
     Ok(shape)
+}
+
+/// What a superblock is to be made whole from: its own bytes, if only its sum is wrong or there is no copy, else a copy.
+pub(super) fn restored(device: &dyn BlockDevice, raw: &[u8]) -> Result<Option<Vec<u8>>> {
+    let bytes = device.geometry().bytes();
+    let backup = find_backup(device)?;
+    let Ok(own) = parse_unsummed(raw, bytes) else { return Ok(backup) };
+    let Some(backup) = backup else { return Ok(Some(raw.to_vec())) };
+    let copy = parse_unsummed(&backup, bytes)?;
+    Ok(Some(if is_shaped_like(&own, &copy) { raw.to_vec() } else { backup }))
+}
+
+/// Whether two superblocks say the same of where things are and how they are summed.
+fn is_shaped_like(own: &Superblock, copy: &Superblock) -> bool {
+    let shape = |volume: &Superblock| {
+        (
+            (volume.blocks_count, volume.block_size, volume.blocks_per_group, volume.first_ino),
+            (volume.inodes_per_group, volume.inode_size, volume.desc_size, volume.first_meta_bg),
+            (volume.features.incompat, volume.sums, volume.uuid, volume.reserved_gdt_blocks),
+        )
+    };
+    shape(own) == shape(copy)
 }
 
 /// The superblock's backups that a volume may have, for when the primary is lost.
@@ -90,7 +137,9 @@ pub fn find_backup(device: &dyn BlockDevice) -> Result<Option<Vec<u8>>> {
 /// Writes the bytes of a superblock to the primary's place.
 pub(super) fn write_primary(device: &dyn BlockDevice, raw: &[u8]) -> Result<()> {
     let view = BlockView::new(device, SUPERBLOCK_SIZE);
-    view.write(BlockNo(wide(SUPERBLOCK_OFFSET / SUPERBLOCK_SIZE)), BlockKind::Superblock, raw)?;
+    let mut raw = raw.to_vec();
+    seal_superblock(&mut raw);
+    view.write(BlockNo(wide(SUPERBLOCK_OFFSET / SUPERBLOCK_SIZE)), BlockKind::Superblock, &raw)?;
     view.flush()
 }
 
@@ -103,22 +152,31 @@ pub(super) fn open<'a>(
 ) -> Result<std::result::Result<(Volume<'a>, u64), CheckReport>> {
     let mut report = CheckReport::default();
     let mut mended = 0;
-    let mut volume = Volume { source, shape, raw_super, groups: Vec::new() };
-    let tables = descriptor_table(&volume, 0)?;
+    let mut volume = Volume { source, shape, raw_super, groups: Vec::new(), metadata: Bits::new(0) };
+    let mut table = Vec::new();
     for group in 0..volume.shape.group_count() {
-        let problem = match descriptor(&tables, group, &volume.shape) {
-            Ok(found) => {
+        let (block, offset) = volume.shape.descriptor_place(group);
+        if offset == 0 {
+            table.resize(volume.block_size(), 0);
+            volume.read(block, BlockKind::GroupDescriptor, &mut table)?;
+        }
+        let raw = &table[offset..offset + volume.shape.descriptor_size()];
+        let at = BlockNo(u64::from(block));
+        let problem = match GroupDescriptor::parse_unsummed(raw, group, &volume.shape, at) {
+            Ok(found) if volume.descriptor_sum_matches(group, raw) => {
                 volume.groups.push(found);
                 continue;
             }
-            Err(Error::Corrupt(problem)) => problem,
+            Ok(_) => format!("descriptor of group {group} has a wrong sum"),
+            Err(Error::Corrupt(problem)) => problem.to_string(),
             Err(other) => return Err(other),
         };
-        report.push(FindingClass::Corrupt, "group-descriptor", problem.to_string());
-        let other = other_descriptor(&volume, &tables, group)?;
+        report.push(FindingClass::Corrupt, "group-descriptor", problem);
+        let other = other_descriptor(&volume, raw, group)?;
         volume.groups.push(other.unwrap_or_default());
-        if mend && other.is_some() {
-            volume.write_descriptor(group)?;
+        if mend && let Some(other) = other {
+            let summed = volume.shape.features.has_group_sums();
+            volume.change_descriptor(group, |raw| other.encode_into(raw, summed))?;
             mended += 1;
         }
     }
@@ -128,41 +186,52 @@ pub(super) fn open<'a>(
     Ok(Ok((volume, mended)))
 }
 
-/// What the descriptor of `group` may have been: what a copy says, or what the makers of volumes do.
-fn other_descriptor(volume: &Volume<'_>, tables: &[u8], group: u32) -> Result<Option<GroupDescriptor>> {
+/// What the descriptor of `group` may have been, whose bytes are `raw`: what a copy says, what it says itself, or where the
+/// makers of volumes put things. What it says of parts that were never used is not believed.
+fn other_descriptor(volume: &Volume<'_>, raw: &[u8], group: u32) -> Result<Option<GroupDescriptor>> {
     let shape = &volume.shape;
-    for copy in (1..shape.group_count()).filter(|&copy| shape.has_superblock(copy)).take(3) {
-        if let Ok(found) = descriptor(&descriptor_table(volume, copy)?, group, shape) {
-            return Ok(Some(found));
+    let at = BlockNo(0);
+    let mut bytes = vec![0; volume.block_size()];
+    let own = GroupDescriptor::raw(raw);
+    let believed = GroupDescriptor { flags: 0, itable_unused: 0, ..own };
+    for (block, offset) in copies(shape, group).into_iter().take(3) {
+        volume.read(block, BlockKind::GroupDescriptor, &mut bytes)?;
+        let copy = &bytes[offset..offset + shape.descriptor_size()];
+        if let Ok(GroupDescriptor { block_bitmap, inode_bitmap, inode_table, .. }) =
+            GroupDescriptor::parse(copy, group, shape, at)
+        {
+            return Ok(Some(GroupDescriptor { block_bitmap, inode_bitmap, inode_table, ..believed }));
         }
     }
-    let found = GroupDescriptor::raw(&tables[idx(group) * DESCRIPTOR_SIZE..]);
     let first = shape.group_start(group) + shape.group_overhead(group);
     let candidates = [
-        GroupDescriptor { block_bitmap: first, ..found },
-        GroupDescriptor { inode_bitmap: first + 1, ..found },
-        GroupDescriptor { inode_table: first + 2, ..found },
-        GroupDescriptor { block_bitmap: first, inode_bitmap: first + 1, inode_table: first + 2, ..found },
+        believed,
+        GroupDescriptor { block_bitmap: first, ..believed },
+        GroupDescriptor { inode_bitmap: first + 1, ..believed },
+        GroupDescriptor { inode_table: first + 2, ..believed },
+        GroupDescriptor { block_bitmap: first, inode_bitmap: first + 1, inode_table: first + 2, ..believed },
     ];
-    let mut raw = [0; DESCRIPTOR_SIZE];
+    let mut raw = vec![0; shape.descriptor_size()];
     Ok(candidates.into_iter().find(|candidate| {
         candidate.encode_into(&mut raw, shape.features.has_group_sums());
-        GroupDescriptor::parse(&raw, group, shape, BlockNo(0)).is_ok()
+        GroupDescriptor::parse_unsummed(&raw, group, shape, at).is_ok()
     }))
 }
 
-fn descriptor(table: &[u8], group: u32, shape: &Superblock) -> Result<GroupDescriptor> {
-    let start = idx(group) * DESCRIPTOR_SIZE;
-    let (block, _) = shape.descriptor_place(group);
-    let at = BlockNo(u64::from(block));
-    GroupDescriptor::parse(&table[start..start + DESCRIPTOR_SIZE], group, shape, at)
-}
-
-/// The descriptors as `group`'s copy has them.
-fn descriptor_table(volume: &Volume<'_>, group: u32) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; idx(volume.shape.descriptor_blocks()) * volume.block_size()];
-    volume.read(volume.shape.group_start(group) + 1, BlockKind::GroupDescriptor, &mut bytes)?;
-    Ok(bytes)
+/// Where copies of the descriptor of `group` are.
+fn copies(shape: &Superblock, group: u32) -> Vec<(u32, usize)> {
+    let per_block = shape.descriptors_per_block();
+    let (index, (_, offset)) = (group / per_block, shape.descriptor_place(group));
+    if index < shape.packed_descriptor_blocks() {
+        let holders = (1..shape.group_count()).filter(|&holder| shape.has_superblock(holder));
+        return holders.map(|holder| (shape.group_start(holder) + 1 + index, offset)).collect();
+    }
+    let first = index * per_block;
+    let holders =
+        [first + 1, first + per_block - 1].into_iter().filter(|&holder| holder < shape.group_count());
+    holders
+        .map(|holder| (shape.group_start(holder) + u32::from(shape.has_superblock(holder)), offset))
+        .collect()
 }
 
 /// Checks what of the superblock can be put right.

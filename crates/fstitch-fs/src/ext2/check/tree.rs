@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   block 0    "." | ".." over the rest: info (hash version, levels) and entries (hash, block)
-//!   node       an empty entry over the whole block, hiding entries (hash, block)      [with two levels]
+//!   node       an empty entry over the whole block, hiding entries (hash, block)      [with two levels, three if large_dir]
 //!   leaf       an ordinary directory block whose names' hashes lie between its entry's hash and the next's
 //! ```
 
@@ -10,7 +10,9 @@ use fstitch_core::{BlockKind, Le, Result};
 
 use super::hash::Hasher;
 use super::state::Volume;
+use crate::ext2::layout::checksum::INDEX_TAIL;
 use crate::ext2::layout::dirent::{D_INODE, rec_len};
+use crate::ext2::layout::feature::incompat;
 use crate::ext2::num::{idx, wide};
 
 /// Where the root's info starts.
@@ -47,9 +49,9 @@ fn read_entries(
     bytes: &[u8],
     at: usize,
     low: u32,
-    blocks: usize,
+    (blocks, tail): (usize, usize),
 ) -> std::result::Result<Vec<(u32, usize)>, String> {
-    let expected = (bytes.len() - at) / ENTRY;
+    let expected = (bytes.len() - at - tail) / ENTRY;
     let limit = usize::from(Le::u16(bytes, at));
     let count = usize::from(Le::u16(bytes, at + 2));
     if limit != expected {
@@ -95,27 +97,38 @@ impl Tree {
         if !spans || Le::u32(&bytes, INFO) != 0 || info_len != 8 || bytes[INFO + 7] & 1 != 0 {
             return Err(problem("the root is damaged".into()));
         }
-        if levels > 1 {
+        if levels > if volume.shape.features.has_incompat(incompat::LARGE_DIR) { 2 } else { 1 } {
             return Err(problem(format!("{levels} levels of nodes")));
         }
         let unknown = Block { low: 0, high: u32::MAX, seen: None, references: 0 };
         let mut tree = Self { hasher, blocks: vec![unknown; blocks.len()], stray: false };
         tree.blocks[0].references = 1;
-        let entries = read_entries(&bytes, INFO + usize::from(info_len), 0, blocks.len()).map_err(problem)?;
+        let sizes = (blocks.len(), if volume.has_sums() { INDEX_TAIL } else { 0 });
+        let entries = read_entries(&bytes, INFO + usize::from(info_len), 0, sizes).map_err(problem)?;
+        tree.enter(volume, blocks, &entries, (levels, u32::MAX))?;
+        Ok(tree)
+    }
+
+    /// Notes what these entries refer to, with so many levels of nodes below and hashes up to `high`. Recursion is as deep as
+    /// the index; a node is entered once.
+    fn enter(
+        &mut self,
+        volume: &Volume<'_>,
+        blocks: &[u32],
+        entries: &[(u32, usize)],
+        (levels, high): (u8, u32),
+    ) -> std::result::Result<(), Result<String>> {
         for (i, &(low, at)) in entries.iter().enumerate() {
-            let high = entries.get(i + 1).map_or(u32::MAX, |next| next.0);
+            let high = entries.get(i + 1).map_or(high, |next| next.0);
             if levels == 0 {
-                tree.refer(at, low, high);
+                self.refer(at, low, high);
                 continue;
             }
-            tree.blocks[at].references += 1;
-            let entries = tree.read_node(volume, blocks, at, low)?;
-            for (i, &(low, at)) in entries.iter().enumerate() {
-                let high = entries.get(i + 1).map_or(high, |next| next.0);
-                tree.refer(at, low, high);
-            }
+            self.blocks[at].references += 1;
+            let below = self.read_node(volume, blocks, at, low)?;
+            self.enter(volume, blocks, &below, (levels - 1, high))?;
         }
-        Ok(tree)
+        Ok(())
     }
 
     fn read_node(
@@ -133,8 +146,8 @@ impl Tree {
         if D_INODE.get(&bytes) != 0 || rec_len(&bytes, bytes.len()) != bytes.len() {
             return Err(Ok(format!("node {at} has names")));
         }
-        read_entries(&bytes, NODE_ENTRIES, low, blocks.len())
-            .map_err(|problem| Ok(format!("node {at}: {problem}")))
+        let sizes = (blocks.len(), if volume.has_sums() { INDEX_TAIL } else { 0 });
+        read_entries(&bytes, NODE_ENTRIES, low, sizes).map_err(|problem| Ok(format!("node {at}: {problem}")))
     }
 
     fn refer(&mut self, at: usize, low: u32, high: u32) {

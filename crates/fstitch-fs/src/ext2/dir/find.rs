@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fstitch_core::lock::MutexGuard;
-use fstitch_core::{BlockNo, DirEntry, Error, InodeNo, Result};
+use fstitch_core::{BlockNo, DirEntry, Error, FileKind, InodeNo, Result};
 use smallvec::SmallVec;
 
 use super::{DirMemory, Ext2, Inode};
@@ -30,6 +30,9 @@ impl Ext2 {
 
     /// Finds a name.
     pub(in crate::ext2) fn find(&self, dir: &Inode, name: &[u8]) -> Result<Option<NameSlot>> {
+        if dir.disk.has_inline_data() && dir.disk.kind == FileKind::Directory {
+            return self.find_inline(dir, name);
+        }
         let mut memory = self.dir_memory(dir)?;
         if name.is_empty() || name.len() > NAME_MAX {
             return Ok(None);
@@ -129,6 +132,9 @@ impl Ext2 {
         cookie: u64,
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
+        if dir.disk.has_inline_data() && dir.disk.kind == FileKind::Directory {
+            return self.list_inline(dir, cookie, sink);
+        }
         let block_size = u64::from(self.sb.block_size);
         let owner = dir.owner();
         let list: Arc<[u32]> = self.dir_memory(dir)?.list().into();

@@ -14,6 +14,7 @@ use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::{self, DIRECT, DiskInode, POINTERS};
 use crate::ext2::num::idx;
+use crate::ext2::own::OwnRuns;
 use crate::ext2::view::BlockView;
 
 /// Blocks for fast commits in a journal that does not say how many.
@@ -215,38 +216,23 @@ pub(crate) fn whole_file(
         file.tree(pointer, at.saturating_sub(DIRECT - 1))?;
     }
     let area = Area::of_file(file.runs)?;
+    let own = own_runs(volume, shape)?;
+    let block = |no: u64| u32::try_from(no).expect("block numbers of the volume have 32 bits");
     for (start, count) in area.runs() {
-        check_run(volume, shape, (start.get(), count)).map_err(|problem| match problem {
-            Some(error) => error,
-            None => damaged(format!("blocks from {start} on are the volume's own metadata")),
-        })?;
+        // The file would be written over it.
+        if own.meet(block(start.get()), block(start.get() + count)) {
+            return Err(damaged(format!("blocks from {start} on are the volume's own metadata")));
+        }
     }
     Ok((area, file.seen))
 }
 
-/// Fails if a run of blocks overlaps what groups are made of: the file would be written over it.
-fn check_run(
-    volume: &dyn BlockSource,
-    shape: &Superblock,
-    (start, count): (u64, u64),
-) -> std::result::Result<(), Option<Error>> {
-    let end = start + count;
-    let block = |no: u64| u32::try_from(no).expect("block numbers of the volume have 32 bits");
-    for group in shape.group_of(block(start))..=shape.group_of(block(end - 1)) {
-        let descriptor = read_descriptor(volume, shape, group).map_err(Some)?;
-        let own = [
-            (shape.group_start(group), shape.group_overhead(group)),
-            (descriptor.block_bitmap, 1),
-            (descriptor.inode_bitmap, 1),
-            (descriptor.inode_table, shape.inode_table_blocks()),
-        ];
-        let overlaps =
-            |&(own, len): &(u32, u32)| start < u64::from(own) + u64::from(len) && u64::from(own) < end;
-        if own.iter().any(overlaps) {
-            return Err(None);
-        }
-    }
-    Ok(())
+/// What groups are made of, wherever it lies. A damaged descriptor is an error only to who needs its group.
+fn own_runs(volume: &dyn BlockSource, shape: &Superblock) -> Result<OwnRuns> {
+    let groups =
+        GroupDescriptor::read_all(shape, |block, into| volume.read(block, BlockKind::GroupDescriptor, into))?;
+    let groups: Vec<_> = groups.into_iter().map(Some).collect();
+    Ok(OwnRuns::of(shape, &groups))
 }
 
 pub(super) fn read_descriptor(

@@ -11,7 +11,9 @@ use super::create::put_inode;
 use super::find::{Internal, Place, inode_place, locate, whole_file};
 use super::raw::{JOURNAL_INO, S_JNL_BACKUP_TYPE, S_JOURNAL_INUM, Superblock};
 use super::recover::{read_superblock, write_superblock};
-use crate::ext2::layout::inode::{DiskInode, I_BLOCKS, POINTERS};
+use crate::ext2::layout::extent::Node;
+use crate::ext2::layout::feature::incompat;
+use crate::ext2::layout::inode::{DiskInode, EXTENTS_FL, I_BLOCKS, I_FLAGS, POINTERS};
 use crate::ext2::num::{idx, small};
 use crate::ext2::view::BlockView;
 
@@ -38,6 +40,11 @@ pub(crate) fn from_backup(
     }
     let mut inode = vec![0; usize::from(shape.inode_size)];
     put_inode(&mut inode, &pointers, (word(POINTERS + 1), word(POINTERS)), shape, now);
+    // The copy has no flags: what begins as the root of a tree of extents is one.
+    let extents = shape.features.has_incompat(incompat::EXTENTS);
+    if extents && Node::parse_root(&pointers, BlockNo(0), shape.blocks_count).is_ok() {
+        I_FLAGS.put(&mut inode, EXTENTS_FL);
+    }
     let read = || {
         let disk = DiskInode::parse(&inode, InodeNo(u64::from(JOURNAL_INO)), BlockNo(0), shape)?;
         let (area, map) =

@@ -5,7 +5,7 @@
 
 use fstitch_core::{BlockNo, Error, FileKind, Result, Structure};
 
-use super::checksum::{DIRECTORY_TAIL, has_directory_tail, put_directory_tail};
+use super::checksum::{DIRECTORY_TAIL, has_directory_tail, index_counts, put_directory_tail};
 use super::field::fields;
 use super::superblock::Superblock;
 
@@ -118,8 +118,16 @@ pub struct Entries<'a> {
 /// sum is none.
 #[must_use]
 pub fn entries<'a>(bytes: &'a [u8], block: BlockNo, volume: &Superblock) -> Entries<'a> {
-    let tail = if volume.features.has_sums() && has_directory_tail(bytes) { DIRECTORY_TAIL } else { 0 };
+    // A block of an index may end like one, with what it held before.
+    let has_tail = volume.features.has_sums() && has_directory_tail(bytes) && index_counts(bytes).is_none();
+    let tail = if has_tail { DIRECTORY_TAIL } else { 0 };
     let bytes = &bytes[..bytes.len() - tail];
+    Entries { bytes, at: 0, block, inodes_count: volume.inodes_count, filetype: volume.has_filetype() }
+}
+
+/// The entries in `bytes`, a part of an inode in `block` that holds some of a directory.
+#[must_use]
+pub fn inline_entries<'a>(bytes: &'a [u8], block: BlockNo, volume: &Superblock) -> Entries<'a> {
     Entries { bytes, at: 0, block, inodes_count: volume.inodes_count, filetype: volume.has_filetype() }
 }
 

@@ -39,7 +39,7 @@ fields! {
     E_NAME_INDEX: u8 @ 1;
     /// Where the value starts.
     E_VALUE_OFFS: u16 @ 2;
-    /// Block of the value: 0 for this one.
+    /// Inode of the value: 0 if it is in the same area.
     E_VALUE_BLOCK: u32 @ 4;
     /// Bytes of the value.
     E_VALUE_SIZE: u32 @ 8;
@@ -59,6 +59,8 @@ pub const INDEX_POSIX_ACL_DEFAULT: u8 = 3;
 pub const INDEX_TRUSTED: u8 = 4;
 /// `security.`
 pub const INDEX_SECURITY: u8 = 6;
+/// What belongs to the system, and no program sees.
+pub const INDEX_SYSTEM: u8 = 7;
 
 const PREFIXES: [(u8, &[u8]); 3] =
     [(INDEX_USER, b"user."), (INDEX_TRUSTED, b"trusted."), (INDEX_SECURITY, b"security.")];
@@ -96,14 +98,30 @@ pub struct Xattr {
     pub index: u8,
     /// Name without the namespace's prefix.
     pub name: Vec<u8>,
-    /// Value.
+    /// Value; nothing if it is elsewhere.
     pub value: Vec<u8>,
+    /// Where the value is, if it is not here.
+    pub elsewhere: Option<Elsewhere>,
+}
+
+/// A value in an inode of its own (feature `ea_inode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// The inode.
+    pub inode: u32,
+    /// Bytes of the value.
+    pub size: u32,
+    /// The hash of name and value, which nothing here tells.
+    pub hash: u32,
 }
 
 impl Xattr {
     /// Hash of name and value, as `e_hash` holds it.
     #[must_use]
     pub fn hash(&self) -> u32 {
+        if let Some(elsewhere) = self.elsewhere {
+            return elsewhere.hash;
+        }
         let name = self.name.iter().fold(0_u32, |hash, &byte| hash.rotate_left(5) ^ u32::from(byte));
         self.value.chunks(4).fold(name, |hash, chunk| {
             let mut word = [0; 4];
@@ -126,10 +144,16 @@ impl Xattr {
 pub struct XattrSet(pub Vec<Xattr>);
 
 impl XattrSet {
-    /// The value of an attribute.
+    /// The value of an attribute, as far as it is here.
     #[must_use]
     pub fn get(&self, index: u8, name: &[u8]) -> Option<&[u8]> {
-        self.0.iter().find(|x| x.index == index && x.name == name).map(|x| x.value.as_slice())
+        self.find(index, name).map(|x| x.value.as_slice())
+    }
+
+    /// An attribute.
+    #[must_use]
+    pub fn find(&self, index: u8, name: &[u8]) -> Option<&Xattr> {
+        self.0.iter().find(|x| x.index == index && x.name == name)
     }
 
     /// Adds or replaces an attribute.
@@ -186,14 +210,12 @@ impl XattrSet {
             let name_len = usize::from(E_NAME_LEN.get(rest));
             let name = rest.get(ENTRY_HEADER..ENTRY_HEADER + name_len);
             let name = name.ok_or_else(|| damaged(at, "the name leaves the area"))?;
-            let start = usize::from(E_VALUE_OFFS.get(rest));
-            let size = idx(E_VALUE_SIZE.get(rest));
-            let value = area.get(start..start.saturating_add(size));
-            let value = value.ok_or_else(|| damaged(at, "the value leaves the area"))?;
-            if E_VALUE_BLOCK.get(rest) != 0 {
-                return Err(damaged(at, "the value lies in another block"));
-            }
-            set.0.push(Xattr { index: E_NAME_INDEX.get(rest), name: name.to_vec(), value: value.to_vec() });
+            let (start, size) = (usize::from(E_VALUE_OFFS.get(rest)), E_VALUE_SIZE.get(rest));
+            let inode = E_VALUE_BLOCK.get(rest);
+            let elsewhere = (inode != 0).then(|| Elsewhere { inode, size, hash: E_HASH.get(rest) });
+            let here = if elsewhere.is_some() { 0..0 } else { start..start.saturating_add(idx(size)) };
+            let value = area.get(here).ok_or_else(|| damaged(at, "the value leaves the area"))?.to_vec();
+            set.0.push(Xattr { index: E_NAME_INDEX.get(rest), name: name.to_vec(), value, elsewhere });
             at += ENTRY_HEADER + name_len.next_multiple_of(4);
         }
         set.0.sort_by(|a, b| a.key().cmp(&b.key()));
@@ -217,7 +239,9 @@ impl XattrSet {
             E_NAME_LEN.put(entry, u8::try_from(attribute.name.len()).expect("names have at most 255 bytes"));
             E_NAME_INDEX.put(entry, attribute.index);
             E_VALUE_OFFS.put(entry, u16::try_from(offset).expect("areas have at most 4096 bytes"));
-            E_VALUE_SIZE.put(entry, small(attribute.value.len()));
+            let size = attribute.elsewhere.map_or(small(attribute.value.len()), |elsewhere| elsewhere.size);
+            E_VALUE_SIZE.put(entry, size);
+            E_VALUE_BLOCK.put(entry, attribute.elsewhere.map_or(0, |elsewhere| elsewhere.inode));
             E_HASH.put(entry, attribute.hash());
             entry[ENTRY_HEADER..ENTRY_HEADER + attribute.name.len()].copy_from_slice(&attribute.name);
             at += attribute.entry_size();
@@ -303,7 +327,7 @@ mod tests {
             (b"security.s", b"x"),
         ] {
             let (index, name) = split_name(name).unwrap();
-            set.set(Xattr { index, name: name.to_vec(), value: value.to_vec() });
+            set.set(Xattr { index, name: name.to_vec(), value: value.to_vec(), elsewhere: None });
         }
         set
     }
@@ -330,11 +354,21 @@ mod tests {
 
     #[test]
     fn the_hash_is_the_specified_one() {
-        let one = Xattr { index: 1, name: b"ab".to_vec(), value: vec![1, 0, 0, 0, 2] };
+        let one = Xattr { index: 1, name: b"ab".to_vec(), value: vec![1, 0, 0, 0, 2], elsewhere: None };
         // Name: 'a' << 5 ^ 'b'; then each word of the padded value.
         let name = (0x61 << 5) ^ 0x62_u32;
         let expected = (name.rotate_left(16) ^ 1).rotate_left(16) ^ 2;
         assert_eq!(one.hash(), expected);
+    }
+
+    #[test]
+    fn values_elsewhere_stay_there() {
+        let mut set = sample();
+        let elsewhere = Some(Elsewhere { inode: 77, size: 5000, hash: 9 });
+        set.set(Xattr { index: 1, name: b"large".to_vec(), value: Vec::new(), elsewhere });
+        let mut block = vec![0xee; 1024];
+        assert!(set.encode_block(&mut block, 1));
+        assert_eq!(XattrSet::parse_block(&block, BlockNo(1)).unwrap(), (set, 1));
     }
 
     #[test]

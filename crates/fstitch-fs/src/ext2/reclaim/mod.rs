@@ -68,6 +68,11 @@ impl Ext2 {
     /// Reclaims everything that a crash has left and that can be told without stopping work.
     pub(super) fn reclaim_all(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<Reclaimed> {
         let mut done = Reclaimed::default();
+        if self.sb.features.needs_journal() {
+            // A crash leaves nothing that its journal does not end; what errors have left is not known here.
+            let reason = "the volume is written through its journal: a check finds what errors have left";
+            return Ok(Reclaimed { refusal: Some(reason.into()), ..done });
+        }
         let judged = self.judge(hooks);
         self.watch.stop();
         let left = match judged? {

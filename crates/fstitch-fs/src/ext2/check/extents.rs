@@ -1,0 +1,245 @@
+//! Following an inode's extent tree through any bytes.
+//!
+//! What is sound is kept, entry by entry: an extent that is out of order, overlaps the one before or lies outside the
+//! volume is one finding and is left out; a node that is none takes with it what is below. When anything is to be mended, the
+//! extents that were kept become a new tree (`rebuild`). So a damaged node is never changed in place, and what a crash of
+//! the repair leaves is one of the two maps as a whole.
+//!
+//! An index entry that says another file block than the node below begins with is a finding, but leaves nothing out: the
+//! extents say themselves which file blocks they map, and only their order decides.
+//!
+//! **Bounds.** Who visits must not enter a node twice, so a walk reads each block of the volume once at most; a tree is at
+//! most [`DEPTH_MAX`] deep. Without mending nothing is kept in memory; with it 16 bytes for each extent of one file.
+
+use std::ops::Range;
+
+use fstitch_core::{BlockKind, Result};
+
+use super::state::{State, Volume};
+use crate::ext2::layout::checksum::InodeSums;
+use crate::ext2::layout::extent::{
+    DEPTH_MAX, EE_BLOCK, EE_LEN, EE_START_HI, EE_START_LO, EH_DEPTH, EH_ENTRIES, EH_MAGIC, EH_MAX, EI_BLOCK,
+    EI_LEAF_HI, EI_LEAF_LO, EXTENT_ENTRY, EXTENT_HEADER, EXTENT_MAGIC, Extent, WRITTEN_MAX,
+};
+use crate::ext2::layout::inode::{FAST_SYMLINK, I_BLOCK};
+
+/// Entries that the makers of nodes may leave unused at a node's end.
+const SPARE: usize = 2;
+/// One more than the last file block that an extent can map.
+const LOGICAL_END: u64 = 1 << 32;
+
+/// The bytes of an inode that hold its root.
+pub(super) const ROOT: Range<usize> = I_BLOCK.offset()..I_BLOCK.offset() + FAST_SYMLINK;
+
+/// What becomes of an extent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It stays.
+    Keep,
+    /// These come in its place, in order and within the file blocks that it maps.
+    Replace(Vec<Extent>),
+}
+
+/// What somebody does with the parts of a tree.
+pub(super) trait VisitExtents {
+    /// Judges a node's block, which lies in the volume, before it is read; false to leave it out with all below.
+    fn node(&mut self, volume: &Volume<'_>, block: u32, logical: u64) -> Result<bool>;
+
+    /// The sum of a node is of other contents than it has.
+    fn bad_sum(&mut self, block: u32) -> bool {
+        self.damaged("extent-sum", format!("the sum of the node at block {block} does not match"))
+    }
+
+    /// Judges an extent whose place in the tree and in the volume is sound.
+    fn extent(&mut self, volume: &Volume<'_>, extent: Extent) -> Result<Fate>;
+
+    /// Something of the tree is damaged; whether that is to be mended.
+    fn damaged(&mut self, code: &'static str, text: String) -> bool;
+}
+
+/// What a walk has seen.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// The extents that are to stay, in order. [only if they were asked for]
+    pub(super) kept: Vec<Extent>,
+    /// The tree must be made again from them.
+    pub(super) rebuild: bool,
+}
+
+/// Visits everything in the tree of inode `ino`, whose bytes are `raw`, in file order. With `keep`, the extents that stay
+/// are remembered.
+pub(super) fn walk_extents(
+    volume: &Volume<'_>,
+    (ino, raw): (u32, &[u8]),
+    keep: bool,
+    visit: &mut dyn VisitExtents,
+) -> Result<Seen> {
+    let root = &raw[ROOT];
+    let owner = volume.owner(ino, raw);
+    let mut walk = Walk { volume, visit, owner, keep, next: 0, seen: Seen::default() };
+    match header(root, None) {
+        Ok(depth) => walk.node(root, depth, LOGICAL_END)?,
+        Err(problem) => walk.damaged("extent-node", format!("the root {problem}")),
+    }
+    Ok(walk.seen)
+}
+
+/// The depth of the node in `bytes` if its header is sound. A node that another one names has entries.
+pub(super) fn header(bytes: &[u8], expected: Option<u16>) -> std::result::Result<u16, String> {
+    let room = (bytes.len() - EXTENT_HEADER) / EXTENT_ENTRY;
+    let (entries, max, depth) = (EH_ENTRIES.get(bytes), EH_MAX.get(bytes), EH_DEPTH.get(bytes));
+    if EH_MAGIC.get(bytes) != EXTENT_MAGIC {
+        return Err(format!("has magic {:#06x}", EH_MAGIC.get(bytes)));
+    }
+    if usize::from(max) > room || usize::from(max) + SPARE < room {
+        return Err(format!("is for {max} entries, room is for {room}"));
+    }
+    if entries > max || (entries == 0 && (depth > 0 || expected.is_some())) {
+        return Err(format!("has {entries} of {max} entries at depth {depth}"));
+    }
+    match expected {
+        Some(expected) if depth != expected => Err(format!("has depth {depth}, expected {expected}")),
+        None if depth > DEPTH_MAX => Err(format!("has depth {depth}")),
+        _ => Ok(depth),
+    }
+}
+
+/// The extent in an entry of a leaf, if its length and place make sense on `volume`.
+fn parse(volume: &Volume<'_>, entry: &[u8]) -> std::result::Result<Extent, String> {
+    let (block, field) = (EE_BLOCK.get(entry), u32::from(EE_LEN.get(entry)));
+    let start = u64::from(EE_START_LO.get(entry)) | u64::from(EE_START_HI.get(entry)) << 32;
+    let unwritten = field > WRITTEN_MAX;
+    let len = if unwritten { field - WRITTEN_MAX } else { field };
+    if len == 0 {
+        return Err(format!("an extent of no blocks at file block {block}"));
+    }
+    let first = u32::try_from(start).ok().filter(|&first| volume.is_valid(first));
+    match first {
+        Some(start) if u64::from(start) + u64::from(len) <= volume.blocks() => {
+            Ok(Extent { block, len, start, unwritten })
+        }
+        _ => Err(format!("{len} blocks from {start} on for file block {block}")),
+    }
+}
+
+/// A walk through one tree.
+struct Walk<'a, 'v> {
+    volume: &'a Volume<'v>,
+    visit: &'a mut dyn VisitExtents,
+    owner: InodeSums,
+    keep: bool,
+    /// The first file block that the next extent may map.
+    next: u64,
+    seen: Seen,
+}
+
+impl Walk<'_, '_> {
+    fn damaged(&mut self, code: &'static str, text: String) {
+        self.seen.rebuild |= self.visit.damaged(code, text);
+    }
+
+    /// The entries of a sound node, which by the nodes above maps nothing from file block `high` on. Recursion is as deep as
+    /// the tree.
+    fn node(&mut self, bytes: &[u8], depth: u16, high: u64) -> Result<()> {
+        let count = usize::from(EH_ENTRIES.get(bytes));
+        let mut entries = bytes[EXTENT_HEADER..].chunks_exact(EXTENT_ENTRY).take(count).peekable();
+        while let Some(entry) = entries.next() {
+            if depth == 0 {
+                self.leaf_entry(entry, high)?;
+                continue;
+            }
+            let below = entries.peek().map_or(high, |next| u64::from(EI_BLOCK.get(next)).min(high));
+            self.index_entry(entry, depth, below)?;
+        }
+        Ok(())
+    }
+
+    fn leaf_entry(&mut self, entry: &[u8], high: u64) -> Result<()> {
+        let extent = match parse(self.volume, entry) {
+            Ok(extent) => extent,
+            Err(problem) => {
+                self.damaged("pointer-invalid", problem);
+                return Ok(());
+            }
+        };
+        let (first, end, next) = (u64::from(extent.block), extent.end(), self.next);
+        if first < next || end > LOGICAL_END {
+            self.damaged("extent-order", format!("file blocks {first}..{end} behind those up to {next}"));
+            return Ok(());
+        }
+        if end > high {
+            self.damaged("extent-index", format!("file blocks {first}..{end} in a node up to {high}"));
+        }
+        self.next = end;
+        match self.visit.extent(self.volume, extent)? {
+            Fate::Keep if self.keep => self.seen.kept.push(extent),
+            Fate::Keep => {}
+            Fate::Replace(extents) => {
+                self.seen.kept.extend(extents);
+                self.seen.rebuild = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn index_entry(&mut self, entry: &[u8], depth: u16, high: u64) -> Result<()> {
+        let logical = u64::from(EI_BLOCK.get(entry));
+        let block = u64::from(EI_LEAF_LO.get(entry)) | u64::from(EI_LEAF_HI.get(entry)) << 32;
+        let Some(block) = u32::try_from(block).ok().filter(|&block| self.volume.is_valid(block)) else {
+            self.damaged("pointer-invalid", format!("a node at block {block} for file block {logical}"));
+            return Ok(());
+        };
+        if !self.visit.node(self.volume, block, logical)? {
+            self.seen.rebuild |= self.keep;
+            return Ok(());
+        }
+        let mut bytes = vec![0; self.volume.block_size()];
+        self.volume.read(block, BlockKind::Indirect, &mut bytes)?;
+        if let Err(problem) = header(&bytes, Some(depth - 1)) {
+            self.damaged("extent-node", format!("the node at block {block} {problem}"));
+            return Ok(());
+        }
+        if !self.volume.node_sum_matches(self.owner, &bytes) {
+            self.seen.rebuild |= self.visit.bad_sum(block);
+        }
+        let first = u64::from(EI_BLOCK.get(&bytes[EXTENT_HEADER..]));
+        if first != logical {
+            let text =
+                format!("the node at block {block} begins with file block {first}, expected {logical}");
+            self.damaged("extent-index", text);
+        }
+        self.node(&bytes, depth - 1, high)
+    }
+}
+
+/// The sound extents of inode `ino`, in order, without any finding. Nodes with two owners, which pass 1 has reported, are
+/// left out: hostile ones would make this walk very long.
+pub(super) fn list(
+    volume: &Volume<'_>,
+    state: &State,
+    inode: (u32, &[u8]),
+    each: &mut dyn FnMut(Extent),
+) -> Result<()> {
+    walk_extents(volume, inode, false, &mut Listing { state, each })?;
+    Ok(())
+}
+
+struct Listing<'a> {
+    state: &'a State,
+    each: &'a mut dyn FnMut(Extent),
+}
+
+impl VisitExtents for Listing<'_> {
+    fn node(&mut self, _: &Volume<'_>, block: u32, _: u64) -> Result<bool> {
+        Ok(!self.state.shared.get(u64::from(block)))
+    }
+
+    fn extent(&mut self, _: &Volume<'_>, extent: Extent) -> Result<Fate> {
+        (self.each)(extent);
+        Ok(Fate::Keep)
+    }
+
+    fn damaged(&mut self, _: &'static str, _: String) -> bool {
+        false
+    }
+}
