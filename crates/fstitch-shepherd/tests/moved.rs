@@ -95,6 +95,21 @@ fn a_copy_that_cannot_be_made_alike_after_a_crash_is_made_elsewhere() {
     assert_eq!(read(&shepherd, 40).unwrap(), 202);
 }
 
+/// The bit of a run cannot be made stable, so its home is not written, and its copy must not be: nobody would look whether they are alike.
+#[test]
+fn no_copy_is_written_whose_run_is_not_in_doubt() {
+    let disk = made("[all]\nread = [\"mirror\"]\nwrite = [\"mirror far\"]");
+    let (shepherd, _) = open(&disk);
+    write(&shepherd, 40, 201).unwrap();
+    shepherd.settle().unwrap();
+    let flush = Fault { op: Some(IoOp::Flush), times: Times::Sticky, ..Fault::new(Defect::Error) };
+    disk.set_plan(FaultPlan::one(flush));
+    assert!(write(&shepherd, 40, 202).is_err());
+    let image = disk.device().image();
+    let holds = |fill: u8| image.chunks(BLOCK).filter(|block| **block == [fill; BLOCK]).count();
+    assert_eq!((holds(201), holds(202)), (2, 0));
+}
+
 /// Who does not know of moved blocks writes them at home, or does not.
 #[test]
 fn what_others_write_at_home_counts() {

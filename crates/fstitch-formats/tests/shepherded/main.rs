@@ -23,11 +23,11 @@ mod system;
 
 use std::ops::Range;
 
-use fstitch_core::Consistency;
+use fstitch_core::{Consistency, IoOp};
 use fstitch_crashlab::{Counts, LabOptions, Level, Outcome, Past};
 
 use crate::opened::Shown;
-use crate::rack::Fault;
+use crate::rack::{Fault, Lasting};
 use crate::recorded::{Run, record};
 use crate::reopened::{Reopened, Trees};
 use crate::system::{Made, System};
@@ -114,5 +114,24 @@ fn a_disk_whose_flushes_do_nothing_is_found_out() {
         let outcome = judge(&made, record(&made, &base, 2, fault), fault, (Level::M2, 24));
         assert_ne!(outcome.found, [], "{}", made.system);
         println!("{}", outcome.found[0].violation);
+    }
+}
+
+/// What was found once: a copy that was given up before the one in its place was named, and a copy that was written without its run in doubt.
+#[test]
+fn what_was_found_stays_mended() {
+    let on = |nth| Fault::Request(IoOp::Flush, nth, Lasting::On);
+    let found = [
+        (Consistency::Ordered, 0, Fault::Worn { block: 5514, nth: 2 }, Level::M1),
+        (Consistency::Soft, 1, Fault::Worn { block: 5554, nth: 1 }, Level::M1),
+        (Consistency::Full, 2, on(4), Level::M0),
+        (Consistency::Ordered, 4, on(5), Level::M1),
+        (Consistency::Full, 5, Fault::Worn { block: 5514, nth: 4 }, Level::M0),
+    ];
+    for (consistency, program, fault, level) in found {
+        let made = Made::new(System { policy: "remap-mirror", disks: 1, consistency });
+        let run = record(&made, &made.base(program), program, Some(fault));
+        let outcome = judge(&made, run, Some(fault), (level, 6));
+        assert_eq!(outcome.found, [], "{} {program}: {fault:?} at {level}", made.system);
     }
 }

@@ -24,6 +24,7 @@ impl Shepherd {
         let state = &mut *guard;
         debug_assert!(!state.owners.has_unwritten(), "whoever has the gate sees no write on its way");
         let agreed: BTreeSet<u64> = state.doubt.runs().filter(|run| !state.failed.contains(run)).collect();
+        let first = state.owners.first_writes(&self.area);
         let mut writes = state.sums.next_writes();
         writes.extend(state.owners.next_writes(&self.area));
         let since = self.health().numbers();
@@ -34,6 +35,9 @@ impl Shepherd {
         state.seal_moves = false;
         if agreed.is_empty() && writes.is_empty() {
             return Ok(());
+        }
+        if !first.is_empty() {
+            self.write_maps(state, &first)?;
         }
         self.write_maps(state, &writes)?;
         state.sums.written();

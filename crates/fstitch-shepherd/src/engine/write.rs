@@ -135,10 +135,17 @@ impl Shepherd {
     /// copies before it is told of them. Until a flush is answered nobody was promised that a home which is lost in a crash has a copy.
     pub(super) fn tell_owners(&self, state: &mut State) -> Result<()> {
         self.disk().flush()?;
+        self.name_before_giving_up(state)?;
         let writes = state.owners.next_writes(&self.area);
         self.write_maps(state, &writes)?;
         state.owners.written();
         Ok(())
+    }
+
+    /// Of a copy that is somewhere else now, the new place is named before the old one is given up. Behind a flush of the copies.
+    pub(super) fn name_before_giving_up(&self, state: &mut State) -> Result<()> {
+        let writes = state.owners.first_writes(&self.area);
+        if writes.is_empty() { Ok(()) } else { self.write_maps(state, &writes) }
     }
 
     /// Gives a block another spare for one that cannot be written, with the same contents.
@@ -244,8 +251,9 @@ impl Shepherd {
             if result.is_err() {
                 result = result.or_else(|error| self.failed_write(write, error, asks));
             }
-            for spare in spares {
-                self.write_copy(write, spare);
+            // Without its bit nobody would look whether home and copy are alike.
+            if self.state().doubt.has(run_of(block)) {
+                spares.into_iter().for_each(|spare| self.write_copy(write, spare));
             }
             // A copy may have been all that there was to be of it.
             let kept = result.and_then(|()| {

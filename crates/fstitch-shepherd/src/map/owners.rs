@@ -49,6 +49,8 @@ pub(crate) struct Owners {
     unwritten: BTreeSet<u64>,
     /// Given up in memory, and still named on the medium [M2].
     leaving: Vec<u64>,
+    /// Spares that cannot be written, and whose copies they had, until the medium knows.
+    given_up: BTreeMap<u64, BlockNo>,
     /// What the medium shall say, by spare.
     said: Vec<u64>,
     /// The medium does not know of it yet whose a spare is, or is not any more.
@@ -335,6 +337,9 @@ impl Owners {
     /// Takes a copy away whose spare cannot be written.
     pub(crate) fn give_up(&mut self, area: &Area, home: BlockNo, spare: u64) {
         self.forget(home, spare);
+        if !self.unwritten.contains(&spare) {
+            self.given_up.insert(spare, home);
+        }
         self.unwritten.remove(&spare);
         self.say(area, spare, BAD);
     }
@@ -348,19 +353,35 @@ impl Owners {
         }
     }
 
+    /// What the medium must know, stably, before [`Owners::next_writes`]: a copy that was given up stays named until the one that takes its place is.
+    /// They may be in two blocks of the map, of which power may spare one; the run is in doubt, so the older copy is found out.
+    pub(crate) fn first_writes(&mut self, area: &Area) -> Vec<MapWrite> {
+        if self.given_up.values().all(|home| self.of(*home).is_empty()) {
+            return Vec::new();
+        }
+        self.writes(area, |owners, spare| {
+            owners.given_up.get(&spare).map_or(owners.said[to_usize(spare)], |home| home.get() + 1)
+        })
+    }
+
     /// All that is not on the medium yet, in its next generation.
     pub(crate) fn next_writes(&mut self, area: &Area) -> Vec<MapWrite> {
+        self.writes(area, |owners, spare| owners.said[to_usize(spare)])
+    }
+
+    /// The blocks of the map that are not on the medium yet, with this said of each spare.
+    fn writes(&mut self, area: &Area, said: impl Fn(&Self, u64) -> u64) -> Vec<MapWrite> {
         let entries = area.shape.entries(Part::Owners);
         let mut writes = Vec::new();
-        for &index in &self.dirty {
-            let generation = &mut self.generations[to_usize(index)];
-            *generation += 1;
+        for index in self.dirty.clone() {
+            self.generations[to_usize(index)] += 1;
             let mut contents = vec![0; area.shape.payload()];
             let first = index * entries;
             for spare in first..(first + entries).min(area.shape.spares) {
-                Le::put_u64(&mut contents, 8 * to_usize(spare - first), self.said[to_usize(spare)]);
+                Le::put_u64(&mut contents, 8 * to_usize(spare - first), said(self, spare));
             }
-            writes.push(MapWrite { part: Part::Owners, index, generation: *generation, contents });
+            let generation = self.generations[to_usize(index)];
+            writes.push(MapWrite { part: Part::Owners, index, generation, contents });
         }
         writes
     }
@@ -374,6 +395,7 @@ impl Owners {
     pub(crate) fn written(&mut self) {
         self.has_news = false;
         self.dirty.clear();
+        self.given_up.clear();
         self.free.extend(self.leaving.drain(..));
     }
 }
