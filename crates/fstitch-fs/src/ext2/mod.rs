@@ -3,12 +3,9 @@
 //! ```text
 //!   low ── LowLevelFs, one line each
 //!    ├─ volume ── superblock, counters, features, state
-//!    ├─ groups ── own (what is the volume's), unwritten, bitmap, pending ─ alloc (blocks), orlov (inodes); prealloc
+//!    ├─ groups ── own (what is the volume's), unwritten, bitmap, pending ─ alloc (blocks), orlov (inodes); prealloc, windows
 //!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach; extents; inline
 //!    ├─ dir ── find, add, change, index, unindex
-//!    ├─ groups ── bitmap, pending ─ alloc (blocks), orlov (inodes); prealloc, windows
-//!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach
-//!    ├─ dir ── find, add, change, index
 //!    └─ xattr ── acl
 //!   seal ── the sums of all that has sums
 //!   journal ── recovery before anything else: replay, orphans
