@@ -146,9 +146,10 @@ fn contenders(wanted: &Wanted, is_io_uring: bool) -> Vec<Contender> {
 /// are to be compared with it.
 fn all(is_io_uring: bool) -> Vec<Contender> {
     let takes_part = |one: &Contender| {
-        !(one.is_synchronous() && one.is_mounted())
-            && (is_io_uring || !one.is_by_device())
-            && !one.is_asked_for()
+        let is_left_out = one.is_synchronous() && one.is_mounted()
+            || one.is_by_device() && !is_io_uring
+            || one.is_asked_for();
+        !is_left_out
     };
     Contender::ALL.into_iter().chain([Contender::Tmpfs]).filter(takes_part).collect()
 }

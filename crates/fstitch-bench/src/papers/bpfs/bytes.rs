@@ -30,13 +30,15 @@ const SHADOW: &str = "BPFS: shadow paging";
 const PAPER: &str = "BPFS: + other, the paper's";
 const USUAL: &str = "BPFS: + times in it, the default";
 
+/// Does the parts of a benchmark, one after the other, below a directory, and calls what it is given behind each.
+type Work = fn(&Setting<'_>, &Path, &mut dyn FnMut() -> Result<()>) -> Result<()>;
+
 /// A benchmark: each of its parts has a row for each file system.
 struct Benchmark {
     parts: &'static [&'static str],
     /// Columns that are left out, where it takes long.
     is_long: bool,
-    /// Does the parts one after the other below a directory, and calls `done` behind each.
-    work: fn(&Setting<'_>, &Path, &mut dyn FnMut() -> Result<()>) -> Result<()>,
+    work: Work,
 }
 
 /// Bytes of one part: in BPFS's columns, and by rivals.
