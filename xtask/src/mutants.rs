@@ -52,6 +52,7 @@ const SHEPHERD_TESTS: &Tests = &[
     ("fstitch-shepherd", "matrix_disks", ""),
     ("fstitch-shepherd", LIBRARY, ""),
     ("fstitch-formats", "lost", ""),
+    ("fstitch-formats", "shepherded", "what_was_found"),
     ("fstitch-shepherd", "crash", ""),
     ("fstitch-shepherd", "arrays", ""),
 ];
