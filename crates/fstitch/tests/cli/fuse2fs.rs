@@ -26,9 +26,9 @@ fn a_check_says_whether_a_mount_would_work_and_changes_nothing() {
         .refused(2, "exclude each other");
     fstitch(&format!("mount --check {image} {}", place.text("absent"))).refused(1, "mount point");
     fstitch(&format!("mount --check {}", place.text("absent"))).refused(1, "No such file");
-    // A feature that only allows reading.
+    // A feature that only allows reading: verity.
     let mut raw = before.clone();
-    raw[1024 + 0x64] |= 0x10;
+    raw[1024 + 0x65] |= 0x80;
     fs::write(place.at("feature.img"), &raw).unwrap();
     assert_ne!(fstitch(&format!("mount --check {}", place.text("feature.img"))).code, 0);
     let Some(mounted) = Mounted::new("", &image, &at) else { return };
