@@ -18,7 +18,6 @@ use fstitch_core::order::rank;
 use fstitch_core::{BlockKind, BlockNo, Error, Le, Result, Structure};
 use fstitch_patch::{Bitmap, Seal};
 
-use super::layout::Field;
 use super::layout::checksum::{
     InodeSums, Placed, Sums, has_directory_tail, index_counts, is_placed, kept_of_bitmap_sum, place,
     seal_superblock,
@@ -27,8 +26,9 @@ use super::layout::group::{
     BG_BLOCK_BITMAP_CSUM_HI, BG_BLOCK_BITMAP_CSUM_LO, BG_INODE_BITMAP_CSUM_HI, BG_INODE_BITMAP_CSUM_LO,
     GroupDescriptor, LARGE_DESCRIPTOR_SIZE,
 };
-use super::layout::superblock::Superblock;
+use super::layout::superblock::{SUPERBLOCK_SIZE, Superblock};
 use super::layout::xattr::XATTR_MAGIC;
+use super::layout::{Field, keep_sum};
 use super::num::{high16, low16, low32};
 
 /// The seal of a volume.
@@ -204,7 +204,9 @@ impl Seal for Sealer {
         let no = low32(block.get());
         match kind {
             BlockKind::Superblock if no == self.shape.first_data_block() => {
-                seal_superblock(&mut image[self.shape.offset_in_block()..]);
+                let raw = &mut image[self.shape.offset_in_block()..];
+                keep_sum(&mut raw[..SUPERBLOCK_SIZE]);
+                seal_superblock(raw);
             }
             BlockKind::GroupDescriptor => {
                 let known = self.known.lock();

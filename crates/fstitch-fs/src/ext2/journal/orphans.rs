@@ -17,9 +17,8 @@ use fstitch_patch::journal::{Log, replay};
 use super::orphan_file::OrphanFile;
 use super::raw::{
     JOURNAL_INO, S_FEATURE_RO_COMPAT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_LAST_ORPHAN, S_MKFS_TIME,
-    Superblock,
+    SUPERBLOCK_SIZE, Superblock,
 };
-use crate::ext2::layout::Field;
 use crate::ext2::layout::checksum::{
     self, InodeSums, Sums, put_block_bitmap_sum, put_inode_bitmap_sum, seal_superblock,
 };
@@ -32,6 +31,7 @@ use crate::ext2::layout::inode::{
     I_SIZE_HIGH, POINTERS, pointer_field,
 };
 use crate::ext2::layout::xattr::{H_MAGIC, H_REFCOUNT, XATTR_MAGIC};
+use crate::ext2::layout::{Field, keep_sum};
 use crate::ext2::num::{idx, idx64, low32, wide};
 use crate::ext2::own::OwnRuns;
 use crate::ext2::view::BlockView;
@@ -244,7 +244,9 @@ impl<'a, 'd> Pass<'a, 'd> {
                 checksum::place(block, placed);
             }
         }
-        seal_superblock(self.superblock()?);
+        let raw = &mut self.superblock()?[..SUPERBLOCK_SIZE];
+        keep_sum(raw);
+        seal_superblock(raw);
         Ok(())
     }
 

@@ -22,6 +22,7 @@ use super::raw::{
 use crate::ext2::layout::checksum::seal_superblock;
 use crate::ext2::layout::feature::{Features, compat, incompat, ro_compat};
 use crate::ext2::layout::group::GroupDescriptor;
+use crate::ext2::layout::keep_sum;
 use crate::ext2::num::idx;
 use crate::ext2::view::BlockView;
 
@@ -84,6 +85,7 @@ fn parse(raw: &[u8], device: &dyn BlockDevice) -> Result<Superblock> {
 pub(in crate::ext2) fn write_superblock(device: &dyn BlockDevice, raw: &[u8]) -> Result<()> {
     let view = BlockView::new(device, SUPERBLOCK_SIZE);
     let mut raw = raw.to_vec();
+    keep_sum(&mut raw);
     seal_superblock(&mut raw);
     view.write(BlockNo(1), BlockKind::Superblock, &raw)?;
     view.flush()

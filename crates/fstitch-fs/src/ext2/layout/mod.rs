@@ -15,7 +15,9 @@ pub mod feature;
 mod field;
 pub mod group;
 pub mod inode;
+mod kept_sum;
 pub mod superblock;
 pub mod xattr;
 
 pub use field::{Field, FieldInt};
+pub use kept_sum::keep_sum;
