@@ -12,10 +12,11 @@
 use fstitch_core::{BlockNo, Caller, Errno, Error, Result, Structure};
 use fstitch_patch::{PatchId, PatchIds, Tx};
 
+use super::bitmap;
 use super::groups::{Map, OpenGroup};
 use super::layout::group::BG_FREE_BLOCKS_COUNT;
 use super::volume::Ext2;
-use super::{bitmap, pending::Pending};
+use super::windows::Avoid;
 
 /// Runs of at least this many blocks are looked for in the neighbourhood before shorter ones are taken.
 const GOOD_RUN: u32 = 8;
@@ -67,20 +68,49 @@ impl FreedAfter {
 
 /// What one search accepts.
 #[derive(Clone, Copy)]
-struct Wish {
+pub(super) struct Wish {
     goal: Goal,
+    /// Blocks in a run.
     want: u32,
     least: u32,
+    /// So many of them are taken, and what is behind them is kept for the inode.
+    take: u32,
+    /// Only at the goal itself.
+    only_there: bool,
     /// Also blocks whose old pointer may still be on the medium.
     pending: bool,
+    /// For whom it is; 0 for nobody.
+    ino: u32,
+    /// How far from the windows of others, in lengths of these; without it, in them too.
+    berth: Option<u32>,
 }
 
 impl Wish {
+    pub(super) fn new(goal: Goal, want: u32) -> Self {
+        let (only_there, pending, berth) = (false, false, Some(0));
+        Self { goal, want, least: 1, take: want, only_there, pending, ino: 0, berth }
+    }
+
+    /// The same for an inode.
+    pub(super) fn of(self, ino: u32) -> Self {
+        Self { ino, ..self }
+    }
+
+    /// The same in a run of `want` blocks, or `least`, of which the rest is kept.
+    pub(super) fn keeping(self, (want, least): (u32, u32), berth: u32) -> Self {
+        Self { want, least, berth: Some(berth), ..self }
+    }
+
+    /// The same, but only at the goal.
+    pub(super) fn only_there(self) -> Self {
+        Self { only_there: true, ..self }
+    }
+
     /// The run at `near`, if it is what is wished for: behind a file's last block any is, however short.
-    fn find_at_once(&self, map: &[u8], near: u32, end: u32, avoid: &Pending) -> Option<(u32, u32)> {
+    fn find_at_once(&self, map: &[u8], near: u32, end: u32, avoid: &Avoid<'_>) -> Option<(u32, u32)> {
         let least = match self.goal {
-            Goal::Block(_) => 1,
-            Goal::Group(_) => self.least,
+            Goal::Block(_) if self.take == self.want => 1,
+            Goal::Block(_) | Goal::Group(_) => self.least,
             Goal::Apart(_) => return None,
         };
         exactly_at(map, near, end, self.want, avoid).filter(|&(_, count)| count >= least)
@@ -90,26 +120,37 @@ impl Wish {
 impl Ext2 {
     /// Takes 1 to `want` contiguous blocks near `goal`. `ENOSPC` respects the reserved blocks.
     pub(super) fn take_blocks(&self, caller: &Caller, goal: Goal, want: u32) -> Result<Run> {
+        self.take_wish(caller, Wish::new(goal, want))
+    }
+
+    /// The same for a wish that accepts what there is.
+    pub(super) fn take_wish(&self, caller: &Caller, wish: Wish) -> Result<Run> {
         let given_back = self.preallocated.given_back();
-        match self.find_blocks(caller, goal, want) {
+        match self.find_blocks(caller, wish) {
             // What was preallocated for others is theirs no more.
             Err(error) if error.errno() == Errno::NOSPC && self.give_back_preallocated() != given_back => {
-                self.find_blocks(caller, goal, want)
+                self.find_blocks(caller, wish)
             }
             found => found,
         }
     }
 
-    fn find_blocks(&self, caller: &Caller, goal: Goal, want: u32) -> Result<Run> {
-        let want = want.min(self.blocks_for(caller));
+    fn find_blocks(&self, caller: &Caller, wish: Wish) -> Result<Run> {
+        let want = wish.want.min(self.blocks_for(caller));
         if want == 0 {
             return Err(Errno::NOSPC.into());
         }
-        let first = self.first_group(goal);
+        let first = self.first_group(wish.goal);
         let all = self.sb.group_count();
-        let tries = [(NEIGHBOURHOOD.min(all), want.min(GOOD_RUN), false), (all, 1, false), (all, 1, true)];
-        for (groups, least, pending) in tries {
-            let wish = Wish { goal, want, least, pending };
+        let good = want.min(GOOD_RUN);
+        let tries = [
+            (NEIGHBOURHOOD.min(all), good, false, wish.berth),
+            (all, 1, false, wish.berth),
+            (all, 1, false, None),
+            (all, 1, true, None),
+        ];
+        for (groups, least, pending, berth) in tries {
+            let wish = Wish { want, take: want, least, pending, berth, ..wish };
             if let Some(run) = self.search_groups(first, groups, wish)? {
                 return Ok(run);
             }
@@ -129,7 +170,16 @@ impl Ext2 {
             return Ok(None);
         }
         let first = self.first_group(goal);
-        self.search_groups(first, self.sb.group_count(), Wish { goal, want, least, pending: false })
+        self.search_groups(first, self.sb.group_count(), Wish { least, ..Wish::new(goal, want) })
+    }
+
+    /// Takes blocks as wished for, if there are any nearby.
+    pub(super) fn try_wish(&self, caller: &Caller, wish: Wish) -> Result<Option<Run>> {
+        if wish.take > self.blocks_for(caller) {
+            return Ok(None);
+        }
+        let groups = if wish.only_there { 1 } else { NEIGHBOURHOOD.min(self.sb.group_count()) };
+        self.search_groups(self.first_group(wish.goal), groups, wish)
     }
 
     /// The group in which a search begins.
@@ -180,7 +230,8 @@ impl Ext2 {
             Goal::Group(_) | Goal::Apart(_) => open.state.block_cursor,
         };
         let near = near.min(end - 1);
-        let search = |map: &[u8], avoid: &Pending| match wish.goal {
+        let search = |map: &[u8], avoid: &Avoid<'_>| match wish.goal {
+            _ if wish.only_there => None,
             Goal::Apart(_) => find_from_end(map, end, avoid).map(|bit| (bit, 1)),
             Goal::Block(_) | Goal::Group(_) => find_run(map, near, end, wish, avoid),
         };
@@ -192,9 +243,10 @@ impl Ext2 {
             if !barred.is_empty() {
                 self.barred.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
-            search(tx.data(&open.map), &barred)
+            search(tx.data(&open.map), &Avoid::from(&barred))
         } else {
-            let avoid = &open.state.pending_blocks;
+            let state = &open.state;
+            let avoid = &Avoid::new(&state.pending_blocks, &state.windows, wish.ino, wish.berth);
             match wish.find_at_once(tx.data(&open.map), near, end, avoid) {
                 None => {
                     // A fragmented group takes long to look through, and nobody else changes its map meanwhile.
@@ -207,8 +259,14 @@ impl Ext2 {
             }
         };
         let Some((bit, count)) = found else { return Ok(None) };
+        let (run, count) = (count, count.min(wish.take));
         if matches!(wish.goal, Goal::Group(_)) {
             open.state.block_cursor = bit + count;
+        }
+        if run > count {
+            open.state.windows.open(wish.ino, bit + count, bit + run);
+        } else {
+            open.state.windows.used(wish.ino, bit, bit + count);
         }
         Ok(Some(self.take_run(&mut tx, &open, bit, count)))
     }
@@ -302,7 +360,7 @@ impl Ext2 {
 }
 
 /// The free run that starts at `bit` itself, however short.
-fn exactly_at(map: &[u8], bit: u32, end: u32, want: u32, avoid: &Pending) -> Option<(u32, u32)> {
+fn exactly_at(map: &[u8], bit: u32, end: u32, want: u32, avoid: &Avoid<'_>) -> Option<(u32, u32)> {
     let stop = end.min(bit.saturating_add(want));
     let run_end = bitmap::next(map, true, bit, stop).unwrap_or(stop);
     let run_end = avoid.next_from(bit).map_or(run_end, |(start, _)| run_end.min(start.max(bit)));
@@ -310,7 +368,7 @@ fn exactly_at(map: &[u8], bit: u32, end: u32, want: u32, avoid: &Pending) -> Opt
 }
 
 /// The first free run of at least `least` blocks behind `near`, then before it.
-fn find_run(map: &[u8], near: u32, end: u32, wish: Wish, avoid: &Pending) -> Option<(u32, u32)> {
+fn find_run(map: &[u8], near: u32, end: u32, wish: Wish, avoid: &Avoid<'_>) -> Option<(u32, u32)> {
     let search = |from, to| {
         let mut at = from;
         while let Some(start) = bitmap::next(map, false, at, to) {
@@ -333,7 +391,7 @@ fn find_run(map: &[u8], near: u32, end: u32, wish: Wish, avoid: &Pending) -> Opt
 }
 
 /// The last free block.
-fn find_from_end(map: &[u8], end: u32, avoid: &Pending) -> Option<u32> {
+fn find_from_end(map: &[u8], end: u32, avoid: &Avoid<'_>) -> Option<u32> {
     let mut end = end;
     loop {
         let bit = bitmap::last_free(map, 0, end)?;
@@ -346,10 +404,11 @@ fn find_from_end(map: &[u8], end: u32, avoid: &Pending) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pending::Pending;
     use super::*;
 
     fn wish(want: u32, least: u32) -> Wish {
-        Wish { goal: Goal::Group(0), want, least, pending: false }
+        Wish { least, ..Wish::new(Goal::Group(0), want) }
     }
 
     #[test]
@@ -357,6 +416,7 @@ mod tests {
         let mut map = vec![0_u8; 16];
         map[2] = 0xff;
         let none = Pending::default();
+        let none = Avoid::from(&none);
         assert_eq!(find_run(&map, 14, 128, wish(4, 4), &none), Some((24, 4)));
         assert_eq!(exactly_at(&map, 14, 128, 4, &none), Some((14, 2)));
         assert_eq!(find_run(&map, 14, 24, wish(4, 4), &none), Some((0, 4)));
@@ -370,6 +430,7 @@ mod tests {
         let mut map = vec![0_u8; 16];
         map[2] = 0xff;
         let none = Pending::default();
+        let none = Avoid::from(&none);
         let behind = Wish { goal: Goal::Block(14), ..wish(4, 4) };
         assert_eq!(behind.find_at_once(&map, 14, 128, &none), Some((14, 2)), "a file goes on, however short");
         assert_eq!(behind.find_at_once(&map, 16, 128, &none), None);
@@ -388,6 +449,7 @@ mod tests {
         let held = tx.hold(&[]);
         let mut pending = Pending::default();
         pending.insert(4, 10, held, &tx);
+        let pending = Avoid::from(&pending);
         let map = vec![0_u8; 16];
         assert_eq!(exactly_at(&map, 2, 128, 8, &pending), Some((2, 2)));
         assert_eq!(exactly_at(&map, 5, 128, 8, &pending), None);

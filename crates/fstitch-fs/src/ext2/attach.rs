@@ -83,6 +83,9 @@ impl Ext2 {
         if let Some(run) = self.take_expected(caller, inode, (index, want), goal)? {
             return Ok(run);
         }
+        if self.cache.goes_through_journal() {
+            return self.take_growing(caller, inode, (index, want), goal);
+        }
         let more = self.preallocation_for(inode, index);
         let mut run = self.take_blocks(caller, goal, want.saturating_add(more))?;
         self.keep_preallocated(inode, &mut run, want);
@@ -142,6 +145,7 @@ impl Ext2 {
         let count = small(idx64(allocation.count));
         self.give_back_run(&Run { start, count, bits: allocation.bits, reuse: allocation.reuse });
         inode.outstanding = inode.outstanding.saturating_sub(1);
+        self.close_window(inode);
         inode.last = None;
         self.drop_reserved(inode);
         self.drop_spare_nodes(inode);

@@ -120,6 +120,7 @@ impl Ext2 {
             let mut tx = self.cache.lock();
             self.sub_sectors(&mut tx, inode, &inode_block, removal.freed);
         }
+        self.close_window(inode);
         inode.last = None;
         self.give_back_preallocated_of(inode.ino);
         self.remember(inode);

@@ -23,6 +23,7 @@ use super::layout::superblock::Superblock;
 use super::num::idx;
 use super::own::OwnRuns;
 use super::pending::Pending;
+use super::windows::Windows;
 use super::{bitmap, volume::Ext2};
 
 /// All groups of a volume.
@@ -73,6 +74,7 @@ pub(super) struct GroupState {
     /// No inode below is free and not listed in `pending_inodes`, as long as its `purges` are so many.
     pub(super) ready_inodes: (u32, u64),
     pub(super) pending_blocks: Pending,
+    pub(super) windows: Windows,
     pub(super) pending_inodes: Pending,
 }
 

@@ -52,6 +52,8 @@ pub struct Inode {
     pub(super) node_hint: NodeHint,
     /// The last allocation: the file block and the volume's block behind it.
     pub(super) last: Option<(u64, u32)>,
+    /// Blocks that are kept free for it behind that.
+    pub(super) window: u32,
     /// How many file blocks somebody has said that it will have, all of them; 0 if nobody has.
     pub(super) expected: u64,
     /// It may have attributes in its own bytes.
@@ -124,6 +126,7 @@ impl Inode {
             leaf: LeafHint::default(),
             node_hint: NodeHint::default(),
             last: None,
+            window: 0,
             expected: 0,
             body_attributes: true,
             dir: OnceLock::new(),

@@ -294,6 +294,7 @@ impl Ext2 {
     pub(super) fn end_inode(&self, inode: &mut Inode, befores: &[PatchId]) -> Result<()> {
         self.watch.inode(inode.ino);
         self.give_back_preallocated_of(inode.ino);
+        self.close_window(inode);
         let inode_block = self.inode_block(inode)?;
         self.leave_orphans(inode, &inode_block)?;
         let (has_blocks, has_extents) = (inode.has_blocks(self), inode.has_extents());

@@ -3,7 +3,7 @@
 //! ```text
 //!   low ── LowLevelFs, one line each
 //!    ├─ volume ── superblock, counters, features, state
-//!    ├─ groups ── own (what is the volume's), unwritten, bitmap, pending ─ alloc (blocks), orlov (inodes); prealloc
+//!    ├─ groups ── own (what is the volume's), unwritten, bitmap, pending ─ alloc (blocks), orlov (inodes); prealloc, windows
 //!    ├─ inode ── attr, life (beginning and end), blockmap ─ attach, detach; extents; inline
 //!    ├─ dir ── find, add, change, index, unindex
 //!    └─ xattr ── acl
@@ -56,6 +56,7 @@ pub mod times;
 mod unwritten;
 pub mod view;
 mod volume;
+mod windows;
 mod xattr;
 
 pub use inode::Inode;

@@ -148,16 +148,15 @@ impl<L: LowLevelFs> Uhfs<L> {
         (from, to): (u64, u64),
         befores: &[PatchId],
     ) -> Result<u64> {
-        let step = self.detach_step();
         let mut at = from;
         while at < to {
-            let end = to.min(at.saturating_add(step));
-            at = self.detach_one_step(change, node, (at, end), befores)?;
+            at = self.detach_one_step(change, node, (at, to), befores)?;
         }
         Ok(at)
     }
 
-    /// One step; returns where the next one starts, behind the holes that follow.
+    /// One step of at most `from..to`, or all of it where it has no end; returns where the next one starts, behind the holes that
+    /// follow.
     fn detach_one_step(
         &self,
         change: &Change<'_>,
@@ -167,6 +166,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<u64> {
         change.reserve(0, self.step_blocks)?;
         let mut state = node.write()?;
+        let to = if to == u64::MAX { to } else { self.detach_end(&state, from, to)? };
         let patches = self.low.detach(state.inode_mut(), from, to, befores)?;
         self.note(&mut state, Part::Contents, &patches);
         self.delay_growth_beyond(&mut state, &patches, befores);
@@ -177,10 +177,37 @@ impl<L: LowLevelFs> Uhfs<L> {
         Ok(if next.start.is_none() { to.saturating_add(next.count) } else { to })
     }
 
-    /// How many file blocks one step detaches: as many as have their pointers in half a step's blocks.
-    pub(super) fn detach_step(&self) -> u64 {
+    /// Where a step ends that detaches `from..to`, or the first of them: with as many pointers, and as many free maps where these
+    /// may be too many, as lie in half a step's blocks.
+    fn detach_end(&self, state: &State<L::Inode>, from: u64, to: u64) -> Result<u64> {
+        let end = to.min(from.saturating_add(self.pointers_step()));
+        if !self.may_scatter() {
+            return Ok(end);
+        }
+        let per_map = long(self.block_size()) * 8;
+        let (mut at, mut maps) = (from, 0);
+        while at < end {
+            let run = self.low.map(state.inode(), at, end - at)?;
+            // A run may begin and end in the middle of what a map is for.
+            let met = if run.start.is_some() { run.count / per_map + 2 } else { 0 };
+            if at > from && maps + met > long(self.step_blocks / 2) {
+                break;
+            }
+            maps += met;
+            at += run.count;
+        }
+        Ok(at)
+    }
+
+    /// How many file blocks have their pointers in half a step's blocks.
+    fn pointers_step(&self) -> u64 {
         let pointers = self.block_size() / POINTER_BYTES;
-        let step = long((self.step_blocks / 2).max(1) * pointers);
+        long((self.step_blocks / 2).max(1) * pointers)
+    }
+
+    /// How many file blocks one step detaches, wherever they lie.
+    pub(super) fn detach_step(&self) -> u64 {
+        let step = self.pointers_step();
         // Each of them may have another free map.
         if self.may_scatter() { step.min(long(self.step_blocks / 2).max(1)) } else { step }
     }

@@ -53,6 +53,7 @@ impl Ext2 {
             }
         }
         self.finish_change(inode, (&changed, 0), &mut removal)?;
+        self.close_window(inode);
         inode.last = None;
         self.give_back_preallocated_of(inode.ino);
         self.remember(inode);
