@@ -56,6 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
             optimizations: Optimizations::ALL,
             atime: AtimePolicy::NoAtime,
             consistency: None,
+            preferred: None,
             survives: Survives::Asked(None),
             commit_interval: Duration::from_secs(5),
             journal: None,
