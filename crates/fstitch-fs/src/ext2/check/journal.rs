@@ -1,18 +1,22 @@
 //! Pass 0: the journal that a volume has in itself. Whoever mounts the volume needs it, so one that cannot be used is
 //! damage even where nothing is in it.
 //!
-//! What it is made whole from, in this order: the copy of its inode in the superblock; nothing, then the volume is one
-//! without a journal, and inode 8 is found in use without need by pass 1.
+//! What it is made whole from, in this order: the copy of its inode in the superblock; a new superblock in its own blocks, on
+//! volumes with sums; nothing, then the volume is one without a journal, and inode 8 is found in use without need by pass 1.
 
-use fstitch_core::{Be, BlockKind, Error, Result, Structure};
-use fstitch_patch::journal::format::{SUPERBLOCK_SIZE, offset};
+use fstitch_core::{Be, BlockKind, BlockNo, Error, InodeNo, Result, Structure};
+use fstitch_patch::journal::format::{
+    INCOMPAT_64BIT, INCOMPAT_CSUM_V3, SUPERBLOCK_SIZE, Sequence, Superblock, offset,
+};
 
 use super::inodes::first_block;
 use super::state::{State, Volume};
-use crate::ext2::journal::{Internal, Place, clear_backup, from_backup, locate};
+use crate::ext2::journal::{
+    BLOCKS_MAX, BLOCKS_MIN, Internal, Place, clear_backup, from_backup, locate, whole_file,
+};
 use crate::ext2::layout::checksum::crc;
-use crate::ext2::layout::feature::compat;
-use crate::ext2::layout::inode::I_SIZE;
+use crate::ext2::layout::feature::{compat, incompat};
+use crate::ext2::layout::inode::{DiskInode, I_SIZE};
 use crate::ext2::layout::superblock::{
     JOURNAL_INO, S_FEATURE_COMPAT, S_JOURNAL_DEV, S_JOURNAL_INUM, S_JOURNAL_UUID,
 };
@@ -51,7 +55,7 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
         }
         Err(Error::Unsupported(problem)) if !own_sum_matches(volume)? => {
             if state.corrupt("journal-bad", format!("the journal's superblock has a wrong sum: {problem}")) {
-                mend(volume, state)?;
+                renew(volume, state)?;
             }
             Ok(())
         }
@@ -154,8 +158,43 @@ fn mend(volume: &mut Volume<'_>, state: &State) -> Result<()> {
             S_JOURNAL_INUM.put(&mut volume.raw_super, JOURNAL_INO);
             volume.write_super()
         }
-        None => give_up(volume),
+        None => renew(volume, state),
     }
+}
+
+/// Makes the journal an empty one, or the volume one without.
+fn renew(volume: &Volume<'_>, state: &State) -> Result<()> {
+    if reset(volume, state)? { Ok(()) } else { give_up(volume) }
+}
+
+/// Gives a journal whose blocks are all there another superblock, that of an empty log; false if they are not. Only on volumes
+/// with sums, whose journals we know to have them: what was in the log is nobody's then.
+fn reset(volume: &Volume<'_>, state: &State) -> Result<bool> {
+    if !volume.has_sums() || S_JOURNAL_INUM.get(&volume.raw_super) != JOURNAL_INO {
+        return Ok(false);
+    }
+    let what = Structure::JournalInode(u64::from(JOURNAL_INO));
+    let raw = volume.read_inode(JOURNAL_INO)?;
+    let found = DiskInode::parse(&raw, InodeNo(u64::from(JOURNAL_INO)), BlockNo(0), &volume.shape)
+        .and_then(|disk| whole_file(volume.source, &volume.shape, what, &disk));
+    let area = match found {
+        Ok((area, _)) => area,
+        Err(Error::Corrupt(_)) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let len = u32::try_from(area.count()).unwrap_or(u32::MAX).min(BLOCKS_MAX);
+    if len < BLOCKS_MIN {
+        return Ok(false);
+    }
+    let wide = volume.shape.features.has_incompat(incompat::BIT64);
+    let mut fresh = Superblock::new(volume.shape.block_size, len, 1, [0; 16]);
+    fresh.features.incompat = INCOMPAT_CSUM_V3 | if wide { INCOMPAT_64BIT } else { 0 };
+    // What the log holds must not look like what follows.
+    fresh.sequence = Sequence(state.dtime());
+    let mut bytes = vec![0; volume.block_size()];
+    fresh.encode_into(&mut bytes[..SUPERBLOCK_SIZE]);
+    volume.source.write(area.superblock()?, BlockKind::JournalSuperblock, &bytes)?;
+    Ok(true)
 }
 
 /// Whether the volume has its journal in inode `ino`.
