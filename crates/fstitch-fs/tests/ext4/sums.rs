@@ -47,7 +47,7 @@ fn every_sum_of_a_volume_that_others_wrote_is_right() {
         );
         assert_eq!(found.descriptors > 0, !without || *name == "uninit_bg", "{name}");
         assert!(
-            !matches!(*name, "1K" | "small-groups") || (found.nodes > 0 && found.indexes > 0),
+            !matches!(*name, "default" | "small-groups") || (found.nodes > 0 && found.indexes > 0),
             "{name}: {found:?}"
         );
     }

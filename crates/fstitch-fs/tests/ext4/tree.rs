@@ -24,24 +24,34 @@ pub struct Item {
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Tree(pub BTreeMap<Vec<u8>, Item>);
 
-impl std::fmt::Debug for Tree {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (path, item) in &self.0 {
-            let sum = item.contents.iter().fold(0_u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte));
-            let Item { kind, perm, uid, nlink, size, mtime, xattrs, .. } = item;
-            let xattrs: Vec<_> =
-                xattrs.iter().map(|(name, value)| (name.escape_ascii().to_string(), value.len())).collect();
-            writeln!(
-                f,
-                "{} {kind:?} {perm:o} {uid} {nlink} {size} {sum:x} {mtime:?} {xattrs:?}",
-                path.escape_ascii()
-            )?;
-        }
-        Ok(())
+impl Item {
+    /// One line that tells it from others.
+    fn line(&self) -> String {
+        let sum = self.contents.iter().fold(0_u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte));
+        let Self { kind, perm, uid, nlink, size, mtime, xattrs, .. } = self;
+        let xattrs: Vec<_> =
+            xattrs.iter().map(|(name, value)| (name.escape_ascii().to_string(), value.len())).collect();
+        format!("{kind:?} {perm:o} {uid} {nlink} {size} {sum:x} {mtime:?} {xattrs:?}")
     }
 }
 
 impl Tree {
+    /// Fails, with what differs, unless the trees are the same.
+    pub fn expect(&self, expected: &Self, what: &str) {
+        let paths = self.0.keys().chain(expected.0.keys());
+        let line = |item: Option<&Item>| item.map_or("absent".to_owned(), Item::line);
+        let differs = |path: &&Vec<u8>| self.0.get(*path) != expected.0.get(*path);
+        let found: Vec<String> = paths
+            .filter(differs)
+            .take(10)
+            .map(|path| {
+                let (found, expected) = (line(self.0.get(path)), line(expected.0.get(path)));
+                format!("{}: {found}, expected {expected}", path.escape_ascii())
+            })
+            .collect();
+        assert!(found.is_empty(), "{what}: {found:#?}");
+    }
+
     pub fn of(fs: &dyn FileSystem) -> Self {
         let mut tree = Self::default();
         let mut queue = vec![(fs.root(), Vec::new())];
