@@ -32,6 +32,7 @@ use fstitch_core::{Error, FileKind, InodeNo, Result};
 
 use super::alloc::FreedAfter;
 use super::groups::{DIRS, Map};
+use super::layout::superblock::STATE_ERROR;
 use super::leftovers::Leftovers;
 use super::num::idx;
 use super::volume::Ext2;
@@ -68,10 +69,10 @@ impl Ext2 {
     /// Reclaims everything that a crash has left and that can be told without stopping work.
     pub(super) fn reclaim_all(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<Reclaimed> {
         let mut done = Reclaimed::default();
-        if self.sb.features.needs_journal() {
-            // A crash leaves nothing that its journal does not end; what errors have left is not known here.
-            let reason = "the volume is written through its journal: a check finds what errors have left";
-            return Ok(Reclaimed { refusal: Some(reason.into()), ..done });
+        if self.sb.features.needs_journal() && self.sb.state & STATE_ERROR == 0 {
+            // A crash leaves nothing that its journal does not end.
+            done.complete = !self.is_unclean();
+            return Ok(done);
         }
         let judged = self.judge(hooks);
         self.watch.stop();
