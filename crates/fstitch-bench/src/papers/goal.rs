@@ -65,7 +65,8 @@ pub(super) fn circumstances(media: &[(&str, &Path)], repeats: usize) -> String {
         1 => "measured once".to_owned(),
         _ => format!("medians of {repeats}"),
     };
-    format!("{build} {}; {often}.", media.join(", "))
+    let media = if media.is_empty() { "In this process".to_owned() } else { media.join(", ") };
+    format!("{build} {media}; {often}.")
 }
 
 /// Whether files in a directory are in memory.

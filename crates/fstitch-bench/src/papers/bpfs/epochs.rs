@@ -36,11 +36,11 @@ pub fn table(setting: &Setting<'_>) -> Result<Table> {
         name: "bpfs epochs".into(),
         title: "BPFS: epochs against written through, [D] Fig 3.10".into(),
         about: format!(
-            "{} In process, on volatile memory, where a line that is written back costs nothing: what epochs save are lines and fences, and time as far as \
+            "{} On volatile memory, where a line that is written back costs nothing: what epochs save are lines and fences, and time as far as \
              the program's own work for them goes. Nanoseconds and stores of an operation, of a transaction for PostMark (100 files, 5,000 transactions, as \
              the paper's). The paper simulated a processor that writes lines of an epoch back by itself, later; its column is how many more \
              instructions it did in a cycle.",
-            circumstances(&[("memory", &setting.memory)], rounds)
+            circumstances(&[], rounds)
         ),
         columns: strings([
             "",

@@ -57,7 +57,6 @@ impl Operation {
 
 pub fn table(setting: &Setting<'_>) -> Result<Table> {
     let rounds = len(setting.scale.of(300, 3));
-    let memory = [("memory", &*setting.memory)];
     let mut table = Table {
         name: "bpfs operations".into(),
         title: "BPFS: an operation in process, on memory, written through".into(),
@@ -67,7 +66,7 @@ pub fn table(setting: &Setting<'_>) -> Result<Table> {
              lines are counted, not written back, so that persistent memory adds what lines and fences cost there. A create is `mknod` and \
              `forget`, in a directory of {ROUND} names; appends make a file of {ROUND} blocks; overwrites are anywhere in {} MiB. Times are \
              among what changes at once, and go on in steps of 4 ms, so that most operations leave them as they are. Behind that, for each operation: bytes stored, lines of 64 and of 256 bytes, fences.",
-            circumstances(&memory, rounds),
+            circumstances(&[], rounds),
             FILE >> 20
         ),
         columns: [columns(), strings(["bytes", "lines", "256 B", "fences"])].concat(),

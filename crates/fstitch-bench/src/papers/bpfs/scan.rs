@@ -1,13 +1,14 @@
 //! \[D\] §3.3.2: how long the scan of a mount takes that finds out what is in use, on a volume that is full.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use fstitch_bpfs::{Bpfs, Medium, Options};
 use fstitch_core::{Errno, FileSystem, SystemClock};
 use fstitch_posix::time::AtimePolicy;
-use rustix::fs::Advice;
+use rustix::fs::{Advice, FallocateFlags};
 
 use super::operations::make;
 use super::{CALLER, in_file};
@@ -17,8 +18,11 @@ use crate::report::Wanted;
 use crate::results::{BUILD, Table};
 use crate::workload::{FILLER, len};
 
+const BLOCK: u64 = 4096;
 /// Files of a directory.
 const WIDTH: u64 = 1_000;
+/// Bytes behind which contents are taken out of the file.
+const KEPT: u64 = 256 << 20;
 /// How often a volume is opened.
 const REPEATS: u64 = 7;
 
@@ -31,7 +35,8 @@ pub fn table(setting: &Setting<'_>) -> Result<Table> {
         about: format!(
             "Measured in {BUILD}; medians of {REPEATS}. A volume of {} MiB, full but for less than a thousandth, in a file on the disk that is mapped: seconds until \
              it is mounted, once what the scan reads is in memory, as persistent memory is; and after the kernel was asked to forget the \
-             file's pages. What a scan reads is pointers, inodes and entries, no contents. The paper: less than a second for 20 GiB, of which it does not \
+             file's pages. What a scan reads is pointers, inodes and entries; blocks of contents, which it does not read, \
+             were made holes of that file again, so that a machine need not have 20 GiB for it. The paper: less than a second for 20 GiB, of which it does not \
              say how many files they are.",
             volume >> 20
         ),
@@ -67,7 +72,8 @@ fn open(file: &File) -> Result<Bpfs> {
 /// Makes files of so many bytes until there is no room, and returns how many they are.
 fn fill(file: &File, size: u64) -> Result<u64> {
     let fs = open(file)?;
-    let (mut made, mut dir) = (0, fs.root());
+    let mut emptied = Emptied { file, from: 0 };
+    let (mut made, mut written, mut dir) = (0, 0, fs.root());
     loop {
         if made % WIDTH == 0 {
             dir = fs.mkdir(&CALLER, fs.root(), format!("d{made}").as_bytes(), 0o755)?.attr.ino;
@@ -78,7 +84,7 @@ fn fill(file: &File, size: u64) -> Result<u64> {
         while at < size {
             let piece = &FILLER[..len((size - at).min(1 << 20))];
             match fs.write(&CALLER, ino, at, piece) {
-                Ok(written) => at += u64::try_from(written)?,
+                Ok(more) => (at, written) = (at + u64::try_from(more)?, written + u64::try_from(more)?),
                 Err(error) if error.errno() == Errno::NOSPC => {
                     let statfs = fs.statfs()?;
                     ensure!(
@@ -87,11 +93,48 @@ fn fill(file: &File, size: u64) -> Result<u64> {
                         statfs.blocks_free
                     );
                     fs.unmount().context("closing a full volume")?;
+                    drop(fs);
+                    emptied.until(file.metadata()?.len())?;
                     return Ok(made);
                 }
                 Err(error) => return Err(error.into()),
             }
+            if written - emptied.from > 2 * KEPT {
+                // Blocks are taken in their order, and there are fewer bytes of contents than bytes.
+                emptied.until(written - KEPT)?;
+            }
         }
+    }
+}
+
+/// A file whose blocks of contents are holes, so far.
+struct Emptied<'a> {
+    file: &'a File,
+    from: u64,
+}
+
+impl Emptied<'_> {
+    /// Goes on to a place.
+    fn until(&mut self, end: u64) -> Result<()> {
+        let block = &FILLER[..len(BLOCK)];
+        let mut piece = vec![0; len(1 << 20)];
+        while self.from < end {
+            let read = self.file.read_at(&mut piece, self.from)?;
+            ensure!(read > 0 && read % block.len() == 0, "{read} bytes at {}", self.from);
+            let mut at = 0;
+            while at < read {
+                let run =
+                    piece[at..read].chunks_exact(block.len()).take_while(|bytes| *bytes == block).count();
+                if run > 0 {
+                    let range = (self.from + u64::try_from(at)?, BLOCK * u64::try_from(run)?);
+                    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    rustix::fs::fallocate(self.file, how, range.0, range.1)?;
+                }
+                at += (run + 1) * block.len();
+            }
+            self.from += u64::try_from(read)?;
+        }
+        Ok(())
     }
 }
 
