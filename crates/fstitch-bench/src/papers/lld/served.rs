@@ -314,7 +314,8 @@ mod tests {
             let number = |at: usize| row[at].parse::<f64>().unwrap();
             assert!(["1", "32"].contains(&row[1].as_str()), "{row:?}");
             assert!(number(2) > 0.0 && number(2).is_finite(), "{row:?}");
-            assert!(number(5) > 0.0 && number(5).is_finite(), "{row:?}");
+            // A disk on which a flush takes milliseconds is less than half a hundredth of what it is compared with.
+            assert!(number(5) >= 0.0 && number(5).is_finite(), "{row:?}");
             assert_eq!(
                 row[6] == "-",
                 !is_there || ["memory export", "nbdkit, memory"].contains(&&*row[0]),
