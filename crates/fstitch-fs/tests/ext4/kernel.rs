@@ -196,7 +196,19 @@ pub fn filled_if_it_can(scratch: &Scratch, image: &[u8]) -> Option<(Vec<u8>, Tre
     let mut tree = Tree::default();
     walk(&mounted.0, &mounted.0, &mut tree);
     drop(mounted);
-    Some((std::fs::read(&path).unwrap(), tree))
+    Some((settled(&path), tree))
+}
+
+/// A volume that was unmounted. Whoever has copied the mount into a namespace of his own keeps it for a moment longer.
+fn settled(path: &Path) -> Vec<u8> {
+    for _ in 0..600 {
+        let image = std::fs::read(path).unwrap();
+        if image[1024 + 0x60] & 4 == 0 {
+            return image;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{} is still mounted somewhere", path.display());
 }
 
 /// The volume as a power cut leaves it while the kernel works on it, with files that are open and have no names.
