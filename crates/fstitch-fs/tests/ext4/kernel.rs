@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use fstitch_core::{FileKind, Seed};
 
@@ -55,13 +56,21 @@ impl Drop for Mounted {
     }
 }
 
+/// Where no image was before: a mount of one with that name may live on in another namespace.
+fn new_path(scratch: &Scratch) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    scratch.path(&format!("kernel-{}.img", COUNT.fetch_add(1, Ordering::Relaxed)))
+}
+
 /// The tree of a volume as the kernel has it.
 pub fn tree(scratch: &Scratch, image: &[u8]) -> Option<Tree> {
-    let path = scratch.path("kernel.img");
+    let path = new_path(scratch);
     std::fs::write(&path, image).unwrap();
     let mounted = Mounted::new(scratch, &path)?;
     let mut tree = Tree::default();
     walk(&mounted.0, &mounted.0, &mut tree);
+    drop(mounted);
+    std::fs::remove_file(&path).unwrap();
     Some(tree)
 }
 
@@ -189,19 +198,32 @@ pub fn filled(scratch: &Scratch, image: &[u8]) -> Option<(Vec<u8>, Tree)> {
 
 /// The same where the kernel may lack what the volume has.
 pub fn filled_if_it_can(scratch: &Scratch, image: &[u8]) -> Option<(Vec<u8>, Tree)> {
-    let path = scratch.path("kernel.img");
+    let path = new_path(scratch);
     std::fs::write(&path, image).unwrap();
     let mounted = Mounted::if_it_can(scratch, &path)?;
     fill(&mounted.0);
     let mut tree = Tree::default();
     walk(&mounted.0, &mounted.0, &mut tree);
     drop(mounted);
-    Some((std::fs::read(&path).unwrap(), tree))
+    Some((settled(&path), tree))
+}
+
+/// A volume that was unmounted. Whoever has copied the mount into a namespace of his own keeps it for a moment longer.
+fn settled(path: &Path) -> Vec<u8> {
+    for _ in 0..600 {
+        let image = std::fs::read(path).unwrap();
+        if image[1024 + 0x60] & 4 == 0 {
+            std::fs::remove_file(path).unwrap();
+            return image;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{} is still mounted somewhere", path.display());
 }
 
 /// The volume as a power cut leaves it while the kernel works on it, with files that are open and have no names.
 pub fn interrupted(scratch: &Scratch, image: &[u8]) -> Option<Vec<u8>> {
-    let path = scratch.path("kernel.img");
+    let path = new_path(scratch);
     std::fs::write(&path, image).unwrap();
     let mounted = Mounted::new(scratch, &path)?;
     fill(&mounted.0);
@@ -218,5 +240,6 @@ pub fn interrupted(scratch: &Scratch, image: &[u8]) -> Option<Vec<u8>> {
     let left = std::fs::read(&path).unwrap();
     drop((held, last));
     drop(mounted);
+    std::fs::remove_file(&path).unwrap();
     Some(left)
 }

@@ -131,10 +131,10 @@ fn used_blocks(image: &[u8], block_size: u32) -> Vec<bool> {
     let (first, per_group) = (to_usize(word(1024 + 0x14)), to_usize(word(1024 + 0x20)));
     let mut used = vec![true; image.len() / unit];
     let table = (first + 1) * unit;
-    for (no, used) in used.iter_mut().skip(first).enumerate() {
-        let (group, bit) = (no / per_group, no % per_group);
+    for (no, is_used) in used.iter_mut().enumerate().skip(first) {
+        let (group, bit) = ((no - first) / per_group, (no - first) % per_group);
         let bitmap = to_usize(word(table + group * 32)) * unit;
-        *used = image[bitmap + bit / 8] & 1 << (bit % 8) != 0;
+        *is_used = image[bitmap + bit / 8] & 1 << (bit % 8) != 0;
     }
     used
 }
