@@ -29,7 +29,7 @@ impl Mounted {
         let (code, said) =
             run("mount", &["-t", "ext4", "-o", "loop", image.to_str().unwrap(), at.to_str().unwrap()]);
         if code != 0 {
-            println!("skipped: {said}");
+            println!("the kernel does not mount it here: {said}");
             return None;
         }
         Some(Self(at))
