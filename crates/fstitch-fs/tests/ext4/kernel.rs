@@ -67,11 +67,23 @@ pub fn tree(scratch: &Scratch, image: &[u8]) -> Option<Tree> {
     let path = new_path(scratch);
     std::fs::write(&path, image).unwrap();
     let mounted = Mounted::new(scratch, &path)?;
-    let mut tree = Tree::default();
-    walk(&mounted.0, &mounted.0, &mut tree);
+    let tree = whole(&mounted.0);
     drop(mounted);
     std::fs::remove_file(&path).unwrap();
     Some(tree)
+}
+
+/// The tree of a mounted volume.
+fn whole(root: &Path) -> Tree {
+    let mut tree = Tree::default();
+    walk(root, root, &mut tree);
+    for (path, found) in xattrs(root) {
+        let name = [b"/", path.strip_prefix(root).unwrap().as_os_str().as_bytes()].concat();
+        if let Some(item) = tree.0.get_mut(&name) {
+            item.xattrs = found;
+        }
+    }
+    tree
 }
 
 fn walk(root: &Path, dir: &Path, tree: &mut Tree) {
@@ -106,17 +118,25 @@ fn item(path: &Path) -> Item {
         size: if kind == FileKind::Directory { 0 } else { found.len() },
         contents,
         mtime: (found.mtime(), u32::try_from(found.mtime_nsec()).unwrap()),
-        xattrs: xattrs(path),
+        xattrs: BTreeMap::new(),
     }
 }
 
-/// The attributes of a file, from a tool, as the standard library has none for them.
-fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let (code, said) =
-        run("getfattr", &["-h", "-d", "-m", "-", "-e", "hex", "--absolute-names", path.to_str().unwrap()]);
+/// The attributes of everything below a directory, from a tool, as the standard library has none for them.
+fn xattrs(root: &Path) -> BTreeMap<PathBuf, BTreeMap<Vec<u8>, Vec<u8>>> {
+    let arguments = ["-R", "-P", "-h", "-d", "-m", "-", "-e", "hex", "--absolute-names"];
+    let (code, said) = run("getfattr", &[&arguments[..], &[root.to_str().unwrap()]].concat());
     assert_eq!(code, 0, "{said}");
-    let values = said.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
-    values.map(|(name, value)| (name.as_bytes().to_vec(), unhex(value))).collect()
+    let mut all: BTreeMap<PathBuf, BTreeMap<Vec<u8>, Vec<u8>>> = BTreeMap::new();
+    let mut path = PathBuf::new();
+    for line in said.lines() {
+        if let Some(name) = line.strip_prefix("# file: ") {
+            path = PathBuf::from(name.replace("\\040", " "));
+        } else if let Some((name, value)) = line.split_once('=') {
+            all.entry(path.clone()).or_default().insert(name.as_bytes().to_vec(), unhex(value));
+        }
+    }
+    all
 }
 
 fn unhex(value: &str) -> Vec<u8> {
@@ -202,8 +222,7 @@ pub fn filled_if_it_can(scratch: &Scratch, image: &[u8]) -> Option<(Vec<u8>, Tre
     std::fs::write(&path, image).unwrap();
     let mounted = Mounted::if_it_can(scratch, &path)?;
     fill(&mounted.0);
-    let mut tree = Tree::default();
-    walk(&mounted.0, &mounted.0, &mut tree);
+    let tree = whole(&mounted.0);
     drop(mounted);
     Some((settled(&path), tree))
 }
