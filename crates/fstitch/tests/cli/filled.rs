@@ -74,7 +74,7 @@ fn the_same_sources_give_the_same_image() {
         run("touch", ["-m", "-d", "@1600000000", root]).ok();
     }
     fs::read(place.at("other/a/small")).unwrap();
-    for format in ["ext2", "ext3"] {
+    for format in ["ext2", "ext3", "ext4"] {
         let name = |at: &str| place.text(&format!("{format}-{at}.img"));
         for (from, image) in [(&one, "1"), (&one, "2"), (&other, "3")] {
             at_epoch(&format!("mkfs {format} -q -U {UUID} {} 40M", name(image))).ok();
