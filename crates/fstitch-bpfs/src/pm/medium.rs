@@ -137,9 +137,17 @@ impl Medium {
         })
     }
 
-    /// The same where nobody can be told of a failure now: it is kept, and what is not there reads as zeros.
+    /// The same where nobody can be told of a failure now: it is kept, and what is not there reads as zeros. Memory itself, which has no
+    /// source, is read with every step of every operation, so nothing is called for it.
+    #[inline]
     fn bring(&self, at: u64, len: usize) {
-        if let (Some(source), Err(error)) = (&self.source, self.load(at, len)) {
+        if let Some(source) = &self.source {
+            self.bring_from(source, at, len);
+        }
+    }
+
+    fn bring_from(&self, source: &Source, at: u64, len: usize) {
+        if let Err(error) = self.load(at, len) {
             source.failed(error);
         }
     }
@@ -264,6 +272,9 @@ impl Medium {
     /// Begins to write back the line at `at`.
     pub(super) fn write_back(&self, at: u64) {
         debug_assert!(at.is_multiple_of(LINE));
+        if self.write_back == WriteBack::Nothing {
+            return;
+        }
         let line = self.bytes(at, 1).as_ptr();
         match self.write_back {
             WriteBack::Nothing => {}
