@@ -31,15 +31,42 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         let all = ["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
         cargo(root, &all)
     })?;
-    step("tests", || tests(root))?;
-    step("mounts over io_uring", || mounts_over_io_uring(root))?;
-    step("tests as a user", || tests_as_a_user(root))?;
+    step("tests", || leaving_no_mounts(|| tests(root)))?;
+    step("mounts over io_uring", || leaving_no_mounts(|| mounts_over_io_uring(root)))?;
+    step("tests as a user", || leaving_no_mounts(|| tests_as_a_user(root)))?;
     if options.quick {
         return Ok(());
     }
     step("documentation", || documentation(root))?;
     step("instruction counts", || counts(root))?;
-    step("proofs", || proofs(root))
+    step("proofs", || leaving_no_mounts(|| proofs(root)))
+}
+
+/// Does `work`, and fails when a mount of ours is left that was not there before. One that is dead already is named first: tests that
+/// look at all mounts see it.
+fn leaving_no_mounts(work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let before = mounts()?;
+    for mountpoint in &before {
+        println!("mounted before: {mountpoint}");
+    }
+    work()?;
+    let left: Vec<String> = mounts()?.into_iter().filter(|mountpoint| !before.contains(mountpoint)).collect();
+    ensure!(left.is_empty(), "mounts were left over: {}", left.join(", "));
+    Ok(())
+}
+
+/// Where volumes of ours are mounted.
+fn mounts() -> Result<Vec<String>> {
+    let table = std::fs::read_to_string("/proc/self/mounts").context("reading the table of mounts")?;
+    Ok(our_mounts(&table))
+}
+
+fn our_mounts(table: &str) -> Vec<String> {
+    let fields = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    fields
+        .filter(|fields| fields.get(2) == Some(&"fuse.fstitch"))
+        .map(|fields| fields[1].to_owned())
+        .collect()
 }
 
 fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -216,7 +243,13 @@ fn can_mount() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::unexpected_skips;
+    use super::{our_mounts, unexpected_skips};
+
+    #[test]
+    fn mounts_of_ours_are_told_from_others() {
+        let table = "/dev/vda / ext4 rw 0 0\nbpfs /tmp/b fuse.fstitch rw 0 0\nx /mnt fuse.sshfs rw 0 0\n";
+        assert_eq!(our_mounts(table), ["/tmp/b"]);
+    }
 
     #[test]
     fn a_skip_that_is_not_listed_is_reported() {

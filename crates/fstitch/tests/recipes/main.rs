@@ -109,6 +109,11 @@ fn unshare() -> Option<Vec<&'static str>> {
     }
 }
 
+/// Takes the mounts that were there before out of the section's own table: `fstitch status` lists them and fails when one is dead.
+/// In a user's namespaces they are locked and stay.
+const ALONE: &str = "awk '$3 == \"fuse.fstitch\" { print $2 }' /proc/self/mounts |\n\
+                     while read -r other; do umount -l \"$other\" 2>/dev/null || true; done\n";
+
 /// The commands of a section as a script that tells each before it is run, and stops at the first that does not end as the
 /// page says.
 fn script(section: &Section) -> String {
@@ -116,6 +121,7 @@ fn script(section: &Section) -> String {
         "set -eu\nfor place in /mnt /srv; do mount -t tmpfs none $place; done\n\
          mkdir -p /run/fstitch 2>/dev/null && mount -t tmpfs none /run/fstitch\n",
     );
+    script.push_str(ALONE);
     for block in section.run() {
         let _ = writeln!(script, "echo '+ line {}' >&2", block.line);
         block.given.iter().for_each(|given| script.push_str(&format!("{given}\n")));
