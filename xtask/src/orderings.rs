@@ -275,9 +275,8 @@ fn remove_others(copy: &Path, at: &Path, names: &BTreeSet<&str>) -> Result<()> {
 /// Runs the tests in `copy` until one fails. A copy that does not compile is an error, not a finding.
 pub(crate) fn judge(copy: &Path, tests: &Tests, seeds: &str) -> Result<Verdict> {
     let target: PathBuf = copy.join("target");
-    let cargo = |package, binary| {
-        let mut command = Command::new("timeout");
-        command.args([PATIENCE, env!("CARGO"), "test", "-q", "-p", package]);
+    let cargo = |mut command: Command, package, binary| {
+        command.args(["test", "-q", "-p", package]);
         match binary {
             LIBRARY => command.arg("--lib"),
             binary => command.args(["--test", binary]),
@@ -286,9 +285,11 @@ pub(crate) fn judge(copy: &Path, tests: &Tests, seeds: &str) -> Result<Verdict> 
         command
     };
     for &(package, binary, names) in tests {
-        let built = cargo(package, binary).arg("--no-run").output()?;
+        let built = cargo(Command::new(env!("CARGO")), package, binary).arg("--no-run").output()?;
         ensure!(built.status.success(), "it does not compile:\n{}", String::from_utf8_lossy(&built.stderr));
-        let output = cargo(package, binary).args(["--", names]).output()?;
+        let mut patient = Command::new("timeout");
+        patient.args([PATIENCE, env!("CARGO")]);
+        let output = cargo(patient, package, binary).args(["--", names]).output()?;
         if output.status.code() == Some(124) {
             return Ok(Verdict::Caught(format!("{binary} {names}: it never ends")));
         }
