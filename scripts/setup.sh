@@ -62,6 +62,9 @@ test | proofs)
     [ "$purpose" = test ] || need qemu-system-x86_64 qemu-system-x86
     [ "$purpose" = test ] || need ndctl ndctl
     [ "$purpose" = test ] || need busybox busybox-static
+    # A Debian root that boots, and an image with partitions.
+    [ "$purpose" = test ] || need mmdebstrap mmdebstrap
+    [ "$purpose" = test ] || need sfdisk fdisk
     ;;
 bench)
     need fusermount3 fuse3
