@@ -35,11 +35,11 @@ mount -t devtmpfs none /dev
 exec </dev/console >/dev/console 2>&1
 mount -t proc none /proc
 for module in $(cat /modules); do insmod $module || echo "> no $module"; done
-mount -t ext4 /dev/vda /root || echo '> no root'
+mount -t ext4 /dev/vda /mnt || echo '> no root'
 echo
 echo '> mounted'
-mount -t devtmpfs none /root/dev
-exec switch_root /root /sbin/init
+mount -t devtmpfs none /mnt/dev
+exec switch_root /mnt /sbin/init
 """
 
 WORKER = """#!/bin/sh
@@ -67,7 +67,7 @@ UNITS = {
 
 def root_archive(options, work):
     """A Debian root as a tar archive, with our service in it."""
-    path = f"{work}/root.tar"
+    path = f"{work}/archive.tar"
     if options.root:
         shutil.copyfile(options.root, path)
     else:
@@ -139,7 +139,7 @@ class Machine:
 
 def initramfs(path, kernel_modules):
     files = guests.module_files(kernel_modules, MODULES)
-    entries = {name: None for name in ("dev", "proc", "root")}
+    entries = {name: None for name in ("dev", "proc", "mnt")}
     entries |= {f"m{no}.ko": guests.read(file) for no, file in enumerate(files)}
     entries["modules"] = "".join(f"/m{no}.ko\n" for no in range(len(files))).encode()
     entries["busybox"] = guests.read(shutil.which("busybox"))
@@ -184,7 +184,7 @@ def recovered(binary, work, image, last):
 
 
 def boots(options, work, binary, source):
-    image = f"{work}/root.img"
+    image = f"{work}/volume.img"
     archive = root_archive(options, work)
     started = time.monotonic()
     common.run(binary, "mkfs", "ext4", "-q", "-L", "root", "-d", archive, image, SIZE, env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH})
