@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use fstitch_core::BlockBuf;
 use fstitch_core::num::to_usize;
 
-use crate::contender::{Contender, Tools};
+use crate::contender::{Contender, Tools, Way};
 use crate::inside::BLOCK_SIZE;
 use crate::workload::FILLER;
 
@@ -34,7 +34,7 @@ pub(crate) fn before(contender: Contender, tools: &Tools, scratch: &Path, mib: u
     let most = fstitch_disk::available_memory().map_or(u64::MAX, |bytes| bytes >> 23);
     let mib = mib.min(most);
     match contender {
-        Contender::InProcess(_) => heap(mib),
+        Contender::InProcess(_) | Contender::Ext4(Way::InProcess) => heap(mib),
         Contender::Defaults
         | Contender::LeftAlone
         | Contender::Mounted(_)
@@ -44,12 +44,13 @@ pub(crate) fn before(contender: Contender, tools: &Tools, scratch: &Path, mib: u
         | Contender::Bpfs
         | Contender::BpfsMemory
         | Contender::DeviceSoft
-        | Contender::DeviceMemory => {
+        | Contender::DeviceMemory
+        | Contender::Ext4(Way::Defaults | Way::Mounted) => {
             // The kernel keeps what was written in pages of its own as well, at the same time.
             process(tools, 2 * mib)?;
         }
         Contender::Kernel(_) | Contender::Tmpfs => pages(scratch, mib)?,
-        Contender::Fuse2fs => {
+        Contender::Fuse2fs | Contender::Ext4(Way::Fuse2fs) => {
             process(tools, mib / 8)?;
             pages(scratch, mib)?;
         }

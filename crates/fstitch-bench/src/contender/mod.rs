@@ -40,6 +40,8 @@ pub enum Contender {
     Following(&'static str),
     /// The reference implementation's own FUSE server.
     Fuse2fs,
+    /// On ext4, with the features that mke2fs gives it.
+    Ext4(Way),
     /// The kernel's driver.
     Kernel(Kernel),
     /// The kernel's memory, without any format: the limit of the system calls.
@@ -49,6 +51,19 @@ pub enum Contender {
 /// The policies that are raced: those of \[C\] that one disk can follow, and what is recommended for a laptop.
 const POLICIES: [&str; 8] =
     ["propagate", "checksum", "sanity", "parity", "mirror-near", "mirror-far", "defence-in-depth", "laptop"];
+
+/// How a volume of ext4 is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// `fstitch mount` without any option.
+    Defaults,
+    /// `fstitch mount`, `ordered`.
+    Mounted,
+    /// In the process that uses it, `ordered`.
+    InProcess,
+    /// fuse2fs, which does not use the journal.
+    Fuse2fs,
+}
 
 /// What the kernel's driver is asked to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,7 +80,7 @@ pub enum Kernel {
 
 impl Contender {
     /// All of them, in the order of reports.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 36] = [
         Self::Defaults,
         Self::LeftAlone,
         Self::Mounted(Consistency::Soft),
@@ -93,7 +108,11 @@ impl Contender {
         Self::Following(POLICIES[5]),
         Self::Following(POLICIES[6]),
         Self::Following(POLICIES[7]),
+        Self::Ext4(Way::Defaults),
+        Self::Ext4(Way::Mounted),
+        Self::Ext4(Way::InProcess),
         Self::Fuse2fs,
+        Self::Ext4(Way::Fuse2fs),
         Self::Kernel(Kernel::Ext2),
         Self::Kernel(Kernel::Ext3Ordered),
         Self::Kernel(Kernel::Ext3Journal),
@@ -116,6 +135,10 @@ impl Contender {
             Self::Cached(mode) => format!("cached-{mode}"),
             Self::Following(policy) => format!("policy-{policy}"),
             Self::Fuse2fs => "fuse2fs".into(),
+            Self::Ext4(Way::Defaults) => "defaults-ext4".into(),
+            Self::Ext4(Way::Mounted) => "fuse-ext4".into(),
+            Self::Ext4(Way::InProcess) => "in-ext4".into(),
+            Self::Ext4(Way::Fuse2fs) => "fuse2fs-ext4".into(),
             Self::Kernel(Kernel::Ext2) => "kernel-ext2".into(),
             Self::Kernel(Kernel::Ext3Ordered) => "kernel-ext3-ordered".into(),
             Self::Kernel(Kernel::Ext3Journal) => "kernel-ext3-journal".into(),
@@ -136,6 +159,7 @@ impl Contender {
         match self {
             Self::Mounted(mode) | Self::InProcess(mode) | Self::Cached(mode) => mode != Consistency::Async,
             Self::Kernel(kernel) => kernel != Kernel::Ext2,
+            Self::Ext4(way) => way != Way::Fuse2fs,
             Self::Defaults | Self::LeftAlone | Self::Bpfs | Self::DeviceSoft | Self::Following(_) => true,
             Self::Memory | Self::BpfsMemory | Self::DeviceMemory | Self::Fuse2fs | Self::Tmpfs => false,
         }
@@ -166,11 +190,12 @@ impl Contender {
                 Self::Defaults
                     | Self::LeftAlone
                     | Self::Fuse2fs
+                    | Self::Ext4(Way::Defaults | Way::Fuse2fs)
                     | Self::Kernel(Kernel::Ext2 | Kernel::Ext3Ordered)
             );
         }
         match self {
-            Self::Defaults | Self::LeftAlone => false,
+            Self::Defaults | Self::LeftAlone | Self::Ext4(Way::Defaults) => false,
             Self::DeviceSoft | Self::DeviceMemory => TRANSPORTS.contains(&workload),
             Self::Cached(Consistency::Soft) => CACHED.contains(&workload),
             Self::Cached(_) => workload == "postmark",
@@ -188,7 +213,7 @@ impl Contender {
     /// Whether programs can be run in it.
     #[must_use]
     pub fn is_mounted(self) -> bool {
-        !matches!(self, Self::InProcess(_))
+        !matches!(self, Self::InProcess(_) | Self::Ext4(Way::InProcess))
     }
 
     /// Whether it is one of ours in the conventional, synchronous mode, which takes long.
@@ -212,7 +237,7 @@ impl Contender {
             | Self::DeviceSoft
             | Self::Fuse2fs
             | Self::Kernel(Kernel::Ext2) => Some("ext2"),
-            Self::Kernel(Kernel::Ext4) => Some("ext4"),
+            Self::Kernel(Kernel::Ext4) | Self::Ext4(_) => Some("ext4"),
             Self::Kernel(_) | Self::Following(_) => Some("ext3"),
             Self::Memory | Self::Bpfs | Self::BpfsMemory | Self::DeviceMemory | Self::Tmpfs => None,
         }
@@ -315,7 +340,11 @@ impl Tools {
             Contender::Kernel(_) if !Path::new("/dev/loop-control").exists() => {
                 Some("no loop devices".into())
             }
-            Contender::Fuse2fs if process::version("fuse2fs", "-V").is_none() => Some("not installed".into()),
+            Contender::Fuse2fs | Contender::Ext4(Way::Fuse2fs)
+                if process::version("fuse2fs", "-V").is_none() =>
+            {
+                Some("not installed".into())
+            }
             Contender::Defaults
             | Contender::LeftAlone
             | Contender::Mounted(_)
@@ -327,6 +356,7 @@ impl Tools {
             | Contender::DeviceSoft
             | Contender::DeviceMemory
             | Contender::Fuse2fs
+            | Contender::Ext4(Way::Defaults | Way::Mounted | Way::Fuse2fs)
                 if !Path::new("/dev/fuse").exists() =>
             {
                 Some("no /dev/fuse".into())

@@ -11,7 +11,7 @@ use fstitch_core::FileSystem;
 use serde::Deserialize;
 
 use super::process::{run, serve, unmount, unmount_server};
-use super::{Contender, Kernel, Running, Tools};
+use super::{Contender, Kernel, Running, Tools, Way};
 use crate::inside::{self, BLOCK_SIZE, Disk, Inside};
 use crate::meter::Device;
 use crate::place::{Host, Within};
@@ -47,17 +47,20 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
     let at = tools.mountpoint.as_path();
     let kind = match contender {
         Contender::InProcess(mode) => return start_inside(mode, image),
-        Contender::Defaults => mount_ours(tools, None, image)?,
+        Contender::Ext4(Way::InProcess) => return start_inside(Consistency::Ordered, image),
+        Contender::Defaults | Contender::Ext4(Way::Defaults) => mount_ours(tools, None, image)?,
         Contender::LeftAlone => mount_ours(tools, Some("awake=off"), image)?,
         Contender::Mounted(mode) => mount_tuned(tools, &format!("consistency={mode}"), image)?,
         Contender::DeviceSoft => mount_tuned(tools, "consistency=soft,transport=device", image)?,
         Contender::Cached(mode) => mount_tuned(tools, &format!("consistency={mode},writeback_cache"), image)?,
-        Contender::Following(_) => mount_tuned(tools, "consistency=ordered", image)?,
+        Contender::Following(_) | Contender::Ext4(Way::Mounted) => {
+            mount_tuned(tools, "consistency=ordered", image)?
+        }
         Contender::Memory => mount_memory(tools, "--serve-memory", "auto")?,
         Contender::Bpfs => mount_ours(tools, Some("awake=off"), image)?,
         Contender::BpfsMemory => mount_memory(tools, "--serve-bpfs", "auto")?,
         Contender::DeviceMemory => mount_memory(tools, "--serve-memory", "device")?,
-        Contender::Fuse2fs => {
+        Contender::Fuse2fs | Contender::Ext4(Way::Fuse2fs) => {
             let child = serve(Command::new("fuse2fs").arg("-f").arg(image).arg(at), at)?;
             Kind::Foreign { child, image: Some(image.to_owned()) }
         }

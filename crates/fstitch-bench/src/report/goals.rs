@@ -2,7 +2,7 @@
 
 use fstitch_core::Consistency;
 
-use crate::contender::{Contender, Kernel};
+use crate::contender::{Contender, Kernel, Way};
 use crate::meter::{Sample, seconds};
 use crate::results::{Place, Results, Spread};
 use crate::workload::ALL;
@@ -118,6 +118,10 @@ pub fn goals(results: &Results) -> Vec<Goal> {
         make("Time of `ordered` on a volume that follows a policy, against one that follows none", following),
         make("Time, against fuse2fs", fuse2fs),
         make("Time of safe configurations, against the kernel's driver", kernel),
+        make(
+            "Time on ext4, against fuse2fs and the kernel's driver there, and rates of a stream against ext3's",
+            ext4,
+        ),
         make("Time of soft updates, against no order at all, where nothing calls fsync", soft_and_async),
         make("Time of the conventional, synchronous mode, against soft updates", conventional),
         make("Bytes and requests that unpacking the tree writes, against the kernel's ext2", written),
@@ -246,6 +250,36 @@ fn kernel(collector: &mut Collector<'_>) {
             for ours in [Contender::Mounted(mode), Contender::Cached(mode)] {
                 collector.check(("disk", phase), (ours, &theirs), wall, Wanted::AtMost(1.25));
             }
+        }
+    }
+}
+
+fn ext4(collector: &mut Collector<'_>) {
+    const SHARED: [Phase; 4] =
+        [("tree", "untar"), ("tree", "delete"), ("postmark", "all"), ("creates", "without fsync")];
+    const KERNEL: [Phase; 4] =
+        [("tree", "untar"), ("tree", "delete"), ("postmark", "all"), ("creates", "with fsync")];
+    let theirs = [Contender::Ext4(Way::Fuse2fs)];
+    for phase in [("tree-found", "untar"), ("tree-found", "delete"), ("postmark-found", "all")] {
+        let sides = (Contender::Ext4(Way::Defaults), &theirs[..]);
+        collector.check(("disk", phase), sides, wall, Wanted::AtMost(0.5));
+    }
+    let (mounted, inside) = (Contender::Ext4(Way::Mounted), Contender::Ext4(Way::InProcess));
+    for phase in SHARED {
+        collector.check(("disk", phase), (mounted, &theirs), wall, Wanted::AtMost(0.5));
+        let ext3 = [Contender::Mounted(Consistency::Ordered)];
+        collector.check(("disk", phase), (mounted, &ext3), wall, Wanted::AtMost(1.0));
+    }
+    for phase in KERNEL {
+        let kernel = [Contender::Kernel(Kernel::Ext4)];
+        collector.check(("disk", phase), (inside, &kernel), wall, Wanted::AtMost(1.0));
+    }
+    for phase in [("stream", "write 1 MiB"), ("stream", "read 1 MiB")] {
+        for (ours, ext3) in [
+            (mounted, Contender::Mounted(Consistency::Ordered)),
+            (inside, Contender::InProcess(Consistency::Ordered)),
+        ] {
+            collector.check(("disk", phase), (ours, &[ext3]), rate, Wanted::AtLeast(0.95));
         }
     }
 }
