@@ -12,7 +12,7 @@ use fstitch_fs::ext2::layout::extent::{
     EE_BLOCK, EE_LEN, EE_START_LO, EH_DEPTH, EH_ENTRIES, EH_MAGIC, EI_BLOCK,
 };
 use fstitch_fs::ext2::layout::inode::{
-    EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_CHECKSUM_LO, I_EXTRA_ISIZE, I_FILE_ACL, I_FLAGS,
+    EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_BLOCKS_HIGH, I_CHECKSUM_LO, I_EXTRA_ISIZE, I_FILE_ACL, I_FLAGS,
     I_SIZE,
 };
 
@@ -176,6 +176,9 @@ const CASES: &[Case] = &[
     }),
     case("another count of blocks", "inode-block-count", |image| {
         inode(image, "indirect", |raw| I_BLOCKS.put(raw, 6));
+    }),
+    case("another count of the resize inode's blocks, in its high half", "inode-block-count", |image| {
+        inode(image, "<7>", |raw| I_BLOCKS_HIGH.put(raw, 0x80));
     }),
     // Groups.
     case("a table that is not there", "group-descriptor", |image| {
