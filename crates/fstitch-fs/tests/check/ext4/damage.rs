@@ -315,7 +315,7 @@ fn judge(scratch: &Scratch, healthy: &[u8], case: &Case) -> Result<Option<Orderi
     if objects == case.tolerated {
         return Err(format!("{name}: the reference says {text}"));
     }
-    let mended = mended(scratch, name, image.bytes);
+    let mended = mended(scratch, name, image.bytes)?;
     match mended.reference.map(|files| mended.files.cmp(&files)) {
         _ if mended.verdict.0 != 0 => Err(format!("{name}, mended: the reference says {}", mended.verdict.1)),
         Some(Ordering::Less) => Err(format!("{name}: {} files, {:?}", mended.files, mended.reference)),

@@ -21,6 +21,9 @@ use crate::support::{Scratch, e2fsck_image};
 const MUTATED: &[&str] =
     &["4k", "1k", "inline-512", "ea-inode", "no-sums", "uninit", "meta-bg", "orphan-file"];
 
+/// What the reference answers at least where it cannot begin.
+const HOPELESS: i32 = 8;
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|n| n.parse().ok())
 }
@@ -40,6 +43,8 @@ struct Tally {
     images: u64,
     clean: u64,
     refused: u64,
+    /// For both: no superblock.
+    hopeless: u64,
     /// Files kept, against the reference.
     fewer: u64,
     same: u64,
@@ -70,7 +75,20 @@ impl Tally {
             self.refused += 1;
             return;
         }
-        let mended = mended(scratch, &format!("{name}, after {log:?}"), bytes);
+        let mended = match mended(scratch, &format!("{name}, after {log:?}"), bytes.clone()) {
+            Ok(mended) => mended,
+            Err(problem) => {
+                // Without a copy of the superblock there is nothing to begin with: for the reference either.
+                let hopeless = |report: CheckReport| report.findings[0].code == "superblock-damaged";
+                let (code, _) = e2fsck_image(scratch, "judge", &bytes);
+                if report.is_ok_and(hopeless) && code >= HOPELESS {
+                    self.hopeless += 1;
+                } else {
+                    self.failures.push(problem);
+                }
+                return;
+            }
+        };
         if mended.verdict.0 != 0 {
             self.failures.push(format!("{name}, after {log:?}: {}", mended.verdict.1));
         }
@@ -87,9 +105,9 @@ impl Tally {
     }
 
     fn tell(self, what: &str) {
-        let Self { images, clean, refused, fewer, same, more, unmended, failures } = self;
+        let Self { images, clean, refused, hopeless, fewer, same, more, unmended, failures } = self;
         println!(
-            "{what}: {images} images; {clean} sound for both, {refused} refused by name; files kept: {same} as many as by the \
+            "{what}: {images} images; {clean} sound for both, {refused} refused by name, {hopeless} without a superblock for both; files kept: {same} as many as by the \
              reference, {more} more, {fewer} fewer, {unmended} that it did not mend; {} failures",
             failures.len()
         );
