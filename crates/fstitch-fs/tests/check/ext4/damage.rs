@@ -299,6 +299,26 @@ const VALUES: &[Case] = &[
     }),
 ];
 
+/// Cases for a volume of one group, which has no copies.
+const ALONE: &[Case] = &[
+    case("another place of a block bitmap", "group-descriptor", |image| Le::put_u32(image.descriptor(0), 0, 5426)),
+    case("another place of an inode bitmap", "group-descriptor", |image| Le::put_u32(image.descriptor(0), 4, 5430)),
+];
+
+/// Cases where a block of an index is none once it is mended.
+const INDEXES: &[Case] = &[
+    case("a root of an index without its first name", "dir-first-names", |image| {
+        let block = image.file_block("many", 0);
+        image.block(block)[8] = b'x';
+        image.seal_index("many", block, 32);
+    }),
+    case("a root of an index that ends early", "index-bad", |image| {
+        let block = image.file_block("many", 0);
+        Le::put_u16(image.block(block), 12 + 4, 1000);
+        image.seal_index("many", block, 32);
+    }),
+];
+
 /// How the files that we keep compare with those that the reference keeps, or what is wrong.
 fn judge(scratch: &Scratch, healthy: &[u8], case: &Case) -> Result<Option<Ordering>, String> {
     let name = case.name;
@@ -324,7 +344,7 @@ fn judge(scratch: &Scratch, healthy: &[u8], case: &Case) -> Result<Option<Orderi
 }
 
 fn check(shape_name: &str, cases: &[Case]) {
-    let scratch = Scratch::new(&format!("ext4-damage-{shape_name}"));
+    let scratch = Scratch::new(&format!("ext4-damage-{shape_name}-{}", cases.len()));
     let Some(healthy) = filled(&scratch, shape(shape_name)) else { return };
     let judged: Vec<_> = cases.iter().map(|case| judge(&scratch, &healthy, case)).collect();
     let count = |order| judged.iter().filter(|found| **found == Ok(Some(order))).count();
@@ -337,6 +357,16 @@ fn check(shape_name: &str, cases: &[Case]) {
 #[test]
 fn planted_damage_is_found_by_name_and_mended() {
     check("1k", CASES);
+}
+
+#[test]
+fn without_copies_the_sums_say_where_bitmaps_are() {
+    check("4k", ALONE);
+}
+
+#[test]
+fn what_is_no_index_any_more_ends_like_a_leaf() {
+    check("1k", INDEXES);
 }
 
 #[test]

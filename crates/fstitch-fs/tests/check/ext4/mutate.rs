@@ -55,6 +55,14 @@ struct Tally {
 }
 
 impl Tally {
+    /// As [`Tally::judge`]; a panic is a failure like others.
+    fn judge_safely(&mut self, scratch: &Scratch, name: &str, bytes: Vec<u8>, log: &[String]) {
+        let judged = std::panic::AssertUnwindSafe(|| self.judge(scratch, name, bytes, log));
+        if std::panic::catch_unwind(judged).is_err() {
+            self.failures.push(format!("{name}: it panics, after {log:?}"));
+        }
+    }
+
     /// Judges one image after the damage `log`.
     fn judge(&mut self, scratch: &Scratch, name: &str, bytes: Vec<u8>, log: &[String]) {
         self.images += 1;
@@ -125,7 +133,7 @@ fn random_damage_is_found_and_mended() {
         for n in 0..runs(8) {
             let mut bytes = healthy.clone();
             let log = damage(&mut seed(77, n), &mut bytes);
-            tally.judge(&scratch, &format!("{name} run {n}"), bytes, &log);
+            tally.judge_safely(&scratch, &format!("{name} run {n}"), bytes, &log);
         }
     }
     tally.tell("random bytes");
@@ -141,7 +149,7 @@ fn fields_with_right_sums_are_found_and_mended() {
         for n in 0..runs(8) {
             let mut bytes = healthy.clone();
             let log = places.damage(&mut seed(131, n), &mut bytes);
-            tally.judge(&scratch, &format!("{name} field run {n}"), bytes, &log);
+            tally.judge_safely(&scratch, &format!("{name} field run {n}"), bytes, &log);
         }
     }
     tally.tell("fields with right sums");
