@@ -17,8 +17,8 @@ use fstitch_core::{BlockKind, Result};
 
 use super::state::{State, Volume};
 use super::walk::{Pointer, Verdict, Visit, walk};
-use super::{extents, seals, xattrs};
-use crate::ext2::layout::checksum::{InodeSums, put_directory_tail};
+use super::{extents, salvage, seals, xattrs};
+use crate::ext2::layout::checksum::{InodeSums, has_directory_tail, put_directory_tail};
 use crate::ext2::layout::dirent::{D_INODE, put_empty_block, put_first_block};
 use crate::ext2::layout::feature::incompat;
 use crate::ext2::layout::inode::{EXTENTS_FL, I_FLAGS, INLINE_DATA_FL};
@@ -143,10 +143,14 @@ impl Parts {
         bytes.len() - if tailed { volume.tail_len() } else { 0 }
     }
 
-    /// Writes part `at`; a leaf has a tail.
+    /// Writes part `at`. A leaf has a tail: what was mended so that it is none of an index any more gets one.
     pub(super) fn write(&mut self, volume: &Volume<'_>, at: usize, bytes: &mut [u8]) -> Result<()> {
         match &self.place {
             Place::Blocks(blocks) if self.shape(at, bytes) == Shape::Leaf => {
+                if volume.has_sums() && !has_directory_tail(bytes) {
+                    salvage::end_before_tail(bytes, volume.tail_len());
+                    put_directory_tail(bytes);
+                }
                 volume.write_leaf(blocks[at], self.owner, bytes)
             }
             Place::Blocks(blocks) => volume.write_index(blocks[at], self.owner, bytes),

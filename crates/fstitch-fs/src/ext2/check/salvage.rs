@@ -21,6 +21,29 @@ pub(super) fn end_block_at(bytes: &mut [u8], at: usize, previous: Option<usize>)
     }
 }
 
+/// Makes the entries of a whole block end `tail` bytes earlier. A name that reaches so far is lost: only damage puts one there.
+pub(super) fn end_before_tail(bytes: &mut [u8], tail: usize) {
+    let end = bytes.len() - tail;
+    let (mut at, mut previous) = (0, None);
+    while at < end {
+        let Ok(len) = entry_len(bytes, at) else { break };
+        if at + len > end {
+            let free = D_INODE.get(&bytes[at..]) == 0;
+            let own = if free { ENTRY_MIN } else { entry_size(usize::from(D_NAME_LEN.get(&bytes[at..]))) };
+            if at + own <= end {
+                put_len(bytes, at, end - at);
+                return;
+            }
+            break;
+        }
+        previous = Some(at);
+        at += len;
+    }
+    if at < end {
+        end_block_at(&mut bytes[..end], at, previous);
+    }
+}
+
 /// Gives the entry at `at`, whose length is wrong but whose name may be whole, the length that it needs, if something sound
 /// follows it there, or all that is left; `None` if it is no entry.
 pub(super) fn shorten(bytes: &mut [u8], at: usize) -> Option<usize> {

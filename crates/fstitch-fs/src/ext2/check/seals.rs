@@ -12,7 +12,7 @@ use crate::ext2::layout::checksum::{
     self, DIRECTORY_TAIL, InodeSums, has_directory_tail, is_placed, place, seal_superblock,
 };
 use crate::ext2::layout::dirent::{D_INODE, rec_len};
-use crate::ext2::layout::group::{BG_FLAGS, BG_ITABLE_UNUSED, BLOCK_UNINIT, INODE_UNINIT};
+use crate::ext2::layout::group::{BG_FLAGS, BG_ITABLE_UNUSED, BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
 use crate::ext2::layout::inode::{self, I_GENERATION};
 use crate::ext2::layout::superblock::SUPERBLOCK_SIZE;
 use crate::ext2::num::idx;
@@ -131,6 +131,21 @@ impl Volume<'_> {
             Map::Inodes => self.shape.inodes_per_group,
         };
         self.shape.sums.bitmap(bytes, bits)
+    }
+
+    /// How many of the bitmaps that `places` names have the sums that the descriptor in `raw` has.
+    pub(super) fn bitmaps_summed(&self, raw: &[u8], places: &GroupDescriptor) -> Result<usize> {
+        let mut bytes = vec![0; self.block_size()];
+        let mut count = 0;
+        for (map, block, kind, found) in [
+            (Map::Blocks, places.block_bitmap, BlockKind::BlockBitmap, checksum::block_bitmap_sum(raw)),
+            (Map::Inodes, places.inode_bitmap, BlockKind::InodeBitmap, checksum::inode_bitmap_sum(raw)),
+        ] {
+            self.read(block, kind, &mut bytes)?;
+            let sum = self.bitmap_sum(map, &bytes);
+            count += usize::from(sum.is_some_and(|sum| checksum::kept_of_bitmap_sum(sum, raw.len()) == found));
+        }
+        Ok(count)
     }
 
     /// Replaces the bytes of inode `ino`.

@@ -211,11 +211,19 @@ fn other_descriptor(volume: &Volume<'_>, raw: &[u8], group: u32) -> Result<Optio
         GroupDescriptor { inode_table: first + 2, ..believed },
         GroupDescriptor { block_bitmap: first, inode_bitmap: first + 1, inode_table: first + 2, ..believed },
     ];
-    let mut raw = vec![0; shape.descriptor_size()];
-    Ok(candidates.into_iter().find(|candidate| {
-        candidate.encode_into(&mut raw, shape.features.has_group_sums());
-        GroupDescriptor::parse_unsummed(&raw, group, shape, at).is_ok()
-    }))
+    let mut encoded = vec![0; shape.descriptor_size()];
+    // A place may be possible and wrong: where bitmaps have sums, the most of them decide.
+    let mut best: Option<(usize, GroupDescriptor)> = None;
+    for candidate in candidates {
+        candidate.encode_into(&mut encoded, shape.features.has_group_sums());
+        if GroupDescriptor::parse_unsummed(&encoded, group, shape, at).is_ok() {
+            let summed = volume.bitmaps_summed(raw, &candidate)?;
+            if best.is_none_or(|(most, _)| summed > most) {
+                best = Some((summed, candidate));
+            }
+        }
+    }
+    Ok(best.map(|(_, candidate)| candidate))
 }
 
 /// Where copies of the descriptor of `group` are.

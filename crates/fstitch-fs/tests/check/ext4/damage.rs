@@ -12,7 +12,7 @@ use fstitch_fs::ext2::layout::extent::{
     EE_BLOCK, EE_LEN, EE_START_LO, EH_DEPTH, EH_ENTRIES, EH_MAGIC, EI_BLOCK,
 };
 use fstitch_fs::ext2::layout::inode::{
-    EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_CHECKSUM_LO, I_EXTRA_ISIZE, I_FILE_ACL, I_FLAGS,
+    EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_BLOCKS_HIGH, I_CHECKSUM_LO, I_EXTRA_ISIZE, I_FILE_ACL, I_FLAGS,
     I_SIZE,
 };
 
@@ -177,6 +177,9 @@ const CASES: &[Case] = &[
     case("another count of blocks", "inode-block-count", |image| {
         inode(image, "indirect", |raw| I_BLOCKS.put(raw, 6));
     }),
+    case("another count of the resize inode's blocks, in its high half", "inode-block-count", |image| {
+        inode(image, "<7>", |raw| I_BLOCKS_HIGH.put(raw, 0x80));
+    }),
     // Groups.
     case("a table that is not there", "group-descriptor", |image| {
         Le::put_u32(image.descriptor(1), 8, 0x00ff_ffff);
@@ -296,6 +299,26 @@ const VALUES: &[Case] = &[
     }),
 ];
 
+/// Cases for a volume of one group, which has no copies.
+const ALONE: &[Case] = &[
+    case("another place of a block bitmap", "group-descriptor", |image| Le::put_u32(image.descriptor(0), 0, 5426)),
+    case("another place of an inode bitmap", "group-descriptor", |image| Le::put_u32(image.descriptor(0), 4, 5430)),
+];
+
+/// Cases where a block of an index is none once it is mended.
+const INDEXES: &[Case] = &[
+    case("a root of an index without its first name", "dir-first-names", |image| {
+        let block = image.file_block("many", 0);
+        image.block(block)[8] = b'x';
+        image.seal_index("many", block, 32);
+    }),
+    case("a root of an index that ends early", "index-bad", |image| {
+        let block = image.file_block("many", 0);
+        Le::put_u16(image.block(block), 12 + 4, 1000);
+        image.seal_index("many", block, 32);
+    }),
+];
+
 /// How the files that we keep compare with those that the reference keeps, or what is wrong.
 fn judge(scratch: &Scratch, healthy: &[u8], case: &Case) -> Result<Option<Ordering>, String> {
     let name = case.name;
@@ -312,7 +335,7 @@ fn judge(scratch: &Scratch, healthy: &[u8], case: &Case) -> Result<Option<Orderi
     if objects == case.tolerated {
         return Err(format!("{name}: the reference says {text}"));
     }
-    let mended = mended(scratch, name, image.bytes);
+    let mended = mended(scratch, name, image.bytes)?;
     match mended.reference.map(|files| mended.files.cmp(&files)) {
         _ if mended.verdict.0 != 0 => Err(format!("{name}, mended: the reference says {}", mended.verdict.1)),
         Some(Ordering::Less) => Err(format!("{name}: {} files, {:?}", mended.files, mended.reference)),
@@ -321,7 +344,7 @@ fn judge(scratch: &Scratch, healthy: &[u8], case: &Case) -> Result<Option<Orderi
 }
 
 fn check(shape_name: &str, cases: &[Case]) {
-    let scratch = Scratch::new(&format!("ext4-damage-{shape_name}"));
+    let scratch = Scratch::new(&format!("ext4-damage-{shape_name}-{}", cases.len()));
     let Some(healthy) = filled(&scratch, shape(shape_name)) else { return };
     let judged: Vec<_> = cases.iter().map(|case| judge(&scratch, &healthy, case)).collect();
     let count = |order| judged.iter().filter(|found| **found == Ok(Some(order))).count();
@@ -334,6 +357,16 @@ fn check(shape_name: &str, cases: &[Case]) {
 #[test]
 fn planted_damage_is_found_by_name_and_mended() {
     check("1k", CASES);
+}
+
+#[test]
+fn without_copies_the_sums_say_where_bitmaps_are() {
+    check("4k", ALONE);
+}
+
+#[test]
+fn what_is_no_index_any_more_ends_like_a_leaf() {
+    check("1k", INDEXES);
 }
 
 #[test]
