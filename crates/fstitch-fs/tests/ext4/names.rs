@@ -1,8 +1,9 @@
 //! Many names in one directory: an index that is split wrongly hides names from us, from the kernel or from e2fsck.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use fstitch_core::{Caller, Consistency, Errno, FileSystem, InodeFlags, InodeNo, RenameMode, Seed};
+use fstitch_core::{Caller, Consistency, Errno, FileSystem, InodeFlags, InodeNo, MemDevice, RenameMode, Seed};
 use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::uhfs::Uhfs;
@@ -227,5 +228,203 @@ fn every_name_is_found_by_all_of_us() {
         fs.unmount().unwrap();
         let (code, said) = e2fsck_image(&scratch, "checked.img", &device.image());
         assert_eq!(code, 0, "{}: {said}", shape.name);
+    }
+}
+
+/// A volume of this kind, mounted, with an empty directory.
+fn started(scratch: &Scratch, options: &'static [&'static str]) -> (Arc<MemDevice>, Uhfs<Ext2>, InodeNo) {
+    let device = device(shape("", options, "half_md4").make(scratch, "40M"));
+    let fs = mounted(&device, Consistency::Ordered);
+    let dir = subdirectory(&fs, b"d");
+    (device, fs, dir)
+}
+
+fn expect_healthy(scratch: &Scratch, device: &Arc<MemDevice>, what: &str) {
+    let (code, said) = e2fsck_image(scratch, "checked.img", &device.image());
+    assert_eq!(code, 0, "{what}: {said}");
+    let report = check_ext2(&**device).unwrap();
+    assert_eq!(report.total, 0, "{what}: {:#?}", report.findings);
+}
+
+#[test]
+fn a_reader_meets_every_name_once_while_leaves_are_split() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-readers");
+    // Names at the start: the first index is begun, or leaves of an index are split, under the readers' eyes.
+    for (start, at_a_time) in [(0, 1), (5, 1), (20, 3), (30, 7), (200, 2), (900, 10)] {
+        let (device, fs, dir) = started(&scratch, &["-t", "ext4", "-b", "1024"]);
+        let stays: Vec<Vec<u8>> = (0..start).map(|no| format!("stays-{no}").into_bytes()).collect();
+        stays.iter().for_each(|name| drop(make(&fs, dir, name)));
+        let (mut seen, mut cookie, mut no) = (Vec::new(), 0, 0);
+        loop {
+            let mut count = 0;
+            fs.readdir(dir, cookie, &mut |entry| {
+                if count == at_a_time {
+                    return false;
+                }
+                count += 1;
+                cookie = entry.next;
+                seen.push(entry.name.to_vec());
+                true
+            })
+            .unwrap();
+            if count == 0 {
+                break;
+            }
+            // New names come and go, some of them where the reader was and some where it will be.
+            for _ in 0..6 {
+                if no < 2500 {
+                    make(&fs, dir, format!("comes-{no}").as_bytes());
+                }
+                if no % 3 == 0 && no < 2500 {
+                    fs.unlink(&CALLER, dir, format!("comes-{no}").as_bytes()).unwrap();
+                }
+                no += 1;
+            }
+        }
+        let mut once: Vec<&Vec<u8>> = seen.iter().collect();
+        once.sort();
+        assert!(once.windows(2).all(|pair| pair[0] != pair[1]), "{start}: a name was returned twice");
+        let missed: Vec<_> = stays.iter().filter(|name| !seen.contains(name)).collect();
+        assert!(missed.is_empty(), "{start}: {missed:?}");
+        assert_eq!(is_indexed(&fs, dir), start > 0);
+        fs.unmount().unwrap();
+        expect_healthy(&scratch, &device, "readers");
+    }
+}
+
+/// Gives a file names of 255 bytes until there are so many or the index is full; how many there are, and how many blocks a step
+/// that made one has logged at most.
+fn fill_with_long_names(fs: &Uhfs<Ext2>, dir: InodeNo, most: usize) -> (usize, usize) {
+    let file = make(fs, fs.root(), b"file");
+    let cache = fstitch_fs::uhfs::LowLevelFs::cache(fs.format());
+    let mut logged = 0;
+    for no in 0..most {
+        // Each name in a transaction of its own, as seen by what it logs; not for all, which would take long.
+        let alone = no % 16 == 0;
+        if alone {
+            cache.close_transaction().unwrap();
+        }
+        let name = format!("{no:0>255}");
+        match fs.link(&CALLER, file, dir, name.as_bytes()) {
+            Ok(_) => fs.forget(file, 1),
+            Err(error) => {
+                assert_eq!(error.errno(), Errno::NOSPC);
+                return (no, logged);
+            }
+        }
+        if alone {
+            logged = logged.max(cache.journal_status().unwrap().running_blocks);
+        }
+    }
+    (most, logged)
+}
+
+#[test]
+fn an_index_grows_by_levels_until_it_is_full() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-levels");
+    for (options, levels, is_full) in [
+        (&["-t", "ext4", "-b", "1024", "-O", "large_dir"][..], 2, false),
+        (&["-t", "ext4", "-b", "1024"], 1, true),
+        (&["-t", "ext3", "-b", "1024", "-O", "large_dir"], 2, false),
+    ] {
+        let (device, fs, dir) = started(&scratch, options);
+        let (count, logged) = fill_with_long_names(&fs, dir, 30_000);
+        println!("{options:?}: {count} names, {logged} blocks logged at most");
+        assert!(logged <= fstitch_fs::uhfs::LowLevelFs::name_blocks(fs.format()), "{logged}");
+        assert_eq!(count < 30_000, is_full, "{count} names");
+        // Names that are there can still change where no room is needed.
+        fs.unlink(&CALLER, dir, format!("{:0>255}", 7).as_bytes()).unwrap();
+        let missing = (0..count).find(|no| {
+            let found = fs.lookup(dir, format!("{no:0>255}").as_bytes());
+            found.inspect(|entry| fs.forget(entry.attr.ino, 1)).is_ok() == (*no == 7)
+        });
+        assert_eq!(missing, None);
+        assert_eq!(listed(&fs, dir, 500).len(), count - 1 + 2);
+        fs.unmount().unwrap();
+        expect_healthy(&scratch, &device, "levels");
+        let (_, said) = run_on_image(&scratch, &device, &["-R", "htree_dump d"]);
+        assert!(said.contains(&format!("Indirect levels: {levels}")), "{}", &said[..said.len().min(600)]);
+    }
+}
+
+fn run_on_image(scratch: &Scratch, device: &MemDevice, arguments: &[&str]) -> (i32, String) {
+    let path = scratch.path("asked.img");
+    std::fs::write(&path, device.image()).unwrap();
+    let said = run("debugfs", &[arguments, &[path.to_str().unwrap()]].concat());
+    std::fs::remove_file(&path).unwrap();
+    said
+}
+
+#[test]
+fn the_kernel_and_we_add_names_to_one_index_in_turns() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-turns");
+    for options in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext3", "-b", "1024"], &["-t", "ext4"]] {
+        let (mut device, mut fs, mut dir) = started(&scratch, options);
+        let mut all = Vec::new();
+        for turn in 0..4 {
+            let names: Vec<Vec<u8>> = (0..700).map(|no| format!("turn-{turn}-name-{no}").into_bytes()).collect();
+            all.extend_from_slice(&names);
+            if turn % 2 == 0 {
+                names.iter().for_each(|name| drop(make(&fs, dir, name)));
+                continue;
+            }
+            fs.forget(dir, 1);
+            fs.unmount().unwrap();
+            let Some(image) = kernel::with_files(&scratch, &device.image(), "d", &names) else { return };
+            device = super::device(image);
+            fs = mounted(&device, Consistency::Ordered);
+            dir = fs.lookup(fs.root(), b"d").unwrap().attr.ino;
+        }
+        for name in &all {
+            let found = fs.lookup(dir, name).unwrap();
+            fs.forget(found.attr.ino, 1);
+        }
+        assert_eq!(listed(&fs, dir, 100).len(), all.len() + 2);
+        assert!(is_indexed(&fs, dir));
+        fs.unmount().unwrap();
+        expect_healthy(&scratch, &device, "turns");
+    }
+}
+
+#[test]
+fn names_below_a_damaged_index_are_found_and_the_first_new_one_drops_it() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-bad-index");
+    // Without sums, so that it is the index itself that tells. What is damaged in the root: its flags, hash, levels, limit, count,
+    // the first block.
+    for (at, value) in [(24, 1), (28, 9), (29, 7), (30, 3), (31, 1), (32, 9), (34, 0), (34, 255), (36, 0), (36, 255), (37, 255)] {
+        let (device, fs, dir) = started(&scratch, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"]);
+        let names: Vec<Vec<u8>> = (0..300).map(|no| format!("name-{no}").into_bytes()).collect();
+        names.iter().for_each(|name| drop(make(&fs, dir, name)));
+        assert!(is_indexed(&fs, dir));
+        fs.unmount().unwrap();
+        let mut image = device.image();
+        let starts = [&[12, 0, 1, 2, b'.', 0, 0, 0][..], &2_u32.to_le_bytes(), &(1024_u16 - 12).to_le_bytes()].concat();
+        let root = image.chunks(1024).position(|block| block[4..18] == starts[..]).unwrap() * 1024;
+        image[root + at] = value;
+        let device = super::device(image);
+        let fs = mounted(&device, Consistency::Ordered);
+        let dir = fs.lookup(fs.root(), b"d").unwrap().attr.ino;
+        for name in &names {
+            let found = fs.lookup(dir, name).unwrap_or_else(|error| panic!("{at}: {error}"));
+            fs.forget(found.attr.ino, 1);
+        }
+        assert_eq!(listed(&fs, dir, 10).len(), 302, "{at}");
+        make(&fs, dir, b"new");
+        assert!(!is_indexed(&fs, dir), "{at}");
+        assert_eq!(listed(&fs, dir, 10).len(), 303, "{at}");
+        fs.unmount().unwrap();
+        expect_healthy(&scratch, &device, "dropped");
     }
 }
