@@ -71,6 +71,21 @@ const BPFS_TESTS: &Tests = &[
     ("fstitch-bpfs", "crash", ""),
 ];
 
+const EXT4_MUTANTS: &str = "crates/fstitch-fs/tests/ext4-mutants.txt";
+/// What finds bugs of ext4 that the tests which the list names do not find.
+const EXT4_TESTS: &Tests = &[
+    ("fstitch-fs", LIBRARY, ""),
+    ("fstitch-patch", LIBRARY, ""),
+    ("fstitch-patch", "journal", ""),
+    ("fstitch-patch", "fast", ""),
+    ("fstitch-patch", "seal", ""),
+    ("fstitch-fs", "check", "ext4"),
+    ("fstitch-fs", "check", "mkfs4"),
+    ("fstitch-fs", "fs", "extents"),
+    ("fstitch-fs", "ext4", ""),
+    ("fstitch-systems", "lab", "ext4"),
+];
+
 /// Bugs that the tests of some crates must find.
 struct Own {
     list: &'static str,
@@ -96,6 +111,13 @@ const BPFS: Own = Own {
     section: "bpfs-mutants",
 };
 
+const EXT4: Own = Own {
+    list: EXT4_MUTANTS,
+    sources: &["fstitch-core", "fstitch-patch", "fstitch-fs", "fstitch-crashlab", "fstitch-systems"],
+    tests: EXT4_TESTS,
+    section: "ext4-mutants",
+};
+
 /// The least share of the bugs that must be found, in percent.
 const SCORE: usize = 95;
 
@@ -117,6 +139,9 @@ pub struct Options {
     /// The same of BPFS
     #[arg(long, conflicts_with_all = ["lld", "shepherd"])]
     bpfs: bool,
+    /// The same of ext4
+    #[arg(long, conflicts_with_all = ["lld", "shepherd", "bpfs"])]
+    ext4: bool,
     #[command(flatten)]
     work: Work,
     /// Only write what the file of results says into docs/crash-results.md
@@ -132,6 +157,9 @@ impl Options {
         }
         if self.bpfs {
             return Some(&BPFS);
+        }
+        if self.ext4 {
+            return Some(&EXT4);
         }
         self.shepherd.then_some(&SHEPHERD)
     }
@@ -151,15 +179,15 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let bugs = options.work.left(bugs, &sources, is_found)?;
     let copy = options.work.copy_at(&root.join("target/mutants"))?;
     copy_tree(root, &copy)?;
-    let hunt = |copy: &Path, patience| match options.own() {
-        Some(own) => hunt_own(copy, own.tests),
+    let hunt = |copy: &Path, bug: Option<&Ordering>, patience| match options.own() {
+        Some(own) => hunt_own(copy, bug, own.tests),
         None => hunt(copy, patience),
     };
     let mut patience = PATIENCE;
     if options.only.is_none() {
         #[expect(clippy::disallowed_methods, reason = "how long the machine takes is no logic of a library")]
         let began = Instant::now();
-        if let Some(found) = hunt(&copy, CLEAN_PATIENCE)? {
+        if let Some(found) = hunt(&copy, None, CLEAN_PATIENCE)? {
             bail!("the laboratory finds something in the tree as it is: {found}");
         }
         // A busy machine is no bug: the tree as it is needs as long there.
@@ -167,7 +195,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     }
     let mut survivors = Vec::new();
     for bug in &bugs {
-        let found = without(&copy, bug, &|| hunt(&copy, patience))?;
+        let found = without(&copy, bug, &|| hunt(&copy, Some(bug), patience))?;
         let said = found.as_deref().unwrap_or(SURVIVED);
         let line = format!("{}: {said}", bug.name);
         println!("{line}");
@@ -198,7 +226,7 @@ fn listed(root: &Path, own: Option<&Own>) -> Result<Vec<Ordering>> {
 }
 
 /// The tests that are to find seeded bugs are there: one that a merge has lost would only be missed by who runs the whole list.
-fn are_there(root: &Path, tests: &Tests) -> Result<()> {
+fn are_there(root: &Path, tests: &[(&str, &str, &str)]) -> Result<()> {
     for (package, binary, _) in tests.iter().filter(|test| test.1 != LIBRARY) {
         let tests = root.join("crates").join(package).join("tests");
         let is_there =
@@ -210,10 +238,14 @@ fn are_there(root: &Path, tests: &Tests) -> Result<()> {
 
 /// Checks that every seeded bug still fits the source.
 pub fn check_fits(root: &Path) -> Result<()> {
-    [LLD, SHEPHERD, BPFS].iter().try_for_each(|own| are_there(root, own.tests))?;
+    [LLD, SHEPHERD, BPFS, EXT4].iter().try_for_each(|own| are_there(root, own.tests))?;
     check_list(root, MUTANTS)?;
     check_list(root, SHEPHERD_MUTANTS)?;
     check_list(root, BPFS_MUTANTS)?;
+    for bug in check_list(root, EXT4_MUTANTS)? {
+        let [package, binary, _] = bug.test.as_ref().with_context(|| format!("{}: no test", bug.name))?;
+        are_there(root, &[(package, binary, "")])?;
+    }
     check_list(root, LLD_MUTANTS).map(drop)
 }
 
@@ -258,9 +290,12 @@ fn hunt(copy: &Path, patience: Duration) -> Result<Option<String>> {
     Ok(said.map(|said| said.chars().take(160).collect()))
 }
 
-/// Runs tests in the copy; which of them failed. Each has a patience of its own.
-fn hunt_own(copy: &Path, tests: &Tests) -> Result<Option<String>> {
-    Ok(match judge(copy, tests, "0..16")? {
+/// Runs tests in the copy, first those that should find the bug; which of them failed. Each has a patience of its own.
+fn hunt_own(copy: &Path, bug: Option<&Ordering>, tests: &Tests) -> Result<Option<String>> {
+    let named = bug.and_then(|bug| bug.test.as_ref());
+    let named = named.map(|[package, binary, names]| (&**package, &**binary, &**names));
+    let all: Vec<_> = named.into_iter().chain(tests.iter().copied()).collect();
+    Ok(match judge(copy, &all, "0..16")? {
         Verdict::Caught(test) => Some(test),
         Verdict::Survived => None,
     })

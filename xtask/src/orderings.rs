@@ -8,6 +8,7 @@
 //! # redundant: why (only where the ordering follows from others; then every test must pass without it)
 //! # survives: why (only where it follows from others on ext2: a test of the format-independent half must fail without
 //! it, the crash laboratory has nothing to find)
+//! # test: package, binary and names (which tests should miss it, where the list has many: they are asked first)
 //! [name of the ordering]
 //! file: path from the root
 //! <<<<
@@ -153,6 +154,8 @@ pub struct Ordering {
     pub(crate) redundant: bool,
     /// It follows from others on ext2: the crash laboratory cannot miss it.
     pub(crate) survives: bool,
+    /// Which tests should miss it: package, binary and names.
+    pub(crate) test: Option<[String; 3]>,
 }
 
 /// What became of one removal.
@@ -273,9 +276,9 @@ fn remove_others(copy: &Path, at: &Path, names: &BTreeSet<&str>) -> Result<()> {
 }
 
 /// Runs the tests in `copy` until one fails. A copy that does not compile is an error, not a finding.
-pub(crate) fn judge(copy: &Path, tests: &Tests, seeds: &str) -> Result<Verdict> {
+pub(crate) fn judge(copy: &Path, tests: &[(&str, &str, &str)], seeds: &str) -> Result<Verdict> {
     let target: PathBuf = copy.join("target");
-    let cargo = |package, binary| {
+    let cargo = |package: &str, binary: &str| {
         let mut command = Command::new("timeout");
         command.args([PATIENCE, env!("CARGO"), "test", "-q", "-p", package]);
         match binary {
@@ -309,12 +312,15 @@ fn failed_test(output: &str) -> Option<String> {
 fn parse(text: &str) -> Result<Vec<Ordering>> {
     let mut orderings = Vec::new();
     let mut lines = text.lines();
-    let (mut redundant, mut survives) = (false, false);
+    let (mut redundant, mut survives, mut test) = (false, false, None);
     while let Some(line) = lines.next() {
         let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) else {
             ensure!(line.is_empty() || line.starts_with('#'), "not an entry: {line}");
             redundant |= line.starts_with("# redundant: ");
             survives |= line.starts_with("# survives: ");
+            if let Some(named) = line.strip_prefix("# test: ") {
+                test = Some(named_test(named).with_context(|| format!("not a test: {named}"))?);
+            }
             continue;
         };
         let file = lines.next().and_then(|line| line.strip_prefix("file: "));
@@ -333,9 +339,15 @@ fn parse(text: &str) -> Result<Vec<Ordering>> {
         let (with, without) = (until("====")?, until(">>>>")?);
         let name = name.to_owned();
         let (redundant, survives) = (std::mem::take(&mut redundant), std::mem::take(&mut survives));
-        orderings.push(Ordering { name, file, with, without, redundant, survives });
+        orderings.push(Ordering { name, file, with, without, redundant, survives, test: test.take() });
     }
     Ok(orderings)
+}
+
+/// Package, binary and names of tests.
+fn named_test(text: &str) -> Option<[String; 3]> {
+    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    words.try_into().ok()
 }
 
 #[cfg(test)]
@@ -344,7 +356,7 @@ mod tests {
 
     #[test]
     fn entries_are_read_and_gaps_refused() {
-        let text = "# a remark\n# redundant: it follows\n[a]\nfile: x.rs\n<<<<\none\ntwo\n====\n>>>>\n";
+        let text = "# a remark\n# redundant: it follows\n# test: p lib tree\n[a]\nfile: x.rs\n<<<<\none\ntwo\n====\n>>>>\n";
         let expected = Ordering {
             name: "a".into(),
             file: "x.rs".into(),
@@ -352,11 +364,13 @@ mod tests {
             without: String::new(),
             redundant: true,
             survives: false,
+            test: Some(["p", "lib", "tree"].map(str::to_owned)),
         };
         assert_eq!(parse(text).unwrap(), [expected]);
         assert!(parse("[a]\nfile: x.rs\n<<<<\none\n").is_err());
         assert!(parse("[a]\n<<<<\n").is_err());
         assert!(parse("anything\n").is_err());
+        assert!(parse("# test: p lib\n").is_err(), "a test has three words");
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-use fstitch_crashlab::workload::find;
 use fstitch_crashlab::{Lab, LabOptions, Limits, Selection, soak};
+use fstitch_systems::workloads::find;
 
 /// A question: system, family, which workloads, choices at a cut, and how often an aftermath is lived through.
 type Question = (&'static str, &'static str, Selection, u64, u64);

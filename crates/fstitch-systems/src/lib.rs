@@ -17,6 +17,7 @@ mod e2fsck;
 mod ext2;
 mod loopback;
 mod peculiar;
+pub mod workloads;
 
 use std::sync::Arc;
 

@@ -9,11 +9,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use fstitch_crashlab::medium::Atom;
-use fstitch_crashlab::workload::{Workload, families, find};
+use fstitch_crashlab::workload::Workload;
 use fstitch_crashlab::{
     Base, GroupCounts, GroupOptions, Lab, LabOptions, Level, Limits, Outcome, Replay, Selection, StateId,
     judge_group_program, minimise, soak, story, svg, timeline,
 };
+use fstitch_systems::workloads::{families, find, spelled};
 use fstitch_systems::{Ext2System, system};
 
 /// Runs the first `count` workloads of a family.
@@ -143,6 +144,27 @@ fn ext4_under_random_runs_and_applications() {
         lawful(system, family, 4, 24);
     }
     lawful("ext4-ordered", "brim", 3, 16);
+}
+
+/// Trees of extents and unwritten blocks: a sample here, all of it with `fstitch crash run`.
+#[test]
+fn ext4_extents_of_one_level_and_of_two() {
+    for mode in ["ordered", "metadata", "full"] {
+        lawful(&format!("ext4-{mode}"), "extents", u64::MAX >> 1, 4);
+        lawful(&format!("ext4-{mode}"), "extents-random", 3, 8);
+    }
+    lawful("ext4-ordered", "deep", 12, 4);
+    lawful("ext4-ordered-o0", "extents", 100, 16);
+}
+
+#[test]
+fn workloads_of_the_systems_are_found_by_what_they_do() {
+    let (family, index) = find("extents/77").unwrap();
+    let (again, none) = find(&spelled("extents/77")).unwrap();
+    let (one, other) = (family.get(index.unwrap()).unwrap(), again.get(none.unwrap()).unwrap());
+    assert_eq!((one.setup, one.ops), (other.setup, other.ops));
+    assert_eq!(spelled("seq1/5"), "seq1/5");
+    assert!(find("nothing").is_err_and(|error| error.to_string().contains("deep")));
 }
 
 /// The same promises where the journal is a device of its own.

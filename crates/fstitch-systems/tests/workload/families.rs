@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use fstitch_core::Errno;
-use fstitch_crashlab::workload::{Family, families, find};
+use fstitch_crashlab::workload::Family;
 use fstitch_crashlab::{Lab, LabOptions};
 use fstitch_systems::Ext2System;
+use fstitch_systems::workloads::{families, find};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::run_all;
@@ -58,6 +59,15 @@ fn every_single_operation_means_something() {
 fn rare_operations_mean_something() {
     let tally = run_all("rare1", 0..find("rare1").unwrap().0.len());
     assert_eq!(tally.success(), 100);
+}
+
+#[test]
+fn steps_on_extents_mean_something() {
+    for name in ["extents", "deep"] {
+        let tally = run_all(name, 0..find(name).unwrap().0.len());
+        assert_eq!(tally.success(), 100, "{name}");
+    }
+    assert!(run_all("extents-random", 0..100).success() >= 95);
 }
 
 #[test]
@@ -156,6 +166,9 @@ fn numbers_mean_the_same_for_ever() {
         ("seams", 9_181_725_688_390_675_255),
         ("shared", 8_798_936_556_603_257_042),
         ("names", 15_007_867_053_552_839_317),
+        ("extents", 8_168_808_250_400_388_672),
+        ("deep", 6_554_606_170_345_179_984),
+        ("extents-random", 949_590_147_277_924_362),
     ];
     let now: Vec<(String, u64)> = families()
         .iter()

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use fstitch_core::Seed;
-use fstitch_crashlab::workload::{Op, Workload, families, fill};
+use fstitch_crashlab::workload::{Op, Workload, fill};
+use fstitch_systems::workloads::families;
 
 #[test]
 fn what_is_printed_is_read_again() {

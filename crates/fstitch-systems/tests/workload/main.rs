@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use fstitch_core::{Errno, Error, FileSystem, ManualClock};
 use fstitch_crashlab::Step;
-use fstitch_crashlab::workload::{Op, Target, Workload, find};
+use fstitch_crashlab::workload::{Op, Target, Workload};
 use fstitch_fs::model::{Model, ModelOptions};
+use fstitch_systems::workloads::find;
 
 /// Numbers of set-up operations, so that their bytes are nobody else's.
 const SETUP: u32 = 1 << 20;
@@ -67,14 +68,15 @@ const LAWFUL: [Errno; 15] = [
     Errno::FBIG,
 ];
 
-/// A volume of the laboratory's usual size, so far as the model knows sizes.
-fn model() -> Model {
+/// A volume of the laboratory's usual size, so far as the model knows sizes; with maps of extents if the workload is about them.
+fn model(workload: &Workload) -> Model {
     let options = ModelOptions {
         block_size: 1024,
         blocks: 4096 - 64,
         inodes: 246,
         size_max: (12 + 256 + 256 * 256) << 10,
         symlink_max: 1023,
+        unwritten: workload.name.starts_with("extents") || workload.name.starts_with("deep"),
         ..ModelOptions::default()
     };
     Model::with(options, Arc::new(ManualClock::new()))
@@ -82,7 +84,7 @@ fn model() -> Model {
 
 /// Runs a workload on the model; afterwards every reference has been given back.
 fn run(workload: &Workload, tally: &mut Tally) {
-    let fs = model();
+    let fs = model(workload);
     let write_out = |_: &mut dyn FnMut(Step) -> bool| Ok(0);
     let mut target = Target::new(&fs, &write_out);
     for (no, op) in (SETUP..).zip(&workload.setup) {

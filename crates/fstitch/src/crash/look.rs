@@ -145,9 +145,14 @@ impl Shown {
     }
 }
 
+/// The state, under the name by which the laboratory finds its workload.
+fn spelled(id: &StateId) -> StateId {
+    StateId { workload: fstitch_systems::workloads::spelled(&id.workload), ..id.clone() }
+}
+
 /// Runs `crash replay`.
 pub fn replay(arguments: &ReplayArguments) -> Result<Outcome> {
-    let replay = Replay::new(arguments.id.clone(), LabOptions::default(), fstitch_systems::system)?;
+    let replay = Replay::new(spelled(&arguments.id), LabOptions::default(), fstitch_systems::system)?;
     if let Some(path) = &arguments.output {
         std::fs::write(path, replay.image().bytes())
             .with_context(|| format!("writing {}", path.display()))?;
@@ -163,7 +168,7 @@ pub fn replay(arguments: &ReplayArguments) -> Result<Outcome> {
 
 /// Runs `crash show`.
 pub fn show(arguments: &ShowArguments) -> Result<Outcome> {
-    let replay = Replay::new(arguments.id.clone(), LabOptions::default(), fstitch_systems::system)?;
+    let replay = Replay::new(spelled(&arguments.id), LabOptions::default(), fstitch_systems::system)?;
     if let Some(path) = &arguments.svg {
         std::fs::write(path, svg(&replay)).with_context(|| format!("writing {}", path.display()))?;
     }
@@ -178,7 +183,7 @@ pub fn show(arguments: &ShowArguments) -> Result<Outcome> {
 /// Runs `crash minimise`.
 pub fn minimise(arguments: &MinimiseArguments) -> Result<Outcome> {
     let options = LabOptions { choices_per_cut: arguments.states_per_cut.max(1), ..LabOptions::default() };
-    let replay = Replay::new(arguments.id.clone(), options, fstitch_systems::system)?;
+    let replay = Replay::new(spelled(&arguments.id), options, fstitch_systems::system)?;
     let operations = replay.workload.ops.len();
     let all = to_u64(operations);
     let watch = Watch::new(arguments.json, all, "operations can go")?;

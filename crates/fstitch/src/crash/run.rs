@@ -5,8 +5,9 @@ use std::num::NonZero;
 use std::ops::Range;
 
 use anyhow::{Result, ensure};
-use fstitch_crashlab::workload::{Family, families, find};
+use fstitch_crashlab::workload::Family;
 use fstitch_crashlab::{Counts, Found, Lab, LabOptions, Limits, Outcome as Judged, Selection, soak};
+use fstitch_systems::workloads::{families, find};
 use serde::Serialize;
 
 use super::SystemArguments;
@@ -318,7 +319,7 @@ pub fn list(arguments: &ListArguments) -> Result<Outcome> {
     let mut out = String::new();
     for Listed { name, about, workloads } in &listed {
         let workloads = workloads.map_or_else(|| "seeded".into(), |n| n.to_string());
-        let _ = writeln!(out, "{name:<10} {workloads:>12}  {about}");
+        let _ = writeln!(out, "{name:<14} {workloads:>12}  {about}");
     }
     text(&out)?;
     Ok(Outcome::SUCCESS)

@@ -11,7 +11,7 @@ use super::state::{Mending, State, Volume};
 use super::walk::{Pointer, Verdict, Visit, walk};
 use crate::ext2::layout::extent::Extent;
 use crate::ext2::layout::group::GroupDescriptor;
-use crate::ext2::layout::inode::{EXTENTS_FL, I_BLOCKS, I_FLAGS, pointer_field};
+use crate::ext2::layout::inode::{EXTENTS_FL, I_FLAGS, pointer_field};
 use crate::ext2::num::{idx, wide};
 
 /// The double-indirect pointer, the only one that the resize inode uses.
@@ -85,15 +85,7 @@ pub(super) fn claim_resize(scan: &mut Scan<'_, '_>) {
     let copies =
         (1..scan.volume.shape.group_count()).filter(|&group| scan.volume.shape.has_superblock(group)).count();
     let reserved = usize::from(scan.volume.shape.reserved_gdt_blocks);
-    let expected = wide(1 + reserved * (1 + copies)) * wide(scan.volume.block_size() / 512);
-    let found = u64::from(I_BLOCKS.get(scan.raw));
-    if found != expected {
-        let text = format!("the resize inode counts {found} sectors, it has {expected}");
-        if scan.state.allowed("inode-block-count", text) {
-            I_BLOCKS.put(scan.raw, u32::try_from(expected).unwrap_or(u32::MAX));
-            scan.changed = true;
-        }
-    }
+    scan.block_count(wide(1 + reserved * (1 + copies)));
 }
 
 struct Claimer<'a> {

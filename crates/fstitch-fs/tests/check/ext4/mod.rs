@@ -4,6 +4,8 @@
 
 mod corpus;
 mod damage;
+mod fields;
 mod healthy;
 mod image;
 mod mutate;
+mod used;
