@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fstitch_core::num::to_usize;
@@ -67,6 +68,7 @@ impl CachedFormat for Ext2 {
     }
 
     fn use_journal(&self, config: JournalConfig) {
+        self.keeps_indexes.store(true, Ordering::Relaxed);
         *self.journal.lock() = Some(config);
     }
 }

@@ -8,12 +8,12 @@ use fstitch_core::{
 };
 use fstitch_patch::{Cache, PatchId, PatchIds};
 
-use super::dir::NewName;
+use super::dir::{NewName, SPLIT_BLOCKS};
 use super::inode::Inode;
 use super::volume::Ext2;
 use crate::uhfs::{
-    Allocation, AttrChange, ClearedName, Extent, Limits, LowLevelFs, NameSlot, NewInode, ReclaimHooks,
-    Reclaimed,
+    Allocation, AttrChange, ClearedName, Extent, Limits, LowLevelFs, NAME_BLOCKS, NameSlot, NewInode,
+    ReclaimHooks, Reclaimed,
 };
 
 impl LowLevelFs for Ext2 {
@@ -155,6 +155,10 @@ impl LowLevelFs for Ext2 {
 
     fn prepare_name(&self, caller: &Caller, dir: &mut Inode, name: &[u8]) -> Result<()> {
         self.prepare(caller, dir, name)
+    }
+
+    fn name_blocks(&self) -> usize {
+        NAME_BLOCKS + if self.keeps_indexes() { SPLIT_BLOCKS } else { 0 }
     }
 
     fn add_name(

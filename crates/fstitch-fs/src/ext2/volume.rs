@@ -64,6 +64,8 @@ pub struct Ext2 {
     overhead: OnceLock<u32>,
     /// The journal that changes go through, if there is one.
     pub(super) journal: Mutex<Option<fstitch_patch::JournalConfig>, rank::Leaf>,
+    /// Directories' indexes are kept when names are added: changes go through a journal.
+    pub(super) keeps_indexes: AtomicBool,
     /// How often blocks were passed over that the running transaction has freed.
     pub(super) barred: AtomicU64,
     pub(super) orphans: Mutex<super::journaled::OrphanList, rank::Orphans>,
@@ -147,6 +149,7 @@ impl Ext2 {
             judged: super::reclaim::Judged::default(),
             overhead: OnceLock::new(),
             journal: Mutex::default(),
+            keeps_indexes: AtomicBool::new(false),
             barred: AtomicU64::new(0),
             orphans: Mutex::default(),
             preallocated: super::prealloc::Preallocated::default(),

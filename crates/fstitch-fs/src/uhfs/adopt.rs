@@ -7,7 +7,6 @@ use fstitch_patch::PatchIds;
 use super::locks::Locked;
 use super::make::Make;
 use super::node::Part;
-use super::volume::NAME_CHANGE_BLOCKS;
 use super::{LowLevelFs, Uhfs};
 
 /// Where lost inodes go.
@@ -51,7 +50,7 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     fn name_lost(&self, caller: &Caller, lost: InodeNo, ino: InodeNo) -> Result<bool> {
         let name = format!("#{}", ino.get());
-        let _change = self.change(NAME_CHANGE_BLOCKS)?;
+        let _change = self.change(self.low.name_blocks())?;
         let _renames = self.renames.lock();
         let (dir, node) = (self.node(lost)?, self.node(ino)?);
         let mut locked = Locked::all(&[&dir, &node])?;

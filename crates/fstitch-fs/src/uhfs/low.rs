@@ -19,6 +19,9 @@ use fstitch_core::{
 };
 use fstitch_patch::{Cache, PatchId, PatchIds};
 
+/// What an operation on names dirties at most in most formats: a few directory, bitmap, descriptor and inode blocks.
+pub const NAME_BLOCKS: usize = 12;
+
 /// What a format cannot exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -398,6 +401,10 @@ pub trait LowLevelFs: Send + Sync + 'static {
     /// Reserves room for `name` so that the following `add_name` cannot fail for lack of space; may grow the
     /// directory (new blocks are initialised, attached and counted in its size).
     fn prepare_name(&self, caller: &Caller, dir: &mut Self::Inode, name: &[u8]) -> Result<()>;
+    /// Blocks that an operation which makes one name dirties at most, those of the inode that it makes included.
+    fn name_blocks(&self) -> usize {
+        NAME_BLOCKS
+    }
     /// Adds a name that is known not to exist, after `befores` (the inode's initialisation or raised count).
     /// Returns the patches that make it reachable in this directory, growth of the directory included.
     fn add_name(

@@ -11,7 +11,6 @@ use fstitch_posix::remove::check_link;
 
 use super::locks::Locked;
 use super::node::{Node, Part, State};
-use super::volume::NAME_CHANGE_BLOCKS;
 use super::{AttrChange, LowLevelFs, NewInode, Uhfs};
 
 /// An inode to be made.
@@ -55,7 +54,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.check_name(make.parent, name)?;
             self.refuse_dots(make.parent, name, Errno::EXIST)?;
         }
-        let _change = self.change(NAME_CHANGE_BLOCKS)?;
+        let _change = self.change(self.low.name_blocks())?;
         let parent = self.node(make.parent)?;
         parent.header.note_use();
         let mut dir = parent.write().map_err(|_| Errno::NOENT)?;
@@ -208,7 +207,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         self.check_name(parent, name)?;
         self.refuse_dots(parent, name, Errno::EXIST)?;
-        let change = self.change(NAME_CHANGE_BLOCKS)?;
+        let change = self.change(self.low.name_blocks())?;
         let dir = self.node(parent)?;
         let node = self.node_with(ino, 1)?;
         let linked = self.link_locked(caller, &node, (parent, name), Locked::all(&[&dir, &node]));

@@ -64,8 +64,8 @@ mod xattr;
 
 pub use fstitch_posix::time::AtimePolicy;
 pub use low::{
-    Allocation, AttrChange, ClearedName, Extent, FreedName, Limits, LowLevelFs, NameSlot, NewInode,
-    ReclaimHooks, Reclaimed, Writable,
+    Allocation, AttrChange, ClearedName, Extent, FreedName, Limits, LowLevelFs, NAME_BLOCKS, NameSlot,
+    NewInode, ReclaimHooks, Reclaimed, Writable,
 };
 pub use pinned::PinnedFile;
 pub use volume::{Uhfs, UhfsOptions};

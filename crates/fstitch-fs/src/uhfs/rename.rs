@@ -17,7 +17,6 @@ use fstitch_posix::remove::{Renamed, check_target_exists, dots_as_target, target
 use super::locks::Locked;
 use super::node::{Node, Part};
 use super::remove::OtherNames;
-use super::volume::NAME_CHANGE_BLOCKS;
 use super::{ClearedName, FreedName, LowLevelFs, NameSlot, Uhfs};
 
 /// One side of a rename: a directory and a name in it.
@@ -72,7 +71,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         mode: RenameMode,
     ) -> Result<()> {
         let change = self.change(0)?;
-        change.reserve_whole(0, 3 * NAME_CHANGE_BLOCKS)?;
+        change.reserve_whole(0, 3 * self.low.name_blocks())?;
         let renames = (from.0 != to.0).then(|| self.lock_renames()).transpose()?;
         let from = Side { dir: from.0, name: from.1 };
         let to = Side { dir: to.0, name: to.1 };

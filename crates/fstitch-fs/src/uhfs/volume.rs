@@ -143,8 +143,8 @@ impl Change<'_> {
     }
 }
 
-/// What an operation on names dirties at most: a few directory, bitmap, descriptor and inode blocks.
-pub(super) const NAME_CHANGE_BLOCKS: usize = 12;
+/// What an operation that takes a name away dirties at most.
+pub(super) const NAME_CHANGE_BLOCKS: usize = super::low::NAME_BLOCKS;
 /// Freed blocks for each bitmap block or pointer block that changes, at worst, in an operation that is done as a whole.
 const FREED_PER_BLOCK: u64 = 16;
 /// What a change of attributes dirties at most: the inode's block and a block of extended attributes.

@@ -1,6 +1,7 @@
 //! The kernel's driver, on a loop device.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -261,4 +262,39 @@ pub fn interrupted(scratch: &Scratch, image: &[u8]) -> Option<Vec<u8>> {
     drop(mounted);
     std::fs::remove_file(&path).unwrap();
     Some(left)
+}
+
+/// The names of a directory that the kernel does not find, or does not list.
+pub fn missing<'a>(
+    scratch: &Scratch,
+    image: &[u8],
+    dir: &str,
+    names: impl Iterator<Item = &'a Vec<u8>>,
+) -> Option<Vec<String>> {
+    let path = new_path(scratch);
+    std::fs::write(&path, image).unwrap();
+    let mounted = Mounted::new(scratch, &path)?;
+    let dir = mounted.0.join(dir);
+    let listed = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
+    let listed: std::collections::BTreeSet<_> = listed.collect();
+    let is_missing = |name: &&Vec<u8>| {
+        let name = OsStr::from_bytes(name);
+        std::fs::symlink_metadata(dir.join(name)).is_err() || !listed.contains(name)
+    };
+    let missing = names.filter(is_missing).map(|name| name.escape_ascii().to_string()).collect();
+    drop(mounted);
+    std::fs::remove_file(&path).unwrap();
+    Some(missing)
+}
+
+/// The volume after the kernel has made these files in a directory.
+pub fn with_files(scratch: &Scratch, image: &[u8], dir: &str, names: &[Vec<u8>]) -> Option<Vec<u8>> {
+    let path = new_path(scratch);
+    std::fs::write(&path, image).unwrap();
+    let mounted = Mounted::new(scratch, &path)?;
+    for name in names {
+        std::fs::write(mounted.0.join(dir).join(OsStr::from_bytes(name)), b"").unwrap();
+    }
+    drop(mounted);
+    Some(settled(&path))
 }

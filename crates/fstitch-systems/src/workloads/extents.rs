@@ -8,11 +8,9 @@
 use std::fmt::Write;
 
 use fstitch_core::Seed;
-use fstitch_core::num::to_u64;
 use fstitch_crashlab::workload::{Family, Op, Workload};
 
-/// A step, and the object that a sync behind it is about.
-type Step = (&'static str, &'static str);
+use super::steps::{Step, Steps, ops};
 
 /// Files of one level and less: `/f` is one extent, `/a` six with holes between, `/u` is unwritten with a written part, `/k` has blocks
 /// behind its end.
@@ -72,7 +70,10 @@ const SHALLOW: [Step; 46] = [
     ("truncate /a 0;append /a 20000", "/a"),
     ("unlink /a", "/"),
     ("hold /u;unlink /u;write /u 20480 1024;truncate /u 30000;release /u", "/"),
-    ("create /n;create /m;append /n 1024;append /m 1024;append /n 1024;append /m 1024;append /n 1024;append /m 1024", "/n"),
+    (
+        "create /n;create /m;append /n 1024;append /m 1024;append /n 1024;append /m 1024;append /n 1024;append /m 1024",
+        "/n",
+    ),
 ];
 
 /// Pieces of the deep file, from its end on, each a block with a hole before it: leaves are split in the middle, so that they are half
@@ -116,56 +117,6 @@ fn deep_files() -> String {
     }
     let _ = write!(text, ";truncate /d {DEEP_END}");
     text
-}
-
-/// Syncs behind a step.
-const SYNCS: [&str; 4] = ["", "fsync", "fdatasync", "sync"];
-/// What a step is combined with: a sync, and whether the cache writes before it.
-const VARIANTS: u64 = 2 * 4;
-
-fn ops(text: &str) -> Vec<Op> {
-    let parts = text.split(';').map(str::trim).filter(|part| !part.is_empty());
-    parts.map(|part| part.parse().expect("the tables above are tested")).collect()
-}
-
-/// A table of steps on files.
-struct Steps {
-    name: &'static str,
-    about: &'static str,
-    files: fn() -> String,
-    steps: &'static [Step],
-}
-
-impl Family for Steps {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn about(&self) -> &str {
-        self.about
-    }
-
-    fn len(&self) -> u64 {
-        to_u64(self.steps.len()) * VARIANTS
-    }
-
-    fn get(&self, index: u64) -> Option<Workload> {
-        let &(step, object) = self.steps.get(usize::try_from(index / VARIANTS).ok()?)?;
-        let (writes, sync) = (index % 2 == 1, usize::try_from(index % VARIANTS / 2).ok()?);
-        let mut list = Vec::new();
-        for (op, seed) in ops(step).into_iter().zip(index..) {
-            list.push(op);
-            if writes {
-                list.push(Op::WriteOut { share: 8, seed });
-            }
-        }
-        match SYNCS[sync] {
-            "" => {}
-            "sync" => list.push(Op::Sync),
-            verb => list.extend(ops(&format!("{verb} {object}"))),
-        }
-        Some(Workload { name: format!("{}/{index}", self.name), setup: ops(&(self.files)()), ops: list })
-    }
 }
 
 /// Runs of steps drawn by a seed.
@@ -229,12 +180,14 @@ pub(super) fn families() -> Vec<Box<dyn Family>> {
             about: "steps on files of few extents and of unwritten blocks, with every sync",
             files: || FILES.to_owned(),
             steps: &SHALLOW,
+            spell: str::to_owned,
         }),
         Box::new(Steps {
             name: "deep",
             about: "steps on a file whose tree of extents has two levels, with every sync",
             files: deep_files,
             steps: &DEEP,
+            spell: str::to_owned,
         }),
         Box::new(Random),
     ]

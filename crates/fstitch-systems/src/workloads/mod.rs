@@ -4,6 +4,8 @@
 //! [`spelled`] gives them: their operations.
 
 mod extents;
+mod leaves;
+mod steps;
 
 use fstitch_crashlab::workload::{self, Family, UnknownWorkload, Workload};
 
@@ -16,7 +18,9 @@ pub fn families() -> Vec<Box<dyn Family>> {
 }
 
 fn own() -> Vec<Box<dyn Family>> {
-    extents::families()
+    let mut own = extents::families();
+    own.extend(leaves::families());
+    own
 }
 
 /// The family of the systems' own that `name` begins with, and the number behind it.

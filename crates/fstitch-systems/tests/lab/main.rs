@@ -157,6 +157,19 @@ fn ext4_extents_of_one_level_and_of_two() {
     lawful("ext4-ordered-o0", "extents", 100, 16);
 }
 
+/// Indexes of directories begun, leaves and roots split: a sample here, all of it with `fstitch crash run`. Without a journal none is
+/// begun or kept.
+#[test]
+fn indexes_of_directories_and_their_leaves() {
+    for system in ["ext4-ordered", "ext4-metadata", "ext4-full", "ext3-ordered", "ext2-soft"] {
+        lawful(system, "leaves", u64::MAX >> 1, 4);
+        lawful(system, "leaves-random", 3, 8);
+    }
+    for system in ["ext4-ordered-o0", "ext3-full"] {
+        lawful(system, "roots", u64::MAX >> 1, 2);
+    }
+}
+
 #[test]
 fn workloads_of_the_systems_are_found_by_what_they_do() {
     let (family, index) = find("extents/77").unwrap();

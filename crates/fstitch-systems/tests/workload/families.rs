@@ -71,6 +71,15 @@ fn steps_on_extents_mean_something() {
 }
 
 #[test]
+fn steps_on_indexes_mean_something() {
+    for name in ["leaves", "roots"] {
+        let tally = run_all(name, 0..find(name).unwrap().0.len());
+        assert_eq!(tally.success(), 100, "{name}");
+    }
+    assert!(run_all("leaves-random", 0..100).success() >= 50);
+}
+
+#[test]
 fn pairs_and_triples_mean_something() {
     for (name, least) in [("seq2", 80), ("seq3", 80), ("rare2", 80)] {
         let len = find(name).unwrap().0.len();
@@ -169,6 +178,9 @@ fn numbers_mean_the_same_for_ever() {
         ("extents", 8_168_808_250_400_388_672),
         ("deep", 6_554_606_170_345_179_984),
         ("extents-random", 949_590_147_277_924_362),
+        ("leaves", 0),
+        ("roots", 0),
+        ("leaves-random", 0),
     ];
     let now: Vec<(String, u64)> = families()
         .iter()

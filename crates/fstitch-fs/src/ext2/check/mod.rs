@@ -6,7 +6,7 @@
 //! ```text
 //!   pass 0  supers    superblock, descriptors, resize inode        journal, orphan_file
 //!   pass 1  inodes    every inode, every block that it claims            claims, walk, xattrs
-//!   pass 2  dirs      every entry of every directory, hash trees         entries, salvage, tree, hash
+//!   pass 2  dirs      every entry of every directory, hash trees         entries, salvage, tree
 //!   pass 3  connect   paths from the root, directories with two names
 //!   pass 4  links     link counts, inodes without a name                               lost
 //!   pass 5  maps      bitmaps and counters
@@ -26,7 +26,6 @@ mod dirs;
 mod entries;
 mod extents;
 mod grow;
-mod hash;
 mod inline;
 mod inodes;
 mod journal;

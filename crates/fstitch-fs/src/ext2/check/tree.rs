@@ -8,11 +8,11 @@
 
 use fstitch_core::{BlockKind, Le, Result};
 
-use super::hash::Hasher;
 use super::state::Volume;
 use crate::ext2::layout::checksum::INDEX_TAIL;
 use crate::ext2::layout::dirent::{D_INODE, rec_len};
 use crate::ext2::layout::feature::incompat;
+use crate::ext2::layout::name_hash::Hasher;
 use crate::ext2::num::{idx, wide};
 
 /// Where the root's info starts.

@@ -37,13 +37,16 @@ impl Ext2 {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
+        let need = entry_size(name.len());
+        if self.prepare_by_hash(caller, dir, (name, need))? {
+            return Ok(());
+        }
         if self.sb.features.has_sums() {
             // Where the room is changes with it.
             self.drop_index_flag(dir)?;
         }
-        let need = entry_size(name.len());
         let known = self.dir_memory(dir)?.has_room(need);
-        if !known && self.search_room(dir, need)?.is_none() {
+        if !known && self.search_room(dir, need)?.is_none() && !self.begin_index(caller, dir, need)? {
             self.grow(caller, dir)?;
         }
         Ok(())
@@ -86,12 +89,7 @@ impl Ext2 {
     fn grow(&self, caller: &Caller, dir: &mut Inode) -> Result<()> {
         let at = dir.dir_blocks(self);
         let size = (at + 1) * u64::from(self.sb.block_size);
-        // Positions in a directory have 32 bits, in units of four bytes.
-        let most =
-            if self.sb.features.has_incompat(incompat::LARGE_DIR) { 4 } else { 1 } * u64::from(u32::MAX);
-        if size > most {
-            return Err(Errno::NOSPC.into());
-        }
+        self.expect_dir_size(size)?;
         let stale = self.map_run(dir, at, 1)?;
         if stale.start.is_some() {
             // A crash between pointer and length has left a block beyond the end.
@@ -136,6 +134,14 @@ impl Ext2 {
         Ok(())
     }
 
+    /// Fails if no directory can be so large.
+    pub(super) fn expect_dir_size(&self, size: u64) -> Result<()> {
+        // Positions in a directory have 32 bits, in units of four bytes.
+        let most =
+            if self.sb.features.has_incompat(incompat::LARGE_DIR) { 4 } else { 1 } * u64::from(u32::MAX);
+        if size > most { Err(Errno::NOSPC.into()) } else { Ok(()) }
+    }
+
     /// Adds a name for which there is room, after `befores`. Returns what makes it reachable.
     pub(in crate::ext2) fn add(
         &self,
@@ -144,8 +150,12 @@ impl Ext2 {
         befores: &[PatchId],
     ) -> Result<PatchIds> {
         self.watch.inode(low32(new.ino.get()));
-        let unindexed = self.drop_index_flag(dir)?;
-        let found = self.search_room(dir, entry_size(new.name.len()))?;
+        let need = entry_size(new.name.len());
+        let (unindexed, found) = if self.keeps_index_of(dir)? {
+            (PatchId::NONE, self.room_by_hash(dir, (new.name, need))?)
+        } else {
+            (self.drop_index_flag(dir)?, self.search_room(dir, need)?)
+        };
         let (at, block, room) = found.ok_or(Errno::NOSPC)?;
         let mut chain = PatchIds::from_slice(&[unindexed]);
         let vanished = {

@@ -6,6 +6,7 @@ use fstitch_core::lock::MutexGuard;
 use fstitch_core::{BlockNo, DirEntry, Error, FileKind, InodeNo, Result};
 use smallvec::SmallVec;
 
+use super::tree::damaged;
 use super::{DirMemory, Ext2, Inode};
 use crate::ext2::layout::dirent::{EntryView, NAME_MAX};
 use crate::ext2::num::{idx64, small};
@@ -16,7 +17,7 @@ const FEW: usize = 24;
 /// Directories get an index when so many entries more than those few were passed in all.
 const PASSED_MAX: usize = 512;
 
-fn slot(entry: &EntryView<'_>, block: BlockNo) -> NameSlot {
+pub(super) fn slot(entry: &EntryView<'_>, block: BlockNo) -> NameSlot {
     NameSlot { ino: InodeNo(u64::from(entry.ino)), kind: entry.kind(), block, offset: entry.offset }
 }
 
@@ -38,6 +39,9 @@ impl Ext2 {
             return Ok(None);
         }
         let dots = name == b"." || name == b"..";
+        if !dots && let Some(found) = self.find_in_tree(dir, &mut memory, name)? {
+            return Ok(found);
+        }
         if !dots && memory.passed > PASSED_MAX && self.has_index(dir, &mut memory)? {
             return self.find_indexed(&mut memory, name);
         }
@@ -124,8 +128,8 @@ impl Ext2 {
         small(idx64(self.dir_offset(at, offset) / 4))
     }
 
-    /// Lists entries from byte `cookie` on until `sink` returns false. A cookie inside what is one entry by now
-    /// continues with the next one.
+    /// Lists entries from `cookie` on until `sink` returns false: in the order of their hashes where names move from leaf to leaf
+    /// (`order.rs`), else from that byte on. A byte inside what is one entry by now continues with the next one.
     pub(in crate::ext2) fn list(
         &self,
         dir: &Inode,
@@ -135,6 +139,21 @@ impl Ext2 {
         if dir.disk.has_inline_data() && dir.disk.kind == FileKind::Directory {
             return self.list_inline(dir, cookie, sink);
         }
+        if self.lists_by_hash(dir)? {
+            return self.list_by_hash(dir, cookie, sink);
+        }
+        if cookie > dir.disk.size && self.dir_memory(dir)?.bad_tree {
+            // A place in the order that the names had until the index was found to be damaged.
+            return Err(damaged(
+                None,
+                "the rest of the directory cannot be listed in the order of its names",
+            ));
+        }
+        self.list_along(dir, cookie, sink)
+    }
+
+    /// Lists entries as they lie in the directory.
+    fn list_along(&self, dir: &Inode, cookie: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         let block_size = u64::from(self.sb.block_size);
         let owner = dir.owner();
         let list: Arc<[u32]> = self.dir_memory(dir)?.list().into();
@@ -168,10 +187,15 @@ impl Ext2 {
     /// Whether there is no name but `.` and `..`.
     pub(in crate::ext2) fn is_empty(&self, dir: &Inode) -> Result<bool> {
         let mut empty = true;
-        self.list(dir, 0, &mut |entry| {
+        let mut look = |entry: DirEntry<'_>| {
             empty = entry.name == b"." || entry.name == b"..";
             empty
-        })?;
+        };
+        if dir.disk.has_inline_data() && dir.disk.kind == FileKind::Directory {
+            self.list_inline(dir, 0, &mut look)?;
+        } else {
+            self.list_along(dir, 0, &mut look)?;
+        }
         Ok(empty)
     }
 }

@@ -18,7 +18,12 @@ mod add;
 mod change;
 mod find;
 mod index;
+mod leaf;
+mod order;
+mod plan;
 mod room;
+mod split;
+mod tree;
 mod unindex;
 
 use std::sync::Arc;
@@ -35,6 +40,7 @@ pub(super) use add::NewName;
 pub(super) use index::IndexCache;
 use index::NameIndex;
 use room::{Found, Room, Rooms};
+pub(super) use split::SPLIT_BLOCKS;
 
 /// What is kept in memory of a directory in use.
 #[derive(Debug, Default)]
@@ -52,6 +58,8 @@ pub(super) struct DirMemory {
     index: Option<NameIndex>,
     /// An index would take too much memory, or something is damaged.
     no_index: bool,
+    /// Its hash tree is damaged.
+    bad_tree: bool,
     /// Whose its blocks are, for their sums.
     owner: u64,
 }

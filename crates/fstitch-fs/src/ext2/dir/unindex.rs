@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use fstitch_core::{InodeFlags, Le, Result};
 use fstitch_patch::PatchId;
 
+use super::room::Rooms;
 use super::{DirMemory, Ext2, Inode};
 use crate::ext2::layout::checksum::{DIRECTORY_TAIL, INDEX_INFO, index_counts, put_directory_tail};
 use crate::ext2::layout::dirent::{D_REC_LEN, ENTRY_MIN, put_empty_leaf, rec_len_field};
@@ -39,6 +40,10 @@ impl Ext2 {
         for at in nodes {
             self.make_leaf(dir, at)?;
         }
+        let mut memory = self.dir_memory(dir)?;
+        // Room is looked for in all blocks again.
+        memory.rooms = Rooms::unknown(memory.list().len());
+        drop(memory);
         self.memory.inodes().unindexed.insert(dir.ino, patch, &self.cache);
         self.remember(dir);
         Ok(patch)

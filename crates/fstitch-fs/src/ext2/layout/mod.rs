@@ -14,8 +14,10 @@ pub mod extent;
 pub mod feature;
 mod field;
 pub mod group;
+pub(crate) mod index;
 pub mod inode;
 mod kept_sum;
+pub(crate) mod name_hash;
 pub mod superblock;
 pub mod xattr;
 

@@ -2,7 +2,7 @@
 
 /// Hash with the signs of characters as the machine that made the volume had them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hasher {
+pub(crate) struct Hasher {
     /// 0 legacy, 1 half MD4, 2 TEA.
     version: u8,
     unsigned: bool,
@@ -16,7 +16,7 @@ const END: u32 = 0x7fff_ffff << 1;
 
 impl Hasher {
     /// A hasher of `version` (as the root of an index has it), or `None` if there is no such version.
-    pub(super) fn new(version: u8, unsigned: bool, seed: [u8; 16]) -> Option<Self> {
+    pub(crate) fn new(version: u8, unsigned: bool, seed: [u8; 16]) -> Option<Self> {
         let mut words = [0; 4];
         for (word, bytes) in words.iter_mut().zip(seed.chunks_exact(4)) {
             *word = fstitch_core::Le::u32(bytes, 0);
@@ -26,14 +26,26 @@ impl Hasher {
     }
 
     /// The hash of a name; its lowest bit is always clear.
-    pub(super) fn hash(&self, name: &[u8]) -> u32 {
-        let hash = match self.version {
-            0 => self.legacy(name),
-            1 => self.half_md4(name),
-            _ => self.tea(name),
+    pub(crate) fn hash(&self, name: &[u8]) -> u32 {
+        self.hashes(name).0
+    }
+
+    /// The hash of a name, and a second number that tells most names of one hash apart. The legacy hash has none, so that another
+    /// one's is taken, which the volume's seed goes into.
+    pub(crate) fn hashes(&self, name: &[u8]) -> (u32, u32) {
+        let (hash, second) = match self.version {
+            0 => (self.legacy(name), self.half_md4(name)[1]),
+            1 => {
+                let state = self.half_md4(name);
+                (state[1], state[2])
+            }
+            _ => {
+                let state = self.tea(name);
+                (state[0], state[1])
+            }
         };
         let hash = hash & !1;
-        if hash == END { END - 2 } else { hash }
+        (if hash == END { END - 2 } else { hash }, second)
     }
 
     /// A character as the arithmetic takes it.
@@ -66,24 +78,24 @@ impl Hasher {
         words
     }
 
-    fn half_md4(&self, name: &[u8]) -> u32 {
+    fn half_md4(&self, name: &[u8]) -> [u32; 4] {
         let mut state = self.seed;
         let mut rest = name;
         while !rest.is_empty() {
             half_md4_block(&mut state, &self.pack::<8>(rest));
             rest = rest.get(32..).unwrap_or_default();
         }
-        state[1]
+        state
     }
 
-    fn tea(&self, name: &[u8]) -> u32 {
+    fn tea(&self, name: &[u8]) -> [u32; 4] {
         let mut state = self.seed;
         let mut rest = name;
         while !rest.is_empty() {
             tea_block(&mut state, &self.pack::<4>(rest));
             rest = rest.get(16..).unwrap_or_default();
         }
-        state[0]
+        state
     }
 }
 
