@@ -298,6 +298,9 @@ pub struct Recovery {
     pub in_memory: bool,
     /// Transactions that were replayed.
     pub transactions: u32,
+    /// Fast commits behind them that were applied.
+    #[serde(default)]
+    pub fast_commits: u32,
     /// Blocks written to their places.
     pub blocks: u64,
     /// Blocks whose copies were revoked.
@@ -319,8 +322,11 @@ impl Recovery {
             "{place}journal replayed: {} transactions, {} blocks, {} revoked",
             self.transactions, self.blocks, self.revoked
         );
-        if self.orphans_freed + self.orphans_cut > 0 {
+        if self.fast_commits > 0 {
             // Writing to a string cannot fail.
+            let _ = write!(shown, ", {} fast commits applied", self.fast_commits);
+        }
+        if self.orphans_freed + self.orphans_cut > 0 {
             let _ = write!(
                 shown,
                 "; {} deleted files freed, {} files cut to their length",

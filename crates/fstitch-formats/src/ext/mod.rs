@@ -251,6 +251,7 @@ fn recovery(done: &jbd::Recovered, in_memory: bool) -> Recovery {
     let replayed = done.replayed.as_ref();
     Recovery {
         in_memory,
+        fast_commits: done.fast_commits,
         transactions: replayed.map_or(0, |replayed| replayed.scan.transactions),
         blocks: replayed.map_or(0, |replayed| replayed.written),
         revoked: replayed.map_or(0, |replayed| replayed.revoked),

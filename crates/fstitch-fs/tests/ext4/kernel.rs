@@ -298,3 +298,90 @@ pub fn with_files(scratch: &Scratch, image: &[u8], dir: &str, names: &[Vec<u8>])
     drop(mounted);
     Some(settled(&path))
 }
+
+/// The volume as power cuts leave it while programs on the kernel's driver write and `fsync`, one moment after the other.
+pub fn written_fast(scratch: &Scratch, image: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let path = new_path(scratch);
+    std::fs::write(&path, image).unwrap();
+    let mounted = Mounted::new(scratch, &path)?;
+    fill(&mounted.0);
+    run("sync", &["-f", mounted.0.to_str().unwrap()]);
+    let mut moments = Vec::new();
+    let steps: [fn(&Path); 7] =
+        [new_and_longer, names_move, pieces, holes_come, directory_with_files, replaced, long_directory];
+    for step in steps {
+        step(&mounted.0);
+        moments.push(std::fs::read(&path).unwrap());
+    }
+    drop(mounted);
+    std::fs::remove_file(&path).unwrap();
+    Some(moments)
+}
+
+/// Writes at a place of a file, and waits until it is stable.
+fn write_at(path: &Path, at: u64, contents: &[u8]) {
+    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, contents, at).unwrap();
+    file.sync_all().unwrap();
+}
+
+fn new_and_longer(root: &Path) {
+    write_at(&root.join("top/fresh"), 0, &[b'n'; 10_000]);
+    write_at(&root.join("top/file-7"), 70_000, &[b'l'; 33_000]);
+    write_at(&root.join("few/one"), 1, b"changed in place");
+}
+
+fn names_move(root: &Path) {
+    std::fs::rename(root.join("few/three"), root.join("top/four")).unwrap();
+    std::fs::hard_link(root.join("top/file-5"), root.join("few/five")).unwrap();
+    std::fs::remove_file(root.join("top/file-8")).unwrap();
+    std::fs::remove_file(root.join("linked")).unwrap();
+    write_at(&root.join("top/file-5"), 0, b"x");
+}
+
+fn pieces(root: &Path) {
+    let path = root.join("top/pieces");
+    for at in 0..90_u64 {
+        let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[b'p'; 500], at * 9_000).unwrap();
+    }
+    write_at(&path, 0, b"first");
+}
+
+fn holes_come(root: &Path) {
+    let path = root.join("top/file-9");
+    let text = path.to_str().unwrap();
+    for how in [&["-p", "-o", "200000", "-l", "300000"], &["-n", "-o", "2990000", "-l", "400000"]] {
+        let (code, said) = run("fallocate", &[&how[..], &[text]].concat());
+        assert_eq!(code, 0, "{said}");
+    }
+    let file = std::fs::OpenOptions::new().write(true).open(root.join("top/holes")).unwrap();
+    file.set_len(333_333).unwrap();
+    file.sync_all().unwrap();
+    write_at(&path, 5, b"five");
+}
+
+fn directory_with_files(root: &Path) {
+    let dir = root.join("made");
+    std::fs::create_dir(&dir).unwrap();
+    for no in 0..20 {
+        write_at(&dir.join(format!("a file of directory made, number {no}")), 0, &[b'd'; 1500]);
+    }
+}
+
+fn replaced(root: &Path) {
+    for no in 0..5 {
+        let (new, old) = (root.join("few/new"), root.join("top/file-6"));
+        write_at(&new, 0, format!("contents {no}").repeat(300).as_bytes());
+        std::fs::rename(new, old).unwrap();
+    }
+    std::fs::remove_dir(root.join("made").join("none")).unwrap_err();
+    write_at(&root.join("top/after"), 0, b"after");
+}
+
+fn long_directory(root: &Path) {
+    for no in 0..150 {
+        let name = format!("one more name that is not short, so that the index must go, number {no}");
+        write_at(&root.join("many").join(name), 0, &[b'm'; 30]);
+    }
+}

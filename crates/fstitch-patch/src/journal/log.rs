@@ -209,32 +209,52 @@ impl<'d> Log<'d> {
     /// If the log is not empty, or there are no blocks or more than [`Log::apply_max`].
     pub fn apply(&mut self, blocks: &[(BlockNo, BlockBuf)], now: Timestamp) -> Result<()> {
         assert!(self.is_empty(), "a transaction of its own needs an empty log");
+        self.check_transaction(blocks)?;
+        let first = self.superblock.first;
+        // No flush before the commit block: nobody looks at it before the superblock says so.
+        self.write_transaction(first, self.superblock.sequence, blocks, now)?;
+        self.flush()?;
+        self.change_superblock(|superblock| superblock.start = first)
+    }
+
+    /// Fails if one of the blocks of a transaction may not go home.
+    ///
+    /// # Panics
+    /// If there are none, or more than [`Log::apply_max`].
+    pub(super) fn check_transaction(&self, blocks: &[(BlockNo, BlockBuf)]) -> Result<()> {
         assert!(!blocks.is_empty() && blocks.len() <= self.apply_max(), "{} blocks", blocks.len());
-        if let Some((home, _)) = blocks.iter().find(|(home, _)| !self.may_go_home(home.get())) {
-            return Err(Error::corrupt(
-                Structure::Journal,
-                *home,
-                "the block is the journal's own, or beyond the volume",
-            ));
+        match blocks.iter().find(|(home, _)| !self.may_go_home(home.get())) {
+            Some((home, _)) => {
+                let problem = "the block is the journal's own, or beyond the volume";
+                Err(Error::corrupt(Structure::Journal, *home, problem))
+            }
+            None => Ok(()),
         }
-        let (shape, first) = (self.shape(), self.superblock.first);
-        let mut writer = Writer::new(shape, self.superblock.sequence);
-        let mut at = first;
+    }
+
+    /// Writes a whole transaction from journal block `at` on, which goes around at the log's end.
+    pub(super) fn write_transaction(
+        &self,
+        mut at: u32,
+        sequence: Sequence,
+        blocks: &[(BlockNo, BlockBuf)],
+        now: Timestamp,
+    ) -> Result<()> {
+        let shape = self.shape();
+        let mut writer = Writer::new(shape, sequence);
+        let mut next = || {
+            let here = at;
+            at = self.superblock.advance(at, 1);
+            here
+        };
         for part in blocks.chunks(shape.tags_max()) {
             let part = part.iter().map(|(home, data)| (*home, Arc::new(data.clone())));
             let Described { descriptor, copies } = writer.describe(part);
-            let mut writes = vec![(at, BlockKind::JournalDescriptor, &descriptor[..])];
-            at += 1;
-            for copy in &copies {
-                writes.push((at, BlockKind::JournalData, &copy[..]));
-                at += 1;
-            }
+            let mut writes = vec![(next(), BlockKind::JournalDescriptor, &descriptor[..])];
+            writes.extend(copies.iter().map(|copy| (next(), BlockKind::JournalData, &copy[..])));
             self.write(&writes)?;
         }
-        // No flush before the commit block: nobody looks at it before the superblock says so.
-        self.write(&[(at, BlockKind::JournalCommit, &writer.commit(now))])?;
-        self.flush()?;
-        self.change_superblock(|superblock| superblock.start = first)
+        self.write(&[(next(), BlockKind::JournalCommit, &writer.commit(now))])
     }
 
     /// That `device` has blocks of the journal's size and all that copies may go to.

@@ -11,7 +11,8 @@
 //! - [`format`](mod@format), [`blocks`]: bytes and their meaning, both ways; [`checksum`].
 //! - [`Log`]: a journal on a device. [`Log::walk`] reads its records, [`Log::scan`] finds its whole transactions.
 //! - `Writer`: what the blocks of a transaction are, for the cache's transactions and for [`Log::apply`].
-//! - [`replay`](fn@replay): brings copies home and empties the log. [`fast`]: what a journal may have behind its log.
+//! - [`replay`](fn@replay): brings copies home and empties the log. [`fast`]: what a journal may have behind its log;
+//!   [`Log::supersede`] makes a transaction of it.
 
 mod area;
 pub mod blocks;
@@ -21,6 +22,7 @@ pub mod format;
 mod log;
 mod replay;
 mod scan;
+mod supersede;
 mod writer;
 
 pub use area::Area;

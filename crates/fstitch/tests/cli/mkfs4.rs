@@ -60,7 +60,7 @@ fn features_are_switched_and_refused_by_name() {
         "^metadata_csum,uninit_bg",
         "^has_journal",
         "^resize_inode,meta_bg",
-        "sparse_super2,orphan_file,metadata_csum_seed",
+        "sparse_super2,orphan_file,metadata_csum_seed,fast_commit",
         "extents,large_dir,ea_inode,inline_data,stable_inodes",
         "none,extent,filetype,has_journal",
     ];
@@ -84,7 +84,7 @@ fn features_are_switched_and_refused_by_name() {
         ("-O quota", "quota"),
         ("-O project", "project"),
         ("-O mmp", "mmp"),
-        ("-O fast_commit", "fast_commit"),
+        ("-O ^has_journal,fast_commit", "fast_commit without a journal"),
         ("-O wings", "wings"),
         ("-O meta_bg", "`^resize_inode` switches"),
         ("-O ^extent", "`^64bit` switches"),

@@ -10,8 +10,10 @@
 //!
 //! **Crash cases.** In between, the volume has no journal and is not clean: a check gives back what inode 8 has taken.
 
-use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Le, Result, Structure, Timestamp};
-use fstitch_patch::journal::format::{self, INCOMPAT_64BIT, INCOMPAT_CSUM_V3, INCOMPAT_REVOKE};
+use fstitch_core::{Be, BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Le, Result, Structure, Timestamp};
+use fstitch_patch::journal::format::{
+    self, INCOMPAT_64BIT, INCOMPAT_CSUM_V3, INCOMPAT_FAST_COMMIT, INCOMPAT_REVOKE,
+};
 
 use super::copies::{self, S_JNL_BLOCKS, S_JNL_BLOCKS_LEN};
 use super::find::{Place, inode_place, internal, locate, read_descriptor};
@@ -22,7 +24,7 @@ use super::raw::{
 use super::recover::{is_dirty, read_superblock, write_superblock};
 use crate::ext2::bitmap;
 use crate::ext2::layout::extent::Node;
-use crate::ext2::layout::feature::{compat, incompat};
+use crate::ext2::layout::feature::{Features, compat, incompat};
 use crate::ext2::layout::inode::{
     EXTENTS_FL, I_ATIME, I_BLOCKS, I_CTIME, I_EXTRA_ISIZE, I_FLAGS, I_LINKS_COUNT, I_MODE, I_MTIME, I_SIZE,
     I_SIZE_HIGH, POINTERS, new_extra_isize, pointer_field,
@@ -37,6 +39,8 @@ use crate::ext2::view::BlockView;
 pub const BLOCKS_MIN: u32 = 1024;
 /// The longest one.
 pub const BLOCKS_MAX: u32 = 10_240_000;
+/// With the feature `fast_commit` a log of so many blocks has one more for fast commits.
+const LOG_TO_FAST: u32 = 64;
 /// Blocks of zeros that are written at once.
 const ZEROS: usize = 256;
 
@@ -90,7 +94,7 @@ pub(in crate::ext2) fn add_counted(device: &dyn BlockDevice, options: AddOptions
     if locate(&shape, &raw)?.is_some() {
         return Err(Error::Unsupported("a second journal".into()));
     }
-    let blocks = size_of_log(shape.blocks_count, options.blocks)?;
+    let blocks = size_of_log(shape.blocks_count, options.blocks, &shape.features)?;
     let volume = BlockView::new(device, idx(shape.block_size));
     let (inode_at, offset) = inode_place(&volume, &shape, JOURNAL_INO)?;
     let mut table = BlockBuf::zeroed(volume.block_size());
@@ -207,15 +211,16 @@ pub(super) fn ready(device: &dyn BlockDevice) -> Result<(Vec<u8>, Superblock)> {
     Ok((raw, shape))
 }
 
-/// How many blocks a journal has on a volume of `volume` blocks, if `asked` were asked for.
-pub(in crate::ext2) fn size_of_log(volume: u32, asked: Option<u32>) -> Result<u32> {
+/// How many blocks a journal has on a volume of `volume` blocks, if a log of `asked` was asked for.
+pub(in crate::ext2) fn size_of_log(volume: u32, asked: Option<u32>, features: &Features) -> Result<u32> {
     let small_volume = || Error::Unsupported(format!("a journal on a volume of only {volume} blocks"));
     let blocks = asked.or_else(|| default_blocks(volume)).ok_or_else(small_volume)?;
     if !(BLOCKS_MIN..=BLOCKS_MAX).contains(&blocks) {
         let text = format!("a journal of {blocks} blocks: {BLOCKS_MIN} to {BLOCKS_MAX} are possible");
         return Err(Error::Unsupported(text));
     }
-    Ok(blocks)
+    let has_fast = features.compat & compat::FAST_COMMIT != 0;
+    Ok(if has_fast { blocks + blocks / LOG_TO_FAST } else { blocks })
 }
 
 /// How the journal of a volume is mapped.
@@ -365,6 +370,10 @@ fn new_log_superblock(shape: &Superblock, blocks: u32) -> BlockBuf {
     let mut superblock = format::Superblock::new(shape.block_size, blocks, 1, shape.uuid);
     superblock.features.incompat = log_features(shape);
     let mut block = BlockBuf::zeroed(idx(shape.block_size));
+    if superblock.features.incompat & INCOMPAT_FAST_COMMIT != 0 {
+        superblock.fast_blocks = blocks / (LOG_TO_FAST + 1);
+        Be::put_u32(&mut block, format::offset::S_NUM_FC_BLKS, superblock.fast_blocks);
+    }
     superblock.encode_into(&mut block[..format::SUPERBLOCK_SIZE]);
     block
 }
@@ -377,6 +386,9 @@ fn log_features(shape: &Superblock) -> u32 {
     }
     if shape.features.has_sums() {
         features |= INCOMPAT_CSUM_V3;
+    }
+    if shape.features.compat & compat::FAST_COMMIT != 0 {
+        features |= INCOMPAT_FAST_COMMIT;
     }
     features
 }

@@ -13,6 +13,7 @@
 mod copies;
 mod create;
 mod external;
+mod fast;
 mod find;
 mod kinds;
 mod orphan_extents;

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fstitch_core::{
     BlockBuf, BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result, Structure, Timestamp,
 };
-use fstitch_patch::journal::{Log, replay};
+use fstitch_patch::journal::{Log, Scan, replay};
 
 use super::orphan_file::OrphanFile;
 use super::raw::{
@@ -55,8 +55,8 @@ pub struct Orphans {
 
 /// An inode that is worked on.
 pub(super) struct Orphan {
-    ino: u32,
-    group: u32,
+    pub(super) ino: u32,
+    pub(super) group: u32,
     /// Where its bytes are.
     pub(super) at: (BlockNo, usize),
     pub(super) disk: DiskInode,
@@ -73,15 +73,15 @@ enum Origin<'f> {
 
 /// What a batch has changed that has sums: they are put right when it is complete.
 #[derive(Clone, Default)]
-struct Summed {
+pub(super) struct Summed {
     /// Groups whose descriptors or bitmaps were changed.
-    groups: BTreeSet<u32>,
+    pub(super) groups: BTreeSet<u32>,
     /// Inodes, and where they are.
-    inodes: BTreeMap<u32, (BlockNo, usize)>,
+    pub(super) inodes: BTreeMap<u32, (BlockNo, usize)>,
     /// Extent nodes, with the sums of the inodes that they belong to.
-    nodes: BTreeMap<BlockNo, InodeSums>,
+    pub(super) nodes: BTreeMap<BlockNo, InodeSums>,
     /// The sums of the inode that is worked on, if it has extents.
-    nodes_of: Option<InodeSums>,
+    pub(super) nodes_of: Option<InodeSums>,
 }
 
 /// What became of the blocks under a pointer.
@@ -100,14 +100,14 @@ pub(super) struct Pass<'a, 'd> {
     pub(super) volume: BlockView<'a>,
     pub(super) shape: Superblock,
     log: &'a mut Log<'d>,
-    now: Timestamp,
+    pub(super) now: Timestamp,
     /// Blocks changed since the last batch.
     changed: BTreeMap<BlockNo, (BlockKind, BlockBuf)>,
     batch_max: usize,
     /// The volume's own blocks.
-    own: OwnRuns,
+    pub(super) own: OwnRuns,
     /// What of the changed blocks has sums to be put right.
-    summed: Summed,
+    pub(super) summed: Summed,
 }
 
 impl<'a, 'd> Pass<'a, 'd> {
@@ -125,6 +125,16 @@ impl<'a, 'd> Pass<'a, 'd> {
         if batch_max < 2 * STEP_MAX {
             return Err(Error::Unsupported(format!("transactions of only {batch_max} blocks, for orphans")));
         }
+        Self::of_any_size(volume, shape, log, (now, batch_max))
+    }
+
+    /// A pass whose batch is as large as it gets, if `batch_max` is out of reach.
+    pub(super) fn of_any_size(
+        volume: BlockView<'a>,
+        shape: Superblock,
+        log: &'a mut Log<'d>,
+        (now, batch_max): (Timestamp, usize),
+    ) -> Result<Self> {
         let groups = GroupDescriptor::read_all(&shape, |block, into| {
             volume.read(block, BlockKind::GroupDescriptor, into)
         })?;
@@ -189,12 +199,34 @@ impl<'a, 'd> Pass<'a, 'd> {
             return Ok(());
         }
         self.seal()?;
+        let (kinds, blocks) = self.take_changed();
+        self.log.apply(&blocks, self.now)?;
+        self.bring_home(&kinds)
+    }
+
+    /// Puts the changes made so far into the log in the place of the fast commits behind `scan`, and from there home.
+    pub(super) fn send_instead(&mut self, scan: &Scan) -> Result<()> {
+        self.seal()?;
+        let (kinds, blocks) = self.take_changed();
+        if blocks.len() > self.log.apply_max() {
+            let (blocks, most) = (blocks.len(), self.log.apply_max());
+            let problem = format!("fast commits that change {blocks} blocks, in a log for {most}");
+            return Err(Error::Unsupported(problem));
+        }
+        self.log.supersede(scan, &blocks, self.now)?;
+        self.bring_home(&kinds)
+    }
+
+    fn take_changed(&mut self) -> (BTreeMap<BlockNo, BlockKind>, Vec<(BlockNo, BlockBuf)>) {
         let (mut kinds, mut blocks) = (BTreeMap::new(), Vec::new());
         for (no, (kind, block)) in std::mem::take(&mut self.changed) {
             kinds.insert(no, kind);
             blocks.push((no, block));
         }
-        self.log.apply(&blocks, self.now)?;
+        (kinds, blocks)
+    }
+
+    fn bring_home(&mut self, kinds: &BTreeMap<BlockNo, BlockKind>) -> Result<()> {
         let kind_of = |no: BlockNo, _: &[u8]| kinds.get(&no).copied().unwrap_or(BlockKind::Data);
         replay(self.log, &self.volume, &kind_of, &mut |_| {})?;
         Ok(())
@@ -280,19 +312,19 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     /// A field of the superblock as it is now.
-    fn field(&self, field: Field<u32>) -> Result<u32> {
+    pub(super) fn field(&self, field: Field<u32>) -> Result<u32> {
         let no = BlockNo(u64::from(self.shape.first_data_block()));
         let block = self.read(no, BlockKind::Superblock)?;
         Ok(field.get(&block[self.shape.offset_in_block()..]))
     }
 
-    fn superblock(&mut self) -> Result<&mut [u8]> {
+    pub(super) fn superblock(&mut self) -> Result<&mut [u8]> {
         let offset = self.shape.offset_in_block();
         let no = BlockNo(u64::from(self.shape.first_data_block()));
         Ok(&mut self.change(no, BlockKind::Superblock)?[offset..])
     }
 
-    fn descriptor(&self, group: u32) -> Result<(BlockNo, usize, GroupDescriptor)> {
+    pub(super) fn descriptor(&self, group: u32) -> Result<(BlockNo, usize, GroupDescriptor)> {
         let (no, offset) = self.shape.descriptor_place(group);
         let no = BlockNo(u64::from(no));
         let block = self.read(no, BlockKind::GroupDescriptor)?;
@@ -352,7 +384,7 @@ impl<'a, 'd> Pass<'a, 'd> {
         Ok(())
     }
 
-    fn free_inode(&mut self, orphan: &Orphan) -> Result<()> {
+    pub(super) fn free_inode(&mut self, orphan: &Orphan) -> Result<()> {
         let (no, offset, at) = self.descriptor(orphan.group)?;
         let bit = (orphan.ino - 1) % self.shape.inodes_per_group;
         self.summed.groups.insert(orphan.group);
@@ -367,7 +399,7 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     /// Gives up an inode's share in its block of attributes.
-    fn free_attributes(&mut self, block: u32) -> Result<()> {
+    pub(super) fn free_attributes(&mut self, block: u32) -> Result<()> {
         if block <= self.shape.first_data_block() || block >= self.shape.blocks_count {
             return Err(Error::corrupt(Structure::Orphan, None, format!("attributes in block {block}")));
         }
@@ -444,7 +476,7 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     /// Frees the inode's blocks from the end to file block `keep`; whether that is finished.
-    fn free_from(&mut self, orphan: &mut Orphan, keep: u64) -> Result<bool> {
+    pub(super) fn free_from(&mut self, orphan: &mut Orphan, keep: u64) -> Result<bool> {
         if orphan.disk.has_extents() {
             return self.free_extents(orphan, keep);
         }
@@ -590,7 +622,7 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     /// Where file block `index` is.
-    fn block_at(&self, orphan: &Orphan, index: u64) -> Result<Option<BlockNo>> {
+    pub(super) fn block_at(&self, orphan: &Orphan, index: u64) -> Result<Option<BlockNo>> {
         if orphan.disk.has_extents() {
             return self.extent_at(orphan, index);
         }
@@ -619,7 +651,7 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     /// When an inode is freed now. Small numbers would be taken for links of the list.
-    fn deletion_time(&self) -> Result<u32> {
+    pub(super) fn deletion_time(&self) -> Result<u32> {
         let made = self.field(S_MKFS_TIME)?;
         Ok(low32(self.now.secs.max(0).cast_unsigned()).max(made).max(1))
     }

@@ -8,9 +8,11 @@
 //! log that nobody may replay, whatever it holds: the kernel empties it, and so do we before we use it.
 
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Structure, Timestamp};
-use fstitch_patch::journal::{Log, Progress, Replayed, replay};
+use fstitch_patch::journal::fast::FastCommits;
+use fstitch_patch::journal::{Log, Progress, Replayed, Scan, Stage, bring_home};
 
 use super::create::clear_backup;
+use super::fast;
 use super::find::{Internal, Journal, Place, locate};
 use super::kinds::Kinds;
 use super::orphans::{Orphans, Pass};
@@ -52,6 +54,8 @@ impl std::fmt::Debug for Options<'_> {
 pub struct Recovered {
     /// What came from the journal; `None` if it was empty.
     pub replayed: Option<Replayed>,
+    /// Fast commits behind it that were applied.
+    pub fast_commits: u32,
     /// What became of orphans.
     pub orphans: Orphans,
     /// Why the volume is marked as having errors now, if it was not before: a check is due.
@@ -196,7 +200,7 @@ pub fn recover(device: &dyn BlockDevice, options: &mut Options<'_>) -> Result<Op
 impl Recovered {
     const fn new() -> Self {
         let orphans = Orphans { freed: 0, cut: 0, dropped: false };
-        Self { replayed: None, orphans, errors: Vec::new() }
+        Self { replayed: None, fast_commits: 0, orphans, errors: Vec::new() }
     }
 }
 
@@ -223,7 +227,11 @@ impl Work<'_, '_> {
             let (_, shape) = read_superblock(self.device)?;
             let kinds = Kinds::read(&self.volume, &shape)?;
             let kind_of = |block: BlockNo, contents: &[u8]| kinds.of(block, contents);
-            let replayed = replay(self.log, &self.volume, &kind_of, options.progress)?;
+            let mut scanned = |done, total| (options.progress)(Progress { stage: Stage::Scan, done, total });
+            let scan = self.log.scan(&mut scanned)?;
+            let fast = self.log.fast_commits(scan.next())?;
+            let replayed = bring_home(self.log, &self.volume, &kind_of, scan, options.progress)?;
+            self.apply(&replayed.scan, &fast, options.now)?;
             if replayed.scan.end.why.is_damage() {
                 self.recovered.errors.push(replayed.scan.end.to_string());
             }
@@ -236,6 +244,21 @@ impl Work<'_, '_> {
         self.note_errors()?;
         // Only when the volume itself remembers that there was an error may the journal forget it.
         if errno != 0 { self.log.forget_errno() } else { Ok(()) }
+    }
+
+    /// Applies what fast commits say, and empties the log.
+    fn apply(&mut self, scan: &Scan, fast: &FastCommits, now: Timestamp) -> Result<()> {
+        if let Some(damage) = fast.damage() {
+            self.recovered.errors.push(damage.to_string());
+        }
+        if fast.commits() == 0 {
+            return self.log.reset(scan.restart(self.log));
+        }
+        let (_, shape) = read_superblock(self.device)?;
+        let pass = Pass::of_any_size(self.volume, shape, self.log, (now, usize::MAX))?;
+        fast::apply(pass, scan, fast)?;
+        self.recovered.fast_commits = fast.commits();
+        Ok(())
     }
 
     fn note_errors(&self) -> Result<()> {

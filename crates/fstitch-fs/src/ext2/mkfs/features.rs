@@ -19,6 +19,8 @@ pub struct MkfsFeatures {
     pub dir_index: bool,
     /// Superblock copies in two groups only, the second and the last.
     pub sparse_super2: bool,
+    /// The journal has room for fast commits behind its log. Needs a journal.
+    pub fast_commit: bool,
     /// Inode numbers and UUID never change.
     pub stable_inodes: bool,
     /// Unlinked inodes that are open are noted in a file. Needs a journal.
@@ -79,12 +81,13 @@ impl Word {
 }
 
 /// Everything that we can make, in the order of the bits.
-const KNOWN: [Known; 23] = [
+const KNOWN: [Known; 24] = [
     ("has_journal", |f| &mut f.has_journal, Word::Compat(compat::HAS_JOURNAL)),
     ("ext_attr", |f| &mut f.ext_attr, Word::Compat(compat::EXT_ATTR)),
     ("resize_inode", |f| &mut f.resize_inode, Word::Compat(compat::RESIZE_INODE)),
     ("dir_index", |f| &mut f.dir_index, Word::Compat(compat::DIR_INDEX)),
     ("sparse_super2", |f| &mut f.sparse_super2, Word::Compat(compat::SPARSE_SUPER2)),
+    ("fast_commit", |f| &mut f.fast_commit, Word::Compat(compat::FAST_COMMIT)),
     ("stable_inodes", |f| &mut f.stable_inodes, Word::Compat(compat::STABLE_INODES)),
     ("orphan_file", |f| &mut f.orphan_file, Word::Compat(compat::ORPHAN_FILE)),
     ("filetype", |f| &mut f.filetype, Word::Incompat(incompat::FILETYPE)),
@@ -113,6 +116,7 @@ impl MkfsFeatures {
         resize_inode: false,
         dir_index: false,
         sparse_super2: false,
+        fast_commit: false,
         stable_inodes: false,
         orphan_file: false,
         filetype: false,
@@ -236,6 +240,9 @@ impl MkfsFeatures {
         if self.orphan_file && !self.has_journal {
             return refuse("feature orphan_file without a journal");
         }
+        if self.fast_commit && !self.has_journal {
+            return refuse("feature fast_commit without a journal");
+        }
         if self.inline_data && inode_size < 256 {
             return refuse("feature inline_data with inodes of 128 bytes");
         }
@@ -291,6 +298,7 @@ mod tests {
         for (list, named) in [
             ("^metadata_csum,metadata_csum_seed", "metadata_csum_seed"),
             ("^has_journal,orphan_file", "orphan_file"),
+            ("^has_journal,fast_commit", "fast_commit"),
             ("^extent", "64bit"),
             ("meta_bg", "resize_inode"),
         ] {

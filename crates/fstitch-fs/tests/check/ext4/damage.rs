@@ -301,8 +301,12 @@ const VALUES: &[Case] = &[
 
 /// Cases for a volume of one group, which has no copies.
 const ALONE: &[Case] = &[
-    case("another place of a block bitmap", "group-descriptor", |image| Le::put_u32(image.descriptor(0), 0, 5426)),
-    case("another place of an inode bitmap", "group-descriptor", |image| Le::put_u32(image.descriptor(0), 4, 5430)),
+    case("another place of a block bitmap", "group-descriptor", |image| {
+        Le::put_u32(image.descriptor(0), 0, 5426)
+    }),
+    case("another place of an inode bitmap", "group-descriptor", |image| {
+        Le::put_u32(image.descriptor(0), 4, 5430)
+    }),
 ];
 
 /// Cases where a block of an index is none once it is mended.

@@ -1,0 +1,87 @@
+//! Sets of blocks as runs.
+
+/// Blocks: runs from one number up to another, sorted and apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Runs(Vec<(u32, u32)>);
+
+impl Runs {
+    /// The blocks of runs that may be in any order and overlap.
+    pub(super) fn of(mut runs: Vec<(u32, u32)>) -> Self {
+        runs.retain(|&(start, end)| start < end);
+        runs.sort_unstable();
+        let mut joined: Vec<(u32, u32)> = Vec::new();
+        for (start, end) in runs {
+            match joined.last_mut() {
+                Some((_, last)) if *last >= start => *last = (*last).max(end),
+                _ => joined.push((start, end)),
+            }
+        }
+        Self(joined)
+    }
+
+    /// The end of the run that holds `block`, if there is one.
+    pub(super) fn holds(&self, block: u32) -> Option<u32> {
+        let at = self.0.partition_point(|&(_, end)| end <= block);
+        self.0.get(at).filter(|&&(start, _)| start <= block).map(|&(_, end)| end)
+    }
+
+    /// What is here and not in `other`.
+    pub(super) fn without(&self, other: &Self) -> Self {
+        let mut left = Vec::new();
+        let mut others = other.0.iter().peekable();
+        for &(start, end) in &self.0 {
+            let mut at = start;
+            while let Some(&&(other_start, other_end)) = others.peek() {
+                if other_start >= end {
+                    break;
+                }
+                left.push((at, other_start.max(at)));
+                at = at.max(other_end);
+                if other_end > end {
+                    break;
+                }
+                others.next();
+            }
+            left.push((at.min(end), end));
+        }
+        Self::of(left)
+    }
+
+    /// All blocks, in order.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().flat_map(|&(start, end)| start..end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_joined_and_searched() {
+        let runs = Runs::of(vec![(5, 7), (1, 3), (2, 4), (7, 9), (20, 20)]);
+        assert_eq!(runs, Runs(vec![(1, 4), (5, 9)]));
+        assert_eq!(
+            [0, 1, 3, 4, 8, 9].map(|block| runs.holds(block)),
+            [None, Some(4), Some(4), None, Some(9), None]
+        );
+    }
+
+    #[test]
+    fn what_is_left_is_what_single_blocks_say() {
+        let mut seed = fstitch_core::Seed::new(7);
+        for _ in 0..2000 {
+            let mut any = || {
+                let mut runs = Vec::new();
+                for _ in 0..seed.below(5) {
+                    let start = u32::try_from(seed.below(40)).unwrap();
+                    runs.push((start, start + u32::try_from(seed.below(12)).unwrap()));
+                }
+                Runs::of(runs)
+            };
+            let (one, other) = (any(), any());
+            let expected: Vec<u32> = one.blocks().filter(|&block| other.holds(block).is_none()).collect();
+            assert_eq!(one.without(&other).blocks().collect::<Vec<_>>(), expected, "{one:?} {other:?}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Fast commits that the kernel has left: what comes out is what the kernel makes of them, whatever moment of the recovery the power fails
+//! in.
+//!
+//! What it prevents: files that were stable by `fsync` and are not there after a crash; a recovery that cannot be repeated.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fstitch_core::{
+    BlockDevice, BlockNo, BlockRead, BlockWrite, Consistency, Error, FileKind, FileSystem, Geometry, IoOp,
+    MemDevice, Result,
+};
+use fstitch_fs::ext2::check::check_ext2;
+use fstitch_fs::ext2::journal::{BATCH_MAX, Options, recover};
+
+use super::support::{Scratch, have};
+use super::tree::Tree;
+use super::{NOW, device, e2fsck_is_content, kernel, made, mounted, recovered};
+
+/// What `mke2fs` is told beside `fast_commit`.
+const SHAPES: [(&str, &[&str]); 7] = [
+    ("1K", &["-b", "1024", "-O", "fast_commit"]),
+    ("4K", &["-b", "4096", "-O", "fast_commit"]),
+    ("small-groups", &["-b", "1024", "-g", "1024", "-N", "4096", "-O", "fast_commit"]),
+    ("no-csum", &["-b", "2048", "-O", "fast_commit,^metadata_csum"]),
+    ("uninit_bg", &["-b", "1024", "-g", "2048", "-O", "fast_commit,^metadata_csum,uninit_bg"]),
+    ("seed", &["-O", "fast_commit,metadata_csum_seed,orphan_file"]),
+    ("no-64bit", &["-b", "1024", "-O", "fast_commit,^64bit,^flex_bg"]),
+];
+
+/// A directory's time is that of the recovery where names in it were recovered; and one that is made by a fast commit has one link only
+/// when the kernel has recovered it, which is right for who counts none. What is right for us the checkers say.
+fn as_far_as_kept(mut tree: Tree) -> Tree {
+    for item in tree.0.values_mut().filter(|item| item.kind == FileKind::Directory) {
+        (item.mtime, item.nlink) = ((0, 0), 0);
+    }
+    tree
+}
+
+fn tree_of(device: &Arc<MemDevice>) -> Tree {
+    let fs = mounted(device, Consistency::Ordered);
+    let tree = Tree::of(&fs);
+    fs.unmount().unwrap();
+    as_far_as_kept(tree)
+}
+
+#[test]
+fn fast_commits_of_the_kernel_are_applied_as_the_kernel_does() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-fast");
+    let mut applied = 0;
+    for (name, options) in SHAPES {
+        let image = made(&scratch, options);
+        let Some(moments) = kernel::written_fast(&scratch, &image) else { return };
+        for (at, left) in moments.into_iter().enumerate() {
+            let name = format!("{name}, step {at}");
+            let device = device(left.clone());
+            let done = recovered(&*device).unwrap_or_else(|| panic!("{name}: there is something to do"));
+            assert!(done.errors.is_empty(), "{name}: {done:?}");
+            applied += done.fast_commits;
+            println!("{name}: {} fast commits", done.fast_commits);
+            e2fsck_is_content(&scratch, &name, &device.image());
+            let theirs = kernel::tree(&scratch, &left).unwrap();
+            as_far_as_kept(theirs).expect(&tree_of(&device), &name);
+        }
+    }
+    assert!(applied > 500, "only {applied} fast commits");
+}
+
+/// A device whose power fails after so many writes of a block.
+struct Cut<'d> {
+    below: &'d MemDevice,
+    left: AtomicUsize,
+}
+
+impl BlockDevice for Cut<'_> {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.below.read(reads)
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        for write in writes {
+            let left =
+                self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            if left.is_err() {
+                return Err(Error::io(IoOp::Write, write.block, std::io::Error::other("no power")));
+            }
+            self.below.write(&[BlockWrite { block: write.block, kind: write.kind, data: write.data }])?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.below.flush()
+    }
+
+    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+        self.below.discard(start, count)
+    }
+}
+
+#[test]
+fn a_recovery_with_fast_commits_may_be_cut_at_every_write() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-fast-cut");
+    let mut cuts = 0;
+    // All steps of all shapes were cut once, which takes minutes: these have names, a new directory, pieces of a file.
+    for ((name, options), steps) in [(SHAPES[0], [1, 4]), (SHAPES[4], [2, 3])] {
+        let image = made(&scratch, options);
+        let Some(moments) = kernel::written_fast(&scratch, &image) else { return };
+        for (step, left) in moments.into_iter().enumerate().filter(|(step, _)| steps.contains(step)) {
+            let whole = device(left.clone());
+            if recovered(&*whole).unwrap().fast_commits == 0 {
+                continue;
+            }
+            let expected = tree_of(&whole);
+            for writes in 0.. {
+                let below = device(left.clone());
+                let cut = Cut { below: &below, left: AtomicUsize::new(writes) };
+                let mut options = Options {
+                    external: None,
+                    now: NOW,
+                    for_reading: false,
+                    batch_max: BATCH_MAX,
+                    progress: &mut |_| {},
+                };
+                let is_whole = recover(&cut, &mut options).is_ok();
+                let name = format!("{name}, step {step}, {writes} writes");
+                if cuts % 40 == 7 {
+                    let theirs = kernel::tree(&scratch, &below.image()).unwrap();
+                    as_far_as_kept(theirs).expect(&expected, &format!("{name}: the kernel's"));
+                }
+                recovered(&*below);
+                tree_of(&below).expect(&expected, &name);
+                let report = check_ext2(&*below).unwrap();
+                assert_eq!(report.total, 0, "{name}: {:#?}", report.findings);
+                cuts += 1;
+                if is_whole {
+                    break;
+                }
+            }
+        }
+    }
+    println!("{cuts} cuts");
+    assert!(cuts > 100, "only {cuts} cuts");
+}
