@@ -72,7 +72,10 @@ const SHALLOW: [Step; 46] = [
     ("truncate /a 0;append /a 20000", "/a"),
     ("unlink /a", "/"),
     ("hold /u;unlink /u;write /u 20480 1024;truncate /u 30000;release /u", "/"),
-    ("create /n;create /m;append /n 1024;append /m 1024;append /n 1024;append /m 1024;append /n 1024;append /m 1024", "/n"),
+    (
+        "create /n;create /m;append /n 1024;append /m 1024;append /n 1024;append /m 1024;append /n 1024;append /m 1024",
+        "/n",
+    ),
 ];
 
 /// Pieces of the deep file, from its end on, each a block with a hole before it: leaves are split in the middle, so that they are half

@@ -143,7 +143,8 @@ impl Volume<'_> {
         ] {
             self.read(block, kind, &mut bytes)?;
             let sum = self.bitmap_sum(map, &bytes);
-            count += usize::from(sum.is_some_and(|sum| checksum::kept_of_bitmap_sum(sum, raw.len()) == found));
+            count +=
+                usize::from(sum.is_some_and(|sum| checksum::kept_of_bitmap_sum(sum, raw.len()) == found));
         }
         Ok(count)
     }

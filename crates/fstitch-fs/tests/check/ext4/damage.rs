@@ -12,8 +12,8 @@ use fstitch_fs::ext2::layout::extent::{
     EE_BLOCK, EE_LEN, EE_START_LO, EH_DEPTH, EH_ENTRIES, EH_MAGIC, EI_BLOCK,
 };
 use fstitch_fs::ext2::layout::inode::{
-    EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_BLOCKS_HIGH, I_CHECKSUM_LO, I_EXTRA_ISIZE, I_FILE_ACL, I_FLAGS,
-    I_SIZE,
+    EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_BLOCKS_HIGH, I_CHECKSUM_LO, I_EXTRA_ISIZE,
+    I_FILE_ACL, I_FLAGS, I_SIZE,
 };
 
 use super::corpus::{filled, shape};
@@ -301,8 +301,12 @@ const VALUES: &[Case] = &[
 
 /// Cases for a volume of one group, which has no copies.
 const ALONE: &[Case] = &[
-    case("another place of a block bitmap", "group-descriptor", |image| Le::put_u32(image.descriptor(0), 0, 5426)),
-    case("another place of an inode bitmap", "group-descriptor", |image| Le::put_u32(image.descriptor(0), 4, 5430)),
+    case("another place of a block bitmap", "group-descriptor", |image| {
+        Le::put_u32(image.descriptor(0), 0, 5426)
+    }),
+    case("another place of an inode bitmap", "group-descriptor", |image| {
+        Le::put_u32(image.descriptor(0), 4, 5430)
+    }),
 ];
 
 /// Cases where a block of an index is none once it is mended.

@@ -100,7 +100,9 @@ impl Places {
             return;
         }
         self.add(What::Inode(ino), at, len);
-        let Ok(disk) = DiskInode::parse(raw, InodeNo(u64::from(ino)), BlockNo(0), &self.shape) else { return };
+        let Ok(disk) = DiskInode::parse(raw, InodeNo(u64::from(ino)), BlockNo(0), &self.shape) else {
+            return;
+        };
         if disk.xattr_block != 0 {
             let block = u64::from(disk.xattr_block);
             self.add_block(What::Attributes(block), block);
@@ -112,7 +114,8 @@ impl Places {
 
     fn add_tree(&mut self, image: &[u8], ino: u32, disk: &DiskInode) {
         let mut expected = Expected::root(BlockNo(0), self.shape.blocks_count);
-        let mut left = vec![Node::parse(&inode::pointer_bytes(&disk.block), &expected).expect("a sound root")];
+        let mut left =
+            vec![Node::parse(&inode::pointer_bytes(&disk.block), &expected).expect("a sound root")];
         while let Some(node) = left.pop() {
             match node.entries {
                 Entries::Leaf(extents) if disk.kind == FileKind::Directory => {
@@ -126,7 +129,9 @@ impl Places {
                         self.add_block(What::ExtentNode(ino, disk.generation), u64::from(below.node));
                         let at = to_usize(below.node) * self.unit();
                         expected.depth = Some(node.depth - 1);
-                        left.push(Node::parse(&image[at..at + self.unit()], &expected).expect("a sound node"));
+                        left.push(
+                            Node::parse(&image[at..at + self.unit()], &expected).expect("a sound node"),
+                        );
                     }
                 }
             }
@@ -236,7 +241,11 @@ impl Places {
                 let Some(sum) = sums.bitmap(raw, bits) else { return };
                 let (at, len) = self.descriptor(group);
                 let raw = &mut image[at..at + len];
-                if is_blocks { put_block_bitmap_sum(raw, sum) } else { put_inode_bitmap_sum(raw, sum) }
+                if is_blocks {
+                    put_block_bitmap_sum(raw, sum)
+                } else {
+                    put_inode_bitmap_sum(raw, sum)
+                }
                 sums.seal_descriptor(group, raw);
             }
             What::Other => {}
