@@ -74,6 +74,26 @@ pub fn tree(scratch: &Scratch, image: &[u8]) -> Option<Tree> {
     Some(tree)
 }
 
+/// The volume with a directory `many` of so many names, which the kernel has made, and their index.
+pub fn with_names(scratch: &Scratch, image: &[u8], count: usize) -> Option<Vec<u8>> {
+    let path = new_path(scratch);
+    std::fs::write(&path, image).unwrap();
+    let mounted = Mounted::new(scratch, &path)?;
+    let many = mounted.0.join("many");
+    std::fs::create_dir(&many).unwrap();
+    let first = many.join("a name that is longer than most names are, with a number: 0");
+    std::fs::write(&first, []).unwrap();
+    for at in 1..count {
+        let name = format!("a name that is longer than most names are, with a number: {at}");
+        // Names of one file need no inodes, up to as many as links are counted.
+        std::fs::hard_link(&first, many.join(name)).unwrap();
+    }
+    drop(mounted);
+    let image = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    Some(image)
+}
+
 /// The tree of a mounted volume.
 fn whole(root: &Path) -> Tree {
     let mut tree = Tree::default();

@@ -79,7 +79,7 @@ fn as_of_old(mut image: Vec<u8>, block_size: u32) -> Vec<u8> {
 }
 
 /// A volume in memory; each mount has a cache of its own, so that everything comes from the medium.
-struct ExtentMedium {
+pub struct ExtentMedium {
     device: Arc<MemDevice>,
     options: CacheOptions,
     mode: Consistency,
@@ -87,7 +87,7 @@ struct ExtentMedium {
 }
 
 impl ExtentMedium {
-    fn new(block_size: u32, options: CacheOptions, mode: Consistency) -> Option<Self> {
+    pub fn new(block_size: u32, options: CacheOptions, mode: Consistency) -> Option<Self> {
         let mut image = made(block_size)?;
         // What is free is not zero.
         let zero = vec![0; to_usize(block_size)];
@@ -105,7 +105,7 @@ impl ExtentMedium {
         Self { device, options, mode, clock: Arc::new(ManualClock::new()) }
     }
 
-    fn opened(&self) -> Uhfs<Ext2> {
+    pub fn opened(&self) -> Uhfs<Ext2> {
         let fs = UhfsOptions { atime: AtimePolicy::NoAtime, idle_nodes: Some(2), ..UhfsOptions::default() };
         let (cache, consistency) = (self.options.clone(), Some(self.mode));
         let arrangement = Arrangement { consistency, cache, fs, ..Arrangement::default() };
@@ -114,7 +114,7 @@ impl ExtentMedium {
     }
 
     /// What the reference checker says.
-    fn judge(&self) {
+    pub fn judge(&self) {
         let path = image_path();
         std::fs::write(&path, self.device.image()).unwrap();
         let judged = Command::new("e2fsck").arg("-fn").arg(&path).output().unwrap();
@@ -261,7 +261,7 @@ fn runs(fs: &Uhfs<Ext2>, name: &str) -> Vec<(u64, u64)> {
     runs
 }
 
-fn create(fs: &Uhfs<Ext2>, name: &str) -> InodeNo {
+pub fn create(fs: &Uhfs<Ext2>, name: &str) -> InodeNo {
     let mode = FileKind::Regular.mode_bits() | 0o644;
     fs.mknod(&CALLER, fs.root(), name.as_bytes(), mode, 0).unwrap().attr.ino
 }

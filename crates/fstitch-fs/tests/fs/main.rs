@@ -22,3 +22,4 @@ mod rig;
 mod shape;
 mod threads;
 mod toy;
+mod unwritten;

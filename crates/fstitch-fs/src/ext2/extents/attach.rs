@@ -142,8 +142,12 @@ impl Ext2 {
     pub(super) fn reserve_for_edits(&self, inode: &mut Inode, places: &[u64]) -> Result<()> {
         let mut tree = self.tree(inode)?;
         let mut needed = 0;
-        for &index in places {
-            needed += tree.nodes_needed(index, ADDED_MAX)?;
+        for (before, &index) in places.iter().enumerate() {
+            // The edits before it may take the room that there is on the way to it, and make the tree deeper.
+            needed += match before {
+                0 => tree.nodes_needed(index, ADDED_MAX)?,
+                _ => usize::from(tree.root.depth) + 2,
+            };
         }
         drop(tree);
         self.reserve_nodes(&Caller::default(), inode, needed)

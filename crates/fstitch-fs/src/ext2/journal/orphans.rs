@@ -20,7 +20,7 @@ use super::raw::{
     SUPERBLOCK_SIZE, Superblock,
 };
 use crate::ext2::layout::checksum::{
-    self, InodeSums, Sums, put_block_bitmap_sum, put_inode_bitmap_sum, seal_superblock,
+    self, InodeSums, Sums, is_placed, put_block_bitmap_sum, put_inode_bitmap_sum, seal_superblock,
 };
 use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::group::{
@@ -290,7 +290,27 @@ impl<'a, 'd> Pass<'a, 'd> {
         }
         let mut block = BlockBuf::zeroed(self.volume.block_size());
         self.volume.read(no, kind, &mut block)?;
+        self.verify(no, kind, &block)?;
         Ok(block)
+    }
+
+    /// Fails if a block that says what is to be freed has a wrong sum: another's blocks would be.
+    fn verify(&self, no: BlockNo, kind: BlockKind, block: &[u8]) -> Result<()> {
+        let is_right = match (kind, self.summed.nodes_of) {
+            (BlockKind::Indirect, Some(sums)) => {
+                sums.extent_node(block).is_none_or(|sum| is_placed(block, sum))
+            }
+            (BlockKind::Attribute, _) if H_MAGIC.get(block) == XATTR_MAGIC => {
+                self.shape.sums.are_attributes_right(no.get(), block)
+            }
+            _ => true,
+        };
+        if is_right {
+            return Ok(());
+        }
+        let what = if kind == BlockKind::Indirect { "an extent node" } else { "its attributes" };
+        let problem = format!("the checksum of {what} in block {no} is wrong");
+        Err(Error::corrupt(Structure::Orphan, no, problem))
     }
 
     pub(super) fn change(&mut self, no: BlockNo, kind: BlockKind) -> Result<&mut BlockBuf> {

@@ -10,6 +10,7 @@ use crate::ext2::layout::checksum::{
     CHECKSUM_CRC32C, DIRECTORY_TAIL, InodeSums, ORPHAN_MAGIC, ORPHAN_TAIL, Sums, crc, place,
     put_block_bitmap_sum, put_directory_tail, put_inode_bitmap_sum, seal_superblock,
 };
+use crate::ext2::layout::dirent::rec_len_field;
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::I_FLAGS;
 use crate::ext2::layout::superblock::{
@@ -214,7 +215,7 @@ pub(super) fn inode(plan: &Plan, now: Timestamp, file: &NewFile) -> Vec<u8> {
 fn entry(plan: &Plan, raw: &mut [u8], at: usize, span: usize, ino: u32, name: &[u8]) {
     let len = u8::try_from(name.len()).expect("names here are short");
     Le::put_u32(raw, at, ino);
-    Le::put_u16(raw, at + 4, u16::try_from(span).expect("blocks are at most 4 KiB"));
+    Le::put_u16(raw, at + 4, rec_len_field(span));
     raw[at + 6] = len;
     raw[at + 7] = if plan.features.filetype && ino != 0 { ENTRY_DIRECTORY } else { 0 };
     raw[at + 8..at + 8 + name.len()].copy_from_slice(name);

@@ -21,7 +21,7 @@ pub enum MkfsJournal {
 /// How to make a volume; the letters are `mke2fs`'s.
 #[derive(Clone, Debug)]
 pub struct MkfsOptions {
-    /// `-b`: 1024, 2048 or 4096; by default chosen by the volume's size.
+    /// `-b`: a power of two from 1024 to 65536; by default chosen by the volume's size.
     pub block_size: Option<u32>,
     /// The volume's size in its own blocks; by default all of the device.
     pub blocks: Option<u64>,

@@ -21,6 +21,10 @@ const LOST_FOUND_BYTES: u64 = 16 * 1024;
 const ORPHAN_BLOCKS: [u64; 2] = [32, 512];
 /// The orphan file has one block for so many of a volume that is neither small nor large.
 const ORPHAN_RATIO: u64 = 4096;
+/// Sizes of blocks. Few systems use volumes whose blocks are larger than a page.
+const BLOCK_SIZES: std::ops::RangeInclusive<u64> = 1024..=65_536;
+/// Blocks of a group at most: what counts the free ones has 16 bits.
+const GROUP_MAX: u64 = (1 << 16) - 8;
 /// Blocks that an inode names directly.
 pub(super) const DIRECT_BLOCKS: u64 = 12;
 
@@ -89,8 +93,9 @@ impl Plan {
             _ => device_bytes,
         };
         let block_size = options.block_size.map_or_else(|| default_block_size(bytes), u64::from);
-        if ![1024, 2048, 4096].contains(&block_size) {
-            return refuse(format!("block size {block_size}; 1024, 2048 and 4096 are possible"));
+        if !block_size.is_power_of_two() || !BLOCK_SIZES.contains(&block_size) {
+            let (least, most) = (BLOCK_SIZES.start(), BLOCK_SIZES.end());
+            return refuse(format!("block size {block_size}; a power of two from {least} to {most}"));
         }
         let blocks = options.blocks.unwrap_or(device_bytes / block_size);
         if blocks > device_bytes / block_size {
@@ -104,7 +109,7 @@ impl Plan {
             block_size,
             blocks,
             first_data_block: u64::from(block_size == 1024),
-            blocks_per_group: block_size * 8,
+            blocks_per_group: (block_size * 8).min(GROUP_MAX),
             groups: 0,
             inode_size,
             inodes_per_group: 0,
@@ -199,7 +204,7 @@ impl Plan {
         if free <= fixed {
             return refuse(format!("a volume of {} blocks is too small", self.blocks));
         }
-        let wanted = (LOST_FOUND_BYTES / self.block_size).min(DIRECT_BLOCKS);
+        let wanted = (LOST_FOUND_BYTES / self.block_size).clamp(1, DIRECT_BLOCKS);
         self.features.resize_inode = self.reserved_desc_blocks > 0;
         self.lost_found_blocks = wanted.min((free - fixed).div_ceil(4));
         Ok(())

@@ -119,7 +119,14 @@ impl Rig {
         };
         let joins = self.run(0, |tree| tree.would_join(extent)).unwrap().0;
         let needed = if joins { 0 } else { self.needed(block, 1) };
-        self.run(needed, |tree| tree.insert(extent)).unwrap();
+        // What a step of an operation has to log: of each level one node that was there and one new one, and one for a new level.
+        let most = 2 * usize::from(self.root.depth) + 1;
+        let logged = |tree: &mut Tree<&mut Medium>| {
+            tree.insert(extent)?;
+            Ok(tree.nodes.values().filter(|held| held.is_changed).count())
+        };
+        let (changed, _) = self.run(needed, logged).unwrap();
+        assert!(changed <= most, "{changed} nodes changed at depth {}", self.root.depth);
         for (index, start) in (block..block + len).zip(start..) {
             self.model.insert(index, (start, unwritten));
         }
@@ -138,8 +145,8 @@ impl Rig {
     fn mark(&mut self) {
         let range = self.range();
         let unwritten = self.seed.below(2) == 0;
-        // Each end of a range may cut an extent in two.
-        let needed = self.needed(range.start, ADDED_MAX) + self.needed(range.end - 1, ADDED_MAX) + 1;
+        // Each end of a range may cut an extent in two; the first may take the room that was there for the second.
+        let needed = self.needed(range.start, ADDED_MAX) + usize::from(self.root.depth) + 2;
         self.run(needed, |tree| tree.mark(&range, unwritten)).unwrap();
         for (_, place) in self.model.range_mut(range) {
             place.1 = unwritten;
