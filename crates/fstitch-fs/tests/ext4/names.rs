@@ -1,5 +1,6 @@
 //! Many names in one directory: an index that is split wrongly hides names from us, from the kernel or from e2fsck.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -170,12 +171,11 @@ fn change(
         let new = name(dice, no);
         match dice.below(10) {
             0..=5 => {
-                if model.contains_key(&new) {
+                if let Entry::Vacant(free) = model.entry(new.clone()) {
+                    free.insert(make(fs, dir, &new));
+                } else {
                     let error = fs.mknod(&CALLER, dir, &new, 0o100_644, 0).unwrap_err();
                     assert_eq!(error.errno(), Errno::EXIST);
-                } else {
-                    let ino = make(fs, dir, &new);
-                    model.insert(new, ino);
                 }
             }
             6 if !model.is_empty() => {

@@ -120,7 +120,7 @@ impl Random {
         let [a, b] = dirs.map(|dir| {
             let no = seed.below(NAMES);
             // Some are short.
-            if no % 5 == 0 { format!("{dir}/s{no}") } else { format!("{dir}/@{no}") }
+            if no.is_multiple_of(5) { format!("{dir}/s{no}") } else { format!("{dir}/@{no}") }
         });
         let text = match seed.below(16) {
             0..=4 => format!("create {a}"),
