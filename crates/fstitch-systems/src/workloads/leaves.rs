@@ -56,7 +56,7 @@ const FEW: [Step; 24] = [
     ("create /d/@3;append /d/@3 2000;create /d/@4", "/d/@4"),
     ("mkdir /d/@3;mkdir /d/@4", "/d/@4"),
     ("link /f /d/@3;rename /d/@0 /d/@5;rename /d/@1 /d/@6", "/d"),
-    ("link /f /d/@3;rename /g /d/@4", "/g"),
+    ("link /f /d/@3;rename /g /d/@4", "/d/@4"),
     ("link /f /d/@3;rename /e/@100 /d/@4", "/d"),
     ("link /f /d/@3;rename /d/s /d/@4", "/d"),
     ("tmpfile /d /d/@3 2000;tmpfile /d /d/@4 2000", "/d"),
@@ -120,7 +120,7 @@ impl Random {
         let [a, b] = dirs.map(|dir| {
             let no = seed.below(NAMES);
             // Some are short.
-            if no % 5 == 0 { format!("{dir}/s{no}") } else { format!("{dir}/@{no}") }
+            if no.is_multiple_of(5) { format!("{dir}/s{no}") } else { format!("{dir}/@{no}") }
         });
         let text = match seed.below(16) {
             0..=4 => format!("create {a}"),

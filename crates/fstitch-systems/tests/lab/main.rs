@@ -163,7 +163,7 @@ fn ext4_extents_of_one_level_and_of_two() {
 fn indexes_of_directories_and_their_leaves() {
     for system in ["ext4-ordered", "ext4-metadata", "ext4-full", "ext3-ordered", "ext2-soft"] {
         lawful(system, "leaves", u64::MAX >> 1, 4);
-        lawful(system, "leaves-random", 3, 8);
+        lawful(system, "leaves-random", 8, 8);
     }
     for system in ["ext4-ordered-o0", "ext3-full"] {
         lawful(system, "roots", u64::MAX >> 1, 2);

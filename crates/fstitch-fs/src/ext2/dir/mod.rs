@@ -60,6 +60,8 @@ pub(super) struct DirMemory {
     no_index: bool,
     /// Its hash tree is damaged.
     bad_tree: bool,
+    /// The name that was looked for last by the tree, and the leaf to which that led: whoever makes it asks three times.
+    sought: Option<(Vec<u8>, usize)>,
     /// Whose its blocks are, for their sums.
     owner: u64,
 }

@@ -39,9 +39,9 @@ pub(super) struct Plan {
 pub(super) fn enter(way: Vec<Level>, leaf: IndexEntry, limits: Limits) -> Option<Plan> {
     let mut levels = u8::try_from(way.len()).ok()?.checked_sub(1)?;
     let (mut changed, mut new) = (Vec::new(), Vec::new());
-    let mut next = leaf.at + 1;
     let mut entry = leaf;
-    for Level { at, chosen, mut entries } in way.into_iter().rev() {
+    // Each block that is full takes the next one of the directory.
+    for (next, Level { at, chosen, mut entries }) in (leaf.at + 1..).zip(way.into_iter().rev()) {
         entries.insert(chosen + 1, entry);
         if entries.len() <= if at == 0 { limits.root } else { limits.node } {
             changed.push((at, entries));
@@ -58,7 +58,6 @@ pub(super) fn enter(way: Vec<Level>, leaf: IndexEntry, limits: Limits) -> Option
         }
         let upper = entries.split_off(entries.len() / 2);
         entry = IndexEntry { hash: upper[0].hash, at: next };
-        next += 1;
         changed.push((at, entries));
         new.push(upper);
     }

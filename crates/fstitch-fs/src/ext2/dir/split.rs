@@ -63,8 +63,9 @@ impl Ext2 {
         if !self.keeps_index_of(dir)? {
             return Ok(false);
         }
-        let Some(way) = self.way_for_change(dir, name)? else { return Ok(false) };
-        if self.leaf_room(dir, way.leaf, need)?.is_none() {
+        let Some(leaf) = self.leaf_for(dir, name)? else { return Ok(false) };
+        if self.leaf_room(dir, leaf, need)?.is_none() {
+            let Some(way) = self.way_for_change(dir, name)? else { return Ok(false) };
             self.widen(caller, dir, way, need)?;
         }
         Ok(true)
@@ -76,8 +77,16 @@ impl Ext2 {
         dir: &Inode,
         (name, need): (&[u8], usize),
     ) -> Result<Option<(usize, Block, Room)>> {
-        let Some(way) = self.way_for_change(dir, name)? else { return Ok(None) };
-        Ok(self.leaf_room(dir, way.leaf, need)?.map(|(block, room)| (way.leaf, block, room)))
+        let Some(leaf) = self.leaf_for(dir, name)? else { return Ok(None) };
+        Ok(self.leaf_room(dir, leaf, need)?.map(|(block, room)| (leaf, block, room)))
+    }
+
+    /// The leaf that takes `name`; `None` if the index cannot be used.
+    fn leaf_for(&self, dir: &Inode, name: &[u8]) -> Result<Option<usize>> {
+        if let Some(leaf) = self.dir_memory(dir)?.leaf_of(name) {
+            return Ok(Some(leaf));
+        }
+        Ok(self.way_for_change(dir, name)?.map(|way| way.leaf))
     }
 
     fn way_for_change(&self, dir: &Inode, name: &[u8]) -> Result<Option<Way>> {
@@ -163,7 +172,8 @@ impl Ext2 {
     ) -> Result<()> {
         let at = cut(names);
         let new = IndexEntry { hash: boundary(names, at), at: idx64(dir.dir_blocks(self)) };
-        let memory = self.dir_memory(dir)?;
+        let mut memory = self.dir_memory(dir)?;
+        memory.sought = None;
         let levels = self.levels_of(&memory, way)?;
         let limits = Limits {
             root: self.sb.index_limit(ROOT_ENTRIES),
@@ -335,6 +345,7 @@ impl Ext2 {
         dir.disk.flags = flags;
         drop(tx);
         let mut memory = self.dir_memory(dir)?;
+        memory.sought = None;
         memory.set_room(0, 0);
         for (at, (_, part)) in (1..).zip(&parts) {
             memory.set_room(at, self.leaf_len() - size_of(part));

@@ -153,6 +153,7 @@ impl Ext2 {
         name: &[u8],
     ) -> Result<Option<Option<NameSlot>>> {
         let Some(mut way) = self.usable_way(dir, memory, Goal::Name(name))? else { return Ok(None) };
+        let first = way.leaf;
         for _ in 0..memory.list().len() {
             let Some((block, bytes)) = self.dir_bytes(memory, way.leaf)? else { break };
             if let Some(found) = self.entries(&bytes, block).find(name, &mut 0)? {
@@ -162,7 +163,10 @@ impl Ext2 {
             }
             match self.next_leaf(memory, &mut way) {
                 Ok(Some(low)) if low & !1 == way.hash => {}
-                Ok(_) => return Ok(Some(None)),
+                Ok(_) => {
+                    memory.note_sought(name, first);
+                    return Ok(Some(None));
+                }
                 Err(error) => return memory.bad_tree_or(error),
             }
         }
@@ -188,6 +192,19 @@ impl Ext2 {
 }
 
 impl DirMemory {
+    /// The tree leads from `name` to block `leaf` of the directory.
+    pub(super) fn note_sought(&mut self, name: &[u8], leaf: usize) {
+        let (sought, at) = self.sought.get_or_insert_default();
+        sought.clear();
+        sought.extend_from_slice(name);
+        *at = leaf;
+    }
+
+    /// The leaf to which the tree leads from `name`, if that was asked last.
+    pub(super) fn leaf_of(&self, name: &[u8]) -> Option<usize> {
+        self.sought.as_ref().filter(|(sought, _)| sought == name).map(|&(_, leaf)| leaf)
+    }
+
     /// Does without the index from now on if it is that which is damaged.
     pub(super) fn bad_tree_or<T>(&mut self, error: Error) -> Result<Option<T>> {
         match error {

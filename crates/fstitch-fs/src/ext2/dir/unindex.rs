@@ -43,6 +43,7 @@ impl Ext2 {
         let mut memory = self.dir_memory(dir)?;
         // Room is looked for in all blocks again.
         memory.rooms = Rooms::unknown(memory.list().len());
+        memory.sought = None;
         drop(memory);
         self.memory.inodes().unindexed.insert(dir.ino, patch, &self.cache);
         self.remember(dir);
