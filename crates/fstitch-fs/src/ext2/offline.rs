@@ -91,12 +91,7 @@ impl<'a> OfflineGroup<'a> {
 
 /// Makes `bits` the bitmap of a group whose bitmap was never written: only the group's own metadata are in use, as far as they
 /// lie in it.
-pub(crate) fn fill_unwritten(
-    bits: &mut [u8],
-    shape: &Superblock,
-    group: u32,
-    descriptor: &GroupDescriptor,
-) {
+pub(crate) fn fill_unwritten(bits: &mut [u8], shape: &Superblock, group: u32, descriptor: &GroupDescriptor) {
     let (start, len) = (shape.group_start(group), shape.group_blocks(group));
     let own = [
         (start, shape.group_overhead(group)),

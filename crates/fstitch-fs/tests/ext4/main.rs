@@ -2,13 +2,16 @@
 //! different, or damaged.
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
+mod cut;
 mod fast;
 mod kernel;
+mod resize;
 mod sums;
 #[allow(dead_code)]
 #[path = "../check/support.rs"]
 mod support;
 mod tree;
+mod tune;
 
 use std::sync::Arc;
 
@@ -66,7 +69,10 @@ const READ_ONLY: &[(&str, &[&str])] = &[
 fn made(scratch: &Scratch, options: &[&str]) -> Vec<u8> {
     let image = scratch.path("new.img");
     let image = image.to_str().unwrap();
-    let mut all = vec!["-q", "-F", "-t", "ext4"];
+    let mut all = vec!["-q", "-F"];
+    if !options.contains(&"-t") {
+        all.extend(["-t", "ext4"]);
+    }
     all.extend_from_slice(options);
     all.extend_from_slice(&[image, "40M"]);
     let _ = std::fs::remove_file(image);
