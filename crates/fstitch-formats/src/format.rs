@@ -11,6 +11,7 @@ use fstitch_patch::journal::Progress;
 use serde::{Deserialize, Serialize};
 
 use crate::make::{Asked, Making, Word};
+use crate::resize::{MapsFiles, Resizes, Tunes};
 use crate::{Description, KeepsMaps, NamesBlocks, Volume};
 
 /// A format. Media are given in blocks of the volume's size unless it says otherwise.
@@ -112,6 +113,21 @@ pub trait Format: Send + Sync {
     fn identify(&self, device: &dyn BlockDevice, identity: &Identity) -> Result<()>;
     /// What can be done with the journal of a volume; `None` for a format without journals.
     fn journals(&self) -> Option<&dyn Journals> {
+        None
+    }
+
+    /// Who changes the size of volumes; `None` for a format whose volumes keep theirs.
+    fn resizes(&self) -> Option<&dyn Resizes> {
+        None
+    }
+
+    /// Who changes settings of volumes; `None` for a format that has none.
+    fn tunes(&self) -> Option<&dyn Tunes> {
+        None
+    }
+
+    /// Who says where the blocks of files lie; `None` for a format whose blocks have no places that stay.
+    fn maps_files(&self) -> Option<&dyn MapsFiles> {
         None
     }
 

@@ -28,6 +28,7 @@ mod lent;
 pub mod make;
 mod maps;
 mod minixlld;
+pub mod resize;
 pub mod search;
 pub mod show;
 mod volume;

@@ -45,6 +45,7 @@ mod paths;
 mod policy;
 mod probe;
 mod recovery;
+mod resize;
 mod shepherd;
 mod size;
 mod stats;
@@ -109,8 +110,10 @@ enum Command {
     Truncate(edit::times::Truncate),
     /// Show what a volume is
     Info(info::Arguments),
-    /// Give an unmounted volume another label, UUID, journal or policy
+    /// Give an unmounted volume another label, UUID, journal, policy, or other settings
     Tune(tune::Arguments),
+    /// Grow an unmounted volume
+    Resize(resize::Arguments),
     /// Look into the journal of an ext3 volume
     Journal(journal::Arguments),
     /// Show which volumes are mounted, and how they fare
@@ -213,6 +216,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Truncate(arguments) => edit::times::truncate(arguments),
         Command::Info(arguments) => info::run(arguments),
         Command::Tune(arguments) => tune::run(arguments),
+        Command::Resize(arguments) => resize::run(arguments),
         Command::Journal(arguments) => journal::run(arguments),
         Command::Lld(arguments) => lld::run(arguments),
         Command::Policy(arguments) => policy::run(arguments),

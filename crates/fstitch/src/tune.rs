@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use fstitch_core::BlockDevice;
+use fstitch_formats::resize::{OnError, Reserve, Tuning};
 use fstitch_formats::{Format, Identity};
 
 use crate::mkfs::device::Opened;
@@ -51,6 +52,24 @@ struct Change {
     /// UUID, `random`, or `clear` for none
     #[arg(short = 'U', long, value_parser = crate::mkfs::new_uuid)]
     uuid: Option<[u8; 16]>,
+    /// Features to add and, with a caret, to take away: `dir_nlink,^fast_commit`. Those that change what is on the volume already are refused
+    #[arg(short = 'O', long = "features", value_name = "LIST")]
+    features: Option<String>,
+    /// Percentage of the blocks that is kept for the superuser, at most 50
+    #[arg(short = 'm', long = "reserved-percent", value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=50), conflicts_with = "reserved")]
+    reserved_percent: Option<u8>,
+    /// Blocks that are kept for the superuser
+    #[arg(short = 'r', long = "reserved", value_name = "BLOCKS")]
+    reserved: Option<u32>,
+    /// What a kernel does when it meets damage
+    #[arg(short = 'e', long = "errors", value_name = "WHAT", value_parser = on_error)]
+    errors: Option<OnError>,
+    /// Mounts until a check is due; 0 for never
+    #[arg(short = 'c', long = "max-mounts", value_name = "COUNT", value_parser = clap::value_parser!(u16).range(0..=32767))]
+    max_mounts: Option<u16>,
+    /// Time until a check is due: days, or with `d`, `w` or `m` days, weeks or months; 0 for never
+    #[arg(short = 'i', long = "interval", value_name = "TIME", value_parser = interval)]
+    interval: Option<u32>,
     /// What is done when the disk fails: the name of a policy that comes with the program (`fstitch policy list`), a file, or
     /// `none`
     #[arg(long, value_name = "NAME|FILE|none")]
@@ -64,6 +83,48 @@ fn journal_bytes(text: &str) -> Result<u64, String> {
     match crate::size::bytes(text)? {
         bytes if bytes < JOURNAL_MIN => Err("a journal has at least 1024 blocks: 1M or more".to_owned()),
         bytes => Ok(bytes),
+    }
+}
+
+/// What `-e` knows, as tune2fs does.
+fn on_error(text: &str) -> Result<OnError, String> {
+    match text {
+        "continue" => Ok(OnError::Continue),
+        "remount-ro" => Ok(OnError::RemountReadOnly),
+        "panic" => Ok(OnError::Panic),
+        _ => Err("`continue`, `remount-ro` and `panic` are possible".to_owned()),
+    }
+}
+
+/// Seconds of a time as tune2fs reads it.
+fn interval(text: &str) -> Result<u32, String> {
+    const DAY: u32 = 24 * 60 * 60;
+    let (number, unit) = match text.char_indices().find(|(_, letter)| !letter.is_ascii_digit()) {
+        Some((at, _)) => text.split_at(at),
+        None => (text, "d"),
+    };
+    let seconds = match unit {
+        "d" => DAY,
+        "w" => 7 * DAY,
+        "m" => 30 * DAY,
+        _ => return Err(format!("`{unit}` is no unit: d, w and m are")),
+    };
+    let number: u32 = number.parse().map_err(|_| format!("`{text}` does not start with a number"))?;
+    number.checked_mul(seconds).ok_or_else(|| format!("{text} is too long"))
+}
+
+impl Change {
+    /// The settings that change, if any does.
+    fn tuning(&self) -> Option<Tuning> {
+        let percent = self.reserved_percent.map(Reserve::Percent);
+        let tuning = Tuning {
+            features: self.features.clone(),
+            reserve: percent.or(self.reserved.map(Reserve::Blocks)),
+            on_error: self.errors,
+            mounts_max: self.max_mounts,
+            interval: self.interval,
+        };
+        (tuning != Tuning::default()).then_some(tuning)
     }
 }
 
@@ -102,7 +163,8 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         let journals = format.journals();
         journals.with_context(|| format!("{}: {} volumes have no journals", name(), format.names()[0]))
     };
-    let Change { add_journal, no_journal, journal_device, label, uuid, policy: wanted } = &arguments.change;
+    let Change { add_journal, no_journal, journal_device, label, uuid, policy: wanted, .. } =
+        &arguments.change;
     let in_use = journal_device.as_deref().filter(|_| *no_journal);
     if let Some(report) = crate::recovery::recover(format, disk, in_use).with_context(name)? {
         text(&format!("{}: {}\n", name(), report.describe()))?;
@@ -125,6 +187,13 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     } else if let Some(device) = device {
         device.give_to(journals()?, disk).with_context(name)?;
         text(&format!("{}: its journal is on {} now\n", name(), device.path().display()))?;
+    }
+    if let Some(tuning) = arguments.change.tuning() {
+        let tunes = format.tunes();
+        let tunes =
+            tunes.with_context(|| format!("{}: {} volumes have no settings", name(), format.names()[0]))?;
+        tunes.tune(disk, &tuning).with_context(name)?;
+        text(&format!("{}: its settings are changed\n", name()))?;
     }
     // After the journal was taken away, which may have known the volume by its UUID.
     if label.is_some() || uuid.is_some() {

@@ -1,5 +1,6 @@
 //! ext2 and ext3, and devices that are their journals.
 
+mod change;
 mod info;
 pub mod journal;
 mod maps;
@@ -19,6 +20,7 @@ use fstitch_fs::uhfs::UhfsOptions;
 use fstitch_patch::Cache;
 
 use crate::make::{Asked, Making, Word};
+use crate::resize::{MapsFiles, Resizes, Tunes};
 use crate::{
     Cached, Description, Format, Identity, Journals, KeepsMaps, Look, NamesBlocks, OwnJournal, Recovering,
     Recovery, Volume,
@@ -152,6 +154,18 @@ impl Format for Ext {
     }
 
     fn journals(&self) -> Option<&dyn Journals> {
+        Some(self)
+    }
+
+    fn resizes(&self) -> Option<&dyn Resizes> {
+        Some(self)
+    }
+
+    fn tunes(&self) -> Option<&dyn Tunes> {
+        Some(self)
+    }
+
+    fn maps_files(&self) -> Option<&dyn MapsFiles> {
         Some(self)
     }
 

@@ -55,7 +55,7 @@ pub fn identify(device: &dyn BlockDevice, identity: &Identity) -> Result<()> {
     if identity.uuid.is_some_and(|uuid| uuid != shape.uuid) && shape.sums != Sums::None && !is_seeded {
         return refuse(
             "another UUID for a volume whose checksums all begin with it (feature metadata_csum or uninit_bg): give it \
-             feature metadata_csum_seed first (`tune2fs -O metadata_csum_seed`)"
+             feature metadata_csum_seed first (`fstitch tune -O metadata_csum_seed`)"
                 .into(),
         );
     }

@@ -9,7 +9,8 @@
 //!    └─ xattr ── acl
 //!   seal ── the sums of all that has sums
 //!   journal ── recovery before anything else: replay, orphans
-//!   identity ── label and UUID of a volume that is not in use
+//!   identity ── label and UUID of a volume that is not in use; resize ── growing one; tuning ── its features and settings
+//!   file_map ── where the blocks of a file lie
 //!   reclaim ── what a crash has left, while the volume is in use; leftovers: what that can be
 //!   layout ── bytes and their meaning; times, device: values in them
 //! ```
@@ -29,6 +30,7 @@ mod detach;
 pub mod device;
 mod dir;
 mod extents;
+pub mod file_map;
 mod groups;
 pub mod identity;
 mod inline;
@@ -50,9 +52,11 @@ mod own;
 mod pending;
 mod prealloc;
 mod reclaim;
+pub mod resize;
 mod seal;
 mod source;
 pub mod times;
+pub mod tuning;
 mod unwritten;
 pub mod view;
 mod volume;

@@ -4,15 +4,12 @@
 //! What it prevents: files that were stable by `fsync` and are not there after a crash; a recovery that cannot be repeated.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fstitch_core::{
-    BlockDevice, BlockNo, BlockRead, BlockWrite, Consistency, Error, FileKind, FileSystem, Geometry, IoOp,
-    MemDevice, Result,
-};
+use fstitch_core::{Consistency, FileKind, FileSystem, MemDevice};
 use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::journal::{BATCH_MAX, Options, recover};
 
+use super::cut::Cut;
 use super::support::{Scratch, have};
 use super::tree::Tree;
 use super::{NOW, device, e2fsck_is_content, kernel, made, mounted, recovered};
@@ -69,42 +66,6 @@ fn fast_commits_of_the_kernel_are_applied_as_the_kernel_does() {
     assert!(applied > 500, "only {applied} fast commits");
 }
 
-/// A device whose power fails after so many writes of a block.
-struct Cut<'d> {
-    below: &'d MemDevice,
-    left: AtomicUsize,
-}
-
-impl BlockDevice for Cut<'_> {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
-        self.below.read(reads)
-    }
-
-    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
-        for write in writes {
-            let left =
-                self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-            if left.is_err() {
-                return Err(Error::io(IoOp::Write, write.block, std::io::Error::other("no power")));
-            }
-            self.below.write(&[BlockWrite { block: write.block, kind: write.kind, data: write.data }])?;
-        }
-        Ok(())
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.below.flush()
-    }
-
-    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
-        self.below.discard(start, count)
-    }
-}
-
 #[test]
 fn a_recovery_with_fast_commits_may_be_cut_at_every_write() {
     if !have("mke2fs") || !have("e2fsck") {
@@ -124,7 +85,7 @@ fn a_recovery_with_fast_commits_may_be_cut_at_every_write() {
             let expected = tree_of(&whole);
             for writes in 0.. {
                 let below = device(left.clone());
-                let cut = Cut { below: &below, left: AtomicUsize::new(writes) };
+                let cut = Cut::after(&below, writes);
                 let mut options = Options {
                     external: None,
                     now: NOW,

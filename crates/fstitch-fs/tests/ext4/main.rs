@@ -2,15 +2,18 @@
 //! different, or damaged.
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
+mod cut;
 mod fast;
 mod features;
 mod kernel;
 mod names;
+mod resize;
 mod sums;
 #[allow(dead_code)]
 #[path = "../check/support.rs"]
 mod support;
 mod tree;
+mod tune;
 
 use std::sync::Arc;
 
@@ -68,7 +71,10 @@ const READ_ONLY: &[(&str, &[&str])] = &[
 fn made(scratch: &Scratch, options: &[&str]) -> Vec<u8> {
     let image = scratch.path("new.img");
     let image = image.to_str().unwrap();
-    let mut all = vec!["-q", "-F", "-t", "ext4"];
+    let mut all = vec!["-q", "-F"];
+    if !options.contains(&"-t") {
+        all.extend(["-t", "ext4"]);
+    }
     all.extend_from_slice(options);
     all.extend_from_slice(&[image, "40M"]);
     let _ = std::fs::remove_file(image);

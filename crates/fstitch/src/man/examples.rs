@@ -103,6 +103,14 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("info", "fstitch info --groups --json disk.img", "with its block groups, for programs"),
     ("tune", "fstitch tune --journal disk.img", "gives a volume a journal: it is ext3 then"),
     ("tune", "fstitch tune --no-journal disk.img", "takes it away"),
+    (
+        "tune",
+        "fstitch tune -m 1 -e remount-ro disk.img",
+        "reserves 1 %, and has kernels stop writing on damage",
+    ),
+    ("resize", "fstitch resize disk.img 2G", "grows the volume, and its image file if that is shorter"),
+    ("resize", "fstitch resize --json /dev/sdb1", "to all of its device, for programs"),
+    ("info", "fstitch info --extents disk.img:/file", "shows where a file's blocks lie"),
     ("tune", "fstitch tune --policy laptop disk.img", "has it notice and survive faults of its disk"),
     (
         "faults",
@@ -208,6 +216,7 @@ const RELATED: &[(&str, &[&str])] = &[
     ("cat", &["fstitch-ls(1)", "fstitch-cp(1)"]),
     ("info", &["fstitch-journal-dump(1)", "fstitch-tune(1)", "dumpe2fs(8)"]),
     ("tune", &["fstitch-mkfs(1)", "fstitch-info(1)", "tune2fs(8)"]),
+    ("resize", &["fstitch-mkfs(1)", "fstitch-tune(1)", "resize2fs(8)"]),
     ("journal dump", &["fstitch-info(1)", "debugfs(8)"]),
     ("scrub", &["fstitch-health(1)", "fstitch-tune(1)", "fstitch-policy(1)"]),
     ("health", &["fstitch-scrub(1)", "fstitch-policy(1)"]),

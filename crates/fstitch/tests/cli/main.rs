@@ -27,6 +27,7 @@ mod questions;
 mod recorded;
 mod refusals;
 mod remedies;
+mod resize;
 mod shapes;
 mod shepherd;
 mod shutdown;

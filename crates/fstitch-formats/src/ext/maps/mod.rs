@@ -64,7 +64,10 @@ impl<'d> Raw<'d> {
         match raw.foreign() {
             None => Ok(raw),
             Some(names) => {
-                Err(Error::Unsupported(format!("what blocks are on a volume with feature {names}")))
+                let problem = format!(
+                    "a policy on an ext4 volume, or whose its blocks are: only ext2 and ext3 can follow one yet (feature {names})"
+                );
+                Err(Error::Unsupported(problem))
             }
         }
     }

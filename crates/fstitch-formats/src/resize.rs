@@ -1,0 +1,105 @@
+//! What can be changed of volumes that are made: their size and settings; and where their files lie.
+
+use fstitch_core::{BlockDevice, Result, Timestamp};
+use serde::Serialize;
+
+/// What became of a volume's size. Field names are a contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Resized {
+    /// Bytes of a block.
+    pub block_size_bytes: u32,
+    /// Blocks that it had.
+    pub blocks_before: u64,
+    /// Blocks that it has.
+    pub blocks: u64,
+}
+
+/// Who changes the size of volumes that nobody uses and that need no recovery.
+pub trait Resizes: Send + Sync {
+    /// Grows the volume on `device` to `bytes`, or to a little less where the rest would be of no use.
+    ///
+    /// # Errors
+    /// `Unsupported`, before anything is written, naming what cannot be done; when the medium fails.
+    fn grow(&self, device: &dyn BlockDevice, bytes: u64, now: Timestamp) -> Result<Resized>;
+}
+
+/// What a volume keeps for its superuser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserve {
+    /// So many of a hundred blocks.
+    Percent(u8),
+    /// So many blocks.
+    Blocks(u32),
+}
+
+/// What a kernel does when it meets damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// It goes on.
+    Continue,
+    /// Nothing is written any more.
+    RemountReadOnly,
+    /// The machine stops.
+    Panic,
+}
+
+/// Settings of a volume that change; `None` leaves one as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// Features as a list: `dir_nlink,^huge_file`.
+    pub features: Option<String>,
+    /// What is reserved.
+    pub reserve: Option<Reserve>,
+    /// What is done on damage.
+    pub on_error: Option<OnError>,
+    /// Mounts until a check is due; 0 for never.
+    pub mounts_max: Option<u16>,
+    /// Seconds until a check is due; 0 for never.
+    pub interval: Option<u32>,
+}
+
+/// Who changes the settings of volumes that nobody uses and that need no recovery.
+pub trait Tunes: Send + Sync {
+    /// Changes settings.
+    ///
+    /// # Errors
+    /// `Unsupported`, before anything is written, naming what cannot be had; when the medium fails.
+    fn tune(&self, device: &dyn BlockDevice, tuning: &Tuning) -> Result<()>;
+}
+
+/// A run of a file's blocks that lie behind each other. Field names are a contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Run {
+    /// The first one's place in the file, in blocks.
+    pub logical: u64,
+    /// The first one's number on the volume.
+    pub physical: u64,
+    /// How many.
+    pub blocks: u64,
+    /// They read as zeros.
+    pub unwritten: bool,
+}
+
+/// Where a file's blocks lie. Field names are a contract.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileMap {
+    /// `extents`, `pointers`, or `inode` for contents that lie in the inode itself.
+    pub map: &'static str,
+    /// Levels of blocks between the inode and the file's blocks.
+    pub depth: u16,
+    /// Blocks that the map takes itself.
+    pub map_blocks: u64,
+    /// Bytes of a block.
+    pub block_size_bytes: u32,
+    /// The file's blocks, in its order.
+    pub extents: Vec<Run>,
+}
+
+/// Who says where the blocks of a file lie.
+pub trait MapsFiles: Send + Sync {
+    /// The map of inode `ino` of the volume on `device`, which needs no recovery.
+    ///
+    /// # Errors
+    /// When the medium fails; `Corrupt`.
+    fn file_map(&self, device: &dyn BlockDevice, ino: u64) -> Result<FileMap>;
+}

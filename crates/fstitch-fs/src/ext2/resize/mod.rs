@@ -1,0 +1,103 @@
+//! Growing a volume that nobody has mounted. Why it may be cut at any moment: `docs/design/resize.md`.
+//!
+//! ```text
+//!   plan ─► new groups, behind the end (groups) ─► what changes inside (table) ─► one transaction (commit) ─► copies
+//! ```
+//!
+//! **Layout.** New groups have their bitmaps and tables in themselves, with or without `flex_bg`. More descriptors take the place of
+//! blocks that were reserved for them; with `meta_bg` they lie in the groups that they describe.
+//!
+//! **States and transitions.** *Old* → new groups are written where the old volume has nothing → what changes inside, the superblock
+//! included, in one transaction: *new* → copies of superblock and descriptors.
+//!
+//! **Invariants.** 1. Nothing inside the old volume changes before the new groups are stable. 2. With a journal everything inside changes
+//! at once. 3. Without one the mark of a clean volume is gone before anything inside changes, and the superblock is last.
+//!
+//! **Crash cases.** See above: the volume is the old or the new one, and growing it again finishes what is left.
+
+mod commit;
+mod groups;
+mod plan;
+mod staged;
+mod table;
+
+pub(super) use commit::write_copies;
+
+use fstitch_core::{BlockDevice, Error, Result, Timestamp};
+
+use super::journal::{Place, locate, needs_recovery, read_superblock};
+use super::layout::superblock::{STATE_ERROR, STATE_VALID};
+use super::mkfs::MkfsFeatures;
+use super::num::idx;
+use super::view::BlockView;
+use plan::Growth;
+use staged::Staged;
+
+/// What became of a volume's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resized {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks that it had.
+    pub before: u32,
+    /// Blocks that it has.
+    pub after: u32,
+}
+
+/// Grows the volume on `device` to `blocks` of its blocks, or a few less: a last group that would hold little more than its own
+/// metadata is left out. A volume that has that size stays as it is, but that its copies of superblock and descriptors are written.
+///
+/// # Errors
+/// `Unsupported`, before anything is written: for a smaller size, a volume that is not clean or must be recovered first, for features
+/// by name, and where the descriptors of more groups have no place. `Io`, `Corrupt`.
+pub fn grow(device: &dyn BlockDevice, blocks: u64, now: Timestamp) -> Result<Resized> {
+    let (raw, old) = read_superblock(device)?;
+    let refuse = |what: String| Err(Error::Unsupported(what));
+    let foreign = MkfsFeatures::foreign(&old.features);
+    if !foreign.is_empty() {
+        return refuse(format!("resizing a volume with feature {}", foreign.join(", ")));
+    }
+    if needs_recovery(device)? || old.state & (STATE_VALID | STATE_ERROR) != STATE_VALID {
+        return refuse("resizing a volume that is not clean: check it first".into());
+    }
+    if !old.is_dynamic() {
+        return refuse("resizing a volume of revision 0".into());
+    }
+    let place = locate(&old, &raw)?;
+    if matches!(place, Some(Place::Device(_))) {
+        return refuse(
+            "resizing a volume whose journal is on a device of its own: take it away first".into(),
+        );
+    }
+    if place.is_none() && old.features.needs_journal() {
+        let names = old.features.read_only_because(false).join(", ");
+        return refuse(format!(
+            "resizing with feature {names} and without a journal: give the volume one with fstitch tune --journal"
+        ));
+    }
+    let (before, block_size) = (old.blocks_count, old.block_size);
+    let Some(growth) = Growth::plan(&raw, old, blocks, device.geometry().bytes())? else {
+        let (raw, shape) = read_superblock(device)?;
+        commit::write_copies(&BlockView::new(device, idx(block_size)), &raw, &shape)?;
+        return Ok(Resized { block_size, before, after: before });
+    };
+    let after = growth.new.blocks_count;
+    let volume = BlockView::new(device, idx(block_size));
+    let mut staged = Staged::new(volume);
+    let (mut free, mut inodes) = (0, 0);
+    let mut descriptors = Vec::new();
+    for group in growth.old.group_count()..growth.new.group_count() {
+        let made = groups::describe(&growth.new, group);
+        free += u64::from(made.free_blocks);
+        inodes += u64::from(made.free_inodes);
+        descriptors.push((group, made));
+    }
+    free += table::extend_last(&mut staged, &growth)?;
+    table::put_descriptors(&mut staged, &growth, &descriptors)?;
+    table::put_resize_inode(&mut staged, &growth)?;
+    let raw = growth.superblock(free, inodes);
+    commit::check(device, &growth, &staged, place)?;
+    groups::write(&volume, &growth.new, &descriptors)?;
+    commit::commit(device, &growth, staged, (&raw, place), now)?;
+    Ok(Resized { block_size, before, after })
+}

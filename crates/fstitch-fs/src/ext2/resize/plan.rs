@@ -1,0 +1,87 @@
+//! What a larger volume looks like: arithmetic on superblocks, no device.
+
+use fstitch_core::{Error, Result};
+
+use crate::ext2::layout::feature::compat;
+use crate::ext2::layout::superblock::{
+    S_BLOCKS_COUNT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_INODES_COUNT, S_OVERHEAD_BLOCKS,
+    S_R_BLOCKS_COUNT, S_RESERVED_GDT_BLOCKS, Superblock,
+};
+use crate::ext2::num::low32;
+
+/// A last group with fewer free blocks than this is not worth its metadata.
+const LAST_GROUP_MIN: u32 = 50;
+
+/// A volume before and after.
+#[derive(Debug)]
+pub(super) struct Growth {
+    pub(super) old: Superblock,
+    pub(super) new: Superblock,
+    /// The new superblock, but for the counts of what is free.
+    raw: Vec<u8>,
+}
+
+impl Growth {
+    /// Plans a volume of `wanted` blocks on a device of `bytes`. `None` if it has them, or so few less that no more are worth while.
+    pub(super) fn plan(raw: &[u8], old: Superblock, wanted: u64, bytes: u64) -> Result<Option<Self>> {
+        let refuse = |what: String| Err(Error::Unsupported(what));
+        if wanted < u64::from(old.blocks_count) {
+            return refuse(format!(
+                "shrinking a volume, from {} blocks to {wanted}: it can only grow",
+                old.blocks_count
+            ));
+        }
+        let room = bytes / u64::from(old.block_size);
+        if wanted > room {
+            return refuse(format!("{wanted} blocks on a device of {room}"));
+        }
+        let Ok(mut blocks) = u32::try_from(wanted) else {
+            return refuse(format!("{wanted} blocks: volumes of fewer than 2^32 are possible"));
+        };
+        let mut trial = Superblock { blocks_count: blocks, ..old.clone() };
+        let last = trial.group_count() - 1;
+        let needs = trial.group_overhead(last) + 2 + trial.inode_table_blocks() + LAST_GROUP_MIN;
+        if last >= old.group_count() && trial.group_blocks(last) < needs {
+            blocks = trial.group_start(last);
+            trial.blocks_count = blocks;
+        }
+        if blocks <= old.blocks_count {
+            return Ok(None);
+        }
+        let inodes = u64::from(trial.group_count()) * u64::from(old.inodes_per_group);
+        let Ok(inodes) = u32::try_from(inodes) else {
+            return refuse(format!("{inodes} inodes on a volume of {blocks} blocks"));
+        };
+        let more = trial.packed_descriptor_blocks() - old.packed_descriptor_blocks();
+        let reserved = u32::from(old.reserved_gdt_blocks);
+        let has_reserve = old.features.compat & compat::RESIZE_INODE != 0;
+        if more > 0 && (!has_reserve || more >= reserved) {
+            let reserved = if has_reserve { reserved } else { 0 };
+            return refuse(format!(
+                "a volume of {blocks} blocks: its descriptors take {more} blocks more, and {reserved} are reserved for that"
+            ));
+        }
+        let mut new = raw.to_vec();
+        S_BLOCKS_COUNT.put(&mut new, blocks);
+        S_INODES_COUNT.put(&mut new, inodes);
+        let share = u64::from(old.reserved_blocks) * u64::from(blocks) / u64::from(old.blocks_count);
+        S_R_BLOCKS_COUNT.put(&mut new, low32(share));
+        if let Ok(left) = u16::try_from(reserved - more.min(reserved)) {
+            S_RESERVED_GDT_BLOCKS.put(&mut new, left);
+        }
+        // Whoever mounts the volume counts them.
+        S_OVERHEAD_BLOCKS.put(&mut new, 0);
+        let shape = Superblock::parse_unsummed(&new, bytes)?;
+        Ok(Some(Self { old, new: shape, raw: new }))
+    }
+
+    /// The new superblock, with so many more free blocks and inodes.
+    pub(super) fn superblock(&self, blocks: u64, inodes: u64) -> Vec<u8> {
+        let mut raw = self.raw.clone();
+        for (field, more) in [(S_FREE_BLOCKS_COUNT, blocks), (S_FREE_INODES_COUNT, inodes)] {
+            let sum = u64::from(field.get(&raw)) + more;
+            field.put(&mut raw, u32::try_from(sum).unwrap_or(u32::MAX));
+        }
+        raw
+    }
+}
