@@ -74,11 +74,12 @@ impl Ext2 {
     /// Takes blocks for the nodes that an extent needs.
     fn reserve_for(&self, caller: &Caller, inode: &mut Inode, extent: Extent) -> Result<()> {
         let mut tree = self.tree(inode)?;
+        let depth = usize::from(tree.root.depth);
         let needed = if inode.outstanding > 0 {
-            // Those before it may split every node that it meets.
-            inode.spare_nodes.len() + usize::from(tree.root.depth) + 2
+            // Those before it may split every node that it meets, and have it copied.
+            inode.spare_nodes.len() + depth + 2 + if tree.copies { depth + 1 } else { 0 }
         } else if tree.would_join(extent)? {
-            0
+            tree.copied_by_joining(u64::from(extent.block))?
         } else {
             tree.nodes_needed(u64::from(extent.block), 1)?
         };

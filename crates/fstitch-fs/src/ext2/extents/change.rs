@@ -49,14 +49,14 @@ impl Nodes for CachedNodes<'_> {
 }
 
 /// A changed node.
-struct Image {
-    block: Block,
-    no: u32,
+pub(super) struct Image {
+    pub(super) block: Block,
+    pub(super) no: u32,
     /// Its bytes, and those of them that differ. A new one is all of a block.
-    bytes: BlockBuf,
-    differs: Range<usize>,
+    pub(super) bytes: BlockBuf,
+    pub(super) differs: Range<usize>,
     /// What a new one is: the block that was taken.
-    new: Option<Run>,
+    pub(super) new: Option<Run>,
 }
 
 /// What a change of a tree has come to.
@@ -65,7 +65,7 @@ pub(super) struct Changed {
     /// All patches.
     pub(super) patches: PatchIds,
     /// By node.
-    by_node: BTreeMap<At, PatchId>,
+    pub(super) by_node: BTreeMap<At, PatchId>,
     /// Nodes given up, with those that pointed at them.
     pub(super) freed: BTreeMap<u32, At>,
     pub(super) lost: Vec<Lost>,
@@ -88,7 +88,7 @@ impl Ext2 {
     /// The inode's tree, for looking at it.
     pub(super) fn tree<'a>(&'a self, inode: &'a Inode) -> Result<Tree<CachedNodes<'a>>> {
         let nodes = CachedNodes { volume: self, inode, spare: Vec::new(), used: Vec::new() };
-        Ok(Tree::new(self.root_node(inode)?, nodes))
+        Ok(Tree { copies: self.copies_nodes(), ..Tree::new(self.root_node(inode)?, nodes) })
     }
 
     /// Takes blocks for new nodes until `count` are there.
@@ -121,8 +121,8 @@ impl Ext2 {
         let spare = std::mem::take(&mut inode.spare_nodes);
         let mut tree = self.tree(inode)?;
         tree.source.spare = spare;
-        let worked = work(&mut tree).and_then(|()| self.images(&mut tree));
-        let Tree { source: CachedNodes { spare, used, .. }, root, freed, lost, .. } = tree;
+        let worked = work(&mut tree).and_then(|()| tree.copy_moved()).and_then(|()| self.images(&mut tree));
+        let Tree { source: CachedNodes { spare, used, .. }, root, freed, lost, moved, .. } = tree;
         inode.spare_nodes = spare;
         let images = match worked {
             Ok(images) => images,
@@ -135,10 +135,18 @@ impl Ext2 {
             inode.node_hint.forget();
         }
         let mut changed = Changed { freed, lost, ..Changed::default() };
-        let mut tx = self.cache.lock();
-        self.put_images(&mut tx, inode, (images, befores), &mut changed);
-        self.put_root(&mut tx, inode, (&inode_block, &root), &mut changed, befores);
-        drop(tx);
+        if self.copies_nodes() {
+            // What the entries waited for where they were.
+            let mut befores = PatchIds::from_slice(befores);
+            befores.extend(self.last_changes(inode, moved));
+            self.put_apart(inode, (images, &inode_block, &root), befores, &mut changed);
+        } else {
+            let mut tx = self.cache.lock();
+            self.put_images(&mut tx, inode, (images, befores), &mut changed);
+            let mut befores = PatchIds::from_slice(befores);
+            befores.extend_from_slice(&changed.patches);
+            self.put_root(&mut tx, inode, (&inode_block, &root), &mut changed, &befores);
+        }
         self.remember(inode);
         Ok(changed)
     }
@@ -199,7 +207,8 @@ impl Ext2 {
         }
     }
 
-    fn put_root(
+    /// Changes the root: from its header on, where all changes of it are to overlap.
+    pub(super) fn put_root(
         &self,
         tx: &mut Tx<'_>,
         inode: &mut Inode,
@@ -210,10 +219,9 @@ impl Ext2 {
         let words = root_over(root, &inode.disk.block);
         let (before, after) = (pointer_bytes(&inode.disk.block), pointer_bytes(&words));
         if let Some(differs) = difference(&before, &after) {
-            let mut befores = PatchIds::from_slice(befores);
-            befores.extend_from_slice(&changed.patches);
+            let differs = if self.copies_nodes() { 0..differs.end } else { differs };
             let at = pointer_field(0).offset() + differs.start;
-            let patch = inode.put_bytes(tx, inode_block, (at, &after[differs]), &befores);
+            let patch = inode.put_bytes(tx, inode_block, (at, &after[differs]), befores);
             inode.disk.block = words;
             changed.by_node.insert(None, patch);
             changed.patches.push(patch);
