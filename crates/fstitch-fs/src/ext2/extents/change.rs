@@ -13,7 +13,7 @@ use super::tree::{At, Lost, Nodes, Tree};
 use crate::ext2::alloc::{Goal, Run};
 use crate::ext2::inode::Inode;
 use crate::ext2::layout::extent::{Node, block_max};
-use crate::ext2::layout::inode::{POINTERS, pointer_bytes, pointer_field, words};
+use crate::ext2::layout::inode::{I_FLAGS, POINTERS, pointer_bytes, pointer_field, words};
 use crate::ext2::num::small;
 use crate::ext2::volume::Ext2;
 
@@ -57,6 +57,12 @@ pub(super) struct Image {
     pub(super) differs: Range<usize>,
     /// What a new one is: the block that was taken.
     pub(super) new: Option<Run>,
+}
+
+/// A changed root, and the inode's flags if they change with it.
+pub(super) struct Root {
+    node: Node,
+    flags: Option<u32>,
 }
 
 /// What a change of a tree has come to.
@@ -117,10 +123,21 @@ impl Ext2 {
         befores: &[PatchId],
         work: impl FnOnce(&mut Tree<CachedNodes<'_>>) -> Result<()>,
     ) -> Result<Changed> {
+        self.change_tree_and(inode, (befores, None), work)
+    }
+
+    /// The same; with `flags`, without a journal, one patch of the inode changes all of the map, and its flags to these.
+    pub(super) fn change_tree_and(
+        &self,
+        inode: &mut Inode,
+        (befores, flags): (&[PatchId], Option<u32>),
+        work: impl FnOnce(&mut Tree<CachedNodes<'_>>) -> Result<()>,
+    ) -> Result<Changed> {
         let inode_block = self.inode_block(inode)?;
         let spare = std::mem::take(&mut inode.spare_nodes);
         let mut tree = self.tree(inode)?;
         tree.source.spare = spare;
+        tree.copies_all = flags.is_some();
         let worked = work(&mut tree).and_then(|()| tree.copy_moved()).and_then(|()| self.images(&mut tree));
         let Tree { source: CachedNodes { spare, used, .. }, root, freed, lost, moved, .. } = tree;
         inode.spare_nodes = spare;
@@ -135,6 +152,7 @@ impl Ext2 {
             inode.node_hint.forget();
         }
         let mut changed = Changed { freed, lost, ..Changed::default() };
+        let root = Root { node: root, flags };
         if self.copies_nodes() {
             // What the entries waited for where they were.
             let mut befores = PatchIds::from_slice(befores);
@@ -212,16 +230,27 @@ impl Ext2 {
         &self,
         tx: &mut Tx<'_>,
         inode: &mut Inode,
-        (inode_block, root): (&Block, &Node),
+        (inode_block, root): (&Block, &Root),
         changed: &mut Changed,
         befores: &[PatchId],
     ) {
-        let words = root_over(root, &inode.disk.block);
+        let words = root_over(&root.node, &inode.disk.block);
         let (before, after) = (pointer_bytes(&inode.disk.block), pointer_bytes(&words));
         if let Some(differs) = difference(&before, &after) {
             let differs = if self.copies_nodes() { 0..differs.end } else { differs };
             let at = pointer_field(0).offset() + differs.start;
-            let patch = inode.put_bytes(tx, inode_block, (at, &after[differs]), befores);
+            let patch = match root.flags {
+                None => inode.put_bytes(tx, inode_block, (at, &after[differs]), befores),
+                Some(flags) => {
+                    // With what lies between them: the flags are before the map.
+                    let from = I_FLAGS.offset();
+                    let mut bytes = tx.data(inode_block)[inode.at.1..][from..at + differs.len()].to_vec();
+                    bytes[..4].copy_from_slice(&flags.to_le_bytes());
+                    bytes[at - from..].copy_from_slice(&after[differs]);
+                    inode.disk.flags = flags;
+                    inode.put_bytes(tx, inode_block, (from, &bytes), befores)
+                }
+            };
             inode.disk.block = words;
             changed.by_node.insert(None, patch);
             changed.patches.push(patch);

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use fstitch_core::Result;
 use fstitch_patch::{Block, PatchIds};
 
-use super::change::{Changed, Image};
+use super::change::{Changed, Image, Root};
 use super::node::{children_mut, key};
 use super::tree::{At, Held, Nodes, Tree};
 use crate::ext2::inode::Inode;
@@ -46,8 +46,8 @@ impl<N: Nodes> Tree<N> {
         let Entries::Inner(children) = &self.node(at).entries else { return Ok(()) };
         for (slot, child) in children.clone().into_iter().enumerate() {
             let Some(held) = self.nodes.get(&child.node) else { continue };
-            let copied = !held.is_new && held.is_changed && {
-                self.moved.contains(&Some(child.node)) || key(&held.node, 0) != held.first
+            let copied = !held.is_new && (held.is_changed || self.copies_all) && {
+                self.copies_all || self.moved.contains(&Some(child.node)) || key(&held.node, 0) != held.first
             };
             let below = if copied { self.copy(at, slot, child.node)? } else { child.node };
             self.copy_below(Some(below))?;
@@ -83,7 +83,7 @@ impl Ext2 {
     pub(super) fn put_apart(
         &self,
         inode: &mut Inode,
-        (images, inode_block, root): (Vec<Image>, &Block, &Node),
+        (images, inode_block, root): (Vec<Image>, &Block, &Root),
         mut befores: PatchIds,
         changed: &mut Changed,
     ) {

@@ -4,7 +4,7 @@
 //! ```text
 //!   map ─────── where a file block is
 //!   attach ──── giving blocks to files; written: blocks that get contents later
-//!   detach ──── taking them
+//!   detach ──── taking them; replace: other blocks in place of some
 //!    └─ change ── from a changed tree to patches; copy: without a journal
 //!        └─ tree ── operations in memory, on nodes (layout::extent)
 //!   walk ────── all of a map, whoever reads its nodes
@@ -31,6 +31,7 @@ mod copy;
 mod detach;
 mod map;
 mod node;
+mod replace;
 pub(super) mod tree;
 pub(super) mod walk;
 mod written;

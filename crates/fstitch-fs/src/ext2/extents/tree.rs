@@ -101,6 +101,8 @@ pub(in crate::ext2) struct Tree<N> {
     pub(super) moved: BTreeSet<At>,
     /// Nodes are copied rather than changed together.
     pub(super) copies: bool,
+    /// All nodes that were met are, so that the root alone changes in place.
+    pub(super) copies_all: bool,
 }
 
 impl<N: Nodes> Tree<N> {
@@ -114,6 +116,7 @@ impl<N: Nodes> Tree<N> {
             lost: Vec::new(),
             moved: BTreeSet::new(),
             copies: false,
+            copies_all: false,
         }
     }
 
@@ -276,6 +279,21 @@ impl<N: Nodes> Tree<N> {
                 parts.extend(outside(extent, range).into_iter().flatten());
             }
             extents.splice(first..last, parts);
+        })
+    }
+
+    /// Maps file block `index`, which is there, to block `start`; where it was is listed in [`Tree::lost`].
+    pub(super) fn replace(&mut self, index: u32, start: u32) -> Result<()> {
+        let range = u64::from(index)..u64::from(index) + 1;
+        self.edit_each(&range, |extents, range, lost| {
+            let Some((first, _)) = met(extents, range) else { return };
+            let [before, behind] = outside(extents[first], range);
+            lost.push((part(extents[first], range).start, 1));
+            let placed = Extent { block: index, len: 1, start, unwritten: false };
+            let parts: Vec<Extent> = before.into_iter().chain([placed]).chain(behind).collect();
+            let end = first + parts.len();
+            extents.splice(first..=first, parts);
+            join(extents, first.saturating_sub(1)..end + 1);
         })
     }
 
