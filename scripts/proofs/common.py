@@ -58,8 +58,9 @@ def formats(parser):
 
 
 def journaled(parser):
-    """The option for which format has the journal of the mechanisms that keep one."""
-    parser.add_argument("--ext4", action="store_true", help="ext4 instead of ext3, with the usual features, for mechanisms with a journal")
+    """The option for which format the mechanisms are tried on."""
+    text = "ext4 instead of ext3 with a journal, and instead of ext2 without one, with the usual features"
+    parser.add_argument("--ext4", action="store_true", help=text)
 
 
 def journaled_kind(options):
@@ -80,8 +81,10 @@ def block_sizes(mechanism):
 
 def make_volume(binary, mechanism, block_size, image, size, journaled="ext3"):
     """A volume that the mechanism can be used on."""
-    kind = mechanism if mechanism in OWN else journaled if mechanism in JOURNALED else "ext2"
-    run(binary, "mkfs", kind, "-q", "-b", str(block_size), image, size)
+    in_place = "ext4" if journaled == "ext4" else "ext2"
+    kind = mechanism if mechanism in OWN else journaled if mechanism in JOURNALED else in_place
+    features = ["-O", "^has_journal"] if kind == "ext4" and mechanism not in JOURNALED else []
+    run(binary, "mkfs", kind, "-q", "-b", str(block_size), *features, image, size)
 
 
 def program(options):

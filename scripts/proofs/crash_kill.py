@@ -56,7 +56,9 @@ class Run:
         self.journal_mib = source.choice([1, 2, 4, 8]) * self.block_size // 1024
         self.commit = source.choice([1, 1, 5])
         self.also = options.also
-        self.format = common.journaled_kind(options) if self.consistency in JOURNALED else "ext2"
+        self.format = common.journaled_kind(options) if self.consistency in JOURNALED or options.ext4 else "ext2"
+        # Without a journal, the features that order nothing and those that do.
+        self.features = source.choice(["^has_journal", "^has_journal,^metadata_csum", "^has_journal,^metadata_csum,uninit_bg"])
 
     def __str__(self):
         off = ",".join(self.off) or "none"
@@ -108,6 +110,8 @@ def crash(binary, work, run):
     if run.consistency in JOURNALED:
         journal_size = ["-J", f"size={run.journal_mib}"]
         common.run("mke2fs", "-q", "-F", "-t", run.format, "-b", str(run.block_size), *journal_size, image, "256M")
+    elif run.format == "ext4":
+        common.run("mke2fs", "-q", "-F", "-t", "ext4", "-O", run.features, "-b", str(run.block_size), image, "256M")
     else:
         common.run(binary, "mkfs", "ext2", "-q", "-b", str(run.block_size), image, "256M")
     mount = common.Mount(binary, image, directory, *run.mount_options())

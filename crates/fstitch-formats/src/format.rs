@@ -61,7 +61,7 @@ pub trait Format: Send + Sync {
         arrangement: &Arrangement,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<dyn Volume>>;
-    /// Whether the volume on `device` can only be changed through its journal, whatever mechanism somebody would prefer.
+    /// Whether the volume on `device` is one that everybody changes through its journal, whatever mechanism somebody would prefer.
     ///
     /// # Errors
     /// As [`Format::look`].

@@ -48,6 +48,8 @@ pub struct Ext2System {
     pub consistency: Consistency,
     /// The volume has the features of ext4: extents, sums of metadata, flexible groups.
     pub is_ext4: bool,
+    /// Metadata have sums, where the format knows them.
+    pub sums: bool,
     /// Size of the volume in KiB.
     pub size_kib: u32,
     /// Block size in bytes.
@@ -77,6 +79,7 @@ impl Default for Ext2System {
         Self {
             consistency: Consistency::Soft,
             is_ext4: false,
+            sums: true,
             size_kib: 4096,
             block_size: 1024,
             inode_size: 128,
@@ -94,6 +97,9 @@ impl Default for Ext2System {
 impl fmt::Display for Ext2System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.format_name(), self.consistency)?;
+        if self.is_ext4 && !self.sums {
+            write!(f, "-{NO_SUMS}")?;
+        }
         let ours = self.parameters();
         let usual = Self { is_ext4: self.is_ext4, ..Self::default() };
         for ((letter, value), (_, default)) in ours.into_iter().zip(usual.sized().parameters()) {
@@ -105,8 +111,11 @@ impl fmt::Display for Ext2System {
     }
 }
 
+/// The word of a volume of ext4 without sums.
+const NO_SUMS: &str = "nosum";
+
 /// What names look like.
-pub const NAMES: &str = "ext2-soft, ext2-sync, ext2-async, ext3-ordered, ext3-metadata or ext3-full, ext4-ordered, ext4-metadata or ext4-full, then any of -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step), -p0 (peculiarities), -j1024 (blocks of the journal), -x0 (1: the journal is a device of its own)";
+pub const NAMES: &str = "ext2-soft, ext2-sync, ext2-async, ext3-ordered, ext3-metadata or ext3-full, ext4- with any of these, then any of -nosum (ext4 without sums of metadata), -k4096 (size in KiB), -b1024, -i128 (bytes of blocks and inodes), -n256 (inodes), -o15 (optimisations), -c1024, -s1024 (KiB of cache and step), -p0 (peculiarities), -j1024 (blocks of the journal), -x0 (1: the journal is a device of its own)";
 
 /// The system of this name.
 pub fn named(name: &str) -> Option<Arc<dyn System>> {
@@ -163,6 +172,10 @@ impl Ext2System {
         system.consistency = words.next()?.parse().ok()?;
         (format == system.format_name()).then_some(())?;
         for word in words {
+            if word == NO_SUMS && system.is_ext4 {
+                system.sums = false;
+                continue;
+            }
             let (letter, value) = word.split_at_checked(1)?;
             let value: u32 = value.parse().ok()?;
             match letter {
@@ -193,7 +206,7 @@ impl Ext2System {
             && self.peculiar <= peculiar::ALL
             && (1024..=1 << 20).contains(&self.journal_blocks)
             && self.external <= u32::from(self.is_journaled())
-            && (!self.is_ext4 || (self.is_journaled() && self.external == 0))
+            && (!self.is_ext4 || self.external == 0)
     }
 
     /// The sizes that suit the format: inodes of ext4 have room for all of their sums.
@@ -382,8 +395,12 @@ impl System for Ext2System {
         options.inodes = Some(self.inodes);
         if self.is_ext4 {
             options.features = MkfsFeatures::EXT4;
-            // The journal as ext4 has it: a file of extents, with sums and numbers of 64 bits.
-            options.journal = MkfsJournal::Blocks(self.journal_blocks);
+            options.features.metadata_csum = self.sums;
+            options.features.has_journal = self.is_journaled();
+            if self.is_journaled() {
+                // The journal as ext4 has it: a file of extents, with sums and numbers of 64 bits.
+                options.journal = MkfsJournal::Blocks(self.journal_blocks);
+            }
         }
         options.features.resize_inode = false;
         options.features.ext_attr = self.peculiar & peculiar::NO_ATTRIBUTES == 0;

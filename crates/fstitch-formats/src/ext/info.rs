@@ -139,7 +139,7 @@ fn collect(volume: &Superblock, groups: Vec<Group>) -> Info {
         uuid: show::uuid(&volume.uuid),
         revision: volume.revision,
         features: volume.features.all_names(),
-        read_only_because: volume.features.read_only_because(volume.has_journal()),
+        read_only_because: volume.features.read_only_because(),
         state,
         block_size_bytes: volume.block_size,
         blocks: volume.blocks_count,

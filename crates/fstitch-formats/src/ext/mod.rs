@@ -112,7 +112,7 @@ impl Format for Ext {
     }
 
     fn needs_journal(&self, device: &dyn BlockDevice) -> Result<bool> {
-        Ok(jbd::read_superblock(device)?.1.features.needs_journal())
+        Ok(jbd::read_superblock(device)?.1.features.is_journaled_ext4())
     }
 
     fn cached(&self) -> Option<&dyn Cached> {

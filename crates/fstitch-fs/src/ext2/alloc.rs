@@ -10,7 +10,7 @@
 //! Blocks whose old pointer may still be on the medium are taken only when nothing else is free.
 
 use fstitch_core::{BlockNo, Caller, Errno, Error, Result, Structure};
-use fstitch_patch::{PatchId, PatchIds, Tx};
+use fstitch_patch::{PatchId, PatchIds, PatchState, Tx};
 
 use super::bitmap;
 use super::groups::{Map, OpenGroup};
@@ -239,7 +239,11 @@ impl Ext2 {
         let found = if wish.pending {
             // Entries that became stable meanwhile are no reason to wait for anything.
             open.state.pending_blocks.purge(&tx);
-            let barred = open.state.pending_blocks.out_of_reach(&tx);
+            let barred = if self.bars_pending() {
+                open.state.pending_blocks.clone()
+            } else {
+                open.state.pending_blocks.out_of_reach(&tx)
+            };
             if !barred.is_empty() {
                 self.barred.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
@@ -271,12 +275,21 @@ impl Ext2 {
         Ok(Some(self.take_run(&mut tx, &open, bit, count)))
     }
 
+    /// Whether nobody gets a block whose old pointer may still be on the medium. Where blocks have sums by what they are and whose, and
+    /// no journal, an image of the block with its new life undone would get the new life's sum.
+    fn bars_pending(&self) -> bool {
+        !self.has_journal_in_use() && self.seal.as_ref().is_some_and(|seal| seal.knows_owners())
+    }
+
     /// Marks a free run as used.
     fn take_run(&self, tx: &mut Tx<'_>, open: &OpenGroup<'_>, bit: u32, count: u32) -> Run {
         let reuse = open.state.pending_blocks.reuse(bit, bit + count);
         self.watch.blocks(self.sb.group_start(open.group.no) + bit, count);
         // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
-        let bits = tx.bits(&open.map, bit, count, true, &[]);
+        let mut bits = tx.bits(&open.map, bit, count, true, &[]);
+        if tx.state(open.state.block_map) != PatchState::Committed {
+            bits.push(open.state.block_map);
+        }
         let taken = i32::try_from(count).expect("at most 32768 bits");
         open.adjust(tx, BG_FREE_BLOCKS_COUNT, -taken);
         self.adjust_free_blocks(tx, -i64::from(taken));

@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use fstitch_core::lock::{Mutex, MutexGuard};
 use fstitch_core::order::rank;
 use fstitch_core::{BlockKind, BlockNo, Error, Result, Structure};
-use fstitch_patch::{Block, Blocks, Tx};
+use fstitch_patch::{Block, Blocks, PatchId, PatchIds, Tx};
 use smallvec::SmallVec;
 
 use super::layout::Field;
 use super::layout::checksum::{block_bitmap_sum, inode_bitmap_sum};
 use super::layout::feature::incompat;
 use super::layout::group::{
-    BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_ITABLE_UNUSED, BG_USED_DIRS_COUNT, BLOCK_UNINIT,
-    GroupDescriptor, INODE_UNINIT,
+    BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_USED_DIRS_COUNT, BLOCK_UNINIT, GroupDescriptor,
+    INODE_UNINIT,
 };
 use super::layout::superblock::Superblock;
 use super::num::idx;
@@ -76,6 +76,11 @@ pub(super) struct GroupState {
     pub(super) pending_blocks: Pending,
     pub(super) windows: Windows,
     pub(super) pending_inodes: Pending,
+    /// The patch that says that the block bitmap was written, and the same for inodes.
+    pub(super) block_map: PatchId,
+    pub(super) inode_map: PatchId,
+    /// The patch that made the used part of the inode table longer.
+    pub(super) table: PatchId,
 }
 
 /// A locked group with the blocks that allocation changes.
@@ -110,18 +115,6 @@ impl OpenGroup<'_> {
         let value = u16::try_from((now + delta).clamp(0, i32::from(u16::MAX))).expect("clamped");
         if i32::from(value) != now {
             tx.bytes(&self.descriptor, at + field.offset(), &value.to_le_bytes(), &[]);
-        }
-    }
-}
-
-impl OpenGroup<'_> {
-    /// Inode `bit` of the group is in use: the table counts as used up to it, where somebody counts.
-    pub(super) fn note_used(&self, tx: &mut Tx<'_>, bit: u32, inodes_per_group: u32) {
-        let at = self.group.descriptor.1 + BG_ITABLE_UNUSED.offset();
-        let unused = u32::from(BG_ITABLE_UNUSED.get(&tx.data(&self.descriptor)[self.group.descriptor.1..]));
-        if bit + unused >= inodes_per_group {
-            let left = u16::try_from(inodes_per_group - bit - 1).expect("less than the field has had");
-            tx.bytes(&self.descriptor, at, &left.to_le_bytes(), &[]);
         }
     }
 }
@@ -194,11 +187,19 @@ impl Ext2 {
             // As it was read: a map that was written only now has no sum yet.
             let raw = open.descriptor.snapshot();
             let raw = &raw[group.descriptor.1..group.descriptor.1 + self.sb.descriptor_size()];
-            if found & BLOCK_UNINIT == 0 {
-                seal.check_bitmap(BlockKind::BlockBitmap, blocks.no(), &bytes, block_bitmap_sum(raw))?;
-            }
-            if found & INODE_UNINIT == 0 {
-                seal.check_bitmap(BlockKind::InodeBitmap, inodes.no(), &inode_bytes, inode_bitmap_sum(raw))?;
+            let maps = [
+                (BLOCK_UNINIT, BlockKind::BlockBitmap, blocks.no(), &bytes, block_bitmap_sum(raw)),
+                (INODE_UNINIT, BlockKind::InodeBitmap, inodes.no(), &inode_bytes, inode_bitmap_sum(raw)),
+            ];
+            for (unwritten, kind, no, bytes, kept) in maps {
+                if found & unwritten != 0 {
+                    continue;
+                }
+                if self.left.are_of_soft_updates() {
+                    seal.take_bitmap(kind, no, bytes);
+                } else {
+                    seal.check_bitmap(kind, no, bytes, kept)?;
+                }
             }
         }
         let start = self.sb.group_start(group.no);
@@ -311,6 +312,22 @@ impl Ext2 {
             }
         }
         Ok(())
+    }
+
+    /// Puts the sums of bitmaps that were written without a journal into the descriptors. Everything else is stable.
+    pub(super) fn settle_bitmap_sums(&self) -> Result<PatchIds> {
+        let mut patches = PatchIds::new();
+        let Some(seal) = &self.seal else { return Ok(patches) };
+        for (group, sums) in seal.unsettled() {
+            let (block, at) = self.sb.descriptor_place(group);
+            let block = self.cache.read(BlockNo(u64::from(block)), BlockKind::GroupDescriptor)?;
+            let mut tx = self.cache.lock();
+            let mut raw = tx.data(&block)[at..at + self.sb.descriptor_size()].to_vec();
+            sums.put(&mut raw);
+            // All of it, even where the image in memory has nothing new: the medium need not have it.
+            patches.push(tx.bytes(&block, at, &raw, &[]));
+        }
+        Ok(patches)
     }
 
     /// All blocks of the descriptor table, in order.

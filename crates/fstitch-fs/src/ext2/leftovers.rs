@@ -55,6 +55,11 @@ impl Leftovers {
         Self { since: (crashed && holds).then(|| S_SESSION_SINCE.get(raw)), newest: 0 }
     }
 
+    /// Whether a mount that kept soft updates has ended in a crash, and nobody has mended since what that has left.
+    pub(crate) const fn are_of_soft_updates(&self) -> bool {
+        self.since.is_some()
+    }
+
     /// The record of a mount that starts now.
     pub(crate) fn record(self, now: u32, mounts: u16) -> [u8; RECORD_SIZE] {
         let mut raw = [0; S_SESSION_MAGIC.offset() + RECORD_SIZE];

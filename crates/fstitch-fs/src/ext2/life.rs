@@ -113,6 +113,7 @@ impl Ext2 {
         (new, kind): (&NewInode<'_>, FileKind),
         parts: &mut Parts,
     ) -> Result<((BlockNo, usize), Block)> {
+        self.use_table(&mut parts.number)?;
         let ino = parts.number.ino;
         let at = self.inode_place(ino)?;
         let block = self.cache.read(at.0, BlockKind::Inode)?;

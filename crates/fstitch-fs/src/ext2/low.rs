@@ -130,8 +130,8 @@ impl LowLevelFs for Ext2 {
     }
 
     fn may_have_lost_blocks(&self, inode: &Inode) -> bool {
-        // Recovery has ended what a journal says, and nobody else writes extents.
-        self.is_unclean() && !inode.has_extents()
+        // Recovery has ended what a journal says.
+        self.is_unclean() && (!inode.has_extents() || self.left.are_of_soft_updates())
     }
 
     fn free_maps(&self) -> u64 {

@@ -9,7 +9,9 @@
 //!    reachable only after them.
 //! 4. The changes of pointers away from an attribute block that keeps others are listed until they are stable: whoever has
 //!    the block alone changes or frees it after them.
-//! 5. Entries that became stable are dropped when a table has doubled since the last look; a stale entry would
+//! 5. The last change of a node of an extent tree is listed until it is stable: whoever moves the node's entries elsewhere comes
+//!    after it.
+//! 6. Entries that became stable are dropped when a table has doubled since the last look; a stale entry would
 //!    order nothing, so it costs only memory.
 
 use std::hash::{BuildHasher, Hash};
@@ -152,6 +154,8 @@ pub(super) struct InodeMemory {
     pub(super) unindexed: Table<u32, PatchId>,
     /// The pointers that were turned away from an attribute block which others share, by block.
     pub(super) turned_away: Table<u32, PatchIds>,
+    /// The last change of a node of an extent tree, by its block, or by what stands for the root of an inode.
+    pub(super) nodes: Table<u64, PatchId>,
 }
 
 impl Memory {
@@ -183,6 +187,7 @@ impl Memory {
         self.inodes().gathers.settle(cache);
         self.inodes().unindexed.settle(cache);
         self.inodes().turned_away.settle(cache);
+        self.inodes().nodes.settle(cache);
         self.links.lock().settle(cache);
     }
 

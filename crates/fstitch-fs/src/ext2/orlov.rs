@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use fstitch_core::{Errno, Error, Result, Structure};
-use fstitch_patch::PatchIds;
+use fstitch_patch::{PatchIds, PatchState};
 
 use super::alloc::FreedAfter;
 use super::bitmap;
@@ -115,11 +115,11 @@ impl Ext2 {
         let reuse = open.state.pending_inodes.reuse(bit, bit + 1);
         self.watch.inode(no * end + bit + 1);
         // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
-        let bits = tx.bits(&open.map, bit, 1, true, &[]);
-        open.adjust(&mut tx, BG_FREE_INODES_COUNT, -1);
-        if self.sb.features.has_group_sums() {
-            open.note_used(&mut tx, bit, end);
+        let mut bits = tx.bits(&open.map, bit, 1, true, &[]);
+        if tx.state(open.state.inode_map) != PatchState::Committed {
+            bits.push(open.state.inode_map);
         }
+        open.adjust(&mut tx, BG_FREE_INODES_COUNT, -1);
         if is_dir {
             open.adjust(&mut tx, DIRS, 1);
         }

@@ -14,7 +14,7 @@ use fstitch_patch::{PatchId, PatchIds, PatchState, Tx};
 const PURGE_MIN: usize = 64;
 
 /// The pending runs of one group's bitmap.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pending {
     /// Start of a run to its end and the clearing of its pointer.
     runs: BTreeMap<u32, (u32, PatchId)>,

@@ -8,10 +8,15 @@
 //! who asks for it, and not summed again when its neighbours change: what is wrong must not look right. Who makes an inode anew
 //! takes it off the list.
 //!
-//! **Invariants.** 1. A bitmap's sum in its group's descriptor is the one of its contents in every closed transaction. 2. A bitmap that is
-//! read again is the one whose sum was settled last.
+//! **Without a journal** a bitmap and the descriptor that has its sum are written one after the other. So its sum is taken when the bitmap is
+//! written, and put into the descriptor whenever that is, the last time when the volume is to be called clean. What a crash leaves in
+//! between is right at most one by one: whoever finds that the mount before kept soft updates and ended so takes bitmaps as they are.
+//!
+//! **Invariants.** 1. A bitmap's sum in its group's descriptor is the one of its contents in every closed transaction, and on
+//! every volume that is marked clean. 2. A bitmap that is read again is the one whose sum was settled last.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fstitch_core::lock::Mutex;
 use fstitch_core::order::rank;
@@ -20,7 +25,7 @@ use fstitch_patch::{Bitmap, Seal};
 
 use super::layout::checksum::{
     InodeSums, Placed, Sums, has_directory_tail, index_counts, is_placed, kept_of_bitmap_sum, place,
-    seal_superblock,
+    put_block_bitmap_sum, put_inode_bitmap_sum, seal_superblock,
 };
 use super::layout::group::{
     BG_BLOCK_BITMAP_CSUM_HI, BG_BLOCK_BITMAP_CSUM_LO, BG_INODE_BITMAP_CSUM_HI, BG_INODE_BITMAP_CSUM_LO,
@@ -36,6 +41,8 @@ pub(super) struct Sealer {
     shape: Superblock,
     sums: Sums,
     known: Mutex<Known, rank::Leaf>,
+    /// No journal is kept: images are sealed when they are written.
+    in_place: AtomicBool,
 }
 
 /// What is known of the volume's blocks.
@@ -49,6 +56,27 @@ struct Known {
     bad_inodes: BTreeSet<u32>,
     /// Groups whose descriptors have wrong sums.
     bad_groups: BTreeSet<u32>,
+    /// Sums of bitmaps that were written without a journal, by group.
+    unsettled: BTreeMap<u32, Unsettled>,
+}
+
+/// The sums of a group's bitmaps, as far as its descriptor need not have them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Unsettled {
+    blocks: Option<u32>,
+    inodes: Option<u32>,
+}
+
+impl Unsettled {
+    /// Puts them into a descriptor.
+    pub(super) fn put(self, raw: &mut [u8]) {
+        if let Some(sum) = self.blocks {
+            put_block_bitmap_sum(raw, sum);
+        }
+        if let Some(sum) = self.inodes {
+            put_inode_bitmap_sum(raw, sum);
+        }
+    }
 }
 
 /// The word that tells the cache whose a block is: an inode's number and its generation.
@@ -60,7 +88,40 @@ impl Sealer {
     /// The seal of a volume with sums; `None` if it has none.
     pub(super) fn of(shape: &Superblock) -> Option<Self> {
         let known = Mutex::default();
-        (shape.sums != Sums::None).then(|| Self { shape: shape.clone(), sums: shape.sums, known })
+        let in_place = AtomicBool::new(false);
+        (shape.sums != Sums::None).then(|| Self { shape: shape.clone(), sums: shape.sums, known, in_place })
+    }
+
+    /// No journal will be kept.
+    pub(super) fn seal_in_place(&self) {
+        self.in_place.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether every block of the volume has a sum of its own, by what it is and whose.
+    pub(super) fn knows_owners(&self) -> bool {
+        matches!(self.sums, Sums::All(_))
+    }
+
+    /// The sums of bitmaps that descriptors need not have.
+    pub(super) fn unsettled(&self) -> BTreeMap<u32, Unsettled> {
+        self.known.lock().unsettled.clone()
+    }
+
+    /// Takes a bitmap as it was read first, whatever its group's descriptor says about it.
+    pub(super) fn take_bitmap(&self, kind: BlockKind, block: BlockNo, bytes: &[u8]) {
+        self.note_written(&mut self.known.lock(), (low32(block.get()), kind), bytes);
+    }
+
+    /// Notes the sum of a bitmap as it is on the medium, or will be.
+    fn note_written(&self, known: &mut Known, (block, kind): (u32, BlockKind), bytes: &[u8]) {
+        let Some(sum) = self.bitmap_sum(kind, bytes) else { return };
+        let Some((group, settled)) = known.bitmaps.get_mut(&block) else { return };
+        *settled = Some(sum);
+        let unsettled = known.unsettled.entry(*group).or_default();
+        match kind {
+            BlockKind::BlockBitmap => unsettled.blocks = Some(sum),
+            _ => unsettled.inodes = Some(sum),
+        }
     }
 
     /// Tells where a group's bitmaps and table are, before any of them is read.
@@ -211,10 +272,17 @@ impl Seal for Sealer {
             BlockKind::GroupDescriptor => {
                 let known = self.known.lock();
                 self.each_descriptor(no, |group, at| {
+                    let raw = &mut image[at];
+                    if let Some(sums) = known.unsettled.get(&group) {
+                        sums.put(raw);
+                    }
                     if !known.bad_groups.contains(&group) {
-                        self.sums.seal_descriptor(group, &mut image[at]);
+                        self.sums.seal_descriptor(group, raw);
                     }
                 });
+            }
+            BlockKind::BlockBitmap | BlockKind::InodeBitmap if self.in_place.load(Ordering::Relaxed) => {
+                self.note_written(&mut self.known.lock(), (no, kind), image);
             }
             BlockKind::Inode => self.seal_inodes(no, image),
             BlockKind::Directory | BlockKind::Indirect if owner != 0 => {

@@ -2,17 +2,31 @@
 //!
 //! A descriptor may say that a group's block bitmap is known without reading it (only the volume's own blocks are in use), and
 //! that its inode bitmap is (no inode is). Whoever takes the first block or inode there writes the map in full and clears the
-//! flag, in one transaction; so does who would free one, which then finds it free. With the map of inodes that of blocks is
+//! flag, with a journal in one transaction; so does who would free one, which then finds it free. With the map of inodes that of blocks is
 //! written, too, as other writers of the format do.
+//!
+//! It may also say how many inodes at the end of its table were never used, whatever is there. Whoever takes one of them makes the table
+//! longer first.
+//!
+//! **Orderings** (arrows read "comes after").
+//! - the flag is cleared → the map is written: else a map of nothing would be taken for one;
+//! - whatever points at a block or names an inode → the flag is cleared: a map that is known without reading it has no such
+//!   block in use. So the clearing is among the *bits* of who takes something, until it is stable;
+//! - the table is longer → what is in it was zeroed, where it was not blank: else it would look like inodes in use;
+//! - whatever names an inode → the table reaches to it.
+//!
+//! **Crash cases.** A map that was written and is not used; a table that is longer than it need be.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Result};
+use fstitch_patch::{PatchIds, PatchState};
 
 use super::groups::{Group, Map};
 use super::layout::group::{BG_FLAGS, BG_ITABLE_UNUSED, BLOCK_UNINIT, INODE_UNINIT};
 use super::num::{idx, low16, small};
+use super::orlov::TakenInode;
 use super::volume::Ext2;
 
 impl Ext2 {
@@ -53,22 +67,65 @@ impl Ext2 {
         let block = self.cache.fresh(BlockNo(u64::from(no)), kind)?;
         let (descriptor, at) =
             (self.cache.read(group.descriptor.0, BlockKind::GroupDescriptor)?, group.descriptor.1);
-        let state = group.state.lock();
+        let mut state = group.state.lock();
         let unwritten = group.unwritten.load(Ordering::Relaxed);
         if unwritten & flag == 0 {
             return Ok(());
         }
         let mut tx = self.cache.lock();
-        tx.init(&block, Arc::new(contents), &[]);
+        let map = tx.init(&block, Arc::new(contents), &[]);
         let flags = BG_FLAGS.get(&tx.data(&descriptor)[at..]) & !flag;
-        tx.bytes(&descriptor, at + BG_FLAGS.offset(), &flags.to_le_bytes(), &[]);
+        let written = tx.bytes(&descriptor, at + BG_FLAGS.offset(), &flags.to_le_bytes(), &[map]);
         if flag == INODE_UNINIT {
             let unused = low16(self.sb.inodes_per_group);
             tx.bytes(&descriptor, at + BG_ITABLE_UNUSED.offset(), &unused.to_le_bytes(), &[]);
+            state.inode_map = written;
+        } else {
+            state.block_map = written;
         }
         drop(tx);
         group.unwritten.store(unwritten & !flag, Ordering::Release);
         drop(state);
+        Ok(())
+    }
+}
+
+impl Ext2 {
+    /// Makes the table of inodes that counts as used reach to a number that was taken. Its name comes after that.
+    pub(super) fn use_table(&self, taken: &mut TakenInode) -> Result<()> {
+        if !self.sb.features.has_group_sums() {
+            return Ok(());
+        }
+        let all = self.sb.inodes_per_group;
+        let (no, bit) = (self.sb.group_of_inode(taken.ino), (taken.ino - 1) % all);
+        let group = self.group(no)?;
+        let (descriptor, at) =
+            (self.cache.read(group.descriptor.0, BlockKind::GroupDescriptor)?, group.descriptor.1);
+        let used = |raw: &[u8]| all.saturating_sub(u32::from(BG_ITABLE_UNUSED.get(&raw[at..])));
+        let first = used(&descriptor.snapshot());
+        let mut places = Vec::new();
+        for other in first..=bit {
+            let (block, offset) = self.inode_place(no * all + other + 1)?;
+            places.push((other, self.cache.read(block, BlockKind::Inode)?, offset));
+        }
+        let mut state = group.state.lock();
+        let mut tx = self.cache.lock();
+        let first = used(tx.data(&descriptor));
+        if bit >= first {
+            let blank = vec![0; usize::from(self.sb.inode_size)];
+            let mut zeroed = PatchIds::new();
+            for (_, block, offset) in places.iter().filter(|(other, ..)| *other >= first) {
+                if tx.data(block)[*offset..*offset + blank.len()] != blank {
+                    zeroed.push(tx.bytes(block, *offset, &blank, &[]));
+                }
+            }
+            let left = low16(all - bit - 1);
+            let field = at + BG_ITABLE_UNUSED.offset();
+            state.table = tx.bytes(&descriptor, field, &left.to_le_bytes(), &zeroed);
+        }
+        if tx.state(state.table) != PatchState::Committed {
+            taken.bits.push(state.table);
+        }
         Ok(())
     }
 }

@@ -124,7 +124,7 @@ impl Ext2 {
             return Err(Error::corrupt(Structure::Superblock, None, problem));
         }
         if !cache.options().read_only {
-            check_writable(&sb, true)?;
+            check_writable(&sb)?;
         }
         let seal = Sealer::of(&sb).map(Arc::new);
         if let Some(seal) = &seal {
@@ -387,7 +387,9 @@ impl Ext2 {
     pub(super) fn start_use(&self) -> Result<()> {
         let mut patches = Vec::new();
         let is_journaled = self.has_journal_in_use();
-        check_writable(&self.sb, is_journaled)?;
+        if let Some(seal) = self.seal.as_ref().filter(|_| !is_journaled) {
+            seal.seal_in_place();
+        }
         {
             let mut tx = self.cache.lock();
             let mounts = self.field(&tx, S_MNT_COUNT).saturating_add(1);
@@ -422,13 +424,15 @@ impl Ext2 {
         }
         self.stop_journal()?;
         let intact = self.checked.load(Ordering::Relaxed) && self.cache.stats().read_errors == 0;
+        let settled = self.settle_bitmap_sums()?;
         let mut tx = self.cache.lock();
         self.put(&mut tx, S_WTIME, self.now_secs(), &[]);
         let before = self.field(&tx, S_STATE);
         // With a journal the volume was called valid all the time.
         let state = if intact { (before | STATE_VALID) & !STATE_ERROR } else { before & !STATE_VALID };
         if state != before {
-            self.put(&mut tx, S_STATE, state, &[]);
+            // Who finds the volume clean expects right sums.
+            self.put(&mut tx, S_STATE, state, &settled);
         }
         if intact && self.field(&tx, S_SESSION_MAGIC) != 0 {
             let at = self.sb.offset_in_block() + S_SESSION_MAGIC.offset();
@@ -453,18 +457,11 @@ impl Ext2 {
 }
 
 /// Refuses to write a volume with features that we cannot keep valid, by name.
-fn check_writable(sb: &Superblock, journaled: bool) -> Result<()> {
-    let forbidding = sb.features.read_only_because(journaled);
+fn check_writable(sb: &Superblock) -> Result<()> {
+    let forbidding = sb.features.read_only_because();
     if forbidding.is_empty() {
         return Ok(());
     }
     let names = forbidding.join(", ");
-    Err(Error::Unsupported(if sb.features.needs_journal() {
-        format!(
-            "writing with feature {names} and without a journal: mount read-only, \
-             or give the volume one with fstitch tune --journal"
-        )
-    } else {
-        format!("writing with feature {names}: mount read-only")
-    }))
+    Err(Error::Unsupported(format!("writing with feature {names}: mount read-only")))
 }

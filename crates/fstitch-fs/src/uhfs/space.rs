@@ -1,8 +1,9 @@
-//! Space that the end of a journal's running transaction gives.
+//! Space that the end of a journal's running transaction gives, or that of what waits to be written.
 //!
 //! What that transaction has freed is nobody's yet: contents that were put there now would have to be stable before its end,
 //! because they are ordered, and after it, because until then the blocks are somebody else's. An operation that finds too
-//! little beside such space closes the transaction, which waits for nobody but the operations in it, and goes on.
+//! little beside such space closes the transaction, which waits for nobody but the operations in it, and goes on. Without a journal a
+//! format may bar what was freed until that is stable; then everything is made so.
 
 use fstitch_core::{Errno, Error, Result};
 
@@ -49,7 +50,8 @@ impl<'a, L: LowLevelFs> Barrier<'a, L> {
     /// A failure is that of the next step.
     fn close(&mut self) -> bool {
         self.closed += 1;
-        self.fs.cache().close_transaction().is_ok()
+        let cache = self.fs.cache();
+        if cache.is_journaled() { cache.close_transaction().is_ok() } else { cache.sync_all().is_ok() }
     }
 }
 

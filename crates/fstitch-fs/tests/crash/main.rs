@@ -1,4 +1,4 @@
-//! Soft updates on ext2 under power cuts: every image that a cut can leave between two flushes, for random work,
+//! Soft updates on ext2, and on ext4 without a journal, under power cuts: every image that a cut can leave between two flushes, for random work,
 //! random lawful orders of writing, small caches and every combination of the optimisations.
 //!
 //! What it prevents: any crash that leaves more than the allowed class, shows one file's data in another, or loses
@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
 
 mod directed;
+mod extents;
 mod figure;
 mod hostile;
 mod populated;
@@ -22,7 +23,7 @@ use fstitch_core::{
 };
 use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::check::check_ext2;
-use fstitch_fs::ext2::mkfs::{MkfsOptions, mkfs};
+use fstitch_fs::ext2::mkfs::{MkfsFeatures, MkfsOptions, mkfs};
 use fstitch_fs::uhfs::{Uhfs, UhfsOptions};
 use fstitch_patch::{Cache, CacheOptions, Optimizations};
 use recorder::{CrashState, Image, Recorder, for_each_crash_state};
@@ -31,9 +32,37 @@ use workload::{STALE, Synced, Workload, read_all};
 /// How often the allowed images are also mounted, used and emptied.
 const USE_EVERY: usize = 5;
 
+/// What a volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Ext2,
+    /// ext4 without a journal, as it is made.
+    Ext4,
+    /// Without any sums.
+    Ext4Plain,
+    /// With sums of descriptors alone.
+    Ext4Groups,
+}
+
+impl Kind {
+    const EXT4: [Self; 3] = [Self::Ext4, Self::Ext4Plain, Self::Ext4Groups];
+
+    fn features(self) -> MkfsFeatures {
+        let ext4 = MkfsFeatures { has_journal: false, ..MkfsFeatures::EXT4 };
+        let features = match self {
+            Self::Ext2 => MkfsOptions::new([7; 16], [9; 16], Timestamp::default()).features,
+            Self::Ext4 => ext4,
+            Self::Ext4Plain => MkfsFeatures { metadata_csum: false, ..ext4 },
+            Self::Ext4Groups => MkfsFeatures { metadata_csum: false, uninit_bg: true, ..ext4 },
+        };
+        MkfsFeatures { resize_inode: false, ..features }
+    }
+}
+
 /// One run, as its replay line names it.
 #[derive(Clone, Copy, Debug)]
 struct Run {
+    kind: Kind,
     seed: u64,
     block_size: u32,
     inode_size: u32,
@@ -49,7 +78,12 @@ impl Run {
         let block_size = [1024, 1024, 2048, 4096][usize::try_from(dice.below(4)).unwrap()];
         let inode_size = [128, 256][usize::try_from(dice.below(2)).unwrap()];
         let combination = u8::try_from(seed % 16).unwrap();
-        Self { seed, block_size, inode_size, combination, inodes: 256, steps }
+        Self { kind: Kind::Ext2, seed, block_size, inode_size, combination, inodes: 256, steps }
+    }
+
+    /// The same on a volume of another kind.
+    fn on(self, kind: Kind) -> Self {
+        Self { kind, inode_size: if kind == Kind::Ext2 { self.inode_size } else { 256 }, ..self }
     }
 
     /// A volume whose unused blocks hold somebody's old data.
@@ -63,7 +97,7 @@ impl Run {
         options.inode_size = Some(self.inode_size);
         options.blocks = Some(blocks);
         options.inodes = Some(self.inodes);
-        options.features.resize_inode = false;
+        options.features = self.kind.features();
         mkfs(&image, &options, &mut |_, _| {}).unwrap();
         image
     }
@@ -93,17 +127,26 @@ fn mount_with(
 
 /// Works on a volume, then judges every image that a cut could have left.
 fn crash(run: Run) -> usize {
+    crash_under(run, &|run, fs, cache, epoch| {
+        let mut workload = Workload::new(fs, cache, run.seed, epoch);
+        for _ in 0..run.steps {
+            workload.step();
+        }
+        (std::mem::take(&mut workload.synced), std::mem::take(&mut workload.log))
+    })
+}
+
+/// What works: with the run, on the file system, with its cache and how often was flushed; returns what was promised and done.
+type Work<'a> = &'a dyn Fn(Run, &Uhfs<Ext2>, &Cache, &dyn Fn() -> usize) -> (Vec<Synced>, Vec<String>);
+
+/// Has somebody work on a volume, then judges every image that a cut could have left.
+fn crash_under(run: Run, work: Work<'_>) -> usize {
     let base = run.base();
     let recorder = Recorder::new(&base);
     let (synced, log) = {
         let device: Arc<dyn BlockDevice> = recorder.clone();
         let (cache, fs) = mount(device, run.combination, 256 << 10);
-        let epoch = || recorder.epoch();
-        let mut workload = Workload::new(&fs, &cache, run.seed, &epoch);
-        for _ in 0..run.steps {
-            workload.step();
-        }
-        let (synced, log) = (std::mem::take(&mut workload.synced), std::mem::take(&mut workload.log));
+        let (synced, log) = work(run, &fs, &cache, &|| recorder.epoch());
         fs.unmount().unwrap();
         cache.check_invariants();
         (synced, log)
@@ -290,6 +333,14 @@ fn every_image_that_a_cut_can_leave_is_lawful() {
     }
     println!("{states} crash states judged");
     assert!(states > 1_000, "a cut can leave many images: {states}");
+}
+
+#[test]
+fn ext4_without_a_journal_is_lawful_too() {
+    for seed in seeds() {
+        let kind = Kind::EXT4[usize::try_from(seed / 16 % 3).unwrap()];
+        crash(Run::of(seed, 120).on(kind));
+    }
 }
 
 /// Ten thousand damaged volumes, the bytes that matter hit most.

@@ -66,10 +66,13 @@ struct SystemArguments {
     /// The file system: ext2, or ext3 or ext4, which have a journal
     #[arg(long, default_value = "ext2", value_parser = ["ext2", "ext3", "ext4"])]
     fs: String,
-    /// The consistency mechanism: soft (soft updates), sync, or async (no order: the one that must be found corrupt) on ext2;
+    /// The consistency mechanism: soft (soft updates), sync, or async (no order: the one that must be found corrupt) on ext2 and ext4;
     /// ordered, metadata or full (journals) on ext3 and ext4
     #[arg(long, value_name = "MECHANISM")]
     consistency: Option<Consistency>,
+    /// Metadata of ext4 have no sums
+    #[arg(long)]
+    no_sums: bool,
     /// Blocks of the journal
     #[arg(long, value_name = "BLOCKS")]
     journal: Option<u32>,
@@ -117,6 +120,7 @@ impl SystemArguments {
             combination: self.optimizations.unwrap_or(default.combination),
             journal_blocks: self.journal.unwrap_or(default.journal_blocks),
             external: u32::from(self.external_journal),
+            sums: !self.no_sums,
             ..self.mechanism().parse().map_err(usage)?
         };
         let name = match &self.inside {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Le, Result, Timestamp};
 use fstitch_fs::ext2::journal as jbd;
-use fstitch_fs::ext2::layout::feature::ro_compat;
+use fstitch_fs::ext2::layout::feature::{PLAIN, ro_compat};
 use fstitch_fs::ext2::layout::group::BG_FREE_BLOCKS_COUNT;
 use fstitch_fs::ext2::layout::inode::{
     DIRECT, I_ATIME, I_BLOCKS, I_CTIME, I_EXTRA_ISIZE, I_LINKS_COUNT, I_MODE, I_MTIME, I_SIZE, I_SIZE_HIGH,
@@ -30,7 +30,7 @@ fn unsupported<T>(what: impl Into<String>) -> Result<T> {
 /// A volume that may be changed as it is, and its superblock's bytes.
 fn ready(device: &dyn BlockDevice) -> Result<(Raw<'_>, Vec<u8>)> {
     let (bytes, shape) = jbd::read_superblock(device)?;
-    let foreign = shape.features.read_only_because(false);
+    let foreign = shape.features.beyond(&PLAIN).all_names();
     if !foreign.is_empty() {
         return unsupported(format!("changing a volume with feature {}", foreign.join(", ")));
     }

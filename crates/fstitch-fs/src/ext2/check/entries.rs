@@ -231,7 +231,9 @@ impl BlockScan<'_, '_> {
 
     /// Whether inode `ino` is one, but in a part of its table that the group's descriptor has as never used.
     fn is_hidden_by_descriptor(&self, ino: u32) -> bool {
+        // One that was taken since the check began has made its group's table longer since.
         self.volume.is_never_used(ino)
+            && !self.volume.source.inode_moves(ino)
             && self
                 .volume
                 .read_inode(ino)

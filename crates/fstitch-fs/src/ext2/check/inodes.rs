@@ -602,13 +602,14 @@ impl Scan<'_, '_> {
         } else if totals.end > 0 && size < (totals.end - 1) * block {
             let text = format!("inode {ino} has {size} bytes, but blocks up to {}", totals.end * block);
             if self.state.allowed("blocks-beyond-size", text) {
-                if by_extents {
-                    // The journal keeps length and map together, and what may lie behind the end reads as zeros: the length
+                if by_extents && !self.state.leftovers.are_of_soft_updates() {
+                    // A journal keeps length and map together, and what may lie behind the end reads as zeros: the length
                     // is wrong.
                     self.set_size(totals.end * block);
                 } else {
                     // They were never visible, so they go; making the file longer would show them.
                     claims::cut(self, size.div_ceil(block))?;
+                    self.changed = true;
                 }
             }
         }

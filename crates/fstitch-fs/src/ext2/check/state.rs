@@ -6,7 +6,6 @@ use fstitch_core::{CheckReport, FindingClass, Timestamp};
 
 use super::super::source::BlockSource;
 use super::bits::Bits;
-use crate::ext2::layout::feature::{Features, PLAIN};
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::superblock::Superblock;
 use crate::ext2::leftovers::Leftovers;
@@ -170,7 +169,7 @@ impl State {
             value_uses: BTreeMap::new(),
             bad: BTreeMap::new(),
             judging: false,
-            journaled: volume.shape.features.beyond(&PLAIN) != Features::default(),
+            journaled: volume.shape.features.is_journaled_ext4(),
             leftovers: Leftovers::of(&volume.raw_super),
             until: until(now),
             lost_room: 0,
@@ -207,7 +206,8 @@ impl State {
     /// of it is damage.
     #[must_use]
     pub(super) fn allowed(&mut self, code: &'static str, text: impl Into<String>) -> bool {
-        let lawful = !self.journaled || UNORDERED.contains(&code);
+        let by_journal = self.journaled && !self.leftovers.are_of_soft_updates();
+        let lawful = !by_journal || UNORDERED.contains(&code);
         let class = if lawful { FindingClass::Allowed } else { FindingClass::Corrupt };
         self.problem(class, code, text)
     }

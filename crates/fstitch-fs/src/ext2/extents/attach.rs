@@ -74,11 +74,12 @@ impl Ext2 {
     /// Takes blocks for the nodes that an extent needs.
     fn reserve_for(&self, caller: &Caller, inode: &mut Inode, extent: Extent) -> Result<()> {
         let mut tree = self.tree(inode)?;
+        let depth = usize::from(tree.root.depth);
         let needed = if inode.outstanding > 0 {
-            // Those before it may split every node that it meets.
-            inode.spare_nodes.len() + usize::from(tree.root.depth) + 2
+            // Those before it may split every node that it meets, and have it copied.
+            inode.spare_nodes.len() + depth + 2 + tree.copied_at_most()
         } else if tree.would_join(extent)? {
-            0
+            tree.copied_by_joining(u64::from(extent.block))?
         } else {
             tree.nodes_needed(u64::from(extent.block), 1)?
         };
@@ -146,7 +147,7 @@ impl Ext2 {
             // The edits before it may take the room that there is on the way to it, and make the tree deeper.
             needed += match before {
                 0 => tree.nodes_needed(index, ADDED_MAX)?,
-                _ => usize::from(tree.root.depth) + 2,
+                _ => usize::from(tree.root.depth) + 2 + tree.copied_at_most(),
             };
         }
         drop(tree);

@@ -13,7 +13,7 @@ use super::tree::{At, Lost, Nodes, Tree};
 use crate::ext2::alloc::{Goal, Run};
 use crate::ext2::inode::Inode;
 use crate::ext2::layout::extent::{Node, block_max};
-use crate::ext2::layout::inode::{POINTERS, pointer_bytes, pointer_field, words};
+use crate::ext2::layout::inode::{I_FLAGS, POINTERS, pointer_bytes, pointer_field, words};
 use crate::ext2::num::small;
 use crate::ext2::volume::Ext2;
 
@@ -49,14 +49,20 @@ impl Nodes for CachedNodes<'_> {
 }
 
 /// A changed node.
-struct Image {
-    block: Block,
-    no: u32,
+pub(super) struct Image {
+    pub(super) block: Block,
+    pub(super) no: u32,
     /// Its bytes, and those of them that differ. A new one is all of a block.
-    bytes: BlockBuf,
-    differs: Range<usize>,
+    pub(super) bytes: BlockBuf,
+    pub(super) differs: Range<usize>,
     /// What a new one is: the block that was taken.
-    new: Option<Run>,
+    pub(super) new: Option<Run>,
+}
+
+/// A changed root, and the inode's flags if they change with it.
+pub(super) struct Root {
+    node: Node,
+    flags: Option<u32>,
 }
 
 /// What a change of a tree has come to.
@@ -65,7 +71,7 @@ pub(super) struct Changed {
     /// All patches.
     pub(super) patches: PatchIds,
     /// By node.
-    by_node: BTreeMap<At, PatchId>,
+    pub(super) by_node: BTreeMap<At, PatchId>,
     /// Nodes given up, with those that pointed at them.
     pub(super) freed: BTreeMap<u32, At>,
     pub(super) lost: Vec<Lost>,
@@ -88,7 +94,7 @@ impl Ext2 {
     /// The inode's tree, for looking at it.
     pub(super) fn tree<'a>(&'a self, inode: &'a Inode) -> Result<Tree<CachedNodes<'a>>> {
         let nodes = CachedNodes { volume: self, inode, spare: Vec::new(), used: Vec::new() };
-        Ok(Tree::new(self.root_node(inode)?, nodes))
+        Ok(Tree { copies: self.copies_nodes(), ..Tree::new(self.root_node(inode)?, nodes) })
     }
 
     /// Takes blocks for new nodes until `count` are there.
@@ -117,12 +123,23 @@ impl Ext2 {
         befores: &[PatchId],
         work: impl FnOnce(&mut Tree<CachedNodes<'_>>) -> Result<()>,
     ) -> Result<Changed> {
+        self.change_tree_and(inode, (befores, None), work)
+    }
+
+    /// The same; with `flags`, without a journal, one patch of the inode changes all of the map, and its flags to these.
+    pub(super) fn change_tree_and(
+        &self,
+        inode: &mut Inode,
+        (befores, flags): (&[PatchId], Option<u32>),
+        work: impl FnOnce(&mut Tree<CachedNodes<'_>>) -> Result<()>,
+    ) -> Result<Changed> {
         let inode_block = self.inode_block(inode)?;
         let spare = std::mem::take(&mut inode.spare_nodes);
         let mut tree = self.tree(inode)?;
         tree.source.spare = spare;
-        let worked = work(&mut tree).and_then(|()| self.images(&mut tree));
-        let Tree { source: CachedNodes { spare, used, .. }, root, freed, lost, .. } = tree;
+        tree.copies_all = flags.is_some();
+        let worked = work(&mut tree).and_then(|()| tree.copy_moved()).and_then(|()| self.images(&mut tree));
+        let Tree { source: CachedNodes { spare, used, .. }, root, freed, lost, moved, .. } = tree;
         inode.spare_nodes = spare;
         let images = match worked {
             Ok(images) => images,
@@ -135,10 +152,19 @@ impl Ext2 {
             inode.node_hint.forget();
         }
         let mut changed = Changed { freed, lost, ..Changed::default() };
-        let mut tx = self.cache.lock();
-        self.put_images(&mut tx, inode, (images, befores), &mut changed);
-        self.put_root(&mut tx, inode, (&inode_block, &root), &mut changed, befores);
-        drop(tx);
+        let root = Root { node: root, flags };
+        if self.copies_nodes() {
+            // What the entries waited for where they were.
+            let mut befores = PatchIds::from_slice(befores);
+            befores.extend(self.last_changes(inode, moved));
+            self.put_apart(inode, (images, &inode_block, &root), befores, &mut changed);
+        } else {
+            let mut tx = self.cache.lock();
+            self.put_images(&mut tx, inode, (images, befores), &mut changed);
+            let mut befores = PatchIds::from_slice(befores);
+            befores.extend_from_slice(&changed.patches);
+            self.put_root(&mut tx, inode, (&inode_block, &root), &mut changed, &befores);
+        }
         self.remember(inode);
         Ok(changed)
     }
@@ -199,21 +225,32 @@ impl Ext2 {
         }
     }
 
-    fn put_root(
+    /// Changes the root: from its header on, where all changes of it are to overlap.
+    pub(super) fn put_root(
         &self,
         tx: &mut Tx<'_>,
         inode: &mut Inode,
-        (inode_block, root): (&Block, &Node),
+        (inode_block, root): (&Block, &Root),
         changed: &mut Changed,
         befores: &[PatchId],
     ) {
-        let words = root_over(root, &inode.disk.block);
+        let words = root_over(&root.node, &inode.disk.block);
         let (before, after) = (pointer_bytes(&inode.disk.block), pointer_bytes(&words));
         if let Some(differs) = difference(&before, &after) {
-            let mut befores = PatchIds::from_slice(befores);
-            befores.extend_from_slice(&changed.patches);
+            let differs = if self.copies_nodes() { 0..differs.end } else { differs };
             let at = pointer_field(0).offset() + differs.start;
-            let patch = inode.put_bytes(tx, inode_block, (at, &after[differs]), &befores);
+            let patch = match root.flags {
+                None => inode.put_bytes(tx, inode_block, (at, &after[differs]), befores),
+                Some(flags) => {
+                    // With what lies between them: the flags are before the map.
+                    let from = I_FLAGS.offset();
+                    let mut bytes = tx.data(inode_block)[inode.at.1..][from..at + differs.len()].to_vec();
+                    bytes[..4].copy_from_slice(&flags.to_le_bytes());
+                    bytes[at - from..].copy_from_slice(&after[differs]);
+                    inode.disk.flags = flags;
+                    inode.put_bytes(tx, inode_block, (from, &bytes), befores)
+                }
+            };
             inode.disk.block = words;
             changed.by_node.insert(None, patch);
             changed.patches.push(patch);

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fstitch_core::{BlockBuf, Error, Result};
+use fstitch_core::{BlockBuf, Caller, Error, Result};
 use fstitch_patch::{PatchId, PatchIds};
 
 use super::change::Changed;
@@ -36,6 +36,9 @@ impl Ext2 {
         }
         if self.is_cut_in_two(inode, &range)? {
             self.reserve_for_edits(inode, &[from])?;
+        } else {
+            let copied = self.tree(inode)?.copied_by_cutting(&range)?;
+            self.reserve_nodes(&Caller::default(), inode, copied)?;
         }
         let changed = self.change_tree(inode, befores, |tree| tree.remove(&range));
         let changed = match changed {

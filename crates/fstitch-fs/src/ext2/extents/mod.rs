@@ -4,8 +4,8 @@
 //! ```text
 //!   map ─────── where a file block is
 //!   attach ──── giving blocks to files; written: blocks that get contents later
-//!   detach ──── taking them
-//!    └─ change ── from a changed tree to patches
+//!   detach ──── taking them; replace: other blocks in place of some
+//!    └─ change ── from a changed tree to patches; copy: without a journal
 //!        └─ tree ── operations in memory, on nodes (layout::extent)
 //!   walk ────── all of a map, whoever reads its nodes
 //! ```
@@ -13,22 +13,25 @@
 //! **Layout.** See `layout::extent`. New nodes come from the group's end, like indirect blocks.
 //!
 //! **Orderings.** An extent in the middle of a node is put in by moving those behind it, so one change is many bytes of a
-//! block, and often several blocks. No order of patches keeps that right if only a part of it reaches the medium. So files have extents
-//! only where a journal is kept: what an operation changes is one step, and each step is whole in a transaction. Within it nothing
-//! is ordered but what others rely on:
+//! block, and often several blocks. With a journal, what an operation changes is one step, and each step is whole in a
+//! transaction. Without one, a node that the medium comes to is changed only where that is right alone, and else copied
+//! ([`copy`]; `docs/design/ext4-soft.md`). In both cases:
 //! - whatever points at blocks → their contents and their bits in the free map, as for pointers: `ordered` promises that no
 //!   file ever shows what was not written to it;
 //! - a bit in the free map is cleared → the change of the node that pointed at the block.
 //!
 //! **Invariants.** Those of [`tree`], and: blocks behind a file's end are unwritten, for whoever checks takes written ones for lost.
 //!
-//! **Crash cases.** None within a step. Between the steps of a truncation the list of orphans says what is left to be done.
+//! **Crash cases.** With a journal none within a step: between the steps of a truncation the list of orphans says what is left to
+//! be done. Without one: leaked blocks, written blocks behind the file's end, and part of a range punched or marked.
 
 mod attach;
 mod change;
+mod copy;
 mod detach;
 mod map;
 mod node;
+mod replace;
 pub(super) mod tree;
 pub(super) mod walk;
 mod written;

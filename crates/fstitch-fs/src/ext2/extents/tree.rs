@@ -9,10 +9,13 @@
 //! root is empty. 4. A root with a single child has it because the child's entries do not fit into the root.
 //! 5. Neighbours within a leaf that can be one extent are.
 //!
+//! Without a journal no two nodes that the medium reaches can change in one step, so nodes whose entries move, or whose first one is
+//! another than their parent says, are left as they are and [copied](super::copy) ([`Tree::copy_moved`]).
+//!
 //! Every change is an edit of one leaf, after which the levels above are put in order ([`Tree::settle`]): one edit adds at most
 //! two extents, and so splits at most one node of each level and grows the tree by at most one level.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use fstitch_core::{Errno, Result};
@@ -44,6 +47,17 @@ pub(in crate::ext2) struct Held {
     pub(in crate::ext2) node: Node,
     pub(in crate::ext2) is_new: bool,
     pub(in crate::ext2) is_changed: bool,
+    /// Its first file block as it was read.
+    pub(super) first: Option<u32>,
+    /// Of a new one: the node that the medium has its entries in.
+    pub(super) origin: At,
+}
+
+impl Held {
+    /// A node of entries that the medium has in node `origin`.
+    pub(super) fn new(node: Node, origin: At) -> Self {
+        Self { node, is_new: true, is_changed: true, first: None, origin }
+    }
 }
 
 /// The way to a leaf.
@@ -83,11 +97,27 @@ pub(in crate::ext2) struct Tree<N> {
     /// Nodes given up, with those that pointed at them.
     pub(in crate::ext2) freed: BTreeMap<u32, At>,
     pub(in crate::ext2) lost: Vec<Lost>,
+    /// Nodes as the medium has them some of whose entries are in others now.
+    pub(super) moved: BTreeSet<At>,
+    /// Nodes are copied rather than changed together.
+    pub(super) copies: bool,
+    /// All nodes that were met are, so that the root alone changes in place.
+    pub(super) copies_all: bool,
 }
 
 impl<N: Nodes> Tree<N> {
+    /// A tree whose nodes change together, in one step.
     pub(in crate::ext2) fn new(root: Node, source: N) -> Self {
-        Self { source, root, nodes: BTreeMap::new(), freed: BTreeMap::new(), lost: Vec::new() }
+        Self {
+            source,
+            root,
+            nodes: BTreeMap::new(),
+            freed: BTreeMap::new(),
+            lost: Vec::new(),
+            moved: BTreeSet::new(),
+            copies: false,
+            copies_all: false,
+        }
     }
 
     fn hold(&mut self, child: Index, depth: u16, range: &Range<u64>) -> Result<()> {
@@ -98,18 +128,20 @@ impl<N: Nodes> Tree<N> {
             return expect_held(&held.node, depth, range, child.node);
         }
         let node = self.source.read(child.node, depth, range)?;
-        self.nodes.insert(child.node, Held { node, is_new: false, is_changed: false });
+        let first = key(&node, 0);
+        let held = Held { node, is_new: false, is_changed: false, first, origin: None };
+        self.nodes.insert(child.node, held);
         Ok(())
     }
 
-    fn node(&self, at: At) -> &Node {
+    pub(super) fn node(&self, at: At) -> &Node {
         match at {
             None => &self.root,
             Some(block) => &self.nodes.get(&block).expect("a node on a path is held").node,
         }
     }
 
-    fn change(&mut self, at: At) -> &mut Node {
+    pub(super) fn change(&mut self, at: At) -> &mut Node {
         match at {
             None => &mut self.root,
             Some(block) => {
@@ -152,11 +184,42 @@ impl<N: Nodes> Tree<N> {
         let (mut needed, mut added, mut at) = (0, added, path.leaf);
         for &(parent, _) in path.steps.iter().rev() {
             if has_room(self.node(at), added) {
-                return Ok(needed);
+                return Ok(needed + self.copied_on(&path, index, needed > 0));
             }
             (needed, added, at) = (needed + 1, 1, parent);
         }
-        Ok(needed + usize::from(!has_room(&self.root, added)))
+        let all = needed + usize::from(!has_room(&self.root, added));
+        Ok(all + self.copied_on(&path, index, needed > 0))
+    }
+
+    /// How many nodes on the way to `index` are copied at most by an edit there that splits one of them or not.
+    fn copied_on(&self, path: &Path, index: u64, splits: bool) -> usize {
+        let goes_first = key(self.node(path.leaf), 0).is_none_or(|first| index <= u64::from(first));
+        if self.copies && (splits || goes_first) { path.steps.len() } else { 0 }
+    }
+
+    /// How many nodes are copied at most by an edit anywhere, also when others have made the tree a level deeper before it.
+    pub(in crate::ext2) fn copied_at_most(&self) -> usize {
+        if self.copies { usize::from(self.root.depth) + 1 } else { 0 }
+    }
+
+    /// How many nodes are copied by an extent that joins another.
+    pub(in crate::ext2) fn copied_by_joining(&mut self, index: u64) -> Result<usize> {
+        let path = self.path(index)?;
+        Ok(self.copied_on(&path, index, false))
+    }
+
+    /// How many nodes are copied where the file blocks `range` go, because they lose their first entry and stay.
+    pub(in crate::ext2) fn copied_by_cutting(&mut self, range: &Range<u64>) -> Result<usize> {
+        if !self.copies || range.end >= ALL.end {
+            return Ok(0);
+        }
+        let path = self.path(range.end)?;
+        let nodes = path.steps.iter().skip(1).map(|&(at, _)| at).chain([path.leaf]);
+        let cut = |at: &At| {
+            at.is_some() && key(self.node(*at), 0).is_some_and(|first| range.contains(&u64::from(first)))
+        };
+        Ok(nodes.filter(cut).count())
     }
 
     /// Whether an extent that is put in joins another.
@@ -224,6 +287,21 @@ impl<N: Nodes> Tree<N> {
         })
     }
 
+    /// Maps file block `index`, which is there, to block `start`; where it was is listed in [`Tree::lost`].
+    pub(super) fn replace(&mut self, index: u32, start: u32) -> Result<()> {
+        let range = u64::from(index)..u64::from(index) + 1;
+        self.edit_each(&range, |extents, range, lost| {
+            let Some((first, _)) = met(extents, range) else { return };
+            let [before, behind] = outside(extents[first], range);
+            lost.push((part(extents[first], range).start, 1));
+            let placed = Extent { block: index, len: 1, start, unwritten: false };
+            let parts: Vec<Extent> = before.into_iter().chain([placed]).chain(behind).collect();
+            let end = first + parts.len();
+            extents.splice(first..=first, parts);
+            join(extents, first.saturating_sub(1)..end + 1);
+        })
+    }
+
     /// Edits each leaf that meets `range`.
     fn edit_each(
         &mut self,
@@ -233,7 +311,7 @@ impl<N: Nodes> Tree<N> {
         let mut at = range.start;
         while at < range.end.min(ALL.end) {
             let path = self.path(at)?;
-            let (mut lost, from, behind) = (Vec::new(), path.leaf, path.range.end);
+            let (mut lost, from, behind) = (Vec::new(), self.origin(path.leaf), path.range.end);
             edit(extents_mut(self.change(path.leaf)), range, &mut lost);
             self.lost.extend(lost.into_iter().map(|(start, count)| Lost { start, count, from }));
             self.settle(path)?;
@@ -248,8 +326,7 @@ impl<N: Nodes> Tree<N> {
         let at_end = path.range.end == ALL.end;
         while let (Some(block), Some((parent, slot))) = (at, path.steps.pop()) {
             let Some(first) = key(self.node(at), 0) else {
-                self.nodes.remove(&block);
-                self.freed.insert(block, parent);
+                self.give_up(block, self.origin(parent));
                 children_mut(self.change(parent)).remove(slot);
                 at = parent;
                 continue;
@@ -273,15 +350,26 @@ impl<N: Nodes> Tree<N> {
         let block = self.source.take()?;
         let moved = split_off(self.change(at), keep);
         let first = key(&moved, 0).expect("an overfull node has entries for two");
-        self.make(block, moved);
+        self.make(block, moved, at);
         Ok(Index { block: first, node: block })
     }
 
-    fn make(&mut self, block: u32, node: Node) {
+    /// Makes a node of entries that were those of node `from`.
+    fn make(&mut self, block: u32, node: Node, from: At) {
         let node = Node { max: self.source.room(), ..node };
         assert!(has_room(&node, 0), "a new node has room for what is moved there");
-        let before = self.nodes.insert(block, Held { node, is_new: true, is_changed: true });
+        let origin = self.origin(from);
+        self.moved.insert(origin);
+        let before = self.nodes.insert(block, Held::new(node, origin));
         assert!(before.is_none(), "block {block} was free");
+    }
+
+    /// The node that the medium has the entries of node `at` in.
+    pub(super) fn origin(&self, at: At) -> At {
+        match at.and_then(|block| self.nodes.get(&block)) {
+            Some(held) if held.is_new => held.origin,
+            _ => at,
+        }
     }
 
     fn settle_root(&mut self) -> Result<()> {
@@ -294,7 +382,7 @@ impl<N: Nodes> Tree<N> {
             let entries = Entries::Inner(vec![Index { block, node }]);
             let above = Node { depth: self.root.depth + 1, max: self.root.max, entries };
             let below = std::mem::replace(&mut self.root, above);
-            self.make(node, below);
+            self.make(node, below, None);
         }
         if self.root.entries.is_empty() {
             self.root = Node { max: self.root.max, ..Node::empty_root() };
@@ -306,11 +394,19 @@ impl<N: Nodes> Tree<N> {
             if self.node(Some(child.node)).entries.len() > usize::from(self.root.max) {
                 break;
             }
-            let held = self.nodes.remove(&child.node).expect("it is held");
-            self.freed.insert(child.node, None);
-            self.root = Node { max: self.root.max, ..held.node };
+            let node = self.node(Some(child.node)).clone();
+            let origin = self.origin(Some(child.node));
+            self.moved.insert(origin);
+            self.give_up(child.node, None);
+            self.root = Node { max: self.root.max, ..node };
         }
         Ok(())
+    }
+
+    /// A node is in the tree no more, where node `from` pointed at it on the medium.
+    pub(super) fn give_up(&mut self, block: u32, from: At) {
+        self.nodes.remove(&block);
+        self.freed.insert(block, from);
     }
 }
 

@@ -177,7 +177,7 @@ pub fn recover(device: &dyn BlockDevice, options: &mut Options<'_>) -> Result<Op
     // Recovery ends it.
     let settled =
         Features { ro_compat: shape.features.ro_compat & !ro_compat::ORPHAN_PRESENT, ..shape.features };
-    let foreign = settled.read_only_because(true);
+    let foreign = settled.read_only_because();
     if !foreign.is_empty() && !options.for_reading {
         let names = foreign.join(", ");
         return Err(Error::Unsupported(format!("replaying the journal of a volume with feature {names}")));

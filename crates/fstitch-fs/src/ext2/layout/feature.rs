@@ -118,8 +118,8 @@ pub const INCOMPAT_READ: u32 = incompat::FILETYPE
     | incompat::INLINE_DATA
     | incompat::ENCRYPT
     | incompat::CASEFOLD;
-/// Features without sums, extents and groups that were never written: their structures change sector by sector, so that
-/// soft updates order them, and tools that work without a mount keep them valid.
+/// Features without sums, extents and groups that were never written: those of ext2 and ext3, which tools that work without a mount
+/// keep valid.
 pub const PLAIN: Features = Features {
     compat: COMPAT_KNOWN,
     incompat: incompat::FILETYPE,
@@ -129,9 +129,9 @@ pub const PLAIN: Features = Features {
         | ro_compat::DIR_NLINK
         | ro_compat::EXTRA_ISIZE,
 };
-/// Features that we keep valid when all changes go through the journal (`docs/design/ext4.md`, "Changes of several
-/// sectors"). What is in neither set forbids writing by name.
-pub const JOURNALED: Features = Features {
+/// Features that a mount keeps valid, with a journal and without one (`docs/design/ext4-soft.md`). What is not in it forbids writing
+/// by name.
+pub const WRITTEN: Features = Features {
     compat: PLAIN.compat | compat::SPARSE_SUPER2,
     incompat: PLAIN.incompat
         | incompat::META_BG
@@ -234,17 +234,16 @@ impl Features {
         }
     }
 
-    /// Names of the features that allow only reading; empty when the volume may be written: through its journal if it is
-    /// `journaled`, else in place.
+    /// Names of the features that allow only reading; empty when the volume may be written.
     #[must_use]
-    pub fn read_only_because(&self, journaled: bool) -> Vec<String> {
-        self.beyond(if journaled { &JOURNALED } else { &PLAIN }).all_names()
+    pub fn read_only_because(&self) -> Vec<String> {
+        self.beyond(&WRITTEN).all_names()
     }
 
-    /// Whether a journal would allow writing, which is forbidden without.
+    /// Whether the volume has what only ext4 has, and a journal: nothing but that is expected to change it.
     #[must_use]
-    pub fn needs_journal(&self) -> bool {
-        self.beyond(&JOURNALED) == Self::default() && self.beyond(&PLAIN) != Self::default()
+    pub fn is_journaled_ext4(&self) -> bool {
+        self.compat & compat::HAS_JOURNAL != 0 && self.beyond(&PLAIN) != Self::default()
     }
 
     /// The name that people know a volume with these features by: with what only ext4 has it is that, else a journal makes ext2
@@ -353,29 +352,29 @@ mod tests {
 
     #[test]
     fn what_can_be_read_is_not_written_for_that() {
-        for journaled in [false, true] {
-            let foreign = Features { incompat: 0x2_0002, ro_compat: 0x8103, ..Features::default() };
-            assert!(foreign.check_incompat().is_ok());
-            assert_eq!(foreign.read_only_because(journaled), ["casefold", "quota", "verity"]);
-            let plain = Features { ro_compat: 0x43, ..Features::default() };
-            assert!(plain.read_only_because(journaled).is_empty());
-        }
+        let foreign = Features { incompat: 0x2_0002, ro_compat: 0x8103, ..Features::default() };
+        assert!(foreign.check_incompat().is_ok());
+        assert_eq!(foreign.read_only_because(), ["casefold", "quota", "verity"]);
+        let plain = Features { ro_compat: 0x43, ..Features::default() };
+        assert!(plain.read_only_because().is_empty());
         let extents = Features { incompat: 0x42, ..Features::default() };
-        assert_eq!(extents.read_only_because(false), ["extent"]);
+        assert!(extents.read_only_because().is_empty() && !extents.is_journaled_ext4());
+        let journaled = Features { compat: compat::HAS_JOURNAL, ..extents };
+        assert!(journaled.is_journaled_ext4());
     }
 
     #[test]
     fn compatible_features_that_own_something_unknown_forbid_writing() {
         let known = Features { compat: COMPAT_KNOWN, ..Features::default() };
-        assert!(known.read_only_because(false).is_empty());
-        let others = ["imagic_inodes", "lazy_bg", "exclude_inode", "snapshot_bitmap", "sparse_super2"];
+        assert!(known.read_only_because().is_empty());
+        let others = ["imagic_inodes", "lazy_bg", "exclude_inode", "snapshot_bitmap"];
         for name in others {
             let mut features = known;
             assert!(features.set_by_name(name, true));
-            assert_eq!(features.read_only_because(false), [name]);
+            assert_eq!(features.read_only_because(), [name]);
         }
         let unknown = Features { compat: 0x2000, ..Features::default() };
-        assert_eq!(unknown.read_only_because(true), ["0x2000"]);
+        assert_eq!(unknown.read_only_because(), ["0x2000"]);
     }
 
     #[test]

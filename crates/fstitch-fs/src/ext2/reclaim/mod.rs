@@ -69,7 +69,8 @@ impl Ext2 {
     /// Reclaims everything that a crash has left and that can be told without stopping work.
     pub(super) fn reclaim_all(&self, hooks: &dyn ReclaimHooks<Inode>) -> Result<Reclaimed> {
         let mut done = Reclaimed::default();
-        if self.sb.features.needs_journal() && self.sb.state & STATE_ERROR == 0 {
+        let by_journal = self.sb.features.is_journaled_ext4() && !self.left.are_of_soft_updates();
+        if by_journal && self.sb.state & STATE_ERROR == 0 {
             // A crash leaves nothing that its journal does not end.
             done.complete = !self.is_unclean();
             return Ok(done);

@@ -26,6 +26,7 @@ pub(super) use commit::write_copies;
 use fstitch_core::{BlockDevice, Error, Result, Timestamp};
 
 use super::journal::{Place, locate, needs_recovery, read_superblock};
+use super::layout::feature::{Features, PLAIN};
 use super::layout::superblock::{STATE_ERROR, STATE_VALID};
 use super::mkfs::MkfsFeatures;
 use super::num::idx;
@@ -69,8 +70,9 @@ pub fn grow(device: &dyn BlockDevice, blocks: u64, now: Timestamp) -> Result<Res
             "resizing a volume whose journal is on a device of its own: take it away first".into(),
         );
     }
-    if place.is_none() && old.features.needs_journal() {
-        let names = old.features.read_only_because(false).join(", ");
+    let extended = old.features.beyond(&PLAIN);
+    if place.is_none() && extended != Features::default() {
+        let names = extended.all_names().join(", ");
         return refuse(format!(
             "resizing with feature {names} and without a journal: give the volume one with fstitch tune --journal"
         ));

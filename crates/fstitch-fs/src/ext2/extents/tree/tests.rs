@@ -55,12 +55,15 @@ struct Rig {
     seed: Seed,
     /// Where new blocks come from.
     next: u32,
+    /// Nodes are copied, and some of a step's changes reach the medium before others.
+    copies: bool,
 }
 
 impl Rig {
     fn new(room: u16, seed: u64) -> Self {
         let medium = Medium { room, ..Medium::default() };
-        Self { medium, root: Node::empty_root(), model: Model::new(), seed: Seed::new(seed), next: 1 }
+        let (root, model, seed) = (Node::empty_root(), Model::new(), Seed::new(seed));
+        Self { medium, root, model, seed, next: 1, copies: false }
     }
 
     /// Runs an operation that takes at most `needed` nodes, and writes what has changed.
@@ -70,23 +73,71 @@ impl Rig {
         work: impl FnOnce(&mut Tree<&mut Medium>) -> Result<T>,
     ) -> Result<(T, Vec<Lost>)> {
         self.medium.left = needed;
-        let mut tree = Tree::new(self.root.clone(), &mut self.medium);
+        let before = self.medium.nodes.clone();
+        let tree = Tree::new(self.root.clone(), &mut self.medium);
+        let mut tree = Tree { copies: self.copies, ..tree };
         let done = work(&mut tree)?;
-        let Tree { source, root, nodes, freed, lost } = tree;
-        for block in freed.keys() {
-            assert!(source.nodes.remove(block).is_some(), "only what was there is given up");
+        tree.copy_moved()?;
+        let Tree { source, root, nodes, freed, lost, .. } = tree;
+        let new = || vec![0xee; UNIT + UNIT * usize::from(source.room)];
+        let (mut made, mut in_place) = (Vec::new(), Vec::new());
+        for (block, held) in nodes.into_iter().filter(|(_, held)| held.is_changed) {
+            let mut bytes = before.get(&block).cloned().unwrap_or_else(new);
+            held.node.encode_into(&mut bytes);
+            if held.is_new { made.push((Some(block), bytes)) } else { in_place.push((Some(block), bytes)) }
         }
-        for (block, held) in nodes {
-            let bytes = source
-                .nodes
-                .entry(block)
-                .or_insert_with(|| vec![0xee; UNIT + UNIT * usize::from(source.room)]);
-            if held.is_changed {
-                held.node.encode_into(bytes);
-            }
+        let mut raw = self.root.root_words();
+        if raw != root.root_words() {
+            raw = root.root_words();
+            in_place.push((None, crate::ext2::layout::inode::pointer_bytes(&raw).to_vec()));
+        }
+        if self.copies {
+            self.cut(before, &made, &in_place);
+        }
+        for (at, bytes) in made.into_iter().chain(in_place) {
+            at.map(|block| self.medium.nodes.insert(block, bytes));
+        }
+        for block in freed.keys() {
+            assert!(self.medium.nodes.remove(block).is_some(), "only what was there is given up");
         }
         self.root = root;
         Ok((done, lost))
+    }
+
+    /// What the medium shows if the power is cut when all new nodes are there and any of the changes in place: each file block
+    /// is where it was or where it will be.
+    fn cut(&mut self, before: BTreeMap<u32, Vec<u8>>, made: &[(At, Vec<u8>)], in_place: &[(At, Vec<u8>)]) {
+        let mut old = Model::new();
+        show(&self.root, &ALL, &before, &mut old);
+        let all = 1_u64 << in_place.len().min(12);
+        let new = self.cut_at(&before, (made, in_place), all - 1);
+        for _ in 0..all.min(12) {
+            let some = self.seed.below(all);
+            let shown = self.cut_at(&before, (made, in_place), some);
+            for index in old.keys().chain(new.keys()).chain(shown.keys()) {
+                let found = shown.get(index);
+                assert!(found == old.get(index) || found == new.get(index), "{index}: {found:?}");
+            }
+        }
+    }
+
+    fn cut_at(
+        &self,
+        before: &BTreeMap<u32, Vec<u8>>,
+        (made, in_place): (&[(At, Vec<u8>)], &[(At, Vec<u8>)]),
+        some: u64,
+    ) -> Model {
+        let (mut nodes, mut root) = (before.clone(), self.root.clone());
+        let arrived = in_place.iter().enumerate().filter(|(bit, _)| some >> bit & 1 == 1 || *bit >= 12);
+        for (at, bytes) in made.iter().chain(arrived.map(|(_, change)| change)) {
+            match at {
+                Some(block) => drop(nodes.insert(*block, bytes.clone())),
+                None => root = Node::parse(bytes, &expected(None, &ALL)).unwrap(),
+            }
+        }
+        let mut shown = Model::new();
+        show(&root, &ALL, &nodes, &mut shown);
+        shown
     }
 
     fn needed(&mut self, index: u64, added: usize) -> usize {
@@ -118,7 +169,8 @@ impl Rig {
             unwritten,
         };
         let joins = self.run(0, |tree| tree.would_join(extent)).unwrap().0;
-        let needed = if joins { 0 } else { self.needed(block, 1) };
+        let joining = |tree: &mut Tree<&mut Medium>| tree.copied_by_joining(block);
+        let needed = if joins { self.run(0, joining).unwrap().0 } else { self.needed(block, 1) };
         // What a step of an operation has to log: of each level one node that was there and one new one, and one for a new level.
         let most = 2 * usize::from(self.root.depth) + 1;
         let logged = |tree: &mut Tree<&mut Medium>| {
@@ -146,7 +198,8 @@ impl Rig {
         let range = self.range();
         let unwritten = self.seed.below(2) == 0;
         // Each end of a range may cut an extent in two; the first may take the room that was there for the second.
-        let needed = self.needed(range.start, ADDED_MAX) + usize::from(self.root.depth) + 2;
+        let copied = self.run(0, |tree| Ok(tree.copied_at_most())).unwrap().0;
+        let needed = self.needed(range.start, ADDED_MAX) + usize::from(self.root.depth) + 2 + copied;
         self.run(needed, |tree| tree.mark(&range, unwritten)).unwrap();
         for (_, place) in self.model.range_mut(range) {
             place.1 = unwritten;
@@ -155,7 +208,13 @@ impl Rig {
 
     fn remove(&mut self) {
         let range = self.range();
-        let needed = self.needed(range.start, 1);
+        let cut = |tree: &mut Tree<&mut Medium>| match tree.find(range.start)? {
+            Found::In(extent) if u64::from(extent.block) < range.start && range.end < extent.end() => {
+                tree.nodes_needed(range.start, 1)
+            }
+            _ => tree.copied_by_cutting(&range),
+        };
+        let needed = self.run(0, cut).unwrap().0;
         let ((), lost) = self.run(needed, |tree| tree.remove(&range)).unwrap();
         let mut lost: Vec<u32> = lost.iter().flat_map(|lost| lost.start..lost.start + lost.count).collect();
         let mut gone = Vec::new();
@@ -235,11 +294,42 @@ impl Rig {
     }
 }
 
+/// What a tree shows, every rule of which is kept.
+fn show(node: &Node, range: &Range<u64>, nodes: &BTreeMap<u32, Vec<u8>>, into: &mut Model) {
+    match &node.entries {
+        Entries::Leaf(extents) => {
+            for extent in extents {
+                let places = (extent.start..).map(|start| (start, extent.unwritten));
+                into.extend((u64::from(extent.block)..extent.end()).zip(places));
+            }
+        }
+        Entries::Inner(below) => {
+            for child in below {
+                let (_, _, range) = child_for(node, u64::from(child.block), range).unwrap();
+                let bytes = nodes.get(&child.node).expect("a node that is in the tree");
+                let below = Node::parse(bytes, &expected(Some(node.depth - 1), &range)).unwrap();
+                assert_eq!(key(&below, 0), Some(child.block), "a parent knows where its child begins");
+                show(&below, &range, nodes, into);
+            }
+        }
+    }
+}
+
 #[test]
 fn random_operations_leave_what_the_model_says() {
+    random_operations(false);
+}
+
+#[test]
+fn where_nodes_are_copied_each_change_is_right_alone() {
+    random_operations(true);
+}
+
+fn random_operations(copies: bool) {
     let mut deepest = 0;
     for seed in 0..40 {
         let mut rig = Rig::new([6, 7, 12, 40][seed % 4], u64::try_from(seed).unwrap());
+        rig.copies = copies;
         for step in 0..600 {
             // It grows for a while, then shrinks.
             match rig.seed.below(if step < 400 { 12 } else { 6 }) {
