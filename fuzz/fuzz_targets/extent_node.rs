@@ -16,7 +16,11 @@ fuzz_target!(|input: &[u8]| {
     let mut node = bytes.to_vec();
     node.resize(NODE, 0);
     let depth = (choice & 1 == 1).then(|| u16::from(choice >> 1 & 7));
-    let expected = Expected { depth, range: (u32::from(choice >> 4) * 100, 1 << 32), ..Expected::root(BlockNo(7), 100_000) };
+    let expected = Expected {
+        depth,
+        range: (u32::from(choice >> 4) * 100, 1 << 32),
+        ..Expected::root(BlockNo(7), 100_000)
+    };
     if let Ok(found) = Node::parse(&node, &expected) {
         let mut again = vec![0; NODE];
         found.encode_into(&mut again);

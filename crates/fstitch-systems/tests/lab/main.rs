@@ -151,9 +151,9 @@ fn ext4_under_random_runs_and_applications() {
 fn ext4_extents_of_one_level_and_of_two() {
     for mode in ["ordered", "metadata", "full"] {
         lawful(&format!("ext4-{mode}"), "extents", u64::MAX >> 1, 4);
-        lawful(&format!("ext4-{mode}"), "extents-random", 3, 8);
+        lawful(&format!("ext4-{mode}"), "extents-random", 8, 8);
     }
-    lawful("ext4-ordered", "deep", 12, 4);
+    lawful("ext4-ordered", "deep", 48, 4);
     lawful("ext4-ordered-o0", "extents", 100, 16);
 }
 
