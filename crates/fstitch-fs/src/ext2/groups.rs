@@ -131,7 +131,11 @@ impl Ext2 {
         let descriptors = self.cache.read(block, BlockKind::GroupDescriptor)?;
         let bytes = descriptors.snapshot();
         let size = self.sb.descriptor_size();
-        let at = GroupDescriptor::parse(&bytes[offset..offset + size], no, &self.sb, block)?;
+        let at = match GroupDescriptor::parse(&bytes[offset..offset + size], no, &self.sb, block) {
+            Ok(at) => at,
+            // Others have used the group meanwhile: in memory the sum means nothing any more.
+            Err(error) => return cell.get().map(|group| &**group).ok_or(error),
+        };
         if let Some(seal) = &self.seal {
             seal.note_group(no, &at);
         }

@@ -180,6 +180,25 @@ fn workloads_of_the_systems_are_found_by_what_they_do() {
     assert!(find("nothing").is_err_and(|error| error.to_string().contains("deep")));
 }
 
+/// Soft updates on extents, sums and flexible groups.
+#[test]
+fn ext4_without_a_journal_and_every_single_operation() {
+    for system in ["ext4-soft", "ext4-soft-nosum", "ext4-sync"] {
+        lawful(system, "seq1", u64::MAX >> 1, 8);
+    }
+}
+
+#[test]
+fn ext4_without_a_journal_under_random_runs_and_applications() {
+    for system in ["ext4-soft-o0", "ext4-soft-c256-s16", "ext4-soft-nosum-b4096", "ext4-soft-o2-b2048"] {
+        lawful(system, "random", 4, 24);
+    }
+    for (system, family) in [("ext4-soft", "writers"), ("ext4-soft-nosum", "mail"), ("ext4-soft", "db")] {
+        lawful(system, family, 4, 24);
+    }
+    assert_eq!("ext4-soft-nosum-c256".parse::<Ext2System>().unwrap().to_string(), "ext4-soft-nosum-c256");
+}
+
 /// The same promises where the journal is a device of its own.
 #[test]
 fn journals_on_their_own_device_and_every_single_operation() {
