@@ -44,6 +44,9 @@ fn expected(depth: Option<u16>, range: &Range<u64>) -> Expected {
     Expected { at: BlockNo(0), depth, range, blocks_count: u32::MAX }
 }
 
+/// A node's bytes as they will be.
+type Change = (At, Vec<u8>);
+
 /// Where a file block is, and whether it is unwritten.
 type Model = BTreeMap<u64, (u32, bool)>;
 
@@ -106,7 +109,7 @@ impl Rig {
 
     /// What the medium shows if the power is cut when all new nodes are there and any of the changes in place: each file block
     /// is where it was or where it will be.
-    fn cut(&mut self, before: BTreeMap<u32, Vec<u8>>, made: &[(At, Vec<u8>)], in_place: &[(At, Vec<u8>)]) {
+    fn cut(&mut self, before: BTreeMap<u32, Vec<u8>>, made: &[Change], in_place: &[Change]) {
         let mut old = Model::new();
         show(&self.root, &ALL, &before, &mut old);
         let all = 1_u64 << in_place.len().min(12);
@@ -124,7 +127,7 @@ impl Rig {
     fn cut_at(
         &self,
         before: &BTreeMap<u32, Vec<u8>>,
-        (made, in_place): (&[(At, Vec<u8>)], &[(At, Vec<u8>)]),
+        (made, in_place): (&[Change], &[Change]),
         some: u64,
     ) -> Model {
         let (mut nodes, mut root) = (before.clone(), self.root.clone());
