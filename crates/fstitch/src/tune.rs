@@ -163,8 +163,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         let journals = format.journals();
         journals.with_context(|| format!("{}: {} volumes have no journals", name(), format.names()[0]))
     };
-    let Change { add_journal, no_journal, journal_device, label, uuid, policy: wanted, .. } =
-        &arguments.change;
+    let Change { add_journal, no_journal, journal_device, policy: wanted, .. } = &arguments.change;
     let in_use = journal_device.as_deref().filter(|_| *no_journal);
     if let Some(report) = crate::recovery::recover(format, disk, in_use).with_context(name)? {
         text(&format!("{}: {}\n", name(), report.describe()))?;
