@@ -163,8 +163,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         let journals = format.journals();
         journals.with_context(|| format!("{}: {} volumes have no journals", name(), format.names()[0]))
     };
-    let Change { add_journal, no_journal, journal_device, label, uuid, policy: wanted, .. } =
-        &arguments.change;
+    let Change { add_journal, no_journal, journal_device, policy: wanted, .. } = &arguments.change;
     let in_use = journal_device.as_deref().filter(|_| *no_journal);
     if let Some(report) = crate::recovery::recover(format, disk, in_use).with_context(name)? {
         text(&format!("{}: {}\n", name(), report.describe()))?;
@@ -188,24 +187,8 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         device.give_to(journals()?, disk).with_context(name)?;
         text(&format!("{}: its journal is on {} now\n", name(), device.path().display()))?;
     }
-    if let Some(tuning) = arguments.change.tuning() {
-        let tunes = format.tunes();
-        let tunes =
-            tunes.with_context(|| format!("{}: {} volumes have no settings", name(), format.names()[0]))?;
-        tunes.tune(disk, &tuning).with_context(name)?;
-        text(&format!("{}: its settings are changed\n", name()))?;
-    }
     // After the journal was taken away, which may have known the volume by its UUID.
-    if label.is_some() || uuid.is_some() {
-        let identity = Identity { label: label.clone().map(String::into_bytes), uuid: *uuid };
-        format.identify(disk, &identity).with_context(name)?;
-    }
-    if let Some(label) = label {
-        text(&format!("{}: its label is `{label}` now\n", name()))?;
-    }
-    if let Some(uuid) = uuid {
-        text(&format!("{}: its UUID is {} now\n", name(), crate::mkfs::show_uuid(uuid)))?;
-    }
+    settle(&arguments.change, disk, format, &name())?;
     let raw = opened.raw();
     opened.close()?;
     if wanted.is_some() {
@@ -216,6 +199,30 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         ))?;
     }
     Ok(Outcome::SUCCESS)
+}
+
+/// Changes the settings and the names of a volume.
+fn settle(change: &Change, disk: &dyn BlockDevice, format: &dyn Format, name: &str) -> Result<()> {
+    let named = || name.to_owned();
+    if let Some(tuning) = change.tuning() {
+        let tunes = format.tunes();
+        let tunes =
+            tunes.with_context(|| format!("{name}: {} volumes have no settings", format.names()[0]))?;
+        tunes.tune(disk, &tuning).with_context(named)?;
+        text(&format!("{name}: its settings are changed\n"))?;
+    }
+    let Change { label, uuid, .. } = change;
+    if label.is_some() || uuid.is_some() {
+        let identity = Identity { label: label.clone().map(String::into_bytes), uuid: *uuid };
+        format.identify(disk, &identity).with_context(named)?;
+    }
+    if let Some(label) = label {
+        text(&format!("{name}: its label is `{label}` now\n"))?;
+    }
+    if let Some(uuid) = uuid {
+        text(&format!("{name}: its UUID is {} now\n", crate::mkfs::show_uuid(uuid)))?;
+    }
+    Ok(())
 }
 
 /// Has a volume follow a policy, or none. What is to be said.

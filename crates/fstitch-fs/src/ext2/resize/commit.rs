@@ -96,6 +96,11 @@ fn journaled(
     // Without this mark nobody would replay the log.
     write_superblock(device, &before)?;
     log.apply(&blocks, now)?;
+    // Whoever opens the volume looks at descriptors before the log: a superblock that counts more groups comes home after them.
+    for (home, block) in blocks.iter().filter(|(home, _)| *home != no) {
+        volume.write(*home, kinds[home], block)?;
+    }
+    volume.flush()?;
     let kind_of = |no: BlockNo, _: &[u8]| kinds.get(&no).copied().unwrap_or(BlockKind::Data);
     replay(&mut log, &volume, &kind_of, &mut |_| {})?;
     write_superblock(device, raw)
