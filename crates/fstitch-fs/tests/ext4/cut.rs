@@ -4,6 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, MemDevice, Result};
 
+/// Whether `FSTITCH_CUTS` asks for all cuts instead of the sample that is taken by default: minutes, as each copies an image or four.
+pub fn is_thorough() -> bool {
+    std::env::var_os("FSTITCH_CUTS").is_some()
+}
+
 /// A device whose power fails after so many writes of a block.
 pub struct Cut<'d> {
     below: &'d MemDevice,
