@@ -14,11 +14,14 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use driver::{Leaf, Op, Side, Target};
 use fstitch_bpfs::{Bpfs, Durability, identify_on};
+use fstitch_core::lock::Place;
+use fstitch_core::schedule::{self, Scheduler};
 use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, Errno, Error, FileSystem, Geometry, IoOp, MemDevice, Result,
     Seed,
@@ -225,6 +228,115 @@ fn sixteen_threads_share_flushes() {
     assert!(flushes <= 80, "{flushes} flushes of 400 operations");
     let names = tree_on(&device.cut()).len();
     assert_eq!(names, Side::new(fs as Arc<dyn FileSystem>).tree().len());
+}
+
+/// What a thread that can be stopped has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    /// To the place where it is stopped.
+    There,
+    /// To where it waits for what another thread writes.
+    ToWait,
+    /// To the end of its operation.
+    Back,
+}
+
+/// Stops a thread before it takes the log's lock, when it is time for that, and wherever it waits for another one.
+struct Stop {
+    is_time: Box<dyn Fn() -> bool + Send + Sync>,
+    was_there: AtomicBool,
+    came: Sender<Came>,
+    go: Mutex<Receiver<()>>,
+}
+
+impl Stop {
+    fn stop(&self, came: Came) {
+        // Nobody listens, and nobody says so, when the test is over or has failed.
+        let _ = self.came.send(came);
+        let _ = self.go.lock().unwrap().recv();
+    }
+}
+
+impl Scheduler for Stop {
+    fn point(&self, place: Place) {
+        let is_log = place.line.file().ends_with("log/mod.rs");
+        if is_log && (self.is_time)() && !self.was_there.swap(true, Ordering::Relaxed) {
+            self.stop(Came::There);
+        }
+    }
+
+    fn blocked(&self, _: Place) {
+        std::thread::yield_now();
+    }
+
+    fn taken(&self, _: Place) {}
+
+    fn released(&self, _: Place) {}
+
+    fn has_writer_waiting(&self, _: usize) -> bool {
+        false
+    }
+
+    fn wait(&self, _: usize, _: bool) {
+        self.stop(Came::ToWait);
+    }
+
+    fn notified(&self, _: usize) {}
+}
+
+/// Runs an operation on a thread of its own that stops when `is_time`: what it comes to, and how it is let go.
+fn stopping<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    is_time: impl Fn() -> bool + Send + Sync + 'static,
+    operation: impl FnOnce() + Send + 'scope,
+) -> (Receiver<Came>, Sender<()>) {
+    let ((came, comes), (go, goes)) = (channel(), channel());
+    let (is_time, was_there) = (Box::new(is_time), AtomicBool::new(false));
+    scope.spawn(move || {
+        let stop = Stop { is_time, was_there, came: came.clone(), go: Mutex::new(goes) };
+        schedule::control(Some(Arc::new(stop)));
+        operation();
+        let _ = came.send(Came::Back);
+    });
+    (comes, go)
+}
+
+/// A long operation writes the groups in its way without a flush. Whoever has a record in one of them, and has not begun to wait, does not
+/// return before there was one.
+#[test]
+fn a_group_that_another_thread_wrote_is_not_safe_before_a_flush() {
+    if !schedule::can_control() {
+        return;
+    }
+    let device = Cautious::new(device(8 << 20, 40), Duration::ZERO);
+    let fs = mount(&device, Durability::Power);
+    let long = create(&*fs, fs.root(), b"long");
+    let came = std::thread::scope(|scope| {
+        // Its record was appended and counted: what comes next is to wait for it.
+        let locked = AtomicU64::new(0);
+        let is_third = move || locked.fetch_add(1, Ordering::Relaxed) == 2;
+        let (short_comes, short_goes) = stopping(scope, is_third, || {
+            fs.mknod(&CALLER, fs.root(), b"short", 0o100_644, 0).map(drop).unwrap();
+        });
+        assert_eq!(short_comes.recv(), Ok(Came::There));
+        assert!(device.since.lock().unwrap().is_empty(), "nobody has written its record");
+        // The first group has its record, and is over.
+        let shared = Arc::clone(&device);
+        let is_second = move || shared.since.lock().unwrap().len() == 2;
+        let (long_comes, long_goes) = stopping(scope, is_second, || {
+            assert_eq!(fs.write(&CALLER, long, 0, &[7; 100_000]).unwrap(), 100_000);
+        });
+        assert_eq!(long_comes.recv(), Ok(Came::There));
+        short_goes.send(()).unwrap();
+        let came = short_comes.recv();
+        long_goes.send(()).unwrap();
+        assert_eq!(long_comes.recv(), Ok(Came::Back));
+        drop(short_goes);
+        came
+    });
+    assert_eq!(came, Ok(Came::ToWait), "it returned before its record was stable");
+    let names: Vec<_> = tree_on(&device.cut()).into_keys().collect();
+    assert_eq!(names, [&b""[..], b"/long", b"/short"]);
 }
 
 #[test]
