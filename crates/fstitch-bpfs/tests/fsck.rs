@@ -111,6 +111,17 @@ fn what_is_wrong_is_found_and_mended() {
     is_mended(&changed(&device, 4096 + 24, 3), "superblock-copy");
 }
 
+/// Of a block that is used twice, the one file's end would free what the other one has.
+#[test]
+fn a_mount_refuses_a_block_that_two_files_have() {
+    let (device, [_, file, large]) = filled();
+    let image = device.image();
+    let root = |ino| inode(&image, ino) + 24;
+    let damaged = changed(&device, root(large), Le::u64(&image, root(file)));
+    let error = Bpfs::open_on(damaged, on_device(Durability::Process), clock()).unwrap_err();
+    assert!(error.to_string().contains("is used twice"), "{error}");
+}
+
 #[test]
 fn a_log_that_cannot_be_read_is_made_anew() {
     let (device, _) = filled();

@@ -14,11 +14,14 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use driver::{Leaf, Op, Side, Target};
 use fstitch_bpfs::{Bpfs, Durability, identify_on};
+use fstitch_core::lock::Place;
+use fstitch_core::schedule::{self, Scheduler};
 use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, Errno, Error, FileSystem, Geometry, IoOp, MemDevice, Result,
     Seed,
@@ -29,12 +32,22 @@ use support::{CALLER, create};
 /// Blocks and their bytes.
 type Batch = Vec<(u64, Vec<u8>)>;
 
+/// The blocks of a batch reach an image.
+fn arrive(image: &mut [u8], batch: &[(u64, Vec<u8>)]) {
+    for (block, bytes) in batch {
+        let at = usize::try_from(block * 512).unwrap();
+        image[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
 /// A device whose writes are lost until they are flushed, and which is slow or fails if asked to.
 struct Cautious {
     now: Arc<MemDevice>,
     stable: Mutex<Vec<u8>>,
     /// Batches since the last flush.
     since: Mutex<Vec<Batch>>,
+    /// Those of each flush.
+    flushed: Mutex<Vec<Vec<Batch>>>,
     flushes: AtomicU64,
     delay: Duration,
     fails: AtomicBool,
@@ -42,9 +55,9 @@ struct Cautious {
 
 impl Cautious {
     fn new(now: Arc<MemDevice>, delay: Duration) -> Arc<Self> {
-        let (stable, since) = (Mutex::new(now.image()), Mutex::default());
+        let (stable, since, flushed) = (Mutex::new(now.image()), Mutex::default(), Mutex::default());
         let (flushes, fails) = (AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Self { now, stable, since, flushes, delay, fails })
+        Arc::new(Self { now, stable, since, flushed, flushes, delay, fails })
     }
 
     /// What is there without anything that was not flushed.
@@ -79,10 +92,9 @@ impl BlockDevice for Cautious {
         self.fail()?;
         self.flushes.fetch_add(1, Ordering::Relaxed);
         let mut stable = self.stable.lock().unwrap();
-        for (block, bytes) in self.since.lock().unwrap().drain(..).flatten() {
-            let at = usize::try_from(block * 512).unwrap();
-            stable[at..at + bytes.len()].copy_from_slice(&bytes);
-        }
+        let batches = std::mem::take(&mut *self.since.lock().unwrap());
+        batches.iter().for_each(|batch| arrive(&mut stable, batch));
+        self.flushed.lock().unwrap().push(batches);
         Ok(())
     }
 
@@ -218,6 +230,115 @@ fn sixteen_threads_share_flushes() {
     assert_eq!(names, Side::new(fs as Arc<dyn FileSystem>).tree().len());
 }
 
+/// What a thread that can be stopped has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    /// To the place where it is stopped.
+    There,
+    /// To where it waits for what another thread writes.
+    ToWait,
+    /// To the end of its operation.
+    Back,
+}
+
+/// Stops a thread before it takes the log's lock, when it is time for that, and wherever it waits for another one.
+struct Stop {
+    is_time: Box<dyn Fn() -> bool + Send + Sync>,
+    was_there: AtomicBool,
+    came: Sender<Came>,
+    go: Mutex<Receiver<()>>,
+}
+
+impl Stop {
+    fn stop(&self, came: Came) {
+        // Nobody listens, and nobody says so, when the test is over or has failed.
+        let _ = self.came.send(came);
+        let _ = self.go.lock().unwrap().recv();
+    }
+}
+
+impl Scheduler for Stop {
+    fn point(&self, place: Place) {
+        let is_log = place.line.file().ends_with("log/mod.rs");
+        if is_log && (self.is_time)() && !self.was_there.swap(true, Ordering::Relaxed) {
+            self.stop(Came::There);
+        }
+    }
+
+    fn blocked(&self, _: Place) {
+        std::thread::yield_now();
+    }
+
+    fn taken(&self, _: Place) {}
+
+    fn released(&self, _: Place) {}
+
+    fn has_writer_waiting(&self, _: usize) -> bool {
+        false
+    }
+
+    fn wait(&self, _: usize, _: bool) {
+        self.stop(Came::ToWait);
+    }
+
+    fn notified(&self, _: usize) {}
+}
+
+/// Runs an operation on a thread of its own that stops when `is_time`: what it comes to, and how it is let go.
+fn stopping<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    is_time: impl Fn() -> bool + Send + Sync + 'static,
+    operation: impl FnOnce() + Send + 'scope,
+) -> (Receiver<Came>, Sender<()>) {
+    let ((came, comes), (go, goes)) = (channel(), channel());
+    let (is_time, was_there) = (Box::new(is_time), AtomicBool::new(false));
+    scope.spawn(move || {
+        let stop = Stop { is_time, was_there, came: came.clone(), go: Mutex::new(goes) };
+        schedule::control(Some(Arc::new(stop)));
+        operation();
+        let _ = came.send(Came::Back);
+    });
+    (comes, go)
+}
+
+/// A long operation writes the groups in its way without a flush. Whoever has a record in one of them, and has not begun to wait, does not
+/// return before there was one.
+#[test]
+fn a_group_that_another_thread_wrote_is_not_safe_before_a_flush() {
+    if !schedule::can_control() {
+        return;
+    }
+    let device = Cautious::new(device(8 << 20, 40), Duration::ZERO);
+    let fs = mount(&device, Durability::Power);
+    let long = create(&*fs, fs.root(), b"long");
+    let came = std::thread::scope(|scope| {
+        // Its record was appended and counted: what comes next is to wait for it.
+        let locked = AtomicU64::new(0);
+        let is_third = move || locked.fetch_add(1, Ordering::Relaxed) == 2;
+        let (short_comes, short_goes) = stopping(scope, is_third, || {
+            fs.mknod(&CALLER, fs.root(), b"short", 0o100_644, 0).map(drop).unwrap();
+        });
+        assert_eq!(short_comes.recv(), Ok(Came::There));
+        assert!(device.since.lock().unwrap().is_empty(), "nobody has written its record");
+        // The first group has its record, and is over.
+        let shared = Arc::clone(&device);
+        let is_second = move || shared.since.lock().unwrap().len() == 2;
+        let (long_comes, long_goes) = stopping(scope, is_second, || {
+            assert_eq!(fs.write(&CALLER, long, 0, &[7; 100_000]).unwrap(), 100_000);
+        });
+        assert_eq!(long_comes.recv(), Ok(Came::There));
+        short_goes.send(()).unwrap();
+        let came = short_comes.recv();
+        long_goes.send(()).unwrap();
+        assert_eq!(long_comes.recv(), Ok(Came::Back));
+        drop(short_goes);
+        came
+    });
+    assert_eq!(came, Ok(Came::ToWait), "it returned before its record was stable");
+    let names: Vec<_> = tree_on(&device.cut()).into_keys().collect();
+    assert_eq!(names, [&b""[..], b"/long", b"/short"]);
+}
+
 #[test]
 fn an_operation_may_be_longer_than_the_log() {
     let device = Cautious::new(device(8 << 20, 16), Duration::ZERO);
@@ -248,16 +369,35 @@ fn a_group_of_an_earlier_opening_never_counts() {
     let mut image = device.stable.lock().unwrap().clone();
     let since = device.since.lock().unwrap().clone();
     assert_eq!(since.len(), 3);
-    for (block, bytes) in since[0].iter().chain(&since[2]) {
-        let at = usize::try_from(block * 512).unwrap();
-        image[at..at + bytes.len()].copy_from_slice(bytes);
-    }
+    [&since[0], &since[2]].into_iter().for_each(|batch| arrive(&mut image, batch));
     let left = Cautious::new(Arc::new(MemDevice::from_image(512, image)), Duration::ZERO);
     let fs = mount(&left, Durability::Process);
     assert_eq!(fs.recovered().unwrap().groups, 1);
     create(&*fs, fs.root(), b"d");
     let names: Vec<_> = tree_on(&left.now).into_keys().collect();
     assert_eq!(names, [&b""[..], b"/a", b"/d"]);
+}
+
+/// Of what opening writes between two flushes, anything may be there: a header that leaves groups out, and not what they bring home.
+#[test]
+fn an_opening_that_is_cut_loses_nothing() {
+    let device = Cautious::new(device(4 << 20, 16), Duration::ZERO);
+    let fs = mount(&device, Durability::Power);
+    for name in [b"a", b"b"] {
+        create(&*fs, fs.root(), name);
+    }
+    let left = Cautious::new(device.cut(), Duration::ZERO);
+    let (before, mut image) = (tree_on(&left.now), left.now.image());
+    assert!(mount(&left, Durability::Power).recovered().unwrap().groups > 0);
+    for batches in left.flushed.lock().unwrap().iter() {
+        for arrived in 0..1_u32 << batches.len() {
+            let mut cut = image.clone();
+            let batches = (0_u32..).zip(batches).filter(|(number, _)| arrived >> number & 1 == 1);
+            batches.for_each(|(_, batch)| arrive(&mut cut, batch));
+            assert_eq!(tree_on(&Arc::new(MemDevice::from_image(512, cut))), before, "batches {arrived:#b}");
+        }
+        batches.iter().for_each(|batch| arrive(&mut image, batch));
+    }
 }
 
 #[test]
