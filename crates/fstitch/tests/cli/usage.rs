@@ -100,7 +100,7 @@ const MISUSES: &[(&str, &str)] = &[
     ("cp a", "<DESTINATION>"),
     ("cp @/x @/y", "/x nor"),
     ("cp --owner me @/a.img @/a.img:/", "UID:GID"),
-    ("info", "<IMAGE>"),
+    ("info", "<IMAGE[:/PATH]>"),
     ("tune @/a.img", "--journal"),
     ("tune --journal=1K @/a.img", "1024 blocks"),
     ("tune --journal --no-journal @/a.img", "--no-journal"),

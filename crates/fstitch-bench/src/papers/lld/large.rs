@@ -226,9 +226,13 @@ mod tests {
 
     #[test]
     fn memory_is_what_a_process_has() {
-        let before = memory("VmRSS").unwrap();
-        let more = std::hint::black_box(vec![1_u8; 32 << 20]);
-        assert!(memory("VmRSS").unwrap() >= before + (16 << 20), "{}", more.len());
+        // Other tests of this process may give memory back meanwhile.
+        let grows = |_| {
+            let before = memory("VmRSS").unwrap();
+            let more = std::hint::black_box(vec![1_u8; 32 << 20]);
+            memory("VmRSS").unwrap() >= before + (16 << 20) && !more.is_empty()
+        };
+        assert!((0..50).any(grows));
         assert!(memory("VmNothing").is_err());
     }
 }
