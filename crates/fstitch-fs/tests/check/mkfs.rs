@@ -148,7 +148,7 @@ fn the_impossible_is_refused_before_anything_is_written() {
     let device = MemDevice::new(512, 200);
     let untouched = device.image();
     let mut cases = vec![options(); 5];
-    cases[0].block_size = Some(8192);
+    cases[0].block_size = Some(131_072);
     cases[1].inode_size = Some(200);
     cases[2].blocks = Some(1 << 20);
     cases[3].label = vec![b'x'; 17];
