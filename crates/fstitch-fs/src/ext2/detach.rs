@@ -95,6 +95,7 @@ impl Ext2 {
         if from >= to || !inode.has_blocks(self) {
             return Ok(PatchIds::new());
         }
+        self.watch.inode(inode.ino);
         if inode.has_extents() {
             return self.detach_extents(inode, (from, to), befores);
         }

@@ -212,8 +212,9 @@ pub trait ReclaimHooks<I> {
     fn quiesced(&self, bytes: usize, work: &mut dyn FnMut()) -> Result<()>;
     /// Drops the inode from memory if nobody uses it, and says whether it is out of memory.
     fn forget(&self, ino: InodeNo) -> bool;
-    /// Runs `work` on the inode with its lock held, in a step that dirties about `bytes`.
-    fn with(&self, ino: InodeNo, bytes: usize, work: &mut dyn FnMut(&mut I) -> Result<()>) -> Result<()>;
+    /// Runs `work` on the inode with its lock held, in a step that dirties about `bytes`. False, and nothing was run, if the inode has
+    /// gone meanwhile.
+    fn with(&self, ino: InodeNo, bytes: usize, work: &mut dyn FnMut(&mut I) -> Result<()>) -> Result<bool>;
     /// Gives an inode that nothing names and nobody uses a name in `lost+found`; false where that cannot be.
     fn keep(&self, ino: InodeNo) -> Result<bool>;
     /// Runs `work` in a step that dirties about `bytes`: waits for room first, and where a journal is kept, all of it is in

@@ -67,5 +67,6 @@ pub use low::{
     Allocation, AttrChange, ClearedName, Extent, FreedName, Limits, LowLevelFs, NAME_BLOCKS, NameSlot,
     NewInode, ReclaimHooks, Reclaimed, Writable,
 };
+pub(crate) use node::unless_gone;
 pub use pinned::PinnedFile;
 pub use volume::{Uhfs, UhfsOptions};

@@ -222,6 +222,14 @@ impl<I> State<I> {
     }
 }
 
+/// What was found, or nothing if the inode has gone.
+pub(crate) fn unless_gone<T>(found: Result<T>) -> Result<Option<T>> {
+    match found {
+        Err(error) if error.errno() == Errno::STALE => Ok(None),
+        found => found.map(Some),
+    }
+}
+
 /// An inode in memory.
 #[derive(Debug)]
 pub(super) struct Node<I> {

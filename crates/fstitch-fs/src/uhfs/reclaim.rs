@@ -6,7 +6,7 @@ use fstitch_core::lock::{Mutex, MutexGuard};
 use fstitch_core::order::rank;
 use fstitch_core::{Errno, InodeNo, Result, waiting};
 
-use super::node::State;
+use super::node::{State, unless_gone};
 use super::{LowLevelFs, ReclaimHooks, Reclaimed, Uhfs};
 
 /// Whether the reclaimer runs, and whether it should stop.
@@ -93,13 +93,13 @@ impl<L: LowLevelFs> ReclaimHooks<L::Inode> for Uhfs<L> {
         ino: InodeNo,
         bytes: usize,
         work: &mut dyn FnMut(&mut L::Inode) -> Result<()>,
-    ) -> Result<()> {
-        let node = self.node(ino)?;
+    ) -> Result<bool> {
+        let Some(node) = unless_gone(self.node(ino))? else { return Ok(false) };
         let change = self.change(0)?;
         let _writer = self.writer(&change, &node)?;
         change.reserve(0, bytes / self.block_size())?;
-        let mut state = node.write()?;
-        work(state.inode_mut())
+        let Some(mut state) = unless_gone(node.write())? else { return Ok(false) };
+        work(state.inode_mut()).map(|()| true)
     }
 
     fn step(&self, bytes: usize, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
@@ -110,5 +110,98 @@ impl<L: LowLevelFs> ReclaimHooks<L::Inode> for Uhfs<L> {
 
     fn stop(&self) -> bool {
         self.reclaimer.stop.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fstitch_core::{Caller, FileSystem, Le, ManualClock, MemDevice, Timestamp};
+    use fstitch_patch::{Cache, CacheOptions};
+
+    use super::super::UhfsOptions;
+    use super::*;
+    use crate::ext2::mkfs::{MkfsOptions, mkfs};
+    use crate::ext2::{Ext2, Inode};
+
+    const BLOCK: usize = 1024;
+
+    fn mount(device: &Arc<MemDevice>) -> Uhfs<Ext2> {
+        let cache = Cache::new(device.clone(), CacheOptions::default(), Arc::new(ManualClock::new()));
+        Uhfs::new(Ext2::open(cache).unwrap(), UhfsOptions::default())
+    }
+
+    /// A volume that was not unmounted, with a file whose count of blocks is too high.
+    fn crashed() -> (Arc<MemDevice>, InodeNo) {
+        let device = Arc::new(MemDevice::new(1024, 8192));
+        let made = MkfsOptions::new([7; 16], [9; 16], Timestamp::default());
+        mkfs(&*device, &MkfsOptions { block_size: Some(1024), ..made }, &mut |_, _| ()).unwrap();
+        let fs = mount(&device);
+        let ino = fs.mknod(&Caller::default(), fs.root(), b"file", 0o100_644, 0).unwrap().attr.ino;
+        fs.write(&Caller::default(), ino, 0, &[1; 5000]).unwrap();
+        fs.sync().unwrap();
+        drop(fs);
+        let mut image = device.image();
+        let table = usize::try_from(Le::u32(&image, 2 * BLOCK + 8)).unwrap() * BLOCK;
+        let inode_size = usize::from(Le::u16(&image, BLOCK + 88));
+        let sectors = table + (usize::try_from(ino.get()).unwrap() - 1) * inode_size + 28;
+        assert_eq!(image[sectors], 10, "five blocks");
+        image[sectors] = 12;
+        (Arc::new(MemDevice::from_image(1024, image)), ino)
+    }
+
+    /// Somebody who removes the file in the moment between the reclaimer's look at it and its work on it.
+    struct Meddler<'a>(&'a Uhfs<Ext2>);
+
+    impl ReclaimHooks<Inode> for Meddler<'_> {
+        fn quiesced(&self, bytes: usize, work: &mut dyn FnMut()) -> Result<()> {
+            self.0.quiesced(bytes, work)
+        }
+
+        fn forget(&self, ino: InodeNo) -> bool {
+            ReclaimHooks::forget(self.0, ino)
+        }
+
+        fn with(
+            &self,
+            ino: InodeNo,
+            bytes: usize,
+            work: &mut dyn FnMut(&mut Inode) -> Result<()>,
+        ) -> Result<bool> {
+            let _ = self.0.unlink(&Caller::default(), self.0.root(), b"file");
+            self.0.with(ino, bytes, work)
+        }
+
+        fn keep(&self, ino: InodeNo) -> Result<bool> {
+            self.0.keep(ino)
+        }
+
+        fn step(&self, bytes: usize, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+            self.0.step(bytes, work)
+        }
+
+        fn stop(&self) -> bool {
+            ReclaimHooks::stop(self.0)
+        }
+    }
+
+    #[test]
+    fn a_wrong_count_is_corrected() {
+        let (device, ino) = crashed();
+        let fs = mount(&device);
+        let done = fs.reclaim().unwrap();
+        assert!(done.complete && done.counts == 1, "{done:?}");
+        assert_eq!(fs.getattr(ino).unwrap().blocks, 10);
+    }
+
+    #[test]
+    fn a_file_that_goes_before_it_is_corrected_is_no_failure() {
+        let (device, ino) = crashed();
+        let fs = mount(&device);
+        let done = fs.low.reclaim(&Meddler(&fs)).unwrap();
+        assert!(done.complete && done.counts == 0 && done.refusal.is_none(), "{done:?}");
+        assert!(fs.getattr(ino).is_err(), "the file is gone");
+        fs.unmount().unwrap();
     }
 }

@@ -15,7 +15,7 @@ use fstitch_posix::time::AtimePolicy;
 
 use super::LowLevelFs;
 use super::evict::idle_nodes;
-use super::node::{Node, Part, State};
+use super::node::{Node, Part, State, unless_gone};
 
 /// How a volume is used.
 #[derive(Clone, Debug)]
@@ -295,10 +295,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// The node of an inode that was remembered without a reference, if that life of its number goes on. It stays the node of that
     /// life: once it is freed, its state answers `ESTALE`.
     pub(super) fn still(&self, id: InodeId) -> Result<Option<Arc<Node<L::Inode>>>> {
-        let node = match self.node(id.ino) {
-            Err(error) if error.errno() == Errno::STALE => return Ok(None),
-            node => node?,
-        };
+        let Some(node) = unless_gone(self.node(id.ino))? else { return Ok(None) };
         let is_same = node.read().is_ok_and(|state| self.low.attr(state.inode()).id() == id);
         Ok(is_same.then_some(node))
     }

@@ -151,6 +151,7 @@ impl Ext2 {
         if !freed.is_empty() {
             inode.node_hint.forget();
         }
+        self.watch.inode(inode.ino);
         let mut changed = Changed { freed, lost, ..Changed::default() };
         let root = Root { node: root, flags };
         if self.copies_nodes() {

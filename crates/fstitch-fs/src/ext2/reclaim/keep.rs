@@ -9,7 +9,7 @@ use crate::ext2::Inode;
 use crate::ext2::layout::inode::{I_LINKS_COUNT, I_MODE};
 use crate::ext2::leftovers::Leftovers;
 use crate::ext2::volume::Ext2;
-use crate::uhfs::{ReclaimHooks, Reclaimed};
+use crate::uhfs::{ReclaimHooks, Reclaimed, unless_gone};
 
 impl Ext2 {
     /// Whether an inode that nothing names must be kept.
@@ -41,7 +41,7 @@ impl Ext2 {
         if I_MODE.get(raw) & 0xf000 != 0x4000 {
             return Ok(I_LINKS_COUNT.get(raw) == 1);
         }
-        let inode = self.load_any(InodeNo(u64::from(child)))?;
+        let Some(inode) = unless_gone(self.load_any(InodeNo(u64::from(child))))? else { return Ok(false) };
         let parent = self.find(&inode, b"..")?;
         Ok(parent.is_some_and(|slot| slot.ino == InodeNo(u64::from(dir))))
     }

@@ -37,7 +37,7 @@ use super::leftovers::Leftovers;
 use super::num::idx;
 use super::volume::Ext2;
 use super::{bitmap, inode::Inode};
-use crate::uhfs::{AttrChange, ReclaimHooks, Reclaimed};
+use crate::uhfs::{AttrChange, ReclaimHooks, Reclaimed, unless_gone};
 pub(super) use judge::Judged;
 use judge::Verdict;
 use watch::BitSet;
@@ -148,7 +148,8 @@ impl Ext2 {
                     trimmed = true;
                 }
                 Ok(())
-            })
+            })?;
+            Ok(())
         })?;
         if trimmed { self.cache.sync_all() } else { Ok(()) }
     }
@@ -224,7 +225,10 @@ impl Ext2 {
     ) -> Result<()> {
         let mut valid = std::collections::BTreeMap::new();
         for &ino in twice {
-            let dir = self.load_any(InodeNo(u64::from(ino)))?;
+            let Some(dir) = unless_gone(self.load_any(InodeNo(u64::from(ino))))? else {
+                done.busy += 1;
+                continue;
+            };
             if let Some(parent) = self.find(&dir, b"..")? {
                 valid.insert(ino, (parent.ino, false));
             }
@@ -306,7 +310,7 @@ impl Ext2 {
         }
         let (mut corrected, mut busy) = (0, 0);
         let end = disk.size.div_ceil(u64::from(self.sb.block_size));
-        hooks.with(InodeNo(u64::from(found.ino)), self.block_size() * 8, &mut |inode| {
+        let is_there = hooks.with(InodeNo(u64::from(found.ino)), self.block_size() * 8, &mut |inode| {
             if self.watch.inode_changed(found.ino) {
                 busy += 1;
                 return Ok(());
@@ -327,7 +331,7 @@ impl Ext2 {
             Ok(())
         })?;
         done.counts += corrected;
-        done.busy += busy;
+        done.busy += busy + u64::from(!is_there);
         Ok(())
     }
 
