@@ -1,6 +1,7 @@
 //! What can be changed of volumes that are made: their size and settings; and where their files lie.
 
 use fstitch_core::{BlockDevice, Result, Timestamp};
+pub use fstitch_fs::ext2::tuning::{OnError, Reserve, Tuning};
 use serde::Serialize;
 
 /// What became of a volume's size. Field names are a contract.
@@ -21,41 +22,6 @@ pub trait Resizes: Send + Sync {
     /// # Errors
     /// `Unsupported`, before anything is written, naming what cannot be done; when the medium fails.
     fn grow(&self, device: &dyn BlockDevice, bytes: u64, now: Timestamp) -> Result<Resized>;
-}
-
-/// What a volume keeps for its superuser.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reserve {
-    /// So many of a hundred blocks.
-    Percent(u8),
-    /// So many blocks.
-    Blocks(u32),
-}
-
-/// What a kernel does when it meets damage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnError {
-    /// It goes on.
-    Continue,
-    /// Nothing is written any more.
-    RemountReadOnly,
-    /// The machine stops.
-    Panic,
-}
-
-/// Settings of a volume that change; `None` leaves one as it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tuning {
-    /// Features as a list: `dir_nlink,^huge_file`.
-    pub features: Option<String>,
-    /// What is reserved.
-    pub reserve: Option<Reserve>,
-    /// What is done on damage.
-    pub on_error: Option<OnError>,
-    /// Mounts until a check is due; 0 for never.
-    pub mounts_max: Option<u16>,
-    /// Seconds until a check is due; 0 for never.
-    pub interval: Option<u32>,
 }
 
 /// Who changes the settings of volumes that nobody uses and that need no recovery.

@@ -4,7 +4,7 @@ use fstitch_core::{BlockDevice, Result, Timestamp};
 use fstitch_fs::ext2::{file_map, journal, resize, tuning};
 
 use super::Ext;
-use crate::resize::{FileMap, MapsFiles, OnError, Reserve, Resized, Resizes, Run, Tunes, Tuning};
+use crate::resize::{FileMap, MapsFiles, Resized, Resizes, Run, Tunes, Tuning};
 
 impl Resizes for Ext {
     fn grow(&self, device: &dyn BlockDevice, bytes: u64, now: Timestamp) -> Result<Resized> {
@@ -20,17 +20,7 @@ impl Resizes for Ext {
 
 impl Tunes for Ext {
     fn tune(&self, device: &dyn BlockDevice, asked: &Tuning) -> Result<()> {
-        let reserve = asked.reserve.map(|reserve| match reserve {
-            Reserve::Percent(percent) => tuning::Reserve::Percent(percent),
-            Reserve::Blocks(blocks) => tuning::Reserve::Blocks(blocks),
-        });
-        let on_error = asked.on_error.map(|on_error| match on_error {
-            OnError::Continue => tuning::OnError::Continue,
-            OnError::RemountReadOnly => tuning::OnError::RemountReadOnly,
-            OnError::Panic => tuning::OnError::Panic,
-        });
-        let Tuning { features, mounts_max, interval, .. } = asked.clone();
-        tuning::tune(device, &tuning::Tuning { features, reserve, on_error, mounts_max, interval })
+        tuning::tune(device, asked)
     }
 }
 

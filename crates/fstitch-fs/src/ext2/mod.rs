@@ -53,6 +53,7 @@ mod pending;
 mod prealloc;
 mod reclaim;
 pub mod resize;
+mod runs;
 mod seal;
 mod source;
 pub mod times;

@@ -6,10 +6,11 @@
 use super::layout::group::GroupDescriptor;
 use super::layout::superblock::Superblock;
 use super::num::idx;
+use super::runs::Runs;
 
-/// Runs of such blocks: disjoint, sorted, with gaps between them.
+/// Such blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OwnRuns(Vec<(u32, u32)>);
+pub(crate) struct OwnRuns(Runs);
 
 impl OwnRuns {
     /// What a volume with these descriptors has; those that could not be read are `None`.
@@ -24,16 +25,7 @@ impl OwnRuns {
                 runs.extend(parts.map(|(first, count)| (first, first.saturating_add(count))));
             }
         }
-        runs.retain(|&(start, end)| start < end);
-        runs.sort_unstable();
-        let mut joined: Vec<(u32, u32)> = Vec::new();
-        for (start, end) in runs {
-            match joined.last_mut() {
-                Some((_, last)) if *last >= start => *last = (*last).max(end),
-                _ => joined.push((start, end)),
-            }
-        }
-        Self(joined)
+        Self(Runs::of(runs))
     }
 
     /// What a group has that has all of its own in itself.
@@ -50,9 +42,7 @@ impl OwnRuns {
 
     /// The parts of `start..end` that are the volume's own, in order.
     pub(crate) fn within(&self, start: u32, end: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let first = self.0.partition_point(|&(_, run_end)| run_end <= start);
-        let runs = self.0[first..].iter().take_while(move |&&(run_start, _)| run_start < end);
-        runs.map(move |&(run_start, run_end)| (run_start.max(start), run_end.min(end)))
+        self.0.within(start, end)
     }
 }
 
@@ -62,7 +52,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_range_are_found() {
-        let own = OwnRuns(vec![(0, 2), (10, 20), (30, 31)]);
+        let own = OwnRuns(Runs::of(vec![(0, 2), (10, 20), (30, 31)]));
         assert_eq!(own.within(0, 100).collect::<Vec<_>>(), [(0, 2), (10, 20), (30, 31)]);
         assert_eq!(own.within(15, 31).collect::<Vec<_>>(), [(15, 20), (30, 31)]);
         assert!(!own.meet(2, 10) && !own.meet(20, 30) && !own.meet(31, 90));

@@ -2,11 +2,11 @@
 
 /// Blocks: runs from one number up to another, sorted and apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Runs(Vec<(u32, u32)>);
+pub(crate) struct Runs(Vec<(u32, u32)>);
 
 impl Runs {
     /// The blocks of runs that may be in any order and overlap.
-    pub(super) fn of(mut runs: Vec<(u32, u32)>) -> Self {
+    pub(crate) fn of(mut runs: Vec<(u32, u32)>) -> Self {
         runs.retain(|&(start, end)| start < end);
         runs.sort_unstable();
         let mut joined: Vec<(u32, u32)> = Vec::new();
@@ -19,14 +19,21 @@ impl Runs {
         Self(joined)
     }
 
+    /// What `start..end` has of them, in order.
+    pub(crate) fn within(&self, start: u32, end: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let first = self.0.partition_point(|&(_, run_end)| run_end <= start);
+        let runs = self.0[first..].iter().take_while(move |&&(run_start, _)| run_start < end);
+        runs.map(move |&(run_start, run_end)| (run_start.max(start), run_end.min(end)))
+    }
+
     /// The end of the run that holds `block`, if there is one.
-    pub(super) fn holds(&self, block: u32) -> Option<u32> {
+    pub(crate) fn holds(&self, block: u32) -> Option<u32> {
         let at = self.0.partition_point(|&(_, end)| end <= block);
         self.0.get(at).filter(|&&(start, _)| start <= block).map(|&(_, end)| end)
     }
 
     /// What is here and not in `other`.
-    pub(super) fn without(&self, other: &Self) -> Self {
+    pub(crate) fn without(&self, other: &Self) -> Self {
         let mut left = Vec::new();
         let mut others = other.0.iter().peekable();
         for &(start, end) in &self.0 {
@@ -48,7 +55,7 @@ impl Runs {
     }
 
     /// All blocks, in order.
-    pub(super) fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().flat_map(|&(start, end)| start..end)
     }
 }

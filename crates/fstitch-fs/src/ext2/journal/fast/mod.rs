@@ -23,7 +23,6 @@
 mod inodes;
 mod names;
 mod ranges;
-mod runs;
 mod settle;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,8 +36,8 @@ use super::orphans::{Orphan, Pass};
 use super::raw::S_LAST_ORPHAN;
 use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::inode::I_DTIME;
+use crate::ext2::runs::Runs;
 use names::Names;
-use runs::Runs;
 use settle::Space;
 
 /// An inode that records speak of.

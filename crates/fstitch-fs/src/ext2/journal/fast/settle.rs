@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Errno, Result};
 
 use super::super::orphans::{Orphan, Pass};
-use super::runs::Runs;
 use super::{Apply, damaged, has_map};
 use crate::ext2::layout::checksum::Sums;
 use crate::ext2::layout::extent::Node;
@@ -16,6 +15,7 @@ use crate::ext2::layout::group::{
 use crate::ext2::layout::inode::POINTERS;
 use crate::ext2::num::{idx, low16, small};
 use crate::ext2::offline::fill_unwritten;
+use crate::ext2::runs::Runs;
 
 /// Free blocks for what records do not mention: nodes of trees, blocks of directories.
 pub(super) struct Space {
