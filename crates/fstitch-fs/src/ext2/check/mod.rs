@@ -34,6 +34,7 @@ mod lost;
 mod maps;
 mod orphan_file;
 mod parts;
+mod places;
 mod rebuild;
 mod repair;
 mod run;

@@ -138,7 +138,12 @@ impl Run {
         if state.mended > 0 {
             return Outcome::of(state, &volume);
         }
+        let before = state.report.total;
         claims::claim_metadata(&mut volume, &mut state);
+        if state.report.total > before && !matches!(self.mending, Mending::Nothing) {
+            // Whose blocks these are nobody knows, so nothing can be mended by them.
+            return Outcome::of(state, &volume);
+        }
         for group in 0..volume.shape.group_count() {
             inodes::scan_group(&volume, &mut state, group)?;
         }

@@ -8,7 +8,7 @@ use super::super::source::BlockSource;
 use super::bits::Bits;
 use super::claims::DOUBLE_INDIRECT;
 use super::state::{State, Volume};
-use super::{journal, orphan_file};
+use super::{journal, orphan_file, places};
 use crate::ext2::layout::checksum::seal_superblock;
 use crate::ext2::layout::feature::{COMPAT_KNOWN, Features, PLAIN, compat, incompat, ro_compat};
 use crate::ext2::layout::group::GroupDescriptor;
@@ -192,6 +192,7 @@ pub(super) fn open<'a>(
             mended += 1;
         }
     }
+    mended += places::settle(&mut volume, &mut report, mend)?;
     if report.total > mended {
         return Ok(Err(report));
     }

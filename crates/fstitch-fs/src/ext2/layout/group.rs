@@ -161,6 +161,12 @@ impl GroupDescriptor {
         Ok(descriptor)
     }
 
+    /// Whether its bitmaps and its table may lie where it says.
+    #[must_use]
+    pub(crate) fn is_possible(&self, group: u32, volume: &Superblock) -> bool {
+        self.check_places(group, volume).is_ok()
+    }
+
     fn check_places(&self, group: u32, volume: &Superblock) -> Result<(), String> {
         let table = u64::from(self.inode_table);
         let table_end = table + u64::from(volume.inode_table_blocks());

@@ -368,6 +368,36 @@ fn without_copies_the_sums_say_where_bitmaps_are() {
     check("4k", ALONE);
 }
 
+/// A word of the descriptor of `group` that is another one, with the right sum.
+fn place(image: &mut Image, group: u32, field: usize, change: fn(u32) -> u32) {
+    let raw = image.descriptor(group);
+    let word = change(Le::u32(raw, field));
+    Le::put_u32(raw, field, word);
+    image.seal_descriptor(group);
+}
+
+/// Bitmaps and tables that are said to be elsewhere, and groups that are said never to have been used.
+const PLACES: &[Case] = &[
+    case("a bitmap over the one before", "group-descriptor", |image| place(image, 1, 0, |block| block - 1)),
+    case("inodes' bitmap over another", "group-descriptor", |image| place(image, 1, 4, |block| block - 1)),
+    case("a bitmap in a table", "group-descriptor", |image| place(image, 0, 0, |_| 2121)),
+    case("a table over the next one", "group-descriptor", |image| place(image, 0, 8, |block| block + 256)),
+    case("a table one block further", "group-descriptor", |image| place(image, 0, 8, |block| block + 1)),
+    case("the first group unused", "group-descriptor", |image| {
+        image.descriptor(0)[18] |= 1;
+        image.seal_descriptor(0);
+    }),
+    case("the last group's bitmap unused", "group-descriptor", |image| {
+        image.descriptor(2)[18] |= 2;
+        image.seal_descriptor(2);
+    }),
+];
+
+#[test]
+fn other_places_of_bitmaps_and_tables_are_not_believed() {
+    check("1k", PLACES);
+}
+
 #[test]
 fn what_is_no_index_any_more_ends_like_a_leaf() {
     check("1k", INDEXES);

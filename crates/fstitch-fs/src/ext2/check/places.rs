@@ -1,0 +1,254 @@
+//! Where bitmaps and inode tables are, if what a descriptor says of it cannot be, or others say something else.
+//!
+//! A descriptor with a right sum may still be a wrong one. Nothing else is looked at before this is settled: who mends by a table
+//! that is none writes over files.
+
+use std::collections::BTreeSet;
+
+use fstitch_core::{BlockKind, BlockNo, CheckReport, FindingClass, Result};
+
+use super::bits::{bit, put_bit};
+use super::state::Volume;
+use crate::ext2::layout::group::{BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
+use crate::ext2::layout::inode::I_LINKS_COUNT;
+use crate::ext2::layout::superblock::Superblock;
+use crate::ext2::num::idx;
+
+/// What a group has where.
+fn places(of: &GroupDescriptor) -> [u32; 3] {
+    [of.block_bitmap, of.inode_bitmap, of.inode_table]
+}
+
+fn with_places(of: &GroupDescriptor, [block_bitmap, inode_bitmap, inode_table]: [u32; 3]) -> GroupDescriptor {
+    GroupDescriptor { block_bitmap, inode_bitmap, inode_table, ..*of }
+}
+
+/// Settles what all groups have where, and what of it was never used; how many descriptors were mended.
+pub(super) fn settle(volume: &mut Volume<'_>, report: &mut CheckReport, mend: bool) -> Result<u64> {
+    let mut mended = 0;
+    let suspects = suspects(volume);
+    let mut copies = Copies::default();
+    for group in 0..volume.shape.group_count() {
+        let (own, copy) = (volume.groups[idx(group)], copies.of(volume, group)?);
+        let better = better_places(volume, group, (&own, copy), suspects.contains(&group))?;
+        let now = with_flags(&volume.shape, group, &better.unwrap_or(own));
+        if now == own {
+            continue;
+        }
+        let problem = match better {
+            Some(better) => format!(
+                "group {group} has its bitmaps and table at {:?}, more speaks for {:?}",
+                places(&own),
+                places(&better)
+            ),
+            None => format!("group {group} is in use, and its flags {:#x} say that it never was", own.flags),
+        };
+        report.push(FindingClass::Corrupt, "group-descriptor", problem);
+        volume.groups[idx(group)] = now;
+        if mend {
+            let summed = volume.shape.features.has_group_sums();
+            volume.change_descriptor(group, |raw| now.encode_into(raw, summed))?;
+            mended += 1;
+        }
+    }
+    Ok(mended)
+}
+
+/// A descriptor whose flags may be: the first group has inodes, and makers of volumes write the last one's bitmap.
+fn with_flags(shape: &Superblock, group: u32, own: &GroupDescriptor) -> GroupDescriptor {
+    let mut now = *own;
+    if group == 0 && own.is_inode_uninit() {
+        now.flags &= !INODE_UNINIT;
+        if u32::from(own.itable_unused) == shape.inodes_per_group {
+            now.itable_unused = 0;
+        }
+    }
+    if group + 1 == shape.group_count() {
+        now.flags &= !BLOCK_UNINIT;
+    }
+    now
+}
+
+/// Groups of which something lies over something of another one, or of the volume's own.
+fn suspects(volume: &Volume<'_>) -> BTreeSet<u32> {
+    let shape = &volume.shape;
+    let mut parts: Vec<(u32, u32, Option<u32>)> = Vec::new();
+    for (group, at) in (0..shape.group_count()).zip(&volume.groups) {
+        let start = shape.group_start(group);
+        let overhead = shape.group_overhead(group).min(shape.group_blocks(group));
+        parts.push((start, start + overhead, None));
+        parts.extend([at.block_bitmap, at.inode_bitmap].map(|block| (block, block + 1, Some(group))));
+        parts.push((at.inode_table, at.inode_table + shape.inode_table_blocks(), Some(group)));
+    }
+    parts.retain(|(start, end, _)| start < end);
+    parts.sort_unstable();
+    let mut found = BTreeSet::new();
+    let mut furthest: (u32, Option<u32>) = (0, None);
+    for (start, end, group) in parts {
+        if start < furthest.0 {
+            found.extend(group.into_iter().chain(furthest.1));
+        }
+        if end > furthest.0 {
+            furthest = (end, group);
+        }
+    }
+    found
+}
+
+/// Where else a group has its bitmaps and its table, if more speaks for that than for what its descriptor says.
+fn better_places(
+    volume: &Volume<'_>,
+    group: u32,
+    (own, copy): (&GroupDescriptor, Option<[u32; 3]>),
+    suspect: bool,
+) -> Result<Option<GroupDescriptor>> {
+    let differs = copy.is_some_and(|copy| copy != places(own));
+    let raw = volume.read_descriptor(group)?;
+    // Without a copy the sums of bitmaps that were written can tell.
+    let alone = copy.is_none() && volume.shape.features.has_sums() && !own.is_block_uninit();
+    if !(suspect || differs || alone && volume.bitmaps_summed(&raw, own)? < 2) {
+        return Ok(None);
+    }
+    let mut best = (Evidence::of(volume, group, &raw, own)?, *own);
+    let guesses = usual(&volume.shape, group, own).into_iter().map(|places| (places, true));
+    for (places, is_guess) in copy.map(|places| (places, false)).into_iter().chain(guesses) {
+        let candidate = with_places(own, places);
+        if !candidate.is_possible(group, &volume.shape) {
+            continue;
+        }
+        let evidence = Evidence::of(volume, group, &raw, &candidate)?;
+        let is_better = if is_guess { evidence.is_proof_against(&best.0) } else { evidence > best.0 };
+        if is_better {
+            best = (evidence, candidate);
+        }
+    }
+    Ok((places(&best.1) != places(own)).then_some(best.1))
+}
+
+/// What speaks for places, the strongest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Evidence {
+    /// Bitmaps that have the sums of the descriptor.
+    summed: usize,
+    /// The bitmap of blocks has the metadata in use, and what is behind the group.
+    covers: bool,
+    /// Inodes of which bitmap and table say the same.
+    agreed: u32,
+}
+
+impl Evidence {
+    /// Whether it is enough for what nobody says.
+    fn is_proof_against(&self, other: &Self) -> bool {
+        let covers = self.covers && !other.covers && self.agreed >= other.agreed;
+        self.summed > other.summed || covers && self.summed == other.summed
+    }
+
+    fn of(volume: &Volume<'_>, group: u32, raw: &[u8], at: &GroupDescriptor) -> Result<Self> {
+        let has_sums = volume.shape.features.has_sums();
+        Ok(Self {
+            summed: if has_sums { volume.bitmaps_summed(raw, at)? } else { 0 },
+            covers: covers(volume, group, at)?,
+            agreed: agreed(volume, at)?,
+        })
+    }
+}
+
+fn covers(volume: &Volume<'_>, group: u32, at: &GroupDescriptor) -> Result<bool> {
+    let shape = &volume.shape;
+    if at.is_block_uninit() {
+        return Ok(true);
+    }
+    let mut bits = vec![0; volume.block_size()];
+    volume.read(at.block_bitmap, BlockKind::BlockBitmap, &mut bits)?;
+    let (start, blocks) = (shape.group_start(group), shape.group_blocks(group));
+    let mut wanted = vec![0; bits.len()];
+    let own = (0..shape.group_overhead(group).min(blocks)).map(|bit| start + bit);
+    let parts = [at.block_bitmap, at.inode_bitmap].into_iter();
+    let table = at.inode_table..at.inode_table + shape.inode_table_blocks();
+    for block in own.chain(parts).chain(table).filter(|block| (start..start + blocks).contains(block)) {
+        put_bit(&mut wanted, idx(block - start), true);
+    }
+    (idx(blocks)..bits.len() * 8).for_each(|bit| put_bit(&mut wanted, bit, true));
+    Ok(bits.iter().zip(&wanted).all(|(&bits, &wanted)| bits & wanted == wanted))
+}
+
+fn agreed(volume: &Volume<'_>, at: &GroupDescriptor) -> Result<u32> {
+    let shape = &volume.shape;
+    if at.is_inode_uninit() {
+        return Ok(0);
+    }
+    let mut bits = vec![0; volume.block_size()];
+    volume.read(at.inode_bitmap, BlockKind::InodeBitmap, &mut bits)?;
+    let used = shape.inodes_per_group - u32::from(at.itable_unused);
+    let mut agreed = 0;
+    let mut block = vec![0; volume.block_size()];
+    for no in 0..used {
+        let within = no % shape.inodes_per_block();
+        if within == 0 {
+            volume.read(at.inode_table + no / shape.inodes_per_block(), BlockKind::Inode, &mut block)?;
+        }
+        let raw = &block[idx(within) * usize::from(shape.inode_size)..];
+        agreed += u32::from(bit(&bits, idx(no)) == (I_LINKS_COUNT.get(raw) != 0));
+    }
+    Ok(agreed)
+}
+
+/// Where makers of volumes put things: behind the copy of superblock and descriptors, or by kinds for some groups together.
+fn usual(shape: &Superblock, group: u32, own: &GroupDescriptor) -> Vec<[u32; 3]> {
+    let first = shape.group_start(group) + shape.group_overhead(group);
+    let together = 1 << shape.log_groups_per_flex.min(16);
+    let flex = group / together * together;
+    let (at, of) = (group - flex, together.min(shape.group_count()));
+    let start = shape.group_start(flex) + shape.group_overhead(flex);
+    let table = u64::from(start) + 2 * u64::from(of) + u64::from(at) * u64::from(shape.inode_table_blocks());
+    let apart = [first, first + 1, first + 2];
+    let packed = [start + at, start.saturating_add(of + at), u32::try_from(table).unwrap_or(u32::MAX)];
+    // mke2fs leaves room for the groups that a volume may grow by.
+    let spread = start.saturating_add(2 * together).saturating_add(at * shape.inode_table_blocks());
+    let spread = [start + at, start.saturating_add(together + at), spread];
+    let whole = [apart, packed, spread];
+    let single = whole.iter().flat_map(|places| {
+        (0..3).map(|part| {
+            let mut mixed = self::places(own);
+            mixed[part] = places[part];
+            mixed
+        })
+    });
+    whole.into_iter().chain(single).collect()
+}
+
+/// Copies of descriptors, block by block.
+#[derive(Default)]
+struct Copies {
+    /// Which block of descriptors, and its bytes.
+    held: Option<(u32, Vec<u8>)>,
+}
+
+impl Copies {
+    /// What the first copy of a descriptor says of places, if there is one, and it is not damaged.
+    fn of(&mut self, volume: &Volume<'_>, group: u32) -> Result<Option<[u32; 3]>> {
+        let shape = &volume.shape;
+        let index = group / shape.descriptors_per_block();
+        if self.held.as_ref().is_none_or(|(held, _)| *held != index) {
+            let Some(block) = first_copy(shape, index) else { return Ok(None) };
+            let mut bytes = vec![0; volume.block_size()];
+            volume.read(block, BlockKind::GroupDescriptor, &mut bytes)?;
+            self.held = Some((index, bytes));
+        }
+        let Some((_, bytes)) = &self.held else { return Ok(None) };
+        let offset = shape.descriptor_place(group).1;
+        let raw = &bytes[offset..offset + shape.descriptor_size()];
+        Ok(GroupDescriptor::parse(raw, group, shape, BlockNo(0)).ok().map(|copy| places(&copy)))
+    }
+}
+
+/// Where the first copy of a block of descriptors is.
+fn first_copy(shape: &Superblock, index: u32) -> Option<u32> {
+    if index < shape.packed_descriptor_blocks() {
+        let holder = (1..shape.group_count()).find(|&holder| shape.has_superblock(holder))?;
+        return Some(shape.group_start(holder) + 1 + index);
+    }
+    let holder = index * shape.descriptors_per_block() + 1;
+    (holder < shape.group_count())
+        .then(|| shape.group_start(holder) + u32::from(shape.has_superblock(holder)))
+}
