@@ -292,6 +292,7 @@ fn superblocks_and_descriptors_come_back_from_their_copies() {
         ("block count", "superblock-damaged", |image| Le::put_u32(image, 1024 + 4, 999_999)),
         ("inode count", "superblock-damaged", |image| Le::put_u32(image, 1024, 5)),
         ("another revision", "superblock-damaged", |image| Le::put_u32(image, 1024 + 76, 0)),
+        ("another first inode", "superblock-damaged", |image| Le::put_u32(image, 1024 + 84, 400)),
         ("fragments", "superblock-fragments", |image| Le::put_u32(image, 1024 + 36, 4096)),
         ("no superblock at all", "superblock-damaged", |image| image[..2048].fill(0)),
         ("no descriptors", "group-descriptor", |image| image[2048..3072].fill(0)),

@@ -9,7 +9,7 @@ use fstitch_fs::uhfs::Uhfs;
 use fstitch_patch::Cache;
 
 use crate::workload::{Synced, read_all};
-use crate::{Kind, Run, crash_under, seeds};
+use crate::{Kind, Run, crash_under, some_seeds};
 
 /// Files, and blocks of each that are worked on.
 const FILES: u64 = 3;
@@ -135,8 +135,8 @@ fn scattered(
 #[test]
 fn trees_of_extents_are_lawful_at_every_cut() {
     let mut states = 0;
-    for seed in seeds().step_by(2) {
-        let kind = Kind::EXT4[usize::try_from(seed / 2 % 3).unwrap()];
+    for seed in some_seeds(5) {
+        let kind = Kind::EXT4[usize::try_from(seed % 3).unwrap()];
         // Small blocks, so that trees are deep.
         let run = Run { block_size: 1024, ..Run::of(seed, 90).on(kind) };
         states += crash_under(run, &scattered);

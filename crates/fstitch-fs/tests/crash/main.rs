@@ -316,13 +316,18 @@ fn empty(fs: &dyn FileSystem, caller: &Caller, dir: InodeNo) -> fstitch_core::Re
 /// How many seeds a test run tries: `FSTITCH_CRASH_SEEDS=first..end` replays or soaks, and `FSTITCH_CRASH_SAVE=path`
 /// keeps the image that failed.
 fn seeds() -> std::ops::Range<u64> {
-    let given = std::env::var("FSTITCH_CRASH_SEEDS").ok();
-    given
-        .and_then(|range| {
-            let (first, end) = range.split_once("..")?;
-            Some(first.parse().ok()?..end.parse().ok()?)
-        })
-        .unwrap_or(0..48)
+    seeds_given().unwrap_or(0..48)
+}
+
+fn seeds_given() -> Option<std::ops::Range<u64>> {
+    let range = std::env::var("FSTITCH_CRASH_SEEDS").ok()?;
+    let (first, end) = range.split_once("..")?;
+    Some(first.parse().ok()?..end.parse().ok()?)
+}
+
+/// Only some of them, if nobody says which.
+fn some_seeds(every: usize) -> impl Iterator<Item = u64> {
+    seeds().step_by(if seeds_given().is_some() { 1 } else { every })
 }
 
 #[test]
@@ -337,8 +342,8 @@ fn every_image_that_a_cut_can_leave_is_lawful() {
 
 #[test]
 fn ext4_without_a_journal_is_lawful_too() {
-    for seed in seeds() {
-        let kind = Kind::EXT4[usize::try_from(seed / 16 % 3).unwrap()];
+    for seed in some_seeds(5) {
+        let kind = Kind::EXT4[usize::try_from(seed % 3).unwrap()];
         crash(Run::of(seed, 120).on(kind));
     }
 }

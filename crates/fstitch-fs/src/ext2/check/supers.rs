@@ -14,8 +14,8 @@ use crate::ext2::layout::feature::{COMPAT_KNOWN, Features, PLAIN, compat, incomp
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::{I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
 use crate::ext2::layout::superblock::{
-    RESIZE_INO, REVISION_DYNAMIC, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT,
-    S_FRAGS_PER_GROUP, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE, S_RESERVED_GDT_BLOCKS, S_REV_LEVEL,
+    OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT,
+    S_FIRST_INO, S_FRAGS_PER_GROUP, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE, S_RESERVED_GDT_BLOCKS, S_REV_LEVEL,
     SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
 use crate::ext2::num::{idx, wide};
@@ -76,6 +76,10 @@ fn parse_unsummed(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
     if S_LOG_FRAG_SIZE.get(raw) != S_LOG_BLOCK_SIZE.get(raw) {
         return Err(damaged("fragments are smaller than blocks".into()));
     }
+    if shape.first_ino != OLD_FIRST_INO {
+        // Who believed another one would take files for the volume's own inodes.
+        return Err(damaged(format!("files begin at inode {}, expected {OLD_FIRST_INO}", shape.first_ino)));
+    }
     if u32::from(shape.reserved_gdt_blocks) > shape.pointers_per_block() {
         return Err(damaged(format!("{} reserved descriptor blocks", shape.reserved_gdt_blocks)));
     }
@@ -89,23 +93,26 @@ fn parse_unsummed(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
     Ok(shape)
 }
 
-/// What a superblock is to be made whole from: its own bytes, if only its sum or its revision is wrong or there is no copy, else a
-/// copy.
+/// What a superblock is to be made whole from: its own bytes, if only its sum, its revision or its first inode is wrong or there
+/// is no copy, else a copy.
 pub(super) fn restored(device: &dyn BlockDevice, raw: &[u8]) -> Result<Option<Vec<u8>>> {
     let bytes = device.geometry().bytes();
     let backup = find_backup(device)?;
-    let raw = with_its_revision(raw);
+    let raw = with_what_must_be(raw);
     let Ok(own) = parse_unsummed(&raw, bytes) else { return Ok(backup) };
     let Some(backup) = backup else { return Ok(Some(raw)) };
     let copy = parse_unsummed(&backup, bytes)?;
     Ok(Some(if is_shaped_like(&own, &copy) { raw } else { backup }))
 }
 
-/// A superblock, of the revision that knows its features.
-fn with_its_revision(raw: &[u8]) -> Vec<u8> {
+/// A superblock, of the revision that knows its features, with the one lawful first inode of files.
+fn with_what_must_be(raw: &[u8]) -> Vec<u8> {
     let mut raw = raw.to_vec();
     if [S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT].iter().any(|word| word.get(&raw) != 0) {
         S_REV_LEVEL.put(&mut raw, REVISION_DYNAMIC);
+    }
+    if S_REV_LEVEL.get(&raw) == REVISION_DYNAMIC {
+        S_FIRST_INO.put(&mut raw, OLD_FIRST_INO);
     }
     raw
 }
