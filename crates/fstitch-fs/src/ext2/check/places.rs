@@ -5,13 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use fstitch_core::{BlockKind, BlockNo, CheckReport, FindingClass, Result};
+use fstitch_core::{BlockKind, BlockNo, CheckReport, FileKind, FindingClass, Result};
 
 use super::bits::{bit, put_bit};
 use super::state::Volume;
 use crate::ext2::layout::group::{BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
-use crate::ext2::layout::inode::I_LINKS_COUNT;
-use crate::ext2::layout::superblock::Superblock;
+use crate::ext2::layout::inode::{self, I_LINKS_COUNT, I_MODE};
+use crate::ext2::layout::superblock::{ROOT_INO, Superblock};
 use crate::ext2::num::idx;
 
 /// What a group has where.
@@ -104,9 +104,11 @@ fn better_places(
 ) -> Result<Option<GroupDescriptor>> {
     let differs = copy.is_some_and(|copy| copy != places(own));
     let raw = volume.read_descriptor(group)?;
-    // Without a copy the sums of bitmaps that were written can tell.
-    let alone = copy.is_none() && volume.shape.features.has_sums() && !own.is_block_uninit();
-    if !(suspect || differs || alone && volume.bitmaps_summed(&raw, own)? < 2) {
+    // Without a copy the root directory can tell, and the sums of bitmaps that were written.
+    let summed = volume.shape.features.has_sums() && !own.is_block_uninit();
+    let alone = copy.is_none()
+        && (!is_rooted(volume, group, own)? || summed && volume.bitmaps_summed(&raw, own)? < 2);
+    if !(suspect || differs || alone) {
         return Ok(None);
     }
     let mut best = (Evidence::of(volume, group, &raw, own)?, *own);
@@ -130,6 +132,8 @@ fn better_places(
 struct Evidence {
     /// Bitmaps that have the sums of the descriptor.
     summed: usize,
+    /// The table of the first group has the root directory.
+    rooted: bool,
     /// The bitmap of blocks has the metadata in use, and what is behind the group.
     covers: bool,
     /// Inodes of which bitmap and table say the same.
@@ -139,18 +143,30 @@ struct Evidence {
 impl Evidence {
     /// Whether it is enough for what nobody says.
     fn is_proof_against(&self, other: &Self) -> bool {
+        let rooted = self.rooted && !other.rooted;
         let covers = self.covers && !other.covers && self.agreed >= other.agreed;
-        self.summed > other.summed || covers && self.summed == other.summed
+        self.summed > other.summed || (rooted || covers) && self.summed == other.summed
     }
 
     fn of(volume: &Volume<'_>, group: u32, raw: &[u8], at: &GroupDescriptor) -> Result<Self> {
         let has_sums = volume.shape.features.has_sums();
         Ok(Self {
             summed: if has_sums { volume.bitmaps_summed(raw, at)? } else { 0 },
+            rooted: is_rooted(volume, group, at)?,
             covers: covers(volume, group, at)?,
             agreed: agreed(volume, at)?,
         })
     }
+}
+
+fn is_rooted(volume: &Volume<'_>, group: u32, at: &GroupDescriptor) -> Result<bool> {
+    if group > 0 {
+        return Ok(true);
+    }
+    let (block, offset) = inode::place(&volume.shape, at.inode_table, ROOT_INO);
+    let mut bytes = vec![0; volume.block_size()];
+    volume.read(u32::try_from(block.get()).unwrap_or(0), BlockKind::Inode, &mut bytes)?;
+    Ok(FileKind::from_mode(I_MODE.get(&bytes[offset..])) == Some(FileKind::Directory))
 }
 
 fn covers(volume: &Volume<'_>, group: u32, at: &GroupDescriptor) -> Result<bool> {

@@ -307,6 +307,8 @@ const ALONE: &[Case] = &[
     case("another place of an inode bitmap", "group-descriptor", |image| {
         Le::put_u32(image.descriptor(0), 4, 5430)
     }),
+    case("another place of the table, sealed", "group-descriptor", |image| place(image, 0, 8, |_| 255)),
+    case("another place of a block bitmap, sealed", "group-descriptor", |image| place(image, 0, 0, |_| 4557)),
 ];
 
 /// Cases where a block of an index is none once it is mended.
