@@ -197,8 +197,8 @@ fn asked_journal(text: &str) -> Result<AskedJournal, String> {
 
 fn asked_block_size(text: &str) -> Result<u32, String> {
     match text.parse() {
-        Ok(bytes @ (1024 | 2048 | 4096)) => Ok(bytes),
-        _ => Err("1024, 2048 and 4096 are possible".to_owned()),
+        Ok(bytes @ 1024..=65536) if u32::is_power_of_two(bytes) => Ok(bytes),
+        _ => Err("a power of two from 1024 to 65536 is possible".to_owned()),
     }
 }
 

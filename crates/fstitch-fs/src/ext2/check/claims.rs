@@ -194,6 +194,10 @@ impl Claimer<'_> {
         for logical in extent.block..=extent.block + (extent.len - 1) {
             let mut start = extent.at(logical);
             if !self.state.claim(start) {
+                if extent.unwritten {
+                    // It reads as zeros, as a hole does.
+                    continue;
+                }
                 match self.copy_of(volume, start)? {
                     Verdict::Set(0) => continue,
                     Verdict::Set(fresh) => start = fresh,

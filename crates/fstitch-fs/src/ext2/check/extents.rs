@@ -104,12 +104,17 @@ pub(super) fn header(bytes: &[u8], expected: Option<u16>) -> std::result::Result
     }
 }
 
-/// The extent in an entry of a leaf, if its length and place make sense on `volume`.
-fn parse(volume: &Volume<'_>, entry: &[u8]) -> std::result::Result<Extent, String> {
-    let (block, field) = (EE_BLOCK.get(entry), u32::from(EE_LEN.get(entry)));
-    let start = u64::from(EE_START_LO.get(entry)) | u64::from(EE_START_HI.get(entry)) << 32;
+/// How many blocks the entry of a leaf has, and whether they were never written.
+fn lengths(entry: &[u8]) -> (u32, bool) {
+    let field = u32::from(EE_LEN.get(entry));
     let unwritten = field > WRITTEN_MAX;
-    let len = if unwritten { field - WRITTEN_MAX } else { field };
+    (if unwritten { field - WRITTEN_MAX } else { field }, unwritten)
+}
+
+/// The extent in an entry of a leaf, with `len` blocks, if its length and place make sense on `volume`.
+fn parse(volume: &Volume<'_>, entry: &[u8], len: u32) -> std::result::Result<Extent, String> {
+    let (block, unwritten) = (EE_BLOCK.get(entry), lengths(entry).1);
+    let start = u64::from(EE_START_LO.get(entry)) | u64::from(EE_START_HI.get(entry)) << 32;
     if len == 0 {
         return Err(format!("an extent of no blocks at file block {block}"));
     }
@@ -145,7 +150,10 @@ impl Walk<'_, '_> {
         let mut entries = bytes[EXTENT_HEADER..].chunks_exact(EXTENT_ENTRY).take(count).peekable();
         while let Some(entry) = entries.next() {
             if depth == 0 {
-                self.leaf_entry(entry, high)?;
+                let mut behind = entries.clone();
+                let mut next = || behind.next().map(|entry| u64::from(EE_BLOCK.get(entry)));
+                let behind = [next(), next()];
+                self.leaf_entry(entry, behind, high)?;
                 continue;
             }
             let below = entries.peek().map_or(high, |next| u64::from(EI_BLOCK.get(next)).min(high));
@@ -154,8 +162,23 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn leaf_entry(&mut self, entry: &[u8], high: u64) -> Result<()> {
-        let extent = match parse(self.volume, entry) {
+    /// An entry of a leaf, with where the two behind it begin.
+    fn leaf_entry(&mut self, entry: &[u8], behind: [Option<u64>; 2], high: u64) -> Result<()> {
+        let (first, mut len) = (u64::from(EE_BLOCK.get(entry)), lengths(entry).0);
+        let end = first + u64::from(len);
+        let over = |next: Option<u64>| next.filter(|next| (self.next..end).contains(next));
+        // If several entries or the node above speak against one, they are right: it is left out, or cut.
+        if let Some(next) = over(behind[0])
+            && (over(behind[1]).is_some() || end > high)
+        {
+            let text = format!("file blocks {first}..{end} before those from {next} on");
+            self.damaged("extent-order", text);
+            if next <= first {
+                return Ok(());
+            }
+            len = u32::try_from(next - first).expect("shorter than it was");
+        }
+        let extent = match parse(self.volume, entry, len) {
             Ok(extent) => extent,
             Err(problem) => {
                 self.damaged("pointer-invalid", problem);

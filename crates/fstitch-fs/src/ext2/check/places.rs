@@ -69,6 +69,20 @@ fn with_flags(shape: &Superblock, group: u32, own: &GroupDescriptor) -> GroupDes
     now
 }
 
+/// Whether nothing of another group lies where `group` would have its bitmaps and its table.
+fn is_apart(volume: &Volume<'_>, group: u32, at: &GroupDescriptor) -> bool {
+    let table = volume.shape.inode_table_blocks();
+    let parts = |at: &GroupDescriptor| {
+        [(at.block_bitmap, 1), (at.inode_bitmap, 1), (at.inode_table, table)]
+            .map(|(first, count)| (first, first.saturating_add(count)))
+    };
+    let mut others = (0..volume.shape.group_count()).zip(&volume.groups).filter(|(other, _)| *other != group);
+    others.all(|(_, other)| {
+        let own = parts(at);
+        parts(other).iter().all(|&(start, end)| own.iter().all(|part| part.1 <= start || end <= part.0))
+    })
+}
+
 /// Groups of which something lies over something of another one, or of the volume's own.
 fn suspects(volume: &Volume<'_>) -> BTreeSet<u32> {
     let shape = &volume.shape;
@@ -138,6 +152,8 @@ struct Evidence {
     covers: bool,
     /// Inodes of which bitmap and table say the same.
     agreed: u32,
+    /// Nothing of another group lies there.
+    apart: bool,
 }
 
 impl Evidence {
@@ -155,6 +171,7 @@ impl Evidence {
             rooted: is_rooted(volume, group, at)?,
             covers: covers(volume, group, at)?,
             agreed: agreed(volume, at)?,
+            apart: is_apart(volume, group, at),
         })
     }
 }

@@ -8,6 +8,7 @@ use std::cmp::Ordering;
 
 use fstitch_core::{Le, MemDevice};
 use fstitch_fs::ext2::check::check_ext2;
+use fstitch_fs::ext2::file_map;
 use fstitch_fs::ext2::layout::extent::{
     EE_BLOCK, EE_LEN, EE_START_LO, EH_DEPTH, EH_ENTRIES, EH_MAGIC, EI_BLOCK,
 };
@@ -398,6 +399,32 @@ const PLACES: &[Case] = &[
 #[test]
 fn other_places_of_bitmaps_and_tables_are_not_believed() {
     check("1k", PLACES);
+}
+
+#[test]
+fn one_extent_that_speaks_against_all_others_is_the_one_that_goes() {
+    let scratch = Scratch::new("ext4-outlier");
+    let Some(healthy) = filled(&scratch, shape("1k")) else { return };
+    let blocks = |bytes: &[u8], ino: u32| -> u64 {
+        let device = MemDevice::from_image(1024, bytes.to_vec());
+        file_map::read(&device, u64::from(ino)).expect("a map").runs.iter().map(|run| run.blocks).sum()
+    };
+    let damages: [fn(&mut [u8]); 3] = [
+        |raw| EE_BLOCK.put(&mut raw[SECOND..], u32::MAX - 1),
+        |raw| EE_LEN.put(&mut raw[FIRST..], 0x7fff),
+        |raw| EE_LEN.put(&mut raw[FIRST..], 0xffff),
+    ];
+    for damage in damages {
+        let mut image = Image::new(&scratch, healthy.clone());
+        let ino = image.inode("deep").0;
+        let before = blocks(&image.bytes, ino);
+        node(&mut image, 2, damage);
+        let device = MemDevice::from_image(1024, image.bytes);
+        let report = crate::repair::repair(&device, fstitch_core::RepairMode::Yes).expect("readable");
+        assert!(report.left.is_clean(), "{:#?}", report.left.findings);
+        let after = blocks(&device.image(), ino);
+        assert!(after + 1 >= before, "{before} blocks, {after} are left");
+    }
 }
 
 #[test]
