@@ -192,6 +192,54 @@ fn a_directory_of_a_bad_mode_keeps_what_is_in_it() {
     }
 }
 
+/// The files of an image in a directory of their own.
+fn dumped(scratch: &Scratch, name: &str, bytes: &[u8]) -> String {
+    let (path, dir) = (scratch.path("image"), scratch.path(name));
+    fs::write(&path, bytes).expect("an image");
+    fs::create_dir_all(&dir).expect("a directory");
+    let dir = dir.to_str().expect("plain path").to_owned();
+    crate::support::run("debugfs", &["-R", &format!("rdump / {dir}"), path.to_str().expect("plain path")]);
+    dir
+}
+
+#[test]
+fn a_copy_of_a_shared_block_takes_nobodys_place() {
+    if !have("debugfs") || !have("diff") {
+        return;
+    }
+    let scratch = Scratch::new("shared-copy");
+    let healthy = image(&scratch, &SHAPES[0]);
+    let path = scratch.path("image");
+    // One file has a block of another one, and the bitmap says of what is used that it is free.
+    let before = dumped(&scratch, "before", &healthy);
+    let mut files: Vec<_> = (2..12).map(|n| format!("d{n}/file")).collect();
+    files.sort_by_key(|name| inode_of(&scratch, &path, name).parse::<u32>().expect("a number"));
+    let ask = format!("bmap {} 0", files[0]);
+    let (_, block) = crate::support::run("debugfs", &["-R", &ask, path.to_str().expect("plain path")]);
+    let block = block.lines().find_map(|line| line.trim().parse::<u32>().ok()).expect("a block number");
+    debugfs(&scratch, &path, &format!("sif holes block[1] {block}\n"));
+    let mut bytes = fs::read(&path).expect("the image");
+    let bitmap = 1024 * usize::try_from(Le::u32(&bytes, 2048)).expect("small");
+    bytes[bitmap..bitmap + 1024].iter_mut().for_each(|byte| *byte = !*byte);
+    // Block 2900 is free, and the last one that may be taken.
+    bytes[bitmap + 2899 / 8] &= !(1 << (2899 % 8));
+    let device = MemDevice::from_image(1024, bytes);
+    let report = repair(&device, RepairMode::Yes).expect("readable");
+    let shared = report.found.findings.iter().filter(|finding| finding.code == "block-shared").count();
+    assert_eq!(shared, 1, "{:#?}", report.found.findings);
+    assert!(report.left.is_clean(), "{:#?}", report.left.findings);
+    let after = dumped(&scratch, "after", &device.image());
+    let (_, differ) = crate::support::run("diff", &["-rq", "--no-dereference", &before, &after]);
+    let others = differ.lines().filter(|line| line.starts_with("Files") && !line.contains("/holes"));
+    assert_eq!(others.collect::<Vec<_>>(), Vec::<&str>::new());
+    assert!(!differ.contains("Only in"), "{differ}");
+    let copied = fs::read(format!("{after}/holes")).expect("the file");
+    assert_eq!(copied[1024..1024 + 700], [0x41; 700], "it has its own copy");
+    for at in [0, 9_000, 30_000, 290_000, 700_000, 70_000_000] {
+        assert_eq!(copied[at..at + 18], *b"data between holes", "at {at}");
+    }
+}
+
 /// A change of a directory block, given its start in the image.
 type Change = fn(&mut [u8]);
 
@@ -243,6 +291,8 @@ fn superblocks_and_descriptors_come_back_from_their_copies() {
     let cases: &[(&str, &str, Change)] = &[
         ("block count", "superblock-damaged", |image| Le::put_u32(image, 1024 + 4, 999_999)),
         ("inode count", "superblock-damaged", |image| Le::put_u32(image, 1024, 5)),
+        ("another revision", "superblock-damaged", |image| Le::put_u32(image, 1024 + 76, 0)),
+        ("fragments", "superblock-fragments", |image| Le::put_u32(image, 1024 + 36, 4096)),
         ("no superblock at all", "superblock-damaged", |image| image[..2048].fill(0)),
         ("no descriptors", "group-descriptor", |image| image[2048..3072].fill(0)),
         ("an odd descriptor", "group-descriptor", |image| Le::put_u32(image, 2048 + 32 + 8, 3)),

@@ -2,8 +2,9 @@
 
 use fstitch_core::{BlockKind, FileKind, Result};
 
+use super::bits::{self, Bits};
 use super::extents::{self, Fate, VisitExtents, walk_extents};
-use super::inodes::Scan;
+use super::inodes::{self, Scan};
 use super::parts::blocks_max;
 use super::rebuild::rebuild;
 use super::seals::Map;
@@ -212,31 +213,44 @@ impl Claimer<'_> {
 
     /// Gives this inode its own copy of a shared block, if there is room.
     ///
-    /// Only blocks that neither a table of this run nor the bitmaps have as used are taken, so a block whose
-    /// owner comes later in the scan is safe.
     fn copy_of(&mut self, volume: &Volume<'_>, block: u32) -> Result<Verdict> {
+        let mut bytes = vec![0; volume.block_size()];
+        // Before anything is changed: the other owner may be a bitmap.
+        volume.read(block, BlockKind::Data, &mut bytes)?;
         let Some(fresh) = allocate(volume, self.state)? else {
             return Ok(Verdict::Set(0));
         };
-        let mut bytes = vec![0; volume.block_size()];
-        volume.read(block, BlockKind::Data, &mut bytes)?;
         volume.write(fresh, BlockKind::Data, &bytes)?;
         Ok(Verdict::Set(fresh))
     }
 }
 
+/// Blocks that inodes have, whatever is wrong with them.
+fn all_owned(volume: &Volume<'_>, state: &State) -> Result<Bits> {
+    let mut looking = State::new(volume, Mending::Nothing, state.now);
+    for group in 0..volume.shape.group_count() {
+        inodes::scan_group(volume, &mut looking, group)?;
+    }
+    Ok(looking.used)
+}
+
 /// Takes a block that nothing owns and that its bitmap has as free; the bitmap is changed at once and made
 /// stable, so that the pointer which follows never precedes it.
+///
+/// A bitmap may be wrong, and owners may come later in the scan: the first who needs a block looks who they are.
 pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<u32>> {
+    if state.owned_later.is_none() {
+        state.owned_later = Some(all_owned(volume, state)?);
+    }
     let shape = &volume.shape;
     let mut bytes = vec![0; volume.block_size()];
     for group in 0..shape.group_count() {
         volume.read_bitmap(group, Map::Blocks, &mut bytes)?;
         let start = shape.group_start(group);
         let free = (0..shape.group_blocks(group))
-            .find(|&at| !super::bits::bit(&bytes, idx(at)) && !state.has_owner(start + at));
+            .find(|&at| !bits::bit(&bytes, idx(at)) && !state.is_owned(start + at));
         if let Some(at) = free {
-            super::bits::put_bit(&mut bytes, idx(at), true);
+            bits::put_bit(&mut bytes, idx(at), true);
             volume.write_bitmap(group, Map::Blocks, &bytes)?;
             volume.source.flush()?;
             state.claim(start + at);

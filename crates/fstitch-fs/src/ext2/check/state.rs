@@ -113,6 +113,8 @@ pub(super) struct State {
     pub(super) mended: u64,
     /// Blocks that something owns.
     pub(super) used: Bits,
+    /// Blocks that have an owner which this run may come to later. [once somebody needs a block]
+    pub(super) owned_later: Option<Bits>,
     /// Blocks that more than one thing claims.
     pub(super) shared: Bits,
     /// Kind and flags of each inode, by number.
@@ -158,6 +160,7 @@ impl State {
             report: CheckReport::default(),
             mended: 0,
             used: Bits::new(volume.blocks()),
+            owned_later: None,
             shared: Bits::new(volume.blocks()),
             inodes: vec![0; inodes],
             links: vec![0; inodes],
@@ -315,6 +318,11 @@ impl State {
     /// The first inodes that are reserved count as used whatever they hold.
     pub(super) fn is_reserved(volume: &Volume<'_>, ino: u32) -> bool {
         ino < volume.shape.first_ino
+    }
+
+    /// Whether block `at` has an owner, or will have been found to have one.
+    pub(super) fn is_owned(&self, at: u32) -> bool {
+        self.has_owner(at) || self.owned_later.as_ref().is_some_and(|owned| owned.get(u64::from(at)))
     }
 
     /// Whether block `at` has an owner.

@@ -14,8 +14,9 @@ use crate::ext2::layout::feature::{COMPAT_KNOWN, Features, PLAIN, compat, incomp
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::{I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
 use crate::ext2::layout::superblock::{
-    RESIZE_INO, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE,
-    S_RESERVED_GDT_BLOCKS, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
+    RESIZE_INO, REVISION_DYNAMIC, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT,
+    S_FRAGS_PER_GROUP, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE, S_RESERVED_GDT_BLOCKS, S_REV_LEVEL,
+    SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
 use crate::ext2::num::{idx, wide};
 use crate::ext2::view::BlockView;
@@ -88,14 +89,25 @@ fn parse_unsummed(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
     Ok(shape)
 }
 
-/// What a superblock is to be made whole from: its own bytes, if only its sum is wrong or there is no copy, else a copy.
+/// What a superblock is to be made whole from: its own bytes, if only its sum or its revision is wrong or there is no copy, else a
+/// copy.
 pub(super) fn restored(device: &dyn BlockDevice, raw: &[u8]) -> Result<Option<Vec<u8>>> {
     let bytes = device.geometry().bytes();
     let backup = find_backup(device)?;
-    let Ok(own) = parse_unsummed(raw, bytes) else { return Ok(backup) };
-    let Some(backup) = backup else { return Ok(Some(raw.to_vec())) };
+    let raw = with_its_revision(raw);
+    let Ok(own) = parse_unsummed(&raw, bytes) else { return Ok(backup) };
+    let Some(backup) = backup else { return Ok(Some(raw)) };
     let copy = parse_unsummed(&backup, bytes)?;
-    Ok(Some(if is_shaped_like(&own, &copy) { raw.to_vec() } else { backup }))
+    Ok(Some(if is_shaped_like(&own, &copy) { raw } else { backup }))
+}
+
+/// A superblock, of the revision that knows its features.
+fn with_its_revision(raw: &[u8]) -> Vec<u8> {
+    let mut raw = raw.to_vec();
+    if [S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT].iter().any(|word| word.get(&raw) != 0) {
+        S_REV_LEVEL.put(&mut raw, REVISION_DYNAMIC);
+    }
+    raw
 }
 
 /// Whether two superblocks say the same of where things are and how they are summed.
@@ -246,7 +258,7 @@ fn copies(shape: &Superblock, group: u32) -> Vec<(u32, usize)> {
 pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     journal::check(volume, state)?;
     orphan_file::check(volume, state)?;
-    revision(volume, state)?;
+    fragments(volume, state)?;
     let on = volume.shape.features.compat & compat::RESIZE_INODE != 0;
     let problem = if on { resize_problem(volume)? } else { resize_leftovers(volume)? };
     if let Some(problem) = problem
@@ -257,16 +269,13 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// Features came with revision 1; on older volumes the words must be empty.
-fn revision(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
-    let words = [S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT];
-    let raw = &mut volume.raw_super;
-    if volume.shape.is_dynamic() || words.iter().all(|word| word.get(raw) == 0) {
-        return Ok(());
-    }
-    let text = "the superblock has features, but its revision knows none";
-    if state.corrupt("superblock-features", text) {
-        words.iter().for_each(|word| word.put(raw, 0));
+/// A group has as many fragments as blocks: others do not mount the volume otherwise.
+fn fragments(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
+    let (count, blocks) = (S_FRAGS_PER_GROUP.get(&volume.raw_super), volume.shape.blocks_per_group);
+    if count != blocks
+        && state.corrupt("superblock-fragments", format!("{count} fragments in a group of {blocks} blocks"))
+    {
+        S_FRAGS_PER_GROUP.put(&mut volume.raw_super, blocks);
         volume.write_super()?;
     }
     Ok(())

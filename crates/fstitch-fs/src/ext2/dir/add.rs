@@ -16,7 +16,7 @@ use fstitch_patch::{Block, PatchId, PatchIds};
 use smallvec::SmallVec;
 
 use super::room::{Found, Room, find_room};
-use super::{Ext2, Inode};
+use super::{DirMemory, Ext2, Inode};
 use crate::ext2::layout::dirent::{self, D_REC_LEN, ENTRY_MIN, HEADER, NAME_MAX, entry_size, rec_len_field};
 use crate::ext2::layout::feature::incompat;
 use crate::ext2::memory::name_key;
@@ -56,33 +56,44 @@ impl Ext2 {
     fn search_room(&self, dir: &Inode, need: usize) -> Result<Option<(usize, Block, Room)>> {
         let mut memory = self.dir_memory(dir)?;
         while let Some(at) = memory.rooms.first(need) {
-            let no = memory.list()[at];
-            if no == 0 {
+            if memory.list()[at] == 0 {
                 memory.rooms.set(at, 0);
-                continue;
-            }
-            let block = self.dir_block(memory.owner, no)?;
-            let bytes = block.snapshot();
-            if let Some((last, Found { room, .. })) = &memory.room
-                && *last == at
-                && room.len() >= need
-                && room.stands(self.entries(&bytes, block.no()).from(room.entry()).slots())
-            {
-                return Ok(Some((at, block, room.clone())));
-            }
-            let mut slots = self.entries(&bytes, block.no()).slots();
-            let found = find_room(&mut slots, need, at == 0);
-            slots.intact()?;
-            match found {
-                Ok(found) => {
-                    let room = found.room.clone();
-                    memory.room = Some((at, found));
-                    return Ok(Some((at, block, room)));
-                }
-                Err(largest) => memory.rooms.set(at, largest),
+            } else if let Some((block, room)) = self.room_in(&mut memory, at, need)? {
+                return Ok(Some((at, block, room)));
             }
         }
         Ok(None)
+    }
+
+    /// Room for `need` bytes in block `at` of the directory, which is no hole. If there is none, what there is is noted.
+    pub(super) fn room_in(
+        &self,
+        memory: &mut DirMemory,
+        at: usize,
+        need: usize,
+    ) -> Result<Option<(Block, Room)>> {
+        let block = self.dir_block(memory.owner, memory.list()[at])?;
+        let bytes = block.snapshot();
+        if let Some(Found { room, .. }) = memory.last.get(at)
+            && room.len() >= need
+            && room.stands(self.entries(&bytes, block.no()).from(room.entry()).slots())
+        {
+            return Ok(Some((block, room.clone())));
+        }
+        let mut slots = self.entries(&bytes, block.no()).slots();
+        let found = find_room(&mut slots, need, at == 0);
+        slots.intact()?;
+        match found {
+            Ok(found) => {
+                let room = found.room.clone();
+                memory.last.put(at, found);
+                Ok(Some((block, room)))
+            }
+            Err(largest) => {
+                memory.rooms.set(at, largest);
+                Ok(None)
+            }
+        }
     }
 
     /// Adds an empty block to the directory.

@@ -16,6 +16,8 @@ use crate::uhfs::NameSlot;
 const FEW: usize = 24;
 /// Directories get an index when so many entries more than those few were passed in all.
 const PASSED_MAX: usize = 512;
+/// Bytes of an entry with a name of a usual length.
+const ENTRY_USUAL: usize = 24;
 
 pub(super) fn slot(entry: &EntryView<'_>, block: BlockNo) -> NameSlot {
     NameSlot { ino: InodeNo(u64::from(entry.ino)), kind: entry.kind(), block, offset: entry.offset }
@@ -39,16 +41,30 @@ impl Ext2 {
             return Ok(None);
         }
         let dots = name == b"." || name == b"..";
+        if !dots && self.pays_index(dir, &memory) && self.has_index(dir, &mut memory)? {
+            return self.find_indexed(&mut memory, name);
+        }
         if !dots && let Some(found) = self.find_in_tree(dir, &mut memory, name)? {
             return Ok(found);
         }
-        if !dots && memory.passed > PASSED_MAX && self.has_index(dir, &mut memory)? {
-            return self.find_indexed(&mut memory, name);
-        }
         let mut passed = 0;
         let found = self.find_along(&mut memory, name, &mut passed);
-        memory.passed = memory.passed.saturating_add(passed.saturating_sub(FEW));
+        memory.note_passed(passed);
         found
+    }
+
+    /// Whether an index in memory pays, which takes a walk along all entries: there is one, or as many were passed as a directory of
+    /// some size has, or where names are found by a tree, this one.
+    fn pays_index(&self, dir: &Inode, memory: &DirMemory) -> bool {
+        if memory.index.is_some() {
+            return true;
+        }
+        let all = if self.has_tree(dir, memory) {
+            memory.list().len() * self.block_size() / ENTRY_USUAL
+        } else {
+            PASSED_MAX
+        };
+        memory.passed > all.max(PASSED_MAX)
     }
 
     /// Finds a name by a walk along the entries, of which it passes so many.
@@ -197,6 +213,13 @@ impl Ext2 {
             self.list_along(dir, 0, &mut look)?;
         }
         Ok(empty)
+    }
+}
+
+impl DirMemory {
+    /// So many entries were passed in search of a name.
+    pub(super) fn note_passed(&mut self, passed: usize) {
+        self.passed = self.passed.saturating_add(passed.saturating_sub(FEW));
     }
 }
 

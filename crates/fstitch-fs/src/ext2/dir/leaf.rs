@@ -19,7 +19,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         entry_size(self.len)
     }
 }

@@ -39,7 +39,7 @@ use super::volume::Ext2;
 pub(super) use add::NewName;
 pub(super) use index::IndexCache;
 use index::NameIndex;
-use room::{Found, Room, Rooms};
+use room::{Found, Last, Room, Rooms};
 pub(super) use split::SPLIT_BLOCKS;
 
 /// What is kept in memory of a directory in use.
@@ -48,9 +48,8 @@ pub(super) struct DirMemory {
     /// The directory's blocks on the volume, 0 for a hole; `None` until first used.
     blocks: Option<Vec<u32>>,
     rooms: Rooms,
-    /// Room that was found last, or left by the last name: the block's position, and where in the block. Looked at again
-    /// before it is used.
-    room: Option<(usize, Found)>,
+    /// Where in blocks there is room.
+    last: Last,
     /// The positions of the blocks in which names were found last.
     found: [usize; 2],
     /// Entries passed in search of names, those few that cost nothing not counted.
@@ -87,10 +86,12 @@ impl DirMemory {
 
     /// The room found last, in block `at`, was taken except for `rest`.
     fn take_room(&mut self, at: usize, rest: Option<Room>) {
-        let Some((_, found)) = self.room.take().filter(|(found, _)| *found == at) else { return };
+        let Some(found) = self.last.take(at) else { return };
         let left = found.left(rest.as_ref().map_or(0, Room::len));
         self.rooms.set(at, left.min(self.rooms.get(at)));
-        self.room = rest.map(|room| (at, Found { room, others: found.others }));
+        if let Some(room) = rest {
+            self.last.put(at, Found { room, others: found.others });
+        }
     }
 
     /// A name was cleared in block `at`: its slot of `len` bytes is free, and so may be what lies on both sides.
@@ -98,15 +99,15 @@ impl DirMemory {
         let others = self.rooms.get(at);
         self.rooms.set(at, others.saturating_mul(2).saturating_add(room::narrow(len)));
         let is_first = self.rooms.first(len) == Some(at);
-        if is_first || self.room.as_ref().is_none_or(|(found, _)| *found == at) {
-            self.room = Some((at, Found::cleared(offset, len, others)));
+        if is_first || self.last.is_empty() || self.last.get(at).is_some() {
+            self.last.put(at, Found::cleared(offset, len, others));
         }
     }
 
     /// Whether there is room for `need` bytes, as far as is known without a look at the blocks.
     fn has_room(&self, need: usize) -> bool {
-        let first = self.rooms.first(need);
-        self.room.as_ref().is_some_and(|(at, found)| first == Some(*at) && found.room.len() >= need)
+        let first = self.rooms.first(need).and_then(|at| self.last.get(at));
+        first.is_some_and(|found| found.room.len() >= need)
     }
 
     /// A name was found in block `at` of the directory: whoever changes it will ask for that.

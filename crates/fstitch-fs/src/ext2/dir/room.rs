@@ -1,5 +1,6 @@
 //! Room for names: which blocks of a directory may have it, and where in a block it is.
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::ext2::layout::dirent::{ENTRY_MIN, Slots};
@@ -80,9 +81,64 @@ impl Found {
         Self { room: Room::Free { offset, len, parts: SmallVec::from_slice(&[offset]) }, others }
     }
 
+    /// The end of a block that is full of entries up to `offset`.
+    pub(super) fn behind_all(offset: usize, len: usize) -> Self {
+        Self::cleared(offset, len, 0)
+    }
+
     /// What a name may need at most to fit when all but `rest` of the room is taken: the rest may lie beside another one.
     pub(super) fn left(&self, rest: usize) -> u16 {
         self.others.saturating_add(narrow(rest))
+    }
+}
+
+/// Blocks of a directory for which room is remembered at most.
+const LAST_MAX: usize = 4096;
+
+/// Room that was found last in blocks of a directory, or left by the last name there. Looked at again before it is used.
+#[derive(Debug, Default)]
+pub(super) struct Last {
+    /// The block that got names last: where there is no index, all come to one.
+    latest: Option<(usize, Found)>,
+    others: FxHashMap<usize, Found>,
+}
+
+impl Last {
+    pub(super) fn get(&self, block: usize) -> Option<&Found> {
+        match &self.latest {
+            Some((at, found)) if *at == block => Some(found),
+            _ => self.others.get(&block),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.latest.is_none() && self.others.is_empty()
+    }
+
+    pub(super) fn put(&mut self, block: usize, found: Found) {
+        match self.latest.replace((block, found)) {
+            Some((at, earlier)) if at != block => {
+                if self.others.len() >= LAST_MAX {
+                    self.others.clear();
+                }
+                self.others.remove(&block);
+                self.others.insert(at, earlier);
+            }
+            Some(_) => {}
+            None => drop(self.others.remove(&block)),
+        }
+    }
+
+    pub(super) fn take(&mut self, block: usize) -> Option<Found> {
+        match self.latest.take_if(|(at, _)| *at == block) {
+            Some((_, found)) => Some(found),
+            None => self.others.remove(&block),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.latest = None;
+        self.others.clear();
     }
 }
 

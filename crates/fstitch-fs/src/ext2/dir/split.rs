@@ -30,10 +30,10 @@ use fstitch_patch::{Block, PatchIds};
 
 use super::leaf::{Named, boundary, cut, size_of};
 use super::plan::{self, Level, Limits};
-use super::room::{Room, find_room, narrow};
+use super::room::{Found, Room, narrow};
 use super::tree::{Goal, Way};
 use super::{DirMemory, Ext2, Inode};
-use crate::ext2::layout::dirent::{ENTRY_MIN, EntryView};
+use crate::ext2::layout::dirent::{ENTRY_MIN, EntryView, HEADER};
 use crate::ext2::layout::index::{self, IndexEntry, NODE_ENTRIES, ROOT_ENTRIES, Root};
 use crate::ext2::layout::inode::I_FLAGS;
 use crate::ext2::num::{idx64, small, wide};
@@ -86,7 +86,9 @@ impl Ext2 {
         if let Some(leaf) = self.dir_memory(dir)?.leaf_of(name) {
             return Ok(Some(leaf));
         }
-        Ok(self.way_for_change(dir, name)?.map(|way| way.leaf))
+        let Some(way) = self.way_for_change(dir, name)? else { return Ok(None) };
+        self.dir_memory(dir)?.note_sought(name, way.leaf);
+        Ok(Some(way.leaf))
     }
 
     fn way_for_change(&self, dir: &Inode, name: &[u8]) -> Result<Option<Way>> {
@@ -100,29 +102,7 @@ impl Ext2 {
         if usize::from(memory.rooms.get(at)) < need {
             return Ok(None);
         }
-        let block = self.dir_block(memory.owner, memory.list()[at])?;
-        let bytes = block.snapshot();
-        if let Some((last, found)) = &memory.room
-            && *last == at
-            && found.room.len() >= need
-            && found.room.stands(self.entries(&bytes, block.no()).from(found.room.entry()).slots())
-        {
-            return Ok(Some((block, found.room.clone())));
-        }
-        let mut slots = self.entries(&bytes, block.no()).slots();
-        let found = find_room(&mut slots, need, false);
-        slots.intact()?;
-        match found {
-            Ok(found) => {
-                let room = found.room.clone();
-                memory.room = Some((at, found));
-                Ok(Some((block, room)))
-            }
-            Err(largest) => {
-                memory.rooms.set(at, largest);
-                Ok(None)
-            }
-        }
+        self.room_in(&mut memory, at, need)
     }
 
     /// Makes room for `need` bytes in the leaf to which `way` leads: the leaf is packed, or split.
@@ -134,7 +114,8 @@ impl Ext2 {
         let names = self.leaf_names(&way.hasher, (block.no(), &bytes), 0)?;
         if self.is_roomy(&names, need) {
             self.note_moves(block.no(), &names);
-            return self.pack_leaf(dir, (way.leaf, &block), (&bytes, &names));
+            self.pack_leaf(dir, (way.leaf, &block), (&bytes, &names))?;
+            return self.reindex(dir, (way.leaf, &bytes), &[(way.leaf, &names)]);
         }
         self.split_leaf(caller, dir, &way, (&block, &bytes, &names))
     }
@@ -157,7 +138,7 @@ impl Ext2 {
         dir.gather(&mut tx, patch);
         drop(tx);
         self.memory.names().structure.insert(block.no(), patch, &self.cache);
-        self.dir_memory(dir)?.set_room(at, self.leaf_len() - size_of(names));
+        self.dir_memory(dir)?.note_packed(at, size_of(names), self.leaf_len());
         self.remember(dir);
         Ok(())
     }
@@ -202,8 +183,9 @@ impl Ext2 {
                 _ => index::put_entries(bytes, NODE_ENTRIES, entries, &self.sb),
             });
         }
-        self.dir_memory(dir)?.set_room(new.at, self.leaf_len() - size_of(&names[at..]));
-        self.pack_leaf(dir, (way.leaf, block), (bytes, &names[..at]))
+        self.dir_memory(dir)?.note_packed(new.at, size_of(&names[at..]), self.leaf_len());
+        self.pack_leaf(dir, (way.leaf, block), (bytes, &names[..at]))?;
+        self.reindex(dir, (way.leaf, bytes), &[(way.leaf, &names[..at]), (new.at, &names[at..])])
     }
 
     /// The blocks of the index on a way, with their entries.
@@ -242,6 +224,25 @@ impl Ext2 {
             known.exchanged.remove(&place);
             known.cleared.remove(&place);
         }
+    }
+
+    /// Names of block `from` of the directory, whose contents were `bytes`, are packed in these blocks now: they are found there.
+    fn reindex(&self, dir: &Inode, (from, bytes): (usize, &[u8]), parts: &[(usize, &[Named])]) -> Result<()> {
+        let mut memory = self.dir_memory(dir)?;
+        let Some(index) = &mut memory.index else { return Ok(()) };
+        let text = |name: &Named| &bytes[name.offset + HEADER..name.offset + HEADER + name.len];
+        // All are taken out before the first is put in: a name may come to where another one was.
+        for name in parts.iter().flat_map(|(_, names)| *names) {
+            index.remove(text(name), self.dir_position(from, name.offset));
+        }
+        for (at, names) in parts {
+            let mut offset = 0;
+            for name in *names {
+                index.insert(text(name), self.dir_position(*at, offset));
+                offset += name.size();
+            }
+        }
+        Ok(())
     }
 
     /// Takes `count` blocks for the end of the directory. Nothing can be reached through them yet.
@@ -346,12 +347,13 @@ impl Ext2 {
         drop(tx);
         let mut memory = self.dir_memory(dir)?;
         memory.sought = None;
-        memory.set_room(0, 0);
+        memory.note_packed(0, self.block_size(), self.block_size());
         for (at, (_, part)) in (1..).zip(&parts) {
-            memory.set_room(at, self.leaf_len() - size_of(part));
+            memory.note_packed(at, size_of(part), self.leaf_len());
         }
-        memory.drop_index();
         drop(memory);
+        let moved: Vec<(usize, &[Named])> = (1..).zip(parts).map(|(at, (_, part))| (at, part)).collect();
+        self.reindex(dir, (0, &bytes), &moved)?;
         self.remember(dir);
         Ok(true)
     }
@@ -377,9 +379,14 @@ impl Ext2 {
 }
 
 impl DirMemory {
-    /// The names of block `at` were packed: so much room is left behind them.
-    fn set_room(&mut self, at: usize, room: usize) {
+    /// The names of block `at` were packed: they take `used` bytes of `len`, and the rest is behind them.
+    fn note_packed(&mut self, at: usize, used: usize, len: usize) {
+        let room = len - used;
         self.rooms.set(at, narrow(room));
-        self.room.take_if(|(last, _)| *last == at);
+        if room >= ENTRY_MIN {
+            self.last.put(at, Found::behind_all(used, room));
+        } else {
+            self.last.take(at);
+        }
     }
 }

@@ -156,7 +156,10 @@ impl Ext2 {
         let first = way.leaf;
         for _ in 0..memory.list().len() {
             let Some((block, bytes)) = self.dir_bytes(memory, way.leaf)? else { break };
-            if let Some(found) = self.entries(&bytes, block).find(name, &mut 0)? {
+            let mut passed = 0;
+            let found = self.entries(&bytes, block).find(name, &mut passed)?;
+            memory.note_passed(passed);
+            if let Some(found) = found {
                 memory.note_found(way.leaf);
                 let entry = self.entries(&bytes, block).from(found.offset).next().transpose()?;
                 return Ok(Some(entry.map(|entry| slot(&entry, block))));

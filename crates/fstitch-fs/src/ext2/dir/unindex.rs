@@ -93,7 +93,7 @@ impl Ext2 {
             }
             memory.rooms.set(at, u16::MAX);
         }
-        memory.room = None;
+        memory.last.clear();
         drop(memory);
         self.memory.inodes().unindexed.insert(dir.ino, patch, &self.cache);
         self.remember(dir);
@@ -142,7 +142,7 @@ impl Ext2 {
         let mut memory = self.dir_memory(dir)?;
         let (owner, no) = (memory.owner, memory.list()[at]);
         memory.rooms.set(at, u16::MAX);
-        memory.room = None;
+        memory.last.clear();
         drop(memory);
         let block = self.dir_block(owner, no)?;
         let mut bytes = block.snapshot().to_vec();

@@ -312,6 +312,11 @@ impl Superblock {
             return Err(Error::Unsupported(format!("ext2 revision {revision}")));
         }
         let dynamic = revision == REVISION_DYNAMIC;
+        let words = [S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT];
+        if !dynamic && words.iter().any(|word| word.get(raw) != 0) {
+            // Without its features the volume would be read as another one.
+            return Err(damaged("it has features, but its revision knows none".into()));
+        }
         let parsed = Self::decode(raw, dynamic, parse_block_size(raw)?);
         parsed.features.check_incompat()?;
         parsed.check_later(raw)?;

@@ -2,11 +2,12 @@
 //! by the reference. Damaged are random bytes of the image, or single fields of structures whose sums are made right again.
 //!
 //! `FSTITCH_MUTATIONS=1000` is the number of images for each shape and kind of damage, `FSTITCH_MUTATION_SEED=7` another
-//! seed for all of them. Whatever is wrong of any image is told at the end, with what makes it again.
+//! seed for all of them. Whatever is wrong of any image is told at the end, with what makes it again; `FSTITCH_MUTATION_RUN=1k:73`
+//! looks at this one only, tells what is found, and keeps it as `/tmp/mutated-damaged` and `/tmp/mutated-mended`.
 
 use std::cmp::Ordering;
 
-use fstitch_core::{CheckReport, MemDevice, RepairMode, Seed};
+use fstitch_core::{CheckReport, MemDevice, RepairMode, Result, Seed};
 use fstitch_fs::ext2::check::check_ext2;
 
 use super::corpus::{filled, shape};
@@ -28,8 +29,25 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|n| n.parse().ok())
 }
 
-fn runs(default: u64) -> u64 {
-    number("FSTITCH_MUTATIONS").unwrap_or(default)
+/// The images to look at of a shape.
+fn runs(name: &str, default: u64) -> std::ops::Range<u64> {
+    let Some((only, run)) = only() else { return 0..number("FSTITCH_MUTATIONS").unwrap_or(default) };
+    if only == name { run..run + 1 } else { 0..0 }
+}
+
+/// The one image to look at.
+fn only() -> Option<(String, u64)> {
+    let text = std::env::var("FSTITCH_MUTATION_RUN").ok()?;
+    let (shape, run) = text.split_once(':')?;
+    Some((shape.into(), run.parse().ok()?))
+}
+
+/// Keeps the one image to look at, and tells what is found.
+fn keep(bytes: &[u8], report: &Result<CheckReport>) {
+    let device = MemDevice::from_image(1024, bytes.to_vec());
+    std::fs::write("/tmp/mutated-damaged", bytes).expect("room for the image");
+    println!("found {report:#?}\nrepaired {:#?}", repair(&device, RepairMode::Yes));
+    std::fs::write("/tmp/mutated-mended", device.image()).expect("room for the image");
 }
 
 /// The seed of run `n`, by the step that the kind of damage has.
@@ -68,6 +86,9 @@ impl Tally {
         self.images += 1;
         let device = MemDevice::from_image(1024, bytes.clone());
         let report = check_ext2(&device);
+        if only().is_some() {
+            keep(&bytes, &report);
+        }
         assert!(device.image() == bytes, "{name}: looking changed the volume");
         use_for_reading(device);
         if report.as_ref().is_ok_and(CheckReport::is_clean) {
@@ -130,7 +151,7 @@ fn random_damage_is_found_and_mended() {
     let mut tally = Tally::default();
     for name in MUTATED {
         let Some(healthy) = filled(&scratch, shape(name)) else { return };
-        for n in 0..runs(8) {
+        for n in runs(name, 8) {
             let mut bytes = healthy.clone();
             let log = damage(&mut seed(77, n), &mut bytes);
             tally.judge_safely(&scratch, &format!("{name} run {n}"), bytes, &log);
@@ -146,7 +167,7 @@ fn fields_with_right_sums_are_found_and_mended() {
     for name in MUTATED {
         let Some(healthy) = filled(&scratch, shape(name)) else { return };
         let places = Places::of(&healthy);
-        for n in 0..runs(8) {
+        for n in runs(name, 8) {
             let mut bytes = healthy.clone();
             let log = places.damage(&mut seed(131, n), &mut bytes);
             tally.judge_safely(&scratch, &format!("{name} field run {n}"), bytes, &log);
@@ -160,7 +181,7 @@ fn damaged_volumes_never_panic_or_hang() {
     let scratch = Scratch::new("ext4-safe");
     for name in MUTATED {
         let Some(healthy) = filled(&scratch, shape(name)) else { return };
-        for n in 0..runs(60) {
+        for n in runs(name, 60) {
             let mut bytes = healthy.clone();
             damage(&mut seed(991, n), &mut bytes);
             let device = MemDevice::from_image(1024, bytes);
