@@ -48,6 +48,7 @@ const SHEPHERD_TESTS: &Tests = &[
     ("fstitch-shepherd", "remedies", ""),
     ("fstitch-shepherd", "disks", ""),
     ("fstitch-shepherd", "maps", ""),
+    ("fstitch-shepherd", "search", ""),
     ("fstitch-shepherd", "matrix", ""),
     ("fstitch-shepherd", "matrix_disks", ""),
     ("fstitch-shepherd", LIBRARY, ""),

@@ -218,6 +218,29 @@ fn a_block_of_the_maps_that_cannot_be_read_puts_no_other_disk_out() {
     }
 }
 
+/// Each disk has one that it cannot read, another one each: nowhere is all there, and everything is.
+#[test]
+fn maps_of_which_no_disk_can_read_all_are_whole_in_their_halves() {
+    for at in 0..56 {
+        let rig = rig(MIRRORED, 3);
+        (1..9).for_each(|block| put(&rig.shepherd, block, 1).unwrap());
+        rig.shepherd.flush().unwrap();
+        for disk in 0..3 {
+            let zone = rig.label().first + (at + 9 * u64::try_from(disk).unwrap()) % 56;
+            rig.machine.spoil(disk, IoOp::Read, zone..zone + 1);
+        }
+        let (shepherd, opened, _) = open(&rig.given).unwrap();
+        assert_eq!(opened.maps_lost, 0, "block {at}");
+        assert!((0..3).all(|disk| shepherd.disks().unwrap().state(disk) == DiskState::Whole), "block {at}");
+        assert_eq!(get(&shepherd, 5).unwrap(), [1; 2]);
+        rig.machine.kill(2);
+        put(&shepherd, shepherd.blocks() - 1, 2).unwrap();
+        shepherd.replace_disk(2, &rig.successor, [99; 16]).unwrap();
+        rebuild(&shepherd);
+        assert_eq!(get(&shepherd, 5).unwrap(), [1; 2]);
+    }
+}
+
 #[test]
 fn a_successor_that_does_not_take_a_home_is_none() {
     let rig = rig(MIRRORED, 2);

@@ -8,7 +8,8 @@ mod machine;
 
 use std::sync::Arc;
 
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, MemDevice, Overlay};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, IoOp, MemDevice, Overlay};
+use fstitch_crashlab::{Defect, Fault, FaultDevice, FaultPlan};
 use fstitch_shepherd::disks::{Array, DiskState, Found, Hot, Plan, label_of};
 use fstitch_shepherd::{Policy, Stretch};
 use machine::*;
@@ -173,6 +174,38 @@ fn a_hot_spare_takes_the_place_of_a_dead_disk() {
     assert_eq!(found.strangers, [2], "the dead one is nobody's any more");
     assert_eq!((found.missing, found.degraded), (vec![], vec![]));
     assert_eq!(get(&shepherd, volume - 1).unwrap(), [2; 2]);
+}
+
+/// Killed while a hot spare takes the place of a dead disk: at any moment of that it is the one or the other, and never nobody's.
+#[test]
+fn a_hot_spare_that_was_about_to_take_a_place_is_still_of_the_array() {
+    let mut told = 0;
+    for nth in 1..20 {
+        let machine = Machine::new(made(POLICIES[1], DISKS), DISKS);
+        let mut given = disks(&machine);
+        let hot = Arc::new(FaultDevice::new(fresh(), FaultPlan::default()));
+        let device = Arc::clone(&hot) as Arc<dyn BlockDevice>;
+        Array::open(&given, false).unwrap().0.set_hot(Hot::Add(&device, [99; 16])).unwrap();
+        given.push(Some(device));
+        let (shepherd, ..) = open(&given).unwrap();
+        (0..shepherd.blocks()).for_each(|block| put(&shepherd, block, 1).unwrap());
+        shepherd.flush().unwrap();
+        machine.kill(2);
+        put(&shepherd, shepherd.blocks() - 1, 2).unwrap();
+        hot.set_plan(FaultPlan::one(Fault { op: Some(IoOp::Write), nth, ..Fault::new(Defect::Dead) }));
+        let is_taken = shepherd.take_hot().is_ok();
+        drop(shepherd);
+        hot.set_plan(FaultPlan::default());
+        let (shepherd, _, found) = open(&given).unwrap();
+        assert_eq!(found.strangers, [2], "write {nth}: the dead one alone");
+        if !is_taken {
+            told += 1;
+            assert_eq!(shepherd.take_hot().unwrap(), Some(2), "write {nth}");
+        }
+        assert_eq!(rebuild(&shepherd), []);
+        (0..shepherd.blocks() - 1).for_each(|block| assert_eq!(get(&shepherd, block).unwrap(), [1; 2]));
+    }
+    assert!(told > 0, "some of them were too early");
 }
 
 #[test]

@@ -8,8 +8,8 @@ mod small;
 use std::sync::Arc;
 
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, IoOp, MemDevice};
-use fstitch_crashlab::{Defect, Fault, FaultDevice, FaultPlan, Times};
-use fstitch_shepherd::{Shepherd, Stretch};
+use fstitch_crashlab::{Defect, Fault, FaultDevice, FaultPlan, LiveDevice, LiveOptions, Survivors, Times};
+use fstitch_shepherd::{Options, Shepherd, Stretch};
 
 use crate::small::{
     BLOCK, Disk, KIND, LIST, MOVES, VOLUME, area, block_write, fails, fill, first_spare, homes, made, open,
@@ -304,4 +304,58 @@ fn a_spare_that_takes_no_writes_is_not_called_a_copy() {
             assert_eq!(found, 7, "flush {nth}: what no spare holds is nobody's copy");
         }
     }
+}
+
+/// A copy whose spare takes no writes is made in one that another block of the map speaks of, and the power goes while both are written. Whichever of the
+/// two arrives, the map names a copy: the block has been stable since long, and its home is lost as well.
+#[test]
+fn a_copy_that_moves_between_blocks_of_the_map_is_never_in_neither() {
+    const HOMES: std::ops::Range<u64> = 8..208;
+    /// More spares than a block of the map speaks of, which is (1024 - 48) / 8.
+    const GIVEN: u64 = 130;
+    let area: Vec<BlockNo> = (250..700).map(BlockNo).collect();
+    let policy = "[all]\nread = [\"mirror\"]\nwrite = [\"mirror near\"]";
+    let medium = Arc::new(MemDevice::new(1024, 800));
+    let device = Arc::clone(&medium) as Arc<dyn BlockDevice>;
+    Shepherd::format(Arc::clone(&device), &area, [9; 16], policy, &[2], &[], &mut |_, _| {}).unwrap();
+    let (shepherd, _) = Shepherd::open(device, &area, Options::default()).unwrap();
+    HOMES
+        .take(usize::try_from(GIVEN).unwrap())
+        .for_each(|block| write(&shepherd, block, fill(block)).unwrap());
+    shepherd.close().unwrap();
+    let home = HOMES.start + 1;
+    let image = medium.image();
+    let is_copy =
+        |block: &u64| image[usize::try_from(*block).unwrap() * BLOCK..][..BLOCK] == [fill(home); BLOCK];
+    let copy = area.iter().map(|block| block.get()).find(is_copy).unwrap();
+    let sticky = |block: u64, op| Fault {
+        blocks: Some(block..block + 1),
+        op,
+        times: Times::Sticky,
+        ..Fault::new(Defect::Error)
+    };
+    let mut cuts = 0;
+    for (flush, seed) in (0..12).flat_map(|flush| (0..32).map(move |seed| (flush, seed))) {
+        let medium = Arc::new(MemDevice::from_image(1024, image.clone()));
+        let live = Arc::new(LiveDevice::new(Arc::clone(&medium), LiveOptions::default()));
+        let disk =
+            Arc::new(FaultDevice::new(Arc::clone(&live), FaultPlan::one(sticky(copy, Some(IoOp::Write)))));
+        let (shepherd, _) = Shepherd::open(disk as Arc<dyn BlockDevice>, &area, Options::default()).unwrap();
+        live.cut_at_flush(flush, Survivors::Seed(seed));
+        let _ = write(&shepherd, home, 255);
+        if !live.is_dead() {
+            break;
+        }
+        cuts += 1;
+        let lost = FaultPlan {
+            faults: vec![sticky(home, None), sticky(copy, Some(IoOp::Write))],
+            ..FaultPlan::default()
+        };
+        let disk = Arc::new(FaultDevice::new(Arc::clone(&medium), lost));
+        let (shepherd, _) = Shepherd::open(disk as Arc<dyn BlockDevice>, &area, Options::default()).unwrap();
+        let found =
+            read(&shepherd, home).unwrap_or_else(|error| panic!("flush {flush}, survivors {seed}: {error}"));
+        assert!([fill(home), 255].contains(&found), "flush {flush}, survivors {seed}: {found}");
+    }
+    assert!(cuts >= 5 * 32, "the bit, the copy, each half of the map twice: {cuts}");
 }

@@ -349,8 +349,11 @@ impl Array {
                 geometry.block_count
             )));
         }
-        // Whatever it was before, in this array or in another, it is not any more.
-        label::wipe(&**device)?;
+        // Whatever it was before, in this array or in another, it is not any more. A hot spare stays one until the labels say more: a crash
+        // before that would leave a disk of no array, with which the others are not opened.
+        if hot.is_none() {
+            label::wipe(&**device)?;
+        }
         self.copy_zone(device)?;
         label.generation += 1;
         let mut devices = now.devices.clone();
