@@ -37,7 +37,7 @@ def in_the_kernel(work, kernel, modules, parts, image):
     guests.archive(f"{work}/initramfs", entries)
     words = [
         "qemu-system-x86_64", "-accel", "tcg", "-m", "512", "-nographic", "-no-reboot", "-kernel", kernel, "-initrd",
-        f"{work}/initramfs", "-append", "console=ttyS0 quiet loglevel=0 panic=-1 rdinit=/init", "-nic", "none", "-drive",
+        f"{work}/initramfs", "-append", "console=ttyS0 quiet loglevel=0 panic=-1 no_timer_check rdinit=/init", "-nic", "none", "-drive",
         f"file={image},format=raw,if=virtio,cache=unsafe",
     ]
     done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE, check=False)

@@ -358,6 +358,18 @@ fn what_an_end_hides_is_written_when_it_hides_it() {
     counts.say();
 }
 
+/// The number of a file that went is the lowest free one, and its inode is written to only when the name that goes is durable.
+#[test]
+fn a_number_is_taken_again_when_its_name_is_gone_for_good() {
+    let (images, mut counts) = (images(), Counts::default());
+    let create = |name: &[u8], mode| Op::Create(name.to_vec(), mode);
+    let ops = [create(b"one", 0o644), Op::Unlink(b"one".to_vec()), create(b"another", 0o755)];
+    for optimizations in [Optimizations::ALL_OF_THE_PAPER, Optimizations::ALL] {
+        Judge::new(optimizations, Caching::Epochs).run(&images, &ops, &mut counts);
+    }
+    counts.say();
+}
+
 /// The tree with times of their own, and with one for all.
 fn images() -> [Vec<u8>; 2] {
     [prepared(false), prepared(true)]

@@ -103,6 +103,11 @@ fn what_is_wrong_is_found_and_mended() {
     is_mended(&changed(&device, block, dir << 16 | word(block) & 0xffff), "directory-names");
     is_mended(&changed(&device, block, 9999 << 16 | word(block) & 0xffff), "dangling-name");
     is_mended(&changed(&device, block + 8, 4), "name");
+    let name = b"one-of-many-10";
+    let at = image[block..block + 4096].windows(name.len()).position(|bytes| bytes == name).unwrap();
+    let mut twice = image.clone();
+    twice[block + at..][..name.len()].copy_from_slice(b"one-of-many-11");
+    is_mended(&Arc::new(MemDevice::from_image(512, twice)), "name-twice");
     is_mended(&changed(&device, entries, 0), "directory-block");
     is_mended(&changed(&device, inode(&image, file) + 32, u64::MAX >> 2), "time");
     let xattrs = usize::try_from((word(inode(&image, file) + 72) >> 3) * 4096).unwrap();

@@ -400,6 +400,79 @@ fn an_opening_that_is_cut_loses_nothing() {
     }
 }
 
+/// Sectors of what the headers of a log say, where the volume has so many blocks with its log.
+fn headers(blocks: u64, log: u64) -> [u64; 2] {
+    [(blocks - log) * 8, (blocks - log + 1) * 8]
+}
+
+/// What may have arrived of the batches between two flushes: those before one, all or nothing with one header left out, alone, or torn
+/// in its sector, and sectors at random.
+fn arrivals(image: &[u8], batches: &[Batch], headers: [u64; 2], seed: &mut Seed) -> Vec<Batch> {
+    let all = batches.concat();
+    let torn = |(sector, bytes): &(u64, Vec<u8>)| {
+        let at = usize::try_from(sector * 512).unwrap();
+        (*sector, [&bytes[..24], &image[at + 24..at + 512]].concat())
+    };
+    let mut states: Vec<Batch> = (0..=batches.len()).map(|count| batches[..count].concat()).collect();
+    for header in headers {
+        let (with, without): (Batch, Batch) = all.iter().cloned().partition(|(sector, _)| *sector == header);
+        if !with.is_empty() {
+            states.push([without.clone(), with.iter().map(torn).collect()].concat());
+            states.extend([with, without]);
+        }
+    }
+    for one_in in [2, 2, 2, 8, 8, 40] {
+        states.push(all.iter().filter(|_| seed.below(one_in) > 0).cloned().collect());
+    }
+    states
+}
+
+/// Operations that are longer than groups write several of them, homes and headers without a flush between, and may be cut off anywhere
+/// there: they happened, or did not, and nothing is lost that had returned. Lengths are such that a record begins at each line of a group.
+#[test]
+fn of_what_is_written_between_two_flushes_any_part_may_arrive() {
+    let device = Cautious::new(device(4 << 20, 16), Duration::ZERO);
+    let fs = mount(&device, Durability::Power);
+    let mut side = Side::new(Arc::<Bpfs>::clone(&fs) as Arc<dyn FileSystem>);
+    let (mut seed, mut image) = (Seed::new(1), device.stable.lock().unwrap().clone());
+    let (mut intervals, mut states, mut size) = (device.flushed.lock().unwrap().len(), 0, 0);
+    let file = || Target::Path(b"long".to_vec());
+    let mut before = side.tree();
+    for number in 0..64_u8 {
+        let op = match number {
+            0 => Op::Create(b"long".to_vec(), 0o644),
+            _ if number % 4 == 3 => operation(&mut seed),
+            // Appended, or blocks that are there; about as many lines as one record has and another one begins with.
+            _ if number % 4 == 0 || size < 70_000 => {
+                Op::Write(file(), size, 64 * (94 + usize::from(number % 18)), number)
+            }
+            _ => Op::Write(file(), seed.below(9) * 4096, 4096 * (2 + usize::from(number % 5)), number),
+        };
+        let _ = side.run(&op);
+        size = fs.lookup(fs.root(), b"long").unwrap().attr.size;
+        let after = side.tree();
+        assert!(device.since.lock().unwrap().is_empty(), "{op:?} returned, and not all was flushed");
+        let flushed = device.flushed.lock().unwrap()[intervals..].to_vec();
+        intervals += flushed.len();
+        for batches in &flushed {
+            for arrived in arrivals(&image, batches, headers(1024, 16), &mut seed) {
+                let mut cut = image.clone();
+                arrive(&mut cut, &arrived);
+                let tree = tree_on(&Arc::new(MemDevice::from_image(512, cut)));
+                assert!(
+                    tree == before || tree == after,
+                    "operation {number}, {op:?}: neither before nor after"
+                );
+                states += 1;
+            }
+            batches.iter().for_each(|batch| arrive(&mut image, batch));
+        }
+        assert_eq!(tree_on(&device.cut()), after, "operation {number}, {op:?}: it has returned");
+        before = after;
+    }
+    println!("{states} states, {:?}", fs.log_counts().unwrap());
+}
+
 #[test]
 fn a_failure_is_told_and_ends_all_changes() {
     let device = Cautious::new(device(4 << 20, 16), Duration::ZERO);
