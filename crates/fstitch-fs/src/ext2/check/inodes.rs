@@ -1,13 +1,13 @@
 //! Pass 1: every inode and every block that it claims.
 
-use fstitch_core::{BlockKind, FileKind, Result};
+use fstitch_core::{BlockKind, BlockNo, FileKind, Le, Result};
 
 use super::claims::{self, Totals};
 use super::state::{DIRECTORY, Dir, State, USED, Volume, XattrUse};
 use super::storage::Storage;
 use super::{entries, extents, values, xattrs};
 use crate::ext2::layout::Field;
-use crate::ext2::layout::dirent::{D_INODE, code_of};
+use crate::ext2::layout::dirent::{D_INODE, code_of, inline_entries};
 use crate::ext2::layout::extent::{EE_START_LO, EXTENT_HEADER};
 use crate::ext2::layout::feature::{compat, incompat, ro_compat};
 use crate::ext2::layout::inode::{
@@ -338,8 +338,20 @@ impl Scan<'_, '_> {
         Ok(Some(FileKind::Directory))
     }
 
+    /// Whether what lies in the inode is a parent's number, and entries behind it.
+    fn is_a_directory_inside(&self) -> bool {
+        let root = &self.raw[extents::ROOT];
+        let parent = Le::u32(root, 0);
+        let is_one = parent >= self.volume.shape.first_ino || parent == ROOT_INO;
+        let mut entries = inline_entries(&root[4..], BlockNo(0), &self.volume.shape);
+        is_one && parent <= self.volume.shape.inodes_count && entries.all(|entry| entry.is_ok())
+    }
+
     /// Whether the first block has `.`, naming this inode, and `..`.
     fn starts_like_a_directory(&self) -> Result<bool> {
+        if self.is_inline() {
+            return Ok(self.is_a_directory_inside());
+        }
         let Some(first) = first_block(self.volume, self.raw) else { return Ok(false) };
         let mut bytes = vec![0; self.volume.block_size()];
         self.volume.read(first, BlockKind::Directory, &mut bytes)?;

@@ -14,7 +14,7 @@ use fstitch_fs::ext2::layout::extent::{
 };
 use fstitch_fs::ext2::layout::inode::{
     EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_BLOCKS_HIGH, I_CHECKSUM_LO, I_EXTRA_ISIZE,
-    I_FILE_ACL, I_FLAGS, I_SIZE,
+    I_FILE_ACL, I_FLAGS, I_MODE, I_SIZE,
 };
 
 use super::corpus::{filled, shape};
@@ -231,6 +231,9 @@ const CASES: &[Case] = &[
 
 /// Cases for volumes with contents and values in inodes.
 const INSIDE: &[Case] = &[
+    case("another kind of a directory inside", "inode-mode-not-directory", |image| {
+        inode(image, "d3", |raw| I_MODE.put(raw, 0o050_755));
+    }),
     case("contents inside without their attribute", "inline-attribute", |image| {
         let raw = image.inode_bytes("small1");
         let start = 128 + usize::from(I_EXTRA_ISIZE.get(raw));
