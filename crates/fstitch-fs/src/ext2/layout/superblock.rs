@@ -458,6 +458,10 @@ impl Superblock {
         if u64::from(self.inodes_count) != expected {
             return Err(damaged(format!("{} inodes, expected {expected}", self.inodes_count)));
         }
+        if self.first_meta_bg != u32::MAX && self.first_meta_bg > self.descriptor_blocks() {
+            let (first, blocks) = (self.first_meta_bg, self.descriptor_blocks());
+            return Err(damaged(format!("meta groups from {first} on, of {blocks} blocks of descriptors")));
+        }
         if self.first_ino < OLD_FIRST_INO || self.first_ino > self.inodes_count {
             return Err(damaged(format!("first ordinary inode {}", self.first_ino)));
         }

@@ -9,6 +9,7 @@ use std::cmp::Ordering;
 use fstitch_core::{Le, MemDevice};
 use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::file_map;
+use fstitch_fs::ext2::layout::checksum::seal_superblock;
 use fstitch_fs::ext2::layout::extent::{
     EE_BLOCK, EE_LEN, EE_START_LO, EH_DEPTH, EH_ENTRIES, EH_MAGIC, EI_BLOCK,
 };
@@ -428,6 +429,18 @@ fn one_extent_that_speaks_against_all_others_is_the_one_that_goes() {
         let after = blocks(&device.image(), ino);
         assert!(after + 1 >= before, "{before} blocks, {after} are left");
     }
+}
+
+#[test]
+fn meta_groups_that_begin_behind_all_groups_are_not_believed() {
+    check(
+        "meta-bg",
+        &[case("the first meta group", "superblock-damaged", |image| {
+            let raw = image.superblock();
+            Le::put_u16(raw, 0x104, 0x9568);
+            seal_superblock(raw);
+        })],
+    );
 }
 
 #[test]
