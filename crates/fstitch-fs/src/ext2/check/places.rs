@@ -26,6 +26,10 @@ fn with_places(of: &GroupDescriptor, [block_bitmap, inode_bitmap, inode_table]: 
 /// Settles what all groups have where, and what of it was never used; how many descriptors were mended.
 pub(super) fn settle(volume: &mut Volume<'_>, report: &mut CheckReport, mend: bool) -> Result<u64> {
     let mut mended = 0;
+    if !volume.compares() {
+        // In use: sums are behind what is in memory, and nobody is to be sent elsewhere.
+        return Ok(mended);
+    }
     let suspects = suspects(volume);
     let mut copies = Copies::default();
     for group in 0..volume.shape.group_count() {
@@ -157,11 +161,12 @@ struct Evidence {
 }
 
 impl Evidence {
-    /// Whether it is enough for what nobody says.
+    /// Whether it is enough for what nobody says. A sum alone is not: some have 16 bits, and a crash leaves those of bitmaps behind.
     fn is_proof_against(&self, other: &Self) -> bool {
         let rooted = self.rooted && !other.rooted;
-        let covers = self.covers && !other.covers && self.agreed >= other.agreed;
-        self.summed > other.summed || (rooted || covers) && self.summed == other.summed
+        let covers = self.covers && !other.covers;
+        let better = self.summed > other.summed || (rooted || covers) && self.summed == other.summed;
+        better && (rooted || self.agreed >= other.agreed) && self.covers >= other.covers
     }
 
     fn of(volume: &Volume<'_>, group: u32, raw: &[u8], at: &GroupDescriptor) -> Result<Self> {
@@ -284,4 +289,21 @@ fn first_copy(shape: &Superblock, index: u32) -> Option<u32> {
     let holder = index * shape.descriptors_per_block() + 1;
     (holder < shape.group_count())
         .then(|| shape.group_start(holder) + u32::from(shape.has_superblock(holder)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_alone_is_no_proof() {
+        let own = Evidence { summed: 0, rooted: true, covers: true, agreed: 256, apart: true };
+        let by_chance = Evidence { summed: 1, agreed: 120, ..own };
+        assert!(!by_chance.is_proof_against(&own), "bitmaps and inodes say something else");
+        assert!(Evidence { summed: 1, ..own }.is_proof_against(&own));
+        assert!(!Evidence { summed: 1, covers: false, ..own }.is_proof_against(&own));
+        let elsewhere = Evidence { rooted: false, agreed: 300, ..own };
+        assert!(own.is_proof_against(&elsewhere), "the root directory");
+        assert!(!own.is_proof_against(&own));
+    }
 }

@@ -66,7 +66,7 @@ impl Volume<'_> {
     }
 
     /// Whether sums are to be compared.
-    fn compares(&self) -> bool {
+    pub(super) fn compares(&self) -> bool {
         !self.source.is_in_use()
     }
 
