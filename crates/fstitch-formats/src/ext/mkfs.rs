@@ -83,11 +83,6 @@ struct Shown {
 
 /// Takes what was asked for apart.
 pub fn plan(asked: &Asked) -> Result<Plan> {
-    let is_possible = |bytes: u32| bytes.is_power_of_two() && (1 << 10..=1 << 16).contains(&bytes);
-    if let Some(bytes) = asked.block_size.filter(|&bytes| !is_possible(bytes)) {
-        let why = format!("blocks of {bytes} bytes: a power of two from 1024 to 65536 is possible");
-        return Err(Error::Unsupported(why));
-    }
     let seed = if asked.is_repeatable { MkfsOptions::hash_seed_for(&asked.uuid) } else { asked.random };
     let mut options = MkfsOptions::new(asked.uuid, seed, asked.now);
     options.block_size = asked.block_size;

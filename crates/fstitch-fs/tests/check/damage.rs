@@ -6,11 +6,13 @@ use std::sync::Mutex;
 
 use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{
-    BlockDevice, BlockNo, BlockRead, BlockWrite, CheckReport, FindingClass, Geometry, Le, MemDevice, Result,
-    Timestamp,
+    BlockDevice, BlockNo, BlockRead, BlockWrite, CheckReport, FindingClass, Geometry, Le, ManualClock,
+    MemDevice, Result, Timestamp,
 };
 use fstitch_core::{RepairMode, RepairOptions};
+use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
+use fstitch_patch::{Cache, CacheOptions};
 
 use crate::corpus::{SHAPES, Shape, debugfs, image};
 use crate::repair::repair;
@@ -118,6 +120,13 @@ fn inode_of(_scratch: &Scratch, path: &std::path::Path, name: &str) -> String {
     text.split_whitespace().nth(1).expect("Inode: N").to_owned()
 }
 
+/// Where the first block of a file lies.
+fn first_block(path: &std::path::Path, name: &str) -> usize {
+    let ask = format!("bmap {name} 0");
+    let (_, text) = crate::support::run("debugfs", &["-R", &ask, path.to_str().expect("plain path")]);
+    text.lines().find_map(|line| line.trim().parse().ok()).expect("a block number")
+}
+
 fn has(report: &CheckReport, case: &Case) -> bool {
     report.findings.iter().any(|found| found.code == case.code && found.class == case.class)
 }
@@ -214,9 +223,7 @@ fn a_copy_of_a_shared_block_takes_nobodys_place() {
     let before = dumped(&scratch, "before", &healthy);
     let mut files: Vec<_> = (2..12).map(|n| format!("d{n}/file")).collect();
     files.sort_by_key(|name| inode_of(&scratch, &path, name).parse::<u32>().expect("a number"));
-    let ask = format!("bmap {} 0", files[0]);
-    let (_, block) = crate::support::run("debugfs", &["-R", &ask, path.to_str().expect("plain path")]);
-    let block = block.lines().find_map(|line| line.trim().parse::<u32>().ok()).expect("a block number");
+    let block = first_block(&path, &files[0]);
     debugfs(&scratch, &path, &format!("sif holes block[1] {block}\n"));
     let mut bytes = fs::read(&path).expect("the image");
     let bitmap = 1024 * usize::try_from(Le::u32(&bytes, 2048)).expect("small");
@@ -266,8 +273,7 @@ fn damaged_directory_blocks_are_found_and_salvaged() {
     let healthy = image(&scratch, &SHAPES[0]);
     let path = scratch.path("image");
     fs::write(&path, &healthy).expect("an image");
-    let (_, text) = crate::support::run("debugfs", &["-R", "bmap a/b 0", path.to_str().expect("plain path")]);
-    let block: usize = text.lines().find_map(|line| line.trim().parse().ok()).expect("a block number");
+    let block = first_block(&path, "a/b");
     for (name, code, change) in cases {
         let mut bytes = healthy.clone();
         change(&mut bytes[block * 1024..block * 1024 + 1024]);
@@ -313,6 +319,25 @@ fn superblocks_and_descriptors_come_back_from_their_copies() {
         let (code, text) = e2fsck_image(&scratch, "judge", &device.image());
         assert_eq!(code, 0, "{name}: {text}");
     }
+}
+
+#[test]
+fn a_superblock_that_others_would_read_otherwise_is_not_mounted() {
+    if !have("debugfs") {
+        return;
+    }
+    let scratch = Scratch::new("not-mounted");
+    let healthy = image(&scratch, &SHAPES[0]);
+    let mount = |change: fn(&mut [u8])| {
+        let mut bytes = healthy.clone();
+        change(&mut bytes);
+        let device = std::sync::Arc::new(MemDevice::from_image(1024, bytes));
+        let clock = std::sync::Arc::new(ManualClock::new());
+        Ext2::open(Cache::new(device, CacheOptions::default(), clock)).map(drop)
+    };
+    mount(|_| ()).expect("a sound volume");
+    let refused = mount(|image| Le::put_u32(image, 1024 + 76, 0)).expect_err("another revision");
+    assert!(refused.to_string().contains("revision"), "{refused}");
 }
 
 /// A device that remembers the order of writes; flushes are not needed, because nothing is reordered here.

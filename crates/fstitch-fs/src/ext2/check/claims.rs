@@ -216,7 +216,6 @@ impl Claimer<'_> {
     }
 
     /// Gives this inode its own copy of a shared block, if there is room.
-    ///
     fn copy_of(&mut self, volume: &Volume<'_>, block: u32) -> Result<Verdict> {
         let mut bytes = vec![0; volume.block_size()];
         // Before anything is changed: the other owner may be a bitmap.

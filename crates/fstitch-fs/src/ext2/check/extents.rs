@@ -105,15 +105,19 @@ pub(super) fn header(bytes: &[u8], expected: Option<u16>) -> std::result::Result
 }
 
 /// How many blocks the entry of a leaf has, and whether they were never written.
-fn lengths(entry: &[u8]) -> (u32, bool) {
+fn length(entry: &[u8]) -> (u32, bool) {
     let field = u32::from(EE_LEN.get(entry));
     let unwritten = field > WRITTEN_MAX;
     (if unwritten { field - WRITTEN_MAX } else { field }, unwritten)
 }
 
 /// The extent in an entry of a leaf, with `len` blocks, if its length and place make sense on `volume`.
-fn parse(volume: &Volume<'_>, entry: &[u8], len: u32) -> std::result::Result<Extent, String> {
-    let (block, unwritten) = (EE_BLOCK.get(entry), lengths(entry).1);
+fn parse(
+    volume: &Volume<'_>,
+    entry: &[u8],
+    (len, unwritten): (u32, bool),
+) -> std::result::Result<Extent, String> {
+    let block = EE_BLOCK.get(entry);
     let start = u64::from(EE_START_LO.get(entry)) | u64::from(EE_START_HI.get(entry)) << 32;
     if len == 0 {
         return Err(format!("an extent of no blocks at file block {block}"));
@@ -164,7 +168,7 @@ impl Walk<'_, '_> {
 
     /// An entry of a leaf, with where the two behind it begin.
     fn leaf_entry(&mut self, entry: &[u8], behind: [Option<u64>; 2], high: u64) -> Result<()> {
-        let (first, mut len) = (u64::from(EE_BLOCK.get(entry)), lengths(entry).0);
+        let (first, (mut len, unwritten)) = (u64::from(EE_BLOCK.get(entry)), length(entry));
         let end = first + u64::from(len);
         let over = |next: Option<u64>| next.filter(|next| (self.next..end).contains(next));
         // If several entries or the node above speak against one, they are right: it is left out, or cut.
@@ -178,7 +182,7 @@ impl Walk<'_, '_> {
             }
             len = u32::try_from(next - first).expect("shorter than it was");
         }
-        let extent = match parse(self.volume, entry, len) {
+        let extent = match parse(self.volume, entry, (len, unwritten)) {
             Ok(extent) => extent,
             Err(problem) => {
                 self.damaged("pointer-invalid", problem);

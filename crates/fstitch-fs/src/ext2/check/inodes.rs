@@ -498,8 +498,7 @@ impl Scan<'_, '_> {
             self.bad("inode-bad-special");
             return;
         }
-        let ino = self.ino;
-        let size = self.size();
+        let (ino, size) = (self.ino, self.size());
         if size != 0 {
             let text = format!("inode {ino} is no file, but has {size} bytes");
             if self.state.corrupt("inode-special-size", text) {

@@ -9,6 +9,7 @@ use fstitch_core::{BlockKind, BlockNo, CheckReport, FileKind, FindingClass, Resu
 
 use super::bits::{bit, put_bit};
 use super::state::Volume;
+use super::supers::copies;
 use crate::ext2::layout::group::{BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
 use crate::ext2::layout::inode::{self, I_LINKS_COUNT, I_MODE};
 use crate::ext2::layout::superblock::{ROOT_INO, Superblock};
@@ -166,7 +167,7 @@ impl Evidence {
         let rooted = self.rooted && !other.rooted;
         let covers = self.covers && !other.covers;
         let better = self.summed > other.summed || (rooted || covers) && self.summed == other.summed;
-        better && (rooted || self.agreed >= other.agreed) && self.covers >= other.covers
+        better && self.agreed >= other.agreed && self.covers >= other.covers
     }
 
     fn of(volume: &Volume<'_>, group: u32, raw: &[u8], at: &GroupDescriptor) -> Result<Self> {
@@ -255,10 +256,9 @@ fn usual(shape: &Superblock, group: u32, own: &GroupDescriptor) -> Vec<[u32; 3]>
     whole.into_iter().chain(single).collect()
 }
 
-/// Copies of descriptors, block by block.
+/// Copies of descriptors, of which the last block read is kept.
 #[derive(Default)]
 struct Copies {
-    /// Which block of descriptors, and its bytes.
     held: Option<(u32, Vec<u8>)>,
 }
 
@@ -266,29 +266,16 @@ impl Copies {
     /// What the first copy of a descriptor says of places, if there is one, and it is not damaged.
     fn of(&mut self, volume: &Volume<'_>, group: u32) -> Result<Option<[u32; 3]>> {
         let shape = &volume.shape;
-        let index = group / shape.descriptors_per_block();
-        if self.held.as_ref().is_none_or(|(held, _)| *held != index) {
-            let Some(block) = first_copy(shape, index) else { return Ok(None) };
+        let Some((block, offset)) = copies(shape, group).next() else { return Ok(None) };
+        if self.held.as_ref().is_none_or(|(held, _)| *held != block) {
             let mut bytes = vec![0; volume.block_size()];
             volume.read(block, BlockKind::GroupDescriptor, &mut bytes)?;
-            self.held = Some((index, bytes));
+            self.held = Some((block, bytes));
         }
         let Some((_, bytes)) = &self.held else { return Ok(None) };
-        let offset = shape.descriptor_place(group).1;
         let raw = &bytes[offset..offset + shape.descriptor_size()];
         Ok(GroupDescriptor::parse(raw, group, shape, BlockNo(0)).ok().map(|copy| places(&copy)))
     }
-}
-
-/// Where the first copy of a block of descriptors is.
-fn first_copy(shape: &Superblock, index: u32) -> Option<u32> {
-    if index < shape.packed_descriptor_blocks() {
-        let holder = (1..shape.group_count()).find(|&holder| shape.has_superblock(holder))?;
-        return Some(shape.group_start(holder) + 1 + index);
-    }
-    let holder = index * shape.descriptors_per_block() + 1;
-    (holder < shape.group_count())
-        .then(|| shape.group_start(holder) + u32::from(shape.has_superblock(holder)))
 }
 
 #[cfg(test)]
@@ -302,8 +289,12 @@ mod tests {
         assert!(!by_chance.is_proof_against(&own), "bitmaps and inodes say something else");
         assert!(Evidence { summed: 1, ..own }.is_proof_against(&own));
         assert!(!Evidence { summed: 1, covers: false, ..own }.is_proof_against(&own));
-        let elsewhere = Evidence { rooted: false, agreed: 300, ..own };
+        let elsewhere = Evidence { rooted: false, agreed: 100, ..own };
         assert!(own.is_proof_against(&elsewhere), "the root directory");
+        assert!(
+            !own.is_proof_against(&Evidence { agreed: 300, ..elsewhere }),
+            "a root that is damaged itself"
+        );
         assert!(!own.is_proof_against(&own));
     }
 }

@@ -148,6 +148,7 @@ impl Run {
             inodes::scan_group(&volume, &mut state, group)?;
         }
         inodes::finish(&mut volume, &mut state)?;
+        state.met_all_owners();
         if let Some((leftovers, _)) = &mut self.judging {
             *leftovers = state.leftovers;
         }

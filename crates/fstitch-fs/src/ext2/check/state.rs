@@ -320,6 +320,11 @@ impl State {
         ino < volume.shape.first_ino
     }
 
+    /// All owners of blocks were met: who needs a block need not look for others.
+    pub(super) fn met_all_owners(&mut self) {
+        self.owned_later = Some(Bits::new(0));
+    }
+
     /// Whether block `at` has an owner, or will have been found to have one.
     pub(super) fn is_owned(&self, at: u32) -> bool {
         self.has_owner(at) || self.owned_later.as_ref().is_some_and(|owned| owned.get(u64::from(at)))

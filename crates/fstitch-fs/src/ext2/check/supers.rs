@@ -214,7 +214,7 @@ fn other_descriptor(volume: &Volume<'_>, raw: &[u8], group: u32) -> Result<Optio
     let mut bytes = vec![0; volume.block_size()];
     let own = GroupDescriptor::raw(raw);
     let believed = GroupDescriptor { flags: 0, itable_unused: 0, ..own };
-    for (block, offset) in copies(shape, group).into_iter().take(3) {
+    for (block, offset) in copies(shape, group).take(3) {
         volume.read(block, BlockKind::GroupDescriptor, &mut bytes)?;
         let copy = &bytes[offset..offset + shape.descriptor_size()];
         if let Ok(GroupDescriptor { block_bitmap, inode_bitmap, inode_table, .. }) =
@@ -246,20 +246,19 @@ fn other_descriptor(volume: &Volume<'_>, raw: &[u8], group: u32) -> Result<Optio
     Ok(best.map(|(_, candidate)| candidate))
 }
 
-/// Where copies of the descriptor of `group` are.
-fn copies(shape: &Superblock, group: u32) -> Vec<(u32, usize)> {
+/// Where copies of the descriptor of `group` are, the first one first.
+pub(super) fn copies(shape: &Superblock, group: u32) -> impl Iterator<Item = (u32, usize)> + '_ {
     let per_block = shape.descriptors_per_block();
     let (index, (_, offset)) = (group / per_block, shape.descriptor_place(group));
-    if index < shape.packed_descriptor_blocks() {
-        let holders = (1..shape.group_count()).filter(|&holder| shape.has_superblock(holder));
-        return holders.map(|holder| (shape.group_start(holder) + 1 + index, offset)).collect();
-    }
+    let is_packed = index < shape.packed_descriptor_blocks();
     let first = index * per_block;
-    let holders =
-        [first + 1, first + per_block - 1].into_iter().filter(|&holder| holder < shape.group_count());
-    holders
-        .map(|holder| (shape.group_start(holder) + u32::from(shape.has_superblock(holder)), offset))
-        .collect()
+    let packed = (1..shape.group_count()).filter(move |&holder| is_packed && shape.has_superblock(holder));
+    let packed = packed.map(move |holder| (shape.group_start(holder) + 1 + index, offset));
+    let meta = [first + 1, first + per_block - 1].into_iter();
+    let meta = meta.filter(move |&holder| !is_packed && holder < shape.group_count());
+    packed.chain(
+        meta.map(move |holder| (shape.group_start(holder) + u32::from(shape.has_superblock(holder)), offset)),
+    )
 }
 
 /// Checks what of the superblock can be put right.
