@@ -83,6 +83,10 @@ struct Shown {
 
 /// Takes what was asked for apart.
 pub fn plan(asked: &Asked) -> Result<Plan> {
+    if let Some(bytes) = asked.block_size.filter(|&bytes| !super::is_block_size(bytes)) {
+        let why = format!("blocks of {bytes} bytes: a power of two from 1024 to 65536 is possible");
+        return Err(Error::Unsupported(why));
+    }
     let seed = if asked.is_repeatable { MkfsOptions::hash_seed_for(&asked.uuid) } else { asked.random };
     let mut options = MkfsOptions::new(asked.uuid, seed, asked.now);
     options.block_size = asked.block_size;

@@ -36,6 +36,11 @@ const LOG_BLOCK_SIZE_AT: usize = 1048;
 const LOG_BLOCK_SIZE_MAX: u32 = 6;
 const BLOCK_SIZE_MIN: u32 = 1024;
 
+/// Whether a volume may have blocks of `bytes` bytes.
+fn is_block_size(bytes: u32) -> bool {
+    bytes.is_power_of_two() && (BLOCK_SIZE_MIN..=BLOCK_SIZE_MIN << LOG_BLOCK_SIZE_MAX).contains(&bytes)
+}
+
 /// ext2, and with a journal ext3.
 pub struct Ext;
 
