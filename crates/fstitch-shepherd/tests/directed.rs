@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, IoOp, MemDevice};
 use fstitch_crashlab::{Defect, Fault, FaultDevice, FaultPlan, Times};
-use fstitch_shepherd::engine::{Rules, Trouble};
-use fstitch_shepherd::{Options, Shepherd};
+use fstitch_shepherd::engine::{Rules, Scrubbed, Trouble};
+use fstitch_shepherd::{Options, Shepherd, Stretch};
 
 use crate::small::{
-    BARE, BLOCK, KIND, MOVES, PARITY, VOLUME, area, fails, fill, homes, made, open, read, write,
+    BARE, BLOCK, KIND, MOVES, PARITY, VOLUME, area, block_write, fails, fill, homes, made, open, read, write,
 };
 
 #[test]
@@ -148,6 +148,70 @@ fn a_scrub_finds_all_damage_and_copies_none_of_it() {
     let found = all(&shepherd);
     assert_eq!((found.restored, found.copies_written), (vec![BlockNo(60)], 0), "its parity was right");
     assert_eq!(all(&shepherd).restored, []);
+}
+
+/// Three pieces and the beginning of a fourth, of which one is read while another is compared.
+#[test]
+fn a_scrub_in_pieces_passes_over_none_of_them() {
+    const LARGE: u64 = 5000;
+    let contents =
+        |block: u64| (block + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes().repeat(BLOCK / 8);
+    let area: Vec<BlockNo> = (1700..LARGE - 10).map(BlockNo).collect();
+    let homes = 8..1600;
+    for (policy, read) in [
+        ("[all]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror near\"]", 2 * 1592),
+        (PARITY, 1592 + 199),
+    ] {
+        let disk = Arc::new(FaultDevice::new(MemDevice::new(1024, LARGE), FaultPlan::default()));
+        let device = || Arc::clone(&disk) as Arc<dyn BlockDevice>;
+        let held = [Stretch { start: BlockNo(homes.start), count: homes.end - homes.start, kind: KIND }];
+        Shepherd::format(device(), &area, [9; 16], policy, &[2], &held, &mut |_, _| {}).unwrap();
+        let (shepherd, _) = Shepherd::open(device(), &area, Options::default()).unwrap();
+        for block in homes.clone() {
+            shepherd.write(&[block_write(block, KIND, &contents(block))]).unwrap();
+        }
+        shepherd.settle().unwrap();
+        let scrub = |from, count| shepherd.scrub(BlockNo(from), count, &|_| KIND).unwrap();
+        let sound = scrub(0, LARGE);
+        assert!(sound.is_sound() && sound.copies_written == 0, "{policy}: {sound:?}");
+        assert_eq!((sound.blocks, sound.read), (1592, read), "{policy}");
+        // In calls that begin and end anywhere, too.
+        let parts: Vec<Scrubbed> = (0..LARGE).step_by(517).map(|from| scrub(from, 517)).collect();
+        assert!(parts.iter().all(Scrubbed::is_sound), "{policy}: {parts:?}");
+        assert_eq!(parts.iter().map(|part| (part.blocks, part.read)).fold((0, 0), sums), (1592, read));
+
+        // Where the copy or the parity of a block is.
+        let image = disk.device().image();
+        let second = |block: u64| {
+            let group = block / 8 * 8..block / 8 * 8 + 8;
+            let parity = group.map(contents).reduce(|a, b| a.iter().zip(b).map(|(a, b)| a ^ b).collect());
+            let wanted = if policy == PARITY { parity.unwrap() } else { contents(block) };
+            (1700..LARGE).find(|no| image[*no as usize * BLOCK..][..BLOCK] == wanted).unwrap()
+        };
+        for block in [600, 1100, 1599] {
+            write(disk.device(), block, 99).unwrap();
+        }
+        for block in [20, 700, 1110] {
+            write(disk.device(), second(block), 98).unwrap();
+        }
+        fails(&disk, second(1500)..second(1500) + 1, Some(IoOp::Read));
+        let found = scrub(0, LARGE);
+        assert_eq!(found.restored, [BlockNo(600), BlockNo(1100), BlockNo(1599)], "{policy}");
+        assert_eq!(found.copies_written, 4, "{policy}: {found:?}");
+        disk.set_plan(FaultPlan::default());
+        let after = scrub(0, LARGE);
+        assert!(after.is_sound() && after.restored.is_empty() && after.copies_written == 0, "{after:?}");
+        assert_eq!(after.read, read, "{policy}");
+        for block in homes.clone() {
+            let mut data = vec![0; BLOCK];
+            shepherd.read(&mut [BlockRead { block: BlockNo(block), kind: KIND, data: &mut data }]).unwrap();
+            assert_eq!(data, contents(block), "{policy}: block {block}");
+        }
+    }
+}
+
+fn sums(one: (u64, u64), other: (u64, u64)) -> (u64, u64) {
+    (one.0 + other.0, one.1 + other.1)
 }
 
 /// A format whose blocks begin with a mark, and whose repair is what the test wants.

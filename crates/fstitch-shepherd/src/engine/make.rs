@@ -209,6 +209,7 @@ impl Shepherd {
             area,
             options,
             gate: RwLock::new(()),
+            scrubbed: Mutex::default(),
             state: Mutex::new(state),
             health: Mutex::new(health),
             desk: Arc::default(),

@@ -45,7 +45,9 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
 use fstitch_core::lock::Unpoisoned;
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
+use fstitch_core::{
+    BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result,
+};
 
 use crate::disks::Array;
 use crate::map::shape::RUN;
@@ -166,6 +168,8 @@ pub struct Shepherd {
     parity: Mutex<()>,
     /// Shared by writes on their way, from what they note to the disk's answer; taken before the state.
     gate: RwLock<()>,
+    /// Memory of the scrub that is under way.
+    scrubbed: Mutex<Vec<BlockBuf>>,
     state: Mutex<State>,
     health: Mutex<Health>,
     desk: Arc<remedy::Desk>,

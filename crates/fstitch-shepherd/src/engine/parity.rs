@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use fstitch_core::lock::Unpoisoned;
-use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockKind, BlockNo, BlockRead, BlockWrite};
 
 use super::{Shepherd, State, Trouble};
@@ -280,45 +280,45 @@ impl Shepherd {
         Some(sum)
     }
 
-    /// Compares the parity of the groups that begin in a range of blocks; how many there are, and those that were wrong and are right again.
-    /// Groups with a block that is not what was written are left alone. What some blocks hold, and that it is right, is known.
-    pub(super) fn scrub_parity<'f>(
-        &self,
-        range: std::ops::Range<u64>,
-        known: &dyn Fn(&BlockNo) -> Option<&'f [u8]>,
-    ) -> (u64, u64) {
+    /// The groups that begin in a range of blocks and have parity, and where it is.
+    pub(super) fn parity_of(&self, range: &std::ops::Range<u64>) -> Vec<(u64, BlockNo)> {
         if self.group == 0 {
-            return (0, 0);
+            return Vec::new();
         }
+        let state = self.state();
+        let groups = range.start.div_ceil(self.group)..range.end.div_ceil(self.group);
+        let spare = |group| state.owners.parity(group).map(|spare| (group, self.area.spare(spare)));
+        groups.filter_map(spare).collect()
+    }
+
+    /// Whether the parity of a group is what blocks hold that are known to be right.
+    pub(super) fn is_parity<'f>(
+        &self,
+        group: u64,
+        parity: &[u8],
+        known: &dyn Fn(BlockNo) -> Option<&'f [u8]>,
+    ) -> bool {
+        let mut sum = parity.to_vec();
+        let mut members = self.members(group);
+        let are_known = members.all(|block| known(block).map(|block| take_in(&mut sum, block)).is_some());
+        are_known && sum.iter().all(|byte| *byte == 0)
+    }
+
+    /// Compares the parity of some groups; how many were wrong and are right again. Groups with a block that is not what was written are left alone.
+    pub(super) fn scrub_parity(&self, groups: &[(u64, BlockNo)]) -> u64 {
         let _alone = self.parity.lock().unpoisoned();
-        let groups: Vec<(u64, BlockNo)> = {
-            let state = self.state();
-            let groups = range.start.div_ceil(self.group)..range.end.div_ceil(self.group);
-            let spare = |group| state.owners.parity(group).map(|spare| (group, self.area.spare(spare)));
-            groups.filter_map(spare).collect()
-        };
-        let at: Vec<BlockNo> = groups.iter().map(|(_, at)| *at).collect();
-        let parities = self.area.read_many(&at, BlockKind::Data);
         let mut mended = 0;
-        for (no, (group, _)) in groups.iter().enumerate() {
-            let Some(sum) = self.sum_of_group(*group, known) else { continue };
-            if parities.of(no).is_some_and(|parity| parity == sum) {
+        for (group, at) in groups {
+            let members: Vec<BlockNo> = self.members(*group).collect();
+            let Some(blocks) = self.verified(&members) else { continue };
+            let mut sum = self.zeros();
+            blocks.iter().for_each(|block| take_in(&mut sum, block));
+            if self.area.read_at(*at, BlockKind::Data).is_ok_and(|parity| parity == sum) {
                 continue;
             }
             mended += 1;
             self.mend_parity(std::iter::once(*group));
         }
-        (to_u64(groups.len()), mended)
-    }
-
-    /// What the parity of a group is to be; `None` if one of its blocks is not what was written.
-    fn sum_of_group<'f>(&self, group: u64, known: &dyn Fn(&BlockNo) -> Option<&'f [u8]>) -> Option<Vec<u8>> {
-        let members: Vec<BlockNo> = self.members(group).collect();
-        let mut sum = self.zeros();
-        match members.iter().map(known).collect::<Option<Vec<&[u8]>>>() {
-            Some(blocks) => blocks.iter().for_each(|block| take_in(&mut sum, block)),
-            None => self.verified(&members)?.iter().for_each(|block| take_in(&mut sum, block)),
-        }
-        Some(sum)
+        mended
     }
 }

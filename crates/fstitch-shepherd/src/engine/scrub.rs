@@ -1,12 +1,19 @@
 //! Everything that the maps speak of is read and compared, and mended where it can be.
 
+use std::ops::Range;
+use std::panic::resume_unwind;
+
 use fstitch_core::lock::Unpoisoned;
-use fstitch_core::num::to_u64;
-use fstitch_core::{BlockKind, BlockNo, BlockWrite, IoOp, Result};
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, BlockWrite, IoOp, Result};
 
 use super::{Health, Shepherd, State, Trouble, run_of};
+use crate::map::Found;
 use crate::map::sums::sum_of;
 use crate::policy::Kind;
+
+/// Blocks of a piece: one is read while another is compared.
+const PIECE: u64 = 512;
 
 /// What a scrub of some blocks has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,10 +65,51 @@ struct Kept {
     served: Vec<u64>,
 }
 
+impl Kept {
+    /// Whether all of its copies can be asked for.
+    fn is_whole(&self) -> bool {
+        self.served.len() == self.spares.len()
+    }
+}
+
 /// What was read of a block: its home, and its copies as far as they are served.
 struct Seen<'f> {
     home: Option<&'f [u8]>,
     copies: Vec<Option<&'f [u8]>>,
+}
+
+/// Blocks that are read together, and what was read.
+struct Piece {
+    kept: Vec<Kept>,
+    /// The groups of parity that begin in it, and where their parity is.
+    groups: Vec<(u64, BlockNo)>,
+    /// Homes, then the copies of each, then parities.
+    found: Found,
+    read: u64,
+}
+
+impl Piece {
+    /// All blocks of it with what was read of them.
+    fn seen(&self) -> impl Iterator<Item = (&Kept, Seen<'_>)> {
+        let mut next = self.kept.len();
+        self.kept.iter().enumerate().map(move |(no, kept)| {
+            let copies = (next..next + kept.served.len()).map(|no| self.found.of(no)).collect();
+            next += kept.served.len();
+            (kept, Seen { home: self.found.of(no), copies })
+        })
+    }
+
+    /// What was read at the home of a block.
+    fn home(&self, block: BlockNo) -> Option<&[u8]> {
+        let no = self.kept.binary_search_by_key(&block, |kept| kept.block).ok()?;
+        self.found.of(no)
+    }
+
+    /// The groups of it, and what was read as their parity.
+    fn parities(&self) -> impl Iterator<Item = (&(u64, BlockNo), Option<&[u8]>)> {
+        let first = to_usize(self.read) - self.groups.len();
+        self.groups.iter().enumerate().map(move |(no, group)| (group, self.found.of(first + no)))
+    }
 }
 
 impl Shepherd {
@@ -81,39 +129,84 @@ impl Shepherd {
     /// When the maps cannot be written.
     pub fn scrub(&self, from: BlockNo, count: u64, kind: &dyn Fn(BlockNo) -> BlockKind) -> Result<Scrubbed> {
         let _nobody_writes = self.gate.write().unpoisoned();
-        let mut done = Scrubbed::default();
         let end = from.get().saturating_add(count).min(self.area.shape.volume);
-        let kept: Vec<Kept> = {
-            let mut guard = self.state();
-            let state = &mut *guard;
-            let blocks = (from.get()..end).map(BlockNo).filter(|block| !self.owns(*block));
-            blocks.filter_map(|block| self.kept(state, block)).collect()
-        };
-        // All of it in one request: homes, and behind them the copies of each.
-        let homes = kept.iter().map(|kept| kept.block);
-        let copies = kept.iter().flat_map(|kept| kept.served.iter().map(|spare| self.area.spare(*spare)));
-        let all: Vec<BlockNo> = homes.chain(copies).collect();
-        let found = self.area.read_many(&all, BlockKind::Data);
-        (done.blocks, done.read) = (to_u64(kept.len()), to_u64(all.len()));
-        let mut next = kept.len();
-        for (no, kept) in kept.iter().enumerate() {
-            let copies = (next..next + kept.served.len()).map(|no| found.of(no)).collect();
-            next += kept.served.len();
-            self.scrub_one(kept, &Seen { home: found.of(no), copies }, kind, &mut done);
+        let mut memory = std::mem::take(&mut *self.scrubbed.lock().unpoisoned());
+        let mut done = Scrubbed::default();
+        let mut pieces = self.pieces(from.get()..end);
+        std::thread::scope(|scope| {
+            let mut next = pieces.next().map(|range| self.read_piece(range, memory.pop()));
+            while let Some(piece) = next {
+                let ahead = pieces.next().map(|range| {
+                    let memory = memory.pop();
+                    scope.spawn(move || self.read_piece(range, memory))
+                });
+                let (suspect, unequal) = self.compare(&piece);
+                // Nothing is on its way when something is mended: requests keep their order, which replays need.
+                next = ahead.map(|reader| reader.join().unwrap_or_else(|panic| resume_unwind(panic)));
+                done.blocks += to_u64(piece.kept.len());
+                done.read += piece.read;
+                done.degraded += to_u64(piece.kept.iter().filter(|kept| !kept.is_whole()).count());
+                for (kept, seen) in suspect {
+                    self.scrub_one(kept, &seen, kind, &mut done);
+                }
+                done.copies_written += self.scrub_parity(&unequal);
+                memory.push(piece.found.into_memory());
+            }
+        });
+        if end < self.area.shape.volume {
+            *self.scrubbed.lock().unpoisoned() = memory;
         }
-        let is_sound = done.restored.is_empty() && done.is_sound();
-        let home_of = |block: &BlockNo| {
-            let no = kept.binary_search_by_key(block, |kept| kept.block).ok()?;
-            if is_sound { found.of(no) } else { None }
-        };
-        let (groups, mended) = self.scrub_parity(from.get()..end, &home_of);
-        done.read += groups;
-        done.copies_written += mended;
         let mut state = self.state();
         if state.owners.has_news() {
             self.tell_owners(&mut state)?;
         }
         Ok(done)
+    }
+
+    /// A range in pieces that begin where groups do, the first perhaps not.
+    fn pieces(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+        let unit = PIECE.next_multiple_of(self.group.max(1));
+        let first = range.start / unit * unit;
+        (first..range.end)
+            .step_by(to_usize(unit))
+            .map(move |start| start.max(range.start)..(start + unit).min(range.end))
+    }
+
+    /// Reads all that is kept of some blocks, in one request.
+    fn read_piece(&self, range: Range<u64>, memory: Option<BlockBuf>) -> Piece {
+        let groups = self.parity_of(&range);
+        let kept: Vec<Kept> = {
+            let mut guard = self.state();
+            let state = &mut *guard;
+            let blocks = range.map(BlockNo).filter(|block| !self.owns(*block));
+            blocks.filter_map(|block| self.kept(state, block)).collect()
+        };
+        let homes = kept.iter().map(|kept| kept.block);
+        let copies = kept.iter().flat_map(|kept| kept.served.iter().map(|spare| self.area.spare(*spare)));
+        let all: Vec<BlockNo> = homes.chain(copies).chain(groups.iter().map(|(_, at)| *at)).collect();
+        let found = self.area.read_many(&all, BlockKind::Data, memory);
+        Piece { kept, groups, found, read: to_u64(all.len()) }
+    }
+
+    /// The blocks of a piece that are not seen to be right with all copies that can be asked for, and the groups whose parity is not.
+    fn compare<'p>(&self, piece: &'p Piece) -> (Vec<(&'p Kept, Seen<'p>)>, Vec<(u64, BlockNo)>) {
+        let is_right = |kept: &Kept, seen: &Seen<'_>| {
+            let Some(home) = seen.home else { return false };
+            self.fits(kept, home) && seen.copies.iter().all(|copy| *copy == Some(home))
+        };
+        let suspect: Vec<_> = piece.seen().filter(|(kept, seen)| !is_right(kept, seen)).collect();
+        let known = |block| if suspect.is_empty() { piece.home(block) } else { None };
+        let is_unequal = |group: u64, parity: Option<&[u8]>| {
+            parity.is_none_or(|parity| !self.is_parity(group, parity, &known))
+        };
+        let unequal = piece.parities().filter(|(group, parity)| is_unequal(group.0, *parity));
+        let unequal = unequal.map(|(group, _)| *group).collect();
+        (suspect, unequal)
+    }
+
+    /// Whether something is what was written as a block, as far as its sum says.
+    fn fits(&self, kept: &Kept, data: &[u8]) -> bool {
+        kept.sum == 0 || kept.sum == sum_of(&self.area.uuid, kept.block, data)
     }
 
     /// A block that the maps speak of.
@@ -133,8 +226,7 @@ impl Shepherd {
         kind: &dyn Fn(BlockNo) -> BlockKind,
         done: &mut Scrubbed,
     ) {
-        let fits = |data: &[u8]| kept.sum == 0 || kept.sum == sum_of(&self.area.uuid, kept.block, data);
-        done.degraded += u64::from(kept.served.len() < kept.spares.len());
+        let fits = |data: &[u8]| self.fits(kept, data);
         let Seen { home, copies } = seen;
         let computed;
         let right = match home {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fstitch_core::num::{to_u64, to_usize};
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Result};
+use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Result};
 
 use super::block::{self, HEADER, Identity};
 use super::{Moved, Part, Shape};
@@ -23,7 +23,8 @@ pub(crate) struct MapWrite {
 /// What some blocks hold.
 pub(crate) struct Found {
     unit: usize,
-    bytes: Vec<u8>,
+    /// Aligned, so that disks read into it; it may be longer than what was read.
+    bytes: BlockBuf,
     /// Those that cannot be read.
     failed: BTreeSet<usize>,
 }
@@ -32,6 +33,11 @@ impl Found {
     /// Of the block of this number among those that were asked for; `None` if it cannot be read.
     pub(crate) fn of(&self, no: usize) -> Option<&[u8]> {
         (!self.failed.contains(&no)).then(|| &self.bytes[no * self.unit..(no + 1) * self.unit])
+    }
+
+    /// Its memory, for other reads.
+    pub(crate) fn into_memory(self) -> BlockBuf {
+        self.bytes
     }
 }
 
@@ -94,10 +100,11 @@ impl Area {
         blocks.iter().map(|block| self.read_at(*block, kind).ok()).collect()
     }
 
-    /// The same for many blocks, in one piece of memory.
-    pub(crate) fn read_many(&self, blocks: &[BlockNo], kind: BlockKind) -> Found {
+    /// The same for many blocks, in one piece of memory: the one given, if it is large enough.
+    pub(crate) fn read_many(&self, blocks: &[BlockNo], kind: BlockKind, memory: Option<BlockBuf>) -> Found {
         let unit = to_usize(self.shape.block_size);
-        let mut bytes = vec![0; unit * blocks.len()];
+        let memory = memory.filter(|memory| memory.len() >= unit * blocks.len());
+        let mut bytes = memory.unwrap_or_else(|| BlockBuf::zeroed(unit * blocks.len()));
         let reads = blocks.iter().zip(bytes.chunks_exact_mut(unit));
         let mut reads: Vec<BlockRead<'_>> =
             reads.map(|(block, data)| BlockRead { block: *block, kind, data }).collect();

@@ -39,7 +39,7 @@ pub(crate) mod owners;
 pub(crate) mod shape;
 pub(crate) mod sums;
 
-pub(crate) use area::Area;
+pub(crate) use area::{Area, Found};
 pub(crate) use counters::Counters;
 pub(crate) use doubt::Doubt;
 pub(crate) use head::Head;
