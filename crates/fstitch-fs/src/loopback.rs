@@ -152,6 +152,14 @@ impl<L: LowLevelFs> Placement for Loopback<L> {
     fn number_below(&self, no: BlockNo) -> Option<BlockNo> {
         self.locate(no).map(|(block, _)| block)
     }
+
+    fn barred(&self) -> u64 {
+        self.file.barred()
+    }
+
+    fn give(&self) -> Result<()> {
+        self.file.give()
+    }
 }
 
 impl<L: LowLevelFs> std::fmt::Debug for Loopback<L> {

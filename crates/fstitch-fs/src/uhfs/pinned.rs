@@ -108,6 +108,21 @@ impl<L: LowLevelFs> PinnedFile<L> {
         patches.extend(fs.low.inode_patches(state.inode()));
         Ok(fs.cache().lock().empty_after(&patches))
     }
+
+    /// How often space was passed over in the volume of the file that it will have.
+    #[must_use]
+    pub fn barred(&self) -> u64 {
+        self.fs.all_barred()
+    }
+
+    /// Has that space given. By who has no change under way of the volume in the file.
+    ///
+    /// # Errors
+    /// What writing that volume can fail with.
+    pub fn give(&self) -> Result<()> {
+        let _below = Below::enter();
+        self.fs.give_all()
+    }
 }
 
 impl<L: LowLevelFs> Drop for PinnedFile<L> {

@@ -3,7 +3,8 @@
 //! What that transaction has freed is nobody's yet: contents that were put there now would have to be stable before its end,
 //! because they are ordered, and after it, because until then the blocks are somebody else's. An operation that finds too
 //! little beside such space closes the transaction, which waits for nobody but the operations in it, and goes on. Without a journal a
-//! format may bar what was freed until that is stable; then everything is made so.
+//! format may bar what was freed until that is stable; then everything is made so. A volume in a file of another one may lack space there: then
+//! it is that one's which is given.
 
 use fstitch_core::{Errno, Error, Result};
 
@@ -13,18 +14,26 @@ use super::{LowLevelFs, Uhfs};
 /// How often a transaction is closed for an operation that does not get on: others may free and take meanwhile.
 const CLOSED_MAX: u32 = 3;
 
+/// How often space was passed over that is to be given.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Barred {
+    /// See [`LowLevelFs::space_barred`].
+    own: u64,
+    /// The same in the volumes below, of those in files of others.
+    below: u64,
+}
+
 /// Watches a long operation for lacks of space that the end of a transaction mends.
 pub(super) struct Barrier<'a, L: LowLevelFs> {
     fs: &'a Uhfs<L>,
-    /// See [`LowLevelFs::space_barred`].
-    barred: u64,
+    barred: Barred,
     /// Transactions closed since something was done last.
     closed: u32,
 }
 
 impl<'a, L: LowLevelFs> Barrier<'a, L> {
     pub(super) fn new(fs: &'a Uhfs<L>) -> Self {
-        Self { fs, barred: fs.low.space_barred(), closed: 0 }
+        Self { fs, barred: fs.barred(), closed: 0 }
     }
 
     /// After a step that did only a part of what it should, of which `progress` says whether it did something, and `failure`
@@ -34,24 +43,27 @@ impl<'a, L: LowLevelFs> Barrier<'a, L> {
             self.closed = 0;
         }
         let lacks_space = failure.is_none_or(|error| error.errno() == Errno::NOSPC);
-        if !lacks_space || !self.is_barred() {
+        if !lacks_space {
             return false;
         }
+        let Some(news) = self.news() else { return false };
         change.pause();
-        self.close()
+        self.close(news)
     }
 
-    /// Whether space was passed over since the last look.
-    fn is_barred(&mut self) -> bool {
-        let barred = self.fs.low.space_barred();
-        std::mem::replace(&mut self.barred, barred) != barred && self.closed < CLOSED_MAX
+    /// How often space was passed over since the last look, if it was, and closing may still help.
+    fn news(&mut self) -> Option<Barred> {
+        let now = self.fs.barred();
+        let before = std::mem::replace(&mut self.barred, now);
+        (now != before && self.closed < CLOSED_MAX)
+            .then_some(Barred { own: now.own - before.own, below: now.below - before.below })
     }
 
     /// A failure is that of the next step.
-    fn close(&mut self) -> bool {
+    fn close(&mut self, news: Barred) -> bool {
         self.closed += 1;
-        let cache = self.fs.cache();
-        if cache.is_journaled() { cache.close_transaction().is_ok() } else { cache.sync_all().is_ok() }
+        (news.own == 0 || self.fs.give_own().is_ok())
+            && (news.below == 0 || self.fs.cache().give_below().is_ok())
     }
 }
 
@@ -61,9 +73,33 @@ impl<L: LowLevelFs> Uhfs<L> {
         let mut barrier = Barrier::new(self);
         loop {
             match self.noticed(work()) {
-                Err(error) if error.errno() == Errno::NOSPC && barrier.is_barred() && barrier.close() => {}
+                Err(error) if error.errno() == Errno::NOSPC => match barrier.news() {
+                    Some(news) if barrier.close(news) => {}
+                    _ => return Err(error),
+                },
                 other => return other,
             }
         }
+    }
+
+    fn barred(&self) -> Barred {
+        Barred { own: self.low.space_barred(), below: self.cache().barred_below() }
+    }
+
+    /// How often space was passed over here and below.
+    pub(super) fn all_barred(&self) -> u64 {
+        let barred = self.barred();
+        barred.own + barred.below
+    }
+
+    /// Has all space given that is barred, here and below. By who has no change under way.
+    pub(super) fn give_all(&self) -> Result<()> {
+        self.give_own()?;
+        self.cache().give_below()
+    }
+
+    fn give_own(&self) -> Result<()> {
+        let cache = self.cache();
+        if cache.is_journaled() { cache.close_transaction().map(drop) } else { cache.sync_all() }
     }
 }

@@ -233,3 +233,35 @@ fn a_full_inner_log_waits_for_outer_transactions() {
         assert!(check_ext2(&*below.device).unwrap().is_clean());
     }
 }
+
+/// Space that was freed in the outer volume is there for the inner one at once, although what freed it is not stable.
+#[test]
+fn what_was_freed_below_fills_holes_at_once() {
+    for outer in Consistency::ALL {
+        for inner in Consistency::ALL {
+            if outer == Consistency::Full && inner.is_journaled() {
+                continue;
+            }
+            let below = Outer::new(outer);
+            let fs = attach(&below, inner, true);
+            let (caller, root) = (Caller::default(), below.fs.root());
+            let made = |name: &[u8]| below.fs.mknod(&caller, root, name, 0o100_644, 0).unwrap().attr.ino;
+            let (first, rest) = (made(b"first"), made(b"rest"));
+            below.fs.write(&caller, first, 0, &vec![1; 700_000]).unwrap();
+            let fill = |no: u64| below.fs.write(&caller, rest, no * 1024, &[2; 1024]).err();
+            let full = (0..OUTER_BLOCKS).find_map(fill).expect("more than there is room for");
+            assert_eq!(full.errno(), Errno::NOSPC, "{inner} in {outer}");
+            below.fs.sync().unwrap();
+            below.fs.unlink(&caller, root, b"first").unwrap();
+            below.fs.forget(first, 1);
+            let ino = fs.mknod(&caller, fs.root(), b"file", 0o100_644, 0).unwrap().attr.ino;
+            let written = fs.write(&caller, ino, 0, &vec![3; 100_000]);
+            assert_eq!(written.unwrap_or_else(|error| panic!("{inner} in {outer}: {error}")), 100_000);
+            below.fs.format().cache().check_invariants();
+            fs.unmount().unwrap();
+            drop(fs);
+            below.fs.unmount().unwrap();
+            assert!(check_ext2(&*below.device).unwrap().is_clean(), "{inner} in {outer}");
+        }
+    }
+}

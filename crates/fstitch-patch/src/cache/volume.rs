@@ -62,6 +62,19 @@ pub trait Placement: Send + Sync {
     fn number_below(&self, no: BlockNo) -> Option<BlockNo> {
         self.find(no).map(|spot| spot.block)
     }
+
+    /// How often [`Placement::fill`] passed over space that was freed in the volume below, and which it cannot have before that is stable.
+    fn barred(&self) -> u64 {
+        0
+    }
+
+    /// Has that space given. Waits for changes of the volume below; whoever asks has none of this one under way.
+    ///
+    /// # Errors
+    /// What writing the volume below can fail with.
+    fn give(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Neighbouring blocks of the device: a partition, or one device among several.
@@ -144,6 +157,14 @@ impl Placement for Pieces {
     fn number_below(&self, no: BlockNo) -> Option<BlockNo> {
         let (piece, no) = self.piece(no)?;
         piece.number_below(no)
+    }
+
+    fn barred(&self) -> u64 {
+        self.0.iter().map(|piece| piece.barred()).sum()
+    }
+
+    fn give(&self) -> Result<()> {
+        self.0.iter().try_for_each(|piece| piece.give())
     }
 }
 
@@ -231,6 +252,20 @@ impl Cache {
     #[must_use]
     pub fn find(&self, no: BlockNo) -> Option<Spot> {
         self.mapping.find(no)
+    }
+
+    /// [`Placement::barred`] of where this volume is.
+    #[must_use]
+    pub fn barred_below(&self) -> u64 {
+        self.mapping.0.as_ref().map_or(0, |placement| placement.barred())
+    }
+
+    /// [`Placement::give`] of where this volume is.
+    ///
+    /// # Errors
+    /// What writing the volume below can fail with.
+    pub fn give_below(&self) -> Result<()> {
+        self.mapping.0.as_ref().map_or(Ok(()), |placement| placement.give())
     }
 
     /// Whether the contents of files go through this volume's journal, which has been started.
