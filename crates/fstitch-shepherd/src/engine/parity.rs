@@ -37,8 +37,10 @@ impl Plan<'_> {
 }
 
 fn take_in(sum: &mut [u8], block: &[u8]) {
-    for (byte, other) in sum.iter_mut().zip(block) {
-        *byte ^= other;
+    // Word by word, in whatever build: a scrub of parity spends half of its time here otherwise.
+    let (words, others) = (sum.as_chunks_mut::<8>().0, block.as_chunks::<8>().0);
+    for (word, other) in words.iter_mut().zip(others) {
+        *word = (u64::from_ne_bytes(*word) ^ u64::from_ne_bytes(*other)).to_ne_bytes();
     }
 }
 
@@ -298,10 +300,10 @@ impl Shepherd {
         parity: &[u8],
         known: &dyn Fn(BlockNo) -> Option<&'f [u8]>,
     ) -> bool {
-        let mut sum = parity.to_vec();
+        let mut sum = self.zeros();
         let mut members = self.members(group);
         let are_known = members.all(|block| known(block).map(|block| take_in(&mut sum, block)).is_some());
-        are_known && sum.iter().all(|byte| *byte == 0)
+        are_known && sum == parity
     }
 
     /// Compares the parity of some groups; how many were wrong and are right again. Groups with a block that is not what was written are left alone.

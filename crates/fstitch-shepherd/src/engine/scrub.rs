@@ -1,7 +1,9 @@
 //! Everything that the maps speak of is read and compared, and mended where it can be.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::resume_unwind;
+use std::thread::ScopedJoinHandle;
 
 use fstitch_core::lock::Unpoisoned;
 use fstitch_core::num::{to_u64, to_usize};
@@ -12,8 +14,26 @@ use crate::map::Found;
 use crate::map::sums::sum_of;
 use crate::policy::Kind;
 
-/// Blocks of a piece: one is read while another is compared.
+/// Blocks of a piece, which is read while another is compared.
 const PIECE: u64 = 512;
+/// Pieces that are asked for at once; while one of them is compared the disk has the others to do.
+const AHEAD: usize = 3;
+
+/// A piece that will be compared.
+enum Ahead<'scope> {
+    Reading(ScopedJoinHandle<'scope, Piece>),
+    Read(Piece),
+}
+
+impl Ahead<'_> {
+    /// When it is read.
+    fn wait(self) -> Piece {
+        match self {
+            Self::Reading(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Self::Read(piece) => piece,
+        }
+    }
+}
 
 /// What a scrub of some blocks has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -132,20 +152,31 @@ impl Shepherd {
         let end = from.get().saturating_add(count).min(self.area.shape.volume);
         let mut memory = std::mem::take(&mut *self.scrubbed.lock().unpoisoned());
         let mut done = Scrubbed::default();
+        let is_one = self.pieces(from.get()..end).nth(1).is_none();
         let mut pieces = self.pieces(from.get()..end);
         std::thread::scope(|scope| {
-            let mut next = pieces.next().map(|range| self.read_piece(range, memory.pop()));
-            while let Some(piece) = next {
-                let ahead = pieces.next().map(|range| {
+            let mut ahead = VecDeque::new();
+            loop {
+                while ahead.len() < AHEAD
+                    && let Some(range) = pieces.next()
+                {
                     let memory = memory.pop();
-                    scope.spawn(move || self.read_piece(range, memory))
-                });
-                let (suspect, unequal) = self.compare(&piece);
-                // Nothing is on its way when something is mended: requests keep their order, which replays need.
-                next = ahead.map(|reader| reader.join().unwrap_or_else(|panic| resume_unwind(panic)));
+                    let read = move || self.read_piece(range, memory);
+                    ahead.push_back(if is_one {
+                        Ahead::Read(read())
+                    } else {
+                        Ahead::Reading(scope.spawn(read))
+                    });
+                }
+                let Some(piece) = ahead.pop_front().map(Ahead::wait) else { break };
                 done.blocks += to_u64(piece.kept.len());
                 done.read += piece.read;
                 done.degraded += to_u64(piece.kept.iter().filter(|kept| !kept.is_whole()).count());
+                let (suspect, unequal) = self.compare(&piece);
+                if !suspect.is_empty() || !unequal.is_empty() {
+                    // Nothing is on its way when something is mended: requests keep their order, which replays need.
+                    ahead = ahead.into_iter().map(|ahead| Ahead::Read(ahead.wait())).collect();
+                }
                 for (kept, seen) in suspect {
                     self.scrub_one(kept, &seen, kind, &mut done);
                 }
@@ -175,15 +206,18 @@ impl Shepherd {
     /// Reads all that is kept of some blocks, in one request.
     fn read_piece(&self, range: Range<u64>, memory: Option<BlockBuf>) -> Piece {
         let groups = self.parity_of(&range);
-        let kept: Vec<Kept> = {
+        let mut kept = Vec::with_capacity(to_usize(range.end - range.start));
+        {
             let mut guard = self.state();
             let state = &mut *guard;
             let blocks = range.map(BlockNo).filter(|block| !self.owns(*block));
-            blocks.filter_map(|block| self.kept(state, block)).collect()
-        };
-        let homes = kept.iter().map(|kept| kept.block);
-        let copies = kept.iter().flat_map(|kept| kept.served.iter().map(|spare| self.area.spare(*spare)));
-        let all: Vec<BlockNo> = homes.chain(copies).chain(groups.iter().map(|(_, at)| *at)).collect();
+            kept.extend(blocks.filter_map(|block| self.kept(state, block)));
+        }
+        let served: usize = kept.iter().map(|kept| kept.served.len()).sum();
+        let mut all = Vec::with_capacity(kept.len() + served + groups.len());
+        all.extend(kept.iter().map(|kept| kept.block));
+        all.extend(kept.iter().flat_map(|kept| kept.served.iter().map(|spare| self.area.spare(*spare))));
+        all.extend(groups.iter().map(|(_, at)| *at));
         let found = self.area.read_many(&all, BlockKind::Data, memory);
         Piece { kept, groups, found, read: to_u64(all.len()) }
     }
