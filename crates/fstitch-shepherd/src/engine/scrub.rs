@@ -108,6 +108,14 @@ struct Piece {
     read: u64,
 }
 
+/// What of a piece may not be what it should be.
+struct Suspects<'p> {
+    /// Blocks that are not right, or of whose copies one that can be asked for is not.
+    blocks: Vec<(&'p Kept, Seen<'p>)>,
+    /// Groups whose parity is not, or of other blocks.
+    groups: Vec<(u64, BlockNo)>,
+}
+
 impl Piece {
     /// All blocks of it with what was read of them.
     fn seen(&self) -> impl Iterator<Item = (&Kept, Seen<'_>)> {
@@ -172,15 +180,15 @@ impl Shepherd {
                 done.blocks += to_u64(piece.kept.len());
                 done.read += piece.read;
                 done.degraded += to_u64(piece.kept.iter().filter(|kept| !kept.is_whole()).count());
-                let (suspect, unequal) = self.compare(&piece);
-                if !suspect.is_empty() || !unequal.is_empty() {
+                let suspects = self.compare(&piece);
+                if !suspects.blocks.is_empty() || !suspects.groups.is_empty() {
                     // Nothing is on its way when something is mended: requests keep their order, which replays need.
                     ahead = ahead.into_iter().map(|ahead| Ahead::Read(ahead.wait())).collect();
                 }
-                for (kept, seen) in suspect {
+                for (kept, seen) in suspects.blocks {
                     self.scrub_one(kept, &seen, kind, &mut done);
                 }
-                done.copies_written += self.scrub_parity(&unequal);
+                done.copies_written += self.scrub_parity(&suspects.groups);
                 memory.push(piece.found.into_memory());
             }
         });
@@ -222,20 +230,20 @@ impl Shepherd {
         Piece { kept, groups, found, read: to_u64(all.len()) }
     }
 
-    /// The blocks of a piece that are not seen to be right with all copies that can be asked for, and the groups whose parity is not.
-    fn compare<'p>(&self, piece: &'p Piece) -> (Vec<(&'p Kept, Seen<'p>)>, Vec<(u64, BlockNo)>) {
+    /// What of a piece is not seen to be right.
+    fn compare<'p>(&self, piece: &'p Piece) -> Suspects<'p> {
         let is_right = |kept: &Kept, seen: &Seen<'_>| {
             let Some(home) = seen.home else { return false };
             self.fits(kept, home) && seen.copies.iter().all(|copy| *copy == Some(home))
         };
-        let suspect: Vec<_> = piece.seen().filter(|(kept, seen)| !is_right(kept, seen)).collect();
-        let known = |block| if suspect.is_empty() { piece.home(block) } else { None };
+        let blocks: Vec<_> = piece.seen().filter(|(kept, seen)| !is_right(kept, seen)).collect();
+        let known = |block| if blocks.is_empty() { piece.home(block) } else { None };
         let is_unequal = |group: u64, parity: Option<&[u8]>| {
             parity.is_none_or(|parity| !self.is_parity(group, parity, &known))
         };
         let unequal = piece.parities().filter(|(group, parity)| is_unequal(group.0, *parity));
-        let unequal = unequal.map(|(group, _)| *group).collect();
-        (suspect, unequal)
+        let groups = unequal.map(|(group, _)| *group).collect();
+        Suspects { blocks, groups }
     }
 
     /// Whether something is what was written as a block, as far as its sum says.
