@@ -52,7 +52,15 @@ impl Rules for Anything {
 pub fn options(rules: Option<Arc<dyn Rules>>) -> Options {
     let rules = Some(rules.unwrap_or_else(|| Arc::new(Anything)));
     let remedy = Some(Arc::new(Nobody) as _);
-    Options { pause: Arc::new(|_| {}), doubt_max: 4, pages_max: 2, rules, remedy, ..Options::default() }
+    Options {
+        pause: Arc::new(|_| {}),
+        doubt_max: 4,
+        pages_max: 2,
+        scrubbed_at_once: 1,
+        rules,
+        remedy,
+        ..Options::default()
+    }
 }
 
 /// The shepherd alone.

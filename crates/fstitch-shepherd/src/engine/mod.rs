@@ -107,6 +107,9 @@ pub struct Options {
     pub pages_max: usize,
     /// Runs in doubt before sums and copies are brought up to date by a write.
     pub doubt_max: usize,
+    /// Pieces that a scrub asks for at once, each by a thread of its own. With 1 every request comes from the caller's, in the order of blocks, on
+    /// which who replays them relies.
+    pub scrubbed_at_once: usize,
 }
 
 impl Default for Options {
@@ -122,6 +125,7 @@ impl Default for Options {
             is_ours: false,
             pages_max: 4096,
             doubt_max: 4096,
+            scrubbed_at_once: 3,
         }
     }
 }

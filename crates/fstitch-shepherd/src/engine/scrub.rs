@@ -16,8 +16,6 @@ use crate::policy::Kind;
 
 /// Blocks of a piece, which is read while another is compared.
 const PIECE: u64 = 512;
-/// Pieces that are asked for at once; while one of them is compared the disk has the others to do.
-const AHEAD: usize = 3;
 
 /// A piece that will be compared.
 enum Ahead<'scope> {
@@ -161,11 +159,12 @@ impl Shepherd {
         let mut memory = std::mem::take(&mut *self.scrubbed.lock().unpoisoned());
         let mut done = Scrubbed::default();
         let is_one = self.pieces(from.get()..end).nth(1).is_none();
+        let at_once = if is_one { 1 } else { self.options.scrubbed_at_once.max(1) };
         let mut pieces = self.pieces(from.get()..end);
         std::thread::scope(|scope| {
             let mut ahead = VecDeque::new();
             loop {
-                while ahead.len() < AHEAD
+                while ahead.len() < at_once
                     && let Some(range) = pieces.next()
                 {
                     let memory = memory.pop();
@@ -182,7 +181,7 @@ impl Shepherd {
                 done.degraded += to_u64(piece.kept.iter().filter(|kept| !kept.is_whole()).count());
                 let suspects = self.compare(&piece);
                 if !suspects.blocks.is_empty() || !suspects.groups.is_empty() {
-                    // Nothing is on its way when something is mended: requests keep their order, which replays need.
+                    // Nothing is on its way when something is mended.
                     ahead = ahead.into_iter().map(|ahead| Ahead::Read(ahead.wait())).collect();
                 }
                 for (kept, seen) in suspects.blocks {
