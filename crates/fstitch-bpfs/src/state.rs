@@ -3,7 +3,7 @@
 use fstitch_core::Result;
 
 use crate::inode::{self, Inode, Inodes};
-use crate::layout::{Field, ROOT_SLOT, slot};
+use crate::layout::ROOT_SLOT;
 use crate::pm::{Fresh, Gate, Slot, Space};
 
 /// Which of the dissertation's optimisations are in force (\[D\] §3.3, Fig 3.8), and the micro-journal, which it leaves to others (§3.7).
@@ -78,11 +78,6 @@ impl State {
     /// Where an inode's words are.
     pub(crate) fn place(&self, ino: u64) -> Option<u64> {
         inode::place(&self.gate, self.inode_file(), ino)
-    }
-
-    /// A word of an inode as the medium has it, 0 where there is none.
-    pub(crate) fn field(&self, ino: u64, field: Field) -> u64 {
-        self.place(ino).map_or(0, |at| self.gate.word(slot(at, field as u16)))
     }
 
     /// A block that nothing points to.

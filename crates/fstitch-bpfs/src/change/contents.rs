@@ -112,7 +112,7 @@ impl Change<'_> {
             word = next;
             linked.push(link);
         }
-        let root = slot(self.state.place(ino).expect("the inode is there"), Field::Root as u16);
+        let root = slot(self.place(ino).expect("the inode is there"), Field::Root as u16);
         self.state.gate.fence().commit(root, word).done();
         self.state.inodes.add_blocks(ino, i64::from(height - old));
         Ok(())
@@ -202,7 +202,7 @@ impl Change<'_> {
     }
 
     pub(super) fn veil_tail(&mut self, ino: u64, block: Block, (start, from): (u64, usize), bytes: &[u8]) {
-        let size = slot(self.state.place(ino).expect("the inode is there"), Field::Size as u16);
+        let size = slot(self.place(ino).expect("the inode is there"), Field::Size as u16);
         let (position, at) = (start + to_u64(from), block.at() + to_u64(from));
         let hidden = Hidden::behind(&mut self.state.gate, size, position, (at, bytes.len()));
         self.state.gate.veil(&hidden, 0, bytes);

@@ -33,7 +33,7 @@ impl Change<'_> {
     /// Gives an inode another word.
     pub(crate) fn set_field(&mut self, ino: u64, field: Field, value: u64) {
         let options = self.state.options;
-        let place = self.state.place(ino).expect("the inode is there");
+        let place = self.place(ino).expect("the inode is there");
         let at = place + 8 * to_u64(field as usize);
         let bytes = value.to_le_bytes();
         if self.born == Some(ino) && options.layout {
@@ -74,7 +74,7 @@ impl Change<'_> {
             let options = self.state.options;
             if options.times && !(options.journal && options.journal_times) && self.born != Some(ino) {
                 // The same time as before, so it may come before everything else.
-                let at = self.state.place(ino).expect("the inode is there");
+                let at = self.place(ino).expect("the inode is there");
                 self.state.gate.fence().commit(slot(at, Field::Mtime as u16), Word::plain(mtime)).done();
             } else {
                 self.set_field(ino, Field::Mtime, mtime);
@@ -151,7 +151,7 @@ impl Change<'_> {
                 if node.level == 0 { (8, 8) } else { (BLOCK_BYTES, span(node.level - 1) * BLOCK_BYTES) };
             let position = number.saturating_mul(each);
             if position >= self.reached(ino).next_multiple_of(unit) {
-                let end = slot(self.state.place(ino).expect("the inode is there"), Field::Size as u16);
+                let end = slot(self.place(ino).expect("the inode is there"), Field::Size as u16);
                 let range = (block.at() + 8 * u64::from(at), 8);
                 let hidden = Hidden::behind(&mut self.state.gate, end, position, range);
                 self.state.gate.veil(&hidden, 0, &word.value().to_le_bytes());
@@ -170,12 +170,13 @@ impl Change<'_> {
             Some(ino) => ino,
             None => {
                 add_inodes(self.state)?;
+                self.places.take();
                 self.state.inodes.take().expect("there is room now")
             }
         };
         self.made.push(ino);
         self.born = Some(ino);
-        let old = self.state.field(ino, Field::Mode) & u64::from(u32::MAX);
+        let old = self.stored(ino, Field::Mode) & u64::from(u32::MAX);
         Ok((ino, u32::try_from(old).expect("32 bits").wrapping_add(1)))
     }
 

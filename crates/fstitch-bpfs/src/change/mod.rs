@@ -21,6 +21,7 @@ mod fields;
 mod free;
 mod seen;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use fstitch_core::Timestamp;
@@ -29,6 +30,9 @@ use crate::layout::Field;
 use crate::pm::{Block, Fresh, Linked, Word};
 use crate::state::State;
 use crate::tree::{Node, Tree};
+
+/// Leaves of the inode file whose places a change remembers: that of what is changed, and that of its directory.
+const PLACES: usize = 2;
 
 /// What a change does to a block.
 #[derive(Debug, Default)]
@@ -52,6 +56,8 @@ pub(crate) struct Change<'a> {
     heights: BTreeMap<Tree, u8>,
     linked: Vec<Linked>,
     freed: Vec<Block>,
+    /// Leaves of the inode file that were looked for, and where they are.
+    places: Cell<[Option<(u64, u64)>; PLACES]>,
     /// Blocks of inodes, more or fewer.
     blocks: BTreeMap<u64, i64>,
     /// Inodes that were taken.
@@ -90,6 +96,7 @@ impl<'a> Change<'a> {
             heights: BTreeMap::new(),
             linked: Vec::new(),
             freed: Vec::new(),
+            places: Cell::default(),
             blocks: BTreeMap::new(),
             made: Vec::new(),
             born: None,

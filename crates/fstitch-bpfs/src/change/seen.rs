@@ -4,7 +4,7 @@ use fstitch_core::Result;
 
 use super::{Change, Draft};
 use crate::inode::Inode;
-use crate::layout::{Field, INODES_IN_BLOCK, ROOT_SLOT, slot};
+use crate::layout::{Field, INODE, INODES_IN_BLOCK, ROOT_SLOT, slot};
 use crate::pm::Block;
 use crate::tree::{self, Node, Tree, leaves, span};
 
@@ -19,15 +19,35 @@ impl Change<'_> {
         u16::try_from(ROOT_SLOT / 8).expect("it is in the first block")
     }
 
+    /// Where an inode's words are. It stays there until the commit, so that the way to it is gone once.
+    pub(super) fn place(&self, ino: u64) -> Option<u64> {
+        let leaf = ino / INODES_IN_BLOCK;
+        let mut places = self.places.get();
+        let known = places.iter().flatten().find(|(of, _)| *of == leaf).map(|(_, at)| *at);
+        let at = known.or_else(|| {
+            let at = self.state.place(leaf * INODES_IN_BLOCK)?;
+            places.rotate_right(1);
+            places[0] = Some((leaf, at));
+            self.places.set(places);
+            Some(at)
+        });
+        Some(at? + ino % INODES_IN_BLOCK * INODE)
+    }
+
+    /// A word of an inode as the medium has it, 0 where there is none.
+    pub(super) fn stored(&self, ino: u64, field: Field) -> u64 {
+        self.place(ino).map_or(0, |at| self.state.gate.word(slot(at, field as u16)))
+    }
+
     /// Bytes of a file that can be reached on the medium: what is behind them is hidden.
     pub(super) fn reached(&self, ino: u64) -> u64 {
-        if self.born == Some(ino) { 0 } else { self.state.field(ino, Field::Size) }
+        if self.born == Some(ino) { 0 } else { self.stored(ino, Field::Size) }
     }
 
     /// A word of an inode, with this change.
     pub(crate) fn field(&self, ino: u64, field: Field) -> u64 {
         let noted = self.drafts.get(&Self::inode_leaf(ino)).and_then(|draft| draft.words.get(&field.of(ino)));
-        noted.map_or_else(|| self.state.field(ino, field), |word| word.value())
+        noted.map_or_else(|| self.stored(ino, field), |word| word.value())
     }
 
     /// An inode, with this change.
