@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{Result, Timestamp};
 
-use super::{Change, Draft};
+use super::{Change, Draft, NO_LEAF};
 use crate::inode::Inode;
 use crate::layout::{Field, INODES_IN_BLOCK, POINTERS, slot, time_word};
 use crate::pm::{BLOCK_BYTES, Block, Fresh, Hidden, Slot, Word};
@@ -170,7 +170,7 @@ impl Change<'_> {
             Some(ino) => ino,
             None => {
                 add_inodes(self.state)?;
-                self.places.take();
+                self.places.iter().for_each(|place| place.set((NO_LEAF, 0)));
                 self.state.inodes.take().expect("there is room now")
             }
         };

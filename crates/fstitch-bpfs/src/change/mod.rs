@@ -31,8 +31,8 @@ use crate::pm::{Block, Fresh, Linked, Word};
 use crate::state::State;
 use crate::tree::{Node, Tree};
 
-/// Leaves of the inode file whose places a change remembers: that of what is changed, and that of its directory.
-const PLACES: usize = 2;
+/// The number of no leaf.
+const NO_LEAF: u64 = u64::MAX;
 
 /// What a change does to a block.
 #[derive(Debug, Default)]
@@ -56,8 +56,8 @@ pub(crate) struct Change<'a> {
     heights: BTreeMap<Tree, u8>,
     linked: Vec<Linked>,
     freed: Vec<Block>,
-    /// Leaves of the inode file that were looked for, and where they are.
-    places: Cell<[Option<(u64, u64)>; PLACES]>,
+    /// Leaves of the inode file that were looked for last, or [`NO_LEAF`], and where they are: that of what is changed, and that of its directory.
+    places: [Cell<(u64, u64)>; 2],
     /// Blocks of inodes, more or fewer.
     blocks: BTreeMap<u64, i64>,
     /// Inodes that were taken.
@@ -96,7 +96,7 @@ impl<'a> Change<'a> {
             heights: BTreeMap::new(),
             linked: Vec::new(),
             freed: Vec::new(),
-            places: Cell::default(),
+            places: [const { Cell::new((NO_LEAF, 0)) }; 2],
             blocks: BTreeMap::new(),
             made: Vec::new(),
             born: None,

@@ -1,5 +1,7 @@
 //! What there is, as a change has it.
 
+use std::cell::Cell;
+
 use fstitch_core::Result;
 
 use super::{Change, Draft};
@@ -22,13 +24,11 @@ impl Change<'_> {
     /// Where an inode's words are. It stays there until the commit, so that the way to it is gone once.
     pub(super) fn place(&self, ino: u64) -> Option<u64> {
         let leaf = ino / INODES_IN_BLOCK;
-        let mut places = self.places.get();
-        let known = places.iter().flatten().find(|(of, _)| *of == leaf).map(|(_, at)| *at);
-        let at = known.or_else(|| {
+        let [first, second] = &self.places;
+        let known = [first, second].into_iter().map(Cell::get).find(|(of, _)| *of == leaf);
+        let at = known.map(|(_, at)| at).or_else(|| {
             let at = self.state.place(leaf * INODES_IN_BLOCK)?;
-            places.rotate_right(1);
-            places[0] = Some((leaf, at));
-            self.places.set(places);
+            second.set(first.replace((leaf, at)));
             Some(at)
         });
         Some(at? + ino % INODES_IN_BLOCK * INODE)
