@@ -288,6 +288,12 @@ fn maps_of_a_volume_that_was_made_over_are_not_taken() {
     for uuid in [7, 8] {
         let disk = Arc::new(MemDevice::from_image(BLOCK, old.image()));
         mkfs(&disk, "ext2", uuid, BLOCKS);
+        if uuid == 8 {
+            assert_refused(
+                &(Arc::clone(&disk) as Arc<dyn BlockDevice>),
+                "of another volume than the superblock",
+            );
+        }
         let leading = [SUPERBLOCK, DESCRIPTORS, table(&disk)];
         for lost in subsets(&leading) {
             for damage in [Damage::Unreadable, Damage::Zeroed, Damage::Garbage] {
