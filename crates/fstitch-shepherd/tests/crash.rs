@@ -76,7 +76,7 @@ impl Remedy for Nothing {
 
 fn options() -> Options {
     let (rules, remedy) = (Some(Arc::new(Nothing) as _), Some(Arc::new(Nothing) as _));
-    Options { doubt_max: 2, pages_max: 1, rules, remedy, ..Options::default() }
+    Options { doubt_max: 2, pages_max: 1, scrubbed_at_once: 1, rules, remedy, ..Options::default() }
 }
 
 fn open(device: Arc<dyn BlockDevice>) -> Result<Shepherd, Violation> {

@@ -200,8 +200,13 @@ pub fn open(given: &[Option<Arc<dyn BlockDevice>>]) -> Result<(Shepherd, Opened,
     let (array, found) = Array::open(given, false)?;
     let array = Arc::new(array);
     let area = array.area();
-    let options =
-        Options { doubt_max: 2, pages_max: 1, disks: Some(Arc::clone(&array)), ..Options::default() };
+    let options = Options {
+        doubt_max: 2,
+        pages_max: 1,
+        scrubbed_at_once: 1,
+        disks: Some(Arc::clone(&array)),
+        ..Options::default()
+    };
     let (shepherd, opened) = Shepherd::open(array, &area, options)?;
     Ok((shepherd, opened, found))
 }
