@@ -250,6 +250,21 @@ fn what_a_failed_write_noted_is_forgotten_when_the_volume_recovers() {
     rig.shepherd.close().unwrap();
 }
 
+/// Nothing else than the medium says then what a home held that cannot be read while the volume recovers.
+#[test]
+fn what_a_failed_write_noted_is_forgotten_of_a_home_that_cannot_be_looked_at() {
+    let rig = rig(OPENED_ANEW, LONG, |_| false);
+    rig.writes_fail(Times::Transient(1));
+    put(&*rig.shepherd, 2).unwrap_err();
+    let (blocks, op) = (Some(HOME.get()..HOME.get() + 1), Some(IoOp::Read));
+    let fault = Fault { blocks, op, times: Times::Sticky, ..Fault::new(Defect::Error) };
+    rig.disk.set_plan(FaultPlan::one(fault));
+    rig.shepherd.recover().unwrap();
+    rig.disk.set_plan(FaultPlan::default());
+    assert_eq!(get(&*rig.shepherd).unwrap(), 1);
+    rig.shepherd.close().unwrap();
+}
+
 /// Has had enough.
 struct Unwilling;
 
