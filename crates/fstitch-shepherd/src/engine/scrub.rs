@@ -169,7 +169,7 @@ impl Shepherd {
                 {
                     let memory = memory.pop();
                     let read = move || self.read_piece(range, memory);
-                    ahead.push_back(if is_one {
+                    ahead.push_back(if at_once == 1 {
                         Ahead::Read(read())
                     } else {
                         Ahead::Reading(scope.spawn(read))
