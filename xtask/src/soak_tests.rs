@@ -88,17 +88,35 @@ pub const VOLUMES: Subject = Subject {
         "fstitch-shepherd",
         "fstitch-formats",
     ],
-    jobs: &[Job {
-        name: "full, ordered and soft over remap, remap-mirror, parity, defence-in-depth and d-graid: a failure of every 29th write or flush, cut everywhere and again in recovery",
-        package: "fstitch-formats",
-        asked: Asked::Test(
-            "shepherded",
-            "every_cut_after_a_fault",
-            &[SEEDS, ("FSTITCH_CRASH_EVERY", "29"), ("FSTITCH_CRASH_CHOICES", "6")],
-        ),
-        total: 16,
-        piece: 1,
-    }],
+    jobs: &[
+        // 29 and the 7 by which the share moves on from program to program have no divisor in common: in 29 programs every request is met.
+        Job {
+            name: "full, ordered and soft over remap, remap-mirror, parity, defence-in-depth and d-graid: a failure of every 29th write or flush, of another share in each program, cut everywhere and again in recovery",
+            package: "fstitch-formats",
+            asked: Asked::Test(
+                "shepherded",
+                "every_cut_after_a_fault",
+                &[SEEDS, ("FSTITCH_CRASH_EVERY", "29"), ("FSTITCH_CRASH_CHOICES", "6")],
+            ),
+            total: 30,
+            piece: 1,
+        },
+        Job {
+            name: "one program under each of the same fifteen: a failure of every write and of every flush, cut everywhere and again in recovery",
+            package: "fstitch-formats",
+            asked: Asked::Test(
+                "shepherded",
+                "every_cut_after_a_fault",
+                &[
+                    ("FSTITCH_CRASH_SYSTEMS", "{first}..{end}"),
+                    ("FSTITCH_CRASH_EVERY", "1"),
+                    ("FSTITCH_CRASH_CHOICES", "6"),
+                ],
+            ),
+            total: 15,
+            piece: 1,
+        },
+    ],
 };
 
 /// BPFS in memory.

@@ -1,6 +1,7 @@
 """Table 2: what policies cost where nothing fails. PostMark, PostgreSQL's pgbench (TPC-B like), and unpacking and building a program."""
 
 import os
+import random
 import subprocess
 import time
 
@@ -84,15 +85,16 @@ RUNS = {"postmark": postmark, "tpcb": tpcb, "build": build}
 
 
 def measure(setting, workloads, data):
-    """Runs every contender in turn, as often as asked, and adds seconds to the samples that are there."""
+    """Runs every contender in turn, each round in another order, as often as asked; adds seconds to the samples that are there."""
     samples = data.setdefault("table2", {})
     runners = [one for one in contenders(setting.binary, setting.quick) if not setting.policies or one.name in setting.policies]
     for workload in workloads:
         if workload == "build" and not setting.source:
             print("SKIPPED: build: no sources of a program to be had here", flush=True)
             continue
-        for _ in range(setting.repetitions):
-            for contender in runners:
+        for number in range(setting.repetitions):
+            # Whoever comes behind ten disks that are removed pays for that: not the same one in each round.
+            for contender in random.Random(number).sample(runners, len(runners)):
                 seconds = once(setting, workload, contender)
                 samples.setdefault(workload, {}).setdefault(contender.name, []).append(round(seconds, 3))
                 print(f"{workload:9} {contender.name:34} {seconds:8.3f} s", flush=True)
@@ -102,6 +104,8 @@ def measure(setting, workloads, data):
 def once(setting, workload, contender):
     """One run on a fresh volume."""
     image = volumes.make(setting.binary, setting.work, contender, 512 if setting.quick else MIB)
+    # What runs before it left behind is written before it begins.
+    os.sync()
     try:
         with volumes.mounted(setting.binary, image, f"{setting.work}/at", *OPTIONS) as mount:
             os.chmod(mount.directory, 0o755)

@@ -4,8 +4,8 @@
 //! What it prevents: a fault that the policy answers and the mechanism above suffers for, or the reverse; an fsync that promised what is not there; damage that
 //! the checker finds after a crash; copies that are not there after recovery and a scrub.
 //!
-//! `FSTITCH_CRASH_SEEDS=first..end` says which programs are cut, `FSTITCH_CRASH_EVERY=N` which share of the faults is met (1: all), `FSTITCH_CRASH_CHOICES=N` how many
-//! states are looked at after each cut.
+//! `FSTITCH_CRASH_SEEDS=first..end` says which programs are cut, `FSTITCH_CRASH_SYSTEMS=first..end` under which of the policies and mechanisms,
+//! `FSTITCH_CRASH_EVERY=N` which share of the faults is met (1: all), `FSTITCH_CRASH_CHOICES=N` how many states are looked at after each cut.
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
 #[path = "../formats/asked.rs"]
@@ -23,6 +23,7 @@ mod system;
 
 use std::ops::Range;
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{Consistency, IoOp};
 use fstitch_crashlab::{Counts, LabOptions, Level, Outcome, Past};
 
@@ -42,8 +43,8 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |given| given.parse().expect("a number"))
 }
 
-fn seeds(sample: Range<u64>) -> Range<u64> {
-    let Ok(given) = std::env::var("FSTITCH_CRASH_SEEDS") else { return sample };
+fn range(name: &str, otherwise: Range<usize>) -> Range<usize> {
+    let Ok(given) = std::env::var(name) else { return otherwise };
     let (first, end) = given.split_once("..").expect("first..end");
     first.parse().expect("a number")..end.parse().expect("a number")
 }
@@ -80,10 +81,9 @@ fn explore(made: &Made, program: u64, (every, choices): (u64, u64)) -> (Counts, 
     (total, met)
 }
 
-fn systems() -> impl Iterator<Item = System> {
-    POLICIES.into_iter().flat_map(|(policy, disks)| {
-        MECHANISMS.into_iter().map(move |consistency| System { policy, disks, consistency })
-    })
+fn systems() -> Vec<System> {
+    let of = |(policy, disks)| MECHANISMS.map(|consistency| System { policy, disks, consistency });
+    POLICIES.into_iter().flat_map(of).collect()
 }
 
 #[test]
@@ -91,9 +91,10 @@ fn every_cut_after_a_fault_leaves_what_was_promised_and_its_copies() {
     let (every, choices) = (number("FSTITCH_CRASH_EVERY", 499), number("FSTITCH_CRASH_CHOICES", 2));
     let mut total = Counts::default();
     let mut faults = 0;
-    for system in systems() {
-        let made = Made::new(system);
-        for program in seeds(0..1) {
+    let systems = systems();
+    for system in &systems[range("FSTITCH_CRASH_SYSTEMS", 0..systems.len())] {
+        let made = Made::new(*system);
+        for program in range("FSTITCH_CRASH_SEEDS", 0..1).map(to_u64) {
             let (counts, met) = explore(&made, program, (every, choices));
             total.add(&counts);
             faults += met;
