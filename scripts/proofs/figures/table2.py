@@ -92,11 +92,15 @@ def measure(setting, workloads, data):
         if workload == "build" and not setting.source:
             print("SKIPPED: build: no sources of a program to be had here", flush=True)
             continue
+        # Tables have them in this order.
+        found = samples.setdefault(workload, {})
+        for contender in runners:
+            found.setdefault(contender.name, [])
         for number in range(setting.repetitions):
             # Whoever comes behind ten disks that are removed pays for that: not the same one in each round.
             for contender in random.Random(number).sample(runners, len(runners)):
                 seconds = once(setting, workload, contender)
-                samples.setdefault(workload, {}).setdefault(contender.name, []).append(round(seconds, 3))
+                found[contender.name].append(round(seconds, 3))
                 print(f"{workload:9} {contender.name:34} {seconds:8.3f} s", flush=True)
                 setting.save(data)
 
