@@ -104,6 +104,36 @@ fn a_group_whose_block_cannot_be_written_promises_nothing() {
 }
 
 #[test]
+fn a_scrub_gives_a_group_its_parity_again() {
+    let disk = made(PARITY);
+    let (shepherd, _) = open(&disk);
+    for block in homes() {
+        write(&shepherd, block, fill(block)).unwrap();
+    }
+    shepherd.settle().unwrap();
+    fails(&disk, 40..41, Some(IoOp::Write));
+    assert!(write(&shepherd, 40, 1).is_err());
+    let scrub = |shepherd: &Shepherd| shepherd.scrub(BlockNo(0), VOLUME, &|_| KIND).unwrap();
+    let (groups, written) = (shepherd.holdings().groups, scrub(&shepherd).copies_written);
+    assert_eq!((groups, written), (7, 0), "nobody knows what block 40 holds");
+    shepherd.flush().unwrap();
+    drop(shepherd);
+    disk.set_plan(FaultPlan::default());
+    // It holds what it held, and nobody writes to it again.
+    let (shepherd, opened) = open(&disk);
+    assert!(opened.was_in_use && shepherd.holdings().groups == 7, "{opened:?}");
+    assert_eq!(scrub(&shepherd).copies_written, 1);
+    assert_eq!(scrub(&shepherd).copies_written, 0);
+    shepherd.close().unwrap();
+    let (shepherd, _) = open(&disk);
+    assert_eq!(shepherd.holdings().groups, 8);
+    for block in 40..42 {
+        fails(&disk, block..block + 1, None);
+        assert_eq!(read(&shepherd, block).unwrap(), fill(block));
+    }
+}
+
+#[test]
 fn a_scrub_finds_all_damage_and_copies_none_of_it() {
     let policy = "[all]\nread = [\"verify\", \"mirror\"]\nwrite = [\"verify\", \"mirror near\"]";
     let disk = made(policy);

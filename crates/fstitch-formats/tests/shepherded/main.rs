@@ -118,19 +118,22 @@ fn a_disk_whose_flushes_do_nothing_is_found_out() {
     }
 }
 
-/// What was found once: a copy that was given up before the one in its place was named, and a copy that was written without its run in doubt.
+/// What was found once: a copy that was given up before the one in its place was named, a copy that was written without its run in doubt, and a
+/// group that had lost its parity and got none from a scrub.
 #[test]
 fn what_was_found_stays_mended() {
     let on = |nth| Fault::Request(IoOp::Flush, nth, Lasting::On);
+    let worn = |block, nth| Fault::Worn { block, nth };
     let found = [
-        (Consistency::Ordered, 0, Fault::Worn { block: 5514, nth: 2 }, Level::M1),
-        (Consistency::Soft, 1, Fault::Worn { block: 5554, nth: 1 }, Level::M1),
-        (Consistency::Full, 2, on(4), Level::M0),
-        (Consistency::Ordered, 4, on(5), Level::M1),
-        (Consistency::Full, 5, Fault::Worn { block: 5514, nth: 4 }, Level::M0),
+        ("remap-mirror", Consistency::Ordered, 0, worn(5514, 2), Level::M1),
+        ("remap-mirror", Consistency::Soft, 1, worn(5554, 1), Level::M1),
+        ("remap-mirror", Consistency::Full, 2, on(4), Level::M0),
+        ("remap-mirror", Consistency::Ordered, 4, on(5), Level::M1),
+        ("remap-mirror", Consistency::Full, 5, worn(5514, 4), Level::M0),
+        ("parity", Consistency::Soft, 3, worn(548, 1), Level::M2),
     ];
-    for (consistency, program, fault, level) in found {
-        let made = Made::new(System { policy: "remap-mirror", disks: 1, consistency });
+    for (policy, consistency, program, fault, level) in found {
+        let made = Made::new(System { policy, disks: 1, consistency });
         let run = record(&made, &made.base(program), program, Some(fault));
         let outcome = judge(&made, run, Some(fault), (level, 6));
         assert_eq!(outcome.found, [], "{} {program}: {fault:?} at {level}", made.system);

@@ -1,19 +1,24 @@
 //! What a cut has left, recovered with another cut meanwhile, checked, read, scrubbed, and read once more from copies alone.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, IoOp, Overlay};
 use fstitch_crashlab::medium::Progress;
 use fstitch_crashlab::oracle::{Judge, Ledger, Tree, Violation, Window};
 use fstitch_crashlab::{Defect, Fault as Planned, FaultPlan, Oracle, Promise, Subject, Times};
-use fstitch_shepherd::Shepherd;
 use fstitch_shepherd::disks::DiskState;
 use fstitch_shepherd::engine::Scrubbed;
 use fstitch_shepherd::policy::{Answer, Direction, Kind};
+use fstitch_shepherd::{Shepherd, Stretch};
 
 use crate::opened::{Opened, mount, open, open_sound, tree};
 use crate::rack::{Fault, Rack, worn};
 use crate::system::Made;
+
+/// Blocks of a group, as `parity` has them.
+const GROUP: u64 = 8;
 
 /// A volume and what befell it before the power went.
 pub struct Reopened<'a> {
@@ -114,10 +119,7 @@ impl Reopened<'_> {
         let mut faults: Vec<Planned> =
             copied.map(|stretch| lost(stretch.start.get()..stretch.start.get() + stretch.count)).collect();
         if self.made.policy.chain(Kind::Block(BlockKind::Data), Direction::Write).keeps_parity() {
-            // Of a group one may be lost, and no journal's.
-            let mut one = census.iter().filter(|stretch| !stretch.kind.is_journal());
-            let one = one.nth(usize::try_from(self.cut_after).unwrap() % 7);
-            faults.extend(one.map(|stretch| lost(stretch.start.get()..stretch.start.get() + 1)));
+            faults.extend(self.one_of_each_group(&census).into_iter().map(|block| lost(block..block + 1)));
         }
         if faults.is_empty() {
             return Ok(());
@@ -125,6 +127,18 @@ impl Reopened<'_> {
         rack.one().set_plan(FaultPlan { faults, ..FaultPlan::default() });
         let fs = mount(system, shepherd).map_err(|error| Violation::new("no-copy", error.to_string()))?;
         is_the_same(&tree(&*fs)?, shown)
+    }
+
+    /// Of the blocks in use of each group one, another one in each state; none of the journal's.
+    fn one_of_each_group(&self, census: &[Stretch]) -> Vec<u64> {
+        let mut groups: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for stretch in census.iter().filter(|stretch| !stretch.kind.is_journal()) {
+            for block in stretch.start.get()..stretch.start.get() + stretch.count {
+                groups.entry(block / GROUP).or_default().push(block);
+            }
+        }
+        let one = |blocks: Vec<u64>| blocks[to_usize(self.cut_after) % blocks.len()];
+        groups.into_values().map(one).collect()
     }
 
     /// Each disk is away once.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use fstitch_core::lock::Unpoisoned;
-use fstitch_core::num::to_usize;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockKind, BlockNo, BlockRead, BlockWrite};
 
 use super::{Shepherd, State, Trouble};
@@ -45,7 +45,7 @@ fn take_in(sum: &mut [u8], block: &[u8]) {
 }
 
 impl Shepherd {
-    fn group_of(&self, block: BlockNo) -> u64 {
+    pub(super) fn group_of(&self, block: BlockNo) -> u64 {
         block.get() / self.group
     }
 
@@ -235,25 +235,28 @@ impl Shepherd {
         self.mend_parity(self.groups_of(blocks).into_iter().filter(|group| !kept.contains(group)));
     }
 
-    /// Makes the parity of groups that have none, for blocks that are gone over.
-    pub(super) fn take_in_parity(&self, blocks: &[BlockNo]) {
+    /// Makes the parity of the groups of some blocks that have none, as far as it can be computed; how many have some now.
+    pub(super) fn take_in_parity(&self, blocks: &[BlockNo]) -> u64 {
         let _alone = self.parity.lock().unpoisoned();
         let groups = self.groups_of(blocks.iter().copied());
         let missing = |group: &u64| self.state().owners.parity(*group).is_none();
         let none = BTreeMap::new();
         let groups: Vec<u64> = groups.into_iter().filter(missing).collect();
-        let renewed: Vec<Renewed> =
-            groups.into_iter().map(|group| (group, self.parity_with(group, &none))).collect();
+        let computed = |group| Some((group, Some(self.parity_with(group, &none)?)));
+        let renewed: Vec<Renewed> = groups.into_iter().filter_map(computed).collect();
         let mut writes: Vec<(&[u8], BlockNo)> = Vec::new();
         let mut state = self.state();
         self.assign_parity(&mut state, &renewed, |_, parity, at| writes.push((parity, at)));
         let at: Vec<BlockNo> = writes.iter().map(|(_, at)| *at).collect();
         let contents: Vec<&[u8]> = writes.iter().map(|(parity, _)| *parity).collect();
-        for no in self.area.write_each(&at, &contents) {
+        let failed = self.area.write_each(&at, &contents);
+        let made = to_u64(at.len() - failed.len());
+        for no in failed {
             if let Some(group) = state.owners.group_at(&self.area, at[no]) {
                 state.owners.take_parity(&self.area, group, true);
             }
         }
+        made
     }
 
     /// Computes a block from the others of its group; whether that is believed.

@@ -12,7 +12,7 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, BlockWrite, IoOp, Result};
 use super::{Health, Shepherd, State, Trouble, run_of};
 use crate::map::Found;
 use crate::map::sums::sum_of;
-use crate::policy::Kind;
+use crate::policy::{Direction, Kind};
 
 /// Blocks of a piece, which is read while another is compared.
 const PIECE: u64 = 512;
@@ -131,6 +131,11 @@ impl Piece {
         self.found.of(no)
     }
 
+    /// Whether a group that begins in it has parity.
+    fn has_parity(&self, group: u64) -> bool {
+        self.groups.binary_search_by_key(&group, |(group, _)| *group).is_ok()
+    }
+
     /// The groups of it, and what was read as their parity.
     fn parities(&self) -> impl Iterator<Item = (&(u64, BlockNo), Option<&[u8]>)> {
         let first = to_usize(self.read) - self.groups.len();
@@ -188,6 +193,7 @@ impl Shepherd {
                     self.scrub_one(kept, &seen, kind, &mut done);
                 }
                 done.copies_written += self.scrub_parity(&suspects.groups);
+                done.copies_written += self.take_in_parity(&self.bare(&piece, kind));
                 memory.push(piece.found.into_memory());
             }
         });
@@ -243,6 +249,23 @@ impl Shepherd {
         let unequal = piece.parities().filter(|(group, parity)| is_unequal(group.0, *parity));
         let groups = unequal.map(|(group, _)| *group).collect();
         Suspects { blocks, groups }
+    }
+
+    /// Of the groups of a piece that have no parity, those of which a block asks for it: a block of each. They lost it when one of them could
+    /// not be written, or there was no room.
+    fn bare(&self, piece: &Piece, kind: &dyn Fn(BlockNo) -> BlockKind) -> Vec<BlockNo> {
+        if self.group == 0 {
+            return Vec::new();
+        }
+        let asks =
+            |kept: &Kept| kept.sum != 0 && self.chain(kind(kept.block), Direction::Write).keeps_parity();
+        let groups = piece.kept.chunk_by(|one, next| self.group_of(one.block) == self.group_of(next.block));
+        let has_none = |group: &&[Kept]| !piece.has_parity(self.group_of(group[0].block));
+        groups
+            .filter(has_none)
+            .filter_map(|group| group.iter().find(|kept| asks(kept)))
+            .map(|kept| kept.block)
+            .collect()
     }
 
     /// Whether something is what was written as a block, as far as its sum says.
