@@ -28,6 +28,7 @@ mod check;
 mod data;
 mod device;
 mod dir;
+mod few;
 mod fsck;
 mod inode;
 mod layout;

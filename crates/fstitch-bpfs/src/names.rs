@@ -463,16 +463,14 @@ fn make_inode(change: &mut Change<'_>, make: &Make<'_>, heritage: &Heritage) -> 
     let (ino, generation) = change.make_inode()?;
     let mode = u64::from(make.kind.mode_bits() | heritage.perm) << 32;
     let now = time_word(change.now());
-    for field in Field::ALL {
-        let word = match field {
-            Field::Mode => u64::from(generation) | mode | u64::from(pack_flags(heritage.flags.0)) << 48,
-            Field::Owner => u64::from(make.caller.uid) | u64::from(heritage.gid) << 32,
-            Field::Ctime | Field::Atime | Field::Crtime => now,
-            Field::Device => u64::from(make.rdev),
-            Field::Size | Field::Root | Field::Mtime | Field::Xattrs => 0,
-        };
-        change.set_field(ino, field, word);
-    }
+    let words = Field::ALL.map(|field| match field {
+        Field::Mode => u64::from(generation) | mode | u64::from(pack_flags(heritage.flags.0)) << 48,
+        Field::Owner => u64::from(make.caller.uid) | u64::from(heritage.gid) << 32,
+        Field::Ctime | Field::Atime | Field::Crtime => now,
+        Field::Device => u64::from(make.rdev),
+        Field::Size | Field::Root | Field::Mtime | Field::Xattrs => 0,
+    });
+    change.set_born(ino, &words);
     change.note_names(ino, rules::first_links(make.kind, make.name.is_some()));
     change.put(ino, 0, make.target)?;
     let xattrs = heritage.xattrs.iter().cloned().collect();

@@ -1,11 +1,11 @@
 //! The end of a change: blocks are linked and copied until one commit is left.
 
-use std::collections::BTreeMap;
-
 use fstitch_core::Result;
 use fstitch_core::num::to_usize;
+use smallvec::SmallVec;
 
 use super::Change;
+use crate::few::Few;
 use crate::inode::{self};
 use crate::layout::{Field, POINTERS, ROOT_SLOT, slot};
 use crate::pm::{JOURNAL_WORDS, Slot, Word};
@@ -32,7 +32,7 @@ impl Change<'_> {
         }
         self.commit();
         let Self { state, freed, blocks, .. } = &mut self;
-        for (ino, delta) in std::mem::take(blocks) {
+        for (ino, delta) in std::mem::take(blocks).iter() {
             state.inodes.add_blocks(ino, delta);
         }
         freed.drain(..).for_each(|block| state.space.leave(block));
@@ -42,12 +42,12 @@ impl Change<'_> {
     }
 
     pub(super) fn commit(&mut self) {
-        let mut words: Vec<(Slot, Word)> = Vec::new();
+        let mut words: SmallVec<[(Slot, Word); JOURNAL_WORDS]> = SmallVec::new();
         for (node, draft) in &self.drafts {
-            for (at, word) in &draft.words {
+            for (at, word) in draft.words.iter() {
                 let begin =
                     if *node == Self::SUPER { 0 } else { self.block(*node).expect("it has words").at() };
-                words.push((slot(begin, *at), *word));
+                words.push((slot(begin, at), word));
             }
         }
         let state = &mut *self.state;
@@ -116,13 +116,13 @@ impl Change<'_> {
             let bytes = self.pointers(node, &draft.words);
             self.state.gate.write(&mut fresh, 0, &bytes);
         } else if let Some(mut image) = draft.image {
-            for (at, word) in draft.words {
+            for (at, word) in draft.words.iter() {
                 let at = usize::from(at) * 8;
                 image[at..at + 8].copy_from_slice(&word.value().to_le_bytes());
             }
             self.state.gate.write(&mut fresh, 0, &image);
         } else {
-            for (at, word) in draft.words {
+            for (at, word) in draft.words.iter() {
                 self.state.gate.write(&mut fresh, usize::from(at) * 8, &word.value().to_le_bytes());
             }
         }
@@ -140,17 +140,17 @@ impl Change<'_> {
     }
 
     /// What a new block of pointers holds, as far as it counts.
-    pub(super) fn pointers(&self, node: Node, words: &BTreeMap<u16, Word>) -> Vec<u8> {
+    pub(super) fn pointers(&self, node: Node, words: &Few<u16, Word>) -> Vec<u8> {
         let count = match node.tree {
             Tree::File(ino) => leaves(self.field(ino, Field::Size)),
             _ => u64::MAX,
         };
         let each = span(node.level - 1);
         let used = count.div_ceil(each).saturating_sub(node.index * POINTERS).min(POINTERS);
-        let last = words.keys().last().map_or(0, |at| u64::from(*at) + 1);
+        let last = words.iter().last().map_or(0, |(at, _)| u64::from(at) + 1);
         let mut bytes = vec![0; to_usize(used.max(last) * 8)];
-        for (at, word) in words {
-            let at = usize::from(*at) * 8;
+        for (at, word) in words.iter() {
+            let at = usize::from(at) * 8;
             bytes[at..at + 8].copy_from_slice(&word.value().to_le_bytes());
         }
         bytes

@@ -1,11 +1,10 @@
 //! Contents: what is hidden behind a file's end is written where it is, what can be reached word by word or in a copy.
 
-use std::collections::BTreeMap;
-
 use fstitch_core::Result;
 use fstitch_core::num::{to_u64, to_usize};
 
 use super::{Change, Draft};
+use crate::few::Few;
 use crate::layout::{Field, LEAVES_MAX, POINTERS, slot};
 use crate::pm::{BLOCK, BLOCK_BYTES, Block, Hidden, Word};
 use crate::tree::{Node, Tree, height_for, leaves, span};
@@ -64,7 +63,7 @@ impl Change<'_> {
         let (tree, height) = (Tree::File(ino), height_for(leaves));
         if self.state.gate.follow(self.top(tree)).is_none() {
             // A root that points to nothing has any height.
-            let height = height.max(self.heights.get(&tree).copied().unwrap_or(0));
+            let height = height.max(self.heights.get(tree).unwrap_or(0));
             self.heights.insert(tree, height);
             return Ok(());
         }
@@ -72,14 +71,14 @@ impl Change<'_> {
         if height <= old {
             return Ok(());
         }
-        let is_untouched = !self.heights.contains_key(&tree) && self.born != Some(ino);
+        let is_untouched = self.heights.get(tree).is_none() && self.born != Some(ino);
         if self.state.options.layout && is_untouched {
             return self.raise_by_itself(ino, (old, height));
         }
         let top = self.state.gate.follow(self.top(tree)).expect("it was seen");
         for level in old + 1..=height {
             let fresh = Some(self.take(tree)?);
-            let mut words = BTreeMap::new();
+            let mut words = Few::default();
             if level == old + 1 {
                 words.insert(0, Word::of(top, 0));
             }
@@ -198,7 +197,7 @@ impl Change<'_> {
 
     fn is_noted(&self, node: Node, from: usize) -> bool {
         let at = u16::try_from(from / 8).expect("a block has 512 words");
-        self.drafts.get(&node).is_some_and(|draft| draft.words.contains_key(&at))
+        self.drafts.get(&node).is_some_and(|draft| draft.words.get(at).is_some())
     }
 
     pub(super) fn veil_tail(&mut self, ino: u64, block: Block, (start, from): (u64, usize), bytes: &[u8]) {
@@ -225,8 +224,7 @@ impl Change<'_> {
         let to = from + bytes.len();
         for index in from / 8..to.div_ceil(8) {
             let at = u16::try_from(index).expect("a block has 512 words");
-            let noted =
-                self.drafts.get(&node).and_then(|draft| draft.words.get(&at)).map(|word| word.value());
+            let noted = self.drafts.get(&node).and_then(|draft| draft.words.get(at)).map(|word| word.value());
             let mut word = noted.unwrap_or_else(|| self.state.gate.word(slot(block.at(), at))).to_le_bytes();
             let (first, last) = (from.max(index * 8), to.min(index * 8 + 8));
             word[first - index * 8..last - index * 8].copy_from_slice(&bytes[first - from..last - from]);
@@ -240,7 +238,7 @@ impl Change<'_> {
         let fresh = self.take(node.tree)?;
         let mut image = self.state.gate.block(block).to_vec();
         let noted = self.drafts.remove(&node).unwrap_or_default();
-        for (at, word) in noted.words {
+        for (at, word) in noted.words.iter() {
             let at = usize::from(at) * 8;
             image[at..at + 8].copy_from_slice(&word.value().to_le_bytes());
         }

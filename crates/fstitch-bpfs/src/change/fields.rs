@@ -1,11 +1,10 @@
 //! Words of inodes and of entries, and inodes that are made.
 
-use std::collections::BTreeMap;
-
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{Result, Timestamp};
 
 use super::{Change, Draft, NO_LEAF};
+use crate::few::Few;
 use crate::inode::Inode;
 use crate::layout::{Field, INODES_IN_BLOCK, POINTERS, slot, time_word};
 use crate::pm::{BLOCK_BYTES, Block, Fresh, Hidden, Slot, Word};
@@ -21,7 +20,7 @@ impl Change<'_> {
 
     pub(super) fn count(&mut self, tree: Tree, delta: i64) {
         if let Tree::File(ino) | Tree::Xattrs(ino) = tree {
-            *self.blocks.entry(ino).or_default() += delta;
+            self.blocks.insert(ino, self.blocks.get(ino).unwrap_or(0) + delta);
         }
     }
 
@@ -47,6 +46,23 @@ impl Change<'_> {
             let words = &mut self.drafts.entry(Self::inode_leaf(ino)).or_default().words;
             words.insert(field.of(ino), Word::plain(value));
         }
+    }
+
+    /// Gives the inode that is made by this all of its words, in the order of [`Field::ALL`].
+    pub(crate) fn set_born(&mut self, ino: u64, words: &[u64; Field::ALL.len()]) {
+        debug_assert_eq!(self.born, Some(ino));
+        if !self.state.options.layout {
+            Field::ALL.into_iter().zip(words).for_each(|(field, word)| self.set_field(ino, field, *word));
+            return;
+        }
+        let place = self.place(ino).expect("the inode is there");
+        let mut bytes = [0; 8 * Field::ALL.len()];
+        bytes
+            .chunks_exact_mut(8)
+            .zip(words)
+            .for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_le_bytes()));
+        let hidden = Hidden::unnamed(self.state.inodes.names(ino), (place, bytes.len()));
+        self.state.gate.veil(&hidden, 0, &bytes);
     }
 
     /// Gives an inode another time, with the change or beside it.
@@ -207,7 +223,8 @@ fn add_inodes(state: &mut State) -> Result<()> {
     if height > old {
         let top = change.state.gate.follow(change.top(tree)).expect("there are inodes");
         let fresh = Some(change.take(tree)?);
-        let words = BTreeMap::from([(0, Word::of(top, 0))]);
+        let mut words = Few::default();
+        words.insert(0, Word::of(top, 0));
         change.drafts.insert(
             Node { tree, level: height, index: 0 },
             Draft { fresh, words, is_bare: true, image: None },

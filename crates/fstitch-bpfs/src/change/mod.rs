@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 
 use fstitch_core::Timestamp;
 
+use crate::few::Few;
 use crate::layout::Field;
 use crate::pm::{Block, Fresh, Linked, Word};
 use crate::state::State;
@@ -42,7 +43,7 @@ struct Draft {
     /// What that is to hold, where it is a copy: written when it is linked, so that nothing is written twice.
     image: Option<Vec<u8>>,
     /// Words that are different: of a new block, still to be written to it; else of the block as it is.
-    words: BTreeMap<u16, Word>,
+    words: Few<u16, Word>,
     /// The new block holds pointers, of which only those in `words` were said.
     is_bare: bool,
 }
@@ -53,13 +54,13 @@ pub(crate) struct Change<'a> {
     state: &'a mut State,
     drafts: BTreeMap<Node, Draft>,
     /// Heights of trees that are others than on the medium.
-    heights: BTreeMap<Tree, u8>,
+    heights: Few<Tree, u8>,
     linked: Vec<Linked>,
     freed: Vec<Block>,
     /// Leaves of the inode file that were looked for last, or [`NO_LEAF`], and where they are: that of what is changed, and that of its directory.
     places: [Cell<(u64, u64)>; 2],
     /// Blocks of inodes, more or fewer.
-    blocks: BTreeMap<u64, i64>,
+    blocks: Few<u64, i64>,
     /// Inodes that were taken.
     made: Vec<u64>,
     /// The inode that is made by this: nobody names it.
@@ -93,11 +94,11 @@ impl<'a> Change<'a> {
         Self {
             state,
             drafts: BTreeMap::new(),
-            heights: BTreeMap::new(),
+            heights: Few::default(),
             linked: Vec::new(),
             freed: Vec::new(),
             places: [const { Cell::new((NO_LEAF, 0)) }; 2],
-            blocks: BTreeMap::new(),
+            blocks: Few::default(),
             made: Vec::new(),
             born: None,
             copies: false,

@@ -46,7 +46,7 @@ impl Change<'_> {
 
     /// A word of an inode, with this change.
     pub(crate) fn field(&self, ino: u64, field: Field) -> u64 {
-        let noted = self.drafts.get(&Self::inode_leaf(ino)).and_then(|draft| draft.words.get(&field.of(ino)));
+        let noted = self.drafts.get(&Self::inode_leaf(ino)).and_then(|draft| draft.words.get(field.of(ino)));
         noted.map_or_else(|| self.stored(ino, field), |word| word.value())
     }
 
@@ -65,15 +65,14 @@ impl Change<'_> {
             Tree::File(ino) => self.field(ino, Field::Root),
             Tree::Xattrs(ino) => self.field(ino, Field::Xattrs),
             Tree::Inodes | Tree::Super => {
-                let noted =
-                    self.drafts.get(&Self::SUPER).and_then(|draft| draft.words.get(&Self::super_at()));
+                let noted = self.drafts.get(&Self::SUPER).and_then(|draft| draft.words.get(Self::super_at()));
                 noted.map_or_else(|| self.state.inode_file(), |word| word.value())
             }
         }
     }
 
     pub(super) fn height(&self, tree: Tree) -> u8 {
-        self.heights.get(&tree).copied().unwrap_or_else(|| tree::height(self.top(tree)))
+        self.heights.get(tree).unwrap_or_else(|| tree::height(self.top(tree)))
     }
 
     pub(super) fn is_fresh(&self, node: Node) -> bool {
@@ -93,11 +92,12 @@ impl Change<'_> {
             return if is_top { self.state.gate.follow(self.top(node.tree)) } else { None };
         }
         let (parent, at) = node.parent();
-        let word = match self.drafts.get(&parent) {
-            Some(draft) if draft.words.contains_key(&at) => draft.words[&at].value(),
-            Some(Draft { fresh: Some(_), is_bare: true, .. }) => 0,
-            Some(Draft { image: Some(image), .. }) => word_of(image, at),
-            Some(Draft { fresh: Some(fresh), .. }) => word_of(self.state.gate.fresh(fresh), at),
+        let draft = self.drafts.get(&parent);
+        let word = match (draft.and_then(|draft| draft.words.get(at)), draft) {
+            (Some(word), _) => word.value(),
+            (_, Some(Draft { fresh: Some(_), is_bare: true, .. })) => 0,
+            (_, Some(Draft { image: Some(image), .. })) => word_of(image, at),
+            (_, Some(Draft { fresh: Some(fresh), .. })) => word_of(self.state.gate.fresh(fresh), at),
             _ => self.state.gate.word(slot(self.block(parent)?.at(), at)),
         };
         self.state.gate.follow(word)

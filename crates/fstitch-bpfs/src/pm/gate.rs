@@ -427,10 +427,8 @@ impl Gate {
         let (mut next, mut next_wide) = (0, 0);
         for (at, len) in dirty.drain(..) {
             let (first, end) = (at / LINE, (at + len).div_ceil(LINE));
-            for line in first.max(next)..end {
-                self.medium.write_back(line * LINE);
-                self.counts.lines += 1;
-            }
+            self.medium.write_back(first.max(next)..end);
+            self.counts.lines += end.saturating_sub(first.max(next));
             next = next.max(end);
             let (first, end) = (at / 256, (at + len).div_ceil(256));
             self.counts.wide_lines += end.saturating_sub(first.max(next_wide));
@@ -484,10 +482,15 @@ impl<'g> Fenced<'g> {
         gate.counts.journaled += 1;
         let count = (gate.word(Slot(JOURNAL)) >> 40).wrapping_add(1) & 0xff_ffff;
         let tail = count << 8 | to_u64(words.len());
-        let entries: Vec<u8> =
-            words.iter().flat_map(|(slot, word)| [slot.0, word.0]).flat_map(u64::to_le_bytes).collect();
-        let header = tail << 32 | u64::from(sum_of(tail, &entries));
-        gate.store(ENTRIES, &entries);
+        let mut entries = [0; 16 * JOURNAL_WORDS];
+        let halves = words.iter().flat_map(|(slot, word)| [slot.0, word.0]);
+        entries
+            .chunks_exact_mut(8)
+            .zip(halves)
+            .for_each(|(into, half)| into.copy_from_slice(&half.to_le_bytes()));
+        let entries = &entries[..16 * words.len()];
+        let header = tail << 32 | u64::from(sum_of(tail, entries));
+        gate.store(ENTRIES, entries);
         gate.medium.store_word(JOURNAL, header);
         gate.note(JOURNAL, 8);
         gate.write_back();

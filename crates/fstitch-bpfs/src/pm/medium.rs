@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -269,28 +270,10 @@ impl Medium {
         unsafe { self.base.as_ptr().add(at) }
     }
 
-    /// Begins to write back the line at `at`.
-    pub(super) fn write_back(&self, at: u64) {
-        debug_assert!(at.is_multiple_of(LINE));
-        if self.write_back == WriteBack::Nothing {
-            return;
-        }
-        let line = self.bytes(at, 1).as_ptr();
-        match self.write_back {
-            WriteBack::Nothing => {}
-            // SAFETY: the line is mapped, and the instruction was seen to be there.
-            #[cfg(target_arch = "x86_64")]
-            WriteBack::Clwb => unsafe {
-                std::arch::asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags))
-            },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            WriteBack::Clflushopt => unsafe {
-                std::arch::asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags));
-            },
-            // SAFETY: every processor of this kind has it.
-            #[cfg(target_arch = "x86_64")]
-            WriteBack::Clflush => unsafe { std::arch::x86_64::_mm_clflush(line) },
+    /// Begins to write back lines, by their numbers.
+    pub(super) fn write_back(&self, lines: Range<u64>) {
+        if self.write_back != WriteBack::Nothing {
+            lines.for_each(|line| self.write_back.line(&self.bytes(line * LINE, 1)[0]));
         }
     }
 
@@ -319,6 +302,26 @@ impl Drop for Medium {
 }
 
 impl WriteBack {
+    /// Has a line leave the caches, some time before the next drain.
+    fn line(self, line: &u8) {
+        match self {
+            Self::Nothing => {}
+            // SAFETY: the line is mapped, and the instruction was seen to be there.
+            #[cfg(target_arch = "x86_64")]
+            Self::Clwb => unsafe {
+                std::arch::asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags))
+            },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Self::Clflushopt => unsafe {
+                std::arch::asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags));
+            },
+            // SAFETY: every processor of this kind has it.
+            #[cfg(target_arch = "x86_64")]
+            Self::Clflush => unsafe { std::arch::x86_64::_mm_clflush(std::ptr::from_ref(line)) },
+        }
+    }
+
     /// The instruction that costs least.
     #[cfg(target_arch = "x86_64")]
     fn detect() -> Option<Self> {
