@@ -14,7 +14,8 @@ use fstitch_shepherd::engine::{Rules, Scrubbed, Trouble};
 use fstitch_shepherd::{Options, Shepherd, Stretch};
 
 use crate::small::{
-    BARE, BLOCK, KIND, MOVES, PARITY, VOLUME, area, block_write, fails, fill, homes, made, open, read, write,
+    BARE, BLOCK, KIND, LIST, MOVES, PARITY, VOLUME, area, block_write, fails, fill, first_spare, homes, made,
+    open, read, write,
 };
 
 #[test]
@@ -103,34 +104,63 @@ fn a_group_whose_block_cannot_be_written_promises_nothing() {
     assert_eq!(read(&shepherd, 41).unwrap(), fill(41));
 }
 
+/// Opening gives it where all blocks ask for parity, also to groups of the same run that nobody uses, a scrub where it must be told what a
+/// block holds.
 #[test]
-fn a_scrub_gives_a_group_its_parity_again() {
+fn a_group_gets_its_parity_again() {
+    let inodes = PARITY.replace("[all]", "[inode]");
+    for (policy, kind, by_opening, by_scrub) in [(PARITY, KIND, 12, 0), (&inodes, BlockKind::Inode, 7, 1)] {
+        let disk = made(policy);
+        let (shepherd, _) = open(&disk);
+        let put =
+            |block, fill| shepherd.write(&[BlockWrite { block: BlockNo(block), kind, data: &[fill; BLOCK] }]);
+        homes().for_each(|block| put(block, fill(block)).unwrap());
+        shepherd.settle().unwrap();
+        fails(&disk, 40..41, Some(IoOp::Write));
+        assert!(put(40, 1).is_err());
+        let scrub =
+            |shepherd: &Shepherd| shepherd.scrub(BlockNo(0), VOLUME, &|_| kind).unwrap().copies_written;
+        assert_eq!(shepherd.holdings().groups, 7);
+        assert_eq!(scrub(&shepherd), 0, "nobody knows what block 40 holds");
+        shepherd.flush().unwrap();
+        drop(shepherd);
+        disk.set_plan(FaultPlan::default());
+        // It holds what it held, and nobody writes to it again.
+        let (shepherd, opened) = open(&disk);
+        assert!(opened.was_in_use, "{opened:?}");
+        assert_eq!(shepherd.holdings().groups, by_opening);
+        assert_eq!([scrub(&shepherd), scrub(&shepherd)], [by_scrub, 0]);
+        shepherd.close().unwrap();
+        let (shepherd, _) = open(&disk);
+        assert_eq!(shepherd.holdings().groups, by_opening + by_scrub);
+        for block in 40..42 {
+            fails(&disk, block..block + 1, None);
+            let mut data = [0; BLOCK];
+            shepherd.read(&mut [BlockRead { block: BlockNo(block), kind, data: &mut data }]).unwrap();
+            assert_eq!(data, [fill(block); BLOCK]);
+        }
+    }
+}
+
+/// A spare that cannot be written costs a group nothing: its parity goes to another one.
+#[test]
+fn parity_whose_spare_is_worn_goes_to_another() {
     let disk = made(PARITY);
     let (shepherd, _) = open(&disk);
-    for block in homes() {
-        write(&shepherd, block, fill(block)).unwrap();
-    }
-    shepherd.settle().unwrap();
-    fails(&disk, 40..41, Some(IoOp::Write));
-    assert!(write(&shepherd, 40, 1).is_err());
-    let scrub = |shepherd: &Shepherd| shepherd.scrub(BlockNo(0), VOLUME, &|_| KIND).unwrap();
-    let (groups, written) = (shepherd.holdings().groups, scrub(&shepherd).copies_written);
-    assert_eq!((groups, written), (7, 0), "nobody knows what block 40 holds");
-    shepherd.flush().unwrap();
-    drop(shepherd);
+    let spares = first_spare(&shepherd)..area()[0].get() + area().len() as u64 - LIST;
+    let image = |disk: &small::Disk| disk.device().image();
+    let before = image(&disk);
+    write(&shepherd, 40, 1).unwrap();
+    let after = image(&disk);
+    let block = |no: u64| no as usize * BLOCK..(no as usize + 1) * BLOCK;
+    let spare = spares.clone().find(|no| before[block(*no)] != after[block(*no)]).unwrap();
+    fails(&disk, spare..spare + 1, Some(IoOp::Write));
+    write(&shepherd, 41, 2).unwrap();
+    let (holdings, lost) = (shepherd.holdings(), shepherd.health().all(Trouble::CopyLost));
+    assert_eq!((holdings.groups, holdings.bad, lost), (8, 1, 0), "{holdings:?}");
     disk.set_plan(FaultPlan::default());
-    // It holds what it held, and nobody writes to it again.
-    let (shepherd, opened) = open(&disk);
-    assert!(opened.was_in_use && shepherd.holdings().groups == 7, "{opened:?}");
-    assert_eq!(scrub(&shepherd).copies_written, 1);
-    assert_eq!(scrub(&shepherd).copies_written, 0);
-    shepherd.close().unwrap();
-    let (shepherd, _) = open(&disk);
-    assert_eq!(shepherd.holdings().groups, 8);
-    for block in 40..42 {
-        fails(&disk, block..block + 1, None);
-        assert_eq!(read(&shepherd, block).unwrap(), fill(block));
-    }
+    fails(&disk, 41..42, None);
+    assert_eq!(read(&shepherd, 41).unwrap(), 2);
 }
 
 #[test]

@@ -118,8 +118,8 @@ fn a_disk_whose_flushes_do_nothing_is_found_out() {
     }
 }
 
-/// What was found once: a copy that was given up before the one in its place was named, a copy that was written without its run in doubt, and a
-/// group that had lost its parity and got none from a scrub.
+/// What was found once: a copy that was given up before the one in its place was named, a copy that was written without its run in doubt, and
+/// groups that had lost their parity, because a block or its spare could not be written, and got none from a scrub.
 #[test]
 fn what_was_found_stays_mended() {
     let on = |nth| Fault::Request(IoOp::Flush, nth, Lasting::On);
@@ -131,6 +131,7 @@ fn what_was_found_stays_mended() {
         ("remap-mirror", Consistency::Ordered, 4, on(5), Level::M1),
         ("remap-mirror", Consistency::Full, 5, worn(5514, 4), Level::M0),
         ("parity", Consistency::Soft, 3, worn(548, 1), Level::M2),
+        ("parity", Consistency::Soft, 0, worn(5602, 1), Level::M2),
     ];
     for (policy, consistency, program, fault, level) in found {
         let made = Made::new(System { policy, disks: 1, consistency });

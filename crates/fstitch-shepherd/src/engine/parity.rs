@@ -10,6 +10,7 @@ use fstitch_core::lock::Unpoisoned;
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockKind, BlockNo, BlockRead, BlockWrite};
 
+use super::write::SPARES_TRIED;
 use super::{Shepherd, State, Trouble};
 use crate::map::shape::RUN;
 use crate::map::sums::sum_of;
@@ -178,13 +179,31 @@ impl Shepherd {
                 self.lose_parity(state, *group);
                 continue;
             };
-            let wish = BlockNo((group * self.group + state.head.volume / 2) % state.head.volume.max(1));
-            let give = |this: &Self, state: &mut State| state.owners.give_parity(&this.area, *group, wish);
-            match state.owners.parity(*group).or_else(|| self.pick_or_wait(state, give)) {
+            match state.owners.parity(*group).or_else(|| self.give_parity(state, *group)) {
                 Some(spare) => put(*group, parity, self.area.spare(spare)),
                 None => self.lose_parity(state, *group),
             }
         }
+    }
+
+    /// Gives a group a spare for its parity, if there is one.
+    fn give_parity(&self, state: &mut State, group: u64) -> Option<u64> {
+        let wish = BlockNo((group * self.group + state.head.volume / 2) % state.head.volume.max(1));
+        self.pick_or_wait(state, |this, state| state.owners.give_parity(&this.area, group, wish))
+    }
+
+    /// Writes the parity of a group, to another spare where one cannot be written; whether it is there. The maps are not told yet.
+    fn put_parity(&self, state: &mut State, group: u64, parity: &[u8]) -> bool {
+        for _ in 0..SPARES_TRIED {
+            let given = state.owners.parity(group).or_else(|| self.give_parity(state, group));
+            let Some(spare) = given else { break };
+            if self.area.write_each(&[self.area.spare(spare)], &[parity]).is_empty() {
+                return true;
+            }
+            state.owners.take_parity(&self.area, group, true);
+        }
+        self.lose_parity(state, group);
+        false
     }
 
     fn lose_parity(&self, state: &mut State, group: u64) {
@@ -206,14 +225,11 @@ impl Shepherd {
                 sum
             });
             let mut state = self.state();
-            let mut failed = computed.is_none();
-            if let (Some(sum), Some(spare)) = (&computed, state.owners.parity(group)) {
-                failed =
-                    !self.area.write_each(&[self.area.spare(spare)], std::slice::from_ref(sum)).is_empty();
-            }
-            if failed {
-                state.owners.take_parity(&self.area, group, computed.is_some());
-                self.health.lock().unpoisoned().add(Kind::Map(MapKind::Parity), Trouble::CopyLost, 1);
+            match computed {
+                Some(sum) => {
+                    self.put_parity(&mut state, group, &sum);
+                }
+                None => self.lose_parity(&mut state, group),
             }
         }
     }
@@ -227,19 +243,31 @@ impl Shepherd {
         }
     }
 
-    /// After a crash: the parity of all groups with a block in these runs is computed anew, but of those by which some blocks are right.
+    /// After a crash: the parity of all groups with a block in these runs is computed anew, but of those by which some blocks are right. Those
+    /// without one may have lost it, and their blocks may be in use without a sum that was stable: they get some, if data have it.
     pub(super) fn renew_parity(&self, runs: &[u64], right: &[BlockNo]) {
-        let _alone = self.parity.lock().unpoisoned();
-        let blocks = runs.iter().flat_map(|run| run * RUN..(run + 1) * RUN).map(BlockNo);
-        let kept = self.groups_of(right.iter().copied());
-        self.mend_parity(self.groups_of(blocks).into_iter().filter(|group| !kept.contains(group)));
+        let blocks: Vec<BlockNo> = runs
+            .iter()
+            .flat_map(|run| run * RUN..((run + 1) * RUN).min(self.area.shape.volume))
+            .map(BlockNo)
+            .collect();
+        {
+            let _alone = self.parity.lock().unpoisoned();
+            let (all, kept) = (blocks.iter().copied(), self.groups_of(right.iter().copied()));
+            self.mend_parity(self.groups_of(all).into_iter().filter(|group| !kept.contains(group)));
+        }
+        if self.chain(BlockKind::Data, Direction::Write).keeps_parity() {
+            self.take_in_parity(&blocks);
+        }
     }
 
     /// Makes the parity of the groups of some blocks that have none, as far as it can be computed; how many have some now.
     pub(super) fn take_in_parity(&self, blocks: &[BlockNo]) -> u64 {
         let _alone = self.parity.lock().unpoisoned();
         let groups = self.groups_of(blocks.iter().copied());
-        let missing = |group: &u64| self.state().owners.parity(*group).is_none();
+        let missing = |group: &u64| {
+            self.members(*group).next().is_some() && self.state().owners.parity(*group).is_none()
+        };
         let none = BTreeMap::new();
         let groups: Vec<u64> = groups.into_iter().filter(missing).collect();
         let computed = |group| Some((group, Some(self.parity_with(group, &none)?)));
@@ -249,12 +277,11 @@ impl Shepherd {
         self.assign_parity(&mut state, &renewed, |_, parity, at| writes.push((parity, at)));
         let at: Vec<BlockNo> = writes.iter().map(|(_, at)| *at).collect();
         let contents: Vec<&[u8]> = writes.iter().map(|(parity, _)| *parity).collect();
-        let failed = self.area.write_each(&at, &contents);
-        let made = to_u64(at.len() - failed.len());
-        for no in failed {
-            if let Some(group) = state.owners.group_at(&self.area, at[no]) {
-                state.owners.take_parity(&self.area, group, true);
-            }
+        let mut made = to_u64(at.len());
+        for no in self.area.write_each(&at, &contents) {
+            let Some(group) = state.owners.group_at(&self.area, at[no]) else { continue };
+            state.owners.take_parity(&self.area, group, true);
+            made -= u64::from(!self.put_parity(&mut state, group, contents[no]));
         }
         made
     }

@@ -14,7 +14,7 @@ use crate::model::Event;
 use crate::policy::{Answer, Chain, Direction, Kind, Standing};
 
 /// Spares that are tried for one that cannot be written.
-const SPARES_TRIED: usize = 4;
+pub(super) const SPARES_TRIED: usize = 4;
 
 /// A copy of a block, or the parity of some, on its way to a spare.
 #[derive(Clone, Copy)]
