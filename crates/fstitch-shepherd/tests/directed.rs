@@ -85,6 +85,25 @@ fn after_a_crash_parity_is_believed_with_a_sum_alone() {
     }
 }
 
+/// Two blocks that change alike leave their parity as it was. It speaks for what one of them held before a version that was flushed.
+#[test]
+fn parity_says_nothing_of_a_block_that_can_be_read() {
+    let disk = made(PARITY);
+    let (shepherd, _) = open(&disk);
+    homes().for_each(|block| write(&shepherd, block, fill(block)).unwrap());
+    shepherd.settle().unwrap();
+    write(&shepherd, 40, fill(40) ^ 0x55).unwrap();
+    shepherd.flush().unwrap();
+    write(&shepherd, 41, fill(41) ^ 0x55).unwrap();
+    drop(shepherd);
+    // The power goes when parity has reached the disk and the block has not.
+    write(disk.device(), 41, fill(41)).unwrap();
+    let (shepherd, opened) = open(&disk);
+    assert!(opened.was_in_use && opened.unverified > 0, "{opened:?}");
+    assert_eq!(read(&shepherd, 40).unwrap(), fill(40) ^ 0x55);
+    assert_eq!(read(&shepherd, 41).unwrap(), fill(41));
+}
+
 #[test]
 fn a_group_whose_block_cannot_be_written_promises_nothing() {
     let disk = made(PARITY);

@@ -179,6 +179,15 @@ fn a_check_that_finds_damage_or_panics_or_takes_too_long_is_in_vain() {
     drop(done);
 }
 
+/// Of a check a read sees by itself whether it has helped; of a volume that was to be opened anew it is told.
+#[test]
+fn an_opening_that_panics_is_in_vain() {
+    let rig = rig(OPENED_ANEW, LONG, |_| panic!("this opening has a bug"));
+    rig.damage();
+    get(&*rig.shepherd).unwrap_err();
+    assert_eq!(rig.events().pop().unwrap()[1], Event::RemountedInVain);
+}
+
 #[test]
 fn readers_that_come_meanwhile_wait_for_the_same_check() {
     let waiting = Arc::new((Mutex::new(0), Condvar::new()));
