@@ -391,6 +391,10 @@ fn a_superblock_that_cannot_be_read_is_not_foreign() {
         refused.to_string().contains("by which it is told whether another program has written"),
         "{refused}"
     );
+    let ours = Options { is_ours: true, ..Options::default() };
+    let (shepherd, opened) = Shepherd::open(device(), &area(), ours).unwrap();
+    assert!(!opened.is_foreign, "whoever opens it knows that it is ours");
+    drop(shepherd);
     disk.set_plan(FaultPlan::default());
     fails(&disk, 40..41, None);
     assert_eq!(read(&open(&disk).0, 40).unwrap(), 7, "its copy is there still");
