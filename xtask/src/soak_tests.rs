@@ -89,7 +89,7 @@ pub const VOLUMES: Subject = Subject {
         "fstitch-formats",
     ],
     jobs: &[
-        // 29 and the 7 by which the share moves on from program to program have no divisor in common: in 29 programs every request is met.
+        // 29 and the 7 by which the share moves on from program to program have no divisor in common: in 29 programs each place in the row of requests is met.
         Job {
             name: "full, ordered and soft over remap, remap-mirror, parity, defence-in-depth and d-graid: a failure of every 29th write or flush, of another share in each program, cut everywhere and again in recovery",
             package: "fstitch-formats",
