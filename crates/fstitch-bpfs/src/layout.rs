@@ -161,12 +161,26 @@ impl Field {
         Self::Xattrs,
     ];
 
+    /// Whether [`Field::ALL`] is in the order of the words: a new inode is written as one run of them.
+    const fn are_in_order() -> bool {
+        let mut word = 0;
+        while word < Self::ALL.len() {
+            if Self::ALL[word] as usize != word {
+                return false;
+            }
+            word += 1;
+        }
+        true
+    }
+
     /// Its number in the words of the block that an inode is in.
     pub(crate) fn of(self, ino: u64) -> u16 {
         let in_block = u16::try_from(ino % INODES_IN_BLOCK * (INODE / 8)).expect("a block has 512 words");
         in_block + self as u16
     }
 }
+
+const _: () = assert!(Field::are_in_order());
 
 /// The slot of word `index` of what begins at `at`.
 pub(crate) fn slot(at: u64, index: u16) -> Slot {

@@ -167,6 +167,14 @@ impl Shepherd {
         }
     }
 
+    /// The parity of a group as its blocks are; none if one of them is not what it should be.
+    fn parity_now(&self, group: u64) -> Option<Vec<u8>> {
+        let members: Vec<BlockNo> = self.members(group).collect();
+        let mut sum = self.zeros();
+        self.verified(&members)?.iter().for_each(|block| take_in(&mut sum, block));
+        Some(sum)
+    }
+
     /// Gives groups their spares, or takes them away; where each parity goes.
     pub(super) fn assign_parity<'w>(
         &self,
@@ -218,12 +226,7 @@ impl Shepherd {
             if self.state().owners.parity(group).is_none() {
                 continue;
             }
-            let members: Vec<BlockNo> = self.members(group).collect();
-            let computed = self.verified(&members).map(|blocks| {
-                let mut sum = self.zeros();
-                blocks.iter().for_each(|block| take_in(&mut sum, block));
-                sum
-            });
+            let computed = self.parity_now(group);
             let mut state = self.state();
             match computed {
                 Some(sum) => {
@@ -268,10 +271,11 @@ impl Shepherd {
         let missing = |group: &u64| {
             self.members(*group).next().is_some() && self.state().owners.parity(*group).is_none()
         };
-        let none = BTreeMap::new();
-        let groups: Vec<u64> = groups.into_iter().filter(missing).collect();
-        let computed = |group| Some((group, Some(self.parity_with(group, &none)?)));
-        let renewed: Vec<Renewed> = groups.into_iter().filter_map(computed).collect();
+        let computed = |group| Some((group, Some(self.parity_now(group)?)));
+        let renewed: Vec<Renewed> = groups.into_iter().filter(missing).filter_map(computed).collect();
+        if renewed.is_empty() {
+            return 0;
+        }
         let mut writes: Vec<(&[u8], BlockNo)> = Vec::new();
         let mut state = self.state();
         self.assign_parity(&mut state, &renewed, |_, parity, at| writes.push((parity, at)));
@@ -341,10 +345,7 @@ impl Shepherd {
         let _alone = self.parity.lock().unpoisoned();
         let mut mended = 0;
         for (group, at) in groups {
-            let members: Vec<BlockNo> = self.members(*group).collect();
-            let Some(blocks) = self.verified(&members) else { continue };
-            let mut sum = self.zeros();
-            blocks.iter().for_each(|block| take_in(&mut sum, block));
+            let Some(sum) = self.parity_now(*group) else { continue };
             if self.area.read_at(*at, BlockKind::Data).is_ok_and(|parity| parity == sum) {
                 continue;
             }

@@ -118,7 +118,7 @@ impl Found {
     fn describe(&self, name: &str) -> Result<String> {
         let mut shown = String::new();
         for (blocks, what) in [
-            (&self.restored, "was damaged, and has been restored from a copy"),
+            (&self.restored, "was damaged, and has been restored"),
             (&self.not_restored, "cannot be written: its copy is read in its place"),
             (&self.lost, "is LOST: neither it nor a copy is what was written"),
             (&self.differing, "DIFFERS from its copy, and no sum says which of them is right"),
