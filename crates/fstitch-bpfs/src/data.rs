@@ -8,7 +8,7 @@ use fstitch_posix::{expect_regular, refuse};
 use crate::change::Change;
 use crate::inode::Inode;
 use crate::layout::{Field, SIZE_MAX};
-use crate::pm::{BLOCK, BLOCK_BYTES};
+use crate::pm::{BLOCK, BLOCK_BYTES, ZEROS};
 use crate::state::State;
 use crate::tree::{self, Tree};
 use crate::volume::Bpfs;
@@ -249,8 +249,7 @@ fn zero(change: &mut Change<'_>, ino: u64, (from, to): (u64, u64)) -> Result<()>
     for (from, to) in edges {
         let is_there = from < to && change.contents(Tree::File(ino), from / BLOCK_BYTES).is_some();
         if is_there {
-            let zeros = [0; BLOCK];
-            change.put(ino, from, &zeros[..to_usize((to - from).min(BLOCK_BYTES))])?;
+            change.put(ino, from, &ZEROS[..to_usize((to - from).min(BLOCK_BYTES))])?;
         }
     }
     if first < end {

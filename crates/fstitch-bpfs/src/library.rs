@@ -8,11 +8,9 @@ use fstitch_posix::expect_regular;
 
 use crate::data::drop_privileges;
 use crate::layout::SIZE_MAX;
-use crate::pm::{BLOCK, BLOCK_BYTES};
+use crate::pm::{BLOCK_BYTES, ZEROS};
 use crate::tree;
 use crate::volume::Bpfs;
-
-static ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 impl Bpfs {
     /// Writes several ranges of a file, given by offset in bytes, in one commit: after any crash all of them are there, or none.

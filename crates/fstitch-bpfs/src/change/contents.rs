@@ -6,7 +6,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use super::{Change, Draft};
 use crate::few::Few;
 use crate::layout::{Field, LEAVES_MAX, POINTERS, slot};
-use crate::pm::{BLOCK, BLOCK_BYTES, Block, Hidden, Word};
+use crate::pm::{BLOCK, BLOCK_BYTES, Block, Hidden, Word, ZEROS};
 use crate::tree::{Node, Tree, height_for, leaves, span};
 
 /// Live words of one block of contents that are changed one by one, where there is a journal for them: more are a copy.
@@ -124,7 +124,7 @@ impl Change<'_> {
             let (index, at) = (old_end / BLOCK_BYTES, to_usize(old_end % BLOCK_BYTES));
             let until = to_usize((from - index * BLOCK_BYTES).min(BLOCK_BYTES));
             if self.exists(Node::leaf(Tree::File(ino), index)) {
-                self.put_part(ino, index, at, &[0; BLOCK][at..until], to)?;
+                self.put_part(ino, index, at, &ZEROS[at..until], to)?;
             }
         }
         let (old, new) = (leaves(old_end), leaves(to));
@@ -211,10 +211,9 @@ impl Change<'_> {
     pub(super) fn put_new(&mut self, node: Node, from: usize, bytes: &[u8], until: usize) -> Result<()> {
         let mut fresh = self.take(node.tree)?;
         let (gate, to) = (&mut self.state.gate, from + bytes.len());
-        let zeros = [0; BLOCK];
-        gate.write(&mut fresh, 0, &zeros[..from]);
+        gate.write(&mut fresh, 0, &ZEROS[..from]);
         gate.write(&mut fresh, from, bytes);
-        gate.write(&mut fresh, to, &zeros[to..until.max(to)]);
+        gate.write(&mut fresh, to, &ZEROS[to..until.max(to)]);
         self.drafts.entry(node).or_default().fresh = Some(fresh);
         Ok(())
     }

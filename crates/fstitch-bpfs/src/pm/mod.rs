@@ -108,5 +108,7 @@ pub use space::{Block, Fresh, Linked, Space};
 pub(crate) const BLOCK: usize = 4096;
 /// The same as a number of the medium.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
+/// A block of zeros, which nobody has to make first.
+pub(crate) static ZEROS: [u8; BLOCK] = [0; BLOCK];
 /// Bytes of a cache line.
 pub(crate) const LINE: u64 = 64;
