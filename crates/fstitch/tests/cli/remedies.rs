@@ -300,7 +300,8 @@ fn programs_go_on_while_two_remedies_are_asked_for_at_once() {
             }
         });
         assert!(rig.health()["full_checks"].as_u64().unwrap() > 0, "{}", rig.log());
-        rig.end();
+        // A read that failed once, and of which the last remount did not know yet, keeps the volume from being called clean.
+        rig.end_after_errors();
     }
 }
 
