@@ -17,11 +17,19 @@ pub struct Resized {
 
 /// Who changes the size of volumes that nobody uses and that need no recovery.
 pub trait Resizes: Send + Sync {
-    /// Grows the volume on `device` to `bytes`, or to a little less where the rest would be of no use.
+    /// Gives the volume on `device` a size of `bytes`, or a little less where the rest would be of no use. If it gets smaller, `progress` is
+    /// told how much of what lies behind its new end was moved, and how much that is.
     ///
     /// # Errors
-    /// `Unsupported`, before anything is written, naming what cannot be done; when the medium fails.
-    fn grow(&self, device: &dyn BlockDevice, bytes: u64, now: Timestamp) -> Result<Resized>;
+    /// `Unsupported`, before anything is written, naming what cannot be done; when the medium fails. A volume that should get smaller is
+    /// whole then, in its old size.
+    fn resize(
+        &self,
+        device: &dyn BlockDevice,
+        bytes: u64,
+        now: Timestamp,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Resized>;
 }
 
 /// Who changes the settings of volumes that nobody uses and that need no recovery.

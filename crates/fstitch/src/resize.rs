@@ -25,7 +25,7 @@ pub struct Arguments {
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
     /// The new size: with K, M, G or T in bytes, with `s` in sectors of 512 bytes, else in blocks of the volume. Without it all of the
-    /// device or partition. A shorter image file becomes as long
+    /// device or partition. An image file becomes as long, or as short
     #[arg(value_name = "SIZE")]
     size: Option<String>,
 }
@@ -68,7 +68,11 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     };
     let done = resized(arguments, &volume, (asked.or(most), &name));
     match (done, lengthened) {
-        (Ok(done), _) => show(arguments, &name, &done),
+        (Ok(done), _) => {
+            let cut = shorten(arguments, &done);
+            cut.with_context(|| format!("shortening {name}, whose volume is smaller already"))?;
+            show(arguments, &name, &done)
+        }
         (Err(error), Some(before)) => {
             let file = std::fs::OpenOptions::new().write(true).open(&arguments.image);
             // What went wrong is to be said, whether the file gets its length back or not.
@@ -106,9 +110,32 @@ fn resized(
     let resizes =
         resizes.with_context(|| format!("{name}: {} volumes keep their size", format.names()[0]))?;
     let bytes = bytes.unwrap_or_else(|| disk.geometry().bytes());
-    let done = resizes.grow(disk, bytes, crate::epoch::now()?).with_context(|| name.to_owned())?;
+    let bar = indicatif::ProgressBar::no_length();
+    let mut progress = |done: u64, total: u64| {
+        bar.set_length(total);
+        bar.set_position(done);
+        bar.set_message("blocks and inodes moved");
+    };
+    let done = resizes.resize(disk, bytes, crate::epoch::now()?, &mut progress);
+    bar.finish_and_clear();
+    let done = done.with_context(|| name.to_owned())?;
     opened.close()?;
     Ok(done)
+}
+
+/// Makes an image file that ended with its volume end with it again, if that became smaller.
+fn shorten(arguments: &Arguments, done: &Resized) -> Result<()> {
+    let size = |blocks: u64| arguments.offset + blocks * u64::from(done.block_size_bytes);
+    let (before, after) = (size(done.blocks_before), size(done.blocks));
+    let found = std::fs::metadata(&arguments.image)?;
+    // What else lies behind the volume is somebody's.
+    let ends_with_it = found.len() >= before && found.len() - before < u64::from(done.block_size_bytes);
+    if after < before && found.is_file() && arguments.partition.is_none() && ends_with_it {
+        let file = std::fs::OpenOptions::new().write(true).open(&arguments.image)?;
+        file.set_len(after)?;
+        file.sync_all()?;
+    }
+    Ok(())
 }
 
 fn show(arguments: &Arguments, name: &str, done: &Resized) -> Result<Outcome> {

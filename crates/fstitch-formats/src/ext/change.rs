@@ -7,9 +7,15 @@ use super::Ext;
 use crate::resize::{FileMap, MapsFiles, Resized, Resizes, Run, Tunes, Tuning};
 
 impl Resizes for Ext {
-    fn grow(&self, device: &dyn BlockDevice, bytes: u64, now: Timestamp) -> Result<Resized> {
+    fn resize(
+        &self,
+        device: &dyn BlockDevice,
+        bytes: u64,
+        now: Timestamp,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Resized> {
         let block_size = journal::read_superblock(device)?.1.block_size;
-        let done = resize::grow(device, bytes / u64::from(block_size), now)?;
+        let done = resize::resize(device, bytes / u64::from(block_size), now, progress)?;
         Ok(Resized {
             block_size_bytes: done.block_size,
             blocks_before: u64::from(done.before),

@@ -248,6 +248,43 @@ pub fn filled_if_it_can(scratch: &Scratch, image: &[u8]) -> Option<(Vec<u8>, Tre
     Some((settled(&path), tree))
 }
 
+/// The volume with files in all of its parts, some thousand names with an index in several directories, and blocks of attributes that many
+/// inodes share, all made by the kernel; with its tree.
+pub fn scattered(scratch: &Scratch, image: &[u8]) -> Option<(Vec<u8>, Tree)> {
+    let path = new_path(scratch);
+    std::fs::write(&path, image).unwrap();
+    let mounted = Mounted::new(scratch, &path)?;
+    fill(&mounted.0);
+    let (mut seed, mut shared) = (Seed::new(9), Vec::new());
+    for at in 0..30 {
+        let dir = mounted.0.join(format!("part {at}"));
+        std::fs::create_dir(&dir).unwrap();
+        for no in 0..9 {
+            let file = dir.join(format!("file {no}"));
+            let len = usize::try_from(seed.below(50_000)).unwrap();
+            std::fs::write(&file, bytes(&mut seed, len)).unwrap();
+            if no % 3 == 0 {
+                std::fs::remove_file(&file).unwrap();
+            } else {
+                shared.push(file.to_str().unwrap().to_owned());
+            }
+        }
+        if at % 7 == 0 {
+            for no in 0..700 {
+                let name = dir.join(format!("another name of a file, number {no} of many"));
+                std::fs::hard_link(dir.join("file 1"), name).unwrap();
+            }
+        }
+    }
+    let value = "v".repeat(500);
+    let arguments: Vec<&str> = shared.iter().map(String::as_str).collect();
+    let (code, said) = run("setfattr", &[&["-n", "user.shared", "-v", &value][..], &arguments].concat());
+    assert_eq!(code, 0, "{said}");
+    let tree = whole(&mounted.0);
+    drop(mounted);
+    Some((settled(&path), tree))
+}
+
 /// A volume that was unmounted. Whoever has copied the mount into a namespace of his own keeps it for a moment longer.
 fn settled(path: &Path) -> Vec<u8> {
     for _ in 0..600 {

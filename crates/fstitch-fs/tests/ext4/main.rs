@@ -8,6 +8,7 @@ mod features;
 mod kernel;
 mod names;
 mod resize;
+mod shrink;
 mod sums;
 #[allow(dead_code)]
 #[path = "../check/support.rs"]

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use fstitch_core::{Consistency, Error, FileSystem, MemDevice};
 use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::journal::read_superblock;
-use fstitch_fs::ext2::resize::grow;
+use fstitch_fs::ext2::resize::{Resized, resize};
 
-use super::cut::{Cut, is_thorough};
+use super::cut::{Cut, Lossy, is_thorough};
 use super::support::{Scratch, have, run};
 use super::tree::{Tree, change, fill};
 use super::{NOW, SHAPES, device, e2fsck_is_content, kernel, made, mounted, recovered};
@@ -22,6 +22,20 @@ const PLAIN: &[(&str, &[&str])] = &[
     ("ext2-dense", &["-t", "ext2", "-b", "1024", "-O", "^sparse_super,^resize_inode", "-g", "4096"]),
     ("ext3", &["-t", "ext3", "-b", "1024"]),
 ];
+
+fn grow(
+    device: &dyn fstitch_core::BlockDevice,
+    blocks: u64,
+    now: fstitch_core::Timestamp,
+) -> fstitch_core::Result<Resized> {
+    resize(device, blocks, now, &mut |_, _| {})
+}
+
+/// Grows a volume until the power fails: in order, or with only some of what was not flushed. Whether it did not fail.
+fn grown_until(below: &MemDevice, writes: usize, (wanted, in_order): (u64, bool)) -> bool {
+    let (cut, lossy) = (Cut::after(below, writes), Lossy::after(below, writes, 7));
+    if in_order { grow(&cut, wanted, NOW).is_ok() } else { grow(&lossy, wanted, NOW).is_ok() }
+}
 
 const OLD: usize = 40 << 20;
 
@@ -133,7 +147,7 @@ fn growing_may_be_cut_at_every_write() {
         let wanted = u64::try_from(bytes).unwrap() / 1024;
         for writes in (0..).step_by(step) {
             let below = larger(image.clone(), bytes, 0);
-            let is_whole = grow(&Cut::after(&below, writes), wanted, NOW).is_ok();
+            let is_whole = grown_until(&below, writes, (wanted, cuts % 2 == 0));
             let name = format!("{name}, {writes} writes");
             if cuts % (if is_thorough() { 50 } else { 12 }) == 3
                 && let Some(theirs) = kernel::tree(&scratch, &below.image())
@@ -172,7 +186,7 @@ fn growing_may_be_cut_at_every_write() {
 }
 
 /// Without a journal a cut leaves a volume that is not clean: a check is due, and finds nothing but what growing it has changed.
-fn repaired(scratch: &Scratch, name: &str, device: &Arc<MemDevice>) {
+pub fn repaired(scratch: &Scratch, name: &str, device: &Arc<MemDevice>) {
     let path = scratch.path("repaired.img");
     std::fs::write(&path, device.image()).unwrap();
     let (code, said) = run("e2fsck", &["-fy", path.to_str().unwrap()]);

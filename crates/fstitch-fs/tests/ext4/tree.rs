@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use fstitch_core::{Caller, FileKind, FileSystem, InodeNo, RenameMode, Result, Seed, SetAttr, XattrSetMode};
+use fstitch_core::{
+    Caller, FallocateMode, FileKind, FileSystem, InodeNo, RenameMode, Result, Seed, SetAttr, XattrSetMode,
+};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, tid: 1, umask: 0 };
 
@@ -162,6 +164,46 @@ pub fn fill(fs: &dyn FileSystem, seed: u64) -> Result<()> {
     fs.link(&CALLER, file, root, b"linked")?;
     fs.mknod(&CALLER, top, b"null", FileKind::CharDevice.mode_bits() | 0o666, 0x103)?;
     fs.mknod(&CALLER, top, b"fifo", FileKind::Fifo.mode_bits() | 0o600, 0)?;
+    fs.sync()
+}
+
+/// Adds files in all parts of the volume: in many directories, in pieces, with holes that were made later, with attributes in blocks of
+/// their own, with names in several directories.
+pub fn spread(fs: &dyn FileSystem, seed: u64) -> Result<()> {
+    let (mut seed, root) = (Seed::new(seed), fs.root());
+    let mut dirs = Vec::new();
+    for at in 0..24 {
+        dirs.push(fs.mkdir(&CALLER, root, format!("part {at}").as_bytes(), 0o755)?.attr.ino);
+    }
+    let mut files = Vec::new();
+    for at in 0..96_usize {
+        files.push(make(fs, dirs[at % dirs.len()], &format!("spread {at}"))?);
+    }
+    // In turns, so that each is in pieces.
+    for step in 0..12_u64 {
+        for (at, &file) in files.iter().enumerate() {
+            let len = 500 + usize::try_from(seed.below(17_000)).unwrap();
+            let place = if at % 9 == 0 { step * 40_000 } else { step * 11_000 };
+            fs.write(&CALLER, file, place, &bytes(&mut seed, len))?;
+        }
+        fs.sync()?;
+    }
+    for (at, dir) in dirs.iter().enumerate() {
+        for number in (at..files.len()).step_by(24).filter(|number| number % 3 == 1) {
+            fs.unlink(&CALLER, *dir, format!("spread {number}").as_bytes())?;
+        }
+        let below = fs.mkdir(&CALLER, *dir, b"below", 0o755)?.attr.ino;
+        let file = make(fs, below, "with attributes")?;
+        fs.setxattr(&CALLER, file, b"user.large", &bytes(&mut seed, 600), XattrSetMode::Set)?;
+        fs.link(&CALLER, file, dirs[(at + 7) % dirs.len()], format!("also {at}").as_bytes())?;
+        fs.symlink(&CALLER, below, b"long", &b"elsewhere/".repeat(9))?;
+        for name in 0..20 {
+            make(fs, below, &format!("one of twenty names, number {name}"))?;
+        }
+    }
+    // Without extents nothing can be unwritten.
+    let file = make(fs, dirs[23], "unwritten")?;
+    let _ = fs.fallocate(&CALLER, file, 0, 300_000, FallocateMode::Allocate);
     fs.sync()
 }
 

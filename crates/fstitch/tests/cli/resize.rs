@@ -5,7 +5,7 @@ use std::fs;
 use super::harness::{Place, fstitch, needs, run};
 
 #[test]
-fn a_volume_grows_with_its_image() {
+fn a_volume_grows_and_shrinks_with_its_image() {
     if !needs("e2fsck") {
         return;
     }
@@ -24,7 +24,20 @@ fn a_volume_grows_with_its_image() {
         let again = fstitch(&format!("resize --json {image}")).ok();
         let shown: serde_json::Value = serde_json::from_str(&again).unwrap();
         assert_eq!(shown["blocks"], shown["blocks_before"]);
-        fstitch(&format!("resize {image} 16M")).refused(1, "it can only grow");
+        if kind == "ext2" {
+            fstitch(&format!("resize {image} 40M")).refused(1, "fstitch tune --journal");
+            fstitch(&format!("tune --journal {image}")).ok();
+        }
+        let said = fstitch(&format!("resize {image} 40M")).ok();
+        assert!(said.contains("it has 40.0 MiB now") || said.contains("it has 40 MiB now"), "{said}");
+        assert_eq!(fs::metadata(place.at("a.img")).unwrap().len(), 40 << 20, "the image is as short");
+        run("e2fsck", ["-fn", &image]).ok();
+        let back = place.text("back");
+        fstitch(&format!("cp {image}:/file {back}")).ok();
+        assert_eq!(fs::read(place.at("back")).unwrap(), vec![7_u8; 300_000]);
+        fs::remove_file(place.at("back")).unwrap();
+        fstitch(&format!("resize {image} 300K")).refused(1, "a volume of");
+        assert_eq!(fs::metadata(place.at("a.img")).unwrap().len(), 40 << 20);
         fs::remove_file(place.at("a.img")).unwrap();
     }
     // What is refused leaves the image as long as it was.

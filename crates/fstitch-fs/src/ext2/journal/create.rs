@@ -16,12 +16,13 @@ use fstitch_patch::journal::format::{
 };
 
 use super::copies::{self, S_JNL_BLOCKS, S_JNL_BLOCKS_LEN};
-use super::find::{Place, inode_place, internal, locate, read_descriptor};
+use super::find::{Journal, Place, inode_place, internal, locate, read_descriptor};
+use super::pass::Pass;
 use super::raw::{
     JOURNAL_INO, S_FEATURE_COMPAT, S_FREE_BLOCKS_COUNT, S_JNL_BACKUP_TYPE, S_JOURNAL_DEV, S_JOURNAL_INUM,
     S_JOURNAL_UUID, S_STATE, STATE_ERROR, STATE_VALID, Superblock,
 };
-use super::recover::{is_dirty, read_superblock, write_superblock};
+use super::recover::{is_dirty, read_superblock, set_dirty, settle, write_superblock};
 use crate::ext2::bitmap;
 use crate::ext2::layout::extent::Node;
 use crate::ext2::layout::feature::{Features, compat, incompat};
@@ -33,6 +34,7 @@ use crate::ext2::mkfs::MkfsFeatures;
 use crate::ext2::newmap::{NewMap, Shape};
 use crate::ext2::num::{idx, idx64, low32, small, wide};
 use crate::ext2::offline::OfflineGroup;
+use crate::ext2::runs::Runs;
 use crate::ext2::view::BlockView;
 
 /// The shortest journal that other systems accept, in blocks.
@@ -104,7 +106,7 @@ pub(in crate::ext2) fn add_counted(device: &dyn BlockDevice, options: AddOptions
         let problem = "there is no journal, but its inode is in use: check the volume first";
         return Err(Error::corrupt(Structure::Inode(u64::from(JOURNAL_INO)), inode_at, problem));
     }
-    let (taken, map) = take_mapped(&volume, &shape, blocks)?;
+    let (taken, map) = take_mapped(&volume, &shape, (blocks, shape.blocks_count))?;
     put_inode(inode, &map.root, size(blocks, &shape), &shape, options.now);
     let owned = small(taken.blocks.len());
     I_BLOCKS.put(inode, owned * (shape.block_size / 512));
@@ -148,6 +150,60 @@ pub fn clear(device: &dyn BlockDevice) -> Result<bool> {
     }
     volume.flush()?;
     Ok(true)
+}
+
+/// Moves the journal of the volume on `device`, which is inode 8, before block `end`, where it is as long as it was.
+///
+/// **Crash cases.** The bits of its new blocks are set by a transaction in the old log, those of its old ones are cleared by one in the new
+/// log. In between inode 8 changes, by one write of its sector, when the old log is empty and the new one is complete. So the volume always
+/// has a journal; it is not clean, as blocks may be in use and nobody's: a check frees them.
+///
+/// # Errors
+/// `Unsupported` if the volume is not clean or must be recovered first, or has no room there: nothing was changed.
+pub(in crate::ext2) fn move_before(device: &dyn BlockDevice, end: u32, now: Timestamp) -> Result<()> {
+    let (mut raw, shape) = ready(device)?;
+    let volume = BlockView::new(device, idx(shape.block_size));
+    let (area, map) = internal(&volume, &shape, JOURNAL_INO)?;
+    let blocks = small(idx64(area.count()));
+    let runs = area.runs().flat_map(|(start, count)| start.get()..start.get() + count);
+    let before: Vec<u32> = runs.map(low32).chain(map).collect();
+    let (taken, map) = take_mapped(&volume, &shape, (blocks, end))?;
+    let (inode_at, offset) = inode_place(&volume, &shape, JOURNAL_INO)?;
+    let mut table = BlockBuf::zeroed(volume.block_size());
+    volume.read(inode_at, BlockKind::Inode, &mut table)?;
+    let inode = &mut table[offset..offset + usize::from(shape.inode_size)];
+    put_inode(inode, &map.root, size(blocks, &shape), &shape, now);
+    I_BLOCKS.put(inode, small(taken.blocks.len()) * (shape.block_size / 512));
+    shape.sums.seal_inode(JOURNAL_INO, inode);
+    mark(device, &mut raw, false)?;
+    write_log(&volume, &map, (blocks, &shape), false)?;
+    volume.flush()?;
+    mark_through_log(device, &taken.blocks, true, now)?;
+    volume.write(inode_at, BlockKind::Inode, &table)?;
+    volume.flush()?;
+    mark_through_log(device, &before, false, now)?;
+    let (mut raw, _) = read_superblock(device)?;
+    put_backup(&mut raw, Some((&map, blocks, &shape)));
+    copies::update(&volume, &shape, &raw)?;
+    mark(device, &mut raw, true)
+}
+
+/// Marks blocks as used or free by one transaction in the volume's journal, which is home and counted when this returns.
+fn mark_through_log(device: &dyn BlockDevice, blocks: &[u32], used: bool, now: Timestamp) -> Result<()> {
+    let (mut raw, shape) = read_superblock(device)?;
+    let volume = BlockView::new(device, idx(shape.block_size));
+    let journal = Journal::find(&volume, &shape, Place::Inode(JOURNAL_INO), None)?;
+    let mut log = journal.open(&volume)?;
+    let mut pass = Pass::new(volume, shape, &mut log, (now, usize::MAX))?;
+    pass.what = Structure::Journal;
+    pass.mark_blocks(&Runs::of(blocks.iter().map(|&block| (block, block + 1)).collect()), used)?;
+    if pass.changes() > pass.batch_max() {
+        return Err(Error::Unsupported(format!("moving a journal of {} blocks", blocks.len())));
+    }
+    set_dirty(&mut raw, true);
+    write_superblock(device, &raw)?;
+    pass.send()?;
+    settle(device, now)
 }
 
 /// Takes the journal of the volume on `device` away; a volume without one stays as it is.
@@ -244,12 +300,16 @@ struct Taken {
     blocks: Vec<u32>,
 }
 
-/// Finds free blocks for a journal of so many and for its map, which takes the more the more scattered they are.
-fn take_mapped(volume: &BlockView<'_>, shape: &Superblock, blocks: u32) -> Result<(Taken, NewMap)> {
+/// Finds free blocks before block `end` for a journal of so many and for its map, which takes the more the more scattered they are.
+fn take_mapped(
+    volume: &BlockView<'_>,
+    shape: &Superblock,
+    (blocks, end): (u32, u32),
+) -> Result<(Taken, NewMap)> {
     let mapped = map_shape(shape);
     let mut nodes = mapped.nodes_at_least(blocks);
     loop {
-        let mut found = take(volume, shape, blocks + nodes)?;
+        let mut found = take(volume, shape, (blocks + nodes, end))?;
         let (data, spare) = found.split_at(idx(blocks));
         let needed = mapped.nodes(data);
         if needed <= spare.len() {
@@ -261,12 +321,12 @@ fn take_mapped(volume: &BlockView<'_>, shape: &Superblock, blocks: u32) -> Resul
     }
 }
 
-/// Finds free blocks from the volume's middle on, in ascending order: by extents the first that lie together, else, and where
+/// Finds free blocks before block `end`, from the middle on, in ascending order: by extents the first that lie together, else, and where
 /// there is no such place, the first.
-fn take(volume: &BlockView<'_>, shape: &Superblock, count: u32) -> Result<Vec<u32>> {
-    let groups = shape.group_count();
+fn take(volume: &BlockView<'_>, shape: &Superblock, (count, end): (u32, u32)) -> Result<Vec<u32>> {
+    let groups = shape.group_of(end - 1) + 1;
     let together = map_shape(shape).extents;
-    let middle = if together { middle(volume, shape)? } else { groups / 2 };
+    let middle = if together { middle(volume, shape, end)? } else { groups / 2 };
     let mut found: Vec<u32> = Vec::new();
     let mut run: (u32, u32) = (0, 0);
     for group in (middle..groups).chain(0..middle) {
@@ -275,7 +335,7 @@ fn take(volume: &BlockView<'_>, shape: &Superblock, count: u32) -> Result<Vec<u3
         }
         let here = OfflineGroup::read(volume, shape, group)?;
         let start = shape.group_start(group);
-        for (from, len) in bitmap::runs(here.bits(), false, 0, shape.group_blocks(group)) {
+        for (from, len) in bitmap::runs(here.bits(), false, 0, shape.group_blocks(group).min(end - start)) {
             run = if run.0 + run.1 == start + from { (run.0, run.1 + len) } else { (start + from, len) };
             if together && run.1 >= count {
                 return Ok((run.0..run.0 + count).collect());
@@ -294,14 +354,14 @@ fn take(volume: &BlockView<'_>, shape: &Superblock, count: u32) -> Result<Vec<u3
 
 /// The group near the volume's middle where a journal is looked for that lies together: the first of those that have their
 /// tables together, or on a smaller volume that of three with the most free blocks. So does mke2fs.
-fn middle(volume: &BlockView<'_>, shape: &Superblock) -> Result<u32> {
-    let middle = shape.group_of((shape.blocks_count / 2).max(shape.first_data_block()));
+fn middle(volume: &BlockView<'_>, shape: &Superblock, end: u32) -> Result<u32> {
+    let middle = shape.group_of((end / 2).max(shape.first_data_block()));
     let log = u32::from(shape.log_groups_per_flex);
     if log > 0 && middle.checked_shr(log).is_some_and(|rounded| rounded > 0) {
         return Ok(middle >> log << log);
     }
     let mut best = (middle, 0);
-    for group in middle.saturating_sub(1)..=(middle + 1).min(shape.group_count() - 1) {
+    for group in middle.saturating_sub(1)..=(middle + 1).min(shape.group_of(end - 1)) {
         let free = read_descriptor(volume, shape, group)?.free_blocks;
         if free > best.1 {
             best = (group, free);

@@ -10,6 +10,7 @@
 //! e2fsck or another run can go on: the flag `needs_recovery` is the first thing set and the last one cleared.
 //! Format and rules: `docs/spec/jbd.md`.
 
+mod bits;
 mod copies;
 mod create;
 mod external;
@@ -19,18 +20,21 @@ mod kinds;
 mod orphan_extents;
 mod orphan_file;
 mod orphans;
+mod pass;
 mod recover;
 mod restore;
 
 pub(crate) use create::clear_backup;
 pub use create::{AddOptions, BLOCKS_MAX, BLOCKS_MIN, add, clear, default_blocks, remove};
-pub(super) use create::{add_counted, size_of_log};
+pub(super) use create::{add_counted, move_before, size_of_log};
 pub use external::{DeviceOptions, JournalDevice, add_device, make_device, release_device};
 pub(crate) use find::{Internal, whole_file};
 pub use find::{Journal, Place, locate};
-pub use orphans::{BATCH_MAX, Orphans};
-pub(super) use recover::write_superblock;
+pub use orphans::Orphans;
+pub use pass::BATCH_MAX;
+pub(super) use pass::{Loaded, Pass};
 pub use recover::{Options, Recovered, abandon, needs_recovery, read_superblock, recover};
+pub(super) use recover::{settle, write_superblock};
 pub(crate) use restore::from_backup;
 pub use restore::{is_sound, restore};
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use fstitch_core::{BlockKind, BlockNo, Errno, Error, Result, Structure};
 
-use super::orphans::{Orphan, Pass};
+use super::pass::{Loaded, Pass};
 use crate::ext2::extents::tree::{Found, Nodes, Tree};
 use crate::ext2::extents::{expected_node, root_over};
 use crate::ext2::layout::extent::{Extent, Node};
@@ -37,13 +37,13 @@ impl Nodes for PassNodes<'_, '_, '_> {
 }
 
 impl<'a, 'd> Pass<'a, 'd> {
-    fn tree(&self, orphan: &Orphan) -> Result<Tree<PassNodes<'_, 'a, 'd>>> {
+    fn tree(&self, orphan: &Loaded) -> Result<Tree<PassNodes<'_, 'a, 'd>>> {
         let root = Node::parse_root(&orphan.disk.block, orphan.at.0, self.shape.blocks_count)?;
         Ok(Tree::new(root, PassNodes(self)))
     }
 
     /// Frees the inode's blocks from the end to file block `keep`; whether that is finished.
-    pub(super) fn free_extents(&mut self, orphan: &mut Orphan, keep: u64) -> Result<bool> {
+    pub(super) fn free_extents(&mut self, orphan: &mut Loaded, keep: u64) -> Result<bool> {
         loop {
             let last = self.tree(orphan)?.last()?.filter(|last| last.end() > keep);
             let Some(last) = last else { return Ok(true) };
@@ -55,7 +55,7 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     /// Frees the end of the last extent, as far as it may lie in two groups.
-    fn free_end(&mut self, orphan: &mut Orphan, last: Extent, keep: u64) -> Result<()> {
+    fn free_end(&mut self, orphan: &mut Loaded, last: Extent, keep: u64) -> Result<()> {
         let from = keep.max(u64::from(last.block));
         let from = from.max(last.end().saturating_sub(u64::from(self.shape.blocks_per_group)));
         let mut tree = self.tree(orphan)?;
@@ -82,7 +82,7 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     /// Where file block `index` is, if it has contents.
-    pub(super) fn extent_at(&self, orphan: &Orphan, index: u64) -> Result<Option<BlockNo>> {
+    pub(super) fn extent_at(&self, orphan: &Loaded, index: u64) -> Result<Option<BlockNo>> {
         let Found::In(extent) = self.tree(orphan)?.find(index)? else { return Ok(None) };
         let no = u64::from(extent.start) + index - u64::from(extent.block);
         debug_assert!(idx64(no) > 0, "an extent lies inside the volume");

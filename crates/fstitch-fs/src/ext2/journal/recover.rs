@@ -15,7 +15,8 @@ use super::create::clear_backup;
 use super::fast;
 use super::find::{Internal, Journal, Place, locate};
 use super::kinds::Kinds;
-use super::orphans::{Orphans, Pass};
+use super::orphans::Orphans;
+use super::pass::Pass;
 use super::raw::{
     S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_JOURNAL_DEV,
     S_JOURNAL_INUM, S_JOURNAL_UUID, S_LAST_ORPHAN, S_STATE, STATE_ERROR, STATE_VALID, SUPERBLOCK_SIZE,
@@ -128,7 +129,7 @@ pub(super) fn is_dirty(raw: &[u8]) -> bool {
     S_FEATURE_INCOMPAT.get(raw) & incompat::RECOVER != 0
 }
 
-fn set_dirty(raw: &mut [u8], on: bool) {
+pub(super) fn set_dirty(raw: &mut [u8], on: bool) {
     let word = S_FEATURE_INCOMPAT.get(raw) & !incompat::RECOVER;
     S_FEATURE_INCOMPAT.put(raw, if on { word | incompat::RECOVER } else { word });
 }
@@ -195,6 +196,14 @@ pub fn recover(device: &dyn BlockDevice, options: &mut Options<'_>) -> Result<Op
     work.orphans(!foreign.is_empty(), options)?;
     work.finish()?;
     Ok(Some(work.recovered))
+}
+
+/// Ends a work in batches on the volume on `device`, whose log is empty or has the last of them: recovers it.
+pub(in crate::ext2) fn settle(device: &dyn BlockDevice, now: Timestamp) -> Result<()> {
+    let progress = &mut |_| {};
+    let mut options =
+        Options { external: None, now, for_reading: false, batch_max: super::BATCH_MAX, progress };
+    recover(device, &mut options).map(|_| ())
 }
 
 impl Recovered {

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Result, Timestamp};
 use fstitch_patch::journal::replay;
 
-use super::plan::Growth;
+use super::plan::Sizes;
 use super::staged::Staged;
 use crate::ext2::journal::{Journal, Place, write_superblock};
 use crate::ext2::layout::checksum::seal_superblock;
 use crate::ext2::layout::feature::incompat;
 use crate::ext2::layout::keep_sum;
 use crate::ext2::layout::superblock::{
-    S_BLOCK_GROUP_NR, S_FEATURE_INCOMPAT, S_STATE, STATE_VALID, SUPERBLOCK_SIZE, Superblock,
+    S_BLOCK_GROUP_NR, S_CHECKSUM, S_FEATURE_INCOMPAT, S_OVERHEAD_BLOCKS, S_STATE, STATE_VALID,
+    SUPERBLOCK_SIZE, Superblock,
 };
 use crate::ext2::num::idx;
 use crate::ext2::view::BlockView;
@@ -20,15 +21,15 @@ use crate::ext2::view::BlockView;
 /// Fails if the journal has no room for what changes inside the volume.
 pub(super) fn check(
     device: &dyn BlockDevice,
-    growth: &Growth,
+    sizes: &Sizes,
     staged: &Staged<'_>,
     place: Option<Place>,
 ) -> Result<()> {
     let Some(place) = place else { return Ok(()) };
-    let volume = BlockView::new(device, idx(growth.old.block_size));
-    let journal = Journal::find(&volume, &growth.old, place, None)?;
+    let volume = BlockView::new(device, idx(sizes.old.block_size));
+    let journal = Journal::find(&volume, &sizes.old, place, None)?;
     let log = journal.open(&volume)?;
-    let inside = staged.blocks.keys().filter(|no| no.get() < u64::from(growth.old.blocks_count)).count();
+    let inside = staged.blocks.keys().filter(|no| no.get() < u64::from(sizes.old.blocks_count)).count();
     if inside + 1 > log.apply_max() {
         let most = log.apply_max();
         let problem =
@@ -41,22 +42,38 @@ pub(super) fn check(
 /// Makes the volume the new one, with `raw` as its superblock. New groups are stable.
 pub(super) fn commit(
     device: &dyn BlockDevice,
-    growth: &Growth,
+    sizes: &Sizes,
     staged: Staged<'_>,
     (raw, place): (&[u8], Option<Place>),
     now: Timestamp,
 ) -> Result<()> {
-    let volume = BlockView::new(device, idx(growth.old.block_size));
-    let end = BlockNo(u64::from(growth.old.blocks_count));
+    let volume = BlockView::new(device, idx(sizes.old.block_size));
+    let end = BlockNo(u64::from(sizes.old.blocks_count));
     let mut inside = staged.blocks;
     // What lies behind the old end nobody sees yet.
     let outside = inside.split_off(&end);
     write_all(&volume, &outside)?;
+    let raw = &forget_overhead(device, raw)?[..];
     match place {
-        Some(place) => journaled(device, growth, inside, (raw, place), now)?,
+        Some(place) => journaled(device, sizes, inside, (raw, place), now)?,
         None => in_order(device, &inside, raw)?,
     }
-    write_copies(&volume, raw, &growth.new)
+    write_copies(&volume, raw, &sizes.new)
+}
+
+/// Takes the count of overhead away, alone: it lies in the superblock's second sector with the sum, so that this write is whole or not there, and
+/// what follows changes the first one alone. Whoever mounts the volume counts it. `after`, as which the superblock is to be written, gets the
+/// sum that it keeps.
+fn forget_overhead(device: &dyn BlockDevice, after: &[u8]) -> Result<Vec<u8>> {
+    let (mut raw, _) = crate::ext2::journal::read_superblock(device)?;
+    if S_OVERHEAD_BLOCKS.get(&raw) != 0 {
+        S_OVERHEAD_BLOCKS.put(&mut raw, 0);
+        seal_superblock(&mut raw);
+        write_superblock(device, &raw)?;
+    }
+    let mut after = after.to_vec();
+    S_CHECKSUM.put(&mut after, S_CHECKSUM.get(&raw));
+    Ok(after)
 }
 
 type Blocks = BTreeMap<BlockNo, (BlockKind, BlockBuf)>;
@@ -71,18 +88,18 @@ fn write_all(volume: &BlockView<'_>, blocks: &Blocks) -> Result<()> {
 /// Through the journal, which everybody replays whose turn it is after a crash.
 fn journaled(
     device: &dyn BlockDevice,
-    growth: &Growth,
+    sizes: &Sizes,
     mut inside: Blocks,
     (raw, place): (&[u8], Place),
     now: Timestamp,
 ) -> Result<()> {
-    let volume = BlockView::new(device, idx(growth.old.block_size));
-    let journal = Journal::find(&volume, &growth.old, place, None)?;
+    let volume = BlockView::new(device, idx(sizes.old.block_size));
+    let journal = Journal::find(&volume, &sizes.old, place, None)?;
     let mut log = journal.open(&volume)?;
-    let no = BlockNo(u64::from(growth.old.first_data_block()));
+    let no = BlockNo(u64::from(sizes.old.first_data_block()));
     let mut block = BlockBuf::zeroed(volume.block_size());
     volume.read(no, BlockKind::Superblock, &mut block)?;
-    let at = growth.old.offset_in_block();
+    let at = sizes.old.offset_in_block();
     let mut before = block[at..at + SUPERBLOCK_SIZE].to_vec();
     set_recover(&mut before, true);
     let after = &mut block[at..at + SUPERBLOCK_SIZE];
@@ -96,8 +113,10 @@ fn journaled(
     // Without this mark nobody would replay the log.
     write_superblock(device, &before)?;
     log.apply(&blocks, now)?;
-    // Whoever opens the volume looks at descriptors before the log: a superblock that counts more groups comes home after them.
-    for (home, block) in blocks.iter().filter(|(home, _)| *home != no) {
+    // Whoever opens the volume looks at descriptors before the log, at as many as the superblock counts: of a volume that grows it comes
+    // home behind them, of one that shrinks before them.
+    let shrinks = sizes.new.blocks_count < sizes.old.blocks_count;
+    for (home, block) in blocks.iter().filter(|(home, _)| (*home == no) == shrinks) {
         volume.write(*home, kinds[home], block)?;
     }
     volume.flush()?;
@@ -106,7 +125,7 @@ fn journaled(
     write_superblock(device, raw)
 }
 
-fn set_recover(raw: &mut [u8], on: bool) {
+pub(super) fn set_recover(raw: &mut [u8], on: bool) {
     let word = S_FEATURE_INCOMPAT.get(raw) & !incompat::RECOVER;
     S_FEATURE_INCOMPAT.put(raw, if on { word | incompat::RECOVER } else { word });
 }

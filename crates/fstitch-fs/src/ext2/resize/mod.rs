@@ -1,4 +1,4 @@
-//! Growing a volume that nobody has mounted. Why it may be cut at any moment: `docs/design/resize.md`.
+//! Another size for a volume that nobody has mounted. Why it may be cut at any moment: `docs/design/resize.md`. Smaller: [`shrink`].
 //!
 //! ```text
 //!   plan ─► new groups, behind the end (groups) ─► what changes inside (table) ─► one transaction (commit) ─► copies
@@ -18,6 +18,7 @@
 mod commit;
 mod groups;
 mod plan;
+mod shrink;
 mod staged;
 mod table;
 
@@ -31,7 +32,7 @@ use super::layout::superblock::{STATE_ERROR, STATE_VALID};
 use super::mkfs::MkfsFeatures;
 use super::num::idx;
 use super::view::BlockView;
-use plan::Growth;
+use plan::Sizes;
 use staged::Staged;
 
 /// What became of a volume's size.
@@ -45,18 +46,33 @@ pub struct Resized {
     pub after: u32,
 }
 
-/// Grows the volume on `device` to `blocks` of its blocks, or a few less: a last group that would hold little more than its own
-/// metadata is left out. A volume that has that size stays as it is, but that its copies of superblock and descriptors are written.
+/// Is told how much of a long work is done, and of how much.
+pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;
+
+/// Gives the volume on `device` a size of `blocks` of its blocks, or a few less: a last group that would hold little more than its own
+/// metadata is left out. A volume that has that size stays as it is, but that its copies of superblock and descriptors are written. If
+/// it gets smaller, `progress` is told how many blocks and inodes have moved.
 ///
 /// # Errors
-/// `Unsupported`, before anything is written: for a smaller size, a volume that is not clean or must be recovered first, for features
-/// by name, and where the descriptors of more groups have no place. `Io`, `Corrupt`.
-pub fn grow(device: &dyn BlockDevice, blocks: u64, now: Timestamp) -> Result<Resized> {
+/// `Unsupported`, before anything is written: for a volume that is not clean or must be recovered first, for features by name, where
+/// the descriptors of more groups have no place, and where fewer blocks have no room for what is in use. `Io`, `Corrupt`: a volume that
+/// should get smaller has its old size then, with some of its files elsewhere on it.
+pub fn resize(
+    device: &dyn BlockDevice,
+    blocks: u64,
+    now: Timestamp,
+    progress: &mut Progress<'_>,
+) -> Result<Resized> {
     let (raw, old) = read_superblock(device)?;
     let refuse = |what: String| Err(Error::Unsupported(what));
     let foreign = MkfsFeatures::foreign(&old.features);
     if !foreign.is_empty() {
         return refuse(format!("resizing a volume with feature {}", foreign.join(", ")));
+    }
+    let is_smaller = blocks < u64::from(old.blocks_count);
+    let read_only = old.features.read_only_because();
+    if is_smaller && !read_only.is_empty() {
+        return refuse(format!("shrinking a volume with feature {}", read_only.join(", ")));
     }
     if needs_recovery(device)? || old.state & (STATE_VALID | STATE_ERROR) != STATE_VALID {
         return refuse("resizing a volume that is not clean: check it first".into());
@@ -71,35 +87,50 @@ pub fn grow(device: &dyn BlockDevice, blocks: u64, now: Timestamp) -> Result<Res
         );
     }
     let extended = old.features.beyond(&PLAIN);
-    if place.is_none() && extended != Features::default() {
-        let names = extended.all_names().join(", ");
+    if place.is_none() && (is_smaller || extended != Features::default()) {
+        let what = if is_smaller {
+            "to less".into()
+        } else {
+            format!("with feature {}", extended.all_names().join(", "))
+        };
         return refuse(format!(
-            "resizing with feature {names} and without a journal: give the volume one with fstitch tune --journal"
+            "resizing {what} and without a journal: give the volume one with fstitch tune --journal"
         ));
     }
     let (before, block_size) = (old.blocks_count, old.block_size);
-    let Some(growth) = Growth::plan(&raw, old, blocks, device.geometry().bytes())? else {
-        let (raw, shape) = read_superblock(device)?;
-        commit::write_copies(&BlockView::new(device, idx(block_size)), &raw, &shape)?;
-        return Ok(Resized { block_size, before, after: before });
-    };
-    let after = growth.new.blocks_count;
-    let volume = BlockView::new(device, idx(block_size));
+    let bytes = device.geometry().bytes();
+    if is_smaller && let Some(place) = place {
+        if let Some(sizes) = Sizes::smaller(&raw, old, blocks, bytes)? {
+            let after = sizes.new.blocks_count;
+            shrink::shrink(device, (sizes, place), now, progress)?;
+            return Ok(Resized { block_size, before, after });
+        }
+    } else if let Some(sizes) = Sizes::larger(&raw, old, blocks, bytes)? {
+        let after = sizes.new.blocks_count;
+        grow(device, sizes, place, now)?;
+        return Ok(Resized { block_size, before, after });
+    }
+    let (raw, shape) = read_superblock(device)?;
+    write_copies(&BlockView::new(device, idx(block_size)), &raw, &shape)?;
+    Ok(Resized { block_size, before, after: before })
+}
+
+fn grow(device: &dyn BlockDevice, sizes: Sizes, place: Option<Place>, now: Timestamp) -> Result<()> {
+    let volume = BlockView::new(device, idx(sizes.old.block_size));
     let mut staged = Staged::new(volume);
     let (mut free, mut inodes) = (0, 0);
     let mut descriptors = Vec::new();
-    for group in growth.old.group_count()..growth.new.group_count() {
-        let made = groups::describe(&growth.new, group);
+    for group in sizes.old.group_count()..sizes.new.group_count() {
+        let made = groups::describe(&sizes.new, group);
         free += u64::from(made.free_blocks);
         inodes += u64::from(made.free_inodes);
         descriptors.push((group, made));
     }
-    free += table::extend_last(&mut staged, &growth)?;
-    table::put_descriptors(&mut staged, &growth, &descriptors)?;
-    table::put_resize_inode(&mut staged, &growth)?;
-    let raw = growth.superblock(free, inodes);
-    commit::check(device, &growth, &staged, place)?;
-    groups::write(&volume, &growth.new, &descriptors)?;
-    commit::commit(device, &growth, staged, (&raw, place), now)?;
-    Ok(Resized { block_size, before, after })
+    free += table::extend_last(&mut staged, &sizes)?;
+    table::put_descriptors(&mut staged, &sizes, &descriptors)?;
+    table::put_resize_inode(&mut staged, &sizes)?;
+    let raw = sizes.superblock(free, inodes);
+    commit::check(device, &sizes, &staged, place)?;
+    groups::write(&volume, &sizes.new, &descriptors)?;
+    commit::commit(device, &sizes, staged, (&raw, place), now)
 }

@@ -1,36 +1,30 @@
-//! What a larger volume looks like: arithmetic on superblocks, no device.
+//! What a larger or smaller volume looks like: arithmetic on superblocks, no device.
 
 use fstitch_core::{Error, Result};
 
 use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::superblock::{
-    S_BLOCKS_COUNT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_INODES_COUNT, S_OVERHEAD_BLOCKS,
-    S_R_BLOCKS_COUNT, S_RESERVED_GDT_BLOCKS, Superblock,
+    S_BLOCKS_COUNT, S_FIRST_META_BG, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_INODES_COUNT,
+    S_OVERHEAD_BLOCKS, S_R_BLOCKS_COUNT, S_RESERVED_GDT_BLOCKS, Superblock,
 };
-use crate::ext2::num::low32;
+use crate::ext2::num::{low16, low32};
 
 /// A last group with fewer free blocks than this is not worth its metadata.
 const LAST_GROUP_MIN: u32 = 50;
 
 /// A volume before and after.
 #[derive(Debug)]
-pub(super) struct Growth {
+pub(super) struct Sizes {
     pub(super) old: Superblock,
     pub(super) new: Superblock,
     /// The new superblock, but for the counts of what is free.
     raw: Vec<u8>,
 }
 
-impl Growth {
-    /// Plans a volume of `wanted` blocks on a device of `bytes`. `None` if it has them, or so few less that no more are worth while.
-    pub(super) fn plan(raw: &[u8], old: Superblock, wanted: u64, bytes: u64) -> Result<Option<Self>> {
+impl Sizes {
+    /// Plans a larger volume of `wanted` blocks on a device of `bytes`. `None` if it has them, or so few less that no more are worth while.
+    pub(super) fn larger(raw: &[u8], old: Superblock, wanted: u64, bytes: u64) -> Result<Option<Self>> {
         let refuse = |what: String| Err(Error::Unsupported(what));
-        if wanted < u64::from(old.blocks_count) {
-            return refuse(format!(
-                "shrinking a volume, from {} blocks to {wanted}: it can only grow",
-                old.blocks_count
-            ));
-        }
         let room = bytes / u64::from(old.block_size);
         if wanted > room {
             return refuse(format!("{wanted} blocks on a device of {room}"));
@@ -73,6 +67,56 @@ impl Growth {
         S_OVERHEAD_BLOCKS.put(&mut new, 0);
         let shape = Superblock::parse_unsummed(&new, bytes)?;
         Ok(Some(Self { old, new: shape, raw: new }))
+    }
+
+    /// Plans a volume of `wanted` blocks, or of a few less: as many as there are in whole groups where the last one would hold little more
+    /// than its own metadata. `None` if it has them.
+    pub(super) fn smaller(raw: &[u8], old: Superblock, wanted: u64, bytes: u64) -> Result<Option<Self>> {
+        let refuse = |what: String| Err(Error::Unsupported(what));
+        let mut blocks = u32::try_from(wanted).unwrap_or(u32::MAX).min(old.blocks_count);
+        if blocks <= old.first_data_block() {
+            return refuse(format!("a volume of {blocks} blocks"));
+        }
+        let mut trial = Superblock { blocks_count: blocks, ..old.clone() };
+        // Copies of superblock and descriptors are never longer than they were, but for what is reserved in their place.
+        let last = trial.group_count() - 1;
+        let needs = old.group_overhead(last) + 2 + old.inode_table_blocks() + LAST_GROUP_MIN;
+        if trial.group_blocks(last) < needs && blocks < old.blocks_count {
+            if last == 0 {
+                return refuse(format!("a volume of {blocks} blocks: {needs} are the fewest"));
+            }
+            blocks = trial.group_start(last);
+            trial.blocks_count = blocks;
+        }
+        if blocks == old.blocks_count {
+            return Ok(None);
+        }
+        let mut new = raw.to_vec();
+        S_BLOCKS_COUNT.put(&mut new, blocks);
+        S_INODES_COUNT.put(&mut new, trial.group_count() * old.inodes_per_group);
+        let share = u64::from(old.reserved_blocks) * u64::from(blocks) / u64::from(old.blocks_count);
+        S_R_BLOCKS_COUNT.put(&mut new, low32(share));
+        if old.first_meta_bg != u32::MAX {
+            S_FIRST_META_BG.put(&mut new, old.first_meta_bg.min(trial.descriptor_blocks()));
+        }
+        if old.features.compat & compat::RESIZE_INODE != 0 {
+            // What were descriptors is reserved for some; a list of pointers has so many.
+            let less = old.packed_descriptor_blocks() - trial.packed_descriptor_blocks();
+            let reserved = (u32::from(old.reserved_gdt_blocks) + less).min(old.pointers_per_block());
+            S_RESERVED_GDT_BLOCKS.put(&mut new, low16(reserved));
+        }
+        S_OVERHEAD_BLOCKS.put(&mut new, 0);
+        let shape = Superblock::parse_unsummed(&new, bytes)?;
+        Ok(Some(Self { old, new: shape, raw: new }))
+    }
+
+    /// The new superblock, with so many free blocks and inodes.
+    pub(super) fn superblock_with(&self, blocks: u64, inodes: u64) -> Vec<u8> {
+        let mut raw = self.raw.clone();
+        for (field, count) in [(S_FREE_BLOCKS_COUNT, blocks), (S_FREE_INODES_COUNT, inodes)] {
+            field.put(&mut raw, u32::try_from(count).unwrap_or(u32::MAX));
+        }
+        raw
     }
 
     /// The new superblock, with so many more free blocks and inodes.

@@ -3,49 +3,87 @@
 use fstitch_core::{BlockKind, BlockNo, Error, InodeNo, Le, Result, Structure};
 
 use super::groups;
-use super::plan::Growth;
+use super::plan::Sizes;
 use super::staged::Staged;
 use crate::ext2::layout::checksum::put_block_bitmap_sum;
 use crate::ext2::layout::feature::compat;
-use crate::ext2::layout::group::{BG_FREE_BLOCKS_COUNT, GroupDescriptor};
+use crate::ext2::layout::group::{
+    BG_FLAGS, BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BLOCK_UNINIT, GroupDescriptor,
+};
 use crate::ext2::layout::inode::{self, DiskInode, I_BLOCKS, pointer_field};
 use crate::ext2::layout::superblock::{RESIZE_INO, Superblock};
 use crate::ext2::num::{idx, low16};
+use crate::ext2::offline::fill_unwritten;
 
 /// Which of an inode's pointers leads to two levels of pointers.
-const DOUBLE_INDIRECT: usize = 13;
+pub(super) const DOUBLE_INDIRECT: usize = 13;
 
 /// Gives the last group the blocks up to its full length; how many they are.
-pub(super) fn extend_last(staged: &mut Staged<'_>, growth: &Growth) -> Result<u64> {
-    let (old, new) = (&growth.old, &growth.new);
+pub(super) fn extend_last(staged: &mut Staged<'_>, sizes: &Sizes) -> Result<u64> {
+    let (old, new) = (&sizes.old, &sizes.new);
     let last = old.group_count() - 1;
     let (before, after) = (old.group_blocks(last), new.group_blocks(last));
     if before == after {
         return Ok(0);
     }
-    let descriptor = descriptor(staged, old, last)?;
-    if descriptor.is_block_uninit() {
-        let problem = "the last group's bitmap was never written";
-        return Err(Error::corrupt(Structure::BlockBitmap(u64::from(last)), None, problem));
-    }
+    mark(staged, old, last, &[(before, after)], false).map(u64::from)
+}
+
+/// Sets or clears runs of a group's bits and counts them; how many have changed. A bitmap that was never written is written.
+pub(super) fn mark(
+    staged: &mut Staged<'_>,
+    shape: &Superblock,
+    group: u32,
+    runs: &[(u32, u32)],
+    used: bool,
+) -> Result<u32> {
+    let descriptor = descriptor(staged, shape, group)?;
     let bits = staged.change(descriptor.block_bitmap, BlockKind::BlockBitmap)?;
-    for bit in before..after {
-        bits[idx(bit / 8)] &= !(1 << (bit % 8));
+    if descriptor.is_block_uninit() {
+        bits.fill(0);
+        fill_unwritten(bits, shape, group, &descriptor);
     }
-    let sum = new.sums.bitmap(bits, new.blocks_per_group);
-    let (no, offset) = new.descriptor_place(last);
-    let size = new.descriptor_size();
+    let mut changed = 0;
+    for bit in runs.iter().flat_map(|&(start, end)| start..end) {
+        let (byte, mask) = (&mut bits[idx(bit / 8)], 1 << (bit % 8));
+        changed += u32::from((*byte & mask != 0) != used);
+        *byte = if used { *byte | mask } else { *byte & !mask };
+    }
+    let sum = shape.sums.bitmap(bits, shape.blocks_per_group);
+    let (no, offset) = shape.descriptor_place(group);
+    let size = shape.descriptor_size();
     let raw = &mut staged.change(no, BlockKind::GroupDescriptor)?[offset..offset + size];
-    let free = u32::from(BG_FREE_BLOCKS_COUNT.get(raw)) + (after - before);
+    let free = u32::from(BG_FREE_BLOCKS_COUNT.get(raw));
+    let free = if used { free.saturating_sub(changed) } else { free + changed };
     BG_FREE_BLOCKS_COUNT.put(raw, low16(free));
+    if shape.features.has_group_sums() {
+        let flags = BG_FLAGS.get(raw) & !BLOCK_UNINIT;
+        BG_FLAGS.put(raw, flags);
+    }
     if let Some(sum) = sum {
         put_block_bitmap_sum(raw, sum);
     }
-    new.sums.seal_descriptor(last, raw);
-    Ok(u64::from(after - before))
+    shape.sums.seal_descriptor(group, raw);
+    Ok(changed)
 }
 
-fn descriptor(staged: &mut Staged<'_>, shape: &Superblock, group: u32) -> Result<GroupDescriptor> {
+/// A group that goes has nothing free: a kernel that replays the log has counted it already, and must not give files what lies there. Behind
+/// the last descriptor there may be older ones.
+pub(super) fn retire_descriptor(staged: &mut Staged<'_>, shape: &Superblock, group: u32) -> Result<()> {
+    let (no, offset) = shape.descriptor_place(group);
+    let (size, is_last) = (shape.descriptor_size(), group + 1 == shape.group_count());
+    let block = staged.change(no, BlockKind::GroupDescriptor)?;
+    if is_last {
+        block[offset + size..].fill(0);
+    }
+    let raw = &mut block[offset..offset + size];
+    BG_FREE_BLOCKS_COUNT.put(raw, 0);
+    BG_FREE_INODES_COUNT.put(raw, 0);
+    shape.sums.seal_descriptor(group, raw);
+    Ok(())
+}
+
+pub(super) fn descriptor(staged: &mut Staged<'_>, shape: &Superblock, group: u32) -> Result<GroupDescriptor> {
     let (no, offset) = shape.descriptor_place(group);
     let block = staged.change(no, BlockKind::GroupDescriptor)?;
     let raw = &block[offset..offset + shape.descriptor_size()];
@@ -55,10 +93,10 @@ fn descriptor(staged: &mut Staged<'_>, shape: &Superblock, group: u32) -> Result
 /// Describes the new groups in the table.
 pub(super) fn put_descriptors(
     staged: &mut Staged<'_>,
-    growth: &Growth,
+    sizes: &Sizes,
     made: &[(u32, GroupDescriptor)],
 ) -> Result<()> {
-    let (old, new) = (&growth.old, &growth.new);
+    let (old, new) = (&sizes.old, &sizes.new);
     for (group, descriptor) in made {
         let (no, offset) = new.descriptor_place(*group);
         let raw = groups::encode(new, *group, descriptor);
@@ -75,8 +113,8 @@ pub(super) fn put_descriptors(
 
 /// Brings the resize inode to what is reserved now: blocks that became descriptors are not its any more, and those that are left have
 /// copies in more groups. All of it is made anew, so that it does not matter what a cut has left.
-pub(super) fn put_resize_inode(staged: &mut Staged<'_>, growth: &Growth) -> Result<()> {
-    let (old, new) = (&growth.old, &growth.new);
+pub(super) fn put_resize_inode(staged: &mut Staged<'_>, sizes: &Sizes) -> Result<()> {
+    let (old, new) = (&sizes.old, &sizes.new);
     if new.features.compat & compat::RESIZE_INODE == 0 {
         return Ok(());
     }

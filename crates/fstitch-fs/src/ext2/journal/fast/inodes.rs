@@ -3,26 +3,18 @@
 //! Of the 60 bytes of its map a record is believed where they are no map: a short link's target, a device's number, contents that lie
 //! in the inode. The map by extents is what home had, and what records of ranges make of it.
 
-use fstitch_core::{BlockKind, BlockNo, Error, FileKind, InodeNo, Result};
+use fstitch_core::{BlockKind, Error, FileKind, InodeNo, Result};
 
 use super::{Apply, damaged, has_map};
 use crate::ext2::layout::extent::{EXTENT_MAGIC, Node};
 use crate::ext2::layout::inode::{
-    self, DiskInode, EXTENTS_FL, FAST_SYMLINK, I_BLOCK, I_DTIME, I_FLAGS, I_GENERATION, I_LINKS_COUNT,
-    I_MODE, I_SIZE, INLINE_DATA_FL, pointer_field,
+    DiskInode, EXTENTS_FL, FAST_SYMLINK, I_BLOCK, I_DTIME, I_FLAGS, I_GENERATION, I_LINKS_COUNT, I_MODE,
+    I_SIZE, INLINE_DATA_FL, pointer_field,
 };
 use crate::ext2::layout::superblock::ROOT_INO;
 use crate::ext2::num::{idx, low16};
 
-use super::super::orphans::{Orphan, Pass};
-
-impl Pass<'_, '_> {
-    /// Where an inode lies.
-    pub(super) fn place(&self, ino: u32) -> Result<(BlockNo, usize)> {
-        let (_, _, descriptor) = self.descriptor(self.shape.group_of_inode(ino))?;
-        Ok(inode::place(&self.shape, descriptor.inode_table, ino))
-    }
-}
+use super::super::pass::Loaded;
 
 impl Apply<'_, '_, '_> {
     /// Fails unless records may speak of an inode of this number.
@@ -33,42 +25,24 @@ impl Apply<'_, '_, '_> {
     }
 
     /// An inode that is in use.
-    pub(super) fn load(&self, ino: u32) -> Result<Option<Orphan>> {
+    pub(super) fn load(&self, ino: u32) -> Result<Option<Loaded>> {
         self.check_number(ino)?;
-        let group = self.pass.shape.group_of_inode(ino);
-        let (_, _, descriptor) = self.pass.descriptor(group)?;
-        let bit = (ino - 1) % self.pass.shape.inodes_per_group;
-        if descriptor.is_inode_uninit() {
-            return Ok(None);
-        }
-        let bitmap = self.pass.read(BlockNo(u64::from(descriptor.inode_bitmap)), BlockKind::InodeBitmap)?;
-        if bitmap[idx(bit / 8)] & 1 << (bit % 8) == 0 {
-            return Ok(None);
-        }
-        let at = inode::place(&self.pass.shape, descriptor.inode_table, ino);
-        let block = self.pass.read(at.0, BlockKind::Inode)?;
-        let bytes = &block[at.1..at.1 + usize::from(self.pass.shape.inode_size)];
-        let disk = DiskInode::parse(bytes, InodeNo(u64::from(ino)), at.0, &self.pass.shape)?;
-        Ok(Some(Orphan { ino, group, at, disk }))
+        self.pass.load_inode(ino)
     }
 
     /// Writes an inode's fields.
-    pub(super) fn put(&mut self, orphan: &Orphan) -> Result<()> {
-        let (size, block_size) = (usize::from(self.pass.shape.inode_size), self.pass.shape.block_size);
-        self.pass.summed.inodes.insert(orphan.ino, orphan.at);
-        let block = self.pass.change(orphan.at.0, BlockKind::Inode)?;
-        orphan.disk.encode_into(&mut block[orphan.at.1..orphan.at.1 + size], block_size);
-        Ok(())
+    pub(super) fn put(&mut self, orphan: &Loaded) -> Result<()> {
+        self.pass.put_inode(orphan)
     }
 
     /// Notes the blocks that an inode has before the first record changes its map.
-    pub(super) fn lift(&mut self, orphan: &Orphan) -> Result<()> {
+    pub(super) fn lift(&mut self, orphan: &Loaded) -> Result<()> {
         if self.known.get(&orphan.ino).is_some_and(|known| known.is_lifted) {
             return Ok(());
         }
         if has_map(orphan, self.pass.shape.block_size) {
             let mut had = Vec::new();
-            self.each_run(orphan, &mut |first, count| had.push((first, first + count)))?;
+            self.pass.each_run(orphan, &mut |first, count, _| had.push((first, first + count)))?;
             self.had.extend(had);
         }
         self.known.entry(orphan.ino).or_default().is_lifted = true;
@@ -110,9 +84,9 @@ impl Apply<'_, '_, '_> {
                 if before.disk.xattr_block != 0 {
                     self.pass.free_attributes(before.disk.xattr_block)?;
                 }
-                self.count_directory(before.group, is_directory, was_directory)
+                self.pass.count_directory(before.group, is_directory, was_directory)
             }
-            None => self.mark_inode(ino, is_directory),
+            None => self.pass.mark_inode(ino, is_directory),
         }
     }
 }

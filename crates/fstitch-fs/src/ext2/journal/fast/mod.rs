@@ -32,7 +32,7 @@ use fstitch_patch::journal::Scan;
 use fstitch_patch::journal::fast::{Change, FastCommits};
 
 use super::orphan_file::OrphanFile;
-use super::orphans::{Orphan, Pass};
+use super::pass::{Loaded, Pass};
 use super::raw::S_LAST_ORPHAN;
 use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::inode::I_DTIME;
@@ -146,6 +146,6 @@ fn listed(pass: &Pass<'_, '_>) -> Result<BTreeSet<u32>> {
 }
 
 /// The blocks of an inode's data fork in a form that says how it is mapped.
-fn has_map(orphan: &Orphan, block_size: u32) -> bool {
+fn has_map(orphan: &Loaded, block_size: u32) -> bool {
     orphan.disk.has_extents() && orphan.disk.has_blocks(block_size)
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, FileKind, InodeFlags, Result};
 use fstitch_patch::journal::fast::Entry;
 
-use super::super::orphans::Orphan;
+use super::super::pass::Loaded;
 use super::{Apply, Waiting, damaged};
 use crate::ext2::layout::checksum::{
     DIRECTORY_TAIL, has_directory_tail, index_counts, place, put_directory_tail,
@@ -109,7 +109,7 @@ impl Apply<'_, '_, '_> {
     // ---- names ----
 
     /// Adds a name; false if it is there.
-    fn add_name(&mut self, parent: u32, named: &Orphan, name: &[u8]) -> Result<bool> {
+    fn add_name(&mut self, parent: u32, named: &Loaded, name: &[u8]) -> Result<bool> {
         let mut dir = self.directory(parent)?;
         let names = self.names(&dir)?;
         if let Some(&at) = names.places.get(name) {
@@ -147,7 +147,7 @@ impl Apply<'_, '_, '_> {
     }
 
     /// Takes a name away; false if it is not there, or leads elsewhere.
-    fn drop_name(&mut self, entry: &Entry<'_>, named: Option<&Orphan>) -> Result<bool> {
+    fn drop_name(&mut self, entry: &Entry<'_>, named: Option<&Loaded>) -> Result<bool> {
         let mut dir = self.directory(entry.parent)?;
         let names = self.names(&dir)?;
         let Some(&at) = names.places.get(entry.name) else { return Ok(false) };
@@ -184,7 +184,7 @@ impl Apply<'_, '_, '_> {
     }
 
     /// The directory's times, and its links if it has `more` subdirectories.
-    fn touch(&mut self, dir: &mut Orphan, more: i32) -> Result<()> {
+    fn touch(&mut self, dir: &mut Loaded, more: i32) -> Result<()> {
         (dir.disk.mtime, dir.disk.ctime) = (self.pass.now, self.pass.now);
         if dir.disk.nlink > 1 {
             let links = i64::from(dir.disk.nlink) + i64::from(more);
@@ -196,7 +196,7 @@ impl Apply<'_, '_, '_> {
 
     // ---- directories ----
 
-    fn directory(&mut self, ino: u32) -> Result<Orphan> {
+    fn directory(&mut self, ino: u32) -> Result<Loaded> {
         let dir = self.load(ino)?.filter(|dir| dir.disk.kind == FileKind::Directory);
         let dir = dir.ok_or_else(|| damaged(format!("inode {ino} is no directory")))?;
         if dir.disk.has_inline_data() {
@@ -209,7 +209,7 @@ impl Apply<'_, '_, '_> {
     }
 
     /// The names of a directory, which are looked at once.
-    fn names(&mut self, dir: &Orphan) -> Result<&mut Names> {
+    fn names(&mut self, dir: &Loaded) -> Result<&mut Names> {
         if !self.dirs.contains_key(&dir.ino) {
             let names = self.read_names(dir)?;
             self.dirs.insert(dir.ino, names);
@@ -217,7 +217,7 @@ impl Apply<'_, '_, '_> {
         Ok(self.dirs.get_mut(&dir.ino).expect("just inserted"))
     }
 
-    fn read_names(&self, dir: &Orphan) -> Result<Names> {
+    fn read_names(&self, dir: &Loaded) -> Result<Names> {
         let count = dir.disk.size / u64::from(self.pass.shape.block_size);
         if count > u64::from(self.pass.shape.blocks_count) {
             return Err(damaged(format!("directory {} has {count} blocks", dir.ino)));
@@ -245,7 +245,7 @@ impl Apply<'_, '_, '_> {
     }
 
     /// Block `at` of a directory holds this, with its sum.
-    fn put_names(&mut self, dir: &Orphan, at: usize, mut bytes: BlockBuf) -> Result<()> {
+    fn put_names(&mut self, dir: &Loaded, at: usize, mut bytes: BlockBuf) -> Result<()> {
         let sums = self.pass.shape.sums.of_inode(dir.ino, dir.disk.generation);
         if has_directory_tail(&bytes)
             && let Some(placed) = sums.directory_leaf(&bytes)
@@ -261,7 +261,7 @@ impl Apply<'_, '_, '_> {
     }
 
     /// Gives a directory one more block, which is empty. Says which of its blocks it is.
-    fn grow(&mut self, dir: &mut Orphan) -> Result<usize> {
+    fn grow(&mut self, dir: &mut Loaded) -> Result<usize> {
         if !dir.disk.has_extents() {
             let problem = "fast commits that need one more block for a directory without extents";
             return Err(Error::Unsupported(problem.into()));
@@ -283,7 +283,7 @@ impl Apply<'_, '_, '_> {
     }
 
     /// Makes an inode an empty directory in `parent`.
-    fn make_directory(&mut self, dir: &mut Orphan, parent: u32) -> Result<()> {
+    fn make_directory(&mut self, dir: &mut Loaded, parent: u32) -> Result<()> {
         if !dir.disk.has_extents() {
             return Err(Error::Unsupported("fast commits that make a directory without extents".into()));
         }
@@ -303,7 +303,7 @@ impl Apply<'_, '_, '_> {
     }
 
     /// The directory's `..` names `parent`.
-    fn set_parent(&mut self, dir: &Orphan, parent: u32) -> Result<()> {
+    fn set_parent(&mut self, dir: &Loaded, parent: u32) -> Result<()> {
         let names = self.names(dir)?;
         let Some(&at) = names.places.get(&b".."[..]) else {
             return Err(damaged(format!("directory {} has no ..", dir.ino)));
@@ -319,7 +319,7 @@ impl Apply<'_, '_, '_> {
     }
 
     /// Takes a directory's index away, before a name comes that is not in it.
-    fn drop_index(&mut self, dir: &mut Orphan) -> Result<()> {
+    fn drop_index(&mut self, dir: &mut Loaded) -> Result<()> {
         if dir.disk.flags & InodeFlags::INDEX == 0 {
             return Ok(());
         }

@@ -5,12 +5,11 @@ use std::ops::Range;
 use fstitch_core::{BlockKind, BlockNo, Error, Result};
 use fstitch_patch::journal::fast;
 
-use super::super::orphans::{Orphan, Pass};
+use super::super::pass::{Loaded, Pass};
 use super::settle::Space;
 use super::{Apply, damaged, within};
+use crate::ext2::extents::expected_node;
 use crate::ext2::extents::tree::{Nodes, Tree};
-use crate::ext2::extents::walk::{Part, Source, walk};
-use crate::ext2::extents::{expected_node, root_over};
 use crate::ext2::layout::extent::{Extent, Node, block_max};
 
 /// Nodes as records have changed them, and blocks for new ones.
@@ -37,23 +36,6 @@ impl Nodes for RecordNodes<'_, '_, '_> {
 }
 
 impl Apply<'_, '_, '_> {
-    /// Calls `each` with every run of blocks in an inode's map, nodes included.
-    pub(super) fn each_run(&self, orphan: &Orphan, each: &mut dyn FnMut(u32, u32)) -> Result<()> {
-        let pass = &self.pass;
-        let mut read = |node: u32| {
-            let block = pass.read(BlockNo(u64::from(node)), BlockKind::Indirect)?;
-            Ok(block.to_vec())
-        };
-        let mut source = Source { blocks_count: pass.shape.blocks_count, read: &mut read };
-        walk((&orphan.disk.block, orphan.at.0), &mut source, &mut |part| {
-            match part {
-                Part::Node(node) => each(node, 1),
-                Part::Extent(extent) => each(extent.start, extent.len),
-            }
-            Ok(())
-        })
-    }
-
     /// These blocks are in the file there, whatever was before.
     pub(super) fn add_range(&mut self, ino: u32, extent: fast::Extent) -> Result<()> {
         let (start, end) = within(extent.physical, u64::from(extent.count))?;
@@ -92,7 +74,7 @@ impl Apply<'_, '_, '_> {
     /// Edits the tree of extents of an inode, which gets its new root.
     pub(super) fn edit_tree(
         &mut self,
-        orphan: &mut Orphan,
+        orphan: &mut Loaded,
         edit: impl FnOnce(&mut Tree<RecordNodes<'_, '_, '_>>) -> Result<()>,
     ) -> Result<()> {
         let shape = &self.pass.shape;
@@ -101,17 +83,7 @@ impl Apply<'_, '_, '_> {
         let mut tree = Tree::new(root, RecordNodes { pass: self.pass, space: &mut self.space, near });
         edit(&mut tree)?;
         let Tree { root, nodes, freed, .. } = tree;
-        orphan.disk.block = root_over(&root, &orphan.disk.block);
-        let sums = self.pass.shape.sums.of_inode(orphan.ino, orphan.disk.generation);
-        self.pass.summed.nodes_of = Some(sums);
-        for (block, held) in nodes.into_iter().filter(|(_, held)| held.is_changed) {
-            let bytes = self.pass.change(BlockNo(u64::from(block)), BlockKind::Indirect)?;
-            if held.is_new {
-                bytes.fill(0);
-            }
-            held.node.encode_into(bytes);
-        }
-        self.pass.summed.nodes_of = None;
+        self.pass.put_tree(orphan, &root, nodes)?;
         for &block in freed.keys() {
             self.pass.forget(BlockNo(u64::from(block)));
         }
