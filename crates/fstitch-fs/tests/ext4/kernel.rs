@@ -254,6 +254,10 @@ pub fn scattered(scratch: &Scratch, image: &[u8]) -> Option<(Vec<u8>, Tree)> {
     let path = new_path(scratch);
     std::fs::write(&path, image).unwrap();
     let mounted = Mounted::new(scratch, &path)?;
+    // Low numbers are in use while the others are taken.
+    let filler = mounted.0.join("filler");
+    std::fs::create_dir(&filler).unwrap();
+    (0..6500).for_each(|no| std::fs::write(filler.join(no.to_string()), b"").unwrap());
     fill(&mounted.0);
     let (mut seed, mut shared) = (Seed::new(9), Vec::new());
     for at in 0..30 {
@@ -269,13 +273,16 @@ pub fn scattered(scratch: &Scratch, image: &[u8]) -> Option<(Vec<u8>, Tree)> {
                 shared.push(file.to_str().unwrap().to_owned());
             }
         }
-        if at % 7 == 0 {
-            for no in 0..700 {
-                let name = dir.join(format!("another name of a file, number {no} of many"));
-                std::fs::hard_link(dir.join("file 1"), name).unwrap();
-            }
+        // Enough for an index, whatever the block size.
+        for no in 0..150 {
+            std::fs::hard_link(
+                dir.join("file 1"),
+                dir.join(format!("another name of a file, number {no} of many")),
+            )
+            .unwrap();
         }
     }
+    std::fs::remove_dir_all(&filler).unwrap();
     let value = "v".repeat(500);
     let arguments: Vec<&str> = shared.iter().map(String::as_str).collect();
     let (code, said) = run("setfattr", &[&["-n", "user.shared", "-v", &value][..], &arguments].concat());
