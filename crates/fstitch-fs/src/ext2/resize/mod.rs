@@ -1,4 +1,4 @@
-//! Another size for a volume that nobody has mounted. Why it may be cut at any moment: `docs/design/resize.md`. Smaller: [`shrink`].
+//! Another size for a volume that nobody has mounted. Why it may be cut at any moment: `docs/design/resize.md`. Smaller: `shrink`.
 //!
 //! ```text
 //!   plan ─► new groups, behind the end (groups) ─► what changes inside (table) ─► one transaction (commit) ─► copies
