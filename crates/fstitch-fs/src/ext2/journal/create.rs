@@ -16,8 +16,8 @@ use fstitch_patch::journal::format::{
 };
 
 use super::copies::{self, S_JNL_BLOCKS, S_JNL_BLOCKS_LEN};
-use super::find::{Journal, Place, inode_place, internal, locate, read_descriptor};
-use super::pass::Pass;
+use super::find::{Place, inode_place, internal, locate, read_descriptor};
+use super::pass::in_batches;
 use super::raw::{
     JOURNAL_INO, S_FEATURE_COMPAT, S_FREE_BLOCKS_COUNT, S_JNL_BACKUP_TYPE, S_JOURNAL_DEV, S_JOURNAL_INUM,
     S_JOURNAL_UUID, S_STATE, STATE_ERROR, STATE_VALID, Superblock,
@@ -191,18 +191,15 @@ pub(in crate::ext2) fn move_before(device: &dyn BlockDevice, end: u32, now: Time
 /// Marks blocks as used or free by one transaction in the volume's journal, which is home and counted when this returns.
 fn mark_through_log(device: &dyn BlockDevice, blocks: &[u32], used: bool, now: Timestamp) -> Result<()> {
     let (mut raw, shape) = read_superblock(device)?;
-    let volume = BlockView::new(device, idx(shape.block_size));
-    let journal = Journal::find(&volume, &shape, Place::Inode(JOURNAL_INO), None)?;
-    let mut log = journal.open(&volume)?;
-    let mut pass = Pass::new(volume, shape, &mut log, (now, usize::MAX))?;
-    pass.what = Structure::Journal;
-    pass.mark_blocks(&Runs::of(blocks.iter().map(|&block| (block, block + 1)).collect()), used)?;
-    if pass.changes() > pass.batch_max() {
-        return Err(Error::Unsupported(format!("moving a journal of {} blocks", blocks.len())));
-    }
-    set_dirty(&mut raw, true);
-    write_superblock(device, &raw)?;
-    pass.send()?;
+    in_batches(device, (&shape, Structure::Journal), (now, usize::MAX), |mut pass| {
+        pass.mark_blocks(&Runs::of(blocks.iter().map(|&block| (block, block + 1)).collect()), used)?;
+        if pass.changes() > pass.batch_max() {
+            return Err(Error::Unsupported(format!("moving a journal of {} blocks", blocks.len())));
+        }
+        set_dirty(&mut raw, true);
+        write_superblock(device, &raw)?;
+        pass.send()
+    })?;
     settle(device, now)
 }
 

@@ -32,9 +32,9 @@ pub(crate) use find::{Internal, whole_file};
 pub use find::{Journal, Place, locate};
 pub use orphans::Orphans;
 pub use pass::BATCH_MAX;
-pub(super) use pass::{Loaded, Pass};
+pub(super) use pass::{Loaded, Pass, in_batches};
 pub use recover::{Options, Recovered, abandon, needs_recovery, read_superblock, recover};
-pub(super) use recover::{settle, write_superblock};
+pub(super) use recover::{set_dirty, settle, write_superblock};
 pub(crate) use restore::from_backup;
 pub use restore::{is_sound, restore};
 

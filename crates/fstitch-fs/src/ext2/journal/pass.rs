@@ -9,10 +9,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, FileKind, InodeNo, Result, Structure, Timestamp};
+use fstitch_core::{
+    BlockBuf, BlockDevice, BlockKind, BlockNo, Error, FileKind, InodeNo, Result, Structure, Timestamp,
+};
 use fstitch_patch::journal::{Log, Scan, replay};
 
-use super::raw::{S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, SUPERBLOCK_SIZE, Superblock};
+use super::find::{Journal, Place};
+use super::raw::{JOURNAL_INO, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, SUPERBLOCK_SIZE, Superblock};
 use crate::ext2::extents::root_over;
 use crate::ext2::extents::tree::Held;
 use crate::ext2::extents::walk::{Part, Source, walk};
@@ -73,6 +76,24 @@ pub(in crate::ext2) struct Pass<'a, 'd> {
     pub(in crate::ext2) what: Structure,
     /// What of the changed blocks has sums to be put right.
     pub(in crate::ext2) summed: Summed,
+}
+
+/// Works on the volume on `device` in batches of `batch_max` blocks through the journal that it has in itself, whose log is empty.
+///
+/// # Errors
+/// Those of the work; `Unsupported` if the journal is too short for anything; `Io`, `Corrupt`.
+pub(in crate::ext2) fn in_batches<T>(
+    device: &dyn BlockDevice,
+    (shape, what): (&Superblock, Structure),
+    (now, batch_max): (Timestamp, usize),
+    work: impl FnOnce(Pass<'_, '_>) -> Result<T>,
+) -> Result<T> {
+    let volume = BlockView::new(device, idx(shape.block_size));
+    let journal = Journal::find(&volume, shape, Place::Inode(JOURNAL_INO), None)?;
+    let mut log = journal.open(&volume)?;
+    let mut pass = Pass::new(volume, shape.clone(), &mut log, (now, batch_max))?;
+    pass.what = what;
+    work(pass)
 }
 
 impl<'a, 'd> Pass<'a, 'd> {

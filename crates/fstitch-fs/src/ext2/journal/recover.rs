@@ -129,7 +129,7 @@ pub(super) fn is_dirty(raw: &[u8]) -> bool {
     S_FEATURE_INCOMPAT.get(raw) & incompat::RECOVER != 0
 }
 
-pub(super) fn set_dirty(raw: &mut [u8], on: bool) {
+pub(in crate::ext2) fn set_dirty(raw: &mut [u8], on: bool) {
     let word = S_FEATURE_INCOMPAT.get(raw) & !incompat::RECOVER;
     S_FEATURE_INCOMPAT.put(raw, if on { word | incompat::RECOVER } else { word });
 }

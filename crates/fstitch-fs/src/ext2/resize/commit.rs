@@ -7,13 +7,11 @@ use fstitch_patch::journal::replay;
 
 use super::plan::Sizes;
 use super::staged::Staged;
-use crate::ext2::journal::{Journal, Place, write_superblock};
+use crate::ext2::journal::{Journal, Place, read_superblock, set_dirty, write_superblock};
 use crate::ext2::layout::checksum::seal_superblock;
-use crate::ext2::layout::feature::incompat;
 use crate::ext2::layout::keep_sum;
 use crate::ext2::layout::superblock::{
-    S_BLOCK_GROUP_NR, S_CHECKSUM, S_FEATURE_INCOMPAT, S_OVERHEAD_BLOCKS, S_STATE, STATE_VALID,
-    SUPERBLOCK_SIZE, Superblock,
+    S_BLOCK_GROUP_NR, S_CHECKSUM, S_OVERHEAD_BLOCKS, S_STATE, STATE_VALID, SUPERBLOCK_SIZE, Superblock,
 };
 use crate::ext2::num::idx;
 use crate::ext2::view::BlockView;
@@ -65,7 +63,7 @@ pub(super) fn commit(
 /// what follows changes the first one alone. Whoever mounts the volume counts it. `after`, as which the superblock is to be written, gets the
 /// sum that it keeps.
 fn forget_overhead(device: &dyn BlockDevice, after: &[u8]) -> Result<Vec<u8>> {
-    let (mut raw, _) = crate::ext2::journal::read_superblock(device)?;
+    let (mut raw, _) = read_superblock(device)?;
     if S_OVERHEAD_BLOCKS.get(&raw) != 0 {
         S_OVERHEAD_BLOCKS.put(&mut raw, 0);
         seal_superblock(&mut raw);
@@ -101,10 +99,10 @@ fn journaled(
     volume.read(no, BlockKind::Superblock, &mut block)?;
     let at = sizes.old.offset_in_block();
     let mut before = block[at..at + SUPERBLOCK_SIZE].to_vec();
-    set_recover(&mut before, true);
+    set_dirty(&mut before, true);
     let after = &mut block[at..at + SUPERBLOCK_SIZE];
     after.copy_from_slice(raw);
-    set_recover(after, true);
+    set_dirty(after, true);
     keep_sum(after);
     seal_superblock(after);
     inside.insert(no, (BlockKind::Superblock, block));
@@ -125,14 +123,9 @@ fn journaled(
     write_superblock(device, raw)
 }
 
-pub(super) fn set_recover(raw: &mut [u8], on: bool) {
-    let word = S_FEATURE_INCOMPAT.get(raw) & !incompat::RECOVER;
-    S_FEATURE_INCOMPAT.put(raw, if on { word | incompat::RECOVER } else { word });
-}
-
 /// Without a journal: the volume is not clean while its parts change, and the superblock makes it the new one.
 fn in_order(device: &dyn BlockDevice, inside: &Blocks, raw: &[u8]) -> Result<()> {
-    let (mut before, shape) = crate::ext2::journal::read_superblock(device)?;
+    let (mut before, shape) = read_superblock(device)?;
     let state = S_STATE.get(&before) & !STATE_VALID;
     S_STATE.put(&mut before, state);
     write_superblock(device, &before)?;

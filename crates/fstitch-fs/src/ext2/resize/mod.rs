@@ -118,7 +118,7 @@ pub fn resize(
 fn grow(device: &dyn BlockDevice, sizes: Sizes, place: Option<Place>, now: Timestamp) -> Result<()> {
     let volume = BlockView::new(device, idx(sizes.old.block_size));
     let mut staged = Staged::new(volume);
-    let (mut free, mut inodes) = (0, 0);
+    let (mut free, mut inodes) = (u64::from(sizes.old.free_blocks), u64::from(sizes.old.free_inodes));
     let mut descriptors = Vec::new();
     for group in sizes.old.group_count()..sizes.new.group_count() {
         let made = groups::describe(&sizes.new, group);

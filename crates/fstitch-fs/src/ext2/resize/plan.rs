@@ -55,16 +55,10 @@ impl Sizes {
                 "a volume of {blocks} blocks: its descriptors take {more} blocks more, and {reserved} are reserved for that"
             ));
         }
-        let mut new = raw.to_vec();
-        S_BLOCKS_COUNT.put(&mut new, blocks);
-        S_INODES_COUNT.put(&mut new, inodes);
-        let share = u64::from(old.reserved_blocks) * u64::from(blocks) / u64::from(old.blocks_count);
-        S_R_BLOCKS_COUNT.put(&mut new, low32(share));
+        let mut new = sized(raw, &old, blocks, inodes);
         if let Ok(left) = u16::try_from(reserved - more.min(reserved)) {
             S_RESERVED_GDT_BLOCKS.put(&mut new, left);
         }
-        // Whoever mounts the volume counts them.
-        S_OVERHEAD_BLOCKS.put(&mut new, 0);
         let shape = Superblock::parse_unsummed(&new, bytes)?;
         Ok(Some(Self { old, new: shape, raw: new }))
     }
@@ -91,11 +85,7 @@ impl Sizes {
         if blocks == old.blocks_count {
             return Ok(None);
         }
-        let mut new = raw.to_vec();
-        S_BLOCKS_COUNT.put(&mut new, blocks);
-        S_INODES_COUNT.put(&mut new, trial.group_count() * old.inodes_per_group);
-        let share = u64::from(old.reserved_blocks) * u64::from(blocks) / u64::from(old.blocks_count);
-        S_R_BLOCKS_COUNT.put(&mut new, low32(share));
+        let mut new = sized(raw, &old, blocks, trial.group_count() * old.inodes_per_group);
         if old.first_meta_bg != u32::MAX {
             S_FIRST_META_BG.put(&mut new, old.first_meta_bg.min(trial.descriptor_blocks()));
         }
@@ -105,27 +95,28 @@ impl Sizes {
             let reserved = (u32::from(old.reserved_gdt_blocks) + less).min(old.pointers_per_block());
             S_RESERVED_GDT_BLOCKS.put(&mut new, low16(reserved));
         }
-        S_OVERHEAD_BLOCKS.put(&mut new, 0);
         let shape = Superblock::parse_unsummed(&new, bytes)?;
         Ok(Some(Self { old, new: shape, raw: new }))
     }
 
     /// The new superblock, with so many free blocks and inodes.
-    pub(super) fn superblock_with(&self, blocks: u64, inodes: u64) -> Vec<u8> {
+    pub(super) fn superblock(&self, blocks: u64, inodes: u64) -> Vec<u8> {
         let mut raw = self.raw.clone();
         for (field, count) in [(S_FREE_BLOCKS_COUNT, blocks), (S_FREE_INODES_COUNT, inodes)] {
             field.put(&mut raw, u32::try_from(count).unwrap_or(u32::MAX));
         }
         raw
     }
+}
 
-    /// The new superblock, with so many more free blocks and inodes.
-    pub(super) fn superblock(&self, blocks: u64, inodes: u64) -> Vec<u8> {
-        let mut raw = self.raw.clone();
-        for (field, more) in [(S_FREE_BLOCKS_COUNT, blocks), (S_FREE_INODES_COUNT, inodes)] {
-            let sum = u64::from(field.get(&raw)) + more;
-            field.put(&mut raw, u32::try_from(sum).unwrap_or(u32::MAX));
-        }
-        raw
-    }
+/// The superblock of a volume with so many blocks and inodes, and its share of them reserved.
+fn sized(raw: &[u8], old: &Superblock, blocks: u32, inodes: u32) -> Vec<u8> {
+    let mut new = raw.to_vec();
+    S_BLOCKS_COUNT.put(&mut new, blocks);
+    S_INODES_COUNT.put(&mut new, inodes);
+    let share = u64::from(old.reserved_blocks) * u64::from(blocks) / u64::from(old.blocks_count);
+    S_R_BLOCKS_COUNT.put(&mut new, low32(share));
+    // Whoever mounts the volume counts them.
+    S_OVERHEAD_BLOCKS.put(&mut new, 0);
+    new
 }

@@ -40,6 +40,9 @@ use crate::ext2::runs::Runs;
 use names::Names;
 use settle::Space;
 
+/// What is damaged where a fast commit does not fit the volume.
+const FAST: Structure = Structure::Other("fast commit");
+
 /// An inode that records speak of.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
@@ -77,6 +80,7 @@ struct Apply<'p, 'a, 'd> {
 /// # Errors
 /// `Io`; `Corrupt` if they do not fit the volume, `Unsupported` by name: nothing was changed.
 pub(super) fn apply(mut pass: Pass<'_, '_>, scan: &Scan, fast: &FastCommits) -> Result<()> {
+    pass.what = FAST;
     let listed = listed(&pass)?;
     let claimed = fast.changes().filter_map(|change| match change {
         Change::AddRange { extent, .. } => Some((extent.physical, u64::from(extent.count))),
@@ -124,7 +128,7 @@ fn within(first: u64, count: u64) -> Result<(u32, u32)> {
 
 /// A fast commit that does not fit the volume.
 fn damaged(problem: impl Into<String>) -> Error {
-    Error::corrupt(Structure::Other("fast commit"), None, problem.into())
+    Error::corrupt(FAST, None, problem.into())
 }
 
 /// The inodes in the list of orphans and in the orphan file. One that leads around or out of the volume is for who works it off.

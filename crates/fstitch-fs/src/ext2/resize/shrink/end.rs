@@ -69,7 +69,7 @@ pub(super) fn cut_off(device: &dyn BlockDevice, sizes: Sizes, place: Place, now:
     table::put_resize_inode(&mut staged, &sizes)?;
     // Descriptors that lie with the groups that they describe go with them: nothing of the transaction may lie out of the new volume.
     drop(staged.blocks.split_off(&BlockNo(u64::from(new.blocks_count))));
-    let raw = sizes.superblock_with(blocks, inodes);
+    let raw = sizes.superblock(blocks, inodes);
     commit::check(device, &sizes, &staged, Some(place))?;
     commit::commit(device, &sizes, staged, (&raw, Some(place)), now)?;
     forget_copies(device, new)

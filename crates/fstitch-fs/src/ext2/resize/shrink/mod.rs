@@ -28,10 +28,9 @@ use std::collections::BTreeSet;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Structure, Timestamp};
 
 use super::Progress;
-use super::commit::set_recover;
 use super::plan::Sizes;
 use crate::ext2::journal::{
-    self, BATCH_MAX, Journal, Loaded, Pass, Place, read_superblock, write_superblock,
+    self, BATCH_MAX, Loaded, Pass, Place, in_batches, read_superblock, set_dirty, write_superblock,
 };
 use crate::ext2::layout::checksum::{
     block_bitmap_sum, inode_bitmap_sum, is_placed, kept_of_bitmap_sum, place,
@@ -40,7 +39,6 @@ use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::superblock::{JOURNAL_INO, Superblock};
 use crate::ext2::num::{idx, wide};
 use crate::ext2::runs::Runs;
-use crate::ext2::view::BlockView;
 use census::{Census, Names};
 use room::Room;
 
@@ -71,15 +69,24 @@ pub(super) fn shrink(
     progress: &mut Progress<'_>,
 ) -> Result<()> {
     let limits = Limits { end: sizes.new.blocks_count, inodes: sizes.new.inodes_count };
-    let census = surveyed(device, &sizes, place, limits, now)?;
+    if place != Place::Inode(JOURNAL_INO) {
+        return Err(Error::Unsupported(format!(
+            "shrinking a volume whose journal is a file's: it is in {place:?}"
+        )));
+    }
+    let batches = (now, usize::MAX);
+    let census =
+        in_batches(device, (&sizes.old, Structure::Volume), batches, |pass| surveyed(pass, &sizes, limits))?;
     if census.blocks.contains(&JOURNAL_INO) {
         journal::move_before(device, limits.end, now)?;
     }
     let (mut raw, old) = read_superblock(device)?;
     if !census.blocks.is_empty() || !census.numbers.is_empty() || !census.attributes.is_empty() {
-        set_recover(&mut raw, true);
+        set_dirty(&mut raw, true);
         write_superblock(device, &raw)?;
-        let moved = moved(device, &old, (place, limits), &census, now, progress);
+        let moved = in_batches(device, (&old, Structure::Volume), batches, |pass| {
+            moved(pass, limits, &census, progress)
+        });
         if moved.is_err() {
             // What was moved is whole. If this fails too, whoever opens the volume next does it.
             let _ = journal::settle(device, now);
@@ -126,12 +133,10 @@ fn verify_bitmaps(pass: &Pass<'_, '_>) -> Result<()> {
 
 /// Fails if anything is in use still that goes.
 fn nothing_is_behind(device: &dyn BlockDevice, old: &Superblock, limits: Limits) -> Result<()> {
-    let volume = BlockView::new(device, idx(old.block_size));
-    let journal = Journal::find(&volume, old, Place::Inode(JOURNAL_INO), None)?;
-    let mut log = journal.open(&volume)?;
-    let pass = Pass::new(volume, old.clone(), &mut log, (Timestamp::default(), BATCH_MAX))?;
-    let (blocks, inodes) =
-        (census::used_behind(&pass, limits.end)?, census::numbers_behind(&pass, limits.inodes)?);
+    let ready = (Timestamp::default(), BATCH_MAX);
+    let (blocks, inodes) = in_batches(device, (old, Structure::Volume), ready, |pass| {
+        Ok((census::used_behind(&pass, limits.end)?, census::numbers_behind(&pass, limits.inodes)?))
+    })?;
     if blocks == 0 && inodes == 0 {
         return Ok(());
     }
@@ -140,24 +145,9 @@ fn nothing_is_behind(device: &dyn BlockDevice, old: &Superblock, limits: Limits)
 }
 
 /// What is to be moved. Fails, before anything is written, if that cannot be.
-fn surveyed(
-    device: &dyn BlockDevice,
-    sizes: &Sizes,
-    place: Place,
-    limits: Limits,
-    now: Timestamp,
-) -> Result<Census> {
-    let old = &sizes.old;
-    let volume = BlockView::new(device, idx(old.block_size));
-    let journal = Journal::find(&volume, old, place, None)?;
-    let mut log = journal.open(&volume)?;
-    let most = log.apply_max();
-    let mut pass = Pass::new(volume, old.clone(), &mut log, (now, BATCH_MAX))?;
-    pass.what = Structure::Volume;
+fn surveyed(mut pass: Pass<'_, '_>, sizes: &Sizes, limits: Limits) -> Result<Census> {
+    let (old, most) = (&sizes.old, pass.batch_max());
     let refuse = |what: String| Err(Error::Unsupported(what));
-    if place != Place::Inode(JOURNAL_INO) {
-        return refuse(format!("shrinking a volume whose journal is a file's: it is in {place:?}"));
-    }
     verify_bitmaps(&pass)?;
     let mut inodes = 0_u64;
     for group in 0..sizes.new.group_count() {
@@ -209,21 +199,8 @@ fn surveyed(
 }
 
 /// Moves all that lies behind the new end.
-fn moved(
-    device: &dyn BlockDevice,
-    old: &Superblock,
-    (place, limits): (Place, Limits),
-    census: &Census,
-    now: Timestamp,
-    progress: &mut Progress<'_>,
-) -> Result<()> {
-    let volume = BlockView::new(device, idx(old.block_size));
-    let journal = Journal::find(&volume, old, place, None)?;
-    let mut log = journal.open(&volume)?;
-    let most = log.apply_max();
-    let mut pass = Pass::new(volume, old.clone(), &mut log, (now, most))?;
-    pass.what = Structure::Volume;
-    let room = Room::before(&pass, limits.end)?;
+fn moved(pass: Pass<'_, '_>, limits: Limits, census: &Census, progress: &mut Progress<'_>) -> Result<()> {
+    let (room, most) = (Room::before(&pass, limits.end)?, pass.batch_max());
     let total = census.used.saturating_sub(census.journal) + wide(census.numbers.len());
     let mut done = 0;
     let mut told = |more: u64| {

@@ -34,16 +34,17 @@ impl Room {
                 let (mut at, until) = (start + from, start + from + count);
                 // A bitmap that was never written says nothing of what other groups have there.
                 for (own, own_end) in pass.own.within(at, until) {
-                    room.put(at, own - at);
+                    room.give_back(at, own - at);
                     at = own_end;
                 }
-                room.put(at, until - at);
+                room.give_back(at, until - at);
             }
         }
         Ok(room)
     }
 
-    fn put(&mut self, start: u32, len: u32) {
+    /// A run is free, or was taken and not used.
+    pub(super) fn give_back(&mut self, start: u32, len: u32) {
         if len > 0 {
             self.by_length.entry(len).or_default().push(start);
             self.free += u64::from(len);
@@ -65,13 +66,8 @@ impl Room {
         }
         self.free -= u64::from(len);
         let count = len.min(wanted);
-        self.put(start + count, len - count);
+        self.give_back(start + count, len - count);
         Ok((start, count))
-    }
-
-    /// Gives back what was taken and not used.
-    pub(super) fn give_back(&mut self, start: u32, count: u32) {
-        self.put(start, count);
     }
 }
 
@@ -82,7 +78,7 @@ mod tests {
     #[test]
     fn the_shortest_run_that_fits_is_taken() {
         let mut room = Room { by_length: BTreeMap::new(), free: 0 };
-        [(10, 4), (20, 8), (40, 2)].into_iter().for_each(|(start, len)| room.put(start, len));
+        [(10, 4), (20, 8), (40, 2)].into_iter().for_each(|(start, len)| room.give_back(start, len));
         assert_eq!(room.take(3).unwrap(), (10, 3));
         assert_eq!(room.take(1).unwrap(), (13, 1));
         assert_eq!(room.take(100).unwrap(), (20, 8));
