@@ -59,12 +59,15 @@ const SOFT: [(&str, &str, &str, u64, u64, &str); 14] = [
     ("seq3, sample", "seq3", "--sample", 1_000_000, 25_000, "--states-per-cut 16 --e2fsck 20000"),
 ];
 
+/// Workloads of the family `seams`.
+const SEAMS: u64 = 1_204;
+
 /// How many workloads of a volume are drawn, how many of them to a piece, and what is said of each.
 struct Volume<'a> {
     pairs: (u64, u64),
     random: u64,
-    /// For all sequences of one operation, the pairs, and the random runs; empty for none.
-    more: [&'a str; 3],
+    /// For all sequences of one operation, the pairs, the random runs, and operations where a transaction ends; empty for none.
+    more: [&'a str; 4],
 }
 
 const EXT3: Volume<'_> = Volume {
@@ -74,6 +77,7 @@ const EXT3: Volume<'_> = Volume {
         "--states-per-cut 64 --e2fsck 100",
         "--states-per-cut 16 --e2fsck 5000",
         "--states-per-cut 16 --e2fsck 2000",
+        "--states-per-cut 16 --e2fsck 500",
     ],
 };
 const EXTERNAL: Volume<'_> = Volume {
@@ -83,14 +87,15 @@ const EXTERNAL: Volume<'_> = Volume {
         "--states-per-cut 64 --e2fsck 100",
         "--states-per-cut 16 --e2fsck 1000",
         "--states-per-cut 16 --e2fsck 1000",
+        "",
     ],
 };
 const INSIDE: Volume<'_> = Volume {
     pairs: (5_000, 5_000),
     random: 300,
-    more: ["--states-per-cut 48", "--states-per-cut 12", "--states-per-cut 16"],
+    more: ["--states-per-cut 48", "--states-per-cut 12", "--states-per-cut 16", ""],
 };
-const INSIDE_SHORT: Volume<'_> = Volume { more: ["--states-per-cut 48", "", ""], ..INSIDE };
+const INSIDE_SHORT: Volume<'_> = Volume { more: ["--states-per-cut 48", "", "", ""], ..INSIDE };
 
 impl Volume<'_> {
     /// The runs on a volume that `system` makes.
@@ -99,6 +104,7 @@ impl Volume<'_> {
             ("seq1, all", "seq1", "--range", (1_360, 1_360)),
             ("seq2, sample", "seq2", "--sample", self.pairs),
             ("random", "random", "--range", (self.random, self.random)),
+            ("seams, all", "seams", "--range", (SEAMS, SEAMS)),
         ];
         let job = |((what, family, select, (total, piece)), more): (_, &&str)| {
             let (name, more) = (format!("{name}: {what}"), format!("{system} {more}"));

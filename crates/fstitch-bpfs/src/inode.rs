@@ -1,11 +1,11 @@
 //! An inode as the medium has it, and what is known of all of them in memory alone.
 
 use fstitch_core::num::{to_u64, to_usize};
-use fstitch_core::{Attr, Error, FileKind, InodeFlags, InodeNo, Result, Structure, Timestamp};
+use fstitch_core::{Attr, Error, FileKind, InodeFlags, InodeNo, Le, Result, Structure, Timestamp};
 use rustc_hash::FxHashMap;
 
-use crate::layout::{Field, INODES_IN_BLOCK, slot, unpack_flags, word_time};
-use crate::pm::{BLOCK_BYTES, Gate};
+use crate::layout::{Field, INODES_IN_BLOCK, unpack_flags, word_time};
+use crate::pm::{BLOCK_BYTES, Bits, Gate};
 use crate::tree;
 
 /// An inode.
@@ -122,7 +122,9 @@ pub(crate) fn load(gate: &Gate, inodes: u64, ino: u64) -> Result<Inode> {
     let at = place(gate, inodes, ino).ok_or_else(|| {
         Error::corrupt(Structure::Inode(ino), None, "there is no room for one of that number")
     })?;
-    Inode::from_words(ino, |field| gate.word(slot(at, field as u16)))
+    // All of it at once: this is asked more often than anything else.
+    let words = gate.bytes(at, 8 * Field::ALL.len());
+    Inode::from_words(ino, |field| Le::u64(words, 8 * field as usize))
 }
 
 /// What the scan of a mount finds out of inodes, and changes keep so (\[D\] §3.3.2).
@@ -133,9 +135,8 @@ pub(crate) struct Inodes {
     /// Blocks by inode.
     blocks: Vec<u64>,
     /// In use: named, or referred to.
-    used: Vec<u64>,
+    used: Bits,
     free: u64,
-    cursor: usize,
     /// Where `..` of a directory leads.
     parents: FxHashMap<u64, u64>,
     /// Freed by commits that are not fenced yet.
@@ -149,44 +150,31 @@ impl Inodes {
         if self.names.len() < end {
             self.names.resize(end, 0);
             self.blocks.resize(end, 0);
-            // What is not there is not free.
-            self.used.resize(end.div_ceil(64), u64::MAX);
+            self.used.grow(end.div_ceil(64));
         }
-        for ino in first.max(1)..first + INODES_IN_BLOCK {
-            self.used[to_usize(ino / 64)] &= !(1 << (ino % 64));
-            self.free += 1;
-        }
+        (first.max(1)..first + INODES_IN_BLOCK).for_each(|ino| self.give_back(ino));
     }
 
     /// Whether an inode is in use.
     pub(crate) fn is_used(&self, ino: u64) -> bool {
-        to_usize(ino) < self.names.len() && self.used[to_usize(ino / 64)] >> (ino % 64) & 1 == 1
+        to_usize(ino) < self.names.len() && self.used.has(ino)
     }
 
-    /// One that is not in use, which it is from now on. `None`: there is no room.
+    /// The first that is not in use, which it is from now on. `None`: there is no room.
     pub(crate) fn take(&mut self) -> Option<u64> {
-        if self.free == 0 {
-            return None;
-        }
-        let words = self.used.len();
-        let word =
-            (0..words).map(|step| (self.cursor + step) % words).find(|word| self.used[*word] != u64::MAX)?;
-        self.cursor = word;
-        let ino = to_u64(word) * 64 + u64::from((!self.used[word]).trailing_zeros());
+        let ino = self.used.first_free()?;
         self.mark(ino);
         Some(ino)
     }
 
     /// An inode is in use.
     pub(crate) fn mark(&mut self, ino: u64) {
-        let word = &mut self.used[to_usize(ino / 64)];
-        self.free -= u64::from(*word >> (ino % 64) & 1 == 0);
-        *word |= 1 << (ino % 64);
+        self.free -= u64::from(self.used.set(ino));
     }
 
     /// Nothing came of an inode.
     pub(crate) fn give_back(&mut self, ino: u64) {
-        self.used[to_usize(ino / 64)] &= !(1 << (ino % 64));
+        self.used.clear(ino);
         self.free += 1;
     }
 

@@ -398,9 +398,11 @@ impl Loss {
             change.free_contents(&self.inode);
             return;
         }
-        change.touch(self.inode.ino);
         if self.left > 0 {
+            change.touch(self.inode.ino);
             change.note_names(self.inode.ino, self.left);
+        } else {
+            change.touch_unnamed(self.inode.ino);
         }
     }
 

@@ -1,53 +1,128 @@
 //! What a mount finds out (\[D\] §3.3.2): which blocks and inodes are in use, how many names each inode has, and where `..` leads. It reads
 //! what leads somewhere, and believes none of it: a pointer that leads out of the volume, or to where another one leads, is damage.
 
+//! Names are followed by one thread. What most of the time goes to, blocks of pointers that are not in the processor's caches, is looked at
+//! by several: trees of files are put off until there are many of them.
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use fstitch_core::{Error, FileKind, Result, Structure};
 
 use crate::dir;
 use crate::inode::{Inode, Inodes};
 use crate::layout::{HEIGHT_MAX, INODES_IN_BLOCK, ROOT, SIZE_MAX};
-use crate::pm::{BLOCK_BYTES, Gate, Space};
+use crate::pm::{BLOCK_BYTES, Gate, Marks, Space};
 use crate::tree;
+
+/// Trees that are put off at most, and so many that threads begin for them.
+const PUT_OFF: usize = 1 << 16;
+const WORTH_THREADS: usize = 1 << 10;
+/// Trees that a thread takes at once.
+const PIECE: usize = 64;
+/// More threads wait for the same memory.
+const THREADS_MAX: usize = 8;
 
 /// What is used, as the medium says it.
 pub(crate) fn scan(gate: &Gate, inode_file: u64) -> Result<(Space, Inodes)> {
-    let mut scan = Scan { gate, inode_file, space: Space::new(gate.blocks()), inodes: Inodes::default() };
+    let (marks, inodes, put_off) = (Marks::new(gate.blocks()), Inodes::default(), Vec::new());
+    let mut scan = Scan { gate, inode_file, marks, inodes, put_off };
     scan.inode_file()?;
     scan.directories()?;
-    Ok((scan.space, scan.inodes))
+    scan.catch_up()?;
+    Ok((scan.marks.into_space(), scan.inodes))
 }
 
 struct Scan<'a> {
     gate: &'a Gate,
     inode_file: u64,
-    space: Space,
+    marks: Marks,
     inodes: Inodes,
+    /// Files whose trees are still to be marked.
+    put_off: Vec<Trees>,
+}
+
+/// The trees of an inode.
+struct Trees {
+    ino: u64,
+    contents: u64,
+    leaves: u64,
+    xattrs: u64,
+}
+
+impl Trees {
+    /// Marks their blocks; how many they are.
+    fn mark(&self, gate: &Gate, marks: &Marks) -> Result<u64> {
+        let of = Structure::Inode(self.ino);
+        let contents = mark_tree(gate, marks, of, (self.contents, self.leaves))?;
+        Ok(contents + mark_tree(gate, marks, of, (self.xattrs, u64::MAX))?)
+    }
+}
+
+/// Marks the blocks of a tree, as far as they count; how many they are.
+fn mark_tree(gate: &Gate, marks: &Marks, of: Structure, (root, leaves): (u64, u64)) -> Result<u64> {
+    if root & 7 > u64::from(HEIGHT_MAX) {
+        return Err(Error::corrupt(of, None, "its tree is higher than any"));
+    }
+    let mut count = 0;
+    tree::walk(gate, root, (0, leaves), &mut |(_, _, word)| {
+        let block =
+            gate.follow(word).ok_or_else(|| Error::corrupt(of, None, "a pointer leads out of the volume"))?;
+        if !marks.mark(block) {
+            let what = format!("block {} is used twice", block.number());
+            return Err(Error::corrupt(of, None, what));
+        }
+        count += 1;
+        Ok(true)
+    })?;
+    Ok(count)
 }
 
 impl Scan<'_> {
-    /// Marks the blocks of a tree, as far as they count; how many they are.
-    fn tree(&mut self, of: Structure, root: u64, leaves: u64) -> Result<u64> {
-        if root & 7 > u64::from(HEIGHT_MAX) {
-            return Err(Error::corrupt(of, None, "its tree is higher than any"));
-        }
-        let (gate, space, mut count) = (self.gate, &mut self.space, 0);
-        tree::walk(gate, root, (0, leaves), &mut |(_, _, word)| {
-            let block = gate
-                .follow(word)
-                .ok_or_else(|| Error::corrupt(of, None, "a pointer leads out of the volume"))?;
-            if !space.mark(block) {
-                let what = format!("block {} is used twice", block.number());
-                return Err(Error::corrupt(of, None, what));
+    /// Marks the trees that were put off. Of several that are damaged, the first one is told of.
+    fn catch_up(&mut self) -> Result<()> {
+        let trees = std::mem::take(&mut self.put_off);
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let threads = if trees.len() < WORTH_THREADS { 1 } else { processors.min(THREADS_MAX) };
+        let (gate, marks, next) = (self.gate, &self.marks, AtomicUsize::new(0));
+        let work = || {
+            let mut marked = Vec::new();
+            loop {
+                let from = next.fetch_add(PIECE, Ordering::Relaxed);
+                let Some(piece) = trees.get(from..trees.len().min(from.saturating_add(PIECE))) else { break };
+                if piece.is_empty() {
+                    break;
+                }
+                let counts = piece.iter().map(|tree| Ok((tree.ino, tree.mark(gate, marks)?)));
+                marked.push((from, counts.collect::<Result<Vec<_>>>()));
             }
-            count += 1;
-            Ok(true)
-        })?;
-        Ok(count)
+            marked
+        };
+        let mut marked = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads)
+                .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok())
+                .collect();
+            let mut marked = work();
+            for other in others {
+                let of_other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                marked.extend(of_other);
+            }
+            marked
+        });
+        marked.sort_unstable_by_key(|(from, _)| *from);
+        for (_, counts) in marked {
+            for (ino, count) in counts? {
+                self.inodes.add_blocks(ino, i64::try_from(count).expect("they are on the volume"));
+            }
+        }
+        self.put_off = trees;
+        self.put_off.clear();
+        Ok(())
     }
 
     fn inode_file(&mut self) -> Result<()> {
         let of = Structure::Other("inode file");
-        self.tree(of, self.inode_file, u64::MAX)?;
+        mark_tree(self.gate, &self.marks, of, (self.inode_file, u64::MAX))?;
         let (gate, inodes, mut next) = (self.gate, &mut self.inodes, 0);
         tree::walk(gate, self.inode_file, (0, u64::MAX), &mut |(level, index, _)| {
             if level == 0 {
@@ -78,9 +153,18 @@ impl Scan<'_> {
         if inode.size > SIZE_MAX || inode.is_dir() && !inode.size.is_multiple_of(BLOCK_BYTES) {
             return Err(Error::corrupt(Structure::Inode(ino), None, format!("it has {} bytes", inode.size)));
         }
-        let contents = self.tree(Structure::Inode(ino), inode.contents(), tree::leaves(inode.size))?;
-        let xattrs = self.tree(Structure::Inode(ino), inode.xattrs, u64::MAX)?;
-        self.inodes.add_blocks(ino, i64::try_from(contents + xattrs).expect("they are on the volume"));
+        let leaves = tree::leaves(inode.size);
+        let trees = Trees { ino, contents: inode.contents(), leaves, xattrs: inode.xattrs };
+        if inode.is_dir() {
+            // Its entries are looked at next.
+            let blocks = trees.mark(self.gate, &self.marks)?;
+            self.inodes.add_blocks(ino, i64::try_from(blocks).expect("they are on the volume"));
+        } else if trees.contents >> 3 != 0 || trees.xattrs >> 3 != 0 {
+            self.put_off.push(trees);
+            if self.put_off.len() >= PUT_OFF {
+                self.catch_up()?;
+            }
+        }
         Ok(inode)
     }
 

@@ -7,9 +7,11 @@
 
 mod support;
 
+use std::time::Duration;
+
 use fstitch_bpfs::{Bpfs, Medium, Optimizations};
 use fstitch_core::{FileSystem, InodeNo, SetAttr, XattrSetMode};
-use support::{CALLER, check, clock, create, empty, options, watched};
+use support::{CALLER, Event, check, clock, create, empty, options, watched};
 
 const COLUMNS: [Optimizations; 6] = [
     Optimizations::SHADOW_PAGING,
@@ -131,4 +133,38 @@ fn any_number_of_words_is_one_commit() {
             assert!(found == expected, "{optimizations:?}: {count} words");
         }
     });
+}
+
+/// The last name of a file that somebody holds goes by one word: nobody can see after a crash when that was.
+#[test]
+fn the_last_name_of_a_held_file_goes_by_one_word() {
+    let (image, clock) = (empty(1 << 20), clock());
+    let (fs, log) = watched(&image, options(Optimizations::ALL), &clock);
+    for (number, is_written) in [(1, false), (2, true)] {
+        let held = fs.mknod(&CALLER, fs.root(), b"held", 0o100_644, 0).unwrap().attr;
+        if is_written {
+            clock.advance(Duration::from_secs(1));
+            fs.write(&CALLER, held.ino, 0, b"contents").unwrap();
+            clock.advance(Duration::from_secs(1));
+            fs.setattr(&CALLER, held.ino, &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
+        }
+        clock.advance(Duration::from_secs(1));
+        // The directory's times are those of this moment.
+        create(&fs, fs.root(), format!("other-{number}").as_bytes());
+        let (before, attr) = (fs.counts(), fs.getattr(held.ino).unwrap());
+        log.0.lock().unwrap().clear();
+        fs.unlink(&CALLER, fs.root(), b"held").unwrap();
+        let after = fs.counts();
+        assert_eq!((after.commits - before.commits, after.journaled - before.journaled), (1, 0));
+        let events = log.0.lock().unwrap().clone();
+        assert!(
+            matches!(&events[..], [.., Event::Store(..), Event::Fence, Event::Store(_, times)] if times.len() <= 16),
+            "the time comes behind the fence: {events:?}"
+        );
+        let now = fs.getattr(held.ino).unwrap();
+        assert_eq!((now.nlink, now.mtime), (0, attr.mtime));
+        assert_eq!(now.ctime.secs, attr.ctime.secs + 1);
+        fs.forget(held.ino, 1);
+        check(&fs);
+    }
 }

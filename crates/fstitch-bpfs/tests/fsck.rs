@@ -16,7 +16,8 @@ use std::sync::Arc;
 use fstitch_bpfs::{Bpfs, Durability, Options, fsck};
 use fstitch_core::num::to_u64;
 use fstitch_core::{
-    FileSystem, Le, MemDevice, RepairMode, RepairOptions, RepairReport, Result, Seed, Timestamp, XattrSetMode,
+    FileSystem, InodeNo, Le, MemDevice, RepairMode, RepairOptions, RepairReport, Result, Seed, Timestamp,
+    XattrSetMode,
 };
 use on_device::{device, on_device, open};
 use support::{CALLER, clock, create};
@@ -125,6 +126,39 @@ fn a_mount_refuses_a_block_that_two_files_have() {
     let damaged = changed(&device, root(large), Le::u64(&image, root(file)));
     let error = Bpfs::open_on(damaged, on_device(Durability::Process), clock()).unwrap_err();
     assert!(error.to_string().contains("is used twice"), "{error}");
+}
+
+/// Trees of many files are looked at by several threads, which find the same as one.
+#[test]
+fn a_mount_of_many_files_sees_what_each_of_them_has() {
+    const FILES: u64 = 3000;
+    let made = device(32 << 20, 64);
+    let fs = open(&made, on_device(Durability::Process));
+    let dir = fs.mkdir(&CALLER, fs.root(), b"dir", 0o755).unwrap().attr.ino;
+    let file = |number: u64| {
+        let ino = create(&fs, dir, format!("file-{number}").as_bytes());
+        fs.write(&CALLER, ino, number % 3 * 4096, &[7; 100]).unwrap();
+        if number.is_multiple_of(7) {
+            fs.setxattr(&CALLER, ino, b"user.a", &[1; 100], XattrSetMode::Set).unwrap();
+        }
+        ino.get()
+    };
+    let inodes: Vec<u64> = (0..FILES).map(file).collect();
+    let seen = |fs: &Bpfs, ino: &u64| fs.getattr(InodeNo(*ino)).unwrap();
+    let before: Vec<_> = inodes.iter().map(|ino| seen(&fs, ino)).collect();
+    fs.unmount().unwrap();
+    drop(fs);
+    let fs = open(&made, on_device(Durability::Process));
+    assert!(inodes.iter().map(|ino| seen(&fs, ino)).eq(before));
+    support::check(&fs);
+    drop(fs);
+    let image = made.image();
+    let root = |number: usize| inode(&image, inodes[number]) + 24;
+    for (one, other) in [(0, 2997), (2996, 2999), (1, 3)] {
+        let damaged = changed(&made, root(one), Le::u64(&image, root(other)));
+        let error = Bpfs::open_on(damaged, on_device(Durability::Process), clock()).unwrap_err();
+        assert!(error.to_string().contains("is used twice"), "{one} and {other}: {error}");
+    }
 }
 
 #[test]

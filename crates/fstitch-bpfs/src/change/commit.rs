@@ -31,13 +31,16 @@ impl Change<'_> {
             self.link_all()?;
         }
         self.commit();
-        let Self { state, freed, blocks, .. } = &mut self;
+        let Self { state, freed, blocks, unnamed, now, .. } = &mut self;
         for (ino, delta) in std::mem::take(blocks).iter() {
             state.inodes.add_blocks(ino, delta);
         }
         freed.drain(..).for_each(|block| state.space.leave(block));
         let done = then(state);
         state.settle();
+        if let Some(ino) = *unnamed {
+            Self::stamp_unnamed(state, ino, *now);
+        }
         Ok(done)
     }
 

@@ -82,6 +82,35 @@ impl Change<'_> {
         self.set_ctime(ino, now);
     }
 
+    /// The attributes of an inode change now, and nobody names it any more when that has happened: where the commit is durable when
+    /// it is made, the time is written behind it, to what is hidden then, and need not be one of the journal's words.
+    pub(crate) fn touch_unnamed(&mut self, ino: u64) {
+        let options = self.state.options;
+        let is_with_it = options.journal && options.journal_times && options.layout;
+        if is_with_it && self.state.gate.is_durable_at_once() {
+            self.unnamed = Some(ino);
+        } else {
+            self.touch(ino);
+        }
+    }
+
+    /// What [`Self::touch_unnamed`] has put off, when the commit is durable.
+    pub(super) fn stamp_unnamed(state: &mut State, ino: u64, now: Timestamp) {
+        let place = state.place(ino).expect("the inode is there");
+        let stored = |field| state.gate.word(slot(place, field as u16));
+        let mtime = match stored(Field::Mtime) {
+            0 => stored(Field::Ctime),
+            mtime => mtime,
+        };
+        const { assert!(Field::Mtime as u16 == Field::Ctime as u16 + 1) };
+        let mut times = [0; 16];
+        times[..8].copy_from_slice(&time_word(now).to_le_bytes());
+        times[8..].copy_from_slice(&mtime.to_le_bytes());
+        let range = (place + 8 * to_u64(Field::Ctime as usize), times.len());
+        let hidden = Hidden::unnamed(state.inodes.names(ino), range);
+        state.gate.veil(&hidden, 0, &times);
+    }
+
     /// The attributes of an inode change, at a time.
     pub(crate) fn set_ctime(&mut self, ino: u64, time: Timestamp) {
         if self.field(ino, Field::Mtime) == 0 && !self.has_stamp(ino, Field::Mtime) {

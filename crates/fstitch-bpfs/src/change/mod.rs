@@ -34,6 +34,8 @@ use crate::tree::{Node, Tree};
 
 /// The number of no leaf.
 const NO_LEAF: u64 = u64::MAX;
+/// The number of no inode.
+const NO_INODE: u64 = 0;
 
 /// What a change does to a block.
 #[derive(Debug, Default)]
@@ -59,6 +61,8 @@ pub(crate) struct Change<'a> {
     freed: Vec<Block>,
     /// Leaves of the inode file that were looked for last, or [`NO_LEAF`], and where they are: that of what is changed, and that of its directory.
     places: [Cell<(u64, u64)>; 2],
+    /// The file whose size on the medium was asked for last, or [`NO_INODE`], and that size.
+    reached: Cell<(u64, u64)>,
     /// Blocks of inodes, more or fewer.
     blocks: Few<u64, i64>,
     /// Inodes that were taken.
@@ -69,6 +73,8 @@ pub(crate) struct Change<'a> {
     copies: bool,
     /// Times that change beside the commit.
     stamps: Vec<(u64, Field, Word)>,
+    /// An inode that nobody names any more, whose time is written behind the commit.
+    unnamed: Option<u64>,
     now: Timestamp,
     is_committed: bool,
 }
@@ -98,11 +104,13 @@ impl<'a> Change<'a> {
             linked: Vec::new(),
             freed: Vec::new(),
             places: [const { Cell::new((NO_LEAF, 0)) }; 2],
+            reached: Cell::new((NO_INODE, 0)),
             blocks: Few::default(),
             made: Vec::new(),
             born: None,
             copies: false,
             stamps: Vec::new(),
+            unnamed: None,
             now,
             is_committed: false,
         }

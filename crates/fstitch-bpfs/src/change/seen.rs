@@ -1,7 +1,5 @@
 //! What there is, as a change has it.
 
-use std::cell::Cell;
-
 use fstitch_core::Result;
 
 use super::{Change, Draft};
@@ -25,13 +23,15 @@ impl Change<'_> {
     pub(super) fn place(&self, ino: u64) -> Option<u64> {
         let leaf = ino / INODES_IN_BLOCK;
         let [first, second] = &self.places;
-        let known = [first, second].into_iter().map(Cell::get).find(|(of, _)| *of == leaf);
-        let at = known.map(|(_, at)| at).or_else(|| {
-            let at = self.state.place(leaf * INODES_IN_BLOCK)?;
-            second.set(first.replace((leaf, at)));
-            Some(at)
-        });
-        Some(at? + ino % INODES_IN_BLOCK * INODE)
+        let at = match (first.get(), second.get()) {
+            ((of, at), _) | (_, (of, at)) if of == leaf => at,
+            _ => {
+                let at = self.state.place(leaf * INODES_IN_BLOCK)?;
+                second.set(first.replace((leaf, at)));
+                at
+            }
+        };
+        Some(at + ino % INODES_IN_BLOCK * INODE)
     }
 
     /// A word of an inode as the medium has it, 0 where there is none.
@@ -41,7 +41,17 @@ impl Change<'_> {
 
     /// Bytes of a file that can be reached on the medium: what is behind them is hidden.
     pub(super) fn reached(&self, ino: u64) -> u64 {
-        if self.born == Some(ino) { 0 } else { self.stored(ino, Field::Size) }
+        if self.born == Some(ino) {
+            return 0;
+        }
+        let (of, reached) = self.reached.get();
+        if of == ino {
+            return reached;
+        }
+        // Until the commit nothing that can be reached is different.
+        let reached = self.stored(ino, Field::Size);
+        self.reached.set((ino, reached));
+        reached
     }
 
     /// A word of an inode, with this change.

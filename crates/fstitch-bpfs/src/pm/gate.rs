@@ -303,6 +303,11 @@ impl Gate {
         self.dirty.is_empty()
     }
 
+    /// Whether a commit is durable as soon as it was made, and not with others behind it.
+    pub fn is_durable_at_once(&self) -> bool {
+        self.caching == Caching::WriteThrough && self.log.is_none()
+    }
+
     /// Carries out what a commit of several words was about to, before anything else is done.
     pub fn recover(&mut self) -> bool {
         let Some(words) = self.journaled() else { return false };

@@ -94,14 +94,17 @@
 //!
 //! `unsafe` is in `medium.rs` alone: the mapping, and the instructions that write cache lines back.
 
+mod bits;
 mod gate;
 mod medium;
 mod source;
 mod space;
 
+pub(crate) use bits::Bits;
 pub(crate) use gate::JOURNAL_WORDS;
 pub use gate::{Caching, Committed, Counts, Fenced, Gate, Hidden, Slot, Watch, Word};
 pub use medium::{Durability, Medium};
+pub(crate) use space::Marks;
 pub use space::{Block, Fresh, Linked, Space};
 
 /// Bytes of a block.

@@ -1,10 +1,13 @@
 //! Which blocks are free: in memory alone, made by the scan of a mount. A block is free exactly when nothing points to it (\[D\] §3.3.2),
 //! so this is where the right to write one freely comes from.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{Errno, Result};
 
 use super::BLOCK_BYTES;
+use super::bits::{Bits, beyond};
 use super::gate::Word;
 
 /// A block that something may point to.
@@ -51,10 +54,9 @@ impl Fresh {
 /// The blocks of a volume.
 #[derive(Debug)]
 pub struct Space {
-    used: Vec<u64>,
+    used: Bits,
     blocks: u64,
     free: u64,
-    cursor: usize,
     /// Freed by commits that are not fenced yet.
     leaving: Vec<u64>,
 }
@@ -62,61 +64,23 @@ pub struct Space {
 impl Space {
     /// All free but the first ones.
     pub fn new(blocks: u64) -> Self {
-        let words = to_usize(blocks.div_ceil(64));
-        let mut space = Self { used: vec![0; words], blocks, free: blocks, cursor: 0, leaving: Vec::new() };
-        (0..super::gate::FIRST_BLOCK.min(blocks)).for_each(|block| {
-            space.set(block);
-        });
-        (blocks..to_u64(words) * 64)
-            .for_each(|beyond| space.used[to_usize(beyond / 64)] |= 1 << (beyond % 64));
-        space
-    }
-
-    fn set(&mut self, block: u64) -> bool {
-        let (word, bit) = (to_usize(block / 64), 1 << (block % 64));
-        let was_free = self.used[word] & bit == 0;
-        self.used[word] |= bit;
-        self.free -= u64::from(was_free);
-        was_free
+        Marks::new(blocks).into_space()
     }
 
     fn clear(&mut self, block: u64) {
-        let (word, bit) = (to_usize(block / 64), 1 << (block % 64));
-        assert!(self.used[word] & bit != 0, "block {block} is freed twice");
-        self.used[word] &= !bit;
+        assert!(self.used.clear(block), "block {block} is freed twice");
         self.free += 1;
     }
 
-    /// The scan has found a pointer to a block; false if it has found another one before.
-    pub fn mark(&mut self, block: Block) -> bool {
-        self.set(block.0)
-    }
-
-    /// Whether a block is used.
-    pub fn has(&self, block: Block) -> bool {
-        self.used[to_usize(block.0 / 64)] >> (block.0 % 64) & 1 == 1
-    }
-
-    /// A block that nothing points to.
+    /// A block that nothing points to: the first one, so that what is written next is what was freed just now, and is in the caches.
     ///
     /// # Errors
     /// `ENOSPC`.
     pub fn take(&mut self) -> Result<Fresh> {
-        if self.free == 0 {
-            return Err(Errno::NOSPC.into());
-        }
-        let words = self.used.len();
-        for step in 0..words {
-            let word = (self.cursor + step) % words;
-            let free = !self.used[word];
-            if free != 0 {
-                self.cursor = word;
-                let block = to_u64(word) * 64 + u64::from(free.trailing_zeros());
-                self.set(block);
-                return Ok(Fresh(block));
-            }
-        }
-        Err(Errno::NOSPC.into())
+        let block = self.used.first_free().ok_or(Errno::NOSPC)?;
+        self.used.set(block);
+        self.free -= 1;
+        Ok(Fresh(block))
     }
 
     /// Nothing came of a block.
@@ -154,5 +118,45 @@ impl Space {
     /// All blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks
+    }
+}
+
+/// What a scan has found pointers to. Several threads may mark blocks at the same time.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    used: Vec<AtomicU64>,
+    blocks: u64,
+}
+
+impl Marks {
+    /// None but the first ones.
+    pub(crate) fn new(blocks: u64) -> Self {
+        let mut used: Vec<AtomicU64> = (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        if let Some(last) = used.last_mut() {
+            *last = AtomicU64::new(beyond(to_usize((blocks - 1) % 64 + 1)));
+        }
+        let marks = Self { used, blocks };
+        (0..super::gate::FIRST_BLOCK.min(blocks)).for_each(|block| {
+            marks.set(block);
+        });
+        marks
+    }
+
+    fn set(&self, block: u64) -> bool {
+        let bit = 1 << (block % 64);
+        // Nothing is read because a bit is there but the bit: `into_space` has them all to itself.
+        self.used[to_usize(block / 64)].fetch_or(bit, Ordering::Relaxed) & bit == 0
+    }
+
+    /// There is a pointer to a block; false if there was another one before.
+    pub(crate) fn mark(&self, block: Block) -> bool {
+        self.set(block.0)
+    }
+
+    /// The blocks of the volume, of which those that were not marked are free.
+    pub(crate) fn into_space(self) -> Space {
+        let used = Bits::from_words(self.used.into_iter().map(AtomicU64::into_inner).collect());
+        let free = used.count_free();
+        Space { used, blocks: self.blocks, free, leaving: Vec::new() }
     }
 }

@@ -1,8 +1,11 @@
 //! Allocating and zeroing ranges of files whose format has blocks that are there and read as zeros: nothing is written
 //! but what says so. Blocks behind the file's end stay until it is cut.
 //!
-//! The order: zeroed edges, then whole blocks unwritten, then holes filled with unwritten blocks, then the size. Each step is
-//! whole by itself, and a crash between two leaves a file of which a part was zeroed or allocated.
+//! The order: holes filled with unwritten blocks, which nobody can see; then whole blocks unwritten, zeroed edges and the size. With a
+//! journal these are one transaction, as far as one step has room for what says that the blocks are unwritten ([`Uhfs::zero_step`]);
+//! longer ranges are zeroed in steps, and a crash between two leaves a file of which a part was zeroed.
+
+use std::ops::Range;
 
 use fstitch_core::{Caller, FallocateMode, Result};
 use fstitch_patch::PatchIds;
@@ -37,7 +40,7 @@ impl Wish<'_> {
 }
 
 impl<L: LowLevelFs> Uhfs<L> {
-    /// Does what `wish` says, in steps. The caller holds the writer lock.
+    /// Does what `wish` says. The caller holds the writer lock.
     pub(super) fn allocate_unwritten(
         &self,
         change: &Change<'_>,
@@ -47,52 +50,73 @@ impl<L: LowLevelFs> Uhfs<L> {
         // What a failed truncation has left must go before something lawful lies behind the end.
         self.trim_before_growth(change, node, wish.end)?;
         let size = self.low.attr(node.read()?.inode()).size;
-        if wish.zeroes() {
-            self.zero_unwritten(change, node, wish)?;
+        let grown = self
+            .allocate_in_steps(change, node, wish)
+            .and_then(|pointers| self.zero_and_grow(change, node, wish, (size, pointers)));
+        if grown.is_err() && wish.grows() && wish.end > size {
+            // What did not fit shall not leave a file that has grown by a part of it.
+            self.resize(change, node, wish.caller, size)?;
         }
-        match self.allocate_in_steps(change, node, wish) {
-            Ok(pointers) if wish.grows() && wish.end > size => {
-                change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?;
-                let mut state = node.write()?;
-                self.zero_gap(&mut state, size)?;
-                let mut befores = pointers;
-                befores.push(state.growth);
-                self.set_size(&mut state, wish.end, &befores)?;
-            }
-            Ok(_) => {}
-            Err(error) => {
-                // What did not fit shall not leave a file that has grown by a part of it.
-                if wish.grows() && wish.end > size {
-                    self.resize(change, node, wish.caller, size)?;
-                }
-                return Err(error);
-            }
+        grown
+    }
+
+    /// File blocks that are called unwritten in one step, at most.
+    fn zero_step(&self) -> u64 {
+        long((self.step_blocks / 2).max(1) * self.block_size() / BYTES_PER_BLOCK)
+    }
+
+    /// Does all of `wish` that can be seen, where `pointers` are those of its blocks.
+    fn zero_and_grow(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        wish: &Wish<'_>,
+        (size, pointers): (u64, PatchIds),
+    ) -> Result<()> {
+        let unit = long(self.block_size());
+        let blocks = if wish.zeroes() { wish.start.div_ceil(unit)..wish.end / unit } else { 0..0 };
+        let count = blocks.end.saturating_sub(blocks.start);
+        if count <= self.zero_step() {
+            let marks = if count > 0 { self.step_blocks } else { 0 };
+            change.reserve_whole(3 * self.block_size(), 4 * ATTR_CHANGE_BLOCKS + marks)?;
+        }
+        if wish.zeroes() {
+            self.zero_unwritten(change, node, wish, blocks)?;
+        }
+        if wish.grows() && wish.end > size {
+            change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?;
+            let mut state = node.write()?;
+            self.zero_gap(&mut state, size)?;
+            let mut befores = pointers;
+            befores.push(state.growth);
+            self.set_size(&mut state, wish.end, &befores)?;
         }
         self.finish_fallocate(change, node, wish.caller)
     }
 
-    /// Zeroes what there is in the range: whole blocks become unwritten.
-    fn zero_unwritten(&self, change: &Change<'_>, node: &Node<L::Inode>, wish: &Wish<'_>) -> Result<()> {
+    /// Zeroes what there is in the range: whole blocks become unwritten. They come first, for they may find that there is no room.
+    fn zero_unwritten(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        wish: &Wish<'_>,
+        Range { start: first, end: last }: Range<u64>,
+    ) -> Result<()> {
         let unit = long(self.block_size());
-        let (first, last) = (wish.start.div_ceil(unit), wish.end / unit);
-        let edges = match first <= last {
-            true => [(wish.start, wish.end.min(first * unit)), ((last * unit).max(wish.start), wish.end)],
-            false => [(wish.start, wish.end), (wish.end, wish.end)],
-        };
-        for (from, to) in edges {
-            self.zero_edge(change, node, wish.caller, (from, to))?;
-        }
-        let step = long((self.step_blocks / 2).max(1) * self.block_size() / BYTES_PER_BLOCK);
         let mut at = first;
         while at < last {
-            let to = last.min(at.saturating_add(step));
+            let to = last.min(at.saturating_add(self.zero_step()));
             change.reserve(0, self.step_blocks)?;
             let mut state = node.write()?;
             let patches = self.low.mark_unwritten(state.inode_mut(), at..to)?;
             self.note(&mut state, super::node::Part::Contents, &patches);
             at = to;
         }
-        Ok(())
+        let edges = match first <= last {
+            true => [(wish.start, wish.end.min(first * unit)), ((last * unit).max(wish.start), wish.end)],
+            false => [(wish.start, wish.end), (wish.end, wish.end)],
+        };
+        edges.into_iter().try_for_each(|edge| self.zero_edge(change, node, wish.caller, edge))
     }
 
     /// Fills the holes of the range with unwritten blocks; returns what a larger size must come after.

@@ -5,6 +5,7 @@
 
 mod extents;
 mod leaves;
+mod seams;
 mod steps;
 
 use fstitch_crashlab::workload::{self, Family, UnknownWorkload, Workload};
@@ -20,6 +21,7 @@ pub fn families() -> Vec<Box<dyn Family>> {
 fn own() -> Vec<Box<dyn Family>> {
     let mut own = extents::families();
     own.extend(leaves::families());
+    own.push(Box::new(seams::Seams));
     own
 }
 

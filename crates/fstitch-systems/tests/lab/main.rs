@@ -157,6 +157,14 @@ fn ext4_extents_of_one_level_and_of_two() {
     lawful("ext4-ordered-o0", "extents", 100, 16);
 }
 
+/// An operation of several steps is whole wherever a transaction ends.
+#[test]
+fn operations_at_the_end_of_a_transaction() {
+    for system in ["ext4-full", "ext4-ordered", "ext3-full"] {
+        lawful(system, "seams", u64::MAX >> 1, 4);
+    }
+}
+
 /// Indexes of directories begun, leaves and roots split: a sample here, all of it with `fstitch crash run`. Without a journal none is
 /// begun or kept.
 #[test]

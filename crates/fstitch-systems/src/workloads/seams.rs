@@ -1,0 +1,58 @@
+//! Operations of several steps at every place of a transaction: what is done before fills it more and more, so that it ends before, in and
+//! behind each step. An operation that is promised as a whole must not be seen in part then.
+//!
+//! The number is that of the operation times [`FILLS`], plus how full the transaction is.
+
+use fstitch_crashlab::workload::{Family, Workload};
+
+use super::steps::ops;
+
+/// A file of contents, one with holes, one of another name, and a directory.
+const FILES: &str = "create /f;append /f 30720;create /h;write /h 2048 3000;write /h 8192 2048;write /h 20480 1024;\
+                     create /o;append /o 5000;mkdir /d;create /d/n;append /d/n 9000;create /b;sync";
+
+/// What is done at the seam.
+const OPERATIONS: [&str; 14] = [
+    "zero-keep-size /f 2949 9287",
+    "zero /f 2949 9287",
+    "zero /f 25000 20000",
+    "zero-keep-size /h 0 30000",
+    "punch /f 2949 9287",
+    "punch /h 1000 21000",
+    "allocate /h 0 40000",
+    "truncate /f 5000",
+    "truncate /f 60000",
+    "write /h 1000 4000",
+    "rename /o /d/n",
+    "unlink /f",
+    "tmpfile /d /d/m 3000",
+    "setxattr /f user.big 570",
+];
+
+/// Blocks of 1 KiB by which a transaction is fuller each time, and how many times.
+const EACH: u64 = 3;
+const FILLS: u64 = 86;
+
+/// The family.
+pub(super) struct Seams;
+
+impl Family for Seams {
+    fn name(&self) -> &str {
+        "seams"
+    }
+
+    fn about(&self) -> &str {
+        "operations of several steps where a transaction ends before, in and behind them"
+    }
+
+    fn len(&self) -> u64 {
+        FILLS * OPERATIONS.len() as u64
+    }
+
+    fn get(&self, index: u64) -> Option<Workload> {
+        let operation = OPERATIONS.get(usize::try_from(index / FILLS).ok()?)?;
+        let filled = 1 + index % FILLS * EACH;
+        let list = ops(&format!("append /b {};{operation};sync", filled * 1024));
+        Some(Workload { name: format!("{}/{index}", self.name()), setup: ops(FILES), ops: list })
+    }
+}
