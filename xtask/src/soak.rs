@@ -59,8 +59,8 @@ const SOFT: [(&str, &str, &str, u64, u64, &str); 14] = [
     ("seq3, sample", "seq3", "--sample", 1_000_000, 25_000, "--states-per-cut 16 --e2fsck 20000"),
 ];
 
-/// Workloads of the family `seams`.
-const SEAMS: u64 = 1_204;
+/// Workloads of the family `ends`.
+const ENDS: u64 = 1_204;
 
 /// How many workloads of a volume are drawn, how many of them to a piece, and what is said of each.
 struct Volume<'a> {
@@ -104,7 +104,7 @@ impl Volume<'_> {
             ("seq1, all", "seq1", "--range", (1_360, 1_360)),
             ("seq2, sample", "seq2", "--sample", self.pairs),
             ("random", "random", "--range", (self.random, self.random)),
-            ("seams, all", "seams", "--range", (SEAMS, SEAMS)),
+            ("ends, all", "ends", "--range", (ENDS, ENDS)),
         ];
         let job = |((what, family, select, (total, piece)), more): (_, &&str)| {
             let (name, more) = (format!("{name}: {what}"), format!("{system} {more}"));

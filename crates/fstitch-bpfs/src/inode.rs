@@ -174,7 +174,7 @@ impl Inodes {
 
     /// Nothing came of an inode.
     pub(crate) fn give_back(&mut self, ino: u64) {
-        self.used.clear(ino);
+        assert!(self.used.clear(ino), "inode {ino} is freed twice");
         self.free += 1;
     }
 
@@ -184,6 +184,11 @@ impl Inodes {
         self.blocks[to_usize(ino)] = 0;
         self.parents.remove(&ino);
         self.leaving.push(ino);
+    }
+
+    /// Whether there are some that are free when the commits so far are durable.
+    pub(crate) fn are_leaving(&self) -> bool {
+        !self.leaving.is_empty()
     }
 
     /// All commits so far are durable.

@@ -212,7 +212,11 @@ impl Bpfs {
             change.finish(|state| state.inodes.leave(ino))
         });
         match freed {
-            Ok(()) => self.table().remove(node),
+            Ok(()) => {
+                // Somebody may have looked for names in it when it had none any more.
+                self.forget_names(ino);
+                self.table().remove(node);
+            }
             Err(_) => node.header.unclaim(),
         }
     }

@@ -1,6 +1,6 @@
 //! What a mount finds out (\[D\] §3.3.2): which blocks and inodes are in use, how many names each inode has, and where `..` leads. It reads
 //! what leads somewhere, and believes none of it: a pointer that leads out of the volume, or to where another one leads, is damage.
-
+//!
 //! Names are followed by one thread. What most of the time goes to, blocks of pointers that are not in the processor's caches, is looked at
 //! by several: trees of files are put off until there are many of them.
 
@@ -79,7 +79,7 @@ fn mark_tree(gate: &Gate, marks: &Marks, of: Structure, (root, leaves): (u64, u6
 }
 
 impl Scan<'_> {
-    /// Marks the trees that were put off. Of several that are damaged, the first one is told of.
+    /// Marks the trees that were put off. Of several faults one is told of: of a block that two of them have, either.
     fn catch_up(&mut self) -> Result<()> {
         let trees = std::mem::take(&mut self.put_off);
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -159,7 +159,8 @@ impl Scan<'_> {
             // Its entries are looked at next.
             let blocks = trees.mark(self.gate, &self.marks)?;
             self.inodes.add_blocks(ino, i64::try_from(blocks).expect("they are on the volume"));
-        } else if trees.contents >> 3 != 0 || trees.xattrs >> 3 != 0 {
+        } else if trees.contents.max(trees.xattrs) > u64::from(HEIGHT_MAX) {
+            // Of others there is no block and no fault.
             self.put_off.push(trees);
             if self.put_off.len() >= PUT_OFF {
                 self.catch_up()?;

@@ -10,7 +10,7 @@ mod support;
 use std::time::Duration;
 
 use fstitch_bpfs::{Bpfs, Medium, Optimizations};
-use fstitch_core::{FileSystem, InodeNo, SetAttr, XattrSetMode};
+use fstitch_core::{Errno, FileSystem, InodeNo, SetAttr, XattrSetMode};
 use support::{CALLER, Event, check, clock, create, empty, options, watched};
 
 const COLUMNS: [Optimizations; 6] = [
@@ -167,4 +167,50 @@ fn the_last_name_of_a_held_file_goes_by_one_word() {
         fs.forget(held.ino, 1);
         check(&fs);
     }
+}
+
+/// A directory that was looked into when it was gone leaves nothing to the next one of its number.
+#[test]
+fn a_directory_of_a_number_that_is_taken_again_is_empty() {
+    let image = empty(1 << 20);
+    let (fs, _) = watched(&image, options(Optimizations::ALL), &clock());
+    let root = fs.root();
+    let dir = fs.mkdir(&CALLER, root, b"dir", 0o755).unwrap().attr.ino;
+    create(&fs, dir, b"a");
+    fs.unlink(&CALLER, dir, b"a").unwrap();
+    fs.rmdir(&CALLER, root, b"dir").unwrap();
+    assert_eq!(fs.lookup(dir, b"a").unwrap_err().errno(), Errno::NOENT);
+    fs.forget(dir, 1);
+    // With this commit what was before is durable.
+    create(&fs, root, b"between");
+    let next = fs.mkdir(&CALLER, root, b"next", 0o755).unwrap().attr.ino;
+    assert_eq!(next, dir, "its number is the first free one");
+    create(&fs, next, b"file");
+    check(&fs);
+    let opened = Bpfs::open(Medium::copy_of(&fs.image()).unwrap(), options(Optimizations::ALL), clock());
+    opened.unwrap().lookup(next, b"file").unwrap();
+}
+
+/// A number that became free by the operation before is taken where there is no room for another one.
+#[test]
+fn the_last_free_number_can_be_taken_at_once() {
+    let image = empty(1 << 20);
+    let (fs, _) = watched(&image, options(Optimizations::ALL), &clock());
+    let root = fs.root();
+    let held = fs.mknod(&CALLER, root, b"held", 0o100_644, 0).unwrap().attr.ino;
+    let large = create(&fs, root, b"large");
+    let mut number = 0;
+    // Names until there is no room for inodes or entries, then contents until there is none at all, by bytes that need a block.
+    while fs.statfs().unwrap().blocks_free > 0 {
+        fs.write(&CALLER, large, number * 4096, &[7]).unwrap();
+        number += 1;
+    }
+    let mut made = 0;
+    while fs.mknod(&CALLER, root, format!("{made}").as_bytes(), 0o100_644, 0).is_ok() {
+        made += 1;
+    }
+    fs.unlink(&CALLER, root, b"held").unwrap();
+    fs.forget(held, 1);
+    create(&fs, root, b"new");
+    check(&fs);
 }

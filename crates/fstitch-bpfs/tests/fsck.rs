@@ -128,6 +128,16 @@ fn a_mount_refuses_a_block_that_two_files_have() {
     assert!(error.to_string().contains("is used twice"), "{error}");
 }
 
+#[test]
+fn a_mount_refuses_a_tree_that_is_too_high_though_it_has_no_blocks() {
+    let (device, [_, _, large]) = filled();
+    for word in [24, 72] {
+        let damaged = changed(&device, inode(&device.image(), large) + word, 7);
+        let error = Bpfs::open_on(damaged, on_device(Durability::Process), clock()).unwrap_err();
+        assert!(error.to_string().contains("higher than any"), "{error}");
+    }
+}
+
 /// Trees of many files are looked at by several threads, which find the same as one.
 #[test]
 fn a_mount_of_many_files_sees_what_each_of_them_has() {

@@ -213,6 +213,10 @@ impl Change<'_> {
     pub(crate) fn make_inode(&mut self) -> Result<(u64, u32)> {
         let ino = match self.state.inodes.take() {
             Some(ino) => ino,
+            None if self.state.inodes.are_leaving() => {
+                self.state.barrier();
+                self.state.inodes.take().expect("they have left now")
+            }
             None => {
                 add_inodes(self.state)?;
                 self.places.iter().for_each(|place| place.set((NO_LEAF, 0)));

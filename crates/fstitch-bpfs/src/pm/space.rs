@@ -72,7 +72,8 @@ impl Space {
         self.free += 1;
     }
 
-    /// A block that nothing points to: the first one, so that what is written next is what was freed just now, and is in the caches.
+    /// A block that nothing points to: the first one, so that files that come and go are in the same blocks all the time, which are in the
+    /// caches.
     ///
     /// # Errors
     /// `ENOSPC`.

@@ -130,22 +130,33 @@ impl<L: LowLevelFs> Uhfs<L> {
         let unit = long(self.block_size());
         let end = end.min(size);
         let (first, last) = (start.div_ceil(unit), end / unit);
-        let edges = match first <= last {
-            true => [(start, end.min(first * unit)), ((last * unit).max(start), end)],
-            false => [(start, end), (end, end)],
-        };
         if let Some(freeing) = self.freeing(last.saturating_sub(first)) {
             change.reserve_whole(2 * self.block_size(), 3 * ATTR_CHANGE_BLOCKS + freeing)?;
         }
-        for (from, to) in edges {
-            self.zero_edge(change, node, caller, (from, to))?;
-        }
+        self.zero_edges(change, node, caller, (start, end))?;
         self.detach_between(change, node, (first, last), &[])?;
         self.finish_fallocate(change, node, caller)
     }
 
+    /// Zeroes what a range has of blocks of which it has not all.
+    pub(super) fn zero_edges(
+        &self,
+        change: &Change<'_>,
+        node: &Node<L::Inode>,
+        caller: &Caller,
+        (start, end): (u64, u64),
+    ) -> Result<()> {
+        let unit = long(self.block_size());
+        let (first, last) = (start.div_ceil(unit), end / unit);
+        let edges = match first <= last {
+            true => [(start, end.min(first * unit)), ((last * unit).max(start), end)],
+            false => [(start, end), (end, end)],
+        };
+        edges.into_iter().try_for_each(|edge| self.zero_edge(change, node, caller, edge))
+    }
+
     /// Zeroes part of a block, unless it reads as zeros anyway.
-    pub(super) fn zero_edge(
+    fn zero_edge(
         &self,
         change: &Change<'_>,
         node: &Node<L::Inode>,

@@ -2,8 +2,9 @@
 //! but what says so. Blocks behind the file's end stay until it is cut.
 //!
 //! The order: holes filled with unwritten blocks, which nobody can see; then whole blocks unwritten, zeroed edges and the size. With a
-//! journal these are one transaction, as far as one step has room for what says that the blocks are unwritten ([`Uhfs::zero_step`]);
-//! longer ranges are zeroed in steps, and a crash between two leaves a file of which a part was zeroed.
+//! journal what these change of metadata is one transaction, and with one of data the edges as well, as far as one step has room for what
+//! says that the blocks are unwritten ([`Uhfs::zero_step`]); longer ranges are zeroed in steps, and a crash between two leaves a file of
+//! which a part was zeroed.
 
 use std::ops::Range;
 
@@ -65,6 +66,13 @@ impl<L: LowLevelFs> Uhfs<L> {
         long((self.step_blocks / 2).max(1) * self.block_size() / BYTES_PER_BLOCK)
     }
 
+    /// What calling so many file blocks unwritten dirties at most, if it may be done in one step.
+    fn marks(&self, count: u64) -> Option<usize> {
+        let nodes = usize::try_from(count).unwrap_or(usize::MAX).saturating_mul(2 * BYTES_PER_BLOCK);
+        let marks = (2 * RUN_BLOCKS).saturating_add(nodes.div_ceil(self.block_size()));
+        (count <= self.zero_step()).then_some(if count > 0 { marks.min(self.step_blocks) } else { 0 })
+    }
+
     /// Does all of `wish` that can be seen, where `pointers` are those of its blocks.
     fn zero_and_grow(
         &self,
@@ -75,9 +83,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<()> {
         let unit = long(self.block_size());
         let blocks = if wish.zeroes() { wish.start.div_ceil(unit)..wish.end / unit } else { 0..0 };
-        let count = blocks.end.saturating_sub(blocks.start);
-        if count <= self.zero_step() {
-            let marks = if count > 0 { self.step_blocks } else { 0 };
+        if let Some(marks) = self.marks(blocks.end.saturating_sub(blocks.start)) {
             change.reserve_whole(3 * self.block_size(), 4 * ATTR_CHANGE_BLOCKS + marks)?;
         }
         if wish.zeroes() {
@@ -100,23 +106,18 @@ impl<L: LowLevelFs> Uhfs<L> {
         change: &Change<'_>,
         node: &Node<L::Inode>,
         wish: &Wish<'_>,
-        Range { start: first, end: last }: Range<u64>,
+        blocks: Range<u64>,
     ) -> Result<()> {
-        let unit = long(self.block_size());
-        let mut at = first;
-        while at < last {
-            let to = last.min(at.saturating_add(self.zero_step()));
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let to = blocks.end.min(at.saturating_add(self.zero_step()));
             change.reserve(0, self.step_blocks)?;
             let mut state = node.write()?;
             let patches = self.low.mark_unwritten(state.inode_mut(), at..to)?;
             self.note(&mut state, super::node::Part::Contents, &patches);
             at = to;
         }
-        let edges = match first <= last {
-            true => [(wish.start, wish.end.min(first * unit)), ((last * unit).max(wish.start), wish.end)],
-            false => [(wish.start, wish.end), (wish.end, wish.end)],
-        };
-        edges.into_iter().try_for_each(|edge| self.zero_edge(change, node, wish.caller, edge))
+        self.zero_edges(change, node, wish.caller, (wish.start, wish.end))
     }
 
     /// Fills the holes of the range with unwritten blocks; returns what a larger size must come after.

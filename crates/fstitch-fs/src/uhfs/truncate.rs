@@ -46,7 +46,11 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.trim_before_growth(change, node, size)?;
         match freeing {
             Some(freeing) => change.reserve_whole(self.block_size(), 2 * ATTR_CHANGE_BLOCKS + freeing)?,
-            None => change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?,
+            None => {
+                // Who failed in a step that had room for all of another operation has none for this one.
+                change.pause();
+                change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?;
+            }
         }
         let mut state = node.write()?;
         let (old, end) = self.size_and_end(&state)?;

@@ -3,9 +3,9 @@
 //! [`find`] and [`families`] know the laboratory's own as well. It replays states of these under the names that
 //! [`spelled`] gives them: their operations.
 
+mod ends;
 mod extents;
 mod leaves;
-mod seams;
 mod steps;
 
 use fstitch_crashlab::workload::{self, Family, UnknownWorkload, Workload};
@@ -21,7 +21,7 @@ pub fn families() -> Vec<Box<dyn Family>> {
 fn own() -> Vec<Box<dyn Family>> {
     let mut own = extents::families();
     own.extend(leaves::families());
-    own.push(Box::new(seams::Seams));
+    own.push(Box::new(ends::Ends));
     own
 }
 

@@ -146,6 +146,14 @@ fn hash(family: &dyn Family, indices: impl Iterator<Item = u64>) -> u64 {
     hash.digest()
 }
 
+/// A workload is found by its family's name.
+#[test]
+fn no_two_families_have_a_name() {
+    let all = families();
+    let names: std::collections::BTreeSet<&str> = all.iter().map(|family| family.name()).collect();
+    assert_eq!(names.len(), all.len());
+}
+
 /// A change here makes every published result and replay line mean something else: new workloads get new families.
 #[test]
 fn numbers_mean_the_same_for_ever() {
@@ -181,6 +189,7 @@ fn numbers_mean_the_same_for_ever() {
         ("leaves", 4_184_929_222_370_304_978),
         ("roots", 14_565_300_609_525_628_800),
         ("leaves-random", 17_986_262_776_297_808_191),
+        ("ends", 15_756_926_775_314_563_176),
     ];
     let now: Vec<(String, u64)> = families()
         .iter()

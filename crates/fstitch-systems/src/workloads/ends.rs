@@ -1,5 +1,6 @@
 //! Operations of several steps at every place of a transaction: what is done before fills it more and more, so that it ends before, in and
-//! behind each step. An operation that is promised as a whole must not be seen in part then.
+//! behind each step. An operation that is promised as a whole must not be seen in part then. What fills a transaction is contents, so this
+//! says something of journals of data.
 //!
 //! The number is that of the operation times [`FILLS`], plus how full the transaction is.
 
@@ -11,7 +12,7 @@ use super::steps::ops;
 const FILES: &str = "create /f;append /f 30720;create /h;write /h 2048 3000;write /h 8192 2048;write /h 20480 1024;\
                      create /o;append /o 5000;mkdir /d;create /d/n;append /d/n 9000;create /b;sync";
 
-/// What is done at the seam.
+/// What is done there.
 const OPERATIONS: [&str; 14] = [
     "zero-keep-size /f 2949 9287",
     "zero /f 2949 9287",
@@ -34,15 +35,15 @@ const EACH: u64 = 3;
 const FILLS: u64 = 86;
 
 /// The family.
-pub(super) struct Seams;
+pub(super) struct Ends;
 
-impl Family for Seams {
+impl Family for Ends {
     fn name(&self) -> &str {
-        "seams"
+        "ends"
     }
 
     fn about(&self) -> &str {
-        "operations of several steps where a transaction ends before, in and behind them"
+        "operations of several steps where a transaction ends before, in or behind them"
     }
 
     fn len(&self) -> u64 {
