@@ -131,8 +131,12 @@ mod tests {
         assert_eq!(table.rows.len(), 4);
         for row in &table.rows {
             let number = |at: usize| row[at].parse::<f64>().unwrap();
-            // What was freed is taken again when an epoch is over, so that there are a few more blocks of inodes.
-            assert!(number(6) <= number(5) * 1.02 && number(8) <= number(7) * 1.02, "lines: {row:?}");
+            // What was freed is taken again when an epoch is over, so that there are a few more blocks of inodes; and the pointer to it
+            // is another one, where written through the block that was there before is taken at once.
+            assert!(
+                number(6) <= number(5) * 1.02 + 1.0 && number(8) <= number(7) * 1.02 + 1.0,
+                "lines: {row:?}"
+            );
             assert!(number(10) < number(9), "fences: {row:?}");
         }
     }
