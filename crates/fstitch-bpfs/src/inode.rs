@@ -136,7 +136,6 @@ pub(crate) struct Inodes {
     blocks: Vec<u64>,
     /// In use: named, or referred to.
     used: Bits,
-    free: u64,
     /// Where `..` of a directory leads.
     parents: FxHashMap<u64, u64>,
     /// Freed by commits that are not fenced yet.
@@ -162,20 +161,17 @@ impl Inodes {
 
     /// The first that is not in use, which it is from now on. `None`: there is no room.
     pub(crate) fn take(&mut self) -> Option<u64> {
-        let ino = self.used.first_free()?;
-        self.mark(ino);
-        Some(ino)
+        self.used.take()
     }
 
     /// An inode is in use.
     pub(crate) fn mark(&mut self, ino: u64) {
-        self.free -= u64::from(self.used.set(ino));
+        self.used.set(ino);
     }
 
     /// Nothing came of an inode.
     pub(crate) fn give_back(&mut self, ino: u64) {
-        assert!(self.used.clear(ino), "inode {ino} is freed twice");
-        self.free += 1;
+        self.used.clear(ino);
     }
 
     /// An inode is not in use any more; its number may be taken when the commit that did that is durable.
@@ -225,7 +221,7 @@ impl Inodes {
 
     /// All, and those that are not in use.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        (to_u64(self.names.len()), self.free + to_u64(self.leaving.len()))
+        (to_u64(self.names.len()), self.used.free() + to_u64(self.leaving.len()))
     }
 
     /// Numbers that there are.

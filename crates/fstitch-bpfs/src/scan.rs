@@ -12,7 +12,7 @@ use fstitch_core::{Error, FileKind, Result, Structure};
 use crate::dir;
 use crate::inode::{Inode, Inodes};
 use crate::layout::{HEIGHT_MAX, INODES_IN_BLOCK, ROOT, SIZE_MAX};
-use crate::pm::{BLOCK_BYTES, Gate, Marks, Space};
+use crate::pm::{BLOCK_BYTES, Block, Gate, Marking, Marks, Space};
 use crate::tree;
 
 /// Trees that are put off at most, and so many that threads begin for them.
@@ -64,60 +64,59 @@ fn mark_tree(gate: &Gate, marks: &Marks, of: Structure, (root, leaves): (u64, u6
     if root & 7 > u64::from(HEIGHT_MAX) {
         return Err(Error::corrupt(of, None, "its tree is higher than any"));
     }
-    let mut count = 0;
+    let twice = |block: Block| Error::corrupt(of, None, format!("block {} is used twice", block.number()));
+    let mut marking = Marking::new(marks);
     tree::walk(gate, root, (0, leaves), &mut |(_, _, word)| {
         let block =
             gate.follow(word).ok_or_else(|| Error::corrupt(of, None, "a pointer leads out of the volume"))?;
-        if !marks.mark(block) {
-            let what = format!("block {} is used twice", block.number());
-            return Err(Error::corrupt(of, None, what));
-        }
-        count += 1;
-        Ok(true)
+        marking.mark(block).map(|()| true).map_err(twice)
     })?;
-    Ok(count)
+    marking.finish().map_err(twice)
+}
+
+/// Marks trees, by so many threads; how many blocks each inode has, in their order. Of several faults one is told of: of a block that two
+/// trees have, either.
+fn mark_trees(gate: &Gate, marks: &Marks, trees: &[Trees], threads: usize) -> Result<Vec<(u64, u64)>> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let pieces = std::iter::from_fn(|| {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            Some((number, trees.chunks(PIECE).nth(number)?))
+        });
+        let marked = |(number, piece): (usize, &[Trees])| {
+            let counts = piece.iter().map(|tree| Ok((tree.ino, tree.mark(gate, marks)?)));
+            (number, counts.collect::<Result<Vec<_>>>())
+        };
+        pieces.map(marked).collect::<Vec<_>>()
+    };
+    let mut marked = std::thread::scope(|scope| {
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..threads).filter_map(start).collect();
+        let mut marked = work();
+        for other in others {
+            let of_other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            marked.extend(of_other);
+        }
+        marked
+    });
+    marked.sort_unstable_by_key(|(number, _)| *number);
+    let all: Result<Vec<_>> = marked.into_iter().map(|(_, counts)| counts).collect();
+    Ok(all?.concat())
 }
 
 impl Scan<'_> {
-    /// Marks the trees that were put off. Of several faults one is told of: of a block that two of them have, either.
+    /// Marks the trees that were put off.
     fn catch_up(&mut self) -> Result<()> {
-        let trees = std::mem::take(&mut self.put_off);
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let threads = if trees.len() < WORTH_THREADS { 1 } else { processors.min(THREADS_MAX) };
-        let (gate, marks, next) = (self.gate, &self.marks, AtomicUsize::new(0));
-        let work = || {
-            let mut marked = Vec::new();
-            loop {
-                let from = next.fetch_add(PIECE, Ordering::Relaxed);
-                let Some(piece) = trees.get(from..trees.len().min(from.saturating_add(PIECE))) else { break };
-                if piece.is_empty() {
-                    break;
-                }
-                let counts = piece.iter().map(|tree| Ok((tree.ino, tree.mark(gate, marks)?)));
-                marked.push((from, counts.collect::<Result<Vec<_>>>()));
-            }
-            marked
-        };
-        let mut marked = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads)
-                .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok())
-                .collect();
-            let mut marked = work();
-            for other in others {
-                let of_other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                marked.extend(of_other);
-            }
-            marked
-        });
-        marked.sort_unstable_by_key(|(from, _)| *from);
-        for (_, counts) in marked {
-            for (ino, count) in counts? {
-                self.inodes.add_blocks(ino, i64::try_from(count).expect("they are on the volume"));
-            }
-        }
-        self.put_off = trees;
+        let threads = if self.put_off.len() < WORTH_THREADS { 1 } else { processors.min(THREADS_MAX) };
+        let counts = mark_trees(self.gate, &self.marks, &self.put_off, threads)?;
         self.put_off.clear();
+        counts.into_iter().for_each(|(ino, count)| self.add_blocks(ino, count));
         Ok(())
+    }
+
+    fn add_blocks(&mut self, ino: u64, count: u64) {
+        self.inodes.add_blocks(ino, i64::try_from(count).expect("they are on the volume"));
     }
 
     fn inode_file(&mut self) -> Result<()> {
@@ -158,7 +157,7 @@ impl Scan<'_> {
         if inode.is_dir() {
             // Its entries are looked at next.
             let blocks = trees.mark(self.gate, &self.marks)?;
-            self.inodes.add_blocks(ino, i64::try_from(blocks).expect("they are on the volume"));
+            self.add_blocks(ino, blocks);
         } else if trees.contents.max(trees.xattrs) > u64::from(HEIGHT_MAX) {
             // Of others there is no block and no fault.
             self.put_off.push(trees);

@@ -128,6 +128,19 @@ fn a_mount_refuses_a_block_that_two_files_have() {
     assert!(error.to_string().contains("is used twice"), "{error}");
 }
 
+/// Two pointers of one tree, beside each other and with another between.
+#[test]
+fn a_mount_refuses_a_block_that_a_file_has_twice() {
+    let (device, [_, _, large]) = filled();
+    let image = device.image();
+    let top = usize::try_from((Le::u64(&image, inode(&image, large) + 24) >> 3) * 4096).unwrap();
+    for (one, other) in [(3, 4), (3, 9), (0, 70)] {
+        let damaged = changed(&device, top + 8 * other, Le::u64(&image, top + 8 * one));
+        let error = Bpfs::open_on(damaged, on_device(Durability::Process), clock()).unwrap_err();
+        assert!(error.to_string().contains("is used twice"), "{one} and {other}: {error}");
+    }
+}
+
 #[test]
 fn a_mount_refuses_a_tree_that_is_too_high_though_it_has_no_blocks() {
     let (device, [_, _, large]) = filled();

@@ -10,12 +10,14 @@ use fstitch_core::num::{to_u64, to_usize};
 pub(crate) struct Bits {
     /// The bits themselves, then levels of full words. What is beyond the last thing is taken.
     levels: Vec<Vec<u64>>,
+    free: u64,
 }
 
 impl Bits {
     /// With the bits of so many words.
     pub(crate) fn from_words(words: Vec<u64>) -> Self {
-        let mut bits = Self { levels: vec![words] };
+        let free = words.iter().map(|word| u64::from(word.count_zeros())).sum();
+        let mut bits = Self { levels: vec![words], free };
         bits.add_levels();
         bits
     }
@@ -49,9 +51,16 @@ impl Bits {
         self.levels[0][to_usize(number / 64)] >> (number % 64) & 1 == 1
     }
 
-    /// Takes one; false if it was taken.
-    pub(crate) fn set(&mut self, number: u64) -> bool {
-        let was_free = !self.has(number);
+    /// Takes the first that is free.
+    pub(crate) fn take(&mut self) -> Option<u64> {
+        let number = self.first_free()?;
+        self.set(number);
+        Some(number)
+    }
+
+    /// Takes one, if it was not taken.
+    pub(crate) fn set(&mut self, number: u64) {
+        self.free -= u64::from(!self.has(number));
         let mut at = number;
         for level in &mut self.levels {
             let word = &mut level[to_usize(at / 64)];
@@ -61,12 +70,15 @@ impl Bits {
             }
             at /= 64;
         }
-        was_free
     }
 
-    /// Gives one back; false if it was free.
-    pub(crate) fn clear(&mut self, number: u64) -> bool {
-        let was_taken = self.has(number);
+    /// Gives one back.
+    ///
+    /// # Panics
+    /// If it was free.
+    pub(crate) fn clear(&mut self, number: u64) {
+        assert!(self.has(number), "{number} is freed twice");
+        self.free += 1;
         let mut at = number;
         for level in &mut self.levels {
             let word = &mut level[to_usize(at / 64)];
@@ -77,20 +89,19 @@ impl Bits {
             }
             at /= 64;
         }
-        was_taken
     }
 
     /// The first that is free.
-    pub(crate) fn first_free(&self) -> Option<u64> {
+    fn first_free(&self) -> Option<u64> {
         let top = self.levels.last()?.first().filter(|top| **top != u64::MAX)?;
         let in_word = |word: u64| u64::from((!word).trailing_zeros());
         let below = self.levels.iter().rev().skip(1);
         Some(below.fold(in_word(*top), |at, level| at * 64 + in_word(level[to_usize(at)])))
     }
 
-    /// Those that are free.
-    pub(crate) fn count_free(&self) -> u64 {
-        self.levels.first().into_iter().flatten().map(|word| u64::from(word.count_zeros())).sum()
+    /// How many are free.
+    pub(crate) fn free(&self) -> u64 {
+        self.free
     }
 }
 
@@ -110,7 +121,7 @@ mod tests {
     /// What is free, asked one by one.
     fn check(bits: &Bits, free: &BTreeSet<u64>) {
         assert_eq!(bits.first_free(), free.first().copied());
-        assert_eq!(bits.count_free(), to_u64(free.len()));
+        assert_eq!(bits.free(), to_u64(free.len()));
     }
 
     #[test]
@@ -125,10 +136,13 @@ mod tests {
                 let number = numbers.below(to_u64(words) * 64);
                 let number =
                     if numbers.below(2) == 0 { number } else { free.first().copied().unwrap_or(number) };
-                if numbers.below(2) == 0 {
-                    assert_eq!(bits.clear(number), free.insert(number));
-                } else {
-                    assert_eq!(bits.set(number), free.remove(&number));
+                match numbers.below(4) {
+                    0 | 1 if free.insert(number) => bits.clear(number),
+                    2 => assert_eq!(bits.take(), free.pop_first()),
+                    _ => {
+                        bits.set(number);
+                        free.remove(&number);
+                    }
                 }
                 assert_eq!(bits.has(number), !free.contains(&number));
                 check(&bits, &free);
@@ -143,11 +157,11 @@ mod tests {
             bits.grow(words);
             check(&bits, &free);
             let last = to_u64(words) * 64 - 1;
-            assert!(bits.clear(last) && free.insert(last));
+            bits.clear(last);
+            free.insert(last);
             check(&bits, &free);
             if words % 2 == 0 {
-                let first = *free.first().unwrap();
-                assert!(bits.set(first) && free.remove(&first));
+                assert_eq!(bits.take(), free.pop_first());
             }
         }
     }

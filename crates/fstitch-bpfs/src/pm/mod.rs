@@ -104,8 +104,8 @@ pub(crate) use bits::Bits;
 pub(crate) use gate::JOURNAL_WORDS;
 pub use gate::{Caching, Committed, Counts, Fenced, Gate, Hidden, Slot, Watch, Word};
 pub use medium::{Durability, Medium};
-pub(crate) use space::Marks;
 pub use space::{Block, Fresh, Linked, Space};
+pub(crate) use space::{Marking, Marks};
 
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 4096;

@@ -56,7 +56,6 @@ impl Fresh {
 pub struct Space {
     used: Bits,
     blocks: u64,
-    free: u64,
     /// Freed by commits that are not fenced yet.
     leaving: Vec<u64>,
 }
@@ -67,31 +66,23 @@ impl Space {
         Marks::new(blocks).into_space()
     }
 
-    fn clear(&mut self, block: u64) {
-        assert!(self.used.clear(block), "block {block} is freed twice");
-        self.free += 1;
-    }
-
     /// A block that nothing points to: the first one, so that files that come and go are in the same blocks all the time, which are in the
     /// caches.
     ///
     /// # Errors
     /// `ENOSPC`.
     pub fn take(&mut self) -> Result<Fresh> {
-        let block = self.used.first_free().ok_or(Errno::NOSPC)?;
-        self.used.set(block);
-        self.free -= 1;
-        Ok(Fresh(block))
+        Ok(Fresh(self.used.take().ok_or(Errno::NOSPC)?))
     }
 
     /// Nothing came of a block.
     pub fn give_back(&mut self, fresh: Fresh) {
-        self.clear(fresh.0);
+        self.used.clear(fresh.0);
     }
 
     /// Nothing came of a link.
     pub fn unlink(&mut self, linked: Linked) {
-        self.clear(linked.0);
+        self.used.clear(linked.0);
     }
 
     /// A commit has taken the last pointer to a block; it may be taken again when that commit is durable.
@@ -102,18 +93,18 @@ impl Space {
     /// All commits so far are durable.
     pub fn settle(&mut self) {
         for block in std::mem::take(&mut self.leaving) {
-            self.clear(block);
+            self.used.clear(block);
         }
     }
 
     /// Blocks that are free, those that are about to be counted in.
     pub fn free(&self) -> u64 {
-        self.free + to_u64(self.leaving.len())
+        self.used.free() + to_u64(self.leaving.len())
     }
 
     /// Blocks that can be taken now.
     pub fn takeable(&self) -> u64 {
-        self.free
+        self.used.free()
     }
 
     /// All blocks.
@@ -137,27 +128,69 @@ impl Marks {
             *last = AtomicU64::new(beyond(to_usize((blocks - 1) % 64 + 1)));
         }
         let marks = Self { used, blocks };
-        (0..super::gate::FIRST_BLOCK.min(blocks)).for_each(|block| {
-            marks.set(block);
-        });
+        (0..super::gate::FIRST_BLOCK.min(blocks))
+            .for_each(|block| marks.mark_all(block / 64, 1 << (block % 64)).expect("the first"));
         marks
     }
 
-    fn set(&self, block: u64) -> bool {
-        let bit = 1 << (block % 64);
+    /// Marks blocks of a word; the first of them that was marked before, if one was.
+    fn mark_all(&self, word: u64, bits: u64) -> std::result::Result<(), Block> {
         // Nothing is read because a bit is there but the bit: `into_space` has them all to itself.
-        self.used[to_usize(block / 64)].fetch_or(bit, Ordering::Relaxed) & bit == 0
-    }
-
-    /// There is a pointer to a block; false if there was another one before.
-    pub(crate) fn mark(&self, block: Block) -> bool {
-        self.set(block.0)
+        match self.used[to_usize(word)].fetch_or(bits, Ordering::Relaxed) & bits {
+            0 => Ok(()),
+            twice => Err(Block(word * 64 + u64::from(twice.trailing_zeros()))),
+        }
     }
 
     /// The blocks of the volume, of which those that were not marked are free.
     pub(crate) fn into_space(self) -> Space {
         let used = Bits::from_words(self.used.into_iter().map(AtomicU64::into_inner).collect());
-        let free = used.count_free();
-        Space { used, blocks: self.blocks, free, leaving: Vec::new() }
+        Space { used, blocks: self.blocks, leaving: Vec::new() }
+    }
+}
+
+/// Who marks blocks one after the other: those of a word at once, because most of a file's lie side by side.
+#[derive(Debug)]
+pub(crate) struct Marking<'a> {
+    marks: &'a Marks,
+    word: u64,
+    bits: u64,
+    /// Blocks so far.
+    count: u64,
+}
+
+impl<'a> Marking<'a> {
+    pub(crate) fn new(marks: &'a Marks) -> Self {
+        Self { marks, word: 0, bits: 0, count: 0 }
+    }
+
+    /// There is a pointer to a block.
+    ///
+    /// # Errors
+    /// The block, or one before it, if there was another pointer to it.
+    pub(crate) fn mark(&mut self, block: Block) -> std::result::Result<(), Block> {
+        let (word, bit) = (block.0 / 64, 1 << (block.0 % 64));
+        if word != self.word {
+            self.flush()?;
+            self.word = word;
+        } else if self.bits & bit != 0 {
+            return Err(block);
+        }
+        self.bits |= bit;
+        self.count += 1;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> std::result::Result<(), Block> {
+        self.marks.mark_all(self.word, std::mem::take(&mut self.bits))
+    }
+
+    /// All of them are marked; how many they are.
+    ///
+    /// # Errors
+    /// As [`Self::mark`].
+    pub(crate) fn finish(mut self) -> std::result::Result<u64, Block> {
+        self.flush()?;
+        Ok(self.count)
     }
 }
