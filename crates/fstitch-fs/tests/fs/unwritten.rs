@@ -31,6 +31,12 @@ fn on_a_full_volume(fs: &Uhfs<Ext2>, kept: u64) -> InodeNo {
     }
     fs.fallocate(&CALLER, ino, 100 * BLOCK, kept * BLOCK, FallocateMode::Allocate).unwrap();
     fs.sync().unwrap();
+    fill(fs);
+    ino
+}
+
+/// Leaves no free block.
+fn fill(fs: &Uhfs<Ext2>) {
     let filler = create(fs, "filler");
     for at in 0.. {
         match write(fs, filler, 16 * at, 16, 1) {
@@ -49,7 +55,6 @@ fn on_a_full_volume(fs: &Uhfs<Ext2>, kept: u64) -> InodeNo {
         }
     }
     fs.sync().unwrap();
-    ino
 }
 
 fn contents(fs: &Uhfs<Ext2>, ino: InodeNo, block: u64, blocks: u64) -> Vec<u8> {
@@ -99,6 +104,49 @@ fn without_room_for_a_node_a_long_extent_stays_as_it_was() {
         let expected = if at == 150 { 5 } else { 0 };
         assert!(block.iter().all(|&byte| byte == expected), "block {at}");
     }
+    fs.unmount().unwrap();
+}
+
+/// There is room for the blocks behind the end, and none for the node that what is zeroed before it asks for.
+#[test]
+fn without_room_for_a_node_a_range_is_not_zeroed_at_all() {
+    const GAP: u64 = 64;
+    let Some(medium) = medium() else { return };
+    let fs = medium.opened();
+    let ino = create(&fs, "a");
+    for (block, blocks) in [(0, 1), (2, 1), (10, 100)] {
+        write(&fs, ino, block, blocks, 7).unwrap();
+    }
+    let gap = create(&fs, "gap");
+    write(&fs, gap, 0, GAP, 1).unwrap();
+    fs.sync().unwrap();
+    fill(&fs);
+    fs.unlink(&CALLER, fs.root(), b"gap").unwrap();
+    fs.forget(gap, 1);
+    fs.sync().unwrap();
+    let free = || fs.statfs().unwrap().blocks_free;
+    let (blocks, before) = (free(), contents(&fs, ino, 0, 110));
+    assert_eq!(blocks, GAP);
+    let (from, to) = (50 * BLOCK + 100, (110 + GAP) * BLOCK);
+    let zero = |fs: &Uhfs<Ext2>, ino| fs.fallocate(&CALLER, ino, from, to - from, FallocateMode::ZeroRange);
+    assert_eq!(zero(&fs, ino).unwrap_err().errno(), Errno::NOSPC);
+    assert!(contents(&fs, ino, 0, 110) == before, "nothing has changed");
+    fs.sync().unwrap();
+    assert_eq!((fs.getattr(ino).unwrap().size, free()), (110 * BLOCK, blocks));
+    fs.unmount().unwrap();
+    medium.judge();
+    let fs = medium.opened();
+    let ino = fs.walk(b"a").unwrap().attr.ino;
+    fs.unlink(&CALLER, fs.root(), b"crumbs").unwrap();
+    fs.unlink(&CALLER, fs.root(), b"filler").unwrap();
+    zero(&fs, ino).unwrap();
+    fs.unmount().unwrap();
+    medium.judge();
+    let fs = medium.opened();
+    let mut expected = before;
+    expected[to_usize(from)..].fill(0);
+    expected.resize(to_usize(to), 0);
+    assert!(contents(&fs, ino, 0, 110 + GAP) == expected);
     fs.unmount().unwrap();
 }
 
