@@ -1,5 +1,7 @@
 //! Contents of files. A write of any length happens at once, or, where there is no room for all of it, as much as there is room for.
 
+use std::ops::Range;
+
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{Caller, Errno, FallocateMode, FileKind, InodeFlags, InodeNo, Result, SeekFrom};
 use fstitch_posix::change::{check_fallocate, check_write, perm_after_write};
@@ -43,6 +45,22 @@ pub(crate) fn read(state: &State, inode: &Inode, offset: u64, into: &mut [u8]) -
         done += len;
     }
     Ok(())
+}
+
+/// What was written from one leaf to another is contents, which leave memory when the device has them and there is too much of it.
+pub(crate) fn may_leave(state: &State, ino: u64, leaves: Range<u64>) {
+    if state.gate.log().is_none() {
+        return;
+    }
+    let Ok(inode) = crate::inode::load(&state.gate, state.inode_file(), ino) else { return };
+    for block in leaves.filter_map(|index| tree::leaf(&state.gate, inode.contents(), index)) {
+        state.gate.has_contents(block);
+    }
+}
+
+/// The leaves that some bytes of a file are in.
+pub(crate) fn leaves_of(offset: u64, len: u64) -> Range<u64> {
+    offset / BLOCK_BYTES..(offset + len).div_ceil(BLOCK_BYTES)
 }
 
 impl Bpfs {
@@ -148,7 +166,9 @@ impl Bpfs {
         if !matches!(author, Author::Earlier { stamps: false }) {
             change.touch_contents(inode.ino);
         }
-        change.finish(|_| ())
+        change.finish(|_| ())?;
+        may_leave(&core.state, inode.ino, leaves_of(offset, to_u64(data.len())));
+        Ok(())
     }
 
     pub(crate) fn do_fallocate(
@@ -195,7 +215,9 @@ impl Bpfs {
         }
         drop_privileges(&mut change, &inode, caller);
         change.touch_contents(inode.ino);
-        change.finish(|_| ())
+        change.finish(|_| ())?;
+        may_leave(&core.state, inode.ino, leaves_of(offset, filled.saturating_sub(offset)));
+        Ok(())
     }
 
     pub(crate) fn do_seek(&self, ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64> {

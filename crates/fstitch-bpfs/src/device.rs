@@ -149,7 +149,7 @@ impl Bpfs {
         let identity = read_identity(&pages)?;
         let flushes = options.durability == Durability::Power;
         let (log, recovered) = Log::open(pages.clone(), &identity, flushes)?;
-        let medium = Medium::pages(pages, identity.blocks, options.durability)?;
+        let medium = Medium::pages(pages, identity.blocks, options.durability, options.cache_size)?;
         let mut gate = Gate::new(medium, options.caching, None)?;
         gate.follow_by(Arc::new(log));
         let mut fs = Self::begin(gate, identity, options, clock)?;

@@ -6,7 +6,7 @@ use fstitch_core::{Caller, Errno, InodeNo, Result};
 use fstitch_posix::change::check_write;
 use fstitch_posix::expect_regular;
 
-use crate::data::drop_privileges;
+use crate::data::{drop_privileges, leaves_of, may_leave};
 use crate::layout::SIZE_MAX;
 use crate::pm::{BLOCK_BYTES, ZEROS};
 use crate::tree;
@@ -42,6 +42,10 @@ impl Bpfs {
         drop_privileges(&mut change, &inode, caller);
         change.touch_contents(inode.ino);
         let done = change.finish(|_| ());
+        if done.is_ok() {
+            let written = ranges.iter().map(|(offset, data)| leaves_of(*offset, to_u64(data.len())));
+            written.for_each(|leaves| may_leave(&core.state, inode.ino, leaves));
+        }
         drop(core);
         self.durably(done)
     }

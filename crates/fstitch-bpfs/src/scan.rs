@@ -1,10 +1,9 @@
 //! What a mount finds out (\[D\] §3.3.2): which blocks and inodes are in use, how many names each inode has, and where `..` leads. It reads
 //! what leads somewhere, and believes none of it: a pointer that leads out of the volume, or to where another one leads, is damage.
 //!
-//! Names are followed by one thread. What most of the time goes to, blocks of pointers that are not in the processor's caches, is looked at
-//! by several: trees of files are put off until there are many of them.
+//! Names are followed by one thread. What most of the time goes to, blocks of pointers that are not in the processor's caches or not even in
+//! memory, is looked at by several: trees of files are put off until there are many of them.
 
-use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fstitch_core::{Error, FileKind, Result, Structure};
@@ -20,8 +19,8 @@ const PUT_OFF: usize = 1 << 16;
 const WORTH_THREADS: usize = 1 << 10;
 /// Trees that a thread takes at once.
 const PIECE: usize = 64;
-/// More threads wait for the same memory.
-const THREADS_MAX: usize = 8;
+/// As many wait for a disk at the same time; more than processors cost nothing where all is in memory.
+const THREADS: usize = 16;
 
 /// What is used, as the medium says it.
 pub(crate) fn scan(gate: &Gate, inode_file: u64) -> Result<(Space, Inodes)> {
@@ -107,8 +106,7 @@ fn mark_trees(gate: &Gate, marks: &Marks, trees: &[Trees], threads: usize) -> Re
 impl Scan<'_> {
     /// Marks the trees that were put off.
     fn catch_up(&mut self) -> Result<()> {
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let threads = if self.put_off.len() < WORTH_THREADS { 1 } else { processors.min(THREADS_MAX) };
+        let threads = if self.put_off.len() < WORTH_THREADS { 1 } else { THREADS };
         let counts = mark_trees(self.gate, &self.marks, &self.put_off, threads)?;
         self.put_off.clear();
         counts.into_iter().for_each(|(ino, count)| self.add_blocks(ino, count));

@@ -54,6 +54,9 @@ pub struct Options {
     pub caching: Caching,
     /// What an operation on a device survives when it returns: with [`Durability::Power`] its lines were flushed, else written.
     pub durability: Durability,
+    /// Bytes of files' contents that stay in memory, of a volume on a device, behind those that its log has; at least 64 KiB. What leads to
+    /// contents stays as well, besides.
+    pub cache_size: u64,
 }
 
 impl Default for Options {
@@ -65,6 +68,7 @@ impl Default for Options {
             optimizations: Optimizations::default(),
             caching: Caching::default(),
             durability: Durability::Power,
+            cache_size: 32 << 20,
         }
     }
 }
@@ -239,6 +243,7 @@ impl Bpfs {
         // What could not be read is not damage.
         gate.check_loaded()?;
         let (space, inodes) = scanned?;
+        gate.scanned();
         let state = State { gate, space, inodes, options: options.optimizations };
         Ok(Self {
             core: RwLock::new(Core { state, end: None }),
@@ -295,6 +300,12 @@ impl Bpfs {
 
     /// The tree as it is.
     pub(crate) fn share(&self) -> RwLockReadGuard<'_, Core> {
+        let core = self.core.read();
+        if !core.state.gate.is_full() {
+            return core;
+        }
+        drop(core);
+        self.core.write().state.gate.let_go();
         self.core.read()
     }
 
@@ -306,7 +317,10 @@ impl Bpfs {
         if self.options.read_only {
             return Err(Errno::ROFS.into());
         }
-        let core = self.core.write();
+        let mut core = self.core.write();
+        if core.state.gate.is_full() {
+            core.state.gate.let_go();
+        }
         match &core.end {
             Some(error) => Err(error.clone()),
             None => Ok(core),

@@ -23,6 +23,7 @@
 //! 5. A record that ends in the middle of an operation holds nothing that can be reached ([`crate::pm`] lets nothing else be stored
 //!    before the commit), so that operations of any length go through a log of any size.
 //! 6. When a copy for a checkpoint is taken, there is room for the group that waits.
+//! 7. What leaves memory is in no block that was changed since the last copies, and in no copy that is not stable at home.
 //!
 //! **Crash cases.** A group that was being written is not whole, or is no group at all, or one of another lap or epoch: replay ends before
 //! it. Homes that were being written are covered by groups that are replayed. A header that was being written is not whole, and the other one
@@ -81,6 +82,8 @@ struct Checkpoint {
     upto: u64,
     /// The last record that is in the copies.
     after: u64,
+    /// The blocks that were copied, until they are stable at home.
+    away: BTreeSet<u64>,
     stage: Stage,
 }
 
@@ -245,6 +248,17 @@ impl Log {
         }
     }
 
+    /// Shows `look` which blocks the device has as memory does, but for what was stored and not appended. If nothing is written any more,
+    /// memory is all there is.
+    pub(crate) fn look_home(&self, look: impl FnOnce(&dyn Fn(u64) -> bool)) {
+        let ring = self.ring.lock();
+        let is_away = |block: &u64| {
+            let copied = ring.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.away.contains(block));
+            copied || ring.dirty.contains(block)
+        };
+        look(&|block| ring.failed.is_none() && !is_away(&block));
+    }
+
     /// Waits until so many records are safe.
     ///
     /// # Errors
@@ -349,7 +363,7 @@ impl Log {
             ring.counts.group_blocks += blocks;
         }
         let stable = ring.stable;
-        if let Some(Checkpoint { upto, after, stage }) = &mut ring.checkpoint {
+        if let Some(Checkpoint { upto, after, stage, .. }) = &mut ring.checkpoint {
             match stage {
                 Stage::Copied(homes) if *after <= stable => {
                     work.homes = std::mem::take(homes);
@@ -382,18 +396,21 @@ impl Log {
 impl Ring {
     /// Begins a checkpoint: what is copied now is written home when it is stable.
     fn copy(&mut self, memory: &dyn Fn(u64) -> Vec<u8>) {
-        let blocks = std::mem::take(&mut self.dirty);
-        let homes = blocks.into_iter().map(|block| (block, memory(block))).collect();
+        let away = std::mem::take(&mut self.dirty);
+        let homes = away.iter().map(|block| (*block, memory(*block))).collect();
         // Groups behind the head may have records that are not in the copies.
         self.checkpoint =
-            Some(Checkpoint { upto: self.head, after: self.appended, stage: Stage::Copied(homes) });
+            Some(Checkpoint { upto: self.head, after: self.appended, away, stage: Stage::Copied(homes) });
     }
 
     /// Everything that was written is stable.
     fn flushed(&mut self) {
-        let Some(Checkpoint { upto, stage, .. }) = &mut self.checkpoint else { return };
+        let Some(Checkpoint { upto, away, stage, .. }) = &mut self.checkpoint else { return };
         match stage {
-            Stage::Written => *stage = Stage::Home,
+            Stage::Written => {
+                *stage = Stage::Home;
+                away.clear();
+            }
             Stage::Noted => {
                 self.tail = *upto;
                 self.checkpoint = None;

@@ -205,6 +205,33 @@ impl Gate {
         self.medium.take_failure().map_or(Ok(()), Err)
     }
 
+    /// A block is of a file's contents, and the device will have it.
+    pub(crate) fn has_contents(&self, block: Block) {
+        self.medium.has_contents(block.number());
+    }
+
+    /// Whether contents should leave memory.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.medium.is_full()
+    }
+
+    /// Contents leave memory that the device has, until there are few enough.
+    pub(crate) fn let_go(&mut self) {
+        let (Some(log), lines) = (&self.log, &self.lines) else { return };
+        let medium = &mut self.medium;
+        log.look_home(|is_home| {
+            medium.let_go(&|page| {
+                is_home(page) && lines.range(crate::log::lines_of(page * BLOCK_BYTES, BLOCK)).next().is_none()
+            });
+        });
+    }
+
+    /// What is looked at from now on is files, and not what leads to them.
+    pub(crate) fn scanned(&self) {
+        self.medium.read_ahead(true);
+    }
+
     /// Some bytes, which must be inside.
     pub fn bytes(&self, at: u64, len: usize) -> &[u8] {
         self.medium.bytes(at, len)

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockNo, Error, IoOp, Result};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::source::Source;
 use super::{BLOCK_BYTES, LINE};
@@ -106,15 +106,15 @@ impl Medium {
         Ok(medium)
     }
 
-    /// So many pages of a device, each of which comes to memory when it is looked at for the first time. What is stored goes with the
-    /// process, unless somebody writes it to the device.
+    /// So many pages of a device, each of which comes to memory when it is looked at, and so many bytes of contents that stay there. What
+    /// is stored goes with the process, unless somebody writes it to the device.
     ///
     /// # Errors
     /// When there is no such memory.
-    pub(crate) fn pages(pages: Pages, count: u64, durability: Durability) -> Result<Self> {
+    pub(crate) fn pages(pages: Pages, count: u64, durability: Durability, cache_size: u64) -> Result<Self> {
         let mut medium = Self::memory(count * BLOCK_BYTES)?;
         medium.durability = durability;
-        medium.source = Some(Source::new(pages, count));
+        medium.source = Some(Source::new(pages, count, cache_size));
         Ok(medium)
     }
 
@@ -124,18 +124,44 @@ impl Medium {
     /// Those of the device.
     pub(super) fn load(&self, at: u64, len: usize) -> Result<()> {
         let Some(source) = &self.source else { return Ok(()) };
-        source.load(at, len, |from, bytes| {
-            let from = to_usize(from);
-            assert!(
-                bytes.len() <= self.len && from <= self.len - bytes.len(),
-                "bytes at {from} of {}",
-                self.len
-            );
-            // SAFETY: inside the mapping. Nobody has a slice of it or stores to it: both load it before, and this does it once.
-            unsafe {
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(from), bytes.len())
-            }
-        })
+        source.load(at, len, |from, bytes| self.loaded(from, bytes))
+    }
+
+    /// Bytes have come from the device.
+    fn loaded(&self, from: u64, bytes: &[u8]) {
+        let from = to_usize(from);
+        assert!(bytes.len() <= self.len && from <= self.len - bytes.len(), "bytes at {from} of {}", self.len);
+        // SAFETY: inside the mapping. Nobody has a slice of it or stores to it: both load it before, and this is done once.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(from), bytes.len()) }
+    }
+
+    /// A page that is in memory holds contents of a file.
+    pub(super) fn has_contents(&self, page: u64) {
+        if let Some(source) = &self.source {
+            source.has_contents(page);
+        }
+    }
+
+    /// Whether there are more contents in memory than are wanted there.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.source.as_ref().is_some_and(Source::is_full)
+    }
+
+    /// Lets contents go that `is_home` says the device has as well, page by page.
+    pub(super) fn let_go(&mut self, is_home: &dyn Fn(u64) -> bool) {
+        let Some(source) = &self.source else { return };
+        source.let_go(is_home, |pages| {
+            let (from, end) = (to_usize(pages.start * BLOCK_BYTES), to_usize(pages.end * BLOCK_BYTES));
+            assert!(from <= end && end <= self.len, "bytes {from} to {end} of {}", self.len);
+            // SAFETY: inside the mapping, which is anonymous and private, so that these bytes are zeros now, and no page of it is borrowed:
+            // this is exclusive.
+            let done = unsafe {
+                let at = self.base.as_ptr().add(from);
+                rustix::mm::madvise(at.cast(), end - from, Advice::LinuxDontNeed)
+            };
+            done.expect("a mapping of one's own can be let go of");
+        });
     }
 
     /// The same where nobody can be told of a failure now: it is kept, and what is not there reads as zeros. Memory itself, which has no
@@ -150,6 +176,15 @@ impl Medium {
     fn bring_from(&self, source: &Source, at: u64, len: usize) {
         if let Err(error) = self.load(at, len) {
             source.failed(error);
+        }
+    }
+
+    /// The same before some bytes are stored.
+    #[inline]
+    fn bring_around(&self, at: usize, len: usize) {
+        if let Some(source) = &self.source {
+            let loaded = source.load_around(to_u64(at), len, |from, bytes| self.loaded(from, bytes));
+            loaded.unwrap_or_else(|error| source.failed(error));
         }
     }
 
@@ -192,7 +227,20 @@ impl Medium {
         write_back: WriteBack,
     ) -> Self {
         let base = NonNull::new(base).expect("a mapping is not at address 0");
-        Self { base, len, durability, file, write_back, source: None }
+        let medium = Self { base, len, durability, file, write_back, source: None };
+        medium.read_ahead(false);
+        medium
+    }
+
+    /// Whether a look at some bytes is likely to be followed by one at those behind them. Not until somebody says so: whoever opens a volume
+    /// looks at blocks of pointers, which lie between blocks of contents, and a kernel that reads around each reads all of it from the disk.
+    pub(super) fn read_ahead(&self, behind: bool) {
+        if let Some(source) = &self.source {
+            return source.read_ahead(behind);
+        }
+        let advice = if behind { Advice::Normal } else { Advice::Random };
+        // SAFETY: the mapping is this value's, and the advice changes no bytes of it. A kernel that cannot take it is as right as before.
+        let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) };
     }
 
     /// Bytes of it.
@@ -239,7 +287,7 @@ impl Medium {
             bytes.len(),
             self.len
         );
-        self.bring(to_u64(at), bytes.len());
+        self.bring_around(at, bytes.len());
         // SAFETY: inside the mapping; `bytes` is not of it, because it is borrowed and this is exclusive.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) }
     }
@@ -265,7 +313,7 @@ impl Medium {
             "a word at {at} of {}",
             self.len
         );
-        self.bring(to_u64(at), size);
+        self.bring_around(at, size);
         // SAFETY: inside the mapping.
         unsafe { self.base.as_ptr().add(at) }
     }
@@ -337,5 +385,57 @@ impl WriteBack {
     #[cfg(not(target_arch = "x86_64"))]
     fn detect() -> Option<Self> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+    use fstitch_core::MemDevice;
+
+    use super::*;
+
+    /// What memory has, whether it should be there or not.
+    fn in_memory(medium: &Medium, page: usize) -> u8 {
+        // SAFETY: inside the mapping, and nobody stores to it.
+        unsafe { *medium.base.as_ptr().add(page * super::super::BLOCK) }
+    }
+
+    fn all(medium: &Medium) -> Vec<u8> {
+        (0..medium.len / super::super::BLOCK).map(|page| in_memory(medium, page)).collect()
+    }
+
+    #[test]
+    fn contents_go_that_the_device_has_and_nothing_else_does() {
+        let image: Vec<u8> = (1..=64).flat_map(|page| [page; super::super::BLOCK]).collect();
+        let device: Arc<dyn fstitch_core::BlockDevice> = Arc::new(MemDevice::from_image(512, image));
+        let pages = Pages::new(device).unwrap();
+        let mut medium = Medium::pages(pages, 64, Durability::Power, 0).unwrap();
+        // Alone before files are looked at, and with others behind that.
+        medium.load(3 * BLOCK_BYTES, 1).unwrap();
+        medium.read_ahead(true);
+        medium.load(20 * BLOCK_BYTES, 1).unwrap();
+        let expected = |page: u8| if page == 4 || (17..=32).contains(&page) { page } else { 0 };
+        assert_eq!(all(&medium), (1..=64).map(expected).collect::<Vec<_>>());
+        assert!(!medium.is_full());
+        // A page that is stored whole is not read, and is contents when somebody says so; one that is stored to in part is.
+        medium.store(40 * BLOCK_BYTES, &[99; super::super::BLOCK]);
+        assert_eq!((in_memory(&medium, 40), in_memory(&medium, 41)), (99, 0));
+        medium.store_word(18 * BLOCK_BYTES + 8, 7);
+        medium.load(63 * BLOCK_BYTES, 1).unwrap();
+        assert!(medium.is_full());
+        medium.let_go(&|page| page != 17);
+        let left: Vec<_> = all(&medium).into_iter().enumerate().filter(|(_, byte)| *byte != 0).collect();
+        // What leads to files was at 3; 17 is not home; 18 and 40 were stored to.
+        assert_eq!(left, [(3, 4), (17, 18), (18, 19), (40, 99)]);
+        // They come back.
+        assert_eq!(medium.bytes(20 * BLOCK_BYTES, 1), [21]);
+        assert_eq!(medium.bytes(63 * BLOCK_BYTES, 1), [64]);
+        medium.has_contents(40);
+        assert!(medium.is_full());
+        medium.let_go(&|page| page != 17);
+        assert_eq!(in_memory(&medium, 40), 0);
+        assert_eq!(medium.bytes(18 * BLOCK_BYTES + 8, 8), 7_u64.to_le_bytes());
     }
 }

@@ -21,9 +21,9 @@ pub fn make(device: &Arc<dyn BlockDevice>, log: u64) {
     mkfs_on(Arc::clone(device), &made, Some(log)).unwrap();
 }
 
-/// How a volume on a device is mounted.
+/// How a volume on a device is mounted: with as little of it in memory as there can be, so that contents leave it all the time.
 pub fn on_device(durability: Durability) -> Options {
-    Options { durability, ..options(Optimizations::ALL) }
+    Options { durability, cache_size: 0, ..options(Optimizations::ALL) }
 }
 
 /// A new volume in memory, as a device.

@@ -50,7 +50,7 @@ impl Format for BpfsFormat {
     fn probe(&self, head: &[u8]) -> Option<std::result::Result<u32, String>> {
         Some(match fstitch_bpfs::probe(head)? {
             Ok(identity) if identity.log == 0 => {
-                Err("it is a BPFS without a log, for memory alone; `fstitch mkfs bpfs` makes one for files"
+                Err("is a BPFS without a log, for memory alone; `fstitch mkfs bpfs` makes one for files"
                     .into())
             }
             // What is damaged is told by whoever opens it.
@@ -85,7 +85,7 @@ impl Format for BpfsFormat {
         arrangement: &Arrangement,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<dyn Volume>> {
-        let Arrangement { consistency, fs, journal, .. } = arrangement;
+        let Arrangement { consistency, fs, journal, cache, .. } = arrangement;
         if journal.is_some() {
             let what = "the device of a journal for a BPFS, which has a log of its own";
             return Err(Error::Unsupported(what.into()));
@@ -101,7 +101,8 @@ impl Format for BpfsFormat {
             }
         };
         let (atime, read_only) = (fs.atime, fs.read_only);
-        let options = Options { atime, read_only, durability, ..Options::default() };
+        let cache_size = fstitch_core::num::to_u64(cache.cache_size);
+        let options = Options { atime, read_only, durability, cache_size, ..Options::default() };
         Ok(Arc::new(Bpfs::open_on(device, options, clock)?))
     }
 
