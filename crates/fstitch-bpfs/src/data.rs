@@ -53,9 +53,35 @@ pub(crate) fn may_leave(state: &State, ino: u64, leaves: Range<u64>) {
         return;
     }
     let Ok(inode) = crate::inode::load(&state.gate, state.inode_file(), ino) else { return };
-    for block in leaves.filter_map(|index| tree::leaf(&state.gate, inode.contents(), index)) {
-        state.gate.has_contents(block);
+    let (gate, leaves) = (&state.gate, (leaves.start, leaves.end));
+    let walked: Result<(), std::convert::Infallible> =
+        tree::walk(gate, inode.contents(), leaves, &mut |(level, _, word)| {
+            if let Some(block) = gate.follow(word).filter(|_| level == 0) {
+                gate.may_go(block.number());
+            }
+            Ok(true)
+        });
+    let Ok(()) = walked;
+}
+
+/// Brings the leaves to memory of which a change from `offset` on, to before `end`, leaves a part as it is, and what is hidden behind the
+/// file's end: a device that fails is told now, and not when a part of the change is made.
+///
+/// # Errors
+/// Those of the device.
+pub(crate) fn bring_edges(state: &State, inode: &Inode, (offset, end): (u64, u64)) -> Result<()> {
+    if state.gate.log().is_none() {
+        return Ok(());
     }
+    let old_end = if end > inode.size { inode.size } else { end };
+    for at in [offset, end, old_end] {
+        if !at.is_multiple_of(BLOCK_BYTES)
+            && let Some(block) = tree::leaf(&state.gate, inode.contents(), at / BLOCK_BYTES)
+        {
+            state.gate.load(block)?;
+        }
+    }
+    Ok(())
 }
 
 /// The leaves that some bytes of a file are in.
@@ -158,6 +184,7 @@ impl Bpfs {
         if data.is_empty() {
             return Ok(());
         }
+        bring_edges(&core.state, &inode, (offset, offset + to_u64(data.len())))?;
         let mut change = core.change(self.now())?;
         change.put(inode.ino, offset, data)?;
         if let Author::Caller(caller) = author {
@@ -167,7 +194,8 @@ impl Bpfs {
             change.touch_contents(inode.ino);
         }
         change.finish(|_| ())?;
-        may_leave(&core.state, inode.ino, leaves_of(offset, to_u64(data.len())));
+        let from = offset.min(inode.size);
+        may_leave(&core.state, inode.ino, leaves_of(from, offset - from + to_u64(data.len())));
         Ok(())
     }
 
@@ -202,6 +230,7 @@ impl Bpfs {
             FallocateMode::PunchHole | FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize
         );
         let is_filled = mode != FallocateMode::PunchHole;
+        bring_edges(&core.state, &inode, (offset, end))?;
         let mut change = core.change(self.now())?;
         if is_zeroed {
             zero(&mut change, inode.ino, (offset, end.min(inode.size)))?;
@@ -216,7 +245,8 @@ impl Bpfs {
         drop_privileges(&mut change, &inode, caller);
         change.touch_contents(inode.ino);
         change.finish(|_| ())?;
-        may_leave(&core.state, inode.ino, leaves_of(offset, filled.saturating_sub(offset)));
+        let from = offset.min(inode.size);
+        may_leave(&core.state, inode.ino, leaves_of(from, filled.max(offset) - from));
         Ok(())
     }
 

@@ -169,6 +169,12 @@ impl Bpfs {
         self.share().state.gate.log().map(|log| log.counts())
     }
 
+    /// Bytes of the device that are in memory; `None` for a volume that is in memory all the time.
+    #[must_use]
+    pub fn in_memory(&self) -> Option<u64> {
+        self.share().state.gate.in_memory()
+    }
+
     /// Why the volume takes no changes any more, if so.
     #[must_use]
     pub fn failed(&self) -> Option<Error> {

@@ -6,7 +6,7 @@ use fstitch_core::{Caller, Errno, InodeNo, Result};
 use fstitch_posix::change::check_write;
 use fstitch_posix::expect_regular;
 
-use crate::data::{drop_privileges, leaves_of, may_leave};
+use crate::data::{bring_edges, drop_privileges, leaves_of, may_leave};
 use crate::layout::SIZE_MAX;
 use crate::pm::{BLOCK_BYTES, ZEROS};
 use crate::tree;
@@ -35,6 +35,9 @@ impl Bpfs {
         if ranges.iter().all(|(_, data)| data.is_empty()) {
             return Ok(());
         }
+        for (offset, data) in ranges {
+            bring_edges(&core.state, &inode, (*offset, offset + to_u64(data.len())))?;
+        }
         let mut change = core.change(self.now())?;
         for (offset, data) in ranges {
             change.put(inode.ino, *offset, data)?;
@@ -43,7 +46,9 @@ impl Bpfs {
         change.touch_contents(inode.ino);
         let done = change.finish(|_| ());
         if done.is_ok() {
-            let written = ranges.iter().map(|(offset, data)| leaves_of(*offset, to_u64(data.len())));
+            let from = |offset: &u64| (*offset).min(inode.size);
+            let written =
+                ranges.iter().map(|(at, data)| leaves_of(from(at), at - from(at) + to_u64(data.len())));
             written.for_each(|leaves| may_leave(&core.state, inode.ino, leaves));
         }
         drop(core);
@@ -53,7 +58,7 @@ impl Bpfs {
     /// Shows `take` the bytes of a file from `offset` on, `len` of them or as many as there are, in pieces of at most a block, where they
     /// are: nothing is copied. Holes are shown as zeros. Returns how many bytes were shown.
     ///
-    /// Changes of this volume wait meanwhile, so `take` must not make one; all pieces are of one moment. The access time is left as it is.
+    /// Changes of this volume wait meanwhile, so `take` must not call it; all pieces are of one moment. The access time is left as it is.
     ///
     /// # Errors
     /// `EISDIR`, `EINVAL` for what has no contents, `ESTALE` for an inode that is gone, and what `take` returns: it is shown no more then.

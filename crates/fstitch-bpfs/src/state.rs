@@ -94,7 +94,7 @@ impl State {
     /// What commits have freed can be taken, if they are durable.
     pub(crate) fn settle(&mut self) {
         if self.gate.is_settled() {
-            self.space.settle();
+            self.space.settle(|block| self.gate.may_go(block));
             self.inodes.settle();
         }
     }

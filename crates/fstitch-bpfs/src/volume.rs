@@ -106,6 +106,13 @@ impl Core {
         self.end.as_ref()
     }
 
+    /// Keeps in memory what is wanted there.
+    fn let_go(&mut self) {
+        if self.state.gate.is_full() {
+            self.state.gate.let_go();
+        }
+    }
+
     /// # Errors
     /// Why there are no changes any more.
     pub(crate) fn change(&mut self, now: Timestamp) -> Result<Change<'_>> {
@@ -305,7 +312,7 @@ impl Bpfs {
             return core;
         }
         drop(core);
-        self.core.write().state.gate.let_go();
+        self.core.write().let_go();
         self.core.read()
     }
 
@@ -318,9 +325,7 @@ impl Bpfs {
             return Err(Errno::ROFS.into());
         }
         let mut core = self.core.write();
-        if core.state.gate.is_full() {
-            core.state.gate.let_go();
-        }
+        core.let_go();
         match &core.end {
             Some(error) => Err(error.clone()),
             None => Ok(core),

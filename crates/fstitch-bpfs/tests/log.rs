@@ -8,6 +8,8 @@
 #[path = "../../fstitch-fs/tests/fs/driver.rs"]
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod driver;
+#[path = "log/memory.rs"]
+mod memory;
 #[path = "support/device.rs"]
 mod on_device;
 mod support;
@@ -51,6 +53,8 @@ struct Cautious {
     flushes: AtomicU64,
     /// Blocks that were read, as often as they were.
     read: Mutex<Vec<u64>>,
+    /// Pages that cannot be read.
+    bad: Mutex<Vec<u64>>,
     delay: Duration,
     fails: AtomicBool,
 }
@@ -58,8 +62,9 @@ struct Cautious {
 impl Cautious {
     fn new(now: Arc<MemDevice>, delay: Duration) -> Arc<Self> {
         let (stable, since, flushed) = (Mutex::new(now.image()), Mutex::default(), Mutex::default());
-        let (flushes, fails, read) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::default());
-        Arc::new(Self { now, stable, since, flushed, flushes, read, delay, fails })
+        let (flushes, fails) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (read, bad) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { now, stable, since, flushed, flushes, read, bad, delay, fails })
     }
 
     /// The pages that were read since this was asked before, in their order.
@@ -89,6 +94,11 @@ impl BlockDevice for Cautious {
     fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
         self.read.lock().unwrap().extend(reads.iter().map(|read| read.block.0));
         std::thread::sleep(self.delay);
+        let bad = self.bad.lock().unwrap();
+        if let Some(read) = reads.iter().find(|read| bad.contains(&(read.block.0 / 8))) {
+            return Err(Error::io(IoOp::Read, read.block, std::io::Error::other("a bad page")));
+        }
+        drop(bad);
         self.now.read(reads)
     }
 
@@ -525,110 +535,4 @@ fn looking_changes_nothing() {
     assert!(looked.lookup(looked.root(), b"a").is_ok());
     looked.unmount().unwrap();
     assert!(made.image() == before);
-}
-
-/// A closed volume with files of 25 blocks each.
-fn with_files(count: usize) -> Arc<MemDevice> {
-    let made = device(16 << 20, 512);
-    let fs = open(&made, on_device(Durability::Power));
-    for no in 0..count {
-        let ino = create(&fs, fs.root(), format!("f{no}").as_bytes());
-        fs.write(&CALLER, ino, 0, &contents_of(no)).unwrap();
-    }
-    fs.unmount().unwrap();
-    made
-}
-
-/// No two of their blocks are equal.
-fn contents_of(no: usize) -> Vec<u8> {
-    let words =
-        (0..25 * 512_usize).flat_map(|word| u64::try_from(no << 32 | word + 1).unwrap().to_le_bytes());
-    words.collect()
-}
-
-#[test]
-fn a_mount_reads_what_leads_to_files_and_not_what_they_hold() {
-    let device = Cautious::new(with_files(64), Duration::ZERO);
-    let fs = mount(&device, Durability::Power);
-    let read = device.pages_read();
-    // A block of pointers of each file, two blocks of names, two of inodes; the superblock, its copy, and the log.
-    assert!((64..64 + 40).contains(&read.len()), "{} pages are read by a mount: {read:?}", read.len());
-
-    // What is stored whole replaces what is there, and what that was does not matter.
-    let ino = create(&*fs, fs.root(), b"new");
-    fs.write(&CALLER, ino, 0, &contents_of(99)).unwrap();
-    let read = device.pages_read();
-    assert!(read.len() <= 16, "a new file of 25 blocks reads {read:?}");
-
-    // Who reads a byte of a file is likely to go on.
-    let ino = fs.lookup(fs.root(), b"f7").unwrap().attr.ino;
-    let mut byte = [0];
-    assert!(fs.read(ino, 0, &mut byte).unwrap() == 1 && byte == contents_of(7)[..1]);
-    let read = device.pages_read();
-    assert!((2..=16).contains(&read.len()), "a byte brings {read:?}");
-}
-
-/// Readers meet in pages that nobody has read: each is read once, and nobody sees one before it is there.
-#[test]
-fn pages_that_many_readers_ask_for_are_read_once() {
-    let device = Cautious::new(with_files(64), Duration::from_micros(50));
-    let options = Options { cache_size: 16 << 20, ..on_device(Durability::Power) };
-    let fs = Bpfs::open_on(Arc::<Cautious>::clone(&device), options, support::clock()).unwrap();
-    device.pages_read();
-    std::thread::scope(|scope| {
-        for reader in 0..8 {
-            let fs = &fs;
-            scope.spawn(move || {
-                for no in (0..64).map(|no| (no + reader / 2) % 64) {
-                    let ino = fs.lookup(fs.root(), format!("f{no}").as_bytes()).unwrap().attr.ino;
-                    let mut all = vec![0; 25 * 4096];
-                    let count = fs.read(ino, 0, &mut all).unwrap();
-                    assert!(count == all.len() && all == contents_of(no), "file {no}");
-                }
-            });
-        }
-    });
-    let read = device.pages_read();
-    assert!(read.len() >= 64 * 25 && read.windows(2).all(|two| two[0] < two[1]), "{} pages", read.len());
-}
-
-/// Contents that were written or read leave memory, all that was written is there, and what was not written home yet is not read back.
-#[test]
-fn contents_leave_memory_and_come_back_as_they_were() {
-    let device = Cautious::new(device(48 << 20, 64), Duration::ZERO);
-    let fs = mount(&device, Durability::Process);
-    let file = create(&*fs, fs.root(), b"file");
-    let mut expected = vec![0; 20 << 20];
-    let mut seed = Seed::new(11);
-    for _ in 0..2000 {
-        let (at, len) = (seed.below(20 << 20), 1 + seed.below(40_000));
-        let end = (at + len).min(20 << 20);
-        let (from, to) = (usize::try_from(at).unwrap(), usize::try_from(end).unwrap());
-        match seed.below(4) {
-            0 => {
-                let mut read = vec![0; to - from];
-                let count = fs.read(file, at, &mut read).unwrap();
-                assert!(read[..count] == expected[from..from + count], "{count} bytes at {at}");
-            }
-            1 => {
-                fs.fallocate(&CALLER, file, at, end - at, fstitch_core::FallocateMode::PunchHole).unwrap();
-                expected[from..to].fill(0);
-            }
-            _ => {
-                let byte = u8::try_from(1 + seed.below(255)).unwrap();
-                fs.write(&CALLER, file, at, &vec![byte; to - from]).unwrap();
-                expected[from..to].fill(byte);
-            }
-        }
-    }
-    fs.sync().unwrap();
-    let size = usize::try_from(fs.getattr(file).unwrap().size).unwrap();
-    let mut all = vec![0; size];
-    fs.read(file, 0, &mut all).unwrap();
-    assert!(all == expected[..size]);
-    assert!(device.pages_read().len() > 20 << 8, "contents are read again: {size} bytes");
-    fs.unmount().unwrap();
-    let fs = mount(&device, Durability::Process);
-    fs.read(file, 0, &mut all).unwrap();
-    assert!(all == expected[..size]);
 }

@@ -235,7 +235,8 @@ impl Change<'_> {
     /// A block in the place of another one.
     pub(super) fn put_copy(&mut self, node: Node, block: Block, from: usize, bytes: &[u8]) -> Result<()> {
         let fresh = self.take(node.tree)?;
-        let mut image = self.state.gate.block(block).to_vec();
+        let is_whole = bytes.len() == BLOCK;
+        let mut image = if is_whole { ZEROS.to_vec() } else { self.state.gate.block(block).to_vec() };
         let noted = self.drafts.remove(&node).unwrap_or_default();
         for (at, word) in noted.words.iter() {
             let at = usize::from(at) * 8;

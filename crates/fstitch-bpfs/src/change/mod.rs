@@ -84,11 +84,11 @@ impl Drop for Change<'_> {
         if self.is_committed {
             return;
         }
-        let space = &mut self.state.space;
-        std::mem::take(&mut self.drafts)
-            .into_values()
-            .filter_map(|draft| draft.fresh)
-            .for_each(|fresh| space.give_back(fresh));
+        let State { space, gate, .. } = &mut *self.state;
+        std::mem::take(&mut self.drafts).into_values().filter_map(|draft| draft.fresh).for_each(|fresh| {
+            gate.may_go(fresh.number());
+            space.give_back(fresh);
+        });
         self.linked.drain(..).for_each(|linked| space.unlink(linked));
         self.made.drain(..).for_each(|ino| self.state.inodes.give_back(ino));
     }

@@ -23,7 +23,8 @@
 //! 5. A record that ends in the middle of an operation holds nothing that can be reached ([`crate::pm`] lets nothing else be stored
 //!    before the commit), so that operations of any length go through a log of any size.
 //! 6. When a copy for a checkpoint is taken, there is room for the group that waits.
-//! 7. What leaves memory is in no block that was changed since the last copies, and in no copy that is not stable at home.
+//! 7. What leaves memory is in no block that was changed since the last copies, in no copy that is not stable at home, and in no line
+//!    without a record.
 //!
 //! **Crash cases.** A group that was being written is not whole, or is no group at all, or one of another lap or epoch: replay ends before
 //! it. Homes that were being written are covered by groups that are replayed. A header that was being written is not whole, and the other one
@@ -248,15 +249,14 @@ impl Log {
         }
     }
 
-    /// Shows `look` which blocks the device has as memory does, but for what was stored and not appended. If nothing is written any more,
-    /// memory is all there is.
+    /// Shows `look` which blocks the device has as memory does, but for what was stored and not appended.
     pub(crate) fn look_home(&self, look: impl FnOnce(&dyn Fn(u64) -> bool)) {
         let ring = self.ring.lock();
         let is_away = |block: &u64| {
             let copied = ring.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.away.contains(block));
             copied || ring.dirty.contains(block)
         };
-        look(&|block| ring.failed.is_none() && !is_away(&block));
+        look(&|block| !is_away(&block));
     }
 
     /// Waits until so many records are safe.

@@ -205,18 +205,24 @@ impl Gate {
         self.medium.take_failure().map_or(Ok(()), Err)
     }
 
-    /// A block is of a file's contents, and the device will have it.
-    pub(crate) fn has_contents(&self, block: Block) {
-        self.medium.has_contents(block.number());
+    /// A block is of a file's contents or nobody's: it may leave memory when the device has it.
+    #[inline]
+    pub(crate) fn may_go(&self, block: u64) {
+        self.medium.may_go(block);
     }
 
-    /// Whether contents should leave memory.
+    /// Bytes of a device that are in memory.
+    pub(crate) fn in_memory(&self) -> Option<u64> {
+        self.medium.in_memory()
+    }
+
+    /// Whether something should leave memory.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.medium.is_full()
     }
 
-    /// Contents leave memory that the device has, until there are few enough.
+    /// What may go and is on the device leaves memory, until there is little enough.
     pub(crate) fn let_go(&mut self) {
         let (Some(log), lines) = (&self.log, &self.lines) else { return };
         let medium = &mut self.medium;

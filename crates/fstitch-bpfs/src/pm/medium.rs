@@ -114,6 +114,10 @@ impl Medium {
     pub(crate) fn pages(pages: Pages, count: u64, durability: Durability, cache_size: u64) -> Result<Self> {
         let mut medium = Self::memory(count * BLOCK_BYTES)?;
         medium.durability = durability;
+        // Pages come and go one by one, and a kernel that gives 2 MiB for each would take all of them.
+        // SAFETY: as for `read_ahead`.
+        let _ =
+            unsafe { rustix::mm::madvise(medium.base.as_ptr().cast(), medium.len, Advice::LinuxNoHugepage) };
         medium.source = Some(Source::new(pages, count, cache_size));
         Ok(medium)
     }
@@ -131,24 +135,31 @@ impl Medium {
     fn loaded(&self, from: u64, bytes: &[u8]) {
         let from = to_usize(from);
         assert!(bytes.len() <= self.len && from <= self.len - bytes.len(), "bytes at {from} of {}", self.len);
-        // SAFETY: inside the mapping. Nobody has a slice of it or stores to it: both load it before, and this is done once.
+        // SAFETY: inside the mapping. Nobody has a slice of it or stores to it: both load it before, this is done once, and not at all if
+        // somebody has a slice because it failed.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(from), bytes.len()) }
     }
 
-    /// A page that is in memory holds contents of a file.
-    pub(super) fn has_contents(&self, page: u64) {
+    /// A page holds contents of a file, or what is nobody's.
+    #[inline]
+    pub(super) fn may_go(&self, page: u64) {
         if let Some(source) = &self.source {
-            source.has_contents(page);
+            source.may_go(page);
         }
     }
 
-    /// Whether there are more contents in memory than are wanted there.
+    /// Bytes of the device that are in memory, if that is where they come from.
+    pub(super) fn in_memory(&self) -> Option<u64> {
+        self.source.as_ref().map(|source| source.len() * BLOCK_BYTES)
+    }
+
+    /// Whether there is more in memory that may go than is wanted there.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.source.as_ref().is_some_and(Source::is_full)
     }
 
-    /// Lets contents go that `is_home` says the device has as well, page by page.
+    /// Lets go what `is_home` says the device has as well, page by page.
     pub(super) fn let_go(&mut self, is_home: &dyn Fn(u64) -> bool) {
         let Some(source) = &self.source else { return };
         source.let_go(is_home, |pages| {
@@ -156,11 +167,11 @@ impl Medium {
             assert!(from <= end && end <= self.len, "bytes {from} to {end} of {}", self.len);
             // SAFETY: inside the mapping, which is anonymous and private, so that these bytes are zeros now, and no page of it is borrowed:
             // this is exclusive.
-            let done = unsafe {
+            // A program that has locked its memory keeps what the device has as well.
+            let _ = unsafe {
                 let at = self.base.as_ptr().add(from);
                 rustix::mm::madvise(at.cast(), end - from, Advice::LinuxDontNeed)
             };
-            done.expect("a mapping of one's own can be let go of");
         });
     }
 
@@ -175,7 +186,7 @@ impl Medium {
 
     fn bring_from(&self, source: &Source, at: u64, len: usize) {
         if let Err(error) = self.load(at, len) {
-            source.failed(error);
+            source.failed(at, len, error);
         }
     }
 
@@ -184,7 +195,7 @@ impl Medium {
     fn bring_around(&self, at: usize, len: usize) {
         if let Some(source) = &self.source {
             let loaded = source.load_around(to_u64(at), len, |from, bytes| self.loaded(from, bytes));
-            loaded.unwrap_or_else(|error| source.failed(error));
+            loaded.unwrap_or_else(|error| source.failed(to_u64(at), len, error));
         }
     }
 
@@ -432,7 +443,7 @@ mod tests {
         // They come back.
         assert_eq!(medium.bytes(20 * BLOCK_BYTES, 1), [21]);
         assert_eq!(medium.bytes(63 * BLOCK_BYTES, 1), [64]);
-        medium.has_contents(40);
+        medium.may_go(40);
         assert!(medium.is_full());
         medium.let_go(&|page| page != 17);
         assert_eq!(in_memory(&medium, 40), 0);

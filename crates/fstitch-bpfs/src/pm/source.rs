@@ -1,7 +1,7 @@
 //! Where a medium's bytes come from that nobody has looked at yet: a device, page by page or some pages at a time.
 //!
-//! What leads to contents is looked at by every mount and stays. Contents may go again, when there are more of them in memory than somebody
-//! wants there, as soon as the device has the same.
+//! What leads to contents is looked at by every mount and stays, because who follows a pointer cannot be told of a device that fails. Contents,
+//! and what is nobody's, may go again when there is more of it in memory than somebody wants there, as soon as the device has the same.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fstitch_core::lock::Mutex;
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::order::rank;
-use fstitch_core::{BlockKind, Error, Result};
+use fstitch_core::{BlockKind, BlockNo, Error, IoOp, Result};
 
 use super::BLOCK_BYTES;
 use crate::log::Pages;
@@ -49,10 +49,10 @@ pub(super) struct Source {
     count: u64,
     /// Set behind a page's bytes.
     loaded: Set,
-    /// Those of them that hold contents: not more than `contents_max` stay.
-    contents: Set,
-    contents_len: AtomicU64,
-    contents_max: u64,
+    /// Those of them that may go: not more than `going_max` stay.
+    going: Set,
+    going_len: AtomicU64,
+    going_max: u64,
     /// As many are too many.
     too_many: AtomicU64,
     /// Where the next look for pages that can go begins.
@@ -60,29 +60,31 @@ pub(super) struct Source {
     loading: [Mutex<(), rank::Epoch>; LOCKS],
     ahead: AtomicBool,
     failed: Mutex<Option<Error>, rank::Leaf>,
+    /// Pages that somebody has seen as zeros because they could not be read. They stay so: what is seen does not change under who sees it.
+    lost: Set,
 }
 
 impl Source {
     /// So many pages of a device, of which none is in memory, and so many bytes of contents to be in memory.
     pub(super) fn new(pages: Pages, count: u64, cache_size: u64) -> Self {
-        let contents_max = (cache_size / BLOCK_BYTES).max(CHUNK);
+        let going_max = (cache_size / BLOCK_BYTES).max(CHUNK);
         Self {
             pages,
             count,
             loaded: Set::new(count),
-            contents: Set::new(count),
-            contents_len: AtomicU64::new(0),
-            contents_max,
-            too_many: AtomicU64::new(contents_max),
+            going: Set::new(count),
+            going_len: AtomicU64::new(0),
+            going_max,
+            too_many: AtomicU64::new(going_max),
             hand: AtomicU64::new(0),
             loading: std::array::from_fn(|_| Mutex::new(())),
             ahead: AtomicBool::new(false),
             failed: Mutex::new(None),
+            lost: Set::new(count),
         }
     }
 
-    /// Whether pages come alone, or with those around them. What comes with others is contents: all that leads to contents was looked at
-    /// before.
+    /// Whether pages come alone, or with those around them. What comes with others may go: all that leads to contents was looked at before.
     pub(super) fn read_ahead(&self, behind: bool) {
         self.ahead.store(behind, Ordering::Relaxed);
     }
@@ -100,21 +102,34 @@ impl Source {
         for chunk in wanted.start / CHUNK..wanted.end.div_ceil(CHUNK) {
             let all = chunk * CHUNK..self.count.min((chunk + 1) * CHUNK);
             let some = wanted.start.max(all.start)..wanted.end.min(all.end);
+            if some.clone().any(|page| self.lost.has(page)) {
+                return Err(self.why_lost(some.start));
+            }
             let _alone = self.loading[to_usize(chunk) % LOCKS].lock();
-            self.load_missing(if ahead { all } else { some }, ahead, &mut put)?;
+            if ahead && self.load_missing(all, ahead, &mut put).is_ok() {
+                continue;
+            }
+            // What nobody asked for may fail.
+            self.load_missing(some, ahead, &mut put)?;
         }
         Ok(())
+    }
+
+    fn why_lost(&self, page: u64) -> Error {
+        let error = std::io::Error::other("a page that could not be read before");
+        Error::io(IoOp::Read, BlockNo(page), error)
     }
 
     /// Loads those of a chunk's pages that are not in memory. A page that is may be on its way to the device, and is not read.
     fn load_missing(
         &self,
         mut pages: Range<u64>,
-        are_contents: bool,
+        may_go: bool,
         put: &mut impl FnMut(u64, &[u8]),
     ) -> Result<()> {
-        while let Some(first) = pages.find(|page| !self.loaded.has(*page)) {
-            let end = pages.find(|page| self.loaded.has(*page)).unwrap_or(pages.end);
+        let is_here = |page: &u64| self.loaded.has(*page) || self.lost.has(*page);
+        while let Some(first) = pages.find(|page| !is_here(page)) {
+            let end = pages.find(is_here).unwrap_or(pages.end);
             let mut bytes = vec![0; to_usize((end - first) * BLOCK_BYTES)];
             self.pages.read(first, BlockKind::Data, &mut bytes)?;
             for (page, bytes) in (first..end).zip(bytes.chunks_exact(to_usize(BLOCK_BYTES))) {
@@ -123,8 +138,8 @@ impl Source {
                     put(page * BLOCK_BYTES, bytes);
                 }
                 self.loaded.add(page);
-                if are_contents {
-                    self.has_contents(page);
+                if may_go {
+                    self.may_go(page);
                 }
             }
         }
@@ -132,7 +147,7 @@ impl Source {
     }
 
     /// Some bytes are about to be stored, by somebody who alone has the memory: pages that are stored whole need not come, those at the
-    /// edges do. Whether they are contents is to be said anew.
+    /// edges do. Whether they may go is to be said anew.
     ///
     /// # Errors
     /// Those of the device.
@@ -145,47 +160,53 @@ impl Source {
         }
         for page in whole {
             self.loaded.add(page);
+            self.lost.remove(page);
         }
         for page in all {
-            if self.contents.has(page) && self.contents.remove(page) {
-                self.contents_len.fetch_sub(1, Ordering::Relaxed);
+            if self.going.has(page) && self.going.remove(page) {
+                self.going_len.fetch_sub(1, Ordering::Relaxed);
             }
         }
         Ok(())
     }
 
-    /// A page that is in memory holds contents.
-    pub(super) fn has_contents(&self, page: u64) {
-        if self.contents.add(page) {
-            self.contents_len.fetch_add(1, Ordering::Relaxed);
+    /// A page holds contents, or what is nobody's.
+    pub(super) fn may_go(&self, page: u64) {
+        if self.loaded.has(page) && self.going.add(page) {
+            self.going_len.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether contents should go.
-    #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.contents_len.load(Ordering::Relaxed) > self.too_many.load(Ordering::Relaxed)
+    /// Pages in memory.
+    pub(super) fn len(&self) -> u64 {
+        self.loaded.0.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
     }
 
-    /// Lets contents go of which the device has the same, by `forget`, which has those bytes be zeros. Nobody has any of the memory.
+    /// Whether something should go.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.going_len.load(Ordering::Relaxed) > self.too_many.load(Ordering::Relaxed)
+    }
+
+    /// Lets pages go of which the device has the same, by `forget`, which has those bytes be zeros. Nobody has any of the memory.
     pub(super) fn let_go(&self, is_home: &dyn Fn(u64) -> bool, mut forget: impl FnMut(Range<u64>)) {
-        let mut left = self.contents_len.load(Ordering::Relaxed);
-        let (first, wanted) = (self.hand.load(Ordering::Relaxed), self.contents_max / 4 * 3);
-        let words = to_u64(self.contents.0.len());
+        let mut left = self.going_len.load(Ordering::Relaxed);
+        let (first, wanted) = (self.hand.load(Ordering::Relaxed), self.going_max / 4 * 3);
+        let words = to_u64(self.going.0.len());
         let mut going: Option<Range<u64>> = None;
         for number in (first..words).chain(0..first) {
             if left <= wanted {
                 self.hand.store(number, Ordering::Relaxed);
                 break;
             }
-            let mut word = self.contents.0[to_usize(number)].load(Ordering::Relaxed);
+            let mut word = self.going.0[to_usize(number)].load(Ordering::Relaxed);
             while word != 0 {
                 let page = number * 64 + u64::from(word.trailing_zeros());
                 word &= word - 1;
                 if !is_home(page) {
                     continue;
                 }
-                self.contents.remove(page);
+                self.going.remove(page);
                 self.loaded.remove(page);
                 left -= 1;
                 going = Some(match going {
@@ -198,13 +219,16 @@ impl Source {
             }
         }
         going.map(forget);
-        self.contents_len.store(left, Ordering::Relaxed);
-        // What is not home yet is asked about again when it is some more.
-        self.too_many.store(self.contents_max.max(left + self.contents_max / 4), Ordering::Relaxed);
+        self.going_len.store(left, Ordering::Relaxed);
+        // What is not home yet is asked about again when it is a quarter more.
+        self.too_many.store(self.going_max.max(left + left / 4), Ordering::Relaxed);
     }
 
-    /// Something could not be read.
-    pub(super) fn failed(&self, error: Error) {
+    /// Some bytes could not be read, and are zeros for whoever looks at them.
+    pub(super) fn failed(&self, at: u64, len: usize, error: Error) {
+        pages_of(at, len).filter(|page| !self.loaded.has(*page)).for_each(|page| {
+            self.lost.add(page);
+        });
         self.failed.lock().get_or_insert(error);
     }
 

@@ -40,6 +40,11 @@ impl Block {
 }
 
 impl Fresh {
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.0
+    }
+
     /// Where it begins.
     pub(super) fn at(&self) -> u64 {
         self.0 * BLOCK_BYTES
@@ -90,10 +95,11 @@ impl Space {
         self.leaving.push(block.0);
     }
 
-    /// All commits so far are durable.
-    pub fn settle(&mut self) {
-        for block in std::mem::take(&mut self.leaving) {
+    /// All commits so far are durable: `left` hears of blocks that nothing points to any more.
+    pub fn settle(&mut self, mut left: impl FnMut(u64)) {
+        for block in self.leaving.drain(..) {
             self.used.clear(block);
+            left(block);
         }
     }
 
