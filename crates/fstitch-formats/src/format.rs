@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fstitch_core::{BlockDevice, Clock, Consistency, RepairOptions, RepairReport, Result, Timestamp};
 use fstitch_fs::arrange::{Arrangement, Chosen};
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::make::{Asked, Making, Word};
 use crate::resize::{MapsFiles, Resizes, Tunes};
-use crate::{Description, KeepsMaps, NamesBlocks, Volume};
+use crate::{Around, Claim, Description, KeepsMaps, NamesBlocks, Volume, Who};
 
 /// A format. Media are given in blocks of the volume's size unless it says otherwise.
 pub trait Format: Send + Sync {
@@ -49,6 +50,31 @@ pub trait Format: Send + Sync {
     /// As [`Format::look`].
     fn recover(&self, device: &dyn BlockDevice, how: &mut Recovering<'_>) -> Result<Option<Recovery>> {
         let _ = (device, how);
+        Ok(None)
+    }
+    /// Whether a volume tells other machines who uses it, so that it is claimed before it is changed.
+    ///
+    /// # Errors
+    /// As [`Format::look`].
+    fn needs_claim(&self, device: &dyn BlockDevice) -> Result<bool> {
+        let _ = device;
+        Ok(false)
+    }
+    /// Waits to see whether another machine uses the volume, for who changes it without a claim: a checker, which sees damage.
+    ///
+    /// # Errors
+    /// `Locked` if so; as [`Format::look`].
+    fn watch(&self, device: &dyn BlockDevice, wait: &mut dyn FnMut(Duration) -> Result<()>) -> Result<()> {
+        let _ = (device, wait);
+        Ok(())
+    }
+    /// Claims a volume that tells other machines who uses it, before anything else is written to it; it waits for some seconds. `None`
+    /// if it tells nobody. What is claimed is changed through the claim.
+    ///
+    /// # Errors
+    /// As [`Format::look`]; `Locked` if somebody uses it.
+    fn claim(&self, device: Arc<dyn BlockDevice>, who: Who, around: Around<'_>) -> Result<Option<Claim>> {
+        let _ = (device, who, around);
         Ok(None)
     }
     /// Opens a volume that needs no recovery (any more).

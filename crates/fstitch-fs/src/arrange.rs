@@ -31,6 +31,14 @@ pub trait CachedFormat: LowLevelFs + Sized {
         let _ = (device, external, mode, commit_interval);
         Ok(None)
     }
+    /// Whether the volume on `device` tells other machines who uses it, and must be claimed by who changes it.
+    ///
+    /// # Errors
+    /// When that cannot be told.
+    fn needs_claim(device: &dyn BlockDevice) -> Result<bool> {
+        let _ = device;
+        Ok(false)
+    }
     /// Lets changes go through the journal that [`CachedFormat::journal_config`] found, from the first one after the mount on.
     fn use_journal(&self, config: JournalConfig) {
         let _ = config;
@@ -57,6 +65,8 @@ pub struct Arrangement {
     pub commit_interval: Duration,
     /// The device of an external journal, in blocks of the volume's size.
     pub journal: Option<Arc<dyn BlockDevice>>,
+    /// Who opens it has claimed the volume, if it tells other machines who uses it.
+    pub claimed: bool,
     /// The cache.
     pub cache: CacheOptions,
     /// The file system above it.
@@ -69,6 +79,7 @@ impl Default for Arrangement {
             consistency: None,
             commit_interval: Duration::from_secs(5),
             journal: None,
+            claimed: false,
             cache: CacheOptions::default(),
             fs: UhfsOptions::default(),
         }
@@ -91,6 +102,11 @@ impl Chosen {
     /// As [`CachedFormat::journal_config`]; [`Error::Unsupported`] for a journaling mechanism on a volume without a journal.
     pub fn new<L: CachedFormat>(device: &dyn BlockDevice, arrangement: &Arrangement) -> Result<Self> {
         let Arrangement { consistency, commit_interval, journal: external, cache, .. } = arrangement;
+        if !cache.read_only && !arrangement.claimed && L::needs_claim(device)? {
+            return Err(Error::Unsupported(
+                "writing with feature mmp by who has not claimed the volume".into(),
+            ));
+        }
         let mode = consistency.and_then(journal_mode).unwrap_or(JournalMode::Ordered);
         let journal = match consistency {
             Some(asked) if !asked.is_journaled() => None,

@@ -17,6 +17,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 mod bench;
 mod cat;
+mod claim;
 mod control;
 mod copy;
 mod crash;

@@ -15,6 +15,7 @@ use fstitch_fs::uhfs::{AtimePolicy, UhfsOptions};
 use fstitch_patch::{CacheOptions, Optimizations};
 use fstitch_shepherd::{Array, Era};
 
+use crate::claim::Keeper;
 use crate::live::{self, Live};
 use crate::probe::{self, Found};
 use crate::shepherd::{self, Hook, Kept};
@@ -105,6 +106,8 @@ pub struct Volume {
     pub era: Option<Arc<Era>>,
     /// The journal that is to be as new when the volume is closed, if one was needed and nothing may tell of the past.
     pub told: Option<Told>,
+    /// What tells other machines that the volume is in use, if it does that.
+    pub claim: Option<Keeper>,
 }
 
 /// A volume whose journal tells when it was changed.
@@ -122,6 +125,7 @@ pub struct OpenedDisk {
     /// The volume's format.
     pub format: &'static dyn Format,
     raw: Arc<dyn BlockDevice>,
+    claim: Option<Keeper>,
 }
 
 impl OpenedDisk {
@@ -132,7 +136,8 @@ impl OpenedDisk {
 
     /// Leaves the volume to others.
     pub fn close(self) -> Result<()> {
-        self.kept.map_or(Ok(()), |kept| kept.close())
+        let released = self.claim.map_or(Ok(()), Keeper::release);
+        self.kept.map_or(Ok(()), |kept| kept.close()).and(released)
     }
 }
 
@@ -186,7 +191,8 @@ impl Arguments {
     /// The same, through the shepherd if the volume follows a policy.
     pub fn open_kept(&self, image: &Path, access: Access) -> Result<OpenedDisk> {
         let below = below(image, (self.start(image)?, access, Direct::Auto), None)?;
-        Ok(OpenedDisk { device: below.device(), kept: below.kept, format: below.format, raw: below.raw })
+        let (device, claim) = claimed(below.device(), below.format, (image, access))?;
+        Ok(OpenedDisk { device, kept: below.kept, format: below.format, raw: below.raw, claim })
     }
 
     /// Where the volume starts in `image`, in bytes.
@@ -216,6 +222,19 @@ impl Below {
     fn device(&self) -> Arc<dyn BlockDevice> {
         self.kept.as_ref().map_or_else(|| Arc::clone(&self.raw), Kept::device)
     }
+}
+
+/// The volume claimed, for who changes it, if it tells other machines who uses it.
+fn claimed(
+    device: Arc<dyn BlockDevice>,
+    format: &dyn Format,
+    (image, access): (&Path, Access),
+) -> Result<(Arc<dyn BlockDevice>, Option<Keeper>)> {
+    if access == Access::ReadOnly {
+        return Ok((device, None));
+    }
+    let claim = Keeper::new(&device, format, image).with_context(|| image.display().to_string())?;
+    Ok((claim.as_ref().map_or(device, Keeper::device), claim))
 }
 
 /// Opens what is below a volume's file system: of `place`, where it starts, what for, and how.
@@ -497,6 +516,8 @@ pub fn look(image: &Path, options: &Options) -> Result<Seen> {
     let arrangement = Arrangement {
         consistency: mechanism(&view, format, options).with_context(name)?,
         commit_interval: options.commit_interval,
+        // Nothing is written.
+        claimed: true,
         journal: journal.map(|disk| Arc::new(Overlay::new(disk)) as Arc<dyn BlockDevice>),
         cache: CacheOptions { read_only, ..CacheOptions::default() },
         fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
@@ -532,6 +553,7 @@ fn file_system(
     let arrangement = Arrangement {
         consistency: mechanism(&device, format, options)?,
         commit_interval: options.commit_interval,
+        claimed: true,
         journal: journal.map(|disk| Arc::new(disk) as Arc<dyn BlockDevice>),
         cache,
         fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
@@ -563,6 +585,12 @@ impl Volume {
             "{}: the power of a volume that follows a policy cannot be cut by a command",
             name()
         );
+        let (device, claim) = claimed(device, format, (image, options.access))?;
+        ensure!(
+            claim.is_none() || (options.live.is_none() && era.is_none()),
+            "{}: a volume with feature mmp follows no policy that only a mount can carry out, and its power is not cut by a command",
+            name()
+        );
         let below = recovered(device, format, options).with_context(name)?;
         kept.as_ref().map_or(Ok(()), |kept| kept.renew(format)).with_context(name)?;
         let live = options.live.as_ref().zip(alone.as_ref());
@@ -572,7 +600,7 @@ impl Volume {
         let tells = changes && format.needs_journal(&device).with_context(name)?;
         let told = tells.then(|| Told { device: Arc::clone(&device), format });
         let fs = file_system(device, format, options).with_context(name)?;
-        Ok(Self { fs, disk: counted, live, kept: kept.map(Arc::new), era, told })
+        Ok(Self { fs, disk: counted, live, kept: kept.map(Arc::new), era, told, claim })
     }
 
     /// Makes everything stable and marks the volume clean.
@@ -591,6 +619,7 @@ impl Volume {
     /// Ends what lies below the file system, which has been unmounted.
     pub fn finish(self) -> Result<()> {
         let finished = self.live.map_or(Ok(()), |mut live| live.finish());
+        let finished = finished.and(self.claim.map_or(Ok(()), Keeper::release));
         let closed = self.kept.map_or(Ok(()), |kept| kept.close());
         finished.and(closed)
     }

@@ -50,6 +50,10 @@ impl CachedFormat for Ext2 {
         self.superblock().features.format_name()
     }
 
+    fn needs_claim(device: &dyn BlockDevice) -> Result<bool> {
+        Ok(read_superblock(device)?.1.features.has_incompat(incompat::MMP))
+    }
+
     fn journal_config(
         device: &dyn BlockDevice,
         external: Option<&dyn BlockDevice>,

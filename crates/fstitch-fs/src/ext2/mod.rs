@@ -43,6 +43,7 @@ mod life;
 mod low;
 mod memory;
 pub mod mkfs;
+pub mod mmp;
 mod newmap;
 pub(crate) mod num;
 mod offline;

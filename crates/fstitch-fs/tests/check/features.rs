@@ -143,6 +143,51 @@ fn the_orphan_file_has_no_name_and_gets_none() {
 }
 
 #[test]
+fn the_block_of_a_volume_in_use_is_somewhere_and_is_one() {
+    if !have("e2fsck") || !have("debugfs") {
+        return;
+    }
+    let scratch = Scratch::new("features-mmp");
+    let image = scratch.path("mmp.img");
+    let image = image.to_str().expect("a name");
+    let made = ["-q", "-F", "-t", "ext4", "-b", "1024", "-O", "mmp,metadata_csum", image, "16M"];
+    assert_eq!(run("mke2fs", &made).0, 0);
+    let healthy = std::fs::read(image).expect("made");
+    let at = usize::try_from(fstitch_core::Le::u64(&healthy, 1024 + 0x168)).expect("small");
+    assert!(check_ext2(&MemDevice::from_image(1024, healthy.clone())).expect("readable").is_clean());
+    let in_block = |offset: usize| {
+        let mut bytes = healthy.clone();
+        bytes[at * 1024 + offset] ^= 1;
+        bytes
+    };
+    let place = |block: u64| {
+        std::fs::write(image, &healthy).expect("written");
+        let set = format!("ssv mmp_block {block}");
+        assert_eq!(run("debugfs", &["-w", "-R", &set, image]).0, 0);
+        std::fs::read(image).expect("read")
+    };
+    let table = u64::from(fstitch_core::Le::u32(&healthy, 2048 + 8));
+    let cases = [
+        ("no magic number", in_block(0), true),
+        ("a wrong sum", in_block(9), true),
+        ("nowhere", place(0), false),
+        ("behind the end", place(1 << 33), false),
+        ("in a table", place(table), false),
+    ];
+    for (name, bytes, keeps) in cases {
+        let device = MemDevice::from_image(1024, bytes);
+        let report = check_ext2(&device).expect("readable");
+        assert!(report.findings.iter().any(|found| found.code == "mmp"), "{name}: {:#?}", report.findings);
+        let mended = repair(&device, RepairMode::Yes).expect("readable");
+        assert!(mended.left.is_clean(), "{name}: {:#?}", mended.left.findings);
+        let (code, text) = e2fsck_image(&scratch, "judge", &device.image());
+        assert_eq!(code, 0, "{name}: {text}");
+        let has_it = fstitch_core::Le::u32(&device.image(), 1024 + 0x60) & 0x100 != 0;
+        assert_eq!(has_it, keeps, "{name}");
+    }
+}
+
+#[test]
 fn features_that_own_what_we_do_not_know_are_refused_by_name() {
     if !have("debugfs") {
         return;

@@ -49,6 +49,7 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("stable", &["-O", "stable_inodes"]),
     ("orphan_file", &["-O", "orphan_file", "-b", "1024"]),
     ("orphan_file-no-csum", &["-O", "orphan_file,^metadata_csum"]),
+    ("mmp", &["-O", "mmp"]),
     ("128", &["-I", "128"]),
     ("512", &["-I", "512"]),
     ("not-lazy", &["-E", "lazy_itable_init=0,lazy_journal_init=0"]),
@@ -65,7 +66,6 @@ const READ_ONLY: &[(&str, &[&str])] = &[
     ("casefold", &["-O", "casefold"]),
     ("verity", &["-O", "verity"]),
     ("encrypt", &["-O", "encrypt"]),
-    ("mmp", &["-O", "mmp"]),
 ];
 
 /// A new volume of 40 MiB.
@@ -90,7 +90,8 @@ fn device(image: Vec<u8>) -> Arc<MemDevice> {
 }
 
 fn mounted(device: &Arc<MemDevice>, mechanism: Consistency) -> Uhfs<Ext2> {
-    let mut arrangement = Arrangement { consistency: Some(mechanism), ..Arrangement::default() };
+    let mut arrangement =
+        Arrangement { consistency: Some(mechanism), claimed: true, ..Arrangement::default() };
     arrangement.cache.cache_size = 4 << 20;
     let clock = ManualClock::new();
     let opened = open::<Ext2>(Arc::clone(device) as Arc<dyn BlockDevice>, &arrangement, Arc::new(clock));
@@ -190,6 +191,29 @@ fn what_is_only_read_is_read_and_named() {
         compared += 1;
     }
     println!("{compared} of {} as the kernel has them", READ_ONLY.len());
+}
+
+#[test]
+fn a_volume_that_tells_who_uses_it_is_changed_by_who_has_claimed_it() {
+    if !have("mke2fs") {
+        return;
+    }
+    let scratch = Scratch::new("unclaimed");
+    let device = device(made(&scratch, &["-O", "mmp"]));
+    let before = device.image();
+    let opened = |read_only: bool, claimed: bool| {
+        let mut arrangement = Arrangement { claimed, ..Arrangement::default() };
+        (arrangement.cache.read_only, arrangement.fs.read_only) = (read_only, read_only);
+        open::<Ext2>(Arc::clone(&device) as _, &arrangement, Arc::new(ManualClock::new())).map(drop)
+    };
+    let refused = opened(false, false).unwrap_err();
+    assert!(
+        matches!(refused, fstitch_core::Error::Unsupported(_)) && refused.to_string().contains("mmp"),
+        "{refused}"
+    );
+    opened(true, false).unwrap();
+    assert!(device.image() == before);
+    opened(false, true).unwrap();
 }
 
 #[test]

@@ -269,6 +269,10 @@ fn offline(arguments: &Arguments) -> Result<Report> {
         Err(other) => with_backup(disk)?
             .ok_or_else(|| anyhow!("{}; nor is there a superblock where its copies would be", other.text))?,
     };
+    if access == Access::ReadWrite {
+        let watched = crate::claim::watch(disk, format, &arguments.image);
+        watched.with_context(|| arguments.image.display().to_string())?;
+    }
     let had_journal = format.has_journal(disk);
     let external = arguments.volume.journal.as_deref();
     if mode == RepairMode::No && !asks && must_recover(format, disk)? {

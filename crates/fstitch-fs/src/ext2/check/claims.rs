@@ -5,6 +5,7 @@ use fstitch_core::{BlockKind, FileKind, Result};
 use super::bits::{self, Bits};
 use super::extents::{self, Fate, VisitExtents, walk_extents};
 use super::inodes::{self, Scan};
+use super::mmp;
 use super::parts::blocks_max;
 use super::rebuild::rebuild;
 use super::seals::Map;
@@ -50,6 +51,9 @@ pub(super) fn claim_metadata(volume: &mut Volume<'_>, state: &mut State) {
         for at in 0..shape.inode_table_blocks() {
             claim(descriptor.inode_table + at, group, "inode table");
         }
+    }
+    if let Some(block) = mmp::place(volume) {
+        claim(block, shape.group_of(block), "multiple-mount block");
     }
     if volume.groups.iter().any(GroupDescriptor::is_block_uninit) {
         volume.metadata = state.used.clone();

@@ -32,6 +32,7 @@ mod journal;
 mod links;
 mod lost;
 mod maps;
+mod mmp;
 mod orphan_file;
 mod parts;
 mod places;

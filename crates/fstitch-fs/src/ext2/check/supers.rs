@@ -8,7 +8,7 @@ use super::super::source::BlockSource;
 use super::bits::Bits;
 use super::claims::DOUBLE_INDIRECT;
 use super::state::{State, Volume};
-use super::{journal, orphan_file, places};
+use super::{journal, mmp, orphan_file, places};
 use crate::ext2::layout::checksum::seal_superblock;
 use crate::ext2::layout::feature::{COMPAT_KNOWN, Features, PLAIN, compat, incompat, ro_compat};
 use crate::ext2::layout::group::GroupDescriptor;
@@ -43,6 +43,7 @@ const CHECKED: Features = Features {
         | incompat::META_BG
         | incompat::EXTENTS
         | incompat::BIT64
+        | incompat::MMP
         | incompat::FLEX_BG
         | incompat::EA_INODE
         | incompat::CSUM_SEED
@@ -265,6 +266,7 @@ pub(super) fn copies(shape: &Superblock, group: u32) -> impl Iterator<Item = (u3
 pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     journal::check(volume, state)?;
     orphan_file::check(volume, state)?;
+    mmp::check(volume, state)?;
     fragments(volume, state)?;
     let on = volume.shape.features.compat & compat::RESIZE_INODE != 0;
     let problem = if on { resize_problem(volume)? } else { resize_leftovers(volume)? };

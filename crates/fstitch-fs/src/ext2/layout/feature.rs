@@ -137,6 +137,7 @@ pub const WRITTEN: Features = Features {
         | incompat::META_BG
         | incompat::EXTENTS
         | incompat::BIT64
+        | incompat::MMP
         | incompat::FLEX_BG
         | incompat::CSUM_SEED
         | incompat::LARGE_DIR,

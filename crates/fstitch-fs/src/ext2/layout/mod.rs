@@ -17,6 +17,7 @@ pub mod group;
 pub(crate) mod index;
 pub mod inode;
 mod kept_sum;
+pub mod mmp;
 pub(crate) mod name_hash;
 pub mod superblock;
 pub mod xattr;

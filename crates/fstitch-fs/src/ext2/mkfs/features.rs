@@ -33,6 +33,8 @@ pub struct MkfsFeatures {
     pub extent: bool,
     /// Descriptors of 64 bytes.
     pub bit64: bool,
+    /// A block tells other machines that the volume is in use.
+    pub mmp: bool,
     /// Bitmaps and inode tables of several groups lie together.
     pub flex_bg: bool,
     /// Values of attributes may be inodes.
@@ -81,7 +83,7 @@ impl Word {
 }
 
 /// Everything that we can make, in the order of the bits.
-const KNOWN: [Known; 24] = [
+const KNOWN: [Known; 25] = [
     ("has_journal", |f| &mut f.has_journal, Word::Compat(compat::HAS_JOURNAL)),
     ("ext_attr", |f| &mut f.ext_attr, Word::Compat(compat::EXT_ATTR)),
     ("resize_inode", |f| &mut f.resize_inode, Word::Compat(compat::RESIZE_INODE)),
@@ -94,6 +96,7 @@ const KNOWN: [Known; 24] = [
     ("meta_bg", |f| &mut f.meta_bg, Word::Incompat(incompat::META_BG)),
     ("extent", |f| &mut f.extent, Word::Incompat(incompat::EXTENTS)),
     ("64bit", |f| &mut f.bit64, Word::Incompat(incompat::BIT64)),
+    ("mmp", |f| &mut f.mmp, Word::Incompat(incompat::MMP)),
     ("flex_bg", |f| &mut f.flex_bg, Word::Incompat(incompat::FLEX_BG)),
     ("ea_inode", |f| &mut f.ea_inode, Word::Incompat(incompat::EA_INODE)),
     ("metadata_csum_seed", |f| &mut f.metadata_csum_seed, Word::Incompat(incompat::CSUM_SEED)),
@@ -123,6 +126,7 @@ impl MkfsFeatures {
         meta_bg: false,
         extent: false,
         bit64: false,
+        mmp: false,
         flex_bg: false,
         ea_inode: false,
         metadata_csum_seed: false,

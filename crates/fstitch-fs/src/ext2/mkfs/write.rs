@@ -10,9 +10,11 @@ use super::layout::Layout;
 use super::options::MkfsOptions;
 use super::plan::{FIRST_INO, ORPHAN_INO, Plan};
 use super::{index, narrow, resize};
-use crate::ext2::layout::checksum::Sums;
+use crate::ext2::layout::checksum::{Sums, seal_superblock};
 use crate::ext2::layout::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
 use crate::ext2::layout::inode::EXTENTS_FL;
+use crate::ext2::layout::superblock::{S_MMP_BLOCK, S_MMP_INTERVAL};
+use crate::ext2::mmp;
 use crate::ext2::newmap::{NewMap, Shape};
 use crate::ext2::view::BlockView;
 
@@ -36,6 +38,8 @@ pub(super) struct Writer<'a> {
     zeros: Vec<u8>,
     descriptors: Vec<u8>,
     free_blocks: u64,
+    /// The block that tells who uses the volume, 0 without one.
+    mmp_block: u64,
 }
 
 impl<'a> Writer<'a> {
@@ -56,6 +60,7 @@ impl<'a> Writer<'a> {
             zeros: vec![0; ZEROS],
             descriptors: vec![0; index(plan.desc_blocks) * block],
             free_blocks: 0,
+            mmp_block: 0,
         })
     }
 
@@ -144,6 +149,13 @@ impl<'a> Writer<'a> {
         }
         if plan.features.orphan_file {
             self.lay_out_orphan_file()?;
+        }
+        if plan.features.mmp {
+            let block = self.allocate_one()?;
+            let mut bytes = vec![0; index(plan.block_size)];
+            mmp::put_free(&mut bytes[..SUPER_SIZE], sums);
+            self.staged.insert(block, bytes);
+            self.mmp_block = block;
         }
         Ok(())
     }
@@ -289,6 +301,17 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// The superblock, with what was found out as the volume was laid out.
+    fn superblock(&self, free: (u64, u64), group: u64) -> Vec<u8> {
+        let mut raw = image::superblock(self.plan, self.options, free, group);
+        if self.mmp_block != 0 {
+            S_MMP_BLOCK.put(&mut raw, self.mmp_block);
+            S_MMP_INTERVAL.put(&mut raw, mmp::INTERVAL);
+            seal_superblock(&mut raw);
+        }
+        raw
+    }
+
     /// Writes the copies of superblock and descriptors, and last the primary superblock.
     pub(super) fn finish(&mut self) -> Result<()> {
         let plan = self.plan;
@@ -304,14 +327,14 @@ impl<'a> Writer<'a> {
                 self.view.write(at, BlockKind::GroupDescriptor, bytes)?;
             }
             if has_super && group > 0 {
-                let mut raw = image::superblock(plan, self.options, free, group);
+                let mut raw = self.superblock(free, group);
                 raw.resize(block, 0);
                 self.view.write(BlockNo(start), BlockKind::Superblock, &raw)?;
             }
         }
         self.view.flush()?;
         let mut head = vec![0; self.head_len()];
-        let raw = image::superblock(plan, self.options, free, 0);
+        let raw = self.superblock(free, 0);
         head[SUPER_OFFSET..SUPER_OFFSET + SUPER_SIZE].copy_from_slice(&raw);
         self.view.write(BlockNo(0), BlockKind::Superblock, &head)?;
         self.view.flush()

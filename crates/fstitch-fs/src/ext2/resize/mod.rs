@@ -27,7 +27,7 @@ pub(super) use commit::write_copies;
 use fstitch_core::{BlockDevice, Error, Result, Timestamp};
 
 use super::journal::{Place, locate, needs_recovery, read_superblock};
-use super::layout::feature::{Features, PLAIN};
+use super::layout::feature::{Features, PLAIN, incompat};
 use super::layout::superblock::{STATE_ERROR, STATE_VALID};
 use super::mkfs::MkfsFeatures;
 use super::num::idx;
@@ -85,6 +85,10 @@ pub fn resize(
         return refuse(
             "resizing a volume whose journal is on a device of its own: take it away first".into(),
         );
+    }
+    if is_smaller && old.features.has_incompat(incompat::MMP) {
+        // Its block may be where the volume ends then.
+        return refuse("resizing to less with feature mmp".into());
     }
     let extended = old.features.beyond(&PLAIN);
     if place.is_none() && (is_smaller || extended != Features::default()) {

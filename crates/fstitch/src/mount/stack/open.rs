@@ -165,9 +165,15 @@ impl Opening<'_> {
                 "it follows a policy of the shepherd, which volumes of a stack cannot: `fstitch tune --policy none` takes it away"
             );
         }
-        self.recover(volume, format, (blocks, external))?;
         let read_only = volume.options.read_only;
+        if !read_only && format.needs_claim(&*blocks.device)? {
+            bail!(
+                "feature mmp, by which other machines are told that it is in use, is not kept in a stack: mount it read-only or by itself"
+            );
+        }
+        self.recover(volume, format, (blocks, external))?;
         let mut arrangement = Arrangement {
+            claimed: false,
             consistency: volume.options.consistency,
             commit_interval: volume.options.commit_interval.unwrap_or(Arrangement::default().commit_interval),
             journal: external.map(|external| Arc::clone(&external.device)),
@@ -193,7 +199,15 @@ impl Opening<'_> {
         let cache = self.opened.engine.volume(placement, options)?;
         let fs = cached.open_in(chosen, cache, arrangement.fs)?;
         Ok((
-            Volume { fs, disk: Arc::clone(&self.disk) as _, live: None, kept: None, era: None, told: None },
+            Volume {
+                fs,
+                disk: Arc::clone(&self.disk) as _,
+                live: None,
+                kept: None,
+                era: None,
+                told: None,
+                claim: None,
+            },
             log,
         ))
     }

@@ -1,0 +1,561 @@
+//! The block by which a volume tells other machines that it is in use (feature `mmp`): what keeps two of them that share a disk from
+//! mounting it at once.
+//!
+//! **Layout.** A block that the superblock names holds a magic number, a number that changes, the time, who wrote it, the seconds between
+//! two changes, and with sums a sum (1024 bytes in all).
+//!
+//! **States and transitions.**
+//!
+//! ```text
+//!   free ──[the number of a new user, and a wait]──► in use ──[each interval: the next number]──► in use ──► free
+//!     in use elsewhere: the number changes while somebody waits: refused
+//!     left by a crash: it does not change while somebody waits: as free
+//!     being checked: refused
+//!   in use ──[another's number is found there]──► lost: nothing is written any more, and the block stays as it is
+//! ```
+//!
+//! **Invariants.** 1. Nothing else is written to the volume before the claim has waited. 2. Who could not write the next number for so long
+//! that others may take him for crashed looks whose the block is before he writes anything. 3. Who has lost the volume never writes to
+//! it again.
+//!
+//! **Crash cases.** The block stays as it was in use: the next one waits to see that it does not change. A torn block has a wrong sum; it
+//! is waited for like any other, because whoever lives writes it again.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use fstitch_core::num::to_usize;
+use fstitch_core::{
+    BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Clock, Error, Geometry, IoOp, Result,
+    Structure,
+};
+
+use super::journal::read_superblock;
+use super::layout::checksum::Sums;
+use super::layout::feature::incompat;
+use super::layout::mmp::{
+    CHECKED, DEVICE, FREE, M_CHECK_INTERVAL, M_CHECKSUM, M_MAGIC, M_NUMBER, M_TIME, MAGIC, NODE, NUMBER_MAX,
+};
+use super::layout::superblock::{S_MMP_INTERVAL, SUPERBLOCK_SIZE};
+use super::view::BlockView;
+
+/// Seconds between two changes of a new volume's block.
+pub(super) const INTERVAL: u16 = 5;
+/// Seconds after which a user is taken for crashed, at least.
+const CHECK_INTERVAL_MIN: u16 = 5;
+/// Waits are no longer than the interval and this.
+const WAIT_MORE_MAX: u16 = 60;
+
+/// Who wants a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Who {
+    /// The name of this machine.
+    pub node: String,
+    /// What the volume's device is called here.
+    pub device: String,
+}
+
+/// What a claim needs of the world around it.
+pub struct Around<'a> {
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// Any number, another one each time.
+    pub random: u32,
+    /// Waits, and fails if there is no use in waiting any longer.
+    pub wait: &'a mut dyn FnMut(Duration) -> Result<()>,
+}
+
+/// What the block says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Word {
+    number: u32,
+    /// The sum is right, or there is none.
+    is_whole: bool,
+    time: u64,
+    check_interval: u16,
+    who: Who,
+}
+
+/// A volume that is used by nobody else, as a device that passes on what is written as long as that is so.
+pub struct Claim {
+    device: Arc<dyn BlockDevice>,
+    at: BlockNo,
+    sums: Sums,
+    who: Who,
+    clock: Arc<dyn Clock>,
+    /// Seconds between two numbers, and after which others may take us for crashed.
+    interval: u16,
+    check_interval: u16,
+    /// Our last number, of which the block has this or the one before.
+    number: AtomicU32,
+    /// When the block was last seen to be ours, in milliseconds of the clock.
+    seen: AtomicU64,
+    /// Who else was found there.
+    lost: OnceLock<String>,
+    is_released: AtomicBool,
+}
+
+impl Claim {
+    /// Claims the volume on `device`; `None` if it does not tell who uses it. It waits for some seconds in any case, to see whether somebody
+    /// else claims it at the same moment.
+    ///
+    /// # Errors
+    /// `Locked` if somebody else uses it; `Corrupt` where the block is none; those of the device.
+    pub fn new(device: Arc<dyn BlockDevice>, who: Who, around: Around<'_>) -> Result<Option<Self>> {
+        let (raw, shape) = read_superblock(&device)?;
+        if !shape.features.has_incompat(incompat::MMP) {
+            return Ok(None);
+        }
+        let interval = S_MMP_INTERVAL.get(&raw).max(1);
+        if device.geometry().block_size != shape.block_size {
+            let what = format!("a volume with blocks of {} bytes in others", shape.block_size);
+            return Err(Error::Unsupported(what));
+        }
+        let Around { clock, random, wait } = around;
+        let mut claim = Self {
+            at: BlockNo(shape.mmp_block),
+            sums: shape.sums,
+            who,
+            clock,
+            interval,
+            check_interval: interval.saturating_mul(2).max(CHECK_INTERVAL_MIN),
+            number: AtomicU32::new(random % NUMBER_MAX + 1),
+            seen: AtomicU64::new(0),
+            lost: OnceLock::new(),
+            is_released: AtomicBool::new(false),
+            device,
+        };
+        let found = claim.word()?;
+        claim.check_interval = claim.check_interval.max(found.check_interval);
+        let patience = patience(claim.check_interval);
+        if found.is_whole && found.number == CHECKED {
+            return Err(in_use(&found, "is being checked"));
+        }
+        if !found.is_whole || found.number != FREE {
+            wait(patience)?;
+            let later = claim.word()?;
+            if later != found {
+                return Err(in_use(&later, "is in use"));
+            }
+        }
+        claim.tell(claim.number.load(Ordering::Relaxed))?;
+        wait(patience)?;
+        let later = claim.word()?;
+        if later.number != claim.number.load(Ordering::Relaxed) {
+            return Err(in_use(&later, "was claimed at the same moment"));
+        }
+        claim.note_seen();
+        Ok(Some(claim))
+    }
+
+    /// How long to wait between two calls of [`Claim::renew`].
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval.into())
+    }
+
+    /// Says again that the volume is in use.
+    ///
+    /// # Errors
+    /// `Locked` if somebody else uses it now; those of the device.
+    pub fn renew(&self) -> Result<()> {
+        if self.is_released.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.hold()?;
+        let next = self.number.load(Ordering::Relaxed) % NUMBER_MAX + 1;
+        self.number.store(next, Ordering::Release);
+        self.tell(next)?;
+        self.note_seen();
+        Ok(())
+    }
+
+    /// Nobody uses the volume any more. What others have claimed meanwhile stays theirs.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn release(&self) -> Result<()> {
+        if self.is_released.swap(true, Ordering::AcqRel) || self.hold().is_err() {
+            return Ok(());
+        }
+        self.tell(FREE)
+    }
+
+    /// Fails unless the volume is ours still.
+    fn hold(&self) -> Result<()> {
+        if let Some(whose) = self.lost.get() {
+            return Err(Error::Locked(whose.clone()));
+        }
+        let since = self.now().saturating_sub(self.seen.load(Ordering::Acquire));
+        if since < u64::from(self.check_interval) * 1000 {
+            return Ok(());
+        }
+        // Others may have taken us for crashed.
+        let before = self.number.load(Ordering::Acquire);
+        let found = self.word()?;
+        let after = self.number.load(Ordering::Acquire);
+        let is_ours = [before, after]
+            .iter()
+            .any(|ours| [*ours, ours % NUMBER_MAX + 1, ours - 1].contains(&found.number));
+        if is_ours {
+            self.note_seen();
+            return Ok(());
+        }
+        let whose = self.lost.get_or_init(|| in_use(&found, "was taken over").to_string());
+        Err(Error::Locked(whose.clone()))
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn note_seen(&self) {
+        self.seen.store(self.now(), Ordering::Release);
+    }
+
+    fn word(&self) -> Result<Word> {
+        word(&*self.device, (self.block_size(), self.at), self.sums)
+    }
+
+    fn tell(&self, number: u32) -> Result<()> {
+        let mut block = BlockBuf::zeroed(self.block_size());
+        let raw = &mut block[..SUPERBLOCK_SIZE];
+        M_MAGIC.put(raw, MAGIC);
+        M_NUMBER.put(raw, number);
+        M_TIME.put(raw, u64::try_from(self.clock.now().secs).unwrap_or(0));
+        M_CHECK_INTERVAL.put(raw, self.check_interval);
+        for (range, text) in [(NODE, &self.who.node), (DEVICE, &self.who.device)] {
+            // The last byte ends it.
+            let len = text.len().min(range.len() - 1);
+            raw[range.start..range.start + len].copy_from_slice(&text.as_bytes()[..len]);
+        }
+        if let Some(sum) = self.sums.multiple_mount(raw) {
+            M_CHECKSUM.put(raw, sum);
+        }
+        self.device.write(&[BlockWrite { block: self.at, kind: BlockKind::Superblock, data: &block }])?;
+        self.device.flush()
+    }
+
+    fn block_size(&self) -> usize {
+        to_usize(self.device.geometry().block_size)
+    }
+}
+
+/// Waits to see whether somebody uses the volume on `device`, for who changes it without a claim, such as a checker.
+///
+/// # Errors
+/// `Locked` if somebody uses it; `Corrupt` where the block is none; those of the device.
+pub fn watch(device: &dyn BlockDevice, wait: &mut dyn FnMut(Duration) -> Result<()>) -> Result<()> {
+    let (_, shape) = read_superblock(device)?;
+    if !shape.features.has_incompat(incompat::MMP) {
+        return Ok(());
+    }
+    let look = || word(device, (to_usize(shape.block_size), BlockNo(shape.mmp_block)), shape.sums);
+    let found = look()?;
+    if found.is_whole && found.number == CHECKED {
+        return Err(in_use(&found, "is being checked"));
+    }
+    if !found.is_whole || found.number != FREE {
+        wait(patience(found.check_interval))?;
+        let later = look()?;
+        if later != found {
+            return Err(in_use(&later, "is in use"));
+        }
+    }
+    Ok(())
+}
+
+/// How long somebody who lives may leave the block as it is.
+fn patience(check_interval: u16) -> Duration {
+    let check_interval = check_interval.max(CHECK_INTERVAL_MIN);
+    let longest = check_interval.saturating_add(WAIT_MORE_MAX);
+    Duration::from_secs(check_interval.saturating_mul(2).saturating_add(1).min(longest).into())
+}
+
+fn word(device: &dyn BlockDevice, (block_size, at): (usize, BlockNo), sums: Sums) -> Result<Word> {
+    let mut block = BlockBuf::zeroed(block_size);
+    BlockView::new(device, block_size).read(at, BlockKind::Superblock, &mut block)?;
+    let raw = &block[..SUPERBLOCK_SIZE];
+    if M_MAGIC.get(raw) != MAGIC {
+        let of = Structure::Other("multiple-mount block");
+        return Err(Error::corrupt(of, at, "it has not the magic number of one"));
+    }
+    let text = |range| {
+        let bytes: &[u8] = &raw[std::ops::Range::<usize>::clone(range)];
+        String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+    };
+    Ok(Word {
+        number: M_NUMBER.get(raw),
+        is_whole: judge(raw, sums).is_ok(),
+        time: M_TIME.get(raw),
+        check_interval: M_CHECK_INTERVAL.get(raw),
+        who: Who { node: text(&NODE), device: text(&DEVICE) },
+    })
+}
+
+/// Whether this is such a block, whoever uses the volume.
+///
+/// # Errors
+/// What it has that it must not have.
+pub(super) fn judge(raw: &[u8], sums: Sums) -> std::result::Result<(), &'static str> {
+    if M_MAGIC.get(raw) != MAGIC {
+        return Err("has not the magic number of one");
+    }
+    let is_whole = sums.multiple_mount(raw).is_none_or(|sum| sum == M_CHECKSUM.get(raw));
+    if is_whole { Ok(()) } else { Err("has a wrong sum") }
+}
+
+/// Makes a block of zeros one of a volume that nobody uses.
+pub(super) fn put_free(raw: &mut [u8], sums: Sums) {
+    M_MAGIC.put(raw, MAGIC);
+    M_NUMBER.put(raw, FREE);
+    M_CHECK_INTERVAL.put(raw, CHECK_INTERVAL_MIN);
+    if let Some(sum) = sums.multiple_mount(raw) {
+        M_CHECKSUM.put(raw, sum);
+    }
+}
+
+fn in_use(word: &Word, how: &str) -> Error {
+    let Word { time, who: Who { node, device }, .. } = word;
+    Error::Locked(format!(
+        "the volume {how} by {device} on {node} (seconds since 1970: {time}): unmount it there. If nobody uses it, `tune2fs -f -E clear_mmp` says so"
+    ))
+}
+
+impl BlockDevice for Claim {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.device.read(reads)
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        self.hold().map_err(|error| refused(&error, writes.first().map(|write| write.block)))?;
+        self.device.write(writes)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.device.flush()
+    }
+
+    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+        self.hold().map_err(|error| refused(&error, Some(start)))?;
+        self.device.discard(start, count)
+    }
+
+    fn intact(&self) -> Result<()> {
+        self.hold()?;
+        self.device.intact()
+    }
+}
+
+/// A write that was not passed on, as a failure of the device.
+fn refused(error: &Error, block: Option<BlockNo>) -> Error {
+    Error::io(IoOp::Write, block.unwrap_or(BlockNo(0)), std::io::Error::other(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use fstitch_core::{ManualClock, MemDevice, Timestamp};
+
+    use super::*;
+    use crate::ext2::layout::checksum::seal_superblock;
+    use crate::ext2::layout::superblock::{S_FEATURE_INCOMPAT, S_MMP_BLOCK};
+    use crate::ext2::mkfs::{MkfsFeatures, MkfsOptions, mkfs};
+
+    const BLOCK: u32 = 1024;
+    /// A block that nobody owns.
+    const AT: u64 = 2000;
+
+    fn who(node: &str) -> Who {
+        Who { node: node.into(), device: "disk".into() }
+    }
+
+    /// A volume, with sums, whose block was last written by a machine called `other`.
+    fn volume(number: u32) -> Arc<MemDevice> {
+        let device = MemDevice::new(BLOCK, 2048);
+        let now = Timestamp { secs: 1_700_000_000, nanos: 0 };
+        let features = MkfsFeatures { metadata_csum: true, extent: true, ..MkfsFeatures::default() };
+        let made =
+            MkfsOptions { block_size: Some(BLOCK), features, ..MkfsOptions::new([7; 16], [8; 16], now) };
+        mkfs(&device, &made, &mut |_, _| ()).unwrap();
+        let mut image = device.image();
+        let raw = &mut image[1024..2048];
+        S_FEATURE_INCOMPAT.put(raw, S_FEATURE_INCOMPAT.get(raw) | incompat::MMP);
+        S_MMP_INTERVAL.put(raw, 5);
+        S_MMP_BLOCK.put(raw, AT);
+        seal_superblock(raw);
+        let device = Arc::new(MemDevice::from_image(BLOCK, image));
+        tell(&device, number);
+        device
+    }
+
+    fn over(device: &Arc<MemDevice>, node: &str) -> Claim {
+        let (_, shape) = read_superblock(&**device).unwrap();
+        Claim {
+            device: Arc::clone(device) as _,
+            at: BlockNo(AT),
+            sums: shape.sums,
+            who: who(node),
+            clock: Arc::new(ManualClock::new()),
+            interval: 5,
+            check_interval: 10,
+            number: AtomicU32::new(1),
+            seen: AtomicU64::new(0),
+            lost: OnceLock::new(),
+            is_released: AtomicBool::new(false),
+        }
+    }
+
+    /// Somebody else says so.
+    fn tell(device: &Arc<MemDevice>, number: u32) {
+        over(device, "other").tell(number).unwrap();
+    }
+
+    fn number(device: &Arc<MemDevice>) -> u32 {
+        over(device, "reader").word().unwrap().number
+    }
+
+    fn claim(
+        device: &Arc<MemDevice>,
+        clock: &Arc<ManualClock>,
+        mut meanwhile: impl FnMut(),
+    ) -> (Result<Claim>, u64) {
+        let mut waited = 0;
+        let mut wait = |patience: Duration| {
+            clock.advance(patience);
+            waited += patience.as_secs();
+            meanwhile();
+            Ok(())
+        };
+        let around = Around { clock: Arc::clone(clock) as _, random: 41, wait: &mut wait };
+        let claimed = Claim::new(Arc::clone(device) as _, who("here"), around);
+        (claimed.map(|claim| claim.expect("it has the feature")), waited)
+    }
+
+    fn write(claim: &Claim) -> Result<()> {
+        let data = &[7; BLOCK as usize];
+        BlockDevice::write(claim, &[BlockWrite { block: BlockNo(AT + 1), kind: BlockKind::Data, data }])
+    }
+
+    fn is_locked(error: &Error, words: &[&str]) {
+        assert!(matches!(error, Error::Locked(_)), "{error}");
+        words.iter().for_each(|word| assert!(error.to_string().contains(word), "no {word}: {error}"));
+    }
+
+    #[test]
+    fn what_nobody_uses_is_claimed_said_again_and_released() {
+        let (device, clock) = (volume(FREE), Arc::new(ManualClock::new()));
+        let (claimed, waited) = claim(&device, &clock, || ());
+        let claimed = claimed.unwrap();
+        assert_eq!((number(&device), waited), (42, 21));
+        claimed.renew().unwrap();
+        assert_eq!(number(&device), 43);
+        assert!(over(&device, "").word().unwrap().is_whole);
+        write(&claimed).unwrap();
+        claimed.release().unwrap();
+        assert_eq!(number(&device), FREE);
+        claimed.renew().unwrap();
+        assert_eq!(number(&device), FREE, "released is released");
+    }
+
+    #[test]
+    fn a_crashed_user_is_waited_for_and_a_living_one_is_not_disturbed() {
+        let (device, clock) = (volume(1000), Arc::new(ManualClock::new()));
+        let (claimed, waited) = claim(&device, &clock, || ());
+        assert!(claimed.is_ok() && waited == 42, "{waited} s");
+        let (device, mut next) = (volume(1000), 1000);
+        let before = device.image();
+        let (claimed, _) = claim(&device, &clock, || {
+            next += 1;
+            tell(&device, next);
+        });
+        is_locked(&claimed.err().unwrap(), &["in use", "other", "disk"]);
+        assert_eq!(number(&device), 1001);
+        let mut image = device.image();
+        let block = usize::try_from(AT).unwrap() * 1024;
+        image[block..block + 1024].copy_from_slice(&before[block..block + 1024]);
+        assert!(image == before, "nothing else was written");
+    }
+
+    #[test]
+    fn of_two_at_the_same_moment_the_later_one_stays() {
+        let (device, clock) = (volume(FREE), Arc::new(ManualClock::new()));
+        let (claimed, _) = claim(&device, &clock, || tell(&device, 77));
+        is_locked(&claimed.err().unwrap(), &["same moment", "other"]);
+        assert_eq!(number(&device), 77);
+    }
+
+    #[test]
+    fn what_is_being_checked_is_refused_at_once() {
+        let (claimed, waited) = claim(&volume(CHECKED), &Arc::new(ManualClock::new()), || ());
+        is_locked(&claimed.err().unwrap(), &["checked"]);
+        assert_eq!(waited, 0);
+    }
+
+    #[test]
+    fn who_claims_nothing_waits_to_see_whether_anybody_is_there() {
+        let watched = |device: &Arc<MemDevice>, meanwhile: &mut dyn FnMut()| {
+            let mut waited = 0;
+            let result = watch(&**device, &mut |patience| {
+                waited += patience.as_secs();
+                meanwhile();
+                Ok(())
+            });
+            (result, waited)
+        };
+        let device = volume(FREE);
+        let before = device.image();
+        assert!(matches!(watched(&device, &mut || ()), (Ok(()), 0)));
+        assert!(device.image() == before);
+        assert!(matches!(watched(&volume(77), &mut || ()), (Ok(()), 21)));
+        let living = volume(77);
+        let (result, _) = watched(&living, &mut || tell(&living, 78));
+        is_locked(&result.unwrap_err(), &["in use", "other"]);
+        let (result, waited) = watched(&volume(CHECKED), &mut || ());
+        is_locked(&result.unwrap_err(), &["checked"]);
+        assert_eq!(waited, 0);
+    }
+
+    #[test]
+    fn blocks_of_another_size_are_refused() {
+        let device = Arc::new(MemDevice::from_image(512, volume(FREE).image()));
+        let (claimed, _) = claim(&device, &Arc::new(ManualClock::new()), || ());
+        assert!(matches!(claimed, Err(Error::Unsupported(_))));
+    }
+
+    #[test]
+    fn who_slept_too_long_looks_before_he_writes() {
+        let (device, clock) = (volume(FREE), Arc::new(ManualClock::new()));
+        let claimed = claim(&device, &clock, || ()).0.unwrap();
+        clock.advance(Duration::from_secs(60));
+        write(&claimed).unwrap();
+        clock.advance(Duration::from_secs(60));
+        tell(&device, 9999);
+        let before = device.image();
+        assert!(write(&claimed).unwrap_err().to_string().contains("taken over by disk on other"));
+        is_locked(&claimed.renew().unwrap_err(), &["taken over"]);
+        claimed.release().unwrap();
+        // And never again, though the other one has gone.
+        tell(&device, FREE);
+        assert!(write(&claimed).is_err() && claimed.intact().is_err());
+        tell(&device, 9999);
+        assert!(device.image() == before);
+    }
+
+    #[test]
+    fn a_torn_block_is_waited_for() {
+        let (device, clock) = (volume(1000), Arc::new(ManualClock::new()));
+        let mut image = device.image();
+        image[usize::try_from(AT).unwrap() * 1024 + 1020] ^= 1;
+        let torn = Arc::new(MemDevice::from_image(BLOCK, image.clone()));
+        let (claimed, waited) = claim(&torn, &clock, || ());
+        assert!(claimed.is_ok() && waited == 42);
+        image[usize::try_from(AT).unwrap() * 1024] ^= 1;
+        let none = Arc::new(MemDevice::from_image(BLOCK, image));
+        assert!(matches!(claim(&none, &clock, || ()).0, Err(Error::Corrupt(_))));
+    }
+}

@@ -1,0 +1,137 @@
+//! A volume that tells other machines who uses it (feature `mmp`) is claimed before it is changed, and says so again as long as that lasts.
+
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use fstitch_core::lock::Unpoisoned;
+use fstitch_core::{BlockDevice, Error, SystemClock};
+use fstitch_formats::{Around, Claim, Format, Who};
+use indicatif::ProgressBar;
+
+use crate::output::spinner;
+
+/// A claim, and the thread that renews it.
+pub struct Keeper {
+    claim: Arc<Claim>,
+    /// Whether it is over.
+    over: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Claims the volume on `device`, which somebody calls `name`; `None` if it tells nobody who uses it.
+    ///
+    /// # Errors
+    /// If somebody else uses it, or that cannot be told.
+    pub fn new(device: &Arc<dyn BlockDevice>, format: &dyn Format, name: &Path) -> Result<Option<Self>> {
+        let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let device_name = name.file_name().unwrap_or(name.as_os_str()).to_string_lossy().into_owned();
+        let display = spinner(false);
+        let mut wait = waiting(&display, name);
+        let mut random = [0; 4];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let around = Around {
+            clock: Arc::new(SystemClock::new()),
+            random: u32::from_le_bytes(random),
+            wait: &mut wait,
+        };
+        let who = Who { node, device: device_name };
+        let claimed = format.claim(Arc::clone(device), who, around);
+        drop(wait);
+        display.finish_and_clear();
+        let Some(claim) = claimed? else { return Ok(None) };
+        let (claim, over) = (Arc::new(claim), Arc::<(Mutex<bool>, Condvar)>::default());
+        let renewing = (Arc::clone(&claim), Arc::clone(&over), name.display().to_string());
+        let thread = std::thread::Builder::new()
+            .name("mmp".into())
+            .spawn(move || renew(&renewing.0, &renewing.1, &renewing.2))
+            .context("starting the thread that says that the volume is in use")?;
+        Ok(Some(Self { claim, over, thread: Some(thread) }))
+    }
+
+    /// The volume, as long as it is nobody else's.
+    pub fn device(&self) -> Arc<dyn BlockDevice> {
+        Arc::clone(&self.claim) as _
+    }
+
+    /// Says that nobody uses the volume any more.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn release(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        *self.over.0.lock().unpoisoned() = true;
+        self.over.1.notify_all();
+        let _ = thread.join();
+        Ok(self.claim.release()?)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Whoever could hear of a failure has released it.
+        let _ = self.end();
+    }
+}
+
+/// Waits to see whether another machine uses the volume on `device`, for who changes it without a claim. What cannot be told because the
+/// volume is damaged keeps nobody from mending it.
+///
+/// # Errors
+/// If somebody uses it; those of the device.
+pub fn watch(device: &dyn BlockDevice, format: &dyn Format, name: &Path) -> Result<()> {
+    let display = spinner(false);
+    let watched = format.watch(device, &mut waiting(&display, name));
+    display.finish_and_clear();
+    match watched {
+        Err(Error::Corrupt(_) | Error::Unsupported(_)) => Ok(()),
+        watched => Ok(watched?),
+    }
+}
+
+/// Waits, and says why.
+fn waiting(display: &ProgressBar, name: &Path) -> impl FnMut(Duration) -> fstitch_core::Result<()> {
+    move |patience| {
+        let said = format!("waiting {} s to see whether another machine uses it (mmp)", patience.as_secs());
+        if display.is_hidden() {
+            eprintln!("{}: {said}", name.display());
+        }
+        display.set_message(said);
+        display.enable_steady_tick(Duration::from_millis(200));
+        std::thread::sleep(patience);
+        Ok(())
+    }
+}
+
+fn renew(claim: &Claim, (over, changed): &(Mutex<bool>, Condvar), name: &str) {
+    let mut is_over = over.lock().unpoisoned();
+    let mut fails = false;
+    while !*is_over {
+        let (guard, timeout) = changed
+            .wait_timeout(is_over, claim.interval())
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        is_over = guard;
+        if *is_over || !timeout.timed_out() {
+            continue;
+        }
+        match claim.renew() {
+            Ok(()) => fails = false,
+            Err(Error::Locked(why)) => {
+                tracing::error!("{name}: {why}; nothing is written any more");
+                return;
+            }
+            Err(error) if !fails => {
+                tracing::warn!("{name}: cannot say that the volume is in use: {error}");
+                fails = true;
+            }
+            Err(_) => {}
+        }
+    }
+}

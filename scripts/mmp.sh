@@ -1,0 +1,67 @@
+#!/bin/sh
+# A volume with feature mmp, used by us and by the kernel: each refuses what the other uses, takes over what a crash has left, and leaves
+# it free. About two minutes, most of them waits of the protocol. FSTITCH=PROGRAM
+set -u
+fstitch=${FSTITCH:-fstitch}
+dir=$(mktemp -d "${TMPDIR:-/tmp}/fstitch-mmp-XXXXXX")
+failed=0
+
+fail() {
+    echo "FAIL $1"
+    failed=1
+}
+
+end() {
+    "$fstitch" umount "$dir/ours" >/dev/null 2>&1
+    umount "$dir/kernel" 2>/dev/null
+    rm -rf "$dir"
+}
+trap end EXIT
+
+[ "$(id -u)" = 0 ] || { echo "SKIP mmp: only root mounts by the kernel"; exit 0; }
+mkdir "$dir/ours" "$dir/kernel"
+"$fstitch" mkfs ext4 -O mmp "$dir/a" 64M >/dev/null || fail "making a volume"
+is_free() { dumpe2fs -h "$1" 2>/dev/null | grep -qi 'mmp_sequence: *0xff4d4d50'; }
+
+# Ours, and a copy for the kernel that is another disk to this machine: what it cannot see is our lock.
+"$fstitch" mount "$dir/a" "$dir/ours" || fail "mounting it"
+echo ours >"$dir/ours/file"
+sync
+is_free "$dir/a" && fail "it does not say that it is in use"
+loop=$(losetup -f --show "$dir/a")
+mount "$loop" "$dir/kernel" 2>/dev/null && fail "the kernel has mounted what we use" && umount "$dir/kernel"
+losetup -d "$loop"
+"$fstitch" umount "$dir/ours" || fail "unmounting it"
+is_free "$dir/a" || fail "it is in use when nobody uses it"
+e2fsck -fn "$dir/a" >/dev/null 2>&1 || fail "e2fsck complains"
+
+# The kernel's, through another name of the same disk.
+loop=$(losetup -f --show "$dir/a")
+mount "$loop" "$dir/kernel" || fail "the kernel does not mount it"
+[ "$(cat "$dir/kernel/file")" = ours ] || fail "the kernel reads something else"
+other=$(losetup -f --show "$dir/a")
+said=$("$fstitch" mount "$other" "$dir/ours" 2>&1) && fail "we have mounted what the kernel uses"
+echo "$said" | grep -q "in use" || fail "the message does not say why: $said"
+said=$("$fstitch" fsck -y -f "$other" 2>&1) && fail "we have mended what the kernel uses"
+echo "$said" | grep -q "in use" || fail "the message of fsck does not say why: $said"
+losetup -d "$other"
+
+# A crash of the kernel's user.
+cp "$dir/a" "$dir/crashed"
+umount "$dir/kernel"
+losetup -d "$loop"
+"$fstitch" mount "$dir/crashed" "$dir/ours" || fail "what a crash has left is not taken over"
+[ "$(cat "$dir/ours/file")" = ours ] || fail "something else is there"
+# And one of ours.
+cp "$dir/crashed" "$dir/again"
+"$fstitch" umount "$dir/ours" || fail "unmounting it"
+loop=$(losetup -f --show "$dir/again")
+mount "$loop" "$dir/kernel" || fail "the kernel does not take over what we have left"
+umount "$dir/kernel"
+losetup -d "$loop"
+for image in a crashed again; do
+    e2fsck -fn "$dir/$image" >/dev/null 2>&1 || fail "e2fsck complains about $image"
+    is_free "$dir/$image" || fail "$image is in use when nobody uses it"
+done
+[ "$failed" = 0 ] && echo "PASS mmp"
+exit "$failed"
