@@ -19,6 +19,7 @@ end() {
 trap end EXIT
 
 [ "$(id -u)" = 0 ] || { echo "SKIP mmp: only root mounts by the kernel"; exit 0; }
+echo text >"$dir/a.txt"
 mkdir "$dir/ours" "$dir/kernel"
 "$fstitch" mkfs ext4 -O mmp "$dir/a" 64M >/dev/null || fail "making a volume"
 is_free() { dumpe2fs -h "$1" 2>/dev/null | grep -qi 'mmp_sequence: *0xff4d4d50'; }
@@ -30,6 +31,11 @@ sync
 is_free "$dir/a" && fail "it does not say that it is in use"
 loop=$(losetup -f --show "$dir/a")
 mount "$loop" "$dir/kernel" 2>/dev/null && fail "the kernel has mounted what we use" && umount "$dir/kernel"
+# Nor do we, by another name of the same disk, whatever is asked: what this machine remembers of the block is no answer.
+for what in "cp $dir/a.txt $loop:/" "fsck -y -f $loop" "tune -L other $loop" "resize $loop 96M" "mount $loop $dir/kernel"; do
+    said=$("$fstitch" $what 2>&1) && fail "$what changes what is in use"
+    echo "$said" | grep -q "in use\|mmp" || fail "the message of $what does not say why: $said"
+done
 losetup -d "$loop"
 "$fstitch" umount "$dir/ours" || fail "unmounting it"
 is_free "$dir/a" || fail "it is in use when nobody uses it"

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use fstitch_core::{BlockDevice, Clock, Consistency, RepairOptions, RepairReport, Result, Timestamp};
 use fstitch_fs::arrange::{Arrangement, Chosen};
@@ -59,14 +58,6 @@ pub trait Format: Send + Sync {
     fn needs_claim(&self, device: &dyn BlockDevice) -> Result<bool> {
         let _ = device;
         Ok(false)
-    }
-    /// Waits to see whether another machine uses the volume, for who changes it without a claim: a checker, which sees damage.
-    ///
-    /// # Errors
-    /// `Locked` if so; as [`Format::look`].
-    fn watch(&self, device: &dyn BlockDevice, wait: &mut dyn FnMut(Duration) -> Result<()>) -> Result<()> {
-        let _ = (device, wait);
-        Ok(())
     }
     /// Claims a volume that tells other machines who uses it, before anything else is written to it; it waits for some seconds. `None`
     /// if it tells nobody. What is claimed is changed through the claim.

@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fstitch_core::lock::Unpoisoned;
-use fstitch_core::{BlockDevice, Error, SystemClock};
+use fstitch_core::{BlockDevice, Clock, Error, SystemClock, Timestamp};
 use fstitch_formats::{Around, Claim, Format, Who};
 use indicatif::ProgressBar;
 
 use crate::output::spinner;
 
 /// A claim, and the thread that renews it.
-pub struct Keeper {
+pub struct Claimed {
     claim: Arc<Claim>,
     /// Whether it is over.
     over: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl Claimed {
     /// Claims the volume on `device`, which somebody calls `name`; `None` if it tells nobody who uses it.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ impl Keeper {
         let mut random = [0; 4];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let around = Around {
-            clock: Arc::new(SystemClock::new()),
+            clock: Arc::new(AwakeOrNot(SystemClock::new())),
             random: u32::from_le_bytes(random),
             wait: &mut wait,
         };
@@ -47,9 +47,14 @@ impl Keeper {
         let renewing = (Arc::clone(&claim), Arc::clone(&over), name.display().to_string());
         let thread = std::thread::Builder::new()
             .name("mmp".into())
-            .spawn(move || renew(&renewing.0, &renewing.1, &renewing.2))
-            .context("starting the thread that says that the volume is in use")?;
-        Ok(Some(Self { claim, over, thread: Some(thread) }))
+            .spawn(move || renew(&renewing.0, &renewing.1, &renewing.2));
+        match thread {
+            Ok(thread) => Ok(Some(Self { claim, over, thread: Some(thread) })),
+            Err(error) => {
+                claim.release()?;
+                Err(error).context("starting the thread that says that the volume is in use")
+            }
+        }
     }
 
     /// The volume, as long as it is nobody else's.
@@ -74,25 +79,25 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Claimed {
     fn drop(&mut self) {
         // Whoever could hear of a failure has released it.
         let _ = self.end();
     }
 }
 
-/// Waits to see whether another machine uses the volume on `device`, for who changes it without a claim. What cannot be told because the
-/// volume is damaged keeps nobody from mending it.
-///
-/// # Errors
-/// If somebody uses it; those of the device.
-pub fn watch(device: &dyn BlockDevice, format: &dyn Format, name: &Path) -> Result<()> {
-    let display = spinner(false);
-    let watched = format.watch(device, &mut waiting(&display, name));
-    display.finish_and_clear();
-    match watched {
-        Err(Error::Corrupt(_) | Error::Unsupported(_)) => Ok(()),
-        watched => Ok(watched?),
+/// The system's clock, by which time goes on while the machine sleeps.
+struct AwakeOrNot(SystemClock);
+
+impl Clock for AwakeOrNot {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn elapsed(&self) -> Duration {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let (secs, nanos) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
+        Duration::new(secs.unwrap_or(0), nanos.unwrap_or(0))
     }
 }
 

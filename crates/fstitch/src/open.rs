@@ -15,7 +15,7 @@ use fstitch_fs::uhfs::{AtimePolicy, UhfsOptions};
 use fstitch_patch::{CacheOptions, Optimizations};
 use fstitch_shepherd::{Array, Era};
 
-use crate::claim::Keeper;
+use crate::claim::Claimed;
 use crate::live::{self, Live};
 use crate::probe::{self, Found};
 use crate::shepherd::{self, Hook, Kept};
@@ -107,7 +107,9 @@ pub struct Volume {
     /// The journal that is to be as new when the volume is closed, if one was needed and nothing may tell of the past.
     pub told: Option<Told>,
     /// What tells other machines that the volume is in use, if it does that.
-    pub claim: Option<Keeper>,
+    pub claim: Option<Claimed>,
+    /// It does that.
+    pub needs_claim: bool,
 }
 
 /// A volume whose journal tells when it was changed.
@@ -125,7 +127,7 @@ pub struct OpenedDisk {
     /// The volume's format.
     pub format: &'static dyn Format,
     raw: Arc<dyn BlockDevice>,
-    claim: Option<Keeper>,
+    claim: Option<Claimed>,
 }
 
 impl OpenedDisk {
@@ -136,7 +138,7 @@ impl OpenedDisk {
 
     /// Leaves the volume to others.
     pub fn close(self) -> Result<()> {
-        let released = self.claim.map_or(Ok(()), Keeper::release);
+        let released = self.claim.map_or(Ok(()), Claimed::release);
         self.kept.map_or(Ok(()), |kept| kept.close()).and(released)
     }
 }
@@ -190,7 +192,7 @@ impl Arguments {
 
     /// The same, through the shepherd if the volume follows a policy.
     pub fn open_kept(&self, image: &Path, access: Access) -> Result<OpenedDisk> {
-        let below = below(image, (self.start(image)?, access, Direct::Auto), None)?;
+        let below = below_as_others(image, (self.start(image)?, access, Direct::Auto), None)?;
         let (device, claim) = claimed(below.device(), below.format, (image, access))?;
         Ok(OpenedDisk { device, kept: below.kept, format: below.format, raw: below.raw, claim })
     }
@@ -229,12 +231,18 @@ fn claimed(
     device: Arc<dyn BlockDevice>,
     format: &dyn Format,
     (image, access): (&Path, Access),
-) -> Result<(Arc<dyn BlockDevice>, Option<Keeper>)> {
-    if access == Access::ReadOnly {
+) -> Result<(Arc<dyn BlockDevice>, Option<Claimed>)> {
+    let name = || image.display().to_string();
+    if access == Access::ReadOnly || !format.needs_claim(&device).with_context(name)? {
         return Ok((device, None));
     }
-    let claim = Keeper::new(&device, format, image).with_context(|| image.display().to_string())?;
-    Ok((claim.as_ref().map_or(device, Keeper::device), claim))
+    ensure!(
+        format.look(&device)?.journal != formats::OwnJournal::Device,
+        "{}: writing with feature mmp and a journal on a device of its own: mount read-only",
+        name()
+    );
+    let claim = Claimed::new(&device, format, image).with_context(|| image.display().to_string())?;
+    Ok((claim.as_ref().map_or(device, Claimed::device), claim))
 }
 
 /// Opens what is below a volume's file system: of `place`, where it starts, what for, and how.
@@ -253,6 +261,21 @@ fn below(
         return Ok(Below { raw, counted, kept: Some(kept), format, alone: None });
     }
     on_one_disk(image, (offset, access, direct), hook)
+}
+
+/// The same, past the kernel's memory of the disk where other machines change it: what it remembers of who uses the volume is no answer.
+fn below_as_others(
+    image: &Path,
+    (offset, access, direct): (u64, Access, Direct),
+    hook: Option<&Hook>,
+) -> Result<Below> {
+    let found = below(image, (offset, access, direct), hook)?;
+    if access == Access::ReadOnly || !found.format.needs_claim(&found.device())? {
+        return Ok(found);
+    }
+    // The same disk may not be open twice.
+    drop(found);
+    below(image, (offset, access, Direct::Always), hook).context("a volume with feature mmp")
 }
 
 /// The same on one disk. What is lost there by which the maps of its policy would be found may be in those maps.
@@ -575,7 +598,7 @@ impl Volume {
     pub fn open(image: &Path, options: &Options) -> Result<Self> {
         let name = || image.display().to_string();
         let hook = options.on_fault.clone().map(|command| Hook::start(command, name())).transpose()?;
-        let below = below(image, (options.offset, options.access, options.direct), hook.as_ref())?;
+        let below = below_as_others(image, (options.offset, options.access, options.direct), hook.as_ref())?;
         let needs = |kept: &&Kept| options.access == Access::ReadWrite && kept.needs_attendance();
         let era = below.kept.as_ref().filter(needs).map(|kept| Arc::new(kept.era()));
         let device = era.clone().map_or_else(|| below.device(), |era| era as _);
@@ -585,12 +608,13 @@ impl Volume {
             "{}: the power of a volume that follows a policy cannot be cut by a command",
             name()
         );
-        let (device, claim) = claimed(device, format, (image, options.access))?;
+        let needs_claim = format.needs_claim(&device).with_context(name)?;
         ensure!(
-            claim.is_none() || (options.live.is_none() && era.is_none()),
+            !needs_claim || (options.live.is_none() && era.is_none()),
             "{}: a volume with feature mmp follows no policy that only a mount can carry out, and its power is not cut by a command",
             name()
         );
+        let (device, claim) = claimed(device, format, (image, options.access))?;
         let below = recovered(device, format, options).with_context(name)?;
         kept.as_ref().map_or(Ok(()), |kept| kept.renew(format)).with_context(name)?;
         let live = options.live.as_ref().zip(alone.as_ref());
@@ -600,7 +624,7 @@ impl Volume {
         let tells = changes && format.needs_journal(&device).with_context(name)?;
         let told = tells.then(|| Told { device: Arc::clone(&device), format });
         let fs = file_system(device, format, options).with_context(name)?;
-        Ok(Self { fs, disk: counted, live, kept: kept.map(Arc::new), era, told, claim })
+        Ok(Self { fs, disk: counted, live, kept: kept.map(Arc::new), era, told, claim, needs_claim })
     }
 
     /// Makes everything stable and marks the volume clean.
@@ -619,7 +643,8 @@ impl Volume {
     /// Ends what lies below the file system, which has been unmounted.
     pub fn finish(self) -> Result<()> {
         let finished = self.live.map_or(Ok(()), |mut live| live.finish());
-        let finished = finished.and(self.claim.map_or(Ok(()), Keeper::release));
+        drop(self.fs);
+        let finished = finished.and(self.claim.map_or(Ok(()), Claimed::release));
         let closed = self.kept.map_or(Ok(()), |kept| kept.close());
         finished.and(closed)
     }

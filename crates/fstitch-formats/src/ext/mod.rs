@@ -7,7 +7,6 @@ mod maps;
 mod mkfs;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fstitch_core::{BlockDevice, Clock, Error, RepairOptions, RepairReport, Result, Timestamp};
 use fstitch_fs::arrange::{self, Arrangement, Chosen};
@@ -17,7 +16,7 @@ use fstitch_fs::ext2::identity;
 use fstitch_fs::ext2::journal as jbd;
 pub use fstitch_fs::ext2::journal::{DeviceOptions, JournalDevice, make_device, release_device};
 use fstitch_fs::ext2::layout::superblock::{STATE_ERROR, STATE_VALID};
-use fstitch_fs::ext2::mmp::{self, Around, Claim, Who};
+use fstitch_fs::ext2::mmp::{Around, Claim, Who};
 use fstitch_fs::uhfs::UhfsOptions;
 use fstitch_patch::Cache;
 
@@ -110,10 +109,6 @@ impl Format for Ext {
 
     fn needs_claim(&self, device: &dyn BlockDevice) -> Result<bool> {
         <Ext2 as arrange::CachedFormat>::needs_claim(device)
-    }
-
-    fn watch(&self, device: &dyn BlockDevice, wait: &mut dyn FnMut(Duration) -> Result<()>) -> Result<()> {
-        mmp::watch(device, wait)
     }
 
     fn claim(&self, device: Arc<dyn BlockDevice>, who: Who, around: Around<'_>) -> Result<Option<Claim>> {

@@ -15,8 +15,10 @@
 //! ```
 //!
 //! **Invariants.** 1. Nothing else is written to the volume before the claim has waited. 2. Who could not write the next number for so long
-//! that others may take him for crashed looks whose the block is before he writes anything. 3. Who has lost the volume never writes to
-//! it again.
+//! that others may take him for crashed looks whose the block is before he writes anything; the time of a number is that before it was
+//! written, and goes on while the machine sleeps. 3. The block is written by who has just seen that it is his. 4. Who has lost the volume, or
+//! has released it, never writes to it again. 5. What is read of the block is what the medium has, and not what this machine remembers of it:
+//! whoever gives us the device sees to that.
 //!
 //! **Crash cases.** The block stays as it was in use: the next one waits to see that it does not change. A torn block has a wrong sum; it
 //! is waited for like any other, because whoever lives writes it again.
@@ -44,6 +46,8 @@ use super::view::BlockView;
 pub(super) const INTERVAL: u16 = 5;
 /// Seconds after which a user is taken for crashed, at least.
 const CHECK_INTERVAL_MIN: u16 = 5;
+/// And at most.
+const CHECK_INTERVAL_MAX: u16 = 300;
 /// Waits are no longer than the interval and this.
 const WAIT_MORE_MAX: u16 = 60;
 
@@ -58,7 +62,7 @@ pub struct Who {
 
 /// What a claim needs of the world around it.
 pub struct Around<'a> {
-    /// What time it is.
+    /// What time it is; what has elapsed includes the time that the machine slept.
     pub clock: Arc<dyn Clock>,
     /// Any number, another one each time.
     pub random: u32,
@@ -87,7 +91,7 @@ pub struct Claim {
     /// Seconds between two numbers, and after which others may take us for crashed.
     interval: u16,
     check_interval: u16,
-    /// Our last number, of which the block has this or the one before.
+    /// Our last number: the block has it, or the next one if that was tried.
     number: AtomicU32,
     /// When the block was last seen to be ours, in milliseconds of the clock.
     seen: AtomicU64,
@@ -113,13 +117,13 @@ impl Claim {
             return Err(Error::Unsupported(what));
         }
         let Around { clock, random, wait } = around;
-        let mut claim = Self {
+        let claim = Self {
             at: BlockNo(shape.mmp_block),
             sums: shape.sums,
             who,
             clock,
             interval,
-            check_interval: interval.saturating_mul(2).max(CHECK_INTERVAL_MIN),
+            check_interval: interval.saturating_mul(2).clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX),
             number: AtomicU32::new(random % NUMBER_MAX + 1),
             seen: AtomicU64::new(0),
             lost: OnceLock::new(),
@@ -127,8 +131,8 @@ impl Claim {
             device,
         };
         let found = claim.word()?;
-        claim.check_interval = claim.check_interval.max(found.check_interval);
-        let patience = patience(claim.check_interval);
+        let told = if found.is_whole { found.check_interval.min(CHECK_INTERVAL_MAX) } else { 0 };
+        let patience = patience(claim.check_interval.max(told));
         if found.is_whole && found.number == CHECKED {
             return Err(in_use(&found, "is being checked"));
         }
@@ -141,11 +145,14 @@ impl Claim {
         }
         claim.tell(claim.number.load(Ordering::Relaxed))?;
         wait(patience)?;
+        let now = claim.now();
         let later = claim.word()?;
         if later.number != claim.number.load(Ordering::Relaxed) {
             return Err(in_use(&later, "was claimed at the same moment"));
         }
-        claim.note_seen();
+        claim.seen.store(now, Ordering::Release);
+        // Others who wait have seen this number for as long as we have.
+        claim.renew()?;
         Ok(Some(claim))
     }
 
@@ -163,11 +170,13 @@ impl Claim {
         if self.is_released.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.hold()?;
+        self.look()?;
+        let now = self.now();
+        // One that could not be written is tried again.
         let next = self.number.load(Ordering::Relaxed) % NUMBER_MAX + 1;
-        self.number.store(next, Ordering::Release);
         self.tell(next)?;
-        self.note_seen();
+        self.number.store(next, Ordering::Release);
+        self.seen.fetch_max(now, Ordering::AcqRel);
         Ok(())
     }
 
@@ -176,30 +185,42 @@ impl Claim {
     /// # Errors
     /// Those of the device.
     pub fn release(&self) -> Result<()> {
-        if self.is_released.swap(true, Ordering::AcqRel) || self.hold().is_err() {
+        if self.is_released.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        self.tell(FREE)
+        match self.look() {
+            Err(Error::Locked(_)) => Ok(()),
+            Err(error) => {
+                self.is_released.store(false, Ordering::Release);
+                Err(error)
+            }
+            Ok(()) => self.write(|raw| put_free(raw, self.sums)),
+        }
     }
 
     /// Fails unless the volume is ours still.
     fn hold(&self) -> Result<()> {
-        if let Some(whose) = self.lost.get() {
-            return Err(Error::Locked(whose.clone()));
+        if self.is_released.load(Ordering::Acquire) {
+            return Err(Error::Locked("the volume is not claimed any more".into()));
         }
         let since = self.now().saturating_sub(self.seen.load(Ordering::Acquire));
-        if since < u64::from(self.check_interval) * 1000 {
+        if self.lost.get().is_none() && since < u64::from(self.check_interval) * 1000 {
             return Ok(());
         }
         // Others may have taken us for crashed.
-        let before = self.number.load(Ordering::Acquire);
+        self.look()
+    }
+
+    /// Fails unless the block says that the volume is ours.
+    fn look(&self) -> Result<()> {
+        if let Some(whose) = self.lost.get() {
+            return Err(Error::Locked(whose.clone()));
+        }
+        let (before, now) = (self.number.load(Ordering::Acquire), self.now());
         let found = self.word()?;
         let after = self.number.load(Ordering::Acquire);
-        let is_ours = [before, after]
-            .iter()
-            .any(|ours| [*ours, ours % NUMBER_MAX + 1, ours - 1].contains(&found.number));
-        if is_ours {
-            self.note_seen();
+        if [before, after].iter().any(|ours| [*ours, ours % NUMBER_MAX + 1].contains(&found.number)) {
+            self.seen.fetch_max(now, Ordering::AcqRel);
             return Ok(());
         }
         let whose = self.lost.get_or_init(|| in_use(&found, "was taken over").to_string());
@@ -210,29 +231,30 @@ impl Claim {
         u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn note_seen(&self) {
-        self.seen.store(self.now(), Ordering::Release);
-    }
-
     fn word(&self) -> Result<Word> {
         word(&*self.device, (self.block_size(), self.at), self.sums)
     }
 
     fn tell(&self, number: u32) -> Result<()> {
+        self.write(|raw| {
+            M_MAGIC.put(raw, MAGIC);
+            M_NUMBER.put(raw, number);
+            M_TIME.put(raw, u64::try_from(self.clock.now().secs).unwrap_or(0));
+            M_CHECK_INTERVAL.put(raw, self.check_interval);
+            for (range, text) in [(NODE, &self.who.node), (DEVICE, &self.who.device)] {
+                // The last byte ends it.
+                let len = text.len().min(range.len() - 1);
+                raw[range.start..range.start + len].copy_from_slice(&text.as_bytes()[..len]);
+            }
+            if let Some(sum) = self.sums.multiple_mount(raw) {
+                M_CHECKSUM.put(raw, sum);
+            }
+        })
+    }
+
+    fn write(&self, fill: impl FnOnce(&mut [u8])) -> Result<()> {
         let mut block = BlockBuf::zeroed(self.block_size());
-        let raw = &mut block[..SUPERBLOCK_SIZE];
-        M_MAGIC.put(raw, MAGIC);
-        M_NUMBER.put(raw, number);
-        M_TIME.put(raw, u64::try_from(self.clock.now().secs).unwrap_or(0));
-        M_CHECK_INTERVAL.put(raw, self.check_interval);
-        for (range, text) in [(NODE, &self.who.node), (DEVICE, &self.who.device)] {
-            // The last byte ends it.
-            let len = text.len().min(range.len() - 1);
-            raw[range.start..range.start + len].copy_from_slice(&text.as_bytes()[..len]);
-        }
-        if let Some(sum) = self.sums.multiple_mount(raw) {
-            M_CHECKSUM.put(raw, sum);
-        }
+        fill(&mut block[..SUPERBLOCK_SIZE]);
         self.device.write(&[BlockWrite { block: self.at, kind: BlockKind::Superblock, data: &block }])?;
         self.device.flush()
     }
@@ -240,30 +262,6 @@ impl Claim {
     fn block_size(&self) -> usize {
         to_usize(self.device.geometry().block_size)
     }
-}
-
-/// Waits to see whether somebody uses the volume on `device`, for who changes it without a claim, such as a checker.
-///
-/// # Errors
-/// `Locked` if somebody uses it; `Corrupt` where the block is none; those of the device.
-pub fn watch(device: &dyn BlockDevice, wait: &mut dyn FnMut(Duration) -> Result<()>) -> Result<()> {
-    let (_, shape) = read_superblock(device)?;
-    if !shape.features.has_incompat(incompat::MMP) {
-        return Ok(());
-    }
-    let look = || word(device, (to_usize(shape.block_size), BlockNo(shape.mmp_block)), shape.sums);
-    let found = look()?;
-    if found.is_whole && found.number == CHECKED {
-        return Err(in_use(&found, "is being checked"));
-    }
-    if !found.is_whole || found.number != FREE {
-        wait(patience(found.check_interval))?;
-        let later = look()?;
-        if later != found {
-            return Err(in_use(&later, "is in use"));
-        }
-    }
-    Ok(())
 }
 
 /// How long somebody who lives may leave the block as it is.
@@ -451,15 +449,16 @@ mod tests {
         let (device, clock) = (volume(FREE), Arc::new(ManualClock::new()));
         let (claimed, waited) = claim(&device, &clock, || ());
         let claimed = claimed.unwrap();
-        assert_eq!((number(&device), waited), (42, 21));
+        assert_eq!((number(&device), waited), (43, 21));
         claimed.renew().unwrap();
-        assert_eq!(number(&device), 43);
+        assert_eq!(number(&device), 44);
         assert!(over(&device, "").word().unwrap().is_whole);
         write(&claimed).unwrap();
         claimed.release().unwrap();
         assert_eq!(number(&device), FREE);
         claimed.renew().unwrap();
         assert_eq!(number(&device), FREE, "released is released");
+        assert!(write(&claimed).is_err(), "and nothing is written any more");
     }
 
     #[test]
@@ -496,28 +495,68 @@ mod tests {
         assert_eq!(waited, 0);
     }
 
+    /// Who comes back from a sleep of which he knows nothing, or too late from a write, finds whose the block is.
     #[test]
-    fn who_claims_nothing_waits_to_see_whether_anybody_is_there() {
-        let watched = |device: &Arc<MemDevice>, meanwhile: &mut dyn FnMut()| {
-            let mut waited = 0;
-            let result = watch(&**device, &mut |patience| {
-                waited += patience.as_secs();
-                meanwhile();
-                Ok(())
-            });
-            (result, waited)
-        };
-        let device = volume(FREE);
+    fn the_block_is_never_written_unseen() {
+        let (device, clock) = (volume(FREE), Arc::new(ManualClock::new()));
+        let claimed = claim(&device, &clock, || ()).0.unwrap();
+        tell(&device, 9999);
         let before = device.image();
-        assert!(matches!(watched(&device, &mut || ()), (Ok(()), 0)));
-        assert!(device.image() == before);
-        assert!(matches!(watched(&volume(77), &mut || ()), (Ok(()), 21)));
-        let living = volume(77);
-        let (result, _) = watched(&living, &mut || tell(&living, 78));
-        is_locked(&result.unwrap_err(), &["in use", "other"]);
-        let (result, waited) = watched(&volume(CHECKED), &mut || ());
-        is_locked(&result.unwrap_err(), &["checked"]);
-        assert_eq!(waited, 0);
+        is_locked(&claimed.renew().unwrap_err(), &["taken over", "other"]);
+        assert!(claimed.release().is_ok() && device.image() == before);
+    }
+
+    /// A number that could not be written is not ours yet, and is tried again.
+    #[test]
+    fn a_number_counts_when_it_was_written() {
+        let (device, clock) = (volume(FREE), Arc::new(ManualClock::new()));
+        let claimed = claim(&device, &clock, || ()).0.unwrap();
+        let failing = Claim {
+            device: Arc::new(Unwritable(Arc::clone(&device))),
+            number: AtomicU32::new(claimed.number.load(Ordering::Relaxed)),
+            ..over(&device, "here")
+        };
+        for _ in 0..4 {
+            assert!(matches!(failing.renew(), Err(Error::Io { .. })));
+            clock.advance(Duration::from_secs(5));
+        }
+        assert!(failing.look().is_ok(), "the block is ours all the time");
+    }
+
+    /// A device that takes no writes.
+    struct Unwritable(Arc<MemDevice>);
+
+    impl BlockDevice for Unwritable {
+        fn geometry(&self) -> Geometry {
+            self.0.geometry()
+        }
+
+        fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+            self.0.read(reads)
+        }
+
+        fn write(&self, _writes: &[BlockWrite<'_>]) -> Result<()> {
+            Err(Error::io(IoOp::Write, BlockNo(0), std::io::Error::other("it takes none")))
+        }
+
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn discard(&self, _start: BlockNo, _count: u64) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_interval_of_a_torn_block_keeps_nobody_waiting() {
+        let (device, clock) = (volume(1000), Arc::new(ManualClock::new()));
+        let mut image = device.image();
+        let block = usize::try_from(AT).unwrap() * 1024;
+        image[block + 112..block + 114].fill(0xff);
+        let torn = Arc::new(MemDevice::from_image(BLOCK, image));
+        let (claimed, waited) = claim(&torn, &clock, || ());
+        assert!(claimed.is_ok() && waited == 42, "{waited} s");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::control::{Request, Response};
 use crate::open::{self, Access};
 use crate::output::{Outcome, json, spinner, text};
 use crate::shepherd::{self, Kept, lost};
-use crate::{disks, probe, recovery};
+use crate::{claim, disks, probe, recovery};
 
 /// fsck(8): nothing is wrong.
 const CLEAN: Outcome = Outcome(0);
@@ -262,6 +262,10 @@ fn offline(arguments: &Arguments) -> Result<Report> {
     } else {
         on_disk(arguments, asks, access)?
     };
+    let kept = match &found {
+        Ok(found) if access == Access::ReadWrite => kept.claimed(arguments, found)?,
+        _ => kept,
+    };
     let view = kept.view();
     let disk: &dyn BlockDevice = &view;
     let format = match found {
@@ -269,10 +273,6 @@ fn offline(arguments: &Arguments) -> Result<Report> {
         Err(other) => with_backup(disk)?
             .ok_or_else(|| anyhow!("{}; nor is there a superblock where its copies would be", other.text))?,
     };
-    if access == Access::ReadWrite {
-        let watched = crate::claim::watch(disk, format, &arguments.image);
-        watched.with_context(|| arguments.image.display().to_string())?;
-    }
     let had_journal = format.has_journal(disk);
     let external = arguments.volume.journal.as_deref();
     if mode == RepairMode::No && !asks && must_recover(format, disk)? {
@@ -343,7 +343,17 @@ fn on_disks(arguments: &Arguments, access: Access) -> Result<(Checked, Result<pr
 /// A volume to be checked, on its disk or on the shepherd that its policy has put before it.
 enum Checked {
     Plain(Box<FileDisk>),
-    Kept { kept: Box<Kept>, device: Arc<dyn BlockDevice>, unit: usize },
+    /// Past the kernel's memory, and claimed if what says who uses it is not damaged.
+    Claimed {
+        device: Arc<dyn BlockDevice>,
+        claim: Option<claim::Claimed>,
+        unit: usize,
+    },
+    Kept {
+        kept: Box<Kept>,
+        device: Arc<dyn BlockDevice>,
+        unit: usize,
+    },
 }
 
 impl Checked {
@@ -351,20 +361,58 @@ impl Checked {
     fn view(&self) -> BlockView<'_> {
         match self {
             Self::Plain(disk) => BlockView::new(&**disk, to_usize(disk.geometry().block_size)),
-            Self::Kept { device, unit, .. } => BlockView::new(&**device, *unit),
+            Self::Kept { device, unit, .. } | Self::Claimed { device, unit, .. } => {
+                BlockView::new(&**device, *unit)
+            }
+        }
+    }
+
+    /// The same claimed, if other machines are told who uses it.
+    fn claimed(self, arguments: &Arguments, found: &probe::Found) -> Result<Self> {
+        let (view, image) = (self.view(), &arguments.image);
+        // What is too damaged to tell is mended without.
+        let needs_claim = found.format.needs_claim(&view).unwrap_or(false);
+        let unit = view.block_size();
+        if !needs_claim || !matches!(self, Self::Plain(_)) {
+            return Ok(self);
+        }
+        // The same disk may not be open twice.
+        drop(self);
+        let offset = arguments.volume.start(image)?;
+        let options = DiskOptions {
+            block_size: found.block_size,
+            offset,
+            direct: Direct::Always,
+            ..DiskOptions::default()
+        };
+        let disk = open::disk(image, &options).context("a volume with feature mmp")?;
+        let device: Arc<dyn BlockDevice> = Arc::new(disk);
+        match claim::Claimed::new(&device, found.format, image) {
+            Ok(claim) => {
+                let device = claim.as_ref().map_or(device, claim::Claimed::device);
+                Ok(Self::Claimed { device, claim, unit })
+            }
+            Err(error) if is_damage(&error) => Ok(Self::Claimed { device, claim: None, unit }),
+            Err(error) => Err(error.context(image.display().to_string())),
         }
     }
 
     /// What was mended is known to the maps as well.
-    fn close(&self, format: &dyn Format) -> Result<()> {
+    fn close(self, format: &dyn Format) -> Result<()> {
         match self {
             Self::Plain(_) => Ok(()),
+            Self::Claimed { claim, .. } => claim.map_or(Ok(()), claim::Claimed::release),
             Self::Kept { kept, .. } => {
                 kept.renew(format)?;
                 kept.close()
             }
         }
     }
+}
+
+/// Whether something is damaged, and not in use.
+fn is_damage(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<fstitch_core::Error>(), Some(fstitch_core::Error::Corrupt(_)))
 }
 
 /// How often it is asked where maps are.

@@ -61,7 +61,8 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     if !plan.options.read_only {
         volume.fs.start()?;
     }
-    let seat = (plan.options.read_only && plan.live.is_none())
+    // Who changes a volume that others may have changed meanwhile opens it from the beginning.
+    let seat = (plan.options.read_only && plan.live.is_none() && !volume.needs_claim)
         .then(|| Arc::new(Reopenable::new(Arc::clone(&volume.fs))));
     let fs: Arc<dyn FileSystem> = match &seat {
         Some(seat) => Arc::clone(seat) as _,

@@ -52,11 +52,14 @@ pub(super) fn claim_metadata(volume: &mut Volume<'_>, state: &mut State) {
             claim(descriptor.inode_table + at, group, "inode table");
         }
     }
-    if let Some(block) = mmp::place(volume) {
-        claim(block, shape.group_of(block), "multiple-mount block");
-    }
     if volume.groups.iter().any(GroupDescriptor::is_block_uninit) {
         volume.metadata = state.used.clone();
+    }
+    // No group without a bitmap has it.
+    if let Some(block) = mmp::place(volume)
+        && !state.claim(block)
+    {
+        state.hopeless("metadata-overlap", format!("multiple-mount block {block} overlaps other metadata"));
     }
 }
 

@@ -207,6 +207,7 @@ impl Opening<'_> {
                 era: None,
                 told: None,
                 claim: None,
+                needs_claim: false,
             },
             log,
         ))
