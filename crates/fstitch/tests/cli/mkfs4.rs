@@ -60,6 +60,7 @@ fn features_are_switched_and_refused_by_name() {
         "^metadata_csum,uninit_bg",
         "^has_journal",
         "^resize_inode,meta_bg",
+        "mmp",
         "sparse_super2,orphan_file,metadata_csum_seed,fast_commit",
         "extents,large_dir,ea_inode,inline_data,stable_inodes",
         "none,extent,filetype,has_journal",
@@ -83,7 +84,6 @@ fn features_are_switched_and_refused_by_name() {
         ("-O verity", "verity"),
         ("-O quota", "quota"),
         ("-O project", "project"),
-        ("-O mmp", "mmp"),
         ("-O ^has_journal,fast_commit", "fast_commit without a journal"),
         ("-O wings", "wings"),
         ("-O meta_bg", "`^resize_inode` switches"),
@@ -195,4 +195,31 @@ fn a_journal_of_its_own_serves_ext4_too() {
     assert!(said.contains("ext4"), "{said}");
     assert!(info(&image)["features"].to_string().contains("has_journal"));
     run("e2fsck", ["-fn", "-j", &journal, &image]).ok();
+}
+
+/// Who uses a volume is told by its block: what is being checked elsewhere is refused at once, and looked at all the same.
+#[test]
+fn what_another_machine_checks_is_refused_and_read() {
+    let place = Place::new();
+    let image = place.text("a.img");
+    fstitch(&format!("mkfs ext4 -q -O mmp,^metadata_csum {image} 16M")).ok();
+    let mut bytes = std::fs::read(&image).unwrap();
+    let block = u64::from_le_bytes(bytes[1024 + 0x168..1024 + 0x170].try_into().unwrap());
+    let at = usize::try_from(block).unwrap() * 1024;
+    assert_eq!(bytes[at..at + 8], [0x50, 0x4d, 0x4d, 0, 0x50, 0x4d, 0x4d, 0xff], "magic number, and free");
+    bytes[at + 4..at + 8].copy_from_slice(&0xe24d_4d50_u32.to_le_bytes());
+    bytes[at + 16..at + 22].copy_from_slice(b"abroad");
+    std::fs::write(&image, &bytes).unwrap();
+    let file = place.text("file");
+    std::fs::write(&file, "text").unwrap();
+    for words in
+        [format!("cp {file} {image}:/"), format!("fsck -y -f {image}"), format!("tune -L other {image}")]
+    {
+        let ran = fstitch(&words);
+        assert!(ran.code != 0 && ran.err.contains("is being checked by"), "{words}: {}{}", ran.out, ran.err);
+        assert!(ran.err.contains("on abroad"), "{}", ran.err);
+    }
+    assert!(fstitch(&format!("ls {image}:/")).ok().contains("lost+found"));
+    fstitch(&format!("fsck -n -f {image}")).ok();
+    assert!(std::fs::read(&image).unwrap() == bytes, "nothing was changed");
 }
