@@ -3,7 +3,7 @@
 use fstitch_core::{Attr, Caller, FileKind, InodeFlags, InodeNo, Result, SetAttr, SetTime};
 use fstitch_posix::change as rules;
 
-use crate::data::{bring_edges, drop_privileges, leaves_of, may_leave, set_perm};
+use crate::data::{drop_privileges, set_perm};
 use crate::layout::{Field, SIZE_MAX, pack_flags, time_word};
 use crate::volume::Bpfs;
 use crate::xattr;
@@ -35,9 +35,6 @@ impl Bpfs {
             Some(perm) if inode.kind != FileKind::Symlink => xattr::after_chmod(&core.state, &inode, perm)?,
             _ => None,
         };
-        if let Some(size) = set.size {
-            bring_edges(&core.state, &inode, (size, size))?;
-        }
         let mut change = core.change(self.now())?;
         if let Some(size) = set.size {
             if size < inode.size {
@@ -77,9 +74,6 @@ impl Bpfs {
             change.set_time(inode.ino, Field::Mtime, time_word(at(time)));
         }
         change.finish(|_| ())?;
-        if let Some(size) = set.size {
-            may_leave(&core.state, inode.ino, leaves_of(size.min(inode.size), 1));
-        }
         self.attr(&core.state, inode.ino)
     }
 

@@ -1,7 +1,5 @@
 //! Contents of files. A write of any length happens at once, or, where there is no room for all of it, as much as there is room for.
 
-use std::ops::Range;
-
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{Caller, Errno, FallocateMode, FileKind, InodeFlags, InodeNo, Result, SeekFrom};
 use fstitch_posix::change::{check_fallocate, check_write, perm_after_write};
@@ -45,48 +43,6 @@ pub(crate) fn read(state: &State, inode: &Inode, offset: u64, into: &mut [u8]) -
         done += len;
     }
     Ok(())
-}
-
-/// What was written from one leaf to another is contents, which leave memory when the device has them and there is too much of it.
-pub(crate) fn may_leave(state: &State, ino: u64, leaves: Range<u64>) {
-    if state.gate.log().is_none() {
-        return;
-    }
-    let Ok(inode) = crate::inode::load(&state.gate, state.inode_file(), ino) else { return };
-    let (gate, leaves) = (&state.gate, (leaves.start, leaves.end));
-    let walked: Result<(), std::convert::Infallible> =
-        tree::walk(gate, inode.contents(), leaves, &mut |(level, _, word)| {
-            if let Some(block) = gate.follow(word).filter(|_| level == 0) {
-                gate.may_go(block.number());
-            }
-            Ok(true)
-        });
-    let Ok(()) = walked;
-}
-
-/// Brings the leaves to memory of which a change from `offset` on, to before `end`, leaves a part as it is, and what is hidden behind the
-/// file's end: a device that fails is told now, and not when a part of the change is made.
-///
-/// # Errors
-/// Those of the device.
-pub(crate) fn bring_edges(state: &State, inode: &Inode, (offset, end): (u64, u64)) -> Result<()> {
-    if state.gate.log().is_none() {
-        return Ok(());
-    }
-    let old_end = if end > inode.size { inode.size } else { end };
-    for at in [offset, end, old_end] {
-        if !at.is_multiple_of(BLOCK_BYTES)
-            && let Some(block) = tree::leaf(&state.gate, inode.contents(), at / BLOCK_BYTES)
-        {
-            state.gate.load(block)?;
-        }
-    }
-    Ok(())
-}
-
-/// The leaves that some bytes of a file are in.
-pub(crate) fn leaves_of(offset: u64, len: u64) -> Range<u64> {
-    offset / BLOCK_BYTES..(offset + len).div_ceil(BLOCK_BYTES)
 }
 
 impl Bpfs {
@@ -184,7 +140,6 @@ impl Bpfs {
         if data.is_empty() {
             return Ok(());
         }
-        bring_edges(&core.state, &inode, (offset, offset + to_u64(data.len())))?;
         let mut change = core.change(self.now())?;
         change.put(inode.ino, offset, data)?;
         if let Author::Caller(caller) = author {
@@ -193,10 +148,7 @@ impl Bpfs {
         if !matches!(author, Author::Earlier { stamps: false }) {
             change.touch_contents(inode.ino);
         }
-        change.finish(|_| ())?;
-        let from = offset.min(inode.size);
-        may_leave(&core.state, inode.ino, leaves_of(from, offset - from + to_u64(data.len())));
-        Ok(())
+        change.finish(|_| ())
     }
 
     pub(crate) fn do_fallocate(
@@ -230,7 +182,6 @@ impl Bpfs {
             FallocateMode::PunchHole | FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize
         );
         let is_filled = mode != FallocateMode::PunchHole;
-        bring_edges(&core.state, &inode, (offset, end))?;
         let mut change = core.change(self.now())?;
         if is_zeroed {
             zero(&mut change, inode.ino, (offset, end.min(inode.size)))?;
@@ -244,10 +195,7 @@ impl Bpfs {
         }
         drop_privileges(&mut change, &inode, caller);
         change.touch_contents(inode.ino);
-        change.finish(|_| ())?;
-        let from = offset.min(inode.size);
-        may_leave(&core.state, inode.ino, leaves_of(from, filled.max(offset) - from));
-        Ok(())
+        change.finish(|_| ())
     }
 
     pub(crate) fn do_seek(&self, ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64> {
@@ -299,7 +247,7 @@ fn zero(change: &mut Change<'_>, ino: u64, (from, to): (u64, u64)) -> Result<()>
         vec![(from, to.min(first * BLOCK_BYTES)), (end * BLOCK_BYTES, to)]
     };
     for (from, to) in edges {
-        let is_there = from < to && change.contents(Tree::File(ino), from / BLOCK_BYTES).is_some();
+        let is_there = from < to && change.has_leaf(Tree::File(ino), from / BLOCK_BYTES);
         if is_there {
             change.put(ino, from, &ZEROS[..to_usize((to - from).min(BLOCK_BYTES))])?;
         }

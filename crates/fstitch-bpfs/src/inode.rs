@@ -32,6 +32,16 @@ fn half(word: u64, upper: bool) -> u32 {
     u32::try_from(if upper { word >> 32 } else { word & 0xffff_ffff }).expect("32 bits")
 }
 
+/// The mode in the word that has it.
+fn mode_bits(word: u64) -> u16 {
+    u16::try_from(word >> 32 & 0xffff).expect("16 bits")
+}
+
+/// What an inode is, by the word that has its mode.
+pub(crate) fn kind(word: u64) -> Option<FileKind> {
+    FileKind::from_mode(mode_bits(word))
+}
+
 impl Inode {
     /// From its words.
     ///
@@ -39,10 +49,10 @@ impl Inode {
     /// `Corrupt` if it is of no kind.
     pub(crate) fn from_words(ino: u64, word: impl Fn(Field) -> u64) -> Result<Self> {
         let mode = word(Field::Mode);
-        let bits = u16::try_from(mode >> 32 & 0xffff).expect("16 bits");
+        let bits = mode_bits(mode);
         let flags = u16::try_from(mode >> 48).expect("16 bits");
-        let kind = FileKind::from_mode(bits)
-            .ok_or_else(|| Error::corrupt(Structure::Inode(ino), None, "it is of no kind"))?;
+        let kind =
+            kind(mode).ok_or_else(|| Error::corrupt(Structure::Inode(ino), None, "it is of no kind"))?;
         let ctime = word(Field::Ctime);
         let mtime = match word(Field::Mtime) {
             0 => ctime,

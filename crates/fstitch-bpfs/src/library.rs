@@ -6,7 +6,7 @@ use fstitch_core::{Caller, Errno, InodeNo, Result};
 use fstitch_posix::change::check_write;
 use fstitch_posix::expect_regular;
 
-use crate::data::{bring_edges, drop_privileges, leaves_of, may_leave};
+use crate::data::drop_privileges;
 use crate::layout::SIZE_MAX;
 use crate::pm::{BLOCK_BYTES, ZEROS};
 use crate::tree;
@@ -35,9 +35,6 @@ impl Bpfs {
         if ranges.iter().all(|(_, data)| data.is_empty()) {
             return Ok(());
         }
-        for (offset, data) in ranges {
-            bring_edges(&core.state, &inode, (*offset, offset + to_u64(data.len())))?;
-        }
         let mut change = core.change(self.now())?;
         for (offset, data) in ranges {
             change.put(inode.ino, *offset, data)?;
@@ -45,12 +42,6 @@ impl Bpfs {
         drop_privileges(&mut change, &inode, caller);
         change.touch_contents(inode.ino);
         let done = change.finish(|_| ());
-        if done.is_ok() {
-            let from = |offset: &u64| (*offset).min(inode.size);
-            let written =
-                ranges.iter().map(|(at, data)| leaves_of(from(at), at - from(at) + to_u64(data.len())));
-            written.for_each(|leaves| may_leave(&core.state, inode.ino, leaves));
-        }
         drop(core);
         self.durably(done)
     }

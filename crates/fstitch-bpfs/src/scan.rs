@@ -121,12 +121,14 @@ impl Scan<'_> {
         let of = Structure::Other("inode file");
         mark_tree(self.gate, &self.marks, of, (self.inode_file, u64::MAX))?;
         let (gate, inodes, mut next) = (self.gate, &mut self.inodes, 0);
-        tree::walk(gate, self.inode_file, (0, u64::MAX), &mut |(level, index, _)| {
+        tree::walk(gate, self.inode_file, (0, u64::MAX), &mut |(level, index, word)| {
             if level == 0 {
                 if index != next {
                     return Err(Error::corrupt(of, None, format!("its block {next} is missing")));
                 }
                 inodes.grow(index * INODES_IN_BLOCK);
+                // Read or not: inodes that are made later lead to contents as well.
+                gate.hold(word >> 3);
                 next += 1;
             }
             Ok(true)

@@ -88,7 +88,9 @@ impl State {
         if self.space.takeable() == 0 {
             self.barrier();
         }
-        self.space.take()
+        let fresh = self.space.take()?;
+        self.gate.hold(fresh.number());
+        Ok(fresh)
     }
 
     /// What commits have freed can be taken, if they are durable.

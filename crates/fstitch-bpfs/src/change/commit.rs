@@ -1,7 +1,7 @@
 //! The end of a change: blocks are linked and copied until one commit is left.
 
-use fstitch_core::Result;
 use fstitch_core::num::to_usize;
+use fstitch_core::{FileKind, Result};
 use smallvec::SmallVec;
 
 use super::Change;
@@ -129,6 +129,9 @@ impl Change<'_> {
                 self.state.gate.write(&mut fresh, usize::from(at) * 8, &word.value().to_le_bytes());
             }
         }
+        if self.is_contents(node) {
+            self.state.gate.may_go(fresh.number());
+        }
         let (word, linked) = fresh.link(if is_top { height } else { 0 });
         self.linked.push(linked);
         match node.tree {
@@ -140,6 +143,20 @@ impl Change<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a node's block is brought to memory by whoever looks at it, and told of a device that fails: that of a directory leads
+    /// somewhere.
+    fn is_contents(&self, node: Node) -> bool {
+        let is_dir = |ino| inode::kind(self.field(ino, Field::Mode)) == Some(FileKind::Directory);
+        // Where nothing leaves memory it is not asked.
+        self.state.gate.log().is_some()
+            && node.level == 0
+            && match node.tree {
+                Tree::File(ino) => !is_dir(ino),
+                Tree::Xattrs(_) => true,
+                Tree::Inodes | Tree::Super => false,
+            }
     }
 
     /// What a new block of pointers holds, as far as it counts.

@@ -179,20 +179,25 @@ impl Change<'_> {
         let hidden_from = reached.next_multiple_of(8);
         // What this change has noted of that word would be written over what is hidden in it now.
         let is_noted = from < hidden_from && self.is_noted(node, from);
-        if self.state.options.append && from >= reached && !is_noted {
-            self.veil_tail(ino, block, (start, from), bytes);
-            return Ok(());
-        }
+        let is_hidden = self.state.options.append && from >= reached && !is_noted;
         let live = if self.state.options.append { to.min(hidden_from) } else { to };
-        let words = live.div_ceil(8) - from / 8;
-        if words <= if self.state.options.journal { WORDS_MAX } else { 1 } {
-            self.put_words(node, block, from, &bytes[..live - from]);
-            if live < to {
-                self.veil_tail(ino, block, (start, live), &bytes[live - from..]);
+        let words = live.div_ceil(8).saturating_sub(from / 8);
+        let is_in_place = is_hidden || words <= if self.state.options.journal { WORDS_MAX } else { 1 };
+        let is_whole = bytes.len() == BLOCK;
+        // What is left of the block, or compared with, is brought before; a device that fails is told now.
+        match if is_in_place || !is_whole { self.state.gate.load(block) } else { Ok(()) } {
+            Err(error) if !is_whole => return Err(error),
+            Ok(()) if is_hidden => self.veil_tail(ino, block, (start, from), bytes),
+            Ok(()) if is_in_place => {
+                self.put_words(node, block, from, &bytes[..live - from]);
+                if live < to {
+                    self.veil_tail(ino, block, (start, live), &bytes[live - from..]);
+                }
             }
-            return Ok(());
+            // Of a block that is written whole nobody needs what cannot be read.
+            _ => self.put_copy(node, block, from, bytes)?,
         }
-        self.put_copy(node, block, from, bytes)
+        Ok(())
     }
 
     fn is_noted(&self, node: Node, from: usize) -> bool {

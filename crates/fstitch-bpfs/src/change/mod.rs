@@ -89,7 +89,10 @@ impl Drop for Change<'_> {
             gate.may_go(fresh.number());
             space.give_back(fresh);
         });
-        self.linked.drain(..).for_each(|linked| space.unlink(linked));
+        for linked in self.linked.drain(..) {
+            gate.may_go(linked.number());
+            space.unlink(linked);
+        }
         self.made.drain(..).for_each(|ino| self.state.inodes.give_back(ino));
     }
 }

@@ -117,15 +117,9 @@ impl Change<'_> {
         self.is_fresh(node) || self.block(node).is_some()
     }
 
-    /// What a block of contents holds; `None` for a hole.
-    pub(crate) fn contents(&self, tree: Tree, index: u64) -> Option<&[u8]> {
-        let node = Node::leaf(tree, index);
-        match self.drafts.get(&node) {
-            Some(Draft { image: Some(image), .. }) => return Some(image),
-            Some(Draft { fresh: Some(fresh), .. }) => return Some(self.state.gate.fresh(fresh)),
-            _ => {}
-        }
-        self.block(node).map(|block| self.state.gate.block(block))
+    /// Whether there is no hole at a leaf.
+    pub(crate) fn has_leaf(&self, tree: Tree, index: u64) -> bool {
+        self.exists(Node::leaf(tree, index))
     }
 }
 

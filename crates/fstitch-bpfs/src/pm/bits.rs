@@ -3,7 +3,52 @@
 //! Above the bits there are levels of what is full: a bit for each word below that has no zero left. So the first free one is found in a
 //! step for each level, five of them for 2^30 things, however full they are.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use fstitch_core::num::{to_u64, to_usize};
+
+/// Numbers below some number, of which several threads add and remove some at the same time. Whoever finds one finds what was done before it
+/// was added.
+#[derive(Debug)]
+pub(crate) struct SharedBits(Vec<AtomicU64>);
+
+impl SharedBits {
+    /// None of so many.
+    pub(crate) fn new(count: u64) -> Self {
+        Self((0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.word(number / 64) >> (number % 64) & 1 == 1
+    }
+
+    /// Adds a number; whether it was missing.
+    pub(crate) fn add(&self, number: u64) -> bool {
+        self.add_all(number / 64, 1 << (number % 64)) == 0
+    }
+
+    /// Adds numbers of a word; those of them that were there.
+    pub(crate) fn add_all(&self, word: u64, bits: u64) -> u64 {
+        self.0[to_usize(word)].fetch_or(bits, Ordering::Release) & bits
+    }
+
+    /// Takes a number out; whether it was there.
+    pub(crate) fn remove(&self, number: u64) -> bool {
+        let bit = 1 << (number % 64);
+        self.0[to_usize(number / 64)].fetch_and(!bit, Ordering::Release) & bit != 0
+    }
+
+    /// The numbers of a word.
+    #[inline]
+    pub(crate) fn word(&self, word: u64) -> u64 {
+        self.0[to_usize(word)].load(Ordering::Acquire)
+    }
+
+    pub(crate) fn into_words(self) -> Vec<u64> {
+        self.0.into_iter().map(AtomicU64::into_inner).collect()
+    }
+}
 
 /// Of numbers from 0 on, which are taken.
 #[derive(Debug, Default)]

@@ -205,7 +205,13 @@ impl Gate {
         self.medium.take_failure().map_or(Ok(()), Err)
     }
 
-    /// A block is of a file's contents or nobody's: it may leave memory when the device has it.
+    /// A block leads to contents, and stays in memory.
+    #[inline]
+    pub(crate) fn hold(&self, block: u64) {
+        self.medium.hold(block);
+    }
+
+    /// A block is of contents or nobody's: it may leave memory when the device has it.
     #[inline]
     pub(crate) fn may_go(&self, block: u64) {
         self.medium.may_go(block);

@@ -126,6 +126,7 @@ impl Medium {
     ///
     /// # Errors
     /// Those of the device.
+    #[inline]
     pub(super) fn load(&self, at: u64, len: usize) -> Result<()> {
         let Some(source) = &self.source else { return Ok(()) };
         source.load(at, len, |from, bytes| self.loaded(from, bytes))
@@ -138,6 +139,14 @@ impl Medium {
         // SAFETY: inside the mapping. Nobody has a slice of it or stores to it: both load it before, this is done once, and not at all if
         // somebody has a slice because it failed.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(from), bytes.len()) }
+    }
+
+    /// A page holds what leads to contents.
+    #[inline]
+    pub(super) fn hold(&self, page: u64) {
+        if let Some(source) = &self.source {
+            source.hold(page);
+        }
     }
 
     /// A page holds contents of a file, or what is nobody's.
@@ -418,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_go_that_the_device_has_and_nothing_else_does() {
+    fn what_is_not_held_goes_when_the_device_has_it_and_nothing_else_does() {
         let image: Vec<u8> = (1..=64).flat_map(|page| [page; super::super::BLOCK]).collect();
         let device: Arc<dyn fstitch_core::BlockDevice> = Arc::new(MemDevice::from_image(512, image));
         let pages = Pages::new(device).unwrap();
@@ -430,23 +439,48 @@ mod tests {
         let expected = |page: u8| if page == 4 || (17..=32).contains(&page) { page } else { 0 };
         assert_eq!(all(&medium), (1..=64).map(expected).collect::<Vec<_>>());
         assert!(!medium.is_full());
-        // A page that is stored whole is not read, and is contents when somebody says so; one that is stored to in part is.
+        // A page that is stored whole is not read; one that is stored to in part is.
+        medium.hold(40);
         medium.store(40 * BLOCK_BYTES, &[99; super::super::BLOCK]);
         assert_eq!((in_memory(&medium, 40), in_memory(&medium, 41)), (99, 0));
+        medium.hold(18);
         medium.store_word(18 * BLOCK_BYTES + 8, 7);
+        assert!(!medium.is_full());
         medium.load(63 * BLOCK_BYTES, 1).unwrap();
         assert!(medium.is_full());
         medium.let_go(&|page| page != 17);
         let left: Vec<_> = all(&medium).into_iter().enumerate().filter(|(_, byte)| *byte != 0).collect();
-        // What leads to files was at 3; 17 is not home; 18 and 40 were stored to.
+        // What leads to files was at 3; 17 is not home; 18 and 40 are held.
         assert_eq!(left, [(3, 4), (17, 18), (18, 19), (40, 99)]);
         // They come back.
         assert_eq!(medium.bytes(20 * BLOCK_BYTES, 1), [21]);
-        assert_eq!(medium.bytes(63 * BLOCK_BYTES, 1), [64]);
         medium.may_go(40);
+        assert!(!medium.is_full());
+        assert_eq!(medium.bytes(63 * BLOCK_BYTES, 1), [64]);
         assert!(medium.is_full());
         medium.let_go(&|page| page != 17);
         assert_eq!(in_memory(&medium, 40), 0);
         assert_eq!(medium.bytes(18 * BLOCK_BYTES + 8, 8), 7_u64.to_le_bytes());
+    }
+
+    /// Held twice, or let go of before it comes: what is counted is what is in memory and may go.
+    #[test]
+    fn what_may_go_is_counted_once() {
+        let device: Arc<dyn fstitch_core::BlockDevice> = Arc::new(MemDevice::new(512, 64 * 8));
+        let mut medium = Medium::pages(Pages::new(device).unwrap(), 64, Durability::Power, 0).unwrap();
+        medium.read_ahead(true);
+        for _ in 0..2 {
+            (0..64).for_each(|page| medium.hold(page));
+            medium.load(0, 64 * super::super::BLOCK).unwrap();
+            assert!(!medium.is_full());
+            (0..17).for_each(|page| medium.may_go(page));
+            (0..17).for_each(|page| medium.may_go(page));
+            assert!(medium.is_full());
+            medium.hold(16);
+            assert!(!medium.is_full());
+            medium.may_go(16);
+            medium.let_go(&|_| true);
+            assert!(!medium.is_full() && medium.in_memory() == Some(47 * BLOCK_BYTES));
+        }
     }
 }

@@ -100,7 +100,7 @@ mod medium;
 mod source;
 mod space;
 
-pub(crate) use bits::Bits;
+pub(crate) use bits::{Bits, SharedBits};
 pub(crate) use gate::JOURNAL_WORDS;
 pub use gate::{Caching, Committed, Counts, Fenced, Gate, Hidden, Slot, Watch, Word};
 pub use medium::{Durability, Medium};

@@ -1,7 +1,7 @@
 //! Where a medium's bytes come from that nobody has looked at yet: a device, page by page or some pages at a time.
 //!
-//! What leads to contents is looked at by every mount and stays, because who follows a pointer cannot be told of a device that fails. Contents,
-//! and what is nobody's, may go again when there is more of it in memory than somebody wants there, as soon as the device has the same.
+//! What leads to contents is held, because who follows a pointer cannot be told of a device that fails. All else (contents, and what is
+//! nobody's) may go again when there is more of it in memory than somebody wants there, as soon as the device has the same.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::order::rank;
 use fstitch_core::{BlockKind, BlockNo, Error, IoOp, Result};
 
-use super::BLOCK_BYTES;
+use super::{BLOCK_BYTES, SharedBits};
 use crate::log::Pages;
 
 /// Pages that come at once where those behind are likely to be looked at.
@@ -19,38 +19,16 @@ const CHUNK: u64 = 16;
 /// Locks for loading; chunks share them.
 const LOCKS: usize = 64;
 
-/// Pages, a bit for each.
-struct Set(Vec<AtomicU64>);
-
-impl Set {
-    fn new(count: u64) -> Self {
-        Self((0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
-    }
-
-    #[inline]
-    fn has(&self, page: u64) -> bool {
-        self.0[to_usize(page / 64)].load(Ordering::Acquire) >> (page % 64) & 1 == 1
-    }
-
-    /// Adds a page; whether it was missing.
-    fn add(&self, page: u64) -> bool {
-        self.0[to_usize(page / 64)].fetch_or(1 << (page % 64), Ordering::Release) >> (page % 64) & 1 == 0
-    }
-
-    /// Takes a page out; whether it was there.
-    fn remove(&self, page: u64) -> bool {
-        self.0[to_usize(page / 64)].fetch_and(!(1 << (page % 64)), Ordering::Release) >> (page % 64) & 1 == 1
-    }
-}
-
 /// A device, and which pages of it are in memory.
 pub(super) struct Source {
     pages: Pages,
     count: u64,
     /// Set behind a page's bytes.
-    loaded: Set,
-    /// Those of them that may go: not more than `going_max` stay.
-    going: Set,
+    loaded: SharedBits,
+    /// Those that must not go, in memory or not. What a mount looks at before it looks at files is, and what is taken until somebody says
+    /// that it holds contents.
+    held: SharedBits,
+    /// Pages in memory that may go: not more than `going_max` stay.
     going_len: AtomicU64,
     going_max: u64,
     /// As many are too many.
@@ -61,7 +39,7 @@ pub(super) struct Source {
     ahead: AtomicBool,
     failed: Mutex<Option<Error>, rank::Leaf>,
     /// Pages that somebody has seen as zeros because they could not be read. They stay so: what is seen does not change under who sees it.
-    lost: Set,
+    lost: SharedBits,
 }
 
 impl Source {
@@ -71,8 +49,8 @@ impl Source {
         Self {
             pages,
             count,
-            loaded: Set::new(count),
-            going: Set::new(count),
+            loaded: SharedBits::new(count),
+            held: SharedBits::new(count),
             going_len: AtomicU64::new(0),
             going_max,
             too_many: AtomicU64::new(going_max),
@@ -80,11 +58,11 @@ impl Source {
             loading: std::array::from_fn(|_| Mutex::new(())),
             ahead: AtomicBool::new(false),
             failed: Mutex::new(None),
-            lost: Set::new(count),
+            lost: SharedBits::new(count),
         }
     }
 
-    /// Whether pages come alone, or with those around them. What comes with others may go: all that leads to contents was looked at before.
+    /// Whether pages come alone and are held, or with those around them and are not.
     pub(super) fn read_ahead(&self, behind: bool) {
         self.ahead.store(behind, Ordering::Relaxed);
     }
@@ -106,11 +84,14 @@ impl Source {
                 return Err(self.why_lost(some.start));
             }
             let _alone = self.loading[to_usize(chunk) % LOCKS].lock();
-            if ahead && self.load_missing(all, ahead, &mut put).is_ok() {
+            if ahead && self.load_missing(all, &mut put).is_ok() {
                 continue;
             }
             // What nobody asked for may fail.
-            self.load_missing(some, ahead, &mut put)?;
+            self.load_missing(some.clone(), &mut put)?;
+            if !ahead {
+                some.for_each(|page| self.hold(page));
+            }
         }
         Ok(())
     }
@@ -121,12 +102,7 @@ impl Source {
     }
 
     /// Loads those of a chunk's pages that are not in memory. A page that is may be on its way to the device, and is not read.
-    fn load_missing(
-        &self,
-        mut pages: Range<u64>,
-        may_go: bool,
-        put: &mut impl FnMut(u64, &[u8]),
-    ) -> Result<()> {
+    fn load_missing(&self, mut pages: Range<u64>, put: &mut impl FnMut(u64, &[u8])) -> Result<()> {
         let is_here = |page: &u64| self.loaded.has(*page) || self.lost.has(*page);
         while let Some(first) = pages.find(|page| !is_here(page)) {
             let end = pages.find(is_here).unwrap_or(pages.end);
@@ -137,17 +113,14 @@ impl Source {
                 if bytes.iter().any(|byte| *byte != 0) {
                     put(page * BLOCK_BYTES, bytes);
                 }
-                self.loaded.add(page);
-                if may_go {
-                    self.may_go(page);
-                }
+                self.is_here(page);
             }
         }
         Ok(())
     }
 
     /// Some bytes are about to be stored, by somebody who alone has the memory: pages that are stored whole need not come, those at the
-    /// edges do. Whether they may go is to be said anew.
+    /// edges do.
     ///
     /// # Errors
     /// Those of the device.
@@ -159,27 +132,40 @@ impl Source {
             self.load(page * BLOCK_BYTES, 1, &mut put)?;
         }
         for page in whole {
-            self.loaded.add(page);
+            self.is_here(page);
             self.lost.remove(page);
-        }
-        for page in all {
-            if self.going.has(page) && self.going.remove(page) {
-                self.going_len.fetch_sub(1, Ordering::Relaxed);
-            }
         }
         Ok(())
     }
 
+    /// A page is in memory.
+    fn is_here(&self, page: u64) {
+        if self.loaded.add(page) && !self.held.has(page) {
+            self.going_len.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A page must not go.
+    pub(super) fn hold(&self, page: u64) {
+        if !self.held.has(page) && self.held.add(page) && self.loaded.has(page) {
+            self.going_len.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// A page holds contents, or what is nobody's.
     pub(super) fn may_go(&self, page: u64) {
-        if self.loaded.has(page) && self.going.add(page) {
+        if self.held.has(page) && self.held.remove(page) && self.loaded.has(page) {
             self.going_len.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Pages in memory.
     pub(super) fn len(&self) -> u64 {
-        self.loaded.0.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
+        (0..self.words()).map(|word| u64::from(self.loaded.word(word).count_ones())).sum()
+    }
+
+    fn words(&self) -> u64 {
+        self.count.div_ceil(64)
     }
 
     /// Whether something should go.
@@ -192,21 +178,19 @@ impl Source {
     pub(super) fn let_go(&self, is_home: &dyn Fn(u64) -> bool, mut forget: impl FnMut(Range<u64>)) {
         let mut left = self.going_len.load(Ordering::Relaxed);
         let (first, wanted) = (self.hand.load(Ordering::Relaxed), self.going_max / 4 * 3);
-        let words = to_u64(self.going.0.len());
         let mut going: Option<Range<u64>> = None;
-        for number in (first..words).chain(0..first) {
+        for number in (first..self.words()).chain(0..first) {
             if left <= wanted {
                 self.hand.store(number, Ordering::Relaxed);
                 break;
             }
-            let mut word = self.going.0[to_usize(number)].load(Ordering::Relaxed);
+            let mut word = self.loaded.word(number) & !self.held.word(number);
             while word != 0 {
                 let page = number * 64 + u64::from(word.trailing_zeros());
                 word &= word - 1;
                 if !is_home(page) {
                     continue;
                 }
-                self.going.remove(page);
                 self.loaded.remove(page);
                 left -= 1;
                 going = Some(match going {

@@ -1,13 +1,11 @@
 //! Which blocks are free: in memory alone, made by the scan of a mount. A block is free exactly when nothing points to it (\[D\] §3.3.2),
 //! so this is where the right to write one freely comes from.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{Errno, Result};
 
 use super::BLOCK_BYTES;
-use super::bits::{Bits, beyond};
+use super::bits::{Bits, SharedBits, beyond};
 use super::gate::Word;
 
 /// A block that something may point to.
@@ -35,6 +33,13 @@ impl Block {
 
     /// Its number.
     pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl Linked {
+    /// The number of its block.
+    pub fn number(&self) -> u64 {
         self.0
     }
 }
@@ -122,27 +127,26 @@ impl Space {
 /// What a scan has found pointers to. Several threads may mark blocks at the same time.
 #[derive(Debug)]
 pub(crate) struct Marks {
-    used: Vec<AtomicU64>,
+    used: SharedBits,
     blocks: u64,
 }
 
 impl Marks {
     /// None but the first ones.
     pub(crate) fn new(blocks: u64) -> Self {
-        let mut used: Vec<AtomicU64> = (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        if let Some(last) = used.last_mut() {
-            *last = AtomicU64::new(beyond(to_usize((blocks - 1) % 64 + 1)));
+        let used = SharedBits::new(blocks);
+        if let Some(last) = blocks.checked_sub(1) {
+            used.add_all(last / 64, beyond(to_usize(last % 64 + 1)));
         }
-        let marks = Self { used, blocks };
-        (0..super::gate::FIRST_BLOCK.min(blocks))
-            .for_each(|block| marks.mark_all(block / 64, 1 << (block % 64)).expect("the first"));
-        marks
+        for block in 0..super::gate::FIRST_BLOCK.min(blocks) {
+            used.add(block);
+        }
+        Self { used, blocks }
     }
 
     /// Marks blocks of a word; the first of them that was marked before, if one was.
     fn mark_all(&self, word: u64, bits: u64) -> std::result::Result<(), Block> {
-        // Nothing is read because a bit is there but the bit: `into_space` has them all to itself.
-        match self.used[to_usize(word)].fetch_or(bits, Ordering::Relaxed) & bits {
+        match self.used.add_all(word, bits) {
             0 => Ok(()),
             twice => Err(Block(word * 64 + u64::from(twice.trailing_zeros()))),
         }
@@ -150,7 +154,7 @@ impl Marks {
 
     /// The blocks of the volume, of which those that were not marked are free.
     pub(crate) fn into_space(self) -> Space {
-        let used = Bits::from_words(self.used.into_iter().map(AtomicU64::into_inner).collect());
+        let used = Bits::from_words(self.used.into_words());
         Space { used, blocks: self.blocks, leaving: Vec::new() }
     }
 }

@@ -125,8 +125,12 @@ fn a_page_that_cannot_be_read_fails_who_asks_for_it_and_nobody_else() {
     assert_eq!(error(fs.write(&CALLER, ino, at(8), &[1; 6000])), Errno::IO);
     let punched = fs.fallocate(&CALLER, ino, at(9) + 100, 8, FallocateMode::PunchHole);
     assert_eq!(punched.unwrap_err().errno(), Errno::IO);
-    let cut = SetAttr { size: Some(at(9) + 5), ..SetAttr::default() };
-    assert_eq!(fs.setattr(&CALLER, ino, &cut).map(drop).unwrap_err().errno(), Errno::IO);
+    // What is cut off need not be read; what is behind the end now would have to, to be zeros.
+    let size = |bytes| SetAttr { size: Some(bytes), ..SetAttr::default() };
+    fs.setattr(&CALLER, ino, &size(at(9) + 5)).unwrap();
+    assert_eq!(fs.setattr(&CALLER, ino, &size(at(30))).map(drop).unwrap_err().errno(), Errno::IO);
+    assert_eq!(error(fs.write(&CALLER, ino, at(9) + 5, b"more")), Errno::IO);
+    assert_eq!(error(fs.write(&CALLER, ino, at(11), b"more")), Errno::IO);
     assert!(fs.failed().is_none());
     // All of it can, and is somewhere else then.
     assert_eq!(fs.write(&CALLER, ino, at(9), &[5; 4096]).unwrap(), 4096);
@@ -204,4 +208,53 @@ fn what_is_nobody_s_leaves_memory() {
     create(&*fs, fs.root(), b"last");
     let held = fs.in_memory().unwrap();
     assert!(held < 2 << 20, "{held} bytes are in memory");
+}
+
+/// Names, attributes and shapes need no device once they were seen or made, however little of it stays in memory.
+#[test]
+fn what_leads_to_files_stays() {
+    let made = device(48 << 20, 64);
+    for round in 0..2_u32 {
+        let device = Cautious::new(Arc::clone(&made), Duration::ZERO);
+        let fs = mount(&device, Durability::Process);
+        let name = |no: u32| format!("f{no}").into_bytes();
+        let sizes = |no: u64| 3000 + no * 40;
+        // Inodes of blocks that were made and not used before, directories, and pointers; contents come and go meanwhile.
+        let dir = fs.mkdir(&CALLER, fs.root(), &name(round), 0o755).unwrap().attr.ino;
+        for no in 0..600 {
+            let ino = create(&*fs, dir, &name(no));
+            let size = usize::try_from(sizes(no.into())).unwrap();
+            fs.write(&CALLER, ino, 0, &vec![1; size]).unwrap();
+            fs.forget(ino, 1);
+            if no % 3 == 0 {
+                fs.unlink(&CALLER, dir, &name(no)).unwrap();
+            }
+        }
+        fs.sync().unwrap();
+        create(&*fs, dir, b"last");
+        assert!(fs.in_memory().unwrap() < 6 << 20, "contents have left");
+        let all = made.image().len() / 4096;
+        device.bad.lock().unwrap().extend(0..u64::try_from(all).unwrap());
+        let mut failed = 0;
+        for at in 0..=round {
+            let dir = fs.lookup(fs.root(), &name(at)).unwrap().attr.ino;
+            for no in 0..600 {
+                let found = fs.lookup(dir, &name(no));
+                let is_there = no % 3 != 0 && (at == round || no < 100);
+                assert_eq!(found.is_ok(), is_there, "{no} of {at}");
+                let Ok(found) = found else { continue };
+                assert_eq!(found.attr.size, sizes(no.into()));
+                let hole = fs.seek(found.attr.ino, 0, fstitch_core::SeekFrom::Hole).unwrap();
+                assert_eq!(hole, found.attr.size);
+                failed += u32::from(fs.read(found.attr.ino, 0, &mut [0; 100]).is_err());
+            }
+        }
+        assert!(failed > 200, "{failed} files could not be read");
+        assert!(fs.failed().is_none());
+        device.bad.lock().unwrap().clear();
+        // Whole blocks of inodes have nobody's then, and no mount reads them.
+        let gone = (100..600).filter(|no| no % 3 != 0);
+        gone.for_each(|no| fs.unlink(&CALLER, dir, &name(no)).unwrap());
+        fs.unmount().unwrap();
+    }
 }
