@@ -21,7 +21,7 @@ trap end EXIT
 [ "$(id -u)" = 0 ] || { echo "SKIP mmp: only root mounts by the kernel"; exit 0; }
 echo text >"$dir/a.txt"
 mkdir "$dir/ours" "$dir/kernel"
-"$fstitch" mkfs ext4 -O mmp "$dir/a" 64M >/dev/null || fail "making a volume"
+"$fstitch" mkfs ext4 -O mmp -b 4096 "$dir/a" 64M >/dev/null || fail "making a volume"
 is_free() { dumpe2fs -h "$1" 2>/dev/null | grep -qi 'mmp_sequence: *0xff4d4d50'; }
 
 # Ours, and a copy for the kernel that is another disk to this machine: what it cannot see is our lock.
@@ -65,6 +65,8 @@ loop=$(losetup -f --show "$dir/again")
 mount "$loop" "$dir/kernel" || fail "the kernel does not take over what we have left"
 umount "$dir/kernel"
 losetup -d "$loop"
+# A checker that mends claims, and releases.
+"$fstitch" fsck -y -f "$dir/again" >/dev/null 2>&1 || fail "it cannot be checked"
 for image in a crashed again; do
     e2fsck -fn "$dir/$image" >/dev/null 2>&1 || fail "e2fsck complains about $image"
     is_free "$dir/$image" || fail "$image is in use when nobody uses it"

@@ -60,6 +60,24 @@ def exercise(binary, work, options, block_size, load):
     os.unlink(image)
 
 
+def bpfs(binary, work, options):
+    """What a mount of BPFS has in memory when it begins, and when its contents were read and others written."""
+    image, directory, small = f"{work}/b.img", f"{work}/m", options.bytes // 16
+    common.run(binary, "mkfs", "bpfs", "-q", image, f"{(2 * options.bytes + (64 << 20)) >> 10}K")
+    with common.Mount(binary, image, directory, "--cache-size", str(options.cache)):
+        many_files(directory, small)
+        large_file(directory, options.bytes // 2)
+    with common.Mount(binary, image, directory, "--cache-size", str(options.cache)) as mount:
+        begins = resident_peak(mount.pid)
+        common.run("sh", "-c", f"cat {directory}/*/* {directory}/large >{directory}/again")
+        peak = resident_peak(mount.pid)
+        # A page for each small file leads to its contents; half a log's blocks that are not home yet, and their copies.
+        limit = options.cache + SLACK + slots(binary, directory) + small // 2 * 5 // 4 + (64 << 20)
+    print(f"     {begins >> 20} MiB mounted, peak {peak >> 20} MiB, limit {limit >> 20} MiB", flush=True)
+    if begins >= limit - options.cache or peak >= limit:
+        raise common.Failure(f"{begins} bytes were resident at first, {peak} at most; the limit is {limit}")
+
+
 def main():
     parser = common.arguments(__doc__)
     parser.add_argument("--bytes", type=int, default=4 << 30, help="bytes to write (default 4 GiB)")
@@ -73,6 +91,8 @@ def main():
             name = f"{block_size}-byte blocks, {load.__name__.replace('_', ' ')}"
             with summary.case(name), common.workdir(options, "memory") as work:
                 exercise(binary, work, options, block_size, load)
+    with summary.case("bpfs, what was written and read"), common.workdir(options, "memory") as work:
+        bpfs(binary, work, options)
     summary.end()
 
 

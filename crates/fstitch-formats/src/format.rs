@@ -51,22 +51,9 @@ pub trait Format: Send + Sync {
         let _ = (device, how);
         Ok(None)
     }
-    /// Whether a volume tells other machines who uses it, so that it is claimed before it is changed.
-    ///
-    /// # Errors
-    /// As [`Format::look`].
-    fn needs_claim(&self, device: &dyn BlockDevice) -> Result<bool> {
-        let _ = device;
-        Ok(false)
-    }
-    /// Claims a volume that tells other machines who uses it, before anything else is written to it; it waits for some seconds. `None`
-    /// if it tells nobody. What is claimed is changed through the claim.
-    ///
-    /// # Errors
-    /// As [`Format::look`]; `Locked` if somebody uses it.
-    fn claim(&self, device: Arc<dyn BlockDevice>, who: Who, around: Around<'_>) -> Result<Option<Claim>> {
-        let _ = (device, who, around);
-        Ok(None)
+    /// Who claims volumes that tell other machines who uses them; `None` for a format whose volumes do not.
+    fn shares(&self) -> Option<&dyn Shares> {
+        None
     }
     /// Opens a volume that needs no recovery (any more).
     ///
@@ -199,6 +186,18 @@ pub trait Format: Send + Sync {
         let _ = (device, now);
         Ok(None)
     }
+}
+
+/// What is done with volumes that tell other machines who uses them.
+pub trait Shares: Send + Sync {
+    /// Whether the volume that begins with `head` ([`crate::PROBE_LEN`] bytes, or all) is one: it is claimed before it is changed, past what
+    /// this machine remembers of its medium.
+    fn is_shared(&self, head: &[u8]) -> bool;
+    /// Claims a volume, before anything else is written to it; it waits for some seconds. What is claimed is changed through the claim.
+    ///
+    /// # Errors
+    /// As [`Format::look`]; `Locked` if somebody uses it.
+    fn claim(&self, device: Arc<dyn BlockDevice>, who: Who, around: Around<'_>) -> Result<Claim>;
 }
 
 /// A format whose volumes live in a cache, which several of them may share.

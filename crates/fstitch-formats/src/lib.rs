@@ -35,7 +35,9 @@ mod volume;
 pub mod whose;
 
 pub use described::{Description, Field};
-pub use format::{Cached, Durability, Format, Identity, Journals, Look, OwnJournal, Recovering, Recovery};
+pub use format::{
+    Cached, Durability, Format, Identity, Journals, Look, OwnJournal, Recovering, Recovery, Shares,
+};
 pub use fstitch_fs::ext2::mmp::{Around, Claim, Who};
 pub use maps::{KeepsMaps, MapsAt};
 pub use volume::{Health, References, Volume};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{BlockDevice, Clock, Error, SystemClock, Timestamp};
-use fstitch_formats::{Around, Claim, Format, Who};
+use fstitch_formats::{Around, Claim, Shares, Who};
 use indicatif::ProgressBar;
 
 use crate::output::spinner;
@@ -22,11 +22,11 @@ pub struct Claimed {
 }
 
 impl Claimed {
-    /// Claims the volume on `device`, which somebody calls `name`; `None` if it tells nobody who uses it.
+    /// Claims the volume on `device`, which somebody calls `name`.
     ///
     /// # Errors
     /// If somebody else uses it, or that cannot be told.
-    pub fn new(device: &Arc<dyn BlockDevice>, format: &dyn Format, name: &Path) -> Result<Option<Self>> {
+    pub fn new(device: Arc<dyn BlockDevice>, shares: &dyn Shares, name: &Path) -> Result<Self> {
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let device_name = name.file_name().unwrap_or(name.as_os_str()).to_string_lossy().into_owned();
         let display = spinner(false);
@@ -39,17 +39,16 @@ impl Claimed {
             wait: &mut wait,
         };
         let who = Who { node, device: device_name };
-        let claimed = format.claim(Arc::clone(device), who, around);
+        let claimed = shares.claim(device, who, around);
         drop(wait);
         display.finish_and_clear();
-        let Some(claim) = claimed? else { return Ok(None) };
-        let (claim, over) = (Arc::new(claim), Arc::<(Mutex<bool>, Condvar)>::default());
+        let (claim, over) = (Arc::new(claimed?), Arc::<(Mutex<bool>, Condvar)>::default());
         let renewing = (Arc::clone(&claim), Arc::clone(&over), name.display().to_string());
         let thread = std::thread::Builder::new()
             .name("mmp".into())
             .spawn(move || renew(&renewing.0, &renewing.1, &renewing.2));
         match thread {
-            Ok(thread) => Ok(Some(Self { claim, over, thread: Some(thread) })),
+            Ok(thread) => Ok(Self { claim, over, thread: Some(thread) }),
             Err(error) => {
                 claim.release()?;
                 Err(error).context("starting the thread that says that the volume is in use")

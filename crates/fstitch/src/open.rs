@@ -109,7 +109,7 @@ pub struct Volume {
     /// What tells other machines that the volume is in use, if it does that.
     pub claim: Option<Claimed>,
     /// It does that.
-    pub needs_claim: bool,
+    pub is_shared: bool,
 }
 
 /// A volume whose journal tells when it was changed.
@@ -185,15 +185,15 @@ impl Arguments {
         })
     }
 
-    /// Opens the disk alone, in blocks of the volume's size, and says which format it is.
-    pub fn open_disk(&self, image: &Path, access: Access) -> Result<(FileDisk, &'static dyn Format)> {
+    /// Opens the disk alone, in blocks of the volume's size, and says what is on it.
+    pub fn open_disk(&self, image: &Path, access: Access) -> Result<(FileDisk, Found)> {
         open_disk(image, self.start(image)?, access, Direct::Auto)
     }
 
     /// The same, through the shepherd if the volume follows a policy.
     pub fn open_kept(&self, image: &Path, access: Access) -> Result<OpenedDisk> {
-        let below = below_as_others(image, (self.start(image)?, access, Direct::Auto), None)?;
-        let (device, claim) = claimed(below.device(), below.format, (image, access))?;
+        let below = below(image, (self.start(image)?, access, Direct::Auto), None)?;
+        let (device, claim) = claimed(below.device(), &below, (image, access))?;
         Ok(OpenedDisk { device, kept: below.kept, format: below.format, raw: below.raw, claim })
     }
 
@@ -209,6 +209,8 @@ struct Below {
     counted: Arc<dyn Counted>,
     kept: Option<Kept>,
     format: &'static dyn Format,
+    /// Other machines are told who uses the volume.
+    is_shared: bool,
     /// The disk, if there is but one.
     alone: Option<Arc<StatsDevice<FileDisk>>>,
 }
@@ -217,7 +219,9 @@ impl Below {
     fn of_lost(lost: shepherd::lost::Lost) -> Self {
         let raw = Arc::clone(&lost.disk) as Arc<dyn BlockDevice>;
         let counted = Arc::clone(&lost.disk) as _;
-        Self { raw, counted, kept: Some(lost.kept), format: lost.format, alone: Some(lost.disk) }
+        let (kept, format) = (Some(lost.kept), lost.format);
+        // It follows a policy, which such a volume cannot.
+        Self { raw, counted, kept, format, is_shared: false, alone: Some(lost.disk) }
     }
 
     /// The volume, as everybody is to see it.
@@ -229,20 +233,19 @@ impl Below {
 /// The volume claimed, for who changes it, if it tells other machines who uses it.
 fn claimed(
     device: Arc<dyn BlockDevice>,
-    format: &dyn Format,
+    below: &Below,
     (image, access): (&Path, Access),
 ) -> Result<(Arc<dyn BlockDevice>, Option<Claimed>)> {
     let name = || image.display().to_string();
-    if access == Access::ReadOnly || !format.needs_claim(&device).with_context(name)? {
-        return Ok((device, None));
-    }
+    let shares = below.format.shares().filter(|_| below.is_shared && access == Access::ReadWrite);
+    let Some(shares) = shares else { return Ok((device, None)) };
     ensure!(
-        format.look(&device)?.journal != formats::OwnJournal::Device,
+        below.format.look(&device)?.journal != formats::OwnJournal::Device,
         "{}: writing with feature mmp and a journal on a device of its own: mount read-only",
         name()
     );
-    let claim = Claimed::new(&device, format, image).with_context(|| image.display().to_string())?;
-    Ok((claim.as_ref().map_or(device, Claimed::device), claim))
+    let claim = Claimed::new(device, shares, image).with_context(name)?;
+    Ok((claim.device(), Some(claim)))
 }
 
 /// Opens what is below a volume's file system: of `place`, where it starts, what for, and how.
@@ -255,27 +258,13 @@ fn below(
     if disks::is_several(image) {
         ensure!(offset == 0, "{}: a volume on several disks starts where they do, not at an offset", name());
         let (kept, counted) = array(image, access, direct, hook)?;
-        let format = probe::on_device(&*kept.device()).with_context(name)?.format;
-        kept.judge_by(format).with_context(name)?;
+        let found = probe::on_device(&*kept.device()).with_context(name)?;
+        kept.judge_by(found.format).with_context(name)?;
         let raw = Arc::clone(&counted) as Arc<dyn BlockDevice>;
-        return Ok(Below { raw, counted, kept: Some(kept), format, alone: None });
+        let Found { format, is_shared, .. } = found;
+        return Ok(Below { raw, counted, kept: Some(kept), format, is_shared, alone: None });
     }
     on_one_disk(image, (offset, access, direct), hook)
-}
-
-/// The same, past the kernel's memory of the disk where other machines change it: what it remembers of who uses the volume is no answer.
-fn below_as_others(
-    image: &Path,
-    (offset, access, direct): (u64, Access, Direct),
-    hook: Option<&Hook>,
-) -> Result<Below> {
-    let found = below(image, (offset, access, direct), hook)?;
-    if access == Access::ReadOnly || !found.format.needs_claim(&found.device())? {
-        return Ok(found);
-    }
-    // The same disk may not be open twice.
-    drop(found);
-    below(image, (offset, access, Direct::Always), hook).context("a volume with feature mmp")
 }
 
 /// The same on one disk. What is lost there by which the maps of its policy would be found may be in those maps.
@@ -302,11 +291,11 @@ fn as_usual(
     hook: Option<&Hook>,
 ) -> Result<Below> {
     let name = || image.display().to_string();
-    let (disk, format) = open_disk(image, offset, access, direct)?;
+    let (disk, Found { format, is_shared, .. }) = open_disk(image, offset, access, direct)?;
     let disk = Arc::new(StatsDevice::new(disk));
     let raw: Arc<dyn BlockDevice> = Arc::clone(&disk) as _;
     let kept = shepherd::over(&raw, format, access, (&name(), hook)).with_context(name)?;
-    Ok(Below { raw, counted: Arc::clone(&disk) as _, kept, format, alone: Some(disk) })
+    Ok(Below { raw, counted: Arc::clone(&disk) as _, kept, format, is_shared, alone: Some(disk) })
 }
 
 /// Opens the disks of an array, with the shepherd before them, whatever is on it.
@@ -343,18 +332,14 @@ pub fn partition(image: &Path, number: u32) -> Result<TableEntry> {
 }
 
 /// Opens a disk alone, by what is at its beginning.
-pub fn open_disk(
-    image: &Path,
-    offset: u64,
-    access: Access,
-    direct: Direct,
-) -> Result<(FileDisk, &'static dyn Format)> {
+pub fn open_disk(image: &Path, offset: u64, access: Access, direct: Direct) -> Result<(FileDisk, Found)> {
     let found = probe::volume(image, offset);
     let found = found.map_err(|error| disks::alone(image).filter(|_| offset == 0).unwrap_or(error));
-    let Found { format, block_size } = found?;
-    let read_only = access == Access::ReadOnly;
-    let options = DiskOptions { block_size, offset, read_only, direct, ..DiskOptions::default() };
-    Ok((disk(image, &options)?, format))
+    let found = found?;
+    let (read_only, direct) = (access == Access::ReadOnly, found.direct(access, direct));
+    let options =
+        DiskOptions { block_size: found.block_size, offset, read_only, direct, ..DiskOptions::default() };
+    Ok((disk(image, &options)?, found))
 }
 
 /// How long an image may stay locked by a process that is gone.
@@ -514,11 +499,12 @@ fn below_for_looking(image: &Path, options: &Options) -> Result<Below> {
     if let Some(lost) = shepherd::lost::instead(image, place, Access::ReadOnly)? {
         return Ok(Below::of_lost(lost));
     }
-    let (disk, format) = open_disk(image, options.offset, options.access, options.direct)?;
+    let (disk, Found { format, is_shared, .. }) =
+        open_disk(image, options.offset, options.access, options.direct)?;
     let disk = Arc::new(StatsDevice::new(disk));
     let raw: Arc<dyn BlockDevice> = Arc::clone(&disk) as _;
     let kept = shepherd::over(&raw, format, Access::ReadOnly, (&name, None)).with_context(|| name)?;
-    Ok(Below { raw, counted: Arc::clone(&disk) as _, kept, format, alone: Some(disk) })
+    Ok(Below { raw, counted: Arc::clone(&disk) as _, kept, format, is_shared, alone: Some(disk) })
 }
 
 /// Opens the volume in `image` as [`Volume::open`] does, and changes nothing: what recovery writes stays in memory.
@@ -598,23 +584,22 @@ impl Volume {
     pub fn open(image: &Path, options: &Options) -> Result<Self> {
         let name = || image.display().to_string();
         let hook = options.on_fault.clone().map(|command| Hook::start(command, name())).transpose()?;
-        let below = below_as_others(image, (options.offset, options.access, options.direct), hook.as_ref())?;
+        let below = below(image, (options.offset, options.access, options.direct), hook.as_ref())?;
         let needs = |kept: &&Kept| options.access == Access::ReadWrite && kept.needs_attendance();
         let era = below.kept.as_ref().filter(needs).map(|kept| Arc::new(kept.era()));
         let device = era.clone().map_or_else(|| below.device(), |era| era as _);
-        let Below { counted, kept, format, alone, .. } = below;
         ensure!(
-            kept.is_none() || options.live.is_none(),
+            below.kept.is_none() || options.live.is_none(),
             "{}: the power of a volume that follows a policy cannot be cut by a command",
             name()
         );
-        let needs_claim = format.needs_claim(&device).with_context(name)?;
         ensure!(
-            !needs_claim || (options.live.is_none() && era.is_none()),
+            !below.is_shared || (options.live.is_none() && era.is_none()),
             "{}: a volume with feature mmp follows no policy that only a mount can carry out, and its power is not cut by a command",
             name()
         );
-        let (device, claim) = claimed(device, format, (image, options.access))?;
+        let (device, claim) = claimed(device, &below, (image, options.access))?;
+        let Below { counted, kept, format, is_shared, alone, .. } = below;
         let below = recovered(device, format, options).with_context(name)?;
         kept.as_ref().map_or(Ok(()), |kept| kept.renew(format)).with_context(name)?;
         let live = options.live.as_ref().zip(alone.as_ref());
@@ -624,7 +609,7 @@ impl Volume {
         let tells = changes && format.needs_journal(&device).with_context(name)?;
         let told = tells.then(|| Told { device: Arc::clone(&device), format });
         let fs = file_system(device, format, options).with_context(name)?;
-        Ok(Self { fs, disk: counted, live, kept: kept.map(Arc::new), era, told, claim, needs_claim })
+        Ok(Self { fs, disk: counted, live, kept: kept.map(Arc::new), era, told, claim, is_shared })
     }
 
     /// Makes everything stable and marks the volume clean.

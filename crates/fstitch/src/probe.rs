@@ -5,7 +5,10 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use fstitch_core::num::to_usize;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead};
+use fstitch_disk::Direct;
 use fstitch_formats::{Format, PROBE_LEN, all_names};
+
+use crate::open::Access;
 
 /// A thing that is no volume of ours.
 struct Known {
@@ -111,6 +114,20 @@ pub struct Found {
     pub format: &'static dyn Format,
     /// Bytes of a block.
     pub block_size: u32,
+    /// It tells other machines who uses it: who changes it claims it, and opens it past the kernel's memory.
+    pub is_shared: bool,
+}
+
+impl Found {
+    fn new(format: &'static dyn Format, block_size: u32, head: &[u8]) -> Self {
+        let is_shared = format.shares().is_some_and(|shares| shares.is_shared(head));
+        Self { format, block_size, is_shared }
+    }
+
+    /// How it is opened by who would do so in `direct`: what this machine remembers of a medium that others change is no answer.
+    pub fn direct(&self, access: Access, direct: Direct) -> Direct {
+        if self.is_shared && access == Access::ReadWrite { Direct::Always } else { direct }
+    }
 }
 
 /// Bytes of a block where no volume says it.
@@ -128,7 +145,7 @@ pub struct Other {
 pub fn volume(path: &Path, offset: u64) -> Result<Found> {
     let bytes = start(path, offset)?;
     match fstitch_formats::probe(&bytes) {
-        Some((format, Ok(block_size))) => Ok(Found { format, block_size }),
+        Some((format, Ok(block_size))) => Ok(Found::new(format, block_size, &bytes)),
         Some((_, Err(why))) => bail!("{} {why}", place(path, offset)),
         None => match other_than_ours(&bytes, path, offset) {
             Other { text, certain: true } => bail!("{text}"),
@@ -173,7 +190,7 @@ pub fn on_device(device: &dyn BlockDevice) -> Result<Found> {
     }
     match (fstitch_formats::probe(&head), failed) {
         (Some((format, Ok(block_size))), _) if block_size == geometry.block_size => {
-            Ok(Found { format, block_size })
+            Ok(Found::new(format, block_size, &head))
         }
         (Some((_, Ok(block_size))), _) => {
             bail!("its volume has blocks of {block_size} bytes, and the array of {}", geometry.block_size)
@@ -190,7 +207,7 @@ pub fn format(path: &Path, offset: u64) -> Result<Result<Found, Other>> {
     let bytes = start(path, offset)?;
     let found = fstitch_formats::probe(&bytes).map(|(format, block_size)| {
         let block_size = format.checked_in(block_size.unwrap_or(UNTOLD_BLOCK));
-        Found { format, block_size }
+        Found::new(format, block_size, &bytes)
     });
     Ok(found.ok_or_else(|| other_than_ours(&bytes, path, offset)))
 }

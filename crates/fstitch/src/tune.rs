@@ -241,9 +241,9 @@ fn follow(
 
 /// Takes a policy away whose maps cannot be used.
 fn without_maps(volume: &open::Arguments, arguments: &Arguments, why: &anyhow::Error) -> Result<Outcome> {
-    let (disk, format) = volume.open_disk(&arguments.image, Access::ReadWrite)?;
+    let (disk, found) = volume.open_disk(&arguments.image, Access::ReadWrite)?;
     let disk: Arc<dyn BlockDevice> = Arc::new(disk);
-    let said = give_up(&disk, format).with_context(|| crate::output::reasons(why))?;
+    let said = give_up(&disk, found.format).with_context(|| crate::output::reasons(why))?;
     text(&format!("{}: {said}\n", arguments.image.display()))?;
     Ok(Outcome::SUCCESS)
 }

@@ -15,7 +15,10 @@ use fstitch_fs::ext2::check::{find_backup, repair_ext2};
 use fstitch_fs::ext2::identity;
 use fstitch_fs::ext2::journal as jbd;
 pub use fstitch_fs::ext2::journal::{DeviceOptions, JournalDevice, make_device, release_device};
-use fstitch_fs::ext2::layout::superblock::{STATE_ERROR, STATE_VALID};
+use fstitch_fs::ext2::layout::feature::incompat;
+use fstitch_fs::ext2::layout::superblock::{
+    S_FEATURE_INCOMPAT, S_REV_LEVEL, STATE_ERROR, STATE_VALID, SUPERBLOCK_SIZE,
+};
 use fstitch_fs::ext2::mmp::{Around, Claim, Who};
 use fstitch_fs::uhfs::UhfsOptions;
 use fstitch_patch::Cache;
@@ -24,9 +27,11 @@ use crate::make::{Asked, Making, Word};
 use crate::resize::{MapsFiles, Resizes, Tunes};
 use crate::{
     Cached, Description, Format, Identity, Journals, KeepsMaps, Look, NamesBlocks, OwnJournal, Recovering,
-    Recovery, Volume,
+    Recovery, Shares, Volume,
 };
 
+/// Where the superblock is, in bytes from the start.
+const SUPERBLOCK_AT: usize = 1024;
 /// Where the magic number is, in bytes from the start.
 const MAGIC_AT: usize = 1080;
 /// The magic number.
@@ -107,12 +112,8 @@ impl Format for Ext {
         Ok(done.map(|done| recovery(&done, in_memory)))
     }
 
-    fn needs_claim(&self, device: &dyn BlockDevice) -> Result<bool> {
-        <Ext2 as arrange::CachedFormat>::needs_claim(device)
-    }
-
-    fn claim(&self, device: Arc<dyn BlockDevice>, who: Who, around: Around<'_>) -> Result<Option<Claim>> {
-        Claim::new(device, who, around)
+    fn shares(&self) -> Option<&dyn Shares> {
+        Some(self)
     }
 
     fn open(
@@ -262,6 +263,17 @@ impl Journals for Ext {
 
     fn uuid(&self, device: &dyn BlockDevice) -> Result<[u8; 16]> {
         Ok(jbd::read_superblock(device)?.1.uuid)
+    }
+}
+
+impl Shares for Ext {
+    fn is_shared(&self, head: &[u8]) -> bool {
+        let raw = head.get(SUPERBLOCK_AT..SUPERBLOCK_AT + SUPERBLOCK_SIZE);
+        raw.is_some_and(|raw| S_REV_LEVEL.get(raw) > 0 && S_FEATURE_INCOMPAT.get(raw) & incompat::MMP != 0)
+    }
+
+    fn claim(&self, device: Arc<dyn BlockDevice>, who: Who, around: Around<'_>) -> Result<Claim> {
+        Claim::new(device, who, around)
     }
 }
 

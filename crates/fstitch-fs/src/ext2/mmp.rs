@@ -23,6 +23,7 @@
 //! **Crash cases.** The block stays as it was in use: the next one waits to see that it does not change. A torn block has a wrong sum; it
 //! is waited for like any other, because whoever lives writes it again.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -84,6 +85,8 @@ struct Word {
 /// A volume that is used by nobody else, as a device that passes on what is written as long as that is so.
 pub struct Claim {
     device: Arc<dyn BlockDevice>,
+    /// The volume's blocks, whatever the device's are.
+    block_size: usize,
     at: BlockNo,
     sums: Sums,
     who: Who,
@@ -101,23 +104,20 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Claims the volume on `device`; `None` if it does not tell who uses it. It waits for some seconds in any case, to see whether somebody
-    /// else claims it at the same moment.
+    /// Claims the volume on `device`. It waits for some seconds in any case, to see whether somebody else claims it at the same moment.
     ///
     /// # Errors
-    /// `Locked` if somebody else uses it; `Corrupt` where the block is none; those of the device.
-    pub fn new(device: Arc<dyn BlockDevice>, who: Who, around: Around<'_>) -> Result<Option<Self>> {
+    /// `Locked` if somebody else uses it; `Unsupported` for a volume that does not tell who uses it; `Corrupt` where the block is none;
+    /// those of the device.
+    pub fn new(device: Arc<dyn BlockDevice>, who: Who, around: Around<'_>) -> Result<Self> {
         let (raw, shape) = read_superblock(&device)?;
         if !shape.features.has_incompat(incompat::MMP) {
-            return Ok(None);
+            return Err(Error::Unsupported("claiming a volume without feature mmp".into()));
         }
         let interval = S_MMP_INTERVAL.get(&raw).max(1);
-        if device.geometry().block_size != shape.block_size {
-            let what = format!("a volume with blocks of {} bytes in others", shape.block_size);
-            return Err(Error::Unsupported(what));
-        }
         let Around { clock, random, wait } = around;
         let claim = Self {
+            block_size: to_usize(shape.block_size),
             at: BlockNo(shape.mmp_block),
             sums: shape.sums,
             who,
@@ -153,7 +153,7 @@ impl Claim {
         claim.seen.store(now, Ordering::Release);
         // Others who wait have seen this number for as long as we have.
         claim.renew()?;
-        Ok(Some(claim))
+        Ok(claim)
     }
 
     /// How long to wait between two calls of [`Claim::renew`].
@@ -232,7 +232,24 @@ impl Claim {
     }
 
     fn word(&self) -> Result<Word> {
-        word(&*self.device, (self.block_size(), self.at), self.sums)
+        let mut block = BlockBuf::zeroed(self.block_size);
+        BlockView::new(&*self.device, self.block_size).read(self.at, BlockKind::Superblock, &mut block)?;
+        let raw = &block[..SUPERBLOCK_SIZE];
+        if M_MAGIC.get(raw) != MAGIC {
+            let of = Structure::Other("multiple-mount block");
+            return Err(Error::corrupt(of, self.at, "it has not the magic number of one"));
+        }
+        let text = |range: Range<usize>| {
+            let bytes = raw[range].split(|byte| *byte == 0).next().unwrap_or_default();
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        Ok(Word {
+            number: M_NUMBER.get(raw),
+            is_whole: judge(raw, self.sums).is_ok(),
+            time: M_TIME.get(raw),
+            check_interval: M_CHECK_INTERVAL.get(raw),
+            who: Who { node: text(NODE), device: text(DEVICE) },
+        })
     }
 
     fn tell(&self, number: u32) -> Result<()> {
@@ -253,14 +270,11 @@ impl Claim {
     }
 
     fn write(&self, fill: impl FnOnce(&mut [u8])) -> Result<()> {
-        let mut block = BlockBuf::zeroed(self.block_size());
+        let mut block = BlockBuf::zeroed(self.block_size);
         fill(&mut block[..SUPERBLOCK_SIZE]);
-        self.device.write(&[BlockWrite { block: self.at, kind: BlockKind::Superblock, data: &block }])?;
-        self.device.flush()
-    }
-
-    fn block_size(&self) -> usize {
-        to_usize(self.device.geometry().block_size)
+        let view = BlockView::new(&*self.device, self.block_size);
+        view.write(self.at, BlockKind::Superblock, &block)?;
+        view.flush()
     }
 }
 
@@ -269,27 +283,6 @@ fn patience(check_interval: u16) -> Duration {
     let check_interval = check_interval.max(CHECK_INTERVAL_MIN);
     let longest = check_interval.saturating_add(WAIT_MORE_MAX);
     Duration::from_secs(check_interval.saturating_mul(2).saturating_add(1).min(longest).into())
-}
-
-fn word(device: &dyn BlockDevice, (block_size, at): (usize, BlockNo), sums: Sums) -> Result<Word> {
-    let mut block = BlockBuf::zeroed(block_size);
-    BlockView::new(device, block_size).read(at, BlockKind::Superblock, &mut block)?;
-    let raw = &block[..SUPERBLOCK_SIZE];
-    if M_MAGIC.get(raw) != MAGIC {
-        let of = Structure::Other("multiple-mount block");
-        return Err(Error::corrupt(of, at, "it has not the magic number of one"));
-    }
-    let text = |range| {
-        let bytes: &[u8] = &raw[std::ops::Range::<usize>::clone(range)];
-        String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
-    };
-    Ok(Word {
-        number: M_NUMBER.get(raw),
-        is_whole: judge(raw, sums).is_ok(),
-        time: M_TIME.get(raw),
-        check_interval: M_CHECK_INTERVAL.get(raw),
-        who: Who { node: text(&NODE), device: text(&DEVICE) },
-    })
 }
 
 /// Whether this is such a block, whoever uses the volume.
@@ -395,6 +388,7 @@ mod tests {
         let (_, shape) = read_superblock(&**device).unwrap();
         Claim {
             device: Arc::clone(device) as _,
+            block_size: 1024,
             at: BlockNo(AT),
             sums: shape.sums,
             who: who(node),
@@ -431,7 +425,7 @@ mod tests {
         };
         let around = Around { clock: Arc::clone(clock) as _, random: 41, wait: &mut wait };
         let claimed = Claim::new(Arc::clone(device) as _, who("here"), around);
-        (claimed.map(|claim| claim.expect("it has the feature")), waited)
+        (claimed, waited)
     }
 
     fn write(claim: &Claim) -> Result<()> {
@@ -559,11 +553,32 @@ mod tests {
         assert!(claimed.is_ok() && waited == 42, "{waited} s");
     }
 
+    /// Checkers see a volume in the smallest blocks, arrays in those of their disks.
     #[test]
-    fn blocks_of_another_size_are_refused() {
-        let device = Arc::new(MemDevice::from_image(512, volume(FREE).image()));
-        let (claimed, _) = claim(&device, &Arc::new(ManualClock::new()), || ());
-        assert!(matches!(claimed, Err(Error::Unsupported(_))));
+    fn the_device_may_have_other_blocks() {
+        for unit in [512, 4096] {
+            let device = Arc::new(MemDevice::from_image(unit, volume(FREE).image()));
+            let before = device.image();
+            let claimed = claim(&device, &Arc::new(ManualClock::new()), || ()).0.unwrap();
+            assert!(device.image() != before);
+            claimed.renew().unwrap();
+            claimed.release().unwrap();
+            let block = usize::try_from(AT).unwrap() * 1024;
+            let mut after = device.image();
+            assert_eq!(after[block + 4..block + 8], FREE.to_le_bytes());
+            after[block..block + 1024].copy_from_slice(&before[block..block + 1024]);
+            assert!(after == before, "blocks of {unit} bytes: nothing else was written");
+        }
+    }
+
+    #[test]
+    fn a_volume_that_tells_nobody_is_not_claimed() {
+        let mut image = volume(FREE).image();
+        let raw = &mut image[1024..2048];
+        S_FEATURE_INCOMPAT.put(raw, S_FEATURE_INCOMPAT.get(raw) & !incompat::MMP);
+        seal_superblock(raw);
+        let device = Arc::new(MemDevice::from_image(BLOCK, image));
+        assert!(matches!(claim(&device, &Arc::new(ManualClock::new()), || ()).0, Err(Error::Unsupported(_))));
     }
 
     #[test]

@@ -78,8 +78,8 @@ fn opened(arguments: &Serve) -> Result<(FileDisk, Option<&'static dyn Format>)> 
         let disk = DiskOptions { block_size, ..DiskOptions::default() };
         return Ok((open::disk(&arguments.image, &disk)?, None));
     }
-    let (disk, format) = arguments.volume.open_disk(&arguments.image, Access::ReadWrite)?;
-    Ok((disk, Some(format)))
+    let (disk, found) = arguments.volume.open_disk(&arguments.image, Access::ReadWrite)?;
+    Ok((disk, Some(found.format)))
 }
 
 fn serve(arguments: &Serve, plan: FaultPlan, place: daemon::Place) -> Result<()> {

@@ -4,7 +4,7 @@ mod ask;
 
 use std::fmt::Write;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -263,7 +263,7 @@ fn offline(arguments: &Arguments) -> Result<Report> {
         on_disk(arguments, asks, access)?
     };
     let kept = match &found {
-        Ok(found) if access == Access::ReadWrite => kept.claimed(arguments, found)?,
+        Ok(found) if access == Access::ReadWrite => kept.claimed(&arguments.image, found)?,
         _ => kept,
     };
     let view = kept.view();
@@ -304,7 +304,7 @@ fn on_disk(
         let (kept, unit) = (Box::new(lost.kept), to_usize(block_size));
         return Ok((
             Checked::Kept { kept, device, unit },
-            Ok(probe::Found { format: lost.format, block_size }),
+            Ok(probe::Found { format: lost.format, block_size, is_shared: false }),
         ));
     }
     let found = probe::format(&arguments.image, offset)?;
@@ -312,6 +312,7 @@ fn on_disk(
         block_size: found.as_ref().map_or(probe::UNTOLD_BLOCK, |found| found.block_size),
         offset,
         read_only: access == Access::ReadOnly,
+        direct: found.as_ref().map_or(Direct::Auto, |found| found.direct(access, Direct::Auto)),
         ..DiskOptions::default()
     };
     if let Some(other) = found.as_ref().err().filter(|other| other.certain) {
@@ -342,57 +343,32 @@ fn on_disks(arguments: &Arguments, access: Access) -> Result<(Checked, Result<pr
 
 /// A volume to be checked, on its disk or on the shepherd that its policy has put before it.
 enum Checked {
-    Plain(Box<FileDisk>),
-    /// Past the kernel's memory, and claimed if what says who uses it is not damaged.
-    Claimed {
-        device: Arc<dyn BlockDevice>,
-        claim: Option<claim::Claimed>,
-        unit: usize,
-    },
-    Kept {
-        kept: Box<Kept>,
-        device: Arc<dyn BlockDevice>,
-        unit: usize,
-    },
+    Plain { device: Arc<dyn BlockDevice>, claim: Option<claim::Claimed> },
+    Kept { kept: Box<Kept>, device: Arc<dyn BlockDevice>, unit: usize },
 }
 
 impl Checked {
+    fn plain(disk: FileDisk) -> Self {
+        Self::Plain { device: Arc::new(disk), claim: None }
+    }
+
     /// The volume in the blocks in which it is checked.
     fn view(&self) -> BlockView<'_> {
         match self {
-            Self::Plain(disk) => BlockView::new(&**disk, to_usize(disk.geometry().block_size)),
-            Self::Kept { device, unit, .. } | Self::Claimed { device, unit, .. } => {
-                BlockView::new(&**device, *unit)
-            }
+            Self::Plain { device, .. } => BlockView::new(&**device, to_usize(device.geometry().block_size)),
+            Self::Kept { device, unit, .. } => BlockView::new(&**device, *unit),
         }
     }
 
-    /// The same claimed, if other machines are told who uses it.
-    fn claimed(self, arguments: &Arguments, found: &probe::Found) -> Result<Self> {
-        let (view, image) = (self.view(), &arguments.image);
-        // What is too damaged to tell is mended without.
-        let needs_claim = found.format.needs_claim(&view).unwrap_or(false);
-        let unit = view.block_size();
-        if !needs_claim || !matches!(self, Self::Plain(_)) {
-            return Ok(self);
-        }
-        // The same disk may not be open twice.
-        drop(self);
-        let offset = arguments.volume.start(image)?;
-        let options = DiskOptions {
-            block_size: found.block_size,
-            offset,
-            direct: Direct::Always,
-            ..DiskOptions::default()
+    /// The same claimed by who mends it, if other machines are told who uses it. Where that is damaged it is mended without.
+    fn claimed(self, image: &Path, found: &probe::Found) -> Result<Self> {
+        let Self::Plain { device, .. } = self else { return Ok(self) };
+        let Some(shares) = found.format.shares().filter(|_| found.is_shared) else {
+            return Ok(Self::Plain { device, claim: None });
         };
-        let disk = open::disk(image, &options).context("a volume with feature mmp")?;
-        let device: Arc<dyn BlockDevice> = Arc::new(disk);
-        match claim::Claimed::new(&device, found.format, image) {
-            Ok(claim) => {
-                let device = claim.as_ref().map_or(device, claim::Claimed::device);
-                Ok(Self::Claimed { device, claim, unit })
-            }
-            Err(error) if is_damage(&error) => Ok(Self::Claimed { device, claim: None, unit }),
+        match claim::Claimed::new(Arc::clone(&device), shares, image) {
+            Ok(claim) => Ok(Self::Plain { device: claim.device(), claim: Some(claim) }),
+            Err(error) if is_damage(&error) => Ok(Self::Plain { device, claim: None }),
             Err(error) => Err(error.context(image.display().to_string())),
         }
     }
@@ -400,8 +376,7 @@ impl Checked {
     /// What was mended is known to the maps as well.
     fn close(self, format: &dyn Format) -> Result<()> {
         match self {
-            Self::Plain(_) => Ok(()),
-            Self::Claimed { claim, .. } => claim.map_or(Ok(()), claim::Claimed::release),
+            Self::Plain { claim, .. } => claim.map_or(Ok(()), claim::Claimed::release),
             Self::Kept { kept, .. } => {
                 kept.renew(format)?;
                 kept.close()
@@ -420,8 +395,8 @@ const MAPS_ASKED: u32 = 4;
 
 /// Puts the shepherd before the disk of a volume that follows a policy. Maps that cannot be used keep nobody from looking, but from mending.
 fn through_policy(arguments: &Arguments, offset: u64, disk: FileDisk, access: Access) -> Result<Checked> {
-    let Ok(probe::Found { format, block_size }) = probe::volume(&arguments.image, offset) else {
-        return Ok(Checked::Plain(Box::new(disk)));
+    let Ok(probe::Found { format, block_size, .. }) = probe::volume(&arguments.image, offset) else {
+        return Ok(Checked::plain(disk));
     };
     let unit = to_usize(disk.geometry().block_size);
     let keeps = format.keeps_maps();
@@ -436,9 +411,9 @@ fn through_policy(arguments: &Arguments, offset: u64, disk: FileDisk, access: Ac
         Some(Ok(MapsAt::Here(_))) => {}
         Some(Err(error)) => {
             tracing::warn!("whether the volume follows a policy cannot be told: {error}");
-            return Ok(Checked::Plain(Box::new(disk)));
+            return Ok(Checked::plain(disk));
         }
-        None | Some(Ok(_)) => return Ok(Checked::Plain(Box::new(disk))),
+        None | Some(Ok(_)) => return Ok(Checked::plain(disk)),
     }
     // The same disk may not be open twice.
     drop(disk);
@@ -460,7 +435,7 @@ fn through_policy(arguments: &Arguments, offset: u64, disk: FileDisk, access: Ac
             );
             drop(disk);
             let options = DiskOptions { block_size: u32::try_from(unit)?, ..options };
-            Ok(Checked::Plain(Box::new(open::disk(&arguments.image, &options)?)))
+            Ok(Checked::plain(open::disk(&arguments.image, &options)?))
         }
     }
 }

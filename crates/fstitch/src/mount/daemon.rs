@@ -62,7 +62,7 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
         volume.fs.start()?;
     }
     // Who changes a volume that others may have changed meanwhile opens it from the beginning.
-    let seat = (plan.options.read_only && plan.live.is_none() && !volume.needs_claim)
+    let seat = (plan.options.read_only && plan.live.is_none() && !volume.is_shared)
         .then(|| Arc::new(Reopenable::new(Arc::clone(&volume.fs))));
     let fs: Arc<dyn FileSystem> = match &seat {
         Some(seat) => Arc::clone(seat) as _,

@@ -82,7 +82,8 @@ pub fn instead(image: &Path, place: Place, access: Access) -> Result<Option<Lost
 
 /// Whether the volume says where its maps are, or that it has none.
 fn leads_to_maps(image: &Path, (offset, access, direct): Place) -> Result<bool> {
-    let (disk, format) = crate::open::open_disk(image, offset, access, direct)?;
+    let (disk, found) = crate::open::open_disk(image, offset, access, direct)?;
+    let format = found.format;
     let Some(keeps) = format.keeps_maps() else { return Ok(true) };
     keeps.maps(&disk)?;
     Ok(!may_hide(&disk, format))

@@ -201,25 +201,35 @@ fn a_journal_of_its_own_serves_ext4_too() {
 #[test]
 fn what_another_machine_checks_is_refused_and_read() {
     let place = Place::new();
-    let image = place.text("a.img");
-    fstitch(&format!("mkfs ext4 -q -O mmp,^metadata_csum {image} 16M")).ok();
-    let mut bytes = std::fs::read(&image).unwrap();
-    let block = u64::from_le_bytes(bytes[1024 + 0x168..1024 + 0x170].try_into().unwrap());
-    let at = usize::try_from(block).unwrap() * 1024;
-    assert_eq!(bytes[at..at + 8], [0x50, 0x4d, 0x4d, 0, 0x50, 0x4d, 0x4d, 0xff], "magic number, and free");
-    bytes[at + 4..at + 8].copy_from_slice(&0xe24d_4d50_u32.to_le_bytes());
-    bytes[at + 16..at + 22].copy_from_slice(b"abroad");
-    std::fs::write(&image, &bytes).unwrap();
-    let file = place.text("file");
-    std::fs::write(&file, "text").unwrap();
-    for words in
-        [format!("cp {file} {image}:/"), format!("fsck -y -f {image}"), format!("tune -L other {image}")]
-    {
-        let ran = fstitch(&words);
-        assert!(ran.code != 0 && ran.err.contains("is being checked by"), "{words}: {}{}", ran.out, ran.err);
-        assert!(ran.err.contains("on abroad"), "{}", ran.err);
+    for block_size in [1024, 4096] {
+        let image = place.text(&format!("{block_size}.img"));
+        fstitch(&format!("mkfs ext4 -q -O mmp,^metadata_csum -b {block_size} {image} 32M")).ok();
+        let mut bytes = std::fs::read(&image).unwrap();
+        let block = u64::from_le_bytes(bytes[1024 + 0x168..1024 + 0x170].try_into().unwrap());
+        let at = usize::try_from(block).unwrap() * block_size;
+        assert_eq!(bytes[at..at + 8], [0x50, 0x4d, 0x4d, 0, 0x50, 0x4d, 0x4d, 0xff], "magic number, and free");
+        bytes[at + 4..at + 8].copy_from_slice(&0xe24d_4d50_u32.to_le_bytes());
+        bytes[at + 16..at + 22].copy_from_slice(b"abroad");
+        std::fs::write(&image, &bytes).unwrap();
+        let file = place.text("file");
+        std::fs::write(&file, "text").unwrap();
+        for words in
+            [format!("cp {file} {image}:/"), format!("fsck -y -f {image}"), format!("tune -L other {image}")]
+        {
+            let ran = fstitch(&words);
+            let said = format!("{words}: {}{}", ran.out, ran.err);
+            assert!(ran.code != 0 && ran.err.contains("is being checked by"), "{said}");
+            assert!(ran.err.contains("on abroad"), "{said}");
+        }
+        assert!(fstitch(&format!("ls {image}:/")).ok().contains("lost+found"));
+        fstitch(&format!("fsck -n -f {image}")).ok();
+        assert!(std::fs::read(&image).unwrap() == bytes, "nothing was changed");
+        // Damaged, it says nothing of anybody: changing is refused, mending is not.
+        bytes[at] ^= 1;
+        std::fs::write(&image, &bytes).unwrap();
+        assert_ne!(fstitch(&format!("cp {file} {image}:/")).code, 0);
+        assert!(std::fs::read(&image).unwrap() == bytes, "nothing was changed");
+        assert_eq!(fstitch(&format!("fsck -y -f {image}")).code, 1, "mended");
+        fstitch(&format!("fsck -n -f {image}")).ok();
     }
-    assert!(fstitch(&format!("ls {image}:/")).ok().contains("lost+found"));
-    fstitch(&format!("fsck -n -f {image}")).ok();
-    assert!(std::fs::read(&image).unwrap() == bytes, "nothing was changed");
 }

@@ -6,6 +6,7 @@ use super::state::{State, Volume};
 use crate::ext2::layout::feature::incompat;
 use crate::ext2::layout::superblock::{S_FEATURE_INCOMPAT, S_MMP_BLOCK, SUPERBLOCK_SIZE};
 use crate::ext2::mmp;
+use crate::ext2::own::OwnRuns;
 
 /// Checks where the block is and what it holds. Whether it says that somebody uses the volume is for who opens the volume.
 pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
@@ -29,26 +30,15 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// Where the block is, if there is one.
+/// Where the block is, if there is one: on the volume, and nothing else of its own.
 pub(super) fn place(volume: &Volume<'_>) -> Option<u32> {
-    let has_one = volume.shape.features.has_incompat(incompat::MMP);
-    u32::try_from(volume.shape.mmp_block).ok().filter(|block| has_one && is_possible(volume, *block))
-}
-
-/// Whether the block is on the volume and none of its metadata.
-fn is_possible(volume: &Volume<'_>, block: u32) -> bool {
     let shape = &volume.shape;
-    if !volume.is_valid(block) {
-        return false;
+    if !shape.features.has_incompat(incompat::MMP) {
+        return None;
     }
-    let group = shape.group_of(block);
-    let start = shape.group_start(group);
-    let is_table = |descriptor: &crate::ext2::layout::group::GroupDescriptor| {
-        let table = descriptor.inode_table;
-        [descriptor.block_bitmap, descriptor.inode_bitmap].contains(&block)
-            || (table..table + shape.inode_table_blocks()).contains(&block)
-    };
-    block >= start + shape.group_overhead(group) && !volume.groups.iter().any(is_table)
+    let block = u32::try_from(shape.mmp_block).ok().filter(|block| volume.is_valid(*block))?;
+    let groups: Vec<_> = volume.groups.iter().copied().map(Some).collect();
+    (!OwnRuns::of(shape, &groups).meet(block, block + 1)).then_some(block)
 }
 
 /// Makes the volume one that tells nobody.

@@ -166,7 +166,7 @@ impl Opening<'_> {
             );
         }
         let read_only = volume.options.read_only;
-        if !read_only && format.needs_claim(&*blocks.device)? {
+        if !read_only && crate::probe::on_device(&*blocks.device)?.is_shared {
             bail!(
                 "feature mmp, by which other machines are told that it is in use, is not kept in a stack: mount it read-only or by itself"
             );
@@ -207,7 +207,7 @@ impl Opening<'_> {
                 era: None,
                 told: None,
                 claim: None,
-                needs_claim: false,
+                is_shared: false,
             },
             log,
         ))
