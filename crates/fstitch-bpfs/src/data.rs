@@ -237,14 +237,11 @@ fn zero(change: &mut Change<'_>, ino: u64, (from, to): (u64, u64)) -> Result<()>
     if from >= to {
         return Ok(());
     }
-    let size = change.field(ino, Field::Size);
-    // The last block is whole if all that counts of it goes.
-    let whole_to = if to >= size { tree::leaves(size) } else { to / BLOCK_BYTES };
-    let (first, end) = (from.div_ceil(BLOCK_BYTES), whole_to);
+    let (first, end) = (from.div_ceil(BLOCK_BYTES), to / BLOCK_BYTES);
     let edges = if first > end {
         vec![(from, to)]
     } else {
-        vec![(from, to.min(first * BLOCK_BYTES)), (end * BLOCK_BYTES, to)]
+        vec![(from, first * BLOCK_BYTES), (end * BLOCK_BYTES, to)]
     };
     for (from, to) in edges {
         let is_there = from < to && change.has_leaf(Tree::File(ino), from / BLOCK_BYTES);

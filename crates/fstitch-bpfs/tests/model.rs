@@ -205,7 +205,7 @@ fn a_word_that_is_changed_twice_is_changed_once() {
 
 /// The end of a hole is the end of the file, which is in the middle of a block.
 #[test]
-fn a_hole_at_the_end_makes_no_file_longer() {
+fn a_hole_may_end_with_the_file() {
     for column in COLUMNS {
         let path = || Target::Path(b"a".to_vec());
         let medium = InFile::new(64 << 20, options(column));
@@ -214,6 +214,10 @@ fn a_hole_at_the_end_makes_no_file_longer() {
             Op::Write(path(), 53_247, 8_195, 7),
             Op::Fallocate(path(), 61_441, 1, 2),
             Op::Fallocate(path(), 57_000, 4_442, 4),
+            // A block of which the file has a part keeps its place.
+            Op::Fallocate(path(), 40_000, 21_442, 2),
+            Op::Seek(path(), 40_960, false),
+            Op::Seek(path(), 40_960, true),
         ];
         compare(&medium, 4096, &medium.clock, &ops);
     }
