@@ -1,6 +1,6 @@
 #!/bin/sh
 # A volume with feature mmp, used by us and by the kernel: each refuses what the other uses, takes over what a crash has left, and leaves
-# it free. About two minutes, most of them waits of the protocol. FSTITCH=PROGRAM
+# it free. About three minutes, most of them waits of the protocol. FSTITCH=PROGRAM
 set -u
 fstitch=${FSTITCH:-fstitch}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/fstitch-mmp-XXXXXX")
@@ -71,5 +71,12 @@ for image in a crashed again; do
     e2fsck -fn "$dir/$image" >/dev/null 2>&1 || fail "e2fsck complains about $image"
     is_free "$dir/$image" || fail "$image is in use when nobody uses it"
 done
+# What a check that has crashed leaves is nobody's when somebody says so, and only then.
+debugfs -w -R "set_mmp_value sequence 0xe24d4d50" "$dir/again" >/dev/null 2>&1
+"$fstitch" tune -L other "$dir/again" >/dev/null 2>&1 && fail "what is being checked was changed"
+"$fstitch" tune --clear-mmp -L other "$dir/again" >/dev/null 2>&1 || fail "the traces of a check cannot be taken away"
+is_free "$dir/again" || fail "it is in use when nobody uses it"
+[ "$(e2label "$dir/again")" = other ] || fail "and its label was not changed"
+"$fstitch" tune --clear-mmp "$dir/a.txt" >/dev/null 2>&1 && fail "a text was taken for a volume"
 [ "$failed" = 0 ] && echo "PASS mmp"
 exit "$failed"

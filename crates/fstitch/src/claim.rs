@@ -27,6 +27,18 @@ impl Claimed {
     /// # Errors
     /// If somebody else uses it, or that cannot be told.
     pub fn new(device: Arc<dyn BlockDevice>, shares: &dyn Shares, name: &Path) -> Result<Self> {
+        Self::over(device, shares, name, false)
+    }
+
+    /// The same of a volume that says it is being checked when somebody knows that it is not.
+    ///
+    /// # Errors
+    /// If somebody uses it nevertheless, or that cannot be told.
+    pub fn after_check(device: Arc<dyn BlockDevice>, shares: &dyn Shares, name: &Path) -> Result<Self> {
+        Self::over(device, shares, name, true)
+    }
+
+    fn over(device: Arc<dyn BlockDevice>, shares: &dyn Shares, name: &Path, no_check: bool) -> Result<Self> {
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let device_name = name.file_name().unwrap_or(name.as_os_str()).to_string_lossy().into_owned();
         let display = spinner(false);
@@ -36,6 +48,7 @@ impl Claimed {
         let around = Around {
             clock: Arc::new(AwakeOrNot(SystemClock::new())),
             random: u32::from_le_bytes(random),
+            no_check,
             wait: &mut wait,
         };
         let who = Who { node, device: device_name };

@@ -1,6 +1,6 @@
 //! `fstitch tune`: what can be changed of a volume that is not mounted.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -8,6 +8,7 @@ use fstitch_core::BlockDevice;
 use fstitch_formats::resize::{OnError, Reserve, Tuning};
 use fstitch_formats::{Format, Identity};
 
+use crate::claim::Claimed;
 use crate::mkfs::device::Opened;
 use crate::open::{self, Access};
 use crate::output::{Outcome, text};
@@ -74,6 +75,10 @@ struct Change {
     /// `none`
     #[arg(long, value_name = "NAME|FILE|none")]
     policy: Option<String>,
+    /// Have a volume that other machines reach (feature `mmp`) say that nobody uses it, after a crash of the program that checked it. It is
+    /// refused while somebody does
+    #[arg(long)]
+    clear_mmp: bool,
 }
 
 /// The least that a journal can have, in bytes, of blocks of whatever size.
@@ -152,6 +157,9 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         None | Some("none") => None,
         Some(policy) => Some(Wanted::read(policy, arguments.spares, 1)?),
     };
+    if arguments.change.clear_mmp {
+        clear_mmp(&volume, &arguments.image)?;
+    }
     let opened = match volume.open_kept(&arguments.image, Access::ReadWrite) {
         Err(error) if arguments.change.policy.as_deref() == Some("none") && are_damaged(&error) => {
             return without_maps(&volume, arguments, &error);
@@ -199,6 +207,18 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         ))?;
     }
     Ok(Outcome::SUCCESS)
+}
+
+/// Has a volume say that nobody uses it, when that is so.
+fn clear_mmp(volume: &open::Arguments, image: &Path) -> Result<()> {
+    let (disk, found) = volume.open_disk(image, Access::ReadWrite)?;
+    let shares = found.format.shares().filter(|_| found.is_shared);
+    let name = image.display();
+    let shares = shares.with_context(|| format!("{name}: it does not say who uses it (no feature mmp)"))?;
+    Claimed::after_check(Arc::new(disk), shares, image)
+        .and_then(Claimed::release)
+        .with_context(|| format!("{name}"))?;
+    text(&format!("{name}: nobody uses it now\n"))
 }
 
 /// Changes the settings and the names of a volume.

@@ -10,7 +10,7 @@
 //!   free ──[the number of a new user, and a wait]──► in use ──[each interval: the next number]──► in use ──► free
 //!     in use elsewhere: the number changes while somebody waits: refused
 //!     left by a crash: it does not change while somebody waits: as free
-//!     being checked: refused
+//!     being checked: refused, or if somebody says that no check runs any more as if it were in use
 //!   in use ──[another's number is found there]──► lost: nothing is written any more, and the block stays as it is
 //! ```
 //!
@@ -67,6 +67,8 @@ pub struct Around<'a> {
     pub clock: Arc<dyn Clock>,
     /// Any number, another one each time.
     pub random: u32,
+    /// Somebody says that no check of the volume runs any more. One that does nevertheless writes the time to the block, and is seen.
+    pub no_check: bool,
     /// Waits, and fails if there is no use in waiting any longer.
     pub wait: &'a mut dyn FnMut(Duration) -> Result<()>,
 }
@@ -115,7 +117,7 @@ impl Claim {
             return Err(Error::Unsupported("claiming a volume without feature mmp".into()));
         }
         let interval = S_MMP_INTERVAL.get(&raw).max(1);
-        let Around { clock, random, wait } = around;
+        let Around { clock, random, no_check, wait } = around;
         let claim = Self {
             block_size: to_usize(shape.block_size),
             at: BlockNo(shape.mmp_block),
@@ -133,7 +135,7 @@ impl Claim {
         let found = claim.word()?;
         let told = if found.is_whole { found.check_interval.min(CHECK_INTERVAL_MAX) } else { 0 };
         let patience = patience(claim.check_interval.max(told));
-        if found.is_whole && found.number == CHECKED {
+        if found.is_whole && found.number == CHECKED && !no_check {
             return Err(in_use(&found, "is being checked"));
         }
         if !found.is_whole || found.number != FREE {
@@ -310,7 +312,7 @@ pub(super) fn put_free(raw: &mut [u8], sums: Sums) {
 fn in_use(word: &Word, how: &str) -> Error {
     let Word { time, who: Who { node, device }, .. } = word;
     Error::Locked(format!(
-        "the volume {how} by {device} on {node} (seconds since 1970: {time}): unmount it there. If nobody uses it, `tune2fs -f -E clear_mmp` says so"
+        "the volume {how} by {device} on {node} (seconds since 1970: {time}): unmount it there. If nobody uses it, `fstitch tune --clear-mmp` says so"
     ))
 }
 
@@ -414,6 +416,15 @@ mod tests {
     fn claim(
         device: &Arc<MemDevice>,
         clock: &Arc<ManualClock>,
+        meanwhile: impl FnMut(),
+    ) -> (Result<Claim>, u64) {
+        claim_if(device, clock, false, meanwhile)
+    }
+
+    fn claim_if(
+        device: &Arc<MemDevice>,
+        clock: &Arc<ManualClock>,
+        no_check: bool,
         mut meanwhile: impl FnMut(),
     ) -> (Result<Claim>, u64) {
         let mut waited = 0;
@@ -423,7 +434,7 @@ mod tests {
             meanwhile();
             Ok(())
         };
-        let around = Around { clock: Arc::clone(clock) as _, random: 41, wait: &mut wait };
+        let around = Around { clock: Arc::clone(clock) as _, random: 41, no_check, wait: &mut wait };
         let claimed = Claim::new(Arc::clone(device) as _, who("here"), around);
         (claimed, waited)
     }
@@ -487,6 +498,25 @@ mod tests {
         let (claimed, waited) = claim(&volume(CHECKED), &Arc::new(ManualClock::new()), || ());
         is_locked(&claimed.err().unwrap(), &["checked"]);
         assert_eq!(waited, 0);
+    }
+
+    /// Who says that the check has crashed is believed when it does not tell of itself.
+    #[test]
+    fn what_was_left_by_a_check_is_taken_over_if_somebody_says_so() {
+        let (device, clock) = (volume(CHECKED), Arc::new(ManualClock::new()));
+        let (claimed, waited) = claim_if(&device, &clock, true, || ());
+        assert!(waited == 42, "{waited} s");
+        claimed.unwrap().release().unwrap();
+        assert_eq!(number(&device), FREE);
+        let device = volume(CHECKED);
+        let (claimed, _) = claim_if(&device, &clock, true, || {
+            let checker = over(&device, "other");
+            let later = Arc::new(ManualClock::new());
+            later.advance(Duration::from_secs(5));
+            Claim { clock: later, ..checker }.tell(CHECKED).unwrap();
+        });
+        is_locked(&claimed.err().unwrap(), &["in use", "other"]);
+        assert_eq!(number(&device), CHECKED);
     }
 
     /// Who comes back from a sleep of which he knows nothing, or too late from a write, finds whose the block is.

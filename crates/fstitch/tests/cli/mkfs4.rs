@@ -207,7 +207,11 @@ fn what_another_machine_checks_is_refused_and_read() {
         let mut bytes = std::fs::read(&image).unwrap();
         let block = u64::from_le_bytes(bytes[1024 + 0x168..1024 + 0x170].try_into().unwrap());
         let at = usize::try_from(block).unwrap() * block_size;
-        assert_eq!(bytes[at..at + 8], [0x50, 0x4d, 0x4d, 0, 0x50, 0x4d, 0x4d, 0xff], "magic number, and free");
+        assert_eq!(
+            bytes[at..at + 8],
+            [0x50, 0x4d, 0x4d, 0, 0x50, 0x4d, 0x4d, 0xff],
+            "magic number, and free"
+        );
         bytes[at + 4..at + 8].copy_from_slice(&0xe24d_4d50_u32.to_le_bytes());
         bytes[at + 16..at + 22].copy_from_slice(b"abroad");
         std::fs::write(&image, &bytes).unwrap();
