@@ -19,14 +19,12 @@ use super::state::{State, Volume};
 use crate::ext2::layout::checksum::InodeSums;
 use crate::ext2::layout::extent::{
     DEPTH_MAX, EE_BLOCK, EE_LEN, EE_START_HI, EE_START_LO, EH_DEPTH, EH_ENTRIES, EH_MAGIC, EH_MAX, EI_BLOCK,
-    EI_LEAF_HI, EI_LEAF_LO, EXTENT_ENTRY, EXTENT_HEADER, EXTENT_MAGIC, Extent, WRITTEN_MAX,
+    EI_LEAF_HI, EI_LEAF_LO, EXTENT_ENTRY, EXTENT_HEADER, EXTENT_MAGIC, Extent, LOGICAL_END, WRITTEN_MAX,
 };
 use crate::ext2::layout::inode::{FAST_SYMLINK, I_BLOCK};
 
 /// Entries that the makers of nodes may leave unused at a node's end.
 const SPARE: usize = 2;
-/// One more than the last file block that an extent can map.
-const LOGICAL_END: u64 = 1 << 32;
 
 /// The bytes of an inode that hold its root.
 pub(super) const ROOT: Range<usize> = I_BLOCK.offset()..I_BLOCK.offset() + FAST_SYMLINK;

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use fstitch_core::{BlockNo, Error, Result, Structure};
 
-use crate::ext2::layout::extent::{Entries, Extent, Index, Node, UNWRITTEN_MAX, WRITTEN_MAX};
+use crate::ext2::layout::extent::{Entries, Extent, Index, LOGICAL_END, Node, UNWRITTEN_MAX, WRITTEN_MAX};
 use crate::ext2::layout::inode::POINTERS;
 
 /// All file blocks that a tree may hold.
-pub(super) const ALL: Range<u64> = 0..1 << 32;
+pub(super) const ALL: Range<u64> = 0..LOGICAL_END;
 
 /// A file block of a tree as its 32 bits.
 pub(super) fn index32(index: u64) -> u32 {

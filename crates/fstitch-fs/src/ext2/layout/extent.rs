@@ -18,6 +18,8 @@ pub const EXTENT_HEADER: usize = 12;
 pub const EXTENT_ENTRY: usize = 12;
 /// How deep a tree may be: with nodes of the smallest blocks five levels reach all of a file.
 pub const DEPTH_MAX: u16 = 5;
+/// One more than the last file block that an extent can map: a file has at most as many blocks as 32 bits count.
+pub const LOGICAL_END: u64 = (1 << 32) - 1;
 /// The longest extent of written blocks.
 pub const WRITTEN_MAX: u32 = 32_768;
 /// The longest extent of blocks that were not written yet, one less, for the length's top bit says so.
@@ -192,7 +194,7 @@ impl Expected {
     /// What is expected of a root in the inode that lies in block `at`.
     #[must_use]
     pub const fn root(at: BlockNo, blocks_count: u32) -> Self {
-        Self { at, depth: None, range: (0, 1 << 32), blocks_count }
+        Self { at, depth: None, range: (0, LOGICAL_END), blocks_count }
     }
 }
 
@@ -334,14 +336,14 @@ mod tests {
     use super::*;
 
     fn expected() -> Expected {
-        Expected { at: BlockNo(7), depth: None, range: (0, 1 << 32), blocks_count: 100_000 }
+        Expected { at: BlockNo(7), depth: None, range: (0, LOGICAL_END), blocks_count: 100_000 }
     }
 
     fn sample() -> Node {
         let extents = vec![
             Extent { block: 0, len: 32_768, start: 1000, unwritten: false },
             Extent { block: 32_768, len: 5, start: 40_000, unwritten: true },
-            Extent { block: u32::MAX - 1, len: 2, start: 99_998, unwritten: false },
+            Extent { block: u32::MAX - 2, len: 2, start: 99_998, unwritten: false },
         ];
         Node { depth: 0, max: 84, entries: Entries::Leaf(extents) }
     }
@@ -377,7 +379,7 @@ mod tests {
             ("depth 6", |raw| EH_DEPTH.put(raw, 6)),
             ("expected in 32768", |raw| EE_BLOCK.put(&mut raw[24..], 32_767)),
             ("expected in 0", |raw| EE_LEN.put(&mut raw[12..], 0)),
-            ("..4294967297", |raw| EE_LEN.put(&mut raw[36..], 3)),
+            ("..4294967296", |raw| EE_LEN.put(&mut raw[36..], 3)),
             ("of 100000", |raw| EE_START_LO.put(&mut raw[36..], 99_999)),
             ("of 100000", |raw| EE_START_HI.put(&mut raw[36..], 1)),
         ];

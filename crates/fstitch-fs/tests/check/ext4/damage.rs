@@ -413,8 +413,10 @@ fn one_extent_that_speaks_against_all_others_is_the_one_that_goes() {
         let device = MemDevice::from_image(1024, bytes.to_vec());
         file_map::read(&device, u64::from(ino)).expect("a map").runs.iter().map(|run| run.blocks).sum()
     };
-    let damages: [fn(&mut [u8]); 3] = [
+    let damages: [fn(&mut [u8]); 4] = [
         |raw| EE_BLOCK.put(&mut raw[SECOND..], u32::MAX - 1),
+        // A file that had this block would be longer than files can be.
+        |raw| EE_BLOCK.put(&mut raw[SECOND..], u32::MAX),
         |raw| EE_LEN.put(&mut raw[FIRST..], 0x7fff),
         |raw| EE_LEN.put(&mut raw[FIRST..], 0xffff),
     ];
