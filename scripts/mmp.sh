@@ -51,9 +51,14 @@ echo "$said" | grep -q "in use" || fail "the message does not say why: $said"
 said=$("$fstitch" fsck -y -f "$other" 2>&1) && fail "we have mended what the kernel uses"
 echo "$said" | grep -q "in use" || fail "the message of fsck does not say why: $said"
 losetup -d "$other"
-
-# A crash of the kernel's user.
+# A crash of the kernel's user: the disk as it is now.
 cp "$dir/a" "$dir/crashed"
+# A superblock that is damaged, as we see it, says all the same who uses the volume.
+printf '\377' | dd of="$loop" bs=1 seek=$((1024 + 0x3fc)) conv=notrunc 2>/dev/null
+other=$(losetup -f --show "$loop")
+said=$("$fstitch" fsck -y -f "$other" 2>&1) && fail "we have mended what the kernel uses, by a damaged superblock"
+echo "$said" | grep -q "in use" || fail "the message of fsck does not say why: $said"
+losetup -d "$other"
 umount "$dir/kernel"
 losetup -d "$loop"
 "$fstitch" mount "$dir/crashed" "$dir/ours" || fail "what a crash has left is not taken over"
@@ -67,6 +72,10 @@ umount "$dir/kernel"
 losetup -d "$loop"
 # A checker that mends claims, and releases.
 "$fstitch" fsck -y -f "$dir/again" >/dev/null 2>&1 || fail "it cannot be checked"
+# On a disk that reads and writes 4096 bytes at least, as well.
+loop=$(losetup -f --sector-size 4096 --show "$dir/again")
+"$fstitch" fsck -y -f "$loop" >/dev/null 2>&1 || fail "it cannot be checked on sectors of 4096 bytes"
+losetup -d "$loop"
 for image in a crashed again; do
     e2fsck -fn "$dir/$image" >/dev/null 2>&1 || fail "e2fsck complains about $image"
     is_free "$dir/$image" || fail "$image is in use when nobody uses it"

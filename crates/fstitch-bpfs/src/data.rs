@@ -35,7 +35,7 @@ pub(crate) fn read(state: &State, inode: &Inode, offset: u64, into: &mut [u8]) -
         let piece = &mut into[done..done + len];
         match tree::leaf(&state.gate, inode.contents(), at / BLOCK_BYTES) {
             Some(block) => {
-                state.gate.load(block)?;
+                state.gate.load(block.at())?;
                 piece.copy_from_slice(&state.gate.block(block)[from..from + len]);
             }
             None => piece.fill(0),
@@ -245,8 +245,15 @@ fn zero(change: &mut Change<'_>, ino: u64, (from, to): (u64, u64)) -> Result<()>
     };
     for (from, to) in edges {
         let is_there = from < to && change.has_leaf(Tree::File(ino), from / BLOCK_BYTES);
-        if is_there {
-            change.put(ino, from, &ZEROS[..to_usize((to - from).min(BLOCK_BYTES))])?;
+        if !is_there {
+            continue;
+        }
+        let put = change.put(ino, from, &ZEROS[..to_usize((to - from).min(BLOCK_BYTES))]);
+        if put.is_err() && from.is_multiple_of(BLOCK_BYTES) && to >= change.field(ino, Field::Size) {
+            // All that counts of the last block goes. Where it cannot be changed, for want of another one or of what it held, it goes as well.
+            change.punch(ino, (from / BLOCK_BYTES, from / BLOCK_BYTES + 1));
+        } else {
+            put?;
         }
     }
     if first < end {

@@ -71,7 +71,7 @@ impl Bpfs {
             let range = to_usize(from)..to_usize(from + piece);
             match tree::leaf(&core.state.gate, inode.contents(), at / BLOCK_BYTES) {
                 Some(block) => {
-                    core.state.gate.load(block)?;
+                    core.state.gate.load(block.at())?;
                     take(&core.state.gate.block(block)[range])?;
                 }
                 None => take(&ZEROS[range])?,

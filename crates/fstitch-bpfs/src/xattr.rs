@@ -62,7 +62,7 @@ pub(crate) fn load(state: &State, inode: &Inode) -> Result<Xattrs> {
     let missing = || Error::corrupt(Structure::AttributeBlock, None, "it is missing");
     let block = |index| {
         let block = tree::leaf(&state.gate, inode.xattrs, index).ok_or_else(missing)?;
-        state.gate.load(block)?;
+        state.gate.load(block.at())?;
         Ok::<_, Error>(state.gate.block(block))
     };
     let first = block(0)?;

@@ -198,6 +198,21 @@ pub trait Shares: Send + Sync {
     /// # Errors
     /// As [`Format::look`]; `Locked` if somebody uses it.
     fn claim(&self, device: Arc<dyn BlockDevice>, who: Who, around: Around<'_>) -> Result<Claim>;
+    /// Whether a volume that is to be mended may be one, whatever of it is damaged.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn may_be_shared(&self, device: &dyn BlockDevice) -> Result<bool>;
+    /// Claims such a volume. `None` if nothing tells who uses it.
+    ///
+    /// # Errors
+    /// As [`Shares::claim`], of damage none.
+    fn claim_to_mend(
+        &self,
+        device: &Arc<dyn BlockDevice>,
+        who: &Who,
+        around: Around<'_>,
+    ) -> Result<Option<Claim>>;
 }
 
 /// A format whose volumes live in a cache, which several of them may share.

@@ -27,7 +27,7 @@ impl Claimed {
     /// # Errors
     /// If somebody else uses it, or that cannot be told.
     pub fn new(device: Arc<dyn BlockDevice>, shares: &dyn Shares, name: &Path) -> Result<Self> {
-        Self::over(device, shares, name, false)
+        Self::kept(asked(name, false, |who, around| shares.claim(device, who, around))?, name)
     }
 
     /// The same of a volume that says it is being checked when somebody knows that it is not.
@@ -35,27 +35,21 @@ impl Claimed {
     /// # Errors
     /// If somebody uses it nevertheless, or that cannot be told.
     pub fn after_check(device: Arc<dyn BlockDevice>, shares: &dyn Shares, name: &Path) -> Result<Self> {
-        Self::over(device, shares, name, true)
+        Self::kept(asked(name, true, |who, around| shares.claim(device, who, around))?, name)
     }
 
-    fn over(device: Arc<dyn BlockDevice>, shares: &dyn Shares, name: &Path, no_check: bool) -> Result<Self> {
-        let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let device_name = name.file_name().unwrap_or(name.as_os_str()).to_string_lossy().into_owned();
-        let display = spinner(false);
-        let mut wait = waiting(&display, name);
-        let mut random = [0; 4];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let around = Around {
-            clock: Arc::new(AwakeOrNot(SystemClock::new())),
-            random: u32::from_le_bytes(random),
-            no_check,
-            wait: &mut wait,
-        };
-        let who = Who { node, device: device_name };
-        let claimed = shares.claim(device, who, around);
-        drop(wait);
-        display.finish_and_clear();
-        let (claim, over) = (Arc::new(claimed?), Arc::<(Mutex<bool>, Condvar)>::default());
+    /// The same of a volume that is to be mended. `None` if nothing tells who uses it.
+    ///
+    /// # Errors
+    /// If somebody else uses it, or that cannot be told.
+    pub fn to_mend(device: &Arc<dyn BlockDevice>, shares: &dyn Shares, name: &Path) -> Result<Option<Self>> {
+        let claim = asked(name, false, |who, around| shares.claim_to_mend(device, &who, around))?;
+        claim.map(|claim| Self::kept(claim, name)).transpose()
+    }
+
+    /// What was claimed, said again and again.
+    fn kept(claim: Claim, name: &Path) -> Result<Self> {
+        let (claim, over) = (Arc::new(claim), Arc::<(Mutex<bool>, Condvar)>::default());
         let renewing = (Arc::clone(&claim), Arc::clone(&over), name.display().to_string());
         let thread = std::thread::Builder::new()
             .name("mmp".into())
@@ -96,6 +90,30 @@ impl Drop for Claimed {
         // Whoever could hear of a failure has released it.
         let _ = self.end();
     }
+}
+
+/// What comes of claiming a volume by `claim`.
+fn asked<T>(
+    name: &Path,
+    no_check: bool,
+    claim: impl FnOnce(Who, Around<'_>) -> fstitch_core::Result<T>,
+) -> Result<T> {
+    let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let device = name.file_name().unwrap_or(name.as_os_str()).to_string_lossy().into_owned();
+    let display = spinner(false);
+    let mut wait = waiting(&display, name);
+    let mut random = [0; 4];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let around = Around {
+        clock: Arc::new(AwakeOrNot(SystemClock::new())),
+        random: u32::from_le_bytes(random),
+        no_check,
+        wait: &mut wait,
+    };
+    let claimed = claim(Who { node, device }, around);
+    drop(wait);
+    display.finish_and_clear();
+    Ok(claimed?)
 }
 
 /// The system's clock, by which time goes on while the machine sleeps.

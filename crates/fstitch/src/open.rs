@@ -138,8 +138,8 @@ impl OpenedDisk {
 
     /// Leaves the volume to others.
     pub fn close(self) -> Result<()> {
-        let released = self.claim.map_or(Ok(()), Claimed::release);
-        self.kept.map_or(Ok(()), |kept| kept.close()).and(released)
+        let closed = self.kept.map_or(Ok(()), |kept| kept.close());
+        closed.and(self.claim.map_or(Ok(()), Claimed::release))
     }
 }
 
@@ -230,6 +230,13 @@ impl Below {
     }
 }
 
+/// Why such a volume is not changed.
+pub const SHARED_JOURNAL: &str =
+    "writing with feature mmp and a journal on a device of its own: mount read-only";
+/// The same.
+pub const SHARED_BY_DISKS: &str = "feature mmp, by which other machines are told that it is in use, is not kept on several disks or with a policy: \
+    read it only";
+
 /// The volume claimed, for who changes it, if it tells other machines who uses it.
 fn claimed(
     device: Arc<dyn BlockDevice>,
@@ -241,7 +248,7 @@ fn claimed(
     let Some(shares) = shares else { return Ok((device, None)) };
     ensure!(
         below.format.look(&device)?.journal != formats::OwnJournal::Device,
-        "{}: writing with feature mmp and a journal on a device of its own: mount read-only",
+        "{}: {SHARED_JOURNAL}",
         name()
     );
     let claim = Claimed::new(device, shares, image).with_context(name)?;
@@ -260,6 +267,7 @@ fn below(
         let (kept, counted) = array(image, access, direct, hook)?;
         let found = probe::on_device(&*kept.device()).with_context(name)?;
         kept.judge_by(found.format).with_context(name)?;
+        ensure!(!found.is_shared || access == Access::ReadOnly, "{}: {SHARED_BY_DISKS}", name());
         let raw = Arc::clone(&counted) as Arc<dyn BlockDevice>;
         let Found { format, is_shared, .. } = found;
         return Ok(Below { raw, counted, kept: Some(kept), format, is_shared, alone: None });
@@ -629,8 +637,8 @@ impl Volume {
     pub fn finish(self) -> Result<()> {
         let finished = self.live.map_or(Ok(()), |mut live| live.finish());
         drop(self.fs);
-        let finished = finished.and(self.claim.map_or(Ok(()), Claimed::release));
         let closed = self.kept.map_or(Ok(()), |kept| kept.close());
-        finished.and(closed)
+        let released = self.claim.map_or(Ok(()), Claimed::release);
+        finished.and(closed).and(released)
     }
 }

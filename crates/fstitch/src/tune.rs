@@ -76,7 +76,7 @@ struct Change {
     #[arg(long, value_name = "NAME|FILE|none")]
     policy: Option<String>,
     /// Have a volume that other machines reach (feature `mmp`) say that nobody uses it, after a crash of the program that checked it. It is
-    /// refused while somebody does
+    /// refused while somebody does, as far as that can be seen: a checker that waits for an answer does not tell of itself
     #[arg(long)]
     clear_mmp: bool,
 }

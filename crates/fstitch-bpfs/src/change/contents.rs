@@ -6,7 +6,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use super::{Change, Draft};
 use crate::few::Few;
 use crate::layout::{Field, LEAVES_MAX, POINTERS, slot};
-use crate::pm::{BLOCK, BLOCK_BYTES, Block, Hidden, Word, ZEROS};
+use crate::pm::{BLOCK, BLOCK_BYTES, Block, Hidden, Linked, Word, ZEROS};
 use crate::tree::{Node, Tree, height_for, leaves, span};
 
 /// Live words of one block of contents that are changed one by one, where there is a journal for them: more are a copy.
@@ -94,12 +94,16 @@ impl Change<'_> {
         let top = self.state.gate.follow(self.top(Tree::File(ino))).expect("it was seen");
         // Pointers of what counts now, and of what this change has already said will count.
         let count = leaves(self.reached(ino).max(self.field(ino, Field::Size)));
-        let (mut word, mut linked) = (Word::of(top, 0), Vec::new());
+        let (mut word, mut linked) = (Word::of(top, 0), Vec::<Linked>::new());
         for level in old + 1..=height {
             let mut fresh = match self.state.take() {
                 Ok(fresh) => fresh,
                 Err(error) => {
-                    linked.into_iter().for_each(|linked| self.state.space.unlink(linked));
+                    for linked in linked {
+                        let block = linked.number();
+                        self.state.space.unlink(linked);
+                        self.state.gate.may_go(block);
+                    }
                     return Err(error);
                 }
             };
@@ -185,7 +189,7 @@ impl Change<'_> {
         let is_in_place = is_hidden || words <= if self.state.options.journal { WORDS_MAX } else { 1 };
         let is_whole = bytes.len() == BLOCK;
         // What is left of the block, or compared with, is brought before; a device that fails is told now.
-        match if is_in_place || !is_whole { self.state.gate.load(block) } else { Ok(()) } {
+        match if is_in_place || !is_whole { self.state.gate.load(block.at()) } else { Ok(()) } {
             Err(error) if !is_whole => return Err(error),
             Ok(()) if is_hidden => self.veil_tail(ino, block, (start, from), bytes),
             Ok(()) if is_in_place => {

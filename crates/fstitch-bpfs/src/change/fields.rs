@@ -211,22 +211,30 @@ impl Change<'_> {
     /// # Errors
     /// `ENOSPC`.
     pub(crate) fn make_inode(&mut self) -> Result<(u64, u32)> {
-        let ino = match self.state.inodes.take() {
-            Some(ino) => ino,
-            None if self.state.inodes.are_leaving() => {
-                self.state.barrier();
-                self.state.inodes.take().expect("they have left now")
-            }
-            None => {
-                add_inodes(self.state)?;
-                self.places.iter().for_each(|place| place.set((NO_LEAF, 0)));
-                self.state.inodes.take().expect("there is room now")
-            }
-        };
+        let mut ino = self.take_inode()?;
+        // Numbers whose inodes cannot be read are left alone while the volume is mounted: their generations are unknown.
+        while self.place(ino).is_some_and(|at| self.state.gate.load(at).is_err()) {
+            ino = self.take_inode()?;
+        }
         self.made.push(ino);
         self.born = Some(ino);
         let old = self.stored(ino, Field::Mode) & u64::from(u32::MAX);
         Ok((ino, u32::try_from(old).expect("32 bits").wrapping_add(1)))
+    }
+
+    fn take_inode(&mut self) -> Result<u64> {
+        match self.state.inodes.take() {
+            Some(ino) => Ok(ino),
+            None if self.state.inodes.are_leaving() => {
+                self.state.barrier();
+                Ok(self.state.inodes.take().expect("they have left now"))
+            }
+            None => {
+                add_inodes(self.state)?;
+                self.places.iter().for_each(|place| place.set((NO_LEAF, 0)));
+                Ok(self.state.inodes.take().expect("there is room now"))
+            }
+        }
     }
 
     /// Frees all that an inode has, which nobody names when this has happened.

@@ -191,12 +191,12 @@ impl Gate {
         self.log.as_ref()
     }
 
-    /// Brings a block to memory where it comes from a device.
+    /// Brings the block of a byte to memory where it comes from a device.
     ///
     /// # Errors
     /// Those of the device.
-    pub(crate) fn load(&self, block: Block) -> Result<()> {
-        self.medium.load(block.at(), BLOCK)
+    pub(crate) fn load(&self, at: u64) -> Result<()> {
+        self.medium.load(at, 1)
     }
 
     /// # Errors
@@ -284,9 +284,12 @@ impl Gate {
         self.counts
     }
 
-    /// Writes to a block that nothing points to.
+    /// Writes to a block that nothing points to. What it held before is nothing to who cannot read it.
     pub fn write(&mut self, fresh: &mut Fresh, from: usize, bytes: &[u8]) {
         assert!(from + bytes.len() <= BLOCK, "{} bytes at {from} of a block", bytes.len());
+        if (1..BLOCK).contains(&bytes.len()) && self.load(fresh.at()).is_err() {
+            self.store(fresh.at(), &[0; BLOCK]);
+        }
         self.store(fresh.at() + to_u64(from), bytes);
     }
 
@@ -533,9 +536,8 @@ impl<'g> Fenced<'g> {
             .zip(halves)
             .for_each(|(into, half)| into.copy_from_slice(&half.to_le_bytes()));
         let entries = &entries[..16 * words.len()];
-        let header = tail << 32 | u64::from(sum_of(tail, entries));
         gate.store(ENTRIES, entries);
-        gate.medium.store_word(JOURNAL, header);
+        gate.medium.store_word(JOURNAL, tail << 32 | u64::from(sum_of(tail, entries)));
         gate.note(JOURNAL, 8);
         gate.write_back();
         words.iter().for_each(|(slot, word)| gate.put(*slot, *word));
@@ -582,8 +584,7 @@ impl Drop for Committed<'_> {
 /// What making a volume stores before there is one.
 impl Gate {
     /// Stores the first block as a whole, when all it points to is durable.
-    pub(crate) fn found(&mut self, superblock: &[u8], linked: Linked) {
-        let _: Linked = linked;
+    pub(crate) fn found(&mut self, superblock: &[u8], _: Linked) {
         self.write_back();
         self.store(0, superblock);
         self.write_back();

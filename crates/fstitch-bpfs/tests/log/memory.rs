@@ -137,6 +137,73 @@ fn a_page_that_cannot_be_read_fails_who_asks_for_it_and_nobody_else() {
     fs.read(ino, at(9), &mut piece).unwrap();
     assert!(piece == [5; 4096]);
     assert!(fs.failed().is_none());
+    // What was in the page is nobody's now, and nobody needs it who has a part of the page.
+    for no in 0..8 {
+        let small = create(&*fs, fs.root(), format!("small{no}").as_bytes());
+        fs.write(&CALLER, small, 10, &[no; 100]).unwrap();
+    }
+    let zeroed = fs.fallocate(&CALLER, ino, 0, at(30), FallocateMode::PunchHole);
+    zeroed.unwrap();
+    assert!(fs.failed().is_none());
+    fs.unmount().unwrap();
+    drop(fs);
+    let fs = mount(&Cautious::new(made, Duration::ZERO), Durability::Power);
+    for no in 0..8 {
+        let small = fs.lookup(fs.root(), format!("small{no}").as_bytes()).unwrap().attr.ino;
+        let mut all = [1; 200];
+        assert_eq!(fs.read(small, 0, &mut all).unwrap(), 110);
+        assert!(all[..10] == [0; 10] && all[10..110] == [no; 100], "small{no}");
+    }
+    fs.unmount().unwrap();
+}
+
+/// The last block of a file goes whole where it cannot be changed, if all of it that counts goes.
+#[test]
+fn a_hole_to_the_end_needs_no_room_and_nothing_that_was_there() {
+    let made = with_files(64);
+    let device = Cautious::new(Arc::clone(&made), Duration::ZERO);
+    let fs = mount(&device, Durability::Power);
+    let ino = fs.lookup(fs.root(), b"f7").unwrap().attr.ino;
+    fs.setattr(&CALLER, ino, &SetAttr { size: Some(5000), ..SetAttr::default() }).unwrap();
+    let filler = create(&*fs, fs.root(), b"filler");
+    let mut end = 0;
+    while let Ok(written) = fs.write(&CALLER, filler, end, &[7; 4096]) {
+        end += u64::try_from(written).unwrap();
+    }
+    let before = fs.statfs().unwrap().blocks_free;
+    fs.fallocate(&CALLER, ino, 0, 5000, FallocateMode::PunchHole).unwrap();
+    assert!(fs.statfs().unwrap().blocks_free > before);
+    let mut all = [1; 8192];
+    assert!(fs.read(ino, 0, &mut all).unwrap() == 5000 && all[..5000] == [0; 5000]);
+    fs.unmount().unwrap();
+}
+
+/// Inodes that nobody uses are not read by a mount; where they cannot be read others are used.
+#[test]
+fn inodes_that_cannot_be_read_are_left_alone() {
+    let made = with_files(64);
+    let fs = open(&made, on_device(Durability::Power));
+    for no in 20..64 {
+        fs.unlink(&CALLER, fs.root(), format!("f{no}").as_bytes()).unwrap();
+    }
+    for no in 100..110 {
+        create(&fs, fs.root(), format!("f{no}").as_bytes());
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    let device = Cautious::new(Arc::clone(&made), Duration::ZERO);
+    let fs = mount(&device, Durability::Power);
+    device.pages_read();
+    let probed = create(&*fs, fs.root(), b"probe");
+    let read = device.pages_read();
+    assert!(!read.is_empty(), "the inodes of a block that has none come when one is made");
+    drop(fs);
+    let device = Cautious::new(made, Duration::ZERO);
+    let fs = mount(&device, Durability::Power);
+    device.bad.lock().unwrap().extend(read);
+    let made = create(&*fs, fs.root(), b"made");
+    assert!(made != probed && fs.failed().is_none());
+    fs.write(&CALLER, made, 0, b"text").unwrap();
     fs.unmount().unwrap();
 }
 

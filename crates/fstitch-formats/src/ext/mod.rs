@@ -16,9 +16,7 @@ use fstitch_fs::ext2::identity;
 use fstitch_fs::ext2::journal as jbd;
 pub use fstitch_fs::ext2::journal::{DeviceOptions, JournalDevice, make_device, release_device};
 use fstitch_fs::ext2::layout::feature::incompat;
-use fstitch_fs::ext2::layout::superblock::{
-    S_FEATURE_INCOMPAT, S_REV_LEVEL, STATE_ERROR, STATE_VALID, SUPERBLOCK_SIZE,
-};
+use fstitch_fs::ext2::layout::superblock::{S_FEATURE_INCOMPAT, STATE_ERROR, STATE_VALID, SUPERBLOCK_SIZE};
 use fstitch_fs::ext2::mmp::{Around, Claim, Who};
 use fstitch_fs::uhfs::UhfsOptions;
 use fstitch_patch::Cache;
@@ -269,11 +267,24 @@ impl Journals for Ext {
 impl Shares for Ext {
     fn is_shared(&self, head: &[u8]) -> bool {
         let raw = head.get(SUPERBLOCK_AT..SUPERBLOCK_AT + SUPERBLOCK_SIZE);
-        raw.is_some_and(|raw| S_REV_LEVEL.get(raw) > 0 && S_FEATURE_INCOMPAT.get(raw) & incompat::MMP != 0)
+        raw.is_some_and(|raw| S_FEATURE_INCOMPAT.get(raw) & incompat::MMP != 0)
     }
 
     fn claim(&self, device: Arc<dyn BlockDevice>, who: Who, around: Around<'_>) -> Result<Claim> {
         Claim::new(device, who, around)
+    }
+
+    fn may_be_shared(&self, device: &dyn BlockDevice) -> Result<bool> {
+        Claim::may_be_told(device)
+    }
+
+    fn claim_to_mend(
+        &self,
+        device: &Arc<dyn BlockDevice>,
+        who: &Who,
+        around: Around<'_>,
+    ) -> Result<Option<Claim>> {
+        Claim::to_mend(device, who, around)
     }
 }
 

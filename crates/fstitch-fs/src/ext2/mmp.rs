@@ -20,6 +20,9 @@
 //! has released it, never writes to it again. 5. What is read of the block is what the medium has, and not what this machine remembers of it:
 //! whoever gives us the device sees to that.
 //!
+//! **Damage.** A volume that is to be mended is claimed by the superblock that it will be mended by, whatever else is wrong with it. Where no
+//! superblock leads to such a block nothing tells who uses the volume, and it is mended without.
+//!
 //! **Crash cases.** The block stays as it was in use: the next one waits to see that it does not change. A torn block has a wrong sum; it
 //! is waited for like any other, because whoever lives writes it again.
 
@@ -28,19 +31,21 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fstitch_core::num::to_usize;
 use fstitch_core::{
     BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Clock, Error, Geometry, IoOp, Result,
     Structure,
 };
 
+use super::check::to_mend_by;
 use super::journal::read_superblock;
 use super::layout::checksum::Sums;
 use super::layout::feature::incompat;
 use super::layout::mmp::{
     CHECKED, DEVICE, FREE, M_CHECK_INTERVAL, M_CHECKSUM, M_MAGIC, M_NUMBER, M_TIME, MAGIC, NODE, NUMBER_MAX,
 };
-use super::layout::superblock::{S_MMP_INTERVAL, SUPERBLOCK_SIZE};
+use super::layout::superblock::{
+    S_FEATURE_INCOMPAT, S_LOG_BLOCK_SIZE, S_MMP_BLOCK, S_MMP_INTERVAL, SUPERBLOCK_SIZE,
+};
 use super::view::BlockView;
 
 /// Seconds between two changes of a new volume's block.
@@ -116,39 +121,74 @@ impl Claim {
         if !shape.features.has_incompat(incompat::MMP) {
             return Err(Error::Unsupported("claiming a volume without feature mmp".into()));
         }
-        let interval = S_MMP_INTERVAL.get(&raw).max(1);
-        let Around { clock, random, no_check, wait } = around;
-        let claim = Self {
-            block_size: to_usize(shape.block_size),
-            at: BlockNo(shape.mmp_block),
-            sums: shape.sums,
+        let claim = Self::of(&raw, device, who, &around);
+        let found = claim.word()?;
+        claim.obtain(&found, around)
+    }
+
+    /// The same of a volume that is to be mended, whose superblock may be damaged. `None` if nothing tells who uses it.
+    ///
+    /// # Errors
+    /// As [`Claim::new`], of damage none.
+    pub fn to_mend(device: &Arc<dyn BlockDevice>, who: &Who, around: Around<'_>) -> Result<Option<Self>> {
+        for raw in to_mend_by(&**device)?.into_iter().filter(|raw| tells(raw)) {
+            let claim = Self::of(&raw, Arc::clone(device), who.clone(), &around);
+            match claim.word() {
+                Ok(found) => return claim.obtain(&found, around).map(Some),
+                Err(Error::Corrupt(_)) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a volume that is to be mended may tell who uses it.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn may_be_told(device: &dyn BlockDevice) -> Result<bool> {
+        Ok(to_mend_by(device)?.iter().any(|raw| tells(raw)))
+    }
+
+    /// A claim that was not made yet, as a superblock says that it is made.
+    fn of(raw: &[u8], device: Arc<dyn BlockDevice>, who: Who, around: &Around<'_>) -> Self {
+        let interval = S_MMP_INTERVAL.get(raw).max(1);
+        Self {
+            // 64 KiB at most; a number beyond is damage, and where it leads to is no such block.
+            block_size: 1024 << S_LOG_BLOCK_SIZE.get(raw).min(6),
+            at: BlockNo(S_MMP_BLOCK.get(raw)),
+            sums: Sums::of_superblock(raw),
             who,
-            clock,
+            clock: Arc::clone(&around.clock),
             interval,
             check_interval: interval.saturating_mul(2).clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX),
-            number: AtomicU32::new(random % NUMBER_MAX + 1),
+            number: AtomicU32::new(around.random % NUMBER_MAX + 1),
             seen: AtomicU64::new(0),
             lost: OnceLock::new(),
             is_released: AtomicBool::new(false),
             device,
-        };
-        let found = claim.word()?;
+        }
+    }
+
+    /// Claims the volume whose block says `found`.
+    fn obtain(self, found: &Word, around: Around<'_>) -> Result<Self> {
+        let (claim, Around { no_check, wait, .. }) = (self, around);
         let told = if found.is_whole { found.check_interval.min(CHECK_INTERVAL_MAX) } else { 0 };
         let patience = patience(claim.check_interval.max(told));
         if found.is_whole && found.number == CHECKED && !no_check {
-            return Err(in_use(&found, "is being checked"));
+            return Err(in_use(found, "is being checked"));
         }
         if !found.is_whole || found.number != FREE {
             wait(patience)?;
-            let later = claim.word()?;
-            if later != found {
+            let later = claim.word_later()?;
+            if later != *found {
                 return Err(in_use(&later, "is in use"));
             }
         }
         claim.tell(claim.number.load(Ordering::Relaxed))?;
         wait(patience)?;
         let now = claim.now();
-        let later = claim.word()?;
+        let later = claim.word_later()?;
         if later.number != claim.number.load(Ordering::Relaxed) {
             return Err(in_use(&later, "was claimed at the same moment"));
         }
@@ -196,7 +236,8 @@ impl Claim {
                 self.is_released.store(false, Ordering::Release);
                 Err(error)
             }
-            Ok(()) => self.write(|raw| put_free(raw, self.sums)),
+            // What was written before is there before somebody else may use it.
+            Ok(()) => self.device.flush().and_then(|()| self.write(|raw| put_free(raw, self.sums))),
         }
     }
 
@@ -233,13 +274,26 @@ impl Claim {
         u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// What the block says after it was one.
+    fn word_later(&self) -> Result<Word> {
+        self.word().map_err(|error| match error {
+            Error::Corrupt(_) => Error::Locked(format!("somebody writes to the volume meanwhile: {error}")),
+            other => other,
+        })
+    }
+
     fn word(&self) -> Result<Word> {
+        let view = BlockView::new(&*self.device, self.block_size);
+        let damaged =
+            |what: &str| Error::corrupt(Structure::Other("multiple-mount block"), self.at, what.to_owned());
+        if self.at == BlockNo(0) || self.at.get() >= view.block_count() {
+            return Err(damaged("it cannot be there"));
+        }
         let mut block = BlockBuf::zeroed(self.block_size);
-        BlockView::new(&*self.device, self.block_size).read(self.at, BlockKind::Superblock, &mut block)?;
+        view.read(self.at, BlockKind::Superblock, &mut block)?;
         let raw = &block[..SUPERBLOCK_SIZE];
         if M_MAGIC.get(raw) != MAGIC {
-            let of = Structure::Other("multiple-mount block");
-            return Err(Error::corrupt(of, self.at, "it has not the magic number of one"));
+            return Err(damaged("it has not the magic number of one"));
         }
         let text = |range: Range<usize>| {
             let bytes = raw[range].split(|byte| *byte == 0).next().unwrap_or_default();
@@ -278,6 +332,11 @@ impl Claim {
         view.write(self.at, BlockKind::Superblock, &block)?;
         view.flush()
     }
+}
+
+/// Whether a superblock is of a volume that tells who uses it.
+fn tells(raw: &[u8]) -> bool {
+    S_FEATURE_INCOMPAT.get(raw) & incompat::MMP != 0
 }
 
 /// How long somebody who lives may leave the block as it is.
@@ -356,7 +415,6 @@ mod tests {
 
     use super::*;
     use crate::ext2::layout::checksum::seal_superblock;
-    use crate::ext2::layout::superblock::{S_FEATURE_INCOMPAT, S_MMP_BLOCK};
     use crate::ext2::mkfs::{MkfsFeatures, MkfsOptions, mkfs};
 
     const BLOCK: u32 = 1024;
@@ -369,18 +427,25 @@ mod tests {
 
     /// A volume, with sums, whose block was last written by a machine called `other`.
     fn volume(number: u32) -> Arc<MemDevice> {
-        let device = MemDevice::new(BLOCK, 2048);
+        volume_of(2048, number)
+    }
+
+    fn volume_of(blocks: u64, number: u32) -> Arc<MemDevice> {
+        let device = MemDevice::new(BLOCK, blocks);
         let now = Timestamp { secs: 1_700_000_000, nanos: 0 };
         let features = MkfsFeatures { metadata_csum: true, extent: true, ..MkfsFeatures::default() };
         let made =
             MkfsOptions { block_size: Some(BLOCK), features, ..MkfsOptions::new([7; 16], [8; 16], now) };
         mkfs(&device, &made, &mut |_, _| ()).unwrap();
         let mut image = device.image();
-        let raw = &mut image[1024..2048];
-        S_FEATURE_INCOMPAT.put(raw, S_FEATURE_INCOMPAT.get(raw) | incompat::MMP);
-        S_MMP_INTERVAL.put(raw, 5);
-        S_MMP_BLOCK.put(raw, AT);
-        seal_superblock(raw);
+        // With the copy of the second group, if there is one.
+        for at in [1024, 8193 * 1024] {
+            let Some(raw) = image.get_mut(at..at + 1024) else { continue };
+            S_FEATURE_INCOMPAT.put(raw, S_FEATURE_INCOMPAT.get(raw) | incompat::MMP);
+            S_MMP_INTERVAL.put(raw, 5);
+            S_MMP_BLOCK.put(raw, AT);
+            seal_superblock(raw);
+        }
         let device = Arc::new(MemDevice::from_image(BLOCK, image));
         tell(&device, number);
         device
@@ -402,6 +467,19 @@ mod tests {
             lost: OnceLock::new(),
             is_released: AtomicBool::new(false),
         }
+    }
+
+    fn number_of(device: &Arc<MemDevice>) -> u32 {
+        undamaged(device, "reader").word().unwrap().number
+    }
+
+    fn tell_at(device: &Arc<MemDevice>, number: u32) {
+        undamaged(device, "other").tell(number).unwrap();
+    }
+
+    /// As [`over`], of a volume whose superblock may be damaged.
+    fn undamaged(device: &Arc<MemDevice>, node: &str) -> Claim {
+        Claim { device: Arc::clone(device) as _, ..over(&volume(FREE), node) }
     }
 
     /// Somebody else says so.
@@ -498,6 +576,72 @@ mod tests {
         let (claimed, waited) = claim(&volume(CHECKED), &Arc::new(ManualClock::new()), || ());
         is_locked(&claimed.err().unwrap(), &["checked"]);
         assert_eq!(waited, 0);
+    }
+
+    /// Claimed by who mends, after damage to the superblock, while somebody uses it or nobody does.
+    fn claim_to_mend(device: &Arc<MemDevice>, mut meanwhile: impl FnMut()) -> Result<Option<Claim>> {
+        let clock = Arc::new(ManualClock::new());
+        let mut wait = |patience: Duration| {
+            clock.advance(patience);
+            meanwhile();
+            Ok(())
+        };
+        let around = Around { clock: Arc::clone(&clock) as _, random: 41, no_check: false, wait: &mut wait };
+        Claim::to_mend(&(Arc::clone(device) as _), &who("here"), around)
+    }
+
+    fn with_superblock(device: &Arc<MemDevice>, damage: impl FnOnce(&mut [u8])) -> Arc<MemDevice> {
+        let mut image = device.image();
+        damage(&mut image[1024..2048]);
+        Arc::new(MemDevice::from_image(BLOCK, image))
+    }
+
+    /// Damage to a superblock leaves the block that tells who uses the volume where it is.
+    #[test]
+    fn who_mends_a_damaged_superblock_claims_the_volume_before() {
+        type Damage = fn(&mut [u8]);
+        let damages: [(&str, Damage); 4] = [
+            ("its sum", |raw| raw[0x3fc] ^= 1),
+            ("its revision", |raw| raw[0x4c..0x50].fill(0)),
+            ("its blocks", |raw| raw[4] ^= 1),
+            ("all of it", |raw| raw.fill(0)),
+        ];
+        for (what, damage) in damages {
+            let device = with_superblock(&volume_of(20_000, FREE), damage);
+            assert!(Claim::may_be_told(&*device).unwrap(), "{what}");
+            let claim = claim_to_mend(&device, || ()).unwrap().expect(what);
+            assert_eq!(number_of(&device), 43, "{what}");
+            claim.release().unwrap();
+            assert_eq!(number_of(&device), FREE, "{what}");
+            let (device, mut next) = (with_superblock(&volume_of(20_000, 1000), damage), 1000);
+            let claimed = claim_to_mend(&device, || {
+                next += 1;
+                tell_at(&device, next);
+            });
+            is_locked(&claimed.err().expect(what), &["in use", "other"]);
+        }
+    }
+
+    /// Nobody is told where the block is none, and what was one is not overwritten.
+    #[test]
+    fn who_mends_claims_nothing_where_nothing_tells() {
+        for number in [0, AT + 1, 1 << 20, 1 << 40] {
+            let device = with_superblock(&volume(FREE), |raw| {
+                S_MMP_BLOCK.put(raw, number);
+                seal_superblock(raw);
+            });
+            let before = device.image();
+            assert!(claim_to_mend(&device, || ()).unwrap().is_none(), "{number}");
+            let strict = claim(&device, &Arc::new(ManualClock::new()), || ()).0;
+            assert!(matches!(strict, Err(Error::Corrupt(_))), "{number}");
+            assert!(device.image() == before, "{number}");
+        }
+        let device = volume(1000);
+        let claimed = claim_to_mend(&device, || {
+            let data = &[0; BLOCK as usize];
+            device.write(&[BlockWrite { block: BlockNo(AT), kind: BlockKind::Data, data }]).unwrap();
+        });
+        is_locked(&claimed.err().unwrap(), &["meanwhile"]);
     }
 
     /// Who says that the check has crashed is believed when it does not tell of itself.

@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use fstitch_core::num::to_usize;
 use fstitch_core::{
     BlockDevice, CheckReport, Clock, Error, FindingClass, Overlay, RepairMode, RepairOptions, SystemClock,
@@ -262,19 +262,19 @@ fn offline(arguments: &Arguments) -> Result<Report> {
     } else {
         on_disk(arguments, asks, access)?
     };
-    let kept = match &found {
-        Ok(found) if access == Access::ReadWrite => kept.claimed(&arguments.image, found)?,
-        _ => kept,
+    let format = match found {
+        Ok(found) => found.format,
+        Err(other) => with_backup(&kept.view())?
+            .ok_or_else(|| anyhow!("{}; nor is there a superblock where its copies would be", other.text))?,
+    };
+    let external = arguments.volume.journal.as_deref();
+    let kept = match access {
+        Access::ReadWrite => kept.claimed(&arguments.image, format, external.is_some())?,
+        Access::ReadOnly => kept,
     };
     let view = kept.view();
     let disk: &dyn BlockDevice = &view;
-    let format = match found {
-        Ok(found) => found.format,
-        Err(other) => with_backup(disk)?
-            .ok_or_else(|| anyhow!("{}; nor is there a superblock where its copies would be", other.text))?,
-    };
     let had_journal = format.has_journal(disk);
-    let external = arguments.volume.journal.as_deref();
     if mode == RepairMode::No && !asks && must_recover(format, disk)? {
         let view = Overlay::new(disk);
         let journal =
@@ -312,18 +312,48 @@ fn on_disk(
         block_size: found.as_ref().map_or(probe::UNTOLD_BLOCK, |found| found.block_size),
         offset,
         read_only: access == Access::ReadOnly,
-        direct: found.as_ref().map_or(Direct::Auto, |found| found.direct(access, Direct::Auto)),
         ..DiskOptions::default()
     };
     if let Some(other) = found.as_ref().err().filter(|other| other.certain) {
         let alone = disks::alone(&arguments.image).filter(|_| offset == 0);
         return Err(alone.unwrap_or_else(|| anyhow!("{}", other.text)));
     }
-    let disk = match open::disk(&arguments.image, &disk) {
+    let disk = match open_to_check(&arguments.image, &disk, found.as_ref().ok()) {
         Err(error) if asks => return Err(error.context("cannot repair (-n only checks)")),
         disk => disk?,
     };
     Ok((through_policy(arguments, offset, disk, access)?, found))
+}
+
+/// Sectors of disks that read and write no smaller blocks past the kernel's memory.
+const SECTOR_MAX: u32 = 4096;
+
+/// Opens a disk; where other machines may be told who uses the volume that is to be mended, past what this machine remembers of it.
+fn open_to_check(image: &Path, options: &DiskOptions, found: Option<&probe::Found>) -> Result<FileDisk> {
+    let disk = open::disk(image, options)?;
+    if options.read_only || !may_be_shared(&disk, found)? {
+        return Ok(disk);
+    }
+    // The same disk may not be open twice.
+    drop(disk);
+    let direct = DiskOptions { direct: Direct::Always, ..options.clone() };
+    match open::disk(image, &direct) {
+        Err(error) if options.block_size < SECTOR_MAX => {
+            open::disk(image, &DiskOptions { block_size: SECTOR_MAX, ..direct }).map_err(|_| error)
+        }
+        disk => disk,
+    }
+}
+
+/// Whether other machines may be told who uses the volume on `disk`, whatever of it is damaged.
+fn may_be_shared(disk: &dyn BlockDevice, found: Option<&probe::Found>) -> Result<bool> {
+    let formats = found.map_or_else(|| FORMATS.to_vec(), |found| vec![found.format]);
+    for shares in formats.iter().filter_map(|format| format.shares()) {
+        if shares.may_be_shared(disk)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The volume on several disks. What it is may be too damaged to tell: then there may be copies of its superblock.
@@ -360,17 +390,20 @@ impl Checked {
         }
     }
 
-    /// The same claimed by who mends it, if other machines are told who uses it. Where that is damaged it is mended without.
-    fn claimed(self, image: &Path, found: &probe::Found) -> Result<Self> {
-        let Self::Plain { device, .. } = self else { return Ok(self) };
-        let Some(shares) = found.format.shares().filter(|_| found.is_shared) else {
-            return Ok(Self::Plain { device, claim: None });
+    /// The same claimed by who mends it, if other machines are told who uses it. Where nothing tells that any more it is mended without.
+    fn claimed(self, image: &Path, format: &dyn Format, by_other_journal: bool) -> Result<Self> {
+        let Some(shares) = format.shares() else { return Ok(self) };
+        let name = || image.display().to_string();
+        let Self::Plain { device, .. } = self else {
+            ensure!(!shares.may_be_shared(&self.view())?, "{}: {}", name(), open::SHARED_BY_DISKS);
+            return Ok(self);
         };
-        match claim::Claimed::new(Arc::clone(&device), shares, image) {
-            Ok(claim) => Ok(Self::Plain { device: claim.device(), claim: Some(claim) }),
-            Err(error) if is_damage(&error) => Ok(Self::Plain { device, claim: None }),
-            Err(error) => Err(error.context(image.display().to_string())),
+        if !shares.may_be_shared(&device)? {
+            return Ok(Self::Plain { device, claim: None });
         }
+        ensure!(!by_other_journal, "{}: {}", name(), open::SHARED_JOURNAL);
+        let claim = claim::Claimed::to_mend(&device, shares, image).with_context(name)?;
+        Ok(Self::Plain { device: claim.as_ref().map_or(device, claim::Claimed::device), claim })
     }
 
     /// What was mended is known to the maps as well.
@@ -383,11 +416,6 @@ impl Checked {
             }
         }
     }
-}
-
-/// Whether something is damaged, and not in use.
-fn is_damage(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref::<fstitch_core::Error>(), Some(fstitch_core::Error::Corrupt(_)))
 }
 
 /// How often it is asked where maps are.

@@ -235,5 +235,13 @@ fn what_another_machine_checks_is_refused_and_read() {
         assert!(std::fs::read(&image).unwrap() == bytes, "nothing was changed");
         assert_eq!(fstitch(&format!("fsck -y -f {image}")).code, 1, "mended");
         fstitch(&format!("fsck -n -f {image}")).ok();
+        // Nor does it where its number is none.
+        let mut bytes = std::fs::read(&image).unwrap();
+        bytes[1024 + 0x168..1024 + 0x170].copy_from_slice(&u64::MAX.to_le_bytes());
+        std::fs::write(&image, &bytes).unwrap();
+        let ran = fstitch(&format!("cp {file} {image}:/"));
+        assert!(ran.code != 0 && ran.err.contains("cannot be there"), "{}", ran.err);
+        assert_eq!(fstitch(&format!("fsck -y -f {image}")).code, 1, "mended");
+        fstitch(&format!("fsck -n -f {image}")).ok();
     }
 }

@@ -20,6 +20,10 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     let mut bytes = vec![0; volume.block_size()];
     volume.read(block, BlockKind::Superblock, &mut bytes)?;
     let sums = volume.shape.sums;
+    if mmp::judge(&bytes[..SUPERBLOCK_SIZE], sums).is_err() {
+        // Who mends renews his claim meanwhile, and may just do that.
+        volume.read(block, BlockKind::Superblock, &mut bytes)?;
+    }
     if let Err(why) = mmp::judge(&bytes[..SUPERBLOCK_SIZE], sums)
         && state.corrupt("mmp", format!("the multiple-mount block at {block} {why}"))
     {

@@ -53,3 +53,4 @@ pub use repair::repair_ext2;
 pub(crate) use run::{Judgement, judge_source};
 pub use run::{check_ext2, check_source};
 pub use supers::find_backup;
+pub(in crate::ext2) use supers::to_mend_by;

@@ -106,6 +106,18 @@ pub(super) fn restored(device: &dyn BlockDevice, raw: &[u8]) -> Result<Option<Ve
     Ok(Some(if is_shaped_like(&own, &copy) { raw } else { backup }))
 }
 
+/// The superblocks by one of which a volume would be mended, the first one first: its own, and if that is damaged a copy.
+pub(in crate::ext2) fn to_mend_by(device: &dyn BlockDevice) -> Result<Vec<Vec<u8>>> {
+    let own = match raw_superblock(device) {
+        Ok(own) => Some(own),
+        Err(Error::Io { .. } | Error::Corrupt(_)) => None,
+        Err(other) => return Err(other),
+    };
+    let is_damaged = |raw: &Vec<u8>| matches!(parse(raw, device.geometry().bytes()), Err(Error::Corrupt(_)));
+    let backup = if own.as_ref().is_none_or(is_damaged) { find_backup(device)? } else { None };
+    Ok(own.map(|own| with_what_must_be(&own)).into_iter().chain(backup).collect())
+}
+
 /// A superblock, of the revision that knows its features, with the one lawful first inode of files.
 fn with_what_must_be(raw: &[u8]) -> Vec<u8> {
     let mut raw = raw.to_vec();
