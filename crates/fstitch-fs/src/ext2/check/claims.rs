@@ -7,7 +7,7 @@ use super::extents::{self, Fate, VisitExtents, walk_extents};
 use super::inodes::{self, Scan};
 use super::mmp;
 use super::parts::blocks_max;
-use super::rebuild::rebuild;
+use super::rebuild::squeeze;
 use super::seals::Map;
 use super::state::{Mending, State, Volume};
 use super::walk::{Pointer, Verdict, Visit, walk};
@@ -73,7 +73,8 @@ pub(super) fn claim_map(scan: &mut Scan<'_, '_>, kind: FileKind, totals: &mut To
         return Ok(());
     }
     let seen = walk_extents(scan.volume, (scan.ino, scan.raw), keep, &mut visitor)?;
-    if seen.rebuild && rebuild(scan.volume, scan.state, (scan.ino, scan.raw), &seen.kept)? {
+    if seen.rebuild {
+        squeeze(scan.volume, scan.state, (scan.ino, scan.raw), &seen)?;
         scan.changed = true;
     }
     Ok(())
@@ -174,6 +175,10 @@ impl VisitExtents for Claimer<'_> {
             self.state.claim(block);
         }
         Ok(Fate::Keep)
+    }
+
+    fn meets_others(&self, first: u32, count: u32) -> bool {
+        (first..first + count).any(|block| self.state.has_owner(block))
     }
 
     fn damaged(&mut self, code: &'static str, text: String) -> bool {
@@ -286,16 +291,12 @@ pub(super) fn cut_extents(
     (ino, raw): (u32, &mut [u8]),
     end: u64,
 ) -> Result<()> {
-    let mut kept = Vec::new();
-    extents::list(volume, state, (ino, raw), &mut |extent| {
-        let first = u64::from(extent.block);
-        if first < end {
-            let len = u32::try_from(extent.end().min(end) - first).expect("a part of an extent");
-            kept.push(Extent { len, ..extent });
-        }
-    })?;
-    rebuild(volume, state, (ino, raw), &kept)?;
-    Ok(())
+    let mut seen = extents::whole(volume, state, (ino, raw))?;
+    seen.kept.retain(|extent| u64::from(extent.block) < end);
+    if let Some(last) = seen.kept.last_mut() {
+        last.len = u32::try_from(last.end().min(end) - u64::from(last.block)).expect("a part of an extent");
+    }
+    squeeze(volume, state, (ino, raw), &seen)
 }
 
 struct Cutter {

@@ -433,6 +433,43 @@ fn one_extent_that_speaks_against_all_others_is_the_one_that_goes() {
     }
 }
 
+/// The entry of the last written block in the node of `unwritten`, which has one more extent behind it.
+const LAST_BUT_ONE: usize = FIRST + 4 * 12;
+
+/// Extents that have most of the volume, and so more than could be copied.
+const ENDLESS: &[Case] = &[
+    case("an extent over the last one and the blocks of others", "extent-order", |image| {
+        let block = image.node("unwritten", 1);
+        EE_LEN.put(&mut image.block(block)[LAST_BUT_ONE..], 0x51bc);
+        image.seal_node("unwritten", block);
+    }),
+    case("an extent over the last one and the end of the volume", "extent-order", |image| {
+        let block = image.node("unwritten", 1);
+        EE_LEN.put(&mut image.block(block)[LAST_BUT_ONE..], 0x7fff);
+        image.seal_node("unwritten", block);
+    }),
+    case("a last extent of others' blocks", "block-shared", |image| {
+        inode(image, "small20", |raw| {
+            EE_LEN.put(&mut raw[ROOT + FIRST..], 20_000);
+            EE_START_LO.put(&mut raw[ROOT + FIRST..], 1500);
+        });
+    }),
+    case("extents of others' blocks", "block-shared", |image| {
+        let block = image.node("unwritten", 1);
+        for entry in image.block(block)[FIRST..][..6 * 12].chunks_exact_mut(12) {
+            EE_START_LO.put(entry, 100);
+        }
+        EE_LEN.put(&mut image.block(block)[FIRST + 5 * 12..], 20_000);
+        image.seal_node("unwritten", block);
+    }),
+];
+
+#[test]
+fn extents_of_more_than_could_be_copied_are_mended() {
+    check("1k", ENDLESS);
+    check("no-sums", ENDLESS);
+}
+
 #[test]
 fn meta_groups_that_begin_behind_all_groups_are_not_believed() {
     check(
