@@ -15,7 +15,7 @@ use fstitch_fs::ext2::layout::extent::{
 };
 use fstitch_fs::ext2::layout::inode::{
     EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_BLOCKS_HIGH, I_CHECKSUM_LO, I_EXTRA_ISIZE,
-    I_FILE_ACL, I_FLAGS, I_MODE, I_SIZE,
+    I_FILE_ACL, I_FLAGS, I_MODE, I_SIZE, INLINE_DATA_FL,
 };
 
 use super::corpus::{filled, shape};
@@ -255,6 +255,15 @@ const INSIDE: &[Case] = &[
     }),
     case("an entry inside that is too long", "dirent-structure", |image| {
         inode(image, "d1", |raw| Le::put_u16(raw, ROOT + 4 + 4, 400));
+    }),
+    case("contents inside by a flag, of a file with a map", "inode-extents-flag", |image| {
+        inode(image, "indirect", |raw| I_FLAGS.put(raw, I_FLAGS.get(raw) & !EXTENTS_FL | INLINE_DATA_FL));
+    }),
+    case("contents inside by a flag, of a directory with a map", "inode-extents-flag", |image| {
+        inode(image, "many", |raw| I_FLAGS.put(raw, I_FLAGS.get(raw) | INLINE_DATA_FL));
+    }),
+    case("all flags that others could have", "inode-extents-flag", |image| {
+        inode(image, "indirect", |raw| I_FLAGS.put(raw, 0x332c_0000));
     }),
     case("contents inside without the flag", "pointer-invalid", |image| {
         inode(image, "small4", |raw| I_FLAGS.put(raw, 0));
