@@ -12,7 +12,6 @@ use super::seals::Map;
 use super::state::{Mending, State, Volume};
 use super::walk::{Pointer, Verdict, Visit, walk};
 use crate::ext2::layout::extent::Extent;
-use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::{EXTENTS_FL, I_FLAGS, pointer_field};
 use crate::ext2::num::{idx, wide};
 
@@ -29,7 +28,7 @@ pub(super) struct Totals {
 }
 
 /// Claims the blocks of superblock copies, descriptors, bitmaps and inode tables.
-pub(super) fn claim_metadata(volume: &mut Volume<'_>, state: &mut State) {
+pub(super) fn claim_metadata(volume: &Volume<'_>, state: &mut State) {
     let shape = &volume.shape;
     let mut claim = |block: u32, group: u32, what: &str| {
         if !state.claim(block) {
@@ -51,9 +50,6 @@ pub(super) fn claim_metadata(volume: &mut Volume<'_>, state: &mut State) {
         for at in 0..shape.inode_table_blocks() {
             claim(descriptor.inode_table + at, group, "inode table");
         }
-    }
-    if volume.groups.iter().any(GroupDescriptor::is_block_uninit) {
-        volume.metadata = state.used.clone();
     }
     // No group without a bitmap has it.
     if let Some(block) = mmp::place(volume)

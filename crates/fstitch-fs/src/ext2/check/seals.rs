@@ -208,8 +208,8 @@ impl Volume<'_> {
         Ok(BG_FLAGS.get(&self.read_descriptor(group)?) & map.uninit() != 0)
     }
 
-    /// The bitmap of `group`: what it holds, or what one that was never written means: of blocks, metadata are in use, of
-    /// inodes none.
+    /// The bitmap of `group`: what it holds, or what one that was never written means: of blocks, metadata of this group are in
+    /// use, for who makes the bitmap does not look at others; of inodes none.
     pub(super) fn read_bitmap(&self, group: u32, map: Map, bytes: &mut [u8]) -> Result<()> {
         let (block, kind) = self.bitmap_place(group, map);
         if !self.is_uninit(group, map)? {
@@ -218,10 +218,13 @@ impl Volume<'_> {
         bytes.fill(0);
         let count = match map {
             Map::Blocks => {
-                let start = self.shape.group_start(group);
-                let owned = |at: u32| self.metadata.get(u64::from(start + at));
-                let count = self.shape.group_blocks(group);
-                (0..count).filter(|&at| owned(at)).for_each(|at| put_bit(bytes, idx(at), true));
+                let (start, count) = (self.shape.group_start(group), self.shape.group_blocks(group));
+                let at = &self.groups[idx(group)];
+                let table = at.inode_table..at.inode_table + self.shape.inode_table_blocks();
+                let parts = [at.block_bitmap, at.inode_bitmap].into_iter().chain(table);
+                let here = parts.filter(|block| (start..start + count).contains(block));
+                let overhead = 0..self.shape.group_overhead(group).min(count);
+                overhead.chain(here.map(|block| block - start)).for_each(|at| put_bit(bytes, idx(at), true));
                 count
             }
             Map::Inodes => self.shape.inodes_per_group,

@@ -5,7 +5,6 @@ use fstitch_core::{
 };
 
 use super::super::source::BlockSource;
-use super::bits::Bits;
 use super::claims::DOUBLE_INDIRECT;
 use super::state::{State, Volume};
 use super::{journal, mmp, orphan_file, places};
@@ -172,7 +171,7 @@ pub(super) fn open<'a>(
 ) -> Result<std::result::Result<(Volume<'a>, u64), CheckReport>> {
     let mut report = CheckReport::default();
     let mut mended = 0;
-    let mut volume = Volume { source, shape, raw_super, groups: Vec::new(), metadata: Bits::new(0) };
+    let mut volume = Volume { source, shape, raw_super, groups: Vec::new() };
     let mut table = Vec::new();
     for group in 0..volume.shape.group_count() {
         let (block, offset) = volume.shape.descriptor_place(group);

@@ -415,6 +415,15 @@ fn other_places_of_bitmaps_and_tables_are_not_believed() {
 }
 
 #[test]
+fn a_group_with_the_table_of_another_one_has_a_bitmap() {
+    let elsewhere = case("a table in a group that was never written", "block-marked-free", |image| {
+        assert_eq!(image.descriptor(3)[18] & 2, 2, "a group that was never written");
+        place(image, 2, 8, |_| 27_124);
+    });
+    check("uninit", &[elsewhere]);
+}
+
+#[test]
 fn one_extent_that_speaks_against_all_others_is_the_one_that_goes() {
     let scratch = Scratch::new("ext4-outlier");
     let Some(healthy) = filled(&scratch, shape("1k")) else { return };
