@@ -10,7 +10,7 @@ use super::state::{State, Volume};
 use super::{journal, mmp, orphan_file, places};
 use crate::ext2::layout::checksum::seal_superblock;
 use crate::ext2::layout::feature::{COMPAT_KNOWN, Features, PLAIN, compat, incompat, ro_compat};
-use crate::ext2::layout::group::GroupDescriptor;
+use crate::ext2::layout::group::{BG_FLAGS, BG_ITABLE_UNUSED, BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
 use crate::ext2::layout::inode::{I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
 use crate::ext2::layout::superblock::{
     OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT,
@@ -267,6 +267,7 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     orphan_file::check(volume, state)?;
     mmp::check(volume, state)?;
     fragments(volume, state)?;
+    groups(volume, state)?;
     let on = volume.shape.features.compat & compat::RESIZE_INODE != 0;
     let problem = if on { resize_problem(volume)? } else { resize_leftovers(volume)? };
     if let Some(problem) = problem
@@ -285,6 +286,31 @@ fn fragments(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     {
         S_FRAGS_PER_GROUP.put(&mut volume.raw_super, blocks);
         volume.write_super()?;
+    }
+    Ok(())
+}
+
+/// Without sums of descriptors nothing of a group is said never to have been used: nobody looks at it, and who switched the
+/// sums on would believe it.
+fn groups(volume: &Volume<'_>, state: &mut State) -> Result<()> {
+    if volume.shape.features.has_group_sums() {
+        return Ok(());
+    }
+    for group in 0..volume.shape.group_count() {
+        let GroupDescriptor { flags, itable_unused, .. } =
+            GroupDescriptor::raw(&volume.read_descriptor(group)?);
+        if flags & (BLOCK_UNINIT | INODE_UNINIT) == 0 && itable_unused == 0 {
+            continue;
+        }
+        let text = format!(
+            "group {group} has flags {flags:#x} and {itable_unused} inodes that were never used, without a feature for them"
+        );
+        if state.corrupt("group-flags", text) {
+            volume.change_descriptor(group, |raw| {
+                BG_FLAGS.put(raw, 0);
+                BG_ITABLE_UNUSED.put(raw, 0);
+            })?;
+        }
     }
     Ok(())
 }

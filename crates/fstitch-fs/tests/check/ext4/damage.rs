@@ -13,10 +13,12 @@ use fstitch_fs::ext2::layout::checksum::seal_superblock;
 use fstitch_fs::ext2::layout::extent::{
     EE_BLOCK, EE_LEN, EE_START_LO, EH_DEPTH, EH_ENTRIES, EH_MAGIC, EI_BLOCK,
 };
+use fstitch_fs::ext2::layout::feature::ro_compat;
 use fstitch_fs::ext2::layout::inode::{
     EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_BLOCKS_HIGH, I_CHECKSUM_LO, I_EXTRA_ISIZE,
     I_FILE_ACL, I_FLAGS, I_MODE, I_SIZE, INLINE_DATA_FL,
 };
+use fstitch_fs::ext2::layout::superblock::S_FEATURE_RO_COMPAT;
 
 use super::corpus::{filled, shape};
 use super::image::{Image, mended};
@@ -421,6 +423,28 @@ fn a_group_with_the_table_of_another_one_has_a_bitmap() {
         place(image, 2, 8, |_| 27_124);
     });
     check("uninit", &[elsewhere]);
+}
+
+/// What only descriptors with sums can say.
+const UNMEANT: &[Case] = &[
+    case("all flags of a group", "group-flags", |image| image.descriptor(1)[18] = 0xff),
+    case("a group whose inodes were never used", "group-flags", |image| image.descriptor(0)[18] = 1),
+    case("a group whose bitmap was never written", "group-flags", |image| image.descriptor(1)[18] = 2),
+    case("inodes that were never used", "group-flags", |image| Le::put_u16(image.descriptor(1), 28, 7)),
+];
+
+#[test]
+fn without_sums_no_group_is_said_never_to_have_been_used() {
+    check("no-sums", UNMEANT);
+}
+
+#[test]
+fn a_volume_that_lost_its_sums_has_none_in_its_orphan_file() {
+    let without = |image: &mut Image| {
+        let raw = image.superblock();
+        S_FEATURE_RO_COMPAT.put(raw, S_FEATURE_RO_COMPAT.get(raw) & !ro_compat::METADATA_CSUM);
+    };
+    check("orphan-file", &[case("no sums", "orphan-file", without)]);
 }
 
 #[test]
