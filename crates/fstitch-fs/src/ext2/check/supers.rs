@@ -14,8 +14,8 @@ use crate::ext2::layout::group::{BG_FLAGS, BG_ITABLE_UNUSED, BLOCK_UNINIT, Group
 use crate::ext2::layout::inode::{I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
 use crate::ext2::layout::superblock::{
     OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT,
-    S_FIRST_INO, S_FRAGS_PER_GROUP, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE, S_RESERVED_GDT_BLOCKS, S_REV_LEVEL,
-    SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
+    S_FIRST_INO, S_FRAGS_PER_GROUP, S_GRP_QUOTA_INUM, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE, S_PRJ_QUOTA_INUM,
+    S_RESERVED_GDT_BLOCKS, S_REV_LEVEL, S_USR_QUOTA_INUM, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
 use crate::ext2::num::{idx, wide};
 use crate::ext2::view::BlockView;
@@ -267,6 +267,7 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     orphan_file::check(volume, state)?;
     mmp::check(volume, state)?;
     fragments(volume, state)?;
+    quotas(volume, state)?;
     groups(volume, state)?;
     let on = volume.shape.features.compat & compat::RESIZE_INODE != 0;
     let problem = if on { resize_problem(volume)? } else { resize_leftovers(volume)? };
@@ -285,6 +286,20 @@ fn fragments(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
         && state.corrupt("superblock-fragments", format!("{count} fragments in a group of {blocks} blocks"))
     {
         S_FRAGS_PER_GROUP.put(&mut volume.raw_super, blocks);
+        volume.write_super()?;
+    }
+    Ok(())
+}
+
+/// No volume that is checked has quotas, but others take the inodes that are named as theirs for reserved ones.
+fn quotas(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
+    let fields = [S_USR_QUOTA_INUM, S_GRP_QUOTA_INUM, S_PRJ_QUOTA_INUM];
+    let inodes = fields.map(|field| field.get(&volume.raw_super));
+    let text = format!(
+        "inodes {inodes:?} are named for quotas of users, groups and projects, but the feature quota is off"
+    );
+    if volume.shape.is_dynamic() && inodes != [0; 3] && state.corrupt("superblock-quota", text) {
+        fields.iter().for_each(|field| field.put(&mut volume.raw_super, 0));
         volume.write_super()?;
     }
     Ok(())

@@ -447,6 +447,25 @@ fn a_volume_that_lost_its_sums_has_none_in_its_orphan_file() {
     check("orphan-file", &[case("no sums", "orphan-file", without)]);
 }
 
+/// The inode of a file as one that holds the quotas of somebody.
+fn quota(image: &mut Image, field: usize) {
+    let ino = image.inode("small28").0;
+    let raw = image.superblock();
+    Le::put_u32(raw, field, ino);
+    seal_superblock(raw);
+}
+
+#[test]
+fn without_the_feature_no_inode_has_quotas() {
+    const QUOTAS: &[Case] = &[
+        case("quotas of users", "superblock-quota", |image| quota(image, 0x240)),
+        case("quotas of groups", "superblock-quota", |image| quota(image, 0x244)),
+        case("quotas of projects", "superblock-quota", |image| quota(image, 0x26c)),
+    ];
+    check("1k", QUOTAS);
+    check("no-sums", QUOTAS);
+}
+
 #[test]
 fn one_extent_that_speaks_against_all_others_is_the_one_that_goes() {
     let scratch = Scratch::new("ext4-outlier");
