@@ -35,7 +35,8 @@ pub(super) fn raw_superblock(device: &dyn BlockDevice) -> Result<Vec<u8>> {
 }
 
 /// Features with which a volume is checked. What others add may be in good order in a way that looks like damage here, and
-/// mending would damage it: the files of quotas, clusters, encrypted names.
+/// mending would damage it: the files of quotas, clusters, encrypted names. What nobody ever made, `btree_dir`, is damage or not
+/// known at all, and e2fsck refuses it as well.
 const CHECKED: Features = Features {
     compat: COMPAT_KNOWN | compat::SPARSE_SUPER2,
     incompat: incompat::FILETYPE
@@ -48,7 +49,10 @@ const CHECKED: Features = Features {
         | incompat::CSUM_SEED
         | incompat::LARGE_DIR
         | incompat::INLINE_DATA,
-    ro_compat: PLAIN.ro_compat | ro_compat::HUGE_FILE | ro_compat::UNINIT_BG | ro_compat::METADATA_CSUM,
+    ro_compat: PLAIN.ro_compat & !ro_compat::BTREE_DIR
+        | ro_compat::HUGE_FILE
+        | ro_compat::UNINIT_BG
+        | ro_compat::METADATA_CSUM,
 };
 
 /// Reads and checks a superblock beyond what is needed to use it.

@@ -447,6 +447,20 @@ fn a_volume_that_lost_its_sums_has_none_in_its_orphan_file() {
     check("orphan-file", &[case("no sums", "orphan-file", without)]);
 }
 
+#[test]
+fn trees_in_directories_are_refused_by_name() {
+    let scratch = Scratch::new("ext4-btree-dir");
+    let Some(healthy) = filled(&scratch, shape("1k")) else { return };
+    let mut image = Image::new(&scratch, healthy);
+    let raw = image.superblock();
+    S_FEATURE_RO_COMPAT.put(raw, S_FEATURE_RO_COMPAT.get(raw) | ro_compat::BTREE_DIR);
+    seal_superblock(raw);
+    let (code, text) = e2fsck_image(&scratch, "judge", &image.bytes);
+    assert!(code >= 8 && text.contains("unsupported feature"), "{text}");
+    let error = check_ext2(&MemDevice::from_image(1024, image.bytes)).expect_err("refused");
+    assert!(error.to_string().contains("btree_dir"), "{error}");
+}
+
 /// The inode of a file as one that holds the quotas of somebody.
 fn quota(image: &mut Image, field: usize) {
     let ino = image.inode("small28").0;
