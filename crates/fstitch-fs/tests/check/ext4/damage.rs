@@ -18,7 +18,7 @@ use fstitch_fs::ext2::layout::inode::{
     EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_BLOCKS_HIGH, I_CHECKSUM_LO, I_EXTRA_ISIZE,
     I_FILE_ACL, I_FLAGS, I_MODE, I_SIZE, INLINE_DATA_FL,
 };
-use fstitch_fs::ext2::layout::superblock::S_FEATURE_RO_COMPAT;
+use fstitch_fs::ext2::layout::superblock::{S_BLOCKS_COUNT, S_FEATURE_RO_COMPAT};
 
 use super::corpus::{filled, shape};
 use super::image::{Image, mended};
@@ -459,6 +459,39 @@ fn trees_in_directories_are_refused_by_name() {
     assert!(code >= 8 && text.contains("unsupported feature"), "{text}");
     let error = check_ext2(&MemDevice::from_image(1024, image.bytes)).expect_err("refused");
     assert!(error.to_string().contains("btree_dir"), "{error}");
+}
+
+#[test]
+fn a_volume_that_is_larger_than_its_device_is_left_alone() {
+    let scratch = Scratch::new("ext4-truncated");
+    let Some(healthy) = filled(&scratch, shape("4k")) else { return };
+    let mut image = Image::new(&scratch, healthy);
+    let raw = image.superblock();
+    S_BLOCKS_COUNT.put(raw, S_BLOCKS_COUNT.get(raw) + 1);
+    seal_superblock(raw);
+    let device = MemDevice::from_image(1024, image.bytes.clone());
+    let report = crate::repair::repair(&device, fstitch_core::RepairMode::Yes).expect("readable");
+    let left: Vec<_> = report.left.findings.iter().map(|found| found.code).collect();
+    assert_eq!(left, ["superblock-damaged"]);
+    assert!(device.image() == image.bytes, "a copy that ends early would lose its rest");
+}
+
+/// Extents that have the file block that no file can have, which nothing else speaks against.
+const LAST: &[Case] = &[
+    case("the only extent", "extent-order", |image| {
+        inode(image, "small20", |raw| EE_BLOCK.put(&mut raw[ROOT + FIRST..], u32::MAX));
+    }),
+    case("the last extent of a node", "extent-order", |image| {
+        let block = image.node("unwritten", 1);
+        EE_BLOCK.put(&mut image.block(block)[FIRST + 5 * 12..], u32::MAX);
+        EE_LEN.put(&mut image.block(block)[FIRST + 5 * 12..], 1);
+        image.seal_node("unwritten", block);
+    }),
+];
+
+#[test]
+fn no_extent_has_the_last_number_of_a_file_block() {
+    check("1k", LAST);
 }
 
 /// The inode of a file as one that holds the quotas of somebody.
