@@ -7,12 +7,11 @@ use super::extents::{self, Fate, VisitExtents, walk_extents};
 use super::inodes::{self, Scan};
 use super::mmp;
 use super::parts::blocks_max;
-use super::rebuild::rebuild;
+use super::rebuild::squeeze;
 use super::seals::Map;
 use super::state::{Mending, State, Volume};
 use super::walk::{Pointer, Verdict, Visit, walk};
 use crate::ext2::layout::extent::Extent;
-use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::{EXTENTS_FL, I_FLAGS, pointer_field};
 use crate::ext2::num::{idx, wide};
 
@@ -29,7 +28,7 @@ pub(super) struct Totals {
 }
 
 /// Claims the blocks of superblock copies, descriptors, bitmaps and inode tables.
-pub(super) fn claim_metadata(volume: &mut Volume<'_>, state: &mut State) {
+pub(super) fn claim_metadata(volume: &Volume<'_>, state: &mut State) {
     let shape = &volume.shape;
     let mut claim = |block: u32, group: u32, what: &str| {
         if !state.claim(block) {
@@ -52,9 +51,6 @@ pub(super) fn claim_metadata(volume: &mut Volume<'_>, state: &mut State) {
             claim(descriptor.inode_table + at, group, "inode table");
         }
     }
-    if volume.groups.iter().any(GroupDescriptor::is_block_uninit) {
-        volume.metadata = state.used.clone();
-    }
     // No group without a bitmap has it.
     if let Some(block) = mmp::place(volume)
         && !state.claim(block)
@@ -73,7 +69,8 @@ pub(super) fn claim_map(scan: &mut Scan<'_, '_>, kind: FileKind, totals: &mut To
         return Ok(());
     }
     let seen = walk_extents(scan.volume, (scan.ino, scan.raw), keep, &mut visitor)?;
-    if seen.rebuild && rebuild(scan.volume, scan.state, (scan.ino, scan.raw), &seen.kept)? {
+    if seen.rebuild {
+        squeeze(scan.volume, scan.state, (scan.ino, scan.raw), &seen)?;
         scan.changed = true;
     }
     Ok(())
@@ -174,6 +171,10 @@ impl VisitExtents for Claimer<'_> {
             self.state.claim(block);
         }
         Ok(Fate::Keep)
+    }
+
+    fn meets_others(&self, first: u32, count: u32) -> bool {
+        (first..first + count).any(|block| self.state.has_owner(block))
     }
 
     fn damaged(&mut self, code: &'static str, text: String) -> bool {
@@ -286,16 +287,12 @@ pub(super) fn cut_extents(
     (ino, raw): (u32, &mut [u8]),
     end: u64,
 ) -> Result<()> {
-    let mut kept = Vec::new();
-    extents::list(volume, state, (ino, raw), &mut |extent| {
-        let first = u64::from(extent.block);
-        if first < end {
-            let len = u32::try_from(extent.end().min(end) - first).expect("a part of an extent");
-            kept.push(Extent { len, ..extent });
-        }
-    })?;
-    rebuild(volume, state, (ino, raw), &kept)?;
-    Ok(())
+    let mut seen = extents::whole(volume, state, (ino, raw))?;
+    seen.kept.retain(|extent| u64::from(extent.block) < end);
+    if let Some(last) = seen.kept.last_mut() {
+        last.len = u32::try_from(last.end().min(end) - u64::from(last.block)).expect("a part of an extent");
+    }
+    squeeze(volume, state, (ino, raw), &seen)
 }
 
 struct Cutter {

@@ -51,6 +51,11 @@ pub(super) trait VisitExtents {
     /// Judges an extent whose place in the tree and in the volume is sound.
     fn extent(&mut self, volume: &Volume<'_>, extent: Extent) -> Result<Fate>;
 
+    /// Whether any of `count` blocks from `first` on, which lie in the volume, has an owner.
+    fn meets_others(&self, _first: u32, _count: u32) -> bool {
+        false
+    }
+
     /// Something of the tree is damaged; whether that is to be mended.
     fn damaged(&mut self, code: &'static str, text: String) -> bool;
 }
@@ -62,6 +67,8 @@ pub(super) struct Seen {
     pub(super) kept: Vec<Extent>,
     /// The tree must be made again from them.
     pub(super) rebuild: bool,
+    /// The blocks of the nodes that are this tree's alone. [only if the extents were asked for]
+    pub(super) nodes: Vec<u32>,
 }
 
 /// Visits everything in the tree of inode `ino`, whose bytes are `raw`, in file order. With `keep`, the extents that stay
@@ -169,9 +176,9 @@ impl Walk<'_, '_> {
         let (first, (mut len, unwritten)) = (u64::from(EE_BLOCK.get(entry)), length(entry));
         let end = first + u64::from(len);
         let over = |next: Option<u64>| next.filter(|next| (self.next..end).contains(next));
-        // If several entries or the node above speak against one, they are right: it is left out, or cut.
+        // If several entries, the node above or the owners of blocks speak against one, they are right: it is left out, or cut.
         if let Some(next) = over(behind[0])
-            && (over(behind[1]).is_some() || end > high)
+            && (over(behind[1]).is_some() || end > high || self.is_anothers_behind(entry, next))
         {
             let text = format!("file blocks {first}..{end} before those from {next} on");
             self.damaged("extent-order", text);
@@ -207,6 +214,20 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
+    /// Whether an entry of a leaf maps what is another's, or no block of the volume, from file block `next` on and not before.
+    fn is_anothers_behind(&self, entry: &[u8], next: u64) -> bool {
+        let (before, (len, unwritten)) = (next.saturating_sub(u64::from(EE_BLOCK.get(entry))), length(entry));
+        let Some(before) = u32::try_from(before).ok().filter(|&before| 0 < before && before < len) else {
+            return false;
+        };
+        let Ok(own) = parse(self.volume, entry, (before, unwritten)) else { return false };
+        if self.visit.meets_others(own.start, before) {
+            return false;
+        }
+        let is_inside = parse(self.volume, entry, (len, unwritten)).is_ok();
+        !is_inside || self.visit.meets_others(own.start + before, len - before)
+    }
+
     fn index_entry(&mut self, entry: &[u8], depth: u16, high: u64) -> Result<()> {
         let logical = u64::from(EI_BLOCK.get(entry));
         let block = u64::from(EI_LEAF_LO.get(entry)) | u64::from(EI_LEAF_HI.get(entry)) << 32;
@@ -217,6 +238,9 @@ impl Walk<'_, '_> {
         if !self.visit.node(self.volume, block, logical)? {
             self.seen.rebuild |= self.keep;
             return Ok(());
+        }
+        if self.keep {
+            self.seen.nodes.push(block);
         }
         let mut bytes = vec![0; self.volume.block_size()];
         self.volume.read(block, BlockKind::Indirect, &mut bytes)?;
@@ -247,6 +271,11 @@ pub(super) fn list(
 ) -> Result<()> {
     walk_extents(volume, inode, false, &mut Listing { state, each })?;
     Ok(())
+}
+
+/// The same extents and the blocks of the nodes, for who makes the tree again.
+pub(super) fn whole(volume: &Volume<'_>, state: &State, inode: (u32, &[u8])) -> Result<Seen> {
+    walk_extents(volume, inode, true, &mut Listing { state, each: &mut |_| () })
 }
 
 struct Listing<'a> {

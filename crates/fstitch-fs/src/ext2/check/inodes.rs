@@ -296,6 +296,7 @@ impl Scan<'_, '_> {
         self.extra_fields();
         self.flags(kind);
         self.foreign_fields();
+        self.extents_inside(kind);
         let attributes = self.attributes()?;
         match kind {
             FileKind::Regular | FileKind::Directory => self.mapped(kind, attributes),
@@ -569,13 +570,33 @@ impl Scan<'_, '_> {
         Ok(())
     }
 
+    /// A root of a tree of extents where by a flag the contents are. Those would have their attribute, or not be longer than
+    /// there is room for.
+    fn extents_inside(&mut self, kind: FileKind) {
+        let mapped = matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink);
+        if !mapped || !self.is_inline() || !self.has_root_of_extents() {
+            return;
+        }
+        let room = xattrs::inline_value(self.raw).map(|value| wide(FAST_SYMLINK + value.len()));
+        if room.is_some_and(|room| self.size() <= room) {
+            return;
+        }
+        let flags = self.get(I_FLAGS);
+        let text = format!("inode {} is mapped by extents, but by its flags {flags:#x} is not", self.ino);
+        // Also where nothing is mended, so that all see who owns its blocks.
+        I_FLAGS.put(self.raw, flags & !INLINE_DATA_FL | EXTENTS_FL);
+        self.changed |= self.state.corrupt("inode-extents-flag", text);
+    }
+
+    fn has_root_of_extents(&self) -> bool {
+        self.volume.shape.features.has_incompat(incompat::EXTENTS)
+            && extents::header(&self.raw[extents::ROOT], None).is_ok()
+    }
+
     /// A map that is the root of a tree of extents by its contents, but not by the inode's flag.
     fn extents_without_flag(&mut self) {
         let flags = self.get(I_FLAGS);
-        let root = &self.raw[extents::ROOT];
-        let lost = flags & EXTENTS_FL == 0
-            && self.volume.shape.features.has_incompat(incompat::EXTENTS)
-            && extents::header(root, None).is_ok();
+        let lost = flags & EXTENTS_FL == 0 && self.has_root_of_extents();
         let text = format!("inode {} is mapped by extents, but lacks the flag", self.ino);
         if lost && self.state.corrupt("inode-extents-flag", text) {
             self.put(I_FLAGS, flags | EXTENTS_FL);

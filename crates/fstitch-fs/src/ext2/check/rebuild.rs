@@ -6,7 +6,7 @@
 use fstitch_core::Result;
 
 use super::claims::allocate;
-use super::extents::ROOT;
+use super::extents::{ROOT, Seen};
 use super::state::{State, Volume};
 use crate::ext2::layout::extent::{
     Entries, Extent, Index, Node, ROOT_MAX, UNWRITTEN_MAX, WRITTEN_MAX, block_max,
@@ -17,22 +17,73 @@ use crate::ext2::layout::extent::{
 pub(super) fn rebuild(
     volume: &Volume<'_>,
     state: &mut State,
-    (ino, raw): (u32, &mut [u8]),
+    inode: (u32, &mut [u8]),
     extents: &[Extent],
 ) -> Result<bool> {
+    let mut room = Room { blocks: Vec::new(), own: Vec::new() };
+    build(volume, state, inode, merged(extents), &mut room)
+}
+
+/// Puts a tree of the extents that were kept into the inode, as [`rebuild`] does, whatever room there is. Where nothing is
+/// free, nodes go to the places of those that were, which a crash may leave half done; where these are not enough, the
+/// longest extents stay.
+pub(super) fn squeeze(
+    volume: &Volume<'_>,
+    state: &mut State,
+    (ino, raw): (u32, &mut [u8]),
+    seen: &Seen,
+) -> Result<()> {
+    let mut room = Room { blocks: Vec::new(), own: seen.nodes.clone() };
+    let extents = merged(&seen.kept);
+    if build(volume, state, (ino, raw), extents.clone(), &mut room)? {
+        return Ok(());
+    }
+    let nodes = room.blocks.len().min(usize::from(ROOT_MAX));
+    let most = (nodes * usize::from(block_max(volume.block_size()))).max(usize::from(ROOT_MAX));
+    let mut room = Room { blocks: Vec::new(), own: room.blocks };
+    let fits = build(volume, state, (ino, raw), longest(extents, most), &mut room)?;
+    debug_assert!(fits, "the root has room for its nodes");
+    Ok(())
+}
+
+/// Where nodes go.
+struct Room {
+    /// Blocks that have nodes now.
+    blocks: Vec<u32>,
+    /// Blocks of the same inode to be taken where none is free.
+    own: Vec<u32>,
+}
+
+impl Room {
+    fn take(&mut self, volume: &Volume<'_>, state: &mut State) -> Result<Option<u32>> {
+        let block = allocate(volume, state)?.or_else(|| self.own.pop());
+        self.blocks.extend(block);
+        Ok(block)
+    }
+}
+
+fn build(
+    volume: &Volume<'_>,
+    state: &mut State,
+    (ino, raw): (u32, &mut [u8]),
+    extents: Vec<Extent>,
+    room: &mut Room,
+) -> Result<bool> {
     let owner = volume.owner(ino, raw);
-    let room = usize::from(block_max(volume.block_size()));
+    let max = block_max(volume.block_size());
     let mut depth = 0;
-    let mut level = Entries::Leaf(merged(extents));
+    let mut level = Entries::Leaf(extents);
     while level.len() > usize::from(ROOT_MAX) {
+        let parts = chunks(&level, usize::from(max));
         let mut above = Vec::new();
-        for entries in chunks(&level, room) {
-            let first = first_block(&entries);
-            let Some(block) = allocate(volume, state)? else { return Ok(false) };
+        for entries in &parts {
+            let Some(node) = room.take(volume, state)? else { return Ok(false) };
+            above.push(Index { block: first_block(entries), node });
+        }
+        for (entries, index) in parts.into_iter().zip(&above) {
             let mut bytes = vec![0; volume.block_size()];
-            Node { depth, max: block_max(volume.block_size()), entries }.encode_into(&mut bytes);
-            volume.write_node(block, owner, &mut bytes)?;
-            above.push(Index { block: first, node: block });
+            Node { depth, max, entries }.encode_into(&mut bytes);
+            volume.write_node(index.node, owner, &mut bytes)?;
         }
         level = Entries::Inner(above);
         depth += 1;
@@ -42,6 +93,14 @@ pub(super) fn rebuild(
     root.fill(0);
     Node { depth, max: ROOT_MAX, entries: level }.encode_into(root);
     Ok(true)
+}
+
+/// The `most` longest extents, in their order.
+fn longest(mut extents: Vec<Extent>, most: usize) -> Vec<Extent> {
+    extents.sort_by_key(|extent| std::cmp::Reverse(extent.len));
+    extents.truncate(most);
+    extents.sort_by_key(|extent| extent.block);
+    extents
 }
 
 /// The entries in parts of at most `room`.
@@ -90,5 +149,13 @@ mod tests {
         assert_eq!(merged(&all), [at(0, 10, 5, false), at(5, 15, 1, true), at(7, 16, 1, true)]);
         let long = [at(0, 10, WRITTEN_MAX, false), at(WRITTEN_MAX, 10 + WRITTEN_MAX, 1, false)];
         assert_eq!(merged(&long), long);
+    }
+
+    #[test]
+    fn the_longest_extents_stay_in_order() {
+        let at = |block, len| Extent { block, len, start: 10 + block, unwritten: false };
+        let all = vec![at(0, 1), at(2, 5), at(9, 2), at(20, 9), at(40, 1)];
+        assert_eq!(longest(all.clone(), 3), [at(2, 5), at(9, 2), at(20, 9)]);
+        assert_eq!(longest(all.clone(), 9), all);
     }
 }

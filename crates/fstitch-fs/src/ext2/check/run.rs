@@ -139,7 +139,7 @@ impl Run {
             return Outcome::of(state, &volume);
         }
         let before = state.report.total;
-        claims::claim_metadata(&mut volume, &mut state);
+        claims::claim_metadata(&volume, &mut state);
         if state.report.total > before && !matches!(self.mending, Mending::Nothing) {
             // Whose blocks these are nobody knows, so nothing can be mended by them.
             return Outcome::of(state, &volume);

@@ -92,9 +92,9 @@ impl Volume<'_> {
         !self.compares() || self.shape.sums.are_attributes_right(u64::from(block), bytes)
     }
 
-    /// Whether the sum of a block of the orphan file is right.
+    /// Whether the sum of a block of the orphan file is right: 0 where there are none, for others compare the whole block.
     pub(super) fn orphan_sum_matches(&self, owner: InodeSums, block: u64, bytes: &[u8]) -> bool {
-        !self.compares() || owner.orphan_block(block, bytes).is_none_or(|sum| is_placed(bytes, sum))
+        !self.compares() || is_placed(bytes, owner.orphan_block(block, bytes).unwrap_or((bytes.len() - 4, 0)))
     }
 
     /// Whether the sum of a leaf is right; a leaf without a tail has a wrong one.
@@ -208,8 +208,8 @@ impl Volume<'_> {
         Ok(BG_FLAGS.get(&self.read_descriptor(group)?) & map.uninit() != 0)
     }
 
-    /// The bitmap of `group`: what it holds, or what one that was never written means: of blocks, metadata are in use, of
-    /// inodes none.
+    /// The bitmap of `group`: what it holds, or what one that was never written means: of blocks, metadata of this group are in
+    /// use, for who makes the bitmap does not look at others; of inodes none.
     pub(super) fn read_bitmap(&self, group: u32, map: Map, bytes: &mut [u8]) -> Result<()> {
         let (block, kind) = self.bitmap_place(group, map);
         if !self.is_uninit(group, map)? {
@@ -218,10 +218,13 @@ impl Volume<'_> {
         bytes.fill(0);
         let count = match map {
             Map::Blocks => {
-                let start = self.shape.group_start(group);
-                let owned = |at: u32| self.metadata.get(u64::from(start + at));
-                let count = self.shape.group_blocks(group);
-                (0..count).filter(|&at| owned(at)).for_each(|at| put_bit(bytes, idx(at), true));
+                let (start, count) = (self.shape.group_start(group), self.shape.group_blocks(group));
+                let at = &self.groups[idx(group)];
+                let table = at.inode_table..at.inode_table + self.shape.inode_table_blocks();
+                let parts = [at.block_bitmap, at.inode_bitmap].into_iter().chain(table);
+                let here = parts.filter(|block| (start..start + count).contains(block));
+                let overhead = 0..self.shape.group_overhead(group).min(count);
+                overhead.chain(here.map(|block| block - start)).for_each(|at| put_bit(bytes, idx(at), true));
                 count
             }
             Map::Inodes => self.shape.inodes_per_group,

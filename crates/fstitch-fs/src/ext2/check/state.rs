@@ -31,8 +31,6 @@ pub(super) struct Volume<'a> {
     pub(super) shape: Superblock,
     pub(super) raw_super: Vec<u8>,
     pub(super) groups: Vec<GroupDescriptor>,
-    /// Blocks of metadata, if bitmaps of some groups were never written. [after `claim_metadata`]
-    pub(super) metadata: Bits,
 }
 
 impl Volume<'_> {

@@ -5,18 +5,17 @@ use fstitch_core::{
 };
 
 use super::super::source::BlockSource;
-use super::bits::Bits;
 use super::claims::DOUBLE_INDIRECT;
 use super::state::{State, Volume};
 use super::{journal, mmp, orphan_file, places};
 use crate::ext2::layout::checksum::seal_superblock;
 use crate::ext2::layout::feature::{COMPAT_KNOWN, Features, PLAIN, compat, incompat, ro_compat};
-use crate::ext2::layout::group::GroupDescriptor;
+use crate::ext2::layout::group::{BG_FLAGS, BG_ITABLE_UNUSED, BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
 use crate::ext2::layout::inode::{I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
 use crate::ext2::layout::superblock::{
     OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT,
-    S_FIRST_INO, S_FRAGS_PER_GROUP, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE, S_RESERVED_GDT_BLOCKS, S_REV_LEVEL,
-    SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
+    S_FIRST_INO, S_FRAGS_PER_GROUP, S_GRP_QUOTA_INUM, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE, S_PRJ_QUOTA_INUM,
+    S_RESERVED_GDT_BLOCKS, S_REV_LEVEL, S_USR_QUOTA_INUM, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
 use crate::ext2::num::{idx, wide};
 use crate::ext2::view::BlockView;
@@ -36,7 +35,8 @@ pub(super) fn raw_superblock(device: &dyn BlockDevice) -> Result<Vec<u8>> {
 }
 
 /// Features with which a volume is checked. What others add may be in good order in a way that looks like damage here, and
-/// mending would damage it: the files of quotas, clusters, encrypted names.
+/// mending would damage it: the files of quotas, clusters, encrypted names. What nobody ever made, `btree_dir`, is damage or not
+/// known at all, and e2fsck refuses it as well.
 const CHECKED: Features = Features {
     compat: COMPAT_KNOWN | compat::SPARSE_SUPER2,
     incompat: incompat::FILETYPE
@@ -49,7 +49,10 @@ const CHECKED: Features = Features {
         | incompat::CSUM_SEED
         | incompat::LARGE_DIR
         | incompat::INLINE_DATA,
-    ro_compat: PLAIN.ro_compat | ro_compat::HUGE_FILE | ro_compat::UNINIT_BG | ro_compat::METADATA_CSUM,
+    ro_compat: PLAIN.ro_compat & !ro_compat::BTREE_DIR
+        | ro_compat::HUGE_FILE
+        | ro_compat::UNINIT_BG
+        | ro_compat::METADATA_CSUM,
 };
 
 /// Reads and checks a superblock beyond what is needed to use it.
@@ -184,7 +187,7 @@ pub(super) fn open<'a>(
 ) -> Result<std::result::Result<(Volume<'a>, u64), CheckReport>> {
     let mut report = CheckReport::default();
     let mut mended = 0;
-    let mut volume = Volume { source, shape, raw_super, groups: Vec::new(), metadata: Bits::new(0) };
+    let mut volume = Volume { source, shape, raw_super, groups: Vec::new() };
     let mut table = Vec::new();
     for group in 0..volume.shape.group_count() {
         let (block, offset) = volume.shape.descriptor_place(group);
@@ -280,6 +283,8 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     orphan_file::check(volume, state)?;
     mmp::check(volume, state)?;
     fragments(volume, state)?;
+    quotas(volume, state)?;
+    groups(volume, state)?;
     let on = volume.shape.features.compat & compat::RESIZE_INODE != 0;
     let problem = if on { resize_problem(volume)? } else { resize_leftovers(volume)? };
     if let Some(problem) = problem
@@ -298,6 +303,45 @@ fn fragments(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     {
         S_FRAGS_PER_GROUP.put(&mut volume.raw_super, blocks);
         volume.write_super()?;
+    }
+    Ok(())
+}
+
+/// No volume that is checked has quotas, but others take the inodes that are named as theirs for reserved ones.
+fn quotas(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
+    let fields = [S_USR_QUOTA_INUM, S_GRP_QUOTA_INUM, S_PRJ_QUOTA_INUM];
+    let inodes = fields.map(|field| field.get(&volume.raw_super));
+    let text = format!(
+        "inodes {inodes:?} are named for quotas of users, groups and projects, but the feature quota is off"
+    );
+    if volume.shape.is_dynamic() && inodes != [0; 3] && state.corrupt("superblock-quota", text) {
+        fields.iter().for_each(|field| field.put(&mut volume.raw_super, 0));
+        volume.write_super()?;
+    }
+    Ok(())
+}
+
+/// Without sums of descriptors nothing of a group is said never to have been used: nobody looks at it, and who switched the
+/// sums on would believe it.
+fn groups(volume: &Volume<'_>, state: &mut State) -> Result<()> {
+    if volume.shape.features.has_group_sums() {
+        return Ok(());
+    }
+    for group in 0..volume.shape.group_count() {
+        let GroupDescriptor { flags, itable_unused, .. } =
+            GroupDescriptor::raw(&volume.read_descriptor(group)?);
+        if flags & (BLOCK_UNINIT | INODE_UNINIT) == 0 && itable_unused == 0 {
+            continue;
+        }
+        let text = format!(
+            "group {group} has flags {flags:#x} and {itable_unused} inodes that were never used, without a feature for them"
+        );
+        if state.corrupt("group-flags", text) {
+            volume.change_descriptor(group, |raw| {
+                BG_FLAGS.put(raw, 0);
+                BG_ITABLE_UNUSED.put(raw, 0);
+            })?;
+        }
     }
     Ok(())
 }

@@ -13,10 +13,12 @@ use fstitch_fs::ext2::layout::checksum::seal_superblock;
 use fstitch_fs::ext2::layout::extent::{
     EE_BLOCK, EE_LEN, EE_START_LO, EH_DEPTH, EH_ENTRIES, EH_MAGIC, EI_BLOCK,
 };
+use fstitch_fs::ext2::layout::feature::ro_compat;
 use fstitch_fs::ext2::layout::inode::{
     EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_BLOCKS_HIGH, I_CHECKSUM_LO, I_EXTRA_ISIZE,
-    I_FILE_ACL, I_FLAGS, I_MODE, I_SIZE,
+    I_FILE_ACL, I_FLAGS, I_MODE, I_SIZE, INLINE_DATA_FL,
 };
+use fstitch_fs::ext2::layout::superblock::{S_BLOCKS_COUNT, S_FEATURE_RO_COMPAT};
 
 use super::corpus::{filled, shape};
 use super::image::{Image, mended};
@@ -256,6 +258,15 @@ const INSIDE: &[Case] = &[
     case("an entry inside that is too long", "dirent-structure", |image| {
         inode(image, "d1", |raw| Le::put_u16(raw, ROOT + 4 + 4, 400));
     }),
+    case("contents inside by a flag, of a file with a map", "inode-extents-flag", |image| {
+        inode(image, "indirect", |raw| I_FLAGS.put(raw, I_FLAGS.get(raw) & !EXTENTS_FL | INLINE_DATA_FL));
+    }),
+    case("contents inside by a flag, of a directory with a map", "inode-extents-flag", |image| {
+        inode(image, "many", |raw| I_FLAGS.put(raw, I_FLAGS.get(raw) | INLINE_DATA_FL));
+    }),
+    case("all flags that others could have", "inode-extents-flag", |image| {
+        inode(image, "indirect", |raw| I_FLAGS.put(raw, 0x332c_0000));
+    }),
     case("contents inside without the flag", "pointer-invalid", |image| {
         inode(image, "small4", |raw| I_FLAGS.put(raw, 0));
     }),
@@ -406,6 +417,103 @@ fn other_places_of_bitmaps_and_tables_are_not_believed() {
 }
 
 #[test]
+fn a_group_with_the_table_of_another_one_has_a_bitmap() {
+    let elsewhere = case("a table in a group that was never written", "block-marked-free", |image| {
+        assert_eq!(image.descriptor(3)[18] & 2, 2, "a group that was never written");
+        place(image, 2, 8, |_| 27_124);
+    });
+    check("uninit", &[elsewhere]);
+}
+
+/// What only descriptors with sums can say.
+const UNMEANT: &[Case] = &[
+    case("all flags of a group", "group-flags", |image| image.descriptor(1)[18] = 0xff),
+    case("a group whose inodes were never used", "group-flags", |image| image.descriptor(0)[18] = 1),
+    case("a group whose bitmap was never written", "group-flags", |image| image.descriptor(1)[18] = 2),
+    case("inodes that were never used", "group-flags", |image| Le::put_u16(image.descriptor(1), 28, 7)),
+];
+
+#[test]
+fn without_sums_no_group_is_said_never_to_have_been_used() {
+    check("no-sums", UNMEANT);
+}
+
+#[test]
+fn a_volume_that_lost_its_sums_has_none_in_its_orphan_file() {
+    let without = |image: &mut Image| {
+        let raw = image.superblock();
+        S_FEATURE_RO_COMPAT.put(raw, S_FEATURE_RO_COMPAT.get(raw) & !ro_compat::METADATA_CSUM);
+    };
+    check("orphan-file", &[case("no sums", "orphan-file", without)]);
+}
+
+#[test]
+fn trees_in_directories_are_refused_by_name() {
+    let scratch = Scratch::new("ext4-btree-dir");
+    let Some(healthy) = filled(&scratch, shape("1k")) else { return };
+    let mut image = Image::new(&scratch, healthy);
+    let raw = image.superblock();
+    S_FEATURE_RO_COMPAT.put(raw, S_FEATURE_RO_COMPAT.get(raw) | ro_compat::BTREE_DIR);
+    seal_superblock(raw);
+    let (code, text) = e2fsck_image(&scratch, "judge", &image.bytes);
+    assert!(code >= 8 && text.contains("unsupported feature"), "{text}");
+    let error = check_ext2(&MemDevice::from_image(1024, image.bytes)).expect_err("refused");
+    assert!(error.to_string().contains("btree_dir"), "{error}");
+}
+
+#[test]
+fn a_volume_that_is_larger_than_its_device_is_left_alone() {
+    let scratch = Scratch::new("ext4-truncated");
+    let Some(healthy) = filled(&scratch, shape("4k")) else { return };
+    let mut image = Image::new(&scratch, healthy);
+    let raw = image.superblock();
+    S_BLOCKS_COUNT.put(raw, S_BLOCKS_COUNT.get(raw) + 1);
+    seal_superblock(raw);
+    let device = MemDevice::from_image(1024, image.bytes.clone());
+    let report = crate::repair::repair(&device, fstitch_core::RepairMode::Yes).expect("readable");
+    let left: Vec<_> = report.left.findings.iter().map(|found| found.code).collect();
+    assert_eq!(left, ["superblock-damaged"]);
+    assert!(device.image() == image.bytes, "a copy that ends early would lose its rest");
+}
+
+/// Extents that have the file block that no file can have, which nothing else speaks against.
+const LAST: &[Case] = &[
+    case("the only extent", "extent-order", |image| {
+        inode(image, "small20", |raw| EE_BLOCK.put(&mut raw[ROOT + FIRST..], u32::MAX));
+    }),
+    case("the last extent of a node", "extent-order", |image| {
+        let block = image.node("unwritten", 1);
+        EE_BLOCK.put(&mut image.block(block)[FIRST + 5 * 12..], u32::MAX);
+        EE_LEN.put(&mut image.block(block)[FIRST + 5 * 12..], 1);
+        image.seal_node("unwritten", block);
+    }),
+];
+
+#[test]
+fn no_extent_has_the_last_number_of_a_file_block() {
+    check("1k", LAST);
+}
+
+/// The inode of a file as one that holds the quotas of somebody.
+fn quota(image: &mut Image, field: usize) {
+    let ino = image.inode("small28").0;
+    let raw = image.superblock();
+    Le::put_u32(raw, field, ino);
+    seal_superblock(raw);
+}
+
+#[test]
+fn without_the_feature_no_inode_has_quotas() {
+    const QUOTAS: &[Case] = &[
+        case("quotas of users", "superblock-quota", |image| quota(image, 0x240)),
+        case("quotas of groups", "superblock-quota", |image| quota(image, 0x244)),
+        case("quotas of projects", "superblock-quota", |image| quota(image, 0x26c)),
+    ];
+    check("1k", QUOTAS);
+    check("no-sums", QUOTAS);
+}
+
+#[test]
 fn one_extent_that_speaks_against_all_others_is_the_one_that_goes() {
     let scratch = Scratch::new("ext4-outlier");
     let Some(healthy) = filled(&scratch, shape("1k")) else { return };
@@ -431,6 +539,43 @@ fn one_extent_that_speaks_against_all_others_is_the_one_that_goes() {
         let after = blocks(&device.image(), ino);
         assert!(after + 1 >= before, "{before} blocks, {after} are left");
     }
+}
+
+/// The entry of the last written block in the node of `unwritten`, which has one more extent behind it.
+const LAST_BUT_ONE: usize = FIRST + 4 * 12;
+
+/// Extents that have most of the volume, and so more than could be copied.
+const ENDLESS: &[Case] = &[
+    case("an extent over the last one and the blocks of others", "extent-order", |image| {
+        let block = image.node("unwritten", 1);
+        EE_LEN.put(&mut image.block(block)[LAST_BUT_ONE..], 0x51bc);
+        image.seal_node("unwritten", block);
+    }),
+    case("an extent over the last one and the end of the volume", "extent-order", |image| {
+        let block = image.node("unwritten", 1);
+        EE_LEN.put(&mut image.block(block)[LAST_BUT_ONE..], 0x7fff);
+        image.seal_node("unwritten", block);
+    }),
+    case("a last extent of others' blocks", "block-shared", |image| {
+        inode(image, "small20", |raw| {
+            EE_LEN.put(&mut raw[ROOT + FIRST..], 20_000);
+            EE_START_LO.put(&mut raw[ROOT + FIRST..], 1500);
+        });
+    }),
+    case("extents of others' blocks", "block-shared", |image| {
+        let block = image.node("unwritten", 1);
+        for entry in image.block(block)[FIRST..][..6 * 12].chunks_exact_mut(12) {
+            EE_START_LO.put(entry, 100);
+        }
+        EE_LEN.put(&mut image.block(block)[FIRST + 5 * 12..], 20_000);
+        image.seal_node("unwritten", block);
+    }),
+];
+
+#[test]
+fn extents_of_more_than_could_be_copied_are_mended() {
+    check("1k", ENDLESS);
+    check("no-sums", ENDLESS);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::image::mended;
 use super::used::use_for_reading;
 use crate::mutate::{SEED, damage};
 use crate::repair::repair;
-use crate::support::{Scratch, e2fsck_image};
+use crate::support::{Scratch, e2fsck_image, run};
 
 /// Shapes whose damage differs most.
 const MUTATED: &[&str] =
@@ -42,6 +42,17 @@ fn only() -> Option<(String, u64)> {
     Some((shape.into(), run.parse().ok()?))
 }
 
+/// Whether the reference cannot begin, or does not when it is to mend: it only looks at a volume that is larger than its device.
+fn gives_up(scratch: &Scratch, bytes: &[u8]) -> bool {
+    if e2fsck_image(scratch, "judge", bytes).0 >= HOPELESS {
+        return true;
+    }
+    let path = scratch.path("given-up");
+    std::fs::write(&path, bytes).expect("room for the image");
+    let (code, text) = run("e2fsck", &["-fy", path.to_str().expect("plain path")]);
+    code >= HOPELESS && text.contains("Abort? yes")
+}
+
 /// Keeps the one image to look at, and tells what is found.
 fn keep(bytes: &[u8], report: &Result<CheckReport>) {
     let device = MemDevice::from_image(1024, bytes.to_vec());
@@ -61,6 +72,8 @@ struct Tally {
     images: u64,
     clean: u64,
     refused: u64,
+    /// And of these by the reference as well.
+    refused_too: u64,
     /// For both: no superblock.
     hopeless: u64,
     /// Files kept, against the reference.
@@ -102,6 +115,7 @@ impl Tally {
         if report.is_err() {
             // A feature that we do not know, by a bit of the superblock.
             self.refused += 1;
+            self.refused_too += u64::from(e2fsck_image(scratch, "judge", &bytes).0 >= HOPELESS);
             return;
         }
         let mended = match mended(scratch, &format!("{name}, after {log:?}"), bytes.clone()) {
@@ -109,8 +123,7 @@ impl Tally {
             Err(problem) => {
                 // Without a copy of the superblock there is nothing to begin with: for the reference either.
                 let hopeless = |report: CheckReport| report.findings[0].code == "superblock-damaged";
-                let (code, _) = e2fsck_image(scratch, "judge", &bytes);
-                if report.is_ok_and(hopeless) && code >= HOPELESS {
+                if report.is_ok_and(hopeless) && gives_up(scratch, &bytes) {
                     self.hopeless += 1;
                 } else {
                     self.failures.push(problem);
@@ -134,9 +147,10 @@ impl Tally {
     }
 
     fn tell(self, what: &str) {
-        let Self { images, clean, refused, hopeless, fewer, same, more, unmended, failures } = self;
+        let Self { images, clean, refused, refused_too, hopeless, fewer, same, more, unmended, failures } =
+            self;
         println!(
-            "{what}: {images} images; {clean} sound for both, {refused} refused by name, {hopeless} without a superblock for both; files kept: {same} as many as by the \
+            "{what}: {images} images; {clean} sound for both, {refused} refused by name ({refused_too} by both), {hopeless} without a superblock for both; files kept: {same} as many as by the \
              reference, {more} more, {fewer} fewer, {unmended} that it did not mend; {} failures",
             failures.len()
         );
