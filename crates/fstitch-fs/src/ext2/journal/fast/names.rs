@@ -16,7 +16,7 @@ use crate::ext2::layout::dirent::{
     D_INODE, D_REC_LEN, ENTRY_MIN, Slot, entries, entry_size, put_empty_leaf, put_entry, put_first_entries,
     rec_len_field,
 };
-use crate::ext2::layout::extent::Extent;
+use crate::ext2::layout::extent::{Extent, LOGICAL_END};
 use crate::ext2::layout::inode::DIRECTORY_LINK_MAX;
 use crate::ext2::num::{idx64, small, wide};
 
@@ -289,7 +289,7 @@ impl Apply<'_, '_, '_> {
         }
         dir.disk.flags &= !InodeFlags::INDEX;
         (dir.disk.nlink, dir.disk.size) = (2, 0);
-        self.edit_tree(dir, |tree| tree.remove(&(0..1 << 32)))?;
+        self.edit_tree(dir, |tree| tree.remove(&(0..LOGICAL_END)))?;
         let names = Names { blocks: Vec::new(), places: BTreeMap::new(), room: Vec::new() };
         self.dirs.insert(dir.ino, names);
         let at = self.grow(dir)?;

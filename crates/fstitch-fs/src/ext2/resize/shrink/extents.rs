@@ -9,14 +9,14 @@ use super::room::Room;
 use crate::ext2::extents::expected_node;
 use crate::ext2::extents::tree::{Found, Nodes, Tree};
 use crate::ext2::journal::{Loaded, Pass};
-use crate::ext2::layout::extent::{Entries, Extent, Node, block_max};
+use crate::ext2::layout::extent::{Entries, Extent, LOGICAL_END, Node, block_max};
 
 /// Blocks of an extent that are moved at once.
 const AT_ONCE: u32 = 8192;
 /// Blocks that an edit may change or make: two on each level, and a new root's.
 const EDIT_MAX: usize = 12;
 /// Behind the last file block.
-const END: u64 = 1 << 32;
+const END: u64 = LOGICAL_END;
 
 /// Nodes as a batch has changed them, and blocks for new ones.
 struct MovedNodes<'w, 'a, 'd> {
