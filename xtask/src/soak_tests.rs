@@ -141,7 +141,7 @@ pub const BPFS: Subject = Subject {
             1,
         ),
         bpfs("every two operations", "pairs_of_operations", &[("FSTITCH_CRASH_STEP", "1")], 1, 1),
-        bpfs("random programs", "random_programs", &[SEEDS], 5200, 100),
+        bpfs("random programs", "random_programs", &[SEEDS], 5300, 100),
     ],
 };
 
