@@ -63,7 +63,8 @@ pub(super) fn claim_metadata(volume: &Volume<'_>, state: &mut State) {
 pub(super) fn claim_map(scan: &mut Scan<'_, '_>, kind: FileKind, totals: &mut Totals) -> Result<()> {
     let by_extents = I_FLAGS.get(scan.raw) & EXTENTS_FL != 0;
     let keep = by_extents && matches!(scan.state.mending, Mending::Everything { .. });
-    let mut visitor = Claimer { state: scan.state, ino: scan.ino, kind, totals };
+    let end = (kind == FileKind::Regular).then(|| scan.size().div_ceil(wide(scan.volume.block_size())));
+    let mut visitor = Claimer { state: scan.state, ino: scan.ino, kind, end, totals };
     if !by_extents {
         scan.changed |= walk(scan.volume, scan.raw, &mut visitor)?;
         return Ok(());
@@ -97,6 +98,8 @@ struct Claimer<'a> {
     state: &'a mut State,
     ino: u32,
     kind: FileKind,
+    /// The file block at which a file ends, by its size.
+    end: Option<u64>,
     totals: &'a mut Totals,
 }
 
@@ -175,6 +178,10 @@ impl VisitExtents for Claimer<'_> {
 
     fn meets_others(&self, first: u32, count: u32) -> bool {
         (first..first + count).any(|block| self.state.has_owner(block))
+    }
+
+    fn end(&self) -> Option<u64> {
+        self.end
     }
 
     fn damaged(&mut self, code: &'static str, text: String) -> bool {

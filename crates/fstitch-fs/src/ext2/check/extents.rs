@@ -56,6 +56,11 @@ pub(super) trait VisitExtents {
         false
     }
 
+    /// The file block at which the inode's contents end, if it says so.
+    fn end(&self) -> Option<u64> {
+        None
+    }
+
     /// Something of the tree is damaged; whether that is to be mended.
     fn damaged(&mut self, code: &'static str, text: String) -> bool;
 }
@@ -185,6 +190,17 @@ impl Walk<'_, '_> {
             if next <= first {
                 return Ok(());
             }
+            len = u32::try_from(next - first).expect("shorter than it was");
+        }
+        // Behind the end of the file an extent is believed as far as nobody else has these blocks.
+        let end = first + u64::from(len);
+        if !unwritten
+            && let Some(next) = self.visit.end().filter(|next| (first + 1..end).contains(next))
+            && self.is_anothers_behind(entry, next)
+        {
+            let text =
+                format!("file blocks {first}..{end} of a file that ends at {next}, and others' behind");
+            self.damaged("extent-order", text);
             len = u32::try_from(next - first).expect("shorter than it was");
         }
         let extent = match parse(self.volume, entry, (len, unwritten)) {

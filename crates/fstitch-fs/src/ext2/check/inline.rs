@@ -30,7 +30,8 @@ impl Scan<'_, '_> {
         if !fits && self.state.corrupt("inline-size", text) {
             self.set_size(room);
         }
-        if kind == FileKind::Symlink && !self.inline_target_is_sane(size) {
+        // A target for which there is room in the place of the map lies there without the flag.
+        if kind == FileKind::Symlink && (size < room || !self.inline_target_is_sane(size)) {
             self.bad("symlink-bad");
         }
         if self.get(I_FLAGS) & EXTENTS_FL != 0 {

@@ -252,6 +252,12 @@ const INSIDE: &[Case] = &[
     case("a directory inside of another length", "inline-size", |image| {
         inode(image, "d1", |raw| I_SIZE.put(raw, 24));
     }),
+    case("a file inside that became a link", "symlink-bad", |image| {
+        inode(image, "small1", |raw| {
+            I_MODE.put(raw, 0o120_777);
+            I_SIZE.put(raw, 1);
+        });
+    }),
     case("a directory inside without a parent", "dir-dotdot-wrong", |image| {
         inode(image, "d1", |raw| Le::put_u32(raw, ROOT, 0));
     }),
@@ -357,7 +363,7 @@ fn judge(scratch: &Scratch, healthy: &[u8], case: &Case) -> Result<Option<Orderi
     if objects == case.tolerated {
         return Err(format!("{name}: the reference says {text}"));
     }
-    let mended = mended(scratch, name, image.bytes)?;
+    let mended = mended(scratch, name, image.bytes).map_err(|unmended| unmended.text)?;
     match mended.reference.map(|files| mended.files.cmp(&files)) {
         _ if mended.verdict.0 != 0 => Err(format!("{name}, mended: the reference says {}", mended.verdict.1)),
         Some(Ordering::Less) => Err(format!("{name}: {} files, {:?}", mended.files, mended.reference)),
@@ -569,6 +575,12 @@ const ENDLESS: &[Case] = &[
         }
         EE_LEN.put(&mut image.block(block)[FIRST + 5 * 12..], 20_000);
         image.seal_node("unwritten", block);
+    }),
+    case("an extent over the end of its file and the blocks of others", "extent-order", |image| {
+        inode(image, "small20", |raw| EE_LEN.put(&mut raw[ROOT + FIRST..], 0x51bc));
+    }),
+    case("an extent over the end of its file and of the volume", "extent-order", |image| {
+        inode(image, "small20", |raw| EE_LEN.put(&mut raw[ROOT + FIRST..], 0x7fff));
     }),
 ];
 

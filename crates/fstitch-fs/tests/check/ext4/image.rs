@@ -169,16 +169,26 @@ fn files(text: &str) -> i64 {
     counts.split('/').next().and_then(|count| count.parse().ok()).unwrap_or(-1)
 }
 
+/// What a repair did not mend.
+pub struct Unmended {
+    /// What was found and what is left, in words.
+    pub text: String,
+    /// The codes of what is left; none where the volume could not be read.
+    pub left: Vec<&'static str>,
+}
+
 /// Repairs `bytes`; nothing is left for us, or what is.
-pub fn mended(scratch: &Scratch, name: &str, bytes: Vec<u8>) -> Result<Mended, String> {
+pub fn mended(scratch: &Scratch, name: &str, bytes: Vec<u8>) -> Result<Mended, Unmended> {
     let path = scratch.path("reference");
     std::fs::write(&path, &bytes).expect("room for the image");
     let before = bytes[..2 * SUPERBLOCK_SIZE].to_vec();
     let device = MemDevice::from_image(1024, bytes);
-    let report = repair(&device, RepairMode::Yes).map_err(|error| format!("{name}: {error}"))?;
+    let report = repair(&device, RepairMode::Yes)
+        .map_err(|error| Unmended { text: format!("{name}: {error}"), left: Vec::new() })?;
     if !report.left.is_clean() {
         let (found, left) = (&report.found.findings, &report.left.findings);
-        return Err(format!("{name}: found {found:#?}\nleft {left:#?}"));
+        let text = format!("{name}: found {found:#?}\nleft {left:#?}");
+        return Err(Unmended { text, left: left.iter().map(|finding| finding.code).collect() });
     }
     let image = device.image();
     let verdict = e2fsck_image(scratch, "mended", &image);

@@ -2,8 +2,9 @@
 //! by the reference. Damaged are random bytes of the image, or single fields of structures whose sums are made right again.
 //!
 //! `FSTITCH_MUTATIONS=1000` is the number of images for each shape and kind of damage, `FSTITCH_MUTATION_SEED=7` another
-//! seed for all of them. Whatever is wrong of any image is told at the end, with what makes it again; `FSTITCH_MUTATION_RUN=1k:73`
-//! looks at this one only, tells what is found, and keeps it as `/tmp/mutated-damaged` and `/tmp/mutated-mended`.
+//! seed for all of them; `FSTITCH_MUTATION_RUN=1k:73` looks at this one only. Whatever is wrong of any image is told at the end.
+//! As no image is made twice (the kernel writes times, and numbers of its own), each of which something is wrong is kept as
+//! `/tmp/mutated-1k-73`: `FSTITCH_MUTATION_IMAGE=/tmp/mutated-1k-73` looks at it again, and tells what is found.
 
 use std::cmp::Ordering;
 
@@ -53,12 +54,18 @@ fn gives_up(scratch: &Scratch, bytes: &[u8]) -> bool {
     code >= HOPELESS && text.contains("Abort? yes")
 }
 
-/// Keeps the one image to look at, and tells what is found.
-fn keep(bytes: &[u8], report: &Result<CheckReport>) {
+/// The one image to look at that was kept before.
+fn kept() -> Option<String> {
+    std::env::var("FSTITCH_MUTATION_IMAGE").ok()
+}
+
+/// Tells what is found in the one image to look at, and keeps what is made of it.
+fn tell_all(path: &str, bytes: &[u8], report: &Result<CheckReport>) {
     let device = MemDevice::from_image(1024, bytes.to_vec());
-    std::fs::write("/tmp/mutated-damaged", bytes).expect("room for the image");
     println!("found {report:#?}\nrepaired {:#?}", repair(&device, RepairMode::Yes));
-    std::fs::write("/tmp/mutated-mended", device.image()).expect("room for the image");
+    let mended = format!("{path}-mended");
+    std::fs::write(&mended, device.image()).expect("room for the image");
+    println!("kept as {mended}");
 }
 
 /// The seed of run `n`, by the step that the kind of damage has.
@@ -86,11 +93,17 @@ struct Tally {
 }
 
 impl Tally {
-    /// As [`Tally::judge`]; a panic is a failure like others.
+    /// As [`Tally::judge`]; a panic is a failure like others, and what is wrong is kept.
     fn judge_safely(&mut self, scratch: &Scratch, name: &str, bytes: Vec<u8>, log: &[String]) {
-        let judged = std::panic::AssertUnwindSafe(|| self.judge(scratch, name, bytes, log));
+        let before = (self.fewer, self.failures.len());
+        let judged = std::panic::AssertUnwindSafe(|| self.judge(scratch, name, bytes.clone(), log));
         if std::panic::catch_unwind(judged).is_err() {
             self.failures.push(format!("{name}: it panics, after {log:?}"));
+        }
+        if kept().is_none() && before != (self.fewer, self.failures.len()) {
+            let path = format!("/tmp/mutated-{}", name.replace(' ', "-").replace("-run-", "-"));
+            std::fs::write(&path, bytes).expect("room for the image");
+            println!("{name} is kept as {path}");
         }
     }
 
@@ -99,8 +112,8 @@ impl Tally {
         self.images += 1;
         let device = MemDevice::from_image(1024, bytes.clone());
         let report = check_ext2(&device);
-        if only().is_some() {
-            keep(&bytes, &report);
+        if let Some(path) = kept() {
+            tell_all(&path, &bytes, &report);
         }
         assert!(device.image() == bytes, "{name}: looking changed the volume");
         use_for_reading(device);
@@ -120,13 +133,13 @@ impl Tally {
         }
         let mended = match mended(scratch, &format!("{name}, after {log:?}"), bytes.clone()) {
             Ok(mended) => mended,
-            Err(problem) => {
+            Err(unmended) => {
                 // Without a copy of the superblock there is nothing to begin with: for the reference either.
-                let hopeless = |report: CheckReport| report.findings[0].code == "superblock-damaged";
-                if report.is_ok_and(hopeless) && gives_up(scratch, &bytes) {
+                let hopeless = unmended.left.first() == Some(&"superblock-damaged");
+                if hopeless && gives_up(scratch, &bytes) {
                     self.hopeless += 1;
                 } else {
-                    self.failures.push(problem);
+                    self.failures.push(unmended.text);
                 }
                 return;
             }
@@ -157,6 +170,15 @@ impl Tally {
         assert!(failures.is_empty(), "{}", failures.join("\n\n"));
         assert!(fewer <= more, "more files are lost than by the reference");
     }
+}
+
+#[test]
+fn images_that_were_kept_are_judged_again() {
+    let Some(path) = kept() else { return };
+    let scratch = Scratch::new("ext4-kept");
+    let mut tally = Tally::default();
+    tally.judge_safely(&scratch, &path, std::fs::read(&path).expect("the image"), &[]);
+    tally.tell("images kept");
 }
 
 #[test]
