@@ -2,10 +2,10 @@
 
 use fstitch_core::{BlockDevice, Result, Timestamp};
 pub use fstitch_fs::ext2::tuning::{OnError, Reserve, Tuning};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What became of a volume's size. Field names are a contract.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resized {
     /// Bytes of a block.
     pub block_size_bytes: u32,
@@ -17,6 +17,11 @@ pub struct Resized {
 
 /// Who changes the size of volumes that nobody uses and that need no recovery.
 pub trait Resizes: Send + Sync {
+    /// How long the volume on `device` is, in bytes.
+    ///
+    /// # Errors
+    /// When the medium fails; `Corrupt`.
+    fn size(&self, device: &dyn BlockDevice) -> Result<u64>;
     /// Gives the volume on `device` a size of `bytes`, or a little less where the rest would be of no use. If it gets smaller, `progress` is
     /// told how much of what lies behind its new end was moved, and how much that is.
     ///

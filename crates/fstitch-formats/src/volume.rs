@@ -62,6 +62,10 @@ pub trait Volume: FileSystem {
     }
     /// All references that are held, for who opens the volume anew.
     fn references(&self) -> References;
+    /// How many files are held that have lost their names. Only formats whose volumes are opened anew to be changed have to know.
+    fn deleted_in_use(&self) -> usize {
+        0
+    }
     /// Takes over references that were held when the volume was open before.
     fn take_over(&self, references: &References);
     /// Where the blocks of the file `ino` are, for a volume that is in it. They stay there, and others cannot write the file, as
@@ -102,6 +106,10 @@ impl<L: CachedFormat> Volume for Uhfs<L> {
 
     fn references(&self) -> References {
         Self::references(self)
+    }
+
+    fn deleted_in_use(&self) -> usize {
+        Self::deleted_in_use(self)
     }
 
     fn take_over(&self, references: &References) {

@@ -372,6 +372,12 @@ impl<N: Node> Table<N> {
         references
     }
 
+    /// How many inodes without a name are held by somebody who uses them.
+    pub fn orphans_in_use(&self) -> usize {
+        let is_used = |node: &&Arc<N>| node.header().is_orphan() && node.header().refs() > 0;
+        self.shards.iter().map(|shard| shard.lock().nodes.values().filter(is_used).count()).sum()
+    }
+
     /// How many inodes the table knows.
     pub fn population(&self) -> Population {
         let mut population = Population { nodes: 0, parked: 0 };

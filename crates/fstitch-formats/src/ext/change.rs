@@ -7,6 +7,11 @@ use super::Ext;
 use crate::resize::{FileMap, MapsFiles, Resized, Resizes, Run, Tunes, Tuning};
 
 impl Resizes for Ext {
+    fn size(&self, device: &dyn BlockDevice) -> Result<u64> {
+        let shape = journal::read_superblock(device)?.1;
+        Ok(u64::from(shape.blocks_count) * u64::from(shape.block_size))
+    }
+
     fn resize(
         &self,
         device: &dyn BlockDevice,

@@ -52,6 +52,12 @@ impl<L: LowLevelFs> Uhfs<L> {
         self.table.references()
     }
 
+    /// How many files without a name are held: they do not outlive an unmount.
+    #[must_use]
+    pub fn deleted_in_use(&self) -> usize {
+        self.table.orphans_in_use()
+    }
+
     /// Takes over references that were held when the volume was open before.
     pub fn take_over(&self, references: &[(InodeNo, u64)]) {
         for &(ino, count) in references {

@@ -37,6 +37,11 @@ pub enum Request {
     Sync,
     /// Open a volume for writing that was mounted for reading only.
     Reopen,
+    /// Give the volume another size, which is not less than it has.
+    Resize {
+        /// The size as people write it; all of the device or partition if there is none.
+        size: Option<String>,
+    },
     /// Take the power away from a mount that `fstitch crash mount` made.
     Cut {
         /// Which volatile writes arrive all the same: `none`, `all` or `seed=N`.
@@ -89,6 +94,8 @@ pub enum Response {
     Synced,
     /// To `Reopen`.
     Reopened,
+    /// To `Resize`.
+    Resized(fstitch_formats::resize::Resized),
     /// To `Cut`.
     Cut(Cut),
     /// To `Graph`.

@@ -42,6 +42,8 @@ pub trait Served: Send + Sync + 'static {
     fn sync(&self) -> Result<()>;
     /// For `reopen`.
     fn reopen(&self) -> Result<()>;
+    /// For `resize`.
+    fn resize(&self, size: Option<&str>) -> Result<fstitch_formats::resize::Resized>;
     /// For `cut`.
     fn cut(&self, survivors: &str, flush: u64) -> Result<Cut>;
     /// For `graph`.
@@ -178,6 +180,7 @@ fn answer(request: &Request, served: &dyn Served) -> Response {
         Request::Fsck { repair } => served.fsck(*repair).map(Response::Fsck),
         Request::Sync => served.sync().map(|()| Response::Synced),
         Request::Reopen => served.reopen().map(|()| Response::Reopened),
+        Request::Resize { size } => served.resize(size.as_deref()).map(Response::Resized),
         Request::Cut { survivors, flush } => served.cut(survivors, *flush).map(Response::Cut),
         Request::Graph { limit } => served.graph(*limit).map(|graph| Response::Graph(Box::new(graph))),
         Request::Disks => served.disks().map(|list| Response::Disks { list, said: String::new() }),
@@ -289,6 +292,9 @@ mod tests {
         }
         fn reopen(&self) -> Result<()> {
             anyhow::bail!("cannot write")
+        }
+        fn resize(&self, size: Option<&str>) -> Result<fstitch_formats::resize::Resized> {
+            anyhow::bail!("no size {size:?}")
         }
         fn cut(&self, survivors: &str, flush: u64) -> Result<Cut> {
             anyhow::ensure!(survivors == "all", "only all");

@@ -109,6 +109,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "reserves 1 %, and has kernels stop writing on damage",
     ),
     ("resize", "fstitch resize disk.img 2G", "grows the volume, and its image file if that is shorter"),
+    ("resize", "fstitch resize /mnt 4G", "grows a volume that is mounted, under the programs that use it"),
     ("resize", "fstitch resize disk.img 500M", "shrinks it again, and the file with it"),
     ("resize", "fstitch resize --json /dev/sdb1", "to all of its device, for programs"),
     ("info", "fstitch info --extents disk.img:/file", "shows where a file's blocks lie"),

@@ -1,19 +1,21 @@
 //! The process that serves a mount, from opening the volume to the last write.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{BlockDevice, BlockNo, FileSystem};
-use fstitch_formats::{Format, Health};
+use fstitch_formats::resize::Resized;
+use fstitch_formats::{self as formats, Format, Health};
 use fstitch_fs::uhfs::Reclaimed;
 use fstitch_fuse::{AwakeWatch, Invalidator, Mount, UnmountOnSignal};
 use fstitch_patch::VolumeDevice;
 
 use super::gate::{self, Gate};
-use super::reopen::Reopenable;
+use super::reopen::{Between, Reopenable};
 pub use super::terms::{mount_options, open_options};
 use super::watch::{GRAPH_MAX, Heard, cache_of};
 use super::{Options, Plan, background};
@@ -26,6 +28,7 @@ use crate::disks::{self, DiskList, Disks};
 use crate::live::Live;
 use crate::open::{self, Options as OpenOptions, Volume};
 use crate::output::Outcome;
+use crate::resize;
 use crate::shepherd::Kept;
 
 /// Why a mount whose power was cut answers nothing.
@@ -61,8 +64,10 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     if !plan.options.read_only {
         volume.fs.start()?;
     }
-    // Who changes a volume that others may have changed meanwhile opens it from the beginning.
-    let seat = (plan.options.read_only && plan.live.is_none() && !volume.is_shared)
+    // Who changes a volume that others may have changed meanwhile opens it from the beginning. A volume in use that follows a policy has
+    // other ways to be opened anew, and its size is not changed.
+    let can_be_anew = plan.options.read_only || volume.kept.is_none();
+    let seat = (can_be_anew && plan.live.is_none() && !volume.is_shared)
         .then(|| Arc::new(Reopenable::new(Arc::clone(&volume.fs))));
     let fs: Arc<dyn FileSystem> = match &seat {
         Some(seat) => Arc::clone(seat) as _,
@@ -158,10 +163,12 @@ pub struct Daemon {
     stack: Option<StackTeller>,
     /// What the power cut did, after it.
     cut: OnceLock<Cut>,
-    /// How the volume is opened for writing, if it was opened for reading only.
+    /// How the volume is opened anew, for writing or with another size.
     reopening: OnceLock<Reopening>,
     /// What was heard of patches, while somebody has that noted.
     heard: Heard,
+    /// It will not be open any more.
+    has_ended: AtomicBool,
     /// What the volume is behind, if its policy has it opened anew after faults.
     gate: Mutex<Option<Arc<Gate>>>,
     /// How the kernel is told of what it cannot know.
@@ -206,6 +213,7 @@ impl Daemon {
             cut: OnceLock::new(),
             reopening: OnceLock::new(),
             heard: Heard::default(),
+            has_ended: AtomicBool::new(false),
             gate: Mutex::default(),
             kernel: mount.map(Mount::invalidator),
         }
@@ -223,7 +231,7 @@ impl Daemon {
         *self.gate.lock().unpoisoned() = gate;
     }
 
-    /// From now on the volume may be opened for writing.
+    /// From now on the volume may be opened anew.
     fn let_reopen(self: &Arc<Self>, seat: Arc<Reopenable>, plan: &Plan) {
         let (daemon, options) = (Arc::downgrade(self), open_options(plan));
         let recovers = !plan.options.no_recovery;
@@ -256,6 +264,7 @@ impl Daemon {
         // Whoever opens it anew comes to an end first: nothing may be left open behind an unmount.
         let reopening = self.reopening.get();
         let _one = reopening.map(|reopening| reopening.one.lock().unpoisoned());
+        self.has_ended.store(true, Ordering::SeqCst);
         let volume = self.volume.write().unpoisoned().take();
         if let Some(volume) = &volume {
             self.heard.end(volume);
@@ -293,7 +302,11 @@ impl Daemon {
         let served = Arc::downgrade(served);
         std::thread::Builder::new().name("evictor".into()).spawn(move || {
             while let Some(daemon) = served.upgrade() {
-                let Ok(more) = daemon.with(|volume| Ok(volume.fs.let_go())) else { return };
+                if daemon.has_ended.load(Ordering::SeqCst) {
+                    return;
+                }
+                // While it is opened anew nothing has to go.
+                let more = daemon.with(|volume| Ok(volume.fs.let_go())).unwrap_or(false);
                 drop(daemon);
                 if !more {
                     std::thread::sleep(LET_GO_EVERY);
@@ -335,6 +348,50 @@ impl Daemon {
         tracing::info!("{text}");
         text.clone_into(&mut self.recovery.lock().unpoisoned());
     }
+}
+
+impl Reopening {
+    /// Where the volume is, if it is known how far it may grow.
+    fn place(&self, size: Option<&str>) -> Result<resize::Place<'_>> {
+        let (image, offset) = (&*self.image, self.options.offset);
+        let table = if offset == 0 { None } else { fstitch_disk::partitions(image)? };
+        let entry = table.and_then(|table| table.into_iter().find(|entry| entry.start == offset));
+        ensure!(
+            offset == 0 || entry.is_some() || size.is_some(),
+            "{}: the volume starts at byte {offset}, and what is behind it may be somebody's: say how large it is to be",
+            image.display()
+        );
+        Ok(resize::Place { image, offset, partition: entry.map(|entry| entry.number), only_larger: true })
+    }
+}
+
+/// How long is waited for the kernel to forget files that have just been removed.
+const FORGOTTEN_WITHIN: Duration = Duration::from_secs(2);
+
+/// Waits a while for files without a name to go.
+fn await_deleted(fs: &dyn formats::Volume) -> Result<()> {
+    let pause = Duration::from_millis(20);
+    let mut waited = Duration::ZERO;
+    while fs.deleted_in_use() > 0 && waited < FORGOTTEN_WITHIN {
+        std::thread::sleep(pause);
+        waited += pause;
+    }
+    nothing_would_be_lost(fs)
+}
+
+/// Fails where something would not outlive that the volume is closed.
+fn nothing_would_be_lost(fs: &dyn formats::Volume) -> Result<()> {
+    let deleted = fs.deleted_in_use();
+    ensure!(
+        deleted == 0,
+        "{deleted} files are open that have been deleted (`lsof +L1` shows by whom): they would be lost where the volume is opened anew"
+    );
+    let groups = fs.cache().map_or(0, |cache| cache.view(0).totals.groups);
+    ensure!(
+        groups == 0,
+        "programs use {groups} patchgroups (`fstitch graph`), which would be lost where the volume is opened anew"
+    );
+    Ok(())
 }
 
 /// The disks of a volume that is on several.
@@ -453,6 +510,47 @@ impl Served for Daemon {
             Self::keep_disks(&daemon, reopening.rebuild_rate)?;
         }
         Ok(())
+    }
+
+    fn resize(&self, size: Option<&str>) -> Result<Resized> {
+        let Some(reopening) = self.reopening.get() else {
+            bail!(
+                "the volume cannot be opened anew while it is mounted (it is one of a stack, follows a policy, or tells other machines that it is \
+                 in use): unmount it first"
+            );
+        };
+        ensure!(!self.shown().read_only, "the volume is mounted for reading only");
+        let _one = reopening.one.lock().unpoisoned();
+        let place = reopening.place(size)?;
+        self.with(|volume| {
+            volume.fs.sync()?;
+            await_deleted(&*volume.fs)
+        })?;
+        // Nobody waits for the volume meanwhile: who opens it asks all mounts for their status, this one too.
+        let volume = self.volume.write().unpoisoned().take().context("the volume has been unmounted")?;
+        self.heard.end(&volume);
+        tracing::info!("closing the volume to change its size; programs wait");
+        let open = || {
+            let volume = Volume::open(&reopening.image, &reopening.options)?;
+            volume.fs.start()?;
+            Ok(volume)
+        };
+        let work = || place.resize(size, &mut |_, _| {});
+        match reopening.seat.between(volume, nothing_would_be_lost, work, open) {
+            Between::Refused(volume, why) => {
+                *self.volume.write().unpoisoned() = Some(volume);
+                Err(why)
+            }
+            Between::Done(volume, done) => {
+                tracing::info!("the volume is open again");
+                *self.volume.write().unpoisoned() = Some(volume);
+                done
+            }
+            Between::Gone(why) => {
+                tracing::error!("the volume is not open any more, and everything fails: {why:#}");
+                Err(why.context("everything fails at this mount now: unmount it, and run `fstitch fsck`"))
+            }
+        }
     }
 
     fn cut(&self, survivors: &str, flush: u64) -> Result<Cut> {

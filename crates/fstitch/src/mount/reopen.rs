@@ -1,10 +1,14 @@
-//! A volume that is mounted for reading only, and that `mount -o remount,rw` opens anew for writing.
+//! A volume that is opened anew while it is mounted: with what the kernel remembers of its inodes, whose numbers stay what they are
+//! and whose references are carried over. Requests wait meanwhile.
 //!
-//! Its image was locked for reading, its journal replayed in memory, and nothing of it can be written. So it is closed and
-//! opened again, with what the kernel remembers of its inodes: numbers stay what they are, references are carried over.
-//! Requests wait meanwhile. Where it cannot be opened for writing it is opened for reading as before.
+//! - Mounted for reading only, and `mount -o remount,rw` opens it for writing: its image was locked for reading, its journal replayed
+//!   in memory, and nothing of it can be written. Where it cannot be opened for writing it is opened for reading as before.
+//! - Mounted, and given another size: it is unmounted as far as the medium knows, grown like one that nobody uses, and opened again,
+//!   whether it has grown or not. What does not outlive that (files that have lost their names and are still open, patchgroups) makes it
+//!   refused before.
 
 use std::sync::{Arc, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 use anyhow::{Context, Error as Refusal, Result as Outcome};
 use fstitch_core::groups::{GroupCall, GroupId};
@@ -18,9 +22,24 @@ use fstitch_formats as formats;
 
 use crate::open::{Access, Volume};
 
+/// How often it is tried to open a volume again, and the pause between: others may look at it meanwhile.
+const OPENED_MAX: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// What became of a volume that was to be closed for a while.
+pub enum Between<T> {
+    /// It was not closed.
+    Refused(Volume, Refusal),
+    /// It is open again, and what was done meanwhile.
+    Done(Volume, Outcome<T>),
+    /// It could not be opened again, and everything fails.
+    Gone(Refusal),
+}
+
 /// The file system of a mount, which may be replaced by the same one opened in another way.
 pub struct Reopenable {
     root: InodeNo,
+    cache_timeout: Duration,
     /// `None` when it could not be opened again, and everything fails.
     current: RwLock<Option<Arc<dyn formats::Volume>>>,
 }
@@ -28,7 +47,8 @@ pub struct Reopenable {
 impl Reopenable {
     /// Begins with `fs`.
     pub fn new(fs: Arc<dyn formats::Volume>) -> Self {
-        Self { root: fs.root(), current: RwLock::new(Some(fs)) }
+        let (root, cache_timeout) = (fs.root(), fs.cache_timeout());
+        Self { root, cache_timeout, current: RwLock::new(Some(fs)) }
     }
 
     /// The file system as it is open now; waits while it is opened anew.
@@ -63,6 +83,43 @@ impl Reopenable {
         *current = Some(Arc::clone(&volume.fs));
         Ok((volume, refused))
     }
+
+    /// Closes `volume` if nothing speaks against that, does `work` on its medium, and opens it again.
+    pub fn between<T>(
+        &self,
+        volume: Volume,
+        speaks_against: impl FnOnce(&dyn formats::Volume) -> Outcome<()>,
+        work: impl FnOnce() -> Outcome<T>,
+        open: impl Fn() -> Outcome<Volume>,
+    ) -> Between<T> {
+        let mut current = self.current.write().unpoisoned();
+        if let Err(why) = speaks_against(&*volume.fs) {
+            return Between::Refused(volume, why);
+        }
+        let references = volume.fs.references();
+        *current = None;
+        // The lock on the image goes with the last of it.
+        if let Err(error) = volume.fs.unmount().map_err(Refusal::from).and_then(|()| volume.finish()) {
+            return Between::Gone(error.context("it could not be closed"));
+        }
+        let done = work();
+        let mut opened = open();
+        for _ in 1..OPENED_MAX {
+            if opened.is_ok() {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+            opened = open();
+        }
+        match opened {
+            Ok(volume) => {
+                volume.fs.take_over(&references);
+                *current = Some(Arc::clone(&volume.fs));
+                Between::Done(volume, done)
+            }
+            Err(error) => Between::Gone(error.context("it could not be opened again")),
+        }
+    }
 }
 
 macro_rules! passed_on {
@@ -93,6 +150,8 @@ impl FileSystem for Reopenable {
         fallocate(caller: &Caller, ino: InodeNo, offset: u64, len: u64, mode: FallocateMode) -> ();
         seek(ino: InodeNo, offset: u64, whence: SeekFrom) -> u64;
         readdir(ino: InodeNo, cookie: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> ();
+        expect(ino: InodeNo, size: u64) -> ();
+        walk(path: &[u8]) -> Entry;
         fsync(ino: InodeNo, data_only: bool) -> ();
         sync() -> ();
         statfs() -> StatFs;
@@ -110,6 +169,10 @@ impl FileSystem for Reopenable {
 
     fn root(&self) -> InodeNo {
         self.root
+    }
+
+    fn cache_timeout(&self) -> Duration {
+        self.cache_timeout
     }
 
     fn forget(&self, ino: InodeNo, count: u64) {

@@ -1,8 +1,10 @@
 //! `resize`, settings by `tune`, and where files lie: what people type, and what they read.
 
 use std::fs;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::harness::{Place, fstitch, needs, run};
+use super::harness::{Mounted, Place, fstitch, needs, run};
 
 #[test]
 fn a_volume_grows_and_shrinks_with_its_image() {
@@ -68,4 +70,106 @@ fn settings_change_and_files_are_found() {
     let said = fstitch(&format!("info --extents {image}:/file")).ok();
     assert!(said.contains("extents") && said.contains("98 blocks of 1024 bytes"), "{said}");
     fstitch(&format!("info --extents {image}")).refused(1, "IMAGE:/path");
+}
+
+/// Programs go on over it: one that writes, one that holds a file open, and one in the middle of a directory.
+#[test]
+fn a_mounted_volume_grows_under_those_who_use_it() {
+    for (kind, options) in [("ext4", ""), ("ext4", "-b 4096"), ("ext3", ""), ("ext2", "")] {
+        let place = Place::new();
+        let (image, at) = (place.text("a.img"), place.text("at"));
+        fs::create_dir(place.at("at")).unwrap();
+        fstitch(&format!("mkfs {kind} -q {options} {image} 32M")).ok();
+        let Some(mount) = Mounted::new("", &image, &at) else { return };
+        for n in 0..300 {
+            fs::write(mount.path().join(format!("f{n}")), format!("{n}")).unwrap();
+        }
+        let mut held = fs::OpenOptions::new().read(true).append(true).open(mount.path().join("f7")).unwrap();
+        let mut listed = fs::read_dir(mount.path()).unwrap();
+        let first: Vec<_> = listed.by_ref().take(20).map(|entry| entry.unwrap().file_name()).collect();
+
+        fstitch(&format!("resize {at} 16M")).refused(1, "gets smaller when it is not mounted");
+        let gone = fs::File::create(mount.path().join("gone")).unwrap();
+        fs::remove_file(mount.path().join("gone")).unwrap();
+        fstitch(&format!("resize {at} 96M")).refused(1, "open that have been deleted");
+        drop(gone);
+        assert_eq!(
+            fs::metadata(place.at("a.img")).unwrap().len(),
+            32 << 20,
+            "what is refused changes nothing"
+        );
+
+        let is_over = AtomicBool::new(false);
+        let written = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut written = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    fs::write(mount.path().join(format!("w{written}")), vec![7; 5000]).unwrap();
+                    written += 1;
+                }
+                written
+            });
+            let said = fstitch(&format!("resize --json {at} 96M")).ok();
+            let shown: serde_json::Value = serde_json::from_str(&said).unwrap();
+            let unit = shown["block_size_bytes"].as_u64().unwrap();
+            assert!(shown["blocks_before"].as_u64().unwrap() * unit == 32 << 20, "{said}");
+            assert!(shown["blocks"].as_u64().unwrap() * unit > 88 << 20, "{said}");
+            // By the image's name, and without a size: there is nothing more.
+            assert!(fstitch(&format!("resize {image}")).ok().contains("already"));
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            is_over.store(true, Ordering::Relaxed);
+            writer.join().unwrap()
+        });
+        let room = rustix::fs::statvfs(mount.path()).unwrap();
+        assert!(room.f_bavail * room.f_frsize > 50 << 20, "{} blocks", room.f_bavail);
+        fs::write(mount.path().join("large"), vec![9; 50 << 20]).unwrap();
+        held.write_all(b" and more").unwrap();
+        let rest: Vec<_> = listed.map(|entry| entry.unwrap().file_name()).collect();
+        for n in 0..300 {
+            let name = format!("f{n}");
+            let seen = first.iter().chain(&rest).filter(|found| **found == *name).count();
+            assert_eq!(seen, 1, "{kind}: {name}");
+        }
+        assert_eq!(fs::read_to_string(mount.path().join("f7")).unwrap(), "7 and more");
+        drop(held);
+        mount.end();
+        if needs("e2fsck") {
+            run("e2fsck", ["-fn", &image]).ok();
+        }
+        let Some(mount) = Mounted::new("-o ro", &image, &at) else { return };
+        for n in 0..written {
+            assert_eq!(fs::read(mount.path().join(format!("w{n}"))).unwrap(), vec![7; 5000], "{kind}: w{n}");
+        }
+        assert_eq!(fs::metadata(mount.path().join("large")).unwrap().len(), 50 << 20);
+        fstitch(&format!("resize {at}")).refused(1, "for reading only");
+        mount.end();
+    }
+}
+
+/// What has a partition of its own grows as far as that goes, and what has only an offset not without being told how far.
+#[test]
+fn a_mounted_partition_grows_as_far_as_it_goes() {
+    if !needs("sfdisk") {
+        return;
+    }
+    let place = Place::new();
+    let (disk, at) = (place.text("disk"), place.text("at"));
+    fs::create_dir(place.at("at")).unwrap();
+    fs::File::create(place.at("disk")).unwrap().set_len(80 << 20).unwrap();
+    let table = format!("printf '2048,98304\\n100352,40960\\n' | sfdisk -q {disk}");
+    run("sh", ["-c", &table]).ok();
+    fstitch(&format!("mkfs ext4 -F -q --partition 1 {disk} 20M")).ok();
+    fstitch(&format!("mkfs ext4 -F -q --partition 2 {disk}")).ok();
+    let Some(mount) = Mounted::new("--partition 1", &disk, &at) else { return };
+    fstitch(&format!("resize {at} 60M")).refused(1, "in a partition of 50331648");
+    let said = fstitch(&format!("resize --partition 1 {disk}")).ok();
+    assert!(said.contains("now, in") && said.contains("48"), "{said}");
+    mount.end();
+    fstitch(&format!("fsck -n --partition 1 {disk}")).ok();
+    fstitch(&format!("fsck -n --partition 2 {disk}")).ok();
+    // The same with a table that does not know of it.
+    run("sfdisk", ["-q", "--delete", &disk, "1"]).ok();
+    let Some(mount) = Mounted::new("--offset 1M", &disk, &at) else { return };
+    fstitch(&format!("resize {at}")).refused(1, "say how large");
+    mount.end();
 }
