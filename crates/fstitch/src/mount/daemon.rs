@@ -368,7 +368,7 @@ impl Reopening {
 /// How long is waited for the kernel to forget files that have just been removed.
 const FORGOTTEN_WITHIN: Duration = Duration::from_secs(2);
 
-/// Waits a while for files without a name to go.
+/// Waits a while for files without a name to go; fails where something would not outlive that the volume is closed.
 fn await_deleted(fs: &dyn formats::Volume) -> Result<()> {
     let pause = Duration::from_millis(20);
     let mut waited = Duration::ZERO;
@@ -376,11 +376,6 @@ fn await_deleted(fs: &dyn formats::Volume) -> Result<()> {
         std::thread::sleep(pause);
         waited += pause;
     }
-    nothing_would_be_lost(fs)
-}
-
-/// Fails where something would not outlive that the volume is closed.
-fn nothing_would_be_lost(fs: &dyn formats::Volume) -> Result<()> {
     let deleted = fs.deleted_in_use();
     ensure!(
         deleted == 0,
@@ -536,7 +531,7 @@ impl Served for Daemon {
             Ok(volume)
         };
         let work = || place.resize(size, &mut |_, _| {});
-        match reopening.seat.between(volume, nothing_would_be_lost, work, open) {
+        match reopening.seat.between(volume, await_deleted, work, open) {
             Between::Refused(volume, why) => {
                 *self.volume.write().unpoisoned() = Some(volume);
                 Err(why)

@@ -40,6 +40,8 @@ pub enum Between<T> {
 pub struct Reopenable {
     root: InodeNo,
     cache_timeout: Duration,
+    /// Held by operations, and by who opens the volume anew. What the kernel forgets passes meanwhile.
+    turn: RwLock<()>,
     /// `None` when it could not be opened again, and everything fails.
     current: RwLock<Option<Arc<dyn formats::Volume>>>,
 }
@@ -48,10 +50,18 @@ impl Reopenable {
     /// Begins with `fs`.
     pub fn new(fs: Arc<dyn formats::Volume>) -> Self {
         let (root, cache_timeout) = (fs.root(), fs.cache_timeout());
-        Self { root, cache_timeout, current: RwLock::new(Some(fs)) }
+        Self { root, cache_timeout, turn: RwLock::new(()), current: RwLock::new(Some(fs)) }
     }
 
-    /// The file system as it is open now; waits while it is opened anew.
+    /// Lets the volume not be opened anew as long as what it returns lives; waits while it is.
+    fn turn(&self) -> RwLockReadGuard<'_, ()> {
+        self.turn.try_read().unwrap_or_else(|_| {
+            let _waiting = Waiting::begin();
+            self.turn.read().unpoisoned()
+        })
+    }
+
+    /// The file system as it is open now.
     fn current(&self) -> RwLockReadGuard<'_, Option<Arc<dyn formats::Volume>>> {
         self.current.try_read().unwrap_or_else(|_| {
             let _waiting = Waiting::begin();
@@ -70,6 +80,7 @@ impl Reopenable {
         volume: Volume,
         open: impl Fn(Access) -> Outcome<Volume>,
     ) -> Outcome<(Volume, Option<Refusal>)> {
+        let _turn = self.turn.write().unpoisoned();
         let mut current = self.current.write().unpoisoned();
         let references = current.take().map(|fs| fs.references()).unwrap_or_default();
         // The lock on the image goes with the last of it.
@@ -84,7 +95,7 @@ impl Reopenable {
         Ok((volume, refused))
     }
 
-    /// Closes `volume` if nothing speaks against that, does `work` on its medium, and opens it again.
+    /// Closes `volume` if nothing speaks against that, which is asked when no operation is under way, does `work` on its medium, and opens it again.
     pub fn between<T>(
         &self,
         volume: Volume,
@@ -92,10 +103,11 @@ impl Reopenable {
         work: impl FnOnce() -> Outcome<T>,
         open: impl Fn() -> Outcome<Volume>,
     ) -> Between<T> {
-        let mut current = self.current.write().unpoisoned();
+        let _turn = self.turn.write().unpoisoned();
         if let Err(why) = speaks_against(&*volume.fs) {
             return Between::Refused(volume, why);
         }
+        let mut current = self.current.write().unpoisoned();
         let references = volume.fs.references();
         *current = None;
         // The lock on the image goes with the last of it.
@@ -125,6 +137,7 @@ impl Reopenable {
 macro_rules! passed_on {
     ($($name:ident($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
         $(fn $name(&self, $($arg: $kind),*) -> Result<$result> {
+            let _turn = self.turn();
             self.current().as_ref().ok_or(Errno::IO)?.$name($($arg),*)
         })*
     };

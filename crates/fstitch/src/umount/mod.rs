@@ -147,14 +147,23 @@ fn find_stack(what: &Path) -> Result<StackStatus> {
 }
 
 fn start_waiting(mountpoint: &Path) -> Result<Option<Connection>> {
-    let Some(mut connection) = Connection::to_mount(mountpoint) else {
-        return Ok(None);
-    };
-    match connection.ask(&Request::Wait)? {
-        Response::Error(text) => bail!("{text}"),
-        _ => Ok(Some(connection)),
+    for _ in 0..DYING.0 {
+        let Some(mut connection) = Connection::to_mount(mountpoint) else {
+            return Ok(None);
+        };
+        match connection.ask(&Request::Wait) {
+            Ok(Response::Error(text)) => bail!("{text}"),
+            Ok(_) => return Ok(Some(connection)),
+            // One that was just killed takes connections for a moment, and answers none.
+            Err(error) => tracing::debug!("{error:#}"),
+        }
+        thread::sleep(DYING.1);
     }
+    bail!("the mount's daemon takes connections and does not answer");
 }
+
+/// How often a daemon is asked again that closes a connection without an answer, and how long after one another.
+const DYING: (u32, Duration) = (100, Duration::from_millis(20));
 
 /// How often a mount in use is tried again, and how long after one another: a process that just closed its files may have
 /// started another one, which shares them until it runs its own program, and one that is ending closes them soon.
