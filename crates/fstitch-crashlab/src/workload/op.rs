@@ -70,12 +70,14 @@ const RENAMES: [(RenameMode, &str); 3] = [
     (RenameMode::NoReplace, "rename-noreplace"),
     (RenameMode::Exchange, "exchange"),
 ];
-const FALLOCATES: [(FallocateMode, &str); 5] = [
+const FALLOCATES: [(FallocateMode, &str); 7] = [
     (FallocateMode::Allocate, "allocate"),
     (FallocateMode::AllocateKeepSize, "allocate-keep-size"),
     (FallocateMode::PunchHole, "punch"),
     (FallocateMode::ZeroRange, "zero"),
     (FallocateMode::ZeroRangeKeepSize, "zero-keep-size"),
+    (FallocateMode::CollapseRange, "collapse"),
+    (FallocateMode::InsertRange, "insert"),
 ];
 
 fn word<T: PartialEq>(table: &[(T, &'static str)], value: &T) -> &'static str {

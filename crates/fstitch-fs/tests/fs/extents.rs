@@ -155,6 +155,10 @@ impl Medium for ExtentMedium {
     fn has_unwritten(&self) -> bool {
         true
     }
+
+    fn shifts(&self) -> bool {
+        true
+    }
 }
 
 fn mode() -> impl Strategy<Value = Consistency> {
@@ -225,7 +229,7 @@ proptest! {
 
     #[test]
     fn files_of_many_extents_answer_as_the_model(
-        ops in scattered(60, &[0, 1, 2, 3, 4]),
+        ops in scattered(60, &[0, 1, 2, 3, 4, 5, 5, 6, 6]),
         (small, mode) in (any::<bool>(), mode()),
     ) {
         let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
@@ -234,7 +238,7 @@ proptest! {
 
     #[test]
     fn files_of_deep_trees_answer_as_the_model(
-        ops in scattered(1000, &[0, 2, 3]),
+        ops in scattered(1000, &[0, 2, 3, 5, 6]),
         (small, mode) in (any::<bool>(), mode()),
     ) {
         let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
