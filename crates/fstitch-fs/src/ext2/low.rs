@@ -125,6 +125,11 @@ impl LowLevelFs for Ext2 {
         self.mark_extents_unwritten(inode, range)
     }
 
+    fn can_shift(&self, inode: &Inode) -> bool {
+        // A journal makes the step whole.
+        inode.has_extents() && self.has_journal_in_use()
+    }
+
     fn shift_cost(&self, inode: &Inode, range: &Range<u64>, shift: Shift) -> Result<usize> {
         self.shift_extents_cost(inode, range, shift)
     }

@@ -376,10 +376,12 @@ pub trait LowLevelFs: Send + Sync + 'static {
         let _ = (inode, range);
         Err(Errno::OPNOTSUPP.into())
     }
-    /// How many blocks [`LowLevelFs::shift`] dirties at most, itself and what it frees.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` where blocks cannot move in the file, or not in one step; `EINVAL` if no file reaches so far.
+    /// Whether the file's blocks can move in it, in one step.
+    fn can_shift(&self, inode: &Self::Inode) -> bool {
+        let _ = inode;
+        false
+    }
+    /// How many blocks [`LowLevelFs::shift`] dirties at most, itself and what it frees. `EINVAL` if no file reaches so far.
     fn shift_cost(&self, inode: &Self::Inode, range: &Range<u64>, shift: Shift) -> Result<usize> {
         let _ = (inode, range, shift);
         Err(Errno::OPNOTSUPP.into())

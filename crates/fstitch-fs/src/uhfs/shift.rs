@@ -37,8 +37,6 @@ impl<L: LowLevelFs> Uhfs<L> {
         let range = shifting.offset / unit..shifting.offset.saturating_add(shifting.len) / unit;
         {
             let state = node.read()?;
-            // Who cannot do it at all says so first.
-            self.low.shift_cost(state.inode(), &range, shifting.shift)?;
             self.check_shift(&state, shifting)?;
         }
         change.ask_to_wait()?;
@@ -73,6 +71,9 @@ impl<L: LowLevelFs> Uhfs<L> {
     fn check_shift(&self, state: &State<L::Inode>, shifting: &Shifting) -> Result<()> {
         let &Shifting { offset, len, shift } = shifting;
         let (unit, size) = (long(self.block_size()), self.low.attr(state.inode()).size);
+        if !self.low.can_shift(state.inode()) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         if !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) {
             return Err(Errno::INVAL.into());
         }

@@ -28,19 +28,13 @@ const BLOCKS_PER_NODE: usize = 3;
 const ALWAYS: usize = 2;
 
 impl Ext2 {
-    /// What shifting dirties at most.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` for a file of pointers and without a journal; `EINVAL` if a block would be too far from the file's start.
+    /// What shifting dirties at most; `EINVAL` if a block would be too far from the file's start.
     pub(in crate::ext2) fn shift_extents_cost(
         &self,
         inode: &Inode,
         range: &Range<u64>,
         shift: Shift,
     ) -> Result<usize> {
-        if !inode.has_extents() || self.copies_nodes() {
-            return Err(Errno::OPNOTSUPP.into());
-        }
         let root = self.root_node(inode)?;
         let behind = self.nodes_from(inode, (&root, &ALL), range.end.min(ALL.end))?;
         let from_start = self.nodes_from(inode, (&root, &ALL), range.start.min(ALL.end))?;
