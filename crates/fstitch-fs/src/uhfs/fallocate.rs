@@ -10,7 +10,7 @@ use super::read::{long, short};
 use super::shift::Shifting;
 use super::volume::{ATTR_CHANGE_BLOCKS, Change};
 use super::write::{Fill, Source};
-use super::{LowLevelFs, Shift, Uhfs};
+use super::{LowLevelFs, Uhfs};
 
 /// A range that is filled, and whether the file grows with it.
 pub(super) struct Range<'a> {
@@ -48,13 +48,8 @@ impl<L: LowLevelFs> Uhfs<L> {
             check_fallocate(self.low.flags(state.inode()), mode)?;
             (self.low.attr(state.inode()).size, self.low.has_unwritten(state.inode()))
         };
-        let shift = match mode {
-            FallocateMode::CollapseRange => Some(Shift::Out),
-            FallocateMode::InsertRange => Some(Shift::In),
-            _ => None,
-        };
-        if let Some(shift) = shift {
-            return self.shift(&change, &node, caller, &Shifting { offset, len, shift });
+        if let Some(shifting) = Shifting::of(mode, offset, len) {
+            return self.shift(&change, &node, caller, &shifting);
         }
         if unwritten && mode != FallocateMode::PunchHole {
             let wish = Wish { caller, start: offset, end, mode };

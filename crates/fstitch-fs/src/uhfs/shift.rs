@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use fstitch_core::{Caller, Errno, Result};
+use fstitch_core::{Caller, Errno, FallocateMode, Result};
 use fstitch_patch::PatchIds;
 
 use super::node::{Node, Part, State};
@@ -24,6 +24,18 @@ pub(super) struct Shifting {
     pub(super) shift: Shift,
 }
 
+impl Shifting {
+    /// What an operation of fallocate(2) does, if it moves something.
+    pub(super) fn of(mode: FallocateMode, offset: u64, len: u64) -> Option<Self> {
+        let shift = match mode {
+            FallocateMode::CollapseRange => Shift::Out,
+            FallocateMode::InsertRange => Shift::In,
+            _ => return None,
+        };
+        Some(Self { offset, len, shift })
+    }
+}
+
 impl<L: LowLevelFs> Uhfs<L> {
     /// Does what `shifting` says. The caller holds the writer lock and has looked whether the file may be changed.
     pub(super) fn shift(
@@ -35,10 +47,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     ) -> Result<()> {
         let unit = long(self.block_size());
         let range = shifting.offset / unit..shifting.offset.saturating_add(shifting.len) / unit;
-        {
-            let state = node.read()?;
-            self.check_shift(&state, shifting)?;
-        }
+        self.check_shift(&*node.read()?, shifting)?;
         change.ask_to_wait()?;
         // What a failed truncation has left must go before it would come into the file.
         self.trim_before_growth(change, node, u64::MAX)?;

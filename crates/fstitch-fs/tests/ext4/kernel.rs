@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fstitch_core::{Errno, FileKind, Seed};
 
-use super::shifts::Act;
+use super::shifts::{Act, Answer};
 use super::support::{Scratch, run};
 use super::tree::{Item, Tree, bytes};
 
@@ -452,11 +452,7 @@ fn long_directory(root: &Path) {
 }
 
 /// The volume with a new file on which the kernel did all this; what it answered each time, and the file's length then.
-pub fn after_acts(
-    scratch: &Scratch,
-    image: &[u8],
-    acts: &[Act],
-) -> Option<(Vec<u8>, Vec<(Option<Errno>, u64)>)> {
+pub fn after_acts(scratch: &Scratch, image: &[u8], acts: &[Act]) -> Option<(Vec<u8>, Vec<Answer>)> {
     let path = new_path(scratch);
     std::fs::write(&path, image).unwrap();
     let mounted = Mounted::new(scratch, &path)?;

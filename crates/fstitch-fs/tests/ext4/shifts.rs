@@ -21,6 +21,9 @@ pub enum Act {
     Fallocate(FallocateMode, &'static [&'static str], u64, u64),
 }
 
+/// What came of an act, and the file's length then.
+pub type Answer = (Option<Errno>, u64);
+
 /// Operations of fallocate(2), by the words of fallocate(1).
 const MODES: [(FallocateMode, &[&str]); 8] = [
     (FallocateMode::CollapseRange, &["-c"]),
@@ -90,7 +93,7 @@ fn the_kernel_moves_what_we_move() {
         let ours_on = device(image.clone());
         let fs = mounted(&ours_on, mechanism);
         let entry = fs.mknod(&CALLER, fs.root(), b"file", 0o100_644, 0).unwrap();
-        let mut answers: Vec<(Option<Errno>, u64)> = Vec::new();
+        let mut answers: Vec<Answer> = Vec::new();
         for act in &acts {
             let failed = ours(&fs, entry.attr.ino, act).err().map(|error| error.errno());
             answers.push((failed, fs.getattr(entry.attr.ino).unwrap().size));
