@@ -171,6 +171,9 @@ impl Bpfs {
             _ => return Err(Errno::NODEV.into()),
         }
         check_fallocate(inode.flags, mode)?;
+        if mode.shifts() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         // A file's last block is whole; what lies behind it is hidden, and nobody's after the next mount.
         if mode == FallocateMode::AllocateKeepSize && end > inode.size.next_multiple_of(BLOCK_BYTES) {
             return Err(Errno::OPNOTSUPP.into());

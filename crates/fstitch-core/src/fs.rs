@@ -194,6 +194,18 @@ pub enum FallocateMode {
     ZeroRange,
     /// Zero the range; the size stays.
     ZeroRangeKeepSize,
+    /// Take the range, whole blocks before the end, out of the file: what is behind it comes in its place.
+    CollapseRange,
+    /// Put a hole of whole blocks into the file: what is there and behind it moves on.
+    InsertRange,
+}
+
+impl FallocateMode {
+    /// Whether what is behind the range moves.
+    #[must_use]
+    pub const fn shifts(self) -> bool {
+        matches!(self, Self::CollapseRange | Self::InsertRange)
+    }
 }
 
 /// What `lseek` looks for.
@@ -325,7 +337,7 @@ pub trait FileSystem: Send + Sync {
         let _ = (ino, size);
         Ok(())
     }
-    /// Allocates, punches or zeroes a range.
+    /// Allocates, punches or zeroes a range, takes one out or puts one in.
     fn fallocate(
         &self,
         caller: &Caller,

@@ -109,6 +109,9 @@ impl MinixLld {
             _ => return Err(Errno::NODEV.into()),
         }
         check_fallocate(inode.flags, mode)?;
+        if mode.shifts() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         // A file's last block is whole; behind it there is nothing that a length would not show.
         if mode == FallocateMode::AllocateKeepSize && end > inode.size.next_multiple_of(self.unit()) {
             return Err(Errno::OPNOTSUPP.into());
@@ -174,6 +177,9 @@ impl MinixLld {
             FallocateMode::AllocateKeepSize => allocate(&change, ino, (start, within), false)?,
             FallocateMode::ZeroRange => allocate(&change, ino, (start, end), true)?,
             FallocateMode::ZeroRangeKeepSize => allocate(&change, ino, (start, within), true)?,
+            FallocateMode::CollapseRange | FallocateMode::InsertRange => {
+                return Err(Errno::OPNOTSUPP.into());
+            }
         }
         if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) {
             inode.size = inode.size.max(end);

@@ -82,7 +82,7 @@ pub fn check_truncate(inode: &Inode, size: u64, size_max: u64) -> Result<()> {
     if size > size_max { Err(Errno::FBIG.into()) } else { Ok(()) }
 }
 
-/// Whether a range of a file may be allocated, punched or zeroed.
+/// Whether a range of a file may be allocated, punched, zeroed, taken out or put in.
 ///
 /// # Errors
 /// `EPERM`.

@@ -109,6 +109,8 @@ enum Command {
     Touch(edit::times::Touch),
     /// Change sizes in an image, without mounting it
     Truncate(edit::times::Truncate),
+    /// Allocate, punch, zero, take out or put in ranges of files in an image, without mounting it
+    Fallocate(edit::allocate::Arguments),
     /// Show what a volume is
     Info(info::Arguments),
     /// Give an unmounted volume another label, UUID, journal, policy, or other settings
@@ -215,6 +217,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Chown(arguments) => edit::attributes::chown(arguments),
         Command::Touch(arguments) => edit::times::touch(arguments),
         Command::Truncate(arguments) => edit::times::truncate(arguments),
+        Command::Fallocate(arguments) => edit::allocate::run(arguments),
         Command::Info(arguments) => info::run(arguments),
         Command::Tune(arguments) => tune::run(arguments),
         Command::Resize(arguments) => resize::run(arguments),
@@ -253,7 +256,7 @@ mod tests {
     use clap::CommandFactory;
 
     /// Commands that change something, run programs or print what is no data: they need no JSON.
-    const NOT_READING: [&str; 32] = [
+    const NOT_READING: [&str; 33] = [
         "disk replace",
         "disk add",
         "disk remove",
@@ -279,6 +282,7 @@ mod tests {
         "chown",
         "touch",
         "truncate",
+        "fallocate",
         "fuse2fs",
         "trace record",
         "lld volume create",

@@ -70,12 +70,14 @@ const RENAMES: [(RenameMode, &str); 3] = [
     (RenameMode::NoReplace, "rename-noreplace"),
     (RenameMode::Exchange, "exchange"),
 ];
-const FALLOCATES: [(FallocateMode, &str); 5] = [
+const FALLOCATES: [(FallocateMode, &str); 7] = [
     (FallocateMode::Allocate, "allocate"),
     (FallocateMode::AllocateKeepSize, "allocate-keep-size"),
     (FallocateMode::PunchHole, "punch"),
     (FallocateMode::ZeroRange, "zero"),
     (FallocateMode::ZeroRangeKeepSize, "zero-keep-size"),
+    (FallocateMode::CollapseRange, "collapse"),
+    (FallocateMode::InsertRange, "insert"),
 ];
 
 fn word<T: PartialEq>(table: &[(T, &'static str)], value: &T) -> &'static str {
@@ -190,6 +192,7 @@ mod tests {
         let lines = "create /a\nmkdir /a\nmknod /a fifo\nsymlink /a 70\nlink /a /b\nunlink /a\nrmdir /a\nrename /a /b\n\
                      rename-noreplace /a /b\nexchange /a /b\nwrite /a 0 5000\nappend /a 9\ntruncate /a 3\n\
                      allocate /a 1 2\nallocate-keep-size /a 1 2\npunch /a 1 2\nzero /a 1 2\nzero-keep-size /a 1 2\n\
+                     collapse /a 1 2\ninsert /a 1 2\n\
                      setxattr /a user.x 20\nremovexattr /a user.x\nchmod /a 644\nchown /a 5\ntmpfile /d /d/a 100\n\
                      hold /a\nrelease /a\nfsync /a\nfdatasync /a\nsync\nwrite-out 8 77\nall-but 3";
         for line in lines.lines() {

@@ -13,7 +13,7 @@ use super::inode::Inode;
 use super::volume::Ext2;
 use crate::uhfs::{
     Allocation, AttrChange, ClearedName, Extent, Limits, LowLevelFs, NAME_BLOCKS, NameSlot, NewInode,
-    ReclaimHooks, Reclaimed,
+    ReclaimHooks, Reclaimed, Shift,
 };
 
 impl LowLevelFs for Ext2 {
@@ -123,6 +123,25 @@ impl LowLevelFs for Ext2 {
 
     fn mark_unwritten(&self, inode: &mut Inode, range: Range<u64>) -> Result<PatchIds> {
         self.mark_extents_unwritten(inode, range)
+    }
+
+    fn can_shift(&self, inode: &Inode) -> bool {
+        // A journal makes the step whole.
+        inode.has_extents() && self.has_journal_in_use()
+    }
+
+    fn shift_cost(&self, inode: &Inode, range: &Range<u64>, shift: Shift) -> Result<usize> {
+        self.shift_extents_cost(inode, range, shift)
+    }
+
+    fn shift(
+        &self,
+        inode: &mut Inode,
+        range: Range<u64>,
+        shift: Shift,
+        befores: &[PatchId],
+    ) -> Result<PatchIds> {
+        self.shift_extents(inode, &range, shift, befores)
     }
 
     fn blocks_end(&self, inode: &Inode) -> Result<u64> {

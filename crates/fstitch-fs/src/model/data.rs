@@ -106,6 +106,9 @@ impl State {
         self.writable()?;
         let node = self.node(ino)?;
         let end = self.check_fallocate(node, (offset, len), mode)?;
+        if mode.shifts() {
+            return self.shift(caller, ino, (offset, len), mode);
+        }
         let size = node.attr.size;
         let before = node.bytes()?.allocated();
         let grows = matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange);
@@ -130,6 +133,45 @@ impl State {
         }
         if grows {
             node.attr.size = size.max(end);
+        }
+        node.drop_privileges(caller);
+        node.touch(now);
+        self.recount(ino, before);
+        Ok(())
+    }
+
+    /// Takes the range out of the file, or puts a hole in.
+    fn shift(
+        &mut self,
+        caller: &Caller,
+        ino: InodeNo,
+        (offset, len): (u64, u64),
+        mode: FallocateMode,
+    ) -> Result<()> {
+        let node = self.node(ino)?;
+        let (unit, size) = (u64::from(self.options.block_size), node.attr.size);
+        let before = node.bytes()?.allocated();
+        let collapses = mode == FallocateMode::CollapseRange;
+        if !self.options.shifts {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        if !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) {
+            return Err(Errno::INVAL.into());
+        }
+        if !collapses && len > self.options.size_max - size {
+            return Err(Errno::FBIG.into());
+        }
+        if (if collapses { offset + len } else { offset }) >= size {
+            return Err(Errno::INVAL.into());
+        }
+        let now = self.now;
+        let node = self.known(ino);
+        if collapses {
+            node.bytes_mut().take_out(offset, len);
+            node.attr.size = size - len;
+        } else {
+            node.bytes_mut().put_in(offset, len);
+            node.attr.size = size + len;
         }
         node.drop_privileges(caller);
         node.touch(now);

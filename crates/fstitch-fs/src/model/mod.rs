@@ -64,6 +64,8 @@ pub struct ModelOptions {
     pub atime: bool,
     /// Whether blocks can be allocated and not written: they are holes to who looks for data, and stay behind a file's end.
     pub unwritten: bool,
+    /// Whether ranges can be taken out of files and put in.
+    pub shifts: bool,
 }
 
 impl Default for ModelOptions {
@@ -79,6 +81,7 @@ impl Default for ModelOptions {
             xattrs_max: 4000,
             atime: true,
             unwritten: false,
+            shifts: false,
         }
     }
 }

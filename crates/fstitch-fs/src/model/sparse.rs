@@ -139,6 +139,27 @@ impl SparseBytes {
         }
     }
 
+    /// Takes whole blocks out: those behind come in their place.
+    pub(super) fn take_out(&mut self, offset: u64, len: u64) {
+        self.punch(offset, offset + len);
+        let (from, by) = ((offset + len) / self.unit(), len / self.unit());
+        self.renumber(from, |block| block - by);
+    }
+
+    /// Puts a hole of whole blocks in: those from there on move behind it.
+    pub(super) fn put_in(&mut self, offset: u64, len: u64) {
+        let (from, by) = (offset / self.unit(), len / self.unit());
+        self.renumber(from, |block| block + by);
+    }
+
+    /// Gives the blocks from `from` on other places.
+    fn renumber(&mut self, from: u64, place: impl Fn(u64) -> u64) {
+        let moved = self.blocks.split_off(&from);
+        self.blocks.extend(moved.into_iter().map(|(block, bytes)| (place(block), bytes)));
+        let moved = self.unwritten.split_off(&from);
+        self.unwritten.extend(moved.into_iter().map(place));
+    }
+
     /// Forgets everything from `size` on.
     pub(super) fn truncate(&mut self, size: u64) {
         self.blocks.split_off(&size.div_ceil(self.unit()));
@@ -203,6 +224,18 @@ mod tests {
         bytes.punch(5, 7);
         assert_eq!(all(&bytes, 9), [1, 1, 1, 1, 1, 0, 0, 1, 1]);
         assert_eq!(bytes.allocated(), 4);
+    }
+
+    #[test]
+    fn what_is_behind_a_range_moves_with_it() {
+        let mut bytes = SparseBytes::new(4);
+        (0..4_u8).for_each(|block| bytes.write(4 * u64::from(block), &[block + 1; 4]));
+        bytes.allocate(16, 4, false);
+        bytes.put_in(4, 8);
+        assert_eq!(all(&bytes, 17)[..], [&[1; 4][..], &[0; 8], &[2; 4], &[3]].concat());
+        bytes.take_out(8, 8);
+        assert_eq!(all(&bytes, 17)[..], [&[1; 4][..], &[0; 4], &[3; 4], &[4; 4], &[0]].concat());
+        assert_eq!((bytes.allocated(), bytes.missing(16, 4)), (4, 0));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Allocating, punching and zeroing ranges of files. Where the format has no notion of a block that is allocated but
+//! Allocating, punching and zeroing ranges of files; see `shift` for taking them out and putting them in. Where the format has no notion of a block that is allocated but
 //! unwritten, allocated blocks are initialised with zeros like written ones; see `preallocate` for the others.
 
 use fstitch_core::{Caller, Errno, FallocateMode, FileKind, InodeNo, Result};
@@ -7,6 +7,7 @@ use fstitch_posix::change::check_fallocate;
 use super::node::Node;
 use super::preallocate::Wish;
 use super::read::{long, short};
+use super::shift::Shifting;
 use super::volume::{ATTR_CHANGE_BLOCKS, Change};
 use super::write::{Fill, Source};
 use super::{LowLevelFs, Uhfs};
@@ -47,6 +48,9 @@ impl<L: LowLevelFs> Uhfs<L> {
             check_fallocate(self.low.flags(state.inode()), mode)?;
             (self.low.attr(state.inode()).size, self.low.has_unwritten(state.inode()))
         };
+        if let Some(shifting) = Shifting::of(mode, offset, len) {
+            return self.shift(&change, &node, caller, &shifting);
+        }
         if unwritten && mode != FallocateMode::PunchHole {
             let wish = Wish { caller, start: offset, end, mode };
             return self.allocate_unwritten(&change, &node, &wish);
@@ -59,6 +63,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             FallocateMode::AllocateKeepSize => (Source::ZerosInHoles, false),
             FallocateMode::ZeroRange => (Source::Zeros, true),
             FallocateMode::ZeroRangeKeepSize => (Source::Zeros, false),
+            FallocateMode::CollapseRange | FallocateMode::InsertRange => unreachable!("done above"),
         };
         let file_end = self.blocks_of(size) * long(self.block_size());
         if mode == FallocateMode::AllocateKeepSize && end > file_end {

@@ -224,6 +224,15 @@ pub trait ReclaimHooks<I> {
     fn stop(&self) -> bool;
 }
 
+/// What happens to a range of file blocks, and with what is behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shift {
+    /// The range goes, and what is behind it comes in its place.
+    Out,
+    /// The range becomes a hole, and what was there and behind it goes on behind it.
+    In,
+}
+
 /// A format's micro-operations.
 pub trait LowLevelFs: Send + Sync + 'static {
     /// What the format keeps in memory of a loaded inode. It holds no [`fstitch_patch::Block`] (that would pin
@@ -365,6 +374,28 @@ pub trait LowLevelFs: Send + Sync + 'static {
     /// The blocks of `range` that are there read as zeros from now on. Returns the pointer patches.
     fn mark_unwritten(&self, inode: &mut Self::Inode, range: Range<u64>) -> Result<PatchIds> {
         let _ = (inode, range);
+        Err(Errno::OPNOTSUPP.into())
+    }
+    /// Whether the file's blocks can move in it, in one step.
+    fn can_shift(&self, inode: &Self::Inode) -> bool {
+        let _ = inode;
+        false
+    }
+    /// How many blocks [`LowLevelFs::shift`] dirties at most, itself and what it frees. `EINVAL` if no file reaches so far.
+    fn shift_cost(&self, inode: &Self::Inode, range: &Range<u64>, shift: Shift) -> Result<usize> {
+        let _ = (inode, range, shift);
+        Err(Errno::OPNOTSUPP.into())
+    }
+    /// Moves the file's blocks behind `range`, or from its start on, in one step, after `befores`; frees what was in a range that goes.
+    /// Returns the pointer patches.
+    fn shift(
+        &self,
+        inode: &mut Self::Inode,
+        range: Range<u64>,
+        shift: Shift,
+        befores: &[PatchId],
+    ) -> Result<PatchIds> {
+        let _ = (inode, range, shift, befores);
         Err(Errno::OPNOTSUPP.into())
     }
     /// The file block behind the last one that is there, where blocks may be behind the file's end lawfully; else 0.

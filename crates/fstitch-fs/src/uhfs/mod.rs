@@ -11,6 +11,7 @@
 //!   remove   unlink, rmdir, freeing inodes                rename  moving and exchanging names
 //!   read     read, seek                                   write   write
 //!   truncate changing a file's length                     fallocate  allocate, punch, zero
+//!   shift    ranges taken out and put in                  preallocate  blocks that are not written
 //!   attr     getattr, setattr, flags                      xattr   extended attributes
 //!   sync     fsync, sync, unmount                        reclaim   what a crash has left, while in use
 //!   space    what the end of a transaction gives
@@ -55,6 +56,7 @@ mod read;
 mod reclaim;
 mod remove;
 mod rename;
+mod shift;
 mod space;
 mod sync;
 mod truncate;
@@ -65,7 +67,7 @@ mod xattr;
 pub use fstitch_posix::time::AtimePolicy;
 pub use low::{
     Allocation, AttrChange, ClearedName, Extent, FreedName, Limits, LowLevelFs, NAME_BLOCKS, NameSlot,
-    NewInode, ReclaimHooks, Reclaimed, Writable,
+    NewInode, ReclaimHooks, Reclaimed, Shift, Writable,
 };
 pub(crate) use node::unless_gone;
 pub use pinned::PinnedFile;

@@ -242,7 +242,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// A poisoned cache answers changes with `EROFS`, but syncs with `EIO`, which is what applications look for.
-    fn as_io(&self, error: Error) -> Error {
+    pub(super) fn as_io(&self, error: Error) -> Error {
         match error {
             Error::Poisoned(_) => match self.cache().poisoned() {
                 Some(cause @ Error::Io { .. }) => cause,

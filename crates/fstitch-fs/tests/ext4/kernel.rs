@@ -7,8 +7,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use fstitch_core::{FileKind, Seed};
+use fstitch_core::{Errno, FileKind, Seed};
 
+use super::shifts::{Act, Answer};
 use super::support::{Scratch, run};
 use super::tree::{Item, Tree, bytes};
 
@@ -448,4 +449,39 @@ fn long_directory(root: &Path) {
         let name = format!("one more name that is not short, so that the index must go, number {no}");
         write_at(&root.join("many").join(name), 0, &[b'm'; 30]);
     }
+}
+
+/// The volume with a new file on which the kernel did all this; what it answered each time, and the file's length then.
+pub fn after_acts(scratch: &Scratch, image: &[u8], acts: &[Act]) -> Option<(Vec<u8>, Vec<Answer>)> {
+    let path = new_path(scratch);
+    std::fs::write(&path, image).unwrap();
+    let mounted = Mounted::new(scratch, &path)?;
+    let at = mounted.0.join("file");
+    let file = std::fs::File::create(&at).unwrap();
+    let mut answers = Vec::new();
+    for act in acts {
+        let failed = match act {
+            Act::Write { offset, bytes } => {
+                std::os::unix::fs::FileExt::write_all_at(&file, bytes, *offset).unwrap();
+                None
+            }
+            Act::Truncate(size) => {
+                file.set_len(*size).unwrap();
+                None
+            }
+            Act::Fallocate(_, words, offset, len) => {
+                let range = ["-o", &offset.to_string(), "-l", &len.to_string(), at.to_str().unwrap()];
+                let (code, said) = run("fallocate", &[*words, &range].concat());
+                (code != 0).then(|| match said.trim().rsplit(": ").next() {
+                    Some("Invalid argument") => Errno::INVAL,
+                    Some("File too large") => Errno::FBIG,
+                    _ => panic!("{said}"),
+                })
+            }
+        };
+        answers.push((failed, std::fs::metadata(&at).unwrap().len()));
+    }
+    drop(file);
+    drop(mounted);
+    Some((settled(&path), answers))
 }

@@ -8,6 +8,7 @@ mod features;
 mod kernel;
 mod names;
 mod resize;
+mod shifts;
 mod shrink;
 mod sums;
 #[allow(dead_code)]

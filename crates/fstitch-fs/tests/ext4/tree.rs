@@ -6,7 +6,7 @@ use fstitch_core::{
     Caller, FallocateMode, FileKind, FileSystem, InodeNo, RenameMode, Result, Seed, SetAttr, XattrSetMode,
 };
 
-const CALLER: Caller = Caller { uid: 0, gid: 0, tid: 1, umask: 0 };
+pub const CALLER: Caller = Caller { uid: 0, gid: 0, tid: 1, umask: 0 };
 
 /// What an inode is, as both sides can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]

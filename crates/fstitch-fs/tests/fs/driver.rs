@@ -63,6 +63,10 @@ pub trait Medium {
     fn has_unwritten(&self) -> bool {
         false
     }
+    /// Whether ranges can be taken out of files and put in.
+    fn shifts(&self) -> bool {
+        false
+    }
 }
 
 /// A file system with the inodes that are held on it.
@@ -89,7 +93,9 @@ fn set_flags(fs: &dyn FileSystem, ino: InodeNo, which: u8) -> Result<Answer> {
 pub fn compare(medium: &dyn Medium, block_size: u32, clock: &Arc<ManualClock>, ops: &[Op]) -> u64 {
     let link_max = medium.link_max();
     let unwritten = medium.has_unwritten();
-    let options = ModelOptions { block_size, link_max, atime: false, unwritten, ..ModelOptions::default() };
+    let shifts = medium.shifts();
+    let options =
+        ModelOptions { block_size, link_max, atime: false, unwritten, shifts, ..ModelOptions::default() };
     let model = Model::with(options, Arc::<ManualClock>::clone(clock));
     if let Some((name, perm)) = medium.born_with() {
         model.mkdir(&CALLER, model.root(), name, perm).unwrap();
@@ -320,6 +326,8 @@ impl Side {
                     FallocateMode::PunchHole,
                     FallocateMode::ZeroRange,
                     FallocateMode::ZeroRangeKeepSize,
+                    FallocateMode::CollapseRange,
+                    FallocateMode::InsertRange,
                 ];
                 let mode = modes[usize::from(*mode) % modes.len()];
                 fs.fallocate(&CALLER, ino, *offset, *len, mode).map(|()| Answer::Done)

@@ -42,7 +42,7 @@ fn made(block_size: u32) -> Option<Vec<u8>> {
     IMAGES[at].get_or_init(|| make(block_size, SIZE, &["-g", groups])).clone()
 }
 
-fn make(block_size: u32, size: usize, more: &[&str]) -> Option<Vec<u8>> {
+pub fn make(block_size: u32, size: usize, more: &[&str]) -> Option<Vec<u8>> {
     let path = image_path();
     let blocks_of = block_size.to_string();
     let journal = if block_size == 4096 { "size=4" } else { "size=2" };
@@ -100,7 +100,7 @@ impl ExtentMedium {
         Some(Self::of(image, block_size, options, mode))
     }
 
-    fn of(image: Vec<u8>, block_size: u32, options: CacheOptions, mode: Consistency) -> Self {
+    pub fn of(image: Vec<u8>, block_size: u32, options: CacheOptions, mode: Consistency) -> Self {
         let device = Arc::new(MemDevice::from_image(block_size, image));
         Self { device, options, mode, clock: Arc::new(ManualClock::new()) }
     }
@@ -111,6 +111,11 @@ impl ExtentMedium {
         let arrangement = Arrangement { consistency, cache, fs, ..Arrangement::default() };
         let device = Arc::<MemDevice>::clone(&self.device);
         open::<Ext2>(device, &arrangement, Arc::<ManualClock>::clone(&self.clock)).unwrap().0
+    }
+
+    /// What its mounts take for the time.
+    pub fn clock(&self) -> &ManualClock {
+        &self.clock
     }
 
     /// What the reference checker says.
@@ -153,6 +158,10 @@ impl Medium for ExtentMedium {
     }
 
     fn has_unwritten(&self) -> bool {
+        true
+    }
+
+    fn shifts(&self) -> bool {
         true
     }
 }
@@ -225,7 +234,7 @@ proptest! {
 
     #[test]
     fn files_of_many_extents_answer_as_the_model(
-        ops in scattered(60, &[0, 1, 2, 3, 4]),
+        ops in scattered(60, &[0, 1, 2, 3, 4, 5, 5, 6, 6]),
         (small, mode) in (any::<bool>(), mode()),
     ) {
         let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
@@ -234,7 +243,7 @@ proptest! {
 
     #[test]
     fn files_of_deep_trees_answer_as_the_model(
-        ops in scattered(1000, &[0, 2, 3]),
+        ops in scattered(1000, &[0, 2, 3, 5, 6]),
         (small, mode) in (any::<bool>(), mode()),
     ) {
         let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };

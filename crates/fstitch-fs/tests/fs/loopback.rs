@@ -199,6 +199,8 @@ fn the_file_is_not_written_behind_the_volumes_back() {
     refused(below.resize(0));
     refused(below.fs.fallocate(&caller, below.file, 0, 4096, FallocateMode::PunchHole));
     refused(below.fs.fallocate(&caller, below.file, 0, 4096, FallocateMode::Allocate));
+    refused(below.fs.fallocate(&caller, below.file, 0, 4096, FallocateMode::CollapseRange));
+    refused(below.fs.fallocate(&caller, below.file, 0, 4096, FallocateMode::InsertRange));
     assert_eq!(Loopback::attach(&below.fs, below.file, false).unwrap_err().errno(), Errno::BUSY);
     // Its name may go: the volume keeps it.
     below.fs.unlink(&caller, below.fs.root(), b"inner.img").unwrap();

@@ -20,6 +20,7 @@ mod prealloc;
 mod properties;
 mod rig;
 mod shape;
+mod shifts;
 mod threads;
 mod toy;
 mod unwritten;

@@ -160,8 +160,10 @@ fn contents() -> impl Strategy<Value = Op> {
         1 => (target(), offset(), 0..20_000_usize).prop_map(|(t, offset, len)| Op::Read(t, offset, len)),
         1 => (target(), offset(), any::<bool>()).prop_map(|(t, offset, data)| Op::Seek(t, offset, data)),
         2 => (target(), offset()).prop_map(|(target, size)| Op::Truncate(target, size)),
-        2 => (target(), offset(), 0..20_000_u64, 0..5_u8)
+        2 => (target(), offset(), 0..20_000_u64, 0..7_u8)
             .prop_map(|(target, offset, len, mode)| Op::Fallocate(target, offset, len, mode)),
+        1 => (target(), 0..16_u64, 1..6_u64, 5..7_u8)
+            .prop_map(|(target, offset, len, mode)| Op::Fallocate(target, 4096 * offset, 4096 * len, mode)),
     ]
 }
 

@@ -36,7 +36,7 @@ fn on_a_full_volume(fs: &Uhfs<Ext2>, kept: u64) -> InodeNo {
 }
 
 /// Leaves no free block.
-fn fill(fs: &Uhfs<Ext2>) {
+pub fn fill(fs: &Uhfs<Ext2>) {
     let filler = create(fs, "filler");
     for at in 0.. {
         match write(fs, filler, 16 * at, 16, 1) {

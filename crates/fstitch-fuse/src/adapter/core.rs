@@ -296,7 +296,9 @@ pub(super) fn rename_mode(flags: u32) -> Result<RenameMode> {
 pub(super) fn fallocate_mode(bits: u32) -> Result<FallocateMode> {
     const KEEP_SIZE: u32 = 1;
     const PUNCH_HOLE: u32 = 2;
+    const COLLAPSE: u32 = 8;
     const ZERO_RANGE: u32 = 0x10;
+    const INSERT: u32 = 0x20;
     const PUNCH: u32 = PUNCH_HOLE | KEEP_SIZE;
     const ZERO_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
     match bits {
@@ -305,6 +307,9 @@ pub(super) fn fallocate_mode(bits: u32) -> Result<FallocateMode> {
         PUNCH => Ok(FallocateMode::PunchHole),
         ZERO_RANGE => Ok(FallocateMode::ZeroRange),
         ZERO_KEEP => Ok(FallocateMode::ZeroRangeKeepSize),
+        // No kernel passes these on yet.
+        COLLAPSE => Ok(FallocateMode::CollapseRange),
+        INSERT => Ok(FallocateMode::InsertRange),
         _ => Err(Errno::OPNOTSUPP.into()),
     }
 }

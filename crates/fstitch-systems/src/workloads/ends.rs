@@ -13,7 +13,7 @@ const FILES: &str = "create /f;append /f 30720;create /h;write /h 2048 3000;writ
                      create /o;append /o 5000;mkdir /d;create /d/n;append /d/n 9000;create /b;sync";
 
 /// What is done there.
-const OPERATIONS: [&str; 14] = [
+const OPERATIONS: &[&str] = &[
     "zero-keep-size /f 2949 9287",
     "zero /f 2949 9287",
     "zero /f 25000 20000",
@@ -30,30 +30,59 @@ const OPERATIONS: [&str; 14] = [
     "setxattr /f user.big 570",
 ];
 
+/// What moves the blocks of files of extents.
+const SHIFTS: &[&str] = &[
+    "collapse /f 2048 9216",
+    "collapse /h 1024 9216",
+    "collapse /f 1024 1024;write /f 1024 2000",
+    "insert /f 2048 9216",
+    "insert /h 3072 4096;write /h 3072 4096",
+];
+
 /// Blocks of 1 KiB by which a transaction is fuller each time, and how many times.
 const EACH: u64 = 3;
 const FILLS: u64 = 86;
 
-/// The family.
-pub(super) struct Ends;
+/// One family.
+struct Ends {
+    name: &'static str,
+    about: &'static str,
+    operations: &'static [&'static str],
+}
 
 impl Family for Ends {
     fn name(&self) -> &str {
-        "ends"
+        self.name
     }
 
     fn about(&self) -> &str {
-        "operations of several steps where a transaction ends before, in or behind them"
+        self.about
     }
 
     fn len(&self) -> u64 {
-        FILLS * OPERATIONS.len() as u64
+        FILLS * self.operations.len() as u64
     }
 
     fn get(&self, index: u64) -> Option<Workload> {
-        let operation = OPERATIONS.get(usize::try_from(index / FILLS).ok()?)?;
+        let operation = self.operations.get(usize::try_from(index / FILLS).ok()?)?;
         let filled = 1 + index % FILLS * EACH;
         let list = ops(&format!("append /b {};{operation};sync", filled * 1024));
         Some(Workload { name: format!("{}/{index}", self.name()), setup: ops(FILES), ops: list })
     }
+}
+
+/// The families of this file.
+pub(super) fn families() -> Vec<Box<dyn Family>> {
+    vec![
+        Box::new(Ends {
+            name: "ends",
+            about: "operations of several steps where a transaction ends before, in or behind them",
+            operations: OPERATIONS,
+        }),
+        Box::new(Ends {
+            name: "shifts-ends",
+            about: "ranges taken out of files and holes put in where a transaction ends before, in or behind it",
+            operations: SHIFTS,
+        }),
+    ]
 }

@@ -14,7 +14,7 @@ use super::steps::{Step, Steps, ops};
 
 /// Files of one level and less: `/f` is one extent, `/a` six with holes between, `/u` is unwritten with a written part, `/k` has blocks
 /// behind its end.
-const FILES: &str = "create /f;append /f 20480;create /a;write /a 0 2048;write /a 4096 1024;write /a 8192 1024;write /a 12288 3000;\
+pub(super) const FILES: &str = "create /f;append /f 20480;create /a;write /a 0 2048;write /a 4096 1024;write /a 8192 1024;write /a 12288 3000;\
                      write /a 20480 1024;write /a 30720 1024;create /u;allocate /u 0 102400;write /u 40960 4096;\
                      create /k;append /k 1500;allocate-keep-size /k 0 51200";
 
@@ -110,7 +110,7 @@ const DEEP: [Step; 24] = [
     ("create /n;append /n 3000;rename /n /d", "/d"),
 ];
 
-fn deep_files() -> String {
+pub(super) fn deep_files() -> String {
     let mut text = "create /d".to_owned();
     for at in (0..PIECES).rev() {
         let _ = write!(text, ";write /d {} 1024", 2 * at * 1024);

@@ -6,6 +6,7 @@
 mod ends;
 mod extents;
 mod leaves;
+mod shifts;
 mod steps;
 
 use fstitch_crashlab::workload::{self, Family, UnknownWorkload, Workload};
@@ -21,7 +22,8 @@ pub fn families() -> Vec<Box<dyn Family>> {
 fn own() -> Vec<Box<dyn Family>> {
     let mut own = extents::families();
     own.extend(leaves::families());
-    own.push(Box::new(ends::Ends));
+    own.extend(ends::families());
+    own.extend(shifts::families());
     own
 }
 

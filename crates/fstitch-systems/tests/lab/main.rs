@@ -165,6 +165,18 @@ fn operations_at_the_end_of_a_transaction() {
     }
 }
 
+/// What moves in a file is seen before or behind: a sample here, all of it with `fstitch crash run`.
+#[test]
+fn ranges_taken_out_of_files_and_holes_put_in() {
+    for mode in ["ordered", "metadata", "full"] {
+        lawful(&format!("ext4-{mode}"), "shifts", u64::MAX >> 1, 4);
+        lawful(&format!("ext4-{mode}"), "shifts-random", 40, 8);
+        lawful(&format!("ext4-{mode}"), "shifts-deep", u64::MAX >> 1, 4);
+    }
+    lawful("ext4-ordered-o0", "shifts", 100, 16);
+    lawful("ext4-full", "shifts-ends", u64::MAX >> 1, 4);
+}
+
 /// Indexes of directories begun, leaves and roots split: a sample here, all of it with `fstitch crash run`. Without a journal none is
 /// begun or kept.
 #[test]

@@ -71,6 +71,15 @@ fn steps_on_extents_mean_something() {
 }
 
 #[test]
+fn ranges_that_go_and_come_mean_something() {
+    for name in ["shifts", "shifts-deep", "shifts-ends"] {
+        let tally = run_all(name, 0..find(name).unwrap().0.len());
+        assert_eq!(tally.success(), 100, "{name}");
+    }
+    assert!(run_all("shifts-random", 0..100).success() >= 50);
+}
+
+#[test]
 fn steps_on_indexes_mean_something() {
     for name in ["leaves", "roots"] {
         let tally = run_all(name, 0..find(name).unwrap().0.len());
@@ -190,6 +199,10 @@ fn numbers_mean_the_same_for_ever() {
         ("roots", 14_565_300_609_525_628_800),
         ("leaves-random", 17_986_262_776_297_808_191),
         ("ends", 15_756_926_775_314_563_176),
+        ("shifts-ends", 8_721_096_282_717_401_944),
+        ("shifts", 9_287_440_547_339_961_001),
+        ("shifts-deep", 16_093_889_284_629_300_864),
+        ("shifts-random", 2_734_276_605_757_797_796),
     ];
     let now: Vec<(String, u64)> = families()
         .iter()

@@ -76,7 +76,8 @@ fn model(workload: &Workload) -> Model {
         inodes: 246,
         size_max: (12 + 256 + 256 * 256) << 10,
         symlink_max: 1023,
-        unwritten: workload.name.starts_with("extents") || workload.name.starts_with("deep"),
+        unwritten: ["extents", "deep", "shifts"].iter().any(|family| workload.name.starts_with(family)),
+        shifts: workload.name.starts_with("shifts"),
         ..ModelOptions::default()
     };
     Model::with(options, Arc::new(ManualClock::new()))

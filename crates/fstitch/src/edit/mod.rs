@@ -1,9 +1,10 @@
-//! `fstitch rm`, `mkdir`, `mv`, `ln`, `chmod`, `chown`, `touch`, `truncate`: changes inside an image without mounting it, by
-//! the words of coreutils.
+//! `fstitch rm`, `mkdir`, `mv`, `ln`, `chmod`, `chown`, `touch`, `truncate`, `fallocate`: changes inside an image without mounting
+//! it, by the words of coreutils and util-linux.
 //!
 //! Each place is `IMAGE:/path`. Places that cannot be changed are reported and the others are changed all the same; a
 //! volume that somebody uses is refused as a whole.
 
+pub mod allocate;
 pub mod attributes;
 mod date;
 mod mode;

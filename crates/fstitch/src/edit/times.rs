@@ -94,7 +94,12 @@ fn times_of(arguments: &Touch, reference: &OsString) -> Result<(Timestamp, Times
 }
 
 /// What is at `path`, or a new empty file; `None` if nothing is there and nothing is to be made.
-fn found_or_made<'a>(editing: &Editing<'a>, path: &[u8], last: Last, make: bool) -> Result<Option<Held<'a>>> {
+pub(super) fn found_or_made<'a>(
+    editing: &Editing<'a>,
+    path: &[u8],
+    last: Last,
+    make: bool,
+) -> Result<Option<Held<'a>>> {
     let error = match editing.resolve(path, last) {
         Ok(node) => return Ok(Some(node)),
         Err(error) => error,

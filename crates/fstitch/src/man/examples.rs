@@ -98,6 +98,8 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("chown", "fstitch chown -R 1000:1000 disk.img:/home", "changes owners"),
     ("touch", "fstitch touch disk.img:/etc/empty", "makes an empty file"),
     ("truncate", "fstitch truncate -s 1M disk.img:/file", "changes a file's size"),
+    ("fallocate", "fstitch fallocate -l 64M disk.img:/file", "gives a file blocks"),
+    ("fallocate", "fstitch fallocate -c -o 1M -l 4K disk.img:/file", "takes 4 KiB out of a file of ext4"),
     ("fuse2fs", "fstitch fuse2fs disk.img /mnt -o ro", "mounts as fuse2fs does"),
     ("info", "fstitch info disk.img", "shows what a volume is"),
     ("info", "fstitch info --groups --json disk.img", "with its block groups, for programs"),

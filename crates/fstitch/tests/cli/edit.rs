@@ -134,6 +134,47 @@ fn modes_owners_times_and_sizes_change() {
 }
 
 #[test]
+fn ranges_of_files_come_and_go() {
+    let place = Place::new();
+    let path = place.text("a.img");
+    fstitch(&format!("mkfs ext4 -q -b 1024 {path} 32M")).ok();
+    let image = Image { place, path };
+    let letters = |text: &str| text.chars().flat_map(|letter| [letter; 1024]).collect::<String>();
+    fs::write(image.place.at("f"), letters("abcdefgh")).unwrap();
+    image.does(&format!("cp {} @/f", image.place.text("f")));
+    let shown = |letter: &str| image.does("cat @/f") == letters(letter);
+    image.does("fallocate -c -o 1K -l 2K @/f");
+    assert!(shown("adefgh"));
+    image.does("fallocate --insert-range -o 2K --length 3K @/f");
+    assert!(shown("ad\0\0\0efgh"));
+    image.does("fallocate -p -o 6K -l 1K @/f");
+    assert!(shown("ad\0\0\0e\0gh"));
+    image.does("fallocate -z -n -l 1K @/f");
+    assert!(shown("\0d\0\0\0e\0gh"));
+    assert_eq!(image.listed("/f")["used_bytes"], 5 << 10);
+    image.does("fallocate -n -l 12K @/f");
+    let listed = image.listed("/f");
+    assert_eq!((&listed["size_bytes"], &listed["used_bytes"]), (&(9 << 10).into(), &(13 << 10).into()));
+    image.does("fallocate -l 20K @/f @/new");
+    // The first one has more extents than its inode holds.
+    for (name, used) in [("/f", 21 << 10), ("/new", 20 << 10)] {
+        let listed = image.listed(name);
+        assert_eq!((&listed["size_bytes"], &listed["used_bytes"]), (&(20 << 10).into(), &used.into()));
+    }
+    image.tried("fallocate -c -o 100 -l 1K @/f").refused(1, "multiples of its blocks of 1024 bytes");
+    image.tried("fallocate -c -o 10K -l 10K @/f").refused(1, "within its 20480 bytes");
+    image.tried("fallocate -i -o 20K -l 1K @/f").refused(1, "within its 20480 bytes");
+    image.tried("fallocate -p -l 1K @/absent").refused(1, "/absent");
+    image.tried("fallocate -l 1K @/lost+found").refused(1, "it is a directory");
+    image.is_sound();
+    let old = Image::new();
+    old.does("touch @/f");
+    old.does("fallocate -l 20K @/f");
+    old.tried("fallocate -c -l 4K @/f").refused(1, "on ext4 with a journal");
+    old.is_sound();
+}
+
+#[test]
 fn wrong_places_are_wrong_usage() {
     let image = Image::new();
     image.tried("rm /nosuch/file").refused(2, "write IMAGE:/path");
@@ -141,6 +182,9 @@ fn wrong_places_are_wrong_usage() {
     image.tried("ln b.img:/a @/a").refused(2, "in one image");
     image.tried("chown : @/a").refused(2, "neither a user nor a group");
     image.tried("truncate @/a").refused(2, "--size");
+    image.tried("fallocate @/a").refused(2, "--length");
+    image.tried("fallocate -l 1K -c -i @/a").refused(2, "cannot be used with");
+    image.tried("fallocate -l 1K -n -c @/a").refused(2, "cannot be used with");
     fstitch("rm /nosuch.img:/a").refused(1, "/nosuch.img");
 }
 
@@ -159,6 +203,7 @@ fn a_volume_that_is_mounted_is_refused() {
         "chown 1 @/a",
         "touch @/a",
         "truncate -s 0 @/a",
+        "fallocate -l 1 @/a",
     ] {
         image.tried(line).refused(1, &format!("it is mounted at {at}"));
     }

@@ -61,7 +61,7 @@ fn every_command_knows_every_format_in_every_block_size() {
 #[test]
 fn every_command_has_help_and_a_manual_page() {
     let place = Place::new();
-    let commands = "mkfs mount umount fsck ls cp cat rm mkdir mv ln chmod chown touch truncate info tune status stats graph trace demo \
+    let commands = "mkfs mount umount fsck ls cp cat rm mkdir mv ln chmod chown touch truncate fallocate info tune status stats graph trace demo \
                     completions man";
     let pages = place.directory("man");
     fstitch(&format!("man {pages}")).ok();

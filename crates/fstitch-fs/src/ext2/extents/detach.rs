@@ -49,18 +49,23 @@ impl Ext2 {
             }
         };
         let mut removal = Removal::new(range.start, range.end, befores);
-        for lost in &changed.lost {
-            if let Some(clearing) = expect_clearing(changed.clearing(lost.from), &mut removal) {
-                let mut freed = Freed { start: lost.start, count: lost.count };
-                self.free_run(inode, &mut freed, clearing, &mut removal);
-            }
-        }
+        self.free_lost(inode, &changed, &mut removal);
         self.finish_change(inode, (&changed, 0), &mut removal)?;
         self.close_window(inode);
         inode.last = None;
         self.give_back_preallocated_of(inode.ino);
         self.remember(inode);
         removal.failed.map_or(Ok(changed.patches), Err)
+    }
+
+    /// Frees the blocks that the file has lost by a change.
+    pub(super) fn free_lost(&self, inode: &mut Inode, changed: &Changed, removal: &mut Removal<'_>) {
+        for lost in &changed.lost {
+            if let Some(clearing) = expect_clearing(changed.clearing(lost.from), removal) {
+                let mut freed = Freed { start: lost.start, count: lost.count };
+                self.free_run(inode, &mut freed, clearing, removal);
+            }
+        }
     }
 
     /// Frees the nodes that a change has made superfluous, of which joining leaves some as well, and counts what the inode got beside

@@ -5,6 +5,7 @@
 //!   map ─────── where a file block is
 //!   attach ──── giving blocks to files; written: blocks that get contents later
 //!   detach ──── taking them; replace: other blocks in place of some
+//!   shift ───── moving them in the file
 //!    └─ change ── from a changed tree to patches; copy: without a journal
 //!        └─ tree ── operations in memory, on nodes (layout::extent)
 //!   walk ────── all of a map, whoever reads its nodes
@@ -32,6 +33,7 @@ mod detach;
 mod map;
 mod node;
 mod replace;
+mod shift;
 pub(super) mod tree;
 pub(super) mod walk;
 mod written;

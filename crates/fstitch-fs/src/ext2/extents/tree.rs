@@ -447,5 +447,6 @@ fn join(extents: &mut Vec<Extent>, positions: Range<usize>) {
     }
 }
 
+mod moves;
 #[cfg(test)]
 mod tests;

@@ -235,6 +235,17 @@ impl Cache {
         self.is_logged_below() || self.journaled.load(Ordering::Acquire)
     }
 
+    /// Blocks beside contents that a step may change, if there must be only one, for its transaction to fit the log and half of the
+    /// cache, and whether contents are logged as well. `None` where the volume keeps no journal.
+    #[must_use]
+    pub fn transaction_room(&self) -> Option<(usize, bool)> {
+        let core = self.shared.core();
+        let journal = core.journal(self.volume).filter(|_| !self.is_logged_below())?;
+        let room = self.shared.options.cache_size / 2 / self.shared.block_size;
+        let log_blocks = to_usize(journal.superblock.log_blocks() / TRANSACTION_SHARE);
+        Some((log_blocks.min(room), journal.mode == JournalMode::Full))
+    }
+
     /// How the journal is doing, if one is kept.
     #[must_use]
     pub fn journal_status(&self) -> Option<JournalStatus> {

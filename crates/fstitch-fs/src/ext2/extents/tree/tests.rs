@@ -233,6 +233,39 @@ impl Rig {
         assert_eq!(lost, gone);
     }
 
+    /// Takes a range out, or puts one in. With copies, nobody does.
+    fn shift(&mut self) {
+        let range = self.range();
+        let (len, out) = (range.end - range.start, self.seed.below(2) == 0);
+        let last = self.model.last_key_value().map_or(0, |(&last, _)| last);
+        if self.copies || (!out && last + len >= SPACE) {
+            return;
+        }
+        let at = range.start;
+        let needed = self.run(0, |tree| match tree.find(at)? {
+            Found::In(extent) if u64::from(extent.block) < at && (!out || range.end < extent.end()) => {
+                tree.nodes_needed(at, 1)
+            }
+            _ => Ok(0),
+        });
+        let needed = needed.unwrap().0;
+        let work =
+            |tree: &mut Tree<&mut Medium>| if out { tree.take_out(&range) } else { tree.put_in(&range) };
+        let ((), lost) = self.run(needed, work).unwrap();
+        let lost: BTreeSet<u32> = lost.iter().flat_map(|lost| lost.start..lost.start + lost.count).collect();
+        let (mut gone, mut moved) = (BTreeSet::new(), Model::new());
+        for (&index, &place) in &self.model {
+            match (out, range.contains(&index)) {
+                (true, true) => drop(gone.insert(place.0)),
+                (true, false) if index >= range.end => drop(moved.insert(index - len, place)),
+                (false, _) if index >= at => drop(moved.insert(index + len, place)),
+                _ => drop(moved.insert(index, place)),
+            }
+        }
+        assert_eq!(lost, gone);
+        self.model = moved;
+    }
+
     /// Reads everything anew and compares; returns the depth and the number of extents.
     fn check(&self) -> (u16, usize) {
         let mut met = BTreeSet::new();
@@ -349,6 +382,62 @@ fn random_operations(copies: bool) {
         assert!(rig.medium.nodes.is_empty());
     }
     assert!(deepest >= 3, "only {deepest} levels");
+}
+
+#[test]
+fn what_is_behind_a_range_that_goes_or_comes_moves() {
+    let mut deepest = 0;
+    for seed in 0..40 {
+        let mut rig = Rig::new([6, 7, 12, 40][seed % 4], 100 + u64::try_from(seed).unwrap());
+        for step in 0..400 {
+            match rig.seed.below(if step < 300 { 14 } else { 7 }) {
+                0 => rig.remove(),
+                1 => rig.mark(),
+                2..=4 => rig.shift(),
+                5 => rig.look(),
+                _ => rig.insert(),
+            }
+            deepest = deepest.max(rig.check().0);
+        }
+    }
+    assert!(deepest >= 3, "only {deepest} levels");
+}
+
+#[test]
+fn what_a_hole_has_parted_is_one_extent_when_it_goes() {
+    let mut rig = Rig::new(6, 12);
+    for unwritten in [false, true] {
+        let block = if unwritten { 0 } else { 100 };
+        let extent = Extent { block, len: 9, start: 10 + block, unwritten };
+        rig.run(0, |tree| tree.insert(extent)).unwrap();
+        rig.model.extend((0..9).map(|at| (u64::from(block + at), (10 + block + at, unwritten))));
+    }
+    rig.run(0, |tree| tree.put_in(&(5..9))).unwrap();
+    rig.run(0, |tree| tree.put_in(&(108..208))).unwrap();
+    rig.run(0, |tree| tree.take_out(&(5..9))).unwrap();
+    rig.run(0, |tree| tree.take_out(&(104..204))).unwrap();
+    assert_eq!(rig.check(), (0, 2));
+}
+
+#[test]
+fn moves_in_trees_that_are_damaged_are_refused() {
+    let mut rig = Rig::new(6, 11);
+    for at in 0..12_u32 {
+        let extent = Extent { block: 4 * at, len: 1, start: 10 + 3 * at, unwritten: false };
+        let needed = rig.needed(u64::from(extent.block), 1);
+        rig.run(needed, |tree| tree.insert(extent)).unwrap();
+        rig.model.insert(u64::from(extent.block), (extent.start, false));
+    }
+    // Behind the last block that files can have.
+    let refused = rig.run(0, |tree| tree.put_in(&(4..ALL.end - 10)));
+    assert!(matches!(refused, Err(fstitch_core::Error::Corrupt { .. })));
+    assert_eq!(rig.check().0, 1, "nothing has changed");
+    // A node that the root has twice: when it has moved, it is where the other one should be.
+    let Entries::Inner(children) = &mut rig.root.entries else { panic!("a tree of one level") };
+    children[1].node = children[0].node;
+    let by = u64::from(children[1].block);
+    assert!(rig.run(9, |tree| tree.put_in(&(0..by))).is_err());
+    assert!(rig.run(9, |tree| tree.take_out(&(1..2))).is_err());
 }
 
 #[test]
