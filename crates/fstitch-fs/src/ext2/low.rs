@@ -83,6 +83,15 @@ impl LowLevelFs for Ext2 {
         if inode.disk.has_inline_data() { self.inline_bytes(inode).map(Some) } else { Ok(None) }
     }
 
+    #[inline]
+    fn is_inline(&self, inode: &Inode) -> bool {
+        inode.disk.has_inline_data()
+    }
+
+    fn move_out(&self, caller: &Caller, inode: &mut Inode, keep: u64) -> Result<PatchIds> {
+        Self::move_out(self, caller, inode, keep)
+    }
+
     fn expect(&self, inode: &mut Inode, size: u64) {
         self.expect_blocks(inode, size);
     }
@@ -131,7 +140,9 @@ impl LowLevelFs for Ext2 {
 
     fn may_have_lost_blocks(&self, inode: &Inode) -> bool {
         // Recovery has ended what a journal says.
-        self.is_unclean() && (!inode.has_extents() || self.left.are_of_soft_updates())
+        self.is_unclean()
+            && !inode.disk.has_inline_data()
+            && (!inode.has_extents() || self.left.are_of_soft_updates())
     }
 
     fn free_maps(&self) -> u64 {

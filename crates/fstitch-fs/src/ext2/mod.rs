@@ -44,6 +44,7 @@ mod low;
 mod memory;
 pub mod mkfs;
 pub mod mmp;
+mod moved;
 mod newmap;
 pub(crate) mod num;
 mod offline;

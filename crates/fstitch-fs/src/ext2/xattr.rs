@@ -167,6 +167,9 @@ impl Ext2 {
         befores: &[PatchId],
     ) -> Result<PatchIds> {
         let inode_block = self.inode_block(inode)?;
+        if touched.body && !places.body.encode_body(&mut vec![0; self.body_range(inode).len()]) {
+            return Err(inode.damaged("its attributes overlap"));
+        }
         let change =
             if touched.block { self.plan_block(caller, inode, &places.block)? } else { BlockChange::None };
         let mut order = PatchIds::from_slice(befores);

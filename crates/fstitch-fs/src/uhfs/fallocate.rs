@@ -42,9 +42,18 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let _writer = self.writer(&change, &node)?;
         node.refuse_pinned()?;
-        let (size, unwritten) = {
+        let moving = {
             let state = node.read()?;
             check_fallocate(self.low.flags(state.inode()), mode)?;
+            self.moving(&state)
+        };
+        if moving > 0 {
+            // The file is the same before and after.
+            change.reserve(0, ATTR_CHANGE_BLOCKS + moving)?;
+            self.move_out(&mut *node.write()?, caller, u64::MAX)?;
+        }
+        let (size, unwritten) = {
+            let state = node.read()?;
             (self.low.attr(state.inode()).size, self.low.has_unwritten(state.inode()))
         };
         if unwritten && mode != FallocateMode::PunchHole {

@@ -22,6 +22,9 @@ use fstitch_patch::{Cache, PatchId, PatchIds};
 /// What an operation on names dirties at most in most formats: a few directory, bitmap, descriptor and inode blocks.
 pub const NAME_BLOCKS: usize = 12;
 
+/// What moving a small file's contents to a block dirties at most beside the inode: the block, a free map, counters.
+pub(super) const MOVED_BLOCKS: usize = 4;
+
 /// What a format cannot exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -284,6 +287,18 @@ pub trait LowLevelFs: Send + Sync + 'static {
     /// one with blocks.
     fn inline_contents(&self, _inode: &Self::Inode) -> Result<Option<Vec<u8>>> {
         Ok(None)
+    }
+
+    /// Whether the contents are elsewhere than in blocks, from where they must move before they change.
+    fn is_inline(&self, inode: &Self::Inode) -> bool {
+        let _ = inode;
+        false
+    }
+    /// Moves the contents of such a file, or the first `keep` bytes of them, to a block; none if these are none. What changes the
+    /// length may come later. Returns the patches with which they are there. `ENOSPC` leaves them where they are.
+    fn move_out(&self, caller: &Caller, inode: &mut Self::Inode, keep: u64) -> Result<PatchIds> {
+        let _ = (caller, inode, keep);
+        Err(Errno::OPNOTSUPP.into())
     }
 
     /// Learns how long an empty file will be that is filled from its start to its end, so that its blocks can lie together.

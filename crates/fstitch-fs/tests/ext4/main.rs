@@ -5,6 +5,7 @@
 mod cut;
 mod fast;
 mod features;
+mod inline;
 mod kernel;
 mod names;
 mod resize;
@@ -52,13 +53,13 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("mmp", &["-O", "mmp"]),
     ("128", &["-I", "128"]),
     ("512", &["-I", "512"]),
+    ("inline_data", &["-O", "inline_data"]),
+    ("inline_data-512", &["-O", "inline_data,^metadata_csum", "-b", "1024", "-I", "512"]),
     ("not-lazy", &["-E", "lazy_itable_init=0,lazy_journal_init=0"]),
 ];
 
 /// Shapes that are only read: what is named when somebody wants to write them, and what `mke2fs` is told.
 const READ_ONLY: &[(&str, &[&str])] = &[
-    ("inline_data", &["-O", "inline_data"]),
-    ("inline_data", &["-O", "inline_data,^metadata_csum", "-b", "1024", "-I", "512"]),
     ("ea_inode", &["-O", "ea_inode", "-b", "1024"]),
     ("quota", &["-O", "quota"]),
     ("project", &["-O", "project,quota"]),

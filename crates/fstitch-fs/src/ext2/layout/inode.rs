@@ -300,6 +300,16 @@ impl DiskInode {
         self.encode_times(raw);
     }
 
+    /// Writes what says where its contents are: length, storage, flags and map.
+    pub fn put_map(&self, raw: &mut [u8], block_size: u32) {
+        I_SIZE.put(raw, low32(self.size));
+        I_BLOCKS.put(raw, self.storage_fields(block_size).0);
+        I_FLAGS.put(raw, self.flags);
+        for (at, &pointer) in self.block.iter().enumerate() {
+            pointer_field(at).put(raw, pointer);
+        }
+    }
+
     fn encode_times(&self, raw: &mut [u8]) {
         let mut put = |time, secs: super::Field<u32>, more: super::Field<u32>| {
             let extra = has_extra(self.extra_isize, more.end());

@@ -122,6 +122,10 @@ impl Xattr {
         if let Some(elsewhere) = self.elsewhere {
             return elsewhere.hash;
         }
+        if self.index == INDEX_SYSTEM {
+            // Its value changes in place.
+            return 0;
+        }
         let name = self.name.iter().fold(0_u32, |hash, &byte| hash.rotate_left(5) ^ u32::from(byte));
         self.value.chunks(4).fold(name, |hash, chunk| {
             let mut word = [0; 4];
@@ -297,6 +301,27 @@ impl XattrSet {
             return Ok(Self::default());
         }
         Self::parse(&body[BODY_HEADER..], 0, block)
+    }
+
+    /// Where the value of an attribute lies in an inode's bytes behind its fixed fields, which are known to be intact.
+    #[must_use]
+    pub fn place_in_body(body: &[u8], index: u8, name: &[u8]) -> Option<std::ops::Range<usize>> {
+        if !Self::is_in_body(body) {
+            return None;
+        }
+        let mut rest = &body[BODY_HEADER..];
+        while rest.len() >= ENTRY_HEADER && rest[..4] != [0; 4] {
+            let name_len = usize::from(E_NAME_LEN.get(rest));
+            if E_NAME_INDEX.get(rest) == index
+                && rest.get(ENTRY_HEADER..ENTRY_HEADER + name_len) == Some(name)
+            {
+                let start = BODY_HEADER + usize::from(E_VALUE_OFFS.get(rest));
+                let range = start..start + idx(E_VALUE_SIZE.get(rest));
+                return (E_VALUE_BLOCK.get(rest) == 0 && range.end <= body.len()).then_some(range);
+            }
+            rest = rest.get(ENTRY_HEADER + name_len.next_multiple_of(4)..).unwrap_or_default();
+        }
+        None
     }
 
     /// Fills an inode's bytes behind its fixed fields; false, with `body` unchanged, if they do not fit.
