@@ -3,17 +3,20 @@
 //! after the same changes.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use fstitch_core::{
-    Caller, Consistency, Errno, FallocateMode, FileKind, FileSystem, InodeNo, RenameMode, Result, Seed,
-    SetAttr, XattrSetMode,
+    BlockDevice, BlockKind, BlockNo, BlockWrite, Caller, Consistency, Errno, FallocateMode, FileKind,
+    FileSystem, InodeNo, ManualClock, MemDevice, RenameMode, Result, Seed, SetAttr, XattrSetMode,
 };
-use fstitch_fs::ext2::file_map;
+use fstitch_fs::arrange::{Arrangement, open};
+use fstitch_fs::ext2::{Ext2, file_map};
 
+use super::cut::Lossy;
 use super::kernel;
 use super::support::{Scratch, have, run};
 use super::tree::{Tree, bytes};
-use super::{device, e2fsck_is_content, mounted};
+use super::{device, e2fsck_is_content, mounted, recovered};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, tid: 1, umask: 0 };
 /// Lengths of files, up to more than any inode here has room for.
@@ -174,6 +177,7 @@ const CHANGES: &[&str] = &[
     "link /t/f100 /t/few/again;write /t/few/again 90 20;link /t/f1 /u/one;unlink /t/f1;write /u/one 0 1",
     "attribute /t/f100 user.a 5;attribute /t/f60 user.b 30;attribute /t/f1 user.large 400;bare /t/f60 user.b;attribute /t/f100 user.a 60",
     "attribute /t/f60 user.a 20;write /t/f60 60 1;attribute /t/f61 trusted.x 3;truncate /t/f61 0;chmod /t/f30;chmod /t/few;bare /t/f60 user.a",
+    "attribute /t/more user.c 1;unlink /t/more/ccc;unlink /t/more/a;attribute /t/more user.c 9;unlink /t/more/bb",
     "attribute /t/few user.a 10;create /t/few/n;attribute /t/more user.b 300;unlink /t/more/a;attribute /t/more user.c 4",
     "create /t/few/new;create /t/more/new;create /t/empty/new;mkdir /t/empty/dir;unlink /t/few/a;unlink /t/more/ccc",
     "unlink /t/few/a;unlink /t/few/bb;unlink /t/few/ccc;rmdir /t/few/sub;rmdir /t/few;rmdir /t/empty",
@@ -235,6 +239,42 @@ fn whatever_is_changed_is_as_if_it_had_been_in_blocks() {
                 found.expect(&trees[1], &format!("{what}: the kernel's"));
             }
         }
+    }
+}
+
+/// After a power cut at any write, with some of what was not flushed lost, everything is there that was before.
+#[test]
+fn what_was_stable_before_is_there_after_any_cut() {
+    if !have("mke2fs") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-inline-cut");
+    let [image, _] = twins(&scratch, &["-b", "1024"]);
+    let below: &'static MemDevice = Box::leak(Box::new(MemDevice::from_image(1024, image.clone())));
+    let expected = Tree::of(&mounted(&device(image.clone()), Consistency::Ordered)).0;
+    for mechanism in [Consistency::Metadata, Consistency::Ordered, Consistency::Full] {
+        let mut cuts = 0..300;
+        let ended = cuts.find(|&left| {
+            for (block, data) in (0..).zip(image.chunks(1024)) {
+                below.write(&[BlockWrite { block: BlockNo(block), kind: BlockKind::Data, data }]).unwrap();
+            }
+            let lossy = Lossy::after(below, left, u64::try_from(left).unwrap());
+            let arrangement = Arrangement { consistency: Some(mechanism), ..Arrangement::default() };
+            let clock = Arc::new(ManualClock::new());
+            let fs = open::<Ext2>(Arc::new(lossy), &arrangement, clock).unwrap().0;
+            let changes = ["write /t/f100 100 5", "write /t/f30 40 3", "create /t/few/n", "unlink /t/more/a"];
+            let done = changes.iter().try_for_each(|text| operation(&fs, text)).and_then(|()| fs.unmount());
+            drop(fs);
+            recovered(below);
+            let found = Tree::of(&mounted(&device(below.image()), mechanism)).0;
+            for (path, item) in expected.iter().filter(|(path, _)| *path != b"/t/more/a") {
+                let found = found.get(path).unwrap_or_else(|| panic!("{mechanism} {left}: {path:?} is lost"));
+                let is_there = found.contents.starts_with(&item.contents);
+                assert!(is_there, "{mechanism} {left}: {path:?} has lost contents");
+            }
+            done.is_ok()
+        });
+        assert!(ended.is_some_and(|ended| ended > 10), "{mechanism}: {ended:?}");
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod ends;
 mod extents;
+mod inside;
 mod leaves;
 mod steps;
 
@@ -20,6 +21,7 @@ pub fn families() -> Vec<Box<dyn Family>> {
 
 fn own() -> Vec<Box<dyn Family>> {
     let mut own = extents::families();
+    own.extend(inside::families());
     own.extend(leaves::families());
     own.push(Box::new(ends::Ends));
     own
