@@ -17,7 +17,7 @@ use fstitch_patch::PatchId;
 
 use super::inode::Inode;
 use super::layout::dirent::{self, EntryView, NAME_MAX};
-use super::layout::inode::{EA_INODE_FL, FAST_SYMLINK, I_BLOCK, pointer_bytes, pointer_field, words};
+use super::layout::inode::{FAST_SYMLINK, I_BLOCK, pointer_bytes, pointer_field, words};
 use super::layout::xattr::{Elsewhere, INDEX_SYSTEM, XattrSet};
 use super::num::{idx, idx64, low32, wide};
 use super::volume::Ext2;
@@ -56,9 +56,8 @@ impl Ext2 {
 
     /// A value that is the contents of another inode.
     pub(super) fn read_value(&self, of: &Inode, at: Elsewhere) -> Result<Vec<u8>> {
-        let value = self.load_any(InodeNo(u64::from(at.inode)))?;
-        let is_value = value.disk.kind == FileKind::Regular && value.disk.flags & EA_INODE_FL != 0;
-        if !is_value || at.size > VALUE_MAX || u64::from(at.size) > value.disk.size {
+        let value = self.load_value(of, at.inode)?;
+        if at.size > VALUE_MAX || u64::from(at.size) > value.disk.size {
             return Err(of.damaged(format!("the value of an attribute is in inode {}", at.inode)));
         }
         let unit = self.block_size();

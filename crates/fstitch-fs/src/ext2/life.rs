@@ -24,7 +24,8 @@ use super::extents;
 use super::inode::Inode;
 use super::layout::feature::{compat, incompat};
 use super::layout::inode::{
-    self as raw, DiskInode, EXTENTS_FL, FAST_SYMLINK, POINTERS, new_extra_isize, symlink_pointers,
+    self as raw, DiskInode, EA_INODE_FL, EXTENTS_FL, FAST_SYMLINK, POINTERS, new_extra_isize,
+    symlink_pointers,
 };
 use super::layout::superblock::ROOT_INO;
 use super::layout::{dirent, xattr::XattrSet};
@@ -277,6 +278,7 @@ impl Ext2 {
             xattr_block: 0,
             block,
             extra_isize,
+            has_values: self.has_values(),
         }
     }
 
@@ -302,6 +304,8 @@ impl Ext2 {
         let blocks = std::mem::take(&mut inode.disk.block);
         inode.leaf.forget();
         inode.node_hint.forget();
+        let has_values = self.has_values() && inode.disk.flags & EA_INODE_FL == 0;
+        let values = if has_values { self.read_body(inode) } else { Ok(XattrSet::default()) };
         let xattr_block = std::mem::take(&mut inode.disk.xattr_block);
         let is_dir = inode.disk.kind == FileKind::Directory;
         let mut tx = self.cache.lock();
@@ -317,10 +321,11 @@ impl Ext2 {
             (false, _) => Ok(()),
         };
         let attributes_freed =
-            if xattr_block == 0 { Ok(()) } else { self.release_xattr_block(xattr_block, after) };
+            if xattr_block == 0 { Ok(()) } else { self.release_xattr_block(inode, xattr_block, after) };
+        let values_freed = values.and_then(|values| self.release_values(inode, &values));
         self.remember(inode);
         self.free_inode_no(inode.ino, is_dir, after)?;
-        blocks_freed.and(attributes_freed)
+        blocks_freed.and(attributes_freed).and(values_freed)
     }
 
     /// The bytes from the length to its high half of an inode that ends now.

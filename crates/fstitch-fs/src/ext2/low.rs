@@ -239,6 +239,14 @@ impl LowLevelFs for Ext2 {
         self.erase_xattr(caller, inode, name)
     }
 
+    fn xattr_blocks(&self, len: usize) -> usize {
+        self.value_blocks(len)
+    }
+
+    fn ended_xattr_blocks(&self, inode: &Inode) -> usize {
+        self.ended_value_blocks(inode)
+    }
+
     fn list_xattrs(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
         self.read_xattr_names(inode)
     }

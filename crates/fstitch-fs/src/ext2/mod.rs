@@ -61,6 +61,7 @@ mod source;
 pub mod times;
 pub mod tuning;
 mod unwritten;
+mod values;
 pub mod view;
 mod volume;
 mod windows;

@@ -481,6 +481,16 @@ pub trait LowLevelFs: Send + Sync + 'static {
     ) -> Result<PatchIds>;
     /// Removes a value.
     fn remove_xattr(&self, caller: &Caller, inode: &mut Self::Inode, name: &[u8]) -> Result<PatchIds>;
+    /// Blocks that a change of an attribute to a value of so many bytes dirties beside those of any.
+    fn xattr_blocks(&self, len: usize) -> usize {
+        let _ = len;
+        0
+    }
+    /// Blocks that the end of the inode dirties for its attributes, where they are more than one.
+    fn ended_xattr_blocks(&self, inode: &Self::Inode) -> usize {
+        let _ = inode;
+        0
+    }
     /// All names.
     fn list_xattrs(&self, inode: &Self::Inode) -> Result<Vec<Vec<u8>>>;
 

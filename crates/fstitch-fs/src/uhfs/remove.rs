@@ -275,16 +275,16 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// Frees a claimed inode: its blocks in steps, then what is left of it, all after the clearing of its names.
     fn free(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) -> Result<()> {
         let _writer = self.writer(change, node)?;
-        let (cleared, blocks): (PatchIds, u64) = {
+        let (cleared, blocks, attributes): (PatchIds, u64, usize) = {
             let state = node.read()?;
             let attr = self.low.attr(state.inode());
             let blocks = match attr.kind {
                 FileKind::Regular => self.size_and_end(&state)?.1,
                 _ => 0,
             };
-            (state.cleared.clone(), blocks)
+            (state.cleared.clone(), blocks, self.low.ended_xattr_blocks(state.inode()))
         };
-        if self.freeing(blocks).is_none_or(|blocks| blocks > NAME_CHANGE_BLOCKS) {
+        if attributes > 0 || self.freeing(blocks).is_none_or(|blocks| blocks > NAME_CHANGE_BLOCKS) {
             // More than the step has room for in which the last name went.
             change.pause();
         }
@@ -292,7 +292,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.detach_in_steps(change, node, (0, blocks), &cleared)?;
         }
         let left = if blocks > self.detach_step() { 0 } else { blocks };
-        change.reserve(0, self.freeing(left).unwrap_or(self.step_blocks))?;
+        change.reserve(0, attributes + self.freeing(left).unwrap_or(self.step_blocks))?;
         let mut state = node.write()?;
         if self.low.attr(state.inode()).nlink == 0 {
             self.low.free_inode(state.inode_mut(), &cleared)?;

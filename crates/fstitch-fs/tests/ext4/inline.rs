@@ -177,7 +177,7 @@ const CHANGES: &[&str] = &[
     "link /t/f100 /t/few/again;write /t/few/again 90 20;link /t/f1 /u/one;unlink /t/f1;write /u/one 0 1",
     "attribute /t/f100 user.a 5;attribute /t/f60 user.b 30;attribute /t/f1 user.large 400;bare /t/f60 user.b;attribute /t/f100 user.a 60",
     "attribute /t/f60 user.a 20;write /t/f60 60 1;attribute /t/f61 trusted.x 3;truncate /t/f61 0;chmod /t/f30;chmod /t/few;bare /t/f60 user.a",
-    "attribute /t/more user.c 1;unlink /t/more/ccc;unlink /t/more/a;attribute /t/more user.c 9;unlink /t/more/bb",
+    "attribute /t/more user.c 1;unlink /t/more/ccc;unlink /t/more/a;unlink /t/more/bb;rmdir /t/more/second;rmdir /t/more/sub",
     "attribute /t/few user.a 10;create /t/few/n;attribute /t/more user.b 300;unlink /t/more/a;attribute /t/more user.c 4",
     "create /t/few/new;create /t/more/new;create /t/empty/new;mkdir /t/empty/dir;unlink /t/few/a;unlink /t/more/ccc",
     "unlink /t/few/a;unlink /t/few/bb;unlink /t/few/ccc;rmdir /t/few/sub;rmdir /t/few;rmdir /t/empty",
@@ -316,6 +316,12 @@ fn only_what_changes_its_contents_moves() {
     fs.unmount().unwrap();
     let image = device.image();
     assert!(stays.iter().all(|&ino| inside(&image, ino)) && moves.iter().all(|&ino| !inside(&image, ino)));
+    let path = scratch.path("moved.img");
+    std::fs::write(&path, &image).unwrap();
+    for ino in moves {
+        let (_, said) = run("debugfs", &["-R", &format!("stat <{}>", ino.get()), path.to_str().unwrap()]);
+        assert!(said.contains("Inode:") && !said.contains("system.data"), "{said}");
+    }
     // What is cut to nothing needs no block.
     let emptied = file_map::read(&*super::device(image), moves[4].get()).unwrap();
     assert!(emptied.runs.is_empty());

@@ -248,6 +248,17 @@ pub fn filled_if_it_can(scratch: &Scratch, image: &[u8]) -> Option<(Vec<u8>, Tre
     Some((settled(&path), tree))
 }
 
+/// The volume after the kernel's driver has done something to it, with its tree.
+pub fn changed(scratch: &Scratch, image: &[u8], work: impl FnOnce(&Path)) -> Option<(Vec<u8>, Tree)> {
+    let path = new_path(scratch);
+    std::fs::write(&path, image).unwrap();
+    let mounted = Mounted::new(scratch, &path)?;
+    work(&mounted.0);
+    let tree = whole(&mounted.0);
+    drop(mounted);
+    Some((settled(&path), tree))
+}
+
 /// The volume with all that is in a directory of the machine.
 pub fn copied(scratch: &Scratch, image: &[u8], from: &Path) -> Option<Vec<u8>> {
     let path = new_path(scratch);

@@ -10,7 +10,7 @@ use fstitch_crashlab::workload::{Family, Op, Workload};
 use super::steps::{Step, Steps, ops};
 
 /// Steps, and what a sync behind each is about.
-const STEPS: [Step; 34] = [
+const STEPS: [Step; 36] = [
     ("append /i/f50 5", "/i/f50"),
     ("write /i/f100 10 20", "/i/f100"),
     ("write /i/f100 0 100;append /i/g100 1", "/i/f100"),
@@ -38,6 +38,8 @@ const STEPS: [Step; 34] = [
     ("unlink /i/few/a", "/i/few"),
     ("unlink /i/more/f;create /i/more/f", "/i/more/f"),
     ("create /i/few/n;unlink /i/few/a;unlink /i/few/n", "/i/few"),
+    ("create /i/more/n;unlink /i/more/f;unlink /i/more/e", "/i/more"),
+    ("create /i/more/n;rename /i/more/f /i/more/e;rename /i/f50 /i/more/d", "/i/more"),
     ("unlink /i/few/a;unlink /i/few/b;unlink /i/few/c;rmdir /i/few", "/i"),
     ("rename /i/few/a /i/few/n;rename /i/few/b /i/few/c", "/i/few"),
     ("rename /i/more/f /i/few/b;rename /i/f50 /i/more/a", "/i/more"),
