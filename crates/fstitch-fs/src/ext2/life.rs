@@ -24,8 +24,7 @@ use super::extents;
 use super::inode::Inode;
 use super::layout::feature::{compat, incompat};
 use super::layout::inode::{
-    self as raw, DiskInode, EA_INODE_FL, EXTENTS_FL, FAST_SYMLINK, POINTERS, new_extra_isize,
-    symlink_pointers,
+    self as raw, DiskInode, EXTENTS_FL, FAST_SYMLINK, POINTERS, new_extra_isize, symlink_pointers,
 };
 use super::layout::superblock::ROOT_INO;
 use super::layout::{dirent, xattr::XattrSet};
@@ -293,7 +292,7 @@ impl Ext2 {
         if by_extents { EXTENTS_FL } else { 0 }
     }
 
-    /// Frees an inode with everything that it has, after `befores`.
+    /// Frees an inode with everything that it has, after `befores`; values that have inodes of their own have gone before.
     pub(super) fn end_inode(&self, inode: &mut Inode, befores: &[PatchId]) -> Result<()> {
         self.watch.inode(inode.ino);
         self.give_back_preallocated_of(inode.ino);
@@ -304,8 +303,6 @@ impl Ext2 {
         let blocks = std::mem::take(&mut inode.disk.block);
         inode.leaf.forget();
         inode.node_hint.forget();
-        let has_values = self.has_values() && inode.disk.flags & EA_INODE_FL == 0;
-        let values = if has_values { self.read_body(inode) } else { Ok(XattrSet::default()) };
         let xattr_block = std::mem::take(&mut inode.disk.xattr_block);
         let is_dir = inode.disk.kind == FileKind::Directory;
         let mut tx = self.cache.lock();
@@ -322,10 +319,9 @@ impl Ext2 {
         };
         let attributes_freed =
             if xattr_block == 0 { Ok(()) } else { self.release_xattr_block(inode, xattr_block, after) };
-        let values_freed = values.and_then(|values| self.release_values(inode, &values));
         self.remember(inode);
         self.free_inode_no(inode.ino, is_dir, after)?;
-        blocks_freed.and(attributes_freed).and(values_freed)
+        blocks_freed.and(attributes_freed)
     }
 
     /// The bytes from the length to its high half of an inode that ends now.

@@ -243,8 +243,8 @@ impl LowLevelFs for Ext2 {
         self.value_blocks(len)
     }
 
-    fn ended_xattr_blocks(&self, inode: &Inode) -> usize {
-        self.ended_value_blocks(inode)
+    fn shed_xattr(&self, inode: &mut Inode) -> Result<bool> {
+        self.shed_value(inode)
     }
 
     fn list_xattrs(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {

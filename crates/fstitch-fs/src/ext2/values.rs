@@ -76,16 +76,6 @@ impl Ext2 {
         if self.has_values() { 2 * CHANGED_BLOCKS + len.div_ceil(self.block_size()) } else { 0 }
     }
 
-    /// Blocks that the end of an inode dirties for its values, at most.
-    pub(super) fn ended_value_blocks(&self, inode: &Inode) -> usize {
-        if !self.has_values() {
-            return 0;
-        }
-        let places = self.read_places(inode).unwrap_or_default();
-        let all = places.body.0.iter().chain(&places.block.0);
-        all.filter(|attribute| attribute.elsewhere.is_some()).count() * CHANGED_BLOCKS
-    }
-
     /// An inode that holds a value.
     pub(super) fn load_value(&self, of: &Inode, ino: u32) -> Result<Inode> {
         let value = self.load_any(InodeNo(u64::from(ino)))?;

@@ -21,7 +21,7 @@ use super::acl;
 use super::alloc::{FreedAfter, Goal, Run};
 use super::inode::Inode;
 use super::layout::feature::compat;
-use super::layout::inode::{GOOD_OLD_SIZE, I_BLOCKS, I_FILE_ACL};
+use super::layout::inode::{EA_INODE_FL, GOOD_OLD_SIZE, I_BLOCKS, I_FILE_ACL};
 use super::layout::xattr::{BLOCK_HEADER, H_REFCOUNT, Xattr, XattrSet, full_name, split_name};
 use super::num::idx64;
 use super::values::References;
@@ -169,6 +169,30 @@ impl Ext2 {
         // The block first: as long as the inode's own value exists it hides the block's.
         let touched = Touched { body, block, body_first: false };
         self.store(caller, inode, (before.as_ref(), &places, None), touched, &[])
+    }
+
+    /// Removes one attribute of an inode without names whose value is elsewhere and would go with the inode; false if there is none.
+    pub(super) fn shed_value(&self, inode: &mut Inode) -> Result<bool> {
+        if !self.has_values() || inode.disk.flags & EA_INODE_FL != 0 {
+            return Ok(false);
+        }
+        let before = self.read_places(inode)?;
+        let alone = match inode.disk.xattr_block {
+            0 => false,
+            no => {
+                let block = self.read_xattr_block(inode, no)?;
+                H_REFCOUNT.get(self.cache.lock().data(&block)) == 1
+            }
+        };
+        let in_body = before.body.0.iter().find(|attribute| attribute.elsewhere.is_some());
+        let in_block = || before.block.0.iter().find(|attribute| alone && attribute.elsewhere.is_some());
+        let Some(gone) = in_body.or_else(in_block) else { return Ok(false) };
+        let mut places = before.clone();
+        let body = places.body.remove(gone.index, &gone.name);
+        let block = !body && places.block.remove(gone.index, &gone.name);
+        let touched = Touched { body, block, body_first: false };
+        self.store(&Caller::default(), inode, (Some(&before), &places, None), touched, &[])?;
+        Ok(true)
     }
 
     fn fits_body(&self, inode: &Inode, body: &XattrSet, new: &Xattr) -> bool {

@@ -486,10 +486,10 @@ pub trait LowLevelFs: Send + Sync + 'static {
         let _ = len;
         0
     }
-    /// Blocks that the end of the inode dirties for its attributes, where they are more than one.
-    fn ended_xattr_blocks(&self, inode: &Self::Inode) -> usize {
+    /// Frees one attribute of an inode without names, if its end alone would change too much; false where nothing is left of that kind.
+    fn shed_xattr(&self, inode: &mut Self::Inode) -> Result<bool> {
         let _ = inode;
-        0
+        Ok(false)
     }
     /// All names.
     fn list_xattrs(&self, inode: &Self::Inode) -> Result<Vec<Vec<u8>>>;

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::locks::Locked;
 use super::node::{Node, Part, State};
-use super::volume::{Change, NAME_CHANGE_BLOCKS};
+use super::volume::{ATTR_CHANGE_BLOCKS, Change, NAME_CHANGE_BLOCKS};
 use super::{AttrChange, FreedName, LowLevelFs, NameSlot, Uhfs};
 
 /// A name and the inode that it was found to name, both locked.
@@ -275,16 +275,17 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// Frees a claimed inode: its blocks in steps, then what is left of it, all after the clearing of its names.
     fn free(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) -> Result<()> {
         let _writer = self.writer(change, node)?;
-        let (cleared, blocks, attributes): (PatchIds, u64, usize) = {
+        let (cleared, blocks): (PatchIds, u64) = {
             let state = node.read()?;
             let attr = self.low.attr(state.inode());
             let blocks = match attr.kind {
                 FileKind::Regular => self.size_and_end(&state)?.1,
                 _ => 0,
             };
-            (state.cleared.clone(), blocks, self.low.ended_xattr_blocks(state.inode()))
+            (state.cleared.clone(), blocks)
         };
-        if attributes > 0 || self.freeing(blocks).is_none_or(|blocks| blocks > NAME_CHANGE_BLOCKS) {
+        self.shed_xattrs(change, node)?;
+        if self.freeing(blocks).is_none_or(|blocks| blocks > NAME_CHANGE_BLOCKS) {
             // More than the step has room for in which the last name went.
             change.pause();
         }
@@ -292,7 +293,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.detach_in_steps(change, node, (0, blocks), &cleared)?;
         }
         let left = if blocks > self.detach_step() { 0 } else { blocks };
-        change.reserve(0, attributes + self.freeing(left).unwrap_or(self.step_blocks))?;
+        change.reserve(0, self.freeing(left).unwrap_or(self.step_blocks))?;
         let mut state = node.write()?;
         if self.low.attr(state.inode()).nlink == 0 {
             self.low.free_inode(state.inode_mut(), &cleared)?;
@@ -302,6 +303,21 @@ impl<L: LowLevelFs> Uhfs<L> {
         } else {
             // It got a name again before its turn came.
             node.header.unclaim();
+        }
+        Ok(())
+    }
+
+    /// Frees attributes of a claimed inode that take steps of their own.
+    fn shed_xattrs(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) -> Result<()> {
+        let blocks = self.low.xattr_blocks(0);
+        while blocks > 0 {
+            change.pause();
+            change.reserve(0, ATTR_CHANGE_BLOCKS + blocks)?;
+            let mut state = node.write()?;
+            let is_nameless = self.low.attr(state.inode()).nlink == 0;
+            if !is_nameless || !self.low.shed_xattr(state.inode_mut())? {
+                break;
+            }
         }
         Ok(())
     }

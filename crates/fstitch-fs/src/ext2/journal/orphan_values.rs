@@ -13,6 +13,9 @@ use crate::ext2::layout::xattr::{H_REFCOUNT, XattrSet};
 use crate::ext2::values::{put_references, references};
 use crate::ext2::xattr::body_range;
 
+/// Blocks that a batch has changed at most that has only begun with an orphan, and those of its end.
+const ENDING: usize = 16;
+
 impl Pass<'_, '_> {
     /// Lets go of the values of an inode that is freed; false if some are left for another batch.
     pub(super) fn free_values(&mut self, orphan: &Loaded) -> Result<bool> {
@@ -31,6 +34,11 @@ impl Pass<'_, '_> {
             if self.is_full() || !self.free_value(&mut value)? {
                 return Ok(false);
             }
+        }
+        let changes = self.changes() + shared.len() + 2 * ENDING;
+        if self.changes() > ENDING && changes > self.batch_max() {
+            // They fall in one batch, with the orphan's end. It has no blocks any more, and is in its list.
+            self.send()?;
         }
         for (value, count) in shared {
             self.summed.inodes.insert(value.ino, value.at);
