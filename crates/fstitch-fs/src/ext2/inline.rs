@@ -108,7 +108,7 @@ impl Ext2 {
     pub(super) fn visit_inline(
         &self,
         dir: &Inode,
-        visit: &mut dyn FnMut(u32, Option<FileKind>, &[u8]),
+        mut visit: impl FnMut(u32, Option<FileKind>, &[u8]),
     ) -> Result<()> {
         visit(dir.ino, Some(FileKind::Directory), b".");
         visit(low32(self.inline_parent(dir).get()), Some(FileKind::Directory), b"..");

@@ -165,8 +165,8 @@ impl Ext2 {
 
     /// Fails if what is to change is none.
     pub(super) fn expect_values(&self, of: &Inode, references: &References) -> Result<()> {
-        let changed = references.0.iter().filter(|&(_, &by)| by != 0);
-        changed.map(|(&ino, _)| self.load_value(of, ino).map(drop)).collect()
+        let mut changed = references.0.iter().filter(|&(_, &by)| by != 0);
+        changed.try_for_each(|(&ino, _)| self.load_value(of, ino).map(drop))
     }
 
     /// Counts references that come, or lets go of those that went.

@@ -42,16 +42,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let _writer = self.writer(&change, &node)?;
         node.refuse_pinned()?;
-        let moving = {
-            let state = node.read()?;
-            check_fallocate(self.low.flags(state.inode()), mode)?;
-            self.moving(&state)
-        };
-        if moving > 0 {
-            // The file is the same before and after.
-            change.reserve(0, ATTR_CHANGE_BLOCKS + moving)?;
-            self.move_out(&mut *node.write()?, caller, u64::MAX)?;
-        }
+        check_fallocate(self.low.flags(node.read()?.inode()), mode)?;
+        self.move_out_first(&change, &node, caller)?;
         let (size, unwritten) = {
             let state = node.read()?;
             (self.low.attr(state.inode()).size, self.low.has_unwritten(state.inode()))
@@ -92,6 +84,17 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
         }
         self.finish_fallocate(&change, &node, caller)
+    }
+
+    /// Moves contents that are elsewhere than in blocks there, in a step of its own: the file is the same before and after.
+    fn move_out_first(&self, change: &Change<'_>, node: &Node<L::Inode>, caller: &Caller) -> Result<()> {
+        match self.moving(&*node.read()?) {
+            0 => Ok(()),
+            moving => {
+                change.reserve(0, ATTR_CHANGE_BLOCKS + moving)?;
+                self.move_out(&mut *node.write()?, caller, u64::MAX)
+            }
+        }
     }
 
     pub(super) fn finish_fallocate(

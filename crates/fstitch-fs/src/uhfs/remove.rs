@@ -310,16 +310,18 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// Frees attributes of a claimed inode that take steps of their own.
     fn shed_xattrs(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) -> Result<()> {
         let blocks = self.low.xattr_blocks(0);
-        while blocks > 0 {
+        if blocks == 0 {
+            return Ok(());
+        }
+        loop {
             change.pause();
             change.reserve(0, ATTR_CHANGE_BLOCKS + blocks)?;
             let mut state = node.write()?;
             let is_nameless = self.low.attr(state.inode()).nlink == 0;
             if !is_nameless || !self.low.shed_xattr(state.inode_mut())? {
-                break;
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     pub(super) fn do_forget(&self, ino: InodeNo, count: u64) {

@@ -387,6 +387,26 @@ mod tests {
     }
 
     #[test]
+    fn contents_have_a_place_and_no_hash() {
+        let mut set = sample();
+        let contents = Xattr {
+            index: INDEX_SYSTEM,
+            name: b"data".to_vec(),
+            value: b"contents".to_vec(),
+            elsewhere: None,
+        };
+        assert_eq!(contents.hash(), 0);
+        let mut body = vec![0; 160];
+        assert!(set.encode_body(&mut body));
+        assert_eq!(XattrSet::place_in_body(&body, INDEX_SYSTEM, b"data"), None);
+        set.set(contents);
+        assert!(set.encode_body(&mut body));
+        let place = XattrSet::place_in_body(&body, INDEX_SYSTEM, b"data").unwrap();
+        assert_eq!(&body[place], b"contents");
+        assert_eq!(XattrSet::place_in_body(&[0; 100], INDEX_SYSTEM, b"data"), None);
+    }
+
+    #[test]
     fn values_elsewhere_stay_there() {
         let mut set = sample();
         let elsewhere = Some(Elsewhere { inode: 77, size: 5000, hash: 9 });

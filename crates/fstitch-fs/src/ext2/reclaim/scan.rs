@@ -242,7 +242,7 @@ impl Ext2 {
     ) -> Result<()> {
         if disk.has_inline_data() {
             let inode = self.load_any(InodeNo(u64::from(ino)))?;
-            return self.visit_inline(&inode, &mut |target, kind, name| {
+            return self.visit_inline(&inode, |target, kind, name| {
                 let is_dir = kind.is_none_or(|kind| kind == FileKind::Directory);
                 visit(&SeenName { dir: inode.no(), target, name, is_dir });
             });
