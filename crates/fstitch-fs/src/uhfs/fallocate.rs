@@ -88,13 +88,12 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Moves contents that are elsewhere than in blocks there, in a step of its own: the file is the same before and after.
     fn move_out_first(&self, change: &Change<'_>, node: &Node<L::Inode>, caller: &Caller) -> Result<()> {
-        match self.moving(&*node.read()?) {
-            0 => Ok(()),
-            moving => {
-                change.reserve(0, ATTR_CHANGE_BLOCKS + moving)?;
-                self.move_out(&mut *node.write()?, caller, u64::MAX)
-            }
+        let moving = self.moving(&*node.read()?);
+        if moving == 0 {
+            return Ok(());
         }
+        change.reserve(0, ATTR_CHANGE_BLOCKS + moving)?;
+        self.move_out(&mut *node.write()?, caller, u64::MAX)
     }
 
     pub(super) fn finish_fallocate(
