@@ -39,6 +39,14 @@ pub trait CachedFormat: LowLevelFs + Sized {
         let _ = device;
         Ok(false)
     }
+    /// What of the volume on `device` can only be changed through a journal, by name.
+    ///
+    /// # Errors
+    /// When that cannot be told.
+    fn needs_journal(device: &dyn BlockDevice) -> Result<Option<&'static str>> {
+        let _ = device;
+        Ok(None)
+    }
     /// Lets changes go through the journal that [`CachedFormat::journal_config`] found, from the first one after the mount on.
     fn use_journal(&self, config: JournalConfig) {
         let _ = config;
@@ -113,6 +121,14 @@ impl Chosen {
             _ if cache.read_only => None,
             _ => L::journal_config(device, external.as_deref(), mode, *commit_interval)?,
         };
+        if journal.is_none()
+            && !cache.read_only
+            && let Some(feature) = L::needs_journal(device)?
+        {
+            return Err(Error::Unsupported(format!(
+                "writing with feature {feature} and without a journal: mount read-only"
+            )));
+        }
         let consistency = match (consistency, &journal) {
             (Some(asked), None) if asked.is_journaled() && !cache.read_only => {
                 return Err(Error::Unsupported(format!(

@@ -65,7 +65,7 @@ pub struct Ext2System {
     /// Bytes that one step of a large operation dirties.
     pub step_kib: u32,
     /// What is peculiar about the volume, as the sum of 1 (no extended attributes yet), 2 (no large files yet), 4 (an index
-    /// over `/d`) and 8 (`/f` and `/g` share their attributes).
+    /// over `/d`), 8 (`/f` and `/g` share their attributes) and 16 (what is in `/i` lies in its inodes).
     pub peculiar: u32,
     /// Blocks of the journal, for the mechanisms that keep one.
     pub journal_blocks: u32,
@@ -204,6 +204,7 @@ impl Ext2System {
             && (1..=1 << 20).contains(&self.cache_kib)
             && (1..=1 << 20).contains(&self.step_kib)
             && self.peculiar <= peculiar::ALL
+            && (self.is_ext4 && self.inode_size > 128 || self.peculiar & peculiar::INSIDE == 0)
             && (1024..=1 << 20).contains(&self.journal_blocks)
             && self.external <= u32::from(self.is_journaled())
             && (!self.is_ext4 || self.external == 0)
@@ -404,6 +405,7 @@ impl System for Ext2System {
         }
         options.features.resize_inode = false;
         options.features.ext_attr = self.peculiar & peculiar::NO_ATTRIBUTES == 0;
+        options.features.inline_data = self.peculiar & peculiar::INSIDE != 0;
         options.features.large_file = self.peculiar & peculiar::NO_LARGE_FILES == 0;
         let (volume, journal) = self.split(&&image)?;
         mkfs(&volume, &options, &mut |_, _| {})?;
@@ -420,7 +422,8 @@ impl System for Ext2System {
             }
             None => {}
         }
-        if self.peculiar & (peculiar::SHARED_ATTRIBUTES | peculiar::INDEX) == 0 {
+        let made_here = peculiar::SHARED_ATTRIBUTES | peculiar::INDEX | peculiar::INSIDE;
+        if self.peculiar & made_here == 0 {
             return Ok(Base::new(self.block_size, image.bytes()));
         }
         let image = Arc::new(image);
@@ -429,7 +432,14 @@ impl System for Ext2System {
         running.fs.unmount()?;
         let mut bytes = image.bytes();
         peculiar::edit(&mut bytes, &made);
-        Ok(Base::new(self.block_size, bytes))
+        let base = Base::new(self.block_size, bytes);
+        if self.peculiar & peculiar::INSIDE == 0 {
+            return Ok(base);
+        }
+        let image = Image::new(base);
+        let left = self.mend(&image)?;
+        assert_eq!(left.total, 0, "{:?}", left.findings);
+        Ok(Base::new(self.block_size, image.bytes()))
     }
 
     fn before_mount(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {

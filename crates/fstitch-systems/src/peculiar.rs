@@ -12,20 +12,31 @@ pub const NO_LARGE_FILES: u32 = 2;
 pub const INDEX: u32 = 4;
 /// `/f` and `/g` share a block of attributes.
 pub const SHARED_ATTRIBUTES: u32 = 8;
+/// What is in `/i` lies in its inodes: files of 30, 50, 100 and 100 bytes, directories with names and without.
+pub const INSIDE: u32 = 16;
 /// All of them.
-pub const ALL: u32 = 15;
+pub const ALL: u32 = 31;
 
 /// The flag of an indexed directory, and where it and the pointers lie in an inode.
 const INDEX_FLAG: u32 = 0x1000;
 const I_FLAGS: usize = 32;
 const I_BLOCK: usize = 40;
 const I_FILE_ACL: usize = 104;
+/// What else an inode has that holds its contents: flags, length, storage, the length of its fixed fields.
+const INSIDE_FLAG: u32 = 0x1000_0000;
+const I_SIZE: usize = 4;
+const I_BLOCKS: usize = 28;
+const I_EXTRA_ISIZE: usize = 128;
+/// Bytes in the place of the map.
+const MAP: usize = 60;
 
 /// What was made and is to be edited.
 #[derive(Default)]
 pub struct Made {
     indexed: Option<InodeNo>,
     sharing: Option<(InodeNo, InodeNo)>,
+    /// Inodes, and what comes to lie in them.
+    inside: Vec<(InodeNo, Vec<u8>)>,
 }
 
 /// Makes what is edited later.
@@ -43,7 +54,77 @@ pub fn populate(fs: &dyn FileSystem, peculiar: u32) -> Result<Made> {
         (0..8).try_for_each(|n| file(fs, fs.root(), format!("between-{n}").as_bytes()).map(drop))?;
         made.sharing = Some((first, shared_file(fs, b"g")?));
     }
+    if peculiar & INSIDE != 0 {
+        made.inside = populate_inside(fs)?;
+    }
     Ok(made)
+}
+
+/// Files and directories for inodes: `/i/f30`, `/i/f50`, `/i/f100`, `/i/g100`, `/i/few` with three names, `/i/more` with seven, of which one is
+/// a directory's, `/i/none`.
+fn populate_inside(fs: &dyn FileSystem) -> Result<Vec<(InodeNo, Vec<u8>)>> {
+    let caller = Caller::default();
+    let mut inside = Vec::new();
+    let top = directory(fs, fs.root(), b"i")?;
+    for (name, len) in [("f30", 30), ("f50", 50), ("f100", 100), ("g100", 100)] {
+        let ino = file(fs, top, name.as_bytes())?;
+        let bytes: Vec<u8> = (1..=len).collect();
+        fs.write(&caller, ino, 0, &bytes)?;
+        inside.push((ino, bytes));
+        // A block of inodes of which most have wrong sums would be taken for something else.
+        (0..2).try_for_each(|n| file(fs, fs.root(), format!("beside-{name}-{n}").as_bytes()).map(drop))?;
+    }
+    let parent = |ino: InodeNo| u32::try_from(ino.get()).expect("a small volume").to_le_bytes().to_vec();
+    for (dir, count) in [("none", 0), ("few", 3), ("more", 6)] {
+        let ino = directory(fs, top, dir.as_bytes())?;
+        let mut contents = parent(top);
+        let mut names = Vec::new();
+        for at in 0..count {
+            let name = [b'a' + at];
+            names.push((file(fs, ino, &name)?, name, 1));
+        }
+        if dir == "more" {
+            let sub = directory(fs, ino, b"z")?;
+            inside.push((sub, [parent(ino), free(MAP - 4)].concat()));
+            names.push((sub, *b"z", 2));
+        }
+        // Four entries where the map is, and room behind the last of them; the rest in the attribute.
+        for part in names.chunks(4) {
+            let start = contents.len();
+            part.iter().for_each(|(ino, name, kind)| contents.extend(entry(*ino, 12, name[0], *kind)));
+            let len = if start < MAP { MAP - start } else { part.len() * 12 };
+            let used = contents.len() - start;
+            let last = contents.len() - 12;
+            contents[last + 4..last + 6]
+                .copy_from_slice(&u16::try_from(len - used + 12).expect("small").to_le_bytes());
+            contents.resize(start + len, 0);
+        }
+        if names.is_empty() {
+            contents.extend(free(MAP - 4));
+        }
+        inside.push((ino, contents));
+    }
+    Ok(inside)
+}
+
+fn entry(ino: InodeNo, len: u16, name: u8, kind: u8) -> Vec<u8> {
+    let mut bytes = u32::try_from(ino.get()).expect("a small volume").to_le_bytes().to_vec();
+    bytes.extend(len.to_le_bytes());
+    bytes.extend([1, kind, name, 0, 0, 0]);
+    bytes
+}
+
+/// Free space of a directory.
+fn free(len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    bytes[4..6].copy_from_slice(&u16::try_from(len).expect("small").to_le_bytes());
+    bytes
+}
+
+fn directory(fs: &dyn FileSystem, dir: InodeNo, name: &[u8]) -> Result<InodeNo> {
+    let ino = fs.mkdir(&Caller::default(), dir, name, 0o755)?.attr.ino;
+    fs.forget(ino, 1);
+    Ok(ino)
 }
 
 fn file(fs: &dyn FileSystem, dir: InodeNo, name: &[u8]) -> Result<InodeNo> {
@@ -77,6 +158,9 @@ pub fn edit(bytes: &mut [u8], made: &Made) {
     if let Some(dir) = made.indexed {
         make_index(bytes, &volume, dir);
     }
+    for (ino, contents) in &made.inside {
+        put_inside(bytes, &volume, (*ino, contents));
+    }
     if let Some((first, second)) = made.sharing {
         let shared = Le::u32(bytes, volume.inode(first) + I_FILE_ACL);
         let unused = Le::u32(bytes, volume.inode(second) + I_FILE_ACL);
@@ -85,6 +169,30 @@ pub fn edit(bytes: &mut [u8], made: &Made) {
         Le::put_u32(bytes, count, 2);
         volume.free_block(bytes, unused);
     }
+}
+
+/// Puts an inode's contents into it. Its block, and its sum, are left to who mends the volume.
+fn put_inside(bytes: &mut [u8], volume: &Raw, (ino, contents): (InodeNo, &[u8])) {
+    let inode = volume.inode(ino);
+    let raw = &mut bytes[inode..inode + volume.inode_size];
+    Le::put_u32(raw, I_FLAGS, INSIDE_FLAG);
+    Le::put_u32(raw, I_SIZE, u32::try_from(contents.len()).expect("small"));
+    Le::put_u32(raw, I_BLOCKS, 0);
+    let (first, rest) = contents.split_at(contents.len().min(MAP));
+    raw[I_BLOCK..I_BLOCK + MAP].fill(0);
+    raw[I_BLOCK..I_BLOCK + first.len()].copy_from_slice(first);
+    let body = I_EXTRA_ISIZE + usize::from(Le::u16(raw, I_EXTRA_ISIZE));
+    raw[body..].fill(0);
+    Le::put_u32(raw, body, 0xea02_0000);
+    let end = raw.len() - rest.len().next_multiple_of(4);
+    let (entry, offset) = (body + 4, end - body - 4);
+    raw[entry] = 4;
+    raw[entry + 1] = 7;
+    let offset = if rest.is_empty() { 0 } else { offset };
+    Le::put_u16(raw, entry + 2, u16::try_from(offset).expect("small"));
+    Le::put_u32(raw, entry + 8, u32::try_from(rest.len()).expect("small"));
+    raw[entry + 16..entry + 20].copy_from_slice(b"data");
+    raw[end..end + rest.len()].copy_from_slice(rest);
 }
 
 /// Makes the first block the root of an index over the two others, of which the first holds all names but those with the

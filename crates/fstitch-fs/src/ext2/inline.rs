@@ -5,27 +5,32 @@
 //! a chain of entries to their end, and another one in the value; `.` and `..` have none. With `ea_inode` an attribute's value may be
 //! the contents of an inode without a name.
 //!
-//! Only for reading: volumes with these features are not written.
+//! **States.** Nothing comes to lie in an inode here: contents that do are *moved out* when they change (`moved.rs`). A name of a
+//! directory is taken away, and made to stand for another inode, where it lies: like in a block, its inode field is a patch of its own.
+//!
+//! **Invariants.** A name's place in a listing is the same before and after its directory is moved out.
+
+use std::ops::Range;
 
 use fstitch_core::{BlockKind, DirEntry, FileKind, InodeNo, Le, Result};
+use fstitch_patch::PatchId;
 
 use super::inode::Inode;
 use super::layout::dirent::{self, EntryView, NAME_MAX};
-use super::layout::inode::{EA_INODE_FL, FAST_SYMLINK, pointer_bytes};
+use super::layout::inode::{FAST_SYMLINK, I_BLOCK, pointer_bytes, pointer_field, words};
 use super::layout::xattr::{Elsewhere, INDEX_SYSTEM, XattrSet};
-use super::num::{idx, idx64, wide};
+use super::num::{idx, idx64, low32, wide};
 use super::volume::Ext2;
 use crate::uhfs::NameSlot;
 
 /// The name of the attribute with the rest of the contents.
-const DATA: &[u8] = b"data";
+pub(super) const DATA: &[u8] = b"data";
 /// Bytes before the entries: the parent's number.
-const PARENT: usize = 4;
-/// Where the listing goes on behind `.`, and behind `..`, which lie nowhere: no entry is so short.
-const BEHIND_DOT: u64 = 1;
-const BEHIND_DOTS: u64 = 2;
-/// What the places of entries are ahead by in a listing.
-const LISTED: u64 = 12;
+pub(super) const PARENT: usize = 4;
+/// Where the listing goes on behind `.`, and behind `..`: as in the block that the directory would have.
+const BEHIND_DOT: u64 = 12;
+/// Where the entries begin there.
+const LISTED: u64 = 24;
 /// The longest value of an attribute.
 const VALUE_MAX: u32 = 1 << 20;
 
@@ -51,9 +56,8 @@ impl Ext2 {
 
     /// A value that is the contents of another inode.
     pub(super) fn read_value(&self, of: &Inode, at: Elsewhere) -> Result<Vec<u8>> {
-        let value = self.load_any(InodeNo(u64::from(at.inode)))?;
-        let is_value = value.disk.kind == FileKind::Regular && value.disk.flags & EA_INODE_FL != 0;
-        if !is_value || at.size > VALUE_MAX || u64::from(at.size) > value.disk.size {
+        let value = self.load_value(of, at.inode)?;
+        if at.size > VALUE_MAX || u64::from(at.size) > value.disk.size {
             return Err(of.damaged(format!("the value of an attribute is in inode {}", at.inode)));
         }
         let unit = self.block_size();
@@ -67,43 +71,111 @@ impl Ext2 {
         Ok(bytes)
     }
 
-    /// Calls `each` for each name in a directory that lies in its inode, with where the listing goes on behind it; until it
-    /// returns false.
-    fn each_inline(&self, dir: &Inode, mut each: impl FnMut(&EntryView<'_>, u64) -> bool) -> Result<()> {
-        let bytes = self.inline_bytes(dir)?;
-        let (first, rest) = bytes.split_at(bytes.len().min(FAST_SYMLINK));
-        for (start, part) in [(PARENT, first.get(PARENT..).unwrap_or_default()), (FAST_SYMLINK, rest)] {
-            for entry in dirent::inline_entries(part, dir.at.0, &self.sb) {
+    /// Where the contents of an inode lie among its bytes: in the place of its map, and in the attribute's value.
+    fn inline_ranges(&self, inode: &Inode, raw: &[u8]) -> Result<[Range<usize>; 2]> {
+        let map = I_BLOCK.offset()..I_BLOCK.offset() + FAST_SYMLINK;
+        let body = self.body_range(inode);
+        XattrSet::parse_body(&raw[body.clone()], inode.at.0)?;
+        let value = XattrSet::place_in_body(&raw[body.clone()], INDEX_SYSTEM, DATA).unwrap_or(0..0);
+        Ok([map, body.start + value.start..body.start + value.end])
+    }
+
+    /// Calls `each` for each name in a directory that lies in its inode, with its place in the inode and where the listing goes on
+    /// behind it; until it returns false.
+    fn each_inline(
+        &self,
+        dir: &Inode,
+        mut each: impl FnMut(&EntryView<'_>, (usize, u64)) -> bool,
+    ) -> Result<()> {
+        let bytes = self.inode_block(dir)?.snapshot();
+        let raw = &bytes[dir.at.1..dir.at.1 + usize::from(self.sb.inode_size)];
+        let [map, value] = self.inline_ranges(dir, raw)?;
+        let mut first = LISTED;
+        for part in [map.start + PARENT..map.end, value] {
+            for entry in dirent::inline_entries(&raw[part.clone()], dir.at.0, &self.sb) {
                 let entry = entry?;
-                if entry.ino != 0 && !each(&entry, LISTED + wide(start + entry.end())) {
+                let place = (part.start + entry.offset, first + wide(entry.end()));
+                if entry.ino != 0 && !each(&entry, place) {
                     return Ok(());
                 }
             }
+            first += wide(part.len());
         }
         Ok(())
     }
 
-    fn inline_parent(&self, dir: &Inode) -> InodeNo {
+    /// Visits all names in such a directory, `.` and `..` included: the inode, its kind, the name.
+    pub(super) fn visit_inline(
+        &self,
+        dir: &Inode,
+        mut visit: impl FnMut(u32, Option<FileKind>, &[u8]),
+    ) -> Result<()> {
+        visit(dir.ino, Some(FileKind::Directory), b".");
+        visit(low32(self.inline_parent(dir).get()), Some(FileKind::Directory), b"..");
+        self.each_inline(dir, |entry, _| {
+            visit(entry.ino, entry.kind(), entry.name);
+            true
+        })
+    }
+
+    pub(super) fn inline_parent(&self, dir: &Inode) -> InodeNo {
         InodeNo(u64::from(Le::u32(&pointer_bytes(&dir.disk.block), 0)))
     }
 
     /// Finds a name in such a directory.
     pub(super) fn find_inline(&self, dir: &Inode, name: &[u8]) -> Result<Option<NameSlot>> {
-        let slot = |ino, kind| NameSlot { ino, kind, block: dir.at.0, offset: dir.at.1 };
+        let slot = |ino, kind, place| NameSlot { ino, kind, block: dir.at.0, offset: dir.at.1 + place };
+        let directory = Some(FileKind::Directory);
         match name {
-            b"." => return Ok(Some(slot(dir.no(), Some(FileKind::Directory)))),
-            b".." => return Ok(Some(slot(self.inline_parent(dir), Some(FileKind::Directory)))),
+            b"." => return Ok(Some(slot(dir.no(), directory, 0))),
+            b".." => return Ok(Some(slot(self.inline_parent(dir), directory, I_BLOCK.offset()))),
             _ if name.is_empty() || name.len() > NAME_MAX => return Ok(None),
             _ => {}
         }
         let mut found = None;
-        self.each_inline(dir, |entry, _| {
+        self.each_inline(dir, |entry, (place, _)| {
             if entry.name == name {
-                found = Some(slot(InodeNo(u64::from(entry.ino)), entry.kind()));
+                found = Some(slot(InodeNo(u64::from(entry.ino)), entry.kind(), place));
             }
             found.is_none()
         })?;
         Ok(found)
+    }
+
+    /// The name of the entry in `slot` of such a directory, if it is there.
+    pub(super) fn inline_name(&self, dir: &Inode, slot: &NameSlot) -> Result<Option<Vec<u8>>> {
+        let mut found = None;
+        self.each_inline(dir, |entry, (place, _)| {
+            let is_it = dir.at.1 + place == slot.offset && u64::from(entry.ino) == slot.ino.get();
+            found = is_it.then(|| entry.name.to_vec());
+            !is_it
+        })?;
+        Ok(found.filter(|_| slot.block == dir.at.0))
+    }
+
+    /// Bytes of the inode in the place of its map have changed.
+    pub(super) fn note_inline_change(dir: &mut Inode, block: &[u8]) {
+        let at = dir.at.1 + I_BLOCK.offset();
+        let bytes = block[at..at + FAST_SYMLINK].try_into().expect("as many bytes as a map has");
+        dir.disk.block = words(bytes);
+    }
+
+    /// Makes such a directory's `..` name another one, after `befores`.
+    pub(super) fn replace_inline_parent(
+        &self,
+        dir: &mut Inode,
+        parent: InodeNo,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        self.watch.inode(low32(self.inline_parent(dir).get()));
+        self.watch.inode(low32(parent.get()));
+        let block = self.inode_block(dir)?;
+        let mut tx = self.cache.lock();
+        let patch = dir.put(&mut tx, &block, (pointer_field(0), low32(parent.get())), befores);
+        Self::note_inline_change(dir, tx.data(&block));
+        drop(tx);
+        self.remember(dir);
+        Ok(patch)
     }
 
     /// Lists such a directory.
@@ -115,13 +187,13 @@ impl Ext2 {
     ) -> Result<()> {
         let kind = Some(FileKind::Directory);
         let dots: [(InodeNo, &[u8], u64); 2] =
-            [(dir.no(), b".", BEHIND_DOT), (self.inline_parent(dir), b"..", BEHIND_DOTS)];
+            [(dir.no(), b".", BEHIND_DOT), (self.inline_parent(dir), b"..", LISTED)];
         for (ino, name, next) in dots {
             if cookie < next && !sink(DirEntry { ino, kind, name, next }) {
                 return Ok(());
             }
         }
-        self.each_inline(dir, |entry, next| {
+        self.each_inline(dir, |entry, (_, next)| {
             let ino = InodeNo(u64::from(entry.ino));
             next <= cookie || sink(DirEntry { ino, kind: entry.kind(), name: entry.name, next })
         })

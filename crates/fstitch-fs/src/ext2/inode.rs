@@ -58,6 +58,8 @@ pub struct Inode {
     pub(super) expected: u64,
     /// It may have attributes in its own bytes.
     pub(super) body_attributes: bool,
+    /// The patch that has moved its contents out of its own bytes.
+    pub(super) moved: PatchId,
     /// Of directories.
     pub(super) dir: OnceLock<Arc<Mutex<DirMemory, rank::Names>>>,
 }
@@ -129,6 +131,7 @@ impl Inode {
             window: 0,
             expected: 0,
             body_attributes: true,
+            moved: PatchId::NONE,
             dir: OnceLock::new(),
         }
     }
@@ -155,6 +158,15 @@ impl Inode {
         let patch = tx.bytes(block, self.at.1 + offset, bytes, befores);
         self.gather(tx, patch);
         patch
+    }
+
+    /// `befores`, and what has moved the inode's contents out of its bytes.
+    pub(super) fn with_move(&self, befores: &[PatchId]) -> PatchIds {
+        let mut befores = PatchIds::from_slice(befores);
+        if self.moved != PatchId::NONE {
+            befores.push(self.moved);
+        }
+        befores
     }
 
     /// Makes the inode's `fsync` wait for `patch`.

@@ -54,6 +54,10 @@ impl CachedFormat for Ext2 {
         Ok(read_superblock(device)?.1.features.has_incompat(incompat::MMP))
     }
 
+    fn needs_journal(device: &dyn BlockDevice) -> Result<Option<&'static str>> {
+        Ok(read_superblock(device)?.1.features.has_incompat(incompat::EA_INODE).then_some("ea_inode"))
+    }
+
     fn journal_config(
         device: &dyn BlockDevice,
         external: Option<&dyn BlockDevice>,

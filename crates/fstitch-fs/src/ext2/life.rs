@@ -277,6 +277,7 @@ impl Ext2 {
             xattr_block: 0,
             block,
             extra_isize,
+            has_values: self.has_values(),
         }
     }
 
@@ -291,7 +292,7 @@ impl Ext2 {
         if by_extents { EXTENTS_FL } else { 0 }
     }
 
-    /// Frees an inode with everything that it has, after `befores`.
+    /// Frees an inode with everything that it has, after `befores`; values that have inodes of their own have gone before.
     pub(super) fn end_inode(&self, inode: &mut Inode, befores: &[PatchId]) -> Result<()> {
         self.watch.inode(inode.ino);
         self.give_back_preallocated_of(inode.ino);
@@ -317,7 +318,7 @@ impl Ext2 {
             (false, _) => Ok(()),
         };
         let attributes_freed =
-            if xattr_block == 0 { Ok(()) } else { self.release_xattr_block(xattr_block, after) };
+            if xattr_block == 0 { Ok(()) } else { self.release_xattr_block(inode, xattr_block, after) };
         self.remember(inode);
         self.free_inode_no(inode.ino, is_dir, after)?;
         blocks_freed.and(attributes_freed)

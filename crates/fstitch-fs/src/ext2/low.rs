@@ -83,6 +83,15 @@ impl LowLevelFs for Ext2 {
         if inode.disk.has_inline_data() { self.inline_bytes(inode).map(Some) } else { Ok(None) }
     }
 
+    #[inline]
+    fn is_inline(&self, inode: &Inode) -> bool {
+        inode.disk.has_inline_data()
+    }
+
+    fn move_out(&self, caller: &Caller, inode: &mut Inode, keep: u64) -> Result<PatchIds> {
+        Self::move_out(self, caller, inode, keep)
+    }
+
     fn expect(&self, inode: &mut Inode, size: u64) {
         self.expect_blocks(inode, size);
     }
@@ -150,7 +159,9 @@ impl LowLevelFs for Ext2 {
 
     fn may_have_lost_blocks(&self, inode: &Inode) -> bool {
         // Recovery has ended what a journal says.
-        self.is_unclean() && (!inode.has_extents() || self.left.are_of_soft_updates())
+        self.is_unclean()
+            && !inode.disk.has_inline_data()
+            && (!inode.has_extents() || self.left.are_of_soft_updates())
     }
 
     fn free_maps(&self) -> u64 {
@@ -245,6 +256,14 @@ impl LowLevelFs for Ext2 {
 
     fn remove_xattr(&self, caller: &Caller, inode: &mut Inode, name: &[u8]) -> Result<PatchIds> {
         self.erase_xattr(caller, inode, name)
+    }
+
+    fn xattr_blocks(&self, len: usize) -> usize {
+        self.value_blocks(len)
+    }
+
+    fn shed_xattr(&self, inode: &mut Inode) -> Result<bool> {
+        self.shed_value(inode)
     }
 
     fn list_xattrs(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {

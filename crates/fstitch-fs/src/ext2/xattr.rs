@@ -21,15 +21,17 @@ use super::acl;
 use super::alloc::{FreedAfter, Goal, Run};
 use super::inode::Inode;
 use super::layout::feature::compat;
-use super::layout::inode::{GOOD_OLD_SIZE, I_BLOCKS, I_FILE_ACL};
-use super::layout::xattr::{H_REFCOUNT, Xattr, XattrSet, full_name, split_name};
+use super::layout::inode::{EA_INODE_FL, GOOD_OLD_SIZE, I_BLOCKS, I_FILE_ACL};
+use super::layout::xattr::{BLOCK_HEADER, H_REFCOUNT, Xattr, XattrSet, full_name, split_name};
 use super::num::idx64;
+use super::values::References;
 use super::volume::Ext2;
 
 /// The attributes of an inode, by place.
-struct Places {
-    body: XattrSet,
-    block: XattrSet,
+#[derive(Clone, Default)]
+pub(super) struct Places {
+    pub(super) body: XattrSet,
+    pub(super) block: XattrSet,
 }
 
 /// How the attribute block changes.
@@ -58,7 +60,7 @@ impl Ext2 {
         body_range(self.sb.inode_size, inode.disk.extra_isize)
     }
 
-    fn read_places(&self, inode: &Inode) -> Result<Places> {
+    pub(super) fn read_places(&self, inode: &Inode) -> Result<Places> {
         let body = self.read_body(inode)?;
         let block = match inode.disk.xattr_block {
             0 => XattrSet::default(),
@@ -115,8 +117,9 @@ impl Ext2 {
         (name, value): (&[u8], &[u8]),
         mode: XattrSetMode,
     ) -> Result<PatchIds> {
-        let new = acl::stored(name, value)?;
+        let mut new = acl::stored(name, value)?;
         let mut places = self.read_places(inode)?;
+        let before = self.has_values().then(|| places.clone());
         let in_body = places.body.get(new.index, &new.name).is_some();
         let in_block = places.block.get(new.index, &new.name).is_some();
         match mode {
@@ -125,7 +128,18 @@ impl Ext2 {
             _ => {}
         }
         let feature = self.need_compat(compat::EXT_ATTR)?;
-        let body_first = self.fits_body(inode, &places.body, &new);
+        let mut body_first = self.fits_body(inode, &places.body, &new);
+        let mut made = None;
+        if !body_first && !self.fits_block(&places.block, &new) {
+            self.may_have_values(inode, &new)?;
+            let light = Self::lightened(&new);
+            body_first = self.fits_body(inode, &places.body, &light);
+            if !body_first && !self.fits_block(&places.block, &light) {
+                return Err(Errno::NOSPC.into());
+            }
+            new = self.make_value(caller, inode, &new)?;
+            made = new.elsewhere.map(|at| at.inode);
+        }
         if body_first {
             places.block.remove(new.index, &new.name);
             places.body.set(new);
@@ -134,20 +148,51 @@ impl Ext2 {
             places.block.set(new);
         }
         let touched = Touched { body: body_first || in_body, block: !body_first || in_block, body_first };
-        self.store(caller, inode, &places, touched, &[feature])
+        let stored = self.store(caller, inode, (before.as_ref(), &places, made), touched, &[feature]);
+        if let (Err(_), Some(made)) = (&stored, made) {
+            let mut value = self.load_value(inode, made)?;
+            self.end_inode(&mut value, &[])?;
+        }
+        stored
     }
 
     /// Removes an attribute.
     pub(super) fn erase_xattr(&self, caller: &Caller, inode: &mut Inode, name: &[u8]) -> Result<PatchIds> {
         let (index, name) = split_name(name).ok_or(Errno::OPNOTSUPP)?;
         let mut places = self.read_places(inode)?;
+        let before = self.has_values().then(|| places.clone());
         let body = places.body.remove(index, name);
         let block = places.block.remove(index, name);
         if !body && !block {
             return Err(Errno::NODATA.into());
         }
         // The block first: as long as the inode's own value exists it hides the block's.
-        self.store(caller, inode, &places, Touched { body, block, body_first: false }, &[])
+        let touched = Touched { body, block, body_first: false };
+        self.store(caller, inode, (before.as_ref(), &places, None), touched, &[])
+    }
+
+    /// Removes one attribute of an inode without names whose value is elsewhere and would go with the inode; false if there is none.
+    pub(super) fn shed_value(&self, inode: &mut Inode) -> Result<bool> {
+        if !self.has_values() || inode.disk.flags & EA_INODE_FL != 0 {
+            return Ok(false);
+        }
+        let before = self.read_places(inode)?;
+        let alone = match inode.disk.xattr_block {
+            0 => false,
+            no => {
+                let block = self.read_xattr_block(inode, no)?;
+                H_REFCOUNT.get(self.cache.lock().data(&block)) == 1
+            }
+        };
+        let in_body = before.body.0.iter().find(|attribute| attribute.elsewhere.is_some());
+        let in_block = || before.block.0.iter().find(|attribute| alone && attribute.elsewhere.is_some());
+        let Some(gone) = in_body.or_else(in_block) else { return Ok(false) };
+        let mut places = before.clone();
+        let body = places.body.remove(gone.index, &gone.name);
+        let block = !body && places.block.remove(gone.index, &gone.name);
+        let touched = Touched { body, block, body_first: false };
+        self.store(&Caller::default(), inode, (Some(&before), &places, None), touched, &[])?;
+        Ok(true)
     }
 
     fn fits_body(&self, inode: &Inode, body: &XattrSet, new: &Xattr) -> bool {
@@ -157,18 +202,69 @@ impl Ext2 {
         !room.is_empty() && with.encode_body(&mut room)
     }
 
-    /// Writes the places that changed, each after the one before it.
+    fn fits_block(&self, block: &XattrSet, new: &Xattr) -> bool {
+        let mut with = block.clone();
+        with.set(new.clone());
+        BLOCK_HEADER + with.size() <= self.block_size()
+    }
+
+    /// The references to values that come and go. What a block that goes refers to is let go with it.
+    fn references_of(
+        &self,
+        (before, after, made): (&Places, &Places, Option<u32>),
+        touched: Touched,
+        change: &BlockChange,
+    ) -> References {
+        let mut references = References::default();
+        if touched.body {
+            references.add(&before.body, -1);
+            references.add(&after.body, 1);
+        }
+        match change {
+            BlockChange::None | BlockChange::Remove => {}
+            BlockChange::Rewrite(..) => {
+                references.add(&before.block, -1);
+                references.add(&after.block, 1);
+            }
+            BlockChange::Replace(..) => references.add(&after.block, 1),
+        }
+        made.into_iter().for_each(|value| references.without(value));
+        references
+    }
+
+    /// Counts for the inode's storage what its values take.
+    fn count_values(&self, inode: &mut Inode, block: &Block, (before, after): (&Places, &Places)) {
+        let [had, has] = [before, after].map(|at| self.value_sectors([&at.body, &at.block]));
+        if had != has {
+            inode.disk.sectors = (inode.disk.sectors + has).saturating_sub(had);
+            self.put_sectors(&mut self.cache.lock(), inode, block);
+        }
+    }
+
+    /// Writes the places that changed, each after the one before it, where `before` is what they were if values may be elsewhere, and
+    /// one was made for it.
     fn store(
         &self,
         caller: &Caller,
         inode: &mut Inode,
-        places: &Places,
+        (before, places, made): (Option<&Places>, &Places, Option<u32>),
         touched: Touched,
         befores: &[PatchId],
     ) -> Result<PatchIds> {
         let inode_block = self.inode_block(inode)?;
+        if touched.body && !places.body.encode_body(&mut vec![0; self.body_range(inode).len()]) {
+            return Err(inode.damaged("its attributes overlap"));
+        }
         let change =
             if touched.block { self.plan_block(caller, inode, &places.block)? } else { BlockChange::None };
+        let references = before.map(|before| self.references_of((before, places, made), touched, &change));
+        if let Some(references) = &references {
+            if let Err(error) = self.expect_values(inode, references) {
+                self.give_back_change(change);
+                return Err(error);
+            }
+            self.count_references(inode, references, true)?;
+        }
         let mut order = PatchIds::from_slice(befores);
         let mut patches = PatchIds::new();
         let mut change = Some(change);
@@ -184,8 +280,19 @@ impl Ext2 {
             order.extend(done.iter().copied());
             patches.extend(done);
         }
+        if let (Some(references), Some(before)) = (&references, before) {
+            self.count_values(inode, &inode_block, (before, places));
+            self.count_references(inode, references, false)?;
+        }
         self.remember(inode);
         Ok(patches)
+    }
+
+    /// Gives back what a change that is not made has taken.
+    fn give_back_change(&self, change: BlockChange) {
+        if let BlockChange::Replace(run, ..) = change {
+            self.give_back_run(&run);
+        }
     }
 
     /// Writes the inode's own attributes: one patch from the first to the last byte that changes.
@@ -272,7 +379,7 @@ impl Ext2 {
                 && made.is_some_and(|(_, made)| self.cache.lock().same(made, pointer));
             let after = if never { FreedAfter::Nothing } else { FreedAfter::Pointer(pointer) };
             inode.attached.remove(old, old + 1);
-            self.release_xattr_block(old, after)?;
+            self.release_xattr_block(inode, old, after)?;
         }
         Ok(PatchIds::from_slice(&[pointer]))
     }
@@ -312,7 +419,7 @@ impl Ext2 {
 
     /// Gives up one reference to an attribute block: its count falls, or the last one frees it, after the pointer
     /// was cleared.
-    pub(super) fn release_xattr_block(&self, no: u32, after: FreedAfter) -> Result<()> {
+    pub(super) fn release_xattr_block(&self, of: &Inode, no: u32, after: FreedAfter) -> Result<()> {
         let damaged = |problem: &str| {
             fstitch_core::Error::corrupt(Structure::AttributeBlock, BlockNo(u64::from(no)), problem)
         };
@@ -320,7 +427,7 @@ impl Ext2 {
             return Err(damaged("outside the blocks for files"));
         }
         let block = self.cache.read(BlockNo(u64::from(no)), BlockKind::Attribute)?;
-        XattrSet::parse_block(&block.snapshot(), block.no())?;
+        let (attributes, _) = XattrSet::parse_block(&block.snapshot(), block.no())?;
         self.watch.blocks(no, 1);
         // Listed before the count falls: whoever finds the block alone finds this, too.
         let others = self.turn_away(no, after);
@@ -342,7 +449,8 @@ impl Ext2 {
         drop(tx);
         drop(block);
         self.memory.inodes().turned_away.remove(&no);
-        self.free_blocks(no, 1, after)
+        self.free_blocks(no, 1, after)?;
+        if self.has_values() { self.release_values(of, &attributes) } else { Ok(()) }
     }
 
     /// Lists a pointer that was turned away from an attribute block, and returns those listed before.

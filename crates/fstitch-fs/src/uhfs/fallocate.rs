@@ -43,9 +43,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         let _writer = self.writer(&change, &node)?;
         node.refuse_pinned()?;
+        check_fallocate(self.low.flags(node.read()?.inode()), mode)?;
+        self.move_out_first(&change, &node, caller)?;
         let (size, unwritten) = {
             let state = node.read()?;
-            check_fallocate(self.low.flags(state.inode()), mode)?;
             (self.low.attr(state.inode()).size, self.low.has_unwritten(state.inode()))
         };
         if let Some(shifting) = Shifting::of(mode, offset, len) {
@@ -88,6 +89,16 @@ impl<L: LowLevelFs> Uhfs<L> {
             }
         }
         self.finish_fallocate(&change, &node, caller)
+    }
+
+    /// Moves contents that are elsewhere than in blocks there, in a step of its own: the file is the same before and after.
+    fn move_out_first(&self, change: &Change<'_>, node: &Node<L::Inode>, caller: &Caller) -> Result<()> {
+        let moving = self.moving(&*node.read()?);
+        if moving == 0 {
+            return Ok(());
+        }
+        change.reserve(0, ATTR_CHANGE_BLOCKS + moving)?;
+        self.move_out(&mut *node.write()?, caller, u64::MAX)
     }
 
     pub(super) fn finish_fallocate(

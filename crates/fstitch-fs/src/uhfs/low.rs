@@ -22,6 +22,9 @@ use fstitch_patch::{Cache, PatchId, PatchIds};
 /// What an operation on names dirties at most in most formats: a few directory, bitmap, descriptor and inode blocks.
 pub const NAME_BLOCKS: usize = 12;
 
+/// What moving a small file's contents to a block dirties at most beside the inode: the block, a free map, counters.
+pub(super) const MOVED_BLOCKS: usize = 4;
+
 /// What a format cannot exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -295,6 +298,18 @@ pub trait LowLevelFs: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Whether the contents are elsewhere than in blocks, from where they must move before they change.
+    fn is_inline(&self, inode: &Self::Inode) -> bool {
+        let _ = inode;
+        false
+    }
+    /// Moves the contents of such a file, or the first `keep` bytes of them, to a block; none if these are none. What changes the
+    /// length may come later. Returns the patches with which they are there. `ENOSPC` leaves them where they are.
+    fn move_out(&self, caller: &Caller, inode: &mut Self::Inode, keep: u64) -> Result<PatchIds> {
+        let _ = (caller, inode, keep);
+        Err(Errno::OPNOTSUPP.into())
+    }
+
     /// Learns how long an empty file will be that is filled from its start to its end, so that its blocks can lie together.
     fn expect(&self, inode: &mut Self::Inode, size: u64) {
         let _ = (inode, size);
@@ -497,6 +512,16 @@ pub trait LowLevelFs: Send + Sync + 'static {
     ) -> Result<PatchIds>;
     /// Removes a value.
     fn remove_xattr(&self, caller: &Caller, inode: &mut Self::Inode, name: &[u8]) -> Result<PatchIds>;
+    /// Blocks that a change of an attribute to a value of so many bytes dirties beside those of any.
+    fn xattr_blocks(&self, len: usize) -> usize {
+        let _ = len;
+        0
+    }
+    /// Frees one attribute of an inode without names, if its end alone would change too much; false where nothing is left of that kind.
+    fn shed_xattr(&self, inode: &mut Self::Inode) -> Result<bool> {
+        let _ = inode;
+        Ok(false)
+    }
     /// All names.
     fn list_xattrs(&self, inode: &Self::Inode) -> Result<Vec<Vec<u8>>>;
 

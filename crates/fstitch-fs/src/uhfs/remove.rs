@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::locks::Locked;
 use super::node::{Node, Part, State};
-use super::volume::{Change, NAME_CHANGE_BLOCKS};
+use super::volume::{ATTR_CHANGE_BLOCKS, Change, NAME_CHANGE_BLOCKS};
 use super::{AttrChange, FreedName, LowLevelFs, NameSlot, Uhfs};
 
 /// A name and the inode that it was found to name, both locked.
@@ -284,6 +284,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             };
             (state.cleared.clone(), blocks)
         };
+        self.shed_xattrs(change, node)?;
         if self.freeing(blocks).is_none_or(|blocks| blocks > NAME_CHANGE_BLOCKS) {
             // More than the step has room for in which the last name went.
             change.pause();
@@ -304,6 +305,23 @@ impl<L: LowLevelFs> Uhfs<L> {
             node.header.unclaim();
         }
         Ok(())
+    }
+
+    /// Frees attributes of a claimed inode that take steps of their own.
+    fn shed_xattrs(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) -> Result<()> {
+        let blocks = self.low.xattr_blocks(0);
+        if blocks == 0 {
+            return Ok(());
+        }
+        loop {
+            change.pause();
+            change.reserve(0, ATTR_CHANGE_BLOCKS + blocks)?;
+            let mut state = node.write()?;
+            let is_nameless = self.low.attr(state.inode()).nlink == 0;
+            if !is_nameless || !self.low.shed_xattr(state.inode_mut())? {
+                return Ok(());
+            }
+        }
     }
 
     pub(super) fn do_forget(&self, ino: InodeNo, count: u64) {

@@ -36,7 +36,11 @@ impl<L: LowLevelFs> Uhfs<L> {
         caller: &Caller,
         size: u64,
     ) -> Result<()> {
-        let (old, end) = self.size_and_end(&*node.read()?)?;
+        let (old, end, moving) = {
+            let state = node.read()?;
+            let (old, end) = self.size_and_end(&state)?;
+            (old, end, self.moving(&state))
+        };
         let freeing = if size > old { 0 } else { end.saturating_sub(self.blocks_of(size)) };
         let freeing = self.freeing(freeing);
         if freeing.is_none() {
@@ -45,15 +49,22 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         self.trim_before_growth(change, node, size)?;
         match freeing {
-            Some(freeing) => change.reserve_whole(self.block_size(), 2 * ATTR_CHANGE_BLOCKS + freeing)?,
+            Some(freeing) => {
+                change.reserve_whole(self.block_size(), 2 * ATTR_CHANGE_BLOCKS + moving + freeing)?
+            }
             None => {
                 // Who failed in a step that had room for all of another operation has none for this one.
                 change.pause();
-                change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?;
+                change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS + moving)?;
             }
         }
         let mut state = node.write()?;
         let (old, end) = self.size_and_end(&state)?;
+        if size != old {
+            // Cutting a file short must be possible where only the superuser has room.
+            let superuser = Caller::default();
+            self.move_out(&mut state, if size > old { caller } else { &superuser }, size)?;
+        }
         if size > old {
             self.zero_gap(&mut state, old)?;
             let growth = state.growth;

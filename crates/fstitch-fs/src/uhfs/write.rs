@@ -11,6 +11,7 @@ use fstitch_posix::refuse;
 
 use crate::appended::expect_appended;
 
+use super::low::MOVED_BLOCKS;
 use super::node::{Node, Part, State};
 use super::read::{BlockPart, long, short};
 use super::space::Barrier;
@@ -115,11 +116,12 @@ impl<L: LowLevelFs> Uhfs<L> {
     fn write_as(&self, author: Author<'_>, ino: InodeNo, offset: u64, data: &[u8]) -> Result<(usize, bool)> {
         let change = self.change(0)?;
         let node = self.node(ino)?;
-        {
+        let moving = {
             let state = node.read()?;
             self.expect_regular(&state)?;
             self.ask_to_sync(&state)?;
-        }
+            self.moving(&state)
+        };
         if data.is_empty() {
             return Ok((0, false));
         }
@@ -144,7 +146,7 @@ impl<L: LowLevelFs> Uhfs<L> {
                 if done > 0 {
                     change.may_end();
                 }
-                let reserved = change.reserve(len, ATTR_CHANGE_BLOCKS);
+                let reserved = change.reserve(len, ATTR_CHANGE_BLOCKS + moving);
                 let (wrote, failure) = match reserved.and_then(|()| self.write_step(&node, author, at, step))
                 {
                     Ok((wrote, is_synchronous)) => {
@@ -181,13 +183,14 @@ impl<L: LowLevelFs> Uhfs<L> {
             Author::Caller(_) => check_write(&self.seen(&state), offset)?,
             Author::Earlier { .. } => refuse(self.low.flags(state.inode()), InodeFlags::IMMUTABLE)?,
         }
-        if offset > size {
-            self.zero_gap(&mut state, size)?;
-        }
         // Nobody knows who it was, but whose the file is.
         let attr = self.low.attr(state.inode());
         let owner = Caller { uid: attr.uid, gid: attr.gid, ..Caller::default() };
         let caller = if let Author::Caller(caller) = author { caller } else { &owner };
+        self.move_out(&mut state, caller, u64::MAX)?;
+        if offset > size {
+            self.zero_gap(&mut state, size)?;
+        }
         let fill = Fill { caller, offset, len: data.len(), source: Source::Bytes(data) };
         let len = self.fill_and_grow(&mut state, &fill, true)?;
         if let Author::Caller(caller) = author {
@@ -236,6 +239,21 @@ impl<L: LowLevelFs> Uhfs<L> {
             Some(error) if filled.len == 0 => Err(error),
             _ => Ok(filled.len),
         }
+    }
+
+    /// Moves contents that are elsewhere than in blocks there, as many bytes of them as are kept: before they change.
+    #[inline]
+    pub(super) fn move_out(&self, state: &mut State<L::Inode>, caller: &Caller, keep: u64) -> Result<()> {
+        if self.low.is_inline(state.inode()) {
+            let moved = self.low.move_out(caller, state.inode_mut(), keep)?;
+            self.note(state, Part::Contents, &moved);
+        }
+        Ok(())
+    }
+
+    /// What that dirties at most.
+    pub(super) fn moving(&self, state: &State<L::Inode>) -> usize {
+        if self.low.is_inline(state.inode()) { MOVED_BLOCKS } else { 0 }
     }
 
     /// Changes the size, which comes after `befores`, and returns the patches.

@@ -30,7 +30,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         mode: XattrSetMode,
     ) -> Result<()> {
         rules::check_name(name)?;
-        let _change = self.change(ATTR_CHANGE_BLOCKS)?;
+        let _change = self.change(ATTR_CHANGE_BLOCKS + self.low.xattr_blocks(value.len()))?;
         let node = self.node(ino)?;
         let mut state = node.write()?;
         rules::check_change(&self.seen(&state), name)?;
@@ -46,7 +46,7 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     pub(super) fn do_removexattr(&self, caller: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
         rules::check_name(name)?;
-        let _change = self.change(ATTR_CHANGE_BLOCKS)?;
+        let _change = self.change(ATTR_CHANGE_BLOCKS + self.low.xattr_blocks(0))?;
         let node = self.node(ino)?;
         let mut state = node.write()?;
         rules::check_change(&self.seen(&state), name)?;

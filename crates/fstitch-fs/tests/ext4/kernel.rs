@@ -249,6 +249,29 @@ pub fn filled_if_it_can(scratch: &Scratch, image: &[u8]) -> Option<(Vec<u8>, Tre
     Some((settled(&path), tree))
 }
 
+/// The volume after the kernel's driver has done something to it, with its tree.
+pub fn changed(scratch: &Scratch, image: &[u8], work: impl FnOnce(&Path)) -> Option<(Vec<u8>, Tree)> {
+    let path = new_path(scratch);
+    std::fs::write(&path, image).unwrap();
+    let mounted = Mounted::new(scratch, &path)?;
+    work(&mounted.0);
+    let tree = whole(&mounted.0);
+    drop(mounted);
+    Some((settled(&path), tree))
+}
+
+/// The volume with all that is in a directory of the machine.
+pub fn copied(scratch: &Scratch, image: &[u8], from: &Path) -> Option<Vec<u8>> {
+    let path = new_path(scratch);
+    std::fs::write(&path, image).unwrap();
+    let mounted = Mounted::new(scratch, &path)?;
+    let from = from.join(".");
+    let (code, said) = run("cp", &["-a", from.to_str().unwrap(), mounted.0.to_str().unwrap()]);
+    assert_eq!(code, 0, "{said}");
+    drop(mounted);
+    Some(settled(&path))
+}
+
 /// The volume with files in all of its parts, some thousand names with an index in several directories, and blocks of attributes that many
 /// inodes share, all made by the kernel; with its tree.
 pub fn scattered(scratch: &Scratch, image: &[u8]) -> Option<(Vec<u8>, Tree)> {

@@ -5,6 +5,7 @@
 mod cut;
 mod fast;
 mod features;
+mod inline;
 mod kernel;
 mod names;
 mod resize;
@@ -16,6 +17,7 @@ mod sums;
 mod support;
 mod tree;
 mod tune;
+mod values;
 
 use std::sync::Arc;
 
@@ -53,14 +55,15 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("mmp", &["-O", "mmp"]),
     ("128", &["-I", "128"]),
     ("512", &["-I", "512"]),
+    ("inline_data", &["-O", "inline_data"]),
+    ("inline_data-512", &["-O", "inline_data,^metadata_csum", "-b", "1024", "-I", "512"]),
+    ("ea_inode", &["-O", "ea_inode", "-b", "1024"]),
+    ("ea_inode-inline_data", &["-O", "ea_inode,inline_data,^metadata_csum"]),
     ("not-lazy", &["-E", "lazy_itable_init=0,lazy_journal_init=0"]),
 ];
 
 /// Shapes that are only read: what is named when somebody wants to write them, and what `mke2fs` is told.
 const READ_ONLY: &[(&str, &[&str])] = &[
-    ("inline_data", &["-O", "inline_data"]),
-    ("inline_data", &["-O", "inline_data,^metadata_csum", "-b", "1024", "-I", "512"]),
-    ("ea_inode", &["-O", "ea_inode", "-b", "1024"]),
     ("quota", &["-O", "quota"]),
     ("project", &["-O", "project,quota"]),
     ("bigalloc", &["-O", "bigalloc", "-C", "16384", "-b", "4096"]),

@@ -95,6 +95,16 @@ impl<'a> Tx<'a> {
         self.change(block, change, &Contents::Block(contents), befores)
     }
 
+    /// As [`Tx::init`], of contents that were somewhere else before: where a journal is kept they are stable before the
+    /// transaction under way, whatever goes through it.
+    pub fn init_kept(&mut self, block: &Block, contents: Arc<BlockBuf>, befores: &[PatchId]) -> PatchId {
+        assert_eq!(contents.len(), self.cache.block_size(), "a block is overwritten by a block");
+        self.core.graph.slot_mut(block.slot).stale = false;
+        let change = Change::Bytes { offset: 0, len: narrow(self.cache.block_size()) };
+        note_change();
+        self.change_for_groups(self.site(block), change, &Contents::Block(contents), befores)
+    }
+
     /// Says that the step under way has made a block part of a file: before its transaction nobody sees what is in it. To be
     /// called before its contents are set.
     pub fn note_new(&mut self, block: &Block) {

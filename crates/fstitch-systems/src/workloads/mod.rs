@@ -5,6 +5,7 @@
 
 mod ends;
 mod extents;
+mod inside;
 mod leaves;
 mod shifts;
 mod steps;
@@ -21,6 +22,7 @@ pub fn families() -> Vec<Box<dyn Family>> {
 
 fn own() -> Vec<Box<dyn Family>> {
     let mut own = extents::families();
+    own.extend(inside::families());
     own.extend(leaves::families());
     own.extend(ends::families());
     own.extend(shifts::families());

@@ -157,6 +157,18 @@ fn ext4_extents_of_one_level_and_of_two() {
     lawful("ext4-ordered-o0", "extents", 100, 16);
 }
 
+/// Contents that others have put into inodes, where a journal is kept and where none is.
+#[test]
+fn what_lies_in_inodes() {
+    for system in ["ext4-ordered-p16", "ext4-metadata-p16", "ext4-full-p16", "ext4-soft-p16"] {
+        lawful(system, "inside", u64::MAX >> 1, 6);
+        lawful(system, "inside-random", 12, 8);
+    }
+    for system in ["ext4-ordered-o0-p16", "ext4-soft-nosum-o0-p16", "ext4-full-b4096-k16384-p16"] {
+        lawful(system, "inside-random", 8, 8);
+    }
+}
+
 /// An operation of several steps is whole wherever a transaction ends.
 #[test]
 fn operations_at_the_end_of_a_transaction() {

@@ -38,6 +38,9 @@ impl Ext2 {
             return Err(Errno::NAMETOOLONG.into());
         }
         let need = entry_size(name.len());
+        if dir.disk.has_inline_data() {
+            self.move_out(caller, dir, u64::MAX)?;
+        }
         if self.prepare_by_hash(caller, dir, (name, need))? {
             return Ok(());
         }

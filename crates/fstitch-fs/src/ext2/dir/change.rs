@@ -8,10 +8,12 @@
 //!   whole header (8 bytes) in one patch → `befores` and the last structure change of the block;
 //! - the old inode may lose a link → that patch; or → nothing, if the patch that made the entry name it and this one
 //!   are one unflown patch: the medium never held the name. An exchange does not count as making a name: until it is
-//!   on the medium, the inode has its other name there.
+//!   on the medium, the inode has its other name there;
+//! - any of these in a directory that was moved out of its inode → the change of the inode that says so: until it is on the medium,
+//!   the names in the inode are what counts there.
 
 use fstitch_core::{Errno, Error, FileKind, InodeNo, Result, Structure};
-use fstitch_patch::{Block, PatchId, PatchIds};
+use fstitch_patch::{Block, PatchId};
 
 use super::add::slot_block;
 use super::{Ext2, Inode};
@@ -23,6 +25,10 @@ use crate::uhfs::{ClearedName, FreedName, NameSlot};
 impl Ext2 {
     /// The block of a slot, in which the entry was checked to be what the caller has found.
     fn open_slot(&self, dir: &Inode, slot: &NameSlot) -> Result<Block> {
+        if dir.disk.has_inline_data() {
+            self.inline_name(dir, slot)?.ok_or_else(|| dir.damaged("a name changed while it was in use"))?;
+            return self.inode_block(dir);
+        }
         let block = self.dir_block(dir.owner(), slot_block(slot.block))?;
         let bytes = block.snapshot();
         let entry = self.entries(&bytes, slot.block).from(slot.offset.min(bytes.len())).next().transpose()?;
@@ -52,8 +58,11 @@ impl Ext2 {
             names.created.remove(&place).filter(|_| names.exchanged.remove(&place).is_none())
         };
         let mut tx = self.cache.lock();
-        let patch = tx.bytes(&block, slot.offset + D_INODE.offset(), &[0; 4], befores);
+        let patch = tx.bytes(&block, slot.offset + D_INODE.offset(), &[0; 4], &dir.with_move(befores));
         dir.gather(&mut tx, patch);
+        if dir.disk.has_inline_data() {
+            Self::note_inline_change(dir, tx.data(&block));
+        }
         let freed = self.freed(&tx, created, patch);
         // Then the next name of the slot need not come after this one.
         let never_was = matches!(freed, FreedName::NeverExisted) && tx.hollow(patch);
@@ -78,6 +87,10 @@ impl Ext2 {
 
     /// Takes a name out of the index and notes the room that it leaves. Returns what the name is remembered by.
     fn forget_name(&self, dir: &Inode, slot: &NameSlot, block: &Block) -> Result<(u32, u64)> {
+        if dir.disk.has_inline_data() {
+            let name = self.inline_name(dir, slot)?;
+            return Ok(name_key(dir.ino, &name.unwrap_or_default()));
+        }
         let mut memory = self.dir_memory(dir)?;
         let Some(at) = memory.position(slot.block) else {
             return Err(Error::corrupt(
@@ -115,7 +128,7 @@ impl Ext2 {
             let created = names.created.get(&place).copied().filter(|_| !exchanged);
             (created, names.structure.get(&slot.block).copied())
         };
-        let mut befores = PatchIds::from_slice(befores);
+        let mut befores = dir.with_move(befores);
         let mut tx = self.cache.lock();
         let mut header = tx.data(&block)[slot.offset..slot.offset + HEADER].to_vec();
         let new_kind = self.sb.has_filetype() && D_FILE_TYPE.get(&header) != code_of(kind);
@@ -129,6 +142,9 @@ impl Ext2 {
         }
         let patch = tx.bytes(&block, slot.offset, &header, &befores);
         dir.gather(&mut tx, patch);
+        if dir.disk.has_inline_data() {
+            Self::note_inline_change(dir, tx.data(&block));
+        }
         let freed = self.freed(&tx, created, patch);
         drop(tx);
         {
@@ -157,7 +173,7 @@ impl Ext2 {
         let block = self.open_slot(dir, first)?;
         self.open_slot(dir, second)?;
         let (low, high) = (first.offset.min(second.offset), first.offset.max(second.offset));
-        let mut befores = PatchIds::from_slice(befores);
+        let mut befores = dir.with_move(befores);
         befores.extend(self.memory.names().structure.get(&first.block).copied());
         let mut tx = self.cache.lock();
         let mut bytes = tx.data(&block)[low..high + HEADER].to_vec();
@@ -170,6 +186,9 @@ impl Ext2 {
         // The patch covers the lengths between the entries: it is part of the chain of structure changes.
         let patch = tx.bytes(&block, low, &bytes, &befores);
         dir.gather(&mut tx, patch);
+        if dir.disk.has_inline_data() {
+            Self::note_inline_change(dir, tx.data(&block));
+        }
         drop(tx);
         {
             let mut names = self.memory.names();
@@ -190,6 +209,9 @@ impl Ext2 {
         parent: InodeNo,
         befores: &[PatchId],
     ) -> Result<PatchId> {
+        if dir.disk.has_inline_data() {
+            return self.replace_inline_parent(dir, parent, befores);
+        }
         let damaged = dir.damaged("its second entry is not `..`");
         let slot = self.find(dir, b"..")?.ok_or(damaged)?;
         Ok(self.replace(dir, &slot, (parent, FileKind::Directory), befores)?.patch)

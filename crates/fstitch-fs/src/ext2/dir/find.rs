@@ -153,7 +153,10 @@ impl Ext2 {
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         if dir.disk.has_inline_data() && dir.disk.kind == FileKind::Directory {
-            return self.list_inline(dir, cookie, sink);
+            return match self.inline_hasher() {
+                Some(hasher) => self.list_inline_by_hash(dir, &hasher, (cookie, sink)),
+                None => self.list_inline(dir, cookie, sink),
+            };
         }
         if self.lists_by_hash(dir)? {
             return self.list_by_hash(dir, cookie, sink);

@@ -59,6 +59,28 @@ impl Ext2 {
         Ok(self.keeps_index_of(dir)? || self.may_begin_index(dir)?)
     }
 
+    /// What orders the names of a directory in its inode: that of the block which it may get.
+    pub(super) fn inline_hasher(&self) -> Option<Hasher> {
+        self.sb.name_hasher(self.sb.hash_version).filter(|_| self.keeps_indexes())
+    }
+
+    /// Lists such a directory in the order in which its block would be listed.
+    pub(super) fn list_inline_by_hash(
+        &self,
+        dir: &Inode,
+        hasher: &Hasher,
+        (cookie, sink): (u64, &mut dyn FnMut(DirEntry<'_>) -> bool),
+    ) -> Result<()> {
+        let mut block = BlockBuf::zeroed(self.block_size());
+        self.put_names(dir, &mut block)?;
+        let (block, bytes) = (dir.at.0, Arc::new(block));
+        if cookie < DOTS && !self.list_dots_of((block, &bytes), cookie, sink)? {
+            return Ok(());
+        }
+        let run = Run { blocks: vec![(block, bytes)], low: 0, next: None };
+        self.list_run(hasher, &run, (cookie.saturating_sub(DOTS), sink)).map(drop)
+    }
+
     /// Lists entries from `cookie` on until `sink` returns false.
     pub(super) fn list_by_hash(
         &self,
@@ -118,7 +140,16 @@ impl Ext2 {
         let first = self.dir_bytes(&memory, 0)?;
         drop(memory);
         let Some((block, bytes)) = first else { return Ok(true) };
-        for (entry, at) in self.entries(&bytes, block).take(2).zip(0..DOTS) {
+        self.list_dots_of((block, &bytes), cookie, sink)
+    }
+
+    fn list_dots_of(
+        &self,
+        (block, bytes): (BlockNo, &BlockBuf),
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        for (entry, at) in self.entries(bytes, block).take(2).zip(0..DOTS) {
             let entry = entry?;
             if at >= cookie && entry.ino != 0 && !sink(seen(&entry, at + 1)) {
                 return Ok(false);

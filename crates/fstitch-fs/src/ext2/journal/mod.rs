@@ -19,6 +19,7 @@ mod find;
 mod kinds;
 mod orphan_extents;
 mod orphan_file;
+mod orphan_values;
 mod orphans;
 mod pass;
 mod recover;

@@ -12,7 +12,7 @@ use fstitch_core::{BlockKind, BlockNo, Error, FileKind, InodeNo, Le, Result, Str
 use super::orphan_file::OrphanFile;
 use super::pass::{Loaded, Pass};
 use super::raw::{JOURNAL_INO, S_FEATURE_RO_COMPAT, S_LAST_ORPHAN, S_MKFS_TIME};
-use crate::ext2::layout::feature::ro_compat;
+use crate::ext2::layout::feature::{incompat, ro_compat};
 use crate::ext2::layout::inode::{
     self, DIRECT, DiskInode, I_BLOCKS, I_BLOCKS_HIGH, I_DTIME, I_FILE_ACL, I_LINKS_COUNT, I_SIZE,
     I_SIZE_HIGH, POINTERS, pointer_field,
@@ -243,6 +243,9 @@ impl<'a, 'd> Pass<'a, 'd> {
         }
         self.put_blocks(&orphan)?;
         if frees {
+            if self.shape.features.has_incompat(incompat::EA_INODE) && !self.free_values(&orphan)? {
+                return Ok(());
+            }
             if orphan.disk.xattr_block != 0 {
                 self.free_attributes(orphan.disk.xattr_block)?;
             }
@@ -276,7 +279,7 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     /// Writes what freeing blocks has changed of the inode.
-    fn put_blocks(&mut self, orphan: &Loaded) -> Result<()> {
+    pub(super) fn put_blocks(&mut self, orphan: &Loaded) -> Result<()> {
         let (low, high) = orphan.disk.storage_fields(self.shape.block_size);
         let counted_high = self.shape.features.has_ro_compat(ro_compat::HUGE_FILE);
         let bytes = &mut self.change(orphan.at.0, BlockKind::Inode)?[orphan.at.1..];

@@ -140,7 +140,9 @@ pub const WRITTEN: Features = Features {
         | incompat::MMP
         | incompat::FLEX_BG
         | incompat::CSUM_SEED
-        | incompat::LARGE_DIR,
+        | incompat::LARGE_DIR
+        | incompat::INLINE_DATA
+        | incompat::EA_INODE,
     ro_compat: PLAIN.ro_compat | ro_compat::HUGE_FILE | ro_compat::UNINIT_BG | ro_compat::METADATA_CSUM,
 };
 

@@ -89,6 +89,8 @@ fields! {
     I_BLOCKS: u32 @ 0x1c;
     /// `chattr` flags.
     I_FLAGS: u32 @ 0x20;
+    /// How often it was changed; of the value of an attribute, who refers to it.
+    I_VERSION: u32 @ 0x24;
     /// First of 15 block pointers.
     I_BLOCK: u32 @ 0x28;
     /// Tells lives of an inode number apart.
@@ -167,6 +169,8 @@ pub struct DiskInode {
     pub block: [u32; POINTERS],
     /// Bytes of fixed fields beyond the first 128.
     pub extra_isize: u16,
+    /// Where values of attributes may have inodes of their own, a symbolic link's storage does not say where its target is.
+    pub has_values: bool,
 }
 
 /// Whether the inode's bytes have room for a field that ends at `end`.
@@ -246,6 +250,7 @@ impl DiskInode {
             xattr_block: I_FILE_ACL.get(raw),
             block,
             extra_isize,
+            has_values: false,
         }
     }
 
@@ -259,6 +264,7 @@ impl DiskInode {
         } else if self.flags & HUGE_FILE_FL != 0 {
             self.sectors *= u64::from(volume.block_size / 512);
         }
+        self.has_values = volume.features.has_incompat(incompat::EA_INODE);
         self
     }
 
@@ -300,6 +306,16 @@ impl DiskInode {
         self.encode_times(raw);
     }
 
+    /// Writes what says where its contents are: length, storage, flags and map.
+    pub fn put_map(&self, raw: &mut [u8], block_size: u32) {
+        I_SIZE.put(raw, low32(self.size));
+        I_BLOCKS.put(raw, self.storage_fields(block_size).0);
+        I_FLAGS.put(raw, self.flags);
+        for (at, &pointer) in self.block.iter().enumerate() {
+            pointer_field(at).put(raw, pointer);
+        }
+    }
+
     fn encode_times(&self, raw: &mut [u8]) {
         let mut put = |time, secs: super::Field<u32>, more: super::Field<u32>| {
             let extra = has_extra(self.extra_isize, more.end());
@@ -325,7 +341,7 @@ impl DiskInode {
         let attributes = if self.xattr_block == 0 { 0 } else { u64::from(block_size / 512) };
         self.kind == FileKind::Symlink
             && self.flags & (EXTENTS_FL | INLINE_DATA_FL) == 0
-            && self.sectors == attributes
+            && (self.has_values || self.sectors == attributes)
             && self.size < 60
     }
 
@@ -470,6 +486,7 @@ mod tests {
             xattr_block: 10,
             block: [7; POINTERS],
             extra_isize,
+            has_values: false,
         }
     }
 

@@ -122,6 +122,10 @@ impl Xattr {
         if let Some(elsewhere) = self.elsewhere {
             return elsewhere.hash;
         }
+        if self.index == INDEX_SYSTEM {
+            // Its value changes in place.
+            return 0;
+        }
         let name = self.name.iter().fold(0_u32, |hash, &byte| hash.rotate_left(5) ^ u32::from(byte));
         self.value.chunks(4).fold(name, |hash, chunk| {
             let mut word = [0; 4];
@@ -299,6 +303,27 @@ impl XattrSet {
         Self::parse(&body[BODY_HEADER..], 0, block)
     }
 
+    /// Where the value of an attribute lies in an inode's bytes behind its fixed fields, which are known to be intact.
+    #[must_use]
+    pub fn place_in_body(body: &[u8], index: u8, name: &[u8]) -> Option<std::ops::Range<usize>> {
+        if !Self::is_in_body(body) {
+            return None;
+        }
+        let mut rest = &body[BODY_HEADER..];
+        while rest.len() >= ENTRY_HEADER && rest[..4] != [0; 4] {
+            let name_len = usize::from(E_NAME_LEN.get(rest));
+            if E_NAME_INDEX.get(rest) == index
+                && rest.get(ENTRY_HEADER..ENTRY_HEADER + name_len) == Some(name)
+            {
+                let start = BODY_HEADER + usize::from(E_VALUE_OFFS.get(rest));
+                let range = start..start + idx(E_VALUE_SIZE.get(rest));
+                return (E_VALUE_BLOCK.get(rest) == 0 && range.end <= body.len()).then_some(range);
+            }
+            rest = rest.get(ENTRY_HEADER + name_len.next_multiple_of(4)..).unwrap_or_default();
+        }
+        None
+    }
+
     /// Fills an inode's bytes behind its fixed fields; false, with `body` unchanged, if they do not fit.
     #[must_use]
     pub fn encode_body(&self, body: &mut [u8]) -> bool {
@@ -359,6 +384,26 @@ mod tests {
         let name = (0x61 << 5) ^ 0x62_u32;
         let expected = (name.rotate_left(16) ^ 1).rotate_left(16) ^ 2;
         assert_eq!(one.hash(), expected);
+    }
+
+    #[test]
+    fn contents_have_a_place_and_no_hash() {
+        let mut set = sample();
+        let contents = Xattr {
+            index: INDEX_SYSTEM,
+            name: b"data".to_vec(),
+            value: b"contents".to_vec(),
+            elsewhere: None,
+        };
+        assert_eq!(contents.hash(), 0);
+        let mut body = vec![0; 160];
+        assert!(set.encode_body(&mut body));
+        assert_eq!(XattrSet::place_in_body(&body, INDEX_SYSTEM, b"data"), None);
+        set.set(contents);
+        assert!(set.encode_body(&mut body));
+        let place = XattrSet::place_in_body(&body, INDEX_SYSTEM, b"data").unwrap();
+        assert_eq!(&body[place], b"contents");
+        assert_eq!(XattrSet::place_in_body(&[0; 100], INDEX_SYSTEM, b"data"), None);
     }
 
     #[test]

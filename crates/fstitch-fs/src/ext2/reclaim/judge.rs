@@ -81,6 +81,10 @@ impl Ext2 {
         if let Some(reason) = self.judged.refusal.lock().clone() {
             return Ok(Verdict::Refused(reason));
         }
+        if self.has_values() {
+            // What holds a value has no name either.
+            return Ok(Verdict::Refused("the feature ea_inode".into()));
+        }
         if self.sb.state & STATE_ERROR != 0 {
             let reason = "the volume is marked as having errors".into();
             return Ok(Verdict::Refused(self.refuse(hooks, reason)?));

@@ -240,6 +240,13 @@ impl Ext2 {
         disk: &DiskInode,
         visit: &mut dyn FnMut(&SeenName<'_>),
     ) -> Result<()> {
+        if disk.has_inline_data() {
+            let inode = self.load_any(InodeNo(u64::from(ino)))?;
+            return self.visit_inline(&inode, |target, kind, name| {
+                let is_dir = kind.is_none_or(|kind| kind == FileKind::Directory);
+                visit(&SeenName { dir: inode.no(), target, name, is_dir });
+            });
+        }
         let mut blocks = Vec::new();
         let end = disk.size / u64::from(self.sb.block_size);
         self.visit_blocks(ino, disk, &mut |block, index| {

@@ -35,6 +35,9 @@ use super::view::BlockView;
 use plan::Sizes;
 use staged::Staged;
 
+/// Features with which inodes hold numbers of other inodes, which get other ones when a volume shrinks.
+const HOLDING_NUMBERS: u32 = incompat::INLINE_DATA | incompat::EA_INODE;
+
 /// What became of a volume's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resized {
@@ -70,6 +73,10 @@ pub fn resize(
         return refuse(format!("resizing a volume with feature {}", foreign.join(", ")));
     }
     let is_smaller = blocks < u64::from(old.blocks_count);
+    let inside = Features { incompat: old.features.incompat & HOLDING_NUMBERS, ..Features::default() };
+    if is_smaller && inside != Features::default() {
+        return refuse(format!("shrinking a volume with feature {}", inside.all_names().join(", ")));
+    }
     let read_only = old.features.read_only_because();
     if is_smaller && !read_only.is_empty() {
         return refuse(format!("shrinking a volume with feature {}", read_only.join(", ")));
