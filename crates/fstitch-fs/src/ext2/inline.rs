@@ -118,6 +118,30 @@ impl Ext2 {
         })
     }
 
+    /// What is known of names in the attribute's value goes with it, where another attribute has moved it: the body was these bytes, and
+    /// is those.
+    pub(super) fn carry_names(&self, dir: &Inode, (before, after): (&[u8], &[u8])) {
+        let place = |body| XattrSet::place_in_body(body, INDEX_SYSTEM, DATA);
+        let (Some(from), Some(to)) = (place(before), place(after)) else { return };
+        if from.start == to.start || dir.disk.kind != FileKind::Directory {
+            return;
+        }
+        let body = dir.at.1 + self.body_range(dir).start;
+        let mut names = self.memory.names();
+        let (mut created, mut exchanged) = (Vec::new(), Vec::new());
+        for at in 0..from.len() {
+            let (old, new) = ((dir.at.0, body + from.start + at), (dir.at.0, body + to.start + at));
+            created.extend(names.created.remove(&old).map(|patch| (new, patch)));
+            exchanged.extend(names.exchanged.remove(&old).map(|patch| (new, patch)));
+        }
+        for (place, patch) in created {
+            names.created.insert(place, patch, &self.cache);
+        }
+        for (place, patch) in exchanged {
+            names.exchanged.insert(place, patch, &self.cache);
+        }
+    }
+
     pub(super) fn inline_parent(&self, dir: &Inode) -> InodeNo {
         InodeNo(u64::from(Le::u32(&pointer_bytes(&dir.disk.block), 0)))
     }

@@ -58,7 +58,7 @@ impl Ext2 {
             FileKind::Regular => self.place_for_bytes(caller, inode, keep)?,
             _ => return Err(inode.damaged("its contents cannot change")),
         };
-        Ok(self.point_out(inode, &inode_block, (&body, place)))
+        Ok(self.point_out(inode, &inode_block, (&body, place), keep))
     }
 
     /// A block with a file's bytes; none if there are none.
@@ -129,6 +129,7 @@ impl Ext2 {
         inode: &mut Inode,
         inode_block: &Block,
         (body, place): (&[u8], Option<Place>),
+        keep: u64,
     ) -> PatchIds {
         self.watch.inode(inode.ino);
         let by_extents = self.sb.features.has_incompat(incompat::EXTENTS);
@@ -143,9 +144,8 @@ impl Ext2 {
             block[0] = start.unwrap_or(0);
             block
         };
-        if is_dir {
-            disk.size = wide(self.block_size());
-        }
+        // In the same patch: with what is cut off gone, the old length would show zeros.
+        disk.size = if is_dir { wide(self.block_size()) } else { disk.size.min(keep) };
         disk.sectors += if start.is_some() { self.sectors_per_block() } else { 0 };
         let mut befores = PatchIds::new();
         let mut patches = PatchIds::new();

@@ -308,8 +308,13 @@ impl Ext2 {
         else {
             return PatchIds::new();
         };
+        let moved = inode.disk.has_inline_data().then(|| now.to_vec());
         let patch = inode.put_bytes(&mut tx, block, (range.start + first, &bytes[first..=last]), befores);
+        drop(tx);
         inode.body_attributes = true;
+        if let Some(before) = moved {
+            self.carry_names(inode, (&before, &bytes));
+        }
         PatchIds::from_slice(&[patch])
     }
 

@@ -10,7 +10,7 @@ use fstitch_crashlab::workload::{Family, Op, Workload};
 use super::steps::{Step, Steps, ops};
 
 /// Steps, and what a sync behind each is about.
-const STEPS: [Step; 36] = [
+const STEPS: [Step; 39] = [
     ("append /i/f50 5", "/i/f50"),
     ("write /i/f100 10 20", "/i/f100"),
     ("write /i/f100 0 100;append /i/g100 1", "/i/f100"),
@@ -50,6 +50,10 @@ const STEPS: [Step; 36] = [
         "create /i/few/n;rename /i/few/a /i/few/n;append /i/few/n 10;rmdir /i/more/z;mkdir /i/more/z",
         "/i/few/n",
     ),
+    // The attribute moves the names that are in the value of another one, by one of them and by many.
+    ("rename /i/f50 /i/more/f;setxattr /i/more user.a 12;unlink /i/more/e", "/i/more"),
+    ("rename /i/more/e /i/more/f;setxattr /i/more user.a 24;rename /i/more/d /i/more/f", "/i/more"),
+    ("setxattr /i/more user.a 90;rename /i/f50 /i/more/d;removexattr /i/more user.a;unlink /i/more/d", "/i/more"),
 ];
 
 /// Runs of steps drawn by a seed.
@@ -74,7 +78,7 @@ impl Random {
             6 | 7 => format!("create {path}"),
             8 => format!("unlink {path}"),
             9..=11 => format!("rename {path} {other}"),
-            12 => format!("setxattr {path} user.a {len}"),
+            12 => format!("setxattr {} user.a {len}", pick(seed, &[path, "/i/more", "/i/few"])),
             13 => pick(
                 seed,
                 &[

@@ -231,6 +231,17 @@ impl Daemon {
         *self.gate.lock().unpoisoned() = gate;
     }
 
+    /// Takes the volume from those who look at it, when they have finished: a check may take long, and keeps nobody else from looking.
+    fn take_volume(&self) -> Option<Volume> {
+        loop {
+            match self.volume.try_write() {
+                Ok(mut volume) => return volume.take(),
+                Err(std::sync::TryLockError::Poisoned(volume)) => return volume.into_inner().take(),
+                Err(std::sync::TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+
     /// From now on the volume may be opened anew.
     fn let_reopen(self: &Arc<Self>, seat: Arc<Reopenable>, plan: &Plan) {
         let (daemon, options) = (Arc::downgrade(self), open_options(plan));
@@ -522,7 +533,7 @@ impl Served for Daemon {
             await_deleted(&*volume.fs)
         })?;
         // Nobody waits for the volume meanwhile: who opens it asks all mounts for their status, this one too.
-        let volume = self.volume.write().unpoisoned().take().context("the volume has been unmounted")?;
+        let volume = self.take_volume().context("the volume has been unmounted")?;
         self.heard.end(&volume);
         tracing::info!("closing the volume to change its size; programs wait");
         let open = || {

@@ -99,10 +99,17 @@ impl Ext2 {
 
     /// Takes blocks for new nodes until `count` are there.
     pub(super) fn reserve_nodes(&self, caller: &Caller, inode: &mut Inode, count: usize) -> Result<()> {
+        let before = inode.spare_nodes.len();
         while inode.spare_nodes.len() < count {
             let group = self.sb.group_of_inode(inode.ino);
-            let run = self.take_blocks(caller, Goal::Apart(group), 1)?;
-            inode.spare_nodes.push(run);
+            match self.take_blocks(caller, Goal::Apart(group), 1) {
+                Ok(run) => inode.spare_nodes.push(run),
+                Err(error) => {
+                    // Nobody uses some of them.
+                    inode.spare_nodes.drain(before..).for_each(|run| self.give_back_run(&run));
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use fstitch_patch::{PatchId, PatchIds};
 use super::node::{ALL, child_for, index32};
 use super::tree::Found;
 use crate::ext2::detach::Removal;
+use crate::ext2::groups::Map;
 use crate::ext2::inode::Inode;
 use crate::ext2::layout::extent::{Entries, Node};
 use crate::ext2::volume::Ext2;
@@ -83,6 +84,10 @@ impl Ext2 {
             }
             at += run.count;
         }
+        // What cannot be read or is damaged is met before anything has moved.
+        for &group in &groups {
+            self.open_group(group, Map::Blocks)?;
+        }
         Ok(groups.len())
     }
 
@@ -119,11 +124,17 @@ impl Ext2 {
         inode.node_hint.forget();
         let mut removal = Removal::new(range.start, range.end, befores);
         self.free_lost(inode, &changed, &mut removal);
-        self.finish_change(inode, (&changed, 0), &mut removal)?;
+        let finished = self.finish_change(inode, (&changed, 0), &mut removal);
         self.close_window(inode);
         inode.last = None;
         self.give_back_preallocated_of(inode.ino);
         self.remember(inode);
-        removal.failed.map_or(Ok(changed.patches), Err)
+        let failed = removal.failed.take();
+        if let Err(error) = finished.and(failed.map_or(Ok(()), Err)) {
+            // The map has moved and the length has not: that must not become stable.
+            self.found_damage(&error);
+            return Err(error);
+        }
+        Ok(changed.patches)
     }
 }
