@@ -51,7 +51,7 @@ const STEPS: [Step; 39] = [
         "/i/few/n",
     ),
     // The attribute moves the names that are in the value of another one, by one of them and by many.
-    ("rename /i/f50 /i/more/f;setxattr /i/more user.a 12;unlink /i/more/e", "/i/more"),
+    ("rename /i/f50 /i/more/e;setxattr /i/more user.a 12;unlink /i/more/f", "/i/more"),
     ("rename /i/more/e /i/more/f;setxattr /i/more user.a 24;rename /i/more/d /i/more/f", "/i/more"),
     ("setxattr /i/more user.a 90;rename /i/f50 /i/more/d;removexattr /i/more user.a;unlink /i/more/d", "/i/more"),
 ];
