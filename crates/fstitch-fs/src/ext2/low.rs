@@ -258,8 +258,12 @@ impl LowLevelFs for Ext2 {
         self.erase_xattr(caller, inode, name)
     }
 
-    fn xattr_blocks(&self, len: usize) -> usize {
-        self.value_blocks(len)
+    fn xattr_blocks(&self, inode: &Inode, len: usize) -> Result<usize> {
+        self.value_blocks(inode, len)
+    }
+
+    fn end_blocks(&self, inode: &Inode) -> Result<usize> {
+        self.ending_value_blocks(inode)
     }
 
     fn shed_xattr(&self, inode: &mut Inode) -> Result<bool> {

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, InodeFlags, InodeNo, Result};
-use fstitch_patch::PatchIds;
+use fstitch_patch::{Block, PatchIds};
 
 use super::inode::Inode;
 use super::layout::checksum::crc;
@@ -31,7 +31,8 @@ use crate::uhfs::{AttrChange, NewInode};
 
 /// Permissions of an inode with a value.
 const PERM: u16 = 0o600;
-/// What a change of one value dirties at most beside its contents: inodes, free maps, counters, a node.
+/// What a change of values dirties beside what their number and lengths say: the superblock, nodes over contents, the list of
+/// inodes without names.
 const CHANGED_BLOCKS: usize = 12;
 
 /// How many references to values come and go.
@@ -71,9 +72,38 @@ impl Ext2 {
         self.sb.features.has_incompat(incompat::EA_INODE)
     }
 
-    /// Blocks that a change of attributes dirties for a value of so many bytes, at most.
-    pub(super) fn value_blocks(&self, len: usize) -> usize {
-        if self.has_values() { 2 * CHANGED_BLOCKS + len.div_ceil(self.block_size()) } else { 0 }
+    /// Blocks that a change of one of the inode's attributes dirties for values, at most, if the new one has `len` bytes: those of
+    /// the value that is made, of one that ends in each place, and of the counts that a copy of a shared block raises.
+    pub(super) fn value_blocks(&self, inode: &Inode, len: usize) -> Result<usize> {
+        if !self.has_values() {
+            return Ok(0);
+        }
+        let places = self.read_places(inode)?;
+        let largest = |set: &XattrSet| sizes(set).max().map_or(0, |size| self.changed_blocks(&[size]));
+        let ended = largest(&places.body) + largest(&places.block);
+        let made = if len == 0 { 0 } else { self.changed_blocks(&[len]) + len.div_ceil(self.block_size()) };
+        Ok(made + ended + sizes(&places.block).count())
+    }
+
+    /// Blocks that the end of an inode dirties for the values in its block of attributes, at most: while others share it they are not
+    /// shed one by one, and these may all have left when it ends.
+    pub(super) fn ending_value_blocks(&self, inode: &Inode) -> Result<usize> {
+        if !self.has_values() || inode.disk.flags & EA_INODE_FL != 0 || inode.disk.xattr_block == 0 {
+            return Ok(0);
+        }
+        let sizes: Vec<usize> = sizes(&self.read_places(inode)?.block).collect();
+        Ok(if sizes.is_empty() { 0 } else { self.changed_blocks(&sizes) })
+    }
+
+    /// Blocks that making or ending values of these sizes dirties at most beside contents. Each block of a value may lie in a group of
+    /// its own, which has a free map and a descriptor; there are no more of them than the volume has.
+    fn changed_blocks(&self, sizes: &[usize]) -> usize {
+        let blocks: usize = sizes.iter().map(|size| size.div_ceil(self.block_size())).sum();
+        let (all, descriptors) = (idx(self.sb.group_count()), idx(self.sb.descriptor_blocks()));
+        let groups = (blocks + sizes.len()).min(all);
+        // Each value's place in the table, and the free map that has its number.
+        let inodes = sizes.len() + sizes.len().min(all);
+        CHANGED_BLOCKS + inodes + groups + groups.min(descriptors)
     }
 
     /// An inode that holds a value.
@@ -169,34 +199,58 @@ impl Ext2 {
         changed.try_for_each(|(&ino, _)| self.load_value(of, ino).map(drop))
     }
 
-    /// Counts references that come, or lets go of those that went.
-    pub(super) fn count_references(&self, of: &Inode, references: &References, comes: bool) -> Result<()> {
-        for (&ino, &by) in references.0.iter().filter(|&(_, &by)| if comes { by > 0 } else { by < 0 }) {
-            let mut value = self.load_value(of, ino)?;
-            let block = self.inode_block(&value)?;
-            let mut tx = self.cache.lock();
-            let mut raw = tx.data(&block)[value.at.1..value.at.1 + I_VERSION.end()].to_vec();
-            let count = references_after(&raw, by);
-            if count > 0 {
-                put_references(&mut raw, count);
-                value.put(&mut tx, &block, (I_CTIME, I_CTIME.get(&raw)), &[]);
-                value.put(&mut tx, &block, (I_VERSION, I_VERSION.get(&raw)), &[]);
-                continue;
-            }
-            drop(tx);
-            if value.disk.xattr_block != 0 {
-                return Err(of.damaged(format!("the value in inode {ino} has attributes")));
-            }
-            self.end_inode(&mut value, &[])?;
+    /// Counts references that come: all of them, or none if that fails.
+    pub(super) fn raise_references(&self, of: &Inode, references: &References) -> Result<()> {
+        let come = references.0.iter().filter(|&(_, &by)| by > 0);
+        let found = come.map(|(&ino, &by)| {
+            let value = self.load_value(of, ino)?;
+            Ok((self.inode_block(&value)?, value, by))
+        });
+        for (block, mut value, by) in found.collect::<Result<Vec<_>>>()? {
+            self.change_references(&mut value, &block, by);
         }
         Ok(())
+    }
+
+    /// Lets go of references that went, of as many as can be; reports the first failure.
+    pub(super) fn lower_references(&self, of: &Inode, references: &References) -> Result<()> {
+        let mut done = Ok(());
+        for (&ino, &by) in references.0.iter().filter(|&(_, &by)| by < 0) {
+            done = done.and(self.lower_reference(of, ino, by));
+        }
+        done
+    }
+
+    fn lower_reference(&self, of: &Inode, ino: u32, by: i64) -> Result<()> {
+        let mut value = self.load_value(of, ino)?;
+        let block = self.inode_block(&value)?;
+        if self.change_references(&mut value, &block, by) {
+            return Ok(());
+        }
+        if value.disk.xattr_block != 0 {
+            return Err(of.damaged(format!("the value in inode {ino} has attributes")));
+        }
+        self.end_inode(&mut value, &[])
+    }
+
+    /// Changes how many entries refer to a value; false, with nothing changed, if none would any more.
+    fn change_references(&self, value: &mut Inode, block: &Block, by: i64) -> bool {
+        let mut tx = self.cache.lock();
+        let mut raw = tx.data(block)[value.at.1..value.at.1 + I_VERSION.end()].to_vec();
+        let count = references_after(&raw, by);
+        if count > 0 {
+            put_references(&mut raw, count);
+            value.put(&mut tx, block, (I_CTIME, I_CTIME.get(&raw)), &[]);
+            value.put(&mut tx, block, (I_VERSION, I_VERSION.get(&raw)), &[]);
+        }
+        count > 0
     }
 
     /// Lets go of all values to which these entries refer.
     pub(super) fn release_values(&self, of: &Inode, set: &XattrSet) -> Result<()> {
         let mut gone = References::default();
         gone.add(set, -1);
-        self.count_references(of, &gone, false)
+        self.lower_references(of, &gone)
     }
 
     /// Units of 512 bytes that an inode's storage counts for its values.
@@ -217,6 +271,11 @@ impl Ext2 {
         let may = self.has_values() && inode.disk.kind != FileKind::Symlink && new.index >= INDEX_USER;
         if may { Ok(()) } else { Err(Errno::NOSPC.into()) }
     }
+}
+
+/// The sizes of a set's values that are elsewhere.
+fn sizes(set: &XattrSet) -> impl Iterator<Item = usize> {
+    set.0.iter().filter_map(|attribute| attribute.elsewhere).map(|at| idx(at.size))
 }
 
 /// The count after a change; 0 where nobody refers to it any more.

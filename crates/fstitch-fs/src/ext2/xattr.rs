@@ -45,6 +45,14 @@ enum BlockChange {
     Replace(Run, Block, BlockBuf),
 }
 
+/// A change of attributes of which nothing is left that may fail before its entries are there.
+struct Planned {
+    inode_block: Block,
+    change: BlockChange,
+    /// To values, if these may be elsewhere; those that come are counted.
+    references: Option<References>,
+}
+
 /// Bytes for attributes in an inode of `size` bytes, from its start; empty if it has none.
 pub(super) fn body_range(size: u16, extra_isize: u16) -> std::ops::Range<usize> {
     let size = usize::from(size);
@@ -148,12 +156,18 @@ impl Ext2 {
             places.block.set(new);
         }
         let touched = Touched { body: body_first || in_body, block: !body_first || in_block, body_first };
-        let stored = self.store(caller, inode, (before.as_ref(), &places, made), touched, &[feature]);
-        if let (Err(_), Some(made)) = (&stored, made) {
-            let mut value = self.load_value(inode, made)?;
-            self.end_inode(&mut value, &[])?;
-        }
-        stored
+        let change = match self.plan_change(caller, inode, (before.as_ref(), &places, made), touched) {
+            Ok(change) => change,
+            Err(error) => {
+                if let Some(made) = made {
+                    let mut value = self.load_value(inode, made)?;
+                    self.end_inode(&mut value, &[])?;
+                }
+                return Err(error);
+            }
+        };
+        // Whatever fails from here on, an entry refers to the value.
+        self.carry_out(inode, (before.as_ref(), &places), (touched, change), &[feature])
     }
 
     /// Removes an attribute.
@@ -168,7 +182,7 @@ impl Ext2 {
         }
         // The block first: as long as the inode's own value exists it hides the block's.
         let touched = Touched { body, block, body_first: false };
-        self.store(caller, inode, (before.as_ref(), &places, None), touched, &[])
+        self.store(caller, inode, (before.as_ref(), &places), touched)
     }
 
     /// Removes one attribute of an inode without names whose value is elsewhere and would go with the inode; false if there is none.
@@ -191,7 +205,7 @@ impl Ext2 {
         let body = places.body.remove(gone.index, &gone.name);
         let block = !body && places.block.remove(gone.index, &gone.name);
         let touched = Touched { body, block, body_first: false };
-        self.store(&Caller::default(), inode, (Some(&before), &places, None), touched, &[])?;
+        self.store(&Caller::default(), inode, (Some(&before), &places), touched)?;
         Ok(true)
     }
 
@@ -241,16 +255,27 @@ impl Ext2 {
         }
     }
 
-    /// Writes the places that changed, each after the one before it, where `before` is what they were if values may be elsewhere, and
-    /// one was made for it.
+    /// Changes the places, where `before` is what they were if values may be elsewhere.
     fn store(
+        &self,
+        caller: &Caller,
+        inode: &mut Inode,
+        (before, places): (Option<&Places>, &Places),
+        touched: Touched,
+    ) -> Result<PatchIds> {
+        let change = self.plan_change(caller, inode, (before, places, None), touched)?;
+        self.carry_out(inode, (before, places), (touched, change), &[])
+    }
+
+    /// Decides how the places change, takes what that needs, and counts the references that come: all that may fail with no entry
+    /// changed. One value may have been `made` for it, with its reference.
+    fn plan_change(
         &self,
         caller: &Caller,
         inode: &mut Inode,
         (before, places, made): (Option<&Places>, &Places, Option<u32>),
         touched: Touched,
-        befores: &[PatchId],
-    ) -> Result<PatchIds> {
+    ) -> Result<Planned> {
         let inode_block = self.inode_block(inode)?;
         if touched.body && !places.body.encode_body(&mut vec![0; self.body_range(inode).len()]) {
             return Err(inode.damaged("its attributes overlap"));
@@ -259,19 +284,35 @@ impl Ext2 {
             if touched.block { self.plan_block(caller, inode, &places.block)? } else { BlockChange::None };
         let references = before.map(|before| self.references_of((before, places, made), touched, &change));
         if let Some(references) = &references {
-            if let Err(error) = self.expect_values(inode, references) {
+            let counted = self.expect_values(inode, references);
+            if let Err(error) = counted.and_then(|()| self.raise_references(inode, references)) {
                 self.give_back_change(change);
                 return Err(error);
             }
-            self.count_references(inode, references, true)?;
         }
+        Ok(Planned { inode_block, change, references })
+    }
+
+    /// Writes the places that changed, each after the one before it, then lets go of what they had. What fails of that is left, and
+    /// the first failure is reported, but the entries are as planned.
+    fn carry_out(
+        &self,
+        inode: &mut Inode,
+        (before, places): (Option<&Places>, &Places),
+        (touched, planned): (Touched, Planned),
+        befores: &[PatchId],
+    ) -> Result<PatchIds> {
+        let Planned { inode_block, change, references } = planned;
+        let mut left = Ok(());
         let mut order = PatchIds::from_slice(befores);
         let mut patches = PatchIds::new();
         let mut change = Some(change);
         for body_turn in [touched.body_first, !touched.body_first] {
             let done = if !body_turn {
                 let change = change.take().unwrap_or(BlockChange::None);
-                self.store_block(inode, &inode_block, change, &order)?
+                let (done, released) = self.store_block(inode, &inode_block, change, &order);
+                left = left.and(released);
+                done
             } else if touched.body {
                 self.store_body(inode, &inode_block, &places.body, &order)
             } else {
@@ -282,10 +323,10 @@ impl Ext2 {
         }
         if let (Some(references), Some(before)) = (&references, before) {
             self.count_values(inode, &inode_block, (before, places));
-            self.count_references(inode, references, false)?;
+            left = left.and(self.lower_references(inode, references));
         }
         self.remember(inode);
-        Ok(patches)
+        left.map(|()| patches)
     }
 
     /// Gives back what a change that is not made has taken.
@@ -345,25 +386,26 @@ impl Ext2 {
         }
     }
 
+    /// Writes the change of the attribute block; and whether the old one was let go.
     fn store_block(
         &self,
         inode: &mut Inode,
         inode_block: &Block,
         change: BlockChange,
         befores: &[PatchId],
-    ) -> Result<PatchIds> {
+    ) -> (PatchIds, Result<()>) {
         let old = inode.disk.xattr_block;
         let others = self.memory.inodes().turned_away.get(&old).cloned().unwrap_or_default();
         let mut tx = self.cache.lock();
         let pointer = match change {
-            BlockChange::None => return Ok(PatchIds::new()),
+            BlockChange::None => return (PatchIds::new(), Ok(())),
             BlockChange::Rewrite(block, contents) => {
                 // On the medium it may still be others' as well.
                 let mut befores = PatchIds::from_slice(befores);
                 befores.extend(others);
                 let patch = tx.init(&block, Arc::new(contents), &befores);
                 inode.gather(&mut tx, patch);
-                return Ok(PatchIds::from_slice(&[patch]));
+                return (PatchIds::from_slice(&[patch]), Ok(()));
             }
             BlockChange::Remove => self.point_at(&mut tx, inode, inode_block, 0, befores),
             BlockChange::Replace(run, block, contents) => {
@@ -378,15 +420,16 @@ impl Ext2 {
             }
         };
         drop(tx);
+        let mut released = Ok(());
         if old != 0 {
             let made = inode.attached.covering(old);
             let never = self.cache.optimizations().elimination
                 && made.is_some_and(|(_, made)| self.cache.lock().same(made, pointer));
             let after = if never { FreedAfter::Nothing } else { FreedAfter::Pointer(pointer) };
             inode.attached.remove(old, old + 1);
-            self.release_xattr_block(inode, old, after)?;
+            released = self.release_xattr_block(inode, old, after);
         }
-        Ok(PatchIds::from_slice(&[pointer]))
+        (PatchIds::from_slice(&[pointer]), released)
     }
 
     /// Changes the pointer to the attribute block, and the count of blocks with it. For symbolic links both

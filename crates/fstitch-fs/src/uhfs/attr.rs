@@ -5,7 +5,7 @@ use fstitch_posix::xattr::list_after_chmod;
 use fstitch_posix::{acl, change};
 
 use super::node::State;
-use super::volume::{ATTR_CHANGE_BLOCKS, Change};
+use super::volume::ATTR_CHANGE_BLOCKS;
 use super::{AttrChange, LowLevelFs, Uhfs};
 
 impl<L: LowLevelFs> Uhfs<L> {
@@ -17,7 +17,7 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     pub(super) fn do_setattr(&self, caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
         // A new length makes room for itself.
-        let change = self.change(if set.size.is_some() { 0 } else { ATTR_CHANGE_BLOCKS })?;
+        let change = self.change(0)?;
         let node = self.node(ino)?;
         {
             let state = node.read()?;
@@ -26,15 +26,20 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         if let Some(size) = set.size {
             self.truncate(&change, &node, caller, size)?;
-            self.reserve_attributes(&change)?;
         }
-        let mut state = node.write()?;
+        let mut state = self.reserve_xattr(&change, &node, |state| self.acl_len(state, set))?;
         self.change_attributes(caller, &mut state, set)?;
         Ok(self.low.attr(state.inode()))
     }
 
-    fn reserve_attributes(&self, change: &Change<'_>) -> Result<()> {
-        change.reserve(0, ATTR_CHANGE_BLOCKS)
+    /// The length of the access list that `set` changes, if it may lie where that takes room.
+    fn acl_len(&self, state: &State<L::Inode>, set: &SetAttr) -> Result<Option<usize>> {
+        let Some(perm) = set.perm else { return Ok(None) };
+        if self.kind(state) == FileKind::Symlink || self.low.xattr_blocks(state.inode(), 1)? == 0 {
+            return Ok(None);
+        }
+        let list = self.read_acl(state.inode(), acl::ACCESS)?;
+        Ok(list.and_then(|list| list_after_chmod(&list, perm)).map(|list| list.len()))
     }
 
     /// Everything but the size. None of it orders anything.

@@ -512,10 +512,16 @@ pub trait LowLevelFs: Send + Sync + 'static {
     ) -> Result<PatchIds>;
     /// Removes a value.
     fn remove_xattr(&self, caller: &Caller, inode: &mut Self::Inode, name: &[u8]) -> Result<PatchIds>;
-    /// Blocks that a change of an attribute to a value of so many bytes dirties beside those of any.
-    fn xattr_blocks(&self, len: usize) -> usize {
-        let _ = len;
-        0
+    /// Blocks that a change of an attribute to a value of `len` bytes, 0 if it goes, dirties beside those of any. Where it is 0 for a
+    /// length that is not, it is 0 for each of them.
+    fn xattr_blocks(&self, inode: &Self::Inode, len: usize) -> Result<usize> {
+        let _ = (inode, len);
+        Ok(0)
+    }
+    /// Blocks that the end of an inode without names dirties, after [`Self::shed_xattr`], beside those of any.
+    fn end_blocks(&self, inode: &Self::Inode) -> Result<usize> {
+        let _ = inode;
+        Ok(0)
     }
     /// Frees one attribute of an inode without names, if its end alone would change too much; false where nothing is left of that kind.
     fn shed_xattr(&self, inode: &mut Self::Inode) -> Result<bool> {

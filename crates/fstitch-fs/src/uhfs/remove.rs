@@ -293,7 +293,11 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.detach_in_steps(change, node, (0, blocks), &cleared)?;
         }
         let left = if blocks > self.detach_step() { 0 } else { blocks };
-        change.reserve(0, self.freeing(left).unwrap_or(self.step_blocks))?;
+        let ending = self.low.end_blocks(node.read()?.inode())?;
+        if ending > 0 {
+            change.pause();
+        }
+        change.reserve(0, self.freeing(left).unwrap_or(self.step_blocks) + ending)?;
         let mut state = node.write()?;
         if self.low.attr(state.inode()).nlink == 0 {
             self.low.free_inode(state.inode_mut(), &cleared)?;
@@ -309,11 +313,11 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     /// Frees attributes of a claimed inode that take steps of their own.
     fn shed_xattrs(&self, change: &Change<'_>, node: &Arc<Node<L::Inode>>) -> Result<()> {
-        let blocks = self.low.xattr_blocks(0);
-        if blocks == 0 {
-            return Ok(());
-        }
         loop {
+            let blocks = self.low.xattr_blocks(node.read()?.inode(), 0)?;
+            if blocks == 0 {
+                return Ok(());
+            }
             change.pause();
             change.reserve(0, ATTR_CHANGE_BLOCKS + blocks)?;
             let mut state = node.write()?;

@@ -3,8 +3,8 @@
 use fstitch_core::{Caller, Errno, InodeNo, Result, XattrSetMode};
 use fstitch_posix::xattr as rules;
 
-use super::node::{Part, State};
-use super::volume::ATTR_CHANGE_BLOCKS;
+use super::node::{Exclusive, Node, Part, State};
+use super::volume::{ATTR_CHANGE_BLOCKS, Change};
 use super::{AttrChange, LowLevelFs, Uhfs};
 
 impl<L: LowLevelFs> Uhfs<L> {
@@ -30,9 +30,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         mode: XattrSetMode,
     ) -> Result<()> {
         rules::check_name(name)?;
-        let _change = self.change(ATTR_CHANGE_BLOCKS + self.low.xattr_blocks(value.len()))?;
+        let change = self.change(0)?;
         let node = self.node(ino)?;
-        let mut state = node.write()?;
+        let mut state = self.reserve_xattr(&change, &node, |_| Ok(Some(value.len())))?;
         rules::check_change(&self.seen(&state), name)?;
         self.ask_to_sync(&state)?;
         if rules::is_list(name) {
@@ -46,14 +46,42 @@ impl<L: LowLevelFs> Uhfs<L> {
 
     pub(super) fn do_removexattr(&self, caller: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
         rules::check_name(name)?;
-        let _change = self.change(ATTR_CHANGE_BLOCKS + self.low.xattr_blocks(0))?;
+        let change = self.change(0)?;
         let node = self.node(ino)?;
-        let mut state = node.write()?;
+        let mut state = self.reserve_xattr(&change, &node, |_| Ok(Some(0)))?;
         rules::check_change(&self.seen(&state), name)?;
         self.ask_to_sync(&state)?;
         let patches = self.low.remove_xattr(caller, state.inode_mut(), name)?;
         self.note(&mut state, Part::Attributes, &patches);
         self.touch(&mut state, false)
+    }
+
+    /// Begins a step with room for a change of plain attributes and of an extended one to a value of the length that `len` says of
+    /// the inode, `None` where none changes; and locks the inode.
+    pub(super) fn reserve_xattr<'n>(
+        &self,
+        change: &Change<'_>,
+        node: &'n Node<L::Inode>,
+        len: impl Fn(&State<L::Inode>) -> Result<Option<usize>>,
+    ) -> Result<Exclusive<'n, L::Inode>> {
+        let cost = |state: &State<L::Inode>| match len(state)? {
+            Some(len) => self.low.xattr_blocks(state.inode(), len),
+            None => Ok(0),
+        };
+        let mut blocks = cost(&*node.read()?)?;
+        loop {
+            if blocks > 0 {
+                change.pause();
+            }
+            change.reserve(0, ATTR_CHANGE_BLOCKS + blocks)?;
+            let state = node.write()?;
+            let now = cost(&state)?;
+            if now <= blocks {
+                return Ok(state);
+            }
+            // Somebody has given it more since.
+            blocks = now;
+        }
     }
 
     /// Sets an access list.

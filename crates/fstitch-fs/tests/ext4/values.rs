@@ -1,23 +1,25 @@
 //! Values of attributes in inodes of their own: one that is lost, freed while another file has it, or left when its last file is gone; one of ours
-//! that the kernel does not read.
+//! that the kernel does not read; an entry that refers to none, after a failure or by damage.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use fstitch_core::{
-    BlockDevice, BlockKind, BlockNo, BlockWrite, Caller, Consistency, Errno, FileKind, FileSystem, InodeNo,
-    ManualClock, MemDevice, Result, Seed, XattrSetMode,
+    BlockDevice, BlockKind, BlockNo, BlockWrite, Caller, Consistency, Errno, FallocateMode, FileKind,
+    FileSystem, InodeNo, ManualClock, MemDevice, Result, Seed, SetAttr, XattrSetMode,
 };
 use fstitch_fs::arrange::{Arrangement, open};
 use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::check::check_ext2;
+use fstitch_fs::ext2::journal::{BATCH_MAX, Options, Recovered, recover};
+use fstitch_fs::uhfs::LowLevelFs;
 
-use super::cut::Lossy;
+use super::cut::{Cut, Lossy, is_thorough};
 use super::kernel;
 use super::support::{Scratch, have, run};
 use super::tree::{Tree, bytes};
-use super::{device, e2fsck_is_content, made, mounted, recovered};
+use super::{NOW, device, e2fsck_is_content, made, mounted, recovered};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, tid: 1, umask: 0 };
 const MODES: [Consistency; 3] = [Consistency::Ordered, Consistency::Metadata, Consistency::Full];
@@ -235,12 +237,7 @@ fn without_room_nothing_has_changed_and_nothing_is_left() {
             end += u64::try_from(wrote).unwrap();
         }
         // A few blocks are left.
-        fs.setattr(
-            &CALLER,
-            filler,
-            &fstitch_core::SetAttr { size: Some(end - 6 * 1024), ..Default::default() },
-        )
-        .unwrap();
+        fs.setattr(&CALLER, filler, &SetAttr { size: Some(end - 6 * 1024), ..Default::default() }).unwrap();
         fs.sync().unwrap();
         for (name, len) in [("user.large", 20_000), ("user.more", 9000), ("user.more", 7 * 1024)] {
             assert_eq!(
@@ -361,4 +358,218 @@ fn values_are_whole_after_any_cut() {
         });
         assert!(ended.is_some_and(|ended| ended > 20), "{mechanism}: {ended:?}");
     }
+}
+
+/// What `debugfs` makes of the image when it is told so.
+fn told(scratch: &Scratch, image: &[u8], commands: &[String]) -> Vec<u8> {
+    let path = scratch.path("told.img");
+    std::fs::write(&path, image).unwrap();
+    for command in commands {
+        let (code, said) = run("debugfs", &["-w", "-R", command, path.to_str().unwrap()]);
+        assert!(code == 0 && said.lines().count() <= 1, "{command}: {said}");
+    }
+    std::fs::read(&path).unwrap()
+}
+
+/// Where the entries named `name` say which inode has their value, in an image.
+fn entries(image: &[u8], name: &str) -> Vec<usize> {
+    let header = [u8::try_from(name.len()).unwrap(), 1, 0, 0];
+    let mut all = Vec::new();
+    for (at, bytes) in image.windows(16 + name.len()).enumerate() {
+        if bytes[..4] == header && &bytes[16..] == name.as_bytes() && bytes[4..8] != [0; 4] {
+            all.push(at + 4);
+        }
+    }
+    all
+}
+
+fn number(image: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(image[at..at + 4].try_into().unwrap())
+}
+
+/// A volume where `file` has a value in the inode that is returned as well, `other` another one.
+fn with_two(scratch: &Scratch, shape: &[&str]) -> (Vec<u8>, InodeNo, u32) {
+    let device = device(made(scratch, shape));
+    let fs = mounted(&device, Consistency::Full);
+    let [file, other] = ["file", "other"].map(|name| create(&fs, name));
+    set(&fs, file, "user.large", &value(1, 5000)).unwrap();
+    set(&fs, other, "user.others", &value(2, 5000)).unwrap();
+    fs.unmount().unwrap();
+    let image = device.image();
+    let at = *entries(&image, "large").last().unwrap();
+    let value = number(&image, at);
+    (image, file, value)
+}
+
+#[test]
+fn a_new_value_stays_where_the_old_one_cannot_go() {
+    if !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-values-stay");
+    for mode in MODES {
+        let (image, file, old) = with_two(&scratch, &["-O", "ea_inode", "-b", "1024"]);
+        let image = told(&scratch, &image, &[format!("sif <{old}> file_acl 7777")]);
+        let device = device(image);
+        let fs = mounted(&device, mode);
+        let refused = set(&fs, file, "user.large", &value(3, 9000)).unwrap_err();
+        assert!(refused.to_string().contains("has attributes"), "{mode}: {refused}");
+        assert_eq!(fs.getxattr(file, b"user.large").unwrap(), value(3, 9000), "{mode}");
+        // Nothing is changed any more: what is stable is before the change, or behind it.
+        assert!(fs.sync().is_err() && fs.unlink(&CALLER, fs.root(), b"other").is_err());
+        drop(fs);
+        recovered_in(&*device, BATCH_MAX).unwrap();
+        let fs = mounted(&device, mode);
+        let found = fs.getxattr(file, b"user.large").unwrap();
+        assert!(found == value(1, 5000) || found == value(3, 9000), "{mode}");
+    }
+}
+
+fn recovered_in(device: &dyn BlockDevice, batch_max: usize) -> Result<Option<Recovered>> {
+    let mut options =
+        Options { external: None, now: NOW, for_reading: false, batch_max, progress: &mut |_| {} };
+    recover(device, &mut options)
+}
+
+#[test]
+fn an_orphan_that_names_no_value_is_damage() {
+    if !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-values-damage");
+    for with_sums in [false, true] {
+        let sums = if with_sums { "ea_inode,metadata_csum" } else { "ea_inode,^metadata_csum" };
+        let (image, file, _) = with_two(&scratch, &["-O", sums, "-b", "1024", "-I", "128"]);
+        let ino = file.get();
+        let orphan = [
+            "unlink file".to_owned(),
+            format!("sif <{ino}> links_count 0"),
+            format!("ssv last_orphan {ino}"),
+        ];
+        let image = told(&scratch, &image, &orphan);
+        let sound = device(image.clone());
+        let done = recovered_in(&*sound, BATCH_MAX).unwrap().unwrap();
+        assert_eq!((done.orphans.freed, &done.errors[..]), (1, &[][..]));
+        let others = number(&image, *entries(&image, "others").last().unwrap());
+        let numbers = if with_sums {
+            vec![others]
+        } else {
+            vec![8, u32::MAX, 1 << 20, u32::try_from(file.get()).unwrap()]
+        };
+        for wrong in numbers {
+            let mut image = image.clone();
+            for at in entries(&image, "large") {
+                image[at..at + 4].copy_from_slice(&wrong.to_le_bytes());
+            }
+            let device = device(image);
+            let done = recovered_in(&*device, BATCH_MAX).unwrap().unwrap();
+            assert!(done.orphans.dropped && done.errors.len() == 1, "{wrong}: {done:?}");
+            let fs = mounted(&device, Consistency::Full);
+            let other = fs.lookup(fs.root(), b"other").unwrap().attr.ino;
+            assert_eq!(fs.getxattr(other, b"user.others").unwrap(), value(2, 5000), "{wrong}");
+        }
+    }
+}
+
+/// Orphans with values, in batches that end in the middle of one; also after a cut in any of them.
+#[test]
+fn orphans_lose_their_values_in_batches_of_any_size() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-values-batches");
+    let device = device(made(&scratch, &["-O", "ea_inode", "-b", "1024", "-g", "1024", "-N", "4096"]));
+    let fs = mounted(&device, Consistency::Full);
+    for number in 0..24 {
+        let name = format!("file-{number}");
+        let mode = FileKind::Regular.mode_bits() | 0o644;
+        let ino = fs.mknod(&CALLER, fs.root(), name.as_bytes(), mode, 0).unwrap().attr.ino;
+        for attribute in 0..1 + number % 3 {
+            let len = usize::try_from(2000 + 1500 * number).unwrap();
+            set(&fs, ino, &format!("user.{attribute}"), &value(number, len)).unwrap();
+        }
+        fs.write(&CALLER, ino, 0, &[1; 3000]).unwrap();
+        fs.unlink(&CALLER, fs.root(), name.as_bytes()).unwrap();
+    }
+    fs.sync().unwrap();
+    let image = device.image();
+    drop(fs);
+    let below: &'static MemDevice = Box::leak(Box::new(MemDevice::from_image(1024, image.clone())));
+    let put = || {
+        for (block, data) in (0..).zip(image.chunks(1024)) {
+            below.write(&[BlockWrite { block: BlockNo(block), kind: BlockKind::Data, data }]).unwrap();
+        }
+    };
+    for batch_max in 32..72 {
+        put();
+        let done = recovered_in(below, batch_max).unwrap().unwrap();
+        assert_eq!((done.orphans.freed, &done.errors[..]), (24, &[][..]), "{batch_max}");
+        e2fsck_is_content(&scratch, &format!("{batch_max}"), &below.image());
+    }
+    let mut cuts = (0..).step_by(if is_thorough() { 1 } else { 41 });
+    let ended = cuts.find(|&left| {
+        put();
+        let batch_max = 32 + left % 40;
+        let done = recovered_in(&Cut::after(below, left), batch_max);
+        let again = recovered_in(below, batch_max).unwrap();
+        assert!(again.is_none_or(|again| again.errors.is_empty()), "{left}");
+        e2fsck_is_content(&scratch, &format!("cut {left}"), &below.image());
+        done.is_ok()
+    });
+    assert!(ended.is_some_and(|ended| ended > 200), "{ended:?}");
+}
+
+/// An access list of many users.
+fn long_list() -> Vec<u8> {
+    let users = (0..700_u32).map(|id| (2, 1000 + id));
+    let all = [(1, u32::MAX)].into_iter().chain(users);
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, id) in all.chain([(4, u32::MAX), (16, u32::MAX), (32, u32::MAX)]) {
+        list.extend(u16::to_le_bytes(tag));
+        list.extend(6_u16.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    list
+}
+
+/// Where each block of a value lies in another group, a change dirties no more than it had room for.
+#[test]
+fn scattered_values_have_room_in_their_steps() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-values-scattered");
+    let device = device(made(&scratch, &["-O", "ea_inode", "-b", "1024", "-g", "512", "-m", "0"]));
+    let fs = mounted(&device, Consistency::Ordered);
+    let file = create(&fs, "file");
+    set(&fs, file, "user.first", &value(1, 5000)).unwrap();
+    let filler = create(&fs, "filler");
+    let mut end = 0;
+    while let Ok(wrote) = fs.write(&CALLER, filler, end, &[1; 8192]) {
+        end += u64::try_from(wrote).unwrap();
+    }
+    for at in (0..end / 1024).step_by(450) {
+        fs.fallocate(&CALLER, filler, at * 1024, 1024, FallocateMode::PunchHole).unwrap();
+    }
+    let measured = |what: &str, len: usize, change: &dyn Fn() -> Result<()>| {
+        fs.sync().unwrap();
+        let low = fs.format();
+        let room = 4 + low.xattr_blocks(&low.load_any(file).unwrap(), len).unwrap();
+        change().unwrap_or_else(|error| panic!("{what}: {error}"));
+        let dirtied = low.cache().journal_status().unwrap().running_blocks;
+        assert!(dirtied <= room, "{what}: {dirtied} {room}");
+        dirtied
+    };
+    let made = measured("made", 60_000, &|| set(&fs, file, "user.large", &value(2, 60_000)));
+    assert!(made > 60, "nothing was scattered: {made}");
+    let ended = measured("ended", 0, &|| fs.removexattr(&CALLER, file, b"user.large"));
+    assert!(ended > 60, "nothing was scattered: {ended}");
+    let list = long_list();
+    measured("list", list.len(), &|| set(&fs, file, "system.posix_acl_access", &list));
+    let mode = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+    let changed = measured("mode", list.len(), &|| fs.setattr(&CALLER, file, &mode).map(drop));
+    assert!(changed > 10, "the list lies in no value: {changed}");
+    fs.unmount().unwrap();
+    drop(fs);
+    e2fsck_is_content(&scratch, "scattered", &device.image());
 }

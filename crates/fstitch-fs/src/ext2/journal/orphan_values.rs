@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use fstitch_core::{BlockKind, BlockNo, Error, FileKind, Result};
+use fstitch_core::{BlockKind, Error, FileKind, Result};
 
 use super::pass::{Loaded, Pass};
 use crate::ext2::layout::inode::{EA_INODE_FL, I_BLOCKS, I_DTIME, I_LINKS_COUNT, I_SIZE, I_SIZE_HIGH};
@@ -17,14 +17,21 @@ use crate::ext2::xattr::body_range;
 const ENDING: usize = 16;
 
 impl Pass<'_, '_> {
-    /// Lets go of the values of an inode that is freed; false if some are left for another batch.
+    /// Lets go of the values of an inode that is freed; false if some are left for another batch. Nothing is sent here: what a batch
+    /// has changed of an orphan may yet be taken back, and its sums are those of the whole batch.
     pub(super) fn free_values(&mut self, orphan: &Loaded) -> Result<bool> {
         let mut shared = Vec::new();
         for (ino, by) in self.values_of(orphan)? {
+            let damaged = || {
+                let problem = format!("inode {} has the value of an attribute in inode {ino}", orphan.ino);
+                Error::corrupt(self.what, orphan.at.0, problem)
+            };
+            if !self.shape.is_files_inode(ino) || ino == orphan.ino {
+                return Err(damaged());
+            }
             let Some(mut value) = self.load_inode(ino)? else { continue };
             if value.disk.kind != FileKind::Regular || value.disk.flags & EA_INODE_FL == 0 {
-                let problem = format!("inode {} has the value of an attribute in inode {ino}", orphan.ino);
-                return Err(Error::corrupt(self.what, value.at.0, problem));
+                return Err(damaged());
             }
             let count = references(&self.read(value.at.0, BlockKind::Inode)?[value.at.1..]);
             if count > by {
@@ -37,8 +44,10 @@ impl Pass<'_, '_> {
         }
         let changes = self.changes() + shared.len() + 2 * ENDING;
         if self.changes() > ENDING && changes > self.batch_max() {
-            // They fall in one batch, with the orphan's end. It has no blocks any more, and is in its list.
-            self.send()?;
+            // They fall in one batch, with the orphan's end. It has no blocks any more, and is in its list: the next batch begins
+            // with it, passes over the values that are free then, and is short enough.
+            self.is_due = true;
+            return Ok(false);
         }
         for (value, count) in shared {
             self.summed.inodes.insert(value.ino, value.at);
@@ -57,8 +66,7 @@ impl Pass<'_, '_> {
         )?;
         let mut all = body.0;
         if orphan.disk.xattr_block != 0 {
-            let no = BlockNo(u64::from(orphan.disk.xattr_block));
-            let bytes = self.read(no, BlockKind::Data)?;
+            let (no, bytes) = self.read_attributes(orphan.disk.xattr_block)?;
             if H_REFCOUNT.get(&bytes) <= 1 {
                 all.extend(XattrSet::parse_block(&bytes, no)?.0.0);
             }

@@ -64,7 +64,7 @@ impl<'a, 'd> Pass<'a, 'd> {
             }
             let worked = self.orphan(first, Origin::List, &mut done);
             // What stands before the damaged one was prepared in full, so it may go out before the error does.
-            if worked.is_err() || self.is_full() {
+            if worked.is_err() || self.is_due || self.is_full() {
                 self.send()?;
             }
             worked?;
@@ -87,7 +87,7 @@ impl<'a, 'd> Pass<'a, 'd> {
                         break;
                     }
                     let worked = self.orphan(ino, Origin::File(&file, (no, slot)), done);
-                    if worked.is_err() || self.is_full() {
+                    if worked.is_err() || self.is_due || self.is_full() {
                         self.send()?;
                     }
                     worked?;

@@ -70,6 +70,8 @@ pub(in crate::ext2) struct Pass<'a, 'd> {
     /// Blocks changed since the last batch.
     pub(super) changed: BTreeMap<BlockNo, (BlockKind, BlockBuf)>,
     batch_max: usize,
+    /// The batch goes out before anything else is changed, full or not.
+    pub(super) is_due: bool,
     /// The volume's own blocks.
     pub(in crate::ext2) own: OwnRuns,
     /// What is worked on, for errors.
@@ -127,11 +129,13 @@ impl<'a, 'd> Pass<'a, 'd> {
         let groups: Vec<_> = groups.into_iter().map(Some).collect();
         let own = OwnRuns::of(&shape, &groups);
         let (changed, summed) = (BTreeMap::new(), Summed::default());
-        Ok(Self { volume, shape, log, now, changed, batch_max, own, what: Structure::Orphan, summed })
+        let (is_due, what) = (false, Structure::Orphan);
+        Ok(Self { volume, shape, log, now, changed, batch_max, is_due, own, what, summed })
     }
 
     /// Puts the changes made so far into the journal, and from there home.
     pub(in crate::ext2) fn send(&mut self) -> Result<()> {
+        self.is_due = false;
         if self.changed.is_empty() {
             return Ok(());
         }
@@ -374,21 +378,27 @@ impl<'a, 'd> Pass<'a, 'd> {
         Ok(())
     }
 
-    /// Gives up an inode's share in its block of attributes.
-    pub(in crate::ext2) fn free_attributes(&mut self, block: u32) -> Result<()> {
+    /// A block of attributes.
+    pub(in crate::ext2) fn read_attributes(&self, block: u32) -> Result<(BlockNo, BlockBuf)> {
         if block <= self.shape.first_data_block() || block >= self.shape.blocks_count {
             return Err(Error::corrupt(self.what, None, format!("attributes in block {block}")));
         }
         let no = BlockNo(u64::from(block));
-        let bytes = self.read(no, BlockKind::Data)?;
+        let bytes = self.read(no, BlockKind::Attribute)?;
         if H_MAGIC.get(&bytes) != XATTR_MAGIC {
             return Err(Error::corrupt(self.what, no, "no attributes are there"));
         }
+        Ok((no, bytes))
+    }
+
+    /// Gives up an inode's share in its block of attributes.
+    pub(in crate::ext2) fn free_attributes(&mut self, block: u32) -> Result<()> {
+        let (no, bytes) = self.read_attributes(block)?;
         match H_REFCOUNT.get(&bytes) {
             0 | 1 => self.free_block(block),
             count => {
                 let sums = self.shape.sums;
-                let bytes = self.change(no, BlockKind::Data)?;
+                let bytes = self.change(no, BlockKind::Attribute)?;
                 H_REFCOUNT.put(bytes, count - 1);
                 sums.seal_attributes(no.get(), bytes);
                 Ok(())

@@ -487,6 +487,12 @@ impl Superblock {
         (ino < self.first_ino && ino != ROOT_INO) || (hidden && ino != 0)
     }
 
+    /// Whether an inode `ino` can be a file's, the root's among them: what names another number is damaged.
+    #[must_use]
+    pub const fn is_files_inode(&self, ino: u32) -> bool {
+        ino >= ROOT_INO && ino <= self.inodes_count && !self.is_own_inode(ino)
+    }
+
     /// The block that holds the superblock.
     #[must_use]
     pub const fn first_data_block(&self) -> u32 {

@@ -11,7 +11,6 @@ use crate::ext2::layout::inode::{
     DiskInode, EXTENTS_FL, FAST_SYMLINK, I_BLOCK, I_DTIME, I_FLAGS, I_GENERATION, I_LINKS_COUNT, I_MODE,
     I_SIZE, INLINE_DATA_FL, pointer_field,
 };
-use crate::ext2::layout::superblock::ROOT_INO;
 use crate::ext2::num::{idx, low16};
 
 use super::super::pass::Loaded;
@@ -19,9 +18,7 @@ use super::super::pass::Loaded;
 impl Apply<'_, '_, '_> {
     /// Fails unless records may speak of an inode of this number.
     fn check_number(&self, ino: u32) -> Result<()> {
-        let shape = &self.pass.shape;
-        let is_a_files = ino <= shape.inodes_count && !shape.is_own_inode(ino) && ino >= ROOT_INO;
-        if is_a_files { Ok(()) } else { Err(damaged(format!("it has inode {ino}"))) }
+        if self.pass.shape.is_files_inode(ino) { Ok(()) } else { Err(damaged(format!("it has inode {ino}"))) }
     }
 
     /// An inode that is in use.
