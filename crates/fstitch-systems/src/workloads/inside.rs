@@ -53,7 +53,10 @@ const STEPS: [Step; 39] = [
     // The attribute moves the names that are in the value of another one, by one of them and by many.
     ("rename /i/f50 /i/more/e;setxattr /i/more user.a 12;unlink /i/more/f", "/i/more"),
     ("rename /i/more/e /i/more/f;setxattr /i/more user.a 24;rename /i/more/d /i/more/f", "/i/more"),
-    ("setxattr /i/more user.a 90;rename /i/f50 /i/more/d;removexattr /i/more user.a;unlink /i/more/d", "/i/more"),
+    (
+        "setxattr /i/more user.a 90;rename /i/f50 /i/more/d;removexattr /i/more user.a;unlink /i/more/d",
+        "/i/more",
+    ),
 ];
 
 /// Runs of steps drawn by a seed.
