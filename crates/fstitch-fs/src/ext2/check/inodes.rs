@@ -9,7 +9,7 @@ use super::{entries, extents, values, xattrs};
 use crate::ext2::layout::Field;
 use crate::ext2::layout::dirent::{D_INODE, code_of, inline_entries};
 use crate::ext2::layout::extent::{EE_START_LO, EXTENT_HEADER};
-use crate::ext2::layout::feature::{compat, incompat, ro_compat};
+use crate::ext2::layout::feature::{Features, compat, incompat, ro_compat};
 use crate::ext2::layout::inode::{
     CASEFOLD_FL, EA_INODE_FL, EXTENTS_FL, FAST_SYMLINK, GOOD_OLD_SIZE, I_BLOCKS, I_BLOCKS_HIGH, I_DTIME,
     I_EXTRA_ISIZE, I_FILE_ACL, I_FILE_ACL_HIGH, I_FLAGS, I_GID, I_LINKS_COUNT, I_MODE, I_SIZE, I_SIZE_HIGH,
@@ -386,7 +386,8 @@ impl Scan<'_, '_> {
         let (ino, flags) = (self.ino, self.get(I_FLAGS));
         let index_allowed =
             kind == FileKind::Directory && self.volume.shape.features.compat & compat::DIR_INDEX != 0;
-        let unknown = FOREIGN_FLAGS | foreign_flags(&self.volume.shape.features);
+        let unknown =
+            FOREIGN_FLAGS | foreign_flags(&self.volume.shape.features) & !self.flags_of_lost_features();
         let foreign = flags & unknown | if index_allowed { 0 } else { flags & INDEX };
         if foreign != 0 {
             let text = format!("inode {ino} has flags {foreign:#x}, which mean nothing here");
@@ -406,6 +407,24 @@ impl Scan<'_, '_> {
                 self.put(I_FLAGS, flags & !(foreign | LOCKING_FLAGS));
             }
         }
+    }
+
+    /// Flags of features that the superblock does not have, but this inode has by what is in it: then the superblock lost them. Without
+    /// their flags all files would be empty.
+    fn flags_of_lost_features(&mut self) -> u32 {
+        let (flags, features) = (self.get(I_FLAGS), self.volume.shape.features);
+        let mapped = flags & EXTENTS_FL != 0 && extents::header(&self.raw[extents::ROOT], None).is_ok();
+        let inside = flags & INLINE_DATA_FL != 0 && xattrs::inline_value(self.raw).is_some();
+        let mut lost = 0;
+        for (is_here, flag, feature) in
+            [(mapped, EXTENTS_FL, incompat::EXTENTS), (inside, INLINE_DATA_FL, incompat::INLINE_DATA)]
+        {
+            if is_here && !features.has_incompat(feature) {
+                lost |= flag;
+                self.state.lost_features |= feature;
+            }
+        }
+        lost
     }
 
     fn foreign_fields(&mut self) {
@@ -698,6 +717,19 @@ pub(super) fn clear_inode(raw: &mut [u8], dtime: u32) {
 pub(super) fn finish(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     xattrs::check_counts(volume, state)?;
     values::check_counts(volume, state)?;
+    let lost = Features { incompat: state.lost_features, ..Features::default() }.all_names().join(", ");
+    if state.lost_features != 0
+        && state
+            .corrupt("feature-lost", format!("inodes have the feature {lost}, which the superblock lacks"))
+    {
+        if !volume.shape.is_dynamic() {
+            make_dynamic(&mut volume.raw_super);
+        }
+        let word = volume.shape.features.incompat | state.lost_features;
+        S_FEATURE_INCOMPAT.put(&mut volume.raw_super, word);
+        volume.shape.features.incompat = word;
+        volume.write_super()?;
+    }
     let word = volume.shape.features.ro_compat;
     if state.large_file && word & ro_compat::LARGE_FILE == 0 {
         let text = "a file has 2 GiB or more, but the feature large_file is off";

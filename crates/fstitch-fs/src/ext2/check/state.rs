@@ -143,6 +143,8 @@ pub(super) struct State {
     pub(super) until: u32,
     /// Where lost+found had room last, by block.
     pub(super) lost_room: usize,
+    /// Incompatible features that the superblock lacks and inodes have.
+    pub(super) lost_features: u32,
     /// Some file needs the `large_file` feature.
     pub(super) large_file: bool,
     /// Problems inside directories: (directory, code, text). [until pass 3 knows which have a path]
@@ -174,6 +176,7 @@ impl State {
             leftovers: Leftovers::of(&volume.raw_super),
             until: until(now),
             lost_room: 0,
+            lost_features: 0,
             large_file: false,
             pending: Vec::new(),
         }

@@ -13,15 +13,19 @@ use crate::ext2::layout::feature::{COMPAT_KNOWN, Features, PLAIN, compat, incomp
 use crate::ext2::layout::group::{BG_FLAGS, BG_ITABLE_UNUSED, BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
 use crate::ext2::layout::inode::{I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
 use crate::ext2::layout::superblock::{
-    OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT,
-    S_FIRST_INO, S_FRAGS_PER_GROUP, S_GRP_QUOTA_INUM, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE, S_PRJ_QUOTA_INUM,
-    S_RESERVED_GDT_BLOCKS, S_REV_LEVEL, S_USR_QUOTA_INUM, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
+    OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, S_DESC_SIZE, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT,
+    S_FEATURE_RO_COMPAT, S_FIRST_INO, S_FRAGS_PER_GROUP, S_GRP_QUOTA_INUM, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE,
+    S_PRJ_QUOTA_INUM, S_RESERVED_GDT_BLOCKS, S_REV_LEVEL, S_USR_QUOTA_INUM, SUPERBLOCK_OFFSET,
+    SUPERBLOCK_SIZE, Superblock,
 };
 use crate::ext2::num::{idx, wide};
 use crate::ext2::view::BlockView;
 
 /// Blocks of a group as the makers of volumes have them at most: a count of them has 16 bits.
 const GROUP_MAX: u64 = (1 << 16) - 8;
+
+/// The size of a descriptor that says that the volume has 64-bit numbers.
+const DESC_SIZE_64BIT: u16 = 64;
 
 /// The superblock's bytes, at the same place whatever the block size.
 pub(super) fn raw_superblock(device: &dyn BlockDevice) -> Result<Vec<u8>> {
@@ -84,6 +88,10 @@ fn parse_unsummed(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
         // Who believed another one would take files for the volume's own inodes.
         return Err(damaged(format!("files begin at inode {}, expected {OLD_FIRST_INO}", shape.first_ino)));
     }
+    if S_DESC_SIZE.get(raw) == DESC_SIZE_64BIT && !shape.features.has_incompat(incompat::BIT64) {
+        // Who believed that would take every other half of a descriptor for one.
+        return Err(damaged(format!("descriptors of {DESC_SIZE_64BIT} bytes, but the feature 64bit is off")));
+    }
     if u32::from(shape.reserved_gdt_blocks) > shape.pointers_per_block() {
         return Err(damaged(format!("{} reserved descriptor blocks", shape.reserved_gdt_blocks)));
     }
@@ -129,6 +137,10 @@ fn with_what_must_be(raw: &[u8]) -> Vec<u8> {
     }
     if S_REV_LEVEL.get(&raw) == REVISION_DYNAMIC {
         S_FIRST_INO.put(&mut raw, OLD_FIRST_INO);
+    }
+    if S_DESC_SIZE.get(&raw) == DESC_SIZE_64BIT {
+        let word = S_FEATURE_INCOMPAT.get(&raw) | incompat::BIT64;
+        S_FEATURE_INCOMPAT.put(&mut raw, word);
     }
     raw
 }

@@ -22,6 +22,7 @@ use fstitch_fs::ext2::layout::superblock::{S_BLOCKS_COUNT, S_FEATURE_RO_COMPAT};
 
 use super::corpus::{filled, shape};
 use super::image::{Image, mended};
+use super::used::{kept, use_for_reading};
 use crate::support::{Scratch, e2fsck_image};
 
 /// Damage to an image, and the code of a finding that it must lead to.
@@ -364,11 +365,19 @@ fn judge(scratch: &Scratch, healthy: &[u8], case: &Case) -> Result<Option<Orderi
         return Err(format!("{name}: the reference says {text}"));
     }
     let mended = mended(scratch, name, image.bytes).map_err(|unmended| unmended.text)?;
-    match mended.reference.map(|files| mended.files.cmp(&files)) {
-        _ if mended.verdict.0 != 0 => Err(format!("{name}, mended: the reference says {}", mended.verdict.1)),
-        Some(Ordering::Less) => Err(format!("{name}: {} files, {:?}", mended.files, mended.reference)),
-        order => Ok(order),
+    if mended.verdict.0 != 0 {
+        return Err(format!("{name}, mended: the reference says {}", mended.verdict.1));
     }
+    let Some((files, image)) = mended.reference else { return Ok(None) };
+    let before = use_for_reading(healthy.to_vec());
+    let (ours, theirs) = (kept(&before, &mended.image), kept(&before, &image));
+    // One file more may be what another one's contents cost: which of two has a node is anybody's guess.
+    let spared = usize::try_from(mended.files - files).unwrap_or(0);
+    if mended.files < files || ours + spared < theirs {
+        let ours = format!("{} files, {ours} with their contents", mended.files);
+        return Err(format!("{name}: {ours}; the reference keeps {files}, {theirs} with their contents"));
+    }
+    Ok(Some(mended.files.cmp(&files)))
 }
 
 fn check(shape_name: &str, cases: &[Case]) {
@@ -588,6 +597,28 @@ const ENDLESS: &[Case] = &[
 fn extents_of_more_than_could_be_copied_are_mended() {
     check("1k", ENDLESS);
     check("no-sums", ENDLESS);
+}
+
+/// A superblock that lacks an incompatible feature.
+fn without_feature(image: &mut Image, feature: u32) {
+    let raw = image.superblock();
+    let word = Le::u32(raw, 0x60) & !feature;
+    Le::put_u32(raw, 0x60, word);
+    seal_superblock(raw);
+}
+
+const WITHOUT_EXTENTS: Case =
+    case("extents are no feature", "feature-lost", |image| without_feature(image, 0x40));
+
+/// Without a feature what it means is not damage in every inode.
+#[test]
+fn features_that_a_superblock_lost_are_seen_in_inodes() {
+    let wide = case("64bit is no feature", "superblock-damaged", |image| without_feature(image, 0x80));
+    let inside =
+        case("contents inside are no feature", "feature-lost", |image| without_feature(image, 0x8000));
+    check("1k", &[WITHOUT_EXTENTS, wide]);
+    check("no-sums", &[WITHOUT_EXTENTS]);
+    check("inline", &[WITHOUT_EXTENTS, inside]);
 }
 
 #[test]

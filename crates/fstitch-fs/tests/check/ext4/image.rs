@@ -153,8 +153,10 @@ pub struct Mended {
     pub verdict: (i32, String),
     /// Inodes in use after our repair.
     pub files: i64,
-    /// And after `e2fsck -fy`, if that left a sound volume.
-    pub reference: Option<i64>,
+    /// The same of `e2fsck -fy`, if that left a sound volume, with what it made.
+    pub reference: Option<(i64, Vec<u8>)>,
+    /// The volume as we mended it.
+    pub image: Vec<u8>,
 }
 
 /// Whether a volume has a file for orphans.
@@ -197,8 +199,8 @@ pub fn mended(scratch: &Scratch, name: &str, bytes: Vec<u8>) -> Result<Mended, U
         run("e2fsck", &["-fy", path.to_str().expect("plain path")]);
     }
     let (code, text) = e2fsck(&path);
-    let reference = (code == 0).then(|| files(&text));
+    let reference = (code == 0).then(|| (files(&text), std::fs::read(&path).expect("the image")));
     // An orphan file that was given up with its feature is no file that anybody misses.
     let given_up = has_orphan_file(&before) && !has_orphan_file(&image);
-    Ok(Mended { files: files(&verdict.1) + i64::from(given_up), verdict, reference })
+    Ok(Mended { files: files(&verdict.1) + i64::from(given_up), verdict, reference, image })
 }

@@ -14,7 +14,7 @@ use fstitch_fs::ext2::check::check_ext2;
 use super::corpus::{filled, shape};
 use super::fields::Places;
 use super::image::mended;
-use super::used::use_for_reading;
+use super::used::{Contents, kept, use_for_reading};
 use crate::mutate::{SEED, damage};
 use crate::repair::repair;
 use crate::support::{Scratch, e2fsck_image, run};
@@ -55,7 +55,7 @@ fn gives_up(scratch: &Scratch, bytes: &[u8]) -> bool {
 }
 
 /// The one image to look at that was kept before.
-fn kept() -> Option<String> {
+fn kept_image() -> Option<String> {
     std::env::var("FSTITCH_MUTATION_IMAGE").ok()
 }
 
@@ -87,20 +87,25 @@ struct Tally {
     fewer: u64,
     same: u64,
     more: u64,
+    /// Names that lead to what they led to before the damage, against the reference.
+    poorer: u64,
+    richer: u64,
     /// The reference did not mend its copy.
     unmended: u64,
     failures: Vec<String>,
+    /// What names led to before the damage.
+    healthy: Contents,
 }
 
 impl Tally {
     /// As [`Tally::judge`]; a panic is a failure like others, and what is wrong is kept.
     fn judge_safely(&mut self, scratch: &Scratch, name: &str, bytes: Vec<u8>, log: &[String]) {
-        let before = (self.fewer, self.failures.len());
+        let before = (self.fewer, self.poorer, self.failures.len());
         let judged = std::panic::AssertUnwindSafe(|| self.judge(scratch, name, bytes.clone(), log));
         if std::panic::catch_unwind(judged).is_err() {
             self.failures.push(format!("{name}: it panics, after {log:?}"));
         }
-        if kept().is_none() && before != (self.fewer, self.failures.len()) {
+        if kept_image().is_none() && before != (self.fewer, self.poorer, self.failures.len()) {
             let path = format!("/tmp/mutated-{}", name.replace(' ', "-").replace("-run-", "-"));
             std::fs::write(&path, bytes).expect("room for the image");
             println!("{name} is kept as {path}");
@@ -112,11 +117,11 @@ impl Tally {
         self.images += 1;
         let device = MemDevice::from_image(1024, bytes.clone());
         let report = check_ext2(&device);
-        if let Some(path) = kept() {
+        if let Some(path) = kept_image() {
             tell_all(&path, &bytes, &report);
         }
         assert!(device.image() == bytes, "{name}: looking changed the volume");
-        use_for_reading(device);
+        use_for_reading(bytes.clone());
         if report.as_ref().is_ok_and(CheckReport::is_clean) {
             self.clean += 1;
             let (code, text) = e2fsck_image(scratch, "judge", &bytes);
@@ -147,34 +152,51 @@ impl Tally {
         if mended.verdict.0 != 0 {
             self.failures.push(format!("{name}, after {log:?}: {}", mended.verdict.1));
         }
-        match mended.reference.map(|files| files.cmp(&mended.files)) {
-            Some(Ordering::Greater) => {
-                let (ours, theirs) = (mended.files, mended.reference);
-                println!("{name}: {ours} files, the reference keeps {theirs:?}: {log:?}");
+        let Some((theirs, image)) = mended.reference else {
+            self.unmended += 1;
+            return;
+        };
+        match theirs.cmp(&mended.files) {
+            Ordering::Greater => {
+                println!("{name}: {} files, the reference keeps {theirs}: {log:?}", mended.files);
                 self.fewer += 1;
             }
-            Some(Ordering::Less) => self.more += 1,
-            Some(Ordering::Equal) => self.same += 1,
-            None => self.unmended += 1,
+            Ordering::Less => self.more += 1,
+            Ordering::Equal => self.same += 1,
+        }
+        self.compare(&format!("{name}, after {log:?}"), &mended.image, &image);
+    }
+
+    /// Judges what names lead to: files that are there and empty are lost as well.
+    fn compare(&mut self, name: &str, ours: &[u8], theirs: &[u8]) {
+        let (ours, theirs) = (kept(&self.healthy, ours), kept(&self.healthy, theirs));
+        if ours < theirs {
+            println!("{name}: {ours} names lead to what they led to, with the reference {theirs}");
+            self.poorer += 1;
+        }
+        self.richer += u64::from(ours > theirs);
+        if ours < theirs / 2 {
+            self.failures.push(format!("{name}: of {theirs} names that the reference keeps {ours} are left"));
         }
     }
 
     fn tell(self, what: &str) {
-        let Self { images, clean, refused, refused_too, hopeless, fewer, same, more, unmended, failures } =
-            self;
+        let Self { images, clean, refused, refused_too, hopeless, fewer, same, more, unmended, .. } = &self;
+        let Self { poorer, richer, failures, .. } = &self;
         println!(
             "{what}: {images} images; {clean} sound for both, {refused} refused by name ({refused_too} by both), {hopeless} without a superblock for both; files kept: {same} as many as by the \
-             reference, {more} more, {fewer} fewer, {unmended} that it did not mend; {} failures",
+             reference, {more} more, {fewer} fewer, {unmended} that it did not mend; fewer with their contents {poorer}, more {richer}; {} failures",
             failures.len()
         );
         assert!(failures.is_empty(), "{}", failures.join("\n\n"));
         assert!(fewer <= more, "more files are lost than by the reference");
+        assert!(poorer <= richer, "more contents are lost than by the reference");
     }
 }
 
 #[test]
 fn images_that_were_kept_are_judged_again() {
-    let Some(path) = kept() else { return };
+    let Some(path) = kept_image() else { return };
     let scratch = Scratch::new("ext4-kept");
     let mut tally = Tally::default();
     tally.judge_safely(&scratch, &path, std::fs::read(&path).expect("the image"), &[]);
@@ -187,6 +209,7 @@ fn random_damage_is_found_and_mended() {
     let mut tally = Tally::default();
     for name in MUTATED {
         let Some(healthy) = filled(&scratch, shape(name)) else { return };
+        tally.healthy = use_for_reading(healthy.clone());
         for n in runs(name, 8) {
             let mut bytes = healthy.clone();
             let log = damage(&mut seed(77, n), &mut bytes);
@@ -203,6 +226,7 @@ fn fields_with_right_sums_are_found_and_mended() {
     for name in MUTATED {
         let Some(healthy) = filled(&scratch, shape(name)) else { return };
         let places = Places::of(&healthy);
+        tally.healthy = use_for_reading(healthy.clone());
         for n in runs(name, 8) {
             let mut bytes = healthy.clone();
             let log = places.damage(&mut seed(131, n), &mut bytes);
