@@ -8,7 +8,7 @@ use super::storage::Storage;
 use super::{entries, extents, values, xattrs};
 use crate::ext2::layout::Field;
 use crate::ext2::layout::dirent::{D_INODE, code_of, inline_entries};
-use crate::ext2::layout::extent::{EE_START_LO, EXTENT_HEADER};
+use crate::ext2::layout::extent::{EE_BLOCK, EE_START_LO, EH_ENTRIES, EXTENT_HEADER};
 use crate::ext2::layout::feature::{Features, compat, incompat, ro_compat};
 use crate::ext2::layout::inode::{
     CASEFOLD_FL, EA_INODE_FL, EXTENTS_FL, FAST_SYMLINK, GOOD_OLD_SIZE, I_BLOCKS, I_BLOCKS_HIGH, I_DTIME,
@@ -544,7 +544,8 @@ impl Scan<'_, '_> {
             let bytes = &self.raw[extents::ROOT];
             size > 0 && bytes.iter().position(|&b| b == 0) == usize::try_from(size).ok()
         } else {
-            self.slow_target_is_sane(size)?
+            // Who goes by the length alone looks for a short one in the inode.
+            size >= wide(FAST_SYMLINK) && self.slow_target_is_sane(size)?
         };
         if !sane || self.get(I_FLAGS) & INDEX != 0 {
             self.bad("symlink-bad");
@@ -692,8 +693,9 @@ pub(super) fn first_block(volume: &Volume<'_>, raw: &[u8]) -> Option<u32> {
         pointer_field(0).get(raw)
     } else {
         let root = &raw[extents::ROOT];
-        extents::header(root, None).ok().filter(|&depth| depth == 0)?;
-        EE_START_LO.get(&root[EXTENT_HEADER..])
+        extents::header(root, None).ok().filter(|&depth| depth == 0 && EH_ENTRIES.get(root) > 0)?;
+        let first = &root[EXTENT_HEADER..];
+        if EE_BLOCK.get(first) == 0 { EE_START_LO.get(first) } else { 0 }
     };
     volume.is_valid(block).then_some(block)
 }

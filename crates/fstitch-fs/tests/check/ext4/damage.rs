@@ -610,6 +610,23 @@ fn without_feature(image: &mut Image, feature: u32) {
 const WITHOUT_EXTENTS: Case =
     case("extents are no feature", "feature-lost", |image| without_feature(image, 0x40));
 
+#[test]
+fn a_short_file_is_no_link_by_its_mode() {
+    let link = case("a file of seven bytes is a link", "symlink-bad", |image| {
+        inode(image, "small1", |raw| I_MODE.put(raw, 0o120_777));
+    });
+    check("1k", std::slice::from_ref(&link));
+    check("no-sums", &[link]);
+}
+
+#[test]
+fn a_link_without_blocks_has_no_target() {
+    let link = case("a link whose map is empty", "symlink-bad", |image| {
+        inode(image, "link70", |raw| EH_ENTRIES.put(&mut raw[ROOT..], 0));
+    });
+    check("1k", &[link]);
+}
+
 /// Without a feature what it means is not damage in every inode.
 #[test]
 fn features_that_a_superblock_lost_are_seen_in_inodes() {
