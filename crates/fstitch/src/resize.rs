@@ -7,7 +7,7 @@ use fstitch_formats::resize::Resized;
 use serde_json::{Map, Value};
 
 use crate::control::client::{self, Connection};
-use crate::control::{Request, Response, Status};
+use crate::control::{Request, Response};
 use crate::open::{self, Access};
 use crate::output::{Outcome, json, text, usage};
 
@@ -69,10 +69,7 @@ fn mount_of(arguments: &Arguments) -> Result<Option<Connection>> {
         Some(number) => open::partition_start(path, number)?,
         None => arguments.offset,
     };
-    let is_it =
-        |status: &Status| status.offset_bytes == start && crate::disks::same(Path::new(&status.image), path);
-    let found = client::all_mounts().into_iter().find(is_it);
-    found.map(|status| Connection::required(Path::new(&status.mountpoint))).transpose()
+    client::of_image(path, Some(start))
 }
 
 fn by_daemon(arguments: &Arguments, mut daemon: Connection, name: &str) -> Result<Outcome> {

@@ -8,9 +8,9 @@
 use std::fmt::Write;
 
 use fstitch_core::Seed;
-use fstitch_crashlab::workload::{Family, Op, Workload};
+use fstitch_crashlab::workload::Family;
 
-use super::steps::{Step, Steps, ops};
+use super::steps::{Runs, Step, Steps};
 
 /// Files of one level and less: `/f` is one extent, `/a` six with holes between, `/u` is unwritten with a written part, `/k` has blocks
 /// behind its end.
@@ -119,56 +119,31 @@ pub(super) fn deep_files() -> String {
     text
 }
 
-/// Runs of steps drawn by a seed.
-struct Random;
-
 /// Steps of a run.
-const RUN: u64 = 20;
+const RUN: usize = 20;
 /// Blocks that a run's files may have.
 const REACH: u64 = 120;
 
-impl Random {
-    fn step(seed: &mut Seed) -> Op {
-        let path = ["/f", "/a", "/u"][usize::try_from(seed.below(3)).expect("three")].to_owned();
-        // Often at a block's border, sometimes in the middle of one.
-        let crooked = if seed.chance(1, 4) { seed.below(1024) } else { 0 };
-        let offset = seed.below(REACH) * 1024 + crooked;
-        let longest = if seed.chance(1, 4) { 60 } else { 5 };
-        let len = (1 + seed.below(longest)) * 1024;
-        let text = match seed.below(20) {
-            0..=5 => format!("write {path} {offset} {}", len - crooked),
-            6 | 7 => format!("append {path} {len}"),
-            8 | 9 => format!("allocate {path} {offset} {len}"),
-            10 => format!("allocate-keep-size {path} {offset} {len}"),
-            11..=13 => format!("punch {path} {offset} {len}"),
-            14 => format!("zero {path} {offset} {len}"),
-            15 => format!("zero-keep-size {path} {offset} {len}"),
-            16 => format!("truncate {path} {offset}"),
-            17 => format!("fsync {path}"),
-            18 => format!("fdatasync {path}"),
-            _ => format!("write-out 8 {}", seed.below(1 << 20)),
-        };
-        text.parse().expect("an operation")
-    }
-}
-
-impl Family for Random {
-    fn name(&self) -> &str {
-        "extents-random"
-    }
-
-    fn about(&self) -> &str {
-        "runs of steps on three files of extents; the number is a seed"
-    }
-
-    fn len(&self) -> u64 {
-        u64::MAX
-    }
-
-    fn get(&self, index: u64) -> Option<Workload> {
-        let mut seed = Seed::new(index);
-        let list = (0..RUN).map(|_| Self::step(&mut seed)).collect();
-        Some(Workload { name: format!("{}/{index}", self.name()), setup: ops(FILES), ops: list })
+/// Draws a step of a run.
+fn step(seed: &mut Seed) -> String {
+    let path = ["/f", "/a", "/u"][usize::try_from(seed.below(3)).expect("three")].to_owned();
+    // Often at a block's border, sometimes in the middle of one.
+    let crooked = if seed.chance(1, 4) { seed.below(1024) } else { 0 };
+    let offset = seed.below(REACH) * 1024 + crooked;
+    let longest = if seed.chance(1, 4) { 60 } else { 5 };
+    let len = (1 + seed.below(longest)) * 1024;
+    match seed.below(20) {
+        0..=5 => format!("write {path} {offset} {}", len - crooked),
+        6 | 7 => format!("append {path} {len}"),
+        8 | 9 => format!("allocate {path} {offset} {len}"),
+        10 => format!("allocate-keep-size {path} {offset} {len}"),
+        11..=13 => format!("punch {path} {offset} {len}"),
+        14 => format!("zero {path} {offset} {len}"),
+        15 => format!("zero-keep-size {path} {offset} {len}"),
+        16 => format!("truncate {path} {offset}"),
+        17 => format!("fsync {path}"),
+        18 => format!("fdatasync {path}"),
+        _ => format!("write-out 8 {}", seed.below(1 << 20)),
     }
 }
 
@@ -189,6 +164,12 @@ pub(super) fn families() -> Vec<Box<dyn Family>> {
             steps: &DEEP,
             spell: str::to_owned,
         }),
-        Box::new(Random),
+        Box::new(Runs {
+            name: "extents-random",
+            about: "runs of steps on three files of extents; the number is a seed",
+            files: || FILES.to_owned(),
+            steps: RUN,
+            step,
+        }),
     ]
 }

@@ -5,9 +5,9 @@
 //! runs of steps; the number is a seed.
 
 use fstitch_core::Seed;
-use fstitch_crashlab::workload::{Family, Op, Workload};
+use fstitch_crashlab::workload::Family;
 
-use super::steps::{Step, Steps, ops};
+use super::steps::{Runs, Step, Steps};
 
 /// Steps, and what a sync behind each is about.
 const STEPS: [Step; 39] = [
@@ -59,63 +59,38 @@ const STEPS: [Step; 39] = [
     ),
 ];
 
-/// Runs of steps drawn by a seed.
-struct Random;
-
 /// Steps of a run.
-const RUN: u64 = 16;
+const RUN: usize = 16;
 
-impl Random {
-    fn step(seed: &mut Seed) -> Op {
-        fn pick<'a>(seed: &mut Seed, from: &[&'a str]) -> &'a str {
-            from[usize::try_from(seed.below(u64::try_from(from.len()).expect("few"))).expect("few")]
-        }
-        let names =
-            ["/i/f30", "/i/f50", "/i/f100", "/i/few/a", "/i/more/a", "/i/none/n", "/i/more/e", "/i/few/b"];
-        let (path, other) = (pick(seed, &names), pick(seed, &names));
-        let (offset, len) = (seed.below(130), 1 + seed.below(90));
-        let text = match seed.below(16) {
-            0..=2 => format!("write {path} {offset} {len}"),
-            3 => format!("append {path} {len}"),
-            4 | 5 => format!("truncate {path} {offset}"),
-            6 | 7 => format!("create {path}"),
-            8 => format!("unlink {path}"),
-            9..=11 => format!("rename {path} {other}"),
-            12 => format!("setxattr {} user.a {len}", pick(seed, &[path, "/i/more", "/i/few"])),
-            13 => pick(
-                seed,
-                &[
-                    "rename /i/more/z /i/none/z",
-                    "rename /i/none /i/few/m",
-                    "rename /i/few /i/more/q",
-                    "rmdir /i/none",
-                ],
-            )
-            .to_owned(),
-            14 => format!("fsync {path}"),
-            _ => format!("write-out 8 {}", seed.below(1 << 20)),
-        };
-        text.parse().expect("an operation")
+/// Draws a step of a run.
+fn step(seed: &mut Seed) -> String {
+    fn pick<'a>(seed: &mut Seed, from: &[&'a str]) -> &'a str {
+        from[usize::try_from(seed.below(u64::try_from(from.len()).expect("few"))).expect("few")]
     }
-}
-
-impl Family for Random {
-    fn name(&self) -> &str {
-        "inside-random"
-    }
-
-    fn about(&self) -> &str {
-        "runs of steps on what lies in inodes of a peculiar volume; the number is a seed"
-    }
-
-    fn len(&self) -> u64 {
-        u64::MAX
-    }
-
-    fn get(&self, index: u64) -> Option<Workload> {
-        let mut seed = Seed::new(index);
-        let list = (0..RUN).map(|_| Self::step(&mut seed)).collect();
-        Some(Workload { name: format!("{}/{index}", self.name()), setup: ops(""), ops: list })
+    let names =
+        ["/i/f30", "/i/f50", "/i/f100", "/i/few/a", "/i/more/a", "/i/none/n", "/i/more/e", "/i/few/b"];
+    let (path, other) = (pick(seed, &names), pick(seed, &names));
+    let (offset, len) = (seed.below(130), 1 + seed.below(90));
+    match seed.below(16) {
+        0..=2 => format!("write {path} {offset} {len}"),
+        3 => format!("append {path} {len}"),
+        4 | 5 => format!("truncate {path} {offset}"),
+        6 | 7 => format!("create {path}"),
+        8 => format!("unlink {path}"),
+        9..=11 => format!("rename {path} {other}"),
+        12 => format!("setxattr {} user.a {len}", pick(seed, &[path, "/i/more", "/i/few"])),
+        13 => pick(
+            seed,
+            &[
+                "rename /i/more/z /i/none/z",
+                "rename /i/none /i/few/m",
+                "rename /i/few /i/more/q",
+                "rmdir /i/none",
+            ],
+        )
+        .to_owned(),
+        14 => format!("fsync {path}"),
+        _ => format!("write-out 8 {}", seed.below(1 << 20)),
     }
 }
 
@@ -129,6 +104,12 @@ pub(super) fn families() -> Vec<Box<dyn Family>> {
             steps: &STEPS,
             spell: str::to_owned,
         }),
-        Box::new(Random),
+        Box::new(Runs {
+            name: "inside-random",
+            about: "runs of steps on what lies in inodes of a peculiar volume; the number is a seed",
+            files: String::new,
+            steps: RUN,
+            step,
+        }),
     ]
 }

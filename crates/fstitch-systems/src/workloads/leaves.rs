@@ -8,9 +8,9 @@
 use std::fmt::Write;
 
 use fstitch_core::Seed;
-use fstitch_crashlab::workload::{Family, Op, Workload};
+use fstitch_crashlab::workload::Family;
 
-use super::steps::{Step, Steps, ops};
+use super::steps::{Runs, Step, Steps};
 
 /// Bytes that make a name long.
 const PADDING: usize = 244;
@@ -105,56 +105,30 @@ const MANY: [Step; 4] = [
     ),
 ];
 
-/// Runs of steps drawn by a seed.
-struct Random;
-
 /// Steps of a run.
-const RUN: u64 = 40;
+const RUN: usize = 40;
 /// Numbers of names of a run, in each of two directories.
 const NAMES: u64 = 24;
 
-impl Random {
-    fn step(seed: &mut Seed) -> Op {
-        let dirs =
-            [["/d", "/e"][usize::from(seed.chance(1, 4))], ["/d", "/e"][usize::from(seed.chance(1, 4))]];
-        let [a, b] = dirs.map(|dir| {
-            let no = seed.below(NAMES);
-            // Some are short.
-            if no.is_multiple_of(5) { format!("{dir}/s{no}") } else { format!("{dir}/@{no}") }
-        });
-        let text = match seed.below(16) {
-            0..=4 => format!("create {a}"),
-            5..=7 => format!("link /f {a}"),
-            8 => format!("mkdir {a}"),
-            9 => format!("unlink {a}"),
-            10 | 11 => format!("rename {a} {b}"),
-            12 => format!("fsync {a}"),
-            13 => format!("fsync {}", dirs[0]),
-            _ => format!("write-out 8 {}", seed.below(1 << 20)),
-        };
-        long(&text).parse().expect("an operation")
-    }
-}
-
-impl Family for Random {
-    fn name(&self) -> &str {
-        "leaves-random"
-    }
-
-    fn about(&self) -> &str {
-        "runs of steps in two directories of long names; the number is a seed"
-    }
-
-    fn len(&self) -> u64 {
-        u64::MAX
-    }
-
-    fn get(&self, index: u64) -> Option<Workload> {
-        let mut seed = Seed::new(index);
-        let list = (0..RUN).map(|_| Self::step(&mut seed)).collect();
-        let setup = format!("create /f;mkdir /d{};mkdir /e", links("/d", 50..53));
-        Some(Workload { name: format!("{}/{index}", self.name()), setup: ops(&long(&setup)), ops: list })
-    }
+/// Draws a step of a run.
+fn step(seed: &mut Seed) -> String {
+    let dirs = [["/d", "/e"][usize::from(seed.chance(1, 4))], ["/d", "/e"][usize::from(seed.chance(1, 4))]];
+    let [a, b] = dirs.map(|dir| {
+        let no = seed.below(NAMES);
+        // Some are short.
+        if no.is_multiple_of(5) { format!("{dir}/s{no}") } else { format!("{dir}/@{no}") }
+    });
+    let text = match seed.below(16) {
+        0..=4 => format!("create {a}"),
+        5..=7 => format!("link /f {a}"),
+        8 => format!("mkdir {a}"),
+        9 => format!("unlink {a}"),
+        10 | 11 => format!("rename {a} {b}"),
+        12 => format!("fsync {a}"),
+        13 => format!("fsync {}", dirs[0]),
+        _ => format!("write-out 8 {}", seed.below(1 << 20)),
+    };
+    long(&text)
 }
 
 /// The families of this file.
@@ -174,6 +148,12 @@ pub(super) fn families() -> Vec<Box<dyn Family>> {
             steps: &MANY,
             spell: long,
         }),
-        Box::new(Random),
+        Box::new(Runs {
+            name: "leaves-random",
+            about: "runs of steps in two directories of long names; the number is a seed",
+            files: || long(&format!("create /f;mkdir /d{};mkdir /e", links("/d", 50..53))),
+            steps: RUN,
+            step,
+        }),
     ]
 }

@@ -5,10 +5,10 @@
 //! sixteen steps on three such files; the number is a seed.
 
 use fstitch_core::Seed;
-use fstitch_crashlab::workload::{Family, Op, Workload};
+use fstitch_crashlab::workload::Family;
 
 use super::extents::{FILES, deep_files};
-use super::steps::{Step, Steps, ops};
+use super::steps::{Runs, Step, Steps};
 
 /// Steps on files of few extents.
 const SHALLOW: [Step; 48] = [
@@ -94,56 +94,31 @@ const DEEP: [Step; 20] = [
     ("hold /d;unlink /d;collapse /d 90112 90112;insert /d 1024 1024;release /d", "/"),
 ];
 
-/// Runs of steps drawn by a seed.
-struct Random;
-
 /// Steps of a run.
-const RUN: u64 = 16;
+const RUN: usize = 16;
 /// Blocks among which a run works.
 const REACH: u64 = 80;
 
-impl Random {
-    fn step(seed: &mut Seed) -> Op {
-        let path = ["/f", "/a", "/u"][usize::try_from(seed.below(3)).expect("three")].to_owned();
-        let crooked = if seed.chance(1, 4) { seed.below(1024) } else { 0 };
-        // Often near the start, where the files are.
-        let reach = if seed.chance(1, 2) { 20 } else { REACH };
-        let at = seed.below(reach) * 1024;
-        let longest = if seed.chance(1, 6) { 40 } else { 5 };
-        let len = (1 + seed.below(longest)) * 1024;
-        let text = match seed.below(20) {
-            0..=3 => format!("write {path} {} {}", at + crooked, len - crooked),
-            4 | 5 => format!("append {path} {len}"),
-            6..=9 => format!("collapse {path} {at} {len}"),
-            10..=13 => format!("insert {path} {at} {len}"),
-            14 => format!("punch {path} {} {len}", at + crooked),
-            15 => format!("allocate {path} {at} {len}"),
-            16 => format!("truncate {path} {}", at + crooked),
-            17 => format!("fsync {path}"),
-            18 => format!("fdatasync {path}"),
-            _ => format!("write-out 8 {}", seed.below(1 << 20)),
-        };
-        text.parse().expect("an operation")
-    }
-}
-
-impl Family for Random {
-    fn name(&self) -> &str {
-        "shifts-random"
-    }
-
-    fn about(&self) -> &str {
-        "runs of steps on three files of extents with ranges that go and come; the number is a seed"
-    }
-
-    fn len(&self) -> u64 {
-        u64::MAX
-    }
-
-    fn get(&self, index: u64) -> Option<Workload> {
-        let mut seed = Seed::new(index);
-        let list = (0..RUN).map(|_| Self::step(&mut seed)).collect();
-        Some(Workload { name: format!("{}/{index}", self.name()), setup: ops(FILES), ops: list })
+/// Draws a step of a run.
+fn step(seed: &mut Seed) -> String {
+    let path = ["/f", "/a", "/u"][usize::try_from(seed.below(3)).expect("three")].to_owned();
+    let crooked = if seed.chance(1, 4) { seed.below(1024) } else { 0 };
+    // Often near the start, where the files are.
+    let reach = if seed.chance(1, 2) { 20 } else { REACH };
+    let at = seed.below(reach) * 1024;
+    let longest = if seed.chance(1, 6) { 40 } else { 5 };
+    let len = (1 + seed.below(longest)) * 1024;
+    match seed.below(20) {
+        0..=3 => format!("write {path} {} {}", at + crooked, len - crooked),
+        4 | 5 => format!("append {path} {len}"),
+        6..=9 => format!("collapse {path} {at} {len}"),
+        10..=13 => format!("insert {path} {at} {len}"),
+        14 => format!("punch {path} {} {len}", at + crooked),
+        15 => format!("allocate {path} {at} {len}"),
+        16 => format!("truncate {path} {}", at + crooked),
+        17 => format!("fsync {path}"),
+        18 => format!("fdatasync {path}"),
+        _ => format!("write-out 8 {}", seed.below(1 << 20)),
     }
 }
 
@@ -164,6 +139,12 @@ pub(super) fn families() -> Vec<Box<dyn Family>> {
             steps: &DEEP,
             spell: str::to_owned,
         }),
-        Box::new(Random),
+        Box::new(Runs {
+            name: "shifts-random",
+            about: "runs of steps on three files of extents with ranges that go and come; the number is a seed",
+            files: || FILES.to_owned(),
+            steps: RUN,
+            step,
+        }),
     ]
 }

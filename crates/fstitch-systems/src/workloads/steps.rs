@@ -1,6 +1,7 @@
 //! Families that are tables of steps, each with a sync of every kind or none behind it, and with and without the cache writing in
-//! between: the number is that of the step times eight, plus that.
+//! between: the number is that of the step times eight, plus that. And families that are runs of steps drawn by a seed, which is the number.
 
+use fstitch_core::Seed;
 use fstitch_core::num::to_u64;
 use fstitch_crashlab::workload::{Family, Op, Workload};
 
@@ -56,6 +57,41 @@ impl Family for Steps {
             "" => {}
             "sync" => list.push(Op::Sync),
             verb => list.extend(ops(&(self.spell)(&format!("{verb} {object}")))),
+        }
+        Some(Workload { name: format!("{}/{index}", self.name), setup: ops(&(self.files)()), ops: list })
+    }
+}
+
+/// Runs of steps on files, drawn by a seed.
+pub(super) struct Runs {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    /// What is there before.
+    pub(super) files: fn() -> String,
+    /// Steps of a run.
+    pub(super) steps: usize,
+    /// Draws one.
+    pub(super) step: fn(&mut Seed) -> String,
+}
+
+impl Family for Runs {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn about(&self) -> &str {
+        self.about
+    }
+
+    fn len(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn get(&self, index: u64) -> Option<Workload> {
+        let mut seed = Seed::new(index);
+        let mut list = Vec::new();
+        for _ in 0..self.steps {
+            list.extend(ops(&(self.step)(&mut seed)));
         }
         Some(Workload { name: format!("{}/{index}", self.name), setup: ops(&(self.files)()), ops: list })
     }

@@ -118,11 +118,21 @@ pub fn of_mount_or_image(path: &Path) -> Result<Connection> {
     if let Some(connection) = Connection::to_mount(path) {
         return Ok(connection);
     }
-    let is_it = |status: &Status| crate::disks::same(Path::new(&status.image), path);
-    match all_mounts().into_iter().find(is_it) {
-        Some(status) => Connection::required(Path::new(&status.mountpoint)),
-        None => Connection::required(path),
-    }
+    of_image(path, None)?.map_or_else(|| Connection::required(path), Ok)
+}
+
+/// Connects to the daemon that has the volume in the file or device `image` mounted, of several the one that starts at byte `offset`;
+/// `None` if nobody has.
+///
+/// # Errors
+/// If that daemon cannot be reached any more.
+pub fn of_image(image: &Path, offset: Option<u64>) -> Result<Option<Connection>> {
+    let is_it = |status: &Status| {
+        offset.is_none_or(|offset| status.offset_bytes == offset)
+            && crate::disks::same(Path::new(&status.image), image)
+    };
+    let found = all_mounts().into_iter().find(is_it);
+    found.map(|status| Connection::required(Path::new(&status.mountpoint))).transpose()
 }
 
 /// Connects to the daemon that has the volume mounted at `path`, or in the file or device `path`; `None` if nobody has.

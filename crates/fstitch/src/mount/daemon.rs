@@ -9,13 +9,13 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{BlockDevice, BlockNo, FileSystem};
 use fstitch_formats::resize::Resized;
-use fstitch_formats::{self as formats, Format, Health};
+use fstitch_formats::{Format, Health};
 use fstitch_fs::uhfs::Reclaimed;
 use fstitch_fuse::{AwakeWatch, Invalidator, Mount, UnmountOnSignal};
 use fstitch_patch::VolumeDevice;
 
 use super::gate::{self, Gate};
-use super::reopen::{Between, Reopenable};
+use super::reopen::Reopenable;
 pub use super::terms::{mount_options, open_options};
 use super::watch::{GRAPH_MAX, Heard, cache_of};
 use super::{Options, Plan, background};
@@ -28,7 +28,6 @@ use crate::disks::{self, DiskList, Disks};
 use crate::live::Live;
 use crate::open::{self, Options as OpenOptions, Volume};
 use crate::output::Outcome;
-use crate::resize;
 use crate::shepherd::Kept;
 
 /// Why a mount whose power was cut answers nothing.
@@ -231,17 +230,6 @@ impl Daemon {
         *self.gate.lock().unpoisoned() = gate;
     }
 
-    /// Takes the volume from those who look at it, when they have finished: a check may take long, and keeps nobody else from looking.
-    fn take_volume(&self) -> Option<Volume> {
-        loop {
-            match self.volume.try_write() {
-                Ok(mut volume) => return volume.take(),
-                Err(std::sync::TryLockError::Poisoned(volume)) => return volume.into_inner().take(),
-                Err(std::sync::TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
-            }
-        }
-    }
-
     /// From now on the volume may be opened anew.
     fn let_reopen(self: &Arc<Self>, seat: Arc<Reopenable>, plan: &Plan) {
         let (daemon, options) = (Arc::downgrade(self), open_options(plan));
@@ -359,45 +347,6 @@ impl Daemon {
         tracing::info!("{text}");
         text.clone_into(&mut self.recovery.lock().unpoisoned());
     }
-}
-
-impl Reopening {
-    /// Where the volume is, if it is known how far it may grow.
-    fn place(&self, size: Option<&str>) -> Result<resize::Place<'_>> {
-        let (image, offset) = (&*self.image, self.options.offset);
-        let table = if offset == 0 { None } else { fstitch_disk::partitions(image)? };
-        let entry = table.and_then(|table| table.into_iter().find(|entry| entry.start == offset));
-        ensure!(
-            offset == 0 || entry.is_some() || size.is_some(),
-            "{}: the volume starts at byte {offset}, and what is behind it may be somebody's: say how large it is to be",
-            image.display()
-        );
-        Ok(resize::Place { image, offset, partition: entry.map(|entry| entry.number), only_larger: true })
-    }
-}
-
-/// How long is waited for the kernel to forget files that have just been removed.
-const FORGOTTEN_WITHIN: Duration = Duration::from_secs(2);
-
-/// Waits a while for files without a name to go; fails where something would not outlive that the volume is closed.
-fn await_deleted(fs: &dyn formats::Volume) -> Result<()> {
-    let pause = Duration::from_millis(20);
-    let mut waited = Duration::ZERO;
-    while fs.deleted_in_use() > 0 && waited < FORGOTTEN_WITHIN {
-        std::thread::sleep(pause);
-        waited += pause;
-    }
-    let deleted = fs.deleted_in_use();
-    ensure!(
-        deleted == 0,
-        "{deleted} files are open that have been deleted (`lsof +L1` shows by whom): they would be lost where the volume is opened anew"
-    );
-    let groups = fs.cache().map_or(0, |cache| cache.view(0).totals.groups);
-    ensure!(
-        groups == 0,
-        "programs use {groups} patchgroups (`fstitch graph`), which would be lost where the volume is opened anew"
-    );
-    Ok(())
 }
 
 /// The disks of a volume that is on several.
@@ -519,44 +468,7 @@ impl Served for Daemon {
     }
 
     fn resize(&self, size: Option<&str>) -> Result<Resized> {
-        let Some(reopening) = self.reopening.get() else {
-            bail!(
-                "the volume cannot be opened anew while it is mounted (it is one of a stack, follows a policy, or tells other machines that it is \
-                 in use): unmount it first"
-            );
-        };
-        ensure!(!self.shown().read_only, "the volume is mounted for reading only");
-        let _one = reopening.one.lock().unpoisoned();
-        let place = reopening.place(size)?;
-        self.with(|volume| {
-            volume.fs.sync()?;
-            await_deleted(&*volume.fs)
-        })?;
-        // Nobody waits for the volume meanwhile: who opens it asks all mounts for their status, this one too.
-        let volume = self.take_volume().context("the volume has been unmounted")?;
-        self.heard.end(&volume);
-        tracing::info!("closing the volume to change its size; programs wait");
-        let open = || {
-            let volume = Volume::open(&reopening.image, &reopening.options)?;
-            volume.fs.start()?;
-            Ok(volume)
-        };
-        let work = || place.resize(size, &mut |_, _| {});
-        match reopening.seat.between(volume, await_deleted, work, open) {
-            Between::Refused(volume, why) => {
-                *self.volume.write().unpoisoned() = Some(volume);
-                Err(why)
-            }
-            Between::Done(volume, done) => {
-                tracing::info!("the volume is open again");
-                *self.volume.write().unpoisoned() = Some(volume);
-                done
-            }
-            Between::Gone(why) => {
-                tracing::error!("the volume is not open any more, and everything fails: {why:#}");
-                Err(why.context("everything fails at this mount now: unmount it, and run `fstitch fsck`"))
-            }
-        }
+        self.grow(size)
     }
 
     fn cut(&self, survivors: &str, flush: u64) -> Result<Cut> {
@@ -658,5 +570,6 @@ fn newest(volume: &Volume) -> Result<(&'static dyn Format, Arc<dyn BlockDevice>)
     Ok((format, newest))
 }
 
+mod grow;
 #[cfg(test)]
 mod tests;

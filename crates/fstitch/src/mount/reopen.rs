@@ -22,9 +22,23 @@ use fstitch_formats as formats;
 
 use crate::open::{Access, Volume};
 
-/// How often it is tried to open a volume again, and the pause between: others may look at it meanwhile.
+/// How often it is tried to open a volume anew, and the pause between: what has just failed may fail for a while, and others may look at
+/// it meanwhile. Ten seconds are what a disk takes to be reset, and less than most programs' patience; after them the volume is given up,
+/// and nobody waits any more.
 const OPENED_MAX: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(250);
+
+/// Opens a volume anew, if not at once then a little later; the last error.
+pub fn insist<T>(open: impl Fn() -> Outcome<T>) -> Outcome<T> {
+    for _ in 1..OPENED_MAX {
+        match open() {
+            Ok(opened) => return Ok(opened),
+            Err(error) => tracing::warn!("{}", crate::output::reasons(&error)),
+        }
+        std::thread::sleep(PAUSE);
+    }
+    open()
+}
 
 /// What became of a volume that was to be closed for a while.
 pub enum Between<T> {
@@ -115,15 +129,7 @@ impl Reopenable {
             return Between::Gone(error.context("it could not be closed"));
         }
         let done = work();
-        let mut opened = open();
-        for _ in 1..OPENED_MAX {
-            if opened.is_ok() {
-                break;
-            }
-            std::thread::sleep(PAUSE);
-            opened = open();
-        }
-        match opened {
+        match insist(open) {
             Ok(volume) => {
                 volume.fs.take_over(&references);
                 *current = Some(Arc::clone(&volume.fs));

@@ -92,7 +92,8 @@ impl BlockScan<'_, '_> {
                     }
                     self.dir.drop_tree |= self.dir.tree.is_some();
                     changed = true;
-                    match salvage::shorten(self.bytes, at) {
+                    let kept = salvage::give_up(self.bytes, at);
+                    match kept.or_else(|| salvage::shorten(self.bytes, at)) {
                         Some(len) => len,
                         None => {
                             salvage::end_block_at(self.bytes, at, previous);

@@ -159,6 +159,8 @@ struct Evidence {
     agreed: u32,
     /// Nothing of another group lies there.
     apart: bool,
+    /// Makers of volumes put them there. Nothing else tells where the table is of a group that was never used.
+    usual: bool,
 }
 
 impl Evidence {
@@ -178,6 +180,7 @@ impl Evidence {
             covers: covers(volume, group, at)?,
             agreed: agreed(volume, at)?,
             apart: is_apart(volume, group, at),
+            usual: layouts(&volume.shape, group).contains(&places(at)),
         })
     }
 }
@@ -233,7 +236,7 @@ fn agreed(volume: &Volume<'_>, at: &GroupDescriptor) -> Result<u32> {
 }
 
 /// Where makers of volumes put things: behind the copy of superblock and descriptors, or by kinds for some groups together.
-fn usual(shape: &Superblock, group: u32, own: &GroupDescriptor) -> Vec<[u32; 3]> {
+fn layouts(shape: &Superblock, group: u32) -> [[u32; 3]; 3] {
     let first = shape.group_start(group) + shape.group_overhead(group);
     let together = 1 << shape.log_groups_per_flex.min(16);
     let flex = group / together * together;
@@ -245,7 +248,12 @@ fn usual(shape: &Superblock, group: u32, own: &GroupDescriptor) -> Vec<[u32; 3]>
     // mke2fs leaves room for the groups that a volume may grow by.
     let spread = start.saturating_add(2 * together).saturating_add(at * shape.inode_table_blocks());
     let spread = [start + at, start.saturating_add(together + at), spread];
-    let whole = [apart, packed, spread];
+    [apart, packed, spread]
+}
+
+/// The same, and with only one of the three there.
+fn usual(shape: &Superblock, group: u32, own: &GroupDescriptor) -> Vec<[u32; 3]> {
+    let whole = layouts(shape, group);
     let single = whole.iter().flat_map(|places| {
         (0..3).map(|part| {
             let mut mixed = self::places(own);
@@ -284,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_sum_alone_is_no_proof() {
-        let own = Evidence { summed: 0, rooted: true, covers: true, agreed: 256, apart: true };
+        let own = Evidence { summed: 0, rooted: true, covers: true, agreed: 256, apart: true, usual: true };
         let by_chance = Evidence { summed: 1, agreed: 120, ..own };
         assert!(!by_chance.is_proof_against(&own), "bitmaps and inodes say something else");
         assert!(Evidence { summed: 1, ..own }.is_proof_against(&own));

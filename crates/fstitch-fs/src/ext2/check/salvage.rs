@@ -3,7 +3,7 @@
 use super::entries::{entry_len, put_len};
 use super::state::Volume;
 use crate::ext2::layout::dirent::{
-    D_FILE_TYPE, D_INODE, D_NAME_LEN, D_REC_LEN, ENTRY_MIN, HEADER, entry_size, put_first_block,
+    D_FILE_TYPE, D_INODE, D_NAME_LEN, D_REC_LEN, ENTRY_MIN, HEADER, entry_size, put_first_block, rec_len,
     rec_len_field,
 };
 use crate::ext2::layout::superblock::ROOT_INO;
@@ -42,6 +42,22 @@ pub(super) fn end_before_tail(bytes: &mut [u8], tail: usize) {
     if at < end {
         end_block_at(&mut bytes[..end], at, previous);
     }
+}
+
+/// Gives up the entry at `at`, whose name is longer than itself, if what it says of its own length leads through all that follows: then that
+/// is right. Returns its length.
+pub(super) fn give_up(bytes: &mut [u8], at: usize) -> Option<usize> {
+    let len = rec_len(bytes.get(at..at + HEADER)?, bytes.len());
+    let mut next = at + len;
+    while len >= ENTRY_MIN && next < bytes.len() {
+        next += entry_len(bytes, next).ok()?;
+    }
+    if len < ENTRY_MIN || !len.is_multiple_of(4) || next != bytes.len() {
+        return None;
+    }
+    D_INODE.put(&mut bytes[at..], 0);
+    D_NAME_LEN.put(&mut bytes[at..], 0);
+    Some(len)
 }
 
 /// Gives the entry at `at`, whose length is wrong but whose name may be whole, the length that it needs, if something sound

@@ -418,6 +418,9 @@ const PLACES: &[Case] = &[
     case("a bitmap in a table", "group-descriptor", |image| place(image, 0, 0, |_| 2121)),
     case("a table over the next one", "group-descriptor", |image| place(image, 0, 8, |block| block + 256)),
     case("a table one block further", "group-descriptor", |image| place(image, 0, 8, |block| block + 1)),
+    case("the table of a group without inodes elsewhere", "group-descriptor", |image| {
+        place(image, 2, 8, |block| block + 256);
+    }),
     case("the first group unused", "group-descriptor", |image| {
         image.descriptor(0)[18] |= 1;
         image.seal_descriptor(0);
@@ -437,9 +440,19 @@ fn other_places_of_bitmaps_and_tables_are_not_believed() {
 fn a_group_with_the_table_of_another_one_has_a_bitmap() {
     let elsewhere = case("a table in a group that was never written", "block-marked-free", |image| {
         assert_eq!(image.descriptor(3)[18] & 2, 2, "a group that was never written");
+        // The copy says the same: that it would be elsewhere as made tells nothing.
+        let (block, offset) = image.shape.descriptor_place(2);
+        let copy = image.shape.group_start(1) + block - image.shape.first_data_block();
         place(image, 2, 8, |_| 27_124);
+        let len = image.shape.descriptor_size();
+        let raw = image.descriptor(2).to_vec();
+        image.block(u64::from(copy))[offset..offset + len].copy_from_slice(&raw);
     });
-    check("uninit", &[elsewhere]);
+    let alone =
+        case("a table in a group that was never written, says one descriptor", "group-descriptor", |image| {
+            place(image, 2, 8, |_| 27_124);
+        });
+    check("uninit", &[elsewhere, alone]);
 }
 
 /// What only descriptors with sums can say.
@@ -611,6 +624,22 @@ fn without_feature(image: &mut Image, feature: u32) {
 
 const WITHOUT_EXTENTS: Case =
     case("extents are no feature", "feature-lost", |image| without_feature(image, 0x40));
+
+#[test]
+fn a_name_longer_than_its_entry_costs_no_other() {
+    let long = case("a name of 255 bytes in an entry of fewer", "dirent-structure", |image| {
+        let block = image.file_block("many", 2);
+        let mut at = 0;
+        // The third entry of a leaf, with many behind it.
+        for _ in 0..2 {
+            at += usize::from(Le::u16(&image.block(block)[at..], 4));
+        }
+        image.block(block)[at + 6] = 255;
+        image.seal_leaf("many", block);
+    });
+    check("1k", std::slice::from_ref(&long));
+    check("4k", &[long]);
+}
 
 #[test]
 fn a_short_file_is_no_link_by_its_mode() {

@@ -29,6 +29,7 @@ use fstitch_shepherd::{Era, Remedy, Shepherd};
 use super::owed::Touched;
 use super::{Gate, Opening, Parts};
 use crate::mount::daemon::reclaimed;
+use crate::mount::reopen::insist;
 use crate::{open, recovery};
 
 /// What is said of a volume that could not be opened again.
@@ -38,10 +39,6 @@ pub(super) const GONE: &str =
 /// Remedies in [`WHILE`], at most: a fault that comes back as often is left to the rest of its chain.
 const REMEDIES_MAX: usize = 3;
 const WHILE: Duration = Duration::from_secs(60);
-/// How often it is tried to open a volume anew, and the pause between: what has just failed may fail for a while. Ten seconds are what a disk takes to
-/// be reset, and less than most programs' patience; after them the volume is given up, and nobody waits any more.
-const OPENED_MAX: u32 = 40;
-const PAUSE: Duration = Duration::from_millis(250);
 /// Bytes of the blocks in which a volume is checked.
 const CHECKED_IN: usize = 1024;
 
@@ -139,21 +136,16 @@ impl Gate {
         old.is_over.store(true, Ordering::SeqCst);
         let mut references = old.fs.references();
         let touched = std::mem::take(&mut *old.touched());
-        let opened = (0..OPENED_MAX).find_map(|attempt| {
-            if attempt > 0 {
-                std::thread::sleep(PAUSE);
+        let opened = insist(|| opened(parts, mends).with_context(|| parts.name.clone()));
+        let (fs, era) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::error!("{}; {GONE}", crate::output::reasons(&error));
+                self.has_ended.store(true, Ordering::SeqCst);
+                self.owed.add(&touched, Vec::new());
+                release(old);
+                return false;
             }
-            let opened = opened(parts, mends);
-            opened
-                .inspect_err(|error| tracing::warn!("{}: {}", parts.name, crate::output::reasons(error)))
-                .ok()
-        });
-        let Some((fs, era)) = opened else {
-            tracing::error!("{}: {GONE}", parts.name);
-            self.has_ended.store(true, Ordering::SeqCst);
-            self.owed.add(&touched, Vec::new());
-            release(old);
-            return false;
         };
         let life = |ino| fs.getattr(ino).ok().map(|attr| attr.generation);
         let strangers = touched.strangers(&mut references, life);
