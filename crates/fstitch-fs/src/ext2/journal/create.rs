@@ -16,7 +16,7 @@ use fstitch_patch::journal::format::{
 };
 
 use super::copies::{self, S_JNL_BLOCKS, S_JNL_BLOCKS_LEN};
-use super::find::{Place, inode_place, internal, locate, read_descriptor};
+use super::find::{Internal, Place, inode_place, internal, locate, read_descriptor};
 use super::pass::in_batches;
 use super::raw::{
     JOURNAL_INO, S_FEATURE_COMPAT, S_FREE_BLOCKS_COUNT, S_JNL_BACKUP_TYPE, S_JOURNAL_DEV, S_JOURNAL_INUM,
@@ -43,6 +43,8 @@ pub const BLOCKS_MIN: u32 = 1024;
 pub const BLOCKS_MAX: u32 = 10_240_000;
 /// With the feature `fast_commit` a log of so many blocks has one more for fast commits.
 const LOG_TO_FAST: u32 = 64;
+/// Whose a log says that it is that was [lent](lend): no volume's.
+const LENT: [u8; 16] = *b"fstitch lent log";
 /// Blocks of zeros that are written at once.
 const ZEROS: usize = 256;
 
@@ -92,7 +94,46 @@ pub fn add(device: &dyn BlockDevice, options: AddOptions) -> Result<u32> {
 
 /// The same, and says how many blocks went.
 pub(in crate::ext2) fn add_counted(device: &dyn BlockDevice, options: AddOptions) -> Result<Added> {
+    add_before(device, options, None)
+}
+
+/// Lends a journal, all before block `end`, to a volume that has none, for work that must be whole at once. Whoever finds the volume after a
+/// crash finds one with a journal, which says that it [is lent](is_lent).
+///
+/// # Errors
+/// As [`add`].
+pub(in crate::ext2) fn lend(device: &dyn BlockDevice, end: u32, now: Timestamp) -> Result<()> {
+    let (_, shape) = ready(device)?;
+    let suits = default_blocks(shape.blocks_count).filter(|&blocks| blocks > BLOCKS_MIN);
+    let with = |blocks| AddOptions { blocks: Some(blocks), now, is_zero: false };
+    let lent = match suits.map(|blocks| add_before(device, with(blocks), Some((end, LENT)))) {
+        Some(Ok(added)) => Ok(added),
+        // A shorter one may have room.
+        Some(Err(Error::Unsupported(_))) | None => add_before(device, with(BLOCKS_MIN), Some((end, LENT))),
+        Some(Err(error)) => Err(error),
+    };
+    lent.map(drop)
+}
+
+/// Whether the volume's journal is one that was [lent](lend).
+///
+/// # Errors
+/// `Io`, `Corrupt`.
+pub(in crate::ext2) fn is_lent(device: &dyn BlockDevice) -> Result<bool> {
+    let (raw, shape) = read_superblock(device)?;
+    let Some(Place::Inode(ino)) = locate(&shape, &raw)? else { return Ok(false) };
+    let volume = BlockView::new(device, idx(shape.block_size));
+    Ok(Internal::read(&volume, &shape, ino)?.superblock.uuid == LENT)
+}
+
+/// The same; `place` is the block before which it lies, and whose it says that it is.
+fn add_before(
+    device: &dyn BlockDevice,
+    options: AddOptions,
+    place: Option<(u32, [u8; 16])>,
+) -> Result<Added> {
     let (mut raw, shape) = ready(device)?;
+    let (end, uuid) = place.unwrap_or((shape.blocks_count, shape.uuid));
     if locate(&shape, &raw)?.is_some() {
         return Err(Error::Unsupported("a second journal".into()));
     }
@@ -106,13 +147,13 @@ pub(in crate::ext2) fn add_counted(device: &dyn BlockDevice, options: AddOptions
         let problem = "there is no journal, but its inode is in use: check the volume first";
         return Err(Error::corrupt(Structure::Inode(u64::from(JOURNAL_INO)), inode_at, problem));
     }
-    let (taken, map) = take_mapped(&volume, &shape, (blocks, shape.blocks_count))?;
+    let (taken, map) = take_mapped(&volume, &shape, (blocks, end))?;
     put_inode(inode, &map.root, size(blocks, &shape), &shape, options.now);
     let owned = small(taken.blocks.len());
     I_BLOCKS.put(inode, owned * (shape.block_size / 512));
     shape.sums.seal_inode(JOURNAL_INO, inode);
     mark(device, &mut raw, false)?;
-    write_log(&volume, &map, (blocks, &shape), options.is_zero)?;
+    write_log(&volume, &map, (&shape, uuid), options.is_zero)?;
     volume.flush()?;
     taken.write(&volume, &shape, true)?;
     // Inode 8 never has blocks that somebody else could be given.
@@ -139,7 +180,7 @@ pub fn clear(device: &dyn BlockDevice) -> Result<bool> {
     let Some(Place::Inode(ino)) = locate(&shape, &raw)? else { return Ok(false) };
     let volume = BlockView::new(device, idx(shape.block_size));
     let (area, _) = internal(&volume, &shape, ino)?;
-    let superblock = new_log_superblock(&shape, small(idx64(area.count())));
+    let superblock = new_log_superblock(&shape, small(idx64(area.count())), shape.uuid);
     // The log is empty: whoever finds it cut short in between finds the same.
     volume.write(area.superblock()?, BlockKind::JournalSuperblock, &superblock)?;
     volume.flush()?;
@@ -165,6 +206,7 @@ pub(in crate::ext2) fn move_before(device: &dyn BlockDevice, end: u32, now: Time
     let volume = BlockView::new(device, idx(shape.block_size));
     let (area, map) = internal(&volume, &shape, JOURNAL_INO)?;
     let blocks = small(idx64(area.count()));
+    let uuid = Internal::read(&volume, &shape, JOURNAL_INO)?.superblock.uuid;
     let runs = area.runs().flat_map(|(start, count)| start.get()..start.get() + count);
     let before: Vec<u32> = runs.map(low32).chain(map).collect();
     let (taken, map) = take_mapped(&volume, &shape, (blocks, end))?;
@@ -176,7 +218,7 @@ pub(in crate::ext2) fn move_before(device: &dyn BlockDevice, end: u32, now: Time
     I_BLOCKS.put(inode, small(taken.blocks.len()) * (shape.block_size / 512));
     shape.sums.seal_inode(JOURNAL_INO, inode);
     mark(device, &mut raw, false)?;
-    write_log(&volume, &map, (blocks, &shape), false)?;
+    write_log(&volume, &map, (&shape, uuid), false)?;
     volume.flush()?;
     mark_through_log(device, &taken.blocks, true, now)?;
     volume.write(inode_at, BlockKind::Inode, &table)?;
@@ -407,7 +449,7 @@ fn clear_run(volume: &BlockView<'_>, from: u64, to: u64) -> Result<()> {
 fn write_log(
     volume: &BlockView<'_>,
     map: &NewMap,
-    (blocks, shape): (u32, &Superblock),
+    (shape, uuid): (&Superblock, [u8; 16]),
     is_zero: bool,
 ) -> Result<()> {
     if !is_zero {
@@ -419,12 +461,12 @@ fn write_log(
         volume.write(BlockNo(u64::from(*block)), BlockKind::Indirect, bytes)?;
     }
     let at = BlockNo(u64::from(map.data[0]));
-    volume.write(at, BlockKind::JournalSuperblock, &new_log_superblock(shape, blocks))
+    volume.write(at, BlockKind::JournalSuperblock, &new_log_superblock(shape, small(map.data.len()), uuid))
 }
 
 /// The block with the superblock of a new journal of so many blocks.
-fn new_log_superblock(shape: &Superblock, blocks: u32) -> BlockBuf {
-    let mut superblock = format::Superblock::new(shape.block_size, blocks, 1, shape.uuid);
+fn new_log_superblock(shape: &Superblock, blocks: u32, uuid: [u8; 16]) -> BlockBuf {
+    let mut superblock = format::Superblock::new(shape.block_size, blocks, 1, uuid);
     superblock.features.incompat = log_features(shape);
     let mut block = BlockBuf::zeroed(idx(shape.block_size));
     if superblock.features.incompat & INCOMPAT_FAST_COMMIT != 0 {

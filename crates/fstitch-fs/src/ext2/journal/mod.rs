@@ -27,7 +27,7 @@ mod restore;
 
 pub(crate) use create::clear_backup;
 pub use create::{AddOptions, BLOCKS_MAX, BLOCKS_MIN, add, clear, default_blocks, remove};
-pub(super) use create::{add_counted, move_before, size_of_log};
+pub(super) use create::{add_counted, is_lent, lend, move_before, size_of_log};
 pub use external::{DeviceOptions, JournalDevice, add_device, make_device, release_device};
 pub(crate) use find::{Internal, whole_file};
 pub use find::{Journal, Place, locate};

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   plan ─► new groups, behind the end (groups) ─► what changes inside (table) ─► one transaction (commit) ─► copies
+//!   └── without a journal: one meanwhile (lent)
 //! ```
 //!
 //! **Layout.** New groups have their bitmaps and tables in themselves, with or without `flex_bg`. More descriptors take the place of
@@ -17,6 +18,7 @@
 
 mod commit;
 mod groups;
+mod lent;
 mod plan;
 mod shrink;
 mod staged;
@@ -32,6 +34,7 @@ use super::layout::superblock::{STATE_ERROR, STATE_VALID};
 use super::mkfs::MkfsFeatures;
 use super::num::idx;
 use super::view::BlockView;
+use lent::Lent;
 use plan::Sizes;
 use staged::Staged;
 
@@ -57,7 +60,7 @@ pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;
 /// it gets smaller, `progress` is told how many blocks and inodes have moved.
 ///
 /// # Errors
-/// `Unsupported`, before anything is written: for a volume that is not clean or must be recovered first, for features by name, where
+/// `Unsupported`, before anything changes: for a volume that is not clean or must be recovered first, for features by name, where
 /// the descriptors of more groups have no place, and where fewer blocks have no room for what is in use. `Io`, `Corrupt`: a volume that
 /// should get smaller has its old size then, with some of its files elsewhere on it.
 pub fn resize(
@@ -97,17 +100,25 @@ pub fn resize(
         // Its block may be where the volume ends then.
         return refuse("resizing to less with feature mmp".into());
     }
-    let extended = old.features.beyond(&PLAIN);
-    if place.is_none() && (is_smaller || extended != Features::default()) {
-        let what = if is_smaller {
-            "to less".into()
-        } else {
-            format!("with feature {}", extended.all_names().join(", "))
-        };
-        return refuse(format!(
-            "resizing {what} and without a journal: give the volume one with fstitch tune --journal"
-        ));
-    }
+    let needs_journal = is_smaller || old.features.beyond(&PLAIN) != Features::default();
+    let lent = match place {
+        None if needs_journal => lent::to(device, &old, blocks, now)?,
+        Some(_) => lent::found(device)?,
+        None => Lent::default(),
+    };
+    let done = resize_with(device, blocks, now, progress);
+    lent.take_back(device, done)
+}
+
+/// The same, where what must be whole at once can be.
+fn resize_with(
+    device: &dyn BlockDevice,
+    blocks: u64,
+    now: Timestamp,
+    progress: &mut Progress<'_>,
+) -> Result<Resized> {
+    let (raw, old) = read_superblock(device)?;
+    let (place, is_smaller) = (locate(&old, &raw)?, blocks < u64::from(old.blocks_count));
     let (before, block_size) = (old.blocks_count, old.block_size);
     let bytes = device.geometry().bytes();
     if is_smaller && let Some(place) = place {
