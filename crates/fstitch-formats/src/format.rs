@@ -18,6 +18,10 @@ use crate::{Around, Claim, Description, KeepsMaps, NamesBlocks, Volume, Who};
 pub trait Format: Send + Sync {
     /// What kinds of volumes it has are called; the first stands for all.
     fn names(&self) -> &'static [&'static str];
+    /// The kinds of these that can be made.
+    fn makes(&self) -> &'static [&'static str] {
+        self.names()
+    }
     /// What a medium with such a volume holds, such as `an ext2, ext3 or ext4 volume`.
     fn thing(&self) -> &'static str;
     /// Why a medium has no such volume, and what can be done about it, as a message says it.

@@ -31,6 +31,7 @@ mod minixlld;
 pub mod resize;
 pub mod search;
 pub mod show;
+mod ufs;
 mod volume;
 pub mod whose;
 
@@ -44,7 +45,7 @@ pub use volume::{Health, References, Volume};
 pub use whose::{NamesBlocks, Owner, Owners};
 
 /// All formats. What is common comes first: it is what an empty medium is told to become.
-pub const FORMATS: &[&dyn Format] = &[&ext::Ext, &minixlld::Minix, &bpfs::BpfsFormat];
+pub const FORMATS: &[&dyn Format] = &[&ext::Ext, &minixlld::Minix, &bpfs::BpfsFormat, &ufs::UfsFormat];
 
 /// Bytes from the start of a medium that [`Format::probe`] wants to see.
 pub const PROBE_LEN: usize = 68 << 10;

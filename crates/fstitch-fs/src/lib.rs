@@ -19,4 +19,6 @@ pub mod ext2;
 mod gather;
 pub mod loopback;
 pub mod model;
+pub mod ufs;
 pub mod uhfs;
+pub mod view;

@@ -62,7 +62,7 @@ pub mod times;
 pub mod tuning;
 mod unwritten;
 mod values;
-pub mod view;
+pub use crate::view;
 mod volume;
 mod windows;
 mod xattr;

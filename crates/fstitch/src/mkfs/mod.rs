@@ -132,7 +132,7 @@ impl clap::Args for Arguments {
     fn augment_args(command: Command) -> Command {
         let kinds = FORMATS
             .iter()
-            .flat_map(|&format| format.names().iter().map(move |&kind| self::command(format, kind)));
+            .flat_map(|&format| format.makes().iter().map(move |&kind| self::command(format, kind)));
         let journal = Command::new(JOURNAL).about("Make a journal that has a device or an image for itself");
         let journal = journal::Arguments::augment_args(journal);
         command.subcommand_required(true).arg_required_else_help(true).subcommands(kinds).subcommand(journal)
@@ -151,7 +151,7 @@ impl clap::FromArgMatches for Arguments {
             return journal::Arguments::from_arg_matches(matches).map(Self::Journal);
         }
         let format = fstitch_formats::by_name(name).ok_or_else(missing)?;
-        let kind = format.names().iter().copied().find(|kind| *kind == name).ok_or_else(missing)?;
+        let kind = format.makes().iter().copied().find(|kind| *kind == name).ok_or_else(missing)?;
         let values = |word: &Word| {
             let values = matches.get_many::<String>(word.name).unwrap_or_default();
             (word.name, values.cloned().collect())

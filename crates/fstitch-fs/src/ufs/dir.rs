@@ -1,0 +1,86 @@
+//! Names: along the entries.
+
+use fstitch_core::num::to_u64;
+use fstitch_core::{BlockKind, BlockNo, DirEntry, Errno, FileKind, InodeNo, Result};
+use fstitch_patch::Block;
+
+use super::damaged_inode;
+use super::layout::dirent::{CHUNK, Entry, entry};
+use super::volume::{Inode, Ufs};
+use crate::uhfs::NameSlot;
+
+impl Ufs {
+    /// Finds a name.
+    pub(super) fn find(&self, dir: &Inode, name: &[u8]) -> Result<Option<NameSlot>> {
+        let mut found = None;
+        self.walk(dir, 0, &mut |entry, block, _| {
+            if entry.is_used() && entry.name == name {
+                let ino = InodeNo(u64::from(entry.ino));
+                found = Some(NameSlot { ino, kind: entry.kind, block, offset: entry.at });
+            }
+            found.is_none()
+        })?;
+        Ok(found)
+    }
+
+    /// Lists names from byte `cookie` on.
+    pub(super) fn list(
+        &self,
+        dir: &Inode,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.walk(dir, cookie, &mut |entry, _, next| {
+            let ino = InodeNo(u64::from(entry.ino));
+            !entry.is_used() || sink(DirEntry { ino, kind: entry.kind, name: entry.name, next })
+        })
+    }
+
+    /// Whether there is nothing but `.` and `..`.
+    pub(super) fn is_empty(&self, dir: &Inode) -> Result<bool> {
+        let mut others = false;
+        self.walk(dir, 0, &mut |entry, _, _| {
+            others |= entry.is_used() && entry.name != b"." && entry.name != b"..";
+            !others
+        })?;
+        Ok(!others)
+    }
+
+    /// Shows each entry that begins at byte `from` or behind it, with its block and the byte behind it, until `see` returns false.
+    pub(super) fn walk(
+        &self,
+        dir: &Inode,
+        from: u64,
+        see: &mut dyn FnMut(Entry<'_>, BlockNo, u64) -> bool,
+    ) -> Result<()> {
+        if dir.disk.kind != FileKind::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        let (size, fragment) = (dir.disk.size, u64::from(self.sb.fragment_size));
+        if !size.is_multiple_of(to_u64(CHUNK)) {
+            return Err(damaged_inode(dir.ino, format!("a directory of {size} bytes")));
+        }
+        for index in from / fragment..self.fragments_of(size) {
+            let Some((no, block)) = self.dir_block(dir, index)? else { continue };
+            let (bytes, start) = (block.snapshot(), index * fragment);
+            let end = usize::try_from((size - start).min(fragment)).unwrap_or(bytes.len());
+            // Entries begin anew with each chunk.
+            let mut at = usize::try_from(from.saturating_sub(start)).unwrap_or(0) / CHUNK * CHUNK;
+            while at < end {
+                let entry = entry(&bytes[..end], at, no, self.manner())?;
+                at = entry.end;
+                let (here, next) = (start + to_u64(entry.at), start + to_u64(entry.end));
+                if here >= from && !see(entry, no, next) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory's fragment `index`; `None` for a hole.
+    fn dir_block(&self, dir: &Inode, index: u64) -> Result<Option<(BlockNo, Block)>> {
+        let Some(no) = self.map_run(dir, index, 1)?.contents() else { return Ok(None) };
+        Ok(Some((no, self.cache.read(no, BlockKind::Directory)?)))
+    }
+}

@@ -1,0 +1,92 @@
+//! Entries of directories.
+
+use fstitch_core::{BlockNo, Error, FileKind, Result, Structure};
+
+use crate::ufs::order::Order;
+
+/// Bytes that no entry crosses.
+pub const CHUNK: usize = 512;
+/// The longest name, in bytes.
+pub const NAME_MAX: usize = 255;
+/// Bytes before the name.
+pub const HEADER: usize = 8;
+/// The inode of a whiteout's entry.
+const WHITEOUT_INO: u32 = 1;
+
+/// How entries are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    /// The order of bytes.
+    pub order: Order,
+    /// 16 bits of length, and no kind.
+    pub is_old: bool,
+}
+
+/// An entry, as it lies in its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The inode; 0 if the entry is free.
+    pub ino: u32,
+    /// What that is, where the entry says so.
+    pub kind: Option<FileKind>,
+    /// The name.
+    pub name: &'a [u8],
+    /// Where the entry begins, and where the next one does.
+    pub at: usize,
+    /// Where the next one begins.
+    pub end: usize,
+}
+
+impl Entry<'_> {
+    /// Whether it names a file.
+    #[must_use]
+    pub const fn is_used(&self) -> bool {
+        self.ino > WHITEOUT_INO
+    }
+}
+
+fn kind(code: u8) -> Option<FileKind> {
+    match code {
+        1 => Some(FileKind::Fifo),
+        2 => Some(FileKind::CharDevice),
+        4 => Some(FileKind::Directory),
+        6 => Some(FileKind::BlockDevice),
+        8 => Some(FileKind::Regular),
+        10 => Some(FileKind::Symlink),
+        12 => Some(FileKind::Socket),
+        _ => None,
+    }
+}
+
+/// The entry at byte `at` of `bytes`, which are the fragment `block` of a directory.
+///
+/// # Errors
+/// `Corrupt`, with what cannot be.
+pub fn entry(bytes: &[u8], at: usize, block: BlockNo, manner: Manner) -> Result<Entry<'_>> {
+    let damaged = |problem: String| Error::corrupt(Structure::DirectoryEntry(Some(at)), block, problem);
+    let left = (CHUNK - at % CHUNK).min(bytes.len() - at);
+    if left < HEADER {
+        return Err(damaged(format!("{left} bytes left")));
+    }
+    let order = manner.order;
+    let len = usize::from(order.u16(bytes, at + 4));
+    if len < HEADER || len > left || !len.is_multiple_of(4) {
+        return Err(damaged(format!("{len} bytes long, {left} are left")));
+    }
+    let ino = order.u32(bytes, at);
+    let (kind, name_len) = match manner.is_old {
+        true => (None, usize::from(order.u16(bytes, at + 6))),
+        false => (kind(bytes[at + 6]), usize::from(bytes[at + 7])),
+    };
+    if ino == 0 {
+        return Ok(Entry { ino, kind: None, name: &[], at, end: at + len });
+    }
+    if name_len == 0 || name_len > NAME_MAX || HEADER + name_len > len {
+        return Err(damaged(format!("a name of {name_len} bytes in {len}")));
+    }
+    let name = &bytes[at + HEADER..at + HEADER + name_len];
+    if name.iter().any(|&byte| byte == 0 || byte == b'/') {
+        return Err(damaged("a name with a zero or a slash".into()));
+    }
+    Ok(Entry { ino, kind, name, at, end: at + len })
+}
