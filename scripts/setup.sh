@@ -50,6 +50,8 @@ test | proofs)
     need mkfs.vfat dosfstools
     need mkfs.xfs xfsprogs
     need mkfs.btrfs btrfs-progs
+    # UFS volumes.
+    need makefs makefs
     # Clients of the NBD server.
     need nbdinfo libnbd-bin
     need nbdcopy libnbd-bin

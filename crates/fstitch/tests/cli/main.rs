@@ -32,6 +32,7 @@ mod shapes;
 mod shepherd;
 mod shutdown;
 mod stack;
+mod ufs;
 mod unprivileged;
 mod usage;
 mod watch;

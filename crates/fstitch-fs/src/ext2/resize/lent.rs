@@ -9,8 +9,8 @@
 use fstitch_core::{BlockDevice, Error, Result, Timestamp};
 
 use super::Resized;
+use super::plan::Sizes;
 use crate::ext2::journal;
-use crate::ext2::layout::superblock::Superblock;
 
 /// Whether the volume has a journal that it is to lose again.
 #[derive(Default)]
@@ -18,16 +18,13 @@ pub(super) struct Lent {
     is: bool,
 }
 
-/// Lends a volume a journal that is to have `blocks` blocks.
+/// Lends a volume a journal for becoming what is planned; none if it has that size.
 ///
 /// # Errors
 /// `Unsupported` if it has no room for one.
-pub(super) fn to(device: &dyn BlockDevice, old: &Superblock, blocks: u64, now: Timestamp) -> Result<Lent> {
-    let end = u32::try_from(blocks).unwrap_or(u32::MAX).min(old.blocks_count);
-    if end <= old.first_data_block() {
-        // There is no such volume, which is said where sizes are planned.
-        return Ok(Lent::default());
-    }
+pub(super) fn to(device: &dyn BlockDevice, planned: Option<&Sizes>, now: Timestamp) -> Result<Lent> {
+    let Some(sizes) = planned else { return Ok(Lent::default()) };
+    let end = sizes.new.blocks_count.min(sizes.old.blocks_count);
     match journal::lend(device, end, now) {
         Ok(()) => Ok(Lent { is: true }),
         Err(Error::Unsupported(text)) => Err(Error::Unsupported(format!(

@@ -102,7 +102,10 @@ pub fn resize(
     }
     let needs_journal = is_smaller || old.features.beyond(&PLAIN) != Features::default();
     let lent = match place {
-        None if needs_journal => lent::to(device, &old, blocks, now)?,
+        None if needs_journal => {
+            let planned = Sizes::planned(&raw, old, blocks, device.geometry().bytes())?;
+            lent::to(device, planned.as_ref(), now)?
+        }
         Some(_) => lent::found(device)?,
         None => Lent::default(),
     };

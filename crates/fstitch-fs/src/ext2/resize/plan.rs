@@ -22,6 +22,14 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
+    /// Plans a volume of `wanted` blocks, larger or smaller.
+    pub(super) fn planned(raw: &[u8], old: Superblock, wanted: u64, bytes: u64) -> Result<Option<Self>> {
+        match wanted < u64::from(old.blocks_count) {
+            true => Self::smaller(raw, old, wanted, bytes),
+            false => Self::larger(raw, old, wanted, bytes),
+        }
+    }
+
     /// Plans a larger volume of `wanted` blocks on a device of `bytes`. `None` if it has them, or so few less that no more are worth while.
     pub(super) fn larger(raw: &[u8], old: Superblock, wanted: u64, bytes: u64) -> Result<Option<Self>> {
         let refuse = |what: String| Err(Error::Unsupported(what));
