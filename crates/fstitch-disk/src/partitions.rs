@@ -2,9 +2,12 @@
 //!
 //! **Layout.** MBR: four entries of 16 bytes from byte 446 of the first sector; an entry of an extended type starts a chain
 //! of sectors of the same form, whose first entry is a logical partition and whose second is the next link. GPT: a header in
-//! the second sector and an array of entries, both with a CRC-32. Source: the UEFI specification, chapter 5.
+//! the second sector and an array of entries, both with a CRC-32. Source: the UEFI specification, chapter 5. BSD disklabels, inside
+//! an MBR's slices and on disks without a table: `label`.
 //!
 //! Tables are untrusted: links go forward only, lengths are bounded, checksums are checked.
+
+mod label;
 
 use std::path::Path;
 
@@ -28,13 +31,13 @@ const PROTECTIVE: u8 = 0xee;
 /// A partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableEntry {
-    /// Its number, as kernels name it: from 1, logical ones of an MBR from 5.
+    /// Its number, as kernels name it: from 1, logical ones of an MBR from 5, those of disklabels behind all these.
     pub number: u32,
     /// Where it starts, in bytes.
     pub start: u64,
     /// How long it is, in bytes.
     pub len: u64,
-    /// Its name, in a GPT.
+    /// Its name, in a GPT; its letter, in a disklabel.
     pub name: String,
 }
 
@@ -53,7 +56,8 @@ type Read<'a> = dyn Fn(u64, u64) -> Result<Vec<u8>> + 'a;
 fn read_table(read: &Read<'_>) -> Result<Option<Vec<TableEntry>>> {
     let first = read(0, SECTOR)?;
     if first.len() < 512 || first[510..512] != [0x55, 0xaa] {
-        return Ok(None);
+        let found = label::partitions(&read(SECTOR, SECTOR)?, (0, u64::MAX), 1);
+        return Ok((!found.is_empty()).then_some(found));
     }
     let records: Vec<Record> = (0..4).map(|at| Record::parse(&first, at)).collect();
     if records.iter().any(|record| record.kind == PROTECTIVE) {
@@ -68,6 +72,13 @@ fn read_table(read: &Read<'_>) -> Result<Option<Vec<TableEntry>>> {
         }
     }
     entries.sort_by_key(|entry| entry.number);
+    let mut next = entries.last().map_or(5, |last| last.number + 1).max(5);
+    for record in records.iter().filter(|record| record.is_used() && label::SLICES.contains(&record.kind)) {
+        let slice = record.entry(0, 0);
+        let found = label::partitions(&read(slice.start + SECTOR, SECTOR)?, (slice.start, slice.len), next);
+        next = found.last().map_or(next, |last| last.number + 1);
+        entries.extend(found);
+    }
     // A boot sector of a file system carries the same signature and no partitions.
     Ok((!entries.is_empty()).then_some(entries))
 }
