@@ -13,10 +13,10 @@ use super::runs::Runs;
 pub(crate) struct OwnRuns(Runs);
 
 impl OwnRuns {
-    /// What a volume with these descriptors has; those that could not be read are `None`.
+    /// What a volume with these descriptors has, in whole clusters; those that could not be read are `None`.
     pub(crate) fn of(shape: &Superblock, groups: &[Option<GroupDescriptor>]) -> Self {
         let table = shape.inode_table_blocks();
-        let mut runs = vec![(0, shape.first_data_block() + 1)];
+        let mut runs = vec![(0, shape.superblock_no() + 1)];
         for (group, at) in (0..shape.group_count()).zip(groups) {
             let start = shape.group_start(group);
             runs.push((start, start + shape.group_overhead(group).min(shape.group_blocks(group))));
@@ -25,7 +25,20 @@ impl OwnRuns {
                 runs.extend(parts.map(|(first, count)| (first, first.saturating_add(count))));
             }
         }
+        if shape.has_clusters() {
+            // Files share no cluster with them.
+            for (start, end) in &mut runs {
+                *start = *start >> shape.log_cluster << shape.log_cluster;
+                let whole = u64::from(*end).next_multiple_of(u64::from(shape.cluster_blocks()));
+                *end = u32::try_from(whole).unwrap_or(u32::MAX).min(shape.blocks_count);
+            }
+        }
         Self(Runs::of(runs))
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u32 {
+        self.0.count()
     }
 
     /// What a group has that has all of its own in itself.

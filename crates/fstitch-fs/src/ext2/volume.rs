@@ -344,6 +344,9 @@ impl Ext2 {
     /// Blocks that never hold files.
     fn overhead_blocks(&self) -> u32 {
         *self.overhead.get_or_init(|| {
+            if self.sb.has_clusters() {
+                return self.own_blocks();
+            }
             let per_group = 2 + self.sb.inode_table_blocks();
             let all: u64 = (0..self.sb.group_count())
                 .map(|group| u64::from(self.sb.group_overhead(group)) + u64::from(per_group))

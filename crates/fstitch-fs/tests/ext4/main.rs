@@ -67,6 +67,8 @@ const READ_ONLY: &[(&str, &[&str])] = &[
     ("quota", &["-O", "quota"]),
     ("project", &["-O", "project,quota"]),
     ("bigalloc", &["-O", "bigalloc", "-C", "16384", "-b", "4096"]),
+    ("bigalloc", &["-O", "bigalloc", "-C", "4096", "-b", "1024"]),
+    ("bigalloc", &["-O", "bigalloc,^flex_bg", "-C", "16384", "-b", "2048", "-g", "512"]),
     ("casefold", &["-O", "casefold"]),
     ("verity", &["-O", "verity"]),
     ("encrypt", &["-O", "encrypt"]),

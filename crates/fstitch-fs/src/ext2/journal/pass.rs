@@ -193,7 +193,7 @@ impl<'a, 'd> Pass<'a, 'd> {
                 let changed = of.changed.get(&BlockNo(u64::from(no)));
                 changed.and_then(|(_, bytes)| sums.bitmap(bytes, bits))
             };
-            let blocks = bitmap(self, at.block_bitmap, self.shape.blocks_per_group);
+            let blocks = bitmap(self, at.block_bitmap, self.shape.clusters_per_group());
             let inodes = bitmap(self, at.inode_bitmap, self.shape.inodes_per_group);
             let raw = &mut self.change(no, BlockKind::GroupDescriptor)?[offset..offset + size];
             if let Some(sum) = blocks {
@@ -294,14 +294,14 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     /// A field of the superblock as it is now.
     pub(in crate::ext2) fn field(&self, field: Field<u32>) -> Result<u32> {
-        let no = BlockNo(u64::from(self.shape.first_data_block()));
+        let no = BlockNo(u64::from(self.shape.superblock_no()));
         let block = self.read(no, BlockKind::Superblock)?;
         Ok(field.get(&block[self.shape.offset_in_block()..]))
     }
 
     pub(in crate::ext2) fn superblock(&mut self) -> Result<&mut [u8]> {
         let offset = self.shape.offset_in_block();
-        let no = BlockNo(u64::from(self.shape.first_data_block()));
+        let no = BlockNo(u64::from(self.shape.superblock_no()));
         Ok(&mut self.change(no, BlockKind::Superblock)?[offset..])
     }
 
@@ -339,6 +339,7 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     // ---- freeing ----
 
+    /// Frees a block, and with it all of its cluster.
     pub(in crate::ext2) fn free_block(&mut self, block: u32) -> Result<()> {
         let what = self.what;
         let damaged = |problem: &str| Error::corrupt(what, None, format!("its block {block} is {problem}"));
@@ -355,12 +356,14 @@ impl<'a, 'd> Pass<'a, 'd> {
             return Err(damaged("free, as its whole group is"));
         }
         self.summed.groups.insert(group);
-        if !self.clear_bit(at.block_bitmap, BlockKind::BlockBitmap, block - start)? {
+        let bit = (block - start) >> self.shape.log_cluster;
+        if !self.clear_bit(at.block_bitmap, BlockKind::BlockBitmap, bit)? {
             return Err(damaged("free"));
         }
         self.count((no, offset), BG_FREE_BLOCKS_COUNT, true)?;
+        let freed = self.shape.cluster_blocks();
         let raw = self.superblock()?;
-        S_FREE_BLOCKS_COUNT.put(raw, S_FREE_BLOCKS_COUNT.get(raw).saturating_add(1));
+        S_FREE_BLOCKS_COUNT.put(raw, S_FREE_BLOCKS_COUNT.get(raw).saturating_add(freed));
         Ok(())
     }
 
