@@ -208,9 +208,9 @@ fn covers(volume: &Volume<'_>, group: u32, at: &GroupDescriptor) -> Result<bool>
     let parts = [at.block_bitmap, at.inode_bitmap].into_iter();
     let table = at.inode_table..at.inode_table + shape.inode_table_blocks();
     for block in own.chain(parts).chain(table).filter(|block| (start..start + blocks).contains(block)) {
-        put_bit(&mut wanted, idx(block - start), true);
+        put_bit(&mut wanted, idx((block - start) >> shape.log_cluster), true);
     }
-    (idx(blocks)..bits.len() * 8).for_each(|bit| put_bit(&mut wanted, bit, true));
+    (idx(shape.group_clusters(group))..bits.len() * 8).for_each(|bit| put_bit(&mut wanted, bit, true));
     Ok(bits.iter().zip(&wanted).all(|(&bits, &wanted)| bits & wanted == wanted))
 }
 
