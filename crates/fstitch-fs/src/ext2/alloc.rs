@@ -5,6 +5,10 @@
 //! come after that clearing explicitly ([`Run::reuse`]). A bit is cleared after the pointer to the block was
 //! ([`FreedAfter::Pointer`]), or at once if the medium never held that pointer.
 //!
+//! **Clusters.** A bit stands for a cluster, so blocks are wished for and taken in whole ones: a [`Run`] begins with the first block of one and has what
+//! was asked for of it, the rest of its last cluster is taken with it. Blocks that are given back or freed take all of their clusters with them: who
+//! keeps some of a cluster does not free it ([`super::clusters`]).
+//!
 //! **Placement.** Data goes where the caller wants it, in runs as long as possible. Indirect and attribute
 //! blocks come from the group's end, downwards, so that they do not cut data runs in two ([D] §2.2.5).
 //! Blocks whose old pointer may still be on the medium are taken only when nothing else is free.
@@ -15,6 +19,7 @@ use fstitch_patch::{PatchId, PatchIds, PatchState, Tx};
 use super::bitmap;
 use super::groups::{Map, OpenGroup};
 use super::layout::group::BG_FREE_BLOCKS_COUNT;
+use super::layout::superblock::Superblock;
 use super::volume::Ext2;
 use super::windows::Avoid;
 
@@ -47,6 +52,13 @@ pub(super) struct Run {
     pub(super) reuse: PatchIds,
 }
 
+impl Run {
+    /// So many blocks of it at most: others lie in its last cluster, which goes with it.
+    fn of(self, blocks: u32) -> Self {
+        Self { count: self.count.min(blocks), ..self }
+    }
+}
+
 /// When blocks and inodes are free on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FreedAfter {
@@ -66,7 +78,7 @@ impl FreedAfter {
     }
 }
 
-/// What one search accepts.
+/// What one search accepts, in clusters once it is under way.
 #[derive(Clone, Copy)]
 pub(super) struct Wish {
     goal: Goal,
@@ -106,6 +118,12 @@ impl Wish {
         Self { only_there: true, ..self }
     }
 
+    /// The same in clusters.
+    fn in_clusters(self, shape: &Superblock) -> Self {
+        let [want, least, take] = [self.want, self.least, self.take].map(|blocks| shape.clusters(blocks));
+        Self { want, least, take, ..self }
+    }
+
     /// The run at `near`, if it is what is wished for: behind a file's last block any is, however short.
     fn find_at_once(&self, map: &[u8], near: u32, end: u32, avoid: &Avoid<'_>) -> Option<(u32, u32)> {
         let least = match self.goal {
@@ -136,7 +154,9 @@ impl Ext2 {
     }
 
     fn find_blocks(&self, caller: &Caller, wish: Wish) -> Result<Run> {
-        let want = wish.want.min(self.blocks_for(caller));
+        let blocks = wish.want;
+        let wish = wish.in_clusters(&self.sb);
+        let want = wish.want.min(self.clusters_for(caller));
         if want == 0 {
             return Err(Errno::NOSPC.into());
         }
@@ -152,7 +172,7 @@ impl Ext2 {
         for (groups, least, pending, berth) in tries {
             let wish = Wish { want, take: want, least, pending, berth, ..wish };
             if let Some(run) = self.search_groups(first, groups, wish)? {
-                return Ok(run);
+                return Ok(run.of(blocks));
             }
         }
         Err(Errno::NOSPC.into())
@@ -166,20 +186,24 @@ impl Ext2 {
         want: u32,
         least: u32,
     ) -> Result<Option<Run>> {
-        if want > self.blocks_for(caller) {
+        let wish = Wish { least, ..Wish::new(goal, want) }.in_clusters(&self.sb);
+        if wish.want > self.clusters_for(caller) {
             return Ok(None);
         }
-        let first = self.first_group(goal);
-        self.search_groups(first, self.sb.group_count(), Wish { least, ..Wish::new(goal, want) })
+        let found = self.search_groups(self.first_group(goal), self.sb.group_count(), wish)?;
+        Ok(found.map(|run| run.of(want)))
     }
 
     /// Takes blocks as wished for, if there are any nearby.
     pub(super) fn try_wish(&self, caller: &Caller, wish: Wish) -> Result<Option<Run>> {
-        if wish.take > self.blocks_for(caller) {
+        let blocks = wish.take;
+        let wish = wish.in_clusters(&self.sb);
+        if wish.take > self.clusters_for(caller) {
             return Ok(None);
         }
         let groups = if wish.only_there { 1 } else { NEIGHBOURHOOD.min(self.sb.group_count()) };
-        self.search_groups(self.first_group(wish.goal), groups, wish)
+        let found = self.search_groups(self.first_group(wish.goal), groups, wish)?;
+        Ok(found.map(|run| run.of(blocks)))
     }
 
     /// The group in which a search begins.
@@ -224,9 +248,13 @@ impl Ext2 {
 
     fn search_group(&self, no: u32, wish: Wish) -> Result<Option<Run>> {
         let mut open = self.open_group(no, Map::Blocks)?;
-        let end = self.sb.group_blocks(no);
+        // Whole clusters.
+        let end = self.sb.group_blocks(no) >> self.sb.log_cluster;
+        if end == 0 {
+            return Ok(None);
+        }
         let near = match wish.goal {
-            Goal::Block(block) => block - self.sb.group_start(no),
+            Goal::Block(block) => self.sb.clusters(block - self.sb.group_start(no)),
             Goal::Group(_) | Goal::Apart(_) => open.state.block_cursor,
         };
         let near = near.min(end - 1);
@@ -284,7 +312,8 @@ impl Ext2 {
     /// Marks a free run as used.
     fn take_run(&self, tx: &mut Tx<'_>, open: &OpenGroup<'_>, bit: u32, count: u32) -> Run {
         let reuse = open.state.pending_blocks.reuse(bit, bit + count);
-        self.watch.blocks(self.sb.group_start(open.group.no) + bit, count);
+        let start = self.sb.group_start(open.group.no) + (bit << self.sb.log_cluster);
+        self.watch.blocks(start, count << self.sb.log_cluster);
         // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
         let mut bits = tx.bits(&open.map, bit, count, true, &[]);
         if tx.state(open.state.block_map) != PatchState::Committed {
@@ -292,8 +321,8 @@ impl Ext2 {
         }
         let taken = i32::try_from(count).expect("at most 32768 bits");
         open.adjust(tx, BG_FREE_BLOCKS_COUNT, -taken);
-        self.adjust_free_blocks(tx, -i64::from(taken));
-        Run { start: self.sb.group_start(open.group.no) + bit, count, bits, reuse }
+        self.adjust_free_blocks(tx, -i64::from(taken) << self.sb.log_cluster);
+        Run { start, count: count << self.sb.log_cluster, bits, reuse }
     }
 
     /// Gives back blocks that were taken and never pointed at.
@@ -302,33 +331,38 @@ impl Ext2 {
         let _leaked = self.free_blocks(run.start, run.count, FreedAfter::Nothing);
     }
 
-    /// Frees blocks `start..start + count`. Blocks that are free already are damage: they are left alone, the
+    /// Frees the clusters of blocks `start..start + count`. Those that are free already are damage: they are left alone, the
     /// others are freed, and nothing is written any more.
     pub(super) fn free_blocks(&self, start: u32, count: u32, after: FreedAfter) -> Result<()> {
+        let (start, end) = self.sb.whole_clusters((start, start + count));
+        let count = end - start;
         // While the bits are still set: once they are clear, the contents may be somebody else's.
         self.drop_contents(start, count, after);
-        let (mut at, end) = (start, start + count);
+        let mut at = start;
         while at < end {
             let no = self.sb.group_of(at);
             let first = self.sb.group_start(no);
             let stop = end.min(first + self.sb.group_blocks(no));
             let mut open = self.open_group(no, Map::Blocks)?;
-            self.free_bits(&mut open, at - first, stop - first, after);
+            let (from, to) = ((at - first) >> self.sb.log_cluster, self.sb.clusters(stop - first));
+            self.free_bits(&mut open, from, to, after);
             at = stop;
         }
         Ok(())
     }
 
     fn free_bits(&self, open: &mut OpenGroup<'_>, from: u32, to: u32, after: FreedAfter) {
-        self.watch.blocks(self.sb.group_start(open.group.no) + from, to - from);
+        let blocks = |bits: u32| bits << self.sb.log_cluster;
+        let start = self.sb.group_start(open.group.no);
+        self.watch.blocks(start + blocks(from), blocks(to - from));
         let mut tx = self.cache.lock();
         let used: Vec<_> = bitmap::runs(tx.data(&open.map), true, from, to).collect();
         let mut freed = 0;
         for (bit, count) in used {
             // After the clearing of the pointer: a block that is free on the medium has no pointer there.
             tx.bits(&open.map, bit, count, false, after.befores());
-            for block in bit..bit + count {
-                tx.forget(BlockNo(u64::from(self.sb.group_start(open.group.no) + block)));
+            for block in blocks(bit)..blocks(bit + count) {
+                tx.forget(BlockNo(u64::from(start + block)));
             }
             if let FreedAfter::Pointer(patch) = after {
                 open.state.pending_blocks.insert(bit, bit + count, patch, &tx);
@@ -337,11 +371,12 @@ impl Ext2 {
         }
         let delta = i32::try_from(freed).expect("at most 32768 bits");
         open.adjust(&mut tx, BG_FREE_BLOCKS_COUNT, delta);
-        self.adjust_free_blocks(&mut tx, i64::from(delta));
+        self.adjust_free_blocks(&mut tx, i64::from(delta) << self.sb.log_cluster);
         drop(tx);
         if freed < to - from {
             let what = Structure::BlockBitmap(u64::from(open.group.no));
-            let problem = format!("{} blocks of a file were free already", to - from - freed);
+            let what_of = if self.sb.has_clusters() { "clusters" } else { "blocks" };
+            let problem = format!("{} {what_of} of a file were free already", to - from - freed);
             self.found_damage(&Error::corrupt(what, open.map.no(), problem));
         }
     }
@@ -366,7 +401,7 @@ impl Ext2 {
     pub(super) fn is_used(&self, block: u32) -> Result<bool> {
         let no = self.sb.group_of(block);
         let open = self.open_group(no, Map::Blocks)?;
-        let bit = block - self.sb.group_start(no);
+        let bit = (block - self.sb.group_start(no)) >> self.sb.log_cluster;
         let tx = self.cache.lock();
         Ok(bitmap::all(tx.data(&open.map), true, bit, bit + 1))
     }

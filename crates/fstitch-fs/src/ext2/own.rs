@@ -25,15 +25,8 @@ impl OwnRuns {
                 runs.extend(parts.map(|(first, count)| (first, first.saturating_add(count))));
             }
         }
-        if shape.has_clusters() {
-            // Files share no cluster with them.
-            for (start, end) in &mut runs {
-                *start = *start >> shape.log_cluster << shape.log_cluster;
-                let whole = u64::from(*end).next_multiple_of(u64::from(shape.cluster_blocks()));
-                *end = u32::try_from(whole).unwrap_or(u32::MAX).min(shape.blocks_count);
-            }
-        }
-        Self(Runs::of(runs))
+        // Files share no cluster with them.
+        Self(Runs::of(runs.into_iter().map(|run| shape.whole_clusters(run)).collect()))
     }
 
     /// How many there are.

@@ -10,6 +10,8 @@
 //!
 //! **Crash cases.** In between, the volume has no journal and is not clean: a check gives back what inode 8 has taken.
 
+use std::collections::BTreeSet;
+
 use fstitch_core::{Be, BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Le, Result, Structure, Timestamp};
 use fstitch_patch::journal::format::{
     self, INCOMPAT_64BIT, INCOMPAT_CSUM_V3, INCOMPAT_FAST_COMMIT, INCOMPAT_REVOKE,
@@ -108,7 +110,7 @@ pub(in crate::ext2) fn add_counted(device: &dyn BlockDevice, options: AddOptions
     }
     let (taken, map) = take_mapped(&volume, &shape, (blocks, shape.blocks_count))?;
     put_inode(inode, &map.root, size(blocks, &shape), &shape, options.now);
-    let owned = small(taken.blocks.len());
+    let owned = taken.owned(&shape);
     I_BLOCKS.put(inode, owned * (shape.block_size / 512));
     shape.sums.seal_inode(JOURNAL_INO, inode);
     mark(device, &mut raw, false)?;
@@ -240,7 +242,7 @@ pub fn remove(device: &dyn BlockDevice) -> Result<()> {
         volume.flush()?;
         owned.write(&volume, &shape, false)?;
         volume.flush()?;
-        let free = S_FREE_BLOCKS_COUNT.get(&raw).saturating_add(small(owned.blocks.len()));
+        let free = S_FREE_BLOCKS_COUNT.get(&raw).saturating_add(owned.owned(&shape));
         S_FREE_BLOCKS_COUNT.put(&mut raw, free);
     }
     mark(device, &mut raw, true)
@@ -305,21 +307,25 @@ fn take_mapped(
 ) -> Result<(Taken, NewMap)> {
     let mapped = map_shape(shape);
     let mut nodes = mapped.nodes_at_least(blocks);
+    // A node has a cluster of its own.
+    let clusters = shape.clusters(blocks);
     loop {
-        let mut found = take(volume, shape, (blocks + nodes, end))?;
-        let (data, spare) = found.split_at(idx(blocks));
-        let needed = mapped.nodes(data);
+        let found = take(volume, shape, (clusters + nodes, end))?;
+        let (data, spare) = found.split_at(idx(clusters));
+        let all = data.iter().flat_map(|&start| start..start + shape.cluster_blocks());
+        let mut data: Vec<u32> = all.take(idx(blocks)).collect();
+        let needed = mapped.nodes(&data);
         if needed <= spare.len() {
-            let map = mapped.build(data, spare);
-            found.truncate(data.len() + needed);
-            return Ok((Taken { blocks: found }, map));
+            let map = mapped.build(&data, spare);
+            data.extend_from_slice(&spare[..needed]);
+            return Ok((Taken { blocks: data }, map));
         }
         nodes = small(needed);
     }
 }
 
-/// Finds free blocks before block `end`, from the middle on, in ascending order: by extents the first that lie together, else, and where
-/// there is no such place, the first.
+/// Finds free clusters before block `end`, from the middle on, in ascending order: by extents the first that lie together, else, and where
+/// there is no such place, the first. Each is said by its first block.
 fn take(volume: &BlockView<'_>, shape: &Superblock, (count, end): (u32, u32)) -> Result<Vec<u32>> {
     let groups = shape.group_of(end - 1) + 1;
     let together = map_shape(shape).extents;
@@ -332,17 +338,19 @@ fn take(volume: &BlockView<'_>, shape: &Superblock, (count, end): (u32, u32)) ->
         }
         let here = OfflineGroup::read(volume, shape, group)?;
         let start = shape.group_start(group);
-        for (from, len) in bitmap::runs(here.bits(), false, 0, shape.group_blocks(group).min(end - start)) {
-            run = if run.0 + run.1 == start + from { (run.0, run.1 + len) } else { (start + from, len) };
+        let bits = shape.group_blocks(group).min(end - start) >> shape.log_cluster;
+        for (from, len) in bitmap::runs(here.bits(), false, 0, bits) {
+            let at = shape.cluster_of(start) + from;
+            run = if run.0 + run.1 == at { (run.0, run.1 + len) } else { (at, len) };
             if together && run.1 >= count {
-                return Ok((run.0..run.0 + count).collect());
+                return Ok((run.0..run.0 + count).map(|cluster| shape.cluster_start(cluster)).collect());
             }
             let len = len.min(count - small(found.len()));
-            found.extend(start + from..start + from + len);
+            found.extend((at..at + len).map(|cluster| shape.cluster_start(cluster)));
         }
     }
     if found.len() < idx(count) {
-        let free = found.len();
+        let [count, free] = [count, small(found.len())].map(|clusters| clusters << shape.log_cluster);
         return Err(Error::Unsupported(format!("a journal that takes {count} blocks: only {free} are free")));
     }
     found.sort_unstable();
@@ -368,6 +376,12 @@ fn middle(volume: &BlockView<'_>, shape: &Superblock, end: u32) -> Result<u32> {
 }
 
 impl Taken {
+    /// How many blocks their clusters have.
+    fn owned(&self, shape: &Superblock) -> u32 {
+        let clusters: BTreeSet<u32> = self.blocks.iter().map(|&block| shape.cluster_of(block)).collect();
+        small(clusters.len()) << shape.log_cluster
+    }
+
     /// Marks all blocks as used or free, in bitmaps and descriptors.
     fn write(&self, volume: &BlockView<'_>, shape: &Superblock, used: bool) -> Result<()> {
         let mut sorted = self.blocks.clone();

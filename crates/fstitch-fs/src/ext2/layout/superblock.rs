@@ -558,6 +558,18 @@ impl Superblock {
         (block - self.first_data_block()) >> self.log_cluster
     }
 
+    /// The run of whole clusters of the volume in which the blocks `start..end` are, as far as the volume reaches.
+    #[must_use]
+    pub fn whole_clusters(&self, (start, end): (u32, u32)) -> (u32, u32) {
+        if !self.has_clusters() || start >= end {
+            return (start, end);
+        }
+        // The first one begins with block 0.
+        let whole = u64::from(end).next_multiple_of(u64::from(self.cluster_blocks()));
+        let end = u32::try_from(whole).unwrap_or(u32::MAX).min(self.blocks_count.max(end));
+        (start >> self.log_cluster << self.log_cluster, end)
+    }
+
     /// The first block of cluster `cluster`.
     #[must_use]
     pub const fn cluster_start(&self, cluster: u32) -> u32 {
