@@ -275,8 +275,8 @@ const CLUSTERS: [(u64, u32, u32, &str); 14] = [
     (1 << 20, 1024, 2048, "^resize_inode,^has_journal"),
     (1 << 20, 4096, 8192, "sparse_super2"),
     (3 << 20, 4096, 65_536, "^metadata_csum,uninit_bg"),
-    (3 << 20, 1024, 65_536, "^64bit"),
-    (3 << 20, 2048, 4096, "^resize_inode,meta_bg"),
+    (262_144, 1024, 65_536, "^64bit"),
+    (3 << 20, 2048, 4096, "^resize_inode,meta_bg,^has_journal"),
     (20 << 20, 4096, 65_536, "^flex_bg"),
 ];
 
