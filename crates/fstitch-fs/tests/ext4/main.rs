@@ -2,6 +2,7 @@
 //! different, or damaged.
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
+mod clusters;
 mod cut;
 mod fast;
 mod features;
