@@ -306,14 +306,16 @@ impl Ext2 {
     /// Adds to the inode's count of blocks: a hint, without dependencies.
     pub(super) fn add_sectors(&self, tx: &mut Tx<'_>, inode: &mut Inode, block: &Block, clusters: u32) {
         self.watch.inode(inode.ino);
-        inode.disk.sectors = inode.disk.sectors.saturating_add(u64::from(clusters) * self.sectors_per_cluster());
+        inode.disk.sectors =
+            inode.disk.sectors.saturating_add(u64::from(clusters) * self.sectors_per_cluster());
         self.put_sectors(tx, inode, block);
     }
 
     /// Takes from the inode's count of blocks.
     pub(super) fn sub_sectors(&self, tx: &mut Tx<'_>, inode: &mut Inode, block: &Block, clusters: u32) {
         self.watch.inode(inode.ino);
-        inode.disk.sectors = inode.disk.sectors.saturating_sub(u64::from(clusters) * self.sectors_per_cluster());
+        inode.disk.sectors =
+            inode.disk.sectors.saturating_sub(u64::from(clusters) * self.sectors_per_cluster());
         self.put_sectors(tx, inode, block);
     }
 }

@@ -69,7 +69,10 @@ impl Ext2 {
         };
         let block = extent.at(small(idx64(at)));
         let place = self.place_in_cluster(at);
-        if block.checked_sub(place).is_none_or(|start| self.sb.cluster_start(self.sb.cluster_of(start)) != start) {
+        if block
+            .checked_sub(place)
+            .is_none_or(|start| self.sb.cluster_start(self.sb.cluster_of(start)) != start)
+        {
             return Err(inode.damaged(format!("file block {at} at {block}: across its cluster")));
         }
         Ok(Some(block - place))
@@ -188,8 +191,7 @@ impl Ext2 {
         let mut behind = 0;
         for (lost, clearing) in lost {
             let first = u64::from(lost.block);
-            let [head, tail] =
-                [first, first + u64::from(lost.count) - 1].map(|at| self.file_cluster(at));
+            let [head, tail] = [first, first + u64::from(lost.count) - 1].map(|at| self.file_cluster(at));
             // What was met before is decided.
             let from = head.max(behind);
             behind = tail + 1;

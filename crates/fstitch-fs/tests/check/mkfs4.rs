@@ -308,9 +308,11 @@ fn volumes_with_clusters_of_any_size_are_sound() {
         return;
     }
     let scratch = Scratch::new("mkfs4-cluster-sizes");
-    for (block_size, ratio) in [(1024, 2), (1024, 4), (1024, 64), (2048, 8), (4096, 1), (4096, 4), (8192, 16)] {
+    for (block_size, ratio) in [(1024, 2), (1024, 4), (1024, 64), (2048, 8), (4096, 1), (4096, 4), (8192, 16)]
+    {
         for kib in [20_000, 33_003, 70_001, 140_003] {
-            for list in ["", "orphan_file,mmp", "^flex_bg,^resize_inode", "inline_data,ea_inode,fast_commit"] {
+            for list in ["", "orphan_file,mmp", "^flex_bg,^resize_inode", "inline_data,ea_inode,fast_commit"]
+            {
                 let options = with_clusters(block_size, block_size * ratio, list);
                 judge(&scratch, &format!("b{block_size} of {ratio} {list} {kib}k"), kib, &options);
             }

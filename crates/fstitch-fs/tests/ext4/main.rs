@@ -62,9 +62,15 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("ea_inode-inline_data", &["-O", "ea_inode,inline_data,^metadata_csum"]),
     ("bigalloc", &["-O", "bigalloc", "-C", "16384", "-b", "4096"]),
     ("bigalloc-1K", &["-O", "bigalloc", "-C", "4096", "-b", "1024"]),
-    ("bigalloc-groups", &["-O", "bigalloc,^metadata_csum,uninit_bg", "-C", "2048", "-b", "1024", "-g", "512"]),
+    (
+        "bigalloc-groups",
+        &["-O", "bigalloc,^metadata_csum,uninit_bg", "-C", "2048", "-b", "1024", "-g", "512"],
+    ),
     ("bigalloc-no-flex", &["-O", "bigalloc,^flex_bg", "-C", "16384", "-b", "2048", "-g", "512"]),
-    ("bigalloc-all", &["-O", "bigalloc,ea_inode,inline_data,orphan_file,^64bit", "-C", "65536", "-b", "1024"]),
+    (
+        "bigalloc-all",
+        &["-O", "bigalloc,ea_inode,inline_data,orphan_file,^64bit", "-C", "65536", "-b", "1024"],
+    ),
     ("not-lazy", &["-E", "lazy_itable_init=0,lazy_journal_init=0"]),
 ];
 

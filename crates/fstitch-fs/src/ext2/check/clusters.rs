@@ -53,7 +53,8 @@ impl Clusters {
         let is_placed = place_in_cluster(shape, extent.start) == place_in_cluster(shape, extent.block);
         if !is_placed || known.is_some_and(|(_, of_volume)| of_volume != Some(own)) {
             let (blocks, at) = (extent.block..=extent.block + (extent.len - 1), extent.start);
-            let text = format!("file blocks {blocks:?} of inode {ino} from block {at} on, across its clusters");
+            let text =
+                format!("file blocks {blocks:?} of inode {ino} from block {at} on, across its clusters");
             let _ = state.corrupt("cluster-place", text);
             self.moved.extend(first..=last);
             self.last = Some((last, None));

@@ -4,12 +4,12 @@ use fstitch_core::Result;
 
 use super::claims::allocate;
 use super::connect::{Orphans, named_in};
+use super::extents::ROOT;
 use super::inodes::clear_inode;
 use super::journal;
 use super::lost::reconnect;
 use super::parts::Parts;
 use super::state::{BAD, Mending, State, USED, Volume};
-use super::extents::ROOT;
 use crate::ext2::layout::extent::{Entries, Extent, Node, ROOT_MAX};
 use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::inode::{

@@ -224,7 +224,8 @@ impl Volume<'_> {
                 let parts = [at.block_bitmap, at.inode_bitmap].into_iter().chain(table);
                 let here = parts.filter(|block| (start..start + count).contains(block));
                 let overhead = 0..self.shape.group_overhead(group).min(count);
-                let bits = overhead.chain(here.map(|block| block - start)).map(|at| at >> self.shape.log_cluster);
+                let bits =
+                    overhead.chain(here.map(|block| block - start)).map(|at| at >> self.shape.log_cluster);
                 bits.for_each(|at| put_bit(bytes, idx(at), true));
                 self.shape.group_clusters(group)
             }

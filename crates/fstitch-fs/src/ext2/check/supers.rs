@@ -159,7 +159,13 @@ fn is_shaped_like(own: &Superblock, copy: &Superblock) -> bool {
         (
             (volume.blocks_count, volume.block_size, volume.blocks_per_group, volume.first_ino),
             (volume.inodes_per_group, volume.inode_size, volume.desc_size, volume.first_meta_bg),
-            (volume.features.incompat, volume.sums, volume.uuid, volume.reserved_gdt_blocks, volume.log_cluster),
+            (
+                volume.features.incompat,
+                volume.sums,
+                volume.uuid,
+                volume.reserved_gdt_blocks,
+                volume.log_cluster,
+            ),
         )
     };
     shape(own) == shape(copy)

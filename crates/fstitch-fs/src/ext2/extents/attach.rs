@@ -142,13 +142,11 @@ impl Ext2 {
         let taken = self.take_extent(caller, inode, (index, want), true)?;
         let run = &taken.run;
         let extent = Extent { block: index32(index), len: run.count, start: run.start, unwritten: true };
-        let put = self.new_clusters(inode, &extent).and_then(|got| {
-            Ok((got, self.change_tree(inode, &run.bits, |tree| tree.insert(extent))?))
-        });
+        let put = self
+            .new_clusters(inode, &extent)
+            .and_then(|got| Ok((got, self.change_tree(inode, &run.bits, |tree| tree.insert(extent))?)));
         match put {
-            Ok((got, changed)) => {
-                Ok((u64::from(run.count), self.finish_put(inode, (extent, got), changed)?))
-            }
+            Ok((got, changed)) => Ok((u64::from(run.count), self.finish_put(inode, (extent, got), changed)?)),
             Err(error) => {
                 self.give_back_taken(&taken);
                 self.drop_spare_nodes(inode);

@@ -315,7 +315,12 @@ impl<N: Nodes> Tree<N> {
             let path = self.path(at)?;
             let (mut lost, from, behind) = (Vec::new(), self.origin(path.leaf), path.range.end);
             edit(extents_mut(self.change(path.leaf)), range, &mut lost);
-            self.lost.extend(lost.into_iter().map(|(block, start, count)| Lost { block, start, count, from }));
+            self.lost.extend(lost.into_iter().map(|(block, start, count)| Lost {
+                block,
+                start,
+                count,
+                from,
+            }));
             self.settle(path)?;
             at = behind;
         }

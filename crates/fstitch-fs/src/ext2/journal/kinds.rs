@@ -54,7 +54,9 @@ impl<'a> Kinds<'a> {
         let before = self.volume.head_of(group) - self.volume.group_start(group);
         match (within % self.volume.blocks_per_group).checked_sub(before)? {
             0 if self.volume.has_superblock(group) => Some(BlockKind::Superblock),
-            n if n + before < head && n <= self.volume.descriptor_blocks() => Some(BlockKind::GroupDescriptor),
+            n if n + before < head && n <= self.volume.descriptor_blocks() => {
+                Some(BlockKind::GroupDescriptor)
+            }
             _ => {
                 let behind = self.places.partition_point(|&(first, ..)| first <= no);
                 let &(first, count, kind) = self.places.get(behind.checked_sub(1)?)?;

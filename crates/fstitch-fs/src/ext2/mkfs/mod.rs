@@ -115,8 +115,8 @@ fn plan_journal(options: &MkfsOptions, plan: &Plan, room: u64) -> Result<Option<
         extents: plan.features.extent,
         sums: InodeSums::default(),
     };
-    let with_map = blocks.next_multiple_of(1 << plan.log_cluster)
-        + (map.nodes_at_least(blocks) << plan.log_cluster);
+    let with_map =
+        blocks.next_multiple_of(1 << plan.log_cluster) + (map.nodes_at_least(blocks) << plan.log_cluster);
     if u64::from(with_map) > room {
         let text = format!("a journal that takes {with_map} blocks: only {room} are free");
         return Err(Error::Unsupported(text));
