@@ -18,8 +18,11 @@ use fstitch_patch::{PatchId, PatchIds, PatchState, Tx};
 
 use super::bitmap;
 use super::groups::{Map, OpenGroup};
+use super::inode::Inode;
+use super::layout::feature::incompat;
 use super::layout::group::BG_FREE_BLOCKS_COUNT;
 use super::layout::superblock::Superblock;
+use super::num::low32;
 use super::volume::Ext2;
 use super::windows::Avoid;
 
@@ -34,7 +37,7 @@ const DROP_STEP: u32 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
     /// This block and what follows.
-    Block(u32),
+    Block(u64),
     /// Anywhere in this group, behind the last new file.
     Group(u32),
     /// At the end of this group, apart from data.
@@ -44,7 +47,7 @@ pub(super) enum Goal {
 /// Blocks taken, contiguous.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
-    pub(super) start: u32,
+    pub(super) start: u64,
     pub(super) count: u32,
     /// The bits in the free map.
     pub(super) bits: PatchIds,
@@ -95,12 +98,14 @@ pub(super) struct Wish {
     ino: u32,
     /// How far from the windows of others, in lengths of these; without it, in them too.
     berth: Option<u32>,
+    /// Only blocks that pointers can name.
+    low: bool,
 }
 
 impl Wish {
     pub(super) fn new(goal: Goal, want: u32) -> Self {
         let (only_there, pending, berth) = (false, false, Some(0));
-        Self { goal, want, least: 1, take: want, only_there, pending, ino: 0, berth }
+        Self { goal, want, least: 1, take: want, only_there, pending, ino: 0, berth, low: false }
     }
 
     /// The same for an inode.
@@ -113,6 +118,11 @@ impl Wish {
         Self { want, least, berth: Some(berth), ..self }
     }
 
+    /// The same, but only of blocks that pointers can name, if it is `low`.
+    pub(super) fn low(self, low: bool) -> Self {
+        Self { low, ..self }
+    }
+
     /// The same, but only at the goal.
     pub(super) fn only_there(self) -> Self {
         Self { only_there: true, ..self }
@@ -122,6 +132,15 @@ impl Wish {
     fn in_clusters(self, shape: &Superblock) -> Self {
         let [want, least, take] = [self.want, self.least, self.take].map(|blocks| shape.clusters(blocks));
         Self { want, least, take, ..self }
+    }
+
+    /// The same in another group.
+    fn at_group(self, no: u32) -> Self {
+        let goal = match self.goal {
+            Goal::Apart(_) => Goal::Apart(no),
+            _ => Goal::Group(no),
+        };
+        Self { goal, ..self }
     }
 
     /// The run at `near`, if it is what is wished for: behind a file's last block any is, however short.
@@ -156,7 +175,7 @@ impl Ext2 {
     fn find_blocks(&self, caller: &Caller, wish: Wish) -> Result<Run> {
         let blocks = wish.want;
         let wish = wish.in_clusters(&self.sb);
-        let want = wish.want.min(self.clusters_for(caller));
+        let want = low32(self.clusters_for(caller).min(u64::from(wish.want)));
         if want == 0 {
             return Err(Errno::NOSPC.into());
         }
@@ -182,12 +201,12 @@ impl Ext2 {
     pub(super) fn take_whole(
         &self,
         caller: &Caller,
-        goal: Goal,
+        (goal, low): (Goal, bool),
         want: u32,
         least: u32,
     ) -> Result<Option<Run>> {
-        let wish = Wish { least, ..Wish::new(goal, want) }.in_clusters(&self.sb);
-        if wish.want > self.clusters_for(caller) {
+        let wish = Wish { least, ..Wish::new(goal, want).low(low) }.in_clusters(&self.sb);
+        if u64::from(wish.want) > self.clusters_for(caller) {
             return Ok(None);
         }
         let found = self.search_groups(self.first_group(goal), self.sb.group_count(), wish)?;
@@ -198,12 +217,32 @@ impl Ext2 {
     pub(super) fn try_wish(&self, caller: &Caller, wish: Wish) -> Result<Option<Run>> {
         let blocks = wish.take;
         let wish = wish.in_clusters(&self.sb);
-        if wish.take > self.clusters_for(caller) {
+        if u64::from(wish.take) > self.clusters_for(caller) {
             return Ok(None);
         }
         let groups = if wish.only_there { 1 } else { NEIGHBOURHOOD.min(self.sb.group_count()) };
         let found = self.search_groups(self.first_group(wish.goal), groups, wish)?;
         Ok(found.map(|run| run.of(blocks)))
+    }
+
+    /// Whether an inode gets only blocks that pointers can name: its map is, or will be, one of pointers.
+    pub(super) fn maps_low(&self, inode: &Inode) -> bool {
+        let moves_out = inode.disk.has_inline_data() && self.maps_by_extents();
+        !inode.has_extents() && !moves_out
+    }
+
+    /// Whether new maps are extents.
+    pub(super) fn maps_by_extents(&self) -> bool {
+        self.sb.features.has_incompat(incompat::EXTENTS)
+    }
+
+    /// Groups all of whose blocks pointers can name.
+    fn low_groups(&self) -> u32 {
+        let below = (1_u64 << 32).saturating_sub(self.sb.first_data_block());
+        match self.sb.blocks_count >> 32 {
+            0 => self.sb.group_count(),
+            _ => low32(below / u64::from(self.sb.blocks_per_group)),
+        }
     }
 
     /// The group in which a search begins.
@@ -218,16 +257,21 @@ impl Ext2 {
     }
 
     fn search_groups(&self, first: u32, groups: u32, wish: Wish) -> Result<Option<Run>> {
+        let all = if wish.low { self.low_groups() } else { self.sb.group_count() };
+        let (first, wish, groups) = match first < all {
+            true => (first, wish, groups.min(all)),
+            false if wish.only_there || all == 0 => return Ok(None),
+            false => (first % all, wish.at_group(first % all), groups.min(all)),
+        };
         // The group wished for is tried without looking at its descriptor, which costs least when it has room.
         if let Some(run) = self.search_group(first, wish)? {
             return Ok(Some(run));
         }
-        let all = self.sb.group_count();
         let trusted = !self.distrusts_counters();
         let mut next = 1;
         while next < groups {
             let mut candidate = None;
-            self.scan_descriptors((first + next) % all, groups - next, &mut |no, descriptor| {
+            self.scan_descriptors(((first + next) % all, groups - next), all, &mut |no, descriptor| {
                 next += 1;
                 if !trusted || u32::from(descriptor.free_blocks) >= wish.least {
                     candidate = Some(no);
@@ -235,11 +279,7 @@ impl Ext2 {
                 candidate.is_none()
             })?;
             let Some(no) = candidate else { break };
-            let elsewhere = match wish.goal {
-                Goal::Apart(_) => Goal::Apart(no),
-                _ => Goal::Group(no),
-            };
-            if let Some(run) = self.search_group(no, Wish { goal: elsewhere, ..wish })? {
+            if let Some(run) = self.search_group(no, wish.at_group(no))? {
                 return Ok(Some(run));
             }
         }
@@ -254,7 +294,7 @@ impl Ext2 {
             return Ok(None);
         }
         let near = match wish.goal {
-            Goal::Block(block) => self.sb.clusters(block - self.sb.group_start(no)),
+            Goal::Block(block) => self.sb.clusters(low32(block - self.sb.group_start(no))),
             Goal::Group(_) | Goal::Apart(_) => open.state.block_cursor,
         };
         let near = near.min(end - 1);
@@ -312,7 +352,7 @@ impl Ext2 {
     /// Marks a free run as used.
     fn take_run(&self, tx: &mut Tx<'_>, open: &OpenGroup<'_>, bit: u32, count: u32) -> Run {
         let reuse = open.state.pending_blocks.reuse(bit, bit + count);
-        let start = self.sb.group_start(open.group.no) + (bit << self.sb.log_cluster);
+        let start = self.sb.group_start(open.group.no) + self.sb.blocks_of(bit);
         self.watch.blocks(start, count << self.sb.log_cluster);
         // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
         let mut bits = tx.bits(&open.map, bit, count, true, &[]);
@@ -333,18 +373,17 @@ impl Ext2 {
 
     /// Frees the clusters of blocks `start..start + count`. Those that are free already are damage: they are left alone, the
     /// others are freed, and nothing is written any more.
-    pub(super) fn free_blocks(&self, start: u32, count: u32, after: FreedAfter) -> Result<()> {
-        let (start, end) = self.sb.whole_clusters((start, start + count));
-        let count = end - start;
+    pub(super) fn free_blocks(&self, start: u64, count: u32, after: FreedAfter) -> Result<()> {
+        let (start, end) = self.sb.whole_clusters((start, start + u64::from(count)));
         // While the bits are still set: once they are clear, the contents may be somebody else's.
-        self.drop_contents(start, count, after);
+        self.drop_contents(start, low32(end - start), after);
         let mut at = start;
         while at < end {
             let no = self.sb.group_of(at);
             let first = self.sb.group_start(no);
-            let stop = end.min(first + self.sb.group_blocks(no));
+            let stop = end.min(first + u64::from(self.sb.group_blocks(no)));
             let mut open = self.open_group(no, Map::Blocks)?;
-            let (from, to) = ((at - first) >> self.sb.log_cluster, self.sb.clusters(stop - first));
+            let (from, to) = (self.sb.bit_of(at), self.sb.clusters(low32(stop - first)));
             self.free_bits(&mut open, from, to, after);
             at = stop;
         }
@@ -352,17 +391,16 @@ impl Ext2 {
     }
 
     fn free_bits(&self, open: &mut OpenGroup<'_>, from: u32, to: u32, after: FreedAfter) {
-        let blocks = |bits: u32| bits << self.sb.log_cluster;
         let start = self.sb.group_start(open.group.no);
-        self.watch.blocks(start + blocks(from), blocks(to - from));
+        self.watch.blocks(start + self.sb.blocks_of(from), (to - from) << self.sb.log_cluster);
         let mut tx = self.cache.lock();
         let used: Vec<_> = bitmap::runs(tx.data(&open.map), true, from, to).collect();
         let mut freed = 0;
         for (bit, count) in used {
             // After the clearing of the pointer: a block that is free on the medium has no pointer there.
             tx.bits(&open.map, bit, count, false, after.befores());
-            for block in blocks(bit)..blocks(bit + count) {
-                tx.forget(BlockNo(u64::from(start + block)));
+            for block in self.sb.blocks_of(bit)..self.sb.blocks_of(bit + count) {
+                tx.forget(BlockNo(start + block));
             }
             if let FreedAfter::Pointer(patch) = after {
                 open.state.pending_blocks.insert(bit, bit + count, patch, &tx);
@@ -382,26 +420,26 @@ impl Ext2 {
     }
 
     /// The newest contents of freed blocks will never be seen: they need not be written.
-    fn drop_contents(&self, start: u32, count: u32, after: FreedAfter) {
+    fn drop_contents(&self, start: u64, count: u32, after: FreedAfter) {
         if !self.cache.options().optimizations.elimination {
             return;
         }
-        let (mut at, end) = (start, start + count);
+        let (mut at, end) = (start, start + u64::from(count));
         while at < end {
-            let stop = end.min(at.saturating_add(DROP_STEP));
+            let stop = end.min(at.saturating_add(u64::from(DROP_STEP)));
             let mut tx = self.cache.lock();
             for block in at..stop {
-                tx.drop_changes(BlockNo(u64::from(block)), after.befores());
+                tx.drop_changes(BlockNo(block), after.befores());
             }
             at = stop;
         }
     }
 
     /// Whether `block`, a block that files may use, is marked as used.
-    pub(super) fn is_used(&self, block: u32) -> Result<bool> {
+    pub(super) fn is_used(&self, block: u64) -> Result<bool> {
         let no = self.sb.group_of(block);
         let open = self.open_group(no, Map::Blocks)?;
-        let bit = (block - self.sb.group_start(no)) >> self.sb.log_cluster;
+        let bit = self.sb.bit_of(block);
         let tx = self.cache.lock();
         Ok(bitmap::all(tx.data(&open.map), true, bit, bit + 1))
     }

@@ -30,12 +30,12 @@ use super::detach::{Freed, Removal};
 use super::extents::tree::{Found, Lost};
 use super::inode::Inode;
 use super::layout::extent::Extent;
-use super::num::{idx64, small};
+use super::num::{idx64, low32, small};
 use super::volume::Ext2;
 use crate::uhfs::Allocation;
 
 /// Clusters that allocations under way have blocks of: which of the file's, and the first block.
-pub(super) type Claims = Vec<(u64, u32)>;
+pub(super) type Claims = Vec<(u64, u64)>;
 
 /// Blocks for a file.
 pub(super) struct Taken {
@@ -56,7 +56,7 @@ impl Ext2 {
     }
 
     /// The first block of the cluster that the file's map has for its cluster `of_file`, if it has any block of it.
-    fn mapped_cluster(&self, inode: &Inode, of_file: u64) -> Result<Option<u32>> {
+    fn mapped_cluster(&self, inode: &Inode, of_file: u64) -> Result<Option<u64>> {
         let first = of_file << self.sb.log_cluster;
         let end = first + u64::from(self.sb.cluster_blocks());
         let (at, extent) = match self.find_extent(inode, first)? {
@@ -68,7 +68,7 @@ impl Ext2 {
             Found::HoleTo(_) => return Ok(None),
         };
         let block = extent.at(small(idx64(at)));
-        let place = self.place_in_cluster(at);
+        let place = u64::from(self.place_in_cluster(at));
         if block
             .checked_sub(place)
             .is_none_or(|start| self.sb.cluster_start(self.sb.cluster_of(start)) != start)
@@ -79,7 +79,7 @@ impl Ext2 {
     }
 
     /// The same, or that of an allocation under way.
-    fn own_cluster(&self, inode: &Inode, of_file: u64) -> Result<Option<u32>> {
+    fn own_cluster(&self, inode: &Inode, of_file: u64) -> Result<Option<u64>> {
         if let Some(&(_, start)) = inode.claims.iter().find(|(claimed, _)| *claimed == of_file) {
             return Ok(Some(start));
         }
@@ -99,7 +99,7 @@ impl Ext2 {
         let place = self.place_in_cluster(index);
         if let Some(start) = self.own_cluster(inode, self.file_cluster(index))? {
             let count = want.min(self.sb.cluster_blocks() - place);
-            let run = Run { start: start + place, count, bits: PatchIds::new(), reuse: PatchIds::new() };
+            let run = Run { start: start + u64::from(place), count, bits: PatchIds::new(), reuse: PatchIds::new() };
             return Ok(Taken { run, is_new: false });
         }
         let mut want = want;
@@ -111,7 +111,7 @@ impl Ext2 {
         }
         let run = self.take_data(caller, inode, index - u64::from(place), place + want)?;
         assert!(run.count > place, "a run has a whole cluster, or all that was wanted");
-        let run = Run { start: run.start + place, count: run.count - place, ..run };
+        let run = Run { start: run.start + u64::from(place), count: run.count - place, ..run };
         Ok(Taken { run, is_new: true })
     }
 
@@ -125,9 +125,9 @@ impl Ext2 {
     /// The clusters at both ends of an allocation, which others may have blocks of.
     fn claims_of(&self, allocation: &Allocation) -> Claims {
         let (first, count) = (allocation.index, allocation.count);
-        let start = small(allocation.start.index()) - self.place_in_cluster(first);
+        let start = allocation.start.get() - u64::from(self.place_in_cluster(first));
         let [from, to] = [first, first + count - 1].map(|index| self.file_cluster(index));
-        let last = start + (small(idx64(to - from)) << self.sb.log_cluster);
+        let last = start + ((to - from) << self.sb.log_cluster);
         let both = [(from, start), (to, last)];
         both[..if from == to { 1 } else { 2 }].to_vec()
     }
@@ -156,15 +156,15 @@ impl Ext2 {
         self.end_claims(inode, allocation);
         let [first, last] =
             [allocation.index, allocation.index + allocation.count - 1].map(|at| self.file_cluster(at));
-        let start = small(allocation.start.index()) - self.place_in_cluster(allocation.index);
+        let start = allocation.start.get() - u64::from(self.place_in_cluster(allocation.index));
         let from = first + u64::from(self.own_cluster(inode, first)?.is_some());
         let ends_before = last >= from && self.own_cluster(inode, last)?.is_some();
         let end = last + 1 - u64::from(ends_before);
         if from >= end {
             return Ok(());
         }
-        let blocks = |clusters: u64| small(idx64(clusters << self.sb.log_cluster));
-        self.free_blocks(start + blocks(from - first), blocks(end - from), FreedAfter::Nothing)
+        let blocks = |clusters: u64| clusters << self.sb.log_cluster;
+        self.free_blocks(start + blocks(from - first), low32(blocks(end - from)), FreedAfter::Nothing)
     }
 
     /// Clusters that the file gets with an extent which is not in its map yet.
@@ -201,11 +201,11 @@ impl Ext2 {
             if from >= end {
                 continue;
             }
-            let start = lost.start - self.place_in_cluster(first);
-            let blocks = |clusters: u64| small(idx64(clusters << self.sb.log_cluster));
+            let start = lost.start - u64::from(self.place_in_cluster(first));
+            let blocks = |clusters: u64| clusters << self.sb.log_cluster;
             // A volume may end in the midst of its last cluster.
             let start = start + blocks(from - head);
-            let count = blocks(end - from).min(self.sb.blocks_count.saturating_sub(start));
+            let count = low32(blocks(end - from).min(self.sb.blocks_count.saturating_sub(start)));
             let mut freed = Freed { start, count };
             self.free_data(&mut freed, FreedAfter::Pointer(*clearing), removal);
         }
@@ -227,11 +227,11 @@ impl Ext2 {
         if !self.sb.has_clusters() {
             return Freed { start: extent.start, count: extent.len };
         }
-        let end = extent.start.saturating_add(extent.len);
+        let end = extent.start.saturating_add(u64::from(extent.len));
         let first = self.sb.cluster_of(extent.start);
         let skipped = removal.last_cluster == Some(first);
         removal.last_cluster = Some(self.sb.cluster_of(end - 1));
         let start = if skipped { self.sb.cluster_start(first + 1) } else { extent.start };
-        Freed { start, count: end.saturating_sub(start) }
+        Freed { start, count: low32(end.saturating_sub(start)) }
     }
 }

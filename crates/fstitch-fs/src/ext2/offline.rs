@@ -30,12 +30,12 @@ impl<'a> OfflineGroup<'a> {
     /// `Io`; `Corrupt` for a descriptor that cannot be and for wrong sums.
     pub(crate) fn read(volume: &dyn BlockSource, shape: &'a Superblock, group: u32) -> Result<Self> {
         let (table_at, offset) = shape.descriptor_place(group);
-        let table_at = BlockNo(u64::from(table_at));
+        let table_at = BlockNo(table_at);
         let mut table = BlockBuf::zeroed(volume.block_size());
         volume.read(table_at, BlockKind::GroupDescriptor, &mut table)?;
         let raw = &table[offset..offset + shape.descriptor_size()];
         let descriptor = GroupDescriptor::parse(raw, group, shape, table_at)?;
-        let bits_at = BlockNo(u64::from(descriptor.block_bitmap));
+        let bits_at = BlockNo(descriptor.block_bitmap);
         let mut bits = BlockBuf::zeroed(volume.block_size());
         if descriptor.is_block_uninit() {
             fill_unwritten(&mut bits, shape, group, &descriptor);
@@ -60,11 +60,8 @@ impl<'a> OfflineGroup<'a> {
     ///
     /// # Errors
     /// `Io`.
-    pub(crate) fn mark(mut self, volume: &BlockView<'_>, blocks: &[u32], used: bool) -> Result<()> {
-        let mut bits: Vec<u32> = blocks
-            .iter()
-            .map(|block| (block - self.shape.group_start(self.group)) >> self.shape.log_cluster)
-            .collect();
+    pub(crate) fn mark(mut self, volume: &BlockView<'_>, blocks: &[u64], used: bool) -> Result<()> {
+        let mut bits: Vec<u32> = blocks.iter().map(|&block| self.shape.bit_of(block)).collect();
         bits.sort_unstable();
         bits.dedup();
         for &bit in &bits {
@@ -104,9 +101,10 @@ pub(crate) fn fill_unwritten(bits: &mut [u8], shape: &Superblock, group: u32, de
         (descriptor.inode_bitmap, 1),
         (descriptor.inode_table, shape.inode_table_blocks()),
     ];
-    let inside = |(at, count): (u32, u32)| at.max(start)..(at + count).min(start + len);
+    let end = start + u64::from(len);
+    let inside = |(at, count): (u64, u32)| at.max(start)..(at + u64::from(count)).min(end);
     let padding = shape.clusters(len)..shape.block_size * 8;
-    let own = own.into_iter().flat_map(inside).map(|block| (block - start) >> shape.log_cluster);
+    let own = own.into_iter().flat_map(inside).map(|block| shape.bit_of(block));
     for bit in own.chain(padding) {
         bits[idx(bit / 8)] |= 1 << (bit % 8);
     }

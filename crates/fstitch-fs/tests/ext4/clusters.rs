@@ -488,7 +488,7 @@ impl Damaged {
     fn inode(&self, ino: u32) -> usize {
         let (block, offset) = self.shape.descriptor_place(self.shape.group_of_inode(ino));
         let table = Le::u32(&self.image, to_usize(block) * to_usize(self.shape.block_size) + offset + 8);
-        let (block, offset) = place(&self.shape, table, ino);
+        let (block, offset) = place(&self.shape, u64::from(table), ino);
         to_usize(block.get()) * to_usize(self.shape.block_size) + offset
     }
 

@@ -33,11 +33,11 @@ pub(super) fn claim_metadata(volume: &Volume<'_>, state: &mut State) {
     let shape = &volume.shape;
     // Several blocks may be in one cluster.
     let mut met = shape.has_clusters().then(|| Bits::new(volume.blocks()));
-    let mut claim = |block: u32, group: u32, what: &str| {
+    let mut claim = |block: u64, group: u32, what: &str| {
         let is_free = match &mut met {
             Some(met) => {
                 state.claim_own(block);
-                !met.set(u64::from(block))
+                !met.set(block)
             }
             None => state.claim(block),
         };
@@ -50,7 +50,7 @@ pub(super) fn claim_metadata(volume: &Volume<'_>, state: &mut State) {
     for group in 0..shape.group_count() {
         let start = shape.group_start(group);
         let overhead = shape.group_overhead(group).min(shape.group_blocks(group));
-        for block in start..start + overhead {
+        for block in start..start + u64::from(overhead) {
             claim(block, group, "superblock copy or descriptor block");
         }
     }
@@ -58,7 +58,7 @@ pub(super) fn claim_metadata(volume: &Volume<'_>, state: &mut State) {
         claim(descriptor.block_bitmap, group, "block bitmap");
         claim(descriptor.inode_bitmap, group, "inode bitmap");
         for at in 0..shape.inode_table_blocks() {
-            claim(descriptor.inode_table + at, group, "inode table");
+            claim(descriptor.inode_table + u64::from(at), group, "inode table");
         }
     }
     // No group without a bitmap has it.
@@ -128,10 +128,10 @@ fn claim_pointers(
 /// Claims the resize inode's root block. The blocks below are metadata and were claimed as such.
 pub(super) fn claim_resize(scan: &mut Scan<'_, '_>) {
     let root = pointer_field(DOUBLE_INDIRECT).get(scan.raw);
-    if !scan.volume.is_valid(root) {
+    if !scan.volume.is_valid(u64::from(root)) {
         return;
     }
-    if !scan.state.claim(root) {
+    if !scan.state.claim(u64::from(root)) {
         let text = format!("block {root} of the resize inode has another owner");
         // Pass 0 gives up a resize inode that it does not believe; this one's root belongs to metadata.
         scan.state.hopeless("block-shared", text);
@@ -193,7 +193,7 @@ impl Visit for Claimer<'_> {
 }
 
 impl VisitExtents for Claimer<'_> {
-    fn node(&mut self, _: &Volume<'_>, block: u32, _: u64) -> Result<bool> {
+    fn node(&mut self, _: &Volume<'_>, block: u64, _: u64) -> Result<bool> {
         self.totals.blocks += 1;
         if self.state.claim(block) {
             return Ok(true);
@@ -219,7 +219,7 @@ impl VisitExtents for Claimer<'_> {
         if self.state.claim_run(extent.start, extent.len) {
             return Ok(Fate::Keep);
         }
-        let range = extent.start..extent.start + extent.len;
+        let range = extent.start..extent.start + u64::from(extent.len);
         let text = format!("some of the blocks {range:?} of inode {} have another owner", self.ino);
         if self.state.corrupt("block-shared", text) {
             return self.own(volume, extent);
@@ -230,9 +230,9 @@ impl VisitExtents for Claimer<'_> {
         Ok(Fate::Keep)
     }
 
-    fn meets_others(&self, volume: &Volume<'_>, first: u32, count: u32) -> bool {
+    fn meets_others(&self, volume: &Volume<'_>, first: u64, count: u32) -> bool {
         let own = |block| self.clusters.as_ref().is_some_and(|own| own.is_last(&volume.shape, block));
-        (first..first + count).any(|block| self.state.has_owner(block) && !own(block))
+        (first..first + u64::from(count)).any(|block| self.state.has_owner(block) && !own(block))
     }
 
     fn end(&self) -> Option<u64> {
@@ -276,7 +276,9 @@ impl Claimer<'_> {
             }
             let next = Extent { block: logical, len: 1, start, unwritten: extent.unwritten };
             match runs.last_mut() {
-                Some(last) if last.end() == u64::from(logical) && last.start + last.len == start => {
+                Some(last)
+                    if last.end() == u64::from(logical) && last.start + u64::from(last.len) == start =>
+                {
                     last.len += 1;
                 }
                 _ => runs.push(next),
@@ -286,7 +288,7 @@ impl Claimer<'_> {
     }
 
     /// Gives this inode its own copy of a shared block, if there is room.
-    fn copy_of(&mut self, volume: &Volume<'_>, block: u32) -> Result<Verdict> {
+    fn copy_of(&mut self, volume: &Volume<'_>, block: u64) -> Result<Verdict> {
         let mut bytes = vec![0; volume.block_size()];
         // Before anything is changed: the other owner may be a bitmap.
         volume.read(block, BlockKind::Data, &mut bytes)?;
@@ -311,7 +313,7 @@ fn all_owned(volume: &Volume<'_>, state: &State) -> Result<Bits> {
 /// stable, so that the pointer which follows never precedes it.
 ///
 /// A bitmap may be wrong, and owners may come later in the scan: the first who needs a block looks who they are.
-pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<u32>> {
+pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<u64>> {
     if state.owned_later.is_none() {
         state.owned_later = Some(all_owned(volume, state)?);
     }
@@ -323,12 +325,12 @@ pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<
         // Whole ones.
         let clusters = shape.group_blocks(group) >> shape.log_cluster;
         let free = (0..clusters)
-            .find(|&at| !bits::bit(&bytes, idx(at)) && !state.is_owned(start + (at << shape.log_cluster)));
+            .find(|&at| !bits::bit(&bytes, idx(at)) && !state.is_owned(start + shape.blocks_of(at)));
         if let Some(at) = free {
             bits::put_bit(&mut bytes, idx(at), true);
             volume.write_bitmap(group, Map::Blocks, &bytes)?;
             volume.source.flush()?;
-            let block = start + (at << shape.log_cluster);
+            let block = start + shape.blocks_of(at);
             state.claim(block);
             return Ok(Some(block));
         }
@@ -343,7 +345,7 @@ pub(super) fn allocate_at(
     state: &mut State,
     (ino, raw): (u32, &[u8]),
     logical: u32,
-) -> Result<Option<(u32, u32)>> {
+) -> Result<Option<(u64, u32)>> {
     let shape = &volume.shape;
     if !shape.has_clusters() {
         return Ok(allocate(volume, state)?.map(|block| (block, 1)));
@@ -355,11 +357,11 @@ pub(super) fn allocate_at(
             let (first, last) = (extent.block >> shape.log_cluster, (extent.end() - 1) >> shape.log_cluster);
             if own.is_none() && first <= of_file && u64::from(of_file) <= last {
                 let at = extent.at(extent.block.max(of_file << shape.log_cluster));
-                own = Some(at - place_in_cluster(shape, at));
+                own = Some(at - u64::from(place_in_cluster(shape, at)));
             }
         })?;
     }
-    let place = place_in_cluster(shape, logical);
+    let place = u64::from(place_in_cluster(shape, u64::from(logical)));
     Ok(match own {
         Some(start) => Some((start + place, 0)),
         None => allocate(volume, state)?.map(|start| (start + place, 1)),

@@ -16,12 +16,13 @@ use super::state::{State, Volume};
 use super::walk::{Pointer, Verdict, Visit, walk};
 use crate::ext2::layout::extent::{Extent, LOGICAL_END};
 use crate::ext2::layout::superblock::Superblock;
+use crate::ext2::num::low32;
 
 /// The clusters of one file, in the order of the file.
 #[derive(Debug, Default)]
 pub(super) struct Clusters {
     /// The last one that was met: which of the file's, and which of the volume's, if it lies as it must.
-    last: Option<(u32, Option<u32>)>,
+    last: Option<(u32, Option<u64>)>,
     /// Those of the file that are to get others of the volume.
     pub(super) moved: BTreeSet<u32>,
 }
@@ -32,8 +33,8 @@ fn of_file(shape: &Superblock, extent: &Extent) -> (u32, u32) {
 }
 
 /// The place of a block in its cluster.
-pub(super) fn place_in_cluster(shape: &Superblock, block: u32) -> u32 {
-    block & (shape.cluster_blocks() - 1)
+pub(super) fn place_in_cluster(shape: &Superblock, block: u64) -> u32 {
+    low32(block % u64::from(shape.cluster_blocks()))
 }
 
 impl Clusters {
@@ -50,7 +51,7 @@ impl Clusters {
         let before = u32::from(known.is_some());
         totals.blocks += u64::from(last - first + 1 - before);
         let own = extent.start >> shape.log_cluster;
-        let is_placed = place_in_cluster(shape, extent.start) == place_in_cluster(shape, extent.block);
+        let is_placed = place_in_cluster(shape, extent.start) == place_in_cluster(shape, u64::from(extent.block));
         if !is_placed || known.is_some_and(|(_, of_volume)| of_volume != Some(own)) {
             let (blocks, at) = (extent.block..=extent.block + (extent.len - 1), extent.start);
             let text =
@@ -58,7 +59,7 @@ impl Clusters {
             let _ = state.corrupt("cluster-place", text);
             self.moved.extend(first..=last);
             self.last = Some((last, None));
-            for block in extent.start..=extent.start + (extent.len - 1) {
+            for block in extent.start..extent.start + u64::from(extent.len) {
                 // What it has of others' is the others' in any case.
                 if !state.has_owner(block) {
                     state.claim(block);
@@ -66,13 +67,13 @@ impl Clusters {
             }
             return;
         }
-        self.last = Some((last, Some(own + (last - first))));
+        self.last = Some((last, Some(own + u64::from(last - first))));
         let (from, end) = (first + before, last + 1);
-        let cluster = |of_file: u32| shape.cluster_start(own + (of_file - first));
+        let cluster = |of_file: u32| shape.cluster_start(own + u64::from(of_file - first));
         if from == end || state.claim_run(cluster(from), (end - from) << shape.log_cluster) {
             return;
         }
-        let range = extent.start..extent.start + extent.len;
+        let range = extent.start..extent.start + u64::from(extent.len);
         let text = format!("some of the clusters of blocks {range:?} of inode {ino} have another owner");
         let _ = state.corrupt("block-shared", text);
         for of_file in from..end {
@@ -83,7 +84,7 @@ impl Clusters {
     }
 
     /// Whether the cluster of `block` is the one that was met last.
-    pub(super) fn is_last(&self, shape: &Superblock, block: u32) -> bool {
+    pub(super) fn is_last(&self, shape: &Superblock, block: u64) -> bool {
         self.last.is_some_and(|(_, of_volume)| of_volume == Some(block >> shape.log_cluster))
     }
 }
@@ -98,7 +99,7 @@ pub(super) fn rehome(
 ) -> Result<Vec<Extent>> {
     let log = volume.shape.log_cluster;
     let mut out = Vec::new();
-    let mut home: Option<(u32, Option<u32>)> = None;
+    let mut home: Option<(u32, Option<u64>)> = None;
     for extent in extents {
         let end = extent.end();
         let mut at = extent.block;
@@ -131,7 +132,7 @@ pub(super) fn rehome(
             };
             home = Some((of_file, start));
             if let Some(start) = start {
-                let fresh = start + place_in_cluster(&volume.shape, part.block);
+                let fresh = start + u64::from(place_in_cluster(&volume.shape, u64::from(part.block)));
                 copy(volume, part, fresh)?;
                 out.push(Extent { start: fresh, ..part });
             }
@@ -140,9 +141,9 @@ pub(super) fn rehome(
     Ok(out)
 }
 
-fn copy(volume: &Volume<'_>, part: Extent, fresh: u32) -> Result<()> {
+fn copy(volume: &Volume<'_>, part: Extent, fresh: u64) -> Result<()> {
     let mut bytes = vec![0; volume.block_size()];
-    for (from, to) in (part.start..part.start + part.len).zip(fresh..) {
+    for (from, to) in (part.start..part.start + u64::from(part.len)).zip(fresh..) {
         volume.read(from, BlockKind::Data, &mut bytes)?;
         volume.write(to, BlockKind::Data, &bytes)?;
     }
@@ -159,7 +160,7 @@ pub(super) fn by_pointers(volume: &Volume<'_>, raw: &[u8]) -> Result<Vec<Extent>
 struct Listing {
     extents: Vec<Extent>,
     /// Blocks of pointers.
-    met: BTreeSet<u32>,
+    met: BTreeSet<u64>,
 }
 
 impl Visit for Listing {

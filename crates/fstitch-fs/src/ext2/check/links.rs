@@ -17,7 +17,7 @@ use crate::ext2::layout::inode::{
     I_LINKS_COUNT, I_MODE, I_MTIME, I_SIZE, pointer_field,
 };
 use crate::ext2::layout::superblock::{ROOT_INO, S_FEATURE_RO_COMPAT};
-use crate::ext2::num::idx;
+use crate::ext2::num::{idx, pointer32};
 
 /// Judges every inode in use.
 pub(super) fn run(volume: &Volume<'_>, state: &mut State, orphans: &Orphans) -> Result<()> {
@@ -193,7 +193,7 @@ pub(super) fn write_directory(
     state: &mut State,
     ino: u32,
     parent: u32,
-    block: u32,
+    block: u64,
 ) -> Result<()> {
     let mut raw = vec![0; usize::from(volume.shape.inode_size)];
     let mut bytes = Parts::empty_block(volume, Some((ino, parent)));
@@ -211,7 +211,7 @@ pub(super) fn write_directory(
         Node { depth: 0, max: ROOT_MAX, entries: extents }.encode_into(&mut raw[ROOT]);
         I_FLAGS.put(&mut raw, EXTENTS_FL);
     } else {
-        pointer_field(0).put(&mut raw, block);
+        pointer_field(0).put(&mut raw, pointer32(block));
     }
     debug_assert!(raw.len() >= GOOD_OLD_SIZE);
     volume.write_inode(ino, &raw)?;

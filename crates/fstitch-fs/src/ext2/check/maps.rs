@@ -120,11 +120,11 @@ fn block_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u3
     let log_cluster = volume.shape.log_cluster;
     let len = idx(volume.shape.group_clusters(group));
     let mut map = Bitmap { bytes: &mut bytes, len, changed: false };
-    let owned = |state: &State, at: usize| state.used.word(u64::from(start >> log_cluster) + wide(at));
+    let owned = |state: &State, at: usize| state.used.word((start >> log_cluster) + wide(at));
     // The blocks of a run of bits.
     let blocks = |run: (usize, usize)| {
-        let first = start + (small(run.0) << log_cluster);
-        first..first + (small(run.1) << log_cluster)
+        let first = start + (wide(run.0) << log_cluster);
+        first..first + (wide(run.1) << log_cluster)
     };
     for run in map.runs(true, |at| owned(state, at)) {
         let text = format!("blocks {:?} are marked used, nothing owns them", blocks(run));

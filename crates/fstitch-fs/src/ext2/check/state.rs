@@ -39,11 +39,11 @@ impl Volume<'_> {
     }
 
     pub(super) fn blocks(&self) -> u64 {
-        u64::from(self.shape.blocks_count)
+        self.shape.blocks_count
     }
 
     /// Whether a pointer may point at `block`.
-    pub(super) fn is_valid(&self, block: u32) -> bool {
+    pub(super) fn is_valid(&self, block: u64) -> bool {
         block >= self.shape.first_data_block().max(1) && block < self.shape.blocks_count
     }
 }
@@ -128,7 +128,7 @@ pub(super) struct State {
     /// (parent, child) for each name of a directory.
     pub(super) edges: Vec<(u32, u32)>,
     /// Extended attribute blocks.
-    pub(super) xattrs: BTreeMap<u32, XattrUse>,
+    pub(super) xattrs: BTreeMap<u64, XattrUse>,
     /// Inodes that hold values of attributes.
     pub(super) value_inodes: BTreeSet<u32>,
     /// How many entries refer to inodes for their values.
@@ -282,12 +282,12 @@ impl State {
     }
 
     /// The cluster that holds `block`.
-    fn cluster(&self, block: u32) -> u64 {
-        u64::from(block >> self.log_cluster)
+    fn cluster(&self, block: u64) -> u64 {
+        block >> self.log_cluster
     }
 
     /// Notes a claim of the cluster of `block`, which must be valid; false when it had an owner already.
-    pub(super) fn claim(&mut self, block: u32) -> bool {
+    pub(super) fn claim(&mut self, block: u64) -> bool {
         let cluster = self.cluster(block);
         if !self.used.set(cluster) {
             return true;
@@ -297,20 +297,20 @@ impl State {
     }
 
     /// Notes that the cluster of `block` is the volume's own: of what is, several things may be in one.
-    pub(super) fn claim_own(&mut self, block: u32) {
+    pub(super) fn claim_own(&mut self, block: u64) {
         let cluster = self.cluster(block);
         self.used.set(cluster);
     }
 
     /// Notes a claim of the clusters of `count` blocks, if none of them has an owner yet; else false, and nothing is noted.
-    pub(super) fn claim_run(&mut self, first: u32, count: u32) -> bool {
-        let end = (u64::from(first) + u64::from(count)).div_ceil(1 << self.log_cluster);
+    pub(super) fn claim_run(&mut self, first: u64, count: u32) -> bool {
+        let end = (first + u64::from(count)).div_ceil(1 << self.log_cluster);
         let first = self.cluster(first);
         self.used.set_run(first, end.saturating_sub(first))
     }
 
     /// Whether more than one thing claims the cluster of `block`.
-    pub(super) fn is_shared(&self, block: u32) -> bool {
+    pub(super) fn is_shared(&self, block: u64) -> bool {
         self.shared.get(self.cluster(block))
     }
 
@@ -349,12 +349,12 @@ impl State {
     }
 
     /// Whether the cluster of block `at` has an owner, or will have been found to have one.
-    pub(super) fn is_owned(&self, at: u32) -> bool {
+    pub(super) fn is_owned(&self, at: u64) -> bool {
         self.has_owner(at) || self.owned_later.as_ref().is_some_and(|owned| owned.get(self.cluster(at)))
     }
 
     /// Whether the cluster of block `at` has an owner.
-    pub(super) fn has_owner(&self, at: u32) -> bool {
+    pub(super) fn has_owner(&self, at: u64) -> bool {
         self.used.get(self.cluster(at))
     }
 }

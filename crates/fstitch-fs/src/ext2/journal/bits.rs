@@ -19,7 +19,7 @@ impl Pass<'_, '_> {
     pub(in crate::ext2) fn block_bits(&self, group: u32) -> Result<BlockBuf> {
         let (_, _, descriptor) = self.descriptor(group)?;
         if !descriptor.is_block_uninit() {
-            return self.read(BlockNo(u64::from(descriptor.block_bitmap)), BlockKind::BlockBitmap);
+            return self.read(BlockNo(descriptor.block_bitmap), BlockKind::BlockBitmap);
         }
         let mut bits = BlockBuf::zeroed(self.volume.block_size());
         fill_unwritten(&mut bits, &self.shape, group, &descriptor);
@@ -28,7 +28,7 @@ impl Pass<'_, '_> {
 
     /// Sets or clears the bits of clusters, by their blocks, and counts them.
     pub(in crate::ext2) fn mark_blocks(&mut self, runs: &Runs, used: bool) -> Result<()> {
-        let mut by_group: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let mut by_group: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         let mut last = None;
         for block in runs.blocks() {
             // Blocks are in order.
@@ -38,17 +38,12 @@ impl Pass<'_, '_> {
         }
         for (group, blocks) in by_group {
             let mut bits = self.block_bits(group)?;
-            let start = self.shape.group_start(group);
             for &block in &blocks {
-                let bit = (block - start) >> self.shape.log_cluster;
+                let bit = self.shape.bit_of(block);
                 let (byte, mask) = (&mut bits[idx(bit / 8)], 1 << (bit % 8));
                 if (*byte & mask != 0) == used {
                     let what = if used { "in use by another" } else { "free already" };
-                    return Err(Error::corrupt(
-                        self.what,
-                        BlockNo(u64::from(block)),
-                        format!("it is {what}"),
-                    ));
+                    return Err(Error::corrupt(self.what, BlockNo(block), format!("it is {what}")));
                 }
                 *byte ^= mask;
             }
@@ -60,7 +55,7 @@ impl Pass<'_, '_> {
     fn put_block_bits(&mut self, group: u32, bits: BlockBuf, (count, used): (u32, bool)) -> Result<()> {
         let (no, offset, descriptor) = self.descriptor(group)?;
         self.summed.groups.insert(group);
-        *self.change(BlockNo(u64::from(descriptor.block_bitmap)), BlockKind::BlockBitmap)? = bits;
+        *self.change(BlockNo(descriptor.block_bitmap), BlockKind::BlockBitmap)? = bits;
         let has_flags = self.shape.sums != Sums::None;
         let raw = &mut self.change(no, BlockKind::GroupDescriptor)?[offset..];
         let free = u32::from(BG_FREE_BLOCKS_COUNT.get(raw));
@@ -80,7 +75,7 @@ impl Pass<'_, '_> {
         let bit = (ino - 1) % per_group;
         let (no, offset, descriptor) = self.descriptor(group)?;
         self.summed.groups.insert(group);
-        let bitmap = BlockNo(u64::from(descriptor.inode_bitmap));
+        let bitmap = BlockNo(descriptor.inode_bitmap);
         let bits = self.change(bitmap, BlockKind::InodeBitmap)?;
         if descriptor.is_inode_uninit() {
             bits.fill(0);

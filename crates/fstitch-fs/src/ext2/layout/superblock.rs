@@ -7,9 +7,9 @@ use fstitch_core::{Error, Le, Result, Structure};
 
 use super::checksum::{CHECKSUM_CRC32C, Sums, is_superblock_right, seal_superblock};
 use super::feature::{Features, compat, incompat, ro_compat};
-use super::field::fields;
+use super::field::{Field, fields};
 use super::group::DESCRIPTOR_SIZE;
-use crate::ext2::num::idx;
+use crate::ext2::num::{high32, idx, low32};
 
 /// Where the superblock starts, in bytes from the volume's start.
 pub const SUPERBLOCK_OFFSET: usize = 1024;
@@ -29,6 +29,10 @@ const LOG_CLUSTER_MAX: u32 = 12;
 pub const REVISION_OLD: u32 = 0;
 /// Revision 1: features, inode sizes.
 pub const REVISION_DYNAMIC: u32 = 1;
+/// Blocks that extents can name: 48 bits.
+pub const BLOCKS_MAX: u64 = 1 << 48;
+/// Groups whose inodes, eight at least in each, can have 32-bit numbers.
+const GROUPS_MAX: u64 = 1 << 29;
 /// The first inode for ordinary files in revision 0.
 pub const OLD_FIRST_INO: u32 = 11;
 /// The root directory's inode.
@@ -167,6 +171,50 @@ fields! {
     S_CHECKSUM: u32 @ 0x3fc;
 }
 
+/// A count of blocks in two halves, of which the high one means something with the feature `64bit` only.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockCount {
+    low: Field<u32>,
+    high: Field<u32>,
+}
+
+/// Blocks.
+pub const BLOCKS: BlockCount = BlockCount { low: S_BLOCKS_COUNT, high: S_BLOCKS_COUNT_HI };
+/// Blocks reserved for the privileged user.
+pub const RESERVED_BLOCKS: BlockCount = BlockCount { low: S_R_BLOCKS_COUNT, high: S_R_BLOCKS_COUNT_HI };
+/// Free blocks (summary).
+pub const FREE_BLOCKS: BlockCount = BlockCount { low: S_FREE_BLOCKS_COUNT, high: S_FREE_BLOCKS_COUNT_HI };
+
+impl BlockCount {
+    /// The fields with its halves.
+    #[must_use]
+    pub const fn halves(self) -> (Field<u32>, Field<u32>) {
+        (self.low, self.high)
+    }
+
+    /// The count in a superblock.
+    #[must_use]
+    pub fn get(self, raw: &[u8]) -> u64 {
+        let high = if is_large(raw) { u64::from(self.high.get(raw)) << 32 } else { 0 };
+        u64::from(self.low.get(raw)) | high
+    }
+
+    /// Puts it into a superblock whose features say how many bits it has: the most that these can say, if it is more.
+    pub fn put(self, raw: &mut [u8], count: u64) {
+        if is_large(raw) {
+            self.low.put(raw, low32(count));
+            self.high.put(raw, high32(count));
+        } else {
+            self.low.put(raw, low32(count.min(u64::from(u32::MAX))));
+        }
+    }
+}
+
+/// Whether a superblock has the feature `64bit`.
+fn is_large(raw: &[u8]) -> bool {
+    S_REV_LEVEL.get(raw) >= REVISION_DYNAMIC && S_FEATURE_INCOMPAT.get(raw) & incompat::BIT64 != 0
+}
+
 /// The volume's identifier: 16 bytes from here.
 pub const S_UUID: usize = 0x68;
 /// The volume's name: 16 bytes from here.
@@ -197,11 +245,11 @@ pub struct Superblock {
     /// Inodes.
     pub inodes_count: u32,
     /// Blocks.
-    pub blocks_count: u32,
+    pub blocks_count: u64,
     /// Blocks reserved for privileged callers.
-    pub reserved_blocks: u32,
+    pub reserved_blocks: u64,
     /// Free blocks (summary).
-    pub free_blocks: u32,
+    pub free_blocks: u64,
     /// Free inodes (summary).
     pub free_inodes: u32,
     /// Bytes per block: a power of two from 1024 to 65536.
@@ -336,9 +384,9 @@ impl Superblock {
         };
         Self {
             inodes_count: S_INODES_COUNT.get(raw),
-            blocks_count: S_BLOCKS_COUNT.get(raw),
-            reserved_blocks: S_R_BLOCKS_COUNT.get(raw),
-            free_blocks: S_FREE_BLOCKS_COUNT.get(raw),
+            blocks_count: BLOCKS.get(raw),
+            reserved_blocks: RESERVED_BLOCKS.get(raw),
+            free_blocks: FREE_BLOCKS.get(raw),
             free_inodes: S_FREE_INODES_COUNT.get(raw),
             block_size,
             blocks_per_group: S_BLOCKS_PER_GROUP.get(raw),
@@ -402,7 +450,7 @@ impl Superblock {
     /// What the features of ext4 allow and we do not know.
     fn check_later(&self, raw: &[u8]) -> Result<()> {
         let features = &self.features;
-        if features.has_incompat(incompat::BIT64) && S_BLOCKS_COUNT_HI.get(raw) != 0 {
+        if self.blocks_count >> 32 != 0 {
             return Err(Error::Unsupported("a volume of 2^32 blocks or more (feature 64bit)".into()));
         }
         if features.has_sums() && S_CHECKSUM_TYPE.get(raw) != CHECKSUM_CRC32C {
@@ -445,7 +493,7 @@ impl Superblock {
         {
             return Err(damaged(format!("inode size {}", self.inode_size)));
         }
-        let first = S_FIRST_DATA_BLOCK.get(raw);
+        let first = u64::from(S_FIRST_DATA_BLOCK.get(raw));
         if first != self.first_data_block() {
             return Err(damaged(format!("first data block {first}, expected {}", self.first_data_block())));
         }
@@ -462,10 +510,14 @@ impl Superblock {
         if inodes < self.inodes_per_block() || inodes > bits {
             return Err(damaged(format!("{inodes} inodes per group, expected at most {bits}")));
         }
-        if self.blocks_count <= self.first_data_block() {
+        if self.blocks_count <= self.first_data_block() || self.blocks_count > BLOCKS_MAX {
             return Err(damaged(format!("{} blocks", self.blocks_count)));
         }
-        if u64::from(self.blocks_count) * u64::from(self.block_size) > device_bytes {
+        let groups = (self.blocks_count - self.first_data_block()).div_ceil(u64::from(per_group));
+        if groups > GROUPS_MAX {
+            return Err(damaged(format!("{groups} groups")));
+        }
+        if self.blocks_count > device_bytes / u64::from(self.block_size) {
             return Err(damaged(format!(
                 "{} blocks of {} bytes, but the device has only {device_bytes} bytes",
                 self.blocks_count, self.block_size
@@ -512,13 +564,13 @@ impl Superblock {
 
     /// The first block of the first group. With clusters of several blocks that is block 0 always, since a group begins with a cluster.
     #[must_use]
-    pub const fn first_data_block(&self) -> u32 {
+    pub const fn first_data_block(&self) -> u64 {
         if self.block_size == 1024 && self.log_cluster == 0 { 1 } else { 0 }
     }
 
     /// The block that holds the superblock.
     #[must_use]
-    pub const fn superblock_no(&self) -> u32 {
+    pub const fn superblock_no(&self) -> u64 {
         if self.block_size == 1024 { 1 } else { 0 }
     }
 
@@ -554,25 +606,37 @@ impl Superblock {
 
     /// The cluster that holds `block`, counted from the first group's first one: the bits of all block bitmaps in a row.
     #[must_use]
-    pub const fn cluster_of(&self, block: u32) -> u32 {
+    pub const fn cluster_of(&self, block: u64) -> u64 {
         (block - self.first_data_block()) >> self.log_cluster
     }
 
     /// The run of whole clusters of the volume in which the blocks `start..end` are, as far as the volume reaches.
     #[must_use]
-    pub fn whole_clusters(&self, (start, end): (u32, u32)) -> (u32, u32) {
+    pub fn whole_clusters(&self, (start, end): (u64, u64)) -> (u64, u64) {
         if !self.has_clusters() || start >= end {
             return (start, end);
         }
         // The first one begins with block 0.
-        let whole = u64::from(end).next_multiple_of(u64::from(self.cluster_blocks()));
-        let end = u32::try_from(whole).unwrap_or(u32::MAX).min(self.blocks_count.max(end));
+        let whole = end.next_multiple_of(u64::from(self.cluster_blocks()));
+        let end = whole.min(self.blocks_count.max(end));
         (start >> self.log_cluster << self.log_cluster, end)
+    }
+
+    /// The bit of `block` in its group's block bitmap.
+    #[must_use]
+    pub fn bit_of(&self, block: u64) -> u32 {
+        low32(block - self.group_start(self.group_of(block))) >> self.log_cluster
+    }
+
+    /// So many bits of a block bitmap as blocks.
+    #[must_use]
+    pub const fn blocks_of(&self, bits: u32) -> u64 {
+        (bits as u64) << self.log_cluster
     }
 
     /// The first block of cluster `cluster`.
     #[must_use]
-    pub const fn cluster_start(&self, cluster: u32) -> u32 {
+    pub const fn cluster_start(&self, cluster: u64) -> u64 {
         self.first_data_block() + (cluster << self.log_cluster)
     }
 
@@ -584,26 +648,32 @@ impl Superblock {
 
     /// Groups.
     #[must_use]
-    pub const fn group_count(&self) -> u32 {
-        (self.blocks_count - self.first_data_block()).div_ceil(self.blocks_per_group)
+    pub fn group_count(&self) -> u32 {
+        low32((self.blocks_count - self.first_data_block()).div_ceil(u64::from(self.blocks_per_group)))
     }
 
     /// The first block of `group`, which must exist.
     #[must_use]
-    pub const fn group_start(&self, group: u32) -> u32 {
-        self.first_data_block() + group * self.blocks_per_group
+    pub fn group_start(&self, group: u32) -> u64 {
+        self.first_data_block() + u64::from(group) * u64::from(self.blocks_per_group)
+    }
+
+    /// Whether a file may have `block`, as far as the volume's ends tell.
+    #[must_use]
+    pub const fn is_for_files(&self, block: u64) -> bool {
+        block > self.first_data_block() && block < self.blocks_count
     }
 
     /// Blocks of `group`: the last one may be short.
     #[must_use]
     pub fn group_blocks(&self, group: u32) -> u32 {
-        self.blocks_per_group.min(self.blocks_count - self.group_start(group))
+        low32(u64::from(self.blocks_per_group).min(self.blocks_count - self.group_start(group)))
     }
 
     /// The group that `block` lies in, which must be a block from the first data block on.
     #[must_use]
-    pub const fn group_of(&self, block: u32) -> u32 {
-        (block - self.first_data_block()) / self.blocks_per_group
+    pub fn group_of(&self, block: u64) -> u32 {
+        low32((block - self.first_data_block()) / u64::from(self.blocks_per_group))
     }
 
     /// The group that inode `ino` (from 1) lies in.
@@ -653,29 +723,29 @@ impl Superblock {
 
     /// Where block `index` of the descriptor table lies.
     #[must_use]
-    pub fn descriptor_block(&self, index: u32) -> u32 {
+    pub fn descriptor_block(&self, index: u32) -> u64 {
         if index < self.packed_descriptor_blocks() {
-            return self.superblock_no() + 1 + index;
+            return self.superblock_no() + 1 + u64::from(index);
         }
         let group = index * self.descriptors_per_block();
-        self.head_of(group) + u32::from(self.has_superblock(group))
+        self.head_of(group) + u64::from(self.has_superblock(group))
     }
 
     /// Where `group` has its copies of the superblock and of descriptors, if it has any: at its start, but for a boot block before
     /// the superblock itself.
     #[must_use]
-    pub const fn head_of(&self, group: u32) -> u32 {
+    pub fn head_of(&self, group: u32) -> u64 {
         if group == 0 { self.superblock_no() } else { self.group_start(group) }
     }
 
     /// All blocks of the descriptor table, in order.
-    pub fn all_descriptor_blocks(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn all_descriptor_blocks(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.descriptor_blocks()).map(|index| self.descriptor_block(index))
     }
 
     /// The block and the byte in it where the descriptor of `group` starts.
     #[must_use]
-    pub fn descriptor_place(&self, group: u32) -> (u32, usize) {
+    pub fn descriptor_place(&self, group: u32) -> (u64, usize) {
         let per_block = self.descriptors_per_block();
         (self.descriptor_block(group / per_block), idx(group % per_block) * self.descriptor_size())
     }
@@ -695,7 +765,7 @@ impl Superblock {
     pub fn group_overhead(&self, group: u32) -> u32 {
         let copied = self.has_superblock(group);
         // A boot block, where the first group begins before the superblock.
-        let before = self.head_of(group) - self.group_start(group);
+        let before = low32(self.head_of(group) - self.group_start(group));
         if group / self.descriptors_per_block() >= self.first_meta_bg {
             return before + u32::from(copied) + u32::from(self.has_own_descriptors(group));
         }
@@ -756,16 +826,20 @@ impl Superblock {
         if self.is_dynamic() {
             self.encode_dynamic(raw, group);
         }
+        // The features say how many bits these have.
+        BLOCKS.put(raw, self.blocks_count);
+        RESERVED_BLOCKS.put(raw, self.reserved_blocks);
+        FREE_BLOCKS.put(raw, self.free_blocks);
+        if self.is_dynamic() {
+            seal_superblock(raw);
+        }
     }
 
     fn encode_shape(&self, raw: &mut [u8]) {
         let log_size = self.block_size.trailing_zeros() - 10;
         S_INODES_COUNT.put(raw, self.inodes_count);
-        S_BLOCKS_COUNT.put(raw, self.blocks_count);
-        S_R_BLOCKS_COUNT.put(raw, self.reserved_blocks);
-        S_FREE_BLOCKS_COUNT.put(raw, self.free_blocks);
         S_FREE_INODES_COUNT.put(raw, self.free_inodes);
-        S_FIRST_DATA_BLOCK.put(raw, self.first_data_block());
+        S_FIRST_DATA_BLOCK.put(raw, low32(self.first_data_block()));
         S_LOG_BLOCK_SIZE.put(raw, log_size);
         S_LOG_FRAG_SIZE.put(raw, log_size + u32::from(self.log_cluster));
         S_BLOCKS_PER_GROUP.put(raw, self.blocks_per_group);
@@ -788,7 +862,6 @@ impl Superblock {
         S_MIN_EXTRA_ISIZE.put(raw, self.extra_isize_min);
         S_WANT_EXTRA_ISIZE.put(raw, self.extra_isize_want);
         S_FLAGS.put(raw, self.flags);
-        seal_superblock(raw);
     }
 }
 

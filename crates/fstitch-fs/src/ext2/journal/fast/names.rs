@@ -219,7 +219,7 @@ impl Apply<'_, '_, '_> {
 
     fn read_names(&self, dir: &Loaded) -> Result<Names> {
         let count = dir.disk.size / u64::from(self.pass.shape.block_size);
-        if count > u64::from(self.pass.shape.blocks_count) {
+        if count > self.pass.shape.blocks_count {
             return Err(damaged(format!("directory {} has {count} blocks", dir.ino)));
         }
         let mut names = Names { blocks: Vec::new(), places: BTreeMap::new(), room: Vec::new() };
@@ -268,12 +268,12 @@ impl Apply<'_, '_, '_> {
         }
         let at = self.names(dir)?.blocks.len();
         // The next one of the cluster that the directory ends in, or the first of another.
-        let before = self.names(dir)?.blocks.last().map(|no| small(no.index()));
+        let before = self.names(dir)?.blocks.last().map(|no| no.get());
         let block = match before.filter(|_| small(at) % self.pass.shape.cluster_blocks() != 0) {
             Some(before) => before + 1,
             None => self.space.take(self.pass, self.pass.shape.group_start(dir.group))?,
         };
-        let no = BlockNo(u64::from(block));
+        let no = BlockNo(block);
         let extent = Extent { block: small(at), len: 1, start: block, unwritten: false };
         self.edit_tree(dir, |tree| tree.insert(extent))?;
         dir.disk.size = wide(at + 1) * u64::from(self.pass.shape.block_size);

@@ -15,7 +15,7 @@ use crate::ext2::runs::Runs;
 pub(super) struct Space {
     /// What records give to files, and what was taken here.
     claimed: Runs,
-    taken: BTreeSet<u32>,
+    taken: BTreeSet<u64>,
 }
 
 impl Space {
@@ -24,16 +24,16 @@ impl Space {
     }
 
     /// The first block of a cluster that is free, was free before the records, and is not used by any of them. From `near` on, and around.
-    pub(super) fn take(&mut self, pass: &Pass<'_, '_>, near: u32) -> Result<u32> {
+    pub(super) fn take(&mut self, pass: &Pass<'_, '_>, near: u64) -> Result<u64> {
         let groups = pass.shape.group_count();
         let first = pass.shape.group_of(near);
         for group in (first..groups).chain(0..first) {
             let bits = pass.block_bits(group)?;
             let start = pass.shape.group_start(group);
             let mut at = start;
-            let ratio = pass.shape.cluster_blocks();
-            while at + (ratio - 1) < start + pass.shape.group_blocks(group) {
-                let bit = (at - start) >> pass.shape.log_cluster;
+            let ratio = u64::from(pass.shape.cluster_blocks());
+            while at + (ratio - 1) < start + u64::from(pass.shape.group_blocks(group)) {
+                let bit = pass.shape.bit_of(at);
                 if let Some(end) = self.claimed.holds(at) {
                     at = end;
                 } else if bits[idx(bit / 8)] & 1 << (bit % 8) == 0 && !self.taken.contains(&at) {
@@ -68,7 +68,7 @@ impl Apply<'_, '_, '_> {
             }
             self.put(&orphan)?;
         }
-        let whole = |runs: Vec<(u32, u32)>| {
+        let whole = |runs: Vec<(u64, u64)>| {
             Runs::of(runs.into_iter().map(|run| self.pass.shape.whole_clusters(run)).collect())
         };
         let (had, has) = (whole(std::mem::take(&mut self.had)), whole(has));
@@ -77,15 +77,15 @@ impl Apply<'_, '_, '_> {
     }
 
     /// Sets the inode's storage to what its map has, in clusters; its runs.
-    fn count_storage(&self, orphan: &mut Loaded) -> Result<Vec<(u32, u32)>> {
+    fn count_storage(&self, orphan: &mut Loaded) -> Result<Vec<(u64, u64)>> {
         let shape = &self.pass.shape;
         let (mut runs, mut count) = (Vec::new(), u64::from(orphan.disk.xattr_block != 0));
         let mut last = None;
         self.pass.each_run(orphan, &mut |first, len, is_node| {
-            runs.push((first, first + len));
-            let (from, to) = (shape.cluster_of(first), shape.cluster_of(first + (len - 1)));
+            runs.push((first, first + u64::from(len)));
+            let (from, to) = (shape.cluster_of(first), shape.cluster_of(first + u64::from(len - 1)));
             // Blocks of a cluster come behind each other in the order of the file.
-            count += u64::from(to - from) + u64::from(is_node || last != Some(from));
+            count += to - from + u64::from(is_node || last != Some(from));
             if !is_node {
                 last = Some(to);
             }
