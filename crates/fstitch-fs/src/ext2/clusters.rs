@@ -99,7 +99,8 @@ impl Ext2 {
         let place = self.place_in_cluster(index);
         if let Some(start) = self.own_cluster(inode, self.file_cluster(index))? {
             let count = want.min(self.sb.cluster_blocks() - place);
-            let run = Run { start: start + u64::from(place), count, bits: PatchIds::new(), reuse: PatchIds::new() };
+            let run =
+                Run { start: start + u64::from(place), count, bits: PatchIds::new(), reuse: PatchIds::new() };
             return Ok(Taken { run, is_new: false });
         }
         let mut want = want;

@@ -353,8 +353,8 @@ impl Ext2 {
         for no in 0..self.sb.group_count() {
             let (_, offset) = self.sb.descriptor_place(no);
             let bytes = &tx.data(&blocks[idx(no / self.sb.descriptors_per_block())])[offset..];
-            free_blocks = free_blocks
-                .saturating_add(u64::from(BG_FREE_BLOCKS_COUNT.get(bytes)) << self.sb.log_cluster);
+            free_blocks =
+                free_blocks.saturating_add(u64::from(BG_FREE_BLOCKS_COUNT.get(bytes)) << self.sb.log_cluster);
             free_inodes = free_inodes.saturating_add(u32::from(BG_FREE_INODES_COUNT.get(bytes)));
         }
         (free_blocks, free_inodes)

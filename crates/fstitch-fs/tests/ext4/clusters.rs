@@ -17,10 +17,10 @@ use fstitch_fs::arrange::{Arrangement, open};
 use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
 use fstitch_fs::ext2::file_map;
-use fstitch_fs::ext2::layout::checksum::Sums;
+use fstitch_fs::ext2::layout::checksum::{Sums, seal_superblock};
 use fstitch_fs::ext2::layout::extent::{EE_START_LO, EXTENT_HEADER};
 use fstitch_fs::ext2::layout::inode::{I_BLOCK, I_BLOCKS, I_FLAGS, place};
-use fstitch_fs::ext2::layout::superblock::Superblock;
+use fstitch_fs::ext2::layout::superblock::{S_STATE, STATE_ERROR, Superblock};
 use fstitch_fs::uhfs::Uhfs;
 
 use super::cut::{Lossy, is_thorough};
@@ -646,4 +646,32 @@ fn their_size_stays() {
         let refused = fstitch_fs::ext2::resize::resize(&*device, blocks, NOW, &mut |_, _| ()).unwrap_err();
         assert!(refused.to_string().contains("bigalloc"), "{refused}");
     }
+}
+
+#[test]
+fn nothing_is_reclaimed_where_there_are_errors() {
+    if !have("mke2fs") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-clusters-errors");
+    let image = made(&scratch, SHAPES[0].1);
+    let device = device(image);
+    let fs = mounted(&device, Consistency::Ordered);
+    Ours(&fs).act("file", &Act::Write { offset: 1000, bytes: vec![7; 6000] });
+    fs.unmount().unwrap();
+    drop(fs);
+    // As whoever finds damage leaves it.
+    let mut damaged = Damaged::of(device.image());
+    S_STATE.put(&mut damaged.image[1024..2048], STATE_ERROR);
+    seal_superblock(&mut damaged.image[1024..2048]);
+    let device = super::device(damaged.image);
+    let fs = mounted(&device, Consistency::Ordered);
+    let refusal = fs.reclaim().unwrap().refusal.unwrap_or_default();
+    assert!(refusal.contains("clusters"), "{refusal}");
+    Ours(&fs).act("other", &Act::Write { offset: 1000, bytes: vec![7; 6000] });
+    fs.unmount().unwrap();
+    drop(fs);
+    let options = fstitch_core::RepairOptions { mode: RepairMode::Yes, now: NOW };
+    assert_eq!(repair_ext2(&*device, options).unwrap().left.total, 0);
+    e2fsck_is_content(&scratch, "mended", &device.image());
 }

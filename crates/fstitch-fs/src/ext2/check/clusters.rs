@@ -51,7 +51,8 @@ impl Clusters {
         let before = u32::from(known.is_some());
         totals.blocks += u64::from(last - first + 1 - before);
         let own = extent.start >> shape.log_cluster;
-        let is_placed = place_in_cluster(shape, extent.start) == place_in_cluster(shape, u64::from(extent.block));
+        let is_placed =
+            place_in_cluster(shape, extent.start) == place_in_cluster(shape, u64::from(extent.block));
         if !is_placed || known.is_some_and(|(_, of_volume)| of_volume != Some(own)) {
             let (blocks, at) = (extent.block..=extent.block + (extent.len - 1), extent.start);
             let text =

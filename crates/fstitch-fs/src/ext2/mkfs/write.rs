@@ -184,7 +184,7 @@ impl<'a> Writer<'a> {
             owner: (0, 0),
             size: count * self.plan.block_size,
             sectors: narrow(
-                (self.clusters(count) + nodes) * self.plan.block_size / 512 << self.plan.log_cluster,
+                ((self.clusters(count) + nodes) * self.plan.block_size / 512) << self.plan.log_cluster,
             ),
             flags: if self.plan.features.extent { EXTENTS_FL } else { 0 },
             pointers: map.root,

@@ -269,7 +269,7 @@ impl Apply<'_, '_, '_> {
         let at = self.names(dir)?.blocks.len();
         // The next one of the cluster that the directory ends in, or the first of another.
         let before = self.names(dir)?.blocks.last().map(|no| no.get());
-        let block = match before.filter(|_| small(at) % self.pass.shape.cluster_blocks() != 0) {
+        let block = match before.filter(|_| !small(at).is_multiple_of(self.pass.shape.cluster_blocks())) {
             Some(before) => before + 1,
             None => self.space.take(self.pass, self.pass.shape.group_start(dir.group))?,
         };
