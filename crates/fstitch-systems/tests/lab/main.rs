@@ -177,9 +177,9 @@ fn files_of_clusters() {
         lawful(system, "extents-random", 8, 8);
     }
     for system in ["ext4-ordered-nosum-o0-p32", "ext4-full-b4096-k24576-p32"] {
-        lawful(system, "extents-random", 6, 8);
+        lawful(system, "extents-random", 12, 8);
     }
-    lawful("ext4-ordered-p32", "deep", 24, 8);
+    lawful("ext4-ordered-p32", "deep", 64, 8);
 }
 
 /// An operation of several steps is whole wherever a transaction ends.
