@@ -67,7 +67,7 @@ impl Ext2Anatomy {
         if let Some(&(_, kind)) = self.owners.get(&block) {
             return Some(kind);
         }
-        let (no, first) = (block, self.volume.first_data_block());
+        let (no, first) = (block, self.volume.superblock_no());
         // Where blocks are larger than that, the superblock is behind a kibibyte of nothing.
         if no == first {
             return Some(BlockKind::Superblock);
@@ -77,7 +77,7 @@ impl Ext2Anatomy {
         }
         let group = self.volume.group_of(no);
         let descriptor = self.groups.get(size(group))?;
-        let start = self.volume.group_start(group);
+        let start = self.volume.head_of(group);
         // A copy of the superblock and the descriptors stands before the bitmaps, in some groups.
         let copies = match descriptor.block_bitmap.min(descriptor.inode_bitmap) {
             bitmap if bitmap > start + u64::from(self.volume.descriptor_blocks()) => {

@@ -65,7 +65,8 @@ pub struct Ext2System {
     /// Bytes that one step of a large operation dirties.
     pub step_kib: u32,
     /// What is peculiar about the volume, as the sum of 1 (no extended attributes yet), 2 (no large files yet), 4 (an index
-    /// over `/d`), 8 (`/f` and `/g` share their attributes) and 16 (what is in `/i` lies in its inodes).
+    /// over `/d`), 8 (`/f` and `/g` share their attributes), 16 (what is in `/i` lies in its inodes) and 32 (blocks are taken in
+    /// clusters of four).
     pub peculiar: u32,
     /// Blocks of the journal, for the mechanisms that keep one.
     pub journal_blocks: u32,
@@ -205,9 +206,17 @@ impl Ext2System {
             && (1..=1 << 20).contains(&self.step_kib)
             && self.peculiar <= peculiar::ALL
             && (self.is_ext4 && self.inode_size > 128 || self.peculiar & peculiar::INSIDE == 0)
+            && self.has_clusters_rightly()
             && (1024..=1 << 20).contains(&self.journal_blocks)
             && self.external <= u32::from(self.is_journaled())
             && (!self.is_ext4 || self.external == 0)
+    }
+
+    /// Clusters are of ext4 with a journal, and what is edited by hand is edited block by block.
+    fn has_clusters_rightly(&self) -> bool {
+        let edited = peculiar::SHARED_ATTRIBUTES | peculiar::INDEX | peculiar::INSIDE;
+        self.peculiar & peculiar::CLUSTERS == 0
+            || self.is_ext4 && self.is_journaled() && self.peculiar & edited == 0
     }
 
     /// The sizes that suit the format: inodes of ext4 have room for all of their sums.
@@ -406,6 +415,10 @@ impl System for Ext2System {
         options.features.resize_inode = false;
         options.features.ext_attr = self.peculiar & peculiar::NO_ATTRIBUTES == 0;
         options.features.inline_data = self.peculiar & peculiar::INSIDE != 0;
+        if self.peculiar & peculiar::CLUSTERS != 0 {
+            options.features.bigalloc = true;
+            options.cluster_size = Some(4 * self.block_size);
+        }
         options.features.large_file = self.peculiar & peculiar::NO_LARGE_FILES == 0;
         let (volume, journal) = self.split(&&image)?;
         mkfs(&volume, &options, &mut |_, _| {})?;

@@ -14,8 +14,10 @@ pub const INDEX: u32 = 4;
 pub const SHARED_ATTRIBUTES: u32 = 8;
 /// What is in `/i` lies in its inodes: files of 30, 50, 100 and 100 bytes, directories with names and without.
 pub const INSIDE: u32 = 16;
+/// Blocks are taken in clusters of four.
+pub const CLUSTERS: u32 = 32;
 /// All of them.
-pub const ALL: u32 = 31;
+pub const ALL: u32 = 63;
 
 /// The flag of an indexed directory, and where it and the pointers lie in an inode.
 const INDEX_FLAG: u32 = 0x1000;

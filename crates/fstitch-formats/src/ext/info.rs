@@ -27,6 +27,8 @@ struct Info {
     /// `clean`, `in use or not cleanly unmounted`, or `has errors`.
     state: &'static str,
     block_size_bytes: u32,
+    /// What is taken at once: blocks, but with `bigalloc` several of them.
+    cluster_size_bytes: u32,
     blocks: u64,
     free_blocks: u64,
     reserved_blocks: u64,
@@ -61,7 +63,7 @@ struct Group {
     block_bitmap: u64,
     inode_bitmap: u64,
     inode_table: u64,
-    free_blocks: u16,
+    free_blocks: u32,
     free_inodes: u16,
     directories: u16,
     /// Inodes at the table's end that were never used.
@@ -112,7 +114,7 @@ fn read_groups(device: &dyn BlockDevice, volume: &Superblock) -> Result<Vec<Grou
             block_bitmap: found.block_bitmap,
             inode_bitmap: found.inode_bitmap,
             inode_table: found.inode_table,
-            free_blocks: found.free_blocks,
+            free_blocks: u32::from(found.free_blocks) << volume.log_cluster,
             free_inodes: found.free_inodes,
             directories: found.used_dirs,
             unused_inodes: found.itable_unused,
@@ -142,6 +144,7 @@ fn collect(volume: &Superblock, groups: Vec<Group>) -> Info {
         read_only_because: volume.features.read_only_because(),
         state,
         block_size_bytes: volume.block_size,
+        cluster_size_bytes: volume.block_size << volume.log_cluster,
         blocks: volume.blocks_count,
         // The totals in the superblock may be stale after a crash; the groups' are what counts.
         free_blocks: groups.iter().map(|group| u64::from(group.free_blocks)).sum(),
@@ -216,6 +219,7 @@ fn lines(info: &Info) -> Vec<(&'static str, String)> {
             "size",
             format!("{} in {} blocks of {} bytes", show::size(size), info.blocks, info.block_size_bytes),
         ),
+        ("clusters", clusters(info)),
         (
             "free",
             format!("{} in {} blocks, {} reserved", show::size(free), info.free_blocks, info.reserved_blocks),
@@ -230,6 +234,14 @@ fn lines(info: &Info) -> Vec<(&'static str, String)> {
         ("checked", info.checked_at.clone()),
     ];
     lines.into_iter().chain(info.journal.iter().flat_map(Shown::lines)).collect()
+}
+
+/// What is taken at once, where that is more than a block.
+fn clusters(info: &Info) -> String {
+    match info.cluster_size_bytes / info.block_size_bytes {
+        1 => String::new(),
+        blocks => format!("{} bytes, {blocks} blocks", info.cluster_size_bytes),
+    }
 }
 
 /// The groups as a table.

@@ -41,8 +41,15 @@ pub const WORDS: &[Word] = &[
         name: "features",
         letter: 'O',
         value: "LIST",
-        about: "Features, ^NAME to switch one off: has_journal, ext_attr, resize_inode, dir_index, sparse_super2, stable_inodes, orphan_file, filetype, meta_bg, extent, 64bit, flex_bg, ea_inode, metadata_csum_seed, large_dir, inline_data, sparse_super, large_file, huge_file, uninit_bg, dir_nlink, extra_isize, metadata_csum; `none` for none",
+        about: "Features, ^NAME to switch one off: has_journal, ext_attr, resize_inode, dir_index, sparse_super2, stable_inodes, orphan_file, filetype, meta_bg, extent, 64bit, flex_bg, ea_inode, metadata_csum_seed, large_dir, inline_data, sparse_super, large_file, huge_file, uninit_bg, dir_nlink, extra_isize, bigalloc, metadata_csum; `none` for none",
         kind: WordKind::List,
+    },
+    Word {
+        name: "cluster-size",
+        letter: 'C',
+        value: "BYTES",
+        about: "With bigalloc: what is taken at once, a power of two; 16 blocks by default",
+        kind: WordKind::Number(1, 1 << 28, None),
     },
     Word {
         name: "groups-per-flex",
@@ -70,6 +77,7 @@ pub struct Plan {
 #[derive(Serialize)]
 struct Shown {
     block_size_bytes: u32,
+    cluster_size_bytes: u32,
     blocks: u64,
     groups: u64,
     inodes: u64,
@@ -90,6 +98,7 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
     let seed = if asked.is_repeatable { MkfsOptions::hash_seed_for(&asked.uuid) } else { asked.random };
     let mut options = MkfsOptions::new(asked.uuid, seed, asked.now);
     options.block_size = asked.block_size;
+    options.cluster_size = asked.number("cluster-size");
     options.inode_size = asked.number("inode-size");
     options.inodes = asked.number("inodes");
     options.bytes_per_inode = asked.number("bytes-per-inode");
@@ -164,6 +173,7 @@ impl Making for Plan {
 fn made(name: &'static str, options: &MkfsOptions, summary: &MkfsSummary) -> Result<Made> {
     let shown = Shown {
         block_size_bytes: summary.block_size,
+        cluster_size_bytes: summary.cluster_size,
         blocks: summary.blocks,
         groups: summary.groups,
         inodes: summary.inodes,

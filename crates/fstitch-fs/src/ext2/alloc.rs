@@ -5,6 +5,10 @@
 //! come after that clearing explicitly ([`Run::reuse`]). A bit is cleared after the pointer to the block was
 //! ([`FreedAfter::Pointer`]), or at once if the medium never held that pointer.
 //!
+//! **Clusters.** A bit stands for a cluster, so blocks are wished for and taken in whole ones: a [`Run`] begins with the first block of one and has what
+//! was asked for of it, the rest of its last cluster is taken with it. Blocks that are given back or freed take all of their clusters with them: who
+//! keeps some of a cluster does not free it ([`super::clusters`]).
+//!
 //! **Placement.** Data goes where the caller wants it, in runs as long as possible. Indirect and attribute
 //! blocks come from the group's end, downwards, so that they do not cut data runs in two ([D] §2.2.5).
 //! Blocks whose old pointer may still be on the medium are taken only when nothing else is free.
@@ -17,6 +21,7 @@ use super::groups::{Map, OpenGroup};
 use super::inode::Inode;
 use super::layout::feature::incompat;
 use super::layout::group::BG_FREE_BLOCKS_COUNT;
+use super::layout::superblock::Superblock;
 use super::num::low32;
 use super::volume::Ext2;
 use super::windows::Avoid;
@@ -50,6 +55,13 @@ pub(super) struct Run {
     pub(super) reuse: PatchIds,
 }
 
+impl Run {
+    /// So many blocks of it at most: others lie in its last cluster, which goes with it.
+    fn of(self, blocks: u32) -> Self {
+        Self { count: self.count.min(blocks), ..self }
+    }
+}
+
 /// When blocks and inodes are free on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FreedAfter {
@@ -69,7 +81,7 @@ impl FreedAfter {
     }
 }
 
-/// What one search accepts.
+/// What one search accepts, in clusters once it is under way.
 #[derive(Clone, Copy)]
 pub(super) struct Wish {
     goal: Goal,
@@ -116,6 +128,12 @@ impl Wish {
         Self { only_there: true, ..self }
     }
 
+    /// The same in clusters.
+    fn in_clusters(self, shape: &Superblock) -> Self {
+        let [want, least, take] = [self.want, self.least, self.take].map(|blocks| shape.clusters(blocks));
+        Self { want, least, take, ..self }
+    }
+
     /// The same in another group.
     fn at_group(self, no: u32) -> Self {
         let goal = match self.goal {
@@ -155,7 +173,9 @@ impl Ext2 {
     }
 
     fn find_blocks(&self, caller: &Caller, wish: Wish) -> Result<Run> {
-        let want = low32(self.blocks_for(caller).min(u64::from(wish.want)));
+        let blocks = wish.want;
+        let wish = wish.in_clusters(&self.sb);
+        let want = low32(self.clusters_for(caller).min(u64::from(wish.want)));
         if want == 0 {
             return Err(Errno::NOSPC.into());
         }
@@ -171,7 +191,7 @@ impl Ext2 {
         for (groups, least, pending, berth) in tries {
             let wish = Wish { want, take: want, least, pending, berth, ..wish };
             if let Some(run) = self.search_groups(first, groups, wish)? {
-                return Ok(run);
+                return Ok(run.of(blocks));
             }
         }
         Err(Errno::NOSPC.into())
@@ -185,20 +205,24 @@ impl Ext2 {
         want: u32,
         least: u32,
     ) -> Result<Option<Run>> {
-        if u64::from(want) > self.blocks_for(caller) {
+        let wish = Wish { least, ..Wish::new(goal, want).low(low) }.in_clusters(&self.sb);
+        if u64::from(wish.want) > self.clusters_for(caller) {
             return Ok(None);
         }
-        let first = self.first_group(goal);
-        self.search_groups(first, self.sb.group_count(), Wish { least, ..Wish::new(goal, want).low(low) })
+        let found = self.search_groups(self.first_group(goal), self.sb.group_count(), wish)?;
+        Ok(found.map(|run| run.of(want)))
     }
 
     /// Takes blocks as wished for, if there are any nearby.
     pub(super) fn try_wish(&self, caller: &Caller, wish: Wish) -> Result<Option<Run>> {
-        if u64::from(wish.take) > self.blocks_for(caller) {
+        let blocks = wish.take;
+        let wish = wish.in_clusters(&self.sb);
+        if u64::from(wish.take) > self.clusters_for(caller) {
             return Ok(None);
         }
         let groups = if wish.only_there { 1 } else { NEIGHBOURHOOD.min(self.sb.group_count()) };
-        self.search_groups(self.first_group(wish.goal), groups, wish)
+        let found = self.search_groups(self.first_group(wish.goal), groups, wish)?;
+        Ok(found.map(|run| run.of(blocks)))
     }
 
     /// Whether an inode gets only blocks that pointers can name: its map is, or will be, one of pointers.
@@ -264,9 +288,13 @@ impl Ext2 {
 
     fn search_group(&self, no: u32, wish: Wish) -> Result<Option<Run>> {
         let mut open = self.open_group(no, Map::Blocks)?;
-        let end = self.sb.group_blocks(no);
+        // Whole clusters.
+        let end = self.sb.group_blocks(no) >> self.sb.log_cluster;
+        if end == 0 {
+            return Ok(None);
+        }
         let near = match wish.goal {
-            Goal::Block(block) => low32(block - self.sb.group_start(no)),
+            Goal::Block(block) => self.sb.clusters(low32(block - self.sb.group_start(no))),
             Goal::Group(_) | Goal::Apart(_) => open.state.block_cursor,
         };
         let near = near.min(end - 1);
@@ -324,7 +352,8 @@ impl Ext2 {
     /// Marks a free run as used.
     fn take_run(&self, tx: &mut Tx<'_>, open: &OpenGroup<'_>, bit: u32, count: u32) -> Run {
         let reuse = open.state.pending_blocks.reuse(bit, bit + count);
-        self.watch.blocks(self.sb.group_start(open.group.no) + u64::from(bit), count);
+        let start = self.sb.group_start(open.group.no) + self.sb.blocks_of(bit);
+        self.watch.blocks(start, count << self.sb.log_cluster);
         // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
         let mut bits = tx.bits(&open.map, bit, count, true, &[]);
         if tx.state(open.state.block_map) != PatchState::Committed {
@@ -332,8 +361,8 @@ impl Ext2 {
         }
         let taken = i32::try_from(count).expect("at most 32768 bits");
         open.adjust(tx, BG_FREE_BLOCKS_COUNT, -taken);
-        self.adjust_free_blocks(tx, -i64::from(taken));
-        Run { start: self.sb.group_start(open.group.no) + u64::from(bit), count, bits, reuse }
+        self.adjust_free_blocks(tx, -i64::from(taken) << self.sb.log_cluster);
+        Run { start, count: count << self.sb.log_cluster, bits, reuse }
     }
 
     /// Gives back blocks that were taken and never pointed at.
@@ -342,33 +371,36 @@ impl Ext2 {
         let _leaked = self.free_blocks(run.start, run.count, FreedAfter::Nothing);
     }
 
-    /// Frees blocks `start..start + count`. Blocks that are free already are damage: they are left alone, the
+    /// Frees the clusters of blocks `start..start + count`. Those that are free already are damage: they are left alone, the
     /// others are freed, and nothing is written any more.
     pub(super) fn free_blocks(&self, start: u64, count: u32, after: FreedAfter) -> Result<()> {
+        let (start, end) = self.sb.whole_clusters((start, start + u64::from(count)));
         // While the bits are still set: once they are clear, the contents may be somebody else's.
-        self.drop_contents(start, count, after);
-        let (mut at, end) = (start, start + u64::from(count));
+        self.drop_contents(start, low32(end - start), after);
+        let mut at = start;
         while at < end {
             let no = self.sb.group_of(at);
             let first = self.sb.group_start(no);
             let stop = end.min(first + u64::from(self.sb.group_blocks(no)));
             let mut open = self.open_group(no, Map::Blocks)?;
-            self.free_bits(&mut open, low32(at - first), low32(stop - first), after);
+            let (from, to) = (self.sb.bit_of(at), self.sb.clusters(low32(stop - first)));
+            self.free_bits(&mut open, from, to, after);
             at = stop;
         }
         Ok(())
     }
 
     fn free_bits(&self, open: &mut OpenGroup<'_>, from: u32, to: u32, after: FreedAfter) {
-        self.watch.blocks(self.sb.group_start(open.group.no) + u64::from(from), to - from);
+        let start = self.sb.group_start(open.group.no);
+        self.watch.blocks(start + self.sb.blocks_of(from), (to - from) << self.sb.log_cluster);
         let mut tx = self.cache.lock();
         let used: Vec<_> = bitmap::runs(tx.data(&open.map), true, from, to).collect();
         let mut freed = 0;
         for (bit, count) in used {
             // After the clearing of the pointer: a block that is free on the medium has no pointer there.
             tx.bits(&open.map, bit, count, false, after.befores());
-            for block in bit..bit + count {
-                tx.forget(BlockNo(self.sb.group_start(open.group.no) + u64::from(block)));
+            for block in self.sb.blocks_of(bit)..self.sb.blocks_of(bit + count) {
+                tx.forget(BlockNo(start + block));
             }
             if let FreedAfter::Pointer(patch) = after {
                 open.state.pending_blocks.insert(bit, bit + count, patch, &tx);
@@ -377,11 +409,12 @@ impl Ext2 {
         }
         let delta = i32::try_from(freed).expect("at most 32768 bits");
         open.adjust(&mut tx, BG_FREE_BLOCKS_COUNT, delta);
-        self.adjust_free_blocks(&mut tx, i64::from(delta));
+        self.adjust_free_blocks(&mut tx, i64::from(delta) << self.sb.log_cluster);
         drop(tx);
         if freed < to - from {
             let what = Structure::BlockBitmap(u64::from(open.group.no));
-            let problem = format!("{} blocks of a file were free already", to - from - freed);
+            let what_of = if self.sb.has_clusters() { "clusters" } else { "blocks" };
+            let problem = format!("{} {what_of} of a file were free already", to - from - freed);
             self.found_damage(&Error::corrupt(what, open.map.no(), problem));
         }
     }
@@ -406,7 +439,7 @@ impl Ext2 {
     pub(super) fn is_used(&self, block: u64) -> Result<bool> {
         let no = self.sb.group_of(block);
         let open = self.open_group(no, Map::Blocks)?;
-        let bit = low32(block - self.sb.group_start(no));
+        let bit = self.sb.bit_of(block);
         let tx = self.cache.lock();
         Ok(bitmap::all(tx.data(&open.map), true, bit, bit + 1))
     }

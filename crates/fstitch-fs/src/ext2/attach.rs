@@ -45,6 +45,9 @@ impl Ext2 {
         if inode.has_extents() {
             return self.allocate_extent(caller, inode, index, want);
         }
+        if self.sb.has_clusters() {
+            return Err(inode.damaged("mapped by pointers, on a volume with clusters"));
+        }
         let path = self.path(index)?;
         let room = path.leaf_first + path.leaf_len - index;
         let want = want.min(room);
@@ -144,7 +147,14 @@ impl Ext2 {
     pub(super) fn give_back_allocation(&self, inode: &mut Inode, allocation: Allocation) {
         let start = allocation.start.get();
         let count = small(idx64(allocation.count));
-        self.give_back_run(&Run { start, count, bits: allocation.bits, reuse: allocation.reuse });
+        if self.sb.has_clusters() {
+            // What cannot be found out leaks, which is lawful but reported.
+            if let Err(error) = self.give_back_clusters(inode, &allocation) {
+                self.found_damage(&error);
+            }
+        } else {
+            self.give_back_run(&Run { start, count, bits: allocation.bits, reuse: allocation.reuse });
+        }
         inode.outstanding = inode.outstanding.saturating_sub(1);
         self.close_window(inode);
         inode.last = None;
@@ -295,16 +305,18 @@ impl Ext2 {
     }
 
     /// Adds to the inode's count of blocks: a hint, without dependencies.
-    pub(super) fn add_sectors(&self, tx: &mut Tx<'_>, inode: &mut Inode, block: &Block, blocks: u32) {
+    pub(super) fn add_sectors(&self, tx: &mut Tx<'_>, inode: &mut Inode, block: &Block, clusters: u32) {
         self.watch.inode(inode.ino);
-        inode.disk.sectors = inode.disk.sectors.saturating_add(u64::from(blocks) * self.sectors_per_block());
+        inode.disk.sectors =
+            inode.disk.sectors.saturating_add(u64::from(clusters) * self.sectors_per_cluster());
         self.put_sectors(tx, inode, block);
     }
 
     /// Takes from the inode's count of blocks.
-    pub(super) fn sub_sectors(&self, tx: &mut Tx<'_>, inode: &mut Inode, block: &Block, blocks: u32) {
+    pub(super) fn sub_sectors(&self, tx: &mut Tx<'_>, inode: &mut Inode, block: &Block, clusters: u32) {
         self.watch.inode(inode.ino);
-        inode.disk.sectors = inode.disk.sectors.saturating_sub(u64::from(blocks) * self.sectors_per_block());
+        inode.disk.sectors =
+            inode.disk.sectors.saturating_sub(u64::from(clusters) * self.sectors_per_cluster());
         self.put_sectors(tx, inode, block);
     }
 }

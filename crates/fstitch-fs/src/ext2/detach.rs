@@ -47,15 +47,24 @@ pub(super) struct Removal<'a> {
     to: u64,
     befores: &'a [PatchId],
     pointers: PatchIds,
-    /// Blocks freed, indirect ones included.
+    /// Clusters freed, those of indirect blocks included: blocks, where these are taken alone.
     pub(super) freed: u32,
+    /// The last cluster that was met of a map which goes as a whole.
+    pub(super) last_cluster: Option<u64>,
     /// The first damage or failure met after pointers were cleared: the rest leaks.
     pub(super) failed: Option<Error>,
 }
 
 impl<'a> Removal<'a> {
     pub(super) fn new(from: u64, to: u64, befores: &'a [PatchId]) -> Self {
-        Self { from, to, befores, pointers: PatchIds::new(), freed: 0, failed: None }
+        Self { from, to, befores, pointers: PatchIds::new(), freed: 0, last_cluster: None, failed: None }
+    }
+}
+
+impl Removal<'_> {
+    /// The file blocks that are removed.
+    pub(super) fn range(&self) -> std::ops::Range<u64> {
+        self.from..self.to
     }
 }
 
@@ -98,6 +107,9 @@ impl Ext2 {
         self.watch.inode(inode.ino);
         if inode.has_extents() {
             return self.detach_extents(inode, (from, to), befores);
+        }
+        if self.sb.has_clusters() {
+            return Err(inode.damaged("mapped by pointers, on a volume with clusters"));
         }
         let inode_block = self.inode_block(inode)?;
         inode.leaf.forget();
@@ -356,7 +368,7 @@ impl Ext2 {
             ))
         });
         match outcome {
-            Ok(()) => removal.freed += freed.count,
+            Ok(()) => removal.freed += self.sb.clusters(freed.count),
             Err(error) => drop(removal.failed.get_or_insert(error)),
         }
         freed.count = 0;
@@ -380,6 +392,10 @@ impl Ext2 {
 
     /// Frees all blocks of an inode that `clearing` has cleared; `after` is what that means for the medium.
     pub(super) fn free_all_blocks(&self, blocks: &[u32; POINTERS], after: FreedAfter) -> Result<()> {
+        if self.sb.has_clusters() && blocks.iter().any(|&block| block != 0) {
+            let problem = "a file that is mapped by pointers, on a volume with clusters";
+            return Err(Error::corrupt(Structure::Pointer, None, problem));
+        }
         let mut removal = Removal::new(0, u64::MAX, &[]);
         let mut freed = Freed::default();
         for &block in blocks[..DIRECT].iter().filter(|&&block| block != 0) {

@@ -210,10 +210,8 @@ impl Ext2 {
         if found & BLOCK_UNINIT == 0 {
             for (first, end) in self.own_in(group) {
                 if let Some(free) = bitmap::next(&bytes, false, first, end) {
-                    let problem = format!(
-                        "block {} of the volume's own metadata is marked as free",
-                        start + u64::from(free)
-                    );
+                    let block = start + self.sb.blocks_of(free);
+                    let problem = format!("block {block} of the volume's own metadata is marked as free");
                     return Err(Error::corrupt(
                         Structure::BlockBitmap(u64::from(group.no)),
                         blocks.no(),
@@ -226,7 +224,7 @@ impl Ext2 {
             let unwritten = group.unwritten.load(Ordering::Relaxed);
             let mut tx = self.cache.lock();
             if unwritten & BLOCK_UNINIT == 0 {
-                let free_blocks = bitmap::count_free(&bytes, self.sb.group_blocks(group.no));
+                let free_blocks = bitmap::count_free(&bytes, self.sb.group_clusters(group.no));
                 self.correct(&mut tx, open, BG_FREE_BLOCKS_COUNT, free_blocks);
             }
             if unwritten & INODE_UNINIT == 0 {
@@ -237,9 +235,9 @@ impl Ext2 {
         Ok(())
     }
 
-    /// Reads where all groups have their bitmaps and tables, if that may be in other groups.
+    /// Reads where all groups have their bitmaps and tables, if that may be in other groups, or in clusters that they share.
     pub(super) fn find_own(&self) -> Result<()> {
-        if !self.sb.features.has_incompat(incompat::FLEX_BG) {
+        if !self.sb.features.has_incompat(incompat::FLEX_BG) && !self.sb.has_clusters() {
             return Ok(());
         }
         let mut found = Vec::with_capacity(idx(self.sb.group_count()));
@@ -259,6 +257,11 @@ impl Ext2 {
         Ok(())
     }
 
+    /// Blocks of the clusters that are the volume's own, if they are known.
+    pub(super) fn own_blocks(&self) -> u64 {
+        self.groups.own.get().map_or(0, OwnRuns::count)
+    }
+
     /// The parts of a group that are the volume's own, as bits of its block bitmap.
     pub(super) fn own_in(&self, group: &Group) -> SmallVec<[(u32, u32); 4]> {
         let start = self.sb.group_start(group.no);
@@ -271,7 +274,8 @@ impl Ext2 {
                 &local
             }
         };
-        own.within(start, end).map(|(first, last)| (low32(first - start), low32(last - start))).collect()
+        let bits = |(first, last)| (self.sb.bit_of(first), self.sb.clusters(low32(last - start)));
+        own.within(start, end).map(bits).collect()
     }
 
     /// Sets a group's counter to what its bitmap says and tells the volume's total the difference.
@@ -283,7 +287,7 @@ impl Ext2 {
         }
         open.adjust(tx, field, i32::try_from(delta).expect("both fit 32 bits"));
         if field.offset() == BG_FREE_BLOCKS_COUNT.offset() {
-            self.adjust_free_blocks(tx, delta);
+            self.adjust_free_blocks(tx, delta << self.sb.log_cluster);
         } else {
             self.adjust_free_inodes(tx, delta);
         }
@@ -349,7 +353,8 @@ impl Ext2 {
         for no in 0..self.sb.group_count() {
             let (_, offset) = self.sb.descriptor_place(no);
             let bytes = &tx.data(&blocks[idx(no / self.sb.descriptors_per_block())])[offset..];
-            free_blocks = free_blocks.saturating_add(u64::from(BG_FREE_BLOCKS_COUNT.get(bytes)));
+            free_blocks =
+                free_blocks.saturating_add(u64::from(BG_FREE_BLOCKS_COUNT.get(bytes)) << self.sb.log_cluster);
             free_inodes = free_inodes.saturating_add(u32::from(BG_FREE_INODES_COUNT.get(bytes)));
         }
         (free_blocks, free_inodes)

@@ -12,6 +12,7 @@ use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 
 use super::alloc::Run;
 use super::blockmap::LeafHint;
+use super::clusters::Claims;
 use super::dir::DirMemory;
 use super::extents::NodeHint;
 use super::layout::feature::ro_compat;
@@ -46,6 +47,8 @@ pub struct Inode {
     pub(super) spare_nodes: Vec<Run>,
     /// Allocations not attached or given back yet.
     pub(super) outstanding: u32,
+    /// Clusters of allocations not attached or given back yet.
+    pub(super) claims: Claims,
     /// The indirect block that was met last.
     pub(super) leaf: LeafHint,
     /// The leaf of its extent tree that was met last.
@@ -125,6 +128,7 @@ impl Inode {
             reserved: BTreeMap::new(),
             spare_nodes: Vec::new(),
             outstanding: 0,
+            claims: Claims::new(),
             leaf: LeafHint::default(),
             node_hint: NodeHint::default(),
             last: None,

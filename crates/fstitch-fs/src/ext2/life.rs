@@ -203,7 +203,7 @@ impl Ext2 {
             disk.xattr_block = first.run.start;
         }
         for _ in [&parts.data, &parts.attributes].into_iter().flatten() {
-            disk.sectors += self.sectors_per_block();
+            disk.sectors += self.sectors_per_cluster();
         }
         if let Some(seal) = &self.seal {
             seal.note_new_inode(parts.number.ino);
@@ -278,7 +278,7 @@ impl Ext2 {
             xattr_block: 0,
             block,
             extra_isize,
-            has_values: self.has_values(),
+            has_values: self.has_values() || self.sb.has_clusters(),
         }
     }
 

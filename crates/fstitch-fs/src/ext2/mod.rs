@@ -10,6 +10,7 @@
 //!   seal ── the sums of all that has sums
 //!   journal ── recovery before anything else: replay, orphans
 //!   identity ── label and UUID of a volume that is not in use; resize ── growing one; tuning ── its features and settings
+//!   clusters ── blocks that are taken several at a time
 //!   file_map ── where the blocks of a file lie
 //!   reclaim ── what a crash has left, while the volume is in use; leftovers: what that can be
 //!   layout ── bytes and their meaning; times, device: values in them
@@ -26,6 +27,7 @@ mod attr;
 mod bitmap;
 mod blockmap;
 pub mod check;
+mod clusters;
 mod detach;
 pub mod device;
 mod dir;

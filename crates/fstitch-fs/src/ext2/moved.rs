@@ -147,7 +147,7 @@ impl Ext2 {
         };
         // In the same patch: with what is cut off gone, the old length would show zeros.
         disk.size = if is_dir { wide(self.block_size()) } else { disk.size.min(keep) };
-        disk.sectors += if start.is_some() { self.sectors_per_block() } else { 0 };
+        disk.sectors += if start.is_some() { self.sectors_per_cluster() } else { 0 };
         let mut befores = PatchIds::new();
         let mut patches = PatchIds::new();
         let mut tx = self.cache.lock();

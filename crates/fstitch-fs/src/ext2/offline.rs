@@ -8,7 +8,7 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, Result, Structure};
 use super::layout::checksum::{block_bitmap_sum, kept_of_bitmap_sum, put_block_bitmap_sum};
 use super::layout::group::{BG_FLAGS, BG_FREE_BLOCKS_COUNT, BLOCK_UNINIT, GroupDescriptor};
 use super::layout::superblock::Superblock;
-use super::num::{idx, low32};
+use super::num::idx;
 use super::source::BlockSource;
 use super::view::BlockView;
 
@@ -41,7 +41,7 @@ impl<'a> OfflineGroup<'a> {
             fill_unwritten(&mut bits, shape, group, &descriptor);
         } else {
             volume.read(bits_at, BlockKind::BlockBitmap, &mut bits)?;
-            let sum = shape.sums.bitmap(&bits, shape.blocks_per_group);
+            let sum = shape.sums.bitmap(&bits, shape.clusters_per_group());
             let kept = sum.map(|sum| kept_of_bitmap_sum(sum, raw.len()));
             if kept.is_some_and(|sum| sum != block_bitmap_sum(raw)) {
                 let problem = format!("checksum {:#010x}", block_bitmap_sum(raw));
@@ -51,20 +51,22 @@ impl<'a> OfflineGroup<'a> {
         Ok(Self { shape, group, bits, bits_at, table, table_at, offset })
     }
 
-    /// The bitmap. Bits behind the group's last block mean nothing.
+    /// The bitmap. Bits behind the group's last cluster mean nothing.
     pub(crate) fn bits(&self) -> &[u8] {
         &self.bits
     }
 
-    /// Marks blocks of the group as used or free, counts them, and writes everything.
+    /// Marks the clusters of blocks of the group as used or free, counts them, and writes everything.
     ///
     /// # Errors
     /// `Io`.
     pub(crate) fn mark(mut self, volume: &BlockView<'_>, blocks: &[u64], used: bool) -> Result<()> {
-        for &block in blocks {
-            let bit = low32(block - self.shape.group_start(self.group));
+        let mut bits: Vec<u32> = blocks.iter().map(|&block| self.shape.bit_of(block)).collect();
+        bits.sort_unstable();
+        bits.dedup();
+        for &bit in &bits {
             let (byte, mask) = (&mut self.bits[idx(bit / 8)], 1 << (bit % 8));
-            debug_assert!((*byte & mask != 0) != used, "block {block} changes");
+            debug_assert!((*byte & mask != 0) != used, "bit {bit} changes");
             if used {
                 *byte |= mask;
             } else {
@@ -73,7 +75,7 @@ impl<'a> OfflineGroup<'a> {
         }
         volume.write(self.bits_at, BlockKind::BlockBitmap, &self.bits)?;
         let raw = &mut self.table[self.offset..self.offset + self.shape.descriptor_size()];
-        let count = u16::try_from(blocks.len()).expect("a group has fewer blocks than 2^16");
+        let count = u16::try_from(bits.len()).expect("a group has fewer clusters than 2^16");
         let free = BG_FREE_BLOCKS_COUNT.get(raw);
         let free = if used { free.saturating_sub(count) } else { free.saturating_add(count) };
         BG_FREE_BLOCKS_COUNT.put(raw, free);
@@ -81,7 +83,7 @@ impl<'a> OfflineGroup<'a> {
             let flags = BG_FLAGS.get(raw) & !BLOCK_UNINIT;
             BG_FLAGS.put(raw, flags);
         }
-        if let Some(sum) = self.shape.sums.bitmap(&self.bits, self.shape.blocks_per_group) {
+        if let Some(sum) = self.shape.sums.bitmap(&self.bits, self.shape.clusters_per_group()) {
             put_block_bitmap_sum(raw, sum);
         }
         self.shape.sums.seal_descriptor(self.group, raw);
@@ -101,8 +103,9 @@ pub(crate) fn fill_unwritten(bits: &mut [u8], shape: &Superblock, group: u32, de
     ];
     let end = start + u64::from(len);
     let inside = |(at, count): (u64, u32)| at.max(start)..(at + u64::from(count)).min(end);
-    let padding = len..shape.block_size * 8;
-    for bit in own.into_iter().flat_map(inside).map(|block| low32(block - start)).chain(padding) {
+    let padding = shape.clusters(len)..shape.block_size * 8;
+    let own = own.into_iter().flat_map(inside).map(|block| shape.bit_of(block));
+    for bit in own.chain(padding) {
         bits[idx(bit / 8)] |= 1 << (bit % 8);
     }
 }

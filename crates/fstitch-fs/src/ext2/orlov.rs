@@ -190,7 +190,7 @@ impl Ext2 {
     /// The parent's group, or the next one that is not crowded with directories.
     fn near_group(&self, parent: u32) -> Result<u32> {
         let inodes_min = self.sb.inodes_per_group / 16;
-        let blocks_min = self.sb.blocks_per_group / 16;
+        let blocks_min = self.sb.clusters_per_group() / 16;
         let dirs_max = self.sb.inodes_per_group / 4;
         let mut found = parent;
         self.scan_descriptors((parent, SPREAD_LIMIT), self.sb.group_count(), &mut |no, descriptor| {

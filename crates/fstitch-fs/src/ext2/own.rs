@@ -13,10 +13,10 @@ use super::runs::Runs;
 pub(crate) struct OwnRuns(Runs);
 
 impl OwnRuns {
-    /// What a volume with these descriptors has; those that could not be read are `None`.
+    /// What a volume with these descriptors has, in whole clusters; those that could not be read are `None`.
     pub(crate) fn of(shape: &Superblock, groups: &[Option<GroupDescriptor>]) -> Self {
         let table = shape.inode_table_blocks();
-        let mut runs = vec![(0, shape.first_data_block() + 1)];
+        let mut runs = vec![(0, shape.superblock_no() + 1)];
         for (group, at) in (0..shape.group_count()).zip(groups) {
             let start = shape.group_start(group);
             runs.push((start, start + u64::from(shape.group_overhead(group).min(shape.group_blocks(group)))));
@@ -25,7 +25,13 @@ impl OwnRuns {
                 runs.extend(parts.map(|(first, count)| (first, first.saturating_add(u64::from(count)))));
             }
         }
-        Self(Runs::of(runs))
+        // Files share no cluster with them.
+        Self(Runs::of(runs.into_iter().map(|run| shape.whole_clusters(run)).collect()))
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.count()
     }
 
     /// What a group has that has all of its own in itself.

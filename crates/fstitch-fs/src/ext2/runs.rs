@@ -54,6 +54,11 @@ impl Runs {
         Self::of(left)
     }
 
+    /// How many blocks they are.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.iter().map(|&(start, end)| end - start).sum()
+    }
+
     /// All blocks, in order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().flat_map(|&(start, end)| start..end)

@@ -154,7 +154,7 @@ impl Sealer {
         self.sums.bitmap(
             bytes,
             match kind {
-                BlockKind::BlockBitmap => self.shape.blocks_per_group,
+                BlockKind::BlockBitmap => self.shape.clusters_per_group(),
                 _ => self.shape.inodes_per_group,
             },
         )
@@ -176,7 +176,7 @@ impl Sealer {
     /// The groups whose descriptors are in `block`.
     fn groups_in(&self, block: u64) -> std::ops::Range<u32> {
         let (shape, per_block) = (&self.shape, self.shape.descriptors_per_block());
-        let Some(within) = block.checked_sub(shape.first_data_block() + 1) else { return 0..0 };
+        let Some(within) = block.checked_sub(shape.superblock_no() + 1) else { return 0..0 };
         let index = if within < u64::from(shape.packed_descriptor_blocks()) {
             low32(within)
         } else {
@@ -264,7 +264,7 @@ impl Seal for Sealer {
     fn seal(&self, block: BlockNo, kind: BlockKind, owner: u64, image: &mut [u8]) {
         let no = block.get();
         match kind {
-            BlockKind::Superblock if no == self.shape.first_data_block() => {
+            BlockKind::Superblock if no == self.shape.superblock_no() => {
                 let raw = &mut image[self.shape.offset_in_block()..];
                 keep_sum(&mut raw[..SUPERBLOCK_SIZE]);
                 seal_superblock(raw);

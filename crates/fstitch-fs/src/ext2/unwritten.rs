@@ -37,7 +37,7 @@ impl Ext2 {
             return Ok(());
         }
         if unwritten & BLOCK_UNINIT != 0 {
-            let mut contents = self.padded(self.sb.group_blocks(group.no));
+            let mut contents = self.padded(self.sb.group_clusters(group.no));
             for (first, end) in self.own_in(group) {
                 set(&mut contents, first, end);
             }

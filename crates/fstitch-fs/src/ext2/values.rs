@@ -256,8 +256,9 @@ impl Ext2 {
     /// Units of 512 bytes that an inode's storage counts for its values.
     pub(super) fn value_sectors(&self, sets: [&XattrSet; 2]) -> u64 {
         let all = sets.into_iter().flat_map(|set| &set.0).filter_map(|attribute| attribute.elsewhere);
-        let blocks: u64 = all.map(|at| wide(idx(at.size).div_ceil(self.block_size()))).sum();
-        blocks * self.sectors_per_block()
+        let cluster = self.block_size() << self.sb.log_cluster;
+        let clusters: u64 = all.map(|at| wide(idx(at.size).div_ceil(cluster))).sum();
+        clusters * self.sectors_per_cluster()
     }
 
     /// The same attribute with its value elsewhere, to see whether that would fit.

@@ -199,6 +199,7 @@ impl Ext2 {
             },
             symlink_max: idx(self.sb.block_size) - 1,
             block_size: self.block_size(),
+            shift_unit: self.block_size() << self.sb.log_cluster,
         }
     }
 
@@ -221,6 +222,11 @@ impl Ext2 {
     /// Units of 512 bytes in a block.
     pub(super) fn sectors_per_block(&self) -> u64 {
         u64::from(self.sb.block_size / 512)
+    }
+
+    /// Units of 512 bytes in a cluster: what an inode's storage counts.
+    pub(super) fn sectors_per_cluster(&self) -> u64 {
+        self.sectors_per_block() << self.sb.log_cluster
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -289,14 +295,16 @@ impl Ext2 {
         self.adjust(tx, S_FREE_INODES_COUNT, delta);
     }
 
-    /// How many blocks `caller` may take: all free ones, less the reserved ones for ordinary callers. While the
+    /// How many clusters `caller` may take: all free ones, less the reserved ones for ordinary callers. While the
     /// counters cannot be trusted they refuse nothing.
-    pub(super) fn blocks_for(&self, caller: &Caller) -> u64 {
+    pub(super) fn clusters_for(&self, caller: &Caller) -> u64 {
         if !self.totals_trusted.load(Ordering::Acquire) {
             return u64::MAX;
         }
         let free = self.free_blocks_now(&self.cache.lock());
-        if self.is_privileged(caller) { free } else { free.saturating_sub(self.sb.reserved_blocks) }
+        let log = self.sb.log_cluster;
+        let reserved = if self.is_privileged(caller) { 0 } else { self.sb.reserved_blocks >> log };
+        (free >> log).saturating_sub(reserved)
     }
 
     fn is_privileged(&self, caller: &Caller) -> bool {
@@ -358,6 +366,9 @@ impl Ext2 {
     /// Blocks that never hold files.
     fn overhead_blocks(&self) -> u64 {
         *self.overhead.get_or_init(|| {
+            if self.sb.has_clusters() {
+                return self.own_blocks();
+            }
             let per_group = 2 + self.sb.inode_table_blocks();
             let all: u64 = (0..self.sb.group_count())
                 .map(|group| u64::from(self.sb.group_overhead(group)) + u64::from(per_group))

@@ -20,6 +20,8 @@ use super::volume::Ext2;
 const MOST: usize = 8;
 /// The smallest and the largest window, in blocks.
 const SIZES: (u64, u64) = (16, 8192);
+/// A window has so many clusters at least.
+const CLUSTERS: u64 = 4;
 /// A window is so many times as long as its file.
 const TIMES: u64 = 4;
 /// Allocations of more blocks than these are runs anyway.
@@ -112,7 +114,9 @@ impl Ext2 {
             inode.window = inode.window.saturating_sub(run.count);
             return Ok(run);
         }
-        let size = (TIMES * (index + u64::from(want)).next_power_of_two()).clamp(SIZES.0, SIZES.1);
+        let least = SIZES.0.max(CLUSTERS * u64::from(self.sb.cluster_blocks()));
+        let size = TIMES * (index + u64::from(want)).next_power_of_two();
+        let size = size.clamp(least, SIZES.1.max(least));
         let room = want + u32::try_from(size).expect("a window is small");
         let wishes = [
             plain.keeping((room, want + (room - want) / 4), 0).only_there(),

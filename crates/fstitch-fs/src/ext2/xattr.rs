@@ -445,9 +445,9 @@ impl Ext2 {
         let had = inode.disk.xattr_block != 0;
         inode.disk.xattr_block = to;
         match (had, to != 0) {
-            (false, true) => inode.disk.sectors += self.sectors_per_block(),
+            (false, true) => inode.disk.sectors += self.sectors_per_cluster(),
             (true, false) => {
-                inode.disk.sectors = inode.disk.sectors.saturating_sub(self.sectors_per_block());
+                inode.disk.sectors = inode.disk.sectors.saturating_sub(self.sectors_per_cluster());
             }
             _ => {}
         }

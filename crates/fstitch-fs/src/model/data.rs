@@ -149,7 +149,8 @@ impl State {
         mode: FallocateMode,
     ) -> Result<()> {
         let node = self.node(ino)?;
-        let (unit, size) = (u64::from(self.options.block_size), node.attr.size);
+        let unit = u64::from(self.options.shift_unit.unwrap_or(self.options.block_size));
+        let size = node.attr.size;
         let before = node.bytes()?.allocated();
         let collapses = mode == FallocateMode::CollapseRange;
         if !self.options.shifts {

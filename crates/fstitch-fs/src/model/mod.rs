@@ -46,6 +46,8 @@ const ROOT: InodeNo = InodeNo(2);
 pub struct ModelOptions {
     /// Bytes per block: the unit of storage, holes and `st_blocks`; a multiple of 512.
     pub block_size: u32,
+    /// Bytes of which ranges that come and go in a file are multiples, if that is not a block.
+    pub shift_unit: Option<u32>,
     /// Blocks for contents.
     pub blocks: u64,
     /// Inodes, the root included.
@@ -72,6 +74,7 @@ impl Default for ModelOptions {
     fn default() -> Self {
         Self {
             block_size: 4096,
+            shift_unit: None,
             blocks: 1 << 20,
             inodes: 1 << 20,
             name_max: 255,

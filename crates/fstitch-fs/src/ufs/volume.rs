@@ -87,6 +87,7 @@ impl Ufs {
             size_max: self.sb.size_max(),
             symlink_max: SYMLINK_MAX,
             block_size: self.sb.fragment_len(),
+            shift_unit: self.sb.fragment_len(),
         }
     }
 

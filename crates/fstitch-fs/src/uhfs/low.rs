@@ -40,6 +40,8 @@ pub struct Limits {
     pub symlink_max: usize,
     /// Bytes in a block.
     pub block_size: usize,
+    /// Bytes of which ranges that come and go in a file are multiples.
+    pub shift_unit: usize,
 }
 
 /// An inode to be made.

@@ -79,7 +79,7 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// As the kernel's ext4 answers, in its order.
     fn check_shift(&self, state: &State<L::Inode>, shifting: &Shifting) -> Result<()> {
         let &Shifting { offset, len, shift } = shifting;
-        let (unit, size) = (long(self.block_size()), self.low.attr(state.inode()).size);
+        let (unit, size) = (long(self.low.limits().shift_unit), self.low.attr(state.inode()).size);
         if !self.low.can_shift(state.inode()) {
             return Err(Errno::OPNOTSUPP.into());
         }

@@ -261,6 +261,75 @@ fn volumes_are_those_of_mke2fs() {
     }
 }
 
+/// Volumes with clusters: sizes in KiB and of blocks and clusters, and what else is asked for.
+const CLUSTERS: [(u64, u32, u32, &str); 14] = [
+    (16_384, 1024, 4096, ""),
+    (65_536, 1024, 4096, ""),
+    (65_536, 1024, 16_384, ""),
+    (65_536, 1024, 2048, "^flex_bg"),
+    (65_536, 2048, 8192, ""),
+    (65_536, 4096, 65_536, ""),
+    (262_144, 1024, 16_384, "orphan_file"),
+    (262_144, 4096, 16_384, "^has_journal"),
+    // Without a journal, which would be in pieces there.
+    (1 << 20, 1024, 2048, "^resize_inode,^has_journal"),
+    (1 << 20, 4096, 8192, "sparse_super2"),
+    (3 << 20, 4096, 65_536, "^metadata_csum,uninit_bg"),
+    (262_144, 1024, 65_536, "^64bit"),
+    (3 << 20, 2048, 4096, "^resize_inode,meta_bg,^has_journal"),
+    (20 << 20, 4096, 65_536, "^flex_bg"),
+];
+
+fn with_clusters(block_size: u32, cluster_size: u32, list: &str) -> MkfsOptions {
+    MkfsOptions {
+        block_size: Some(block_size),
+        cluster_size: Some(cluster_size),
+        ..with_features(&format!("bigalloc,{list}"))
+    }
+}
+
+#[test]
+fn volumes_with_clusters_are_those_of_mke2fs() {
+    if !have("mke2fs") || !have("dumpe2fs") {
+        return;
+    }
+    let scratch = Scratch::new("mkfs4-clusters");
+    for (kib, block_size, cluster_size, list) in CLUSTERS {
+        let options = with_clusters(block_size, cluster_size, list);
+        as_mke2fs(&scratch, kib, &options, &["-C", &cluster_size.to_string()]);
+    }
+    let usual = MkfsOptions { cluster_size: None, ..with_clusters(1024, 0, "") };
+    as_mke2fs(&scratch, 65_536, &usual, &[]);
+}
+
+#[test]
+fn volumes_with_clusters_of_any_size_are_sound() {
+    if !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("mkfs4-cluster-sizes");
+    for (block_size, ratio) in [(1024, 2), (1024, 4), (1024, 64), (2048, 8), (4096, 1), (4096, 4), (8192, 16)]
+    {
+        for kib in [20_000, 33_003, 70_001, 140_003] {
+            for list in ["", "orphan_file,mmp", "^flex_bg,^resize_inode", "inline_data,ea_inode,fast_commit"]
+            {
+                let options = with_clusters(block_size, block_size * ratio, list);
+                judge(&scratch, &format!("b{block_size} of {ratio} {list} {kib}k"), kib, &options);
+            }
+        }
+    }
+    for (options, named) in [
+        (with_clusters(4096, 2048, ""), "clusters of 2048"),
+        (with_clusters(1024, 1 << 23, ""), "clusters of"),
+        (with_clusters(1024, 5000, ""), "clusters of 5000"),
+        (MkfsOptions { cluster_size: Some(4096), ..options() }, "without feature bigalloc"),
+    ] {
+        let device = MemDevice::new(512, 80_000);
+        let refused = mkfs(&device, &options, &mut |_, _| {}).expect_err(named).to_string();
+        assert!(refused.contains(named), "{refused}");
+    }
+}
+
 /// A mount by the kernel, taken away with the value.
 struct KernelMount(String);
 
@@ -321,6 +390,9 @@ fn the_kernel_uses_what_we_make() {
         }
     }
     cases.extend(SWITCHES.iter().map(|list| ((*list).to_owned(), with_features(list))));
+    for (block_size, cluster_size) in [(1024, 4096), (1024, 65_536), (2048, 16_384), (4096, 16_384)] {
+        cases.push((format!("clusters of {cluster_size}"), with_clusters(block_size, cluster_size, "")));
+    }
     for (name, options) in cases {
         let device = SparseFile::create(&image, 512, 40 << 20);
         mkfs(&device, &options, &mut |_, _| {}).unwrap_or_else(|error| panic!("{name}: {error}"));

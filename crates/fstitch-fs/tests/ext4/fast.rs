@@ -15,13 +15,14 @@ use super::tree::Tree;
 use super::{NOW, device, e2fsck_is_content, kernel, made, mounted, recovered};
 
 /// What `mke2fs` is told beside `fast_commit`.
-const SHAPES: [(&str, &[&str]); 7] = [
+const SHAPES: [(&str, &[&str]); 8] = [
     ("1K", &["-b", "1024", "-O", "fast_commit"]),
     ("4K", &["-b", "4096", "-O", "fast_commit"]),
     ("small-groups", &["-b", "1024", "-g", "1024", "-N", "4096", "-O", "fast_commit"]),
     ("no-csum", &["-b", "2048", "-O", "fast_commit,^metadata_csum"]),
     ("uninit_bg", &["-b", "1024", "-g", "2048", "-O", "fast_commit,^metadata_csum,uninit_bg"]),
     ("seed", &["-O", "fast_commit,metadata_csum_seed,orphan_file"]),
+    ("bigalloc", &["-b", "1024", "-C", "4096", "-g", "1024", "-O", "fast_commit,bigalloc"]),
     ("no-64bit", &["-b", "1024", "-O", "fast_commit,^64bit,^flex_bg"]),
 ];
 
@@ -48,8 +49,8 @@ fn fast_commits_of_the_kernel_are_applied_as_the_kernel_does() {
     }
     let scratch = Scratch::new("ext4-fast");
     let mut applied = 0;
-    // With sums, without, and with those of groups; the others with `FSTITCH_CUTS`.
-    let sample = [SHAPES[0], SHAPES[3], SHAPES[4]];
+    // With sums, without, and with those of groups, and with clusters; the others with `FSTITCH_CUTS`.
+    let sample = [SHAPES[0], SHAPES[3], SHAPES[4], SHAPES[6]];
     for &(name, options) in if is_thorough() { &SHAPES[..] } else { &sample } {
         let image = made(&scratch, options);
         let Some(moments) = kernel::written_fast(&scratch, &image) else { return };
@@ -78,7 +79,7 @@ fn a_recovery_with_fast_commits_may_be_cut_at_every_write() {
     let scratch = Scratch::new("ext4-fast-cut");
     let mut cuts = 0;
     // All steps of all shapes were cut once, which takes minutes: these have names, a new directory, pieces of a file.
-    for ((name, options), steps) in [(SHAPES[0], [1, 4]), (SHAPES[4], [2, 3])] {
+    for ((name, options), steps) in [(SHAPES[0], [1, 4]), (SHAPES[4], [2, 3]), (SHAPES[6], [1, 3])] {
         let image = made(&scratch, options);
         let Some(moments) = kernel::written_fast(&scratch, &image) else { return };
         for (step, left) in moments.into_iter().enumerate().filter(|(step, _)| steps.contains(step)) {

@@ -2,6 +2,7 @@
 //! different, or damaged.
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
+mod clusters;
 mod cut;
 mod fast;
 mod features;
@@ -60,6 +61,17 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("inline_data-512", &["-O", "inline_data,^metadata_csum", "-b", "1024", "-I", "512"]),
     ("ea_inode", &["-O", "ea_inode", "-b", "1024"]),
     ("ea_inode-inline_data", &["-O", "ea_inode,inline_data,^metadata_csum"]),
+    ("bigalloc", &["-O", "bigalloc", "-C", "16384", "-b", "4096"]),
+    ("bigalloc-1K", &["-O", "bigalloc", "-C", "4096", "-b", "1024"]),
+    (
+        "bigalloc-groups",
+        &["-O", "bigalloc,^metadata_csum,uninit_bg", "-C", "2048", "-b", "1024", "-g", "512"],
+    ),
+    ("bigalloc-no-flex", &["-O", "bigalloc,^flex_bg", "-C", "16384", "-b", "2048", "-g", "512"]),
+    (
+        "bigalloc-all",
+        &["-O", "bigalloc,ea_inode,inline_data,orphan_file,^64bit", "-C", "65536", "-b", "1024"],
+    ),
     ("not-lazy", &["-E", "lazy_itable_init=0,lazy_journal_init=0"]),
 ];
 
@@ -67,7 +79,6 @@ const SHAPES: &[(&str, &[&str])] = &[
 const READ_ONLY: &[(&str, &[&str])] = &[
     ("quota", &["-O", "quota"]),
     ("project", &["-O", "project,quota"]),
-    ("bigalloc", &["-O", "bigalloc", "-C", "16384", "-b", "4096"]),
     ("casefold", &["-O", "casefold"]),
     ("verity", &["-O", "verity"]),
     ("encrypt", &["-O", "encrypt"]),

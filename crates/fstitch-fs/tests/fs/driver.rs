@@ -67,6 +67,11 @@ pub trait Medium {
     fn shifts(&self) -> bool {
         false
     }
+
+    /// Bytes of which ranges that come and go are multiples, if that is not a block.
+    fn shift_unit(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// A file system with the inodes that are held on it.
@@ -94,8 +99,16 @@ pub fn compare(medium: &dyn Medium, block_size: u32, clock: &Arc<ManualClock>, o
     let link_max = medium.link_max();
     let unwritten = medium.has_unwritten();
     let shifts = medium.shifts();
-    let options =
-        ModelOptions { block_size, link_max, atime: false, unwritten, shifts, ..ModelOptions::default() };
+    let shift_unit = medium.shift_unit();
+    let options = ModelOptions {
+        block_size,
+        shift_unit,
+        link_max,
+        atime: false,
+        unwritten,
+        shifts,
+        ..ModelOptions::default()
+    };
     let model = Model::with(options, Arc::<ManualClock>::clone(clock));
     if let Some((name, perm)) = medium.born_with() {
         model.mkdir(&CALLER, model.root(), name, perm).unwrap();

@@ -84,25 +84,34 @@ pub struct ExtentMedium {
     options: CacheOptions,
     mode: Consistency,
     clock: Arc<ManualClock>,
+    cluster_size: Option<u32>,
 }
 
 impl ExtentMedium {
     pub fn new(block_size: u32, options: CacheOptions, mode: Consistency) -> Option<Self> {
-        let mut image = made(block_size)?;
-        // What is free is not zero.
-        let zero = vec![0; to_usize(block_size)];
-        let used = used_blocks(&image, block_size);
-        for (no, block) in image.chunks_exact_mut(to_usize(block_size)).enumerate() {
-            if !used[no] && *block == zero[..] {
-                block.fill(0xdb);
-            }
-        }
-        Some(Self::of(image, block_size, options, mode))
+        Some(Self::of(stale(made(block_size)?, block_size), block_size, options, mode))
+    }
+
+    /// A volume with clusters of that size.
+    fn with_clusters(
+        (block_size, cluster_size): (u32, u32),
+        options: CacheOptions,
+        mode: Consistency,
+    ) -> Option<Self> {
+        static IMAGES: [OnceLock<Option<Vec<u8>>>; 3] = [const { OnceLock::new() }; 3];
+        let at = to_usize(block_size.trailing_zeros()) - 10;
+        let image = IMAGES[at].get_or_init(|| {
+            let cluster = cluster_size.to_string();
+            let more = ["-O", "extent,^resize_inode,bigalloc", "-C", &cluster, "-g", "1024"];
+            Some(stale(make(block_size, SIZE, &more)?, block_size))
+        });
+        let medium = Self::of(image.clone()?, block_size, options, mode);
+        Some(Self { cluster_size: Some(cluster_size), ..medium })
     }
 
     pub fn of(image: Vec<u8>, block_size: u32, options: CacheOptions, mode: Consistency) -> Self {
         let device = Arc::new(MemDevice::from_image(block_size, image));
-        Self { device, options, mode, clock: Arc::new(ManualClock::new()) }
+        Self { device, options, mode, clock: Arc::new(ManualClock::new()), cluster_size: None }
     }
 
     pub fn opened(&self) -> Uhfs<Ext2> {
@@ -129,15 +138,28 @@ impl ExtentMedium {
     }
 }
 
+/// The volume with something in all free blocks.
+fn stale(mut image: Vec<u8>, block_size: u32) -> Vec<u8> {
+    let zero = vec![0; to_usize(block_size)];
+    let used = used_blocks(&image, block_size);
+    for (no, block) in image.chunks_exact_mut(to_usize(block_size)).enumerate() {
+        if !used[no] && *block == zero[..] {
+            block.fill(0xdb);
+        }
+    }
+    image
+}
+
 /// Which blocks of a new volume are used, by its bitmaps.
 fn used_blocks(image: &[u8], block_size: u32) -> Vec<bool> {
     let word = |at: usize| fstitch_core::Le::u32(image, at);
     let unit = to_usize(block_size);
     let (first, per_group) = (to_usize(word(1024 + 0x14)), to_usize(word(1024 + 0x20)));
     let mut used = vec![true; image.len() / unit];
-    let table = (first + 1) * unit;
+    let log_cluster = word(1024 + 0x1c) - word(1024 + 0x18);
+    let table = if unit == 1024 { 2 * unit } else { unit };
     for (no, is_used) in used.iter_mut().enumerate().skip(first) {
-        let (group, bit) = ((no - first) / per_group, (no - first) % per_group);
+        let (group, bit) = ((no - first) / per_group, ((no - first) % per_group) >> log_cluster);
         let bitmap = to_usize(word(table + group * 32)) * unit;
         *is_used = image[bitmap + bit / 8] & 1 << (bit % 8) != 0;
     }
@@ -164,6 +186,10 @@ impl Medium for ExtentMedium {
     fn shifts(&self) -> bool {
         true
     }
+
+    fn shift_unit(&self) -> Option<u32> {
+        self.cluster_size
+    }
 }
 
 fn mode() -> impl Strategy<Value = Consistency> {
@@ -174,6 +200,46 @@ fn run(block_size: u32, options: CacheOptions, mode: Consistency, ops: &[Op]) {
     let Some(medium) = ExtentMedium::new(block_size, options, mode) else { return };
     compare(&medium, block_size, &medium.clock, ops);
     medium.judge();
+}
+
+/// Sizes of blocks, and of clusters for them.
+const CLUSTERS: [(u32, u32); 3] = [(1024, 4096), (2048, 4096), (4096, 65_536)];
+
+fn run_in_clusters(sizes: (u32, u32), options: CacheOptions, mode: Consistency, ops: &[Op]) {
+    let Some(medium) = ExtentMedium::with_clusters(sizes, options, mode) else { return };
+    compare(&medium, sizes.0, &medium.clock, ops);
+    medium.judge();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn clusters_answer_as_the_model(
+        ops in proptest::collection::vec(op(), 1..150),
+        (sizes, small, mode) in (proptest::sample::select(&CLUSTERS[..]), any::<bool>(), mode()),
+    ) {
+        let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
+        run_in_clusters(sizes, cache_options(cache_size, 15), mode, &ops);
+    }
+
+    #[test]
+    fn files_of_clusters_have_their_shape(
+        ops in proptest::collection::vec(shape(&BORDERS), 1..60),
+        (sizes, small, mode) in (proptest::sample::select(&CLUSTERS[..]), any::<bool>(), mode()),
+    ) {
+        let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
+        run_in_clusters(sizes, cache_options(cache_size, 15), mode, &ops);
+    }
+
+    #[test]
+    fn files_of_many_pieces_of_clusters_answer_as_the_model(
+        ops in scattered(200, &[0, 2, 3, 5, 6]),
+        (small, mode) in (any::<bool>(), mode()),
+    ) {
+        let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
+        run_in_clusters(CLUSTERS[0], cache_options(cache_size, 15), mode, &ops);
+    }
 }
 
 proptest! {
@@ -336,6 +402,7 @@ fn a_power_cut_shows_no_old_contents() {
                 clock: Arc::clone(&medium.clock),
                 options: medium.options.clone(),
                 mode,
+                cluster_size: None,
             };
             let fs = cut.opened();
             let ino = fs.walk(b"a").unwrap().attr.ino;
@@ -387,7 +454,8 @@ fn recovery_ends_what_was_begun_with_trees() {
         Options { external: None, now: Timestamp::default(), for_reading: false, batch_max: 40, progress };
     let orphans = recover(&*device, &mut how).unwrap().unwrap().orphans;
     assert_eq!((orphans.freed, orphans.cut), (1, 1));
-    let after = ExtentMedium { device, options, mode: medium.mode, clock: Arc::clone(&medium.clock) };
+    let (mode, clock) = (medium.mode, Arc::clone(&medium.clock));
+    let after = ExtentMedium { device, options, mode, clock, cluster_size: None };
     after.judge();
     let free = fstitch_core::Le::u32(&after.device.image(), 1024 + 0xc);
     assert!(free > free_before + 4000, "{free_before} blocks were free, {free} are now");

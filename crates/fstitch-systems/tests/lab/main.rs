@@ -169,6 +169,19 @@ fn what_lies_in_inodes() {
     }
 }
 
+/// Where blocks are taken in clusters of four.
+#[test]
+fn files_of_clusters() {
+    for system in ["ext4-ordered-p32", "ext4-metadata-p32", "ext4-full-p32"] {
+        lawful(system, "extents", u64::MAX >> 1, 8);
+        lawful(system, "extents-random", 8, 8);
+    }
+    for system in ["ext4-ordered-nosum-o0-p32", "ext4-full-b4096-k24576-p32"] {
+        lawful(system, "extents-random", 12, 8);
+    }
+    lawful("ext4-ordered-p32", "deep", 64, 8);
+}
+
 /// An operation of several steps is whole wherever a transaction ends.
 #[test]
 fn operations_at_the_end_of_a_transaction() {

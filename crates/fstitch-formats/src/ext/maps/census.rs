@@ -52,7 +52,8 @@ pub(super) fn take(raw: &Raw<'_>) -> Result<Vec<Stretch>> {
     let journal = journal_ino(raw);
     for group in 0..raw.shape.group_count() {
         let at = raw.group(group)?;
-        let (start, head) = (raw.shape.group_start(group), raw.shape.group_overhead(group));
+        let start = raw.shape.head_of(group);
+        let head = (raw.shape.group_start(group) + raw.shape.group_overhead(group)).saturating_sub(start);
         if head > 0 {
             found.add(start, 1, BlockKind::Superblock);
             found.add(start + 1, head - 1, BlockKind::GroupDescriptor);

@@ -72,7 +72,7 @@ impl Rules for ExtRules {
 
 impl ExtRules {
     fn superblock(&self, block: BlockNo, data: &[u8]) -> Option<String> {
-        let is_first = block == BlockNo(self.shape.first_data_block());
+        let is_first = block == BlockNo(self.shape.superblock_no());
         let raw = data.get(if is_first { self.shape.offset_in_block() } else { 0 }..)?;
         if S_MAGIC.get(raw) != MAGIC {
             return Some(format!("it has the magic number {:#06x}", S_MAGIC.get(raw)));
@@ -105,7 +105,7 @@ impl ExtRules {
     /// Blocks that a group lacks, as the last one may, are marked as used.
     fn bitmap(&self, block: BlockNo, data: &[u8]) -> Option<String> {
         let (group, _) = self.in_group(block)?;
-        let missing = self.shape.group_blocks(group)..self.shape.blocks_per_group;
+        let missing = self.shape.group_clusters(group)..self.shape.clusters_per_group();
         let is_used = |bit: u32| data.get(to_usize(bit / 8)).is_some_and(|byte| byte & (1 << (bit % 8)) != 0);
         let free = missing.clone().find(|bit| !is_used(*bit))?;
         Some(format!("block {free} of group {group} is free, which has only {}", missing.start))

@@ -112,7 +112,8 @@ impl Found {
 
 /// What lies where the superblock and the descriptors say.
 fn structures(raw: &Raw<'_>, group: u32, at: &GroupDescriptor, found: &mut Found) {
-    let (start, head) = (raw.shape.group_start(group), raw.shape.group_overhead(group));
+    let start = raw.shape.head_of(group);
+    let head = (raw.shape.group_start(group) + raw.shape.group_overhead(group)).saturating_sub(start);
     if head > 0 {
         found.take((start, 1), Role::Superblock, group);
         let in_use = raw.shape.descriptor_blocks().min(head - 1);
@@ -267,7 +268,7 @@ fn nobodys(raw: &Raw<'_>, found: &mut Found) -> Result<()> {
             let read = raw.group(group).and_then(|at| raw.block(at.block_bitmap, BlockKind::BlockBitmap));
             bits = Some((group, raw.pass_over(read)?));
         }
-        let bit = no - raw.shape.group_start(group);
+        let bit = (no - raw.shape.group_start(group)) >> raw.shape.log_cluster;
         let byte = bits.as_ref().and_then(|(_, bits)| bits.as_ref()?.get(to_usize(bit / 8)).copied());
         let is_free = byte.is_some_and(|byte| byte & (1 << (bit % 8)) == 0);
         let role = if is_free { Role::Free } else { Role::Nobody };

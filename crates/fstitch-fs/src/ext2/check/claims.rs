@@ -3,7 +3,8 @@
 use fstitch_core::{BlockKind, FileKind, Result};
 
 use super::bits::{self, Bits};
-use super::extents::{self, Fate, VisitExtents, walk_extents};
+use super::clusters::{Clusters, by_pointers, place_in_cluster, rehome};
+use super::extents::{self, Fate, Seen, VisitExtents, walk_extents};
 use super::inodes::{self, Scan};
 use super::mmp;
 use super::parts::blocks_max;
@@ -12,7 +13,7 @@ use super::seals::Map;
 use super::state::{Mending, State, Volume};
 use super::walk::{Pointer, Verdict, Visit, walk};
 use crate::ext2::layout::extent::Extent;
-use crate::ext2::layout::inode::{EXTENTS_FL, I_FLAGS, pointer_field};
+use crate::ext2::layout::inode::{EXTENTS_FL, I_FLAGS, POINTERS, pointer_field};
 use crate::ext2::num::{idx, wide};
 
 /// The double-indirect pointer, the only one that the resize inode uses.
@@ -21,7 +22,7 @@ pub(super) const DOUBLE_INDIRECT: usize = 13;
 /// What the pointers of an inode amount to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
-    /// Blocks, indirect and attribute ones included.
+    /// Clusters, those of indirect and attribute blocks included: blocks, where these are taken alone.
     pub(super) blocks: u64,
     /// One more than the last mapped file block that was written.
     pub(super) end: u64,
@@ -30,8 +31,17 @@ pub(super) struct Totals {
 /// Claims the blocks of superblock copies, descriptors, bitmaps and inode tables.
 pub(super) fn claim_metadata(volume: &Volume<'_>, state: &mut State) {
     let shape = &volume.shape;
+    // Several blocks may be in one cluster.
+    let mut met = shape.has_clusters().then(|| Bits::new(volume.blocks()));
     let mut claim = |block: u64, group: u32, what: &str| {
-        if !state.claim(block) {
+        let is_free = match &mut met {
+            Some(met) => {
+                state.claim_own(block);
+                !met.set(block)
+            }
+            None => state.claim(block),
+        };
+        if !is_free {
             let text = format!("{what} of group {group} at block {block} overlaps other metadata");
             // Nothing sensible can be done without knowing which is right.
             state.hopeless("metadata-overlap", text);
@@ -64,16 +74,54 @@ pub(super) fn claim_map(scan: &mut Scan<'_, '_>, kind: FileKind, totals: &mut To
     let by_extents = I_FLAGS.get(scan.raw) & EXTENTS_FL != 0;
     let keep = by_extents && matches!(scan.state.mending, Mending::Everything { .. });
     let end = (kind == FileKind::Regular).then(|| scan.size().div_ceil(wide(scan.volume.block_size())));
-    let mut visitor = Claimer { state: scan.state, ino: scan.ino, kind, end, totals };
+    let clusters = scan.volume.shape.has_clusters().then(Clusters::default);
+    let mut visitor = Claimer { state: scan.state, ino: scan.ino, kind, end, totals, clusters };
+    if !by_extents && scan.volume.shape.has_clusters() {
+        return claim_pointers(scan.volume, scan.raw, visitor, &mut scan.changed);
+    }
     if !by_extents {
         scan.changed |= walk(scan.volume, scan.raw, &mut visitor)?;
         return Ok(());
     }
-    let seen = walk_extents(scan.volume, (scan.ino, scan.raw), keep, &mut visitor)?;
+    let mut seen = walk_extents(scan.volume, (scan.ino, scan.raw), keep, &mut visitor)?;
+    let moved = visitor.clusters.map(|clusters| clusters.moved).unwrap_or_default();
+    if keep && !moved.is_empty() {
+        seen.kept = rehome(scan.volume, scan.state, &seen.kept, &moved)?;
+        seen.rebuild = true;
+    }
     if seen.rebuild {
         squeeze(scan.volume, scan.state, (scan.ino, scan.raw), &seen)?;
         scan.changed = true;
     }
+    Ok(())
+}
+
+/// Claims what an inode has by pointers on a volume with clusters, where nobody makes such a map; it becomes one of extents.
+fn claim_pointers(
+    volume: &Volume<'_>,
+    raw: &mut [u8],
+    mut visitor: Claimer<'_>,
+    changed: &mut bool,
+) -> Result<()> {
+    let ino = visitor.ino;
+    let extents = by_pointers(volume, raw)?;
+    if extents.is_empty() && (0..POINTERS).all(|at| pointer_field(at).get(raw) == 0) {
+        return Ok(());
+    }
+    let text = format!("inode {ino} is mapped by pointers, on a volume with clusters");
+    let mend = visitor.state.corrupt("cluster-pointers", text);
+    for &extent in &extents {
+        visitor.extent(volume, extent)?;
+    }
+    if !mend {
+        return Ok(());
+    }
+    let Claimer { state, clusters, .. } = visitor;
+    let moved = clusters.map(|clusters| clusters.moved).unwrap_or_default();
+    let kept = rehome(volume, state, &extents, &moved)?;
+    squeeze(volume, state, (ino, raw), &Seen { kept, ..Seen::default() })?;
+    I_FLAGS.put(raw, I_FLAGS.get(raw) | EXTENTS_FL);
+    *changed = true;
     Ok(())
 }
 
@@ -101,6 +149,8 @@ struct Claimer<'a> {
     /// The file block at which a file ends, by its size.
     end: Option<u64>,
     totals: &'a mut Totals,
+    /// Where blocks are taken in clusters: those of the file.
+    clusters: Option<Clusters>,
 }
 
 impl Claimer<'_> {
@@ -158,10 +208,14 @@ impl VisitExtents for Claimer<'_> {
         if self.kind == FileKind::Directory && (extent.unwritten || extent.end() > blocks_max(volume)) {
             return Ok(self.directory_extent(volume, extent));
         }
-        self.totals.blocks += u64::from(extent.len);
         if !extent.unwritten {
             self.totals.end = extent.end();
         }
+        if let Some(clusters) = &mut self.clusters {
+            clusters.claim((volume, self.state), (self.ino, extent), self.totals);
+            return Ok(Fate::Keep);
+        }
+        self.totals.blocks += u64::from(extent.len);
         if self.state.claim_run(extent.start, extent.len) {
             return Ok(Fate::Keep);
         }
@@ -176,8 +230,9 @@ impl VisitExtents for Claimer<'_> {
         Ok(Fate::Keep)
     }
 
-    fn meets_others(&self, first: u64, count: u32) -> bool {
-        (first..first + u64::from(count)).any(|block| self.state.has_owner(block))
+    fn meets_others(&self, volume: &Volume<'_>, first: u64, count: u32) -> bool {
+        let own = |block| self.clusters.as_ref().is_some_and(|own| own.is_last(&volume.shape, block));
+        (first..first + u64::from(count)).any(|block| self.state.has_owner(block) && !own(block))
     }
 
     fn end(&self) -> Option<u64> {
@@ -254,7 +309,7 @@ fn all_owned(volume: &Volume<'_>, state: &State) -> Result<Bits> {
     Ok(looking.used)
 }
 
-/// Takes a block that nothing owns and that its bitmap has as free; the bitmap is changed at once and made
+/// Takes a block, the first of a cluster, that nothing owns and that its bitmap has as free; the bitmap is changed at once and made
 /// stable, so that the pointer which follows never precedes it.
 ///
 /// A bitmap may be wrong, and owners may come later in the scan: the first who needs a block looks who they are.
@@ -267,17 +322,50 @@ pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<
     for group in 0..shape.group_count() {
         volume.read_bitmap(group, Map::Blocks, &mut bytes)?;
         let start = shape.group_start(group);
-        let free = (0..shape.group_blocks(group))
-            .find(|&at| !bits::bit(&bytes, idx(at)) && !state.is_owned(start + u64::from(at)));
+        // Whole ones.
+        let clusters = shape.group_blocks(group) >> shape.log_cluster;
+        let free = (0..clusters)
+            .find(|&at| !bits::bit(&bytes, idx(at)) && !state.is_owned(start + shape.blocks_of(at)));
         if let Some(at) = free {
             bits::put_bit(&mut bytes, idx(at), true);
             volume.write_bitmap(group, Map::Blocks, &bytes)?;
             volume.source.flush()?;
-            state.claim(start + u64::from(at));
-            return Ok(Some(start + u64::from(at)));
+            let block = start + shape.blocks_of(at);
+            state.claim(block);
+            return Ok(Some(block));
         }
     }
     Ok(None)
+}
+
+/// Takes a block for file block `logical` of inode `ino`, whose bytes are `raw`: one of a cluster that it has, or the one at that place of a new
+/// one. Says how many clusters were taken.
+pub(super) fn allocate_at(
+    volume: &Volume<'_>,
+    state: &mut State,
+    (ino, raw): (u32, &[u8]),
+    logical: u32,
+) -> Result<Option<(u64, u32)>> {
+    let shape = &volume.shape;
+    if !shape.has_clusters() {
+        return Ok(allocate(volume, state)?.map(|block| (block, 1)));
+    }
+    let of_file = logical >> shape.log_cluster;
+    let mut own = None;
+    if I_FLAGS.get(raw) & EXTENTS_FL != 0 {
+        extents::list(volume, state, (ino, raw), &mut |extent| {
+            let (first, last) = (extent.block >> shape.log_cluster, (extent.end() - 1) >> shape.log_cluster);
+            if own.is_none() && first <= of_file && u64::from(of_file) <= last {
+                let at = extent.at(extent.block.max(of_file << shape.log_cluster));
+                own = Some(at - u64::from(place_in_cluster(shape, at)));
+            }
+        })?;
+    }
+    let place = u64::from(place_in_cluster(shape, u64::from(logical)));
+    Ok(match own {
+        Some(start) => Some((start + place, 0)),
+        None => allocate(volume, state)?.map(|start| (start + place, 1)),
+    })
 }
 
 /// Cuts off the blocks of a file from file block `end` on.

@@ -52,7 +52,7 @@ pub(super) trait VisitExtents {
     fn extent(&mut self, volume: &Volume<'_>, extent: Extent) -> Result<Fate>;
 
     /// Whether any of `count` blocks from `first` on, which lie in the volume, has an owner.
-    fn meets_others(&self, _first: u64, _count: u32) -> bool {
+    fn meets_others(&self, _volume: &Volume<'_>, _first: u64, _count: u32) -> bool {
         false
     }
 
@@ -234,11 +234,11 @@ impl Walk<'_, '_> {
             return false;
         };
         let Ok(own) = parse(self.volume, entry, (before, unwritten)) else { return false };
-        if self.visit.meets_others(own.start, before) {
+        if self.visit.meets_others(self.volume, own.start, before) {
             return false;
         }
         let is_inside = parse(self.volume, entry, (len, unwritten)).is_ok();
-        !is_inside || self.visit.meets_others(own.start + u64::from(before), len - before)
+        !is_inside || self.visit.meets_others(self.volume, own.start + u64::from(before), len - before)
     }
 
     fn index_entry(&mut self, entry: &[u8], depth: u16, high: u64) -> Result<()> {
@@ -298,7 +298,7 @@ struct Listing<'a> {
 
 impl VisitExtents for Listing<'_> {
     fn node(&mut self, _: &Volume<'_>, block: u64, _: u64) -> Result<bool> {
-        Ok(!self.state.shared.get(block))
+        Ok(!self.state.is_shared(block))
     }
 
     fn extent(&mut self, _: &Volume<'_>, extent: Extent) -> Result<Fate> {

@@ -2,7 +2,7 @@
 
 use fstitch_core::{BlockKind, Le, Result};
 
-use super::claims::{allocate, cut_extents};
+use super::claims::{allocate, allocate_at, cut_extents};
 use super::entries::entry_len;
 use super::extents::{self, ROOT};
 use super::parts::Parts;
@@ -60,7 +60,9 @@ fn put_block(
     mut bytes: Vec<u8>,
 ) -> Result<bool> {
     let mut raw = volume.read_inode(ino)?;
-    let Some(block) = allocate(volume, state)? else { return Ok(false) };
+    let Some((block, taken)) = allocate_at(volume, state, (ino, &raw), small(logical))? else {
+        return Ok(false);
+    };
     volume.write_leaf(block, volume.owner(ino, &raw), &mut bytes)?;
     volume.source.flush()?;
     let Some(made) = put_pointer(volume, state, (ino, &mut raw), (logical, block))? else {
@@ -72,7 +74,7 @@ fn put_block(
         set_size(&mut raw, end);
     }
     let mut storage = Storage::of(volume, &raw);
-    storage.add_blocks(made);
+    storage.add_clusters(made - 1 + u64::from(taken));
     storage.put(&mut raw);
     volume.write_inode(ino, &raw)?;
     Ok(true)
@@ -159,6 +161,9 @@ fn indirect(volume: &Volume<'_>, state: &mut State, block: u64, made: &mut u64) 
 pub(super) fn close_holes(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<()> {
     dirs::drop_index(volume, state, ino)?;
     let mut raw = volume.read_inode(ino)?;
+    if volume.shape.has_clusters() {
+        return cut_at_hole(volume, state, (ino, &mut raw));
+    }
     let mut kept = Vec::new();
     let mut next = 0;
     extents::list(volume, state, (ino, &raw), &mut |extent| {
@@ -173,6 +178,20 @@ pub(super) fn close_holes(volume: &Volume<'_>, state: &mut State, ino: u32) -> R
     }
     set_size(&mut raw, u64::from(next) * wide(volume.block_size()));
     volume.write_inode(ino, &raw)
+}
+
+/// Ends a directory at its first hole, where blocks keep their places in clusters and so cannot move up: only where there is no cluster to fill
+/// it. The names behind it lead to what lost+found gets.
+fn cut_at_hole(volume: &Volume<'_>, state: &mut State, (ino, raw): (u32, &mut [u8])) -> Result<()> {
+    let mut end = 0;
+    extents::list(volume, state, (ino, raw), &mut |extent| {
+        if u64::from(extent.block) == end {
+            end = extent.end();
+        }
+    })?;
+    cut_extents(volume, state, (ino, raw), end)?;
+    set_size(raw, end * wide(volume.block_size()));
+    volume.write_inode(ino, raw)
 }
 
 /// The parent that the first block of a directory names, or the root.
@@ -217,7 +236,7 @@ fn move_out(volume: &Volume<'_>, state: &mut State, parts: Parts, entry: (u32, &
     let made = put_pointer(volume, state, (parts.ino, &mut raw), (0, block))?.unwrap_or(0);
     set_size(&mut raw, wide(volume.block_size()));
     let mut storage = Storage::of(volume, &raw);
-    storage.add_blocks(made);
+    storage.add_clusters(made);
     storage.put(&mut raw);
     volume.write_inode(parts.ino, &raw)?;
     Ok(true)

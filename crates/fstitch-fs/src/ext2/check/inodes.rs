@@ -687,15 +687,17 @@ impl Scan<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn block_count(&mut self, blocks: u64) {
+    /// Compares what the inode counts with the clusters that it has.
+    pub(super) fn block_count(&mut self, clusters: u64) {
         let ino = self.ino;
         let mut storage = Storage::of(self.volume, self.raw);
-        if storage.is_of(blocks) {
+        if storage.is_of(clusters) {
             return;
         }
-        let text = format!("inode {ino} counts {} sectors, it has {blocks} blocks", storage.sectors);
+        let what = if self.volume.shape.has_clusters() { "clusters" } else { "blocks" };
+        let text = format!("inode {ino} counts {} sectors, it has {clusters} {what}", storage.sectors);
         if self.state.allowed("inode-block-count", text) {
-            storage.set_blocks(blocks);
+            storage.set_clusters(clusters);
             storage.put(self.raw);
             self.changed = true;
         }

@@ -4,14 +4,16 @@ use fstitch_core::Result;
 
 use super::claims::allocate;
 use super::connect::{Orphans, named_in};
+use super::extents::ROOT;
 use super::inodes::clear_inode;
 use super::journal;
 use super::lost::reconnect;
 use super::parts::Parts;
 use super::state::{BAD, Mending, State, USED, Volume};
+use crate::ext2::layout::extent::{Entries, Extent, Node, ROOT_MAX};
 use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::inode::{
-    DIRECTORY_LINK_MAX, EA_INODE_FL, GOOD_OLD_SIZE, I_ATIME, I_BLOCKS, I_CTIME, I_DTIME, I_FLAGS,
+    DIRECTORY_LINK_MAX, EA_INODE_FL, EXTENTS_FL, GOOD_OLD_SIZE, I_ATIME, I_BLOCKS, I_CTIME, I_DTIME, I_FLAGS,
     I_LINKS_COUNT, I_MODE, I_MTIME, I_SIZE, pointer_field,
 };
 use crate::ext2::layout::superblock::{ROOT_INO, S_FEATURE_RO_COMPAT};
@@ -203,8 +205,14 @@ pub(super) fn write_directory(
         field.put(&mut raw, state.dtime());
     }
     I_SIZE.put(&mut raw, volume.shape.block_size);
-    I_BLOCKS.put(&mut raw, volume.shape.block_size / 512);
-    pointer_field(0).put(&mut raw, pointer32(block));
+    I_BLOCKS.put(&mut raw, volume.shape.block_size / 512 * volume.shape.cluster_blocks());
+    if volume.shape.has_clusters() {
+        let extents = Entries::Leaf(vec![Extent { block: 0, len: 1, start: block, unwritten: false }]);
+        Node { depth: 0, max: ROOT_MAX, entries: extents }.encode_into(&mut raw[ROOT]);
+        I_FLAGS.put(&mut raw, EXTENTS_FL);
+    } else {
+        pointer_field(0).put(&mut raw, pointer32(block));
+    }
     debug_assert!(raw.len() >= GOOD_OLD_SIZE);
     volume.write_inode(ino, &raw)?;
     state.inodes[idx(ino)] |= USED | super::state::DIRECTORY;

@@ -15,7 +15,7 @@ use crate::ext2::num::{idx, small, wide};
 /// Bits that are compared at once.
 const WORD: usize = 64;
 
-/// What the bitmaps of the volume amount to.
+/// What the bitmaps of the volume amount to, in clusters and inodes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Free {
     blocks: u32,
@@ -117,20 +117,24 @@ fn block_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u3
     volume.read_bitmap(group, Map::Blocks, &mut bytes)?;
     let summed = sum(volume, state, (group, Map::Blocks), &bytes)?;
     let start = volume.shape.group_start(group);
-    let len = idx(volume.shape.group_blocks(group));
+    let log_cluster = volume.shape.log_cluster;
+    let len = idx(volume.shape.group_clusters(group));
     let mut map = Bitmap { bytes: &mut bytes, len, changed: false };
-    let owned = |state: &State, at: usize| state.used.word(start + wide(at));
+    let owned = |state: &State, at: usize| state.used.word((start >> log_cluster) + wide(at));
+    // The blocks of a run of bits.
+    let blocks = |run: (usize, usize)| {
+        let first = start + (wide(run.0) << log_cluster);
+        first..first + (wide(run.1) << log_cluster)
+    };
     for run in map.runs(true, |at| owned(state, at)) {
-        let first = start + wide(run.0);
-        let text = format!("blocks {first}..{} are marked used, nothing owns them", first + wide(run.1));
+        let text = format!("blocks {:?} are marked used, nothing owns them", blocks(run));
         if state.allowed("block-leaked", text) {
             map.put(run, false);
         }
     }
     for run in map.runs(false, |at| owned(state, at)) {
-        let first = start + wide(run.0);
-        let text = format!("blocks {first}..{} are marked free, but have owners", first + wide(run.1));
-        if (first..first + wide(run.1)).all(|block| volume.source.block_moves(block)) {
+        let text = format!("blocks {:?} are marked free, but have owners", blocks(run));
+        if blocks(run).all(|block| volume.source.block_moves(block)) {
             continue;
         }
         if state.corrupt("block-marked-free", text) {
@@ -215,14 +219,15 @@ fn group_counters(volume: &Volume<'_>, state: &mut State, group: u32, free: Free
 }
 
 fn volume_counters(volume: &mut Volume<'_>, state: &mut State, free: Free) -> Result<()> {
-    let raw = &mut volume.raw_super;
+    let raw = &volume.raw_super;
     let found = (S_FREE_BLOCKS_COUNT.get(raw), S_FREE_INODES_COUNT.get(raw));
-    let expected = (free.blocks, free.inodes);
+    let expected = (free.blocks << volume.shape.log_cluster, free.inodes);
+    let raw = &mut volume.raw_super;
     let mut changed = false;
     if found != expected {
         let text = format!("the superblock counts {found:?} free blocks and inodes, there are {expected:?}");
         if state.allowed("superblock-counters", text) {
-            S_FREE_BLOCKS_COUNT.put(raw, free.blocks);
+            S_FREE_BLOCKS_COUNT.put(raw, expected.0);
             S_FREE_INODES_COUNT.put(raw, free.inodes);
             changed = true;
         }

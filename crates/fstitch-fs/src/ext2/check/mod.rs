@@ -21,6 +21,7 @@
 
 mod bits;
 mod claims;
+mod clusters;
 mod connect;
 mod dirs;
 mod entries;

@@ -235,7 +235,7 @@ impl Visit for Pointers<'_> {
         if pointer.level > 0 {
             // A shared indirect block is damage that pass 1 reported; following it each time would let a
             // hostile volume make us walk for ever.
-            let shared = self.state.shared.get(pointer.block);
+            let shared = self.state.is_shared(pointer.block);
             return Ok(if shared { Verdict::Skip } else { Verdict::Follow });
         }
         if pointer.logical < self.limit {

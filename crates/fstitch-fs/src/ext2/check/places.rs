@@ -210,9 +210,9 @@ fn covers(volume: &Volume<'_>, group: u32, at: &GroupDescriptor) -> Result<bool>
     for block in
         own.chain(parts).chain(table).filter(|block| (start..start + u64::from(blocks)).contains(block))
     {
-        put_bit(&mut wanted, idx64(block - start), true);
+        put_bit(&mut wanted, idx64((block - start) >> shape.log_cluster), true);
     }
-    (idx(blocks)..bits.len() * 8).for_each(|bit| put_bit(&mut wanted, bit, true));
+    (idx(shape.group_clusters(group))..bits.len() * 8).for_each(|bit| put_bit(&mut wanted, bit, true));
     Ok(bits.iter().zip(&wanted).all(|(&bits, &wanted)| bits & wanted == wanted))
 }
 

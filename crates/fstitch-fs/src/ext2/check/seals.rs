@@ -127,7 +127,7 @@ impl Volume<'_> {
 
     fn bitmap_sum(&self, map: Map, bytes: &[u8]) -> Option<u32> {
         let bits = match map {
-            Map::Blocks => self.shape.blocks_per_group,
+            Map::Blocks => self.shape.clusters_per_group(),
             Map::Inodes => self.shape.inodes_per_group,
         };
         self.shape.sums.bitmap(bytes, bits)
@@ -170,7 +170,7 @@ impl Volume<'_> {
 
     /// Writes these bytes as the primary superblock.
     pub(super) fn write_super_bytes(&self, raw: &[u8]) -> Result<()> {
-        let block = self.shape.first_data_block();
+        let block = self.shape.superblock_no();
         let offset = self.shape.offset_in_block();
         let mut bytes = vec![0; self.block_size()];
         self.read(block, BlockKind::Superblock, &mut bytes)?;
@@ -224,10 +224,10 @@ impl Volume<'_> {
                 let parts = [at.block_bitmap, at.inode_bitmap].into_iter().chain(table);
                 let here = parts.filter(|block| (start..start + u64::from(count)).contains(block));
                 let overhead = 0..self.shape.group_overhead(group).min(count);
-                overhead
-                    .chain(here.map(|block| low32(block - start)))
-                    .for_each(|at| put_bit(bytes, idx(at), true));
-                count
+                let here = here.map(|block| low32(block - start));
+                let bits = overhead.chain(here).map(|at| at >> self.shape.log_cluster);
+                bits.for_each(|at| put_bit(bytes, idx(at), true));
+                self.shape.group_clusters(group)
             }
             Map::Inodes => self.shape.inodes_per_group,
         };

@@ -90,7 +90,7 @@ pub(super) struct XattrUse {
     pub(super) seen: u32,
     /// Inodes that its header counts.
     pub(super) counted: u32,
-    /// Blocks of values that its entries have in inodes of their own.
+    /// Clusters of values that its entries have in inodes of their own.
     pub(super) value_blocks: u64,
 }
 
@@ -109,12 +109,14 @@ pub(super) struct State {
     pub(super) report: CheckReport,
     /// Changes made to the medium in this run.
     pub(super) mended: u64,
-    /// Blocks that something owns.
+    /// How many blocks are one, as a power of two.
+    log_cluster: u8,
+    /// Clusters that something owns: the bits of all block bitmaps, and before them those of blocks before the first group.
     pub(super) used: Bits,
-    /// Blocks that have an owner which this run may come to later. [once somebody needs a block]
+    /// Clusters that have an owner which this run may come to later. [once somebody needs a block]
     pub(super) owned_later: Option<Bits>,
-    /// Blocks that more than one thing claims.
-    pub(super) shared: Bits,
+    /// Clusters that more than one thing claims.
+    shared: Bits,
     /// Kind and flags of each inode, by number.
     pub(super) inodes: Vec<u8>,
     /// Links that each inode counts.
@@ -154,14 +156,16 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(volume: &Volume<'_>, mending: Mending, now: Timestamp) -> Self {
         let inodes = idx(volume.shape.inodes_count) + 1;
+        let clusters = volume.blocks().div_ceil(u64::from(volume.shape.cluster_blocks()));
         Self {
             mending,
             now,
             report: CheckReport::default(),
             mended: 0,
-            used: Bits::new(volume.blocks()),
+            log_cluster: volume.shape.log_cluster,
+            used: Bits::new(clusters),
             owned_later: None,
-            shared: Bits::new(volume.blocks()),
+            shared: Bits::new(clusters),
             inodes: vec![0; inodes],
             links: vec![0; inodes],
             names: vec![0; inodes],
@@ -277,18 +281,37 @@ impl State {
         *count = count.saturating_add(1);
     }
 
-    /// Notes a claim of `block`, which must be valid; false when it had an owner already.
+    /// The cluster that holds `block`.
+    fn cluster(&self, block: u64) -> u64 {
+        block >> self.log_cluster
+    }
+
+    /// Notes a claim of the cluster of `block`, which must be valid; false when it had an owner already.
     pub(super) fn claim(&mut self, block: u64) -> bool {
-        if !self.used.set(block) {
+        let cluster = self.cluster(block);
+        if !self.used.set(cluster) {
             return true;
         }
-        self.shared.set(block);
+        self.shared.set(cluster);
         false
     }
 
-    /// Notes a claim of `count` blocks, if none of them has an owner yet; else false, and nothing is noted.
+    /// Notes that the cluster of `block` is the volume's own: of what is, several things may be in one.
+    pub(super) fn claim_own(&mut self, block: u64) {
+        let cluster = self.cluster(block);
+        self.used.set(cluster);
+    }
+
+    /// Notes a claim of the clusters of `count` blocks, if none of them has an owner yet; else false, and nothing is noted.
     pub(super) fn claim_run(&mut self, first: u64, count: u32) -> bool {
-        self.used.set_run(first, u64::from(count))
+        let end = (first + u64::from(count)).div_ceil(1 << self.log_cluster);
+        let first = self.cluster(first);
+        self.used.set_run(first, end.saturating_sub(first))
+    }
+
+    /// Whether more than one thing claims the cluster of `block`.
+    pub(super) fn is_shared(&self, block: u64) -> bool {
+        self.shared.get(self.cluster(block))
     }
 
     /// Counts entries of attributes whose values are in these inodes.
@@ -325,13 +348,13 @@ impl State {
         self.owned_later = Some(Bits::new(0));
     }
 
-    /// Whether block `at` has an owner, or will have been found to have one.
+    /// Whether the cluster of block `at` has an owner, or will have been found to have one.
     pub(super) fn is_owned(&self, at: u64) -> bool {
-        self.has_owner(at) || self.owned_later.as_ref().is_some_and(|owned| owned.get(at))
+        self.has_owner(at) || self.owned_later.as_ref().is_some_and(|owned| owned.get(self.cluster(at)))
     }
 
-    /// Whether block `at` has an owner.
+    /// Whether the cluster of block `at` has an owner.
     pub(super) fn has_owner(&self, at: u64) -> bool {
-        self.used.get(at)
+        self.used.get(self.cluster(at))
     }
 }

@@ -12,8 +12,8 @@ const STORED_MAX: u64 = (1 << 48) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Storage {
     pub(super) sectors: u64,
-    /// Sectors per block.
-    per_block: u64,
+    /// Sectors per cluster.
+    per_cluster: u64,
     /// Sectors per unit that the inode counts in.
     unit: u64,
     /// The count has a high half.
@@ -24,25 +24,26 @@ impl Storage {
     /// What the inode in `raw` says.
     pub(super) fn of(volume: &Volume<'_>, raw: &[u8]) -> Self {
         let per_block = wide(volume.block_size() / 512);
+        let per_cluster = per_block << volume.shape.log_cluster;
         let huge = volume.shape.features.has_ro_compat(ro_compat::HUGE_FILE);
         let high = if huge { u64::from(I_BLOCKS_HIGH.get(raw)) << 32 } else { 0 };
         let unit = if huge && I_FLAGS.get(raw) & HUGE_FILE_FL != 0 { per_block } else { 1 };
-        Self { sectors: (u64::from(I_BLOCKS.get(raw)) | high) * unit, per_block, unit, wide: huge }
+        Self { sectors: (u64::from(I_BLOCKS.get(raw)) | high) * unit, per_cluster, unit, wide: huge }
     }
 
-    /// Whether it is that of so many blocks.
-    pub(super) fn is_of(&self, blocks: u64) -> bool {
-        self.sectors == blocks * self.per_block
+    /// Whether it is that of so many clusters.
+    pub(super) fn is_of(&self, clusters: u64) -> bool {
+        self.sectors == clusters * self.per_cluster
     }
 
-    /// Counts so many blocks.
-    pub(super) fn set_blocks(&mut self, blocks: u64) {
-        self.sectors = blocks * self.per_block;
+    /// Counts so many clusters.
+    pub(super) fn set_clusters(&mut self, clusters: u64) {
+        self.sectors = clusters * self.per_cluster;
     }
 
-    /// Counts more blocks.
-    pub(super) fn add_blocks(&mut self, blocks: u64) {
-        self.sectors = self.sectors.saturating_add(blocks * self.per_block);
+    /// Counts more clusters.
+    pub(super) fn add_clusters(&mut self, clusters: u64) {
+        self.sectors = self.sectors.saturating_add(clusters * self.per_cluster);
     }
 
     /// Writes it to the inode in `raw`.

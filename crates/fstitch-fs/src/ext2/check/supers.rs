@@ -24,6 +24,9 @@ use crate::ext2::view::BlockView;
 /// Blocks of a group as the makers of volumes have them at most: a count of them has 16 bits.
 const GROUP_MAX: u64 = (1 << 16) - 8;
 
+/// Blocks of a cluster at most, as a power of two.
+const LOG_CLUSTER_MAX: u32 = 12;
+
 /// The size of a descriptor that says that the volume has 64-bit numbers.
 const DESC_SIZE_64BIT: u16 = 64;
 
@@ -39,7 +42,7 @@ pub(super) fn raw_superblock(device: &dyn BlockDevice) -> Result<Vec<u8>> {
 }
 
 /// Features with which a volume is checked. What others add may be in good order in a way that looks like damage here, and
-/// mending would damage it: the files of quotas, clusters, encrypted names. What nobody ever made, `btree_dir`, is damage or not
+/// mending would damage it: the files of quotas, encrypted names. What nobody ever made, `btree_dir`, is damage or not
 /// known at all, and e2fsck refuses it as well.
 const CHECKED: Features = Features {
     compat: COMPAT_KNOWN | compat::SPARSE_SUPER2,
@@ -56,6 +59,7 @@ const CHECKED: Features = Features {
     ro_compat: PLAIN.ro_compat & !ro_compat::BTREE_DIR
         | ro_compat::HUGE_FILE
         | ro_compat::UNINIT_BG
+        | ro_compat::BIGALLOC
         | ro_compat::METADATA_CSUM,
 };
 
@@ -81,7 +85,11 @@ fn parse_unsummed(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
             shape.reserved_blocks, shape.blocks_count
         )));
     }
-    if S_LOG_FRAG_SIZE.get(raw) != S_LOG_BLOCK_SIZE.get(raw) {
+    let has_clusters = shape.features.has_ro_compat(ro_compat::BIGALLOC);
+    if has_clusters && !shape.features.has_incompat(incompat::EXTENTS) {
+        return Err(damaged("it has clusters, but no extents".into()));
+    }
+    if !has_clusters && S_LOG_FRAG_SIZE.get(raw) != S_LOG_BLOCK_SIZE.get(raw) {
         return Err(damaged("fragments are smaller than blocks".into()));
     }
     if shape.first_ino != OLD_FIRST_INO {
@@ -151,7 +159,13 @@ fn is_shaped_like(own: &Superblock, copy: &Superblock) -> bool {
         (
             (volume.blocks_count, volume.block_size, volume.blocks_per_group, volume.first_ino),
             (volume.inodes_per_group, volume.inode_size, volume.desc_size, volume.first_meta_bg),
-            (volume.features.incompat, volume.sums, volume.uuid, volume.reserved_gdt_blocks),
+            (
+                volume.features.incompat,
+                volume.sums,
+                volume.uuid,
+                volume.reserved_gdt_blocks,
+                volume.log_cluster,
+            ),
         )
     };
     shape(own) == shape(copy)
@@ -160,22 +174,36 @@ fn is_shaped_like(own: &Superblock, copy: &Superblock) -> bool {
 /// The superblock's backups that a volume may have, for when the primary is lost.
 pub fn find_backup(device: &dyn BlockDevice) -> Result<Option<Vec<u8>>> {
     for block_size in (10..=16).map(|log| 1_usize << log) {
-        let view = BlockView::new(device, block_size);
-        let first = u64::from(block_size == 1024);
-        let per_group = (wide(block_size) * 8).min(GROUP_MAX);
-        for group in [1, 3, 5, 7, 9] {
-            let block = first + group * per_group;
-            if block >= view.block_count() {
-                break;
+        for log_cluster in 0..=LOG_CLUSTER_MAX {
+            let found = find_backup_in(device, (block_size, log_cluster))?;
+            if found.is_some() {
+                return Ok(found);
             }
-            let mut bytes = vec![0; block_size];
-            view.read(BlockNo(block), BlockKind::Superblock, &mut bytes)?;
-            bytes.truncate(SUPERBLOCK_SIZE);
-            let right_size = S_LOG_BLOCK_SIZE.get(&bytes) == wide(block_size).trailing_zeros() - 10;
-            if right_size && parse(&bytes, device.geometry().bytes()).is_ok() {
-                Le::put_u16(&mut bytes, 0x5a, 0);
-                return Ok(Some(bytes));
-            }
+        }
+    }
+    Ok(None)
+}
+
+/// The same of a volume with blocks of that size, so many of them in a cluster as a power of two.
+fn find_backup_in(
+    device: &dyn BlockDevice,
+    (block_size, log_cluster): (usize, u32),
+) -> Result<Option<Vec<u8>>> {
+    let view = BlockView::new(device, block_size);
+    let first = u64::from(block_size == 1024 && log_cluster == 0);
+    let per_group = (wide(block_size) * 8).min(GROUP_MAX) << log_cluster;
+    for group in [1, 3, 5, 7, 9] {
+        let block = first + group * per_group;
+        if block >= view.block_count() {
+            break;
+        }
+        let mut bytes = vec![0; block_size];
+        view.read(BlockNo(block), BlockKind::Superblock, &mut bytes)?;
+        bytes.truncate(SUPERBLOCK_SIZE);
+        let right_size = S_LOG_BLOCK_SIZE.get(&bytes) == wide(block_size).trailing_zeros() - 10;
+        if right_size && parse(&bytes, device.geometry().bytes()).is_ok() {
+            Le::put_u16(&mut bytes, 0x5a, 0);
+            return Ok(Some(bytes));
         }
     }
     Ok(None)
@@ -307,9 +335,9 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// A group has as many fragments as blocks: others do not mount the volume otherwise.
+/// A group has as many clusters, once fragments, as follows from its blocks: others do not mount the volume otherwise.
 fn fragments(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
-    let (count, blocks) = (S_FRAGS_PER_GROUP.get(&volume.raw_super), volume.shape.blocks_per_group);
+    let (count, blocks) = (S_FRAGS_PER_GROUP.get(&volume.raw_super), volume.shape.clusters_per_group());
     if count != blocks
         && state.corrupt("superblock-fragments", format!("{count} fragments in a group of {blocks} blocks"))
     {
@@ -392,7 +420,7 @@ fn resize_problem(volume: &Volume<'_>) -> Result<Option<String>> {
     volume.read(u64::from(root), BlockKind::Indirect, &mut found)?;
     let mut expected = vec![0; volume.block_size()];
     let reserved = u32::from(shape.reserved_gdt_blocks);
-    let primary = |i: u32| shape.first_data_block() + 1 + u64::from(shape.descriptor_blocks()) + u64::from(i);
+    let primary = |i: u32| shape.superblock_no() + 1 + u64::from(shape.descriptor_blocks()) + u64::from(i);
     for i in 0..reserved {
         let slot = (shape.descriptor_blocks() + i) % per_block;
         Le::put_u32(&mut expected, 4 * idx(slot), pointer32(primary(i)));

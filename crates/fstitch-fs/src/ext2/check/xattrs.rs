@@ -48,7 +48,7 @@ struct Bad {
 pub(super) struct Entries {
     /// The inodes that hold values, once for each entry.
     pub(super) values: Vec<u32>,
-    /// Blocks that these values take.
+    /// Clusters that these values take.
     pub(super) value_blocks: u64,
 }
 
@@ -302,7 +302,8 @@ fn check_value_inode(
     if !unset && hash != entry_hash(name, &sum, false) && hash != entry_hash(name, &sum, true) {
         return Ok(Err(format!("hash {hash:#x} does not match the value in inode {ino}")));
     }
-    Ok(Ok(u64::from(size).div_ceil(wide(volume.block_size()))))
+    // In clusters, as all that an inode counts.
+    Ok(Ok(u64::from(size).div_ceil(wide(volume.block_size()) << volume.shape.log_cluster)))
 }
 
 /// The hash of a name and its padded value; old writers took the name's bytes as signed.

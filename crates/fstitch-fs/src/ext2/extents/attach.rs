@@ -6,7 +6,7 @@ use fstitch_patch::{PatchId, PatchIds};
 use super::change::{Changed, no32};
 use super::node::index32;
 use super::tree::ADDED_MAX;
-use crate::ext2::alloc::Run;
+use crate::ext2::clusters::Taken;
 use crate::ext2::detach::Removal;
 use crate::ext2::inode::Inode;
 use crate::ext2::layout::extent::{DEPTH_MAX, Extent, UNWRITTEN_MAX};
@@ -29,15 +29,17 @@ impl Ext2 {
         index: u64,
         want: u64,
     ) -> Result<Allocation> {
-        let run = self.take_extent(caller, inode, (index, want), false)?;
+        let Taken { run, .. } = self.take_extent(caller, inode, (index, want), false)?;
         inode.outstanding += 1;
-        Ok(Allocation {
+        let allocation = Allocation {
             index,
             start: BlockNo(run.start),
             count: u64::from(run.count),
             reuse: run.reuse,
             bits: run.bits,
-        })
+        };
+        self.claim_clusters(inode, &allocation);
+        Ok(allocation)
     }
 
     fn take_extent(
@@ -46,26 +48,28 @@ impl Ext2 {
         inode: &mut Inode,
         (index, want): (u64, u64),
         unwritten: bool,
-    ) -> Result<Run> {
+    ) -> Result<Taken> {
         let room = END.checked_sub(index).filter(|&room| room > 0).ok_or(Errno::FBIG)?;
         let want = want.min(room).min(u64::from(UNWRITTEN_MAX));
-        self.expect_sectors(inode, want + u64::from(DEPTH_MAX) + 1)?;
-        let run = self.take_data(caller, inode, index, small(idx64(want)))?;
+        let clusters = want.div_ceil(u64::from(self.sb.cluster_blocks())) + 1;
+        self.expect_sectors(inode, clusters + u64::from(DEPTH_MAX) + 1)?;
+        let taken = self.take_for_hole(caller, inode, (index, small(idx64(want))))?;
+        let run = &taken.run;
         let extent = Extent { block: index32(index), len: run.count, start: run.start, unwritten };
         if let Err(error) = self.reserve_for(caller, inode, extent) {
-            self.give_back_run(&run);
+            self.give_back_taken(&taken);
             self.drop_spare_nodes(inode);
             return Err(error);
         }
         inode.last = Some((index + u64::from(run.count), run.start + u64::from(run.count)));
-        Ok(run)
+        Ok(taken)
     }
 
-    /// Fails if the inode's count of blocks cannot say so many more.
+    /// Fails if the inode's count of blocks cannot say so many clusters more.
     fn expect_sectors(&self, inode: &Inode, more: u64) -> Result<()> {
         let huge = self.sb.features.has_ro_compat(ro_compat::HUGE_FILE);
         let most = if huge { SECTORS_MAX } else { u64::from(u32::MAX) };
-        match inode.disk.sectors + more * self.sectors_per_block() {
+        match inode.disk.sectors + more * self.sectors_per_cluster() {
             sectors if sectors > most => Err(Errno::FBIG.into()),
             _ => Ok(()),
         }
@@ -94,6 +98,7 @@ impl Ext2 {
         allocation: Allocation,
         contents: &[PatchId],
     ) -> Result<PatchIds> {
+        self.end_claims(inode, &allocation);
         let (start, len) = (no32(allocation.start), small(idx64(allocation.count)));
         let extent = Extent { block: index32(allocation.index), len, start, unwritten: false };
         let mut befores = PatchIds::from_slice(contents);
@@ -103,18 +108,26 @@ impl Ext2 {
     }
 
     fn put_extent(&self, inode: &mut Inode, extent: Extent, befores: &[PatchId]) -> Result<PatchIds> {
+        let got = self.new_clusters(inode, &extent)?;
         let changed = self.change_tree(inode, befores, |tree| tree.insert(extent))?;
-        self.finish_put(inode, extent, changed)
+        self.finish_put(inode, (extent, got), changed)
     }
 
-    /// The extent is in the tree.
-    fn finish_put(&self, inode: &mut Inode, extent: Extent, changed: Changed) -> Result<PatchIds> {
-        if let [patch] = changed.patches[..] {
-            // Of several, none says alone that the file has the blocks.
+    /// The extent is in the tree, with which the file got so many clusters.
+    fn finish_put(
+        &self,
+        inode: &mut Inode,
+        (extent, got): (Extent, u32),
+        changed: Changed,
+    ) -> Result<PatchIds> {
+        if let [patch] = changed.patches[..]
+            && !self.sb.has_clusters()
+        {
+            // Of several, none says alone that the file has the blocks; nor does one of blocks whose cluster others have.
             inode.attached.insert(extent.start, extent.len, patch);
         }
         let mut removal = Removal::new(0, 0, &[]);
-        self.finish_change(inode, (&changed, extent.len), &mut removal)?;
+        self.finish_change(inode, (&changed, got), &mut removal)?;
         self.remember(inode);
         removal.failed.map_or(Ok(changed.patches), Err)
     }
@@ -126,12 +139,16 @@ impl Ext2 {
         inode: &mut Inode,
         (index, want): (u64, u64),
     ) -> Result<(u64, PatchIds)> {
-        let run = self.take_extent(caller, inode, (index, want), true)?;
+        let taken = self.take_extent(caller, inode, (index, want), true)?;
+        let run = &taken.run;
         let extent = Extent { block: index32(index), len: run.count, start: run.start, unwritten: true };
-        match self.change_tree(inode, &run.bits, |tree| tree.insert(extent)) {
-            Ok(changed) => Ok((u64::from(run.count), self.finish_put(inode, extent, changed)?)),
+        let put = self
+            .new_clusters(inode, &extent)
+            .and_then(|got| Ok((got, self.change_tree(inode, &run.bits, |tree| tree.insert(extent))?)));
+        match put {
+            Ok((got, changed)) => Ok((u64::from(run.count), self.finish_put(inode, (extent, got), changed)?)),
             Err(error) => {
-                self.give_back_run(&run);
+                self.give_back_taken(&taken);
                 self.drop_spare_nodes(inode);
                 Err(error)
             }

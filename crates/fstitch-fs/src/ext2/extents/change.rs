@@ -264,7 +264,7 @@ impl Ext2 {
         }
     }
 
-    /// Adds to the inode's count of blocks what it got, and takes what it lost.
+    /// Adds to the inode's storage the clusters that it got, and takes those that it lost.
     pub(super) fn count_blocks_of(&self, inode: &mut Inode, got: u32, lost: u32) -> Result<()> {
         if got == lost {
             return Ok(());

@@ -60,6 +60,16 @@ impl Ext2 {
 
     /// Frees the blocks that the file has lost by a change.
     pub(super) fn free_lost(&self, inode: &mut Inode, changed: &Changed, removal: &mut Removal<'_>) {
+        if self.sb.has_clusters() {
+            let mut lost = Vec::with_capacity(changed.lost.len());
+            for part in &changed.lost {
+                lost.extend(expect_clearing(changed.clearing(part.from), removal).map(|by| (*part, by)));
+            }
+            if let Err(error) = self.free_lost_clusters(inode, &lost, removal) {
+                removal.failed.get_or_insert(error);
+            }
+            return;
+        }
         for lost in &changed.lost {
             if let Some(clearing) = expect_clearing(changed.clearing(lost.from), removal) {
                 let mut freed = Freed { start: lost.start, count: lost.count };
@@ -69,7 +79,7 @@ impl Ext2 {
     }
 
     /// Frees the nodes that a change has made superfluous, of which joining leaves some as well, and counts what the inode got beside
-    /// `got` blocks of data, and lost. Blocks for nodes that were not needed are given back.
+    /// `got` clusters of data, and lost. Blocks for nodes that were not needed are given back.
     pub(super) fn finish_change(
         &self,
         inode: &mut Inode,
@@ -138,7 +148,8 @@ impl Ext2 {
         let nodes = match &node.entries {
             Entries::Leaf(extents) => {
                 for extent in extents {
-                    self.free_data(&mut Freed { start: extent.start, count: extent.len }, after, removal);
+                    let mut freed = self.clusters_to_leave(extent, removal);
+                    self.free_data(&mut freed, after, removal);
                 }
                 return;
             }

@@ -63,7 +63,7 @@ impl Ext2 {
     }
 
     /// What the tree says of file block `index`.
-    pub(super) fn find_extent(&self, inode: &Inode, index: u64) -> Result<Found> {
+    pub(in crate::ext2) fn find_extent(&self, inode: &Inode, index: u64) -> Result<Found> {
         if index >= ALL.end {
             return Ok(Found::HoleTo(u64::MAX));
         }

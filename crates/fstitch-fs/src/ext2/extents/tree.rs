@@ -73,6 +73,8 @@ struct Path {
 /// Blocks that a file has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ext2) struct Lost {
+    /// The file block that the first of them was.
+    pub(in crate::ext2) block: u32,
     pub(in crate::ext2) start: u64,
     pub(in crate::ext2) count: u32,
     /// The node that pointed at them.
@@ -280,7 +282,7 @@ impl<N: Nodes> Tree<N> {
             let mut parts = Vec::new();
             for &extent in &extents[first..last] {
                 let inside = part(extent, range);
-                lost.push((inside.start, inside.len));
+                lost.push((inside.block, inside.start, inside.len));
                 parts.extend(outside(extent, range).into_iter().flatten());
             }
             extents.splice(first..last, parts);
@@ -293,7 +295,7 @@ impl<N: Nodes> Tree<N> {
         self.edit_each(&range, |extents, range, lost| {
             let Some((first, _)) = met(extents, range) else { return };
             let [before, behind] = outside(extents[first], range);
-            lost.push((part(extents[first], range).start, 1));
+            lost.push((index, part(extents[first], range).start, 1));
             let placed = Extent { block: index, len: 1, start, unwritten: false };
             let parts: Vec<Extent> = before.into_iter().chain([placed]).chain(behind).collect();
             let end = first + parts.len();
@@ -306,14 +308,19 @@ impl<N: Nodes> Tree<N> {
     fn edit_each(
         &mut self,
         range: &Range<u64>,
-        mut edit: impl FnMut(&mut Vec<Extent>, &Range<u64>, &mut Vec<(u64, u32)>),
+        mut edit: impl FnMut(&mut Vec<Extent>, &Range<u64>, &mut Vec<(u32, u64, u32)>),
     ) -> Result<()> {
         let mut at = range.start;
         while at < range.end.min(ALL.end) {
             let path = self.path(at)?;
             let (mut lost, from, behind) = (Vec::new(), self.origin(path.leaf), path.range.end);
             edit(extents_mut(self.change(path.leaf)), range, &mut lost);
-            self.lost.extend(lost.into_iter().map(|(start, count)| Lost { start, count, from }));
+            self.lost.extend(lost.into_iter().map(|(block, start, count)| Lost {
+                block,
+                start,
+                count,
+                from,
+            }));
             self.settle(path)?;
             at = behind;
         }

@@ -10,7 +10,7 @@ use crate::ext2::layout::group::{
     BG_FLAGS, BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_ITABLE_UNUSED, BG_USED_DIRS_COUNT, BLOCK_UNINIT,
     INODE_UNINIT, INODE_ZEROED,
 };
-use crate::ext2::num::{idx, low16, low32, small};
+use crate::ext2::num::{idx, low16, small};
 use crate::ext2::offline::fill_unwritten;
 use crate::ext2::runs::Runs;
 
@@ -26,17 +26,20 @@ impl Pass<'_, '_> {
         Ok(bits)
     }
 
-    /// Sets or clears the bits of blocks, and counts them.
+    /// Sets or clears the bits of clusters, by their blocks, and counts them.
     pub(in crate::ext2) fn mark_blocks(&mut self, runs: &Runs, used: bool) -> Result<()> {
         let mut by_group: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        let mut last = None;
         for block in runs.blocks() {
-            by_group.entry(self.shape.group_of(block)).or_default().push(block);
+            // Blocks are in order.
+            if last.replace(self.shape.cluster_of(block)) != Some(self.shape.cluster_of(block)) {
+                by_group.entry(self.shape.group_of(block)).or_default().push(block);
+            }
         }
         for (group, blocks) in by_group {
             let mut bits = self.block_bits(group)?;
-            let start = self.shape.group_start(group);
             for &block in &blocks {
-                let bit = low32(block - start);
+                let bit = self.shape.bit_of(block);
                 let (byte, mask) = (&mut bits[idx(bit / 8)], 1 << (bit % 8));
                 if (*byte & mask != 0) == used {
                     let what = if used { "in use by another" } else { "free already" };

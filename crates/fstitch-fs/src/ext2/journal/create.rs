@@ -10,6 +10,8 @@
 //!
 //! **Crash cases.** In between, the volume has no journal and is not clean: a check gives back what inode 8 has taken.
 
+use std::collections::BTreeSet;
+
 use fstitch_core::{Be, BlockBuf, BlockDevice, BlockKind, BlockNo, Error, Le, Result, Structure, Timestamp};
 use fstitch_patch::journal::format::{
     self, INCOMPAT_64BIT, INCOMPAT_CSUM_V3, INCOMPAT_FAST_COMMIT, INCOMPAT_REVOKE,
@@ -149,7 +151,7 @@ fn add_before(
     }
     let (taken, map) = take_mapped(&volume, &shape, (blocks, end))?;
     put_inode(inode, &map.root, size(blocks, &shape), &shape, options.now);
-    let owned = small(taken.blocks.len());
+    let owned = low32(taken.owned(&shape));
     I_BLOCKS.put(inode, owned * (shape.block_size / 512));
     shape.sums.seal_inode(JOURNAL_INO, inode);
     mark(device, &mut raw, false)?;
@@ -282,7 +284,7 @@ pub fn remove(device: &dyn BlockDevice) -> Result<()> {
         volume.flush()?;
         owned.write(&volume, &shape, false)?;
         volume.flush()?;
-        let free = FREE_BLOCKS.get(&raw).saturating_add(wide(owned.blocks.len()));
+        let free = FREE_BLOCKS.get(&raw).saturating_add(owned.owned(&shape));
         FREE_BLOCKS.put(&mut raw, free);
     }
     mark(device, &mut raw, true)
@@ -347,21 +349,25 @@ fn take_mapped(
 ) -> Result<(Taken, NewMap)> {
     let mapped = map_shape(shape);
     let mut nodes = mapped.nodes_at_least(blocks);
+    // A node has a cluster of its own.
+    let clusters = shape.clusters(blocks);
     loop {
-        let mut found = take(volume, shape, (blocks + nodes, end))?;
-        let (data, spare) = found.split_at(idx(blocks));
-        let needed = mapped.nodes(data);
+        let found = take(volume, shape, (clusters + nodes, end))?;
+        let (data, spare) = found.split_at(idx(clusters));
+        let all = data.iter().flat_map(|&start| start..start + u64::from(shape.cluster_blocks()));
+        let mut data: Vec<u64> = all.take(idx(blocks)).collect();
+        let needed = mapped.nodes(&data);
         if needed <= spare.len() {
-            let map = mapped.build(data, spare);
-            found.truncate(data.len() + needed);
-            return Ok((Taken { blocks: found }, map));
+            let map = mapped.build(&data, spare);
+            data.extend_from_slice(&spare[..needed]);
+            return Ok((Taken { blocks: data }, map));
         }
         nodes = small(needed);
     }
 }
 
-/// Finds free blocks before block `end`, from the middle on, in ascending order: by extents the first that lie together, else, and where
-/// there is no such place, the first.
+/// Finds free clusters before block `end`, from the middle on, in ascending order: by extents the first that lie together, else, and where
+/// there is no such place, the first. Each is said by its first block.
 fn take(volume: &BlockView<'_>, shape: &Superblock, (count, end): (u32, u64)) -> Result<Vec<u64>> {
     let together = map_shape(shape).extents;
     // Pointers have 32 bits.
@@ -377,18 +383,21 @@ fn take(volume: &BlockView<'_>, shape: &Superblock, (count, end): (u32, u64)) ->
         let here = OfflineGroup::read(volume, shape, group)?;
         let start = shape.group_start(group);
         let until = low32(end.saturating_sub(start).min(u64::from(shape.group_blocks(group))));
-        for (from, len) in bitmap::runs(here.bits(), false, 0, until) {
-            let first = start + u64::from(from);
+        for (from, len) in bitmap::runs(here.bits(), false, 0, until >> shape.log_cluster) {
+            let first = shape.cluster_of(start) + u64::from(from);
+            let starts = |from: u64, len: u32| {
+                (from..from + u64::from(len)).map(|cluster| shape.cluster_start(cluster))
+            };
             run = if run.0 + u64::from(run.1) == first { (run.0, run.1 + len) } else { (first, len) };
             if together && run.1 >= count {
-                return Ok((run.0..run.0 + u64::from(count)).collect());
+                return Ok(starts(run.0, count).collect());
             }
             let len = len.min(count - small(found.len()));
-            found.extend(first..first + u64::from(len));
+            found.extend(starts(first, len));
         }
     }
     if found.len() < idx(count) {
-        let free = found.len();
+        let [count, free] = [count, small(found.len())].map(|clusters| clusters << shape.log_cluster);
         return Err(Error::Unsupported(format!("a journal that takes {count} blocks: only {free} are free")));
     }
     found.sort_unstable();
@@ -414,6 +423,12 @@ fn middle(volume: &BlockView<'_>, shape: &Superblock, end: u64) -> Result<u32> {
 }
 
 impl Taken {
+    /// How many blocks their clusters have.
+    fn owned(&self, shape: &Superblock) -> u64 {
+        let clusters: BTreeSet<u64> = self.blocks.iter().map(|&block| shape.cluster_of(block)).collect();
+        wide(clusters.len()) << shape.log_cluster
+    }
+
     /// Marks all blocks as used or free, in bitmaps and descriptors.
     fn write(&self, volume: &BlockView<'_>, shape: &Superblock, used: bool) -> Result<()> {
         let mut sorted = self.blocks.clone();

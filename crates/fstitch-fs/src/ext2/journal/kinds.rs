@@ -53,9 +53,13 @@ impl<'a> Kinds<'a> {
         let group = self.volume.group_of(no);
         // In some groups: a superblock, the descriptors, and blocks that are reserved for more of these.
         let head = self.volume.group_overhead(group);
-        match low32(no - self.volume.group_start(group)) {
+        // In the first group a boot block may come before the superblock.
+        let before = low32(self.volume.head_of(group) - self.volume.group_start(group));
+        match low32(no - self.volume.group_start(group)).checked_sub(before)? {
             0 if self.volume.has_superblock(group) => Some(BlockKind::Superblock),
-            n if n < head && n <= self.volume.descriptor_blocks() => Some(BlockKind::GroupDescriptor),
+            n if n + before < head && n <= self.volume.descriptor_blocks() => {
+                Some(BlockKind::GroupDescriptor)
+            }
             _ => {
                 let behind = self.places.partition_point(|&(first, ..)| first <= no);
                 let &(first, count, kind) = self.places.get(behind.checked_sub(1)?)?;

@@ -60,6 +60,9 @@ impl<'a, 'd> Pass<'a, 'd> {
         let from = from.max(last.end().saturating_sub(u64::from(self.shape.blocks_per_group)));
         let mut tree = self.tree(orphan)?;
         tree.remove(&(from..last.end()))?;
+        // What is left of the file ends before that, but may have blocks of the same cluster.
+        let ratio = u64::from(self.shape.cluster_blocks());
+        let stays = tree.last()?.is_some_and(|left| left.end() > from - from % ratio);
         let Tree { root, nodes, freed, lost, .. } = tree;
         orphan.disk.block = root_over(&root, &orphan.disk.block);
         for (block, held) in nodes.into_iter().filter(|(_, held)| held.is_changed) {
@@ -67,9 +70,15 @@ impl<'a, 'd> Pass<'a, 'd> {
             held.node.encode_into(bytes);
         }
         let mut count = 0;
-        for block in lost.iter().flat_map(|lost| lost.start..lost.start + u64::from(lost.count)) {
-            self.free_block(block)?;
-            count += 1;
+        let first = lost.first().map(|lost| self.shape.cluster_of(lost.start)).filter(|_| stays);
+        for lost in &lost {
+            let end = lost.start + u64::from(lost.count - 1);
+            for cluster in self.shape.cluster_of(lost.start)..=self.shape.cluster_of(end) {
+                if Some(cluster) != first {
+                    self.free_block(self.shape.cluster_start(cluster))?;
+                    count += 1;
+                }
+            }
         }
         for &block in freed.keys() {
             self.free_block(block)?;

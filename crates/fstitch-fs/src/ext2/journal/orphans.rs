@@ -162,6 +162,10 @@ impl<'a, 'd> Pass<'a, 'd> {
         if orphan.disk.has_extents() {
             return self.free_extents(orphan, keep);
         }
+        if self.shape.has_clusters() && orphan.disk.block.iter().any(|&block| block != 0) {
+            let problem = format!("inode {} is mapped by pointers, on a volume with clusters", orphan.ino);
+            return Err(Error::corrupt(self.what, orphan.at.0, problem));
+        }
         let pointers = u64::from(self.shape.pointers_per_block());
         let mut count = 0;
         let mut finished = true;
@@ -185,10 +189,10 @@ impl<'a, 'd> Pass<'a, 'd> {
         Ok(finished)
     }
 
-    /// Takes blocks from the inode's count of them.
+    /// Takes clusters from the inode's storage.
     pub(super) fn lose_sectors(&self, orphan: &mut Loaded, count: u32) {
-        orphan.disk.sectors =
-            orphan.disk.sectors.saturating_sub(u64::from(count) * u64::from(self.shape.block_size / 512));
+        let each = u64::from(self.shape.block_size / 512) << self.shape.log_cluster;
+        orphan.disk.sectors = orphan.disk.sectors.saturating_sub(u64::from(count) * each);
     }
 
     // ---- the list ----

@@ -29,7 +29,7 @@ use crate::ext2::layout::group::{
 use crate::ext2::layout::inode::{self, DiskInode};
 use crate::ext2::layout::xattr::{H_MAGIC, H_REFCOUNT, XATTR_MAGIC};
 use crate::ext2::layout::{Field, keep_sum};
-use crate::ext2::num::{idx, low32};
+use crate::ext2::num::idx;
 use crate::ext2::own::OwnRuns;
 use crate::ext2::view::BlockView;
 
@@ -193,7 +193,7 @@ impl<'a, 'd> Pass<'a, 'd> {
                 let changed = of.changed.get(&BlockNo(no));
                 changed.and_then(|(_, bytes)| sums.bitmap(bytes, bits))
             };
-            let blocks = bitmap(self, at.block_bitmap, self.shape.blocks_per_group);
+            let blocks = bitmap(self, at.block_bitmap, self.shape.clusters_per_group());
             let inodes = bitmap(self, at.inode_bitmap, self.shape.inodes_per_group);
             let raw = &mut self.change(no, BlockKind::GroupDescriptor)?[offset..offset + size];
             if let Some(sum) = blocks {
@@ -294,14 +294,14 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     /// A field of the superblock as it is now.
     pub(in crate::ext2) fn field(&self, field: Field<u32>) -> Result<u32> {
-        let no = BlockNo(self.shape.first_data_block());
+        let no = BlockNo(self.shape.superblock_no());
         let block = self.read(no, BlockKind::Superblock)?;
         Ok(field.get(&block[self.shape.offset_in_block()..]))
     }
 
     pub(in crate::ext2) fn superblock(&mut self) -> Result<&mut [u8]> {
         let offset = self.shape.offset_in_block();
-        let no = BlockNo(self.shape.first_data_block());
+        let no = BlockNo(self.shape.superblock_no());
         Ok(&mut self.change(no, BlockKind::Superblock)?[offset..])
     }
 
@@ -339,6 +339,7 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     // ---- freeing ----
 
+    /// Frees a block, and with it all of its cluster.
     pub(in crate::ext2) fn free_block(&mut self, block: u64) -> Result<()> {
         let what = self.what;
         let damaged = |problem: &str| Error::corrupt(what, None, format!("its block {block} is {problem}"));
@@ -346,7 +347,6 @@ impl<'a, 'd> Pass<'a, 'd> {
             return Err(damaged("outside the volume"));
         }
         let group = self.shape.group_of(block);
-        let start = self.shape.group_start(group);
         let (no, offset, at) = self.descriptor(group)?;
         if self.own.meet(block, block + 1) {
             return Err(damaged("the volume's own"));
@@ -355,12 +355,13 @@ impl<'a, 'd> Pass<'a, 'd> {
             return Err(damaged("free, as its whole group is"));
         }
         self.summed.groups.insert(group);
-        if !self.clear_bit(at.block_bitmap, BlockKind::BlockBitmap, low32(block - start))? {
+        if !self.clear_bit(at.block_bitmap, BlockKind::BlockBitmap, self.shape.bit_of(block))? {
             return Err(damaged("free"));
         }
         self.count((no, offset), BG_FREE_BLOCKS_COUNT, true)?;
+        let freed = u64::from(self.shape.cluster_blocks());
         let raw = self.superblock()?;
-        FREE_BLOCKS.put(raw, FREE_BLOCKS.get(raw).saturating_add(1));
+        FREE_BLOCKS.put(raw, FREE_BLOCKS.get(raw).saturating_add(freed));
         Ok(())
     }
 

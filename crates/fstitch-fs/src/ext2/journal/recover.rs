@@ -323,7 +323,7 @@ impl Work<'_, '_> {
             self.volume.read(block, BlockKind::GroupDescriptor, into)
         })?;
         for group in groups {
-            blocks += u64::from(group.free_blocks);
+            blocks += u64::from(group.free_blocks) << shape.log_cluster;
             inodes += u64::from(group.free_inodes);
         }
         for (field, sum) in [(S_FREE_BLOCKS_COUNT, blocks), (S_FREE_INODES_COUNT, inodes)] {

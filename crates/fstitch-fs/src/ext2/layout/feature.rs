@@ -143,7 +143,11 @@ pub const WRITTEN: Features = Features {
         | incompat::LARGE_DIR
         | incompat::INLINE_DATA
         | incompat::EA_INODE,
-    ro_compat: PLAIN.ro_compat | ro_compat::HUGE_FILE | ro_compat::UNINIT_BG | ro_compat::METADATA_CSUM,
+    ro_compat: PLAIN.ro_compat
+        | ro_compat::HUGE_FILE
+        | ro_compat::UNINIT_BG
+        | ro_compat::BIGALLOC
+        | ro_compat::METADATA_CSUM,
 };
 
 const COMPAT_NAMES: &[(u32, &str)] = &[

@@ -169,7 +169,8 @@ pub struct DiskInode {
     pub block: [u32; POINTERS],
     /// Bytes of fixed fields beyond the first 128.
     pub extra_isize: u16,
-    /// Where values of attributes may have inodes of their own, a symbolic link's storage does not say where its target is.
+    /// Where values of attributes may have inodes of their own, or blocks are taken in clusters, a symbolic link's storage does not say where
+    /// its target is.
     pub has_values: bool,
 }
 
@@ -264,7 +265,7 @@ impl DiskInode {
         if !volume.features.has_incompat(incompat::BIT64) {
             self.xattr_block &= u64::from(u32::MAX);
         }
-        self.has_values = volume.features.has_incompat(incompat::EA_INODE);
+        self.has_values = volume.features.has_incompat(incompat::EA_INODE) || volume.has_clusters();
         self
     }
 

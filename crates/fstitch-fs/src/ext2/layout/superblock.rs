@@ -23,6 +23,8 @@ pub const STATE_VALID: u16 = 1;
 pub const STATE_ERROR: u16 = 2;
 /// `s_state`: orphans are being recovered.
 pub const STATE_ORPHAN: u16 = 4;
+/// A cluster has at most so many blocks, as a power of two: the blocks of a group are counted with 32 bits.
+const LOG_CLUSTER_MAX: u32 = 12;
 /// Revision 0: fixed inode size, no features.
 pub const REVISION_OLD: u32 = 0;
 /// Revision 1: features, inode sizes.
@@ -51,15 +53,15 @@ fields! {
     S_FREE_BLOCKS_COUNT: u32 @ 0x0c;
     /// Free inodes (summary).
     S_FREE_INODES_COUNT: u32 @ 0x10;
-    /// Block of the superblock: 1 with 1 KiB blocks, else 0.
+    /// The first block of the first group: 1 with 1 KiB blocks that are clusters of their own, else 0.
     S_FIRST_DATA_BLOCK: u32 @ 0x14;
     /// Block size as 1024 shifted left by this.
     S_LOG_BLOCK_SIZE: u32 @ 0x18;
-    /// Fragment size, the same way.
+    /// The size of a cluster, the same way: once that of a fragment, which was never other than a block's.
     S_LOG_FRAG_SIZE: u32 @ 0x1c;
     /// Blocks per group.
     S_BLOCKS_PER_GROUP: u32 @ 0x20;
-    /// Fragments per group.
+    /// Clusters per group.
     S_FRAGS_PER_GROUP: u32 @ 0x24;
     /// Inodes per group.
     S_INODES_PER_GROUP: u32 @ 0x28;
@@ -254,6 +256,8 @@ pub struct Superblock {
     pub block_size: u32,
     /// Blocks per group.
     pub blocks_per_group: u32,
+    /// How many blocks are taken together, as a power of two: 0 without the feature `bigalloc`.
+    pub log_cluster: u8,
     /// Inodes per group.
     pub inodes_per_group: u32,
     /// Last mount, seconds since the epoch.
@@ -386,6 +390,11 @@ impl Superblock {
             free_inodes: S_FREE_INODES_COUNT.get(raw),
             block_size,
             blocks_per_group: S_BLOCKS_PER_GROUP.get(raw),
+            log_cluster: if dynamic && features.has_ro_compat(ro_compat::BIGALLOC) {
+                u8::try_from(log_cluster(raw).unwrap_or(0)).expect("at most the bits of a byte count")
+            } else {
+                0
+            },
             inodes_per_group: S_INODES_PER_GROUP.get(raw),
             mount_time: S_MTIME.get(raw),
             write_time: S_WTIME.get(raw),
@@ -448,10 +457,8 @@ impl Superblock {
             let kind = S_CHECKSUM_TYPE.get(raw);
             return Err(Error::Unsupported(format!("checksums of kind {kind} (feature metadata_csum)")));
         }
-        if features.has_ro_compat(ro_compat::BIGALLOC)
-            && u64::from(S_FIRST_DATA_BLOCK.get(raw)) != self.first_data_block()
-        {
-            return Err(Error::Unsupported("clusters of 1 KiB blocks (feature bigalloc)".into()));
+        if features.has_ro_compat(ro_compat::BIGALLOC) {
+            self.check_clusters(raw)?;
         }
         let size = usize::from(self.desc_size);
         let large = features.has_incompat(incompat::BIT64);
@@ -464,13 +471,21 @@ impl Superblock {
         Ok(())
     }
 
+    /// What the superblock says of clusters goes together.
+    fn check_clusters(&self, raw: &[u8]) -> Result<()> {
+        let (cluster, block) = (S_LOG_FRAG_SIZE.get(raw), S_LOG_BLOCK_SIZE.get(raw));
+        if log_cluster(raw).is_none() {
+            return Err(damaged(format!("clusters of 2^{cluster} KiB, blocks of 2^{block} KiB")));
+        }
+        let (count, blocks) = (S_FRAGS_PER_GROUP.get(raw), self.blocks_per_group);
+        if u64::from(count) << self.log_cluster != u64::from(blocks) {
+            let ratio = self.cluster_blocks();
+            return Err(damaged(format!("{count} clusters of {ratio} blocks in a group of {blocks} blocks")));
+        }
+        Ok(())
+    }
+
     fn check_shape(&self, raw: &[u8], device_bytes: u64) -> Result<()> {
-        let clusters = if self.features.has_ro_compat(ro_compat::BIGALLOC) {
-            // In blocks. Not more than 32 bits can hold.
-            1 << S_LOG_FRAG_SIZE.get(raw).saturating_sub(S_LOG_BLOCK_SIZE.get(raw)).min(12)
-        } else {
-            1
-        };
         let bits = self.block_size * 8;
         if !self.inode_size.is_power_of_two()
             || self.inode_size < 128
@@ -483,10 +498,12 @@ impl Superblock {
             return Err(damaged(format!("first data block {first}, expected {}", self.first_data_block())));
         }
         let per_group = self.blocks_per_group;
-        let most = bits.saturating_mul(clusters);
-        if per_group < 8 || per_group > most || !per_group.is_multiple_of(8) {
+        let clusters = self.clusters_per_group();
+        if clusters < 8 || clusters > bits || !per_group.is_multiple_of(8 << self.log_cluster) {
+            let most = u64::from(bits) << self.log_cluster;
             return Err(damaged(format!(
-                "{per_group} blocks per group, expected a multiple of 8 up to {most}"
+                "{per_group} blocks per group, expected a multiple of {} up to {most}",
+                8_u64 << self.log_cluster
             )));
         }
         let inodes = self.inodes_per_group;
@@ -545,10 +562,82 @@ impl Superblock {
         ino >= ROOT_INO && ino <= self.inodes_count && !self.is_own_inode(ino)
     }
 
-    /// The block that holds the superblock.
+    /// The first block of the first group. With clusters of several blocks that is block 0 always, since a group begins with a cluster.
     #[must_use]
     pub const fn first_data_block(&self) -> u64 {
+        if self.block_size == 1024 && self.log_cluster == 0 { 1 } else { 0 }
+    }
+
+    /// The block that holds the superblock.
+    #[must_use]
+    pub const fn superblock_no(&self) -> u64 {
         if self.block_size == 1024 { 1 } else { 0 }
+    }
+
+    /// Blocks of a cluster: as many as a bit of a block bitmap stands for.
+    #[must_use]
+    pub const fn cluster_blocks(&self) -> u32 {
+        1 << self.log_cluster
+    }
+
+    /// Whether several blocks are taken together.
+    #[must_use]
+    pub const fn has_clusters(&self) -> bool {
+        self.log_cluster > 0
+    }
+
+    /// Clusters of a group: the bits of its block bitmap.
+    #[must_use]
+    pub const fn clusters_per_group(&self) -> u32 {
+        self.blocks_per_group >> self.log_cluster
+    }
+
+    /// So many blocks in clusters, the last of which may be needed in part.
+    #[must_use]
+    pub const fn clusters(&self, blocks: u32) -> u32 {
+        blocks.div_ceil(self.cluster_blocks())
+    }
+
+    /// Clusters of `group`; the last one of a volume may lie beyond its end in part.
+    #[must_use]
+    pub fn group_clusters(&self, group: u32) -> u32 {
+        self.clusters(self.group_blocks(group))
+    }
+
+    /// The cluster that holds `block`, counted from the first group's first one: the bits of all block bitmaps in a row.
+    #[must_use]
+    pub const fn cluster_of(&self, block: u64) -> u64 {
+        (block - self.first_data_block()) >> self.log_cluster
+    }
+
+    /// The run of whole clusters of the volume in which the blocks `start..end` are, as far as the volume reaches.
+    #[must_use]
+    pub fn whole_clusters(&self, (start, end): (u64, u64)) -> (u64, u64) {
+        if !self.has_clusters() || start >= end {
+            return (start, end);
+        }
+        // The first one begins with block 0.
+        let whole = end.next_multiple_of(u64::from(self.cluster_blocks()));
+        let end = whole.min(self.blocks_count.max(end));
+        (start >> self.log_cluster << self.log_cluster, end)
+    }
+
+    /// The bit of `block` in its group's block bitmap.
+    #[must_use]
+    pub fn bit_of(&self, block: u64) -> u32 {
+        low32(block - self.group_start(self.group_of(block))) >> self.log_cluster
+    }
+
+    /// So many bits of a block bitmap as blocks.
+    #[must_use]
+    pub const fn blocks_of(&self, bits: u32) -> u64 {
+        (bits as u64) << self.log_cluster
+    }
+
+    /// The first block of cluster `cluster`.
+    #[must_use]
+    pub const fn cluster_start(&self, cluster: u64) -> u64 {
+        self.first_data_block() + (cluster << self.log_cluster)
     }
 
     /// Where the superblock starts inside its block, in bytes.
@@ -636,10 +725,17 @@ impl Superblock {
     #[must_use]
     pub fn descriptor_block(&self, index: u32) -> u64 {
         if index < self.packed_descriptor_blocks() {
-            return self.first_data_block() + 1 + u64::from(index);
+            return self.superblock_no() + 1 + u64::from(index);
         }
         let group = index * self.descriptors_per_block();
-        self.group_start(group) + u64::from(self.has_superblock(group))
+        self.head_of(group) + u64::from(self.has_superblock(group))
+    }
+
+    /// Where `group` has its copies of the superblock and of descriptors, if it has any: at its start, but for a boot block before
+    /// the superblock itself.
+    #[must_use]
+    pub fn head_of(&self, group: u32) -> u64 {
+        if group == 0 { self.superblock_no() } else { self.group_start(group) }
     }
 
     /// All blocks of the descriptor table, in order.
@@ -668,10 +764,13 @@ impl Superblock {
     #[must_use]
     pub fn group_overhead(&self, group: u32) -> u32 {
         let copied = self.has_superblock(group);
+        // A boot block, where the first group begins before the superblock.
+        let before = low32(self.head_of(group) - self.group_start(group));
         if group / self.descriptors_per_block() >= self.first_meta_bg {
-            return u32::from(copied) + u32::from(self.has_own_descriptors(group));
+            return before + u32::from(copied) + u32::from(self.has_own_descriptors(group));
         }
-        if copied { 1 + self.packed_descriptor_blocks() + u32::from(self.reserved_gdt_blocks) } else { 0 }
+        let reserved = u32::from(self.reserved_gdt_blocks);
+        if copied { before + 1 + self.packed_descriptor_blocks() + reserved } else { 0 }
     }
 
     /// Blocks of a group's inode table.
@@ -742,9 +841,9 @@ impl Superblock {
         S_FREE_INODES_COUNT.put(raw, self.free_inodes);
         S_FIRST_DATA_BLOCK.put(raw, low32(self.first_data_block()));
         S_LOG_BLOCK_SIZE.put(raw, log_size);
-        S_LOG_FRAG_SIZE.put(raw, log_size);
+        S_LOG_FRAG_SIZE.put(raw, log_size + u32::from(self.log_cluster));
         S_BLOCKS_PER_GROUP.put(raw, self.blocks_per_group);
-        S_FRAGS_PER_GROUP.put(raw, self.blocks_per_group);
+        S_FRAGS_PER_GROUP.put(raw, self.clusters_per_group());
         S_INODES_PER_GROUP.put(raw, self.inodes_per_group);
     }
 
@@ -772,6 +871,12 @@ fn parse_block_size(raw: &[u8]) -> Result<u32> {
         log @ 0..=6 => Ok(1024 << log),
         log => Err(damaged(format!("block size 2^{}", u64::from(log) + 10))),
     }
+}
+
+/// How many blocks a cluster has, as a power of two, if that can be.
+fn log_cluster(raw: &[u8]) -> Option<u32> {
+    let log = S_LOG_FRAG_SIZE.get(raw).checked_sub(S_LOG_BLOCK_SIZE.get(raw))?;
+    (log <= LOG_CLUSTER_MAX).then_some(log)
 }
 
 const fn is_power(mut number: u32, base: u32) -> bool {

@@ -57,6 +57,8 @@ pub struct MkfsFeatures {
     pub dir_nlink: bool,
     /// Inodes have room for nanoseconds.
     pub extra_isize: bool,
+    /// Blocks are taken in clusters. Needs `extent`.
+    pub bigalloc: bool,
     /// All metadata have checksums.
     pub metadata_csum: bool,
 }
@@ -83,7 +85,7 @@ impl Word {
 }
 
 /// Everything that we can make, in the order of the bits.
-const KNOWN: [Known; 25] = [
+const KNOWN: [Known; 26] = [
     ("has_journal", |f| &mut f.has_journal, Word::Compat(compat::HAS_JOURNAL)),
     ("ext_attr", |f| &mut f.ext_attr, Word::Compat(compat::EXT_ATTR)),
     ("resize_inode", |f| &mut f.resize_inode, Word::Compat(compat::RESIZE_INODE)),
@@ -108,6 +110,7 @@ const KNOWN: [Known; 25] = [
     ("uninit_bg", |f| &mut f.uninit_bg, Word::RoCompat(ro_compat::UNINIT_BG)),
     ("dir_nlink", |f| &mut f.dir_nlink, Word::RoCompat(ro_compat::DIR_NLINK)),
     ("extra_isize", |f| &mut f.extra_isize, Word::RoCompat(ro_compat::EXTRA_ISIZE)),
+    ("bigalloc", |f| &mut f.bigalloc, Word::RoCompat(ro_compat::BIGALLOC)),
     ("metadata_csum", |f| &mut f.metadata_csum, Word::RoCompat(ro_compat::METADATA_CSUM)),
 ];
 
@@ -138,6 +141,7 @@ impl MkfsFeatures {
         uninit_bg: false,
         dir_nlink: false,
         extra_isize: false,
+        bigalloc: false,
         metadata_csum: false,
     };
 
@@ -241,6 +245,9 @@ impl MkfsFeatures {
         if self.bit64 && !self.extent {
             return refuse("feature 64bit without extent: `^64bit` switches it off");
         }
+        if self.bigalloc && !self.extent {
+            return refuse("feature bigalloc without extent");
+        }
         if self.orphan_file && !self.has_journal {
             return refuse("feature orphan_file without a journal");
         }
@@ -282,7 +289,7 @@ mod tests {
         assert_eq!(features, MkfsFeatures { filetype: true, ..MkfsFeatures::NONE });
         features.apply("64bit,extents").unwrap();
         assert!(features.bit64 && features.extent);
-        for name in ["bigalloc", "wings", "encrypt"] {
+        for name in ["casefold", "wings", "encrypt"] {
             assert!(features.apply(name).unwrap_err().to_string().contains(name));
         }
     }
@@ -304,6 +311,7 @@ mod tests {
             ("^has_journal,orphan_file", "orphan_file"),
             ("^has_journal,fast_commit", "fast_commit"),
             ("^extent", "64bit"),
+            ("^extent,^64bit,bigalloc", "bigalloc"),
             ("meta_bg", "resize_inode"),
         ] {
             let mut features = MkfsFeatures::EXT4;

@@ -52,9 +52,9 @@ pub(super) fn superblock(plan: &Plan, options: &MkfsOptions, free: (u64, u64), g
         (0x10, narrow(free.1)),
         (0x14, narrow(plan.first_data_block)),
         (0x18, size_log),
-        (0x1c, size_log),
+        (0x1c, size_log + plan.log_cluster),
         (0x20, narrow(plan.blocks_per_group)),
-        (0x24, narrow(plan.blocks_per_group)),
+        (0x24, narrow(plan.blocks_per_group >> plan.log_cluster)),
         (0x28, narrow(plan.inodes_per_group)),
         (0x30, low(options.now)),
         (0x40, low(options.now)),
@@ -131,6 +131,7 @@ fn later_fields(raw: &mut [u8], plan: &Plan) {
 
 /// What a group's descriptor says of its use.
 pub(super) struct GroupUse {
+    /// In clusters.
     pub(super) free_blocks: u64,
     pub(super) free_inodes: u64,
     pub(super) directories: u64,

@@ -46,6 +46,8 @@ impl Layout {
             layout.lay_out(plan, first, end)?;
             first = end;
         }
+        // Several of these may be in one cluster, but nothing else.
+        layout.space = layout.space.widened(|range| plan.whole(range));
         Ok(layout)
     }
 

@@ -37,6 +37,8 @@ use super::newmap::Shape;
 pub struct MkfsSummary {
     /// Bytes per block.
     pub block_size: u32,
+    /// Bytes that are taken at once: those of a block, but with `bigalloc`.
+    pub cluster_size: u32,
     /// Blocks of the volume; less than the device's when a last group was too small to be of use.
     pub blocks: u64,
     /// Block groups.
@@ -80,6 +82,7 @@ pub fn mkfs(
     let added = log.map(|_| journal::add_counted(device, asked)).transpose()?;
     Ok(MkfsSummary {
         block_size: narrow(plan.block_size),
+        cluster_size: narrow(plan.block_size << plan.log_cluster),
         blocks: plan.blocks,
         groups: plan.groups,
         inodes: plan.inodes(),
@@ -112,7 +115,8 @@ fn plan_journal(options: &MkfsOptions, plan: &Plan, room: u64) -> Result<Option<
         extents: plan.features.extent,
         sums: InodeSums::default(),
     };
-    let with_map = blocks + map.nodes_at_least(blocks);
+    let with_map =
+        blocks.next_multiple_of(1 << plan.log_cluster) + (map.nodes_at_least(blocks) << plan.log_cluster);
     if u64::from(with_map) > room {
         let text = format!("a journal that takes {with_map} blocks: only {room} are free");
         return Err(Error::Unsupported(text));

@@ -23,6 +23,8 @@ pub enum MkfsJournal {
 pub struct MkfsOptions {
     /// `-b`: a power of two from 1024 to 65536; by default chosen by the volume's size.
     pub block_size: Option<u32>,
+    /// `-C`: bytes of a cluster, with `bigalloc`; a power of two from the block size to 4096 blocks, 16 blocks by default.
+    pub cluster_size: Option<u32>,
     /// The volume's size in its own blocks; by default all of the device.
     pub blocks: Option<u64>,
     /// `-I`: a power of two from 128 to the block size; 256 by default, 128 in revision 0.
@@ -67,6 +69,7 @@ impl MkfsOptions {
     pub fn new(uuid: [u8; 16], hash_seed: [u8; 16], now: Timestamp) -> Self {
         Self {
             block_size: None,
+            cluster_size: None,
             blocks: None,
             inode_size: None,
             inodes: None,

@@ -21,9 +21,11 @@ const LOST_FOUND_BYTES: u64 = 16 * 1024;
 const ORPHAN_BLOCKS: [u64; 2] = [32, 512];
 /// The orphan file has one block for so many of a volume that is neither small nor large.
 const ORPHAN_RATIO: u64 = 4096;
+/// Blocks of a cluster, unless another size was asked for, and at most; as powers of two.
+const LOG_CLUSTER: [u32; 2] = [4, 12];
 /// Sizes of blocks. Few systems use volumes whose blocks are larger than a page.
 const BLOCK_SIZES: std::ops::RangeInclusive<u64> = 1024..=65_536;
-/// Blocks of a group at most: what counts the free ones has 16 bits.
+/// Clusters of a group at most: what counts the free ones has 16 bits.
 const GROUP_MAX: u64 = (1 << 16) - 8;
 /// Blocks that an inode names directly.
 pub(super) const DIRECT_BLOCKS: u64 = 12;
@@ -35,6 +37,8 @@ pub(super) struct Plan {
     pub(super) blocks: u64,
     pub(super) first_data_block: u64,
     pub(super) blocks_per_group: u64,
+    /// How many blocks are taken together, as a power of two.
+    pub(super) log_cluster: u32,
     pub(super) groups: u64,
     pub(super) inode_size: u64,
     pub(super) inodes_per_group: u64,
@@ -105,11 +109,14 @@ impl Plan {
             return refuse(format!("{blocks} blocks: ext2 counts blocks with 32 bits"));
         }
         let (features, inode_size) = Self::features(options, block_size)?;
+        let log_cluster = Self::log_cluster(options, &features, block_size)?;
         let mut plan = Self {
             block_size,
-            blocks,
-            first_data_block: u64::from(block_size == 1024),
-            blocks_per_group: (block_size * 8).min(GROUP_MAX),
+            // Whole clusters.
+            blocks: blocks >> log_cluster << log_cluster,
+            first_data_block: u64::from(block_size == 1024 && log_cluster == 0),
+            blocks_per_group: (block_size * 8).min(GROUP_MAX) << log_cluster,
+            log_cluster,
             groups: 0,
             inode_size,
             inodes_per_group: 0,
@@ -123,7 +130,9 @@ impl Plan {
             features,
             revision: options.revision,
         };
-        let ratio = options.bytes_per_inode.unwrap_or_else(|| default_ratio(blocks * block_size));
+        // As mke2fs: no more inodes than clusters, unless somebody wants so.
+        let default = || default_ratio(blocks * block_size).max(block_size << log_cluster);
+        let ratio = options.bytes_per_inode.unwrap_or_else(default);
         if ratio < 1024 {
             return refuse(format!("{ratio} bytes per inode; at least 1024"));
         }
@@ -157,6 +166,22 @@ impl Plan {
         let mut features = options.features;
         features.has_journal |= options.journal != MkfsJournal::None;
         Ok((features.settled(inode_size)?, inode_size))
+    }
+
+    /// How many blocks a cluster has, as a power of two.
+    fn log_cluster(options: &MkfsOptions, features: &MkfsFeatures, block_size: u64) -> Result<u32> {
+        let [usual, most] = LOG_CLUSTER;
+        match options.cluster_size.map(u64::from) {
+            Some(_) if !features.bigalloc => refuse("a size of clusters without feature bigalloc"),
+            Some(size) if size.is_power_of_two() && (block_size..=block_size << most).contains(&size) => {
+                Ok((size / block_size).ilog2())
+            }
+            Some(size) => {
+                let most = block_size << most;
+                refuse(format!("clusters of {size} bytes; a power of two from {block_size} to {most}"))
+            }
+            None => Ok(if features.bigalloc { usual } else { 0 }),
+        }
     }
 
     fn groups_per_flex(options: &MkfsOptions, features: &MkfsFeatures) -> Result<u64> {
@@ -200,12 +225,13 @@ impl Plan {
         let free = self.free_without_files();
         // The orphan file's map may take a block as well.
         let orphans = if self.features.orphan_file { self.orphan_blocks() + 1 } else { 0 };
-        let fixed = 1 + u64::from(self.reserved_desc_blocks > 0) + orphans;
+        let fixed = 1 + u64::from(self.features.resize_inode) + orphans;
         if free <= fixed {
             return refuse(format!("a volume of {} blocks is too small", self.blocks));
         }
         let wanted = (LOST_FOUND_BYTES / self.block_size).clamp(1, DIRECT_BLOCKS);
-        self.features.resize_inode = self.reserved_desc_blocks > 0;
+        // mke2fs makes one without blocks where clusters make groups so large that there are none to reserve.
+        self.features.resize_inode &= self.reserved_desc_blocks > 0 || self.log_cluster > 0;
         self.lost_found_blocks = wanted.min((free - fixed).div_ceil(4));
         Ok(())
     }
@@ -275,10 +301,33 @@ impl Plan {
         (self.blocks - self.group_start(group)).min(self.blocks_per_group)
     }
 
+    /// The block of the superblock.
+    pub(super) fn super_block(&self) -> u64 {
+        u64::from(self.block_size == 1024)
+    }
+
+    /// Where `group` has its copies, if it has any: in the first a boot block may come before them.
+    pub(super) fn head(&self, group: u64) -> u64 {
+        if group == 0 { self.super_block() } else { self.group_start(group) }
+    }
+
     /// Blocks of `group` before everything else: copies, and what is reserved for more descriptors.
     pub(super) fn overhead(&self, group: u64) -> u64 {
         let reserved = if self.has_super(group) { 1 + self.reserved_desc_blocks } else { 0 };
-        reserved + self.descs_in(group).1
+        self.head(group) - self.group_start(group) + reserved + self.descs_in(group).1
+    }
+
+    /// Blocks of a cluster.
+    pub(super) fn cluster(&self) -> u64 {
+        1 << self.log_cluster
+    }
+
+    /// Whole clusters in which blocks `from..to` are, as blocks.
+    pub(super) fn whole(&self, (from, to): (u64, u64)) -> (u64, u64) {
+        if self.log_cluster == 0 {
+            return (from, to);
+        }
+        (from >> self.log_cluster << self.log_cluster, to.next_multiple_of(self.cluster()))
     }
 
     /// Blocks of metadata that belong to `group`, wherever they lie.

@@ -28,7 +28,7 @@ pub(super) fn build(plan: &Plan, root: u64, staged: &mut BTreeMap<u64, Vec<u8>>)
     let copies: Vec<u64> = (1..plan.groups).filter(|&group| plan.has_super(group)).collect();
     let mut table = vec![0; index(plan.block_size)];
     for i in 0..plan.reserved_desc_blocks {
-        let primary = plan.first_data_block + 1 + plan.desc_blocks + i;
+        let primary = plan.super_block() + 1 + plan.desc_blocks + i;
         let slot = (plan.desc_blocks + i) % per_block;
         Le::put_u32(&mut table, 4 * index(slot), narrow(primary));
         let mut list = vec![0; index(plan.block_size)];
@@ -48,7 +48,8 @@ pub(super) fn build(plan: &Plan, root: u64, staged: &mut BTreeMap<u64, Vec<u8>>)
         owner: (0, 0),
         // The highest byte that direct, indirect and double-indirect blocks can name.
         size: (per_block * per_block + per_block + DIRECT_BLOCKS) * plan.block_size,
-        sectors: narrow(owned * plan.block_size / 512),
+        // Each counts as a cluster.
+        sectors: narrow((owned * plan.block_size / 512) << plan.log_cluster),
         flags: 0,
         pointers,
     }

@@ -28,6 +28,21 @@ impl Space {
         self.ranges.insert(start, end);
     }
 
+    /// The same ranges, each made larger by `whole`.
+    pub(super) fn widened(&self, whole: impl Fn((u64, u64)) -> (u64, u64)) -> Self {
+        let mut ranges: BTreeMap<u64, u64> = BTreeMap::new();
+        for (start, end) in self.ranges.iter().map(|(&start, &end)| whole((start, end))) {
+            match ranges.last_entry() {
+                Some(mut last) if *last.get() >= start => {
+                    let end = end.max(*last.get());
+                    last.insert(end);
+                }
+                _ => drop(ranges.insert(start, end)),
+            }
+        }
+        Self { ranges }
+    }
+
     /// The first free range in `from..to`.
     fn free_from(&self, from: u64, to: u64) -> Option<(u64, u64)> {
         let mut at = from;

@@ -9,6 +9,7 @@ use super::image::{self, GroupUse, NewFile, SUPER_OFFSET, SUPER_SIZE};
 use super::layout::Layout;
 use super::options::MkfsOptions;
 use super::plan::{FIRST_INO, ORPHAN_INO, Plan};
+use super::space::Space;
 use super::{index, narrow, resize};
 use crate::ext2::layout::checksum::{Sums, seal_superblock};
 use crate::ext2::layout::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
@@ -90,8 +91,9 @@ impl<'a> Writer<'a> {
         (SUPER_OFFSET + SUPER_SIZE).next_multiple_of(index(self.plan.block_size))
     }
 
-    /// Takes the first `count` free blocks that lie together.
+    /// Takes the first `count` free blocks that lie together, in whole clusters.
     fn allocate(&mut self, count: u64) -> Option<u64> {
+        let count = count.next_multiple_of(self.plan.cluster());
         let found = self.layout.space.find(self.plan.first_data_block, self.plan.blocks, count)?;
         self.layout.space.take(found, count);
         Some(found)
@@ -110,7 +112,13 @@ impl<'a> Writer<'a> {
         let together = if extents { self.allocate(count) } else { None };
         let data: Vec<u64> = match together {
             Some(start) => (start..start + count).collect(),
-            None => (0..count).map(|_| self.allocate_one()).collect::<Result<Vec<u64>>>()?,
+            None => {
+                let cluster = self.plan.cluster();
+                let starts: Vec<u64> =
+                    (0..count.div_ceil(cluster)).map(|_| self.allocate_one()).collect::<Result<_>>()?;
+                let all = starts.into_iter().flat_map(|start| start..start + cluster);
+                all.take(index(count)).collect::<Vec<u64>>()
+            }
         };
         let sums = self.sums.of_inode(ino, 0);
         let shape = Shape { block_size: narrow(self.plan.block_size), extents, sums };
@@ -140,7 +148,7 @@ impl<'a> Writer<'a> {
         }
         self.put_inode(FIRST_INO, &self.new_file((0o040_700, 2), &map));
 
-        if plan.reserved_desc_blocks > 0 {
+        if plan.features.resize_inode {
             let root = self.allocate_one()?;
             let file = resize::build(plan, root, &mut self.staged);
             self.put_inode(RESIZE_INO, &file);
@@ -175,10 +183,17 @@ impl<'a> Writer<'a> {
             links,
             owner: (0, 0),
             size: count * self.plan.block_size,
-            sectors: narrow((count + nodes) * self.plan.block_size / 512),
+            sectors: narrow(
+                ((self.clusters(count) + nodes) * self.plan.block_size / 512) << self.plan.log_cluster,
+            ),
             flags: if self.plan.features.extent { EXTENTS_FL } else { 0 },
             pointers: map.root,
         }
+    }
+
+    /// So many blocks in clusters.
+    fn clusters(&self, blocks: u64) -> u64 {
+        blocks.div_ceil(self.plan.cluster())
     }
 
     /// Stages inode `ino` in its place in the inode table.
@@ -218,14 +233,15 @@ impl<'a> Writer<'a> {
         let first_ino = group * plan.inodes_per_group;
         let used_inodes = plan.used_inodes().saturating_sub(first_ino).min(plan.inodes_per_group);
         let taken = self.taken_in(group);
-        let free_blocks = plan.group_len(group) - taken.iter().map(|(from, to)| to - from).sum::<u64>();
-        let flags = self.flags(group, free_blocks, used_inodes);
-        let block_bits = bitmap(plan.block_size, &taken, plan.group_len(group));
+        let clusters = self.clusters(plan.group_len(group));
+        let free_clusters = clusters - taken.iter().map(|(from, to)| to - from).sum::<u64>();
+        let flags = self.flags(group, free_clusters, used_inodes);
+        let block_bits = bitmap(plan.block_size, &taken, clusters);
         let inode_bits = bitmap(plan.block_size, &[(0, used_inodes)], plan.inodes_per_group);
         let sum = |bits: &[u8], len| self.sums.bitmap(bits, narrow(len));
         let mut sums = [None, None];
         if flags & BLOCK_UNINIT == 0 {
-            sums[0] = sum(&block_bits, plan.blocks_per_group);
+            sums[0] = sum(&block_bits, plan.blocks_per_group >> plan.log_cluster);
             self.view.write(BlockNo(places.block_bitmap), BlockKind::BlockBitmap, &block_bits)?;
         }
         if flags & INODE_UNINIT == 0 {
@@ -235,46 +251,54 @@ impl<'a> Writer<'a> {
         if !self.options.device_is_zero {
             self.write_zeros(places.inode_table, plan.table_blocks, BlockKind::Inode)?;
             if plan.has_super(group) {
-                let reserved = plan.group_start(group) + 1 + plan.desc_blocks;
+                let reserved = plan.head(group) + 1 + plan.desc_blocks;
                 self.write_zeros(reserved, plan.reserved_desc_blocks, BlockKind::Indirect)?;
             }
         }
         let directories = [ROOT_INO, FIRST_INO].into_iter().filter(|&ino| self.place(ino).0 == group).count();
         let free_inodes = plan.inodes_per_group - used_inodes;
         let directories = to_u64(directories);
-        self.free_blocks += free_blocks;
-        let usage = GroupUse { free_blocks, free_inodes, directories, flags, sums };
+        self.free_blocks += free_clusters << plan.log_cluster;
+        let usage = GroupUse { free_blocks: free_clusters, free_inodes, directories, flags, sums };
         let size = index(plan.desc_size);
         let raw = &mut self.descriptors[index(group) * size..][..size];
         image::descriptor(raw, self.sums, (group, &places), &usage);
         Ok(())
     }
 
-    /// What is taken of `group`, as ranges from its first block on.
+    /// What is taken of `group`, as ranges of clusters from its first one on.
     fn taken_in(&self, group: u64) -> Vec<(u64, u64)> {
         let start = self.plan.group_start(group);
         let taken = self.layout.space.taken(start, start + self.plan.group_len(group));
-        taken.into_iter().map(|(from, to)| (from - start, to - start)).collect()
+        let log = self.plan.log_cluster;
+        taken.into_iter().map(|(from, to)| ((from - start) >> log, self.clusters(to - start))).collect()
     }
 
     /// What of a group is left uninitialised. A reader knows a bitmap that was not written only where nothing is used but the group's
     /// own metadata, as far as they are in the group. The last group has a bitmap in any case, for its end is in it.
-    fn flags(&self, group: u64, free_blocks: u64, used_inodes: u64) -> u16 {
+    fn flags(&self, group: u64, free_clusters: u64, used_inodes: u64) -> u16 {
         let plan = self.plan;
         if !plan.features.has_group_sums() {
             return 0;
         }
         let range = plan.group_start(group)..plan.group_start(group) + plan.group_len(group);
         let places = self.layout.groups[index(group)];
-        let bitmaps = [places.block_bitmap, places.inode_bitmap].into_iter().filter(|at| range.contains(at));
-        let table = places.inode_table..places.inode_table + plan.table_blocks;
-        let in_table = table.end.min(range.end).saturating_sub(table.start.max(range.start));
-        let own = plan.overhead(group) + to_u64(bitmaps.count()) + in_table;
+        let parts = [
+            (range.start, range.start + plan.overhead(group)),
+            (places.block_bitmap, places.block_bitmap + 1),
+            (places.inode_bitmap, places.inode_bitmap + 1),
+            (places.inode_table, places.inode_table + plan.table_blocks),
+        ];
+        let mut own = Space::default();
+        for (from, to) in parts.map(|(from, to)| (from.max(range.start), to.min(range.end))) {
+            own.take(from, to.saturating_sub(from));
+        }
+        let own = self.clusters(own.widened(|range| plan.whole(range)).count());
         let mut flags = INODE_ZEROED;
         if used_inodes == 0 {
             flags |= INODE_UNINIT;
         }
-        if group + 1 < plan.groups && free_blocks + own == plan.group_len(group) {
+        if group + 1 < plan.groups && free_clusters + own == self.clusters(plan.group_len(group)) {
             flags |= BLOCK_UNINIT;
         }
         flags
@@ -321,7 +345,7 @@ impl<'a> Writer<'a> {
             let (first, count) = plan.descs_in(group);
             if count > 0 {
                 let bytes = &self.descriptors[index(first) * block..][..index(count) * block];
-                let at = BlockNo(start + u64::from(has_super));
+                let at = BlockNo(plan.head(group) + u64::from(has_super));
                 self.view.write(at, BlockKind::GroupDescriptor, bytes)?;
             }
             if has_super && group > 0 {

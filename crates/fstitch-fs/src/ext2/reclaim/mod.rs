@@ -75,6 +75,11 @@ impl Ext2 {
             done.complete = !self.is_unclean();
             return Ok(done);
         }
+        if self.sb.has_clusters() {
+            // Owners, leaks and storage are judged block by block here.
+            let reason = "the volume has errors, and blocks in clusters: only a check frees what is nobody's";
+            return Ok(Reclaimed { refusal: Some(self.refuse(hooks, reason.into())?), ..done });
+        }
         let judged = self.judge(hooks);
         self.watch.stop();
         let left = match judged? {

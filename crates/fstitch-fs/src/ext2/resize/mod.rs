@@ -29,7 +29,7 @@ pub(super) use commit::write_copies;
 use fstitch_core::{BlockDevice, Error, Result, Timestamp};
 
 use super::journal::{Place, locate, needs_recovery, read_superblock};
-use super::layout::feature::{Features, PLAIN, incompat};
+use super::layout::feature::{Features, PLAIN, incompat, ro_compat};
 use super::layout::superblock::{STATE_ERROR, STATE_VALID};
 use super::mkfs::MkfsFeatures;
 use super::num::idx;
@@ -74,6 +74,9 @@ pub fn resize(
     let foreign = MkfsFeatures::foreign(&old.features);
     if !foreign.is_empty() {
         return refuse(format!("resizing a volume with feature {}", foreign.join(", ")));
+    }
+    if old.features.has_ro_compat(ro_compat::BIGALLOC) {
+        return refuse("resizing a volume with feature bigalloc".into());
     }
     let is_smaller = blocks < old.blocks_count;
     let inside = Features { incompat: old.features.incompat & HOLDING_NUMBERS, ..Features::default() };

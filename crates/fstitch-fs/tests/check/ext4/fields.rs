@@ -239,7 +239,8 @@ impl Places {
             What::Attributes(block) => sums.seal_attributes(block, raw),
             What::BlockBitmap(group) | What::InodeBitmap(group) => {
                 let is_blocks = matches!(of.what, What::BlockBitmap(_));
-                let bits = if is_blocks { self.shape.blocks_per_group } else { self.shape.inodes_per_group };
+                let bits =
+                    if is_blocks { self.shape.clusters_per_group() } else { self.shape.inodes_per_group };
                 let Some(sum) = sums.bitmap(raw, bits) else { return };
                 let (at, len) = self.descriptor(group);
                 let raw = &mut image[at..at + len];

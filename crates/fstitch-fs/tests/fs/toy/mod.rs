@@ -287,6 +287,7 @@ impl LowLevelFs for ToyFs {
             size_max: 1 << 40,
             symlink_max: 1023,
             block_size,
+            shift_unit: block_size,
         }
     }
 

@@ -88,6 +88,7 @@ pub(super) fn apply(mut pass: Pass<'_, '_>, scan: &Scan, fast: &FastCommits) -> 
         _ => None,
     });
     let claimed = claimed.map(|(first, count)| within(first, count)).collect::<Result<Vec<_>>>()?;
+    let claimed = claimed.into_iter().map(|run| pass.shape.whole_clusters(run)).collect();
     let mut work = Apply {
         pass: &mut pass,
         space: Space::new(Runs::of(claimed)),

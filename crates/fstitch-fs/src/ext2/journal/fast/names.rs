@@ -266,9 +266,14 @@ impl Apply<'_, '_, '_> {
             let problem = "fast commits that need one more block for a directory without extents";
             return Err(Error::Unsupported(problem.into()));
         }
-        let block = self.space.take(self.pass, self.pass.shape.group_start(dir.group))?;
-        let no = BlockNo(block);
         let at = self.names(dir)?.blocks.len();
+        // The next one of the cluster that the directory ends in, or the first of another.
+        let before = self.names(dir)?.blocks.last().map(|no| no.get());
+        let block = match before.filter(|_| !small(at).is_multiple_of(self.pass.shape.cluster_blocks())) {
+            Some(before) => before + 1,
+            None => self.space.take(self.pass, self.pass.shape.group_start(dir.group))?,
+        };
+        let no = BlockNo(block);
         let extent = Extent { block: small(at), len: 1, start: block, unwritten: false };
         self.edit_tree(dir, |tree| tree.insert(extent))?;
         dir.disk.size = wide(at + 1) * u64::from(self.pass.shape.block_size);

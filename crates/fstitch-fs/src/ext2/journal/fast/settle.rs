@@ -8,7 +8,7 @@ use super::super::pass::{Loaded, Pass};
 use super::{Apply, has_map};
 use crate::ext2::layout::extent::Node;
 use crate::ext2::layout::inode::POINTERS;
-use crate::ext2::num::{idx, low32};
+use crate::ext2::num::idx;
 use crate::ext2::runs::Runs;
 
 /// Free blocks for what records do not mention: nodes of trees, blocks of directories.
@@ -23,7 +23,7 @@ impl Space {
         Self { claimed, taken: BTreeSet::new() }
     }
 
-    /// A block that is free, was free before the records, and is not used by any of them. From `near` on, and around.
+    /// The first block of a cluster that is free, was free before the records, and is not used by any of them. From `near` on, and around.
     pub(super) fn take(&mut self, pass: &Pass<'_, '_>, near: u64) -> Result<u64> {
         let groups = pass.shape.group_count();
         let first = pass.shape.group_of(near);
@@ -31,15 +31,16 @@ impl Space {
             let bits = pass.block_bits(group)?;
             let start = pass.shape.group_start(group);
             let mut at = start;
-            while at < start + u64::from(pass.shape.group_blocks(group)) {
-                let bit = low32(at - start);
+            let ratio = u64::from(pass.shape.cluster_blocks());
+            while at + (ratio - 1) < start + u64::from(pass.shape.group_blocks(group)) {
+                let bit = pass.shape.bit_of(at);
                 if let Some(end) = self.claimed.holds(at) {
                     at = end;
                 } else if bits[idx(bit / 8)] & 1 << (bit % 8) == 0 && !self.taken.contains(&at) {
                     self.taken.insert(at);
                     return Ok(at);
                 } else {
-                    at += 1;
+                    at += ratio;
                 }
             }
         }
@@ -67,19 +68,29 @@ impl Apply<'_, '_, '_> {
             }
             self.put(&orphan)?;
         }
-        let (had, has) = (Runs::of(std::mem::take(&mut self.had)), Runs::of(has));
+        let whole = |runs: Vec<(u64, u64)>| {
+            Runs::of(runs.into_iter().map(|run| self.pass.shape.whole_clusters(run)).collect())
+        };
+        let (had, has) = (whole(std::mem::take(&mut self.had)), whole(has));
         self.pass.mark_blocks(&had.without(&has), false)?;
         self.pass.mark_blocks(&has.without(&had), true)
     }
 
-    /// Sets the inode's count of blocks to what its map has; its runs.
+    /// Sets the inode's storage to what its map has, in clusters; its runs.
     fn count_storage(&self, orphan: &mut Loaded) -> Result<Vec<(u64, u64)>> {
+        let shape = &self.pass.shape;
         let (mut runs, mut count) = (Vec::new(), u64::from(orphan.disk.xattr_block != 0));
-        self.pass.each_run(orphan, &mut |first, len, _| {
+        let mut last = None;
+        self.pass.each_run(orphan, &mut |first, len, is_node| {
             runs.push((first, first + u64::from(len)));
-            count += u64::from(len);
+            let (from, to) = (shape.cluster_of(first), shape.cluster_of(first + u64::from(len - 1)));
+            // Blocks of a cluster come behind each other in the order of the file.
+            count += to - from + u64::from(is_node || last != Some(from));
+            if !is_node {
+                last = Some(to);
+            }
         })?;
-        orphan.disk.sectors = count * u64::from(self.pass.shape.block_size / 512);
+        orphan.disk.sectors = count * (u64::from(shape.block_size / 512) << shape.log_cluster);
         Ok(runs)
     }
 

@@ -20,6 +20,7 @@ fn sample() -> Vec<u8> {
         free_inodes: 900,
         block_size: 1024,
         blocks_per_group: 8192,
+        log_cluster: 0,
         inodes_per_group: 2048,
         mount_time: 1,
         write_time: 2,
