@@ -20,7 +20,7 @@ use fstitch_patch::{Block, Cache, JournalConfig, JournalMode, PatchId};
 
 use super::inode::Inode;
 use super::journal::{Journal, Place, locate, read_superblock};
-use super::layout::feature::incompat;
+use super::layout::feature::{incompat, ro_compat};
 use super::layout::inode::I_DTIME;
 use super::layout::superblock::{S_FEATURE_INCOMPAT, S_LAST_ORPHAN};
 use super::view::BlockView;
@@ -55,7 +55,12 @@ impl CachedFormat for Ext2 {
     }
 
     fn needs_journal(device: &dyn BlockDevice) -> Result<Option<&'static str>> {
-        Ok(read_superblock(device)?.1.features.has_incompat(incompat::EA_INODE).then_some("ea_inode"))
+        let features = read_superblock(device)?.1.features;
+        Ok(match features {
+            _ if features.has_incompat(incompat::EA_INODE) => Some("ea_inode"),
+            _ if features.has_ro_compat(ro_compat::QUOTA) => Some("quota"),
+            _ => None,
+        })
     }
 
     fn journal_config(

@@ -27,7 +27,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         if let Some(size) = set.size {
             self.truncate(&change, &node, caller, size)?;
         }
-        let mut state = self.reserve_xattr(&change, &node, |state| self.acl_len(state, set))?;
+        let owners = if set.uid.is_some() || set.gid.is_some() { self.low.owner_blocks() } else { 0 };
+        let mut state = self.reserve_xattr(&change, &node, owners, |state| self.acl_len(state, set))?;
         self.change_attributes(caller, &mut state, set)?;
         Ok(self.low.attr(state.inode()))
     }
@@ -59,6 +60,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             atime: set.atime.map(|time| self.time_of(time)),
             mtime: set.mtime.map(|time| self.time_of(time)),
             ctime: Some(set.ctime.unwrap_or_else(|| self.now())),
+            is_limited: caller.uid != 0,
             ..AttrChange::default()
         };
         self.set_plain(state, &change)

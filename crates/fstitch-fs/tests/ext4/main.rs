@@ -8,6 +8,7 @@ mod features;
 mod inline;
 mod kernel;
 mod names;
+mod quota;
 mod resize;
 mod shifts;
 mod shrink;
@@ -64,8 +65,7 @@ const SHAPES: &[(&str, &[&str])] = &[
 
 /// Shapes that are only read: what is named when somebody wants to write them, and what `mke2fs` is told.
 const READ_ONLY: &[(&str, &[&str])] = &[
-    ("quota", &["-O", "quota"]),
-    ("project", &["-O", "project,quota"]),
+    ("quota (with ea_inode)", &["-O", "quota,ea_inode"]),
     ("bigalloc", &["-O", "bigalloc", "-C", "16384", "-b", "4096"]),
     ("casefold", &["-O", "casefold"]),
     ("verity", &["-O", "verity"]),
