@@ -10,7 +10,8 @@ use fstitch_patch::{Cache, PatchId, PatchIds};
 
 use super::dir::{NewName, SPLIT_BLOCKS};
 use super::inode::Inode;
-use super::layout::inode::PROJINHERIT_FL;
+use super::layout::feature::ro_compat;
+use super::layout::inode::{I_PROJID, PROJINHERIT_FL, has_extra};
 use super::quota::{CHARGED_BLOCKS, ENTRY_BLOCKS};
 use super::volume::Ext2;
 use crate::uhfs::{
@@ -210,6 +211,12 @@ impl LowLevelFs for Ext2 {
 
     fn owner_blocks(&self) -> usize {
         self.quotas.as_ref().map_or(0, |quotas| quotas.kinds() * ENTRY_BLOCKS)
+    }
+
+    fn project(&self, inode: &Inode) -> Option<u32> {
+        let has_room = has_extra(inode.disk.extra_isize, I_PROJID.end());
+        let has_projects = self.sb.features.has_ro_compat(ro_compat::PROJECT);
+        (has_room && has_projects).then_some(inode.disk.projid)
     }
 
     fn may_enter(&self, dir: &Inode, inode: &Inode) -> bool {

@@ -278,6 +278,11 @@ pub trait LowLevelFs: Send + Sync + 'static {
     /// Returns all patches created.
     fn set_attr(&self, inode: &mut Self::Inode, change: &AttrChange, befores: &[PatchId])
     -> Result<PatchIds>;
+    /// The project that the inode belongs to; `None` where it can belong to none.
+    fn project(&self, inode: &Self::Inode) -> Option<u32> {
+        let _ = inode;
+        None
+    }
     /// What giving an inode owners who have nothing yet may dirty beside the inode.
     fn owner_blocks(&self) -> usize {
         0

@@ -9,6 +9,8 @@ mod inline;
 mod kernel;
 mod names;
 mod quota;
+mod quota_cuts;
+mod quota_damage;
 mod resize;
 mod shifts;
 mod shrink;

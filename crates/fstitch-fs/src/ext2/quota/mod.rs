@@ -19,9 +19,11 @@ mod held;
 mod limits;
 pub(super) mod offline;
 mod open;
+mod report;
 pub(super) mod tree;
 
 pub(super) use open::Quotas;
+pub use report::{Account, Limits, Report, report, set_limits};
 
 use super::layout::quota::Dquot;
 

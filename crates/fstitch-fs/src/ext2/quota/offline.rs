@@ -11,7 +11,7 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, InodeNo, Result};
 use fstitch_patch::journal::Area;
 
 use super::tree::{Source, Tree};
-use super::{Change, Graces, Usage, changed};
+use super::{Change, Graces, Limits, Usage, changed};
 use crate::ext2::journal::{Pass, whole_file};
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::{DiskInode, EA_INODE_FL};
@@ -59,6 +59,11 @@ impl OfflineFile {
         Ok((self.area.map(index)?, start % self.unit))
     }
 
+    /// Bytes that the file may grow to without another block.
+    fn room(&self) -> u64 {
+        self.area.count() * wide(self.unit)
+    }
+
     /// Blocks of the volume that it has.
     pub(in crate::ext2) fn blocks(&self) -> u64 {
         self.area.count()
@@ -103,35 +108,76 @@ impl Pass<'_, '_> {
             if ino == 0 || changes.values().all(|change| change.is_none()) {
                 continue;
             }
-            let inode = self.load_inode(ino)?.filter(|_| self.shape.is_quota_inode(kind, ino));
-            let inode = inode.ok_or_else(|| kind.damaged(format!("inode {ino} is not in use for it")))?;
-            let file = OfflineFile::of(&self.volume, &self.shape, (kind, &inode.disk))?;
-            for (id, change) in changes {
+            let file = self.quota_file(kind)?;
+            for (id, change) in changes.into_iter().filter(|(_, change)| !change.is_none()) {
                 self.charge_owner((kind, &file), id, change)?;
             }
         }
         Ok(())
     }
 
+    fn quota_file(&self, kind: QuotaKind) -> Result<OfflineFile> {
+        let ino = self.shape.quota_inodes[kind.index()];
+        let is_one = self.shape.is_quota_inode(kind, ino);
+        let inode = if is_one { self.load_inode(ino)? } else { None };
+        let inode = inode.ok_or_else(|| kind.damaged(format!("inode {ino} is not in use for it")))?;
+        OfflineFile::of(&self.volume, &self.shape, (kind, &inode.disk))
+    }
+
+    /// Sets what somebody may have.
+    pub(super) fn put_limits(&mut self, (kind, id): (QuotaKind, u32), limits: &Limits) -> Result<()> {
+        let file = self.quota_file(kind)?;
+        self.change_entry((kind, &file), id, &mut |before, graces, now| {
+            let Limits { space_soft, space_hard, inodes_soft, inodes_hard } = *limits;
+            let times = Dquot { space_time: 0, inodes_time: 0, ..*before };
+            let entry = Dquot { space_soft, space_hard, inodes_soft, inodes_hard, ..times };
+            changed(&entry, Change::default(), graces, now)
+        })
+    }
+
     fn charge_owner(&mut self, (kind, file): (QuotaKind, &OfflineFile), id: u32, change: Change) -> Result<()> {
+        if change.inodes <= 0 && change.space <= 0 {
+            let source = Batched { pass: self, file, kind };
+            let header = Header::parse(&source.block(0)?, kind, file.room())?;
+            // Who gives up what was not counted has nothing to be taken.
+            if (Tree { source: &source, kind, header }).find(id)?.is_none() {
+                return Ok(());
+            }
+        }
+        self.change_entry((kind, file), id, &mut |before, graces, now| changed(before, change, graces, now))
+    }
+
+    /// Changes an entry, which is made if there is none.
+    fn change_entry(
+        &mut self,
+        (kind, file): (QuotaKind, &OfflineFile),
+        id: u32,
+        change: &mut dyn FnMut(&Dquot, Graces, u64) -> Dquot,
+    ) -> Result<()> {
         let source = Batched { pass: self, file, kind };
-        let header = Header::parse(&source.block(0)?, kind, file.len)?;
+        let header = Header::parse(&source.block(0)?, kind, file.room())?;
         let tree = Tree { source: &source, kind, header };
-        let mut edits = Vec::new();
+        let (mut edits, mut blocks) = (Vec::new(), header.blocks);
         let place = match tree.find(id)? {
             Some(place) => place,
-            // Who gives up what was not counted has nothing to be taken.
-            None if change.inodes <= 0 && change.space <= 0 => return Ok(()),
             None => {
                 let insertion = tree.insert(id, &Dquot::default())?;
-                if wide(block_start(insertion.header.blocks)) > file.len {
+                if wide(block_start(insertion.header.blocks)) > file.room() {
                     let problem = format!("a {} without an entry in a quota file that is full", kind.name());
                     return Err(Error::Unsupported(problem));
                 }
-                edits = insertion.edits;
+                (edits, blocks) = (insertion.edits, insertion.header.blocks);
                 insertion.place
             }
         };
+        if wide(block_start(blocks)) > file.len {
+            let ino = self.shape.quota_inodes[kind.index()];
+            let inode = self.load_inode(ino)?.filter(|inode| inode.disk.size < file.room());
+            if let Some(mut inode) = inode {
+                inode.disk.size = file.room();
+                self.put_inode(&inode)?;
+            }
+        }
         for edit in edits {
             let (block, at) = file.place(kind, edit.block)?;
             let at = at + edit.at;
@@ -142,7 +188,7 @@ impl Pass<'_, '_> {
         let now = self.now.secs.max(0).cast_unsigned();
         let raw = &mut self.change(block, BlockKind::Indirect)?[at + place.at..at + place.at + ENTRY_SIZE];
         let (_, before) = Dquot::parse(raw).unwrap_or_default();
-        raw.copy_from_slice(&changed(&before, change, graces, now).encode(id));
+        raw.copy_from_slice(&change(&before, graces, now).encode(id));
         Ok(())
     }
 

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use fstitch_core::{Result, num::to_usize};
+use fstitch_core::num::to_usize;
+use fstitch_core::{Error, Result};
 
 use crate::ext2::layout::quota::{
     DQDH_ENTRIES, DQDH_NEXT_FREE, DQDH_PREV_FREE, Dquot, ENTRY_SIZE, Header, LEAF_ENTRIES, QUOTA_BLOCK,
@@ -109,8 +110,7 @@ impl Tree<'_> {
     /// # Errors
     /// `Corrupt` for a tree that is none; `Io`.
     pub(in crate::ext2) fn each(&self, each: &mut dyn FnMut(u32, Dquot)) -> Result<()> {
-        let mut walk =
-            Walk { tree: self, met: vec![Met::Nothing; to_usize(self.header.blocks)], left: 0, found: 0 };
+        let mut walk = Walk::new(self);
         walk.node((TREE_ROOT, 0), 0, each)?;
         walk.list(self.header.free_entry, false)?;
         walk.list(self.header.free_block, true)?;
@@ -137,10 +137,14 @@ impl Tree<'_> {
     /// looks like a leaf.
     pub(in crate::ext2) fn salvage(&self) -> BTreeMap<u32, Dquot> {
         let mut found = BTreeMap::new();
-        let walked = self.each(&mut |id, entry| {
+        let mut walk = Walk::new(self);
+        walk.is_lenient = true;
+        let root = (TREE_ROOT, 0);
+        let walked = walk.node(root, 0, &mut |id, entry| {
             found.insert(id, entry);
         });
-        if walked.is_ok() {
+        if walked.is_err() {
+            // The medium fails: what was read is all that there is.
             return found;
         }
         for no in TREE_ROOT + 1..self.header.blocks {
@@ -293,24 +297,44 @@ struct Walk<'t, 's> {
     /// Entries in the leaves that were met, and ways to entries.
     left: u64,
     found: u64,
+    /// What is no tree is passed over.
+    is_lenient: bool,
 }
 
-impl Walk<'_, '_> {
+impl<'t, 's> Walk<'t, 's> {
+    fn new(tree: &'t Tree<'s>) -> Self {
+        let met = vec![Met::Nothing; to_usize(tree.header.blocks)];
+        Self { tree, met, left: 0, found: 0, is_lenient: false }
+    }
+
+    /// What came of a part of the walk: damage only counts where it is not passed over.
+    fn judged(&self, part: Result<()>) -> Result<()> {
+        match part {
+            Err(Error::Corrupt(_)) if self.is_lenient => Ok(()),
+            part => part,
+        }
+    }
+
     /// Everything below block `no`, which is `level` levels below the root, for ids that begin with `prefix`.
     fn node(&mut self, (no, level): (u32, u32), prefix: u32, each: &mut dyn FnMut(u32, Dquot)) -> Result<()> {
         self.meet(no, Met::Node)?;
         let raw = self.tree.source.block(no)?;
         for at in 0..TREE_REFS {
-            let next = self.tree.follow(&raw, no, at)?;
-            if next == 0 {
-                continue;
-            }
+            let next = match self.tree.follow(&raw, no, at) {
+                Ok(0) => continue,
+                Ok(next) => next,
+                Err(error) => {
+                    self.judged(Err(error))?;
+                    continue;
+                }
+            };
             let prefix = prefix << 8 | small(at);
-            if level + 1 < TREE_LEVELS {
-                self.node((next, level + 1), prefix, each)?;
+            let part = if level + 1 < TREE_LEVELS {
+                self.node((next, level + 1), prefix, each)
             } else {
-                self.leaf(next, prefix, each)?;
-            }
+                self.leaf(next, prefix, each)
+            };
+            self.judged(part)?;
         }
         Ok(())
     }
@@ -349,7 +373,7 @@ impl Walk<'_, '_> {
         if self.met[to_usize(no)] == Met::Nothing {
             let counted = u64::from(DQDH_ENTRIES.get(&leaf));
             let used = entries(&leaf).count();
-            if counted != u64::from(small(used)) {
+            if !self.is_lenient && counted != u64::from(small(used)) {
                 return Err(self.tree.kind.damaged(format!("block {no} counts {counted} entries, it has {used}")));
             }
             self.left += counted;

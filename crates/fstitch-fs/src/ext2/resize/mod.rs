@@ -27,7 +27,7 @@ pub(super) use commit::write_copies;
 use fstitch_core::{BlockDevice, Error, Result, Timestamp};
 
 use super::journal::{Place, locate, needs_recovery, read_superblock};
-use super::layout::feature::{Features, PLAIN, incompat};
+use super::layout::feature::{Features, PLAIN, incompat, ro_compat};
 use super::layout::superblock::{STATE_ERROR, STATE_VALID};
 use super::mkfs::MkfsFeatures;
 use super::num::idx;
@@ -73,7 +73,12 @@ pub fn resize(
         return refuse(format!("resizing a volume with feature {}", foreign.join(", ")));
     }
     let is_smaller = blocks < u64::from(old.blocks_count);
-    let inside = Features { incompat: old.features.incompat & HOLDING_NUMBERS, ..Features::default() };
+    let inside = Features {
+        incompat: old.features.incompat & HOLDING_NUMBERS,
+        // The files of quotas would be charged for while they move.
+        ro_compat: old.features.ro_compat & ro_compat::QUOTA,
+        ..Features::default()
+    };
     if is_smaller && inside != Features::default() {
         return refuse(format!("shrinking a volume with feature {}", inside.all_names().join(", ")));
     }
