@@ -67,21 +67,26 @@ impl Ext2Anatomy {
         if let Some(&(_, kind)) = self.owners.get(&block) {
             return Some(kind);
         }
-        let no = u32::try_from(block).ok()?;
-        let first = self.volume.first_data_block();
+        let (no, first) = (block, self.volume.first_data_block());
         // Where blocks are larger than that, the superblock is behind a kibibyte of nothing.
         if no == first {
             return Some(BlockKind::Superblock);
         }
-        let group = no.checked_sub(first)? / self.volume.blocks_per_group;
+        if no < first || no >= self.volume.blocks_count {
+            return None;
+        }
+        let group = self.volume.group_of(no);
         let descriptor = self.groups.get(size(group))?;
-        let start = first + group * self.volume.blocks_per_group;
+        let start = self.volume.group_start(group);
         // A copy of the superblock and the descriptors stands before the bitmaps, in some groups.
         let copies = match descriptor.block_bitmap.min(descriptor.inode_bitmap) {
-            bitmap if bitmap > start + self.volume.descriptor_blocks() => self.volume.descriptor_blocks(),
+            bitmap if bitmap > start + u64::from(self.volume.descriptor_blocks()) => {
+                u64::from(self.volume.descriptor_blocks())
+            }
             _ => 0,
         };
-        let table = descriptor.inode_table..descriptor.inode_table + self.volume.inode_table_blocks();
+        let table =
+            descriptor.inode_table..descriptor.inode_table + u64::from(self.volume.inode_table_blocks());
         match no {
             no if no == descriptor.block_bitmap => Some(BlockKind::BlockBitmap),
             no if no == descriptor.inode_bitmap => Some(BlockKind::InodeBitmap),
@@ -124,7 +129,7 @@ impl Ext2Anatomy {
                 continue;
             }
             for (at, &pointer) in inode.block.iter().enumerate() {
-                self.claim(bytes, (ino, contents), pointer, at.saturating_sub(DIRECT - 1));
+                self.claim(bytes, (ino, contents), u64::from(pointer), at.saturating_sub(DIRECT - 1));
             }
             if inode.kind == FileKind::Directory {
                 left.extend(self.names(bytes, ino));
@@ -133,10 +138,10 @@ impl Ext2Anatomy {
     }
 
     /// Notes that a block, and below it as many levels of others, belong to an inode.
-    fn claim(&mut self, bytes: &[u8], (ino, kind): (u32, BlockKind), pointer: u32, levels: usize) {
-        let Some(block) = self.block(bytes, u64::from(pointer)).filter(|_| pointer != 0) else { return };
+    fn claim(&mut self, bytes: &[u8], (ino, kind): (u32, BlockKind), pointer: u64, levels: usize) {
+        let Some(block) = self.block(bytes, pointer).filter(|_| pointer != 0) else { return };
         let own = if levels > 0 { BlockKind::Indirect } else { kind };
-        if self.owners.insert(u64::from(pointer), (ino, own)).is_none() && levels > 0 {
+        if self.owners.insert(pointer, (ino, own)).is_none() && levels > 0 {
             pointers(block).for_each(|below| self.claim(bytes, (ino, kind), below, levels - 1));
         }
     }
@@ -204,7 +209,7 @@ impl Ext2Anatomy {
     fn first_inode(&self, block: u64) -> Option<u32> {
         let per_block = self.volume.inodes_per_block();
         (0_u32..).zip(&self.groups).find_map(|(group, descriptor)| {
-            let at = u32::try_from(block).ok()?.checked_sub(descriptor.inode_table)?;
+            let at = u32::try_from(block.checked_sub(descriptor.inode_table)?).ok()?;
             (at < self.volume.inode_table_blocks())
                 .then(|| group * self.volume.inodes_per_group + at * per_block + 1)
         })
@@ -232,11 +237,10 @@ impl Ext2Anatomy {
             if before.is_none() {
                 let group = size((ino - 1) / self.volume.inodes_per_group);
                 let why = format!("inode {ino} needs its bit");
-                needs
-                    .extend(self.groups.get(group).map(|of| Need { block: u64::from(of.inode_bitmap), why }));
+                needs.extend(self.groups.get(group).map(|of| Need { block: of.inode_bitmap, why }));
             }
             let list = |inode: &DiskInode| match inode.has_blocks(self.volume.block_size) {
-                true => inode.block.into_iter().chain([inode.xattr_block]).collect(),
+                true => inode.block.into_iter().map(u64::from).chain([inode.xattr_block]).collect(),
                 false => vec![inode.xattr_block],
             };
             let before = before.as_ref().map_or_else(Vec::new, list);
@@ -249,19 +253,18 @@ impl Ext2Anatomy {
     fn needs_of_pointers(
         &self,
         of: &str,
-        old: impl Iterator<Item = u32>,
-        new: impl Iterator<Item = u32>,
+        old: impl Iterator<Item = u64>,
+        new: impl Iterator<Item = u64>,
     ) -> BTreeSet<Need> {
-        let before: BTreeSet<u32> = old.collect();
+        let before: BTreeSet<u64> = old.collect();
         let added = new.filter(|pointer| *pointer != 0 && !before.contains(pointer));
         let needs = added.flat_map(|pointer| {
-            let contents =
-                Need { block: u64::from(pointer), why: format!("a pointer{of} needs block {pointer}") };
+            let contents = Need { block: pointer, why: format!("a pointer{of} needs block {pointer}") };
             let group = pointer
                 .checked_sub(self.volume.first_data_block())
-                .map(|at| at / self.volume.blocks_per_group);
+                .map(|at| at / u64::from(self.volume.blocks_per_group));
             let bitmap = group.and_then(|group| self.groups.get(size(group))).map(|group| Need {
-                block: u64::from(group.block_bitmap),
+                block: group.block_bitmap,
                 why: format!("a pointer{of} needs the bit of block {pointer}"),
             });
             std::iter::once(contents).chain(bitmap)
@@ -270,7 +273,7 @@ impl Ext2Anatomy {
     }
 
     fn needs_of_freed_inodes(&self, block: u64, old: &[u8], new: &[u8]) -> BTreeSet<Need> {
-        let group = (0_u32..).zip(&self.groups).find(|(_, of)| u64::from(of.inode_bitmap) == block);
+        let group = (0_u32..).zip(&self.groups).find(|(_, of)| of.inode_bitmap == block);
         let Some((group, _)) = group else { return BTreeSet::new() };
         let is_set =
             |bits: &[u8], at: u32| bits.get(size(at / 8)).is_some_and(|byte| byte & (1 << (at % 8)) != 0);
@@ -322,12 +325,12 @@ impl Anatomy for Ext2Anatomy {
     }
 }
 
-fn pointers(block: &[u8]) -> impl Iterator<Item = u32> + '_ {
+fn pointers(block: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let words = block.chunks_exact(4);
-    words.map(|word| word.try_into().map_or(0, u32::from_le_bytes))
+    words.map(|word| u64::from(word.try_into().map_or(0, u32::from_le_bytes)))
 }
 
 /// An offset or a count of the format as one of memory.
-fn size(number: u32) -> usize {
-    to_usize(number)
+fn size(number: impl Into<u64>) -> usize {
+    to_usize(number.into())
 }

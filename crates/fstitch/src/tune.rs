@@ -61,7 +61,7 @@ struct Change {
     reserved_percent: Option<u8>,
     /// Blocks that are kept for the superuser
     #[arg(short = 'r', long = "reserved", value_name = "BLOCKS")]
-    reserved: Option<u32>,
+    reserved: Option<u64>,
     /// What a kernel does when it meets damage
     #[arg(short = 'e', long = "errors", value_name = "WHAT", value_parser = on_error)]
     errors: Option<OnError>,

@@ -14,7 +14,10 @@ use fstitch_patch::{PatchId, PatchIds, PatchState, Tx};
 
 use super::bitmap;
 use super::groups::{Map, OpenGroup};
+use super::inode::Inode;
+use super::layout::feature::incompat;
 use super::layout::group::BG_FREE_BLOCKS_COUNT;
+use super::num::low32;
 use super::volume::Ext2;
 use super::windows::Avoid;
 
@@ -29,7 +32,7 @@ const DROP_STEP: u32 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
     /// This block and what follows.
-    Block(u32),
+    Block(u64),
     /// Anywhere in this group, behind the last new file.
     Group(u32),
     /// At the end of this group, apart from data.
@@ -39,7 +42,7 @@ pub(super) enum Goal {
 /// Blocks taken, contiguous.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
-    pub(super) start: u32,
+    pub(super) start: u64,
     pub(super) count: u32,
     /// The bits in the free map.
     pub(super) bits: PatchIds,
@@ -83,12 +86,14 @@ pub(super) struct Wish {
     ino: u32,
     /// How far from the windows of others, in lengths of these; without it, in them too.
     berth: Option<u32>,
+    /// Only blocks that pointers can name.
+    low: bool,
 }
 
 impl Wish {
     pub(super) fn new(goal: Goal, want: u32) -> Self {
         let (only_there, pending, berth) = (false, false, Some(0));
-        Self { goal, want, least: 1, take: want, only_there, pending, ino: 0, berth }
+        Self { goal, want, least: 1, take: want, only_there, pending, ino: 0, berth, low: false }
     }
 
     /// The same for an inode.
@@ -101,9 +106,23 @@ impl Wish {
         Self { want, least, berth: Some(berth), ..self }
     }
 
+    /// The same, but only of blocks that pointers can name, if it is `low`.
+    pub(super) fn low(self, low: bool) -> Self {
+        Self { low, ..self }
+    }
+
     /// The same, but only at the goal.
     pub(super) fn only_there(self) -> Self {
         Self { only_there: true, ..self }
+    }
+
+    /// The same in another group.
+    fn at_group(self, no: u32) -> Self {
+        let goal = match self.goal {
+            Goal::Apart(_) => Goal::Apart(no),
+            _ => Goal::Group(no),
+        };
+        Self { goal, ..self }
     }
 
     /// The run at `near`, if it is what is wished for: behind a file's last block any is, however short.
@@ -136,7 +155,7 @@ impl Ext2 {
     }
 
     fn find_blocks(&self, caller: &Caller, wish: Wish) -> Result<Run> {
-        let want = wish.want.min(self.blocks_for(caller));
+        let want = low32(self.blocks_for(caller).min(u64::from(wish.want)));
         if want == 0 {
             return Err(Errno::NOSPC.into());
         }
@@ -162,24 +181,44 @@ impl Ext2 {
     pub(super) fn take_whole(
         &self,
         caller: &Caller,
-        goal: Goal,
+        (goal, low): (Goal, bool),
         want: u32,
         least: u32,
     ) -> Result<Option<Run>> {
-        if want > self.blocks_for(caller) {
+        if u64::from(want) > self.blocks_for(caller) {
             return Ok(None);
         }
         let first = self.first_group(goal);
-        self.search_groups(first, self.sb.group_count(), Wish { least, ..Wish::new(goal, want) })
+        self.search_groups(first, self.sb.group_count(), Wish { least, ..Wish::new(goal, want).low(low) })
     }
 
     /// Takes blocks as wished for, if there are any nearby.
     pub(super) fn try_wish(&self, caller: &Caller, wish: Wish) -> Result<Option<Run>> {
-        if wish.take > self.blocks_for(caller) {
+        if u64::from(wish.take) > self.blocks_for(caller) {
             return Ok(None);
         }
         let groups = if wish.only_there { 1 } else { NEIGHBOURHOOD.min(self.sb.group_count()) };
         self.search_groups(self.first_group(wish.goal), groups, wish)
+    }
+
+    /// Whether an inode gets only blocks that pointers can name: its map is, or will be, one of pointers.
+    pub(super) fn maps_low(&self, inode: &Inode) -> bool {
+        let moves_out = inode.disk.has_inline_data() && self.maps_by_extents();
+        !inode.has_extents() && !moves_out
+    }
+
+    /// Whether new maps are extents.
+    pub(super) fn maps_by_extents(&self) -> bool {
+        self.sb.features.has_incompat(incompat::EXTENTS)
+    }
+
+    /// Groups all of whose blocks pointers can name.
+    fn low_groups(&self) -> u32 {
+        let below = (1_u64 << 32).saturating_sub(self.sb.first_data_block());
+        match self.sb.blocks_count >> 32 {
+            0 => self.sb.group_count(),
+            _ => low32(below / u64::from(self.sb.blocks_per_group)),
+        }
     }
 
     /// The group in which a search begins.
@@ -194,16 +233,21 @@ impl Ext2 {
     }
 
     fn search_groups(&self, first: u32, groups: u32, wish: Wish) -> Result<Option<Run>> {
+        let all = if wish.low { self.low_groups() } else { self.sb.group_count() };
+        let (first, wish, groups) = match first < all {
+            true => (first, wish, groups.min(all)),
+            false if wish.only_there || all == 0 => return Ok(None),
+            false => (first % all, wish.at_group(first % all), groups.min(all)),
+        };
         // The group wished for is tried without looking at its descriptor, which costs least when it has room.
         if let Some(run) = self.search_group(first, wish)? {
             return Ok(Some(run));
         }
-        let all = self.sb.group_count();
         let trusted = !self.distrusts_counters();
         let mut next = 1;
         while next < groups {
             let mut candidate = None;
-            self.scan_descriptors((first + next) % all, groups - next, &mut |no, descriptor| {
+            self.scan_descriptors(((first + next) % all, groups - next), all, &mut |no, descriptor| {
                 next += 1;
                 if !trusted || u32::from(descriptor.free_blocks) >= wish.least {
                     candidate = Some(no);
@@ -211,11 +255,7 @@ impl Ext2 {
                 candidate.is_none()
             })?;
             let Some(no) = candidate else { break };
-            let elsewhere = match wish.goal {
-                Goal::Apart(_) => Goal::Apart(no),
-                _ => Goal::Group(no),
-            };
-            if let Some(run) = self.search_group(no, Wish { goal: elsewhere, ..wish })? {
+            if let Some(run) = self.search_group(no, wish.at_group(no))? {
                 return Ok(Some(run));
             }
         }
@@ -226,7 +266,7 @@ impl Ext2 {
         let mut open = self.open_group(no, Map::Blocks)?;
         let end = self.sb.group_blocks(no);
         let near = match wish.goal {
-            Goal::Block(block) => block - self.sb.group_start(no),
+            Goal::Block(block) => low32(block - self.sb.group_start(no)),
             Goal::Group(_) | Goal::Apart(_) => open.state.block_cursor,
         };
         let near = near.min(end - 1);
@@ -284,7 +324,7 @@ impl Ext2 {
     /// Marks a free run as used.
     fn take_run(&self, tx: &mut Tx<'_>, open: &OpenGroup<'_>, bit: u32, count: u32) -> Run {
         let reuse = open.state.pending_blocks.reuse(bit, bit + count);
-        self.watch.blocks(self.sb.group_start(open.group.no) + bit, count);
+        self.watch.blocks(self.sb.group_start(open.group.no) + u64::from(bit), count);
         // No dependencies: a bit set too early is a leak at worst. Setting it overlaps the patch that freed it.
         let mut bits = tx.bits(&open.map, bit, count, true, &[]);
         if tx.state(open.state.block_map) != PatchState::Committed {
@@ -293,7 +333,7 @@ impl Ext2 {
         let taken = i32::try_from(count).expect("at most 32768 bits");
         open.adjust(tx, BG_FREE_BLOCKS_COUNT, -taken);
         self.adjust_free_blocks(tx, -i64::from(taken));
-        Run { start: self.sb.group_start(open.group.no) + bit, count, bits, reuse }
+        Run { start: self.sb.group_start(open.group.no) + u64::from(bit), count, bits, reuse }
     }
 
     /// Gives back blocks that were taken and never pointed at.
@@ -304,23 +344,23 @@ impl Ext2 {
 
     /// Frees blocks `start..start + count`. Blocks that are free already are damage: they are left alone, the
     /// others are freed, and nothing is written any more.
-    pub(super) fn free_blocks(&self, start: u32, count: u32, after: FreedAfter) -> Result<()> {
+    pub(super) fn free_blocks(&self, start: u64, count: u32, after: FreedAfter) -> Result<()> {
         // While the bits are still set: once they are clear, the contents may be somebody else's.
         self.drop_contents(start, count, after);
-        let (mut at, end) = (start, start + count);
+        let (mut at, end) = (start, start + u64::from(count));
         while at < end {
             let no = self.sb.group_of(at);
             let first = self.sb.group_start(no);
-            let stop = end.min(first + self.sb.group_blocks(no));
+            let stop = end.min(first + u64::from(self.sb.group_blocks(no)));
             let mut open = self.open_group(no, Map::Blocks)?;
-            self.free_bits(&mut open, at - first, stop - first, after);
+            self.free_bits(&mut open, low32(at - first), low32(stop - first), after);
             at = stop;
         }
         Ok(())
     }
 
     fn free_bits(&self, open: &mut OpenGroup<'_>, from: u32, to: u32, after: FreedAfter) {
-        self.watch.blocks(self.sb.group_start(open.group.no) + from, to - from);
+        self.watch.blocks(self.sb.group_start(open.group.no) + u64::from(from), to - from);
         let mut tx = self.cache.lock();
         let used: Vec<_> = bitmap::runs(tx.data(&open.map), true, from, to).collect();
         let mut freed = 0;
@@ -328,7 +368,7 @@ impl Ext2 {
             // After the clearing of the pointer: a block that is free on the medium has no pointer there.
             tx.bits(&open.map, bit, count, false, after.befores());
             for block in bit..bit + count {
-                tx.forget(BlockNo(u64::from(self.sb.group_start(open.group.no) + block)));
+                tx.forget(BlockNo(self.sb.group_start(open.group.no) + u64::from(block)));
             }
             if let FreedAfter::Pointer(patch) = after {
                 open.state.pending_blocks.insert(bit, bit + count, patch, &tx);
@@ -347,26 +387,26 @@ impl Ext2 {
     }
 
     /// The newest contents of freed blocks will never be seen: they need not be written.
-    fn drop_contents(&self, start: u32, count: u32, after: FreedAfter) {
+    fn drop_contents(&self, start: u64, count: u32, after: FreedAfter) {
         if !self.cache.options().optimizations.elimination {
             return;
         }
-        let (mut at, end) = (start, start + count);
+        let (mut at, end) = (start, start + u64::from(count));
         while at < end {
-            let stop = end.min(at.saturating_add(DROP_STEP));
+            let stop = end.min(at.saturating_add(u64::from(DROP_STEP)));
             let mut tx = self.cache.lock();
             for block in at..stop {
-                tx.drop_changes(BlockNo(u64::from(block)), after.befores());
+                tx.drop_changes(BlockNo(block), after.befores());
             }
             at = stop;
         }
     }
 
     /// Whether `block`, a block that files may use, is marked as used.
-    pub(super) fn is_used(&self, block: u32) -> Result<bool> {
+    pub(super) fn is_used(&self, block: u64) -> Result<bool> {
         let no = self.sb.group_of(block);
         let open = self.open_group(no, Map::Blocks)?;
-        let bit = block - self.sb.group_start(no);
+        let bit = low32(block - self.sb.group_start(no));
         let tx = self.cache.lock();
         Ok(bitmap::all(tx.data(&open.map), true, bit, bit + 1))
     }

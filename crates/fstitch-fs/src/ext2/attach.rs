@@ -16,11 +16,11 @@ use std::sync::Arc;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, Result};
 use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 
-use super::alloc::{Goal, Run};
+use super::alloc::{Goal, Run, Wish};
 use super::blockmap::{Path, Reached};
 use super::inode::Inode;
 use super::layout::inode::pointer_field;
-use super::num::{idx, idx64, small};
+use super::num::{idx, idx64, pointer32, small};
 use super::volume::Ext2;
 use crate::uhfs::Allocation;
 
@@ -63,10 +63,10 @@ impl Ext2 {
             return Err(error);
         }
         inode.outstanding += 1;
-        inode.last = Some((index + u64::from(run.count), run.start + run.count));
+        inode.last = Some((index + u64::from(run.count), run.start + u64::from(run.count)));
         Ok(Allocation {
             index,
-            start: BlockNo(u64::from(run.start)),
+            start: BlockNo(run.start),
             count: u64::from(run.count),
             reuse: run.reuse,
             bits: run.bits,
@@ -87,7 +87,8 @@ impl Ext2 {
             return self.take_growing(caller, inode, (index, want), goal);
         }
         let more = self.preallocation_for(inode, index);
-        let mut run = self.take_blocks(caller, goal, want.saturating_add(more))?;
+        let wish = Wish::new(goal, want.saturating_add(more)).low(self.maps_low(inode));
+        let mut run = self.take_wish(caller, wish)?;
         self.keep_preallocated(inode, &mut run, want);
         Ok(run)
     }
@@ -121,7 +122,7 @@ impl Ext2 {
                     Some(run) => run,
                     None => {
                         let group = self.sb.group_of_inode(inode.ino);
-                        self.take_blocks(caller, Goal::Apart(group), 1)?
+                        self.take_wish(caller, Wish::new(Goal::Apart(group), 1).low(true))?
                     }
                 };
                 inode.reserved.insert(key, run);
@@ -141,7 +142,7 @@ impl Ext2 {
 
     /// Gives back an allocation that was not attached.
     pub(super) fn give_back_allocation(&self, inode: &mut Inode, allocation: Allocation) {
-        let start = u32::try_from(allocation.start.get()).expect("ext2 blocks are 32 bits");
+        let start = allocation.start.get();
         let count = small(idx64(allocation.count));
         self.give_back_run(&Run { start, count, bits: allocation.bits, reuse: allocation.reuse });
         inode.outstanding = inode.outstanding.saturating_sub(1);
@@ -165,7 +166,7 @@ impl Ext2 {
         let inode_block = self.inode_block(inode)?;
         let reached = self.follow(inode, &path)?;
         let nodes = self.new_nodes(inode, &path, &reached)?;
-        let start = u32::try_from(allocation.start.get()).expect("ext2 blocks are 32 bits");
+        let start = pointer32(allocation.start.get());
         let count = small(idx64(allocation.count));
         let words = Self::pointer_words(start, count);
         // Pointer after contents, so that nothing uninitialised is reachable, and after the bits in the free map,
@@ -207,7 +208,7 @@ impl Ext2 {
             }
         };
         patches.push(reachable);
-        inode.attached.insert(start, count, pointer);
+        inode.attached.insert(u64::from(start), count, pointer);
         self.add_sectors(&mut tx, inode, &inode_block, count + new_nodes);
         drop(tx);
         for block in new_blocks {
@@ -228,7 +229,7 @@ impl Ext2 {
         let mut nodes = Vec::with_capacity(keys.len());
         for key in &keys {
             let run = inode.reserved.get(key).expect("allocating has reserved the indirect blocks").clone();
-            nodes.push((self.cache.fresh(BlockNo(u64::from(run.start)), BlockKind::Indirect)?, run));
+            nodes.push((self.cache.fresh(BlockNo(run.start), BlockKind::Indirect)?, run));
         }
         for key in keys {
             inode.reserved.remove(&key);
@@ -260,7 +261,7 @@ impl Ext2 {
                 }
                 Some(node) => {
                     let at = path.step(level) * 4;
-                    contents[at..at + 4].copy_from_slice(&node.run.start.to_le_bytes());
+                    contents[at..at + 4].copy_from_slice(&pointer32(node.run.start).to_le_bytes());
                     befores.push(node.init);
                     befores.extend(node.run.bits.iter().copied());
                 }
@@ -278,13 +279,13 @@ impl Ext2 {
         befores.extend(top.run.bits.iter().copied());
         let patch = match place.parent {
             None => {
-                inode.disk.block[path.root] = top.run.start;
+                inode.disk.block[path.root] = pointer32(top.run.start);
                 let field = pointer_field(path.root);
-                inode.put(tx, place.inode_block, (field, top.run.start), &befores)
+                inode.put(tx, place.inode_block, (field, pointer32(top.run.start)), &befores)
             }
             Some(parent) => {
                 let at = path.step(place.depth - 1) * 4;
-                let patch = tx.bytes(parent, at, &top.run.start.to_le_bytes(), &befores);
+                let patch = tx.bytes(parent, at, &pointer32(top.run.start).to_le_bytes(), &befores);
                 inode.gather(tx, patch);
                 patch
             }
@@ -345,6 +346,6 @@ struct Leaf<'a> {
 }
 
 /// A block's number as ext2 writes it.
-pub(super) fn block_no(block: &Block) -> u32 {
-    u32::try_from(block.no().get()).expect("ext2 blocks are 32 bits")
+pub(super) fn block_no(block: &Block) -> u64 {
+    block.no().get()
 }

@@ -163,13 +163,13 @@ impl Ext2 {
     }
 
     /// Reads indirect block `no` of an inode.
-    pub(super) fn read_indirect(&self, inode: &Inode, no: u32) -> Result<Block> {
+    pub(super) fn read_indirect(&self, inode: &Inode, no: u64) -> Result<Block> {
         self.expect_indirect(inode, no)?;
-        self.cache.read(BlockNo(u64::from(no)), BlockKind::Indirect)
+        self.cache.read(BlockNo(no), BlockKind::Indirect)
     }
 
     /// Fails if `no` cannot be an indirect block.
-    fn expect_indirect(&self, inode: &Inode, no: u32) -> Result<()> {
+    fn expect_indirect(&self, inode: &Inode, no: u64) -> Result<()> {
         match self.is_file_run(no, 1)? {
             true => Ok(()),
             false => Err(inode.damaged(format!("its indirect block {no} is outside the blocks for files"))),
@@ -190,7 +190,7 @@ impl Ext2 {
             if next == 0 {
                 return Ok(Reached::Missing { depth, parent });
             }
-            self.expect_indirect(inode, next)?;
+            self.expect_indirect(inode, u64::from(next))?;
             let no = BlockNo(u64::from(next));
             if depth + 1 == path.levels {
                 inode.leaf.set(path, next);
@@ -244,7 +244,7 @@ impl Ext2 {
             return Ok(Extent::hole(wide(count)));
         }
         let run = u32::try_from(count).expect("at most the pointers of a block");
-        if !self.is_file_run(first, run)? {
+        if !self.is_file_run(u64::from(first), run)? {
             return Err(inode.damaged(format!("file block {index} at {first}: outside the blocks for files")));
         }
         Ok(Extent::of(BlockNo(u64::from(first)), wide(count)))
@@ -256,9 +256,9 @@ impl Ext2 {
     }
 
     /// The volume's block at file block `index`, if there is one.
-    pub(super) fn block_at(&self, inode: &Inode, index: u64) -> Result<Option<u32>> {
+    pub(super) fn block_at(&self, inode: &Inode, index: u64) -> Result<Option<u64>> {
         let extent = self.map_run(inode, index, 1)?;
-        Ok(extent.start.map(|block| u32::try_from(block.get()).expect("ext2 blocks are 32 bits")))
+        Ok(extent.start.map(BlockNo::get))
     }
 
     /// Bytes of a pointer array as little-endian words.

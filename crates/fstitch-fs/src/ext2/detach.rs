@@ -21,7 +21,7 @@ use super::alloc::FreedAfter;
 use super::blockmap::{pointer, tree_span};
 use super::inode::Inode;
 use super::layout::inode::{DIRECT, POINTERS, pointer_field};
-use super::num::{idx64, wide};
+use super::num::{idx64, low32, wide};
 use super::volume::Ext2;
 
 /// What happens to an indirect block when a range of file blocks goes.
@@ -62,14 +62,14 @@ impl<'a> Removal<'a> {
 /// A tree of `levels` indirect blocks over file blocks `first..first + span`; with 0 levels one data block.
 #[derive(Clone, Copy)]
 struct Tree {
-    block: u32,
+    block: u64,
     levels: usize,
     first: u64,
     span: u64,
 }
 
 impl Tree {
-    fn child(self, at: usize, block: u32, pointers: u64) -> Self {
+    fn child(self, at: usize, block: u64, pointers: u64) -> Self {
         let span = self.span / pointers;
         Self { block, levels: self.levels - 1, first: self.first + wide(at) * span, span }
     }
@@ -78,7 +78,7 @@ impl Tree {
 /// Freed data blocks that follow each other, to be freed together.
 #[derive(Default)]
 pub(super) struct Freed {
-    pub(super) start: u32,
+    pub(super) start: u64,
     pub(super) count: u32,
 }
 
@@ -133,7 +133,8 @@ impl Ext2 {
         let mut fates = Vec::new();
         for root in DIRECT..POINTERS {
             let (first, span) = tree_span(root, self.pointers());
-            let tree = Tree { block: inode.disk.block[root], levels: root - DIRECT + 1, first, span };
+            let tree =
+                Tree { block: u64::from(inode.disk.block[root]), levels: root - DIRECT + 1, first, span };
             if tree.block != 0 {
                 let fate = self.fate(inode, tree, from, to)?;
                 fates.push((tree, root, fate));
@@ -161,7 +162,7 @@ impl Ext2 {
             if block == 0 {
                 continue;
             }
-            match self.fate(inode, tree.child(at, block, self.pointers()), from, to)? {
+            match self.fate(inode, tree.child(at, u64::from(block), self.pointers()), from, to)? {
                 Fate::Untouched => stays = true,
                 fate => {
                     stays |= matches!(fate, Fate::Part(_));
@@ -184,7 +185,7 @@ impl Ext2 {
         let (Some(&first), Some(&last)) = (set.first(), set.last()) else { return };
         let blocks: Vec<Tree> = set
             .iter()
-            .map(|&at| Tree { block: inode.disk.block[at], levels: 0, first: wide(at), span: 1 })
+            .map(|&at| Tree { block: u64::from(inode.disk.block[at]), levels: 0, first: wide(at), span: 1 })
             .collect();
         let clear = |inode: &mut Inode, tx: &mut Tx<'_>, befores: &[PatchId]| {
             inode.disk.block[first..=last].fill(0);
@@ -227,8 +228,10 @@ impl Ext2 {
         let whole: Vec<usize> =
             cuts.iter().filter(|cut| matches!(cut.fate, Fate::Whole)).map(|cut| cut.at).collect();
         if let (Some(&first), Some(&last)) = (whole.first(), whole.last()) {
-            let trees: Vec<Tree> =
-                whole.iter().map(|&at| tree.child(at, pointer(&bytes, at), self.pointers())).collect();
+            let trees: Vec<Tree> = whole
+                .iter()
+                .map(|&at| tree.child(at, u64::from(pointer(&bytes, at)), self.pointers()))
+                .collect();
             let inside = cuts.iter().filter(|cut| (first..=last).contains(&cut.at));
             debug_assert!(inside.clone().all(|cut| matches!(cut.fate, Fate::Whole)), "ranges have no gaps");
             let clear = |inode: &mut Inode, tx: &mut Tx<'_>, befores: &[PatchId]| {
@@ -243,7 +246,7 @@ impl Ext2 {
         for cut in cuts {
             if let Fate::Part(inner) = &cut.fate {
                 let child = pointer(&block.snapshot(), cut.at);
-                self.cut_part(inode, removal, tree.child(cut.at, child, self.pointers()), inner);
+                self.cut_part(inode, removal, tree.child(cut.at, u64::from(child), self.pointers()), inner);
             }
         }
     }
@@ -258,7 +261,7 @@ impl Ext2 {
         removal: &mut Removal<'_>,
     ) {
         if tree.levels == 0 {
-            if freed.count == 0 || freed.start.checked_add(freed.count) != Some(tree.block) {
+            if freed.count == 0 || freed.start.checked_add(u64::from(freed.count)) != Some(tree.block) {
                 self.free_run(inode, freed, clearing, removal);
                 *freed = Freed { start: tree.block, count: 0 };
             }
@@ -287,14 +290,16 @@ impl Ext2 {
             if block == 0 {
                 continue;
             }
-            let child = tree.child(at, block, self.pointers());
+            let child = tree.child(at, u64::from(block), self.pointers());
             if child.levels > 0 {
                 self.free_under(child, after, removal);
-            } else if freed.count > 0 && freed.start.checked_add(freed.count) == Some(block) {
+            } else if freed.count > 0
+                && freed.start.checked_add(u64::from(freed.count)) == Some(u64::from(block))
+            {
                 freed.count += 1;
             } else {
                 self.free_data(&mut freed, after, removal);
-                freed = Freed { start: block, count: 1 };
+                freed = Freed { start: u64::from(block), count: 1 };
             }
         }
         self.free_data(&mut freed, after, removal);
@@ -302,15 +307,15 @@ impl Ext2 {
 
     /// Reads an indirect block for the last time and frees it. A block that is free already is not followed: damage may
     /// have tied the tree into a circle.
-    fn take_leave(&self, block: u32, after: FreedAfter) -> Result<Arc<BlockBuf>> {
-        let damaged = |problem: &str| Error::corrupt(Structure::Indirect, BlockNo(u64::from(block)), problem);
+    fn take_leave(&self, block: u64, after: FreedAfter) -> Result<Arc<BlockBuf>> {
+        let damaged = |problem: &str| Error::corrupt(Structure::Indirect, BlockNo(block), problem);
         if !self.is_file_run(block, 1)? {
             return Err(damaged("outside the blocks for files"));
         }
         if !self.is_used(block)? {
             return Err(damaged("marked as free"));
         }
-        let bytes = self.cache.read(BlockNo(u64::from(block)), BlockKind::Indirect)?.snapshot();
+        let bytes = self.cache.read(BlockNo(block), BlockKind::Indirect)?.snapshot();
         self.free_blocks(block, 1, after)?;
         Ok(bytes)
     }
@@ -323,12 +328,12 @@ impl Ext2 {
         clearing: PatchId,
         removal: &mut Removal<'_>,
     ) {
-        let (start, end) = (freed.start, freed.start.saturating_add(freed.count));
+        let (start, end) = (freed.start, freed.start.saturating_add(u64::from(freed.count)));
         let mut at = start;
         while at < end {
             let (stop, after) = self.freed_after(inode, at, clearing);
             let stop = stop.min(end);
-            self.free_data(&mut Freed { start: at, count: stop - at }, after, removal);
+            self.free_data(&mut Freed { start: at, count: low32(stop - at) }, after, removal);
             at = stop;
         }
         inode.attached.remove(start, end);
@@ -359,13 +364,13 @@ impl Ext2 {
 
     /// What the freeing of `block` must come after, and up to which block the same holds: nothing if the patch that
     /// made it reachable and `clearing` are one unflown patch.
-    fn freed_after(&self, inode: &Inode, block: u32, clearing: PatchId) -> (u32, FreedAfter) {
+    fn freed_after(&self, inode: &Inode, block: u64, clearing: PatchId) -> (u64, FreedAfter) {
         let pointer = FreedAfter::Pointer(clearing);
         if !self.cache.optimizations().elimination {
-            return (u32::MAX, pointer);
+            return (u64::MAX, pointer);
         }
         match inode.attached.covering(block) {
-            None => (inode.attached.next_after(block).unwrap_or(u32::MAX), pointer),
+            None => (inode.attached.next_after(block).unwrap_or(u64::MAX), pointer),
             Some((end, attaching)) => {
                 let never = self.cache.lock().same(attaching, clearing);
                 (end, if never { FreedAfter::Nothing } else { pointer })
@@ -378,18 +383,18 @@ impl Ext2 {
         let mut removal = Removal::new(0, u64::MAX, &[]);
         let mut freed = Freed::default();
         for &block in blocks[..DIRECT].iter().filter(|&&block| block != 0) {
-            if freed.count > 0 && freed.start.checked_add(freed.count) == Some(block) {
+            if freed.count > 0 && freed.start.checked_add(u64::from(freed.count)) == Some(u64::from(block)) {
                 freed.count += 1;
             } else {
                 self.free_data(&mut freed, after, &mut removal);
-                freed = Freed { start: block, count: 1 };
+                freed = Freed { start: u64::from(block), count: 1 };
             }
         }
         self.free_data(&mut freed, after, &mut removal);
         for (levels, &block) in (1..).zip(&blocks[DIRECT..]) {
             if block != 0 {
                 let (first, span) = tree_span(DIRECT + levels - 1, self.pointers());
-                self.free_under(Tree { block, levels, first, span }, after, &mut removal);
+                self.free_under(Tree { block: u64::from(block), levels, first, span }, after, &mut removal);
             }
         }
         removal.failed.map_or(Ok(()), Err)

@@ -54,7 +54,7 @@ pub fn read(device: &dyn BlockDevice, ino: u64) -> Result<FileMap> {
     let mut block = BlockBuf::zeroed(volume.block_size());
     let group = shape.group_of_inode(number);
     let (no, offset) = shape.descriptor_place(group);
-    let no = BlockNo(u64::from(no));
+    let no = BlockNo(no);
     volume.read(no, BlockKind::GroupDescriptor, &mut block)?;
     let raw = &block[offset..offset + shape.descriptor_size()];
     let descriptor = GroupDescriptor::parse(raw, group, &shape, no)?;
@@ -88,9 +88,9 @@ fn extents(
     map: &mut FileMap,
 ) -> Result<()> {
     map.depth = Node::parse_root(&disk.block, at, shape.blocks_count)?.depth;
-    let mut read = |node: u32| {
+    let mut read = |node: u64| {
         let mut block = vec![0; volume.block_size()];
-        volume.read(BlockNo(u64::from(node)), BlockKind::Indirect, &mut block)?;
+        volume.read(BlockNo(node), BlockKind::Indirect, &mut block)?;
         Ok(block)
     };
     let mut source = Source { blocks_count: shape.blocks_count, read: &mut read };
@@ -99,7 +99,7 @@ fn extents(
             Part::Node(_) => map.map_blocks += 1,
             Part::Extent(extent) => map.runs.push(Run {
                 logical: u64::from(extent.block),
-                physical: u64::from(extent.start),
+                physical: extent.start,
                 blocks: u64::from(extent.len),
                 unwritten: extent.unwritten,
             }),
@@ -129,7 +129,7 @@ fn below(
     if pointer == 0 {
         return Ok(());
     }
-    if pointer <= shape.first_data_block() || pointer >= shape.blocks_count {
+    if !shape.is_for_files(u64::from(pointer)) {
         return Err(Error::corrupt(Structure::Other("block map"), None, format!("it has block {pointer}")));
     }
     if levels == 0 {
@@ -148,7 +148,7 @@ fn below(
     }
     map.map_blocks += 1;
     map.depth = map.depth.max(u16::try_from(levels).expect("at most three"));
-    if map.map_blocks > u64::from(shape.blocks_count) {
+    if map.map_blocks > shape.blocks_count {
         return Err(Error::corrupt(
             Structure::Other("block map"),
             None,

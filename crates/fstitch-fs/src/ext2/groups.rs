@@ -20,7 +20,7 @@ use super::layout::group::{
     INODE_UNINIT,
 };
 use super::layout::superblock::Superblock;
-use super::num::idx;
+use super::num::{idx, low32};
 use super::own::OwnRuns;
 use super::pending::Pending;
 use super::windows::Windows;
@@ -127,7 +127,7 @@ impl Ext2 {
             return Ok(group);
         }
         let (block, offset) = self.sb.descriptor_place(no);
-        let block = BlockNo(u64::from(block));
+        let block = BlockNo(block);
         let descriptors = self.cache.read(block, BlockKind::GroupDescriptor)?;
         let bytes = descriptors.snapshot();
         let size = self.sb.descriptor_size();
@@ -156,7 +156,7 @@ impl Ext2 {
     pub(super) fn open_group(&self, no: u32, map: Map) -> Result<OpenGroup<'_>> {
         let group = self.group(no)?;
         self.write_maps(group, map)?;
-        let block = |no: u32| BlockNo(u64::from(no));
+        let block = BlockNo;
         let blocks = (block(group.at.block_bitmap), BlockKind::BlockBitmap);
         let inodes = (block(group.at.inode_bitmap), BlockKind::InodeBitmap);
         let (wanted, other) = match map {
@@ -210,8 +210,10 @@ impl Ext2 {
         if found & BLOCK_UNINIT == 0 {
             for (first, end) in self.own_in(group) {
                 if let Some(free) = bitmap::next(&bytes, false, first, end) {
-                    let problem =
-                        format!("block {} of the volume's own metadata is marked as free", start + free);
+                    let problem = format!(
+                        "block {} of the volume's own metadata is marked as free",
+                        start + u64::from(free)
+                    );
                     return Err(Error::corrupt(
                         Structure::BlockBitmap(u64::from(group.no)),
                         blocks.no(),
@@ -242,7 +244,7 @@ impl Ext2 {
         }
         let mut found = Vec::with_capacity(idx(self.sb.group_count()));
         for block in self.sb.all_descriptor_blocks() {
-            let block = BlockNo(u64::from(block));
+            let block = BlockNo(block);
             let bytes = self.cache.read(block, BlockKind::GroupDescriptor)?.snapshot();
             for raw in bytes.chunks_exact(self.sb.descriptor_size()) {
                 let no = u32::try_from(found.len()).expect("groups have 32-bit numbers");
@@ -260,7 +262,7 @@ impl Ext2 {
     /// The parts of a group that are the volume's own, as bits of its block bitmap.
     pub(super) fn own_in(&self, group: &Group) -> SmallVec<[(u32, u32); 4]> {
         let start = self.sb.group_start(group.no);
-        let end = start + self.sb.group_blocks(group.no);
+        let end = start + u64::from(self.sb.group_blocks(group.no));
         let local;
         let own = match self.groups.own.get() {
             Some(own) => own,
@@ -269,7 +271,7 @@ impl Ext2 {
                 &local
             }
         };
-        own.within(start, end).map(|(first, last)| (first - start, last - start)).collect()
+        own.within(start, end).map(|(first, last)| (low32(first - start), low32(last - start))).collect()
     }
 
     /// Sets a group's counter to what its bitmap says and tells the volume's total the difference.
@@ -292,22 +294,21 @@ impl Ext2 {
         self.open_group(no, Map::Blocks).map(drop)
     }
 
-    /// Looks at descriptors, `count` of them from `first` on (wrapping), as they are in the cache, until `each`
+    /// Looks at descriptors, `count` of them from `first` on (wrapping at the end of the first `groups`), as they are in the cache, until `each`
     /// returns false.
     pub(super) fn scan_descriptors(
         &self,
-        first: u32,
-        count: u32,
+        (first, count): (u32, u32),
+        groups: u32,
         each: &mut dyn FnMut(u32, &GroupDescriptor) -> bool,
     ) -> Result<()> {
-        let groups = self.sb.group_count();
-        let mut held: Option<(u32, std::sync::Arc<fstitch_core::BlockBuf>)> = None;
+        let mut held: Option<(u64, std::sync::Arc<fstitch_core::BlockBuf>)> = None;
         for step in 0..count.min(groups) {
             let no = u32::try_from((u64::from(first) + u64::from(step)) % u64::from(groups))
                 .expect("below groups");
             let (block, offset) = self.sb.descriptor_place(no);
             if held.as_ref().is_none_or(|(at, _)| *at != block) {
-                let read = self.cache.read(BlockNo(u64::from(block)), BlockKind::GroupDescriptor)?;
+                let read = self.cache.read(BlockNo(block), BlockKind::GroupDescriptor)?;
                 held = Some((block, read.snapshot()));
             }
             let Some((_, bytes)) = &held else { unreachable!("just read") };
@@ -324,7 +325,7 @@ impl Ext2 {
         let Some(seal) = &self.seal else { return Ok(patches) };
         for (group, sums) in seal.unsettled() {
             let (block, at) = self.sb.descriptor_place(group);
-            let block = self.cache.read(BlockNo(u64::from(block)), BlockKind::GroupDescriptor)?;
+            let block = self.cache.read(BlockNo(block), BlockKind::GroupDescriptor)?;
             let mut tx = self.cache.lock();
             let mut raw = tx.data(&block)[at..at + self.sb.descriptor_size()].to_vec();
             sums.put(&mut raw);
@@ -338,17 +339,17 @@ impl Ext2 {
     pub(super) fn all_descriptor_blocks(&self) -> Result<Vec<Block>> {
         self.sb
             .all_descriptor_blocks()
-            .map(|block| self.cache.read(BlockNo(u64::from(block)), BlockKind::GroupDescriptor))
+            .map(|block| self.cache.read(BlockNo(block), BlockKind::GroupDescriptor))
             .collect()
     }
 
     /// Free blocks and inodes by the groups' counters in `blocks`, at one moment.
-    pub(super) fn sum_descriptors(&self, tx: &Tx<'_>, blocks: &[Block]) -> (u32, u32) {
-        let (mut free_blocks, mut free_inodes) = (0_u32, 0_u32);
+    pub(super) fn sum_descriptors(&self, tx: &Tx<'_>, blocks: &[Block]) -> (u64, u32) {
+        let (mut free_blocks, mut free_inodes) = (0_u64, 0_u32);
         for no in 0..self.sb.group_count() {
             let (_, offset) = self.sb.descriptor_place(no);
             let bytes = &tx.data(&blocks[idx(no / self.sb.descriptors_per_block())])[offset..];
-            free_blocks = free_blocks.saturating_add(u32::from(BG_FREE_BLOCKS_COUNT.get(bytes)));
+            free_blocks = free_blocks.saturating_add(u64::from(BG_FREE_BLOCKS_COUNT.get(bytes)));
             free_inodes = free_inodes.saturating_add(u32::from(BG_FREE_INODES_COUNT.get(bytes)));
         }
         (free_blocks, free_inodes)
@@ -356,12 +357,11 @@ impl Ext2 {
 
     /// Whether the run of blocks `start..start + count` can belong to a file: inside the volume, and none of the
     /// groups' own metadata.
-    pub(super) fn is_file_run(&self, start: u32, count: u32) -> Result<bool> {
-        let end = u64::from(start) + u64::from(count);
-        if start <= self.sb.first_data_block() || end > u64::from(self.sb.blocks_count) {
+    pub(super) fn is_file_run(&self, start: u64, count: u32) -> Result<bool> {
+        let end = start.saturating_add(u64::from(count));
+        if start <= self.sb.first_data_block() || end > self.sb.blocks_count {
             return Ok(false);
         }
-        let end = u32::try_from(end).expect("at most the number of blocks");
         if let Some(own) = self.groups.own.get() {
             return Ok(!own.meet(start, end));
         }
@@ -374,7 +374,7 @@ impl Ext2 {
                 (at.inode_bitmap, 1),
                 (at.inode_table, self.sb.inode_table_blocks()),
             ];
-            if own.iter().any(|&(own, len)| len > 0 && start < own + len && own < end) {
+            if own.iter().any(|&(own, len)| len > 0 && start < own + u64::from(len) && own < end) {
                 return Ok(false);
             }
         }

@@ -69,7 +69,7 @@ fn update_copies(device: &dyn BlockDevice, shape: &Superblock, identity: &Identi
     let volume = BlockView::new(device, idx(shape.block_size));
     let mut block = BlockBuf::zeroed(volume.block_size());
     for group in (1..shape.group_count()).filter(|&group| shape.has_superblock(group)) {
-        let at = BlockNo(u64::from(shape.group_start(group)));
+        let at = BlockNo(shape.group_start(group));
         volume.read(at, BlockKind::Superblock, &mut block)?;
         let copy = &mut block[..SUPERBLOCK_SIZE];
         let uuid = &copy[S_UUID..S_UUID + 16];

@@ -52,7 +52,7 @@ pub struct Inode {
     /// The leaf of its extent tree that was met last.
     pub(super) node_hint: NodeHint,
     /// The last allocation: the file block and the volume's block behind it.
-    pub(super) last: Option<(u64, u32)>,
+    pub(super) last: Option<(u64, u64)>,
     /// Blocks that are kept free for it behind that.
     pub(super) window: u32,
     /// How many file blocks somebody has said that it will have, all of them; 0 if nobody has.
@@ -80,11 +80,11 @@ impl std::fmt::Debug for Inode {
 /// Which patches made blocks reachable, as long as these may be unflown. Forgetting an entry is safe: freeing
 /// the block then waits for its pointer.
 #[derive(Debug, Default)]
-pub(super) struct Attached(BTreeMap<u32, (u32, PatchId)>);
+pub(super) struct Attached(BTreeMap<u64, (u64, PatchId)>);
 
 impl Attached {
     /// Blocks `start..start + count` of the volume are reachable through `patch`.
-    pub(super) fn insert(&mut self, start: u32, count: u32, patch: PatchId) {
+    pub(super) fn insert(&mut self, start: u64, count: u32, patch: PatchId) {
         if self.0.len() >= ATTACHED_MAX {
             self.0.pop_first();
         }
@@ -92,14 +92,14 @@ impl Attached {
             && *same == patch
             && *before == start
         {
-            *before = start + count;
+            *before = start + u64::from(count);
             return;
         }
-        self.0.insert(start, (start + count, patch));
+        self.0.insert(start, (start + u64::from(count), patch));
     }
 
     /// Blocks `start..end` are not the inode's any more. Entries that reach beyond them go entirely.
-    pub(super) fn remove(&mut self, start: u32, end: u32) {
+    pub(super) fn remove(&mut self, start: u64, end: u64) {
         while let Some((&first, &(last, _))) = self.0.range(..end).next_back() {
             if last <= start {
                 break;
@@ -109,12 +109,12 @@ impl Attached {
     }
 
     /// What made `block` reachable, and up to where the same holds.
-    pub(super) fn covering(&self, block: u32) -> Option<(u32, PatchId)> {
+    pub(super) fn covering(&self, block: u64) -> Option<(u64, PatchId)> {
         self.0.range(..=block).next_back().map(|(_, &entry)| entry).filter(|&(end, _)| end > block)
     }
 
     /// The first remembered block behind `block`.
-    pub(super) fn next_after(&self, block: u32) -> Option<u32> {
+    pub(super) fn next_after(&self, block: u64) -> Option<u64> {
         self.0.range(block.saturating_add(1)..).next().map(|(&start, _)| start)
     }
 }

@@ -20,8 +20,8 @@
 //! **Crash cases.** The record and the mark are in one sector, so that there is no moment between them.
 
 use super::layout::inode::{
-    GOOD_OLD_SIZE, I_BLOCKS, I_CRTIME, I_CRTIME_EXTRA, I_CTIME, I_EXTRA_ISIZE, I_FILE_ACL, I_LINKS_COUNT,
-    I_MODE, has_extra,
+    GOOD_OLD_SIZE, I_BLOCKS, I_CRTIME, I_CRTIME_EXTRA, I_CTIME, I_EXTRA_ISIZE, I_FILE_ACL, I_FILE_ACL_HIGH,
+    I_LINKS_COUNT, I_MODE, has_extra,
 };
 use super::layout::superblock::{
     S_MNT_COUNT, S_MTIME, S_SESSION_MAGIC, S_SESSION_MOUNTS, S_SESSION_MTIME, S_SESSION_SINCE, S_STATE,
@@ -91,7 +91,8 @@ impl Leftovers {
     /// whether it holds something is for the caller to say.
     pub(crate) fn keeps(&self, raw: &[u8]) -> bool {
         let regular = I_MODE.get(raw) & 0xf000 == 0x8000;
-        let empty = regular && I_BLOCKS.get(raw) == 0 && I_FILE_ACL.get(raw) == 0;
+        let empty =
+            regular && I_BLOCKS.get(raw) == 0 && I_FILE_ACL.get(raw) == 0 && I_FILE_ACL_HIGH.get(raw) == 0;
         I_LINKS_COUNT.get(raw) != 0 && !empty && !self.is_new(raw)
     }
 }

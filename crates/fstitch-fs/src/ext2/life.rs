@@ -19,7 +19,7 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, InodeF
 use fstitch_patch::{Block, PatchId, PatchIds};
 use smallvec::SmallVec;
 
-use super::alloc::{FreedAfter, Goal, Run};
+use super::alloc::{FreedAfter, Goal, Run, Wish};
 use super::extents;
 use super::inode::Inode;
 use super::layout::feature::{compat, incompat};
@@ -28,7 +28,7 @@ use super::layout::inode::{
 };
 use super::layout::superblock::ROOT_INO;
 use super::layout::{dirent, xattr::XattrSet};
-use super::num::{low16, low32, wide};
+use super::num::{low16, low32, pointer32, wide};
 use super::orlov::{InodeWish, TakenInode};
 use super::seal::owner;
 use super::times;
@@ -142,18 +142,19 @@ impl Ext2 {
         let at = self.inode_place(ino)?;
         let block = self.cache.read(at.0, BlockKind::Inode)?;
         let group = self.sb.group_of_inode(ino);
+        let data = Wish::new(Goal::Group(group), 1).low(!self.maps_by_extents());
         match kind {
             FileKind::Directory => {
                 // The generation that the inode will have: nobody else changes a number that was taken.
                 let generation = raw::I_GENERATION.get(&block.snapshot()[at.1..]).wrapping_add(1);
                 let owner = owner(ino, generation);
-                let first = self.first_block(caller, Goal::Group(group), (BlockKind::Directory, owner))?;
+                let first = self.first_block(caller, data, (BlockKind::Directory, owner))?;
                 let first = parts.data.insert(first);
                 let with = (self.sb.has_filetype(), self.sb.features.has_sums());
                 dirent::put_first_entries(&mut first.contents, ino, parent.ino, with);
             }
             FileKind::Symlink if new.target.len() >= FAST_SYMLINK => {
-                let first = self.first_block(caller, Goal::Group(group), (BlockKind::Attribute, 0))?;
+                let first = self.first_block(caller, data, (BlockKind::Attribute, 0))?;
                 let first = parts.data.insert(first);
                 first.contents[..new.target.len()].copy_from_slice(new.target);
             }
@@ -166,11 +167,11 @@ impl Ext2 {
     fn first_block(
         &self,
         caller: &Caller,
-        goal: Goal,
+        wish: Wish,
         (kind, owner): (BlockKind, u64),
     ) -> Result<FirstBlock> {
-        let run = self.take_blocks(caller, goal, 1)?;
-        match self.cache.fresh_owned(BlockNo(u64::from(run.start)), kind, owner) {
+        let run = self.take_wish(caller, wish)?;
+        match self.cache.fresh_owned(BlockNo(run.start), kind, owner) {
             Ok(block) => Ok(FirstBlock { run, block, contents: BlockBuf::zeroed(self.block_size()) }),
             Err(error) => {
                 self.give_back_run(&run);
@@ -200,7 +201,7 @@ impl Ext2 {
         if all.encode_body(&mut parts.body) {
             return Ok(());
         }
-        let first = self.first_block(caller, Goal::Apart(group), (BlockKind::Attribute, 0))?;
+        let first = self.first_block(caller, Wish::new(Goal::Apart(group), 1), (BlockKind::Attribute, 0))?;
         let first = parts.attributes.insert(first);
         if all.encode_block(&mut first.contents, 1) { Ok(()) } else { Err(Errno::NOSPC.into()) }
     }
@@ -224,7 +225,7 @@ impl Ext2 {
         if disk.has_extents() {
             disk.block = extents::new_root(first_block.map(|start| (start, 1)));
         } else if let Some(start) = first_block {
-            disk.block[0] = start;
+            disk.block[0] = pointer32(start);
         }
         if let Some(first) = &parts.attributes {
             disk.xattr_block = first.run.start;
@@ -353,9 +354,19 @@ impl Ext2 {
         blocks_freed.and(attributes_freed)
     }
 
-    /// The bytes from the length to its high half of an inode that ends now.
+    /// Behind what an inode loses that ends: the high half of its length, and of its attributes' block, if it has one.
+    fn end_of_pointers(&self, raw: &[u8]) -> usize {
+        let is_large = self.sb.features.has_incompat(incompat::BIT64);
+        if is_large && raw::I_FILE_ACL_HIGH.get(raw) != 0 {
+            raw::I_FILE_ACL_HIGH.end()
+        } else {
+            raw::I_SIZE_HIGH.end()
+        }
+    }
+
+    /// The bytes of an inode that ends now, from its length on.
     fn ended(&self, inode: &mut Inode, now: &[u8]) -> Vec<u8> {
-        let (from, to) = (raw::I_SIZE.offset(), raw::I_SIZE_HIGH.end());
+        let (from, to) = (raw::I_SIZE.offset(), self.end_of_pointers(now));
         let disk = &mut inode.disk;
         disk.nlink = 0;
         disk.size = 0;
@@ -373,6 +384,9 @@ impl Ext2 {
         raw::I_BLOCKS.put(&mut bytes, 0);
         raw::I_FLAGS.put(&mut bytes, 0);
         raw::I_FILE_ACL.put(&mut bytes, 0);
+        if to > raw::I_FILE_ACL_HIGH.offset() {
+            raw::I_FILE_ACL_HIGH.put(&mut bytes, 0);
+        }
         for at in 0..POINTERS {
             raw::pointer_field(at).put(&mut bytes, 0);
         }

@@ -195,7 +195,7 @@ impl LowLevelFs for Ext2 {
 
     fn name_patches(&self, slot: &NameSlot) -> PatchIds {
         // The entry, and the way to the block that it lies in.
-        let mut patches = self.memory.links(super::num::small(slot.block.index()));
+        let mut patches = self.memory.links(slot.block.get());
         patches.extend(self.memory.names().created.get(&(slot.block, slot.offset)).copied());
         patches
     }

@@ -125,7 +125,7 @@ impl<K: Eq + Hash, V: Patches + Clone> Table<K, V> {
 #[derive(Debug)]
 pub(super) struct Memory {
     names: Mutex<NameMemory, rank::Table>,
-    links: Mutex<Table<u32, PatchIds>, rank::Table>,
+    links: Mutex<Table<u64, PatchIds>, rank::Table>,
     inodes: Mutex<InodeMemory, rank::Table>,
     pub(super) indexes: IndexCache,
 }
@@ -153,7 +153,7 @@ pub(super) struct InodeMemory {
     /// The clearing of a directory's index flag.
     pub(super) unindexed: Table<u32, PatchId>,
     /// The pointers that were turned away from an attribute block which others share, by block.
-    pub(super) turned_away: Table<u32, PatchIds>,
+    pub(super) turned_away: Table<u64, PatchIds>,
     /// The last change of a node of an extent tree, by its block, or by what stands for the root of an inode.
     pub(super) nodes: Table<u64, PatchId>,
 }
@@ -192,12 +192,12 @@ impl Memory {
     }
 
     /// Lists the pointers to a directory or indirect block.
-    pub(super) fn set_links(&self, block: u32, pointers: PatchIds, cache: &Cache) {
+    pub(super) fn set_links(&self, block: u64, pointers: PatchIds, cache: &Cache) {
         self.links.lock().insert(block, pointers, cache);
     }
 
     /// The pointers to a block that may not be stable yet.
-    pub(super) fn links(&self, block: u32) -> PatchIds {
+    pub(super) fn links(&self, block: u64) -> PatchIds {
         self.links.lock().get(&block).cloned().unwrap_or_default()
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, FileKind, Result};
 use fstitch_patch::{Block, PatchId, PatchIds};
 
-use super::alloc::{Goal, Run};
+use super::alloc::{Goal, Run, Wish};
 use super::extents;
 use super::inline::{DATA, PARENT};
 use super::inode::Inode;
@@ -32,7 +32,7 @@ use super::layout::dirent::{self, D_REC_LEN, ENTRY_MIN, rec_len_field};
 use super::layout::feature::incompat;
 use super::layout::inode::{EXTENTS_FL, FAST_SYMLINK, I_SIZE, INDEX_FL, INLINE_DATA_FL, POINTERS};
 use super::layout::xattr::INDEX_SYSTEM;
-use super::num::{idx64, low32, wide};
+use super::num::{idx64, low32, pointer32, wide};
 use super::volume::Ext2;
 
 /// The block that contents move to.
@@ -82,12 +82,13 @@ impl Ext2 {
     fn place_for_names(&self, caller: &Caller, dir: &Inode) -> Result<Place> {
         let mut contents = BlockBuf::zeroed(self.block_size());
         self.put_names(dir, &mut contents)?;
-        let run = self.take_blocks(caller, Goal::Group(self.sb.group_of_inode(dir.ino)), 1)?;
+        let group = Goal::Group(self.sb.group_of_inode(dir.ino));
+        let run = self.take_wish(caller, Wish::new(group, 1).low(self.maps_low(dir)))?;
         self.placed(run, contents, (BlockKind::Directory, dir.owner()))
     }
 
     fn placed(&self, run: Run, contents: BlockBuf, (kind, owner): (BlockKind, u64)) -> Result<Place> {
-        match self.cache.fresh_owned(BlockNo(u64::from(run.start)), kind, owner) {
+        match self.cache.fresh_owned(BlockNo(run.start), kind, owner) {
             Ok(block) => Ok(Place { run, block, contents }),
             Err(error) => {
                 self.give_back_run(&run);
@@ -141,7 +142,7 @@ impl Ext2 {
             extents::new_root(start.map(|start| (start, 1)))
         } else {
             let mut block = [0; POINTERS];
-            block[0] = start.unwrap_or(0);
+            block[0] = start.map_or(0, pointer32);
             block
         };
         // In the same patch: with what is cut off gone, the old length would show zeros.
@@ -174,7 +175,7 @@ impl Ext2 {
     }
 
     /// What is remembered of an inode whose contents have moved.
-    fn note_moved(&self, inode: &mut Inode, (start, is_dir): (Option<u32>, bool), patch: PatchId) {
+    fn note_moved(&self, inode: &mut Inode, (start, is_dir): (Option<u64>, bool), patch: PatchId) {
         inode.moved = patch;
         inode.leaf.forget();
         inode.node_hint.forget();

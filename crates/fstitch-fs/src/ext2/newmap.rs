@@ -10,7 +10,7 @@ use fstitch_core::Le;
 use super::layout::checksum::{InodeSums, place};
 use super::layout::extent::{Entries, Extent, Index, Node, ROOT_MAX, WRITTEN_MAX, block_max};
 use super::layout::inode::{DIRECT, POINTERS};
-use super::num::{idx, low32, small, wide};
+use super::num::{idx, low32, pointer32, small, wide};
 
 /// Bytes of a pointer in a block map.
 const POINTER_SIZE: u32 = 4;
@@ -31,14 +31,14 @@ pub(crate) struct NewMap {
     /// What the inode holds.
     pub(crate) root: [u32; POINTERS],
     /// The map's own blocks and what is in them.
-    pub(crate) nodes: Vec<(u32, Vec<u8>)>,
+    pub(crate) nodes: Vec<(u64, Vec<u8>)>,
     /// The file's blocks, in its order.
-    pub(crate) data: Vec<u32>,
+    pub(crate) data: Vec<u64>,
 }
 
 impl Shape {
     /// Blocks that the map of a file in `data` takes itself.
-    pub(crate) fn nodes(&self, data: &[u32]) -> usize {
+    pub(crate) fn nodes(&self, data: &[u64]) -> usize {
         if !self.extents {
             return idx(indirect_blocks(small(data.len()), self.block_size / POINTER_SIZE));
         }
@@ -67,7 +67,7 @@ impl Shape {
     ///
     /// # Panics
     /// If there are fewer.
-    pub(crate) fn build(&self, data: &[u32], spare: &[u32]) -> NewMap {
+    pub(crate) fn build(&self, data: &[u64], spare: &[u64]) -> NewMap {
         let mut spare = spare.iter().copied();
         let mut nodes = Vec::new();
         let root = if self.extents {
@@ -80,13 +80,13 @@ impl Shape {
 
     fn pointers(
         &self,
-        data: &[u32],
-        nodes: &mut Vec<(u32, Vec<u8>)>,
-        spare: &mut impl Iterator<Item = u32>,
+        data: &[u64],
+        nodes: &mut Vec<(u64, Vec<u8>)>,
+        spare: &mut impl Iterator<Item = u64>,
     ) -> [u32; POINTERS] {
         let mut root = [0; POINTERS];
         let (direct, mut rest) = data.split_at(DIRECT.min(data.len()));
-        root[..direct.len()].copy_from_slice(direct);
+        root.iter_mut().zip(direct).for_each(|(pointer, &block)| *pointer = pointer32(block));
         let per_block = idx(self.block_size / POINTER_SIZE);
         let mut span = per_block;
         for (at, levels) in (DIRECT..POINTERS).zip(1..) {
@@ -99,7 +99,7 @@ impl Shape {
             for _ in 0..levels {
                 level = gather(&level, per_block, nodes, spare);
             }
-            root[at] = level[0];
+            root[at] = pointer32(level[0]);
         }
         assert!(rest.is_empty(), "the file is short enough");
         root
@@ -108,8 +108,8 @@ impl Shape {
     fn tree(
         &self,
         extents: Vec<Extent>,
-        nodes: &mut Vec<(u32, Vec<u8>)>,
-        spare: &mut impl Iterator<Item = u32>,
+        nodes: &mut Vec<(u64, Vec<u8>)>,
+        spare: &mut impl Iterator<Item = u64>,
     ) -> [u32; POINTERS] {
         let room = usize::from(block_max(idx(self.block_size)));
         let (mut level, mut depth) = (Entries::Leaf(extents), 0);
@@ -145,16 +145,16 @@ impl Shape {
 
 /// Puts pointers into indirect blocks, and returns these.
 fn gather(
-    level: &[u32],
+    level: &[u64],
     per_block: usize,
-    nodes: &mut Vec<(u32, Vec<u8>)>,
-    spare: &mut impl Iterator<Item = u32>,
-) -> Vec<u32> {
+    nodes: &mut Vec<(u64, Vec<u8>)>,
+    spare: &mut impl Iterator<Item = u64>,
+) -> Vec<u64> {
     let parents = level.chunks(per_block).map(|part| {
         let block = spare.next().expect("the map was counted before");
         let mut bytes = vec![0; per_block * 4];
         for (at, &pointer) in part.iter().enumerate() {
-            Le::put_u32(&mut bytes, at * 4, pointer);
+            Le::put_u32(&mut bytes, at * 4, pointer32(pointer));
         }
         nodes.push((block, bytes));
         block
@@ -181,11 +181,13 @@ fn indirect_blocks(blocks: u32, pointers: u32) -> u32 {
 }
 
 /// The blocks as extents.
-fn extents(data: &[u32]) -> Vec<Extent> {
+fn extents(data: &[u64]) -> Vec<Extent> {
     let mut extents: Vec<Extent> = Vec::new();
     for (at, &block) in data.iter().enumerate() {
         match extents.last_mut() {
-            Some(last) if last.start + last.len == block && last.len < WRITTEN_MAX => last.len += 1,
+            Some(last) if last.start + u64::from(last.len) == block && last.len < WRITTEN_MAX => {
+                last.len += 1
+            }
             _ => extents.push(Extent { block: small(at), len: 1, start: block, unwritten: false }),
         }
     }
@@ -204,22 +206,22 @@ mod tests {
     }
 
     /// The blocks that an extent tree names.
-    fn read(map: &NewMap, raw: &Node, into: &mut Vec<u32>) {
+    fn read(map: &NewMap, raw: &Node, into: &mut Vec<u64>) {
         match &raw.entries {
             Entries::Leaf(extents) => {
                 for extent in extents {
                     assert_eq!(extent.block, small(into.len()), "no hole");
-                    into.extend(extent.start..extent.start + extent.len);
+                    into.extend(extent.start..extent.start + u64::from(extent.len));
                 }
             }
             Entries::Inner(below) => {
                 for index in below {
                     let (_, bytes) = map.nodes.iter().find(|(block, _)| *block == index.node).unwrap();
                     let expected = Expected {
-                        at: BlockNo(u64::from(index.node)),
+                        at: BlockNo(index.node),
                         depth: Some(raw.depth - 1),
                         range: (index.block, 1 << 32),
-                        blocks_count: u32::MAX,
+                        blocks_count: 1 << 48,
                     };
                     read(map, &Node::parse(bytes, &expected).unwrap(), into);
                 }
@@ -229,28 +231,29 @@ mod tests {
 
     #[test]
     fn a_tree_names_all_blocks_in_their_order() {
-        let far: Vec<u32> = (0..30_000).map(|at| 1_000_000 + 2 * at).collect();
-        let whole: Vec<u32> = (7..100_000).collect();
+        let far: Vec<u64> = (0..30_000).map(|at| 1_000_000 + 2 * at).collect();
+        let whole: Vec<u64> = (7..100_000).collect();
         for data in
             [&whole[..5], &whole[..], &far[..4], &far[..5], &far[..84 * 4], &far[..84 * 4 + 1], &far[..]]
         {
             let shape = shape(true);
-            let spare: Vec<u32> = (0..small(shape.nodes(data))).map(|at| 500_000 + at).collect();
+            let spare: Vec<u64> = (0..wide(shape.nodes(data))).map(|at| 500_000 + at).collect();
             let map = shape.build(data, &spare);
             assert_eq!(map.nodes.len(), spare.len());
             let mut found = Vec::new();
-            read(&map, &Node::parse_root(&map.root, BlockNo(0), u32::MAX).unwrap(), &mut found);
+            read(&map, &Node::parse_root(&map.root, BlockNo(0), 1 << 48).unwrap(), &mut found);
             assert_eq!(found, data);
         }
     }
 
     #[test]
     fn a_map_of_pointers_takes_what_was_counted() {
-        for blocks in [1, 12, 13, 268, 269, 66_000] {
-            let data: Vec<u32> = (100..100 + blocks).collect();
+        for blocks in [1_u32, 12, 13, 268, 269, 66_000] {
+            let data: Vec<u64> = (100..100 + u64::from(blocks)).collect();
             let shape = shape(false);
             assert_eq!(small(shape.nodes(&data)), shape.nodes_at_least(blocks));
-            let spare: Vec<u32> = (0..shape.nodes_at_least(blocks)).map(|at| 500_000 + at).collect();
+            let spare: Vec<u64> =
+                (0..shape.nodes_at_least(blocks)).map(|at| 500_000 + u64::from(at)).collect();
             assert_eq!(shape.build(&data, &spare).nodes.len(), spare.len());
         }
     }

@@ -27,6 +27,17 @@ pub(crate) fn low32(number: u64) -> u32 {
     u32::try_from(number & 0xffff_ffff).expect("masked to 32 bits")
 }
 
+/// A block as a pointer of a map of pointers, and of the list of reserved descriptor blocks: the format has 32 bits for it,
+/// and nothing else gets blocks beyond.
+pub(crate) fn pointer32(block: u64) -> u32 {
+    u32::try_from(block).expect("what is mapped by pointers gets blocks below 2^32")
+}
+
+/// The high 32 bits.
+pub(crate) fn high32(number: u64) -> u32 {
+    low32(number >> 32)
+}
+
 /// The low 16 bits.
 pub(crate) fn low16(number: u32) -> u16 {
     u16::try_from(number & 0xffff).expect("masked to 16 bits")

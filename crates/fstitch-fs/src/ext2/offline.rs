@@ -8,7 +8,7 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, Result, Structure};
 use super::layout::checksum::{block_bitmap_sum, kept_of_bitmap_sum, put_block_bitmap_sum};
 use super::layout::group::{BG_FLAGS, BG_FREE_BLOCKS_COUNT, BLOCK_UNINIT, GroupDescriptor};
 use super::layout::superblock::Superblock;
-use super::num::idx;
+use super::num::{idx, low32};
 use super::source::BlockSource;
 use super::view::BlockView;
 
@@ -30,12 +30,12 @@ impl<'a> OfflineGroup<'a> {
     /// `Io`; `Corrupt` for a descriptor that cannot be and for wrong sums.
     pub(crate) fn read(volume: &dyn BlockSource, shape: &'a Superblock, group: u32) -> Result<Self> {
         let (table_at, offset) = shape.descriptor_place(group);
-        let table_at = BlockNo(u64::from(table_at));
+        let table_at = BlockNo(table_at);
         let mut table = BlockBuf::zeroed(volume.block_size());
         volume.read(table_at, BlockKind::GroupDescriptor, &mut table)?;
         let raw = &table[offset..offset + shape.descriptor_size()];
         let descriptor = GroupDescriptor::parse(raw, group, shape, table_at)?;
-        let bits_at = BlockNo(u64::from(descriptor.block_bitmap));
+        let bits_at = BlockNo(descriptor.block_bitmap);
         let mut bits = BlockBuf::zeroed(volume.block_size());
         if descriptor.is_block_uninit() {
             fill_unwritten(&mut bits, shape, group, &descriptor);
@@ -60,9 +60,9 @@ impl<'a> OfflineGroup<'a> {
     ///
     /// # Errors
     /// `Io`.
-    pub(crate) fn mark(mut self, volume: &BlockView<'_>, blocks: &[u32], used: bool) -> Result<()> {
+    pub(crate) fn mark(mut self, volume: &BlockView<'_>, blocks: &[u64], used: bool) -> Result<()> {
         for &block in blocks {
-            let bit = block - self.shape.group_start(self.group);
+            let bit = low32(block - self.shape.group_start(self.group));
             let (byte, mask) = (&mut self.bits[idx(bit / 8)], 1 << (bit % 8));
             debug_assert!((*byte & mask != 0) != used, "block {block} changes");
             if used {
@@ -99,9 +99,10 @@ pub(crate) fn fill_unwritten(bits: &mut [u8], shape: &Superblock, group: u32, de
         (descriptor.inode_bitmap, 1),
         (descriptor.inode_table, shape.inode_table_blocks()),
     ];
-    let inside = |(at, count): (u32, u32)| at.max(start)..(at + count).min(start + len);
+    let end = start + u64::from(len);
+    let inside = |(at, count): (u64, u32)| at.max(start)..(at + u64::from(count)).min(end);
     let padding = len..shape.block_size * 8;
-    for bit in own.into_iter().flat_map(inside).map(|block| block - start).chain(padding) {
+    for bit in own.into_iter().flat_map(inside).map(|block| low32(block - start)).chain(padding) {
         bits[idx(bit / 8)] |= 1 << (bit % 8);
     }
 }

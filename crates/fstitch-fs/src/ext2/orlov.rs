@@ -63,7 +63,7 @@ impl Ext2 {
         let mut next = 1;
         while next < all {
             let mut candidate = None;
-            self.scan_descriptors((first + next) % all, all - next, &mut |no, descriptor| {
+            self.scan_descriptors(((first + next) % all, all - next), all, &mut |no, descriptor| {
                 next += 1;
                 if !trusted || descriptor.free_inodes > 0 {
                     candidate = Some(no);
@@ -166,7 +166,7 @@ impl Ext2 {
     fn spread_group(&self, parent: u32) -> Result<u32> {
         let groups = self.sb.group_count();
         let (mut inodes, mut blocks, mut seen) = (0_u64, 0_u64, 0_u64);
-        self.scan_descriptors(parent, groups.min(SPREAD_LIMIT), &mut |_, descriptor| {
+        self.scan_descriptors((parent, groups.min(SPREAD_LIMIT)), groups, &mut |_, descriptor| {
             inodes += u64::from(descriptor.free_inodes);
             blocks += u64::from(descriptor.free_blocks);
             seen += 1;
@@ -178,7 +178,7 @@ impl Ext2 {
                 && u64::from(descriptor.free_blocks) * seen >= blocks
         };
         let mut best: Option<(u16, u32)> = None;
-        self.scan_descriptors(parent, groups.min(SPREAD_LIMIT), &mut |no, descriptor| {
+        self.scan_descriptors((parent, groups.min(SPREAD_LIMIT)), groups, &mut |no, descriptor| {
             if good(descriptor) && best.is_none_or(|(dirs, _)| descriptor.used_dirs < dirs) {
                 best = Some((descriptor.used_dirs, no));
             }
@@ -193,7 +193,7 @@ impl Ext2 {
         let blocks_min = self.sb.blocks_per_group / 16;
         let dirs_max = self.sb.inodes_per_group / 4;
         let mut found = parent;
-        self.scan_descriptors(parent, SPREAD_LIMIT, &mut |no, descriptor| {
+        self.scan_descriptors((parent, SPREAD_LIMIT), self.sb.group_count(), &mut |no, descriptor| {
             let roomy = u32::from(descriptor.free_inodes) > inodes_min
                 && u32::from(descriptor.free_blocks) > blocks_min
                 && u32::from(descriptor.used_dirs) < dirs_max;

@@ -19,10 +19,10 @@ impl OwnRuns {
         let mut runs = vec![(0, shape.first_data_block() + 1)];
         for (group, at) in (0..shape.group_count()).zip(groups) {
             let start = shape.group_start(group);
-            runs.push((start, start + shape.group_overhead(group).min(shape.group_blocks(group))));
+            runs.push((start, start + u64::from(shape.group_overhead(group).min(shape.group_blocks(group)))));
             if let Some(at) = at {
                 let parts = [(at.block_bitmap, 1), (at.inode_bitmap, 1), (at.inode_table, table)];
-                runs.extend(parts.map(|(first, count)| (first, first.saturating_add(count))));
+                runs.extend(parts.map(|(first, count)| (first, first.saturating_add(u64::from(count)))));
             }
         }
         Self(Runs::of(runs))
@@ -36,12 +36,12 @@ impl OwnRuns {
     }
 
     /// Whether one of the blocks `start..end` is the volume's own.
-    pub(crate) fn meet(&self, start: u32, end: u32) -> bool {
+    pub(crate) fn meet(&self, start: u64, end: u64) -> bool {
         self.within(start, end).next().is_some()
     }
 
     /// The parts of `start..end` that are the volume's own, in order.
-    pub(crate) fn within(&self, start: u32, end: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
+    pub(crate) fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.within(start, end)
     }
 }

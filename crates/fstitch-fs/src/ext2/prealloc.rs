@@ -21,8 +21,7 @@ use rustc_hash::FxHashMap;
 use super::alloc::{Goal, Run};
 use super::inode::Inode;
 use super::layout::inode::DIRECT;
-use super::layout::superblock::S_FREE_BLOCKS_COUNT;
-use super::num::wide;
+use super::num::{low32, wide};
 use super::volume::Ext2;
 
 /// How many blocks are preallocated for a file at most.
@@ -81,7 +80,7 @@ impl Preallocated {
     }
 
     /// Takes up to `want` blocks from the front of a file's, if they start with block `start` of the volume.
-    fn pop(&self, ino: u32, start: u32, want: u32) -> Option<Run> {
+    fn pop(&self, ino: u32, start: u64, want: u32) -> Option<Run> {
         if self.count() == 0 {
             return None;
         }
@@ -89,7 +88,7 @@ impl Preallocated {
         let run = files.runs.get_mut(&ino).filter(|run| run.start == start)?;
         let count = want.min(run.count);
         let given = Run { start, count, bits: run.bits.clone(), reuse: run.reuse.clone() };
-        run.start += count;
+        run.start += u64::from(count);
         run.count -= count;
         if run.count == 0 {
             files.runs.remove(&ino);
@@ -173,7 +172,8 @@ impl Ext2 {
         let all = inode.expected - index + self.indirect_between(index, inode.expected);
         let piece = self.sb.blocks_per_group / PIECES_PER_GROUP;
         let all = u32::try_from(all).unwrap_or(u32::MAX).min(self.sb.blocks_per_group);
-        let Some(mut run) = self.take_whole(caller, goal, all, all.min(piece))? else {
+        let Some(mut run) = self.take_whole(caller, (goal, self.maps_low(inode)), all, all.min(piece))?
+        else {
             inode.expected = 0;
             return Ok(None);
         };
@@ -202,15 +202,14 @@ impl Ext2 {
                 return 0;
             }
         }
-        let free =
-            self.field(&self.cache.lock(), S_FREE_BLOCKS_COUNT).saturating_sub(self.sb.reserved_blocks);
-        MOST.min(free / OF_FREE)
+        let free = self.free_blocks_now(&self.cache.lock()).saturating_sub(self.sb.reserved_blocks);
+        low32((free / u64::from(OF_FREE)).min(u64::from(MOST)))
     }
 
     /// Parts a run that was taken for `want` blocks and more: the others stay for later.
     pub(super) fn keep_preallocated(&self, inode: &Inode, run: &mut Run, want: u32) {
         if run.count > want {
-            let rest = Run { start: run.start + want, count: run.count - want, ..run.clone() };
+            let rest = Run { start: run.start + u64::from(want), count: run.count - want, ..run.clone() };
             run.count = want;
             self.preallocated.keep(inode.ino, rest);
         }

@@ -2,14 +2,14 @@
 
 /// Blocks: runs from one number up to another, sorted and apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Runs(Vec<(u32, u32)>);
+pub(crate) struct Runs(Vec<(u64, u64)>);
 
 impl Runs {
     /// The blocks of runs that may be in any order and overlap.
-    pub(crate) fn of(mut runs: Vec<(u32, u32)>) -> Self {
+    pub(crate) fn of(mut runs: Vec<(u64, u64)>) -> Self {
         runs.retain(|&(start, end)| start < end);
         runs.sort_unstable();
-        let mut joined: Vec<(u32, u32)> = Vec::new();
+        let mut joined: Vec<(u64, u64)> = Vec::new();
         for (start, end) in runs {
             match joined.last_mut() {
                 Some((_, last)) if *last >= start => *last = (*last).max(end),
@@ -20,14 +20,14 @@ impl Runs {
     }
 
     /// What `start..end` has of them, in order.
-    pub(crate) fn within(&self, start: u32, end: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
+    pub(crate) fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let first = self.0.partition_point(|&(_, run_end)| run_end <= start);
         let runs = self.0[first..].iter().take_while(move |&&(run_start, _)| run_start < end);
         runs.map(move |&(run_start, run_end)| (run_start.max(start), run_end.min(end)))
     }
 
     /// The end of the run that holds `block`, if there is one.
-    pub(crate) fn holds(&self, block: u32) -> Option<u32> {
+    pub(crate) fn holds(&self, block: u64) -> Option<u64> {
         let at = self.0.partition_point(|&(_, end)| end <= block);
         self.0.get(at).filter(|&&(start, _)| start <= block).map(|&(_, end)| end)
     }
@@ -55,7 +55,7 @@ impl Runs {
     }
 
     /// All blocks, in order.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().flat_map(|&(start, end)| start..end)
     }
 }
@@ -81,13 +81,13 @@ mod tests {
             let mut any = || {
                 let mut runs = Vec::new();
                 for _ in 0..seed.below(5) {
-                    let start = u32::try_from(seed.below(40)).unwrap();
-                    runs.push((start, start + u32::try_from(seed.below(12)).unwrap()));
+                    let start = seed.below(40);
+                    runs.push((start, start + seed.below(12)));
                 }
                 Runs::of(runs)
             };
             let (one, other) = (any(), any());
-            let expected: Vec<u32> = one.blocks().filter(|&block| other.holds(block).is_none()).collect();
+            let expected: Vec<u64> = one.blocks().filter(|&block| other.holds(block).is_none()).collect();
             assert_eq!(one.without(&other).blocks().collect::<Vec<_>>(), expected, "{one:?} {other:?}");
         }
     }

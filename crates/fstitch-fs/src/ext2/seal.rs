@@ -49,9 +49,9 @@ pub(super) struct Sealer {
 #[derive(Default)]
 struct Known {
     /// Groups by the first blocks of their inode tables.
-    tables: BTreeMap<u32, u32>,
+    tables: BTreeMap<u64, u32>,
     /// Groups by their bitmaps, and the bitmaps' sums that were looked at or settled last.
-    bitmaps: BTreeMap<u32, (u32, Option<u32>)>,
+    bitmaps: BTreeMap<u64, (u32, Option<u32>)>,
     /// Inodes with wrong sums.
     bad_inodes: BTreeSet<u32>,
     /// Groups whose descriptors have wrong sums.
@@ -109,11 +109,11 @@ impl Sealer {
 
     /// Takes a bitmap as it was read first, whatever its group's descriptor says about it.
     pub(super) fn take_bitmap(&self, kind: BlockKind, block: BlockNo, bytes: &[u8]) {
-        self.note_written(&mut self.known.lock(), (low32(block.get()), kind), bytes);
+        self.note_written(&mut self.known.lock(), (block.get(), kind), bytes);
     }
 
     /// Notes the sum of a bitmap as it is on the medium, or will be.
-    fn note_written(&self, known: &mut Known, (block, kind): (u32, BlockKind), bytes: &[u8]) {
+    fn note_written(&self, known: &mut Known, (block, kind): (u64, BlockKind), bytes: &[u8]) {
         let Some(sum) = self.bitmap_sum(kind, bytes) else { return };
         let Some((group, settled)) = known.bitmaps.get_mut(&block) else { return };
         *settled = Some(sum);
@@ -142,7 +142,7 @@ impl Sealer {
     ) -> Result<()> {
         let Some(sum) = self.bitmap_sum(kind, bytes) else { return Ok(()) };
         let mut known = self.known.lock();
-        let Some((group, settled)) = known.bitmaps.get_mut(&low32(block.get())) else { return Ok(()) };
+        let Some((group, settled)) = known.bitmaps.get_mut(&block.get()) else { return Ok(()) };
         if kept_of_bitmap_sum(sum, self.shape.descriptor_size()) != kept {
             return Err(wrong(bitmap_of(kind, *group), block));
         }
@@ -174,11 +174,11 @@ impl Sealer {
     }
 
     /// The groups whose descriptors are in `block`.
-    fn groups_in(&self, block: u32) -> std::ops::Range<u32> {
+    fn groups_in(&self, block: u64) -> std::ops::Range<u32> {
         let (shape, per_block) = (&self.shape, self.shape.descriptors_per_block());
         let Some(within) = block.checked_sub(shape.first_data_block() + 1) else { return 0..0 };
-        let index = if within < shape.packed_descriptor_blocks() {
-            within
+        let index = if within < u64::from(shape.packed_descriptor_blocks()) {
+            low32(within)
         } else {
             let index = shape.group_of(block) / per_block;
             if index >= shape.descriptor_blocks() || shape.descriptor_block(index) != block {
@@ -190,7 +190,7 @@ impl Sealer {
     }
 
     /// Calls `each` for each descriptor in an image of `block`, with its group and where its bytes are.
-    fn each_descriptor(&self, block: u32, mut each: impl FnMut(u32, std::ops::Range<usize>)) {
+    fn each_descriptor(&self, block: u64, mut each: impl FnMut(u32, std::ops::Range<usize>)) {
         let size = self.shape.descriptor_size();
         for (group, at) in self.groups_in(block).zip(0_usize..) {
             each(group, at * size..(at + 1) * size);
@@ -198,11 +198,11 @@ impl Sealer {
     }
 
     /// The number of the first inode in `block` of a table.
-    fn first_inode(&self, known: &Known, block: u32) -> Option<u32> {
+    fn first_inode(&self, known: &Known, block: u64) -> Option<u32> {
         let (&table, &group) = known.tables.range(..=block).next_back()?;
-        let within = block - table;
-        let first = group * self.shape.inodes_per_group + within * self.shape.inodes_per_block() + 1;
-        (within < self.shape.inode_table_blocks()).then_some(first)
+        let within =
+            u32::try_from(block - table).ok().filter(|&within| within < self.shape.inode_table_blocks())?;
+        Some(group * self.shape.inodes_per_group + within * self.shape.inodes_per_block() + 1)
     }
 
     /// The sum of the directory block or extent node `image`; `None` if there is no place for one.
@@ -218,7 +218,7 @@ impl Sealer {
         }
     }
 
-    fn seal_inodes(&self, block: u32, image: &mut [u8]) {
+    fn seal_inodes(&self, block: u64, image: &mut [u8]) {
         let known = self.known.lock();
         let Some(first) = self.first_inode(&known, block) else { return };
         let slots = image.chunks_exact_mut(usize::from(self.shape.inode_size));
@@ -229,7 +229,7 @@ impl Sealer {
         }
     }
 
-    fn verify_inodes(&self, block: u32, image: &[u8]) {
+    fn verify_inodes(&self, block: u64, image: &[u8]) {
         let mut known = self.known.lock();
         let Some(first) = self.first_inode(&known, block) else { return };
         for (ino, raw) in (first..).zip(image.chunks_exact(usize::from(self.shape.inode_size))) {
@@ -262,7 +262,7 @@ impl Seal for Sealer {
     }
 
     fn seal(&self, block: BlockNo, kind: BlockKind, owner: u64, image: &mut [u8]) {
-        let no = low32(block.get());
+        let no = block.get();
         match kind {
             BlockKind::Superblock if no == self.shape.first_data_block() => {
                 let raw = &mut image[self.shape.offset_in_block()..];
@@ -301,7 +301,7 @@ impl Seal for Sealer {
         let mut known = self.known.lock();
         for bitmap in bitmaps {
             let Some(sum) = self.bitmap_sum(bitmap.kind, bitmap.contents) else { return };
-            let Some((group, settled)) = known.bitmaps.get_mut(&low32(bitmap.block.get())) else { continue };
+            let Some((group, settled)) = known.bitmaps.get_mut(&bitmap.block.get()) else { continue };
             *settled = Some(sum);
             let (block, at) = self.shape.descriptor_place(*group);
             let (low, high) = match bitmap.kind {
@@ -309,7 +309,7 @@ impl Seal for Sealer {
                 _ => (BG_INODE_BITMAP_CSUM_LO, BG_INODE_BITMAP_CSUM_HI),
             };
             let mut put_half = |field: Field<u16>, half: u16| {
-                put(BlockNo(u64::from(block)), at + field.offset(), &half.to_le_bytes());
+                put(BlockNo(block), at + field.offset(), &half.to_le_bytes());
             };
             put_half(low, low16(sum));
             if self.shape.descriptor_size() >= LARGE_DESCRIPTOR_SIZE {
@@ -319,7 +319,7 @@ impl Seal for Sealer {
     }
 
     fn verify(&self, block: BlockNo, kind: BlockKind, owner: u64, image: &[u8]) -> Result<()> {
-        let no = low32(block.get());
+        let no = block.get();
         match kind {
             BlockKind::GroupDescriptor => {
                 let mut known = self.known.lock();

@@ -20,7 +20,7 @@ pub trait BlockSource {
         false
     }
     /// Whether the block was taken or freed since the check began.
-    fn block_moves(&self, _block: u32) -> bool {
+    fn block_moves(&self, _block: u64) -> bool {
         false
     }
     /// Writes consecutive blocks from `block` on.

@@ -12,11 +12,11 @@ use super::journal::{Place, locate, needs_recovery, read_superblock, write_super
 use super::layout::checksum::{crc, seal_superblock};
 use super::layout::feature::{Features, compat, incompat, ro_compat};
 use super::layout::superblock::{
-    S_CHECKINTERVAL, S_CHECKSUM_SEED, S_ERRORS, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT,
-    S_MAX_MNT_COUNT, S_R_BLOCKS_COUNT, SUPERBLOCK_SIZE, Superblock,
+    RESERVED_BLOCKS, S_CHECKINTERVAL, S_CHECKSUM_SEED, S_ERRORS, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT,
+    S_FEATURE_RO_COMPAT, S_MAX_MNT_COUNT, SUPERBLOCK_SIZE, Superblock,
 };
 use super::mkfs::MkfsFeatures;
-use super::num::{idx, low32};
+use super::num::idx;
 use super::resize::write_copies;
 use super::view::BlockView;
 
@@ -26,7 +26,7 @@ pub enum Reserve {
     /// So many of a hundred blocks, at most 50.
     Percent(u8),
     /// So many blocks, at most half of them.
-    Blocks(u32),
+    Blocks(u64),
 }
 
 /// What the kernel does when it meets damage.
@@ -92,13 +92,15 @@ pub fn tune(device: &dyn BlockDevice, tuning: &Tuning) -> Result<()> {
     if let Some(reserve) = tuning.reserve {
         let (blocks, most) = (shape.blocks_count, shape.blocks_count / 2);
         let reserved = match reserve {
-            Reserve::Percent(percent) => low32(u64::from(blocks) * u64::from(percent) / 100),
+            Reserve::Percent(percent) => {
+                blocks / 100 * u64::from(percent) + blocks % 100 * u64::from(percent) / 100
+            }
             Reserve::Blocks(reserved) => reserved,
         };
         if reserved > most {
             return refuse(format!("reserving {reserved} of {blocks} blocks: at most {most} can be"));
         }
-        S_R_BLOCKS_COUNT.put(&mut raw, reserved);
+        RESERVED_BLOCKS.put(&mut raw, reserved);
     }
     if let Some(on_error) = tuning.on_error {
         let code = match on_error {

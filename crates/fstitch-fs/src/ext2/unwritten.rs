@@ -60,11 +60,11 @@ impl Ext2 {
     fn write_map(
         &self,
         group: &Group,
-        (no, kind): (u32, BlockKind),
+        (no, kind): (u64, BlockKind),
         flag: u16,
         contents: BlockBuf,
     ) -> Result<()> {
-        let block = self.cache.fresh(BlockNo(u64::from(no)), kind)?;
+        let block = self.cache.fresh(BlockNo(no), kind)?;
         let (descriptor, at) =
             (self.cache.read(group.descriptor.0, BlockKind::GroupDescriptor)?, group.descriptor.1);
         let mut state = group.state.lock();

@@ -22,14 +22,14 @@ use fstitch_patch::{Block, Cache, Ordering as Order, PatchId, Tx};
 use super::groups::Groups;
 use super::layout::feature::{Features, PLAIN, incompat, ro_compat};
 use super::layout::superblock::{
-    ROOT_INO, S_FEATURE_COMPAT, S_FEATURE_RO_COMPAT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_MNT_COUNT,
-    S_MTIME, S_SESSION_MAGIC, S_STATE, S_WTIME, STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE,
+    FREE_BLOCKS, ROOT_INO, S_FEATURE_COMPAT, S_FEATURE_RO_COMPAT, S_FREE_INODES_COUNT, S_MNT_COUNT, S_MTIME,
+    S_SESSION_MAGIC, S_STATE, S_WTIME, STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE,
     Superblock,
 };
 use super::layout::{Field, FieldInt, dirent, inode};
 use super::leftovers::RECORD_SIZE;
 use super::memory::Memory;
-use super::num::{idx, low32, small};
+use super::num::{high32, idx, low32, small};
 use super::seal::Sealer;
 use super::view::BlockView;
 use crate::uhfs::Limits;
@@ -61,7 +61,7 @@ pub struct Ext2 {
     pub(super) opened_at: u32,
     /// What the reclaimer has found out about the volume.
     pub(super) judged: super::reclaim::Judged,
-    overhead: OnceLock<u32>,
+    overhead: OnceLock<u64>,
     /// The journal that changes go through, if there is one.
     pub(super) journal: Mutex<Option<fstitch_patch::JournalConfig>, rank::Leaf>,
     /// Directories' indexes are kept when names are added: changes go through a journal.
@@ -269,7 +269,23 @@ impl Ext2 {
 
     /// Adds to the number of free blocks on the volume.
     pub(super) fn adjust_free_blocks(&self, tx: &mut Tx<'_>, delta: i64) {
-        self.adjust(tx, S_FREE_BLOCKS_COUNT, delta);
+        // As above: a damaged counter stays in range.
+        self.put_free_blocks(tx, self.free_blocks_now(tx).saturating_add_signed(delta));
+    }
+
+    /// Free blocks, by the superblock.
+    pub(super) fn free_blocks_now(&self, tx: &Tx<'_>) -> u64 {
+        FREE_BLOCKS.get(&tx.data(&self.sb_block)[self.sb.offset_in_block()..])
+    }
+
+    fn put_free_blocks(&self, tx: &mut Tx<'_>, count: u64) {
+        let (low, high) = FREE_BLOCKS.halves();
+        if self.field(tx, low) != low32(count) {
+            self.put(tx, low, low32(count), &[]);
+        }
+        if self.sb.features.has_incompat(incompat::BIT64) && self.field(tx, high) != high32(count) {
+            self.put(tx, high, high32(count), &[]);
+        }
     }
 
     /// Adds to the number of free inodes on the volume.
@@ -279,11 +295,11 @@ impl Ext2 {
 
     /// How many blocks `caller` may take: all free ones, less the reserved ones for ordinary callers. While the
     /// counters cannot be trusted they refuse nothing.
-    pub(super) fn blocks_for(&self, caller: &Caller) -> u32 {
+    pub(super) fn blocks_for(&self, caller: &Caller) -> u64 {
         if !self.totals_trusted.load(Ordering::Acquire) {
-            return u32::MAX;
+            return u64::MAX;
         }
-        let free = self.field(&self.cache.lock(), S_FREE_BLOCKS_COUNT);
+        let free = self.free_blocks_now(&self.cache.lock());
         if self.is_privileged(caller) { free } else { free.saturating_sub(self.sb.reserved_blocks) }
     }
 
@@ -316,9 +332,7 @@ impl Ext2 {
         let mut tx = self.cache.lock();
         // Under the core lock nobody takes or gives back, so the sums and the totals are of one moment.
         let (blocks, inodes) = self.sum_descriptors(&tx, &descriptors);
-        if self.field(&tx, S_FREE_BLOCKS_COUNT) != blocks {
-            self.put(&mut tx, S_FREE_BLOCKS_COUNT, blocks, &[]);
-        }
+        self.put_free_blocks(&mut tx, blocks);
         if self.field(&tx, S_FREE_INODES_COUNT) != inodes {
             self.put(&mut tx, S_FREE_INODES_COUNT, inodes, &[]);
         }
@@ -329,16 +343,16 @@ impl Ext2 {
 
     pub(super) fn space(&self) -> StatFs {
         let tx = self.cache.lock();
-        let free = u64::from(self.field(&tx, S_FREE_BLOCKS_COUNT)) + u64::from(self.preallocated.count());
+        let free = self.free_blocks_now(&tx) + u64::from(self.preallocated.count());
         let inodes_free = u64::from(self.field(&tx, S_FREE_INODES_COUNT));
         drop(tx);
-        let blocks = u64::from(self.sb.blocks_count - self.overhead_blocks());
+        let blocks = self.sb.blocks_count - self.overhead_blocks();
         let free = free.min(blocks);
         StatFs {
             block_size: self.sb.block_size,
             blocks,
             blocks_free: free,
-            blocks_available: free.saturating_sub(u64::from(self.sb.reserved_blocks)),
+            blocks_available: free.saturating_sub(self.sb.reserved_blocks),
             inodes: u64::from(self.sb.inodes_count),
             inodes_free: inodes_free.min(u64::from(self.sb.inodes_count)),
             name_max: small(dirent::NAME_MAX),
@@ -346,14 +360,14 @@ impl Ext2 {
     }
 
     /// Blocks that never hold files.
-    fn overhead_blocks(&self) -> u32 {
+    fn overhead_blocks(&self) -> u64 {
         *self.overhead.get_or_init(|| {
             let per_group = 2 + self.sb.inode_table_blocks();
             let all: u64 = (0..self.sb.group_count())
                 .map(|group| u64::from(self.sb.group_overhead(group)) + u64::from(per_group))
                 .sum();
-            let all = all + u64::from(self.sb.first_data_block());
-            low32(all.min(u64::from(self.sb.blocks_count)))
+            let all = all + self.sb.first_data_block();
+            all.min(self.sb.blocks_count)
         })
     }
 

@@ -106,7 +106,7 @@ impl Ext2 {
         let grows = index > 0
             && inode.disk.kind == FileKind::Regular
             && inode.last.is_some_and(|(next, _)| next == index);
-        let plain = Wish::new(goal, want).of(inode.ino);
+        let plain = Wish::new(goal, want).of(inode.ino).low(self.maps_low(inode));
         if !grows || want > SMALL || inode.window > 0 {
             let run = self.take_wish(caller, plain)?;
             inode.window = inode.window.saturating_sub(run.count);
@@ -139,7 +139,7 @@ impl Ext2 {
     }
 
     /// The group of the block before one that may be the end of the volume.
-    fn group_near(&self, block: u32) -> u32 {
+    fn group_near(&self, block: u64) -> u32 {
         self.sb.group_of(block.saturating_sub(1).max(self.sb.first_data_block()))
     }
 }

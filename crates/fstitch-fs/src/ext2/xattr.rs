@@ -20,10 +20,10 @@ use fstitch_patch::{Block, PatchId, PatchIds, PatchState, Tx};
 use super::acl;
 use super::alloc::{FreedAfter, Goal, Run};
 use super::inode::Inode;
-use super::layout::feature::compat;
-use super::layout::inode::{EA_INODE_FL, GOOD_OLD_SIZE, I_BLOCKS, I_FILE_ACL};
+use super::layout::feature::{compat, incompat};
+use super::layout::inode::{EA_INODE_FL, GOOD_OLD_SIZE, I_BLOCKS, I_FILE_ACL, I_FILE_ACL_HIGH};
 use super::layout::xattr::{BLOCK_HEADER, H_REFCOUNT, Xattr, XattrSet, full_name, split_name};
-use super::num::idx64;
+use super::num::{high32, idx64, low16, low32};
 use super::values::References;
 use super::volume::Ext2;
 
@@ -80,11 +80,11 @@ impl Ext2 {
         Ok(Places { body, block })
     }
 
-    fn read_xattr_block(&self, inode: &Inode, no: u32) -> Result<Block> {
+    fn read_xattr_block(&self, inode: &Inode, no: u64) -> Result<Block> {
         if !self.is_file_run(no, 1)? {
             return Err(inode.damaged(format!("its attribute block {no} is outside the blocks for files")));
         }
-        self.cache.read(BlockNo(u64::from(no)), BlockKind::Attribute)
+        self.cache.read(BlockNo(no), BlockKind::Attribute)
     }
 
     /// An attribute's value.
@@ -377,7 +377,7 @@ impl Ext2 {
             }
         }
         let run = self.take_blocks(caller, Goal::Apart(self.sb.group_of_inode(inode.ino)), 1)?;
-        match self.cache.fresh(BlockNo(u64::from(run.start)), BlockKind::Attribute) {
+        match self.cache.fresh(BlockNo(run.start), BlockKind::Attribute) {
             Ok(block) => Ok(BlockChange::Replace(run, block, contents)),
             Err(error) => {
                 self.give_back_run(&run);
@@ -439,7 +439,7 @@ impl Ext2 {
         tx: &mut Tx<'_>,
         inode: &mut Inode,
         block: &Block,
-        to: u32,
+        to: u64,
         befores: &[PatchId],
     ) -> PatchId {
         let had = inode.disk.xattr_block != 0;
@@ -451,30 +451,40 @@ impl Ext2 {
             }
             _ => {}
         }
-        if inode.disk.kind != FileKind::Symlink {
-            if had != (to != 0) {
-                self.put_sectors(tx, inode, block);
-            }
-            return inode.put(tx, block, (I_FILE_ACL, to), befores);
+        // Both halves are one patch, with what lies between them: halves of two pointers would be a third one.
+        let (high, raw) = (low16(high32(to)), &tx.data(block)[inode.at.1..]);
+        let is_large = self.sb.features.has_incompat(incompat::BIT64);
+        let end = if is_large && I_FILE_ACL_HIGH.get(raw) != high {
+            I_FILE_ACL_HIGH.end()
+        } else {
+            I_FILE_ACL.end()
+        };
+        let is_link = inode.disk.kind == FileKind::Symlink;
+        if !is_link && had != (to != 0) {
+            self.put_sectors(tx, inode, block);
         }
         let (sectors, _) = inode.disk.storage_fields(self.sb.block_size);
-        let (from, end) = (I_BLOCKS.offset(), I_FILE_ACL.end());
-        let mut bytes = tx.data(block)[inode.at.1 + from..inode.at.1 + end].to_vec();
-        bytes[..4].copy_from_slice(&sectors.to_le_bytes());
-        bytes[I_FILE_ACL.offset() - from..].copy_from_slice(&to.to_le_bytes());
-        inode.put_bytes(tx, block, (from, &bytes), befores)
+        let from = if is_link { I_BLOCKS.offset() } else { I_FILE_ACL.offset() };
+        let mut bytes = tx.data(block)[inode.at.1..inode.at.1 + end].to_vec();
+        if is_link {
+            I_BLOCKS.put(&mut bytes, sectors);
+        }
+        I_FILE_ACL.put(&mut bytes, low32(to));
+        if end > I_FILE_ACL.end() {
+            I_FILE_ACL_HIGH.put(&mut bytes, high);
+        }
+        inode.put_bytes(tx, block, (from, &bytes[from..]), befores)
     }
 
     /// Gives up one reference to an attribute block: its count falls, or the last one frees it, after the pointer
     /// was cleared.
-    pub(super) fn release_xattr_block(&self, of: &Inode, no: u32, after: FreedAfter) -> Result<()> {
-        let damaged = |problem: &str| {
-            fstitch_core::Error::corrupt(Structure::AttributeBlock, BlockNo(u64::from(no)), problem)
-        };
+    pub(super) fn release_xattr_block(&self, of: &Inode, no: u64, after: FreedAfter) -> Result<()> {
+        let damaged =
+            |problem: &str| fstitch_core::Error::corrupt(Structure::AttributeBlock, BlockNo(no), problem);
         if !self.is_file_run(no, 1)? {
             return Err(damaged("outside the blocks for files"));
         }
-        let block = self.cache.read(BlockNo(u64::from(no)), BlockKind::Attribute)?;
+        let block = self.cache.read(BlockNo(no), BlockKind::Attribute)?;
         let (attributes, _) = XattrSet::parse_block(&block.snapshot(), block.no())?;
         self.watch.blocks(no, 1);
         // Listed before the count falls: whoever finds the block alone finds this, too.
@@ -502,7 +512,7 @@ impl Ext2 {
     }
 
     /// Lists a pointer that was turned away from an attribute block, and returns those listed before.
-    fn turn_away(&self, no: u32, after: FreedAfter) -> PatchIds {
+    fn turn_away(&self, no: u64, after: FreedAfter) -> PatchIds {
         let mut inodes = self.memory.inodes();
         let others = inodes.turned_away.get(&no).cloned().unwrap_or_default();
         let mut all = others.clone();

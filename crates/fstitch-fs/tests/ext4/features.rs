@@ -237,7 +237,7 @@ fn recovery_looks_at_the_sums_of_nodes() {
     assert_eq!(held, gone);
     drop(fs);
     // The first extent of its first leaf points at another file's block.
-    EE_START_LO.put(&mut image[own.0..], other.1);
+    EE_START_LO.put(&mut image[own.0..], u32::try_from(other.1).unwrap());
     let device = device_of(image);
     let found = recovered(&*device as &dyn BlockDevice).unwrap();
     assert!(!found.errors.is_empty(), "{found:?}");
@@ -259,7 +259,7 @@ fn recovery_looks_at_the_sums_of_nodes() {
 }
 
 /// Where the entry of a file's first extent is, and the block that it says.
-fn first_extent(image: &[u8], ino: InodeNo) -> (usize, u32) {
+fn first_extent(image: &[u8], ino: InodeNo) -> (usize, u64) {
     let (shape, at) = (shape_of(image), inode_at(image, ino));
     let disk = DiskInode::parse(&image[at..at + 256], ino, BlockNo(0), &shape).unwrap();
     let root = Node::parse_root(&disk.block, BlockNo(0), shape.blocks_count).unwrap();
@@ -268,7 +268,7 @@ fn first_extent(image: &[u8], ino: InodeNo) -> (usize, u32) {
     let expected = Expected { depth: Some(0), ..Expected::root(BlockNo(0), shape.blocks_count) };
     let leaf = Node::parse(&image[at..at + to_usize(shape.block_size)], &expected).unwrap();
     let Entries::Leaf(extents) = &leaf.entries else { panic!("a leaf") };
-    assert_eq!(Le::u32(image, at + 12 + 8), extents[0].start);
+    assert_eq!(u64::from(Le::u32(image, at + 12 + 8)), extents[0].start);
     (at + 12, extents[0].start)
 }
 

@@ -46,7 +46,7 @@ fn larger(mut image: Vec<u8>, bytes: usize, others: u8) -> Arc<MemDevice> {
 }
 
 fn blocks_of(device: &MemDevice) -> u64 {
-    u64::from(read_superblock(device).unwrap().1.blocks_count)
+    read_superblock(device).unwrap().1.blocks_count
 }
 
 fn mechanism(device: &MemDevice) -> Consistency {
@@ -82,7 +82,7 @@ fn volumes_grow_and_nothing_is_amiss() {
             let block = u64::from(read_superblock(&*device).unwrap().1.block_size);
             let before = blocks_of(&device);
             match grow(&*device, u64::try_from(bytes).unwrap() / block, NOW) {
-                Ok(done) => assert_eq!(u64::from(done.after), blocks_of(&device), "{name}"),
+                Ok(done) => assert_eq!(done.after, blocks_of(&device), "{name}"),
                 // Where nothing is reserved the table cannot grow: said by name, and nothing is changed.
                 Err(Error::Unsupported(text)) => {
                     assert!(text.contains("are reserved for that"), "{name}: {text}");

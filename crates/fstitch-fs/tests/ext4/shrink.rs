@@ -31,7 +31,7 @@ fn shrink(device: &dyn BlockDevice, blocks: u64) -> Result<Resized> {
 }
 
 fn blocks_of(device: &dyn BlockDevice) -> u64 {
-    u64::from(read_superblock(device).unwrap().1.blocks_count)
+    read_superblock(device).unwrap().1.blocks_count
 }
 
 /// Volumes by pointers, as well.
@@ -105,7 +105,7 @@ fn shrunk_to(name: &str, image: &[u8], percent: u64) -> Option<Vec<u8>> {
     let wanted = (40 << 20) / block_size(&*device) * percent / 100;
     match shrink(&*device, wanted) {
         Ok(done) => {
-            let after = u64::from(done.after);
+            let after = done.after;
             assert!(after < before && after <= wanted && after == blocks_of(&*device), "{name}: {done:?}");
         }
         Err(Error::Unsupported(text)) => {
@@ -209,7 +209,7 @@ impl Trial {
         let (image, before) = (first.image(), blocks_of(&*first));
         let wanted = before * percent / 100;
         let counted = Cut::never(&first);
-        let after = u64::from(shrink(&counted, wanted).unwrap().after);
+        let after = shrink(&counted, wanted).unwrap().after;
         Self { image, expected, sizes: (before, wanted, after), writes: counted.written() }
     }
 
@@ -323,7 +323,7 @@ fn what_the_kernel_has_made_shrinks() {
                 40 * 1024 * 1024 / u64::from(read_superblock(&*device).unwrap().1.block_size) * percent / 100;
             let done =
                 shrink(&*device, wanted).unwrap_or_else(|error| panic!("{name}, {percent} %: {error}"));
-            assert!(u64::from(done.after) < before);
+            assert!(done.after < before);
             e2fsck_is_content(&scratch, &format!("{name}, {percent} %"), &device.image());
             let found = kernel::tree(&scratch, &device.image()).unwrap();
             found.expect(&expected, &format!("{name}, {percent} %: the kernel's"));

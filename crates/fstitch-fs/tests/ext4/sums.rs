@@ -62,16 +62,16 @@ fn compare(image: &[u8]) -> Compared {
         return done;
     }
     let view = BlockView::new(&*device, usize::try_from(shape.block_size).unwrap());
-    let read = |no: u32| {
+    let read = |no: u64| {
         let mut bytes = vec![0; usize::try_from(shape.block_size).unwrap()];
-        view.read(BlockNo(u64::from(no)), BlockKind::Data, &mut bytes).unwrap();
+        view.read(BlockNo(no), BlockKind::Data, &mut bytes).unwrap();
         bytes
     };
     let size = shape.descriptor_size();
     for group in 0..shape.group_count() {
         let (block, offset) = shape.descriptor_place(group);
         let raw = read(block)[offset..offset + size].to_vec();
-        let at = GroupDescriptor::parse(&raw, group, &shape, BlockNo(u64::from(block))).unwrap();
+        let at = GroupDescriptor::parse(&raw, group, &shape, BlockNo(block)).unwrap();
         done.descriptors += 1;
         if shape.sums.seed().is_none() {
             continue;
@@ -89,7 +89,7 @@ fn compare(image: &[u8]) -> Compared {
             for index in 0..used {
                 let ino = group * shape.inodes_per_group + index + 1;
                 let (no, offset) = fstitch_fs::ext2::layout::inode::place(&shape, at.inode_table, ino);
-                let block = read(u32::try_from(no.get()).unwrap());
+                let block = read(no.get());
                 let raw = &block[offset..offset + usize::from(shape.inode_size)];
                 if I_LINKS_COUNT.get(raw) > 0 && I_MODE.get(raw) != 0 {
                     assert!(shape.sums.is_inode_right(ino, raw), "inode {ino}");
@@ -106,13 +106,13 @@ fn compare(image: &[u8]) -> Compared {
 fn inode(
     sums: &Sums,
     (ino, disk): (u32, &DiskInode),
-    blocks_count: u32,
-    read: &dyn Fn(u32) -> Vec<u8>,
+    blocks_count: u64,
+    read: &dyn Fn(u64) -> Vec<u8>,
     done: &mut Compared,
 ) {
     let of = sums.of_inode(ino, disk.generation);
     if disk.xattr_block != 0 {
-        assert!(sums.are_attributes_right(u64::from(disk.xattr_block), &read(disk.xattr_block)));
+        assert!(sums.are_attributes_right(disk.xattr_block, &read(disk.xattr_block)));
         done.attributes += 1;
     }
     if !disk.has_extents() {
@@ -133,7 +133,9 @@ fn inode(
                 }
             }
             Entries::Leaf(extents) if disk.kind == fstitch_core::FileKind::Directory => {
-                for block in extents.iter().flat_map(|extent| extent.start..extent.start + extent.len) {
+                for block in
+                    extents.iter().flat_map(|extent| extent.start..extent.start + u64::from(extent.len))
+                {
                     let raw = read(block);
                     let placed = match index_counts(&raw) {
                         Some(counts) => {

@@ -48,7 +48,10 @@ fn a_journal_comes_and_goes() {
             assert!(said.contains(&format!("Total journal blocks:     {blocks}")), "{what}: {said}");
         }
         let with = read_superblock(&device).unwrap().1.free_blocks;
-        assert!(with < free - blocks && with > free - blocks - blocks / 100 - 10, "{what}: {free} to {with}");
+        assert!(
+            with < free - u64::from(blocks) && with > free - u64::from(blocks) - u64::from(blocks / 100) - 10,
+            "{what}: {free} to {with}"
+        );
         remove(&device).unwrap();
         judged(&device, &path, &what);
         assert_eq!(read_superblock(&device).unwrap().1.free_blocks, free);

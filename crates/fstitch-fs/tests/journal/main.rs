@@ -127,7 +127,7 @@ fn inode(device: &MemDevice, ino: u64) -> u64 {
     let (_, shape) = read_superblock(device).unwrap();
     let (descriptor, offset) = shape.descriptor_place(0);
     let unit = u64::from(shape.block_size);
-    let table = get_u32(device, u64::from(descriptor) * unit + u64::try_from(offset).unwrap() + 8);
+    let table = get_u32(device, descriptor * unit + u64::try_from(offset).unwrap() + 8);
     u64::from(table) * unit + (ino - 1) * u64::from(shape.inode_size)
 }
 
@@ -157,10 +157,10 @@ fn shown(device: &dyn BlockDevice, block_size: u32) -> Changes {
     let mut shown = Changes::new();
     for group in 0..shape.group_count() {
         let (table, offset) = shape.descriptor_place(group);
-        let descriptor = &read(u64::from(table))[offset..];
+        let descriptor = &read(table)[offset..];
         let bitmap = read(u64::from(u32::from_le_bytes(descriptor[..4].try_into().unwrap())));
         for bit in 0..shape.group_blocks(group) {
-            let no = u64::from(shape.group_start(group) + bit);
+            let no = shape.group_start(group) + u64::from(bit);
             let used = bitmap[usize::try_from(bit / 8).unwrap()] & 1 << (bit % 8) != 0;
             if used && !journal.area.contains(BlockNo(no)) {
                 shown.insert(BlockNo(no), read(no));

@@ -19,8 +19,8 @@ const TABLE_BATCH: u32 = 64;
 struct Found(Vec<Stretch>);
 
 impl Found {
-    fn add(&mut self, no: u32, count: u32, kind: BlockKind) {
-        let (start, count) = (BlockNo(u64::from(no)), u64::from(count));
+    fn add(&mut self, no: u64, count: u32, kind: BlockKind) {
+        let (start, count) = (BlockNo(no), u64::from(count));
         match self.0.last_mut() {
             Some(last) if last.kind == kind && last.start.get() + last.count == start.get() => {
                 last.count += count;
@@ -77,7 +77,7 @@ pub(super) fn journal_ino(raw: &Raw<'_>) -> Option<u32> {
 /// The inodes of a group that are in use.
 fn inodes(
     raw: &Raw<'_>,
-    (group, bitmap, table): (u32, u32, u32),
+    (group, bitmap, table): (u32, u64, u64),
     journal: Option<u32>,
     found: &mut Found,
 ) -> Result<()> {
@@ -95,7 +95,7 @@ fn inodes(
             let count = TABLE_BATCH.min(raw.shape.inode_table_blocks() - block);
             read = block..block + count;
             let into = &mut bytes[..to_usize(count) * raw.view.block_size()];
-            raw.view.read(BlockNo(u64::from(table + block)), BlockKind::Inode, into)?;
+            raw.view.read(BlockNo(table + u64::from(block)), BlockKind::Inode, into)?;
         }
         let at = to_usize(block - read.start) * raw.view.block_size() + to_usize(bit % per_block) * size;
         inode(raw, first + bit, &bytes[at..at + size], journal, found)?;

@@ -75,7 +75,7 @@ impl<'d> Raw<'d> {
     /// The same of a volume that may have features with which nothing of ours takes room for maps.
     fn read_any(device: &'d dyn BlockDevice) -> Result<Self> {
         let (_, shape) = jbd::read_superblock(device)?;
-        let left = Cell::new(2 * u64::from(shape.blocks_count));
+        let left = Cell::new(shape.blocks_count.saturating_mul(2));
         let view = BlockView::new(device, to_usize(shape.block_size));
         Ok(Self { view, shape, left, passes_over: false, unread: Cell::new(0) })
     }
@@ -102,9 +102,9 @@ impl<'d> Raw<'d> {
         }
     }
 
-    fn block(&self, no: u32, kind: BlockKind) -> Result<BlockBuf> {
+    fn block(&self, no: u64, kind: BlockKind) -> Result<BlockBuf> {
         let mut bytes = BlockBuf::zeroed(self.view.block_size());
-        self.view.read(BlockNo(u64::from(no)), kind, &mut bytes)?;
+        self.view.read(BlockNo(no), kind, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -112,7 +112,7 @@ impl<'d> Raw<'d> {
         let (no, offset) = self.shape.descriptor_place(group);
         let bytes = self.block(no, BlockKind::GroupDescriptor)?;
         let raw = bytes.get(offset..offset + self.shape.descriptor_size()).unwrap_or_default();
-        GroupDescriptor::parse(raw, group, &self.shape, BlockNo(u64::from(no)))
+        GroupDescriptor::parse(raw, group, &self.shape, BlockNo(no))
     }
 
     /// The block of the maps' inode, with its contents, and where in it the inode is.
@@ -124,21 +124,21 @@ impl<'d> Raw<'d> {
     }
 
     /// Whether a pointer leads to a block; 0 is none.
-    fn is_block(&self, no: u32) -> bool {
+    fn is_block(&self, no: u64) -> bool {
         no != 0 && (self.shape.first_data_block()..self.shape.blocks_count).contains(&no)
     }
 
     /// Calls `visit` with every block that the pointers of an inode lead to, and whether it is one of pointers; those of one array in a
     /// call of their own each, those of pointers before what they lead to. What cannot be a block's number is passed over.
-    fn walk(&self, inode: &[u8], visit: &mut dyn FnMut(u32, bool)) -> Result<()> {
+    fn walk(&self, inode: &[u8], visit: &mut dyn FnMut(u64, bool)) -> Result<()> {
         for at in 0..POINTERS {
             let levels = at.saturating_sub(DIRECT - 1);
-            self.walk_tree((pointer_field(at).get(inode), levels), visit)?;
+            self.walk_tree((u64::from(pointer_field(at).get(inode)), levels), visit)?;
         }
         Ok(())
     }
 
-    fn walk_tree(&self, (no, levels): (u32, usize), visit: &mut dyn FnMut(u32, bool)) -> Result<()> {
+    fn walk_tree(&self, (no, levels): (u64, usize), visit: &mut dyn FnMut(u64, bool)) -> Result<()> {
         let Some(left) = self.left.get().checked_sub(1).filter(|_| self.is_block(no)) else { return Ok(()) };
         self.left.set(left);
         visit(no, levels > 0);
@@ -147,7 +147,7 @@ impl<'d> Raw<'d> {
         }
         let Some(pointers) = self.pass_over(self.block(no, BlockKind::Indirect))? else { return Ok(()) };
         for word in pointers.chunks_exact(4) {
-            self.walk_tree((Le::u32(word, 0), levels - 1), visit)?;
+            self.walk_tree((u64::from(Le::u32(word, 0)), levels - 1), visit)?;
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl<'d> Raw<'d> {
         let mut blocks = Vec::new();
         self.walk(inode, &mut |no, is_pointers| {
             if !is_pointers {
-                blocks.push(BlockNo(u64::from(no)));
+                blocks.push(BlockNo(no));
             }
         })?;
         if is_marked && to_u64(blocks.len()) * u64::from(self.shape.block_size) != size {

@@ -7,8 +7,7 @@ use fstitch_fs::ext2::layout::feature::compat;
 use fstitch_fs::ext2::layout::group::GroupDescriptor;
 use fstitch_fs::ext2::layout::inode::{DiskInode, I_DTIME, I_LINKS_COUNT};
 use fstitch_fs::ext2::layout::superblock::{
-    MAGIC, S_BLOCK_GROUP_NR, S_BLOCKS_COUNT, S_MAGIC, S_STATE, S_UUID, STATE_VALID, SUPERBLOCK_SIZE,
-    Superblock,
+    BLOCKS, MAGIC, S_BLOCK_GROUP_NR, S_MAGIC, S_STATE, S_UUID, STATE_VALID, SUPERBLOCK_SIZE, Superblock,
 };
 use fstitch_fs::ext2::layout::xattr::XattrSet;
 use fstitch_shepherd::Rules;
@@ -73,7 +72,7 @@ impl Rules for ExtRules {
 
 impl ExtRules {
     fn superblock(&self, block: BlockNo, data: &[u8]) -> Option<String> {
-        let is_first = block == BlockNo(u64::from(self.shape.first_data_block()));
+        let is_first = block == BlockNo(self.shape.first_data_block());
         let raw = data.get(if is_first { self.shape.offset_in_block() } else { 0 }..)?;
         if S_MAGIC.get(raw) != MAGIC {
             return Some(format!("it has the magic number {:#06x}", S_MAGIC.get(raw)));
@@ -81,14 +80,15 @@ impl ExtRules {
         if raw.get(S_UUID..S_UUID + 16) != Some(&self.shape.uuid) {
             return Some("it is another volume's".to_owned());
         }
-        let blocks = S_BLOCKS_COUNT.get(raw);
+        let blocks = BLOCKS.get(raw);
         (blocks != self.shape.blocks_count).then(|| format!("it says that the volume has {blocks} blocks"))
     }
 
     /// The group that has a block, and the block's place in it.
     fn in_group(&self, block: BlockNo) -> Option<(u32, u32)> {
-        let within = u32::try_from(block.get()).ok()?.checked_sub(self.shape.first_data_block())?;
-        Some((within / self.shape.blocks_per_group, within % self.shape.blocks_per_group))
+        let within = block.get().checked_sub(self.shape.first_data_block())?;
+        let per_group = u64::from(self.shape.blocks_per_group);
+        Some((u32::try_from(within / per_group).ok()?, u32::try_from(within % per_group).ok()?))
     }
 
     fn descriptors(&self, block: BlockNo, data: &[u8]) -> Option<String> {
@@ -126,7 +126,7 @@ impl ExtRules {
     fn pointers(&self, data: &[u8]) -> Option<String> {
         let range = self.shape.first_data_block()..self.shape.blocks_count;
         let mut pointers = data.chunks_exact(4).map(|word| Le::u32(word, 0));
-        let wild = pointers.find(|no| *no != 0 && !range.contains(no))?;
+        let wild = pointers.find(|no| *no != 0 && !range.contains(&u64::from(*no)))?;
         Some(format!("it points at block {wild} of a volume of {}", self.shape.blocks_count))
     }
 }

@@ -158,7 +158,7 @@ pub(super) fn give_back(device: &dyn BlockDevice) -> Result<()> {
     let inode = &mut table[offset..offset + usize::from(raw.shape.inode_size)];
     let mut owned = BTreeSet::new();
     raw.walk(inode, &mut |no, _| {
-        owned.insert(no);
+        owned.extend(u32::try_from(no));
     })?;
     inode.fill(0);
     put_superblock(device, &mut superblock, false)?;
@@ -181,14 +181,14 @@ fn count(superblock: &mut [u8], blocks: usize, are_free: bool) {
 fn mark(raw: &Raw<'_>, blocks: &BTreeSet<u32>, are_used: bool) -> Result<()> {
     let mut by_group: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for no in blocks {
-        by_group.entry(raw.shape.group_of(*no)).or_default().push(*no);
+        by_group.entry(raw.shape.group_of(u64::from(*no))).or_default().push(*no);
     }
     for (group, blocks) in by_group {
         let at = raw.group(group)?.block_bitmap;
         let mut bits = raw.block(at, BlockKind::BlockBitmap)?;
         let mut changed = 0;
         for no in blocks {
-            let bit = no - raw.shape.group_start(group);
+            let bit = u64::from(no) - raw.shape.group_start(group);
             let (byte, mask) = (&mut bits[to_usize(bit / 8)], 1 << (bit % 8));
             if (*byte & mask != 0) != are_used {
                 *byte ^= mask;
@@ -216,7 +216,9 @@ impl Free {
             let bits = raw.block(raw.group(group)?.block_bitmap, BlockKind::BlockBitmap)?;
             let start = raw.shape.group_start(group);
             let is_free = |bit: &u32| bits[to_usize(bit / 8)] & (1 << (bit % 8)) == 0;
-            Ok((0..raw.shape.group_blocks(group)).filter(is_free).map(|bit| start + bit).collect())
+            let block =
+                |bit: u32| u32::try_from(start + u64::from(bit)).expect("no volume with maps has more");
+            Ok((0..raw.shape.group_blocks(group)).filter(is_free).map(block).collect())
         };
         Ok(Self((0..raw.shape.group_count()).map(group).collect::<Result<_>>()?))
     }

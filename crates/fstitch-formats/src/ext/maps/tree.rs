@@ -34,7 +34,7 @@ struct Open {
     ino: u32,
     /// Bytes of the path that lead to it, with a slash at the end.
     path: usize,
-    blocks: Vec<u32>,
+    blocks: Vec<u64>,
     next: usize,
     /// Directories of the block before `next` that are still to be gone through.
     below: Vec<(u32, Vec<u8>)>,
@@ -72,10 +72,9 @@ pub(super) fn name(raw: &Raw<'_>, wanted: &mut BTreeMap<u32, Names>) -> Result<(
 fn inode(raw: &Raw<'_>, ino: u32) -> Result<Option<(DiskInode, Vec<u8>)>> {
     let Some(group) = raw.pass_over(raw.group(raw.shape.group_of_inode(ino)))? else { return Ok(None) };
     let (at, offset) = inode::place(&raw.shape, group.inode_table, ino);
-    let Ok(at) = u32::try_from(at.get()) else { return Ok(None) };
-    let Some(table) = raw.pass_over(raw.block(at, BlockKind::Inode))? else { return Ok(None) };
+    let Some(table) = raw.pass_over(raw.block(at.get(), BlockKind::Inode))? else { return Ok(None) };
     let bytes = table[offset..offset + usize::from(raw.shape.inode_size)].to_vec();
-    let parsed = DiskInode::parse(&bytes, InodeNo(u64::from(ino)), BlockNo(u64::from(at)), &raw.shape);
+    let parsed = DiskInode::parse(&bytes, InodeNo(u64::from(ino)), at, &raw.shape);
     Ok(parsed.ok().map(|disk| (disk, bytes)))
 }
 
@@ -96,14 +95,14 @@ fn directory(raw: &Raw<'_>, ino: u32, path: usize) -> Result<Option<Open>> {
 /// Goes through the entries of a block; the directories among them, last ones first.
 fn look(
     raw: &Raw<'_>,
-    no: u32,
+    no: u64,
     path: &[u8],
     wanted: &mut BTreeMap<u32, Names>,
     missing: &mut usize,
 ) -> Result<Vec<(u32, Vec<u8>)>> {
     let mut below = Vec::new();
     let Some(bytes) = raw.pass_over(raw.block(no, BlockKind::Directory))? else { return Ok(below) };
-    let names = entries(&bytes, BlockNo(u64::from(no)), &raw.shape).map_while(Result::ok);
+    let names = entries(&bytes, BlockNo(no), &raw.shape).map_while(Result::ok);
     for entry in names.filter(|entry| entry.ino != 0 && !matches!(entry.name, b"." | b"..")) {
         if let Some(names) = wanted.get_mut(&entry.ino).filter(|names| !names.are_found()) {
             names.paths.push([path, entry.name].concat());

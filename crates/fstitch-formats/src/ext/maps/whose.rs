@@ -77,8 +77,8 @@ impl Found {
     }
 
     /// The blocks from `start` on that are asked about, as the structure of a group.
-    fn take(&mut self, (start, count): (u32, u32), role: Role, group: u32) -> Vec<BlockNo> {
-        let (start, count) = (u64::from(start), u64::from(count));
+    fn take(&mut self, (start, count): (u64, u32), role: Role, group: u32) -> Vec<BlockNo> {
+        let count = u64::from(count);
         let asked: Vec<BlockNo> = self.left.range(BlockNo(start)..BlockNo(start + count)).copied().collect();
         for block in &asked {
             self.left.remove(block);
@@ -117,7 +117,7 @@ fn structures(raw: &Raw<'_>, group: u32, at: &GroupDescriptor, found: &mut Found
         found.take((start, 1), Role::Superblock, group);
         let in_use = raw.shape.descriptor_blocks().min(head - 1);
         found.take((start + 1, in_use), Role::Descriptors, group);
-        found.take((start + 1 + in_use, head - 1 - in_use), Role::Reserved, group);
+        found.take((start + 1 + u64::from(in_use), head - 1 - in_use), Role::Reserved, group);
     }
     found.take((at.block_bitmap, 1), Role::BlockBitmap, group);
     found.take((at.inode_bitmap, 1), Role::InodeBitmap, group);
@@ -147,7 +147,7 @@ fn inodes(
         ((0..raw.shape.inodes_per_group).filter(|bit| is_used(*bit)), usize::from(raw.shape.inode_size));
     used.try_for_each(|bit| {
         let (ino, block) = (group * raw.shape.inodes_per_group + 1 + bit, bit / per_block);
-        let no = BlockNo(u64::from(at.inode_table + block));
+        let no = BlockNo(at.inode_table + u64::from(block));
         let offset = to_usize(bit % per_block) * size;
         let bytes = tables.get(block)?.map(|table| &table[offset..offset + size]);
         let is_gone = bytes.is_some_and(|bytes| I_MODE.get(bytes) == 0 || I_LINKS_COUNT.get(bytes) == 0);
@@ -164,7 +164,7 @@ const TABLE_BATCH: u32 = 64;
 /// A group's inode table, of which some is in memory.
 struct Tables<'r, 'd> {
     raw: &'r Raw<'d>,
-    table: u32,
+    table: u64,
     /// From block `first` of the table on.
     read: Vec<Option<BlockBuf>>,
     first: u32,
@@ -182,16 +182,16 @@ impl Tables<'_, '_> {
     }
 
     fn fill(&self, block: u32) -> Result<Vec<Option<BlockBuf>>> {
-        let (raw, start) = (self.raw, self.table + block);
+        let (raw, start) = (self.raw, self.table + u64::from(block));
         let count = TABLE_BATCH.min(raw.shape.inode_table_blocks() - block);
         let mut bytes = vec![0; to_usize(count) * raw.view.block_size()];
-        if raw.view.read(BlockNo(u64::from(start)), BlockKind::Inode, &mut bytes).is_ok() {
+        if raw.view.read(BlockNo(start), BlockKind::Inode, &mut bytes).is_ok() {
             return Ok(bytes
                 .chunks_exact(raw.view.block_size())
                 .map(|one| Some(BlockBuf::copy_of(one)))
                 .collect());
         }
-        (start..start + count).map(|no| raw.pass_over(raw.block(no, BlockKind::Inode))).collect()
+        (start..start + u64::from(count)).map(|no| raw.pass_over(raw.block(no, BlockKind::Inode))).collect()
     }
 }
 
@@ -229,8 +229,8 @@ fn inode(raw: &Raw<'_>, ino: u32, bytes: &[u8], journal: Option<u32>, found: &mu
         let role = if is_pointers { pointers } else { contents };
         match whole {
             // It has no name that says more.
-            Some(_) if found.left.remove(&BlockNo(u64::from(no))) => {
-                found.note(Place { ino: None, role, group: None }, BlockNo(u64::from(no)));
+            Some(_) if found.left.remove(&BlockNo(no)) => {
+                found.note(Place { ino: None, role, group: None }, BlockNo(no));
             }
             Some(_) => {}
             None => note_one(raw, no, (ino, role, links), found),
@@ -239,8 +239,8 @@ fn inode(raw: &Raw<'_>, ino: u32, bytes: &[u8], journal: Option<u32>, found: &mu
 }
 
 /// One block of an inode that has so many names.
-fn note_one(raw: &Raw<'_>, no: u32, (ino, role, links): (u32, Role, usize), found: &mut Found) {
-    let block = BlockNo(u64::from(no));
+fn note_one(raw: &Raw<'_>, no: u64, (ino, role, links): (u32, Role, usize), found: &mut Found) {
+    let block = BlockNo(no);
     let is_first = raw.is_block(no) && found.left.remove(&block);
     if is_first && role == Role::Attributes {
         found.shared.insert(block);
@@ -256,12 +256,12 @@ fn note_one(raw: &Raw<'_>, no: u32, (ino, role, links): (u32, Role, usize), foun
 fn nobodys(raw: &Raw<'_>, found: &mut Found) -> Result<()> {
     let mut bits: Option<(u32, Option<BlockBuf>)> = None;
     for block in std::mem::take(&mut found.left) {
-        let inside = u32::try_from(block.get()).ok().filter(|no| raw.is_block(*no));
-        let Some(no) = inside else {
+        let no = block.get();
+        if !raw.is_block(no) {
             // Before the first group: room for a boot loader.
             found.note(Place { ino: None, role: Role::Reserved, group: None }, block);
             continue;
-        };
+        }
         let group = raw.shape.group_of(no);
         if bits.as_ref().is_none_or(|(of, _)| *of != group) {
             let read = raw.group(group).and_then(|at| raw.block(at.block_bitmap, BlockKind::BlockBitmap));

@@ -30,7 +30,7 @@ pub(super) struct Totals {
 /// Claims the blocks of superblock copies, descriptors, bitmaps and inode tables.
 pub(super) fn claim_metadata(volume: &Volume<'_>, state: &mut State) {
     let shape = &volume.shape;
-    let mut claim = |block: u32, group: u32, what: &str| {
+    let mut claim = |block: u64, group: u32, what: &str| {
         if !state.claim(block) {
             let text = format!("{what} of group {group} at block {block} overlaps other metadata");
             // Nothing sensible can be done without knowing which is right.
@@ -40,7 +40,7 @@ pub(super) fn claim_metadata(volume: &Volume<'_>, state: &mut State) {
     for group in 0..shape.group_count() {
         let start = shape.group_start(group);
         let overhead = shape.group_overhead(group).min(shape.group_blocks(group));
-        for block in start..start + overhead {
+        for block in start..start + u64::from(overhead) {
             claim(block, group, "superblock copy or descriptor block");
         }
     }
@@ -48,7 +48,7 @@ pub(super) fn claim_metadata(volume: &Volume<'_>, state: &mut State) {
         claim(descriptor.block_bitmap, group, "block bitmap");
         claim(descriptor.inode_bitmap, group, "inode bitmap");
         for at in 0..shape.inode_table_blocks() {
-            claim(descriptor.inode_table + at, group, "inode table");
+            claim(descriptor.inode_table + u64::from(at), group, "inode table");
         }
     }
     // No group without a bitmap has it.
@@ -80,10 +80,10 @@ pub(super) fn claim_map(scan: &mut Scan<'_, '_>, kind: FileKind, totals: &mut To
 /// Claims the resize inode's root block. The blocks below are metadata and were claimed as such.
 pub(super) fn claim_resize(scan: &mut Scan<'_, '_>) {
     let root = pointer_field(DOUBLE_INDIRECT).get(scan.raw);
-    if !scan.volume.is_valid(root) {
+    if !scan.volume.is_valid(u64::from(root)) {
         return;
     }
-    if !scan.state.claim(root) {
+    if !scan.state.claim(u64::from(root)) {
         let text = format!("block {root} of the resize inode has another owner");
         // Pass 0 gives up a resize inode that it does not believe; this one's root belongs to metadata.
         scan.state.hopeless("block-shared", text);
@@ -143,7 +143,7 @@ impl Visit for Claimer<'_> {
 }
 
 impl VisitExtents for Claimer<'_> {
-    fn node(&mut self, _: &Volume<'_>, block: u32, _: u64) -> Result<bool> {
+    fn node(&mut self, _: &Volume<'_>, block: u64, _: u64) -> Result<bool> {
         self.totals.blocks += 1;
         if self.state.claim(block) {
             return Ok(true);
@@ -165,7 +165,7 @@ impl VisitExtents for Claimer<'_> {
         if self.state.claim_run(extent.start, extent.len) {
             return Ok(Fate::Keep);
         }
-        let range = extent.start..extent.start + extent.len;
+        let range = extent.start..extent.start + u64::from(extent.len);
         let text = format!("some of the blocks {range:?} of inode {} have another owner", self.ino);
         if self.state.corrupt("block-shared", text) {
             return self.own(volume, extent);
@@ -176,8 +176,8 @@ impl VisitExtents for Claimer<'_> {
         Ok(Fate::Keep)
     }
 
-    fn meets_others(&self, first: u32, count: u32) -> bool {
-        (first..first + count).any(|block| self.state.has_owner(block))
+    fn meets_others(&self, first: u64, count: u32) -> bool {
+        (first..first + u64::from(count)).any(|block| self.state.has_owner(block))
     }
 
     fn end(&self) -> Option<u64> {
@@ -221,7 +221,9 @@ impl Claimer<'_> {
             }
             let next = Extent { block: logical, len: 1, start, unwritten: extent.unwritten };
             match runs.last_mut() {
-                Some(last) if last.end() == u64::from(logical) && last.start + last.len == start => {
+                Some(last)
+                    if last.end() == u64::from(logical) && last.start + u64::from(last.len) == start =>
+                {
                     last.len += 1;
                 }
                 _ => runs.push(next),
@@ -231,7 +233,7 @@ impl Claimer<'_> {
     }
 
     /// Gives this inode its own copy of a shared block, if there is room.
-    fn copy_of(&mut self, volume: &Volume<'_>, block: u32) -> Result<Verdict> {
+    fn copy_of(&mut self, volume: &Volume<'_>, block: u64) -> Result<Verdict> {
         let mut bytes = vec![0; volume.block_size()];
         // Before anything is changed: the other owner may be a bitmap.
         volume.read(block, BlockKind::Data, &mut bytes)?;
@@ -256,7 +258,7 @@ fn all_owned(volume: &Volume<'_>, state: &State) -> Result<Bits> {
 /// stable, so that the pointer which follows never precedes it.
 ///
 /// A bitmap may be wrong, and owners may come later in the scan: the first who needs a block looks who they are.
-pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<u32>> {
+pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<u64>> {
     if state.owned_later.is_none() {
         state.owned_later = Some(all_owned(volume, state)?);
     }
@@ -266,13 +268,13 @@ pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<
         volume.read_bitmap(group, Map::Blocks, &mut bytes)?;
         let start = shape.group_start(group);
         let free = (0..shape.group_blocks(group))
-            .find(|&at| !bits::bit(&bytes, idx(at)) && !state.is_owned(start + at));
+            .find(|&at| !bits::bit(&bytes, idx(at)) && !state.is_owned(start + u64::from(at)));
         if let Some(at) = free {
             bits::put_bit(&mut bytes, idx(at), true);
             volume.write_bitmap(group, Map::Blocks, &bytes)?;
             volume.source.flush()?;
-            state.claim(start + at);
-            return Ok(Some(start + at));
+            state.claim(start + u64::from(at));
+            return Ok(Some(start + u64::from(at)));
         }
     }
     Ok(None)

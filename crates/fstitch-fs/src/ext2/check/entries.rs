@@ -42,7 +42,7 @@ pub(super) struct BlockScan<'s, 'v> {
     /// Which block of the directory this is.
     pub(super) logical: usize,
     /// Where it lies.
-    pub(super) block: u32,
+    pub(super) block: u64,
     pub(super) bytes: &'s mut [u8],
 }
 

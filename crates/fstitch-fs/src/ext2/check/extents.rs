@@ -18,8 +18,8 @@ use fstitch_core::{BlockKind, Result};
 use super::state::{State, Volume};
 use crate::ext2::layout::checksum::InodeSums;
 use crate::ext2::layout::extent::{
-    DEPTH_MAX, EE_BLOCK, EE_LEN, EE_START_HI, EE_START_LO, EH_DEPTH, EH_ENTRIES, EH_MAGIC, EH_MAX, EI_BLOCK,
-    EI_LEAF_HI, EI_LEAF_LO, EXTENT_ENTRY, EXTENT_HEADER, EXTENT_MAGIC, Extent, LOGICAL_END, WRITTEN_MAX,
+    DEPTH_MAX, EE_BLOCK, EE_LEN, EH_DEPTH, EH_ENTRIES, EH_MAGIC, EH_MAX, EI_BLOCK, EI_LEAF_HI, EI_LEAF_LO,
+    EXTENT_ENTRY, EXTENT_HEADER, EXTENT_MAGIC, Extent, LOGICAL_END, WRITTEN_MAX, extent_start,
 };
 use crate::ext2::layout::inode::{FAST_SYMLINK, I_BLOCK};
 
@@ -41,10 +41,10 @@ pub(super) enum Fate {
 /// What somebody does with the parts of a tree.
 pub(super) trait VisitExtents {
     /// Judges a node's block, which lies in the volume, before it is read; false to leave it out with all below.
-    fn node(&mut self, volume: &Volume<'_>, block: u32, logical: u64) -> Result<bool>;
+    fn node(&mut self, volume: &Volume<'_>, block: u64, logical: u64) -> Result<bool>;
 
     /// The sum of a node is of other contents than it has.
-    fn bad_sum(&mut self, block: u32) -> bool {
+    fn bad_sum(&mut self, block: u64) -> bool {
         self.damaged("extent-sum", format!("the sum of the node at block {block} does not match"))
     }
 
@@ -52,7 +52,7 @@ pub(super) trait VisitExtents {
     fn extent(&mut self, volume: &Volume<'_>, extent: Extent) -> Result<Fate>;
 
     /// Whether any of `count` blocks from `first` on, which lie in the volume, has an owner.
-    fn meets_others(&self, _first: u32, _count: u32) -> bool {
+    fn meets_others(&self, _first: u64, _count: u32) -> bool {
         false
     }
 
@@ -73,7 +73,7 @@ pub(super) struct Seen {
     /// The tree must be made again from them.
     pub(super) rebuild: bool,
     /// The blocks of the nodes that are this tree's alone. [only if the extents were asked for]
-    pub(super) nodes: Vec<u32>,
+    pub(super) nodes: Vec<u64>,
 }
 
 /// Visits everything in the tree of inode `ino`, whose bytes are `raw`, in file order. With `keep`, the extents that stay
@@ -128,17 +128,14 @@ fn parse(
     (len, unwritten): (u32, bool),
 ) -> std::result::Result<Extent, String> {
     let block = EE_BLOCK.get(entry);
-    let start = u64::from(EE_START_LO.get(entry)) | u64::from(EE_START_HI.get(entry)) << 32;
+    let start = extent_start(entry);
     if len == 0 {
         return Err(format!("an extent of no blocks at file block {block}"));
     }
-    let first = u32::try_from(start).ok().filter(|&first| volume.is_valid(first));
-    match first {
-        Some(start) if u64::from(start) + u64::from(len) <= volume.blocks() => {
-            Ok(Extent { block, len, start, unwritten })
-        }
-        _ => Err(format!("{len} blocks from {start} on for file block {block}")),
+    if !volume.is_valid(start) || start + u64::from(len) > volume.blocks() {
+        return Err(format!("{len} blocks from {start} on for file block {block}"));
     }
+    Ok(Extent { block, len, start, unwritten })
 }
 
 /// A walk through one tree.
@@ -241,16 +238,16 @@ impl Walk<'_, '_> {
             return false;
         }
         let is_inside = parse(self.volume, entry, (len, unwritten)).is_ok();
-        !is_inside || self.visit.meets_others(own.start + before, len - before)
+        !is_inside || self.visit.meets_others(own.start + u64::from(before), len - before)
     }
 
     fn index_entry(&mut self, entry: &[u8], depth: u16, high: u64) -> Result<()> {
         let logical = u64::from(EI_BLOCK.get(entry));
         let block = u64::from(EI_LEAF_LO.get(entry)) | u64::from(EI_LEAF_HI.get(entry)) << 32;
-        let Some(block) = u32::try_from(block).ok().filter(|&block| self.volume.is_valid(block)) else {
+        if !self.volume.is_valid(block) {
             self.damaged("pointer-invalid", format!("a node at block {block} for file block {logical}"));
             return Ok(());
-        };
+        }
         if !self.visit.node(self.volume, block, logical)? {
             self.seen.rebuild |= self.keep;
             return Ok(());
@@ -300,8 +297,8 @@ struct Listing<'a> {
 }
 
 impl VisitExtents for Listing<'_> {
-    fn node(&mut self, _: &Volume<'_>, block: u32, _: u64) -> Result<bool> {
-        Ok(!self.state.shared.get(u64::from(block)))
+    fn node(&mut self, _: &Volume<'_>, block: u64, _: u64) -> Result<bool> {
+        Ok(!self.state.shared.get(block))
     }
 
     fn extent(&mut self, _: &Volume<'_>, extent: Extent) -> Result<Fate> {

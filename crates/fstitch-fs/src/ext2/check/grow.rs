@@ -18,7 +18,7 @@ use crate::ext2::layout::inode::{
     DIRECT, EXTENTS_FL, I_FLAGS, I_SIZE, I_SIZE_HIGH, INLINE_DATA_FL, pointer_field,
 };
 use crate::ext2::layout::superblock::ROOT_INO;
-use crate::ext2::num::{idx, low32, small, wide};
+use crate::ext2::num::{idx, low32, pointer32, small, wide};
 
 /// Puts an empty block where directory `ino` has none; false when there is no room.
 pub(super) fn fill_hole(volume: &Volume<'_>, state: &mut State, ino: u32, logical: usize) -> Result<bool> {
@@ -72,7 +72,7 @@ fn put_block(
         set_size(&mut raw, end);
     }
     let mut storage = Storage::of(volume, &raw);
-    storage.add_blocks(u64::from(made));
+    storage.add_blocks(made);
     storage.put(&mut raw);
     volume.write_inode(ino, &raw)?;
     Ok(true)
@@ -89,13 +89,13 @@ pub(super) fn put_pointer(
     volume: &Volume<'_>,
     state: &mut State,
     (ino, raw): (u32, &mut [u8]),
-    (at, block): (usize, u32),
-) -> Result<Option<u32>> {
+    (at, block): (usize, u64),
+) -> Result<Option<u64>> {
     if I_FLAGS.get(raw) & EXTENTS_FL != 0 {
         return put_extent(volume, state, (ino, raw), (small(at), block));
     }
     if at < DIRECT {
-        pointer_field(at).put(raw, block);
+        pointer_field(at).put(raw, pointer32(block));
         return Ok(Some(1));
     }
     let per_block = idx(volume.shape.pointers_per_block());
@@ -109,20 +109,20 @@ pub(super) fn put_pointer(
     };
     let mut made = 1;
     let top = pointer_field(root).get(raw);
-    let Some(mut node) = indirect(volume, state, top, &mut made)? else { return Ok(None) };
-    pointer_field(root).put(raw, node);
+    let Some(mut node) = indirect(volume, state, u64::from(top), &mut made)? else { return Ok(None) };
+    pointer_field(root).put(raw, pointer32(node));
     let mut bytes = vec![0; volume.block_size()];
     for (depth, &slot) in slots.iter().enumerate() {
         volume.read(node, BlockKind::Indirect, &mut bytes)?;
         let below = if depth + 1 == slots.len() {
             block
         } else {
-            match indirect(volume, state, Le::u32(&bytes, 4 * slot), &mut made)? {
+            match indirect(volume, state, u64::from(Le::u32(&bytes, 4 * slot)), &mut made)? {
                 Some(below) => below,
                 None => return Ok(None),
             }
         };
-        Le::put_u32(&mut bytes, 4 * slot, below);
+        Le::put_u32(&mut bytes, 4 * slot, pointer32(below));
         volume.write(node, BlockKind::Indirect, &bytes)?;
         node = below;
     }
@@ -134,8 +134,8 @@ fn put_extent(
     volume: &Volume<'_>,
     state: &mut State,
     (ino, raw): (u32, &mut [u8]),
-    (at, block): (u32, u32),
-) -> Result<Option<u32>> {
+    (at, block): (u32, u64),
+) -> Result<Option<u64>> {
     let mut kept = Vec::new();
     extents::list(volume, state, (ino, raw), &mut |extent| kept.push(extent))?;
     let place = kept.partition_point(|extent| extent.block < at);
@@ -144,7 +144,7 @@ fn put_extent(
 }
 
 /// An indirect block: the one there is, or a new one without pointers.
-fn indirect(volume: &Volume<'_>, state: &mut State, block: u32, made: &mut u32) -> Result<Option<u32>> {
+fn indirect(volume: &Volume<'_>, state: &mut State, block: u64, made: &mut u64) -> Result<Option<u64>> {
     if block != 0 {
         return Ok(Some(block));
     }
@@ -217,7 +217,7 @@ fn move_out(volume: &Volume<'_>, state: &mut State, parts: Parts, entry: (u32, &
     let made = put_pointer(volume, state, (parts.ino, &mut raw), (0, block))?.unwrap_or(0);
     set_size(&mut raw, wide(volume.block_size()));
     let mut storage = Storage::of(volume, &raw);
-    storage.add_blocks(u64::from(made));
+    storage.add_blocks(made);
     storage.put(&mut raw);
     volume.write_inode(parts.ino, &raw)?;
     Ok(true)

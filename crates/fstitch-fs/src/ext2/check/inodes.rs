@@ -8,7 +8,7 @@ use super::storage::Storage;
 use super::{entries, extents, quota, values, xattrs};
 use crate::ext2::layout::Field;
 use crate::ext2::layout::dirent::{D_INODE, code_of, inline_entries};
-use crate::ext2::layout::extent::{EE_BLOCK, EE_START_LO, EH_ENTRIES, EXTENT_HEADER};
+use crate::ext2::layout::extent::{EE_BLOCK, EH_ENTRIES, EXTENT_HEADER, extent_start};
 use crate::ext2::layout::feature::{Features, compat, incompat, ro_compat};
 use crate::ext2::layout::inode::{
     CASEFOLD_FL, EA_INODE_FL, EXTENTS_FL, FAST_SYMLINK, GOOD_OLD_SIZE, I_BLOCKS, I_BLOCKS_HIGH, I_DTIME,
@@ -59,7 +59,7 @@ pub(super) fn scan_group(volume: &Volume<'_>, state: &mut State, group: u32) -> 
     for at in (0..blocks).step_by(idx(step)) {
         let count = idx(step.min(blocks - at));
         chunk.resize(count * volume.block_size(), 0);
-        volume.read(table + at, BlockKind::Inode, &mut chunk)?;
+        volume.read(table + u64::from(at), BlockKind::Inode, &mut chunk)?;
         for block in chunk.chunks_exact(volume.block_size()) {
             let garbage = is_garbage(volume, ino, block);
             for bytes in block.chunks_exact(size).take(idx(end - ino)) {
@@ -212,6 +212,14 @@ impl Scan<'_, '_> {
         features.compat & compat::HAS_JOURNAL != 0 && S_JOURNAL_INUM.get(&self.volume.raw_super) == self.ino
     }
 
+    /// Whether the inode says that it is none.
+    fn is_empty(&self) -> bool {
+        I_MODE.get(self.raw) == 0
+            && I_LINKS_COUNT.get(self.raw) == 0
+            && self.get(I_BLOCKS) == 0
+            && self.get(pointer_field(0)) == 0
+    }
+
     /// Inodes below the first ordinary one, apart from the root.
     fn reserved(&mut self) -> Result<()> {
         let ino = self.ino;
@@ -225,18 +233,14 @@ impl Scan<'_, '_> {
                 return Ok(());
             }
             JOURNAL_INO if self.has_internal_journal() => mode & 0xf000 == 0x8000,
+            // An empty one gets a file when all usage is known.
             USER_QUOTA_INO | GROUP_QUOTA_INO if self.volume.shape.has_quotas_in(ino) => {
-                mode & 0xf000 == 0x8000
+                mode & 0xf000 == 0x8000 || self.is_empty()
             }
             BAD_BLOCKS_INO => mode == 0 && I_LINKS_COUNT.get(self.raw) == 0 && self.get(I_FILE_ACL) == 0,
             BOOT_LOADER_INO => mode & 0xf000 != 0x4000,
             RESIZE_INO => mode == 0 || mode & 0xf000 == 0x8000,
-            JOURNAL_INO | USER_QUOTA_INO | GROUP_QUOTA_INO => {
-                mode == 0
-                    && I_LINKS_COUNT.get(self.raw) == 0
-                    && self.get(I_BLOCKS) == 0
-                    && self.get(pointer_field(0)) == 0
-            }
+            JOURNAL_INO | USER_QUOTA_INO | GROUP_QUOTA_INO => self.is_empty(),
             _ => mode == 0,
         };
         if ino == BAD_BLOCKS_INO && (I_UID.get(self.raw) != 0 || I_GID.get(self.raw) != 0) || !lawful {
@@ -454,8 +458,23 @@ impl Scan<'_, '_> {
         Ok(inside.value_blocks + self.attribute_block()?)
     }
 
+    /// The block of attributes that the inode names.
+    fn attributes_at(&self) -> u64 {
+        let high = if self.volume.shape.features.has_incompat(incompat::BIT64) {
+            u64::from(I_FILE_ACL_HIGH.get(self.raw)) << 32
+        } else {
+            0
+        };
+        u64::from(self.get(I_FILE_ACL)) | high
+    }
+
+    fn clear_attributes_at(&mut self) {
+        self.put(I_FILE_ACL, 0);
+        I_FILE_ACL_HIGH.put(self.raw, 0);
+    }
+
     fn attribute_block(&mut self) -> Result<u64> {
-        let block = self.get(I_FILE_ACL);
+        let block = self.attributes_at();
         if block == 0 {
             return Ok(0);
         }
@@ -467,7 +486,7 @@ impl Scan<'_, '_> {
         if !enabled || !self.volume.is_valid(block) {
             let text = format!("inode {ino} has attribute block {block}, which cannot be");
             if self.state.corrupt("xattr-bad-pointer", text) {
-                self.put(I_FILE_ACL, 0);
+                self.clear_attributes_at();
             }
             return Ok(0);
         }
@@ -489,7 +508,7 @@ impl Scan<'_, '_> {
             Err(problem) => {
                 let text = format!("attribute block {block} of inode {ino}: {problem}");
                 if self.state.corrupt("xattr-bad-block", text) {
-                    self.put(I_FILE_ACL, 0);
+                    self.clear_attributes_at();
                     return Ok(0);
                 }
                 self.state.claim(block);
@@ -498,7 +517,7 @@ impl Scan<'_, '_> {
         }
     }
 
-    fn attribute_sum(&mut self, block: u32, bytes: &mut [u8]) -> Result<()> {
+    fn attribute_sum(&mut self, block: u64, bytes: &mut [u8]) -> Result<()> {
         let text = format!("the sum of attribute block {block} does not match");
         if !self.volume.attribute_sum_matches(block, bytes) && self.state.corrupt("xattr-sum", text) {
             self.volume.write_attributes(block, bytes)?;
@@ -506,11 +525,11 @@ impl Scan<'_, '_> {
         Ok(())
     }
 
-    fn claim_attribute_block(&mut self, block: u32) {
+    fn claim_attribute_block(&mut self, block: u64) {
         if !self.state.claim(block) {
             let text = format!("attribute block {block} of inode {} has another owner", self.ino);
             if self.state.corrupt("block-shared", text) {
-                self.put(I_FILE_ACL, 0);
+                self.clear_attributes_at();
                 self.state.xattrs.remove(&block);
             }
         }
@@ -693,14 +712,14 @@ impl Scan<'_, '_> {
 }
 
 /// The first block of the file in `raw`, as far as its inode says it.
-pub(super) fn first_block(volume: &Volume<'_>, raw: &[u8]) -> Option<u32> {
+pub(super) fn first_block(volume: &Volume<'_>, raw: &[u8]) -> Option<u64> {
     let block = if I_FLAGS.get(raw) & EXTENTS_FL == 0 {
-        pointer_field(0).get(raw)
+        u64::from(pointer_field(0).get(raw))
     } else {
         let root = &raw[extents::ROOT];
         extents::header(root, None).ok().filter(|&depth| depth == 0 && EH_ENTRIES.get(root) > 0)?;
         let first = &root[EXTENT_HEADER..];
-        if EE_BLOCK.get(first) == 0 { EE_START_LO.get(first) } else { 0 }
+        if EE_BLOCK.get(first) == 0 { extent_start(first) } else { 0 }
     };
     volume.is_valid(block).then_some(block)
 }
@@ -713,6 +732,7 @@ pub(super) fn clear_inode(raw: &mut [u8], dtime: u32) {
     I_SIZE_HIGH.put(raw, 0);
     I_BLOCKS.put(raw, 0);
     I_FILE_ACL.put(raw, 0);
+    I_FILE_ACL_HIGH.put(raw, 0);
     I_FLAGS.put(raw, I_FLAGS.get(raw) & !(EXTENTS_FL | INLINE_DATA_FL | EA_INODE_FL));
     for at in 0..POINTERS {
         pointer_field(at).put(raw, 0);

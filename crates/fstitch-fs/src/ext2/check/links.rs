@@ -15,7 +15,7 @@ use crate::ext2::layout::inode::{
     I_LINKS_COUNT, I_MODE, I_MTIME, I_SIZE, pointer_field,
 };
 use crate::ext2::layout::superblock::{ROOT_INO, S_FEATURE_RO_COMPAT};
-use crate::ext2::num::idx;
+use crate::ext2::num::{idx, pointer32};
 
 /// Judges every inode in use.
 pub(super) fn run(volume: &Volume<'_>, state: &mut State, orphans: &Orphans) -> Result<()> {
@@ -191,7 +191,7 @@ pub(super) fn write_directory(
     state: &mut State,
     ino: u32,
     parent: u32,
-    block: u32,
+    block: u64,
 ) -> Result<()> {
     let mut raw = vec![0; usize::from(volume.shape.inode_size)];
     let mut bytes = Parts::empty_block(volume, Some((ino, parent)));
@@ -204,7 +204,7 @@ pub(super) fn write_directory(
     }
     I_SIZE.put(&mut raw, volume.shape.block_size);
     I_BLOCKS.put(&mut raw, volume.shape.block_size / 512);
-    pointer_field(0).put(&mut raw, block);
+    pointer_field(0).put(&mut raw, pointer32(block));
     debug_assert!(raw.len() >= GOOD_OLD_SIZE);
     volume.write_inode(ino, &raw)?;
     state.inodes[idx(ino)] |= USED | super::state::DIRECTORY;

@@ -119,18 +119,18 @@ fn block_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u3
     let start = volume.shape.group_start(group);
     let len = idx(volume.shape.group_blocks(group));
     let mut map = Bitmap { bytes: &mut bytes, len, changed: false };
-    let owned = |state: &State, at: usize| state.used.word(u64::from(start) + wide(at));
+    let owned = |state: &State, at: usize| state.used.word(start + wide(at));
     for run in map.runs(true, |at| owned(state, at)) {
-        let first = start + small(run.0);
-        let text = format!("blocks {first}..{} are marked used, nothing owns them", first + small(run.1));
+        let first = start + wide(run.0);
+        let text = format!("blocks {first}..{} are marked used, nothing owns them", first + wide(run.1));
         if state.allowed("block-leaked", text) {
             map.put(run, false);
         }
     }
     for run in map.runs(false, |at| owned(state, at)) {
-        let first = start + small(run.0);
-        let text = format!("blocks {first}..{} are marked free, but have owners", first + small(run.1));
-        if (first..first + small(run.1)).all(|block| volume.source.block_moves(block)) {
+        let first = start + wide(run.0);
+        let text = format!("blocks {first}..{} are marked free, but have owners", first + wide(run.1));
+        if (first..first + wide(run.1)).all(|block| volume.source.block_moves(block)) {
             continue;
         }
         if state.corrupt("block-marked-free", text) {

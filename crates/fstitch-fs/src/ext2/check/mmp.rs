@@ -35,12 +35,12 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
 }
 
 /// Where the block is, if there is one: on the volume, and nothing else of its own.
-pub(super) fn place(volume: &Volume<'_>) -> Option<u32> {
+pub(super) fn place(volume: &Volume<'_>) -> Option<u64> {
     let shape = &volume.shape;
     if !shape.features.has_incompat(incompat::MMP) {
         return None;
     }
-    let block = u32::try_from(shape.mmp_block).ok().filter(|block| volume.is_valid(*block))?;
+    let block = Some(shape.mmp_block).filter(|&block| volume.is_valid(block))?;
     let groups: Vec<_> = volume.groups.iter().copied().map(Some).collect();
     (!OwnRuns::of(shape, &groups).meet(block, block + 1)).then_some(block)
 }

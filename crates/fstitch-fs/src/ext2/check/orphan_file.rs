@@ -19,7 +19,7 @@ enum Problem {
     /// Something that only giving it up mends.
     Hopeless(String),
     /// The end of this block, whose numbers are all 0.
-    Tail(u32, String),
+    Tail(u64, String),
 }
 
 /// Checks what the superblock says of an orphan file, and the file itself.
@@ -78,14 +78,14 @@ fn contents(volume: &Volume<'_>, ino: u32) -> Result<Option<Problem>> {
             (true, false) => "sum",
             (true, true) => continue,
         };
-        let block = u32::try_from(block.get()).expect("blocks of the volume have 32 bits");
+        let block = block.get();
         return Ok(Some(Problem::Tail(block, format!("block {at} of the orphan file has a wrong {tail}"))));
     }
     Ok(None)
 }
 
 /// Writes a block without numbers.
-fn write_empty(volume: &Volume<'_>, ino: u32, block: u32) -> Result<()> {
+fn write_empty(volume: &Volume<'_>, ino: u32, block: u64) -> Result<()> {
     let mut bytes = vec![0; volume.block_size()];
     let at = bytes.len() - ORPHAN_TAIL;
     Le::put_u32(&mut bytes, at, ORPHAN_MAGIC);

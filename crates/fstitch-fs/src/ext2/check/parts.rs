@@ -37,7 +37,7 @@ pub(super) struct Parts {
 
 enum Place {
     /// By file block number; 0 where there is none.
-    Blocks(Vec<u32>),
+    Blocks(Vec<u64>),
     /// Bytes of the inode.
     Inode(Vec<Range<usize>>),
 }
@@ -81,7 +81,7 @@ impl Parts {
     }
 
     /// The block of part `at`; 0 where there is none.
-    pub(super) fn block(&self, at: usize) -> u32 {
+    pub(super) fn block(&self, at: usize) -> u64 {
         match &self.place {
             Place::Blocks(blocks) => blocks.get(at).copied().unwrap_or(0),
             Place::Inode(_) => 0,
@@ -89,7 +89,7 @@ impl Parts {
     }
 
     /// The blocks, by file block number.
-    pub(super) fn blocks(&self) -> &[u32] {
+    pub(super) fn blocks(&self) -> &[u64] {
         match &self.place {
             Place::Blocks(blocks) => blocks,
             Place::Inode(_) => &[],
@@ -194,7 +194,7 @@ pub(super) fn blocks_max(volume: &Volume<'_>) -> u64 {
 }
 
 /// The blocks of a directory by file block number; 0 where there is none.
-fn blocks(volume: &Volume<'_>, state: &State, (ino, raw): (u32, &[u8])) -> Result<Vec<u32>> {
+fn blocks(volume: &Volume<'_>, state: &State, (ino, raw): (u32, &[u8])) -> Result<Vec<u64>> {
     let limit = blocks_max(volume);
     let mut list = Vec::new();
     if I_FLAGS.get(raw) & EXTENTS_FL != 0 {
@@ -215,7 +215,7 @@ fn idx_block(logical: u64) -> u32 {
     u32::try_from(logical).expect("file blocks of extents have 32 bits")
 }
 
-fn put(list: &mut Vec<u32>, logical: u64, block: u32) {
+fn put(list: &mut Vec<u64>, logical: u64, block: u64) {
     let at = idx64(logical);
     list.resize(list.len().max(at + 1), 0);
     list[at] = block;
@@ -223,7 +223,7 @@ fn put(list: &mut Vec<u32>, logical: u64, block: u32) {
 
 struct Pointers<'a> {
     state: &'a State,
-    list: &'a mut Vec<u32>,
+    list: &'a mut Vec<u64>,
     limit: u64,
 }
 
@@ -235,7 +235,7 @@ impl Visit for Pointers<'_> {
         if pointer.level > 0 {
             // A shared indirect block is damage that pass 1 reported; following it each time would let a
             // hostile volume make us walk for ever.
-            let shared = self.state.shared.get(u64::from(pointer.block));
+            let shared = self.state.shared.get(pointer.block);
             return Ok(if shared { Verdict::Skip } else { Verdict::Follow });
         }
         if pointer.logical < self.limit {

@@ -13,14 +13,14 @@ use super::supers::copies;
 use crate::ext2::layout::group::{BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
 use crate::ext2::layout::inode::{self, I_LINKS_COUNT, I_MODE};
 use crate::ext2::layout::superblock::{ROOT_INO, Superblock};
-use crate::ext2::num::idx;
+use crate::ext2::num::{idx, idx64};
 
 /// What a group has where.
-fn places(of: &GroupDescriptor) -> [u32; 3] {
+fn places(of: &GroupDescriptor) -> [u64; 3] {
     [of.block_bitmap, of.inode_bitmap, of.inode_table]
 }
 
-fn with_places(of: &GroupDescriptor, [block_bitmap, inode_bitmap, inode_table]: [u32; 3]) -> GroupDescriptor {
+fn with_places(of: &GroupDescriptor, [block_bitmap, inode_bitmap, inode_table]: [u64; 3]) -> GroupDescriptor {
     GroupDescriptor { block_bitmap, inode_bitmap, inode_table, ..*of }
 }
 
@@ -79,7 +79,7 @@ fn is_apart(volume: &Volume<'_>, group: u32, at: &GroupDescriptor) -> bool {
     let table = volume.shape.inode_table_blocks();
     let parts = |at: &GroupDescriptor| {
         [(at.block_bitmap, 1), (at.inode_bitmap, 1), (at.inode_table, table)]
-            .map(|(first, count)| (first, first.saturating_add(count)))
+            .map(|(first, count)| (first, first.saturating_add(u64::from(count))))
     };
     let mut others = (0..volume.shape.group_count()).zip(&volume.groups).filter(|(other, _)| *other != group);
     others.all(|(_, other)| {
@@ -91,18 +91,18 @@ fn is_apart(volume: &Volume<'_>, group: u32, at: &GroupDescriptor) -> bool {
 /// Groups of which something lies over something of another one, or of the volume's own.
 fn suspects(volume: &Volume<'_>) -> BTreeSet<u32> {
     let shape = &volume.shape;
-    let mut parts: Vec<(u32, u32, Option<u32>)> = Vec::new();
+    let mut parts: Vec<(u64, u64, Option<u32>)> = Vec::new();
     for (group, at) in (0..shape.group_count()).zip(&volume.groups) {
         let start = shape.group_start(group);
         let overhead = shape.group_overhead(group).min(shape.group_blocks(group));
-        parts.push((start, start + overhead, None));
+        parts.push((start, start + u64::from(overhead), None));
         parts.extend([at.block_bitmap, at.inode_bitmap].map(|block| (block, block + 1, Some(group))));
-        parts.push((at.inode_table, at.inode_table + shape.inode_table_blocks(), Some(group)));
+        parts.push((at.inode_table, at.inode_table + u64::from(shape.inode_table_blocks()), Some(group)));
     }
     parts.retain(|(start, end, _)| start < end);
     parts.sort_unstable();
     let mut found = BTreeSet::new();
-    let mut furthest: (u32, Option<u32>) = (0, None);
+    let mut furthest: (u64, Option<u32>) = (0, None);
     for (start, end, group) in parts {
         if start < furthest.0 {
             found.extend(group.into_iter().chain(furthest.1));
@@ -118,7 +118,7 @@ fn suspects(volume: &Volume<'_>) -> BTreeSet<u32> {
 fn better_places(
     volume: &Volume<'_>,
     group: u32,
-    (own, copy): (&GroupDescriptor, Option<[u32; 3]>),
+    (own, copy): (&GroupDescriptor, Option<[u64; 3]>),
     suspect: bool,
 ) -> Result<Option<GroupDescriptor>> {
     let differs = copy.is_some_and(|copy| copy != places(own));
@@ -191,7 +191,7 @@ fn is_rooted(volume: &Volume<'_>, group: u32, at: &GroupDescriptor) -> Result<bo
     }
     let (block, offset) = inode::place(&volume.shape, at.inode_table, ROOT_INO);
     let mut bytes = vec![0; volume.block_size()];
-    volume.read(u32::try_from(block.get()).unwrap_or(0), BlockKind::Inode, &mut bytes)?;
+    volume.read(block.get(), BlockKind::Inode, &mut bytes)?;
     Ok(FileKind::from_mode(I_MODE.get(&bytes[offset..])) == Some(FileKind::Directory))
 }
 
@@ -204,11 +204,13 @@ fn covers(volume: &Volume<'_>, group: u32, at: &GroupDescriptor) -> Result<bool>
     volume.read(at.block_bitmap, BlockKind::BlockBitmap, &mut bits)?;
     let (start, blocks) = (shape.group_start(group), shape.group_blocks(group));
     let mut wanted = vec![0; bits.len()];
-    let own = (0..shape.group_overhead(group).min(blocks)).map(|bit| start + bit);
+    let own = (0..shape.group_overhead(group).min(blocks)).map(|bit| start + u64::from(bit));
     let parts = [at.block_bitmap, at.inode_bitmap].into_iter();
-    let table = at.inode_table..at.inode_table + shape.inode_table_blocks();
-    for block in own.chain(parts).chain(table).filter(|block| (start..start + blocks).contains(block)) {
-        put_bit(&mut wanted, idx(block - start), true);
+    let table = at.inode_table..at.inode_table + u64::from(shape.inode_table_blocks());
+    for block in
+        own.chain(parts).chain(table).filter(|block| (start..start + u64::from(blocks)).contains(block))
+    {
+        put_bit(&mut wanted, idx64(block - start), true);
     }
     (idx(blocks)..bits.len() * 8).for_each(|bit| put_bit(&mut wanted, bit, true));
     Ok(bits.iter().zip(&wanted).all(|(&bits, &wanted)| bits & wanted == wanted))
@@ -227,7 +229,11 @@ fn agreed(volume: &Volume<'_>, at: &GroupDescriptor) -> Result<u32> {
     for no in 0..used {
         let within = no % shape.inodes_per_block();
         if within == 0 {
-            volume.read(at.inode_table + no / shape.inodes_per_block(), BlockKind::Inode, &mut block)?;
+            volume.read(
+                at.inode_table + u64::from(no / shape.inodes_per_block()),
+                BlockKind::Inode,
+                &mut block,
+            )?;
         }
         let raw = &block[idx(within) * usize::from(shape.inode_size)..];
         agreed += u32::from(bit(&bits, idx(no)) == (I_LINKS_COUNT.get(raw) != 0));
@@ -236,23 +242,23 @@ fn agreed(volume: &Volume<'_>, at: &GroupDescriptor) -> Result<u32> {
 }
 
 /// Where makers of volumes put things: behind the copy of superblock and descriptors, or by kinds for some groups together.
-fn layouts(shape: &Superblock, group: u32) -> [[u32; 3]; 3] {
-    let first = shape.group_start(group) + shape.group_overhead(group);
-    let together = 1 << shape.log_groups_per_flex.min(16);
+fn layouts(shape: &Superblock, group: u32) -> [[u64; 3]; 3] {
+    let first = shape.group_start(group) + u64::from(shape.group_overhead(group));
+    let together: u32 = 1 << shape.log_groups_per_flex.min(16);
     let flex = group / together * together;
-    let (at, of) = (group - flex, together.min(shape.group_count()));
-    let start = shape.group_start(flex) + shape.group_overhead(flex);
-    let table = u64::from(start) + 2 * u64::from(of) + u64::from(at) * u64::from(shape.inode_table_blocks());
+    let (at, of) = (u64::from(group - flex), u64::from(together.min(shape.group_count())));
+    let start = shape.group_start(flex) + u64::from(shape.group_overhead(flex));
+    let tables = at * u64::from(shape.inode_table_blocks());
     let apart = [first, first + 1, first + 2];
-    let packed = [start + at, start.saturating_add(of + at), u32::try_from(table).unwrap_or(u32::MAX)];
+    let packed = [start + at, start + of + at, start + 2 * of + tables];
     // mke2fs leaves room for the groups that a volume may grow by.
-    let spread = start.saturating_add(2 * together).saturating_add(at * shape.inode_table_blocks());
-    let spread = [start + at, start.saturating_add(together + at), spread];
+    let room = u64::from(together);
+    let spread = [start + at, start + room + at, start + 2 * room + tables];
     [apart, packed, spread]
 }
 
 /// The same, and with only one of the three there.
-fn usual(shape: &Superblock, group: u32, own: &GroupDescriptor) -> Vec<[u32; 3]> {
+fn usual(shape: &Superblock, group: u32, own: &GroupDescriptor) -> Vec<[u64; 3]> {
     let whole = layouts(shape, group);
     let single = whole.iter().flat_map(|places| {
         (0..3).map(|part| {
@@ -267,12 +273,12 @@ fn usual(shape: &Superblock, group: u32, own: &GroupDescriptor) -> Vec<[u32; 3]>
 /// Copies of descriptors, of which the last block read is kept.
 #[derive(Default)]
 struct Copies {
-    held: Option<(u32, Vec<u8>)>,
+    held: Option<(u64, Vec<u8>)>,
 }
 
 impl Copies {
     /// What the first copy of a descriptor says of places, if there is one, and it is not damaged.
-    fn of(&mut self, volume: &Volume<'_>, group: u32) -> Result<Option<[u32; 3]>> {
+    fn of(&mut self, volume: &Volume<'_>, group: u32) -> Result<Option<[u64; 3]>> {
         let shape = &volume.shape;
         let Some((block, offset)) = copies(shape, group).next() else { return Ok(None) };
         if self.held.as_ref().is_none_or(|(held, _)| *held != block) {

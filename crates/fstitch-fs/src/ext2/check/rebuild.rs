@@ -49,13 +49,13 @@ pub(super) fn squeeze(
 /// Where nodes go.
 struct Room {
     /// Blocks that have nodes now.
-    blocks: Vec<u32>,
+    blocks: Vec<u64>,
     /// Blocks of the same inode to be taken where none is free.
-    own: Vec<u32>,
+    own: Vec<u64>,
 }
 
 impl Room {
-    fn take(&mut self, volume: &Volume<'_>, state: &mut State) -> Result<Option<u32>> {
+    fn take(&mut self, volume: &Volume<'_>, state: &mut State) -> Result<Option<u64>> {
         let block = allocate(volume, state)?.or_else(|| self.own.pop());
         self.blocks.extend(block);
         Ok(block)
@@ -127,7 +127,7 @@ fn merged(extents: &[Extent]) -> Vec<Extent> {
             Some(last)
                 if last.unwritten == extent.unwritten
                     && last.end() == u64::from(extent.block)
-                    && last.start + last.len == extent.start
+                    && last.start + u64::from(last.len) == extent.start
                     && last.len + extent.len <= most =>
             {
                 last.len += extent.len;
@@ -147,13 +147,13 @@ mod tests {
         let at = |block, start, len, unwritten| Extent { block, len, start, unwritten };
         let all = [at(0, 10, 2, false), at(2, 12, 3, false), at(5, 15, 1, true), at(7, 16, 1, true)];
         assert_eq!(merged(&all), [at(0, 10, 5, false), at(5, 15, 1, true), at(7, 16, 1, true)]);
-        let long = [at(0, 10, WRITTEN_MAX, false), at(WRITTEN_MAX, 10 + WRITTEN_MAX, 1, false)];
+        let long = [at(0, 10, WRITTEN_MAX, false), at(WRITTEN_MAX, 10 + u64::from(WRITTEN_MAX), 1, false)];
         assert_eq!(merged(&long), long);
     }
 
     #[test]
     fn the_longest_extents_stay_in_order() {
-        let at = |block, len| Extent { block, len, start: 10 + block, unwritten: false };
+        let at = |block, len| Extent { block, len, start: 10 + u64::from(block), unwritten: false };
         let all = vec![at(0, 1), at(2, 5), at(9, 2), at(20, 9), at(40, 1)];
         assert_eq!(longest(all.clone(), 3), [at(2, 5), at(9, 2), at(20, 9)]);
         assert_eq!(longest(all.clone(), 9), all);

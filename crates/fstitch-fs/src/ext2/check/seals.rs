@@ -15,7 +15,7 @@ use crate::ext2::layout::dirent::{D_INODE, rec_len};
 use crate::ext2::layout::group::{BG_FLAGS, BG_ITABLE_UNUSED, BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
 use crate::ext2::layout::inode::{self, I_GENERATION};
 use crate::ext2::layout::superblock::SUPERBLOCK_SIZE;
-use crate::ext2::num::idx;
+use crate::ext2::num::{idx, low32};
 
 /// Where the numbers of entries are in the root of an index, and in its other blocks.
 const ROOT_COUNTS: usize = 32;
@@ -88,8 +88,8 @@ impl Volume<'_> {
     }
 
     /// Whether the sum of an attribute block is right.
-    pub(super) fn attribute_sum_matches(&self, block: u32, bytes: &[u8]) -> bool {
-        !self.compares() || self.shape.sums.are_attributes_right(u64::from(block), bytes)
+    pub(super) fn attribute_sum_matches(&self, block: u64, bytes: &[u8]) -> bool {
+        !self.compares() || self.shape.sums.are_attributes_right(block, bytes)
     }
 
     /// Whether the sum of a block of the orphan file is right: 0 where there are none, for others compare the whole block.
@@ -220,11 +220,13 @@ impl Volume<'_> {
             Map::Blocks => {
                 let (start, count) = (self.shape.group_start(group), self.shape.group_blocks(group));
                 let at = &self.groups[idx(group)];
-                let table = at.inode_table..at.inode_table + self.shape.inode_table_blocks();
+                let table = at.inode_table..at.inode_table + u64::from(self.shape.inode_table_blocks());
                 let parts = [at.block_bitmap, at.inode_bitmap].into_iter().chain(table);
-                let here = parts.filter(|block| (start..start + count).contains(block));
+                let here = parts.filter(|block| (start..start + u64::from(count)).contains(block));
                 let overhead = 0..self.shape.group_overhead(group).min(count);
-                overhead.chain(here.map(|block| block - start)).for_each(|at| put_bit(bytes, idx(at), true));
+                overhead
+                    .chain(here.map(|block| low32(block - start)))
+                    .for_each(|at| put_bit(bytes, idx(at), true));
                 count
             }
             Map::Inodes => self.shape.inodes_per_group,
@@ -292,7 +294,7 @@ impl Volume<'_> {
         (ino - 1) % self.shape.inodes_per_group >= self.table_used(self.shape.group_of_inode(ino))
     }
 
-    fn bitmap_place(&self, group: u32, map: Map) -> (u32, BlockKind) {
+    fn bitmap_place(&self, group: u32, map: Map) -> (u64, BlockKind) {
         let descriptor = &self.groups[idx(group)];
         match map {
             Map::Blocks => (descriptor.block_bitmap, BlockKind::BlockBitmap),
@@ -301,7 +303,7 @@ impl Volume<'_> {
     }
 
     /// Writes an extent node.
-    pub(super) fn write_node(&self, block: u32, owner: InodeSums, bytes: &mut [u8]) -> Result<()> {
+    pub(super) fn write_node(&self, block: u64, owner: InodeSums, bytes: &mut [u8]) -> Result<()> {
         if let Some(sum) = owner.extent_node(bytes) {
             place(bytes, sum);
         }
@@ -309,7 +311,7 @@ impl Volume<'_> {
     }
 
     /// Writes a block of a directory: a leaf has a tail already, if there are sums.
-    pub(super) fn write_leaf(&self, block: u32, owner: InodeSums, bytes: &mut [u8]) -> Result<()> {
+    pub(super) fn write_leaf(&self, block: u64, owner: InodeSums, bytes: &mut [u8]) -> Result<()> {
         if let Some(sum) = owner.directory_leaf(bytes) {
             debug_assert!(has_directory_tail(bytes), "a leaf has a tail");
             place(bytes, sum);
@@ -318,7 +320,7 @@ impl Volume<'_> {
     }
 
     /// Writes a block of a directory's index.
-    pub(super) fn write_index(&self, block: u32, owner: InodeSums, bytes: &mut [u8]) -> Result<()> {
+    pub(super) fn write_index(&self, block: u64, owner: InodeSums, bytes: &mut [u8]) -> Result<()> {
         if let Some(sum) = counts(bytes).and_then(|counts| owner.directory_index(bytes, counts)) {
             place(bytes, sum);
         }
@@ -326,16 +328,16 @@ impl Volume<'_> {
     }
 
     /// Writes a block of the orphan file.
-    pub(super) fn write_orphans(&self, block: u32, owner: InodeSums, bytes: &mut [u8]) -> Result<()> {
-        if let Some(sum) = owner.orphan_block(u64::from(block), bytes) {
+    pub(super) fn write_orphans(&self, block: u64, owner: InodeSums, bytes: &mut [u8]) -> Result<()> {
+        if let Some(sum) = owner.orphan_block(block, bytes) {
             place(bytes, sum);
         }
         self.write(block, BlockKind::Data, bytes)
     }
 
     /// Writes an attribute block.
-    pub(super) fn write_attributes(&self, block: u32, bytes: &mut [u8]) -> Result<()> {
-        self.shape.sums.seal_attributes(u64::from(block), bytes);
+    pub(super) fn write_attributes(&self, block: u64, bytes: &mut [u8]) -> Result<()> {
+        self.shape.sums.seal_attributes(block, bytes);
         self.write(block, BlockKind::Attribute, bytes)
     }
 
@@ -344,10 +346,10 @@ impl Volume<'_> {
         if self.has_sums() { DIRECTORY_TAIL } else { 0 }
     }
 
-    fn place(&self, ino: u32) -> (u32, usize) {
+    fn place(&self, ino: u32) -> (u64, usize) {
         let group = idx(self.shape.group_of_inode(ino));
         let (block, offset) = inode::place(&self.shape, self.groups[group].inode_table, ino);
-        (u32::try_from(block.get()).expect("tables are inside the volume"), offset)
+        (block.get(), offset)
     }
 
     /// The bytes of inode `ino`, which must exist.
@@ -358,12 +360,12 @@ impl Volume<'_> {
         Ok(bytes[offset..offset + usize::from(self.shape.inode_size)].to_vec())
     }
 
-    pub(super) fn read(&self, block: u32, kind: BlockKind, into: &mut [u8]) -> Result<()> {
-        self.source.read(BlockNo(u64::from(block)), kind, into)
+    pub(super) fn read(&self, block: u64, kind: BlockKind, into: &mut [u8]) -> Result<()> {
+        self.source.read(BlockNo(block), kind, into)
     }
 
     /// Writes what has no sum of its own, or has it already.
-    pub(super) fn write(&self, block: u32, kind: BlockKind, data: &[u8]) -> Result<()> {
-        self.source.write(BlockNo(u64::from(block)), kind, data)
+    pub(super) fn write(&self, block: u64, kind: BlockKind, data: &[u8]) -> Result<()> {
+        self.source.write(BlockNo(block), kind, data)
     }
 }

@@ -39,11 +39,11 @@ impl Volume<'_> {
     }
 
     pub(super) fn blocks(&self) -> u64 {
-        u64::from(self.shape.blocks_count)
+        self.shape.blocks_count
     }
 
     /// Whether a pointer may point at `block`.
-    pub(super) fn is_valid(&self, block: u32) -> bool {
+    pub(super) fn is_valid(&self, block: u64) -> bool {
         block >= self.shape.first_data_block().max(1) && block < self.shape.blocks_count
     }
 }
@@ -126,7 +126,7 @@ pub(super) struct State {
     /// (parent, child) for each name of a directory.
     pub(super) edges: Vec<(u32, u32)>,
     /// Extended attribute blocks.
-    pub(super) xattrs: BTreeMap<u32, XattrUse>,
+    pub(super) xattrs: BTreeMap<u64, XattrUse>,
     /// Inodes that hold values of attributes.
     pub(super) value_inodes: BTreeSet<u32>,
     /// How many entries refer to inodes for their values.
@@ -281,8 +281,7 @@ impl State {
     }
 
     /// Notes a claim of `block`, which must be valid; false when it had an owner already.
-    pub(super) fn claim(&mut self, block: u32) -> bool {
-        let block = u64::from(block);
+    pub(super) fn claim(&mut self, block: u64) -> bool {
         if !self.used.set(block) {
             return true;
         }
@@ -291,8 +290,8 @@ impl State {
     }
 
     /// Notes a claim of `count` blocks, if none of them has an owner yet; else false, and nothing is noted.
-    pub(super) fn claim_run(&mut self, first: u32, count: u32) -> bool {
-        self.used.set_run(u64::from(first), u64::from(count))
+    pub(super) fn claim_run(&mut self, first: u64, count: u32) -> bool {
+        self.used.set_run(first, u64::from(count))
     }
 
     /// Counts entries of attributes whose values are in these inodes.
@@ -330,12 +329,12 @@ impl State {
     }
 
     /// Whether block `at` has an owner, or will have been found to have one.
-    pub(super) fn is_owned(&self, at: u32) -> bool {
-        self.has_owner(at) || self.owned_later.as_ref().is_some_and(|owned| owned.get(u64::from(at)))
+    pub(super) fn is_owned(&self, at: u64) -> bool {
+        self.has_owner(at) || self.owned_later.as_ref().is_some_and(|owned| owned.get(at))
     }
 
     /// Whether block `at` has an owner.
-    pub(super) fn has_owner(&self, at: u32) -> bool {
-        self.used.get(u64::from(at))
+    pub(super) fn has_owner(&self, at: u64) -> bool {
+        self.used.get(at)
     }
 }

@@ -19,7 +19,7 @@ use crate::ext2::layout::superblock::{
     GROUP_QUOTA_INO, S_PRJ_QUOTA_INUM, S_RESERVED_GDT_BLOCKS, S_REV_LEVEL, S_USR_QUOTA_INUM, SUPERBLOCK_OFFSET, USER_QUOTA_INO,
     SUPERBLOCK_SIZE, Superblock,
 };
-use crate::ext2::num::{idx, wide};
+use crate::ext2::num::{idx, pointer32, wide};
 use crate::ext2::view::BlockView;
 
 /// Blocks of a group as the makers of volumes have them at most: a count of them has 16 bits.
@@ -211,7 +211,7 @@ pub(super) fn open<'a>(
             volume.read(block, BlockKind::GroupDescriptor, &mut table)?;
         }
         let raw = &table[offset..offset + volume.shape.descriptor_size()];
-        let at = BlockNo(u64::from(block));
+        let at = BlockNo(block);
         let problem = match GroupDescriptor::parse_unsummed(raw, group, &volume.shape, at) {
             Ok(found) if volume.descriptor_sum_matches(group, raw) => {
                 volume.groups.push(found);
@@ -254,7 +254,7 @@ fn other_descriptor(volume: &Volume<'_>, raw: &[u8], group: u32) -> Result<Optio
             return Ok(Some(GroupDescriptor { block_bitmap, inode_bitmap, inode_table, ..believed }));
         }
     }
-    let first = shape.group_start(group) + shape.group_overhead(group);
+    let first = shape.group_start(group) + u64::from(shape.group_overhead(group));
     let candidates = [
         believed,
         GroupDescriptor { block_bitmap: first, ..believed },
@@ -278,17 +278,17 @@ fn other_descriptor(volume: &Volume<'_>, raw: &[u8], group: u32) -> Result<Optio
 }
 
 /// Where copies of the descriptor of `group` are, the first one first.
-pub(super) fn copies(shape: &Superblock, group: u32) -> impl Iterator<Item = (u32, usize)> + '_ {
+pub(super) fn copies(shape: &Superblock, group: u32) -> impl Iterator<Item = (u64, usize)> + '_ {
     let per_block = shape.descriptors_per_block();
     let (index, (_, offset)) = (group / per_block, shape.descriptor_place(group));
     let is_packed = index < shape.packed_descriptor_blocks();
     let first = index * per_block;
     let packed = (1..shape.group_count()).filter(move |&holder| is_packed && shape.has_superblock(holder));
-    let packed = packed.map(move |holder| (shape.group_start(holder) + 1 + index, offset));
+    let packed = packed.map(move |holder| (shape.group_start(holder) + 1 + u64::from(index), offset));
     let meta = [first + 1, first + per_block - 1].into_iter();
     let meta = meta.filter(move |&holder| !is_packed && holder < shape.group_count());
     packed.chain(
-        meta.map(move |holder| (shape.group_start(holder) + u32::from(shape.has_superblock(holder)), offset)),
+        meta.map(move |holder| (shape.group_start(holder) + u64::from(shape.has_superblock(holder)), offset)),
     )
 }
 
@@ -397,7 +397,7 @@ fn resize_problem(volume: &Volume<'_>) -> Result<Option<String>> {
     let raw = volume.read_inode(RESIZE_INO)?;
     let root = pointer_field(DOUBLE_INDIRECT).get(&raw);
     let others = (0..POINTERS).any(|at| at != DOUBLE_INDIRECT && pointer_field(at).get(&raw) != 0);
-    if I_MODE.get(&raw) & 0xf000 != 0x8000 || others || !volume.is_valid(root) {
+    if I_MODE.get(&raw) & 0xf000 != 0x8000 || others || !volume.is_valid(u64::from(root)) {
         return Ok(Some("the resize inode is damaged".into()));
     }
     let shape = &volume.shape;
@@ -409,14 +409,17 @@ fn resize_problem(volume: &Volume<'_>) -> Result<Option<String>> {
     }
     let copies: Vec<u32> = (1..shape.group_count()).filter(|&g| shape.has_superblock(g)).collect();
     let per_block = shape.pointers_per_block();
+    if shape.blocks_count > u64::from(u32::MAX) {
+        return Ok(Some("the volume is too large for a resize inode".into()));
+    }
     let mut found = vec![0; volume.block_size()];
-    volume.read(root, BlockKind::Indirect, &mut found)?;
+    volume.read(u64::from(root), BlockKind::Indirect, &mut found)?;
     let mut expected = vec![0; volume.block_size()];
     let reserved = u32::from(shape.reserved_gdt_blocks);
-    let primary = |i: u32| shape.first_data_block() + 1 + shape.descriptor_blocks() + i;
+    let primary = |i: u32| shape.first_data_block() + 1 + u64::from(shape.descriptor_blocks()) + u64::from(i);
     for i in 0..reserved {
         let slot = (shape.descriptor_blocks() + i) % per_block;
-        Le::put_u32(&mut expected, 4 * idx(slot), primary(i));
+        Le::put_u32(&mut expected, 4 * idx(slot), pointer32(primary(i)));
     }
     if found != expected {
         return Ok(Some("the resize inode does not list the reserved descriptor blocks".into()));
@@ -425,7 +428,11 @@ fn resize_problem(volume: &Volume<'_>) -> Result<Option<String>> {
         volume.read(primary(i), BlockKind::Indirect, &mut found)?;
         expected.fill(0);
         for (at, group) in copies.iter().enumerate().take(idx(per_block)) {
-            Le::put_u32(&mut expected, 4 * at, primary(i) + group * shape.blocks_per_group);
+            Le::put_u32(
+                &mut expected,
+                4 * at,
+                pointer32(primary(i) + u64::from(*group) * u64::from(shape.blocks_per_group)),
+            );
         }
         if found != expected {
             let block = primary(i);

@@ -79,7 +79,7 @@ fn read_entries(
 
 impl Tree {
     /// Reads the index of a directory with these blocks.
-    pub(super) fn read(volume: &Volume<'_>, blocks: &[u32]) -> std::result::Result<Self, Result<String>> {
+    pub(super) fn read(volume: &Volume<'_>, blocks: &[u64]) -> std::result::Result<Self, Result<String>> {
         let problem = |text: String| Ok(text);
         let mut bytes = vec![0; volume.block_size()];
         let root = blocks.first().copied().filter(|&block| block != 0);
@@ -114,7 +114,7 @@ impl Tree {
     fn enter(
         &mut self,
         volume: &Volume<'_>,
-        blocks: &[u32],
+        blocks: &[u64],
         entries: &[(u32, usize)],
         (levels, high): (u8, u32),
     ) -> std::result::Result<(), Result<String>> {
@@ -134,7 +134,7 @@ impl Tree {
     fn read_node(
         &self,
         volume: &Volume<'_>,
-        blocks: &[u32],
+        blocks: &[u64],
         at: usize,
         low: u32,
     ) -> std::result::Result<Vec<(u32, usize)>, Result<String>> {

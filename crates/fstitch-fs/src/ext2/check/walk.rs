@@ -4,13 +4,13 @@ use fstitch_core::{BlockKind, Le, Result};
 
 use super::state::Volume;
 use crate::ext2::layout::inode::{DIRECT, POINTERS, pointer_field};
-use crate::ext2::num::{idx, wide};
+use crate::ext2::num::{idx, pointer32, wide};
 
 /// A pointer met on the way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pointer {
     /// What it points at; never 0.
-    pub(super) block: u32,
+    pub(super) block: u64,
     /// Levels of pointers below: 0 for data.
     pub(super) level: u32,
     /// The first file block that it covers.
@@ -25,7 +25,7 @@ pub(super) enum Verdict {
     /// Leave it, and do not look behind it.
     Skip,
     /// Replace it (by 0 to clear it), and do not look behind it.
-    Set(u32),
+    Set(u64),
 }
 
 /// Judges each pointer. An implementation must not answer [`Verdict::Follow`] for the same indirect block
@@ -45,9 +45,9 @@ pub(super) fn walk(volume: &Volume<'_>, raw: &mut [u8], visit: &mut dyn Visit) -
         let level = u32::try_from(at.saturating_sub(DIRECT - 1)).expect("at most three");
         let block = pointer_field(at).get(raw);
         if block != 0
-            && let Some(new) = follow(volume, Pointer { block, level, logical }, visit)?
+            && let Some(new) = follow(volume, Pointer { block: u64::from(block), level, logical }, visit)?
         {
-            pointer_field(at).put(raw, new);
+            pointer_field(at).put(raw, pointer32(new));
             changed = true;
         }
         logical += per_block.pow(level);
@@ -56,7 +56,7 @@ pub(super) fn walk(volume: &Volume<'_>, raw: &mut [u8], visit: &mut dyn Visit) -
 }
 
 /// Judges one pointer and what is behind it; its replacement, if any.
-fn follow(volume: &Volume<'_>, pointer: Pointer, visit: &mut dyn Visit) -> Result<Option<u32>> {
+fn follow(volume: &Volume<'_>, pointer: Pointer, visit: &mut dyn Visit) -> Result<Option<u64>> {
     match visit.visit(volume, pointer)? {
         Verdict::Skip => return Ok(None),
         Verdict::Set(new) => return Ok(Some(new)),
@@ -74,9 +74,9 @@ fn follow(volume: &Volume<'_>, pointer: Pointer, visit: &mut dyn Visit) -> Resul
             continue;
         }
         let logical = pointer.logical + wide(slot) * step;
-        let next = Pointer { block, level: pointer.level - 1, logical };
+        let next = Pointer { block: u64::from(block), level: pointer.level - 1, logical };
         if let Some(new) = follow(volume, next, visit)? {
-            Le::put_u32(&mut bytes, slot * 4, new);
+            Le::put_u32(&mut bytes, slot * 4, pointer32(new));
             changed = true;
         }
     }

@@ -20,7 +20,7 @@ use super::{DirMemory, Ext2, Inode};
 use crate::ext2::layout::dirent::{self, D_REC_LEN, ENTRY_MIN, HEADER, NAME_MAX, entry_size, rec_len_field};
 use crate::ext2::layout::feature::incompat;
 use crate::ext2::memory::name_key;
-use crate::ext2::num::{low32, small, wide};
+use crate::ext2::num::{low32, wide};
 use crate::uhfs::AttrChange;
 
 /// A new name.
@@ -137,7 +137,7 @@ impl Ext2 {
         if !sized.is_empty() {
             links = sized;
         }
-        let no = small(block.no().index());
+        let no = block.no().get();
         self.memory.set_links(no, links, &self.cache);
         let mut memory = self.dir_memory(dir)?;
         memory.rooms.push();
@@ -209,7 +209,7 @@ impl Ext2 {
             index.insert(new.name, position);
         }
         drop(memory);
-        let mut reachable = self.memory.links(small(block.no().index()));
+        let mut reachable = self.memory.links(block.no().get());
         reachable.push(named);
         Ok(reachable)
     }
@@ -254,8 +254,8 @@ impl Entry {
 }
 
 /// The block that a slot is in, for those who know only its number.
-pub(super) fn slot_block(block: BlockNo) -> u32 {
-    small(block.index())
+pub(super) fn slot_block(block: BlockNo) -> u64 {
+    block.get()
 }
 
 #[cfg(test)]

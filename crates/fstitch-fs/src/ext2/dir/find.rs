@@ -175,13 +175,13 @@ impl Ext2 {
     fn list_along(&self, dir: &Inode, cookie: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         let block_size = u64::from(self.sb.block_size);
         let owner = dir.owner();
-        let list: Arc<[u32]> = self.dir_memory(dir)?.list().into();
+        let list: Arc<[u64]> = self.dir_memory(dir)?.list().into();
         let first = idx64((cookie / block_size).min(dir.dir_blocks(self)));
         for (at, &no) in list.iter().enumerate().skip(first) {
             if no == 0 {
                 continue;
             }
-            let block = BlockNo(u64::from(no));
+            let block = BlockNo(no);
             let bytes = self.dir_block(owner, no)?.snapshot();
             for entry in self.entries(&bytes, block) {
                 let entry = entry?;

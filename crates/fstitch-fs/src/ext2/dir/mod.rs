@@ -33,7 +33,7 @@ use fstitch_patch::Block;
 
 use super::inode::Inode;
 use super::layout::dirent::{self, Entries};
-use super::num::{idx64, small, wide};
+use super::num::wide;
 use super::volume::Ext2;
 
 pub(super) use add::NewName;
@@ -46,7 +46,7 @@ pub(super) use split::SPLIT_BLOCKS;
 #[derive(Debug, Default)]
 pub(super) struct DirMemory {
     /// The directory's blocks on the volume, 0 for a hole; `None` until first used.
-    blocks: Option<Vec<u32>>,
+    blocks: Option<Vec<u64>>,
     rooms: Rooms,
     /// Where in blocks there is room.
     last: Last,
@@ -66,7 +66,7 @@ pub(super) struct DirMemory {
 }
 
 impl DirMemory {
-    fn list(&self) -> &[u32] {
+    fn list(&self) -> &[u64] {
         self.blocks.as_deref().unwrap_or_default()
     }
 
@@ -79,9 +79,9 @@ impl DirMemory {
     /// The position of the volume's block `no` in the directory.
     fn position(&self, no: BlockNo) -> Option<usize> {
         let list = self.list();
-        let is_at = |at: usize| list.get(at).is_some_and(|&block| u64::from(block) == no.get());
+        let is_at = |at: usize| list.get(at).is_some_and(|&block| block == no.get());
         let found = self.found.iter().copied().find(|&at| is_at(at));
-        found.or_else(|| list.iter().position(|&block| u64::from(block) == no.get()))
+        found.or_else(|| list.iter().position(|&block| block == no.get()))
     }
 
     /// The room found last, in block `at`, was taken except for `rest`.
@@ -132,9 +132,9 @@ impl Ext2 {
         let mut at = 0;
         while at < count {
             let extent = self.map_run(dir, at, count - at)?;
-            let run = 0..small(idx64(extent.count));
+            let run = 0..extent.count;
             match extent.start {
-                Some(start) => blocks.extend(run.map(|step| small(start.index()) + step)),
+                Some(start) => blocks.extend(run.map(|step| start.get() + step)),
                 None => blocks.extend(run.map(|_| 0)),
             }
             at += extent.count;
@@ -145,15 +145,15 @@ impl Ext2 {
         Ok(())
     }
 
-    fn dir_block(&self, owner: u64, no: u32) -> Result<Block> {
-        self.cache.read_owned(BlockNo(u64::from(no)), BlockKind::Directory, owner)
+    fn dir_block(&self, owner: u64, no: u64) -> Result<Block> {
+        self.cache.read_owned(BlockNo(no), BlockKind::Directory, owner)
     }
 
     /// The newest contents of block `at` of the directory; `None` for a hole.
     fn dir_bytes(&self, memory: &DirMemory, at: usize) -> Result<Option<(BlockNo, Arc<BlockBuf>)>> {
         match memory.list()[at] {
             0 => Ok(None),
-            no => Ok(Some((BlockNo(u64::from(no)), self.dir_block(memory.owner, no)?.snapshot()))),
+            no => Ok(Some((BlockNo(no), self.dir_block(memory.owner, no)?.snapshot()))),
         }
     }
 

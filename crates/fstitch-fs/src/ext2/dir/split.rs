@@ -36,7 +36,7 @@ use super::{DirMemory, Ext2, Inode};
 use crate::ext2::layout::dirent::{ENTRY_MIN, EntryView, HEADER};
 use crate::ext2::layout::index::{self, IndexEntry, NODE_ENTRIES, ROOT_ENTRIES, Root};
 use crate::ext2::layout::inode::I_FLAGS;
-use crate::ext2::num::{idx64, small, wide};
+use crate::ext2::num::{idx64, wide};
 use crate::uhfs::{Allocation, AttrChange};
 
 /// Blocks that a split dirties at most beside those of any new name. The deepest index that is full at all levels but the root: three
@@ -294,7 +294,7 @@ impl Ext2 {
         for ((allocation, block), contents) in blocks.into_iter().zip(contents) {
             let init = self.cache.lock().init(&block, Arc::new(contents), &allocation.reuse);
             links.extend(self.attach_run(dir, allocation, &[init])?);
-            numbers.push(small(block.no().index()));
+            numbers.push(block.no().get());
         }
         let change = AttrChange { size: Some(size), ..AttrChange::default() };
         links.extend(self.change_attr(dir, &change, &links)?);

@@ -33,7 +33,7 @@ impl Ext2 {
         inode.outstanding += 1;
         Ok(Allocation {
             index,
-            start: BlockNo(u64::from(run.start)),
+            start: BlockNo(run.start),
             count: u64::from(run.count),
             reuse: run.reuse,
             bits: run.bits,
@@ -57,7 +57,7 @@ impl Ext2 {
             self.drop_spare_nodes(inode);
             return Err(error);
         }
-        inode.last = Some((index + u64::from(run.count), run.start + run.count));
+        inode.last = Some((index + u64::from(run.count), run.start + u64::from(run.count)));
         Ok(run)
     }
 

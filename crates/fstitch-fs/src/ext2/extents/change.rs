@@ -14,7 +14,6 @@ use crate::ext2::alloc::{Goal, Run};
 use crate::ext2::inode::Inode;
 use crate::ext2::layout::extent::{Node, block_max};
 use crate::ext2::layout::inode::{I_FLAGS, POINTERS, pointer_bytes, pointer_field, words};
-use crate::ext2::num::small;
 use crate::ext2::volume::Ext2;
 
 /// Nodes of an inode's tree in the cache, and blocks for new ones.
@@ -28,7 +27,7 @@ pub(super) struct CachedNodes<'a> {
 }
 
 impl Nodes for CachedNodes<'_> {
-    fn read(&mut self, block: u32, depth: u16, range: &Range<u64>) -> Result<Node> {
+    fn read(&mut self, block: u64, depth: u16, range: &Range<u64>) -> Result<Node> {
         if self.used.iter().any(|run| run.start == block) {
             return Err(damaged(Some(block), "it is in a tree, and was free"));
         }
@@ -36,7 +35,7 @@ impl Nodes for CachedNodes<'_> {
         Node::parse(&bytes, &expected(self.volume.sb.blocks_count, block, depth, range))
     }
 
-    fn take(&mut self) -> Result<u32> {
+    fn take(&mut self) -> Result<u64> {
         let run = self.spare.pop().ok_or(Errno::NOSPC)?;
         let block = run.start;
         self.used.push(run);
@@ -51,7 +50,7 @@ impl Nodes for CachedNodes<'_> {
 /// A changed node.
 pub(super) struct Image {
     pub(super) block: Block,
-    pub(super) no: u32,
+    pub(super) no: u64,
     /// Its bytes, and those of them that differ. A new one is all of a block.
     pub(super) bytes: BlockBuf,
     pub(super) differs: Range<usize>,
@@ -73,7 +72,7 @@ pub(super) struct Changed {
     /// By node.
     pub(super) by_node: BTreeMap<At, PatchId>,
     /// Nodes given up, with those that pointed at them.
-    pub(super) freed: BTreeMap<u32, At>,
+    pub(super) freed: BTreeMap<u64, At>,
     pub(super) lost: Vec<Lost>,
     /// Nodes made.
     pub(super) made: u32,
@@ -181,7 +180,7 @@ impl Ext2 {
     fn images(&self, tree: &mut Tree<CachedNodes<'_>>) -> Result<Vec<Image>> {
         let mut images = Vec::new();
         for (&no, held) in tree.nodes.iter().filter(|(_, held)| held.is_changed) {
-            let at = BlockNo(u64::from(no));
+            let at = BlockNo(no);
             if held.is_new {
                 let mut bytes = BlockBuf::zeroed(self.block_size());
                 held.node.encode_into(&mut bytes);
@@ -289,6 +288,6 @@ pub(in crate::ext2) fn root_over(root: &Node, before: &[u32; POINTERS]) -> [u32;
 }
 
 /// A block's number as a file's map has it.
-pub(super) fn no32(block: BlockNo) -> u32 {
-    small(block.index())
+pub(super) fn no32(block: BlockNo) -> u64 {
+    block.get()
 }

@@ -56,7 +56,7 @@ impl<N: Nodes> Tree<N> {
     }
 
     /// Copies the node in `block`, at which entry `slot` of node `at` points.
-    fn copy(&mut self, at: At, slot: usize, block: u32) -> Result<u32> {
+    fn copy(&mut self, at: At, slot: usize, block: u64) -> Result<u64> {
         let copy = self.source.take()?;
         let node = Node { max: self.source.room(), ..self.node(Some(block)).clone() };
         self.give_up(block, self.origin(at));

@@ -119,7 +119,7 @@ impl Ext2 {
     }
 
     /// Reads a node for the last time and frees it, unless it is free already: damage may have two trees share it.
-    fn leave_node(&self, inode: &Inode, block: u32, after: FreedAfter) -> Result<Arc<BlockBuf>> {
+    fn leave_node(&self, inode: &Inode, block: u64, after: FreedAfter) -> Result<Arc<BlockBuf>> {
         let bytes = self.read_node_block(inode, block)?.snapshot();
         if !self.is_used(block)? {
             return Err(damaged(Some(block), "it is marked as free"));

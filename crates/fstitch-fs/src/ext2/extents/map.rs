@@ -1,7 +1,7 @@
 //! Where a file block is.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fstitch_core::{BlockKind, BlockNo, Result};
 use fstitch_patch::Block;
@@ -10,8 +10,8 @@ use super::node::{ALL, child_for, damaged, index32};
 use super::tree::{Found, found_in};
 use crate::ext2::inode::Inode;
 use crate::ext2::layout::extent::{
-    EE_BLOCK, EE_LEN, EE_START_LO, EH_ENTRIES, EXTENT_ENTRY, EXTENT_HEADER, Entries, Expected, Extent, Node,
-    WRITTEN_MAX,
+    EE_BLOCK, EE_LEN, EH_ENTRIES, EXTENT_ENTRY, EXTENT_HEADER, Entries, Expected, Extent, Node, WRITTEN_MAX,
+    extent_start,
 };
 use crate::ext2::volume::Ext2;
 use crate::uhfs;
@@ -20,18 +20,18 @@ use crate::uhfs;
 /// is a leaf of the file's, validated, until nodes are given up: whoever does that forgets it, under the inode's lock, as whoever
 /// looks holds that lock at least shared.
 #[derive(Debug, Default)]
-pub(in crate::ext2) struct NodeHint(AtomicU32);
+pub(in crate::ext2) struct NodeHint(AtomicU64);
 
 impl NodeHint {
     pub(in crate::ext2) fn forget(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    fn set(&self, block: u32) {
+    fn set(&self, block: u64) {
         self.0.store(block, Ordering::Relaxed);
     }
 
-    fn get(&self) -> Option<u32> {
+    fn get(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|&block| block != 0)
     }
 }
@@ -43,18 +43,18 @@ impl Ext2 {
     }
 
     /// Reads a block that should be a node of the inode's tree.
-    pub(super) fn read_node_block(&self, inode: &Inode, block: u32) -> Result<Block> {
+    pub(super) fn read_node_block(&self, inode: &Inode, block: u64) -> Result<Block> {
         if !self.is_file_run(block, 1)? {
             return Err(inode.damaged(format!("its extent node {block} is outside the blocks for files")));
         }
-        self.cache.read_owned(BlockNo(u64::from(block)), BlockKind::Indirect, inode.owner())
+        self.cache.read_owned(BlockNo(block), BlockKind::Indirect, inode.owner())
     }
 
     /// Reads a node with `depth` levels below that holds file blocks of `range`.
     pub(super) fn read_node(
         &self,
         inode: &Inode,
-        block: u32,
+        block: u64,
         depth: u16,
         range: &Range<u64>,
     ) -> Result<Node> {
@@ -95,7 +95,7 @@ impl Ext2 {
         if !self.is_file_run(start, index32(count))? {
             return Err(inode.damaged(format!("file block {index} at {start}: outside the blocks for files")));
         }
-        Ok(uhfs::Extent { start: Some(BlockNo(u64::from(start))), count, written: !extent.unwritten })
+        Ok(uhfs::Extent { start: Some(BlockNo(start)), count, written: !extent.unwritten })
     }
 
     /// The file block behind the last one that the file has.
@@ -117,8 +117,8 @@ impl Ext2 {
 }
 
 /// What is expected of a node below the root.
-pub(in crate::ext2) fn expected(blocks_count: u32, block: u32, depth: u16, range: &Range<u64>) -> Expected {
-    let at = BlockNo(u64::from(block));
+pub(in crate::ext2) fn expected(blocks_count: u64, block: u64, depth: u16, range: &Range<u64>) -> Expected {
+    let at = BlockNo(block);
     Expected { at, depth: Some(depth), range: (index32(range.start), range.end), blocks_count }
 }
 
@@ -135,7 +135,7 @@ fn look_up(leaf: &[u8], index: u32) -> Option<Extent> {
     let len = u32::from(EE_LEN.get(raw));
     let unwritten = len > WRITTEN_MAX;
     let len = if unwritten { len - WRITTEN_MAX } else { len };
-    let extent = Extent { block: EE_BLOCK.get(raw), len, start: EE_START_LO.get(raw), unwritten };
+    let extent = Extent { block: EE_BLOCK.get(raw), len, start: extent_start(raw), unwritten };
     (u64::from(index) < extent.end()).then_some(extent)
 }
 
@@ -149,7 +149,7 @@ mod tests {
             .map(|at| Extent {
                 block: 10 * at + 3,
                 len: 1 + at % 7,
-                start: 1000 + 10 * at,
+                start: u64::from(1000 + 10 * at),
                 unwritten: at % 3 == 0,
             })
             .collect();

@@ -16,8 +16,8 @@ pub(super) fn index32(index: u64) -> u32 {
 }
 
 /// Damage in a tree as a whole.
-pub(super) fn damaged(block: Option<u32>, problem: impl Into<String>) -> Error {
-    let block = block.map(|block| BlockNo(u64::from(block)));
+pub(super) fn damaged(block: Option<u64>, problem: impl Into<String>) -> Error {
+    let block = block.map(BlockNo);
     Error::corrupt(Structure::Other("extent node"), block, problem)
 }
 
@@ -44,7 +44,7 @@ pub(super) fn longest(extent: Extent) -> u32 {
 pub(super) fn joined(first: Extent, next: Extent) -> Option<Extent> {
     let len = first.len + next.len;
     let follows = first.end() == u64::from(next.block)
-        && first.start.checked_add(first.len) == Some(next.start)
+        && first.start.checked_add(u64::from(first.len)) == Some(next.start)
         && first.unwritten == next.unwritten;
     (follows && len <= longest(first)).then_some(Extent { len, ..first })
 }
@@ -99,7 +99,7 @@ pub(super) fn child_for(node: &Node, index: u64, range: &Range<u64>) -> Option<(
 }
 
 /// The words of a new inode that has these blocks from its start on, if any.
-pub(in crate::ext2) fn new_root(run: Option<(u32, u32)>) -> [u32; POINTERS] {
+pub(in crate::ext2) fn new_root(run: Option<(u64, u32)>) -> [u32; POINTERS] {
     let mut root = Node::empty_root();
     let extent = run.map(|(start, len)| Extent { block: 0, len, start, unwritten: false });
     extents_mut(&mut root).extend(extent);
@@ -115,7 +115,7 @@ pub(super) fn difference(before: &[u8], after: &[u8]) -> Option<Range<usize>> {
 }
 
 /// Fails unless a node that is held is the one that its parent expects.
-pub(super) fn expect_held(node: &Node, depth: u16, range: &Range<u64>, block: u32) -> Result<()> {
+pub(super) fn expect_held(node: &Node, depth: u16, range: &Range<u64>, block: u64) -> Result<()> {
     let stands = node.depth == depth && key(node, 0).is_none_or(|key| range.contains(&u64::from(key)));
     if stands { Ok(()) } else { Err(damaged(Some(block), "it is in the tree twice")) }
 }

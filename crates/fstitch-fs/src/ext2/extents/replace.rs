@@ -33,7 +33,7 @@ impl Ext2 {
         contents: Vec<(u32, BlockBuf)>,
         flags: u32,
         befores: &[PatchId],
-    ) -> Result<(PatchId, Vec<u32>)> {
+    ) -> Result<(PatchId, Vec<u64>)> {
         assert!(self.copies_nodes() && dir.has_extents(), "without a journal, and with a map of extents");
         let mut substitutes = Vec::new();
         let taken = self.take_substitutes(dir, contents, &mut substitutes);
@@ -68,7 +68,7 @@ impl Ext2 {
             let mut freed = Freed { start: lost.start, count: lost.count };
             self.free_data(&mut freed, FreedAfter::Pointer(patch), &mut removal);
         }
-        let new: Vec<u32> = places.iter().map(|(_, run)| run.start).collect();
+        let new: Vec<u64> = places.iter().map(|(_, run)| run.start).collect();
         let count = u32::try_from(new.len()).expect("blocks of one directory");
         self.finish_change(dir, (&changed, count), &mut removal)?;
         self.remember(dir);
@@ -85,7 +85,7 @@ impl Ext2 {
         let group = self.sb.group_of_inode(dir.ino);
         for (index, contents) in contents {
             let run = self.take_blocks(&caller, Goal::Group(group), 1)?;
-            let no = BlockNo(u64::from(run.start));
+            let no = BlockNo(run.start);
             match self.cache.fresh_owned(no, BlockKind::Directory, dir.owner()) {
                 Ok(block) => into.push(Substitute { index, run, block, contents }),
                 Err(error) => {

@@ -80,7 +80,7 @@ impl Ext2 {
             if let Some(start) = run.start {
                 let first = index32(start.get());
                 let last = index32(start.get() + run.count - 1);
-                groups.extend(self.sb.group_of(first)..=self.sb.group_of(last));
+                groups.extend(self.sb.group_of(u64::from(first))..=self.sb.group_of(u64::from(last)));
             }
             at += run.count;
         }

@@ -31,15 +31,15 @@ pub(in crate::ext2) const ADDED_MAX: usize = 2;
 /// Where nodes come from.
 pub(in crate::ext2) trait Nodes {
     /// Reads the node in `block`, which has `depth` levels below and holds file blocks of `range`.
-    fn read(&mut self, block: u32, depth: u16, range: &Range<u64>) -> Result<Node>;
+    fn read(&mut self, block: u64, depth: u16, range: &Range<u64>) -> Result<Node>;
     /// A block for a new node.
-    fn take(&mut self) -> Result<u32>;
+    fn take(&mut self) -> Result<u64>;
     /// Entries that a new node has room for.
     fn room(&self) -> u16;
 }
 
 /// A node: in this block, or the root.
-pub(in crate::ext2) type At = Option<u32>;
+pub(in crate::ext2) type At = Option<u64>;
 
 /// A node that was read or made.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ struct Path {
 /// Blocks that a file has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ext2) struct Lost {
-    pub(in crate::ext2) start: u32,
+    pub(in crate::ext2) start: u64,
     pub(in crate::ext2) count: u32,
     /// The node that pointed at them.
     pub(in crate::ext2) from: At,
@@ -93,9 +93,9 @@ pub(in crate::ext2) enum Found {
 pub(in crate::ext2) struct Tree<N> {
     pub(in crate::ext2) source: N,
     pub(in crate::ext2) root: Node,
-    pub(in crate::ext2) nodes: BTreeMap<u32, Held>,
+    pub(in crate::ext2) nodes: BTreeMap<u64, Held>,
     /// Nodes given up, with those that pointed at them.
-    pub(in crate::ext2) freed: BTreeMap<u32, At>,
+    pub(in crate::ext2) freed: BTreeMap<u64, At>,
     pub(in crate::ext2) lost: Vec<Lost>,
     /// Nodes as the medium has them some of whose entries are in others now.
     pub(super) moved: BTreeSet<At>,
@@ -288,7 +288,7 @@ impl<N: Nodes> Tree<N> {
     }
 
     /// Maps file block `index`, which is there, to block `start`; where it was is listed in [`Tree::lost`].
-    pub(super) fn replace(&mut self, index: u32, start: u32) -> Result<()> {
+    pub(super) fn replace(&mut self, index: u32, start: u64) -> Result<()> {
         let range = u64::from(index)..u64::from(index) + 1;
         self.edit_each(&range, |extents, range, lost| {
             let Some((first, _)) = met(extents, range) else { return };
@@ -306,7 +306,7 @@ impl<N: Nodes> Tree<N> {
     fn edit_each(
         &mut self,
         range: &Range<u64>,
-        mut edit: impl FnMut(&mut Vec<Extent>, &Range<u64>, &mut Vec<(u32, u32)>),
+        mut edit: impl FnMut(&mut Vec<Extent>, &Range<u64>, &mut Vec<(u64, u32)>),
     ) -> Result<()> {
         let mut at = range.start;
         while at < range.end.min(ALL.end) {
@@ -355,7 +355,7 @@ impl<N: Nodes> Tree<N> {
     }
 
     /// Makes a node of entries that were those of node `from`.
-    fn make(&mut self, block: u32, node: Node, from: At) {
+    fn make(&mut self, block: u64, node: Node, from: At) {
         let node = Node { max: self.source.room(), ..node };
         assert!(has_room(&node, 0), "a new node has room for what is moved there");
         let origin = self.origin(from);
@@ -404,7 +404,7 @@ impl<N: Nodes> Tree<N> {
     }
 
     /// A node is in the tree no more, where node `from` pointed at it on the medium.
-    pub(super) fn give_up(&mut self, block: u32, from: At) {
+    pub(super) fn give_up(&mut self, block: u64, from: At) {
         self.nodes.remove(&block);
         self.freed.insert(block, from);
     }

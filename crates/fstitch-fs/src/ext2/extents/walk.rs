@@ -13,7 +13,7 @@ use crate::ext2::layout::inode::POINTERS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ext2) enum Part {
     /// A node below the root.
-    Node(u32),
+    Node(u64),
     /// An extent.
     Extent(Extent),
 }
@@ -21,9 +21,9 @@ pub(in crate::ext2) enum Part {
 /// Where the nodes of a map come from.
 pub(in crate::ext2) struct Source<'a> {
     /// Blocks on the volume.
-    pub(in crate::ext2) blocks_count: u32,
+    pub(in crate::ext2) blocks_count: u64,
     /// Reads a block that should be a node.
-    pub(in crate::ext2) read: &'a mut dyn FnMut(u32) -> Result<Vec<u8>>,
+    pub(in crate::ext2) read: &'a mut dyn FnMut(u64) -> Result<Vec<u8>>,
 }
 
 /// Visits the extents of the map in an inode's words, which lie in block `at`, in the order of the file, and before them the nodes
@@ -45,7 +45,7 @@ pub(in crate::ext2) fn walk(
 fn below(
     node: &Node,
     range: &Range<u64>,
-    left: &mut u32,
+    left: &mut u64,
     source: &mut Source<'_>,
     visit: &mut dyn FnMut(Part) -> Result<()>,
 ) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::ext2::layout::group::{
     BG_FLAGS, BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_ITABLE_UNUSED, BG_USED_DIRS_COUNT, BLOCK_UNINIT,
     INODE_UNINIT, INODE_ZEROED,
 };
-use crate::ext2::num::{idx, low16, small};
+use crate::ext2::num::{idx, low16, low32, small};
 use crate::ext2::offline::fill_unwritten;
 use crate::ext2::runs::Runs;
 
@@ -19,7 +19,7 @@ impl Pass<'_, '_> {
     pub(in crate::ext2) fn block_bits(&self, group: u32) -> Result<BlockBuf> {
         let (_, _, descriptor) = self.descriptor(group)?;
         if !descriptor.is_block_uninit() {
-            return self.read(BlockNo(u64::from(descriptor.block_bitmap)), BlockKind::BlockBitmap);
+            return self.read(BlockNo(descriptor.block_bitmap), BlockKind::BlockBitmap);
         }
         let mut bits = BlockBuf::zeroed(self.volume.block_size());
         fill_unwritten(&mut bits, &self.shape, group, &descriptor);
@@ -28,7 +28,7 @@ impl Pass<'_, '_> {
 
     /// Sets or clears the bits of blocks, and counts them.
     pub(in crate::ext2) fn mark_blocks(&mut self, runs: &Runs, used: bool) -> Result<()> {
-        let mut by_group: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let mut by_group: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for block in runs.blocks() {
             by_group.entry(self.shape.group_of(block)).or_default().push(block);
         }
@@ -36,15 +36,11 @@ impl Pass<'_, '_> {
             let mut bits = self.block_bits(group)?;
             let start = self.shape.group_start(group);
             for &block in &blocks {
-                let bit = block - start;
+                let bit = low32(block - start);
                 let (byte, mask) = (&mut bits[idx(bit / 8)], 1 << (bit % 8));
                 if (*byte & mask != 0) == used {
                     let what = if used { "in use by another" } else { "free already" };
-                    return Err(Error::corrupt(
-                        self.what,
-                        BlockNo(u64::from(block)),
-                        format!("it is {what}"),
-                    ));
+                    return Err(Error::corrupt(self.what, BlockNo(block), format!("it is {what}")));
                 }
                 *byte ^= mask;
             }
@@ -56,7 +52,7 @@ impl Pass<'_, '_> {
     fn put_block_bits(&mut self, group: u32, bits: BlockBuf, (count, used): (u32, bool)) -> Result<()> {
         let (no, offset, descriptor) = self.descriptor(group)?;
         self.summed.groups.insert(group);
-        *self.change(BlockNo(u64::from(descriptor.block_bitmap)), BlockKind::BlockBitmap)? = bits;
+        *self.change(BlockNo(descriptor.block_bitmap), BlockKind::BlockBitmap)? = bits;
         let has_flags = self.shape.sums != Sums::None;
         let raw = &mut self.change(no, BlockKind::GroupDescriptor)?[offset..];
         let free = u32::from(BG_FREE_BLOCKS_COUNT.get(raw));
@@ -76,7 +72,7 @@ impl Pass<'_, '_> {
         let bit = (ino - 1) % per_group;
         let (no, offset, descriptor) = self.descriptor(group)?;
         self.summed.groups.insert(group);
-        let bitmap = BlockNo(u64::from(descriptor.inode_bitmap));
+        let bitmap = BlockNo(descriptor.inode_bitmap);
         let bits = self.change(bitmap, BlockKind::InodeBitmap)?;
         if descriptor.is_inode_uninit() {
             bits.fill(0);

@@ -20,7 +20,7 @@ pub(super) const S_JNL_BLOCKS_LEN: usize = 17 * 4;
 pub(super) fn update(volume: &BlockView<'_>, shape: &Superblock, raw: &[u8]) -> Result<()> {
     let mut block = BlockBuf::zeroed(volume.block_size());
     for group in (1..shape.group_count()).filter(|&group| shape.has_superblock(group)) {
-        let at = BlockNo(u64::from(shape.group_start(group)));
+        let at = BlockNo(shape.group_start(group));
         volume.read(at, BlockKind::Superblock, &mut block)?;
         let copy = &mut block[..SUPERBLOCK_SIZE];
         if S_MAGIC.get(copy) == MAGIC && copy[S_UUID..S_UUID + 16] == raw[S_UUID..S_UUID + 16] {

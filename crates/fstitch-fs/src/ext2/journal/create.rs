@@ -19,7 +19,7 @@ use super::copies::{self, S_JNL_BLOCKS, S_JNL_BLOCKS_LEN};
 use super::find::{Place, inode_place, internal, locate, read_descriptor};
 use super::pass::in_batches;
 use super::raw::{
-    JOURNAL_INO, S_FEATURE_COMPAT, S_FREE_BLOCKS_COUNT, S_JNL_BACKUP_TYPE, S_JOURNAL_DEV, S_JOURNAL_INUM,
+    FREE_BLOCKS, JOURNAL_INO, S_FEATURE_COMPAT, S_JNL_BACKUP_TYPE, S_JOURNAL_DEV, S_JOURNAL_INUM,
     S_JOURNAL_UUID, S_STATE, STATE_ERROR, STATE_VALID, Superblock,
 };
 use super::recover::{is_dirty, read_superblock, set_dirty, settle, write_superblock};
@@ -59,7 +59,7 @@ pub struct AddOptions {
 
 /// How many blocks of journal suit a volume of so many blocks; `None` if it is too small for any.
 #[must_use]
-pub const fn default_blocks(volume: u32) -> Option<u32> {
+pub const fn default_blocks(volume: u64) -> Option<u32> {
     Some(match volume {
         0..0x800 => return None,
         0x800..0x8000 => 1 << 10,
@@ -119,8 +119,8 @@ pub(in crate::ext2) fn add_counted(device: &dyn BlockDevice, options: AddOptions
     volume.flush()?;
     volume.write(inode_at, BlockKind::Inode, &table)?;
     volume.flush()?;
-    let free = S_FREE_BLOCKS_COUNT.get(&raw).saturating_sub(owned);
-    S_FREE_BLOCKS_COUNT.put(&mut raw, free);
+    let free = FREE_BLOCKS.get(&raw).saturating_sub(u64::from(owned));
+    FREE_BLOCKS.put(&mut raw, free);
     S_FEATURE_COMPAT.put(&mut raw, shape.features.compat | compat::HAS_JOURNAL);
     S_JOURNAL_INUM.put(&mut raw, JOURNAL_INO);
     put_backup(&mut raw, Some((&map, blocks, &shape)));
@@ -160,13 +160,13 @@ pub fn clear(device: &dyn BlockDevice) -> Result<bool> {
 ///
 /// # Errors
 /// `Unsupported` if the volume is not clean or must be recovered first, or has no room there: nothing was changed.
-pub(in crate::ext2) fn move_before(device: &dyn BlockDevice, end: u32, now: Timestamp) -> Result<()> {
+pub(in crate::ext2) fn move_before(device: &dyn BlockDevice, end: u64, now: Timestamp) -> Result<()> {
     let (mut raw, shape) = ready(device)?;
     let volume = BlockView::new(device, idx(shape.block_size));
     let (area, map) = internal(&volume, &shape, JOURNAL_INO)?;
     let blocks = small(idx64(area.count()));
     let runs = area.runs().flat_map(|(start, count)| start.get()..start.get() + count);
-    let before: Vec<u32> = runs.map(low32).chain(map).collect();
+    let before: Vec<u64> = runs.chain(map).collect();
     let (taken, map) = take_mapped(&volume, &shape, (blocks, end))?;
     let (inode_at, offset) = inode_place(&volume, &shape, JOURNAL_INO)?;
     let mut table = BlockBuf::zeroed(volume.block_size());
@@ -189,7 +189,7 @@ pub(in crate::ext2) fn move_before(device: &dyn BlockDevice, end: u32, now: Time
 }
 
 /// Marks blocks as used or free by one transaction in the volume's journal, which is home and counted when this returns.
-fn mark_through_log(device: &dyn BlockDevice, blocks: &[u32], used: bool, now: Timestamp) -> Result<()> {
+fn mark_through_log(device: &dyn BlockDevice, blocks: &[u64], used: bool, now: Timestamp) -> Result<()> {
     let (mut raw, shape) = read_superblock(device)?;
     in_batches(device, (&shape, Structure::Journal), (now, usize::MAX), |mut pass| {
         pass.mark_blocks(&Runs::of(blocks.iter().map(|&block| (block, block + 1)).collect()), used)?;
@@ -219,7 +219,7 @@ pub fn remove(device: &dyn BlockDevice) -> Result<()> {
         Place::Inode(ino) => {
             let (area, map) = internal(&volume, &shape, ino)?;
             let runs = area.runs().flat_map(|(start, count)| start.get()..start.get() + count);
-            let blocks = runs.map(low32).chain(map).collect();
+            let blocks = runs.chain(map).collect();
             Some((ino, Taken { blocks }))
         }
         Place::Device(_) => None,
@@ -240,8 +240,8 @@ pub fn remove(device: &dyn BlockDevice) -> Result<()> {
         volume.flush()?;
         owned.write(&volume, &shape, false)?;
         volume.flush()?;
-        let free = S_FREE_BLOCKS_COUNT.get(&raw).saturating_add(small(owned.blocks.len()));
-        S_FREE_BLOCKS_COUNT.put(&mut raw, free);
+        let free = FREE_BLOCKS.get(&raw).saturating_add(wide(owned.blocks.len()));
+        FREE_BLOCKS.put(&mut raw, free);
     }
     mark(device, &mut raw, true)
 }
@@ -265,7 +265,7 @@ pub(super) fn ready(device: &dyn BlockDevice) -> Result<(Vec<u8>, Superblock)> {
 }
 
 /// How many blocks a journal has on a volume of `volume` blocks, if a log of `asked` was asked for.
-pub(in crate::ext2) fn size_of_log(volume: u32, asked: Option<u32>, features: &Features) -> Result<u32> {
+pub(in crate::ext2) fn size_of_log(volume: u64, asked: Option<u32>, features: &Features) -> Result<u32> {
     let small_volume = || Error::Unsupported(format!("a journal on a volume of only {volume} blocks"));
     let blocks = asked.or_else(|| default_blocks(volume)).ok_or_else(small_volume)?;
     if !(BLOCKS_MIN..=BLOCKS_MAX).contains(&blocks) {
@@ -294,14 +294,14 @@ pub(super) fn mark(device: &dyn BlockDevice, raw: &mut [u8], clean: bool) -> Res
 
 /// Blocks that the journal takes, or gives back.
 struct Taken {
-    blocks: Vec<u32>,
+    blocks: Vec<u64>,
 }
 
 /// Finds free blocks before block `end` for a journal of so many and for its map, which takes the more the more scattered they are.
 fn take_mapped(
     volume: &BlockView<'_>,
     shape: &Superblock,
-    (blocks, end): (u32, u32),
+    (blocks, end): (u32, u64),
 ) -> Result<(Taken, NewMap)> {
     let mapped = map_shape(shape);
     let mut nodes = mapped.nodes_at_least(blocks);
@@ -320,25 +320,29 @@ fn take_mapped(
 
 /// Finds free blocks before block `end`, from the middle on, in ascending order: by extents the first that lie together, else, and where
 /// there is no such place, the first.
-fn take(volume: &BlockView<'_>, shape: &Superblock, (count, end): (u32, u32)) -> Result<Vec<u32>> {
-    let groups = shape.group_of(end - 1) + 1;
+fn take(volume: &BlockView<'_>, shape: &Superblock, (count, end): (u32, u64)) -> Result<Vec<u64>> {
     let together = map_shape(shape).extents;
+    // Pointers have 32 bits.
+    let end = if together { end } else { end.min(1 << 32) };
+    let groups = shape.group_of(end - 1) + 1;
     let middle = if together { middle(volume, shape, end)? } else { groups / 2 };
-    let mut found: Vec<u32> = Vec::new();
-    let mut run: (u32, u32) = (0, 0);
+    let mut found: Vec<u64> = Vec::new();
+    let mut run: (u64, u32) = (0, 0);
     for group in (middle..groups).chain(0..middle) {
         if found.len() >= idx(count) && !together {
             break;
         }
         let here = OfflineGroup::read(volume, shape, group)?;
         let start = shape.group_start(group);
-        for (from, len) in bitmap::runs(here.bits(), false, 0, shape.group_blocks(group).min(end - start)) {
-            run = if run.0 + run.1 == start + from { (run.0, run.1 + len) } else { (start + from, len) };
+        let until = low32(end.saturating_sub(start).min(u64::from(shape.group_blocks(group))));
+        for (from, len) in bitmap::runs(here.bits(), false, 0, until) {
+            let first = start + u64::from(from);
+            run = if run.0 + u64::from(run.1) == first { (run.0, run.1 + len) } else { (first, len) };
             if together && run.1 >= count {
-                return Ok((run.0..run.0 + count).collect());
+                return Ok((run.0..run.0 + u64::from(count)).collect());
             }
             let len = len.min(count - small(found.len()));
-            found.extend(start + from..start + from + len);
+            found.extend(first..first + u64::from(len));
         }
     }
     if found.len() < idx(count) {
@@ -351,7 +355,7 @@ fn take(volume: &BlockView<'_>, shape: &Superblock, (count, end): (u32, u32)) ->
 
 /// The group near the volume's middle where a journal is looked for that lies together: the first of those that have their
 /// tables together, or on a smaller volume that of three with the most free blocks. So does mke2fs.
-fn middle(volume: &BlockView<'_>, shape: &Superblock, end: u32) -> Result<u32> {
+fn middle(volume: &BlockView<'_>, shape: &Superblock, end: u64) -> Result<u32> {
     let middle = shape.group_of((end / 2).max(shape.first_data_block()));
     let log = u32::from(shape.log_groups_per_flex);
     if log > 0 && middle.checked_shr(log).is_some_and(|rounded| rounded > 0) {
@@ -412,13 +416,13 @@ fn write_log(
 ) -> Result<()> {
     if !is_zero {
         for run in map.data.chunk_by(|&one, &two| one + 1 == two) {
-            write_zeros(volume, BlockNo(u64::from(run[0])), wide(run.len()))?;
+            write_zeros(volume, BlockNo(run[0]), wide(run.len()))?;
         }
     }
     for (block, bytes) in &map.nodes {
-        volume.write(BlockNo(u64::from(*block)), BlockKind::Indirect, bytes)?;
+        volume.write(BlockNo(*block), BlockKind::Indirect, bytes)?;
     }
-    let at = BlockNo(u64::from(map.data[0]));
+    let at = BlockNo(map.data[0]);
     volume.write(at, BlockKind::JournalSuperblock, &new_log_superblock(shape, blocks))
 }
 

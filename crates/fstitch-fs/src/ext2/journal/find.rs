@@ -73,7 +73,7 @@ impl Journal {
         place: Place,
         external: Option<&dyn BlockDevice>,
     ) -> Result<Self> {
-        let block_count = u64::from(shape.blocks_count);
+        let block_count = shape.blocks_count;
         match (place, external) {
             (Place::Inode(ino), _) => {
                 let (area, _) = internal(volume, shape, ino)?;
@@ -125,7 +125,7 @@ pub(super) fn internal(
     volume: &dyn BlockSource,
     shape: &Superblock,
     ino: u32,
-) -> Result<(Area, BTreeSet<u32>)> {
+) -> Result<(Area, BTreeSet<u64>)> {
     let reserved = ino != JOURNAL_INO && (ino < shape.first_ino || shape.is_own_inode(ino));
     if reserved || ino > shape.inodes_count {
         let problem = format!("a journal is inode {JOURNAL_INO} or a file's");
@@ -198,13 +198,13 @@ pub(crate) fn whole_file(
     shape: &Superblock,
     what: Structure,
     inode: &DiskInode,
-) -> Result<(Area, BTreeSet<u32>)> {
+) -> Result<(Area, BTreeSet<u64>)> {
     let damaged = |problem: String| Error::corrupt(what, None, problem);
     if inode.kind != FileKind::Regular || inode.nlink == 0 {
         return Err(damaged("it is no file".into()));
     }
     let blocks = inode.size / u64::from(shape.block_size);
-    if blocks > u64::from(shape.blocks_count) {
+    if blocks > shape.blocks_count {
         return Err(damaged(format!("{blocks} blocks on a volume of {}", shape.blocks_count)));
     }
     let mut file = File { volume, shape, left: blocks, runs: Vec::new(), seen: BTreeSet::new(), what };
@@ -217,10 +217,9 @@ pub(crate) fn whole_file(
     }
     let area = Area::of_file(file.runs)?;
     let own = own_runs(volume, shape)?;
-    let block = |no: u64| u32::try_from(no).expect("block numbers of the volume have 32 bits");
     for (start, count) in area.runs() {
         // The file would be written over it.
-        if own.meet(block(start.get()), block(start.get() + count)) {
+        if own.meet(start.get(), start.get() + count) {
             return Err(damaged(format!("blocks from {start} on are the volume's own metadata")));
         }
     }
@@ -242,7 +241,7 @@ pub(super) fn read_descriptor(
 ) -> Result<GroupDescriptor> {
     let (table, offset) = shape.descriptor_place(group);
     let mut block = vec![0; volume.block_size()];
-    let table = BlockNo(u64::from(table));
+    let table = BlockNo(table);
     volume.read(table, BlockKind::GroupDescriptor, &mut block)?;
     GroupDescriptor::parse(&block[offset..offset + shape.descriptor_size()], group, shape, table)
 }
@@ -273,7 +272,7 @@ struct File<'a> {
     left: u64,
     runs: Vec<(BlockNo, u64)>,
     /// Indirect blocks that were followed: each only once, so that a damaged map cannot blow up.
-    seen: BTreeSet<u32>,
+    seen: BTreeSet<u64>,
     /// What the file is.
     what: Structure,
 }
@@ -286,9 +285,9 @@ impl File<'_> {
     /// Everything that the extents of an inode map.
     fn extents(&mut self, inode: &DiskInode) -> Result<()> {
         let (volume, blocks_count) = (self.volume, self.shape.blocks_count);
-        let mut read = |node: u32| {
+        let mut read = |node: u64| {
             let mut block = vec![0; volume.block_size()];
-            volume.read(BlockNo(u64::from(node)), BlockKind::Indirect, &mut block)?;
+            volume.read(BlockNo(node), BlockKind::Indirect, &mut block)?;
             Ok(block)
         };
         let mut next = 0;
@@ -311,7 +310,7 @@ impl File<'_> {
                 next = extent.end();
                 self.left -= count;
                 if count > 0 {
-                    self.runs.push((BlockNo(u64::from(extent.start)), count));
+                    self.runs.push((BlockNo(extent.start), count));
                 }
                 Ok(())
             }
@@ -330,7 +329,7 @@ impl File<'_> {
         if pointer == 0 {
             return Err(self.damaged(format!("there is a hole {} blocks before its end", self.left)));
         }
-        if pointer <= self.shape.first_data_block() || pointer >= self.shape.blocks_count {
+        if !self.shape.is_for_files(u64::from(pointer)) {
             return Err(self.damaged(format!("block {pointer} is outside the blocks for files")));
         }
         if levels == 0 {
@@ -342,7 +341,7 @@ impl File<'_> {
             }
             return Ok(());
         }
-        if !self.seen.insert(pointer) {
+        if !self.seen.insert(u64::from(pointer)) {
             return Err(self.damaged(format!("indirect block {pointer} is there twice")));
         }
         let mut block = vec![0; self.volume.block_size()];

@@ -10,13 +10,14 @@ use super::super::layout::dirent::entries;
 use super::super::layout::group::GroupDescriptor;
 use super::super::layout::superblock::Superblock;
 use super::super::layout::xattr::XATTR_MAGIC;
+use super::super::num::low32;
 use super::super::view::BlockView;
 
 /// Kinds of blocks of a volume.
 pub(super) struct Kinds<'a> {
     volume: &'a Superblock,
     /// Bitmaps and tables by their first blocks, with their lengths: they may lie in other groups than their own.
-    places: Vec<(u32, u32, BlockKind)>,
+    places: Vec<(u64, u32, BlockKind)>,
 }
 
 impl<'a> Kinds<'a> {
@@ -45,18 +46,20 @@ impl<'a> Kinds<'a> {
     }
 
     fn by_place(&self, block: BlockNo) -> Option<BlockKind> {
-        let no = u32::try_from(block.get()).ok()?;
-        let within = no.checked_sub(self.volume.first_data_block())?;
-        let group = within / self.volume.blocks_per_group;
+        let no = block.get();
+        if no < self.volume.first_data_block() || no >= self.volume.blocks_count {
+            return None;
+        }
+        let group = self.volume.group_of(no);
         // In some groups: a superblock, the descriptors, and blocks that are reserved for more of these.
         let head = self.volume.group_overhead(group);
-        match within % self.volume.blocks_per_group {
+        match low32(no - self.volume.group_start(group)) {
             0 if self.volume.has_superblock(group) => Some(BlockKind::Superblock),
             n if n < head && n <= self.volume.descriptor_blocks() => Some(BlockKind::GroupDescriptor),
             _ => {
                 let behind = self.places.partition_point(|&(first, ..)| first <= no);
                 let &(first, count, kind) = self.places.get(behind.checked_sub(1)?)?;
-                (no - first < count).then_some(kind)
+                (no - first < u64::from(count)).then_some(kind)
             }
         }
     }
@@ -69,8 +72,9 @@ impl<'a> Kinds<'a> {
             return BlockKind::Directory;
         }
         let mut pointers = contents.chunks_exact(4).map(|word| Le::u32(word, 0));
-        let is_pointer =
-            |no: u32| no == 0 || (self.volume.first_data_block()..self.volume.blocks_count).contains(&no);
+        let is_pointer = |no: u32| {
+            no == 0 || (self.volume.first_data_block()..self.volume.blocks_count).contains(&u64::from(no))
+        };
         if pointers.all(is_pointer) { BlockKind::Indirect } else { BlockKind::Data }
     }
 }

@@ -17,16 +17,16 @@ use crate::ext2::num::idx64;
 struct PassNodes<'p, 'a, 'd>(&'p Pass<'a, 'd>);
 
 impl Nodes for PassNodes<'_, '_, '_> {
-    fn read(&mut self, block: u32, depth: u16, range: &Range<u64>) -> Result<Node> {
+    fn read(&mut self, block: u64, depth: u16, range: &Range<u64>) -> Result<Node> {
         let shape = &self.0.shape;
         if block <= shape.first_data_block() || block >= shape.blocks_count {
             return Err(Error::corrupt(Structure::Orphan, None, format!("its extent node {block}")));
         }
-        let bytes = self.0.read(BlockNo(u64::from(block)), BlockKind::Indirect)?;
+        let bytes = self.0.read(BlockNo(block), BlockKind::Indirect)?;
         Node::parse(&bytes, &expected_node(shape.blocks_count, block, depth, range))
     }
 
-    fn take(&mut self) -> Result<u32> {
+    fn take(&mut self) -> Result<u64> {
         // What only gets shorter at its end needs no new nodes.
         Err(Errno::NOSPC.into())
     }
@@ -63,18 +63,18 @@ impl<'a, 'd> Pass<'a, 'd> {
         let Tree { root, nodes, freed, lost, .. } = tree;
         orphan.disk.block = root_over(&root, &orphan.disk.block);
         for (block, held) in nodes.into_iter().filter(|(_, held)| held.is_changed) {
-            let bytes = self.change(BlockNo(u64::from(block)), BlockKind::Indirect)?;
+            let bytes = self.change(BlockNo(block), BlockKind::Indirect)?;
             held.node.encode_into(bytes);
         }
         let mut count = 0;
-        for block in lost.iter().flat_map(|lost| lost.start..lost.start + lost.count) {
+        for block in lost.iter().flat_map(|lost| lost.start..lost.start + u64::from(lost.count)) {
             self.free_block(block)?;
             count += 1;
         }
         for &block in freed.keys() {
             self.free_block(block)?;
             // What it held before is as good as anything.
-            self.forget(BlockNo(u64::from(block)));
+            self.forget(BlockNo(block));
             count += 1;
         }
         self.lose_sectors(orphan, count);
@@ -84,7 +84,7 @@ impl<'a, 'd> Pass<'a, 'd> {
     /// Where file block `index` is, if it has contents.
     pub(super) fn extent_at(&self, orphan: &Loaded, index: u64) -> Result<Option<BlockNo>> {
         let Found::In(extent) = self.tree(orphan)?.find(index)? else { return Ok(None) };
-        let no = u64::from(extent.start) + index - u64::from(extent.block);
+        let no = extent.start + index - u64::from(extent.block);
         debug_assert!(idx64(no) > 0, "an extent lies inside the volume");
         Ok((!extent.unwritten).then_some(BlockNo(no)))
     }

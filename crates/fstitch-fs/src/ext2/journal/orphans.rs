@@ -14,8 +14,8 @@ use super::pass::{Loaded, Pass};
 use super::raw::{JOURNAL_INO, S_FEATURE_RO_COMPAT, S_LAST_ORPHAN, S_MKFS_TIME};
 use crate::ext2::layout::feature::{incompat, ro_compat};
 use crate::ext2::layout::inode::{
-    self, DIRECT, DiskInode, I_BLOCKS, I_BLOCKS_HIGH, I_DTIME, I_FILE_ACL, I_LINKS_COUNT, I_SIZE,
-    I_SIZE_HIGH, POINTERS, pointer_field,
+    self, DIRECT, DiskInode, I_BLOCKS, I_BLOCKS_HIGH, I_DTIME, I_FILE_ACL, I_FILE_ACL_HIGH, I_LINKS_COUNT,
+    I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field,
 };
 use crate::ext2::num::{idx, idx64, low32, wide};
 
@@ -118,11 +118,11 @@ impl<'a, 'd> Pass<'a, 'd> {
             if self.is_full() {
                 return Ok(Freed::Unfinished);
             }
-            self.free_block(pointer)?;
+            self.free_block(u64::from(pointer))?;
             *count += 1;
             return Ok(Freed::All);
         }
-        if pointer <= self.shape.first_data_block() || pointer >= self.shape.blocks_count {
+        if !self.shape.is_for_files(u64::from(pointer)) {
             return Err(Error::corrupt(Structure::Orphan, None, format!("its indirect block {pointer}")));
         }
         let pointers = u64::from(self.shape.pointers_per_block());
@@ -147,7 +147,7 @@ impl<'a, 'd> Pass<'a, 'd> {
             }
         }
         if found == Freed::All && !self.is_full() {
-            self.free_block(pointer)?;
+            self.free_block(u64::from(pointer))?;
             *count += 1;
             return Ok(Freed::All);
         }
@@ -203,7 +203,7 @@ impl<'a, 'd> Pass<'a, 'd> {
         let group = self.shape.group_of_inode(ino);
         let (_, _, descriptor) = self.descriptor(group)?;
         let bit = (ino - 1) % self.shape.inodes_per_group;
-        let bitmap = self.read(BlockNo(u64::from(descriptor.inode_bitmap)), BlockKind::InodeBitmap)?;
+        let bitmap = self.read(BlockNo(descriptor.inode_bitmap), BlockKind::InodeBitmap)?;
         if bitmap[idx(bit / 8)] & 1 << (bit % 8) == 0 {
             return Err(damaged("is free"));
         }
@@ -261,6 +261,7 @@ impl<'a, 'd> Pass<'a, 'd> {
             I_SIZE.put(bytes, 0);
             I_LINKS_COUNT.put(bytes, 0);
             I_FILE_ACL.put(bytes, 0);
+            I_FILE_ACL_HIGH.put(bytes, 0);
             I_BLOCKS.put(bytes, 0);
             // The high half of a length is a file's; elsewhere the word means something else.
             if orphan.disk.kind == FileKind::Regular {
@@ -325,7 +326,7 @@ impl<'a, 'd> Pass<'a, 'd> {
             pointer = Le::u32(&block, idx64(rest / span) * 4);
             rest %= span;
         }
-        if pointer != 0 && (pointer <= self.shape.first_data_block() || pointer >= self.shape.blocks_count) {
+        if pointer != 0 && !self.shape.is_for_files(u64::from(pointer)) {
             return Err(Error::corrupt(
                 Structure::Orphan,
                 None,

@@ -15,7 +15,7 @@ use fstitch_core::{
 use fstitch_patch::journal::{Log, Scan, replay};
 
 use super::find::{Journal, Place};
-use super::raw::{JOURNAL_INO, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, SUPERBLOCK_SIZE, Superblock};
+use super::raw::{FREE_BLOCKS, JOURNAL_INO, S_FREE_INODES_COUNT, SUPERBLOCK_SIZE, Superblock};
 use crate::ext2::extents::root_over;
 use crate::ext2::extents::tree::Held;
 use crate::ext2::extents::walk::{Part, Source, walk};
@@ -30,7 +30,7 @@ use crate::ext2::layout::group::{
 use crate::ext2::layout::inode::{self, DiskInode};
 use crate::ext2::layout::xattr::{H_MAGIC, H_REFCOUNT, XATTR_MAGIC};
 use crate::ext2::layout::{Field, keep_sum};
-use crate::ext2::num::idx;
+use crate::ext2::num::{idx, low32};
 use crate::ext2::own::OwnRuns;
 use crate::ext2::view::BlockView;
 
@@ -74,7 +74,7 @@ pub(in crate::ext2) struct Pass<'a, 'd> {
     /// The batch goes out before anything else is changed, full or not.
     pub(super) is_due: bool,
     /// The groups whose inode tables begin with these blocks, where usage is counted.
-    pub(in crate::ext2) tables: BTreeMap<u32, u32>,
+    pub(in crate::ext2) tables: BTreeMap<u64, u32>,
     /// The volume's own blocks.
     pub(in crate::ext2) own: OwnRuns,
     /// What is worked on, for errors.
@@ -194,10 +194,10 @@ impl<'a, 'd> Pass<'a, 'd> {
         }
         for group in summed.groups {
             let (no, offset) = self.shape.descriptor_place(group);
-            let no = BlockNo(u64::from(no));
+            let no = BlockNo(no);
             let at = GroupDescriptor::raw(&self.read(no, BlockKind::GroupDescriptor)?[offset..offset + size]);
-            let bitmap = |of: &Self, no: u32, bits| {
-                let changed = of.changed.get(&BlockNo(u64::from(no)));
+            let bitmap = |of: &Self, no: u64, bits| {
+                let changed = of.changed.get(&BlockNo(no));
                 changed.and_then(|(_, bytes)| sums.bitmap(bytes, bits))
             };
             let blocks = bitmap(self, at.block_bitmap, self.shape.blocks_per_group);
@@ -301,20 +301,20 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     /// A field of the superblock as it is now.
     pub(in crate::ext2) fn field(&self, field: Field<u32>) -> Result<u32> {
-        let no = BlockNo(u64::from(self.shape.first_data_block()));
+        let no = BlockNo(self.shape.first_data_block());
         let block = self.read(no, BlockKind::Superblock)?;
         Ok(field.get(&block[self.shape.offset_in_block()..]))
     }
 
     pub(in crate::ext2) fn superblock(&mut self) -> Result<&mut [u8]> {
         let offset = self.shape.offset_in_block();
-        let no = BlockNo(u64::from(self.shape.first_data_block()));
+        let no = BlockNo(self.shape.first_data_block());
         Ok(&mut self.change(no, BlockKind::Superblock)?[offset..])
     }
 
     pub(in crate::ext2) fn descriptor(&self, group: u32) -> Result<(BlockNo, usize, GroupDescriptor)> {
         let (no, offset) = self.shape.descriptor_place(group);
-        let no = BlockNo(u64::from(no));
+        let no = BlockNo(no);
         let block = self.read(no, BlockKind::GroupDescriptor)?;
         let bytes = &block[offset..offset + self.shape.descriptor_size()];
         // One that was changed gets its sum with the batch.
@@ -336,8 +336,8 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     /// Clears a bit of a bitmap; false if it was clear.
-    fn clear_bit(&mut self, bitmap: u32, kind: BlockKind, bit: u32) -> Result<bool> {
-        let no = BlockNo(u64::from(bitmap));
+    fn clear_bit(&mut self, bitmap: u64, kind: BlockKind, bit: u32) -> Result<bool> {
+        let no = BlockNo(bitmap);
         let byte = &mut self.change(no, kind)?[idx(bit / 8)];
         let was_set = *byte & 1 << (bit % 8) != 0;
         *byte &= !(1 << (bit % 8));
@@ -346,7 +346,7 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     // ---- freeing ----
 
-    pub(in crate::ext2) fn free_block(&mut self, block: u32) -> Result<()> {
+    pub(in crate::ext2) fn free_block(&mut self, block: u64) -> Result<()> {
         let what = self.what;
         let damaged = |problem: &str| Error::corrupt(what, None, format!("its block {block} is {problem}"));
         if block <= self.shape.first_data_block() || block >= self.shape.blocks_count {
@@ -362,12 +362,12 @@ impl<'a, 'd> Pass<'a, 'd> {
             return Err(damaged("free, as its whole group is"));
         }
         self.summed.groups.insert(group);
-        if !self.clear_bit(at.block_bitmap, BlockKind::BlockBitmap, block - start)? {
+        if !self.clear_bit(at.block_bitmap, BlockKind::BlockBitmap, low32(block - start))? {
             return Err(damaged("free"));
         }
         self.count((no, offset), BG_FREE_BLOCKS_COUNT, true)?;
         let raw = self.superblock()?;
-        S_FREE_BLOCKS_COUNT.put(raw, S_FREE_BLOCKS_COUNT.get(raw).saturating_add(1));
+        FREE_BLOCKS.put(raw, FREE_BLOCKS.get(raw).saturating_add(1));
         Ok(())
     }
 
@@ -386,11 +386,11 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     /// A block of attributes.
-    pub(in crate::ext2) fn read_attributes(&self, block: u32) -> Result<(BlockNo, BlockBuf)> {
+    pub(in crate::ext2) fn read_attributes(&self, block: u64) -> Result<(BlockNo, BlockBuf)> {
         if block <= self.shape.first_data_block() || block >= self.shape.blocks_count {
             return Err(Error::corrupt(self.what, None, format!("attributes in block {block}")));
         }
-        let no = BlockNo(u64::from(block));
+        let no = BlockNo(block);
         let bytes = self.read(no, BlockKind::Attribute)?;
         if H_MAGIC.get(&bytes) != XATTR_MAGIC {
             return Err(Error::corrupt(self.what, no, "no attributes are there"));
@@ -399,7 +399,7 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     /// Gives up an inode's share in its block of attributes.
-    pub(in crate::ext2) fn free_attributes(&mut self, block: u32) -> Result<()> {
+    pub(in crate::ext2) fn free_attributes(&mut self, block: u64) -> Result<()> {
         let (no, bytes) = self.read_attributes(block)?;
         match H_REFCOUNT.get(&bytes) {
             0 | 1 => self.free_block(block),
@@ -429,7 +429,7 @@ impl<'a, 'd> Pass<'a, 'd> {
         if descriptor.is_inode_uninit() {
             return Ok(None);
         }
-        let bitmap = self.read(BlockNo(u64::from(descriptor.inode_bitmap)), BlockKind::InodeBitmap)?;
+        let bitmap = self.read(BlockNo(descriptor.inode_bitmap), BlockKind::InodeBitmap)?;
         if bitmap[idx(bit / 8)] & 1 << (bit % 8) == 0 {
             return Ok(None);
         }
@@ -453,10 +453,10 @@ impl<'a, 'd> Pass<'a, 'd> {
     pub(in crate::ext2) fn each_run(
         &self,
         inode: &Loaded,
-        each: &mut dyn FnMut(u32, u32, bool),
+        each: &mut dyn FnMut(u64, u32, bool),
     ) -> Result<()> {
-        let mut read = |node: u32| {
-            let block = self.read(BlockNo(u64::from(node)), BlockKind::Indirect)?;
+        let mut read = |node: u64| {
+            let block = self.read(BlockNo(node), BlockKind::Indirect)?;
             Ok(block.to_vec())
         };
         let mut source = Source { blocks_count: self.shape.blocks_count, read: &mut read };
@@ -474,12 +474,12 @@ impl<'a, 'd> Pass<'a, 'd> {
         &mut self,
         inode: &mut Loaded,
         root: &Node,
-        nodes: BTreeMap<u32, Held>,
+        nodes: BTreeMap<u64, Held>,
     ) -> Result<()> {
         inode.disk.block = root_over(root, &inode.disk.block);
         self.summed.nodes_of = Some(self.shape.sums.of_inode(inode.ino, inode.disk.generation));
         for (block, held) in nodes.into_iter().filter(|(_, held)| held.is_changed) {
-            let no = BlockNo(u64::from(block));
+            let no = BlockNo(block);
             if held.is_new {
                 // What a free block holds may be a node of its life before, with a sum that is wrong here.
                 self.put_new(no, BlockKind::Indirect, BlockBuf::zeroed(self.volume.block_size()));

@@ -8,7 +8,7 @@ use fstitch_core::{BlockNo, Error, Result, Structure};
 
 use super::field::fields;
 use super::inode::{FAST_SYMLINK, POINTERS};
-use crate::ext2::num::small;
+use crate::ext2::num::{high32, low16, low32, small};
 
 /// What `eh_magic` holds.
 pub const EXTENT_MAGIC: u16 = 0xf30a;
@@ -88,7 +88,7 @@ pub struct Extent {
     /// Blocks, at least one.
     pub len: u32,
     /// The first block on the volume.
-    pub start: u32,
+    pub start: u64,
     /// The blocks belong to the file, but read as zeros.
     pub unwritten: bool,
 }
@@ -102,8 +102,8 @@ impl Extent {
 
     /// Where file block `block`, which the extent maps, lies on the volume.
     #[must_use]
-    pub const fn at(&self, block: u32) -> u32 {
-        self.start + (block - self.block)
+    pub fn at(&self, block: u32) -> u64 {
+        self.start + u64::from(block - self.block)
     }
 
     /// The entry's bytes.
@@ -115,7 +115,8 @@ impl Extent {
         let mut raw = [0; EXTENT_ENTRY];
         EE_BLOCK.put(&mut raw, self.block);
         EE_LEN.put(&mut raw, u16::try_from(len).expect("at most 65535"));
-        EE_START_LO.put(&mut raw, self.start);
+        EE_START_LO.put(&mut raw, low32(self.start));
+        EE_START_HI.put(&mut raw, low16(high32(self.start)));
         raw
     }
 }
@@ -126,7 +127,7 @@ pub struct Index {
     /// The first file block that the node below may map.
     pub block: u32,
     /// The block of that node.
-    pub node: u32,
+    pub node: u64,
 }
 
 impl Index {
@@ -135,7 +136,8 @@ impl Index {
     pub fn encode(&self) -> [u8; EXTENT_ENTRY] {
         let mut raw = [0; EXTENT_ENTRY];
         EI_BLOCK.put(&mut raw, self.block);
-        EI_LEAF_LO.put(&mut raw, self.node);
+        EI_LEAF_LO.put(&mut raw, low32(self.node));
+        EI_LEAF_HI.put(&mut raw, low16(high32(self.node)));
         raw
     }
 }
@@ -187,13 +189,13 @@ pub struct Expected {
     /// The file blocks that it may map.
     pub range: (u32, u64),
     /// Blocks on the volume.
-    pub blocks_count: u32,
+    pub blocks_count: u64,
 }
 
 impl Expected {
     /// What is expected of a root in the inode that lies in block `at`.
     #[must_use]
-    pub const fn root(at: BlockNo, blocks_count: u32) -> Self {
+    pub const fn root(at: BlockNo, blocks_count: u64) -> Self {
         Self { at, depth: None, range: (0, LOGICAL_END), blocks_count }
     }
 }
@@ -227,7 +229,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::parse`].
-    pub fn parse_root(block: &[u32; POINTERS], at: BlockNo, blocks_count: u32) -> Result<Self> {
+    pub fn parse_root(block: &[u32; POINTERS], at: BlockNo, blocks_count: u64) -> Result<Self> {
         Self::parse(&super::inode::pointer_bytes(block), &Expected::root(at, blocks_count))
     }
 
@@ -272,13 +274,19 @@ impl Node {
     }
 }
 
+/// The first block of an extent, from its entry.
+#[must_use]
+pub fn extent_start(raw: &[u8]) -> u64 {
+    u64::from(EE_START_LO.get(raw)) | u64::from(EE_START_HI.get(raw)) << 32
+}
+
 fn leaf<'a>(used: impl Iterator<Item = &'a [u8]>, expected: &Expected) -> Result<Entries, String> {
     let mut extents: Vec<Extent> = Vec::new();
     for raw in used {
         let (block, field) = (EE_BLOCK.get(raw), u32::from(EE_LEN.get(raw)));
         let unwritten = field > WRITTEN_MAX;
         let len = if unwritten { field - WRITTEN_MAX } else { field };
-        let extent = Extent { block, len, start: EE_START_LO.get(raw), unwritten };
+        let extent = Extent { block, len, start: extent_start(raw), unwritten };
         let after = extents.last().map_or(u64::from(expected.range.0), Extent::end);
         if len == 0 || u64::from(block) < after || extent.end() > expected.range.1 {
             let end = expected.range.1;
@@ -287,8 +295,8 @@ fn leaf<'a>(used: impl Iterator<Item = &'a [u8]>, expected: &Expected) -> Result
                 extent.end()
             ));
         }
-        let start = u64::from(extent.start) | u64::from(EE_START_HI.get(raw)) << 32;
-        if start == 0 || start + u64::from(len) > u64::from(expected.blocks_count) {
+        let start = extent.start;
+        if start == 0 || start + u64::from(len) > expected.blocks_count {
             let count = expected.blocks_count;
             return Err(format!("an extent of blocks {start}..{}, of {count}", start + u64::from(len)));
         }
@@ -307,10 +315,10 @@ fn inner<'a>(used: impl Iterator<Item = &'a [u8]>, expected: &Expected) -> Resul
             return Err(format!("a node from file block {block} on, expected in {after}..{end}"));
         }
         let node = u64::from(EI_LEAF_LO.get(raw)) | u64::from(EI_LEAF_HI.get(raw)) << 32;
-        match u32::try_from(node) {
-            Ok(node) if node > 0 && node < expected.blocks_count => nodes.push(Index { block, node }),
-            _ => return Err(format!("a node in block {node}, of {}", expected.blocks_count)),
+        if node == 0 || node >= expected.blocks_count {
+            return Err(format!("a node in block {node}, of {}", expected.blocks_count));
         }
+        nodes.push(Index { block, node });
     }
     if nodes.is_empty() {
         return Err("no node below a node that is no leaf".into());

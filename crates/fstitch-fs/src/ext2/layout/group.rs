@@ -6,9 +6,9 @@
 use fstitch_core::{BlockNo, Error, Result, Structure};
 
 use super::feature::incompat;
-use super::field::fields;
+use super::field::{Field, fields};
 use super::superblock::Superblock;
-use crate::ext2::num::idx;
+use crate::ext2::num::{high32, idx, low32};
 
 /// Bytes of a descriptor without the feature `64bit`.
 pub const DESCRIPTOR_SIZE: usize = 32;
@@ -75,11 +75,11 @@ const _: () = {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct GroupDescriptor {
     /// Block of the block bitmap.
-    pub block_bitmap: u32,
+    pub block_bitmap: u64,
     /// Block of the inode bitmap.
-    pub inode_bitmap: u32,
+    pub inode_bitmap: u64,
     /// First block of the inode table.
-    pub inode_table: u32,
+    pub inode_table: u64,
     /// Free blocks (a summary: the bitmap is the truth).
     pub free_blocks: u16,
     /// Free inodes (a summary).
@@ -97,9 +97,9 @@ impl GroupDescriptor {
     #[must_use]
     pub fn raw(bytes: &[u8]) -> Self {
         Self {
-            block_bitmap: BG_BLOCK_BITMAP.get(bytes),
-            inode_bitmap: BG_INODE_BITMAP.get(bytes),
-            inode_table: BG_INODE_TABLE.get(bytes),
+            block_bitmap: place(bytes, BG_BLOCK_BITMAP, BG_BLOCK_BITMAP_HI),
+            inode_bitmap: place(bytes, BG_INODE_BITMAP, BG_INODE_BITMAP_HI),
+            inode_table: place(bytes, BG_INODE_TABLE, BG_INODE_TABLE_HI),
             free_blocks: BG_FREE_BLOCKS_COUNT.get(bytes),
             free_inodes: BG_FREE_INODES_COUNT.get(bytes),
             used_dirs: BG_USED_DIRS_COUNT.get(bytes),
@@ -119,7 +119,7 @@ impl GroupDescriptor {
         let mut block = vec![0; idx(volume.block_size)];
         let mut groups = Vec::with_capacity(idx(volume.group_count()));
         for no in volume.all_descriptor_blocks() {
-            read(BlockNo(u64::from(no)), &mut block)?;
+            read(BlockNo(no), &mut block)?;
             let left = idx(volume.group_count()) - groups.len();
             groups.extend(block.chunks_exact(volume.descriptor_size()).take(left).map(Self::raw));
         }
@@ -148,8 +148,8 @@ impl GroupDescriptor {
         let mut descriptor = Self::raw(bytes);
         let damaged =
             |problem: String| Error::corrupt(Structure::Descriptor(u64::from(group)), block, problem);
-        if has_high_half(bytes) {
-            return Err(damaged("a bitmap, the inode table or a count needs more than its low half".into()));
+        if has_high_count(bytes) {
+            return Err(damaged("a count needs more than its low half".into()));
         }
         if !volume.features.has_group_sums() {
             (descriptor.flags, descriptor.itable_unused) = (0, 0);
@@ -168,19 +168,19 @@ impl GroupDescriptor {
     }
 
     fn check_places(&self, group: u32, volume: &Superblock) -> Result<(), String> {
-        let table = u64::from(self.inode_table);
-        let table_end = table + u64::from(volume.inode_table_blocks());
-        let home = u64::from(volume.group_start(group));
+        let table = self.inode_table;
+        let table_end = table.saturating_add(u64::from(volume.inode_table_blocks()));
+        let home = volume.group_start(group);
         let home = home..home + u64::from(volume.group_blocks(group));
         let roams = volume.features.has_incompat(incompat::FLEX_BG);
         let bounds = if roams {
-            u64::from(volume.first_data_block()) + 1..u64::from(volume.blocks_count)
+            volume.first_data_block() + 1..volume.blocks_count
         } else {
             home.start + u64::from(volume.group_overhead(group))..home.end
         };
         for (what, at, at_end) in [
-            ("block bitmap", u64::from(self.block_bitmap), u64::from(self.block_bitmap) + 1),
-            ("inode bitmap", u64::from(self.inode_bitmap), u64::from(self.inode_bitmap) + 1),
+            ("block bitmap", self.block_bitmap, self.block_bitmap.saturating_add(1)),
+            ("inode bitmap", self.inode_bitmap, self.inode_bitmap.saturating_add(1)),
             ("inode table", table, table_end),
         ] {
             if at < bounds.start || at_end > bounds.end {
@@ -191,7 +191,7 @@ impl GroupDescriptor {
                 return Err(format!("{what} at {at}..{at_end} lies over the descriptors in group {other}"));
             }
         }
-        let inside = |bitmap: u32| (table..table_end).contains(&u64::from(bitmap));
+        let inside = |bitmap: u64| (table..table_end).contains(&bitmap);
         if self.block_bitmap == self.inode_bitmap || inside(self.block_bitmap) || inside(self.inode_bitmap) {
             return Err("bitmaps and inode table overlap".into());
         }
@@ -213,9 +213,9 @@ impl GroupDescriptor {
     /// Writes the descriptor's fields into its bytes, all `s_desc_size` of them; the others are kept. Flags and unused inodes
     /// are written only where they mean something (`summed`, [`super::feature::Features::has_group_sums`]).
     pub fn encode_into(&self, bytes: &mut [u8], summed: bool) {
-        BG_BLOCK_BITMAP.put(bytes, self.block_bitmap);
-        BG_INODE_BITMAP.put(bytes, self.inode_bitmap);
-        BG_INODE_TABLE.put(bytes, self.inode_table);
+        BG_BLOCK_BITMAP.put(bytes, low32(self.block_bitmap));
+        BG_INODE_BITMAP.put(bytes, low32(self.inode_bitmap));
+        BG_INODE_TABLE.put(bytes, low32(self.inode_table));
         BG_FREE_BLOCKS_COUNT.put(bytes, self.free_blocks);
         BG_FREE_INODES_COUNT.put(bytes, self.free_inodes);
         BG_USED_DIRS_COUNT.put(bytes, self.used_dirs);
@@ -224,24 +224,31 @@ impl GroupDescriptor {
             BG_ITABLE_UNUSED.put(bytes, self.itable_unused);
         }
         if bytes.len() >= LARGE_DESCRIPTOR_SIZE {
-            bytes[BG_BLOCK_BITMAP_HI.offset()..BG_ITABLE_UNUSED_HI.end()].fill(0);
+            BG_BLOCK_BITMAP_HI.put(bytes, high32(self.block_bitmap));
+            BG_INODE_BITMAP_HI.put(bytes, high32(self.inode_bitmap));
+            BG_INODE_TABLE_HI.put(bytes, high32(self.inode_table));
+            bytes[BG_FREE_BLOCKS_COUNT_HI.offset()..BG_ITABLE_UNUSED_HI.end()].fill(0);
         }
     }
 }
 
-/// Whether a large descriptor has numbers that need their high halves, which no volume below 2^32 blocks with groups of at
-/// most 65,528 blocks has.
-fn has_high_half(bytes: &[u8]) -> bool {
+/// A block number in two halves, of which small descriptors have the low one only.
+fn place(bytes: &[u8], low: Field<u32>, high: Field<u32>) -> u64 {
+    let high = if bytes.len() >= LARGE_DESCRIPTOR_SIZE { u64::from(high.get(bytes)) << 32 } else { 0 };
+    u64::from(low.get(bytes)) | high
+}
+
+/// Whether a large descriptor has counts that need their high halves, which no volume with groups of at most 65,528 blocks
+/// has.
+fn has_high_count(bytes: &[u8]) -> bool {
     bytes.len() >= LARGE_DESCRIPTOR_SIZE
-        && bytes[BG_BLOCK_BITMAP_HI.offset()..BG_ITABLE_UNUSED_HI.end()].iter().any(|&byte| byte != 0)
+        && bytes[BG_FREE_BLOCKS_COUNT_HI.offset()..BG_ITABLE_UNUSED_HI.end()].iter().any(|&byte| byte != 0)
 }
 
 /// The first group that has a part of `at..end`, which are blocks of the volume, in its copy of superblock and descriptors.
 fn overhead_met(volume: &Superblock, at: u64, end: u64) -> Option<u32> {
-    let (first, last) = (u32::try_from(at).ok()?, u32::try_from(end - 1).ok()?);
-    (volume.group_of(first)..=volume.group_of(last)).find(|&group| {
-        let (start, overhead) =
-            (u64::from(volume.group_start(group)), u64::from(volume.group_overhead(group)));
+    (volume.group_of(at)..=volume.group_of(end - 1)).find(|&group| {
+        let (start, overhead) = (volume.group_start(group), u64::from(volume.group_overhead(group)));
         overhead > 0 && at < start + overhead && start < end
     })
 }
@@ -266,11 +273,21 @@ mod tests {
         descriptor.encode_into(&mut bytes[..DESCRIPTOR_SIZE], false);
         assert_eq!(bytes[18..], [0xff; 46], "without sums nobody else has flags");
         descriptor.encode_into(&mut bytes[..DESCRIPTOR_SIZE], true);
-        assert_eq!(GroupDescriptor::raw(&bytes), descriptor);
+        assert_eq!(GroupDescriptor::raw(&bytes[..DESCRIPTOR_SIZE]), descriptor);
         assert_eq!(bytes[32..], [0xff; 32]);
-        assert!(has_high_half(&bytes));
+        assert!(has_high_count(&bytes));
         descriptor.encode_into(&mut bytes, true);
-        assert!(!has_high_half(&bytes));
+        assert!(!has_high_count(&bytes));
         assert_eq!(bytes[52..], [0xff; 12], "sums are not the descriptor's");
+        let far = GroupDescriptor {
+            block_bitmap: 3 << 32 | 7,
+            inode_bitmap: 1 << 32,
+            inode_table: 5 << 40,
+            ..descriptor
+        };
+        far.encode_into(&mut bytes, true);
+        assert!(!has_high_count(&bytes));
+        assert_eq!(GroupDescriptor::raw(&bytes), far);
+        assert_eq!(GroupDescriptor::raw(&bytes[..DESCRIPTOR_SIZE]).block_bitmap, 7);
     }
 }

@@ -8,7 +8,7 @@ use fstitch_core::{BlockNo, Error, FileKind, InodeNo, Result, Structure, Timesta
 use super::feature::{Features, incompat, ro_compat};
 use super::field::fields;
 use super::superblock::Superblock;
-use crate::ext2::num::{high16, idx, low16, low32, wide};
+use crate::ext2::num::{high16, high32, idx, low16, low32, wide};
 use crate::ext2::{device, times};
 
 /// Bytes of the original inode.
@@ -170,7 +170,7 @@ pub struct DiskInode {
     /// Tells lives of this number apart.
     pub generation: u32,
     /// Block of extended attributes, or 0.
-    pub xattr_block: u32,
+    pub xattr_block: u64,
     /// Block pointers, a short symbolic link's target or a device number.
     pub block: [u32; POINTERS],
     /// Bytes of fixed fields beyond the first 128.
@@ -205,9 +205,6 @@ impl DiskInode {
                 "flags {:#x} belong to features that the volume lacks",
                 inode.flags
             )));
-        }
-        if volume.features.has_incompat(incompat::BIT64) && I_FILE_ACL_HIGH.get(raw) != 0 {
-            return Err(damaged("its attributes lie behind block 2^32".into()));
         }
         if kind == FileKind::Directory
             && !inode.has_inline_data()
@@ -254,7 +251,7 @@ impl DiskInode {
                 .then(|| times::decode(I_CRTIME.get(raw), I_CRTIME_EXTRA.get(raw))),
             dtime: I_DTIME.get(raw),
             generation: I_GENERATION.get(raw),
-            xattr_block: I_FILE_ACL.get(raw),
+            xattr_block: u64::from(I_FILE_ACL.get(raw)) | u64::from(I_FILE_ACL_HIGH.get(raw)) << 32,
             block,
             extra_isize,
             has_values: false,
@@ -273,6 +270,9 @@ impl DiskInode {
         }
         if !volume.features.has_ro_compat(ro_compat::PROJECT) {
             self.projid = 0;
+        }
+        if !volume.features.has_incompat(incompat::BIT64) {
+            self.xattr_block &= u64::from(u32::MAX);
         }
         self.has_values = volume.features.has_incompat(incompat::EA_INODE);
         self
@@ -309,7 +309,9 @@ impl DiskInode {
             pointer_field(at).put(raw, pointer);
         }
         I_GENERATION.put(raw, self.generation);
-        I_FILE_ACL.put(raw, self.xattr_block);
+        I_FILE_ACL.put(raw, low32(self.xattr_block));
+        // Who has no feature `64bit` has no meaning for these bytes, and 0 in them.
+        I_FILE_ACL_HIGH.put(raw, low16(high32(self.xattr_block)));
         if raw.len() > GOOD_OLD_SIZE {
             I_EXTRA_ISIZE.put(raw, self.extra_isize);
         }
@@ -453,11 +455,11 @@ pub fn size_max(block_size: u32) -> u64 {
 
 /// The group, block and byte where inode `ino` lies, given its group's inode table.
 #[must_use]
-pub fn place(volume: &Superblock, table: u32, ino: u32) -> (BlockNo, usize) {
+pub fn place(volume: &Superblock, table: u64, ino: u32) -> (BlockNo, usize) {
     let index = (ino - 1) % volume.inodes_per_group;
     let per_block = volume.inodes_per_block();
     let offset = idx(index % per_block) * usize::from(volume.inode_size);
-    (BlockNo(u64::from(table + index / per_block)), offset)
+    (BlockNo(table + u64::from(index / per_block)), offset)
 }
 
 /// How many bytes of fixed fields a new inode of `volume` gets.

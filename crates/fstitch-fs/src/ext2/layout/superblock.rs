@@ -7,10 +7,10 @@ use fstitch_core::{Error, Le, Result, Structure};
 
 use super::checksum::{CHECKSUM_CRC32C, Sums, is_superblock_right, seal_superblock};
 use super::feature::{Features, compat, incompat, ro_compat};
-use super::field::fields;
+use super::field::{Field, fields};
 use super::group::DESCRIPTOR_SIZE;
 use super::quota::QuotaKind;
-use crate::ext2::num::idx;
+use crate::ext2::num::{high32, idx, low32};
 
 /// Where the superblock starts, in bytes from the volume's start.
 pub const SUPERBLOCK_OFFSET: usize = 1024;
@@ -28,6 +28,10 @@ pub const STATE_ORPHAN: u16 = 4;
 pub const REVISION_OLD: u32 = 0;
 /// Revision 1: features, inode sizes.
 pub const REVISION_DYNAMIC: u32 = 1;
+/// Blocks that extents can name: 48 bits.
+pub const BLOCKS_MAX: u64 = 1 << 48;
+/// Groups whose inodes, eight at least in each, can have 32-bit numbers.
+const GROUPS_MAX: u64 = 1 << 29;
 /// The first inode for ordinary files in revision 0.
 pub const OLD_FIRST_INO: u32 = 11;
 /// The root directory's inode.
@@ -170,6 +174,50 @@ fields! {
     S_CHECKSUM: u32 @ 0x3fc;
 }
 
+/// A count of blocks in two halves, of which the high one means something with the feature `64bit` only.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockCount {
+    low: Field<u32>,
+    high: Field<u32>,
+}
+
+/// Blocks.
+pub const BLOCKS: BlockCount = BlockCount { low: S_BLOCKS_COUNT, high: S_BLOCKS_COUNT_HI };
+/// Blocks reserved for the privileged user.
+pub const RESERVED_BLOCKS: BlockCount = BlockCount { low: S_R_BLOCKS_COUNT, high: S_R_BLOCKS_COUNT_HI };
+/// Free blocks (summary).
+pub const FREE_BLOCKS: BlockCount = BlockCount { low: S_FREE_BLOCKS_COUNT, high: S_FREE_BLOCKS_COUNT_HI };
+
+impl BlockCount {
+    /// The fields with its halves.
+    #[must_use]
+    pub const fn halves(self) -> (Field<u32>, Field<u32>) {
+        (self.low, self.high)
+    }
+
+    /// The count in a superblock.
+    #[must_use]
+    pub fn get(self, raw: &[u8]) -> u64 {
+        let high = if is_large(raw) { u64::from(self.high.get(raw)) << 32 } else { 0 };
+        u64::from(self.low.get(raw)) | high
+    }
+
+    /// Puts it into a superblock whose features say how many bits it has: the most that these can say, if it is more.
+    pub fn put(self, raw: &mut [u8], count: u64) {
+        if is_large(raw) {
+            self.low.put(raw, low32(count));
+            self.high.put(raw, high32(count));
+        } else {
+            self.low.put(raw, low32(count.min(u64::from(u32::MAX))));
+        }
+    }
+}
+
+/// Whether a superblock has the feature `64bit`.
+fn is_large(raw: &[u8]) -> bool {
+    S_REV_LEVEL.get(raw) >= REVISION_DYNAMIC && S_FEATURE_INCOMPAT.get(raw) & incompat::BIT64 != 0
+}
+
 /// The volume's identifier: 16 bytes from here.
 pub const S_UUID: usize = 0x68;
 /// The volume's name: 16 bytes from here.
@@ -200,11 +248,11 @@ pub struct Superblock {
     /// Inodes.
     pub inodes_count: u32,
     /// Blocks.
-    pub blocks_count: u32,
+    pub blocks_count: u64,
     /// Blocks reserved for privileged callers.
-    pub reserved_blocks: u32,
+    pub reserved_blocks: u64,
     /// Free blocks (summary).
-    pub free_blocks: u32,
+    pub free_blocks: u64,
     /// Free inodes (summary).
     pub free_inodes: u32,
     /// Bytes per block: a power of two from 1024 to 65536.
@@ -337,9 +385,9 @@ impl Superblock {
         };
         Self {
             inodes_count: S_INODES_COUNT.get(raw),
-            blocks_count: S_BLOCKS_COUNT.get(raw),
-            reserved_blocks: S_R_BLOCKS_COUNT.get(raw),
-            free_blocks: S_FREE_BLOCKS_COUNT.get(raw),
+            blocks_count: BLOCKS.get(raw),
+            reserved_blocks: RESERVED_BLOCKS.get(raw),
+            free_blocks: FREE_BLOCKS.get(raw),
             free_inodes: S_FREE_INODES_COUNT.get(raw),
             block_size,
             blocks_per_group: S_BLOCKS_PER_GROUP.get(raw),
@@ -398,7 +446,7 @@ impl Superblock {
     /// What the features of ext4 allow and we do not know.
     fn check_later(&self, raw: &[u8]) -> Result<()> {
         let features = &self.features;
-        if features.has_incompat(incompat::BIT64) && S_BLOCKS_COUNT_HI.get(raw) != 0 {
+        if self.blocks_count >> 32 != 0 {
             return Err(Error::Unsupported("a volume of 2^32 blocks or more (feature 64bit)".into()));
         }
         if features.has_sums() && S_CHECKSUM_TYPE.get(raw) != CHECKSUM_CRC32C {
@@ -406,7 +454,7 @@ impl Superblock {
             return Err(Error::Unsupported(format!("checksums of kind {kind} (feature metadata_csum)")));
         }
         if features.has_ro_compat(ro_compat::BIGALLOC)
-            && S_FIRST_DATA_BLOCK.get(raw) != self.first_data_block()
+            && u64::from(S_FIRST_DATA_BLOCK.get(raw)) != self.first_data_block()
         {
             return Err(Error::Unsupported("clusters of 1 KiB blocks (feature bigalloc)".into()));
         }
@@ -435,7 +483,7 @@ impl Superblock {
         {
             return Err(damaged(format!("inode size {}", self.inode_size)));
         }
-        let first = S_FIRST_DATA_BLOCK.get(raw);
+        let first = u64::from(S_FIRST_DATA_BLOCK.get(raw));
         if first != self.first_data_block() {
             return Err(damaged(format!("first data block {first}, expected {}", self.first_data_block())));
         }
@@ -450,10 +498,14 @@ impl Superblock {
         if inodes < self.inodes_per_block() || inodes > bits {
             return Err(damaged(format!("{inodes} inodes per group, expected at most {bits}")));
         }
-        if self.blocks_count <= self.first_data_block() {
+        if self.blocks_count <= self.first_data_block() || self.blocks_count > BLOCKS_MAX {
             return Err(damaged(format!("{} blocks", self.blocks_count)));
         }
-        if u64::from(self.blocks_count) * u64::from(self.block_size) > device_bytes {
+        let groups = (self.blocks_count - self.first_data_block()).div_ceil(u64::from(per_group));
+        if groups > GROUPS_MAX {
+            return Err(damaged(format!("{groups} groups")));
+        }
+        if self.blocks_count > device_bytes / u64::from(self.block_size) {
             return Err(damaged(format!(
                 "{} blocks of {} bytes, but the device has only {device_bytes} bytes",
                 self.blocks_count, self.block_size
@@ -516,7 +568,7 @@ impl Superblock {
 
     /// The block that holds the superblock.
     #[must_use]
-    pub const fn first_data_block(&self) -> u32 {
+    pub const fn first_data_block(&self) -> u64 {
         if self.block_size == 1024 { 1 } else { 0 }
     }
 
@@ -528,26 +580,32 @@ impl Superblock {
 
     /// Groups.
     #[must_use]
-    pub const fn group_count(&self) -> u32 {
-        (self.blocks_count - self.first_data_block()).div_ceil(self.blocks_per_group)
+    pub fn group_count(&self) -> u32 {
+        low32((self.blocks_count - self.first_data_block()).div_ceil(u64::from(self.blocks_per_group)))
     }
 
     /// The first block of `group`, which must exist.
     #[must_use]
-    pub const fn group_start(&self, group: u32) -> u32 {
-        self.first_data_block() + group * self.blocks_per_group
+    pub fn group_start(&self, group: u32) -> u64 {
+        self.first_data_block() + u64::from(group) * u64::from(self.blocks_per_group)
+    }
+
+    /// Whether a file may have `block`, as far as the volume's ends tell.
+    #[must_use]
+    pub const fn is_for_files(&self, block: u64) -> bool {
+        block > self.first_data_block() && block < self.blocks_count
     }
 
     /// Blocks of `group`: the last one may be short.
     #[must_use]
     pub fn group_blocks(&self, group: u32) -> u32 {
-        self.blocks_per_group.min(self.blocks_count - self.group_start(group))
+        low32(u64::from(self.blocks_per_group).min(self.blocks_count - self.group_start(group)))
     }
 
     /// The group that `block` lies in, which must be a block from the first data block on.
     #[must_use]
-    pub const fn group_of(&self, block: u32) -> u32 {
-        (block - self.first_data_block()) / self.blocks_per_group
+    pub fn group_of(&self, block: u64) -> u32 {
+        low32((block - self.first_data_block()) / u64::from(self.blocks_per_group))
     }
 
     /// The group that inode `ino` (from 1) lies in.
@@ -597,22 +655,22 @@ impl Superblock {
 
     /// Where block `index` of the descriptor table lies.
     #[must_use]
-    pub fn descriptor_block(&self, index: u32) -> u32 {
+    pub fn descriptor_block(&self, index: u32) -> u64 {
         if index < self.packed_descriptor_blocks() {
-            return self.first_data_block() + 1 + index;
+            return self.first_data_block() + 1 + u64::from(index);
         }
         let group = index * self.descriptors_per_block();
-        self.group_start(group) + u32::from(self.has_superblock(group))
+        self.group_start(group) + u64::from(self.has_superblock(group))
     }
 
     /// All blocks of the descriptor table, in order.
-    pub fn all_descriptor_blocks(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn all_descriptor_blocks(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.descriptor_blocks()).map(|index| self.descriptor_block(index))
     }
 
     /// The block and the byte in it where the descriptor of `group` starts.
     #[must_use]
-    pub fn descriptor_place(&self, group: u32) -> (u32, usize) {
+    pub fn descriptor_place(&self, group: u32) -> (u64, usize) {
         let per_block = self.descriptors_per_block();
         (self.descriptor_block(group / per_block), idx(group % per_block) * self.descriptor_size())
     }
@@ -690,16 +748,20 @@ impl Superblock {
         if self.is_dynamic() {
             self.encode_dynamic(raw, group);
         }
+        // The features say how many bits these have.
+        BLOCKS.put(raw, self.blocks_count);
+        RESERVED_BLOCKS.put(raw, self.reserved_blocks);
+        FREE_BLOCKS.put(raw, self.free_blocks);
+        if self.is_dynamic() {
+            seal_superblock(raw);
+        }
     }
 
     fn encode_shape(&self, raw: &mut [u8]) {
         let log_size = self.block_size.trailing_zeros() - 10;
         S_INODES_COUNT.put(raw, self.inodes_count);
-        S_BLOCKS_COUNT.put(raw, self.blocks_count);
-        S_R_BLOCKS_COUNT.put(raw, self.reserved_blocks);
-        S_FREE_BLOCKS_COUNT.put(raw, self.free_blocks);
         S_FREE_INODES_COUNT.put(raw, self.free_inodes);
-        S_FIRST_DATA_BLOCK.put(raw, self.first_data_block());
+        S_FIRST_DATA_BLOCK.put(raw, low32(self.first_data_block()));
         S_LOG_BLOCK_SIZE.put(raw, log_size);
         S_LOG_FRAG_SIZE.put(raw, log_size);
         S_BLOCKS_PER_GROUP.put(raw, self.blocks_per_group);
@@ -722,7 +784,6 @@ impl Superblock {
         S_MIN_EXTRA_ISIZE.put(raw, self.extra_isize_min);
         S_WANT_EXTRA_ISIZE.put(raw, self.extra_isize_want);
         S_FLAGS.put(raw, self.flags);
-        seal_superblock(raw);
     }
 }
 

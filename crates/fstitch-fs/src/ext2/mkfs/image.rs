@@ -148,9 +148,9 @@ pub(super) struct GroupUse {
 pub(super) fn descriptor(raw: &mut [u8], sums: Sums, (group, places): (u64, &Places), usage: &GroupUse) {
     let is_summed = sums != Sums::None;
     let descriptor = GroupDescriptor {
-        block_bitmap: narrow(places.block_bitmap),
-        inode_bitmap: narrow(places.inode_bitmap),
-        inode_table: narrow(places.inode_table),
+        block_bitmap: u64::from(narrow(places.block_bitmap)),
+        inode_bitmap: u64::from(narrow(places.inode_bitmap)),
+        inode_table: u64::from(narrow(places.inode_table)),
         free_blocks: short(usage.free_blocks),
         free_inodes: short(usage.free_inodes),
         used_dirs: short(usage.directories),

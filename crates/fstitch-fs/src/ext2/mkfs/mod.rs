@@ -106,7 +106,7 @@ fn plan_journal(options: &MkfsOptions, plan: &Plan, room: u64) -> Result<Option<
     if plan.revision == 0 {
         return Err(Error::Unsupported("a journal on a volume of revision 0".into()));
     }
-    let blocks = journal::size_of_log(narrow(plan.blocks), asked, &plan.features.words())?;
+    let blocks = journal::size_of_log(plan.blocks, asked, &plan.features.words())?;
     let map = Shape {
         block_size: narrow(plan.block_size),
         extents: plan.features.extent,

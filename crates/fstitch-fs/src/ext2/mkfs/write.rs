@@ -111,17 +111,15 @@ impl<'a> Writer<'a> {
     fn allocate_file(&mut self, ino: u32, count: u64) -> Result<NewMap> {
         let extents = self.plan.features.extent;
         let together = if extents { self.allocate(count) } else { None };
-        let blocks = match together {
+        let data: Vec<u64> = match together {
             Some(start) => (start..start + count).collect(),
             None => (0..count).map(|_| self.allocate_one()).collect::<Result<Vec<u64>>>()?,
         };
-        let data: Vec<u32> = blocks.into_iter().map(narrow).collect();
         let sums = self.sums.of_inode(ino, 0);
         let shape = Shape { block_size: narrow(self.plan.block_size), extents, sums };
-        let spare: Vec<u32> =
-            (0..shape.nodes(&data)).map(|_| self.allocate_one().map(narrow)).collect::<Result<_>>()?;
+        let spare: Vec<u64> = (0..shape.nodes(&data)).map(|_| self.allocate_one()).collect::<Result<_>>()?;
         let map = shape.build(&data, &spare);
-        self.staged.extend(map.nodes.iter().map(|(block, bytes)| (u64::from(*block), bytes.clone())));
+        self.staged.extend(map.nodes.iter().map(|(block, bytes)| ((*block), bytes.clone())));
         Ok(map)
     }
 
@@ -131,7 +129,7 @@ impl<'a> Writer<'a> {
         let map = self.allocate_file(ROOT_INO, 1)?;
         let name = Some((FIRST_INO, b"lost+found".as_slice()));
         let bytes = image::directory(plan, sums, (ROOT_INO, ROOT_INO), name);
-        self.staged.insert(u64::from(map.data[0]), bytes);
+        self.staged.insert(map.data[0], bytes);
         let root = NewFile { owner: self.options.root_owner, ..self.new_file((0o040_755, 3), &map) };
         self.put_inode(ROOT_INO, &root);
         let mut charged = vec![(root.owner, root.sectors)];
@@ -142,7 +140,7 @@ impl<'a> Writer<'a> {
                 0 => image::directory(plan, sums, (FIRST_INO, ROOT_INO), None),
                 _ => image::empty_directory_block(plan, sums, FIRST_INO),
             };
-            self.staged.insert(u64::from(at), bytes);
+            self.staged.insert(at, bytes);
         }
         let lost_found = self.new_file((0o040_700, 2), &map);
         charged.push((lost_found.owner, lost_found.sectors));
@@ -198,8 +196,8 @@ impl<'a> Writer<'a> {
         let ino = self.plan.orphan_ino();
         let map = self.allocate_file(ino, self.plan.orphan_blocks())?;
         for &block in &map.data {
-            let bytes = image::orphan_block(self.plan, self.sums, u64::from(block));
-            self.staged.insert(u64::from(block), bytes);
+            let bytes = image::orphan_block(self.plan, self.sums, block);
+            self.staged.insert(block, bytes);
         }
         self.put_inode(ino, &self.new_file((0o100_600, 1), &map));
         Ok(())

@@ -220,11 +220,11 @@ impl Pass<'_, '_> {
 
     /// The group of the inodes in a block of a table, and the number of the first one.
     fn inodes_in(&self, no: BlockNo) -> Option<(u32, u32)> {
-        let no = u32::try_from(no.get()).ok()?;
-        let (&table, &group) = self.tables.range(..=no).next_back()?;
-        let within = no - table;
-        let first = group * self.shape.inodes_per_group + within * self.shape.inodes_per_block() + 1;
-        (within < self.shape.inode_table_blocks()).then_some((group, first))
+        let (&table, &group) = self.tables.range(..=no.get()).next_back()?;
+        let within = u32::try_from(no.get() - table).ok()?;
+        let is_inside = within < self.shape.inode_table_blocks();
+        let per_block = self.shape.inodes_per_block();
+        is_inside.then(|| (group, group * self.shape.inodes_per_group + within * per_block + 1))
     }
 
     /// Which inodes of a group are in use, before the batch or with it; nothing where none is.

@@ -110,8 +110,7 @@ impl Ext2 {
         let unit = u64::from(self.sb.block_size);
         let hole = || kind.damaged(format!("there is a hole at byte {start}"));
         let block = self.map_run(inode, start / unit, 1)?.contents().ok_or_else(hole)?;
-        let number = u32::try_from(block.get()).map_err(|_| hole())?;
-        if !self.is_file_run(number, 1)? {
+        if !self.is_file_run(block.get(), 1)? {
             return Err(kind.damaged(format!("its block {block} is outside the blocks for files")));
         }
         Ok((block, idx64(start % unit)))

@@ -70,7 +70,7 @@ impl BlockSource for Moving<'_> {
         self.watch.inode_changed(ino)
     }
 
-    fn block_moves(&self, block: u32) -> bool {
+    fn block_moves(&self, block: u64) -> bool {
         self.watch.block_changed(block)
     }
 }

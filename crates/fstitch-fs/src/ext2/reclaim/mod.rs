@@ -178,8 +178,8 @@ impl Ext2 {
     ) -> Result<()> {
         self.start_pass(hooks)?;
         let mut counts = vec![0_u16; idx(end - first)];
-        let mut named = BitSet::new(first, end);
-        let mut named_twice = BitSet::new(first, end);
+        let mut named = BitSet::new(u64::from(first), u64::from(end));
+        let mut named_twice = BitSet::new(u64::from(first), u64::from(end));
         self.scan_names(hooks, &mut |seen| {
             let target = seen.target;
             let Some(count) = target.checked_sub(first).and_then(|at| counts.get_mut(idx(at))) else {
@@ -187,10 +187,10 @@ impl Ext2 {
             };
             *count = count.saturating_add(1);
             if !seen.is_dots() {
-                if seen.is_dir && named.contains(target) {
-                    named_twice.insert(target);
+                if seen.is_dir && named.contains(u64::from(target)) {
+                    named_twice.insert(u64::from(target));
                 }
-                named.insert(target);
+                named.insert(u64::from(target));
             }
         })?;
         let mut twice = Vec::new();
@@ -200,11 +200,11 @@ impl Ext2 {
             }
             let is_root = found.ino == super::layout::superblock::ROOT_INO;
             let is_dir = found.disk.as_ref().is_some_and(|disk| disk.kind == FileKind::Directory);
-            if is_dir && named_twice.contains(found.ino) {
+            if is_dir && named_twice.contains(u64::from(found.ino)) {
                 twice.push(found.ino);
                 return Ok(());
             }
-            if !is_root && !named.contains(found.ino) {
+            if !is_root && !named.contains(u64::from(found.ino)) {
                 if self.must_keep(found, left)? {
                     return self.keep_unnamed(hooks, found, counts[idx(found.ino - first)], done);
                 }
@@ -405,7 +405,7 @@ impl Ext2 {
     ) -> Result<()> {
         self.start_pass(hooks)?;
         let last = end - 1;
-        let end_block = self.sb.group_start(last) + self.sb.group_blocks(last);
+        let end_block = self.sb.group_start(last) + u64::from(self.sb.group_blocks(last));
         let mut owned = BitSet::new(self.sb.group_start(first), end_block);
         self.scan_owned_blocks(hooks, &mut |block| owned.insert(block))?;
         for group in first..end {
@@ -434,7 +434,7 @@ impl Ext2 {
         };
         let mut freed = 0;
         for (bit, count) in bits {
-            for block in (start + bit..).take(idx(count)) {
+            for block in (start + u64::from(bit)..).take(idx(count)) {
                 let leaked = !owned.contains(block) && !self.watch.block_changed(block);
                 if leaked && self.is_file_run(block, 1)? {
                     self.free_blocks(block, 1, FreedAfter::Nothing)?;

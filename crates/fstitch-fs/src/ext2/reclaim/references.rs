@@ -21,7 +21,7 @@ impl Ext2 {
         done: &mut Reclaimed,
     ) -> Result<()> {
         self.start_pass(hooks)?;
-        let mut shared: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut shared: BTreeMap<u64, u32> = BTreeMap::new();
         self.scan_used_inodes((1, self.sb.inodes_count + 1), hooks, &mut |found| {
             let block = found.disk.as_ref().map_or(0, |disk| disk.xattr_block);
             if block != 0 && (shared.contains_key(&block) || self.references(block)? > 1) {
@@ -36,7 +36,7 @@ impl Ext2 {
             if self.references(block)? <= pointers {
                 continue;
             }
-            let handle = self.cache.read(BlockNo(u64::from(block)), BlockKind::Attribute)?;
+            let handle = self.cache.read(BlockNo(block), BlockKind::Attribute)?;
             // When nothing is under way: who has turned a pointer away is about to lower the count.
             hooks.quiesced(self.block_size(), &mut || {
                 if self.watch.block_changed(block) {
@@ -52,11 +52,11 @@ impl Ext2 {
     }
 
     /// How many inodes an attribute block counts.
-    fn references(&self, block: u32) -> Result<u32> {
+    fn references(&self, block: u64) -> Result<u32> {
         if !self.is_file_run(block, 1)? {
             return Ok(0);
         }
-        let handle = self.cache.read(BlockNo(u64::from(block)), BlockKind::Attribute)?;
+        let handle = self.cache.read(BlockNo(block), BlockKind::Attribute)?;
         let tx = self.cache.lock();
         let bytes = tx.data(&handle);
         // Whatever else is there is not to be written into.

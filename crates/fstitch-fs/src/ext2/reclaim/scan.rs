@@ -87,7 +87,7 @@ impl Ext2 {
                     let next = at / per_block;
                     let last = ((bit + count - 1) / per_block).min(next + BATCH);
                     let wanted: Vec<_> = (next..=last)
-                        .map(|block| (BlockNo(u64::from(table + block)), BlockKind::Inode))
+                        .map(|block| (BlockNo(table + u64::from(block)), BlockKind::Inode))
                         .collect();
                     self.cache.prefetch(&wanted);
                 }
@@ -134,7 +134,7 @@ impl Ext2 {
         &self,
         ino: u32,
         disk: &DiskInode,
-        visit: &mut dyn FnMut(u32, Option<u64>),
+        visit: &mut dyn FnMut(u64, Option<u64>),
     ) -> Result<()> {
         if !disk.has_blocks(self.sb.block_size) {
             return Ok(());
@@ -142,16 +142,16 @@ impl Ext2 {
         if disk.has_extents() {
             return self.visit_extents(ino, &disk.block, visit);
         }
-        let mut left = wide(idx(self.sb.blocks_count));
+        let mut left = self.sb.blocks_count;
         for (at, &block) in disk.block[..DIRECT].iter().enumerate() {
             if block != 0 {
-                visit(block, Some(wide(at)));
+                visit(u64::from(block), Some(wide(at)));
             }
         }
         let mut first = wide(DIRECT);
         let mut span = self.pointers();
         for (levels, &block) in (1..).zip(&disk.block[DIRECT..]) {
-            self.visit_tree(ino, (block, levels, first), &mut left, visit)?;
+            self.visit_tree(ino, (u64::from(block), levels, first), &mut left, visit)?;
             first += span;
             span *= self.pointers();
         }
@@ -163,15 +163,15 @@ impl Ext2 {
         &self,
         ino: u32,
         words: &[u32; POINTERS],
-        visit: &mut dyn FnMut(u32, Option<u64>),
+        visit: &mut dyn FnMut(u64, Option<u64>),
     ) -> Result<()> {
         let at = self.inode_place(ino)?.0;
-        let mut read = |node: u32| {
+        let mut read = |node: u64| {
             if !self.is_file_run(node, 1)? {
                 let problem = format!("its extent node {node} is outside the blocks for files");
                 return Err(Error::corrupt(Structure::Inode(u64::from(ino)), at, problem));
             }
-            Ok(self.cache.read(BlockNo(u64::from(node)), BlockKind::Indirect)?.snapshot().to_vec())
+            Ok(self.cache.read(BlockNo(node), BlockKind::Indirect)?.snapshot().to_vec())
         };
         let mut source = walk::Source { blocks_count: self.sb.blocks_count, read: &mut read };
         walk::walk((words, at), &mut source, &mut |part| {
@@ -179,7 +179,7 @@ impl Ext2 {
                 walk::Part::Node(node) => visit(node, None),
                 walk::Part::Extent(extent) => {
                     for (block, index) in
-                        (extent.start..extent.start + extent.len).zip(u64::from(extent.block)..)
+                        (extent.start..extent.start + u64::from(extent.len)).zip(u64::from(extent.block)..)
                     {
                         visit(block, (!extent.unwritten).then_some(index));
                     }
@@ -192,9 +192,9 @@ impl Ext2 {
     fn visit_tree(
         &self,
         ino: u32,
-        (block, levels, first): (u32, u32, u64),
+        (block, levels, first): (u64, u32, u64),
         left: &mut u64,
-        visit: &mut dyn FnMut(u32, Option<u64>),
+        visit: &mut dyn FnMut(u64, Option<u64>),
     ) -> Result<()> {
         if block == 0 {
             return Ok(());
@@ -214,10 +214,10 @@ impl Ext2 {
             return Err(Error::corrupt(Structure::Inode(u64::from(ino)), None, problem));
         }
         visit(block, None);
-        let bytes = self.cache.read(BlockNo(u64::from(block)), BlockKind::Indirect)?.snapshot();
+        let bytes = self.cache.read(BlockNo(block), BlockKind::Indirect)?.snapshot();
         let span = self.pointers().pow(levels - 1);
         for at in 0..idx64(self.pointers()) {
-            let child = (pointer(&bytes, at), levels - 1, first + wide(at) * span);
+            let child = (u64::from(pointer(&bytes, at)), levels - 1, first + wide(at) * span);
             self.visit_tree(ino, child, left, visit)?;
         }
         Ok(())
@@ -255,7 +255,7 @@ impl Ext2 {
             }
         })?;
         for block in blocks {
-            let no = BlockNo(u64::from(block));
+            let no = BlockNo(block);
             let bytes = self.cache.read(no, BlockKind::Directory)?.snapshot();
             for entry in dirent::entries(&bytes, no, &self.sb) {
                 let entry = entry?;
@@ -270,7 +270,7 @@ impl Ext2 {
     }
 
     /// Visits every block that an inode in use owns.
-    pub(super) fn scan_owned_blocks(&self, hooks: Hooks<'_>, visit: &mut dyn FnMut(u32)) -> Result<()> {
+    pub(super) fn scan_owned_blocks(&self, hooks: Hooks<'_>, visit: &mut dyn FnMut(u64)) -> Result<()> {
         self.scan_used_inodes((1, self.sb.inodes_count + 1), hooks, &mut |found| match &found.disk {
             Some(disk) => {
                 visit(disk.xattr_block);
@@ -281,7 +281,7 @@ impl Ext2 {
     }
 
     /// Reserved inodes (bad blocks, resize, journal) own blocks without having names.
-    fn visit_reserved(&self, ino: u32, visit: &mut dyn FnMut(u32)) -> Result<()> {
+    fn visit_reserved(&self, ino: u32, visit: &mut dyn FnMut(u64)) -> Result<()> {
         if ino >= self.sb.first_ino {
             return Ok(());
         }
@@ -293,11 +293,11 @@ impl Ext2 {
             words.iter_mut().enumerate().for_each(|(at, word)| *word = pointer_field(at).get(raw));
             return self.visit_extents(ino, &words, &mut |block, _| visit(block));
         }
-        (0..DIRECT).for_each(|at| visit(pointer_field(at).get(raw)));
-        let mut left = wide(idx(self.sb.blocks_count));
+        (0..DIRECT).for_each(|at| visit(u64::from(pointer_field(at).get(raw))));
+        let mut left = self.sb.blocks_count;
         for levels in 1..=3 {
             let root = pointer_field(DIRECT + idx(levels) - 1).get(raw);
-            self.visit_tree(ino, (root, levels, 0), &mut left, &mut |block, _| visit(block))?;
+            self.visit_tree(ino, (u64::from(root), levels, 0), &mut left, &mut |block, _| visit(block))?;
         }
         Ok(())
     }

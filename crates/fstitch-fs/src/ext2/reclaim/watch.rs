@@ -6,7 +6,7 @@ use fstitch_core::lock::Mutex;
 use fstitch_core::order::rank;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::super::num::{idx, small};
+use super::super::num::{idx64, small};
 
 /// Changes since a pass began. Costs one atomic load where no scan runs.
 #[derive(Debug, Default)]
@@ -20,11 +20,11 @@ struct Changes {
     /// Inodes whose names, count of names or blocks changed.
     inodes: FxHashSet<u32>,
     /// Blocks that were taken or freed, as one bitmap for each 32768 of them.
-    blocks: FxHashMap<u32, Box<[u64; 512]>>,
+    blocks: FxHashMap<u64, Box<[u64; 512]>>,
 }
 
 /// Blocks in one bitmap.
-const CHUNK: u32 = 512 * 64;
+const CHUNK: u64 = 512 * 64;
 
 impl Watch {
     /// Forgets everything and watches from now on.
@@ -47,14 +47,14 @@ impl Watch {
     }
 
     /// Blocks are about to be taken or freed.
-    pub(in super::super) fn blocks(&self, start: u32, count: u32) {
+    pub(in super::super) fn blocks(&self, start: u64, count: u32) {
         if !self.active.load(Ordering::SeqCst) {
             return;
         }
         let mut changes = self.changes.lock();
-        for block in start..start + count {
+        for block in start..start + u64::from(count) {
             let chunk = changes.blocks.entry(block / CHUNK).or_insert_with(|| Box::new([0; 512]));
-            chunk[idx(block % CHUNK / 64)] |= 1 << (block % 64);
+            chunk[idx64(block % CHUNK / 64)] |= 1 << (block % 64);
         }
     }
 
@@ -68,38 +68,38 @@ impl Watch {
         changes.inodes.iter().any(|ino| (first..end).contains(ino))
     }
 
-    pub(super) fn block_changed(&self, block: u32) -> bool {
+    pub(super) fn block_changed(&self, block: u64) -> bool {
         let changes = self.changes.lock();
         let chunk = changes.blocks.get(&(block / CHUNK));
-        chunk.is_some_and(|chunk| chunk[idx(block % CHUNK / 64)] >> (block % 64) & 1 == 1)
+        chunk.is_some_and(|chunk| chunk[idx64(block % CHUNK / 64)] >> (block % 64) & 1 == 1)
     }
 }
 
 /// A set of numbers from a range, one bit each.
 #[derive(Debug)]
 pub(super) struct BitSet {
-    start: u32,
+    start: u64,
     words: Vec<u64>,
 }
 
 impl BitSet {
     /// An empty set over `start..end`.
-    pub(super) fn new(start: u32, end: u32) -> Self {
-        Self { start, words: vec![0; idx((end - start).div_ceil(64))] }
+    pub(super) fn new(start: u64, end: u64) -> Self {
+        Self { start, words: vec![0; idx64((end - start).div_ceil(64))] }
     }
 
     /// Adds a number; those outside the range are ignored.
-    pub(super) fn insert(&mut self, n: u32) {
+    pub(super) fn insert(&mut self, n: u64) {
         if let Some(at) = n.checked_sub(self.start)
-            && let Some(word) = self.words.get_mut(idx(at / 64))
+            && let Some(word) = self.words.get_mut(idx64(at / 64))
         {
             *word |= 1 << (at % 64);
         }
     }
 
-    pub(super) fn contains(&self, n: u32) -> bool {
+    pub(super) fn contains(&self, n: u64) -> bool {
         let at = n.checked_sub(self.start);
-        at.is_some_and(|at| self.words.get(idx(at / 64)).is_some_and(|word| word >> (at % 64) & 1 == 1))
+        at.is_some_and(|at| self.words.get(idx64(at / 64)).is_some_and(|word| word >> (at % 64) & 1 == 1))
     }
 
     /// How many numbers fit into so many bytes.

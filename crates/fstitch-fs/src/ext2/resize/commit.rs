@@ -27,7 +27,7 @@ pub(super) fn check(
     let volume = BlockView::new(device, idx(sizes.old.block_size));
     let journal = Journal::find(&volume, &sizes.old, place, None)?;
     let log = journal.open(&volume)?;
-    let inside = staged.blocks.keys().filter(|no| no.get() < u64::from(sizes.old.blocks_count)).count();
+    let inside = staged.blocks.keys().filter(|no| no.get() < sizes.old.blocks_count).count();
     if inside + 1 > log.apply_max() {
         let most = log.apply_max();
         let problem =
@@ -46,7 +46,7 @@ pub(super) fn commit(
     now: Timestamp,
 ) -> Result<()> {
     let volume = BlockView::new(device, idx(sizes.old.block_size));
-    let end = BlockNo(u64::from(sizes.old.blocks_count));
+    let end = BlockNo(sizes.old.blocks_count);
     let mut inside = staged.blocks;
     // What lies behind the old end nobody sees yet.
     let outside = inside.split_off(&end);
@@ -94,7 +94,7 @@ fn journaled(
     let volume = BlockView::new(device, idx(sizes.old.block_size));
     let journal = Journal::find(&volume, &sizes.old, place, None)?;
     let mut log = journal.open(&volume)?;
-    let no = BlockNo(u64::from(sizes.old.first_data_block()));
+    let no = BlockNo(sizes.old.first_data_block());
     let mut block = BlockBuf::zeroed(volume.block_size());
     volume.read(no, BlockKind::Superblock, &mut block)?;
     let at = sizes.old.offset_in_block();
@@ -135,7 +135,7 @@ fn in_order(device: &dyn BlockDevice, inside: &Blocks, raw: &[u8]) -> Result<()>
 
 /// Writes the copies of superblock and descriptors. They are looked at only when the first ones are lost.
 pub(in crate::ext2) fn write_copies(volume: &BlockView<'_>, raw: &[u8], shape: &Superblock) -> Result<()> {
-    let at = |no: u32| BlockNo(u64::from(no));
+    let at = |no: u64| BlockNo(no);
     let packed = idx(shape.packed_descriptor_blocks());
     let mut table = vec![0; packed * volume.block_size()];
     if packed > 0 {
@@ -160,7 +160,7 @@ pub(in crate::ext2) fn write_copies(volume: &BlockView<'_>, raw: &[u8], shape: &
         let first = index * shape.descriptors_per_block();
         for group in [first + 1, first + shape.descriptors_per_block() - 1] {
             if group < shape.group_count() {
-                let no = shape.group_start(group) + u32::from(shape.has_superblock(group));
+                let no = shape.group_start(group) + u64::from(u32::from(shape.has_superblock(group)));
                 volume.write(at(no), BlockKind::GroupDescriptor, &block)?;
             }
         }

@@ -13,7 +13,7 @@ const AT_ONCE: u64 = 256;
 
 /// A new group: its bitmaps and its table follow its copies of superblock and descriptors.
 pub(super) fn describe(new: &Superblock, group: u32) -> GroupDescriptor {
-    let first = new.group_start(group) + new.group_overhead(group);
+    let first = new.group_start(group) + u64::from(new.group_overhead(group));
     let own = new.group_overhead(group) + 2 + new.inode_table_blocks();
     let summed = new.features.has_group_sums();
     GroupDescriptor {
@@ -69,12 +69,12 @@ pub(super) fn write(
 ) -> Result<()> {
     for (group, descriptor) in groups {
         let [blocks, inodes] = bitmaps(new, *group);
-        let at = |no: u32| BlockNo(u64::from(no));
+        let at = |no: u64| BlockNo(no);
         volume.write(at(descriptor.block_bitmap), BlockKind::BlockBitmap, &blocks)?;
         volume.write(at(descriptor.inode_bitmap), BlockKind::InodeBitmap, &inodes)?;
-        let table = u64::from(descriptor.inode_table);
+        let table = descriptor.inode_table;
         clear(volume, table..table + u64::from(new.inode_table_blocks()))?;
-        let start = u64::from(new.group_start(*group));
+        let start = new.group_start(*group);
         clear(volume, start..start + u64::from(new.group_overhead(*group)))?;
     }
     volume.flush()

@@ -44,9 +44,9 @@ pub struct Resized {
     /// Bytes of a block.
     pub block_size: u32,
     /// Blocks that it had.
-    pub before: u32,
+    pub before: u64,
     /// Blocks that it has.
-    pub after: u32,
+    pub after: u64,
 }
 
 /// Is told how much of a long work is done, and of how much.
@@ -72,7 +72,7 @@ pub fn resize(
     if !foreign.is_empty() {
         return refuse(format!("resizing a volume with feature {}", foreign.join(", ")));
     }
-    let is_smaller = blocks < u64::from(old.blocks_count);
+    let is_smaller = blocks < old.blocks_count;
     let inside = Features {
         incompat: old.features.incompat & HOLDING_NUMBERS,
         // The files of quotas would be charged for while they move.
@@ -134,7 +134,7 @@ pub fn resize(
 fn grow(device: &dyn BlockDevice, sizes: Sizes, place: Option<Place>, now: Timestamp) -> Result<()> {
     let volume = BlockView::new(device, idx(sizes.old.block_size));
     let mut staged = Staged::new(volume);
-    let (mut free, mut inodes) = (u64::from(sizes.old.free_blocks), u64::from(sizes.old.free_inodes));
+    let (mut free, mut inodes) = (sizes.old.free_blocks, u64::from(sizes.old.free_inodes));
     let mut descriptors = Vec::new();
     for group in sizes.old.group_count()..sizes.new.group_count() {
         let made = groups::describe(&sizes.new, group);

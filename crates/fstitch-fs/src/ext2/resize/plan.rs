@@ -2,12 +2,12 @@
 
 use fstitch_core::{Error, Result};
 
-use crate::ext2::layout::feature::compat;
+use crate::ext2::layout::feature::{compat, incompat};
 use crate::ext2::layout::superblock::{
-    S_BLOCKS_COUNT, S_FIRST_META_BG, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_INODES_COUNT,
-    S_OVERHEAD_BLOCKS, S_R_BLOCKS_COUNT, S_RESERVED_GDT_BLOCKS, Superblock,
+    BLOCKS, BLOCKS_MAX, FREE_BLOCKS, RESERVED_BLOCKS, S_FIRST_META_BG, S_FREE_INODES_COUNT, S_INODES_COUNT,
+    S_OVERHEAD_BLOCKS, S_RESERVED_GDT_BLOCKS, Superblock,
 };
-use crate::ext2::num::{low16, low32};
+use crate::ext2::num::low16;
 
 /// A last group with fewer free blocks than this is not worth its metadata.
 const LAST_GROUP_MIN: u32 = 50;
@@ -29,9 +29,11 @@ impl Sizes {
         if wanted > room {
             return refuse(format!("{wanted} blocks on a device of {room}"));
         }
-        let Ok(mut blocks) = u32::try_from(wanted) else {
-            return refuse(format!("{wanted} blocks: volumes of fewer than 2^32 are possible"));
-        };
+        let mut blocks = wanted;
+        let most = if old.features.has_incompat(incompat::BIT64) { BLOCKS_MAX } else { u64::from(u32::MAX) };
+        if blocks > most {
+            return refuse(format!("{wanted} blocks: at most {most} are possible"));
+        }
         let mut trial = Superblock { blocks_count: blocks, ..old.clone() };
         let last = trial.group_count() - 1;
         let needs = trial.group_overhead(last) + 2 + trial.inode_table_blocks() + LAST_GROUP_MIN;
@@ -67,7 +69,7 @@ impl Sizes {
     /// than its own metadata. `None` if it has them.
     pub(super) fn smaller(raw: &[u8], old: Superblock, wanted: u64, bytes: u64) -> Result<Option<Self>> {
         let refuse = |what: String| Err(Error::Unsupported(what));
-        let mut blocks = u32::try_from(wanted).unwrap_or(u32::MAX).min(old.blocks_count);
+        let mut blocks = wanted.min(old.blocks_count);
         if blocks <= old.first_data_block() {
             return refuse(format!("a volume of {blocks} blocks"));
         }
@@ -102,20 +104,19 @@ impl Sizes {
     /// The new superblock, with so many free blocks and inodes.
     pub(super) fn superblock(&self, blocks: u64, inodes: u64) -> Vec<u8> {
         let mut raw = self.raw.clone();
-        for (field, count) in [(S_FREE_BLOCKS_COUNT, blocks), (S_FREE_INODES_COUNT, inodes)] {
-            field.put(&mut raw, u32::try_from(count).unwrap_or(u32::MAX));
-        }
+        FREE_BLOCKS.put(&mut raw, blocks);
+        S_FREE_INODES_COUNT.put(&mut raw, u32::try_from(inodes).unwrap_or(u32::MAX));
         raw
     }
 }
 
 /// The superblock of a volume with so many blocks and inodes, and its share of them reserved.
-fn sized(raw: &[u8], old: &Superblock, blocks: u32, inodes: u32) -> Vec<u8> {
+fn sized(raw: &[u8], old: &Superblock, blocks: u64, inodes: u32) -> Vec<u8> {
     let mut new = raw.to_vec();
-    S_BLOCKS_COUNT.put(&mut new, blocks);
+    BLOCKS.put(&mut new, blocks);
     S_INODES_COUNT.put(&mut new, inodes);
-    let share = u64::from(old.reserved_blocks) * u64::from(blocks) / u64::from(old.blocks_count);
-    S_R_BLOCKS_COUNT.put(&mut new, low32(share));
+    let share = u128::from(old.reserved_blocks) * u128::from(blocks) / u128::from(old.blocks_count);
+    RESERVED_BLOCKS.put(&mut new, u64::try_from(share).unwrap_or(u64::MAX).min(blocks / 2));
     // Whoever mounts the volume counts them.
     S_OVERHEAD_BLOCKS.put(&mut new, 0);
     new

@@ -18,8 +18,8 @@ impl<'v> Staged<'v> {
     }
 
     /// A block to be changed, which is read the first time.
-    pub(super) fn change(&mut self, no: u32, kind: BlockKind) -> Result<&mut [u8]> {
-        let no = BlockNo(u64::from(no));
+    pub(super) fn change(&mut self, no: u64, kind: BlockKind) -> Result<&mut [u8]> {
+        let no = BlockNo(no);
         if !self.blocks.contains_key(&no) {
             let mut block = BlockBuf::zeroed(self.volume.block_size());
             self.volume.read(no, kind, &mut block)?;
@@ -29,10 +29,9 @@ impl<'v> Staged<'v> {
     }
 
     /// A block that begins as zeros, whatever it held. Once it was made it is as it was made.
-    pub(super) fn fresh(&mut self, no: u32, kind: BlockKind) -> &mut [u8] {
+    pub(super) fn fresh(&mut self, no: u64, kind: BlockKind) -> &mut [u8] {
         let size = self.volume.block_size();
-        let (_, block) =
-            self.blocks.entry(BlockNo(u64::from(no))).or_insert_with(|| (kind, BlockBuf::zeroed(size)));
+        let (_, block) = self.blocks.entry(BlockNo(no)).or_insert_with(|| (kind, BlockBuf::zeroed(size)));
         &mut block[..]
     }
 }

@@ -12,7 +12,7 @@ use crate::ext2::layout::group::{
 };
 use crate::ext2::layout::inode::{self, DiskInode, I_BLOCKS, pointer_field};
 use crate::ext2::layout::superblock::{RESIZE_INO, Superblock};
-use crate::ext2::num::{idx, low16};
+use crate::ext2::num::{idx, low16, pointer32};
 use crate::ext2::offline::fill_unwritten;
 
 /// Which of an inode's pointers leads to two levels of pointers.
@@ -87,7 +87,7 @@ pub(super) fn descriptor(staged: &mut Staged<'_>, shape: &Superblock, group: u32
     let (no, offset) = shape.descriptor_place(group);
     let block = staged.change(no, BlockKind::GroupDescriptor)?;
     let raw = &block[offset..offset + shape.descriptor_size()];
-    GroupDescriptor::parse(raw, group, shape, BlockNo(u64::from(no)))
+    GroupDescriptor::parse(raw, group, shape, BlockNo(no))
 }
 
 /// Describes the new groups in the table.
@@ -120,12 +120,11 @@ pub(super) fn put_resize_inode(staged: &mut Staged<'_>, sizes: &Sizes) -> Result
     }
     let group = descriptor(staged, old, old.group_of_inode(RESIZE_INO))?;
     let (no, offset) = inode::place(old, group.inode_table, RESIZE_INO);
-    let no32 = |no: BlockNo| u32::try_from(no.get()).expect("volumes have fewer than 2^32 blocks");
     let size = usize::from(old.inode_size);
-    let raw = &staged.change(no32(no), BlockKind::Inode)?[offset..offset + size];
+    let raw = &staged.change(no.get(), BlockKind::Inode)?[offset..offset + size];
     let found = DiskInode::parse(raw, InodeNo(u64::from(RESIZE_INO)), no, old)?;
-    let root = found.block[DOUBLE_INDIRECT];
-    if root <= old.first_data_block() || root >= old.blocks_count {
+    let root = u64::from(found.block[DOUBLE_INDIRECT]);
+    if !old.is_for_files(root) {
         let problem = format!("the resize inode's pointers are in block {root}: check the volume first");
         return Err(Error::corrupt(Structure::Inode(u64::from(RESIZE_INO)), no, problem));
     }
@@ -137,17 +136,21 @@ pub(super) fn put_resize_inode(staged: &mut Staged<'_>, sizes: &Sizes) -> Result
     }
     staged.change(root, BlockKind::Indirect)?.fill(0);
     for at in packed..packed + reserved {
-        let primary = new.first_data_block() + 1 + at;
+        let primary = new.first_data_block() + 1 + u64::from(at);
         let list = staged.fresh(primary, BlockKind::Indirect);
         for (slot, group) in copies.iter().enumerate() {
-            Le::put_u32(list, 4 * slot, primary + group * new.blocks_per_group);
+            Le::put_u32(
+                list,
+                4 * slot,
+                pointer32(primary + new.group_start(*group) - new.first_data_block()),
+            );
         }
-        Le::put_u32(staged.change(root, BlockKind::Indirect)?, 4 * idx(at % per_block), primary);
+        Le::put_u32(staged.change(root, BlockKind::Indirect)?, 4 * idx(at % per_block), pointer32(primary));
     }
     let copies = u32::try_from(copies.len()).expect("at most as many as fit a block");
     let owned = 1 + reserved * (1 + copies);
-    let raw = &mut staged.change(no32(no), BlockKind::Inode)?[offset..offset + size];
-    debug_assert_eq!(pointer_field(DOUBLE_INDIRECT).get(raw), root, "the map begins where it did");
+    let raw = &mut staged.change(no.get(), BlockKind::Inode)?[offset..offset + size];
+    debug_assert_eq!(u64::from(pointer_field(DOUBLE_INDIRECT).get(raw)), root, "the map begins where it did");
     I_BLOCKS.put(raw, owned * (new.block_size / 512));
     new.sums.seal_inode(RESIZE_INO, raw);
     Ok(())

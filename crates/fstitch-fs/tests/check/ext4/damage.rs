@@ -446,7 +446,7 @@ fn a_group_with_the_table_of_another_one_has_a_bitmap() {
         place(image, 2, 8, |_| 27_124);
         let len = image.shape.descriptor_size();
         let raw = image.descriptor(2).to_vec();
-        image.block(u64::from(copy))[offset..offset + len].copy_from_slice(&raw);
+        image.block(copy)[offset..offset + len].copy_from_slice(&raw);
     });
     let alone =
         case("a table in a group that was never written, says one descriptor", "group-descriptor", |image| {

@@ -78,12 +78,12 @@ impl Places {
         self.add(What::Descriptor(group), at, len);
         let found = GroupDescriptor::raw(&image[at..at + len]);
         if !found.is_block_uninit() {
-            self.add_block(What::BlockBitmap(group), u64::from(found.block_bitmap));
+            self.add_block(What::BlockBitmap(group), found.block_bitmap);
         }
         if found.is_inode_uninit() {
             return;
         }
-        self.add_block(What::InodeBitmap(group), u64::from(found.inode_bitmap));
+        self.add_block(What::InodeBitmap(group), found.inode_bitmap);
         let unused = if self.shape.features.has_group_sums() { u32::from(found.itable_unused) } else { 0 };
         for index in 0..self.shape.inodes_per_group - unused {
             let ino = group * self.shape.inodes_per_group + index + 1;
@@ -104,7 +104,7 @@ impl Places {
             return;
         };
         if disk.xattr_block != 0 {
-            let block = u64::from(disk.xattr_block);
+            let block = disk.xattr_block;
             self.add_block(What::Attributes(block), block);
         }
         if disk.has_extents() && disk.has_blocks(self.shape.block_size) {
@@ -119,14 +119,16 @@ impl Places {
         while let Some(node) = left.pop() {
             match node.entries {
                 Entries::Leaf(extents) if disk.kind == FileKind::Directory => {
-                    for block in extents.iter().flat_map(|extent| extent.start..extent.start + extent.len) {
-                        self.add_block(What::Directory(ino, disk.generation), u64::from(block));
+                    for block in
+                        extents.iter().flat_map(|extent| extent.start..extent.start + u64::from(extent.len))
+                    {
+                        self.add_block(What::Directory(ino, disk.generation), block);
                     }
                 }
                 Entries::Leaf(_) => {}
                 Entries::Inner(nodes) => {
                     for below in nodes {
-                        self.add_block(What::ExtentNode(ino, disk.generation), u64::from(below.node));
+                        self.add_block(What::ExtentNode(ino, disk.generation), below.node);
                         let at = to_usize(below.node) * self.unit();
                         expected.depth = Some(node.depth - 1);
                         left.push(
@@ -202,7 +204,7 @@ impl Places {
             2 => now.wrapping_add(1),
             3 => now.wrapping_sub(1),
             4 => now ^ 1 << seed.below(32),
-            5 => u32::try_from(seed.below(u64::from(self.shape.blocks_count))).expect("a block"),
+            5 => u32::try_from(seed.below(self.shape.blocks_count)).expect("a block"),
             6 => u32::try_from(seed.below(u64::from(self.shape.inodes_count) + 2)).expect("an inode"),
             // What another field of the same structure says.
             7 => Le::u32(raw, to_usize(seed.below(to_u64(raw.len() / 4))) * 4),

@@ -137,7 +137,7 @@ impl Image {
     /// The bytes of the descriptor of `group`.
     pub fn descriptor(&mut self, group: u32) -> &mut [u8] {
         let ((block, offset), len) = (self.shape.descriptor_place(group), self.shape.descriptor_size());
-        let at = self.at(u64::from(block)) + offset;
+        let at = self.at(block) + offset;
         &mut self.bytes[at..at + len]
     }
 

@@ -15,7 +15,7 @@ struct Move {
     from: u64,
     by: i64,
     /// Nodes that have.
-    moved: BTreeSet<u32>,
+    moved: BTreeSet<u64>,
 }
 
 impl Move {

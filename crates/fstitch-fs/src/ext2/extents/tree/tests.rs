@@ -15,20 +15,20 @@ const SPACE: u64 = 3000;
 /// Nodes as they are on a medium.
 #[derive(Debug, Default)]
 struct Medium {
-    nodes: BTreeMap<u32, Vec<u8>>,
-    next: u32,
+    nodes: BTreeMap<u64, Vec<u8>>,
+    next: u64,
     room: u16,
     /// Nodes that may be taken.
     left: usize,
 }
 
 impl Nodes for &mut Medium {
-    fn read(&mut self, block: u32, depth: u16, range: &Range<u64>) -> Result<Node> {
+    fn read(&mut self, block: u64, depth: u16, range: &Range<u64>) -> Result<Node> {
         let bytes = self.nodes.get(&block).expect("a node that is in the tree");
         Node::parse(bytes, &expected(Some(depth), range))
     }
 
-    fn take(&mut self) -> Result<u32> {
+    fn take(&mut self) -> Result<u64> {
         self.left = self.left.checked_sub(1).ok_or(Errno::NOSPC)?;
         self.next += 1;
         Ok(self.next)
@@ -41,14 +41,14 @@ impl Nodes for &mut Medium {
 
 fn expected(depth: Option<u16>, range: &Range<u64>) -> Expected {
     let range = (u32::try_from(range.start).unwrap(), range.end);
-    Expected { at: BlockNo(0), depth, range, blocks_count: u32::MAX }
+    Expected { at: BlockNo(0), depth, range, blocks_count: 1 << 48 }
 }
 
 /// A node's bytes as they will be.
 type Change = (At, Vec<u8>);
 
 /// Where a file block is, and whether it is unwritten.
-type Model = BTreeMap<u64, (u32, bool)>;
+type Model = BTreeMap<u64, (u64, bool)>;
 
 /// A file on a medium, and what it should be.
 struct Rig {
@@ -57,7 +57,7 @@ struct Rig {
     model: Model,
     seed: Seed,
     /// Where new blocks come from.
-    next: u32,
+    next: u64,
     /// Nodes are copied, and some of a step's changes reach the medium before others.
     copies: bool,
 }
@@ -109,7 +109,7 @@ impl Rig {
 
     /// What the medium shows if the power is cut when all new nodes are there and any of the changes in place: each file block
     /// is where it was or where it will be.
-    fn cut(&mut self, before: BTreeMap<u32, Vec<u8>>, made: &[Change], in_place: &[Change]) {
+    fn cut(&mut self, before: BTreeMap<u64, Vec<u8>>, made: &[Change], in_place: &[Change]) {
         let mut old = Model::new();
         show(&self.root, &ALL, &before, &mut old);
         let all = 1_u64 << in_place.len().min(12);
@@ -126,7 +126,7 @@ impl Rig {
 
     fn cut_at(
         &self,
-        before: &BTreeMap<u32, Vec<u8>>,
+        before: &BTreeMap<u64, Vec<u8>>,
         (made, in_place): (&[Change], &[Change]),
         some: u64,
     ) -> Model {
@@ -219,7 +219,8 @@ impl Rig {
         };
         let needed = self.run(0, cut).unwrap().0;
         let ((), lost) = self.run(needed, |tree| tree.remove(&range)).unwrap();
-        let mut lost: Vec<u32> = lost.iter().flat_map(|lost| lost.start..lost.start + lost.count).collect();
+        let mut lost: Vec<u64> =
+            lost.iter().flat_map(|lost| lost.start..lost.start + u64::from(lost.count)).collect();
         let mut gone = Vec::new();
         self.model.retain(|index, (start, _)| {
             let stays = !range.contains(index);
@@ -252,7 +253,8 @@ impl Rig {
         let work =
             |tree: &mut Tree<&mut Medium>| if out { tree.take_out(&range) } else { tree.put_in(&range) };
         let ((), lost) = self.run(needed, work).unwrap();
-        let lost: BTreeSet<u32> = lost.iter().flat_map(|lost| lost.start..lost.start + lost.count).collect();
+        let lost: BTreeSet<u64> =
+            lost.iter().flat_map(|lost| lost.start..lost.start + u64::from(lost.count)).collect();
         let (mut gone, mut moved) = (BTreeSet::new(), Model::new());
         for (&index, &place) in &self.model {
             match (out, range.contains(&index)) {
@@ -292,7 +294,7 @@ impl Rig {
         (root.depth, extents.len())
     }
 
-    fn walk(&self, node: &Node, range: &Range<u64>, (met, extents): (&mut BTreeSet<u32>, &mut Vec<Extent>)) {
+    fn walk(&self, node: &Node, range: &Range<u64>, (met, extents): (&mut BTreeSet<u64>, &mut Vec<Extent>)) {
         match &node.entries {
             Entries::Leaf(spans) => {
                 assert!(
@@ -331,7 +333,7 @@ impl Rig {
 }
 
 /// What a tree shows, every rule of which is kept.
-fn show(node: &Node, range: &Range<u64>, nodes: &BTreeMap<u32, Vec<u8>>, into: &mut Model) {
+fn show(node: &Node, range: &Range<u64>, nodes: &BTreeMap<u64, Vec<u8>>, into: &mut Model) {
     match &node.entries {
         Entries::Leaf(extents) => {
             for extent in extents {
@@ -408,9 +410,9 @@ fn what_a_hole_has_parted_is_one_extent_when_it_goes() {
     let mut rig = Rig::new(6, 12);
     for unwritten in [false, true] {
         let block = if unwritten { 0 } else { 100 };
-        let extent = Extent { block, len: 9, start: 10 + block, unwritten };
+        let extent = Extent { block, len: 9, start: u64::from(10 + block), unwritten };
         rig.run(0, |tree| tree.insert(extent)).unwrap();
-        rig.model.extend((0..9).map(|at| (u64::from(block + at), (10 + block + at, unwritten))));
+        rig.model.extend((0..9).map(|at| (u64::from(block + at), (u64::from(10 + block + at), unwritten))));
     }
     rig.run(0, |tree| tree.put_in(&(5..9))).unwrap();
     rig.run(0, |tree| tree.put_in(&(108..208))).unwrap();
@@ -423,7 +425,7 @@ fn what_a_hole_has_parted_is_one_extent_when_it_goes() {
 fn moves_in_trees_that_are_damaged_are_refused() {
     let mut rig = Rig::new(6, 11);
     for at in 0..12_u32 {
-        let extent = Extent { block: 4 * at, len: 1, start: 10 + 3 * at, unwritten: false };
+        let extent = Extent { block: 4 * at, len: 1, start: u64::from(10 + 3 * at), unwritten: false };
         let needed = rig.needed(u64::from(extent.block), 1);
         rig.run(needed, |tree| tree.insert(extent)).unwrap();
         rig.model.insert(u64::from(extent.block), (extent.start, false));
@@ -444,7 +446,7 @@ fn moves_in_trees_that_are_damaged_are_refused() {
 fn a_file_that_grows_at_its_end_fills_its_nodes() {
     let mut rig = Rig::new(10, 1);
     for at in 0..500_u32 {
-        let extent = Extent { block: 2 * at, len: 1, start: 10 + 2 * at, unwritten: false };
+        let extent = Extent { block: 2 * at, len: 1, start: u64::from(10 + 2 * at), unwritten: false };
         let needed = rig.needed(u64::from(extent.block), 1);
         rig.run(needed, |tree| tree.insert(extent)).unwrap();
         rig.model.insert(u64::from(extent.block), (extent.start, false));
@@ -459,7 +461,7 @@ fn a_failure_for_want_of_blocks_changes_nothing() {
     let mut rig = Rig::new(6, 9);
     let mut failed = 0;
     for at in 0..60_u32 {
-        let extent = Extent { block: 3 * at, len: 2, start: 10 + 3 * at, unwritten: true };
+        let extent = Extent { block: 3 * at, len: 2, start: u64::from(10 + 3 * at), unwritten: true };
         let needed = rig.needed(u64::from(extent.block), 1);
         if needed > 0 {
             assert!(rig.run(needed - 1, |tree| tree.insert(extent)).is_err());
@@ -477,7 +479,7 @@ fn a_failure_for_want_of_blocks_changes_nothing() {
 #[test]
 fn what_is_no_hole_is_not_filled() {
     let mut rig = Rig::new(6, 3);
-    let extent = |block, len| Extent { block, len, start: 100 + block, unwritten: false };
+    let extent = |block, len| Extent { block, len, start: u64::from(100 + block), unwritten: false };
     rig.run(0, |tree| tree.insert(extent(10, 5))).unwrap();
     for (block, len) in [(10, 1), (14, 1), (9, 2), (8, 20), (12, 1)] {
         assert!(rig.run(1, |tree| tree.insert(extent(block, len))).is_err(), "{block} {len}");

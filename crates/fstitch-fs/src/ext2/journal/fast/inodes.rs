@@ -39,7 +39,7 @@ impl Apply<'_, '_, '_> {
         }
         if has_map(orphan, self.pass.shape.block_size) {
             let mut had = Vec::new();
-            self.pass.each_run(orphan, &mut |first, count, _| had.push((first, first + count)))?;
+            self.pass.each_run(orphan, &mut |first, count, _| had.push((first, first + u64::from(count))))?;
             self.had.extend(had);
         }
         self.known.entry(orphan.ino).or_default().is_lifted = true;

@@ -36,6 +36,7 @@ use super::pass::{Loaded, Pass};
 use super::raw::S_LAST_ORPHAN;
 use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::inode::I_DTIME;
+use crate::ext2::layout::superblock::BLOCKS_MAX;
 use crate::ext2::runs::Runs;
 use names::Names;
 use settle::Space;
@@ -67,7 +68,7 @@ struct Apply<'p, 'a, 'd> {
     space: Space,
     known: BTreeMap<u32, Known>,
     /// Blocks that known inodes had before.
-    had: Vec<(u32, u32)>,
+    had: Vec<(u64, u64)>,
     /// Directories whose names were looked at.
     dirs: BTreeMap<u32, Names>,
     waiting: Vec<Waiting>,
@@ -119,10 +120,10 @@ impl Apply<'_, '_, '_> {
 }
 
 /// A run of blocks as the volume numbers them.
-fn within(first: u64, count: u64) -> Result<(u32, u32)> {
-    match (u32::try_from(first), u32::try_from(first + count)) {
-        (Ok(start), Ok(end)) => Ok((start, end)),
-        _ => Err(damaged(format!("it has blocks {first}..{}", first + count))),
+fn within(first: u64, count: u64) -> Result<(u64, u64)> {
+    match first.checked_add(count) {
+        Some(end) if end <= BLOCKS_MAX => Ok((first, end)),
+        _ => Err(damaged(format!("it has {count} blocks from {first} on"))),
     }
 }
 

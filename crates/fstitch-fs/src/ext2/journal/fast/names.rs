@@ -219,7 +219,7 @@ impl Apply<'_, '_, '_> {
 
     fn read_names(&self, dir: &Loaded) -> Result<Names> {
         let count = dir.disk.size / u64::from(self.pass.shape.block_size);
-        if count > u64::from(self.pass.shape.blocks_count) {
+        if count > self.pass.shape.blocks_count {
             return Err(damaged(format!("directory {} has {count} blocks", dir.ino)));
         }
         let mut names = Names { blocks: Vec::new(), places: BTreeMap::new(), room: Vec::new() };
@@ -267,7 +267,7 @@ impl Apply<'_, '_, '_> {
             return Err(Error::Unsupported(problem.into()));
         }
         let block = self.space.take(self.pass, self.pass.shape.group_start(dir.group))?;
-        let no = BlockNo(u64::from(block));
+        let no = BlockNo(block);
         let at = self.names(dir)?.blocks.len();
         let extent = Extent { block: small(at), len: 1, start: block, unwritten: false };
         self.edit_tree(dir, |tree| tree.insert(extent))?;

@@ -17,16 +17,16 @@ pub(super) struct RecordNodes<'w, 'a, 'd> {
     pass: &'w Pass<'a, 'd>,
     space: &'w mut Space,
     /// Where new nodes should lie near.
-    near: u32,
+    near: u64,
 }
 
 impl Nodes for RecordNodes<'_, '_, '_> {
-    fn read(&mut self, block: u32, depth: u16, range: &Range<u64>) -> Result<Node> {
-        let bytes = self.pass.read(BlockNo(u64::from(block)), BlockKind::Indirect)?;
+    fn read(&mut self, block: u64, depth: u16, range: &Range<u64>) -> Result<Node> {
+        let bytes = self.pass.read(BlockNo(block), BlockKind::Indirect)?;
         Node::parse(&bytes, &expected_node(self.pass.shape.blocks_count, block, depth, range))
     }
 
-    fn take(&mut self) -> Result<u32> {
+    fn take(&mut self) -> Result<u64> {
         self.space.take(self.pass, self.near)
     }
 
@@ -85,7 +85,7 @@ impl Apply<'_, '_, '_> {
         let Tree { root, nodes, freed, .. } = tree;
         self.pass.put_tree(orphan, &root, nodes)?;
         for &block in freed.keys() {
-            self.pass.forget(BlockNo(u64::from(block)));
+            self.pass.forget(BlockNo(block));
         }
         Ok(())
     }

@@ -8,14 +8,14 @@ use super::super::pass::{Loaded, Pass};
 use super::{Apply, has_map};
 use crate::ext2::layout::extent::Node;
 use crate::ext2::layout::inode::POINTERS;
-use crate::ext2::num::idx;
+use crate::ext2::num::{idx, low32};
 use crate::ext2::runs::Runs;
 
 /// Free blocks for what records do not mention: nodes of trees, blocks of directories.
 pub(super) struct Space {
     /// What records give to files, and what was taken here.
     claimed: Runs,
-    taken: BTreeSet<u32>,
+    taken: BTreeSet<u64>,
 }
 
 impl Space {
@@ -24,15 +24,15 @@ impl Space {
     }
 
     /// A block that is free, was free before the records, and is not used by any of them. From `near` on, and around.
-    pub(super) fn take(&mut self, pass: &Pass<'_, '_>, near: u32) -> Result<u32> {
+    pub(super) fn take(&mut self, pass: &Pass<'_, '_>, near: u64) -> Result<u64> {
         let groups = pass.shape.group_count();
         let first = pass.shape.group_of(near);
         for group in (first..groups).chain(0..first) {
             let bits = pass.block_bits(group)?;
             let start = pass.shape.group_start(group);
             let mut at = start;
-            while at < start + pass.shape.group_blocks(group) {
-                let bit = at - start;
+            while at < start + u64::from(pass.shape.group_blocks(group)) {
+                let bit = low32(at - start);
                 if let Some(end) = self.claimed.holds(at) {
                     at = end;
                 } else if bits[idx(bit / 8)] & 1 << (bit % 8) == 0 && !self.taken.contains(&at) {
@@ -73,10 +73,10 @@ impl Apply<'_, '_, '_> {
     }
 
     /// Sets the inode's count of blocks to what its map has; its runs.
-    fn count_storage(&self, orphan: &mut Loaded) -> Result<Vec<(u32, u32)>> {
+    fn count_storage(&self, orphan: &mut Loaded) -> Result<Vec<(u64, u64)>> {
         let (mut runs, mut count) = (Vec::new(), u64::from(orphan.disk.xattr_block != 0));
         self.pass.each_run(orphan, &mut |first, len, _| {
-            runs.push((first, first + len));
+            runs.push((first, first + u64::from(len)));
             count += u64::from(len);
         })?;
         orphan.disk.sectors = count * u64::from(self.pass.shape.block_size / 512);

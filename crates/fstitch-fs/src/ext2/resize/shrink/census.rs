@@ -11,7 +11,7 @@ use crate::ext2::journal::{Loaded, Pass};
 use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::inode::{DiskInode, I_MODE, POINTERS, pointer_field};
 use crate::ext2::layout::superblock::{JOURNAL_INO, RESIZE_INO};
-use crate::ext2::num::{idx, idx64};
+use crate::ext2::num::{idx, idx64, low32};
 use crate::ext2::resize::table::DOUBLE_INDIRECT;
 
 /// The inode that lists bad blocks.
@@ -25,7 +25,7 @@ pub(super) struct Census {
     /// Whose numbers are not any more, in order, and what moving each takes of a transaction at least, in blocks.
     pub(super) numbers: Vec<(u32, u64)>,
     /// By blocks of attributes there: who has them.
-    pub(super) attributes: BTreeMap<u32, Vec<u32>>,
+    pub(super) attributes: BTreeMap<u64, Vec<u32>>,
     /// All directories.
     pub(super) directories: Vec<u32>,
     /// Blocks in use there, but for those that the volume has for itself.
@@ -43,19 +43,22 @@ struct Marks(Option<(u32, BlockBuf)>);
 
 impl Marks {
     /// Fails if a block of an inode is free by its bitmap: somebody else would get it.
-    fn expect_used(&mut self, pass: &Pass<'_, '_>, ino: u32, (start, end): (u32, u32)) -> Result<()> {
+    fn expect_used(&mut self, pass: &Pass<'_, '_>, ino: u32, (start, end): (u64, u64)) -> Result<()> {
         let mut at = start;
         while at < end {
             let group = pass.shape.group_of(at);
             let first = pass.shape.group_start(group);
-            let until = end.min(first + pass.shape.group_blocks(group));
+            let until = end.min(first + u64::from(pass.shape.group_blocks(group)));
             let known = self.0.take().filter(|(of, _)| *of == group);
             let (_, bits) = self.0.insert(match known {
                 Some(known) => known,
                 None => (group, pass.block_bits(group)?),
             });
-            if let Some(free) = bitmap::next(bits, false, at - first, until - first) {
-                let problem = format!("its block {} is marked as free: check the volume first", first + free);
+            if let Some(free) = bitmap::next(bits, false, low32(at - first), low32(until - first)) {
+                let problem = format!(
+                    "its block {} is marked as free: check the volume first",
+                    first + u64::from(free)
+                );
                 return Err(Error::corrupt(Structure::Inode(u64::from(ino)), None, problem));
             }
             at = until;
@@ -76,7 +79,7 @@ impl Census {
             if descriptor.is_inode_uninit() {
                 continue;
             }
-            let bits = pass.read(BlockNo(u64::from(descriptor.inode_bitmap)), BlockKind::InodeBitmap)?;
+            let bits = pass.read(BlockNo(descriptor.inode_bitmap), BlockKind::InodeBitmap)?;
             let per_group = pass.shape.inodes_per_group;
             let per_block = pass.shape.inodes_per_block();
             let used = per_group - u32::from(descriptor.itable_unused).min(per_group);
@@ -90,7 +93,7 @@ impl Census {
                 if !here.clone().any(is_used) {
                     continue;
                 }
-                let at = BlockNo(u64::from(descriptor.inode_table + index));
+                let at = BlockNo(descriptor.inode_table + u64::from(index));
                 let block = pass.read(at, BlockKind::Inode)?;
                 for bit in here.filter(|&bit| is_used(bit)) {
                     let ino = group * per_group + bit + 1;
@@ -117,7 +120,8 @@ impl Census {
         let (mut behind, mut nodes, mut runs) = (0_u64, 0_u64, Vec::new());
         if inode.disk.has_blocks(pass.shape.block_size) {
             each_block(pass, &inode, &mut |start, count, is_map| {
-                behind += u64::from((start + count).saturating_sub(limits.end).min(count));
+                let count = u64::from(count);
+                behind += (start + count).saturating_sub(limits.end).min(count);
                 nodes += u64::from(is_map);
                 put_run(&mut runs, start, count);
             })?;
@@ -182,7 +186,7 @@ fn is_the_volumes(
     if ino != RESIZE_INO {
         return Ok(false);
     }
-    let root = pointer_field(DOUBLE_INDIRECT).get(raw);
+    let root = u64::from(pointer_field(DOUBLE_INDIRECT).get(raw));
     let is_needed = pass.shape.features.compat & compat::RESIZE_INODE != 0;
     if is_needed && root <= pass.shape.first_data_block() {
         return Err(damaged(ino, at, &format!("its pointers are in block {root}")));
@@ -221,7 +225,7 @@ fn damaged(ino: u32, at: BlockNo, problem: &str) -> Error {
 pub(super) fn each_block(
     pass: &mut Pass<'_, '_>,
     inode: &Loaded,
-    each: &mut dyn FnMut(u32, u32, bool),
+    each: &mut dyn FnMut(u64, u32, bool),
 ) -> Result<()> {
     if !inode.disk.has_extents() {
         return each_pointer(pass, inode, each);
@@ -233,16 +237,16 @@ pub(super) fn each_block(
 }
 
 /// Blocks in use from `end` on, but for the volume's own.
-pub(super) fn used_behind(pass: &Pass<'_, '_>, end: u32) -> Result<u64> {
+pub(super) fn used_behind(pass: &Pass<'_, '_>, end: u64) -> Result<u64> {
     let mut used = 0_u64;
     for group in pass.shape.group_of(end)..pass.shape.group_count() {
         let start = pass.shape.group_start(group);
-        let (from, until) = (start.max(end), start + pass.shape.group_blocks(group));
+        let (from, until) = (start.max(end), start + u64::from(pass.shape.group_blocks(group)));
         let bits = pass.block_bits(group)?;
-        let free = bitmap::runs(&bits, false, from - start, until - start);
-        let free: u32 = free.map(|(_, count)| count).sum();
-        let own: u32 = pass.own.within(from, until).map(|(start, end)| end - start).sum();
-        used += u64::from((until - from).saturating_sub(free + own));
+        let free = bitmap::runs(&bits, false, low32(from - start), low32(until - start));
+        let free: u64 = free.map(|(_, count)| u64::from(count)).sum();
+        let own: u64 = pass.own.within(from, until).map(|(start, end)| end - start).sum();
+        used += (until - from).saturating_sub(free + own);
     }
     Ok(used)
 }
@@ -253,7 +257,7 @@ pub(super) fn numbers_behind(pass: &Pass<'_, '_>, last: u32) -> Result<u64> {
     for group in last / pass.shape.inodes_per_group..pass.shape.group_count() {
         let (_, _, descriptor) = pass.descriptor(group)?;
         if !descriptor.is_inode_uninit() {
-            let bits = pass.read(BlockNo(u64::from(descriptor.inode_bitmap)), BlockKind::InodeBitmap)?;
+            let bits = pass.read(BlockNo(descriptor.inode_bitmap), BlockKind::InodeBitmap)?;
             let runs = bitmap::runs(&bits, true, 0, pass.shape.inodes_per_group);
             used += runs.map(|(_, count)| u64::from(count)).sum::<u64>();
         }
@@ -298,7 +302,7 @@ pub(super) fn directory_blocks(pass: &mut Pass<'_, '_>, dir: &Loaded) -> Result<
     let mut blocks = Vec::new();
     each_block(pass, dir, &mut |start, count, is_map| {
         if !is_map {
-            blocks.extend((start..start + count).map(|no| BlockNo(u64::from(no))));
+            blocks.extend((start..start + u64::from(count)).map(BlockNo));
         }
     })?;
     // Behind its length a directory may have blocks without names.

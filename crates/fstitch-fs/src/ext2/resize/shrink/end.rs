@@ -6,7 +6,7 @@ use crate::ext2::journal::{Place, read_superblock, write_superblock};
 use crate::ext2::layout::checksum::seal_superblock;
 use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::superblock::{S_BACKUP_BGS, Superblock};
-use crate::ext2::num::{idx, small};
+use crate::ext2::num::{idx, low32, small};
 use crate::ext2::resize::commit;
 use crate::ext2::resize::plan::Sizes;
 use crate::ext2::resize::staged::Staged;
@@ -28,19 +28,24 @@ pub(super) fn cut_off(device: &dyn BlockDevice, sizes: Sizes, place: Place, now:
         let at = table::descriptor(&mut staged, old, group)?;
         let parts = [(at.block_bitmap, 1), (at.inode_bitmap, 1), (at.inode_table, old.inode_table_blocks())];
         for (start, count) in parts {
-            freed.extend((start..start + count).filter(|&block| old.group_of(block) <= last));
+            freed.extend((start..start + u64::from(count)).filter(|&block| old.group_of(block) <= last));
         }
         table::retire_descriptor(&mut staged, old, group)?;
     }
     for group in 0..new.group_count() {
         let start = new.group_start(group);
-        freed.extend(start + new.group_overhead(group)..start + old.group_overhead(group));
+        freed.extend(
+            start + u64::from(new.group_overhead(group))..start + u64::from(old.group_overhead(group)),
+        );
     }
     freed.sort_unstable();
     for part in freed.chunk_by(|&one, &two| old.group_of(one) == old.group_of(two)) {
         let group = old.group_of(part[0]);
-        let bits: Vec<(u32, u32)> =
-            part.iter().map(|block| block - old.group_start(group)).map(|bit| (bit, bit + 1)).collect();
+        let bits: Vec<(u32, u32)> = part
+            .iter()
+            .map(|block| low32(block - old.group_start(group)))
+            .map(|bit| (bit, bit + 1))
+            .collect();
         let changed = table::mark(&mut staged, old, group, &bits, false)?;
         if changed != small(part.len()) {
             let problem =
@@ -64,11 +69,11 @@ pub(super) fn cut_off(device: &dyn BlockDevice, sizes: Sizes, place: Place, now:
     }
     // Blocks of descriptors that are none any more begin anew, as lists of reserved blocks, or are nobody's.
     for index in new.packed_descriptor_blocks()..old.packed_descriptor_blocks() {
-        staged.blocks.remove(&BlockNo(u64::from(old.descriptor_block(index))));
+        staged.blocks.remove(&BlockNo(old.descriptor_block(index)));
     }
     table::put_resize_inode(&mut staged, &sizes)?;
     // Descriptors that lie with the groups that they describe go with them: nothing of the transaction may lie out of the new volume.
-    drop(staged.blocks.split_off(&BlockNo(u64::from(new.blocks_count))));
+    drop(staged.blocks.split_off(&BlockNo(new.blocks_count)));
     let raw = sizes.superblock(blocks, inodes);
     commit::check(device, &sizes, &staged, Some(place))?;
     commit::commit(device, &sizes, staged, (&raw, Some(place)), now)?;

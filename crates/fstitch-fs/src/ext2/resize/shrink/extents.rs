@@ -10,6 +10,7 @@ use crate::ext2::extents::expected_node;
 use crate::ext2::extents::tree::{Found, Nodes, Tree};
 use crate::ext2::journal::{Loaded, Pass};
 use crate::ext2::layout::extent::{Entries, Extent, LOGICAL_END, Node, block_max};
+use crate::ext2::num::low32;
 
 /// Blocks of an extent that are moved at once.
 const AT_ONCE: u32 = 8192;
@@ -25,12 +26,12 @@ struct MovedNodes<'w, 'a, 'd> {
 }
 
 impl Nodes for MovedNodes<'_, '_, '_> {
-    fn read(&mut self, block: u32, depth: u16, range: &Range<u64>) -> Result<Node> {
-        let bytes = self.pass.read(BlockNo(u64::from(block)), BlockKind::Indirect)?;
+    fn read(&mut self, block: u64, depth: u16, range: &Range<u64>) -> Result<Node> {
+        let bytes = self.pass.read(BlockNo(block), BlockKind::Indirect)?;
         Node::parse(&bytes, &expected_node(self.pass.shape.blocks_count, block, depth, range))
     }
 
-    fn take(&mut self) -> Result<u32> {
+    fn take(&mut self) -> Result<u64> {
         Ok(self.room.take(1)?.0)
     }
 
@@ -65,7 +66,7 @@ impl<'a, 'd> Mover<'a, 'd> {
                 }
                 Found::In(extent) => extent,
             };
-            if extent.start + extent.len <= self.limits.end {
+            if extent.start + u64::from(extent.len) <= self.limits.end {
                 at = extent.end();
                 continue;
             }
@@ -86,7 +87,7 @@ impl<'a, 'd> Mover<'a, 'd> {
     fn move_nodes(
         &mut self,
         inode: &mut Loaded,
-        at: Option<u32>,
+        at: Option<u64>,
         node: &mut Node,
         range: &Range<u64>,
     ) -> Result<bool> {
@@ -98,24 +99,22 @@ impl<'a, 'd> Mover<'a, 'd> {
                 if !self.has_room(3) {
                     return Ok(false);
                 }
-                let bytes = self.pass.read(BlockNo(u64::from(child.node)), BlockKind::Indirect)?;
+                let bytes = self.pass.read(BlockNo(child.node), BlockKind::Indirect)?;
                 here = self.room.take(1)?.0;
-                self.pass.put_new(BlockNo(u64::from(here)), BlockKind::Indirect, bytes);
-                self.pass.forget(BlockNo(u64::from(child.node)));
+                self.pass.put_new(BlockNo(here), BlockKind::Indirect, bytes);
+                self.pass.forget(BlockNo(child.node));
                 let Entries::Inner(entries) = &mut node.entries else { unreachable!("it was one above") };
                 entries[slot].node = here;
                 match at {
                     None => inode.disk.block = crate::ext2::extents::root_over(node, &inode.disk.block),
-                    Some(at) => {
-                        node.encode_into(self.pass.change(BlockNo(u64::from(at)), BlockKind::Indirect)?)
-                    }
+                    Some(at) => node.encode_into(self.pass.change(BlockNo(at), BlockKind::Indirect)?),
                 }
                 self.moved(child.node, here, 1);
             }
             if depth > 1 {
                 let end = children.get(slot + 1).map_or(range.end, |next| u64::from(next.block));
                 let below = u64::from(child.block)..end;
-                let bytes = self.pass.read(BlockNo(u64::from(here)), BlockKind::Indirect)?;
+                let bytes = self.pass.read(BlockNo(here), BlockKind::Indirect)?;
                 let expected = expected_node(self.pass.shape.blocks_count, here, depth - 1, &below);
                 let mut next = Node::parse(&bytes, &expected)?;
                 if !self.move_nodes(inode, Some(here), &mut next, &below)? {
@@ -128,30 +127,31 @@ impl<'a, 'd> Mover<'a, 'd> {
 
     /// Moves some of an extent, as much as lies together where it goes; the file block behind it.
     fn move_part(&mut self, inode: &mut Loaded, extent: Extent) -> Result<u64> {
-        let kept = self.limits.end.saturating_sub(extent.start);
-        let (block, from) = (extent.block + kept, extent.start + kept);
-        let (start, len) = self.room.take((extent.len - kept).min(AT_ONCE))?;
+        let kept = low32(self.limits.end.saturating_sub(extent.start));
+        let (block, from) = (extent.block + kept, extent.start + u64::from(kept));
+        let (start, count) = self.room.take(u64::from((extent.len - kept).min(AT_ONCE)))?;
+        let len = low32(count);
         let placed = Extent { block, len, start, unwritten: extent.unwritten };
         if !extent.unwritten {
-            self.move_contents(inode, (from, start, len))?;
+            self.move_contents(inode, (from, start, count))?;
         }
         let mut tree = self.tree(inode)?;
         tree.remove(&(u64::from(block)..placed.end()))?;
         tree.insert(placed)?;
         let Tree { root, nodes, freed, .. } = tree;
-        let made: Vec<u32> = nodes.iter().filter(|(_, held)| held.is_new).map(|(&block, _)| block).collect();
-        let gone: Vec<u32> = freed.keys().copied().collect();
+        let made: Vec<u64> = nodes.iter().filter(|(_, held)| held.is_new).map(|(&block, _)| block).collect();
+        let gone: Vec<u64> = freed.keys().copied().collect();
         self.pass.put_tree(inode, &root, nodes)?;
         let sums = self.pass.shape.sums.of_inode(inode.ino, inode.disk.generation);
         self.pass.summed.nodes_of = Some(sums);
-        self.moved(from, start, len);
+        self.moved(from, start, count);
         let sectors = u64::from(self.pass.shape.block_size / 512);
         for block in made {
             self.take_in(block, 1);
             inode.disk.sectors += sectors;
         }
         for block in gone {
-            self.pass.forget(BlockNo(u64::from(block)));
+            self.pass.forget(BlockNo(block));
             self.leave(block, 1);
             inode.disk.sectors = inode.disk.sectors.saturating_sub(sectors);
         }

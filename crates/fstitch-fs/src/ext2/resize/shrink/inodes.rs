@@ -70,7 +70,7 @@ impl Mover<'_, '_> {
             let found = if descriptor.is_inode_uninit() {
                 Some(from)
             } else {
-                let no = BlockNo(u64::from(descriptor.inode_bitmap));
+                let no = BlockNo(descriptor.inode_bitmap);
                 bitmap::next(&self.pass.read(no, BlockKind::InodeBitmap)?, false, from, per_group)
             };
             if let Some(bit) = found {
@@ -160,7 +160,7 @@ impl Mover<'_, '_> {
         }
         let blocks = if is_directory { directory_blocks(&mut self.pass, inode)? } else { Vec::new() };
         for node in nodes {
-            let no = BlockNo(u64::from(node));
+            let no = BlockNo(node);
             let bytes = self.pass.read(no, BlockKind::Indirect)?;
             self.pass.summed.nodes_of = Some(after);
             self.pass.put_new(no, BlockKind::Indirect, bytes);
@@ -183,7 +183,7 @@ impl Mover<'_, '_> {
 
     /// Moves blocks of attributes, each of which several inodes may have. As many as the batch has room for go from the old block to the
     /// new one at once, so that both count who has them.
-    pub(super) fn move_attributes(&mut self, attributes: &BTreeMap<u32, Vec<u32>>) -> Result<()> {
+    pub(super) fn move_attributes(&mut self, attributes: &BTreeMap<u64, Vec<u32>>) -> Result<()> {
         for (&block, owners) in attributes {
             let mut owners = &owners[..];
             let mut copy = None;
@@ -206,9 +206,9 @@ impl Mover<'_, '_> {
     }
 
     /// Gives some inodes with the attributes of `block` those of its copy, which is made if there is none yet.
-    fn share(&mut self, block: u32, copy: Option<u32>, (owners, are_last): (&[u32], bool)) -> Result<u32> {
+    fn share(&mut self, block: u64, copy: Option<u64>, (owners, are_last): (&[u32], bool)) -> Result<u64> {
         let sums = self.pass.shape.sums;
-        let old = BlockNo(u64::from(block));
+        let old = BlockNo(block);
         let bytes = self.pass.read(old, BlockKind::Attribute)?;
         let refs = H_REFCOUNT.get(&bytes);
         let count = u32::try_from(owners.len()).expect("fewer than inodes");
@@ -221,7 +221,7 @@ impl Mover<'_, '_> {
             Some(to) => to,
             None => self.room.take(1)?.0,
         };
-        let new = BlockNo(u64::from(to));
+        let new = BlockNo(to);
         let mut contents = match copy {
             Some(_) => self.pass.read(new, BlockKind::Attribute)?,
             None => {
@@ -239,7 +239,7 @@ impl Mover<'_, '_> {
         } else {
             let old = self.pass.change(old, BlockKind::Attribute)?;
             H_REFCOUNT.put(old, refs - count);
-            sums.seal_attributes(u64::from(block), old);
+            sums.seal_attributes(block, old);
         }
         if copy.is_none() {
             self.take_in(to, 1);

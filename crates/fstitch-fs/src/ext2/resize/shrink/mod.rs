@@ -37,15 +37,15 @@ use crate::ext2::layout::checksum::{
 };
 use crate::ext2::layout::feature::compat;
 use crate::ext2::layout::superblock::{JOURNAL_INO, Superblock};
-use crate::ext2::num::{idx, wide};
+use crate::ext2::num::{idx64, wide};
 use crate::ext2::runs::Runs;
 use census::{Census, Names};
 use room::Room;
 
 /// Blocks that are copied at once.
-const COPIED_AT_ONCE: u32 = 256;
+const COPIED_AT_ONCE: u64 = 256;
 /// Blocks whose contents a batch copies, about.
-const COPIED_MAX: u32 = 1 << 16;
+const COPIED_MAX: u64 = 1 << 16;
 /// The most free blocks that a file of pointers keeps for itself.
 const AHEAD_MAX: u32 = 1024;
 
@@ -53,7 +53,7 @@ const AHEAD_MAX: u32 = 1024;
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     /// Blocks from here on go.
-    end: u32,
+    end: u64,
     /// The last inode that stays.
     inodes: u32,
 }
@@ -96,7 +96,7 @@ pub(super) fn shrink(
     }
     let (raw, old) = read_superblock(device)?;
     nothing_is_behind(device, &old, limits)?;
-    let sizes = Sizes::smaller(&raw, old, u64::from(limits.end), device.geometry().bytes())?;
+    let sizes = Sizes::smaller(&raw, old, limits.end, device.geometry().bytes())?;
     match sizes.filter(|sizes| sizes.new.blocks_count == limits.end) {
         Some(sizes) => end::cut_off(device, sizes, place, now),
         None => Err(Error::corrupt(Structure::Superblock, None, "another size than a moment ago")),
@@ -110,8 +110,8 @@ fn verify_bitmaps(pass: &Pass<'_, '_>) -> Result<()> {
         let (no, offset, at) = pass.descriptor(group)?;
         let table = pass.read(no, BlockKind::GroupDescriptor)?;
         let raw = &table[offset..offset + shape.descriptor_size()];
-        let is_right = |block: u32, kind, bits: u32, kept: u32| -> Result<bool> {
-            let bitmap = pass.read(BlockNo(u64::from(block)), kind)?;
+        let is_right = |block: u64, kind, bits: u32, kept: u32| -> Result<bool> {
+            let bitmap = pass.read(BlockNo(block), kind)?;
             let sum = shape.sums.bitmap(&bitmap, bits).map(|sum| kept_of_bitmap_sum(sum, raw.len()));
             Ok(sum.is_none_or(|sum| sum == kept))
         };
@@ -152,7 +152,7 @@ fn surveyed(mut pass: Pass<'_, '_>, sizes: &Sizes, limits: Limits) -> Result<Cen
     let mut inodes = 0_u64;
     for group in 0..sizes.new.group_count() {
         let (_, _, at) = pass.descriptor(group)?;
-        let table = at.inode_table + old.inode_table_blocks();
+        let table = at.inode_table + u64::from(old.inode_table_blocks());
         if at.block_bitmap >= limits.end || at.inode_bitmap >= limits.end || table > limits.end {
             return refuse(format!(
                 "a volume of {} blocks: bitmaps or inodes of group {group} lie behind them",
@@ -238,16 +238,16 @@ struct Mover<'a, 'd> {
     limits: Limits,
     room: Room,
     /// Blocks that the batch leaves, and those that it takes.
-    left: Vec<(u32, u32)>,
-    taken: Vec<(u32, u32)>,
+    left: Vec<(u64, u64)>,
+    taken: Vec<(u64, u64)>,
     /// The groups of both.
     groups: BTreeSet<u32>,
     /// Contents that must be elsewhere before the batch is: from where, to where, how many blocks.
-    copies: Vec<(u32, u32, u32)>,
+    copies: Vec<(u64, u64, u64)>,
     /// Blocks in these.
-    copied: u32,
+    copied: u64,
     /// Free blocks for the file that is moved, which lie together: the first, and how many.
-    ahead: (u32, u32),
+    ahead: (u64, u64),
     /// How many it should get at once.
     wanted: u32,
     /// File blocks of the file that is moved, all before which were.
@@ -266,33 +266,33 @@ impl Mover<'_, '_> {
     }
 
     /// Blocks of a file were moved.
-    fn moved(&mut self, from: u32, to: u32, count: u32) {
+    fn moved(&mut self, from: u64, to: u64, count: u64) {
         self.leave(from, count);
         self.take_in(to, count);
-        (self.progress)(u64::from(count));
+        (self.progress)(count);
     }
 
     /// The batch leaves blocks, which are free after it.
-    fn leave(&mut self, start: u32, count: u32) {
+    fn leave(&mut self, start: u64, count: u64) {
         self.note_groups(start, count);
         put_run(&mut self.left, start, count);
     }
 
     /// The batch takes blocks that were free.
-    fn take_in(&mut self, start: u32, count: u32) {
+    fn take_in(&mut self, start: u64, count: u64) {
         self.note_groups(start, count);
         put_run(&mut self.taken, start, count);
     }
 
-    fn note_groups(&mut self, start: u32, count: u32) {
+    fn note_groups(&mut self, start: u64, count: u64) {
         let shape = &self.pass.shape;
         self.groups.extend(shape.group_of(start)..=shape.group_of(start + count - 1));
     }
 
     /// A free block for the file that is moved.
-    fn next_block(&mut self) -> Result<u32> {
+    fn next_block(&mut self) -> Result<u64> {
         if self.ahead.1 == 0 {
-            self.ahead = self.room.take(self.wanted)?;
+            self.ahead = self.room.take(u64::from(self.wanted))?;
         }
         let (block, left) = self.ahead;
         self.ahead = (block + 1, left - 1);
@@ -300,7 +300,7 @@ impl Mover<'_, '_> {
     }
 
     /// Contents go along with blocks that are moved.
-    fn move_contents(&mut self, inode: &Loaded, (from, to, count): (u32, u32, u32)) -> Result<()> {
+    fn move_contents(&mut self, inode: &Loaded, (from, to, count): (u64, u64, u64)) -> Result<()> {
         if inode.ino == self.pass.shape.orphan_file {
             return self.move_orphan_file(inode, (from, to, count));
         }
@@ -313,10 +313,10 @@ impl Mover<'_, '_> {
     }
 
     /// The blocks of the orphan file are summed with their places.
-    fn move_orphan_file(&mut self, inode: &Loaded, (from, to, count): (u32, u32, u32)) -> Result<()> {
+    fn move_orphan_file(&mut self, inode: &Loaded, (from, to, count): (u64, u64, u64)) -> Result<()> {
         let sums = self.pass.shape.sums.of_inode(inode.ino, inode.disk.generation);
         for at in 0..count {
-            let (old, new) = (BlockNo(u64::from(from + at)), BlockNo(u64::from(to + at)));
+            let (old, new) = (BlockNo(from + at), BlockNo(to + at));
             let mut bytes = self.pass.read(old, BlockKind::Data)?;
             if sums.orphan_block(old.get(), &bytes).is_some_and(|placed| !is_placed(&bytes, placed)) {
                 let problem = "its checksum is wrong: check the volume first";
@@ -356,12 +356,12 @@ impl Mover<'_, '_> {
 
     /// Copies contents, and makes all that the batch has changed one transaction.
     fn send(&mut self) -> Result<()> {
-        let mut bytes = vec![0; idx(COPIED_AT_ONCE) * self.pass.volume.block_size()];
+        let mut bytes = vec![0; idx64(COPIED_AT_ONCE) * self.pass.volume.block_size()];
         for (from, to, count) in std::mem::take(&mut self.copies) {
-            for at in (0..count).step_by(idx(COPIED_AT_ONCE)) {
-                let len = idx((count - at).min(COPIED_AT_ONCE)) * self.pass.volume.block_size();
-                self.pass.volume.read(BlockNo(u64::from(from + at)), BlockKind::Data, &mut bytes[..len])?;
-                self.pass.volume.write(BlockNo(u64::from(to + at)), BlockKind::Data, &bytes[..len])?;
+            for at in (0..count).step_by(idx64(COPIED_AT_ONCE)) {
+                let len = idx64((count - at).min(COPIED_AT_ONCE)) * self.pass.volume.block_size();
+                self.pass.volume.read(BlockNo(from + at), BlockKind::Data, &mut bytes[..len])?;
+                self.pass.volume.write(BlockNo(to + at), BlockKind::Data, &bytes[..len])?;
             }
         }
         self.copied = 0;
@@ -381,7 +381,7 @@ impl Mover<'_, '_> {
 }
 
 /// Adds a run of blocks to others.
-fn put_run(runs: &mut Vec<(u32, u32)>, start: u32, count: u32) {
+fn put_run(runs: &mut Vec<(u64, u64)>, start: u64, count: u64) {
     match runs.last_mut() {
         Some((_, end)) if *end == start => *end += count,
         _ => runs.push((start, start + count)),

@@ -6,7 +6,7 @@ use fstitch_core::{BlockKind, BlockNo, Error, Le, Result, Structure};
 use super::Mover;
 use crate::ext2::journal::{Loaded, Pass};
 use crate::ext2::layout::inode::{DIRECT, POINTERS};
-use crate::ext2::num::wide;
+use crate::ext2::num::{pointer32, wide};
 
 /// Where a pointer is.
 #[derive(Clone, Copy)]
@@ -19,7 +19,7 @@ enum At {
 
 /// Fails for a pointer that leads out of the volume.
 fn check(pass: &Pass<'_, '_>, ino: u32, pointer: u32) -> Result<()> {
-    if pointer > pass.shape.first_data_block() && pointer < pass.shape.blocks_count {
+    if pass.shape.is_for_files(u64::from(pointer)) {
         return Ok(());
     }
     let problem = format!("it has block {pointer}: check the volume first");
@@ -30,7 +30,7 @@ fn check(pass: &Pass<'_, '_>, ino: u32, pointer: u32) -> Result<()> {
 pub(super) fn each_pointer(
     pass: &Pass<'_, '_>,
     inode: &Loaded,
-    each: &mut dyn FnMut(u32, u32, bool),
+    each: &mut dyn FnMut(u64, u32, bool),
 ) -> Result<()> {
     // A damaged map leads around: it has no more blocks of pointers than the volume has blocks.
     let mut left = pass.shape.blocks_count;
@@ -44,14 +44,14 @@ fn below(
     pass: &Pass<'_, '_>,
     ino: u32,
     (pointer, levels): (u32, usize),
-    left: &mut u32,
-    each: &mut dyn FnMut(u32, u32, bool),
+    left: &mut u64,
+    each: &mut dyn FnMut(u64, u32, bool),
 ) -> Result<()> {
     if pointer == 0 {
         return Ok(());
     }
     check(pass, ino, pointer)?;
-    each(pointer, 1, levels > 0);
+    each(u64::from(pointer), 1, levels > 0);
     if levels == 0 {
         return Ok(());
     }
@@ -96,13 +96,14 @@ impl Mover<'_, '_> {
         }
         check(&self.pass, inode.ino, pointer)?;
         let mut here = pointer;
-        if pointer >= self.limits.end {
+        if u64::from(pointer) >= self.limits.end {
             if !self.has_room(2) {
                 return Ok(false);
             }
-            here = self.next_block()?;
+            // Before the new end, as all that is moved, and so is this pointer: below 2^32.
+            here = pointer32(self.next_block()?);
             if levels == 0 {
-                self.move_contents(inode, (pointer, here, 1))?;
+                self.move_contents(inode, (u64::from(pointer), u64::from(here), 1))?;
             } else {
                 let node = self.pass.read(BlockNo(u64::from(pointer)), BlockKind::Indirect)?;
                 self.pass.put_new(BlockNo(u64::from(here)), BlockKind::Indirect, node);
@@ -114,7 +115,7 @@ impl Mover<'_, '_> {
                     Le::put_u32(self.pass.change(no, BlockKind::Indirect)?, 4 * slot, here);
                 }
             }
-            self.moved(pointer, here, 1);
+            self.moved(u64::from(pointer), u64::from(here), 1);
         }
         if levels > 0 {
             let no = BlockNo(u64::from(here));

@@ -6,11 +6,12 @@ use fstitch_core::{Errno, Result};
 
 use crate::ext2::bitmap;
 use crate::ext2::journal::Pass;
+use crate::ext2::num::low32;
 
 /// Runs of free blocks. What is freed while blocks are moved is not among them: nobody may write there before the batch is home.
 pub(super) struct Room {
     /// Where runs begin, by their length.
-    by_length: BTreeMap<u32, Vec<u32>>,
+    by_length: BTreeMap<u64, Vec<u64>>,
     /// Blocks in all of them.
     pub(super) free: u64,
 }
@@ -20,7 +21,7 @@ impl Room {
     ///
     /// # Errors
     /// `Io`, `Corrupt`.
-    pub(super) fn before(pass: &Pass<'_, '_>, end: u32) -> Result<Self> {
+    pub(super) fn before(pass: &Pass<'_, '_>, end: u64) -> Result<Self> {
         let mut room = Self { by_length: BTreeMap::new(), free: 0 };
         for group in 0..=pass.shape.group_of(end - 1) {
             let (_, _, descriptor) = pass.descriptor(group)?;
@@ -29,9 +30,9 @@ impl Room {
             }
             let bits = pass.block_bits(group)?;
             let start = pass.shape.group_start(group);
-            let len = pass.shape.group_blocks(group).min(end - start);
+            let len = low32((end - start).min(u64::from(pass.shape.group_blocks(group))));
             for (from, count) in bitmap::runs(&bits, false, 0, len) {
-                let (mut at, until) = (start + from, start + from + count);
+                let (mut at, until) = (start + u64::from(from), start + u64::from(from) + u64::from(count));
                 // A bitmap that was never written says nothing of what other groups have there.
                 for (own, own_end) in pass.own.within(at, until) {
                     room.give_back(at, own - at);
@@ -44,10 +45,10 @@ impl Room {
     }
 
     /// A run is free, or was taken and not used.
-    pub(super) fn give_back(&mut self, start: u32, len: u32) {
+    pub(super) fn give_back(&mut self, start: u64, len: u64) {
         if len > 0 {
             self.by_length.entry(len).or_default().push(start);
-            self.free += u64::from(len);
+            self.free += len;
         }
     }
 
@@ -55,7 +56,7 @@ impl Room {
     ///
     /// # Errors
     /// `ENOSPC` if nothing is left.
-    pub(super) fn take(&mut self, wanted: u32) -> Result<(u32, u32)> {
+    pub(super) fn take(&mut self, wanted: u64) -> Result<(u64, u64)> {
         let fitting = self.by_length.range(wanted..).next().map(|(&len, _)| len);
         let len = fitting.or_else(|| self.by_length.last_key_value().map(|(&len, _)| len));
         let len = len.ok_or(Errno::NOSPC)?;
@@ -64,7 +65,7 @@ impl Room {
         if starts.is_empty() {
             self.by_length.remove(&len);
         }
-        self.free -= u64::from(len);
+        self.free -= len;
         let count = len.min(wanted);
         self.give_back(start + count, len - count);
         Ok((start, count))
