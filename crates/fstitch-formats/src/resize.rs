@@ -139,5 +139,11 @@ pub trait CountsUsage: Send + Sync {
     ///
     /// # Errors
     /// `Unsupported`, before anything is written, naming what cannot be had; when the medium fails; `Corrupt`.
-    fn set_limits(&self, device: &dyn BlockDevice, who: (&str, u32), limits: Limits, now: Timestamp) -> Result<()>;
+    fn set_limits(
+        &self,
+        device: &dyn BlockDevice,
+        who: (&str, u32),
+        limits: Limits,
+        now: Timestamp,
+    ) -> Result<()>;
 }

@@ -67,7 +67,8 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let counts = format.counts_usage();
     let counts = counts.with_context(|| format!("{name}: {} volumes count no usage", format.names()[0]))?;
     if let Some(who) = arguments.set {
-        crate::recovery::recover(format, disk, arguments.volume.journal.as_deref()).with_context(|| name.clone())?;
+        crate::recovery::recover(format, disk, arguments.volume.journal.as_deref())
+            .with_context(|| name.clone())?;
         let (space, inodes) = (arguments.space.unwrap_or_default(), arguments.inodes.unwrap_or_default());
         let limits = Limits { space, inodes };
         counts.set_limits(disk, who, limits, crate::epoch::now()?).with_context(|| name.clone())?;
@@ -93,9 +94,14 @@ fn lines(quotas: &[Quotas]) -> Result<String> {
     let mut shown = String::new();
     for Quotas { kind, accounts, .. } in quotas {
         let words = ["space KiB", "soft", "hard", "inodes", "soft", "hard"];
-        writeln!(shown, "{kind:>12} {:>14} {:>12} {:>12} {:>10} {:>10} {:>10}", words[0], words[1], words[2], words[3], words[4], words[5])?;
+        writeln!(
+            shown,
+            "{kind:>12} {:>14} {:>12} {:>12} {:>10} {:>10} {:>10}",
+            words[0], words[1], words[2], words[3], words[4], words[5]
+        )?;
         for account in accounts {
-            let Account { id, inodes, inodes_soft, inodes_hard, space_soft_kib, space_hard_kib, .. } = account;
+            let Account { id, inodes, inodes_soft, inodes_hard, space_soft_kib, space_hard_kib, .. } =
+                account;
             let space = account.space_bytes.div_ceil(1024);
             let over = |until: u64| if until == 0 { "" } else { "+" };
             writeln!(

@@ -5,7 +5,9 @@ use fstitch_fs::ext2::layout::quota::QuotaKind;
 use fstitch_fs::ext2::{file_map, journal, quota, resize, tuning};
 
 use super::Ext;
-use crate::resize::{Account, CountsUsage, FileMap, Limits, MapsFiles, Quotas, Resized, Resizes, Run, Tunes, Tuning};
+use crate::resize::{
+    Account, CountsUsage, FileMap, Limits, MapsFiles, Quotas, Resized, Resizes, Run, Tunes, Tuning,
+};
 
 impl Resizes for Ext {
     fn size(&self, device: &dyn BlockDevice) -> Result<u64> {

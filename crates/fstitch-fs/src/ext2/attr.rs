@@ -271,7 +271,8 @@ fn only_size(change: &AttrChange) -> Option<u64> {
 
 /// Whether there are only times in bytes `from..to` of an inode.
 fn is_time(from: usize, to: usize) -> bool {
-    (from >= raw::I_ATIME.offset() && to <= raw::I_MTIME.end()) || (from >= raw::I_CTIME_EXTRA.offset() && to <= raw::I_PROJID.offset())
+    (from >= raw::I_ATIME.offset() && to <= raw::I_MTIME.end())
+        || (from >= raw::I_CTIME_EXTRA.offset() && to <= raw::I_PROJID.offset())
 }
 
 /// Edits the length; true if its high half changes, which takes both halves in one patch.

@@ -24,7 +24,8 @@ use super::extents;
 use super::inode::Inode;
 use super::layout::feature::{compat, incompat};
 use super::layout::inode::{
-    self as raw, DiskInode, EXTENTS_FL, FAST_SYMLINK, POINTERS, PROJINHERIT_FL, new_extra_isize, symlink_pointers,
+    self as raw, DiskInode, EXTENTS_FL, FAST_SYMLINK, POINTERS, PROJINHERIT_FL, new_extra_isize,
+    symlink_pointers,
 };
 use super::layout::superblock::ROOT_INO;
 use super::layout::{dirent, xattr::XattrSet};

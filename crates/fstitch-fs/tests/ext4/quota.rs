@@ -81,7 +81,15 @@ pub fn counted(fs: &dyn FileSystem) -> BTreeMap<u32, (u64, u64)> {
 /// Things that are allowed to fail in a random operation.
 fn may_fail(error: &fstitch_core::Error) -> bool {
     let known = [Errno::EXIST, Errno::NOENT, Errno::NOTEMPTY, Errno::NOSPC, Errno::DQUOT, Errno::ISDIR];
-    let more = [Errno::NOTDIR, Errno::INVAL, Errno::RANGE, Errno::OPNOTSUPP, Errno::XDEV, Errno::NODATA, Errno::PERM];
+    let more = [
+        Errno::NOTDIR,
+        Errno::INVAL,
+        Errno::RANGE,
+        Errno::OPNOTSUPP,
+        Errno::XDEV,
+        Errno::NODATA,
+        Errno::PERM,
+    ];
     known.contains(&error.errno()) || more.contains(&error.errno())
 }
 
@@ -136,7 +144,13 @@ fn step(fs: &dyn FileSystem, seed: &mut Seed, dirs: &mut Vec<InodeNo>) -> Result
             fs.setxattr(&who, file(fs)?, b"user.x", &value, XattrSetMode::Set)
         }
         11 => fs.removexattr(&who, file(fs)?, b"user.x"),
-        12 => fs.fallocate(&who, file(fs)?, seed.below(100_000), 1 + seed.below(80_000), FallocateMode::Allocate),
+        12 => fs.fallocate(
+            &who,
+            file(fs)?,
+            seed.below(100_000),
+            1 + seed.below(80_000),
+            FallocateMode::Allocate,
+        ),
         _ => fs.link(&who, file(fs)?, dir, format!("link-{}", seed.below(30)).as_bytes()).map(drop),
     }
 }
@@ -152,7 +166,7 @@ pub fn steps(fs: &dyn FileSystem, seed: &mut Seed, count: usize) {
 
 #[test]
 fn random_operations_of_several_users_are_counted() {
-    if !have("mke2fs") || !have("e2fsck")  {
+    if !have("mke2fs") || !have("e2fsck") {
         return;
     }
     let scratch = Scratch::new("quota-random");
@@ -236,7 +250,10 @@ fn hard_limits_are_never_passed_but_by_the_superuser() {
     assert_eq!(error, Errno::DQUOT);
     assert!((90_000..=100 * 1024).contains(&bytes), "{bytes}");
     assert_eq!(fs.mkdir(&who, fs.root(), b"dir", 0o755).unwrap_err().errno(), Errno::DQUOT);
-    assert_eq!(fs.fallocate(&who, ino, 200_000, 9000, FallocateMode::Allocate).unwrap_err().errno(), Errno::DQUOT);
+    assert_eq!(
+        fs.fallocate(&who, ino, 200_000, 9000, FallocateMode::Allocate).unwrap_err().errno(),
+        Errno::DQUOT
+    );
     // What somebody else has cannot be given to him but by the superuser.
     let other = fs.lookup(fs.root(), b"other").unwrap().attr.ino;
     let gift = SetAttr { uid: Some(1000), ..SetAttr::default() };
@@ -370,11 +387,16 @@ fn what_is_made_in_a_projects_directory_is_the_projects_and_stays_there() {
     let inside = fs.mknod(&who, own, b"inside", mode, 0).unwrap().attr.ino;
     fs.write(&who, inside, 0, &[3; 9000]).unwrap();
     let sub = fs.mkdir(&who, own, b"sub", 0o755).unwrap().attr.ino;
-    assert_eq!((fs.project(inside).unwrap(), fs.project(sub).unwrap(), fs.project(other).unwrap()), (77, 77, 0));
+    assert_eq!(
+        (fs.project(inside).unwrap(), fs.project(sub).unwrap(), fs.project(other).unwrap()),
+        (77, 77, 0)
+    );
     assert!(fs.flags(sub).unwrap().has(InodeFlags::PROJINHERIT));
     assert!(!fs.flags(inside).unwrap().has(InodeFlags::PROJINHERIT));
     let outside = fs.mknod(&who, other, b"outside", mode, 0).unwrap().attr.ino;
-    let rename = |from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), mode| fs.rename(&root, from, to, mode).map_err(|e| e.errno());
+    let rename = |from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), mode| {
+        fs.rename(&root, from, to, mode).map_err(|e| e.errno())
+    };
     assert_eq!(rename((other, b"outside"), (own, b"x"), RenameMode::Replace), Err(Errno::XDEV));
     assert_eq!(rename((own, b"inside"), (other, b"outside"), RenameMode::Exchange), Err(Errno::XDEV));
     assert_eq!(fs.link(&root, outside, own, b"x").unwrap_err().errno(), Errno::XDEV);
@@ -406,7 +428,8 @@ fn without_a_journal_such_a_volume_is_only_read() {
         [(&["-O", "quota,^has_journal"], None), (&["-O", "quota,project"], Some(Consistency::Soft))]
     {
         let arrangement = Arrangement { consistency, ..Arrangement::default() };
-        let opened = open::<Ext2>(device(made(&scratch, options)), &arrangement, Arc::new(ManualClock::new()));
+        let opened =
+            open::<Ext2>(device(made(&scratch, options)), &arrangement, Arc::new(ManualClock::new()));
         let refused = opened.map(drop).unwrap_err().to_string();
         assert!(refused.contains("quota") && refused.contains("journal"), "{refused}");
     }

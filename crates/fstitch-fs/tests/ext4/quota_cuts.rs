@@ -6,10 +6,10 @@ use fstitch_core::{
     BlockDevice, BlockKind, BlockNo, BlockWrite, Consistency, FileSystem, ManualClock, MemDevice, SetAttr,
 };
 use fstitch_fs::arrange::{Arrangement, open};
-use fstitch_fs::ext2::layout::quota::QuotaKind;
-use fstitch_fs::ext2::{Ext2, file_map};
 use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::journal::{Options, recover};
+use fstitch_fs::ext2::layout::quota::QuotaKind;
+use fstitch_fs::ext2::{Ext2, file_map};
 
 use super::cut::{Cut, Lossy, is_thorough};
 use super::quota::{account, caller, counted, file, listed};
@@ -22,7 +22,8 @@ fn small(scratch: &Scratch, features: &str) -> Vec<u8> {
     let image = scratch.path("small.img");
     let image = image.to_str().unwrap();
     let _ = std::fs::remove_file(image);
-    let all = ["-q", "-F", "-t", "ext4", "-O", features, "-b", "1024", "-N", "128", "-J", "size=1", image, "5M"];
+    let all =
+        ["-q", "-F", "-t", "ext4", "-O", features, "-b", "1024", "-N", "128", "-J", "size=1", image, "5M"];
     let (code, said) = run("mke2fs", &all);
     assert_eq!(code, 0, "{said}");
     std::fs::read(image).unwrap()
@@ -108,7 +109,8 @@ fn with_orphans(scratch: &Scratch, features: &str) -> Vec<u8> {
     let root = caller(0, 0);
     for no in 0..12_u32 {
         let name = format!("f{no}");
-        file(&fs, &caller(1000 + no % 5 * 70_000, no), &name, 30_000 + 17 * 1024 * (no as usize % 3)).unwrap();
+        file(&fs, &caller(1000 + no % 5 * 70_000, no), &name, 30_000 + 17 * 1024 * (no as usize % 3))
+            .unwrap();
     }
     fs.sync().unwrap();
     for no in (0..12).filter(|no| no % 4 != 1) {
@@ -135,7 +137,8 @@ fn orphans_are_given_back_in_batches_of_any_size() {
                 let below = device(left.clone());
                 let cut = Cut::after(&below, writes);
                 let progress = &mut |_| {};
-                let mut options = Options { external: None, now: NOW, for_reading: false, batch_max, progress };
+                let mut options =
+                    Options { external: None, now: NOW, for_reading: false, batch_max, progress };
                 let is_whole = recover(&cut, &mut options).is_ok();
                 let name = format!("{features}, batches of {batch_max}, {writes} writes");
                 if writes % 27 == 0 {

@@ -84,9 +84,16 @@ fn a_damaged_file_is_made_anew_with_the_limits_that_can_be_read() {
     for options in [&["-O", "quota", "-b", "1024"], &["-O", "quota,^extent,^64bit", "-b", "2048"]] {
         let whole = counted(&scratch, options);
         // Magic number, version, blocks, list of leaves; the root; a node; a leaf's count of entries.
-        for (no, at, value) in
-            [(0, 0, 0_u32), (0, 4, 9), (0, 20, 1 << 30), (0, 28, 2), (1, 0, 99_999), (2, 0, 1), (4, 0, 4), (5, 8, 40)]
-        {
+        for (no, at, value) in [
+            (0, 0, 0_u32),
+            (0, 4, 9),
+            (0, 20, 1 << 30),
+            (0, 28, 2),
+            (1, 0, 99_999),
+            (2, 0, 1),
+            (4, 0, 4),
+            (5, 8, 40),
+        ] {
             let mut image = whole.clone();
             let byte = place(&image, no) + at;
             image[byte..byte + 4].copy_from_slice(&value.to_le_bytes());
@@ -98,7 +105,8 @@ fn a_damaged_file_is_made_anew_with_the_limits_that_can_be_read() {
                 assert_eq!(found.limits, LIMITS, "{name}");
             }
             // Nobody writes a volume like that.
-            let opened = open::<Ext2>(super::device(image), &Arrangement::default(), Arc::new(ManualClock::new()));
+            let opened =
+                open::<Ext2>(super::device(image), &Arrangement::default(), Arc::new(ManualClock::new()));
             if let Ok((fs, _)) = opened {
                 let _done = file(&fs, &caller(1 << 25, 5), "new", 100);
                 let _left = fs.unmount();
@@ -113,7 +121,10 @@ fn an_inode_that_lost_its_quotas_gets_others() {
         return;
     }
     let scratch = Scratch::new("quota-inode");
-    for options in [&["-O", "quota,^metadata_csum", "-b", "1024"], &["-O", "quota,^metadata_csum,^extent,^64bit", "-b", "1024"]] {
+    for options in [
+        &["-O", "quota,^metadata_csum", "-b", "1024"],
+        &["-O", "quota,^metadata_csum,^extent,^64bit", "-b", "1024"],
+    ] {
         let whole = counted(&scratch, options);
         let table = {
             let at = 2 * 1024 + 8;
@@ -124,7 +135,8 @@ fn an_inode_that_lost_its_quotas_gets_others() {
         for (at, len) in [(0, 256), (0, 2), (0x28, 60)] {
             let mut image = whole.clone();
             image[inode + at..inode + at + len].fill(0);
-            let device = repaired(&scratch, &format!("{options:?} {at} {len}"), image, "quota-file inode-reserved");
+            let device =
+                repaired(&scratch, &format!("{options:?} {at} {len}"), image, "quota-file inode-reserved");
             assert_eq!(account(&*device, QuotaKind::User, 1000).unwrap().usage.inodes, 2);
         }
         let mut image = whole.clone();
@@ -151,7 +163,8 @@ fn no_byte_of_a_quota_file_makes_a_mount_or_a_check_panic() {
         }
         let device = device(image);
         let found = check_ext2(&*device).unwrap();
-        let opened = open::<Ext2>(Arc::clone(&device) as _, &Arrangement::default(), Arc::new(ManualClock::new()));
+        let opened =
+            open::<Ext2>(Arc::clone(&device) as _, &Arrangement::default(), Arc::new(ManualClock::new()));
         if let Ok((fs, _)) = opened
             && found.is_clean()
         {
@@ -159,7 +172,11 @@ fn no_byte_of_a_quota_file_makes_a_mount_or_a_check_panic() {
         }
         let options = RepairOptions { mode: RepairMode::Yes, now: NOW };
         if let Ok(report) = repair_ext2(&*device, options) {
-            assert!(report.left.is_clean() || !found.is_clean(), "round {round}: {:#?}", report.left.findings);
+            assert!(
+                report.left.is_clean() || !found.is_clean(),
+                "round {round}: {:#?}",
+                report.left.findings
+            );
         }
         let _read = report(&*device as &dyn BlockDevice);
     }

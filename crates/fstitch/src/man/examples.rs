@@ -111,11 +111,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "reserves 1 %, and has kernels stop writing on damage",
     ),
     ("quota", "fstitch quota disk.img", "shows what everybody has"),
-    (
-        "quota",
-        "fstitch quota --set user:1000 --space 1G:2G disk.img",
-        "limits the files of a user",
-    ),
+    ("quota", "fstitch quota --set user:1000 --space 1G:2G disk.img", "limits the files of a user"),
     ("resize", "fstitch resize disk.img 2G", "grows the volume, and its image file if that is shorter"),
     ("resize", "fstitch resize /mnt 4G", "grows a volume that is mounted, under the programs that use it"),
     ("resize", "fstitch resize disk.img 500M", "shrinks it again, and the file with it"),

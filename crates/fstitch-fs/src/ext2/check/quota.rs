@@ -16,8 +16,8 @@ use super::storage::Storage;
 use crate::ext2::layout::extent::Node;
 use crate::ext2::layout::feature::{incompat, ro_compat};
 use crate::ext2::layout::inode::{
-    DiskInode, EA_INODE_FL, EXTENTS_FL, GOOD_OLD_SIZE, I_CTIME, I_EXTRA_ISIZE, I_FLAGS, I_LINKS_COUNT, I_MODE,
-    I_MTIME, I_SIZE, I_SIZE_HIGH, new_extra_isize, pointer_field,
+    DiskInode, EA_INODE_FL, EXTENTS_FL, GOOD_OLD_SIZE, I_CTIME, I_EXTRA_ISIZE, I_FLAGS, I_LINKS_COUNT,
+    I_MODE, I_MTIME, I_SIZE, I_SIZE_HIGH, new_extra_isize, pointer_field,
 };
 use crate::ext2::layout::quota::{Dquot, Header, QUOTA_BLOCK, QuotaKind};
 use crate::ext2::layout::superblock::Superblock;
@@ -106,7 +106,8 @@ impl Found {
 }
 
 fn read(volume: &Volume<'_>, kind: QuotaKind, raw: &[u8]) -> Result<Found> {
-    let file = match disk_of(volume, raw).and_then(|disk| OfflineFile::of(volume.source, &volume.shape, (kind, &disk)))
+    let file = match disk_of(volume, raw)
+        .and_then(|disk| OfflineFile::of(volume.source, &volume.shape, (kind, &disk)))
     {
         Ok(file) => file,
         Err(error) => return Found::damaged(Header::EMPTY, BTreeMap::new(), error),
@@ -181,7 +182,8 @@ fn rewrite(
 ) -> Result<bool> {
     let contents = build(kind, header, entries)?;
     let unit = volume.block_size();
-    let file = disk_of(volume, &raw).and_then(|disk| OfflineFile::of(volume.source, &volume.shape, (kind, &disk)));
+    let file =
+        disk_of(volume, &raw).and_then(|disk| OfflineFile::of(volume.source, &volume.shape, (kind, &disk)));
     let mut blocks = match file {
         Ok(file) => (0..file.blocks()).map(|at| file.block(at)).collect::<Result<Vec<_>>>()?,
         // What its blocks were is not known: they are free when nobody has them.
@@ -197,9 +199,9 @@ fn rewrite(
         let at = (blocks.len(), block);
         let Some(made) = put_pointer(volume, state, (ino, &mut raw), at)? else { return Ok(false) };
         let mut storage = Storage::of(volume, &raw);
-        storage.add_blocks(u64::from(made));
+        storage.add_blocks(made);
         storage.put(&mut raw);
-        blocks.push(BlockNo(u64::from(block)));
+        blocks.push(BlockNo(block));
     }
     for (at, &block) in blocks.iter().enumerate() {
         let part = contents.get(at * unit..).unwrap_or_default();

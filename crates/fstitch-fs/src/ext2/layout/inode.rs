@@ -489,6 +489,7 @@ mod tests {
             perm: 0o4755,
             uid: 0x1_2345,
             gid: 0x2_3456,
+            projid: 0,
             nlink: 3,
             size: 0x1_0000_0007,
             sectors: 0x1_0000_0008,

@@ -14,7 +14,8 @@ use crate::ext2::layout::dirent::rec_len_field;
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::I_FLAGS;
 use crate::ext2::layout::superblock::{
-    S_BACKUP_BGS, S_CHECKSUM_SEED, S_CHECKSUM_TYPE, S_DESC_SIZE, S_LOG_GROUPS_PER_FLEX, S_GRP_QUOTA_INUM, S_ORPHAN_FILE_INUM, S_PRJ_QUOTA_INUM, S_USR_QUOTA_INUM,
+    S_BACKUP_BGS, S_CHECKSUM_SEED, S_CHECKSUM_TYPE, S_DESC_SIZE, S_GRP_QUOTA_INUM, S_LOG_GROUPS_PER_FLEX,
+    S_ORPHAN_FILE_INUM, S_PRJ_QUOTA_INUM, S_USR_QUOTA_INUM,
 };
 
 /// Bytes of the superblock.

@@ -13,8 +13,8 @@ use super::{index, narrow, resize};
 use crate::ext2::layout::checksum::{Sums, seal_superblock};
 use crate::ext2::layout::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
 use crate::ext2::layout::inode::EXTENTS_FL;
-use crate::ext2::layout::superblock::{S_MMP_BLOCK, S_MMP_INTERVAL};
 use crate::ext2::layout::quota::{Dquot, Header, QuotaKind};
+use crate::ext2::layout::superblock::{S_MMP_BLOCK, S_MMP_INTERVAL};
 use crate::ext2::mmp;
 use crate::ext2::newmap::{NewMap, Shape};
 use crate::ext2::quota::tree::build;
@@ -183,7 +183,7 @@ impl<'a> Writer<'a> {
             for (part, &block) in contents.chunks(unit).zip(&map.data) {
                 let mut bytes = part.to_vec();
                 bytes.resize(unit, 0);
-                self.staged.insert(u64::from(block), bytes);
+                self.staged.insert(block, bytes);
             }
             let file = self.new_file((FILE_MODE, 1), &map);
             let (size, flags) = (to_u64(contents.len()), file.flags | FILE_FLAGS);

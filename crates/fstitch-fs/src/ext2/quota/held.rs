@@ -169,7 +169,12 @@ impl Ext2 {
     }
 
     /// Fails unless the file may have what was taken for it, of which `blocks` are those that were asked for.
-    pub(in crate::ext2) fn expect_map_quota(&self, caller: &Caller, inode: &Inode, blocks: u64) -> Result<()> {
+    pub(in crate::ext2) fn expect_map_quota(
+        &self,
+        caller: &Caller,
+        inode: &Inode,
+        blocks: u64,
+    ) -> Result<()> {
         let spare = self.spare_blocks(inode);
         if self.quotas.is_none() || spare == 0 {
             return Ok(());

@@ -135,7 +135,12 @@ impl Pass<'_, '_> {
         })
     }
 
-    fn charge_owner(&mut self, (kind, file): (QuotaKind, &OfflineFile), id: u32, change: Change) -> Result<()> {
+    fn charge_owner(
+        &mut self,
+        (kind, file): (QuotaKind, &OfflineFile),
+        id: u32,
+        change: Change,
+    ) -> Result<()> {
         if change.inodes <= 0 && change.space <= 0 {
             let source = Batched { pass: self, file, kind };
             let header = Header::parse(&source.block(0)?, kind, file.room())?;
@@ -230,7 +235,7 @@ impl Pass<'_, '_> {
     /// Which inodes of a group are in use, before the batch or with it; nothing where none is.
     fn inode_bits(&self, group: u32, with_batch: bool) -> Result<Vec<u8>> {
         let (no, offset) = self.shape.descriptor_place(group);
-        let no = BlockNo(u64::from(no));
+        let no = BlockNo(no);
         let read = |no, kind| {
             if with_batch {
                 return self.read(no, kind);
@@ -245,7 +250,7 @@ impl Pass<'_, '_> {
         if descriptor.is_inode_uninit() {
             return Ok(Vec::new());
         }
-        Ok(read(BlockNo(u64::from(descriptor.inode_bitmap)), BlockKind::InodeBitmap)?.to_vec())
+        Ok(read(BlockNo(descriptor.inode_bitmap), BlockKind::InodeBitmap)?.to_vec())
     }
 }
 

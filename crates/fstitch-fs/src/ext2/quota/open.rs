@@ -7,8 +7,8 @@ use fstitch_core::lock::Mutex;
 use fstitch_core::order::rank;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, FileKind, InodeNo, Result};
 
-use super::tree::{Edit, Insertion, Source, Tree};
 use super::Graces;
+use super::tree::{Edit, Insertion, Source, Tree};
 use crate::ext2::inode::Inode;
 use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::inode::DiskInode;

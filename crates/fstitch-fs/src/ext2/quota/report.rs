@@ -2,9 +2,9 @@
 
 use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, Error, InodeNo, Result, Timestamp};
 
+use super::Usage;
 use super::offline::OfflineFile;
 use super::tree::{Source, Tree};
-use super::Usage;
 use crate::ext2::journal::{in_batches, needs_recovery, read_superblock};
 use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::group::GroupDescriptor;
@@ -111,7 +111,11 @@ fn account(id: u32, entry: &Dquot) -> Account {
     }
 }
 
-fn read_inode(device: &dyn BlockDevice, shape: &Superblock, (kind, ino): (QuotaKind, u32)) -> Result<DiskInode> {
+fn read_inode(
+    device: &dyn BlockDevice,
+    shape: &Superblock,
+    (kind, ino): (QuotaKind, u32),
+) -> Result<DiskInode> {
     if !shape.is_quota_inode(kind, ino) {
         return Err(kind.damaged(format!("it is inode {ino}")));
     }
@@ -119,7 +123,7 @@ fn read_inode(device: &dyn BlockDevice, shape: &Superblock, (kind, ino): (QuotaK
     let mut block = BlockBuf::zeroed(view.block_size());
     let group = shape.group_of_inode(ino);
     let (no, offset) = shape.descriptor_place(group);
-    let no = BlockNo(u64::from(no));
+    let no = BlockNo(no);
     view.read(no, BlockKind::GroupDescriptor, &mut block)?;
     let raw = &block[offset..offset + shape.descriptor_size()];
     let table = GroupDescriptor::parse(raw, group, shape, no)?.inode_table;

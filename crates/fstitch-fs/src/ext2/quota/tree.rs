@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use fstitch_core::num::to_usize;
 use fstitch_core::{Error, Result};
 
+use crate::ext2::layout::Field;
 use crate::ext2::layout::quota::{
     DQDH_ENTRIES, DQDH_NEXT_FREE, DQDH_PREV_FREE, Dquot, ENTRY_SIZE, Header, LEAF_ENTRIES, QUOTA_BLOCK,
     QuotaKind, TREE_LEVELS, TREE_REFS, TREE_ROOT, block_start, entry_at, step,
 };
-use crate::ext2::layout::Field;
 use crate::ext2::num::small;
 
 /// A quota file's blocks of 1024 bytes.
@@ -168,7 +168,9 @@ fn is_like_a_leaf(raw: &[u8]) -> bool {
 
 /// The entries in use of a leaf: where, whose, and what they say.
 fn entries(leaf: &[u8]) -> impl Iterator<Item = (usize, u32, Dquot)> + '_ {
-    (0..LEAF_ENTRIES).map(entry_at).filter_map(|at| Dquot::parse(&leaf[at..]).map(|(id, entry)| (at, id, entry)))
+    (0..LEAF_ENTRIES)
+        .map(entry_at)
+        .filter_map(|at| Dquot::parse(&leaf[at..]).map(|(id, entry)| (at, id, entry)))
 }
 
 /// A change being worked out.
@@ -238,7 +240,8 @@ impl Work<'_, '_> {
         let room = (0..LEAF_ENTRIES).map(entry_at).find(is_free).filter(|_| used < LEAF_ENTRIES);
         let is_first = self.header.free_entry == leaf && DQDH_PREV_FREE.get(&raw) == 0;
         let (Some(at), true) = (room, is_first) else {
-            let problem = format!("block {leaf} is no leaf with room, as its {used} entries and the list of these say");
+            let problem =
+                format!("block {leaf} is no leaf with room, as its {used} entries and the list of these say");
             return Err(self.tree.kind.damaged(problem));
         };
         let next = DQDH_NEXT_FREE.get(&raw);
@@ -344,10 +347,13 @@ impl<'t, 's> Walk<'t, 's> {
         let (mut no, mut before) = (first, 0);
         while no != 0 {
             let what = if is_free { "list of free blocks" } else { "list of leaves" };
-            let lawful = self.tree.header.holds(no) && self.met[to_usize(no)] == if is_free { Met::Nothing } else { Met::Leaf };
+            let lawful = self.tree.header.holds(no)
+                && self.met[to_usize(no)] == if is_free { Met::Nothing } else { Met::Leaf };
             let leaf = if lawful { self.tree.source.block(no)? } else { Vec::new() };
             let fits = |leaf: &[u8]| {
-                is_free || (usize::from(DQDH_ENTRIES.get(leaf)) < LEAF_ENTRIES && DQDH_PREV_FREE.get(leaf) == before)
+                is_free
+                    || (usize::from(DQDH_ENTRIES.get(leaf)) < LEAF_ENTRIES
+                        && DQDH_PREV_FREE.get(leaf) == before)
             };
             if !lawful || !fits(&leaf) {
                 return Err(self.tree.kind.damaged(format!("the {what} leads to block {no}")));
@@ -374,7 +380,10 @@ impl<'t, 's> Walk<'t, 's> {
             let counted = u64::from(DQDH_ENTRIES.get(&leaf));
             let used = entries(&leaf).count();
             if !self.is_lenient && counted != u64::from(small(used)) {
-                return Err(self.tree.kind.damaged(format!("block {no} counts {counted} entries, it has {used}")));
+                return Err(self
+                    .tree
+                    .kind
+                    .damaged(format!("block {no} counts {counted} entries, it has {used}")));
             }
             self.left += counted;
         }
@@ -495,7 +504,7 @@ mod tests {
         DQDH_NEXT_FREE.put(&mut raw[block_start(free)..], 0);
         header.encode_into(QuotaKind::User, &mut raw);
         let insertion = tree(&Memory(raw)).insert(100, &entry(3)).unwrap();
-        assert_eq!(insertion.place, Place { block: free, at: LEAF_HEADER });
+        assert_eq!(insertion.place, Place { block: free, at: entry_at(0) });
         assert_eq!((insertion.header.free_block, insertion.header.free_entry), (0, free));
     }
 
