@@ -177,6 +177,12 @@ fn random_operations_of_several_users_are_counted() {
         for round in 0..3 {
             let fs = mounted(&device, mechanism);
             steps(&fs, &mut seed, 250);
+            // Files without names are somebody's as long as they are open.
+            let open = fs.tmpfile(&caller(1001, 5), fs.root(), 0o600).unwrap().attr.ino;
+            fs.write(&caller(1001, 5), open, 0, &[1; 20_000]).unwrap();
+            let report = fs.check().unwrap();
+            assert_eq!(report.corrupt, 0, "{options:?}, round {round}: {:#?}", report.findings);
+            fs.forget(open, 1);
             let expected = counted(&fs);
             fs.unmount().unwrap();
             drop(fs);

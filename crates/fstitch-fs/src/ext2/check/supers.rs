@@ -77,6 +77,11 @@ fn parse_unsummed(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
         let names = foreign.join(", ");
         return Err(Error::Unsupported(format!("checking a volume with feature {names}: use e2fsck")));
     }
+    if shape.features.has_ro_compat(ro_compat::QUOTA) && shape.features.has_incompat(incompat::EA_INODE) {
+        // Who refers to a value is charged for its inode, too.
+        let names = "quota (with ea_inode)";
+        return Err(Error::Unsupported(format!("checking a volume with feature {names}: use e2fsck")));
+    }
     let damaged = |problem: String| Error::corrupt(Structure::Superblock, None, problem);
     if shape.reserved_blocks > shape.blocks_count / 2 {
         return Err(damaged(format!(
